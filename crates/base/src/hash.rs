@@ -1,0 +1,146 @@
+//! The identity of a token block: a chained, keyed 128-bit hash (TraCT §4.2).
+//!
+//! `h_i = H(key, h_{i-1}, tokens_i)`: equal hashes mean equal tokens from the first one on, under the
+//! same namespace. The key is derived from the region's seed and the namespace's fingerprint, so no
+//! two namespaces ever name the same block, and nobody who lacks the salt can guess a name.
+
+use crate::ids::TokenId;
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// Region-wide secret from which every namespace's hash key is derived; kept in the superblock.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct HashSeed(pub [u8; 32]);
+
+impl fmt::Debug for HashSeed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "HashSeed({:02x}{:02x}…)", self.0[0], self.0[1])
+    }
+}
+
+/// Identity of one token block. Never all zero: zero marks an empty descriptor.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct BlockHash(pub [u8; 16]);
+
+impl BlockHash {
+    /// The two little-endian words as they stand in a descriptor.
+    #[must_use]
+    pub fn words(self) -> [u64; 2] {
+        let word = |half: &[u8]| u64::from_le_bytes(half.try_into().expect("eight bytes of sixteen"));
+        [word(&self.0[..8]), word(&self.0[8..])]
+    }
+
+    /// The inverse of [`BlockHash::words`].
+    #[must_use]
+    pub fn from_words(words: [u64; 2]) -> Self {
+        let mut bytes = [0; 16];
+        bytes[..8].copy_from_slice(&words[0].to_le_bytes());
+        bytes[8..].copy_from_slice(&words[1].to_le_bytes());
+        Self(bytes)
+    }
+}
+
+impl fmt::Debug for BlockHash {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl fmt::Display for BlockHash {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+/// Computes the chain of block hashes of token sequences within one namespace.
+#[derive(Clone)]
+pub struct ChainHasher {
+    key: [u8; 32],
+}
+
+impl ChainHasher {
+    /// The hasher of the namespace with this fingerprint (which already covers the tenant salt).
+    #[must_use]
+    pub fn new(seed: &HashSeed, namespace_fingerprint: &[u8; 32]) -> Self {
+        let mut keyed = blake3::Hasher::new_keyed(&seed.0);
+        keyed.update(b"cenote block hash v1");
+        keyed.update(namespace_fingerprint);
+        Self { key: *keyed.finalize().as_bytes() }
+    }
+
+    /// Hash of the block `tokens` that follows `parent` (`None`: the first block of a sequence).
+    #[must_use]
+    pub fn block(&self, parent: Option<BlockHash>, tokens: &[TokenId]) -> BlockHash {
+        let mut keyed = blake3::Hasher::new_keyed(&self.key);
+        keyed.update(&parent.map_or([0; 16], |hash| hash.0));
+        keyed.update(&(tokens.len() as u64).to_le_bytes());
+        let mut buffer = [0_u8; 256];
+        for group in tokens.chunks(64) {
+            for (bytes, token) in buffer.chunks_exact_mut(4).zip(group) {
+                bytes.copy_from_slice(&token.to_le_bytes());
+            }
+            keyed.update(&buffer[..group.len() * 4]);
+        }
+        let mut hash = [0; 16];
+        hash.copy_from_slice(&keyed.finalize().as_bytes()[..16]);
+        if hash == [0; 16] {
+            hash[0] = 1;
+        }
+        BlockHash(hash)
+    }
+
+    /// Hashes of every *full* block of `tokens`, in order: `tokens.len() / block_tokens` of them.
+    #[must_use]
+    pub fn chain(&self, tokens: &[TokenId], block_tokens: usize) -> Vec<BlockHash> {
+        let mut parent = None;
+        tokens
+            .chunks_exact(block_tokens)
+            .map(|block| {
+                let hash = self.block(parent, block);
+                parent = Some(hash);
+                hash
+            })
+            .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn hasher(namespace: u8) -> ChainHasher {
+        ChainHasher::new(&HashSeed([7; 32]), &[namespace; 32])
+    }
+
+    #[test]
+    fn a_hash_names_the_whole_prefix() {
+        let left: Vec<TokenId> = (0..64).collect();
+        let mut right = left.clone();
+        right[0] = 99;
+        let (a, b) = (hasher(1).chain(&left, 16), hasher(1).chain(&right, 16));
+        assert_eq!(a.len(), 4);
+        assert!(a.iter().zip(&b).all(|(x, y)| x != y), "a changed first token renames every later block");
+        right[0] = 0;
+        right[63] = 99;
+        let c = hasher(1).chain(&right, 16);
+        assert_eq!(a[..3], c[..3]);
+        assert_ne!(a[3], c[3]);
+    }
+
+    #[test]
+    fn namespaces_never_share_a_name() {
+        let tokens: Vec<TokenId> = (0..32).collect();
+        assert_ne!(hasher(1).chain(&tokens, 16), hasher(2).chain(&tokens, 16));
+    }
+
+    #[test]
+    fn a_partial_tail_has_no_name() {
+        assert_eq!(hasher(1).chain(&[1, 2, 3], 16), []);
+    }
+
+    #[test]
+    fn words_keep_the_bytes() {
+        let hash = hasher(1).block(None, &[1]);
+        assert_eq!(BlockHash::from_words(hash.words()), hash);
+    }
+}

@@ -1,0 +1,13 @@
+//! Floor 1: decisions as values.
+//!
+//! Nothing in this crate reads a clock, starts a thread, does I/O or iterates an unordered map: the same
+//! inputs give the same decisions, in the engine, in the pool and in a simulator. `cargo xtask tidy`
+//! holds it to that.
+#![forbid(unsafe_code)]
+
+pub mod eviction;
+pub mod kv_blocks;
+pub mod scheduler;
+
+pub use eviction::{Candidate, EvictionPolicy, Lru};
+pub use scheduler::{NewRequest, PrefixSource, ScheduledRequest, Scheduler, SchedulerConfig, SchedulerOutput};

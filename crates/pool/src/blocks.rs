@@ -1,0 +1,214 @@
+//! The life of a block: publish, look up, read.
+
+use crate::heap::PUBLISHED;
+use crate::index::Inserted;
+use crate::lines::{BlockState, Descriptor, checksum_key};
+use crate::namespaces::Namespace;
+use crate::pool::{Inner, Pool};
+use crate::stats::Counter;
+use crate::superblock::unix_seconds;
+use cenote_base::{BlockHash, BlockIndex, Generation, fault};
+use cenote_mem::Fabric;
+use std::sync::atomic::Ordering::{Relaxed, Release};
+
+/// A block that a lookup found. A hint like everything from a lookup: reading it may still miss.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Hit {
+    /// Where it is.
+    pub block: BlockIndex,
+    /// Which use of the descriptor.
+    pub generation: Generation,
+    /// Whose content.
+    pub hash: BlockHash,
+    /// Bytes of its payload, in whole lines.
+    pub length: u64,
+    pub(crate) offset: u64,
+    pub(crate) checksum: u64,
+}
+
+/// What a read came to. Only [`ReadOutcome::Whole`] leaves anything in the buffers that may be used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReadOutcome {
+    /// Every byte is as it was published.
+    Whole,
+    /// The block was evicted or reused meanwhile: a miss.
+    Stale,
+    /// The bytes do not have the published checksum: a miss.
+    Damaged,
+}
+
+/// What publishing came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Publish {
+    /// The block can be found now.
+    Published,
+    /// It was there already.
+    Duplicate,
+    /// No slot could be made free, or a lock was busy for too long.
+    NoRoom,
+}
+
+impl Hit {
+    fn of(block: BlockIndex, descriptor: &Descriptor) -> Self {
+        let (length, offset) = descriptor.extent();
+        Self {
+            block,
+            generation: descriptor.generation(),
+            hash: descriptor.block_hash(),
+            length,
+            offset,
+            checksum: descriptor.checksum,
+        }
+    }
+}
+
+impl<F: Fabric> Inner<F> {
+    /// Whether the payload that a hit names still has its checksum.
+    pub(crate) fn verify(&self, hit: &Hit) -> bool {
+        let key = checksum_key(hit.hash, hit.generation);
+        self.fabric.checksum_payload(hit.offset, hit.length, key) == hit.checksum
+    }
+
+    pub(crate) fn hit(&self, block: BlockIndex) -> Option<Hit> {
+        let descriptor = self.read_descriptor(block)?;
+        (descriptor.block_state() == Some(BlockState::Ready)).then(|| Hit::of(block, &descriptor))
+    }
+
+    /// Writes payload and descriptor into a reserved slot; the block is readable for whoever knows it.
+    pub(crate) fn write_block(
+        &self,
+        block: BlockIndex,
+        offset: u64,
+        hash: BlockHash,
+        state: BlockState,
+        kind: u64,
+        parts: &[&[u8]],
+    ) -> Generation {
+        let generation = self.raw_generation(block).next();
+        let length: u64 = parts.iter().map(|part| part.len() as u64).sum();
+        let checksum = self.fabric.write_payload(offset, parts, checksum_key(hash, generation));
+        self.fabric.publish_payload();
+        fault::point("publish.payload");
+        let descriptor = Descriptor {
+            state: Descriptor::state_word(state, generation),
+            hash: hash.words(),
+            place: Descriptor::pack_place(length, offset),
+            checksum,
+            kind,
+            stamp: (unix_seconds() & 0xffff_ffff) | (self.incarnation << 32),
+            check: 0,
+        };
+        self.write_descriptor(block, descriptor);
+        self.fabric.publish(&[self.layout.descriptor(block)]);
+        fault::point("publish.ready");
+        generation
+    }
+
+    /// Makes a readable block of this worker findable and evictable, or gives it back.
+    pub(crate) fn enter(&self, block: BlockIndex, hash: BlockHash) -> Publish {
+        let outcome = match self.insert(hash, block) {
+            Ok(Inserted::New) => {
+                fault::point("publish.indexed");
+                self.touch(&[block]);
+                self.slot_owner(block).store(PUBLISHED, Release);
+                return Publish::Published;
+            }
+            Ok(Inserted::Duplicate) => Publish::Duplicate,
+            Ok(Inserted::Full) | Err(_) => Publish::NoRoom,
+        };
+        self.unreserve(block);
+        outcome
+    }
+
+    /// Marks blocks as used now. Only lookups move the recency clock: what a prompt finds and what is then
+    /// published for it bear the same instant, and among equals eviction takes the deepest block first.
+    pub(crate) fn touch(&self, blocks: &[BlockIndex]) {
+        let now = self.access_clock().load(Relaxed);
+        for &block in blocks {
+            self.last_access(block).store(now, Relaxed);
+        }
+    }
+}
+
+impl<F: Fabric> Pool<F> {
+    /// Looks up the blocks of a prompt, in order, up to the first that is missing. Takes no lock, waits for
+    /// nobody, and marks what it found as used.
+    #[must_use]
+    pub fn lookup(&self, hashes: &[BlockHash]) -> Vec<Hit> {
+        let inner = &*self.0;
+        let hits: Vec<Hit> =
+            hashes.iter().map_while(|&hash| inner.find(hash)).map(|(block, d)| Hit::of(block, &d)).collect();
+        let blocks: Vec<BlockIndex> = hits.iter().map(|hit| hit.block).collect();
+        inner.access_clock().fetch_add(1, Relaxed);
+        inner.touch(&blocks);
+        inner.counters().add(Counter::Lookups, hashes.len() as u64);
+        inner.counters().add(Counter::Found, hits.len() as u64);
+        hits
+    }
+
+    /// Copies a block's payload into `parts`, one after the other, and tells whether it is whole.
+    ///
+    /// The protocol is optimistic: copy and sum, then look at the descriptor again. Nothing is announced to
+    /// the owner, so a block that leaves meanwhile is a miss and never wrong bytes.
+    #[must_use]
+    pub fn read(&self, hit: &Hit, parts: &mut [&mut [u8]]) -> ReadOutcome {
+        let inner = &*self.0;
+        let wanted: u64 = parts.iter().map(|part| part.len() as u64).sum();
+        if wanted > hit.length || wanted.div_ceil(64) * 64 != hit.length {
+            inner.counters().add(Counter::ReadsStale, 1);
+            return ReadOutcome::Stale;
+        }
+        inner.fabric.refresh_payload(hit.offset, wanted);
+        let checksum = inner.fabric.read_payload(hit.offset, parts, checksum_key(hit.hash, hit.generation));
+        fault::point("read.copied");
+        let at = inner.layout.descriptor(hit.block);
+        inner.fabric.refresh(&[at]);
+        let state = inner.fabric.load_line(at)[0];
+        if state != Descriptor::state_word(BlockState::Ready, hit.generation) {
+            inner.counters().add(Counter::ReadsStale, 1);
+            return ReadOutcome::Stale;
+        }
+        if checksum != hit.checksum {
+            inner.counters().add(Counter::ReadsDamaged, 1);
+            return ReadOutcome::Damaged;
+        }
+        inner.counters().add(Counter::Reads, 1);
+        inner.counters().add(Counter::ReadBytes, wanted);
+        ReadOutcome::Whole
+    }
+
+    /// Publishes a block: `parts`, one after the other, are its payload of exactly the namespace's block
+    /// size; `depth` is its place in its sequence.
+    ///
+    /// # Panics
+    /// The parts do not make up a block of this namespace: a bug of the caller.
+    pub fn publish(&self, namespace: &Namespace, hash: BlockHash, depth: u32, parts: &[&[u8]]) -> Publish {
+        let inner = &*self.0;
+        let length: u64 = parts.iter().map(|part| part.len() as u64).sum();
+        assert_eq!(length, namespace.block_bytes, "a block of this namespace has another size");
+        if let Some((block, _)) = inner.find(hash) {
+            inner.touch(&[block]);
+            inner.counters().add(Counter::Duplicates, 1);
+            return Publish::Duplicate;
+        }
+        let slot_bytes = namespace.slot_bytes();
+        let Some(block) = inner.reserve(slot_bytes) else {
+            inner.counters().add(Counter::NoRoom, 1);
+            return Publish::NoRoom;
+        };
+        fault::point("publish.reserved");
+        let kind = Descriptor::pack_kind(namespace.id.0, inner.member.slot as u16, depth);
+        let offset = inner.layout.payload(block, slot_bytes);
+        inner.write_block(block, offset, hash, BlockState::Ready, kind, parts);
+        let outcome = inner.enter(block, hash);
+        match outcome {
+            Publish::Published => {
+                inner.counters().add(Counter::Published, 1);
+                inner.counters().add(Counter::PublishedBytes, length);
+            }
+            Publish::Duplicate => inner.counters().add(Counter::Duplicates, 1),
+            Publish::NoRoom => inner.counters().add(Counter::NoRoom, 1),
+        }
+        outcome
+    }
+}

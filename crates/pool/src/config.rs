@@ -1,0 +1,99 @@
+//! What the creator of a region chooses, and what an attaching process says of itself.
+
+use crate::error::PoolError;
+use cenote_base::{HashSeed, HostId};
+use std::time::Duration;
+
+/// Fixed at creation, kept in the superblock. Sizes in bytes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PoolConfig {
+    /// Unit in which hosts take space from the region (TraCT §3.5): a power of two, 64 KiB to 1 GiB.
+    pub chunk_bytes: u64,
+    /// Smallest block a chunk is carved into; sets how many descriptors a chunk has. A power of two.
+    pub min_block_bytes: u64,
+    /// Host slots, 1 to 64.
+    pub max_hosts: u8,
+    /// Worker slots of each host, 1 to 1,024.
+    pub workers_per_host: u16,
+    /// Hazard lines of each worker; each pins seven blocks.
+    pub hazard_lines_per_worker: u16,
+    /// Secret from which all block hashes derive.
+    pub seed: HashSeed,
+    /// Identity of the region; names its host-local memory.
+    pub uuid: [u8; 16],
+}
+
+impl PoolConfig {
+    /// The recommended configuration; `seed` and `uuid` should be random.
+    #[must_use]
+    pub const fn new(seed: HashSeed, uuid: [u8; 16]) -> Self {
+        Self {
+            chunk_bytes: 2 << 20,
+            min_block_bytes: 16 << 10,
+            max_hosts: 16,
+            workers_per_host: 64,
+            hazard_lines_per_worker: 64,
+            seed,
+            uuid,
+        }
+    }
+
+    /// Refuses what the format cannot hold.
+    ///
+    /// # Errors
+    /// Names the field and its bounds.
+    pub fn validate(&self) -> Result<(), PoolError> {
+        let wrong = |text: String| Err(PoolError::Config(text));
+        if !self.chunk_bytes.is_power_of_two() || !(64 << 10..=1 << 30).contains(&self.chunk_bytes) {
+            return wrong(format!("chunk size {} is not a power of two between 64 KiB and 1 GiB", self.chunk_bytes));
+        }
+        if !self.min_block_bytes.is_power_of_two() || !(64..=self.chunk_bytes).contains(&self.min_block_bytes) {
+            return wrong(format!(
+                "smallest block {} is not a power of two between 64 and the chunk size",
+                self.min_block_bytes
+            ));
+        }
+        if self.chunk_bytes / self.min_block_bytes > 1 << 16 {
+            return wrong("a chunk would have more than 65,536 descriptors; raise the smallest block".to_owned());
+        }
+        if !(1..=64).contains(&self.max_hosts) {
+            return wrong(format!("{} host slots; a region has 1 to 64", self.max_hosts));
+        }
+        if !(1..=1024).contains(&self.workers_per_host) {
+            return wrong(format!("{} worker slots per host; a host has 1 to 1,024", self.workers_per_host));
+        }
+        if !(1..=1024).contains(&self.hazard_lines_per_worker) {
+            return wrong(format!("{} hazard lines per worker; 1 to 1,024 are possible", self.hazard_lines_per_worker));
+        }
+        Ok(())
+    }
+}
+
+/// What an attaching process says of itself.
+#[derive(Clone, Debug)]
+pub struct AttachOptions {
+    /// Which host slot this operating system has. The operator gives it; single-host regions use 0.
+    pub host: HostId,
+    /// Shown by `pool info`; cut at 16 bytes.
+    pub worker_name: String,
+    /// If given, the region must have this seed.
+    pub expected_seed: Option<HashSeed>,
+    /// Longest wait for any lock in the serving path; then the operation is a miss.
+    pub lock_timeout: Duration,
+    /// The region is anonymous memory of this process; so is its host-local memory.
+    pub private: bool,
+}
+
+impl AttachOptions {
+    /// A worker of host 0 with this name.
+    #[must_use]
+    pub fn named(worker_name: &str) -> Self {
+        Self {
+            host: HostId(0),
+            worker_name: worker_name.to_owned(),
+            expected_seed: None,
+            lock_timeout: Duration::from_millis(500),
+            private: false,
+        }
+    }
+}

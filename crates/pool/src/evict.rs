@@ -1,0 +1,201 @@
+//! Making room: blocks leave in the order that the eviction policy names.
+//!
+//! The owner host marks a block `EVICTING`, publishes the mark, and only then looks for pins; a reader
+//! stores its pin, publishes it, and only then looks at the state. One of the two sees the other.
+
+use crate::heap::{DRAINING, PUBLISHED};
+use crate::lines::{BlockState, HostLine, hazard_block};
+use crate::pool::{Inner, Pool};
+use crate::stats::Counter;
+use cenote_base::{BlockIndex, fault};
+use cenote_mem::Fabric;
+use cenote_policy::{Candidate, EvictionPolicy, Lru};
+use std::collections::BTreeSet;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+
+/// What making room came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Room {
+    /// Slots or a chunk became free; try again.
+    Made,
+    /// Nothing may leave.
+    None,
+}
+
+/// One eviction clears this part of the published blocks, so that the walk over all of them is paid rarely.
+const BATCH_SHARE: usize = 64;
+
+impl<F: Fabric> Inner<F> {
+    /// Evicts for `class`, from its own blocks or, where those are younger or none, by taking the chunk that
+    /// was idle longest from another class. The caller holds the heap lock.
+    pub(crate) fn make_room(&self, class: usize) -> Room {
+        if self.retry_draining() > 0 {
+            return Room::Made;
+        }
+        let mut own = Vec::new();
+        let mut other_chunks: Vec<(u64, u64)> = Vec::new();
+        for chunk in 0..self.layout.num_chunks {
+            let Some(chunk_class) = self.chunk_class(chunk).load(Relaxed).checked_sub(1) else { continue };
+            if chunk_class as usize == class {
+                own.extend(self.candidates(chunk));
+            } else if let Some(last_access) = self.idle_since(chunk) {
+                other_chunks.push((last_access, chunk));
+            }
+        }
+        let want = (own.len() / BATCH_SHARE).max(1);
+        let victims = Lru.victims(&mut own, want);
+        let own_oldest = victims.first().map(|&block| self.last_access(block).load(Relaxed));
+        if let Some(&(idle_since, chunk)) = other_chunks.iter().min()
+            && own_oldest.is_none_or(|oldest| idle_since < oldest)
+        {
+            let blocks: Vec<BlockIndex> = self.candidates(chunk).map(|c| c.block).collect();
+            if self.evict_blocks(&blocks) == blocks.len() {
+                self.release_chunk(chunk);
+            }
+            return Room::Made;
+        }
+        if self.evict_blocks(&victims) > 0 { Room::Made } else { self.evict_unpinned(&own) }
+    }
+
+    /// The victims of choice were pinned: whatever else may leave.
+    fn evict_unpinned(&self, own: &[Candidate]) -> Room {
+        let pinned = self.pinned_blocks();
+        let free_to_go: Vec<BlockIndex> =
+            own.iter().map(|c| c.block).filter(|block| !pinned.contains(block)).take(1).collect();
+        if self.evict_blocks(&free_to_go) > 0 { Room::Made } else { Room::None }
+    }
+
+    fn slots_of(&self, chunk: u64) -> impl Iterator<Item = BlockIndex> + use<F> {
+        let slots = self.read_chunk(chunk).map_or(0, |line| self.layout.slots(line.slot_bytes));
+        let first = chunk * self.layout.descriptors_per_chunk;
+        (first..first + slots).map(BlockIndex)
+    }
+
+    fn candidates(&self, chunk: u64) -> impl Iterator<Item = Candidate> + '_ {
+        self.slots_of(chunk).filter(|&block| self.slot_owner(block).load(Acquire) == PUBLISHED).map(|block| Candidate {
+            block,
+            last_access: self.last_access(block).load(Relaxed),
+            depth: self.read_descriptor(block).map_or(u32::MAX, |d| d.depth()),
+        })
+    }
+
+    /// When a chunk was last touched, if all it holds could leave.
+    fn idle_since(&self, chunk: u64) -> Option<u64> {
+        self.read_chunk(chunk)?;
+        let mut last = 0;
+        for block in self.slots_of(chunk) {
+            match self.slot_owner(block).load(Acquire) {
+                PUBLISHED => last = last.max(self.last_access(block).load(Relaxed)),
+                crate::heap::FREE => {}
+                _ => return None,
+            }
+        }
+        Some(last)
+    }
+
+    /// Evicts published blocks of this host; returns how many slots became free. The caller holds the heap lock.
+    pub(crate) fn evict_blocks(&self, blocks: &[BlockIndex]) -> usize {
+        let mut marks = Vec::with_capacity(blocks.len());
+        for &block in blocks {
+            // A descriptor that does not hold any more has nothing to mark: readers miss it already.
+            if let Some(descriptor) = self.read_descriptor(block) {
+                self.write_descriptor(block, descriptor.with_state(BlockState::Evicting));
+                marks.push(self.layout.descriptor(block));
+            }
+        }
+        if blocks.is_empty() {
+            return 0;
+        }
+        self.fabric.publish(&marks);
+        fault::point("evict.marked");
+        let pinned = self.pinned_blocks();
+        let mut freed = 0;
+        for &block in blocks {
+            if pinned.contains(&block) {
+                self.counters().add(Counter::EvictionsPinned, 1);
+                self.keep(block);
+            } else if self.finish_eviction(block) {
+                freed += 1;
+            }
+        }
+        freed
+    }
+
+    /// A pinned block stays readable: nobody has touched its payload since the mark.
+    fn keep(&self, block: BlockIndex) {
+        if let Some(descriptor) = self.read_descriptor(block) {
+            self.write_descriptor(block, descriptor.with_state(BlockState::Ready));
+            self.fabric.publish_unfenced(self.layout.descriptor(block));
+        }
+    }
+
+    fn finish_eviction(&self, block: BlockIndex) -> bool {
+        if let Some(descriptor) = self.read_descriptor(block)
+            && self.unlink(descriptor.block_hash(), block).is_err()
+        {
+            // The shard was busy for too long; the block leaves another time.
+            self.slot_owner(block).store(DRAINING, Release);
+            return false;
+        }
+        fault::point("evict.unlinked");
+        self.write_free(block);
+        self.push_free(block);
+        self.counters().add(Counter::Evicted, 1);
+        fault::point("evict.freed");
+        true
+    }
+
+    /// Frees blocks whose eviction waited for a pin or a lock; returns how many became free.
+    fn retry_draining(&self) -> usize {
+        let draining: Vec<BlockIndex> = (0_u64..)
+            .zip(self.slot_owners())
+            .filter(|(_, owner)| owner.load(Relaxed) == DRAINING)
+            .map(|(block, _)| BlockIndex(block))
+            .collect();
+        if draining.is_empty() {
+            return 0;
+        }
+        let pinned = self.pinned_blocks();
+        draining.into_iter().filter(|block| !pinned.contains(block) && self.finish_eviction(*block)).count()
+    }
+
+    /// Every block that some worker pins. Hazard lines of slots never used are not read.
+    pub(crate) fn pinned_blocks(&self) -> BTreeSet<BlockIndex> {
+        let mut pinned = BTreeSet::new();
+        for host in 0..self.layout.max_hosts {
+            let at = self.layout.host(host);
+            let Some(line) = HostLine::open(self.fabric.load_line(at), at, self.salt) else { continue };
+            for slot in 0..line.workers_high.min(self.layout.workers_per_host) {
+                let lines: Vec<u64> = (0..self.layout.hazard_lines_per_worker)
+                    .map(|index| self.layout.hazard(host, slot, index))
+                    .collect();
+                if host != self.host {
+                    self.fabric.refresh(&lines);
+                }
+                for at in lines {
+                    let words = self.fabric.load_line(at);
+                    if words[7] == 0 {
+                        // Lines come into use in order.
+                        break;
+                    }
+                    pinned.extend(words[..7].iter().filter_map(|&word| hazard_block(word)));
+                }
+            }
+        }
+        pinned
+    }
+}
+
+impl<F: Fabric> Pool<F> {
+    /// Evicts up to `count` of this host's blocks, least recently used first; returns how many left.
+    pub fn evict(&self, count: usize) -> usize {
+        let inner = &*self.0;
+        let Ok(_heap) = inner.lock(crate::locks::Name::Heap) else { return 0 };
+        let mut all: Vec<Candidate> = (0..inner.layout.num_chunks)
+            .filter(|&chunk| inner.chunk_class(chunk).load(Relaxed) != 0)
+            .flat_map(|chunk| inner.candidates(chunk))
+            .collect();
+        let victims = Lru.victims(&mut all, count);
+        inner.evict_blocks(&victims)
+    }
+}

@@ -1,0 +1,260 @@
+//! Space: chunks from the region, block slots from chunks (TraCT §3.5).
+//!
+//! A chunk belongs to one host and is carved into slots of one size. Which slots are free is known in
+//! host-local memory only, so reserving and freeing touch no shared line, and a process that dies with
+//! reservations leaves nothing in the region. All of it can be rebuilt from chunk lines and descriptors.
+//!
+//! Each block slot has an owner word: [`FREE`], `worker slot + 1` while reserved, or one of the marks below.
+//! A reservation belongs to its worker alone; every other change is made under the heap lock.
+
+use crate::evict::Room;
+use crate::lines::{BlockState, ChunkLine, Descriptor};
+use crate::pool::{CLASSES, Inner};
+use cenote_base::{BlockIndex, Generation, fault};
+use cenote_mem::{Fabric, LINE};
+use std::collections::BTreeSet;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+
+/// In the free list of its class.
+pub(crate) const FREE: u32 = 0;
+/// Readable; eviction may take it.
+pub(crate) const PUBLISHED: u32 = u32::MAX;
+/// Marked as leaving, but still pinned.
+pub(crate) const DRAINING: u32 = u32::MAX - 1;
+/// Holds an object.
+pub(crate) const OBJECT: u32 = u32::MAX - 2;
+
+/// Room made for one slot size may be taken by chunks that turn out damaged; a reservation does not chase
+/// it for ever.
+const RESERVE_ATTEMPTS: u32 = 16;
+
+impl<F: Fabric> Inner<F> {
+    /// The chunk's line, if some host owns it.
+    pub(crate) fn read_chunk(&self, chunk: u64) -> Option<ChunkLine> {
+        let at = self.layout.chunk(chunk);
+        let line = ChunkLine::open(self.fabric.load_line(at), at, self.salt)?;
+        let sound =
+            line.slot_bytes >= LINE && line.slot_bytes <= self.layout.chunk_bytes && line.slot_bytes % LINE == 0;
+        (line.owner != 0 && sound).then_some(line)
+    }
+
+    /// The descriptor, if its line holds and its payload lies within the data area.
+    pub(crate) fn read_descriptor(&self, block: BlockIndex) -> Option<Descriptor> {
+        let at = self.layout.descriptor(block);
+        let descriptor = Descriptor::open(self.fabric.load_line(at), at, self.salt)?;
+        let (length, offset) = descriptor.extent();
+        let end = offset.checked_add(length)?;
+        (offset >= self.layout.data() && end <= self.layout.data() + self.layout.data_bytes()).then_some(descriptor)
+    }
+
+    /// Generation as it stands; the first word is always whole, even where the line is torn.
+    pub(crate) fn raw_generation(&self, block: BlockIndex) -> Generation {
+        Generation(self.fabric.load_line(self.layout.descriptor(block))[0] >> 16)
+    }
+
+    pub(crate) fn write_descriptor(&self, block: BlockIndex, descriptor: Descriptor) {
+        let at = self.layout.descriptor(block);
+        self.fabric.store_line(at, &descriptor.seal(at, self.salt));
+    }
+
+    /// Marks a slot free in the region. No flush: what stood there before already keeps readers off.
+    pub(crate) fn write_free(&self, block: BlockIndex) {
+        let free = Descriptor {
+            state: Descriptor::state_word(BlockState::Free, self.raw_generation(block)),
+            place: Descriptor::pack_place(0, self.layout.data()),
+            ..Descriptor::default()
+        };
+        self.write_descriptor(block, free);
+    }
+
+    /// Reserves a slot of `slot_bytes` for this worker, making room if it must. `None`: no room, or the
+    /// lock was busy for too long.
+    pub(crate) fn reserve(&self, slot_bytes: u64) -> Option<BlockIndex> {
+        let _heap = self.lock(crate::locks::Name::Heap).ok()?;
+        let class = self.class_of(slot_bytes)?;
+        for _ in 0..RESERVE_ATTEMPTS {
+            if let Some(block) = self.pop_free(class) {
+                let owner = u32::try_from(self.member.slot + 1).expect("at most 1,024 workers");
+                self.slot_owner(block).store(owner, Release);
+                return Some(block);
+            }
+            if !self.claim_chunk(class) && self.make_room(class) == Room::None {
+                return None;
+            }
+        }
+        None
+    }
+
+    /// Gives a slot back. The caller holds the heap lock; the slot's descriptor says free.
+    pub(crate) fn push_free(&self, block: BlockIndex) {
+        let class = self.chunk_class(self.layout.chunk_of(block)).load(Relaxed);
+        let Some(class) = class.checked_sub(1) else { return };
+        let head = self.class_head(class as usize);
+        self.free_link(block).store(head.load(Relaxed), Relaxed);
+        self.slot_owner(block).store(FREE, Release);
+        head.store(u32::try_from(block.0 + 1).expect("blocks fit 32 bits on a host"), Release);
+    }
+
+    /// Gives back a slot that this worker reserved and does not use after all.
+    pub(crate) fn unreserve(&self, block: BlockIndex) {
+        self.write_free(block);
+        // Without the lock the slot stays reserved, and is given back when this worker leaves.
+        if let Ok(_heap) = self.lock(crate::locks::Name::Heap) {
+            self.push_free(block);
+        }
+    }
+
+    fn pop_free(&self, class: usize) -> Option<BlockIndex> {
+        let head = self.class_head(class);
+        let block = BlockIndex(u64::from(head.load(Relaxed).checked_sub(1)?));
+        head.store(self.free_link(block).load(Relaxed), Release);
+        Some(block)
+    }
+
+    /// The class of this slot size, made if it is new and there is room for one more.
+    fn class_of(&self, slot_bytes: u64) -> Option<usize> {
+        let mut unused = None;
+        for class in 0..CLASSES {
+            match self.class_bytes(class).load(Relaxed) {
+                bytes if bytes == slot_bytes => return Some(class),
+                0 if unused.is_none() => unused = Some(class),
+                _ => {}
+            }
+        }
+        let class = unused?;
+        self.class_bytes(class).store(slot_bytes, Relaxed);
+        Some(class)
+    }
+
+    /// Takes a free chunk from the region for `class`.
+    fn claim_chunk(&self, class: usize) -> bool {
+        let hint = self.chunk_hint();
+        for chunk in u64::from(hint.load(Relaxed))..self.layout.num_chunks {
+            let at = self.layout.chunk(chunk);
+            let words = self.fabric.load_line(at);
+            let known = ChunkLine::open(words, at, self.salt);
+            if words != [0; 8] && known.is_none_or(|line| line.owner != 0) {
+                continue;
+            }
+            let line = ChunkLine {
+                owner: self.host + 1,
+                incarnation: self.incarnation,
+                slot_bytes: self.class_bytes(class).load(Relaxed),
+                generation: known.map_or(1, |line| line.generation + 1),
+                ..ChunkLine::default()
+            };
+            self.fabric.store_line(at, &line.seal(at, self.salt));
+            self.fabric.publish(&[at]);
+            fault::point("chunk.claimed");
+            self.adopt_chunk(chunk, class, &line);
+            hint.store(u32::try_from(chunk + 1).unwrap_or(u32::MAX), Relaxed);
+            return true;
+        }
+        hint.store(u32::try_from(self.layout.num_chunks).unwrap_or(u32::MAX), Relaxed);
+        false
+    }
+
+    /// Puts every slot of a chunk that was just taken into the free list.
+    fn adopt_chunk(&self, chunk: u64, class: usize, line: &ChunkLine) {
+        self.chunk_class(chunk).store(class as u32 + 1, Relaxed);
+        let first = chunk * self.layout.descriptors_per_chunk;
+        for slot in (0..self.layout.slots(line.slot_bytes)).rev() {
+            let block = BlockIndex(first + slot);
+            self.write_free(block);
+            self.push_free(block);
+        }
+    }
+
+    /// Gives a chunk back to the region. All its slots are free; the caller holds the heap lock.
+    pub(crate) fn release_chunk(&self, chunk: u64) {
+        let Some(line) = self.read_chunk(chunk) else { return };
+        let first = chunk * self.layout.descriptors_per_chunk;
+        let slots = first..first + self.layout.slots(line.slot_bytes);
+        if let Some(class) = self.chunk_class(chunk).swap(0, Relaxed).checked_sub(1) {
+            self.unlist(class as usize, |block| slots.contains(&block.0));
+        }
+        let at = self.layout.chunk(chunk);
+        let free = ChunkLine { owner: 0, slot_bytes: 0, ..line };
+        self.fabric.store_line(at, &free.seal(at, self.salt));
+        self.fabric.publish(&[at]);
+        let hint = self.chunk_hint();
+        hint.fetch_min(u32::try_from(chunk).unwrap_or(u32::MAX), Relaxed);
+    }
+
+    /// Takes blocks out of a class's free list.
+    fn unlist(&self, class: usize, leaves: impl Fn(BlockIndex) -> bool) {
+        let mut kept = Vec::new();
+        while let Some(block) = self.pop_free(class) {
+            if !leaves(block) {
+                kept.push(block);
+            }
+        }
+        for block in kept.into_iter().rev() {
+            self.push_free(block);
+        }
+    }
+
+    /// Blocks in a class's free list, in order; stops at a link that leads nowhere or in a circle.
+    pub(crate) fn free_list(&self, class: usize) -> Vec<BlockIndex> {
+        let mut seen = BTreeSet::new();
+        let mut list = Vec::new();
+        let mut next = self.class_head(class).load(Acquire);
+        while let Some(block) = u64::from(next).checked_sub(1) {
+            if block >= self.layout.num_descriptors() || !seen.insert(block) {
+                break;
+            }
+            list.push(BlockIndex(block));
+            next = self.free_link(BlockIndex(block)).load(Relaxed);
+        }
+        list
+    }
+
+    /// Rebuilds free lists, classes and owner words from the region, and finishes evictions that their
+    /// process did not live to finish. The caller holds the heap lock.
+    ///
+    /// A block that was being evicted is never made readable again: it may have been reused in part.
+    pub(crate) fn rebuild_heap(&self) {
+        for class in 0..CLASSES {
+            self.class_bytes(class).store(0, Relaxed);
+            self.class_head(class).store(0, Relaxed);
+        }
+        self.chunk_hint().store(0, Relaxed);
+        let pinned = self.pinned_blocks();
+        for chunk in 0..self.layout.num_chunks {
+            self.chunk_class(chunk).store(0, Relaxed);
+            let at = self.layout.chunk(chunk);
+            let words = self.fabric.load_line(at);
+            if words != [0; 8] && ChunkLine::open(words, at, self.salt).is_none() {
+                // Torn by a process that died while it took or released the chunk: it held no block then.
+                self.fabric.store_line(at, &[0; 8]);
+                self.fabric.publish(&[at]);
+                continue;
+            }
+            let Some(line) = self.read_chunk(chunk).filter(|line| line.owner == self.host + 1) else { continue };
+            let Some(class) = self.class_of(line.slot_bytes) else { continue };
+            self.chunk_class(chunk).store(class as u32 + 1, Relaxed);
+            for slot in (0..self.layout.slots(line.slot_bytes)).rev() {
+                self.rebuild_slot(BlockIndex(chunk * self.layout.descriptors_per_chunk + slot), &pinned);
+            }
+        }
+    }
+
+    fn rebuild_slot(&self, block: BlockIndex, pinned: &BTreeSet<BlockIndex>) {
+        let owner = self.slot_owner(block).load(Acquire);
+        if owner != FREE && owner < OBJECT {
+            // Reserved: its worker goes on with it, or recovery of that worker will.
+            return;
+        }
+        match self.read_descriptor(block).and_then(|descriptor| descriptor.block_state()) {
+            Some(BlockState::Ready) => self.slot_owner(block).store(PUBLISHED, Release),
+            Some(BlockState::Object) => self.slot_owner(block).store(OBJECT, Release),
+            Some(BlockState::Evicting) | None if pinned.contains(&block) => {
+                self.slot_owner(block).store(DRAINING, Release);
+            }
+            Some(BlockState::Evicting | BlockState::Free) | None => {
+                self.write_free(block);
+                self.push_free(block);
+            }
+        }
+    }
+}

@@ -1,0 +1,224 @@
+//! The prefix index: a fixed hash table of one-word hints (TraCT §4.2).
+//!
+//! A bucket is a line of seven entries and an overflow count. An entry that finds its home bucket full goes
+//! to a later one of the same shard, and every bucket it passed counts it; a lookup goes on only while the
+//! count is not zero (as in Facebook's F14). Deleting zeroes the entry in place: entries never move, so a reader without a
+//! lock cannot miss one that stays. An entry proves nothing; the descriptor it leads to decides.
+
+use crate::layout::SHARDS;
+use crate::lines::{BlockState, Descriptor, Entry, tag_of};
+use crate::locks::Name;
+use crate::pool::Inner;
+use cenote_base::{BlockHash, BlockIndex, fault};
+use cenote_mem::host::LockTimeout;
+use cenote_mem::{Fabric, Offset};
+
+/// Buckets a probe visits at most.
+const PROBES_MAX: u64 = 64;
+
+/// What an insertion came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Inserted {
+    /// The entry is in.
+    New,
+    /// Another readable block has this hash.
+    Duplicate,
+    /// The shard has no room within a probe's reach.
+    Full,
+}
+
+/// What a shard's repair changed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Repaired {
+    pub entries_dropped: u64,
+    pub counts_mended: u64,
+}
+
+/// A hash's way through its shard.
+#[derive(Clone, Copy)]
+struct Probe {
+    shard: u64,
+    home: u64,
+    buckets: u64,
+}
+
+impl Probe {
+    /// The `step`-th bucket; it wraps within the shard, so that one lock covers the whole way.
+    fn bucket(self, step: u64) -> u64 {
+        self.shard * self.buckets + (self.home + step) % self.buckets
+    }
+
+    fn steps(self) -> u64 {
+        self.buckets.min(PROBES_MAX)
+    }
+}
+
+impl<F: Fabric> Inner<F> {
+    fn probe(&self, hash: BlockHash) -> Probe {
+        let low = hash.words()[0];
+        let buckets = self.layout.buckets_per_shard();
+        Probe { shard: low % SHARDS, home: (low / SHARDS) % buckets, buckets }
+    }
+
+    fn entry_at(&self, bucket: u64, entry: usize) -> Offset<u64> {
+        Offset::new(self.layout.bucket(bucket) + entry as u64 * 8)
+    }
+
+    /// The descriptor that an entry leads to, if it is readable and has this hash.
+    fn follow(&self, entry: u64, hash: BlockHash, state: BlockState) -> Option<(BlockIndex, Descriptor)> {
+        let entry = Entry(entry);
+        let block = entry.block().filter(|block| block.0 < self.layout.num_descriptors())?;
+        if entry.tag() != tag_of(hash) {
+            return None;
+        }
+        let descriptor = self.read_descriptor(block)?;
+        (descriptor.block_state() == Some(state) && descriptor.block_hash() == hash).then_some((block, descriptor))
+    }
+
+    /// Finds the readable block of this hash. Takes no lock.
+    pub(crate) fn find(&self, hash: BlockHash) -> Option<(BlockIndex, Descriptor)> {
+        let probe = self.probe(hash);
+        for step in 0..probe.steps() {
+            let words = self.fabric.load_line(self.layout.bucket(probe.bucket(step)));
+            if let Some(found) = words[..7].iter().find_map(|&entry| self.follow(entry, hash, BlockState::Ready)) {
+                return Some(found);
+            }
+            if words[7] == 0 {
+                return None;
+            }
+        }
+        None
+    }
+
+    /// Enters a readable block, unless its hash is there already.
+    pub(crate) fn insert(&self, hash: BlockHash, block: BlockIndex) -> Result<Inserted, LockTimeout> {
+        let probe = self.probe(hash);
+        let _shard = self.lock(Name::Shard(probe.shard))?;
+        let mut outcome = self.insert_locked(hash, block, probe);
+        if outcome == Inserted::Full && self.repair_shard(probe.shard).entries_dropped > 0 {
+            outcome = self.insert_locked(hash, block, probe);
+        }
+        Ok(outcome)
+    }
+
+    fn insert_locked(&self, hash: BlockHash, block: BlockIndex, probe: Probe) -> Inserted {
+        let mut free: Option<(u64, usize)> = None;
+        for step in 0..probe.steps() {
+            let bucket = probe.bucket(step);
+            let at = self.layout.bucket(bucket);
+            self.fabric.refresh(&[at]);
+            let words = self.fabric.load_line(at);
+            for (entry, &word) in words[..7].iter().enumerate() {
+                match self.follow(word, hash, BlockState::Ready) {
+                    Some((other, _)) if other == block => return Inserted::New,
+                    Some(_) => return Inserted::Duplicate,
+                    None if word == 0 && free.is_none() => free = Some((step, entry)),
+                    None => {}
+                }
+            }
+            if free.is_some() && words[7] == 0 {
+                break;
+            }
+        }
+        let Some((step, entry)) = free else { return Inserted::Full };
+        // Counts first: a reader that sees the entry missing must still be sent on to it. A process that
+        // dies in between leaves counts too high, which costs a probe and nothing else.
+        for passed in 0..step {
+            self.add_overflow(probe.bucket(passed), 1);
+        }
+        fault::point("index.counted");
+        let bucket = probe.bucket(step);
+        self.fabric.store(self.entry_at(bucket, entry), Entry::new(block, tag_of(hash)).0);
+        self.fabric.publish(&[self.layout.bucket(bucket)]);
+        Inserted::New
+    }
+
+    fn add_overflow(&self, bucket: u64, change: i64) {
+        let at = self.entry_at(bucket, 7);
+        self.fabric.store(at, self.fabric.load(at).saturating_add_signed(change));
+        self.fabric.publish(&[self.layout.bucket(bucket)]);
+    }
+
+    /// Removes the entry that leads from this hash to this block, if it is there.
+    pub(crate) fn unlink(&self, hash: BlockHash, block: BlockIndex) -> Result<(), LockTimeout> {
+        let probe = self.probe(hash);
+        let _shard = self.lock(Name::Shard(probe.shard))?;
+        let wanted = Entry::new(block, tag_of(hash)).0;
+        for step in 0..probe.steps() {
+            let bucket = probe.bucket(step);
+            let at = self.layout.bucket(bucket);
+            self.fabric.refresh(&[at]);
+            let words = self.fabric.load_line(at);
+            if let Some(entry) = words[..7].iter().position(|&word| word == wanted) {
+                self.fabric.store(self.entry_at(bucket, entry), 0);
+                self.fabric.publish(&[at]);
+                fault::point("index.unlinked");
+                for passed in 0..step {
+                    self.add_overflow(probe.bucket(passed), -1);
+                }
+                return Ok(());
+            }
+            if words[7] == 0 {
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+
+    /// Drops entries that lead nowhere and counts overflow anew. The caller holds the shard's lock.
+    pub(crate) fn repair_shard(&self, shard: u64) -> Repaired {
+        let buckets = self.layout.buckets_per_shard();
+        let mut repaired = Repaired::default();
+        let mut counts = vec![0_u64; buckets as usize];
+        for local in 0..buckets {
+            let bucket = shard * buckets + local;
+            let words = self.fabric.load_line(self.layout.bucket(bucket));
+            for (entry, &word) in words[..7].iter().enumerate().filter(|(_, word)| **word != 0) {
+                match self.way_to(word, shard, local) {
+                    Some(passed) => passed.for_each(|bucket| counts[bucket as usize] += 1),
+                    None => {
+                        self.fabric.store(self.entry_at(bucket, entry), 0);
+                        self.fabric.publish(&[self.layout.bucket(bucket)]);
+                        repaired.entries_dropped += 1;
+                    }
+                }
+            }
+        }
+        for (local, &count) in (0..).zip(&counts) {
+            let at = self.entry_at(shard * buckets + local, 7);
+            if self.fabric.load(at) != count {
+                self.fabric.store(at, count);
+                self.fabric.publish(&[self.layout.bucket(shard * buckets + local)]);
+                repaired.counts_mended += 1;
+            }
+        }
+        repaired
+    }
+
+    /// Buckets of the shard that an entry in bucket `local` passed, if the entry leads to a readable (or
+    /// leaving) block whose way comes by here.
+    fn way_to(&self, word: u64, shard: u64, local: u64) -> Option<impl Iterator<Item = u64> + use<F>> {
+        let block = Entry(word).block().filter(|block| block.0 < self.layout.num_descriptors())?;
+        let descriptor = self.read_descriptor(block)?;
+        let alive = matches!(descriptor.block_state(), Some(BlockState::Ready | BlockState::Evicting));
+        let hash = descriptor.block_hash();
+        let probe = self.probe(hash);
+        let distance = (local + probe.buckets - probe.home) % probe.buckets;
+        let here = alive && Entry(word).tag() == tag_of(hash) && probe.shard == shard && distance < probe.steps();
+        here.then(|| (0..distance).map(move |step| (probe.home + step) % probe.buckets))
+    }
+
+    /// Entries of the whole index: (all, leading nowhere).
+    pub(crate) fn count_entries(&self) -> (u64, u64) {
+        let (mut all, mut stale) = (0, 0);
+        let buckets = self.layout.buckets_per_shard();
+        for bucket in 0..self.layout.num_buckets {
+            let words = self.fabric.load_line(self.layout.bucket(bucket));
+            for &word in words[..7].iter().filter(|word| **word != 0) {
+                all += 1;
+                stale += u64::from(self.way_to(word, bucket / buckets, bucket % buckets).is_none());
+            }
+        }
+        (all, stale)
+    }
+}

@@ -1,0 +1,226 @@
+//! Where everything lies in a region (docs/format.md#areas). Computed from the configuration by one
+//! function, so that two processes cannot disagree.
+
+use crate::config::PoolConfig;
+use crate::error::PoolError;
+use cenote_base::BlockIndex;
+use cenote_base::units::ByteSize;
+use cenote_mem::offset::LINE;
+
+/// Inter-host locks: [`SHARDS`] index shards, then the chunk lock and the table lock.
+pub const SHARDS: u64 = 64;
+/// Lock lines are reserved for shards, chunks and tables; the rest is spare.
+pub const LOCKS: u64 = SHARDS + 8;
+/// Rows of the namespace table.
+pub const NAMESPACES: u64 = 256;
+/// Rows of the object table.
+pub const OBJECTS: u64 = 1024;
+/// Bytes of the superblock.
+pub const SUPERBLOCK_BYTES: u64 = 4096;
+
+/// Byte offsets of the areas and the counts that follow from the configuration.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Layout {
+    pub region_bytes: u64,
+    pub chunk_bytes: u64,
+    pub descriptors_per_chunk: u64,
+    pub num_chunks: u64,
+    pub num_buckets: u64,
+    pub max_hosts: u64,
+    pub workers_per_host: u64,
+    pub hazard_lines_per_worker: u64,
+    hosts: u64,
+    marks: u64,
+    workers: u64,
+    hazards: u64,
+    locks: u64,
+    namespaces: u64,
+    objects: u64,
+    chunks: u64,
+    descriptors: u64,
+    access: u64,
+    buckets: u64,
+    data: u64,
+}
+
+impl Layout {
+    /// The layout of a region of `region_bytes`.
+    pub fn new(config: &PoolConfig, region_bytes: u64) -> Result<Self, PoolError> {
+        config.validate()?;
+        let too_small = || {
+            PoolError::Config(format!(
+                "{} is too small for a region with {} chunks; give it at least {}",
+                ByteSize(region_bytes),
+                ByteSize(config.chunk_bytes),
+                ByteSize(Self::with_chunks(config, region_bytes, 1).data + config.chunk_bytes)
+            ))
+        };
+        let mut num_chunks = region_bytes / config.chunk_bytes;
+        // Control areas shrink with the number of chunks, so a few steps down find the largest that fits.
+        while num_chunks > 0 {
+            let layout = Self::with_chunks(config, region_bytes, num_chunks);
+            let end = layout.data + num_chunks * config.chunk_bytes;
+            if end <= region_bytes {
+                // Host-local memory links blocks by 32-bit words; the format itself has room for 2^40.
+                if layout.num_descriptors() >= u64::from(u32::MAX) - 8 {
+                    return Err(PoolError::Config(
+                        "the region would have over four billion blocks; raise the smallest block".to_owned(),
+                    ));
+                }
+                return Ok(layout);
+            }
+            num_chunks -= (end - region_bytes).div_ceil(config.chunk_bytes).min(num_chunks);
+        }
+        Err(too_small())
+    }
+
+    fn with_chunks(config: &PoolConfig, region_bytes: u64, num_chunks: u64) -> Self {
+        let max_hosts = u64::from(config.max_hosts);
+        let workers_per_host = u64::from(config.workers_per_host);
+        let hazard_lines_per_worker = u64::from(config.hazard_lines_per_worker);
+        let descriptors_per_chunk = config.chunk_bytes / config.min_block_bytes;
+        let num_descriptors = num_chunks * descriptors_per_chunk;
+        // At most half of the entries are ever used: a lookup rarely leaves its home bucket.
+        let num_buckets = (num_descriptors * 2).div_ceil(7).next_power_of_two().max(SHARDS);
+        let mut end = SUPERBLOCK_BYTES;
+        let mut area = |bytes: u64| {
+            let start = end.next_multiple_of(4096);
+            end = start + bytes;
+            start
+        };
+        Self {
+            region_bytes,
+            chunk_bytes: config.chunk_bytes,
+            descriptors_per_chunk,
+            num_chunks,
+            num_buckets,
+            max_hosts,
+            workers_per_host,
+            hazard_lines_per_worker,
+            hosts: area(max_hosts * LINE),
+            marks: area(max_hosts * 8 * LINE),
+            workers: area(max_hosts * workers_per_host * LINE),
+            hazards: area(max_hosts * workers_per_host * hazard_lines_per_worker * LINE),
+            // Two lines for each lock and host: the bakery's, written by the host, and the grant line of
+            // TraCT's manager.
+            locks: area(LOCKS * max_hosts * 2 * LINE),
+            namespaces: area(NAMESPACES * 2 * LINE),
+            objects: area(OBJECTS * 2 * LINE),
+            chunks: area(num_chunks * LINE),
+            descriptors: area(num_descriptors * LINE),
+            access: area(max_hosts * num_descriptors.next_multiple_of(LINE)),
+            buckets: area(num_buckets * LINE),
+            data: end.next_multiple_of(config.chunk_bytes.min(2 << 20)),
+        }
+    }
+
+    pub const fn num_descriptors(&self) -> u64 {
+        self.num_chunks * self.descriptors_per_chunk
+    }
+
+    pub const fn host(&self, host: u64) -> u64 {
+        self.hosts + host * LINE
+    }
+
+    pub const fn worker(&self, host: u64, slot: u64) -> u64 {
+        self.workers + (host * self.workers_per_host + slot) * LINE
+    }
+
+    pub const fn hazard(&self, host: u64, slot: u64, line: u64) -> u64 {
+        self.hazards + ((host * self.workers_per_host + slot) * self.hazard_lines_per_worker + line) * LINE
+    }
+
+    pub const fn namespace(&self, row: u64) -> u64 {
+        self.namespaces + row * 2 * LINE
+    }
+
+    pub const fn object(&self, row: u64) -> u64 {
+        self.objects + row * 2 * LINE
+    }
+
+    pub const fn chunk(&self, chunk: u64) -> u64 {
+        self.chunks + chunk * LINE
+    }
+
+    pub const fn descriptor(&self, block: BlockIndex) -> u64 {
+        self.descriptors + block.0 * LINE
+    }
+
+    pub const fn bucket(&self, bucket: u64) -> u64 {
+        self.buckets + bucket * LINE
+    }
+
+    pub const fn data(&self) -> u64 {
+        self.data
+    }
+
+    /// First byte of a chunk's space.
+    pub const fn chunk_data(&self, chunk: u64) -> u64 {
+        self.data + chunk * self.chunk_bytes
+    }
+
+    /// First byte of the data area to its end.
+    pub const fn data_bytes(&self) -> u64 {
+        self.num_chunks * self.chunk_bytes
+    }
+
+    pub const fn chunk_of(&self, block: BlockIndex) -> u64 {
+        block.0 / self.descriptors_per_chunk
+    }
+
+    /// Where a block's payload lies, given the slot size of its chunk.
+    pub const fn payload(&self, block: BlockIndex, slot_bytes: u64) -> u64 {
+        self.chunk_data(self.chunk_of(block)) + (block.0 % self.descriptors_per_chunk) * slot_bytes
+    }
+
+    /// Blocks that a chunk with this slot size holds.
+    pub fn slots(&self, slot_bytes: u64) -> u64 {
+        (self.chunk_bytes / slot_bytes.max(1)).min(self.descriptors_per_chunk)
+    }
+
+    /// Buckets of one shard; a probe never leaves its shard, so one lock covers it.
+    pub const fn buckets_per_shard(&self) -> u64 {
+        self.num_buckets / SHARDS
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use cenote_base::HashSeed;
+
+    #[test]
+    fn areas_follow_each_other_and_fill_the_region() {
+        let config = PoolConfig::new(HashSeed([1; 32]), [2; 16]);
+        for mib in [16_u64, 64, 256, 4096, 65536] {
+            let layout = Layout::new(&config, mib << 20).unwrap();
+            let end = layout.data + layout.data_bytes();
+            assert!(end <= mib << 20);
+            assert!((mib << 20) - end < 2 * config.chunk_bytes, "{mib} MiB leave a chunk unused");
+            let areas = [
+                layout.hosts,
+                layout.marks,
+                layout.workers,
+                layout.hazards,
+                layout.locks,
+                layout.namespaces,
+                layout.objects,
+                layout.chunks,
+                layout.descriptors,
+                layout.access,
+                layout.buckets,
+                layout.data,
+            ];
+            assert!(areas.is_sorted() && areas.iter().all(|at| at % 4096 == 0));
+            assert!(layout.hazard(15, 63, 63) + LINE <= layout.locks);
+            assert!(layout.bucket(layout.num_buckets) <= layout.data);
+        }
+    }
+
+    #[test]
+    fn a_region_too_small_says_how_large_it_must_be() {
+        let config = PoolConfig::new(HashSeed([1; 32]), [2; 16]);
+        let message = Layout::new(&config, 1 << 20).unwrap_err().to_string();
+        assert!(message.contains("at least"), "{message}");
+    }
+}

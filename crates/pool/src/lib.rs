@@ -1,0 +1,44 @@
+//! Floor 2: the KV block pool inside a shared region.
+//!
+//! Everything that participants share lives in the region at fixed places (`docs/format.md`); what only the
+//! processes of one host share (locks, free lists, recency) lives in that host's own memory and can be
+//! rebuilt from the region. The rules the code keeps, all of them from the non-coherent design, so that a
+//! fabric without coherence changes code and not the format:
+//!
+//! - every line has one writing host; bucket and chunk lines change hands only under a lock;
+//! - the descriptor is the truth, the index is a hint;
+//! - `READY` is written last, and a reader believes nothing it has not checked: line check, bounds, hash,
+//!   generation, payload checksum. What does not hold is a miss.
+//!
+//! Lock order: membership → heap → index shard; the table lock is taken alone.
+#![forbid(unsafe_code)]
+
+mod blocks;
+mod check;
+mod config;
+mod error;
+mod evict;
+mod heap;
+mod index;
+mod layout;
+mod lines;
+mod locks;
+mod membership;
+mod namespaces;
+mod objects;
+mod pins;
+mod pool;
+mod recovery;
+mod stats;
+mod superblock;
+
+pub use blocks::{Hit, Publish, ReadOutcome};
+pub use check::{CheckReport, Finding, GcReport};
+pub use config::{AttachOptions, PoolConfig};
+pub use error::PoolError;
+pub use namespaces::{Namespace, NamespaceRecord};
+pub use pins::Pin;
+pub use pool::{NamespaceInfo, Pool, PoolInfo, WorkerInfo};
+pub use recovery::Recovered;
+pub use stats::Counter;
+pub use superblock::{FORMAT_VERSION, Superblock};

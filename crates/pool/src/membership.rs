@@ -1,0 +1,176 @@
+//! Hosts and workers: who has the region open, and how the dead are told from the living.
+//!
+//! A worker lives as long as its claim on a slot of the host-local memory, which the kernel drops when the
+//! process has gone, whatever its end and whatever pid namespace it lived in. Heartbeats are for people and
+//! for other hosts; on one host nothing is concluded from them.
+
+use crate::error::PoolError;
+use crate::lines::{HostLine, WorkerLine, pack_text};
+use crate::locks::Name;
+use crate::pool::{Inner, Pool};
+use crate::recovery::Recovered;
+use crate::superblock::unix_seconds;
+use cenote_base::fault;
+use cenote_mem::Fabric;
+use cenote_mem::host::SlotClaim;
+
+/// This worker's place.
+pub(crate) struct Member {
+    pub slot: u64,
+    pub epoch: u64,
+    /// Held as long as the worker lives.
+    _claim: Option<SlotClaim>,
+}
+
+impl Member {
+    /// Before joining.
+    pub const fn none() -> Self {
+        Self { slot: u64::MAX, epoch: 0, _claim: None }
+    }
+}
+
+impl<F: Fabric> Inner<F> {
+    /// Joins the region: registers the host, takes a worker slot, cleans up after the dead.
+    pub(crate) fn join(mut self, worker_name: &str, area_is_new: bool) -> Result<Self, PoolError> {
+        let guard = self.lock_patiently(Name::Membership).map_err(PoolError::lock("membership"))?;
+        let incarnation = self.register_host(area_is_new);
+        let mut claimed = None;
+        for slot in 0..self.layout.workers_per_host {
+            let slot32 = u32::try_from(slot).expect("validated");
+            if let Some(claim) = self.area.claim_slot(slot32)? {
+                claimed = Some((slot, claim));
+                break;
+            }
+        }
+        let Some((slot, claim)) = claimed else {
+            return Err(PoolError::WorkersFull { slots: self.layout.workers_per_host, host: self.host as u8 });
+        };
+        if area_is_new {
+            // Nobody of this host has the region open, so whatever its lines say is what the dead left.
+            let heap = self.lock_patiently(Name::Heap).map_err(PoolError::lock("heap"))?;
+            for other in 0..self.layout.workers_per_host {
+                self.clear_worker(other);
+            }
+            self.rebuild_heap();
+            drop(heap);
+        } else {
+            // The slot's last holder may have died with things in hand.
+            self.recover_slot(slot)?;
+        }
+        let epoch = self.write_worker(slot, worker_name);
+        self.raise_workers_high(slot + 1);
+        fault::point("join.registered");
+        self.recover_dead_locked(slot)?;
+        drop(guard);
+        self.incarnation = incarnation;
+        self.member = Member { slot, epoch, _claim: Some(claim) };
+        self.pins.get_mut().expect("not shared yet").adopt(epoch);
+        Ok(self)
+    }
+
+    fn register_host(&self, area_is_new: bool) -> u64 {
+        let at = self.layout.host(self.host);
+        let boot_id = boot_id();
+        let known = HostLine::open(self.fabric.load_line(at), at, self.salt);
+        let mut line = known.unwrap_or_default();
+        // Host-local memory does not outlive a boot, so new memory means a new life of this host.
+        if area_is_new || known.is_none() || line.boot_id != boot_id {
+            line.incarnation += 1;
+            line.boot_id = boot_id;
+            self.fabric.store_line(at, &line.seal(at, self.salt));
+            self.fabric.publish(&[at]);
+        }
+        line.incarnation
+    }
+
+    fn raise_workers_high(&self, workers_high: u64) {
+        let at = self.layout.host(self.host);
+        let mut line = HostLine::open(self.fabric.load_line(at), at, self.salt).unwrap_or_default();
+        if line.workers_high < workers_high {
+            line.workers_high = workers_high;
+            self.fabric.store_line(at, &line.seal(at, self.salt));
+            self.fabric.publish(&[at]);
+        }
+    }
+
+    fn write_worker(&self, slot: u64, name: &str) -> u64 {
+        let at = self.layout.worker(self.host, slot);
+        let last = WorkerLine::open(self.fabric.load_line(at), at, self.salt).unwrap_or_default();
+        let epoch = ((last.epoch >> 1) + 1) << 1 | 1;
+        let mut line = WorkerLine {
+            epoch,
+            pid: u64::from(std::process::id()),
+            joined: unix_seconds(),
+            heartbeat: 1,
+            ..WorkerLine::default()
+        };
+        pack_text(name, &mut line.name);
+        self.fabric.store_line(at, &line.seal(at, self.salt));
+        self.fabric.publish(&[at]);
+        epoch
+    }
+
+    /// Marks a worker's slot as left. The caller holds the membership lock or is that worker.
+    pub(crate) fn clear_worker(&self, slot: u64) {
+        let at = self.layout.worker(self.host, slot);
+        if let Some(mut line) = WorkerLine::open(self.fabric.load_line(at), at, self.salt)
+            && line.epoch & 1 == 1
+        {
+            line.epoch &= !1;
+            self.fabric.store_line(at, &line.seal(at, self.salt));
+            self.fabric.publish(&[at]);
+        }
+        for index in 0..self.layout.hazard_lines_per_worker {
+            let at = self.layout.hazard(self.host, slot, index);
+            if self.fabric.load_line(at) != [0; 8] {
+                self.fabric.store_line(at, &[0; 8]);
+                self.fabric.publish_unfenced(at);
+            }
+        }
+    }
+
+    /// Whether the slot's line says that a worker holds it.
+    pub(crate) fn worker_joined(&self, slot: u64) -> bool {
+        let at = self.layout.worker(self.host, slot);
+        WorkerLine::open(self.fabric.load_line(at), at, self.salt).is_some_and(|line| line.epoch & 1 == 1)
+    }
+}
+
+impl<F: Fabric> Pool<F> {
+    /// Beats this worker's heart and cleans up after workers of this host that died. Call it about once a
+    /// second; it is cheap when nobody died.
+    pub fn tick(&self) -> Recovered {
+        let inner = &*self.0;
+        let at = inner.layout.worker(inner.host, inner.member.slot);
+        // Only this worker writes the line while it lives; the pin table's lock keeps its threads apart.
+        let pins = inner.pins.lock().expect("no panic while pins are held");
+        if let Some(mut line) = WorkerLine::open(inner.fabric.load_line(at), at, inner.salt) {
+            line.heartbeat += 1;
+            inner.fabric.store_line(at, &line.seal(at, inner.salt));
+            inner.fabric.publish_unfenced(at);
+        }
+        drop(pins);
+        inner.recover_dead().unwrap_or_default()
+    }
+}
+
+impl<F: Fabric> Drop for Inner<F> {
+    fn drop(&mut self) {
+        if self.member.slot != u64::MAX {
+            // A worker that leaves in order leaves nothing behind. If the lock is not to be had, the next
+            // one to take the slot finds what the dead leave, and cleans it up the same way.
+            if let Ok(_guard) = self.lock(Name::Membership) {
+                let _ = self.recover_slot(self.member.slot);
+            }
+        }
+    }
+}
+
+/// The kernel's boot id; zero where there is none, which then tells nothing.
+fn boot_id() -> [u64; 2] {
+    let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    let hex: String = text.chars().filter(char::is_ascii_hexdigit).collect();
+    let word =
+        |range: std::ops::Range<usize>| hex.get(range).and_then(|h| u64::from_str_radix(h, 16).ok()).unwrap_or(0);
+    [word(0..16), word(16..32)]
+}

@@ -1,0 +1,126 @@
+//! Namespaces: who may share blocks with whom. A row binds a fingerprint to a block size.
+
+use crate::error::PoolError;
+use crate::layout::NAMESPACES;
+use crate::lines::{NameLine, NamespaceLine, ObjectLine};
+use crate::locks::Name;
+use crate::pool::{Inner, Pool};
+use crate::superblock::unix_seconds;
+use cenote_base::{ChainHasher, NamespaceId, fault};
+use cenote_mem::{Fabric, LINE};
+
+/// What a namespace is, as its first user declares it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NamespaceRecord {
+    /// Covers everything in which two users must agree to share a block.
+    pub fingerprint: [u8; 32],
+    /// For people; cut at 56 bytes.
+    pub label: String,
+    /// Payload bytes of every block.
+    pub block_bytes: u64,
+    /// Tokens of a block.
+    pub block_tokens: u32,
+    /// Layers of a block.
+    pub num_layers: u32,
+}
+
+/// A namespace of an open region.
+#[derive(Clone)]
+pub struct Namespace {
+    /// Its row.
+    pub id: NamespaceId,
+    /// Payload bytes of every block.
+    pub block_bytes: u64,
+    /// Names its blocks.
+    pub hasher: ChainHasher,
+}
+
+impl Namespace {
+    pub(crate) const fn slot_bytes(&self) -> u64 {
+        self.block_bytes.next_multiple_of(LINE)
+    }
+}
+
+impl<F: Fabric> Pool<F> {
+    /// Finds the namespace of this fingerprint, or enters it.
+    ///
+    /// # Errors
+    /// Its blocks do not fit into a chunk, the table is full, or the row says another block size.
+    pub fn namespace(&self, record: &NamespaceRecord) -> Result<Namespace, PoolError> {
+        let inner = &*self.0;
+        if record.block_bytes == 0 || record.block_bytes > inner.layout.chunk_bytes {
+            return Err(PoolError::BlockTooLarge {
+                block_bytes: record.block_bytes,
+                chunk_bytes: inner.layout.chunk_bytes,
+            });
+        }
+        let _tables = inner.lock_patiently(Name::Tables).map_err(PoolError::lock("table"))?;
+        let row = inner.namespace_row(record)?;
+        Ok(Namespace {
+            id: NamespaceId(row as u16),
+            block_bytes: record.block_bytes,
+            hasher: ChainHasher::new(&inner.superblock.config.seed, &record.fingerprint),
+        })
+    }
+}
+
+impl<F: Fabric> Inner<F> {
+    fn namespace_row(&self, record: &NamespaceRecord) -> Result<u64, PoolError> {
+        let fingerprint: [u64; 4] = zerocopy::transmute!(record.fingerprint);
+        let mut free = None;
+        for row in 0..NAMESPACES {
+            let at = self.layout.namespace(row);
+            self.fabric.refresh(&[at]);
+            match NamespaceLine::open(self.fabric.load_line(at), at, self.salt) {
+                Some(line) if line.fingerprint == fingerprint => {
+                    return if line.block_bytes == record.block_bytes {
+                        Ok(row)
+                    } else {
+                        Err(PoolError::Damaged(format!(
+                            "namespace {row} has blocks of {} bytes, this model's are {}",
+                            line.block_bytes, record.block_bytes
+                        )))
+                    };
+                }
+                Some(_) => {}
+                None if free.is_none() => free = Some(row),
+                None => {}
+            }
+        }
+        let row = free.ok_or(PoolError::TableFull { table: "namespace", rows: NAMESPACES })?;
+        let at = self.layout.namespace(row);
+        let name = NameLine::new(&record.label);
+        self.fabric.store_line(at + LINE, &name.seal(at + LINE, self.salt));
+        fault::point("namespace.named");
+        let line = NamespaceLine {
+            fingerprint,
+            block_bytes: record.block_bytes,
+            shape: u64::from(record.block_tokens) | u64::from(record.num_layers) << 32,
+            created: unix_seconds(),
+            check: 0,
+        };
+        self.fabric.store_line(at, &line.seal(at, self.salt));
+        self.fabric.publish(&[at, at + LINE]);
+        Ok(row)
+    }
+
+    /// Clears rows that a process tore when it died with the table lock. The caller holds the lock.
+    pub(crate) fn repair_tables(&self) {
+        for row in 0..NAMESPACES {
+            let at = self.layout.namespace(row);
+            let words = self.fabric.load_line(at);
+            if words != [0; 8] && NamespaceLine::open(words, at, self.salt).is_none() {
+                self.fabric.store_line(at, &[0; 8]);
+                self.fabric.publish(&[at]);
+            }
+        }
+        for row in 0..crate::layout::OBJECTS {
+            let at = self.layout.object(row);
+            let words = self.fabric.load_line(at);
+            if words != [0; 8] && ObjectLine::open(words, at, self.salt).is_none() {
+                self.fabric.store_line(at, &[0; 8]);
+                self.fabric.publish(&[at]);
+            }
+        }
+    }
+}

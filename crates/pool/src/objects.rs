@@ -1,0 +1,164 @@
+//! The object store (TraCT §3.5): a small table of published roots, found by key. An object is one
+//! extent of bytes, at most a chunk long; what it points to it names by offset.
+
+use crate::error::PoolError;
+use crate::heap::OBJECT;
+use crate::layout::OBJECTS;
+use crate::lines::{BlockState, Descriptor, NameLine, ObjectLine, checksum_key};
+use crate::locks::Name;
+use crate::pool::{Inner, Pool};
+use cenote_base::{BlockHash, BlockIndex, fault};
+use cenote_mem::{Fabric, LINE};
+use std::sync::atomic::Ordering::Release;
+
+/// Smallest extent of an object; larger ones are powers of two, so that few slot sizes arise.
+const OBJECT_BYTES_MIN: u64 = 4096;
+
+/// Longest key in bytes.
+const KEY_BYTES_MAX: usize = 56;
+
+impl<F: Fabric> Pool<F> {
+    /// Publishes `bytes` under `key`, in place of what was there.
+    ///
+    /// # Errors
+    /// The key is empty or too long, the object is longer than a chunk, or there is no room.
+    pub fn put_object(&self, key: &str, bytes: &[u8]) -> Result<(), PoolError> {
+        let inner = &*self.0;
+        let hash = inner.object_hash(key)?;
+        let length = bytes.len() as u64;
+        let slot_bytes = length.max(OBJECT_BYTES_MIN).next_power_of_two();
+        if slot_bytes > inner.layout.chunk_bytes {
+            return Err(PoolError::BlockTooLarge { block_bytes: length, chunk_bytes: inner.layout.chunk_bytes });
+        }
+        // Reserving may evict and takes the heap lock, so it comes before the table lock.
+        let block = inner.reserve(slot_bytes).ok_or(PoolError::NoRoom(length))?;
+        let offset = inner.layout.payload(block, slot_bytes);
+        let generation = inner.write_block(block, offset, hash, BlockState::Object, 0, &[bytes]);
+        fault::point("object.written");
+        let replaced = {
+            let Ok(_tables) = inner.lock_patiently(Name::Tables) else {
+                inner.unreserve(block);
+                return Err(PoolError::Lock { lock: "table" });
+            };
+            let Some((row, replaced)) = inner.object_row(hash) else {
+                inner.unreserve(block);
+                return Err(PoolError::TableFull { table: "object", rows: OBJECTS });
+            };
+            let at = inner.layout.object(row);
+            let line = ObjectLine {
+                key_hash: hash.words(),
+                block: block.0 + 1,
+                length,
+                generation: generation.0,
+                ..ObjectLine::default()
+            };
+            inner.fabric.store_line(at + LINE, &NameLine::new(key).seal(at + LINE, inner.salt));
+            inner.fabric.store_line(at, &line.seal(at, inner.salt));
+            inner.fabric.publish(&[at, at + LINE]);
+            inner.slot_owner(block).store(OBJECT, Release);
+            replaced
+        };
+        fault::point("object.entered");
+        if let Some(old) = replaced {
+            inner.free_object(old);
+        }
+        Ok(())
+    }
+
+    /// The bytes published under `key`, or `None`.
+    ///
+    /// # Errors
+    /// The key cannot be one.
+    pub fn get_object(&self, key: &str) -> Result<Option<Vec<u8>>, PoolError> {
+        let inner = &*self.0;
+        let hash = inner.object_hash(key)?;
+        Ok(inner.find_object(hash).and_then(|(_, line)| {
+            let block = BlockIndex(line.block.checked_sub(1).filter(|&b| b < inner.layout.num_descriptors())?);
+            let descriptor = inner.read_descriptor(block)?;
+            let (padded, offset) = descriptor.extent();
+            let whole = descriptor.state
+                == Descriptor::state_word(BlockState::Object, cenote_base::Generation(line.generation));
+            if !whole || line.length > padded {
+                return None;
+            }
+            let mut bytes = vec![0; usize::try_from(line.length).ok()?];
+            inner.fabric.refresh_payload(offset, padded);
+            let key = checksum_key(hash, descriptor.generation());
+            let checksum = inner.fabric.read_payload(offset, &mut [&mut bytes], key);
+            inner.fabric.refresh(&[inner.layout.descriptor(block)]);
+            let same = inner.read_descriptor(block) == Some(descriptor);
+            (same && checksum == descriptor.checksum).then_some(bytes)
+        }))
+    }
+
+    /// Removes the object under `key`; returns whether there was one.
+    ///
+    /// # Errors
+    /// The key cannot be one, or the table was busy for too long.
+    pub fn destroy_object(&self, key: &str) -> Result<bool, PoolError> {
+        let inner = &*self.0;
+        let hash = inner.object_hash(key)?;
+        let removed = {
+            let _tables = inner.lock_patiently(Name::Tables).map_err(PoolError::lock("table"))?;
+            let Some((row, line)) = inner.find_object(hash) else { return Ok(false) };
+            let at = inner.layout.object(row);
+            inner.fabric.store_line(at, &[0; 8]);
+            inner.fabric.publish(&[at]);
+            BlockIndex(line.block - 1)
+        };
+        inner.free_object(removed);
+        Ok(true)
+    }
+}
+
+impl<F: Fabric> Inner<F> {
+    fn object_hash(&self, key: &str) -> Result<BlockHash, PoolError> {
+        if key.is_empty() || key.len() > KEY_BYTES_MAX {
+            return Err(PoolError::Config(format!("object key `{key}` must have 1 to {KEY_BYTES_MAX} bytes")));
+        }
+        let tokens: Vec<u32> = key.bytes().map(u32::from).collect();
+        // No namespace has an all-ones fingerprint, so an object's name is never a block's.
+        Ok(cenote_base::ChainHasher::new(&self.superblock.config.seed, &[0xff; 32]).block(None, &tokens))
+    }
+
+    fn object_line(&self, row: u64) -> Option<ObjectLine> {
+        let at = self.layout.object(row);
+        self.fabric.refresh(&[at]);
+        ObjectLine::open(self.fabric.load_line(at), at, self.salt).filter(|line| line.block != 0)
+    }
+
+    pub(crate) fn find_object(&self, hash: BlockHash) -> Option<(u64, ObjectLine)> {
+        (0..OBJECTS).find_map(|row| {
+            let line = self.object_line(row)?;
+            (line.key_hash == hash.words()).then_some((row, line))
+        })
+    }
+
+    /// The row for this key and the block it names so far.
+    fn object_row(&self, hash: BlockHash) -> Option<(u64, Option<BlockIndex>)> {
+        if let Some((row, line)) = self.find_object(hash) {
+            return Some((row, Some(BlockIndex(line.block - 1))));
+        }
+        (0..OBJECTS).find(|&row| self.object_line(row).is_none()).map(|row| (row, None))
+    }
+
+    /// Blocks that rows of the object table name.
+    pub(crate) fn object_blocks(&self) -> Vec<BlockIndex> {
+        (0..OBJECTS).filter_map(|row| self.object_line(row)).map(|line| BlockIndex(line.block - 1)).collect()
+    }
+
+    /// Frees the block of an object that no row names any more.
+    fn free_object(&self, block: BlockIndex) {
+        if block.0 >= self.layout.num_descriptors() {
+            return;
+        }
+        // Without the lock the block stays; `gc` frees objects that no row names.
+        if let Ok(_heap) = self.lock_patiently(Name::Heap)
+            && self.read_descriptor(block).and_then(|d| d.block_state()) == Some(BlockState::Object)
+        {
+            self.write_free(block);
+            self.fabric.publish(&[self.layout.descriptor(block)]);
+            self.push_free(block);
+        }
+    }
+}

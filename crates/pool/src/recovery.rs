@@ -1,0 +1,106 @@
+//! What survivors do for the dead of their host.
+//!
+//! A worker can leave behind: reserved block slots, blocks that are readable but not yet findable, pins, its
+//! worker line, and locks. Locks repair themselves (see [`crate::locks`]); the rest is done here, by
+//! whoever notices first, with the dead worker's slot claimed meanwhile so that nobody takes it.
+
+use crate::blocks::Publish;
+use crate::error::PoolError;
+use crate::heap::OBJECT;
+use crate::lines::BlockState;
+use crate::locks::Name;
+use crate::pool::Inner;
+use crate::stats::Counter;
+use cenote_base::{BlockIndex, fault};
+use cenote_mem::Fabric;
+use serde::Serialize;
+use std::sync::atomic::Ordering::{Acquire, Release};
+
+/// What recovery found and gave back.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Recovered {
+    /// Workers that had died.
+    pub workers: u64,
+    /// Block slots they had reserved, now free again.
+    pub reservations: u64,
+    /// Blocks they had finished but not made findable, now published.
+    pub published: u64,
+}
+
+impl Recovered {
+    fn add(&mut self, other: Self) {
+        self.workers += other.workers;
+        self.reservations += other.reservations;
+        self.published += other.published;
+    }
+}
+
+impl<F: Fabric> Inner<F> {
+    /// Cleans up after every worker of this host that died. Takes the membership lock only if there is one.
+    pub(crate) fn recover_dead(&self) -> Result<Recovered, PoolError> {
+        let own = self.member.slot;
+        if !(0..self.layout.workers_per_host).any(|slot| slot != own && self.died(slot)) {
+            return Ok(Recovered::default());
+        }
+        let _membership = self.lock(Name::Membership).map_err(PoolError::lock("membership"))?;
+        self.recover_dead_locked(own)
+    }
+
+    fn died(&self, slot: u64) -> bool {
+        self.worker_joined(slot) && !self.area.slot_alive(slot as u32)
+    }
+
+    /// As [`Inner::recover_dead`], for a caller that holds the membership lock and the slot `own`.
+    pub(crate) fn recover_dead_locked(&self, own: u64) -> Result<Recovered, PoolError> {
+        let mut recovered = Recovered::default();
+        for slot in (0..self.layout.workers_per_host).filter(|&slot| slot != own) {
+            if !self.died(slot) {
+                continue;
+            }
+            let Some(_claim) = self.area.claim_slot(slot as u32)? else { continue };
+            let mut one = self.recover_slot(slot)?;
+            one.workers = 1;
+            self.counters().add(Counter::WorkersRecovered, 1);
+            recovered.add(one);
+        }
+        Ok(recovered)
+    }
+
+    /// Gives back all that the last holder of `slot` held. The caller has claimed the slot or is its holder,
+    /// and holds the membership lock.
+    pub(crate) fn recover_slot(&self, slot: u64) -> Result<Recovered, PoolError> {
+        let mut recovered = Recovered::default();
+        let owner = u32::try_from(slot + 1).expect("at most 1,024 workers");
+        // Pins first: what they held may then be evicted by whoever needs room.
+        self.clear_worker(slot);
+        let left: Vec<BlockIndex> = (0_u64..)
+            .zip(self.slot_owners())
+            .filter(|(_, word)| word.load(Acquire) == owner)
+            .map(|(block, _)| BlockIndex(block))
+            .collect();
+        fault::point("recover.scanned");
+        for block in left {
+            match self.read_descriptor(block).and_then(|d| Some((d.block_state()?, d.block_hash()))) {
+                Some((BlockState::Ready, hash)) => {
+                    // Payload and descriptor are whole: only the last step was missing.
+                    if self.enter(block, hash) == Publish::Published {
+                        recovered.published += 1;
+                    } else {
+                        recovered.reservations += 1;
+                    }
+                }
+                Some((BlockState::Object, _)) if self.object_blocks().contains(&block) => {
+                    self.slot_owner(block).store(OBJECT, Release);
+                }
+                _ => {
+                    let _heap = self.lock_patiently(Name::Heap).map_err(PoolError::lock("heap"))?;
+                    self.write_free(block);
+                    self.push_free(block);
+                    recovered.reservations += 1;
+                }
+            }
+        }
+        self.counters().add(Counter::ReservationsRecovered, recovered.reservations);
+        Ok(recovered)
+    }
+}

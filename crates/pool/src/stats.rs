@@ -1,0 +1,74 @@
+//! Counters that all processes of a host share, in host-local memory: what `pool info` and metrics show.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+macro_rules! counters {
+    ($($(#[$doc:meta])* $name:ident = $text:literal),* $(,)?) => {
+        /// A counter of this host.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+        #[repr(u8)]
+        pub enum Counter { $($(#[$doc])* $name),* }
+
+        impl Counter {
+            /// All counters.
+            pub const ALL: &'static [Self] = &[$(Self::$name),*];
+
+            /// Prometheus name, without prefix.
+            #[must_use]
+            pub const fn name(self) -> &'static str {
+                match self { $(Self::$name => $text),* }
+            }
+        }
+    };
+}
+
+counters! {
+    /// Blocks asked for in lookups.
+    Lookups = "pool_lookups_total",
+    /// Blocks found in lookups.
+    Found = "pool_lookup_hits_total",
+    /// Blocks read whole.
+    Reads = "pool_reads_total",
+    /// Bytes read.
+    ReadBytes = "pool_read_bytes_total",
+    /// Reads that met another generation or state.
+    ReadsStale = "pool_reads_stale_total",
+    /// Reads whose checksum did not hold.
+    ReadsDamaged = "pool_reads_damaged_total",
+    /// Blocks published.
+    Published = "pool_published_total",
+    /// Bytes published.
+    PublishedBytes = "pool_published_bytes_total",
+    /// Publishes that found the block there already.
+    Duplicates = "pool_duplicates_total",
+    /// Publishes without room.
+    NoRoom = "pool_no_room_total",
+    /// Blocks evicted.
+    Evicted = "pool_evicted_total",
+    /// Evictions put off because the block was pinned.
+    EvictionsPinned = "pool_evictions_pinned_total",
+    /// Locks not got within their deadline.
+    LockTimeouts = "pool_lock_timeouts_total",
+    /// Locks whose holder died inside.
+    LocksAbandoned = "pool_locks_abandoned_total",
+    /// Dead workers cleaned up after.
+    WorkersRecovered = "pool_workers_recovered_total",
+    /// Block reservations of dead workers given back.
+    ReservationsRecovered = "pool_reservations_recovered_total",
+    /// Structures that did not hold (index hints that led nowhere are not among them).
+    Damaged = "pool_damaged_total",
+}
+
+/// View of the counters' words.
+#[derive(Clone, Copy)]
+pub struct Counters<'a>(pub &'a [AtomicU64]);
+
+impl Counters<'_> {
+    pub fn add(self, counter: Counter, count: u64) {
+        self.0[counter as usize].fetch_add(count, Ordering::Relaxed);
+    }
+
+    pub fn get(self, counter: Counter) -> u64 {
+        self.0[counter as usize].load(Ordering::Relaxed)
+    }
+}

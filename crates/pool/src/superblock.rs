@@ -1,0 +1,185 @@
+//! The superblock: what a region is (docs/format.md#superblock). Read before anything else is believed.
+
+use crate::config::PoolConfig;
+use crate::error::PoolError;
+use crate::layout::{LOCKS, Layout, NAMESPACES, OBJECTS, SUPERBLOCK_BYTES};
+use cenote_base::HashSeed;
+use cenote_mem::{Fabric, LINE, Offset, assert_layout};
+use std::time::{SystemTime, UNIX_EPOCH};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+/// Version of the format; another one is refused.
+pub const FORMAT_VERSION: u64 = 1;
+
+/// `CENOTE` in ASCII, then a byte that breaks text tools and a zero.
+const MAGIC: u64 = u64::from_le_bytes(*b"CENOTE\x1a\0");
+
+/// Every structure of the format in one line of text. Whoever changes a structure changes this text, and
+/// its hash keeps programs of different structures apart.
+const STRUCTURES: &str = "line64 le; host:inc,boot2,beat,high,ack,0,check; worker:epoch,pid,joined,beat,name2,0,check; \
+    chunk:owner,inc,slot,gen,0x3,check; desc:state8.flags8.gen48,hash2,len24.off40,sum,ns16.codec8.0.worker16.depth16,\
+    time32.inc32,check; bucket:7x(block40.tag24),overflow; hazard:7x(block40.gen24),epoch; ns:fp4,bytes,shape,created,check+\
+    name7,check; object:key2,block,len,gen,0x2,check+name7,check; lock:bakery,grant; access:u8; checksum v1; hash v1";
+
+const fn text_hash(text: &str) -> u64 {
+    let bytes = text.as_bytes();
+    let mut hash = 0xcbf2_9ce4_8422_2325_u64;
+    let mut at = 0;
+    while at < bytes.len() {
+        hash = (hash ^ bytes[at] as u64).wrapping_mul(0x0100_0000_01b3);
+        at += 1;
+    }
+    hash
+}
+
+const LAYOUT_WORD: u64 = text_hash(STRUCTURES);
+
+/// The superblock's words as they lie in the region.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C, align(64))]
+struct Words {
+    /// Stored last, after all else has been published.
+    magic: u64,
+    version: u64,
+    layout: u64,
+    region_bytes: u64,
+    chunk_bytes: u64,
+    min_block_bytes: u64,
+    /// hosts:8 | workers per host:16 | hazard lines per worker:16, lowest bits first.
+    limits: u64,
+    /// locks:16 | namespaces:16 | objects:16.
+    tables: u64,
+    uuid: [u64; 2],
+    created: u64,
+    /// Flush instruction of the region: 0, none is needed (one host).
+    flush: u64,
+    seed: [u64; 4],
+    reserved: [u64; 7],
+    /// Over all words before it, the magic included.
+    check: u64,
+}
+
+assert_layout!(Words, 192, 64, magic @ 0, region_bytes @ 24, uuid @ 64, seed @ 96, check @ 184);
+
+impl Words {
+    fn sum(&self) -> u64 {
+        let words: [u64; 24] = zerocopy::transmute!(*self);
+        words[..23].iter().fold(0x243f_6a88_85a3_08d3, |sum, word| {
+            let mixed = (sum ^ word).wrapping_mul(0xd6e8_feb8_6659_fd93);
+            mixed ^ (mixed >> 32)
+        })
+    }
+}
+
+/// What a valid superblock says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Superblock {
+    /// What the creator chose.
+    pub config: PoolConfig,
+    /// Bytes of the region.
+    pub region_bytes: u64,
+    /// Seconds since 1970.
+    pub created: u64,
+}
+
+impl Superblock {
+    /// Writes an empty pool over the whole of `fabric`.
+    ///
+    /// # Errors
+    /// The configuration cannot work or does not fit.
+    pub fn format<F: Fabric>(fabric: &F, config: &PoolConfig) -> Result<Self, PoolError> {
+        let region_bytes = fabric.len() / LINE * LINE;
+        let layout = Layout::new(config, region_bytes)?;
+        // A device may hold an older region: without magic nobody attaches while we clear the control areas.
+        fabric.store(Offset::new(0), 0);
+        fabric.publish(&[0]);
+        for line in (0..layout.data()).step_by(usize::try_from(LINE).expect("64")) {
+            if fabric.load_line(line) != [0; 8] {
+                fabric.store_line(line, &[0; 8]);
+                fabric.publish_unfenced(line);
+            }
+        }
+        let seed: [u64; 4] = zerocopy::transmute!(config.seed.0);
+        let created = unix_seconds();
+        let mut words = Words {
+            magic: MAGIC,
+            version: FORMAT_VERSION,
+            layout: LAYOUT_WORD,
+            region_bytes,
+            chunk_bytes: config.chunk_bytes,
+            min_block_bytes: config.min_block_bytes,
+            limits: u64::from(config.max_hosts)
+                | u64::from(config.workers_per_host) << 8
+                | u64::from(config.hazard_lines_per_worker) << 24,
+            tables: LOCKS | NAMESPACES << 16 | OBJECTS << 32,
+            uuid: zerocopy::transmute!(config.uuid),
+            created,
+            flush: 0,
+            seed,
+            reserved: [0; 7],
+            check: 0,
+        };
+        words.check = words.sum();
+        let lines: [[u64; 8]; 3] = zerocopy::transmute!(words);
+        let mut first = lines[0];
+        first[0] = 0;
+        for (at, line) in [(0, &first), (64, &lines[1]), (128, &lines[2])] {
+            fabric.store_line(at, line);
+        }
+        fabric.publish(&[0, 64, 128]);
+        fabric.store(Offset::new(0), MAGIC);
+        fabric.publish(&[0]);
+        Ok(Self { config: config.clone(), region_bytes, created })
+    }
+
+    /// Reads and validates the superblock.
+    ///
+    /// # Errors
+    /// Not a region, unfinished, of another version or layout, shorter than recorded, or damaged.
+    pub fn read<F: Fabric>(fabric: &F) -> Result<Self, PoolError> {
+        if fabric.len() < SUPERBLOCK_BYTES {
+            return Err(PoolError::Truncated { mapped: fabric.len(), recorded: SUPERBLOCK_BYTES });
+        }
+        fabric.refresh(&[0, 64, 128]);
+        let lines = [fabric.load_line(0), fabric.load_line(64), fabric.load_line(128)];
+        let words: Words = zerocopy::transmute!(lines);
+        match words.magic {
+            MAGIC => {}
+            0 => return Err(PoolError::Unfinished),
+            found => return Err(PoolError::NotARegion { found }),
+        }
+        if words.version != FORMAT_VERSION {
+            return Err(PoolError::Version { found: words.version, expected: FORMAT_VERSION });
+        }
+        if words.layout != LAYOUT_WORD {
+            return Err(PoolError::Layout { found: words.layout, expected: LAYOUT_WORD });
+        }
+        if words.check != words.sum() {
+            return Err(PoolError::Damaged("the superblock's check word does not hold".to_owned()));
+        }
+        if words.region_bytes > fabric.len() {
+            return Err(PoolError::Truncated { mapped: fabric.len(), recorded: words.region_bytes });
+        }
+        if words.tables != LOCKS | NAMESPACES << 16 | OBJECTS << 32 || words.flush != 0 {
+            return Err(PoolError::Damaged(
+                "the superblock names tables or a flush instruction of another program".to_owned(),
+            ));
+        }
+        let config = PoolConfig {
+            chunk_bytes: words.chunk_bytes,
+            min_block_bytes: words.min_block_bytes,
+            max_hosts: words.limits as u8,
+            workers_per_host: (words.limits >> 8) as u16,
+            hazard_lines_per_worker: (words.limits >> 24) as u16,
+            seed: HashSeed(zerocopy::transmute!(words.seed)),
+            uuid: zerocopy::transmute!(words.uuid),
+        };
+        config.validate()?;
+        Ok(Self { config, region_bytes: words.region_bytes, created: words.created })
+    }
+}
+
+/// Wall-clock seconds, for stamps that people and recency read; nothing depends on them for safety.
+pub(crate) fn unix_seconds() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |elapsed| elapsed.as_secs())
+}

@@ -1,0 +1,190 @@
+//! Workers die by SIGKILL, at every named point and at random instants; survivors must lose nothing but
+//! what the dead were writing.
+
+mod support;
+
+use cenote_base::prng::Prng;
+use cenote_base::{BlockHash, fault};
+use cenote_mem::{Coherent, MapOptions, Mapping, RegionSource};
+use cenote_pool::{AttachOptions, Counter, Pool, ReadOutcome, Superblock};
+use std::io::{Read, Write};
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use support::*;
+
+const SIGKILL: i32 = 9;
+const REGION: &str = "CENOTE_TEST_REGION";
+const FAULT: &str = "CENOTE_TEST_FAULT";
+
+/// A region in shared memory that goes with the test.
+struct Region {
+    source: RegionSource,
+    superblock: Superblock,
+}
+
+impl Region {
+    fn new(test: &str, identity: u8) -> Self {
+        let name = format!("cenote-test-{test}-{}", std::process::id());
+        let source = RegionSource::Shm(name);
+        let mapping = Mapping::create(&source, 2 << 20, 0o600, &MapOptions::default()).expect("shared memory");
+        let mut config = small_config(identity);
+        // Another run of this test may be going on: host-local memory is named by the region's identity.
+        config.uuid[..4].copy_from_slice(&std::process::id().to_le_bytes());
+        let superblock = Superblock::format(&Coherent::new(mapping), &config).expect("the configuration fits");
+        Self { source, superblock }
+    }
+
+    fn attach(&self) -> TestPool {
+        attach(&self.source)
+    }
+
+    fn worker(&self, fault: Option<&str>) -> Child {
+        let mut command = Command::new(std::env::current_exe().expect("this test"));
+        command.args(["--exact", "worker", "--nocapture"]).env(REGION, self.source.to_string());
+        if let Some(fault) = fault {
+            command.env(FAULT, fault);
+        }
+        command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("the test starts itself")
+    }
+}
+
+impl Drop for Region {
+    fn drop(&mut self) {
+        let _ = Mapping::remove(&self.source);
+        let _ = Pool::<Arc<Coherent>>::remove_host_memory(&self.superblock, 0);
+    }
+}
+
+fn attach(source: &RegionSource) -> TestPool {
+    let mapping = Mapping::open(source, &MapOptions::default()).expect("the region is there");
+    Pool::attach(Arc::new(Coherent::new(mapping)), &AttachOptions::named("test")).expect("it attaches")
+}
+
+/// Not a test of its own: the process that the tests start and kill. It works until it is killed, telling
+/// its progress by a byte a round.
+#[test]
+fn worker() {
+    let Ok(region) = std::env::var(REGION) else { return };
+    if let Ok(fault) = std::env::var(FAULT) {
+        let (name, count) = fault.split_once(':').expect("name:count");
+        fault::arm(name, count.parse().expect("a count"), |_| {
+            rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL).expect("it can");
+        });
+    }
+    let pool = attach(&region.parse().expect("a region"));
+    let mut prng = Prng::new(u64::from(std::process::id()));
+    let mut out = std::io::stdout();
+    for round in 0_u64..100_000 {
+        let ns = namespace(&pool, 1 + prng.below(2) as u8, BLOCK_BYTES);
+        let hashes: Vec<BlockHash> = chain(&ns, prng.below(60) as u32, 4);
+        let hits = pool.lookup(&hashes);
+        let _pin = hits.first().and_then(|hit| pool.pin(hit));
+        hits.iter().for_each(|hit| assert_ne!(read(&pool, hit), ReadOutcome::Damaged));
+        for (depth, &hash) in hashes.iter().enumerate().skip(hits.len()) {
+            publish(&pool, &ns, hash, depth as u32);
+        }
+        if round % 8 == 0 {
+            let _ = pool.put_object(&format!("object {}", prng.below(4)), &round.to_le_bytes());
+        }
+        if round % 32 == 0 {
+            pool.tick();
+        }
+        if out.write_all(b".").and_then(|()| out.flush()).is_err() {
+            return;
+        }
+    }
+}
+
+fn expect_clean(pool: &TestPool, when: &str) {
+    let report = pool.check(true).unwrap_or_else(|error| panic!("{when}: {error}"));
+    assert!(report.is_clean(), "{when}: {report:?}");
+    assert_eq!((report.reserved, report.pinned), (0, 0), "{when}");
+}
+
+#[test]
+fn a_death_at_any_point_leaves_nothing_that_survivors_cannot_use() {
+    let region = Region::new("points", 21);
+    let pool = region.attach();
+    let ns = namespace(&pool, 1, BLOCK_BYTES);
+    for point in [
+        "join.registered",
+        "recover.scanned",
+        "namespace.named",
+        "chunk.claimed",
+        "publish.reserved",
+        "publish.payload",
+        "publish.ready",
+        "publish.indexed",
+        "index.counted",
+        "read.copied",
+        "object.written",
+        "object.entered",
+        "evict.marked",
+        "index.unlinked",
+        "evict.unlinked",
+        "evict.freed",
+    ] {
+        for count in [1, 2, 5] {
+            if count > 1 && ["join.registered", "recover.scanned", "namespace.named", "chunk.claimed"].contains(&point)
+            {
+                continue;
+            }
+            if ["namespace.named", "chunk.claimed"].contains(&point) {
+                // These happen once in a region's life; it takes a fresh one.
+                let fresh = Region::new("fresh", 22);
+                kill_at(&fresh, point, count);
+                expect_clean(&fresh.attach(), point);
+                continue;
+            }
+            kill_at(&region, point, count);
+            let recovered = pool.tick();
+            assert!(recovered.workers <= 1, "{point}: {recovered:?}");
+            expect_clean(&pool, &format!("{point}:{count}"));
+            for prompt in 100..110 {
+                for (depth, hash) in (0..).zip(chain(&ns, prompt, 4)) {
+                    publish(&pool, &ns, hash, depth);
+                }
+                let hits = pool.lookup(&chain(&ns, prompt, 4));
+                assert_eq!(hits.len(), 4, "{point}:{count}: survivors publish and find");
+                assert!(hits.iter().all(|hit| read(&pool, hit) == ReadOutcome::Whole));
+            }
+        }
+    }
+    assert!(pool.counter(Counter::WorkersRecovered) > 10 && pool.counter(Counter::LocksAbandoned) > 3);
+}
+
+fn kill_at(region: &Region, point: &str, count: u64) {
+    let mut child = region.worker(Some(&format!("{point}:{count}")));
+    // Reading to the end drains the pipe and returns when the process is gone.
+    let mut progress = Vec::new();
+    child.stdout.take().expect("piped").read_to_end(&mut progress).expect("a pipe");
+    let status = child.wait().expect("it ran");
+    assert_eq!(status.signal(), Some(SIGKILL), "the point {point} was never reached {count} times: {status}");
+}
+
+#[test]
+fn deaths_at_random_instants_leak_nothing() {
+    let region = Region::new("random", 23);
+    let pool = region.attach();
+    let mut prng = Prng::new(5);
+    let mut workers: Vec<Child> = (0..3).map(|_| region.worker(None)).collect();
+    for death in 0..24 {
+        let victim = &mut workers[death % 3];
+        let mut progress = vec![0; 1 + prng.below(300) as usize];
+        victim.stdout.as_mut().expect("piped").read_exact(&mut progress).expect("it works until it is killed");
+        victim.kill().expect("it can be killed");
+        victim.wait().expect("it ran");
+        pool.tick();
+        workers[death % 3] = region.worker(None);
+    }
+    for worker in &mut workers {
+        worker.kill().expect("it can be killed");
+        worker.wait().expect("it ran");
+    }
+    pool.tick();
+    expect_clean(&pool, "after all deaths");
+    assert!(pool.counter(Counter::WorkersRecovered) >= 24);
+    assert_eq!(pool.counter(Counter::ReadsDamaged), 0);
+    assert_eq!(pool.info().workers.len(), 1, "only this process is left");
+}

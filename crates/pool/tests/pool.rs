@@ -1,0 +1,261 @@
+//! The pool as one process uses it.
+
+mod support;
+
+use cenote_base::HashSeed;
+use cenote_base::prng::Prng;
+use cenote_mem::{Fabric, LINE, Offset};
+use cenote_pool::{AttachOptions, Counter, Pool, PoolConfig, PoolError, Publish, ReadOutcome, Superblock};
+use std::sync::Arc;
+use support::*;
+
+#[test]
+fn what_was_published_is_found_and_whole() {
+    let (_, pool) = anonymous(4 << 20, &small_config(1));
+    let ns = namespace(&pool, 1, BLOCK_BYTES);
+    let hashes = chain(&ns, 1, 10);
+    for (depth, &hash) in (0..).zip(&hashes[..7]) {
+        assert_eq!(publish(&pool, &ns, hash, depth), Publish::Published);
+        assert_eq!(publish(&pool, &ns, hash, depth), Publish::Duplicate);
+    }
+    let hits = pool.lookup(&hashes);
+    assert_eq!(hits.len(), 7, "a lookup ends at the first missing block");
+    assert!(hits.iter().all(|hit| read(&pool, hit) == ReadOutcome::Whole));
+    let report = pool.check(true).unwrap();
+    assert!(report.is_clean(), "{report:?}");
+    assert_eq!((report.ready, report.index_entries, report.payloads_verified), (7, 7, 7));
+    assert_eq!(pool.info().namespaces[0].blocks, 7);
+}
+
+#[test]
+fn namespaces_share_nothing() {
+    let (_, pool) = anonymous(4 << 20, &small_config(2));
+    let (left, right) = (namespace(&pool, 1, BLOCK_BYTES), namespace(&pool, 2, BLOCK_BYTES));
+    assert_eq!(namespace(&pool, 1, BLOCK_BYTES).id, left.id, "the same fingerprint is the same namespace");
+    publish(&pool, &left, chain(&left, 1, 1)[0], 0);
+    assert_eq!(pool.lookup(&chain(&right, 1, 1)), []);
+    assert_eq!(pool.lookup(&chain(&left, 1, 1)).len(), 1);
+}
+
+#[test]
+fn the_least_recent_prompt_leaves_first_and_from_its_end() {
+    let (_, pool) = anonymous(4 << 20, &small_config(3));
+    let ns = namespace(&pool, 1, BLOCK_BYTES);
+    let mut prompt = 0;
+    while pool.counter(Counter::Evicted) == 0 {
+        assert!(pool.lookup(&chain(&ns, prompt, 4)).is_empty());
+        for (depth, hash) in (0..).zip(chain(&ns, prompt, 4)) {
+            assert_eq!(publish(&pool, &ns, hash, depth), Publish::Published);
+        }
+        // The first prompt stays in use; the second is the oldest.
+        assert_eq!(pool.lookup(&chain(&ns, 0, 4)).len(), 4);
+        prompt += 1;
+        assert!(prompt < 200, "a region of 4 MiB must fill");
+    }
+    let left = |prompt| chain(&ns, prompt, 4).iter().map(|&hash| pool.lookup(&[hash]).len()).collect::<Vec<_>>();
+    assert!(left(1).contains(&0), "the oldest prompt lost a block");
+    assert_eq!((left(0), left(prompt - 1)), (vec![1; 4], vec![1; 4]));
+    for prompt in 0..prompt {
+        assert!(left(prompt).is_sorted_by(|a, b| a >= b), "prompt {prompt} has a hole: {:?}", left(prompt));
+    }
+    assert!(pool.check(true).unwrap().is_clean());
+}
+
+#[test]
+fn a_pinned_block_survives_any_pressure() {
+    let (_, pool) = anonymous(2 << 20, &small_config(4));
+    let ns = namespace(&pool, 1, BLOCK_BYTES);
+    let kept = chain(&ns, 999, 1)[0];
+    publish(&pool, &ns, kept, 0);
+    let hit = pool.lookup(&[kept])[0];
+    let pin = pool.pin(&hit).expect("it is there");
+    for prompt in 0..200 {
+        publish(&pool, &ns, chain(&ns, prompt, 1)[0], 0);
+    }
+    assert!(pool.counter(Counter::Evicted) > 50);
+    assert_eq!(read(&pool, pin.hit()), ReadOutcome::Whole);
+    drop(pin);
+    for prompt in 200..400 {
+        publish(&pool, &ns, chain(&ns, prompt, 1)[0], 0);
+    }
+    assert_eq!(read(&pool, &hit), ReadOutcome::Stale, "unpinned, it went the way of all blocks");
+    assert!(pool.pin(&hit).is_none());
+    assert!(pool.check(true).unwrap().is_clean());
+}
+
+#[test]
+fn another_model_gets_room_from_the_idle_one() {
+    let (_, pool) = anonymous(2 << 20, &small_config(5));
+    let (small, large) = (namespace(&pool, 1, BLOCK_BYTES), namespace(&pool, 2, 48 << 10));
+    for prompt in 0..300 {
+        publish(&pool, &small, chain(&small, prompt, 1)[0], 0);
+    }
+    for prompt in 0..40 {
+        let hash = chain(&large, prompt, 1)[0];
+        assert_eq!(publish(&pool, &large, hash, 0), Publish::Published, "prompt {prompt}");
+        assert_eq!(read(&pool, &pool.lookup(&[hash])[0]), ReadOutcome::Whole);
+    }
+    let report = pool.check(true).unwrap();
+    assert!(report.is_clean(), "{report:?}");
+}
+
+#[test]
+fn attaching_refuses_what_is_not_ours() {
+    let config = small_config(6);
+    let (fabric, pool) = anonymous(2 << 20, &config);
+    drop(pool);
+    let attach = |seed| {
+        let options = AttachOptions { private: true, expected_seed: seed, ..AttachOptions::named("x") };
+        Pool::attach(Arc::clone(&fabric), &options)
+    };
+    let change = |word: u64, value: u64| {
+        let before = fabric.load(Offset::new(word * 8));
+        fabric.store(Offset::new(word * 8), value);
+        before
+    };
+    assert!(attach(Some(config.seed)).is_ok());
+    assert!(matches!(attach(Some(HashSeed([9; 32]))), Err(PoolError::Seed)));
+    for (word, value) in [(0, 77), (0, 0), (1, 2), (2, 5), (3, 1 << 40), (4, 12345)] {
+        let before = change(word, value);
+        let error = attach(None).err().expect("a changed superblock is refused");
+        let expected = match (word, value) {
+            (0, 0) => matches!(error, PoolError::Unfinished),
+            (0, _) => matches!(error, PoolError::NotARegion { found: 77 }),
+            (1, _) => matches!(error, PoolError::Version { found: 2, .. }),
+            (2, _) => matches!(error, PoolError::Layout { found: 5, .. }),
+            _ => matches!(error, PoolError::Damaged(_)),
+        };
+        assert!(expected, "word {word}: {error}");
+        change(word, before);
+    }
+    assert!(attach(None).is_ok());
+}
+
+#[test]
+fn configurations_that_cannot_work_are_named() {
+    let (fabric, pool) = anonymous(2 << 20, &small_config(7));
+    drop(pool);
+    for (config, word) in [
+        (PoolConfig { chunk_bytes: 3 << 20, ..small_config(7) }, "chunk size"),
+        (PoolConfig { chunk_bytes: 64 << 20, ..small_config(7) }, "at least"),
+        (PoolConfig { max_hosts: 65, ..small_config(7) }, "host slots"),
+        (PoolConfig { min_block_bytes: 100, ..small_config(7) }, "smallest block"),
+    ] {
+        let message = Superblock::format(&fabric, &config).unwrap_err().to_string();
+        assert!(message.contains(word), "{message}");
+    }
+}
+
+#[test]
+fn objects_are_found_by_key_until_destroyed() {
+    let (_, pool) = anonymous(2 << 20, &small_config(8));
+    let large: Vec<u8> = (0..50_000_u32).map(|n| n as u8).collect();
+    pool.put_object("weights/index", b"one").unwrap();
+    pool.put_object("table", &large).unwrap();
+    pool.put_object("weights/index", b"another").unwrap();
+    assert_eq!(pool.get_object("weights/index").unwrap().as_deref(), Some(b"another".as_slice()));
+    assert_eq!(pool.get_object("table").unwrap(), Some(large));
+    assert_eq!(pool.get_object("nothing").unwrap(), None);
+    let ns = namespace(&pool, 1, BLOCK_BYTES);
+    for prompt in 0..300 {
+        publish(&pool, &ns, chain(&ns, prompt, 1)[0], 0);
+    }
+    assert!(pool.get_object("table").unwrap().is_some(), "objects are not evicted");
+    assert!(pool.check(true).unwrap().is_clean());
+    assert!(pool.destroy_object("table").unwrap() && !pool.destroy_object("table").unwrap());
+    assert_eq!(pool.get_object("table").unwrap(), None);
+    assert!(matches!(pool.put_object("huge", &vec![0; 1 << 20]), Err(PoolError::BlockTooLarge { .. })));
+    assert!(pool.put_object("", b"x").is_err());
+    let report = pool.check(true).unwrap();
+    assert!(report.is_clean() && report.objects == 1, "{report:?}");
+}
+
+#[test]
+fn threads_publish_read_and_evict_without_a_wrong_byte() {
+    let (_, pool) = anonymous(3 << 20, &small_config(9));
+    let ns = namespace(&pool, 1, BLOCK_BYTES);
+    let whole: u64 = std::thread::scope(|scope| {
+        let workers: Vec<_> = (0..4)
+            .map(|seed| {
+                let (pool, ns) = (pool.clone(), ns.clone());
+                scope.spawn(move || {
+                    let mut prng = Prng::new(seed);
+                    let mut whole = 0;
+                    for _ in 0..1500 {
+                        let hashes = chain(&ns, prng.below(80) as u32, 4);
+                        let hits = pool.lookup(&hashes);
+                        whole += hits.iter().filter(|hit| read(&pool, hit) == ReadOutcome::Whole).count() as u64;
+                        let pin = hits.first().and_then(|hit| pool.pin(hit));
+                        for (depth, &hash) in hashes.iter().enumerate().skip(hits.len()) {
+                            publish(&pool, &ns, hash, depth as u32);
+                        }
+                        if let Some(pin) = pin {
+                            assert_eq!(read(&pool, pin.hit()), ReadOutcome::Whole, "a pinned block went away");
+                        }
+                    }
+                    whole
+                })
+            })
+            .collect();
+        workers.into_iter().map(|worker| worker.join().unwrap()).sum()
+    });
+    assert!(whole > 1000 && pool.counter(Counter::Evicted) > 100);
+    let report = pool.check(true).unwrap();
+    assert!(report.is_clean(), "{report:?}");
+    assert_eq!((report.pinned, report.reserved), (0, 0));
+}
+
+#[test]
+fn a_flipped_byte_is_a_miss_and_gc_takes_it_out() {
+    let (fabric, pool) = anonymous(2 << 20, &small_config(10));
+    let ns = namespace(&pool, 1, BLOCK_BYTES);
+    let hash = chain(&ns, 1, 1)[0];
+    publish(&pool, &ns, hash, 0);
+    let marker = u64::from_le_bytes(payload(hash, 8).try_into().unwrap());
+    let at = (0..fabric.len()).step_by(64).find(|&at| fabric.load(Offset::new(at)) == marker).expect("the payload");
+    fabric.store(Offset::new(at + 4096), fabric.load(Offset::new(at + 4096)) ^ 1);
+    let hit = pool.lookup(&[hash])[0];
+    assert_eq!(read(&pool, &hit), ReadOutcome::Damaged);
+    let report = pool.check(true).unwrap();
+    assert_eq!(report.damage.len(), 1, "{report:?}");
+    assert_eq!(pool.gc().unwrap().blocks_freed, 1);
+    assert!(pool.check(true).unwrap().is_clean());
+    assert_eq!(publish(&pool, &ns, hash, 0), Publish::Published);
+    assert_eq!(read(&pool, &pool.lookup(&[hash])[0]), ReadOutcome::Whole);
+}
+
+/// A hostile or rotten image may cost hits; it must not crash, hang or give wrong bytes.
+#[test]
+fn a_rotten_region_costs_hits_and_nothing_else() {
+    for seed in 0..30 {
+        let mut prng = Prng::new(seed);
+        let (fabric, pool) = anonymous(2 << 20, &small_config(11));
+        let ns = namespace(&pool, 1, BLOCK_BYTES);
+        for prompt in 0..60 {
+            publish(&pool, &ns, chain(&ns, prompt, 1)[0], 0);
+        }
+        pool.put_object("root", b"bytes").unwrap();
+        // Behind the superblock: hosts, workers, hazards, tables, chunks, descriptors, buckets, payload.
+        for _ in 0..2000 {
+            let at = 4096 + prng.below((fabric.len() - 4096) / 8) * 8;
+            let value = match prng.below(3) {
+                0 => prng.next_u64(),
+                1 => fabric.load(Offset::new(at)) ^ (1 << prng.below(64)),
+                _ => fabric.load(Offset::new(at / LINE * LINE)),
+            };
+            fabric.store(Offset::new(at), value);
+        }
+        for round in 0..120 {
+            let hash = chain(&ns, round, 1)[0];
+            for hit in pool.lookup(&[hash]) {
+                read(&pool, &hit);
+                drop(pool.pin(&hit));
+            }
+            publish(&pool, &ns, hash, 0);
+        }
+        let _ = (pool.get_object("root"), pool.info(), pool.tick(), pool.check(true).unwrap());
+        pool.gc().unwrap();
+        let again = pool.check(true).unwrap();
+        assert!(again.leaks.is_empty(), "seed {seed}: {again:?}");
+    }
+}

@@ -1,0 +1,73 @@
+//! What the pool's tests share: regions, namespaces, and payloads that name themselves.
+#![allow(dead_code, reason = "each test file uses its part")]
+
+use cenote_base::{BlockHash, HashSeed};
+use cenote_mem::{Coherent, MapOptions, Mapping, RegionSource};
+use cenote_pool::{AttachOptions, Hit, Namespace, NamespaceRecord, Pool, PoolConfig, Publish, ReadOutcome, Superblock};
+use std::sync::Arc;
+
+pub type TestPool = Pool<Arc<Coherent>>;
+
+pub const BLOCK_BYTES: u64 = 16 << 10;
+
+/// Small chunks and few slots, so that every limit is met soon.
+pub fn small_config(identity: u8) -> PoolConfig {
+    PoolConfig {
+        chunk_bytes: 64 << 10,
+        min_block_bytes: 4 << 10,
+        max_hosts: 2,
+        workers_per_host: 16,
+        hazard_lines_per_worker: 4,
+        ..PoolConfig::new(HashSeed([identity; 32]), [identity; 16])
+    }
+}
+
+pub fn anonymous(bytes: u64, config: &PoolConfig) -> (Arc<Coherent>, TestPool) {
+    let mapping = Mapping::create(&RegionSource::Anon, bytes, 0o600, &MapOptions::default()).expect("anonymous memory");
+    let fabric = Arc::new(Coherent::new(mapping));
+    Superblock::format(&fabric, config).expect("the configuration fits");
+    let options = AttachOptions { private: true, ..AttachOptions::named("test") };
+    let pool = Pool::attach(Arc::clone(&fabric), &options).expect("a fresh region attaches");
+    (fabric, pool)
+}
+
+pub fn namespace(pool: &TestPool, fingerprint: u8, block_bytes: u64) -> Namespace {
+    pool.namespace(&NamespaceRecord {
+        fingerprint: [fingerprint; 32],
+        label: format!("model {fingerprint}"),
+        block_bytes,
+        block_tokens: 16,
+        num_layers: 2,
+    })
+    .expect("the table has room")
+}
+
+/// Hashes of `blocks` blocks of the prompt number `prompt`.
+pub fn chain(namespace: &Namespace, prompt: u32, blocks: usize) -> Vec<BlockHash> {
+    let tokens: Vec<u32> = (0..blocks as u32 * 16).map(|token| token ^ (prompt << 12)).collect();
+    namespace.hasher.chain(&tokens, 16)
+}
+
+/// The payload that belongs to a hash: any other block's bytes would be noticed.
+pub fn payload(hash: BlockHash, bytes: u64) -> Vec<u8> {
+    let mut prng = cenote_base::prng::Prng::new(hash.words()[0]);
+    let mut bytes = vec![0; bytes as usize];
+    bytes.chunks_mut(8).for_each(|part| part.copy_from_slice(&prng.next_u64().to_le_bytes()[..part.len()]));
+    bytes
+}
+
+pub fn publish(pool: &TestPool, namespace: &Namespace, hash: BlockHash, depth: u32) -> Publish {
+    let bytes = payload(hash, namespace.block_bytes);
+    let (left, right) = bytes.split_at(bytes.len() / 128 * 64);
+    pool.publish(namespace, hash, depth, &[left, right])
+}
+
+/// Reads a block and insists that whole means right.
+pub fn read(pool: &TestPool, hit: &Hit) -> ReadOutcome {
+    let mut bytes = vec![0; hit.length as usize];
+    let outcome = pool.read(hit, &mut [&mut bytes]);
+    if outcome == ReadOutcome::Whole {
+        assert_eq!(bytes, payload(hit.hash, hit.length), "a whole read returned another block's bytes");
+    }
+    outcome
+}

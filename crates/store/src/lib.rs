@@ -1,0 +1,99 @@
+//! Floor 3: moves KV blocks between an engine's own memory (L1) and a shared region (L3).
+//!
+//! The engine sees [`PrefixStore`] only: match a prompt's prefix, load blocks into its pages, save the
+//! blocks it computed. Nothing here can fail an engine: what is not there, or not whole, is a miss.
+#![forbid(unsafe_code)]
+
+mod region;
+
+pub use region::RegionStore;
+
+use cenote_base::{BlockHash, TokenId};
+use std::collections::BTreeMap;
+
+/// What makes two engines able to share KV: equal in every field, or they never see each other's blocks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NamespaceSpec {
+    /// blake3 of the model's content: weights (and adapters), and every config value that changes KV.
+    pub model_fingerprint: [u8; 32],
+    /// For people: the model's name.
+    pub label: String,
+    /// Element type of stored KV: `f32`, `bf16` or `f16`.
+    pub dtype: String,
+    /// Tokens of a block.
+    pub block_tokens: u32,
+    /// Layers of this shard; a block holds a K and a V page for each.
+    pub num_layers: u32,
+    /// Bytes of one page (one layer's K *or* V part of a block); a multiple of 64.
+    pub page_bytes: u32,
+    /// Name of the order of values within a page, e.g. `k:[head][dim][token] v:[head][token][dim]`.
+    pub page_layout: String,
+    /// `rank/size` of the tensor-parallel shard, `0/1` when not sharded.
+    pub shard: String,
+    /// Tenants with different salts never share a block.
+    pub tenant_salt: String,
+}
+
+impl NamespaceSpec {
+    /// Payload bytes of a block: a K and a V page for each layer.
+    #[must_use]
+    pub const fn block_bytes(&self) -> u64 {
+        self.num_layers as u64 * 2 * self.page_bytes as u64
+    }
+
+    /// blake3 over every field but the label, each with its length, so that no two specs run together.
+    #[must_use]
+    pub fn fingerprint(&self) -> [u8; 32] {
+        let mut hasher = blake3::Hasher::new();
+        let numbers = [self.block_tokens, self.num_layers, self.page_bytes].map(u32::to_le_bytes).concat();
+        for field in [
+            b"cenote namespace v1".as_slice(),
+            &self.model_fingerprint,
+            self.dtype.as_bytes(),
+            &numbers,
+            self.page_layout.as_bytes(),
+            self.shard.as_bytes(),
+            self.tenant_salt.as_bytes(),
+        ] {
+            hasher.update(&(field.len() as u64).to_le_bytes());
+            hasher.update(field);
+        }
+        *hasher.finalize().as_bytes()
+    }
+}
+
+/// The prefix of a prompt that the region holds.
+#[derive(Clone, Debug, Default)]
+pub struct PrefixMatch {
+    /// Hashes of all full blocks of the prompt.
+    pub hashes: Vec<BlockHash>,
+    /// How many of them, from the first, were found.
+    pub num_matched: usize,
+}
+
+/// Shared KV as an engine uses it. One value per engine thread.
+pub trait PrefixStore: Send {
+    /// Hashes the full blocks of `tokens` and looks all of them up.
+    fn match_prefix(&mut self, tokens: &[TokenId]) -> PrefixMatch;
+
+    /// Copies block `hash` into `pages`: K then V of layer 0, K then V of layer 1, and so on, each of
+    /// `page_bytes`. `false` is a miss (gone, torn, damaged); the pages' content is then undefined.
+    fn load(&mut self, hash: BlockHash, pages: &mut [&mut [u8]]) -> bool;
+
+    /// Publishes a block, block number `depth` of its sequence, unless it is there already. `false` when there was
+    /// no room; the engine goes on without.
+    fn save(&mut self, hash: BlockHash, depth: u32, pages: &[&[u8]]) -> bool;
+
+    /// Hash of the full block `tokens` that follows `parent`.
+    fn block_hash(&self, parent: Option<BlockHash>, tokens: &[TokenId]) -> BlockHash;
+
+    /// Keeps these blocks from being evicted until [`PrefixStore::release`] or `ttl_ms` passes: a prefill
+    /// worker does so for a request it hands over. Returns a ticket.
+    fn hold(&mut self, hashes: &[BlockHash], ttl_ms: u64) -> u64;
+
+    /// Ends a hold; unknown tickets are ignored.
+    fn release(&mut self, ticket: u64);
+
+    /// Counters by Prometheus name (`pool_hits_total`, …).
+    fn stats(&self) -> BTreeMap<String, f64>;
+}

@@ -1,0 +1,111 @@
+//! [`PrefixStore`] over a pool in a region.
+
+use crate::{NamespaceSpec, PrefixMatch, PrefixStore};
+use cenote_base::{BlockHash, Deadline, TokenId};
+use cenote_mem::Fabric;
+use cenote_pool::{Counter, Hit, Namespace, NamespaceRecord, Pin, Pool, PoolError, Publish, ReadOutcome};
+use std::collections::{BTreeMap, HashMap};
+use std::time::Duration;
+
+/// An engine's blocks in a region: one namespace of one pool.
+pub struct RegionStore<F: Fabric> {
+    pool: Pool<F>,
+    namespace: Namespace,
+    block_tokens: usize,
+    /// What the last lookups found, so that loading does not look up again.
+    found: HashMap<BlockHash, Hit>,
+    holds: BTreeMap<u64, Hold<F>>,
+    next_ticket: u64,
+}
+
+struct Hold<F: Fabric> {
+    until: Deadline,
+    /// Dropping a pin lets its block go.
+    _pins: Vec<Pin<F>>,
+}
+
+/// Lookups remembered at most; then the memory starts anew, which costs a second lookup and nothing else.
+const FOUND_MAX: usize = 1 << 16;
+
+impl<F: Fabric> RegionStore<F> {
+    /// Opens (or enters) the namespace of `spec`.
+    ///
+    /// # Errors
+    /// Its blocks do not fit into the region's chunks, or the namespace table is full.
+    pub fn new(pool: Pool<F>, spec: &NamespaceSpec) -> Result<Self, PoolError> {
+        let namespace = pool.namespace(&NamespaceRecord {
+            fingerprint: spec.fingerprint(),
+            label: spec.label.clone(),
+            block_bytes: spec.block_bytes(),
+            block_tokens: spec.block_tokens,
+            num_layers: spec.num_layers,
+        })?;
+        Ok(Self {
+            pool,
+            namespace,
+            block_tokens: spec.block_tokens as usize,
+            found: HashMap::new(),
+            holds: BTreeMap::new(),
+            next_ticket: 1,
+        })
+    }
+
+    fn drop_expired_holds(&mut self) {
+        self.holds.retain(|_, hold| !hold.until.passed());
+    }
+}
+
+impl<F: Fabric> PrefixStore for RegionStore<F> {
+    fn match_prefix(&mut self, tokens: &[TokenId]) -> PrefixMatch {
+        let hashes = self.namespace.hasher.chain(tokens, self.block_tokens);
+        let hits = self.pool.lookup(&hashes);
+        if self.found.len() + hits.len() > FOUND_MAX {
+            self.found.clear();
+        }
+        let num_matched = hits.len();
+        self.found.extend(hits.into_iter().map(|hit| (hit.hash, hit)));
+        PrefixMatch { hashes, num_matched }
+    }
+
+    fn load(&mut self, hash: BlockHash, pages: &mut [&mut [u8]]) -> bool {
+        let remembered = self.found.remove(&hash);
+        if let Some(hit) = remembered
+            && self.pool.read(&hit, pages) == ReadOutcome::Whole
+        {
+            return true;
+        }
+        // What was remembered may have been evicted and published anew elsewhere: ask once more.
+        let hits = self.pool.lookup(&[hash]);
+        hits.first().is_some_and(|hit| Some(*hit) != remembered && self.pool.read(hit, pages) == ReadOutcome::Whole)
+    }
+
+    fn save(&mut self, hash: BlockHash, depth: u32, pages: &[&[u8]]) -> bool {
+        self.drop_expired_holds();
+        self.pool.publish(&self.namespace, hash, depth, pages) != Publish::NoRoom
+    }
+
+    fn block_hash(&self, parent: Option<BlockHash>, tokens: &[TokenId]) -> BlockHash {
+        self.namespace.hasher.block(parent, tokens)
+    }
+
+    fn hold(&mut self, hashes: &[BlockHash], ttl_ms: u64) -> u64 {
+        self.drop_expired_holds();
+        let pins = self.pool.lookup(hashes).iter().map_while(|hit| self.pool.pin(hit)).collect();
+        let ticket = self.next_ticket;
+        self.next_ticket += 1;
+        self.holds.insert(ticket, Hold { until: Deadline::after(Duration::from_millis(ttl_ms)), _pins: pins });
+        ticket
+    }
+
+    fn release(&mut self, ticket: u64) {
+        self.holds.remove(&ticket);
+        self.drop_expired_holds();
+    }
+
+    fn stats(&self) -> BTreeMap<String, f64> {
+        let mut stats: BTreeMap<String, f64> =
+            Counter::ALL.iter().map(|&c| (c.name().to_owned(), self.pool.counter(c) as f64)).collect();
+        stats.insert("pool_holds".to_owned(), self.holds.len() as f64);
+        stats
+    }
+}
