@@ -13,11 +13,11 @@ use crate::superblock::unix_seconds;
 use cenote_base::fault;
 use cenote_mem::Fabric;
 use cenote_mem::host::SlotClaim;
+use std::sync::atomic::Ordering::{Acquire, Release};
 
 /// This worker's place.
 pub(crate) struct Member {
     pub slot: u64,
-    pub epoch: u64,
     /// Held as long as the worker lives.
     _claim: Option<SlotClaim>,
 }
@@ -25,14 +25,15 @@ pub(crate) struct Member {
 impl Member {
     /// Before joining.
     pub const fn none() -> Self {
-        Self { slot: u64::MAX, epoch: 0, _claim: None }
+        Self { slot: u64::MAX, _claim: None }
     }
 }
 
 impl<F: Fabric> Inner<F> {
     /// Joins the region: registers the host, takes a worker slot, cleans up after the dead.
-    pub(crate) fn join(mut self, worker_name: &str, area_is_new: bool) -> Result<Self, PoolError> {
+    pub(crate) fn join(mut self, worker_name: &str) -> Result<Self, PoolError> {
         let guard = self.lock_patiently(Name::Membership).map_err(PoolError::lock("membership"))?;
+        let area_is_new = self.rebuilt().load(Acquire) == 0;
         let incarnation = self.register_host(area_is_new);
         let mut claimed = None;
         for slot in 0..self.layout.workers_per_host {
@@ -52,6 +53,8 @@ impl<F: Fabric> Inner<F> {
                 self.clear_worker(other);
             }
             self.rebuild_heap();
+            fault::point("join.rebuilt");
+            self.rebuilt().store(1, Release);
             drop(heap);
         } else {
             // The slot's last holder may have died with things in hand.
@@ -63,7 +66,7 @@ impl<F: Fabric> Inner<F> {
         self.recover_dead_locked(slot)?;
         drop(guard);
         self.incarnation = incarnation;
-        self.member = Member { slot, epoch, _claim: Some(claim) };
+        self.member = Member { slot, _claim: Some(claim) };
         self.pins.get_mut().expect("not shared yet").adopt(epoch);
         Ok(self)
     }

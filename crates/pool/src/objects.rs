@@ -7,9 +7,9 @@ use crate::layout::OBJECTS;
 use crate::lines::{BlockState, Descriptor, NameLine, ObjectLine, checksum_key};
 use crate::locks::Name;
 use crate::pool::{Inner, Pool};
-use cenote_base::{BlockHash, BlockIndex, fault};
+use cenote_base::{BlockHash, BlockIndex, Generation, fault};
 use cenote_mem::{Fabric, LINE};
-use std::sync::atomic::Ordering::Release;
+use std::sync::atomic::Ordering::{Acquire, Release};
 
 /// Smallest extent of an object; larger ones are powers of two, so that few slot sizes arise.
 const OBJECT_BYTES_MIN: u64 = 4096;
@@ -59,8 +59,8 @@ impl<F: Fabric> Pool<F> {
             replaced
         };
         fault::point("object.entered");
-        if let Some(old) = replaced {
-            inner.free_object(old);
+        if let Some((old, generation)) = replaced {
+            inner.free_object(old, generation);
         }
         Ok(())
     }
@@ -76,8 +76,7 @@ impl<F: Fabric> Pool<F> {
             let block = BlockIndex(line.block.checked_sub(1).filter(|&b| b < inner.layout.num_descriptors())?);
             let descriptor = inner.read_descriptor(block)?;
             let (padded, offset) = descriptor.extent();
-            let whole = descriptor.state
-                == Descriptor::state_word(BlockState::Object, cenote_base::Generation(line.generation));
+            let whole = descriptor.state == Descriptor::state_word(BlockState::Object, Generation(line.generation));
             if !whole || line.length > padded {
                 return None;
             }
@@ -104,9 +103,9 @@ impl<F: Fabric> Pool<F> {
             let at = inner.layout.object(row);
             inner.fabric.store_line(at, &[0; 8]);
             inner.fabric.publish(&[at]);
-            BlockIndex(line.block - 1)
+            (BlockIndex(line.block - 1), Generation(line.generation))
         };
-        inner.free_object(removed);
+        inner.free_object(removed.0, removed.1);
         Ok(true)
     }
 }
@@ -134,10 +133,10 @@ impl<F: Fabric> Inner<F> {
         })
     }
 
-    /// The row for this key and the block it names so far.
-    fn object_row(&self, hash: BlockHash) -> Option<(u64, Option<BlockIndex>)> {
+    /// The row for this key and the block (and generation) it names so far.
+    fn object_row(&self, hash: BlockHash) -> Option<(u64, Option<(BlockIndex, Generation)>)> {
         if let Some((row, line)) = self.find_object(hash) {
-            return Some((row, Some(BlockIndex(line.block - 1))));
+            return Some((row, Some((BlockIndex(line.block - 1), Generation(line.generation)))));
         }
         (0..OBJECTS).find(|&row| self.object_line(row).is_none()).map(|row| (row, None))
     }
@@ -147,18 +146,34 @@ impl<F: Fabric> Inner<F> {
         (0..OBJECTS).filter_map(|row| self.object_line(row)).map(|line| BlockIndex(line.block - 1)).collect()
     }
 
-    /// Frees the block of an object that no row names any more.
-    fn free_object(&self, block: BlockIndex) {
+    /// Frees objects that no row names: their worker died between renaming the row and freeing them.
+    pub(crate) fn free_unnamed_objects(&self) -> u64 {
+        // A row is written before its block bears the mark, so blocks first and rows second finds no block
+        // that is about to be named.
+        let marked: Vec<(BlockIndex, Generation)> = (0_u64..)
+            .zip(self.slot_owners())
+            .filter(|(_, owner)| owner.load(Acquire) == OBJECT)
+            .map(|(block, _)| (BlockIndex(block), self.raw_generation(BlockIndex(block))))
+            .collect();
+        let named = self.object_blocks();
+        let unnamed = marked.into_iter().filter(|(block, _)| !named.contains(block));
+        unnamed.map(|(block, generation)| u64::from(self.free_object(block, generation))).sum()
+    }
+
+    /// Frees the block of an object that no row names any more, unless somebody did already.
+    fn free_object(&self, block: BlockIndex, generation: Generation) -> bool {
         if block.0 >= self.layout.num_descriptors() {
-            return;
+            return false;
         }
-        // Without the lock the block stays; `gc` frees objects that no row names.
-        if let Ok(_heap) = self.lock_patiently(Name::Heap)
-            && self.read_descriptor(block).and_then(|d| d.block_state()) == Some(BlockState::Object)
-        {
-            self.write_free(block);
-            self.fabric.publish(&[self.layout.descriptor(block)]);
-            self.push_free(block);
+        // Without the lock the block stays until the next recovery.
+        let Ok(_heap) = self.lock_patiently(Name::Heap) else { return false };
+        let object = Descriptor::state_word(BlockState::Object, generation);
+        if self.read_descriptor(block).is_none_or(|descriptor| descriptor.state != object) {
+            return false;
         }
+        self.write_free(block);
+        self.fabric.publish(&[self.layout.descriptor(block)]);
+        self.push_free(block);
+        true
     }
 }

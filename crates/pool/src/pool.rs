@@ -61,7 +61,7 @@ impl<F: Fabric> Pool<F> {
             )));
         }
         let name = host_area_name(&superblock.config.uuid, options.host.0);
-        let (area, created) = HostArea::open(&name, host_spec(&layout), options.private)?;
+        let (area, _) = HostArea::open(&name, host_spec(&layout), options.private)?;
         let uuid: [u64; 2] = zerocopy::transmute!(superblock.config.uuid);
         let inner = Inner {
             salt: uuid[0] ^ uuid[1].rotate_left(17),
@@ -75,7 +75,7 @@ impl<F: Fabric> Pool<F> {
             host,
             area,
         };
-        Ok(Self(Arc::new(inner.join(&options.worker_name, created)?)))
+        Ok(Self(Arc::new(inner.join(&options.worker_name)?)))
     }
 
     /// What the region's creator chose.
@@ -122,13 +122,13 @@ impl<F: Fabric> Pool<F> {
 
 /// Shapes of the arrays in host-local memory:
 /// words32 = slot owners, free-list links (one each per descriptor), chunk classes (per chunk), class heads, the chunk hint;
-/// words64 = recency (per descriptor), class sizes, counters, the recency clock.
+/// words64 = recency (per descriptor), class sizes, counters, the recency clock, whether it was rebuilt.
 fn host_spec(layout: &Layout) -> HostSpec {
     let descriptors = layout.num_descriptors();
     HostSpec {
         mutexes: MUTEXES,
         words32: 2 * descriptors + layout.num_chunks + CLASSES as u64 + 1,
-        words64: descriptors + CLASSES as u64 + Counter::ALL.len() as u64 + 1,
+        words64: descriptors + CLASSES as u64 + Counter::ALL.len() as u64 + 2,
         slots: u32::try_from(layout.workers_per_host).expect("validated"),
     }
 }
@@ -182,6 +182,12 @@ impl<F: Fabric> Inner<F> {
 
     pub fn access_clock(&self) -> &AtomicU64 {
         &self.area.words64()[self.descriptors() + CLASSES + Counter::ALL.len()]
+    }
+
+    /// 1 once this host-local memory agrees with the region; new memory is all zeros, and whoever made it may
+    /// have died before it filled it.
+    pub fn rebuilt(&self) -> &AtomicU64 {
+        &self.area.words64()[self.descriptors() + CLASSES + Counter::ALL.len() + 1]
     }
 
     fn info(&self) -> PoolInfo {

@@ -100,6 +100,7 @@ impl<F: Fabric> Inner<F> {
                 }
             }
         }
+        recovered.reservations += self.free_unnamed_objects();
         self.counters().add(Counter::ReservationsRecovered, recovered.reservations);
         Ok(recovered)
     }

@@ -126,11 +126,13 @@ fn a_death_at_any_point_leaves_nothing_that_survivors_cannot_use() {
         "evict.freed",
     ] {
         for count in [1, 2, 5] {
-            if count > 1 && ["join.registered", "recover.scanned", "namespace.named", "chunk.claimed"].contains(&point)
+            if count > 1
+                && ["join.rebuilt", "join.registered", "recover.scanned", "namespace.named", "chunk.claimed"]
+                    .contains(&point)
             {
                 continue;
             }
-            if ["namespace.named", "chunk.claimed"].contains(&point) {
+            if ["join.rebuilt", "namespace.named", "chunk.claimed"].contains(&point) {
                 // These happen once in a region's life; it takes a fresh one.
                 let fresh = Region::new("fresh", 22);
                 kill_at(&fresh, point, count);

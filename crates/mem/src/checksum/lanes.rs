@@ -1,0 +1,232 @@
+//! The kernel, once for all vector widths.
+
+use super::{Job, MIX_LINES, PRIME, STEP, State};
+
+/// A register of 64-bit lanes. Pointers are to the register's first lane.
+pub(super) trait Vector: Copy {
+    /// # Safety
+    /// Callers must guarantee the level's instructions and a readable register's worth of bytes, of any
+    /// alignment, that nobody writes meanwhile.
+    unsafe fn load(from: *const u8) -> Self;
+    /// Loads exactly once, so that the bytes that are summed are the bytes that are stored.
+    ///
+    /// # Safety
+    /// Callers must guarantee the level's instructions and a readable, aligned register's worth of bytes.
+    unsafe fn load_shared(from: *const u8) -> Self;
+    /// # Safety
+    /// Callers must guarantee the level's instructions and a writable register's worth of bytes, of any
+    /// alignment.
+    unsafe fn store(self, to: *mut u8);
+    /// # Safety
+    /// Callers must guarantee the level's instructions and a writable, aligned register's worth of bytes.
+    unsafe fn store_shared(self, to: *mut u8);
+    /// Stores around the cache where the machine can.
+    ///
+    /// # Safety
+    /// As for [`Vector::store_shared`].
+    unsafe fn stream(self, to: *mut u8);
+    /// # Safety
+    /// Callers must guarantee the level's instructions.
+    unsafe fn splat(value: u64) -> Self;
+    /// # Safety
+    /// Callers must guarantee the level's instructions.
+    unsafe fn add(self, other: Self) -> Self;
+    /// # Safety
+    /// Callers must guarantee the level's instructions.
+    unsafe fn xor(self, other: Self) -> Self;
+    /// `low32(self) * low32(other)` per lane.
+    ///
+    /// # Safety
+    /// Callers must guarantee the level's instructions.
+    unsafe fn multiply_low(self, other: Self) -> Self;
+    /// # Safety
+    /// Callers must guarantee the level's instructions.
+    unsafe fn shift_right<const N: i32>(self) -> Self;
+    /// # Safety
+    /// Callers must guarantee the level's instructions.
+    unsafe fn shift_left<const N: i32>(self) -> Self;
+}
+
+/// Sums, and perhaps copies, `lines` lines with `N` registers to the line.
+///
+/// # Safety
+/// Callers must guarantee the level's instructions, that the shared side of `job` is aligned to 64 bytes,
+/// and that both sides have `lines` lines and do not overlap.
+#[inline(always)]
+pub(super) unsafe fn run<V: Vector, const N: usize>(
+    state: &mut State,
+    job: Job,
+    from: *const u8,
+    to: *mut u8,
+    lines: usize,
+) {
+    // SAFETY: the caller's guarantee.
+    unsafe {
+        match job {
+            Job::Private => pass::<V, N, false, NOWHERE>(state, from, to, lines),
+            Job::Shared => pass::<V, N, true, NOWHERE>(state, from, to, lines),
+            Job::Out => pass::<V, N, true, PRIVATE>(state, from, to, lines),
+            Job::In => pass::<V, N, false, SHARED>(state, from, to, lines),
+            Job::InStreamed => pass::<V, N, false, STREAM>(state, from, to, lines),
+        }
+    }
+}
+
+const NOWHERE: u8 = 0;
+const PRIVATE: u8 = 1;
+const SHARED: u8 = 2;
+const STREAM: u8 = 3;
+
+/// One job with its kind of loads and stores fixed at compile time.
+///
+/// # Safety
+/// As for [`run`]; `FROM_SHARED` and `TO` say which side is shared.
+#[inline(always)]
+unsafe fn pass<V: Vector, const N: usize, const FROM_SHARED: bool, const TO: u8>(
+    state: &mut State,
+    from: *const u8,
+    to: *mut u8,
+    lines: usize,
+) {
+    // SAFETY: `N` registers are one line, so lane arrays of eight words hold `N` of them, and all
+    // addresses below stay within the caller's `lines` lines.
+    unsafe {
+        let mut key = load_lanes::<V, N>(&state.key);
+        let mut product = load_lanes::<V, N>(&state.product);
+        let mut sum = load_lanes::<V, N>(&state.sum);
+        let mut prefix = load_lanes::<V, N>(&state.prefix);
+        let (step, prime) = (V::splat(STEP), V::splat(PRIME));
+        let mut done = 0;
+        while done < lines {
+            let until_mix = (MIX_LINES - state.lines % MIX_LINES) as usize;
+            let now = until_mix.min(lines - done);
+            for line in done..done + now {
+                for register in 0..N {
+                    let at = line * 64 + register * size_of::<V>();
+                    let data = if FROM_SHARED { V::load_shared(from.add(at)) } else { V::load(from.add(at)) };
+                    match TO {
+                        PRIVATE => data.store(to.add(at)),
+                        SHARED => data.store_shared(to.add(at)),
+                        STREAM => data.stream(to.add(at)),
+                        _ => (),
+                    }
+                    let keyed = data.xor(key[register]);
+                    key[register] = key[register].add(step);
+                    product[register] = product[register].add(keyed.multiply_low(keyed.shift_right::<32>()));
+                    sum[register] = sum[register].add(data);
+                    prefix[register] = prefix[register].add(sum[register]);
+                }
+            }
+            done += now;
+            state.lines += now as u64;
+            if now == until_mix {
+                for register in 0..N {
+                    let old = product[register];
+                    let mixed = old.xor(old.shift_right::<47>()).add(prefix[register]);
+                    // A 64×32-bit product from two 32×32-bit ones.
+                    let high = mixed.shift_right::<32>().multiply_low(prime);
+                    product[register] = mixed.multiply_low(prime).add(high.shift_left::<32>());
+                }
+            }
+        }
+        store_lanes(&key, &mut state.key);
+        store_lanes(&product, &mut state.product);
+        store_lanes(&sum, &mut state.sum);
+        store_lanes(&prefix, &mut state.prefix);
+    }
+}
+
+/// # Safety
+/// Callers must guarantee the level's instructions and that `N` registers are eight words.
+#[inline(always)]
+unsafe fn load_lanes<V: Vector, const N: usize>(words: &[u64; 8]) -> [V; N] {
+    const { assert!(size_of::<V>() * N == 64, "N registers are one line") };
+    // SAFETY: `N` registers are exactly the eight words.
+    unsafe {
+        let from = words.as_ptr().cast::<u8>();
+        // A loop and not `from_fn`: a closure would be a function without the level's instructions.
+        let mut registers = [V::load(from); N];
+        for (register, value) in registers.iter_mut().enumerate() {
+            *value = V::load(from.add(register * size_of::<V>()));
+        }
+        registers
+    }
+}
+
+/// # Safety
+/// Callers must guarantee the level's instructions and that `N` registers are eight words.
+#[inline(always)]
+unsafe fn store_lanes<V: Vector, const N: usize>(registers: &[V; N], words: &mut [u64; 8]) {
+    for (register, value) in registers.iter().enumerate() {
+        // SAFETY: `N` registers are exactly the eight words.
+        unsafe { value.store(words.as_mut_ptr().cast::<u8>().add(register * size_of::<V>())) };
+    }
+}
+
+/// One lane at a time, for machines without a kernel of their own.
+impl Vector for u64 {
+    #[inline(always)]
+    unsafe fn load(from: *const u8) -> Self {
+        // SAFETY: the caller's guarantee.
+        unsafe { from.cast::<Self>().read_unaligned() }
+    }
+    #[inline(always)]
+    unsafe fn load_shared(from: *const u8) -> Self {
+        // SAFETY: the caller's guarantee.
+        unsafe { aligned::<Self>(from).read_volatile() }
+    }
+    #[inline(always)]
+    unsafe fn store(self, to: *mut u8) {
+        // SAFETY: the caller's guarantee.
+        unsafe { to.cast::<Self>().write_unaligned(self) };
+    }
+    #[inline(always)]
+    unsafe fn store_shared(self, to: *mut u8) {
+        // SAFETY: the caller's guarantee.
+        unsafe { aligned_mut::<Self>(to).write_volatile(self) };
+    }
+    #[inline(always)]
+    unsafe fn stream(self, to: *mut u8) {
+        // SAFETY: the caller's guarantee.
+        unsafe { self.store_shared(to) };
+    }
+    #[inline(always)]
+    unsafe fn splat(value: u64) -> Self {
+        value
+    }
+    #[inline(always)]
+    unsafe fn add(self, other: Self) -> Self {
+        self.wrapping_add(other)
+    }
+    #[inline(always)]
+    unsafe fn xor(self, other: Self) -> Self {
+        self ^ other
+    }
+    #[inline(always)]
+    unsafe fn multiply_low(self, other: Self) -> Self {
+        // Two 32-bit factors cannot overflow 64 bits.
+        (self & 0xffff_ffff) * (other & 0xffff_ffff)
+    }
+    #[inline(always)]
+    unsafe fn shift_right<const N: i32>(self) -> Self {
+        self >> N
+    }
+    #[inline(always)]
+    unsafe fn shift_left<const N: i32>(self) -> Self {
+        self << N
+    }
+}
+
+/// A pointer whose alignment the caller of a [`Vector`] operation guarantees.
+#[inline(always)]
+#[allow(clippy::cast_ptr_alignment, reason = "the vector trait's contract is alignment")]
+pub(super) const fn aligned<T>(from: *const u8) -> *const T {
+    from.cast()
+}
+
+/// As [`aligned`], for writing.
+#[inline(always)]
+#[allow(clippy::cast_ptr_alignment, reason = "the vector trait's contract is alignment")]
+pub(super) const fn aligned_mut<T>(to: *mut u8) -> *mut T {
+    to.cast()
+}

@@ -1,0 +1,356 @@
+//! Memory that the processes of one host share beside the region: tier 1 of the locks (TraCT §3.3), and
+//! arrays of counters that need no coherence between hosts.
+//!
+//! A [`HostArea`] survives the death of any process at any point. Its mutexes are robust: who comes after
+//! a dead owner gets the lock and is told. Its slots tell whether the process that claimed one still
+//! lives, by a lock that the kernel drops with the process; process ids are not used, because they repeat
+//! and differ between containers.
+//!
+//! The area is a file in `/dev/shm`, for its owner only. It is initialised under an exclusive `flock`,
+//! and a word that is written last says that it is ready; whoever finds that word missing starts anew.
+
+mod layout;
+mod lock;
+mod slot;
+
+pub use lock::{HostLock, LockTimeout};
+pub use slot::SlotClaim;
+
+use crate::region::{SHM_DIRECTORY, allocate, check_shm_name};
+use cenote_base::Deadline;
+use layout::Layout;
+use rustix::fs::{FlockOperation, Mode, OFlags};
+use rustix::io::Errno;
+use rustix::mm::{MapFlags, ProtFlags};
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+/// How much of everything an area has. All who open an area must agree.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HostSpec {
+    /// Robust mutexes.
+    pub mutexes: u32,
+    /// 32-bit words.
+    pub words32: u64,
+    /// 64-bit words.
+    pub words64: u64,
+    /// Slots that processes claim.
+    pub slots: u32,
+}
+
+/// Why an area could not be opened or a slot not be asked for.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum HostError {
+    /// The name is no file name.
+    #[error("`{name}` cannot name a host area: {fact}")]
+    Name {
+        /// The name.
+        name: String,
+        /// What is wrong with it.
+        fact: &'static str,
+    },
+    /// The area is there and ready, but was made for something else.
+    #[error("{}: made with {found:?}, but {wanted:?} is wanted; another version or region uses this name", path.display())]
+    Spec {
+        /// The file.
+        path: PathBuf,
+        /// What it was made with; `None` where another C library or format made it.
+        found: Option<HostSpec>,
+        /// What was asked for.
+        wanted: HostSpec,
+    },
+    /// The file is not what a host area is.
+    #[error("{}: not a host area: {fact}", path.display())]
+    NotAnArea {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        fact: &'static str,
+    },
+    /// Another process has been initialising the area for too long; perhaps it is stopped.
+    #[error("{}: still being initialised by another process", path.display())]
+    Busy {
+        /// The file.
+        path: PathBuf,
+    },
+    /// A specification that no machine has room for.
+    #[error("a host area with {0:?} is too large")]
+    TooLarge(HostSpec),
+    /// A system call failed.
+    #[error("{}: cannot {action}", path.display())]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// What was tried.
+        action: &'static str,
+        /// What the kernel said.
+        source: io::Error,
+    },
+}
+
+fn failed(path: &Path, action: &'static str, source: impl Into<io::Error>) -> HostError {
+    HostError::Io { path: path.into(), action, source: source.into() }
+}
+
+/// An open area. Clones are the same area; it is unmapped with the last of them.
+#[derive(Clone, Debug)]
+pub struct HostArea(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    base: *mut u8,
+    layout: Layout,
+    path: PathBuf,
+    backing: Backing,
+    /// Locks that this process holds through this mapping. A guard that was leaked keeps the memory
+    /// mapped for ever, because the C library's list of held locks points into it.
+    locks_held: AtomicU64,
+}
+
+#[derive(Debug)]
+enum Backing {
+    File(File),
+    /// Which slots are claimed.
+    Private(Mutex<Vec<bool>>),
+}
+
+// SAFETY: the mapping lives as long as the value, wherever it is moved; its bytes are reached as atomics,
+// as process-shared mutexes, and as a header that is only written before anybody else can see it.
+unsafe impl Send for Inner {}
+// SAFETY: as above.
+unsafe impl Sync for Inner {}
+
+/// How long another process may take to initialise an area: it zeroes memory and writes some mutexes.
+const INITIALISE_TIMEOUT: Duration = Duration::from_secs(10);
+
+impl HostArea {
+    /// Opens the area `name`, or makes it if it is not there or was only half made. `true` beside it
+    /// says that it was made now: all words are zero.
+    ///
+    /// Who gets `true` may die before giving the words a meaning, and who gets `false` may come before
+    /// that is done. So words that must be rebuilt are rebuilt under one of the area's locks, with a word
+    /// that says so at the end.
+    ///
+    /// `private` makes anonymous memory instead, which only clones of the result share; for regions that
+    /// are private to a process themselves.
+    ///
+    /// # Errors
+    /// The name is bad, the area has another specification, there is no space, or it may not be opened.
+    pub fn open(name: &str, spec: HostSpec, private: bool) -> Result<(Self, bool), HostError> {
+        let layout = Layout::of(spec).ok_or(HostError::TooLarge(spec))?;
+        if private {
+            return Self::open_private(layout).map(|area| (area, true));
+        }
+        let path = area_path(name)?;
+        // An area may be removed between our opening and locking it; then there is a new one to open.
+        for _ in 0..1000 {
+            let file = open_file(&path)?;
+            lock_file(&file, &path)?;
+            let status = file.metadata().map_err(|error| failed(&path, "ask for the file's status", error))?;
+            if status.nlink() == 0 {
+                continue;
+            }
+            check_file(&status, &path)?;
+            let opened = Self::open_locked(&path, &file, layout)?;
+            // Descriptors duplicated from this one would share its lock, so it is dropped by name.
+            rustix::fs::flock(&file, FlockOperation::Unlock)
+                .map_err(|error| failed(&path, "unlock the file", error))?;
+            let (base, created) = opened;
+            let backing = Backing::File(file);
+            let inner = Inner { base, layout, path, backing, locks_held: AtomicU64::new(0) };
+            return Ok((Self(Arc::new(inner)), created));
+        }
+        Err(HostError::Busy { path })
+    }
+
+    /// Removes an area's name. Processes that have it open keep it; who opens the name next gets a new one.
+    /// No error if there is none.
+    ///
+    /// # Errors
+    /// The name is bad or may not be removed.
+    pub fn remove(name: &str) -> Result<(), HostError> {
+        let path = area_path(name)?;
+        match rustix::fs::unlink(&path) {
+            Ok(()) | Err(Errno::NOENT) => Ok(()),
+            Err(error) => Err(failed(&path, "remove the file", error)),
+        }
+    }
+
+    /// What the area was made with.
+    #[must_use]
+    pub fn spec(&self) -> HostSpec {
+        self.0.layout.spec
+    }
+
+    /// The 32-bit words.
+    #[must_use]
+    pub fn words32(&self) -> &[AtomicU32] {
+        let layout = &self.0.layout;
+        // SAFETY: the layout lies inside the mapping, which lives as long as `self`, and is aligned; the
+        // words are shared as atomics only, and every bit pattern is one.
+        unsafe { std::slice::from_raw_parts(self.0.at(layout.words32).cast(), layout.spec.words32 as usize) }
+    }
+
+    /// The 64-bit words.
+    #[must_use]
+    pub fn words64(&self) -> &[AtomicU64] {
+        let layout = &self.0.layout;
+        // SAFETY: as in `words32`.
+        unsafe { std::slice::from_raw_parts(self.0.at(layout.words64).cast(), layout.spec.words64 as usize) }
+    }
+
+    /// Takes mutex `index`, waiting until `deadline` at the latest. Panics if there is no such mutex.
+    ///
+    /// # Errors
+    /// The deadline passed, or the mutex is beyond repair.
+    pub fn lock(&self, index: u32, deadline: Deadline) -> Result<HostLock<'_>, LockTimeout> {
+        lock::lock(self, index, Some(deadline))
+    }
+
+    /// Takes mutex `index` if nobody has it. Panics if there is no such mutex.
+    #[must_use]
+    pub fn try_lock(&self, index: u32) -> Option<HostLock<'_>> {
+        lock::lock(self, index, None).ok()
+    }
+
+    /// Claims `slot` for as long as the claim, or this process, lives. `None` if it is claimed. Panics if
+    /// there is no such slot.
+    ///
+    /// # Errors
+    /// The file cannot be opened once more, or cannot be locked.
+    pub fn claim_slot(&self, slot: u32) -> Result<Option<SlotClaim>, HostError> {
+        slot::claim(self, slot)
+    }
+
+    /// Whether somebody's claim of `slot` lives. Panics if there is no such slot.
+    ///
+    /// A dead process's claim ends while the kernel closes its files, in an order that is not ours to
+    /// know: devices that it drove may still be writing (docs on recovery say how to wait for them).
+    #[must_use]
+    pub fn slot_alive(&self, slot: u32) -> bool {
+        slot::alive(self, slot)
+    }
+
+    fn open_private(layout: Layout) -> Result<Self, HostError> {
+        let path = PathBuf::from("private host area");
+        let base = map(None, &layout, &path)?;
+        // SAFETY: the memory was mapped now, is as large as the layout, and nobody else knows it.
+        unsafe { layout.initialise(base) }.map_err(|error| failed(&path, "initialise a mutex", error))?;
+        let backing = Backing::Private(Mutex::new(vec![false; layout.spec.slots as usize]));
+        Ok(Self(Arc::new(Inner { base, layout, path, backing, locks_held: AtomicU64::new(0) })))
+    }
+
+    /// Maps the file, initialising it first unless it is ready. The caller holds the file's lock.
+    fn open_locked(path: &Path, file: &File, layout: Layout) -> Result<(*mut u8, bool), HostError> {
+        if let Some(found) = layout::read_header(file) {
+            if found != Some(layout.spec) {
+                return Err(HostError::Spec { path: path.into(), found, wanted: layout.spec });
+            }
+            let len = file.metadata().map_err(|error| failed(path, "ask for the file's status", error))?.len();
+            if len < layout.bytes {
+                return Err(HostError::NotAnArea { path: path.into(), fact: "it was cut" });
+            }
+            return Ok((map(Some(file), &layout, path)?, false));
+        }
+        let made = Self::initialise(path, file, &layout);
+        if made.is_err() {
+            // Who waits for the lock finds a file without a name and opens a new one.
+            let _ = rustix::fs::unlink(path);
+        }
+        made.map(|base| (base, true))
+    }
+
+    fn initialise(path: &Path, file: &File, layout: &Layout) -> Result<*mut u8, HostError> {
+        // Cut first, so that the words of a half-made area are zero again.
+        rustix::fs::ftruncate(file, 0).map_err(|error| failed(path, "empty the file", error))?;
+        cenote_base::fault::point("host-area.emptied");
+        rustix::fs::ftruncate(file, layout.bytes).map_err(|error| failed(path, "set the file's length", error))?;
+        allocate(file, layout.bytes).map_err(|error| failed(path, "allocate space", error))?;
+        cenote_base::fault::point("host-area.allocated");
+        let base = map(Some(file), layout, path)?;
+        // SAFETY: the mapping is as large as the layout, and whoever else opens the file waits for its lock.
+        unsafe { layout.initialise(base) }.map_err(|error| failed(path, "initialise a mutex", error))?;
+        Ok(base)
+    }
+}
+
+impl Inner {
+    /// The address of a part of the layout.
+    fn at(&self, offset: u64) -> *mut u8 {
+        debug_assert!(offset <= self.layout.bytes, "offsets come from the layout");
+        // SAFETY: offsets of a layout lie inside its `bytes`, all of which are mapped at `base`.
+        unsafe { self.base.add(offset as usize) }
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        if self.locks_held.load(Ordering::Acquire) != 0 {
+            return;
+        }
+        // SAFETY: `map` gave `base` and this length; no reference outlives the value, because all of them
+        // borrow a `HostArea`.
+        let unmapped = unsafe { rustix::mm::munmap(self.base.cast(), self.layout.bytes as usize) };
+        debug_assert!(unmapped.is_ok(), "a mapping of ours can be unmapped");
+    }
+}
+
+fn area_path(name: &str) -> Result<PathBuf, HostError> {
+    check_shm_name(name).map_err(|fact| HostError::Name { name: name.to_owned(), fact })?;
+    Ok(Path::new(SHM_DIRECTORY).join(name))
+}
+
+fn open_file(path: &Path) -> Result<File, HostError> {
+    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
+    let file = rustix::fs::open(path, flags, Mode::RUSR | Mode::WUSR);
+    file.map(File::from).map_err(|error| failed(path, "open the file", error))
+}
+
+/// The directory is everybody's, so a file of this name may have been planted.
+fn check_file(status: &std::fs::Metadata, path: &Path) -> Result<(), HostError> {
+    let wrong = |fact| Err(HostError::NotAnArea { path: path.into(), fact });
+    let user = rustix::process::geteuid();
+    if !status.is_file() {
+        return wrong("it is no regular file");
+    }
+    if status.mode() & 0o077 != 0 {
+        return wrong("others may open it");
+    }
+    if !user.is_root() && status.uid() != user.as_raw() {
+        return wrong("it belongs to another user");
+    }
+    Ok(())
+}
+
+/// Takes the file's lock. It is only held while an area is initialised, so waiting is polling: a wait
+/// without an end would hang with a process that was stopped at the wrong moment.
+fn lock_file(file: &File, path: &Path) -> Result<(), HostError> {
+    let deadline = Deadline::after(INITIALISE_TIMEOUT);
+    loop {
+        match rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => return Ok(()),
+            Err(Errno::WOULDBLOCK) if deadline.passed() => return Err(HostError::Busy { path: path.into() }),
+            Err(Errno::WOULDBLOCK) => std::thread::sleep(Duration::from_micros(200)),
+            Err(Errno::INTR) => (),
+            Err(error) => return Err(failed(path, "lock the file", error)),
+        }
+    }
+}
+
+fn map(file: Option<&File>, layout: &Layout, path: &Path) -> Result<*mut u8, HostError> {
+    let (len, protection) = (layout.bytes as usize, ProtFlags::READ | ProtFlags::WRITE);
+    // SAFETY: the kernel picks the address of a new mapping, so no memory in use changes.
+    let mapped = unsafe {
+        match file {
+            Some(file) => rustix::mm::mmap(std::ptr::null_mut(), len, protection, MapFlags::SHARED, file, 0),
+            None => rustix::mm::mmap_anonymous(std::ptr::null_mut(), len, protection, MapFlags::SHARED),
+        }
+    };
+    mapped.map(<*mut _>::cast).map_err(|error| failed(path, "map it", error))
+}

@@ -1,0 +1,105 @@
+//! Slots: claims that end with the process that made them.
+//!
+//! A claim is a write lock on one byte of the area's file, owned by an open file description that belongs
+//! to the claim alone (`F_OFD_SETLK`). Such a lock is not tied to a process id, is not lost when another
+//! descriptor of the file is closed, and ends when the last duplicate of the descriptor is closed, which
+//! the kernel does for the dead. A process that forks without `exec` hands a duplicate to its child.
+
+use super::{Backing, HostArea, HostError, failed};
+use rustix::fs::{Mode, OFlags};
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::sync::PoisonError;
+
+/// A claimed slot, free again on drop.
+#[derive(Debug)]
+pub struct SlotClaim {
+    area: HostArea,
+    slot: u32,
+    /// Whose description holds the lock; `None` in private areas.
+    description: Option<File>,
+}
+
+impl SlotClaim {
+    /// Which slot.
+    #[must_use]
+    pub const fn slot(&self) -> u32 {
+        self.slot
+    }
+}
+
+impl Drop for SlotClaim {
+    fn drop(&mut self) {
+        // Closing the descriptor is not enough: a child that another thread is just starting has a
+        // duplicate of it until its `exec`.
+        if let Some(description) = &self.description {
+            let _ = byte_lock(description, libc::F_OFD_SETLK, libc::F_UNLCK, self.slot);
+        }
+        if let Backing::Private(claimed) = &self.area.0.backing {
+            claimed.lock().unwrap_or_else(PoisonError::into_inner)[self.slot as usize] = false;
+        }
+    }
+}
+
+fn check(area: &HostArea, slot: u32) {
+    let slots = area.0.layout.spec.slots;
+    assert!(slot < slots, "there is no slot {slot} among {slots}");
+}
+
+pub(super) fn claim(area: &HostArea, slot: u32) -> Result<Option<SlotClaim>, HostError> {
+    check(area, slot);
+    let file = match &area.0.backing {
+        Backing::File(file) => file,
+        Backing::Private(claimed) => {
+            let mut claimed = claimed.lock().unwrap_or_else(PoisonError::into_inner);
+            if std::mem::replace(&mut claimed[slot as usize], true) {
+                return Ok(None);
+            }
+            return Ok(Some(SlotClaim { area: area.clone(), slot, description: None }));
+        }
+    };
+    // Through /proc, because the name may be removed or belong to another area by now.
+    let again = format!("/proc/self/fd/{}", file.as_raw_fd());
+    let description = rustix::fs::open(&again, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
+        .map(File::from)
+        .map_err(|error| failed(&area.0.path, "open it once more through /proc", error))?;
+    match byte_lock(&description, libc::F_OFD_SETLK, libc::F_WRLCK, slot) {
+        Ok(_) => Ok(Some(SlotClaim { area: area.clone(), slot, description: Some(description) })),
+        Err(error) if matches!(error.raw_os_error(), Some(libc::EACCES | libc::EAGAIN)) => Ok(None),
+        Err(error) => Err(failed(&area.0.path, "lock a byte", error)),
+    }
+}
+
+pub(super) fn alive(area: &HostArea, slot: u32) -> bool {
+    check(area, slot);
+    match &area.0.backing {
+        // The area's own description never holds a byte, so every holder is another one. A kernel that
+        // does not answer leaves the slot with its owner: nothing may be taken from the living.
+        Backing::File(file) => {
+            byte_lock(file, libc::F_OFD_GETLK, libc::F_WRLCK, slot).map_or(true, |found| found != libc::F_UNLCK)
+        }
+        Backing::Private(claimed) => claimed.lock().unwrap_or_else(PoisonError::into_inner)[slot as usize],
+    }
+}
+
+/// Runs a command for a lock of this kind on byte `slot`, and returns the kind after the call.
+fn byte_lock(file: &File, command: libc::c_int, kind: libc::c_int, slot: u32) -> io::Result<libc::c_int> {
+    // SAFETY: `flock` is a structure of numbers, for which zero is valid; `l_pid` must be zero for these
+    // commands.
+    let mut wanted: libc::flock = unsafe { std::mem::zeroed() };
+    wanted.l_type = kind as libc::c_short;
+    wanted.l_whence = libc::SEEK_SET as libc::c_short;
+    wanted.l_start = slot.into();
+    wanted.l_len = 1;
+    loop {
+        // SAFETY: the descriptor is open, and `wanted` lives through the call.
+        if unsafe { libc::fcntl(file.as_raw_fd(), command, &raw mut wanted) } == 0 {
+            return Ok(wanted.l_type.into());
+        }
+        let error = io::Error::last_os_error();
+        if error.kind() != io::ErrorKind::Interrupted {
+            return Err(error);
+        }
+    }
+}

@@ -1,0 +1,137 @@
+//! The names of regions, as people write them.
+
+use super::MapError;
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+/// Where `shm:NAME` regions and host areas live: the machine's own tmpfs.
+pub const SHM_DIRECTORY: &str = "/dev/shm";
+
+/// Where a region's bytes are.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum RegionSource {
+    /// Memory of this process only, written `anon`.
+    Anon,
+    /// A tmpfs file of this name, written `shm:NAME`.
+    Shm(String),
+    /// Any file: tmpfs, hugetlbfs, a DAX file system, a disk. Written as its path.
+    File(PathBuf),
+    /// A DAX character device, written as its path `/dev/daxX.Y`.
+    DevDax(PathBuf),
+}
+
+/// The text names no region.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[error("`{text}` names no region ({fact}); write anon, shm:NAME, /dev/daxX.Y or a file's path")]
+pub struct ParseRegionError {
+    text: String,
+    fact: &'static str,
+}
+
+impl RegionSource {
+    /// The path behind the name; `None` for anonymous memory.
+    #[must_use]
+    pub fn path(&self) -> Option<PathBuf> {
+        match self {
+            Self::Anon => None,
+            Self::Shm(name) => Some(Path::new(SHM_DIRECTORY).join(name)),
+            Self::File(path) | Self::DevDax(path) => Some(path.clone()),
+        }
+    }
+
+    /// The path to name in messages.
+    pub(super) fn shown_path(&self) -> PathBuf {
+        self.path().unwrap_or_else(|| PathBuf::from("anon"))
+    }
+
+    /// A `Shm` built by hand may hold what parsing refuses, and must not reach outside its directory.
+    pub(super) fn check_name(&self) -> Result<(), MapError> {
+        match self {
+            Self::Shm(name) => match check_shm_name(name) {
+                Ok(()) => Ok(()),
+                Err(fact) => Err(MapError::NotARegion { path: self.shown_path(), fact: fact.to_owned() }),
+            },
+            _ => Ok(()),
+        }
+    }
+}
+
+/// A name in the shared-memory directory is one path component.
+pub(crate) fn check_shm_name(name: &str) -> Result<(), &'static str> {
+    match name {
+        "" => Err("the name is empty"),
+        "." | ".." => Err("the name is a directory"),
+        _ if name.contains('/') => Err("the name contains a slash"),
+        _ if name.contains('\0') => Err("the name contains a zero byte"),
+        _ if name.len() > 255 => Err("the name is longer than 255 bytes"),
+        _ => Ok(()),
+    }
+}
+
+/// `/dev/dax` and two numbers with a dot between, as the kernel names them.
+fn is_dax_name(text: &str) -> bool {
+    let number = |digits: &str| !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
+    text.strip_prefix("/dev/dax")
+        .and_then(|rest| rest.split_once('.'))
+        .is_some_and(|(region, instance)| number(region) && number(instance))
+}
+
+impl FromStr for RegionSource {
+    type Err = ParseRegionError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let wrong = |fact| ParseRegionError { text: text.to_owned(), fact };
+        if text == "anon" {
+            return Ok(Self::Anon);
+        }
+        if let Some(name) = text.strip_prefix("shm:") {
+            return check_shm_name(name).map(|()| Self::Shm(name.to_owned())).map_err(wrong);
+        }
+        match text {
+            "" => Err(wrong("the text is empty")),
+            _ if text.contains('\0') => Err(wrong("it contains a zero byte")),
+            _ if is_dax_name(text) => Ok(Self::DevDax(text.into())),
+            _ => Ok(Self::File(text.into())),
+        }
+    }
+}
+
+impl fmt::Display for RegionSource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Anon => f.write_str("anon"),
+            Self::Shm(name) => write!(f, "shm:{name}"),
+            Self::File(path) | Self::DevDax(path) => path.display().fmt(f),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_read_and_show_the_same() {
+        for (text, source) in [
+            ("anon", RegionSource::Anon),
+            ("shm:kv", RegionSource::Shm("kv".into())),
+            ("/dev/dax0.1", RegionSource::DevDax("/dev/dax0.1".into())),
+            ("/dev/daxless", RegionSource::File("/dev/daxless".into())),
+            ("/dev/dax0.", RegionSource::File("/dev/dax0.".into())),
+            ("kv.region", RegionSource::File("kv.region".into())),
+        ] {
+            assert_eq!(text.parse(), Ok(source.clone()), "{text}");
+            assert_eq!(source.to_string(), text);
+        }
+    }
+
+    #[test]
+    fn a_shm_name_stays_in_its_directory() {
+        let long = format!("shm:{}", "x".repeat(256));
+        for text in ["", "shm:", "shm:..", "shm:.", "shm:a/b", "shm:../etc/passwd", "shm:a\0", long.as_str()] {
+            assert!(text.parse::<RegionSource>().is_err(), "{text:?}");
+        }
+        assert!(RegionSource::Shm("../x".into()).check_name().is_err());
+    }
+}

@@ -1,0 +1,372 @@
+//! Host areas: what processes share, and what is left when they are killed.
+//!
+//! Children are this test binary again, run with a role in the environment. They say where they are
+//! through a pipe and are then killed with SIGKILL; nothing here waits for a time to pass.
+
+use cenote_base::{Deadline, fault};
+use cenote_mem::host::{HostError, LockTimeout};
+use cenote_mem::{HostArea, HostSpec};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+const SPEC: HostSpec = HostSpec { mutexes: 3, words32: 10, words64: 20, slots: 70 };
+const ROLE: &str = "CENOTE_TEST_ROLE";
+const NAME: &str = "CENOTE_TEST_NAME";
+const FAULT: &str = "CENOTE_TEST_FAULT";
+
+fn soon() -> Deadline {
+    Deadline::after(Duration::from_secs(60))
+}
+
+fn at_once() -> Deadline {
+    Deadline::after(Duration::ZERO)
+}
+
+/// An area's name, removed after the test whatever happened.
+struct Name(String);
+
+impl Name {
+    fn new(test: &str) -> Self {
+        Self(format!("cenote-test-{test}-{}", std::process::id()))
+    }
+    fn open(&self) -> (HostArea, bool) {
+        HostArea::open(&self.0, SPEC, false).expect("the area opens")
+    }
+}
+
+impl Drop for Name {
+    fn drop(&mut self) {
+        let _ = HostArea::remove(&self.0);
+    }
+}
+
+/// A child that dies at the latest when the test ends.
+struct Helper {
+    child: Child,
+    says: BufReader<ChildStdout>,
+}
+
+impl Helper {
+    fn start(role: &str, name: &Name, fault: &str) -> Self {
+        let mut child = Command::new(std::env::current_exe().expect("this binary has a path"))
+            .args(["--exact", "child_role", "--nocapture", "--test-threads=1"])
+            .envs([(ROLE, role), (NAME, &name.0), (FAULT, fault)])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("the child starts");
+        let says = BufReader::new(child.stdout.take().expect("piped"));
+        Self { child, says }
+    }
+
+    /// Waits until the child says `word`; the test harness's own lines are passed over.
+    fn wait_for(&mut self, word: &str) {
+        let mut line = String::new();
+        while !line.trim_end().ends_with(&format!("@{word}")) {
+            line.clear();
+            assert_ne!(self.says.read_line(&mut line).expect("readable"), 0, "the child ended before it said {word}");
+        }
+    }
+
+    /// SIGKILL, and then the kernel has done all that it does for the dead.
+    fn kill(&mut self) {
+        self.child.kill().expect("it can be killed");
+        self.child.wait().expect("it was a child");
+    }
+}
+
+impl Drop for Helper {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn say(word: &str) {
+    // In one write, so that the line is whole; the harness may have begun one.
+    std::io::stdout().write_all(format!("\n@{word}\n").as_bytes()).expect("the parent listens");
+    std::io::stdout().flush().expect("the parent listens");
+}
+
+/// Until the parent kills this process, or is gone itself.
+fn wait_for_death() -> ! {
+    let _ = std::io::stdin().read_to_end(&mut Vec::new());
+    std::process::exit(1);
+}
+
+fn kill_self(_: &str) {
+    rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL).expect("killed");
+}
+
+/// Two words that are equal whenever lock 0 is free and its owners lived.
+fn step(area: &HostArea) {
+    let lock = area.lock(0, soon()).expect("nobody holds it long");
+    let [left, right] = [&area.words64()[0], &area.words64()[1]];
+    if lock.abandoned() {
+        right.store(left.load(Ordering::Relaxed), Ordering::Relaxed);
+        area.words64()[2].fetch_add(1, Ordering::Relaxed);
+    }
+    assert_eq!(left.load(Ordering::Relaxed), right.load(Ordering::Relaxed), "two were inside");
+    left.fetch_add(1, Ordering::Relaxed);
+    std::hint::black_box(&area);
+    right.fetch_add(1, Ordering::Relaxed);
+}
+
+/// What a child does; nothing when the tests run as usual.
+#[test]
+fn child_role() {
+    let Ok(role) = std::env::var(ROLE) else { return };
+    let name = std::env::var(NAME).expect("a child has a name");
+    if let Ok(fault) = std::env::var(FAULT)
+        && let Some((point, count)) = fault.split_once(':')
+    {
+        fault::arm(point, count.parse().expect("a number"), kill_self);
+    }
+    let (area, _) = HostArea::open(&name, SPEC, false).expect("the area opens");
+    match role.as_str() {
+        "open" => {}
+        "hold" => {
+            let _lock = area.lock(1, soon()).expect("free");
+            let _claim = area.claim_slot(69).expect("asked").expect("free");
+            area.words32()[3].store(33, Ordering::Release);
+            say("holding");
+            wait_for_death();
+        }
+        "recover" => {
+            let lock = area.lock(1, soon()).expect("obtained");
+            assert!(lock.abandoned());
+            say("recovering");
+            wait_for_death();
+        }
+        "count" => {
+            for round in 0_u64.. {
+                step(&area);
+                if round == 200 {
+                    say("counting");
+                }
+            }
+        }
+        other => panic!("no role {other}"),
+    }
+    drop(area);
+    std::process::exit(0);
+}
+
+#[test]
+fn openers_share_words_and_know_who_was_first() {
+    let name = Name::new("words");
+    let (first, created) = name.open();
+    assert!(created);
+    assert_eq!((first.words32().len(), first.words64().len(), first.spec()), (10, 20, SPEC));
+    assert!(first.words32().iter().all(|word| word.load(Ordering::Relaxed) == 0));
+    first.words64()[19].store(7, Ordering::Release);
+    first.words32()[9].store(8, Ordering::Release);
+    let (second, created) = name.open();
+    assert!(!created);
+    assert_eq!(second.words64()[19].load(Ordering::Acquire), 7);
+    assert_eq!(second.words32()[9].load(Ordering::Acquire), 8);
+    HostArea::remove(&name.0).expect("removed");
+    HostArea::remove(&name.0).expect("removing what is gone is no error");
+    assert!(name.open().1, "a removed name is made anew");
+    first.words64()[0].store(1, Ordering::Release);
+}
+
+#[test]
+fn many_openers_initialise_once() {
+    let name = Name::new("race");
+    let created = AtomicU64::new(0);
+    std::thread::scope(|scope| {
+        for _ in 0..8 {
+            scope.spawn(|| {
+                let (area, first) = name.open();
+                created.fetch_add(first.into(), Ordering::Relaxed);
+                area.words64()[5].fetch_add(1, Ordering::AcqRel);
+                drop(area.lock(0, soon()).expect("usable"));
+            });
+        }
+    });
+    assert_eq!(created.into_inner(), 1);
+    assert_eq!(name.open().0.words64()[5].load(Ordering::Acquire), 8, "nobody's words were reset");
+}
+
+#[test]
+fn another_specification_is_refused() {
+    let name = Name::new("spec");
+    let (_area, _) = name.open();
+    let other = HostSpec { mutexes: 4, ..SPEC };
+    let error = HostArea::open(&name.0, other, false).expect_err("the area is of another kind");
+    assert!(matches!(error, HostError::Spec { found: Some(SPEC), wanted, .. } if wanted == other), "{error}");
+    let silly = HostSpec { words64: u64::MAX, ..SPEC };
+    assert!(matches!(HostArea::open(&name.0, silly, false), Err(HostError::TooLarge(_))));
+    for bad in ["", "..", "a/b"] {
+        assert!(matches!(HostArea::open(bad, SPEC, false), Err(HostError::Name { .. })), "{bad}");
+    }
+}
+
+#[test]
+fn a_planted_file_is_not_trusted() {
+    use std::os::unix::fs::PermissionsExt;
+    let name = Name::new("planted");
+    let path = format!("/dev/shm/{}", name.0);
+    std::fs::write(&path, [0; 64]).expect("written");
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o666)).expect("set");
+    assert!(matches!(HostArea::open(&name.0, SPEC, false), Err(HostError::NotAnArea { .. })));
+    std::fs::remove_file(&path).expect("removed");
+    std::os::unix::fs::symlink("/dev/null", &path).expect("linked");
+    assert!(matches!(HostArea::open(&name.0, SPEC, false), Err(HostError::Io { .. })));
+    std::fs::remove_file(&path).expect("removed");
+    std::fs::write(&path, b"no area").expect("written");
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).expect("set");
+    assert!(name.open().1, "a file without the ready word is begun anew");
+    std::fs::OpenOptions::new().write(true).open(&path).expect("opened").set_len(4096).expect("cut");
+    assert!(matches!(HostArea::open(&name.0, SPEC, false), Err(HostError::NotAnArea { .. })), "no SIGBUS later");
+}
+
+#[test]
+fn a_lock_excludes_and_gives_up_at_its_deadline() {
+    let name = Name::new("exclude");
+    let shared = name.open().0;
+    let private = HostArea::open("any name", SPEC, true).expect("memory").0;
+    for area in [&shared, &private] {
+        let held = area.lock(0, at_once()).expect("a free lock is obtained after the deadline too");
+        assert!(!held.abandoned());
+        std::thread::scope(|scope| {
+            let other = scope.spawn(|| {
+                assert!(area.try_lock(0).is_none());
+                assert_eq!(area.lock(0, at_once()).err(), Some(LockTimeout::Passed { index: 0 }));
+                let late = area.lock(0, Deadline::after(Duration::from_millis(5)));
+                assert_eq!(late.err(), Some(LockTimeout::Passed { index: 0 }));
+                assert_eq!(area.try_lock(1).expect("another lock is free").index(), 1);
+            });
+            other.join().expect("the other thread was kept out");
+        });
+        drop(held);
+        assert!(area.try_lock(0).is_some());
+    }
+}
+
+#[test]
+fn a_thread_that_leaks_its_guard_abandons_the_lock() {
+    let name = Name::new("leak");
+    let area = name.open().0;
+    let clone = name.open().0;
+    std::thread::spawn(move || std::mem::forget(clone.lock(2, soon()).expect("free"))).join().expect("ended");
+    let lock = area.lock(2, soon()).expect("recovered");
+    assert!(lock.abandoned(), "the thread ended while it held the lock, and its mapping was dropped");
+    drop(lock);
+    assert!(!area.lock(2, soon()).expect("free").abandoned());
+}
+
+#[test]
+fn a_killed_process_gives_back_its_lock_and_its_slot() {
+    let name = Name::new("killed");
+    let area = name.open().0;
+    assert!(!area.slot_alive(69));
+    let mut helper = Helper::start("hold", &name, "");
+    helper.wait_for("holding");
+    assert_eq!(area.words32()[3].load(Ordering::Acquire), 33);
+    assert!(area.slot_alive(69) && !area.slot_alive(68));
+    assert!(area.claim_slot(69).expect("asked").is_none());
+    assert!(area.try_lock(1).is_none());
+    helper.kill();
+    assert!(!area.slot_alive(69), "the dead hold no slot");
+
+    // Who recovers may die as well, and the next one must be told again.
+    let mut second = Helper::start("recover", &name, "");
+    second.wait_for("recovering");
+    second.kill();
+    let lock = area.lock(1, soon()).expect("recovered");
+    assert!(lock.abandoned());
+    drop(lock);
+    assert!(!area.lock(1, soon()).expect("free").abandoned(), "told once only");
+    let claim = area.claim_slot(69).expect("asked").expect("free again");
+    assert_eq!(claim.slot(), 69);
+}
+
+#[test]
+fn a_waiter_gets_the_lock_of_one_who_is_killed() {
+    let name = Name::new("waiter");
+    let area = name.open().0;
+    let mut helper = Helper::start("hold", &name, "");
+    helper.wait_for("holding");
+    std::thread::scope(|scope| {
+        let waiter = scope.spawn(|| area.lock(1, soon()).map(|lock| lock.abandoned()));
+        helper.kill();
+        assert_eq!(waiter.join().expect("ended"), Ok(true));
+    });
+}
+
+#[test]
+fn slots_are_claimed_once() {
+    let name = Name::new("slots");
+    let shared = name.open();
+    let private = HostArea::open("any name", SPEC, true).expect("memory");
+    // Another opening of the same area, and a clone of the private one, which has no name to open.
+    for (area, other) in [(shared.0, name.open().0), (private.0.clone(), private.0)] {
+        let claim = area.claim_slot(0).expect("asked").expect("free");
+        let last = other.claim_slot(69).expect("asked").expect("free");
+        for view in [&area, &other] {
+            assert!(view.slot_alive(0) && view.slot_alive(69) && !view.slot_alive(1));
+            assert!(view.claim_slot(0).expect("asked").is_none());
+        }
+        drop(other);
+        assert!(area.slot_alive(69), "a claim does not depend on the area it came from");
+        drop(claim);
+        assert!(!area.slot_alive(0) && area.slot_alive(69));
+        assert!(area.claim_slot(0).expect("asked").is_some());
+        drop(last);
+        assert!(!area.slot_alive(69));
+    }
+}
+
+#[test]
+fn a_claim_survives_the_removal_of_the_name() {
+    let name = Name::new("gone");
+    let area = name.open().0;
+    HostArea::remove(&name.0).expect("removed");
+    let (other, created) = name.open();
+    assert!(created);
+    let _claim = area.claim_slot(4).expect("asked").expect("free");
+    assert!(area.slot_alive(4) && !other.slot_alive(4), "the slot of another area of the same name");
+}
+
+#[test]
+fn an_area_whose_maker_was_killed_is_made_anew() {
+    // The header has six words, the ready word last: at the fifth the area is not ready, at the sixth it is.
+    for (fault, ready) in [
+        ("host-area.emptied:1", false),
+        ("host-area.allocated:1", false),
+        ("host-area.mutexes:1", false),
+        ("host-area.header:1", false),
+        ("host-area.header:5", false),
+        ("host-area.header:6", true),
+    ] {
+        let name = Name::new(&fault.replace(':', "-"));
+        let mut helper = Helper::start("open", &name, fault);
+        let status = helper.child.wait().expect("it was a child");
+        assert_eq!(std::os::unix::process::ExitStatusExt::signal(&status), Some(libc::SIGKILL), "{fault}: {status}");
+        let (area, created) = name.open();
+        assert_eq!(created, !ready, "{fault}");
+        (0..3).for_each(|index| drop(area.lock(index, soon()).expect("usable")));
+        assert!(area.claim_slot(0).expect("asked").is_some());
+    }
+}
+
+#[test]
+fn counts_stay_right_while_processes_are_killed() {
+    let name = Name::new("count");
+    let area = name.open().0;
+    for _ in 0..10 {
+        let mut helpers = [(); 3].map(|()| Helper::start("count", &name, ""));
+        helpers.iter_mut().for_each(|helper| helper.wait_for("counting"));
+        for helper in &mut helpers {
+            helper.kill();
+            step(&area);
+        }
+    }
+    step(&area);
+    assert_eq!(area.words64()[0].load(Ordering::Acquire), area.words64()[1].load(Ordering::Acquire));
+    assert!(area.words64()[0].load(Ordering::Acquire) > 30 * 200);
+}

@@ -1,0 +1,193 @@
+//! Regions on the machine's real memory and file systems.
+
+use cenote_mem::{Coherent, Fabric, MapError, MapOptions, Mapping, Offset, RegionSource};
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+
+const MIB: u64 = 1 << 20;
+
+fn shm(test: &str) -> Removed {
+    Removed(RegionSource::Shm(format!("cenote-test-{test}-{}", std::process::id())))
+}
+
+/// A source whose file is gone after the test, whatever happened.
+struct Removed(RegionSource);
+
+impl Drop for Removed {
+    fn drop(&mut self) {
+        let _ = Mapping::remove(&self.0);
+    }
+}
+
+fn create(source: &RegionSource, len: u64) -> Result<Mapping, MapError> {
+    Mapping::create(source, len, 0o600, &MapOptions::default())
+}
+
+fn open(source: &RegionSource) -> Result<Mapping, MapError> {
+    Mapping::open(source, &MapOptions::default())
+}
+
+#[test]
+fn two_mappings_share_bytes() {
+    let name = shm("share");
+    let first = Coherent::new(create(&name.0, 2 * MIB + 1).expect("created"));
+    let second = Coherent::new(open(&name.0).expect("opened"));
+    assert_eq!(first.len(), 2 * MIB + 4096, "lengths are whole pages");
+    assert_eq!(second.len(), first.len());
+    first.store(Offset::new(4096), 17);
+    assert_eq!(second.load(Offset::new(4096)), 17);
+    let payload: Vec<u8> = (0..100_000_u32).map(|n| (n * 7) as u8).collect();
+    let (head, rest) = payload.split_at(64_000);
+    let sum = first.write_payload(8192, &[head, rest], 5);
+    first.publish_payload();
+    let mut back = vec![0; payload.len()];
+    let (left, right) = back.split_at_mut(128);
+    second.refresh_payload(8192, payload.len() as u64);
+    assert_eq!(second.read_payload(8192, &mut [left, right], 5), sum);
+    assert_eq!(second.checksum_payload(8192, payload.len() as u64, 5), sum);
+    assert_ne!(second.checksum_payload(8192, payload.len() as u64, 6), sum);
+    assert_eq!(back, payload);
+}
+
+#[test]
+fn a_line_is_stored_and_loaded_whole() {
+    let fabric = std::sync::Arc::new(Coherent::new(create(&RegionSource::Anon, 4096).expect("mapped")));
+    let words = [1, 2, 3, 4, 5, 6, 7, 8];
+    fabric.store_line(64, &words);
+    fabric.publish(&[64]);
+    fabric.publish_unfenced(64);
+    fabric.refresh(&[0, 64]);
+    assert_eq!(fabric.load_line(64), words);
+    assert_eq!(fabric.load(Offset::new(64 + 8)), 2);
+    assert_eq!(fabric.load_line(0), [0; 8]);
+    assert_eq!((fabric.name(), fabric.is_empty()), ("coherent", false));
+}
+
+#[test]
+fn a_bad_offset_is_a_bug_and_panics() {
+    let fabric = Coherent::new(create(&RegionSource::Anon, 4096).expect("mapped"));
+    let panics = |name: &str, call: &dyn Fn()| {
+        let caught = std::panic::catch_unwind(std::panic::AssertUnwindSafe(call));
+        assert!(caught.is_err(), "{name}");
+    };
+    panics("a word behind the end", &|| {
+        let _ = fabric.load(Offset::new(4096));
+    });
+    panics("an unaligned word", &|| fabric.store(Offset::new(4), 0));
+    panics("a word at the end of all offsets", &|| {
+        let _ = fabric.load(Offset::new(u64::MAX - 7));
+    });
+    panics("an unaligned line", &|| {
+        let _ = fabric.load_line(8);
+    });
+    panics("publishing a line outside", &|| fabric.publish(&[0, 4096]));
+    panics("publishing half a line", &|| fabric.publish_unfenced(32));
+    panics("refreshing a line outside", &|| fabric.refresh(&[1 << 40]));
+    panics("payload over the end", &|| {
+        let _ = fabric.write_payload(4032, &[&[0; 65]], 0);
+    });
+    panics("payload at half a line", &|| {
+        let _ = fabric.read_payload(32, &mut [&mut [0; 8]], 0);
+    });
+    panics("payload whose end overflows", &|| {
+        let _ = fabric.checksum_payload(64, u64::MAX, 0);
+    });
+    panics("refreshing payload outside", &|| fabric.refresh_payload(4096, 1));
+    panics("a part after a partial line", &|| {
+        let _ = fabric.write_payload(0, &[&[0; 8], &[0; 8]], 0);
+    });
+}
+
+#[test]
+fn a_name_is_created_once_and_opened_when_there() {
+    let name = shm("once");
+    assert!(matches!(open(&name.0), Err(MapError::Missing { .. })));
+    assert!(matches!(Mapping::remove(&name.0), Err(MapError::Missing { .. })));
+    let first = create(&name.0, MIB).expect("created");
+    assert!(matches!(create(&name.0, MIB), Err(MapError::Exists { .. })));
+    Mapping::remove(&name.0).expect("removed");
+    assert!(matches!(open(&name.0), Err(MapError::Missing { .. })));
+    // The memory outlives its name.
+    Coherent::new(first).store(Offset::new(0), 1);
+}
+
+#[test]
+fn a_file_is_its_owners_and_really_allocated() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let source = RegionSource::File(directory.path().join("region"));
+    drop(Mapping::create(&source, MIB, 0o640, &MapOptions::default()).expect("created"));
+    let status = fs::metadata(directory.path().join("region")).expect("there");
+    assert_eq!(status.permissions().mode() & 0o7777, 0o640, "the mode is exact whatever the umask");
+    assert!(std::os::unix::fs::MetadataExt::blocks(&status) * 512 >= MIB, "a sparse file can fail later");
+}
+
+#[test]
+fn too_much_is_an_error_and_leaves_nothing() {
+    let name = shm("huge");
+    let error = create(&name.0, 1 << 50).expect_err("no machine has a pebibyte in /dev/shm");
+    let MapError::NoSpace { wanted, free, .. } = &error else { panic!("{error:?}") };
+    assert_eq!(*wanted, 1 << 50);
+    assert!(*free > 0 && *free < 1 << 50);
+    assert!(error.to_string().contains("cenote-test-huge"), "{error}");
+    assert!(matches!(open(&name.0), Err(MapError::Missing { .. })), "the half-made file was left behind");
+    assert!(create(&name.0, 0).is_err());
+    assert!(create(&name.0, u64::MAX).is_err());
+    assert!(matches!(open(&name.0), Err(MapError::Missing { .. })));
+}
+
+#[test]
+fn what_is_no_region_is_not_mapped() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let file = |name: &str, len: usize| {
+        let path = directory.path().join(name);
+        fs::write(&path, vec![1; len]).expect("written");
+        RegionSource::File(path)
+    };
+    let pipe = directory.path().join("pipe");
+    rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, rustix::fs::Mode::RUSR, 0).expect("made");
+    for source in [
+        RegionSource::Anon,
+        RegionSource::File(directory.path().into()),
+        RegionSource::File("/dev/null".into()),
+        RegionSource::File(pipe),
+        RegionSource::DevDax(directory.path().into()),
+        RegionSource::DevDax("/dev/null".into()),
+        RegionSource::Shm("../tmp".into()),
+        file("empty", 0),
+        file("part", 4097),
+    ] {
+        let error = open(&source).expect_err("not a region");
+        assert!(matches!(error, MapError::NotARegion { .. } | MapError::Permission { .. }), "{source}: {error:?}");
+    }
+    open(&file("page", 4096)).expect("one page is enough");
+    let missing = RegionSource::DevDax("/dev/dax99.99".into());
+    assert!(matches!(create(&missing, 0), Err(MapError::Missing { .. })));
+    assert!(matches!(Mapping::remove(&missing), Err(MapError::NotRemovable { .. })));
+    assert!(Mapping::remove(&RegionSource::File(directory.path().into())).is_err());
+}
+
+#[test]
+fn a_file_that_was_cut_is_noticed() {
+    let name = shm("cut");
+    let mapping = create(&name.0, 2 * MIB).expect("created");
+    assert!(mapping.still_whole());
+    let path = name.0.path().expect("a file");
+    fs::File::options().write(true).open(&path).expect("opened").set_len(MIB).expect("cut");
+    assert!(!mapping.still_whole());
+    assert!(create(&RegionSource::Anon, MIB).expect("mapped").still_whole());
+}
+
+#[test]
+fn wishes_that_cannot_be_met_are_notes() {
+    let name = shm("wishes");
+    let options = MapOptions { numa_node: Some(777), huge_pages: true, prefault: true };
+    for source in [&name.0, &RegionSource::Anon] {
+        let mapping = Mapping::create(source, 4 * MIB, 0o600, &options).expect("mapped all the same");
+        let obtained = mapping.obtained();
+        assert!(obtained.page_bytes >= 4096);
+        assert!(obtained.notes.iter().any(|note| note.contains("777")), "{obtained:?}");
+        // Whatever node the pages are on, it is one that the machine has.
+        let nodes = cenote_mem::numa::nodes(std::path::Path::new("/"));
+        assert!(obtained.numa_node.is_none_or(|node| nodes.is_empty() || nodes.iter().any(|known| known.id == node)));
+    }
+}

@@ -1,0 +1,69 @@
+//! All checks, in the order in which they are cheap to fail.
+
+use crate::{python, tidy};
+use std::path::Path;
+use std::process::Command;
+use std::time::Instant;
+
+/// Runs every check and stops at the first that fails.
+///
+/// # Errors
+/// Names the step that failed; its own output is above.
+pub fn run(root: &Path) -> Result<(), String> {
+    let mut steps = Steps { done: 0, start: Instant::now() };
+    steps.run("format", || cargo(root, &["fmt", "--all", "--check"], &[]))?;
+    steps.run("tidy", || tidy::run(root))?;
+    steps.run("clippy", || {
+        cargo(root, &["clippy", "--workspace", "--all-targets", "--quiet", "--", "-D", "warnings"], &[])
+    })?;
+    steps.run("documentation", || {
+        let strict = ("RUSTDOCFLAGS", "-D warnings".to_owned());
+        cargo(root, &["doc", "--workspace", "--no-deps", "--quiet"], &[strict])
+    })?;
+    let python = steps.run("Python environment", || Ok(python::prepare(root)))?;
+    let skipped = python.as_ref().err().map(|reason| {
+        format!("SKIPPED: the tests with the PyPI client `openai`, because there is no Python for them: {reason}")
+    });
+    if let Some(notice) = &skipped {
+        println!("{notice}");
+    }
+    let variable = python.ok().map(|path| ("CENOTE_TEST_PYTHON", path.display().to_string()));
+    steps.run("tests", || cargo(root, &["test", "--workspace"], variable.as_slice()))?;
+    println!("\nci: all passed in {:.1} s", steps.start.elapsed().as_secs_f64());
+    // Once more, because the first time is far above by now.
+    if let Some(notice) = &skipped {
+        println!("{notice}");
+    }
+    Ok(())
+}
+
+struct Steps {
+    done: usize,
+    start: Instant,
+}
+
+impl Steps {
+    /// Runs one step under a heading, and tells how long it took.
+    fn run<T>(&mut self, name: &str, step: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
+        const COUNT: usize = 6;
+        self.done += 1;
+        println!("\n== {}/{COUNT} {name}", self.done);
+        let start = Instant::now();
+        let result = step();
+        let word = if result.is_ok() { "done" } else { "FAILED" };
+        println!("== {}/{COUNT} {name}: {word} in {:.1} s", self.done, start.elapsed().as_secs_f64());
+        result.map_err(|reason| format!("step `{name}`: {reason}"))
+    }
+}
+
+/// The cargo that started this task, with its output passed through.
+fn cargo(root: &Path, arguments: &[&str], variables: &[(&str, String)]) -> Result<(), String> {
+    let program = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let status = Command::new(program)
+        .args(arguments)
+        .envs(variables.iter().map(|(name, value)| (name, value)))
+        .current_dir(root)
+        .status()
+        .map_err(|error| format!("cargo cannot be run: {error}"))?;
+    if status.success() { Ok(()) } else { Err(format!("cargo {} failed ({status})", arguments.join(" "))) }
+}

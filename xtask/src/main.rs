@@ -1,0 +1,51 @@
+//! Tasks of this repository: `cargo xtask tidy`, `cargo xtask ci`, `cargo xtask python-env`.
+#![forbid(unsafe_code)]
+#![allow(clippy::print_stdout, clippy::print_stderr, reason = "a command line tool talks")]
+
+mod ci;
+mod python;
+mod rust_text;
+mod tidy;
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+const USAGE: &str = "usage: cargo xtask <task>
+
+  tidy        rules of the source tree that no compiler checks
+  ci          everything: format, clippy, tidy, documentation, tests
+  python-env  the Python environment of the tests that use the PyPI client `openai`";
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let root = repository();
+    let done = match arguments.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
+        ["tidy"] => tidy::run(&root),
+        ["ci"] => ci::run(&root),
+        ["python-env"] => match python::prepare(&root) {
+            Ok(python) => {
+                println!("{}", python.display());
+                Ok(())
+            }
+            Err(reason) => Err(reason),
+        },
+        [] | ["help" | "--help" | "-h"] => {
+            println!("{USAGE}");
+            Ok(())
+        }
+        other => Err(format!("there is no task `{}`\n{USAGE}", other.join(" "))),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(reason) => {
+            eprintln!("error: {reason}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// The repository's root: this package lies directly in it.
+fn repository() -> PathBuf {
+    let package = Path::new(env!("CARGO_MANIFEST_DIR"));
+    package.parent().expect("the package lies in the repository").to_owned()
+}
