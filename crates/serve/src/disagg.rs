@@ -1,0 +1,190 @@
+//! Prefill here, decode there (TraCT §3.2), and streams that survive their workers.
+//!
+//! A request goes to a prefill worker (steps 1–5, 11 and 12: lookup, KV read, prefill, publish, free),
+//! whose hand-over goes to a decode worker (steps 6–10). Both speak to the front only; the KV itself goes
+//! through the region, so any decode worker will do and nothing is lost with a worker but its time.
+//!
+//! What was forwarded to the client is remembered (`progress.rs`). When a worker dies, or goes silent, or
+//! refuses, the request goes on elsewhere from exactly there: token `n` depends on the seed and `n` only,
+//! and the seed is drawn here if the client gave none. A replacement that disagrees with what the client
+//! has already seen ends the request with an error: better no token than a wrong one.
+//!
+//! Expected of an engine that takes [`Phase::Decode`](cenote_base::engine::Phase): `sampling.max_tokens`
+//! counts all output tokens, those of the hand-over among them, and so does `usage.completion_tokens`; a
+//! hand-over whose tokens already end the request is answered with `Finished` and the text still owed.
+
+mod drive;
+mod fleet;
+mod progress;
+
+pub use fleet::{Fleet, Lease, Role, Stage};
+
+use crate::random;
+use cenote_base::engine::{EngineDescription, EngineError, EngineStats, ErrorKind, Event};
+use cenote_base::{Deadline, Engine, EventSink, Request, RequestId};
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use tokio::runtime::Handle;
+use tokio::sync::oneshot;
+
+/// How hard to try.
+#[derive(Clone, Debug)]
+pub struct DisaggregatedConfig {
+    /// Failures in a row without one new token; then the request fails.
+    pub failures_in_a_row_max: u32,
+    /// Failures of one request in all: a request that kills every worker must end some time.
+    pub failures_max: u32,
+    /// Pause before trying again where it failed before; doubles up to `backoff_max`.
+    pub backoff_min: Duration,
+    /// Longest such pause.
+    pub backoff_max: Duration,
+    /// Longest wait for any worker at all, while they restart.
+    pub worker_wait: Duration,
+}
+
+impl Default for DisaggregatedConfig {
+    fn default() -> Self {
+        Self {
+            failures_in_a_row_max: 6,
+            failures_max: 64,
+            backoff_min: Duration::from_millis(20),
+            backoff_max: Duration::from_secs(1),
+            worker_wait: Duration::from_secs(60),
+        }
+    }
+}
+
+/// Prefill and decode workers as one engine.
+pub struct Disaggregated {
+    shared: Arc<Shared>,
+    runtime: Handle,
+}
+
+/// What the requests' tasks share.
+struct Shared {
+    fleet: Arc<Fleet>,
+    config: DisaggregatedConfig,
+    counters: Counters,
+    /// Names of attempts: a worker may still hold an attempt that was given up, so none is used twice.
+    last_attempt: AtomicU64,
+    draining: AtomicBool,
+    running: Mutex<HashMap<RequestId, oneshot::Sender<()>>>,
+    all_done: Condvar,
+}
+
+#[derive(Default)]
+struct Counters {
+    handed_over: AtomicU64,
+    resumed: AtomicU64,
+    lost: AtomicU64,
+}
+
+impl Disaggregated {
+    /// A router over `fleet`. Must be called within a tokio runtime, which then carries the requests.
+    #[must_use]
+    pub fn new(fleet: Arc<Fleet>, config: DisaggregatedConfig) -> Self {
+        let shared = Shared {
+            fleet,
+            config,
+            counters: Counters::default(),
+            last_attempt: AtomicU64::new(0),
+            draining: AtomicBool::new(false),
+            running: Mutex::default(),
+            all_done: Condvar::new(),
+        };
+        Self { shared: Arc::new(shared), runtime: Handle::current() }
+    }
+}
+
+impl Shared {
+    fn running(&self) -> MutexGuard<'_, HashMap<RequestId, oneshot::Sender<()>>> {
+        self.running.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Strikes a request off the list when its task ends, however it ends.
+struct Listed {
+    shared: Arc<Shared>,
+    id: RequestId,
+}
+
+impl Drop for Listed {
+    fn drop(&mut self) {
+        let mut running = self.shared.running();
+        running.remove(&self.id);
+        if running.is_empty() {
+            self.shared.all_done.notify_all();
+        }
+    }
+}
+
+impl Engine for Disaggregated {
+    fn describe(&self) -> EngineDescription {
+        self.shared.fleet.describe()
+    }
+
+    fn submit(&self, mut request: Request, mut events: EventSink) -> Result<(), EngineError> {
+        if self.shared.draining.load(Ordering::Acquire) {
+            return Err(EngineError::new(ErrorKind::Unavailable, "the server is draining"));
+        }
+        request.sampling.seed.get_or_insert_with(random::number);
+        let id = request.id;
+        let (cancel, cancelled) = oneshot::channel();
+        if self.shared.running().insert(id, cancel).is_some() {
+            tracing::warn!(%id, "two requests of one name; the older one is aborted");
+        }
+        let listed = Listed { shared: self.shared.clone(), id };
+        self.runtime.spawn(async move {
+            let last = tokio::select! {
+                _ = cancelled => Some(Event::Failed(EngineError::new(ErrorKind::Aborted, "the request was aborted"))),
+                last = drive::run(&listed.shared, request, &mut events) => last,
+            };
+            if let Some(event) = last {
+                if matches!(&event, Event::Failed(error) if error.kind != ErrorKind::Aborted) {
+                    listed.shared.counters.lost.fetch_add(1, Ordering::Relaxed);
+                }
+                events(event);
+            }
+            // The sink goes first: who waits for the drain must find every answer given.
+            drop(events);
+            drop(listed);
+        });
+        Ok(())
+    }
+
+    fn abort(&self, id: RequestId) {
+        // The entry stays until the task has let go of its worker, so that a drain waits for that too.
+        if let Some(cancel) = self.shared.running().get_mut(&id) {
+            let (spent, _) = oneshot::channel();
+            let _ = std::mem::replace(cancel, spent).send(());
+        }
+    }
+
+    fn stats(&self) -> EngineStats {
+        let mut stats = self.shared.fleet.stats();
+        let counters = &self.shared.counters;
+        let running = self.shared.running().len();
+        let own = [
+            ("router_requests_running", running as f64),
+            ("router_handed_over_total", counters.handed_over.load(Ordering::Relaxed) as f64),
+            ("router_resumed_total", counters.resumed.load(Ordering::Relaxed) as f64),
+            ("router_lost_total", counters.lost.load(Ordering::Relaxed) as f64),
+        ];
+        stats.values.extend(own.map(|(name, value)| (name.to_owned(), value)));
+        stats
+    }
+
+    fn drain(&self, deadline: Deadline) -> bool {
+        self.shared.draining.store(true, Ordering::Release);
+        let running = self.shared.running();
+        let waited =
+            self.shared.all_done.wait_timeout_while(running, deadline.remaining(), |running| !running.is_empty());
+        let (running, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        let done = running.is_empty();
+        drop(running);
+        // The workers come last: a prefill that runs out still needs a decode worker that takes it.
+        done && self.shared.fleet.engines().iter().all(|engine| engine.drain(deadline))
+    }
+}

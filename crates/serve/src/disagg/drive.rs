@@ -1,0 +1,198 @@
+//! One request's way through the workers.
+
+use super::fleet::{Lease, Life, Stage};
+use super::progress::{Progress, Step};
+use super::{DisaggregatedConfig, Shared};
+use cenote_base::engine::{EngineError, ErrorKind, Event};
+use cenote_base::{Deadline, EventSink, Request, RequestId};
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+use tokio::sync::mpsc;
+
+/// Carries a request to its end and passes its tokens on. Returns the last event, still to be passed on,
+/// or `None` when nobody listens any more.
+pub(super) async fn run(shared: &Shared, request: Request, events: &mut EventSink) -> Option<Event> {
+    let deadline = Deadline::after(Duration::from_millis(request.timeout_ms));
+    let mut progress = Progress::new(request, shared.fleet.is_split());
+    let mut failures = Failures::default();
+    loop {
+        let lease = match find_worker(shared, &progress, &failures, deadline).await {
+            Ok(lease) => lease,
+            Err(error) => return Some(Event::Failed(error)),
+        };
+        let (life, before) = (lease.life(), progress.tokens());
+        match attempt(shared, &mut progress, lease, deadline, events).await {
+            Outcome::HandedOver => {
+                shared.counters.handed_over.fetch_add(1, Ordering::Relaxed);
+                failures.start_afresh();
+            }
+            Outcome::Ended(last) => return last,
+            Outcome::Failed(error) => {
+                if progress.tokens() > before {
+                    failures.start_afresh();
+                }
+                let begun = progress.has_begun();
+                tracing::warn!(%error, worker = life.0, begun, "a worker failed a request");
+                if let Err(error) = failures.add(life, error, &shared.config) {
+                    return Some(Event::Failed(error));
+                }
+                shared.counters.resumed.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+    }
+}
+
+/// How an attempt on one worker ended.
+enum Outcome {
+    HandedOver,
+    /// With the last event, unless nobody listens.
+    Ended(Option<Event>),
+    /// Worth another worker.
+    Failed(EngineError),
+}
+
+async fn attempt(
+    shared: &Shared,
+    progress: &mut Progress,
+    lease: Lease,
+    deadline: Deadline,
+    events: &mut EventSink,
+) -> Outcome {
+    let id = RequestId(shared.last_attempt.fetch_add(1, Ordering::Relaxed) + 1);
+    let timeout_ms = u64::try_from(deadline.remaining().as_millis()).unwrap_or(u64::MAX);
+    let request = progress.next_request(id, timeout_ms);
+    let (sender, mut arriving) = mpsc::unbounded_channel();
+    if let Err(error) = lease.engine().submit(request, Box::new(move |event| sender.send(event).is_ok())) {
+        return failed(error);
+    }
+    let _open = Open { lease: &lease, id };
+    loop {
+        let event = match tokio::time::timeout(deadline.remaining(), arriving.recv()).await {
+            Ok(Some(event)) => event,
+            Ok(None) => {
+                return failed(EngineError::new(ErrorKind::Unavailable, "the worker let go of the request"));
+            }
+            Err(_) => return Outcome::Ended(Some(Event::Failed(time_is_up()))),
+        };
+        match progress.accept(event) {
+            Step::Forward(event) => {
+                if !events(event) {
+                    return Outcome::Ended(None);
+                }
+            }
+            Step::Known => {}
+            Step::HandedOver => return Outcome::HandedOver,
+            Step::Done(event) => return Outcome::Ended(Some(event)),
+            Step::Failed(error) => return failed(error),
+            Step::Contradiction(error) => {
+                tracing::error!(%error, "a stream is ended rather than continued wrongly");
+                return Outcome::Ended(Some(Event::Failed(error)));
+            }
+        }
+    }
+}
+
+/// A submitted attempt. The worker hears of its end; to one that has ended by itself this says nothing.
+struct Open<'a> {
+    lease: &'a Lease,
+    id: RequestId,
+}
+
+impl Drop for Open<'_> {
+    fn drop(&mut self) {
+        self.lease.engine().abort(self.id);
+    }
+}
+
+/// What another worker may do better, and what nobody can.
+fn failed(error: EngineError) -> Outcome {
+    match error.kind {
+        // A worker that is told to end aborts what it has; the request's owner is not the one who did.
+        ErrorKind::Unavailable | ErrorKind::Overloaded | ErrorKind::Internal | ErrorKind::Aborted => {
+            Outcome::Failed(error)
+        }
+        ErrorKind::InvalidRequest | ErrorKind::DeadlineExceeded => Outcome::Ended(Some(Event::Failed(error))),
+    }
+}
+
+fn time_is_up() -> EngineError {
+    EngineError::new(ErrorKind::DeadlineExceeded, "the request's time is up")
+}
+
+/// What went wrong so far.
+#[derive(Default)]
+struct Failures {
+    in_a_row: u32,
+    all: u32,
+    /// Workers that failed since the last progress, and what they said last.
+    avoid: Vec<Life>,
+    last: Option<EngineError>,
+}
+
+impl Failures {
+    /// Progress was made: what failed before may work now.
+    fn start_afresh(&mut self) {
+        self.in_a_row = 0;
+        self.avoid.clear();
+    }
+
+    fn add(&mut self, life: Life, error: EngineError, config: &DisaggregatedConfig) -> Result<(), EngineError> {
+        self.in_a_row += 1;
+        self.all += 1;
+        if !self.avoid.contains(&life) {
+            self.avoid.push(life);
+        }
+        if self.in_a_row >= config.failures_in_a_row_max || self.all >= config.failures_max {
+            return Err(error);
+        }
+        self.last = Some(error);
+        Ok(())
+    }
+
+    fn backoff(&self, config: &DisaggregatedConfig) -> Duration {
+        let doubled = config.backoff_min.saturating_mul(1 << self.in_a_row.saturating_sub(1).min(16));
+        doubled.min(config.backoff_max)
+    }
+}
+
+/// A worker for the next attempt: one that has not failed this request yet, or else, after a pause, any.
+async fn find_worker(
+    shared: &Shared,
+    progress: &Progress,
+    failures: &Failures,
+    deadline: Deadline,
+) -> Result<Lease, EngineError> {
+    let stage = if progress.is_handed_over() { Stage::Continue } else { Stage::Start };
+    let choose = |avoid: &[Life]| shared.fleet.choose(stage, progress.cost(), avoid);
+    let mut changes = shared.fleet.changes();
+    if let Some(lease) = choose(&failures.avoid) {
+        return Ok(lease);
+    }
+    let full = failures.last.as_ref().filter(|error| error.kind == ErrorKind::Overloaded);
+    if let Some(error) = full.filter(|_| !progress.has_begun() && choose(&[]).is_some()) {
+        // All workers are full and nothing was promised yet: the client knows best when to come again.
+        return Err(error.clone());
+    }
+    let patience = Deadline::after(shared.config.worker_wait.min(deadline.remaining()));
+    let pause = Deadline::after(failures.backoff(&shared.config));
+    loop {
+        // A new worker ends the pause; the end of the pause makes the old ones good enough.
+        let wait = if pause.passed() { patience.remaining() } else { pause.remaining().min(patience.remaining()) };
+        let news = tokio::time::timeout(wait, changes.changed()).await;
+        if let Some(lease) = choose(&failures.avoid) {
+            return Ok(lease);
+        }
+        if pause.passed()
+            && let Some(lease) = choose(&[])
+        {
+            return Ok(lease);
+        }
+        if deadline.passed() {
+            return Err(time_is_up());
+        }
+        if patience.passed() || matches!(news, Ok(Err(_))) {
+            let none = EngineError::new(ErrorKind::Unavailable, "no worker is alive");
+            return Err(failures.last.clone().unwrap_or(none));
+        }
+    }
+}

@@ -1,0 +1,217 @@
+//! The workers that are there right now, and who gets the next request.
+
+use cenote_base::Engine;
+use cenote_base::engine::{EngineDescription, EngineStats};
+use std::fmt;
+use std::str::FromStr;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
+use tokio::sync::watch;
+
+/// What a worker is there for. Any worker can do anything; roles say who is asked first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Role {
+    /// Prefill; decodes only when no decode worker is alive.
+    Prefill,
+    /// Decode; prefills only when no prefill worker is alive.
+    Decode,
+    /// Both.
+    Whole,
+}
+
+impl fmt::Display for Role {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Prefill => "prefill",
+            Self::Decode => "decode",
+            Self::Whole => "whole",
+        })
+    }
+}
+
+impl FromStr for Role {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "prefill" => Ok(Self::Prefill),
+            "decode" => Ok(Self::Decode),
+            "whole" => Ok(Self::Whole),
+            other => Err(format!("role: `{other}` is not prefill, decode or whole")),
+        }
+    }
+}
+
+/// Which half of a request needs a worker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stage {
+    /// From the prompt.
+    Start,
+    /// From a hand-over.
+    Continue,
+}
+
+/// A worker in one of its lives: a restarted worker is another one.
+pub(super) type Life = (usize, u64);
+
+/// Slots for workers; a supervisor fills and empties them.
+pub struct Fleet {
+    slots: Vec<Slot>,
+    last_description: RwLock<Option<EngineDescription>>,
+    changed: watch::Sender<u64>,
+}
+
+struct Slot {
+    role: Role,
+    worker: RwLock<Worker>,
+    load: Arc<AtomicU64>,
+}
+
+struct Worker {
+    engine: Option<Arc<dyn Engine>>,
+    life: u64,
+}
+
+/// A worker chosen for one attempt; its load is counted until this is dropped.
+pub struct Lease {
+    engine: Arc<dyn Engine>,
+    life: Life,
+    load: Arc<AtomicU64>,
+    cost: u64,
+}
+
+impl Lease {
+    /// The worker.
+    #[must_use]
+    pub fn engine(&self) -> &Arc<dyn Engine> {
+        &self.engine
+    }
+
+    pub(super) const fn life(&self) -> Life {
+        self.life
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        self.load.fetch_sub(self.cost, Ordering::Relaxed);
+    }
+}
+
+impl Fleet {
+    /// Empty slots with these roles.
+    #[must_use]
+    pub fn new(roles: &[Role]) -> Arc<Self> {
+        let slots = roles.iter().map(|role| Slot {
+            role: *role,
+            worker: RwLock::new(Worker { engine: None, life: 0 }),
+            load: Arc::default(),
+        });
+        Arc::new(Self { slots: slots.collect(), last_description: RwLock::default(), changed: watch::Sender::new(0) })
+    }
+
+    /// The roles, by slot.
+    #[must_use]
+    pub fn roles(&self) -> Vec<Role> {
+        self.slots.iter().map(|slot| slot.role).collect()
+    }
+
+    /// Puts a living worker into a slot.
+    pub fn publish(&self, slot: usize, engine: Arc<dyn Engine>) {
+        *self.last_description.write().unwrap_or_else(PoisonError::into_inner) = Some(engine.describe());
+        let mut worker = self.slots[slot].worker.write().unwrap_or_else(PoisonError::into_inner);
+        worker.life += 1;
+        worker.engine = Some(engine);
+        drop(worker);
+        self.changed.send_modify(|version| *version += 1);
+    }
+
+    /// Takes a dead worker out of its slot.
+    pub fn retract(&self, slot: usize) {
+        self.slots[slot].worker.write().unwrap_or_else(PoisonError::into_inner).engine = None;
+        self.changed.send_modify(|version| *version += 1);
+    }
+
+    /// The least loaded worker for `stage`, of the first group that has one: the workers meant for it,
+    /// then combined ones, then whoever lives. `avoid` names workers that have just failed this request.
+    #[must_use]
+    pub(super) fn choose(&self, stage: Stage, cost: u64, avoid: &[Life]) -> Option<Lease> {
+        let preference = |role| match (stage, role) {
+            (Stage::Start, Role::Prefill) | (Stage::Continue, Role::Decode) => 0,
+            (_, Role::Whole) => 1,
+            (Stage::Start, Role::Decode) | (Stage::Continue, Role::Prefill) => 2,
+        };
+        let living = self.slots.iter().enumerate().filter_map(|(at, slot)| {
+            let worker = slot.worker.read().unwrap_or_else(PoisonError::into_inner);
+            let life = (at, worker.life);
+            let engine = worker.engine.clone().filter(|_| !avoid.contains(&life))?;
+            Some((slot, life, engine))
+        });
+        let best = living.min_by_key(|(slot, ..)| (preference(slot.role), slot.load.load(Ordering::Relaxed)));
+        best.map(|(slot, life, engine)| {
+            slot.load.fetch_add(cost, Ordering::Relaxed);
+            Lease { engine, life, load: slot.load.clone(), cost }
+        })
+    }
+
+    /// Whether prefill and decode are separate here.
+    pub(super) fn is_split(&self) -> bool {
+        let has = |role| self.slots.iter().any(|slot| slot.role == role);
+        has(Role::Prefill) && has(Role::Decode)
+    }
+
+    /// A value that changes with every worker that comes or goes.
+    #[must_use]
+    pub fn changes(&self) -> watch::Receiver<u64> {
+        self.changed.subscribe()
+    }
+
+    /// The living workers.
+    #[must_use]
+    pub fn engines(&self) -> Vec<Arc<dyn Engine>> {
+        let living = self
+            .slots
+            .iter()
+            .filter_map(|slot| slot.worker.read().unwrap_or_else(PoisonError::into_inner).engine.clone());
+        living.collect()
+    }
+
+    /// What the workers serve, with the processes that live now: none means that nothing can be served.
+    #[must_use]
+    pub fn describe(&self) -> EngineDescription {
+        let last = self.last_description.read().unwrap_or_else(PoisonError::into_inner).clone();
+        let mut description = last.unwrap_or_else(|| EngineDescription {
+            model: String::new(),
+            max_model_len: 0,
+            block_tokens: 0,
+            dtype: String::new(),
+            has_chat_template: false,
+            region: None,
+            process_ids: Vec::new(),
+        });
+        description.process_ids = self.engines().iter().flat_map(|engine| engine.describe().process_ids).collect();
+        description
+    }
+
+    /// The workers' statistics together, and how many workers live.
+    #[must_use]
+    pub fn stats(&self) -> EngineStats {
+        let mut sum = EngineStats::default();
+        // Side by side: a worker that does not answer costs its timeout once, not once for each.
+        std::thread::scope(|scope| {
+            let asked: Vec<_> = self.engines().into_iter().map(|engine| scope.spawn(move || engine.stats())).collect();
+            for answer in asked {
+                // A panic of one engine's statistics is not worth the others'.
+                sum.merge(&answer.join().unwrap_or_default());
+            }
+        });
+        let mut add = |name: &str, value: f64| {
+            sum.values.insert(name.to_owned(), value);
+        };
+        let restarts = |slot: &Slot| slot.worker.read().unwrap_or_else(PoisonError::into_inner).life.saturating_sub(1);
+        add("workers_configured", self.slots.len() as f64);
+        add("workers_alive", self.engines().len() as f64);
+        add("worker_restarts_total", self.slots.iter().map(restarts).sum::<u64>() as f64);
+        sum
+    }
+}

@@ -1,0 +1,33 @@
+//! The HTTP front over any engine.
+//!
+//! `/v1/models`, `/v1/completions`, `/v1/chat/completions`, `/health`, `/metrics`. A handler translates
+//! ([`crate::openai`]), submits, and waits with a deadline; whatever ends it early, a broken connection
+//! included, drops its `Generation`, and that aborts the request in the engine.
+
+mod body;
+mod generate;
+mod handlers;
+mod middleware;
+mod sse;
+mod state;
+
+pub use state::{AppState, HttpConfig};
+
+use axum::Router;
+use axum::routing::{get, post};
+use std::sync::Arc;
+
+/// The whole API over `state`.
+pub fn router(state: Arc<AppState>) -> Router {
+    Router::new()
+        .route("/v1/models", get(handlers::models))
+        .route("/v1/models/{*id}", get(handlers::model))
+        .route("/v1/completions", post(handlers::completions))
+        .route("/v1/chat/completions", post(handlers::chat_completions))
+        .route("/health", get(handlers::health))
+        .route("/metrics", get(handlers::metrics))
+        .fallback(handlers::unknown_path)
+        .method_not_allowed_fallback(handlers::wrong_method)
+        .layer(axum::middleware::from_fn_with_state(state.clone(), middleware::around))
+        .with_state(state)
+}

@@ -1,0 +1,155 @@
+//! One generating HTTP request: its engine requests, their events, and the promise that none outlives it.
+
+use super::AppState;
+use crate::openai::{Answer, ApiError, Call};
+use cenote_base::RequestId;
+use cenote_base::engine::{Event, Phase, Request, Usage};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio::sync::mpsc;
+
+/// The engine keeps the deadline; this much later the front stops believing in it.
+const DEADLINE_SLACK: Duration = Duration::from_secs(2);
+
+/// A running request. Dropping it aborts what has not ended.
+pub(super) struct Generation {
+    state: Arc<AppState>,
+    events: mpsc::UnboundedReceiver<(usize, Event)>,
+    /// By choice: the engine's request, until it ends.
+    open: Vec<Option<RequestId>>,
+    last_token: Vec<Option<Instant>>,
+    began: Instant,
+    timeout: Duration,
+    usage: Usage,
+    /// All choices have finished, and that has been counted.
+    complete: bool,
+}
+
+impl Generation {
+    /// Submits every prompt of `call`.
+    pub(super) fn start(state: &Arc<AppState>, call: Call, timeout: Duration) -> Result<Self, ApiError> {
+        if state.is_draining() {
+            return Err(ApiError::unavailable("the server is shutting down"));
+        }
+        let Ok(place) = state.places.clone().try_acquire_owned() else {
+            let message = format!("{} requests are running already", state.config.requests_max);
+            return Err(ApiError::overloaded(message, 1));
+        };
+        // The place is freed when the engine lets go of the last sink, not when the client has read its
+        // answer: a client that stops reading must not hold one.
+        let place = Arc::new(place);
+        let (sender, events) = mpsc::unbounded_channel();
+        let count = call.prompts.len();
+        state.metrics.began();
+        let mut generation = Self {
+            state: state.clone(),
+            events,
+            open: vec![None; count],
+            last_token: vec![None; count],
+            began: Instant::now(),
+            timeout,
+            usage: Usage::default(),
+            complete: false,
+        };
+        for (index, prompt) in call.prompts.into_iter().enumerate() {
+            let id = state.name_request();
+            generation.open[index] = Some(id);
+            let request = Request {
+                id,
+                prompt,
+                sampling: call.sampling.clone(),
+                phase: Phase::Whole,
+                use_pool: call.use_pool,
+                timeout_ms: u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX),
+            };
+            let (sender, place) = (sender.clone(), place.clone());
+            let sink = Box::new(move |event| {
+                let _held = &place;
+                sender.send((index, event)).is_ok()
+            });
+            state.engine.submit(request, sink)?;
+        }
+        Ok(generation)
+    }
+
+    /// The next event of any choice; `None` when all have finished. Counts and times on the way.
+    pub(super) async fn next(&mut self) -> Result<Option<(usize, Event)>, ApiError> {
+        if self.complete {
+            return Ok(None);
+        }
+        let left = (self.timeout + DEADLINE_SLACK).saturating_sub(self.began.elapsed());
+        let (index, event) = match tokio::time::timeout(left, self.events.recv()).await {
+            Ok(Some(arrived)) => arrived,
+            Ok(None) => return Err(ApiError::internal("the engine dropped the request without an answer")),
+            Err(_) => {
+                let message = format!("no answer within {} s", self.timeout.as_secs_f64());
+                return Err(ApiError::deadline(message));
+            }
+        };
+        match &event {
+            Event::Token { .. } => self.token(index),
+            Event::Finished { usage, .. } => {
+                self.usage.prompt_tokens += usage.prompt_tokens;
+                self.usage.completion_tokens += usage.completion_tokens;
+                self.usage.cached_tokens += usage.cached_tokens;
+                self.close(index);
+                if self.open.iter().all(Option::is_none) {
+                    self.complete = true;
+                    self.state.metrics.ended(self.began.elapsed(), Some(self.usage));
+                }
+            }
+            Event::Failed(error) => {
+                self.close(index);
+                return Err(error.clone().into());
+            }
+        }
+        Ok(Some((index, event)))
+    }
+
+    /// Token counts of all choices; complete once [`Self::next`] has said `None`.
+    pub(super) const fn usage(&self) -> Usage {
+        self.usage
+    }
+
+    /// Waits for everything.
+    pub(super) async fn collect(mut self) -> Result<(Vec<Answer>, Usage), ApiError> {
+        let mut answers = vec![Answer::default(); self.open.len()];
+        while let Some((index, event)) = self.next().await? {
+            match event {
+                Event::Token { text, .. } => answers[index].text.push_str(&text),
+                Event::Finished { reason, text, .. } => {
+                    answers[index].text.push_str(&text);
+                    answers[index].reason = Some(reason);
+                }
+                Event::Failed(error) => return Err(error.into()),
+            }
+        }
+        Ok((answers, self.usage))
+    }
+
+    fn token(&mut self, index: usize) {
+        let now = Instant::now();
+        match self.last_token[index].replace(now) {
+            None => self.state.metrics.first_token(now - self.began),
+            Some(before) => self.state.metrics.next_token(now - before),
+        }
+    }
+
+    fn close(&mut self, index: usize) {
+        if let Some(id) = self.open[index].take() {
+            self.state.forget_request(id);
+        }
+    }
+}
+
+impl Drop for Generation {
+    fn drop(&mut self) {
+        for id in self.open.iter_mut().filter_map(Option::take) {
+            self.state.engine.abort(id);
+            self.state.forget_request(id);
+        }
+        if !self.complete {
+            self.state.metrics.ended(self.began.elapsed(), None);
+        }
+    }
+}

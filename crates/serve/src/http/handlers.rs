@@ -1,0 +1,153 @@
+//! One function per endpoint.
+
+use super::generate::Generation;
+use super::{AppState, body, sse};
+use crate::openai::{self, ApiError, Body, Call, Limits, Reply, Shape};
+use crate::random;
+use axum::Json;
+use axum::extract::{Path, Request, State};
+use axum::http::{HeaderMap, Method, StatusCode, Uri, header};
+use axum::response::{IntoResponse, Response};
+use cenote_base::engine::EngineStats;
+use serde_json::{Value, json};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// Longest wait for an engine's statistics; a scrape answers without them then.
+const STATS_TIMEOUT: Duration = Duration::from_secs(5);
+const TIMEOUT_HEADER: &str = "x-cenote-timeout-ms";
+
+pub(super) async fn completions(State(state): State<Arc<AppState>>, request: Request) -> Result<Response, ApiError> {
+    generate(&state, request, Shape::Completion, openai::completions_call).await
+}
+
+pub(super) async fn chat_completions(
+    State(state): State<Arc<AppState>>,
+    request: Request,
+) -> Result<Response, ApiError> {
+    generate(&state, request, Shape::Chat, openai::chat_call).await
+}
+
+async fn generate(
+    state: &Arc<AppState>,
+    request: Request,
+    shape: Shape,
+    translate: fn(Body, &Limits) -> Result<Call, ApiError>,
+) -> Result<Response, ApiError> {
+    let (parts, body) = request.into_parts();
+    let config = &state.config;
+    let timeout = timeout(&parts.headers, config.request_timeout)?;
+    let bytes = body::read_json(&parts.headers, body, config.body_bytes_max, config.body_timeout).await?;
+    let limits = Limits::of(&state.engine.describe(), config.prompts_max);
+    if limits.model.is_empty() {
+        return Err(ApiError::unavailable("no worker has told yet which model it serves"));
+    }
+    let call = translate(Body::parse(&bytes)?, &limits)?;
+    let prefix = match shape {
+        Shape::Completion => "cmpl",
+        Shape::Chat => "chatcmpl",
+    };
+    let reply = Reply {
+        shape,
+        id: format!("{prefix}-{:016x}", random::number()),
+        created: now_s(),
+        model: limits.model,
+        include_usage: call.include_usage,
+    };
+    let max_tokens_field = call.max_tokens_field;
+    let answer = answer(state, call, reply, timeout).await;
+    // The engine has its own words for what this client wrote.
+    answer.map_err(|error| match (shape, error.param.as_deref()) {
+        (Shape::Chat, Some("prompt")) => error.renamed("messages"),
+        (_, Some("max_tokens")) => error.renamed(max_tokens_field),
+        _ => error,
+    })
+}
+
+async fn answer(state: &Arc<AppState>, call: Call, reply: Reply, timeout: Duration) -> Result<Response, ApiError> {
+    let stream = call.stream;
+    let generation = Generation::start(state, call, timeout)?;
+    if stream {
+        return sse::respond(generation, reply, state.config.keep_alive).await;
+    }
+    let (answers, usage) = generation.collect().await?;
+    Ok(Json(reply.whole(&answers, usage)).into_response())
+}
+
+/// The client may ask for less time than the server would give.
+fn timeout(headers: &HeaderMap, longest: Duration) -> Result<Duration, ApiError> {
+    let Some(given) = headers.get(TIMEOUT_HEADER) else { return Ok(longest) };
+    let asked = given.to_str().ok().and_then(|text| text.trim().parse::<u64>().ok()).filter(|ms| *ms > 0);
+    match asked {
+        Some(ms) => Ok(Duration::from_millis(ms).min(longest)),
+        None => Err(ApiError::invalid(TIMEOUT_HEADER, "not a count of milliseconds")),
+    }
+}
+
+pub(super) async fn models(State(state): State<Arc<AppState>>) -> Json<Value> {
+    Json(json!({ "object": "list", "data": [model_body(&state)] }))
+}
+
+pub(super) async fn model(State(state): State<Arc<AppState>>, Path(id): Path<String>) -> Result<Json<Value>, ApiError> {
+    let served = state.engine.describe().model;
+    if id == served { Ok(Json(model_body(&state))) } else { Err(openai::unknown_model(&id, &served)) }
+}
+
+fn model_body(state: &AppState) -> Value {
+    let description = state.engine.describe();
+    json!({
+        "id": description.model,
+        "object": "model",
+        "created": state.started_s,
+        "owned_by": "cenote",
+        "max_model_len": description.max_model_len,
+    })
+}
+
+/// 200 only while a request sent now would be taken and some worker is there to do it.
+pub(super) async fn health(State(state): State<Arc<AppState>>) -> Response {
+    let description = state.engine.describe();
+    let (status, word) = if state.is_draining() {
+        (StatusCode::SERVICE_UNAVAILABLE, "draining")
+    } else if description.process_ids.is_empty() {
+        (StatusCode::SERVICE_UNAVAILABLE, "no worker")
+    } else {
+        (StatusCode::OK, "ok")
+    };
+    let body = json!({
+        "status": word,
+        "model": description.model,
+        "region": description.region,
+        "process_ids": description.process_ids,
+        "requests_running": state.running(),
+    });
+    (status, Json(body)).into_response()
+}
+
+pub(super) async fn metrics(State(state): State<Arc<AppState>>) -> Response {
+    let engine = state.engine.clone();
+    // An engine may have to ask its workers, so it is not called on a thread that serves others.
+    let asked = tokio::task::spawn_blocking(move || engine.stats());
+    let stats = match tokio::time::timeout(STATS_TIMEOUT, asked).await {
+        Ok(Ok(stats)) => stats,
+        Ok(Err(_)) | Err(_) => EngineStats::default(),
+    };
+    ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], state.metrics.render(&stats)).into_response()
+}
+
+pub(super) async fn unknown_path(method: Method, uri: Uri) -> ApiError {
+    let message = format!("{method} {}: there is no such path", uri.path());
+    ApiError { code: Some("unknown_url"), ..ApiError::new(StatusCode::NOT_FOUND, "invalid_request_error", message) }
+}
+
+pub(super) async fn wrong_method(method: Method, uri: Uri) -> ApiError {
+    let message = format!("{method} {}: the path does not take this method", uri.path());
+    ApiError {
+        code: Some("method_not_allowed"),
+        ..ApiError::new(StatusCode::METHOD_NOT_ALLOWED, "invalid_request_error", message)
+    }
+}
+
+pub(super) fn now_s() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
+}

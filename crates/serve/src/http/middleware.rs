@@ -1,0 +1,68 @@
+//! Around every handler: the request's name, the API key, the count.
+
+use super::AppState;
+use crate::openai::ApiError;
+use crate::random;
+use axum::extract::{Request, State};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use std::sync::Arc;
+
+const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+/// A client's own request id is echoed up to this length; longer ones are replaced.
+const REQUEST_ID_BYTES_MAX: usize = 128;
+
+pub(super) async fn around(State(state): State<Arc<AppState>>, request: Request, next: Next) -> Response {
+    let endpoint = endpoint(request.uri().path());
+    let id = request_id(request.headers());
+    let mut response = match authorize(&state, endpoint, request.headers()) {
+        Ok(()) => next.run(request).await,
+        Err(error) => {
+            let mut refusal = error.into_response();
+            refusal.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+            refusal
+        }
+    };
+    state.metrics.answered(endpoint, response.status().as_u16());
+    tracing::debug!(endpoint, status = response.status().as_u16(), request = ?id, "answered");
+    response.headers_mut().insert(REQUEST_ID, id);
+    response
+}
+
+/// A path as a label: a bounded set, whatever clients send.
+fn endpoint(path: &str) -> &'static str {
+    const KNOWN: &[&str] = &["/v1/completions", "/v1/chat/completions", "/v1/models", "/health", "/metrics"];
+    match KNOWN.iter().find(|known| **known == path) {
+        Some(known) => known,
+        None if path.starts_with("/v1/models/") => "/v1/models",
+        None => "other",
+    }
+}
+
+fn request_id(headers: &HeaderMap) -> HeaderValue {
+    match headers.get(REQUEST_ID) {
+        Some(given) if (1..=REQUEST_ID_BYTES_MAX).contains(&given.len()) => given.clone(),
+        _ => HeaderValue::from_str(&format!("req-{:016x}", random::number()))
+            .unwrap_or_else(|_| HeaderValue::from_static("req")),
+    }
+}
+
+fn authorize(state: &AppState, endpoint: &str, headers: &HeaderMap) -> Result<(), ApiError> {
+    let Some(key) = &state.config.api_key else { return Ok(()) };
+    if endpoint == "/health" {
+        return Ok(());
+    }
+    let given = headers.get(header::AUTHORIZATION).map(HeaderValue::as_bytes);
+    let given = given.and_then(|value| {
+        let (scheme, rest) = value.split_at_checked(b"Bearer ".len())?;
+        scheme.eq_ignore_ascii_case(b"Bearer ").then_some(rest.trim_ascii())
+    });
+    let message = match given {
+        Some(given) if random::secrets_equal(given, key.as_bytes()) => return Ok(()),
+        Some(_) => "Authorization: the API key is wrong",
+        None => "Authorization: missing; send `Bearer <API key>`",
+    };
+    let error = ApiError::new(StatusCode::UNAUTHORIZED, "invalid_request_error", message);
+    Err(ApiError { code: Some("invalid_api_key"), ..error })
+}

@@ -1,0 +1,102 @@
+//! A running request as server-sent events, exactly OpenAI's chunks.
+
+use super::generate::Generation;
+use crate::openai::{ApiError, Reply};
+use axum::http::{HeaderName, HeaderValue};
+use axum::response::sse::{Event as SseEvent, KeepAlive, Sse};
+use axum::response::{IntoResponse, Response};
+use cenote_base::engine::Event;
+use serde_json::Value;
+use std::collections::VecDeque;
+use std::convert::Infallible;
+use std::time::Duration;
+
+/// Tells nginx and its kin not to collect the stream before passing it on.
+const NO_BUFFERING: (HeaderName, HeaderValue) =
+    (HeaderName::from_static("x-accel-buffering"), HeaderValue::from_static("no"));
+
+/// Starts the stream. The first event is awaited before the status line is sent, so that a request which
+/// fails at once (prompt too long, region full) gets its 4xx or 5xx instead of a broken stream.
+pub(super) async fn respond(
+    mut generation: Generation,
+    reply: Reply,
+    keep_alive: Duration,
+) -> Result<Response, ApiError> {
+    let first = generation.next().await?;
+    let mut feed = Feed { generation: Some(generation), reply, opened: Vec::new(), pending: VecDeque::new() };
+    feed.take(first);
+    let stream = futures::stream::unfold(feed, |mut feed| async move {
+        let event = feed.next().await?;
+        Some((Ok::<_, Infallible>(event), feed))
+    });
+    let mut response = Sse::new(stream).keep_alive(KeepAlive::new().interval(keep_alive)).into_response();
+    response.headers_mut().insert(NO_BUFFERING.0, NO_BUFFERING.1);
+    Ok(response)
+}
+
+/// What of the stream is not written yet.
+struct Feed {
+    /// `None` after the last event; the stream ends when `pending` is empty too.
+    generation: Option<Generation>,
+    reply: Reply,
+    /// Choices whose opening chunk was sent.
+    opened: Vec<usize>,
+    pending: VecDeque<String>,
+}
+
+impl Feed {
+    async fn next(&mut self) -> Option<SseEvent> {
+        while self.pending.is_empty() {
+            // A token without certain text makes no chunk, hence the loop.
+            match self.generation.as_mut()?.next().await {
+                Ok(arrived) => self.take(arrived),
+                Err(error) => self.break_off(&error),
+            }
+        }
+        Some(SseEvent::default().data(self.pending.pop_front()?))
+    }
+
+    fn take(&mut self, arrived: Option<(usize, Event)>) {
+        match arrived {
+            Some((index, Event::Token { text, .. })) => self.text(index, &text),
+            Some((index, Event::Finished { reason, text, .. })) => {
+                self.text(index, &text);
+                self.push(&self.reply.ending(index, reason));
+            }
+            Some((_, Event::Failed(error))) => self.break_off(&error.into()),
+            None => self.finish(),
+        }
+    }
+
+    fn text(&mut self, index: usize, text: &str) {
+        if !self.opened.contains(&index) {
+            self.opened.push(index);
+            if let Some(chunk) = self.reply.opening(index) {
+                self.push(&chunk);
+            }
+        }
+        if !text.is_empty() {
+            self.push(&self.reply.text(index, text));
+        }
+    }
+
+    fn finish(&mut self) {
+        if let Some(generation) = self.generation.take() {
+            if self.reply.include_usage {
+                self.push(&self.reply.counts(generation.usage()));
+            }
+            self.pending.push_back("[DONE]".to_owned());
+        }
+    }
+
+    /// An error instead of the rest: told in the stream, because the status is long sent, and without
+    /// `[DONE]`, so that no client takes the text for the whole.
+    fn break_off(&mut self, error: &ApiError) {
+        self.generation = None;
+        self.push(&error.body());
+    }
+
+    fn push(&mut self, chunk: &Value) {
+        self.pending.push_back(chunk.to_string());
+    }
+}

@@ -1,0 +1,117 @@
+//! What the handlers share.
+
+use crate::metrics::Metrics;
+use cenote_base::{Engine, RequestId};
+use std::collections::HashSet;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use tokio::sync::Semaphore;
+
+/// How the front behaves.
+#[derive(Clone, Debug)]
+pub struct HttpConfig {
+    /// Clients must send `Authorization: Bearer <key>`; `/health` stays open.
+    pub api_key: Option<String>,
+    /// Longest time of one request; clients may ask for less (`x-cenote-timeout-ms`).
+    pub request_timeout: Duration,
+    /// Longest time a client may take to send a body.
+    pub body_timeout: Duration,
+    /// Largest body.
+    pub body_bytes_max: usize,
+    /// Most generating requests at once; more are refused with 503.
+    pub requests_max: usize,
+    /// Most prompts of one completions request.
+    pub prompts_max: usize,
+    /// A comment is sent on a silent stream after this time, so that proxies keep it.
+    pub keep_alive: Duration,
+}
+
+impl Default for HttpConfig {
+    fn default() -> Self {
+        Self {
+            api_key: None,
+            request_timeout: Duration::from_secs(300),
+            body_timeout: Duration::from_secs(30),
+            body_bytes_max: 8 << 20,
+            requests_max: 1024,
+            prompts_max: 64,
+            keep_alive: Duration::from_secs(10),
+        }
+    }
+}
+
+/// An engine, how to serve it, and what is running.
+pub struct AppState {
+    pub(crate) engine: Arc<dyn Engine>,
+    pub(crate) config: HttpConfig,
+    pub(crate) metrics: Metrics,
+    pub(crate) places: Arc<Semaphore>,
+    pub(crate) started_s: u64,
+    draining: AtomicBool,
+    last_id: AtomicU64,
+    running: Mutex<HashSet<RequestId>>,
+}
+
+impl AppState {
+    /// A front over `engine`.
+    #[must_use]
+    pub fn new(engine: Arc<dyn Engine>, config: HttpConfig) -> Arc<Self> {
+        Arc::new(Self {
+            engine,
+            metrics: Metrics::new(),
+            places: Arc::new(Semaphore::new(config.requests_max.min(Semaphore::MAX_PERMITS))),
+            config,
+            started_s: super::handlers::now_s(),
+            draining: AtomicBool::new(false),
+            last_id: AtomicU64::new(0),
+            running: Mutex::default(),
+        })
+    }
+
+    /// The engine behind this front.
+    #[must_use]
+    pub fn engine(&self) -> &Arc<dyn Engine> {
+        &self.engine
+    }
+
+    /// Refuses generating requests from now on; `/health` says so.
+    pub fn start_draining(&self) {
+        self.draining.store(true, Ordering::Release);
+    }
+
+    /// Whether new requests are refused.
+    #[must_use]
+    pub fn is_draining(&self) -> bool {
+        self.draining.load(Ordering::Acquire)
+    }
+
+    /// Generating requests that have not ended.
+    #[must_use]
+    pub fn running(&self) -> usize {
+        self.ids().len()
+    }
+
+    /// Aborts everything; the clients' answers end with an error.
+    pub fn abort_all(&self) {
+        // The engine is called without the lock, because an abort may end a request at once.
+        let ids: Vec<_> = self.ids().iter().copied().collect();
+        for id in ids {
+            self.engine.abort(id);
+        }
+    }
+
+    pub(super) fn name_request(&self) -> RequestId {
+        let id = RequestId(self.last_id.fetch_add(1, Ordering::Relaxed) + 1);
+        self.ids().insert(id);
+        id
+    }
+
+    pub(super) fn forget_request(&self, id: RequestId) {
+        self.ids().remove(&id);
+    }
+
+    fn ids(&self) -> std::sync::MutexGuard<'_, HashSet<RequestId>> {
+        self.running.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,80 @@
+//! `/v1/chat/completions`: conversations.
+
+use super::request::{Message, type_name};
+use super::{ApiError, Body, Call, Limits};
+use cenote_base::engine::{ChatMessage, Prompt};
+use serde_json::Value;
+
+/// Checks and translates a chat request.
+pub(crate) fn chat_call(mut body: Body, limits: &Limits) -> Result<Call, ApiError> {
+    body.check_model(limits)?;
+    let messages = body.messages.take().ok_or_else(|| ApiError::invalid("messages", "missing"))?;
+    if messages.is_empty() {
+        return Err(ApiError::invalid("messages", "an empty conversation has nothing to continue"));
+    }
+    if !limits.has_chat_template {
+        let fact = format!("model `{}` has no chat template; use /v1/completions", limits.model);
+        return Err(ApiError::invalid("messages", fact));
+    }
+    let turns = messages.into_iter().enumerate().map(|(at, message)| turn(at, message)).collect::<Result<_, _>>()?;
+    body.call(limits, vec![Prompt::Chat(turns)])
+}
+
+fn turn(at: usize, message: Message) -> Result<ChatMessage, ApiError> {
+    let name = format!("messages[{at}]");
+    let role = match message.role.as_str() {
+        "system" | "user" | "assistant" | "tool" => message.role,
+        // The newer name of `system`; templates know the old one.
+        "developer" => "system".to_owned(),
+        other => {
+            let fact = format!("`{other}` is not system, developer, user, assistant or tool");
+            return Err(ApiError::invalid(format!("{name}.role"), fact));
+        }
+    };
+    for field in ["tool_calls", "function_call", "audio"] {
+        if message
+            .extra
+            .get(field)
+            .is_some_and(|value| !value.is_null() && !value.as_array().is_some_and(Vec::is_empty))
+        {
+            let error = ApiError::invalid(format!("{name}.{field}"), "not supported by this server");
+            return Err(ApiError { code: Some("unsupported_parameter"), ..error });
+        }
+    }
+    Ok(ChatMessage { role, content: content(&format!("{name}.content"), message.content)? })
+}
+
+fn content(name: &str, content: Option<Value>) -> Result<String, ApiError> {
+    match content {
+        Some(Value::String(text)) => Ok(text),
+        Some(Value::Array(parts)) => {
+            parts.into_iter().enumerate().map(|(at, value)| part(&format!("{name}[{at}]"), value)).collect()
+        }
+        None | Some(Value::Null) => Err(ApiError::invalid(name, "missing")),
+        Some(other) => Err(ApiError::invalid(name, format!("{} instead of a text or parts", type_name(&other)))),
+    }
+}
+
+fn part(name: &str, value: Value) -> Result<String, ApiError> {
+    let Value::Object(mut fields) = value else {
+        return Err(ApiError::invalid(name, format!("{} instead of a part", type_name(&value))));
+    };
+    match fields.get("type") {
+        Some(Value::String(kind)) if kind == "text" => {}
+        Some(Value::String(kind)) => {
+            let error = ApiError::invalid(format!("{name}.type"), format!("`{kind}` is not supported; only text is"));
+            return Err(ApiError { code: Some("unsupported_parameter"), ..error });
+        }
+        Some(other) => {
+            return Err(ApiError::invalid(format!("{name}.type"), format!("{} instead of a text", type_name(other))));
+        }
+        None => return Err(ApiError::invalid(format!("{name}.type"), "missing")),
+    }
+    match fields.remove("text") {
+        Some(Value::String(text)) => Ok(text),
+        Some(other) => {
+            Err(ApiError::invalid(format!("{name}.text"), format!("{} instead of a text", type_name(&other))))
+        }
+        None => Err(ApiError::invalid(format!("{name}.text"), "missing")),
+    }
+}

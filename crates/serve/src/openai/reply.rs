@@ -1,0 +1,143 @@
+//! Answers in OpenAI's shape, whole and in chunks.
+
+use cenote_base::engine::{FinishReason, Usage};
+use serde_json::{Value, json};
+
+/// Which endpoint's shape an answer has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Shape {
+    /// `text_completion`.
+    Completion,
+    /// `chat.completion` and its chunks.
+    Chat,
+}
+
+/// All parts of one answer carry these.
+#[derive(Clone, Debug)]
+pub struct Reply {
+    /// The shape.
+    pub shape: Shape,
+    /// `cmpl-…` or `chatcmpl-…`.
+    pub id: String,
+    /// Seconds since 1970.
+    pub created: u64,
+    /// Model name.
+    pub model: String,
+    /// Whether chunks announce the usage that will follow (`"usage": null`), as OpenAI's do.
+    pub include_usage: bool,
+}
+
+/// One finished choice.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Answer {
+    /// The whole text.
+    pub text: String,
+    /// Why it ended.
+    pub reason: Option<FinishReason>,
+}
+
+impl Reply {
+    /// The whole answer.
+    #[must_use]
+    pub fn whole(&self, answers: &[Answer], usage: Usage) -> Value {
+        let choices = answers.iter().enumerate().map(|(index, answer)| {
+            let reason = answer.reason.map(reason_name);
+            match self.shape {
+                Shape::Completion => {
+                    json!({ "index": index, "text": answer.text, "logprobs": null, "finish_reason": reason })
+                }
+                Shape::Chat => json!({
+                    "index": index,
+                    "message": { "role": "assistant", "content": answer.text, "refusal": null },
+                    "logprobs": null,
+                    "finish_reason": reason,
+                }),
+            }
+        });
+        json!({
+            "id": self.id,
+            "object": match self.shape { Shape::Completion => "text_completion", Shape::Chat => "chat.completion" },
+            "created": self.created,
+            "model": self.model,
+            "choices": choices.collect::<Vec<_>>(),
+            "usage": usage_body(usage),
+        })
+    }
+
+    /// The chunk that opens a choice; only conversations have one.
+    #[must_use]
+    pub fn opening(&self, index: usize) -> Option<Value> {
+        match self.shape {
+            Shape::Completion => None,
+            Shape::Chat => Some(self.chunk(json!([{
+                "index": index,
+                "delta": { "role": "assistant", "content": "" },
+                "logprobs": null,
+                "finish_reason": null,
+            }]))),
+        }
+    }
+
+    /// A chunk of text.
+    #[must_use]
+    pub fn text(&self, index: usize, text: &str) -> Value {
+        self.chunk(match self.shape {
+            Shape::Completion => json!([{ "index": index, "text": text, "logprobs": null, "finish_reason": null }]),
+            Shape::Chat => {
+                json!([{ "index": index, "delta": { "content": text }, "logprobs": null, "finish_reason": null }])
+            }
+        })
+    }
+
+    /// The chunk that ends a choice.
+    #[must_use]
+    pub fn ending(&self, index: usize, reason: FinishReason) -> Value {
+        let reason = reason_name(reason);
+        self.chunk(match self.shape {
+            Shape::Completion => json!([{ "index": index, "text": "", "logprobs": null, "finish_reason": reason }]),
+            Shape::Chat => json!([{ "index": index, "delta": {}, "logprobs": null, "finish_reason": reason }]),
+        })
+    }
+
+    /// The chunk with token counts.
+    #[must_use]
+    pub fn counts(&self, usage: Usage) -> Value {
+        let mut chunk = self.chunk(json!([]));
+        chunk["usage"] = usage_body(usage);
+        chunk
+    }
+
+    fn chunk(&self, choices: Value) -> Value {
+        let mut chunk = json!({
+            "id": self.id,
+            "object": match self.shape {
+                Shape::Completion => "text_completion",
+                Shape::Chat => "chat.completion.chunk",
+            },
+            "created": self.created,
+            "model": self.model,
+        });
+        chunk["choices"] = choices;
+        if self.include_usage {
+            chunk["usage"] = Value::Null;
+        }
+        chunk
+    }
+}
+
+fn reason_name(reason: FinishReason) -> &'static str {
+    match reason {
+        FinishReason::Stop => "stop",
+        // A hand-over that reaches a client would be a router's fault; the answer is then cut short.
+        FinishReason::Length | FinishReason::HandOver => "length",
+    }
+}
+
+fn usage_body(usage: Usage) -> Value {
+    json!({
+        "prompt_tokens": usage.prompt_tokens,
+        "completion_tokens": usage.completion_tokens,
+        "total_tokens": u64::from(usage.prompt_tokens) + u64::from(usage.completion_tokens),
+        "prompt_tokens_details": { "cached_tokens": usage.cached_tokens },
+    })
+}

@@ -1,0 +1,275 @@
+//! The body of both generating endpoints, and what is common to them.
+
+use super::{ApiError, unsupported};
+use axum::http::StatusCode;
+use cenote_base::SamplingParams;
+use cenote_base::engine::{EngineDescription, Prompt};
+use serde::Deserialize;
+use serde_json::{Map, Value};
+
+/// A request body as the client wrote it. One type serves both endpoints: nearly all fields are shared,
+/// and nesting them would cost the exact paths that error messages are made of.
+#[derive(Debug, Deserialize)]
+pub struct Body {
+    /// Model name.
+    pub model: String,
+    /// Completions: text, tokens, or an array of either. Left as JSON, so that errors name the element.
+    #[serde(default)]
+    pub prompt: Option<Value>,
+    /// Chat: the conversation.
+    #[serde(default)]
+    pub messages: Option<Vec<Message>>,
+    /// Most tokens to generate.
+    #[serde(default)]
+    pub max_tokens: Option<u32>,
+    /// The newer name of the same.
+    #[serde(default)]
+    pub max_completion_tokens: Option<u32>,
+    /// 0 to 2.
+    #[serde(default)]
+    pub temperature: Option<f64>,
+    /// In (0, 1].
+    #[serde(default)]
+    pub top_p: Option<f64>,
+    /// Extension (vLLM): 0 or -1 keeps all.
+    #[serde(default)]
+    pub top_k: Option<i64>,
+    /// Seed.
+    #[serde(default)]
+    pub seed: Option<i64>,
+    /// Text or up to four texts.
+    #[serde(default)]
+    pub stop: Option<Value>,
+    /// Server-sent events instead of one answer.
+    #[serde(default)]
+    pub stream: Option<bool>,
+    /// Options of the stream.
+    #[serde(default)]
+    pub stream_options: Option<StreamOptions>,
+    /// Extension (vLLM): go on past the end-of-sequence token.
+    #[serde(default)]
+    pub ignore_eos: Option<bool>,
+    /// Extension: `false` keeps this request's KV out of the shared region.
+    #[serde(default)]
+    pub use_pool: Option<bool>,
+    /// All else; looked through for what may not be ignored.
+    #[serde(flatten)]
+    pub extra: Map<String, Value>,
+}
+
+/// One turn of a conversation as the client wrote it.
+#[derive(Debug, Deserialize)]
+pub struct Message {
+    /// Who speaks.
+    pub role: String,
+    /// Text or an array of text parts.
+    #[serde(default)]
+    pub content: Option<Value>,
+    /// All else.
+    #[serde(flatten)]
+    pub extra: Map<String, Value>,
+}
+
+/// Options of a stream.
+#[derive(Debug, Deserialize)]
+pub struct StreamOptions {
+    /// Send a last chunk with token counts.
+    #[serde(default)]
+    pub include_usage: Option<bool>,
+}
+
+/// A request understood: what to ask of the engine and how to answer.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Call {
+    /// What to continue; one choice each.
+    pub prompts: Vec<Prompt>,
+    /// How.
+    pub sampling: SamplingParams,
+    /// Answer as a stream.
+    pub stream: bool,
+    /// Send token counts at the end of the stream.
+    pub include_usage: bool,
+    /// Whether KV may be shared.
+    pub use_pool: bool,
+    /// How the client wrote `max_tokens`; an engine's error about it is told in that word.
+    pub max_tokens_field: &'static str,
+}
+
+/// What the served model allows.
+#[derive(Clone, Debug)]
+pub struct Limits {
+    /// Model name.
+    pub model: String,
+    /// Most tokens of prompt and output together.
+    pub max_model_len: u32,
+    /// Whether conversations can be rendered.
+    pub has_chat_template: bool,
+    /// Most prompts of one completions request.
+    pub prompts_max: usize,
+}
+
+impl Limits {
+    /// The limits of this engine.
+    #[must_use]
+    pub fn of(description: &EngineDescription, prompts_max: usize) -> Self {
+        Self {
+            model: description.model.clone(),
+            max_model_len: description.max_model_len,
+            has_chat_template: description.has_chat_template,
+            prompts_max,
+        }
+    }
+}
+
+impl Body {
+    /// Reads a body; the error names the field.
+    ///
+    /// # Errors
+    /// Not JSON, or a field is missing or of the wrong type.
+    pub fn parse(bytes: &[u8]) -> Result<Self, ApiError> {
+        let mut json = serde_json::Deserializer::from_slice(bytes);
+        let body = serde_path_to_error::deserialize(&mut json).map_err(|error| {
+            let path = error.path().to_string();
+            let cause = error.into_inner();
+            if !cause.is_data() {
+                return ApiError::malformed(format!("the body is not valid JSON: {cause}"));
+            }
+            let fact = cause.to_string();
+            match (path.as_str(), missing_field(&fact)) {
+                (".", None) => ApiError::malformed(format!("the body is not a request: {fact}")),
+                (".", Some(field)) => ApiError::invalid(field, &fact),
+                (path, None) => ApiError::invalid(path, &fact),
+                (path, Some(field)) => ApiError::invalid(format!("{path}.{field}"), &fact),
+            }
+        })?;
+        json.end().map_err(|error| ApiError::malformed(format!("the body is not valid JSON: {error}")))?;
+        Ok(body)
+    }
+
+    /// The model must be the one that is served.
+    pub(super) fn check_model(&self, limits: &Limits) -> Result<(), ApiError> {
+        if self.model == limits.model { Ok(()) } else { Err(unknown_model(&self.model, &limits.model)) }
+    }
+
+    /// All but the prompts, checked and translated.
+    pub(super) fn call(self, limits: &Limits, prompts: Vec<Prompt>) -> Result<Call, ApiError> {
+        unsupported::refuse(&self.extra)?;
+        let stream = self.stream.unwrap_or(false);
+        if self.stream_options.is_some() && !stream {
+            return Err(ApiError::invalid("stream_options", "only allowed together with stream: true"));
+        }
+        let sampling = self.sampling(limits)?;
+        let (max_tokens_field, _) = self.max_tokens_as_written();
+        Ok(Call {
+            prompts,
+            sampling,
+            stream,
+            include_usage: self.stream_options.and_then(|options| options.include_usage).unwrap_or(false),
+            use_pool: self.use_pool.unwrap_or(true),
+            max_tokens_field,
+        })
+    }
+
+    fn sampling(&self, limits: &Limits) -> Result<SamplingParams, ApiError> {
+        let defaults = SamplingParams::default();
+        let temperature = self.temperature.map_or(defaults.temperature, |value| value as f32);
+        if !(0.0..=2.0).contains(&temperature) {
+            return Err(ApiError::invalid("temperature", format!("{temperature} is not in 0..=2")));
+        }
+        let top_p = self.top_p.map_or(defaults.top_p, |value| value as f32);
+        if !(top_p > 0.0 && top_p <= 1.0) {
+            return Err(ApiError::invalid("top_p", format!("{top_p} is not in (0, 1]")));
+        }
+        let top_k = match self.top_k.unwrap_or(0) {
+            -1 => 0,
+            value => u32::try_from(value)
+                .map_err(|_| ApiError::invalid("top_k", format!("{value} is not a count of tokens, 0 or -1")))?,
+        };
+        Ok(SamplingParams {
+            temperature,
+            top_p,
+            top_k,
+            // Clients write seeds as signed numbers; the bits are all that counts.
+            seed: self.seed.map(i64::cast_unsigned),
+            stop: self.stop_texts()?,
+            max_tokens: self.max_tokens(limits)?,
+            ignore_eos: self.ignore_eos.unwrap_or(false),
+        })
+    }
+
+    /// The newer name wins.
+    const fn max_tokens_as_written(&self) -> (&'static str, Option<u32>) {
+        match self.max_completion_tokens {
+            Some(value) => ("max_completion_tokens", Some(value)),
+            None => ("max_tokens", self.max_tokens),
+        }
+    }
+
+    fn max_tokens(&self, limits: &Limits) -> Result<Option<u32>, ApiError> {
+        let (field, value) = self.max_tokens_as_written();
+        let Some(value) = value else { return Ok(None) };
+        if value == 0 {
+            return Err(ApiError::invalid(field, "0 tokens cannot be generated; at least 1"));
+        }
+        if value > limits.max_model_len {
+            let fact = format!("{value} is beyond this model's context of {} tokens", limits.max_model_len);
+            return Err(ApiError::invalid(field, fact));
+        }
+        Ok(Some(value))
+    }
+
+    fn stop_texts(&self) -> Result<Vec<String>, ApiError> {
+        /// As many as OpenAI takes.
+        const STOPS_MAX: usize = 4;
+        let texts = match &self.stop {
+            None | Some(Value::Null) => return Ok(Vec::new()),
+            Some(Value::String(text)) => vec![("stop".to_owned(), text.clone())],
+            Some(Value::Array(items)) if items.len() > STOPS_MAX => {
+                return Err(ApiError::invalid("stop", format!("{} texts, at most {STOPS_MAX}", items.len())));
+            }
+            Some(Value::Array(items)) => {
+                let named = items.iter().enumerate().map(|(at, item)| (format!("stop[{at}]"), item));
+                named
+                    .map(|(name, item)| match item {
+                        Value::String(text) => Ok((name, text.clone())),
+                        other => Err(ApiError::invalid(name, format!("{} instead of a text", type_name(other)))),
+                    })
+                    .collect::<Result<_, _>>()?
+            }
+            Some(other) => {
+                return Err(ApiError::invalid("stop", format!("{} instead of a text or texts", type_name(other))));
+            }
+        };
+        match texts.iter().find(|(_, text)| text.is_empty()) {
+            Some((name, _)) => Err(ApiError::invalid(name.as_str(), "an empty text would stop everything")),
+            None => Ok(texts.into_iter().map(|(_, text)| text).collect()),
+        }
+    }
+}
+
+/// 404: the model is not the one that is served.
+pub(crate) fn unknown_model(asked: &str, served: &str) -> ApiError {
+    let message = format!("model: `{asked}` does not exist here; this server has `{served}`");
+    ApiError {
+        param: Some("model".to_owned()),
+        code: Some("model_not_found"),
+        ..ApiError::new(StatusCode::NOT_FOUND, "invalid_request_error", message)
+    }
+}
+
+/// What a JSON value is, in a client's words.
+pub(super) fn type_name(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "a boolean",
+        Value::Number(_) => "a number",
+        Value::String(_) => "a text",
+        Value::Array(_) => "an array",
+        Value::Object(_) => "an object",
+    }
+}
+
+/// serde tells a missing field by message only, and with the path of its parent.
+fn missing_field(fact: &str) -> Option<String> {
+    fact.strip_prefix("missing field `")?.split('`').next().map(str::to_owned)
+}

@@ -1,0 +1,148 @@
+//! Features that clients know and this server does not have. Ignoring them would change the answer
+//! without a word, so each is refused by name unless its value asks for nothing.
+
+use super::ApiError;
+use super::request::type_name;
+use serde_json::{Map, Value};
+
+/// A value that asks for nothing, besides null.
+#[derive(Clone, Copy)]
+enum Harmless {
+    /// `false`.
+    False,
+    /// This number, by default the only one that works.
+    Number(f64),
+    /// An empty text, array or object.
+    Empty,
+    /// One of these texts, or nothing in it.
+    Words(&'static [&'static str]),
+    /// `{"type": "text"}`.
+    TextFormat,
+    /// `["text"]`.
+    TextModality,
+}
+
+const FEATURES: &[(&str, Harmless)] = &[
+    ("n", Harmless::Number(1.0)),
+    ("best_of", Harmless::Number(1.0)),
+    ("logprobs", Harmless::False),
+    ("top_logprobs", Harmless::Number(0.0)),
+    ("prompt_logprobs", Harmless::False),
+    ("echo", Harmless::False),
+    ("suffix", Harmless::Empty),
+    ("logit_bias", Harmless::Empty),
+    ("tools", Harmless::Empty),
+    ("tool_choice", Harmless::Words(&["none", "auto"])),
+    ("functions", Harmless::Empty),
+    ("function_call", Harmless::Words(&["none", "auto"])),
+    ("response_format", Harmless::TextFormat),
+    ("frequency_penalty", Harmless::Number(0.0)),
+    ("presence_penalty", Harmless::Number(0.0)),
+    ("repetition_penalty", Harmless::Number(1.0)),
+    ("modalities", Harmless::TextModality),
+    ("audio", Harmless::Empty),
+    ("web_search_options", Harmless::Empty),
+    ("min_p", Harmless::Number(0.0)),
+    ("min_tokens", Harmless::Number(0.0)),
+    ("stop_token_ids", Harmless::Empty),
+    ("use_beam_search", Harmless::False),
+    ("guided_json", Harmless::Empty),
+    ("guided_regex", Harmless::Empty),
+    ("guided_choice", Harmless::Empty),
+    ("guided_grammar", Harmless::Empty),
+    ("structured_outputs", Harmless::Empty),
+];
+
+/// Refuses the first feature asked for that is not there.
+pub(super) fn refuse(extra: &Map<String, Value>) -> Result<(), ApiError> {
+    for (name, harmless) in FEATURES {
+        let Some(value) = extra.get(*name) else { continue };
+        if !harmless.allows(value) {
+            let shown = match value {
+                Value::Array(_) | Value::Object(_) => type_name(value).to_owned(),
+                scalar => scalar.to_string(),
+            };
+            let fact = format!("{shown} is not supported by this server{}", harmless.hint());
+            return Err(ApiError { code: Some("unsupported_parameter"), ..ApiError::invalid(*name, fact) });
+        }
+    }
+    Ok(())
+}
+
+impl Harmless {
+    fn allows(self, value: &Value) -> bool {
+        match (self, value) {
+            (_, Value::Null) | (Self::False, Value::Bool(false)) => true,
+            (Self::Number(only), Value::Number(number)) => number.as_f64() == Some(only),
+            (Self::Empty | Self::Words(_), Value::String(text)) if text.is_empty() => true,
+            (Self::Empty, Value::Array(items)) => items.is_empty(),
+            (Self::Empty, Value::Object(fields)) => fields.is_empty(),
+            (Self::Words(words), Value::String(text)) => words.contains(&text.as_str()),
+            (Self::TextFormat, Value::Object(fields)) => fields.get("type").is_some_and(|kind| kind == "text"),
+            (Self::TextModality, Value::Array(items)) => items.iter().all(|item| item == "text"),
+            _ => false,
+        }
+    }
+
+    fn hint(self) -> String {
+        match self {
+            Self::False => "; leave it out or send false".to_owned(),
+            Self::Number(only) => format!("; leave it out or send {only}"),
+            Self::Empty => "; leave it out".to_owned(),
+            Self::Words(words) => format!("; leave it out or send {}", words.join(" or ")),
+            Self::TextFormat => "; only {\"type\": \"text\"}".to_owned(),
+            Self::TextModality => "; only [\"text\"]".to_owned(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn refused(value: Value) -> Option<String> {
+        let Value::Object(extra) = value else { panic!("an object was meant") };
+        refuse(&extra).err().and_then(|error| error.param)
+    }
+
+    #[test]
+    fn what_asks_for_nothing_is_allowed() {
+        assert_eq!(
+            refused(json!({
+                "n": 1, "best_of": 1, "logprobs": null, "echo": false, "suffix": "", "logit_bias": {},
+                "tools": [], "tool_choice": "none", "response_format": {"type": "text"}, "frequency_penalty": 0,
+                "presence_penalty": 0.0, "modalities": ["text"], "user": "someone", "metadata": {"a": "b"},
+                "top_logprobs": 0,
+            })),
+            None
+        );
+    }
+
+    #[test]
+    fn what_asks_for_something_is_refused_by_name() {
+        for (name, value) in [
+            ("n", json!(2)),
+            ("n", json!(0)),
+            ("n", json!("one")),
+            ("best_of", json!(3)),
+            ("logprobs", json!(0)),
+            ("logprobs", json!(true)),
+            ("top_logprobs", json!(5)),
+            ("echo", json!(true)),
+            ("suffix", json!("end")),
+            ("logit_bias", json!({"50256": -100})),
+            ("tools", json!([{"type": "function"}])),
+            ("tool_choice", json!("required")),
+            ("functions", json!([{}])),
+            ("response_format", json!({"type": "json_object"})),
+            ("frequency_penalty", json!(0.5)),
+            ("presence_penalty", json!(-0.5)),
+            ("modalities", json!(["text", "audio"])),
+            ("audio", json!({"voice": "x"})),
+            ("min_p", json!(0.1)),
+        ] {
+            assert_eq!(refused(json!({ name: value })).as_deref(), Some(name));
+        }
+    }
+}

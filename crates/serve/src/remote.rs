@@ -1,0 +1,210 @@
+//! An engine in another process, spoken to over the worker protocol ([`crate::worker`]).
+//!
+//! Every wait has a bound: connecting, the silence between two lines (the worker says "alive" when it has
+//! nothing else to say), and the request's own deadline. A worker that cannot be reached, goes silent or
+//! breaks off is [`ErrorKind::Unavailable`], which a router may retry; what the worker itself says of a
+//! request is passed on as it is.
+
+mod stream;
+
+use crate::worker::{DrainCall, DrainReply, TOKEN_HEADER, WorkerToken};
+use cenote_base::engine::{EngineDescription, EngineError, EngineStats, ErrorKind, Event};
+use cenote_base::{Deadline, Engine, EventSink, Request, RequestId};
+use reqwest::Client;
+use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
+use serde::de::DeserializeOwned;
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use tokio::runtime::Handle;
+use tokio::sync::oneshot;
+
+/// Longest idle time of a kept connection; below the server's own.
+const KEPT_IDLE: Duration = Duration::from_secs(10);
+
+/// How long to wait for what.
+#[derive(Clone, Debug)]
+pub struct RemoteConfig {
+    /// For a connection.
+    pub connect_timeout: Duration,
+    /// For the next line of a running request; several of the worker's heartbeats.
+    pub idle_timeout: Duration,
+    /// For `describe`, `stats` and `health`.
+    pub call_timeout: Duration,
+}
+
+impl Default for RemoteConfig {
+    fn default() -> Self {
+        Self {
+            connect_timeout: Duration::from_secs(2),
+            idle_timeout: Duration::from_secs(10),
+            call_timeout: Duration::from_secs(2),
+        }
+    }
+}
+
+/// A worker could not be spoken to.
+#[derive(Debug, thiserror::Error)]
+pub enum RemoteError {
+    /// The HTTP client could not be set up.
+    #[error("the HTTP client for workers: {0}")]
+    Client(#[source] reqwest::Error),
+    /// The worker's secret cannot be a header.
+    #[error("the worker token is not a header value")]
+    Token,
+    /// A call failed.
+    #[error("worker at {address}: {call} failed: {source}")]
+    Call {
+        /// The worker's address.
+        address: SocketAddr,
+        /// Which call.
+        call: &'static str,
+        /// Why.
+        #[source]
+        source: reqwest::Error,
+    },
+}
+
+/// A worker process as an [`Engine`].
+pub struct RemoteEngine {
+    link: Arc<Link>,
+    runtime: Handle,
+    description: EngineDescription,
+    last_stats: Mutex<EngineStats>,
+    draining: AtomicBool,
+}
+
+/// What a request's task needs of the engine; it may outlive it.
+struct Link {
+    client: Client,
+    address: SocketAddr,
+    config: RemoteConfig,
+    running: Mutex<HashMap<RequestId, oneshot::Sender<()>>>,
+}
+
+impl RemoteEngine {
+    /// Reaches the worker at `address` and asks what it serves. Must be called within a tokio runtime,
+    /// which then carries the requests.
+    ///
+    /// # Errors
+    /// The worker does not answer in time, or not as a worker.
+    pub async fn connect(address: SocketAddr, token: &WorkerToken, config: RemoteConfig) -> Result<Self, RemoteError> {
+        let mut secret = HeaderValue::from_str(token.expose()).map_err(|_| RemoteError::Token)?;
+        secret.set_sensitive(true);
+        let headers = HeaderMap::from_iter([(HeaderName::from_static(TOKEN_HEADER), secret)]);
+        // The environment's proxies are for the outside; a worker is on the loopback.
+        // Kept connections go before the worker closes them, or a request might meet one that is closing.
+        let client = Client::builder()
+            .no_proxy()
+            .pool_idle_timeout(KEPT_IDLE)
+            .connect_timeout(config.connect_timeout)
+            .default_headers(headers);
+        let client = client.build().map_err(RemoteError::Client)?;
+        let link = Arc::new(Link { client, address, config, running: Mutex::default() });
+        let description = link.get("describe").await?;
+        Ok(Self {
+            link,
+            runtime: Handle::current(),
+            description,
+            last_stats: Mutex::default(),
+            draining: AtomicBool::new(false),
+        })
+    }
+
+    /// Whether the worker's socket answers in time.
+    pub async fn is_healthy(&self) -> bool {
+        let call = self.link.client.get(self.link.url("health")).timeout(self.link.config.call_timeout).send();
+        call.await.is_ok_and(|answer| answer.status().is_success())
+    }
+
+    /// Runs a call on the runtime and waits here, whatever thread this is. `None` after `timeout`.
+    fn wait_for<T: Send + 'static>(
+        &self,
+        timeout: Duration,
+        call: impl Future<Output = Option<T>> + Send + 'static,
+    ) -> Option<T> {
+        let (sender, answer) = std::sync::mpsc::sync_channel(1);
+        self.runtime.spawn(async move {
+            if let Ok(Some(value)) = tokio::time::timeout(timeout, call).await {
+                let _ = sender.send(value);
+            }
+        });
+        answer.recv_timeout(timeout).ok()
+    }
+}
+
+impl Link {
+    fn url(&self, call: &str) -> String {
+        format!("http://{}/engine/{call}", self.address)
+    }
+
+    async fn get<T: DeserializeOwned>(&self, call: &'static str) -> Result<T, RemoteError> {
+        let fetch = async {
+            let answer = self.client.get(self.url(call)).timeout(self.config.call_timeout).send().await?;
+            answer.error_for_status()?.json().await
+        };
+        fetch.await.map_err(|source| RemoteError::Call { address: self.address, call, source })
+    }
+
+    fn running(&self) -> MutexGuard<'_, HashMap<RequestId, oneshot::Sender<()>>> {
+        self.running.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Engine for RemoteEngine {
+    fn describe(&self) -> EngineDescription {
+        self.description.clone()
+    }
+
+    fn submit(&self, request: Request, mut events: EventSink) -> Result<(), EngineError> {
+        if self.draining.load(Ordering::Acquire) {
+            return Err(EngineError::new(ErrorKind::Unavailable, "the worker is draining"));
+        }
+        let id = request.id;
+        let (cancel, cancelled) = oneshot::channel();
+        self.link.running().insert(id, cancel);
+        let link = self.link.clone();
+        self.runtime.spawn(async move {
+            let last = tokio::select! {
+                // The sender is dropped only when it is replaced, which no caller with unique ids does.
+                _ = cancelled => Some(Event::Failed(EngineError::new(ErrorKind::Aborted, "the request was aborted"))),
+                last = stream::run(&link, &request, &mut events) => last,
+            };
+            link.running().remove(&id);
+            if let Some(event) = last {
+                events(event);
+            }
+        });
+        Ok(())
+    }
+
+    fn abort(&self, id: RequestId) {
+        if let Some(cancel) = self.link.running().remove(&id) {
+            // Dropping the call closes its connection, and that aborts the request in the worker.
+            let _ = cancel.send(());
+        }
+    }
+
+    fn stats(&self) -> EngineStats {
+        let link = self.link.clone();
+        let fresh = self.wait_for(link.config.call_timeout, async move { link.get::<EngineStats>("stats").await.ok() });
+        let mut last = self.last_stats.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(fresh) = fresh {
+            *last = fresh;
+        }
+        last.clone()
+    }
+
+    fn drain(&self, deadline: Deadline) -> bool {
+        self.draining.store(true, Ordering::Release);
+        let (link, timeout) = (self.link.clone(), deadline.remaining());
+        let body = DrainCall { timeout_ms: u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX) };
+        let drained = self.wait_for(timeout, async move {
+            let answer = link.client.post(link.url("drain")).timeout(timeout).json(&body).send().await.ok()?;
+            Some(answer.error_for_status().ok()?.json::<DrainReply>().await.ok()?.drained)
+        });
+        drained.unwrap_or(false)
+    }
+}

@@ -1,0 +1,139 @@
+//! Sockets and the end: accepts connections, and on shutdown drains within a deadline.
+
+mod stall;
+
+use crate::http::{AppState, router};
+use axum::Router;
+use cenote_base::Deadline;
+use hyper::server::conn::http1;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
+use stall::StallGuard;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+
+/// Longest time a client may take to send a request's head, and longest idle time of a kept connection.
+const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
+/// Longest time a client may take no byte of an answer; then it is cut off.
+const STALL_TIMEOUT: Duration = Duration::from_secs(60);
+/// Pause after `accept` fails; the usual reason is that the process is out of descriptors.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// How long a shutdown may take.
+#[derive(Clone, Copy, Debug)]
+pub struct Grace {
+    /// For running requests to finish; then they are aborted.
+    pub drain: Duration,
+    /// For connections to write their last bytes after that; then they are cut.
+    pub close: Duration,
+}
+
+impl Default for Grace {
+    fn default() -> Self {
+        Self { drain: Duration::from_secs(30), close: Duration::from_secs(2) }
+    }
+}
+
+/// Serves the OpenAI API on `listener` until `shutdown` resolves; then stops accepting, lets running
+/// requests finish for `grace.drain`, aborts the rest and returns whether all were finished.
+pub async fn serve(
+    listener: TcpListener,
+    state: Arc<AppState>,
+    shutdown: impl Future<Output = ()> + Send,
+    grace: Grace,
+) -> bool {
+    let connections = Connections::accept_until(listener, router(state.clone()), shutdown).await;
+    state.start_draining();
+    let engine = state.engine().clone();
+    let deadline = Deadline::after(grace.drain);
+    let drained = tokio::task::spawn_blocking(move || engine.drain(deadline));
+    // The engine promises to come back by its deadline; the second one is for when it does not.
+    let drained = tokio::time::timeout(grace.drain + grace.close, drained).await;
+    let drained = matches!(drained, Ok(Ok(true)));
+    if !drained {
+        tracing::warn!(requests = state.running(), "the drain deadline has passed; aborting what still runs");
+        state.abort_all();
+    }
+    connections.finish(grace.close).await;
+    drained
+}
+
+/// The open connections of one listener.
+pub(crate) struct Connections {
+    tasks: JoinSet<()>,
+    closing: watch::Sender<bool>,
+}
+
+impl Connections {
+    /// Serves `router` on `listener` until `shutdown` resolves; no connection is accepted after that, and
+    /// open ones end with their current answer.
+    pub(crate) async fn accept_until(
+        listener: TcpListener,
+        router: Router,
+        shutdown: impl Future<Output = ()> + Send,
+    ) -> Self {
+        let (closing, closed) = watch::channel(false);
+        let mut tasks = JoinSet::new();
+        let mut shutdown = std::pin::pin!(shutdown);
+        loop {
+            tokio::select! {
+                () = &mut shutdown => break,
+                accepted = listener.accept() => match accepted {
+                    Ok((socket, _)) => {
+                        tasks.spawn(connection(socket, router.clone(), closed.clone()));
+                    }
+                    Err(error) => {
+                        tracing::warn!(%error, "accepting a connection failed");
+                        tokio::time::sleep(ACCEPT_PAUSE).await;
+                    }
+                },
+                // Ended tasks are collected as they end, or a long-lived server would keep them all.
+                Some(_) = tasks.join_next() => {}
+            }
+        }
+        drop(listener);
+        closing.send_replace(true);
+        Self { tasks, closing }
+    }
+
+    /// Waits for the connections to end, and cuts those that do not.
+    pub(crate) async fn finish(mut self, timeout: Duration) {
+        let all = async { while self.tasks.join_next().await.is_some() {} };
+        if tokio::time::timeout(timeout, all).await.is_err() {
+            tracing::warn!(connections = self.tasks.len(), "cutting connections that did not end");
+            self.tasks.shutdown().await;
+        }
+        drop(self.closing);
+    }
+}
+
+async fn connection(socket: TcpStream, router: Router, mut closed: watch::Receiver<bool>) {
+    // A token is a small packet that must not wait for the acknowledgement of the one before.
+    if let Err(error) = socket.set_nodelay(true) {
+        tracing::debug!(%error, "TCP_NODELAY could not be set");
+    }
+    let mut http = http1::Builder::new();
+    http.timer(TokioTimer::new()).header_read_timeout(HEAD_TIMEOUT);
+    let served =
+        http.serve_connection(TokioIo::new(StallGuard::new(socket, STALL_TIMEOUT)), TowerToHyperService::new(router));
+    let mut served = std::pin::pin!(served);
+    let result = tokio::select! {
+        result = &mut served => result,
+        () = raised(&mut closed) => {
+            served.as_mut().graceful_shutdown();
+            served.await
+        }
+    };
+    if let Err(error) = result {
+        tracing::debug!(%error, "a connection ended badly");
+    }
+}
+
+/// Waits until the flag is up or nobody can raise it any more.
+async fn raised(flag: &mut watch::Receiver<bool>) {
+    // The value that comes back holds a lock, so it must not live in a caller's `select!`.
+    let _ = flag.wait_for(|up| *up).await;
+}

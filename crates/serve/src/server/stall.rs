@@ -1,0 +1,100 @@
+//! A connection whose writes have a deadline: a client that stops reading is cut off, instead of keeping
+//! its connection and its answer for ever.
+
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::time::{Instant, Sleep};
+
+/// Fails a write that has made no progress for the timeout.
+pub(super) struct StallGuard<S> {
+    socket: S,
+    timeout: Duration,
+    /// Runs while a write waits.
+    stalled: Option<Pin<Box<Sleep>>>,
+}
+
+impl<S> StallGuard<S> {
+    pub(super) const fn new(socket: S, timeout: Duration) -> Self {
+        Self { socket, timeout, stalled: None }
+    }
+
+    /// Passes on what a write came to, and starts, stops or heeds the clock.
+    fn watch<T>(&mut self, result: Poll<io::Result<T>>, context: &mut Context<'_>) -> Poll<io::Result<T>> {
+        if result.is_ready() {
+            self.stalled = None;
+            return result;
+        }
+        let timeout = self.timeout;
+        let clock = self.stalled.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(Instant::now() + timeout)));
+        clock.as_mut().poll(context).map(|()| {
+            let message = format!("the client has read nothing for {} s", timeout.as_secs_f64());
+            Err(io::Error::new(io::ErrorKind::TimedOut, message))
+        })
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for StallGuard<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.socket).poll_read(context, buffer)
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for StallGuard<S> {
+    fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        let result = Pin::new(&mut self.socket).poll_write(context, bytes);
+        self.watch(result, context)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        slices: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let result = Pin::new(&mut self.socket).poll_write_vectored(context, slices);
+        self.watch(result, context)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.socket.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let result = Pin::new(&mut self.socket).poll_flush(context);
+        self.watch(result, context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let result = Pin::new(&mut self.socket).poll_shutdown(context);
+        self.watch(result, context)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+    #[tokio::test]
+    async fn a_reader_that_stops_fails_the_write_and_a_slow_one_does_not() {
+        let (near, _far) = tokio::io::duplex(8);
+        let mut guarded = StallGuard::new(near, Duration::from_millis(20));
+        let error = guarded.write_all(&[0; 64]).await.expect_err("nobody reads");
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+
+        let (near, mut far) = tokio::io::duplex(8);
+        let mut guarded = StallGuard::new(near, Duration::from_secs(30));
+        let (written, read) = tokio::join!(guarded.write_all(&[7; 64]), async {
+            let mut bytes = [0; 64];
+            far.read_exact(&mut bytes).await.map(|_| bytes)
+        });
+        written.expect("it is read");
+        assert_eq!(read.expect("it is written"), [7; 64]);
+    }
+}

@@ -1,0 +1,124 @@
+//! One worker process, from its start to its end.
+
+use super::{SupervisorConfig, SupervisorError};
+use crate::remote::RemoteEngine;
+use crate::worker::{Ready, WorkerToken};
+use rustix::process::{Pid, Signal};
+use std::net::{Ipv4Addr, SocketAddr};
+use std::process::Stdio;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::io::{AsyncBufReadExt, BufReader, Lines};
+use tokio::process::{Child, ChildStdin, ChildStdout, Command};
+
+/// Time for the kernel to deliver a SIGKILL and for us to hear of it.
+const KILL_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// A worker that is ready. Dropping it kills the process.
+pub(super) struct Process {
+    name: String,
+    child: Child,
+    engine: Arc<RemoteEngine>,
+    /// Never written to: its end tells the worker that its parent is gone.
+    _stdin: Option<ChildStdin>,
+}
+
+impl Process {
+    /// Starts the process and waits until it can be called.
+    pub(super) async fn start(
+        name: String,
+        mut command: Command,
+        token: &WorkerToken,
+        config: &SupervisorConfig,
+    ) -> Result<Self, SupervisorError> {
+        command.env(WorkerToken::ENVIRONMENT, token.expose());
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).kill_on_drop(true).process_group(0);
+        let spawned = command.spawn();
+        let mut child = spawned.map_err(|source| SupervisorError::Spawn { worker: name.clone(), source })?;
+        let stdin = child.stdin.take();
+        let Some(stdout) = child.stdout.take() else {
+            return Err(SupervisorError::Ended { worker: name, status: "without a stdout".to_owned() });
+        };
+        let mut lines = BufReader::new(stdout).lines();
+        let ready = tokio::time::timeout(config.ready_timeout, ready(&name, &mut lines)).await;
+        let ready = match ready {
+            Ok(Some(ready)) => ready,
+            Ok(None) => {
+                // It closed its stdout, so it is ending; its status says more than "ended".
+                let status = tokio::time::timeout(KILL_TIMEOUT, child.wait()).await;
+                let status = status.map_or_else(|_| "stdout closed".to_owned(), |status| tell(&status));
+                return Err(SupervisorError::Ended { worker: name, status });
+            }
+            Err(_) => {
+                let seconds = config.ready_timeout.as_secs_f64();
+                return Err(SupervisorError::NotReady { worker: name, seconds });
+            }
+        };
+        let forwarded = name.clone();
+        // The pipe is read to its end, or the worker would block on a full one some day.
+        tokio::spawn(async move { while forward(&forwarded, &mut lines).await.is_some() {} });
+        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, ready.port));
+        let engine = RemoteEngine::connect(address, token, config.remote.clone()).await;
+        let engine = engine.map_err(|source| SupervisorError::Remote { worker: name.clone(), source })?;
+        Ok(Self { name, child, engine: Arc::new(engine), _stdin: stdin })
+    }
+
+    pub(super) fn engine(&self) -> &Arc<RemoteEngine> {
+        &self.engine
+    }
+
+    /// The process id while it runs.
+    pub(super) fn id(&self) -> Option<u32> {
+        self.child.id()
+    }
+
+    /// Waits for the process to end by itself.
+    pub(super) async fn ended(&mut self) -> String {
+        tell(&self.child.wait().await)
+    }
+
+    /// Ends the process: SIGTERM and a grace, unless the grace is zero; then SIGKILL.
+    pub(super) async fn end(mut self, grace: Duration) {
+        let pid = self.child.id().and_then(|id| Pid::from_raw(id.cast_signed()));
+        // Until it has been waited for, the id cannot be another process's.
+        let Some(pid) = pid else { return };
+        if !grace.is_zero() {
+            if let Err(error) = rustix::process::kill_process(pid, Signal::TERM) {
+                tracing::debug!(worker = self.name, %error, "SIGTERM was not sent");
+            }
+            if tokio::time::timeout(grace, self.child.wait()).await.is_ok() {
+                return;
+            }
+            tracing::warn!(worker = self.name, "still running after its grace; SIGKILL");
+        }
+        if tokio::time::timeout(KILL_TIMEOUT, self.child.kill()).await.is_err() {
+            tracing::error!(worker = self.name, "still running after SIGKILL");
+        }
+    }
+}
+
+/// The ready line; `None` when stdout ends without one.
+async fn ready(name: &str, lines: &mut Lines<BufReader<ChildStdout>>) -> Option<Ready> {
+    loop {
+        let line = forward(name, lines).await?;
+        if let Some(ready) = Ready::from_line(&line) {
+            return Some(ready);
+        }
+    }
+}
+
+/// The next line of a worker's stdout; what is not for us goes to the log.
+async fn forward(name: &str, lines: &mut Lines<BufReader<ChildStdout>>) -> Option<String> {
+    let line = lines.next_line().await.ok().flatten()?;
+    if Ready::from_line(&line).is_none() {
+        tracing::info!(worker = name, "{line}");
+    }
+    Some(line)
+}
+
+fn tell(status: &std::io::Result<std::process::ExitStatus>) -> String {
+    match status {
+        Ok(status) => status.to_string(),
+        Err(error) => format!("its status is unknown: {error}"),
+    }
+}

@@ -1,0 +1,79 @@
+//! The worker protocol, worker's side: any engine behind a loopback socket.
+//!
+//! | call | body | answer |
+//! |---|---|---|
+//! | `GET /engine/health` | | 200 |
+//! | `GET /engine/describe` | | `EngineDescription` |
+//! | `GET /engine/stats` | | `EngineStats` |
+//! | `POST /engine/submit` | `Request` | one `Event` per line as it happens; a blank line each second says "alive" |
+//! | `POST /engine/abort/{id}` | | 204 |
+//! | `POST /engine/drain` | `{"timeout_ms"}` | `{"drained"}` |
+//!
+//! A submit that is refused answers with an `EngineError` and a status of 400 or more. Closing the
+//! connection of a submit aborts its request. Every call carries the secret that parent and worker share
+//! ([`WorkerToken`]), because other users of the host reach the loopback too.
+//!
+//! The blank lines come from the socket's thread, not from the engine: they tell a stopped process from a
+//! long prefill. An engine that is stuck in a live process is the business of the request's deadline.
+
+mod protocol;
+mod ready;
+
+pub use protocol::worker_router;
+pub use ready::{Ready, WorkerToken, parent_gone};
+
+pub(crate) use protocol::{DrainCall, DrainReply, TOKEN_HEADER};
+
+use crate::server::{Connections, Grace};
+use cenote_base::{Deadline, Engine};
+use std::io::{self, Write};
+use std::net::Ipv4Addr;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::net::TcpListener;
+
+/// How a worker behaves.
+#[derive(Clone, Debug)]
+pub struct WorkerConfig {
+    /// Time between two signs of life on a silent stream; well below the front's idle timeout.
+    pub heartbeat: Duration,
+    /// Largest request; prompts of the longest context as JSON fit easily.
+    pub body_bytes_max: usize,
+    /// How long the end may take.
+    pub grace: Grace,
+}
+
+impl Default for WorkerConfig {
+    fn default() -> Self {
+        Self { heartbeat: Duration::from_secs(1), body_bytes_max: 64 << 20, grace: Grace::default() }
+    }
+}
+
+/// A worker process's life: binds a loopback port, tells the parent on stdout, serves until `shutdown`
+/// resolves, drains. Returns whether all requests were finished.
+///
+/// # Errors
+/// No port could be bound, or the parent does not read.
+pub async fn run_worker(
+    engine: Arc<dyn Engine>,
+    token: WorkerToken,
+    config: WorkerConfig,
+    shutdown: impl Future<Output = ()> + Send,
+) -> io::Result<bool> {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
+    let ready = Ready { port: listener.local_addr()?.port(), pid: std::process::id() };
+    {
+        let mut stdout = io::stdout().lock();
+        writeln!(stdout, "{}", ready.to_line())?;
+        stdout.flush()?;
+    }
+    let grace = config.grace;
+    let router = worker_router(engine.clone(), token, config);
+    let connections = Connections::accept_until(listener, router, shutdown).await;
+    let deadline = Deadline::after(grace.drain);
+    let drained = tokio::task::spawn_blocking(move || engine.drain(deadline));
+    let drained = matches!(tokio::time::timeout(grace.drain + grace.close, drained).await, Ok(Ok(true)));
+    // Cutting a connection aborts its request, and the front resumes it elsewhere.
+    connections.finish(grace.close).await;
+    Ok(drained)
+}

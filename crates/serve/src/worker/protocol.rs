@@ -1,0 +1,153 @@
+//! The worker's HTTP endpoints.
+
+use super::{WorkerConfig, WorkerToken};
+use axum::Router;
+use axum::body::Body;
+use axum::extract::{DefaultBodyLimit, Path, Request as HttpRequest, State};
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use bytes::Bytes;
+use cenote_base::engine::{EngineError, EngineStats, ErrorKind, Event};
+use cenote_base::{Deadline, Engine, Request, RequestId};
+use serde::{Deserialize, Serialize};
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::mpsc;
+
+/// Carries the secret.
+pub(crate) const TOKEN_HEADER: &str = "x-cenote-worker-token";
+
+/// Body of `drain`.
+#[derive(Serialize, Deserialize)]
+pub(crate) struct DrainCall {
+    pub(crate) timeout_ms: u64,
+}
+
+/// Answer of `drain`.
+#[derive(Serialize, Deserialize)]
+pub(crate) struct DrainReply {
+    pub(crate) drained: bool,
+}
+
+struct Worker {
+    engine: Arc<dyn Engine>,
+    token: WorkerToken,
+    config: WorkerConfig,
+}
+
+/// The worker protocol over `engine`.
+pub fn worker_router(engine: Arc<dyn Engine>, token: WorkerToken, config: WorkerConfig) -> Router {
+    let body_bytes_max = config.body_bytes_max;
+    let worker = Arc::new(Worker { engine, token, config });
+    Router::new()
+        .route("/engine/health", get(|| async { "ok" }))
+        .route("/engine/describe", get(describe))
+        .route("/engine/stats", get(stats))
+        .route("/engine/submit", post(submit))
+        .route("/engine/abort/{id}", post(abort))
+        .route("/engine/drain", post(drain))
+        .layer(DefaultBodyLimit::max(body_bytes_max))
+        .layer(axum::middleware::from_fn_with_state(worker.clone(), authorize))
+        .with_state(worker)
+}
+
+async fn authorize(State(worker): State<Arc<Worker>>, request: HttpRequest, next: Next) -> Response {
+    match request.headers().get(TOKEN_HEADER) {
+        Some(given) if worker.token.matches(given.as_bytes()) => next.run(request).await,
+        _ => (StatusCode::UNAUTHORIZED, "x-cenote-worker-token: missing or wrong").into_response(),
+    }
+}
+
+async fn describe(State(worker): State<Arc<Worker>>) -> Response {
+    axum::Json(worker.engine.describe()).into_response()
+}
+
+async fn stats(State(worker): State<Arc<Worker>>) -> Response {
+    let engine = worker.engine.clone();
+    let stats = tokio::task::spawn_blocking(move || engine.stats()).await;
+    axum::Json(stats.unwrap_or_else(|_| EngineStats::default())).into_response()
+}
+
+async fn abort(State(worker): State<Arc<Worker>>, Path(id): Path<u64>) -> StatusCode {
+    worker.engine.abort(RequestId(id));
+    StatusCode::NO_CONTENT
+}
+
+async fn drain(State(worker): State<Arc<Worker>>, axum::Json(call): axum::Json<DrainCall>) -> Response {
+    let engine = worker.engine.clone();
+    let deadline = Deadline::after(Duration::from_millis(call.timeout_ms));
+    let drained = tokio::task::spawn_blocking(move || engine.drain(deadline)).await.unwrap_or(false);
+    axum::Json(DrainReply { drained }).into_response()
+}
+
+async fn submit(State(worker): State<Arc<Worker>>, body: Bytes) -> Response {
+    let request: Request = match serde_json::from_slice(&body) {
+        Ok(request) => request,
+        Err(error) => {
+            let message = format!("the worker cannot read the request: {error}");
+            return refusal(&EngineError::new(ErrorKind::Internal, message));
+        }
+    };
+    let id = request.id;
+    let (sender, events) = mpsc::unbounded_channel();
+    let sink = Box::new(move |event| sender.send(event).is_ok());
+    if let Err(error) = worker.engine.submit(request, sink) {
+        return refusal(&error);
+    }
+    let lines = Lines { engine: worker.engine.clone(), id, events, heartbeat: worker.config.heartbeat, ended: false };
+    let stream = futures::stream::unfold(lines, |mut lines| async move {
+        let line = lines.next().await?;
+        Some((Ok::<_, Infallible>(line), lines))
+    });
+    let mut response = Response::new(Body::from_stream(stream));
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/x-ndjson"));
+    response
+}
+
+fn refusal(error: &EngineError) -> Response {
+    let status = match error.kind {
+        ErrorKind::InvalidRequest => StatusCode::BAD_REQUEST,
+        ErrorKind::Overloaded | ErrorKind::Unavailable | ErrorKind::Aborted => StatusCode::SERVICE_UNAVAILABLE,
+        ErrorKind::DeadlineExceeded => StatusCode::GATEWAY_TIMEOUT,
+        ErrorKind::Internal => StatusCode::INTERNAL_SERVER_ERROR,
+    };
+    (status, axum::Json(error)).into_response()
+}
+
+/// One submit's events as lines. Dropped early, by a closed connection, it aborts the request.
+struct Lines {
+    engine: Arc<dyn Engine>,
+    id: RequestId,
+    events: mpsc::UnboundedReceiver<Event>,
+    heartbeat: Duration,
+    ended: bool,
+}
+
+impl Lines {
+    async fn next(&mut self) -> Option<Bytes> {
+        if self.ended {
+            return None;
+        }
+        let event = match tokio::time::timeout(self.heartbeat, self.events.recv()).await {
+            Err(_) => return Some(Bytes::from_static(b"\n")),
+            Ok(Some(event)) => event,
+            // The engine let go without a last word; the front must not wait for one.
+            Ok(None) => Event::Failed(EngineError::new(ErrorKind::Unavailable, "the engine dropped the request")),
+        };
+        self.ended = !matches!(event, Event::Token { .. });
+        let mut line = serde_json::to_vec(&event).ok()?;
+        line.push(b'\n');
+        Some(line.into())
+    }
+}
+
+impl Drop for Lines {
+    fn drop(&mut self) {
+        if !self.ended {
+            self.engine.abort(self.id);
+        }
+    }
+}

@@ -1,0 +1,11 @@
+//! The crate from outside: real sockets, real processes, a scripted engine.
+//!
+//! One binary for all of them, because linking costs more than running.
+
+mod api;
+mod bad_input;
+mod disagg;
+mod lifecycle;
+mod remote;
+mod supervisor;
+mod support;

@@ -1,0 +1,77 @@
+//! What the tests of this crate share: a deterministic engine, a server around it, and its client.
+
+#![allow(dead_code, reason = "every test binary uses its own part")]
+
+pub mod client;
+pub mod fake;
+pub mod requests;
+pub mod script;
+
+use cenote_base::Engine;
+use cenote_serve::{AppState, Grace, HttpConfig, WorkerConfig, WorkerToken, worker_router};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::net::TcpListener;
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+
+/// No test waits longer than this for anything; it is a bound, not a pace.
+pub const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Awaits with the tests' deadline.
+pub async fn soon<T>(what: &str, wait: impl Future<Output = T>) -> T {
+    match tokio::time::timeout(PATIENCE, wait).await {
+        Ok(value) => value,
+        Err(_) => panic!("waited too long for {what}"),
+    }
+}
+
+/// A running front.
+pub struct TestServer {
+    pub address: SocketAddr,
+    pub state: Arc<AppState>,
+    stop: Option<oneshot::Sender<()>>,
+    served: JoinHandle<bool>,
+}
+
+impl TestServer {
+    pub async fn start(engine: Arc<dyn Engine>, config: HttpConfig) -> Self {
+        Self::start_with(engine, config, Grace { drain: PATIENCE, close: Duration::from_secs(2) }).await
+    }
+
+    pub async fn start_with(engine: Arc<dyn Engine>, config: HttpConfig, grace: Grace) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a loopback port");
+        let address = listener.local_addr().expect("it is bound");
+        let state = AppState::new(engine, config);
+        let (stop, stopped) = oneshot::channel();
+        let stopped = async move {
+            let _ = stopped.await;
+        };
+        let served = tokio::spawn(cenote_serve::serve(listener, state.clone(), stopped, grace));
+        Self { address, state, stop: Some(stop), served }
+    }
+
+    pub fn url(&self, path: &str) -> String {
+        format!("http://{}{path}", self.address)
+    }
+
+    /// Tells the server to end.
+    pub fn stop(&mut self) {
+        drop(self.stop.take());
+    }
+
+    /// Waits for its end; whether it drained.
+    pub async fn ended(self) -> bool {
+        soon("the server's end", self.served).await.expect("the server does not panic")
+    }
+}
+
+/// Serves `engine` as a worker in this process.
+pub async fn start_worker(engine: Arc<dyn Engine>, token: &WorkerToken, config: WorkerConfig) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a loopback port");
+    let address = listener.local_addr().expect("it is bound");
+    let router = worker_router(engine, token.clone(), config);
+    tokio::spawn(async move { axum::serve(listener, router).await });
+    address
+}
