@@ -129,6 +129,16 @@ impl Inner {
         }
     }
 
+    /// The time that computing a token takes, where a test wants tokens to take time. Nothing waits for it.
+    async fn pace(&self) {
+        let pace_us = self.pace_us.load(Ordering::SeqCst);
+        if pace_us > 0 {
+            let mut ticks = tokio::time::interval(Duration::from_micros(pace_us));
+            ticks.tick().await;
+            ticks.tick().await;
+        }
+    }
+
     /// Says what there is to say; whether the listener left before the end.
     async fn play(&self, mut request: Request, sink: &mut EventSink) -> bool {
         if self.lies {
@@ -151,10 +161,7 @@ impl Inner {
         }
         for (at, event) in events.into_iter().enumerate() {
             self.gate.acquire().await.expect("the gate is never closed").forget();
-            match self.pace_us.load(Ordering::SeqCst) {
-                0 => {}
-                pace => tokio::time::sleep(Duration::from_micros(pace)).await,
-            }
+            self.pace().await;
             if self.life.load(Ordering::SeqCst) >= 0 && self.life.fetch_sub(1, Ordering::SeqCst) == 0 {
                 self.dead.send_replace(true);
                 return false;

@@ -1,0 +1,399 @@
+//! Every flag, with the variable that stands for it. What flags mean is said here, in the words of `--help`.
+
+use crate::output::OutputArgs;
+use cenote_base::units::ByteSize;
+use cenote_mem::RegionSource;
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use std::net::IpAddr;
+use std::path::PathBuf;
+
+/// A shared, crash-proof KV-cache pool for LLM serving.
+#[derive(Parser, Debug)]
+#[command(name = "cenote", version, propagate_version = true, arg_required_else_help = true)]
+pub struct Cli {
+    /// Settings file; ./cenote.toml is read if it exists
+    #[arg(long, global = true, value_name = "FILE", env = "CENOTE_CONFIG")]
+    pub config: Option<PathBuf>,
+    /// What to log to stderr, as in `info` or `cenote_serve=debug`
+    #[arg(long, global = true, value_name = "FILTER", env = "CENOTE_LOG", default_value = "warn")]
+    pub log: String,
+    #[command(subcommand)]
+    pub command: Commands,
+}
+
+#[derive(Subcommand, Debug)]
+pub enum Commands {
+    /// Show the whole thing at work: two workers, one region, a warm start against a cold one
+    Demo(DemoArgs),
+    /// Serve a model over OpenAI-compatible HTTP, with its KV cache in a shared region
+    Serve(ServeArgs),
+    /// Generate text from one prompt, without a server
+    Generate(GenerateArgs),
+    /// Create, inspect and destroy regions
+    #[command(subcommand)]
+    Pool(PoolCommands),
+    /// Tell what this machine offers, and which region to choose
+    Doctor(DoctorArgs),
+    /// Measure
+    #[command(subcommand)]
+    Bench(BenchCommands),
+    /// A worker process of `serve`; not started by hand
+    #[command(hide = true)]
+    Worker(WorkerArgs),
+}
+
+/// Which region, and who we are in it.
+#[derive(Args, Clone, Debug)]
+pub struct RegionArgs {
+    /// The shared region: `shm:NAME`, a file on tmpfs or hugetlbfs, or /dev/daxX.Y
+    #[arg(long, value_name = "REGION", env = "CENOTE_REGION")]
+    pub region: Option<RegionSource>,
+    /// Host slot of this machine; hosts that share a region need different ones
+    #[arg(long, value_name = "N", env = "CENOTE_HOST_ID", default_value_t = 0)]
+    pub host_id: u8,
+    /// Place the region's memory on this NUMA node
+    #[arg(long, value_name = "NODE", env = "CENOTE_NUMA_NODE")]
+    pub numa_node: Option<u32>,
+    /// Do not ask for huge pages
+    #[arg(long, env = "CENOTE_NO_HUGE_PAGES")]
+    pub no_huge_pages: bool,
+}
+
+/// What a new region is like.
+#[derive(Args, Clone, Debug)]
+pub struct NewRegionArgs {
+    /// Bytes of the region, as in 4GiB (a DAX device is taken whole)
+    #[arg(long, value_name = "SIZE", env = "CENOTE_REGION_SIZE")]
+    pub size: Option<ByteSize>,
+    /// Unit in which hosts take space; a block must fit into one
+    #[arg(long, value_name = "SIZE", default_value = "2MiB")]
+    pub chunk_size: ByteSize,
+    /// Smallest block; smaller ones waste space
+    #[arg(long, value_name = "SIZE", default_value = "16KiB")]
+    pub min_block: ByteSize,
+    /// Host slots
+    #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u8).range(1..=64))]
+    pub max_hosts: u8,
+    /// Permissions of the region's file, octal
+    #[arg(long, value_name = "MODE", default_value = "600", value_parser = parse_mode)]
+    pub mode: u32,
+    /// Secret from which block names derive, 64 hex digits; drawn if not given
+    #[arg(long, value_name = "HEX", env = "CENOTE_HASH_SEED", hide_env_values = true, value_parser = parse_seed)]
+    pub hash_seed: Option<[u8; 32]>,
+}
+
+fn parse_mode(text: &str) -> Result<u32, String> {
+    let mode =
+        u32::from_str_radix(text.trim_start_matches("0o"), 8).map_err(|_| format!("`{text}` is not an octal mode"))?;
+    if mode <= 0o777 && mode & 0o600 == 0o600 {
+        Ok(mode)
+    } else {
+        Err(format!("mode {text} does not let its owner read and write"))
+    }
+}
+
+fn parse_seed(text: &str) -> Result<[u8; 32], String> {
+    let digits = text.as_bytes();
+    if digits.len() != 64 || !text.is_ascii() {
+        return Err(format!("a hash seed has 64 hex digits, not {}", digits.len()));
+    }
+    let mut seed = [0; 32];
+    for (byte, pair) in seed.iter_mut().zip(0..32) {
+        *byte = u8::from_str_radix(&text[pair * 2..pair * 2 + 2], 16)
+            .map_err(|_| "a hash seed is written in hex".to_owned())?;
+    }
+    Ok(seed)
+}
+
+#[derive(Subcommand, Debug)]
+pub enum PoolCommands {
+    /// Make a region and an empty pool in it
+    Create(PoolCreateArgs),
+    /// Tell what a region holds and who uses it
+    Info(PoolArgs),
+    /// Walk everything and report leaks and damage; exits with 2 if there are any
+    Check(PoolCheckArgs),
+    /// Give back what nobody can use any more
+    Gc(PoolArgs),
+    /// Remove a region
+    Destroy(PoolDestroyArgs),
+}
+
+#[derive(Args, Debug)]
+pub struct PoolCreateArgs {
+    #[command(flatten)]
+    pub region: RegionArgs,
+    #[command(flatten)]
+    pub new: NewRegionArgs,
+    /// Format a device (or an existing file) anew; everything in it is lost
+    #[arg(long)]
+    pub force: bool,
+    #[command(flatten)]
+    pub output: OutputArgs,
+}
+
+#[derive(Args, Debug)]
+pub struct PoolArgs {
+    #[command(flatten)]
+    pub region: RegionArgs,
+    #[command(flatten)]
+    pub output: OutputArgs,
+}
+
+#[derive(Args, Debug)]
+pub struct PoolCheckArgs {
+    #[command(flatten)]
+    pub region: RegionArgs,
+    /// Check structures only, not every payload byte
+    #[arg(long)]
+    pub quick: bool,
+    #[command(flatten)]
+    pub output: OutputArgs,
+}
+
+#[derive(Args, Debug)]
+pub struct PoolDestroyArgs {
+    #[command(flatten)]
+    pub region: RegionArgs,
+    /// Even if live processes use it, or it is not readable
+    #[arg(long)]
+    pub force: bool,
+}
+
+#[derive(Args, Debug)]
+pub struct DoctorArgs {
+    #[command(flatten)]
+    pub output: OutputArgs,
+}
+
+/// Element type of weights and KV.
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DtypeArg {
+    F32,
+    Bf16,
+}
+
+impl DtypeArg {
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::F32 => "f32",
+            Self::Bf16 => "bf16",
+        }
+    }
+}
+
+/// The reference engine.
+#[derive(Args, Clone, Debug)]
+pub struct EngineArgs {
+    /// Hugging Face directory of a Llama-family model; the demo model if not given
+    #[arg(long, value_name = "DIR", env = "CENOTE_MODEL")]
+    pub model: Option<PathBuf>,
+    /// Name under which the model is served; the directory's name if not given
+    #[arg(long, value_name = "NAME", env = "CENOTE_MODEL_NAME")]
+    pub model_name: Option<String>,
+    /// Element type of weights and KV
+    #[arg(long, value_enum, env = "CENOTE_DTYPE", default_value = "f32")]
+    pub dtype: DtypeArg,
+    /// Threads that compute; all cores if not given
+    #[arg(long, value_name = "N", env = "CENOTE_THREADS")]
+    pub threads: Option<usize>,
+    /// Most tokens of prompt and output together; the model's own limit if not given
+    #[arg(long, value_name = "N", env = "CENOTE_MAX_MODEL_LEN")]
+    pub max_model_len: Option<u32>,
+    /// Tokens of a KV block
+    #[arg(long, value_name = "N", env = "CENOTE_BLOCK_TOKENS", default_value_t = 16, value_parser = clap::value_parser!(u32).range(16..=256))]
+    pub block_tokens: u32,
+    /// Memory for the engine's own KV blocks (L1)
+    #[arg(long, value_name = "SIZE", env = "CENOTE_KV_SIZE", default_value = "256MiB")]
+    pub kv_size: ByteSize,
+    /// Requests that run at once
+    #[arg(long, value_name = "N", env = "CENOTE_MAX_NUM_SEQS", default_value_t = 64, value_parser = positive)]
+    pub max_num_seqs: usize,
+    /// Tokens computed in one step
+    #[arg(long, value_name = "N", env = "CENOTE_MAX_NUM_BATCHED_TOKENS", default_value_t = 512, value_parser = positive)]
+    pub max_num_batched_tokens: usize,
+    /// Requests that may wait; more are told to come back later
+    #[arg(long, value_name = "N", env = "CENOTE_MAX_WAITING", default_value_t = 512, value_parser = positive)]
+    pub max_waiting: usize,
+    /// Tenants with different salts never share a block
+    #[arg(long, value_name = "TEXT", env = "CENOTE_TENANT_SALT", hide_env_values = true, default_value = "")]
+    pub tenant_salt: String,
+}
+
+fn positive(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(0) => Err("must be at least 1".to_owned()),
+        Ok(number) => Ok(number),
+        Err(_) => Err(format!("`{text}` is not a number")),
+    }
+}
+
+#[derive(Args, Debug)]
+pub struct ServeArgs {
+    #[command(flatten)]
+    pub engine: EngineArgs,
+    #[command(flatten)]
+    pub region: RegionArgs,
+    /// Make the region with this size if it does not exist; without --region it is one of this server's own
+    #[arg(long, value_name = "SIZE", env = "CENOTE_REGION_SIZE")]
+    pub region_size: Option<ByteSize>,
+    /// Serve without a region
+    #[arg(long, env = "CENOTE_NO_POOL", conflicts_with_all = ["prefill", "decode"])]
+    pub no_pool: bool,
+    /// Prefill worker processes; 0 is one combined process
+    #[arg(long, value_name = "N", env = "CENOTE_PREFILL", default_value_t = 0)]
+    pub prefill: usize,
+    /// Decode worker processes
+    #[arg(long, value_name = "M", env = "CENOTE_DECODE", default_value_t = 1)]
+    pub decode: usize,
+    /// Address to listen on
+    #[arg(long, value_name = "ADDRESS", env = "CENOTE_HOST", default_value = "127.0.0.1")]
+    pub host: IpAddr,
+    /// Port to listen on; 0 picks one and prints it
+    #[arg(long, value_name = "PORT", env = "CENOTE_PORT", default_value_t = 8000)]
+    pub port: u16,
+    /// Key that clients must present as a bearer token
+    #[arg(long, value_name = "KEY", env = "CENOTE_API_KEY", hide_env_values = true)]
+    pub api_key: Option<String>,
+    /// Seconds a request may take
+    #[arg(long, value_name = "SECONDS", env = "CENOTE_REQUEST_TIMEOUT", default_value_t = 300, value_parser = clap::value_parser!(u64).range(1..))]
+    pub request_timeout: u64,
+    /// Seconds that running requests get to finish after SIGTERM
+    #[arg(long, value_name = "SECONDS", env = "CENOTE_DRAIN_TIMEOUT", default_value_t = 30)]
+    pub drain_timeout: u64,
+}
+
+/// Which part a worker process plays.
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RoleArg {
+    Prefill,
+    Decode,
+}
+
+#[derive(Args, Debug)]
+pub struct WorkerArgs {
+    #[arg(long, value_enum)]
+    pub role: RoleArg,
+    #[arg(long)]
+    pub index: usize,
+    #[arg(long)]
+    pub drain_timeout: u64,
+    #[command(flatten)]
+    pub engine: EngineArgs,
+    #[command(flatten)]
+    pub region: RegionArgs,
+}
+
+#[derive(Args, Debug)]
+pub struct GenerateArgs {
+    /// The text to continue; `-` reads it from stdin
+    #[arg(long, value_name = "TEXT")]
+    pub prompt: String,
+    /// Treat the prompt as a user's turn and apply the model's chat template
+    #[arg(long)]
+    pub chat: bool,
+    /// Most tokens to generate
+    #[arg(long, value_name = "N", default_value_t = 128, value_parser = clap::value_parser!(u32).range(1..))]
+    pub max_tokens: u32,
+    /// 0 is greedy
+    #[arg(long, value_name = "T", default_value_t = 0.0)]
+    pub temperature: f32,
+    /// Keep the smallest set of tokens with this probability
+    #[arg(long, value_name = "P", default_value_t = 1.0)]
+    pub top_p: f32,
+    /// Keep this many of the most likely tokens; 0 keeps all
+    #[arg(long, value_name = "K", default_value_t = 0)]
+    pub top_k: u32,
+    /// Seed; drawn if not given
+    #[arg(long, value_name = "SEED")]
+    pub seed: Option<u64>,
+    /// Text at which to end; may be given several times
+    #[arg(long, value_name = "TEXT")]
+    pub stop: Vec<String>,
+    /// Go on past the end-of-sequence token
+    #[arg(long)]
+    pub ignore_eos: bool,
+    #[command(flatten)]
+    pub engine: EngineArgs,
+    #[command(flatten)]
+    pub region: RegionArgs,
+    #[command(flatten)]
+    pub output: OutputArgs,
+}
+
+#[derive(Args, Debug)]
+pub struct DemoArgs {
+    /// Tokens of the shared prefix
+    #[arg(long, value_name = "N", default_value_t = 1792, value_parser = clap::value_parser!(u32).range(64..))]
+    pub prompt_tokens: u32,
+    /// Tokens to generate for each prompt
+    #[arg(long, value_name = "N", default_value_t = 24, value_parser = clap::value_parser!(u32).range(1..=256))]
+    pub max_tokens: u32,
+    /// Prompts of each kind; medians are told
+    #[arg(long, value_name = "N", default_value_t = 7, value_parser = clap::value_parser!(u32).range(1..=100))]
+    pub repeat: u32,
+    #[command(flatten)]
+    pub engine: EngineArgs,
+    #[command(flatten)]
+    pub output: OutputArgs,
+}
+
+#[derive(Subcommand, Debug)]
+pub enum BenchCommands {
+    /// Time to first token over prompt length and share of the prompt found in the region
+    Ttft(BenchTtftArgs),
+}
+
+/// Who to measure beside us.
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RivalArg {
+    /// PyPI `transformers` on the same checkpoint, prompt, threads and element type
+    Transformers,
+}
+
+#[derive(Args, Debug)]
+pub struct BenchTtftArgs {
+    /// Prompt lengths in tokens; from 256 in doublings to the context if not given
+    #[arg(long, value_name = "N,N", value_delimiter = ',')]
+    pub lengths: Vec<u32>,
+    /// Shares of the prompt that the region holds
+    #[arg(long, value_name = "F,F", value_delimiter = ',', default_values_t = [0.0, 0.25, 0.5, 0.75, 1.0])]
+    pub hits: Vec<f64>,
+    /// Measurements of each point
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub repeat: u32,
+    /// Also measure a rival
+    #[arg(long, value_enum, value_name = "RIVAL")]
+    pub against: Option<RivalArg>,
+    /// Python that has the rival installed
+    #[arg(long, value_name = "FILE", env = "CENOTE_PYTHON", default_value = "python3")]
+    pub python: PathBuf,
+    /// Bytes of the region made for the measurement
+    #[arg(long, value_name = "SIZE", default_value = "1GiB")]
+    pub region_size: ByteSize,
+    #[command(flatten)]
+    pub engine: EngineArgs,
+    #[command(flatten)]
+    pub output: OutputArgs,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn modes_and_seeds_are_checked() {
+        assert_eq!(parse_mode("660"), Ok(0o660));
+        assert!(parse_mode("066").is_err() && parse_mode("rw").is_err() && parse_mode("1777").is_err());
+        assert_eq!(parse_seed(&"0f".repeat(32)), Ok([15; 32]));
+        assert!(
+            parse_seed("0f").is_err() && parse_seed(&"zz".repeat(32)).is_err() && parse_seed(&"é".repeat(32)).is_err()
+        );
+    }
+}

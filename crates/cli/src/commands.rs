@@ -1,0 +1,28 @@
+//! The commands, one file each.
+
+mod bench;
+mod demo;
+mod doctor;
+mod engine;
+mod generate;
+mod pool;
+mod serve;
+mod worker;
+
+use crate::args::{BenchCommands, Commands};
+use crate::failure::Failure;
+use std::process::ExitCode;
+
+/// Runs a command.
+pub fn run(command: Commands) -> Result<ExitCode, Failure> {
+    let done = |()| ExitCode::SUCCESS;
+    match command {
+        Commands::Demo(args) => demo::run(&args),
+        Commands::Serve(args) => serve::run(&args).map(done),
+        Commands::Generate(args) => generate::run(&args).map(done),
+        Commands::Pool(command) => pool::run(command),
+        Commands::Doctor(args) => doctor::run(&args).map(done),
+        Commands::Bench(BenchCommands::Ttft(args)) => bench::run(&args).map(done),
+        Commands::Worker(args) => worker::run(&args).map(done),
+    }
+}

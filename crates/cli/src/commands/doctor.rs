@@ -1,0 +1,164 @@
+//! `cenote doctor`: what this machine offers, and which region to choose.
+
+use crate::args::DoctorArgs;
+use crate::failure::Failure;
+use crate::output::facts;
+use cenote_base::units::ByteSize;
+use cenote_mem::cpu::{self, Machine};
+use serde::Serialize;
+use std::path::Path;
+
+#[derive(Serialize)]
+struct Diagnosis {
+    machine: Machine,
+    advice: Vec<Advice>,
+}
+
+/// A region that can be made here, the best first.
+#[derive(Serialize, Debug, PartialEq, Eq)]
+struct Advice {
+    region: String,
+    reason: String,
+}
+
+pub fn run(args: &DoctorArgs) -> Result<(), Failure> {
+    let machine = cpu::probe(Path::new("/"));
+    let diagnosis = Diagnosis { advice: advise(&machine), machine };
+    args.output.show(&diagnosis, || text(&diagnosis))
+}
+
+fn advise(machine: &Machine) -> Vec<Advice> {
+    let mut advice = Vec::new();
+    for device in &machine.dax_devices {
+        if device.mappable {
+            advice.push(Advice {
+                region: format!("/dev/{}", device.name),
+                reason: "a DAX device: CXL or persistent memory, mapped directly; the only kind that several hosts can share".to_owned(),
+            });
+        } else {
+            advice.push(Advice {
+                region: format!("/dev/{}", device.name),
+                reason: "a DAX device that the kernel uses as ordinary memory; `daxctl reconfigure-device --mode=devdax` would free it".to_owned(),
+            });
+        }
+    }
+    let huge = machine.huge_pages.iter().any(|size| size.free > 0);
+    if let Some(mount) = machine.hugetlbfs_mounts.first().filter(|_| huge) {
+        advice.push(Advice {
+            region: format!("{mount}/cenote"),
+            reason: "hugetlbfs with free huge pages: fewest TLB misses".to_owned(),
+        });
+    }
+    if let Some(shm) = machine.shm {
+        let transparent = match machine.transparent_huge_shmem.as_deref() {
+            Some("always" | "within_size" | "advise") => "with transparent huge pages",
+            _ => "without huge pages (shmem_enabled is off)",
+        };
+        advice.push(Advice {
+            region: "shm:cenote".to_owned(),
+            reason: format!(
+                "shared memory of this host, {transparent}, {} free: works everywhere",
+                ByteSize(shm.free_bytes)
+            ),
+        });
+    }
+    advice
+}
+
+fn text(diagnosis: &Diagnosis) -> String {
+    let machine = &diagnosis.machine;
+    let yes = |flags: &[(&str, bool)]| {
+        let names: Vec<&str> = flags.iter().filter(|(_, has)| *has).map(|(name, _)| *name).collect();
+        if names.is_empty() { "none".to_owned() } else { names.join(", ") }
+    };
+    let size = |bytes: Option<u64>| bytes.map_or_else(|| "not known".to_owned(), |bytes| ByteSize(bytes).to_string());
+    let limit = |limit: &cpu::Limit, bytes: bool| match limit.soft {
+        None => "no limit".to_owned(),
+        Some(value) if bytes => ByteSize(value).to_string(),
+        Some(value) => value.to_string(),
+    };
+    let flush = machine.flush;
+    let huge: Vec<String> = machine
+        .huge_pages
+        .iter()
+        .map(|pages| format!("{} of {} free of {}", pages.free, pages.total, ByteSize(pages.page_bytes)))
+        .collect();
+    let dax: Vec<String> = machine
+        .dax_devices
+        .iter()
+        .map(|device| {
+            format!(
+                "{} ({}, {})",
+                device.name,
+                size(device.size_bytes),
+                if device.mappable { "mappable" } else { "used by the kernel" }
+            )
+        })
+        .collect();
+    let none = |list: &[String]| if list.is_empty() { "none".to_owned() } else { list.join(", ") };
+    let mut text = facts(&[
+        ("processor", format!("{}, {}", machine.processor.as_deref().unwrap_or("not known"), machine.architecture)),
+        ("payload copies use", machine.simd.clone()),
+        (
+            "flush instructions",
+            yes(&[
+                ("clflush", flush.clflush),
+                ("clflushopt", flush.clflushopt),
+                ("clwb", flush.clwb),
+                ("movdir64b", flush.movdir64b),
+            ]),
+        ),
+        ("memory", format!("{}, {} available", size(machine.memory_total_bytes), size(machine.memory_available_bytes))),
+        ("NUMA nodes", machine.numa_nodes.len().to_string()),
+        ("huge pages", none(&huge)),
+        (
+            "transparent huge pages",
+            format!(
+                "{}; shared memory: {}",
+                machine.transparent_huge.as_deref().unwrap_or("not known"),
+                machine.transparent_huge_shmem.as_deref().unwrap_or("not known")
+            ),
+        ),
+        (
+            "/dev/shm",
+            machine.shm.map_or_else(|| "missing".to_owned(), |shm| format!("{} free", ByteSize(shm.free_bytes))),
+        ),
+        ("hugetlbfs", none(&machine.hugetlbfs_mounts)),
+        ("DAX devices", none(&dax)),
+        ("CXL devices", none(&machine.cxl_devices)),
+        ("lockable memory", limit(&machine.memlock, true)),
+        ("open files", limit(&machine.open_files, false)),
+    ]);
+    text.push_str("\n\nregions to choose from, the best first");
+    for advice in &diagnosis.advice {
+        text.push_str(&format!("\n  --region {}\n      {}", advice.region, advice.reason));
+    }
+    if diagnosis.advice.is_empty() {
+        text.push_str("\n  a file on any file system; /dev/shm is missing here");
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_machine_with_everything_is_told_to_share_the_device() {
+        let mut machine = cpu::probe(Path::new("/nonexistent"));
+        assert_eq!(advise(&machine), [], "nothing there, nothing advised");
+        machine.shm = Some(cpu::Space { total_bytes: 1 << 30, free_bytes: 1 << 30 });
+        machine.hugetlbfs_mounts = vec!["/dev/hugepages".to_owned()];
+        machine.huge_pages = vec![cpu::HugePages { page_bytes: 2 << 20, total: 8, free: 8 }];
+        let device = cpu::DaxDevice {
+            name: "dax0.0".to_owned(),
+            mappable: true,
+            size_bytes: None,
+            align_bytes: None,
+            numa_node: None,
+        };
+        machine.dax_devices = vec![device];
+        let regions: Vec<String> = advise(&machine).into_iter().map(|advice| advice.region).collect();
+        assert_eq!(regions, ["/dev/dax0.0", "/dev/hugepages/cenote", "shm:cenote"]);
+    }
+}

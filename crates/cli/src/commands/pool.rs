@@ -1,0 +1,199 @@
+//! `cenote pool`: regions from outside.
+
+use crate::args::{PoolArgs, PoolCheckArgs, PoolCommands, PoolCreateArgs, PoolDestroyArgs};
+use crate::failure::Failure;
+use crate::output::{self, facts, table};
+use crate::region::{self, HostPool};
+use cenote_base::units::ByteSize;
+use cenote_mem::{Coherent, Fabric, Mapping};
+use cenote_pool::{CheckReport, PoolInfo, Superblock};
+use serde::Serialize;
+use std::process::ExitCode;
+
+/// Exit code of `check` when something is leaked or damaged.
+const UNCLEAN: u8 = 2;
+
+pub fn run(command: PoolCommands) -> Result<ExitCode, Failure> {
+    match command {
+        PoolCommands::Create(args) => create(&args),
+        PoolCommands::Info(args) => info(&args),
+        PoolCommands::Check(args) => check(&args),
+        PoolCommands::Gc(args) => gc(&args),
+        PoolCommands::Destroy(args) => destroy(&args),
+    }
+}
+
+#[derive(Serialize)]
+struct Created {
+    region: String,
+    region_bytes: u64,
+    chunk_bytes: u64,
+    min_block_bytes: u64,
+    max_hosts: u8,
+    page_bytes: u64,
+    transparent_huge: bool,
+    numa_node: Option<u32>,
+    notes: Vec<String>,
+}
+
+fn create(args: &PoolCreateArgs) -> Result<ExitCode, Failure> {
+    let (fabric, superblock) = region::create(&args.region, &args.new, args.force)?;
+    let obtained = fabric.mapping().obtained().clone();
+    let created = Created {
+        region: args.region.source()?.to_string(),
+        region_bytes: fabric.len(),
+        chunk_bytes: superblock.config.chunk_bytes,
+        min_block_bytes: superblock.config.min_block_bytes,
+        max_hosts: superblock.config.max_hosts,
+        page_bytes: obtained.page_bytes,
+        transparent_huge: obtained.transparent_huge,
+        numa_node: obtained.numa_node,
+        notes: obtained.notes,
+    };
+    args.output.show(&created, || {
+        let huge = if created.transparent_huge { ", transparent huge pages" } else { "" };
+        facts(&[
+            ("region", created.region.clone()),
+            ("size", ByteSize(created.region_bytes).to_string()),
+            ("chunks of", ByteSize(created.chunk_bytes).to_string()),
+            ("pages of", format!("{}{huge}", ByteSize(created.page_bytes))),
+            ("NUMA node", created.numa_node.map_or_else(|| "not known".to_owned(), |node| node.to_string())),
+        ])
+    })?;
+    created.notes.iter().for_each(|note| output::say(&format!("note: {note}")));
+    Ok(ExitCode::SUCCESS)
+}
+
+fn info(args: &PoolArgs) -> Result<ExitCode, Failure> {
+    let info = args.region.attach("info")?.info();
+    args.output.show(&info, || info_text(&info))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn info_text(info: &PoolInfo) -> String {
+    let mut text = facts(&[
+        ("size", ByteSize(info.region_bytes).to_string()),
+        ("for blocks", ByteSize(info.data_bytes).to_string()),
+        ("chunks", format!("{} of {} taken, {} each", info.chunks_taken, info.num_chunks, ByteSize(info.chunk_bytes))),
+        ("blocks", format!("{} ({})", info.blocks_ready, ByteSize(info.bytes_ready))),
+        ("objects", info.objects.to_string()),
+        ("fabric", info.fabric.to_owned()),
+    ]);
+    let mut models = table(&["model", "blocks", "bytes", "block size", "tokens", "fingerprint"]);
+    for row in &info.namespaces {
+        models.add_row([
+            row.label.clone(),
+            row.blocks.to_string(),
+            ByteSize(row.bytes).to_string(),
+            ByteSize(row.block_bytes).to_string(),
+            row.block_tokens.to_string(),
+            row.fingerprint.chars().take(12).collect(),
+        ]);
+    }
+    let mut workers = table(&["host", "slot", "pid", "worker", "alive"]);
+    for worker in &info.workers {
+        let alive = worker.alive.map_or("not known", |alive| if alive { "yes" } else { "no" });
+        workers.add_row([
+            worker.host.to_string(),
+            worker.slot.to_string(),
+            worker.pid.to_string(),
+            worker.name.clone(),
+            alive.to_owned(),
+        ]);
+    }
+    let mut counters = table(&["counter", "value"]);
+    for (name, value) in info.counters.iter().filter(|(_, value)| *value > 0) {
+        counters.add_row([(*name).to_owned(), value.to_string()]);
+    }
+    for (title, table, empty) in [
+        ("models", models, info.namespaces.is_empty()),
+        ("workers", workers, info.workers.is_empty()),
+        ("counters of this host", counters, info.counters.iter().all(|(_, value)| *value == 0)),
+    ] {
+        if !empty {
+            text.push_str(&format!("\n\n{title}\n{table}"));
+        }
+    }
+    text
+}
+
+fn check(args: &PoolCheckArgs) -> Result<ExitCode, Failure> {
+    let spinner = output::spinner("checking");
+    let report = args.region.attach("check")?.check(!args.quick).map_err(|error| args.region.explain(&error))?;
+    spinner.finish_and_clear();
+    args.output.show(&report, || check_text(&report))?;
+    if report.is_clean() {
+        return Ok(ExitCode::SUCCESS);
+    }
+    output::hint("cenote pool gc frees what leaks and takes damaged blocks out");
+    Ok(ExitCode::from(UNCLEAN))
+}
+
+fn check_text(report: &CheckReport) -> String {
+    let verified = if report.payloads_verified > 0 {
+        format!(", {} payloads verified", report.payloads_verified)
+    } else {
+        String::new()
+    };
+    let mut text = facts(&[
+        ("blocks", format!("{} readable{verified}", report.ready)),
+        (
+            "slots",
+            format!(
+                "{} in {} chunks, {} free, {} being written",
+                report.slots, report.chunks, report.free, report.reserved
+            ),
+        ),
+        ("pinned", format!("{}, {} waiting to leave", report.pinned, report.draining)),
+        ("objects", report.objects.to_string()),
+        ("index", format!("{} entries, {} stale", report.index_entries, report.index_stale)),
+        ("dead workers", format!("{} cleaned up after", report.recovered.workers)),
+        ("leaks", report.leaks.len().to_string()),
+        ("damage", report.damage.len().to_string()),
+    ]);
+    for finding in report.leaks.iter().chain(&report.damage) {
+        text.push_str(&format!("\n{}: {}", finding.what, finding.fact));
+    }
+    text
+}
+
+fn gc(args: &PoolArgs) -> Result<ExitCode, Failure> {
+    let spinner = output::spinner("collecting");
+    let report = args.region.attach("gc")?.gc().map_err(|error| args.region.explain(&error))?;
+    spinner.finish_and_clear();
+    args.output.show(&report, || {
+        facts(&[
+            ("dead workers", report.recovered.workers.to_string()),
+            ("reservations given back", report.recovered.reservations.to_string()),
+            ("blocks freed", report.blocks_freed.to_string()),
+            ("chunks given back", report.chunks_released.to_string()),
+            ("index entries dropped", report.index_dropped.to_string()),
+        ])
+    })?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn destroy(args: &PoolDestroyArgs) -> Result<ExitCode, Failure> {
+    let source = args.region.source()?;
+    let superblock = match Mapping::open(source, &args.region.map_options())
+        .map(|mapping| Superblock::read(&Coherent::new(mapping)))?
+    {
+        Ok(superblock) => Some(superblock),
+        Err(_) if args.force => None,
+        Err(error) => return Err(args.region.explain(&error).hint("--force removes it all the same")),
+    };
+    if superblock.is_some() && !args.force {
+        let own = u64::from(std::process::id());
+        let info = args.region.attach("destroy")?.info();
+        if let Some(worker) = info.workers.iter().find(|worker| worker.pid != own && worker.alive == Some(true)) {
+            return Err(Failure::new(format!("{source}: process {} ({}) uses it", worker.pid, worker.name))
+                .hint("stop it first; --force removes the region under it, which ends its sharing"));
+        }
+    }
+    Mapping::remove(source)?;
+    if let Some(superblock) = superblock {
+        HostPool::remove_host_memory(&superblock, args.region.host_id)?;
+    }
+    output::say(&format!("{source}: removed"));
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,212 @@
+//! `cenote serve`: the OpenAI API over one combined engine, or over prefill and decode workers.
+
+use super::engine::{self, Running};
+use crate::args::{EngineArgs, NewRegionArgs, RegionArgs, ServeArgs};
+use crate::failure::Failure;
+use crate::output;
+use crate::region::{self, TemporaryRegion};
+use cenote_base::units::ByteSize;
+use cenote_base::{Deadline, Engine};
+use cenote_mem::{MapError, Mapping};
+use cenote_serve::{
+    AppState, Disaggregated, DisaggregatedConfig, Grace, HttpConfig, Role, Supervisor, SupervisorConfig,
+};
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::net::TcpListener;
+use tokio::process::Command;
+use tokio::signal::unix::{SignalKind, signal};
+
+/// A server's own region takes at most this, and at most a quarter of what shared memory has free.
+const OWN_REGION_BYTES: u64 = 2 << 30;
+
+/// Starting includes loading the model in every worker.
+const START_TIMEOUT: Duration = Duration::from_secs(300);
+
+pub fn run(args: &ServeArgs) -> Result<(), Failure> {
+    let region = if args.no_pool { None } else { Some(ServedRegion::open(args)?) };
+    let region_args = region.as_ref().map(ServedRegion::args);
+    // A wrong model is told by the front, before any worker starts.
+    let dir = engine::model_dir(&args.engine)?;
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    runtime.block_on(async {
+        let address = SocketAddr::new(args.host, args.port);
+        let listener = TcpListener::bind(address)
+            .await
+            .map_err(|error| Failure::new(format!("{address}: cannot listen: {error}")))?;
+        let mut signals = Signals::new()?;
+        let backend = if args.prefill == 0 {
+            let running = tokio::task::block_in_place(|| engine::start(&args.engine, region_args, "serve"))?;
+            Backend::Combined(running)
+        } else {
+            let region = region_args.ok_or_else(|| Failure::new("prefill and decode workers need a region"))?;
+            let workers = Workers::start(args, region, &dir)?;
+            tokio::select! {
+                ready = workers.supervisor.all_ready(Deadline::after(START_TIMEOUT)) => ready?,
+                () = signals.first() => {
+                    workers.supervisor.shutdown().await;
+                    return Ok(());
+                }
+            }
+            Backend::Workers(workers)
+        };
+        let config = HttpConfig {
+            api_key: args.api_key.clone(),
+            request_timeout: Duration::from_secs(args.request_timeout),
+            ..HttpConfig::default()
+        };
+        let state = AppState::new(backend.engine(), config);
+        let url = format!("http://{}", listener.local_addr()?);
+        output::say(&format!("serving {} on {url}/v1", state.engine().describe().model));
+        output::print(&url);
+        let grace = Grace { drain: Duration::from_secs(args.drain_timeout), ..Grace::default() };
+        let drained = cenote_serve::serve(listener, state, signals.first(), grace).await;
+        if let Backend::Workers(workers) = backend {
+            workers.supervisor.shutdown().await;
+        }
+        if drained { Ok(()) } else { Err(Failure::new("some requests were still running at the end and were aborted")) }
+    })
+}
+
+/// SIGTERM and SIGINT.
+struct Signals {
+    terminate: tokio::signal::unix::Signal,
+    interrupt: tokio::signal::unix::Signal,
+}
+
+impl Signals {
+    fn new() -> Result<Self, Failure> {
+        Ok(Self { terminate: signal(SignalKind::terminate())?, interrupt: signal(SignalKind::interrupt())? })
+    }
+
+    async fn first(&mut self) {
+        tokio::select! {
+            _ = self.terminate.recv() => {}
+            _ = self.interrupt.recv() => {}
+        }
+    }
+}
+
+enum Backend {
+    Combined(Running),
+    Workers(Workers),
+}
+
+impl Backend {
+    fn engine(&self) -> Arc<dyn Engine> {
+        match self {
+            Self::Combined(running) => running.engine.clone(),
+            Self::Workers(workers) => workers.engine.clone(),
+        }
+    }
+}
+
+/// Worker processes and the router over them.
+pub struct Workers {
+    pub supervisor: Supervisor,
+    pub engine: Arc<Disaggregated>,
+}
+
+impl Workers {
+    fn start(args: &ServeArgs, region: &RegionArgs, model_dir: &Path) -> Result<Self, Failure> {
+        Self::spawn(args.prefill, args.decode, &args.engine, region, model_dir, args.drain_timeout)
+    }
+
+    /// Starts `prefill` and `decode` workers of one model on one region. Within a tokio runtime.
+    pub fn spawn(
+        prefill: usize,
+        decode: usize,
+        engine: &EngineArgs,
+        region: &RegionArgs,
+        model_dir: &Path,
+        drain_timeout: u64,
+    ) -> Result<Self, Failure> {
+        let mut roles = vec![Role::Prefill; prefill];
+        roles.extend(vec![Role::Decode; decode]);
+        let (engine, region, model_dir) = (engine.clone(), region.clone(), model_dir.to_path_buf());
+        let executable = std::env::current_exe()
+            .map_err(|error| Failure::new(format!("this program cannot find itself: {error}")))?;
+        let command = move |role: Role, index: usize| {
+            let mut command = Command::new(&executable);
+            command.arg("worker").args(["--role", if role == Role::Prefill { "prefill" } else { "decode" }]);
+            command.args(["--index", &index.to_string(), "--drain-timeout", &drain_timeout.to_string()]);
+            pass_on(&mut command, &engine, &region, &model_dir);
+            command
+        };
+        let supervisor = Supervisor::start(&roles, command, &SupervisorConfig::default())?;
+        let engine = Arc::new(Disaggregated::new(supervisor.fleet().clone(), DisaggregatedConfig::default()));
+        Ok(Self { supervisor, engine })
+    }
+}
+
+/// Hands the front's settings to a worker, in variables: other users cannot read them, as they could
+/// arguments.
+fn pass_on(command: &mut Command, engine: &EngineArgs, region: &RegionArgs, model_dir: &Path) {
+    command.env("CENOTE_MODEL", model_dir);
+    let mut set = |name: &str, value: Option<String>| {
+        match value {
+            Some(value) => command.env(name, value),
+            None => command.env_remove(name),
+        };
+    };
+    set("CENOTE_MODEL_NAME", engine.model_name.clone());
+    set("CENOTE_DTYPE", Some(engine.dtype.name().to_owned()));
+    set("CENOTE_THREADS", engine.threads.map(|n| n.to_string()));
+    set("CENOTE_MAX_MODEL_LEN", engine.max_model_len.map(|n| n.to_string()));
+    set("CENOTE_BLOCK_TOKENS", Some(engine.block_tokens.to_string()));
+    set("CENOTE_KV_SIZE", Some(engine.kv_size.0.to_string()));
+    set("CENOTE_MAX_NUM_SEQS", Some(engine.max_num_seqs.to_string()));
+    set("CENOTE_MAX_NUM_BATCHED_TOKENS", Some(engine.max_num_batched_tokens.to_string()));
+    set("CENOTE_MAX_WAITING", Some(engine.max_waiting.to_string()));
+    set("CENOTE_TENANT_SALT", Some(engine.tenant_salt.clone()));
+    set("CENOTE_REGION", region.region.as_ref().map(ToString::to_string));
+    set("CENOTE_HOST_ID", Some(region.host_id.to_string()));
+    set("CENOTE_NUMA_NODE", region.numa_node.map(|n| n.to_string()));
+    set("CENOTE_NO_HUGE_PAGES", region.no_huge_pages.then(|| "true".to_owned()));
+}
+
+/// The region a server uses: named, or its own.
+enum ServedRegion {
+    Named(RegionArgs),
+    Own(TemporaryRegion),
+}
+
+impl ServedRegion {
+    fn open(args: &ServeArgs) -> Result<Self, Failure> {
+        let Some(source) = &args.region.region else {
+            let size = args.region_size.map_or_else(own_region_bytes, |size| size.0);
+            let own = TemporaryRegion::new("serve", size)?;
+            output::say(&format!(
+                "made a region of {} for this server; --region shares one with others",
+                ByteSize(size)
+            ));
+            return Ok(Self::Own(own));
+        };
+        let missing = matches!(Mapping::open(source, &args.region.map_options()), Err(MapError::Missing { .. }));
+        if let (true, Some(size)) = (missing, args.region_size) {
+            match region::create(&args.region, &NewRegionArgs::of_size(size.0), false) {
+                Ok(_) => output::say(&format!("made the region {source} of {size}")),
+                // Another server may have been faster; then its region is the one.
+                Err(failure) => args.region.map().map(drop).map_err(|_| failure)?,
+            }
+        }
+        // Refuse now what would only fail in the workers.
+        drop(args.region.attach("front")?);
+        Ok(Self::Named(args.region.clone()))
+    }
+
+    const fn args(&self) -> &RegionArgs {
+        match self {
+            Self::Named(args) => args,
+            Self::Own(own) => own.args(),
+        }
+    }
+}
+
+/// Size of a region that nobody gave a size for.
+pub fn own_region_bytes() -> u64 {
+    let free = cenote_mem::cpu::probe(Path::new("/")).shm.map_or(OWN_REGION_BYTES, |shm| shm.free_bytes);
+    (free / 4).min(OWN_REGION_BYTES)
+}

@@ -1,0 +1,37 @@
+//! `cenote worker`: one engine process behind the worker protocol, started by a front.
+
+use super::engine;
+use crate::args::WorkerArgs;
+use crate::failure::Failure;
+use cenote_serve::{Grace, WorkerConfig, WorkerToken, parent_gone, run_worker};
+use std::time::Duration;
+use tokio::signal::unix::{SignalKind, signal};
+
+pub fn run(args: &WorkerArgs) -> Result<(), Failure> {
+    let token = WorkerToken::from_environment()?;
+    let name =
+        format!("{}-{}", if args.role == crate::args::RoleArg::Prefill { "prefill" } else { "decode" }, args.index);
+    let running = engine::start(&args.engine, args.region.region.is_some().then_some(&args.region), &name)?;
+    let config = WorkerConfig {
+        grace: Grace { drain: Duration::from_secs(args.drain_timeout), ..Grace::default() },
+        ..WorkerConfig::default()
+    };
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+    let engine = running.engine.clone();
+    runtime.block_on(async {
+        let mut terminate = signal(SignalKind::terminate())?;
+        // A terminal's Ctrl-C reaches the whole group; the front decides when its workers end.
+        let mut interrupt = signal(SignalKind::interrupt())?;
+        let ignore_interrupts = tokio::spawn(async move { while interrupt.recv().await.is_some() {} });
+        let ended = run_worker(engine, token, config, async move {
+            tokio::select! {
+                _ = terminate.recv() => {}
+                () = parent_gone() => {}
+            }
+        })
+        .await;
+        ignore_interrupts.abort();
+        ended
+    })?;
+    Ok(())
+}

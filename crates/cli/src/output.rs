@@ -1,0 +1,159 @@
+//! Data to stdout, words to stderr. Tables for people, `--json` for programs, progress on a terminal.
+#![allow(clippy::print_stdout, clippy::print_stderr, reason = "this is the file that prints")]
+
+use crate::failure::Failure;
+use clap::Args;
+use comfy_table::{ContentArrangement, Table, presets};
+use indicatif::{ProgressBar, ProgressStyle};
+use serde::Serialize;
+use std::io::IsTerminal;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Where a command's result goes.
+#[derive(Args, Clone, Debug, Default)]
+pub struct OutputArgs {
+    /// Print the result as JSON, or write it to FILE beside the printed table
+    #[arg(long, value_name = "FILE", num_args = 0..=1)]
+    #[allow(clippy::option_option, reason = "absent, without a file, with a file")]
+    json: Option<Option<PathBuf>>,
+}
+
+impl OutputArgs {
+    /// Prints `table`, or `data` as JSON, or both as asked.
+    pub fn show<T: Serialize>(&self, data: &T, table: impl FnOnce() -> String) -> Result<(), Failure> {
+        let text = || serde_json::to_string_pretty(data).map_err(|error| Failure::new(error.to_string()));
+        match &self.json {
+            None => println!("{}", table()),
+            Some(None) => println!("{}", text()?),
+            Some(Some(path)) => {
+                std::fs::write(path, text()? + "\n")
+                    .map_err(|error| Failure::new(format!("{}: cannot write the result: {error}", path.display())))?;
+                println!("{}", table());
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether stdout carries JSON, so that nothing else may be printed there.
+    pub const fn is_json_on_stdout(&self) -> bool {
+        matches!(self.json, Some(None))
+    }
+}
+
+/// One line of a benchmark.
+#[derive(Clone, Debug, Serialize)]
+pub struct BenchRow {
+    /// What was measured.
+    pub name: String,
+    /// Unit of `p50` and `p99`.
+    pub unit: &'static str,
+    /// Median.
+    pub p50: f64,
+    /// 99th percentile (the worst, of fewer than a hundred).
+    pub p99: f64,
+    /// Against what the name says, in the same run.
+    pub ratio: Option<f64>,
+    /// What the ratio should be at most (or at least, where the name says so).
+    pub goal: Option<f64>,
+    /// Whether it is.
+    pub met: Option<bool>,
+}
+
+/// A benchmark's rows as a table.
+pub fn bench_table(rows: &[BenchRow]) -> String {
+    let number = |value: Option<f64>| value.map_or_else(String::new, |v| format!("{v:.2}"));
+    let mut out = table(&["name", "p50", "p99", "unit", "ratio", "goal", "met"]);
+    for row in rows {
+        out.add_row([
+            row.name.clone(),
+            format!("{:.2}", row.p50),
+            format!("{:.2}", row.p99),
+            row.unit.to_owned(),
+            number(row.ratio),
+            number(row.goal),
+            row.met.map_or_else(String::new, |met| if met { "yes" } else { "no" }.to_owned()),
+        ]);
+    }
+    out.to_string()
+}
+
+/// An empty table with this header.
+pub fn table(header: &[&str]) -> Table {
+    let mut table = Table::new();
+    table.load_style(presets::UTF8_HORIZONTAL_ONLY).set_content_arrangement(ContentArrangement::Dynamic);
+    table.set_header(header.iter().map(|&cell| cell.to_owned()));
+    table
+}
+
+/// A table of names and values.
+pub fn facts(rows: &[(&str, String)]) -> String {
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING).set_content_arrangement(ContentArrangement::Dynamic);
+    for (name, value) in rows {
+        table.add_row([(*name).to_owned(), value.clone()]);
+    }
+    table.to_string()
+}
+
+/// A line of words to stderr.
+pub fn say(words: &str) {
+    eprintln!("{words}");
+}
+
+/// Advice to stderr.
+pub fn hint(words: &str) {
+    eprintln!("hint: {words}");
+}
+
+/// A command's output to stdout.
+pub fn print(text: &str) {
+    println!("{text}");
+}
+
+/// Part of a command's output to stdout, at once.
+pub fn print_piece(text: &str) {
+    use std::io::Write;
+    let mut out = std::io::stdout();
+    // A reader that went away is no reason to fail.
+    let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+}
+
+/// Tells a failure the way every command does.
+pub fn report_failure(failure: &Failure) {
+    eprintln!("error: {failure}");
+    if let Some(advice) = failure.advice() {
+        hint(advice);
+    }
+}
+
+/// Progress of something countable that may take longer than a second; silent where stderr is no terminal.
+pub fn progress(what: &'static str, steps: u64) -> ProgressBar {
+    let style = ProgressStyle::with_template("{msg} {wide_bar} {pos}/{len} {eta}").expect("the template is ours");
+    let bar = if std::io::stderr().is_terminal() { ProgressBar::new(steps) } else { ProgressBar::hidden() };
+    bar.with_style(style).with_message(what)
+}
+
+/// Progress of something that has no steps. Where stderr is no terminal it is one line.
+pub fn spinner(what: &str) -> ProgressBar {
+    if !std::io::stderr().is_terminal() {
+        say(&format!("{what} …"));
+        return ProgressBar::hidden();
+    }
+    let bar = ProgressBar::new_spinner().with_message(what.to_owned());
+    bar.enable_steady_tick(Duration::from_millis(120));
+    bar
+}
+
+/// Starts logging to stderr with this filter.
+pub fn start_logging(filter: &str) -> Result<(), Failure> {
+    let filter = tracing_subscriber::EnvFilter::try_new(filter)
+        .map_err(|error| Failure::new(format!("--log `{filter}`: {error}")))?;
+    // A second start in one process (tests) keeps the first.
+    let _ = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal())
+        .try_init();
+    Ok(())
+}

@@ -1,0 +1,184 @@
+//! Opening, making and removing regions for commands.
+
+use crate::args::{NewRegionArgs, RegionArgs};
+use crate::failure::Failure;
+use cenote_base::{HashSeed, HostId};
+use cenote_mem::{Coherent, MapError, MapOptions, Mapping, RegionSource};
+use cenote_pool::{AttachOptions, Pool, PoolConfig, PoolError, Superblock};
+use std::io::Read;
+use std::sync::Arc;
+
+/// A pool as commands use it: on one host.
+pub type HostPool = Pool<Arc<Coherent>>;
+
+impl RegionArgs {
+    /// The region that was named.
+    pub fn source(&self) -> Result<&RegionSource, Failure> {
+        self.region.as_ref().ok_or_else(|| {
+            Failure::new("no region was named")
+                .hint("give --region shm:NAME (or a file, or /dev/daxX.Y), or set CENOTE_REGION")
+        })
+    }
+
+    pub const fn map_options(&self) -> MapOptions {
+        MapOptions { numa_node: self.numa_node, huge_pages: !self.no_huge_pages, prefault: false }
+    }
+
+    /// Maps the named region.
+    pub fn map(&self) -> Result<Arc<Coherent>, Failure> {
+        let source = self.source()?;
+        match Mapping::open(source, &self.map_options()) {
+            Ok(mapping) => Ok(Arc::new(Coherent::new(mapping))),
+            Err(error @ MapError::Missing { .. }) => {
+                Err(Failure::from(error).hint(format!("cenote pool create --region {source} --size 1GiB")))
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Joins the named region as a worker with this name.
+    pub fn attach(&self, worker_name: &str) -> Result<HostPool, Failure> {
+        let options = AttachOptions { host: HostId(self.host_id), ..AttachOptions::named(worker_name) };
+        Pool::attach(self.map()?, &options).map_err(|error| self.explain(&error))
+    }
+
+    /// An error of the pool with the region's name before it.
+    pub fn explain(&self, error: &PoolError) -> Failure {
+        let name = self.region.as_ref().map_or_else(String::new, |source| format!("{source}: "));
+        let failure = Failure::new(format!("{name}{error}"));
+        match error {
+            PoolError::Version { .. } | PoolError::Layout { .. } => {
+                failure.hint("use the program that made the region, or make a new one")
+            }
+            PoolError::Unfinished | PoolError::NotARegion { .. } => failure.hint("cenote pool create makes a region"),
+            _ => failure,
+        }
+    }
+}
+
+impl NewRegionArgs {
+    /// All defaults, of this size.
+    pub fn of_size(size: u64) -> Self {
+        Self {
+            size: Some(cenote_base::units::ByteSize(size)),
+            chunk_size: cenote_base::units::ByteSize(2 << 20),
+            min_block: cenote_base::units::ByteSize(16 << 10),
+            max_hosts: 16,
+            mode: 0o600,
+            hash_seed: None,
+        }
+    }
+
+    fn config(&self) -> Result<PoolConfig, Failure> {
+        let seed = HashSeed(match self.hash_seed {
+            Some(seed) => seed,
+            None => random()?,
+        });
+        Ok(PoolConfig {
+            chunk_bytes: self.chunk_size.0,
+            min_block_bytes: self.min_block.0,
+            max_hosts: self.max_hosts,
+            ..PoolConfig::new(seed, random()?)
+        })
+    }
+}
+
+/// Makes the region and formats it. A region whose formatting fails is removed again.
+pub fn create(region: &RegionArgs, new: &NewRegionArgs, force: bool) -> Result<(Arc<Coherent>, Superblock), Failure> {
+    let source = region.source()?;
+    let config = new.config()?;
+    config.validate()?;
+    let is_device = matches!(source, RegionSource::DevDax(_));
+    let size = match new.size {
+        Some(size) => size.0,
+        None if is_device => 0,
+        None => return Err(Failure::new("a new region needs a size").hint("give --size, as in --size 4GiB")),
+    };
+    let reuse = force && (is_device || source.path().is_some_and(|path| path.exists()));
+    if is_device && !force {
+        // A device always exists; whether it holds something of value only its owner knows.
+        let mapping = Mapping::open(source, &region.map_options())?;
+        if !matches!(Superblock::read(&Coherent::new(mapping)), Err(PoolError::Unfinished)) {
+            return Err(Failure::new(format!("{source}: the device is not empty"))
+                .hint("--force formats it; everything in it is lost"));
+        }
+    }
+    let options = region.map_options();
+    let format = |mapping| {
+        let fabric = Arc::new(Coherent::new(mapping));
+        let superblock = Superblock::format(&fabric, &config).map_err(|error| region.explain(&error))?;
+        Ok::<_, Failure>((fabric, superblock))
+    };
+    if reuse || is_device {
+        return format(Mapping::open(source, &options)?);
+    }
+    // The region gets its name when it is whole: nobody ever opens half of one, whatever becomes of us.
+    let unfinished = unfinished_name(source);
+    if let (Some(path), true) = (source.path(), source.path().is_some_and(|path| path.exists())) {
+        return Err(MapError::Exists { path }.into());
+    }
+    let made = Mapping::create(&unfinished, size, new.mode, &options).map_err(Failure::from).and_then(format).and_then(
+        |made| {
+            if let (Some(from), Some(to)) = (unfinished.path(), source.path()) {
+                std::fs::hard_link(&from, &to).map_err(|error| match error.kind() {
+                    std::io::ErrorKind::AlreadyExists => Failure::from(MapError::Exists { path: to }),
+                    _ => Failure::new(format!("{source}: cannot name the region: {error}")),
+                })?;
+            }
+            Ok(made)
+        },
+    );
+    let _ = Mapping::remove(&unfinished);
+    made
+}
+
+fn unfinished_name(source: &RegionSource) -> RegionSource {
+    let suffix = format!(".making-{}", std::process::id());
+    match source {
+        RegionSource::Shm(name) => RegionSource::Shm(name.clone() + &suffix),
+        RegionSource::File(path) => {
+            let mut name = path.clone().into_os_string();
+            name.push(suffix);
+            RegionSource::File(name.into())
+        }
+        other => other.clone(),
+    }
+}
+
+/// A region of this process's own in shared memory, which goes when this value goes.
+pub struct TemporaryRegion {
+    args: RegionArgs,
+    superblock: Superblock,
+}
+
+impl TemporaryRegion {
+    /// Makes it. `purpose` is part of its name.
+    pub fn new(purpose: &str, size: u64) -> Result<Self, Failure> {
+        let name = format!("cenote-{purpose}-{}", std::process::id());
+        let args =
+            RegionArgs { region: Some(RegionSource::Shm(name)), host_id: 0, numa_node: None, no_huge_pages: false };
+        let (_, superblock) = create(&args, &NewRegionArgs::of_size(size), false)?;
+        Ok(Self { args, superblock })
+    }
+
+    pub const fn args(&self) -> &RegionArgs {
+        &self.args
+    }
+}
+
+impl Drop for TemporaryRegion {
+    fn drop(&mut self) {
+        if let Some(source) = &self.args.region {
+            let _ = Mapping::remove(source);
+        }
+        let _ = HostPool::remove_host_memory(&self.superblock, self.args.host_id);
+    }
+}
+
+fn random<const N: usize>() -> Result<[u8; N], Failure> {
+    let mut bytes = [0; N];
+    std::fs::File::open("/dev/urandom")
+        .and_then(|mut file| file.read_exact(&mut bytes))
+        .map_err(|error| Failure::new(format!("/dev/urandom: cannot draw random bytes: {error}")))?;
+    Ok(bytes)
+}

@@ -1,0 +1,115 @@
+//! Files that are no regions, and regions that cannot be made: the file and the fact, nothing left behind.
+
+use super::support::process::cenote;
+use super::support::region::Region;
+use std::fs;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+/// Words of the superblock (docs/format.md#superblock).
+const VERSION_AT: u64 = 8;
+const LAYOUT_AT: u64 = 16;
+const SEED_AT: u64 = 96;
+
+/// Everything that opens a region refuses this one, names it and says `fact`.
+async fn refused(name: &str, fact: &str) {
+    let file = name.strip_prefix("shm:").unwrap_or(name);
+    for command in [&["pool", "info"][..], &["pool", "check", "--json"], &["pool", "gc"], &["pool", "destroy"]] {
+        cenote(command.iter().copied().chain(["--region", name])).fails(&[file, fact]).await;
+    }
+    let generate = ["generate", "--prompt", "x", "--max-tokens", "1", "--region", name];
+    cenote(generate).fails(&[file, fact]).await;
+    for workers in [&[][..], &["--prefill", "1", "--decode", "1"]] {
+        let serve = ["serve", "--port", "0", "--region", name, "--region-size", "32MiB"];
+        cenote(serve.iter().chain(workers).copied()).fails(&[file, fact]).await;
+    }
+}
+
+#[tokio::test]
+async fn files_that_are_no_regions_are_refused() {
+    let dir = tempfile::tempdir().expect("a directory");
+    for (name, bytes, fact) in [
+        ("empty", Vec::new(), "it is empty"),
+        ("garbage", b"This is a letter.".repeat(4096), "this is not a Cenote region"),
+        ("odd", vec![7; 5000], "not whole pages"),
+        ("zeros", vec![0; 1 << 20], "the region is empty or its creation never finished"),
+    ] {
+        let path = dir.path().join(name);
+        fs::write(&path, &bytes).expect(name);
+        refused(path.to_str().expect("UTF-8"), fact).await;
+        assert_eq!(fs::read(&path).expect(name), bytes, "{name} was changed");
+    }
+    refused(dir.path().to_str().expect("UTF-8"), "no regular file").await;
+}
+
+#[tokio::test]
+async fn regions_that_do_not_hold_are_refused() {
+    for (at, fact) in [
+        (0, "this is not a Cenote region"),
+        (VERSION_AT, "format version"),
+        (LAYOUT_AT, "the region has layout"),
+        (SEED_AT, "the superblock's check word does not hold"),
+    ] {
+        let region = Region::create("8MiB").await;
+        let file = fs::OpenOptions::new().read(true).write(true).open(region.path()).expect("it is ours");
+        let mut byte = [0];
+        file.read_exact_at(&mut byte, at).expect("it is long enough");
+        file.write_all_at(&[byte[0] ^ 0x40], at).expect("it is ours");
+        refused(&region.name, fact).await;
+        cenote(["pool", "destroy", "--force", "--region", &region.name]).ok().await;
+        assert!(region.files().is_empty());
+    }
+    let region = Region::create("8MiB").await;
+    let file = fs::OpenOptions::new().write(true).open(region.path()).expect("it is ours");
+    file.set_len(4 << 20).expect("it is ours");
+    refused(&region.name, "the region is 4 MiB long, but its superblock says 8 MiB").await;
+}
+
+#[tokio::test]
+async fn what_cannot_be_made_leaves_nothing_behind() {
+    let region = Region::name_only();
+    for (flags, fact) in [
+        (&["--size", "1MiB"][..], "1 MiB"),
+        (&["--size", "4KiB"], "4 KiB"),
+        (&["--size", "0"], "0"),
+        (&["--size", "900TiB"], "no space for"),
+        (&["--size", "64MiB", "--chunk-size", "3MiB"], "chunk size 3145728 is not a power of two"),
+        (&["--size", "64MiB", "--chunk-size", "64MiB"], "64 MiB"),
+        (&["--size", "64MiB", "--min-block", "32"], "smallest block 32 is not a power of two"),
+        (&[], "a new region needs a size"),
+    ] {
+        let create = ["pool", "create", "--region", &region.name];
+        cenote(create.iter().chain(flags).copied()).fails(&[fact]).await;
+        assert!(region.files().is_empty(), "{flags:?} left {:?}", region.files());
+    }
+    let nowhere = ["pool", "create", "--region", "no-such-dir/region", "--size", "8MiB"];
+    cenote(nowhere).fails(&["no-such-dir/region"]).await;
+    // A server that should make its region, but not of this size.
+    let serve = ["serve", "--port", "0", "--region", &region.name, "--region-size", "1MiB"];
+    cenote(serve).fails(&["1 MiB"]).await;
+    assert!(region.files().is_empty());
+}
+
+/// A region whose blocks are too small for the model says so, in whichever process it is opened.
+#[tokio::test]
+async fn a_block_that_fits_into_no_chunk_is_told() {
+    let region = Region::name_only();
+    let create = ["pool", "create", "--region", &region.name, "--size", "16MiB", "--chunk-size", "64KiB"];
+    cenote(create).ok().await;
+    let large_blocks = ["generate", "--prompt", "x", "--block-tokens", "64", "--region", &region.name];
+    cenote(large_blocks).fails(&["create the region with a larger chunk size"]).await;
+    region.expect_clean_and_idle().await;
+}
+
+#[tokio::test]
+async fn a_killed_command_leaves_no_half_region() {
+    let region = Region::name_only();
+    let create = ["pool", "create", "--region", &region.name, "--size", "8MiB"];
+    let killed = cenote(create).env("CENOTE_FAULT", "join.registered:1").run().await;
+    assert_eq!(killed.code, Some(0), "creating joins nobody: {killed:?}");
+    let info = ["pool", "info", "--region", &region.name];
+    let killed = cenote(info).env("CENOTE_FAULT", "join.registered:1").run().await;
+    assert_eq!(killed.code, None, "it died at the point: {killed:?}");
+    region.expect_clean_and_idle().await;
+    assert!(Path::new("/dev/shm").exists());
+}

@@ -1,0 +1,32 @@
+//! `cenote demo`: what the README promises of it.
+
+use super::support::process::cenote;
+use serde_json::Value;
+use std::collections::HashSet;
+
+#[tokio::test]
+async fn the_demo_tells_what_it_promises() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let file = dir.path().join("demo.json");
+    let file = file.to_str().expect("the name is UTF-8");
+    let outcome = cenote(["demo", "--json", file, "--repeat", "2", "--prompt-tokens", "512"]).ok().await;
+    assert!(outcome.out.contains("first token, warm (against cold)"), "{outcome:?}");
+
+    let report: Value = serde_json::from_str(&std::fs::read_to_string(file).expect("the file is there")).expect("JSON");
+    assert_eq!(report["outputs_equal"], true, "{report}");
+    assert!(!report["output"].as_str().expect("a text").is_empty(), "{report}");
+    assert_eq!(report["model"], "demo");
+    assert_eq!(report["prompt_tokens"], 512);
+    assert!(report["cached_tokens"].as_u64().expect("a count") >= 496, "{report}");
+
+    let time = |key: &str| report[key].as_f64().unwrap_or_else(|| panic!("{key}: {report}"));
+    let [no_pool, cold, warm] = ["ttft_no_pool_ms_p50", "ttft_cold_ms_p50", "ttft_warm_ms_p50"].map(time);
+    assert!(no_pool > 0.0 && 0.0 < warm && warm < cold, "{report}");
+    assert_eq!(report["rows"].as_array().expect("an array").len(), 3);
+
+    let pids = report["worker_pids"].as_array().expect("an array").iter().chain([&report["front_pid"]]);
+    assert_eq!(pids.map(|pid| pid.as_u64().expect("a number")).collect::<HashSet<_>>().len(), 3, "{report}");
+
+    let region = report["region"].as_str().expect("a text").strip_prefix("shm:").expect("it is in shared memory");
+    assert!(!std::path::Path::new("/dev/shm").join(region).exists(), "{region} is left");
+}

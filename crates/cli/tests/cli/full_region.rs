@@ -1,0 +1,75 @@
+//! No room: a region that is full, an engine whose own memory is small, a region that goes away.
+
+use super::support::client::{greedy, without_pool};
+use super::support::process::{Server, cenote};
+use super::support::region::Region;
+use super::support::tokens;
+use futures::future::join_all;
+use serde_json::Value;
+
+const PROMPTS: u64 = 24;
+
+fn prompts(length: usize) -> Vec<Value> {
+    (0..PROMPTS).map(|seed| greedy(&tokens(1000 + seed, length), 6)).collect()
+}
+
+#[tokio::test]
+async fn a_full_region_evicts_and_every_prompt_is_answered() {
+    let region = Region::create("24MiB").await;
+    let server = Server::start(&["--region", &region.name]).await;
+    let bodies = prompts(400);
+    let answers = join_all(bodies.iter().map(|body| server.client.complete(body))).await;
+    assert!(server.client.metric("cenote_pool_evicted_total").await > 0.0);
+    region.expect_clean_and_idle().await;
+    // The last are still there, the first are not; both are answered as before.
+    for (body, answer) in bodies.iter().zip(&answers).rev().step_by(5) {
+        assert_eq!(server.client.complete(body).await.text, answer.text);
+        assert_eq!(server.client.complete(&without_pool(body.clone())).await.text, answer.text);
+    }
+    server.stop().await;
+    region.expect_clean_and_idle().await;
+}
+
+/// L1 holds one prompt of the longest kind: together they must take turns, and what can never fit is
+/// refused before it waits for anything.
+#[tokio::test]
+async fn an_engine_with_little_memory_takes_turns_and_refuses_what_never_fits() {
+    let region = Region::create("128MiB").await;
+    for flags in [&[][..], &["--prefill", "1", "--decode", "1"]] {
+        let server = Server::start(&[&["--region", &region.name, "--kv-size", "2MiB"], flags].concat()).await;
+        let blocks = server.client.metric("cenote_kv_blocks_total").await;
+        assert!(blocks > 0.0);
+        let bodies = prompts(300);
+        let answers = join_all(bodies.iter().map(|body| server.client.complete(body))).await;
+        assert!(answers.iter().all(|answer| !answer.text.is_empty()));
+        let (status, answer) = server.client.send("/v1/completions", greedy(&tokens(1, 900), 6).to_string()).await;
+        assert_eq!((status, &answer["error"]["param"]), (400, &Value::from("prompt")), "{answer}");
+        let (status, answer) = server.client.send("/v1/completions", greedy(&tokens(1, 300), 3000).to_string()).await;
+        assert_eq!((status, &answer["error"]["param"]), (400, &Value::from("max_tokens")), "{answer}");
+        server.stop().await;
+    }
+    let too_small = ["serve", "--port", "0", "--no-pool", "--kv-size", "1KiB"];
+    cenote(too_small).fails(&["do not hold one block"]).await;
+    region.expect_clean_and_idle().await;
+}
+
+/// Whoever removes a region ends its sharing, and nothing else: those who have it mapped keep it.
+#[tokio::test]
+async fn servers_answer_on_when_their_region_is_removed() {
+    for flags in [&[][..], &["--prefill", "1", "--decode", "1"]] {
+        let region = Region::create("64MiB").await;
+        let server = Server::start(&[&["--region", &region.name], flags].concat()).await;
+        let body = greedy(&tokens(1, 100), 8);
+        let before = server.client.complete(&body).await;
+        let refused = cenote(["pool", "destroy", "--region", &region.name]).fails(&["uses it"]).await;
+        assert!(refused.err.contains("--force"), "{refused:?}");
+        assert!(region.path().exists());
+        cenote(["pool", "destroy", "--region", &region.name, "--force"]).ok().await;
+        assert!(!region.path().exists());
+        assert_eq!(server.client.complete(&body).await.text, before.text);
+        let fresh = greedy(&tokens(2, 100), 8);
+        let answer = server.client.complete(&fresh).await;
+        assert_eq!(answer.text, server.client.complete(&without_pool(fresh)).await.text);
+        server.stop().await;
+    }
+}

@@ -1,0 +1,20 @@
+//! The `cenote` binary as people and programs use it: real processes, real regions, real sockets.
+//!
+//! Every test makes regions of its own and ends what it started, also when it fails. Nothing sleeps to
+//! give something else time: a test reads until an event, or asks until a deadline.
+
+mod bad_http;
+mod bad_regions;
+mod damaged_models;
+mod demo;
+mod endings;
+mod full_region;
+mod generate;
+mod killed_worker;
+mod many_servers;
+mod openai;
+mod pool_commands;
+mod settings;
+mod support;
+mod two_models;
+mod words;

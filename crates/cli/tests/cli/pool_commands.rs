@@ -1,0 +1,105 @@
+//! `cenote pool`: create, info, check, gc and destroy on regions that are well.
+
+use super::support::client::greedy;
+use super::support::process::{Server, cenote};
+use super::support::region::Region;
+use super::support::tokens;
+use serde_json::{Value, json};
+
+#[tokio::test]
+async fn a_region_is_made_told_of_and_removed() {
+    let region = Region::name_only();
+    let create = ["pool", "create", "--region", &region.name, "--size", "32MiB"];
+    let created = cenote(create.into_iter().chain(["--json", "--max-hosts", "4"])).ok().await.json();
+    assert_eq!(created["region"], region.name.as_str(), "{created}");
+    assert_eq!(created["region_bytes"], 32 << 20, "{created}");
+    assert_eq!(created["max_hosts"], 4, "{created}");
+    assert_eq!(region.files(), [region.path()], "nothing but the region itself has its name");
+    let again = cenote(create).fails(&["exists already"]).await;
+    assert!(again.err.contains(region.path().to_str().expect("UTF-8")), "{again:?}");
+
+    let info = region.info().await;
+    assert_eq!(info["region_bytes"], 32 << 20, "{info}");
+    assert_eq!((&info["blocks_ready"], &info["namespaces"]), (&json!(0), &json!([])), "{info}");
+    assert!(cenote(["pool", "info", "--region", &region.name]).ok().await.out.contains("chunks"));
+
+    let report = region.expect_clean_and_idle().await;
+    assert_eq!(report["ready"], 0, "{report}");
+    let collected = region.run("gc").await;
+    assert_eq!((collected.code, &collected.json()["blocks_freed"]), (Some(0), &json!(0)), "{collected:?}");
+
+    let destroy = ["pool", "destroy", "--region", &region.name];
+    let destroyed = cenote(destroy).ok().await;
+    assert!(destroyed.err.contains("removed") && destroyed.out.is_empty(), "{destroyed:?}");
+    assert!(region.files().is_empty());
+    cenote(destroy).fails(&["no such region"]).await;
+    region.run("info").await.err.contains("hint: cenote pool create").then_some(()).expect("advice");
+}
+
+#[tokio::test]
+async fn every_report_can_go_to_a_file() {
+    let region = Region::create("16MiB").await;
+    let dir = tempfile::tempdir().expect("a directory");
+    for (command, key) in [("info", "uuid"), ("check", "leaks"), ("gc", "blocks_freed")] {
+        let file = dir.path().join(command);
+        let file = file.to_str().expect("UTF-8");
+        let outcome = cenote(["pool", command, "--region", &region.name, "--json", file]).ok().await;
+        assert!(!outcome.out.starts_with('{') && outcome.out.lines().count() > 3, "a table is printed: {outcome:?}");
+        let written = std::fs::read_to_string(file).expect("the file is there");
+        let report: Value = serde_json::from_str(&written).expect("JSON");
+        assert!(report.get(key).is_some(), "{report}");
+    }
+}
+
+#[tokio::test]
+async fn a_region_with_blocks_tells_of_them_and_force_makes_it_new() {
+    let region = Region::create("64MiB").await;
+    let server = Server::start(&["--region", &region.name]).await;
+    server.client.complete(&greedy(&tokens(1, 200), 2)).await;
+    let info = region.info().await;
+    assert_eq!(info["namespaces"][0]["label"], "demo", "{info}");
+    assert_eq!(info["blocks_ready"], 12, "200 tokens are twelve whole blocks: {info}");
+    assert_eq!(region.workers("serve").await, [server.pid]);
+    let people = cenote(["pool", "info", "--region", &region.name]).ok().await.out;
+    assert!(["demo", "serve", "pool_published_total"].iter().all(|word| people.contains(word)), "{people}");
+    server.stop().await;
+
+    let report = region.expect_clean_and_idle().await;
+    assert_eq!((&report["ready"], &report["payloads_verified"]), (&json!(12), &json!(12)), "{report}");
+    let quick = cenote(["pool", "check", "--quick", "--json", "--region", &region.name]).ok().await.json();
+    assert_eq!((&quick["ready"], &quick["payloads_verified"]), (&json!(12), &json!(0)), "{quick}");
+    assert_eq!(region.run("gc").await.json()["blocks_freed"], 0);
+    assert_eq!(region.info().await["blocks_ready"], 12, "gc takes nothing that can be found");
+
+    let create = ["pool", "create", "--region", &region.name, "--size", "64MiB", "--force"];
+    cenote(create).ok().await;
+    assert_eq!(region.info().await["blocks_ready"], 0);
+    region.expect_clean_and_idle().await;
+}
+
+/// A payload's byte is turned in the file: `check` tells and exits with 2, `gc` takes the block out.
+#[tokio::test]
+async fn a_rotten_payload_is_found_and_taken_out() {
+    let region = Region::create("64MiB").await;
+    let prompt = greedy(&tokens(1, 200), 2);
+    let server = Server::start(&["--region", &region.name]).await;
+    let answer = server.client.complete(&prompt).await;
+    let mut bytes = std::fs::read(region.path()).expect("the region is a file");
+    // The last byte that is not zero is in the payload of some block.
+    let last = bytes.iter().rposition(|&byte| byte != 0).expect("there are blocks");
+    bytes[last] ^= 1;
+    std::os::unix::fs::FileExt::write_at(
+        &std::fs::OpenOptions::new().write(true).open(region.path()).expect("it is ours"),
+        &bytes[last..=last],
+        last as u64,
+    )
+    .expect("it is written");
+    let outcome = region.run("check").await;
+    assert_eq!(outcome.code, Some(2), "{outcome:?}");
+    assert_eq!(outcome.json()["damage"].as_array().map(Vec::len), Some(1), "{outcome:?}");
+    assert!(outcome.err.contains("hint: cenote pool gc"), "{outcome:?}");
+    assert_eq!(server.client.complete(&prompt).await.text, answer.text, "a rotten block is a miss");
+    assert_eq!(region.run("gc").await.code, Some(0));
+    region.expect_clean().await;
+    server.stop().await;
+}

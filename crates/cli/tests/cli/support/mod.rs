@@ -1,0 +1,58 @@
+//! What the tests share: processes, regions, a client, and patience with an end.
+
+pub mod client;
+pub mod process;
+pub mod region;
+
+use cenote_base::TokenId;
+use cenote_base::prng::Prng;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// No test waits longer than this for one thing; it is a bound, not a pace.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Pause between two questions about something that happens by itself.
+const PACE: Duration = Duration::from_millis(20);
+
+/// Name under which the demo model is served: its directory's.
+pub const MODEL: &str = "demo";
+
+/// A path of the repository.
+pub fn repository(path: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(path)
+}
+
+/// Awaits with the tests' deadline.
+pub async fn soon<T>(what: &str, wait: impl Future<Output = T>) -> T {
+    match tokio::time::timeout(PATIENCE, wait).await {
+        Ok(value) => value,
+        Err(_) => panic!("waited too long for {what}"),
+    }
+}
+
+/// Asks until there is an answer, with the tests' deadline.
+pub async fn until<T>(what: &str, mut ask: impl AsyncFnMut() -> Option<T>) -> T {
+    let mut pace = tokio::time::interval(PACE);
+    let answered = async {
+        loop {
+            pace.tick().await;
+            if let Some(answer) = ask().await {
+                return answer;
+            }
+        }
+    };
+    soon(what, answered).await
+}
+
+/// Tokens that any test model has, drawn from `seed`; other seeds share no prefix.
+pub fn tokens(seed: u64, length: usize) -> Vec<TokenId> {
+    let mut prng = Prng::new(seed);
+    (0..length).map(|_| 100 + prng.below(3000) as TokenId).collect()
+}
+
+/// Words to stderr past the harness's capture: a check that was not made must be seen.
+pub fn say(words: &str) {
+    use std::io::Write;
+    let _ = writeln!(std::io::stderr(), "{words}");
+}

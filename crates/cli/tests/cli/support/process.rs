@@ -1,0 +1,162 @@
+//! `cenote` as a child process, one that ends by itself or one that serves.
+
+use super::client::Client;
+use super::{repository, soon};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::process::Stdio;
+use tokio::io::{AsyncBufReadExt, BufReader};
+use tokio::process::{Child, Command};
+
+/// A `cenote` command that is not running yet. It knows nothing of the environment but what a test gives.
+pub struct Cenote(Command);
+
+/// The command with these arguments and the demo model.
+pub fn cenote<'a>(arguments: impl IntoIterator<Item = &'a str>) -> Cenote {
+    bare(arguments).env("CENOTE_MODEL", repository("models/demo"))
+}
+
+/// The command without a model.
+pub fn bare<'a>(arguments: impl IntoIterator<Item = &'a str>) -> Cenote {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_cenote"));
+    command.args(arguments).stdin(Stdio::null()).kill_on_drop(true);
+    for (name, _) in std::env::vars_os() {
+        if name.to_string_lossy().starts_with("CENOTE_") || name == "COLUMNS" {
+            command.env_remove(name);
+        }
+    }
+    Cenote(command)
+}
+
+impl Cenote {
+    pub fn env(mut self, name: &str, value: impl AsRef<std::ffi::OsStr>) -> Self {
+        self.0.env(name, value);
+        self
+    }
+
+    pub fn current_dir(mut self, dir: impl AsRef<Path>) -> Self {
+        self.0.current_dir(dir);
+        self
+    }
+
+    /// Runs it to its end.
+    pub async fn run(mut self) -> Outcome {
+        let shown = format!("{:?}", self.0.as_std().get_args().collect::<Vec<_>>());
+        let output = soon(&shown, self.0.output()).await.expect("the program starts");
+        let text = |bytes| String::from_utf8(bytes).expect("the program writes UTF-8");
+        let outcome = Outcome { shown, code: output.status.code(), out: text(output.stdout), err: text(output.stderr) };
+        assert!(!outcome.err.contains("panicked"), "{outcome:?}");
+        outcome
+    }
+
+    /// Runs it to its end, which must be a good one.
+    pub async fn ok(self) -> Outcome {
+        let outcome = self.run().await;
+        assert_eq!(outcome.code, Some(0), "{outcome:?}");
+        outcome
+    }
+
+    /// Runs it to its end, which must be a failure that says all of `facts`.
+    pub async fn fails(self, facts: &[&str]) -> Outcome {
+        let outcome = self.run().await;
+        assert!(outcome.code.is_some_and(|code| code != 0), "{outcome:?}");
+        assert!(outcome.err.contains("error: "), "{outcome:?}");
+        facts.iter().for_each(|fact| assert!(outcome.err.contains(fact), "`{fact}` is not said: {outcome:?}"));
+        outcome
+    }
+}
+
+/// What a command left.
+#[derive(Debug)]
+#[allow(dead_code, reason = "all of it is for assertion messages too")]
+pub struct Outcome {
+    pub shown: String,
+    pub code: Option<i32>,
+    pub out: String,
+    pub err: String,
+}
+
+impl Outcome {
+    /// Its stdout, which must be JSON and nothing else.
+    pub fn json(&self) -> Value {
+        serde_json::from_str(&self.out).unwrap_or_else(|error| panic!("{error}: {self:?}"))
+    }
+}
+
+/// A running `cenote serve`, killed with its test.
+pub struct Server {
+    child: Child,
+    pub pid: u32,
+    pub client: Client,
+    pub url: String,
+    /// Its stderr.
+    words: File,
+}
+
+impl Server {
+    /// Starts a server with these flags, and waits until it says its address. Of the machine's few cores
+    /// every process gets one, because tests and servers run side by side.
+    pub async fn start(flags: &[&str]) -> Self {
+        let words = tempfile::tempfile().expect("a file for the server's words");
+        let Cenote(mut command) = cenote(["serve", "--port", "0", "--threads", "1"].iter().chain(flags).copied());
+        command.stdout(Stdio::piped()).stderr(words.try_clone().expect("a descriptor"));
+        let mut child = command.spawn().expect("the server starts");
+        let pid = child.id().expect("it was just started");
+        let mut lines = BufReader::new(child.stdout.take().expect("piped")).lines();
+        let first = soon("the server's address", lines.next_line()).await.expect("its stdout is readable");
+        let mut server = Self { child, pid, client: Client::new(""), url: String::new(), words };
+        let Some(url) = first else { panic!("{flags:?}: it ended without an address: {}", server.words()) };
+        server.client = Client::new(&url);
+        server.url = url;
+        server
+    }
+
+    /// All that it said on stderr so far.
+    pub fn words(&self) -> String {
+        let mut text = vec![0; self.words.metadata().map_or(0, |status| status.len() as usize)];
+        let length = self.words.read_at(&mut text, 0).unwrap_or(0);
+        String::from_utf8_lossy(&text[..length]).into_owned()
+    }
+
+    /// Asks it to end.
+    pub fn terminate(&self) {
+        signal(self.pid, Signal::TERM);
+    }
+
+    /// Waits for its end, which must be a good one.
+    pub async fn ended(mut self) {
+        let status = soon("the server's end", self.child.wait()).await.expect("it is our child");
+        assert!(status.success(), "{status}: {}", self.words());
+    }
+
+    /// Ends it and waits for that.
+    pub async fn stop(self) {
+        self.terminate();
+        self.ended().await;
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let words = self.words();
+        if std::thread::panicking() {
+            super::say(&format!("the server {} said:\n{words}", self.url));
+        } else {
+            assert!(!words.contains("panicked"), "{words}");
+        }
+        if self.child.try_wait().is_ok_and(|ended| ended.is_none()) {
+            let _ = self.child.start_kill();
+            // A killed server cannot remove the region that was its own.
+            super::region::remove(&format!("shm:cenote-serve-{}", self.pid));
+        }
+    }
+}
+
+/// Sends a signal to a process that is known to live.
+pub fn signal(pid: u32, signal: Signal) {
+    let pid = i32::try_from(pid).ok().and_then(Pid::from_raw).expect("a process id");
+    kill_process(pid, signal).expect("the process is there");
+}

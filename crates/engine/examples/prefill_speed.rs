@@ -1,0 +1,68 @@
+//! Prints how fast a model directory prefills and decodes.
+//!
+//! `cargo run --release -p cenote-engine --example prefill_speed -- --model DIR [--tokens 2048] [--threads 0] [--dtype f32]`
+#![allow(clippy::print_stdout, reason = "an example prints")]
+
+use cenote_base::prng::Prng;
+use cenote_engine::kv::KvArena;
+use cenote_engine::llama::{LogitsOf, SeqChunk};
+use cenote_engine::{EngineConfig, LoadedModel};
+use std::time::Instant;
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let value =
+        |name: &str| arguments.iter().position(|argument| argument == name).and_then(|at| arguments.get(at + 1));
+    let number = |name: &str, default: usize| value(name).map_or(Ok(default), |text| text.parse::<usize>());
+    let config = EngineConfig {
+        threads: number("--threads", 0)?,
+        dtype: value("--dtype").map_or("f32", String::as_str).parse()?,
+        ..EngineConfig::new(value("--model").ok_or("--model DIR is needed")?)
+    };
+    let start = Instant::now();
+    let model = LoadedModel::load(&config)?;
+    let layout = *model.layout();
+    println!(
+        "{}: {} weight bytes, {} threads, {}, loaded in {:.1?}",
+        model.name(),
+        model.llama().weight_bytes(),
+        model.threads(),
+        layout.element,
+        start.elapsed()
+    );
+    let count = number("--tokens", 2048)?.min(model.max_model_len() - 16);
+    let mut prng = Prng::new(1);
+    let tokens: Vec<u32> = (0..count).map(|_| prng.below(model.llama().config().vocab_size as u64) as u32).collect();
+    let blocks = (count + 16).div_ceil(layout.block_tokens);
+    let block_table: Vec<u32> = (0..blocks as u32).collect();
+    let mut kv = KvArena::new(layout, blocks);
+    let (mut best, mut best_cpu) = (f64::MAX, f64::MAX);
+    for _ in 0..4 {
+        let (start, start_cpu) = (Instant::now(), cpu_seconds());
+        for (index, tokens) in tokens.chunks(config.max_num_batched_tokens).enumerate() {
+            let start_position = index * config.max_num_batched_tokens;
+            let last = start_position + tokens.len() == count;
+            let logits = if last { LogitsOf::Last } else { LogitsOf::Nothing };
+            model.forward(&[SeqChunk { tokens, start_position, block_table: &block_table, logits }], &mut kv);
+        }
+        best = best.min(start.elapsed().as_secs_f64());
+        best_cpu = best_cpu.min(cpu_seconds() - start_cpu);
+    }
+    println!("prefill of {count} tokens: {best:.4} s, {:.0} tokens/s; {best_cpu:.2} s of CPU", count as f64 / best);
+    let start = Instant::now();
+    for step in 0..16 {
+        let chunk =
+            SeqChunk { tokens: &[1], start_position: count + step, block_table: &block_table, logits: LogitsOf::Last };
+        model.forward(&[chunk], &mut kv);
+    }
+    println!("decode behind it: {:.1} tokens/s", 16.0 / start.elapsed().as_secs_f64());
+    Ok(())
+}
+
+/// User and system time of this process, which another process's load does not change as much as it does
+/// the clock's; 0 where there is no /proc. Ticks are 10 ms.
+fn cpu_seconds() -> f64 {
+    let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    let fields = stat.rsplit_once(')').map_or("", |(_, rest)| rest).split_ascii_whitespace();
+    fields.skip(11).take(2).filter_map(|ticks| ticks.parse::<f64>().ok()).sum::<f64>() / 100.0
+}

@@ -1,0 +1,95 @@
+//! Why a model directory cannot be served.
+
+use std::path::{Path, PathBuf};
+
+/// A checkpoint, configuration or tokenizer that cannot be used. Every message names the file and the fact.
+#[derive(Debug, thiserror::Error)]
+pub enum LoadError {
+    /// The operating system did not give the file.
+    #[error("{}: {source}", path.display())]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// What it said.
+        source: std::io::Error,
+    },
+    /// The file is not the JSON it should be.
+    #[error("{}: not valid JSON for this file: {source}", path.display())]
+    Json {
+        /// The file.
+        path: PathBuf,
+        /// What the parser said, with line and column.
+        source: serde_json::Error,
+    },
+    /// A tensor is missing, superfluous, cut off or of the wrong shape.
+    #[error("{}: tensor `{tensor}` {fact}", path.display())]
+    Tensor {
+        /// The file.
+        path: PathBuf,
+        /// The tensor's name.
+        tensor: String,
+        /// What is wrong with it.
+        fact: String,
+    },
+    /// The file contradicts itself, or lacks something.
+    #[error("{}: {fact}", path.display())]
+    Invalid {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        fact: String,
+    },
+    /// A sound model that this engine cannot compute.
+    #[error("{}: {fact}", path.display())]
+    Unsupported {
+        /// The file.
+        path: PathBuf,
+        /// What is not supported.
+        fact: String,
+    },
+    /// A setting of the engine does not fit the model.
+    #[error("{setting}: {fact}")]
+    Setting {
+        /// The setting's name.
+        setting: &'static str,
+        /// What is wrong.
+        fact: String,
+    },
+}
+
+impl LoadError {
+    pub(crate) fn invalid(path: &Path, fact: impl Into<String>) -> Self {
+        Self::Invalid { path: path.to_owned(), fact: fact.into() }
+    }
+
+    pub(crate) fn unsupported(path: &Path, fact: impl Into<String>) -> Self {
+        Self::Unsupported { path: path.to_owned(), fact: fact.into() }
+    }
+
+    pub(crate) fn tensor(path: &Path, tensor: &str, fact: impl Into<String>) -> Self {
+        Self::Tensor { path: path.to_owned(), tensor: tensor.to_owned(), fact: fact.into() }
+    }
+
+    pub(crate) fn setting(setting: &'static str, fact: impl Into<String>) -> Self {
+        Self::Setting { setting, fact: fact.into() }
+    }
+}
+
+/// Reads a whole file of text.
+pub(crate) fn read(path: &Path) -> Result<String, LoadError> {
+    std::fs::read_to_string(path).map_err(|source| LoadError::Io { path: path.to_owned(), source })
+}
+
+/// Reads and parses a JSON file.
+pub(crate) fn read_json<T: serde::de::DeserializeOwned>(path: &Path) -> Result<T, LoadError> {
+    serde_json::from_str(&read(path)?).map_err(|source| LoadError::Json { path: path.to_owned(), source })
+}
+
+/// As [`read_json`], `None` when there is no such file.
+pub(crate) fn read_json_if_present<T: serde::de::DeserializeOwned>(path: &Path) -> Result<Option<T>, LoadError> {
+    match read_json(path) {
+        Ok(value) => Ok(Some(value)),
+        Err(LoadError::Io { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
+}

@@ -1,0 +1,305 @@
+//! Paged causal attention with grouped-query heads.
+//!
+//! A task is one KV head and a few consecutive query tokens of one sequence; its rows are those tokens
+//! times the query heads that share the KV head. Scores of all rows are computed against every key panel
+//! (16 keys; K pages keep the key innermost, so that a lane is a key), kept, turned into softmax terms,
+//! and multiplied with the V panels (a lane is a dimension). Two passes over stored scores, instead of an
+//! online softmax, make each output element one chain over keys 0, 1, 2, … of its row, which neither the
+//! chunk a query came in nor its neighbours can change.
+
+use super::PANEL;
+use super::buffer::{ElementType, widen};
+use super::elementwise::softmax_terms;
+use super::micro::{Tile, fma_chain, panel, panel_mut, with_vectors_per_panel, zero};
+use crate::kv::{KvArena, KvLayout};
+use cenote_policy::kv_blocks::BlockId;
+use pulp::{Arch, Simd, WithSimd};
+use rayon::prelude::*;
+use std::ops::Range;
+
+/// Rows per task: enough that a key panel, once in the L1 cache (or widened), is used several times; few
+/// enough that the rows' scores stay in the L2 cache for contexts of some thousand tokens.
+const ROWS_PER_TASK: usize = 24;
+/// Key panels whose values are multiplied in one go: the V panels of a superblock stay in the L1/L2 cache.
+const SUPERBLOCK: usize = 8;
+
+/// Consecutive tokens of one sequence within a batch.
+#[derive(Clone, Copy, Debug)]
+pub struct QueryChunk<'a> {
+    /// First row of the batch that belongs to it.
+    pub first_row: usize,
+    /// Rows, one a token.
+    pub rows: usize,
+    /// Position of its first token in the sequence. The KV of all positions up to the last row's must be
+    /// in the arena.
+    pub start_position: usize,
+    /// The sequence's blocks.
+    pub block_table: &'a [BlockId],
+}
+
+/// Attends for a whole ragged batch. `q` has `q_stride` values a row, of which the first
+/// `heads · head_dim` are the rotated queries; `out` is `[row][heads · head_dim]`.
+pub fn attend(
+    arena: &KvArena,
+    layer: usize,
+    q: &[f32],
+    q_stride: usize,
+    heads: usize,
+    chunks: &[QueryChunk<'_>],
+    out: &mut [f32],
+) {
+    let layout = arena.layout();
+    let (kv_heads, head_dim) = (layout.num_kv_heads, layout.head_dim);
+    let group = heads / kv_heads;
+    let tokens_per_task = (ROWS_PER_TASK / group).max(1);
+    let mut rows = out.chunks_exact_mut(heads * head_dim);
+    let mut tasks = Vec::new();
+    let mut work = 0;
+    for chunk in chunks {
+        work += chunk.rows * (chunk.start_position + chunk.rows) * heads * head_dim;
+        for first in (0..chunk.rows).step_by(tokens_per_task) {
+            let tokens = tokens_per_task.min(chunk.rows - first);
+            let begin = tasks.len();
+            tasks.extend((0..kv_heads).map(|kv_head| HeadTask {
+                arena,
+                layer,
+                kv_head,
+                group,
+                q,
+                q_stride,
+                first_row: chunk.first_row + first,
+                start_position: chunk.start_position + first,
+                block_table: chunk.block_table,
+                out: Vec::with_capacity(tokens),
+            }));
+            for row in rows.by_ref().take(tokens) {
+                for (task, part) in tasks[begin..].iter_mut().zip(row.chunks_exact_mut(group * head_dim)) {
+                    task.out.push(part);
+                }
+            }
+        }
+    }
+    let arch = Arch::new();
+    if work < 1 << 17 {
+        tasks.into_iter().for_each(|task| arch.dispatch(task));
+    } else {
+        // Later tokens see more keys: the longest tasks first leave the least waiting at the end.
+        tasks.into_par_iter().rev().with_max_len(1).for_each(|task| arch.dispatch(task));
+    }
+}
+
+struct HeadTask<'a> {
+    arena: &'a KvArena,
+    layer: usize,
+    kv_head: usize,
+    group: usize,
+    q: &'a [f32],
+    q_stride: usize,
+    first_row: usize,
+    start_position: usize,
+    block_table: &'a [BlockId],
+    /// Per token, the outputs of this task's heads.
+    out: Vec<&'a mut [f32]>,
+}
+
+impl WithSimd for HeadTask<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(mut self, simd: S) {
+        with_vectors_per_panel!(S, V, self.run::<S, V>(simd));
+    }
+}
+
+/// Expands to a call of `$function` with the number of rows as its const argument.
+macro_rules! with_rows {
+    ($rows:expr, $function:ident, $S:ident, $V:ident, ($($argument:expr),*)) => {
+        // The first condition is constant: machines without vectors need no tiles.
+        if $V > 4 {
+            $function::<$S, 1, $V>($($argument),*)
+        } else {
+            match $rows {
+                6 => $function::<$S, 6, $V>($($argument),*),
+                4 => $function::<$S, 4, $V>($($argument),*),
+                2 => $function::<$S, 2, $V>($($argument),*),
+                _ => $function::<$S, 1, $V>($($argument),*),
+            }
+        }
+    };
+}
+
+/// Cuts rows into tiles of the sizes that [`with_rows`] knows.
+fn tiles(rows: usize, vectors_per_panel: usize) -> Vec<Range<usize>> {
+    let sizes: &[usize] = if vectors_per_panel > 4 { &[1] } else { &[6, 4, 2, 1] };
+    let mut tiles = Vec::new();
+    let mut first = 0;
+    while first < rows {
+        let size = sizes.iter().copied().find(|size| *size <= rows - first).unwrap_or(1);
+        tiles.push(first..first + size);
+        first += size;
+    }
+    tiles
+}
+
+impl HeadTask<'_> {
+    #[inline(always)]
+    fn run<S: Simd, const V: usize>(&mut self, simd: S) {
+        let layout = *self.arena.layout();
+        let (dim, padded_dim) = (layout.head_dim, layout.padded_head_dim());
+        let tokens = self.out.len();
+        let rows = tokens * self.group;
+        let tiles = tiles(rows, V);
+        let keys = self.start_position + tokens;
+        let key_panels = keys.div_ceil(PANEL);
+        // Row `r` is token `r / group` and sees that token and all before it.
+        let visible = |row: usize| self.start_position + row / self.group + 1;
+
+        // Scaling the query instead of the scores saves a multiplication per key.
+        let scale = 1.0 / (dim as f32).sqrt();
+        let mut queries = vec![0.0; rows * dim];
+        for (row, query) in queries.chunks_exact_mut(dim).enumerate() {
+            let token = self.first_row + row / self.group;
+            let head = self.kv_head * self.group + row % self.group;
+            let source = &self.q[token * self.q_stride + head * dim..][..dim];
+            query.iter_mut().zip(source).for_each(|(query, value)| *query = value * scale);
+        }
+
+        // One extra line a row keeps rows of a tile from falling into the same cache set.
+        let stride = key_panels * PANEL + PANEL;
+        let mut scores = vec![0.0; rows * stride];
+        let mut scratch = Scratch::new(&layout);
+        for key_panel in 0..key_panels {
+            let keys = self.arena.k_panel(self.layer, self.block_table, self.kv_head, key_panel, &mut scratch.k);
+            let keys = panel::<S, V>(keys);
+            for tile in &tiles {
+                let (first, count) = (tile.start, tile.len());
+                if visible(tile.end - 1) <= key_panel * PANEL {
+                    continue;
+                }
+                let queries = &queries[first * dim..(first + count) * dim];
+                let scores = &mut scores[first * stride + key_panel * PANEL..];
+                with_rows!(count, score_tile, S, V, (simd, queries, dim, keys, scores, stride));
+            }
+        }
+
+        let sums: Vec<f32> = scores
+            .chunks_exact_mut(stride)
+            .enumerate()
+            .map(|(row, scores)| {
+                let visible = visible(row);
+                softmax_terms(&mut scores[..visible.next_multiple_of(PANEL)], visible)
+            })
+            .collect();
+
+        let mut sums_of_values = vec![0.0; rows * padded_dim];
+        for first_panel in (0..key_panels).step_by(SUPERBLOCK) {
+            let panels = first_panel..(first_panel + SUPERBLOCK).min(key_panels);
+            let first_key = first_panel * PANEL;
+            let keys_here = panels.len() * PANEL;
+            for strip in 0..padded_dim / PANEL {
+                let mut parts = scratch.v.chunks_exact_mut(PANEL * PANEL);
+                let mut values: [&[[S::f32s; V]]; SUPERBLOCK] = [&[]; SUPERBLOCK];
+                for (slot, key_panel) in values.iter_mut().zip(panels.clone()) {
+                    let part = parts.next().unwrap_or_default();
+                    let v = self.arena.v_panel(self.layer, self.block_table, self.kv_head, key_panel, strip, part);
+                    *slot = panel::<S, V>(v);
+                }
+                for tile in &tiles {
+                    let (first, count) = (tile.start, tile.len());
+                    // All rows of the tile see the keys that its first row sees; the few after that are
+                    // added row by row, so that no row multiplies with a value it must not see.
+                    let common = visible(first).saturating_sub(first_key).min(keys_here);
+                    let terms = &scores[first * stride + first_key..];
+                    let out = &mut sums_of_values[first * padded_dim + strip * PANEL..];
+                    with_rows!(count, value_tile, S, V, (simd, terms, stride, 0..common, &values, out, padded_dim));
+                    for row in first + 1..tile.end {
+                        let own = visible(row).saturating_sub(first_key).min(keys_here);
+                        if own > common {
+                            let terms = &scores[row * stride + first_key..];
+                            let out = &mut sums_of_values[row * padded_dim + strip * PANEL..];
+                            value_tile::<S, 1, V>(simd, terms, stride, common..own, &values, out, padded_dim);
+                        }
+                    }
+                }
+            }
+        }
+
+        for (row, values) in sums_of_values.chunks_exact(padded_dim).enumerate() {
+            let out = &mut self.out[row / self.group][row % self.group * dim..][..dim];
+            let inverse = 1.0 / sums[row];
+            out.iter_mut().zip(values).for_each(|(out, value)| *out = value * inverse);
+        }
+    }
+}
+
+/// Room to widen bf16 panels; empty for f32, which is read in place.
+struct Scratch {
+    k: Vec<f32>,
+    v: Vec<f32>,
+}
+
+impl Scratch {
+    #[inline(always)]
+    fn new(layout: &KvLayout) -> Self {
+        match layout.element {
+            ElementType::F32 => Self { k: Vec::new(), v: Vec::new() },
+            ElementType::Bf16 => {
+                Self { k: vec![0.0; layout.head_dim * PANEL], v: vec![0.0; SUPERBLOCK * PANEL * PANEL] }
+            }
+        }
+    }
+}
+
+/// Scores of `MR` rows against 16 keys.
+#[inline(always)]
+fn score_tile<S: Simd, const MR: usize, const V: usize>(
+    simd: S,
+    queries: &[f32],
+    dim: usize,
+    keys: &[[S::f32s; V]],
+    scores: &mut [f32],
+    stride: usize,
+) {
+    let rows: [&[f32]; MR] = std::array::from_fn(|m| &queries[m * dim..(m + 1) * dim]);
+    let tile: Tile<S, MR, 1, V> = fma_chain(simd, zero(simd), dim, |i, m| rows[m][i], [keys]);
+    for m in 0..MR {
+        panel_mut::<S, V>(&mut scores[m * stride..m * stride + PANEL])[0] = tile[m][0];
+    }
+}
+
+/// Adds terms × values of the keys `range` (counted from the superblock's first) to `MR` rows.
+#[inline(always)]
+fn value_tile<S: Simd, const MR: usize, const V: usize>(
+    simd: S,
+    terms: &[f32],
+    stride: usize,
+    range: Range<usize>,
+    values: &[&[[S::f32s; V]]; SUPERBLOCK],
+    out: &mut [f32],
+    out_stride: usize,
+) {
+    let mut tile: Tile<S, MR, 1, V> =
+        std::array::from_fn(|m| [panel::<S, V>(&out[m * out_stride..m * out_stride + PANEL])[0]]);
+    let mut key = range.start;
+    while key < range.end {
+        let until = ((key / PANEL + 1) * PANEL).min(range.end);
+        let rows: [&[f32]; MR] = std::array::from_fn(|m| &terms[m * stride + key..m * stride + until]);
+        let v = &values[key / PANEL][key % PANEL..];
+        tile = fma_chain(simd, tile, until - key, |i, m| rows[m][i], [v]);
+        key = until;
+    }
+    for m in 0..MR {
+        panel_mut::<S, V>(&mut out[m * out_stride..m * out_stride + PANEL])[0] = tile[m][0];
+    }
+}
+
+/// Widens bf16 bits into `out`.
+#[inline(always)]
+pub(crate) fn widen_into<'a>(bits: &[u16], out: &'a mut [f32]) -> &'a [f32] {
+    let out = &mut out[..bits.len()];
+    out.iter_mut().zip(bits).for_each(|(slot, bits)| *slot = widen(*bits));
+    out
+}
+
+#[cfg(test)]
+mod tests;

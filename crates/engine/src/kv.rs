@@ -1,0 +1,180 @@
+//! The engine's own KV memory (L1): an arena of blocks, paged per layer.
+//!
+//! A block holds `block_tokens` tokens of all layers and is contiguous: K then V page of layer 0, K then
+//! V of layer 1, and so on, which is the order in which a [`cenote_store::PrefixStore`] takes them. Pages
+//! are sequences of panels, 16 wide, because that is what the kernels read:
+//! * K page `[kv_head][token / 16][dim][token % 16]`: a lane is a key;
+//! * V page `[kv_head][dim / 16][token][dim % 16]`: a lane is a dimension, the last panel padded.
+
+use crate::kernels::buffer::{AlignedBuffer, ElementType, narrow};
+use crate::kernels::{PANEL, attention::widen_into};
+use cenote_policy::kv_blocks::BlockId;
+
+/// Shape of a block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KvLayout {
+    /// Layers of the model.
+    pub num_layers: usize,
+    /// Heads of K and V.
+    pub num_kv_heads: usize,
+    /// Values of a head.
+    pub head_dim: usize,
+    /// Tokens of a block: a multiple of 16.
+    pub block_tokens: usize,
+    /// How values are stored.
+    pub element: ElementType,
+}
+
+impl KvLayout {
+    /// Names the order of values in a page; part of what two engines must agree on to share KV.
+    pub const PAGE_LAYOUT: &'static str =
+        "k:[kv_head][token/16][dim][token%16] v:[kv_head][dim/16][token][dim%16], page padded to dim%16=0";
+
+    /// `head_dim` rounded up to whole panels.
+    #[must_use]
+    pub const fn padded_head_dim(&self) -> usize {
+        self.head_dim.next_multiple_of(PANEL)
+    }
+
+    /// Values of a page. K and V pages are equally long; where V is padded, the end of a K page is unused.
+    #[must_use]
+    pub const fn page_elements(&self) -> usize {
+        self.num_kv_heads * self.padded_head_dim() * self.block_tokens
+    }
+
+    /// Bytes of a page.
+    #[must_use]
+    pub const fn page_bytes(&self) -> usize {
+        self.page_elements() * self.element.bytes()
+    }
+
+    /// Bytes of a block: all pages.
+    #[must_use]
+    pub const fn block_bytes(&self) -> usize {
+        2 * self.num_layers * self.page_bytes()
+    }
+}
+
+/// Blocks of KV.
+pub struct KvArena {
+    layout: KvLayout,
+    data: AlignedBuffer,
+}
+
+impl KvArena {
+    /// An arena of `num_blocks` zeroed blocks.
+    ///
+    /// # Panics
+    /// `block_tokens` is not a multiple of 16.
+    #[must_use]
+    pub fn new(layout: KvLayout, num_blocks: usize) -> Self {
+        assert!(layout.block_tokens.is_multiple_of(PANEL) && layout.block_tokens > 0, "a block is whole key panels");
+        Self { layout, data: AlignedBuffer::zeroed(num_blocks * layout.block_bytes()) }
+    }
+
+    /// The shape of its blocks.
+    #[must_use]
+    pub const fn layout(&self) -> &KvLayout {
+        &self.layout
+    }
+
+    /// The pages of a block, K then V of each layer.
+    #[must_use]
+    pub fn pages(&self, block: BlockId) -> Vec<&[u8]> {
+        let bytes = self.layout.block_bytes();
+        self.data.as_bytes()[block as usize * bytes..][..bytes].chunks_exact(self.layout.page_bytes()).collect()
+    }
+
+    /// As [`Self::pages`], to write.
+    pub fn pages_mut(&mut self, block: BlockId) -> Vec<&mut [u8]> {
+        let bytes = self.layout.block_bytes();
+        let pages =
+            self.data.as_bytes_mut()[block as usize * bytes..][..bytes].chunks_exact_mut(self.layout.page_bytes());
+        pages.collect()
+    }
+
+    /// Stores K and V (`[kv_head][dim]` each) of the token at `position`, rounded to the arena's element type.
+    pub fn write(&mut self, layer: usize, block_table: &[BlockId], position: usize, k: &[f32], v: &[f32]) {
+        let layout = self.layout;
+        let (dim, token) = (layout.head_dim, position % layout.block_tokens);
+        let k_page = self.page(layer, block_table[position / layout.block_tokens]);
+        let v_page = k_page + layout.page_elements();
+        for head in 0..layout.num_kv_heads {
+            let k_at = k_page + head * dim * layout.block_tokens + token / PANEL * dim * PANEL + token % PANEL;
+            let v_at = v_page + head * layout.padded_head_dim() * layout.block_tokens + token * PANEL;
+            let (k, v) = (&k[head * dim..(head + 1) * dim], &v[head * dim..(head + 1) * dim]);
+            let v_strips =
+                v.chunks(PANEL).enumerate().map(|(strip, v)| (v_at + strip * layout.block_tokens * PANEL, v));
+            match layout.element {
+                ElementType::F32 => {
+                    let data = self.data.as_f32_mut();
+                    k.iter().enumerate().for_each(|(d, value)| data[k_at + d * PANEL] = *value);
+                    v_strips.for_each(|(at, v)| data[at..at + v.len()].copy_from_slice(v));
+                }
+                ElementType::Bf16 => {
+                    let data = self.data.as_bf16_mut();
+                    k.iter().enumerate().for_each(|(d, value)| data[k_at + d * PANEL] = narrow(*value));
+                    for (at, v) in v_strips {
+                        data[at..].iter_mut().zip(v).for_each(|(slot, value)| *slot = narrow(*value));
+                    }
+                }
+            }
+        }
+    }
+
+    /// Keys `16 · key_panel ..` of a sequence, one head, as `[dim][16]`.
+    #[inline(always)]
+    pub(crate) fn k_panel<'a>(
+        &'a self,
+        layer: usize,
+        block_table: &[BlockId],
+        kv_head: usize,
+        key_panel: usize,
+        scratch: &'a mut [f32],
+    ) -> &'a [f32] {
+        let layout = &self.layout;
+        let panels = layout.block_tokens / PANEL;
+        let page = self.page(layer, block_table[key_panel / panels]);
+        let length = layout.head_dim * PANEL;
+        let at = page + kv_head * layout.head_dim * layout.block_tokens + key_panel % panels * length;
+        self.view(at, length, scratch)
+    }
+
+    /// The values of the same 16 tokens, dimensions `16 · strip ..`, as `[token][16]`.
+    #[inline(always)]
+    pub(crate) fn v_panel<'a>(
+        &'a self,
+        layer: usize,
+        block_table: &[BlockId],
+        kv_head: usize,
+        key_panel: usize,
+        strip: usize,
+        scratch: &'a mut [f32],
+    ) -> &'a [f32] {
+        let layout = &self.layout;
+        let panels = layout.block_tokens / PANEL;
+        let page = self.page(layer, block_table[key_panel / panels]) + layout.page_elements();
+        let at = page + (kv_head * layout.padded_head_dim() + strip * PANEL) * layout.block_tokens;
+        self.view(at + key_panel % panels * PANEL * PANEL, PANEL * PANEL, scratch)
+    }
+
+    #[inline(always)]
+    fn view<'a>(&'a self, at: usize, length: usize, scratch: &'a mut [f32]) -> &'a [f32] {
+        match self.layout.element {
+            ElementType::F32 => &self.data.as_f32()[at..at + length],
+            ElementType::Bf16 => widen_into(&self.data.as_bf16()[at..at + length], scratch),
+        }
+    }
+
+    /// Index of the first value of a K page.
+    #[inline(always)]
+    fn page(&self, layer: usize, block: BlockId) -> usize {
+        (block as usize * self.layout.num_layers + layer) * 2 * self.layout.page_elements()
+    }
+
+    /// Fills the arena with NaN (all ones), to show in tests what must not be read.
+    #[cfg(test)]
+    pub(crate) fn poison(&mut self) {
+        self.data.as_bytes_mut().fill(0xff);
+    }
+}

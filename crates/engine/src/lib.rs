@@ -1,0 +1,32 @@
+//! The reference engine: Llama-family models on CPU, with paged KV, continuous batching and a shared
+//! prefix store.
+//!
+//! Where to start reading: [`llama`] is the model on one page; [`kernels`] says why its results do not
+//! depend on batching; [`runtime`] is the serving loop around the scheduler of `cenote-policy`; [`model`] loads
+//! a Hugging Face directory. An engine is started so:
+//!
+//! ```no_run
+//! use cenote_engine::{EngineConfig, LlmEngine, LoadedModel};
+//! let model = LoadedModel::load(&EngineConfig::new("models/demo"))?;
+//! let namespace = model.namespace_spec("tenant");
+//! let engine = LlmEngine::start(model, None)?; // or a store opened with `namespace`
+//! # drop((namespace, engine));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+#![forbid(unsafe_code)]
+
+pub mod checkpoint;
+pub mod config;
+pub mod error;
+pub mod kernels;
+pub mod kv;
+pub mod llama;
+pub mod model;
+pub mod runtime;
+pub mod sampler;
+pub mod tokenizer;
+
+pub use error::LoadError;
+pub use kernels::ElementType;
+pub use model::{EngineConfig, LoadedModel};
+pub use runtime::LlmEngine;

@@ -1,0 +1,290 @@
+//! The Llama model (Touvron et al., 2023): embedding, layers of attention and MLP, norm, output projection.
+//!
+//! candle reads the checkpoint and converts element types; the forward pass runs on plain slices with the
+//! kernels of this crate instead of candle tensors, for two reasons. The KV of a batch lies in pages that
+//! this pass reads and writes in place, which a tensor operation without side effects cannot say; and
+//! batch invariance must hold for every product, which candle's matrix product (whose blocking depends on
+//! the number of rows) does not promise.
+//!
+//! Shapes: a batch has `rows` tokens in all; activations are row-major `[rows][width]` in f32.
+
+use crate::checkpoint::Checkpoint;
+use crate::config::ModelConfig;
+use crate::error::LoadError;
+use crate::kernels::ElementType;
+use crate::kernels::attention::{QueryChunk, attend};
+use crate::kernels::elementwise::{add, rms_norm, rotate, swiglu};
+use crate::kernels::gemm::{PackedMatrix, matmul};
+use crate::kv::{KvArena, KvLayout};
+use cenote_base::TokenId;
+use cenote_policy::kv_blocks::BlockId;
+
+/// A model ready to compute.
+pub struct Llama {
+    config: ModelConfig,
+    embedding: PackedMatrix,
+    /// `None`: the embedding is the output projection too.
+    output: Option<PackedMatrix>,
+    layers: Vec<Layer>,
+    norm: Vec<f32>,
+    /// Angle per position of each pair of a head.
+    inverse_frequencies: Vec<f32>,
+}
+
+struct Layer {
+    attention_norm: Vec<f32>,
+    /// Q, K and V in one matrix: they share their input.
+    qkv: Linear,
+    attention_output: Linear,
+    mlp_norm: Vec<f32>,
+    /// Gate and up in one matrix.
+    gate_up: Linear,
+    down: Linear,
+}
+
+struct Linear {
+    weight: PackedMatrix,
+    bias: Option<Vec<f32>>,
+}
+
+/// Consecutive tokens of one sequence.
+#[derive(Clone, Copy, Debug)]
+pub struct SeqChunk<'a> {
+    /// The tokens to compute.
+    pub tokens: &'a [TokenId],
+    /// Position of the first of them; KV of all positions before is in the arena.
+    pub start_position: usize,
+    /// The sequence's blocks, enough for all positions up to the last token.
+    pub block_table: &'a [BlockId],
+    /// Which of its tokens need logits.
+    pub logits: LogitsOf,
+}
+
+/// Tokens whose logits are computed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LogitsOf {
+    /// None: the chunk ends within a prompt.
+    Nothing,
+    /// The last token, to choose the next one.
+    Last,
+    /// Every token (evaluation and tests).
+    All,
+}
+
+impl Linear {
+    /// Stacks the matrices `names` (outputs `sizes`) over one input of width `k`.
+    fn load(
+        checkpoint: &mut Checkpoint,
+        names: &[(String, usize)],
+        k: usize,
+        has_bias: bool,
+        element: ElementType,
+    ) -> Result<Self, LoadError> {
+        let n = names.iter().map(|(_, size)| size).sum();
+        let mut weight = PackedMatrix::zeroed(n, k, element);
+        let mut bias = has_bias.then(Vec::new);
+        let mut first = 0;
+        for (name, size) in names {
+            weight.fill_rows(first, &checkpoint.take(&format!("{name}.weight"), &[*size, k])?);
+            if let Some(bias) = &mut bias {
+                bias.extend(checkpoint.take(&format!("{name}.bias"), &[*size])?);
+            }
+            first += size;
+        }
+        Ok(Self { weight, bias })
+    }
+
+    fn forward(&self, x: &[f32], rows: usize, out: &mut [f32]) {
+        matmul(x, rows, &self.weight, self.bias.as_deref(), out);
+    }
+}
+
+impl Llama {
+    /// Loads all weights, rounded to `element`.
+    ///
+    /// # Errors
+    /// A tensor is missing, superfluous or does not fit the configuration.
+    pub fn load(config: ModelConfig, checkpoint: &mut Checkpoint, element: ElementType) -> Result<Self, LoadError> {
+        let hidden = config.hidden_size;
+        let vocabulary = [config.vocab_size, hidden];
+        const EMBEDDING: &str = "model.embed_tokens.weight";
+        const OUTPUT: &str = "lm_head.weight";
+        let pack = |rows: &[f32]| PackedMatrix::pack(rows, config.vocab_size, hidden, element);
+        let (embedding, output) = if !config.tie_word_embeddings {
+            let embedding = pack(&checkpoint.take(EMBEDDING, &vocabulary)?);
+            (embedding, Some(pack(&checkpoint.take(OUTPUT, &vocabulary)?)))
+        } else if !checkpoint.contains(OUTPUT) {
+            (pack(&checkpoint.take(EMBEDDING, &vocabulary)?), None)
+        } else if !checkpoint.contains(EMBEDDING) {
+            (pack(&checkpoint.take(OUTPUT, &vocabulary)?), None)
+        } else {
+            // As transformers: a file that says "tied" but holds two different matrices is believed to hold two.
+            let embedding = checkpoint.take(EMBEDDING, &vocabulary)?;
+            let output = checkpoint.take(OUTPUT, &vocabulary)?;
+            (pack(&embedding), (embedding != output).then(|| pack(&output)))
+        };
+
+        let mut layers = Vec::with_capacity(config.num_layers);
+        let (q_size, kv_size) = (config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim);
+        for index in 0..config.num_layers {
+            let name = |part: &str| format!("model.layers.{index}.{part}");
+            let inter = config.intermediate_size;
+            layers.push(Layer {
+                attention_norm: checkpoint.take(&name("input_layernorm.weight"), &[hidden])?,
+                qkv: Linear::load(
+                    checkpoint,
+                    &[
+                        (name("self_attn.q_proj"), q_size),
+                        (name("self_attn.k_proj"), kv_size),
+                        (name("self_attn.v_proj"), kv_size),
+                    ],
+                    hidden,
+                    config.attention_bias,
+                    element,
+                )?,
+                attention_output: Linear::load(
+                    checkpoint,
+                    &[(name("self_attn.o_proj"), hidden)],
+                    q_size,
+                    config.attention_bias,
+                    element,
+                )?,
+                mlp_norm: checkpoint.take(&name("post_attention_layernorm.weight"), &[hidden])?,
+                gate_up: Linear::load(
+                    checkpoint,
+                    &[(name("mlp.gate_proj"), inter), (name("mlp.up_proj"), inter)],
+                    hidden,
+                    config.mlp_bias,
+                    element,
+                )?,
+                down: Linear::load(checkpoint, &[(name("mlp.down_proj"), hidden)], inter, config.mlp_bias, element)?,
+            });
+        }
+        let norm = checkpoint.take("model.norm.weight", &[hidden])?;
+        checkpoint.finish()?;
+        let inverse_frequencies = config.rope.inverse_frequencies(config.head_dim);
+        Ok(Self { config, embedding, output, layers, norm, inverse_frequencies })
+    }
+
+    /// The model's configuration.
+    #[must_use]
+    pub const fn config(&self) -> &ModelConfig {
+        &self.config
+    }
+
+    /// Shape of the KV blocks that this model fills.
+    #[must_use]
+    pub const fn kv_layout(&self, block_tokens: usize, element: ElementType) -> KvLayout {
+        KvLayout {
+            num_layers: self.config.num_layers,
+            num_kv_heads: self.config.num_kv_heads,
+            head_dim: self.config.head_dim,
+            block_tokens,
+            element,
+        }
+    }
+
+    /// Bytes of the packed weights.
+    #[must_use]
+    pub fn weight_bytes(&self) -> usize {
+        let layers = self.layers.iter().flat_map(|l| [&l.qkv, &l.attention_output, &l.gate_up, &l.down]);
+        let matrices = layers.map(|linear| &linear.weight).chain(&self.output).chain([&self.embedding]);
+        matrices.map(PackedMatrix::bytes).sum()
+    }
+
+    /// Computes a ragged batch: writes the KV of every token into `kv`, returns the logits asked for,
+    /// `[token][vocab_size]`, in the order of the chunks. All tokens must be below `vocab_size`. Runs on
+    /// the current rayon pool.
+    pub fn forward(&self, batch: &[SeqChunk<'_>], kv: &mut KvArena) -> Vec<f32> {
+        let config = &self.config;
+        let (hidden, head_dim) = (config.hidden_size, config.head_dim);
+        let (q_size, kv_size) = (config.num_heads * head_dim, config.num_kv_heads * head_dim);
+        let qkv_size = q_size + 2 * kv_size;
+        let rows = batch.iter().map(|chunk| chunk.tokens.len()).sum();
+        let chunks = query_chunks(batch);
+        let cos_sin = self.cos_sin(batch, rows);
+
+        let mut x = vec![0.0; rows * hidden];
+        let tokens = batch.iter().flat_map(|chunk| chunk.tokens);
+        x.chunks_exact_mut(hidden).zip(tokens).for_each(|(row, token)| self.embedding.row(*token as usize, row));
+
+        let mut normed = vec![0.0; rows * hidden];
+        let mut projected = vec![0.0; rows * hidden];
+        let mut qkv = vec![0.0; rows * qkv_size];
+        let mut attended = vec![0.0; rows * q_size];
+        let mut gate_up = vec![0.0; rows * 2 * config.intermediate_size];
+        let mut activated = vec![0.0; rows * config.intermediate_size];
+        for (index, layer) in self.layers.iter().enumerate() {
+            rms_norm(&x, &layer.attention_norm, config.rms_norm_eps, &mut normed);
+            layer.qkv.forward(&normed, rows, &mut qkv);
+            rotate(&mut qkv, qkv_size, config.num_heads + config.num_kv_heads, head_dim, &cos_sin);
+            for chunk in &chunks {
+                for row in 0..chunk.rows {
+                    let (_, kv_row) = qkv[(chunk.first_row + row) * qkv_size..][..qkv_size].split_at(q_size);
+                    let (k, v) = kv_row.split_at(kv_size);
+                    kv.write(index, chunk.block_table, chunk.start_position + row, k, v);
+                }
+            }
+            attend(kv, index, &qkv, qkv_size, config.num_heads, &chunks, &mut attended);
+            layer.attention_output.forward(&attended, rows, &mut projected);
+            add(&projected, &mut x, hidden);
+
+            rms_norm(&x, &layer.mlp_norm, config.rms_norm_eps, &mut normed);
+            layer.gate_up.forward(&normed, rows, &mut gate_up);
+            swiglu(&gate_up, config.intermediate_size, &mut activated);
+            layer.down.forward(&activated, rows, &mut projected);
+            add(&projected, &mut x, hidden);
+        }
+
+        let wanted = logit_rows(batch);
+        let mut last: Vec<f32> = wanted.iter().flat_map(|row| &x[row * hidden..(row + 1) * hidden]).copied().collect();
+        let normed = &mut normed[..last.len()];
+        rms_norm(&last, &self.norm, config.rms_norm_eps, normed);
+        last.copy_from_slice(normed);
+        let mut logits = vec![0.0; wanted.len() * config.vocab_size];
+        matmul(&last, wanted.len(), self.output.as_ref().unwrap_or(&self.embedding), None, &mut logits);
+        logits
+    }
+
+    /// Per row of the batch, cosines then sines of its position's angles, in f32 as transformers has them.
+    fn cos_sin(&self, batch: &[SeqChunk<'_>], rows: usize) -> Vec<f32> {
+        let mut table = Vec::with_capacity(rows * self.config.head_dim);
+        for chunk in batch {
+            for position in chunk.start_position..chunk.start_position + chunk.tokens.len() {
+                let angles = || self.inverse_frequencies.iter().map(|frequency| f64::from(position as f32 * frequency));
+                table.extend(angles().map(|angle| angle.cos() as f32));
+                table.extend(angles().map(|angle| angle.sin() as f32));
+            }
+        }
+        table
+    }
+}
+
+fn query_chunks<'a>(batch: &[SeqChunk<'a>]) -> Vec<QueryChunk<'a>> {
+    let mut first_row = 0;
+    batch
+        .iter()
+        .map(|chunk| {
+            let rows = chunk.tokens.len();
+            first_row += rows;
+            let (start_position, block_table) = (chunk.start_position, chunk.block_table);
+            QueryChunk { first_row: first_row - rows, rows, start_position, block_table }
+        })
+        .collect()
+}
+
+/// Rows of the batch whose logits are wanted.
+fn logit_rows(batch: &[SeqChunk<'_>]) -> Vec<usize> {
+    let mut rows = Vec::new();
+    let mut first = 0;
+    for chunk in batch {
+        let end = first + chunk.tokens.len();
+        match chunk.logits {
+            LogitsOf::Nothing => {}
+            LogitsOf::Last => rows.push(end - 1),
+            LogitsOf::All => rows.extend(first..end),
+        }
+        first = end;
+    }
+    rows
+}

@@ -1,0 +1,247 @@
+//! Settings of an engine, and a model directory loaded with them.
+
+use crate::checkpoint::Checkpoint;
+use crate::config::ModelConfig;
+use crate::error::LoadError;
+use crate::kernels::ElementType;
+use crate::kv::{KvArena, KvLayout};
+use crate::llama::{Llama, SeqChunk};
+use crate::tokenizer::Tokenizer;
+use cenote_store::NamespaceSpec;
+use std::path::PathBuf;
+
+/// Settings of an engine. [`EngineConfig::new`] gives defaults for all but the directory.
+#[derive(Clone, Debug, PartialEq)]
+pub struct EngineConfig {
+    /// A Hugging Face directory: `config.json`, safetensors, `tokenizer.json`.
+    pub model_dir: PathBuf,
+    /// Name under which clients ask for the model; `None`: the directory's name.
+    pub model_name: Option<String>,
+    /// Element type of weights and KV.
+    pub dtype: ElementType,
+    /// Threads that compute; 0: one per core.
+    pub threads: usize,
+    /// Most tokens of prompt and output; `None`: what the model was made for, or what the KV memory holds
+    /// if that is less.
+    pub max_model_len: Option<usize>,
+    /// Tokens of a block: a multiple of 16.
+    pub block_tokens: usize,
+    /// KV blocks of this engine's own memory; `None`: as many as `kv_bytes` holds.
+    pub kv_blocks: Option<usize>,
+    /// Bytes of this engine's own KV memory. Pages are touched when used.
+    pub kv_bytes: u64,
+    /// Requests that run at once.
+    pub max_num_seqs: usize,
+    /// Tokens computed in one step: the longest time a decoding request waits for a prefilling one.
+    pub max_num_batched_tokens: usize,
+    /// Requests that wait; more are refused.
+    pub max_waiting: usize,
+    /// Part of the KV blocks that admission leaves free for running requests to grow.
+    pub watermark: f64,
+    /// How long a prefill worker keeps handed-over blocks from eviction, in milliseconds.
+    pub hand_over_hold_ms: u64,
+    /// The shared region's name, for [`cenote_base::engine::EngineDescription`].
+    pub region: Option<String>,
+}
+
+impl EngineConfig {
+    /// Defaults for the model in `model_dir`.
+    #[must_use]
+    pub fn new(model_dir: impl Into<PathBuf>) -> Self {
+        Self {
+            model_dir: model_dir.into(),
+            model_name: None,
+            dtype: ElementType::F32,
+            threads: 0,
+            max_model_len: None,
+            block_tokens: 16,
+            kv_blocks: None,
+            kv_bytes: 1 << 30,
+            max_num_seqs: 64,
+            max_num_batched_tokens: 512,
+            max_waiting: 256,
+            watermark: 0.01,
+            hand_over_hold_ms: 10_000,
+            region: None,
+        }
+    }
+}
+
+/// A model with its tokenizer, ready to be served or to be computed with directly.
+pub struct LoadedModel {
+    config: EngineConfig,
+    llama: Llama,
+    tokenizer: Tokenizer,
+    name: String,
+    fingerprint: [u8; 32],
+    layout: KvLayout,
+    kv_blocks: usize,
+    max_model_len: usize,
+    threads: rayon::ThreadPool,
+}
+
+impl LoadedModel {
+    /// Loads the directory that `config` names.
+    ///
+    /// # Errors
+    /// A file is missing or damaged, the model is not of the Llama family, or a setting does not fit it.
+    pub fn load(config: &EngineConfig) -> Result<Self, LoadError> {
+        let dir = &config.model_dir;
+        if !dir.is_dir() {
+            return Err(LoadError::invalid(dir, "there is no such model directory"));
+        }
+        let model = ModelConfig::load(dir)?;
+        let tokenizer = Tokenizer::load(dir)?;
+        let threads = rayon::ThreadPoolBuilder::new()
+            .num_threads(config.threads)
+            .thread_name(|index| format!("cenote-compute-{index}"))
+            .build()
+            .map_err(|error| LoadError::setting("threads", error.to_string()))?;
+        let mut checkpoint = Checkpoint::open(dir)?;
+        let mut hasher = blake3::Hasher::new();
+        hasher.update(model.kv_identity().as_bytes());
+        checkpoint.hash_content(&mut hasher)?;
+        let llama = threads.install(|| Llama::load(model, &mut checkpoint, config.dtype))?;
+
+        if config.block_tokens == 0 || !config.block_tokens.is_multiple_of(16) {
+            let fact = format!("{} is not a multiple of 16", config.block_tokens);
+            return Err(LoadError::setting("block_tokens", fact));
+        }
+        for (setting, value) in [
+            ("max_num_seqs", config.max_num_seqs),
+            ("max_num_batched_tokens", config.max_num_batched_tokens),
+            ("max_waiting", config.max_waiting),
+        ] {
+            if value == 0 {
+                return Err(LoadError::setting(setting, "0 would serve nothing"));
+            }
+        }
+        let layout = llama.kv_layout(config.block_tokens, config.dtype);
+        let in_bytes = || usize::try_from(config.kv_bytes).unwrap_or(usize::MAX) / layout.block_bytes();
+        let mut kv_blocks = config.kv_blocks.unwrap_or_else(in_bytes);
+        if kv_blocks == 0 {
+            let fact = format!("{} bytes do not hold one block of {} bytes", config.kv_bytes, layout.block_bytes());
+            return Err(LoadError::setting("kv_bytes", fact));
+        }
+        // More blocks than all sequences at once can fill would never be used.
+        let context = config.max_model_len.unwrap_or(llama.config().max_position_embeddings);
+        kv_blocks = kv_blocks.min(config.max_num_seqs.saturating_mul(context.div_ceil(config.block_tokens)).max(1));
+        let max_model_len = max_model_len(config, llama.config(), kv_blocks)?;
+        let name = config.model_name.clone().unwrap_or_else(|| {
+            let canonical = dir.canonicalize().unwrap_or_else(|_| dir.clone());
+            canonical.file_name().map_or_else(|| "model".to_owned(), |name| name.to_string_lossy().into_owned())
+        });
+        let fingerprint = *hasher.finalize().as_bytes();
+        Ok(Self {
+            config: config.clone(),
+            llama,
+            tokenizer,
+            name,
+            fingerprint,
+            layout,
+            kv_blocks,
+            max_model_len,
+            threads,
+        })
+    }
+
+    /// The settings it was loaded with.
+    #[must_use]
+    pub const fn config(&self) -> &EngineConfig {
+        &self.config
+    }
+
+    /// The model itself.
+    #[must_use]
+    pub const fn llama(&self) -> &Llama {
+        &self.llama
+    }
+
+    /// The tokenizer.
+    #[must_use]
+    pub const fn tokenizer(&self) -> &Tokenizer {
+        &self.tokenizer
+    }
+
+    /// The name clients use.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Shape of a KV block.
+    #[must_use]
+    pub const fn layout(&self) -> &KvLayout {
+        &self.layout
+    }
+
+    /// KV blocks of the engine's own memory.
+    #[must_use]
+    pub const fn kv_blocks(&self) -> usize {
+        self.kv_blocks
+    }
+
+    /// Most tokens of prompt and output together.
+    #[must_use]
+    pub const fn max_model_len(&self) -> usize {
+        self.max_model_len
+    }
+
+    /// Threads that compute.
+    #[must_use]
+    pub fn threads(&self) -> usize {
+        self.threads.current_num_threads()
+    }
+
+    /// blake3 of weights and of every configuration value that KV depends on.
+    #[must_use]
+    pub const fn fingerprint(&self) -> [u8; 32] {
+        self.fingerprint
+    }
+
+    /// The namespace in which this engine's KV may be shared.
+    #[must_use]
+    pub fn namespace_spec(&self, tenant_salt: &str) -> NamespaceSpec {
+        let small =
+            |value: usize| u32::try_from(value).expect("the configuration's bounds keep layouts within 32 bits");
+        NamespaceSpec {
+            model_fingerprint: self.fingerprint,
+            label: self.name.clone(),
+            dtype: self.layout.element.name().to_owned(),
+            block_tokens: small(self.layout.block_tokens),
+            num_layers: small(self.layout.num_layers),
+            page_bytes: small(self.layout.page_bytes()),
+            page_layout: KvLayout::PAGE_LAYOUT.to_owned(),
+            shard: "0/1".to_owned(),
+            tenant_salt: tenant_salt.to_owned(),
+        }
+    }
+
+    /// Computes a batch on this model's threads; see [`Llama::forward`].
+    pub fn forward(&self, batch: &[SeqChunk<'_>], kv: &mut KvArena) -> Vec<f32> {
+        self.threads.install(|| self.llama.forward(batch, kv))
+    }
+}
+
+fn max_model_len(config: &EngineConfig, model: &ModelConfig, kv_blocks: usize) -> Result<usize, LoadError> {
+    let capacity = kv_blocks.saturating_mul(config.block_tokens);
+    let window = model.sliding_window.unwrap_or(usize::MAX);
+    let Some(wanted) = config.max_model_len else {
+        return Ok(model.max_position_embeddings.min(capacity).min(window));
+    };
+    let refuse = |fact: String| Err(LoadError::setting("max_model_len", fact));
+    match wanted {
+        0 | 1 => refuse(format!("{wanted} leaves no room for a prompt and an answer")),
+        _ if wanted > model.max_position_embeddings => refuse(format!(
+            "{wanted} is more than the model's max_position_embeddings, {}",
+            model.max_position_embeddings
+        )),
+        _ if wanted > window => refuse(format!(
+            "{wanted} is more than the model's sliding_window, {window}; this engine computes full attention"
+        )),
+        _ if wanted > capacity => {
+            refuse(format!("{wanted} tokens do not fit into {kv_blocks} KV blocks of {} tokens", config.block_tokens))
+        }
+        _ => Ok(wanted),
+    }
+}

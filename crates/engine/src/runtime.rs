@@ -1,0 +1,235 @@
+//! [`LlmEngine`]: a loaded model behind the [`Engine`] trait.
+//!
+//! Two threads: one validates and tokenizes ([`front`]), one owns the KV memory, the scheduler and the store
+//! ([`core`]); they and the callers talk through channels only. The model computes on a rayon pool of its
+//! own. A panic in a step is a fault of ours: it ends all requests with `Internal` and the engine says
+//! `Unavailable` from then on, but no client hangs.
+
+mod core;
+mod front;
+mod request;
+
+use self::core::{Core, Message};
+use crate::model::LoadedModel;
+use cenote_base::engine::{EngineDescription, EngineStats, ErrorKind};
+use cenote_base::{Clock, Deadline, Engine, EngineError, Event, EventSink, Request, RequestId, SystemClock};
+use cenote_store::PrefixStore;
+use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+
+/// A running engine. Dropping it ends its threads; requests that still run end with `Unavailable`.
+pub struct LlmEngine {
+    model: Arc<LoadedModel>,
+    shared: Arc<Shared>,
+    inbox: Sender<FrontMessage>,
+    clock: SystemClock,
+    threads: Vec<JoinHandle<()>>,
+}
+
+enum FrontMessage {
+    Submit { request: Request, deadline_ns: u64, sink: EventSink },
+    Abort(RequestId),
+    Stop,
+}
+
+/// What callers and the engine's thread both see. Held only for a few instructions.
+#[derive(Default)]
+struct Shared {
+    state: Mutex<State>,
+    ended: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    /// Requests taken and not ended.
+    in_flight: usize,
+    draining: bool,
+    /// Why no request is served any more.
+    dead: Option<String>,
+    stats: EngineStats,
+}
+
+impl Shared {
+    fn state(&self) -> MutexGuard<'_, State> {
+        // The state is whole between any two statements, so a panic elsewhere does not spoil it.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn request_ended(&self) {
+        self.state().in_flight -= 1;
+        self.ended.notify_all();
+    }
+
+    fn set_stats(&self, values: BTreeMap<String, f64>) {
+        self.state().stats = EngineStats { values };
+    }
+
+    fn queue_full(&self, max_waiting: usize) -> EngineError {
+        EngineError::overloaded(format!("{max_waiting} requests wait already"), 1000)
+    }
+}
+
+impl LlmEngine {
+    /// Starts serving. `store`: the shared KV, if there is any.
+    ///
+    /// # Errors
+    /// The operating system gives no thread.
+    pub fn start(model: LoadedModel, store: Option<Box<dyn PrefixStore>>) -> std::io::Result<Self> {
+        let model = Arc::new(model);
+        let shared = Arc::new(Shared::default());
+        let clock = SystemClock::new();
+        let (inbox, front_inbox) = channel();
+        let (core_outbox, core_inbox) = channel();
+        let core = {
+            let (model, shared) = (Arc::clone(&model), Arc::clone(&shared));
+            let run = move || serve(Core::new(model, store, Arc::clone(&shared), clock), &core_inbox, &shared);
+            std::thread::Builder::new().name("cenote-engine".to_owned()).spawn(run)?
+        };
+        let front = {
+            let (model, shared) = (Arc::clone(&model), Arc::clone(&shared));
+            let run = move || tokenize_all(&model, &shared, &front_inbox, &core_outbox);
+            std::thread::Builder::new().name("cenote-tokenize".to_owned()).spawn(run)?
+        };
+        Ok(Self { model, shared, inbox, clock, threads: vec![front, core] })
+    }
+
+    /// The model it serves.
+    #[must_use]
+    pub fn model(&self) -> &LoadedModel {
+        &self.model
+    }
+}
+
+impl Drop for LlmEngine {
+    fn drop(&mut self) {
+        // A thread that is gone needs no message, and one that panicked has told its requests.
+        let _ = self.inbox.send(FrontMessage::Stop);
+        for thread in self.threads.drain(..) {
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Engine for LlmEngine {
+    fn describe(&self) -> EngineDescription {
+        let config = self.model.config();
+        let small = |value: usize| u32::try_from(value).unwrap_or(u32::MAX);
+        EngineDescription {
+            model: self.model.name().to_owned(),
+            max_model_len: small(self.model.max_model_len()),
+            block_tokens: small(config.block_tokens),
+            dtype: config.dtype.name().to_owned(),
+            has_chat_template: self.model.tokenizer().chat().is_some(),
+            region: config.region.clone(),
+            process_ids: vec![std::process::id()],
+        }
+    }
+
+    fn submit(&self, request: Request, sink: EventSink) -> Result<(), EngineError> {
+        front::check(&request)?;
+        let config = self.model.config();
+        {
+            let mut state = self.shared.state();
+            if let Some(why) = &state.dead {
+                return Err(EngineError::new(ErrorKind::Unavailable, why.clone()));
+            }
+            if state.draining {
+                return Err(EngineError::new(ErrorKind::Unavailable, "the engine is draining"));
+            }
+            // The scheduler bounds its queue; this bounds what is on the way there.
+            if state.in_flight >= config.max_waiting.saturating_add(config.max_num_seqs) {
+                return Err(self.shared.queue_full(config.max_waiting));
+            }
+            state.in_flight += 1;
+        }
+        let deadline_ns = self.clock.now_ns().saturating_add(request.timeout_ms.saturating_mul(1_000_000));
+        self.inbox.send(FrontMessage::Submit { request, deadline_ns, sink }).map_err(|_| {
+            self.shared.request_ended();
+            EngineError::new(ErrorKind::Unavailable, "the engine has ended")
+        })
+    }
+
+    fn abort(&self, id: RequestId) {
+        // An engine that has ended has no request to abort.
+        let _ = self.inbox.send(FrontMessage::Abort(id));
+    }
+
+    fn stats(&self) -> EngineStats {
+        self.shared.state().stats.clone()
+    }
+
+    fn drain(&self, deadline: Deadline) -> bool {
+        let mut state = self.shared.state();
+        state.draining = true;
+        while state.in_flight > 0 && !deadline.passed() {
+            let waited = self.shared.ended.wait_timeout(state, deadline.remaining());
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+        state.in_flight == 0
+    }
+}
+
+/// The tokenizing thread.
+fn tokenize_all(model: &LoadedModel, shared: &Shared, inbox: &Receiver<FrontMessage>, outbox: &Sender<Message>) {
+    while let Ok(message) = inbox.recv() {
+        let message = match message {
+            FrontMessage::Abort(id) => Message::Abort(id),
+            FrontMessage::Stop => break,
+            FrontMessage::Submit { request, deadline_ns, sink } => {
+                match tokenize_one(model, request, deadline_ns, sink) {
+                    Some(admission) => Message::Admit(admission),
+                    None => {
+                        shared.request_ended();
+                        continue;
+                    }
+                }
+            }
+        };
+        if outbox.send(message).is_err() {
+            break;
+        }
+    }
+    let _ = outbox.send(Message::Stop);
+}
+
+/// Tokenizes one request, or tells its client why not. The tokenizer and the template engine are not ours
+/// and see text from anywhere; a panic in them is one request's misfortune.
+fn tokenize_one(
+    model: &LoadedModel,
+    request: Request,
+    deadline_ns: u64,
+    sink: EventSink,
+) -> Option<request::Admission> {
+    let sink = Arc::new(Mutex::new(sink));
+    let tell = |event: Event| sink.lock().unwrap_or_else(PoisonError::into_inner)(event);
+    let through = Arc::clone(&sink);
+    let forwarding: EventSink = Box::new(move |event| through.lock().unwrap_or_else(PoisonError::into_inner)(event));
+    match catch_unwind(AssertUnwindSafe(|| front::admit(model, request, deadline_ns, forwarding))) {
+        Ok(Ok(admission)) => Some(admission),
+        Ok(Err((_, error))) => {
+            tell(Event::Failed(error));
+            None
+        }
+        Err(_) => {
+            tell(Event::Failed(EngineError::new(ErrorKind::Internal, "the prompt could not be tokenized")));
+            None
+        }
+    }
+}
+
+/// The engine's thread.
+fn serve(mut core: Core, inbox: &Receiver<Message>, shared: &Shared) {
+    let error = match catch_unwind(AssertUnwindSafe(|| core.run(inbox))) {
+        Ok(()) => EngineError::new(ErrorKind::Unavailable, "the engine is shutting down"),
+        Err(_) => {
+            tracing::error!("a step panicked; the engine is unavailable");
+            EngineError::new(ErrorKind::Internal, "the engine failed in the middle of a step")
+        }
+    };
+    shared.state().dead = Some(error.message.clone());
+    let stopped = error.kind == ErrorKind::Unavailable;
+    core.fail_all(inbox, &error, stopped);
+}

@@ -1,0 +1,400 @@
+//! The engine's thread: takes messages, decides with the scheduler, computes, tells.
+//!
+//! A step, in order: messages, expired requests, `schedule`, load matched blocks, forward, sample and send
+//! tokens, save completed blocks, end requests. Tokens leave before blocks are saved, so that saving does
+//! not add to their latency; `Finished` leaves after, so that whoever hears it finds the blocks.
+
+use super::Shared;
+use super::request::{Admission, Running};
+use crate::kv::KvArena;
+use crate::llama::{LogitsOf, SeqChunk};
+use crate::model::LoadedModel;
+use crate::sampler::sample;
+use cenote_base::engine::{ErrorKind, FinishReason};
+use cenote_base::{Clock, EngineError, Event, RequestId, SystemClock, fault};
+use cenote_policy::scheduler::{AddError, NewRequest, PrefixSource, ScheduledRequest, Scheduler, SchedulerConfig};
+use cenote_store::PrefixStore;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError};
+use std::time::Duration;
+
+/// To the engine's thread.
+pub(super) enum Message {
+    Admit(Admission),
+    Abort(RequestId),
+    Stop,
+}
+
+/// Numbers that only grow.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Counters {
+    pub prompt_tokens: u64,
+    pub generation_tokens: u64,
+    pub cached_tokens: u64,
+    pub finished: u64,
+    pub errors: u64,
+    pub preemptions: u64,
+    pub steps: u64,
+}
+
+/// How often the store is asked for its counters while requests run.
+const STATS_PERIOD_NS: u64 = 50_000_000;
+
+/// All that the engine's thread owns.
+pub(super) struct Core {
+    model: Arc<LoadedModel>,
+    store: Option<Box<dyn PrefixStore>>,
+    kv: KvArena,
+    scheduler: Scheduler,
+    requests: BTreeMap<RequestId, Running>,
+    clock: SystemClock,
+    shared: Arc<Shared>,
+    counters: Counters,
+    stats_due_ns: u64,
+}
+
+/// Asks the store for the prefix of a request that is about to be admitted.
+struct Matcher<'a> {
+    store: &'a mut Option<Box<dyn PrefixStore>>,
+    requests: &'a mut BTreeMap<RequestId, Running>,
+    block_tokens: usize,
+}
+
+impl PrefixSource for Matcher<'_> {
+    fn num_matched_tokens(&mut self, id: RequestId) -> u32 {
+        let request = self.requests.get_mut(&id).expect("the scheduler knows only our requests");
+        let Some(store) = self.store.as_mut().filter(|_| request.use_pool) else { return 0 };
+        let found = store.match_prefix(&request.tokens);
+        request.hashes = found.hashes;
+        request.published = found.num_matched;
+        u32::try_from(found.num_matched * self.block_tokens).expect("a match is not longer than its request")
+    }
+}
+
+impl Core {
+    pub fn new(
+        model: Arc<LoadedModel>,
+        store: Option<Box<dyn PrefixStore>>,
+        shared: Arc<Shared>,
+        clock: SystemClock,
+    ) -> Self {
+        let config = model.config();
+        let blocks = model.kv_blocks();
+        let small = |value: usize| u32::try_from(value).unwrap_or(u32::MAX);
+        let scheduler = Scheduler::new(SchedulerConfig {
+            max_num_seqs: config.max_num_seqs,
+            max_num_batched_tokens: small(config.max_num_batched_tokens),
+            long_prefill_token_threshold: 0,
+            block_size: small(config.block_tokens),
+            num_blocks: small(blocks),
+            watermark_blocks: (blocks as f64 * config.watermark.clamp(0.0, 1.0)) as u32,
+            max_waiting: config.max_waiting,
+        });
+        Self {
+            kv: KvArena::new(*model.layout(), blocks),
+            model,
+            store,
+            scheduler,
+            requests: BTreeMap::new(),
+            clock,
+            shared,
+            counters: Counters::default(),
+            stats_due_ns: 0,
+        }
+    }
+
+    /// Serves until told to stop, or until all senders are gone.
+    pub fn run(&mut self, inbox: &Receiver<Message>) {
+        loop {
+            if self.scheduler.is_idle() {
+                // Nothing to do: say so, then sleep until someone writes.
+                self.publish_stats(true);
+                match inbox.recv() {
+                    Ok(message) => {
+                        if !self.take(message) {
+                            return;
+                        }
+                    }
+                    Err(_) => return,
+                }
+            }
+            loop {
+                match inbox.try_recv() {
+                    Ok(message) => {
+                        if !self.take(message) {
+                            return;
+                        }
+                    }
+                    Err(TryRecvError::Empty) => break,
+                    Err(TryRecvError::Disconnected) => return,
+                }
+            }
+            self.expire();
+            if !self.step() && !self.scheduler.is_idle() && !self.wait(inbox) {
+                return;
+            }
+            self.publish_stats(false);
+        }
+    }
+
+    /// Nothing could be scheduled although requests wait: only a message or a deadline changes that.
+    fn wait(&mut self, inbox: &Receiver<Message>) -> bool {
+        let now = self.clock.now_ns();
+        let until = self.scheduler.poll_timeout().unwrap_or(now);
+        match inbox.recv_timeout(Duration::from_nanos(until.saturating_sub(now))) {
+            Ok(message) => self.take(message),
+            Err(RecvTimeoutError::Timeout) => true,
+            Err(RecvTimeoutError::Disconnected) => false,
+        }
+    }
+
+    fn take(&mut self, message: Message) -> bool {
+        match message {
+            Message::Admit(admission) => self.admit(admission),
+            Message::Abort(id) => self.fail(id, EngineError::new(ErrorKind::Aborted, "the request was aborted")),
+            Message::Stop => return false,
+        }
+        true
+    }
+
+    fn admit(&mut self, mut admission: Admission) {
+        let id = admission.id;
+        let refused = if self.requests.contains_key(&id) {
+            Some(EngineError::new(ErrorKind::Internal, format!("request id {id} is in use")))
+        } else {
+            let small = |value: usize| u32::try_from(value).unwrap_or(u32::MAX);
+            let new = NewRequest {
+                id,
+                num_tokens: small(admission.prompt.len() + admission.output.len()),
+                max_num_tokens: small(admission.max_num_tokens),
+                deadline_ns: admission.deadline_ns,
+            };
+            self.scheduler.add(new).err().map(|error| match error {
+                AddError::QueueFull => self.shared.queue_full(self.model.config().max_waiting),
+                AddError::NeverFits { needed, num_blocks } => EngineError::invalid(
+                    "max_tokens",
+                    format!("the request needs {needed} KV blocks; this engine has {num_blocks}"),
+                ),
+            })
+        };
+        if let Some(error) = refused {
+            self.counters.errors += 1;
+            (admission.sink)(Event::Failed(error));
+            self.shared.request_ended();
+            return;
+        }
+        self.counters.prompt_tokens += admission.prompt.len() as u64;
+        self.requests.insert(id, Running::new(admission, &self.model));
+    }
+
+    fn expire(&mut self) {
+        for id in self.scheduler.expired(self.clock.now_ns()) {
+            let message = "the request's timeout passed before it was done";
+            self.fail(id, EngineError::new(ErrorKind::DeadlineExceeded, message));
+        }
+    }
+
+    /// One step. `false` when there was nothing to compute.
+    fn step(&mut self) -> bool {
+        let block_tokens = self.model.config().block_tokens;
+        let mut matcher = Matcher { store: &mut self.store, requests: &mut self.requests, block_tokens };
+        let output = self.scheduler.schedule(&mut matcher);
+        self.counters.preemptions += output.preempted.len() as u64;
+        let mut progressed = !output.preempted.is_empty();
+        let mut scheduled = output.scheduled;
+        scheduled.retain(|part| {
+            progressed = true;
+            part.num_loaded_tokens == 0 || self.load(part)
+        });
+        for part in &scheduled {
+            self.first_admission(part);
+        }
+        if scheduled.is_empty() {
+            return progressed;
+        }
+        fault::point("engine.step");
+        self.counters.steps += 1;
+        let logits = self.compute(&scheduled);
+        let mut rows = logits.chunks_exact(self.model.llama().config().vocab_size);
+        for part in &scheduled {
+            self.scheduler.computed(part.id, part.num_new_tokens);
+            if part.samples {
+                let row = rows.next().expect("one row of logits for each request that samples");
+                self.choose(part.id, row);
+            }
+        }
+        for part in &scheduled {
+            self.publish_blocks(part.id);
+            self.end_if_finished(part.id);
+        }
+        true
+    }
+
+    /// Copies matched blocks into the request's own. `false`: some were gone; the request goes on from
+    /// what came, in the next step.
+    fn load(&mut self, part: &ScheduledRequest) -> bool {
+        let store = self.store.as_mut().expect("only a store matches");
+        let request = self.requests.get_mut(&part.id).expect("scheduled requests are known");
+        let block_tokens = self.model.config().block_tokens;
+        let blocks = part.num_loaded_tokens as usize / block_tokens;
+        let table = self.scheduler.block_table(part.id);
+        let loaded =
+            (0..blocks).take_while(|&at| store.load(request.hashes[at], &mut self.kv.pages_mut(table[at]))).count();
+        if loaded == blocks {
+            return true;
+        }
+        let tokens = u32::try_from(loaded * block_tokens).expect("less than was matched");
+        // What was not found will be computed, and then be worth saving.
+        request.published = request.published.min(loaded);
+        self.scheduler.rollback(part.id, tokens);
+        self.note_cached(part.id, tokens);
+        false
+    }
+
+    /// Settles how much of the prompt came from the pool, when a request runs for the first time.
+    fn first_admission(&mut self, part: &ScheduledRequest) {
+        self.note_cached(part.id, part.num_loaded_tokens);
+    }
+
+    fn note_cached(&mut self, id: RequestId, tokens: u32) {
+        let request = self.requests.get_mut(&id).expect("scheduled requests are known");
+        if request.cached_tokens.is_none() {
+            let cached = tokens.min(u32::try_from(request.prompt_len).unwrap_or(u32::MAX));
+            request.cached_tokens = Some(cached);
+            self.counters.cached_tokens += u64::from(cached);
+        }
+    }
+
+    fn compute(&mut self, scheduled: &[ScheduledRequest]) -> Vec<f32> {
+        let batch: Vec<SeqChunk<'_>> = scheduled
+            .iter()
+            .map(|part| {
+                let start = part.num_computed_tokens as usize;
+                SeqChunk {
+                    tokens: &self.requests[&part.id].tokens[start..start + part.num_new_tokens as usize],
+                    start_position: start,
+                    block_table: self.scheduler.block_table(part.id),
+                    logits: if part.samples { LogitsOf::Last } else { LogitsOf::Nothing },
+                }
+            })
+            .collect();
+        self.model.forward(&batch, &mut self.kv)
+    }
+
+    /// Chooses the next token and sends it.
+    fn choose(&mut self, id: RequestId, logits: &[f32]) {
+        let request = self.requests.get_mut(&id).expect("scheduled requests are known");
+        let token = sample(logits, &request.sampling, request.seed, request.output().len() as u64);
+        let text = request.push(&self.model, token);
+        self.scheduler.append_token(id);
+        self.counters.generation_tokens += 1;
+        if !(request.sink)(Event::Token { token, text }) {
+            self.forget(id);
+        }
+    }
+
+    /// Saves the full blocks that a request has computed since the last time.
+    fn publish_blocks(&mut self, id: RequestId) {
+        let Some(request) = self.requests.get_mut(&id) else { return };
+        let Some(store) = self.store.as_mut().filter(|_| request.use_pool) else { return };
+        let block_tokens = self.model.config().block_tokens;
+        let full = self.scheduler.num_computed_tokens(id) as usize / block_tokens;
+        let table = self.scheduler.block_table(id);
+        while request.published < full {
+            let at = request.published;
+            if request.hashes.len() == at {
+                let tokens = &request.tokens[at * block_tokens..(at + 1) * block_tokens];
+                request.hashes.push(store.block_hash(request.hashes.last().copied(), tokens));
+            }
+            let depth = u32::try_from(at).expect("contexts are shorter");
+            if !store.save(request.hashes[at], depth, &self.kv.pages(table[at])) {
+                // No room. Later blocks are of no use without this one; it is tried again with the next.
+                return;
+            }
+            request.published += 1;
+            fault::point("engine.block_saved");
+        }
+    }
+
+    fn end_if_finished(&mut self, id: RequestId) {
+        let Some(request) = self.requests.get_mut(&id) else { return };
+        let Some(reason) = request.finish else { return };
+        let (text, hand_over) = if reason == FinishReason::HandOver {
+            if let Some(store) = self.store.as_mut().filter(|_| request.published > 0) {
+                // The ticket is let go: the hold ends by itself when the other worker has had its time.
+                store.hold(&request.hashes[..request.published], self.model.config().hand_over_hold_ms);
+            }
+            fault::point("engine.hand_over");
+            (String::new(), Some(request.hand_over()))
+        } else {
+            (request.text.finish(&self.model), None)
+        };
+        let usage = request.usage();
+        (request.sink)(Event::Finished { reason, text, usage, hand_over });
+        self.counters.finished += 1;
+        self.forget(id);
+    }
+
+    fn fail(&mut self, id: RequestId, error: EngineError) {
+        if let Some(request) = self.requests.get_mut(&id) {
+            self.counters.errors += 1;
+            (request.sink)(Event::Failed(error));
+            self.forget(id);
+        }
+    }
+
+    fn forget(&mut self, id: RequestId) {
+        self.scheduler.finish(id);
+        if self.requests.remove(&id).is_some() {
+            self.shared.request_ended();
+        }
+    }
+
+    /// Ends every request with `error`, and those that are still on their way: until `Stop`, or only those
+    /// that are here already if that has come.
+    pub fn fail_all(&mut self, inbox: &Receiver<Message>, error: &EngineError, stopped: bool) {
+        for (_, mut request) in std::mem::take(&mut self.requests) {
+            (request.sink)(Event::Failed(error.clone()));
+            self.shared.request_ended();
+        }
+        let next = || if stopped { inbox.try_recv().ok() } else { inbox.recv().ok() };
+        while let Some(message) = next() {
+            match message {
+                Message::Admit(mut admission) => {
+                    (admission.sink)(Event::Failed(error.clone()));
+                    self.shared.request_ended();
+                }
+                Message::Abort(_) => {}
+                Message::Stop => return,
+            }
+        }
+    }
+
+    fn publish_stats(&mut self, now: bool) {
+        let now_ns = self.clock.now_ns();
+        if !now && now_ns < self.stats_due_ns {
+            return;
+        }
+        self.stats_due_ns = now_ns + STATS_PERIOD_NS;
+        let counters = &self.counters;
+        let own = [
+            ("requests_waiting", self.scheduler.num_waiting() as f64),
+            ("requests_running", self.scheduler.num_running() as f64),
+            ("kv_blocks_total", self.model.kv_blocks() as f64),
+            ("kv_blocks_free", f64::from(self.scheduler.num_free_blocks())),
+            ("preemptions_total", counters.preemptions as f64),
+            ("prompt_tokens_total", counters.prompt_tokens as f64),
+            ("generation_tokens_total", counters.generation_tokens as f64),
+            ("cached_tokens_total", counters.cached_tokens as f64),
+            ("requests_finished_total", counters.finished as f64),
+            ("request_errors_total", counters.errors as f64),
+            ("engine_steps_total", counters.steps as f64),
+        ];
+        let mut values: BTreeMap<String, f64> = own.map(|(name, value)| (name.to_owned(), value)).into();
+        if let Some(store) = &self.store {
+            values.extend(store.stats());
+        }
+        self.shared.set_stats(values);
+    }
+}

@@ -1,0 +1,163 @@
+//! What happens to a request before the engine's thread sees it: validation and tokenization.
+//!
+//! Tokenizing a long prompt takes milliseconds, during which decoding must not stand still; so it has a
+//! thread of its own, and requests and aborts pass through it in order.
+
+use super::request::Admission;
+use crate::model::LoadedModel;
+use cenote_base::engine::{ErrorKind, Phase, Prompt};
+use cenote_base::{EngineError, EventSink, Request, SamplingParams, TokenId};
+use std::hash::{BuildHasher, RandomState};
+
+/// OpenAI's bound on the number of stop texts is 4; a bound is needed, and there is no reason to be stricter.
+const MAX_STOPS: usize = 16;
+/// A longer stop text would only hold text back.
+const MAX_STOP_BYTES: usize = 1024;
+
+/// Checks all that needs no tokenizer.
+pub(super) fn check(request: &Request) -> Result<(), EngineError> {
+    let sampling = &request.sampling;
+    let refuse = |field, message: String| Err(EngineError::invalid(field, message));
+    if !(0.0..=2.0).contains(&sampling.temperature) {
+        return refuse("temperature", format!("is {}; it must be 0 to 2", sampling.temperature));
+    }
+    if !(sampling.top_p > 0.0 && sampling.top_p <= 1.0) {
+        return refuse("top_p", format!("is {}; it must be above 0 and at most 1", sampling.top_p));
+    }
+    if sampling.max_tokens == Some(0) {
+        return refuse("max_tokens", "is 0; at least one token is generated".to_owned());
+    }
+    if sampling.stop.len() > MAX_STOPS {
+        return refuse("stop", format!("has {} texts; at most {MAX_STOPS} are served", sampling.stop.len()));
+    }
+    if let Some(stop) = sampling.stop.iter().find(|stop| stop.is_empty() || stop.len() > MAX_STOP_BYTES) {
+        return refuse("stop", format!("has a text of {} bytes; texts have 1 to {MAX_STOP_BYTES}", stop.len()));
+    }
+    if matches!(request.phase, Phase::Decode(_)) {
+        return Ok(());
+    }
+    match &request.prompt {
+        Prompt::Text(text) if text.is_empty() => refuse("prompt", "is empty".to_owned()),
+        Prompt::Tokens(tokens) if tokens.is_empty() => refuse("prompt", "is empty".to_owned()),
+        Prompt::Chat(messages) if messages.is_empty() => refuse("messages", "is empty".to_owned()),
+        _ => Ok(()),
+    }
+}
+
+/// Tokenizes and checks what depends on the number of tokens. An error comes with the sink that should hear of it.
+pub(super) fn admit(
+    model: &LoadedModel,
+    request: Request,
+    deadline_ns: u64,
+    sink: EventSink,
+) -> Result<Admission, (EventSink, EngineError)> {
+    let (prompt, output, emitted_bytes, given_seed, cached_tokens, prefill_only) = match request.phase {
+        Phase::Decode(from) => {
+            let HandOverParts { prompt, output, emitted_bytes, seed, cached_tokens } = from.into();
+            (Ok((prompt, "prompt")), output, emitted_bytes, Some(seed), Some(cached_tokens), false)
+        }
+        phase => (tokenize(model, request.prompt), Vec::new(), 0, request.sampling.seed, None, phase == Phase::Prefill),
+    };
+    let checked = prompt.and_then(|(prompt, field)| {
+        let max_num_tokens = check_lengths(model, &prompt, &output, &request.sampling, field)?;
+        Ok((prompt, max_num_tokens))
+    });
+    let (prompt, max_num_tokens) = match checked {
+        Ok(checked) => checked,
+        Err(error) => return Err((sink, error)),
+    };
+    // std seeds its hash maps from the system's random source; a seed needs no more than that.
+    let seed = given_seed.unwrap_or_else(|| RandomState::new().hash_one(request.id));
+    Ok(Admission {
+        id: request.id,
+        prompt,
+        output,
+        emitted_bytes,
+        cached_tokens,
+        sampling: request.sampling,
+        seed,
+        prefill_only,
+        use_pool: request.use_pool,
+        deadline_ns,
+        max_num_tokens,
+        sink,
+    })
+}
+
+struct HandOverParts {
+    prompt: Vec<TokenId>,
+    output: Vec<TokenId>,
+    emitted_bytes: u64,
+    seed: u64,
+    cached_tokens: u32,
+}
+
+impl From<cenote_base::engine::HandOver> for HandOverParts {
+    fn from(from: cenote_base::engine::HandOver) -> Self {
+        Self {
+            prompt: from.prompt_token_ids,
+            output: from.output_token_ids,
+            emitted_bytes: from.emitted_bytes,
+            seed: from.seed,
+            cached_tokens: from.cached_tokens,
+        }
+    }
+}
+
+/// The prompt's tokens, and the field that an error about them names.
+fn tokenize(model: &LoadedModel, prompt: Prompt) -> Result<(Vec<TokenId>, &'static str), EngineError> {
+    let tokenizer = model.tokenizer();
+    match prompt {
+        Prompt::Tokens(tokens) => Ok((tokens, "prompt")),
+        Prompt::Text(text) => {
+            tokenizer.encode(&text).map(|tokens| (tokens, "prompt")).map_err(|why| EngineError::invalid("prompt", why))
+        }
+        Prompt::Chat(messages) => {
+            let invalid = |why: String| EngineError::invalid("messages", why);
+            let template = tokenizer.chat().ok_or_else(|| {
+                invalid(format!("the model `{}` has no chat template; send a `prompt` instead", model.name()))
+            })?;
+            let text =
+                template.render(&messages).map_err(|why| invalid(format!("the chat template refused them: {why}")))?;
+            tokenizer.encode_rendered(&text).map(|tokens| (tokens, "messages")).map_err(invalid)
+        }
+    }
+}
+
+/// Most tokens that the request can come to.
+fn check_lengths(
+    model: &LoadedModel,
+    prompt: &[TokenId],
+    output: &[TokenId],
+    sampling: &SamplingParams,
+    field: &str,
+) -> Result<usize, EngineError> {
+    let vocab_size = model.llama().config().vocab_size;
+    let context = model.max_model_len();
+    if prompt.is_empty() {
+        return Err(EngineError::invalid(field, "has no token"));
+    }
+    if let Some(token) = prompt.iter().chain(output).find(|token| **token as usize >= vocab_size) {
+        return Err(EngineError::invalid(field, format!("has token {token}; the vocabulary has {vocab_size}")));
+    }
+    if prompt.len() + 1 > context {
+        let message =
+            format!("has {} tokens; with one to generate, the context of {context} is too short", prompt.len());
+        return Err(EngineError::invalid(field, message));
+    }
+    let Some(max_tokens) = sampling.max_tokens else { return Ok(context) };
+    let wanted = prompt.len().saturating_add(max_tokens as usize);
+    if wanted > context {
+        let message = format!(
+            "is {max_tokens}; behind a prompt of {} tokens the context of {context} has room for {}",
+            prompt.len(),
+            context - prompt.len()
+        );
+        return Err(EngineError::invalid("max_tokens", message));
+    }
+    if prompt.len() + output.len() >= wanted {
+        let message = format!("the hand-over has {} of at most {max_tokens} output tokens already", output.len());
+        return Err(EngineError::new(ErrorKind::InvalidRequest, message));
+    }
+    Ok(wanted)
+}

@@ -1,0 +1,126 @@
+//! Choosing a token from logits. Pure: token `n` of a request depends on its logits, its parameters and
+//! `(seed, n)` only, so that another worker continues a request as this one would have.
+
+use cenote_base::prng::Prng;
+use cenote_base::{SamplingParams, TokenId};
+
+/// Chooses output token number `position` (0: the first) of a request.
+#[must_use]
+pub fn sample(logits: &[f32], params: &SamplingParams, seed: u64, position: u64) -> TokenId {
+    if params.temperature <= 0.0 || params.top_k == 1 {
+        return greedy(logits);
+    }
+    let mut candidates = probabilities(logits, params);
+    keep_top(&mut candidates, params);
+    let total: f64 = candidates.iter().map(|(_, weight)| weight).sum();
+    let mut left = Prng::at(seed, position).next_f64() * total;
+    for (token, weight) in &candidates {
+        left -= weight;
+        if left < 0.0 {
+            return *token;
+        }
+    }
+    // Rounding may leave a crumb behind the last candidate.
+    candidates.last().map_or_else(|| greedy(logits), |(token, _)| *token)
+}
+
+/// The token with the largest logit, the lowest id among equals; NaN never wins.
+#[must_use]
+pub fn greedy(logits: &[f32]) -> TokenId {
+    let mut best = (0, f32::NEG_INFINITY);
+    for (token, &logit) in (0..).zip(logits) {
+        if logit > best.1 {
+            best = (token, logit);
+        }
+    }
+    best.0
+}
+
+/// Unnormalised probabilities at the temperature, in order of token.
+fn probabilities(logits: &[f32], params: &SamplingParams) -> Vec<(TokenId, f64)> {
+    let max = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    let temperature = f64::from(params.temperature);
+    (0..)
+        .zip(logits)
+        .filter(|(_, logit)| !logit.is_nan())
+        .map(|(token, &logit)| (token, ((f64::from(logit) - f64::from(max)) / temperature).exp()))
+        .collect()
+}
+
+/// Keeps the `top_k` likeliest, then of those the smallest set that reaches `top_p` (vLLM's order).
+fn keep_top(candidates: &mut Vec<(TokenId, f64)>, params: &SamplingParams) {
+    let top_k = params.top_k as usize;
+    if top_k == 0 && params.top_p >= 1.0 {
+        return;
+    }
+    // Equal weights are ordered by id, so that the choice is the same on every machine.
+    let by_weight = |a: &(TokenId, f64), b: &(TokenId, f64)| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0));
+    if top_k > 0 && top_k < candidates.len() {
+        candidates.select_nth_unstable_by(top_k, by_weight);
+        candidates.truncate(top_k);
+    }
+    candidates.sort_unstable_by(by_weight);
+    if params.top_p < 1.0 {
+        let enough = f64::from(params.top_p) * candidates.iter().map(|(_, weight)| weight).sum::<f64>();
+        let mut sum = 0.0;
+        let kept = candidates.iter().take_while(|(_, weight)| {
+            let wanted = sum < enough;
+            sum += weight;
+            wanted
+        });
+        let kept = kept.count().max(1);
+        candidates.truncate(kept);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn params(temperature: f32, top_k: u32, top_p: f32) -> SamplingParams {
+        SamplingParams { temperature, top_k, top_p, ..SamplingParams::default() }
+    }
+
+    /// How often each of `logits.len()` tokens comes in many draws.
+    fn shares(logits: &[f32], params: &SamplingParams) -> Vec<f64> {
+        const DRAWS: u64 = 20_000;
+        let mut counts = vec![0.0; logits.len()];
+        for position in 0..DRAWS {
+            counts[sample(logits, params, 42, position) as usize] += 1.0 / DRAWS as f64;
+        }
+        counts
+    }
+
+    fn close(left: &[f64], right: &[f64]) -> bool {
+        left.iter().zip(right).all(|(a, b)| (a - b).abs() < 0.015)
+    }
+
+    #[test]
+    fn greedy_takes_the_lowest_of_equals() {
+        assert_eq!(greedy(&[1.0, 3.0, 3.0, f32::NAN]), 1);
+        assert_eq!(greedy(&[f32::NAN, f32::NEG_INFINITY]), 0);
+        assert_eq!(sample(&[1.0, 3.0, 3.0], &params(0.0, 0, 1.0), 1, 1), 1);
+        assert_eq!(sample(&[1.0, 3.0, 3.0], &params(1.0, 1, 1.0), 1, 1), 1);
+    }
+
+    #[test]
+    fn draws_follow_the_probabilities() {
+        let logits = [0.5_f32, 0.3, 0.15, 0.05].map(f32::ln);
+        assert!(close(&shares(&logits, &params(1.0, 0, 1.0)), &[0.5, 0.3, 0.15, 0.05]));
+        let squares = [0.25, 0.09, 0.0225, 0.0025].map(|share: f64| share / 0.365);
+        assert!(close(&shares(&logits, &params(0.5, 0, 1.0)), &squares));
+        assert!(close(&shares(&logits, &params(1.0, 2, 1.0)), &[0.625, 0.375, 0.0, 0.0]));
+        assert!(close(&shares(&logits, &params(1.0, 0, 0.79)), &[0.625, 0.375, 0.0, 0.0]));
+        assert!(close(&shares(&logits, &params(1.0, 0, 0.1)), &[1.0, 0.0, 0.0, 0.0]));
+        assert!(close(&shares(&logits, &params(1.0, 3, 0.9)), &[0.526, 0.316, 0.158, 0.0]));
+    }
+
+    #[test]
+    fn a_draw_depends_on_seed_and_position_only() {
+        let logits: Vec<f32> = (0..50).map(|i| (i as f32 * 0.7).sin()).collect();
+        let at = |seed, position| sample(&logits, &params(1.0, 0, 1.0), seed, position);
+        assert_eq!(at(1, 5), at(1, 5));
+        assert!((0..20).any(|position| at(1, position) != at(2, position)));
+        assert!((0..20).any(|position| at(1, position) != at(1, position + 1)));
+    }
+}

@@ -1,0 +1,187 @@
+//! Text to tokens and back: `tokenizer.json`, chat templates, incremental decoding, stop texts.
+
+pub mod chat;
+pub mod detokenizer;
+pub mod stop;
+
+use crate::error::{LoadError, read_json_if_present};
+use cenote_base::TokenId;
+use chat::ChatTemplate;
+use serde::Deserialize;
+use std::collections::BTreeSet;
+use std::path::Path;
+
+/// The tokenizer of a model directory.
+pub struct Tokenizer {
+    inner: tokenizers::Tokenizer,
+    /// Whether the decoder joins byte tokens (`<0xE2>`) into characters, as Llama 2's does.
+    byte_fallback: bool,
+    /// Special tokens: decoding leaves them out.
+    special: BTreeSet<TokenId>,
+    chat: Option<ChatTemplate>,
+}
+
+/// The parts of `tokenizer_config.json` (and `special_tokens_map.json`) that are read.
+#[derive(Deserialize, Default)]
+struct TokenizerConfig {
+    bos_token: Option<SpecialToken>,
+    eos_token: Option<SpecialToken>,
+    chat_template: Option<chat::Source>,
+}
+
+/// A special token is written as its text, or as an object that holds it.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum SpecialToken {
+    Text(String),
+    Object { content: String },
+}
+
+impl SpecialToken {
+    fn into_text(self) -> String {
+        match self {
+            Self::Text(text) | Self::Object { content: text } => text,
+        }
+    }
+}
+
+impl Tokenizer {
+    /// Loads the tokenizer and the chat template, if there is one, of `dir`.
+    ///
+    /// # Errors
+    /// `tokenizer.json` is missing or damaged, or a template is there that cannot be parsed.
+    pub fn load(dir: &Path) -> Result<Self, LoadError> {
+        let path = dir.join("tokenizer.json");
+        // Read here, because the tokenizers crate's own message does not name the file.
+        let text = crate::error::read(&path)?;
+        let inner: tokenizers::Tokenizer =
+            text.parse().map_err(|error| LoadError::invalid(&path, format!("not a tokenizer: {error}")))?;
+        let decoder = inner.get_decoder().and_then(|decoder| serde_json::to_string(decoder).ok()).unwrap_or_default();
+        let config_path = dir.join("tokenizer_config.json");
+        let config: TokenizerConfig = read_json_if_present(&config_path)?.unwrap_or_default();
+        let map: TokenizerConfig = read_json_if_present(&dir.join("special_tokens_map.json"))?.unwrap_or_default();
+        let text_of = |token: Option<SpecialToken>, other: Option<SpecialToken>| {
+            token.or(other).map(SpecialToken::into_text).unwrap_or_default()
+        };
+        let (bos, eos) = (text_of(config.bos_token, map.bos_token), text_of(config.eos_token, map.eos_token));
+        let chat = ChatTemplate::load(dir, config.chat_template, bos, eos)?;
+        let added = inner.get_added_tokens_decoder();
+        let special = added.iter().filter(|(_, token)| token.special).map(|(id, _)| *id).collect();
+        Ok(Self { inner, byte_fallback: decoder.contains("\"ByteFallback\""), special, chat })
+    }
+
+    /// Tokens of a text, with the special tokens that the tokenizer puts around one (BOS, for most Llamas).
+    ///
+    /// # Errors
+    /// The tokenizer's reason, as text.
+    pub fn encode(&self, text: &str) -> Result<Vec<TokenId>, String> {
+        self.encode_with(text, true)
+    }
+
+    /// Tokens of a rendered chat: the template has written the special tokens itself.
+    ///
+    /// # Errors
+    /// The tokenizer's reason, as text.
+    pub fn encode_rendered(&self, text: &str) -> Result<Vec<TokenId>, String> {
+        self.encode_with(text, false)
+    }
+
+    fn encode_with(&self, text: &str, add_special_tokens: bool) -> Result<Vec<TokenId>, String> {
+        // `encode_fast` leaves out the offsets, which nobody asks for.
+        let encoding = self.inner.encode_fast(text, add_special_tokens).map_err(|error| error.to_string())?;
+        Ok(encoding.get_ids().to_vec())
+    }
+
+    /// Text of tokens, without special tokens.
+    ///
+    /// # Errors
+    /// The tokenizer's reason, as text.
+    pub fn decode(&self, tokens: &[TokenId]) -> Result<String, String> {
+        self.inner.decode(tokens, true).map_err(|error| error.to_string())
+    }
+
+    /// The chat template, if the model has one.
+    #[must_use]
+    pub const fn chat(&self) -> Option<&ChatTemplate> {
+        self.chat.as_ref()
+    }
+
+    /// Number of tokens, added ones included.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.inner.get_vocab_size(true)
+    }
+
+    /// Whether the vocabulary is empty.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Whether decoding leaves `token` out: it is special, or (models pad their vocabulary) no token at all.
+    fn is_skipped(&self, token: TokenId) -> bool {
+        self.special.contains(&token) || self.inner.id_to_token(token).is_none()
+    }
+
+    /// Whether the decoder treats `token` as one byte of a character.
+    fn is_byte_token(&self, token: TokenId) -> bool {
+        self.byte_fallback
+            && self.inner.id_to_token(token).is_some_and(|text| {
+                text.strip_prefix("<0x")
+                    .and_then(|rest| rest.strip_suffix('>'))
+                    .is_some_and(|hex| hex.len() == 2 && u8::from_str_radix(hex, 16).is_ok())
+            })
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    /// The committed byte-level BPE.
+    pub fn fixture() -> Tokenizer {
+        Tokenizer::load(&Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/tokenizer")).unwrap()
+    }
+
+    /// A tokenizer in Llama 2's manner: `▁` for a space, bytes as `<0xNN>`, one leading space stripped.
+    pub fn byte_fallback() -> Tokenizer {
+        let mut vocab: Vec<String> = ["<s>", "</s>", "▁", "a", "b", "▁a", "é"].map(str::to_owned).into();
+        vocab.extend((0..=255).map(|byte| format!("<0x{byte:02X}>")));
+        let vocab: serde_json::Map<_, _> = vocab.into_iter().enumerate().map(|(id, text)| (text, id.into())).collect();
+        let special = |id: u32, text: &str| {
+            serde_json::json!({"id": id, "content": text, "special": true, "single_word": false,
+                "lstrip": false, "rstrip": false, "normalized": false})
+        };
+        let json = serde_json::json!({
+            "version": "1.0",
+            "added_tokens": [special(0, "<s>"), special(1, "</s>")],
+            "normalizer": {"type": "Replace", "pattern": {"String": " "}, "content": "▁"},
+            "decoder": {"type": "Sequence", "decoders": [
+                {"type": "Replace", "pattern": {"String": "▁"}, "content": " "},
+                {"type": "ByteFallback"}, {"type": "Fuse"},
+                {"type": "Strip", "content": " ", "start": 1, "stop": 0}]},
+            "model": {"type": "BPE", "vocab": vocab, "merges": [], "byte_fallback": true, "unk_token": "<s>"},
+        });
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("tokenizer.json"), json.to_string()).unwrap();
+        Tokenizer::load(dir.path()).unwrap()
+    }
+
+    #[test]
+    fn a_missing_or_damaged_tokenizer_is_named() {
+        let dir = tempfile::tempdir().unwrap();
+        let error = || Tokenizer::load(dir.path()).err().expect("no tokenizer").to_string();
+        assert!(error().contains("tokenizer.json") && error().contains("No such file"), "{}", error());
+        for text in ["", "{", "{}", "[1]"] {
+            std::fs::write(dir.path().join("tokenizer.json"), text).unwrap();
+            assert!(error().contains("tokenizer.json: not a tokenizer"), "{}", error());
+        }
+    }
+
+    #[test]
+    fn byte_tokens_are_known() {
+        let tokenizer = byte_fallback();
+        assert!(tokenizer.is_byte_token(7) && tokenizer.is_byte_token(262));
+        assert!(!tokenizer.is_byte_token(3) && !fixture().is_byte_token(7));
+    }
+}

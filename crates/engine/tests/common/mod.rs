@@ -1,0 +1,172 @@
+//! A small engine with a store in memory, for the tests of the serving loop.
+
+use cenote_base::engine::{Event, FinishReason, HandOver, Phase, Prompt, Usage};
+use cenote_base::hash::HashSeed;
+use cenote_base::{BlockHash, ChainHasher, Engine, EngineError, Request, RequestId, SamplingParams, TokenId};
+use cenote_engine::{EngineConfig, LlmEngine, LoadedModel};
+use cenote_store::{PrefixMatch, PrefixStore};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, channel};
+use std::sync::{Arc, Mutex};
+
+/// A directory with the weights of fixture `case` and the fixture tokenizer.
+pub fn model_dir(case: &str) -> tempfile::TempDir {
+    let fixtures = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures");
+    let dir = tempfile::tempdir().unwrap();
+    let copy = |from: &Path| {
+        for entry in std::fs::read_dir(from).unwrap() {
+            let entry = entry.unwrap();
+            std::fs::copy(entry.path(), dir.path().join(entry.file_name())).unwrap();
+        }
+    };
+    copy(&fixtures.join(case));
+    copy(&fixtures.join("tokenizer"));
+    dir
+}
+
+pub fn config(dir: &Path) -> EngineConfig {
+    EngineConfig { threads: 2, kv_bytes: 64 << 20, ..EngineConfig::new(dir) }
+}
+
+pub fn start(config: &EngineConfig, store: Option<MemoryStore>) -> LlmEngine {
+    let store = store.map(|store| Box::new(store) as Box<dyn PrefixStore>);
+    LlmEngine::start(LoadedModel::load(config).unwrap(), store).unwrap()
+}
+
+/// Blocks in a map that several engines share.
+#[derive(Clone, Default)]
+pub struct MemoryStore {
+    pub shared: Arc<Mutex<Blocks>>,
+}
+
+#[derive(Default)]
+pub struct Blocks {
+    pub blocks: HashMap<BlockHash, Vec<u8>>,
+    /// Blocks that are found, but gone when they are loaded.
+    pub vanish: BTreeSet<BlockHash>,
+    /// Hashes in the order they were saved.
+    pub saved: Vec<BlockHash>,
+    pub held: Vec<Vec<BlockHash>>,
+    pub loads: usize,
+    /// Makes the next save panic.
+    pub explode: bool,
+}
+
+impl MemoryStore {
+    fn hasher() -> ChainHasher {
+        ChainHasher::new(&HashSeed([7; 32]), &[1; 32])
+    }
+}
+
+const BLOCK_TOKENS: usize = 16;
+
+impl PrefixStore for MemoryStore {
+    fn match_prefix(&mut self, tokens: &[TokenId]) -> PrefixMatch {
+        let hashes = Self::hasher().chain(tokens, BLOCK_TOKENS);
+        let shared = self.shared.lock().unwrap();
+        let num_matched = hashes.iter().take_while(|hash| shared.blocks.contains_key(hash)).count();
+        PrefixMatch { hashes, num_matched }
+    }
+
+    fn load(&mut self, hash: BlockHash, pages: &mut [&mut [u8]]) -> bool {
+        let mut shared = self.shared.lock().unwrap();
+        shared.loads += 1;
+        if shared.vanish.remove(&hash) {
+            shared.blocks.remove(&hash);
+            // The trait leaves the content undefined; NaN would show if it were used.
+            pages.iter_mut().for_each(|page| page.fill(0xff));
+            return false;
+        }
+        let block = shared.blocks[&hash].clone();
+        let page_bytes = block.len() / pages.len();
+        for (page, bytes) in pages.iter_mut().zip(block.chunks_exact(page_bytes)) {
+            page.copy_from_slice(bytes);
+        }
+        true
+    }
+
+    fn save(&mut self, hash: BlockHash, _depth: u32, pages: &[&[u8]]) -> bool {
+        let mut shared = self.shared.lock().unwrap();
+        assert!(!shared.explode, "told to explode");
+        shared.saved.push(hash);
+        shared.blocks.insert(hash, pages.concat());
+        true
+    }
+
+    fn block_hash(&self, parent: Option<BlockHash>, tokens: &[TokenId]) -> BlockHash {
+        Self::hasher().block(parent, tokens)
+    }
+
+    fn hold(&mut self, hashes: &[BlockHash], _ttl_ms: u64) -> u64 {
+        self.shared.lock().unwrap().held.push(hashes.to_vec());
+        1
+    }
+
+    fn release(&mut self, _ticket: u64) {}
+
+    fn stats(&self) -> BTreeMap<String, f64> {
+        BTreeMap::from([("pool_loads_total".to_owned(), self.shared.lock().unwrap().loads as f64)])
+    }
+}
+
+static NEXT_ID: AtomicU64 = AtomicU64::new(1);
+
+pub fn greedy(max_tokens: u32) -> SamplingParams {
+    SamplingParams { temperature: 0.0, max_tokens: Some(max_tokens), ..SamplingParams::default() }
+}
+
+pub fn request(prompt: Prompt, sampling: SamplingParams) -> Request {
+    Request {
+        id: RequestId(NEXT_ID.fetch_add(1, Ordering::Relaxed)),
+        prompt,
+        sampling,
+        phase: Phase::Whole,
+        use_pool: true,
+        timeout_ms: 60_000,
+    }
+}
+
+/// Tokens that differ for each `seed`.
+pub fn prompt(seed: u64, length: usize) -> Prompt {
+    let mut prng = cenote_base::prng::Prng::new(seed);
+    Prompt::Tokens((0..length).map(|_| prng.below(300) as u32).collect())
+}
+
+/// What came of a request.
+#[derive(Debug, PartialEq)]
+pub struct Outcome {
+    pub tokens: Vec<TokenId>,
+    pub text: String,
+    pub reason: FinishReason,
+    pub usage: Usage,
+    pub hand_over: Option<HandOver>,
+}
+
+/// Submits; the events come through the channel.
+pub fn submit(engine: &LlmEngine, request: Request) -> Result<Receiver<Event>, EngineError> {
+    let (sender, receiver) = channel();
+    engine.submit(request, Box::new(move |event| sender.send(event).is_ok()))?;
+    Ok(receiver)
+}
+
+pub fn collect(events: &Receiver<Event>) -> Result<Outcome, EngineError> {
+    let (mut tokens, mut text) = (Vec::new(), String::new());
+    loop {
+        match events.recv().expect("events end with Finished or Failed") {
+            Event::Token { token, text: piece } => {
+                tokens.push(token);
+                text += &piece;
+            }
+            Event::Finished { reason, text: rest, usage, hand_over } => {
+                return Ok(Outcome { tokens, text: text + &rest, reason, usage, hand_over });
+            }
+            Event::Failed(error) => return Err(error),
+        }
+    }
+}
+
+pub fn run(engine: &LlmEngine, request: Request) -> Result<Outcome, EngineError> {
+    collect(&submit(engine, request)?)
+}
