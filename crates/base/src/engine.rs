@@ -232,10 +232,12 @@ pub struct EngineStats {
 }
 
 impl EngineStats {
-    /// Adds every value of `other`, as a router does over its workers.
+    /// Takes in the values of another worker, as a router does. Values add up, but those named `pool_…`:
+    /// they are of the whole host, every worker of it tells the same ones, and the latest is the largest.
     pub fn merge(&mut self, other: &Self) {
         for (name, value) in &other.values {
-            *self.values.entry(name.clone()).or_default() += value;
+            let sum = self.values.entry(name.clone()).or_default();
+            *sum = if name.starts_with("pool_") { sum.max(*value) } else { *sum + value };
         }
     }
 }
@@ -261,4 +263,20 @@ pub trait Engine: Send + Sync {
     /// Refuses new requests and waits until the running ones are done or the deadline passes.
     /// Returns whether all were done.
     fn drain(&self, deadline: Deadline) -> bool;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_hosts_counters_are_not_counted_once_per_worker() {
+        let stats = |reads: f64, running: f64| EngineStats {
+            values: [("pool_reads_total", reads), ("requests_running", running)].map(|(n, v)| (n.to_owned(), v)).into(),
+        };
+        let mut sum = EngineStats::default();
+        sum.merge(&stats(10.0, 2.0));
+        sum.merge(&stats(9.0, 3.0));
+        assert_eq!(sum, stats(10.0, 5.0));
+    }
 }

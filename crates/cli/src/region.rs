@@ -110,7 +110,17 @@ pub fn create(region: &RegionArgs, new: &NewRegionArgs, force: bool) -> Result<(
         Ok::<_, Failure>((fabric, superblock))
     };
     if reuse || is_device {
-        return format(Mapping::open(source, &options)?);
+        let mapping = Mapping::open(source, &options)?;
+        if let (Some(path), true) = (source.path(), mapping.len() < size) {
+            return Err(MapError::TooSmall { path, have: mapping.len(), wanted: size }.into());
+        }
+        let old = Superblock::read(&Coherent::new(Mapping::open(source, &options)?));
+        let made = format(mapping)?;
+        // The old pool's memory on this host has the old pool's name; nobody would ever remove it.
+        if let Ok(old) = old {
+            HostPool::remove_host_memory(&old, region.host_id)?;
+        }
+        return Ok(made);
     }
     // The region gets its name when it is whole: nobody ever opens half of one, whatever becomes of us.
     let unfinished = unfinished_name(source);

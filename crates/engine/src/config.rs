@@ -128,7 +128,8 @@ struct RawConfig {
     attention_bias: Option<bool>,
     mlp_bias: Option<bool>,
     max_position_embeddings: Option<usize>,
-    sliding_window: Option<usize>,
+    #[serde(default, deserialize_with = "present")]
+    sliding_window: Option<serde_json::Value>,
     quantization_config: Option<serde_json::Value>,
     partial_rotary_factor: Option<f64>,
     #[serde(default, deserialize_with = "present")]
@@ -155,7 +156,8 @@ struct RawGenerationConfig {
     eos_token_id: Option<serde_json::Value>,
 }
 
-/// Keeps `null` apart from absence: an `eos_token_id` of `null` means that no token ends a sequence.
+/// Keeps `null` apart from absence: an `eos_token_id` of `null` means that no token ends a sequence, a
+/// `sliding_window` of `null` that there is none.
 fn present<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<serde_json::Value>, D::Error> {
     serde_json::Value::deserialize(deserializer).map(Some)
 }
@@ -178,7 +180,10 @@ impl ModelConfig {
         };
         let hidden_size = positive("hidden_size", raw.hidden_size)?;
         let num_heads = positive("num_attention_heads", raw.num_attention_heads)?;
-        let num_kv_heads = positive("num_key_value_heads", raw.num_key_value_heads.unwrap_or(num_heads))?;
+        let num_kv_heads = positive(
+            "num_key_value_heads",
+            raw.num_key_value_heads.unwrap_or(if raw.is_mistral() { 8 } else { num_heads }),
+        )?;
         let head_dim = positive("head_dim", raw.head_dim.unwrap_or(hidden_size / num_heads))?;
         if !num_heads.is_multiple_of(num_kv_heads) {
             let fact = format!("{num_heads} attention heads cannot share {num_kv_heads} key/value heads evenly");
@@ -207,7 +212,7 @@ impl ModelConfig {
             attention_bias: raw.attention_bias.unwrap_or(false),
             mlp_bias: raw.mlp_bias.unwrap_or(false),
             max_position_embeddings,
-            sliding_window: raw.sliding_window.filter(|window| *window < max_position_embeddings),
+            sliding_window: raw.sliding_window(&path)?.filter(|window| *window < max_position_embeddings),
             eos_token_ids: eos_token_ids(dir, raw.eos_token_id.as_ref())?,
         })
     }
@@ -256,6 +261,28 @@ impl RawConfig {
             return refuse("`quantization_config` is set; this engine reads F32, F16 and BF16 weights".to_owned());
         }
         Ok(())
+    }
+
+    fn is_mistral(&self) -> bool {
+        match self.architectures.as_deref() {
+            Some([name, ..]) => name == "MistralForCausalLM",
+            Some([]) | None => self.model_type.as_deref() == Some("mistral"),
+        }
+    }
+
+    /// Only Mistral's attention looks at this value; its default is a window.
+    fn sliding_window(&self, path: &Path) -> Result<Option<usize>, LoadError> {
+        match &self.sliding_window {
+            _ if !self.is_mistral() => Ok(None),
+            None => Ok(Some(4096)),
+            Some(serde_json::Value::Null) => Ok(None),
+            Some(value) => {
+                match value.as_u64().and_then(|window| usize::try_from(window).ok()).filter(|window| *window > 1) {
+                    Some(window) => Ok(Some(window)),
+                    None => Err(LoadError::invalid(path, format!("`sliding_window` is {value}"))),
+                }
+            }
+        }
     }
 
     fn rope(&self, path: &Path) -> Result<Rope, LoadError> {
@@ -358,6 +385,19 @@ mod tests {
         let linear =
             load(&format!(r#"{{{SMALL}, "rope_scaling": {{"type": "linear", "factor": 2.0}}}}"#), None).unwrap();
         assert_eq!(linear.rope.scaling, RopeScaling::Linear { factor: 2.0 });
+    }
+
+    #[test]
+    fn only_mistral_has_a_window() {
+        let with = |text: &str| {
+            load(&format!("{{{SMALL}, \"num_key_value_heads\": 4, {text}}}"), None).unwrap().sliding_window
+        };
+        let mistral = r#""architectures": ["MistralForCausalLM"]"#;
+        assert_eq!(with(r#""sliding_window": 512"#), None);
+        assert_eq!(with(mistral), Some(4096));
+        assert_eq!(with(&format!(r#"{mistral}, "sliding_window": null"#)), None);
+        assert_eq!(with(&format!(r#"{mistral}, "sliding_window": 512"#)), Some(512));
+        assert_eq!(with(&format!(r#"{mistral}, "max_position_embeddings": 512, "sliding_window": 512"#)), None);
     }
 
     #[test]

@@ -30,7 +30,7 @@ pub struct LlmEngine {
 }
 
 enum FrontMessage {
-    Submit { request: Request, deadline_ns: u64, sink: EventSink },
+    Submit { request: Box<Request>, deadline_ns: u64, sink: EventSink },
     Abort(RequestId),
     Stop,
 }
@@ -84,8 +84,9 @@ impl LlmEngine {
         let (inbox, front_inbox) = channel();
         let (core_outbox, core_inbox) = channel();
         let core = {
-            let (model, shared) = (Arc::clone(&model), Arc::clone(&shared));
-            let run = move || serve(Core::new(model, store, Arc::clone(&shared), clock), &core_inbox, &shared);
+            let core = Core::new(Arc::clone(&model), store, Arc::clone(&shared), clock);
+            let shared = Arc::clone(&shared);
+            let run = move || serve(core, &core_inbox, &shared);
             std::thread::Builder::new().name("cenote-engine".to_owned()).spawn(run)?
         };
         let front = {
@@ -146,7 +147,7 @@ impl Engine for LlmEngine {
             state.in_flight += 1;
         }
         let deadline_ns = self.clock.now_ns().saturating_add(request.timeout_ms.saturating_mul(1_000_000));
-        self.inbox.send(FrontMessage::Submit { request, deadline_ns, sink }).map_err(|_| {
+        self.inbox.send(FrontMessage::Submit { request: Box::new(request), deadline_ns, sink }).map_err(|_| {
             self.shared.request_ended();
             EngineError::new(ErrorKind::Unavailable, "the engine has ended")
         })
@@ -179,7 +180,7 @@ fn tokenize_all(model: &LoadedModel, shared: &Shared, inbox: &Receiver<FrontMess
             FrontMessage::Abort(id) => Message::Abort(id),
             FrontMessage::Stop => break,
             FrontMessage::Submit { request, deadline_ns, sink } => {
-                match tokenize_one(model, request, deadline_ns, sink) {
+                match tokenize_one(model, *request, deadline_ns, sink) {
                     Some(admission) => Message::Admit(admission),
                     None => {
                         shared.request_ended();

@@ -134,6 +134,33 @@ fn a_request_goes_on_at_another_worker() {
     }
 }
 
+/// A worker died between its last token and the word that it was the last. The next one must generate none:
+/// it made one token too many after a stop text, and refused the request where `max_tokens` was used up.
+#[test]
+fn a_hand_over_that_is_complete_only_ends() {
+    let dir = model_dir("gqa-tied");
+    let engine = start(&config(dir.path()), None);
+    let cenote_base::engine::Prompt::Tokens(prompt_token_ids) = prompt(2, 20) else { panic!("a prompt of tokens") };
+    let whole = request(prompt(2, 20), greedy(40));
+    let text = run(&engine, whole.clone()).unwrap().text;
+    let stop: String = text.chars().skip(text.chars().count() / 2).take(3).collect();
+    let stopping = SamplingParams { stop: vec![stop], ..greedy(40) };
+    for (sampling, reason) in [(greedy(40), FinishReason::Length), (stopping, FinishReason::Stop)] {
+        let whole = request(prompt(2, 20), sampling);
+        let want = run(&engine, whole.clone()).unwrap();
+        assert_eq!(want.reason, reason);
+        let hand_over = cenote_base::engine::HandOver {
+            prompt_token_ids: prompt_token_ids.clone(),
+            output_token_ids: want.tokens.clone(),
+            ..Default::default()
+        };
+        let rest = run(&engine, cenote_base::Request { phase: Phase::Decode(hand_over), ..whole }).unwrap();
+        assert_eq!((rest.tokens.len(), rest.reason), (0, reason));
+        assert_eq!(rest.text, want.text, "nothing was sent before, so all of the text is owed");
+        assert_eq!(rest.usage.completion_tokens, want.usage.completion_tokens);
+    }
+}
+
 #[test]
 fn without_a_seed_requests_differ() {
     let dir = model_dir("gqa-tied");

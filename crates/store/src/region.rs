@@ -105,7 +105,7 @@ impl<F: Fabric> PrefixStore for RegionStore<F> {
     fn stats(&self) -> BTreeMap<String, f64> {
         let mut stats: BTreeMap<String, f64> =
             Counter::ALL.iter().map(|&c| (c.name().to_owned(), self.pool.counter(c) as f64)).collect();
-        stats.insert("pool_holds".to_owned(), self.holds.len() as f64);
+        stats.insert("store_holds".to_owned(), self.holds.len() as f64);
         stats
     }
 }

@@ -5,6 +5,7 @@ use crate::failure::Failure;
 use crate::output;
 use crate::region::HostPool;
 use cenote_engine::{ElementType, EngineConfig, LlmEngine, LoadedModel};
+use cenote_mem::numa;
 use cenote_store::{PrefixStore, RegionStore};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -24,6 +25,9 @@ pub struct Running {
 /// Loads the model and starts the engine; with a region, as its worker `worker_name`.
 pub fn start(args: &EngineArgs, region: Option<&RegionArgs>, worker_name: &str) -> Result<Running, Failure> {
     let pool = region.map(|region| region.attach(worker_name)).transpose()?;
+    if let Some(pool) = &pool {
+        stay_near(pool);
+    }
     let spinner = output::spinner("loading the model");
     let model = load(args, region)?;
     spinner.finish_and_clear();
@@ -36,6 +40,32 @@ pub fn start(args: &EngineArgs, region: Option<&RegionArgs>, worker_name: &str) 
     };
     let engine = LlmEngine::start(model, store)?;
     Ok(Running { engine: Arc::new(engine), _ticker: pool.map(Ticker::start) })
+}
+
+/// Binds this thread, and with it every thread of the engine, to the NUMA node that the region lies on
+/// (TraCT §4.4). Only where there is more than one node to choose from.
+fn stay_near(pool: &HostPool) {
+    let nodes = numa::nodes(Path::new("/"));
+    if nodes.iter().filter(|node| !node.cpus.is_empty()).count() < 2 {
+        return;
+    }
+    let Some(node) = pool.fabric().mapping().obtained().numa_node.and_then(|node| nearest(&nodes, node)) else {
+        return;
+    };
+    match numa::bind_thread_to_node(node) {
+        Ok(()) => tracing::info!(node, "threads are bound to the region's NUMA node"),
+        Err(error) => tracing::warn!(node, %error, "threads are not bound to the region's NUMA node"),
+    }
+}
+
+/// The node with processors that is nearest to `node`: itself, or for a CXL expander, which has none, the
+/// node of its socket.
+fn nearest(nodes: &[numa::Node], node: u32) -> Option<u32> {
+    let distances = &nodes.iter().find(|other| other.id == node)?.distances;
+    let near = |at: usize| distances.get(at).copied().unwrap_or(u32::MAX);
+    let (_, nearest) =
+        nodes.iter().enumerate().filter(|(_, other)| !other.cpus.is_empty()).min_by_key(|(at, _)| near(*at))?;
+    Some(nearest.id)
 }
 
 /// Loads the model that the arguments name.
@@ -65,6 +95,9 @@ fn config(args: &EngineArgs, region: Option<&RegionArgs>) -> Result<EngineConfig
 /// The model's directory: as given, or the demo model that comes with the project.
 pub fn model_dir(args: &EngineArgs) -> Result<PathBuf, Failure> {
     if let Some(dir) = &args.model {
+        if !dir.is_dir() {
+            return Err(Failure::new(format!("{}: there is no such model directory", dir.display())));
+        }
         return Ok(dir.clone());
     }
     let executable = std::env::current_exe().unwrap_or_default();
@@ -95,5 +128,23 @@ impl Ticker {
             }
         });
         Self { _stop: stop }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_expander_is_served_by_the_socket_it_hangs_on() {
+        let node = |id, cpus: &[u32], distances: &[u32]| numa::Node {
+            id,
+            cpus: cpus.to_vec(),
+            memory_total_bytes: 0,
+            memory_free_bytes: 0,
+            distances: distances.to_vec(),
+        };
+        let nodes = [node(0, &[0], &[10, 21, 24]), node(1, &[1], &[21, 10, 14]), node(2, &[], &[24, 14, 10])];
+        assert_eq!((nearest(&nodes, 0), nearest(&nodes, 2), nearest(&nodes, 7)), (Some(0), Some(1), None));
     }
 }

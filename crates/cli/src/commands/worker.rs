@@ -17,7 +17,7 @@ pub fn run(args: &WorkerArgs) -> Result<(), Failure> {
         ..WorkerConfig::default()
     };
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
-    let engine = running.engine.clone();
+    let engine = running.engine;
     runtime.block_on(async {
         let mut terminate = signal(SignalKind::terminate())?;
         // A terminal's Ctrl-C reaches the whole group; the front decides when its workers end.

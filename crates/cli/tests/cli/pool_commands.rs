@@ -71,8 +71,16 @@ async fn a_region_with_blocks_tells_of_them_and_force_makes_it_new() {
     assert_eq!(region.run("gc").await.json()["blocks_freed"], 0);
     assert_eq!(region.info().await["blocks_ready"], 12, "gc takes nothing that can be found");
 
-    let create = ["pool", "create", "--region", &region.name, "--size", "64MiB", "--force"];
-    cenote(create).ok().await;
+    let host_memory = |info: &Value| {
+        let uuid = info["uuid"].as_str().expect("a text");
+        std::path::PathBuf::from(format!("/dev/shm/cenote-{uuid}-h0"))
+    };
+    assert!(host_memory(&info).exists());
+    let create = |size| cenote(["pool", "create", "--region", &region.name, "--size", size, "--force"]);
+    create("65MiB").fails(&["68157440 are wanted"]).await;
+    assert_eq!(region.info().await["blocks_ready"], 12, "what cannot be made anew is left as it is");
+    create("64MiB").ok().await;
+    assert!(!host_memory(&info).exists(), "the old pool's memory on this host is left");
     assert_eq!(region.info().await["blocks_ready"], 0);
     region.expect_clean_and_idle().await;
 }

@@ -161,7 +161,9 @@ impl HeadTask<'_> {
             let token = self.first_row + row / self.group;
             let head = self.kv_head * self.group + row % self.group;
             let source = &self.q[token * self.q_stride + head * dim..][..dim];
-            query.iter_mut().zip(source).for_each(|(query, value)| *query = value * scale);
+            for (query, value) in query.iter_mut().zip(source) {
+                *query = value * scale;
+            }
         }
 
         // One extra line a row keeps rows of a tile from falling into the same cache set.
@@ -182,14 +184,12 @@ impl HeadTask<'_> {
             }
         }
 
-        let sums: Vec<f32> = scores
-            .chunks_exact_mut(stride)
-            .enumerate()
-            .map(|(row, scores)| {
-                let visible = visible(row);
-                softmax_terms(&mut scores[..visible.next_multiple_of(PANEL)], visible)
-            })
-            .collect();
+        // A loop, not `map`: the adapter's code would be compiled for the oldest machine.
+        let mut sums = vec![0.0; rows];
+        for (row, (sum, scores)) in sums.iter_mut().zip(scores.chunks_exact_mut(stride)).enumerate() {
+            let visible = visible(row);
+            *sum = softmax_terms(&mut scores[..visible.next_multiple_of(PANEL)], visible);
+        }
 
         let mut sums_of_values = vec![0.0; rows * padded_dim];
         for first_panel in (0..key_panels).step_by(SUPERBLOCK) {
@@ -227,7 +227,9 @@ impl HeadTask<'_> {
         for (row, values) in sums_of_values.chunks_exact(padded_dim).enumerate() {
             let out = &mut self.out[row / self.group][row % self.group * dim..][..dim];
             let inverse = 1.0 / sums[row];
-            out.iter_mut().zip(values).for_each(|(out, value)| *out = value * inverse);
+            for (out, value) in out.iter_mut().zip(values) {
+                *out = value * inverse;
+            }
         }
     }
 }
@@ -297,7 +299,9 @@ fn value_tile<S: Simd, const MR: usize, const V: usize>(
 #[inline(always)]
 pub(crate) fn widen_into<'a>(bits: &[u16], out: &'a mut [f32]) -> &'a [f32] {
     let out = &mut out[..bits.len()];
-    out.iter_mut().zip(bits).for_each(|(slot, bits)| *slot = widen(*bits));
+    for (slot, bits) in out.iter_mut().zip(bits) {
+        *slot = widen(*bits);
+    }
     out
 }
 

@@ -119,7 +119,9 @@ impl PackedMatrix {
             ElementType::Bf16 => {
                 let bits = &self.panels.as_bf16()[span];
                 let scratch = &mut scratch[..bits.len()];
-                scratch.iter_mut().zip(bits).for_each(|(slot, bits)| *slot = widen(*bits));
+                for (slot, bits) in scratch.iter_mut().zip(bits) {
+                    *slot = widen(*bits);
+                }
                 scratch
             }
         }
@@ -251,7 +253,9 @@ impl WithSimd for ColumnTask<'_> {
         with_vectors_per_panel!(S, V, self.run::<S, V>(simd));
         if let Some(bias) = self.bias {
             for row in &mut self.out {
-                row.iter_mut().zip(&bias[self.panels.start * PANEL..]).for_each(|(value, bias)| *value += bias);
+                for (value, bias) in row.iter_mut().zip(&bias[self.panels.start * PANEL..]) {
+                    *value += bias;
+                }
             }
         }
     }

@@ -14,6 +14,10 @@ pub fn zero<S: Simd, const MR: usize, const P: usize, const V: usize>(simd: S) -
 /// For each `i` in order: `tile[m][p] = a(i, m) * b[p][i] + tile[m][p]`, fused. All of `b` must have at
 /// least `k` rows. This fixes the order of accumulation for every product in the engine.
 #[inline(always)]
+#[allow(
+    clippy::needless_range_loop,
+    reason = "indices run over registers; iterators over arrays of arrays do not unroll as surely"
+)]
 pub fn fma_chain<S: Simd, const MR: usize, const P: usize, const V: usize>(
     simd: S,
     mut tile: Tile<S, MR, P, V>,

@@ -91,7 +91,7 @@ impl Core {
             watermark_blocks: (blocks as f64 * config.watermark.clamp(0.0, 1.0)) as u32,
             max_waiting: config.max_waiting,
         });
-        Self {
+        let mut core = Self {
             kv: KvArena::new(*model.layout(), blocks),
             model,
             store,
@@ -101,7 +101,9 @@ impl Core {
             shared,
             counters: Counters::default(),
             stats_due_ns: 0,
-        }
+        };
+        core.publish_stats(true);
+        core
     }
 
     /// Serves until told to stop, or until all senders are gone.
@@ -186,6 +188,8 @@ impl Core {
         }
         self.counters.prompt_tokens += admission.prompt.len() as u64;
         self.requests.insert(id, Running::new(admission, &self.model));
+        // A hand-over may have nothing left to generate.
+        self.end_if_finished(id);
     }
 
     fn expire(&mut self) {

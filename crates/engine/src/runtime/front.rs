@@ -145,18 +145,21 @@ fn check_lengths(
             format!("has {} tokens; with one to generate, the context of {context} is too short", prompt.len());
         return Err(EngineError::invalid(field, message));
     }
-    let Some(max_tokens) = sampling.max_tokens else { return Ok(context) };
-    let wanted = prompt.len().saturating_add(max_tokens as usize);
+    let wanted = match sampling.max_tokens {
+        None => context,
+        Some(max_tokens) => prompt.len().saturating_add(max_tokens as usize),
+    };
     if wanted > context {
         let message = format!(
-            "is {max_tokens}; behind a prompt of {} tokens the context of {context} has room for {}",
+            "is {}; behind a prompt of {} tokens the context of {context} has room for {}",
+            wanted - prompt.len(),
             prompt.len(),
             context - prompt.len()
         );
         return Err(EngineError::invalid("max_tokens", message));
     }
-    if prompt.len() + output.len() >= wanted {
-        let message = format!("the hand-over has {} of at most {max_tokens} output tokens already", output.len());
+    if prompt.len() + output.len() > wanted {
+        let message = format!("the hand-over has {} output tokens, more than {}", output.len(), wanted - prompt.len());
         return Err(EngineError::new(ErrorKind::InvalidRequest, message));
     }
     Ok(wanted)

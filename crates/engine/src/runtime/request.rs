@@ -49,10 +49,19 @@ pub(super) struct Running {
 impl Running {
     pub fn new(admission: Admission, model: &LoadedModel) -> Self {
         let mut text = TextStream::new(model, &admission.prompt, &admission.sampling.stop);
-        text.resume(model, &admission.output, admission.emitted_bytes);
+        let ended = !admission.sampling.ignore_eos && admission.output.last().is_some_and(|&last| ends(model, last));
+        let spoken = admission.output.len() - usize::from(ended);
+        text.resume(model, &admission.output[..spoken], admission.emitted_bytes);
         let prompt_len = admission.prompt.len();
         let mut tokens = admission.prompt;
         tokens.extend(admission.output);
+        // A worker may die between its last token and telling that it was the last: then nothing is left to
+        // generate here, only to say so.
+        let finish = if ended || text.stopped {
+            Some(FinishReason::Stop)
+        } else {
+            (tokens.len() >= admission.max_num_tokens).then_some(FinishReason::Length)
+        };
         Self {
             tokens,
             prompt_len,
@@ -66,14 +75,14 @@ impl Running {
             hashes: Vec::new(),
             published: 0,
             cached_tokens: admission.cached_tokens,
-            finish: None,
+            finish,
         }
     }
 
     /// Takes the next token; returns the text that became certain.
     pub fn push(&mut self, model: &LoadedModel, token: TokenId) -> String {
         self.tokens.push(token);
-        let ends = !self.sampling.ignore_eos && model.llama().config().eos_token_ids.contains(&token);
+        let ends = !self.sampling.ignore_eos && ends(model, token);
         // The end-of-sequence token is not part of the text, whether or not the tokenizer calls it special.
         let text = if ends { String::new() } else { self.text.push(model, token) };
         self.finish = if ends || self.text.stopped {
@@ -111,6 +120,11 @@ impl Running {
             cached_tokens: self.cached_tokens.unwrap_or(0),
         }
     }
+}
+
+/// Whether the model ends its output with this token.
+fn ends(model: &LoadedModel, token: TokenId) -> bool {
+    model.llama().config().eos_token_ids.contains(&token)
 }
 
 /// The text of a request's output as the client receives it.
@@ -163,21 +177,21 @@ impl TextStream {
             return text;
         }
         let held = self.stop.finish();
-        text + &self.counted(held)
+        text + &self.counted(&held)
     }
 
     fn pass(&mut self, text: &str) -> String {
         if self.stopped {
-            return self.counted(String::new());
+            return self.counted("");
         }
         let passed = self.stop.push(text);
         self.stopped = passed.stopped;
-        self.counted(passed.text)
+        self.counted(&passed.text)
     }
 
     /// Swallows what the client has, counts what it will have.
-    fn counted(&mut self, text: String) -> String {
-        let mut text = std::mem::take(&mut self.pending) + &text;
+    fn counted(&mut self, text: &str) -> String {
+        let mut text = std::mem::take(&mut self.pending) + text;
         let skipped = usize::try_from(self.skip).unwrap_or(usize::MAX).min(text.len());
         // A hand-over that counts into the middle of a character is not one of ours; skip all of it.
         let skipped = (skipped..=text.len()).find(|at| text.is_char_boundary(*at)).unwrap_or(text.len());
