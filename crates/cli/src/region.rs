@@ -7,6 +7,7 @@ use cenote_mem::{Coherent, MapError, MapOptions, Mapping, RegionSource};
 use cenote_pool::{AttachOptions, Pool, PoolConfig, PoolError, Superblock};
 use std::io::Read;
 use std::sync::Arc;
+use tokio::signal::unix::{SignalKind, signal};
 
 /// A pool as commands use it: on one host.
 pub type HostPool = Pool<Arc<Coherent>>;
@@ -115,6 +116,9 @@ pub fn create(region: &RegionArgs, new: &NewRegionArgs, force: bool) -> Result<(
             return Err(MapError::TooSmall { path, have: mapping.len(), wanted: size }.into());
         }
         let old = Superblock::read(&Coherent::new(Mapping::open(source, &options)?));
+        if old.is_ok() {
+            refuse_if_used(region)?;
+        }
         let made = format(mapping)?;
         // The old pool's memory on this host has the old pool's name; nobody would ever remove it.
         if let Ok(old) = old {
@@ -140,6 +144,19 @@ pub fn create(region: &RegionArgs, new: &NewRegionArgs, force: bool) -> Result<(
     );
     let _ = Mapping::remove(&unfinished);
     made
+}
+
+/// Fails if live processes of this host use the region.
+pub fn refuse_if_used(region: &RegionArgs) -> Result<(), Failure> {
+    let own = u64::from(std::process::id());
+    let info = region.attach("asking")?.info();
+    match info.workers.iter().find(|worker| worker.pid != own && worker.alive == Some(true)) {
+        None => Ok(()),
+        Some(worker) => {
+            Err(Failure::new(format!("{}: process {} ({}) uses it", region.source()?, worker.pid, worker.name))
+                .hint("stop it first; `pool destroy --force` removes the region under it, which ends its sharing"))
+        }
+    }
 }
 
 fn unfinished_name(source: &RegionSource) -> RegionSource {
@@ -171,6 +188,33 @@ impl TemporaryRegion {
         Ok(Self { args, superblock })
     }
 
+    /// Makes it for a command that has nothing to finish when it is told to end: SIGINT and SIGTERM remove
+    /// the region and end the process.
+    pub fn until_signal(purpose: &str, size: u64) -> Result<Self, Failure> {
+        // Listening begins before there is anything to remove, so that no signal falls between.
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let context = runtime.enter();
+        let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
+        drop(context);
+        let region = Self::new(purpose, size)?;
+        let (args, superblock) = (region.args.clone(), region.superblock.clone());
+        // To free its pages takes long; while this is open, that happens when the process has ended.
+        let held = args.source()?.path().map(std::fs::File::open).transpose()?;
+        std::thread::spawn(move || {
+            let _held = held;
+            // As shells tell an end by signal: 128 and its number.
+            let code = runtime.block_on(async {
+                tokio::select! {
+                    _ = interrupt.recv() => 130,
+                    _ = terminate.recv() => 143,
+                }
+            });
+            remove(&args, &superblock);
+            std::process::exit(code);
+        });
+        Ok(region)
+    }
+
     pub const fn args(&self) -> &RegionArgs {
         &self.args
     }
@@ -178,11 +222,15 @@ impl TemporaryRegion {
 
 impl Drop for TemporaryRegion {
     fn drop(&mut self) {
-        if let Some(source) = &self.args.region {
-            let _ = Mapping::remove(source);
-        }
-        let _ = HostPool::remove_host_memory(&self.superblock, self.args.host_id);
+        remove(&self.args, &self.superblock);
     }
+}
+
+fn remove(args: &RegionArgs, superblock: &Superblock) {
+    if let Some(source) = &args.region {
+        let _ = Mapping::remove(source);
+    }
+    let _ = HostPool::remove_host_memory(superblock, args.host_id);
 }
 
 fn random<const N: usize>() -> Result<[u8; N], Failure> {

@@ -197,7 +197,8 @@ impl ModelConfig {
             return Err(LoadError::invalid(&path, format!("`rms_norm_eps` is {rms_norm_eps}")));
         }
         let vocab_size = positive("vocab_size", raw.vocab_size)?;
-        let max_position_embeddings = positive("max_position_embeddings", raw.max_position_embeddings.unwrap_or(2048))?;
+        let longest = raw.max_position_embeddings.unwrap_or(if raw.is_mistral() { 131_072 } else { 2048 });
+        let max_position_embeddings = positive("max_position_embeddings", longest)?;
         Ok(Self {
             hidden_size,
             intermediate_size: positive("intermediate_size", raw.intermediate_size)?,

@@ -142,7 +142,7 @@ fn a_hand_over_that_is_complete_only_ends() {
     let engine = start(&config(dir.path()), None);
     let cenote_base::engine::Prompt::Tokens(prompt_token_ids) = prompt(2, 20) else { panic!("a prompt of tokens") };
     let whole = request(prompt(2, 20), greedy(40));
-    let text = run(&engine, whole.clone()).unwrap().text;
+    let text = run(&engine, whole).unwrap().text;
     let stop: String = text.chars().skip(text.chars().count() / 2).take(3).collect();
     let stopping = SamplingParams { stop: vec![stop], ..greedy(40) };
     for (sampling, reason) in [(greedy(40), FinishReason::Length), (stopping, FinishReason::Stop)] {

@@ -12,6 +12,7 @@ use crate::superblock::Superblock;
 use cenote_base::{BlockIndex, NamespaceId};
 use cenote_mem::{Fabric, HostArea, HostSpec};
 use serde::Serialize;
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, AtomicU64};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -300,7 +301,7 @@ pub struct PoolInfo {
     /// Processes that have it open.
     pub workers: Vec<WorkerInfo>,
     /// This host's counters by name.
-    pub counters: Vec<(&'static str, u64)>,
+    pub counters: BTreeMap<&'static str, u64>,
 }
 
 /// A namespace and what it holds.

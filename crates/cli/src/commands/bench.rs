@@ -35,7 +35,7 @@ pub fn run(args: &BenchTtftArgs) -> Result<(), Failure> {
     if let Some(wrong) = args.hits.iter().find(|hit| !(0.0..=1.0).contains(*hit)) {
         return Err(Failure::new(format!("--hits {wrong}: a share is between 0 and 1")));
     }
-    let region = TemporaryRegion::new("bench", args.region_size.0)?;
+    let region = TemporaryRegion::until_signal("bench", args.region_size.0)?;
     let mut bench = Bench::new(engine::start(&args.engine, Some(region.args()), "bench")?);
     let description = bench.running.engine.describe();
     let lengths = lengths(args, description.max_model_len)?;

@@ -44,7 +44,7 @@ struct Report {
 }
 
 pub fn run(args: &DemoArgs) -> Result<ExitCode, Failure> {
-    let region = TemporaryRegion::new("demo", own_region_bytes())?;
+    let region = TemporaryRegion::until_signal("demo", own_region_bytes())?;
     let dir = engine::model_dir(&args.engine)?;
     let prompts = prompts(args)?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;

@@ -102,13 +102,13 @@ fn info_text(info: &PoolInfo) -> String {
         ]);
     }
     let mut counters = table(&["counter", "value"]);
-    for (name, value) in info.counters.iter().filter(|(_, value)| *value > 0) {
+    for (name, value) in info.counters.iter().filter(|(_, value)| **value > 0) {
         counters.add_row([(*name).to_owned(), value.to_string()]);
     }
     for (title, table, empty) in [
         ("models", models, info.namespaces.is_empty()),
         ("workers", workers, info.workers.is_empty()),
-        ("counters of this host", counters, info.counters.iter().all(|(_, value)| *value == 0)),
+        ("counters of this host", counters, info.counters.values().all(|value| *value == 0)),
     ] {
         if !empty {
             text.push_str(&format!("\n\n{title}\n{table}"));
@@ -183,12 +183,7 @@ fn destroy(args: &PoolDestroyArgs) -> Result<ExitCode, Failure> {
         Err(error) => return Err(args.region.explain(&error).hint("--force removes it all the same")),
     };
     if superblock.is_some() && !args.force {
-        let own = u64::from(std::process::id());
-        let info = args.region.attach("destroy")?.info();
-        if let Some(worker) = info.workers.iter().find(|worker| worker.pid != own && worker.alive == Some(true)) {
-            return Err(Failure::new(format!("{source}: process {} ({}) uses it", worker.pid, worker.name))
-                .hint("stop it first; --force removes the region under it, which ends its sharing"));
-        }
+        region::refuse_if_used(&args.region)?;
     }
     Mapping::remove(source)?;
     if let Some(superblock) = superblock {

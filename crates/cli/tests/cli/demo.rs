@@ -1,8 +1,11 @@
 //! `cenote demo`: what the README promises of it.
 
-use super::support::process::cenote;
+use super::support::process::{cenote, signal};
+use super::support::{soon, until};
+use rustix::process::Signal;
 use serde_json::Value;
 use std::collections::HashSet;
+use std::path::Path;
 
 #[tokio::test]
 async fn the_demo_tells_what_it_promises() {
@@ -28,5 +31,20 @@ async fn the_demo_tells_what_it_promises() {
     assert_eq!(pids.map(|pid| pid.as_u64().expect("a number")).collect::<HashSet<_>>().len(), 3, "{report}");
 
     let region = report["region"].as_str().expect("a text").strip_prefix("shm:").expect("it is in shared memory");
-    assert!(!std::path::Path::new("/dev/shm").join(region).exists(), "{region} is left");
+    assert!(!Path::new("/dev/shm").join(region).exists(), "{region} is left");
+}
+
+/// Whoever was shown enough presses Ctrl-C, and used to keep two gigabytes of shared memory.
+#[tokio::test]
+async fn an_interrupted_command_takes_its_region_along() {
+    for (command, code) in [(&["demo"][..], 130), (&["bench", "ttft", "--region-size", "64MiB"], 143)] {
+        let mut child = cenote(command.iter().copied()).spawn();
+        let pid = child.id().expect("it was just started");
+        let region = Path::new("/dev/shm").join(format!("cenote-{}-{pid}", command[0]));
+        until("its region", async || region.exists().then_some(())).await;
+        signal(pid, if code == 130 { Signal::INT } else { Signal::TERM });
+        let status = soon("its end", child.wait()).await.expect("it is our child");
+        assert_eq!(status.code(), Some(code));
+        assert!(!region.exists(), "{} is left", region.display());
+    }
 }

@@ -42,6 +42,11 @@ impl Cenote {
         self
     }
 
+    /// Starts it, with nobody to hear what it says.
+    pub fn spawn(mut self) -> Child {
+        self.0.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("the program starts")
+    }
+
     /// Runs it to its end.
     pub async fn run(mut self) -> Outcome {
         let shown = format!("{:?}", self.0.as_std().get_args().collect::<Vec<_>>());
