@@ -77,6 +77,9 @@ pub struct NewRegionArgs {
     /// Permissions of the region's file, octal
     #[arg(long, value_name = "MODE", default_value = "600", value_parser = parse_mode)]
     pub mode: u32,
+    /// Touch every page now, and not while the first prompts are served
+    #[arg(long, env = "CENOTE_PREFAULT")]
+    pub prefault: bool,
     /// Secret from which block names derive, 64 hex digits; drawn if not given
     #[arg(long, value_name = "HEX", env = "CENOTE_HASH_SEED", hide_env_values = true, value_parser = parse_seed)]
     pub hash_seed: Option<[u8; 32]>,
@@ -330,7 +333,7 @@ pub struct DemoArgs {
     #[arg(long, value_name = "N", default_value_t = 24, value_parser = clap::value_parser!(u32).range(1..=256))]
     pub max_tokens: u32,
     /// Prompts of each kind; medians are told
-    #[arg(long, value_name = "N", default_value_t = 7, value_parser = clap::value_parser!(u32).range(1..=100))]
+    #[arg(long, value_name = "N", default_value_t = 15, value_parser = clap::value_parser!(u32).range(1..=100))]
     pub repeat: u32,
     #[command(flatten)]
     pub engine: EngineArgs,

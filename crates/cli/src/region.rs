@@ -66,6 +66,7 @@ impl NewRegionArgs {
             min_block: cenote_base::units::ByteSize(16 << 10),
             max_hosts: 16,
             mode: 0o600,
+            prefault: false,
             hash_seed: None,
         }
     }
@@ -104,7 +105,7 @@ pub fn create(region: &RegionArgs, new: &NewRegionArgs, force: bool) -> Result<(
                 .hint("--force formats it; everything in it is lost"));
         }
     }
-    let options = region.map_options();
+    let options = MapOptions { prefault: new.prefault, ..region.map_options() };
     let format = |mapping| {
         let fabric = Arc::new(Coherent::new(mapping));
         let superblock = Superblock::format(&fabric, &config).map_err(|error| region.explain(&error))?;
@@ -131,6 +132,7 @@ pub fn create(region: &RegionArgs, new: &NewRegionArgs, force: bool) -> Result<(
     if let (Some(path), true) = (source.path(), source.path().is_some_and(|path| path.exists())) {
         return Err(MapError::Exists { path }.into());
     }
+    let spinner = new.prefault.then(|| crate::output::spinner("touching every page of the region"));
     let made = Mapping::create(&unfinished, size, new.mode, &options).map_err(Failure::from).and_then(format).and_then(
         |made| {
             if let (Some(from), Some(to)) = (unfinished.path(), source.path()) {
@@ -143,6 +145,9 @@ pub fn create(region: &RegionArgs, new: &NewRegionArgs, force: bool) -> Result<(
         },
     );
     let _ = Mapping::remove(&unfinished);
+    if let Some(spinner) = spinner {
+        spinner.finish_and_clear();
+    }
     made
 }
 
@@ -179,24 +184,24 @@ pub struct TemporaryRegion {
 }
 
 impl TemporaryRegion {
-    /// Makes it. `purpose` is part of its name.
-    pub fn new(purpose: &str, size: u64) -> Result<Self, Failure> {
+    /// Makes it. `purpose` is part of its name; `prefault` touches its pages now.
+    pub fn new(purpose: &str, size: u64, prefault: bool) -> Result<Self, Failure> {
         let name = format!("cenote-{purpose}-{}", std::process::id());
         let args =
             RegionArgs { region: Some(RegionSource::Shm(name)), host_id: 0, numa_node: None, no_huge_pages: false };
-        let (_, superblock) = create(&args, &NewRegionArgs::of_size(size), false)?;
+        let (_, superblock) = create(&args, &NewRegionArgs { prefault, ..NewRegionArgs::of_size(size) }, false)?;
         Ok(Self { args, superblock })
     }
 
     /// Makes it for a command that has nothing to finish when it is told to end: SIGINT and SIGTERM remove
-    /// the region and end the process.
+    /// the region and end the process. Such commands measure, so the region's pages are touched beforehand.
     pub fn until_signal(purpose: &str, size: u64) -> Result<Self, Failure> {
         // Listening begins before there is anything to remove, so that no signal falls between.
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let context = runtime.enter();
         let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
         drop(context);
-        let region = Self::new(purpose, size)?;
+        let region = Self::new(purpose, size, true)?;
         let (args, superblock) = (region.args.clone(), region.superblock.clone());
         // To free its pages takes long; while this is open, that happens when the process has ended.
         let held = args.source()?.path().map(std::fs::File::open).transpose()?;

@@ -4,7 +4,7 @@
 //! there), one after the other so that a noisy machine disturbs all three alike; and then all prompts at
 //! once. The greedy answers must be the same every time.
 
-use super::bench::percentiles;
+use super::bench::{COLD_GOAL, percentiles};
 use super::engine;
 use super::serve::{Workers, own_region_bytes};
 use crate::args::DemoArgs;
@@ -22,10 +22,10 @@ use tokio::sync::oneshot;
 
 const START_TIMEOUT: Duration = Duration::from_secs(120);
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(120);
+/// Room for the demo's prompts many times over.
+const DEMO_REGION_BYTES: u64 = 512 << 20;
 /// Warm against cold, for a shared prefix of 1,500 tokens or more.
 const WARM_GOAL: f64 = 0.2;
-/// Cold against no region at all.
-const COLD_GOAL: f64 = 1.1;
 
 #[derive(Serialize)]
 struct Report {
@@ -44,7 +44,7 @@ struct Report {
 }
 
 pub fn run(args: &DemoArgs) -> Result<ExitCode, Failure> {
-    let region = TemporaryRegion::until_signal("demo", own_region_bytes())?;
+    let region = TemporaryRegion::until_signal("demo", own_region_bytes().min(DEMO_REGION_BYTES))?;
     let dir = engine::model_dir(&args.engine)?;
     let prompts = prompts(args)?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;

@@ -177,7 +177,7 @@ impl ServedRegion {
     fn open(args: &ServeArgs) -> Result<Self, Failure> {
         let Some(source) = &args.region.region else {
             let size = args.region_size.map_or_else(own_region_bytes, |size| size.0);
-            let own = TemporaryRegion::new("serve", size)?;
+            let own = TemporaryRegion::new("serve", size, false)?;
             output::say(&format!(
                 "made a region of {} for this server; --region shares one with others",
                 ByteSize(size)
