@@ -1,12 +1,10 @@
 //! Data to stdout, words to stderr. Tables for people, `--json` for programs, progress on a terminal.
-#![allow(clippy::print_stdout, clippy::print_stderr, reason = "this is the file that prints")]
-
 use crate::failure::Failure;
 use clap::Args;
 use comfy_table::{ContentArrangement, Table, presets};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
-use std::io::IsTerminal;
+use std::io::{ErrorKind, IsTerminal, Write};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -24,15 +22,14 @@ impl OutputArgs {
     pub fn show<T: Serialize>(&self, data: &T, table: impl FnOnce() -> String) -> Result<(), Failure> {
         let text = || serde_json::to_string_pretty(data).map_err(|error| Failure::new(error.to_string()));
         match &self.json {
-            None => println!("{}", table()),
-            Some(None) => println!("{}", text()?),
+            None => print(&table()),
+            Some(None) => print(&text()?),
             Some(Some(path)) => {
                 std::fs::write(path, text()? + "\n")
                     .map_err(|error| Failure::new(format!("{}: cannot write the result: {error}", path.display())))?;
-                println!("{}", table());
+                print(&table())
             }
         }
-        Ok(())
     }
 
     /// Whether stdout carries JSON, so that nothing else may be printed there.
@@ -96,32 +93,40 @@ pub fn facts(rows: &[(&str, String)]) -> String {
     table.to_string()
 }
 
-/// A line of words to stderr.
+/// A line to stdout. A reader that went away (`| head`) has what it wanted; that is no failure.
+pub fn print(text: &str) -> Result<(), Failure> {
+    match write(&mut std::io::stdout(), &format!("{text}\n")) {
+        Err(error) if error.kind() != ErrorKind::BrokenPipe => {
+            Err(Failure::new(format!("stdout: cannot write the result: {error}")))
+        }
+        Ok(()) | Err(_) => Ok(()),
+    }
+}
+
+fn write(to: &mut impl Write, text: &str) -> std::io::Result<()> {
+    to.write_all(text.as_bytes())?;
+    to.flush()
+}
+
+/// A line of words to stderr. Where nobody can read them there is nobody to tell.
 pub fn say(words: &str) {
-    eprintln!("{words}");
+    let _ = write(&mut std::io::stderr(), &format!("{words}\n"));
 }
 
 /// Advice to stderr.
 pub fn hint(words: &str) {
-    eprintln!("hint: {words}");
-}
-
-/// A command's output to stdout.
-pub fn print(text: &str) {
-    println!("{text}");
+    say(&format!("hint: {words}"));
 }
 
 /// Part of a command's output to stdout, at once.
 pub fn print_piece(text: &str) {
-    use std::io::Write;
-    let mut out = std::io::stdout();
     // A reader that went away is no reason to fail.
-    let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+    let _ = write(&mut std::io::stdout(), text);
 }
 
 /// Tells a failure the way every command does.
 pub fn report_failure(failure: &Failure) {
-    eprintln!("error: {failure}");
+    say(&format!("error: {failure}"));
     if let Some(advice) = failure.advice() {
         hint(advice);
     }

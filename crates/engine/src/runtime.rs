@@ -1,7 +1,7 @@
 //! [`LlmEngine`]: a loaded model behind the [`Engine`] trait.
 //!
-//! Two threads: one validates and tokenizes ([`front`]), one owns the KV memory, the scheduler and the store
-//! ([`core`]); they and the callers talk through channels only. The model computes on a rayon pool of its
+//! Two threads: one validates and tokenizes (`front`), one owns the KV memory, the scheduler and the store
+//! (`core`); they and the callers talk through channels only. The model computes on a rayon pool of its
 //! own. A panic in a step is a fault of ours: it ends all requests with `Internal` and the engine says
 //! `Unavailable` from then on, but no client hangs.
 

@@ -5,6 +5,7 @@ use cenote_base::{BlockHash, Deadline, TokenId};
 use cenote_mem::Fabric;
 use cenote_pool::{Counter, Hit, Namespace, NamespaceRecord, Pin, Pool, PoolError, Publish, ReadOutcome};
 use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// An engine's blocks in a region: one namespace of one pool.
@@ -14,9 +15,12 @@ pub struct RegionStore<F: Fabric> {
     block_tokens: usize,
     /// What the last lookups found, so that loading does not look up again.
     found: HashMap<BlockHash, Hit>,
-    holds: BTreeMap<u64, Hold<F>>,
+    holds: Holds<F>,
     next_ticket: u64,
 }
+
+/// Holds by ticket; shared with whoever lets the expired ones go while the engine sleeps.
+type Holds<F> = Arc<Mutex<BTreeMap<u64, Hold<F>>>>;
 
 struct Hold<F: Fabric> {
     until: Deadline,
@@ -45,14 +49,21 @@ impl<F: Fabric> RegionStore<F> {
             namespace,
             block_tokens: spec.block_tokens as usize,
             found: HashMap::new(),
-            holds: BTreeMap::new(),
+            holds: Holds::default(),
             next_ticket: 1,
         })
     }
 
-    fn drop_expired_holds(&mut self) {
-        self.holds.retain(|_, hold| !hold.until.passed());
+    /// Lets expired holds go when called, from any thread: call it about once a second.
+    pub fn expirer(&self) -> impl Fn() + Send + use<F> {
+        let holds = Arc::clone(&self.holds);
+        move || lock(&holds).retain(|_, hold| !hold.until.passed())
     }
+}
+
+/// A panic elsewhere leaves the map as it is, which is good enough: every entry stands alone.
+fn lock<F: Fabric>(holds: &Holds<F>) -> MutexGuard<'_, BTreeMap<u64, Hold<F>>> {
+    holds.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl<F: Fabric> PrefixStore for RegionStore<F> {
@@ -80,7 +91,6 @@ impl<F: Fabric> PrefixStore for RegionStore<F> {
     }
 
     fn save(&mut self, hash: BlockHash, depth: u32, pages: &[&[u8]]) -> bool {
-        self.drop_expired_holds();
         self.pool.publish(&self.namespace, hash, depth, pages) != Publish::NoRoom
     }
 
@@ -89,23 +99,21 @@ impl<F: Fabric> PrefixStore for RegionStore<F> {
     }
 
     fn hold(&mut self, hashes: &[BlockHash], ttl_ms: u64) -> u64 {
-        self.drop_expired_holds();
         let pins = self.pool.lookup(hashes).iter().map_while(|hit| self.pool.pin(hit)).collect();
         let ticket = self.next_ticket;
         self.next_ticket += 1;
-        self.holds.insert(ticket, Hold { until: Deadline::after(Duration::from_millis(ttl_ms)), _pins: pins });
+        lock(&self.holds).insert(ticket, Hold { until: Deadline::after(Duration::from_millis(ttl_ms)), _pins: pins });
         ticket
     }
 
     fn release(&mut self, ticket: u64) {
-        self.holds.remove(&ticket);
-        self.drop_expired_holds();
+        lock(&self.holds).remove(&ticket);
     }
 
     fn stats(&self) -> BTreeMap<String, f64> {
         let mut stats: BTreeMap<String, f64> =
             Counter::ALL.iter().map(|&c| (c.name().to_owned(), self.pool.counter(c) as f64)).collect();
-        stats.insert("store_holds".to_owned(), self.holds.len() as f64);
+        stats.insert("store_holds".to_owned(), lock(&self.holds).len() as f64);
         stats
     }
 }

@@ -6,7 +6,7 @@ use crate::output;
 use crate::region::HostPool;
 use cenote_engine::{ElementType, EngineConfig, LlmEngine, LoadedModel};
 use cenote_mem::numa;
-use cenote_store::{PrefixStore, RegionStore};
+use cenote_store::RegionStore;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
@@ -31,15 +31,14 @@ pub fn start(args: &EngineArgs, region: Option<&RegionArgs>, worker_name: &str) 
     let spinner = output::spinner("loading the model");
     let model = load(args, region)?;
     spinner.finish_and_clear();
-    let store: Option<Box<dyn PrefixStore>> = match (&pool, region) {
-        (Some(pool), Some(region)) => {
-            let spec = model.namespace_spec(&args.tenant_salt);
-            Some(Box::new(RegionStore::new(pool.clone(), &spec).map_err(|error| region.explain(&error))?))
-        }
-        _ => None,
+    let Some((pool, region)) = pool.zip(region) else {
+        return Ok(Running { engine: Arc::new(LlmEngine::start(model, None)?), _ticker: None });
     };
-    let engine = LlmEngine::start(model, store)?;
-    Ok(Running { engine: Arc::new(engine), _ticker: pool.map(Ticker::start) })
+    let spec = model.namespace_spec(&args.tenant_salt);
+    let store = RegionStore::new(pool.clone(), &spec).map_err(|error| region.explain(&error))?;
+    let ticker = Ticker::start(pool, store.expirer());
+    let engine = LlmEngine::start(model, Some(Box::new(store)))?;
+    Ok(Running { engine: Arc::new(engine), _ticker: Some(ticker) })
 }
 
 /// Binds this thread, and with it every thread of the engine, to the NUMA node that the region lies on
@@ -110,17 +109,18 @@ pub fn model_dir(args: &EngineArgs) -> Result<PathBuf, Failure> {
         .ok_or_else(|| Failure::new("models/demo: the demo model is not here").hint("name a model with --model DIR"))
 }
 
-/// Beats the worker's heart in the region until dropped.
+/// Beats the worker's heart in the region, and lets expired holds go, until dropped.
 struct Ticker {
     /// Dropping it ends the thread.
     _stop: Sender<()>,
 }
 
 impl Ticker {
-    fn start(pool: HostPool) -> Self {
+    fn start(pool: HostPool, expire: impl Fn() + Send + 'static) -> Self {
         let (stop, stopped) = channel::<()>();
         std::thread::spawn(move || {
             while stopped.recv_timeout(TICK) == Err(RecvTimeoutError::Timeout) {
+                expire();
                 let recovered = pool.tick();
                 if recovered.workers > 0 {
                     tracing::warn!(?recovered, "cleaned up after workers that died");

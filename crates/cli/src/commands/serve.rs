@@ -60,7 +60,7 @@ pub fn run(args: &ServeArgs) -> Result<(), Failure> {
         let state = AppState::new(backend.engine(), config);
         let url = format!("http://{}", listener.local_addr()?);
         output::say(&format!("serving {} on {url}/v1", state.engine().describe().model));
-        output::print(&url);
+        output::print(&url)?;
         let grace = Grace { drain: Duration::from_secs(args.drain_timeout), ..Grace::default() };
         let drained = cenote_serve::serve(listener, state, signals.first(), grace).await;
         if let Backend::Workers(workers) = backend {

@@ -71,3 +71,17 @@ async fn errors_name_the_thing_and_the_fact() {
 async fn the_version_is_told() {
     assert_eq!(bare(["--version"]).ok().await.out, concat!("cenote ", env!("CARGO_PKG_VERSION"), "\n"));
 }
+
+/// `cenote doctor | head -1` ended in a panic and a backtrace.
+#[test]
+fn a_reader_that_goes_away_is_no_failure() {
+    let (reader, writer) = std::io::pipe().expect("a pipe");
+    drop(reader);
+    let outcome = std::process::Command::new(env!("CARGO_BIN_EXE_cenote"))
+        .arg("doctor")
+        .stdout(writer)
+        .output()
+        .expect("the command runs");
+    let words = String::from_utf8_lossy(&outcome.stderr);
+    assert!(outcome.status.success() && !words.contains("panicked"), "{}: {words}", outcome.status);
+}

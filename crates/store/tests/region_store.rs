@@ -1,0 +1,93 @@
+//! A store over a real region: what one engine saves, another loads, byte for byte.
+
+use cenote_base::{HashSeed, TokenId};
+use cenote_mem::{Coherent, MapOptions, Mapping, RegionSource};
+use cenote_pool::{AttachOptions, Pool, PoolConfig, Superblock};
+use cenote_store::{NamespaceSpec, PrefixStore, RegionStore};
+use std::sync::Arc;
+
+const PAGE: usize = 1024;
+
+fn pool() -> Pool<Arc<Coherent>> {
+    let mapping = Mapping::create(&RegionSource::Anon, 16 << 20, 0o600, &MapOptions::default()).expect("memory");
+    let fabric = Arc::new(Coherent::new(mapping));
+    let config = PoolConfig {
+        max_hosts: 1,
+        workers_per_host: 4,
+        hazard_lines_per_worker: 2,
+        ..PoolConfig::new(HashSeed([3; 32]), [4; 16])
+    };
+    Superblock::format(&fabric, &config).expect("it fits");
+    Pool::attach(fabric, &AttachOptions { private: true, ..AttachOptions::named("test") }).expect("it attaches")
+}
+
+fn spec(tenant_salt: &str) -> NamespaceSpec {
+    NamespaceSpec {
+        model_fingerprint: [9; 32],
+        label: "tiny".to_owned(),
+        dtype: "f32".to_owned(),
+        block_tokens: 16,
+        num_layers: 2,
+        page_bytes: PAGE as u32,
+        page_layout: "test".to_owned(),
+        shard: "0/1".to_owned(),
+        tenant_salt: tenant_salt.to_owned(),
+    }
+}
+
+fn pages(fill: u8) -> Vec<Vec<u8>> {
+    (0..4).map(|page| vec![fill ^ page; PAGE]).collect()
+}
+
+fn save(store: &mut RegionStore<Arc<Coherent>>, tokens: &[TokenId], blocks: usize) {
+    let hashes = store.match_prefix(tokens).hashes;
+    for (depth, &hash) in hashes.iter().enumerate().take(blocks) {
+        let pages = pages(depth as u8 + 1);
+        assert!(store.save(hash, depth as u32, &pages.iter().map(Vec::as_slice).collect::<Vec<_>>()));
+    }
+}
+
+#[test]
+fn what_one_saves_the_other_loads() {
+    let pool = pool();
+    let mut one = RegionStore::new(pool.clone(), &spec("")).unwrap();
+    let mut other = RegionStore::new(pool, &spec("")).unwrap();
+    let tokens: Vec<TokenId> = (0..70).collect();
+    save(&mut one, &tokens, 3);
+    let found = other.match_prefix(&tokens);
+    assert_eq!((found.hashes.len(), found.num_matched), (4, 3), "70 tokens have four full blocks; three were saved");
+    for (depth, &hash) in found.hashes.iter().enumerate() {
+        let mut loaded = vec![vec![0; PAGE]; 4];
+        let whole = other.load(hash, &mut loaded.iter_mut().map(Vec::as_mut_slice).collect::<Vec<_>>());
+        assert_eq!(whole, depth < 3);
+        assert!(!whole || loaded == pages(depth as u8 + 1));
+    }
+    assert_eq!(other.block_hash(Some(found.hashes[0]), &tokens[16..32]), found.hashes[1]);
+}
+
+#[test]
+fn tenants_see_nothing_of_each_other() {
+    let pool = pool();
+    let tokens: Vec<TokenId> = (0..16).collect();
+    save(&mut RegionStore::new(pool.clone(), &spec("a")).unwrap(), &tokens, 1);
+    assert_eq!(RegionStore::new(pool.clone(), &spec("b")).unwrap().match_prefix(&tokens).num_matched, 0);
+    assert_eq!(RegionStore::new(pool, &spec("a")).unwrap().match_prefix(&tokens).num_matched, 1);
+}
+
+/// A prefill worker that fell idle kept the blocks of its last hand-over pinned until its next request.
+#[test]
+fn a_hold_ends_by_itself_while_its_engine_sleeps() {
+    let pool = pool();
+    let mut store = RegionStore::new(pool.clone(), &spec("")).unwrap();
+    let tokens: Vec<TokenId> = (0..48).collect();
+    save(&mut store, &tokens, 3);
+    let hashes = store.match_prefix(&tokens).hashes;
+    let expire = store.expirer();
+    store.hold(&hashes[..2], 0);
+    let kept = store.hold(&hashes, 3_600_000);
+    assert_eq!(pool.check(true).unwrap().pinned, 3);
+    expire();
+    assert_eq!((pool.check(true).unwrap().pinned, store.stats()["store_holds"] as u64), (3, 1));
+    store.release(kept);
+    assert_eq!(pool.check(true).unwrap().pinned, 0);
+}
