@@ -42,15 +42,12 @@ pub enum Commands {
     Worker(WorkerArgs),
 }
 
-/// Which region, and who we are in it.
+/// Which region, and how to map it.
 #[derive(Args, Clone, Debug)]
 pub struct RegionArgs {
     /// The shared region: `shm:NAME`, a file on tmpfs or hugetlbfs, or /dev/daxX.Y
     #[arg(long, value_name = "REGION", env = "CENOTE_REGION")]
     pub region: Option<RegionSource>,
-    /// Host slot of this machine; hosts that share a region need different ones
-    #[arg(long, value_name = "N", env = "CENOTE_HOST_ID", default_value_t = 0)]
-    pub host_id: u8,
     /// Place the region's memory on this NUMA node
     #[arg(long, value_name = "NODE", env = "CENOTE_NUMA_NODE")]
     pub numa_node: Option<u32>,

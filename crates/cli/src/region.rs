@@ -2,7 +2,7 @@
 
 use crate::args::{NewRegionArgs, RegionArgs};
 use crate::failure::Failure;
-use cenote_base::{HashSeed, HostId};
+use cenote_base::HashSeed;
 use cenote_mem::{Coherent, MapError, MapOptions, Mapping, RegionSource};
 use cenote_pool::{AttachOptions, Pool, PoolConfig, PoolError, Superblock};
 use std::io::Read;
@@ -39,7 +39,7 @@ impl RegionArgs {
 
     /// Joins the named region as a worker with this name.
     pub fn attach(&self, worker_name: &str) -> Result<HostPool, Failure> {
-        let options = AttachOptions { host: HostId(self.host_id), ..AttachOptions::named(worker_name) };
+        let options = AttachOptions::named(worker_name);
         Pool::attach(self.map()?, &options).map_err(|error| self.explain(&error))
     }
 
@@ -123,7 +123,7 @@ pub fn create(region: &RegionArgs, new: &NewRegionArgs, force: bool) -> Result<(
         let made = format(mapping)?;
         // The old pool's memory on this host has the old pool's name; nobody would ever remove it.
         if let Ok(old) = old {
-            HostPool::remove_host_memory(&old, region.host_id)?;
+            HostPool::remove_host_memory(&old)?;
         }
         return Ok(made);
     }
@@ -187,8 +187,7 @@ impl TemporaryRegion {
     /// Makes it. `purpose` is part of its name; `prefault` touches its pages now.
     pub fn new(purpose: &str, size: u64, prefault: bool) -> Result<Self, Failure> {
         let name = format!("cenote-{purpose}-{}", std::process::id());
-        let args =
-            RegionArgs { region: Some(RegionSource::Shm(name)), host_id: 0, numa_node: None, no_huge_pages: false };
+        let args = RegionArgs { region: Some(RegionSource::Shm(name)), numa_node: None, no_huge_pages: false };
         let (_, superblock) = create(&args, &NewRegionArgs { prefault, ..NewRegionArgs::of_size(size) }, false)?;
         Ok(Self { args, superblock })
     }
@@ -235,7 +234,7 @@ fn remove(args: &RegionArgs, superblock: &Superblock) {
     if let Some(source) = &args.region {
         let _ = Mapping::remove(source);
     }
-    let _ = HostPool::remove_host_memory(superblock, args.host_id);
+    let _ = HostPool::remove_host_memory(superblock);
 }
 
 fn random<const N: usize>() -> Result<[u8; N], Failure> {

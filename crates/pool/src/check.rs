@@ -120,7 +120,11 @@ impl<F: Fabric> Pool<F> {
             unsound
         };
         let pinned = inner.pinned_blocks();
-        for block in found.into_iter().filter(|block| !pinned.contains(block)) {
+        // What a worker has reserved is its own, or its recoverer's.
+        let reserved = |block: BlockIndex| {
+            (1..=inner.layout.workers_per_host).contains(&u64::from(inner.slot_owner(block).load(Acquire)))
+        };
+        for block in found.into_iter().filter(|block| !pinned.contains(block) && !reserved(*block)) {
             inner.discard(block);
             report.blocks_freed += 1;
         }
@@ -251,7 +255,8 @@ impl<F: Fabric> Inner<F> {
             DRAINING => report.draining += 1,
             OBJECT => {
                 report.objects += 1;
-                if !objects.contains(&block) {
+                // It may have been put since the rows were read.
+                if !objects.contains(&block) && !self.object_blocks().contains(&block) {
                     report.leaks.push(finding(what(), "it holds an object that no key names".to_owned()));
                 }
             }

@@ -7,7 +7,7 @@ use std::time::Duration;
 /// Fixed at creation, kept in the superblock. Sizes in bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PoolConfig {
-    /// Unit in which hosts take space from the region (TraCT §3.5): a power of two, 64 KiB to 1 GiB.
+    /// Unit in which hosts take space from the region (TraCT §3.5): a power of two, 64 KiB to 512 MiB.
     pub chunk_bytes: u64,
     /// Smallest block a chunk is carved into; sets how many descriptors a chunk has. A power of two.
     pub min_block_bytes: u64,
@@ -44,8 +44,8 @@ impl PoolConfig {
     /// Names the field and its bounds.
     pub fn validate(&self) -> Result<(), PoolError> {
         let wrong = |text: String| Err(PoolError::Config(text));
-        if !self.chunk_bytes.is_power_of_two() || !(64 << 10..=1 << 30).contains(&self.chunk_bytes) {
-            return wrong(format!("chunk size {} is not a power of two between 64 KiB and 1 GiB", self.chunk_bytes));
+        if !self.chunk_bytes.is_power_of_two() || !(64 << 10..=512 << 20).contains(&self.chunk_bytes) {
+            return wrong(format!("chunk size {} is not a power of two between 64 KiB and 512 MiB", self.chunk_bytes));
         }
         if !self.min_block_bytes.is_power_of_two() || !(64..=self.chunk_bytes).contains(&self.min_block_bytes) {
             return wrong(format!(

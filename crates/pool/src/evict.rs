@@ -4,7 +4,7 @@
 //! stores its pin, publishes it, and only then looks at the state. One of the two sees the other.
 
 use crate::heap::{DRAINING, PUBLISHED};
-use crate::lines::{BlockState, HostLine, hazard_block};
+use crate::lines::{BlockState, hazard_block};
 use crate::pool::{Inner, Pool};
 use crate::stats::Counter;
 use cenote_base::{BlockIndex, fault};
@@ -32,13 +32,14 @@ impl<F: Fabric> Inner<F> {
         if self.retry_draining() > 0 {
             return Room::Made;
         }
+        let pinned = self.pinned_blocks();
         let mut own = Vec::new();
         let mut other_chunks: Vec<(u64, u64)> = Vec::new();
         for chunk in 0..self.layout.num_chunks {
             let Some(chunk_class) = self.chunk_class(chunk).load(Relaxed).checked_sub(1) else { continue };
             if chunk_class as usize == class {
                 own.extend(self.candidates(chunk));
-            } else if let Some(last_access) = self.idle_since(chunk) {
+            } else if let Some(last_access) = self.idle_since(chunk, &pinned) {
                 other_chunks.push((last_access, chunk));
             }
         }
@@ -51,8 +52,9 @@ impl<F: Fabric> Inner<F> {
             let blocks: Vec<BlockIndex> = self.candidates(chunk).map(|c| c.block).collect();
             if self.evict_blocks(&blocks) == blocks.len() {
                 self.release_chunk(chunk);
+                return Room::Made;
             }
-            return Room::Made;
+            // Somebody pinned one of them just now; the own blocks are next.
         }
         if self.evict_blocks(&victims) > 0 { Room::Made } else { self.evict_unpinned(&own) }
     }
@@ -80,11 +82,12 @@ impl<F: Fabric> Inner<F> {
     }
 
     /// When a chunk was last touched, if all it holds could leave.
-    fn idle_since(&self, chunk: u64) -> Option<u64> {
+    fn idle_since(&self, chunk: u64, pinned: &BTreeSet<BlockIndex>) -> Option<u64> {
         self.read_chunk(chunk)?;
         let mut last = 0;
         for block in self.slots_of(chunk) {
             match self.slot_owner(block).load(Acquire) {
+                PUBLISHED if pinned.contains(&block) => return None,
                 PUBLISHED => last = last.max(self.last_access(block).load(Relaxed)),
                 crate::heap::FREE => {}
                 _ => return None,
@@ -163,8 +166,7 @@ impl<F: Fabric> Inner<F> {
     pub(crate) fn pinned_blocks(&self) -> BTreeSet<BlockIndex> {
         let mut pinned = BTreeSet::new();
         for host in 0..self.layout.max_hosts {
-            let at = self.layout.host(host);
-            let Some(line) = HostLine::open(self.fabric.load_line(at), at, self.salt) else { continue };
+            let Some(line) = self.read_host(host) else { continue };
             for slot in 0..line.workers_high.min(self.layout.workers_per_host) {
                 let lines: Vec<u64> = (0..self.layout.hazard_lines_per_worker)
                     .map(|index| self.layout.hazard(host, slot, index))

@@ -10,6 +10,7 @@
 use crate::evict::Room;
 use crate::lines::{BlockState, ChunkLine, Descriptor};
 use crate::pool::{CLASSES, Inner};
+use crate::stats::Counter;
 use cenote_base::{BlockIndex, Generation, fault};
 use cenote_mem::{Fabric, LINE};
 use std::collections::BTreeSet;
@@ -107,6 +108,13 @@ impl<F: Fabric> Inner<F> {
     fn pop_free(&self, class: usize) -> Option<BlockIndex> {
         let head = self.class_head(class);
         let block = BlockIndex(u64::from(head.load(Relaxed).checked_sub(1)?));
+        if self.slot_owner(block).load(Acquire) != FREE {
+            // A list that leads to a taken slot is wrong from here on. What it loses, `gc` finds again; what it
+            // would hand out belongs to somebody.
+            self.counters().add(Counter::Damaged, 1);
+            head.store(0, Release);
+            return None;
+        }
         head.store(self.free_link(block).load(Relaxed), Release);
         Some(block)
     }
@@ -140,7 +148,7 @@ impl<F: Fabric> Inner<F> {
                 owner: self.host + 1,
                 incarnation: self.incarnation,
                 slot_bytes: self.class_bytes(class).load(Relaxed),
-                generation: known.map_or(1, |line| line.generation + 1),
+                generation: known.map_or(1, |line| line.generation.wrapping_add(1)),
                 ..ChunkLine::default()
             };
             self.fabric.store_line(at, &line.seal(at, self.salt));
@@ -184,7 +192,9 @@ impl<F: Fabric> Inner<F> {
     /// Takes blocks out of a class's free list.
     fn unlist(&self, class: usize, leaves: impl Fn(BlockIndex) -> bool) {
         let mut kept = Vec::new();
-        while let Some(block) = self.pop_free(class) {
+        // No list is longer than there are blocks; one that is goes in a circle.
+        for _ in 0..self.layout.num_descriptors() {
+            let Some(block) = self.pop_free(class) else { break };
             if !leaves(block) {
                 kept.push(block);
             }

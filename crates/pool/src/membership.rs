@@ -50,9 +50,11 @@ impl<F: Fabric> Inner<F> {
             // Nobody of this host has the region open, so whatever its lines say is what the dead left.
             let heap = self.lock_patiently(Name::Heap).map_err(PoolError::lock("heap"))?;
             for other in 0..self.layout.workers_per_host {
-                self.clear_worker(other);
+                self.clear_hazards(other);
+                self.clear_worker_line(other);
             }
             self.rebuild_heap();
+            self.enter_unfindable()?;
             fault::point("join.rebuilt");
             self.rebuilt().store(1, Release);
             drop(heap);
@@ -74,11 +76,11 @@ impl<F: Fabric> Inner<F> {
     fn register_host(&self, area_is_new: bool) -> u64 {
         let at = self.layout.host(self.host);
         let boot_id = boot_id();
-        let known = HostLine::open(self.fabric.load_line(at), at, self.salt);
+        let known = self.read_host(self.host);
         let mut line = known.unwrap_or_default();
         // Host-local memory does not outlive a boot, so new memory means a new life of this host.
         if area_is_new || known.is_none() || line.boot_id != boot_id {
-            line.incarnation += 1;
+            line.incarnation = line.incarnation.wrapping_add(1);
             line.boot_id = boot_id;
             self.fabric.store_line(at, &line.seal(at, self.salt));
             self.fabric.publish(&[at]);
@@ -86,10 +88,28 @@ impl<F: Fabric> Inner<F> {
         line.incarnation
     }
 
+    /// A host's line; `None` if that host never attached. A line that is just being written, or whose writer
+    /// died at it, tells nothing of who pins what, so it stands for every slot in use.
+    pub(crate) fn read_host(&self, host: u64) -> Option<HostLine> {
+        let at = self.layout.host(host);
+        let words = self.fabric.load_line(at);
+        if words == [0; 8] {
+            return None;
+        }
+        let torn =
+            HostLine { incarnation: words[0], workers_high: self.layout.workers_per_host, ..HostLine::default() };
+        Some(HostLine::open(words, at, self.salt).unwrap_or(torn))
+    }
+
+    fn host_is_torn(&self, host: u64) -> bool {
+        let at = self.layout.host(host);
+        HostLine::open(self.fabric.load_line(at), at, self.salt).is_none()
+    }
+
     fn raise_workers_high(&self, workers_high: u64) {
         let at = self.layout.host(self.host);
-        let mut line = HostLine::open(self.fabric.load_line(at), at, self.salt).unwrap_or_default();
-        if line.workers_high < workers_high {
+        let mut line = self.read_host(self.host).unwrap_or_default();
+        if line.workers_high < workers_high || self.host_is_torn(self.host) {
             line.workers_high = workers_high;
             self.fabric.store_line(at, &line.seal(at, self.salt));
             self.fabric.publish(&[at]);
@@ -99,7 +119,7 @@ impl<F: Fabric> Inner<F> {
     fn write_worker(&self, slot: u64, name: &str) -> u64 {
         let at = self.layout.worker(self.host, slot);
         let last = WorkerLine::open(self.fabric.load_line(at), at, self.salt).unwrap_or_default();
-        let epoch = ((last.epoch >> 1) + 1) << 1 | 1;
+        let epoch = (last.epoch >> 1).wrapping_add(1) << 1 | 1;
         let mut line = WorkerLine {
             epoch,
             pid: u64::from(std::process::id()),
@@ -113,16 +133,8 @@ impl<F: Fabric> Inner<F> {
         epoch
     }
 
-    /// Marks a worker's slot as left. The caller holds the membership lock or is that worker.
-    pub(crate) fn clear_worker(&self, slot: u64) {
-        let at = self.layout.worker(self.host, slot);
-        if let Some(mut line) = WorkerLine::open(self.fabric.load_line(at), at, self.salt)
-            && line.epoch & 1 == 1
-        {
-            line.epoch &= !1;
-            self.fabric.store_line(at, &line.seal(at, self.salt));
-            self.fabric.publish(&[at]);
-        }
+    /// Takes back a worker's pins. The caller holds the membership lock or is that worker.
+    pub(crate) fn clear_hazards(&self, slot: u64) {
         for index in 0..self.layout.hazard_lines_per_worker {
             let at = self.layout.hazard(self.host, slot, index);
             if self.fabric.load_line(at) != [0; 8] {
@@ -132,10 +144,26 @@ impl<F: Fabric> Inner<F> {
         }
     }
 
-    /// Whether the slot's line says that a worker holds it.
+    /// Marks a worker's slot as left, also where its line is torn.
+    pub(crate) fn clear_worker_line(&self, slot: u64) {
+        if !self.worker_joined(slot) {
+            return;
+        }
+        let at = self.layout.worker(self.host, slot);
+        let words = self.fabric.load_line(at);
+        let mut line =
+            WorkerLine::open(words, at, self.salt).unwrap_or(WorkerLine { epoch: words[0], ..Default::default() });
+        line.epoch &= !1;
+        self.fabric.store_line(at, &line.seal(at, self.salt));
+        self.fabric.publish(&[at]);
+    }
+
+    /// Whether the slot's line says that a worker holds it. A torn line does: its worker may have died while
+    /// writing it, and that the living hold their slots is known from elsewhere.
     pub(crate) fn worker_joined(&self, slot: u64) -> bool {
         let at = self.layout.worker(self.host, slot);
-        WorkerLine::open(self.fabric.load_line(at), at, self.salt).is_some_and(|line| line.epoch & 1 == 1)
+        let words = self.fabric.load_line(at);
+        words != [0; 8] && WorkerLine::open(words, at, self.salt).is_none_or(|line| line.epoch & 1 == 1)
     }
 }
 
@@ -148,7 +176,7 @@ impl<F: Fabric> Pool<F> {
         // Only this worker writes the line while it lives; the pin table's lock keeps its threads apart.
         let pins = inner.pins.lock().expect("no panic while pins are held");
         if let Some(mut line) = WorkerLine::open(inner.fabric.load_line(at), at, inner.salt) {
-            line.heartbeat += 1;
+            line.heartbeat = line.heartbeat.wrapping_add(1);
             inner.fabric.store_line(at, &line.seal(at, inner.salt));
             inner.fabric.publish_unfenced(at);
         }

@@ -8,6 +8,7 @@ use crate::pool::{Inner, Pool};
 use crate::superblock::unix_seconds;
 use cenote_base::{ChainHasher, NamespaceId, fault};
 use cenote_mem::{Fabric, LINE};
+use std::collections::BTreeSet;
 
 /// What a namespace is, as its first user declares it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -53,6 +54,12 @@ impl<F: Fabric> Pool<F> {
                 block_bytes: record.block_bytes,
                 chunk_bytes: inner.layout.chunk_bytes,
             });
+        }
+        if record.block_bytes % LINE != 0 {
+            return Err(PoolError::Config(format!(
+                "blocks of {} bytes: a block is a multiple of {LINE}",
+                record.block_bytes
+            )));
         }
         let _tables = inner.lock_patiently(Name::Tables).map_err(PoolError::lock("table"))?;
         let row = inner.namespace_row(record)?;
@@ -114,10 +121,14 @@ impl<F: Fabric> Inner<F> {
                 self.fabric.publish(&[at]);
             }
         }
+        let mut keys = BTreeSet::new();
         for row in 0..crate::layout::OBJECTS {
             let at = self.layout.object(row);
             let words = self.fabric.load_line(at);
-            if words != [0; 8] && ObjectLine::open(words, at, self.salt).is_none() {
+            // Replacing an object writes its new row before it clears the old one; either will do.
+            let sound = ObjectLine::open(words, at, self.salt)
+                .is_some_and(|line| line.block == 0 || keys.insert(line.key_hash));
+            if words != [0; 8] && !sound {
                 self.fabric.store_line(at, &[0; 8]);
                 self.fabric.publish(&[at]);
             }

@@ -35,29 +35,11 @@ impl<F: Fabric> Pool<F> {
         let offset = inner.layout.payload(block, slot_bytes);
         let generation = inner.write_block(block, offset, hash, BlockState::Object, 0, &[bytes]);
         fault::point("object.written");
-        let replaced = {
-            let Ok(_tables) = inner.lock_patiently(Name::Tables) else {
-                inner.unreserve(block);
-                return Err(PoolError::Lock { lock: "table" });
-            };
-            let Some((row, replaced)) = inner.object_row(hash) else {
-                inner.unreserve(block);
-                return Err(PoolError::TableFull { table: "object", rows: OBJECTS });
-            };
-            let at = inner.layout.object(row);
-            let line = ObjectLine {
-                key_hash: hash.words(),
-                block: block.0 + 1,
-                length,
-                generation: generation.0,
-                ..ObjectLine::default()
-            };
-            inner.fabric.store_line(at + LINE, &NameLine::new(key).seal(at + LINE, inner.salt));
-            inner.fabric.store_line(at, &line.seal(at, inner.salt));
-            inner.fabric.publish(&[at, at + LINE]);
-            inner.slot_owner(block).store(OBJECT, Release);
-            replaced
+        let entered = match inner.lock_patiently(Name::Tables) {
+            Ok(_tables) => inner.enter_object(key, hash, block, length, generation),
+            Err(_) => Err(PoolError::Lock { lock: "table" }),
         };
+        let replaced = entered.inspect_err(|_| inner.unreserve(block))?;
         fault::point("object.entered");
         if let Some((old, generation)) = replaced {
             inner.free_object(old, generation);
@@ -72,22 +54,8 @@ impl<F: Fabric> Pool<F> {
     pub fn get_object(&self, key: &str) -> Result<Option<Vec<u8>>, PoolError> {
         let inner = &*self.0;
         let hash = inner.object_hash(key)?;
-        Ok(inner.find_object(hash).and_then(|(_, line)| {
-            let block = BlockIndex(line.block.checked_sub(1).filter(|&b| b < inner.layout.num_descriptors())?);
-            let descriptor = inner.read_descriptor(block)?;
-            let (padded, offset) = descriptor.extent();
-            let whole = descriptor.state == Descriptor::state_word(BlockState::Object, Generation(line.generation));
-            if !whole || line.length > padded {
-                return None;
-            }
-            let mut bytes = vec![0; usize::try_from(line.length).ok()?];
-            inner.fabric.refresh_payload(offset, padded);
-            let key = checksum_key(hash, descriptor.generation());
-            let checksum = inner.fabric.read_payload(offset, &mut [&mut bytes], key);
-            inner.fabric.refresh(&[inner.layout.descriptor(block)]);
-            let same = inner.read_descriptor(block) == Some(descriptor);
-            (same && checksum == descriptor.checksum).then_some(bytes)
-        }))
+        // An object that is replaced just now may show neither its old row nor its new one.
+        Ok((0..3).find_map(|_| inner.read_object(hash)))
     }
 
     /// Removes the object under `key`; returns whether there was one.
@@ -133,12 +101,56 @@ impl<F: Fabric> Inner<F> {
         })
     }
 
-    /// The row for this key and the block (and generation) it names so far.
-    fn object_row(&self, hash: BlockHash) -> Option<(u64, Option<(BlockIndex, Generation)>)> {
-        if let Some((row, line)) = self.find_object(hash) {
-            return Some((row, Some((BlockIndex(line.block - 1), Generation(line.generation)))));
+    /// Names `block` by `key`; returns the block and generation that it named before. The new row is whole
+    /// before the old one goes, so that a death in between loses neither. The caller holds the table lock.
+    fn enter_object(
+        &self,
+        key: &str,
+        hash: BlockHash,
+        block: BlockIndex,
+        length: u64,
+        generation: Generation,
+    ) -> Result<Option<(BlockIndex, Generation)>, PoolError> {
+        let old = self.find_object(hash);
+        let full = PoolError::TableFull { table: "object", rows: OBJECTS };
+        let row = (0..OBJECTS).find(|&row| self.object_line(row).is_none()).ok_or(full)?;
+        let at = self.layout.object(row);
+        let line = ObjectLine {
+            key_hash: hash.words(),
+            block: block.0 + 1,
+            length,
+            generation: generation.0,
+            ..ObjectLine::default()
+        };
+        self.fabric.store_line(at + LINE, &NameLine::new(key).seal(at + LINE, self.salt));
+        self.fabric.store_line(at, &line.seal(at, self.salt));
+        self.fabric.publish(&[at, at + LINE]);
+        self.slot_owner(block).store(OBJECT, Release);
+        fault::point("object.named");
+        Ok(old.map(|(row, line)| {
+            let at = self.layout.object(row);
+            self.fabric.store_line(at, &[0; 8]);
+            self.fabric.publish(&[at]);
+            (BlockIndex(line.block - 1), Generation(line.generation))
+        }))
+    }
+
+    fn read_object(&self, hash: BlockHash) -> Option<Vec<u8>> {
+        let (_, line) = self.find_object(hash)?;
+        let block = BlockIndex(line.block.checked_sub(1).filter(|&b| b < self.layout.num_descriptors())?);
+        let descriptor = self.read_descriptor(block)?;
+        let (padded, offset) = descriptor.extent();
+        let whole = descriptor.state == Descriptor::state_word(BlockState::Object, Generation(line.generation));
+        if !whole || line.length > padded {
+            return None;
         }
-        (0..OBJECTS).find(|&row| self.object_line(row).is_none()).map(|row| (row, None))
+        let mut bytes = vec![0; usize::try_from(line.length).ok()?];
+        self.fabric.refresh_payload(offset, padded);
+        let key = checksum_key(hash, descriptor.generation());
+        let checksum = self.fabric.read_payload(offset, &mut [&mut bytes], key);
+        self.fabric.refresh(&[self.layout.descriptor(block)]);
+        let same = self.read_descriptor(block) == Some(descriptor);
+        (same && checksum == descriptor.checksum).then_some(bytes)
     }
 
     /// Blocks that rows of the object table name.

@@ -4,14 +4,14 @@
 //! worker line, and locks. Locks repair themselves (see [`crate::locks`]); the rest is done here, by
 //! whoever notices first, with the dead worker's slot claimed meanwhile so that nobody takes it.
 
-use crate::blocks::Publish;
 use crate::error::PoolError;
-use crate::heap::OBJECT;
+use crate::heap::{OBJECT, PUBLISHED};
+use crate::index::Inserted;
 use crate::lines::BlockState;
 use crate::locks::Name;
 use crate::pool::Inner;
 use crate::stats::Counter;
-use cenote_base::{BlockIndex, fault};
+use cenote_base::{BlockHash, BlockIndex, fault};
 use cenote_mem::Fabric;
 use serde::Serialize;
 use std::sync::atomic::Ordering::{Acquire, Release};
@@ -68,11 +68,14 @@ impl<F: Fabric> Inner<F> {
 
     /// Gives back all that the last holder of `slot` held. The caller has claimed the slot or is its holder,
     /// and holds the membership lock.
+    ///
+    /// The worker's line goes last: a recoverer that dies or gives up before leaves the dead worker to be seen,
+    /// and recovered, by the next.
     pub(crate) fn recover_slot(&self, slot: u64) -> Result<Recovered, PoolError> {
         let mut recovered = Recovered::default();
         let owner = u32::try_from(slot + 1).expect("at most 1,024 workers");
         // Pins first: what they held may then be evicted by whoever needs room.
-        self.clear_worker(slot);
+        self.clear_hazards(slot);
         let left: Vec<BlockIndex> = (0_u64..)
             .zip(self.slot_owners())
             .filter(|(_, word)| word.load(Acquire) == owner)
@@ -80,28 +83,66 @@ impl<F: Fabric> Inner<F> {
             .collect();
         fault::point("recover.scanned");
         for block in left {
-            match self.read_descriptor(block).and_then(|d| Some((d.block_state()?, d.block_hash()))) {
-                Some((BlockState::Ready, hash)) => {
-                    // Payload and descriptor are whole: only the last step was missing.
-                    if self.enter(block, hash) == Publish::Published {
-                        recovered.published += 1;
-                    } else {
-                        recovered.reservations += 1;
-                    }
-                }
-                Some((BlockState::Object, _)) if self.object_blocks().contains(&block) => {
-                    self.slot_owner(block).store(OBJECT, Release);
-                }
-                _ => {
-                    let _heap = self.lock_patiently(Name::Heap).map_err(PoolError::lock("heap"))?;
-                    self.write_free(block);
-                    self.push_free(block);
+            self.recover_block(block, owner, &mut recovered)?;
+        }
+        recovered.reservations += self.free_unnamed_objects();
+        fault::point("recover.freed");
+        self.clear_worker_line(slot);
+        self.counters().add(Counter::ReservationsRecovered, recovered.reservations);
+        Ok(recovered)
+    }
+
+    fn recover_block(&self, block: BlockIndex, owner: u32, recovered: &mut Recovered) -> Result<(), PoolError> {
+        let _heap = self.lock_patiently(Name::Heap).map_err(PoolError::lock("heap"))?;
+        // Somebody else may have freed it meanwhile: whoever destroyed the object it was becoming.
+        if self.slot_owner(block).load(Acquire) != owner {
+            return Ok(());
+        }
+        match self.read_descriptor(block).and_then(|d| Some((d.block_state()?, d.block_hash()))) {
+            // Payload and descriptor are whole: only the last steps were missing.
+            Some((BlockState::Ready, hash)) => {
+                if self.enter_ready(block, hash)? {
+                    recovered.published += 1;
+                } else {
                     recovered.reservations += 1;
                 }
             }
+            Some((BlockState::Object, _)) if self.object_blocks().contains(&block) => {
+                self.slot_owner(block).store(OBJECT, Release);
+            }
+            _ => {
+                self.write_free(block);
+                self.push_free(block);
+                recovered.reservations += 1;
+            }
         }
-        recovered.reservations += self.free_unnamed_objects();
-        self.counters().add(Counter::ReservationsRecovered, recovered.reservations);
-        Ok(recovered)
+        Ok(())
+    }
+
+    /// Makes a readable block that no live worker is busy with findable, or frees it if another has its hash.
+    /// The caller holds the heap lock. Returns whether the block stays.
+    fn enter_ready(&self, block: BlockIndex, hash: BlockHash) -> Result<bool, PoolError> {
+        if self.insert(hash, block).map_err(PoolError::lock("index"))? == Inserted::New {
+            self.touch(&[block]);
+            self.slot_owner(block).store(PUBLISHED, Release);
+            return Ok(true);
+        }
+        // The index never led here, so nobody can have pinned it.
+        self.write_free(block);
+        self.push_free(block);
+        Ok(false)
+    }
+
+    /// Enters readable blocks that the index does not lead to: their worker died, and so did the memory that
+    /// told who it was. The caller holds the heap lock.
+    pub(crate) fn enter_unfindable(&self) -> Result<(), PoolError> {
+        let published = (0_u64..).zip(self.slot_owners()).filter(|(_, owner)| owner.load(Acquire) == PUBLISHED);
+        for (block, _) in published {
+            let Some(hit) = self.hit(BlockIndex(block)) else { continue };
+            if self.find(hit.hash).is_none_or(|(found, _)| found != hit.block) {
+                self.enter_ready(hit.block, hit.hash)?;
+            }
+        }
+        Ok(())
     }
 }

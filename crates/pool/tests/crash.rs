@@ -52,7 +52,7 @@ impl Region {
 impl Drop for Region {
     fn drop(&mut self) {
         let _ = Mapping::remove(&self.source);
-        let _ = Pool::<Arc<Coherent>>::remove_host_memory(&self.superblock, 0);
+        let _ = Pool::<Arc<Coherent>>::remove_host_memory(&self.superblock);
     }
 }
 
@@ -110,6 +110,7 @@ fn a_death_at_any_point_leaves_nothing_that_survivors_cannot_use() {
     for point in [
         "join.registered",
         "recover.scanned",
+        "recover.freed",
         "namespace.named",
         "chunk.claimed",
         "publish.reserved",
@@ -119,6 +120,7 @@ fn a_death_at_any_point_leaves_nothing_that_survivors_cannot_use() {
         "index.counted",
         "read.copied",
         "object.written",
+        "object.named",
         "object.entered",
         "evict.marked",
         "index.unlinked",
@@ -127,8 +129,15 @@ fn a_death_at_any_point_leaves_nothing_that_survivors_cannot_use() {
     ] {
         for count in [1, 2, 5] {
             if count > 1
-                && ["join.rebuilt", "join.registered", "recover.scanned", "namespace.named", "chunk.claimed"]
-                    .contains(&point)
+                && [
+                    "join.rebuilt",
+                    "join.registered",
+                    "recover.scanned",
+                    "recover.freed",
+                    "namespace.named",
+                    "chunk.claimed",
+                ]
+                .contains(&point)
             {
                 continue;
             }
@@ -163,6 +172,24 @@ fn kill_at(region: &Region, point: &str, count: u64) {
     child.stdout.take().expect("piped").read_to_end(&mut progress).expect("a pipe");
     let status = child.wait().expect("it ran");
     assert_eq!(status.signal(), Some(SIGKILL), "the point {point} was never reached {count} times: {status}");
+}
+
+/// A recoverer that died took the dead worker's line with it: nobody ever saw what both had left.
+#[test]
+fn a_recoverer_may_die_too() {
+    let region = Region::new("recoverer", 24);
+    let pool = region.attach();
+    for point in ["recover.scanned:2", "recover.freed:2"] {
+        // Once for its own slot when it joins, once for the first dead worker that it meets.
+        let mut recoverer = region.worker(Some(point));
+        let mut progress = [0];
+        recoverer.stdout.as_mut().expect("piped").read_exact(&mut progress).expect("it works");
+        kill_at(&region, "publish.payload", 3);
+        recoverer.stdout.take().expect("piped").read_to_end(&mut Vec::new()).expect("a pipe");
+        assert_eq!(recoverer.wait().expect("it ran").signal(), Some(SIGKILL), "{point}");
+        assert_eq!(pool.tick().workers, 2, "{point}: both are seen");
+        expect_clean(&pool, point);
+    }
 }
 
 #[test]

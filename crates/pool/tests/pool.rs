@@ -2,10 +2,12 @@
 
 mod support;
 
-use cenote_base::HashSeed;
 use cenote_base::prng::Prng;
+use cenote_base::{HashSeed, HostId};
 use cenote_mem::{Fabric, LINE, Offset};
-use cenote_pool::{AttachOptions, Counter, Pool, PoolConfig, PoolError, Publish, ReadOutcome, Superblock};
+use cenote_pool::{
+    AttachOptions, Counter, NamespaceRecord, Pool, PoolConfig, PoolError, Publish, ReadOutcome, Superblock,
+};
 use std::sync::Arc;
 use support::*;
 
@@ -90,13 +92,54 @@ fn another_model_gets_room_from_the_idle_one() {
     for prompt in 0..300 {
         publish(&pool, &small, chain(&small, prompt, 1)[0], 0);
     }
+    // A pinned block, older than anything the other model has, must not stop that model.
+    let oldest =
+        (0..300).find_map(|prompt| pool.lookup(&chain(&small, prompt, 1)).first().copied()).expect("it is full");
+    let pin = pool.pin(&oldest).expect("it is there");
+    for prompt in 0..300 {
+        let _ = pool.lookup(&chain(&small, prompt + 1000, 1));
+    }
     for prompt in 0..40 {
         let hash = chain(&large, prompt, 1)[0];
         assert_eq!(publish(&pool, &large, hash, 0), Publish::Published, "prompt {prompt}");
         assert_eq!(read(&pool, &pool.lookup(&[hash])[0]), ReadOutcome::Whole);
     }
+    assert_eq!(read(&pool, pin.hit()), ReadOutcome::Whole);
     let report = pool.check(true).unwrap();
     assert!(report.is_clean(), "{report:?}");
+}
+
+/// A host line that is torn, because its writer is at it or died at it, used to hide every pin of the host.
+#[test]
+fn a_torn_host_line_frees_no_pinned_block() {
+    let (fabric, pool) = anonymous(2 << 20, &small_config(12));
+    let ns = namespace(&pool, 1, BLOCK_BYTES);
+    let kept = chain(&ns, 999, 1)[0];
+    publish(&pool, &ns, kept, 0);
+    let pin = pool.pin(&pool.lookup(&[kept])[0]).expect("it is there");
+    // The first line behind the superblock is host 0's; its fourth word is the heartbeat.
+    let heartbeat = Offset::new(4096 + 24);
+    fabric.store(heartbeat, fabric.load(heartbeat) ^ 0xff);
+    for prompt in 0..200 {
+        publish(&pool, &ns, chain(&ns, prompt, 1)[0], 0);
+    }
+    assert!(pool.counter(Counter::Evicted) > 50);
+    assert_eq!(read(&pool, pin.hit()), ReadOutcome::Whole);
+}
+
+#[test]
+fn what_this_version_cannot_share_is_refused() {
+    let (fabric, pool) = anonymous(2 << 20, &small_config(13));
+    let other = AttachOptions { private: true, host: HostId(1), ..AttachOptions::named("x") };
+    assert!(matches!(Pool::attach(fabric, &other), Err(PoolError::Config(_))));
+    let odd = NamespaceRecord {
+        fingerprint: [1; 32],
+        label: "odd".into(),
+        block_bytes: 100,
+        block_tokens: 16,
+        num_layers: 1,
+    };
+    assert!(pool.namespace(&odd).is_err());
 }
 
 #[test]

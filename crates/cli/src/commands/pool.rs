@@ -187,7 +187,7 @@ fn destroy(args: &PoolDestroyArgs) -> Result<ExitCode, Failure> {
     }
     Mapping::remove(source)?;
     if let Some(superblock) = superblock {
-        HostPool::remove_host_memory(&superblock, args.region.host_id)?;
+        HostPool::remove_host_memory(&superblock)?;
     }
     output::say(&format!("{source}: removed"));
     Ok(ExitCode::SUCCESS)

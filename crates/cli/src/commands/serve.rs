@@ -162,7 +162,6 @@ fn pass_on(command: &mut Command, engine: &EngineArgs, region: &RegionArgs, mode
     set("CENOTE_MAX_WAITING", Some(engine.max_waiting.to_string()));
     set("CENOTE_TENANT_SALT", Some(engine.tenant_salt.clone()));
     set("CENOTE_REGION", region.region.as_ref().map(ToString::to_string));
-    set("CENOTE_HOST_ID", Some(region.host_id.to_string()));
     set("CENOTE_NUMA_NODE", region.numa_node.map(|n| n.to_string()));
     set("CENOTE_NO_HUGE_PAGES", region.no_huge_pages.then(|| "true".to_owned()));
 }
