@@ -55,7 +55,7 @@ impl<F: Fabric> Pool<F> {
                 chunk_bytes: inner.layout.chunk_bytes,
             });
         }
-        if record.block_bytes % LINE != 0 {
+        if !record.block_bytes.is_multiple_of(LINE) {
             return Err(PoolError::Config(format!(
                 "blocks of {} bytes: a block is a multiple of {LINE}",
                 record.block_bytes
