@@ -16,6 +16,8 @@ use support::*;
 const SIGKILL: i32 = 9;
 const REGION: &str = "CENOTE_TEST_REGION";
 const FAULT: &str = "CENOTE_TEST_FAULT";
+/// What a worker writes when it has joined and worked a round. The test harness writes text before it.
+const ROUND: u8 = 1;
 
 /// A region in shared memory that goes with the test.
 struct Region {
@@ -90,9 +92,20 @@ fn worker() {
         if round % 32 == 0 {
             pool.tick();
         }
-        if out.write_all(b".").and_then(|()| out.flush()).is_err() {
+        if out.write_all(&[ROUND]).and_then(|()| out.flush()).is_err() {
             return;
         }
+    }
+}
+
+/// Waits until a worker has worked `rounds` rounds.
+fn await_rounds(worker: &mut Child, rounds: u64) {
+    let out = worker.stdout.as_mut().expect("piped");
+    let mut seen = 0;
+    while seen < rounds {
+        let mut byte = [0];
+        out.read_exact(&mut byte).expect("it works until it is killed");
+        seen += u64::from(byte == [ROUND]);
     }
 }
 
@@ -182,8 +195,7 @@ fn a_recoverer_may_die_too() {
     for point in ["recover.scanned:2", "recover.freed:2"] {
         // Once for its own slot when it joins, once for the first dead worker that it meets.
         let mut recoverer = region.worker(Some(point));
-        let mut progress = [0];
-        recoverer.stdout.as_mut().expect("piped").read_exact(&mut progress).expect("it works");
+        await_rounds(&mut recoverer, 1);
         kill_at(&region, "publish.payload", 3);
         recoverer.stdout.take().expect("piped").read_to_end(&mut Vec::new()).expect("a pipe");
         assert_eq!(recoverer.wait().expect("it ran").signal(), Some(SIGKILL), "{point}");
@@ -200,8 +212,7 @@ fn deaths_at_random_instants_leak_nothing() {
     let mut workers: Vec<Child> = (0..3).map(|_| region.worker(None)).collect();
     for death in 0..24 {
         let victim = &mut workers[death % 3];
-        let mut progress = vec![0; 1 + prng.below(300) as usize];
-        victim.stdout.as_mut().expect("piped").read_exact(&mut progress).expect("it works until it is killed");
+        await_rounds(victim, 1 + prng.below(300));
         victim.kill().expect("it can be killed");
         victim.wait().expect("it ran");
         pool.tick();
