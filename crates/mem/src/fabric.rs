@@ -2,14 +2,59 @@
 //!
 //! Code above is written for the weakest fabric: memory without coherence between hosts, where another
 //! host sees a line only after its writer published it and the reader refreshed it. On a coherent machine
-//! the same calls cost a fence. Only [`Coherent`] exists today; a flushing fabric (several hosts over CXL
-//! memory) and a simulated one (a model of private line caches) are meant to implement the same trait.
+//! the same calls cost a fence. The methods tell their callers' places (`#[track_caller]`), so that a model of
+//! private caches can leave out the flush of one place and see whether anybody notices.
 
 use crate::checksum::Checksummer;
 use crate::offset::{LINE, Offset};
 use crate::region::Mapping;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
+
+/// The instruction that moves a line between a cache and the device: chosen once per region, recorded in
+/// its superblock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Flush {
+    /// None: all who share the region share their caches too. One host.
+    None = 0,
+    /// x86 `clflush`: writes the line back and drops it, ordered with stores and other `clflush`.
+    Clflush = 1,
+    /// x86 `clflushopt`: the same, ordered by fences only.
+    ClflushOpt = 2,
+    /// x86 `clwb` to publish, which may keep the line, and `clflushopt` to refresh, which must not.
+    Clwb = 3,
+    /// Arm `dc civac`: clean and invalidate to the point of coherency, ordered by `dsb`.
+    DcCivac = 4,
+}
+
+impl Flush {
+    const ALL: [Self; 5] = [Self::None, Self::Clflush, Self::ClflushOpt, Self::Clwb, Self::DcCivac];
+
+    /// Name on command lines and in reports.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::Clflush => "clflush",
+            Self::ClflushOpt => "clflushopt",
+            Self::Clwb => "clwb",
+            Self::DcCivac => "dc-civac",
+        }
+    }
+
+    /// As a superblock records it; `None` for a number of another program.
+    #[must_use]
+    pub fn from_number(number: u64) -> Option<Self> {
+        Self::ALL.into_iter().find(|flush| *flush as u64 == number)
+    }
+
+    /// Whether caches are equal without help.
+    #[must_use]
+    pub const fn is_coherent(self) -> bool {
+        matches!(self, Self::None)
+    }
+}
 
 /// Access to one region. Offsets are bytes from its start.
 ///
@@ -26,52 +71,64 @@ pub trait Fabric: Send + Sync + 'static {
     }
 
     /// Loads one word atomically. `at` is a multiple of 8.
+    #[track_caller]
     fn load(&self, at: Offset<u64>) -> u64;
 
     /// Stores one word atomically. `at` is a multiple of 8.
+    #[track_caller]
     fn store(&self, at: Offset<u64>, value: u64);
 
     /// Loads the eight words of the line at `at`, a multiple of 64, word 0 first. Each word is whole,
     /// but they may come from different writes of the line.
+    #[track_caller]
     fn load_line(&self, at: u64) -> [u64; 8];
 
     /// Stores the eight words of the line at `at`, a multiple of 64. Word 0 is stored last, so on one
     /// host whoever loads the new word 0 also finds the other seven.
+    #[track_caller]
     fn store_line(&self, at: u64, words: &[u64; 8]);
 
     /// Flushes these lines and waits: from here on the other hosts can see what was stored in them.
+    #[track_caller]
     fn publish(&self, lines: &[u64]);
 
     /// Starts flushing one line and does not wait. For stores that others may see late without harm:
     /// unpinning, unlocking.
+    #[track_caller]
     fn publish_unfenced(&self, line: u64);
 
     /// Drops cached copies of these lines and waits: later loads see values as of now or newer.
+    #[track_caller]
     fn refresh(&self, lines: &[u64]);
 
     /// Writes `parts` one after the other from `at` (a multiple of 64) on, and returns the checksum of
     /// their concatenation under `key` (see [`crate::checksum`]). Each part but the last must be a
     /// multiple of 64 bytes long. Visible to others after [`Fabric::publish_payload`].
+    #[track_caller]
     fn write_payload(&self, at: u64, parts: &[&[u8]], key: u64) -> u64;
 
     /// Waits until the payload that this thread wrote is visible to others. The descriptor that makes
     /// the payload findable is stored after this.
+    #[track_caller]
     fn publish_payload(&self);
 
     /// Copies from `at` (a multiple of 64) on into `parts` one after the other, and returns the checksum
     /// of exactly the bytes that were copied. Each part but the last must be a multiple of 64 bytes long.
     /// The source may change meanwhile; then the checksum differs from the writer's.
+    #[track_caller]
     fn read_payload(&self, at: u64, parts: &mut [&mut [u8]], key: u64) -> u64;
 
     /// Drops stale cached copies of these `len` bytes of payload and waits. Needed once per generation
     /// of a block and host; nothing to do where caches are coherent.
+    #[track_caller]
     fn refresh_payload(&self, at: u64, len: u64);
 
     /// The checksum of `len` bytes from `at` (a multiple of 64) on, without copying them.
+    #[track_caller]
     fn checksum_payload(&self, at: u64, len: u64, key: u64) -> u64;
 
-    /// A word for logs and reports: `coherent`.
-    fn name(&self) -> &'static str;
+    /// How lines reach other hosts, and come from them.
+    fn flush(&self) -> Flush;
 }
 
 impl<F: Fabric + ?Sized> Fabric for Arc<F> {
@@ -114,8 +171,8 @@ impl<F: Fabric + ?Sized> Fabric for Arc<F> {
     fn checksum_payload(&self, at: u64, len: u64, key: u64) -> u64 {
         (**self).checksum_payload(at, len, key)
     }
-    fn name(&self) -> &'static str {
-        (**self).name()
+    fn flush(&self) -> Flush {
+        (**self).flush()
     }
 }
 
@@ -291,7 +348,7 @@ impl Fabric for Coherent {
         sum.finish()
     }
 
-    fn name(&self) -> &'static str {
-        "coherent"
+    fn flush(&self) -> Flush {
+        Flush::None
     }
 }

@@ -19,7 +19,7 @@ pub mod numa;
 pub mod offset;
 pub mod region;
 
-pub use fabric::{Coherent, Fabric};
+pub use fabric::{Coherent, Fabric, Flush};
 pub use host::{HostArea, HostSpec};
 pub use offset::{LINE, Line, Offset};
 pub use region::{MapError, MapOptions, Mapping, RegionSource};

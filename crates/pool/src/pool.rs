@@ -198,7 +198,7 @@ impl<F: Fabric> Inner<F> {
             data_bytes: self.layout.data_bytes(),
             chunk_bytes: self.layout.chunk_bytes,
             num_chunks: self.layout.num_chunks,
-            fabric: self.fabric.name(),
+            fabric: if self.fabric.flush().is_coherent() { "coherent" } else { "flushed" },
             uuid: self.superblock.config.uuid.iter().map(|byte| format!("{byte:02x}")).collect(),
             created: self.superblock.created,
             ..PoolInfo::default()
