@@ -10,9 +10,11 @@
 //! and a word that is written last says that it is ready; whoever finds that word missing starts anew.
 
 mod layout;
+mod local;
 mod lock;
 mod slot;
 
+pub use local::{HeldLock, HostLocal};
 pub use lock::{HostLock, LockTimeout};
 pub use slot::SlotClaim;
 

@@ -6,9 +6,8 @@ use crate::lines::{BlockState, Descriptor, checksum_key};
 use crate::namespaces::Namespace;
 use crate::pool::{Inner, Pool};
 use crate::stats::Counter;
-use crate::superblock::unix_seconds;
 use cenote_base::{BlockHash, BlockIndex, Generation, fault};
-use cenote_mem::Fabric;
+use cenote_mem::{Fabric, HostLocal};
 use std::sync::atomic::Ordering::{Relaxed, Release};
 
 /// A block that a lookup found. A hint like everything from a lookup: reading it may still miss.
@@ -62,7 +61,7 @@ impl Hit {
     }
 }
 
-impl<F: Fabric> Inner<F> {
+impl<F: Fabric, H: HostLocal> Inner<F, H> {
     /// Whether the payload that a hit names still has its checksum.
     pub(crate) fn verify(&self, hit: &Hit) -> bool {
         let key = checksum_key(hit.hash, hit.generation);
@@ -95,7 +94,7 @@ impl<F: Fabric> Inner<F> {
             place: Descriptor::pack_place(length, offset),
             checksum,
             kind,
-            stamp: (unix_seconds() & 0xffff_ffff) | (self.incarnation << 32),
+            stamp: (self.area.unix_seconds() & 0xffff_ffff) | (self.incarnation << 32),
             check: 0,
         };
         self.write_descriptor(block, descriptor);
@@ -130,7 +129,7 @@ impl<F: Fabric> Inner<F> {
     }
 }
 
-impl<F: Fabric> Pool<F> {
+impl<F: Fabric, H: HostLocal> Pool<F, H> {
     /// Looks up the blocks of a prompt, in order, up to the first that is missing. Takes no lock, waits for
     /// nobody, and marks what it found as used.
     #[must_use]

@@ -9,7 +9,7 @@ use crate::pool::{CLASSES, Inner, Pool};
 use crate::recovery::Recovered;
 use crate::stats::Counter;
 use cenote_base::BlockIndex;
-use cenote_mem::Fabric;
+use cenote_mem::{Fabric, HostLocal};
 use serde::Serialize;
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
@@ -79,7 +79,7 @@ pub struct GcReport {
     pub chunks_released: u64,
 }
 
-impl<F: Fabric> Pool<F> {
+impl<F: Fabric, H: HostLocal> Pool<F, H> {
     /// Walks chunks, descriptors, free lists and index of this host, and with `payloads` every byte.
     /// Others may work meanwhile; the heap lock keeps space from changing hands.
     ///
@@ -145,7 +145,7 @@ impl<F: Fabric> Pool<F> {
     }
 }
 
-impl<F: Fabric> Inner<F> {
+impl<F: Fabric, H: HostLocal> Inner<F, H> {
     /// Takes a block that cannot be used out of circulation. The caller holds the heap lock and rebuilds
     /// the heap afterwards.
     fn discard(&self, block: BlockIndex) {

@@ -8,7 +8,7 @@ use crate::lines::{BlockState, hazard_block};
 use crate::pool::{Inner, Pool};
 use crate::stats::Counter;
 use cenote_base::{BlockIndex, fault};
-use cenote_mem::Fabric;
+use cenote_mem::{Fabric, HostLocal};
 use cenote_policy::{Candidate, EvictionPolicy, Lru};
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
@@ -25,7 +25,7 @@ pub(crate) enum Room {
 /// One eviction clears this part of the published blocks, so that the walk over all of them is paid rarely.
 const BATCH_SHARE: usize = 64;
 
-impl<F: Fabric> Inner<F> {
+impl<F: Fabric, H: HostLocal> Inner<F, H> {
     /// Evicts for `class`, from its own blocks or, where those are younger or none, by taking the chunk that
     /// was idle longest from another class. The caller holds the heap lock.
     pub(crate) fn make_room(&self, class: usize) -> Room {
@@ -67,7 +67,7 @@ impl<F: Fabric> Inner<F> {
         if self.evict_blocks(&free_to_go) > 0 { Room::Made } else { Room::None }
     }
 
-    fn slots_of(&self, chunk: u64) -> impl Iterator<Item = BlockIndex> + use<F> {
+    fn slots_of(&self, chunk: u64) -> impl Iterator<Item = BlockIndex> + use<F, H> {
         let slots = self.read_chunk(chunk).map_or(0, |line| self.layout.slots(line.slot_bytes));
         let first = chunk * self.layout.descriptors_per_chunk;
         (first..first + slots).map(BlockIndex)
@@ -188,7 +188,7 @@ impl<F: Fabric> Inner<F> {
     }
 }
 
-impl<F: Fabric> Pool<F> {
+impl<F: Fabric, H: HostLocal> Pool<F, H> {
     /// Evicts up to `count` of this host's blocks, least recently used first; returns how many left.
     pub fn evict(&self, count: usize) -> usize {
         let inner = &*self.0;

@@ -12,7 +12,7 @@ use crate::lines::{BlockState, ChunkLine, Descriptor};
 use crate::pool::{CLASSES, Inner};
 use crate::stats::Counter;
 use cenote_base::{BlockIndex, Generation, fault};
-use cenote_mem::{Fabric, LINE};
+use cenote_mem::{Fabric, HostLocal, LINE};
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
@@ -29,7 +29,7 @@ pub(crate) const OBJECT: u32 = u32::MAX - 2;
 /// it for ever.
 const RESERVE_ATTEMPTS: u32 = 16;
 
-impl<F: Fabric> Inner<F> {
+impl<F: Fabric, H: HostLocal> Inner<F, H> {
     /// The chunk's line, if some host owns it.
     pub(crate) fn read_chunk(&self, chunk: u64) -> Option<ChunkLine> {
         let at = self.layout.chunk(chunk);

@@ -11,7 +11,7 @@ use crate::locks::Name;
 use crate::pool::Inner;
 use cenote_base::{BlockHash, BlockIndex, fault};
 use cenote_mem::host::LockTimeout;
-use cenote_mem::{Fabric, Offset};
+use cenote_mem::{Fabric, HostLocal, Offset};
 
 /// Buckets a probe visits at most.
 const PROBES_MAX: u64 = 64;
@@ -53,7 +53,7 @@ impl Probe {
     }
 }
 
-impl<F: Fabric> Inner<F> {
+impl<F: Fabric, H: HostLocal> Inner<F, H> {
     fn probe(&self, hash: BlockHash) -> Probe {
         let low = hash.words()[0];
         let buckets = self.layout.buckets_per_shard();
@@ -197,7 +197,7 @@ impl<F: Fabric> Inner<F> {
 
     /// Buckets of the shard that an entry in bucket `local` passed, if the entry leads to a readable (or
     /// leaving) block whose way comes by here.
-    fn way_to(&self, word: u64, shard: u64, local: u64) -> Option<impl Iterator<Item = u64> + use<F>> {
+    fn way_to(&self, word: u64, shard: u64, local: u64) -> Option<impl Iterator<Item = u64> + use<F, H>> {
         let block = Entry(word).block().filter(|block| block.0 < self.layout.num_descriptors())?;
         let descriptor = self.read_descriptor(block)?;
         let alive = matches!(descriptor.block_state(), Some(BlockState::Ready | BlockState::Evicting));

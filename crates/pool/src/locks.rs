@@ -9,9 +9,8 @@
 use crate::layout::SHARDS;
 use crate::pool::Inner;
 use crate::stats::Counter;
-use cenote_base::Deadline;
-use cenote_mem::Fabric;
-use cenote_mem::host::{HostLock, LockTimeout};
+use cenote_mem::host::{HeldLock, LockTimeout};
+use cenote_mem::{Fabric, HostLocal};
 use std::time::Duration;
 
 /// Mutexes a host needs.
@@ -41,19 +40,19 @@ impl Name {
     }
 }
 
-impl<F: Fabric> Inner<F> {
+impl<F: Fabric, H: HostLocal> Inner<F, H> {
     /// Takes a lock within the serving path's timeout and repairs what a dead holder left.
-    pub(crate) fn lock(&self, name: Name) -> Result<HostLock<'_>, LockTimeout> {
+    pub(crate) fn lock(&self, name: Name) -> Result<H::Lock<'_>, LockTimeout> {
         self.lock_within(name, self.lock_timeout)
     }
 
     /// As [`Inner::lock`], for administration, which may wait longer.
-    pub(crate) fn lock_patiently(&self, name: Name) -> Result<HostLock<'_>, LockTimeout> {
+    pub(crate) fn lock_patiently(&self, name: Name) -> Result<H::Lock<'_>, LockTimeout> {
         self.lock_within(name, self.lock_timeout.max(Duration::from_secs(10)))
     }
 
-    fn lock_within(&self, name: Name, timeout: Duration) -> Result<HostLock<'_>, LockTimeout> {
-        let guard = self.area.lock(name.index(), Deadline::after(timeout)).inspect_err(|_| {
+    fn lock_within(&self, name: Name, timeout: Duration) -> Result<H::Lock<'_>, LockTimeout> {
+        let guard = self.area.lock(name.index(), timeout).inspect_err(|_| {
             self.counters().add(Counter::LockTimeouts, 1);
         })?;
         if guard.abandoned() {

@@ -9,27 +9,25 @@ use crate::lines::{HostLine, WorkerLine, pack_text};
 use crate::locks::Name;
 use crate::pool::{Inner, Pool};
 use crate::recovery::Recovered;
-use crate::superblock::unix_seconds;
 use cenote_base::fault;
-use cenote_mem::Fabric;
-use cenote_mem::host::SlotClaim;
+use cenote_mem::{Fabric, HostLocal};
 use std::sync::atomic::Ordering::{Acquire, Release};
 
 /// This worker's place.
-pub(crate) struct Member {
+pub(crate) struct Member<H: HostLocal> {
     pub slot: u64,
     /// Held as long as the worker lives.
-    _claim: Option<SlotClaim>,
+    _claim: Option<H::Claim>,
 }
 
-impl Member {
+impl<H: HostLocal> Member<H> {
     /// Before joining.
     pub const fn none() -> Self {
         Self { slot: u64::MAX, _claim: None }
     }
 }
 
-impl<F: Fabric> Inner<F> {
+impl<F: Fabric, H: HostLocal> Inner<F, H> {
     /// Joins the region: registers the host, takes a worker slot, cleans up after the dead.
     pub(crate) fn join(mut self, worker_name: &str) -> Result<Self, PoolError> {
         let guard = self.lock_patiently(Name::Membership).map_err(PoolError::lock("membership"))?;
@@ -123,7 +121,7 @@ impl<F: Fabric> Inner<F> {
         let mut line = WorkerLine {
             epoch,
             pid: u64::from(std::process::id()),
-            joined: unix_seconds(),
+            joined: self.area.unix_seconds(),
             heartbeat: 1,
             ..WorkerLine::default()
         };
@@ -167,7 +165,7 @@ impl<F: Fabric> Inner<F> {
     }
 }
 
-impl<F: Fabric> Pool<F> {
+impl<F: Fabric, H: HostLocal> Pool<F, H> {
     /// Beats this worker's heart and cleans up after workers of this host that died. Call it about once a
     /// second; it is cheap when nobody died.
     pub fn tick(&self) -> Recovered {
@@ -185,7 +183,7 @@ impl<F: Fabric> Pool<F> {
     }
 }
 
-impl<F: Fabric> Drop for Inner<F> {
+impl<F: Fabric, H: HostLocal> Drop for Inner<F, H> {
     fn drop(&mut self) {
         if self.member.slot != u64::MAX {
             // A worker that leaves in order leaves nothing behind. If the lock is not to be had, the next

@@ -5,9 +5,8 @@ use crate::layout::NAMESPACES;
 use crate::lines::{NameLine, NamespaceLine, ObjectLine};
 use crate::locks::Name;
 use crate::pool::{Inner, Pool};
-use crate::superblock::unix_seconds;
 use cenote_base::{ChainHasher, NamespaceId, fault};
-use cenote_mem::{Fabric, LINE};
+use cenote_mem::{Fabric, HostLocal, LINE};
 use std::collections::BTreeSet;
 
 /// What a namespace is, as its first user declares it.
@@ -42,7 +41,7 @@ impl Namespace {
     }
 }
 
-impl<F: Fabric> Pool<F> {
+impl<F: Fabric, H: HostLocal> Pool<F, H> {
     /// Finds the namespace of this fingerprint, or enters it.
     ///
     /// # Errors
@@ -71,7 +70,7 @@ impl<F: Fabric> Pool<F> {
     }
 }
 
-impl<F: Fabric> Inner<F> {
+impl<F: Fabric, H: HostLocal> Inner<F, H> {
     fn namespace_row(&self, record: &NamespaceRecord) -> Result<u64, PoolError> {
         let fingerprint: [u64; 4] = zerocopy::transmute!(record.fingerprint);
         let mut free = None;
@@ -103,7 +102,7 @@ impl<F: Fabric> Inner<F> {
             fingerprint,
             block_bytes: record.block_bytes,
             shape: u64::from(record.block_tokens) | u64::from(record.num_layers) << 32,
-            created: unix_seconds(),
+            created: self.area.unix_seconds(),
             check: 0,
         };
         self.fabric.store_line(at, &line.seal(at, self.salt));

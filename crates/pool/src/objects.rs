@@ -8,7 +8,7 @@ use crate::lines::{BlockState, Descriptor, NameLine, ObjectLine, checksum_key};
 use crate::locks::Name;
 use crate::pool::{Inner, Pool};
 use cenote_base::{BlockHash, BlockIndex, Generation, fault};
-use cenote_mem::{Fabric, LINE};
+use cenote_mem::{Fabric, HostLocal, LINE};
 use std::sync::atomic::Ordering::{Acquire, Release};
 
 /// Smallest extent of an object; larger ones are powers of two, so that few slot sizes arise.
@@ -17,7 +17,7 @@ const OBJECT_BYTES_MIN: u64 = 4096;
 /// Longest key in bytes.
 const KEY_BYTES_MAX: usize = 56;
 
-impl<F: Fabric> Pool<F> {
+impl<F: Fabric, H: HostLocal> Pool<F, H> {
     /// Publishes `bytes` under `key`, in place of what was there.
     ///
     /// # Errors
@@ -78,7 +78,7 @@ impl<F: Fabric> Pool<F> {
     }
 }
 
-impl<F: Fabric> Inner<F> {
+impl<F: Fabric, H: HostLocal> Inner<F, H> {
     fn object_hash(&self, key: &str) -> Result<BlockHash, PoolError> {
         if key.is_empty() || key.len() > KEY_BYTES_MAX {
             return Err(PoolError::Config(format!("object key `{key}` must have 1 to {KEY_BYTES_MAX} bytes")));

@@ -6,7 +6,7 @@
 use crate::blocks::Hit;
 use crate::lines::{BlockState, hazard_word};
 use crate::pool::{Inner, Pool};
-use cenote_mem::{Fabric, Offset};
+use cenote_mem::{Fabric, HostArea, HostLocal, Offset};
 use std::sync::Arc;
 
 /// Which hazard slots of this worker are taken.
@@ -32,13 +32,13 @@ impl PinTable {
 }
 
 /// Keeps one block from being reused while it lives.
-pub struct Pin<F: Fabric> {
-    inner: Arc<Inner<F>>,
+pub struct Pin<F: Fabric, H: HostLocal = HostArea> {
+    inner: Arc<Inner<F, H>>,
     slot: u32,
     hit: Hit,
 }
 
-impl<F: Fabric> Pin<F> {
+impl<F: Fabric, H: HostLocal> Pin<F, H> {
     /// The pinned block.
     #[must_use]
     pub const fn hit(&self) -> &Hit {
@@ -46,17 +46,17 @@ impl<F: Fabric> Pin<F> {
     }
 }
 
-impl<F: Fabric> Inner<F> {
+impl<F: Fabric, H: HostLocal> Inner<F, H> {
     fn hazard_slot(&self, slot: u32) -> (u64, Offset<u64>) {
         let line = self.layout.hazard(self.host, self.member.slot, u64::from(slot / SLOTS_PER_LINE));
         (line, Offset::new(line + u64::from(slot % SLOTS_PER_LINE) * 8))
     }
 }
 
-impl<F: Fabric> Pool<F> {
+impl<F: Fabric, H: HostLocal> Pool<F, H> {
     /// Pins a block. `None`: it is gone already, or all of this worker's pins are taken.
     #[must_use]
-    pub fn pin(&self, hit: &Hit) -> Option<Pin<F>> {
+    pub fn pin(&self, hit: &Hit) -> Option<Pin<F, H>> {
         let inner = &self.0;
         let slot = {
             let mut table = inner.pins.lock().expect("no panic while pins are held");
@@ -85,7 +85,7 @@ impl<F: Fabric> Pool<F> {
     }
 }
 
-impl<F: Fabric> Drop for Pin<F> {
+impl<F: Fabric, H: HostLocal> Drop for Pin<F, H> {
     fn drop(&mut self) {
         let (line, word) = self.inner.hazard_slot(self.slot);
         if let Ok(mut table) = self.inner.pins.lock() {

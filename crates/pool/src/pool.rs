@@ -10,7 +10,8 @@ use crate::pins::PinTable;
 use crate::stats::{Counter, Counters};
 use crate::superblock::Superblock;
 use cenote_base::{BlockIndex, NamespaceId};
-use cenote_mem::{Fabric, HostArea, HostSpec};
+use cenote_mem::host::HostError;
+use cenote_mem::{Fabric, HostArea, HostLocal, HostSpec};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, AtomicU64};
@@ -21,15 +22,15 @@ use std::time::Duration;
 pub(crate) const CLASSES: usize = 64;
 
 /// One worker's view of a region. Clones share the worker.
-pub struct Pool<F: Fabric>(pub(crate) Arc<Inner<F>>);
+pub struct Pool<F: Fabric, H: HostLocal = HostArea>(pub(crate) Arc<Inner<F, H>>);
 
-impl<F: Fabric> Clone for Pool<F> {
+impl<F: Fabric, H: HostLocal> Clone for Pool<F, H> {
     fn clone(&self) -> Self {
         Self(Arc::clone(&self.0))
     }
 }
 
-pub(crate) struct Inner<F: Fabric> {
+pub(crate) struct Inner<F: Fabric, H: HostLocal> {
     pub fabric: F,
     pub superblock: Superblock,
     pub layout: Layout,
@@ -37,10 +38,10 @@ pub(crate) struct Inner<F: Fabric> {
     pub salt: u64,
     pub host: u64,
     pub incarnation: u64,
-    pub area: HostArea,
+    pub area: H,
     pub lock_timeout: Duration,
     pub pins: Mutex<PinTable>,
-    pub member: Member,
+    pub member: Member<H>,
 }
 
 impl<F: Fabric> Pool<F> {
@@ -49,20 +50,43 @@ impl<F: Fabric> Pool<F> {
     /// # Errors
     /// The region is not ours to read (see [`Superblock::read`]), has another seed, or no worker slot is free.
     pub fn attach(fabric: F, options: &AttachOptions) -> Result<Self, PoolError> {
+        let private = options.private;
+        Self::attach_on(fabric, options, |name, spec| Ok(HostArea::open(name, spec, private)?.0))
+    }
+
+    /// Removes the host-local memory of a region that is being destroyed.
+    ///
+    /// # Errors
+    /// It exists and cannot be removed.
+    pub fn remove_host_memory(superblock: &Superblock) -> Result<(), PoolError> {
+        Ok(HostArea::remove(&host_area_name(&superblock.config.uuid, 0))?)
+    }
+}
+
+impl<F: Fabric, H: HostLocal> Pool<F, H> {
+    /// As [`Pool::attach`], with host-local memory of the caller's making: `host` gets its name and shape.
+    ///
+    /// # Errors
+    /// As for [`Pool::attach`].
+    pub fn attach_on(
+        fabric: F,
+        options: &AttachOptions,
+        host: impl FnOnce(&str, HostSpec) -> Result<H, HostError>,
+    ) -> Result<Self, PoolError> {
         let superblock = Superblock::read(&fabric)?;
         if options.expected_seed.is_some_and(|seed| seed != superblock.config.seed) {
             return Err(PoolError::Seed);
         }
         let layout = Layout::new(&superblock.config, superblock.region_bytes)?;
-        let host = u64::from(options.host.0);
-        if host != 0 {
+        let number = u64::from(options.host.0);
+        if number != 0 {
             // The locks between hosts are not built yet; without them two hosts would take the same chunks.
             return Err(PoolError::Config(format!(
-                "host {host}: this version shares a region among the processes of one host, which is host 0"
+                "host {number}: this version shares a region among the processes of one host, which is host 0"
             )));
         }
         let name = host_area_name(&superblock.config.uuid, options.host.0);
-        let (area, _) = HostArea::open(&name, host_spec(&layout), options.private)?;
+        let area = host(&name, host_spec(&layout))?;
         let uuid: [u64; 2] = zerocopy::transmute!(superblock.config.uuid);
         let inner = Inner {
             salt: uuid[0] ^ uuid[1].rotate_left(17),
@@ -73,7 +97,7 @@ impl<F: Fabric> Pool<F> {
             fabric,
             superblock,
             layout,
-            host,
+            host: number,
             area,
         };
         Ok(Self(Arc::new(inner.join(&options.worker_name)?)))
@@ -111,16 +135,6 @@ pub(crate) fn host_area_name(uuid: &[u8; 16], host: u8) -> String {
     format!("cenote-{hex}-h{host}")
 }
 
-impl<F: Fabric> Pool<F> {
-    /// Removes the host-local memory of a region that is being destroyed.
-    ///
-    /// # Errors
-    /// It exists and cannot be removed.
-    pub fn remove_host_memory(superblock: &Superblock) -> Result<(), PoolError> {
-        Ok(HostArea::remove(&host_area_name(&superblock.config.uuid, 0))?)
-    }
-}
-
 /// Shapes of the arrays in host-local memory:
 /// words32 = slot owners, free-list links (one each per descriptor), chunk classes (per chunk), class heads, the chunk hint;
 /// words64 = recency (per descriptor), class sizes, counters, the recency clock, whether it was rebuilt.
@@ -134,7 +148,7 @@ fn host_spec(layout: &Layout) -> HostSpec {
     }
 }
 
-impl<F: Fabric> Inner<F> {
+impl<F: Fabric, H: HostLocal> Inner<F, H> {
     fn descriptors(&self) -> usize {
         usize::try_from(self.layout.num_descriptors()).expect("checked when attaching")
     }

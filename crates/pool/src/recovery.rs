@@ -12,7 +12,7 @@ use crate::locks::Name;
 use crate::pool::Inner;
 use crate::stats::Counter;
 use cenote_base::{BlockHash, BlockIndex, fault};
-use cenote_mem::Fabric;
+use cenote_mem::{Fabric, HostLocal};
 use serde::Serialize;
 use std::sync::atomic::Ordering::{Acquire, Release};
 
@@ -35,7 +35,7 @@ impl Recovered {
     }
 }
 
-impl<F: Fabric> Inner<F> {
+impl<F: Fabric, H: HostLocal> Inner<F, H> {
     /// Cleans up after every worker of this host that died. Takes the membership lock only if there is one.
     pub(crate) fn recover_dead(&self) -> Result<Recovered, PoolError> {
         let own = self.member.slot;

@@ -1,0 +1,107 @@
+//! What a process gets from its host beside the region, as a trait: the pool runs the same code over
+//! [`HostArea`] and over a simulated host whose time, deaths and schedules a test owns.
+
+use super::{HostArea, HostError, HostLock, LockTimeout, SlotClaim};
+use cenote_base::Deadline;
+use std::fmt::Debug;
+use std::sync::atomic::{AtomicU32, AtomicU64};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// Memory, locks, liveness and time that the processes of one host share.
+pub trait HostLocal: Clone + Debug + Send + Sync + 'static {
+    /// A held lock, released on drop.
+    type Lock<'a>: HeldLock
+    where
+        Self: 'a;
+    /// A claimed slot, free again on drop or with the process.
+    type Claim: Send + Sync + 'static;
+
+    /// 32-bit words.
+    fn words32(&self) -> &[AtomicU32];
+
+    /// 64-bit words.
+    fn words64(&self) -> &[AtomicU64];
+
+    /// Takes lock `index`, waiting no longer than `timeout`.
+    ///
+    /// # Errors
+    /// The time passed, or the lock is beyond repair.
+    fn lock(&self, index: u32, timeout: Duration) -> Result<Self::Lock<'_>, LockTimeout>;
+
+    /// Claims `slot` for as long as the claim, or this process, lives. `None` if it is claimed.
+    ///
+    /// # Errors
+    /// The system refuses what a claim needs.
+    fn claim_slot(&self, slot: u32) -> Result<Option<Self::Claim>, HostError>;
+
+    /// Whether somebody's claim of `slot` lives.
+    fn slot_alive(&self, slot: u32) -> bool;
+
+    /// Time since an origin that all processes of the host share until it boots again; never goes back.
+    fn now(&self) -> Duration;
+
+    /// Wall-clock seconds since 1970, for people.
+    fn unix_seconds(&self) -> u64;
+
+    /// Lets time pass between two looks at a word that another host will change; `looks` counts them.
+    fn pause(&self, looks: u32);
+}
+
+/// A lock that tells whether its last holder died with it.
+pub trait HeldLock {
+    /// Whether what the lock guards may be half changed. Only this holder is told.
+    fn abandoned(&self) -> bool;
+}
+
+impl HeldLock for HostLock<'_> {
+    fn abandoned(&self) -> bool {
+        Self::abandoned(self)
+    }
+}
+
+/// Looks at a word before a waiter gives its processor away between them.
+const BUSY_LOOKS: u32 = 64;
+
+impl HostLocal for HostArea {
+    type Lock<'a> = HostLock<'a>;
+    type Claim = SlotClaim;
+
+    fn words32(&self) -> &[AtomicU32] {
+        Self::words32(self)
+    }
+
+    fn words64(&self) -> &[AtomicU64] {
+        Self::words64(self)
+    }
+
+    fn lock(&self, index: u32, timeout: Duration) -> Result<HostLock<'_>, LockTimeout> {
+        Self::lock(self, index, Deadline::after(timeout))
+    }
+
+    fn claim_slot(&self, slot: u32) -> Result<Option<SlotClaim>, HostError> {
+        Self::claim_slot(self, slot)
+    }
+
+    fn slot_alive(&self, slot: u32) -> bool {
+        Self::slot_alive(self, slot)
+    }
+
+    fn now(&self) -> Duration {
+        // The kernel's monotonic clock is one for all processes; `Instant` only hides its origin.
+        let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+        Duration::new(now.tv_sec.unsigned_abs(), u32::try_from(now.tv_nsec).unwrap_or(0))
+    }
+
+    fn unix_seconds(&self) -> u64 {
+        SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |elapsed| elapsed.as_secs())
+    }
+
+    fn pause(&self, looks: u32) {
+        if looks < BUSY_LOOKS {
+            std::hint::spin_loop();
+        } else {
+            // More waiters than processors: who holds the lock may be waiting for this one.
+            std::thread::yield_now();
+        }
+    }
+}
