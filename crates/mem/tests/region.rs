@@ -60,7 +60,7 @@ fn a_line_is_stored_and_loaded_whole() {
     assert_eq!(fabric.load_line(64), words);
     assert_eq!(fabric.load(Offset::new(64 + 8)), 2);
     assert_eq!(fabric.load_line(0), [0; 8]);
-    assert_eq!((fabric.name(), fabric.is_empty()), ("coherent", false));
+    assert_eq!((fabric.flush(), fabric.is_empty()), (cenote_mem::Flush::None, false));
 }
 
 #[test]

@@ -94,11 +94,13 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
             place: Descriptor::pack_place(length, offset),
             checksum,
             kind,
-            stamp: (self.area.unix_seconds() & 0xffff_ffff) | (self.incarnation << 32),
+            stamp: (self.area.unix_seconds() & 0xffff_ffff) | (self.incarnation() << 32),
             check: 0,
         };
-        self.write_descriptor(block, descriptor);
-        self.fabric.publish(&[self.layout.descriptor(block)]);
+        let at = self.layout.descriptor(block);
+        self.put_line(at, &descriptor.seal(at, self.salt));
+        // What this host wrote around its caches is not stale in them.
+        self.set_seen(block, generation);
         fault::point("publish.ready");
         generation
     }
@@ -157,20 +159,25 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
             inner.counters().add(Counter::ReadsStale, 1);
             return ReadOutcome::Stale;
         }
-        inner.fabric.refresh_payload(hit.offset, wanted);
+        // Lines of an older use of the slot may still be in this host's caches: they go once in a generation.
+        if !inner.has_seen(hit.block, hit.generation) {
+            inner.fabric.refresh_payload(hit.offset, wanted);
+        }
         let checksum = inner.fabric.read_payload(hit.offset, parts, checksum_key(hit.hash, hit.generation));
         fault::point("read.copied");
         let at = inner.layout.descriptor(hit.block);
-        inner.fabric.refresh(&[at]);
-        let state = inner.fabric.load_line(at)[0];
+        let state = inner.fresh_line(at)[0];
         if state != Descriptor::state_word(BlockState::Ready, hit.generation) {
             inner.counters().add(Counter::ReadsStale, 1);
             return ReadOutcome::Stale;
         }
         if checksum != hit.checksum {
+            inner.forget_seen(hit.block);
             inner.counters().add(Counter::ReadsDamaged, 1);
             return ReadOutcome::Damaged;
         }
+        // After the drop was fenced and the descriptor has confirmed the generation.
+        inner.set_seen(hit.block, hit.generation);
         inner.counters().add(Counter::Reads, 1);
         inner.counters().add(Counter::ReadBytes, wanted);
         ReadOutcome::Whole

@@ -2,10 +2,11 @@
 
 use crate::error::PoolError;
 use crate::heap::{DRAINING, FREE, OBJECT, PUBLISHED};
+use crate::host_words::CLASSES;
 use crate::layout::SHARDS;
 use crate::lines::{BlockState, ChunkLine};
 use crate::locks::Name;
-use crate::pool::{CLASSES, Inner, Pool};
+use crate::pool::{Inner, Pool};
 use crate::recovery::Recovered;
 use crate::stats::Counter;
 use cenote_base::BlockIndex;

@@ -1,6 +1,7 @@
 //! What the creator of a region chooses, and what an attaching process says of itself.
 
 use crate::error::PoolError;
+use crate::locks::HostsLock;
 use cenote_base::{HashSeed, HostId};
 use std::time::Duration;
 
@@ -17,6 +18,8 @@ pub struct PoolConfig {
     pub workers_per_host: u16,
     /// Hazard lines of each worker; each pins seven blocks.
     pub hazard_lines_per_worker: u16,
+    /// How hosts exclude each other where they do not share their caches.
+    pub hosts_lock: HostsLock,
     /// Secret from which all block hashes derive.
     pub seed: HashSeed,
     /// Identity of the region; names its host-local memory.
@@ -33,6 +36,7 @@ impl PoolConfig {
             max_hosts: 16,
             workers_per_host: 64,
             hazard_lines_per_worker: 64,
+            hosts_lock: HostsLock::Bakery,
             seed,
             uuid,
         }
@@ -80,6 +84,10 @@ pub struct AttachOptions {
     pub expected_seed: Option<HashSeed>,
     /// Longest wait for any lock in the serving path; then the operation is a miss.
     pub lock_timeout: Duration,
+    /// How long a host's heart may stand still before this host declares it dead (see [`crate::Pool::tick`]).
+    pub host_timeout: Duration,
+    /// How much longer a dead host's space is left alone, in case it only slept.
+    pub quarantine: Duration,
     /// The region is anonymous memory of this process; so is its host-local memory.
     pub private: bool,
 }
@@ -93,6 +101,8 @@ impl AttachOptions {
             worker_name: worker_name.to_owned(),
             expected_seed: None,
             lock_timeout: Duration::from_millis(500),
+            host_timeout: Duration::from_secs(10),
+            quarantine: Duration::from_secs(30),
             private: false,
         }
     }

@@ -2,6 +2,7 @@
 //! not hold is an outcome (a miss, no room) and a counter.
 
 use cenote_base::units::ByteSize;
+use cenote_mem::Flush;
 use cenote_mem::host::{HostError, LockTimeout};
 use thiserror::Error;
 
@@ -36,6 +37,14 @@ pub enum PoolError {
     /// The hash seed differs from the one that was asked for.
     #[error("the region was created with another hash seed than the one given")]
     Seed,
+    /// The region needs another flush instruction than the one it was opened with.
+    #[error("the region was made for flush instruction `{}`, but was opened with `{}`", recorded.name(), opened.name())]
+    Flush {
+        /// In the superblock.
+        recorded: Flush,
+        /// Of the fabric.
+        opened: Flush,
+    },
     /// The region is shorter than its superblock says.
     #[error("the region is {} long, but its superblock says {}", ByteSize(*mapped), ByteSize(*recorded))]
     Truncated {

@@ -29,7 +29,7 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
     /// Evicts for `class`, from its own blocks or, where those are younger or none, by taking the chunk that
     /// was idle longest from another class. The caller holds the heap lock.
     pub(crate) fn make_room(&self, class: usize) -> Room {
-        if self.retry_draining() > 0 {
+        if self.retry_draining() > 0 || self.adopt_chunks() > 0 {
             return Room::Made;
         }
         let pinned = self.pinned_blocks();
@@ -167,24 +167,31 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
         let mut pinned = BTreeSet::new();
         for host in 0..self.layout.max_hosts {
             let Some(line) = self.read_host(host) else { continue };
+            // Nobody uses what the dead pinned.
+            if host != self.host && self.is_dead(host, line.incarnation) {
+                continue;
+            }
             for slot in 0..line.workers_high.min(self.layout.workers_per_host) {
-                let lines: Vec<u64> = (0..self.layout.hazard_lines_per_worker)
-                    .map(|index| self.layout.hazard(host, slot, index))
-                    .collect();
-                if host != self.host {
-                    self.fabric.refresh(&lines);
-                }
-                for at in lines {
-                    let words = self.fabric.load_line(at);
-                    if words[7] == 0 {
-                        // Lines come into use in order.
-                        break;
-                    }
-                    pinned.extend(words[..7].iter().filter_map(|&word| hazard_block(word)));
-                }
+                self.add_pins(host, slot, &mut pinned);
             }
         }
         pinned
+    }
+
+    fn add_pins(&self, host: u64, slot: u64, pinned: &mut BTreeSet<BlockIndex>) {
+        let lines: Vec<u64> =
+            (0..self.layout.hazard_lines_per_worker).map(|index| self.layout.hazard(host, slot, index)).collect();
+        if host != self.host {
+            self.fabric.refresh(&lines);
+        }
+        for at in lines {
+            let words = self.fabric.load_line(at);
+            if words[7] == 0 {
+                // Lines come into use in order.
+                break;
+            }
+            pinned.extend(words[..7].iter().filter_map(|&word| hazard_block(word)));
+        }
     }
 }
 

@@ -8,8 +8,9 @@
 //! A reservation belongs to its worker alone; every other change is made under the heap lock.
 
 use crate::evict::Room;
+use crate::host_words::CLASSES;
 use crate::lines::{BlockState, ChunkLine, Descriptor};
-use crate::pool::{CLASSES, Inner};
+use crate::pool::Inner;
 use crate::stats::Counter;
 use cenote_base::{BlockIndex, Generation, fault};
 use cenote_mem::{Fabric, HostLocal, LINE};
@@ -51,6 +52,13 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
     /// Generation as it stands; the first word is always whole, even where the line is torn.
     pub(crate) fn raw_generation(&self, block: BlockIndex) -> Generation {
         Generation(self.fabric.load_line(self.layout.descriptor(block))[0] >> 16)
+    }
+
+    /// Stores a line and publishes it.
+    #[track_caller]
+    pub(crate) fn put_line(&self, at: u64, words: &[u64; 8]) {
+        self.fabric.store_line(at, words);
+        self.fabric.publish(&[at]);
     }
 
     pub(crate) fn write_descriptor(&self, block: BlockIndex, descriptor: Descriptor) {
@@ -120,7 +128,7 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
     }
 
     /// The class of this slot size, made if it is new and there is room for one more.
-    fn class_of(&self, slot_bytes: u64) -> Option<usize> {
+    pub(crate) fn class_of(&self, slot_bytes: u64) -> Option<usize> {
         let mut unused = None;
         for class in 0..CLASSES {
             match self.class_bytes(class).load(Relaxed) {
@@ -137,22 +145,25 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
     /// Takes a free chunk from the region for `class`.
     fn claim_chunk(&self, class: usize) -> bool {
         let hint = self.chunk_hint();
+        if u64::from(hint.load(Relaxed)) >= self.layout.num_chunks {
+            return false;
+        }
+        let Ok(_chunks) = self.lock(crate::locks::Name::Chunks) else { return false };
         for chunk in u64::from(hint.load(Relaxed))..self.layout.num_chunks {
             let at = self.layout.chunk(chunk);
-            let words = self.fabric.load_line(at);
+            let words = self.fresh_line(at);
             let known = ChunkLine::open(words, at, self.salt);
             if words != [0; 8] && known.is_none_or(|line| line.owner != 0) {
                 continue;
             }
             let line = ChunkLine {
                 owner: self.host + 1,
-                incarnation: self.incarnation,
+                incarnation: self.incarnation(),
                 slot_bytes: self.class_bytes(class).load(Relaxed),
                 generation: known.map_or(1, |line| line.generation.wrapping_add(1)),
                 ..ChunkLine::default()
             };
-            self.fabric.store_line(at, &line.seal(at, self.salt));
-            self.fabric.publish(&[at]);
+            self.put_line(at, &line.seal(at, self.salt));
             fault::point("chunk.claimed");
             self.adopt_chunk(chunk, class, &line);
             hint.store(u32::try_from(chunk + 1).unwrap_or(u32::MAX), Relaxed);
@@ -162,12 +173,29 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
         false
     }
 
+    /// Clears chunk lines that were torn when their writer died with the chunk lock: a chunk that is just
+    /// taken or given back holds no block. The caller holds the lock.
+    pub(crate) fn repair_chunks(&self) {
+        for chunk in 0..self.layout.num_chunks {
+            let at = self.layout.chunk(chunk);
+            let words = self.fresh_line(at);
+            if words != [0; 8] && ChunkLine::open(words, at, self.salt).is_none() {
+                self.put_line(at, &[0; 8]);
+            }
+        }
+    }
+
     /// Puts every slot of a chunk that was just taken into the free list.
     fn adopt_chunk(&self, chunk: u64, class: usize, line: &ChunkLine) {
         self.chunk_class(chunk).store(class as u32 + 1, Relaxed);
         let first = chunk * self.layout.descriptors_per_chunk;
-        for slot in (0..self.layout.slots(line.slot_bytes)).rev() {
-            let block = BlockIndex(first + slot);
+        let slots = first..first + self.layout.slots(line.slot_bytes);
+        // Another host may have owned the chunk since this one last saw these lines.
+        self.refresh_range(
+            self.layout.descriptor(BlockIndex(slots.start)),
+            self.layout.descriptor(BlockIndex(slots.end)),
+        );
+        for block in slots.rev().map(BlockIndex) {
             self.write_free(block);
             self.push_free(block);
         }
@@ -175,16 +203,19 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
 
     /// Gives a chunk back to the region. All its slots are free; the caller holds the heap lock.
     pub(crate) fn release_chunk(&self, chunk: u64) {
+        let Ok(_chunks) = self.lock(crate::locks::Name::Chunks) else { return };
         let Some(line) = self.read_chunk(chunk) else { return };
         let first = chunk * self.layout.descriptors_per_chunk;
         let slots = first..first + self.layout.slots(line.slot_bytes);
+        // Its next owner may be another host: no line of it may stay behind in this one's caches.
+        let lines: Vec<u64> = slots.clone().map(|block| self.layout.descriptor(BlockIndex(block))).collect();
+        self.fabric.publish(&lines);
         if let Some(class) = self.chunk_class(chunk).swap(0, Relaxed).checked_sub(1) {
             self.unlist(class as usize, |block| slots.contains(&block.0));
         }
         let at = self.layout.chunk(chunk);
         let free = ChunkLine { owner: 0, slot_bytes: 0, ..line };
-        self.fabric.store_line(at, &free.seal(at, self.salt));
-        self.fabric.publish(&[at]);
+        self.put_line(at, &free.seal(at, self.salt));
         let hint = self.chunk_hint();
         hint.fetch_min(u32::try_from(chunk).unwrap_or(u32::MAX), Relaxed);
     }
@@ -229,17 +260,11 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
             self.class_head(class).store(0, Relaxed);
         }
         self.chunk_hint().store(0, Relaxed);
+        self.refresh_range(self.layout.chunk(0), self.layout.chunk(self.layout.num_chunks));
+        self.publish_marks();
         let pinned = self.pinned_blocks();
         for chunk in 0..self.layout.num_chunks {
             self.chunk_class(chunk).store(0, Relaxed);
-            let at = self.layout.chunk(chunk);
-            let words = self.fabric.load_line(at);
-            if words != [0; 8] && ChunkLine::open(words, at, self.salt).is_none() {
-                // Torn by a process that died while it took or released the chunk: it held no block then.
-                self.fabric.store_line(at, &[0; 8]);
-                self.fabric.publish(&[at]);
-                continue;
-            }
             let Some(line) = self.read_chunk(chunk).filter(|line| line.owner == self.host + 1) else { continue };
             let Some(class) = self.class_of(line.slot_bytes) else { continue };
             self.chunk_class(chunk).store(class as u32 + 1, Relaxed);
@@ -249,7 +274,7 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
         }
     }
 
-    fn rebuild_slot(&self, block: BlockIndex, pinned: &BTreeSet<BlockIndex>) {
+    pub(crate) fn rebuild_slot(&self, block: BlockIndex, pinned: &BTreeSet<BlockIndex>) {
         let owner = self.slot_owner(block).load(Acquire);
         if owner != FREE && owner < OBJECT {
             // Reserved: its worker goes on with it, or recovery of that worker will.

@@ -7,7 +7,7 @@
 
 use crate::layout::SHARDS;
 use crate::lines::{BlockState, Descriptor, Entry, tag_of};
-use crate::locks::Name;
+use crate::locks::{Intent, Name};
 use crate::pool::Inner;
 use cenote_base::{BlockHash, BlockIndex, fault};
 use cenote_mem::host::LockTimeout;
@@ -15,6 +15,15 @@ use cenote_mem::{Fabric, HostLocal, Offset};
 
 /// Buckets a probe visits at most.
 const PROBES_MAX: u64 = 64;
+
+/// Which copy of a line will do.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum View {
+    /// Any, however old.
+    Cache,
+    /// The one that the device has now.
+    Device,
+}
 
 /// What an insertion came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,26 +74,37 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
     }
 
     /// The descriptor that an entry leads to, if it is readable and has this hash.
-    fn follow(&self, entry: u64, hash: BlockHash, state: BlockState) -> Option<(BlockIndex, Descriptor)> {
+    fn follow(&self, entry: u64, hash: BlockHash, from: View) -> Option<(BlockIndex, Descriptor)> {
         let entry = Entry(entry);
         let block = entry.block().filter(|block| block.0 < self.layout.num_descriptors())?;
         if entry.tag() != tag_of(hash) {
             return None;
         }
+        if from == View::Device {
+            self.fabric.refresh(&[self.layout.descriptor(block)]);
+        }
         let descriptor = self.read_descriptor(block)?;
-        (descriptor.block_state() == Some(state) && descriptor.block_hash() == hash).then_some((block, descriptor))
+        (descriptor.block_state() == Some(BlockState::Ready) && descriptor.block_hash() == hash)
+            .then_some((block, descriptor))
     }
 
     /// Finds the readable block of this hash. Takes no lock.
+    ///
+    /// What caches hold is tried first: if it leads astray, the read that follows notices. Only what is missing
+    /// is looked for on the device.
     pub(crate) fn find(&self, hash: BlockHash) -> Option<(BlockIndex, Descriptor)> {
         let probe = self.probe(hash);
         for step in 0..probe.steps() {
-            let words = self.fabric.load_line(self.layout.bucket(probe.bucket(step)));
-            if let Some(found) = words[..7].iter().find_map(|&entry| self.follow(entry, hash, BlockState::Ready)) {
-                return Some(found);
+            let at = self.layout.bucket(probe.bucket(step));
+            let search = |words: &[u64; 8], from| words[..7].iter().find_map(|&entry| self.follow(entry, hash, from));
+            let mut words = self.fabric.load_line(at);
+            let mut found = search(&words, View::Cache);
+            if found.is_none() && !self.is_coherent() {
+                words = self.fresh_line(at);
+                found = search(&words, View::Device);
             }
-            if words[7] == 0 {
-                return None;
+            if found.is_some() || words[7] == 0 {
+                return found;
             }
         }
         None
@@ -93,7 +113,7 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
     /// Enters a readable block, unless its hash is there already.
     pub(crate) fn insert(&self, hash: BlockHash, block: BlockIndex) -> Result<Inserted, LockTimeout> {
         let probe = self.probe(hash);
-        let _shard = self.lock(Name::Shard(probe.shard))?;
+        let _shard = self.lock_for(Name::Shard(probe.shard), Intent::probe(probe.home))?;
         let mut outcome = self.insert_locked(hash, block, probe);
         if outcome == Inserted::Full && self.repair_shard(probe.shard).entries_dropped > 0 {
             outcome = self.insert_locked(hash, block, probe);
@@ -106,10 +126,9 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
         for step in 0..probe.steps() {
             let bucket = probe.bucket(step);
             let at = self.layout.bucket(bucket);
-            self.fabric.refresh(&[at]);
-            let words = self.fabric.load_line(at);
+            let words = self.fresh_line(at);
             for (entry, &word) in words[..7].iter().enumerate() {
-                match self.follow(word, hash, BlockState::Ready) {
+                match self.follow(word, hash, View::Device) {
                     Some((other, _)) if other == block => return Inserted::New,
                     Some(_) => return Inserted::Duplicate,
                     None if word == 0 && free.is_none() => free = Some((step, entry)),
@@ -142,13 +161,12 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
     /// Removes the entry that leads from this hash to this block, if it is there.
     pub(crate) fn unlink(&self, hash: BlockHash, block: BlockIndex) -> Result<(), LockTimeout> {
         let probe = self.probe(hash);
-        let _shard = self.lock(Name::Shard(probe.shard))?;
+        let _shard = self.lock_for(Name::Shard(probe.shard), Intent::probe(probe.home))?;
         let wanted = Entry::new(block, tag_of(hash)).0;
         for step in 0..probe.steps() {
             let bucket = probe.bucket(step);
             let at = self.layout.bucket(bucket);
-            self.fabric.refresh(&[at]);
-            let words = self.fabric.load_line(at);
+            let words = self.fresh_line(at);
             if let Some(entry) = words[..7].iter().position(|&word| word == wanted) {
                 self.fabric.store(self.entry_at(bucket, entry), 0);
                 self.fabric.publish(&[at]);
@@ -167,28 +185,46 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
 
     /// Drops entries that lead nowhere and counts overflow anew. The caller holds the shard's lock.
     pub(crate) fn repair_shard(&self, shard: u64) -> Repaired {
+        self.repair_buckets(shard, 0, self.layout.buckets_per_shard())
+    }
+
+    /// The same for the buckets that a probe from `home` visits.
+    pub(crate) fn repair_probe(&self, shard: u64, home: u64) -> Repaired {
+        let buckets = self.layout.buckets_per_shard();
+        self.repair_buckets(shard, home % buckets, PROBES_MAX.min(buckets))
+    }
+
+    /// Mends `count` buckets of a shard, the first of them `first`. Entries that passed one of them lie at most
+    /// a probe behind the last.
+    fn repair_buckets(&self, shard: u64, first: u64, count: u64) -> Repaired {
         let buckets = self.layout.buckets_per_shard();
         let mut repaired = Repaired::default();
-        let mut counts = vec![0_u64; buckets as usize];
-        for local in 0..buckets {
+        let mut counts = vec![0_u64; count as usize];
+        for offset in 0..(count + PROBES_MAX).min(buckets) {
+            let local = (first + offset) % buckets;
             let bucket = shard * buckets + local;
-            let words = self.fabric.load_line(self.layout.bucket(bucket));
+            let words = self.fresh_line(self.layout.bucket(bucket));
             for (entry, &word) in words[..7].iter().enumerate().filter(|(_, word)| **word != 0) {
                 match self.way_to(word, shard, local) {
-                    Some(passed) => passed.for_each(|bucket| counts[bucket as usize] += 1),
-                    None => {
+                    Some(passed) => passed
+                        .map(|passed| (passed + buckets - first) % buckets)
+                        .filter(|&passed| passed < count)
+                        .for_each(|passed| counts[passed as usize] += 1),
+                    None if offset < count => {
                         self.fabric.store(self.entry_at(bucket, entry), 0);
                         self.fabric.publish(&[self.layout.bucket(bucket)]);
                         repaired.entries_dropped += 1;
                     }
+                    None => {}
                 }
             }
         }
-        for (local, &count) in (0..).zip(&counts) {
-            let at = self.entry_at(shard * buckets + local, 7);
+        for (offset, &count) in (0..).zip(&counts) {
+            let bucket = shard * buckets + (first + offset) % buckets;
+            let at = self.entry_at(bucket, 7);
             if self.fabric.load(at) != count {
                 self.fabric.store(at, count);
-                self.fabric.publish(&[self.layout.bucket(shard * buckets + local)]);
+                self.fabric.publish(&[self.layout.bucket(bucket)]);
                 repaired.counts_mended += 1;
             }
         }
@@ -199,6 +235,7 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
     /// leaving) block whose way comes by here.
     fn way_to(&self, word: u64, shard: u64, local: u64) -> Option<impl Iterator<Item = u64> + use<F, H>> {
         let block = Entry(word).block().filter(|block| block.0 < self.layout.num_descriptors())?;
+        self.fabric.refresh(&[self.layout.descriptor(block)]);
         let descriptor = self.read_descriptor(block)?;
         let alive = matches!(descriptor.block_state(), Some(BlockState::Ready | BlockState::Evicting));
         let hash = descriptor.block_hash();
@@ -213,7 +250,7 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
         let (mut all, mut stale) = (0, 0);
         let buckets = self.layout.buckets_per_shard();
         for bucket in 0..self.layout.num_buckets {
-            let words = self.fabric.load_line(self.layout.bucket(bucket));
+            let words = self.fresh_line(self.layout.bucket(bucket));
             for &word in words[..7].iter().filter(|word| **word != 0) {
                 all += 1;
                 stale += u64::from(self.way_to(word, bucket / buckets, bucket % buckets).is_none());

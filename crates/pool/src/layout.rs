@@ -122,6 +122,16 @@ impl Layout {
         self.hosts + host * LINE
     }
 
+    /// The word in which `observer` keeps the last life of `host` that it holds dead.
+    pub const fn mark(&self, observer: u64, host: u64) -> u64 {
+        self.marks + observer * 8 * LINE + host * 8
+    }
+
+    /// The line that `host` writes for a lock between hosts; the manager's slot is in the line behind it.
+    pub const fn lock(&self, lock: u64, host: u64) -> u64 {
+        self.locks + (lock * self.max_hosts + host) * 2 * LINE
+    }
+
     pub const fn worker(&self, host: u64, slot: u64) -> u64 {
         self.workers + (host * self.workers_per_host + slot) * LINE
     }

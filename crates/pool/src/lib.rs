@@ -10,7 +10,7 @@
 //! - `READY` is written last, and a reader believes nothing it has not checked: line check, bounds, hash,
 //!   generation, payload checksum. What does not hold is a miss.
 //!
-//! Lock order: membership → heap → index shard; the table lock is taken alone.
+//! Lock order: membership → heap → one of chunks, tables, index shards.
 #![forbid(unsafe_code)]
 
 mod blocks;
@@ -19,6 +19,8 @@ mod config;
 mod error;
 mod evict;
 mod heap;
+mod host_words;
+mod hosts;
 mod index;
 mod layout;
 mod lines;
@@ -36,6 +38,7 @@ pub use blocks::{Hit, Publish, ReadOutcome};
 pub use check::{CheckReport, Finding, GcReport};
 pub use config::{AttachOptions, PoolConfig};
 pub use error::PoolError;
+pub use locks::{GrantReport, HostsLock, LockManager};
 pub use namespaces::{Namespace, NamespaceRecord};
 pub use pins::Pin;
 pub use pool::{NamespaceInfo, Pool, PoolInfo, WorkerInfo};

@@ -1,71 +1,287 @@
-//! The pool's locks (TraCT §3.3). Tier 1 is a robust process-shared mutex in host-local memory; on a
-//! coherent fabric with one host it is the whole lock, and the tier between hosts, whose lines the format
-//! reserves, vanishes.
+//! The pool's locks (TraCT §3.3), in two tiers. Tier 1 is a robust process-shared mutex in host-local
+//! memory: at most one process of a host goes on. Tier 2 lies in the region and lets one host in at a time;
+//! where all share their caches there is one host, and it vanishes.
 //!
-//! Order: [`Name::Membership`] → [`Name::Heap`] → [`Name::Shard`]; [`Name::Tables`] is taken alone. At most
-//! one shard is held at a time. A holder that died leaves the lock marked; whoever gets it next repairs what
-//! the lock protects before using it.
+//! Order: [`Name::Membership`] → [`Name::Heap`] → one of the others, which are those of tier 2.
+//!
+//! **A holder that dies.** Who enters leaves an intent beforehand, one word that says what the lock is taken
+//! for. A process that died is announced by its mutex, a host by the marks of those who watch it; whoever
+//! enters next repairs what the intent names, before it does anything else. Nothing but space and hits
+//! depends on that: what is read is believed for its checksum, never for a lock.
+
+mod bakery;
+mod manager;
+
+pub use manager::{GrantReport, LockManager};
 
 use crate::layout::SHARDS;
 use crate::pool::Inner;
 use crate::stats::Counter;
 use cenote_mem::host::{HeldLock, LockTimeout};
-use cenote_mem::{Fabric, HostLocal};
+use cenote_mem::{Fabric, HostLocal, Offset};
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 /// Mutexes a host needs.
-pub const MUTEXES: u32 = 3 + SHARDS as u32;
+pub const MUTEXES: u32 = 4 + SHARDS as u32;
 
 /// What a lock protects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Name {
-    /// Worker slots of this host.
+    /// Worker slots of this host, and what it writes about itself and other hosts.
     Membership,
-    /// Free lists, chunk lines of this host, and eviction.
+    /// Free lists, and eviction.
     Heap,
     /// Namespace and object tables.
     Tables,
+    /// Which host owns which chunk.
+    Chunks,
     /// One shard of the index.
     Shard(u64),
 }
 
 impl Name {
-    fn index(self) -> u32 {
+    fn mutex(self) -> u32 {
         match self {
             Self::Membership => 0,
             Self::Heap => 1,
             Self::Tables => 2,
-            Self::Shard(shard) => 3 + u32::try_from(shard).expect("fewer than 2^32 shards"),
+            Self::Chunks => 3,
+            Self::Shard(shard) => 4 + u32::try_from(shard).expect("fewer than 2^32 shards"),
+        }
+    }
+
+    /// The lock's number in the region, if hosts contend for it.
+    const fn between_hosts(self) -> Option<u64> {
+        match self {
+            Self::Membership | Self::Heap => None,
+            Self::Shard(shard) => Some(shard),
+            Self::Chunks => Some(SHARDS),
+            Self::Tables => Some(SHARDS + 1),
+        }
+    }
+
+    /// The name of a lock's number in the region.
+    const fn of_number(lock: u64) -> Option<Self> {
+        match lock {
+            0..SHARDS => Some(Self::Shard(lock)),
+            SHARDS => Some(Self::Chunks),
+            _ if lock == SHARDS + 1 => Some(Self::Tables),
+            _ => None,
+        }
+    }
+}
+
+/// What a holder is about to change, in one word, so that it is never half there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Intent(u64);
+
+impl Intent {
+    /// Nothing.
+    const NONE: Self = Self(0);
+    /// Anything that the lock protects.
+    pub const ALL: Self = Self(1);
+
+    /// A probe from this bucket of the shard on.
+    pub const fn probe(home: u64) -> Self {
+        Self(home + 2)
+    }
+
+    /// The bucket where the probe began; `None` stands for everything.
+    const fn home(self) -> Option<u64> {
+        self.0.checked_sub(2)
+    }
+}
+
+/// Which lock hosts use among each other; recorded in the superblock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[repr(u8)]
+pub enum HostsLock {
+    /// Lamport's bakery over words that one host writes each: no manager, first come first served.
+    #[default]
+    Bakery = 0,
+    /// TraCT's: a manager thread on one host grants (TraCT §3.3). For comparison: it stops with its manager, and a
+    /// waiter that gives up just when it is granted leaves the lock taken until its host asks again.
+    Manager = 1,
+}
+
+impl HostsLock {
+    /// As a superblock records it.
+    #[must_use]
+    pub const fn from_number(number: u64) -> Option<Self> {
+        match number {
+            0 => Some(Self::Bakery),
+            1 => Some(Self::Manager),
+            _ => None,
+        }
+    }
+}
+
+/// The tier between hosts. At most one process of each host is inside these calls for one lock.
+trait Tier {
+    /// Waits until this host may go on, `deadline` at the latest. Returns the hosts found dead with the lock
+    /// in their hands. `inherited`: a process of this host died inside; if the lock was granted to it, it
+    /// still is.
+    fn enter<F: Fabric, H: HostLocal>(
+        &self,
+        inner: &Inner<F, H>,
+        lock: u64,
+        intent: Intent,
+        inherited: bool,
+        deadline: Duration,
+    ) -> Result<Vec<u64>, Late>;
+
+    /// Lets the next host in. All changes have been published.
+    fn leave<F: Fabric, H: HostLocal>(&self, inner: &Inner<F, H>, lock: u64);
+}
+
+/// The deadline passed first. The caller leaves.
+struct Late;
+
+/// Words of the line that a host writes for a lock (docs/format.md#locks).
+const TICKET: u64 = 0;
+const INCARNATION: u64 = 8;
+const INTENT: u64 = 16;
+
+/// A held lock, both tiers; released on drop, the outer one first.
+pub(crate) struct Guard<'a, F: Fabric, H: HostLocal> {
+    inner: &'a Inner<F, H>,
+    between: Option<u64>,
+    _host: H::Lock<'a>,
+}
+
+impl<F: Fabric, H: HostLocal> Drop for Guard<'_, F, H> {
+    fn drop(&mut self) {
+        let Some(lock) = self.between else { return };
+        let inner = self.inner;
+        let line = inner.layout.lock(lock, inner.host);
+        // Everything is done: from here on there is nothing to repair.
+        inner.fabric.store(Offset::new(line + INTENT), Intent::NONE.0);
+        if !inner.is_coherent() {
+            inner.leave_tier(lock);
         }
     }
 }
 
 impl<F: Fabric, H: HostLocal> Inner<F, H> {
     /// Takes a lock within the serving path's timeout and repairs what a dead holder left.
-    pub(crate) fn lock(&self, name: Name) -> Result<H::Lock<'_>, LockTimeout> {
-        self.lock_within(name, self.lock_timeout)
+    pub(crate) fn lock(&self, name: Name) -> Result<Guard<'_, F, H>, LockTimeout> {
+        self.lock_within(name, Intent::ALL, self.lock_timeout)
+    }
+
+    /// As [`Inner::lock`], for a change that is known beforehand.
+    pub(crate) fn lock_for(&self, name: Name, intent: Intent) -> Result<Guard<'_, F, H>, LockTimeout> {
+        self.lock_within(name, intent, self.lock_timeout)
     }
 
     /// As [`Inner::lock`], for administration, which may wait longer.
-    pub(crate) fn lock_patiently(&self, name: Name) -> Result<H::Lock<'_>, LockTimeout> {
-        self.lock_within(name, self.lock_timeout.max(Duration::from_secs(10)))
+    pub(crate) fn lock_patiently(&self, name: Name) -> Result<Guard<'_, F, H>, LockTimeout> {
+        self.lock_within(name, Intent::ALL, self.lock_timeout.max(Duration::from_secs(10)))
     }
 
-    fn lock_within(&self, name: Name, timeout: Duration) -> Result<H::Lock<'_>, LockTimeout> {
-        let guard = self.area.lock(name.index(), timeout).inspect_err(|_| {
-            self.counters().add(Counter::LockTimeouts, 1);
-        })?;
-        if guard.abandoned() {
-            self.counters().add(Counter::LocksAbandoned, 1);
-            match name {
-                Name::Membership => {}
-                Name::Heap => self.rebuild_heap(),
-                Name::Tables => self.repair_tables(),
-                Name::Shard(shard) => {
-                    self.repair_shard(shard);
-                }
+    /// As [`Inner::lock`], if it is free on this host.
+    pub(crate) fn try_lock(&self, name: Name) -> Option<Guard<'_, F, H>> {
+        self.lock_within(name, Intent::ALL, Duration::ZERO).ok()
+    }
+
+    fn lock_within(&self, name: Name, intent: Intent, timeout: Duration) -> Result<Guard<'_, F, H>, LockTimeout> {
+        let deadline = self.area.now().saturating_add(timeout);
+        let late = || self.counters().add(Counter::LockTimeouts, 1);
+        let host = self.area.lock(name.mutex(), timeout).inspect_err(|_| late())?;
+        let abandoned = host.abandoned();
+        let mut guard = Guard { inner: self, between: None, _host: host };
+        let Some(lock) = name.between_hosts() else {
+            if abandoned {
+                self.repair(name, Intent::ALL);
+            }
+            return Ok(guard);
+        };
+        let line = self.layout.lock(lock, self.host);
+        let left = Intent(self.fabric.load(Offset::new(line + INTENT)));
+        // What a process of this host left is repaired by whoever is next, also where its mutex is gone.
+        let inherited = abandoned || left != Intent::NONE;
+        let left = if abandoned && left == Intent::NONE { Intent::ALL } else { left };
+        let intent = if inherited { left } else { intent };
+        if self.is_coherent() {
+            self.fabric.store(Offset::new(line + INTENT), intent.0);
+            guard.between = Some(lock);
+        } else {
+            let Ok(dead) = self.enter_tier(lock, intent, inherited, deadline) else {
+                late();
+                // What the dead left stays to be repaired.
+                let intent = if inherited { intent } else { Intent::NONE };
+                self.fabric.store(Offset::new(line + INTENT), intent.0);
+                self.leave_tier(lock);
+                return Err(LockTimeout::Passed { index: name.mutex() });
+            };
+            guard.between = Some(lock);
+            for host in dead {
+                self.repair_for(name, lock, host);
             }
         }
+        if inherited {
+            self.repair(name, left);
+        }
         Ok(guard)
+    }
+
+    fn enter_tier(&self, lock: u64, intent: Intent, inherited: bool, deadline: Duration) -> Result<Vec<u64>, Late> {
+        match self.superblock.config.hosts_lock {
+            HostsLock::Bakery => bakery::Bakery.enter(self, lock, intent, inherited, deadline),
+            HostsLock::Manager => manager::Managed.enter(self, lock, intent, inherited, deadline),
+        }
+    }
+
+    fn leave_tier(&self, lock: u64) {
+        match self.superblock.config.hosts_lock {
+            HostsLock::Bakery => bakery::Bakery.leave(self, lock),
+            HostsLock::Manager => manager::Managed.leave(self, lock),
+        }
+    }
+
+    /// Repairs what a dead host left, once for each of its lives.
+    fn repair_for(&self, name: Name, lock: u64, host: u64) {
+        let line = self.layout.lock(lock, host);
+        self.fabric.refresh(&[line]);
+        let incarnation = self.fabric.load(Offset::new(line + INCARNATION));
+        let left = Intent(self.fabric.load(Offset::new(line + INTENT)));
+        if left != Intent::NONE && self.repaired(lock, host).load(Relaxed) != incarnation {
+            self.repair(name, left);
+            self.repaired(lock, host).store(incarnation, Relaxed);
+        }
+    }
+
+    fn repair(&self, name: Name, left: Intent) {
+        self.counters().add(Counter::LocksAbandoned, 1);
+        match name {
+            Name::Membership => {}
+            Name::Heap => self.rebuild_heap(),
+            Name::Tables => self.repair_tables(),
+            Name::Chunks => self.repair_chunks(),
+            Name::Shard(shard) => {
+                match left.home() {
+                    Some(home) => self.repair_probe(shard, home),
+                    None => self.repair_shard(shard),
+                };
+            }
+        }
+    }
+
+    /// Takes and gives back every lock between hosts that this host's own line says is taken: nobody of this
+    /// host lives who took it. The caller holds the membership lock of a host whose life just began.
+    pub(crate) fn settle_locks(&self) {
+        for lock in 0..crate::layout::LOCKS {
+            let line = self.layout.lock(lock, self.host);
+            let words = self.fabric.load_line(line);
+            let (ticket, left) = (words[(TICKET / 8) as usize], words[(INTENT / 8) as usize]);
+            if ticket == 0 && left == 0 {
+                continue;
+            }
+            match Name::of_number(lock) {
+                // Without the lock the intent stays, and the next to take it repairs.
+                Some(name) => drop(self.lock_patiently(name)),
+                None => self.put_line(line, &[0; 8]),
+            }
+        }
     }
 }

@@ -32,7 +32,7 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
     pub(crate) fn join(mut self, worker_name: &str) -> Result<Self, PoolError> {
         let guard = self.lock_patiently(Name::Membership).map_err(PoolError::lock("membership"))?;
         let area_is_new = self.rebuilt().load(Acquire) == 0;
-        let incarnation = self.register_host(area_is_new);
+        let new_life = self.register_host(area_is_new);
         let mut claimed = None;
         for slot in 0..self.layout.workers_per_host {
             let slot32 = u32::try_from(slot).expect("validated");
@@ -46,17 +46,22 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
         };
         if area_is_new {
             // Nobody of this host has the region open, so whatever its lines say is what the dead left.
+            self.begin_life()?;
             let heap = self.lock_patiently(Name::Heap).map_err(PoolError::lock("heap"))?;
             for other in 0..self.layout.workers_per_host {
                 self.clear_hazards(other);
                 self.clear_worker_line(other);
             }
+            // Pins of the dead no longer hold anything back.
             self.rebuild_heap();
             self.enter_unfindable()?;
             fault::point("join.rebuilt");
             self.rebuilt().store(1, Release);
             drop(heap);
         } else {
+            if new_life {
+                self.begin_life()?;
+            }
             // The slot's last holder may have died with things in hand.
             self.recover_slot(slot)?;
         }
@@ -65,32 +70,44 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
         fault::point("join.registered");
         self.recover_dead_locked(slot)?;
         drop(guard);
-        self.incarnation = incarnation;
         self.member = Member { slot, _claim: Some(claim) };
         self.pins.get_mut().expect("not shared yet").adopt(epoch);
         Ok(self)
     }
 
-    fn register_host(&self, area_is_new: bool) -> u64 {
+    /// Makes this host known, and begins a new life of it if there was none, if the last one was declared
+    /// dead, or if `is_new`: its host-local memory is, which does not outlive a boot. Returns whether it did.
+    pub(crate) fn register_host(&self, is_new: bool) -> bool {
         let at = self.layout.host(self.host);
         let boot_id = boot_id();
         let known = self.read_host(self.host);
         let mut line = known.unwrap_or_default();
-        // Host-local memory does not outlive a boot, so new memory means a new life of this host.
-        if area_is_new || known.is_none() || line.boot_id != boot_id {
-            line.incarnation = line.incarnation.wrapping_add(1);
+        let buried = self.highest_mark(self.host);
+        let begins = is_new || known.is_none() || line.boot_id != boot_id || line.incarnation <= buried;
+        if begins {
+            line.incarnation = line.incarnation.max(buried).wrapping_add(1);
             line.boot_id = boot_id;
-            self.fabric.store_line(at, &line.seal(at, self.salt));
-            self.fabric.publish(&[at]);
+            line.heartbeat = line.heartbeat.wrapping_add(1);
+            self.put_line(at, &line.seal(at, self.salt));
         }
-        line.incarnation
+        self.set_incarnation(line.incarnation);
+        begins
+    }
+
+    /// Shows the other hosts that this one lives. The caller holds the membership lock.
+    pub(crate) fn beat_heart(&self) {
+        let at = self.layout.host(self.host);
+        if let Some(mut line) = self.read_host(self.host) {
+            line.heartbeat = line.heartbeat.wrapping_add(1);
+            self.put_line(at, &line.seal(at, self.salt));
+        }
     }
 
     /// A host's line; `None` if that host never attached. A line that is just being written, or whose writer
     /// died at it, tells nothing of who pins what, so it stands for every slot in use.
     pub(crate) fn read_host(&self, host: u64) -> Option<HostLine> {
         let at = self.layout.host(host);
-        let words = self.fabric.load_line(at);
+        let words = if host == self.host { self.fabric.load_line(at) } else { self.fresh_line(at) };
         if words == [0; 8] {
             return None;
         }
@@ -109,8 +126,7 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
         let mut line = self.read_host(self.host).unwrap_or_default();
         if line.workers_high < workers_high || self.host_is_torn(self.host) {
             line.workers_high = workers_high;
-            self.fabric.store_line(at, &line.seal(at, self.salt));
-            self.fabric.publish(&[at]);
+            self.put_line(at, &line.seal(at, self.salt));
         }
     }
 
@@ -126,8 +142,7 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
             ..WorkerLine::default()
         };
         pack_text(name, &mut line.name);
-        self.fabric.store_line(at, &line.seal(at, self.salt));
-        self.fabric.publish(&[at]);
+        self.put_line(at, &line.seal(at, self.salt));
         epoch
     }
 
@@ -136,8 +151,7 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
         for index in 0..self.layout.hazard_lines_per_worker {
             let at = self.layout.hazard(self.host, slot, index);
             if self.fabric.load_line(at) != [0; 8] {
-                self.fabric.store_line(at, &[0; 8]);
-                self.fabric.publish_unfenced(at);
+                self.put_line(at, &[0; 8]);
             }
         }
     }
@@ -152,8 +166,7 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
         let mut line =
             WorkerLine::open(words, at, self.salt).unwrap_or(WorkerLine { epoch: words[0], ..Default::default() });
         line.epoch &= !1;
-        self.fabric.store_line(at, &line.seal(at, self.salt));
-        self.fabric.publish(&[at]);
+        self.put_line(at, &line.seal(at, self.salt));
     }
 
     /// Whether the slot's line says that a worker holds it. A torn line does: its worker may have died while
@@ -166,8 +179,9 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
 }
 
 impl<F: Fabric, H: HostLocal> Pool<F, H> {
-    /// Beats this worker's heart and cleans up after workers of this host that died. Call it about once a
-    /// second; it is cheap when nobody died.
+    /// Beats this worker's heart and its host's, cleans up after workers of this host that died, and declares
+    /// hosts dead that were silent for too long. Call it about once a second, and more often than the host
+    /// timeout; it is cheap when nobody died.
     pub fn tick(&self) -> Recovered {
         let inner = &*self.0;
         let at = inner.layout.worker(inner.host, inner.member.slot);
@@ -179,6 +193,8 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
             inner.fabric.publish_unfenced(at);
         }
         drop(pins);
+        // What is locked for too long now is done at the next tick.
+        let _ = inner.watch_hosts();
         inner.recover_dead().unwrap_or_default()
     }
 }

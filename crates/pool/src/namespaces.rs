@@ -74,9 +74,9 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
     fn namespace_row(&self, record: &NamespaceRecord) -> Result<u64, PoolError> {
         let fingerprint: [u64; 4] = zerocopy::transmute!(record.fingerprint);
         let mut free = None;
+        self.refresh_range(self.layout.namespace(0), self.layout.namespace(NAMESPACES));
         for row in 0..NAMESPACES {
             let at = self.layout.namespace(row);
-            self.fabric.refresh(&[at]);
             match NamespaceLine::open(self.fabric.load_line(at), at, self.salt) {
                 Some(line) if line.fingerprint == fingerprint => {
                     return if line.block_bytes == record.block_bytes {
@@ -96,7 +96,7 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
         let row = free.ok_or(PoolError::TableFull { table: "namespace", rows: NAMESPACES })?;
         let at = self.layout.namespace(row);
         let name = NameLine::new(&record.label);
-        self.fabric.store_line(at + LINE, &name.seal(at + LINE, self.salt));
+        self.put_line(at + LINE, &name.seal(at + LINE, self.salt));
         fault::point("namespace.named");
         let line = NamespaceLine {
             fingerprint,
@@ -105,8 +105,7 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
             created: self.area.unix_seconds(),
             check: 0,
         };
-        self.fabric.store_line(at, &line.seal(at, self.salt));
-        self.fabric.publish(&[at, at + LINE]);
+        self.put_line(at, &line.seal(at, self.salt));
         Ok(row)
     }
 
@@ -114,22 +113,20 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
     pub(crate) fn repair_tables(&self) {
         for row in 0..NAMESPACES {
             let at = self.layout.namespace(row);
-            let words = self.fabric.load_line(at);
+            let words = self.fresh_line(at);
             if words != [0; 8] && NamespaceLine::open(words, at, self.salt).is_none() {
-                self.fabric.store_line(at, &[0; 8]);
-                self.fabric.publish(&[at]);
+                self.put_line(at, &[0; 8]);
             }
         }
         let mut keys = BTreeSet::new();
         for row in 0..crate::layout::OBJECTS {
             let at = self.layout.object(row);
-            let words = self.fabric.load_line(at);
+            let words = self.fresh_line(at);
             // Replacing an object writes its new row before it clears the old one; either will do.
             let sound = ObjectLine::open(words, at, self.salt)
                 .is_some_and(|line| line.block == 0 || keys.insert(line.key_hash));
             if words != [0; 8] && !sound {
-                self.fabric.store_line(at, &[0; 8]);
-                self.fabric.publish(&[at]);
+                self.put_line(at, &[0; 8]);
             }
         }
     }

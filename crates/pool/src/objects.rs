@@ -69,8 +69,7 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
             let _tables = inner.lock_patiently(Name::Tables).map_err(PoolError::lock("table"))?;
             let Some((row, line)) = inner.find_object(hash) else { return Ok(false) };
             let at = inner.layout.object(row);
-            inner.fabric.store_line(at, &[0; 8]);
-            inner.fabric.publish(&[at]);
+            inner.put_line(at, &[0; 8]);
             (BlockIndex(line.block - 1), Generation(line.generation))
         };
         inner.free_object(removed.0, removed.1);
@@ -90,11 +89,16 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
 
     fn object_line(&self, row: u64) -> Option<ObjectLine> {
         let at = self.layout.object(row);
-        self.fabric.refresh(&[at]);
         ObjectLine::open(self.fabric.load_line(at), at, self.salt).filter(|line| line.block != 0)
     }
 
+    /// Makes the table's rows as fresh as the device's.
+    fn refresh_objects(&self) {
+        self.refresh_range(self.layout.object(0), self.layout.object(OBJECTS));
+    }
+
     pub(crate) fn find_object(&self, hash: BlockHash) -> Option<(u64, ObjectLine)> {
+        self.refresh_objects();
         (0..OBJECTS).find_map(|row| {
             let line = self.object_line(row)?;
             (line.key_hash == hash.words()).then_some((row, line))
@@ -122,15 +126,13 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
             generation: generation.0,
             ..ObjectLine::default()
         };
-        self.fabric.store_line(at + LINE, &NameLine::new(key).seal(at + LINE, self.salt));
-        self.fabric.store_line(at, &line.seal(at, self.salt));
-        self.fabric.publish(&[at, at + LINE]);
+        self.put_line(at + LINE, &NameLine::new(key).seal(at + LINE, self.salt));
+        self.put_line(at, &line.seal(at, self.salt));
         self.slot_owner(block).store(OBJECT, Release);
         fault::point("object.named");
         Ok(old.map(|(row, line)| {
             let at = self.layout.object(row);
-            self.fabric.store_line(at, &[0; 8]);
-            self.fabric.publish(&[at]);
+            self.put_line(at, &[0; 8]);
             (BlockIndex(line.block - 1), Generation(line.generation))
         }))
     }
@@ -138,6 +140,7 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
     fn read_object(&self, hash: BlockHash) -> Option<Vec<u8>> {
         let (_, line) = self.find_object(hash)?;
         let block = BlockIndex(line.block.checked_sub(1).filter(|&b| b < self.layout.num_descriptors())?);
+        self.fabric.refresh(&[self.layout.descriptor(block)]);
         let descriptor = self.read_descriptor(block)?;
         let (padded, offset) = descriptor.extent();
         let whole = descriptor.state == Descriptor::state_word(BlockState::Object, Generation(line.generation));
@@ -155,6 +158,7 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
 
     /// Blocks that rows of the object table name.
     pub(crate) fn object_blocks(&self) -> Vec<BlockIndex> {
+        self.refresh_objects();
         (0..OBJECTS).filter_map(|row| self.object_line(row)).map(|line| BlockIndex(line.block - 1)).collect()
     }
 

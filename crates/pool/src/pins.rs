@@ -75,12 +75,18 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
         };
         let pin = Pin { inner: Arc::clone(inner), slot, hit: *hit };
         // The pin is visible; if the block still stands now, its owner will see the pin before reusing it.
-        inner.fabric.refresh(&[inner.layout.descriptor(hit.block)]);
+        let at = inner.layout.descriptor(hit.block);
+        inner.fabric.refresh(&[at]);
         let still = inner.read_descriptor(hit.block).is_some_and(|descriptor| {
             descriptor.block_state() == Some(BlockState::Ready)
                 && descriptor.generation() == hit.generation
                 && descriptor.block_hash() == hit.hash
         });
+        if still && !inner.has_seen(hit.block, hit.generation) {
+            // Whoever uses the payload in place must not meet lines of an older use of the slot.
+            inner.fabric.refresh_payload(hit.offset, hit.length);
+            inner.set_seen(hit.block, hit.generation);
+        }
         still.then_some(pin)
     }
 }

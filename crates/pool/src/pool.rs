@@ -2,24 +2,20 @@
 
 use crate::config::AttachOptions;
 use crate::error::PoolError;
+use crate::host_words::HostWords;
 use crate::layout::{Layout, NAMESPACES};
 use crate::lines::{BlockState, NameLine, NamespaceLine, WorkerLine, unpack_text};
-use crate::locks::MUTEXES;
 use crate::membership::Member;
 use crate::pins::PinTable;
-use crate::stats::{Counter, Counters};
+use crate::stats::Counter;
 use crate::superblock::Superblock;
 use cenote_base::{BlockIndex, NamespaceId};
 use cenote_mem::host::HostError;
 use cenote_mem::{Fabric, HostArea, HostLocal, HostSpec};
 use serde::Serialize;
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU32, AtomicU64};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-
-/// Block sizes a host can serve at once.
-pub(crate) const CLASSES: usize = 64;
 
 /// One worker's view of a region. Clones share the worker.
 pub struct Pool<F: Fabric, H: HostLocal = HostArea>(pub(crate) Arc<Inner<F, H>>);
@@ -37,9 +33,11 @@ pub(crate) struct Inner<F: Fabric, H: HostLocal> {
     /// Salt of line checks: the region's identity.
     pub salt: u64,
     pub host: u64,
-    pub incarnation: u64,
     pub area: H,
+    pub words: HostWords,
     pub lock_timeout: Duration,
+    pub host_timeout: Duration,
+    pub quarantine: Duration,
     pub pins: Mutex<PinTable>,
     pub member: Member<H>,
 }
@@ -59,7 +57,10 @@ impl<F: Fabric> Pool<F> {
     /// # Errors
     /// It exists and cannot be removed.
     pub fn remove_host_memory(superblock: &Superblock) -> Result<(), PoolError> {
-        Ok(HostArea::remove(&host_area_name(&superblock.config.uuid, 0))?)
+        for host in 0..superblock.config.max_hosts {
+            HostArea::remove(&host_area_name(&superblock.config.uuid, host))?;
+        }
+        Ok(())
     }
 }
 
@@ -79,26 +80,38 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
         }
         let layout = Layout::new(&superblock.config, superblock.region_bytes)?;
         let number = u64::from(options.host.0);
-        if number != 0 {
-            // The locks between hosts are not built yet; without them two hosts would take the same chunks.
+        if superblock.flush != fabric.flush() {
+            return Err(PoolError::Flush { recorded: superblock.flush, opened: fabric.flush() });
+        }
+        if superblock.flush.is_coherent() && number != 0 {
             return Err(PoolError::Config(format!(
-                "host {number}: this version shares a region among the processes of one host, which is host 0"
+                "host {number}: this region is shared by the processes of one host, which is host 0; one for several \
+                 hosts is made with a flush instruction"
+            )));
+        }
+        if number >= layout.max_hosts {
+            return Err(PoolError::Config(format!(
+                "host {number}: the region has host slots 0 to {}",
+                layout.max_hosts - 1
             )));
         }
         let name = host_area_name(&superblock.config.uuid, options.host.0);
-        let area = host(&name, host_spec(&layout))?;
+        let words = HostWords::new(&layout);
+        let area = host(&name, words.spec(&layout))?;
         let uuid: [u64; 2] = zerocopy::transmute!(superblock.config.uuid);
         let inner = Inner {
             salt: uuid[0] ^ uuid[1].rotate_left(17),
             pins: Mutex::new(PinTable::new(layout.hazard_lines_per_worker)),
             lock_timeout: options.lock_timeout,
-            incarnation: 0,
+            host_timeout: options.host_timeout,
+            quarantine: options.quarantine,
             member: Member::none(),
             fabric,
             superblock,
             layout,
             host: number,
             area,
+            words,
         };
         Ok(Self(Arc::new(inner.join(&options.worker_name)?)))
     }
@@ -135,76 +148,7 @@ pub(crate) fn host_area_name(uuid: &[u8; 16], host: u8) -> String {
     format!("cenote-{hex}-h{host}")
 }
 
-/// Shapes of the arrays in host-local memory:
-/// words32 = slot owners, free-list links (one each per descriptor), chunk classes (per chunk), class heads, the chunk hint;
-/// words64 = recency (per descriptor), class sizes, counters, the recency clock, whether it was rebuilt.
-fn host_spec(layout: &Layout) -> HostSpec {
-    let descriptors = layout.num_descriptors();
-    HostSpec {
-        mutexes: MUTEXES,
-        words32: 2 * descriptors + layout.num_chunks + CLASSES as u64 + 1,
-        words64: descriptors + CLASSES as u64 + Counter::ALL.len() as u64 + 2,
-        slots: u32::try_from(layout.workers_per_host).expect("validated"),
-    }
-}
-
 impl<F: Fabric, H: HostLocal> Inner<F, H> {
-    fn descriptors(&self) -> usize {
-        usize::try_from(self.layout.num_descriptors()).expect("checked when attaching")
-    }
-
-    /// Who holds each block slot: see [`crate::heap`].
-    pub fn slot_owner(&self, block: BlockIndex) -> &AtomicU32 {
-        &self.area.words32()[block.0 as usize]
-    }
-
-    pub fn slot_owners(&self) -> &[AtomicU32] {
-        &self.area.words32()[..self.descriptors()]
-    }
-
-    pub fn free_link(&self, block: BlockIndex) -> &AtomicU32 {
-        &self.area.words32()[self.descriptors() + block.0 as usize]
-    }
-
-    /// Class plus one of each chunk this host owns; 0: not owned.
-    pub fn chunk_class(&self, chunk: u64) -> &AtomicU32 {
-        &self.area.words32()[2 * self.descriptors() + chunk as usize]
-    }
-
-    /// First free block plus one of a class.
-    pub fn class_head(&self, class: usize) -> &AtomicU32 {
-        &self.area.words32()[2 * self.descriptors() + self.layout.num_chunks as usize + class]
-    }
-
-    /// No chunk before this one is free.
-    pub fn chunk_hint(&self) -> &AtomicU32 {
-        self.class_head(CLASSES)
-    }
-
-    pub fn last_access(&self, block: BlockIndex) -> &AtomicU64 {
-        &self.area.words64()[block.0 as usize]
-    }
-
-    /// Slot bytes of a class; 0: unused.
-    pub fn class_bytes(&self, class: usize) -> &AtomicU64 {
-        &self.area.words64()[self.descriptors() + class]
-    }
-
-    pub fn counters(&self) -> Counters<'_> {
-        let start = self.descriptors() + CLASSES;
-        Counters(&self.area.words64()[start..start + Counter::ALL.len()])
-    }
-
-    pub fn access_clock(&self) -> &AtomicU64 {
-        &self.area.words64()[self.descriptors() + CLASSES + Counter::ALL.len()]
-    }
-
-    /// 1 once this host-local memory agrees with the region; new memory is all zeros, and whoever made it may
-    /// have died before it filled it.
-    pub fn rebuilt(&self) -> &AtomicU64 {
-        &self.area.words64()[self.descriptors() + CLASSES + Counter::ALL.len() + 1]
-    }
-
     fn info(&self) -> PoolInfo {
         let mut namespaces = self.namespace_rows();
         let mut info = PoolInfo {
@@ -218,6 +162,7 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
             ..PoolInfo::default()
         };
         for chunk in 0..self.layout.num_chunks {
+            self.fabric.refresh(&[self.layout.chunk(chunk)]);
             let Some(line) = self.read_chunk(chunk) else { continue };
             info.chunks_taken += 1;
             for slot in 0..self.layout.slots(line.slot_bytes) {
@@ -241,7 +186,7 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
             let Some(line) = self.read_host(host) else { continue };
             for slot in 0..line.workers_high.min(self.layout.workers_per_host) {
                 let at = self.layout.worker(host, slot);
-                let Some(worker) = WorkerLine::open(self.fabric.load_line(at), at, self.salt) else { continue };
+                let Some(worker) = WorkerLine::open(self.fresh_line(at), at, self.salt) else { continue };
                 if worker.epoch & 1 == 1 {
                     info.workers.push(WorkerInfo {
                         host: host as u8,
@@ -263,8 +208,8 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
         (0..NAMESPACES)
             .filter_map(|row| {
                 let at = self.layout.namespace(row);
-                let line = NamespaceLine::open(self.fabric.load_line(at), at, self.salt)?;
-                let name = NameLine::open(self.fabric.load_line(at + 64), at + 64, self.salt);
+                let line = NamespaceLine::open(self.fresh_line(at), at, self.salt)?;
+                let name = NameLine::open(self.fresh_line(at + 64), at + 64, self.salt);
                 Some(NamespaceInfo {
                     id: NamespaceId(row as u16),
                     label: name.map(|name| name.text()).unwrap_or_default(),

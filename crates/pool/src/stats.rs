@@ -55,6 +55,10 @@ counters! {
     WorkersRecovered = "pool_workers_recovered_total",
     /// Block reservations of dead workers given back.
     ReservationsRecovered = "pool_reservations_recovered_total",
+    /// Hosts that this host declared dead.
+    HostsDeclaredDead = "pool_hosts_declared_dead_total",
+    /// Chunks taken over from dead hosts.
+    ChunksAdopted = "pool_chunks_adopted_total",
     /// Structures that did not hold (index hints that led nowhere are not among them).
     Damaged = "pool_damaged_total",
 }

@@ -3,8 +3,9 @@
 use crate::config::PoolConfig;
 use crate::error::PoolError;
 use crate::layout::{LOCKS, Layout, NAMESPACES, OBJECTS, SUPERBLOCK_BYTES};
+use crate::locks::HostsLock;
 use cenote_base::HashSeed;
-use cenote_mem::{Fabric, LINE, Offset, assert_layout};
+use cenote_mem::{Fabric, Flush, LINE, Offset, assert_layout};
 use std::time::{SystemTime, UNIX_EPOCH};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
@@ -19,7 +20,7 @@ const MAGIC: u64 = u64::from_le_bytes(*b"CENOTE\x1a\0");
 const STRUCTURES: &str = "line64 le; host:inc,boot2,beat,high,ack,0,check; worker:epoch,pid,joined,beat,name2,0,check; \
     chunk:owner,inc,slot,gen,0x3,check; desc:state8.flags8.gen48,hash2,len24.off40,sum,ns16.codec8.0.worker16.depth16,\
     time32.inc32,check; bucket:7x(block40.tag24),overflow; hazard:7x(block40.gen24),epoch; ns:fp4,bytes,shape,created,check+\
-    name7,check; object:key2,block,len,gen,0x2,check+name7,check; lock:bakery,grant; access:u8; checksum v1; hash v1";
+    name7,check; object:key2,block,len,gen,0x2,check+name7,check; lock:ticket,inc,intent+grant; mark:64; flush8.lock8; access:u8; checksum v1; hash v1";
 
 const fn text_hash(text: &str) -> u64 {
     let bytes = text.as_bytes();
@@ -51,7 +52,7 @@ struct Words {
     tables: u64,
     uuid: [u64; 2],
     created: u64,
-    /// Flush instruction of the region: 0, none is needed (one host).
+    /// flush instruction:8 (0: none is needed, one host) | lock between hosts:8.
     flush: u64,
     seed: [u64; 4],
     reserved: [u64; 7],
@@ -80,6 +81,8 @@ pub struct Superblock {
     pub region_bytes: u64,
     /// Seconds since 1970.
     pub created: u64,
+    /// How lines reach other hosts: whoever opens the region must use the same.
+    pub flush: Flush,
 }
 
 impl Superblock {
@@ -114,7 +117,7 @@ impl Superblock {
             tables: LOCKS | NAMESPACES << 16 | OBJECTS << 32,
             uuid: zerocopy::transmute!(config.uuid),
             created,
-            flush: 0,
+            flush: fabric.flush() as u64 | (config.hosts_lock as u64) << 8,
             seed,
             reserved: [0; 7],
             check: 0,
@@ -129,7 +132,7 @@ impl Superblock {
         fabric.publish(&[0, 64, 128]);
         fabric.store(Offset::new(0), MAGIC);
         fabric.publish(&[0]);
-        Ok(Self { config: config.clone(), region_bytes, created })
+        Ok(Self { config: config.clone(), region_bytes, created, flush: fabric.flush() })
     }
 
     /// Reads and validates the superblock.
@@ -160,22 +163,27 @@ impl Superblock {
         if words.region_bytes > fabric.len() {
             return Err(PoolError::Truncated { mapped: fabric.len(), recorded: words.region_bytes });
         }
-        if words.tables != LOCKS | NAMESPACES << 16 | OBJECTS << 32 || words.flush != 0 {
+        let flush = Flush::from_number(words.flush & 0xff);
+        let hosts_lock = HostsLock::from_number(words.flush >> 8);
+        let (Some(flush), Some(hosts_lock), true) =
+            (flush, hosts_lock, words.tables == LOCKS | NAMESPACES << 16 | OBJECTS << 32)
+        else {
             return Err(PoolError::Damaged(
-                "the superblock names tables or a flush instruction of another program".to_owned(),
+                "the superblock names tables, a flush instruction or a lock of another program".to_owned(),
             ));
-        }
+        };
         let config = PoolConfig {
             chunk_bytes: words.chunk_bytes,
             min_block_bytes: words.min_block_bytes,
             max_hosts: words.limits as u8,
             workers_per_host: (words.limits >> 8) as u16,
             hazard_lines_per_worker: (words.limits >> 24) as u16,
+            hosts_lock,
             seed: HashSeed(zerocopy::transmute!(words.seed)),
             uuid: zerocopy::transmute!(words.uuid),
         };
         config.validate()?;
-        Ok(Self { config, region_bytes: words.region_bytes, created: words.created })
+        Ok(Self { config, region_bytes: words.region_bytes, created: words.created, flush })
     }
 }
 

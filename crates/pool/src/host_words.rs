@@ -1,0 +1,210 @@
+//! What the words of host-local memory mean. All of it can be rebuilt from the region, and is when the
+//! memory is new: no format, only an agreement among the processes of one host and one version.
+
+use crate::layout::{LOCKS, Layout};
+use crate::locks::MUTEXES;
+use crate::pool::Inner;
+use crate::stats::{Counter, Counters};
+use cenote_base::{BlockIndex, Generation};
+use cenote_mem::{Fabric, HostLocal, HostSpec};
+use std::ops::Range;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicU32, AtomicU64};
+
+/// Block sizes a host can serve at once.
+pub(crate) const CLASSES: usize = 64;
+
+/// Single words of 64 bits.
+#[derive(Clone, Copy)]
+enum Word {
+    /// Counts lookups: the recency clock.
+    AccessClock,
+    /// 1 once this host-local memory agrees with the region; new memory is all zeros, and whoever made it
+    /// may have died before it filled it.
+    Rebuilt,
+    /// Which life of the host this memory belongs to.
+    Incarnation,
+}
+
+const WORDS: usize = 3;
+
+/// Where each array begins.
+#[derive(Clone, Debug)]
+pub(crate) struct HostWords {
+    descriptors: usize,
+    chunks: usize,
+    hosts: usize,
+}
+
+impl HostWords {
+    pub fn new(layout: &Layout) -> Self {
+        let size = |count: u64| usize::try_from(count).expect("the layout fits this machine's address space");
+        Self {
+            descriptors: size(layout.num_descriptors()),
+            chunks: size(layout.num_chunks),
+            hosts: size(layout.max_hosts),
+        }
+    }
+
+    pub fn spec(&self, layout: &Layout) -> HostSpec {
+        HostSpec {
+            mutexes: MUTEXES,
+            words32: (self.chunk_hint() + 1) as u64,
+            words64: (self.single() + WORDS) as u64,
+            slots: u32::try_from(layout.workers_per_host).expect("validated"),
+        }
+    }
+
+    // 32-bit: slot owners, free-list links, chunk classes, class heads, the chunk hint.
+    const fn links(&self) -> usize {
+        self.descriptors
+    }
+    const fn chunk_classes(&self) -> usize {
+        self.links() + self.descriptors
+    }
+    const fn class_heads(&self) -> usize {
+        self.chunk_classes() + self.chunks
+    }
+    const fn chunk_hint(&self) -> usize {
+        self.class_heads() + CLASSES
+    }
+
+    // 64-bit: recency, generations seen, class sizes, counters, heartbeats, repairs, single words.
+    const fn seen(&self) -> usize {
+        self.descriptors
+    }
+    const fn class_sizes(&self) -> usize {
+        self.seen() + self.descriptors
+    }
+    const fn counters(&self) -> usize {
+        self.class_sizes() + CLASSES
+    }
+    const fn beats(&self) -> usize {
+        self.counters() + Counter::ALL.len()
+    }
+    const fn repairs(&self) -> usize {
+        self.beats() + 3 * self.hosts
+    }
+    const fn single(&self) -> usize {
+        self.repairs() + LOCKS as usize * self.hosts
+    }
+}
+
+/// What this host last saw of another's heart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Beat {
+    pub incarnation: u64,
+    pub heartbeat: u64,
+    /// Nanoseconds of this host's clock when the heartbeat was first seen at this value.
+    pub since: u64,
+}
+
+impl<F: Fabric, H: HostLocal> Inner<F, H> {
+    fn word(&self, word: Word) -> &AtomicU64 {
+        &self.area.words64()[self.words.single() + word as usize]
+    }
+
+    /// Who holds each block slot: see [`crate::heap`].
+    pub fn slot_owner(&self, block: BlockIndex) -> &AtomicU32 {
+        &self.area.words32()[block.0 as usize]
+    }
+
+    pub fn slot_owners(&self) -> &[AtomicU32] {
+        &self.area.words32()[..self.words.descriptors]
+    }
+
+    pub fn free_link(&self, block: BlockIndex) -> &AtomicU32 {
+        &self.area.words32()[self.words.links() + block.0 as usize]
+    }
+
+    /// Class plus one of each chunk this host owns; 0: not owned.
+    pub fn chunk_class(&self, chunk: u64) -> &AtomicU32 {
+        &self.area.words32()[self.words.chunk_classes() + chunk as usize]
+    }
+
+    /// First free block plus one of a class.
+    pub fn class_head(&self, class: usize) -> &AtomicU32 {
+        &self.area.words32()[self.words.class_heads() + class]
+    }
+
+    /// No chunk before this one was free when this host last looked.
+    pub fn chunk_hint(&self) -> &AtomicU32 {
+        &self.area.words32()[self.words.chunk_hint()]
+    }
+
+    pub fn last_access(&self, block: BlockIndex) -> &AtomicU64 {
+        &self.area.words64()[block.0 as usize]
+    }
+
+    /// Slot bytes of a class; 0: unused.
+    pub fn class_bytes(&self, class: usize) -> &AtomicU64 {
+        &self.area.words64()[self.words.class_sizes() + class]
+    }
+
+    pub fn counters(&self) -> Counters<'_> {
+        let start = self.words.counters();
+        Counters(&self.area.words64()[start..start + Counter::ALL.len()])
+    }
+
+    pub fn access_clock(&self) -> &AtomicU64 {
+        self.word(Word::AccessClock)
+    }
+
+    pub fn rebuilt(&self) -> &AtomicU64 {
+        self.word(Word::Rebuilt)
+    }
+
+    /// Which life of this host the processes now lead.
+    pub fn incarnation(&self) -> u64 {
+        self.word(Word::Incarnation).load(Relaxed)
+    }
+
+    pub fn set_incarnation(&self, incarnation: u64) {
+        self.word(Word::Incarnation).store(incarnation, Relaxed);
+    }
+
+    /// Whether this host's caches hold nothing older than this generation of the block's payload.
+    pub fn has_seen(&self, block: BlockIndex, generation: Generation) -> bool {
+        self.area.words64()[self.words.seen() + block.0 as usize].load(Relaxed) == generation.0 + 1
+    }
+
+    /// Remembers that stale payload lines of the block were dropped after this generation was published.
+    /// Recording it before the drop was fenced would return the bytes of an older use.
+    pub fn set_seen(&self, block: BlockIndex, generation: Generation) {
+        self.area.words64()[self.words.seen() + block.0 as usize].store(generation.0 + 1, Relaxed);
+    }
+
+    pub fn forget_seen(&self, block: BlockIndex) {
+        self.area.words64()[self.words.seen() + block.0 as usize].store(0, Relaxed);
+    }
+
+    fn beat_words(&self, host: u64) -> &[AtomicU64] {
+        let start = self.words.beats() + 3 * host as usize;
+        &self.area.words64()[start..start + 3]
+    }
+
+    /// Written under the membership lock.
+    pub fn beat(&self, host: u64) -> Beat {
+        let words = self.beat_words(host);
+        Beat { incarnation: words[0].load(Relaxed), heartbeat: words[1].load(Relaxed), since: words[2].load(Relaxed) }
+    }
+
+    pub fn set_beat(&self, host: u64, beat: Beat) {
+        let words = self.beat_words(host);
+        words[0].store(beat.incarnation, Relaxed);
+        words[1].store(beat.heartbeat, Relaxed);
+        words[2].store(beat.since, Relaxed);
+    }
+
+    /// The dead life of `host` whose doings under lock `lock` this host has repaired last.
+    pub fn repaired(&self, lock: u64, host: u64) -> &AtomicU64 {
+        &self.area.words64()[self.words.repairs() + lock as usize * self.words.hosts + host as usize]
+    }
+
+    /// All words that speak of the region as it was before a new life of this host.
+    pub fn forget_region(&self) {
+        let stale: [Range<usize>; 2] =
+            [self.words.seen()..self.words.class_sizes(), self.words.beats()..self.words.single()];
+        stale.into_iter().flatten().for_each(|word| self.area.words64()[word].store(0, Relaxed));
+    }
+}

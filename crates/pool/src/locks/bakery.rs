@@ -1,0 +1,105 @@
+//! Lamport's bakery over words that one host writes each: no manager and no atomic instruction between hosts.
+//!
+//! A host takes a number higher than all it sees, then waits for every lower one. Number and "choosing" share
+//! one word, because as two they could be seen torn. Giving up is leaving: only the host itself writes its
+//! word, so a waiter that cancels at its deadline confuses nobody. First come, first served; a host waits for
+//! at most one turn of each other.
+//!
+//! A silent host is passed over once it is marked dead (see [`crate::hosts`]). If it lives after all, two
+//! may be inside: then hits and space suffer, bytes do not.
+
+use super::{INCARNATION, INTENT, Intent, Late, TICKET, Tier};
+use crate::pool::Inner;
+use cenote_mem::{Fabric, HostLocal, Offset};
+use std::time::Duration;
+
+pub(super) struct Bakery;
+
+/// Ticket of a host that is about to take a number.
+const CHOOSING: u64 = 1;
+
+const fn ticket(number: u64) -> u64 {
+    number << 1
+}
+
+/// Whether a host with this number need not wait for another's ticket.
+const fn goes_before(number: u64, host: u64, other_ticket: u64, other: u64) -> bool {
+    let other_number = other_ticket >> 1;
+    other_ticket == 0
+        || (other_ticket & CHOOSING == 0 && (other_number > number || (other_number == number && other > host)))
+}
+
+impl Tier for Bakery {
+    fn enter<F: Fabric, H: HostLocal>(
+        &self,
+        inner: &Inner<F, H>,
+        lock: u64,
+        intent: Intent,
+        inherited: bool,
+        deadline: Duration,
+    ) -> Result<Vec<u64>, Late> {
+        let own = inner.layout.lock(lock, inner.host);
+        let word = |line: u64, word: u64| inner.fabric.load(Offset::new(line + word));
+        let set = |word: u64, value: u64| inner.fabric.store(Offset::new(own + word), value);
+        let others: Vec<u64> = (0..inner.layout.max_hosts).filter(|&host| host != inner.host).collect();
+        let lines: Vec<u64> = others.iter().map(|&host| inner.layout.lock(lock, host)).collect();
+        let held = word(own, TICKET);
+        let still_granted =
+            inherited && held != 0 && held & CHOOSING == 0 && word(own, INCARNATION) == inner.incarnation();
+        let number = if still_granted {
+            held >> 1
+        } else {
+            set(INTENT, intent.0);
+            set(INCARNATION, inner.incarnation());
+            set(TICKET, CHOOSING);
+            inner.fabric.publish(&[own]);
+            inner.fabric.refresh(&lines);
+            let highest = lines.iter().map(|&line| word(line, TICKET) >> 1).max().unwrap_or(0);
+            // A number from a rotten line must not end all others.
+            let number = (highest + 1).min(u64::MAX >> 2);
+            set(TICKET, ticket(number));
+            number
+        };
+        inner.fabric.publish(&[own]);
+        inner.fabric.refresh(&lines);
+        let mut dead = Vec::new();
+        for (&other, &line) in others.iter().zip(&lines) {
+            let mut looks = 0;
+            while !goes_before(number, inner.host, word(line, TICKET), other) {
+                if inner.is_dead(other, word(line, INCARNATION)) {
+                    if word(line, TICKET) & CHOOSING == 0 {
+                        dead.push(other);
+                    }
+                    break;
+                }
+                if inner.area.now() >= deadline {
+                    return Err(Late);
+                }
+                inner.area.pause(looks);
+                looks += 1;
+                inner.fabric.refresh(&[line]);
+            }
+        }
+        Ok(dead)
+    }
+
+    fn leave<F: Fabric, H: HostLocal>(&self, inner: &Inner<F, H>, lock: u64) {
+        let own = inner.layout.lock(lock, inner.host);
+        inner.fabric.store(Offset::new(own + TICKET), 0);
+        // Others may learn of it late: they only wait longer.
+        inner.fabric.publish_unfenced(own);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_lower_number_goes_first_and_hosts_break_ties() {
+        assert!(goes_before(5, 1, 0, 0), "nobody");
+        assert!(!goes_before(5, 1, CHOOSING, 0), "it may take a lower one");
+        assert!(goes_before(5, 1, ticket(6), 0) && !goes_before(5, 1, ticket(4), 2));
+        assert!(goes_before(5, 1, ticket(5), 2) && !goes_before(5, 1, ticket(5), 0));
+    }
+}

@@ -1,0 +1,143 @@
+//! TraCT's lock between hosts (TraCT §3.3), for comparison: each host has a slot per lock, and a manager
+//! thread on one host turns one waiting slot at a time into a granted one.
+//!
+//! Kept as the paper has it, the slot is written by its host and by the manager. So it has two faults that
+//! the bakery has not: without a manager nobody gets in, and a waiter that gives up while the manager
+//! grants may leave its slot granted with nobody inside, until its host asks again. Two additions make it
+//! usable at all beside deaths: a slot found granted is taken, and the manager frees slots of hosts that are
+//! marked dead.
+
+use super::{INCARNATION, INTENT, Intent, Late, Tier};
+use crate::layout::LOCKS;
+use crate::pool::{Inner, Pool};
+use cenote_mem::{Fabric, HostArea, HostLocal, LINE, Offset};
+use std::time::Duration;
+
+pub(super) struct Managed;
+
+/// States of a slot, as in TraCT's figure 3.
+const IDLE: u64 = 0;
+const WAITING: u64 = 1;
+const LOCKED: u64 = 2;
+
+impl<F: Fabric, H: HostLocal> Inner<F, H> {
+    /// Offset of a host's slot: the first word of its second line for the lock.
+    const fn grant_slot(&self, lock: u64, host: u64) -> u64 {
+        self.layout.lock(lock, host) + LINE
+    }
+
+    #[track_caller]
+    fn fresh_slot(&self, slot: u64) -> u64 {
+        self.fabric.refresh(&[slot]);
+        self.fabric.load(Offset::new(slot))
+    }
+
+    #[track_caller]
+    fn set_slot(&self, slot: u64, state: u64) {
+        self.fabric.store(Offset::new(slot), state);
+        self.fabric.publish(&[slot]);
+    }
+}
+
+impl Tier for Managed {
+    fn enter<F: Fabric, H: HostLocal>(
+        &self,
+        inner: &Inner<F, H>,
+        lock: u64,
+        intent: Intent,
+        _inherited: bool,
+        deadline: Duration,
+    ) -> Result<Vec<u64>, Late> {
+        let own = inner.layout.lock(lock, inner.host);
+        inner.fabric.store(Offset::new(own + INTENT), intent.0);
+        inner.fabric.store(Offset::new(own + INCARNATION), inner.incarnation());
+        inner.fabric.publish(&[own]);
+        let slot = inner.grant_slot(lock, inner.host);
+        if inner.fresh_slot(slot) != LOCKED {
+            inner.set_slot(slot, WAITING);
+        }
+        let mut looks = 0;
+        while inner.fresh_slot(slot) != LOCKED {
+            if inner.area.now() >= deadline {
+                return Err(Late);
+            }
+            inner.area.pause(looks);
+            looks += 1;
+        }
+        // The manager freed the slots of the dead without a word; their lines still say what they did.
+        let others = (0..inner.layout.max_hosts).filter(|&host| host != inner.host);
+        Ok(others
+            .filter(|&host| {
+                let line = inner.layout.lock(lock, host);
+                inner.fabric.refresh(&[line]);
+                let word = |word: u64| inner.fabric.load(Offset::new(line + word));
+                word(INTENT) != 0 && inner.is_dead(host, word(INCARNATION))
+            })
+            .collect())
+    }
+
+    fn leave<F: Fabric, H: HostLocal>(&self, inner: &Inner<F, H>, lock: u64) {
+        inner.fabric.publish_unfenced(inner.layout.lock(lock, inner.host));
+        inner.set_slot(inner.grant_slot(lock, inner.host), IDLE);
+    }
+}
+
+/// What a manager's round over all locks came to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct GrantReport {
+    /// Locks granted.
+    pub granted: u64,
+    /// Slots of dead hosts freed.
+    pub freed: u64,
+}
+
+/// The manager: whoever has it calls [`LockManager::round`] without end. There must be one in all hosts.
+pub struct LockManager<F: Fabric, H: HostLocal = HostArea> {
+    pool: Pool<F, H>,
+    /// Who was granted each lock last; the search for the next begins behind it.
+    last: Vec<u64>,
+}
+
+impl<F: Fabric, H: HostLocal> LockManager<F, H> {
+    /// A manager that has granted nothing yet.
+    #[must_use]
+    pub fn new(pool: Pool<F, H>) -> Self {
+        Self { pool, last: vec![0; LOCKS as usize] }
+    }
+
+    /// Looks at every lock once and grants those that are wanted and free.
+    pub fn round(&mut self) -> GrantReport {
+        let mut report = GrantReport::default();
+        for lock in 0..LOCKS {
+            self.visit(lock, &mut report);
+        }
+        report
+    }
+
+    fn visit(&mut self, lock: u64, report: &mut GrantReport) {
+        let inner = &*self.pool.0;
+        let hosts = inner.layout.max_hosts;
+        let slots: Vec<u64> = (0..hosts).map(|host| inner.grant_slot(lock, host)).collect();
+        inner.fabric.refresh(&slots);
+        let states: Vec<u64> = slots.iter().map(|&slot| inner.fabric.load(Offset::new(slot))).collect();
+        for (host, &slot) in (0..hosts).zip(&slots).filter(|(host, _)| states[*host as usize] != IDLE) {
+            let line = inner.layout.lock(lock, host);
+            inner.fabric.refresh(&[line]);
+            if inner.is_dead(host, inner.fabric.load(Offset::new(line + INCARNATION))) {
+                inner.set_slot(slot, IDLE);
+                report.freed += 1;
+                return;
+            }
+        }
+        if states.contains(&LOCKED) {
+            return;
+        }
+        let last = &mut self.last[lock as usize];
+        let next = (1..=hosts).map(|step| (*last + step) % hosts).find(|&host| states[host as usize] == WAITING);
+        if let Some(host) = next {
+            inner.set_slot(slots[host as usize], LOCKED);
+            *last = host;
+            report.granted += 1;
+        }
+    }
+}
