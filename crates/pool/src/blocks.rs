@@ -83,10 +83,14 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
         kind: u64,
         parts: &[&[u8]],
     ) -> Generation {
-        let generation = self.raw_generation(block).next();
+        let last = self.raw_generation(block);
+        let generation = if fault::sabotaged("publish.generation-kept") { last } else { last.next() };
         let length: u64 = parts.iter().map(|part| part.len() as u64).sum();
         let checksum = self.fabric.write_payload(offset, parts, checksum_key(hash, generation));
-        self.fabric.publish_payload();
+        let early = fault::sabotaged("publish.ready-early");
+        if !early {
+            self.fabric.publish_payload();
+        }
         fault::point("publish.payload");
         let descriptor = Descriptor {
             state: Descriptor::state_word(state, generation),
@@ -99,6 +103,9 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
         };
         let at = self.layout.descriptor(block);
         self.put_line(at, &descriptor.seal(at, self.salt));
+        if early {
+            self.fabric.publish_payload();
+        }
         // What this host wrote around its caches is not stale in them.
         self.set_seen(block, generation);
         fault::point("publish.ready");
@@ -161,17 +168,21 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
         }
         // Lines of an older use of the slot may still be in this host's caches: they go once in a generation.
         if !inner.has_seen(hit.block, hit.generation) {
+            if fault::sabotaged("read.seen-early") {
+                inner.set_seen(hit.block, hit.generation);
+            }
             inner.fabric.refresh_payload(hit.offset, wanted);
         }
         let checksum = inner.fabric.read_payload(hit.offset, parts, checksum_key(hit.hash, hit.generation));
         fault::point("read.copied");
         let at = inner.layout.descriptor(hit.block);
         let state = inner.fresh_line(at)[0];
-        if state != Descriptor::state_word(BlockState::Ready, hit.generation) {
+        let same = state == Descriptor::state_word(BlockState::Ready, hit.generation);
+        if !same && !fault::sabotaged("read.recheck-skipped") {
             inner.counters().add(Counter::ReadsStale, 1);
             return ReadOutcome::Stale;
         }
-        if checksum != hit.checksum {
+        if checksum != hit.checksum && !fault::sabotaged("read.checksum-skipped") {
             inner.forget_seen(hit.block);
             inner.counters().add(Counter::ReadsDamaged, 1);
             return ReadOutcome::Damaged;

@@ -281,6 +281,7 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
             return;
         }
         match self.read_descriptor(block).and_then(|descriptor| descriptor.block_state()) {
+            Some(BlockState::Evicting) if fault::sabotaged("recover.evicting-revived") => self.keep(block),
             Some(BlockState::Ready) => self.slot_owner(block).store(PUBLISHED, Release),
             Some(BlockState::Object) => self.slot_owner(block).store(OBJECT, Release),
             Some(BlockState::Evicting) | None if pinned.contains(&block) => {

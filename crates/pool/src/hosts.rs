@@ -147,7 +147,7 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
         if gone.iter().all(|&incarnation| incarnation == 0) {
             return 0;
         }
-        let Ok(_chunks) = self.lock(Name::Chunks) else { return 0 };
+        let Ok(chunks) = self.lock(Name::Chunks) else { return 0 };
         let pinned = self.pinned_blocks();
         let mut adopted = 0;
         for chunk in 0..self.layout.num_chunks {
@@ -170,7 +170,13 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
             self.take_over(chunk, class, &ours, &pinned);
             adopted += 1;
         }
+        drop(chunks);
         self.counters().add(Counter::ChunksAdopted, adopted);
+        if adopted > 0 {
+            // Blocks that were whole when their host died on the way to the index. A shard that is busy for too
+            // long leaves them to `gc`.
+            let _ = self.enter_unfindable();
+        }
         adopted
     }
 

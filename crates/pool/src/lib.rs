@@ -38,7 +38,7 @@ pub use blocks::{Hit, Publish, ReadOutcome};
 pub use check::{CheckReport, Finding, GcReport};
 pub use config::{AttachOptions, PoolConfig};
 pub use error::PoolError;
-pub use locks::{GrantReport, HostsLock, LockManager};
+pub use locks::{GrantReport, HostsLock, LockManager, UserLock};
 pub use namespaces::{Namespace, NamespaceRecord};
 pub use pins::Pin;
 pub use pool::{NamespaceInfo, Pool, PoolInfo, WorkerInfo};

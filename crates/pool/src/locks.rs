@@ -14,16 +14,20 @@ mod manager;
 
 pub use manager::{GrantReport, LockManager};
 
-use crate::layout::SHARDS;
-use crate::pool::Inner;
+use crate::error::PoolError;
+use crate::layout::{LOCKS, SHARDS};
+use crate::pool::{Inner, Pool};
 use crate::stats::Counter;
+use cenote_base::fault;
 use cenote_mem::host::{HeldLock, LockTimeout};
-use cenote_mem::{Fabric, HostLocal, Offset};
+use cenote_mem::{Fabric, HostArea, HostLocal, Offset};
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 /// Mutexes a host needs.
-pub const MUTEXES: u32 = 4 + SHARDS as u32;
+pub const MUTEXES: u32 = 4 + (SHARDS + USER_LOCKS) as u32;
+/// Locks for users.
+const USER_LOCKS: u64 = LOCKS - SHARDS - 2;
 
 /// What a lock protects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,6 +42,8 @@ pub enum Name {
     Chunks,
     /// One shard of the index.
     Shard(u64),
+    /// A lock for whoever uses the pool.
+    User(u64),
 }
 
 impl Name {
@@ -48,6 +54,7 @@ impl Name {
             Self::Tables => 2,
             Self::Chunks => 3,
             Self::Shard(shard) => 4 + u32::try_from(shard).expect("fewer than 2^32 shards"),
+            Self::User(number) => 4 + (SHARDS + number) as u32,
         }
     }
 
@@ -58,6 +65,7 @@ impl Name {
             Self::Shard(shard) => Some(shard),
             Self::Chunks => Some(SHARDS),
             Self::Tables => Some(SHARDS + 1),
+            Self::User(number) => Some(SHARDS + 2 + number),
         }
     }
 
@@ -67,6 +75,7 @@ impl Name {
             0..SHARDS => Some(Self::Shard(lock)),
             SHARDS => Some(Self::Chunks),
             _ if lock == SHARDS + 1 => Some(Self::Tables),
+            _ if lock < LOCKS => Some(Self::User(lock - SHARDS - 2)),
             _ => None,
         }
     }
@@ -147,6 +156,7 @@ const INTENT: u64 = 16;
 pub(crate) struct Guard<'a, F: Fabric, H: HostLocal> {
     inner: &'a Inner<F, H>,
     between: Option<u64>,
+    abandoned: bool,
     _host: H::Lock<'a>,
 }
 
@@ -189,7 +199,7 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
         let late = || self.counters().add(Counter::LockTimeouts, 1);
         let host = self.area.lock(name.mutex(), timeout).inspect_err(|_| late())?;
         let abandoned = host.abandoned();
-        let mut guard = Guard { inner: self, between: None, _host: host };
+        let mut guard = Guard { inner: self, between: None, abandoned, _host: host };
         let Some(lock) = name.between_hosts() else {
             if abandoned {
                 self.repair(name, Intent::ALL);
@@ -215,6 +225,7 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
                 return Err(LockTimeout::Passed { index: name.mutex() });
             };
             guard.between = Some(lock);
+            guard.abandoned |= !dead.is_empty();
             for host in dead {
                 self.repair_for(name, lock, host);
             }
@@ -252,9 +263,12 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
     }
 
     fn repair(&self, name: Name, left: Intent) {
+        if fault::sabotaged("lock.repair-skipped") {
+            return;
+        }
         self.counters().add(Counter::LocksAbandoned, 1);
         match name {
-            Name::Membership => {}
+            Name::Membership | Name::User(_) => {}
             Name::Heap => self.rebuild_heap(),
             Name::Tables => self.repair_tables(),
             Name::Chunks => self.repair_chunks(),
@@ -283,5 +297,34 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
                 None => self.put_line(line, &[0; 8]),
             }
         }
+    }
+}
+
+/// One of the region's locks for its users, held; see [`Pool::lock_user`].
+pub struct UserLock<'a, F: Fabric, H: HostLocal = HostArea>(Guard<'a, F, H>);
+
+impl<F: Fabric, H: HostLocal> UserLock<'_, F, H> {
+    /// Whether a holder died with it, so that what it guards may be half changed. Only this holder is told.
+    #[must_use]
+    pub const fn abandoned(&self) -> bool {
+        self.0.abandoned
+    }
+}
+
+impl<F: Fabric, H: HostLocal> Pool<F, H> {
+    /// How many locks users have.
+    pub const USER_LOCKS: u8 = USER_LOCKS as u8;
+
+    /// Takes a lock that all processes of all hosts contend for, for what the caller keeps in the region. Between
+    /// taking and using, what it guards must be refreshed; before letting go, published.
+    ///
+    /// # Errors
+    /// It was not free within `timeout`, or there is no such lock.
+    pub fn lock_user(&self, number: u8, timeout: Duration) -> Result<UserLock<'_, F, H>, PoolError> {
+        if number >= Self::USER_LOCKS {
+            return Err(PoolError::Config(format!("there is no lock {number}; users have {}", Self::USER_LOCKS)));
+        }
+        let guard = self.0.lock_within(Name::User(number.into()), Intent::ALL, timeout);
+        guard.map(UserLock).map_err(PoolError::lock("user"))
     }
 }

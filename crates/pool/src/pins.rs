@@ -6,6 +6,7 @@
 use crate::blocks::Hit;
 use crate::lines::{BlockState, hazard_word};
 use crate::pool::{Inner, Pool};
+use cenote_base::fault;
 use cenote_mem::{Fabric, HostArea, HostLocal, Offset};
 use std::sync::Arc;
 
@@ -44,6 +45,13 @@ impl<F: Fabric, H: HostLocal> Pin<F, H> {
     pub const fn hit(&self) -> &Hit {
         &self.hit
     }
+
+    /// Offset and length in bytes of the payload in the region, for use in place. Its bytes stay as they are
+    /// while the pin lives, unless this host is declared dead meanwhile.
+    #[must_use]
+    pub const fn extent(&self) -> (u64, u64) {
+        (self.hit.offset, self.hit.length)
+    }
 }
 
 impl<F: Fabric, H: HostLocal> Inner<F, H> {
@@ -77,11 +85,12 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
         // The pin is visible; if the block still stands now, its owner will see the pin before reusing it.
         let at = inner.layout.descriptor(hit.block);
         inner.fabric.refresh(&[at]);
-        let still = inner.read_descriptor(hit.block).is_some_and(|descriptor| {
-            descriptor.block_state() == Some(BlockState::Ready)
-                && descriptor.generation() == hit.generation
-                && descriptor.block_hash() == hit.hash
-        });
+        let still = fault::sabotaged("pin.recheck-skipped")
+            || inner.read_descriptor(hit.block).is_some_and(|descriptor| {
+                descriptor.block_state() == Some(BlockState::Ready)
+                    && descriptor.generation() == hit.generation
+                    && descriptor.block_hash() == hit.hash
+            });
         if still && !inner.has_seen(hit.block, hit.generation) {
             // Whoever uses the payload in place must not meet lines of an older use of the slot.
             inner.fabric.refresh_payload(hit.offset, hit.length);

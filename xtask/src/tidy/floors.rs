@@ -26,6 +26,7 @@ const HOUSE: &[(&str, Floor)] = &[
     ("cenote-cli", Floor::Roof),
     ("cenote-py", Floor::Roof),
     ("cenote-capi", Floor::Roof),
+    ("cenote-simulate", Floor::Yard),
     ("cenote-train", Floor::Yard),
     ("cenote-fuzz", Floor::Yard),
     ("cenote-bench", Floor::Yard),

@@ -10,6 +10,7 @@
 
 use super::{INCARNATION, INTENT, Intent, Late, TICKET, Tier};
 use crate::pool::Inner;
+use cenote_base::fault;
 use cenote_mem::{Fabric, HostLocal, Offset};
 use std::time::Duration;
 
@@ -23,9 +24,10 @@ const fn ticket(number: u64) -> u64 {
 }
 
 /// Whether a host with this number need not wait for another's ticket.
-const fn goes_before(number: u64, host: u64, other_ticket: u64, other: u64) -> bool {
+fn goes_before(number: u64, host: u64, other_ticket: u64, other: u64) -> bool {
     let other_number = other_ticket >> 1;
     other_ticket == 0
+        || (other_ticket == CHOOSING && fault::sabotaged("bakery.choosing-ignored"))
         || (other_ticket & CHOOSING == 0 && (other_number > number || (other_number == number && other > host)))
 }
 

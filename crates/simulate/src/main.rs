@@ -1,0 +1,53 @@
+//! `cenote-simulate`: runs the pool on the cache-line model. `cargo xtask simulate` starts it.
+#![forbid(unsafe_code)]
+#![allow(clippy::print_stdout, clippy::print_stderr, reason = "a command line tool talks")]
+
+mod campaign;
+mod oracle;
+mod run;
+mod scenario;
+
+use clap::Parser;
+use std::process::ExitCode;
+
+/// Runs the pool's code on a model of hosts with private caches, under seeded schedules and deaths.
+#[derive(Parser)]
+#[command(name = "cargo xtask simulate")]
+pub struct Args {
+    /// How many seeds to run.
+    #[arg(long, default_value_t = 200)]
+    seeds: u64,
+    /// The first of them.
+    #[arg(long, default_value_t = 0)]
+    first: u64,
+    /// Runs this one seed, with what came before a failure.
+    #[arg(long)]
+    repeat: Option<u64>,
+    /// Leaves out one effect: FILE:LINE:COLUMN=flush, =fence or =invalidation.
+    #[arg(long)]
+    without: Option<cenote_weakmem::Mutation>,
+    /// Makes one deliberate mistake (needs the feature `sabotage`).
+    #[arg(long)]
+    sabotage: Option<String>,
+    /// Leaves out every flush, fence and invalidation in turn, and makes every deliberate mistake: each must be
+    /// noticed by some seed.
+    #[arg(long)]
+    mutate: bool,
+    /// Only mutations whose text contains this.
+    #[arg(long)]
+    only: Option<String>,
+}
+
+fn main() -> ExitCode {
+    let args = Args::parse();
+    if let Err(reason) = campaign::sabotage(args.sabotage.as_deref()) {
+        eprintln!("error: {reason}");
+        return ExitCode::from(2);
+    }
+    if let Some(seed) = args.repeat {
+        return campaign::repeat(seed, &args);
+    }
+    // Deaths are panics that are caught, and panics of the code under test are reported with their seed.
+    std::panic::set_hook(Box::new(|_| {}));
+    if args.mutate { campaign::mutate(&args) } else { campaign::explore(&args) }
+}

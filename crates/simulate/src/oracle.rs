@@ -1,0 +1,96 @@
+//! What must hold, watched from outside the model: the checkers and what they have found.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::{Mutex, MutexGuard};
+
+/// Who found something; each ends the program with a code of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Checker {
+    /// Wrong bytes, or bytes that do not have their checksum.
+    Blocks,
+    /// A block that is there cannot be found, or one host finds what another does not.
+    Index,
+    /// Two inside one lock, or an update lost under it.
+    Locks,
+    /// Space that is lost or given out twice.
+    Allocator,
+    /// Something that must succeed in time did not.
+    Liveness,
+    /// The code under test panicked.
+    Panic,
+}
+
+impl Checker {
+    pub const fn exit_code(self) -> u8 {
+        match self {
+            Self::Blocks => 10,
+            Self::Index => 11,
+            Self::Locks => 12,
+            Self::Allocator => 13,
+            Self::Liveness => 14,
+            Self::Panic => 15,
+        }
+    }
+}
+
+/// Something that does not hold.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Violation {
+    pub checker: Checker,
+    pub fact: String,
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}: {}", self.checker, self.fact)
+    }
+}
+
+/// What the processes of a run tell each other behind the model's back.
+#[derive(Default)]
+pub struct Notes {
+    pub violations: Vec<Violation>,
+    /// Which process is inside each user lock.
+    pub inside: BTreeMap<u8, usize>,
+    /// Increments of the counter under each user lock: (begun, finished).
+    pub counted: BTreeMap<u8, (u64, u64)>,
+    /// Which prompts' blocks each host finds when all is quiet: (host, block's number).
+    pub found: Vec<(usize, usize)>,
+    /// Values that were put under each key.
+    pub objects: BTreeMap<u8, Vec<u64>>,
+    pub reads_whole: u64,
+    pub reads_missed: u64,
+    pub pins: u64,
+    pub evicted: u64,
+    pub lock_timeouts: u64,
+}
+
+/// Shared by the processes of a run. Only the one that has the turn touches it, so a run stays deterministic.
+#[derive(Default)]
+pub struct Oracle {
+    notes: Mutex<Notes>,
+    /// A host may be taken for dead and live: then blocks may be lost, but never be wrong.
+    pub sleepers: bool,
+}
+
+impl Oracle {
+    pub fn new(sleepers: bool) -> Self {
+        Self { notes: Mutex::default(), sleepers }
+    }
+
+    pub fn notes(&self) -> MutexGuard<'_, Notes> {
+        self.notes.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+
+    pub fn report(&self, checker: Checker, fact: impl Into<String>) {
+        self.notes().violations.push(Violation { checker, fact: fact.into() });
+    }
+
+    /// Reports what may happen where a host that was taken for dead goes on.
+    pub fn report_unless_sleepers(&self, checker: Checker, fact: impl Into<String>) {
+        if !self.sleepers {
+            self.report(checker, fact);
+        }
+    }
+}

@@ -1,0 +1,146 @@
+//! One seed: a world, its phases, and what they came to.
+
+use crate::oracle::{Checker, Oracle, Violation};
+use crate::scenario::{Actor, Shape};
+use cenote_pool::Superblock;
+use cenote_weakmem::{Mutation, Process, Rates, RunReport, World};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+/// More operations than any sound run needs.
+const OPERATIONS_MAX: u64 = 3_000_000;
+/// A stall in so many of 2^20 operations.
+const STALL_RATE: u64 = 100;
+
+pub struct Outcome {
+    pub violations: Vec<Violation>,
+    pub report: RunReport,
+    pub reads_whole: u64,
+    pub reads_missed: u64,
+    pub pins: u64,
+}
+
+type Part = fn(&Actor);
+
+/// Runs one seed to its end.
+pub fn run(seed: u64, mutation: Option<&Mutation>) -> Outcome {
+    let shape = Shape::of_seed(seed);
+    // Every fifth run, hosts are taken for dead that are not.
+    let sleepers = seed % 5 == 4;
+    let deaths = !seed.is_multiple_of(4);
+    let oracle = Arc::new(Oracle::new(sleepers));
+    let world = World::new(seed, shape.hosts, shape.region_bytes(), Rates::of_seed(seed, deaths), OPERATIONS_MAX);
+    if sleepers {
+        world.stall(STALL_RATE);
+    }
+    let formatted = Superblock::format(&world.scene_setter(0).fabric(), &shape.config());
+    if let Err(error) = formatted {
+        oracle.report(Checker::Panic, format!("the region cannot be made: {error}"));
+    }
+    world.mutate(mutation.cloned());
+    let stage = Stage { world: &world, shape: &shape, oracle: &oracle };
+    stage.work(seed);
+    let crashed = world.report().process_crashes + world.report().host_crashes > 0;
+    let timeouts = oracle.notes().lock_timeouts;
+    if !crashed && !sleepers && timeouts > 0 {
+        oracle.report(Checker::Liveness, format!("{timeouts} locks were not to be had in time, though nobody died"));
+    }
+    world.calm();
+    stage.on_all_hosts(|actor| actor.recover());
+    stage.on_all_hosts(|actor| actor.take_stock());
+    let before = oracle.notes().found.split_off(0);
+    stage.agree(&before);
+    for host in 0..shape.hosts {
+        stage.on(host, |actor| actor.check());
+    }
+    // What was published is on the device, not in somebody's cache.
+    for host in 0..shape.hosts {
+        world.power_off(host);
+    }
+    stage.on_all_hosts(|actor| actor.take_stock());
+    let after: BTreeSet<usize> = oracle.notes().found.iter().map(|&(_, number)| number).collect();
+    for (host, number) in before {
+        if !after.contains(&number) {
+            oracle.report_unless_sleepers(Checker::Index, format!("block {number} of host {host} went with the power"));
+        }
+    }
+    for host in 0..shape.hosts {
+        stage.on(host, |actor| actor.check());
+    }
+    stage.on(0, |actor| actor.audit_counters());
+    let report = world.report();
+    for panic in &report.panics {
+        oracle.report(Checker::Panic, panic.clone());
+    }
+    if report.endless {
+        oracle.report(Checker::Liveness, format!("the run did not end within {OPERATIONS_MAX} operations"));
+    }
+    let notes = oracle.notes();
+    Outcome {
+        violations: notes.violations.clone(),
+        report,
+        reads_whole: notes.reads_whole,
+        reads_missed: notes.reads_missed,
+        pins: notes.pins,
+    }
+}
+
+struct Stage<'a> {
+    world: &'a World,
+    shape: &'a Shape,
+    oracle: &'a Arc<Oracle>,
+}
+
+impl Stage<'_> {
+    fn actor(&self) -> impl FnOnce(Process) -> Actor + Send + 'static {
+        let (shape, oracle) = (self.shape.clone(), Arc::clone(self.oracle));
+        move |process| Actor { shape, oracle, process }
+    }
+
+    fn work(&self, seed: u64) {
+        let mut programs: Vec<(usize, cenote_weakmem::Program)> = Vec::new();
+        for host in 0..self.shape.hosts {
+            for _ in 0..self.shape.processes_per_host {
+                let actor = self.actor();
+                programs.push((host, Box::new(move |process| actor(process).work(seed))));
+            }
+        }
+        self.run(programs);
+    }
+
+    /// Runs programs, with a lock manager beside them where the region needs one.
+    fn run(&self, mut programs: Vec<(usize, cenote_weakmem::Program)>) {
+        if self.shape.has_manager() {
+            let actor = self.actor();
+            let first = self.world.next_process();
+            let others: Vec<usize> = (first..first + programs.len()).collect();
+            programs.push((0, Box::new(move |process| actor(process).manage(&others))));
+        }
+        self.world.run(programs);
+    }
+
+    fn on_all_hosts(&self, part: Part) {
+        let programs = (0..self.shape.hosts).map(|host| {
+            let actor = self.actor();
+            let program: cenote_weakmem::Program = Box::new(move |process| part(&actor(process)));
+            (host, program)
+        });
+        self.run(programs.collect());
+    }
+
+    fn on(&self, host: usize, part: Part) {
+        let actor = self.actor();
+        self.run(vec![(host, Box::new(move |process| part(&actor(process))))]);
+    }
+
+    /// All hosts find the same blocks when nobody changes any.
+    fn agree(&self, found: &[(usize, usize)]) {
+        for number in 0..self.shape.universe {
+            let hosts: Vec<usize> = found.iter().filter(|(_, other)| *other == number).map(|(host, _)| *host).collect();
+            if !hosts.is_empty() && hosts.len() < self.shape.hosts {
+                let fact = format!("block {number} is found by hosts {hosts:?} only");
+                self.oracle.report_unless_sleepers(Checker::Index, fact);
+            }
+        }
+    }
+}

@@ -1,0 +1,425 @@
+//! What the simulated processes do: serve, pin, evict, count under locks, come and go.
+
+use crate::oracle::{Checker, Oracle};
+use cenote_base::prng::Prng;
+use cenote_base::{BlockHash, HashSeed, HostId};
+use cenote_mem::{Fabric, Offset};
+use cenote_pool::{
+    AttachOptions, Counter, HostsLock, LockManager, Namespace, NamespaceRecord, Pool, PoolConfig, PoolError, Publish,
+    ReadOutcome,
+};
+use cenote_weakmem::{Process, SimFabric, SimHost};
+use std::sync::Arc;
+use std::time::Duration;
+
+pub type SimPool = Pool<SimFabric, SimHost>;
+
+/// A line that nothing of the pool uses: the last of the superblock's page. The counters of the user locks.
+const COUNTERS: u64 = 4096 - 64;
+const LOCK_TIMEOUT: Duration = Duration::from_millis(200);
+const HOST_TIMEOUT: Duration = Duration::from_millis(400);
+const QUARANTINE: Duration = Duration::from_millis(100);
+/// A tick interval well below the host timeout.
+const TICK_NS: u64 = 100_000_000;
+
+/// The shape of a run, drawn from its seed.
+#[derive(Clone, Debug)]
+pub struct Shape {
+    pub hosts: usize,
+    pub processes_per_host: usize,
+    /// Different blocks that the processes want.
+    pub universe: usize,
+    pub block_bytes: u64,
+    min_block_bytes: u64,
+    chunks: u64,
+    /// All hashes share a home bucket, so that probes overflow.
+    crowded: bool,
+    hosts_lock: HostsLock,
+    /// Operations of each process.
+    pub rounds: u64,
+    /// Weight of each kind of operation; a swarm leaves some out.
+    weights: [u64; 9],
+}
+
+impl Shape {
+    pub fn of_seed(seed: u64) -> Self {
+        let mut prng = Prng::at(seed, 11);
+        let crowded = prng.below(3) == 0;
+        let mut weights = [12, 12, 6, 4, 2, 3, 2, 1, 1];
+        for weight in &mut weights[2..] {
+            *weight *= [0, 1, 1, 4][prng.below(4) as usize];
+        }
+        Self {
+            hosts: 2 + prng.below(2) as usize,
+            processes_per_host: 1 + prng.below(2) as usize,
+            universe: if crowded { 10 } else { 4 + prng.below(10) as usize },
+            block_bytes: [128, 192, 320][prng.below(3) as usize],
+            min_block_bytes: if crowded { 1 << 10 } else { 32 << 10 },
+            chunks: if crowded { 8 } else { 2 + prng.below(3) },
+            crowded,
+            hosts_lock: if prng.below(6) == 0 { HostsLock::Manager } else { HostsLock::Bakery },
+            rounds: 8 + prng.below(24),
+            weights,
+        }
+    }
+
+    pub fn config(&self) -> PoolConfig {
+        PoolConfig {
+            chunk_bytes: 64 << 10,
+            min_block_bytes: self.min_block_bytes,
+            max_hosts: 3,
+            workers_per_host: 4,
+            hazard_lines_per_worker: 1,
+            hosts_lock: self.hosts_lock,
+            ..PoolConfig::new(HashSeed([7; 32]), [9; 16])
+        }
+    }
+
+    /// Bytes for exactly this many chunks: control areas take less than half a mebibyte.
+    pub const fn region_bytes(&self) -> u64 {
+        (448 << 10) + self.chunks * (64 << 10)
+    }
+
+    pub fn has_manager(&self) -> bool {
+        self.hosts_lock == HostsLock::Manager
+    }
+
+    /// The hash of block `number`. Not a chain: the pool does not care, and homes must be chosen.
+    fn hash(&self, number: usize) -> BlockHash {
+        let mut prng = Prng::new(number as u64 + 1);
+        let low = if self.crowded { 64 * 5 + 3 } else { prng.next_u64() % 128 };
+        BlockHash::from_words([low | (number as u64 + 1) << 32, prng.next_u64()])
+    }
+
+    /// The only bytes that block `number` may ever have.
+    fn payload(&self, number: usize) -> Vec<u8> {
+        let mut prng = Prng::new(1000 + number as u64);
+        let mut bytes = vec![0; self.block_bytes as usize];
+        bytes.chunks_mut(8).for_each(|part| part.copy_from_slice(&prng.next_u64().to_le_bytes()[..part.len()]));
+        bytes
+    }
+}
+
+pub struct Actor {
+    pub shape: Shape,
+    pub oracle: Arc<Oracle>,
+    pub process: Process,
+}
+
+impl Actor {
+    fn options(&self) -> AttachOptions {
+        AttachOptions {
+            host: HostId(self.process.host() as u8),
+            lock_timeout: LOCK_TIMEOUT,
+            host_timeout: HOST_TIMEOUT,
+            quarantine: QUARANTINE,
+            ..AttachOptions::named("sim")
+        }
+    }
+
+    pub fn attach(&self) -> Option<SimPool> {
+        let process = self.process.clone();
+        let attached = Pool::attach_on(self.process.fabric(), &self.options(), |_, spec| Ok(process.host_memory(spec)));
+        match attached {
+            Ok(pool) => Some(pool),
+            // A lock whose holder just died is waited for in vain until somebody declares it dead.
+            Err(PoolError::Lock { .. } | PoolError::WorkersFull { .. }) => None,
+            Err(error) => {
+                self.oracle.report(Checker::Liveness, format!("attaching fails: {error}"));
+                None
+            }
+        }
+    }
+
+    fn namespace(&self, pool: &SimPool) -> Option<Namespace> {
+        let record = NamespaceRecord {
+            fingerprint: [1; 32],
+            label: "sim".to_owned(),
+            block_bytes: self.shape.block_bytes,
+            block_tokens: 16,
+            num_layers: 1,
+        };
+        pool.namespace(&record).ok()
+    }
+
+    /// Attaches and opens the namespace, waiting for the dead to be declared dead.
+    fn open(&self, pool: &mut Option<SimPool>) -> Option<Namespace> {
+        for _ in 0..40 {
+            if pool.is_none() {
+                *pool = self.attach();
+            }
+            if let Some(pool) = pool
+                && let Some(namespace) = self.namespace(pool)
+            {
+                return Some(namespace);
+            }
+            if let Some(pool) = pool {
+                pool.tick();
+            }
+            if !self.process.sleep(TICK_NS) {
+                return None;
+            }
+        }
+        self.oracle.report_unless_sleepers(Checker::Liveness, "attaching takes for ever");
+        None
+    }
+
+    /// The life of a worker.
+    pub fn work(&self, seed: u64) {
+        let mut prng = Prng::at(seed, 100 + self.process.number() as u64);
+        if prng.below(3) == 0 && !self.process.sleep(prng.below(3) * 1_000_000) {
+            return;
+        }
+        let mut pool = None;
+        let Some(namespace) = self.open(&mut pool) else { return };
+        let mut last_tick = self.process.time();
+        for _ in 0..self.shape.rounds {
+            let Some(open) = &pool else { return };
+            if self.process.time() - last_tick > TICK_NS {
+                open.tick();
+                last_tick = self.process.time();
+            }
+            let mut draw = prng.below(self.shape.weights.iter().sum());
+            let kind = self.shape.weights.iter().position(|&weight| {
+                let here = draw < weight;
+                draw = draw.wrapping_sub(if here { 0 } else { weight });
+                here
+            });
+            match kind.expect("the draw is below the sum") {
+                0 => drop(self.publish(open, &namespace, prng.below(self.shape.universe as u64) as usize)),
+                1 => drop(self.read(open, prng.below(self.shape.universe as u64) as usize)),
+                2 => self.use_in_place(open, prng.below(self.shape.universe as u64) as usize),
+                3 => self.notes_evicted(open.evict(1 + prng.below(3) as usize)),
+                4 => drop(open.tick()),
+                5 => self.count(open, prng.below(2) as u8),
+                6 => self.object(open, prng.below(2) as u8, &mut prng),
+                7 => drop(open.gc()),
+                _ => {
+                    pool = None;
+                    if self.open(&mut pool).is_none() {
+                        return;
+                    }
+                }
+            }
+        }
+        if let Some(pool) = pool {
+            self.look_at_counters(&pool);
+        }
+    }
+
+    fn notes_evicted(&self, count: usize) {
+        self.oracle.notes().evicted += count as u64;
+    }
+
+    fn look_at_counters(&self, pool: &SimPool) {
+        let timeouts = pool.counter(Counter::LockTimeouts);
+        let mut notes = self.oracle.notes();
+        notes.lock_timeouts = notes.lock_timeouts.max(timeouts);
+    }
+
+    fn publish(&self, pool: &SimPool, namespace: &Namespace, number: usize) -> Publish {
+        let payload = self.shape.payload(number);
+        let (left, right) = payload.split_at(64);
+        let outcome = pool.publish(namespace, self.shape.hash(number), number as u32, &[left, right]);
+        self.process.note(&format!("publish {number}: {outcome:?}"));
+        outcome
+    }
+
+    /// Looks a block up and reads it; returns whether it was whole.
+    fn read(&self, pool: &SimPool, number: usize) -> bool {
+        let hits = pool.lookup(&[self.shape.hash(number)]);
+        let Some(hit) = hits.first() else { return false };
+        let mut bytes = vec![0; self.shape.block_bytes as usize];
+        let outcome = pool.read(hit, &mut [&mut bytes]);
+        self.process.note(&format!("read {number} ({hit:?}): {outcome:?}"));
+        match outcome {
+            ReadOutcome::Whole if bytes != self.shape.payload(number) => {
+                self.oracle.report(Checker::Blocks, format!("block {number} was read whole with wrong bytes"));
+            }
+            ReadOutcome::Damaged => self
+                .oracle
+                .report_unless_sleepers(Checker::Blocks, format!("block {number} does not have its checksum: {hit:?}")),
+            _ => {}
+        }
+        let whole = outcome == ReadOutcome::Whole;
+        let mut notes = self.oracle.notes();
+        if whole {
+            notes.reads_whole += 1;
+        } else {
+            notes.reads_missed += 1;
+        }
+        whole
+    }
+
+    /// Pins a block, waits, and reads it in place: no check of ours may be needed.
+    fn use_in_place(&self, pool: &SimPool, number: usize) {
+        let hits = pool.lookup(&[self.shape.hash(number)]);
+        let Some(pin) = hits.first().and_then(|hit| pool.pin(hit)) else { return };
+        self.process.note(&format!("pinned {number}: {:?}", pin.hit()));
+        let (offset, _) = pin.extent();
+        for _ in 0..3 {
+            if !self.process.sleep(500) {
+                return;
+            }
+            let mut bytes = vec![0; self.shape.block_bytes as usize];
+            pool.fabric().read_payload(offset, &mut [&mut bytes], 0);
+            if self.process.lives(self.process.number()) && bytes != self.shape.payload(number) {
+                let fact = format!("block {number} changed while it was pinned: {:?}", pin.hit());
+                self.oracle.report_unless_sleepers(Checker::Blocks, fact);
+            }
+        }
+        self.oracle.notes().pins += 1;
+    }
+
+    /// Adds one to a counter that a user lock guards.
+    fn count(&self, pool: &SimPool, lock: u8) {
+        let Ok(guard) = pool.lock_user(lock, LOCK_TIMEOUT) else { return };
+        let number = self.process.number();
+        {
+            let mut notes = self.oracle.notes();
+            let other = notes.inside.insert(lock, number).filter(|&other| self.process.lives(other));
+            notes.counted.entry(lock).or_default().0 += 1;
+            drop(notes);
+            if let Some(other) = other {
+                let fact = format!("processes {other} and {number} are both inside lock {lock}");
+                self.oracle.report_unless_sleepers(Checker::Locks, fact);
+            }
+        }
+        let fabric = pool.fabric();
+        let word = Offset::new(COUNTERS + 8 * u64::from(lock));
+        fabric.refresh(&[COUNTERS]);
+        let value = fabric.load(word);
+        fabric.store(word, value + 1);
+        fabric.publish(&[COUNTERS]);
+        {
+            let mut notes = self.oracle.notes();
+            if self.process.lives(number) {
+                notes.counted.entry(lock).or_default().1 += 1;
+                notes.inside.remove(&lock);
+            }
+        }
+        drop(guard);
+    }
+
+    fn object(&self, pool: &SimPool, key: u8, prng: &mut Prng) {
+        let name = format!("object {key}");
+        if prng.below(2) == 0 {
+            let value = prng.next_u64();
+            self.oracle.notes().objects.entry(key).or_default().push(value);
+            let _ = pool.put_object(&name, &value.to_le_bytes().repeat(12));
+        } else if let Ok(Some(bytes)) = pool.get_object(&name) {
+            let value = bytes.first_chunk().map(|bytes| u64::from_le_bytes(*bytes));
+            let known = value.is_some_and(|value| {
+                bytes == value.to_le_bytes().repeat(12)
+                    && self.oracle.notes().objects.get(&key).is_some_and(|values| values.contains(&value))
+            });
+            if !known && self.process.lives(self.process.number()) {
+                self.oracle.report(Checker::Blocks, format!("object {key} has bytes that nobody put"));
+            }
+        }
+    }
+
+    /// TraCT's manager, for as long as others work.
+    pub fn manage(&self, others: &[usize]) {
+        let mut pool = None;
+        // It attaches before it can grant: taking the host's own locks needs a manager too.
+        while pool.is_none() {
+            pool = self.attach();
+            if !self.process.lives(self.process.number()) {
+                return;
+            }
+        }
+        let Some(pool) = pool else { return };
+        let mut manager = LockManager::new(pool);
+        while others.iter().any(|&other| self.process.lives(other)) {
+            manager.round();
+            if !self.process.sleep(1000) {
+                return;
+            }
+        }
+    }
+
+    /// After all deaths: waits until they are noticed, then everything must work again.
+    pub fn recover(&self) {
+        let mut pool = None;
+        let Some(namespace) = self.open(&mut pool) else { return };
+        let Some(pool) = pool else { return };
+        for _ in 0..10 {
+            pool.tick();
+            if !self.process.sleep(TICK_NS) {
+                return;
+            }
+        }
+        let before = pool.counter(Counter::LockTimeouts);
+        for number in 0..3 {
+            if self.publish(&pool, &namespace, number) == Publish::NoRoom {
+                self.oracle
+                    .report_unless_sleepers(Checker::Liveness, format!("no room for block {number} after recovery"));
+            }
+            pool.tick();
+        }
+        self.count(&pool, 0);
+        if pool.counter(Counter::LockTimeouts) > before {
+            self.oracle.report_unless_sleepers(Checker::Liveness, "a lock is not to be had after recovery");
+        }
+    }
+
+    /// When all is quiet: which blocks this host finds and reads whole. A first look may go by a stale line.
+    pub fn take_stock(&self) {
+        let mut pool = None;
+        if self.open(&mut pool).is_none() {
+            return;
+        }
+        let Some(pool) = pool else { return };
+        for number in 0..self.shape.universe {
+            if (0..3).any(|_| self.read(&pool, number)) {
+                self.oracle.notes().found.push((self.process.host(), number));
+            }
+        }
+    }
+
+    /// Nothing may be lost, nothing may be damaged.
+    pub fn check(&self) {
+        let mut pool = None;
+        if self.open(&mut pool).is_none() {
+            return;
+        }
+        let Some(pool) = pool else { return };
+        match pool.check(true) {
+            Ok(report) => {
+                for finding in &report.damage {
+                    self.oracle.report_unless_sleepers(
+                        Checker::Blocks,
+                        format!("host {}: {}: {}", self.process.host(), finding.what, finding.fact),
+                    );
+                }
+                for finding in &report.leaks {
+                    let checker = if finding.fact.contains("index") { Checker::Index } else { Checker::Allocator };
+                    self.oracle.report_unless_sleepers(
+                        checker,
+                        format!("host {}: {}: {}", self.process.host(), finding.what, finding.fact),
+                    );
+                }
+                if report.reserved + report.pinned > 0 {
+                    let fact = format!("{} reserved and {} pinned when nobody works", report.reserved, report.pinned);
+                    self.oracle.report_unless_sleepers(Checker::Allocator, fact);
+                }
+            }
+            Err(error) => self.oracle.report_unless_sleepers(Checker::Liveness, format!("check fails: {error}")),
+        }
+    }
+
+    /// The counters under user locks, at the end.
+    pub fn audit_counters(&self) {
+        let fabric = self.process.fabric();
+        fabric.refresh(&[COUNTERS]);
+        let counted = self.oracle.notes().counted.clone();
+        for (lock, (begun, finished)) in counted {
+            let value = fabric.load(Offset::new(COUNTERS + 8 * u64::from(lock)));
+            if value < finished || value > begun {
+                let fact = format!("the counter under lock {lock} is {value}; {finished} of {begun} increments ended");
+                self.oracle.report_unless_sleepers(Checker::Locks, fact);
+            }
+        }
+    }
+}

@@ -1,0 +1,197 @@
+//! The fabric of a simulated process: every call is one or several steps of the model.
+
+use crate::machine::LINE;
+use crate::mutation::Effect;
+use crate::world::Process;
+use cenote_mem::checksum::checksum;
+use cenote_mem::{Fabric, Flush, Offset};
+use std::panic::Location;
+
+/// A region as one simulated process sees it.
+pub struct SimFabric {
+    process: Process,
+}
+
+impl SimFabric {
+    pub(crate) const fn new(process: Process) -> Self {
+        Self { process }
+    }
+
+    fn check(&self, at: u64, len: u64, unit: u64) {
+        assert!(at.is_multiple_of(unit), "{at:#x} is not aligned to {unit} bytes");
+        let bytes = self.len();
+        assert!(at.checked_add(len).is_some_and(|end| end <= bytes), "{len} bytes at {at:#x} of {bytes:#x}");
+    }
+
+    /// Queues flushes of these lines, unless the call's effect is left out.
+    fn flush_lines(
+        &self,
+        lines: impl Iterator<Item = u64>,
+        method: &'static str,
+        effect: Effect,
+        place: &Location<'_>,
+    ) {
+        let process = self.process.number;
+        let Ok(mut state) = self.process.shared.step(process, false) else { return };
+        state.call(method, place);
+        if state.leaves_out(place, effect) {
+            return;
+        }
+        for line in lines {
+            state.machine.flush(process, line);
+        }
+        state
+            .note(|| format!("p{process} {method} {}:{}", place.file().rsplit('/').next().unwrap_or(""), place.line()));
+    }
+
+    fn fence(&self, place: &Location<'_>) {
+        let process = self.process.number;
+        let Ok(mut state) = self.process.shared.step(process, false) else { return };
+        if state.leaves_out(place, Effect::Fence) {
+            return;
+        }
+        // Other hosts may look while a line is half there.
+        if state.machine.begin_fence(process) {
+            drop(state);
+            let Ok(again) = self.process.shared.step(process, false) else { return };
+            state = again;
+        }
+        state.machine.fence(process);
+    }
+}
+
+impl Fabric for SimFabric {
+    fn len(&self) -> u64 {
+        self.process.shared.state().machine.bytes()
+    }
+
+    #[track_caller]
+    fn load(&self, at: Offset<u64>) -> u64 {
+        self.check(at.raw(), 8, 8);
+        let Ok(mut state) = self.process.shared.look(self.process.number) else { return 0 };
+        state.machine.load(self.process.number, at.raw())
+    }
+
+    #[track_caller]
+    fn store(&self, at: Offset<u64>, value: u64) {
+        self.check(at.raw(), 8, 8);
+        let Ok(mut state) = self.process.shared.step(self.process.number, false) else { return };
+        let process = self.process.number;
+        state.machine.store(process, at.raw(), value);
+        state.note(|| format!("p{process} store {:#x} = {value:#x}", at.raw()));
+    }
+
+    #[track_caller]
+    fn load_line(&self, at: u64) -> [u64; 8] {
+        self.check(at, LINE, LINE);
+        let mut words = [0; 8];
+        let Ok(mut state) = self.process.shared.look(self.process.number) else { return words };
+        for (index, word) in words.iter_mut().enumerate() {
+            // The words may come from different writes of the line.
+            if index == 4 && !state.scripted && state.machine.prng.below(16) == 0 {
+                drop(state);
+                let Ok(again) = self.process.shared.step(self.process.number, false) else { return [0; 8] };
+                state = again;
+            }
+            *word = state.machine.load(self.process.number, at + 8 * index as u64);
+        }
+        words
+    }
+
+    #[track_caller]
+    fn store_line(&self, at: u64, words: &[u64; 8]) {
+        self.check(at, LINE, LINE);
+        let Ok(mut state) = self.process.shared.step(self.process.number, false) else { return };
+        let process = self.process.number;
+        for (index, &word) in words.iter().enumerate().rev() {
+            state.machine.store(process, at + 8 * index as u64, word);
+        }
+        state.note(|| format!("p{process} line {at:#x} w0={:#x}", words[0]));
+    }
+
+    #[track_caller]
+    fn publish(&self, lines: &[u64]) {
+        let place = Location::caller();
+        lines.iter().for_each(|&line| self.check(line, LINE, LINE));
+        self.flush_lines(lines.iter().copied(), "publish", Effect::Flush, place);
+        self.fence(place);
+    }
+
+    #[track_caller]
+    fn publish_unfenced(&self, line: u64) {
+        self.check(line, LINE, LINE);
+        self.flush_lines(std::iter::once(line), "publish_unfenced", Effect::Flush, Location::caller());
+    }
+
+    #[track_caller]
+    fn refresh(&self, lines: &[u64]) {
+        let place = Location::caller();
+        lines.iter().for_each(|&line| self.check(line, LINE, LINE));
+        self.flush_lines(lines.iter().copied(), "refresh", Effect::Invalidation, place);
+        self.fence(place);
+    }
+
+    #[track_caller]
+    fn write_payload(&self, at: u64, parts: &[&[u8]], key: u64) -> u64 {
+        let bytes = parts.concat();
+        self.check(at, bytes.len() as u64, LINE);
+        let process = self.process.number;
+        for (index, part) in bytes.chunks(LINE as usize).enumerate() {
+            let Ok(mut state) = self.process.shared.step(process, false) else { return 0 };
+            let mut line = [0; LINE as usize];
+            line[..part.len()].copy_from_slice(part);
+            let words =
+                std::array::from_fn(|word| u64::from_le_bytes(line[8 * word..8 * word + 8].try_into().expect("8")));
+            state.machine.stream(process, at + index as u64 * LINE, words);
+        }
+        checksum(&bytes, key)
+    }
+
+    #[track_caller]
+    fn publish_payload(&self) {
+        let place = Location::caller();
+        self.flush_lines(std::iter::empty(), "publish_payload", Effect::Flush, place);
+        self.fence(place);
+    }
+
+    #[track_caller]
+    fn read_payload(&self, at: u64, parts: &mut [&mut [u8]], key: u64) -> u64 {
+        let len: usize = parts.iter().map(|part| part.len()).sum();
+        self.check(at, len as u64, LINE);
+        let mut bytes = Vec::with_capacity(len);
+        let process = self.process.number;
+        for line in 0..(len as u64).div_ceil(LINE) {
+            let Ok(mut state) = self.process.shared.look(process) else { return 0 };
+            for word in 0..8 {
+                bytes.extend(state.machine.load(process, at + line * LINE + word * 8).to_le_bytes());
+            }
+        }
+        bytes.truncate(len);
+        let mut from = bytes.as_slice();
+        for part in parts {
+            let (now, rest) = from.split_at(part.len());
+            part.copy_from_slice(now);
+            from = rest;
+        }
+        checksum(&bytes, key)
+    }
+
+    #[track_caller]
+    fn refresh_payload(&self, at: u64, len: u64) {
+        let place = Location::caller();
+        self.check(at, len, LINE);
+        let lines = (0..len.div_ceil(LINE)).map(|line| at + line * LINE);
+        self.flush_lines(lines, "refresh_payload", Effect::Invalidation, place);
+        self.fence(place);
+    }
+
+    #[track_caller]
+    fn checksum_payload(&self, at: u64, len: u64, key: u64) -> u64 {
+        let mut bytes = vec![0; len as usize];
+        self.read_payload(at, &mut [&mut bytes], key)
+    }
+
+    fn flush(&self) -> Flush {
+        Flush::ClflushOpt
+    }
+}

@@ -1,0 +1,431 @@
+//! The memory: a device, one cache per host, and what each process has under way. No threads and no schedule;
+//! whoever drives it says what happens next, and draws from one generator where the hardware is free.
+
+use cenote_base::prng::Prng;
+use std::collections::{BTreeMap, VecDeque};
+
+/// Bytes of a line.
+pub(crate) const LINE: u64 = 64;
+
+/// Stores that a process may have under way.
+const STORE_BUFFER: usize = 24;
+
+type Words = [u64; 8];
+
+#[derive(Clone, Copy)]
+struct CachedLine {
+    words: Words,
+    dirty: bool,
+}
+
+/// What a process has under way.
+#[derive(Default)]
+struct Buffers {
+    host: usize,
+    /// In order: (number, offset, value).
+    stores: VecDeque<(u64, u64, u64)>,
+    stored: u64,
+    /// Lines to flush, each after the stores before it.
+    flushes: Vec<(u64, u64)>,
+    /// Streamed lines on their way around the cache.
+    streams: Vec<(u64, Words)>,
+}
+
+/// A word of a line that is being written back.
+struct InFlight {
+    host: usize,
+    at: u64,
+    value: u64,
+}
+
+/// How often things happen by themselves, in 1/1024 of an operation.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Spontaneous {
+    pub drain: u64,
+    pub flush: u64,
+    pub stream: u64,
+    pub write_back: u64,
+    pub evict: u64,
+    pub prefetch: u64,
+    pub tear: u64,
+}
+
+pub(crate) struct Machine {
+    device: Vec<u64>,
+    caches: Vec<BTreeMap<u64, CachedLine>>,
+    processes: Vec<Buffers>,
+    in_flight: Vec<InFlight>,
+    /// Lines that somebody touched, for prefetching.
+    touched: Vec<u64>,
+    pub prng: Prng,
+    pub rates: Spontaneous,
+}
+
+const fn line_of(at: u64) -> u64 {
+    at / LINE * LINE
+}
+
+const fn word_of(at: u64) -> usize {
+    (at % LINE / 8) as usize
+}
+
+impl Machine {
+    pub fn new(seed: u64, bytes: u64, hosts: usize, rates: Spontaneous) -> Self {
+        Self {
+            device: vec![0; (bytes / 8) as usize],
+            caches: (0..hosts).map(|_| BTreeMap::new()).collect(),
+            processes: Vec::new(),
+            in_flight: Vec::new(),
+            touched: Vec::new(),
+            prng: Prng::new(seed),
+            rates,
+        }
+    }
+
+    pub const fn bytes(&self) -> u64 {
+        self.device.len() as u64 * 8
+    }
+
+    pub fn add_process(&mut self, host: usize) -> usize {
+        self.processes.push(Buffers { host, ..Buffers::default() });
+        self.processes.len() - 1
+    }
+
+    fn chance(&mut self, rate: u64) -> bool {
+        rate > 0 && self.prng.below(1024) < rate
+    }
+
+    // --- what a process does
+
+    pub fn load(&mut self, process: usize, at: u64) -> u64 {
+        let buffers = &self.processes[process];
+        if let Some(&(_, _, value)) = buffers.stores.iter().rev().find(|store| store.1 == at) {
+            return value;
+        }
+        let host = buffers.host;
+        self.cached(host, line_of(at)).words[word_of(at)]
+    }
+
+    pub fn store(&mut self, process: usize, at: u64, value: u64) {
+        let buffers = &mut self.processes[process];
+        buffers.stored += 1;
+        buffers.stores.push_back((buffers.stored, at, value));
+        if buffers.stores.len() > STORE_BUFFER {
+            self.drain_one(process);
+        }
+    }
+
+    /// Queues a flush: written back if dirty, and dropped, some time before the next fence.
+    pub fn flush(&mut self, process: usize, line: u64) {
+        let buffers = &mut self.processes[process];
+        buffers.flushes.push((line, buffers.stored));
+    }
+
+    /// Queues a line of streamed stores. The host's own cache lets go of the line at once.
+    pub fn stream(&mut self, process: usize, line: u64, words: Words) {
+        let host = self.processes[process].host;
+        self.write_back(host, line);
+        self.caches[host].remove(&line);
+        self.processes[process].streams.push((line, words));
+    }
+
+    /// Lets the process's stores reach its host's cache.
+    pub fn drain_stores(&mut self, process: usize) {
+        while !self.processes[process].stores.is_empty() {
+            self.drain_one(process);
+        }
+    }
+
+    /// All that the process has under way arrives.
+    pub fn fence(&mut self, process: usize) {
+        self.drain_stores(process);
+        while self.run_a_flush(process) {}
+        while self.run_a_stream(process) {}
+        let host = self.processes[process].host;
+        self.land(|word| word.host == host);
+    }
+
+    /// Lines that a fence would write to the device, torn now and then: their first words arrive, the rest is
+    /// on its way. Returns whether anything is.
+    pub fn begin_fence(&mut self, process: usize) -> bool {
+        self.drain_stores(process);
+        if !self.chance(self.rates.tear) {
+            return false;
+        }
+        let before = self.in_flight.len();
+        let saved = self.rates.tear;
+        self.rates.tear = 1024;
+        while self.run_a_flush(process) {}
+        self.rates.tear = saved;
+        self.in_flight.len() > before
+    }
+
+    // --- how it happens
+
+    fn touch(&mut self, line: u64) {
+        if self.touched.len() < 512 {
+            self.touched.push(line);
+        } else {
+            let at = self.prng.below(512) as usize;
+            self.touched[at] = line;
+        }
+    }
+
+    /// The host's copy of a line, fetched if it has none.
+    fn cached(&mut self, host: usize, line: u64) -> &mut CachedLine {
+        if !self.caches[host].contains_key(&line) {
+            self.land(|word| word.host == host && line_of(word.at) == line);
+            let first = (line / 8) as usize;
+            let words = std::array::from_fn(|word| self.device[first + word]);
+            self.caches[host].insert(line, CachedLine { words, dirty: false });
+            self.touch(line);
+        }
+        self.caches[host].get_mut(&line).expect("just fetched")
+    }
+
+    fn drain_one(&mut self, process: usize) {
+        let buffers = &mut self.processes[process];
+        let host = buffers.host;
+        if let Some((_, at, value)) = buffers.stores.pop_front() {
+            let line = self.cached(host, line_of(at));
+            line.words[word_of(at)] = value;
+            line.dirty = true;
+        }
+    }
+
+    /// Words under way of which `which` is true arrive on the device.
+    fn land(&mut self, which: impl Fn(&InFlight) -> bool) {
+        let device = &mut self.device;
+        self.in_flight.retain(|word| {
+            if which(word) {
+                device[(word.at / 8) as usize] = word.value;
+            }
+            !which(word)
+        });
+    }
+
+    /// Writes a dirty line to the device, all eight words, perhaps not all at once.
+    fn write_back(&mut self, host: usize, line: u64) {
+        let Some(cached) = self.caches[host].get_mut(&line).filter(|cached| cached.dirty) else { return };
+        cached.dirty = false;
+        let words = cached.words;
+        self.write_line(host, line, words);
+    }
+
+    fn write_line(&mut self, host: usize, line: u64, words: Words) {
+        // What is still under way of an older state of the line goes before it.
+        self.land(|word| word.host == host && line_of(word.at) == line);
+        let late = if self.chance(self.rates.tear) { self.prng.next_u64() } else { 0 };
+        for (word, &value) in words.iter().enumerate() {
+            let at = line + 8 * word as u64;
+            if late >> word & 1 == 1 {
+                self.in_flight.push(InFlight { host, at, value });
+            } else {
+                self.device[(at / 8) as usize] = value;
+            }
+        }
+    }
+
+    /// One queued flush happens, whichever.
+    fn run_a_flush(&mut self, process: usize) -> bool {
+        let count = self.processes[process].flushes.len();
+        if count == 0 {
+            return false;
+        }
+        let chosen = self.prng.below(count as u64) as usize;
+        let (line, after) = self.processes[process].flushes.swap_remove(chosen);
+        // A flush is ordered behind older stores to its own line, and the buffer is in order.
+        let older = |stores: &VecDeque<(u64, u64, u64)>| {
+            stores.iter().any(|&(number, at, _)| number <= after && line_of(at) == line)
+        };
+        while older(&self.processes[process].stores) {
+            self.drain_one(process);
+        }
+        let host = self.processes[process].host;
+        self.write_back(host, line);
+        self.caches[host].remove(&line);
+        true
+    }
+
+    /// One streamed line arrives, whichever.
+    fn run_a_stream(&mut self, process: usize) -> bool {
+        let count = self.processes[process].streams.len();
+        if count == 0 {
+            return false;
+        }
+        let chosen = self.prng.below(count as u64) as usize;
+        let (line, words) = self.processes[process].streams.swap_remove(chosen);
+        let host = self.processes[process].host;
+        self.write_line(host, line, words);
+        self.caches[host].remove(&line);
+        true
+    }
+
+    // --- what happens by itself
+
+    /// What the hardware does between two operations.
+    pub fn drift(&mut self, live: &[usize]) {
+        let rates = self.rates;
+        let anyone = live[self.prng.below(live.len() as u64) as usize];
+        if self.chance(rates.drain) {
+            self.drain_one(anyone);
+        }
+        if self.chance(rates.flush) {
+            self.run_a_flush(anyone);
+        }
+        if self.chance(rates.stream) {
+            self.run_a_stream(anyone);
+        }
+        if !self.in_flight.is_empty() && self.chance(128) {
+            let chosen = self.prng.below(self.in_flight.len() as u64) as usize;
+            let word = self.in_flight.swap_remove(chosen);
+            self.device[(word.at / 8) as usize] = word.value;
+        }
+        let host = self.processes[anyone].host;
+        if self.chance(rates.write_back)
+            && let Some(line) = self.any_line(host)
+        {
+            self.write_back(host, line);
+        }
+        if self.chance(rates.evict)
+            && let Some(line) = self.any_line(host)
+        {
+            self.write_back(host, line);
+            self.caches[host].remove(&line);
+        }
+        if self.chance(rates.prefetch) && !self.touched.is_empty() {
+            let chosen = self.prng.below(self.touched.len() as u64) as usize;
+            let line = self.touched[chosen];
+            self.cached(host, line);
+        }
+    }
+
+    /// Some line of a host's cache: the next one after a random place.
+    fn any_line(&mut self, host: usize) -> Option<u64> {
+        let bytes = self.bytes();
+        let from = self.prng.below(bytes);
+        let cache = &self.caches[host];
+        cache.range(from..).next().or_else(|| cache.iter().next()).map(|(&line, _)| line)
+    }
+
+    // --- ends
+
+    /// A process ends: what it had retired arrives, sooner or later.
+    pub fn end_process(&mut self, process: usize) {
+        self.fence(process);
+    }
+
+    /// A host loses power: of all it had not written back, some had just arrived, the rest is lost.
+    pub fn lose_host(&mut self, host: usize) {
+        for process in 0..self.processes.len() {
+            if self.processes[process].host != host {
+                continue;
+            }
+            while self.prng.below(3) > 0 && self.run_a_stream(process) {}
+            self.processes[process].streams.clear();
+            self.processes[process].stores.clear();
+            self.processes[process].flushes.clear();
+        }
+        let dirty: Vec<u64> =
+            self.caches[host].iter().filter(|(_, cached)| cached.dirty).map(|(&line, _)| line).collect();
+        for line in dirty {
+            if self.prng.below(2) == 0 {
+                self.write_back(host, line);
+            }
+        }
+        let arrived = self.prng.next_u64();
+        let mut turn = 0_u64;
+        let arrives: Vec<bool> = self
+            .in_flight
+            .iter()
+            .map(|_| {
+                turn += 1;
+                arrived.rotate_left((turn * 7 % 64) as u32) & 1 == 1
+            })
+            .collect();
+        let mut index = 0;
+        let device = &mut self.device;
+        self.in_flight.retain(|word| {
+            let own = word.host == host;
+            if own && arrives[index] {
+                device[(word.at / 8) as usize] = word.value;
+            }
+            index += 1;
+            !own
+        });
+        self.caches[host].clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn machine(rates: Spontaneous) -> (Machine, usize, usize) {
+        let mut machine = Machine::new(1, 4096, 2, rates);
+        let (a, b) = (machine.add_process(0), machine.add_process(1));
+        (machine, a, b)
+    }
+
+    #[test]
+    fn a_store_is_seen_by_other_hosts_only_when_flushed_and_refreshed() {
+        let (mut machine, a, b) = machine(Spontaneous::default());
+        assert_eq!(machine.load(b, 64), 0);
+        machine.store(a, 64, 7);
+        assert_eq!((machine.load(a, 64), machine.load(b, 64)), (7, 0));
+        machine.flush(a, 64);
+        machine.fence(a);
+        assert_eq!(machine.load(b, 64), 0, "its copy is stale");
+        machine.flush(b, 64);
+        assert_eq!(machine.load(b, 64), 0, "nothing has happened before the fence");
+        machine.fence(b);
+        assert_eq!(machine.load(b, 64), 7);
+    }
+
+    #[test]
+    fn a_line_is_written_back_whole() {
+        let (mut machine, a, b) = machine(Spontaneous::default());
+        machine.load(a, 8);
+        machine.store(b, 8, 2);
+        machine.flush(b, 0);
+        machine.fence(b);
+        machine.store(a, 0, 1);
+        machine.flush(a, 0);
+        machine.fence(a);
+        assert_eq!(machine.device[..2], [1, 0], "another host's word of the line is gone");
+    }
+
+    #[test]
+    fn streams_and_dirty_lines_may_die_with_their_host_but_not_with_their_process() {
+        let (mut lost, mut kept) = (0, 0);
+        for seed in 0..64 {
+            let mut machine = Machine::new(seed, 4096, 1, Spontaneous::default());
+            let process = machine.add_process(0);
+            machine.store(process, 0, 1);
+            machine.drain_stores(process);
+            machine.lose_host(0);
+            if machine.device[0] == 1 {
+                kept += 1
+            } else {
+                lost += 1
+            }
+            machine.stream(process, 64, [5; 8]);
+            machine.end_process(process);
+            assert_eq!(machine.device[8..16], [5; 8]);
+        }
+        assert!(lost > 8 && kept > 8, "{lost} {kept}");
+    }
+
+    #[test]
+    fn lines_tear() {
+        let rates = Spontaneous { tear: 1024, ..Spontaneous::default() };
+        let (mut machine, a, _) = machine(rates);
+        (0..8).for_each(|word| machine.store(a, word * 8, 1));
+        machine.flush(a, 0);
+        let torn = machine.begin_fence(a);
+        let arrived = machine.device[..8].iter().sum::<u64>();
+        assert!(torn && arrived < 8);
+        machine.fence(a);
+        assert_eq!(machine.device[..8], [1; 8]);
+    }
+}

@@ -1,0 +1,544 @@
+//! Processes, time and schedule. Each process is a thread, but only the one that has the turn moves; at every
+//! operation the turn may go to another, a process or a host may die, and the memory drifts.
+
+use crate::machine::{Machine, Spontaneous};
+use crate::mutation::{Mutation, Site};
+use cenote_base::fault;
+use cenote_base::prng::Prng;
+use std::any::Any;
+use std::cell::RefCell;
+use std::collections::{BTreeMap, VecDeque};
+use std::panic::{AssertUnwindSafe, Location, catch_unwind, resume_unwind};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+
+/// Nanoseconds that an operation takes.
+const OPERATION_NS: u64 = 50;
+/// When all wait, time goes on in such steps.
+const IDLE_STEP_NS: u64 = 10_000_000;
+/// Loads that pass without anything else happening, on average.
+const LOOKS_PER_STEP: u64 = 12;
+/// How long a host is held up: longer than any timeout.
+const STALL_NS: u64 = 2_000_000_000;
+/// Events kept to explain a failure.
+const TRACE: usize = 400;
+
+/// How often things happen, drawn anew for each seed so that every run has its own weather.
+#[derive(Clone, Copy, Debug)]
+pub struct Rates {
+    pub(crate) memory: Spontaneous,
+    /// The turn passes on, in 1/1024 of operations.
+    pub switch: u64,
+    /// A process dies, in 1/2^20 of operations.
+    pub process_crash: u64,
+    /// A host dies, in 1/2^20 of operations.
+    pub host_crash: u64,
+    /// The process (or, one time in four, its host) dies at a fault point, in 1/1024 of points passed.
+    pub point_crash: u64,
+    /// A host is held up for a long time, in 1/2^20 of operations.
+    pub stall: u64,
+}
+
+impl Rates {
+    /// The weather of a seed. `deaths`: some runs have crashes.
+    #[must_use]
+    pub fn of_seed(seed: u64, deaths: bool) -> Self {
+        let mut prng = Prng::at(seed, 1);
+        let mut pick = |choices: &[u64]| choices[prng.below(choices.len() as u64) as usize];
+        let memory = Spontaneous {
+            drain: pick(&[0, 16, 128, 512]),
+            flush: pick(&[0, 64, 512]),
+            stream: pick(&[0, 64, 512]),
+            write_back: pick(&[0, 0, 4, 64]),
+            evict: pick(&[0, 0, 2, 32]),
+            prefetch: pick(&[0, 8, 64]),
+            tear: pick(&[0, 64, 512]),
+        };
+        let switch = pick(&[8, 40, 150, 400]);
+        let (process_crash, host_crash, point_crash) =
+            if deaths { (pick(&[0, 20, 80, 200]), pick(&[0, 0, 20, 60]), pick(&[0, 2, 12])) } else { (0, 0, 0) };
+        Self { memory, switch, process_crash, host_crash, point_crash, stall: 0 }
+    }
+}
+
+/// Who died.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Crash {
+    /// One process.
+    Process,
+    /// A host with all its processes, and the memory that only it had.
+    Host,
+}
+
+/// What a run came to.
+#[derive(Clone, Debug, Default)]
+pub struct RunReport {
+    /// Operations of all processes.
+    pub operations: u64,
+    /// Deaths of single processes.
+    pub process_crashes: u64,
+    /// Deaths of hosts.
+    pub host_crashes: u64,
+    /// Fault points passed, by name.
+    pub points: BTreeMap<&'static str, u64>,
+    /// Deaths at fault points, by name.
+    pub deaths_at: BTreeMap<&'static str, u64>,
+    /// Calls of the fabric by place.
+    pub sites: BTreeMap<Site, u64>,
+    /// Panics of the code under test: each is a bug.
+    pub panics: Vec<String>,
+    /// Whether the run was ended because it did not end.
+    pub endless: bool,
+    /// The last events.
+    pub trace: VecDeque<String>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Status {
+    Ready,
+    Done,
+    Dead,
+}
+
+struct ProcessState {
+    host: usize,
+    status: Status,
+    /// Its last operation was one of waiting.
+    waits: bool,
+    wakeup: Arc<Condvar>,
+    /// Sleeps or is held up until then.
+    asleep_until: u64,
+}
+
+pub(crate) struct MutexState {
+    pub owner: Option<usize>,
+}
+
+/// What the processes of a host share, and lose together.
+#[derive(Default)]
+pub(crate) struct HostState {
+    pub locals: Option<Arc<crate::host::Words>>,
+    pub mutexes: Vec<MutexState>,
+    pub slots: Vec<Option<usize>>,
+}
+
+pub(crate) struct State {
+    pub machine: Machine,
+    pub hosts: Vec<HostState>,
+    processes: Vec<ProcessState>,
+    turn: Option<usize>,
+    pub time: u64,
+    /// Nobody but a scene-setter is about: operations happen at once.
+    pub scripted: bool,
+    pub mutation: Option<Mutation>,
+    pub report: RunReport,
+    prng: Prng,
+    rates: Rates,
+    operations_max: u64,
+    idle: u64,
+}
+
+impl State {
+    pub fn is_live(&self, process: usize) -> bool {
+        self.processes[process].status == Status::Ready
+    }
+
+    pub fn note(&mut self, text: impl FnOnce() -> String) {
+        if self.report.trace.len() == TRACE {
+            self.report.trace.pop_front();
+        }
+        let line = format!("{:>7} {}", self.report.operations, text());
+        self.report.trace.push_back(line);
+    }
+
+    fn live(&self) -> Vec<usize> {
+        (0..self.processes.len()).filter(|&process| self.is_live(process)).collect()
+    }
+
+    fn kill(&mut self, process: usize) {
+        self.processes[process].status = Status::Dead;
+        self.processes[process].wakeup.notify_all();
+        let host = self.processes[process].host;
+        for slot in &mut self.hosts[host].slots {
+            if *slot == Some(process) {
+                *slot = None;
+            }
+        }
+    }
+
+    fn crash(&mut self, process: usize, crash: Crash) {
+        let host = self.processes[process].host;
+        self.note(|| format!("CRASH {crash:?} process {process} host {host}"));
+        match crash {
+            Crash::Process => {
+                self.report.process_crashes += 1;
+                self.machine.end_process(process);
+                self.kill(process);
+            }
+            Crash::Host => {
+                self.report.host_crashes += 1;
+                self.machine.lose_host(host);
+                for other in self.live() {
+                    if self.processes[other].host == host {
+                        self.kill(other);
+                    }
+                }
+                self.hosts[host] = HostState::default();
+            }
+        }
+    }
+
+    /// Gives the turn to a process that may move, drawn from those that neither sleep nor are held up. Where
+    /// all do, time goes on to the first that wakes.
+    fn pass_turn(&mut self) {
+        let live = self.live();
+        if let Some(first) = live.iter().map(|&process| self.processes[process].asleep_until).min() {
+            self.time = self.time.max(first);
+        }
+        let time = self.time;
+        let awake: Vec<usize> =
+            live.into_iter().filter(|&process| self.processes[process].asleep_until <= time).collect();
+        self.turn = if awake.is_empty() { None } else { Some(awake[self.prng.below(awake.len() as u64) as usize]) };
+        if let Some(next) = self.turn {
+            self.processes[next].wakeup.notify_all();
+        }
+    }
+}
+
+pub(crate) struct Shared {
+    state: Mutex<State>,
+}
+
+/// What unwinds a process that died.
+struct Died;
+
+/// The process is dead: it must not do anything any more.
+pub(crate) struct Gone;
+
+impl Shared {
+    pub fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().expect("the model does not panic")
+    }
+
+    /// The beginning of an operation of `process`: the turn may pass, somebody may die, memory drifts. `Err`:
+    /// this process is dead, and unwinding already.
+    pub fn step(&self, process: usize, waits: bool) -> Result<MutexGuard<'_, State>, Gone> {
+        let mut state = self.state();
+        if state.scripted {
+            return Ok(state);
+        }
+        if !state.is_live(process) {
+            drop(state);
+            return Self::unwind();
+        }
+        state.report.operations += 1;
+        state.time += OPERATION_NS;
+        state.processes[process].waits = waits;
+        if state.report.operations > state.operations_max {
+            state.report.endless = true;
+            for other in state.live() {
+                state.kill(other);
+            }
+            drop(state);
+            return Self::unwind();
+        }
+        let live = state.live();
+        state.machine.drift(&live);
+        let rates = state.rates;
+        let draw = |state: &mut State, rate: u64| rate > 0 && state.prng.below(1 << 20) < rate;
+        if draw(&mut state, rates.process_crash) {
+            state.crash(process, Crash::Process);
+        } else if draw(&mut state, rates.host_crash) {
+            state.crash(process, Crash::Host);
+        } else if draw(&mut state, rates.stall) {
+            let (host, until) = (state.processes[process].host, state.time + STALL_NS);
+            state.note(|| format!("STALL host {host}"));
+            for other in &mut state.processes {
+                if other.host == host {
+                    other.asleep_until = until;
+                }
+            }
+        }
+        if live.iter().all(|&other| state.processes[other].waits || state.processes[other].asleep_until > state.time) {
+            // Everybody looked once more and nothing came: only time can help.
+            state.idle += 1;
+            if state.idle > 2 * live.len() as u64 {
+                state.idle = 0;
+                state.time += IDLE_STEP_NS;
+            }
+        } else {
+            state.idle = 0;
+        }
+        if waits || !state.is_live(process) || state.prng.below(1024) < rates.switch {
+            state.pass_turn();
+        }
+        let wakeup = Arc::clone(&state.processes[process].wakeup);
+        while state.turn != Some(process) && state.is_live(process) {
+            state = wakeup.wait(state).expect("the model does not panic");
+        }
+        if !state.is_live(process) {
+            drop(state);
+            return Self::unwind();
+        }
+        Ok(state)
+    }
+
+    /// As [`Shared::step`] for an operation that changes nothing: mostly it is one with the operation before it.
+    pub fn look(&self, process: usize) -> Result<MutexGuard<'_, State>, Gone> {
+        let mut state = self.state();
+        if state.scripted || (state.is_live(process) && state.prng.below(LOOKS_PER_STEP) != 0) {
+            return Ok(state);
+        }
+        drop(state);
+        self.step(process, false)
+    }
+
+    fn unwind<T>() -> Result<T, Gone> {
+        if std::thread::panicking() { Err(Gone) } else { resume_unwind(Box::new(Died)) }
+    }
+
+    fn point(&self, process: usize, name: &'static str) {
+        let Ok(mut state) = self.step(process, false) else { return };
+        *state.report.points.entry(name).or_default() += 1;
+        let rate = state.rates.point_crash;
+        if !state.scripted && rate > 0 && state.prng.below(1024) < rate {
+            *state.report.deaths_at.entry(name).or_default() += 1;
+            let crash = if state.prng.below(4) == 0 { Crash::Host } else { Crash::Process };
+            state.crash(process, crash);
+            state.pass_turn();
+            drop(state);
+            let _ = Self::unwind::<()>();
+        }
+    }
+}
+
+thread_local! {
+    /// Which process this thread is.
+    static CURRENT: RefCell<Option<Process>> = const { RefCell::new(None) };
+}
+
+fn pass_point(name: &'static str) {
+    let current = CURRENT.with(|current| current.borrow().clone());
+    if let Some(process) = current {
+        process.shared.point(process.number, name);
+    }
+}
+
+/// A simulated process: what its program gets.
+#[derive(Clone)]
+pub struct Process {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) number: usize,
+    pub(crate) host: usize,
+}
+
+impl Process {
+    /// Its host.
+    #[must_use]
+    pub const fn host(&self) -> usize {
+        self.host
+    }
+
+    /// Its number, different from all others of its world.
+    #[must_use]
+    pub const fn number(&self) -> usize {
+        self.number
+    }
+
+    /// The region as it sees it.
+    #[must_use]
+    pub fn fabric(&self) -> crate::SimFabric {
+        crate::SimFabric::new(self.clone())
+    }
+
+    /// Lets `duration_ns` pass. Returns whether it was not cut short by death.
+    pub fn sleep(&self, duration_ns: u64) -> bool {
+        let Ok(mut state) = self.shared.step(self.number, false) else { return false };
+        let until = state.time + duration_ns;
+        let asleep = &mut state.processes[self.number].asleep_until;
+        *asleep = until.max(*asleep);
+        drop(state);
+        self.shared.step(self.number, true).is_ok()
+    }
+
+    /// Whether this process of the world has neither ended nor died.
+    #[must_use]
+    pub fn lives(&self, number: usize) -> bool {
+        self.shared.state().is_live(number)
+    }
+
+    /// Nanoseconds of simulated time.
+    #[must_use]
+    pub fn time(&self) -> u64 {
+        self.shared.state().time
+    }
+
+    /// Writes a line into the run's trace.
+    pub fn note(&self, text: &str) {
+        let number = self.number;
+        self.shared.state().note(|| format!("p{number} {text}"));
+    }
+}
+
+/// Hosts, their processes, and the memory between them.
+pub struct World {
+    shared: Arc<Shared>,
+    panics: Arc<Mutex<Vec<String>>>,
+}
+
+/// A program of a process.
+pub type Program = Box<dyn FnOnce(Process) + Send>;
+
+impl World {
+    /// A world of `hosts` over a device of `bytes`. A run of more than `operations_max` operations is ended.
+    #[must_use]
+    pub fn new(seed: u64, hosts: usize, bytes: u64, rates: Rates, operations_max: u64) -> Self {
+        fault::observe(pass_point);
+        let state = State {
+            machine: Machine::new(Prng::at(seed, 2).next_u64(), bytes, hosts, rates.memory),
+            hosts: (0..hosts).map(|_| HostState::default()).collect(),
+            processes: Vec::new(),
+            turn: None,
+            time: 1_000_000_000,
+            scripted: true,
+            mutation: None,
+            report: RunReport::default(),
+            prng: Prng::at(seed, 3),
+            rates,
+            operations_max,
+            idle: 0,
+        };
+        Self { shared: Arc::new(Shared { state: Mutex::new(state) }), panics: Arc::default() }
+    }
+
+    /// From now on this effect is left out.
+    pub fn mutate(&self, mutation: Option<Mutation>) {
+        self.shared.state().mutation = mutation;
+    }
+
+    /// From now on nobody dies and nobody is held up.
+    pub fn calm(&self) {
+        let mut state = self.shared.state();
+        let rates = &mut state.rates;
+        (rates.process_crash, rates.host_crash, rates.point_crash, rates.stall) = (0, 0, 0, 0);
+    }
+
+    /// From now on hosts are held up, so long that others declare them dead, in so many of 2^20 operations.
+    pub fn stall(&self, rate: u64) {
+        self.shared.state().rates.stall = rate;
+    }
+
+    /// A host loses power now, between runs.
+    pub fn power_off(&self, host: usize) {
+        let mut state = self.shared.state();
+        state.machine.lose_host(host);
+        state.hosts[host] = HostState::default();
+    }
+
+    /// A process on `host` that this thread plays, alone, with every operation happening at once: for setting
+    /// a scene.
+    #[must_use]
+    pub fn scene_setter(&self, host: usize) -> Process {
+        let mut state = self.shared.state();
+        state.scripted = true;
+        let number = Self::add(&mut state, host);
+        Process { shared: Arc::clone(&self.shared), number, host }
+    }
+
+    fn add(state: &mut State, host: usize) -> usize {
+        let number = state.machine.add_process(host);
+        state.processes.push(ProcessState {
+            host,
+            status: Status::Ready,
+            waits: false,
+            wakeup: Arc::default(),
+            asleep_until: 0,
+        });
+        number
+    }
+
+    /// The number that the next process will have.
+    #[must_use]
+    pub fn next_process(&self) -> usize {
+        self.shared.state().processes.len()
+    }
+
+    /// Runs programs until all have ended or died. Each gets its process; they are numbered in order.
+    pub fn run(&self, programs: Vec<(usize, Program)>) {
+        let mut ready = Vec::new();
+        {
+            let mut state = self.shared.state();
+            // What the scene-setter left under way arrives.
+            for process in 0..state.processes.len() {
+                if state.is_live(process) {
+                    state.machine.fence(process);
+                    state.processes[process].status = Status::Done;
+                }
+            }
+            for (host, program) in programs {
+                ready.push((Self::add(&mut state, host), host, program));
+            }
+            state.scripted = false;
+            state.pass_turn();
+        }
+        std::thread::scope(|scope| {
+            for (number, host, program) in ready {
+                let process = Process { shared: Arc::clone(&self.shared), number, host };
+                let panics = Arc::clone(&self.panics);
+                scope.spawn(move || live(&process, program, &panics));
+            }
+        });
+        self.shared.state().scripted = true;
+    }
+
+    /// What has happened so far.
+    #[must_use]
+    pub fn report(&self) -> RunReport {
+        let mut report = self.shared.state().report.clone();
+        report.panics = self.panics.lock().expect("plain pushes").clone();
+        report
+    }
+}
+
+/// The life of a process's thread.
+fn live(process: &Process, program: Program, panics: &Mutex<Vec<String>>) {
+    CURRENT.with(|current| *current.borrow_mut() = Some(process.clone()));
+    let given = process.clone();
+    let outcome = catch_unwind(AssertUnwindSafe(move || program(given)));
+    let panicked = outcome.err().filter(|payload| !payload.is::<Died>());
+    let mut state = process.shared.state();
+    if let Some(payload) = panicked {
+        let text = describe(payload.as_ref());
+        let number = process.number;
+        state.note(|| format!("PANIC p{number} {text}"));
+        panics.lock().expect("plain pushes").push(text);
+    }
+    if state.is_live(process.number) {
+        state.machine.end_process(process.number);
+        state.kill(process.number);
+        state.processes[process.number].status = Status::Done;
+        state.pass_turn();
+    }
+    drop(state);
+    CURRENT.with(|current| *current.borrow_mut() = None);
+}
+
+fn describe(payload: &(dyn Any + Send)) -> String {
+    payload
+        .downcast_ref::<String>()
+        .cloned()
+        .or_else(|| payload.downcast_ref::<&str>().map(|text| (*text).to_owned()))
+        .unwrap_or_else(|| "a panic without words".to_owned())
+}
+
+impl State {
+    /// Counts a call of the fabric from this place, and tells whether this effect of it is left out.
+    pub fn call(&mut self, method: &'static str, location: &Location<'_>) {
+        if !self.scripted {
+            *self.report.sites.entry(Site::new(method, location)).or_default() += 1;
+        }
+    }
+
+    pub fn leaves_out(&self, location: &Location<'_>, effect: crate::Effect) -> bool {
+        !self.scripted && self.mutation.as_ref().is_some_and(|mutation| mutation.hits(location, effect))
+    }
+}
