@@ -2,7 +2,7 @@
 
 use crate::machine::LINE;
 use crate::mutation::Effect;
-use crate::world::Process;
+use crate::world::{Kind, Process};
 use cenote_mem::checksum::checksum;
 use cenote_mem::{Fabric, Flush, Offset};
 use std::panic::Location;
@@ -32,7 +32,8 @@ impl SimFabric {
         place: &Location<'_>,
     ) {
         let process = self.process.number;
-        let Ok(mut state) = self.process.shared.step(process, false) else { return };
+        let kind = if method.starts_with("refresh") { Kind::Look } else { Kind::Act };
+        let Ok(mut state) = self.process.shared.step(process, kind) else { return };
         state.call(method, place);
         if state.leaves_out(place, effect) {
             return;
@@ -46,14 +47,14 @@ impl SimFabric {
 
     fn fence(&self, place: &Location<'_>) {
         let process = self.process.number;
-        let Ok(mut state) = self.process.shared.step(process, false) else { return };
+        let Ok(mut state) = self.process.shared.step(process, Kind::Look) else { return };
         if state.leaves_out(place, Effect::Fence) {
             return;
         }
         // Other hosts may look while a line is half there.
         if state.machine.begin_fence(process) {
             drop(state);
-            let Ok(again) = self.process.shared.step(process, false) else { return };
+            let Ok(again) = self.process.shared.step(process, Kind::Look) else { return };
             state = again;
         }
         state.machine.fence(process);
@@ -75,7 +76,7 @@ impl Fabric for SimFabric {
     #[track_caller]
     fn store(&self, at: Offset<u64>, value: u64) {
         self.check(at.raw(), 8, 8);
-        let Ok(mut state) = self.process.shared.step(self.process.number, false) else { return };
+        let Ok(mut state) = self.process.shared.step(self.process.number, Kind::Act) else { return };
         let process = self.process.number;
         state.machine.store(process, at.raw(), value);
         state.note(|| format!("p{process} store {:#x} = {value:#x}", at.raw()));
@@ -90,7 +91,7 @@ impl Fabric for SimFabric {
             // The words may come from different writes of the line.
             if index == 4 && !state.scripted && state.machine.prng.below(16) == 0 {
                 drop(state);
-                let Ok(again) = self.process.shared.step(self.process.number, false) else { return [0; 8] };
+                let Ok(again) = self.process.shared.step(self.process.number, Kind::Look) else { return [0; 8] };
                 state = again;
             }
             *word = state.machine.load(self.process.number, at + 8 * index as u64);
@@ -101,7 +102,7 @@ impl Fabric for SimFabric {
     #[track_caller]
     fn store_line(&self, at: u64, words: &[u64; 8]) {
         self.check(at, LINE, LINE);
-        let Ok(mut state) = self.process.shared.step(self.process.number, false) else { return };
+        let Ok(mut state) = self.process.shared.step(self.process.number, Kind::Act) else { return };
         let process = self.process.number;
         for (index, &word) in words.iter().enumerate().rev() {
             state.machine.store(process, at + 8 * index as u64, word);
@@ -137,7 +138,7 @@ impl Fabric for SimFabric {
         self.check(at, bytes.len() as u64, LINE);
         let process = self.process.number;
         for (index, part) in bytes.chunks(LINE as usize).enumerate() {
-            let Ok(mut state) = self.process.shared.step(process, false) else { return 0 };
+            let Ok(mut state) = self.process.shared.step(process, Kind::Act) else { return 0 };
             let mut line = [0; LINE as usize];
             line[..part.len()].copy_from_slice(part);
             let words =

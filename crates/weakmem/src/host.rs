@@ -1,6 +1,6 @@
 //! What a simulated host gives its processes: words, robust locks, slots, time.
 
-use crate::world::{MutexState, Process};
+use crate::world::{Kind, MutexState, Process};
 use cenote_mem::HostSpec;
 use cenote_mem::host::{HeldLock, HostError, HostLocal, LockTimeout};
 use std::fmt;
@@ -60,7 +60,7 @@ impl HeldLock for SimLock<'_> {
 impl Drop for SimLock<'_> {
     fn drop(&mut self) {
         let process = &self.host.process;
-        let Ok(mut state) = process.shared.step(process.number, false) else { return };
+        let Ok(mut state) = process.shared.step(process.number, Kind::Act) else { return };
         // Whoever gets the lock next sees what was stored under it.
         state.machine.drain_stores(process.number);
         let number = process.number;
@@ -80,7 +80,7 @@ pub struct SimClaim {
 
 impl Drop for SimClaim {
     fn drop(&mut self) {
-        let Ok(mut state) = self.process.shared.step(self.process.number, false) else { return };
+        let Ok(mut state) = self.process.shared.step(self.process.number, Kind::Act) else { return };
         if let Some(slot) = state.hosts[self.process.host].slots.get_mut(self.slot as usize)
             && *slot == Some(self.process.number)
         {
@@ -106,7 +106,11 @@ impl HostLocal for SimHost {
         let mut deadline = None;
         loop {
             let late = Err(LockTimeout::Passed { index });
-            let Ok(mut state) = process.shared.step(process.number, deadline.is_some()) else { return late };
+            let Ok(mut state) =
+                process.shared.step(process.number, if deadline.is_some() { Kind::Wait } else { Kind::Act })
+            else {
+                return late;
+            };
             let deadline = *deadline.get_or_insert(state.time.saturating_add(timeout.as_nanos() as u64));
             let owner = state.hosts[process.host].mutexes[index as usize].owner;
             let abandoned = owner.is_some_and(|owner| !state.is_live(owner));
@@ -125,7 +129,7 @@ impl HostLocal for SimHost {
 
     fn claim_slot(&self, slot: u32) -> Result<Option<SimClaim>, HostError> {
         let process = &self.process;
-        let Ok(mut state) = process.shared.step(process.number, false) else { return Ok(None) };
+        let Ok(mut state) = process.shared.step(process.number, Kind::Act) else { return Ok(None) };
         let held = &mut state.hosts[process.host].slots[slot as usize];
         if held.is_some() {
             return Ok(None);
@@ -148,6 +152,6 @@ impl HostLocal for SimHost {
     }
 
     fn pause(&self, _looks: u32) {
-        drop(self.process.shared.step(self.process.number, true));
+        drop(self.process.shared.step(self.process.number, Kind::Wait));
     }
 }

@@ -92,6 +92,17 @@ pub struct RunReport {
     pub trace: VecDeque<String>,
 }
 
+/// What an operation means to others.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// It waits for somebody.
+    Wait,
+    /// It only looks: a process that waits still waits.
+    Look,
+    /// It may change what others see.
+    Act,
+}
+
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Status {
     Ready,
@@ -102,7 +113,7 @@ enum Status {
 struct ProcessState {
     host: usize,
     status: Status,
-    /// Its last operation was one of waiting.
+    /// It has done nothing but look since it last waited.
     waits: bool,
     wakeup: Arc<Condvar>,
     /// Sleeps or is held up until then.
@@ -221,7 +232,7 @@ impl Shared {
 
     /// The beginning of an operation of `process`: the turn may pass, somebody may die, memory drifts. `Err`:
     /// this process is dead, and unwinding already.
-    pub fn step(&self, process: usize, waits: bool) -> Result<MutexGuard<'_, State>, Gone> {
+    pub fn step(&self, process: usize, kind: Kind) -> Result<MutexGuard<'_, State>, Gone> {
         let mut state = self.state();
         if state.scripted {
             return Ok(state);
@@ -232,7 +243,11 @@ impl Shared {
         }
         state.report.operations += 1;
         state.time += OPERATION_NS;
-        state.processes[process].waits = waits;
+        match kind {
+            Kind::Wait => state.processes[process].waits = true,
+            Kind::Look => {}
+            Kind::Act => state.processes[process].waits = false,
+        }
         if state.report.operations > state.operations_max {
             state.report.endless = true;
             for other in state.live() {
@@ -258,17 +273,21 @@ impl Shared {
                 }
             }
         }
-        if live.iter().all(|&other| state.processes[other].waits || state.processes[other].asleep_until > state.time) {
+        if kind == Kind::Wait
+            && live
+                .iter()
+                .all(|&other| state.processes[other].waits || state.processes[other].asleep_until > state.time)
+        {
             // Everybody looked once more and nothing came: only time can help.
             state.idle += 1;
             if state.idle > 2 * live.len() as u64 {
                 state.idle = 0;
                 state.time += IDLE_STEP_NS;
             }
-        } else {
+        } else if kind == Kind::Act {
             state.idle = 0;
         }
-        if waits || !state.is_live(process) || state.prng.below(1024) < rates.switch {
+        if kind == Kind::Wait || !state.is_live(process) || state.prng.below(1024) < rates.switch {
             state.pass_turn();
         }
         let wakeup = Arc::clone(&state.processes[process].wakeup);
@@ -289,7 +308,7 @@ impl Shared {
             return Ok(state);
         }
         drop(state);
-        self.step(process, false)
+        self.step(process, Kind::Look)
     }
 
     fn unwind<T>() -> Result<T, Gone> {
@@ -297,7 +316,7 @@ impl Shared {
     }
 
     fn point(&self, process: usize, name: &'static str) {
-        let Ok(mut state) = self.step(process, false) else { return };
+        let Ok(mut state) = self.step(process, Kind::Act) else { return };
         *state.report.points.entry(name).or_default() += 1;
         let rate = state.rates.point_crash;
         if !state.scripted && rate > 0 && state.prng.below(1024) < rate {
@@ -352,12 +371,12 @@ impl Process {
 
     /// Lets `duration_ns` pass. Returns whether it was not cut short by death.
     pub fn sleep(&self, duration_ns: u64) -> bool {
-        let Ok(mut state) = self.shared.step(self.number, false) else { return false };
+        let Ok(mut state) = self.shared.step(self.number, Kind::Act) else { return false };
         let until = state.time + duration_ns;
         let asleep = &mut state.processes[self.number].asleep_until;
         *asleep = until.max(*asleep);
         drop(state);
-        self.shared.step(self.number, true).is_ok()
+        self.shared.step(self.number, Kind::Wait).is_ok()
     }
 
     /// Whether this process of the world has neither ended nor died.
