@@ -1,68 +1,168 @@
 //! Which blocks leave the pool when it is full.
 //!
-//! The pool hands over what it knows of every block that may go; a policy names victims. Policies see
-//! no region and keep no pointers, so the simulator can drive the same code.
+//! A policy owns one opaque 64-bit word per block and a few shared words of its own ([`State`]). The words lie in memory that
+//! all processes of a host map, or in a simulator's vector; the policy itself is a constant, so every process decides alike.
+//!
+//! - A hit is a relaxed load, a pure function and at most one relaxed store. Nobody waits, and of two hits at
+//!   once one may be lost, which costs accuracy and nothing else.
+//! - Making room is rare and is done by one process at a time. It gets copies of the words and returns what it wants
+//!   changed as *from → to*, so that the caller can compare and exchange: a hit that came meanwhile is kept.
+//! - Shared words are handed over as atomics and not as `&mut`: a publisher asks for one bucket of the ghost table without
+//!   any lock, and copying a table of millions of words to hand it over would cost more than the decision.
+//! - Any bit pattern is a valid word and a valid state. Zeroed memory, another policy's words and lost stores
+//!   give worse decisions, never a panic.
+//!
+//! Time is the number of lookups. What one lookup found and what is then published for it bear one instant, so an instant
+//! names a prompt. A block without its predecessors can never be found again; therefore **among blocks of one instant the
+//! deepest goes first**, in every policy. Where a policy keeps an order of its own (SIEVE's and S3-FIFO's queues are
+//! ordered by arrival, and a prompt's head arrived first) its choice is taken as the choice of a *place* in the queue:
+//! the deepest block of that instant leaves, and the chosen block moves to the place that became free.
+//! See [`tails`]. With one block per instant that is exactly the published algorithm.
+//!
+//! What it does not give: a predecessor that another prompt touched later has another instant, and a queue ordered by
+//! arrival may still drop it before its older successors. LRU never does. Such a predecessor was touched more than once, so
+//! it is rarely chosen; the tests on a public trace print how often.
+
+mod lru;
+mod s3_fifo;
+mod sieve;
+mod tails;
+mod word;
+
+pub use lru::Lru;
+pub use s3_fifo::S3Fifo;
+pub use sieve::Sieve;
 
 use cenote_base::BlockIndex;
+use std::fmt;
+use std::str::FromStr;
+use std::sync::atomic::AtomicU64;
+
+/// A policy's shared words: [`EvictionPolicy::state_words`] of them, zero at first.
+pub type State = [AtomicU64];
 
 /// A block that may be evicted: published, unpinned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Candidate {
     /// The block.
     pub block: BlockIndex,
-    /// When it was last read or published, in any monotonic unit.
-    pub last_access: u64,
+    /// What the policy wrote last for it.
+    pub word: u64,
     /// Its place in the sequence it belongs to: 0 is the first block of a prompt.
     pub depth: u32,
+    /// 64 uniform bits of its hash, the same ones that [`EvictionPolicy::inserted`] gets.
+    pub key: u64,
 }
 
-/// Chooses victims.
-pub trait EvictionPolicy: Send {
+/// A word to change, if it still is what it was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rewrite {
+    /// Whose word.
+    pub block: BlockIndex,
+    /// What the candidate had.
+    pub from: u64,
+    /// What it should have.
+    pub to: u64,
+}
+
+/// What making room came to.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Choice {
+    /// Who leaves, the first to go first.
+    pub victims: Vec<BlockIndex>,
+    /// Words of blocks that stay.
+    pub rewrites: Vec<Rewrite>,
+}
+
+/// Chooses victims. One conformance test runs for all implementations.
+pub trait EvictionPolicy: Send + Sync {
     /// Name on command lines and in reports.
     fn name(&self) -> &'static str;
 
-    /// Picks at most `want` of `candidates`, the first to go first. May reorder `candidates`.
-    fn victims(&mut self, candidates: &mut [Candidate], want: usize) -> Vec<BlockIndex>;
+    /// Shared words needed for a pool of at most `num_blocks` blocks.
+    fn state_words(&self, num_blocks: u64) -> usize;
+
+    /// The word of a block that is published at `clock`. May run at any time, in any process.
+    fn inserted(&self, clock: u64, key: u64, state: &State) -> u64;
+
+    /// The word after a hit at `clock`; equal to `word` where there is nothing to store. Touching a block twice in one
+    /// instant is one hit, and touching it in the instant of its publication is none.
+    fn accessed(&self, word: u64, clock: u64) -> u64;
+
+    /// Lookups since the block was last touched.
+    fn idle(&self, word: u64, clock: u64) -> u64;
+
+    /// Picks `want` of `candidates`, or all if there are fewer. Calls must not overlap. `clock` is best read after the words:
+    /// words from its future count as new.
+    ///
+    /// Costs time in proportion to the candidates, with a logarithm only of those that are passed over.
+    fn victims(&self, clock: u64, state: &State, candidates: &[Candidate], want: usize) -> Choice;
 }
 
-/// Least recently used (TraCT §4.2). A prompt's blocks are touched together, so among equals the deepest
-/// goes first: a block without its predecessors can never be found again.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Lru;
+/// The policies by name.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Eviction {
+    /// [`Lru`].
+    #[default]
+    Lru,
+    /// [`Sieve`].
+    Sieve,
+    /// [`S3Fifo`].
+    S3Fifo,
+}
 
-impl EvictionPolicy for Lru {
-    fn name(&self) -> &'static str {
-        "lru"
-    }
+impl Eviction {
+    /// Every policy.
+    pub const ALL: [Self; 3] = [Self::Lru, Self::Sieve, Self::S3Fifo];
 
-    fn victims(&mut self, candidates: &mut [Candidate], want: usize) -> Vec<BlockIndex> {
-        let key = |c: &Candidate| (c.last_access, std::cmp::Reverse(c.depth), c.block);
-        let want = want.min(candidates.len());
-        if want == 0 {
-            return Vec::new();
+    /// The policy itself.
+    #[must_use]
+    pub const fn policy(self) -> &'static dyn EvictionPolicy {
+        match self {
+            Self::Lru => &Lru,
+            Self::Sieve => &Sieve,
+            Self::S3Fifo => &S3Fifo,
         }
-        // Linear selection first: a pool holds millions of blocks and a call asks for few.
-        let (left, pivot, _) = candidates.select_nth_unstable_by_key(want - 1, key);
-        left.sort_unstable_by_key(key);
-        left.iter().chain(std::iter::once(&*pivot)).map(|c| c.block).collect()
     }
+}
+
+impl fmt::Display for Eviction {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.policy().name())
+    }
+}
+
+/// A name that no policy has.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UnknownEviction(String);
+
+impl fmt::Display for UnknownEviction {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names: Vec<_> = Eviction::ALL.iter().map(|eviction| eviction.policy().name()).collect();
+        write!(f, "no eviction policy is called `{}`; there are {}", self.0, names.join(", "))
+    }
+}
+
+impl std::error::Error for UnknownEviction {}
+
+impl FromStr for Eviction {
+    type Err = UnknownEviction;
+
+    fn from_str(name: &str) -> Result<Self, UnknownEviction> {
+        let named = |eviction: &Self| eviction.policy().name() == name;
+        Self::ALL.into_iter().find(named).ok_or_else(|| UnknownEviction(name.to_owned()))
+    }
+}
+
+/// The rewrites that turn the candidates' words into `words`, for those that stay.
+fn rewrites(candidates: &[Candidate], words: &[u64], mut gone: Vec<usize>) -> Vec<Rewrite> {
+    gone.sort_unstable();
+    let changed = candidates.iter().zip(words).enumerate().filter(|(_, (candidate, to))| candidate.word != **to);
+    changed
+        .filter(|(index, _)| gone.binary_search(index).is_err())
+        .map(|(_, (candidate, &to))| Rewrite { block: candidate.block, from: candidate.word, to })
+        .collect()
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn candidate(block: u64, last_access: u64, depth: u32) -> Candidate {
-        Candidate { block: BlockIndex(block), last_access, depth }
-    }
-
-    #[test]
-    fn oldest_first_and_tails_before_heads() {
-        let mut all =
-            [candidate(0, 5, 0), candidate(1, 5, 1), candidate(2, 9, 0), candidate(3, 1, 0), candidate(4, 5, 2)];
-        let order: Vec<u64> = Lru.victims(&mut all, 4).into_iter().map(|b| b.0).collect();
-        assert_eq!(order, [3, 4, 1, 0]);
-        assert_eq!(Lru.victims(&mut all, 99).len(), 5);
-        assert!(Lru.victims(&mut [], 3).is_empty());
-    }
-}
+mod tests;

@@ -9,5 +9,5 @@ pub mod eviction;
 pub mod kv_blocks;
 pub mod scheduler;
 
-pub use eviction::{Candidate, EvictionPolicy, Lru};
+pub use eviction::{Candidate, Choice, Eviction, EvictionPolicy, Lru, Rewrite, S3Fifo, Sieve};
 pub use scheduler::{NewRequest, PrefixSource, ScheduledRequest, Scheduler, SchedulerConfig, SchedulerOutput};

@@ -1,0 +1,48 @@
+//! An hour of conversations (Mooncake, FAST '25), if it lies beside the repository.
+
+use super::harness::{Id, Pool};
+use crate::eviction::Eviction;
+use std::io::Write;
+use std::path::PathBuf;
+
+/// Past the test harness's capture, because a skip should be seen, and the table is the point of the test.
+fn say(line: &str) {
+    let _ = writeln!(std::io::stderr().lock(), "{line}");
+}
+
+/// Another place for the data than `../shared` beside the repository.
+fn shared() -> PathBuf {
+    let beside = || PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../../../shared"));
+    std::env::var_os("CENOTE_SHARED").map_or_else(beside, PathBuf::from)
+}
+
+fn prompt(line: &str) -> Option<Vec<Id>> {
+    let ids = line.split_once("\"hash_ids\": [")?.1.split_once(']')?.0;
+    ids.split(',').map(|id| id.trim().parse().ok()).collect()
+}
+
+#[test]
+fn mooncake_conversations() {
+    let path = shared().join("data/mooncake_conversation.jsonl");
+    let prompts: Vec<Vec<Id>> = match std::fs::read_to_string(&path) {
+        Ok(text) => text.lines().map(|line| prompt(line).expect("a line of the trace")).collect(),
+        Err(error) => {
+            say(&format!("SKIPPED: the Mooncake trace is not at {} ({error})", path.display()));
+            return;
+        }
+    };
+    let total: usize = prompts.iter().map(Vec::len).sum();
+    let distinct = prompts.iter().flatten().collect::<std::collections::HashSet<_>>().len();
+    say(&format!("Mooncake conversations: {} prompts, {total} blocks, {distinct} distinct", prompts.len()));
+    say("  blocks  policy    found   evicted   heads lost before their tails");
+    for capacity in [1 << 10, 1 << 12, 1 << 14, 1 << 16] {
+        for eviction in Eviction::ALL {
+            let mut pool = Pool::new(eviction, capacity, capacity / 64);
+            let found: usize = prompts.iter().map(|prompt| pool.request(prompt)).sum();
+            let percent = 100.0 * found as f64 / total as f64;
+            let beheaded = 100.0 * pool.beheaded as f64 / pool.evicted.max(1) as f64;
+            say(&format!("{capacity:8}  {eviction:8} {percent:5.2} % {:9}   {beheaded:5.2} %", pool.evicted));
+            assert!(pool.evicted <= total as u64 && found < total);
+        }
+    }
+}
