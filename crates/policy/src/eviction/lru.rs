@@ -4,8 +4,8 @@ use super::{Candidate, Choice, EvictionPolicy, State};
 use cenote_base::BlockIndex;
 use std::cmp::Reverse;
 
-/// Least recently used; the word is the instant of the last touch, all 64 bits of it. The baseline that the others are measured against,
-/// and the only policy here that never evicts a block before its successors.
+/// Least recently used; the word is the instant of the last touch, all 64 bits of it. The baseline that the others are
+/// measured against, and the only one here by which a block that was ever found leaves after all its successors.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Lru;
 

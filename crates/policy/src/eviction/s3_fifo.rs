@@ -1,11 +1,13 @@
 //! S3-FIFO (Yang et al., SOSP 2023): two queues in order of arrival, and a memory of who left the first.
 //!
-//! A new block enters the *small* queue, a tenth of the pool. At its end a block that was hit more than once goes over
-//! to the *main* queue; any other leaves, and the *ghost* table remembers its key. A block whose key is remembered enters main
-//! at once. At the end of main a block that was hit goes to the front again with one hit less; any other leaves.
+//! A new block enters the *small* queue, a tenth of the pool. At its end a block that was hit more than once goes
+//! over to the *main* queue; any other leaves, and the *ghost* table remembers its key. A block whose key is
+//! remembered enters main at once. At the end of main a block that was hit goes to the front again with one hit less;
+//! any other leaves.
 //!
-//! The queues are never stored: a bit of the word names the queue, its place is the instant at which the block entered it. Blocks
-//! that change places in one call get one instant; among them the one touched longest ago comes first.
+//! The queues are never stored: a bit of the word names the queue, its place is the instant at which the block
+//! entered it. Blocks that change places in one call get one instant; among them the one touched longest ago comes
+//! first.
 
 use super::tails::tails_first;
 use super::word::{Word, deepest_first, place_rank};
@@ -169,8 +171,9 @@ fn heap(candidates: &[Candidate], clock: u64, main: bool) -> BinaryHeap<Entry> {
     candidates.iter().enumerate().filter(|(_, candidate)| is_main(candidate.word) == main).map(entry).collect()
 }
 
-/// Who left the small queue: a table of buckets, a bucket being a line of memory. An entry is a fingerprint and the number of
-/// the departure; it is forgotten when main's worth of others have left since, or when its bucket is full of younger ones.
+/// Who left the small queue: a table of buckets, a bucket being a line of memory. An entry is a fingerprint and the
+/// number of the departure; it is forgotten when main's worth of others have left since, or when its bucket is full
+/// of younger ones.
 mod ghost {
     use super::State;
     use std::sync::atomic::AtomicU64;

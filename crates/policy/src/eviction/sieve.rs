@@ -1,12 +1,13 @@
 //! SIEVE (Zhang et al., NSDI 2024): a queue in order of arrival, one bit per block, one hand.
 //!
-//! The hand goes from the oldest block to the newest and starts over; who was hit since it last came by loses
-//! the bit and stays where it is, who was not leaves. So a block that is never hit leaves after one visit of the hand, while
+//! The hand goes from the oldest block to the newest and starts over; who was hit since it last came by loses the bit
+//! and stays where it is, who was not leaves. So a block that is never hit leaves after one visit of the hand, while
 //! blocks that are hit stay without ever being moved.
 //!
-//! The queue is never stored: a block's place is the instant of its arrival, and the hand is the place that it looked at last. The published
-//! algorithm does not store at a hit if the bit is set already. Here a hit also stores its instant, as LRU's does: without it
-//! nobody would know which blocks form a prompt (see [`super`]).
+//! The queue is never stored: a block's place is the instant of its arrival, and the hand is the place that it looked
+//! at last. The published algorithm does not store at a hit if the bit is set already. Here a hit also stores its
+//! instant, as LRU's does: without it nobody would know which blocks form a prompt (see the module above), nor how
+//! long a chunk has been idle.
 
 use super::tails::tails_first;
 use super::word::{Word, deepest_first, place_rank};
@@ -59,7 +60,8 @@ impl EvictionPolicy for Sieve {
     }
 
     /// The hand's way is known without walking it: it ends at the `want`-th block without the bit, or, if there are
-    /// fewer, goes around once and takes the first of those that had it. So two selections do; 24 bytes for each candidate.
+    /// fewer, goes around once and takes the first of those that had it. So two selections do; 24 bytes for each
+    /// candidate.
     fn victims(&self, clock: u64, state: &State, candidates: &[Candidate], want: usize) -> Choice {
         let want = want.min(candidates.len());
         if want == 0 {

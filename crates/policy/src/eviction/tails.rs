@@ -3,9 +3,9 @@
 use super::Candidate;
 use super::word::{Word, deepest_first};
 
-/// Replaces each chosen candidate by the deepest one of its instant that has not been taken yet, and gives the place of a
-/// block that leaves unchosen to one that was chosen and stays. `words` are the candidates' words as the policy left
-/// them. The answer has one candidate for each chosen one.
+/// Replaces each chosen candidate by the deepest one of its instant that has not been taken yet, and gives the place
+/// of a block that leaves unchosen to one that was chosen and stays. `words` are the candidates' words as the policy
+/// left them. The answer has one candidate for each chosen one.
 ///
 /// Takes time in proportion to the candidates, times the logarithm of the number of instants chosen.
 pub(super) fn tails_first(candidates: &[Candidate], words: &mut [u64], chosen: &[usize]) -> Vec<usize> {

@@ -7,16 +7,19 @@ use proptest::prelude::*;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
+/// Inserted, depth, hits, or any word instead.
+type Row = (u64, u32, Vec<u64>, Option<u64>);
+
 /// Few instants and depths, so that ties are common; a clock that is about to wrap; and sometimes any word at all.
-fn words() -> impl Strategy<Value = Vec<(u64, u32, Vec<u64>, Option<u64>)>> {
+fn words() -> impl Strategy<Value = Vec<Row>> {
     let hits = prop::collection::vec(0_u64..20, 0..4);
     let odd = prop_oneof![8 => Just(None), 1 => any::<u64>().prop_map(Some)];
     prop::collection::vec((0_u64..12, 0_u32..6, hits, odd), 0..60)
 }
 
-fn candidates(eviction: Eviction, start: u64, state: &State, rows: &[(u64, u32, Vec<u64>, Option<u64>)]) -> Vec<Candidate> {
+fn candidates(eviction: Eviction, start: u64, state: &State, rows: &[Row]) -> Vec<Candidate> {
     let policy = eviction.policy();
-    let candidate = |(block, (inserted, depth, hits, odd)): (usize, &(u64, u32, Vec<u64>, Option<u64>))| {
+    let candidate = |(block, (inserted, depth, hits, odd)): (usize, &Row)| {
         let key = super::harness::key(block as u64);
         let mut word = policy.inserted(start + inserted, key, state);
         for hit in hits {
@@ -72,7 +75,8 @@ proptest! {
                     let together = policy.idle(victim.word, clock) == policy.idle(stays.word, clock);
                     // A word from beyond the clock has no idle time of its own.
                     let known = policy.idle(victim.word, clock) > 0;
-                    prop_assert!(!(together && known) || stays.depth <= victim.depth, "{:?} before {:?}", victim, stays);
+                    let in_order = stays.depth <= victim.depth;
+                    prop_assert!(!(together && known) || in_order, "{:?} before {:?}", victim, stays);
                 }
             }
             left = by_block.into_values().collect();

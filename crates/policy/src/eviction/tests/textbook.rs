@@ -1,11 +1,20 @@
 //! The algorithms as their papers print them, one object at a time.
 
 use super::harness::Id;
+use crate::eviction::Eviction;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
 pub trait Textbook {
     /// Whether `id` was there; it is afterwards.
     fn access(&mut self, id: Id) -> bool;
+}
+
+pub fn textbook(eviction: Eviction, capacity: usize) -> Box<dyn Textbook> {
+    match eviction {
+        Eviction::Lru => Box::new(LruList::new(capacity)),
+        Eviction::Sieve => Box::new(SieveList::new(capacity)),
+        Eviction::S3Fifo => Box::new(S3Queues::new(capacity)),
+    }
 }
 
 pub struct LruList {
@@ -109,8 +118,8 @@ impl Textbook for SieveList {
     }
 }
 
-/// S3-FIFO's Algorithm 1. As in its authors' simulator, a block that goes from small to main pushes nobody out of main: what
-/// is there in all does not change.
+/// S3-FIFO's Algorithm 1. As in its authors' simulator, a block that goes from small to main pushes nobody out of
+/// main: what is there in all does not change.
 pub struct S3Queues {
     capacity: usize,
     small: VecDeque<Id>,
@@ -189,4 +198,3 @@ impl Textbook for S3Queues {
         false
     }
 }
-

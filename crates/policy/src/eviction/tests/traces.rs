@@ -1,7 +1,7 @@
 //! Hit ratios against the textbooks, on seeded traces of blocks that stand alone.
 
 use super::harness::{Id, Pool};
-use super::textbook::{LruList, S3Queues, SieveList, Textbook};
+use super::textbook::textbook;
 use crate::eviction::Eviction;
 use cenote_base::prng::Prng;
 
@@ -44,16 +44,8 @@ fn scanned(seed: u64) -> Vec<Id> {
     trace
 }
 
-fn textbook(eviction: Eviction) -> Box<dyn Textbook> {
-    match eviction {
-        Eviction::Lru => Box::new(LruList::new(CAPACITY)),
-        Eviction::Sieve => Box::new(SieveList::new(CAPACITY)),
-        Eviction::S3Fifo => Box::new(S3Queues::new(CAPACITY)),
-    }
-}
-
 fn textbook_ratio(eviction: Eviction, trace: &[Id]) -> f64 {
-    let mut cache = textbook(eviction);
+    let mut cache = textbook(eviction, CAPACITY);
     trace.iter().filter(|&&id| cache.access(id)).count() as f64 / trace.len() as f64
 }
 
@@ -76,7 +68,6 @@ fn one_at_a_time_is_the_textbook() {
     for (name, trace) in traces() {
         for (eviction, tolerance) in [(Eviction::Lru, 0.0), (Eviction::Sieve, 0.0), (Eviction::S3Fifo, 0.003)] {
             let (expected, ours) = (textbook_ratio(eviction, &trace), ratio(eviction, &trace, 1));
-            println!("{name}, {eviction}: textbook {expected:.4}, ours {ours:.4}");
             assert!((expected - ours).abs() <= tolerance, "{name}, {eviction}: textbook {expected}, ours {ours}");
         }
     }
@@ -87,7 +78,6 @@ fn batches_cost_little() {
     for (name, trace) in traces() {
         for eviction in Eviction::ALL {
             let (single, batched) = (ratio(eviction, &trace, 1), ratio(eviction, &trace, CAPACITY / 64));
-            println!("{name}, {eviction}: one {single:.4}, batches {batched:.4}");
             assert!(batched > single - 0.01, "{name}, {eviction}: one {single}, batches {batched}");
         }
     }
