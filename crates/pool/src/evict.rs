@@ -4,7 +4,7 @@
 //! stores its pin, publishes it, and only then looks at the state. One of the two sees the other.
 
 use crate::heap::{DRAINING, PUBLISHED};
-use crate::lines::{BlockState, hazard_block};
+use crate::lines::{BlockState, Descriptor, hazard_block};
 use crate::pool::{Inner, Pool};
 use crate::stats::Counter;
 use cenote_base::{BlockIndex, fault};
@@ -44,7 +44,7 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
             }
         }
         let want = (own.len() / BATCH_SHARE).max(1);
-        let victims = Lru.victims(&mut own, want);
+        let victims = self.victims(&own, want);
         let own_oldest = victims.first().map(|&block| self.last_access(block).load(Relaxed));
         if let Some(&(idle_since, chunk)) = other_chunks.iter().min()
             && own_oldest.is_none_or(|oldest| idle_since < oldest)
@@ -74,11 +74,20 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
     }
 
     fn candidates(&self, chunk: u64) -> impl Iterator<Item = Candidate> + '_ {
-        self.slots_of(chunk).filter(|&block| self.slot_owner(block).load(Acquire) == PUBLISHED).map(|block| Candidate {
-            block,
-            last_access: self.last_access(block).load(Relaxed),
-            depth: self.read_descriptor(block).map_or(u32::MAX, |d| d.depth()),
+        self.slots_of(chunk).filter(|&block| self.slot_owner(block).load(Acquire) == PUBLISHED).map(|block| {
+            let descriptor = self.read_descriptor(block);
+            Candidate {
+                block,
+                word: self.last_access(block).load(Relaxed),
+                depth: descriptor.as_ref().map_or(u32::MAX, Descriptor::depth),
+                key: descriptor.map_or(0, |d| d.hash[0]),
+            }
         })
+    }
+
+    /// LRU's word is the clock that `touch` stores, and it has no state and rewrites nothing.
+    fn victims(&self, candidates: &[Candidate], want: usize) -> Vec<BlockIndex> {
+        Lru.victims(self.access_clock().load(Relaxed), &[], candidates, want).victims
     }
 
     /// When a chunk was last touched, if all it holds could leave.
@@ -204,11 +213,11 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
     pub fn evict(&self, count: usize) -> usize {
         let inner = &*self.0;
         let Ok(_heap) = inner.lock(crate::locks::Name::Heap) else { return 0 };
-        let mut all: Vec<Candidate> = (0..inner.layout.num_chunks)
+        let all: Vec<Candidate> = (0..inner.layout.num_chunks)
             .filter(|&chunk| inner.chunk_class(chunk).load(Relaxed) != 0)
             .flat_map(|chunk| inner.candidates(chunk))
             .collect();
-        let victims = Lru.victims(&mut all, count);
+        let victims = inner.victims(&all, count);
         inner.evict_blocks(&victims)
     }
 }
