@@ -1,4 +1,5 @@
-//! Tasks of this repository: `cargo xtask tidy`, `cargo xtask ci`, `cargo xtask python-env`.
+//! Tasks of this repository: `cargo xtask tidy`, `cargo xtask ci`, `cargo xtask python-env`,
+//! `cargo xtask two-host`.
 #![forbid(unsafe_code)]
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a command line tool talks")]
 
@@ -6,6 +7,7 @@ mod ci;
 mod python;
 mod rust_text;
 mod tidy;
+mod two_host;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -14,7 +16,8 @@ const USAGE: &str = "usage: cargo xtask <task>
 
   tidy        rules of the source tree that no compiler checks
   ci          everything: format, clippy, tidy, documentation, tests
-  python-env  the Python environment of the tests that use the PyPI client `openai`";
+  python-env  the Python environment of the tests that use the PyPI client `openai`
+  two-host    two emulated hosts that share one CXL memory device; names of scenarios may follow";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -29,6 +32,7 @@ fn main() -> ExitCode {
             }
             Err(reason) => Err(reason),
         },
+        ["two-host", scenarios @ ..] => two_host::run(&root, scenarios),
         [] | ["help" | "--help" | "-h"] => {
             println!("{USAGE}");
             Ok(())

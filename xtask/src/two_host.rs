@@ -1,0 +1,117 @@
+//! Two virtual hosts that share one emulated CXL memory device. docs/two-host.md tells what that shows.
+
+mod debian;
+mod guest;
+mod image;
+mod process;
+mod scenario;
+
+use debian::Debian;
+use image::Images;
+use scenario::{Program, Scenario, Verdict};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+const LITMUS: Program = Program::Example { package: "cenote-mem", name: "litmus" };
+
+const SCENARIOS: [Scenario; 3] = [
+    Scenario {
+        name: "litmus",
+        shows: "messages, a lock of plain words and locked instructions between two hosts",
+        program: LITMUS,
+        arguments: [
+            "/dev/dax0.0 a messages=200000 lock=100000 xadd=20000000",
+            "/dev/dax0.0 b messages=200000 lock=100000 xadd=20000000",
+        ],
+        cpus: 2,
+        pool_mib: 256,
+        kill_a_at: None,
+        wanted: [
+            &["xadd: 40000000 of 40000000 exact", "litmus a: all passed"],
+            &["xadd: 40000000 of 40000000 exact", "litmus b: all passed"],
+        ],
+        hoped_of_b: None,
+        limit: Duration::from_secs(300),
+    },
+    // Locked instructions are not atomic between two emulators of one processor each. What loses updates there and
+    // not here needs no atomics, and the first scenario's exact count is no accident.
+    Scenario {
+        name: "no-atomics",
+        shows: "the lock of plain words holds where locked instructions lose updates",
+        program: LITMUS,
+        arguments: [
+            "/dev/dax0.0 a messages=20000 lock=100000 xadd=50000000",
+            "/dev/dax0.0 b messages=20000 lock=100000 xadd=50000000",
+        ],
+        cpus: 1,
+        pool_mib: 256,
+        kill_a_at: None,
+        wanted: [&["counter 200000 exact", "litmus a: all passed"], &["counter 200000 exact", "litmus b: all passed"]],
+        hoped_of_b: Some("LOST"),
+        limit: Duration::from_secs(300),
+    },
+    Scenario {
+        name: "takeover",
+        shows: "a host is killed in the middle of an update; the other notices and finishes it",
+        program: LITMUS,
+        arguments: ["/dev/dax0.0 a takeover", "/dev/dax0.0 b takeover"],
+        cpus: 2,
+        pool_mib: 256,
+        kill_a_at: Some("litmus a: holds the lock in the middle of an update"),
+        wanted: [
+            &[],
+            &[
+                "waits for the lock of a living host",
+                "the lock is taken over",
+                "half an update found and finished",
+                "litmus b: all passed",
+            ],
+        ],
+        hoped_of_b: None,
+        limit: Duration::from_secs(180),
+    },
+];
+
+/// Runs these scenarios, or all.
+///
+/// # Errors
+/// A scenario failed, or something that they need could not be had; the message says which.
+pub fn run(root: &Path, names: &[&str]) -> Result<(), String> {
+    let known = || SCENARIOS.iter().map(|scenario| scenario.name).collect::<Vec<_>>().join(", ");
+    if let Some(name) = names.iter().find(|name| SCENARIOS.iter().all(|scenario| scenario.name != **name)) {
+        return Err(format!("there is no scenario `{name}`; there are {}", known()));
+    }
+    let cache = root.join("target/two-host");
+    process::make_folder(&cache)?;
+    let debian = Debian::prepare(&cache)?;
+    let images = Images::prepare(&debian, &cache)?;
+    let chosen = SCENARIOS.iter().filter(|scenario| names.is_empty() || names.contains(&scenario.name));
+    let mut initramfs: BTreeMap<&str, PathBuf> = BTreeMap::new();
+    let mut table = Vec::new();
+    for scenario in chosen {
+        let program = scenario.program.name();
+        if !initramfs.contains_key(program) {
+            println!("building {program}");
+            let built = scenario.program.build(root, &cache)?;
+            initramfs.insert(program, images.with_program(program, &built)?);
+        }
+        println!("{}: {}", scenario.name, scenario.shows);
+        let start = Instant::now();
+        let verdict = scenario.run(&debian, &images, &initramfs[program], &cache)?;
+        table.push((scenario.name, verdict, start.elapsed().as_secs_f64()));
+    }
+    println!("\n{:<16} {:<14} {:>7}", "scenario", "verdict", "seconds");
+    for (name, verdict, seconds) in &table {
+        let (word, reason) = match verdict {
+            Verdict::Passed => ("passed", ""),
+            Verdict::Inconclusive(reason) => ("inconclusive", reason.as_str()),
+            Verdict::Failed(reason) => ("FAILED", reason.as_str()),
+        };
+        println!("{}", format!("{name:<16} {word:<14} {seconds:>7.1}  {reason}").trim_end());
+    }
+    println!("logs: target/two-host/<scenario>/");
+    let failed: Vec<&str> =
+        table.iter().filter(|(_, verdict, _)| matches!(verdict, Verdict::Failed(_))).map(|(name, ..)| *name).collect();
+    if failed.is_empty() { Ok(()) } else { Err(format!("failed: {}", failed.join(", "))) }
+}
