@@ -21,8 +21,8 @@ const SCENARIOS: [Scenario; 3] = [
         shows: "messages, a lock of plain words and locked instructions between two hosts",
         program: LITMUS,
         arguments: [
-            "/dev/dax0.0 a messages=200000 lock=100000 xadd=20000000",
-            "/dev/dax0.0 b messages=200000 lock=100000 xadd=20000000",
+            "/dev/dax0.0 a messages=200000 crossing=50000 lock=100000 xadd=20000000",
+            "/dev/dax0.0 b messages=200000 crossing=50000 lock=100000 xadd=20000000",
         ],
         cpus: 2,
         pool_mib: 256,
@@ -41,8 +41,8 @@ const SCENARIOS: [Scenario; 3] = [
         shows: "the lock of plain words holds where locked instructions lose updates",
         program: LITMUS,
         arguments: [
-            "/dev/dax0.0 a messages=20000 lock=100000 xadd=50000000",
-            "/dev/dax0.0 b messages=20000 lock=100000 xadd=50000000",
+            "/dev/dax0.0 a messages=20000 crossing=20000 lock=100000 xadd=50000000",
+            "/dev/dax0.0 b messages=20000 crossing=20000 lock=100000 xadd=50000000",
         ],
         cpus: 1,
         pool_mib: 256,

@@ -6,6 +6,10 @@ export PATH=/bin
 mount -t proc proc /proc
 mount -t sysfs sysfs /sys
 mount -t devtmpfs devtmpfs /dev
+# Memory that only the processes of this host share.
+mkdir -p /dev/shm /tmp
+mount -t tmpfs tmpfs /dev/shm
+mount -t tmpfs tmpfs /tmp
 
 end() {
     echo "### UPTIME $(cut -d' ' -f1 /proc/uptime)"
@@ -36,7 +40,7 @@ wait_for /sys/bus/cxl/devices/mem0
 wait_for /sys/bus/cxl/devices/decoder0.0
 # The device's own port may come after it; until then there is no way to make a region.
 turn=0
-until cxl create-region -t ram -d decoder0.0 -m mem0; do
+until cxl create-region -t ram -d decoder0.0 -m mem0 > /dev/null; do
     turn=$((turn + 1))
     [ $turn -lt 10 ] || fail "the CXL memory does not become a region"
     sleep 0.5
