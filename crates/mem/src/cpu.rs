@@ -142,7 +142,7 @@ pub(crate) fn memory_bytes(root: &Path, name: &str) -> Option<u64> {
 
 #[cfg(target_arch = "x86_64")]
 #[allow(unused_unsafe, reason = "some compilers call these safe")]
-fn flush_instructions() -> FlushInstructions {
+pub(crate) fn flush_instructions() -> FlushInstructions {
     use std::arch::x86_64::{__cpuid, __cpuid_count};
     // SAFETY: every x86-64 processor has the instruction; leaves above the highest are not asked for.
     let (features, extended) = unsafe {
@@ -159,7 +159,7 @@ fn flush_instructions() -> FlushInstructions {
 }
 
 #[cfg(not(target_arch = "x86_64"))]
-fn flush_instructions() -> FlushInstructions {
+pub(crate) fn flush_instructions() -> FlushInstructions {
     FlushInstructions::default()
 }
 

@@ -187,8 +187,16 @@ impl Vector for u64 {
     }
     #[inline(always)]
     unsafe fn stream(self, to: *mut u8) {
+        #[cfg(target_arch = "x86_64")]
         // SAFETY: the caller's guarantee.
-        unsafe { self.store_shared(to) };
+        unsafe {
+            std::arch::x86_64::_mm_stream_si64(aligned_mut(to), self.cast_signed());
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        // SAFETY: the caller's guarantee.
+        unsafe {
+            self.store_shared(to);
+        }
     }
     #[inline(always)]
     unsafe fn splat(value: u64) -> Self {

@@ -1,0 +1,153 @@
+//! A mapping's bytes, with every bound and alignment checked: what all fabrics over mapped memory share.
+
+use crate::checksum::Checksummer;
+use crate::offset::LINE;
+use crate::region::Mapping;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// The bytes of one mapping. Its methods know nothing of other hosts.
+#[derive(Debug)]
+pub(super) struct Bytes {
+    mapping: Mapping,
+}
+
+impl Bytes {
+    pub(super) const fn new(mapping: Mapping) -> Self {
+        Self { mapping }
+    }
+
+    pub(super) const fn mapping(&self) -> &Mapping {
+        &self.mapping
+    }
+
+    #[track_caller]
+    pub(super) fn load(&self, at: u64) -> u64 {
+        self.word(at).load(Ordering::Acquire)
+    }
+
+    #[track_caller]
+    pub(super) fn store(&self, at: u64, value: u64) {
+        self.word(at).store(value, Ordering::Release);
+    }
+
+    #[track_caller]
+    pub(super) fn load_line(&self, at: u64) -> [u64; 8] {
+        self.words(at).each_ref().map(|word| word.load(Ordering::Acquire))
+    }
+
+    /// Stores a line, word 0 last.
+    #[track_caller]
+    pub(super) fn store_line(&self, at: u64, words: &[u64; 8]) {
+        for (word, value) in self.words(at).iter().zip(words).rev() {
+            word.store(*value, Ordering::Release);
+        }
+    }
+
+    /// Copies parts in, around the cache if `stream` (as far as whole lines go), and returns their
+    /// checksum and how many bytes they are.
+    #[track_caller]
+    pub(super) fn write(&self, at: u64, parts: &[&[u8]], key: u64, stream: impl FnOnce(u64) -> bool) -> (u64, u64) {
+        let len = total(parts.iter().map(|part| part.len()));
+        let mut to = self.payload(at, len);
+        let stream = stream(len);
+        let mut sum = Checksummer::new(key);
+        for part in parts {
+            // SAFETY: `payload` checked that all parts together lie inside the mapping and start on a
+            // line; parts before the last are whole lines (the checksummer asserts it), so each part
+            // starts on a line too.
+            unsafe {
+                sum.copy_in(part, to, stream);
+                to = to.add(part.len());
+            }
+        }
+        (sum.finish(), len)
+    }
+
+    #[track_caller]
+    pub(super) fn read(&self, at: u64, parts: &mut [&mut [u8]], key: u64) -> u64 {
+        let len = total(parts.iter().map(|part| part.len()));
+        let mut from = self.payload(at, len).cast_const();
+        let mut sum = Checksummer::new(key);
+        for part in parts {
+            // SAFETY: as in `write`, for reading.
+            unsafe {
+                sum.copy_out(from, part);
+                from = from.add(part.len());
+            }
+        }
+        sum.finish()
+    }
+
+    #[track_caller]
+    pub(super) fn checksum(&self, at: u64, len: u64, key: u64) -> u64 {
+        let from = self.payload(at, len).cast_const();
+        let mut sum = Checksummer::new(key);
+        // SAFETY: `payload` checked that the bytes lie inside the mapping and start on a line.
+        unsafe { sum.absorb_shared(from, len as usize) };
+        sum.finish()
+    }
+
+    #[track_caller]
+    pub(super) fn copy_plain_out(&self, at: u64, to: &mut [u8]) {
+        let from = self.payload(at, to.len() as u64).cast_const();
+        // SAFETY: `payload` checked the bounds; `to` is private memory outside of the mapping.
+        unsafe { std::ptr::copy_nonoverlapping(from, to.as_mut_ptr(), to.len()) };
+    }
+
+    #[track_caller]
+    pub(super) fn copy_plain_in(&self, at: u64, from: &[u8]) {
+        let to = self.payload(at, from.len() as u64);
+        // SAFETY: as in `copy_plain_out`.
+        unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), to, from.len()) };
+    }
+
+    /// The address of the line at `at`, all inside the mapping and aligned to 64 bytes.
+    #[track_caller]
+    pub(super) fn line(&self, at: u64) -> *mut u8 {
+        assert!(at.is_multiple_of(LINE), "line at {at:#x} is not aligned to 64 bytes");
+        self.address(at, LINE)
+    }
+
+    /// The address of `len` bytes from `at` on, all inside the mapping and aligned to 64 bytes.
+    #[track_caller]
+    pub(super) fn payload(&self, at: u64, len: u64) -> *mut u8 {
+        assert!(at.is_multiple_of(LINE), "payload at {at:#x} is not aligned to 64 bytes");
+        self.address(at, len)
+    }
+
+    #[track_caller]
+    fn word(&self, at: u64) -> &AtomicU64 {
+        assert!(at.is_multiple_of(8), "word at {at:#x} is not aligned to 8 bytes");
+        #[allow(clippy::cast_ptr_alignment, reason = "asserted above, and mappings are page aligned")]
+        let address = self.address(at, 8).cast::<AtomicU64>();
+        // SAFETY: `address` checked that the eight bytes lie inside the mapping, which `self` keeps alive
+        // and which is mapped readable and writable; mappings are page aligned, so `at` decides the
+        // alignment. Words of a region are touched by atomics only.
+        unsafe { &*address }
+    }
+
+    #[track_caller]
+    fn words(&self, at: u64) -> &[AtomicU64; 8] {
+        #[allow(clippy::cast_ptr_alignment, reason = "`line` asserts the alignment of a line")]
+        let address = self.line(at).cast::<[AtomicU64; 8]>();
+        // SAFETY: as in `word`, for the 64 bytes of a line.
+        unsafe { &*address }
+    }
+
+    #[track_caller]
+    fn address(&self, at: u64, len: u64) -> *mut u8 {
+        let end = at.checked_add(len);
+        assert!(
+            end.is_some_and(|end| end <= self.mapping.len()),
+            "{len} bytes at {at:#x} lie outside the region of {:#x} bytes",
+            self.mapping.len()
+        );
+        // SAFETY: `at <= len` of the mapping, so the result stays inside the same mapped object; a
+        // mapping is never larger than `isize::MAX`.
+        unsafe { self.mapping.base().add(at as usize) }
+    }
+}
+
+fn total(lengths: impl Iterator<Item = usize>) -> u64 {
+    lengths.fold(0_u64, |sum, len| sum.saturating_add(len as u64))
+}

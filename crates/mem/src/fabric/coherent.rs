@@ -1,0 +1,108 @@
+//! Memory of one host: the processor keeps all caches equal, so publishing and refreshing are fences only.
+
+use super::bytes::Bytes;
+use super::{Fabric, Flush, flush};
+use crate::offset::Offset;
+use crate::region::Mapping;
+use std::sync::atomic::{Ordering, fence};
+
+/// The fabric of one host.
+#[derive(Debug)]
+pub struct Coherent {
+    bytes: Bytes,
+}
+
+/// Payloads from this size on are written around the cache: below it a reader on this host is likely to
+/// come soon, and the write-combining buffers cost more than they save.
+const STREAM_BYTES_MIN: u64 = 16 << 10;
+
+impl Coherent {
+    /// A fabric over `mapping`.
+    #[must_use]
+    pub const fn new(mapping: Mapping) -> Self {
+        Self { bytes: Bytes::new(mapping) }
+    }
+
+    /// The memory beneath.
+    #[must_use]
+    pub const fn mapping(&self) -> &Mapping {
+        self.bytes.mapping()
+    }
+
+    /// Plain `memcpy` of payload out of the region, to compare with. `at` is a multiple of 64.
+    #[track_caller]
+    pub fn copy_plain_out(&self, at: u64, to: &mut [u8]) {
+        self.bytes.copy_plain_out(at, to);
+    }
+
+    /// Plain `memcpy` of payload into the region, to compare with. `at` is a multiple of 64.
+    #[track_caller]
+    pub fn copy_plain_in(&self, at: u64, from: &[u8]) {
+        self.bytes.copy_plain_in(at, from);
+    }
+}
+
+impl Fabric for Coherent {
+    fn len(&self) -> u64 {
+        self.bytes.mapping().len()
+    }
+
+    fn load(&self, at: Offset<u64>) -> u64 {
+        self.bytes.load(at.raw())
+    }
+
+    fn store(&self, at: Offset<u64>, value: u64) {
+        self.bytes.store(at.raw(), value);
+    }
+
+    fn load_line(&self, at: u64) -> [u64; 8] {
+        self.bytes.load_line(at)
+    }
+
+    fn store_line(&self, at: u64, words: &[u64; 8]) {
+        self.bytes.store_line(at, words);
+    }
+
+    fn publish(&self, lines: &[u64]) {
+        for line in lines {
+            let _ = self.bytes.line(*line);
+        }
+        fence(Ordering::SeqCst);
+    }
+
+    fn publish_unfenced(&self, line: u64) {
+        let _ = self.bytes.line(line);
+    }
+
+    fn refresh(&self, lines: &[u64]) {
+        for line in lines {
+            let _ = self.bytes.line(*line);
+        }
+        fence(Ordering::SeqCst);
+    }
+
+    fn write_payload(&self, at: u64, parts: &[&[u8]], key: u64) -> u64 {
+        self.bytes.write(at, parts, key, |len| len >= STREAM_BYTES_MIN).0
+    }
+
+    fn publish_payload(&self) {
+        flush::drain_streams();
+        fence(Ordering::SeqCst);
+    }
+
+    fn read_payload(&self, at: u64, parts: &mut [&mut [u8]], key: u64) -> u64 {
+        self.bytes.read(at, parts, key)
+    }
+
+    fn refresh_payload(&self, at: u64, len: u64) {
+        let _ = self.bytes.payload(at, len);
+    }
+
+    fn checksum_payload(&self, at: u64, len: u64, key: u64) -> u64 {
+        self.bytes.checksum(at, len, key)
+    }
+
+    fn flush(&self) -> Flush {
+        Flush::None
+    }
+}

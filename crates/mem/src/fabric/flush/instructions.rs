@@ -1,0 +1,94 @@
+//! The instructions themselves, and the fences that order them.
+
+use super::Flush;
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+use std::arch::asm;
+#[cfg(target_arch = "x86_64")]
+use std::arch::x86_64::{_mm_clflush, _mm_lfence, _mm_mfence, _mm_sfence};
+
+/// Whether streamed stores leave nothing dirty in the cache. Elsewhere they are ordinary stores, and
+/// their lines must be flushed.
+pub(in crate::fabric) const STREAMS: bool = cfg!(target_arch = "x86_64");
+
+impl Flush {
+    /// Starts writing a line back; the cache may keep it. Done after [`drain`].
+    ///
+    /// # Safety
+    /// Callers must guarantee that this processor has the instruction and that `line` is in mapped memory.
+    #[inline(always)]
+    pub(in crate::fabric) unsafe fn write_back(self, line: *const u8) {
+        match self {
+            // SAFETY: the caller's guarantee. The instruction changes no byte that a load sees; as it may
+            // touch all memory in the compiler's eyes, stores stay before it.
+            #[cfg(target_arch = "x86_64")]
+            Self::Clwb => unsafe { asm!("clwb [{}]", in(reg) line, options(nostack, preserves_flags)) },
+            // SAFETY: the caller's guarantee.
+            _ => unsafe { self.drop_line(line) },
+        }
+    }
+
+    /// Starts writing a line back, if it is dirty, and dropping it. Done after [`drain`].
+    ///
+    /// # Safety
+    /// As for [`Flush::write_back`].
+    #[inline(always)]
+    pub(in crate::fabric) unsafe fn drop_line(self, line: *const u8) {
+        match self {
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: the caller's guarantee.
+            Self::Clflush => unsafe { _mm_clflush(line) },
+            // `clwb` may keep the line, so it never refreshes.
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: as in `write_back`; who has `clwb` has `clflushopt`.
+            Self::ClflushOpt | Self::Clwb => unsafe {
+                asm!("clflushopt [{}]", in(reg) line, options(nostack, preserves_flags));
+            },
+            #[cfg(target_arch = "aarch64")]
+            // SAFETY: as in `write_back`.
+            Self::DcCivac => unsafe { asm!("dc civac, {}", in(reg) line, options(nostack, preserves_flags)) },
+            _ => unreachable!("{self} is no instruction of this architecture"),
+        }
+    }
+}
+
+/// Waits for all flushes and stores of this thread, and holds later loads back. On x86 only MFENCE holds
+/// loads back; SFENCE does not, not even behind the ordered `clflush`.
+#[inline(always)]
+pub(in crate::fabric) fn drain() {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: SSE2 is part of x86-64, and a fence touches no memory of its own.
+    unsafe {
+        _mm_mfence();
+    }
+    #[cfg(target_arch = "aarch64")]
+    // SAFETY: a barrier touches no memory of its own.
+    unsafe {
+        asm!("dsb sy", options(nostack, preserves_flags));
+    }
+}
+
+/// Completes earlier loads before a later flush. A refresh starts here: manuals order flushes with fences
+/// and not with loads, and a line that was dropped before the load that asked for it could come back stale.
+#[inline(always)]
+pub(in crate::fabric) fn loads_first() {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: SSE2 is part of x86-64, and a fence touches no memory of its own.
+    unsafe {
+        _mm_lfence();
+    }
+    #[cfg(target_arch = "aarch64")]
+    // SAFETY: a barrier touches no memory of its own.
+    unsafe {
+        asm!("dmb sy", options(nostack, preserves_flags));
+    }
+}
+
+/// Waits for this thread's streamed stores: a release store does not order them.
+#[inline(always)]
+pub(in crate::fabric) fn drain_streams() {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: SSE is part of x86-64, and a fence touches no memory of its own.
+    unsafe {
+        _mm_sfence();
+    }
+}

@@ -1,0 +1,103 @@
+//! Either fabric over mapped memory, for programs that learn from a region which one it needs.
+
+use super::{Coherent, Fabric, Flush, Flushed, UnsupportedFlush};
+use crate::offset::Offset;
+use crate::region::Mapping;
+
+/// A mapped region, coherent or flushed.
+#[derive(Debug)]
+pub enum Mapped {
+    /// Memory of one host.
+    Coherent(Coherent),
+    /// Memory that several hosts share without coherence.
+    Flushed(Flushed),
+}
+
+/// The same call on whichever fabric it is.
+macro_rules! either {
+    ($self:expr, $fabric:ident => $call:expr) => {
+        match $self {
+            Mapped::Coherent($fabric) => $call,
+            Mapped::Flushed($fabric) => $call,
+        }
+    };
+}
+
+impl Mapped {
+    /// A fabric over `mapping`: [`Coherent`] for [`Flush::None`], [`Flushed`] for an instruction.
+    ///
+    /// # Errors
+    /// This processor lacks the instruction.
+    pub fn new(mapping: Mapping, flush: Flush) -> Result<Self, UnsupportedFlush> {
+        if flush.is_coherent() {
+            return Ok(Self::Coherent(Coherent::new(mapping)));
+        }
+        Flushed::new(mapping, flush).map(Self::Flushed)
+    }
+
+    /// The memory beneath.
+    #[must_use]
+    pub const fn mapping(&self) -> &Mapping {
+        either!(self, fabric => fabric.mapping())
+    }
+
+    /// Plain `memcpy` of payload out of the region, to compare with. `at` is a multiple of 64.
+    #[track_caller]
+    pub fn copy_plain_out(&self, at: u64, to: &mut [u8]) {
+        either!(self, fabric => fabric.copy_plain_out(at, to));
+    }
+
+    /// Plain `memcpy` of payload into the region, to compare with. `at` is a multiple of 64.
+    #[track_caller]
+    pub fn copy_plain_in(&self, at: u64, from: &[u8]) {
+        either!(self, fabric => fabric.copy_plain_in(at, from));
+    }
+}
+
+impl Fabric for Mapped {
+    fn len(&self) -> u64 {
+        either!(self, fabric => fabric.len())
+    }
+    fn load(&self, at: Offset<u64>) -> u64 {
+        either!(self, fabric => fabric.load(at))
+    }
+    fn store(&self, at: Offset<u64>, value: u64) {
+        either!(self, fabric => fabric.store(at, value));
+    }
+    fn load_line(&self, at: u64) -> [u64; 8] {
+        either!(self, fabric => fabric.load_line(at))
+    }
+    fn store_line(&self, at: u64, words: &[u64; 8]) {
+        either!(self, fabric => fabric.store_line(at, words));
+    }
+    fn publish(&self, lines: &[u64]) {
+        either!(self, fabric => fabric.publish(lines));
+    }
+    fn publish_line(&self, at: u64, words: &[u64; 8]) {
+        either!(self, fabric => fabric.publish_line(at, words));
+    }
+    fn publish_unfenced(&self, line: u64) {
+        either!(self, fabric => fabric.publish_unfenced(line));
+    }
+    fn refresh(&self, lines: &[u64]) {
+        either!(self, fabric => fabric.refresh(lines));
+    }
+    fn write_payload(&self, at: u64, parts: &[&[u8]], key: u64) -> u64 {
+        either!(self, fabric => fabric.write_payload(at, parts, key))
+    }
+    fn publish_payload(&self) {
+        either!(self, fabric => fabric.publish_payload());
+    }
+    fn read_payload(&self, at: u64, parts: &mut [&mut [u8]], key: u64) -> u64 {
+        either!(self, fabric => fabric.read_payload(at, parts, key))
+    }
+    fn refresh_payload(&self, at: u64, len: u64) {
+        either!(self, fabric => fabric.refresh_payload(at, len));
+    }
+    fn checksum_payload(&self, at: u64, len: u64, key: u64) -> u64 {
+        either!(self, fabric => fabric.checksum_payload(at, len, key))
+    }
+    fn flush(&self) -> Flush {
+        either!(self, fabric => fabric.flush())
+    }
+}

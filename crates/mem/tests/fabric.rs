@@ -1,0 +1,290 @@
+//! What every fabric over mapped memory must do, run for each of them and each flush instruction.
+
+use cenote_mem::{Fabric, Flush, Flushed, MapError, MapOptions, Mapped, Mapping, Offset, RegionSource};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::thread;
+
+const MIB: u64 = 1 << 20;
+
+/// A name in shared memory that is gone after the test, whatever happened.
+struct Shm(RegionSource);
+
+impl Shm {
+    fn new(test: &str, flush: Flush) -> Self {
+        Self(RegionSource::Shm(format!("cenote-test-{test}-{flush}-{}", std::process::id())))
+    }
+    fn create(&self, len: u64, flush: Flush) -> Mapped {
+        fabric(Mapping::create(&self.0, len, 0o600, &MapOptions::default()), flush)
+    }
+    fn open(&self, flush: Flush) -> Mapped {
+        fabric(Mapping::open(&self.0, &MapOptions::default()), flush)
+    }
+}
+
+impl Drop for Shm {
+    fn drop(&mut self) {
+        let _ = Mapping::remove(&self.0);
+    }
+}
+
+fn fabric(mapping: Result<Mapping, MapError>, flush: Flush) -> Mapped {
+    Mapped::new(mapping.expect("mapped"), flush).expect("an instruction that is there")
+}
+
+fn anon(len: u64, flush: Flush) -> Mapped {
+    fabric(Mapping::create(&RegionSource::Anon, len, 0o600, &MapOptions::default()), flush)
+}
+
+/// Every way to share memory that this machine has.
+fn all() -> Vec<Flush> {
+    let mut all = vec![Flush::None];
+    all.extend(Flush::available());
+    all
+}
+
+fn bytes(len: usize, seed: u32) -> Vec<u8> {
+    (0..len as u32).map(|n| (n.wrapping_mul(2_654_435_761).wrapping_add(seed) >> 13) as u8).collect()
+}
+
+#[test]
+fn words_and_lines_are_stored_and_loaded_whole() {
+    for flush in all() {
+        let fabric = Arc::new(anon(4096, flush));
+        let words = [1, 2, 3, 4, 5, 6, 7, 8];
+        fabric.store_line(64, &words);
+        fabric.publish(&[64]);
+        fabric.publish_unfenced(64);
+        fabric.refresh(&[0, 64]);
+        assert_eq!(fabric.load_line(64), words);
+        assert_eq!(fabric.load(Offset::new(64 + 8)), 2);
+        assert_eq!(fabric.load_line(0), [0; 8]);
+        // A word that is dirty in the cache does not come back over a published line.
+        fabric.store(Offset::new(128), 7);
+        fabric.publish_line(128, &words.map(|word| word * 3));
+        fabric.refresh(&[128]);
+        assert_eq!(fabric.load_line(128), words.map(|word| word * 3), "{flush}");
+        assert_eq!((fabric.load_line(64), fabric.load_line(192)), (words, [0; 8]), "{flush}");
+        fabric.store(Offset::new(128), 9);
+        assert_eq!(fabric.load(Offset::new(128)), 9);
+        fabric.publish(&[]);
+        fabric.refresh(&[]);
+        assert_eq!((fabric.flush(), fabric.len(), fabric.is_empty()), (flush, 4096, false));
+        assert_eq!(fabric.mapping().len(), 4096);
+    }
+}
+
+#[test]
+fn payload_comes_back_at_every_length() {
+    let lengths = (0..=200).chain([1023, 1024, 4095, 4096, 4097, 16_383, 16_384, 16_385, 65_536, 100_001]);
+    for flush in all() {
+        let fabric = anon(MIB, flush);
+        for len in lengths.clone() {
+            let payload = bytes(len, len as u32);
+            // What lies behind the end, perhaps in the same line, belongs to somebody else.
+            let room = len.next_multiple_of(64) + 64;
+            fabric.copy_plain_in(64, &vec![0xee; room]);
+            let sum = fabric.write_payload(64, &[&payload], 5);
+            fabric.publish_payload();
+            fabric.refresh_payload(64, room as u64);
+            let mut back = vec![0; len];
+            assert_eq!(fabric.read_payload(64, &mut [&mut back], 5), sum, "{flush}, {len} bytes");
+            assert_eq!(fabric.checksum_payload(64, len as u64, 5), sum);
+            assert_ne!(fabric.checksum_payload(64, len as u64, 6), sum);
+            assert_eq!(back, payload, "{flush}, {len} bytes");
+            let mut around = vec![0; room];
+            fabric.copy_plain_out(64, &mut around);
+            assert!(around[len..].iter().all(|byte| *byte == 0xee), "{flush}, {len} bytes: wrote behind the end");
+            assert_eq!(fabric.load_line(0), [0; 8]);
+        }
+    }
+}
+
+#[test]
+fn parts_are_cut_anywhere_between_lines() {
+    for flush in all() {
+        let fabric = anon(MIB, flush);
+        let payload = bytes(100_000, 7);
+        let (head, rest) = payload.split_at(64_000);
+        let sum = fabric.write_payload(8192, &[head, &[], rest], 5);
+        fabric.publish_payload();
+        fabric.refresh_payload(8192, payload.len() as u64);
+        let mut back = vec![0; payload.len()];
+        let (left, right) = back.split_at_mut(128);
+        assert_eq!(fabric.read_payload(8192, &mut [left, right], 5), sum);
+        assert_eq!(back, payload);
+        assert_eq!(sum, cenote_mem::checksum::checksum(&payload, 5));
+    }
+}
+
+#[test]
+fn the_whole_region_is_payload() {
+    for flush in all() {
+        let fabric = anon(8192, flush);
+        let payload = bytes(8192, 1);
+        let sum = fabric.write_payload(0, &[&payload], 0);
+        fabric.publish_payload();
+        fabric.refresh_payload(0, 8192);
+        fabric.refresh_payload(8192, 0);
+        assert_eq!(fabric.checksum_payload(0, 8192, 0), sum);
+        // The last line of a mapping, whole and in part.
+        let sum = fabric.write_payload(8128, &[&payload[..63]], 0);
+        fabric.publish_payload();
+        fabric.refresh_payload(8128, 63);
+        assert_eq!(fabric.checksum_payload(8128, 63, 0), sum);
+    }
+}
+
+#[test]
+fn a_bad_offset_is_a_bug_and_panics() {
+    for flush in all() {
+        let fabric = anon(4096, flush);
+        let panics = |name: &str, call: &dyn Fn()| {
+            let caught = catch_unwind(AssertUnwindSafe(call));
+            assert!(caught.is_err(), "{flush}: {name}");
+        };
+        panics("a word behind the end", &|| {
+            let _ = fabric.load(Offset::new(4096));
+        });
+        panics("an unaligned word", &|| fabric.store(Offset::new(4), 0));
+        panics("a word at the end of all offsets", &|| {
+            let _ = fabric.load(Offset::new(u64::MAX - 7));
+        });
+        panics("an unaligned line", &|| {
+            let _ = fabric.load_line(8);
+        });
+        panics("a line outside", &|| fabric.store_line(4096, &[0; 8]));
+        panics("publishing a line outside", &|| fabric.publish(&[0, 4096]));
+        panics("publishing half a line", &|| fabric.publish_unfenced(32));
+        panics("publishing a whole line outside", &|| fabric.publish_line(4096, &[0; 8]));
+        panics("publishing a whole line that is two halves", &|| fabric.publish_line(32, &[0; 8]));
+        panics("refreshing a line outside", &|| fabric.refresh(&[1 << 40]));
+        panics("refreshing a word", &|| fabric.refresh(&[8]));
+        panics("payload over the end", &|| {
+            let _ = fabric.write_payload(4032, &[&[0; 65]], 0);
+        });
+        panics("payload at half a line", &|| {
+            let _ = fabric.read_payload(32, &mut [&mut [0; 8]], 0);
+        });
+        panics("payload whose end overflows", &|| {
+            let _ = fabric.checksum_payload(64, u64::MAX, 0);
+        });
+        panics("refreshing payload outside", &|| fabric.refresh_payload(4096, 1));
+        panics("refreshing payload at half a line", &|| fabric.refresh_payload(32, 1));
+        panics("a part after a partial line", &|| {
+            let _ = fabric.write_payload(0, &[&[0; 8], &[0; 8]], 0);
+        });
+        panics("reading a part after a partial line", &|| {
+            let _ = fabric.read_payload(0, &mut [&mut [0; 8], &mut [0; 8]], 0);
+        });
+    }
+}
+
+#[test]
+fn a_panic_names_the_callers_place() {
+    for flush in all() {
+        let fabric = Arc::new(anon(4096, flush));
+        let place = Arc::new(std::sync::Mutex::new(String::new()));
+        let told = Arc::clone(&place);
+        let before = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |info| {
+            // Other tests of this program panic on purpose too.
+            if thread::current().name() == Some("asks") {
+                *told.lock().expect("not poisoned") = info.location().expect("a place").file().to_owned();
+            }
+        }));
+        let asks = thread::Builder::new().name("asks".into()).spawn(move || fabric.publish_line(8, &[0; 8]));
+        assert!(asks.expect("started").join().is_err());
+        std::panic::set_hook(before);
+        assert_eq!(*place.lock().expect("not poisoned"), file!(), "{flush}");
+    }
+}
+
+#[test]
+fn two_mappings_share_bytes() {
+    for flush in all() {
+        let name = Shm::new("share", flush);
+        let first = name.create(2 * MIB + 1, flush);
+        let second = name.open(flush);
+        assert_eq!(first.len(), 2 * MIB + 4096, "lengths are whole pages");
+        assert_eq!(second.len(), first.len());
+        first.store(Offset::new(4096), 17);
+        first.publish(&[4096]);
+        first.publish_line(4160, &[18; 8]);
+        second.refresh(&[4096, 4160]);
+        assert_eq!((second.load(Offset::new(4096)), second.load_line(4160)), (17, [18; 8]));
+        for round in 0..3 {
+            let payload = bytes(100_000, round);
+            let sum = first.write_payload(8192, &[&payload], 5);
+            first.publish_payload();
+            second.refresh_payload(8192, payload.len() as u64);
+            let mut back = vec![0; payload.len()];
+            assert_eq!(second.read_payload(8192, &mut [&mut back], 5), sum);
+            assert_eq!(back, payload, "{flush}");
+        }
+    }
+}
+
+/// A writer publishes payload and then a line that says which; a reader polls the line. The line's words
+/// may come from two rounds, so it carries a check word.
+#[test]
+fn messages_pass_between_two_threads() {
+    const ROUNDS: u64 = 300;
+    for flush in all() {
+        let name = Shm::new("messages", flush);
+        let writer = name.create(MIB, flush);
+        let reader = name.open(flush);
+        let lens = |round: u64| 100 + (round * 977 % 40_000);
+        let answered = |round| {
+            writer.refresh(&[64]);
+            writer.load(Offset::new(64)) == round
+        };
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                for round in 1..=ROUNDS {
+                    let sum = writer.write_payload(4096, &[&bytes(lens(round) as usize, round as u32)], round);
+                    writer.publish_payload();
+                    writer.publish_line(0, &[round, sum, 0, 0, 0, 0, 0, round ^ sum]);
+                    while !answered(round) {
+                        thread::yield_now();
+                    }
+                }
+            });
+            for round in 1..=ROUNDS {
+                let sum = loop {
+                    reader.refresh(&[0]);
+                    let [seen, sum, .., check] = reader.load_line(0);
+                    if seen == round && check == seen ^ sum {
+                        break sum;
+                    }
+                    thread::yield_now();
+                };
+                reader.refresh_payload(4096, lens(round));
+                let mut back = vec![0; lens(round) as usize];
+                assert_eq!(reader.read_payload(4096, &mut [&mut back], round), sum, "{flush}, round {round}");
+                assert_eq!(back, bytes(back.len(), round as u32));
+                reader.store(Offset::new(64), round);
+                reader.publish(&[64]);
+            }
+        });
+    }
+}
+
+#[test]
+fn an_unsupported_flush_is_refused() {
+    let mapping = || Mapping::create(&RegionSource::Anon, 4096, 0o600, &MapOptions::default()).expect("mapped");
+    let error = Flushed::new(mapping(), Flush::None).expect_err("none is no instruction");
+    assert!(error.to_string().contains("needs a flush instruction"), "{error}");
+    assert!(matches!(Mapped::new(mapping(), Flush::None), Ok(Mapped::Coherent(_))));
+    for flush in [Flush::Clflush, Flush::ClflushOpt, Flush::Clwb, Flush::DcCivac] {
+        let opened = Mapped::new(mapping(), flush);
+        if Flush::available().contains(&flush) {
+            assert!(matches!(opened, Ok(Mapped::Flushed(_))), "{flush}");
+        } else {
+            let error = opened.expect_err("not there");
+            assert_eq!(error.flush, flush);
+            let wanted = format!("lacks the flush instruction {flush}");
+            assert!(error.to_string().contains(&wanted), "{error}");
+        }
+    }
+}
