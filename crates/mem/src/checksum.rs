@@ -36,6 +36,9 @@ const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 /// The same in 32 bits; a narrow multiplier costs two vector multiplications instead of three.
 const PRIME: u64 = 0x9e37_79b1;
 
+/// How private memory must be aligned to be written around the cache: as allocators align large buffers.
+const PRIVATE_STREAM_ALIGN: usize = 16;
+
 /// Instruction sets that the kernel exists for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Level {
@@ -121,6 +124,8 @@ enum Job {
     Shared,
     /// From shared to private memory.
     Out,
+    /// From shared to private memory, around the cache.
+    OutStreamed,
     /// From private to shared memory, through the cache.
     In,
     /// From private to shared memory, around the cache.
@@ -173,17 +178,22 @@ impl Checksummer {
         }
     }
 
-    /// Copies shared memory into `part` and adds exactly the bytes that arrived there.
+    /// Copies shared memory into `part`, around the cache if `stream` and its alignment allow, and adds
+    /// exactly the bytes that arrived there.
     ///
     /// # Safety
     /// Callers must guarantee that `from` is aligned to 64 bytes and `part.len()` bytes from it are
-    /// readable and do not overlap `part`. Others may write them meanwhile.
-    pub(crate) unsafe fn copy_out(&mut self, from: *const u8, part: &mut [u8]) {
+    /// readable and do not overlap `part`. Others may write them meanwhile. After streaming, callers must
+    /// execute a store fence before another thread may see `part`.
+    pub(crate) unsafe fn copy_out(&mut self, from: *const u8, part: &mut [u8], stream: bool) {
         let (lines, tail) = self.split(part.len());
         let (body, end) = part.split_at_mut(part.len() - tail);
-        // SAFETY: the caller's guarantee for `from`; `body` is exactly `lines` lines long.
+        let stream = stream && body.as_ptr().addr().is_multiple_of(PRIVATE_STREAM_ALIGN);
+        let job = if stream { Job::OutStreamed } else { Job::Out };
+        // SAFETY: the caller's guarantee for `from`; `body` is exactly `lines` lines long, and aligned if
+        // it is streamed to.
         unsafe {
-            self.run(Job::Out, from, body.as_mut_ptr(), lines);
+            self.run(job, from, body.as_mut_ptr(), lines);
             copy_tail_out(from.add(body.len()), end);
         }
         self.tail(end);
@@ -236,7 +246,8 @@ impl Checksummer {
 
     /// # Safety
     /// Callers must guarantee that the shared side of `job` is aligned to 64 bytes, that both sides have
-    /// `lines` lines and do not overlap.
+    /// `lines` lines and do not overlap, and that a private side that is streamed to is aligned to
+    /// [`PRIVATE_STREAM_ALIGN`].
     unsafe fn run(&mut self, job: Job, from: *const u8, to: *mut u8, lines: usize) {
         let state = &mut self.state;
         // SAFETY: the caller's guarantee; a level other than `Scalar` is only ever taken from

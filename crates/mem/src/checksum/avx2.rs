@@ -3,8 +3,9 @@
 use super::lanes::{self, Vector, aligned, aligned_mut};
 use super::{Job, State};
 use std::arch::x86_64::{
-    __m256i, _mm256_add_epi64, _mm256_loadu_si256, _mm256_mul_epu32, _mm256_set1_epi64x, _mm256_slli_epi64,
-    _mm256_srli_epi64, _mm256_storeu_si256, _mm256_stream_si256, _mm256_xor_si256,
+    __m128i, __m256i, _mm_stream_si128, _mm256_add_epi64, _mm256_castsi256_si128, _mm256_extracti128_si256,
+    _mm256_loadu_si256, _mm256_mul_epu32, _mm256_set1_epi64x, _mm256_slli_epi64, _mm256_srli_epi64,
+    _mm256_storeu_si256, _mm256_stream_si256, _mm256_xor_si256,
 };
 
 /// # Safety
@@ -40,6 +41,15 @@ impl Vector for __m256i {
     unsafe fn stream(self, to: *mut u8) {
         // SAFETY: the caller's guarantee.
         unsafe { _mm256_stream_si256(aligned_mut(to), self) };
+    }
+    #[inline(always)]
+    unsafe fn stream_private(self, to: *mut u8) {
+        let to = aligned_mut::<__m128i>(to);
+        // SAFETY: the caller's guarantee.
+        unsafe {
+            _mm_stream_si128(to, _mm256_castsi256_si128(self));
+            _mm_stream_si128(to.add(1), _mm256_extracti128_si256::<1>(self));
+        }
     }
     #[inline(always)]
     unsafe fn splat(value: u64) -> Self {

@@ -3,8 +3,9 @@
 use super::lanes::{self, Vector, aligned, aligned_mut};
 use super::{Job, State};
 use std::arch::x86_64::{
-    __m512i, _mm_cvtsi32_si128, _mm512_add_epi64, _mm512_loadu_si512, _mm512_mul_epu32, _mm512_set1_epi64,
-    _mm512_sll_epi64, _mm512_srl_epi64, _mm512_storeu_si512, _mm512_stream_si512, _mm512_xor_si512,
+    __m128i, __m512i, _mm_cvtsi32_si128, _mm_stream_si128, _mm512_add_epi64, _mm512_castsi512_si128,
+    _mm512_extracti32x4_epi32, _mm512_loadu_si512, _mm512_mul_epu32, _mm512_set1_epi64, _mm512_sll_epi64,
+    _mm512_srl_epi64, _mm512_storeu_si512, _mm512_stream_si512, _mm512_xor_si512,
 };
 
 /// # Safety
@@ -40,6 +41,17 @@ impl Vector for __m512i {
     unsafe fn stream(self, to: *mut u8) {
         // SAFETY: the caller's guarantee.
         unsafe { _mm512_stream_si512(aligned_mut(to), self) };
+    }
+    #[inline(always)]
+    unsafe fn stream_private(self, to: *mut u8) {
+        let to = aligned_mut::<__m128i>(to);
+        // SAFETY: the caller's guarantee.
+        unsafe {
+            _mm_stream_si128(to, _mm512_castsi512_si128(self));
+            _mm_stream_si128(to.add(1), _mm512_extracti32x4_epi32::<1>(self));
+            _mm_stream_si128(to.add(2), _mm512_extracti32x4_epi32::<2>(self));
+            _mm_stream_si128(to.add(3), _mm512_extracti32x4_epi32::<3>(self));
+        }
     }
     #[inline(always)]
     unsafe fn splat(value: u64) -> Self {

@@ -25,6 +25,11 @@ pub(super) trait Vector: Copy {
     /// # Safety
     /// As for [`Vector::store_shared`].
     unsafe fn stream(self, to: *mut u8);
+    /// Stores around the cache where the machine can.
+    ///
+    /// # Safety
+    /// As for [`Vector::store`]; `to` must be aligned to [`PRIVATE_STREAM_ALIGN`](super::PRIVATE_STREAM_ALIGN).
+    unsafe fn stream_private(self, to: *mut u8);
     /// # Safety
     /// Callers must guarantee the level's instructions.
     unsafe fn splat(value: u64) -> Self;
@@ -51,7 +56,8 @@ pub(super) trait Vector: Copy {
 ///
 /// # Safety
 /// Callers must guarantee the level's instructions, that the shared side of `job` is aligned to 64 bytes,
-/// and that both sides have `lines` lines and do not overlap.
+/// that both sides have `lines` lines and do not overlap, and that a private side that is streamed to is
+/// aligned to [`PRIVATE_STREAM_ALIGN`](super::PRIVATE_STREAM_ALIGN).
 #[inline(always)]
 pub(super) unsafe fn run<V: Vector, const N: usize>(
     state: &mut State,
@@ -66,6 +72,7 @@ pub(super) unsafe fn run<V: Vector, const N: usize>(
             Job::Private => pass::<V, N, false, NOWHERE>(state, from, to, lines),
             Job::Shared => pass::<V, N, true, NOWHERE>(state, from, to, lines),
             Job::Out => pass::<V, N, true, PRIVATE>(state, from, to, lines),
+            Job::OutStreamed => pass::<V, N, true, PRIVATE_STREAM>(state, from, to, lines),
             Job::In => pass::<V, N, false, SHARED>(state, from, to, lines),
             Job::InStreamed => pass::<V, N, false, STREAM>(state, from, to, lines),
         }
@@ -76,6 +83,11 @@ const NOWHERE: u8 = 0;
 const PRIVATE: u8 = 1;
 const SHARED: u8 = 2;
 const STREAM: u8 = 3;
+const PRIVATE_STREAM: u8 = 4;
+
+/// How many lines ahead the source is fetched: a page, because the processor's own prefetching stops at a
+/// page's end. Every line, because fetching some of them confuses it and is slower than fetching none.
+const PREFETCH_LINES: usize = 64;
 
 /// One job with its kind of loads and stores fixed at compile time.
 ///
@@ -101,6 +113,8 @@ unsafe fn pass<V: Vector, const N: usize, const FROM_SHARED: bool, const TO: u8>
             let until_mix = (MIX_LINES - state.lines % MIX_LINES) as usize;
             let now = until_mix.min(lines - done);
             for line in done..done + now {
+                // Not beyond the source: what lies there may be somebody else's, and stale.
+                prefetch(from.add((line + PREFETCH_LINES).min(lines - 1) * 64));
                 for register in 0..N {
                     let at = line * 64 + register * size_of::<V>();
                     let data = if FROM_SHARED { V::load_shared(from.add(at)) } else { V::load(from.add(at)) };
@@ -108,6 +122,7 @@ unsafe fn pass<V: Vector, const N: usize, const FROM_SHARED: bool, const TO: u8>
                         PRIVATE => data.store(to.add(at)),
                         SHARED => data.store_shared(to.add(at)),
                         STREAM => data.stream(to.add(at)),
+                        PRIVATE_STREAM => data.stream_private(to.add(at)),
                         _ => (),
                     }
                     let keyed = data.xor(key[register]);
@@ -134,6 +149,24 @@ unsafe fn pass<V: Vector, const N: usize, const FROM_SHARED: bool, const TO: u8>
         store_lanes(&sum, &mut state.sum);
         store_lanes(&prefix, &mut state.prefix);
     }
+}
+
+/// Begins to load a line into the cache. A hint: it changes nothing and cannot fail.
+#[inline(always)]
+fn prefetch(line: *const u8) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: SSE is part of x86-64, and a prefetch of any address is without effect on the program.
+    unsafe {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        _mm_prefetch::<_MM_HINT_T0>(line.cast());
+    }
+    #[cfg(target_arch = "aarch64")]
+    // SAFETY: a prefetch of any address is without effect on the program.
+    unsafe {
+        std::arch::asm!("prfm pldl1keep, [{}]", in(reg) line, options(nostack, preserves_flags, readonly));
+    }
+    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+    let _ = line;
 }
 
 /// # Safety
@@ -197,6 +230,11 @@ impl Vector for u64 {
         unsafe {
             self.store_shared(to);
         }
+    }
+    #[inline(always)]
+    unsafe fn stream_private(self, to: *mut u8) {
+        // SAFETY: the caller's guarantee.
+        unsafe { self.stream(to) };
     }
     #[inline(always)]
     unsafe fn splat(value: u64) -> Self {

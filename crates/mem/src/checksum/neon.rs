@@ -39,6 +39,11 @@ impl Vector for uint64x2_t {
         unsafe { self.store_shared(to) };
     }
     #[inline(always)]
+    unsafe fn stream_private(self, to: *mut u8) {
+        // SAFETY: the caller's guarantee.
+        unsafe { self.store(to) };
+    }
+    #[inline(always)]
     unsafe fn splat(value: u64) -> Self {
         // SAFETY: the caller's guarantee.
         unsafe { vdupq_n_u64(value) }

@@ -79,19 +79,26 @@ fn every_way(level: Level, bytes: &[u8], cuts: &[usize], key: u64) -> Vec<u64> {
     let mut shared = Shared::new(bytes);
     let base = shared.base();
     let mut in_place = Checksummer::at_level(level, key);
-    let mut out = Checksummer::at_level(level, key);
-    // One byte further, so that the private side is not aligned.
-    let mut copy = vec![0; bytes.len() + 1];
     for range in &ranges {
         // SAFETY: `Shared` holds all of `bytes`, aligned, and cuts are whole lines.
-        unsafe {
-            in_place.absorb_shared(base.add(range.start), range.len());
-            out.copy_out(base.add(range.start), &mut copy[1..][range.clone()]);
-        }
+        unsafe { in_place.absorb_shared(base.add(range.start), range.len()) };
     }
     results.push(in_place.finish());
-    results.push(out.finish());
-    assert_eq!(&copy[1..], bytes, "{level:?} copied out");
+
+    // The private side is aligned to 16 bytes and no more, or not at all.
+    for (stream, off) in [(false, 1), (true, 1), (true, 16), (true, 48)] {
+        let mut out = Checksummer::at_level(level, key);
+        let mut copy = vec![0; bytes.len() + 128];
+        let start = copy.as_ptr().addr().wrapping_neg() % 64 + off;
+        for range in &ranges {
+            // SAFETY: as above.
+            unsafe { out.copy_out(base.add(range.start), &mut copy[start..][range.clone()], stream) };
+        }
+        results.push(out.finish());
+        assert_eq!(&copy[start..][..bytes.len()], bytes, "{level:?} copied out");
+        let around = copy[..start].iter().chain(&copy[start + bytes.len()..]);
+        assert!(around.eq(&vec![0; 128]), "{level:?} copied elsewhere");
+    }
 
     for stream in [false, true] {
         let mut shared = Shared::new(&vec![0; bytes.len()]);

@@ -1,9 +1,24 @@
 //! A mapping's bytes, with every bound and alignment checked: what all fabrics over mapped memory share.
 
+use super::flush;
 use crate::checksum::Checksummer;
 use crate::offset::LINE;
 use crate::region::Mapping;
 use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Reads from this size on write their destination around the cache. It is more than a core's own cache
+/// holds, so most likely it is not in there, and fetching it first would cost half as much again. Smaller
+/// destinations are likely to be used again at once.
+const READ_STREAM_BYTES_MIN: u64 = 1 << 20;
+
+/// Lets other threads see what this one streamed, even when a copy panics midway.
+struct DrainStreams;
+
+impl Drop for DrainStreams {
+    fn drop(&mut self) {
+        flush::drain_streams();
+    }
+}
 
 /// The bytes of one mapping. Its methods know nothing of other hosts.
 #[derive(Debug)]
@@ -67,11 +82,12 @@ impl Bytes {
     pub(super) fn read(&self, at: u64, parts: &mut [&mut [u8]], key: u64) -> u64 {
         let len = total(parts.iter().map(|part| part.len()));
         let mut from = self.payload(at, len).cast_const();
+        let streams = (len >= READ_STREAM_BYTES_MIN).then_some(DrainStreams);
         let mut sum = Checksummer::new(key);
         for part in parts {
-            // SAFETY: as in `write`, for reading.
+            // SAFETY: as in `write`, for reading; the value `streams` executes the fence.
             unsafe {
-                sum.copy_out(from, part);
+                sum.copy_out(from, part, streams.is_some());
                 from = from.add(part.len());
             }
         }

@@ -55,7 +55,7 @@ impl WholeLine {
     #[inline]
     pub(in crate::fabric) unsafe fn store(self, to: *mut u8, words: &[u64; 8]) {
         match self {
-            Self::No => unreachable!("this processor stores no line around its cache"),
+            Self::No => unreachable!("this processor stores no line around its cache: {words:?} for {to:?}"),
             #[cfg(target_arch = "x86_64")]
             // SAFETY: the caller's guarantee.
             Self::Movnti => unsafe {
