@@ -89,6 +89,60 @@ const PRIVATE_STREAM: u8 = 4;
 /// page's end. Every line, because fetching some of them confuses it and is slower than fetching none.
 const PREFETCH_LINES: usize = 64;
 
+/// The accumulators in registers, `N` to the line.
+struct Lanes<V, const N: usize> {
+    key: [V; N],
+    product: [V; N],
+    sum: [V; N],
+    prefix: [V; N],
+}
+
+impl<V: Vector, const N: usize> Lanes<V, N> {
+    /// Adds one line, and perhaps copies it.
+    ///
+    /// # Safety
+    /// As for [`run`], for the one line at these pointers.
+    #[inline(always)]
+    unsafe fn line<const FROM_SHARED: bool, const TO: u8>(&mut self, from: *const u8, to: *mut u8, step: V) {
+        for register in 0..N {
+            let at = register * size_of::<V>();
+            // SAFETY: `N` registers are one line, so all addresses stay within the caller's.
+            unsafe {
+                let data = if FROM_SHARED { V::load_shared(from.add(at)) } else { V::load(from.add(at)) };
+                match TO {
+                    PRIVATE => data.store(to.add(at)),
+                    SHARED => data.store_shared(to.add(at)),
+                    STREAM => data.stream(to.add(at)),
+                    PRIVATE_STREAM => data.stream_private(to.add(at)),
+                    _ => (),
+                }
+                let keyed = data.xor(self.key[register]);
+                self.key[register] = self.key[register].add(step);
+                let product = keyed.multiply_low(keyed.shift_right::<32>());
+                self.product[register] = self.product[register].add(product);
+                self.sum[register] = self.sum[register].add(data);
+                self.prefix[register] = self.prefix[register].add(self.sum[register]);
+            }
+        }
+    }
+
+    /// # Safety
+    /// Callers must guarantee the level's instructions.
+    #[inline(always)]
+    unsafe fn mix(&mut self, prime: V) {
+        for register in 0..N {
+            // SAFETY: the caller's guarantee.
+            unsafe {
+                let old = self.product[register];
+                let mixed = old.xor(old.shift_right::<47>()).add(self.prefix[register]);
+                // A 64×32-bit product from two 32×32-bit ones.
+                let high = mixed.shift_right::<32>().multiply_low(prime);
+                self.product[register] = mixed.multiply_low(prime).add(high.shift_left::<32>());
+            }
+        }
+    }
+}
+
 /// One job with its kind of loads and stores fixed at compile time.
 ///
 /// # Safety
@@ -100,54 +154,44 @@ unsafe fn pass<V: Vector, const N: usize, const FROM_SHARED: bool, const TO: u8>
     to: *mut u8,
     lines: usize,
 ) {
-    // SAFETY: `N` registers are one line, so lane arrays of eight words hold `N` of them, and all
-    // addresses below stay within the caller's `lines` lines.
+    const GROUP: usize = MIX_LINES as usize;
+    // SAFETY: lane arrays of eight words hold the `N` registers of a line, and all addresses below stay
+    // within the caller's `lines` lines. A pass that stores nothing may have no `to`, so only `wrapping_add`
+    // moves it.
     unsafe {
-        let mut key = load_lanes::<V, N>(&state.key);
-        let mut product = load_lanes::<V, N>(&state.product);
-        let mut sum = load_lanes::<V, N>(&state.sum);
-        let mut prefix = load_lanes::<V, N>(&state.prefix);
+        let mut lanes = Lanes::<V, N> {
+            key: load_lanes(&state.key),
+            product: load_lanes(&state.product),
+            sum: load_lanes(&state.sum),
+            prefix: load_lanes(&state.prefix),
+        };
         let (step, prime) = (V::splat(STEP), V::splat(PRIME));
         let mut done = 0;
         while done < lines {
-            let until_mix = (MIX_LINES - state.lines % MIX_LINES) as usize;
+            let until_mix = GROUP - (state.lines % MIX_LINES) as usize;
             let now = until_mix.min(lines - done);
-            for line in done..done + now {
-                // Not beyond the source: what lies there may be somebody else's, and stale.
-                prefetch(from.add((line + PREFETCH_LINES).min(lines - 1) * 64));
-                for register in 0..N {
-                    let at = line * 64 + register * size_of::<V>();
-                    let data = if FROM_SHARED { V::load_shared(from.add(at)) } else { V::load(from.add(at)) };
-                    match TO {
-                        PRIVATE => data.store(to.add(at)),
-                        SHARED => data.store_shared(to.add(at)),
-                        STREAM => data.stream(to.add(at)),
-                        PRIVATE_STREAM => data.stream_private(to.add(at)),
-                        _ => (),
-                    }
-                    let keyed = data.xor(key[register]);
-                    key[register] = key[register].add(step);
-                    product[register] = product[register].add(keyed.multiply_low(keyed.shift_right::<32>()));
-                    sum[register] = sum[register].add(data);
-                    prefix[register] = prefix[register].add(sum[register]);
+            // A whole group has a loop of its own, of a length that the compiler knows. What is fetched is
+            // never beyond the source: what lies there may be somebody else's, and stale.
+            if now == GROUP && done + GROUP + PREFETCH_LINES <= lines {
+                for line in done..done + GROUP {
+                    prefetch(from.add((line + PREFETCH_LINES) * 64));
+                    lanes.line::<FROM_SHARED, TO>(from.add(line * 64), to.wrapping_add(line * 64), step);
+                }
+            } else {
+                for line in done..done + now {
+                    lanes.line::<FROM_SHARED, TO>(from.add(line * 64), to.wrapping_add(line * 64), step);
                 }
             }
             done += now;
             state.lines += now as u64;
             if now == until_mix {
-                for register in 0..N {
-                    let old = product[register];
-                    let mixed = old.xor(old.shift_right::<47>()).add(prefix[register]);
-                    // A 64×32-bit product from two 32×32-bit ones.
-                    let high = mixed.shift_right::<32>().multiply_low(prime);
-                    product[register] = mixed.multiply_low(prime).add(high.shift_left::<32>());
-                }
+                lanes.mix(prime);
             }
         }
-        store_lanes(&key, &mut state.key);
-        store_lanes(&product, &mut state.product);
-        store_lanes(&sum, &mut state.sum);
-        store_lanes(&prefix, &mut state.prefix);
+        store_lanes(&lanes.key, &mut state.key);
+        store_lanes(&lanes.product, &mut state.product);
+        store_lanes(&lanes.sum, &mut state.sum);
+        store_lanes(&lanes.prefix, &mut state.prefix);
     }
 }
 
