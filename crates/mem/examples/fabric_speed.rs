@@ -210,18 +210,18 @@ fn line_row(name: &str, per: usize, mut operation: impl FnMut(u64)) {
     let clock = median(clock);
     list.sort_by(f64::total_cmp);
     let at = |part: f64| (list[(list.len() as f64 * part) as usize] - clock).max(0.0) / per as f64;
-    println!("{name:<34} {:>7.0} {:>7.0} {:>7.0} ns", at(0.5), at(0.99), at(0.999));
+    println!("{name:<40} {:>7.0} {:>7.0} {:>7.0} ns", at(0.5), at(0.99), at(0.999));
 }
 
 fn line_table(coherent: &Mapped, flushed: &Mapped) {
     for (fabric, name) in [(coherent, "Coherent"), (flushed, "Flushed")] {
-        line_row(&format!("{name}: publish_line"), 1, |at| fabric.publish_line(at, &[at; 8]));
-        line_row(&format!("{name}: publish_line, cached"), 1, |_| fabric.publish_line(0, &[1; 8]));
-        line_row(&format!("{name}: store_line + publish"), 1, |at| {
+        line_row(&format!("{name}: publish_line, cold line"), 1, |at| fabric.publish_line(at, &[at; 8]));
+        line_row(&format!("{name}: publish_line, one line"), 1, |_| fabric.publish_line(0, &[1; 8]));
+        line_row(&format!("{name}: store_line + publish, cold line"), 1, |at| {
             fabric.store_line(at, &[at; 8]);
             fabric.publish(&[at]);
         });
-        line_row(&format!("{name}: store + publish, own line"), 1, |_| {
+        line_row(&format!("{name}: store + publish, one line"), 1, |_| {
             fabric.store(Offset::new(0), 1);
             fabric.publish(&[0]);
         });
@@ -266,6 +266,6 @@ fn main() {
     payload_table(&bare, &coherent, &flushed, 0, rounds);
     println!("-- private buffers that rotate through 128 MiB");
     payload_table(&bare, &coherent, &flushed, 128 << 20, rounds);
-    println!("-- lines: p50, p99, p99.9");
+    println!("-- lines of {} MiB: p50, p99, p99.9, less the clock's own time", CONTROL_BYTES >> 20);
     line_table(&coherent, &flushed);
 }

@@ -117,6 +117,29 @@ fn parts_are_cut_anywhere_between_lines() {
     }
 }
 
+/// Large reads write around the cache if the destination's alignment allows it; another thread must find
+/// every byte of them all the same.
+#[test]
+fn large_reads_arrive_at_any_alignment() {
+    for flush in all() {
+        let fabric = anon(4 * MIB, flush);
+        let payload = bytes(2_100_001, 3);
+        let sum = fabric.write_payload(64, &[&payload], 9);
+        fabric.publish_payload();
+        fabric.refresh_payload(64, payload.len() as u64);
+        for off in [0, 1, 8, 16, 32, 48] {
+            let mut memory = vec![0; payload.len() + 128];
+            let start = memory.as_ptr().addr().wrapping_neg() % 64 + off;
+            let (left, right) = memory[start..start + payload.len()].split_at_mut(640);
+            assert_eq!(fabric.read_payload(64, &mut [left, right], 9), sum, "{flush}, {off} bytes off");
+            let back = &memory[start..start + payload.len()];
+            let seen = thread::scope(|scope| scope.spawn(|| back == payload).join().expect("compared"));
+            assert!(seen, "{flush}, {off} bytes off");
+            assert!(memory[..start].iter().chain(&memory[start + payload.len()..]).all(|byte| *byte == 0));
+        }
+    }
+}
+
 #[test]
 fn the_whole_region_is_payload() {
     for flush in all() {

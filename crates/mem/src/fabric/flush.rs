@@ -109,15 +109,9 @@ impl fmt::Display for UnsupportedFlush {
         if self.flush.is_coherent() {
             return f.write_str("memory that hosts share without coherence needs a flush instruction");
         }
-        let has: Vec<_> = Self::names();
-        let has = if has.is_empty() { "none that is known".to_owned() } else { has.join(", ") };
+        let has = Flush::available().into_iter().map(Flush::name).collect::<Vec<_>>().join(", ");
+        let has = if has.is_empty() { "none that is known" } else { &has };
         write!(f, "this processor lacks the flush instruction {} (it has {has})", self.flush)
-    }
-}
-
-impl UnsupportedFlush {
-    fn names() -> Vec<&'static str> {
-        Flush::available().into_iter().map(Flush::name).collect()
     }
 }
 
