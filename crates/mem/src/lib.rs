@@ -19,12 +19,7 @@ pub mod numa;
 pub mod offset;
 pub mod region;
 
-<<<<<<< HEAD
-pub use fabric::{Coherent, Fabric, Flush};
-pub use host::{HostArea, HostLocal, HostSpec};
-=======
 pub use fabric::{Coherent, Fabric, Flush, Flushed, Mapped, UnsupportedFlush};
-pub use host::{HostArea, HostSpec};
->>>>>>> 7e735a9 (A fabric for hosts without coherence between them)
+pub use host::{HostArea, HostLocal, HostSpec};
 pub use offset::{LINE, Line, Offset};
 pub use region::{MapError, MapOptions, Mapping, RegionSource};

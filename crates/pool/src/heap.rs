@@ -57,8 +57,7 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
     /// Stores a line and publishes it.
     #[track_caller]
     pub(crate) fn put_line(&self, at: u64, words: &[u64; 8]) {
-        self.fabric.store_line(at, words);
-        self.fabric.publish(&[at]);
+        self.fabric.publish_line(at, words);
     }
 
     pub(crate) fn write_descriptor(&self, block: BlockIndex, descriptor: Descriptor) {

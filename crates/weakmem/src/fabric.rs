@@ -119,6 +119,25 @@ impl Fabric for SimFabric {
     }
 
     #[track_caller]
+    fn publish_line(&self, at: u64, words: &[u64; 8]) {
+        let place = Location::caller();
+        self.check(at, LINE, LINE);
+        let process = self.process.number;
+        let Ok(mut state) = self.process.shared.step(process, Kind::Act) else { return };
+        // Fabrics may store the line around the cache or through it.
+        let around = state.machine.prng.below(2) == 0 && !state.leaves_out(place, Effect::Flush);
+        if around {
+            state.machine.drain_stores(process);
+            state.machine.stream(process, at, *words);
+        } else {
+            drop(state);
+            self.store_line(at, words);
+        }
+        self.flush_lines(std::iter::once(at), "publish", Effect::Flush, place);
+        self.fence(place);
+    }
+
+    #[track_caller]
     fn publish_unfenced(&self, line: u64) {
         self.check(line, LINE, LINE);
         self.flush_lines(std::iter::once(line), "publish_unfenced", Effect::Flush, Location::caller());
