@@ -59,6 +59,20 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
         if self.evict_blocks(&victims) > 0 { Room::Made } else { self.evict_unpinned(&own) }
     }
 
+    /// Empties the chunk that was idle longest and gives it back to the region. The caller holds the heap lock.
+    pub(crate) fn yield_chunk(&self) -> bool {
+        let pinned = self.pinned_blocks();
+        let owned = (0..self.layout.num_chunks).filter(|&chunk| self.chunk_class(chunk).load(Relaxed) != 0);
+        let idlest = owned.filter_map(|chunk| Some((self.idle_since(chunk, &pinned)?, chunk))).min();
+        let Some((_, chunk)) = idlest else { return false };
+        let blocks: Vec<BlockIndex> = self.candidates(chunk).map(|candidate| candidate.block).collect();
+        if self.evict_blocks(&blocks) < blocks.len() {
+            return false;
+        }
+        self.release_chunk(chunk);
+        true
+    }
+
     /// The victims of choice were pinned: whatever else may leave.
     fn evict_unpinned(&self, own: &[Candidate]) -> Room {
         let pinned = self.pinned_blocks();
@@ -136,8 +150,8 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
     /// A pinned block stays readable: nobody has touched its payload since the mark.
     pub(crate) fn keep(&self, block: BlockIndex) {
         if let Some(descriptor) = self.read_descriptor(block) {
-            self.write_descriptor(block, descriptor.with_state(BlockState::Ready));
-            self.fabric.publish_unfenced(self.layout.descriptor(block));
+            let at = self.layout.descriptor(block);
+            self.put_line(at, &descriptor.with_state(BlockState::Ready).seal(at, self.salt));
             self.slot_owner(block).store(PUBLISHED, Release);
         }
     }

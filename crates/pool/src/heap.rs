@@ -65,14 +65,17 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
         self.fabric.store_line(at, &descriptor.seal(at, self.salt));
     }
 
-    /// Marks a slot free in the region. No flush: what stood there before already keeps readers off.
+    /// Marks a slot free in the region. Readers are kept off already; but the line must not stay behind in this
+    /// host's caches, from where it could overwrite the line of a host that takes the chunk over.
+    #[track_caller]
     pub(crate) fn write_free(&self, block: BlockIndex) {
         let free = Descriptor {
             state: Descriptor::state_word(BlockState::Free, self.raw_generation(block)),
             place: Descriptor::pack_place(0, self.layout.data()),
             ..Descriptor::default()
         };
-        self.write_descriptor(block, free);
+        let at = self.layout.descriptor(block);
+        self.put_line(at, &free.seal(at, self.salt));
     }
 
     /// Reserves a slot of `slot_bytes` for this worker, making room if it must. `None`: no room, or the
@@ -86,7 +89,11 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
                 self.slot_owner(block).store(owner, Release);
                 return Some(block);
             }
-            if !self.claim_chunk(class) && self.make_room(class) == Room::None {
+            if self.claim_chunk(class) {
+                self.wants_chunk().store(0, Relaxed);
+            } else if self.make_room(class) == Room::None {
+                // Hosts that have more will see it when this one ticks.
+                self.wants_chunk().store(1, Relaxed);
                 return None;
             }
         }

@@ -24,9 +24,11 @@ enum Word {
     Rebuilt,
     /// Which life of the host this memory belongs to.
     Incarnation,
+    /// 1: a reservation found neither a chunk nor anything to evict.
+    Wants,
 }
 
-const WORDS: usize = 3;
+const WORDS: usize = 4;
 
 /// Where each array begins.
 #[derive(Clone, Debug)]
@@ -157,6 +159,11 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
     /// Which life of this host the processes now lead.
     pub fn incarnation(&self) -> u64 {
         self.word(Word::Incarnation).load(Relaxed)
+    }
+
+    /// Whether a reservation of this host failed for want of a chunk.
+    pub fn wants_chunk(&self) -> &AtomicU64 {
+        self.word(Word::Wants)
     }
 
     pub fn set_incarnation(&self, incarnation: u64) {

@@ -92,8 +92,12 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
         self.beat_heart();
         let now = u64::try_from(self.area.now().as_nanos()).unwrap_or(u64::MAX);
         let timeout = u64::try_from(self.host_timeout.as_nanos()).unwrap_or(u64::MAX);
+        let mut wanting = Vec::new();
         for host in (0..self.layout.max_hosts).filter(|&host| host != self.host) {
             let Some(line) = self.read_host(host) else { continue };
+            if line.wants != 0 && line.incarnation > self.highest_mark(host) {
+                wanting.push(host);
+            }
             let known = self.beat(host);
             let seen = Beat { incarnation: line.incarnation, heartbeat: line.heartbeat, since: known.since };
             if seen != known {
@@ -102,9 +106,27 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
                 self.mark_dead(host, line.incarnation);
             }
         }
-        // Others may have given chunks back since this host last found none.
+        // Others may have given chunks back since this host last found none, and destroyed objects of its own.
         self.chunk_hint().store(0, Relaxed);
+        self.free_unnamed_objects();
+        if !wanting.is_empty() {
+            self.share_chunks(&wanting);
+        }
         Ok(())
+    }
+
+    /// Gives a chunk back if a host that wants one has at least two fewer than this one: the one that was idle
+    /// longest.
+    fn share_chunks(&self, wanting: &[u64]) {
+        let Ok(_heap) = self.lock(Name::Heap) else { return };
+        let mut owned = vec![0_u64; self.layout.max_hosts as usize];
+        self.refresh_range(self.layout.chunk(0), self.layout.chunk(self.layout.num_chunks));
+        let owners = (0..self.layout.num_chunks).filter_map(|chunk| Some(self.read_chunk(chunk)?.owner - 1));
+        owners.for_each(|owner| owned.get_mut(owner as usize).into_iter().for_each(|count| *count += 1));
+        let ours = owned[self.host as usize];
+        if wanting.iter().any(|&host| owned[host as usize] + 2 <= ours) && self.yield_chunk() {
+            self.counters().add(Counter::ChunksShared, 1);
+        }
     }
 
     /// Takes note of a new life of this host: nothing is known of the region any more, and caches may hold

@@ -64,8 +64,8 @@ line!(
         heartbeat: u64 = 24,
         /// Worker slots ever used: hazard lines of higher ones need no scan.
         workers_high: u64 = 32,
-        /// Reserved for membership between hosts.
-        ack_epoch: u64 = 40,
+        /// 1: this host found no chunk when it wanted one; hosts that have many give one back.
+        wants: u64 = 40,
         reserved: u64 = 48,
         check: u64 = 56,
     }

@@ -99,6 +99,7 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
         let at = self.layout.host(self.host);
         if let Some(mut line) = self.read_host(self.host) {
             line.heartbeat = line.heartbeat.wrapping_add(1);
+            line.wants = self.wants_chunk().load(Acquire);
             self.put_line(at, &line.seal(at, self.salt));
         }
     }

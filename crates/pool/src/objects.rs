@@ -9,7 +9,7 @@ use crate::locks::Name;
 use crate::pool::{Inner, Pool};
 use cenote_base::{BlockHash, BlockIndex, Generation, fault};
 use cenote_mem::{Fabric, HostLocal, LINE};
-use std::sync::atomic::Ordering::{Acquire, Release};
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 /// Smallest extent of an object; larger ones are powers of two, so that few slot sizes arise.
 const OBJECT_BYTES_MIN: u64 = 4096;
@@ -162,7 +162,8 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
         (0..OBJECTS).filter_map(|row| self.object_line(row)).map(|line| BlockIndex(line.block - 1)).collect()
     }
 
-    /// Frees objects that no row names: their worker died between renaming the row and freeing them.
+    /// Frees objects that no row names: their worker died between renaming the row and freeing them, or another
+    /// host destroyed them.
     pub(crate) fn free_unnamed_objects(&self) -> u64 {
         // A row is written before its block bears the mark, so blocks first and rows second finds no block
         // that is about to be named.
@@ -181,6 +182,10 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
         if block.0 >= self.layout.num_descriptors() {
             return false;
         }
+        // Another host's block is that host's to free: it looks for objects without a name when it ticks.
+        if self.chunk_class(self.layout.chunk_of(block)).load(Relaxed) == 0 {
+            return false;
+        }
         // Without the lock the block stays until the next recovery.
         let Ok(_heap) = self.lock_patiently(Name::Heap) else { return false };
         let object = Descriptor::state_word(BlockState::Object, generation);
@@ -188,7 +193,6 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
             return false;
         }
         self.write_free(block);
-        self.fabric.publish(&[self.layout.descriptor(block)]);
         self.push_free(block);
         true
     }

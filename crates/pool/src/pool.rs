@@ -74,45 +74,7 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
         options: &AttachOptions,
         host: impl FnOnce(&str, HostSpec) -> Result<H, HostError>,
     ) -> Result<Self, PoolError> {
-        let superblock = Superblock::read(&fabric)?;
-        if options.expected_seed.is_some_and(|seed| seed != superblock.config.seed) {
-            return Err(PoolError::Seed);
-        }
-        let layout = Layout::new(&superblock.config, superblock.region_bytes)?;
-        let number = u64::from(options.host.0);
-        if superblock.flush != fabric.flush() {
-            return Err(PoolError::Flush { recorded: superblock.flush, opened: fabric.flush() });
-        }
-        if superblock.flush.is_coherent() && number != 0 {
-            return Err(PoolError::Config(format!(
-                "host {number}: this region is shared by the processes of one host, which is host 0; one for several \
-                 hosts is made with a flush instruction"
-            )));
-        }
-        if number >= layout.max_hosts {
-            return Err(PoolError::Config(format!(
-                "host {number}: the region has host slots 0 to {}",
-                layout.max_hosts - 1
-            )));
-        }
-        let name = host_area_name(&superblock.config.uuid, options.host.0);
-        let words = HostWords::new(&layout);
-        let area = host(&name, words.spec(&layout))?;
-        let uuid: [u64; 2] = zerocopy::transmute!(superblock.config.uuid);
-        let inner = Inner {
-            salt: uuid[0] ^ uuid[1].rotate_left(17),
-            pins: Mutex::new(PinTable::new(layout.hazard_lines_per_worker)),
-            lock_timeout: options.lock_timeout,
-            host_timeout: options.host_timeout,
-            quarantine: options.quarantine,
-            member: Member::none(),
-            fabric,
-            superblock,
-            layout,
-            host: number,
-            area,
-            words,
-        };
+        let inner = Inner::open(fabric, options, host)?;
         Ok(Self(Arc::new(inner.join(&options.worker_name)?)))
     }
 
@@ -149,6 +111,53 @@ pub(crate) fn host_area_name(uuid: &[u8; 16], host: u8) -> String {
 }
 
 impl<F: Fabric, H: HostLocal> Inner<F, H> {
+    /// A view of the region that has not joined it: nobody knows of it yet.
+    pub(crate) fn open(
+        fabric: F,
+        options: &AttachOptions,
+        host: impl FnOnce(&str, HostSpec) -> Result<H, HostError>,
+    ) -> Result<Self, PoolError> {
+        let superblock = Superblock::read(&fabric)?;
+        if options.expected_seed.is_some_and(|seed| seed != superblock.config.seed) {
+            return Err(PoolError::Seed);
+        }
+        let layout = Layout::new(&superblock.config, superblock.region_bytes)?;
+        let number = u64::from(options.host.0);
+        if superblock.flush != fabric.flush() {
+            return Err(PoolError::Flush { recorded: superblock.flush, opened: fabric.flush() });
+        }
+        if superblock.flush.is_coherent() && number != 0 {
+            return Err(PoolError::Config(format!(
+                "host {number}: this region is shared by the processes of one host, which is host 0; one for several \
+                 hosts is made with a flush instruction"
+            )));
+        }
+        if number >= layout.max_hosts {
+            return Err(PoolError::Config(format!(
+                "host {number}: the region has host slots 0 to {}",
+                layout.max_hosts - 1
+            )));
+        }
+        let name = host_area_name(&superblock.config.uuid, options.host.0);
+        let words = HostWords::new(&layout);
+        let area = host(&name, words.spec(&layout))?;
+        let uuid: [u64; 2] = zerocopy::transmute!(superblock.config.uuid);
+        Ok(Self {
+            salt: uuid[0] ^ uuid[1].rotate_left(17),
+            pins: Mutex::new(PinTable::new(layout.hazard_lines_per_worker)),
+            lock_timeout: options.lock_timeout,
+            host_timeout: options.host_timeout,
+            quarantine: options.quarantine,
+            member: Member::none(),
+            fabric,
+            superblock,
+            layout,
+            host: number,
+            area,
+            words,
+        })
+    }
+
     fn info(&self) -> PoolInfo {
         let mut namespaces = self.namespace_rows();
         let mut info = PoolInfo {

@@ -57,6 +57,8 @@ counters! {
     ReservationsRecovered = "pool_reservations_recovered_total",
     /// Hosts that this host declared dead.
     HostsDeclaredDead = "pool_hosts_declared_dead_total",
+    /// Chunks given back because another host had too few.
+    ChunksShared = "pool_chunks_shared_total",
     /// Chunks taken over from dead hosts.
     ChunksAdopted = "pool_chunks_adopted_total",
     /// Structures that did not hold (index hints that led nowhere are not among them).

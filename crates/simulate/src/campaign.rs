@@ -165,8 +165,12 @@ pub fn explore(args: &Args) -> ExitCode {
         println!("  {name:<20} {passed:>9} {died:>7}");
     }
     println!("{} places call the fabric", total.sites.len());
-    for (seed, violations) in total.failures.iter().take(10) {
+    for (seed, violations) in total.failures.iter().take(40) {
         println!("seed {seed}: {}", violations[0]);
+        if args.verbose {
+            violations.iter().skip(1).for_each(|violation| println!("    {violation}"));
+            println!("    {:?}", crate::scenario::Shape::of_seed(*seed));
+        }
         println!("  repeat: {}", repeat_command(*seed, args));
     }
     if let Some((_, violations)) = total.failures.first() {
@@ -215,7 +219,7 @@ fn shortfalls(total: &Total, args: &Args) -> Vec<String> {
 pub fn repeat(seed: u64, args: &Args) -> ExitCode {
     let outcome = run(seed, args.without.as_ref());
     outcome.report.trace.iter().for_each(|line| println!("{line}"));
-    println!("seed {seed}: {} operations", outcome.report.operations);
+    println!("seed {seed}: {} operations, {:?}", outcome.report.operations, crate::scenario::Shape::of_seed(seed));
     outcome.violations.iter().for_each(|violation| println!("{violation}"));
     match outcome.violations.first() {
         Some(violation) => ExitCode::from(violation.checker.exit_code()),

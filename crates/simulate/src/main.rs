@@ -33,6 +33,9 @@ pub struct Args {
     /// noticed by some seed.
     #[arg(long)]
     mutate: bool,
+    /// Tells all that a failing seed violated, and its shape.
+    #[arg(long, short)]
+    verbose: bool,
     /// Only mutations whose text contains this.
     #[arg(long)]
     only: Option<String>,

@@ -14,8 +14,12 @@ use std::time::Duration;
 
 pub type SimPool = Pool<SimFabric, SimHost>;
 
-/// A line that nothing of the pool uses: the last of the superblock's page. The counters of the user locks.
-const COUNTERS: u64 = 4096 - 64;
+/// The counter of a user lock, in a line of its own that nothing of the pool uses: at the end of the
+/// superblock's page. Two locks must not guard one line.
+const fn counter_line(lock: u8) -> u64 {
+    4096 - 64 * (lock as u64 + 1)
+}
+
 const LOCK_TIMEOUT: Duration = Duration::from_millis(200);
 const HOST_TIMEOUT: Duration = Duration::from_millis(400);
 const QUARANTINE: Duration = Duration::from_millis(100);
@@ -286,11 +290,12 @@ impl Actor {
             }
         }
         let fabric = pool.fabric();
-        let word = Offset::new(COUNTERS + 8 * u64::from(lock));
-        fabric.refresh(&[COUNTERS]);
+        let line = counter_line(lock);
+        let word = Offset::new(line);
+        fabric.refresh(&[line]);
         let value = fabric.load(word);
         fabric.store(word, value + 1);
-        fabric.publish(&[COUNTERS]);
+        fabric.publish(&[line]);
         {
             let mut notes = self.oracle.notes();
             if self.process.lives(number) {
@@ -321,19 +326,16 @@ impl Actor {
 
     /// TraCT's manager, for as long as others work.
     pub fn manage(&self, others: &[usize]) {
-        let mut pool = None;
-        // It attaches before it can grant: taking the host's own locks needs a manager too.
-        while pool.is_none() {
-            pool = self.attach();
-            if !self.process.lives(self.process.number()) {
-                return;
-            }
-        }
-        let Some(pool) = pool else { return };
-        let mut manager = LockManager::new(pool);
+        let process = self.process.clone();
+        let opened =
+            LockManager::open_on(self.process.fabric(), &self.options(), |_, spec| Ok(process.host_memory(spec)));
+        let mut manager = match opened {
+            Ok(manager) => manager,
+            Err(error) => return self.oracle.report(Checker::Liveness, format!("no manager: {error}")),
+        };
         while others.iter().any(|&other| self.process.lives(other)) {
-            manager.round();
-            if !self.process.sleep(1000) {
+            let granted = manager.round().granted;
+            if !self.process.sleep(if granted > 0 { 1_000 } else { 2_000_000 }) {
                 return;
             }
         }
@@ -412,10 +414,11 @@ impl Actor {
     /// The counters under user locks, at the end.
     pub fn audit_counters(&self) {
         let fabric = self.process.fabric();
-        fabric.refresh(&[COUNTERS]);
         let counted = self.oracle.notes().counted.clone();
         for (lock, (begun, finished)) in counted {
-            let value = fabric.load(Offset::new(COUNTERS + 8 * u64::from(lock)));
+            let line = counter_line(lock);
+            fabric.refresh(&[line]);
+            let value = fabric.load(Offset::new(line));
             if value < finished || value > begun {
                 let fact = format!("the counter under lock {lock} is {value}; {finished} of {begun} increments ended");
                 self.oracle.report_unless_sleepers(Checker::Locks, fact);

@@ -129,6 +129,8 @@ impl Fabric for SimFabric {
         if around {
             state.machine.drain_stores(process);
             state.machine.stream(process, at, *words);
+            state.note(|| format!("p{process} line {at:#x} w0={:#x} (around)", words[0]));
+            drop(state);
         } else {
             drop(state);
             self.store_line(at, words);

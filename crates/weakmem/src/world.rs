@@ -20,7 +20,7 @@ const LOOKS_PER_STEP: u64 = 12;
 /// How long a host is held up: longer than any timeout.
 const STALL_NS: u64 = 2_000_000_000;
 /// Events kept to explain a failure.
-const TRACE: usize = 400;
+const TRACE: usize = 200_000;
 
 /// How often things happen, drawn anew for each seed so that every run has its own weather.
 #[derive(Clone, Copy, Debug)]
@@ -55,7 +55,7 @@ impl Rates {
         };
         let switch = pick(&[8, 40, 150, 400]);
         let (process_crash, host_crash, point_crash) =
-            if deaths { (pick(&[0, 20, 80, 200]), pick(&[0, 0, 20, 60]), pick(&[0, 2, 12])) } else { (0, 0, 0) };
+            if deaths { (pick(&[0, 40, 150, 400]), pick(&[0, 20, 60, 200]), pick(&[0, 4, 20])) } else { (0, 0, 0) };
         Self { memory, switch, process_crash, host_crash, point_crash, stall: 0 }
     }
 }
@@ -237,6 +237,8 @@ impl Shared {
         if state.scripted {
             return Ok(state);
         }
+        // A thread that just began has no turn yet.
+        state = Self::await_turn(state, process);
         if !state.is_live(process) {
             drop(state);
             return Self::unwind();
@@ -290,10 +292,7 @@ impl Shared {
         if kind == Kind::Wait || !state.is_live(process) || state.prng.below(1024) < rates.switch {
             state.pass_turn();
         }
-        let wakeup = Arc::clone(&state.processes[process].wakeup);
-        while state.turn != Some(process) && state.is_live(process) {
-            state = wakeup.wait(state).expect("the model does not panic");
-        }
+        state = Self::await_turn(state, process);
         if !state.is_live(process) {
             drop(state);
             return Self::unwind();
@@ -301,10 +300,19 @@ impl Shared {
         Ok(state)
     }
 
+    fn await_turn(mut state: MutexGuard<'_, State>, process: usize) -> MutexGuard<'_, State> {
+        let wakeup = Arc::clone(&state.processes[process].wakeup);
+        while state.turn != Some(process) && state.is_live(process) {
+            state = wakeup.wait(state).expect("the model does not panic");
+        }
+        state
+    }
+
     /// As [`Shared::step`] for an operation that changes nothing: mostly it is one with the operation before it.
     pub fn look(&self, process: usize) -> Result<MutexGuard<'_, State>, Gone> {
         let mut state = self.state();
-        if state.scripted || (state.is_live(process) && state.prng.below(LOOKS_PER_STEP) != 0) {
+        let moves = state.turn == Some(process) && state.is_live(process);
+        if state.scripted || (moves && state.prng.below(LOOKS_PER_STEP) != 0) {
             return Ok(state);
         }
         drop(state);

@@ -8,9 +8,12 @@
 //! marked dead.
 
 use super::{INCARNATION, INTENT, Intent, Late, Tier};
+use crate::config::AttachOptions;
+use crate::error::PoolError;
 use crate::layout::LOCKS;
-use crate::pool::{Inner, Pool};
-use cenote_mem::{Fabric, HostArea, HostLocal, LINE, Offset};
+use crate::pool::Inner;
+use cenote_mem::host::HostError;
+use cenote_mem::{Fabric, HostArea, HostLocal, HostSpec, LINE, Offset};
 use std::time::Duration;
 
 pub(super) struct Managed;
@@ -93,16 +96,33 @@ pub struct GrantReport {
 
 /// The manager: whoever has it calls [`LockManager::round`] without end. There must be one in all hosts.
 pub struct LockManager<F: Fabric, H: HostLocal = HostArea> {
-    pool: Pool<F, H>,
+    inner: Inner<F, H>,
     /// Who was granted each lock last; the search for the next begins behind it.
     last: Vec<u64>,
 }
 
+impl<F: Fabric> LockManager<F> {
+    /// A manager that has granted nothing yet. It is no worker of the region: to join takes locks.
+    ///
+    /// # Errors
+    /// As for [`crate::Pool::attach`].
+    pub fn open(fabric: F, options: &AttachOptions) -> Result<Self, PoolError> {
+        let private = options.private;
+        Self::open_on(fabric, options, |name, spec| Ok(HostArea::open(name, spec, private)?.0))
+    }
+}
+
 impl<F: Fabric, H: HostLocal> LockManager<F, H> {
-    /// A manager that has granted nothing yet.
-    #[must_use]
-    pub fn new(pool: Pool<F, H>) -> Self {
-        Self { pool, last: vec![0; LOCKS as usize] }
+    /// As [`LockManager::open`], with host-local memory of the caller's making.
+    ///
+    /// # Errors
+    /// As for [`crate::Pool::attach`].
+    pub fn open_on(
+        fabric: F,
+        options: &AttachOptions,
+        host: impl FnOnce(&str, HostSpec) -> Result<H, HostError>,
+    ) -> Result<Self, PoolError> {
+        Ok(Self { inner: Inner::open(fabric, options, host)?, last: vec![0; LOCKS as usize] })
     }
 
     /// Looks at every lock once and grants those that are wanted and free.
@@ -115,7 +135,7 @@ impl<F: Fabric, H: HostLocal> LockManager<F, H> {
     }
 
     fn visit(&mut self, lock: u64, report: &mut GrantReport) {
-        let inner = &*self.pool.0;
+        let inner = &self.inner;
         let hosts = inner.layout.max_hosts;
         let slots: Vec<u64> = (0..hosts).map(|host| inner.grant_slot(lock, host)).collect();
         inner.fabric.refresh(&slots);
