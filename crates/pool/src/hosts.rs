@@ -106,6 +106,7 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
                 self.mark_dead(host, line.incarnation);
             }
         }
+        self.repair_after_dead();
         // Others may have given chunks back since this host last found none, and destroyed objects of its own.
         self.chunk_hint().store(0, Relaxed);
         self.free_unnamed_objects();
@@ -113,6 +114,13 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
             self.share_chunks(&wanting);
         }
         Ok(())
+    }
+
+    /// Takes every lock that a dead host died with, which repairs what it guards: nobody may want that lock soon.
+    fn repair_after_dead(&self) {
+        for host in (0..self.layout.max_hosts).filter(|&host| host != self.host && self.highest_mark(host) > 0) {
+            self.locks_left_by(host).for_each(|name| drop(self.lock(name)));
+        }
     }
 
     /// Gives a chunk back if a host that wants one has at least two fewer than this one: the one that was idle

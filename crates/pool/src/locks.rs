@@ -282,6 +282,17 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
         }
     }
 
+    /// The locks that a host holds, as its lines say, in a life that is over, and that this host has not repaired.
+    pub(crate) fn locks_left_by(&self, host: u64) -> impl Iterator<Item = Name> + '_ {
+        (0..LOCKS).filter_map(move |lock| {
+            let words = self.fresh_line(self.layout.lock(lock, host));
+            let [ticket, incarnation, left] = [TICKET, INCARNATION, INTENT].map(|at| words[(at / 8) as usize]);
+            let held = ticket != 0 || self.superblock.config.hosts_lock == HostsLock::Manager;
+            let unrepaired = left != Intent::NONE.0 && self.repaired(lock, host).load(Relaxed) != incarnation;
+            (held && unrepaired && self.is_dead(host, incarnation)).then(|| Name::of_number(lock)).flatten()
+        })
+    }
+
     /// Takes and gives back every lock between hosts that this host's own line says is taken: nobody of this
     /// host lives who took it. The caller holds the membership lock of a host whose life just began.
     pub(crate) fn settle_locks(&self) {
