@@ -19,7 +19,7 @@ pub use flush::{Flush, ParseFlushError, UnsupportedFlush};
 pub use flushed::Flushed;
 pub use mapped::Mapped;
 
-use crate::offset::Offset;
+use crate::offset::{LINE, Offset};
 use std::sync::Arc;
 
 /// Access to one region. Offsets are bytes from its start.
@@ -60,10 +60,28 @@ pub trait Fabric: Send + Sync + 'static {
 
     /// Stores all eight words of the line at `at`, a multiple of 64, and publishes it. The words arrive in
     /// any order, on this host too, so the line carries a check word or each word stands alone.
+    ///
+    /// This and the two calls below are for lines that another host may write next. Where the processor can
+    /// store around its cache they never leave the line dirty in it: a process that dies in the middle must
+    /// leave nothing that could be written back later, over what the other host wrote.
     #[track_caller]
     fn publish_line(&self, at: u64, words: &[u64; 8]) {
-        self.store_line(at, words);
-        self.publish(&[at]);
+        self.publish_lines(&[(at, *words)]);
+    }
+
+    /// As [`Fabric::publish_line`] for several lines, waiting once.
+    #[track_caller]
+    fn publish_lines(&self, lines: &[(u64, [u64; 8])]) {
+        lines.iter().for_each(|(at, words)| self.store_line(*at, words));
+        let places: Vec<u64> = lines.iter().map(|(at, _)| *at).collect();
+        self.publish(&places);
+    }
+
+    /// Stores one word and publishes its line. `at` is a multiple of 8.
+    #[track_caller]
+    fn publish_word(&self, at: Offset<u64>, value: u64) {
+        self.store(at, value);
+        self.publish(&[at.raw() / LINE * LINE]);
     }
 
     /// Starts flushing one line and does not wait. For stores that others may see late without harm:
@@ -126,6 +144,12 @@ impl<F: Fabric + ?Sized> Fabric for Arc<F> {
     }
     fn publish_line(&self, at: u64, words: &[u64; 8]) {
         (**self).publish_line(at, words);
+    }
+    fn publish_lines(&self, lines: &[(u64, [u64; 8])]) {
+        (**self).publish_lines(lines);
+    }
+    fn publish_word(&self, at: Offset<u64>, value: u64) {
+        (**self).publish_word(at, value);
     }
     fn publish_unfenced(&self, line: u64) {
         (**self).publish_unfenced(line);

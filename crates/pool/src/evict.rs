@@ -125,14 +125,14 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
         for &block in blocks {
             // A descriptor that does not hold any more has nothing to mark: readers miss it already.
             if let Some(descriptor) = self.read_descriptor(block) {
-                self.write_descriptor(block, descriptor.with_state(BlockState::Evicting));
-                marks.push(self.layout.descriptor(block));
+                let at = self.layout.descriptor(block);
+                marks.push((at, descriptor.with_state(BlockState::Evicting).seal(at, self.salt)));
             }
         }
         if blocks.is_empty() {
             return 0;
         }
-        self.fabric.publish(&marks);
+        self.fabric.publish_lines(&marks);
         fault::point("evict.marked");
         let pinned = self.pinned_blocks();
         let mut freed = 0;

@@ -60,11 +60,6 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
         self.fabric.publish_line(at, words);
     }
 
-    pub(crate) fn write_descriptor(&self, block: BlockIndex, descriptor: Descriptor) {
-        let at = self.layout.descriptor(block);
-        self.fabric.store_line(at, &descriptor.seal(at, self.salt));
-    }
-
     /// Marks a slot free in the region. Readers are kept off already; but the line must not stay behind in this
     /// host's caches, from where it could overwrite the line of a host that takes the chunk over.
     #[track_caller]

@@ -149,15 +149,13 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
         }
         fault::point("index.counted");
         let bucket = probe.bucket(step);
-        self.fabric.store(self.entry_at(bucket, entry), Entry::new(block, tag_of(hash)).0);
-        self.fabric.publish(&[self.layout.bucket(bucket)]);
+        self.fabric.publish_word(self.entry_at(bucket, entry), Entry::new(block, tag_of(hash)).0);
         Inserted::New
     }
 
     fn add_overflow(&self, bucket: u64, change: i64) {
         let at = self.entry_at(bucket, 7);
-        self.fabric.store(at, self.fabric.load(at).saturating_add_signed(change));
-        self.fabric.publish(&[self.layout.bucket(bucket)]);
+        self.fabric.publish_word(at, self.fabric.load(at).saturating_add_signed(change));
     }
 
     /// Removes the entry that leads from this hash to this block, if it is there.
@@ -170,8 +168,7 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
             let at = self.layout.bucket(bucket);
             let words = self.fresh_line(at);
             if let Some(entry) = words[..7].iter().position(|&word| word == wanted) {
-                self.fabric.store(self.entry_at(bucket, entry), 0);
-                self.fabric.publish(&[at]);
+                self.fabric.publish_word(self.entry_at(bucket, entry), 0);
                 fault::point("index.unlinked");
                 for passed in 0..step {
                     self.add_overflow(probe.bucket(passed), -1);
@@ -213,8 +210,7 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
                         .filter(|&passed| passed < count)
                         .for_each(|passed| counts[passed as usize] += 1),
                     None if offset < count => {
-                        self.fabric.store(self.entry_at(bucket, entry), 0);
-                        self.fabric.publish(&[self.layout.bucket(bucket)]);
+                        self.fabric.publish_word(self.entry_at(bucket, entry), 0);
                         repaired.entries_dropped += 1;
                     }
                     None => {}
@@ -225,8 +221,7 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
             let bucket = shard * buckets + (first + offset) % buckets;
             let at = self.entry_at(bucket, 7);
             if self.fabric.load(at) != count {
-                self.fabric.store(at, count);
-                self.fabric.publish(&[self.layout.bucket(bucket)]);
+                self.fabric.publish_word(at, count);
                 repaired.counts_mended += 1;
             }
         }

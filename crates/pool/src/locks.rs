@@ -195,10 +195,20 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
     }
 
     fn lock_within(&self, name: Name, intent: Intent, timeout: Duration) -> Result<Guard<'_, F, H>, LockTimeout> {
+        self.lock_tiers(name, intent, timeout, timeout)
+    }
+
+    fn lock_tiers(
+        &self,
+        name: Name,
+        intent: Intent,
+        host_timeout: Duration,
+        timeout: Duration,
+    ) -> Result<Guard<'_, F, H>, LockTimeout> {
         let deadline = self.area.now().saturating_add(timeout);
         // Who only tries has lost no time.
-        let late = || self.counters().add(Counter::LockTimeouts, u64::from(timeout > Duration::ZERO));
-        let host = self.area.lock(name.mutex(), timeout).inspect_err(|_| late())?;
+        let late = || self.counters().add(Counter::LockTimeouts, u64::from(host_timeout > Duration::ZERO));
+        let host = self.area.lock(name.mutex(), host_timeout).inspect_err(|_| late())?;
         let abandoned = host.abandoned();
         let mut guard = Guard { inner: self, between: None, abandoned, _host: host };
         let Some(lock) = name.between_hosts() else {
@@ -293,8 +303,8 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
         })
     }
 
-    /// Takes and gives back every lock between hosts that this host's own line says is taken: nobody of this
-    /// host lives who took it. The caller holds the membership lock of a host whose life just began.
+    /// Takes and gives back every lock between hosts that a dead process of this host holds, which repairs what it
+    /// guards: others would wait for this host, which lives. Locks of the living are left alone.
     pub(crate) fn settle_locks(&self) {
         for lock in 0..crate::layout::LOCKS {
             let line = self.layout.lock(lock, self.host);
@@ -305,7 +315,7 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
             }
             match Name::of_number(lock) {
                 // Without the lock the intent stays, and the next to take it repairs.
-                Some(name) => drop(self.lock_patiently(name)),
+                Some(name) => drop(self.lock_tiers(name, Intent::ALL, Duration::ZERO, self.lock_timeout)),
                 None => self.put_line(line, &[0; 8]),
             }
         }

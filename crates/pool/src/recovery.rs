@@ -63,6 +63,7 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
             self.counters().add(Counter::WorkersRecovered, 1);
             recovered.add(one);
         }
+        self.settle_locks();
         Ok(recovered)
     }
 

@@ -45,6 +45,22 @@ impl SimFabric {
             .note(|| format!("p{process} {method} {}:{}", place.file().rsplit('/').next().unwrap_or(""), place.line()));
     }
 
+    /// Stores words around the cache; where that is left out, through it.
+    fn stream(&self, line: u64, words: [u64; 8], mask: u8, place: &Location<'_>) {
+        let process = self.process.number;
+        let Ok(mut state) = self.process.shared.step(process, Kind::Act) else { return };
+        state.note(|| format!("p{process} line {line:#x} {words:x?} {mask:#010b}"));
+        // Later stores of one process to one line do not overtake earlier ones.
+        state.machine.drain_stores(process);
+        if !state.leaves_out(place, Effect::Flush) {
+            state.machine.stream(process, line, words, mask);
+            return;
+        }
+        for (index, word) in words.into_iter().enumerate().filter(|(index, _)| mask >> index & 1 == 1) {
+            state.machine.store(process, line + 8 * index as u64, word);
+        }
+    }
+
     fn fence(&self, place: &Location<'_>) {
         let process = self.process.number;
         let Ok(mut state) = self.process.shared.step(process, Kind::Look) else { return };
@@ -119,23 +135,25 @@ impl Fabric for SimFabric {
     }
 
     #[track_caller]
-    fn publish_line(&self, at: u64, words: &[u64; 8]) {
+    fn publish_lines(&self, lines: &[(u64, [u64; 8])]) {
         let place = Location::caller();
-        self.check(at, LINE, LINE);
-        let process = self.process.number;
-        let Ok(mut state) = self.process.shared.step(process, Kind::Act) else { return };
-        // Fabrics may store the line around the cache or through it.
-        let around = state.machine.prng.below(2) == 0 && !state.leaves_out(place, Effect::Flush);
-        if around {
-            state.machine.drain_stores(process);
-            state.machine.stream(process, at, *words);
-            state.note(|| format!("p{process} line {at:#x} w0={:#x} (around)", words[0]));
-            drop(state);
-        } else {
-            drop(state);
-            self.store_line(at, words);
+        for (at, words) in lines {
+            self.check(*at, LINE, LINE);
+            self.stream(*at, *words, u8::MAX, place);
         }
-        self.flush_lines(std::iter::once(at), "publish", Effect::Flush, place);
+        self.flush_lines(std::iter::empty(), "publish_lines", Effect::Flush, place);
+        self.fence(place);
+    }
+
+    #[track_caller]
+    fn publish_word(&self, at: Offset<u64>, value: u64) {
+        let place = Location::caller();
+        self.check(at.raw(), 8, 8);
+        let (line, word) = (at.raw() / LINE * LINE, at.raw() % LINE / 8);
+        let mut words = [0; 8];
+        words[word as usize] = value;
+        self.stream(line, words, 1 << word, place);
+        self.flush_lines(std::iter::empty(), "publish_word", Effect::Flush, place);
         self.fence(place);
     }
 
@@ -164,7 +182,7 @@ impl Fabric for SimFabric {
             line[..part.len()].copy_from_slice(part);
             let words =
                 std::array::from_fn(|word| u64::from_le_bytes(line[8 * word..8 * word + 8].try_into().expect("8")));
-            state.machine.stream(process, at + index as u64 * LINE, words);
+            state.machine.stream(process, at + index as u64 * LINE, words, u8::MAX);
         }
         checksum(&bytes, key)
     }

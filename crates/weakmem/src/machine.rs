@@ -27,8 +27,8 @@ struct Buffers {
     stored: u64,
     /// Lines to flush, each after the stores before it.
     flushes: Vec<(u64, u64)>,
-    /// Streamed lines on their way around the cache.
-    streams: Vec<(u64, Words)>,
+    /// Streamed words of lines, by their mask, on their way around the cache.
+    streams: Vec<(u64, Words, u8)>,
 }
 
 /// A word of a line that is being written back.
@@ -121,12 +121,16 @@ impl Machine {
         buffers.flushes.push((line, buffers.stored));
     }
 
-    /// Queues a line of streamed stores. The host's own cache lets go of the line at once.
-    pub fn stream(&mut self, process: usize, line: u64, words: Words) {
+    /// Queues streamed stores of the words of a line that `mask` names. The host's own cache lets go of the
+    /// line at once. Streams of one process to one line arrive in their order.
+    pub fn stream(&mut self, process: usize, line: u64, words: Words, mask: u8) {
         let host = self.processes[process].host;
         self.write_back(host, line);
         self.caches[host].remove(&line);
-        self.processes[process].streams.push((line, words));
+        while let Some(older) = self.processes[process].streams.iter().position(|stream| stream.0 == line) {
+            self.land_stream(process, older);
+        }
+        self.processes[process].streams.push((line, words, mask));
     }
 
     /// Lets the process's stores reach its host's cache.
@@ -209,14 +213,14 @@ impl Machine {
         let Some(cached) = self.caches[host].get_mut(&line).filter(|cached| cached.dirty) else { return };
         cached.dirty = false;
         let words = cached.words;
-        self.write_line(host, line, words);
+        self.write_line(host, line, words, u8::MAX);
     }
 
-    fn write_line(&mut self, host: usize, line: u64, words: Words) {
+    fn write_line(&mut self, host: usize, line: u64, words: Words, mask: u8) {
         // What is still under way of an older state of the line goes before it.
         self.land(|word| word.host == host && line_of(word.at) == line);
         let late = if self.chance(self.rates.tear) { self.prng.next_u64() } else { 0 };
-        for (word, &value) in words.iter().enumerate() {
+        for (word, &value) in words.iter().enumerate().filter(|(word, _)| mask >> word & 1 == 1) {
             let at = line + 8 * word as u64;
             if late >> word & 1 == 1 {
                 self.in_flight.push(InFlight { host, at, value });
@@ -254,11 +258,17 @@ impl Machine {
             return false;
         }
         let chosen = self.prng.below(count as u64) as usize;
-        let (line, words) = self.processes[process].streams.swap_remove(chosen);
-        let host = self.processes[process].host;
-        self.write_line(host, line, words);
-        self.caches[host].remove(&line);
+        self.land_stream(process, chosen);
         true
+    }
+
+    fn land_stream(&mut self, process: usize, chosen: usize) {
+        let (line, words, mask) = self.processes[process].streams.swap_remove(chosen);
+        let host = self.processes[process].host;
+        // The host's caches are coherent among themselves: a copy that was fetched meanwhile goes first.
+        self.write_back(host, line);
+        self.caches[host].remove(&line);
+        self.write_line(host, line, words, mask);
     }
 
     // --- what happens by itself
@@ -409,7 +419,7 @@ mod tests {
             } else {
                 lost += 1
             }
-            machine.stream(process, 64, [5; 8]);
+            machine.stream(process, 64, [5; 8], u8::MAX);
             machine.end_process(process);
             assert_eq!(machine.device[8..16], [5; 8]);
         }

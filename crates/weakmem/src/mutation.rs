@@ -26,7 +26,7 @@ impl Site {
     #[must_use]
     pub fn effects(&self) -> &'static [Effect] {
         match self.method {
-            "publish" => &[Effect::Flush, Effect::Fence],
+            "publish" | "publish_lines" | "publish_word" => &[Effect::Flush, Effect::Fence],
             "publish_unfenced" => &[Effect::Flush],
             "refresh" | "refresh_payload" => &[Effect::Invalidation, Effect::Fence],
             "publish_payload" => &[Effect::Fence],

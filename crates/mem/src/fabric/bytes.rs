@@ -45,6 +45,12 @@ impl Bytes {
         self.word(at).store(value, Ordering::Release);
     }
 
+    /// The address of one word.
+    #[track_caller]
+    pub(super) fn word_address(&self, at: u64) -> *mut u64 {
+        self.word(at).as_ptr()
+    }
+
     #[track_caller]
     pub(super) fn load_line(&self, at: u64) -> [u64; 8] {
         self.words(at).each_ref().map(|word| word.load(Ordering::Acquire))

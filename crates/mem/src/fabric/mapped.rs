@@ -76,6 +76,14 @@ impl Fabric for Mapped {
     fn publish_line(&self, at: u64, words: &[u64; 8]) {
         either!(self, fabric => fabric.publish_line(at, words));
     }
+
+    fn publish_lines(&self, lines: &[(u64, [u64; 8])]) {
+        either!(self, fabric => fabric.publish_lines(lines));
+    }
+
+    fn publish_word(&self, at: Offset<u64>, value: u64) {
+        either!(self, fabric => fabric.publish_word(at, value));
+    }
     fn publish_unfenced(&self, line: u64) {
         either!(self, fabric => fabric.publish_unfenced(line));
     }

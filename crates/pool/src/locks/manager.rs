@@ -37,8 +37,7 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
 
     #[track_caller]
     fn set_slot(&self, slot: u64, state: u64) {
-        self.fabric.store(Offset::new(slot), state);
-        self.fabric.publish(&[slot]);
+        self.fabric.publish_word(Offset::new(slot), state);
     }
 }
 

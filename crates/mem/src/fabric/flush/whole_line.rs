@@ -46,6 +46,25 @@ impl WholeLine {
         vec![Self::No]
     }
 
+    /// Starts storing one word around the cache, where there is a way; else through it.
+    ///
+    /// # Safety
+    /// Callers must guarantee that `to` is writable and aligned to 8 bytes. Others may read it meanwhile, by
+    /// atomics.
+    #[inline]
+    pub(in crate::fabric) unsafe fn store_word(to: *mut u64, value: u64) {
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: the caller's guarantee.
+        unsafe {
+            _mm_stream_si64(to.cast(), value.cast_signed());
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        // SAFETY: the caller's guarantee; an aligned word is stored at once.
+        unsafe {
+            to.write_volatile(value);
+        }
+    }
+
     /// Starts storing a line; it is on its way after [`super::drain`]. Words arrive in any order. Not for
     /// [`WholeLine::No`].
     ///
