@@ -172,6 +172,9 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
             .filter(|(_, owner)| owner.load(Acquire) == OBJECT)
             .map(|(block, _)| (BlockIndex(block), self.raw_generation(BlockIndex(block))))
             .collect();
+        if marked.is_empty() {
+            return 0;
+        }
         let named = self.object_blocks();
         let unnamed = marked.into_iter().filter(|(block, _)| !named.contains(block));
         unnamed.map(|(block, generation)| u64::from(self.free_object(block, generation))).sum()

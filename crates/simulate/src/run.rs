@@ -50,25 +50,19 @@ pub fn run(seed: u64, mutation: Option<&Mutation>) -> Outcome {
     }
     world.calm();
     stage.on_all_hosts(|actor| actor.recover());
-    stage.on_all_hosts(|actor| actor.take_stock());
     let before = oracle.notes().found.split_off(0);
     stage.agree(&before);
-    for host in 0..shape.hosts {
-        stage.on(host, |actor| actor.check());
-    }
     // What was published is on the device, not in somebody's cache.
     for host in 0..shape.hosts {
         world.power_off(host);
     }
-    stage.on_all_hosts(|actor| actor.take_stock());
+    oracle.notes().arrived.clear();
+    stage.on_all_hosts(|actor| actor.inspect());
     let after: BTreeSet<usize> = oracle.notes().found.iter().map(|&(_, number)| number).collect();
     for (host, number) in before {
         if !after.contains(&number) {
             oracle.report_unless_sleepers(Checker::Index, format!("block {number} of host {host} went with the power"));
         }
-    }
-    for host in 0..shape.hosts {
-        stage.on(host, |actor| actor.check());
     }
     stage.on(0, |actor| actor.audit_counters());
     let report = world.report();

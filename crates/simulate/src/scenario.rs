@@ -62,7 +62,7 @@ impl Shape {
             min_block_bytes: if crowded { 1 << 10 } else { 32 << 10 },
             chunks: if crowded { 8 } else { hosts as u64 + prng.below(3) },
             crowded,
-            hosts_lock: if prng.below(6) == 0 { HostsLock::Manager } else { HostsLock::Bakery },
+            hosts_lock: if prng.below(12) == 0 { HostsLock::Manager } else { HostsLock::Bakery },
             rounds: 8 + prng.below(24),
             weights,
         }
@@ -370,29 +370,57 @@ impl Actor {
         if pool.counter(Counter::LockTimeouts) > before {
             self.oracle.report_unless_sleepers(Checker::Liveness, "a lock is not to be had after recovery");
         }
+        self.look_around(&pool);
     }
 
-    /// When all is quiet: which blocks this host finds and reads whole. A first look may go by a stale line.
-    pub fn take_stock(&self) {
+    /// With nothing going on, what does this host find, and what does it find wrong?
+    pub fn inspect(&self) {
         let mut pool = None;
         if self.open(&mut pool).is_none() {
             return;
         }
-        let Some(pool) = pool else { return };
+        if let Some(pool) = pool {
+            self.look_around(&pool);
+        }
+    }
+
+    fn look_around(&self, pool: &SimPool) {
+        if self.meet(0, pool) {
+            self.take_stock(pool);
+        }
+        if self.meet(1, pool) {
+            self.check(pool);
+        }
+        self.meet(2, pool);
+    }
+
+    /// Waits until all hosts have come here.
+    fn meet(&self, place: u8, pool: &SimPool) -> bool {
+        *self.oracle.notes().arrived.entry(place).or_default() += 1;
+        for _ in 0..2000 {
+            if self.oracle.notes().arrived[&place] == self.shape.hosts {
+                return true;
+            }
+            pool.tick();
+            if !self.process.sleep(TICK_NS / 2) {
+                return false;
+            }
+        }
+        self.oracle.report_unless_sleepers(Checker::Liveness, format!("not all hosts came to meeting {place}"));
+        false
+    }
+
+    /// Which blocks this host finds and reads whole. A first look may go by a stale line.
+    fn take_stock(&self, pool: &SimPool) {
         for number in 0..self.shape.universe {
-            if (0..3).any(|_| self.read(&pool, number)) {
+            if (0..3).any(|_| self.read(pool, number)) {
                 self.oracle.notes().found.push((self.process.host(), number));
             }
         }
     }
 
     /// Nothing may be lost, nothing may be damaged.
-    pub fn check(&self) {
-        let mut pool = None;
-        if self.open(&mut pool).is_none() {
-            return;
-        }
-        let Some(pool) = pool else { return };
+    fn check(&self, pool: &SimPool) {
         match pool.check(true) {
             Ok(report) => {
                 for finding in &report.damage {

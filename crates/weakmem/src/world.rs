@@ -146,6 +146,8 @@ pub(crate) struct State {
     rates: Rates,
     operations_max: u64,
     idle: u64,
+    /// Who dies after how many more operations of its own.
+    doomed: Option<(usize, u64)>,
 }
 
 impl State {
@@ -167,6 +169,7 @@ impl State {
 
     fn kill(&mut self, process: usize) {
         self.processes[process].status = Status::Dead;
+        self.doomed = self.doomed.filter(|(doomed, _)| *doomed != process);
         self.processes[process].wakeup.notify_all();
         let host = self.processes[process].host;
         for slot in &mut self.hosts[host].slots {
@@ -262,7 +265,13 @@ impl Shared {
         state.machine.drift(&live);
         let rates = state.rates;
         let draw = |state: &mut State, rate: u64| rate > 0 && state.prng.below(1 << 20) < rate;
-        if draw(&mut state, rates.process_crash) {
+        if let Some((doomed, operations)) = state.doomed.filter(|(doomed, _)| *doomed == process) {
+            state.doomed = operations.checked_sub(1).map(|left| (doomed, left));
+            if operations == 0 {
+                let crash = if state.prng.below(3) == 0 { Crash::Host } else { Crash::Process };
+                state.crash(process, crash);
+            }
+        } else if draw(&mut state, rates.process_crash) {
             state.crash(process, Crash::Process);
         } else if draw(&mut state, rates.host_crash) {
             state.crash(process, Crash::Host);
@@ -327,13 +336,13 @@ impl Shared {
         let Ok(mut state) = self.step(process, Kind::Act) else { return };
         *state.report.points.entry(name).or_default() += 1;
         let rate = state.rates.point_crash;
-        if !state.scripted && rate > 0 && state.prng.below(1024) < rate {
+        if !state.scripted && rate > 0 && state.doomed.is_none() && state.prng.below(1024) < rate {
+            // At the point or a little later: what a point stands before is where deaths hurt.
+            let operations = if state.prng.below(2) == 0 { 0 } else { state.prng.below(24) };
             *state.report.deaths_at.entry(name).or_default() += 1;
-            let crash = if state.prng.below(4) == 0 { Crash::Host } else { Crash::Process };
-            state.crash(process, crash);
-            state.pass_turn();
+            state.doomed = Some((process, operations));
             drop(state);
-            let _ = Self::unwind::<()>();
+            drop(self.step(process, Kind::Look));
         }
     }
 }
@@ -433,6 +442,7 @@ impl World {
             rates,
             operations_max,
             idle: 0,
+            doomed: None,
         };
         Self { shared: Arc::new(Shared { state: Mutex::new(state) }), panics: Arc::default() }
     }
@@ -447,6 +457,7 @@ impl World {
         let mut state = self.shared.state();
         let rates = &mut state.rates;
         (rates.process_crash, rates.host_crash, rates.point_crash, rates.stall) = (0, 0, 0, 0);
+        state.doomed = None;
     }
 
     /// From now on hosts are held up, so long that others declare them dead, in so many of 2^20 operations.
