@@ -1,11 +1,12 @@
 //! Tasks of this repository: `cargo xtask tidy`, `cargo xtask ci`, `cargo xtask python-env`,
-//! `cargo xtask two-host`.
+//! `cargo xtask simulate`, `cargo xtask two-host`.
 #![forbid(unsafe_code)]
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a command line tool talks")]
 
 mod ci;
 mod python;
 mod rust_text;
+mod simulate;
 mod tidy;
 mod two_host;
 
@@ -17,11 +18,16 @@ const USAGE: &str = "usage: cargo xtask <task>
   tidy        rules of the source tree that no compiler checks
   ci          everything: format, clippy, tidy, documentation, tests
   python-env  the Python environment of the tests that use the PyPI client `openai`
+  simulate    the pool on a model of hosts with private caches; --help tells its flags
   two-host    two emulated hosts that share one CXL memory device; names of scenarios may follow";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let root = repository();
+    if arguments.first().is_some_and(|first| first == "simulate") {
+        let rest: Vec<&str> = arguments[1..].iter().map(String::as_str).collect();
+        return simulate::run(&root, &rest);
+    }
     let done = match arguments.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
         ["tidy"] => tidy::run(&root),
         ["ci"] => ci::run(&root),

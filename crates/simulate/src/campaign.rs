@@ -279,3 +279,43 @@ fn judge(what: &str, total: &Total, noticed: &mut u64, unnoticed: &mut Vec<Strin
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn some_seeds_hold_and_have_deaths() {
+        let total = run_seeds(0, 60, None, false);
+        assert_eq!(total.failures, []);
+        assert!(
+            total.process_crashes > 10 && total.host_crashes > 3,
+            "{} {}",
+            total.process_crashes,
+            total.host_crashes
+        );
+        assert!(total.reads_whole > 500 && total.pins > 20);
+    }
+
+    #[test]
+    fn a_seed_is_the_same_every_time() {
+        for seed in [2, 7] {
+            let (left, right) = (run(seed, None).report, run(seed, None).report);
+            assert_eq!(left.operations, right.operations);
+            assert_eq!(left.sites, right.sites);
+            assert!(left.trace == right.trace, "seed {seed}");
+        }
+    }
+
+    /// The canary: a reader that keeps stale payload lines must be noticed, or the model models nothing.
+    #[test]
+    fn a_missing_sweep_is_noticed() {
+        let sound = run_seeds(0, 4, None, false);
+        let is_sweep = |site: &&Site| site.method == "refresh_payload" && site.file.ends_with("blocks.rs");
+        let place = sound.sites.keys().find(is_sweep).expect("reads sweep").to_string();
+        let mutation = Mutation { place, effect: Effect::Invalidation };
+        let total = run_seeds(0, 60, Some(&mutation), true);
+        let (_, violations) = total.failures.first().expect("some seed notices");
+        assert_eq!(violations[0].checker, crate::oracle::Checker::Blocks);
+    }
+}

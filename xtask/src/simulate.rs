@@ -1,0 +1,23 @@
+//! `cargo xtask simulate`: the pool on the cache-line model (crates/simulate). Its exit code tells which checker
+//! found something, so it is passed on.
+
+use std::path::Path;
+use std::process::{Command, ExitCode};
+
+/// Builds the simulation for speed and runs it with these arguments.
+pub fn run(root: &Path, arguments: &[&str]) -> ExitCode {
+    let program = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let mut command = Command::new(program);
+    command.args(["run", "--quiet", "--release", "--package", "cenote-simulate"]);
+    // Deliberate mistakes are compiled in only where one is asked for.
+    if arguments.iter().any(|argument| *argument == "--mutate" || argument.starts_with("--sabotage")) {
+        command.args(["--features", "sabotage", "--target-dir"]).arg(root.join("target/sabotage"));
+    }
+    match command.arg("--").args(arguments).current_dir(root).status() {
+        Ok(status) => ExitCode::from(status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(1)),
+        Err(error) => {
+            eprintln!("error: cargo cannot be run: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
