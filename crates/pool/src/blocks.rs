@@ -117,7 +117,7 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
         let outcome = match self.insert(hash, block) {
             Ok(Inserted::New) => {
                 fault::point("publish.indexed");
-                self.touch(&[block]);
+                self.place(block, hash);
                 self.slot_owner(block).store(PUBLISHED, Release);
                 return Publish::Published;
             }
@@ -131,10 +131,21 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
     /// Marks blocks as used now. Only lookups move the recency clock: what a prompt finds and what is then
     /// published for it bear the same instant, and among equals eviction takes the deepest block first.
     pub(crate) fn touch(&self, blocks: &[BlockIndex]) {
-        let now = self.access_clock().load(Relaxed);
+        let (policy, now) = (self.policy(), self.access_clock().load(Relaxed));
         for &block in blocks {
-            self.last_access(block).store(now, Relaxed);
+            let word = self.policy_word(block);
+            let known = word.load(Relaxed);
+            let touched = policy.accessed(known, now);
+            if touched != known {
+                word.store(touched, Relaxed);
+            }
         }
+    }
+
+    /// Tells the eviction policy of a block that was just published.
+    pub(crate) fn place(&self, block: BlockIndex, hash: BlockHash) {
+        let word = self.policy().inserted(self.access_clock().load(Relaxed), hash.words()[0], self.policy_state());
+        self.policy_word(block).store(word, Relaxed);
     }
 }
 

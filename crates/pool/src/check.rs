@@ -190,7 +190,9 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
         report: &mut CheckReport,
     ) -> Vec<BlockIndex> {
         let at = self.layout.chunk(chunk);
-        let words = self.fabric.load_line(at);
+        let holds = |words: &[u64; 8]| *words == [0; 8] || ChunkLine::open(*words, at, self.salt).is_some();
+        // A line that another host is just writing is whole at the next look.
+        let words = (0..3).map(|_| self.fresh_line(at)).find(holds).unwrap_or_else(|| self.fresh_line(at));
         if words == [0; 8] || ChunkLine::open(words, at, self.salt).is_some_and(|line| line.owner == 0) {
             return Vec::new();
         }

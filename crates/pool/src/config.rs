@@ -3,6 +3,7 @@
 use crate::error::PoolError;
 use crate::locks::HostsLock;
 use cenote_base::{HashSeed, HostId};
+use cenote_policy::Eviction;
 use std::time::Duration;
 
 /// Fixed at creation, kept in the superblock. Sizes in bytes.
@@ -20,6 +21,8 @@ pub struct PoolConfig {
     pub hazard_lines_per_worker: u16,
     /// How hosts exclude each other where they do not share their caches.
     pub hosts_lock: HostsLock,
+    /// Which blocks leave first when a host's chunks are full.
+    pub eviction: Eviction,
     /// Secret from which all block hashes derive.
     pub seed: HashSeed,
     /// Identity of the region; names its host-local memory.
@@ -37,6 +40,7 @@ impl PoolConfig {
             workers_per_host: 64,
             hazard_lines_per_worker: 64,
             hosts_lock: HostsLock::Bakery,
+            eviction: Eviction::Lru,
             seed,
             uuid,
         }

@@ -9,7 +9,7 @@ use crate::pool::{Inner, Pool};
 use crate::stats::Counter;
 use cenote_base::{BlockIndex, fault};
 use cenote_mem::{Fabric, HostLocal};
-use cenote_policy::{Candidate, EvictionPolicy, Lru};
+use cenote_policy::{Candidate, EvictionPolicy};
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
@@ -34,20 +34,20 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
         }
         let pinned = self.pinned_blocks();
         let mut own = Vec::new();
-        let mut other_chunks: Vec<(u64, u64)> = Vec::new();
+        let mut idlest_chunk: Option<(u64, u64)> = None;
         for chunk in 0..self.layout.num_chunks {
             let Some(chunk_class) = self.chunk_class(chunk).load(Relaxed).checked_sub(1) else { continue };
             if chunk_class as usize == class {
                 own.extend(self.candidates(chunk));
-            } else if let Some(last_access) = self.idle_since(chunk, &pinned) {
-                other_chunks.push((last_access, chunk));
+            } else if let Some(idle) = self.chunk_idle(chunk, &pinned) {
+                idlest_chunk = idlest_chunk.max(Some((idle, chunk)));
             }
         }
         let want = (own.len() / BATCH_SHARE).max(1);
         let victims = self.victims(&own, want);
-        let own_oldest = victims.first().map(|&block| self.last_access(block).load(Relaxed));
-        if let Some(&(idle_since, chunk)) = other_chunks.iter().min()
-            && own_oldest.is_none_or(|oldest| idle_since < oldest)
+        let own_idle = victims.first().map(|&block| self.idle(block));
+        if let Some((idle, chunk)) = idlest_chunk
+            && own_idle.is_none_or(|own| idle > own)
         {
             let blocks: Vec<BlockIndex> = self.candidates(chunk).map(|c| c.block).collect();
             if self.evict_blocks(&blocks) == blocks.len() {
@@ -63,7 +63,7 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
     pub(crate) fn yield_chunk(&self) -> bool {
         let pinned = self.pinned_blocks();
         let owned = (0..self.layout.num_chunks).filter(|&chunk| self.chunk_class(chunk).load(Relaxed) != 0);
-        let idlest = owned.filter_map(|chunk| Some((self.idle_since(chunk, &pinned)?, chunk))).min();
+        let idlest = owned.filter_map(|chunk| Some((self.chunk_idle(chunk, &pinned)?, chunk))).max();
         let Some((_, chunk)) = idlest else { return false };
         let blocks: Vec<BlockIndex> = self.candidates(chunk).map(|candidate| candidate.block).collect();
         if self.evict_blocks(&blocks) < blocks.len() {
@@ -92,31 +92,46 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
             let descriptor = self.read_descriptor(block);
             Candidate {
                 block,
-                word: self.last_access(block).load(Relaxed),
+                word: self.policy_word(block).load(Relaxed),
                 depth: descriptor.as_ref().map_or(u32::MAX, Descriptor::depth),
                 key: descriptor.map_or(0, |d| d.hash[0]),
             }
         })
     }
 
-    /// LRU's word is the clock that `touch` stores, and it has no state and rewrites nothing.
-    fn victims(&self, candidates: &[Candidate], want: usize) -> Vec<BlockIndex> {
-        Lru.victims(self.access_clock().load(Relaxed), &[], candidates, want).victims
+    pub(crate) fn policy(&self) -> &'static dyn EvictionPolicy {
+        self.superblock.config.eviction.policy()
     }
 
-    /// When a chunk was last touched, if all it holds could leave.
-    fn idle_since(&self, chunk: u64, pinned: &BTreeSet<BlockIndex>) -> Option<u64> {
+    fn victims(&self, candidates: &[Candidate], want: usize) -> Vec<BlockIndex> {
+        let clock = self.access_clock().load(Relaxed);
+        let choice = self.policy().victims(clock, self.policy_state(), candidates, want);
+        for rewrite in choice.rewrites {
+            // A hit that came meanwhile is kept.
+            let word = self.policy_word(rewrite.block);
+            let _ = word.compare_exchange(rewrite.from, rewrite.to, Relaxed, Relaxed);
+        }
+        choice.victims
+    }
+
+    /// Lookups since a block was last touched.
+    fn idle(&self, block: BlockIndex) -> u64 {
+        self.policy().idle(self.policy_word(block).load(Relaxed), self.access_clock().load(Relaxed))
+    }
+
+    /// Lookups since anything in a chunk was last touched, if all it holds could leave.
+    fn chunk_idle(&self, chunk: u64, pinned: &BTreeSet<BlockIndex>) -> Option<u64> {
         self.read_chunk(chunk)?;
-        let mut last = 0;
+        let mut idle = u64::MAX;
         for block in self.slots_of(chunk) {
             match self.slot_owner(block).load(Acquire) {
                 PUBLISHED if pinned.contains(&block) => return None,
-                PUBLISHED => last = last.max(self.last_access(block).load(Relaxed)),
+                PUBLISHED => idle = idle.min(self.idle(block)),
                 crate::heap::FREE => {}
                 _ => return None,
             }
         }
-        Some(last)
+        Some(idle)
     }
 
     /// Evicts published blocks of this host; returns how many slots became free. The caller holds the heap lock.
@@ -223,7 +238,7 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
 }
 
 impl<F: Fabric, H: HostLocal> Pool<F, H> {
-    /// Evicts up to `count` of this host's blocks, least recently used first; returns how many left.
+    /// Evicts up to `count` of this host's blocks, in the order of the region's policy; returns how many left.
     pub fn evict(&self, count: usize) -> usize {
         let inner = &*self.0;
         let Ok(_heap) = inner.lock(crate::locks::Name::Heap) else { return 0 };

@@ -7,6 +7,7 @@ use crate::pool::Inner;
 use crate::stats::{Counter, Counters};
 use cenote_base::{BlockIndex, Generation};
 use cenote_mem::{Fabric, HostLocal, HostSpec};
+use cenote_policy::Eviction;
 use std::ops::Range;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicU32, AtomicU64};
@@ -36,15 +37,17 @@ pub(crate) struct HostWords {
     descriptors: usize,
     chunks: usize,
     hosts: usize,
+    policy: usize,
 }
 
 impl HostWords {
-    pub fn new(layout: &Layout) -> Self {
+    pub fn new(layout: &Layout, eviction: Eviction) -> Self {
         let size = |count: u64| usize::try_from(count).expect("the layout fits this machine's address space");
         Self {
             descriptors: size(layout.num_descriptors()),
             chunks: size(layout.num_chunks),
             hosts: size(layout.max_hosts),
+            policy: eviction.policy().state_words(layout.num_descriptors()),
         }
     }
 
@@ -52,7 +55,7 @@ impl HostWords {
         HostSpec {
             mutexes: MUTEXES,
             words32: (self.chunk_hint() + 1) as u64,
-            words64: (self.single() + WORDS) as u64,
+            words64: (self.single() + WORDS + self.policy) as u64,
             slots: u32::try_from(layout.workers_per_host).expect("validated"),
         }
     }
@@ -71,7 +74,8 @@ impl HostWords {
         self.class_heads() + CLASSES
     }
 
-    // 64-bit: recency, generations seen, class sizes, counters, heartbeats, repairs, single words.
+    // 64-bit: policy words, generations seen, class sizes, counters, heartbeats, repairs, single words, the
+    // policy's own.
     const fn seen(&self) -> usize {
         self.descriptors
     }
@@ -134,8 +138,14 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
         &self.area.words32()[self.words.chunk_hint()]
     }
 
-    pub fn last_access(&self, block: BlockIndex) -> &AtomicU64 {
+    /// What the eviction policy keeps of a block.
+    pub fn policy_word(&self, block: BlockIndex) -> &AtomicU64 {
         &self.area.words64()[block.0 as usize]
+    }
+
+    /// What the eviction policy keeps of all.
+    pub fn policy_state(&self) -> &[AtomicU64] {
+        &self.area.words64()[self.words.single() + WORDS..]
     }
 
     /// Slot bytes of a class; 0: unused.

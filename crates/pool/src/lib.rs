@@ -35,6 +35,7 @@ mod stats;
 mod superblock;
 
 pub use blocks::{Hit, Publish, ReadOutcome};
+pub use cenote_policy::Eviction;
 pub use check::{CheckReport, Finding, GcReport};
 pub use config::{AttachOptions, PoolConfig};
 pub use error::PoolError;

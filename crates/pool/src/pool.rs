@@ -139,7 +139,7 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
             )));
         }
         let name = host_area_name(&superblock.config.uuid, options.host.0);
-        let words = HostWords::new(&layout);
+        let words = HostWords::new(&layout, superblock.config.eviction);
         let area = host(&name, words.spec(&layout))?;
         let uuid: [u64; 2] = zerocopy::transmute!(superblock.config.uuid);
         Ok(Self {

@@ -124,7 +124,7 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
     /// The caller holds the heap lock. Returns whether the block stays.
     fn enter_ready(&self, block: BlockIndex, hash: BlockHash) -> Result<bool, PoolError> {
         if self.insert(hash, block).map_err(PoolError::lock("index"))? == Inserted::New {
-            self.touch(&[block]);
+            self.place(block, hash);
             self.slot_owner(block).store(PUBLISHED, Release);
             return Ok(true);
         }

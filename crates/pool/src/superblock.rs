@@ -6,6 +6,7 @@ use crate::layout::{LOCKS, Layout, NAMESPACES, OBJECTS, SUPERBLOCK_BYTES};
 use crate::locks::HostsLock;
 use cenote_base::HashSeed;
 use cenote_mem::{Fabric, Flush, LINE, Offset, assert_layout};
+use cenote_policy::Eviction;
 use std::time::{SystemTime, UNIX_EPOCH};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
@@ -20,7 +21,7 @@ const MAGIC: u64 = u64::from_le_bytes(*b"CENOTE\x1a\0");
 const STRUCTURES: &str = "line64 le; host:inc,boot2,beat,high,wants,0,check; worker:epoch,pid,joined,beat,name2,0,check; \
     chunk:owner,inc,slot,gen,0x3,check; desc:state8.flags8.gen48,hash2,len24.off40,sum,ns16.codec8.0.worker16.depth16,\
     time32.inc32,check; bucket:7x(block40.tag24),overflow; hazard:7x(block40.gen24),epoch; ns:fp4,bytes,shape,created,check+\
-    name7,check; object:key2,block,len,gen,0x2,check+name7,check; lock:ticket,inc,intent+grant; mark:64; flush8.lock8; access:u8; checksum v1; hash v1";
+    name7,check; object:key2,block,len,gen,0x2,check+name7,check; lock:ticket,inc,intent+grant; mark:64; flush8.lock8.evict8; access:u8; checksum v1; hash v1";
 
 const fn text_hash(text: &str) -> u64 {
     let bytes = text.as_bytes();
@@ -52,7 +53,7 @@ struct Words {
     tables: u64,
     uuid: [u64; 2],
     created: u64,
-    /// flush instruction:8 (0: none is needed, one host) | lock between hosts:8.
+    /// flush instruction:8 (0: none is needed, one host) | lock between hosts:8 | eviction policy:8.
     flush: u64,
     seed: [u64; 4],
     reserved: [u64; 7],
@@ -117,7 +118,7 @@ impl Superblock {
             tables: LOCKS | NAMESPACES << 16 | OBJECTS << 32,
             uuid: zerocopy::transmute!(config.uuid),
             created,
-            flush: fabric.flush() as u64 | (config.hosts_lock as u64) << 8,
+            flush: fabric.flush() as u64 | (config.hosts_lock as u64) << 8 | (config.eviction as u64) << 16,
             seed,
             reserved: [0; 7],
             check: 0,
@@ -164,12 +165,13 @@ impl Superblock {
             return Err(PoolError::Truncated { mapped: fabric.len(), recorded: words.region_bytes });
         }
         let flush = Flush::from_number(words.flush & 0xff);
-        let hosts_lock = HostsLock::from_number(words.flush >> 8);
-        let (Some(flush), Some(hosts_lock), true) =
-            (flush, hosts_lock, words.tables == LOCKS | NAMESPACES << 16 | OBJECTS << 32)
+        let hosts_lock = HostsLock::from_number(words.flush >> 8 & 0xff);
+        let eviction = Eviction::ALL.into_iter().find(|eviction| *eviction as u64 == words.flush >> 16);
+        let (Some(flush), Some(hosts_lock), Some(eviction), true) =
+            (flush, hosts_lock, eviction, words.tables == LOCKS | NAMESPACES << 16 | OBJECTS << 32)
         else {
             return Err(PoolError::Damaged(
-                "the superblock names tables, a flush instruction or a lock of another program".to_owned(),
+                "the superblock names tables, a flush instruction, a lock or a policy of another program".to_owned(),
             ));
         };
         let config = PoolConfig {
@@ -179,6 +181,7 @@ impl Superblock {
             workers_per_host: (words.limits >> 8) as u16,
             hazard_lines_per_worker: (words.limits >> 24) as u16,
             hosts_lock,
+            eviction,
             seed: HashSeed(zerocopy::transmute!(words.seed)),
             uuid: zerocopy::transmute!(words.uuid),
         };

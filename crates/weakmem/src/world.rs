@@ -45,9 +45,10 @@ impl Rates {
         let mut prng = Prng::at(seed, 1);
         let mut pick = |choices: &[u64]| choices[prng.below(choices.len() as u64) as usize];
         let memory = Spontaneous {
-            drain: pick(&[0, 16, 128, 512]),
-            flush: pick(&[0, 64, 512]),
-            stream: pick(&[0, 64, 512]),
+            // What is under way arrives some time, without any fence.
+            drain: pick(&[4, 16, 128, 512]),
+            flush: pick(&[4, 64, 512]),
+            stream: pick(&[4, 64, 512]),
             write_back: pick(&[0, 0, 4, 64]),
             evict: pick(&[0, 0, 2, 32]),
             prefetch: pick(&[0, 8, 64]),
@@ -291,7 +292,7 @@ impl Shared {
         {
             // Everybody looked once more and nothing came: only time can help.
             state.idle += 1;
-            if state.idle > 2 * live.len() as u64 {
+            if state.idle > 40 * live.len() as u64 {
                 state.idle = 0;
                 state.time += IDLE_STEP_NS;
             }
