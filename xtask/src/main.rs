@@ -1,9 +1,10 @@
 //! Tasks of this repository: `cargo xtask tidy`, `cargo xtask ci`, `cargo xtask python-env`,
-//! `cargo xtask simulate`, `cargo xtask two-host`.
+//! `cargo xtask simulate`, `cargo xtask two-host`, `cargo xtask fuzz`.
 #![forbid(unsafe_code)]
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a command line tool talks")]
 
 mod ci;
+mod fuzz;
 mod python;
 mod rust_text;
 mod simulate;
@@ -19,7 +20,8 @@ const USAGE: &str = "usage: cargo xtask <task>
   ci          everything: format, clippy, tidy, documentation, tests
   python-env  the Python environment of the tests that use the PyPI client `openai`
   simulate    the pool on a model of hosts with private caches; --help tells its flags
-  two-host    two emulated hosts that share one CXL memory device; names of scenarios may follow";
+  two-host    two emulated hosts that share one CXL memory device; names of scenarios may follow
+  fuzz        hostile regions under cargo-fuzz; --seconds N and names of targets may follow";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -39,6 +41,7 @@ fn main() -> ExitCode {
             Err(reason) => Err(reason),
         },
         ["two-host", scenarios @ ..] => two_host::run(&root, scenarios),
+        ["fuzz", arguments @ ..] => fuzz::run(&root, arguments),
         [] | ["help" | "--help" | "-h"] => {
             println!("{USAGE}");
             Ok(())

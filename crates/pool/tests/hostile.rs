@@ -1,0 +1,45 @@
+//! Hostile bytes: thousands of inputs of the fuzzer, drawn from seeds. `cargo xtask fuzz` searches on, guided by
+//! coverage (docs/testing.md).
+
+#[path = "../../../fuzz/src/lib.rs"]
+#[allow(dead_code, reason = "the fuzzer's targets use the rest")]
+mod fuzz;
+
+use cenote_base::prng::Prng;
+use fuzz::{Kind, World, attach};
+
+/// The input of a seed, of 16 to 527 bytes.
+fn input(seed: u64) -> Vec<u8> {
+    let mut prng = Prng::new(seed);
+    let length = 16 + prng.below(512);
+    (0..length).map(|_| prng.next_u64() as u8).collect()
+}
+
+fn run_seeds(kind: Kind, seeds: std::ops::Range<u64>) {
+    let Some(mut world) = World::new(kind) else { return };
+    for seed in seeds {
+        let run = std::panic::AssertUnwindSafe(|| world.run(&input(seed)));
+        if let Err(panic) = std::panic::catch_unwind(run) {
+            eprintln!("{kind:?}: seed {seed}");
+            std::panic::resume_unwind(panic);
+        }
+    }
+}
+
+#[test]
+fn one_host_survives_a_hostile_region() {
+    run_seeds(Kind::OneHost, 0..1500);
+}
+
+#[test]
+fn hosts_with_a_bakery_survive_a_hostile_region() {
+    run_seeds(Kind::Bakery, 0..600);
+}
+
+#[test]
+fn opening_survives_a_hostile_superblock() {
+    for kind in [Kind::OneHost, Kind::Bakery] {
+        let Some(world) = World::new(kind) else { continue };
+        (0..1500).for_each(|seed| attach(&world, &input(seed)));
+    }
+}

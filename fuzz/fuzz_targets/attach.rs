@@ -1,0 +1,14 @@
+//! Opens regions whose superblock and control areas are hostile.
+#![no_main]
+
+use cenote_fuzz::{Kind, World, attach};
+use libfuzzer_sys::fuzz_target;
+
+thread_local! {
+    static WORLDS: Vec<World> = [Kind::OneHost, Kind::Bakery].into_iter().filter_map(World::new).collect();
+}
+
+fuzz_target!(|input: &[u8]| {
+    let Some((first, rest)) = input.split_first() else { return };
+    WORLDS.with(|worlds| attach(&worlds[usize::from(*first) % worlds.len()], rest));
+});

@@ -1,0 +1,139 @@
+//! A second implementation of `docs/format.md`: where things lie and how lines are sealed. Written from the
+//! document and not from the pool's code, so that a test of the one is a test of the other.
+
+/// Bytes of a line.
+pub(crate) const LINE: u64 = 64;
+/// Lines of the superblock that mean something.
+pub(crate) const SUPERBLOCK_LINES: u64 = 3;
+
+/// The areas of a region, in the order in which they lie in it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Area {
+    Superblock,
+    Hosts,
+    Marks,
+    Workers,
+    Hazards,
+    Locks,
+    Namespaces,
+    Objects,
+    Chunks,
+    Descriptors,
+    Access,
+    Buckets,
+    Data,
+}
+
+impl Area {
+    pub const ALL: [Self; 13] = [
+        Self::Superblock,
+        Self::Hosts,
+        Self::Marks,
+        Self::Workers,
+        Self::Hazards,
+        Self::Locks,
+        Self::Namespaces,
+        Self::Objects,
+        Self::Chunks,
+        Self::Descriptors,
+        Self::Access,
+        Self::Buckets,
+        Self::Data,
+    ];
+
+    /// Whether the last word of the area's lines is a check word.
+    pub const fn is_checked(self) -> bool {
+        matches!(
+            self,
+            Self::Hosts | Self::Workers | Self::Namespaces | Self::Objects | Self::Chunks | Self::Descriptors
+        )
+    }
+}
+
+/// What a superblock says about where things lie.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Map {
+    /// First byte and number of lines of each area.
+    areas: [(u64, u64); Area::ALL.len()],
+    pub chunks: u64,
+    pub descriptors: u64,
+    pub hosts: u64,
+    pub salt: u64,
+}
+
+impl Map {
+    /// `words` are those of a sound superblock.
+    pub fn of(words: &[u64; 24]) -> Self {
+        let (region_bytes, chunk_bytes, block_bytes_min) = (words[3], words[4], words[5]);
+        let mut chunks = region_bytes / chunk_bytes;
+        loop {
+            let map = Self::with_chunks(words, chunks, chunks * (chunk_bytes / block_bytes_min));
+            let (data, lines) = map.area(Area::Data);
+            if data + lines * LINE <= region_bytes {
+                return map;
+            }
+            chunks = chunks.checked_sub(1).expect("a sound superblock leaves room for a chunk");
+        }
+    }
+
+    fn with_chunks(words: &[u64; 24], chunks: u64, descriptors: u64) -> Self {
+        let chunk_bytes = words[4];
+        let (hosts, workers, hazards) = (words[6] & 0xff, words[6] >> 8 & 0xffff, words[6] >> 24 & 0xffff);
+        let buckets = (2 * descriptors).div_ceil(7).next_power_of_two().max(64);
+        let lines = [
+            64,
+            hosts,
+            8 * hosts,
+            hosts * workers,
+            hosts * workers * hazards,
+            72 * hosts * 2,
+            256 * 2,
+            1024 * 2,
+            chunks,
+            descriptors,
+            hosts * descriptors.next_multiple_of(64) / LINE,
+            buckets,
+            chunks * chunk_bytes / LINE,
+        ];
+        let mut end = 0_u64;
+        let areas = std::array::from_fn(|index| {
+            let align = if Area::ALL[index] == Area::Data { chunk_bytes.min(2 << 20) } else { 4096 };
+            let start = end.next_multiple_of(align);
+            end = start + lines[index] * LINE;
+            (start, lines[index])
+        });
+        Self { areas, chunks, descriptors, hosts, salt: words[8] ^ words[9].rotate_left(17) }
+    }
+
+    /// First byte and number of lines.
+    pub const fn area(&self, area: Area) -> (u64, u64) {
+        self.areas[area as usize]
+    }
+
+    /// The area in which the line at `at` lies; `None`: between two of them.
+    pub fn area_at(&self, at: u64) -> Option<Area> {
+        Area::ALL.into_iter().find(|&area| {
+            let (start, lines) = self.area(area);
+            (start..start + lines * LINE).contains(&at)
+        })
+    }
+}
+
+/// The check word of a line at `offset`.
+pub(crate) fn check_word(words: &[u64; 8], offset: u64, salt: u64) -> u64 {
+    let mut s = salt ^ offset.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    for w in &words[..7] {
+        s = (s ^ w).wrapping_mul(0xd6e8_feb8_6659_fd93);
+        s ^= s >> 32;
+    }
+    s = s.wrapping_mul(0xd6e8_feb8_6659_fd93);
+    (s ^ (s >> 29)) | 1
+}
+
+/// The check word of a superblock.
+pub(crate) fn superblock_check(words: &[u64; 24]) -> u64 {
+    words[..23].iter().fold(0x243f_6a88_85a3_08d3, |s, w| {
+        let s = (s ^ w).wrapping_mul(0xd6e8_feb8_6659_fd93);
+        s ^ (s >> 32)
+    })
+}

@@ -1,0 +1,156 @@
+//! A fabric whose bytes change between two looks at them, as another process would change them.
+
+use super::change::Change;
+use super::format::Map;
+use cenote_mem::{Fabric, Flush, Mapped, Offset};
+use std::sync::Mutex;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, AtomicU64};
+
+/// Unit in which changes are remembered, so that only they are undone.
+const PAGE: u64 = 4096;
+
+#[derive(Debug)]
+pub(crate) struct Region {
+    mapped: Mapped,
+    map: Map,
+    /// Pages written since the last image.
+    dirty: Vec<AtomicBool>,
+    /// Loads until the change in `pending`.
+    loads_left: AtomicU64,
+    pending: Mutex<Option<Change>>,
+}
+
+impl Region {
+    /// `map` is that of the superblock in `mapped`.
+    pub fn new(mapped: Mapped, map: Map) -> Self {
+        let dirty = (0..mapped.len().div_ceil(PAGE)).map(|_| AtomicBool::new(true)).collect();
+        Self { mapped, map, dirty, loads_left: AtomicU64::new(u64::MAX), pending: Mutex::new(None) }
+    }
+
+    pub const fn map(&self) -> &Map {
+        &self.map
+    }
+
+    /// Changes a line now.
+    pub fn change(&self, change: &Change) {
+        change.apply(self, &self.map);
+    }
+
+    /// Changes a line after so many loads.
+    pub fn change_after(&self, loads: u64, change: Change) {
+        *self.pending.lock().expect("no load panics with it") = Some(change);
+        self.loads_left.store(loads, Relaxed);
+    }
+
+    /// Forgets a change to come.
+    pub fn calm(&self) {
+        self.loads_left.store(u64::MAX, Relaxed);
+    }
+
+    pub fn image(&self) -> Vec<[u64; 8]> {
+        (0..self.mapped.len()).step_by(64).map(|at| self.mapped.load_line(at)).collect()
+    }
+
+    /// Makes the bytes those of an image; `all`: also where nothing was written since the last restoration.
+    pub fn restore(&self, image: &[[u64; 8]], all: bool) {
+        self.calm();
+        let pages = (0..).step_by(PAGE as usize).zip(image.chunks(PAGE as usize / 64));
+        for ((page, lines), dirty) in pages.zip(&self.dirty) {
+            if !dirty.swap(false, Relaxed) && !all {
+                continue;
+            }
+            for (at, line) in (page..).step_by(64).zip(lines) {
+                if self.mapped.load_line(at) != *line {
+                    self.mapped.publish_line(at, line);
+                }
+            }
+        }
+    }
+
+    fn soil(&self, at: u64, len: u64) {
+        let pages = at / PAGE..at.saturating_add(len).div_ceil(PAGE);
+        pages.filter_map(|page| self.dirty.get(page as usize)).for_each(|page| page.store(true, Relaxed));
+    }
+
+    fn before_load(&self) {
+        if self.loads_left.load(Relaxed) == u64::MAX {
+            return;
+        }
+        if self.loads_left.fetch_sub(1, Relaxed) == 0 {
+            self.calm();
+            let change = self.pending.lock().expect("no load panics with it").take();
+            if let Some(change) = change {
+                self.change(&change);
+            }
+        }
+    }
+}
+
+impl Fabric for Region {
+    fn len(&self) -> u64 {
+        self.mapped.len()
+    }
+    #[track_caller]
+    fn load(&self, at: Offset<u64>) -> u64 {
+        self.before_load();
+        self.mapped.load(at)
+    }
+    #[track_caller]
+    fn store(&self, at: Offset<u64>, value: u64) {
+        self.soil(at.raw(), 8);
+        self.mapped.store(at, value);
+    }
+    #[track_caller]
+    fn load_line(&self, at: u64) -> [u64; 8] {
+        self.before_load();
+        self.mapped.load_line(at)
+    }
+    #[track_caller]
+    fn store_line(&self, at: u64, words: &[u64; 8]) {
+        self.soil(at, 64);
+        self.mapped.store_line(at, words);
+    }
+    #[track_caller]
+    fn publish(&self, lines: &[u64]) {
+        self.mapped.publish(lines);
+    }
+    #[track_caller]
+    fn publish_line(&self, at: u64, words: &[u64; 8]) {
+        self.soil(at, 64);
+        self.mapped.publish_line(at, words);
+    }
+    #[track_caller]
+    fn publish_unfenced(&self, line: u64) {
+        self.mapped.publish_unfenced(line);
+    }
+    #[track_caller]
+    fn refresh(&self, lines: &[u64]) {
+        self.mapped.refresh(lines);
+    }
+    #[track_caller]
+    fn write_payload(&self, at: u64, parts: &[&[u8]], key: u64) -> u64 {
+        self.soil(at, parts.iter().map(|part| part.len() as u64).sum());
+        self.mapped.write_payload(at, parts, key)
+    }
+    fn publish_payload(&self) {
+        self.mapped.publish_payload();
+    }
+    #[track_caller]
+    fn read_payload(&self, at: u64, parts: &mut [&mut [u8]], key: u64) -> u64 {
+        self.before_load();
+        self.mapped.read_payload(at, parts, key)
+    }
+    #[track_caller]
+    fn refresh_payload(&self, at: u64, len: u64) {
+        self.mapped.refresh_payload(at, len);
+    }
+    #[track_caller]
+    fn checksum_payload(&self, at: u64, len: u64, key: u64) -> u64 {
+        self.before_load();
+        self.mapped.checksum_payload(at, len, key)
+    }
+    fn flush(&self) -> Flush {
+        self.mapped.flush()
+    }
+}
