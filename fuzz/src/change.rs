@@ -65,6 +65,18 @@ impl Change {
         Self { at, what, sealed: kind < 192 }
     }
 
+    /// A line with another word, sealed.
+    #[cfg(test)]
+    pub const fn field(at: u64, word: usize, value: u64) -> Self {
+        Self { at, what: What::Set { word, value }, sealed: true }
+    }
+
+    /// An object row that names another block.
+    #[cfg(test)]
+    pub const fn rename(at: u64, block: u64) -> Self {
+        Self { at, what: What::Rename(block), sealed: true }
+    }
+
     pub fn apply<F: Fabric>(&self, fabric: &F, map: &Map) {
         let mut words = fabric.load_line(self.at);
         match self.what {

@@ -16,6 +16,8 @@ mod format;
 mod host;
 mod input;
 mod region;
+#[cfg(test)]
+mod regressions;
 mod world;
 
 pub use world::{Kind, World, attach};

@@ -99,6 +99,13 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
     pub(crate) fn push_free(&self, block: BlockIndex) {
         let class = self.chunk_class(self.layout.chunk_of(block)).load(Relaxed);
         let Some(class) = class.checked_sub(1) else { return };
+        let slot_bytes = self.class_bytes(class as usize).load(Relaxed);
+        if block.0 % self.layout.descriptors_per_chunk >= self.layout.slots(slot_bytes) {
+            // Only a damaged region names a slot that the chunk does not have. Its payload would lie behind the chunk.
+            self.counters().add(Counter::Damaged, 1);
+            self.slot_owner(block).store(FREE, Release);
+            return;
+        }
         let head = self.class_head(class as usize);
         self.free_link(block).store(head.load(Relaxed), Relaxed);
         self.slot_owner(block).store(FREE, Release);

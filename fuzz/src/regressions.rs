@@ -1,0 +1,35 @@
+//! What was found, each with its story.
+
+use super::change::Change;
+use super::format::{Area, LINE};
+use super::world::{Kind, Run, World};
+
+/// A row of the object table that names a slot which its chunk does not have. Giving the object back put the slot
+/// into the free list, and the next object was written behind the chunk: over other blocks, or past the region's
+/// end, where the fabric panics.
+#[test]
+fn an_object_outside_of_its_chunks_slots_is_not_reused() {
+    let world = World::new(Kind::OneHost).expect("every processor can be one host");
+    world.restore(1);
+    let mut run = Run::new(&world);
+    run.attach_named(0, true);
+    let map = *run.region.map();
+    let (rows, _) = map.area(Area::Objects);
+    let (chunks, _) = map.area(Area::Chunks);
+    let per_chunk = map.descriptors / map.chunks;
+    for key in 0..3 {
+        let row = rows + key * 2 * LINE;
+        let named = run.region.image()[(row / LINE) as usize];
+        let chunk = (named[2] - 1) / per_chunk;
+        assert!(named[2] > 0 && run.region.image()[(chunks / LINE + chunk) as usize][2] > 1 << 10, "a slot too many");
+        // The last descriptor of the object's chunk.
+        run.region.change(&Change::rename(row, (chunk + 1) * per_chunk - 1));
+    }
+    (0..300).for_each(|prompt| run.publish(0, 0, prompt, 0));
+    for (key, length) in [(0, 3000), (1, 3000), (2, 9000)] {
+        (2..5).for_each(|version| run.put(0, key, length, version));
+    }
+    let pool = run.pool(0).expect("it attached");
+    assert!(pool.check(true).expect("one host").damage.is_empty(), "an object was written over other blocks");
+    run.finish(true);
+}
