@@ -3,6 +3,7 @@
 use super::change::Change;
 use super::format::{Area, LINE};
 use super::world::{Kind, Run, World};
+use std::time::Duration;
 
 /// A row of the object table that names a slot which its chunk does not have. Giving the object back put the slot
 /// into the free list, and the next object was written behind the chunk: over other blocks, or past the region's
@@ -32,4 +33,26 @@ fn an_object_outside_of_its_chunks_slots_is_not_reused() {
     let pool = run.pool(0).expect("it attached");
     assert!(pool.check(true).expect("one host").damage.is_empty(), "an object was written over other blocks");
     run.finish(true);
+}
+
+/// A live host that stands in a lock and never leaves. Every eviction waited for the lock of its block's shard in
+/// turn, half a second each, with the heap locked: minutes for one publication.
+#[test]
+fn many_evictions_wait_for_stuck_shards_only_once() {
+    let Some(world) = World::new(Kind::Bakery) else { return };
+    world.restore(0);
+    let mut run = Run::new(&world);
+    (0..3).for_each(|host| run.attach_named(host, true));
+    let map = *run.region.map();
+    let (locks, _) = map.area(Area::Locks);
+    for shard in 0..64 {
+        // Host 2 holds it: a ticket that is lower than any later one, of a life that nobody declared dead.
+        run.region.change(&Change::field(locks + (shard * 3 + 2) * 2 * LINE, 0, 2));
+    }
+    let pool = run.pool(0).expect("it attached");
+    run.timed_within("evict", Duration::from_secs(2), |_| pool.evict(60));
+    run.timed_within("put", Duration::from_secs(30), |run| run.put(0, 3, 60_000, 1));
+    drop(pool);
+    // It lets go, so that the others can leave.
+    world.restore(0);
 }

@@ -14,6 +14,7 @@ use cenote_mem::{Fabric, HostLocal};
 use serde::Serialize;
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
+use std::time::Duration;
 
 /// Something that is not as it must be.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -126,8 +127,9 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
         let reserved = |block: BlockIndex| {
             (1..=inner.layout.workers_per_host).contains(&u64::from(inner.slot_owner(block).load(Acquire)))
         };
+        let mut patience = inner.lock_timeout;
         for block in found.into_iter().filter(|block| !pinned.contains(block) && !reserved(*block)) {
-            inner.discard(block);
+            inner.discard(block, &mut patience);
             report.blocks_freed += 1;
         }
         inner.rebuild_heap();
@@ -150,9 +152,9 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
 impl<F: Fabric, H: HostLocal> Inner<F, H> {
     /// Takes a block that cannot be used out of circulation. The caller holds the heap lock and rebuilds
     /// the heap afterwards.
-    fn discard(&self, block: BlockIndex) {
+    fn discard(&self, block: BlockIndex, patience: &mut Duration) {
         if let Some(descriptor) = self.read_descriptor(block) {
-            let _ = self.unlink(descriptor.block_hash(), block);
+            let _ = self.unlink(descriptor.block_hash(), block, patience);
         }
         self.write_free(block);
         self.slot_owner(block).store(DRAINING, Relaxed);

@@ -12,6 +12,7 @@ use cenote_mem::{Fabric, HostLocal};
 use cenote_policy::{Candidate, EvictionPolicy};
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::time::Duration;
 
 /// What making room came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -151,11 +152,12 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
         fault::point("evict.marked");
         let pinned = self.pinned_blocks();
         let mut freed = 0;
+        let mut patience = self.lock_timeout;
         for &block in blocks {
             if pinned.contains(&block) {
                 self.counters().add(Counter::EvictionsPinned, 1);
                 self.keep(block);
-            } else if self.finish_eviction(block) {
+            } else if self.finish_eviction(block, &mut patience) {
                 freed += 1;
             }
         }
@@ -171,9 +173,9 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
         }
     }
 
-    fn finish_eviction(&self, block: BlockIndex) -> bool {
+    fn finish_eviction(&self, block: BlockIndex, patience: &mut Duration) -> bool {
         if let Some(descriptor) = self.read_descriptor(block)
-            && self.unlink(descriptor.block_hash(), block).is_err()
+            && self.unlink(descriptor.block_hash(), block, patience).is_err()
         {
             // The shard was busy for too long; the block leaves another time.
             self.slot_owner(block).store(DRAINING, Release);
@@ -198,7 +200,9 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
             return 0;
         }
         let pinned = self.pinned_blocks();
-        draining.into_iter().filter(|block| !pinned.contains(block) && self.finish_eviction(*block)).count()
+        let mut patience = self.lock_timeout;
+        let unpinned = draining.into_iter().filter(|block| !pinned.contains(block));
+        unpinned.filter(|&block| self.finish_eviction(block, &mut patience)).count()
     }
 
     /// Every block that some worker pins. Hazard lines of slots never used are not read.

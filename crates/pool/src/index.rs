@@ -12,6 +12,7 @@ use crate::pool::Inner;
 use cenote_base::{BlockHash, BlockIndex, fault};
 use cenote_mem::host::LockTimeout;
 use cenote_mem::{Fabric, HostLocal, Offset};
+use std::time::Duration;
 
 /// Buckets a probe visits at most.
 const PROBES_MAX: u64 = 64;
@@ -159,9 +160,18 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
     }
 
     /// Removes the entry that leads from this hash to this block, if it is there.
-    pub(crate) fn unlink(&self, hash: BlockHash, block: BlockIndex) -> Result<(), LockTimeout> {
+    ///
+    /// Who has many to remove has one `patience` for all of them: a wait in vain uses it up, and the others are
+    /// then removed only where nobody is in the way.
+    pub(crate) fn unlink(
+        &self,
+        hash: BlockHash,
+        block: BlockIndex,
+        patience: &mut Duration,
+    ) -> Result<(), LockTimeout> {
         let probe = self.probe(hash);
-        let _shard = self.lock_for(Name::Shard(probe.shard), Intent::probe(probe.home))?;
+        let shard = self.lock_within(Name::Shard(probe.shard), Intent::probe(probe.home), *patience);
+        let _shard = shard.inspect_err(|_| *patience = Duration::ZERO)?;
         let wanted = Entry::new(block, tag_of(hash)).0;
         for step in 0..probe.steps() {
             let bucket = probe.bucket(step);

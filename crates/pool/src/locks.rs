@@ -194,7 +194,13 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
         self.lock_within(name, Intent::ALL, Duration::ZERO).ok()
     }
 
-    fn lock_within(&self, name: Name, intent: Intent, timeout: Duration) -> Result<Guard<'_, F, H>, LockTimeout> {
+    /// As [`Inner::lock_for`], waiting for `timeout` at most.
+    pub(crate) fn lock_within(
+        &self,
+        name: Name,
+        intent: Intent,
+        timeout: Duration,
+    ) -> Result<Guard<'_, F, H>, LockTimeout> {
         self.lock_tiers(name, intent, timeout, timeout)
     }
 

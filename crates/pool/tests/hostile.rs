@@ -37,6 +37,11 @@ fn hosts_with_a_bakery_survive_a_hostile_region() {
 }
 
 #[test]
+fn hosts_with_a_manager_survive_a_hostile_region() {
+    run_seeds(Kind::Manager, 0..600);
+}
+
+#[test]
 fn opening_survives_a_hostile_superblock() {
     for kind in [Kind::OneHost, Kind::Bakery] {
         let Some(world) = World::new(kind) else { continue };
