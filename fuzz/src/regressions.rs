@@ -56,3 +56,20 @@ fn many_evictions_wait_for_stuck_shards_only_once() {
     // It lets go, so that the others can leave.
     world.restore(0);
 }
+
+/// A crash that left every lock taken, and another host that stands in all of them: whoever attached waited ten
+/// seconds for each lock, twelve minutes in all, with the membership locked.
+#[test]
+fn a_new_life_settles_all_locks_within_one_deadline() {
+    let Some(world) = World::new(Kind::Bakery) else { return };
+    world.restore(0);
+    let mut run = Run::new(&world);
+    let map = *run.region.map();
+    let (locks, lines) = map.area(Area::Locks);
+    for lock in 0..lines / 6 {
+        run.region.change(&Change::field(locks + (lock * 3 + 1) * 2 * LINE, 0, 4));
+        run.region.change(&Change::field(locks + (lock * 3 + 2) * 2 * LINE, 0, 2));
+    }
+    run.attach_named(1, true);
+    world.restore(0);
+}

@@ -186,7 +186,11 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
 
     /// As [`Inner::lock`], for administration, which may wait longer.
     pub(crate) fn lock_patiently(&self, name: Name) -> Result<Guard<'_, F, H>, LockTimeout> {
-        self.lock_within(name, Intent::ALL, self.lock_timeout.max(Duration::from_secs(10)))
+        self.lock_within(name, Intent::ALL, self.patience())
+    }
+
+    fn patience(&self) -> Duration {
+        self.lock_timeout.max(Duration::from_secs(10))
     }
 
     /// As [`Inner::lock`], if it is free on this host.
@@ -312,6 +316,8 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
     /// Takes and gives back every lock between hosts that a dead process of this host holds, which repairs what it
     /// guards: others would wait for this host, which lives. Locks of the living are left alone.
     pub(crate) fn settle_locks(&self) {
+        // One deadline for all: another host that stands in every lock must not hold this one up for each.
+        let deadline = self.area.now().saturating_add(self.lock_timeout);
         for lock in 0..crate::layout::LOCKS {
             let line = self.layout.lock(lock, self.host);
             let words = self.fabric.load_line(line);
@@ -321,7 +327,10 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
             }
             match Name::of_number(lock) {
                 // Without the lock the intent stays, and the next to take it repairs.
-                Some(name) => drop(self.lock_tiers(name, Intent::ALL, Duration::ZERO, self.lock_timeout)),
+                Some(name) => {
+                    let left = deadline.saturating_sub(self.area.now());
+                    drop(self.lock_tiers(name, Intent::ALL, Duration::ZERO, left));
+                }
                 None => self.put_line(line, &[0; 8]),
             }
         }
