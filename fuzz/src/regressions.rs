@@ -3,6 +3,8 @@
 use super::change::Change;
 use super::format::{Area, LINE};
 use super::world::{Kind, Run, World};
+use cenote_base::HostId;
+use cenote_pool::Counter;
 use std::time::Duration;
 
 /// A row of the object table that names a slot which its chunk does not have. Giving the object back put the slot
@@ -72,4 +74,32 @@ fn a_new_life_settles_all_locks_within_one_deadline() {
     }
     run.attach_named(1, true);
     world.restore(0);
+}
+
+/// A chunk line without an incarnation passed for one of a dead life whenever any other host was dead: chunks of
+/// hosts that live were adopted, and this host's own ones again, with their slots listed twice.
+#[test]
+fn only_chunks_of_the_dead_are_adopted() {
+    let Some(world) = World::new(Kind::Bakery) else { return };
+    world.restore(0);
+    let mut run = Run::new(&world);
+    (0..2).for_each(|host| run.attach_named(host, true));
+    let (chunks, count) = run.region.map().area(Area::Chunks);
+    let owners = |run: &Run| -> Vec<u64> {
+        let image = run.region.image();
+        (0..count).map(|chunk| image[(chunks / LINE + chunk) as usize][0]).collect()
+    };
+    let before = owners(&run);
+    for chunk in 0..count {
+        run.region.change(&Change::field(chunks + chunk * LINE, 1, 0));
+    }
+    let pool = run.pool(0).expect("it attached");
+    pool.fence_host(HostId(2)).expect("it has attached once");
+    (0..200).for_each(|prompt| run.publish(0, 2, prompt, 0));
+    let after = owners(&run);
+    let adopted = |owner: u64| before.iter().zip(&after).any(|(before, after)| *before == owner && *after == 1);
+    assert!(adopted(3), "the dead host's chunks serve the living: {before:?}, {after:?}");
+    assert!(!adopted(2), "a living host lost a chunk: {before:?}, {after:?}");
+    assert_eq!(pool.counter(Counter::ChunksAdopted), before.iter().filter(|&&owner| owner == 3).count() as u64);
+    assert!(pool.check(false).expect("nobody else holds a lock").damage.is_empty());
 }

@@ -184,7 +184,8 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
             self.fabric.refresh(&[at]);
             let Some(line) = self.read_chunk(chunk) else { continue };
             let owner = line.owner - 1;
-            if gone.get(owner as usize).is_none_or(|&dead| line.incarnation > dead) {
+            // No life has the number zero, which stands for the living here.
+            if gone.get(owner as usize).is_none_or(|&dead| dead == 0 || line.incarnation > dead) {
                 continue;
             }
             let Some(class) = self.class_of(line.slot_bytes) else { continue };
