@@ -1,11 +1,14 @@
 //! Opens regions whose superblock and control areas are hostile.
 #![no_main]
 
-use cenote_fuzz::{Kind, World, attach};
+use cenote_fuzz::{Flushing, Kind, World, attach};
 use libfuzzer_sys::fuzz_target;
 
 thread_local! {
-    static WORLDS: Vec<World> = [Kind::OneHost, Kind::Bakery].into_iter().filter_map(World::new).collect();
+    static WORLDS: Vec<World> = [Kind::OneHost, Kind::Bakery]
+        .into_iter()
+        .filter_map(|kind| World::new(kind, Flushing::Pretended))
+        .collect();
 }
 
 fuzz_target!(|input: &[u8]| {

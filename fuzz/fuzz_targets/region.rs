@@ -1,12 +1,13 @@
 //! A pool on one host whose region turns hostile before and between its calls, and within them.
 #![no_main]
 
-use cenote_fuzz::{Kind, World};
+use cenote_fuzz::{Flushing, Kind, World};
 use libfuzzer_sys::fuzz_target;
 use std::cell::RefCell;
 
 thread_local! {
-    static WORLD: RefCell<World> = RefCell::new(World::new(Kind::OneHost).expect("every processor can be one host"));
+    static WORLD: RefCell<World> =
+        RefCell::new(World::new(Kind::OneHost, Flushing::Real).expect("every processor can be one host"));
 }
 
 fuzz_target!(|input: &[u8]| WORLD.with_borrow_mut(|world| world.run(input)));

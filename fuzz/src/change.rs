@@ -148,7 +148,7 @@ fn draw_field(input: &mut Input<'_>, map: &Map, area: Area) -> What {
         (Area::Descriptors, _) => (0, input.below(5) | input.below(6) << 16),
         (Area::Buckets, 0) => (7, input.below(3)),
         (Area::Buckets, _) => return What::Xor { word: input.below(7) as usize, value: input.below(1 << 10) },
-        (Area::Superblock, 0) => (6, 1 + input.below(64) | input.below(1 << 11) << 8 | input.below(1 << 11) << 24),
+        (Area::Superblock, 0) => (6, input.below(65) | input.below(1 << 11) << 8 | input.below(1 << 11) << 24),
         (Area::Superblock, 1) => (5, 1 << input.below(24)),
         (Area::Superblock, 2) => (4, 1 << (16 + input.below(14))),
         (Area::Superblock, _) => (3, input.below(1 << 21)),

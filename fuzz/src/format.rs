@@ -69,10 +69,11 @@ impl Map {
         loop {
             let map = Self::with_chunks(words, chunks, chunks * (chunk_bytes / block_bytes_min));
             let (data, lines) = map.area(Area::Data);
-            if data + lines * LINE <= region_bytes {
+            let excess = (data + lines * LINE).saturating_sub(region_bytes);
+            if excess == 0 {
                 return map;
             }
-            chunks = chunks.checked_sub(1).expect("a sound superblock leaves room for a chunk");
+            chunks = chunks.checked_sub(excess.div_ceil(chunk_bytes)).expect("a sound superblock leaves room");
         }
     }
 

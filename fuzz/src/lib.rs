@@ -20,4 +20,4 @@ mod region;
 mod regressions;
 mod world;
 
-pub use world::{Kind, World, attach};
+pub use world::{Flushing, Kind, World, attach};

@@ -13,7 +13,9 @@ const PAGE: u64 = 4096;
 #[derive(Debug)]
 pub(crate) struct Region {
     mapped: Mapped,
-    map: Map,
+    /// What `mapped` passes for.
+    flush: Flush,
+    map: Option<Map>,
     /// Pages written since the last image.
     dirty: Vec<AtomicBool>,
     /// Loads until the change in `pending`.
@@ -22,19 +24,24 @@ pub(crate) struct Region {
 }
 
 impl Region {
-    /// `map` is that of the superblock in `mapped`.
-    pub fn new(mapped: Mapped, map: Map) -> Self {
+    /// Memory that is to be formatted, and the flush instruction that it passes for.
+    pub fn new(mapped: Mapped, flush: Flush) -> Self {
         let dirty = (0..mapped.len().div_ceil(PAGE)).map(|_| AtomicBool::new(true)).collect();
-        Self { mapped, map, dirty, loads_left: AtomicU64::new(u64::MAX), pending: Mutex::new(None) }
+        Self { mapped, flush, map: None, dirty, loads_left: AtomicU64::new(u64::MAX), pending: Mutex::new(None) }
+    }
+
+    /// Tells where things lie, once the superblock is there.
+    pub const fn set_map(&mut self, map: Map) {
+        self.map = Some(map);
     }
 
     pub const fn map(&self) -> &Map {
-        &self.map
+        self.map.as_ref().expect("the region is formatted")
     }
 
     /// Changes a line now.
     pub fn change(&self, change: &Change) {
-        change.apply(self, &self.map);
+        change.apply(self, self.map());
     }
 
     /// Changes a line after so many loads.
@@ -151,6 +158,6 @@ impl Fabric for Region {
         self.mapped.checksum_payload(at, len, key)
     }
     fn flush(&self) -> Flush {
-        self.mapped.flush()
+        self.flush
     }
 }

@@ -1,8 +1,8 @@
 //! What was found, each with its story.
 
-use super::change::Change;
-use super::format::{Area, LINE};
-use super::world::{Kind, Run, World};
+use super::change::{Change, superblock_words};
+use super::format::{Area, LINE, check_word, superblock_check};
+use super::world::{Flushing, Kind, Run, World};
 use cenote_base::HostId;
 use cenote_pool::Counter;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use std::time::Duration;
 /// end, where the fabric panics.
 #[test]
 fn an_object_outside_of_its_chunks_slots_is_not_reused() {
-    let world = World::new(Kind::OneHost).expect("every processor can be one host");
+    let world = World::new(Kind::OneHost, Flushing::Real).expect("every processor can be one host");
     world.restore(1);
     let mut run = Run::new(&world);
     run.attach_named(0, true);
@@ -41,7 +41,7 @@ fn an_object_outside_of_its_chunks_slots_is_not_reused() {
 /// turn, half a second each, with the heap locked: minutes for one publication.
 #[test]
 fn many_evictions_wait_for_stuck_shards_only_once() {
-    let Some(world) = World::new(Kind::Bakery) else { return };
+    let Some(world) = World::new(Kind::Bakery, Flushing::Real) else { return };
     world.restore(0);
     let mut run = Run::new(&world);
     (0..3).for_each(|host| run.attach_named(host, true));
@@ -63,7 +63,7 @@ fn many_evictions_wait_for_stuck_shards_only_once() {
 /// seconds for each lock, twelve minutes in all, with the membership locked.
 #[test]
 fn a_new_life_settles_all_locks_within_one_deadline() {
-    let Some(world) = World::new(Kind::Bakery) else { return };
+    let Some(world) = World::new(Kind::Bakery, Flushing::Real) else { return };
     world.restore(0);
     let mut run = Run::new(&world);
     let map = *run.region.map();
@@ -80,7 +80,7 @@ fn a_new_life_settles_all_locks_within_one_deadline() {
 /// hosts that live were adopted, and this host's own ones again, with their slots listed twice.
 #[test]
 fn only_chunks_of_the_dead_are_adopted() {
-    let Some(world) = World::new(Kind::Bakery) else { return };
+    let Some(world) = World::new(Kind::Bakery, Flushing::Real) else { return };
     world.restore(0);
     let mut run = Run::new(&world);
     (0..2).for_each(|host| run.attach_named(host, true));
@@ -102,4 +102,33 @@ fn only_chunks_of_the_dead_are_adopted() {
     assert!(!adopted(2), "a living host lost a chunk: {before:?}, {after:?}");
     assert_eq!(pool.counter(Counter::ChunksAdopted), before.iter().filter(|&&owner| owner == 3).count() as u64);
     assert!(pool.check(false).expect("nobody else holds a lock").damage.is_empty());
+}
+
+/// The second implementation of the format is worth something as long as it finds in a region what the first one
+/// wrote.
+#[test]
+fn the_document_describes_what_the_pool_writes() {
+    for kind in [Kind::OneHost, Kind::Bakery] {
+        let Some(world) = World::new(kind, Flushing::Pretended) else { continue };
+        world.restore(0);
+        let mut run = Run::new(&world);
+        run.attach_named(0, true);
+        let (map, image) = (*run.region.map(), run.region.image());
+        assert_eq!(image[2][7], superblock_check(&superblock_words(&*run.region)));
+        let mut found = Vec::new();
+        for area in Area::ALL.into_iter().filter(|area| area.is_checked()) {
+            let (start, lines) = map.area(area);
+            let written = (start..start + lines * LINE).step_by(64).map(|at| (at, image[(at / LINE) as usize]));
+            let written: Vec<_> = written.filter(|(_, words)| *words != [0; 8]).collect();
+            assert!(!written.is_empty(), "{area:?}");
+            assert!(written.iter().all(|(at, words)| words[7] == check_word(words, *at, map.salt)), "{area:?}");
+            found.push((area, written));
+        }
+        let states = |state| {
+            let (_, lines) = found.iter().find(|(area, _)| *area == Area::Descriptors).expect("it is checked");
+            lines.iter().filter(|(_, words)| words[0] & 0xff == state).count() as u64
+        };
+        let info = run.pool(0).expect("it attached").info();
+        assert_eq!((info.num_chunks, info.blocks_ready, info.objects), (map.chunks, states(1), states(3)));
+    }
 }

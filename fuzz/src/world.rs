@@ -42,6 +42,15 @@ pub enum Kind {
     Manager,
 }
 
+/// Whether lines are flushed as the superblock says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Flushing {
+    /// By the instruction that the processor has.
+    Real,
+    /// Not at all: all hosts of a world are one process, which needs none, and instructions are slow.
+    Pretended,
+}
+
 /// A region in anonymous memory, and the images that it starts from.
 pub struct World {
     kind: Kind,
@@ -79,7 +88,7 @@ impl World {
     /// # Panics
     /// There is no memory, or a sound region does not work.
     #[must_use]
-    pub fn new(kind: Kind) -> Option<Self> {
+    pub fn new(kind: Kind, flushing: Flushing) -> Option<Self> {
         let flush = if kind == Kind::OneHost { Flush::None } else { Flush::best()? };
         let config = PoolConfig {
             chunk_bytes: 64 << 10,
@@ -93,11 +102,12 @@ impl World {
         let bytes = if kind == Kind::OneHost { 768 << 10 } else { 1 << 20 };
         let mapping =
             Mapping::create(&RegionSource::Anon, bytes, 0o600, &MapOptions::default()).expect("anonymous memory");
-        let mapped = Mapped::new(mapping, flush).expect("the flush instruction was asked for");
-        Superblock::format(&mapped, &config).expect("the configuration fits");
-        let map = Map::of(&superblock_words(&mapped));
-        let mut world =
-            Self { kind, region: Arc::new(Region::new(mapped, map)), images: Vec::new(), current: Cell::new(None) };
+        let instruction = if flushing == Flushing::Real { flush } else { Flush::None };
+        let mapped = Mapped::new(mapping, instruction).expect("the flush instruction was asked for");
+        let mut region = Region::new(mapped, flush);
+        Superblock::format(&region, &config).expect("the configuration fits");
+        region.set_map(Map::of(&superblock_words(&region)));
+        let mut world = Self { kind, region: Arc::new(region), images: Vec::new(), current: Cell::new(None) };
         world.populate();
         Some(world)
     }
@@ -186,18 +196,18 @@ pub fn attach(world: &World, input: &[u8]) {
             seal_superblock(&**region);
         }
     }
-    let Ok(superblock) = Superblock::read(&**region).map_err(show) else { return };
+    let Ok(superblock) = Superblock::read(&**region).inspect_err(show) else { return };
     let options = AttachOptions { private: true, host: HostId(choices >> 3 & 3), ..AttachOptions::named("opened") };
     if superblock.flush.is_coherent() {
         // With the host-local memory that production has.
-        if let Ok(pool) = Pool::attach(Arc::clone(region), &options).map_err(show) {
+        if let Ok(pool) = Pool::attach(Arc::clone(region), &options).inspect_err(show) {
             use_once(&pool);
         }
     } else {
         let clock = Clock::default();
         let attached =
             Pool::attach_on(Arc::clone(region), &options, |_, spec| Ok(ThreadHost::new(spec, clock.clone())));
-        if let Ok(pool) = attached.map_err(show) {
+        if let Ok(pool) = attached.inspect_err(show) {
             use_once(&pool);
         }
     }
@@ -205,7 +215,7 @@ pub fn attach(world: &World, input: &[u8]) {
 
 /// A little of everything.
 fn use_once<H: HostLocal>(pool: &TestPool<H>) {
-    if let Ok(namespace) = pool.namespace(&record(0, 0)).map_err(show) {
+    if let Ok(namespace) = pool.namespace(&record(0, 0)).inspect_err(show) {
         let hashes = chain(&namespace, 1, 2);
         for hit in pool.lookup(&hashes) {
             read(pool, &hit);
@@ -218,12 +228,12 @@ fn use_once<H: HostLocal>(pool: &TestPool<H>) {
             });
         }
     }
-    let _ = pool.get_object(KEYS[0]).map_err(show);
-    let _ = (pool.check(true).map_err(show), pool.gc().map_err(show), pool.tick(), pool.info());
+    let _ = pool.get_object(KEYS[0]).inspect_err(show);
+    let _ = (pool.check(true).inspect_err(show), pool.gc().inspect_err(show), pool.tick(), pool.info());
 }
 
 /// An error must be able to say what it is.
-fn show(error: PoolError) {
+fn show(error: &PoolError) {
     let _ = error.to_string();
 }
 
@@ -361,7 +371,7 @@ impl Run {
     fn namespace(&self, host: usize, fingerprint: u8, class: usize) -> Option<(TestPool, Namespace)> {
         let pool = self.pool(host)?;
         // A row of another block size, or a table that is full, is a region that cannot be used for this model.
-        let namespace = pool.namespace(&record(fingerprint, class)).map_err(show).ok()?;
+        let namespace = pool.namespace(&record(fingerprint, class)).inspect_err(show).ok()?;
         Some((pool, namespace))
     }
 
@@ -389,7 +399,7 @@ impl Run {
 
     pub fn put(&mut self, host: usize, key: usize, length: u64, version: u8) {
         let Some(pool) = self.pool(host) else { return };
-        let _ = pool.put_object(KEYS[key], &object(key, length, version)).map_err(show);
+        let _ = pool.put_object(KEYS[key], &object(key, length, version)).inspect_err(show);
     }
 
     fn get(&mut self, host: usize, key: usize) {
@@ -429,7 +439,7 @@ impl Run {
             23 => self.get(host, input.below(4) as usize),
             24 => {
                 if let Some(pool) = self.pool(host) {
-                    let _ = pool.destroy_object(KEYS[input.below(4) as usize]).map_err(show);
+                    let _ = pool.destroy_object(KEYS[input.below(4) as usize]).inspect_err(show);
                 }
             }
             25 => {
@@ -456,12 +466,12 @@ impl Run {
             }
             36 => {
                 if let Some(pool) = self.pool(host) {
-                    let _ = pool.lock_user(input.byte() % 8, Duration::from_secs(1)).map_err(show);
+                    let _ = pool.lock_user(input.byte() % 8, Duration::from_secs(1)).inspect_err(show);
                 }
             }
             37 => {
                 if let Some(pool) = self.pool(host) {
-                    let _ = pool.fence_host(HostId(input.byte() % 5)).map_err(show);
+                    let _ = pool.fence_host(HostId(input.byte() % 5)).inspect_err(show);
                 }
             }
             38 => {
