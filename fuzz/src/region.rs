@@ -18,6 +18,8 @@ pub(crate) struct Region {
     map: Option<Map>,
     /// Pages written since the last image.
     dirty: Vec<AtomicBool>,
+    /// How many loads there were.
+    loads: AtomicU64,
     /// Loads until the change in `pending`.
     loads_left: AtomicU64,
     pending: Mutex<Option<Change>>,
@@ -27,7 +29,15 @@ impl Region {
     /// Memory that is to be formatted, and the flush instruction that it passes for.
     pub fn new(mapped: Mapped, flush: Flush) -> Self {
         let dirty = (0..mapped.len().div_ceil(PAGE)).map(|_| AtomicBool::new(true)).collect();
-        Self { mapped, flush, map: None, dirty, loads_left: AtomicU64::new(u64::MAX), pending: Mutex::new(None) }
+        Self {
+            mapped,
+            flush,
+            map: None,
+            dirty,
+            loads: AtomicU64::new(0),
+            loads_left: AtomicU64::new(u64::MAX),
+            pending: Mutex::new(None),
+        }
     }
 
     /// Tells where things lie, once the superblock is there.
@@ -80,7 +90,12 @@ impl Region {
         pages.filter_map(|page| self.dirty.get(page as usize)).for_each(|page| page.store(true, Relaxed));
     }
 
+    pub fn loads(&self) -> u64 {
+        self.loads.load(Relaxed)
+    }
+
     fn before_load(&self) {
+        self.loads.fetch_add(1, Relaxed);
         if self.loads_left.load(Relaxed) == u64::MAX {
             return;
         }

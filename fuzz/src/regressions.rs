@@ -104,6 +104,27 @@ fn only_chunks_of_the_dead_are_adopted() {
     assert!(pool.check(false).expect("nobody else holds a lock").damage.is_empty());
 }
 
+/// Every descriptor says that it holds an object. `check` and `gc` went over the whole object table for each of
+/// them, with the heap locked: minutes in a region of a million blocks.
+#[test]
+fn objects_without_names_cost_a_check_one_more_look() {
+    let world = World::new(Kind::OneHost, Flushing::Real).expect("every processor can be one host");
+    world.restore(1);
+    let mut run = Run::new(&world);
+    let map = *run.region.map();
+    let (descriptors, count) = map.area(Area::Descriptors);
+    for block in 0..count {
+        let at = descriptors + block * LINE;
+        run.region.change(&Change::field(at, 3, 16 | (map.area(Area::Data).0 / LINE) << 24));
+        run.region.change(&Change::field(at, 0, 3 | 1 << 16));
+    }
+    run.attach_named(0, true);
+    let pool = run.pool(0).expect("it attached");
+    let report = run.timed("check", |_| pool.check(true)).expect("one host");
+    assert!(report.leaks.len() > 64, "{} objects without names", report.leaks.len());
+    run.finish(true);
+}
+
 /// The second implementation of the format is worth something as long as it finds in a region what the first one
 /// wrote.
 #[test]

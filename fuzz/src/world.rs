@@ -23,6 +23,9 @@ const WALKS_MAX: u32 = 10;
 /// Longest time that one call may spend waiting. An administrator's call waits ten seconds for a lock; one that
 /// waits for several of them in turn must give up at the first or share one deadline.
 const WAIT_MAX: Duration = Duration::from_secs(45);
+/// Most words, lines and payloads that one call may look at. The worlds have about 4,000 lines outside of their
+/// payload; a walk that looks at each a few times is far below, one that goes over a table for every block far above.
+const LOADS_MAX: u64 = 50_000;
 /// Payload bytes of the namespaces' blocks.
 const BLOCK_BYTES: [u64; 3] = [1 << 10, 65 * LINE, 16 << 10];
 const KEYS: [&str; 4] =
@@ -353,10 +356,12 @@ impl Run {
     }
 
     pub fn timed_within<T>(&mut self, what: &str, wait_max: Duration, call: impl FnOnce(&mut Self) -> T) -> T {
-        let start = self.clock.waited();
+        let (start, loads) = (self.clock.waited(), self.region.loads());
         let value = call(self);
-        let waited = self.clock.waited().saturating_sub(start);
+        let (waited, loads) = (self.clock.waited().saturating_sub(start), self.region.loads() - loads);
         assert!(waited <= wait_max, "{what} waited for {waited:?}");
+        // Whoever waits looks again and again.
+        assert!(loads <= LOADS_MAX || waited > Duration::from_secs(1), "{what} looked at {loads} words and lines");
         value
     }
 

@@ -208,13 +208,22 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
         }
         report.chunks += 1;
         let first = chunk * self.layout.descriptors_per_chunk;
-        let mut unsound = Vec::new();
+        let (mut unsound, mut unnamed) = (Vec::new(), Vec::new());
         for slot in 0..self.layout.slots(line.slot_bytes) {
             let block = BlockIndex(first + slot);
             report.slots += 1;
             let findings = (report.leaks.len(), report.damage.len());
-            self.check_slot(block, listed, objects, payloads, report);
+            self.check_slot(block, listed, &mut unnamed, objects, payloads, report);
             if findings != (report.leaks.len(), report.damage.len()) {
+                unsound.push(block);
+            }
+        }
+        if !unnamed.is_empty() {
+            // They may have been put since the rows were read. One more look serves for the whole chunk: a damaged
+            // region may be full of objects without names.
+            let named = self.object_blocks();
+            for block in unnamed.into_iter().filter(|block| !named.contains(block)) {
+                report.leaks.push(finding(format!("block {block}"), "it holds an object that no key names".to_owned()));
                 unsound.push(block);
             }
         }
@@ -225,6 +234,7 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
         &self,
         block: BlockIndex,
         listed: &BTreeSet<BlockIndex>,
+        unnamed: &mut Vec<BlockIndex>,
         objects: &BTreeSet<BlockIndex>,
         payloads: bool,
         report: &mut CheckReport,
@@ -260,9 +270,8 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
             DRAINING => report.draining += 1,
             OBJECT => {
                 report.objects += 1;
-                // It may have been put since the rows were read.
-                if !objects.contains(&block) && !self.object_blocks().contains(&block) {
-                    report.leaks.push(finding(what(), "it holds an object that no key names".to_owned()));
+                if !objects.contains(&block) {
+                    unnamed.push(block);
                 }
             }
             worker => {
