@@ -2,10 +2,12 @@
 
 use crate::output::OutputArgs;
 use cenote_base::units::ByteSize;
-use cenote_mem::RegionSource;
+use cenote_mem::{Flush, RegionSource};
+use cenote_pool::HostsLock;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::net::IpAddr;
 use std::path::PathBuf;
+use std::time::Duration;
 
 /// A shared, crash-proof KV-cache pool for LLM serving.
 #[derive(Parser, Debug)]
@@ -54,6 +56,76 @@ pub struct RegionArgs {
     /// Do not ask for huge pages
     #[arg(long, env = "CENOTE_NO_HUGE_PAGES")]
     pub no_huge_pages: bool,
+    /// Which of the region's hosts this machine is; every machine that shares the region has another one
+    #[arg(long, value_name = "N", env = "CENOTE_HOST_SLOT", default_value_t = 0, value_parser = host_slot())]
+    pub host_slot: u8,
+}
+
+fn host_slot() -> clap::builder::RangedI64ValueParser<u8> {
+    clap::value_parser!(u8).range(0..64)
+}
+
+/// How workers look after other hosts; on one host nothing comes of it.
+#[derive(Args, Clone, Debug)]
+pub struct WatchArgs {
+    /// Seconds that a host's heart may stand still before this host declares it dead
+    #[arg(long, value_name = "SECONDS", env = "CENOTE_HOST_TIMEOUT", default_value = "10", value_parser = parse_timeout)]
+    pub host_timeout: Duration,
+    /// Seconds more that a dead host's space is left alone, in case it only slept
+    #[arg(long, value_name = "SECONDS", env = "CENOTE_QUARANTINE", default_value = "30", value_parser = parse_seconds)]
+    pub quarantine: Duration,
+}
+
+impl Default for WatchArgs {
+    fn default() -> Self {
+        Self { host_timeout: Duration::from_secs(10), quarantine: Duration::from_secs(30) }
+    }
+}
+
+fn parse_seconds(text: &str) -> Result<Duration, String> {
+    let seconds: f64 = text.parse().map_err(|_| format!("`{text}` is not a number of seconds"))?;
+    Duration::try_from_secs_f64(seconds).map_err(|_| format!("{text} seconds cannot be waited for"))
+}
+
+fn parse_timeout(text: &str) -> Result<Duration, String> {
+    match parse_seconds(text)? {
+        timeout if timeout < Duration::from_millis(100) => Err("must be at least 0.1 seconds".to_owned()),
+        timeout => Ok(timeout),
+    }
+}
+
+/// How lines reach other hosts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FlushArg {
+    /// The best instruction of this processor.
+    Auto,
+    /// This one.
+    Fixed(Flush),
+}
+
+fn parse_flush(text: &str) -> Result<FlushArg, String> {
+    if text == "auto" {
+        return Ok(FlushArg::Auto);
+    }
+    text.parse()
+        .map(FlushArg::Fixed)
+        .map_err(|_| format!("`{text}` is no flush instruction: none, auto, clflush, clflushopt, clwb or dc-civac"))
+}
+
+/// How hosts exclude each other.
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HostsLockArg {
+    Bakery,
+    Manager,
+}
+
+impl HostsLockArg {
+    pub const fn kind(self) -> HostsLock {
+        match self {
+            Self::Bakery => HostsLock::Bakery,
+            Self::Manager => HostsLock::Manager,
+        }
+    }
 }
 
 /// What a new region is like.
@@ -71,6 +143,13 @@ pub struct NewRegionArgs {
     /// Host slots
     #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u8).range(1..=64))]
     pub max_hosts: u8,
+    /// Instruction that carries lines between hosts: none (all processes are on one host), auto (the best
+    /// this processor has), clflush, clflushopt, clwb or dc-civac
+    #[arg(long, value_name = "INSTRUCTION", default_value = "none", value_parser = parse_flush)]
+    pub flush: FlushArg,
+    /// How hosts exclude each other; `manager` needs `cenote pool manage` running on one of them
+    #[arg(long, value_enum, value_name = "KIND", default_value = "bakery")]
+    pub hosts_lock: HostsLockArg,
     /// Permissions of the region's file, octal
     #[arg(long, value_name = "MODE", default_value = "600", value_parser = parse_mode)]
     pub mode: u32,
@@ -115,6 +194,10 @@ pub enum PoolCommands {
     Check(PoolCheckArgs),
     /// Give back what nobody can use any more
     Gc(PoolArgs),
+    /// Declare another host dead, which will not write again: its space is free for the others
+    Fence(PoolFenceArgs),
+    /// Grant locks between the hosts of a region made with `--hosts-lock manager`, until ended
+    Manage(PoolManageArgs),
     /// Remove a region
     Destroy(PoolDestroyArgs),
 }
@@ -149,6 +232,23 @@ pub struct PoolCheckArgs {
     pub quick: bool,
     #[command(flatten)]
     pub output: OutputArgs,
+}
+
+#[derive(Args, Debug)]
+pub struct PoolFenceArgs {
+    #[command(flatten)]
+    pub region: RegionArgs,
+    /// The slot of the host that is dead
+    #[arg(long, value_name = "N", value_parser = host_slot())]
+    pub dead_host: u8,
+}
+
+#[derive(Args, Debug)]
+pub struct PoolManageArgs {
+    #[command(flatten)]
+    pub region: RegionArgs,
+    #[command(flatten)]
+    pub watch: WatchArgs,
 }
 
 #[derive(Args, Debug)]
@@ -234,6 +334,8 @@ pub struct ServeArgs {
     pub engine: EngineArgs,
     #[command(flatten)]
     pub region: RegionArgs,
+    #[command(flatten)]
+    pub watch: WatchArgs,
     /// Make the region with this size if it does not exist; without --region it is one of this server's own
     #[arg(long, value_name = "SIZE", env = "CENOTE_REGION_SIZE")]
     pub region_size: Option<ByteSize>,
@@ -282,6 +384,8 @@ pub struct WorkerArgs {
     pub engine: EngineArgs,
     #[command(flatten)]
     pub region: RegionArgs,
+    #[command(flatten)]
+    pub watch: WatchArgs,
 }
 
 #[derive(Args, Debug)]
@@ -385,6 +489,15 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn flush_instructions_and_seconds_are_checked() {
+        assert_eq!(parse_flush("auto"), Ok(FlushArg::Auto));
+        assert_eq!(parse_flush("clwb"), Ok(FlushArg::Fixed(Flush::Clwb)));
+        assert!(parse_flush("cflush").unwrap_err().contains("`cflush`"));
+        assert_eq!(parse_timeout("0.5"), Ok(Duration::from_millis(500)));
+        assert!(parse_timeout("0").is_err() && parse_seconds("-1").is_err() && parse_seconds("soon").is_err());
     }
 
     #[test]

@@ -8,6 +8,7 @@ mod failure;
 mod output;
 mod region;
 mod settings;
+mod signals;
 
 use clap::FromArgMatches;
 use failure::Failure;

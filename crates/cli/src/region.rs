@@ -1,16 +1,17 @@
 //! Opening, making and removing regions for commands.
 
-use crate::args::{NewRegionArgs, RegionArgs};
+use crate::args::{FlushArg, HostsLockArg, NewRegionArgs, RegionArgs, WatchArgs};
 use crate::failure::Failure;
-use cenote_base::HashSeed;
-use cenote_mem::{Coherent, MapError, MapOptions, Mapping, RegionSource};
+use crate::signals::EndSignals;
+use cenote_base::{HashSeed, HostId};
+use cenote_mem::{Flush, MapError, MapOptions, Mapped, Mapping, RegionSource, UnsupportedFlush};
 use cenote_pool::{AttachOptions, Pool, PoolConfig, PoolError, Superblock};
 use std::io::Read;
 use std::sync::Arc;
-use tokio::signal::unix::{SignalKind, signal};
+use std::time::Duration;
 
-/// A pool as commands use it: on one host.
-pub type HostPool = Pool<Arc<Coherent>>;
+/// A pool as commands use it: of one host or of several, as its region says.
+pub type HostPool = Pool<Arc<Mapped>>;
 
 impl RegionArgs {
     /// The region that was named.
@@ -25,21 +26,36 @@ impl RegionArgs {
         MapOptions { numa_node: self.numa_node, huge_pages: !self.no_huge_pages, prefault: false }
     }
 
-    /// Maps the named region.
-    pub fn map(&self) -> Result<Arc<Coherent>, Failure> {
+    /// Maps the named region, with the flush instruction that it was made for.
+    pub fn map(&self) -> Result<Arc<Mapped>, Failure> {
         let source = self.source()?;
-        match Mapping::open(source, &self.map_options()) {
-            Ok(mapping) => Ok(Arc::new(Coherent::new(mapping))),
+        let open = || match Mapping::open(source, &self.map_options()) {
             Err(error @ MapError::Missing { .. }) => {
                 Err(Failure::from(error).hint(format!("cenote pool create --region {source} --size 1GiB")))
             }
-            Err(error) => Err(error.into()),
-        }
+            mapping => Ok(mapping?),
+        };
+        let superblock = peek(open()?).map_err(|error| self.explain(&error))?;
+        let mapped = Mapped::new(open()?, superblock.flush);
+        mapped.map(Arc::new).map_err(|error| {
+            Failure::new(format!("{source}: {error}"))
+                .hint("the region's instruction is chosen by `pool create --flush`")
+        })
     }
 
     /// Joins the named region as a worker with this name.
     pub fn attach(&self, worker_name: &str) -> Result<HostPool, Failure> {
-        let options = AttachOptions::named(worker_name);
+        self.attach_watching(worker_name, &WatchArgs::default())
+    }
+
+    /// As [`RegionArgs::attach`], for a worker that stays and looks after other hosts.
+    pub fn attach_watching(&self, worker_name: &str, watch: &WatchArgs) -> Result<HostPool, Failure> {
+        let options = AttachOptions {
+            host: HostId(self.host_slot),
+            host_timeout: watch.host_timeout,
+            quarantine: watch.quarantine,
+            ..AttachOptions::named(worker_name)
+        };
         Pool::attach(self.map()?, &options).map_err(|error| self.explain(&error))
     }
 
@@ -57,6 +73,20 @@ impl RegionArgs {
     }
 }
 
+/// Reads what a mapped region says of itself. Its own instruction is not known yet; any that drops stale lines
+/// will do, and without one the caches are all there is to go by.
+pub fn peek(mapping: Mapping) -> Result<Superblock, PoolError> {
+    let fabric = Mapped::new(mapping, Flush::best().unwrap_or(Flush::None)).expect("this processor has it");
+    Superblock::read(&fabric)
+}
+
+impl WatchArgs {
+    /// Time between two ticks: often enough for people, and for hosts that wait for this one's heart.
+    pub fn tick(&self) -> Duration {
+        Duration::from_secs(1).min(self.host_timeout / 4)
+    }
+}
+
 impl NewRegionArgs {
     /// All defaults, of this size.
     pub fn of_size(size: u64) -> Self {
@@ -65,6 +95,8 @@ impl NewRegionArgs {
             chunk_size: cenote_base::units::ByteSize(2 << 20),
             min_block: cenote_base::units::ByteSize(16 << 10),
             max_hosts: 16,
+            flush: FlushArg::Fixed(Flush::None),
+            hosts_lock: HostsLockArg::Bakery,
             mode: 0o600,
             prefault: false,
             hash_seed: None,
@@ -80,16 +112,30 @@ impl NewRegionArgs {
             chunk_bytes: self.chunk_size.0,
             min_block_bytes: self.min_block.0,
             max_hosts: self.max_hosts,
+            hosts_lock: self.hosts_lock.kind(),
             ..PoolConfig::new(seed, random()?)
         })
+    }
+
+    fn flush(&self) -> Result<Flush, Failure> {
+        match self.flush {
+            FlushArg::Fixed(flush) => Ok(flush),
+            FlushArg::Auto => {
+                Flush::best().ok_or_else(|| Failure::new("this processor has no flush instruction that is known"))
+            }
+        }
     }
 }
 
 /// Makes the region and formats it. A region whose formatting fails is removed again.
-pub fn create(region: &RegionArgs, new: &NewRegionArgs, force: bool) -> Result<(Arc<Coherent>, Superblock), Failure> {
+pub fn create(region: &RegionArgs, new: &NewRegionArgs, force: bool) -> Result<(Arc<Mapped>, Superblock), Failure> {
     let source = region.source()?;
     let config = new.config()?;
     config.validate()?;
+    let flush = new.flush()?;
+    if !flush.is_coherent() && !Flush::available().contains(&flush) {
+        return Err(UnsupportedFlush { flush }.into());
+    }
     let is_device = matches!(source, RegionSource::DevDax(_));
     let size = match new.size {
         Some(size) => size.0,
@@ -100,14 +146,14 @@ pub fn create(region: &RegionArgs, new: &NewRegionArgs, force: bool) -> Result<(
     if is_device && !force {
         // A device always exists; whether it holds something of value only its owner knows.
         let mapping = Mapping::open(source, &region.map_options())?;
-        if !matches!(Superblock::read(&Coherent::new(mapping)), Err(PoolError::Unfinished)) {
+        if !matches!(peek(mapping), Err(PoolError::Unfinished)) {
             return Err(Failure::new(format!("{source}: the device is not empty"))
                 .hint("--force formats it; everything in it is lost"));
         }
     }
     let options = MapOptions { prefault: new.prefault, ..region.map_options() };
     let format = |mapping| {
-        let fabric = Arc::new(Coherent::new(mapping));
+        let fabric = Arc::new(Mapped::new(mapping, flush)?);
         let superblock = Superblock::format(&fabric, &config).map_err(|error| region.explain(&error))?;
         Ok::<_, Failure>((fabric, superblock))
     };
@@ -116,7 +162,7 @@ pub fn create(region: &RegionArgs, new: &NewRegionArgs, force: bool) -> Result<(
         if let (Some(path), true) = (source.path(), mapping.len() < size) {
             return Err(MapError::TooSmall { path, have: mapping.len(), wanted: size }.into());
         }
-        let old = Superblock::read(&Coherent::new(Mapping::open(source, &options)?));
+        let old = peek(Mapping::open(source, &options)?);
         if old.is_ok() {
             refuse_if_used(region)?;
         }
@@ -186,41 +232,39 @@ pub struct TemporaryRegion {
 impl TemporaryRegion {
     /// Makes it. `purpose` is part of its name; `prefault` touches its pages now.
     pub fn new(purpose: &str, size: u64, prefault: bool) -> Result<Self, Failure> {
-        let name = format!("cenote-{purpose}-{}", std::process::id());
-        let args = RegionArgs { region: Some(RegionSource::Shm(name)), numa_node: None, no_huge_pages: false };
-        let (_, superblock) = create(&args, &NewRegionArgs { prefault, ..NewRegionArgs::of_size(size) }, false)?;
+        Self::make(purpose, &NewRegionArgs { prefault, ..NewRegionArgs::of_size(size) })
+    }
+
+    /// Makes one that is like this.
+    pub fn make(purpose: &str, new: &NewRegionArgs) -> Result<Self, Failure> {
+        let region = Some(RegionSource::Shm(format!("cenote-{purpose}-{}", std::process::id())));
+        let args = RegionArgs { region, numa_node: None, no_huge_pages: false, host_slot: 0 };
+        let (_, superblock) = create(&args, new, false)?;
         Ok(Self { args, superblock })
     }
 
     /// Makes it for a command that has nothing to finish when it is told to end: SIGINT and SIGTERM remove
     /// the region and end the process. Such commands measure, so the region's pages are touched beforehand.
     pub fn until_signal(purpose: &str, size: u64) -> Result<Self, Failure> {
-        // Listening begins before there is anything to remove, so that no signal falls between.
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        let context = runtime.enter();
-        let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
-        drop(context);
+        let signals = EndSignals::catch()?;
         let region = Self::new(purpose, size, true)?;
         let (args, superblock) = (region.args.clone(), region.superblock.clone());
         // To free its pages takes long; while this is open, that happens when the process has ended.
         let held = args.source()?.path().map(std::fs::File::open).transpose()?;
-        std::thread::spawn(move || {
+        signals.then(move |code| {
             let _held = held;
-            // As shells tell an end by signal: 128 and its number.
-            let code = runtime.block_on(async {
-                tokio::select! {
-                    _ = interrupt.recv() => 130,
-                    _ = terminate.recv() => 143,
-                }
-            });
             remove(&args, &superblock);
-            std::process::exit(code);
+            std::process::exit(code.into());
         });
         Ok(region)
     }
 
     pub const fn args(&self) -> &RegionArgs {
         &self.args
+    }
+
+    pub const fn superblock(&self) -> &Superblock {
+        &self.superblock
     }
 }
 

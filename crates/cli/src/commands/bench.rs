@@ -1,7 +1,7 @@
 //! `cenote bench ttft`: time to first token over prompt length and share of the prompt in the region.
 
 use super::engine::{self, Running};
-use crate::args::{BenchTtftArgs, EngineArgs, RivalArg};
+use crate::args::{BenchTtftArgs, EngineArgs, RivalArg, WatchArgs};
 use crate::failure::Failure;
 use crate::output::{self, BenchRow, bench_table};
 use crate::region::TemporaryRegion;
@@ -38,7 +38,7 @@ pub fn run(args: &BenchTtftArgs) -> Result<(), Failure> {
         return Err(Failure::new(format!("--hits {wrong}: a share is between 0 and 1")));
     }
     let region = TemporaryRegion::until_signal("bench", args.region_size.0)?;
-    let mut bench = Bench::new(engine::start(&args.engine, Some(region.args()), "bench")?);
+    let mut bench = Bench::new(engine::start(&args.engine, Some(region.args()), &WatchArgs::default(), "bench")?);
     let description = bench.running.engine.describe();
     let lengths = lengths(args, description.max_model_len)?;
     let progress = output::progress("measuring", lengths.len() as u64 * args.hits.len() as u64);

@@ -7,7 +7,7 @@
 use super::bench::{COLD_GOAL, percentiles};
 use super::engine;
 use super::serve::{Workers, own_region_bytes};
-use crate::args::DemoArgs;
+use crate::args::{DemoArgs, WatchArgs};
 use crate::failure::Failure;
 use crate::output::{self, BenchRow, bench_table};
 use crate::region::TemporaryRegion;
@@ -50,7 +50,7 @@ pub fn run(args: &DemoArgs) -> Result<ExitCode, Failure> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     let report = runtime.block_on(async {
         let spinner = output::spinner("starting a prefill worker and a decode worker");
-        let workers = Workers::spawn(1, 1, &args.engine, region.args(), &dir, 5)?;
+        let workers = Workers::spawn(1, 1, &args.engine, region.args(), &WatchArgs::default(), &dir, 5)?;
         workers.supervisor.all_ready(Deadline::after(START_TIMEOUT)).await?;
         spinner.finish_and_clear();
         let listener = TcpListener::bind(("127.0.0.1", 0)).await?;

@@ -1,6 +1,6 @@
 //! An engine of this process, with its store in a region.
 
-use crate::args::{DtypeArg, EngineArgs, RegionArgs};
+use crate::args::{DtypeArg, EngineArgs, RegionArgs, WatchArgs};
 use crate::failure::Failure;
 use crate::output;
 use crate::region::HostPool;
@@ -12,9 +12,6 @@ use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::time::Duration;
 
-/// Time between two heartbeats, and the longest that a dead neighbour's things wait to be given back.
-const TICK: Duration = Duration::from_secs(1);
-
 /// An engine and what keeps its place in the region.
 pub struct Running {
     pub engine: Arc<LlmEngine>,
@@ -23,8 +20,13 @@ pub struct Running {
 }
 
 /// Loads the model and starts the engine; with a region, as its worker `worker_name`.
-pub fn start(args: &EngineArgs, region: Option<&RegionArgs>, worker_name: &str) -> Result<Running, Failure> {
-    let pool = region.map(|region| region.attach(worker_name)).transpose()?;
+pub fn start(
+    args: &EngineArgs,
+    region: Option<&RegionArgs>,
+    watch: &WatchArgs,
+    worker_name: &str,
+) -> Result<Running, Failure> {
+    let pool = region.map(|region| region.attach_watching(worker_name, watch)).transpose()?;
     if let Some(pool) = &pool {
         stay_near(pool);
     }
@@ -36,7 +38,7 @@ pub fn start(args: &EngineArgs, region: Option<&RegionArgs>, worker_name: &str) 
     };
     let spec = model.namespace_spec(&args.tenant_salt);
     let store = RegionStore::new(pool.clone(), &spec).map_err(|error| region.explain(&error))?;
-    let ticker = Ticker::start(pool, store.expirer());
+    let ticker = Ticker::start(pool, watch.tick(), store.expirer());
     let engine = LlmEngine::start(model, Some(Box::new(store)))?;
     Ok(Running { engine: Arc::new(engine), _ticker: Some(ticker) })
 }
@@ -110,16 +112,17 @@ pub fn model_dir(args: &EngineArgs) -> Result<PathBuf, Failure> {
 }
 
 /// Beats the worker's heart in the region, and lets expired holds go, until dropped.
-struct Ticker {
+pub struct Ticker {
     /// Dropping it ends the thread.
     _stop: Sender<()>,
 }
 
 impl Ticker {
-    fn start(pool: HostPool, expire: impl Fn() + Send + 'static) -> Self {
+    /// Every `pace`; so long, too, a dead neighbour's things wait to be given back.
+    pub fn start(pool: HostPool, pace: Duration, expire: impl Fn() + Send + 'static) -> Self {
         let (stop, stopped) = channel::<()>();
         std::thread::spawn(move || {
-            while stopped.recv_timeout(TICK) == Err(RecvTimeoutError::Timeout) {
+            while stopped.recv_timeout(pace) == Err(RecvTimeoutError::Timeout) {
                 expire();
                 let recovered = pool.tick();
                 if recovered.workers > 0 {

@@ -1,7 +1,7 @@
 //! `cenote generate`: one prompt, no server.
 
 use super::engine;
-use crate::args::GenerateArgs;
+use crate::args::{GenerateArgs, WatchArgs};
 use crate::failure::Failure;
 use crate::output::{self, facts};
 use cenote_base::engine::{ChatMessage, FinishReason, Phase, Prompt, Usage};
@@ -25,7 +25,8 @@ struct Generated {
 const TIMEOUT: Duration = Duration::from_secs(3600);
 
 pub fn run(args: &GenerateArgs) -> Result<(), Failure> {
-    let running = engine::start(&args.engine, args.region.region.is_some().then_some(&args.region), "generate")?;
+    let region = args.region.region.is_some().then_some(&args.region);
+    let running = engine::start(&args.engine, region, &WatchArgs::default(), "generate")?;
     let request = request(args)?;
     let (events, received) = channel();
     let started = Instant::now();

@@ -1,17 +1,27 @@
 //! `cenote pool`: regions from outside.
 
-use crate::args::{PoolArgs, PoolCheckArgs, PoolCommands, PoolCreateArgs, PoolDestroyArgs};
+use super::engine::Ticker;
+use crate::args::{
+    PoolArgs, PoolCheckArgs, PoolCommands, PoolCreateArgs, PoolDestroyArgs, PoolFenceArgs, PoolManageArgs,
+};
 use crate::failure::Failure;
 use crate::output::{self, facts, table};
 use crate::region::{self, HostPool};
+use crate::signals::EndSignals;
+use cenote_base::HostId;
 use cenote_base::units::ByteSize;
-use cenote_mem::{Coherent, Fabric, Mapping};
-use cenote_pool::{CheckReport, PoolInfo, Superblock};
+use cenote_mem::{Fabric, Flush, Mapping};
+use cenote_pool::{CheckReport, HostsLock, LockManager, PoolInfo};
 use serde::Serialize;
 use std::process::ExitCode;
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::time::Duration;
 
 /// Exit code of `check` when something is leaked or damaged.
 const UNCLEAN: u8 = 2;
+
+/// How long a lock's manager that found nothing to do looks away.
+const MANAGER_PAUSE: Duration = Duration::from_micros(50);
 
 pub fn run(command: PoolCommands) -> Result<ExitCode, Failure> {
     match command {
@@ -19,6 +29,8 @@ pub fn run(command: PoolCommands) -> Result<ExitCode, Failure> {
         PoolCommands::Info(args) => info(&args),
         PoolCommands::Check(args) => check(&args),
         PoolCommands::Gc(args) => gc(&args),
+        PoolCommands::Fence(args) => fence(&args),
+        PoolCommands::Manage(args) => manage(&args),
         PoolCommands::Destroy(args) => destroy(&args),
     }
 }
@@ -30,6 +42,8 @@ struct Created {
     chunk_bytes: u64,
     min_block_bytes: u64,
     max_hosts: u8,
+    flush: &'static str,
+    hosts_lock: &'static str,
     page_bytes: u64,
     transparent_huge: bool,
     numa_node: Option<u32>,
@@ -45,6 +59,8 @@ fn create(args: &PoolCreateArgs) -> Result<ExitCode, Failure> {
         chunk_bytes: superblock.config.chunk_bytes,
         min_block_bytes: superblock.config.min_block_bytes,
         max_hosts: superblock.config.max_hosts,
+        flush: superblock.flush.name(),
+        hosts_lock: lock_name(superblock.config.hosts_lock),
         page_bytes: obtained.page_bytes,
         transparent_huge: obtained.transparent_huge,
         numa_node: obtained.numa_node,
@@ -56,6 +72,7 @@ fn create(args: &PoolCreateArgs) -> Result<ExitCode, Failure> {
             ("region", created.region.clone()),
             ("size", ByteSize(created.region_bytes).to_string()),
             ("chunks of", ByteSize(created.chunk_bytes).to_string()),
+            ("hosts", hosts_text(superblock.flush, created.max_hosts, created.hosts_lock)),
             ("pages of", format!("{}{huge}", ByteSize(created.page_bytes))),
             ("NUMA node", created.numa_node.map_or_else(|| "not known".to_owned(), |node| node.to_string())),
         ])
@@ -64,13 +81,63 @@ fn create(args: &PoolCreateArgs) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
+const fn lock_name(lock: HostsLock) -> &'static str {
+    match lock {
+        HostsLock::Bakery => "bakery",
+        HostsLock::Manager => "manager",
+    }
+}
+
+/// Who may share a region.
+fn hosts_text(flush: Flush, max_hosts: u8, lock: &str) -> String {
+    if flush.is_coherent() {
+        return "one: its processes share their caches".to_owned();
+    }
+    format!("up to {max_hosts}, flushed with {flush}, locks of kind {lock}")
+}
+
+#[derive(Serialize)]
+struct Info {
+    #[serde(flatten)]
+    pool: PoolInfo,
+    /// The host that asks.
+    host: u8,
+    max_hosts: u8,
+    flush: &'static str,
+    hosts_lock: &'static str,
+    /// Hosts that have workers.
+    hosts: Vec<HostRow>,
+}
+
+#[derive(Serialize)]
+struct HostRow {
+    host: u8,
+    workers: usize,
+}
+
 fn info(args: &PoolArgs) -> Result<ExitCode, Failure> {
-    let info = args.region.attach("info")?.info();
-    args.output.show(&info, || info_text(&info))?;
+    let pool = args.region.attach("info")?;
+    let superblock = pool.superblock();
+    let facts = pool.info();
+    let workers = |host| facts.workers.iter().filter(|worker| worker.host == host).count();
+    let rows = (0..superblock.config.max_hosts).map(|host| HostRow { host, workers: workers(host) });
+    let info = Info {
+        hosts: rows.filter(|row| row.workers > 0).collect(),
+        host: args.region.host_slot,
+        max_hosts: superblock.config.max_hosts,
+        flush: superblock.flush.name(),
+        hosts_lock: lock_name(superblock.config.hosts_lock),
+        pool: facts,
+    };
+    args.output.show(&info, || info_text(&info, superblock.flush))?;
     Ok(ExitCode::SUCCESS)
 }
 
-fn info_text(info: &PoolInfo) -> String {
+fn info_text(info: &Info, flush: Flush) -> String {
+    let hosts = hosts_text(flush, info.max_hosts, info.hosts_lock);
+    let with_workers: Vec<String> =
+        info.hosts.iter().map(|row| format!("host {}: {} workers", row.host, row.workers)).collect();
+    let info = &info.pool;
     let mut text = facts(&[
         ("size", ByteSize(info.region_bytes).to_string()),
         ("for blocks", ByteSize(info.data_bytes).to_string()),
@@ -78,6 +145,8 @@ fn info_text(info: &PoolInfo) -> String {
         ("blocks", format!("{} ({})", info.blocks_ready, ByteSize(info.bytes_ready))),
         ("objects", info.objects.to_string()),
         ("fabric", info.fabric.to_owned()),
+        ("hosts", hosts),
+        ("with workers", with_workers.join(", ")),
     ]);
     let mut models = table(&["model", "blocks", "bytes", "block size", "tokens", "fingerprint"]);
     for row in &info.namespaces {
@@ -173,11 +242,36 @@ fn gc(args: &PoolArgs) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
+fn fence(args: &PoolFenceArgs) -> Result<ExitCode, Failure> {
+    let pool = args.region.attach("fence")?;
+    pool.fence_host(HostId(args.dead_host)).map_err(|error| args.region.explain(&error))?;
+    output::say(&format!("{}: host {} is declared dead", args.region.source()?, args.dead_host));
+    Ok(ExitCode::SUCCESS)
+}
+
+fn manage(args: &PoolManageArgs) -> Result<ExitCode, Failure> {
+    let signals = EndSignals::catch()?;
+    let pool = args.region.attach_watching("manage", &args.watch)?;
+    let config = &pool.superblock().config;
+    if pool.superblock().flush.is_coherent() || config.hosts_lock != HostsLock::Manager {
+        return Err(Failure::new(format!("{}: the locks of this region need no manager", args.region.source()?)));
+    }
+    let _ticker = Ticker::start(pool.clone(), args.watch.tick(), || {});
+    let mut manager = LockManager::new(pool);
+    output::say(&format!("{}: granting locks", args.region.source()?));
+    let (end, ended) = channel();
+    signals.then(move |_| end.send(()).unwrap_or_default());
+    loop {
+        let pause = if manager.round().granted > 0 { Duration::ZERO } else { MANAGER_PAUSE };
+        if ended.recv_timeout(pause) != Err(RecvTimeoutError::Timeout) {
+            return Ok(ExitCode::SUCCESS);
+        }
+    }
+}
+
 fn destroy(args: &PoolDestroyArgs) -> Result<ExitCode, Failure> {
     let source = args.region.source()?;
-    let superblock = match Mapping::open(source, &args.region.map_options())
-        .map(|mapping| Superblock::read(&Coherent::new(mapping)))?
-    {
+    let superblock = match Mapping::open(source, &args.region.map_options()).map(region::peek)? {
         Ok(superblock) => Some(superblock),
         Err(_) if args.force => None,
         Err(error) => return Err(args.region.explain(&error).hint("--force removes it all the same")),

@@ -1,7 +1,7 @@
 //! `cenote serve`: the OpenAI API over one combined engine, or over prefill and decode workers.
 
 use super::engine::{self, Running};
-use crate::args::{EngineArgs, NewRegionArgs, RegionArgs, ServeArgs};
+use crate::args::{EngineArgs, NewRegionArgs, RegionArgs, ServeArgs, WatchArgs};
 use crate::failure::Failure;
 use crate::output;
 use crate::region::{self, TemporaryRegion};
@@ -38,7 +38,8 @@ pub fn run(args: &ServeArgs) -> Result<(), Failure> {
             .map_err(|error| Failure::new(format!("{address}: cannot listen: {error}")))?;
         let mut signals = Signals::new()?;
         let backend = if args.prefill == 0 {
-            let running = tokio::task::block_in_place(|| engine::start(&args.engine, region_args, "serve"))?;
+            let running =
+                tokio::task::block_in_place(|| engine::start(&args.engine, region_args, &args.watch, "serve"))?;
             Backend::Combined(running)
         } else {
             let region = region_args.ok_or_else(|| Failure::new("prefill and decode workers need a region"))?;
@@ -111,7 +112,7 @@ pub struct Workers {
 
 impl Workers {
     fn start(args: &ServeArgs, region: &RegionArgs, model_dir: &Path) -> Result<Self, Failure> {
-        Self::spawn(args.prefill, args.decode, &args.engine, region, model_dir, args.drain_timeout)
+        Self::spawn(args.prefill, args.decode, &args.engine, region, &args.watch, model_dir, args.drain_timeout)
     }
 
     /// Starts `prefill` and `decode` workers of one model on one region. Within a tokio runtime.
@@ -120,19 +121,21 @@ impl Workers {
         decode: usize,
         engine: &EngineArgs,
         region: &RegionArgs,
+        watch: &WatchArgs,
         model_dir: &Path,
         drain_timeout: u64,
     ) -> Result<Self, Failure> {
         let mut roles = vec![Role::Prefill; prefill];
         roles.extend(vec![Role::Decode; decode]);
-        let (engine, region, model_dir) = (engine.clone(), region.clone(), model_dir.to_path_buf());
+        let (engine, region, watch, model_dir) =
+            (engine.clone(), region.clone(), watch.clone(), model_dir.to_path_buf());
         let executable = std::env::current_exe()
             .map_err(|error| Failure::new(format!("this program cannot find itself: {error}")))?;
         let command = move |role: Role, index: usize| {
             let mut command = Command::new(&executable);
             command.arg("worker").args(["--role", if role == Role::Prefill { "prefill" } else { "decode" }]);
             command.args(["--index", &index.to_string(), "--drain-timeout", &drain_timeout.to_string()]);
-            pass_on(&mut command, &engine, &region, &model_dir);
+            pass_on(&mut command, &engine, &region, &watch, &model_dir);
             command
         };
         let supervisor = Supervisor::start(&roles, command, &SupervisorConfig::default())?;
@@ -143,7 +146,7 @@ impl Workers {
 
 /// Hands the front's settings to a worker, in variables: other users cannot read them, as they could
 /// arguments.
-fn pass_on(command: &mut Command, engine: &EngineArgs, region: &RegionArgs, model_dir: &Path) {
+fn pass_on(command: &mut Command, engine: &EngineArgs, region: &RegionArgs, watch: &WatchArgs, model_dir: &Path) {
     command.env("CENOTE_MODEL", model_dir);
     let mut set = |name: &str, value: Option<String>| {
         match value {
@@ -164,6 +167,9 @@ fn pass_on(command: &mut Command, engine: &EngineArgs, region: &RegionArgs, mode
     set("CENOTE_REGION", region.region.as_ref().map(ToString::to_string));
     set("CENOTE_NUMA_NODE", region.numa_node.map(|n| n.to_string()));
     set("CENOTE_NO_HUGE_PAGES", region.no_huge_pages.then(|| "true".to_owned()));
+    set("CENOTE_HOST_SLOT", Some(region.host_slot.to_string()));
+    set("CENOTE_HOST_TIMEOUT", Some(watch.host_timeout.as_secs_f64().to_string()));
+    set("CENOTE_QUARANTINE", Some(watch.quarantine.as_secs_f64().to_string()));
 }
 
 /// The region a server uses: named, or its own.
@@ -192,7 +198,7 @@ impl ServedRegion {
             }
         }
         // Refuse now what would only fail in the workers.
-        drop(args.region.attach("front")?);
+        drop(args.region.attach_watching("front", &args.watch)?);
         Ok(Self::Named(args.region.clone()))
     }
 

@@ -11,7 +11,8 @@ pub fn run(args: &WorkerArgs) -> Result<(), Failure> {
     let token = WorkerToken::from_environment()?;
     let name =
         format!("{}-{}", if args.role == crate::args::RoleArg::Prefill { "prefill" } else { "decode" }, args.index);
-    let running = engine::start(&args.engine, args.region.region.is_some().then_some(&args.region), &name)?;
+    let running =
+        engine::start(&args.engine, args.region.region.is_some().then_some(&args.region), &args.watch, &name)?;
     let config = WorkerConfig {
         grace: Grace { drain: Duration::from_secs(args.drain_timeout), ..Grace::default() },
         ..WorkerConfig::default()
