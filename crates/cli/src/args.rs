@@ -39,6 +39,14 @@ pub enum Commands {
     /// Measure
     #[command(subcommand)]
     Bench(BenchCommands),
+    /// Kill processes at work on a full region, and see that nothing is wrong, lost or stuck
+    ///
+    /// Exits with 3 if bytes were wrong or anything was lost, 4 if a process hung, and 5 if all is well but a run of a
+    /// minute or more saw too few deaths or was not full.
+    Torture(TortureArgs),
+    /// A process of `torture`; not started by hand
+    #[command(hide = true)]
+    TortureChild(TortureChildArgs),
     /// A worker process of `serve`; not started by hand
     #[command(hide = true)]
     Worker(WorkerArgs),
@@ -479,6 +487,53 @@ pub struct BenchTtftArgs {
     pub engine: EngineArgs,
     #[command(flatten)]
     pub output: OutputArgs,
+}
+
+#[derive(Args, Debug)]
+pub struct TortureArgs {
+    /// Processes at work at once
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u64).range(1..))]
+    pub processes: u64,
+    /// Seconds to go on for
+    #[arg(long, value_name = "S", default_value = "60", value_parser = parse_run)]
+    pub seconds: f64,
+    /// Bytes of the region, which is made for this and goes with it
+    #[arg(long, value_name = "SIZE", default_value = "64MiB")]
+    pub size: ByteSize,
+    /// What is drawn is drawn from this; other than the draws, no two runs are alike
+    #[arg(long, value_name = "K")]
+    pub seed: Option<u64>,
+    /// Hosts that the processes play, each with memory of its own beside the region
+    #[arg(long, value_name = "H", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=64))]
+    pub hosts: u8,
+    /// Flush instruction as in `pool create`; none for one host, auto for several
+    #[arg(long, value_name = "INSTRUCTION", value_parser = parse_flush)]
+    pub flush: Option<FlushArg>,
+    #[command(flatten)]
+    pub output: OutputArgs,
+}
+
+fn parse_run(text: &str) -> Result<f64, String> {
+    match parse_seconds(text)?.as_secs_f64() {
+        seconds if (1.0..=1e6).contains(&seconds) => Ok(seconds),
+        _ => Err("must be 1 to 1000000".to_owned()),
+    }
+}
+
+#[derive(Args, Debug)]
+pub struct TortureChildArgs {
+    #[arg(long)]
+    pub index: u64,
+    #[arg(long)]
+    pub seed: u64,
+    #[arg(long)]
+    pub ledger: RegionSource,
+    #[arg(long)]
+    pub fault: Option<String>,
+    #[command(flatten)]
+    pub region: RegionArgs,
+    #[command(flatten)]
+    pub watch: WatchArgs,
 }
 
 #[cfg(test)]

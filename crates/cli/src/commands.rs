@@ -7,6 +7,7 @@ mod engine;
 mod generate;
 mod pool;
 mod serve;
+mod torture;
 mod worker;
 
 use crate::args::{BenchCommands, Commands};
@@ -23,6 +24,8 @@ pub fn run(command: Commands) -> Result<ExitCode, Failure> {
         Commands::Pool(command) => pool::run(command),
         Commands::Doctor(args) => doctor::run(&args).map(done),
         Commands::Bench(BenchCommands::Ttft(args)) => bench::run(&args).map(done),
+        Commands::Torture(args) => torture::run(&args),
+        Commands::TortureChild(args) => torture::run_child(&args).map(done),
         Commands::Worker(args) => worker::run(&args).map(done),
     }
 }
