@@ -255,8 +255,6 @@ pub struct PoolFenceArgs {
 pub struct PoolManageArgs {
     #[command(flatten)]
     pub region: RegionArgs,
-    #[command(flatten)]
-    pub watch: WatchArgs,
 }
 
 #[derive(Args, Debug)]

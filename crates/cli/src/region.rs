@@ -50,13 +50,17 @@ impl RegionArgs {
 
     /// As [`RegionArgs::attach`], for a worker that stays and looks after other hosts.
     pub fn attach_watching(&self, worker_name: &str, watch: &WatchArgs) -> Result<HostPool, Failure> {
-        let options = AttachOptions {
+        Pool::attach(self.map()?, &self.attach_options(worker_name, watch)).map_err(|error| self.explain(&error))
+    }
+
+    /// What a process with this name says of itself.
+    pub fn attach_options(&self, worker_name: &str, watch: &WatchArgs) -> AttachOptions {
+        AttachOptions {
             host: HostId(self.host_slot),
             host_timeout: watch.host_timeout,
             quarantine: watch.quarantine,
             ..AttachOptions::named(worker_name)
-        };
-        Pool::attach(self.map()?, &options).map_err(|error| self.explain(&error))
+        }
     }
 
     /// An error of the pool with the region's name before it.

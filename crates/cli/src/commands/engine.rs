@@ -112,14 +112,14 @@ pub fn model_dir(args: &EngineArgs) -> Result<PathBuf, Failure> {
 }
 
 /// Beats the worker's heart in the region, and lets expired holds go, until dropped.
-pub struct Ticker {
+struct Ticker {
     /// Dropping it ends the thread.
     _stop: Sender<()>,
 }
 
 impl Ticker {
     /// Every `pace`; so long, too, a dead neighbour's things wait to be given back.
-    pub fn start(pool: HostPool, pace: Duration, expire: impl Fn() + Send + 'static) -> Self {
+    fn start(pool: HostPool, pace: Duration, expire: impl Fn() + Send + 'static) -> Self {
         let (stop, stopped) = channel::<()>();
         std::thread::spawn(move || {
             while stopped.recv_timeout(pace) == Err(RecvTimeoutError::Timeout) {

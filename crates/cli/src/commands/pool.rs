@@ -1,8 +1,7 @@
 //! `cenote pool`: regions from outside.
 
-use super::engine::Ticker;
 use crate::args::{
-    PoolArgs, PoolCheckArgs, PoolCommands, PoolCreateArgs, PoolDestroyArgs, PoolFenceArgs, PoolManageArgs,
+    PoolArgs, PoolCheckArgs, PoolCommands, PoolCreateArgs, PoolDestroyArgs, PoolFenceArgs, PoolManageArgs, WatchArgs,
 };
 use crate::failure::Failure;
 use crate::output::{self, facts, table};
@@ -11,7 +10,7 @@ use crate::signals::EndSignals;
 use cenote_base::HostId;
 use cenote_base::units::ByteSize;
 use cenote_mem::{Fabric, Flush, Mapping};
-use cenote_pool::{CheckReport, HostsLock, LockManager, PoolInfo};
+use cenote_pool::{CheckReport, HostsLock, LockManager, PoolInfo, Superblock};
 use serde::Serialize;
 use std::process::ExitCode;
 use std::sync::mpsc::{RecvTimeoutError, channel};
@@ -251,13 +250,13 @@ fn fence(args: &PoolFenceArgs) -> Result<ExitCode, Failure> {
 
 fn manage(args: &PoolManageArgs) -> Result<ExitCode, Failure> {
     let signals = EndSignals::catch()?;
-    let pool = args.region.attach_watching("manage", &args.watch)?;
-    let config = &pool.superblock().config;
-    if pool.superblock().flush.is_coherent() || config.hosts_lock != HostsLock::Manager {
+    let fabric = args.region.map()?;
+    let superblock = Superblock::read(&fabric).map_err(|error| args.region.explain(&error))?;
+    if superblock.flush.is_coherent() || superblock.config.hosts_lock != HostsLock::Manager {
         return Err(Failure::new(format!("{}: the locks of this region need no manager", args.region.source()?)));
     }
-    let _ticker = Ticker::start(pool.clone(), args.watch.tick(), || {});
-    let mut manager = LockManager::new(pool);
+    let options = args.region.attach_options("manage", &WatchArgs::default());
+    let mut manager = LockManager::open(fabric, &options).map_err(|error| args.region.explain(&error))?;
     output::say(&format!("{}: granting locks", args.region.source()?));
     let (end, ended) = channel();
     signals.then(move |_| end.send(()).unwrap_or_default());

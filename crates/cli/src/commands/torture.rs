@@ -2,7 +2,7 @@
 //! whenever it comes and right inside critical sections. Nothing may be wrong, lost or stuck afterwards.
 //!
 //! The parent decides who dies when, and touches the region only when all have gone. Deaths: a child is killed every
-//! [`KILL_PAUSE_MS`]; about half of the children also have a fault point where they kill themselves; with several hosts,
+//! [`KILL_PAUSE_MS`]; most children also have a fault point where they kill themselves ([`faults`]); with several hosts,
 //! all children of one go at once every [`HOST_KILL_PAUSE_MS`], every other time with the memory of that host.
 
 mod child;
@@ -131,8 +131,14 @@ impl Torture {
             prng: Prng::at(seed, 1),
             told: sender,
         };
-        let report =
-            Report { processes: args.processes, hosts: args.hosts, flush: flush.name(), seed, ..Report::default() };
+        let report = Report {
+            region: region.args().source()?.to_string(),
+            processes: args.processes,
+            hosts: args.hosts,
+            flush: flush.name(),
+            seed,
+            ..Report::default()
+        };
         Ok(Self {
             slots: (0..args.processes as usize).map(|index| Slot::new(index, args.hosts)).collect(),
             nursery,

@@ -15,6 +15,8 @@ mod many_servers;
 mod openai;
 mod pool_commands;
 mod settings;
+mod several_hosts;
 mod support;
+mod torture;
 mod two_models;
 mod words;

@@ -23,10 +23,13 @@ async fn every_command_explains_itself() {
         "pool info",
         "pool check",
         "pool gc",
+        "pool fence",
+        "pool manage",
         "pool destroy",
         "doctor",
         "bench",
         "bench ttft",
+        "torture",
     ] {
         let name = format!("help {command}").trim_end().replace(' ', "_");
         assert_snapshot!(name, help(command).await);
@@ -45,6 +48,8 @@ async fn errors_name_the_thing_and_the_fact() {
         "pool create --region shm:cenote-test-no-such --size 1MiB",
         "pool create --region shm:cenote-test-no-such --size 64MiB --chunk-size 3MiB",
         "pool create --region shm:cenote-test-no-such --size 64MiB --mode 44",
+        "pool create --region shm:cenote-test-no-such --size 64MiB --flush clean",
+        "pool info --region shm:cenote-test-no-such --host-slot 64",
         "pool destroy --region shm:cenote-test-no-such",
         "pool destroy --region anon",
         "serve --region shm:cenote-test-no-such --model no-such-model",
@@ -54,6 +59,9 @@ async fn errors_name_the_thing_and_the_fact() {
         "generate --prompt x --model no-such-model",
         "generate --prompt x --dtype f16",
         "bench ttft --hits 2 --model no-such-model",
+        "torture --processes 1 --hosts 2",
+        "torture --hosts 2 --flush none",
+        "serve --host-timeout 0",
         "doctor --log =",
         "doctor --config no-such-file.toml",
         "sing",

@@ -1,5 +1,5 @@
-//! Where children kill themselves. Budget: about half of a run's children are given a point, and die when they have
-//! passed it so often as was drawn, if the parent does not kill them first.
+//! Where children kill themselves. Budget: three of four children are given a point, two of three of these one where a
+//! lock is held, and die when they have passed it so often as was drawn, if the parent does not kill them first.
 
 use cenote_base::prng::Prng;
 
@@ -71,10 +71,12 @@ pub fn named(name: &str) -> Option<Point> {
 
 /// Draws a death: a point and the pass at which it comes. `None`: this child lives until it is killed.
 pub fn draw(prng: &mut Prng, several_hosts: bool) -> Option<(Point, u64)> {
-    if prng.below(2) == 0 {
+    if prng.below(4) == 0 {
         return None;
     }
-    let possible: Vec<Point> = POINTS.into_iter().filter(|point| several_hosts || !point.hosts).collect();
+    let critical = prng.below(3) > 0;
+    let fits = |point: &Point| point.critical == critical && (several_hosts || !point.hosts);
+    let possible: Vec<Point> = POINTS.into_iter().filter(fits).collect();
     let point = possible[prng.below(possible.len() as u64) as usize];
     Some((point, 1 + prng.below(point.passes_max)))
 }

@@ -26,6 +26,7 @@ pub struct Report {
     pub hosts: u8,
     pub flush: &'static str,
     pub seed: u64,
+    pub region: String,
     pub region_bytes: u64,
     pub data_bytes: u64,
     pub operations: BTreeMap<&'static str, u64>,
@@ -170,7 +171,6 @@ impl Report {
             ("seed", self.seed.to_string()),
             ("ran", format!("{:.1} s with {} processes", self.seconds, self.processes)),
             ("hosts", hosts),
-            ("did", operations.join(", ")),
             ("kills", format!("{}, {} in critical sections", self.kills, self.kills_in_critical_sections)),
             ("fill", format!("{:.3} (median {:.3})", self.fill, self.fill_median)),
             ("wrong bytes", self.wrong_bytes.to_string()),
@@ -184,8 +184,20 @@ impl Report {
             ("verified", format!("{} blocks at the end", self.blocks_verified)),
             ("verdict", if self.pass { "pass" } else { "FAIL" }.to_owned()),
         ]);
-        format!("{points}\n\n{rows}")
+        format!("{}\n\n{points}\n\n{rows}", wrap(&operations))
     }
+}
+
+/// Words in lines of a terminal's width.
+fn wrap(words: &[String]) -> String {
+    let mut lines: Vec<String> = Vec::new();
+    for word in words {
+        match lines.last_mut() {
+            Some(line) if line.len() + word.len() < 76 => line.push_str(&format!(", {word}")),
+            _ => lines.push(word.clone()),
+        }
+    }
+    lines.join(",\n")
 }
 
 #[cfg(test)]
