@@ -70,7 +70,7 @@ pub struct RegionArgs {
 }
 
 fn host_slot() -> clap::builder::RangedI64ValueParser<u8> {
-    clap::value_parser!(u8).range(0..64)
+    clap::value_parser!(u8).range(0..=63)
 }
 
 /// How workers look after other hosts; on one host nothing comes of it.
@@ -498,7 +498,7 @@ pub struct TortureArgs {
     /// Bytes of the region, which is made for this and goes with it
     #[arg(long, value_name = "SIZE", default_value = "64MiB")]
     pub size: ByteSize,
-    /// What is drawn is drawn from this; other than the draws, no two runs are alike
+    /// Seed of all that is drawn; how the processes meet is never the same
     #[arg(long, value_name = "K")]
     pub seed: Option<u64>,
     /// Hosts that the processes play, each with memory of its own beside the region

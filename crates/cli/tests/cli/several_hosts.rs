@@ -34,7 +34,9 @@ async fn what_one_host_has_computed_another_one_finds() {
     let info = cenote(["pool", "info", "--json", "--region", &region.name, "--host-slot", "1"]).ok().await.json();
     assert_eq!((&info["flush"], &info["fabric"]), (&json!(flush.name()), &json!("flushed")), "{info}");
     assert_eq!((&info["hosts_lock"], &info["max_hosts"]), (&json!("bakery"), &json!(3)), "{info}");
-    assert_eq!((&info["host"], &info["hosts"]), (&json!(1), &json!([{"host": 1, "workers": 1}])), "{info}");
+    assert_eq!(info["host"], 1, "{info}");
+    let hosts = info["hosts"].as_array().expect("an array");
+    assert!(hosts.contains(&json!({"host": 1, "workers": 1})), "{info}");
     let people = cenote(["pool", "info", "--region", &region.name]).ok().await.out;
     assert!(people.contains(&format!("up to 3, flushed with {flush}, locks of kind bakery")), "{people}");
     for host in ["0", "1", "2"] {
