@@ -26,6 +26,7 @@ use cenote_base::prng::Prng;
 use cenote_base::units::ByteSize;
 use cenote_mem::{Flush, HostArea, Mapping, RegionSource};
 use children::{End, Event, Nursery, Slot, Told};
+use faults::When;
 use indicatif::ProgressBar;
 use ledger::Ledger;
 use message::Message;
@@ -91,6 +92,8 @@ struct Torture {
     report: Report,
     operations: Operations,
     fill: Vec<f64>,
+    /// The host that was killed last, until its first child is back.
+    returning: Option<u8>,
     /// Counters by host: as last told, and what was counted before the host lost its memory.
     counters: Vec<[u64; COUNTERS.len()]>,
     counters_lost: [u64; COUNTERS.len()],
@@ -127,7 +130,6 @@ impl Torture {
             region: region.args().clone(),
             watch: WatchArgs { host_timeout: HOST_TIMEOUT, quarantine: QUARANTINE },
             ledger: ledger_name.0.clone(),
-            hosts: args.hosts,
             prng: Prng::at(seed, 1),
             told: sender,
         };
@@ -150,6 +152,7 @@ impl Torture {
             report,
             operations: Operations::default(),
             fill: Vec::new(),
+            returning: None,
             counters: vec![[0; COUNTERS.len()]; args.hosts.into()],
             counters_lost: [0; COUNTERS.len()],
             started: Instant::now(),
@@ -175,15 +178,13 @@ impl Torture {
             if now >= end {
                 return Ok(None);
             }
-            for slot in self.slots.iter_mut().filter(|slot| slot.process.is_none() && slot.asleep_until <= now) {
-                slot.start(&mut self.nursery)?;
-            }
+            self.start_children()?;
             if now >= kill_at {
                 let chosen = self.prng.below(self.slots.len() as u64) as usize;
                 self.slots[chosen].kill();
                 kill_at = now + self.pause(KILL_PAUSE_MS);
             }
-            if self.nursery.hosts > 1 && now >= host_kill_at {
+            if self.report.hosts > 1 && now >= host_kill_at {
                 self.kill_host()?;
                 host_kill_at = Instant::now() + self.pause(HOST_KILL_PAUSE_MS);
             }
@@ -191,6 +192,27 @@ impl Torture {
             self.hear_until(end.min(kill_at).min(now + LOOK))?;
             self.show_progress();
         }
+    }
+
+    /// Starts all who died and may live again.
+    fn start_children(&mut self) -> Result<(), Failure> {
+        let now = Instant::now();
+        for child in 0..self.slots.len() {
+            let slot = &self.slots[child];
+            if slot.process.is_some() || slot.asleep_until > now {
+                continue;
+            }
+            let when = if self.slots.iter().any(|other| other.asleep_until > now) {
+                When::HostAway
+            } else if self.returning == Some(slot.host) {
+                When::HostReturns
+            } else {
+                When::Always
+            };
+            self.returning.take_if(|host| *host == self.slots[child].host);
+            self.slots[child].start(&mut self.nursery, when)?;
+        }
+        Ok(())
     }
 
     /// Handles what children say, until `deadline` at the latest; one message is enough to return.
@@ -256,12 +278,13 @@ impl Torture {
 
     /// Kills all children of a host at once; it stays away for a while.
     fn kill_host(&mut self) -> Result<(), Failure> {
-        let host = self.prng.below(self.nursery.hosts.into()) as u8;
+        let host = self.prng.below(self.report.hosts.into()) as u8;
         let until = Instant::now() + Duration::from_millis(self.prng.below(HOST_ABSENCE_MS_MAX));
         for slot in self.slots.iter_mut().filter(|slot| slot.host == host) {
             slot.kill();
             slot.asleep_until = until;
         }
+        self.returning = Some(host);
         self.bury_all(|slot| slot.host == host)?;
         self.report.host_kills += 1;
         if self.prng.below(2) == 0 {
@@ -319,7 +342,8 @@ impl Torture {
         let mut report = std::mem::take(&mut self.report);
         let spinner = output::spinner("checking what is left");
         let region: &RegionArgs = self.region.args();
-        inspection::inspect(region, &self.nursery.watch, self.nursery.hosts, &mut report)?;
+        let hosts = report.hosts;
+        inspection::inspect(region, &self.nursery.watch, hosts, &mut report)?;
         spinner.finish_and_clear();
         (0..report.processes).for_each(|child| self.ledger.settle(child));
         report.set_increments(self.ledger.balance(report.processes));

@@ -1,6 +1,6 @@
 //! The children of a torture: started, listened to, killed, and started again.
 
-use super::faults;
+use super::faults::{self, When};
 use super::message::Message;
 use crate::args::{RegionArgs, WatchArgs};
 use crate::failure::Failure;
@@ -44,7 +44,6 @@ pub struct Nursery {
     pub region: RegionArgs,
     pub watch: WatchArgs,
     pub ledger: RegionSource,
-    pub hosts: u8,
     pub prng: Prng,
     pub told: Sender<Told>,
 }
@@ -70,12 +69,12 @@ impl Slot {
         Self { index, host, life: 0, process: None, heard: now, asleep_until: now, announced: None }
     }
 
-    pub fn start(&mut self, nursery: &mut Nursery) -> Result<(), Failure> {
+    pub fn start(&mut self, nursery: &mut Nursery, now: When) -> Result<(), Failure> {
         let executable = std::env::current_exe()
             .map_err(|error| Failure::new(format!("this program cannot find itself: {error}")))?;
         self.life += 1;
         let seed = nursery.prng.next_u64();
-        let death = faults::draw(&mut nursery.prng, nursery.hosts > 1);
+        let death = faults::draw(&mut nursery.prng, now);
         let mut command = Command::new(executable);
         command.arg("torture-child");
         let mut flag = |name: &str, value: String| {

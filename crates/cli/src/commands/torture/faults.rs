@@ -10,20 +10,31 @@ pub struct Point {
     passes_max: u64,
     /// Whether whoever passes it holds a lock.
     pub critical: bool,
-    /// Whether it is passed only where several hosts share a region.
-    hosts: bool,
+    /// When it is passed.
+    when: When,
+}
+
+/// What happens while a child lives, as far as it decides which points are passed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum When {
+    /// Nothing but the usual.
+    Always,
+    /// Its host comes back after all of its children were killed.
+    HostReturns,
+    /// Another host stays away and is declared dead.
+    HostAway,
 }
 
 const fn locked(name: &'static str, passes_max: u64) -> Point {
-    Point { name, passes_max, critical: true, hosts: false }
+    Point { name, passes_max, critical: true, when: When::Always }
 }
 
 const fn free(name: &'static str, passes_max: u64) -> Point {
-    Point { name, passes_max, critical: false, hosts: false }
+    Point { name, passes_max, critical: false, when: When::Always }
 }
 
-const fn of_hosts(name: &'static str) -> Point {
-    Point { name, passes_max: 1, critical: true, hosts: true }
+const fn of_hosts(name: &'static str, when: When) -> Point {
+    Point { name, passes_max: 1, critical: true, when }
 }
 
 /// In the middle of an increment, with a user lock in hand.
@@ -49,12 +60,12 @@ const POINTS: [Point; 22] = [
     locked("recover.scanned", 2),
     locked("recover.freed", 2),
     locked("join.registered", 1),
-    of_hosts("join.rebuilt"),
-    of_hosts("host.marked"),
+    of_hosts("join.rebuilt", When::HostReturns),
+    of_hosts("host.marked", When::HostAway),
     // That of the membership, and the heap's.
-    of_hosts("host.reborn"),
+    of_hosts("host.reborn", When::HostReturns),
     // The heap's, and that of the chunks.
-    of_hosts("chunk.adopted"),
+    of_hosts("chunk.adopted", When::HostAway),
     free("publish.reserved", 300),
     free("publish.payload", 300),
     free("publish.ready", 300),
@@ -70,12 +81,14 @@ pub fn named(name: &str) -> Option<Point> {
 }
 
 /// Draws a death: a point and the pass at which it comes. `None`: this child lives until it is killed.
-pub fn draw(prng: &mut Prng, several_hosts: bool) -> Option<(Point, u64)> {
+pub fn draw(prng: &mut Prng, now: When) -> Option<(Point, u64)> {
     if prng.below(4) == 0 {
         return None;
     }
     let critical = prng.below(3) > 0;
-    let fits = |point: &Point| point.critical == critical && (several_hosts || !point.hosts);
+    // What is rare is not left to chance alone.
+    let when = if critical && prng.below(2) == 0 { now } else { When::Always };
+    let fits = |point: &Point| point.critical == critical && point.when == when;
     let possible: Vec<Point> = POINTS.into_iter().filter(fits).collect();
     let point = possible[prng.below(possible.len() as u64) as usize];
     Some((point, 1 + prng.below(point.passes_max)))
