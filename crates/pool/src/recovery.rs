@@ -123,7 +123,13 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
     /// Makes a readable block that no live worker is busy with findable, or frees it if another has its hash.
     /// The caller holds the heap lock. Returns whether the block stays.
     fn enter_ready(&self, block: BlockIndex, hash: BlockHash) -> Result<bool, PoolError> {
-        if self.insert(hash, block).map_err(PoolError::lock("index"))? == Inserted::New {
+        let Ok(inserted) = self.insert(hash, block) else {
+            // Perhaps another host died with the shard's lock. That is noticed by those who joined, so joining
+            // must not wait for it. The index may lead here: the block leaves as any other does.
+            self.evict_blocks(&[block]);
+            return Ok(false);
+        };
+        if inserted == Inserted::New {
             self.place(block, hash);
             self.slot_owner(block).store(PUBLISHED, Release);
             return Ok(true);
