@@ -118,7 +118,9 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
     /// Takes every lock that a dead host died with, which repairs what it guards: nobody may want that lock soon.
     fn repair_after_dead(&self) {
         for host in (0..self.layout.max_hosts).filter(|&host| host != self.host && self.highest_mark(host) > 0) {
-            self.locks_left_by(host).for_each(|name| drop(self.lock(name)));
+            // What users guard they repair themselves, when they are told.
+            let locks = self.locks_left_by(host).filter(|name| !matches!(name, Name::User(_)));
+            locks.for_each(|name| drop(self.lock(name)));
         }
     }
 

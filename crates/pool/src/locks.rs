@@ -231,6 +231,7 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
         let left = Intent(self.fabric.load(Offset::new(line + INTENT)));
         // What a process of this host left is repaired by whoever is next, also where its mutex is gone.
         let inherited = abandoned || left != Intent::NONE;
+        guard.abandoned = inherited;
         let left = if abandoned && left == Intent::NONE { Intent::ALL } else { left };
         let intent = if inherited { left } else { intent };
         if self.is_coherent() {
@@ -326,6 +327,8 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
                 continue;
             }
             match Name::of_number(lock) {
+                // Its next user must be told, and repairs.
+                Some(Name::User(_)) => {}
                 // Without the lock the intent stays, and the next to take it repairs.
                 Some(name) => {
                     let left = deadline.saturating_sub(self.area.now());
