@@ -80,7 +80,6 @@ pub(crate) fn grant_locks() {
 }
 
 fn appoint_manager(manager: Option<LockManager<Arc<Region>, ThreadHost>>) {
-    // Dropping the old one leaves the region, which may wait for locks, so it is no longer in place then.
     let old = MANAGER.with(|place| std::mem::replace(&mut *place.borrow_mut(), manager));
     drop(old);
 }
@@ -370,7 +369,12 @@ impl Run {
     }
 
     fn appoint_manager(&self) {
-        appoint_manager(self.pool(0).map(LockManager::new));
+        let options = AttachOptions { host: HostId(0), ..AttachOptions::named("manager") };
+        let manager = LockManager::open_on(Arc::clone(&self.region), &options, |_, spec| {
+            let area = self.hosts[0].area.clone().filter(|area| area.spec() == spec);
+            Ok(area.unwrap_or_else(|| ThreadHost::new(spec, self.clock.clone())))
+        });
+        appoint_manager(manager.inspect_err(show).ok());
     }
 
     fn namespace(&self, host: usize, fingerprint: u8, class: usize) -> Option<(TestPool, Namespace)> {
