@@ -90,7 +90,6 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
     pub fn check(&self, payloads: bool) -> Result<CheckReport, PoolError> {
         let inner = &*self.0;
         let mut report = CheckReport { recovered: inner.recover_dead()?, ..CheckReport::default() };
-        inner.free_unnamed_objects();
         let _heap = inner.lock_patiently(Name::Heap).map_err(PoolError::lock("heap"))?;
         let listed = inner.check_free_lists(&mut report);
         let objects: BTreeSet<BlockIndex> = inner.object_blocks().into_iter().collect();
