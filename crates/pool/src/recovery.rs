@@ -63,7 +63,6 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
             self.counters().add(Counter::WorkersRecovered, 1);
             recovered.add(one);
         }
-        self.settle_locks();
         Ok(recovered)
     }
 
@@ -75,6 +74,8 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
     pub(crate) fn recover_slot(&self, slot: u64) -> Result<Recovered, PoolError> {
         let mut recovered = Recovered::default();
         let owner = u32::try_from(slot + 1).expect("at most 1,024 workers");
+        // Repairing the tables may leave an object without a name.
+        self.settle_locks();
         // Pins first: what they held may then be evicted by whoever needs room.
         self.clear_hazards(slot);
         let left: Vec<BlockIndex> = (0_u64..)
