@@ -130,8 +130,11 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
         let Ok(_heap) = self.lock(Name::Heap) else { return };
         let mut owned = vec![0_u64; self.layout.max_hosts as usize];
         self.refresh_range(self.layout.chunk(0), self.layout.chunk(self.layout.num_chunks));
-        let owners = (0..self.layout.num_chunks).filter_map(|chunk| Some(self.read_chunk(chunk)?.owner - 1));
-        owners.for_each(|owner| owned.get_mut(owner as usize).into_iter().for_each(|count| *count += 1));
+        for chunk in 0..self.layout.num_chunks {
+            // One that is free is there for whoever wants it.
+            let Some(line) = self.read_chunk(chunk) else { return };
+            owned.get_mut((line.owner - 1) as usize).into_iter().for_each(|count| *count += 1);
+        }
         let ours = owned[self.host as usize];
         if wanting.iter().any(|&host| owned[host as usize] + 2 <= ours) && self.yield_chunk() {
             self.counters().add(Counter::ChunksShared, 1);

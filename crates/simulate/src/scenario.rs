@@ -138,7 +138,8 @@ impl Actor {
         AttachOptions {
             host: HostId(self.process.host() as u8),
             lock_timeout: LOCK_TIMEOUT,
-            host_timeout: HOST_TIMEOUT,
+            // Nobody dies where there is a manager, but a host may wait for it and not tick for long.
+            host_timeout: if self.shape.has_manager() { 100 * HOST_TIMEOUT } else { HOST_TIMEOUT },
             quarantine: QUARANTINE,
             ..AttachOptions::named("sim")
         }
@@ -424,8 +425,11 @@ impl Actor {
             if self.oracle.notes().arrived[&place] == self.shape.hosts {
                 return true;
             }
-            pool.tick();
-            if !self.process.sleep(TICK_NS / 2) {
+            // Later a tick could give a chunk away while others still look at what is there.
+            if place == 0 {
+                pool.tick();
+            }
+            if !self.process.sleep(TICK_NS / 20) {
                 return false;
             }
         }
