@@ -356,7 +356,8 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
     pub const USER_LOCKS: u8 = USER_LOCKS as u8;
 
     /// Takes a lock that all processes of all hosts contend for, for what the caller keeps in the region. Between
-    /// taking and using, what it guards must be refreshed; before letting go, published.
+    /// taking and using, what it guards must be refreshed; before letting go, published, by calls of the fabric that
+    /// leave no line dirty ([`Fabric::publish_lines`], [`Fabric::publish_word`]).
     ///
     /// # Errors
     /// It was not free within `timeout`, or there is no such lock.

@@ -2,7 +2,7 @@
 
 use crate::Args;
 use crate::oracle::Violation;
-use crate::run::{Outcome, run};
+use crate::run::{Outcome, POINTS, run};
 use cenote_weakmem::{Effect, Mutation, Site};
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::ExitCode;
@@ -14,32 +14,6 @@ use std::time::Instant;
 const EXIT_SHORTFALL: u8 = 16;
 /// Something was left out and nobody noticed.
 const EXIT_UNNOTICED: u8 = 17;
-
-/// Fault points that a campaign of some size must pass, and die at.
-const POINTS: &[&str] = &[
-    "join.registered",
-    "join.rebuilt",
-    "recover.scanned",
-    "recover.freed",
-    "namespace.named",
-    "chunk.claimed",
-    "chunk.adopted",
-    "host.marked",
-    "host.reborn",
-    "publish.reserved",
-    "publish.payload",
-    "publish.ready",
-    "publish.indexed",
-    "index.counted",
-    "index.unlinked",
-    "read.copied",
-    "object.written",
-    "object.named",
-    "object.entered",
-    "evict.marked",
-    "evict.unlinked",
-    "evict.freed",
-];
 
 /// Deliberate mistakes that the pool can be made to make.
 const SABOTAGES: &[&str] = &[

@@ -7,6 +7,32 @@ use cenote_weakmem::{Mutation, Process, Rates, RunReport, World};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+/// Fault points that a campaign of some size must pass, and die at.
+pub const POINTS: &[&str] = &[
+    "join.registered",
+    "join.rebuilt",
+    "recover.scanned",
+    "recover.freed",
+    "namespace.named",
+    "chunk.claimed",
+    "chunk.adopted",
+    "host.marked",
+    "host.reborn",
+    "publish.reserved",
+    "publish.payload",
+    "publish.ready",
+    "publish.indexed",
+    "index.counted",
+    "index.unlinked",
+    "read.copied",
+    "object.written",
+    "object.named",
+    "object.entered",
+    "evict.marked",
+    "evict.unlinked",
+    "evict.freed",
+];
+
 /// More operations than any sound run needs.
 const OPERATIONS_MAX: u64 = 3_000_000;
 /// A stall in so many of 2^20 operations.
@@ -31,7 +57,10 @@ pub fn run(seed: u64, mutation: Option<&Mutation>) -> Outcome {
     let sleepers = mortal && seed % 5 == 4;
     let deaths = mortal && !seed.is_multiple_of(4);
     let oracle = Arc::new(Oracle::new(sleepers));
-    let world = World::new(seed, shape.hosts, shape.region_bytes(), Rates::of_seed(seed, deaths), OPERATIONS_MAX);
+    let mut rates = Rates::of_seed(seed, deaths);
+    // Each fault point has its seeds: some are passed too rarely to die at by chance.
+    rates.deadly = (deaths && seed.is_multiple_of(2)).then(|| POINTS[(seed / 2) as usize % POINTS.len()]);
+    let world = World::new(seed, shape.hosts, shape.region_bytes(), rates, OPERATIONS_MAX);
     if sleepers {
         world.stall(STALL_RATE);
     }

@@ -218,7 +218,8 @@ impl Actor {
                 1 => drop(self.read(open, prng.below(self.shape.universe as u64) as usize)),
                 2 => self.use_in_place(open, prng.below(self.shape.universe as u64) as usize),
                 3 => self.notes_evicted(open.evict(1 + prng.below(3) as usize)),
-                4 => drop(open.tick()),
+                4 if prng.below(2) == 0 => drop(open.tick()),
+                4 => self.rest(open),
                 5 => self.count(open, prng.below(2) as u8),
                 6 => self.object(open, prng.below(2) as u8, &mut prng),
                 7 => drop(open.gc()),
@@ -232,6 +233,16 @@ impl Actor {
         }
         if let Some(pool) = pool {
             self.look_at_counters(&pool);
+        }
+    }
+
+    /// Waits so long that the dead are declared dead and their quarantine ends, with the heart beating.
+    fn rest(&self, pool: &SimPool) {
+        for _ in 0..7 {
+            if !self.process.sleep(TICK_NS) {
+                return;
+            }
+            pool.tick();
         }
     }
 
@@ -318,8 +329,8 @@ impl Actor {
         let word = Offset::new(line);
         fabric.refresh(&[line]);
         let value = fabric.load(word);
-        fabric.store(word, value + 1);
-        fabric.publish(&[line]);
+        // Around the cache: a line that stayed dirty in it could be written back over what others count.
+        fabric.publish_word(word, value + 1);
         {
             let mut notes = self.oracle.notes();
             if self.process.lives(number) {

@@ -36,6 +36,8 @@ pub struct Rates {
     pub point_crash: u64,
     /// A host is held up for a long time, in 1/2^20 of operations.
     pub stall: u64,
+    /// A fault point at which every second passing is deadly.
+    pub deadly: Option<&'static str>,
 }
 
 impl Rates {
@@ -57,7 +59,7 @@ impl Rates {
         let switch = pick(&[8, 40, 150, 400]);
         let (process_crash, host_crash, point_crash) =
             if deaths { (pick(&[0, 40, 150, 400]), pick(&[0, 20, 60, 200]), pick(&[0, 4, 20])) } else { (0, 0, 0) };
-        Self { memory, switch, process_crash, host_crash, point_crash, stall: 0 }
+        Self { memory, switch, process_crash, host_crash, point_crash, stall: 0, deadly: None }
     }
 }
 
@@ -336,7 +338,8 @@ impl Shared {
     fn point(&self, process: usize, name: &'static str) {
         let Ok(mut state) = self.step(process, Kind::Act) else { return };
         *state.report.points.entry(name).or_default() += 1;
-        let rate = state.rates.point_crash;
+        let deadly = state.rates.deadly == Some(name);
+        let rate = if deadly { 512 } else { state.rates.point_crash };
         if !state.scripted && rate > 0 && state.doomed.is_none() && state.prng.below(1024) < rate {
             // At the point or a little later: what a point stands before is where deaths hurt.
             let operations = if state.prng.below(2) == 0 { 0 } else { state.prng.below(24) };
@@ -458,6 +461,7 @@ impl World {
         let mut state = self.shared.state();
         let rates = &mut state.rates;
         (rates.process_crash, rates.host_crash, rates.point_crash, rates.stall) = (0, 0, 0, 0);
+        rates.deadly = None;
         state.doomed = None;
     }
 
