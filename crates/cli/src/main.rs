@@ -9,6 +9,7 @@ mod output;
 mod region;
 mod settings;
 mod signals;
+mod stale;
 
 use clap::FromArgMatches;
 use failure::Failure;

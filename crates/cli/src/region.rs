@@ -231,6 +231,7 @@ fn unfinished_name(source: &RegionSource) -> RegionSource {
 pub struct TemporaryRegion {
     args: RegionArgs,
     superblock: Superblock,
+    _owned: Option<crate::stale::Owned>,
 }
 
 impl TemporaryRegion {
@@ -243,8 +244,10 @@ impl TemporaryRegion {
     pub fn make(purpose: &str, new: &NewRegionArgs) -> Result<Self, Failure> {
         let region = Some(RegionSource::Shm(format!("cenote-{purpose}-{}", std::process::id())));
         let args = RegionArgs { region, numa_node: None, no_huge_pages: false, host_slot: 0 };
+        crate::stale::sweep();
         let (_, superblock) = create(&args, new, false)?;
-        Ok(Self { args, superblock })
+        let owned = crate::stale::own(args.source()?)?;
+        Ok(Self { args, superblock, _owned: owned })
     }
 
     /// Makes it for a command that has nothing to finish when it is told to end: SIGINT and SIGTERM remove
