@@ -247,9 +247,9 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
                 return Err(LockTimeout::Passed { index: name.mutex() });
             };
             guard.between = Some(lock);
-            guard.abandoned |= !dead.is_empty();
             for host in dead {
-                self.repair_for(name, lock, host);
+                // Its ticket stands until it returns; only the first to meet it is told.
+                guard.abandoned |= self.repair_for(name, lock, host);
             }
         }
         if inherited {
@@ -272,16 +272,18 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
         }
     }
 
-    /// Repairs what a dead host left, once for each of its lives.
-    fn repair_for(&self, name: Name, lock: u64, host: u64) {
+    /// Repairs what a dead host left, once for each of its lives. Returns whether there was anything to repair.
+    fn repair_for(&self, name: Name, lock: u64, host: u64) -> bool {
         let line = self.layout.lock(lock, host);
         self.fabric.refresh(&[line]);
         let incarnation = self.fabric.load(Offset::new(line + INCARNATION));
         let left = Intent(self.fabric.load(Offset::new(line + INTENT)));
-        if left != Intent::NONE && self.repaired(lock, host).load(Relaxed) != incarnation {
+        let unrepaired = left != Intent::NONE && self.repaired(lock, host).load(Relaxed) != incarnation;
+        if unrepaired {
             self.repair(name, left);
             self.repaired(lock, host).store(incarnation, Relaxed);
         }
+        unrepaired
     }
 
     fn repair(&self, name: Name, left: Intent) {
@@ -344,7 +346,8 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
 pub struct UserLock<'a, F: Fabric, H: HostLocal = HostArea>(Guard<'a, F, H>);
 
 impl<F: Fabric, H: HostLocal> UserLock<'_, F, H> {
-    /// Whether a holder died with it, so that what it guards may be half changed. Only this holder is told.
+    /// Whether a holder died with it, so that what it guards may be half changed. Only this holder is told; where
+    /// another host died, so is one holder of each host that lives.
     #[must_use]
     pub const fn abandoned(&self) -> bool {
         self.0.abandoned
