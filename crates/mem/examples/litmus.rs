@@ -13,16 +13,17 @@
 
 use cenote_base::prng::Prng;
 use cenote_base::time::Deadline;
-use cenote_mem::{Coherent, Fabric, LINE, MapOptions, Mapping, Offset, RegionSource};
+use cenote_mem::{Fabric, Flush, Flushed, LINE, MapOptions, Mapping, Offset, RegionSource};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 /// The fabric under test.
-type Wire = Coherent;
+type Wire = Flushed;
 
-fn wire(mapping: Mapping) -> Wire {
-    Wire::new(mapping)
+fn wire(mapping: Mapping) -> Result<Wire, String> {
+    let flush = Flush::best().ok_or("this processor has no flush instruction")?;
+    Wire::new(mapping, flush).map_err(|error| error.to_string())
 }
 
 /// Nobody waits longer than this for the other host to do its next step. The guests' clocks may run fast.
@@ -125,7 +126,7 @@ fn run(arguments: &[String]) -> Result<(), String> {
     let source: RegionSource = region.parse().map_err(|error| format!("{error}"))?;
     let mapping = Mapping::open(&source, &MapOptions::default()).map_err(|error| format!("{error}"))?;
     println!("litmus {side}: {region} has {} MiB, {:?}", mapping.len() >> 20, mapping.obtained());
-    let mut host = Host { fabric: wire(mapping), source, me, step: 0 };
+    let mut host = Host { fabric: wire(mapping)?, source, me, step: 0 };
     host.handshake()?;
     println!("litmus {side}: handshake done");
     for test in tests {
