@@ -13,9 +13,10 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-const LITMUS: Program = Program::Example { package: "cenote-mem", name: "litmus" };
+const LITMUS: Program = Program { package: "cenote-mem", name: "litmus" };
+const TWO_HOSTS: Program = Program { package: "cenote-pool", name: "two_hosts" };
 
-const SCENARIOS: [Scenario; 3] = [
+const SCENARIOS: [Scenario; 6] = [
     Scenario {
         name: "litmus",
         shows: "messages, a lock of plain words and locked instructions between two hosts",
@@ -71,6 +72,58 @@ const SCENARIOS: [Scenario; 3] = [
         hoped_of_b: None,
         limit: Duration::from_secs(180),
     },
+    Scenario {
+        name: "pool",
+        shows: "locks and blocks of a pool between two hosts, with slots reused under the reader",
+        program: TWO_HOSTS,
+        arguments: ["/dev/dax0.0 a lock=20000 blocks=400 churn=200", "/dev/dax0.0 b lock=20000 blocks=400 churn=200"],
+        cpus: 2,
+        pool_mib: 256,
+        kill_a_at: None,
+        wanted: [
+            &["counter 40000 exact", " 0 damaged", "two_hosts a: all passed"],
+            &["counter 40000 exact", " 0 damaged", "two_hosts b: all passed"],
+        ],
+        hoped_of_b: None,
+        limit: Duration::from_secs(300),
+    },
+    // The pool's locks are of words that one host writes each, so atomics that are none do no harm.
+    Scenario {
+        name: "pool-no-atomics",
+        shows: "the same where locked instructions are not atomic between the hosts",
+        program: TWO_HOSTS,
+        arguments: ["/dev/dax0.0 a lock=20000 blocks=400 churn=100", "/dev/dax0.0 b lock=20000 blocks=400 churn=100"],
+        cpus: 1,
+        pool_mib: 256,
+        kill_a_at: None,
+        wanted: [
+            &["counter 40000 exact", " 0 damaged", "two_hosts a: all passed"],
+            &["counter 40000 exact", " 0 damaged", "two_hosts b: all passed"],
+        ],
+        hoped_of_b: None,
+        limit: Duration::from_secs(300),
+    },
+    Scenario {
+        name: "pool-takeover",
+        shows: "a host is killed in the middle of a publish, with a lock held; the other repairs and inherits",
+        program: TWO_HOSTS,
+        arguments: ["/dev/dax0.0 a takeover=index.counted", "/dev/dax0.0 b takeover=index.counted"],
+        cpus: 2,
+        pool_mib: 256,
+        kill_a_at: Some("two_hosts a: holds the lock mid-publish"),
+        wanted: [
+            &[],
+            &[
+                "waits for the lock of a living host",
+                "the lock is taken over",
+                "chunks adopted",
+                "two_hosts b: recovered",
+                "two_hosts b: all passed",
+            ],
+        ],
+        hoped_of_b: None,
+        limit: Duration::from_secs(180),
+    },
 ];
 
 /// Runs these scenarios, or all.
@@ -90,7 +143,7 @@ pub fn run(root: &Path, names: &[&str]) -> Result<(), String> {
     let mut initramfs: BTreeMap<&str, PathBuf> = BTreeMap::new();
     let mut table = Vec::new();
     for scenario in chosen {
-        let program = scenario.program.name();
+        let program = scenario.program.name;
         if !initramfs.contains_key(program) {
             println!("building {program}");
             let built = scenario.program.build(root, &cache)?;

@@ -16,17 +16,10 @@ const BUILD_LIMIT: Duration = Duration::from_secs(1200);
 const POWER_OFF_LIMIT: Duration = Duration::from_secs(10);
 const TAIL_LINES: usize = 30;
 
-/// A program of this repository that runs in the guests.
-pub enum Program {
-    Example {
-        package: &'static str,
-        name: &'static str,
-    },
-    #[allow(dead_code, reason = "for programs that are more than an example")]
-    Binary {
-        package: &'static str,
-        name: &'static str,
-    },
+/// An example of this workspace that runs in the guests.
+pub struct Program {
+    pub package: &'static str,
+    pub name: &'static str,
 }
 
 /// All waits in it end: the guests' own, and the whole by `limit`.
@@ -60,26 +53,16 @@ pub enum Verdict {
 }
 
 impl Program {
-    pub const fn name(&self) -> &'static str {
-        match self {
-            Self::Example { name, .. } | Self::Binary { name, .. } => name,
-        }
-    }
-
     /// Builds it without shared libraries, which the guests do not have, and returns its path.
     pub fn build(&self, root: &Path, cache: &Path) -> Result<PathBuf, String> {
         let folder = cache.join("build");
-        let (package, kind, place) = match self {
-            Self::Example { package, .. } => (package, "--example", "release/examples"),
-            Self::Binary { package, .. } => (package, "--bin", "release"),
-        };
         let program = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
         let mut command = Command::new(program);
-        command.args(["build", "--release", "--target", TARGET, "--package", package, kind, self.name()]);
+        command.args(["build", "--release", "--target", TARGET, "--package", self.package, "--example", self.name]);
         command.arg("--target-dir").arg(&folder).current_dir(root);
         command.env("RUSTFLAGS", "-C target-feature=+crt-static").env_remove("CARGO_ENCODED_RUSTFLAGS");
-        run(&mut command, &format!("building {}", self.name()), &cache.join("build.log"), BUILD_LIMIT)?;
-        Ok(folder.join(TARGET).join(place).join(self.name()))
+        run(&mut command, &format!("building {}", self.name), &cache.join("build.log"), BUILD_LIMIT)?;
+        Ok(folder.join(TARGET).join("release/examples").join(self.name))
     }
 }
 
@@ -93,7 +76,7 @@ impl Scenario {
         make_empty(&folder)?;
         let pool = Pool::new(self.pool_mib)?;
         let start = |name: &str, arguments: &str| {
-            let job = format!("{} {arguments}", self.program.name());
+            let job = format!("{} {arguments}", self.program.name);
             Guest::start(debian, images, initramfs, &pool, self.cpus, name, &job, &folder)
         };
         let mut hosts = [start("A", self.arguments[0])?, start("B", self.arguments[1])?];
@@ -206,7 +189,7 @@ mod tests {
     const SCENARIO: Scenario = Scenario {
         name: "x",
         shows: "",
-        program: Program::Example { package: "p", name: "x" },
+        program: Program { package: "p", name: "x" },
         arguments: ["a", "b"],
         cpus: 2,
         pool_mib: 256,
