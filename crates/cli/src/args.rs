@@ -47,6 +47,9 @@ pub enum Commands {
     /// A process of `torture`; not started by hand
     #[command(hide = true)]
     TortureChild(TortureChildArgs),
+    /// A process of `bench`; not started by hand
+    #[command(hide = true)]
+    BenchChild(BenchChildArgs),
     /// A worker process of `serve`; not started by hand
     #[command(hide = true)]
     Worker(WorkerArgs),
@@ -449,9 +452,36 @@ pub struct DemoArgs {
 }
 
 #[derive(Subcommand, Debug)]
+#[allow(clippy::large_enum_variant, reason = "there is one of them")]
 pub enum BenchCommands {
     /// Time to first token over prompt length and share of the prompt found in the region
     Ttft(BenchTtftArgs),
+    /// Blocks in and out of a region, beside plain copies of as many bytes; pins; attaching
+    Pool(BenchCoreArgs),
+    /// Lookups of prompts, beside a bare hash table of the same size
+    Index(BenchCoreArgs),
+    /// Locks between hosts, which processes of this machine play: the bakery beside the manager
+    Lock(BenchCoreArgs),
+    /// Small blocks published with room and without, and chunks claimed
+    Alloc(BenchCoreArgs),
+}
+
+#[derive(Args, Debug)]
+pub struct BenchCoreArgs {
+    /// Smaller regions and fewer measurements; where a row is of another size than usual, its name says so
+    #[arg(long)]
+    pub quick: bool,
+    #[command(flatten)]
+    pub output: OutputArgs,
+}
+
+#[derive(Args, Debug)]
+pub struct BenchChildArgs {
+    /// Grants locks, and does no jobs
+    #[arg(long)]
+    pub manager: bool,
+    #[command(flatten)]
+    pub region: RegionArgs,
 }
 
 /// Who to measure beside us.

@@ -10,7 +10,7 @@ mod serve;
 mod torture;
 mod worker;
 
-use crate::args::{BenchCommands, Commands};
+use crate::args::Commands;
 use crate::failure::Failure;
 use std::process::ExitCode;
 
@@ -23,7 +23,8 @@ pub fn run(command: Commands) -> Result<ExitCode, Failure> {
         Commands::Generate(args) => generate::run(&args).map(done),
         Commands::Pool(command) => pool::run(command),
         Commands::Doctor(args) => doctor::run(&args).map(done),
-        Commands::Bench(BenchCommands::Ttft(args)) => bench::run(&args).map(done),
+        Commands::Bench(command) => bench::run(&command).map(done),
+        Commands::BenchChild(args) => bench::run_child(&args).map(done),
         Commands::Torture(args) => torture::run(&args),
         Commands::TortureChild(args) => torture::run_child(&args).map(done),
         Commands::Worker(args) => worker::run(&args).map(done),

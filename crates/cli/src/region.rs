@@ -250,6 +250,20 @@ impl TemporaryRegion {
         Ok(Self { args, superblock, _owned: owned })
     }
 
+    /// As [`TemporaryRegion::make`], but pages take memory when they are first used. Who fills it up on a machine that
+    /// has too little dies of it, so this is for measurements of a region's size alone.
+    pub fn sparse(purpose: &str, new: &NewRegionArgs) -> Result<Self, Failure> {
+        let source = RegionSource::Shm(format!("cenote-{purpose}-{}", std::process::id()));
+        let path = source.path().expect("shared memory has a path");
+        let size = new.size.expect("its maker gives a size").0;
+        let made = std::fs::File::create_new(&path).and_then(|file| file.set_len(size));
+        made.map_err(|error| Failure::new(format!("{}: cannot make the file: {error}", path.display())))?;
+        // A huge page would take memory for all that surrounds the page that is used.
+        let args = RegionArgs { region: Some(source), numa_node: None, no_huge_pages: true, host_slot: 0 };
+        let (_, superblock) = create(&args, new, true).inspect_err(|_| drop(std::fs::remove_file(&path)))?;
+        Ok(Self { args, superblock })
+    }
+
     /// Makes it for a command that has nothing to finish when it is told to end: SIGINT and SIGTERM remove
     /// the region and end the process. Such commands measure, so the region's pages are touched beforehand.
     pub fn until_signal(purpose: &str, size: u64) -> Result<Self, Failure> {

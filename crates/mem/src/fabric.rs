@@ -8,6 +8,7 @@
 //! [`Coherent`] is memory of one host, [`Flushed`] memory that several hosts share without coherence, and
 //! [`Mapped`] either of them for programs that learn which when they open a region.
 
+mod around;
 mod bytes;
 mod coherent;
 mod flush;
@@ -93,6 +94,11 @@ pub trait Fabric: Send + Sync + 'static {
     #[track_caller]
     fn refresh(&self, lines: &[u64]);
 
+    /// Asks for the line at `at`, a multiple of 64, which will be loaded soon. Waits for nothing, and what is loaded
+    /// is the same without it.
+    #[track_caller]
+    fn prefetch(&self, _at: u64) {}
+
     /// Writes `parts` one after the other from `at` (a multiple of 64) on, and returns the checksum of
     /// their concatenation under `key` (see [`crate::checksum`]). Each part but the last must be a
     /// multiple of 64 bytes long. Visible to others after [`Fabric::publish_payload`].
@@ -156,6 +162,9 @@ impl<F: Fabric + ?Sized> Fabric for Arc<F> {
     }
     fn refresh(&self, lines: &[u64]) {
         (**self).refresh(lines);
+    }
+    fn prefetch(&self, at: u64) {
+        (**self).prefetch(at);
     }
     fn write_payload(&self, at: u64, parts: &[&[u8]], key: u64) -> u64 {
         (**self).write_payload(at, parts, key)

@@ -130,9 +130,9 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
 
     /// Marks blocks as used now. Only lookups move the recency clock: what a prompt finds and what is then
     /// published for it bear the same instant, and among equals eviction takes the deepest block first.
-    pub(crate) fn touch(&self, blocks: &[BlockIndex]) {
+    pub(crate) fn touch(&self, blocks: impl IntoIterator<Item = BlockIndex>) {
         let (policy, now) = (self.policy(), self.access_clock().load(Relaxed));
-        for &block in blocks {
+        for block in blocks {
             let word = self.policy_word(block);
             let known = word.load(Relaxed);
             let touched = policy.accessed(known, now);
@@ -155,11 +155,10 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
     #[must_use]
     pub fn lookup(&self, hashes: &[BlockHash]) -> Vec<Hit> {
         let inner = &*self.0;
-        let hits: Vec<Hit> =
-            hashes.iter().map_while(|&hash| inner.find(hash)).map(|(block, d)| Hit::of(block, &d)).collect();
-        let blocks: Vec<BlockIndex> = hits.iter().map(|hit| hit.block).collect();
+        let mut hits = Vec::with_capacity(hashes.len());
+        inner.find_all(hashes, |block, descriptor| hits.push(Hit::of(block, descriptor)));
         inner.access_clock().fetch_add(1, Relaxed);
-        inner.touch(&blocks);
+        inner.touch(hits.iter().map(|hit| hit.block));
         inner.counters().add(Counter::Lookups, hashes.len() as u64);
         inner.counters().add(Counter::Found, hits.len() as u64);
         hits
@@ -215,7 +214,7 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
         let length: u64 = parts.iter().map(|part| part.len() as u64).sum();
         assert_eq!(length, namespace.block_bytes, "a block of this namespace has another size");
         if let Some((block, _)) = inner.find(hash) {
-            inner.touch(&[block]);
+            inner.touch([block]);
             inner.counters().add(Counter::Duplicates, 1);
             return Publish::Duplicate;
         }

@@ -17,6 +17,9 @@ use std::time::Duration;
 /// Buckets a probe visits at most.
 const PROBES_MAX: u64 = 64;
 
+/// Blocks of a prompt whose lines are under way together: as many as a core can wait for at once.
+const GROUP: usize = 16;
+
 /// Which copy of a line will do.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum View {
@@ -55,7 +58,8 @@ struct Probe {
 impl Probe {
     /// The `step`-th bucket; it wraps within the shard, so that one lock covers the whole way.
     fn bucket(self, step: u64) -> u64 {
-        self.shard * self.buckets + (self.home + step) % self.buckets
+        // `buckets` is a power of two.
+        self.shard * self.buckets + ((self.home + step) & (self.buckets - 1))
     }
 
     fn steps(self) -> u64 {
@@ -67,20 +71,23 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
     fn probe(&self, hash: BlockHash) -> Probe {
         let low = hash.words()[0];
         let buckets = self.layout.buckets_per_shard();
-        Probe { shard: low % SHARDS, home: (low / SHARDS) % buckets, buckets }
+        Probe { shard: low % SHARDS, home: (low / SHARDS) & (buckets - 1), buckets }
     }
 
     fn entry_at(&self, bucket: u64, entry: usize) -> Offset<u64> {
         Offset::new(self.layout.bucket(bucket) + entry as u64 * 8)
     }
 
+    /// The block that an entry names, if it may be the one with this hash.
+    fn named(&self, entry: u64, hash: BlockHash) -> Option<BlockIndex> {
+        let entry = Entry(entry);
+        let block = entry.block().filter(|block| block.0 < self.layout.num_descriptors());
+        block.filter(|_| entry.tag() == tag_of(hash))
+    }
+
     /// The descriptor that an entry leads to, if it is readable and has this hash.
     fn follow(&self, entry: u64, hash: BlockHash, from: View) -> Option<(BlockIndex, Descriptor)> {
-        let entry = Entry(entry);
-        let block = entry.block().filter(|block| block.0 < self.layout.num_descriptors())?;
-        if entry.tag() != tag_of(hash) {
-            return None;
-        }
+        let block = self.named(entry, hash)?;
         if from == View::Device {
             self.fabric.refresh(&[self.layout.descriptor(block)]);
         }
@@ -95,10 +102,44 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
     /// is looked for on the device.
     pub(crate) fn find(&self, hash: BlockHash) -> Option<(BlockIndex, Descriptor)> {
         let probe = self.probe(hash);
+        self.find_from(hash, probe, self.fabric.load_line(self.home(probe)))
+    }
+
+    /// Finds the readable blocks of a prompt, in order, up to the first that is missing.
+    ///
+    /// One lookup waits twice for memory, for its bucket and for its descriptor. Those of a group are waited for
+    /// together, and the next group's buckets are on their way meanwhile.
+    pub(crate) fn find_all(&self, hashes: &[BlockHash], mut found: impl FnMut(BlockIndex, &Descriptor)) {
+        let ask = |group: &[BlockHash]| {
+            group.iter().for_each(|&hash| self.fabric.prefetch(self.home(self.probe(hash))));
+        };
+        ask(&hashes[..hashes.len().min(GROUP)]);
+        let mut homes = [[0; 8]; GROUP];
+        for (group, next) in hashes.chunks(GROUP).zip(hashes.chunks(GROUP).skip(1).chain([&[][..]])) {
+            for (&hash, home) in group.iter().zip(&mut homes) {
+                *home = self.fabric.load_line(self.home(self.probe(hash)));
+                let blocks = home[..7].iter().filter_map(|&entry| self.named(entry, hash));
+                blocks.for_each(|block| self.fabric.prefetch(self.layout.descriptor(block)));
+            }
+            ask(next);
+            for (&hash, home) in group.iter().zip(&homes) {
+                let Some((block, descriptor)) = self.find_from(hash, self.probe(hash), *home) else { return };
+                found(block, &descriptor);
+            }
+        }
+    }
+
+    /// Where a probe begins.
+    fn home(&self, probe: Probe) -> u64 {
+        self.layout.bucket(probe.bucket(0))
+    }
+
+    /// As [`Inner::find`], where `home` is what some cache held of the first bucket.
+    fn find_from(&self, hash: BlockHash, probe: Probe, home: [u64; 8]) -> Option<(BlockIndex, Descriptor)> {
+        let search = |words: &[u64; 8], from| words[..7].iter().find_map(|&entry| self.follow(entry, hash, from));
         for step in 0..probe.steps() {
             let at = self.layout.bucket(probe.bucket(step));
-            let search = |words: &[u64; 8], from| words[..7].iter().find_map(|&entry| self.follow(entry, hash, from));
-            let mut words = self.fabric.load_line(at);
+            let mut words = if step == 0 { home } else { self.fabric.load_line(at) };
             let mut found = search(&words, View::Cache);
             if found.is_none() && !self.is_coherent() {
                 words = self.fresh_line(at);

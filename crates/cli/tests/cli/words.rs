@@ -29,6 +29,10 @@ async fn every_command_explains_itself() {
         "doctor",
         "bench",
         "bench ttft",
+        "bench pool",
+        "bench index",
+        "bench lock",
+        "bench alloc",
         "torture",
     ] {
         let name = format!("help {command}").trim_end().replace(' ', "_");

@@ -1,6 +1,6 @@
 //! A mapping's bytes, with every bound and alignment checked: what all fabrics over mapped memory share.
 
-use super::flush;
+use super::{around, flush};
 use crate::checksum::Checksummer;
 use crate::offset::LINE;
 use crate::region::Mapping;
@@ -35,11 +35,13 @@ impl Bytes {
         &self.mapping
     }
 
+    #[inline]
     #[track_caller]
     pub(super) fn load(&self, at: u64) -> u64 {
         self.word(at).load(Ordering::Acquire)
     }
 
+    #[inline]
     #[track_caller]
     pub(super) fn store(&self, at: u64, value: u64) {
         self.word(at).store(value, Ordering::Release);
@@ -51,6 +53,7 @@ impl Bytes {
         self.word(at).as_ptr()
     }
 
+    #[inline]
     #[track_caller]
     pub(super) fn load_line(&self, at: u64) -> [u64; 8] {
         self.words(at).each_ref().map(|word| word.load(Ordering::Acquire))
@@ -123,7 +126,28 @@ impl Bytes {
         unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), to, from.len()) };
     }
 
+    #[track_caller]
+    pub(super) fn copy_around_out(&self, at: u64, to: &mut [u8]) {
+        let from = self.payload(at, to.len() as u64).cast_const();
+        // SAFETY: as in `copy_plain_out`.
+        unsafe { around::copy(from, to.as_mut_ptr(), to.len()) };
+    }
+
+    #[track_caller]
+    pub(super) fn copy_around_in(&self, at: u64, from: &[u8]) {
+        let to = self.payload(at, from.len() as u64);
+        // SAFETY: as in `copy_plain_out`.
+        unsafe { around::copy(from.as_ptr(), to, from.len()) };
+    }
+
+    #[inline]
+    #[track_caller]
+    pub(super) fn prefetch(&self, at: u64) {
+        flush::prefetch(self.line(at));
+    }
+
     /// The address of the line at `at`, all inside the mapping and aligned to 64 bytes.
+    #[inline]
     #[track_caller]
     pub(super) fn line(&self, at: u64) -> *mut u8 {
         assert!(at.is_multiple_of(LINE), "line at {at:#x} is not aligned to 64 bytes");
@@ -137,6 +161,7 @@ impl Bytes {
         self.address(at, len)
     }
 
+    #[inline]
     #[track_caller]
     fn word(&self, at: u64) -> &AtomicU64 {
         assert!(at.is_multiple_of(8), "word at {at:#x} is not aligned to 8 bytes");
@@ -148,6 +173,7 @@ impl Bytes {
         unsafe { &*address }
     }
 
+    #[inline]
     #[track_caller]
     fn words(&self, at: u64) -> &[AtomicU64; 8] {
         #[allow(clippy::cast_ptr_alignment, reason = "`line` asserts the alignment of a line")]
@@ -156,6 +182,7 @@ impl Bytes {
         unsafe { &*address }
     }
 
+    #[inline]
     #[track_caller]
     fn address(&self, at: u64, len: u64) -> *mut u8 {
         let end = at.checked_add(len);

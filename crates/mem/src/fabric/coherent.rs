@@ -40,6 +40,18 @@ impl Coherent {
     pub fn copy_plain_in(&self, at: u64, from: &[u8]) {
         self.bytes.copy_plain_in(at, from);
     }
+
+    /// As `copy_plain_out`, around the cache where the processor can.
+    #[track_caller]
+    pub fn copy_around_out(&self, at: u64, to: &mut [u8]) {
+        self.bytes.copy_around_out(at, to);
+    }
+
+    /// As `copy_plain_in`, around the cache where the processor can.
+    #[track_caller]
+    pub fn copy_around_in(&self, at: u64, from: &[u8]) {
+        self.bytes.copy_around_in(at, from);
+    }
 }
 
 impl Fabric for Coherent {
@@ -47,22 +59,27 @@ impl Fabric for Coherent {
         self.bytes.mapping().len()
     }
 
+    #[inline]
     fn load(&self, at: Offset<u64>) -> u64 {
         self.bytes.load(at.raw())
     }
 
+    #[inline]
     fn store(&self, at: Offset<u64>, value: u64) {
         self.bytes.store(at.raw(), value);
     }
 
+    #[inline]
     fn load_line(&self, at: u64) -> [u64; 8] {
         self.bytes.load_line(at)
     }
 
+    #[inline]
     fn store_line(&self, at: u64, words: &[u64; 8]) {
         self.bytes.store_line(at, words);
     }
 
+    #[inline]
     fn publish(&self, lines: &[u64]) {
         for line in lines {
             let _ = self.bytes.line(*line);
@@ -70,15 +87,22 @@ impl Fabric for Coherent {
         fence(Ordering::SeqCst);
     }
 
+    #[inline]
     fn publish_unfenced(&self, line: u64) {
         let _ = self.bytes.line(line);
     }
 
+    #[inline]
     fn refresh(&self, lines: &[u64]) {
         for line in lines {
             let _ = self.bytes.line(*line);
         }
         fence(Ordering::SeqCst);
+    }
+
+    #[inline]
+    fn prefetch(&self, at: u64) {
+        self.bytes.prefetch(at);
     }
 
     fn write_payload(&self, at: u64, parts: &[&[u8]], key: u64) -> u64 {

@@ -3,7 +3,7 @@
 mod instructions;
 mod whole_line;
 
-pub(super) use instructions::{STREAMS, drain, drain_streams, loads_first};
+pub(super) use instructions::{STREAMS, drain, drain_streams, loads_first, prefetch};
 pub(super) use whole_line::WholeLine;
 
 use std::fmt;

@@ -52,6 +52,18 @@ impl Flushed {
         self.bytes.copy_plain_in(at, from);
     }
 
+    /// As `copy_plain_out`, around the cache where the processor can.
+    #[track_caller]
+    pub fn copy_around_out(&self, at: u64, to: &mut [u8]) {
+        self.bytes.copy_around_out(at, to);
+    }
+
+    /// As `copy_plain_in`, around the cache where the processor can.
+    #[track_caller]
+    pub fn copy_around_in(&self, at: u64, from: &[u8]) {
+        self.bytes.copy_around_in(at, from);
+    }
+
     /// Starts writing one line back.
     #[track_caller]
     fn write_back(&self, line: u64) {
@@ -66,22 +78,27 @@ impl Fabric for Flushed {
         self.bytes.mapping().len()
     }
 
+    #[inline]
     fn load(&self, at: Offset<u64>) -> u64 {
         self.bytes.load(at.raw())
     }
 
+    #[inline]
     fn store(&self, at: Offset<u64>, value: u64) {
         self.bytes.store(at.raw(), value);
     }
 
+    #[inline]
     fn load_line(&self, at: u64) -> [u64; 8] {
         self.bytes.load_line(at)
     }
 
+    #[inline]
     fn store_line(&self, at: u64, words: &[u64; 8]) {
         self.bytes.store_line(at, words);
     }
 
+    #[inline]
     fn publish(&self, lines: &[u64]) {
         for line in lines {
             self.write_back(*line);
@@ -117,10 +134,12 @@ impl Fabric for Flushed {
         flush::drain();
     }
 
+    #[inline]
     fn publish_unfenced(&self, line: u64) {
         self.write_back(line);
     }
 
+    #[inline]
     fn refresh(&self, lines: &[u64]) {
         flush::loads_first();
         for line in lines {
@@ -129,6 +148,11 @@ impl Fabric for Flushed {
             unsafe { self.flush.drop_line(line) };
         }
         flush::drain();
+    }
+
+    #[inline]
+    fn prefetch(&self, at: u64) {
+        self.bytes.prefetch(at);
     }
 
     fn write_payload(&self, at: u64, parts: &[&[u8]], key: u64) -> u64 {

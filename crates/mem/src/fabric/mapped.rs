@@ -52,24 +52,41 @@ impl Mapped {
     pub fn copy_plain_in(&self, at: u64, from: &[u8]) {
         either!(self, fabric => fabric.copy_plain_in(at, from));
     }
+
+    /// As [`Mapped::copy_plain_out`], around the cache where the processor can.
+    #[track_caller]
+    pub fn copy_around_out(&self, at: u64, to: &mut [u8]) {
+        either!(self, fabric => fabric.copy_around_out(at, to));
+    }
+
+    /// As [`Mapped::copy_plain_in`], around the cache where the processor can.
+    #[track_caller]
+    pub fn copy_around_in(&self, at: u64, from: &[u8]) {
+        either!(self, fabric => fabric.copy_around_in(at, from));
+    }
 }
 
 impl Fabric for Mapped {
     fn len(&self) -> u64 {
         either!(self, fabric => fabric.len())
     }
+    #[inline]
     fn load(&self, at: Offset<u64>) -> u64 {
         either!(self, fabric => fabric.load(at))
     }
+    #[inline]
     fn store(&self, at: Offset<u64>, value: u64) {
         either!(self, fabric => fabric.store(at, value));
     }
+    #[inline]
     fn load_line(&self, at: u64) -> [u64; 8] {
         either!(self, fabric => fabric.load_line(at))
     }
+    #[inline]
     fn store_line(&self, at: u64, words: &[u64; 8]) {
         either!(self, fabric => fabric.store_line(at, words));
     }
+    #[inline]
     fn publish(&self, lines: &[u64]) {
         either!(self, fabric => fabric.publish(lines));
     }
@@ -84,11 +101,17 @@ impl Fabric for Mapped {
     fn publish_word(&self, at: Offset<u64>, value: u64) {
         either!(self, fabric => fabric.publish_word(at, value));
     }
+    #[inline]
     fn publish_unfenced(&self, line: u64) {
         either!(self, fabric => fabric.publish_unfenced(line));
     }
+    #[inline]
     fn refresh(&self, lines: &[u64]) {
         either!(self, fabric => fabric.refresh(lines));
+    }
+    #[inline]
+    fn prefetch(&self, at: u64) {
+        either!(self, fabric => fabric.prefetch(at));
     }
     fn write_payload(&self, at: u64, parts: &[&[u8]], key: u64) -> u64 {
         either!(self, fabric => fabric.write_payload(at, parts, key))

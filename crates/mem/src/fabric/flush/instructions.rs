@@ -4,7 +4,7 @@ use super::Flush;
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 use std::arch::asm;
 #[cfg(target_arch = "x86_64")]
-use std::arch::x86_64::{_mm_clflush, _mm_lfence, _mm_mfence, _mm_sfence};
+use std::arch::x86_64::{_MM_HINT_T0, _mm_clflush, _mm_lfence, _mm_mfence, _mm_prefetch, _mm_sfence};
 
 /// Whether streamed stores leave nothing dirty in the cache. Elsewhere they are ordinary stores, and
 /// their lines must be flushed.
@@ -91,4 +91,21 @@ pub(in crate::fabric) fn drain_streams() {
     unsafe {
         _mm_sfence();
     }
+}
+
+/// Asks for a line that will be loaded soon.
+#[inline(always)]
+pub(in crate::fabric) fn prefetch(line: *const u8) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a prefetch changes nothing that a program sees, whatever the address.
+    unsafe {
+        _mm_prefetch::<_MM_HINT_T0>(line.cast());
+    }
+    #[cfg(target_arch = "aarch64")]
+    // SAFETY: as above.
+    unsafe {
+        asm!("prfm pldl1keep, [{}]", in(reg) line, options(nostack, preserves_flags, readonly));
+    }
+    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+    let _ = line;
 }

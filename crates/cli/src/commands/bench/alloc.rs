@@ -1,0 +1,49 @@
+//! `cenote bench alloc`: what space costs, by blocks so small that their bytes cost nothing.
+
+use super::Setting;
+use super::child::Child;
+use super::party::{Job, Party};
+use super::regions::{Shape, fabrics, other_host};
+use super::rows::{Row, Times};
+use crate::failure::Failure;
+
+const BLOCK: u64 = 64;
+
+pub fn rows(setting: &Setting) -> Result<Vec<Row>, Failure> {
+    let mut rows = Vec::new();
+    let count = setting.choose(50_000, 10_000);
+    for (fabric, flush) in fabrics() {
+        // Room for more than is published, and for less.
+        let roomy = Shape { min_block_bytes: BLOCK, ..Shape::of(flush, count * 4 * 208 + (16 << 20)) };
+        let full = Shape { chunk_bytes: 64 << 10, min_block_bytes: 512, ..Shape::of(flush, 16 << 20) };
+        let region = setting.regions.make(&roomy)?;
+        let (mut here, mut there) = (Party::join(&region)?, Child::start(&region, other_host(flush))?);
+        let alone = here.perform(&Job::Publish { block_bytes: BLOCK, first: 0, count })?.remove(0);
+        rows.push(Row::nanoseconds(format!("{fabric}: publish, with room"), &alone));
+        there.begin(&Job::Publish { block_bytes: BLOCK, first: count, count })?;
+        let both = here.perform(&Job::Publish { block_bytes: BLOCK, first: count * 2, count })?.remove(0);
+        let both: Times = both.into_iter().chain(there.finish()?.remove(0)).collect();
+        rows.push(Row::nanoseconds(format!("{fabric}: publish, with room, 2 processes at once"), &both));
+        drop((here, there));
+        rows.push(Row::nanoseconds(format!("{fabric}: publish, evicting"), &evicting(setting, &full, count)?));
+        rows.push(Row::nanoseconds(format!("{fabric}: publish, claiming a chunk"), &claiming(setting, &full)?));
+    }
+    Ok(rows)
+}
+
+/// Publishes into a full region. Victims leave in groups, so most publishes find room and a few make it.
+fn evicting(setting: &Setting, shape: &Shape, count: u64) -> Result<Times, Failure> {
+    let region = setting.regions.make(shape)?;
+    let mut party = Party::join(&region)?;
+    let full = shape.bytes / shape.min_block_bytes;
+    party.perform(&Job::Publish { block_bytes: BLOCK, first: 0, count: full })?;
+    Ok(party.perform(&Job::Publish { block_bytes: BLOCK, first: full, count })?.remove(0))
+}
+
+/// Chunks with room for one block, so that each publish claims one.
+fn claiming(setting: &Setting, shape: &Shape) -> Result<Times, Failure> {
+    let count = 1000;
+    let shape = Shape { min_block_bytes: shape.chunk_bytes, bytes: (count + 512) * shape.chunk_bytes, ..*shape };
+    let region = setting.regions.make(&shape)?;
+    Ok(Party::join(&region)?.perform(&Job::Publish { block_bytes: BLOCK, first: 0, count })?.remove(0))
+}
