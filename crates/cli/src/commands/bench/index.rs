@@ -39,7 +39,7 @@ pub fn rows(setting: &Setting) -> Result<Vec<Row>, Failure> {
 
 fn shape(flush: Flush, entries: u64) -> Shape {
     // Block, descriptor, buckets, and something to spare.
-    let bytes = entries * (64 + 64 + 80) + (32 << 20);
+    let bytes = (entries * (64 + 64 + 80) + (32 << 20)).next_multiple_of(4096);
     let chunk_bytes = if entries > 1 << 17 { 4 << 20 } else { 64 << 10 };
     Shape { chunk_bytes, min_block_bytes: 64, sparse: true, ..Shape::of(flush, bytes) }
 }

@@ -7,7 +7,7 @@ use crate::failure::Failure;
 use crate::region::HostPool;
 use cenote_base::BlockHash;
 use cenote_base::prng::Prng;
-use cenote_mem::{Fabric, Flush, MapOptions, Mapped, Mapping, RegionSource};
+use cenote_mem::{Fabric, Flush, MapOptions, Mapped, Mapping, Offset, RegionSource};
 use cenote_pool::{Hit, Namespace, NamespaceRecord, Publish, ReadOutcome};
 use serde::{Deserialize, Serialize};
 use std::hint::black_box;
@@ -15,8 +15,8 @@ use std::time::{Duration, Instant};
 
 /// Blocks of a prompt.
 pub const PROMPT: u64 = 64;
-/// Private memory that blocks are copied from and to: more than a core's own cache holds.
-const PRIVATE_BYTES: u64 = 32 << 20;
+/// Private memory that blocks are copied from and to in turn, as an engine's own KV memory: in no cache.
+const PRIVATE_BYTES: u64 = 128 << 20;
 /// Memory beside the region that plain copies go to and come from: no cache holds a good part of it.
 const BARE_BYTES: u64 = 256 << 20;
 /// Operations between two looks at the clock, where one would cost as much as the operation.
@@ -45,7 +45,6 @@ pub enum Job {
 pub struct Party {
     pool: HostPool,
     bare: Option<Mapped>,
-    private: Private,
 }
 
 /// The hash of a block. Its words are mixed, as those of a chain hash are.
@@ -68,7 +67,7 @@ impl Party {
     pub fn join(region: &RegionArgs) -> Result<Self, Failure> {
         // Nobody beats these hosts' hearts, so nobody may hold them dead either.
         let patient = WatchArgs { host_timeout: Duration::from_secs(3600), ..WatchArgs::default() };
-        Ok(Self { pool: region.attach_watching("bench", &patient)?, bare: None, private: Private::new() })
+        Ok(Self { pool: region.attach_watching("bench", &patient)?, bare: None })
     }
 
     pub fn perform(&mut self, job: &Job) -> Result<Vec<Times>, Failure> {
@@ -147,13 +146,14 @@ impl Party {
             Some(bare) => bare,
             None => bare_memory(BARE_BYTES, Flush::None)?,
         };
-        let mut private = std::mem::take(&mut self.private);
+        let mut private = Private::new(block_bytes);
+        self.touch_region();
         let mut times = vec![Times::new(); 3];
         for turn in 0..count {
             let at = turn * 7919 % (BARE_BYTES / block_bytes) * block_bytes;
             for step in 0..3 {
                 let way = (turn + step) % 3;
-                let bytes = private.next(block_bytes);
+                let bytes = private.next();
                 times[way as usize].push(if way == 0 {
                     operation(self, first + turn, bytes)?
                 } else {
@@ -169,8 +169,14 @@ impl Party {
                 });
             }
         }
-        (self.bare, self.private) = (Some(bare), private);
+        self.bare = Some(bare);
         Ok(times)
+    }
+
+    /// Has the kernel map every page of the region into this process, which is not measured.
+    fn touch_region(&self) {
+        let fabric = self.pool.fabric();
+        black_box((0..fabric.len()).step_by(4096).map(|at| fabric.load(Offset::new(at))).max());
     }
 
     fn publish(&self, block_bytes: u64, first: u64, count: u64) -> Result<Times, Failure> {
@@ -248,25 +254,22 @@ pub fn bare_memory(bytes: u64, flush: Flush) -> Result<Mapped, Failure> {
 
 /// Private buffers in turn, off the region's pages by half a page: some processors' `memcpy` is several times slower
 /// when source and destination lie at nearly the same place of their pages, and that is not measured here.
-#[derive(Default)]
 struct Private {
     memory: Vec<u8>,
-    turn: u64,
+    block: usize,
+    start: usize,
+    turn: usize,
 }
 
 impl Private {
-    fn new() -> Self {
-        Self::default()
+    fn new(block_bytes: u64) -> Self {
+        let memory = vec![0x5a; PRIVATE_BYTES as usize + (8 << 10)];
+        let start = memory.as_ptr().addr().wrapping_neg() % 4096 + 2048;
+        Self { memory, block: block_bytes as usize, start, turn: 0 }
     }
 
-    fn next(&mut self, block_bytes: u64) -> &mut [u8] {
-        let stride = block_bytes.next_multiple_of(4096);
-        let buffers = (PRIVATE_BYTES / stride).max(1);
-        if self.memory.is_empty() {
-            self.memory = vec![0x5a; PRIVATE_BYTES as usize + (8 << 10)];
-        }
-        self.turn = (self.turn + 1) % buffers;
-        let first = self.memory.as_ptr().addr().wrapping_neg() % 4096 + 2048;
-        &mut self.memory[first + (self.turn * stride) as usize..][..block_bytes as usize]
+    fn next(&mut self) -> &mut [u8] {
+        self.turn = (self.turn + 1) % (PRIVATE_BYTES as usize / self.block);
+        &mut self.memory[self.start + self.turn * self.block..][..self.block]
     }
 }
