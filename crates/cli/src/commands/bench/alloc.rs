@@ -14,9 +14,8 @@ pub fn rows(setting: &Setting) -> Result<Vec<Row>, Failure> {
     let count = setting.choose(50_000, 10_000);
     for (fabric, flush) in fabrics() {
         // Room for more than is published, and for less.
-        let bytes = (count * 4 * 208 + (32 << 20)).next_multiple_of(4096);
-        let roomy = Shape { chunk_bytes: 64 << 10, min_block_bytes: BLOCK, ..Shape::of(flush, bytes) };
         let full = Shape { chunk_bytes: 64 << 10, min_block_bytes: 512, ..Shape::of(flush, 16 << 20) };
+        let roomy = Shape { bytes: count * 4 * 1024 + (32 << 20), ..full };
         let region = setting.regions.make(&roomy)?;
         let (mut here, mut there) = (Party::join(&region)?, Child::start(&region, other_host(flush))?);
         let alone = here.perform(&Job::Publish { block_bytes: BLOCK, first: 0, count })?.remove(0);

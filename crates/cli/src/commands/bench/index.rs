@@ -16,6 +16,8 @@ const FLUSHED_GOAL_NS: f64 = 1000.0;
 const BARE_GOAL: f64 = 3.0;
 const SCALING_GOAL: f64 = 1.8;
 const FEW: u64 = 10_048;
+/// Smallest block, which says how many descriptors there are; the blocks here are smaller still.
+const SMALLEST: u64 = 256;
 
 pub fn rows(setting: &Setting) -> Result<Vec<Row>, Failure> {
     let mut rows = Vec::new();
@@ -38,10 +40,10 @@ pub fn rows(setting: &Setting) -> Result<Vec<Row>, Failure> {
 }
 
 fn shape(flush: Flush, entries: u64) -> Shape {
-    // Block, descriptor, buckets, and something to spare.
-    let bytes = (entries * (64 + 64 + 80) + (32 << 20)).next_multiple_of(4096);
+    // Control areas take half as much again, and pages that nobody uses cost nothing.
+    let bytes = entries * SMALLEST * 2 + (32 << 20);
     let chunk_bytes = if entries > 1 << 17 { 4 << 20 } else { 64 << 10 };
-    Shape { chunk_bytes, min_block_bytes: 64, sparse: true, ..Shape::of(flush, bytes) }
+    Shape { chunk_bytes, min_block_bytes: SMALLEST, sparse: true, ..Shape::of(flush, bytes) }
 }
 
 /// Two processes at once against one alone, by medians: a busy machine's pauses are not the pool's.

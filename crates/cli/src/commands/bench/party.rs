@@ -19,6 +19,8 @@ pub const PROMPT: u64 = 64;
 const PRIVATE_BYTES: u64 = 128 << 20;
 /// Memory beside the region that plain copies go to and come from: no cache holds a good part of it.
 const BARE_BYTES: u64 = 256 << 20;
+/// Where single lines are published: as large as the control areas of a small region.
+const LINES_BYTES: u64 = 4 << 20;
 /// Operations between two looks at the clock, where one would cost as much as the operation.
 const BATCH: usize = 16;
 const LOCK_TIMEOUT: Duration = Duration::from_secs(60);
@@ -144,7 +146,7 @@ impl Party {
     ) -> Result<Vec<Times>, Failure> {
         let bare = match self.bare.take() {
             Some(bare) => bare,
-            None => bare_memory(BARE_BYTES, Flush::None)?,
+            None => filled(bare_memory(BARE_BYTES, Flush::None)?),
         };
         let mut private = Private::new(block_bytes);
         self.touch_region();
@@ -221,7 +223,7 @@ impl Party {
     }
 
     fn line(&self, rounds: u64) -> Result<Times, Failure> {
-        let bare = bare_memory(8 << 20, self.pool.superblock().flush)?;
+        let bare = bare_memory(LINES_BYTES, self.pool.superblock().flush)?;
         let clock = clock();
         let lines = bare.len() / 64;
         let publish = |turn: u64| {
@@ -250,6 +252,13 @@ pub fn bare_memory(bytes: u64, flush: Flush) -> Result<Mapped, Failure> {
     let mapping = Mapping::create(&source, bytes, 0o600, &options)?;
     Mapping::remove(&source)?;
     Ok(Mapped::new(mapping, flush)?)
+}
+
+/// The same, with something in it: machines are quicker with zeros that nobody wrote.
+fn filled(memory: Mapped) -> Mapped {
+    let filler: Vec<u8> = (0..1 << 20).map(|at: u32| (at.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
+    (0..memory.len()).step_by(1 << 20).for_each(|at| memory.copy_around_in(at, &filler));
+    memory
 }
 
 /// Private buffers in turn, off the region's pages by half a page: some processors' `memcpy` is several times slower

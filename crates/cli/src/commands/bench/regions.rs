@@ -45,6 +45,13 @@ pub const fn other_host(flush: Flush) -> u8 {
     if flush.is_coherent() { 0 } else { 1 }
 }
 
+impl Drop for Regions {
+    fn drop(&mut self) {
+        // Who waits for signals has it too, and does not end.
+        *self.current.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+}
+
 /// The last region that was made is there until the next is made.
 pub struct Regions {
     current: Arc<Mutex<Option<TemporaryRegion>>>,
