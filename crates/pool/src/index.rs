@@ -81,8 +81,11 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
     /// The block that an entry names, if it may be the one with this hash.
     fn named(&self, entry: u64, hash: BlockHash) -> Option<BlockIndex> {
         let entry = Entry(entry);
-        let block = entry.block().filter(|block| block.0 < self.layout.num_descriptors());
-        block.filter(|_| entry.tag() == tag_of(hash))
+        // Asked first because most entries are others'.
+        if entry.tag() != tag_of(hash) {
+            return None;
+        }
+        entry.block().filter(|block| block.0 < self.layout.num_descriptors())
     }
 
     /// The descriptor that an entry leads to, if it is readable and has this hash.

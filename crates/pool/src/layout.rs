@@ -114,6 +114,7 @@ impl Layout {
         }
     }
 
+    #[inline]
     pub const fn num_descriptors(&self) -> u64 {
         self.num_chunks * self.descriptors_per_chunk
     }
@@ -152,14 +153,17 @@ impl Layout {
         self.chunks + chunk * LINE
     }
 
+    #[inline]
     pub const fn descriptor(&self, block: BlockIndex) -> u64 {
         self.descriptors + block.0 * LINE
     }
 
+    #[inline]
     pub const fn bucket(&self, bucket: u64) -> u64 {
         self.buckets + bucket * LINE
     }
 
+    #[inline]
     pub const fn data(&self) -> u64 {
         self.data
     }
@@ -170,6 +174,7 @@ impl Layout {
     }
 
     /// First byte of the data area to its end.
+    #[inline]
     pub const fn data_bytes(&self) -> u64 {
         self.num_chunks * self.chunk_bytes
     }
@@ -189,6 +194,7 @@ impl Layout {
     }
 
     /// Buckets of one shard; a probe never leaves its shard, so one lock covers it.
+    #[inline]
     pub const fn buckets_per_shard(&self) -> u64 {
         self.num_buckets / SHARDS
     }

@@ -8,6 +8,7 @@ use cenote_mem::assert_layout;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// The check word of a line at `offset` (docs/format.md#check-word).
+#[inline]
 fn check_word(words: &[u64; 8], offset: u64, salt: u64) -> u64 {
     let mut sum = salt ^ offset.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     for word in &words[..7] {
@@ -34,6 +35,7 @@ macro_rules! line {
             }
 
             /// Words as this line, unchecked.
+            #[inline]
             pub fn from_words(words: [u64; 8]) -> Self {
                 Self::read_from_bytes(words.as_bytes()).expect("a line is 64 bytes")
             }
@@ -46,6 +48,7 @@ macro_rules! line {
             }
 
             /// The line, if its check word holds at `offset`.
+            #[inline]
             pub fn open(words: [u64; 8], offset: u64, salt: u64) -> Option<Self> {
                 (words[7] == check_word(&words, offset, salt)).then(|| Self::from_words(words))
             }
@@ -205,6 +208,7 @@ pub enum BlockState {
 }
 
 impl BlockState {
+    #[inline]
     fn from_byte(byte: u8) -> Option<Self> {
         [Self::Free, Self::Ready, Self::Evicting, Self::Object].into_iter().find(|state| *state as u8 == byte)
     }
@@ -212,23 +216,28 @@ impl BlockState {
 
 impl Descriptor {
     /// State and generation as the first word.
+    #[inline]
     pub const fn state_word(state: BlockState, generation: Generation) -> u64 {
         (state as u64) | (generation.0 << 16)
     }
 
+    #[inline]
     pub fn block_state(&self) -> Option<BlockState> {
         BlockState::from_byte(self.state as u8)
     }
 
+    #[inline]
     pub const fn generation(&self) -> Generation {
         Generation(self.state >> 16)
     }
 
+    #[inline]
     pub fn block_hash(&self) -> BlockHash {
         BlockHash::from_words(self.hash)
     }
 
     /// Length and offset of the payload in bytes.
+    #[inline]
     pub const fn extent(&self) -> (u64, u64) {
         ((self.place & 0xff_ffff) * 64, (self.place >> 24) * 64)
     }
@@ -273,16 +282,19 @@ impl Entry {
         Self((block.0 + 1) | ((tag as u64) << 40))
     }
 
+    #[inline]
     pub fn block(self) -> Option<BlockIndex> {
         (self.0 & ((1 << 40) - 1)).checked_sub(1).map(BlockIndex)
     }
 
+    #[inline]
     pub const fn tag(self) -> u32 {
         (self.0 >> 40) as u32
     }
 }
 
 /// The tag of a hash: 24 bits that do not choose its bucket.
+#[inline]
 pub fn tag_of(hash: BlockHash) -> u32 {
     (hash.words()[1] >> 40) as u32
 }
