@@ -73,7 +73,10 @@ pub trait Fabric: Send + Sync + 'static {
     /// As [`Fabric::publish_line`] for several lines, waiting once.
     #[track_caller]
     fn publish_lines(&self, lines: &[(u64, [u64; 8])]) {
-        lines.iter().for_each(|(at, words)| self.store_line(*at, words));
+        // A loop, because a closure would be the place that a panic names.
+        for (at, words) in lines {
+            self.store_line(*at, words);
+        }
         let places: Vec<u64> = lines.iter().map(|(at, _)| *at).collect();
         self.publish(&places);
     }
