@@ -1,14 +1,14 @@
 //! Two hosts share one pool without coherence between them: its locks, its blocks, and the death of one of them.
 //!
-//! `two_hosts REGION a|b TEST[=HOW]…` runs one host; the other one runs the same tests as `b`. The region is all zero at
-//! the start. `cargo xtask two-host` runs both in two virtual machines that share a CXL memory device; on one machine
-//! two processes and a tmpfs file do: `truncate -s 256M /dev/shm/two_hosts`, then `two_hosts shm:two_hosts a …` beside
-//! `two_hosts shm:two_hosts b …`, then `rm /dev/shm/two_hosts`.
+//! `two_hosts REGION a|b TEST[=HOW]…` runs one host; the other one runs the same tests as `b`. The region is all zero
+//! at the start. `cargo xtask two-host` runs both in two virtual machines that share a CXL memory device; on one
+//! machine two processes and a tmpfs file do: `truncate -s 256M /dev/shm/two_hosts`, then
+//! `two_hosts shm:two_hosts a …` beside `two_hosts shm:two_hosts b …`, then `rm /dev/shm/two_hosts`.
 //!
-//! Tests: `lock=N` (a counter under a lock of the pool, N times each), `blocks=N` (each publishes N blocks and reads the
-//! other's), `churn=N` (N rounds of publishing, evicting, reading and pinning at the same time), `takeover=POINT` (`a` is
-//! killed at that fault point of a publish while another thread of it holds a lock; `b` notices, repairs, and uses what
-//! `a` had).
+//! Tests: `lock=N` (a counter under a lock of the pool, N times each), `blocks=N` (each publishes N blocks and reads
+//! the other's), `churn=N` (N rounds of publishing, evicting, reading and pinning at the same time), `takeover=POINT`
+//! (`a` is killed at that fault point of a publish while another thread of it holds a lock; `b` notices, repairs, and
+//! uses what `a` had).
 #![allow(clippy::print_stdout, reason = "a command line tool talks")]
 
 use cenote_base::prng::Prng;
@@ -609,7 +609,8 @@ impl Host {
             return Err("the lock of a living host was taken over".to_owned());
         }
         println!(
-            "two_hosts b: the heart stopped at {beat}; the lock is taken over after {waited:.1} s, half an update mended"
+            "two_hosts b: the heart stopped at {beat}; the lock is taken over after {waited:.1} s, half an update \
+             mended"
         );
         self.inherit(point)
     }
