@@ -261,7 +261,8 @@ impl TemporaryRegion {
         // A huge page would take memory for all that surrounds the page that is used.
         let args = RegionArgs { region: Some(source), numa_node: None, no_huge_pages: true, host_slot: 0 };
         let (_, superblock) = create(&args, new, true).inspect_err(|_| drop(std::fs::remove_file(&path)))?;
-        Ok(Self { args, superblock })
+        let owned = crate::stale::own(args.source()?)?;
+        Ok(Self { args, superblock, _owned: owned })
     }
 
     /// Makes it for a command that has nothing to finish when it is told to end: SIGINT and SIGTERM remove
