@@ -59,7 +59,7 @@ pub fn run(seed: u64, mutation: Option<&Mutation>) -> Outcome {
     let oracle = Arc::new(Oracle::new(sleepers));
     let mut rates = Rates::of_seed(seed, deaths);
     // Each fault point has its seeds: some are passed too rarely to die at by chance.
-    rates.deadly = (deaths && seed.is_multiple_of(2)).then(|| POINTS[(seed / 2) as usize % POINTS.len()]);
+    rates.deadly = (deaths && seed.is_multiple_of(2)).then(|| POINTS[(seed / 4) as usize % POINTS.len()]);
     let world = World::new(seed, shape.hosts, shape.region_bytes(), rates, OPERATIONS_MAX);
     if sleepers {
         world.stall(STALL_RATE);
