@@ -21,10 +21,12 @@ const SABOTAGES: &[&str] = &[
     "publish.generation-kept",
     "read.seen-early",
     "read.recheck-skipped",
+    "read.checksum-skipped",
     "evict.scan-skipped",
     "pin.recheck-skipped",
     "index.overflow-uncounted",
     "bakery.choosing-ignored",
+    "lock.repair-skipped",
     "recover.evicting-revived",
 ];
 
