@@ -3,7 +3,7 @@
 use crate::Args;
 use crate::oracle::Violation;
 use crate::run::{Outcome, POINTS, run};
-use cenote_weakmem::{Effect, Mutation, Site};
+use cenote_weakmem::{Mutation, Site};
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::ExitCode;
 use std::sync::Mutex;
@@ -94,7 +94,7 @@ fn run_seeds(first: u64, count: u64, mutation: Option<&Mutation>, stop_early: bo
                     if seed >= first + count {
                         return;
                     }
-                    let outcome = run(seed, mutation);
+                    let outcome = run(seed, mutation, false);
                     if stop_early && !outcome.violations.is_empty() {
                         stop.store(true, Ordering::Relaxed);
                     }
@@ -193,7 +193,7 @@ fn shortfalls(total: &Total, args: &Args) -> Vec<String> {
 
 /// Runs one seed and tells what came before its end.
 pub fn repeat(seed: u64, args: &Args) -> ExitCode {
-    let outcome = run(seed, args.without.as_ref());
+    let outcome = run(seed, args.without.as_ref(), true);
     outcome.report.trace.iter().for_each(|line| println!("{line}"));
     println!("seed {seed}: {} operations, {:?}", outcome.report.operations, crate::scenario::Shape::of_seed(seed));
     outcome.violations.iter().for_each(|violation| println!("{violation}"));
@@ -214,17 +214,16 @@ pub fn mutate(args: &Args) -> ExitCode {
         println!("seed {seed} fails with nothing left out: {}", violations[0]);
         return ExitCode::from(violations[0].checker.exit_code());
     }
-    let places: BTreeSet<(String, Effect)> = sound
+    let mutations: BTreeSet<Mutation> = sound
         .sites
         .keys()
         .filter(|site| site.file.starts_with("crates/pool/"))
-        .flat_map(|site| site.effects().iter().map(|&effect| (site.to_string(), effect)))
+        .flat_map(|site| site.effects().iter().map(|&effect| site.without(effect)))
         .collect();
     let wanted = |text: &str| args.only.as_ref().is_none_or(|only| text.contains(only.as_str()));
     let mut unnoticed = Vec::new();
     let mut noticed = 0;
-    for (place, effect) in places {
-        let mutation = Mutation { place, effect };
+    for mutation in mutations {
         if !wanted(&mutation.to_string()) {
             continue;
         }
@@ -259,6 +258,7 @@ fn judge(what: &str, total: &Total, noticed: &mut u64, unnoticed: &mut Vec<Strin
 #[cfg(test)]
 mod tests {
     use super::*;
+    use cenote_weakmem::Effect;
 
     #[test]
     fn some_seeds_hold_and_have_deaths() {
@@ -276,7 +276,7 @@ mod tests {
     #[test]
     fn a_seed_is_the_same_every_time() {
         for seed in [2, 7] {
-            let (left, right) = (run(seed, None).report, run(seed, None).report);
+            let (left, right) = (run(seed, None, true).report, run(seed, None, true).report);
             assert_eq!(left.operations, right.operations);
             assert_eq!(left.sites, right.sites);
             assert!(left.trace == right.trace, "seed {seed}");
@@ -288,8 +288,7 @@ mod tests {
     fn a_missing_sweep_is_noticed() {
         let sound = run_seeds(0, 4, None, false);
         let is_sweep = |site: &&Site| site.method == "refresh_payload" && site.file.ends_with("blocks.rs");
-        let place = sound.sites.keys().find(is_sweep).expect("reads sweep").to_string();
-        let mutation = Mutation { place, effect: Effect::Invalidation };
+        let mutation = sound.sites.keys().find(is_sweep).expect("reads sweep").without(Effect::Invalidation);
         let total = run_seeds(0, 60, Some(&mutation), true);
         let (_, violations) = total.failures.first().expect("some seed notices");
         assert_eq!(violations[0].checker, crate::oracle::Checker::Blocks);

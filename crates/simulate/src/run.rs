@@ -48,8 +48,8 @@ pub struct Outcome {
 
 type Part = fn(&Actor);
 
-/// Runs one seed to its end.
-pub fn run(seed: u64, mutation: Option<&Mutation>) -> Outcome {
+/// Runs one seed to its end. `traced`: the report tells what happened.
+pub fn run(seed: u64, mutation: Option<&Mutation>, traced: bool) -> Outcome {
     let shape = Shape::of_seed(seed);
     // Every fifth run, hosts are taken for dead that are not.
     // Where TraCT's manager dies nothing goes on; that is known, and why there is another lock.
@@ -69,6 +69,9 @@ pub fn run(seed: u64, mutation: Option<&Mutation>) -> Outcome {
         oracle.report(Checker::Panic, format!("the region cannot be made: {error}"));
     }
     world.mutate(mutation.cloned());
+    if traced {
+        world.trace();
+    }
     let stage = Stage { world: &world, shape: &shape, oracle: &oracle };
     stage.work(seed);
     let crashed = world.report().process_crashes + world.report().host_crashes > 0;

@@ -16,6 +16,7 @@
 //! One process runs at a time; which one is drawn at every operation. Same seed, same run.
 #![forbid(unsafe_code)]
 
+mod cache;
 mod fabric;
 mod host;
 mod machine;

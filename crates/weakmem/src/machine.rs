@@ -1,8 +1,9 @@
 //! The memory: a device, one cache per host, and what each process has under way. No threads and no schedule;
 //! whoever drives it says what happens next, and draws from one generator where the hardware is free.
 
+use crate::cache::{Cache, CachedLine};
 use cenote_base::prng::Prng;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 
 /// Bytes of a line.
 pub(crate) const LINE: u64 = 64;
@@ -10,13 +11,7 @@ pub(crate) const LINE: u64 = 64;
 /// Stores that a process may have under way.
 const STORE_BUFFER: usize = 24;
 
-type Words = [u64; 8];
-
-#[derive(Clone, Copy)]
-struct CachedLine {
-    words: Words,
-    dirty: bool,
-}
+pub(crate) type Words = [u64; 8];
 
 /// What a process has under way.
 #[derive(Default)]
@@ -52,7 +47,7 @@ pub(crate) struct Spontaneous {
 
 pub(crate) struct Machine {
     device: Vec<u64>,
-    caches: Vec<BTreeMap<u64, CachedLine>>,
+    caches: Vec<Cache>,
     processes: Vec<Buffers>,
     in_flight: Vec<InFlight>,
     /// Lines that somebody touched, for prefetching.
@@ -73,7 +68,7 @@ impl Machine {
     pub fn new(seed: u64, bytes: u64, hosts: usize, rates: Spontaneous) -> Self {
         Self {
             device: vec![0; (bytes / 8) as usize],
-            caches: (0..hosts).map(|_| BTreeMap::new()).collect(),
+            caches: (0..hosts).map(|_| Cache::new(bytes / LINE)).collect(),
             processes: Vec::new(),
             in_flight: Vec::new(),
             touched: Vec::new(),
@@ -126,7 +121,7 @@ impl Machine {
     pub fn stream(&mut self, process: usize, line: u64, words: Words, mask: u8) {
         let host = self.processes[process].host;
         self.write_back(host, line);
-        self.caches[host].remove(&line);
+        self.caches[host].remove(line);
         while let Some(older) = self.processes[process].streams.iter().position(|stream| stream.0 == line) {
             self.land_stream(process, older);
         }
@@ -177,14 +172,14 @@ impl Machine {
 
     /// The host's copy of a line, fetched if it has none.
     fn cached(&mut self, host: usize, line: u64) -> &mut CachedLine {
-        if !self.caches[host].contains_key(&line) {
+        if self.caches[host].get_mut(line).is_none() {
             self.land(|word| word.host == host && line_of(word.at) == line);
             let first = (line / 8) as usize;
             let words = std::array::from_fn(|word| self.device[first + word]);
-            self.caches[host].insert(line, CachedLine { words, dirty: false });
+            self.caches[host].insert(CachedLine { line, words, dirty: false });
             self.touch(line);
         }
-        self.caches[host].get_mut(&line).expect("just fetched")
+        self.caches[host].get_mut(line).expect("just fetched")
     }
 
     fn drain_one(&mut self, process: usize) {
@@ -210,7 +205,7 @@ impl Machine {
 
     /// Writes a dirty line to the device, all eight words, perhaps not all at once.
     fn write_back(&mut self, host: usize, line: u64) {
-        let Some(cached) = self.caches[host].get_mut(&line).filter(|cached| cached.dirty) else { return };
+        let Some(cached) = self.caches[host].get_mut(line).filter(|cached| cached.dirty) else { return };
         cached.dirty = false;
         let words = cached.words;
         self.write_line(host, line, words, u8::MAX);
@@ -247,7 +242,7 @@ impl Machine {
         }
         let host = self.processes[process].host;
         self.write_back(host, line);
-        self.caches[host].remove(&line);
+        self.caches[host].remove(line);
         true
     }
 
@@ -267,7 +262,7 @@ impl Machine {
         let host = self.processes[process].host;
         // The host's caches are coherent among themselves: a copy that was fetched meanwhile goes first.
         self.write_back(host, line);
-        self.caches[host].remove(&line);
+        self.caches[host].remove(line);
         self.write_line(host, line, words, mask);
     }
 
@@ -301,7 +296,7 @@ impl Machine {
             && let Some(line) = self.any_line(host)
         {
             self.write_back(host, line);
-            self.caches[host].remove(&line);
+            self.caches[host].remove(line);
         }
         if self.chance(rates.prefetch) && !self.touched.is_empty() {
             let chosen = self.prng.below(self.touched.len() as u64) as usize;
@@ -310,12 +305,10 @@ impl Machine {
         }
     }
 
-    /// Some line of a host's cache: the next one after a random place.
+    /// Some line of a host's cache.
     fn any_line(&mut self, host: usize) -> Option<u64> {
-        let bytes = self.bytes();
-        let from = self.prng.below(bytes);
-        let cache = &self.caches[host];
-        cache.range(from..).next().or_else(|| cache.iter().next()).map(|(&line, _)| line)
+        let lines = self.caches[host].lines();
+        (!lines.is_empty()).then(|| lines[self.prng.below(lines.len() as u64) as usize].line)
     }
 
     // --- ends
@@ -337,7 +330,7 @@ impl Machine {
             self.processes[process].flushes.clear();
         }
         let dirty: Vec<u64> =
-            self.caches[host].iter().filter(|(_, cached)| cached.dirty).map(|(&line, _)| line).collect();
+            self.caches[host].lines().iter().filter(|cached| cached.dirty).map(|cached| cached.line).collect();
         for line in dirty {
             if self.prng.below(2) == 0 {
                 self.write_back(host, line);

@@ -22,6 +22,12 @@ impl Site {
         Self { file: location.file().to_owned(), line: location.line(), column: location.column(), method }
     }
 
+    /// This site with one of its effects left out.
+    #[must_use]
+    pub fn without(&self, effect: Effect) -> Mutation {
+        Mutation { file: self.file.clone(), line: self.line, column: self.column, effect }
+    }
+
     /// What can be left out at this site.
     #[must_use]
     pub fn effects(&self) -> &'static [Effect] {
@@ -65,27 +71,28 @@ impl Effect {
 /// One effect left out at one site.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Mutation {
-    /// `file:line:column`.
-    pub place: String,
+    /// Path of the source file.
+    pub file: String,
+    /// Line in it.
+    pub line: u32,
+    /// Column in it.
+    pub column: u32,
     /// What is left out there.
     pub effect: Effect,
 }
 
 impl Mutation {
     pub(crate) fn hits(&self, location: &Location<'_>, effect: Effect) -> bool {
-        let mut parts = self.place.rsplitn(3, ':');
-        let column = parts.next().and_then(|text| text.parse().ok());
-        let line = parts.next().and_then(|text| text.parse().ok());
         self.effect == effect
-            && column == Some(location.column())
-            && line == Some(location.line())
-            && parts.next() == Some(location.file())
+            && self.line == location.line()
+            && self.column == location.column()
+            && self.file == location.file()
     }
 }
 
 impl fmt::Display for Mutation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}={}", self.place, self.effect.name())
+        write!(f, "{}:{}:{}={}", self.file, self.line, self.column, self.effect.name())
     }
 }
 
@@ -97,6 +104,10 @@ impl FromStr for Mutation {
         let (place, effect) = text.rsplit_once('=').ok_or_else(wrong)?;
         let effects = [Effect::Flush, Effect::Fence, Effect::Invalidation];
         let effect = effects.into_iter().find(|known| known.name() == effect).ok_or_else(wrong)?;
-        Ok(Self { place: place.to_owned(), effect })
+        let mut parts = place.rsplitn(3, ':');
+        let mut number = || parts.next().and_then(|text| text.parse().ok()).ok_or_else(wrong);
+        let (column, line) = (number()?, number()?);
+        let file = parts.next().ok_or_else(wrong)?.to_owned();
+        Ok(Self { file, line, column, effect })
     }
 }

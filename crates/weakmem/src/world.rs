@@ -1,15 +1,16 @@
-//! Processes, time and schedule. Each process is a thread, but only the one that has the turn moves; at every
-//! operation the turn may go to another, a process or a host may die, and the memory drifts.
+//! Processes, time and schedule. Each process has a stack of its own, and only the one that has the turn moves; at
+//! every operation the turn may go to another, a process or a host may die, and the memory drifts.
 
 use crate::machine::{Machine, Spontaneous};
 use crate::mutation::{Mutation, Site};
 use cenote_base::fault;
 use cenote_base::prng::Prng;
+use generator::Gn;
 use std::any::Any;
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
 use std::panic::{AssertUnwindSafe, Location, catch_unwind, resume_unwind};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 /// Nanoseconds that an operation takes.
 const OPERATION_NS: u64 = 50;
@@ -19,6 +20,8 @@ const IDLE_STEP_NS: u64 = 10_000_000;
 const LOOKS_PER_STEP: u64 = 12;
 /// How long a host is held up: longer than any timeout.
 const STALL_NS: u64 = 2_000_000_000;
+/// Words of a process's stack: only what is touched takes memory.
+const STACK_WORDS: usize = 64 << 10;
 /// Events kept to explain a failure.
 const TRACE: usize = 200_000;
 
@@ -118,7 +121,6 @@ struct ProcessState {
     status: Status,
     /// It has done nothing but look since it last waited.
     waits: bool,
-    wakeup: Arc<Condvar>,
     /// Sleeps or is held up until then.
     asleep_until: u64,
 }
@@ -144,6 +146,7 @@ pub(crate) struct State {
     /// Nobody but a scene-setter is about: operations happen at once.
     pub scripted: bool,
     pub mutation: Option<Mutation>,
+    tracing: bool,
     pub report: RunReport,
     prng: Prng,
     rates: Rates,
@@ -159,6 +162,9 @@ impl State {
     }
 
     pub fn note(&mut self, text: impl FnOnce() -> String) {
+        if !self.tracing {
+            return;
+        }
         if self.report.trace.len() == TRACE {
             self.report.trace.pop_front();
         }
@@ -173,7 +179,6 @@ impl State {
     fn kill(&mut self, process: usize) {
         self.processes[process].status = Status::Dead;
         self.doomed = self.doomed.filter(|(doomed, _)| *doomed != process);
-        self.processes[process].wakeup.notify_all();
         let host = self.processes[process].host;
         for slot in &mut self.hosts[host].slots {
             if *slot == Some(process) {
@@ -215,9 +220,6 @@ impl State {
         let awake: Vec<usize> =
             live.into_iter().filter(|&process| self.processes[process].asleep_until <= time).collect();
         self.turn = if awake.is_empty() { None } else { Some(awake[self.prng.below(awake.len() as u64) as usize]) };
-        if let Some(next) = self.turn {
-            self.processes[next].wakeup.notify_all();
-        }
     }
 }
 
@@ -243,8 +245,7 @@ impl Shared {
         if state.scripted {
             return Ok(state);
         }
-        // A thread that just began has no turn yet.
-        state = Self::await_turn(state, process);
+        // Only one that a panic already unwinds moves on when it is dead.
         if !state.is_live(process) {
             drop(state);
             return Self::unwind();
@@ -304,20 +305,17 @@ impl Shared {
         if kind == Kind::Wait || !state.is_live(process) || state.prng.below(1024) < rates.switch {
             state.pass_turn();
         }
-        state = Self::await_turn(state, process);
+        if state.turn != Some(process) && state.is_live(process) && !std::thread::panicking() {
+            drop(state);
+            #[expect(deprecated, reason = "its successor would have to be handed through the code under test")]
+            generator::yield_with(());
+            state = self.state();
+        }
         if !state.is_live(process) {
             drop(state);
             return Self::unwind();
         }
         Ok(state)
-    }
-
-    fn await_turn(mut state: MutexGuard<'_, State>, process: usize) -> MutexGuard<'_, State> {
-        let wakeup = Arc::clone(&state.processes[process].wakeup);
-        while state.turn != Some(process) && state.is_live(process) {
-            state = wakeup.wait(state).expect("the model does not panic");
-        }
-        state
     }
 
     /// As [`Shared::step`] for an operation that changes nothing: mostly it is one with the operation before it.
@@ -352,7 +350,7 @@ impl Shared {
 }
 
 thread_local! {
-    /// Which process this thread is.
+    /// Which process has the turn on this thread.
     static CURRENT: RefCell<Option<Process>> = const { RefCell::new(None) };
 }
 
@@ -441,6 +439,7 @@ impl World {
             time: 1_000_000_000,
             scripted: true,
             mutation: None,
+            tracing: false,
             report: RunReport::default(),
             prng: Prng::at(seed, 3),
             rates,
@@ -454,6 +453,11 @@ impl World {
     /// From now on this effect is left out.
     pub fn mutate(&self, mutation: Option<Mutation>) {
         self.shared.state().mutation = mutation;
+    }
+
+    /// From now on the report tells what happened.
+    pub fn trace(&self) {
+        self.shared.state().tracing = true;
     }
 
     /// From now on nobody dies and nobody is held up.
@@ -489,13 +493,7 @@ impl World {
 
     fn add(state: &mut State, host: usize) -> usize {
         let number = state.machine.add_process(host);
-        state.processes.push(ProcessState {
-            host,
-            status: Status::Ready,
-            waits: false,
-            wakeup: Arc::default(),
-            asleep_until: 0,
-        });
+        state.processes.push(ProcessState { host, status: Status::Ready, waits: false, asleep_until: 0 });
         number
     }
 
@@ -523,13 +521,31 @@ impl World {
             state.scripted = false;
             state.pass_turn();
         }
-        std::thread::scope(|scope| {
-            for (number, host, program) in ready {
+        let first = ready.first().map_or(0, |(number, ..)| *number);
+        let mut stacks: Vec<_> = ready
+            .into_iter()
+            .map(|(number, host, program)| {
                 let process = Process { shared: Arc::clone(&self.shared), number, host };
                 let panics = Arc::clone(&self.panics);
-                scope.spawn(move || live(&process, program, &panics));
-            }
-        });
+                let given = process.clone();
+                (process, Gn::<()>::new_opt(STACK_WORDS, move || live(&given, program, &panics)))
+            })
+            .collect();
+        let mut running = stacks.len();
+        while running > 0 {
+            let chosen = {
+                let state = self.shared.state();
+                // The dead come first: they unwind, and nobody hears of them again.
+                let dead =
+                    stacks.iter().position(|(process, stack)| !stack.is_done() && !state.is_live(process.number));
+                dead.or(state.turn.map(|turn| turn - first)).expect("somebody who lives has the turn")
+            };
+            let (process, stack) = &mut stacks[chosen];
+            CURRENT.with(|current| *current.borrow_mut() = Some(process.clone()));
+            stack.resume();
+            running -= usize::from(stack.is_done());
+        }
+        CURRENT.with(|current| *current.borrow_mut() = None);
         self.shared.state().scripted = true;
     }
 
@@ -542,9 +558,8 @@ impl World {
     }
 }
 
-/// The life of a process's thread.
+/// The life of a process.
 fn live(process: &Process, program: Program, panics: &Mutex<Vec<String>>) {
-    CURRENT.with(|current| *current.borrow_mut() = Some(process.clone()));
     let given = process.clone();
     let outcome = catch_unwind(AssertUnwindSafe(move || program(given)));
     let panicked = outcome.err().filter(|payload| !payload.is::<Died>());
@@ -561,8 +576,6 @@ fn live(process: &Process, program: Program, panics: &Mutex<Vec<String>>) {
         state.processes[process.number].status = Status::Done;
         state.pass_turn();
     }
-    drop(state);
-    CURRENT.with(|current| *current.borrow_mut() = None);
 }
 
 fn describe(payload: &(dyn Any + Send)) -> String {
