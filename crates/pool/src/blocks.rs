@@ -3,6 +3,7 @@
 use crate::heap::PUBLISHED;
 use crate::index::Inserted;
 use crate::lines::{BlockState, Descriptor, checksum_key};
+use crate::locks::Name;
 use crate::namespaces::Namespace;
 use crate::pool::{Inner, Pool};
 use crate::stats::Counter;
@@ -124,7 +125,11 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
             Ok(Inserted::Duplicate) => Publish::Duplicate,
             Ok(Inserted::Full) | Err(_) => Publish::NoRoom,
         };
-        self.unreserve(block);
+        // Not just given back: an entry that an eviction left behind may have led here already, and somebody may
+        // have pinned what he found. Without the lock the block stays this worker's until it leaves.
+        if let Ok(_heap) = self.lock(Name::Heap) {
+            self.withdraw(block);
+        }
         outcome
     }
 

@@ -77,6 +77,8 @@ pub struct GcReport {
     pub counts_mended: u64,
     /// Blocks freed that nobody could find, damaged ones among them.
     pub blocks_freed: u64,
+    /// Chunks taken over from dead hosts whose quarantine has ended.
+    pub chunks_adopted: u64,
     /// Chunks given back to the region.
     pub chunks_released: u64,
 }
@@ -111,6 +113,7 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
         let inner = &*self.0;
         let mut report = GcReport { recovered: inner.recover_dead()?, ..GcReport::default() };
         let _heap = inner.lock_patiently(Name::Heap).map_err(PoolError::lock("heap"))?;
+        report.chunks_adopted = inner.adopt_chunks();
         let found = {
             let mut checked = CheckReport::default();
             let objects: BTreeSet<BlockIndex> = inner.object_blocks().into_iter().collect();

@@ -137,6 +137,22 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
 
     /// Evicts published blocks of this host; returns how many slots became free. The caller holds the heap lock.
     pub(crate) fn evict_blocks(&self, blocks: &[BlockIndex]) -> usize {
+        let freed = self.take_back(blocks, |block| {
+            self.counters().add(Counter::EvictionsPinned, 1);
+            self.keep(block);
+        });
+        self.counters().add(Counter::Evicted, freed as u64);
+        freed
+    }
+
+    /// Takes back a readable block that has no business to be found, though somebody may have: it leaves when the last
+    /// pin does. The caller holds the heap lock.
+    pub(crate) fn withdraw(&self, block: BlockIndex) {
+        self.take_back(&[block], |block| self.slot_owner(block).store(DRAINING, Release));
+    }
+
+    /// Marks, looks for pins, and frees what is not pinned; returns how many slots became free.
+    fn take_back(&self, blocks: &[BlockIndex], pinned_one: impl Fn(BlockIndex)) -> usize {
         let mut marks = Vec::with_capacity(blocks.len());
         for &block in blocks {
             // A descriptor that does not hold any more has nothing to mark: readers miss it already.
@@ -155,8 +171,7 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
         let mut patience = self.lock_timeout;
         for &block in blocks {
             if pinned.contains(&block) {
-                self.counters().add(Counter::EvictionsPinned, 1);
-                self.keep(block);
+                pinned_one(block);
             } else if self.finish_eviction(block, &mut patience) {
                 freed += 1;
             }
@@ -184,7 +199,6 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
         fault::point("evict.unlinked");
         self.write_free(block);
         self.push_free(block);
-        self.counters().add(Counter::Evicted, 1);
         fault::point("evict.freed");
         true
     }
@@ -202,7 +216,9 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
         let pinned = self.pinned_blocks();
         let mut patience = self.lock_timeout;
         let unpinned = draining.into_iter().filter(|block| !pinned.contains(block));
-        unpinned.filter(|&block| self.finish_eviction(block, &mut patience)).count()
+        let freed = unpinned.filter(|&block| self.finish_eviction(block, &mut patience)).count();
+        self.counters().add(Counter::Evicted, freed as u64);
+        freed
     }
 
     /// Every block that some worker pins. Hazard lines of slots never used are not read.

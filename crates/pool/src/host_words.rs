@@ -2,7 +2,7 @@
 //! memory is new: no format, only an agreement among the processes of one host and one version.
 
 use crate::layout::{LOCKS, Layout};
-use crate::locks::MUTEXES;
+use crate::locks::{MUTEXES, USER_LOCKS};
 use crate::pool::Inner;
 use crate::stats::{Counter, Counters};
 use cenote_base::{BlockIndex, Generation};
@@ -27,9 +27,11 @@ enum Word {
     Incarnation,
     /// 1: a reservation found neither a chunk nor anything to evict.
     Wants,
+    /// 1: blocks of adopted chunks may be readable that the index does not lead to.
+    Adopting,
 }
 
-const WORDS: usize = 4;
+const WORDS: usize = 5;
 
 /// Where each array begins.
 #[derive(Clone, Debug)]
@@ -74,8 +76,8 @@ impl HostWords {
         self.class_heads() + CLASSES
     }
 
-    // 64-bit: policy words, generations seen, class sizes, counters, heartbeats, repairs, single words, the
-    // policy's own.
+    // 64-bit: policy words, generations seen, class sizes, counters, heartbeats, repairs, locks heeded, single
+    // words, the policy's own.
     const fn seen(&self) -> usize {
         self.descriptors
     }
@@ -91,8 +93,11 @@ impl HostWords {
     const fn repairs(&self) -> usize {
         self.beats() + 3 * self.hosts
     }
-    const fn single(&self) -> usize {
+    const fn heeded(&self) -> usize {
         self.repairs() + LOCKS as usize * self.hosts
+    }
+    const fn single(&self) -> usize {
+        self.heeded() + USER_LOCKS as usize * self.hosts
     }
 }
 
@@ -176,6 +181,11 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
         self.word(Word::Wants)
     }
 
+    /// Whether blocks of adopted chunks are still to be entered into the index.
+    pub fn adopting(&self) -> &AtomicU64 {
+        self.word(Word::Adopting)
+    }
+
     pub fn set_incarnation(&self, incarnation: u64) {
         self.word(Word::Incarnation).store(incarnation, Relaxed);
     }
@@ -216,6 +226,11 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
     /// The dead life of `host` whose doings under lock `lock` this host has repaired last.
     pub fn repaired(&self, lock: u64, host: u64) -> &AtomicU64 {
         &self.area.words64()[self.words.repairs() + lock as usize * self.words.hosts + host as usize]
+    }
+
+    /// How often `host` had left user lock `number` when this host last had it.
+    pub fn heeded(&self, number: u64, host: u64) -> &AtomicU64 {
+        &self.area.words64()[self.words.heeded() + number as usize * self.words.hosts + host as usize]
     }
 
     /// All words that speak of the region as it was before a new life of this host.

@@ -200,6 +200,8 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
                 generation: line.generation.wrapping_add(1),
                 ..line
             };
+            // Before the chunk is ours: who dies from here on leaves it to the next holder of the heap.
+            self.adopting().store(1, Relaxed);
             self.put_line(at, &ours.seal(at, self.salt));
             fault::point("chunk.adopted");
             self.take_over(chunk, class, &ours, &pinned);
@@ -207,12 +209,16 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
         }
         drop(chunks);
         self.counters().add(Counter::ChunksAdopted, adopted);
-        if adopted > 0 {
-            // Blocks that were whole when their host died on the way to the index. A shard that is busy for too
-            // long leaves them to `gc`.
-            let _ = self.enter_unfindable();
-        }
+        self.finish_adoption();
         adopted
+    }
+
+    /// Enters blocks of adopted chunks that were whole when their host died on the way to the index. A shard that is
+    /// busy for too long leaves them to the next adoption, or to `gc`. The caller holds the heap lock.
+    pub(crate) fn finish_adoption(&self) {
+        if self.adopting().load(Relaxed) == 1 && self.enter_unfindable().is_ok() {
+            self.adopting().store(0, Relaxed);
+        }
     }
 
     fn is_past_quarantine(&self, host: u64) -> bool {

@@ -168,21 +168,26 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
 
     fn insert_locked(&self, hash: BlockHash, block: BlockIndex, probe: Probe) -> Inserted {
         let mut free: Option<(u64, usize)> = None;
+        let mut entered = false;
         for step in 0..probe.steps() {
             let bucket = probe.bucket(step);
             let at = self.layout.bucket(bucket);
             let words = self.fresh_line(at);
             for (entry, &word) in words[..7].iter().enumerate() {
                 match self.follow(word, hash, View::Device) {
-                    Some((other, _)) if other == block => return Inserted::New,
+                    // Left over from an earlier use, or entered by one who died: another may lie behind it.
+                    Some((other, _)) if other == block => entered = true,
                     Some(_) => return Inserted::Duplicate,
                     None if word == 0 && free.is_none() => free = Some((step, entry)),
                     None => {}
                 }
             }
-            if free.is_some() && words[7] == 0 {
+            if words[7] == 0 && (entered || free.is_some()) {
                 break;
             }
+        }
+        if entered {
+            return Inserted::New;
         }
         let Some((step, entry)) = free else { return Inserted::Full };
         // Counts first: a reader that sees the entry missing must still be sent on to it. A process that

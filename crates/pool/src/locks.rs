@@ -27,7 +27,7 @@ use std::time::Duration;
 /// Mutexes a host needs.
 pub const MUTEXES: u32 = 4 + (SHARDS + USER_LOCKS) as u32;
 /// Locks for users.
-const USER_LOCKS: u64 = LOCKS - SHARDS - 2;
+pub(crate) const USER_LOCKS: u64 = LOCKS - SHARDS - 2;
 
 /// What a lock protects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -151,6 +151,8 @@ struct Late;
 const TICKET: u64 = 0;
 const INCARNATION: u64 = 8;
 const INTENT: u64 = 16;
+/// How often a process of the host died with the lock while the host lived on.
+const LEFT: u64 = 24;
 
 /// A held lock, both tiers; released on drop, the outer one first.
 pub(crate) struct Guard<'a, F: Fabric, H: HostLocal> {
@@ -255,7 +257,43 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
         if inherited {
             self.repair(name, left);
         }
+        if let (Name::User(number), false) = (name, self.is_coherent()) {
+            guard.abandoned |= self.heed_left_locks(number, lock);
+        }
         Ok(guard)
+    }
+
+    /// Whether some host has said that its holder of a user's lock died, since this host last had the lock.
+    fn heed_left_locks(&self, number: u64, lock: u64) -> bool {
+        let lines: Vec<u64> = (0..self.layout.max_hosts).map(|host| self.layout.lock(lock, host)).collect();
+        self.fabric.refresh(&lines);
+        let mut news = false;
+        for (host, line) in (0..).zip(lines) {
+            let left = self.fabric.load(Offset::new(line + LEFT));
+            news |= self.heeded(number, host).swap(left, Relaxed) != left;
+        }
+        news
+    }
+
+    /// Gives back a user's lock that a dead process of this host held, and tells all hosts: what it guards only they
+    /// can repair, and they must not wait for this host to want it.
+    fn give_back_user_lock(&self, name: Name, lock: u64) {
+        // Where all are one host, its mutex tells the next.
+        if self.is_coherent() {
+            return;
+        }
+        let Ok(_mutex) = self.area.lock(name.mutex(), Duration::ZERO) else { return };
+        let line = self.layout.lock(lock, self.host);
+        let left = Offset::new(line + LEFT);
+        // Its last holder may have given it back meanwhile.
+        if self.fabric.load(Offset::new(line + INTENT)) == Intent::NONE.0 {
+            return;
+        }
+        self.fabric.store(left, self.fabric.load(left) + 1);
+        // Before the ticket goes: who sees the lock free sees that it was left.
+        self.fabric.publish(&[line]);
+        self.fabric.store(Offset::new(line + INTENT), Intent::NONE.0);
+        self.leave_tier(lock);
     }
 
     fn enter_tier(&self, lock: u64, intent: Intent, inherited: bool, deadline: Duration) -> Result<Vec<u64>, Late> {
@@ -293,7 +331,10 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
         self.counters().add(Counter::LocksAbandoned, 1);
         match name {
             Name::Membership | Name::User(_) => {}
-            Name::Heap => self.rebuild_heap(),
+            Name::Heap => {
+                self.rebuild_heap();
+                self.finish_adoption();
+            }
             Name::Tables => self.repair_tables(),
             Name::Chunks => self.repair_chunks(),
             Name::Shard(shard) => {
@@ -329,8 +370,7 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
                 continue;
             }
             match Name::of_number(lock) {
-                // Its next user must be told, and repairs.
-                Some(Name::User(_)) => {}
+                Some(name @ Name::User(_)) => self.give_back_user_lock(name, lock),
                 // Without the lock the intent stays, and the next to take it repairs.
                 Some(name) => {
                     let left = deadline.saturating_sub(self.area.now());
@@ -346,8 +386,8 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
 pub struct UserLock<'a, F: Fabric, H: HostLocal = HostArea>(Guard<'a, F, H>);
 
 impl<F: Fabric, H: HostLocal> UserLock<'_, F, H> {
-    /// Whether a holder died with it, so that what it guards may be half changed. Only this holder is told; where
-    /// another host died, so is one holder of each host that lives.
+    /// Whether a holder died with it, so that what it guards may be half changed. The next holder is told, and so is one
+    /// of each other host.
     #[must_use]
     pub const fn abandoned(&self) -> bool {
         self.0.abandoned

@@ -127,7 +127,7 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
         let Ok(inserted) = self.insert(hash, block) else {
             // Perhaps another host died with the shard's lock. That is noticed by those who joined, so joining
             // must not wait for it. The index may lead here: the block leaves as any other does.
-            self.evict_blocks(&[block]);
+            self.withdraw(block);
             return Ok(false);
         };
         if inserted == Inserted::New {
@@ -135,9 +135,7 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
             self.slot_owner(block).store(PUBLISHED, Release);
             return Ok(true);
         }
-        // The index never led here, so nobody can have pinned it.
-        self.write_free(block);
-        self.push_free(block);
+        self.withdraw(block);
         Ok(false)
     }
 

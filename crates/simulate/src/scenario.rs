@@ -236,7 +236,8 @@ impl Actor {
         }
     }
 
-    /// Waits so long that the dead are declared dead and their quarantine ends, with the heart beating.
+    /// Waits so long that the dead are declared dead and their quarantine ends, with the heart beating. What they
+    /// had is there to be taken over then.
     fn rest(&self, pool: &SimPool) {
         for _ in 0..7 {
             if !self.process.sleep(TICK_NS) {
@@ -244,6 +245,7 @@ impl Actor {
             }
             pool.tick();
         }
+        drop(pool.gc());
     }
 
     fn notes_evicted(&self, count: usize) {
@@ -316,11 +318,14 @@ impl Actor {
         let number = self.process.number();
         {
             let mut notes = self.oracle.notes();
-            let other = notes.inside.insert(lock, number).filter(|&other| self.process.lives(other));
+            let other = notes.inside.insert(lock, number);
             notes.counted.entry(lock).or_default().0 += 1;
             drop(notes);
-            if let Some(other) = other {
+            if let Some(other) = other.filter(|&other| self.process.lives(other)) {
                 let fact = format!("processes {other} and {number} are both inside lock {lock}");
+                self.oracle.report_unless_sleepers(Checker::Locks, fact);
+            } else if let Some(other) = other.filter(|_| !guard.abandoned()) {
+                let fact = format!("process {other} died inside lock {lock} and {number}, the next, was not told");
                 self.oracle.report_unless_sleepers(Checker::Locks, fact);
             }
         }

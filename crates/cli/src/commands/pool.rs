@@ -234,6 +234,7 @@ fn gc(args: &PoolArgs) -> Result<ExitCode, Failure> {
             ("dead workers", report.recovered.workers.to_string()),
             ("reservations given back", report.recovered.reservations.to_string()),
             ("blocks freed", report.blocks_freed.to_string()),
+            ("chunks taken over", report.chunks_adopted.to_string()),
             ("chunks given back", report.chunks_released.to_string()),
             ("index entries dropped", report.index_dropped.to_string()),
         ])
