@@ -195,18 +195,23 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
 
     /// Puts every slot of a chunk that was just taken into the free list.
     fn adopt_chunk(&self, chunk: u64, class: usize, line: &ChunkLine) {
-        self.chunk_class(chunk).store(class as u32 + 1, Relaxed);
         let first = chunk * self.layout.descriptors_per_chunk;
         let slots = first..first + self.layout.slots(line.slot_bytes);
-        // Another host may have owned the chunk since this one last saw these lines.
-        self.refresh_range(
-            self.layout.descriptor(BlockIndex(slots.start)),
-            self.layout.descriptor(BlockIndex(slots.end)),
-        );
+        self.refresh_descriptors(slots.clone());
+        self.chunk_class(chunk).store(class as u32 + 1, Relaxed);
         for block in slots.rev().map(BlockIndex) {
             self.write_free(block);
             self.push_free(block);
         }
+    }
+
+    /// Makes descriptors of a chunk that was another host's as fresh as the device's. Only then is it noted as this
+    /// host's: who dies in between leaves it to be refreshed by whoever rebuilds the heap.
+    pub(crate) fn refresh_descriptors(&self, blocks: std::ops::Range<u64>) {
+        self.refresh_range(
+            self.layout.descriptor(BlockIndex(blocks.start)),
+            self.layout.descriptor(BlockIndex(blocks.end)),
+        );
     }
 
     /// Gives a chunk back to the region. All its slots are free; the caller holds the heap lock.
@@ -272,12 +277,17 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
         self.publish_marks();
         let pinned = self.pinned_blocks();
         for chunk in 0..self.layout.num_chunks {
-            self.chunk_class(chunk).store(0, Relaxed);
+            let known = self.chunk_class(chunk).swap(0, Relaxed) != 0;
             let Some(line) = self.read_chunk(chunk).filter(|line| line.owner == self.host + 1) else { continue };
             let Some(class) = self.class_of(line.slot_bytes) else { continue };
+            let first = chunk * self.layout.descriptors_per_chunk;
+            let slots = first..first + self.layout.slots(line.slot_bytes);
+            if !known {
+                self.refresh_descriptors(slots.clone());
+            }
             self.chunk_class(chunk).store(class as u32 + 1, Relaxed);
-            for slot in (0..self.layout.slots(line.slot_bytes)).rev() {
-                self.rebuild_slot(BlockIndex(chunk * self.layout.descriptors_per_chunk + slot), &pinned);
+            for block in slots.rev().map(BlockIndex) {
+                self.rebuild_slot(block, &pinned);
             }
         }
     }

@@ -26,6 +26,9 @@ pub struct Args {
     /// Leaves out one effect: FILE:LINE:COLUMN=flush, =fence or =invalidation.
     #[arg(long)]
     without: Option<cenote_weakmem::Mutation>,
+    /// Turns the world against the pool at FILE:LINE:COLUMN; with --without, that is where it does.
+    #[arg(long)]
+    focus: Option<cenote_weakmem::Place>,
     /// Makes one deliberate mistake (needs the feature `sabotage`).
     #[arg(long)]
     sabotage: Option<String>,

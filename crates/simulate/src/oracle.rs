@@ -55,6 +55,8 @@ pub struct Notes {
     pub inside: BTreeMap<u8, usize>,
     /// Increments of the counter under each user lock: (begun, finished).
     pub counted: BTreeMap<u8, (u64, u64)>,
+    /// Blocks that left when nothing but looking around was to be done.
+    pub left: u64,
     /// How many hosts have come to each meeting.
     pub arrived: BTreeMap<u8, usize>,
     /// Which prompts' blocks each host finds when all is quiet: (host, block's number).

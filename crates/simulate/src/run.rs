@@ -3,7 +3,7 @@
 use crate::oracle::{Checker, Oracle, Violation};
 use crate::scenario::{Actor, Shape};
 use cenote_pool::Superblock;
-use cenote_weakmem::{Mutation, Process, Rates, RunReport, World};
+use cenote_weakmem::{Focus, Mutation, Place, Process, Rates, RunReport, World};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -35,6 +35,8 @@ pub const POINTS: &[&str] = &[
 
 /// More operations than any sound run needs.
 const OPERATIONS_MAX: u64 = 3_000_000;
+/// Deaths at the places in focus.
+const STRIKES: u64 = 2;
 /// A stall in so many of 2^20 operations.
 const STALL_RATE: u64 = 100;
 
@@ -48,8 +50,26 @@ pub struct Outcome {
 
 type Part = fn(&Actor);
 
-/// Runs one seed to its end. `traced`: the report tells what happened.
-pub fn run(seed: u64, mutation: Option<&Mutation>, traced: bool) -> Outcome {
+/// What to run a seed with.
+#[derive(Clone, Default)]
+pub struct Setting {
+    /// Left out.
+    pub without: Option<Mutation>,
+    /// Where the world turns against the pool; by default the seed says where, if anywhere.
+    pub focus: Option<Place>,
+    /// Whether the report tells what happened.
+    pub traced: bool,
+}
+
+impl Setting {
+    /// Without this, and with the focus on its place.
+    pub fn without(mutation: Mutation) -> Self {
+        Self { focus: Some(mutation.place.clone()), without: Some(mutation), traced: false }
+    }
+}
+
+/// Runs one seed to its end.
+pub fn run(seed: u64, setting: &Setting) -> Outcome {
     let shape = Shape::of_seed(seed);
     // Every fifth run, hosts are taken for dead that are not.
     // Where TraCT's manager dies nothing goes on; that is known, and why there is another lock.
@@ -68,8 +88,11 @@ pub fn run(seed: u64, mutation: Option<&Mutation>, traced: bool) -> Outcome {
     if let Err(error) = formatted {
         oracle.report(Checker::Panic, format!("the region cannot be made: {error}"));
     }
-    world.mutate(mutation.cloned());
-    if traced {
+    world.mutate(setting.without.clone());
+    // Every second seed has its share of all places.
+    let share = (seed % 4 < 2).then_some(Focus::Share { part: seed / 4 % 16 });
+    world.focus(setting.focus.clone().map(Focus::At).or(share), if deaths { STRIKES } else { 0 });
+    if setting.traced {
         world.trace();
     }
     let stage = Stage { world: &world, shape: &shape, oracle: &oracle };
@@ -92,7 +115,7 @@ pub fn run(seed: u64, mutation: Option<&Mutation>, traced: bool) -> Outcome {
     stage.on_all_hosts(|actor| actor.inspect());
     let after: BTreeSet<usize> = oracle.notes().found.iter().map(|&(_, number)| number).collect();
     for (host, number) in before {
-        if !after.contains(&number) {
+        if !after.contains(&number) && oracle.notes().left == 0 {
             oracle.report_unless_sleepers(Checker::Index, format!("block {number} of host {host} went with the power"));
         }
     }

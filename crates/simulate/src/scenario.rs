@@ -421,6 +421,8 @@ impl Actor {
         }
         if let Some(pool) = pool {
             self.look_around(&pool);
+            // This host's memory is new: these left since the power came back, to make room for another host.
+            self.oracle.notes().left += pool.counter(Counter::Evicted);
         }
     }
 

@@ -61,6 +61,11 @@ impl SimFabric {
         }
     }
 
+    /// The end of a call about these lines.
+    fn end_call(&self, place: &Location<'_>, lines: &[u64]) {
+        self.process.shared.state().strike(self.process.number, place, lines);
+    }
+
     fn fence(&self, place: &Location<'_>) {
         let process = self.process.number;
         let Ok(mut state) = self.process.shared.step(process, Kind::Look) else { return };
@@ -132,6 +137,7 @@ impl Fabric for SimFabric {
         lines.iter().for_each(|&line| self.check(line, LINE, LINE));
         self.flush_lines(lines.iter().copied(), "publish", Effect::Flush, place);
         self.fence(place);
+        self.end_call(place, lines);
     }
 
     #[track_caller]
@@ -143,6 +149,7 @@ impl Fabric for SimFabric {
         }
         self.flush_lines(std::iter::empty(), "publish_lines", Effect::Flush, place);
         self.fence(place);
+        self.end_call(place, &lines.iter().map(|line| line.0).collect::<Vec<_>>());
     }
 
     #[track_caller]
@@ -155,12 +162,15 @@ impl Fabric for SimFabric {
         self.stream(line, words, 1 << word, place);
         self.flush_lines(std::iter::empty(), "publish_word", Effect::Flush, place);
         self.fence(place);
+        self.end_call(place, &[line]);
     }
 
     #[track_caller]
     fn publish_unfenced(&self, line: u64) {
         self.check(line, LINE, LINE);
-        self.flush_lines(std::iter::once(line), "publish_unfenced", Effect::Flush, Location::caller());
+        let place = Location::caller();
+        self.flush_lines(std::iter::once(line), "publish_unfenced", Effect::Flush, place);
+        self.end_call(place, &[line]);
     }
 
     #[track_caller]
@@ -169,6 +179,7 @@ impl Fabric for SimFabric {
         lines.iter().for_each(|&line| self.check(line, LINE, LINE));
         self.flush_lines(lines.iter().copied(), "refresh", Effect::Invalidation, place);
         self.fence(place);
+        self.end_call(place, lines);
     }
 
     #[track_caller]
@@ -192,6 +203,8 @@ impl Fabric for SimFabric {
         let place = Location::caller();
         self.flush_lines(std::iter::empty(), "publish_payload", Effect::Flush, place);
         self.fence(place);
+        let under_way = self.process.shared.state().machine.streaming(self.process.number);
+        self.end_call(place, &under_way);
     }
 
     #[track_caller]
@@ -220,9 +233,10 @@ impl Fabric for SimFabric {
     fn refresh_payload(&self, at: u64, len: u64) {
         let place = Location::caller();
         self.check(at, len, LINE);
-        let lines = (0..len.div_ceil(LINE)).map(|line| at + line * LINE);
-        self.flush_lines(lines, "refresh_payload", Effect::Invalidation, place);
+        let lines: Vec<u64> = (0..len.div_ceil(LINE)).map(|line| at + line * LINE).collect();
+        self.flush_lines(lines.iter().copied(), "refresh_payload", Effect::Invalidation, place);
         self.fence(place);
+        self.end_call(place, &lines);
     }
 
     #[track_caller]

@@ -25,5 +25,5 @@ mod world;
 
 pub use fabric::SimFabric;
 pub use host::{SimClaim, SimHost, SimLock};
-pub use mutation::{Effect, Mutation, Site};
+pub use mutation::{Effect, Focus, Mutation, Place, Site};
 pub use world::{Crash, Process, Program, Rates, RunReport, World};

@@ -24,6 +24,8 @@ struct Buffers {
     flushes: Vec<(u64, u64)>,
     /// Streamed words of lines, by their mask, on their way around the cache.
     streams: Vec<(u64, Words, u8)>,
+    /// Lines whose flushes and streams arrive at a fence, or much later.
+    slow: Vec<u64>,
 }
 
 /// A word of a line that is being written back.
@@ -138,10 +140,26 @@ impl Machine {
     /// All that the process has under way arrives.
     pub fn fence(&mut self, process: usize) {
         self.drain_stores(process);
+        self.processes[process].slow.clear();
         while self.run_a_flush(process) {}
         while self.run_a_stream(process) {}
         let host = self.processes[process].host;
         self.land(|word| word.host == host);
+    }
+
+    /// What the process has under way to these lines now waits for its next fence.
+    pub fn slow_down(&mut self, process: usize, lines: &[u64]) {
+        self.processes[process].slow.extend(lines);
+    }
+
+    /// Lines that the process has streamed and not fenced.
+    pub fn streaming(&self, process: usize) -> Vec<u64> {
+        self.processes[process].streams.iter().map(|stream| stream.0).collect()
+    }
+
+    /// A host's cache fetches a line of its own accord.
+    pub fn prefetch(&mut self, host: usize, line: u64) {
+        self.cached(host, line);
     }
 
     /// Lines that a fence would write to the device, torn now and then: their first words arrive, the rest is
@@ -151,6 +169,7 @@ impl Machine {
         if !self.chance(self.rates.tear) {
             return false;
         }
+        self.processes[process].slow.clear();
         let before = self.in_flight.len();
         let saved = self.rates.tear;
         self.rates.tear = 1024;
@@ -232,6 +251,9 @@ impl Machine {
             return false;
         }
         let chosen = self.prng.below(count as u64) as usize;
+        if self.processes[process].slow.contains(&self.processes[process].flushes[chosen].0) {
+            return false;
+        }
         let (line, after) = self.processes[process].flushes.swap_remove(chosen);
         // A flush is ordered behind older stores to its own line, and the buffer is in order.
         let older = |stores: &VecDeque<(u64, u64, u64)>| {
@@ -253,6 +275,9 @@ impl Machine {
             return false;
         }
         let chosen = self.prng.below(count as u64) as usize;
+        if self.processes[process].slow.contains(&self.processes[process].streams[chosen].0) {
+            return false;
+        }
         self.land_stream(process, chosen);
         true
     }
@@ -285,6 +310,10 @@ impl Machine {
             let chosen = self.prng.below(self.in_flight.len() as u64) as usize;
             let word = self.in_flight.swap_remove(chosen);
             self.device[(word.at / 8) as usize] = word.value;
+        }
+        // Late is not never.
+        if !self.processes[anyone].slow.is_empty() && self.chance(8) {
+            self.processes[anyone].slow.clear();
         }
         let host = self.processes[anyone].host;
         if self.chance(rates.write_back)

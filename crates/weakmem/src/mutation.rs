@@ -1,31 +1,89 @@
 //! Leaving out the effect of one call site: how it is shown that each flush and each fence is needed.
 
 use std::fmt;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::panic::Location;
 use std::str::FromStr;
 
-/// A place in the product that calls the fabric.
+/// A place in the product.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Site {
+pub struct Place {
     /// Path of the source file.
     pub file: String,
     /// Line in it.
     pub line: u32,
     /// Column in it.
     pub column: u32,
+}
+
+impl Place {
+    pub(crate) fn is(&self, location: &Location<'_>) -> bool {
+        self.line == location.line() && self.column == location.column() && self.file == location.file()
+    }
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}:{}", self.file, self.line, self.column)
+    }
+}
+
+impl FromStr for Place {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let wrong = || format!("`{text}` is not FILE:LINE:COLUMN");
+        let mut parts = text.rsplitn(3, ':');
+        let mut number = || parts.next().and_then(|text| text.parse().ok()).ok_or_else(wrong);
+        let (column, line) = (number()?, number()?);
+        Ok(Self { file: parts.next().ok_or_else(wrong)?.to_owned(), line, column })
+    }
+}
+
+/// Places at which the world turns against whoever calls the fabric there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Focus {
+    /// This one.
+    At(Place),
+    /// The `part`-th of sixteen shares of all places.
+    Share {
+        /// Below sixteen.
+        part: u64,
+    },
+}
+
+impl Focus {
+    pub(crate) fn is_on(&self, location: &Location<'_>) -> bool {
+        match self {
+            Self::At(place) => place.is(location),
+            Self::Share { part } => {
+                let mut hasher = DefaultHasher::new();
+                (location.file(), location.line(), location.column()).hash(&mut hasher);
+                hasher.finish() % 16 == *part
+            }
+        }
+    }
+}
+
+/// A place that calls the fabric.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Site {
+    /// Where.
+    pub place: Place,
     /// Method of the fabric.
     pub method: &'static str,
 }
 
 impl Site {
     pub(crate) fn new(method: &'static str, location: &Location<'_>) -> Self {
-        Self { file: location.file().to_owned(), line: location.line(), column: location.column(), method }
+        let place = Place { file: location.file().to_owned(), line: location.line(), column: location.column() };
+        Self { place, method }
     }
 
     /// This site with one of its effects left out.
     #[must_use]
     pub fn without(&self, effect: Effect) -> Mutation {
-        Mutation { file: self.file.clone(), line: self.line, column: self.column, effect }
+        Mutation { place: self.place.clone(), effect }
     }
 
     /// What can be left out at this site.
@@ -38,12 +96,6 @@ impl Site {
             "publish_payload" => &[Effect::Fence],
             _ => &[],
         }
-    }
-}
-
-impl fmt::Display for Site {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:{}:{}", self.file, self.line, self.column)
     }
 }
 
@@ -71,28 +123,21 @@ impl Effect {
 /// One effect left out at one site.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Mutation {
-    /// Path of the source file.
-    pub file: String,
-    /// Line in it.
-    pub line: u32,
-    /// Column in it.
-    pub column: u32,
+    /// Where.
+    pub place: Place,
     /// What is left out there.
     pub effect: Effect,
 }
 
 impl Mutation {
     pub(crate) fn hits(&self, location: &Location<'_>, effect: Effect) -> bool {
-        self.effect == effect
-            && self.line == location.line()
-            && self.column == location.column()
-            && self.file == location.file()
+        self.effect == effect && self.place.is(location)
     }
 }
 
 impl fmt::Display for Mutation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:{}:{}={}", self.file, self.line, self.column, self.effect.name())
+        write!(f, "{}={}", self.place, self.effect.name())
     }
 }
 
@@ -104,10 +149,6 @@ impl FromStr for Mutation {
         let (place, effect) = text.rsplit_once('=').ok_or_else(wrong)?;
         let effects = [Effect::Flush, Effect::Fence, Effect::Invalidation];
         let effect = effects.into_iter().find(|known| known.name() == effect).ok_or_else(wrong)?;
-        let mut parts = place.rsplitn(3, ':');
-        let mut number = || parts.next().and_then(|text| text.parse().ok()).ok_or_else(wrong);
-        let (column, line) = (number()?, number()?);
-        let file = parts.next().ok_or_else(wrong)?.to_owned();
-        Ok(Self { file, line, column, effect })
+        Ok(Self { place: place.parse()?, effect })
     }
 }

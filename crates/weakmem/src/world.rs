@@ -2,7 +2,7 @@
 //! every operation the turn may go to another, a process or a host may die, and the memory drifts.
 
 use crate::machine::{Machine, Spontaneous};
-use crate::mutation::{Mutation, Site};
+use crate::mutation::{Focus, Mutation, Site};
 use cenote_base::fault;
 use cenote_base::prng::Prng;
 use generator::Gn;
@@ -22,6 +22,8 @@ const LOOKS_PER_STEP: u64 = 12;
 const STALL_NS: u64 = 2_000_000_000;
 /// Words of a process's stack: only what is touched takes memory.
 const STACK_WORDS: usize = 64 << 10;
+/// How long strikes hold processes up in all: far less than any timeout.
+const STRIKE_NS: u64 = 20_000_000;
 /// Events kept to explain a failure.
 const TRACE: usize = 200_000;
 
@@ -146,6 +148,11 @@ pub(crate) struct State {
     /// Nobody but a scene-setter is about: operations happen at once.
     pub scripted: bool,
     pub mutation: Option<Mutation>,
+    focus: Option<Focus>,
+    /// Deaths that a strike may still bring.
+    strikes: u64,
+    /// How long strikes may still hold processes up.
+    strike_ns: u64,
     tracing: bool,
     pub report: RunReport,
     prng: Prng,
@@ -297,7 +304,10 @@ impl Shared {
             state.idle += 1;
             if state.idle > 40 * live.len() as u64 {
                 state.idle = 0;
-                state.time += IDLE_STEP_NS;
+                let now = state.time;
+                let sleepers = live.iter().map(|&other| state.processes[other].asleep_until);
+                // Not past the first who wakes: it may be the one that is waited for.
+                state.time = sleepers.filter(|&until| until > now).fold(now + IDLE_STEP_NS, u64::min);
             }
         } else if kind == Kind::Act {
             state.idle = 0;
@@ -439,6 +449,9 @@ impl World {
             time: 1_000_000_000,
             scripted: true,
             mutation: None,
+            focus: None,
+            strikes: 0,
+            strike_ns: 0,
             tracing: false,
             report: RunReport::default(),
             prng: Prng::at(seed, 3),
@@ -455,6 +468,13 @@ impl World {
         self.shared.state().mutation = mutation;
     }
 
+    /// From now on whoever calls the fabric at these places is held up just then, dies just then (so many times at most),
+    /// and what it flushed arrives as late and is fetched again as early as may be.
+    pub fn focus(&self, focus: Option<Focus>, deaths: u64) {
+        let mut state = self.shared.state();
+        (state.focus, state.strikes, state.strike_ns) = (focus, deaths, STRIKE_NS);
+    }
+
     /// From now on the report tells what happened.
     pub fn trace(&self) {
         self.shared.state().tracing = true;
@@ -466,6 +486,7 @@ impl World {
         let rates = &mut state.rates;
         (rates.process_crash, rates.host_crash, rates.point_crash, rates.stall) = (0, 0, 0, 0);
         rates.deadly = None;
+        state.strikes = 0;
         state.doomed = None;
     }
 
@@ -591,6 +612,36 @@ impl State {
     pub fn call(&mut self, method: &'static str, location: &Location<'_>) {
         if !self.scripted {
             *self.report.sites.entry(Site::new(method, location)).or_default() += 1;
+        }
+    }
+
+    /// What happens just after a call of the fabric about these lines, where the focus is on its place.
+    pub fn strike(&mut self, process: usize, location: &Location<'_>, lines: &[u64]) {
+        if self.scripted || !self.focus.as_ref().is_some_and(|focus| focus.is_on(location)) {
+            return;
+        }
+        if self.prng.below(2) == 0 {
+            self.machine.slow_down(process, lines);
+        }
+        let host = self.processes[process].host;
+        match self.prng.below(8) {
+            // Others go on while it is here.
+            0..4 => {
+                let duration = [1_000, 10_000, 50_000][self.prng.below(3) as usize].min(self.strike_ns);
+                self.strike_ns -= duration;
+                self.processes[process].asleep_until = self.time + duration;
+                self.note(|| format!("STRIKE p{process} waits {duration} ns"));
+                self.pass_turn();
+            }
+            // Caches fetch what they dropped, or what they will need.
+            4 => lines.iter().for_each(|&line| self.machine.prefetch(host, line)),
+            5 => (0..self.hosts.len())
+                .for_each(|other| lines.iter().for_each(|&line| self.machine.prefetch(other, line))),
+            6 if self.strikes > 0 && self.doomed.is_none() => {
+                self.strikes -= 1;
+                self.doomed = Some((process, self.prng.below(6)));
+            }
+            _ => {}
         }
     }
 
