@@ -138,9 +138,18 @@ impl Fabric for Region {
         self.mapped.publish(lines);
     }
     #[track_caller]
-    fn publish_line(&self, at: u64, words: &[u64; 8]) {
+    fn write_line(&self, at: u64, words: &[u64; 8]) {
         self.soil(at, 64);
-        self.mapped.publish_line(at, words);
+        self.mapped.write_line(at, words);
+    }
+    #[track_caller]
+    fn write_word(&self, at: Offset<u64>, value: u64) {
+        self.soil(at.raw(), 8);
+        self.mapped.write_word(at, value);
+    }
+    #[track_caller]
+    fn fence(&self) {
+        self.mapped.fence();
     }
     #[track_caller]
     fn publish_unfenced(&self, line: u64) {

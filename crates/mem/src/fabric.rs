@@ -20,7 +20,7 @@ pub use flush::{Flush, ParseFlushError, UnsupportedFlush};
 pub use flushed::Flushed;
 pub use mapped::Mapped;
 
-use crate::offset::{LINE, Offset};
+use crate::offset::Offset;
 use std::sync::Arc;
 
 /// Access to one region. Offsets are bytes from its start.
@@ -59,33 +59,47 @@ pub trait Fabric: Send + Sync + 'static {
     #[track_caller]
     fn publish(&self, lines: &[u64]);
 
-    /// Stores all eight words of the line at `at`, a multiple of 64, and publishes it. The words arrive in
-    /// any order, on this host too, so the line carries a check word or each word stands alone.
+    /// Stores all eight words of the line at `at`, a multiple of 64, for others to see after the next
+    /// [`Fabric::fence`], or sooner. The words arrive in any order, on this host too, so the line carries a check word
+    /// or each word stands alone.
     ///
-    /// This and the two calls below are for lines that another host may write next. Where the processor can
-    /// store around its cache they never leave the line dirty in it: a process that dies in the middle must
-    /// leave nothing that could be written back later, over what the other host wrote.
+    /// This and the calls below are for lines that another host may write next. Where the processor can store
+    /// around its cache they never leave the line dirty in it: a process that dies in the middle must leave
+    /// nothing that could be written back later, over what the other host wrote.
+    #[track_caller]
+    fn write_line(&self, at: u64, words: &[u64; 8]);
+
+    /// As [`Fabric::write_line`] for one word. `at` is a multiple of 8.
+    #[track_caller]
+    fn write_word(&self, at: Offset<u64>, value: u64);
+
+    /// Waits until others can see what this thread wrote and flushed. [`Fabric::publish`] and [`Fabric::refresh`] do as
+    /// much.
+    #[track_caller]
+    fn fence(&self);
+
+    /// Writes a line and waits.
     #[track_caller]
     fn publish_line(&self, at: u64, words: &[u64; 8]) {
-        self.publish_lines(&[(at, *words)]);
+        self.write_line(at, words);
+        self.fence();
     }
 
-    /// As [`Fabric::publish_line`] for several lines, waiting once.
+    /// Writes several lines and waits once.
     #[track_caller]
     fn publish_lines(&self, lines: &[(u64, [u64; 8])]) {
         // A loop, because a closure would be the place that a panic names.
         for (at, words) in lines {
-            self.store_line(*at, words);
+            self.write_line(*at, words);
         }
-        let places: Vec<u64> = lines.iter().map(|(at, _)| *at).collect();
-        self.publish(&places);
+        self.fence();
     }
 
-    /// Stores one word and publishes its line. `at` is a multiple of 8.
+    /// Writes a word and waits.
     #[track_caller]
     fn publish_word(&self, at: Offset<u64>, value: u64) {
-        self.store(at, value);
-        self.publish(&[at.raw() / LINE * LINE]);
+        self.write_word(at, value);
+        self.fence();
     }
 
     /// Starts flushing one line and does not wait. For stores that others may see late without harm:
@@ -151,14 +165,14 @@ impl<F: Fabric + ?Sized> Fabric for Arc<F> {
     fn publish(&self, lines: &[u64]) {
         (**self).publish(lines);
     }
-    fn publish_line(&self, at: u64, words: &[u64; 8]) {
-        (**self).publish_line(at, words);
+    fn write_line(&self, at: u64, words: &[u64; 8]) {
+        (**self).write_line(at, words);
     }
-    fn publish_lines(&self, lines: &[(u64, [u64; 8])]) {
-        (**self).publish_lines(lines);
+    fn write_word(&self, at: Offset<u64>, value: u64) {
+        (**self).write_word(at, value);
     }
-    fn publish_word(&self, at: Offset<u64>, value: u64) {
-        (**self).publish_word(at, value);
+    fn fence(&self) {
+        (**self).fence();
     }
     fn publish_unfenced(&self, line: u64) {
         (**self).publish_unfenced(line);

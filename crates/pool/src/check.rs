@@ -13,8 +13,7 @@ use cenote_base::BlockIndex;
 use cenote_mem::{Fabric, HostLocal};
 use serde::Serialize;
 use std::collections::BTreeSet;
-use std::sync::atomic::Ordering::{Acquire, Relaxed};
-use std::time::Duration;
+use std::sync::atomic::Ordering::Acquire;
 
 /// Something that is not as it must be.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -131,7 +130,7 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
         };
         let mut patience = inner.lock_timeout;
         for block in found.into_iter().filter(|block| !pinned.contains(block) && !reserved(*block)) {
-            inner.discard(block, &mut patience);
+            inner.finish_eviction(block, &mut patience);
             report.blocks_freed += 1;
         }
         inner.rebuild_heap();
@@ -152,16 +151,6 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
 }
 
 impl<F: Fabric, H: HostLocal> Inner<F, H> {
-    /// Takes a block that cannot be used out of circulation. The caller holds the heap lock and rebuilds
-    /// the heap afterwards.
-    fn discard(&self, block: BlockIndex, patience: &mut Duration) {
-        if let Some(descriptor) = self.read_descriptor(block) {
-            let _ = self.unlink(descriptor.block_hash(), block, patience);
-        }
-        self.write_free(block);
-        self.slot_owner(block).store(DRAINING, Relaxed);
-    }
-
     fn chunk_is_empty(&self, chunk: u64) -> bool {
         let Some(line) = self.read_chunk(chunk).filter(|line| line.owner == self.host + 1) else { return false };
         let first = chunk * self.layout.descriptors_per_chunk;

@@ -153,18 +153,17 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
 
     /// Marks, looks for pins, and frees what is not pinned; returns how many slots became free.
     fn take_back(&self, blocks: &[BlockIndex], pinned_one: impl Fn(BlockIndex)) -> usize {
-        let mut marks = Vec::with_capacity(blocks.len());
+        if blocks.is_empty() {
+            return 0;
+        }
         for &block in blocks {
             // A descriptor that does not hold any more has nothing to mark: readers miss it already.
             if let Some(descriptor) = self.read_descriptor(block) {
                 let at = self.layout.descriptor(block);
-                marks.push((at, descriptor.with_state(BlockState::Evicting).seal(at, self.salt)));
+                // The look for pins begins with a fence: the marks are out before the first pin is read.
+                self.fabric.write_line(at, &descriptor.with_state(BlockState::Evicting).seal(at, self.salt));
             }
         }
-        if blocks.is_empty() {
-            return 0;
-        }
-        self.fabric.publish_lines(&marks);
         fault::point("evict.marked");
         let pinned = self.pinned_blocks();
         let mut freed = 0;
@@ -188,7 +187,8 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
         }
     }
 
-    fn finish_eviction(&self, block: BlockIndex, patience: &mut Duration) -> bool {
+    /// Takes a block out of the index and frees it.
+    pub(crate) fn finish_eviction(&self, block: BlockIndex, patience: &mut Duration) -> bool {
         if let Some(descriptor) = self.read_descriptor(block)
             && self.unlink(descriptor.block_hash(), block, patience).is_err()
         {

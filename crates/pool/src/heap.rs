@@ -62,7 +62,6 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
 
     /// Marks a slot free in the region. Readers are kept off already; but the line must not stay behind in this
     /// host's caches, from where it could overwrite the line of a host that takes the chunk over.
-    #[track_caller]
     pub(crate) fn write_free(&self, block: BlockIndex) {
         let free = Descriptor {
             state: Descriptor::state_word(BlockState::Free, self.raw_generation(block)),

@@ -190,8 +190,8 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
             return Inserted::New;
         }
         let Some((step, entry)) = free else { return Inserted::Full };
-        // Counts first: a reader that sees the entry missing must still be sent on to it. A process that
-        // dies in between leaves counts too high, which costs a probe and nothing else.
+        // In any order: a reader that is not sent on yet has a miss, and whoever dies in between leaves an intent, for
+        // which the probe's counts are made anew.
         for passed in 0..step {
             if !fault::sabotaged("index.overflow-uncounted") {
                 self.add_overflow(probe.bucket(passed), 1);
@@ -199,13 +199,15 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
         }
         fault::point("index.counted");
         let bucket = probe.bucket(step);
-        self.fabric.publish_word(self.entry_at(bucket, entry), Entry::new(block, tag_of(hash)).0);
+        self.fabric.write_word(self.entry_at(bucket, entry), Entry::new(block, tag_of(hash)).0);
+        self.fabric.fence();
         Inserted::New
     }
 
+    /// The caller fences before it lets go of the shard.
     fn add_overflow(&self, bucket: u64, change: i64) {
         let at = self.entry_at(bucket, 7);
-        self.fabric.publish_word(at, self.fabric.load(at).saturating_add_signed(change));
+        self.fabric.write_word(at, self.fabric.load(at).saturating_add_signed(change));
     }
 
     /// Removes the entry that leads from this hash to this block, if it is there.
@@ -227,11 +229,12 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
             let at = self.layout.bucket(bucket);
             let words = self.fresh_line(at);
             if let Some(entry) = words[..7].iter().position(|&word| word == wanted) {
-                self.fabric.publish_word(self.entry_at(bucket, entry), 0);
+                self.fabric.write_word(self.entry_at(bucket, entry), 0);
                 fault::point("index.unlinked");
                 for passed in 0..step {
                     self.add_overflow(probe.bucket(passed), -1);
                 }
+                self.fabric.fence();
                 return Ok(());
             }
             if words[7] == 0 {
@@ -269,7 +272,7 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
                         .filter(|&passed| passed < count)
                         .for_each(|passed| counts[passed as usize] += 1),
                     None if offset < count => {
-                        self.fabric.publish_word(self.entry_at(bucket, entry), 0);
+                        self.fabric.write_word(self.entry_at(bucket, entry), 0);
                         repaired.entries_dropped += 1;
                     }
                     None => {}
@@ -280,10 +283,11 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
             let bucket = shard * buckets + (first + offset) % buckets;
             let at = self.entry_at(bucket, 7);
             if self.fabric.load(at) != count {
-                self.fabric.publish_word(at, count);
+                self.fabric.write_word(at, count);
                 repaired.counts_mended += 1;
             }
         }
+        self.fabric.fence();
         repaired
     }
 

@@ -263,14 +263,15 @@ const SOUND_SEEDS: usize = 400;
 /// How often each seed passes each place.
 #[derive(Default)]
 struct Passes {
-    by_place: BTreeMap<Place, Vec<(u64, u64)>>,
+    by_place: BTreeMap<Place, BTreeMap<u64, u64>>,
     sites: BTreeSet<Site>,
 }
 
 impl Passes {
     fn add(&mut self, seed: u64, outcome: &Outcome) {
         for (site, &count) in &outcome.report.sites {
-            self.by_place.entry(site.place.clone()).or_default().push((count, seed));
+            let seeds = self.by_place.entry(site.place.clone()).or_default();
+            seeds.insert(seed, count);
             self.sites.insert(site.clone());
         }
     }
@@ -284,9 +285,9 @@ impl Passes {
 
     /// All seeds, those that pass a place most often first.
     fn seeds_for(&self, place: &Place, all: &[u64]) -> Vec<u64> {
-        let mut passing = self.by_place.get(place).cloned().unwrap_or_default();
-        passing.sort_by_key(|&(count, seed)| (std::cmp::Reverse(count), seed));
-        let mut seeds: Vec<u64> = passing.into_iter().map(|(_, seed)| seed).collect();
+        let passing = self.by_place.get(place).cloned().unwrap_or_default();
+        let mut seeds: Vec<u64> = passing.keys().copied().collect();
+        seeds.sort_by_key(|seed| std::cmp::Reverse(passing[seed]));
         let known: BTreeSet<u64> = all.iter().take(SOUND_SEEDS).copied().collect();
         seeds.extend(all.iter().filter(|seed| !known.contains(seed)));
         seeds

@@ -46,9 +46,10 @@ impl SimFabric {
     }
 
     /// Stores words around the cache; where that is left out, through it.
-    fn stream(&self, line: u64, words: [u64; 8], mask: u8, place: &Location<'_>) {
+    fn stream(&self, line: u64, words: [u64; 8], mask: u8, method: &'static str, place: &Location<'_>) {
         let process = self.process.number;
         let Ok(mut state) = self.process.shared.step(process, Kind::Act) else { return };
+        state.call(method, place);
         state.note(|| format!("p{process} line {line:#x} {words:x?} {mask:#010b}"));
         // Later stores of one process to one line do not overtake earlier ones.
         state.machine.drain_stores(process);
@@ -66,14 +67,16 @@ impl SimFabric {
         self.process.shared.state().strike(self.process.number, place, lines);
     }
 
-    fn fence(&self, place: &Location<'_>) {
+    fn wait(&self, method: &'static str, place: &Location<'_>) {
         let process = self.process.number;
         let Ok(mut state) = self.process.shared.step(process, Kind::Look) else { return };
+        state.call(method, place);
         if state.leaves_out(place, Effect::Fence) {
             return;
         }
         // Other hosts may look while a line is half there.
         if state.machine.begin_fence(process) {
+            state.torn(process);
             drop(state);
             let Ok(again) = self.process.shared.step(process, Kind::Look) else { return };
             state = again;
@@ -136,33 +139,35 @@ impl Fabric for SimFabric {
         let place = Location::caller();
         lines.iter().for_each(|&line| self.check(line, LINE, LINE));
         self.flush_lines(lines.iter().copied(), "publish", Effect::Flush, place);
-        self.fence(place);
+        self.wait("fence", place);
         self.end_call(place, lines);
     }
 
     #[track_caller]
-    fn publish_lines(&self, lines: &[(u64, [u64; 8])]) {
+    fn write_line(&self, at: u64, words: &[u64; 8]) {
         let place = Location::caller();
-        for (at, words) in lines {
-            self.check(*at, LINE, LINE);
-            self.stream(*at, *words, u8::MAX, place);
-        }
-        self.flush_lines(std::iter::empty(), "publish_lines", Effect::Flush, place);
-        self.fence(place);
-        self.end_call(place, &lines.iter().map(|line| line.0).collect::<Vec<_>>());
+        self.check(at, LINE, LINE);
+        self.stream(at, *words, u8::MAX, "write_line", place);
+        self.end_call(place, &[at]);
     }
 
     #[track_caller]
-    fn publish_word(&self, at: Offset<u64>, value: u64) {
+    fn write_word(&self, at: Offset<u64>, value: u64) {
         let place = Location::caller();
         self.check(at.raw(), 8, 8);
         let (line, word) = (at.raw() / LINE * LINE, at.raw() % LINE / 8);
         let mut words = [0; 8];
         words[word as usize] = value;
-        self.stream(line, words, 1 << word, place);
-        self.flush_lines(std::iter::empty(), "publish_word", Effect::Flush, place);
-        self.fence(place);
+        self.stream(line, words, 1 << word, "write_word", place);
         self.end_call(place, &[line]);
+    }
+
+    #[track_caller]
+    fn fence(&self) {
+        let place = Location::caller();
+        self.wait("fence", place);
+        let under_way = self.process.shared.state().machine.streaming(self.process.number);
+        self.end_call(place, &under_way);
     }
 
     #[track_caller]
@@ -178,7 +183,7 @@ impl Fabric for SimFabric {
         let place = Location::caller();
         lines.iter().for_each(|&line| self.check(line, LINE, LINE));
         self.flush_lines(lines.iter().copied(), "refresh", Effect::Invalidation, place);
-        self.fence(place);
+        self.wait("fence", place);
         self.end_call(place, lines);
     }
 
@@ -201,8 +206,7 @@ impl Fabric for SimFabric {
     #[track_caller]
     fn publish_payload(&self) {
         let place = Location::caller();
-        self.flush_lines(std::iter::empty(), "publish_payload", Effect::Flush, place);
-        self.fence(place);
+        self.wait("publish_payload", place);
         let under_way = self.process.shared.state().machine.streaming(self.process.number);
         self.end_call(place, &under_way);
     }
@@ -235,7 +239,7 @@ impl Fabric for SimFabric {
         self.check(at, len, LINE);
         let lines: Vec<u64> = (0..len.div_ceil(LINE)).map(|line| at + line * LINE).collect();
         self.flush_lines(lines.iter().copied(), "refresh_payload", Effect::Invalidation, place);
-        self.fence(place);
+        self.wait("fence", place);
         self.end_call(place, &lines);
     }
 

@@ -90,10 +90,9 @@ impl Site {
     #[must_use]
     pub fn effects(&self) -> &'static [Effect] {
         match self.method {
-            "publish" | "publish_lines" | "publish_word" => &[Effect::Flush, Effect::Fence],
-            "publish_unfenced" => &[Effect::Flush],
-            "refresh" | "refresh_payload" => &[Effect::Invalidation, Effect::Fence],
-            "publish_payload" => &[Effect::Fence],
+            "publish" | "publish_unfenced" | "write_line" | "write_word" => &[Effect::Flush],
+            "refresh" | "refresh_payload" => &[Effect::Invalidation],
+            "fence" | "publish_payload" => &[Effect::Fence],
             _ => &[],
         }
     }

@@ -41,6 +41,8 @@ pub struct Rates {
     pub point_crash: u64,
     /// A host is held up for a long time, in 1/2^20 of operations.
     pub stall: u64,
+    /// A host dies when a line that it waits for has arrived in part, in 1/1024 of such waits.
+    pub torn_crash: u64,
     /// A fault point at which every second passing is deadly.
     pub deadly: Option<&'static str>,
 }
@@ -64,7 +66,8 @@ impl Rates {
         let switch = pick(&[8, 40, 150, 400]);
         let (process_crash, host_crash, point_crash) =
             if deaths { (pick(&[0, 40, 150, 400]), pick(&[0, 20, 60, 200]), pick(&[0, 4, 20])) } else { (0, 0, 0) };
-        Self { memory, switch, process_crash, host_crash, point_crash, stall: 0, deadly: None }
+        let torn_crash = if deaths { pick(&[0, 0, 2, 16]) } else { 0 };
+        Self { memory, switch, process_crash, host_crash, point_crash, torn_crash, stall: 0, deadly: None }
     }
 }
 
@@ -485,6 +488,7 @@ impl World {
         let mut state = self.shared.state();
         let rates = &mut state.rates;
         (rates.process_crash, rates.host_crash, rates.point_crash, rates.stall) = (0, 0, 0, 0);
+        rates.torn_crash = 0;
         rates.deadly = None;
         state.strikes = 0;
         state.doomed = None;
@@ -612,6 +616,14 @@ impl State {
     pub fn call(&mut self, method: &'static str, location: &Location<'_>) {
         if !self.scripted {
             *self.report.sites.entry(Site::new(method, location)).or_default() += 1;
+        }
+    }
+
+    /// A line of this process's host is half there: the moment at which losing power hurts most.
+    pub fn torn(&mut self, process: usize) {
+        if !self.scripted && self.rates.torn_crash > 0 && self.prng.below(1024) < self.rates.torn_crash {
+            self.crash(process, Crash::Host);
+            self.pass_turn();
         }
     }
 

@@ -88,6 +88,21 @@ impl Fabric for Coherent {
     }
 
     #[inline]
+    fn write_line(&self, at: u64, words: &[u64; 8]) {
+        self.bytes.store_line(at, words);
+    }
+
+    #[inline]
+    fn write_word(&self, at: Offset<u64>, value: u64) {
+        self.bytes.store(at.raw(), value);
+    }
+
+    #[inline]
+    fn fence(&self) {
+        fence(Ordering::SeqCst);
+    }
+
+    #[inline]
     fn publish_unfenced(&self, line: u64) {
         let _ = self.bytes.line(line);
     }

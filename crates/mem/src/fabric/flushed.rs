@@ -106,31 +106,29 @@ impl Fabric for Flushed {
         flush::drain();
     }
 
-    fn publish_lines(&self, lines: &[(u64, [u64; 8])]) {
-        for (at, words) in lines {
-            if self.whole_line == WholeLine::No {
-                self.store_line(*at, words);
-                self.write_back(*at);
-                continue;
-            }
-            let line = self.bytes.line(*at);
-            // SAFETY: `line` is a whole line inside the mapping, and `new` saw that the processor has the
-            // instruction.
-            unsafe { self.whole_line.store(line, words) };
+    fn write_line(&self, at: u64, words: &[u64; 8]) {
+        if self.whole_line == WholeLine::No {
+            self.store_line(at, words);
+            return self.write_back(at);
         }
-        flush::drain();
+        let line = self.bytes.line(at);
+        // SAFETY: `line` is a whole line inside the mapping, and `new` saw that the processor has the instruction.
+        unsafe { self.whole_line.store(line, words) };
     }
 
-    fn publish_word(&self, at: Offset<u64>, value: u64) {
+    fn write_word(&self, at: Offset<u64>, value: u64) {
         let at = at.raw();
         if self.whole_line == WholeLine::No {
             self.bytes.store(at, value);
-            self.write_back(at / LINE * LINE);
-        } else {
-            let word = self.bytes.word_address(at);
-            // SAFETY: `word` is eight aligned bytes inside the mapping.
-            unsafe { WholeLine::store_word(word, value) };
+            return self.write_back(at / LINE * LINE);
         }
+        let word = self.bytes.word_address(at);
+        // SAFETY: `word` is eight aligned bytes inside the mapping.
+        unsafe { WholeLine::store_word(word, value) };
+    }
+
+    #[inline]
+    fn fence(&self) {
         flush::drain();
     }
 

@@ -90,16 +90,17 @@ impl Fabric for Mapped {
     fn publish(&self, lines: &[u64]) {
         either!(self, fabric => fabric.publish(lines));
     }
-    fn publish_line(&self, at: u64, words: &[u64; 8]) {
-        either!(self, fabric => fabric.publish_line(at, words));
+    #[inline]
+    fn write_line(&self, at: u64, words: &[u64; 8]) {
+        either!(self, fabric => fabric.write_line(at, words));
     }
-
-    fn publish_lines(&self, lines: &[(u64, [u64; 8])]) {
-        either!(self, fabric => fabric.publish_lines(lines));
+    #[inline]
+    fn write_word(&self, at: Offset<u64>, value: u64) {
+        either!(self, fabric => fabric.write_word(at, value));
     }
-
-    fn publish_word(&self, at: Offset<u64>, value: u64) {
-        either!(self, fabric => fabric.publish_word(at, value));
+    #[inline]
+    fn fence(&self) {
+        either!(self, fabric => fabric.fence());
     }
     #[inline]
     fn publish_unfenced(&self, line: u64) {
