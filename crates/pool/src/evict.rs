@@ -160,10 +160,10 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
             // A descriptor that does not hold any more has nothing to mark: readers miss it already.
             if let Some(descriptor) = self.read_descriptor(block) {
                 let at = self.layout.descriptor(block);
-                // The look for pins begins with a fence: the marks are out before the first pin is read.
                 self.fabric.write_line(at, &descriptor.with_state(BlockState::Evicting).seal(at, self.salt));
             }
         }
+        self.fabric.fence();
         fault::point("evict.marked");
         let pinned = self.pinned_blocks();
         let mut freed = 0;

@@ -170,7 +170,8 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
                 generation: known.map_or(1, |line| line.generation.wrapping_add(1)),
                 ..ChunkLine::default()
             };
-            self.put_line(at, &line.seal(at, self.salt));
+            // Whatever is written into the chunk comes after the fence with which its descriptors are refreshed.
+            self.fabric.write_line(at, &line.seal(at, self.salt));
             fault::point("chunk.claimed");
             self.adopt_chunk(chunk, class, &line);
             hint.store(u32::try_from(chunk + 1).unwrap_or(u32::MAX), Relaxed);
@@ -219,9 +220,6 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
         let Some(line) = self.read_chunk(chunk) else { return };
         let first = chunk * self.layout.descriptors_per_chunk;
         let slots = first..first + self.layout.slots(line.slot_bytes);
-        // Its next owner may be another host: no line of it may stay behind in this one's caches.
-        let lines: Vec<u64> = slots.clone().map(|block| self.layout.descriptor(BlockIndex(block))).collect();
-        self.fabric.publish(&lines);
         if let Some(class) = self.chunk_class(chunk).swap(0, Relaxed).checked_sub(1) {
             self.unlist(class as usize, |block| slots.contains(&block.0));
         }

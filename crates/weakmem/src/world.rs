@@ -22,6 +22,8 @@ const LOOKS_PER_STEP: u64 = 12;
 const STALL_NS: u64 = 2_000_000_000;
 /// Words of a process's stack: only what is touched takes memory.
 const STACK_WORDS: usize = 64 << 10;
+/// Lines that are fetched early at most.
+const HOT_MAX: usize = 256;
 /// How long strikes hold processes up in all: far less than any timeout.
 const STRIKE_NS: u64 = 20_000_000;
 /// Events kept to explain a failure.
@@ -156,6 +158,10 @@ pub(crate) struct State {
     strikes: u64,
     /// How long strikes may still hold processes up.
     strike_ns: u64,
+    /// Lines that calls in focus were about.
+    hot: Vec<u64>,
+    /// Who will be held up after how many more operations of its own.
+    nap: Option<(usize, u64)>,
     tracing: bool,
     pub report: RunReport,
     prng: Prng,
@@ -277,7 +283,14 @@ impl Shared {
         }
         let live = state.live();
         state.machine.drift(&live);
+        state.warm_up();
         let rates = state.rates;
+        if let Some((sleepy, operations)) = state.nap.filter(|(sleepy, _)| *sleepy == process) {
+            state.nap = operations.checked_sub(1).map(|left| (sleepy, left));
+            if operations == 0 {
+                state.hold_up(process);
+            }
+        }
         let draw = |state: &mut State, rate: u64| rate > 0 && state.prng.below(1 << 20) < rate;
         if let Some((doomed, operations)) = state.doomed.filter(|(doomed, _)| *doomed == process) {
             state.doomed = operations.checked_sub(1).map(|left| (doomed, left));
@@ -455,6 +468,8 @@ impl World {
             focus: None,
             strikes: 0,
             strike_ns: 0,
+            hot: Vec::new(),
+            nap: None,
             tracing: false,
             report: RunReport::default(),
             prng: Prng::at(seed, 3),
@@ -490,6 +505,7 @@ impl World {
         (rates.process_crash, rates.host_crash, rates.point_crash, rates.stall) = (0, 0, 0, 0);
         rates.torn_crash = 0;
         rates.deadly = None;
+        state.nap = None;
         state.strikes = 0;
         state.doomed = None;
     }
@@ -619,11 +635,30 @@ impl State {
         }
     }
 
+    fn hold_up(&mut self, process: usize) {
+        let duration = [1_000, 10_000, 50_000][self.prng.below(3) as usize].min(self.strike_ns);
+        self.strike_ns -= duration;
+        self.processes[process].asleep_until = self.time + duration;
+        self.note(|| format!("STRIKE p{process} waits {duration} ns"));
+        self.pass_turn();
+    }
+
+    /// Some host's cache fetches a line that calls in focus were about, before they come to it.
+    fn warm_up(&mut self) {
+        if !self.hot.is_empty() && self.prng.below(16) == 0 {
+            let line = self.hot[self.prng.below(self.hot.len() as u64) as usize];
+            let host = self.prng.below(self.hosts.len() as u64) as usize;
+            self.machine.prefetch(host, line);
+        }
+    }
+
     /// A line of this process's host is half there: the moment at which losing power hurts most.
     pub fn torn(&mut self, process: usize) {
         if !self.scripted && self.rates.torn_crash > 0 && self.prng.below(1024) < self.rates.torn_crash {
             self.crash(process, Crash::Host);
             self.pass_turn();
+        } else if !self.hot.is_empty() {
+            self.warm_up();
         }
     }
 
@@ -636,15 +671,11 @@ impl State {
             self.machine.slow_down(process, lines);
         }
         let host = self.processes[process].host;
+        self.hot.extend(lines.iter().take(HOT_MAX - self.hot.len().min(HOT_MAX)));
         match self.prng.below(8) {
-            // Others go on while it is here.
-            0..4 => {
-                let duration = [1_000, 10_000, 50_000][self.prng.below(3) as usize].min(self.strike_ns);
-                self.strike_ns -= duration;
-                self.processes[process].asleep_until = self.time + duration;
-                self.note(|| format!("STRIKE p{process} waits {duration} ns"));
-                self.pass_turn();
-            }
+            // Others go on while it is here, or a little behind.
+            0..3 => self.hold_up(process),
+            3 => self.nap = Some((process, self.prng.below(20))),
             // Caches fetch what they dropped, or what they will need.
             4 => lines.iter().for_each(|&line| self.machine.prefetch(host, line)),
             5 => (0..self.hosts.len())
