@@ -15,19 +15,20 @@ const EXIT_SHORTFALL: u8 = 16;
 /// Something was left out and nobody noticed.
 const EXIT_UNNOTICED: u8 = 17;
 
-/// Deliberate mistakes that the pool can be made to make.
-const SABOTAGES: &[&str] = &[
-    "publish.ready-early",
-    "publish.generation-kept",
-    "read.seen-early",
-    "read.recheck-skipped",
-    "read.checksum-skipped",
-    "evict.scan-skipped",
-    "pin.recheck-skipped",
-    "index.overflow-uncounted",
-    "bakery.choosing-ignored",
-    "lock.repair-skipped",
-    "recover.evicting-revived",
+/// Deliberate mistakes that the pool can be made to make, each with the file and the method of the fabric near which
+/// it hurts, if anywhere.
+const SABOTAGES: &[(&str, Option<(&str, &str)>)] = &[
+    ("publish.ready-early", Some(("blocks.rs", "write_line"))),
+    ("publish.generation-kept", None),
+    ("read.seen-early", Some(("blocks.rs", "refresh_payload"))),
+    ("read.recheck-skipped", None),
+    ("read.checksum-skipped", None),
+    ("evict.scan-skipped", Some(("evict.rs", "fence"))),
+    ("pin.recheck-skipped", Some(("pins.rs", "refresh"))),
+    ("index.overflow-uncounted", None),
+    ("bakery.choosing-ignored", Some(("bakery.rs", "publish"))),
+    ("lock.repair-skipped", None),
+    ("recover.evicting-revived", Some(("evict.rs", "fence"))),
 ];
 
 /// Chooses the deliberate mistake of this process.
@@ -240,11 +241,17 @@ pub fn mutate(args: &Args) -> ExitCode {
         tally.judge(&format!("--without {mutation}"), &total, &Setting { without: None, ..setting });
     }
     if cfg!(feature = "sabotage") {
-        for name in SABOTAGES.iter().filter(|name| wanted(name)) {
+        for (name, near) in SABOTAGES.iter().filter(|(name, _)| wanted(name)) {
+            let focus = near.and_then(|(file, method)| passes.place(file, method));
+            let (seeds, what) = match &focus {
+                Some(place) => (passes.seeds_for(place, &all), format!("--sabotage {name} --focus {place}")),
+                None => (all.clone(), format!("--sabotage {name}")),
+            };
+            let setting = Setting { focus, ..Setting::default() };
             let _ = sabotage(Some(name));
-            let total = run_seeds(&all, &Setting::default(), true);
+            let total = run_seeds(&seeds, &setting, true);
             let _ = sabotage(None);
-            tally.judge(&format!("--sabotage {name}"), &total, &Setting::default());
+            tally.judge(&what, &total, &setting);
         }
     }
     println!(
@@ -281,6 +288,12 @@ impl Passes {
         let all: BTreeSet<_> =
             sites.flat_map(|site| site.effects().iter().map(|&effect| site.without(effect))).collect();
         all.into_iter()
+    }
+
+    /// Where in a file of the pool a method of the fabric is called first.
+    fn place(&self, file: &str, method: &str) -> Option<Place> {
+        let here = |site: &&Site| site.method == method && site.place.file.ends_with(file);
+        self.sites.iter().find(here).map(|site| site.place.clone())
     }
 
     /// All seeds, those that pass a place most often first.

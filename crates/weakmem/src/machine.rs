@@ -174,8 +174,10 @@ impl Machine {
         let saved = self.rates.tear;
         self.rates.tear = 1024;
         while self.run_a_flush(process) {}
+        let streams = self.processes[process].streams.len();
+        while self.chance(512) && self.run_a_stream(process) {}
         self.rates.tear = saved;
-        self.in_flight.len() > before
+        self.in_flight.len() > before || self.processes[process].streams.len() < streams
     }
 
     // --- how it happens
