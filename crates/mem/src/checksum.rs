@@ -126,6 +126,8 @@ enum Job {
     Out,
     /// From shared to private memory, around the cache.
     OutStreamed,
+    /// The same, where the private memory is aligned as lines are: fewer and wider stores.
+    OutStreamedLines,
     /// From private to shared memory, through the cache.
     In,
     /// From private to shared memory, around the cache.
@@ -188,8 +190,12 @@ impl Checksummer {
     pub(crate) unsafe fn copy_out(&mut self, from: *const u8, part: &mut [u8], stream: bool) {
         let (lines, tail) = self.split(part.len());
         let (body, end) = part.split_at_mut(part.len() - tail);
-        let stream = stream && body.as_ptr().addr().is_multiple_of(PRIVATE_STREAM_ALIGN);
-        let job = if stream { Job::OutStreamed } else { Job::Out };
+        let aligned = |bytes| body.as_ptr().addr().is_multiple_of(bytes);
+        let job = match stream {
+            true if aligned(LINE_BYTES) => Job::OutStreamedLines,
+            true if aligned(PRIVATE_STREAM_ALIGN) => Job::OutStreamed,
+            _ => Job::Out,
+        };
         // SAFETY: the caller's guarantee for `from`; `body` is exactly `lines` lines long, and aligned if
         // it is streamed to.
         unsafe {
@@ -247,7 +253,7 @@ impl Checksummer {
     /// # Safety
     /// Callers must guarantee that the shared side of `job` is aligned to 64 bytes, that both sides have
     /// `lines` lines and do not overlap, and that a private side that is streamed to is aligned to
-    /// [`PRIVATE_STREAM_ALIGN`].
+    /// [`PRIVATE_STREAM_ALIGN`], and to 64 bytes for [`Job::OutStreamedLines`].
     unsafe fn run(&mut self, job: Job, from: *const u8, to: *mut u8, lines: usize) {
         let state = &mut self.state;
         // SAFETY: the caller's guarantee; a level other than `Scalar` is only ever taken from

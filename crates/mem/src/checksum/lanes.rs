@@ -57,7 +57,8 @@ pub(super) trait Vector: Copy {
 /// # Safety
 /// Callers must guarantee the level's instructions, that the shared side of `job` is aligned to 64 bytes,
 /// that both sides have `lines` lines and do not overlap, and that a private side that is streamed to is
-/// aligned to [`PRIVATE_STREAM_ALIGN`](super::PRIVATE_STREAM_ALIGN).
+/// aligned to [`PRIVATE_STREAM_ALIGN`](super::PRIVATE_STREAM_ALIGN), and to 64 bytes for
+/// [`Job::OutStreamedLines`].
 #[inline(always)]
 pub(super) unsafe fn run<V: Vector, const N: usize>(
     state: &mut State,
@@ -73,6 +74,7 @@ pub(super) unsafe fn run<V: Vector, const N: usize>(
             Job::Shared => pass::<V, N, true, NOWHERE>(state, from, to, lines),
             Job::Out => pass::<V, N, true, PRIVATE>(state, from, to, lines),
             Job::OutStreamed => pass::<V, N, true, PRIVATE_STREAM>(state, from, to, lines),
+            Job::OutStreamedLines => pass::<V, N, true, STREAM>(state, from, to, lines),
             Job::In => pass::<V, N, false, SHARED>(state, from, to, lines),
             Job::InStreamed => pass::<V, N, false, STREAM>(state, from, to, lines),
         }

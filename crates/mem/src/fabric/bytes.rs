@@ -6,10 +6,10 @@ use crate::offset::LINE;
 use crate::region::Mapping;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Reads from this size on write their destination around the cache. It is more than a core's own cache
-/// holds, so most likely it is not in there, and fetching it first would cost half as much again. Smaller
-/// destinations are likely to be used again at once.
-const READ_STREAM_BYTES_MIN: u64 = 1 << 20;
+/// Reads from this size on write their destination around the cache: most likely it is not in there, and fetching it
+/// first would cost half as much again. One block of this size is half of what a core's own cache holds, and blocks are
+/// read many at a time, so the first would be out of it before it is used. Smaller ones may be used at once.
+const READ_STREAM_BYTES_MIN: u64 = 256 << 10;
 
 /// Lets other threads see what this one streamed, even when a copy panics midway.
 struct DrainStreams;
