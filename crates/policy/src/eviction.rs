@@ -45,6 +45,7 @@ use cenote_base::BlockIndex;
 use std::fmt;
 use std::str::FromStr;
 use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
 
 /// A policy's shared words: [`EvictionPolicy::state_words`] of them, zero at first.
 pub type State = [AtomicU64];
@@ -130,6 +131,27 @@ impl Eviction {
             Self::Lru => &Lru,
             Self::Sieve => &Sieve,
             Self::S3Fifo => &S3Fifo,
+        }
+    }
+
+    /// Marks the blocks whose words these are as hit at `clock`. The policy is chosen once for all of them.
+    #[inline]
+    pub fn touch<'a>(self, clock: u64, words: impl IntoIterator<Item = &'a AtomicU64>) {
+        match self {
+            Self::Lru => touch_all(&Lru, clock, words),
+            Self::Sieve => touch_all(&Sieve, clock, words),
+            Self::S3Fifo => touch_all(&S3Fifo, clock, words),
+        }
+    }
+}
+
+#[inline]
+fn touch_all<'a, P: EvictionPolicy>(policy: &P, clock: u64, words: impl IntoIterator<Item = &'a AtomicU64>) {
+    for word in words {
+        let known = word.load(Relaxed);
+        let touched = policy.accessed(known, clock);
+        if touched != known {
+            word.store(touched, Relaxed);
         }
     }
 }

@@ -15,6 +15,9 @@ use std::sync::atomic::{AtomicU32, AtomicU64};
 /// Block sizes a host can serve at once.
 pub(crate) const CLASSES: usize = 64;
 
+/// Words of a cache line. What is written all the time has lines of its own.
+const LINE_WORDS: usize = 8;
+
 /// Single words of 64 bits.
 #[derive(Clone, Copy)]
 enum Word {
@@ -22,7 +25,7 @@ enum Word {
     AccessClock,
     /// 1 once this host-local memory agrees with the region; new memory is all zeros, and whoever made it
     /// may have died before it filled it.
-    Rebuilt,
+    Rebuilt = LINE_WORDS as isize,
     /// Which life of the host this memory belongs to.
     Incarnation,
     /// 1: a reservation found neither a chunk nor anything to evict.
@@ -31,7 +34,11 @@ enum Word {
     Adopting,
 }
 
-const WORDS: usize = 5;
+const WORDS: usize = 2 * LINE_WORDS;
+
+/// Workers count into this many sets of counters, so that counting costs the others nothing.
+const COUNTER_SETS: usize = 16;
+const COUNTER_SET_WORDS: usize = Counter::ALL.len().next_multiple_of(LINE_WORDS);
 
 /// Where each array begins.
 #[derive(Clone, Debug)]
@@ -85,10 +92,10 @@ impl HostWords {
         self.seen() + self.descriptors
     }
     const fn counters(&self) -> usize {
-        self.class_sizes() + CLASSES
+        (self.class_sizes() + CLASSES).next_multiple_of(LINE_WORDS)
     }
     const fn beats(&self) -> usize {
-        self.counters() + Counter::ALL.len()
+        self.counters() + COUNTER_SETS * COUNTER_SET_WORDS
     }
     const fn repairs(&self) -> usize {
         self.beats() + 3 * self.hosts
@@ -97,7 +104,7 @@ impl HostWords {
         self.repairs() + LOCKS as usize * self.hosts
     }
     const fn single(&self) -> usize {
-        self.heeded() + USER_LOCKS as usize * self.hosts
+        (self.heeded() + USER_LOCKS as usize * self.hosts).next_multiple_of(LINE_WORDS)
     }
 }
 
@@ -160,7 +167,8 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
 
     pub fn counters(&self) -> Counters<'_> {
         let start = self.words.counters();
-        Counters(&self.area.words64()[start..start + Counter::ALL.len()])
+        let words = &self.area.words64()[start..start + COUNTER_SETS * COUNTER_SET_WORDS];
+        Counters { words, set_words: COUNTER_SET_WORDS, own_set: self.member.slot as usize % COUNTER_SETS }
     }
 
     pub fn access_clock(&self) -> &AtomicU64 {

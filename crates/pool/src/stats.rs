@@ -65,16 +65,21 @@ counters! {
     Damaged = "pool_damaged_total",
 }
 
-/// View of the counters' words.
+/// View of the counters' words: several sets, which add up.
 #[derive(Clone, Copy)]
-pub struct Counters<'a>(pub &'a [AtomicU64]);
+pub struct Counters<'a> {
+    pub words: &'a [AtomicU64],
+    pub set_words: usize,
+    /// The set that this worker counts into.
+    pub own_set: usize,
+}
 
 impl Counters<'_> {
     pub fn add(self, counter: Counter, count: u64) {
-        self.0[counter as usize].fetch_add(count, Ordering::Relaxed);
+        self.words[self.own_set * self.set_words + counter as usize].fetch_add(count, Ordering::Relaxed);
     }
 
     pub fn get(self, counter: Counter) -> u64 {
-        self.0[counter as usize].load(Ordering::Relaxed)
+        self.words.chunks(self.set_words).map(|set| set[counter as usize].load(Ordering::Relaxed)).sum()
     }
 }

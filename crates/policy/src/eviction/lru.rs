@@ -22,6 +22,7 @@ impl EvictionPolicy for Lru {
         clock
     }
 
+    #[inline]
     fn accessed(&self, _: u64, clock: u64) -> u64 {
         clock
     }

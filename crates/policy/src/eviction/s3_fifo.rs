@@ -49,6 +49,7 @@ impl EvictionPolicy for S3Fifo {
         Word::new(clock).with_flags(if ghost::take(state, key) { MAIN } else { 0 }).0
     }
 
+    #[inline]
     fn accessed(&self, word: u64, clock: u64) -> u64 {
         let word = Word(word);
         if word.is_touched_at(clock) {

@@ -50,6 +50,7 @@ impl EvictionPolicy for Sieve {
         Word::new(clock).0
     }
 
+    #[inline]
     fn accessed(&self, word: u64, clock: u64) -> u64 {
         let word = Word(word);
         if word.is_touched_at(clock) { word.0 } else { word.with_touched(clock).with_flags(VISITED).0 }
