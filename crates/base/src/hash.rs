@@ -25,6 +25,7 @@ pub struct BlockHash(pub [u8; 16]);
 impl BlockHash {
     /// The two little-endian words as they stand in a descriptor.
     #[must_use]
+    #[inline]
     pub fn words(self) -> [u64; 2] {
         let word = |half: &[u8]| u64::from_le_bytes(half.try_into().expect("eight bytes of sixteen"));
         [word(&self.0[..8]), word(&self.0[8..])]
@@ -32,6 +33,7 @@ impl BlockHash {
 
     /// The inverse of [`BlockHash::words`].
     #[must_use]
+    #[inline]
     pub fn from_words(words: [u64; 2]) -> Self {
         let mut bytes = [0; 16];
         bytes[..8].copy_from_slice(&words[0].to_le_bytes());

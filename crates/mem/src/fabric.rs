@@ -150,18 +150,23 @@ impl<F: Fabric + ?Sized> Fabric for Arc<F> {
     fn len(&self) -> u64 {
         (**self).len()
     }
+    #[inline]
     fn load(&self, at: Offset<u64>) -> u64 {
         (**self).load(at)
     }
+    #[inline]
     fn store(&self, at: Offset<u64>, value: u64) {
         (**self).store(at, value);
     }
+    #[inline]
     fn load_line(&self, at: u64) -> [u64; 8] {
         (**self).load_line(at)
     }
+    #[inline]
     fn store_line(&self, at: u64, words: &[u64; 8]) {
         (**self).store_line(at, words);
     }
+    #[inline]
     fn publish(&self, lines: &[u64]) {
         (**self).publish(lines);
     }
@@ -174,12 +179,15 @@ impl<F: Fabric + ?Sized> Fabric for Arc<F> {
     fn fence(&self) {
         (**self).fence();
     }
+    #[inline]
     fn publish_unfenced(&self, line: u64) {
         (**self).publish_unfenced(line);
     }
+    #[inline]
     fn refresh(&self, lines: &[u64]) {
         (**self).refresh(lines);
     }
+    #[inline]
     fn prefetch(&self, at: u64) {
         (**self).prefetch(at);
     }
@@ -198,6 +206,7 @@ impl<F: Fabric + ?Sized> Fabric for Arc<F> {
     fn checksum_payload(&self, at: u64, len: u64, key: u64) -> u64 {
         (**self).checksum_payload(at, len, key)
     }
+    #[inline]
     fn flush(&self) -> Flush {
         (**self).flush()
     }

@@ -49,6 +49,7 @@ pub enum Publish {
 }
 
 impl Hit {
+    #[inline]
     fn of(block: BlockIndex, descriptor: &Descriptor) -> Self {
         let (length, offset) = descriptor.extent();
         Self {
@@ -134,18 +135,11 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
         outcome
     }
 
-    /// Marks blocks as used now. Only lookups move the recency clock: what a prompt finds and what is then
-    /// published for it bear the same instant, and among equals eviction takes the deepest block first.
-    pub(crate) fn touch(&self, blocks: impl IntoIterator<Item = BlockIndex>) {
-        let (policy, now) = (self.policy(), self.access_clock().load(Relaxed));
-        for block in blocks {
-            let word = self.policy_word(block);
-            let known = word.load(Relaxed);
-            let touched = policy.accessed(known, now);
-            if touched != known {
-                word.store(touched, Relaxed);
-            }
-        }
+    /// Marks blocks as used at this instant. Only lookups move the recency clock: what a prompt finds and what is
+    /// then published for it bear the same instant, and among equals eviction takes the deepest block first.
+    pub(crate) fn touch(&self, now: u64, blocks: impl IntoIterator<Item = BlockIndex>) {
+        let words = blocks.into_iter().map(|block| self.policy_word(block));
+        self.superblock.config.eviction.touch(now, words);
     }
 
     /// Tells the eviction policy of a block that was just published.
@@ -161,12 +155,20 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
     #[must_use]
     pub fn lookup(&self, hashes: &[BlockHash]) -> Vec<Hit> {
         let inner = &*self.0;
-        let mut hits = Vec::with_capacity(hashes.len());
-        inner.find_all(hashes, |block, descriptor| hits.push(Hit::of(block, descriptor)));
-        inner.access_clock().fetch_add(1, Relaxed);
-        inner.touch(hits.iter().map(|hit| hit.block));
+        let hits = self.peek(hashes);
+        let now = inner.access_clock().fetch_add(1, Relaxed).wrapping_add(1);
+        inner.touch(now, hits.iter().map(|hit| hit.block));
         inner.counters().add(Counter::Lookups, hashes.len() as u64);
         inner.counters().add(Counter::Found, hits.len() as u64);
+        hits
+    }
+
+    /// As [`Pool::lookup`], for whoever only asks: nothing is marked as used and nothing is counted, so what is
+    /// looked at again and again stays no longer for it.
+    #[must_use]
+    pub fn peek(&self, hashes: &[BlockHash]) -> Vec<Hit> {
+        let mut hits = Vec::with_capacity(hashes.len());
+        self.0.find_all(hashes, |block, descriptor| hits.push(Hit::of(block, descriptor)));
         hits
     }
 
@@ -183,7 +185,8 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
             return ReadOutcome::Stale;
         }
         // Lines of an older use of the slot may still be in this host's caches: they go once in a generation.
-        if !inner.has_seen(hit.block, hit.generation) {
+        let seen = inner.has_seen(hit.block, hit.generation);
+        if !seen {
             if fault::sabotaged("read.seen-early") {
                 inner.set_seen(hit.block, hit.generation);
             }
@@ -203,8 +206,10 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
             inner.counters().add(Counter::ReadsDamaged, 1);
             return ReadOutcome::Damaged;
         }
-        // After the drop was fenced and the descriptor has confirmed the generation.
-        inner.set_seen(hit.block, hit.generation);
+        if !seen {
+            // After the drop was fenced and the descriptor has confirmed the generation.
+            inner.set_seen(hit.block, hit.generation);
+        }
         inner.counters().add(Counter::Reads, 1);
         inner.counters().add(Counter::ReadBytes, wanted);
         ReadOutcome::Whole
@@ -220,7 +225,7 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
         let length: u64 = parts.iter().map(|part| part.len() as u64).sum();
         assert_eq!(length, namespace.block_bytes, "a block of this namespace has another size");
         if let Some((block, _)) = inner.find(hash) {
-            inner.touch([block]);
+            inner.touch(inner.access_clock().load(Relaxed), [block]);
             inner.counters().add(Counter::Duplicates, 1);
             return Publish::Duplicate;
         }

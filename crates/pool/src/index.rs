@@ -20,6 +20,9 @@ const PROBES_MAX: u64 = 64;
 /// Blocks of a prompt whose lines are under way together: as many as a core can wait for at once.
 const GROUP: usize = 16;
 
+/// Groups whose buckets are asked for before the first is looked at.
+const GROUPS_AHEAD: usize = 2;
+
 /// Which copy of a line will do.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum View {
@@ -57,6 +60,7 @@ struct Probe {
 
 impl Probe {
     /// The `step`-th bucket; it wraps within the shard, so that one lock covers the whole way.
+    #[inline]
     fn bucket(self, step: u64) -> u64 {
         // `buckets` is a power of two.
         self.shard * self.buckets + ((self.home + step) & (self.buckets - 1))
@@ -68,6 +72,7 @@ impl Probe {
 }
 
 impl<F: Fabric, H: HostLocal> Inner<F, H> {
+    #[inline]
     fn probe(&self, hash: BlockHash) -> Probe {
         let low = hash.words()[0];
         let buckets = self.layout.buckets_per_shard();
@@ -94,9 +99,7 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
         if from == View::Device {
             self.fabric.refresh(&[self.layout.descriptor(block)]);
         }
-        let descriptor = self.read_descriptor(block)?;
-        (descriptor.block_state() == Some(BlockState::Ready) && descriptor.block_hash() == hash)
-            .then_some((block, descriptor))
+        Some((block, self.ready(block, hash)?))
     }
 
     /// Finds the readable block of this hash. Takes no lock.
@@ -105,44 +108,10 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
     /// is looked for on the device.
     pub(crate) fn find(&self, hash: BlockHash) -> Option<(BlockIndex, Descriptor)> {
         let probe = self.probe(hash);
-        self.find_from(hash, probe, self.fabric.load_line(self.home(probe)))
-    }
-
-    /// Finds the readable blocks of a prompt, in order, up to the first that is missing.
-    ///
-    /// One lookup waits twice for memory, for its bucket and for its descriptor. Those of a group are waited for
-    /// together, and the next group's buckets are on their way meanwhile.
-    pub(crate) fn find_all(&self, hashes: &[BlockHash], mut found: impl FnMut(BlockIndex, &Descriptor)) {
-        let ask = |group: &[BlockHash]| {
-            group.iter().for_each(|&hash| self.fabric.prefetch(self.home(self.probe(hash))));
-        };
-        ask(&hashes[..hashes.len().min(GROUP)]);
-        let mut homes = [[0; 8]; GROUP];
-        for (group, next) in hashes.chunks(GROUP).zip(hashes.chunks(GROUP).skip(1).chain([&[][..]])) {
-            for (&hash, home) in group.iter().zip(&mut homes) {
-                *home = self.fabric.load_line(self.home(self.probe(hash)));
-                let blocks = home[..7].iter().filter_map(|&entry| self.named(entry, hash));
-                blocks.for_each(|block| self.fabric.prefetch(self.layout.descriptor(block)));
-            }
-            ask(next);
-            for (&hash, home) in group.iter().zip(&homes) {
-                let Some((block, descriptor)) = self.find_from(hash, self.probe(hash), *home) else { return };
-                found(block, &descriptor);
-            }
-        }
-    }
-
-    /// Where a probe begins.
-    fn home(&self, probe: Probe) -> u64 {
-        self.layout.bucket(probe.bucket(0))
-    }
-
-    /// As [`Inner::find`], where `home` is what some cache held of the first bucket.
-    fn find_from(&self, hash: BlockHash, probe: Probe, home: [u64; 8]) -> Option<(BlockIndex, Descriptor)> {
         let search = |words: &[u64; 8], from| words[..7].iter().find_map(|&entry| self.follow(entry, hash, from));
         for step in 0..probe.steps() {
             let at = self.layout.bucket(probe.bucket(step));
-            let mut words = if step == 0 { home } else { self.fabric.load_line(at) };
+            let mut words = self.fabric.load_line(at);
             let mut found = search(&words, View::Cache);
             if found.is_none() && !self.is_coherent() {
                 words = self.fresh_line(at);
@@ -153,6 +122,63 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
             }
         }
         None
+    }
+
+    /// Finds the readable blocks of a prompt, in order, up to the first that is missing.
+    ///
+    /// One lookup waits twice for memory, for its bucket and for its descriptor. Those of a group are waited for
+    /// together, and the next group's buckets are on their way meanwhile. What the first bucket names is nearly always
+    /// it; everything else is left to [`Inner::find`].
+    pub(crate) fn find_all(&self, hashes: &[BlockHash], mut found: impl FnMut(BlockIndex, &Descriptor)) {
+        let ask = |group: &[BlockHash]| {
+            for &hash in group {
+                self.fabric.prefetch(self.home(self.probe(hash)));
+            }
+        };
+        let mut ahead = hashes.chunks(GROUP);
+        ahead.by_ref().take(GROUPS_AHEAD).for_each(ask);
+        let mut likely = [None; GROUP];
+        for group in hashes.chunks(GROUP) {
+            for (&hash, likely) in group.iter().zip(&mut likely) {
+                *likely = self.likely(hash, &self.fabric.load_line(self.home(self.probe(hash))));
+                if let Some(block) = *likely {
+                    self.fabric.prefetch(self.layout.descriptor(block));
+                }
+            }
+            if let Some(next) = ahead.next() {
+                ask(next);
+            }
+            for (&hash, likely) in group.iter().zip(&likely) {
+                let there = likely.and_then(|block| Some((block, self.ready(block, hash)?)));
+                let Some((block, descriptor)) = there.or_else(|| self.find(hash)) else { return };
+                found(block, &descriptor);
+            }
+        }
+    }
+
+    /// The last block in a bucket that may have this hash. Which entry it is cannot be foretold, so there is no branch
+    /// that depends on it.
+    #[inline]
+    fn likely(&self, hash: BlockHash, bucket: &[u64; 8]) -> Option<BlockIndex> {
+        let tag = tag_of(hash);
+        let mut entry = Entry(0);
+        for &word in &bucket[..7] {
+            entry = if Entry(word).tag() == tag { Entry(word) } else { entry };
+        }
+        entry.block().filter(|block| block.0 < self.layout.num_descriptors())
+    }
+
+    /// The descriptor of `block`, if it is readable and has this hash.
+    #[inline]
+    fn ready(&self, block: BlockIndex, hash: BlockHash) -> Option<Descriptor> {
+        let descriptor = self.read_descriptor(block)?;
+        (descriptor.is_ready() & (descriptor.hash == hash.words())).then_some(descriptor)
+    }
+
+    /// Where a probe begins.
+    #[inline]
+    fn home(&self, probe: Probe) -> u64 {
+        self.layout.bucket(probe.bucket(0))
     }
 
     /// Enters a readable block, unless its hash is there already.

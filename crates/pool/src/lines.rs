@@ -226,6 +226,12 @@ impl Descriptor {
         BlockState::from_byte(self.state as u8)
     }
 
+    /// Whether the block may be read.
+    #[inline]
+    pub const fn is_ready(&self) -> bool {
+        self.state as u8 == BlockState::Ready as u8
+    }
+
     #[inline]
     pub const fn generation(&self) -> Generation {
         Generation(self.state >> 16)

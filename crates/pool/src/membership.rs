@@ -71,7 +71,7 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
         self.recover_dead_locked(slot)?;
         drop(guard);
         self.member = Member { slot, _claim: Some(claim) };
-        self.pins.get_mut().expect("not shared yet").adopt(epoch);
+        self.pins.adopt(epoch);
         Ok(self)
     }
 
@@ -186,14 +186,14 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
     pub fn tick(&self) -> Recovered {
         let inner = &*self.0;
         let at = inner.layout.worker(inner.host, inner.member.slot);
-        // Only this worker writes the line while it lives; the pin table's lock keeps its threads apart.
-        let pins = inner.pins.lock().expect("no panic while pins are held");
+        // Only this worker writes the line while it lives, one of its threads at a time.
+        let beating = inner.beating.lock().expect("no panic while it is held");
         if let Some(mut line) = WorkerLine::open(inner.fabric.load_line(at), at, inner.salt) {
             line.heartbeat = line.heartbeat.wrapping_add(1);
             inner.fabric.store_line(at, &line.seal(at, inner.salt));
             inner.fabric.publish_unfenced(at);
         }
-        drop(pins);
+        drop(beating);
         // What is locked for too long now is done at the next tick.
         let _ = inner.watch_hosts();
         inner.recover_dead().unwrap_or_default()

@@ -4,16 +4,21 @@
 //! clears its lines.
 
 use crate::blocks::Hit;
-use crate::lines::{BlockState, hazard_word};
+use crate::lines::{BlockState, Descriptor, hazard_word};
 use crate::pool::{Inner, Pool};
 use cenote_base::fault;
 use cenote_mem::{Fabric, HostArea, HostLocal, Offset};
 use std::sync::Arc;
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicU32, AtomicU64};
 
-/// Which hazard slots of this worker are taken.
+/// Which hazard slots of this worker are taken, for its threads. Nobody waits for anybody: a slot is taken and given
+/// back by one atomic step each.
 pub(crate) struct PinTable {
-    free: Vec<u32>,
-    used_lines: u32,
+    /// A bit for each slot, set while it is free.
+    free: Box<[AtomicU64]>,
+    /// Lines that a scanner is led to: those before this one have an epoch, and other hosts can see it.
+    used_lines: AtomicU32,
     epoch: u64,
 }
 
@@ -23,12 +28,34 @@ const SLOTS_PER_LINE: u32 = 7;
 impl PinTable {
     pub fn new(lines: u64) -> Self {
         let slots = u32::try_from(lines).expect("validated") * SLOTS_PER_LINE;
-        // Low slots first, so that scanners read few lines.
-        Self { free: (0..slots).rev().collect(), used_lines: 0, epoch: 0 }
+        let free = (0..slots.div_ceil(64)).map(|word| match slots - word * 64 {
+            64.. => AtomicU64::new(u64::MAX),
+            last => AtomicU64::new((1 << last) - 1),
+        });
+        Self { free: free.collect(), used_lines: AtomicU32::new(0), epoch: 0 }
     }
 
     pub const fn adopt(&mut self, epoch: u64) {
         self.epoch = epoch;
+    }
+
+    /// Takes a free slot, a low one, so that scanners read few lines. `None`: all are taken.
+    fn take(&self) -> Option<u32> {
+        for (word, free) in (0..).zip(&self.free) {
+            let mut known = free.load(Relaxed);
+            while known != 0 {
+                let bit = known.trailing_zeros();
+                known = free.fetch_and(!(1 << bit), AcqRel);
+                if known & (1 << bit) != 0 {
+                    return Some(word * 64 + bit);
+                }
+            }
+        }
+        None
+    }
+
+    fn give_back(&self, slot: u32) {
+        self.free[(slot / 64) as usize].fetch_or(1 << (slot % 64), Release);
     }
 }
 
@@ -59,6 +86,18 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
         let line = self.layout.hazard(self.host, self.member.slot, u64::from(slot / SLOTS_PER_LINE));
         (line, Offset::new(line + u64::from(slot % SLOTS_PER_LINE) * 8))
     }
+
+    /// Leads scanners to this line. Lines come into use in order, and a scanner stops at the first without an epoch, so
+    /// all lines before it are published first. Threads that come here at once store the same.
+    #[cold]
+    fn use_hazard_lines(&self, last: u32) {
+        for index in self.pins.used_lines.load(Acquire)..=last {
+            let line = self.layout.hazard(self.host, self.member.slot, u64::from(index));
+            self.fabric.store(Offset::new(line + 56), self.pins.epoch);
+            self.fabric.publish(&[line]);
+        }
+        self.pins.used_lines.fetch_max(last + 1, Release);
+    }
 }
 
 impl<F: Fabric, H: HostLocal> Pool<F, H> {
@@ -66,47 +105,72 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
     #[must_use]
     pub fn pin(&self, hit: &Hit) -> Option<Pin<F, H>> {
         let inner = &self.0;
-        let slot = {
-            let mut table = inner.pins.lock().expect("no panic while pins are held");
-            let slot = table.free.pop()?;
-            let (line, word) = inner.hazard_slot(slot);
-            // Lines come into use in order, and a scanner stops at the first without an epoch.
-            while table.used_lines <= slot / SLOTS_PER_LINE {
-                let line = inner.layout.hazard(inner.host, inner.member.slot, u64::from(table.used_lines));
-                inner.fabric.store(Offset::new(line + 56), table.epoch);
-                inner.fabric.publish_unfenced(line);
-                table.used_lines += 1;
-            }
-            inner.fabric.store(word, hazard_word(hit.block, hit.generation));
-            inner.fabric.publish(&[line]);
-            slot
-        };
+        let slot = inner.pins.take()?;
+        // From here on the slot is given back when the pin goes.
         let pin = Pin { inner: Arc::clone(inner), slot, hit: *hit };
-        // The pin is visible; if the block still stands now, its owner will see the pin before reusing it.
+        let (line, word) = inner.hazard_slot(slot);
+        if inner.pins.used_lines.load(Acquire) <= slot / SLOTS_PER_LINE {
+            inner.use_hazard_lines(slot / SLOTS_PER_LINE);
+        }
+        inner.fabric.store(word, hazard_word(hit.block, hit.generation));
+        inner.fabric.publish(&[line]);
+        // The pin is visible; if the block still stands now, its owner will see the pin before reusing it. A generation
+        // has one content, and this one was looked at when the block was found.
         let at = inner.layout.descriptor(hit.block);
         inner.fabric.refresh(&[at]);
-        let still = fault::sabotaged("pin.recheck-skipped")
-            || inner.read_descriptor(hit.block).is_some_and(|descriptor| {
-                descriptor.block_state() == Some(BlockState::Ready)
-                    && descriptor.generation() == hit.generation
-                    && descriptor.block_hash() == hit.hash
-            });
-        if still && !inner.has_seen(hit.block, hit.generation) {
+        let state = inner.fabric.load(Offset::new(at));
+        let still = state == Descriptor::state_word(BlockState::Ready, hit.generation);
+        if !still && !fault::sabotaged("pin.recheck-skipped") {
+            return None;
+        }
+        if !inner.has_seen(hit.block, hit.generation) {
             // Whoever uses the payload in place must not meet lines of an older use of the slot.
             inner.fabric.refresh_payload(hit.offset, hit.length);
             inner.set_seen(hit.block, hit.generation);
         }
-        still.then_some(pin)
+        Some(pin)
     }
 }
 
 impl<F: Fabric, H: HostLocal> Drop for Pin<F, H> {
     fn drop(&mut self) {
         let (line, word) = self.inner.hazard_slot(self.slot);
-        if let Ok(mut table) = self.inner.pins.lock() {
-            self.inner.fabric.store(word, 0);
-            self.inner.fabric.publish_unfenced(line);
-            table.free.push(self.slot);
+        self.inner.fabric.store(word, 0);
+        self.inner.fabric.publish_unfenced(line);
+        self.inner.pins.give_back(self.slot);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slots_are_taken_low_first_and_each_once() {
+        for lines in [1, 9, 64, 1024] {
+            let table = PinTable::new(lines);
+            let slots = lines as u32 * SLOTS_PER_LINE;
+            assert_eq!((0..slots).map(|_| table.take()).collect::<Option<Vec<_>>>(), Some((0..slots).collect()));
+            assert_eq!(table.take(), None);
+            table.give_back(slots - 1);
+            table.give_back(slots / 2);
+            assert_eq!([table.take(), table.take(), table.take()], [Some(slots / 2), Some(slots - 1), None]);
         }
+    }
+
+    #[test]
+    fn threads_never_hold_the_same_slot() {
+        let table = PinTable::new(1);
+        let held: Vec<AtomicU32> = (0..SLOTS_PER_LINE).map(|_| AtomicU32::new(0)).collect();
+        let work = || {
+            for _ in 0..20_000 {
+                let Some(slot) = table.take() else { continue };
+                assert_eq!(held[slot as usize].fetch_add(1, AcqRel), 0, "slot {slot} was given out twice");
+                held[slot as usize].fetch_sub(1, AcqRel);
+                table.give_back(slot);
+            }
+        };
+        std::thread::scope(|scope| (0..4).for_each(|_| drop(scope.spawn(work))));
+        assert_eq!((0..SLOTS_PER_LINE).map(|_| table.take()).collect::<Option<Vec<_>>>().map(|all| all.len()), Some(7));
     }
 }

@@ -38,7 +38,9 @@ pub(crate) struct Inner<F: Fabric, H: HostLocal> {
     pub lock_timeout: Duration,
     pub host_timeout: Duration,
     pub quarantine: Duration,
-    pub pins: Mutex<PinTable>,
+    pub pins: PinTable,
+    /// Held by the thread that beats this worker's heart.
+    pub beating: Mutex<()>,
     pub member: Member<H>,
 }
 
@@ -144,7 +146,8 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
         let uuid: [u64; 2] = zerocopy::transmute!(superblock.config.uuid);
         Ok(Self {
             salt: uuid[0] ^ uuid[1].rotate_left(17),
-            pins: Mutex::new(PinTable::new(layout.hazard_lines_per_worker)),
+            pins: PinTable::new(layout.hazard_lines_per_worker),
+            beating: Mutex::new(()),
             lock_timeout: options.lock_timeout,
             host_timeout: options.host_timeout,
             quarantine: options.quarantine,

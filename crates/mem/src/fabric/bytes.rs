@@ -35,13 +35,13 @@ impl Bytes {
         &self.mapping
     }
 
-    #[inline]
+    #[inline(always)]
     #[track_caller]
     pub(super) fn load(&self, at: u64) -> u64 {
         self.word(at).load(Ordering::Acquire)
     }
 
-    #[inline]
+    #[inline(always)]
     #[track_caller]
     pub(super) fn store(&self, at: u64, value: u64) {
         self.word(at).store(value, Ordering::Release);
@@ -53,7 +53,7 @@ impl Bytes {
         self.word(at).as_ptr()
     }
 
-    #[inline]
+    #[inline(always)]
     #[track_caller]
     pub(super) fn load_line(&self, at: u64) -> [u64; 8] {
         self.words(at).each_ref().map(|word| word.load(Ordering::Acquire))
@@ -140,14 +140,14 @@ impl Bytes {
         unsafe { around::copy(from.as_ptr(), to, from.len()) };
     }
 
-    #[inline]
+    #[inline(always)]
     #[track_caller]
     pub(super) fn prefetch(&self, at: u64) {
         flush::prefetch(self.line(at));
     }
 
     /// The address of the line at `at`, all inside the mapping and aligned to 64 bytes.
-    #[inline]
+    #[inline(always)]
     #[track_caller]
     pub(super) fn line(&self, at: u64) -> *mut u8 {
         assert!(at.is_multiple_of(LINE), "line at {at:#x} is not aligned to 64 bytes");
@@ -161,7 +161,7 @@ impl Bytes {
         self.address(at, len)
     }
 
-    #[inline]
+    #[inline(always)]
     #[track_caller]
     fn word(&self, at: u64) -> &AtomicU64 {
         assert!(at.is_multiple_of(8), "word at {at:#x} is not aligned to 8 bytes");
@@ -173,7 +173,7 @@ impl Bytes {
         unsafe { &*address }
     }
 
-    #[inline]
+    #[inline(always)]
     #[track_caller]
     fn words(&self, at: u64) -> &[AtomicU64; 8] {
         #[allow(clippy::cast_ptr_alignment, reason = "`line` asserts the alignment of a line")]
@@ -182,7 +182,7 @@ impl Bytes {
         unsafe { &*address }
     }
 
-    #[inline]
+    #[inline(always)]
     #[track_caller]
     fn address(&self, at: u64, len: u64) -> *mut u8 {
         let end = at.checked_add(len);

@@ -23,6 +23,11 @@ impl Coherent {
         Self { bytes: Bytes::new(mapping) }
     }
 
+    #[inline(always)]
+    pub(super) const fn bytes(&self) -> &Bytes {
+        &self.bytes
+    }
+
     /// The memory beneath.
     #[must_use]
     pub const fn mapping(&self) -> &Mapping {
@@ -59,17 +64,17 @@ impl Fabric for Coherent {
         self.bytes.mapping().len()
     }
 
-    #[inline]
+    #[inline(always)]
     fn load(&self, at: Offset<u64>) -> u64 {
         self.bytes.load(at.raw())
     }
 
-    #[inline]
+    #[inline(always)]
     fn store(&self, at: Offset<u64>, value: u64) {
         self.bytes.store(at.raw(), value);
     }
 
-    #[inline]
+    #[inline(always)]
     fn load_line(&self, at: u64) -> [u64; 8] {
         self.bytes.load_line(at)
     }
@@ -115,7 +120,7 @@ impl Fabric for Coherent {
         fence(Ordering::SeqCst);
     }
 
-    #[inline]
+    #[inline(always)]
     fn prefetch(&self, at: u64) {
         self.bytes.prefetch(at);
     }

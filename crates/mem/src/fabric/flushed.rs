@@ -33,6 +33,11 @@ impl Flushed {
         Ok(Self { bytes: Bytes::new(mapping), flush, whole_line })
     }
 
+    #[inline(always)]
+    pub(super) const fn bytes(&self) -> &Bytes {
+        &self.bytes
+    }
+
     /// The memory beneath.
     #[must_use]
     pub const fn mapping(&self) -> &Mapping {
@@ -78,17 +83,17 @@ impl Fabric for Flushed {
         self.bytes.mapping().len()
     }
 
-    #[inline]
+    #[inline(always)]
     fn load(&self, at: Offset<u64>) -> u64 {
         self.bytes.load(at.raw())
     }
 
-    #[inline]
+    #[inline(always)]
     fn store(&self, at: Offset<u64>, value: u64) {
         self.bytes.store(at.raw(), value);
     }
 
-    #[inline]
+    #[inline(always)]
     fn load_line(&self, at: u64) -> [u64; 8] {
         self.bytes.load_line(at)
     }
@@ -148,7 +153,7 @@ impl Fabric for Flushed {
         flush::drain();
     }
 
-    #[inline]
+    #[inline(always)]
     fn prefetch(&self, at: u64) {
         self.bytes.prefetch(at);
     }

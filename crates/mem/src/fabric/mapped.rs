@@ -1,5 +1,6 @@
 //! Either fabric over mapped memory, for programs that learn from a region which one it needs.
 
+use super::bytes::Bytes;
 use super::{Coherent, Fabric, Flush, Flushed, UnsupportedFlush};
 use crate::offset::Offset;
 use crate::region::Mapping;
@@ -33,6 +34,12 @@ impl Mapped {
             return Ok(Self::Coherent(Coherent::new(mapping)));
         }
         Flushed::new(mapping, flush).map(Self::Flushed)
+    }
+
+    /// What both do in the same way is done here, without asking which of them it is.
+    #[inline(always)]
+    const fn bytes(&self) -> &Bytes {
+        either!(self, fabric => fabric.bytes())
     }
 
     /// The memory beneath.
@@ -70,21 +77,21 @@ impl Fabric for Mapped {
     fn len(&self) -> u64 {
         either!(self, fabric => fabric.len())
     }
-    #[inline]
+    #[inline(always)]
     fn load(&self, at: Offset<u64>) -> u64 {
-        either!(self, fabric => fabric.load(at))
+        self.bytes().load(at.raw())
     }
-    #[inline]
+    #[inline(always)]
     fn store(&self, at: Offset<u64>, value: u64) {
-        either!(self, fabric => fabric.store(at, value));
+        self.bytes().store(at.raw(), value);
     }
-    #[inline]
+    #[inline(always)]
     fn load_line(&self, at: u64) -> [u64; 8] {
-        either!(self, fabric => fabric.load_line(at))
+        self.bytes().load_line(at)
     }
     #[inline]
     fn store_line(&self, at: u64, words: &[u64; 8]) {
-        either!(self, fabric => fabric.store_line(at, words));
+        self.bytes().store_line(at, words);
     }
     #[inline]
     fn publish(&self, lines: &[u64]) {
@@ -110,9 +117,9 @@ impl Fabric for Mapped {
     fn refresh(&self, lines: &[u64]) {
         either!(self, fabric => fabric.refresh(lines));
     }
-    #[inline]
+    #[inline(always)]
     fn prefetch(&self, at: u64) {
-        either!(self, fabric => fabric.prefetch(at));
+        self.bytes().prefetch(at);
     }
     fn write_payload(&self, at: u64, parts: &[&[u8]], key: u64) -> u64 {
         either!(self, fabric => fabric.write_payload(at, parts, key))

@@ -147,6 +147,7 @@ impl Mapping {
 
     /// Bytes mapped.
     #[must_use]
+    #[inline]
     pub const fn len(&self) -> u64 {
         self.len
     }
@@ -182,6 +183,7 @@ impl Mapping {
     }
 
     /// Address of the first byte, for the fabrics of this crate.
+    #[inline]
     pub(crate) const fn base(&self) -> *mut u8 {
         self.base
     }
