@@ -464,6 +464,8 @@ pub enum BenchCommands {
     Lock(BenchCoreArgs),
     /// Small blocks published with room and without, and chunks claimed
     Alloc(BenchCoreArgs),
+    /// Pool, index, lock and alloc, in one table
+    All(BenchCoreArgs),
 }
 
 #[derive(Args, Debug)]
@@ -471,8 +473,29 @@ pub struct BenchCoreArgs {
     /// Smaller regions and fewer measurements; where a row is of another size than usual, its name says so
     #[arg(long)]
     pub quick: bool,
+    /// Only these parts of the bench, such as `copies` or `pins`
+    #[arg(long, value_name = "PART,PART", value_delimiter = ',')]
+    pub only: Vec<String>,
+    /// Designs of the region
+    #[arg(long, value_enum, value_name = "DESIGN,DESIGN", value_delimiter = ',', default_value = "cenote")]
+    pub design: Vec<DesignArg>,
     #[command(flatten)]
     pub output: OutputArgs,
+}
+
+/// What stands in a region, and by which rules.
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DesignArg {
+    /// This program's own
+    Cenote,
+}
+
+impl DesignArg {
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Cenote => "cenote",
+        }
+    }
 }
 
 #[derive(Args, Debug)]

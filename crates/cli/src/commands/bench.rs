@@ -5,6 +5,7 @@
 //! generation were right.
 
 mod alloc;
+mod bare;
 mod child;
 mod index;
 mod lock;
@@ -17,7 +18,7 @@ mod ttft;
 pub use child::run as run_child;
 pub use ttft::{COLD_GOAL, percentiles};
 
-use crate::args::{BenchCommands, BenchCoreArgs};
+use crate::args::{BenchCommands, BenchCoreArgs, DesignArg};
 use crate::failure::Failure;
 use crate::output;
 use regions::Regions;
@@ -26,16 +27,16 @@ use serde::Serialize;
 
 #[derive(Serialize)]
 struct Report {
-    bench: &'static str,
     quick: bool,
     /// The kernel of payload copies.
     kernel: &'static str,
     rows: Vec<Row>,
 }
 
-/// What a bench is given: where its regions are kept, and whether it is to be short.
+/// What a bench is given: where its regions are kept, what they are like, and whether it is to be short.
 struct Setting {
     regions: Regions,
+    design: DesignArg,
     quick: bool,
 }
 
@@ -46,25 +47,49 @@ impl Setting {
     }
 }
 
+/// What can be measured alone: its name for `--only`, and how.
+struct Part {
+    name: &'static str,
+    measure: fn(&Setting) -> Result<Vec<Row>, Failure>,
+}
+
+const BENCHES: [(&str, &[Part]); 4] =
+    [("pool", pool::PARTS), ("index", index::PARTS), ("lock", lock::PARTS), ("alloc", alloc::PARTS)];
+
 pub fn run(command: &BenchCommands) -> Result<(), Failure> {
     match command {
         BenchCommands::Ttft(args) => ttft::run(args),
-        BenchCommands::Pool(args) => core("pool", args, pool::rows),
-        BenchCommands::Index(args) => core("index", args, index::rows),
-        BenchCommands::Lock(args) => core("lock", args, lock::rows),
-        BenchCommands::Alloc(args) => core("alloc", args, alloc::rows),
+        BenchCommands::Pool(args) => core(&["pool"], args),
+        BenchCommands::Index(args) => core(&["index"], args),
+        BenchCommands::Lock(args) => core(&["lock"], args),
+        BenchCommands::Alloc(args) => core(&["alloc"], args),
+        BenchCommands::All(args) => core(&BENCHES.map(|(name, _)| name), args),
     }
 }
 
-fn core(
-    bench: &'static str,
-    args: &BenchCoreArgs,
-    measure: impl FnOnce(&Setting) -> Result<Vec<Row>, Failure>,
-) -> Result<(), Failure> {
-    let spinner = output::spinner("measuring");
-    let setting = Setting { regions: Regions::until_signal()?, quick: args.quick };
-    let rows = measure(&setting)?;
-    spinner.finish_and_clear();
-    let report = Report { bench, quick: args.quick, kernel: cenote_mem::checksum::Level::chosen().name(), rows };
+fn core(names: &[&str], args: &BenchCoreArgs) -> Result<(), Failure> {
+    let parts = BENCHES.iter().filter(|(bench, _)| names.contains(bench)).flat_map(|(bench, parts)| {
+        let wanted = |part: &&Part| args.only.is_empty() || args.only.iter().any(|only| only == part.name);
+        parts.iter().filter(wanted).map(move |part| (*bench, part))
+    });
+    let parts: Vec<(&str, &Part)> = parts.collect();
+    if parts.is_empty() {
+        let all = BENCHES.iter().filter(|(bench, _)| names.contains(bench)).flat_map(|(_, parts)| parts.iter());
+        let all: Vec<&str> = all.map(|part| part.name).collect();
+        return Err(Failure::new("--only: there is no such part").hint(format!("parts: {}", all.join(", "))));
+    }
+    let mut setting = Setting { regions: Regions::until_signal()?, design: DesignArg::Cenote, quick: args.quick };
+    let progress = output::progress("measuring", (parts.len() * args.design.len()) as u64);
+    let mut rows = Vec::new();
+    for &design in &args.design {
+        setting.design = design;
+        for &(bench, part) in &parts {
+            let of = |row| Row { bench, design: design.name(), ..row };
+            rows.extend((part.measure)(&setting)?.into_iter().map(of));
+            progress.inc(1);
+        }
+    }
+    progress.finish_and_clear();
+    let report = Report { quick: args.quick, kernel: cenote_mem::checksum::Level::chosen().name(), rows };
     args.output.show(&report, || rows_table(&report.rows))
 }

@@ -9,6 +9,7 @@ use serde::{Serialize, de::DeserializeOwned};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 pub struct Child {
     process: std::process::Child,
@@ -38,6 +39,8 @@ impl Child {
         if manager {
             command.arg("--manager");
         }
+        // Engines keep their KV memory in huge pages; so do the buffers here, where the C library can.
+        command.env("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1");
         command.env_remove("CENOTE_FAULT").stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut process =
             command.spawn().map_err(|error| Failure::new(format!("a child cannot be started: {error}")))?;
@@ -48,20 +51,42 @@ impl Child {
         Ok(child)
     }
 
-    /// Gives it a job and does not wait.
-    pub fn begin(&mut self, job: &Job) -> Result<(), Failure> {
-        send(self.jobs.as_mut().expect("it is taken at the end"), job)
-    }
-
-    /// Waits for what the job came to.
-    pub fn finish(&mut self) -> Result<Vec<Times>, Failure> {
+    /// Waits for what its job came to.
+    fn finish(&mut self) -> Result<Vec<Times>, Failure> {
         receive(&mut self.answers)
     }
 
-    pub fn perform(&mut self, job: &Job) -> Result<Vec<Times>, Failure> {
-        self.begin(job)?;
-        self.finish()
+    fn say(&mut self, word: &impl Serialize) -> Result<(), Failure> {
+        send(self.jobs.as_mut().expect("it is taken at the end"), word)
     }
+
+    pub fn perform(&mut self, job: &Job) -> Result<Vec<Times>, Failure> {
+        perform_together(&mut [(self, job)]).map(|mut results| results.remove(0))
+    }
+}
+
+/// From the word that all begin together to the beginning: longer than a process takes to read it.
+const HEAD_START: Duration = Duration::from_millis(2);
+
+/// Has children do their jobs at the same time: each prepares itself, and when all have, they begin at one instant.
+pub fn perform_together(jobs: &mut [(&mut Child, &Job)]) -> Result<Vec<Vec<Times>>, Failure> {
+    for (child, job) in &mut *jobs {
+        child.say(job)?;
+    }
+    for (child, _) in &mut *jobs {
+        receive::<()>(&mut child.answers)?;
+    }
+    let start = now() + HEAD_START;
+    for (child, _) in &mut *jobs {
+        child.say(&start)?;
+    }
+    jobs.iter_mut().map(|(child, _)| child.finish()).collect()
+}
+
+/// The clock that all processes of the machine share.
+fn now() -> Duration {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    Duration::new(now.tv_sec.unsigned_abs(), u32::try_from(now.tv_nsec).unwrap_or(0))
 }
 
 impl Drop for Child {
@@ -92,11 +117,20 @@ pub fn run(args: &BenchChildArgs) -> Result<(), Failure> {
     if args.manager {
         return manage(args);
     }
-    let mut party = Party::join(&args.region)?;
+    let party = Party::join(&args.region)?;
     send(&mut std::io::stdout(), &())?;
-    for line in std::io::stdin().lines() {
-        let job = serde_json::from_str(&line?).map_err(|error| Failure::new(format!("unexpected job: {error}")))?;
-        send(&mut std::io::stdout(), &party.perform(&job)?)?;
+    let mut words = BufReader::new(std::io::stdin());
+    while !words.fill_buf()?.is_empty() {
+        let job: Job = receive(&mut words)?;
+        let times = party.perform(&job, &mut || {
+            send(&mut std::io::stdout(), &())?;
+            let start: Duration = receive(&mut words)?;
+            while now() < start {
+                std::hint::spin_loop();
+            }
+            Ok(())
+        })?;
+        send(&mut std::io::stdout(), &times)?;
     }
     Ok(())
 }

@@ -1,6 +1,7 @@
 //! One process of a bench at its region, and the jobs it can do. Whatever is published or read is so through the
 //! pool, and a block that does not come back whole ends the bench.
 
+use super::bare::{Flat, Table, TwoLevels};
 use super::rows::Times;
 use crate::args::{RegionArgs, WatchArgs};
 use crate::failure::Failure;
@@ -17,36 +18,47 @@ use std::time::{Duration, Instant};
 pub const PROMPT: u64 = 64;
 /// Private memory that blocks are copied from and to in turn, as an engine's own KV memory: in no cache.
 const PRIVATE_BYTES: u64 = 128 << 20;
-/// Memory beside the region that plain copies go to and come from: no cache holds a good part of it.
-const BARE_BYTES: u64 = 256 << 20;
+/// Sixteenths of a region at its end that plain copies go to.
+pub const ASIDE: u64 = 6;
 /// Where single lines are published: as large as the control areas of a small region.
 const LINES_BYTES: u64 = 4 << 20;
 /// Operations between two looks at the clock, where one would cost as much as the operation.
 const BATCH: usize = 16;
 const LOCK_TIMEOUT: Duration = Duration::from_secs(60);
 
+/// Lookups in one table before the next has its turn.
+const TABLE_ROUNDS: u64 = 500;
+
 /// What a process is told to do. Blocks have numbers, from which hash and first bytes follow.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum Job {
-    /// Publishes blocks: publishing, `memcpy` in, copy around the cache in.
+    /// Publishes blocks: publishing, `memcpy` in, copy around the cache in. Copies go to the end of the region, which
+    /// blocks must not reach.
     Put { block_bytes: u64, first: u64, count: u64 },
-    /// Reads blocks: reading, `memcpy` out, copy around the cache out.
-    Get { block_bytes: u64, first: u64, count: u64 },
+    /// Takes blocks out in three ways: reading, `memcpy`, copy around the cache. Each block goes one way, another one
+    /// with another `pass`.
+    Get { block_bytes: u64, first: u64, count: u64, pass: u64 },
     /// Publishes blocks without copies beside it.
     Publish { block_bytes: u64, first: u64, count: u64 },
+    /// The same, and nobody asks how long it takes.
+    Fill { block_bytes: u64, first: u64, count: u64 },
     /// Looks up prompts among those that blocks 0 to `blocks` make up, and reads a block of each.
     Lookup { blocks: u64, rounds: u64, seed: u64 },
+    /// The same, and in turn in bare tables with as many entries: of two levels, flat.
+    LookupBesideBare { blocks: u64, rounds: u64, seed: u64 },
     /// Pins and unpins blocks.
     Pin { blocks: u64, rounds: u64 },
     /// Publishes single lines of bare memory.
     Line { rounds: u64 },
-    /// Takes and gives back a lock for users.
+    /// Takes and gives back a lock for users: each turn, and all of them together.
     Lock { rounds: u64 },
 }
 
+/// Called when everything is ready for the measurement; comes back when it is to begin.
+pub type Begin<'a> = dyn FnMut() -> Result<(), Failure> + 'a;
+
 pub struct Party {
     pool: HostPool,
-    bare: Option<Mapped>,
 }
 
 /// The hash of a block. Its words are mixed, as those of a chain hash are.
@@ -69,18 +81,23 @@ impl Party {
     pub fn join(region: &RegionArgs) -> Result<Self, Failure> {
         // Nobody beats these hosts' hearts, so nobody may hold them dead either.
         let patient = WatchArgs { host_timeout: Duration::from_secs(3600), ..WatchArgs::default() };
-        Ok(Self { pool: region.attach_watching("bench", &patient)?, bare: None })
+        Ok(Self { pool: region.attach_watching("bench", &patient)? })
     }
 
-    pub fn perform(&mut self, job: &Job) -> Result<Vec<Times>, Failure> {
+    pub fn perform(&self, job: &Job, begin: &mut Begin<'_>) -> Result<Vec<Times>, Failure> {
         match *job {
-            Job::Put { block_bytes, first, count } => self.put(block_bytes, first, count),
-            Job::Get { block_bytes, first, count } => self.get(block_bytes, first, count),
-            Job::Publish { block_bytes, first, count } => Ok(vec![self.publish(block_bytes, first, count)?]),
-            Job::Lookup { blocks, rounds, seed } => Ok(vec![self.lookup(blocks, rounds, seed)?]),
-            Job::Pin { blocks, rounds } => Ok(vec![self.pin(blocks, rounds)?]),
-            Job::Line { rounds } => Ok(vec![self.line(rounds)?]),
-            Job::Lock { rounds } => Ok(vec![self.lock(rounds)?]),
+            Job::Put { block_bytes, first, count } => self.put(block_bytes, first, count, begin),
+            Job::Get { block_bytes, first, count, pass } => self.get(block_bytes, first, count, pass, begin),
+            Job::Publish { block_bytes, first, count } => Ok(vec![self.publish(block_bytes, first, count, begin)?]),
+            Job::Fill { block_bytes, first, count } => {
+                self.publish(block_bytes, first, count, begin)?;
+                Ok(Vec::new())
+            }
+            Job::Lookup { blocks, rounds, seed } => Ok(vec![self.lookup(blocks, rounds, seed, begin)?]),
+            Job::LookupBesideBare { blocks, rounds, seed } => self.lookup_beside_bare(blocks, rounds, seed, begin),
+            Job::Pin { blocks, rounds } => Ok(vec![self.pin(blocks, rounds, begin)?]),
+            Job::Line { rounds } => Ok(vec![self.line(rounds, begin)?]),
+            Job::Lock { rounds } => self.lock(rounds, begin),
         }
     }
 
@@ -97,15 +114,6 @@ impl Party {
         hit.ok_or_else(|| Failure::new(format!("block {block} is not to be found")))
     }
 
-    /// Reads a block into the start of `to` and fails unless it is what was published.
-    fn read(&self, block: u64, hit: &Hit, to: &mut [u8]) -> Result<(), Failure> {
-        let outcome = self.pool.read(hit, &mut [to]);
-        if outcome != ReadOutcome::Whole || to[..8] != block.to_le_bytes() {
-            return Err(Failure::new(format!("block {block} came back wrong: {outcome:?}")));
-        }
-        Ok(())
-    }
-
     fn publish_one(&self, namespace: &Namespace, block: u64, bytes: &mut [u8]) -> Result<f64, Failure> {
         bytes[..8].copy_from_slice(&block.to_le_bytes());
         let hash = hash_of(block);
@@ -118,61 +126,78 @@ impl Party {
         }
     }
 
-    fn put(&mut self, block_bytes: u64, first: u64, count: u64) -> Result<Vec<Times>, Failure> {
-        let namespace = self.namespace(block_bytes)?;
-        self.beside_copies(block_bytes, first, count, true, |party, block, bytes| {
-            party.publish_one(&namespace, block, bytes)
-        })
-    }
-
-    fn get(&mut self, block_bytes: u64, first: u64, count: u64) -> Result<Vec<Times>, Failure> {
-        self.beside_copies(block_bytes, first, count, false, |party, block, bytes| {
-            let hit = party.find(block)?;
-            let start = Instant::now();
-            party.read(block, &hit, bytes)?;
-            Ok(nanoseconds(start))
-        })
-    }
-
-    /// Times an operation on blocks, and plain copies of as many bytes. They take turns, so that a busy machine and
-    /// what the one before leaves in the caches are fair to all.
-    fn beside_copies(
-        &mut self,
-        block_bytes: u64,
-        first: u64,
-        count: u64,
-        inwards: bool,
-        operation: impl Fn(&Self, u64, &mut [u8]) -> Result<f64, Failure>,
-    ) -> Result<Vec<Times>, Failure> {
-        let bare = match self.bare.take() {
-            Some(bare) => bare,
-            None => filled(bare_memory(BARE_BYTES, Flush::None)?),
-        };
+    /// Publishing and plain copies take turns, so that a busy machine is fair to all. All go from private memory to
+    /// places of the region that were in no cache before.
+    fn put(&self, block_bytes: u64, first: u64, count: u64, begin: &mut Begin<'_>) -> Result<Vec<Times>, Failure> {
+        let (namespace, fabric) = (self.namespace(block_bytes)?, self.pool.fabric());
         let mut private = Private::new(block_bytes);
         self.touch_region();
+        self.touch_data();
+        let blocks_aside = fabric.len() / 16 * ASIDE / block_bytes;
+        let aside = fabric.len() - blocks_aside * block_bytes;
         let mut times = vec![Times::new(); 3];
+        let mut prng = Prng::new(first);
+        begin()?;
         for turn in 0..count {
-            for step in 0..3 {
-                // Another place each time: what the last copy left in the caches is not there for this one.
-                let at = (turn * 3 + step) * 7919 % (BARE_BYTES / block_bytes) * block_bytes;
-                let way = (turn + step) % 3;
+            // What one leaves to be written back slows the next, so they come in any order.
+            for (step, way) in (0..).zip(shuffled(&mut prng)) {
                 let bytes = private.next();
                 times[way as usize].push(if way == 0 {
-                    operation(self, first + turn, bytes)?
+                    self.publish_one(&namespace, first + turn, bytes)?
                 } else {
+                    let at = aside + (turn * 3 + step) % blocks_aside * block_bytes;
                     let start = Instant::now();
-                    match (inwards, way) {
-                        (true, 1) => bare.copy_plain_in(at, bytes),
-                        (true, _) => bare.copy_around_in(at, bytes),
-                        (false, 1) => bare.copy_plain_out(at, bytes),
-                        (false, _) => bare.copy_around_out(at, bytes),
+                    if way == 1 {
+                        fabric.copy_plain_in(at, bytes)
+                    } else {
+                        fabric.copy_around_in(at, bytes)
                     }
-                    black_box(bytes);
                     nanoseconds(start)
                 });
             }
         }
-        self.bare = Some(bare);
+        Ok(times)
+    }
+
+    /// Reading and plain copies take turns. All go from blocks of the region, in no cache, to private memory.
+    fn get(
+        &self,
+        block_bytes: u64,
+        first: u64,
+        count: u64,
+        pass: u64,
+        begin: &mut Begin<'_>,
+    ) -> Result<Vec<Times>, Failure> {
+        let fabric = self.pool.fabric();
+        let mut private = Private::new(block_bytes);
+        self.touch_region();
+        let mut times = vec![Times::new(); 3];
+        begin()?;
+        for turn in 0..count {
+            // Three blocks in a row go the three ways, in any order, and with each pass another one.
+            let order = shuffled(&mut Prng::new(turn / 3));
+            let (block, way, bytes) = (first + turn, order[((turn + pass) % 3) as usize], private.next());
+            let hit = self.find(block)?;
+            // Nobody else may have the place of a block that is copied without asking.
+            let pin = self.pool.pin(&hit).ok_or_else(|| Failure::new(format!("block {block} cannot be pinned")))?;
+            if way == 0 {
+                drop(pin);
+                let start = Instant::now();
+                let outcome = self.pool.read(&hit, &mut [bytes]);
+                times[0].push(nanoseconds(start));
+                whole(block, outcome, bytes)?;
+                continue;
+            }
+            let at = pin.extent().0;
+            let start = Instant::now();
+            if way == 1 {
+                fabric.copy_plain_out(at, bytes)
+            } else {
+                fabric.copy_around_out(at, bytes)
+            }
+            times[way as usize].push(nanoseconds(start));
+            whole(block, ReadOutcome::Whole, black_box(bytes))?;
+        }
         Ok(times)
     }
 
@@ -182,42 +207,90 @@ impl Party {
         black_box((0..fabric.len()).step_by(4096).map(|at| fabric.load(Offset::new(at))).max());
     }
 
-    fn publish(&self, block_bytes: u64, first: u64, count: u64) -> Result<Times, Failure> {
+    /// The same for writing, where blocks will be: the processor marks a page at the first store to it, which takes as
+    /// long as storing to a dozen lines. Nobody has published anything yet.
+    fn touch_data(&self) {
+        let fabric = self.pool.fabric();
+        for at in (fabric.len() / 16..fabric.len()).step_by(4096) {
+            fabric.store(Offset::new(at), fabric.load(Offset::new(at)));
+        }
+    }
+
+    fn publish(&self, block_bytes: u64, first: u64, count: u64, begin: &mut Begin<'_>) -> Result<Times, Failure> {
         let (namespace, clock) = (self.namespace(block_bytes)?, clock());
         let mut bytes = vec![0; block_bytes as usize];
+        begin()?;
         (first..first + count).map(|block| Ok(self.publish_one(&namespace, block, &mut bytes)? - clock)).collect()
     }
 
-    /// Nanoseconds per block.
-    fn lookup(&self, blocks: u64, rounds: u64, seed: u64) -> Result<Times, Failure> {
-        let (mut prng, clock) = (Prng::new(seed), clock());
-        let mut times = Times::new();
-        let mut bytes = [0; 64];
-        // The kernel maps what is used into this process first, which is not measured.
+    /// Looks every block up once: the kernel maps what is used into this process first, which is not measured.
+    fn know_all(&self, blocks: u64) -> Result<(), Failure> {
         for first in (0..blocks).step_by(PROMPT as usize) {
-            let hashes: Vec<BlockHash> = (first..first + PROMPT).map(hash_of).collect();
-            if self.pool.lookup(&hashes).len() as u64 != PROMPT {
+            if self.pool.lookup(&prompt(first)).len() as u64 != PROMPT {
                 return Err(Failure::new(format!("block {first} or one behind it is not to be found")));
             }
         }
-        for _ in 0..rounds {
-            let first = prng.below(blocks / PROMPT) * PROMPT;
-            let hashes: Vec<BlockHash> = (first..first + PROMPT).map(hash_of).collect();
-            let start = Instant::now();
-            let hits = black_box(self.pool.lookup(&hashes));
-            times.push((nanoseconds(start) - clock) / PROMPT as f64);
-            if hits.len() as u64 != PROMPT {
-                return Err(Failure::new(format!("{} of {PROMPT} blocks were found", hits.len())));
+        Ok(())
+    }
+
+    /// Nanoseconds per block.
+    fn lookup(&self, blocks: u64, rounds: u64, seed: u64, begin: &mut Begin<'_>) -> Result<Times, Failure> {
+        let (mut prng, clock) = (Prng::new(seed), clock());
+        self.know_all(blocks)?;
+        begin()?;
+        (0..rounds).map(|_| self.look_up_one(&mut prng, blocks, clock)).collect()
+    }
+
+    /// Looks a prompt up and reads one of its blocks. Nanoseconds per block of the lookup.
+    fn look_up_one(&self, prng: &mut Prng, blocks: u64, clock: f64) -> Result<f64, Failure> {
+        let first = prng.below(blocks / PROMPT) * PROMPT;
+        let hashes = prompt(first);
+        let start = Instant::now();
+        let hits = black_box(self.pool.lookup(&hashes));
+        let time = (nanoseconds(start) - clock) / PROMPT as f64;
+        if hits.len() as u64 != PROMPT {
+            return Err(Failure::new(format!("{} of {PROMPT} blocks were found", hits.len())));
+        }
+        let (one, mut bytes) = (prng.below(PROMPT), [0; 64]);
+        let outcome = self.pool.read(&hits[one as usize], &mut [&mut bytes]);
+        whole(first + one, outcome, &bytes)?;
+        Ok(time)
+    }
+
+    fn lookup_beside_bare(
+        &self,
+        blocks: u64,
+        rounds: u64,
+        seed: u64,
+        begin: &mut Begin<'_>,
+    ) -> Result<Vec<Times>, Failure> {
+        let (mut prng, clock) = (Prng::new(seed), clock());
+        let config = &self.pool.superblock().config;
+        let descriptors = self.pool.info().num_chunks * (config.chunk_bytes / config.min_block_bytes);
+        // As many buckets as the region has.
+        let buckets = (descriptors * 2).div_ceil(7).next_power_of_two();
+        let (two_levels, flat) = (TwoLevels::new(buckets, blocks)?, Flat::new(blocks)?);
+        for block in 0..blocks {
+            two_levels.insert(hash_of(block), block);
+            flat.insert(hash_of(block), block);
+        }
+        self.know_all(blocks)?;
+        let mut times = vec![Times::new(); 3];
+        begin()?;
+        for _ in 0..rounds.div_ceil(TABLE_ROUNDS) {
+            for _ in 0..TABLE_ROUNDS {
+                times[0].push(self.look_up_one(&mut prng, blocks, clock)?);
             }
-            let one = prng.below(PROMPT);
-            self.read(first + one, &hits[one as usize], &mut bytes)?;
+            times[1].extend(probe(&two_levels, &mut prng, blocks, clock)?);
+            times[2].extend(probe(&flat, &mut prng, blocks, clock)?);
         }
         Ok(times)
     }
 
-    fn pin(&self, blocks: u64, rounds: u64) -> Result<Times, Failure> {
+    fn pin(&self, blocks: u64, rounds: u64, begin: &mut Begin<'_>) -> Result<Times, Failure> {
         let hits = (0..blocks).map(|block| self.find(block)).collect::<Result<Vec<_>, _>>()?;
         let clock = clock();
+        begin()?;
         let mut times = Times::new();
         for hits in hits.chunks_exact(BATCH).cycle().take(rounds as usize) {
             let start = Instant::now();
@@ -230,7 +303,7 @@ impl Party {
         Ok(times)
     }
 
-    fn line(&self, rounds: u64) -> Result<Times, Failure> {
+    fn line(&self, rounds: u64, begin: &mut Begin<'_>) -> Result<Times, Failure> {
         let bare = bare_memory(LINES_BYTES, self.pool.superblock().flush)?;
         let clock = clock();
         let lines = bare.len() / 64;
@@ -239,18 +312,57 @@ impl Party {
             bare.publish_line(turn * 1_000_003 % lines * 64, &[turn; 8]);
             nanoseconds(start) - clock
         };
+        begin()?;
         Ok((0..rounds).map(publish).collect())
     }
 
-    fn lock(&self, rounds: u64) -> Result<Times, Failure> {
+    fn lock(&self, rounds: u64, begin: &mut Begin<'_>) -> Result<Vec<Times>, Failure> {
         let clock = clock();
         let turn = |_| {
             let start = Instant::now();
             drop(self.pool.lock_user(0, LOCK_TIMEOUT)?);
             Ok(nanoseconds(start) - clock)
         };
-        (0..rounds).map(turn).collect()
+        begin()?;
+        let start = Instant::now();
+        let turns: Result<Times, Failure> = (0..rounds).map(turn).collect();
+        Ok(vec![turns?, vec![nanoseconds(start)]])
     }
+}
+
+/// Fails unless a block came back as it was published.
+fn whole(block: u64, outcome: ReadOutcome, bytes: &[u8]) -> Result<(), Failure> {
+    if outcome != ReadOutcome::Whole || bytes[..8] != block.to_le_bytes() {
+        return Err(Failure::new(format!("block {block} came back wrong: {outcome:?}")));
+    }
+    Ok(())
+}
+
+/// The three ways to move a block, in a random order.
+fn shuffled(prng: &mut Prng) -> [u64; 3] {
+    let mut ways = [0, 1, 2];
+    ways.swap(0, prng.below(3) as usize);
+    ways.swap(1, 1 + prng.below(2) as usize);
+    ways
+}
+
+fn prompt(first: u64) -> Vec<BlockHash> {
+    (first..first + PROMPT).map(hash_of).collect()
+}
+
+/// Nanoseconds per block of prompts in a bare table.
+fn probe(table: &impl Table, prng: &mut Prng, blocks: u64, clock: f64) -> Result<Times, Failure> {
+    let mut values = Vec::with_capacity(PROMPT as usize);
+    let mut one = |_| {
+        let first = prng.below(blocks / PROMPT) * PROMPT;
+        let hashes = prompt(first);
+        let start = Instant::now();
+        let found = table.probe(&hashes, black_box(&mut values));
+        let time = (nanoseconds(start) - clock) / PROMPT as f64;
+        let right = found as u64 == PROMPT && values.iter().copied().eq(first..first + PROMPT);
+        right.then_some(time).ok_or_else(|| Failure::new("a bare table lost an entry"))
+    };
+    (0..TABLE_ROUNDS).map(&mut one).collect()
 }
 
 /// Shared memory as a region's, all of it touched, that nobody else knows of.
@@ -260,13 +372,6 @@ pub fn bare_memory(bytes: u64, flush: Flush) -> Result<Mapped, Failure> {
     let mapping = Mapping::create(&source, bytes, 0o600, &options)?;
     Mapping::remove(&source)?;
     Ok(Mapped::new(mapping, flush)?)
-}
-
-/// The same, with something in it: machines are quicker with zeros that nobody wrote.
-fn filled(memory: Mapped) -> Mapped {
-    let filler: Vec<u8> = (0..1 << 20).map(|at: u32| (at.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
-    (0..memory.len()).step_by(1 << 20).for_each(|at| memory.copy_around_in(at, &filler));
-    memory
 }
 
 /// Private buffers in turn, off the region's pages by half a page: some processors' `memcpy` is several times slower

@@ -1,10 +1,10 @@
 //! `cenote bench pool`: blocks in and out beside plain copies of as many bytes, pins, and attaching.
 
-use super::Setting;
 use super::child::Child;
-use super::party::{Job, Party};
+use super::party::{ASIDE, Job};
 use super::regions::{Shape, fabrics, other_host};
 use super::rows::{Row, Times, median};
+use super::{Part, Setting};
 use crate::args::RegionArgs;
 use crate::failure::Failure;
 use cenote_base::units::ByteSize;
@@ -20,16 +20,19 @@ const LINE_GOAL_NS: f64 = 150.0;
 const PIN_GOAL_NS: f64 = 50.0;
 const ATTACH_GOAL_MS: f64 = 100.0;
 
-pub fn rows(setting: &Setting) -> Result<Vec<Row>, Failure> {
+pub const PARTS: &[Part] = &[
+    Part { name: "copies", measure: all_copies },
+    Part { name: "pins", measure: pins },
+    Part { name: "lines", measure: lines },
+    Part { name: "attach", measure: attaching },
+];
+
+fn all_copies(setting: &Setting) -> Result<Vec<Row>, Failure> {
     let mut rows = Vec::new();
     for (fabric, flush) in fabrics() {
         for block_bytes in [256 << 10, 1 << 20, 4 << 20] {
             rows.extend(copies(setting, fabric, flush, block_bytes)?);
         }
-        rows.extend(small(setting, fabric, flush)?);
-    }
-    for (fabric, flush) in fabrics() {
-        rows.extend(attaching(setting, fabric, flush)?);
     }
     Ok(rows)
 }
@@ -48,13 +51,18 @@ fn copies(setting: &Setting, fabric: &str, flush: Flush, block_bytes: u64) -> Re
     let bytes = setting.choose(512 << 20, 192 << 20);
     let shape = Shape { chunk_bytes: 16 << 20, min_block_bytes: 64 << 10, ..Shape::of(flush, bytes) };
     let region = setting.regions.make(&shape)?;
-    let (mut writer, mut reader) = (Party::join(&region)?, Child::start(&region, other_host(flush))?);
-    // Without room for all of them, blocks would be evicted in between.
-    let count = bytes * 3 / 4 / block_bytes;
+    let (mut writer, mut reader) = (Child::start(&region, 0)?, Child::start(&region, other_host(flush))?);
+    // Blocks leave the end of the region to the copies, and a sixteenth to control structures.
+    let count = bytes / 16 * (15 - ASIDE) / block_bytes;
     let size = ByteSize(block_bytes);
     let put = writer.perform(&Job::Put { block_bytes, first: 0, count })?;
-    let get = Job::Get { block_bytes, first: 0, count };
-    let (first, again) = (reader.perform(&get)?, reader.perform(&get)?);
+    let mut get = |pass| reader.perform(&Job::Get { block_bytes, first: 0, count, pass });
+    let first = get(0)?;
+    // Every block once in every way.
+    let mut again = get(1)?;
+    for pass in [2, 3] {
+        again.iter_mut().zip(get(pass)?).for_each(|(all, more)| all.extend(more));
+    }
     let (goal, swept) = if flush.is_coherent() { (COPY_GOAL, COPY_GOAL) } else { (FLUSHED_GOAL, SWEPT_GOAL) };
     let mut rows = Vec::new();
     rows.extend(beside(&format!("{fabric}: put {size}"), &put, goal));
@@ -63,31 +71,52 @@ fn copies(setting: &Setting, fabric: &str, flush: Flush, block_bytes: u64) -> Re
     Ok(rows)
 }
 
-fn small(setting: &Setting, fabric: &str, flush: Flush) -> Result<Vec<Row>, Failure> {
-    let region = setting.regions.make(&Shape::of(flush, 64 << 20))?;
-    let mut party = Party::join(&region)?;
-    let rounds = setting.choose(20_000, 5_000);
-    party.perform(&Job::Publish { block_bytes: 64, first: 0, count: 64 })?;
-    let pin =
-        Row::nanoseconds(format!("{fabric}: pin and unpin"), &party.perform(&Job::Pin { blocks: 64, rounds })?[0]);
-    let line = Row::nanoseconds(format!("{fabric}: publish a line"), &party.perform(&Job::Line { rounds })?[0]);
-    Ok(if flush.is_coherent() { vec![pin.at_most(PIN_GOAL_NS), line] } else { vec![pin, line.at_most(LINE_GOAL_NS)] })
+fn pins(setting: &Setting) -> Result<Vec<Row>, Failure> {
+    let mut rows = Vec::new();
+    for (fabric, flush) in fabrics() {
+        let region = setting.regions.make(&Shape::of(flush, 64 << 20))?;
+        let mut child = Child::start(&region, 0)?;
+        child.perform(&Job::Fill { block_bytes: 64, first: 0, count: 64 })?;
+        let times = child.perform(&Job::Pin { blocks: 64, rounds: setting.choose(20_000, 5_000) })?;
+        let row = Row::nanoseconds(format!("{fabric}: pin and unpin"), &times[0]);
+        rows.push(if flush.is_coherent() { row.at_most(PIN_GOAL_NS) } else { row });
+    }
+    Ok(rows)
+}
+
+fn lines(setting: &Setting) -> Result<Vec<Row>, Failure> {
+    let mut rows = Vec::new();
+    for (fabric, flush) in fabrics() {
+        let region = setting.regions.make(&Shape::of(flush, 64 << 20))?;
+        let times = Child::start(&region, 0)?.perform(&Job::Line { rounds: setting.choose(20_000, 5_000) })?;
+        let row = Row::nanoseconds(format!("{fabric}: publish a line"), &times[0]);
+        rows.push(if flush.is_coherent() { row } else { row.at_most(LINE_GOAL_NS) });
+    }
+    Ok(rows)
+}
+
+fn attaching(setting: &Setting) -> Result<Vec<Row>, Failure> {
+    let mut rows = Vec::new();
+    for (fabric, flush) in fabrics() {
+        rows.extend(attaching_to(setting, fabric, flush)?);
+    }
+    Ok(rows)
 }
 
 /// Times of joining a region that is full of entries: by one more process of the host that made them, and by the
-/// first process of a host that has not seen it.
-fn attaching(setting: &Setting, fabric: &str, flush: Flush) -> Result<Vec<Row>, Failure> {
+/// first process of a host that has not seen it. Blocks are of one line, so that of the region's pages only those with
+/// control structures and a few of each chunk take memory.
+fn attaching_to(setting: &Setting, fabric: &str, flush: Flush) -> Result<Vec<Row>, Failure> {
     let bytes = setting.choose(16 << 30, 1 << 30);
     let shape = Shape { sparse: true, ..Shape::of(flush, bytes) };
     let region = setting.regions.make(&shape)?;
-    let mut owner = Party::join(&region)?;
+    let mut owner = Child::start(&region, 0)?;
     // Each chunk has a descriptor for each of its smallest blocks; control areas take a little of the region.
     let entries = bytes / shape.min_block_bytes / 64 * 63;
-    let filled = owner.perform(&Job::Publish { block_bytes: 64, first: 0, count: entries })?;
+    owner.perform(&Job::Fill { block_bytes: 64, first: 0, count: entries })?;
     let name = format!("{fabric}: attach to {}, {entries} entries", ByteSize(bytes));
-    let mut rows = vec![Row::nanoseconds(format!("{fabric}: publish of 64 B while that was filled"), &filled[0])];
     let again = (0..setting.choose(20, 10)).map(|_| attach(&region)).collect::<Result<Times, _>>()?;
-    rows.push(Row::milliseconds(format!("{name}, host known"), &again).at_most(ATTACH_GOAL_MS));
+    let mut rows = vec![Row::milliseconds(format!("{name}, host known"), &again).at_most(ATTACH_GOAL_MS)];
     if !flush.is_coherent() {
         let other = RegionArgs { host_slot: other_host(flush), ..region };
         rows.push(Row::milliseconds(format!("{name}, host new"), &vec![attach(&other)?]).at_most(ATTACH_GOAL_MS));

@@ -9,6 +9,10 @@ pub type Times = Vec<f64>;
 /// One line of the result.
 #[derive(Clone, Debug, Serialize)]
 pub struct Row {
+    /// The bench that it is of.
+    pub bench: &'static str,
+    /// The region's design.
+    pub design: &'static str,
     /// What was measured.
     pub name: String,
     /// Unit of the times.
@@ -55,7 +59,7 @@ impl Row {
     fn scaled(name: impl Into<String>, times: &Times, unit: &'static str, scale: f64) -> Self {
         let at = |share| percentile(times, share) / scale;
         let (p50, p99, p999) = (at(0.5), at(0.99), at(0.999));
-        Self { name: name.into(), unit, p50, p99, p999, ratio: None, goal: None, met: None }
+        Self { bench: "", design: "", name: name.into(), unit, p50, p99, p999, ratio: None, goal: None, met: None }
     }
 
     /// The median should be this at most, in the row's unit.
@@ -63,6 +67,11 @@ impl Row {
         let (met, ratio) = (self.p50 <= most, self.p50 / most);
         let goal = format!("<= {most} {}", self.unit);
         Self { ratio: Some(ratio), goal: Some(goal), met: Some(met), ..self }
+    }
+
+    /// A ratio to something else, without a goal.
+    pub fn ratio(self, ratio: f64) -> Self {
+        Self { ratio: Some(ratio), ..self }
     }
 
     /// A ratio that should be at least so.
@@ -78,9 +87,10 @@ impl Row {
 
 /// The rows for people.
 pub fn rows_table(rows: &[Row]) -> String {
-    let mut out = table(&["name", "p50", "p99", "p99.9", "unit", "ratio", "goal", "met"]);
+    let mut out = table(&["design", "name", "p50", "p99", "p99.9", "unit", "ratio", "goal", "met"]);
     for row in rows {
         out.add_row([
+            row.design.to_owned(),
             row.name.clone(),
             format!("{:.1}", row.p50),
             format!("{:.1}", row.p99),
