@@ -24,7 +24,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 /// Lines are refreshed in groups: one fence for each.
-const GROUP: usize = 256;
+const GROUP: u64 = 4096;
 
 impl<F: Fabric, H: HostLocal> Inner<F, H> {
     /// Whether all who share the region share their caches.
@@ -45,9 +45,12 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
         if self.is_coherent() {
             return;
         }
-        let lines: Vec<u64> = (start..end).step_by(usize::try_from(LINE).expect("64")).collect();
-        for group in lines.chunks(GROUP) {
-            self.fabric.refresh(group);
+        // One fence for many lines.
+        let mut at = start;
+        while at < end {
+            let len = (end - at).min(GROUP * LINE);
+            self.fabric.refresh_payload(at, len);
+            at += len;
         }
     }
 

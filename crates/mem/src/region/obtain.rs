@@ -90,8 +90,11 @@ pub(super) fn obtained(base: *mut u8, len: u64, kind: Kind, options: &MapOptions
             }
         },
     };
-    let transparent_huge = matches!(kind, Kind::Memory { .. }) && huge_bytes(base) > 0;
-    if options.huge_pages && options.prefault && matches!(kind, Kind::Memory { .. }) && !transparent_huge {
+    // Where nothing was touched there is nothing to see yet, and to look takes the kernel a walk over all memory of this
+    // process, which may be a large one.
+    let may_tell = options.prefault && matches!(kind, Kind::Memory { .. });
+    let transparent_huge = may_tell && huge_bytes(base) > 0;
+    if options.huge_pages && may_tell && !transparent_huge {
         let setting = fs::read_to_string("/sys/kernel/mm/transparent_hugepage/shmem_enabled").unwrap_or_default();
         notes.push(format!("no transparent huge pages; shmem_enabled is `{}`", setting.trim()));
     }
