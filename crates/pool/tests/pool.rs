@@ -5,6 +5,7 @@ mod support;
 use cenote_base::prng::Prng;
 use cenote_base::{HashSeed, HostId};
 use cenote_mem::{Fabric, LINE, Offset};
+use cenote_policy::Eviction;
 use cenote_pool::{
     AttachOptions, Counter, NamespaceRecord, Pool, PoolConfig, PoolError, Publish, ReadOutcome, Superblock,
 };
@@ -61,6 +62,28 @@ fn the_least_recent_prompt_leaves_first_and_from_its_end() {
         assert!(left(prompt).is_sorted_by(|a, b| a >= b), "prompt {prompt} has a hole: {:?}", left(prompt));
     }
     assert!(pool.check(true).unwrap().is_clean());
+}
+
+/// A scheduler asks for the blocks of a request each time it considers it. Were that a hit, S3-FIFO and SIEVE would keep
+/// what nobody used.
+#[test]
+fn who_only_asks_keeps_nothing() {
+    for eviction in Eviction::ALL {
+        let (_, pool) = anonymous(4 << 20, &PoolConfig { eviction, ..small_config(6) });
+        let ns = namespace(&pool, 1, BLOCK_BYTES);
+        let [older, newer] = [1, 2].map(|prompt| chain(&ns, prompt, 1)[0]);
+        for hash in [older, newer] {
+            assert!(pool.lookup(&[hash]).is_empty());
+            publish(&pool, &ns, hash, 0);
+        }
+        let counted = pool.counter(Counter::Lookups);
+        for _ in 0..5 {
+            assert_eq!(pool.peek(&[older]).len(), 1);
+        }
+        assert_eq!(pool.counter(Counter::Lookups), counted);
+        assert_eq!(pool.evict(1), 1);
+        assert_eq!((pool.peek(&[older]).len(), pool.peek(&[newer]).len()), (0, 1), "{eviction}");
+    }
 }
 
 #[test]

@@ -85,8 +85,9 @@ impl<F: Fabric> PrefixStore for RegionStore<F> {
         {
             return true;
         }
-        // What was remembered may have been evicted and published anew elsewhere: ask once more.
-        let hits = self.pool.lookup(&[hash]);
+        // What was remembered may have been evicted and published anew elsewhere: ask once more. The prompt's own lookup
+        // was its use.
+        let hits = self.pool.peek(&[hash]);
         hits.first().is_some_and(|hit| Some(*hit) != remembered && self.pool.read(hit, pages) == ReadOutcome::Whole)
     }
 
@@ -99,7 +100,7 @@ impl<F: Fabric> PrefixStore for RegionStore<F> {
     }
 
     fn hold(&mut self, hashes: &[BlockHash], ttl_ms: u64) -> u64 {
-        let pins = self.pool.lookup(hashes).iter().map_while(|hit| self.pool.pin(hit)).collect();
+        let pins = self.pool.peek(hashes).iter().map_while(|hit| self.pool.pin(hit)).collect();
         let ticket = self.next_ticket;
         self.next_ticket += 1;
         lock(&self.holds).insert(ticket, Hold { until: Deadline::after(Duration::from_millis(ttl_ms)), _pins: pins });
