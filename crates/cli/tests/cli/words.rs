@@ -33,6 +33,7 @@ async fn every_command_explains_itself() {
         "bench index",
         "bench lock",
         "bench alloc",
+        "bench all",
         "torture",
     ] {
         let name = format!("help {command}").trim_end().replace(' ', "_");
