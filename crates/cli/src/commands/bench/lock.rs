@@ -73,7 +73,7 @@ fn contend(setting: &Setting, shape: &Shape, name: &str, who: &str, most: u8) ->
     let mut rows = Vec::new();
     for count in [2, 4, 8, 16].into_iter().filter(|&count| count <= most) {
         // Long enough that all are at it together although they share few processors.
-        let rounds = setting.choose(40_000, 8_000) / u64::from(count) / if manager.is_some() { 8 } else { 1 };
+        let rounds = setting.choose(16_000, 4_000) / u64::from(count) / if manager.is_some() { 8 } else { 1 };
         let job = Job::Lock { rounds };
         let mut jobs: Vec<_> = children[..usize::from(count)].iter_mut().map(|child| (child, &job)).collect();
         let results = perform_together(&mut jobs)?;
