@@ -41,7 +41,7 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
     }
 
     /// The descriptor, if its line holds and its payload lies within the data area.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn read_descriptor(&self, block: BlockIndex) -> Option<Descriptor> {
         let at = self.layout.descriptor(block);
         let descriptor = Descriptor::open(self.fabric.load_line(at), at, self.salt)?;

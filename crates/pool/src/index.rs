@@ -158,7 +158,7 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
 
     /// The last block in a bucket that may have this hash. Which entry it is cannot be foretold, so there is no branch
     /// that depends on it.
-    #[inline]
+    #[inline(always)]
     fn likely(&self, hash: BlockHash, bucket: &[u64; 8]) -> Option<BlockIndex> {
         let tag = tag_of(hash);
         let mut entry = Entry(0);
@@ -169,7 +169,7 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
     }
 
     /// The descriptor of `block`, if it is readable and has this hash.
-    #[inline]
+    #[inline(always)]
     fn ready(&self, block: BlockIndex, hash: BlockHash) -> Option<Descriptor> {
         let descriptor = self.read_descriptor(block)?;
         (descriptor.is_ready() & (descriptor.hash == hash.words())).then_some(descriptor)
