@@ -114,12 +114,12 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
         }
         inner.fabric.store(word, hazard_word(hit.block, hit.generation));
         inner.fabric.publish(&[line]);
-        // The pin is visible; if the block still stands now, its owner will see the pin before reusing it. A generation
-        // has one content, and this one was looked at when the block was found.
-        let at = inner.layout.descriptor(hit.block);
-        inner.fabric.refresh(&[at]);
-        let state = inner.fabric.load(Offset::new(at));
-        let still = state == Descriptor::state_word(BlockState::Ready, hit.generation);
+        // The pin is visible; if the block still stands now, its owner will see the pin before reusing it. The hit was
+        // checked when it was found, so the words that it came from are enough.
+        let words = inner.fresh_line(inner.layout.descriptor(hit.block));
+        let still = words[0] == Descriptor::state_word(BlockState::Ready, hit.generation)
+            && words[1..3] == hit.hash.words()
+            && words[4] == hit.checksum;
         if !still && !fault::sabotaged("pin.recheck-skipped") {
             return None;
         }
