@@ -5,6 +5,7 @@
 
 mod bad_http;
 mod bad_regions;
+mod bench;
 mod damaged_models;
 mod demo;
 mod endings;

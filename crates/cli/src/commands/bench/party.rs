@@ -130,9 +130,9 @@ impl Party {
     /// places of the region that were in no cache before.
     fn put(&self, block_bytes: u64, first: u64, count: u64, begin: &mut Begin<'_>) -> Result<Vec<Times>, Failure> {
         let (namespace, fabric) = (self.namespace(block_bytes)?, self.pool.fabric());
-        let mut private = Private::new(block_bytes);
         self.touch_region();
         self.touch_data();
+        let mut private = Private::new(block_bytes);
         let blocks_aside = fabric.len() / 16 * ASIDE / block_bytes;
         let aside = fabric.len() - blocks_aside * block_bytes;
         let mut times = vec![Times::new(); 3];
@@ -169,8 +169,8 @@ impl Party {
         begin: &mut Begin<'_>,
     ) -> Result<Vec<Times>, Failure> {
         let fabric = self.pool.fabric();
-        let mut private = Private::new(block_bytes);
         self.touch_region();
+        let mut private = Private::new(block_bytes);
         let mut times = vec![Times::new(); 3];
         begin()?;
         for turn in 0..count {
@@ -384,8 +384,10 @@ struct Private {
 }
 
 impl Private {
+    /// Made after the region was touched: to go through it drives what that left out of the caches.
     fn new(block_bytes: u64) -> Self {
         let memory = vec![0x5a; PRIVATE_BYTES as usize + (8 << 10)];
+        black_box(memory.iter().step_by(64).map(|&byte| u64::from(byte)).sum::<u64>());
         let start = memory.as_ptr().addr().wrapping_neg() % 4096 + 2048;
         Self { memory, block: block_bytes as usize, start, turn: 0 }
     }
