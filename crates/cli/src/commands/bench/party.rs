@@ -19,7 +19,7 @@ pub const PROMPT: u64 = 64;
 /// Private memory that blocks are copied from and to in turn, as an engine's own KV memory: in no cache.
 const PRIVATE_BYTES: u64 = 128 << 20;
 /// Sixteenths of a region at its end that plain copies go to.
-pub const ASIDE: u64 = 6;
+pub const ASIDE: u64 = 10;
 /// Where single lines are published: as large as the control areas of a small region.
 const LINES_BYTES: u64 = 4 << 20;
 /// Operations between two looks at the clock, where one would cost as much as the operation.
@@ -140,12 +140,14 @@ impl Party {
         begin()?;
         for turn in 0..count {
             // What one leaves to be written back slows the next, so they come in any order.
-            for (step, way) in (0..).zip(shuffled(&mut prng)) {
+            for way in shuffled(&mut prng) {
                 let bytes = private.next();
-                times[way as usize].push(if way == 0 {
+                let copies = (times[1].len() + times[2].len()) as u64;
+                times[way].push(if way == 0 {
                     self.publish_one(&namespace, first + turn, bytes)?
                 } else {
-                    let at = aside + (turn * 3 + step) % blocks_aside * block_bytes;
+                    // Each place once, as with the blocks: page tables are as cold.
+                    let at = aside + copies % blocks_aside * block_bytes;
                     let start = Instant::now();
                     if way == 1 {
                         fabric.copy_plain_in(at, bytes)
@@ -195,7 +197,7 @@ impl Party {
             } else {
                 fabric.copy_around_out(at, bytes)
             }
-            times[way as usize].push(nanoseconds(start));
+            times[way].push(nanoseconds(start));
             whole(block, ReadOutcome::Whole, black_box(bytes))?;
         }
         Ok(times)
@@ -339,7 +341,7 @@ fn whole(block: u64, outcome: ReadOutcome, bytes: &[u8]) -> Result<(), Failure> 
 }
 
 /// The three ways to move a block, in a random order.
-fn shuffled(prng: &mut Prng) -> [u64; 3] {
+fn shuffled(prng: &mut Prng) -> [usize; 3] {
     let mut ways = [0, 1, 2];
     ways.swap(0, prng.below(3) as usize);
     ways.swap(1, 1 + prng.below(2) as usize);
