@@ -55,10 +55,10 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
         Generation(self.fabric.load_line(self.layout.descriptor(block))[0] >> 16)
     }
 
-    /// Stores a line and publishes it.
+    /// Writes a line under a lock: letting go of the lock makes sure that others see it.
     #[track_caller]
     pub(crate) fn put_line(&self, at: u64, words: &[u64; 8]) {
-        self.fabric.publish_line(at, words);
+        self.fabric.write_line(at, words);
     }
 
     /// Marks a slot free in the region. Readers are kept off already; but the line must not stay behind in this
@@ -171,8 +171,7 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
                 generation: known.map_or(1, |line| line.generation.wrapping_add(1)),
                 ..ChunkLine::default()
             };
-            // Whatever is written into the chunk comes after the fence with which its descriptors are refreshed.
-            self.fabric.write_line(at, &line.seal(at, self.salt));
+            self.put_line(at, &line.seal(at, self.salt));
             fault::point("chunk.claimed");
             self.adopt_chunk(chunk, class, &line);
             hint.store(u32::try_from(chunk + 1).unwrap_or(u32::MAX), Relaxed);

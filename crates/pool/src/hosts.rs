@@ -74,7 +74,7 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
     pub(crate) fn mark_dead(&self, host: u64, incarnation: u64) {
         let word = self.layout.mark(self.host, host);
         if self.fabric.load(Offset::new(word)) < incarnation {
-            self.fabric.publish_word(Offset::new(word), incarnation);
+            self.fabric.write_word(Offset::new(word), incarnation);
             self.counters().add(Counter::HostsDeclaredDead, 1);
             fault::point("host.marked");
         }

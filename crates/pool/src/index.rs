@@ -226,11 +226,9 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
         fault::point("index.counted");
         let bucket = probe.bucket(step);
         self.fabric.write_word(self.entry_at(bucket, entry), Entry::new(block, tag_of(hash)).0);
-        self.fabric.fence();
         Inserted::New
     }
 
-    /// The caller fences before it lets go of the shard.
     fn add_overflow(&self, bucket: u64, change: i64) {
         let at = self.entry_at(bucket, 7);
         self.fabric.write_word(at, self.fabric.load(at).saturating_add_signed(change));
@@ -260,7 +258,6 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
                 for passed in 0..step {
                     self.add_overflow(probe.bucket(passed), -1);
                 }
-                self.fabric.fence();
                 return Ok(());
             }
             if words[7] == 0 {
@@ -313,7 +310,6 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
                 repaired.counts_mended += 1;
             }
         }
-        self.fabric.fence();
         repaired
     }
 

@@ -164,8 +164,10 @@ pub(crate) struct Guard<'a, F: Fabric, H: HostLocal> {
 
 impl<F: Fabric, H: HostLocal> Drop for Guard<'_, F, H> {
     fn drop(&mut self) {
-        let Some(lock) = self.between else { return };
         let inner = self.inner;
+        // What was written under the lock is there for all before anybody else has it, on this host too.
+        inner.fabric.fence();
+        let Some(lock) = self.between else { return };
         let line = inner.layout.lock(lock, inner.host);
         // Everything is done: from here on there is nothing to repair.
         inner.fabric.store(Offset::new(line + INTENT), Intent::NONE.0);

@@ -131,6 +131,7 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
         self.slot_owner(block).store(OBJECT, Release);
         fault::point("object.named");
         Ok(old.map(|(row, line)| {
+            self.fabric.fence();
             let at = self.layout.object(row);
             self.put_line(at, &[0; 8]);
             (BlockIndex(line.block - 1), Generation(line.generation))
