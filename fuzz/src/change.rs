@@ -58,7 +58,8 @@ impl Change {
             6 => What::Zero,
             _ => {
                 // Mostly a line of the same kind: such a line makes sense, in another place.
-                let source = if input.chance(200) { area } else { Area::ALL[input.below(13) as usize] };
+                let source =
+                    if input.chance(200) { area } else { Area::ALL[input.below(Area::ALL.len() as u64) as usize] };
                 What::CopyOf(draw_line(input, map, source))
             }
         };
@@ -137,6 +138,8 @@ fn draw_field(input: &mut Input<'_>, map: &Map, area: Area) -> What {
         (Area::Hazards, 0) => (7, input.below(3)),
         (Area::Hazards, _) => (input.below(7) as usize, (block(input) + 1) | input.below(8) << 40),
         (Area::Locks, choice) => (usize::from(choice), input.below(8)),
+        (Area::Records, 0) => (3, input.below(20) | input.below(4) << 8),
+        (Area::Records, _) => (0, input.below(200)),
         (Area::Namespaces, _) => (4, LINE * input.below(300)),
         (Area::Objects, 0) => (3, input.below(70_000)),
         (Area::Objects, 1) => (4, input.below(8)),

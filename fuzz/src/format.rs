@@ -15,6 +15,7 @@ pub(crate) enum Area {
     Workers,
     Hazards,
     Locks,
+    Records,
     Namespaces,
     Objects,
     Chunks,
@@ -25,13 +26,14 @@ pub(crate) enum Area {
 }
 
 impl Area {
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 14] = [
         Self::Superblock,
         Self::Hosts,
         Self::Marks,
         Self::Workers,
         Self::Hazards,
         Self::Locks,
+        Self::Records,
         Self::Namespaces,
         Self::Objects,
         Self::Chunks,
@@ -45,7 +47,13 @@ impl Area {
     pub const fn is_checked(self) -> bool {
         matches!(
             self,
-            Self::Hosts | Self::Workers | Self::Namespaces | Self::Objects | Self::Chunks | Self::Descriptors
+            Self::Hosts
+                | Self::Workers
+                | Self::Records
+                | Self::Namespaces
+                | Self::Objects
+                | Self::Chunks
+                | Self::Descriptors
         )
     }
 }
@@ -81,6 +89,7 @@ impl Map {
         let chunk_bytes = words[4];
         let (hosts, workers, hazards) = (words[6] & 0xff, words[6] >> 8 & 0xffff, words[6] >> 24 & 0xffff);
         let buckets = (2 * descriptors).div_ceil(7).next_power_of_two().max(64);
+        let records = words[6] >> 40 & 0xffff;
         let lines = [
             64,
             hosts,
@@ -88,6 +97,7 @@ impl Map {
             hosts * workers,
             hosts * workers * hazards,
             72 * hosts * 2,
+            hosts * records,
             256 * 2,
             1024 * 2,
             chunks,

@@ -149,8 +149,8 @@ impl HostLocal for ThreadHost {
         self.0.clock.now()
     }
 
-    fn unix_seconds(&self) -> u64 {
-        1_700_000_000 + self.0.clock.now().as_secs()
+    fn unix_time(&self) -> Duration {
+        Duration::from_secs(1_700_000_000) + self.0.clock.now()
     }
 
     fn pause(&self, looks: u32) {

@@ -98,6 +98,7 @@ impl World {
             max_hosts: if kind == Kind::OneHost { 2 } else { HOSTS_MAX },
             workers_per_host: 4,
             hazard_lines_per_worker: 2,
+            records_per_host: 16,
             hosts_lock: if kind == Kind::Manager { HostsLock::Manager } else { HostsLock::Bakery },
             ..PoolConfig::new(HashSeed([7; 32]), *b"a region to hurt")
         };
@@ -511,7 +512,7 @@ impl Run {
         match what {
             30 => drop(self.permit("check", pool.check(input.chance(128)))),
             31 => drop(self.permit("gc", pool.gc())),
-            32 => drop(pool.info()),
+            32 => drop((pool.info(), cenote_pool::history(pool.fabric()))),
             _ => {
                 pool.tick();
                 // Once everybody's heart has stood still, everybody looks again.

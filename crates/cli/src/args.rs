@@ -203,6 +203,8 @@ pub enum PoolCommands {
     Info(PoolArgs),
     /// Walk everything and report leaks and damage; exits with 2 if there are any
     Check(PoolCheckArgs),
+    /// Tell what happened last in a region and who did it, also when nobody who did lives
+    History(PoolHistoryArgs),
     /// Give back what nobody can use any more
     Gc(PoolArgs),
     /// Declare another host dead, which will not write again: its space is free for the others
@@ -241,6 +243,17 @@ pub struct PoolCheckArgs {
     /// Check structures only, not every payload byte
     #[arg(long)]
     pub quick: bool,
+    #[command(flatten)]
+    pub output: OutputArgs,
+}
+
+#[derive(Args, Debug)]
+pub struct PoolHistoryArgs {
+    #[command(flatten)]
+    pub region: RegionArgs,
+    /// Only what this host recorded
+    #[arg(id = "of_host", long = "host", value_name = "N", value_parser = host_slot())]
+    pub host: Option<u8>,
     #[command(flatten)]
     pub output: OutputArgs,
 }

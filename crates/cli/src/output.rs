@@ -93,6 +93,23 @@ pub fn facts(rows: &[(&str, String)]) -> String {
     table.to_string()
 }
 
+/// A time in microseconds since 1970 as `2026-01-31 23:59:59.999999`, in UTC.
+pub fn utc(time_us: u64) -> String {
+    let (seconds, micros) = (time_us / 1_000_000, time_us % 1_000_000);
+    let (days, second) = (seconds / 86_400, seconds % 86_400);
+    // Years begin in March here, so that a leap day is a year's last: 400 of them have 146,097 days.
+    let shifted = days + 719_468;
+    let (era, day_of_era) = (shifted / 146_097, shifted % 146_097);
+    let year_of_era = (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let month = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * month + 2) / 5 + 1;
+    let month = if month < 10 { month + 3 } else { month - 9 };
+    let year = era * 400 + year_of_era + u64::from(month <= 2);
+    let (hour, minute, second) = (second / 3600, second / 60 % 60, second % 60);
+    format!("{year:04}-{month:02}-{day:02} {hour:02}:{minute:02}:{second:02}.{micros:06}")
+}
+
 /// A line to stdout. A reader that went away (`| head`) has what it wanted; that is no failure.
 pub fn print(text: &str) -> Result<(), Failure> {
     match write(&mut std::io::stdout(), &format!("{text}\n")) {
@@ -161,4 +178,24 @@ pub fn start_logging(filter: &str) -> Result<(), Failure> {
         .with_ansi(std::io::stderr().is_terminal())
         .try_init();
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::utc;
+
+    #[test]
+    fn times_are_told_by_the_calendar() {
+        for (seconds, text) in [
+            (0, "1970-01-01 00:00:00.000001"),
+            (951_782_399, "2000-02-28 23:59:59.000001"),
+            (951_782_400, "2000-02-29 00:00:00.000001"),
+            (951_868_800, "2000-03-01 00:00:00.000001"),
+            (1_704_067_199, "2023-12-31 23:59:59.000001"),
+            (4_107_542_400, "2100-03-01 00:00:00.000001"),
+        ] {
+            assert_eq!(utc(seconds * 1_000_000 + 1), text);
+        }
+        assert!(utc(u64::MAX).ends_with(".551615"), "whatever a region says");
+    }
 }

@@ -4,7 +4,7 @@ use crate::args::{FlushArg, HostsLockArg, NewRegionArgs, RegionArgs, WatchArgs};
 use crate::failure::Failure;
 use crate::signals::EndSignals;
 use cenote_base::{HashSeed, HostId};
-use cenote_mem::{Flush, MapError, MapOptions, Mapped, Mapping, RegionSource, UnsupportedFlush};
+use cenote_mem::{Flush, MapError, MapOptions, Mapped, Mapping, ReadMapping, ReadOnly, RegionSource, UnsupportedFlush};
 use cenote_pool::{AttachOptions, Pool, PoolConfig, PoolError, Superblock};
 use std::io::Read;
 use std::sync::Arc;
@@ -29,18 +29,34 @@ impl RegionArgs {
     /// Maps the named region, with the flush instruction that it was made for.
     pub fn map(&self) -> Result<Arc<Mapped>, Failure> {
         let source = self.source()?;
-        let open = || match Mapping::open(source, &self.map_options()) {
-            Err(error @ MapError::Missing { .. }) => {
-                Err(Failure::from(error).hint(format!("cenote pool create --region {source} --size 1GiB")))
-            }
-            mapping => Ok(mapping?),
-        };
+        let open = || Mapping::open(source, &self.map_options()).map_err(|error| self.explain_missing(error));
         let superblock = peek(open()?).map_err(|error| self.explain(&error))?;
         let mapped = Mapped::new(open()?, superblock.flush);
-        mapped.map(Arc::new).map_err(|error| {
-            Failure::new(format!("{source}: {error}"))
-                .hint("the region's instruction is chosen by `pool create --flush`")
-        })
+        mapped.map(Arc::new).map_err(|error| self.explain_flush(&error))
+    }
+
+    /// Maps the named region to be read: nothing in it changes, and nobody learns of it.
+    pub fn map_read_only(&self) -> Result<Arc<ReadOnly>, Failure> {
+        let source = self.source()?;
+        let open = || ReadMapping::open(source).map_err(|error| self.explain_missing(error));
+        let fabric = ReadOnly::new(open()?, Flush::best().unwrap_or(Flush::None)).expect("this processor has it");
+        let superblock = Superblock::read(&fabric).map_err(|error| self.explain(&error))?;
+        let fabric = ReadOnly::new(open()?, superblock.flush).map_err(|error| self.explain_flush(&error))?;
+        Ok(Arc::new(fabric))
+    }
+
+    fn explain_missing(&self, error: MapError) -> Failure {
+        match (&error, &self.region) {
+            (MapError::Missing { .. }, Some(source)) => {
+                Failure::from(error).hint(format!("cenote pool create --region {source} --size 1GiB"))
+            }
+            _ => error.into(),
+        }
+    }
+
+    fn explain_flush(&self, error: &UnsupportedFlush) -> Failure {
+        let name = self.region.as_ref().map_or_else(String::new, |source| format!("{source}: "));
+        Failure::new(format!("{name}{error}")).hint("the region's instruction is chosen by `pool create --flush`")
     }
 
     /// Joins the named region as a worker with this name.

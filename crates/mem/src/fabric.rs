@@ -6,7 +6,8 @@
 //! private caches can leave out the flush of one place and see whether anybody notices.
 //!
 //! [`Coherent`] is memory of one host, [`Flushed`] memory that several hosts share without coherence, and
-//! [`Mapped`] either of them for programs that learn which when they open a region.
+//! [`Mapped`] either of them for programs that learn which when they open a region, [`ReadOnly`] either of them for
+//! programs that only look.
 
 mod around;
 mod bytes;
@@ -14,11 +15,13 @@ mod coherent;
 mod flush;
 mod flushed;
 mod mapped;
+mod read_only;
 
 pub use coherent::Coherent;
 pub use flush::{Flush, ParseFlushError, UnsupportedFlush};
 pub use flushed::Flushed;
 pub use mapped::Mapped;
+pub use read_only::ReadOnly;
 
 use crate::offset::Offset;
 use std::sync::Arc;

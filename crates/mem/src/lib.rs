@@ -19,7 +19,7 @@ pub mod numa;
 pub mod offset;
 pub mod region;
 
-pub use fabric::{Coherent, Fabric, Flush, Flushed, Mapped, UnsupportedFlush};
+pub use fabric::{Coherent, Fabric, Flush, Flushed, Mapped, ReadOnly, UnsupportedFlush};
 pub use host::{HostArea, HostLocal, HostSpec};
 pub use offset::{LINE, Line, Offset};
-pub use region::{MapError, MapOptions, Mapping, RegionSource};
+pub use region::{MapError, MapOptions, Mapping, ReadMapping, RegionSource};

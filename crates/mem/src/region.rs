@@ -10,8 +10,8 @@ mod obtain;
 mod source;
 
 pub use dax::DaxFacts;
-pub use map::Mapping;
 pub(crate) use map::allocate;
+pub use map::{Mapping, ReadMapping};
 pub(crate) use source::check_shm_name;
 pub use source::{ParseRegionError, RegionSource, SHM_DIRECTORY};
 

@@ -1,6 +1,8 @@
 //! What every fabric over mapped memory must do, run for each of them and each flush instruction.
 
-use cenote_mem::{Fabric, Flush, Flushed, MapError, MapOptions, Mapped, Mapping, Offset, RegionSource};
+use cenote_mem::{
+    Fabric, Flush, Flushed, MapError, MapOptions, Mapped, Mapping, Offset, ReadMapping, ReadOnly, RegionSource,
+};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::thread;
@@ -309,5 +311,34 @@ fn an_unsupported_flush_is_refused() {
             let wanted = format!("lacks the flush instruction {flush}");
             assert!(error.to_string().contains(&wanted), "{error}");
         }
+    }
+}
+
+#[test]
+fn a_region_opened_to_be_read_shows_changes_and_takes_none() {
+    for flush in all() {
+        let name = Shm::new("read-only", flush);
+        let writer = name.create(MIB, flush);
+        let open = || ReadOnly::new(ReadMapping::open(&name.0).expect("it may be read"), flush).expect("it is there");
+        let reader = open();
+        writer.publish_line(64, &[7; 8]);
+        reader.refresh(&[64]);
+        assert_eq!((reader.load_line(64), reader.load(Offset::new(72))), ([7; 8], 7));
+        let payload = bytes(256, 5);
+        let sum = writer.write_payload(4096, &[&payload], 9);
+        writer.publish_payload();
+        reader.refresh_payload(4096, 256);
+        let mut copy = vec![0; 256];
+        assert_eq!((reader.read_payload(4096, &mut [&mut copy], 9), &copy), (sum, &payload));
+        let stores: [&dyn Fn(); 4] = [
+            &|| reader.store(Offset::new(64), 1),
+            &|| reader.publish_line(64, &[1; 8]),
+            &|| reader.publish_word(Offset::new(64), 1),
+            &|| drop(reader.write_payload(4096, &[&payload[..64]], 1)),
+        ];
+        for store in stores {
+            assert!(catch_unwind(AssertUnwindSafe(store)).is_err(), "a store is refused");
+        }
+        assert_eq!(writer.load_line(64), [7; 8]);
     }
 }

@@ -1,6 +1,7 @@
 //! The life of a block: publish, look up, read.
 
 use crate::heap::PUBLISHED;
+use crate::history::Event;
 use crate::index::Inserted;
 use crate::lines::{BlockState, Descriptor, checksum_key};
 use crate::locks::Name;
@@ -204,6 +205,7 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
         if checksum != hit.checksum && !fault::sabotaged("read.checksum-skipped") {
             inner.forget_seen(hit.block);
             inner.counters().add(Counter::ReadsDamaged, 1);
+            inner.record(Event::ReadDamaged, hit.block.0, hit.hash.words()[0]);
             return ReadOutcome::Damaged;
         }
         if !seen {

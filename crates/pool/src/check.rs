@@ -2,6 +2,7 @@
 
 use crate::error::PoolError;
 use crate::heap::{DRAINING, FREE, OBJECT, PUBLISHED};
+use crate::history::Event;
 use crate::host_words::CLASSES;
 use crate::layout::SHARDS;
 use crate::lines::{BlockState, ChunkLine};
@@ -146,6 +147,7 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
             report.index_dropped += repaired.entries_dropped;
             report.counts_mended += repaired.counts_mended;
         }
+        inner.record(Event::Collected, report.blocks_freed, report.chunks_released);
         Ok(report)
     }
 }

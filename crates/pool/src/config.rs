@@ -19,6 +19,8 @@ pub struct PoolConfig {
     pub workers_per_host: u16,
     /// Hazard lines of each worker; each pins seven blocks.
     pub hazard_lines_per_worker: u16,
+    /// Lines of each host's flight recorder, 0 to 4,096 (see [`crate::history`]).
+    pub records_per_host: u16,
     /// How hosts exclude each other where they do not share their caches.
     pub hosts_lock: HostsLock,
     /// Which blocks leave first when a host's chunks are full.
@@ -39,6 +41,7 @@ impl PoolConfig {
             max_hosts: 16,
             workers_per_host: 64,
             hazard_lines_per_worker: 64,
+            records_per_host: 256,
             hosts_lock: HostsLock::Bakery,
             eviction: Eviction::Lru,
             seed,
@@ -72,6 +75,9 @@ impl PoolConfig {
         }
         if !(1..=1024).contains(&self.hazard_lines_per_worker) {
             return wrong(format!("{} hazard lines per worker; 1 to 1,024 are possible", self.hazard_lines_per_worker));
+        }
+        if self.records_per_host > 4096 {
+            return wrong(format!("{} records per host; 0 to 4,096 are possible", self.records_per_host));
         }
         Ok(())
     }

@@ -4,12 +4,14 @@
 //! stores its pin, publishes it, and only then looks at the state. One of the two sees the other.
 
 use crate::heap::{DRAINING, PUBLISHED};
+use crate::history::Event;
 use crate::lines::{BlockState, Descriptor, hazard_block};
 use crate::pool::{Inner, Pool};
 use crate::stats::Counter;
 use cenote_base::{BlockIndex, fault};
 use cenote_mem::{Fabric, HostLocal};
 use cenote_policy::{Candidate, EvictionPolicy};
+use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::time::Duration;
@@ -137,11 +139,16 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
 
     /// Evicts published blocks of this host; returns how many slots became free. The caller holds the heap lock.
     pub(crate) fn evict_blocks(&self, blocks: &[BlockIndex]) -> usize {
+        let kept = Cell::new(0);
         let freed = self.take_back(blocks, |block| {
-            self.counters().add(Counter::EvictionsPinned, 1);
             self.keep(block);
+            kept.set(kept.get() + 1);
         });
+        self.counters().add(Counter::EvictionsPinned, kept.get());
         self.counters().add(Counter::Evicted, freed as u64);
+        if !blocks.is_empty() {
+            self.record(Event::Evicted, freed as u64, kept.get());
+        }
         freed
     }
 

@@ -8,6 +8,7 @@
 //! A reservation belongs to its worker alone; every other change is made under the heap lock.
 
 use crate::evict::Room;
+use crate::history::Event;
 use crate::host_words::CLASSES;
 use crate::lines::{BlockState, ChunkLine, Descriptor};
 use crate::pool::Inner;
@@ -174,6 +175,7 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
             self.put_line(at, &line.seal(at, self.salt));
             fault::point("chunk.claimed");
             self.adopt_chunk(chunk, class, &line);
+            self.record(Event::ChunkTaken, chunk, line.slot_bytes);
             hint.store(u32::try_from(chunk + 1).unwrap_or(u32::MAX), Relaxed);
             return true;
         }
@@ -226,6 +228,7 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
         let at = self.layout.chunk(chunk);
         let free = ChunkLine { owner: 0, slot_bytes: 0, ..line };
         self.put_line(at, &free.seal(at, self.salt));
+        self.record(Event::ChunkGivenBack, chunk, line.slot_bytes);
         let hint = self.chunk_hint();
         hint.fetch_min(u32::try_from(chunk).unwrap_or(u32::MAX), Relaxed);
     }

@@ -32,6 +32,8 @@ enum Word {
     Wants,
     /// 1: blocks of adopted chunks may be readable that the index does not lead to.
     Adopting,
+    /// Number of this host's next record; 0: nobody has looked where its records end.
+    NextRecord,
 }
 
 const WORDS: usize = 2 * LINE_WORDS;
@@ -192,6 +194,11 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
     /// Whether blocks of adopted chunks are still to be entered into the index.
     pub fn adopting(&self) -> &AtomicU64 {
         self.word(Word::Adopting)
+    }
+
+    /// The number of this host's next record: see [`crate::history`].
+    pub fn next_record(&self) -> &AtomicU64 {
+        self.word(Word::NextRecord)
     }
 
     pub fn set_incarnation(&self, incarnation: u64) {

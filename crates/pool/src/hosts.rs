@@ -12,6 +12,7 @@
 //! this needs a sleeper that outlasts both times.
 
 use crate::error::PoolError;
+use crate::history::Event;
 use crate::host_words::Beat;
 use crate::lines::{BlockState, ChunkLine};
 use crate::locks::Name;
@@ -76,6 +77,7 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
         if self.fabric.load(Offset::new(word)) < incarnation {
             self.fabric.write_word(Offset::new(word), incarnation);
             self.counters().add(Counter::HostsDeclaredDead, 1);
+            self.record(Event::HostDead, host, incarnation);
             fault::point("host.marked");
         }
     }
@@ -208,6 +210,7 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
             self.put_line(at, &ours.seal(at, self.salt));
             fault::point("chunk.adopted");
             self.take_over(chunk, class, &ours, &pinned);
+            self.record(Event::ChunkAdopted, chunk, owner);
             adopted += 1;
         }
         drop(chunks);

@@ -29,11 +29,13 @@ pub struct Layout {
     pub max_hosts: u64,
     pub workers_per_host: u64,
     pub hazard_lines_per_worker: u64,
+    pub records_per_host: u64,
     hosts: u64,
     marks: u64,
     workers: u64,
     hazards: u64,
     locks: u64,
+    records: u64,
     namespaces: u64,
     objects: u64,
     chunks: u64,
@@ -78,6 +80,7 @@ impl Layout {
         let max_hosts = u64::from(config.max_hosts);
         let workers_per_host = u64::from(config.workers_per_host);
         let hazard_lines_per_worker = u64::from(config.hazard_lines_per_worker);
+        let records_per_host = u64::from(config.records_per_host);
         let descriptors_per_chunk = config.chunk_bytes / config.min_block_bytes;
         let num_descriptors = num_chunks * descriptors_per_chunk;
         // At most half of the entries are ever used: a lookup rarely leaves its home bucket.
@@ -97,6 +100,7 @@ impl Layout {
             max_hosts,
             workers_per_host,
             hazard_lines_per_worker,
+            records_per_host,
             hosts: area(max_hosts * LINE),
             marks: area(max_hosts * 8 * LINE),
             workers: area(max_hosts * workers_per_host * LINE),
@@ -104,6 +108,7 @@ impl Layout {
             // Two lines for each lock and host: the bakery's, written by the host, and the grant line of
             // TraCT's manager.
             locks: area(LOCKS * max_hosts * 2 * LINE),
+            records: area(max_hosts * records_per_host * LINE),
             namespaces: area(NAMESPACES * 2 * LINE),
             objects: area(OBJECTS * 2 * LINE),
             chunks: area(num_chunks * LINE),
@@ -139,6 +144,11 @@ impl Layout {
 
     pub const fn hazard(&self, host: u64, slot: u64, line: u64) -> u64 {
         self.hazards + ((host * self.workers_per_host + slot) * self.hazard_lines_per_worker + line) * LINE
+    }
+
+    /// A line of a host's flight recorder.
+    pub const fn record(&self, host: u64, position: u64) -> u64 {
+        self.records + (host * self.records_per_host + position) * LINE
     }
 
     pub const fn namespace(&self, row: u64) -> u64 {
@@ -219,6 +229,7 @@ mod tests {
                 layout.workers,
                 layout.hazards,
                 layout.locks,
+                layout.records,
                 layout.namespaces,
                 layout.objects,
                 layout.chunks,

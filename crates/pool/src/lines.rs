@@ -125,6 +125,25 @@ line!(
 );
 
 line!(
+    /// A line of a host's flight recorder: written by that host only.
+    RecordLine {
+        /// Counts the host's records, from 1; its place is this less one, modulo the records per host.
+        sequence: u64 = 0,
+        /// Microseconds since 1970.
+        time: u64 = 8,
+        /// host:16 | worker slot:16 (all ones: none) | process id:32.
+        who: u64 = 16,
+        /// kind:8 | life of the host:56.
+        kind: u64 = 24,
+        first: u64 = 32,
+        second: u64 = 40,
+        /// How often the same happened without anything between.
+        times: u64 = 48,
+        check: u64 = 56,
+    }
+);
+
+line!(
     /// Row of the namespace table, first line. Written under the table lock.
     NamespaceLine {
         fingerprint: [u64; 4] = 0,

@@ -47,7 +47,7 @@ pub enum Name {
 }
 
 impl Name {
-    fn mutex(self) -> u32 {
+    pub(crate) fn mutex(self) -> u32 {
         match self {
             Self::Membership => 0,
             Self::Heap => 1,
@@ -94,6 +94,10 @@ impl Intent {
     /// A probe from this bucket of the shard on.
     pub const fn probe(home: u64) -> Self {
         Self(home + 2)
+    }
+
+    pub const fn word(self) -> u64 {
+        self.0
     }
 
     /// The bucket where the probe began; `None` stands for everything.
@@ -227,7 +231,7 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
         let mut guard = Guard { inner: self, between: None, abandoned, _host: host };
         let Some(lock) = name.between_hosts() else {
             if abandoned {
-                self.repair(name, Intent::ALL);
+                self.repair(name, Intent::ALL, self.host);
             }
             return Ok(guard);
         };
@@ -257,7 +261,7 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
             }
         }
         if inherited {
-            self.repair(name, left);
+            self.repair(name, left, self.host);
         }
         if let (Name::User(number), false) = (name, self.is_coherent()) {
             guard.abandoned |= self.heed_left_locks(number, lock);
@@ -320,17 +324,19 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
         let left = Intent(self.fabric.load(Offset::new(line + INTENT)));
         let unrepaired = left != Intent::NONE && self.repaired(lock, host).load(Relaxed) != incarnation;
         if unrepaired {
-            self.repair(name, left);
+            self.repair(name, left, host);
             self.repaired(lock, host).store(incarnation, Relaxed);
         }
         unrepaired
     }
 
-    fn repair(&self, name: Name, left: Intent) {
+    /// Repairs what a process of `host` left that died with the lock.
+    fn repair(&self, name: Name, left: Intent, host: u64) {
         if fault::sabotaged("lock.repair-skipped") {
             return;
         }
         self.counters().add(Counter::LocksAbandoned, 1);
+        self.record_repair(name, left, host);
         match name {
             Name::Membership | Name::User(_) => {}
             Name::Heap => {

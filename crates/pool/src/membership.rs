@@ -5,6 +5,7 @@
 //! for other hosts; on one host nothing is concluded from them.
 
 use crate::error::PoolError;
+use crate::history::Event;
 use crate::lines::{HostLine, WorkerLine, pack_text};
 use crate::locks::Name;
 use crate::pool::{Inner, Pool};
@@ -66,6 +67,7 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
             self.recover_slot(slot)?;
         }
         let epoch = self.write_worker(slot, worker_name);
+        self.record_as(slot, Event::Attached, (epoch >> 1).wrapping_add(1), 0);
         self.raise_workers_high(slot + 1);
         fault::point("join.registered");
         self.recover_dead_locked(slot)?;
@@ -91,6 +93,9 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
             self.put_line(at, &line.seal(at, self.salt));
         }
         self.set_incarnation(line.incarnation);
+        if begins {
+            self.record(Event::LifeBegun, line.incarnation, buried);
+        }
         begins
     }
 
@@ -145,6 +150,11 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
         pack_text(name, &mut line.name);
         self.put_line(at, &line.seal(at, self.salt));
         epoch
+    }
+
+    /// Process id of the last worker of a slot, as its line says.
+    pub(crate) fn worker_pid(&self, slot: u64) -> u64 {
+        self.fabric.load_line(self.layout.worker(self.host, slot))[1]
     }
 
     /// Takes back a worker's pins. The caller holds the membership lock or is that worker.
@@ -207,6 +217,7 @@ impl<F: Fabric, H: HostLocal> Drop for Inner<F, H> {
             // one to take the slot finds what the dead leave, and cleans it up the same way.
             if let Ok(_guard) = self.lock(Name::Membership) {
                 let _ = self.recover_slot(self.member.slot);
+                self.record(Event::Left, 0, 0);
             }
         }
     }

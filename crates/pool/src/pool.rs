@@ -30,7 +30,6 @@ pub(crate) struct Inner<F: Fabric, H: HostLocal> {
     pub fabric: F,
     pub superblock: Superblock,
     pub layout: Layout,
-    /// Salt of line checks: the region's identity.
     pub salt: u64,
     pub host: u64,
     pub area: H,
@@ -106,6 +105,12 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
     }
 }
 
+/// Salt of line checks: the region's identity.
+pub(crate) fn salt(superblock: &Superblock) -> u64 {
+    let uuid: [u64; 2] = zerocopy::transmute!(superblock.config.uuid);
+    uuid[0] ^ uuid[1].rotate_left(17)
+}
+
 /// Name of a host's local memory for a region.
 pub(crate) fn host_area_name(uuid: &[u8; 16], host: u8) -> String {
     let hex: String = uuid.iter().map(|byte| format!("{byte:02x}")).collect();
@@ -143,9 +148,8 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
         let name = host_area_name(&superblock.config.uuid, options.host.0);
         let words = HostWords::new(&layout, superblock.config.eviction);
         let area = host(&name, words.spec(&layout))?;
-        let uuid: [u64; 2] = zerocopy::transmute!(superblock.config.uuid);
         Ok(Self {
-            salt: uuid[0] ^ uuid[1].rotate_left(17),
+            salt: salt(&superblock),
             pins: PinTable::new(layout.hazard_lines_per_worker),
             beating: Mutex::new(()),
             lock_timeout: options.lock_timeout,

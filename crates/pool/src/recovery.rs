@@ -6,6 +6,7 @@
 
 use crate::error::PoolError;
 use crate::heap::{OBJECT, PUBLISHED};
+use crate::history::Event;
 use crate::index::Inserted;
 use crate::lines::BlockState;
 use crate::locks::Name;
@@ -58,9 +59,11 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
                 continue;
             }
             let Some(_claim) = self.area.claim_slot(slot as u32)? else { continue };
+            self.record(Event::WorkerDead, slot, self.worker_pid(slot));
             let mut one = self.recover_slot(slot)?;
             one.workers = 1;
             self.counters().add(Counter::WorkersRecovered, 1);
+            self.record(Event::Recovered, one.reservations, one.published);
             recovered.add(one);
         }
         Ok(recovered)

@@ -21,7 +21,7 @@ const MAGIC: u64 = u64::from_le_bytes(*b"CENOTE\x1a\0");
 const STRUCTURES: &str = "line64 le; host:inc,boot2,beat,high,wants,0,check; worker:epoch,pid,joined,beat,name2,0,check; \
     chunk:owner,inc,slot,gen,0x3,check; desc:state8.flags8.gen48,hash2,len24.off40,sum,ns16.codec8.0.worker16.depth16,\
     time32.inc32,check; bucket:7x(block40.tag24),overflow; hazard:7x(block40.gen24),epoch; ns:fp4,bytes,shape,created,check+\
-    name7,check; object:key2,block,len,gen,0x2,check+name7,check; lock:ticket,inc,intent,left+grant; mark:64; flush8.lock8.evict8; access:u8; checksum v1; hash v1";
+    name7,check; object:key2,block,len,gen,0x2,check+name7,check; lock:ticket,inc,intent,left+grant; record:seq,micros,host16.slot16.pid32,kind8.life56,a,b,times,check; mark:64; flush8.lock8.evict8; access:u8; checksum v1; hash v1";
 
 const fn text_hash(text: &str) -> u64 {
     let bytes = text.as_bytes();
@@ -47,7 +47,7 @@ struct Words {
     region_bytes: u64,
     chunk_bytes: u64,
     min_block_bytes: u64,
-    /// hosts:8 | workers per host:16 | hazard lines per worker:16, lowest bits first.
+    /// hosts:8 | workers per host:16 | hazard lines per worker:16 | records per host:16, lowest bits first.
     limits: u64,
     /// locks:16 | namespaces:16 | objects:16.
     tables: u64,
@@ -114,7 +114,8 @@ impl Superblock {
             min_block_bytes: config.min_block_bytes,
             limits: u64::from(config.max_hosts)
                 | u64::from(config.workers_per_host) << 8
-                | u64::from(config.hazard_lines_per_worker) << 24,
+                | u64::from(config.hazard_lines_per_worker) << 24
+                | u64::from(config.records_per_host) << 40,
             tables: LOCKS | NAMESPACES << 16 | OBJECTS << 32,
             uuid: zerocopy::transmute!(config.uuid),
             created,
@@ -180,6 +181,7 @@ impl Superblock {
             max_hosts: words.limits as u8,
             workers_per_host: (words.limits >> 8) as u16,
             hazard_lines_per_worker: (words.limits >> 24) as u16,
+            records_per_host: (words.limits >> 40) as u16,
             hosts_lock,
             eviction,
             seed: HashSeed(zerocopy::transmute!(words.seed)),

@@ -6,7 +6,7 @@ mod support;
 use cenote_base::prng::Prng;
 use cenote_base::{BlockHash, fault};
 use cenote_mem::{Coherent, MapOptions, Mapping, RegionSource};
-use cenote_pool::{AttachOptions, Counter, Pool, ReadOutcome, Superblock};
+use cenote_pool::{AttachOptions, Counter, Event, Pool, ReadOutcome, Record, Superblock, history};
 use std::io::{Read, Write};
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, Stdio};
@@ -185,6 +185,38 @@ fn kill_at(region: &Region, point: &str, count: u64) {
     child.stdout.take().expect("piped").read_to_end(&mut progress).expect("a pipe");
     let status = child.wait().expect("it ran");
     assert_eq!(status.signal(), Some(SIGKILL), "the point {point} was never reached {count} times: {status}");
+}
+
+/// Who died, where, and who found it out can be read when nobody lives and the hosts' memory is gone too.
+#[test]
+fn history_outlives_everybody() {
+    let region = Region::new("history", 25);
+    let pool = region.attach();
+    let mut child = region.worker(None);
+    await_rounds(&mut child, 3);
+    let victim = child.id();
+    child.kill().expect("it can be killed");
+    child.wait().expect("it ran");
+    assert_eq!(pool.tick().workers, 1);
+    kill_at(&region, "index.counted", 2);
+    // The next to take a lock of the shard finds that its holder died inside.
+    pool.gc().expect("nobody holds a lock");
+    drop(pool);
+    Pool::<Arc<Coherent>>::remove_host_memory(&region.superblock).expect("nobody uses it");
+
+    let mapping = Mapping::open(&region.source, &MapOptions::default()).expect("the region is there");
+    let records = history(&Coherent::new(mapping)).expect("it is a region");
+    assert!(records.is_sorted_by_key(|record| record.time_us));
+    let of = |event| records.iter().filter(move |record| record.event == event);
+    assert!(of(Event::Attached).any(|record| record.pid == victim && record.slot == Some(1)), "{records:#?}");
+    let found = of(Event::WorkerDead).next().expect("it was found");
+    assert_eq!((found.pid, found.operands), (std::process::id(), [1, u64::from(victim)]));
+    assert!(found.what.contains(&format!("process {victim}")), "{found:?}");
+    let is_ours = |record: &&Record| record.pid == std::process::id();
+    let repaired = of(Event::LockRepaired).find(is_ours).expect("a shard was locked");
+    assert!(repaired.what.contains("index shard") && repaired.what.contains("a probe from bucket"), "{repaired:?}");
+    assert_eq!(of(Event::Collected).count(), 1);
+    assert_eq!(records.last().map(|record| (record.event, record.pid)), Some((Event::Left, std::process::id())));
 }
 
 /// A recoverer that died took the dead worker's line with it: nobody ever saw what both had left.

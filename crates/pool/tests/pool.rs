@@ -7,7 +7,8 @@ use cenote_base::{HashSeed, HostId};
 use cenote_mem::{Fabric, LINE, Offset};
 use cenote_policy::Eviction;
 use cenote_pool::{
-    AttachOptions, Counter, NamespaceRecord, Pool, PoolConfig, PoolError, Publish, ReadOutcome, Superblock,
+    AttachOptions, Counter, Event, NamespaceRecord, Pool, PoolConfig, PoolError, Publish, ReadOutcome, Superblock,
+    history,
 };
 use std::sync::Arc;
 use support::*;
@@ -288,6 +289,51 @@ fn a_flipped_byte_is_a_miss_and_gc_takes_it_out() {
     assert!(pool.check(true).unwrap().is_clean());
     assert_eq!(publish(&pool, &ns, hash, 0), Publish::Published);
     assert_eq!(read(&pool, &pool.lookup(&[hash])[0]), ReadOutcome::Whole);
+}
+
+#[test]
+fn the_flight_recorder_is_a_ring_that_goes_on_where_it_ended() {
+    let config = PoolConfig { records_per_host: 8, ..small_config(14) };
+    let (fabric, pool) = anonymous(2 << 20, &config);
+    let events = || -> Vec<Event> { history(&fabric).unwrap().iter().map(|record| record.event).collect() };
+    assert_eq!(events(), [Event::LifeBegun, Event::Attached]);
+    let ns = namespace(&pool, 1, BLOCK_BYTES);
+    for prompt in 0..400 {
+        publish(&pool, &ns, chain(&ns, prompt, 1)[0], 0);
+    }
+    let records = history(&fabric).unwrap();
+    let [.., taken, evicted] = &records[..] else { panic!("{records:?}") };
+    let goes = pool.counter(Counter::Evicted);
+    assert!(goes > 200);
+    assert_eq!((evicted.event, evicted.operands, evicted.times), (Event::Evicted, [goes, 0], goes), "one line for all");
+    assert_eq!((taken.event, taken.operands[1]), (Event::ChunkTaken, BLOCK_BYTES));
+    assert_eq!(taken.operands[0] + 1, taken.times, "one line for all chunks");
+    drop(pool);
+    // Each worker's host has forgotten everything: its memory is the worker's own.
+    for _ in 0..10 {
+        let options = AttachOptions { private: true, ..AttachOptions::named("test") };
+        drop(Pool::attach(Arc::clone(&fabric), &options).unwrap());
+    }
+    let records = history(&fabric).unwrap();
+    assert_eq!(records.len(), 8, "the ring is full: {records:?}");
+    assert!(records.is_sorted_by(|a, b| a.sequence + 1 == b.sequence), "no number is used twice: {records:?}");
+    assert_eq!(records[7].event, Event::Left);
+}
+
+#[test]
+fn records_that_do_not_hold_are_not_told() {
+    let (fabric, pool) = anonymous(2 << 20, &small_config(15));
+    drop(pool);
+    let records = history(&fabric).unwrap();
+    assert_eq!(records.len(), 3, "{records:?}");
+    // Records are found by their times, which nothing else in the region has.
+    let line = |time_us| (0..fabric.len()).step_by(64).find(|&at| fabric.load(Offset::new(at + 8)) == time_us).unwrap();
+    let first = line(records[0].time_us);
+    fabric.store(Offset::new(first + 32), 77);
+    assert_eq!(history(&fabric).unwrap(), records[1..], "a torn one is left out");
+    let copy = fabric.load_line(line(records[1].time_us));
+    fabric.store_line(first, &copy);
+    assert_eq!(history(&fabric).unwrap(), records[1..], "and so is one in another's place");
 }
 
 /// A hostile or rotten image may cost hits; it must not crash, hang or give wrong bytes.

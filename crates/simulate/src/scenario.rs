@@ -96,6 +96,7 @@ impl Shape {
             max_hosts: 3,
             workers_per_host: 4,
             hazard_lines_per_worker: 1,
+            records_per_host: 32,
             hosts_lock: self.hosts_lock,
             eviction: self.eviction,
             ..PoolConfig::new(HashSeed([7; 32]), [9; 16])

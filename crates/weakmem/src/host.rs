@@ -147,8 +147,8 @@ impl HostLocal for SimHost {
         Duration::from_nanos(self.process.shared.state().time)
     }
 
-    fn unix_seconds(&self) -> u64 {
-        1_700_000_000 + self.process.shared.state().time / 1_000_000_000
+    fn unix_time(&self) -> Duration {
+        Duration::from_secs(1_700_000_000) + Duration::from_nanos(self.process.shared.state().time)
     }
 
     fn pause(&self, _looks: u32) {

@@ -1,7 +1,8 @@
 //! `cenote pool`: regions from outside.
 
 use crate::args::{
-    PoolArgs, PoolCheckArgs, PoolCommands, PoolCreateArgs, PoolDestroyArgs, PoolFenceArgs, PoolManageArgs, WatchArgs,
+    PoolArgs, PoolCheckArgs, PoolCommands, PoolCreateArgs, PoolDestroyArgs, PoolFenceArgs, PoolHistoryArgs,
+    PoolManageArgs, WatchArgs,
 };
 use crate::failure::Failure;
 use crate::output::{self, facts, table};
@@ -27,6 +28,7 @@ pub fn run(command: PoolCommands) -> Result<ExitCode, Failure> {
         PoolCommands::Create(args) => create(&args),
         PoolCommands::Info(args) => info(&args),
         PoolCommands::Check(args) => check(&args),
+        PoolCommands::History(args) => history(&args),
         PoolCommands::Gc(args) => gc(&args),
         PoolCommands::Fence(args) => fence(&args),
         PoolCommands::Manage(args) => manage(&args),
@@ -223,6 +225,26 @@ fn check_text(report: &CheckReport) -> String {
         text.push_str(&format!("\n{}: {}", finding.what, finding.fact));
     }
     text
+}
+
+fn history(args: &PoolHistoryArgs) -> Result<ExitCode, Failure> {
+    let mut records =
+        cenote_pool::history(&*args.region.map_read_only()?).map_err(|error| args.region.explain(&error))?;
+    records.retain(|record| args.host.is_none_or(|host| record.host == host));
+    args.output.show(&records, || {
+        let mut rows = table(&["time (UTC)", "host", "worker", "pid", "what"]);
+        for record in &records {
+            rows.add_row([
+                output::utc(record.time_us),
+                record.host.to_string(),
+                record.slot.map_or_else(String::new, |slot| slot.to_string()),
+                record.pid.to_string(),
+                record.what.clone(),
+            ]);
+        }
+        rows.to_string()
+    })?;
+    Ok(ExitCode::SUCCESS)
 }
 
 fn gc(args: &PoolArgs) -> Result<ExitCode, Failure> {

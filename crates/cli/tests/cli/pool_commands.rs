@@ -5,6 +5,7 @@ use super::support::process::{Server, cenote};
 use super::support::region::Region;
 use super::support::tokens;
 use serde_json::{Value, json};
+use std::os::unix::fs::PermissionsExt;
 
 #[tokio::test]
 async fn a_region_is_made_told_of_and_removed() {
@@ -34,6 +35,26 @@ async fn a_region_is_made_told_of_and_removed() {
     assert!(region.files().is_empty());
     cenote(destroy).fails(&["no such region"]).await;
     region.run("info").await.err.contains("hint: cenote pool create").then_some(()).expect("advice");
+}
+
+/// Everybody is gone and so is the host's memory; the region may not even be written.
+#[tokio::test]
+async fn history_is_told_of_a_dead_region() {
+    let region = Region::create("16MiB").await;
+    region.run("gc").await.json();
+    let uuid = region.info().await["uuid"].as_str().expect("a text").to_owned();
+    std::fs::remove_file(format!("/dev/shm/cenote-{uuid}-h0")).expect("it is ours");
+    std::fs::set_permissions(region.path(), PermissionsExt::from_mode(0o400)).expect("it is ours");
+    let before = std::fs::read(region.path()).expect("a file");
+    let records = region.run("history").await.json();
+    let events: Vec<&str> = records.as_array().expect("an array").iter().filter_map(|r| r["event"].as_str()).collect();
+    assert_eq!(events[..4], ["life_begun", "attached", "collected", "left"], "{records}");
+    let people = cenote(["pool", "history", "--region", &region.name, "--host", "0"]).ok().await.out;
+    assert!(people.contains("collected garbage: 0 blocks freed") && people.contains("20"), "{people}");
+    let other = cenote(["pool", "history", "--region", &region.name, "--host", "1", "--json"]).ok().await.json();
+    assert_eq!(other, json!([]));
+    assert!(std::fs::read(region.path()).expect("a file") == before, "nothing is written");
+    assert!(!std::path::Path::new(&format!("/dev/shm/cenote-{uuid}-h0")).exists(), "nobody joined");
 }
 
 #[tokio::test]

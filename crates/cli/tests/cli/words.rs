@@ -22,6 +22,7 @@ async fn every_command_explains_itself() {
         "pool create",
         "pool info",
         "pool check",
+        "pool history",
         "pool gc",
         "pool fence",
         "pool manage",

@@ -40,8 +40,13 @@ pub trait HostLocal: Clone + Debug + Send + Sync + 'static {
     /// Time since an origin that all processes of the host share until it boots again; never goes back.
     fn now(&self) -> Duration;
 
-    /// Wall-clock seconds since 1970, for people.
-    fn unix_seconds(&self) -> u64;
+    /// Wall-clock time since 1970, for people.
+    fn unix_time(&self) -> Duration;
+
+    /// The same in seconds.
+    fn unix_seconds(&self) -> u64 {
+        self.unix_time().as_secs()
+    }
 
     /// Lets time pass between two looks at a word that another host will change; `looks` counts them.
     fn pause(&self, looks: u32);
@@ -92,8 +97,8 @@ impl HostLocal for HostArea {
         Duration::new(now.tv_sec.unsigned_abs(), u32::try_from(now.tv_nsec).unwrap_or(0))
     }
 
-    fn unix_seconds(&self) -> u64 {
-        SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |elapsed| elapsed.as_secs())
+    fn unix_time(&self) -> Duration {
+        SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
     }
 
     fn pause(&self, looks: u32) {

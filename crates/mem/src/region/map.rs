@@ -44,14 +44,15 @@ impl Mapping {
         source.check_name()?;
         let shown = source.shown_path();
         if let RegionSource::DevDax(path) = source {
-            return Self::map_device(source, path, len, options);
+            return Self::map_device(source, path, len, Access::Write, options);
         }
         if len == 0 || len > isize::MAX as u64 {
             return Err(MapError::NotARegion { path: shown, fact: format!("{len} bytes is no length of a region") });
         }
         let Some(path) = source.path() else {
             let page = rustix::param::page_size() as u64;
-            return Self::map(source, None, len.next_multiple_of(page), Kind::Memory { page }, options, None);
+            let (len, kind) = (len.next_multiple_of(page), Kind::Memory { page });
+            return Self::map(source, None, len, kind, Access::Write, options, None);
         };
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         // Created for the owner alone, so that nobody opens it before its mode is set.
@@ -79,6 +80,7 @@ impl Mapping {
             Some(file),
             len,
             kind,
+            Access::Write,
             options,
             Some(&|file| match allocate(file, len) {
                 Err(Errno::NOSPC | Errno::NOMEM | Errno::FBIG | Errno::DQUOT) => {
@@ -99,9 +101,13 @@ impl Mapping {
     /// There is none, it may not be read and written, or what has this name cannot be a region (a
     /// directory, an empty file, a part of a page). Anonymous memory can never be opened.
     pub fn open(source: &RegionSource, options: &MapOptions) -> Result<Self, MapError> {
+        Self::open_for(source, Access::Write, options)
+    }
+
+    fn open_for(source: &RegionSource, access: Access, options: &MapOptions) -> Result<Self, MapError> {
         source.check_name()?;
         if let RegionSource::DevDax(path) = source {
-            return Self::map_device(source, path, 0, options);
+            return Self::map_device(source, path, 0, access, options);
         }
         let Some(path) = source.path() else {
             return Err(MapError::NotARegion {
@@ -110,7 +116,7 @@ impl Mapping {
             });
         };
         let wrong = |fact: String| MapError::NotARegion { path: path.clone(), fact };
-        let file = open_existing(&path)?;
+        let file = open_existing(&path, access)?;
         let status = file.metadata().map_err(|error| MapError::from_io(&path, "ask for the file's status", error))?;
         if !status.is_file() {
             return Err(wrong("it is no regular file".into()));
@@ -123,7 +129,7 @@ impl Mapping {
         if !len.is_multiple_of(page) || len > isize::MAX as u64 {
             return Err(wrong(format!("its {len} bytes are not whole pages of {page} bytes")));
         }
-        Self::map(source, Some(file), len, kind, options, None)
+        Self::map(source, Some(file), len, kind, access, options, None)
     }
 
     /// Removes a region's name. Who has it mapped keeps the memory until they unmap it. Anonymous
@@ -188,8 +194,14 @@ impl Mapping {
         self.base
     }
 
-    fn map_device(source: &RegionSource, path: &Path, len: u64, options: &MapOptions) -> Result<Self, MapError> {
-        let file = open_existing(path)?;
+    fn map_device(
+        source: &RegionSource,
+        path: &Path,
+        len: u64,
+        access: Access,
+        options: &MapOptions,
+    ) -> Result<Self, MapError> {
+        let file = open_existing(path, access)?;
         let status = file.metadata().map_err(|error| MapError::from_io(path, "ask for the device's status", error))?;
         if FileType::from_raw_mode(status.mode()) != FileType::CharacterDevice {
             return Err(MapError::NotARegion { path: path.into(), fact: "it is no character device".into() });
@@ -198,7 +210,7 @@ impl Mapping {
         let facts = DaxFacts::read(Path::new("/"), major, minor)
             .map_err(|error| MapError::NotARegion { path: path.into(), fact: format!("sysfs: {error}") })?;
         let len = device_len(path, &facts, len)?;
-        Self::map(source, Some(file), len, Kind::Dax(facts), options, None)
+        Self::map(source, Some(file), len, Kind::Dax(facts), access, options, None)
     }
 
     /// Maps and advises; `allocate` runs between, so that it finds the advice in place.
@@ -207,10 +219,11 @@ impl Mapping {
         file: Option<File>,
         len: u64,
         kind: Kind,
+        access: Access,
         options: &MapOptions,
         allocate: Option<&Allocate<'_>>,
     ) -> Result<Self, MapError> {
-        let (size, protection) = (len as usize, ProtFlags::READ | ProtFlags::WRITE);
+        let (size, protection) = (len as usize, access.protection());
         // SAFETY: the kernel picks the address of a new mapping, so no memory in use changes; `size` is
         // not zero.
         let mapped = unsafe {
@@ -239,6 +252,49 @@ impl Mapping {
         }
         mapping.obtained = obtain::obtained(mapping.base, len, kind, options, notes);
         Ok(mapping)
+    }
+}
+
+/// What a mapping is for.
+#[derive(Clone, Copy)]
+enum Access {
+    Read,
+    Write,
+}
+
+impl Access {
+    const fn flags(self) -> OFlags {
+        match self {
+            Self::Read => OFlags::RDONLY,
+            Self::Write => OFlags::RDWR,
+        }
+    }
+
+    fn protection(self) -> ProtFlags {
+        match self {
+            Self::Read => ProtFlags::READ,
+            Self::Write => ProtFlags::READ | ProtFlags::WRITE,
+        }
+    }
+}
+
+/// A region that this process can only read: a store would be its end. See [`ReadOnly`](crate::ReadOnly).
+#[derive(Debug)]
+pub struct ReadMapping(Mapping);
+
+impl ReadMapping {
+    /// Opens a region that exists, in its whole length, and leaves its memory's placement as it is.
+    ///
+    /// # Errors
+    /// As for [`Mapping::open`], but it need only be readable.
+    pub fn open(source: &RegionSource) -> Result<Self, MapError> {
+        let options = MapOptions { numa_node: None, huge_pages: false, prefault: false };
+        Mapping::open_for(source, Access::Read, &options).map(Self)
+    }
+
+    /// The mapping, for the fabric that does not write.
+    pub(crate) fn into_inner(self) -> Mapping {
+        self.0
     }
 }
 
@@ -279,9 +335,9 @@ fn device_len(path: &Path, facts: &DaxFacts, len: u64) -> Result<u64, MapError> 
     }
 }
 
-fn open_existing(path: &Path) -> Result<File, MapError> {
+fn open_existing(path: &Path, access: Access) -> Result<File, MapError> {
     // Not blocking, because the name may be a pipe that nobody writes.
-    let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NONBLOCK;
+    let flags = access.flags() | OFlags::CLOEXEC | OFlags::NONBLOCK;
     match rustix::fs::open(path, flags, Mode::empty()) {
         Ok(file) => Ok(file.into()),
         Err(Errno::ISDIR) => Err(MapError::NotARegion { path: path.into(), fact: "it is a directory".into() }),

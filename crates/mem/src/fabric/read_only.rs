@@ -1,0 +1,93 @@
+//! A region that is looked at and not changed: its owner may be dead, or may not want company.
+
+use super::{Fabric, Flush, Mapped, UnsupportedFlush};
+use crate::offset::Offset;
+use crate::region::{Mapping, ReadMapping};
+
+/// The fabric of a region that this process may only read. Dropping cached lines changes nothing, so refreshing
+/// works; everything that stores panics, which the processor would otherwise answer less politely.
+///
+/// Loads are atomic loads of at most eight bytes, plain load instructions on all processors that this crate is for.
+#[derive(Debug)]
+pub struct ReadOnly(Mapped);
+
+impl ReadOnly {
+    /// A fabric over `mapping`, whose stale lines are dropped by `flush`.
+    ///
+    /// # Errors
+    /// This processor lacks the instruction.
+    pub fn new(mapping: ReadMapping, flush: Flush) -> Result<Self, UnsupportedFlush> {
+        Mapped::new(mapping.into_inner(), flush).map(Self)
+    }
+
+    /// The memory beneath.
+    #[must_use]
+    pub const fn mapping(&self) -> &Mapping {
+        self.0.mapping()
+    }
+}
+
+#[track_caller]
+fn refuse() -> ! {
+    panic!("this region was opened to be read")
+}
+
+impl Fabric for ReadOnly {
+    fn len(&self) -> u64 {
+        self.0.len()
+    }
+    #[inline]
+    fn load(&self, at: Offset<u64>) -> u64 {
+        self.0.load(at)
+    }
+    fn store(&self, _at: Offset<u64>, _value: u64) {
+        refuse()
+    }
+    #[inline]
+    fn load_line(&self, at: u64) -> [u64; 8] {
+        self.0.load_line(at)
+    }
+    fn store_line(&self, _at: u64, _words: &[u64; 8]) {
+        refuse()
+    }
+    fn publish(&self, _lines: &[u64]) {
+        refuse()
+    }
+    fn write_line(&self, _at: u64, _words: &[u64; 8]) {
+        refuse()
+    }
+    fn write_word(&self, _at: Offset<u64>, _value: u64) {
+        refuse()
+    }
+    fn fence(&self) {
+        self.0.fence();
+    }
+    fn publish_unfenced(&self, _line: u64) {
+        refuse()
+    }
+    #[inline]
+    fn refresh(&self, lines: &[u64]) {
+        self.0.refresh(lines);
+    }
+    fn prefetch(&self, at: u64) {
+        self.0.prefetch(at);
+    }
+    fn write_payload(&self, _at: u64, _parts: &[&[u8]], _key: u64) -> u64 {
+        refuse()
+    }
+    fn publish_payload(&self) {
+        refuse()
+    }
+    fn read_payload(&self, at: u64, parts: &mut [&mut [u8]], key: u64) -> u64 {
+        self.0.read_payload(at, parts, key)
+    }
+    fn refresh_payload(&self, at: u64, len: u64) {
+        self.0.refresh_payload(at, len);
+    }
+    fn checksum_payload(&self, at: u64, len: u64, key: u64) -> u64 {
+        self.0.checksum_payload(at, len, key)
+    }
+    fn flush(&self) -> Flush {
+        self.0.flush()
+    }
+}
