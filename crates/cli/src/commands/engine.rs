@@ -10,6 +10,7 @@ use cenote_store::RegionStore;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 /// An engine and what keeps its place in the region.
@@ -114,14 +115,23 @@ pub fn model_dir(args: &EngineArgs) -> Result<PathBuf, Failure> {
 /// Beats the worker's heart in the region, and lets expired holds go, until dropped.
 struct Ticker {
     /// Dropping it ends the thread.
-    _stop: Sender<()>,
+    stop: Option<Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Drop for Ticker {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        // The thread may hold the pool last; a process that ended before it would not leave the region in order.
+        let _ = self.thread.take().map(JoinHandle::join);
+    }
 }
 
 impl Ticker {
     /// Every `pace`; so long, too, a dead neighbour's things wait to be given back.
     fn start(pool: HostPool, pace: Duration, expire: impl Fn() + Send + 'static) -> Self {
         let (stop, stopped) = channel::<()>();
-        std::thread::spawn(move || {
+        let thread = std::thread::spawn(move || {
             while stopped.recv_timeout(pace) == Err(RecvTimeoutError::Timeout) {
                 expire();
                 let recovered = pool.tick();
@@ -130,7 +140,7 @@ impl Ticker {
                 }
             }
         });
-        Self { _stop: stop }
+        Self { stop: Some(stop), thread: Some(thread) }
     }
 }
 
