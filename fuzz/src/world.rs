@@ -393,6 +393,12 @@ impl Run {
         let _ = pool.publish(&namespace, hash, depth, &[left, right]);
     }
 
+    /// The next holder of one of a host's own locks believes that its last one died.
+    #[cfg(test)]
+    pub fn abandon_lock(&self, host: usize, index: u64) {
+        self.hosts[host].area.as_ref().expect("it attached").abandon(index);
+    }
+
     pub fn lookup(&mut self, host: usize, class: usize, prompt: u32, blocks: u32, pin: bool) {
         let Some((pool, namespace)) = self.namespace(host, class as u8, class) else { return };
         for hit in pool.lookup(&chain(&namespace, prompt, blocks)) {

@@ -199,9 +199,12 @@ fn parse_seed(text: &str) -> Result<[u8; 32], String> {
 pub enum PoolCommands {
     /// Make a region and an empty pool in it
     Create(PoolCreateArgs),
-    /// Tell what a region holds and who uses it
+    /// Tell what a region holds and who uses it, without joining
     Info(PoolArgs),
     /// Walk everything and report leaks and damage; exits with 2 if there are any
+    ///
+    /// Nothing is joined, locked or written, so it also serves when everybody is dead. Each finding comes with what it
+    /// means and what repairs it.
     Check(PoolCheckArgs),
     /// Tell what happened last in a region and who did it, also when nobody who did lives
     History(PoolHistoryArgs),

@@ -83,6 +83,13 @@ pub fn table(header: &[&str]) -> Table {
     table
 }
 
+/// As [`table`], for so many rows that lines between them would be in the way.
+pub fn list(header: &[&str]) -> Table {
+    let mut table = table(header);
+    table.load_style(presets::NOTHING);
+    table
+}
+
 /// A table of names and values.
 pub fn facts(rows: &[(&str, String)]) -> String {
     let mut table = Table::new();

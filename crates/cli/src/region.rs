@@ -5,13 +5,16 @@ use crate::failure::Failure;
 use crate::signals::EndSignals;
 use cenote_base::{HashSeed, HostId};
 use cenote_mem::{Flush, MapError, MapOptions, Mapped, Mapping, ReadMapping, ReadOnly, RegionSource, UnsupportedFlush};
-use cenote_pool::{AttachOptions, Pool, PoolConfig, PoolError, Superblock};
+use cenote_pool::{AttachOptions, Inspector, Pool, PoolConfig, PoolError, Superblock};
 use std::io::Read;
 use std::sync::Arc;
 use std::time::Duration;
 
 /// A pool as commands use it: of one host or of several, as its region says.
 pub type HostPool = Pool<Arc<Mapped>>;
+
+/// A region as commands look at it.
+pub type RegionInspector = Inspector<Arc<ReadOnly>>;
 
 impl RegionArgs {
     /// The region that was named.
@@ -43,6 +46,12 @@ impl RegionArgs {
         let superblock = Superblock::read(&fabric).map_err(|error| self.explain(&error))?;
         let fabric = ReadOnly::new(open()?, superblock.flush).map_err(|error| self.explain_flush(&error))?;
         Ok(Arc::new(fabric))
+    }
+
+    /// Looks at the named region without joining it.
+    pub fn inspect(&self) -> Result<RegionInspector, Failure> {
+        let options = self.attach_options("", &WatchArgs::default());
+        Inspector::open(&self.map_read_only()?, &options).map_err(|error| self.explain(&error))
     }
 
     fn explain_missing(&self, error: MapError) -> Failure {
@@ -219,9 +228,8 @@ pub fn create(region: &RegionArgs, new: &NewRegionArgs, force: bool) -> Result<(
 
 /// Fails if live processes of this host use the region.
 pub fn refuse_if_used(region: &RegionArgs) -> Result<(), Failure> {
-    let own = u64::from(std::process::id());
-    let info = region.attach("asking")?.info();
-    match info.workers.iter().find(|worker| worker.pid != own && worker.alive == Some(true)) {
+    let info = region.inspect()?.info();
+    match info.workers.iter().find(|worker| worker.alive == Some(true)) {
         None => Ok(()),
         Some(worker) => {
             Err(Failure::new(format!("{}: process {} ({}) uses it", region.source()?, worker.pid, worker.name))

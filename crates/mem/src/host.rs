@@ -120,6 +120,8 @@ enum Backing {
     File(File),
     /// Which slots are claimed.
     Private(Mutex<Vec<bool>>),
+    /// A file that is only looked at.
+    View(File),
 }
 
 // SAFETY: the mapping lives as long as the value, wherever it is moved; its bytes are reached as atomics,
@@ -154,7 +156,7 @@ impl HostArea {
         for _ in 0..1000 {
             let file = open_file(&path)?;
             lock_file(&file, &path)?;
-            let status = file.metadata().map_err(|error| failed(&path, "ask for the file's status", error))?;
+            let status = status_of(&file, &path)?;
             if status.nlink() == 0 {
                 continue;
             }
@@ -182,6 +184,29 @@ impl HostArea {
             Ok(()) | Err(Errno::NOENT) => Ok(()),
             Err(error) => Err(failed(&path, "remove the file", error)),
         }
+    }
+
+    /// Opens the area `name` to look at it; `None` if it is not there, or is not made yet. Words show what others
+    /// store; what this process stores in them stays its own. It has no locks to give and no slots to claim.
+    ///
+    /// # Errors
+    /// The name is bad, the area has another specification, or it may not be read.
+    pub fn view(name: &str, spec: HostSpec) -> Result<Option<Self>, HostError> {
+        let layout = Layout::of(spec).ok_or(HostError::TooLarge(spec))?;
+        let path = area_path(name)?;
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
+        let file = match rustix::fs::open(&path, flags, Mode::empty()) {
+            Ok(file) => File::from(file),
+            Err(Errno::NOENT) => return Ok(None),
+            Err(error) => return Err(failed(&path, "open the file", error)),
+        };
+        check_file(&status_of(&file, &path)?, &path)?;
+        if layout::read_header(&file).is_none() {
+            return Ok(None);
+        }
+        let (base, _) = Self::open_made(&path, &file, layout, Sharing::Copied)?;
+        let inner = Inner { base, layout, path, backing: Backing::View(file), locks_held: AtomicU64::new(0) };
+        Ok(Some(Self(Arc::new(inner))))
     }
 
     /// What the area was made with.
@@ -212,13 +237,16 @@ impl HostArea {
     /// # Errors
     /// The deadline passed, or the mutex is beyond repair.
     pub fn lock(&self, index: u32, deadline: Deadline) -> Result<HostLock<'_>, LockTimeout> {
+        if matches!(self.0.backing, Backing::View(_)) {
+            return Err(LockTimeout::Passed { index });
+        }
         lock::lock(self, index, Some(deadline))
     }
 
     /// Takes mutex `index` if nobody has it. Panics if there is no such mutex.
     #[must_use]
     pub fn try_lock(&self, index: u32) -> Option<HostLock<'_>> {
-        lock::lock(self, index, None).ok()
+        (!matches!(self.0.backing, Backing::View(_))).then(|| lock::lock(self, index, None).ok()).flatten()
     }
 
     /// Claims `slot` for as long as the claim, or this process, lives. `None` if it is claimed. Panics if
@@ -241,7 +269,7 @@ impl HostArea {
 
     fn open_private(layout: Layout) -> Result<Self, HostError> {
         let path = PathBuf::from("private host area");
-        let base = map(None, &layout, &path)?;
+        let base = map(None, &layout, &path, Sharing::Shared)?;
         // SAFETY: the memory was mapped now, is as large as the layout, and nobody else knows it.
         unsafe { layout.initialise(base) }.map_err(|error| failed(&path, "initialise a mutex", error))?;
         let backing = Backing::Private(Mutex::new(vec![false; layout.spec.slots as usize]));
@@ -250,15 +278,8 @@ impl HostArea {
 
     /// Maps the file, initialising it first unless it is ready. The caller holds the file's lock.
     fn open_locked(path: &Path, file: &File, layout: Layout) -> Result<(*mut u8, bool), HostError> {
-        if let Some(found) = layout::read_header(file) {
-            if found != Some(layout.spec) {
-                return Err(HostError::Spec { path: path.into(), found, wanted: layout.spec });
-            }
-            let len = file.metadata().map_err(|error| failed(path, "ask for the file's status", error))?.len();
-            if len < layout.bytes {
-                return Err(HostError::NotAnArea { path: path.into(), fact: "it was cut" });
-            }
-            return Ok((map(Some(file), &layout, path)?, false));
+        if layout::read_header(file).is_some() {
+            return Self::open_made(path, file, layout, Sharing::Shared);
         }
         let made = Self::initialise(path, file, &layout);
         if made.is_err() {
@@ -268,6 +289,18 @@ impl HostArea {
         made.map(|base| (base, true))
     }
 
+    /// Maps a file that is ready.
+    fn open_made(path: &Path, file: &File, layout: Layout, sharing: Sharing) -> Result<(*mut u8, bool), HostError> {
+        let found = layout::read_header(file).flatten();
+        if found != Some(layout.spec) {
+            return Err(HostError::Spec { path: path.into(), found, wanted: layout.spec });
+        }
+        if status_of(file, path)?.len() < layout.bytes {
+            return Err(HostError::NotAnArea { path: path.into(), fact: "it was cut" });
+        }
+        Ok((map(Some(file), &layout, path, sharing)?, false))
+    }
+
     fn initialise(path: &Path, file: &File, layout: &Layout) -> Result<*mut u8, HostError> {
         // Cut first, so that the words of a half-made area are zero again.
         rustix::fs::ftruncate(file, 0).map_err(|error| failed(path, "empty the file", error))?;
@@ -275,7 +308,7 @@ impl HostArea {
         rustix::fs::ftruncate(file, layout.bytes).map_err(|error| failed(path, "set the file's length", error))?;
         allocate(file, layout.bytes).map_err(|error| failed(path, "allocate space", error))?;
         cenote_base::fault::point("host-area.allocated");
-        let base = map(Some(file), layout, path)?;
+        let base = map(Some(file), layout, path, Sharing::Shared)?;
         // SAFETY: the mapping is as large as the layout, and whoever else opens the file waits for its lock.
         unsafe { layout.initialise(base) }.map_err(|error| failed(path, "initialise a mutex", error))?;
         Ok(base)
@@ -345,13 +378,30 @@ fn lock_file(file: &File, path: &Path) -> Result<(), HostError> {
     }
 }
 
-fn map(file: Option<&File>, layout: &Layout, path: &Path) -> Result<*mut u8, HostError> {
+fn status_of(file: &File, path: &Path) -> Result<std::fs::Metadata, HostError> {
+    file.metadata().map_err(|error| failed(path, "ask for the file's status", error))
+}
+
+/// Who sees what a mapping's user stores.
+#[derive(Clone, Copy)]
+enum Sharing {
+    /// All who map the file.
+    Shared,
+    /// Nobody else: a page that is stored to becomes the process's own copy.
+    Copied,
+}
+
+fn map(file: Option<&File>, layout: &Layout, path: &Path, sharing: Sharing) -> Result<*mut u8, HostError> {
     let (len, protection) = (layout.bytes as usize, ProtFlags::READ | ProtFlags::WRITE);
+    let flags = match sharing {
+        Sharing::Shared => MapFlags::SHARED,
+        Sharing::Copied => MapFlags::PRIVATE | MapFlags::NORESERVE,
+    };
     // SAFETY: the kernel picks the address of a new mapping, so no memory in use changes.
     let mapped = unsafe {
         match file {
-            Some(file) => rustix::mm::mmap(std::ptr::null_mut(), len, protection, MapFlags::SHARED, file, 0),
-            None => rustix::mm::mmap_anonymous(std::ptr::null_mut(), len, protection, MapFlags::SHARED),
+            Some(file) => rustix::mm::mmap(std::ptr::null_mut(), len, protection, flags, file, 0),
+            None => rustix::mm::mmap_anonymous(std::ptr::null_mut(), len, protection, flags),
         }
     };
     mapped.map(<*mut _>::cast).map_err(|error| failed(path, "map it", error))

@@ -334,7 +334,7 @@ fn a_region_opened_to_be_read_shows_changes_and_takes_none() {
             &|| reader.store(Offset::new(64), 1),
             &|| reader.publish_line(64, &[1; 8]),
             &|| reader.publish_word(Offset::new(64), 1),
-            &|| drop(reader.write_payload(4096, &[&payload[..64]], 1)),
+            &|| assert_ne!(reader.write_payload(4096, &[&payload[..64]], 1), 0),
         ];
         for store in stores {
             assert!(catch_unwind(AssertUnwindSafe(store)).is_err(), "a store is refused");

@@ -370,3 +370,27 @@ fn counts_stay_right_while_processes_are_killed() {
     assert_eq!(area.words64()[0].load(Ordering::Acquire), area.words64()[1].load(Ordering::Acquire));
     assert!(area.words64()[0].load(Ordering::Acquire) > 30 * 200);
 }
+
+#[test]
+fn who_looks_sees_words_and_the_living_and_changes_nothing() {
+    let name = Name::new("view");
+    assert!(HostArea::view(&name.0, SPEC).expect("a name").is_none(), "nobody made it");
+    let (area, _) = name.open();
+    let view = HostArea::view(&name.0, SPEC).expect("it is ours").expect("it is there");
+    area.words64()[3].store(7, Ordering::Relaxed);
+    assert_eq!(view.words64()[3].load(Ordering::Relaxed), 7);
+    let path = std::path::Path::new("/dev/shm").join(&name.0);
+    let before = std::fs::read(&path).expect("a file");
+    view.words64()[3].store(8, Ordering::Relaxed);
+    assert!(view.try_lock(0).is_none() && view.lock(0, at_once()).is_err(), "there is nothing to lock");
+    assert!(view.claim_slot(1).expect("it is asked").is_none());
+    assert!(std::fs::read(&path).expect("a file") == before, "what the view stored stayed its own");
+    assert!(area.try_lock(0).is_some());
+    assert!(!view.slot_alive(2));
+    let claim = area.claim_slot(2).expect("a file").expect("it is free");
+    assert!(view.slot_alive(2), "a claim is seen from outside");
+    drop(claim);
+    assert!(!view.slot_alive(2));
+    let other = HostSpec { mutexes: 4, ..SPEC };
+    assert!(matches!(HostArea::view(&name.0, other), Err(HostError::Spec { .. })));
+}

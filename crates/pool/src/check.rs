@@ -1,11 +1,12 @@
 //! `check` walks everything and reports; `gc` gives back what nobody uses.
 
+use crate::blocks::Hit;
 use crate::error::PoolError;
 use crate::heap::{DRAINING, FREE, OBJECT, PUBLISHED};
 use crate::history::Event;
 use crate::host_words::CLASSES;
 use crate::layout::SHARDS;
-use crate::lines::{BlockState, ChunkLine};
+use crate::lines::{BlockState, ChunkLine, Descriptor};
 use crate::locks::Name;
 use crate::pool::{Inner, Pool};
 use crate::recovery::Recovered;
@@ -14,21 +15,27 @@ use cenote_base::BlockIndex;
 use cenote_mem::{Fabric, HostLocal};
 use serde::Serialize;
 use std::collections::BTreeSet;
-use std::sync::atomic::Ordering::Acquire;
+use std::sync::atomic::Ordering::{Acquire, Relaxed};
 
-/// Something that is not as it must be.
+/// Something that is not as it must be, or not yet.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Finding {
     /// The thing: `chunk 3`, `block 17`.
     pub what: String,
     /// The fact.
     pub fact: String,
+    /// What it means for those who use the region.
+    pub means: &'static str,
+    /// What ends it.
+    pub repair: &'static str,
+    /// Bytes that nobody can use as long as it lasts.
+    pub bytes: u64,
 }
 
 /// What a walk over the region found.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct CheckReport {
-    /// Chunks owned by this host.
+    /// Chunks that were walked: those of this host, or of all hosts where [`crate::Inspector`] looked.
     pub chunks: u64,
     /// Block slots in them.
     pub slots: u64,
@@ -52,18 +59,59 @@ pub struct CheckReport {
     pub index_stale: u64,
     /// What died before this check and was cleaned up when it attached.
     pub recovered: Recovered,
+    /// Bytes that nobody can use and nobody will give back: the slots of the leaks, and chunks whose line names no
+    /// owner that could be.
+    pub leaked_bytes: u64,
     /// Space that nobody can use and nobody will give back.
     pub leaks: Vec<Finding>,
     /// Structures or payloads that do not hold.
     pub damage: Vec<Finding>,
+    /// What the dead left and the living will clear up by themselves.
+    pub pending: Vec<Finding>,
 }
 
 impl CheckReport {
-    /// No leak and no damage.
+    /// No leak and no damage. What is pending is no fault.
     #[must_use]
     pub fn is_clean(&self) -> bool {
         self.leaks.is_empty() && self.damage.is_empty()
     }
+
+    pub(crate) fn sum_leaked_bytes(&mut self) {
+        self.leaked_bytes = self.leaks.iter().chain(&self.damage).map(|finding| finding.bytes).sum();
+    }
+
+    /// Moves what a host's memory and the region disagree about to what is pending: a worker of that host died, and
+    /// perhaps in the middle of it. What was found before `leaks` and `damage` stays.
+    pub(crate) fn blame_the_dead(&mut self, leaks: usize, damage: usize) {
+        let (payloads, structures): (Vec<_>, Vec<_>) =
+            self.damage.drain(damage..).partition(|finding| finding.fact == PAYLOAD_FACT);
+        self.damage.extend(payloads);
+        let left = self.leaks.drain(leaks..).chain(structures);
+        self.pending.extend(left.map(|finding| Finding { means: UNSETTLED, repair: BY_THE_NEXT, ..finding }));
+    }
+}
+
+const PAYLOAD_FACT: &str = "its payload does not have its checksum";
+
+const UNSETTLED: &str = "its space is not to be had yet; nothing else is wrong with it";
+const BY_THE_NEXT: &str = "whoever attaches next, or a worker of that host when it ticks; `cenote pool gc` does it now";
+const SPACE: &str = "its space is lost to everybody";
+const MISS: &str = "reads of it are misses, and its space serves nobody";
+const UNFOUND: &str = "lookups miss it, and its space serves nobody";
+const RISK: &str = "two users of its space could meet: whoever comes second costs the first a miss";
+const GC: &str = "cenote pool gc";
+
+/// How a walk looks at slots.
+pub(crate) struct Walk<'a> {
+    /// Free slots by the host's own lists.
+    pub listed: BTreeSet<BlockIndex>,
+    /// Blocks that rows of the object table name.
+    pub objects: &'a BTreeSet<BlockIndex>,
+    /// Whether the heap lock is held, so that nothing is just leaving.
+    pub is_locked: bool,
+    /// Whose payload is verified.
+    pub payloads: &'a dyn Fn(BlockIndex) -> bool,
 }
 
 /// What garbage collection gave back.
@@ -93,13 +141,12 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
         let inner = &*self.0;
         let mut report = CheckReport { recovered: inner.recover_dead()?, ..CheckReport::default() };
         let _heap = inner.lock_patiently(Name::Heap).map_err(PoolError::lock("heap"))?;
-        let listed = inner.check_free_lists(&mut report);
         let objects: BTreeSet<BlockIndex> = inner.object_blocks().into_iter().collect();
-        for chunk in 0..inner.layout.num_chunks {
-            inner.check_chunk(chunk, &listed, &objects, payloads, &mut report);
-        }
+        let lines = inner.check_chunk_lines(&mut report);
+        inner.check_own(&lines, &objects, &|_| payloads, true, &mut report);
         report.pinned = inner.pinned_blocks().len() as u64;
         (report.index_entries, report.index_stale) = inner.count_entries();
+        report.sum_leaked_bytes();
         inner.counters().add(Counter::Damaged, report.damage.len() as u64);
         Ok(report)
     }
@@ -115,14 +162,11 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
         let _heap = inner.lock_patiently(Name::Heap).map_err(PoolError::lock("heap"))?;
         report.chunks_adopted = inner.adopt_chunks();
         let found = {
+            inner.mend_chunks()?;
             let mut checked = CheckReport::default();
             let objects: BTreeSet<BlockIndex> = inner.object_blocks().into_iter().collect();
-            let listed = inner.check_free_lists(&mut checked);
-            let mut unsound = BTreeSet::new();
-            for chunk in 0..inner.layout.num_chunks {
-                unsound.extend(inner.check_chunk(chunk, &listed, &objects, true, &mut checked));
-            }
-            unsound
+            let lines = inner.check_chunk_lines(&mut checked);
+            inner.check_own(&lines, &objects, &|_| true, true, &mut checked)
         };
         let pinned = inner.pinned_blocks();
         // What a worker has reserved is its own, or its recoverer's.
@@ -160,45 +204,104 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
             .all(|block| self.slot_owner(BlockIndex(block)).load(Acquire) == FREE)
     }
 
+    /// The highest owner that a chunk line may name.
+    fn owners_max(&self) -> u64 {
+        if self.is_coherent() { 1 } else { self.layout.max_hosts }
+    }
+
+    /// Gives chunk lines that do not hold back their owner, if it is this host, or makes them free where nobody can
+    /// own them. The caller holds the heap lock.
+    fn mend_chunks(&self) -> Result<(), PoolError> {
+        let holds = |chunk: u64| {
+            let words = self.fresh_line(self.layout.chunk(chunk));
+            let is_free = |line: ChunkLine| line.owner == 0;
+            words == [0; 8]
+                || ChunkLine::open(words, self.layout.chunk(chunk), self.salt).is_some_and(is_free)
+                || self.read_chunk(chunk).is_some_and(|line| line.owner <= self.owners_max())
+        };
+        if (0..self.layout.num_chunks).all(holds) {
+            return Ok(());
+        }
+        let _chunks = self.lock_patiently(Name::Chunks).map_err(PoolError::lock("chunk"))?;
+        for chunk in (0..self.layout.num_chunks).filter(|&chunk| !holds(chunk)) {
+            let at = self.layout.chunk(chunk);
+            let owner = ChunkLine::open(self.fabric.load_line(at), at, self.salt).map(|line| line.owner);
+            if let Some(class) = self.chunk_class(chunk).load(Relaxed).checked_sub(1) {
+                let ours = ChunkLine {
+                    owner: self.host + 1,
+                    incarnation: self.incarnation(),
+                    slot_bytes: self.class_bytes(class as usize).load(Relaxed),
+                    ..ChunkLine::default()
+                };
+                self.put_line(at, &ours.seal(at, self.salt));
+            } else if self.is_coherent() || owner.is_some_and(|owner| owner > self.owners_max()) {
+                self.put_line(at, &[0; 8]);
+                self.chunk_hint().fetch_min(u32::try_from(chunk).unwrap_or(u32::MAX), Relaxed);
+            }
+            // Another host may own it and know it; it mends the line itself.
+        }
+        Ok(())
+    }
+
+    /// The lines of all chunks that some host owns. What cannot be a chunk's line is reported.
+    pub(crate) fn check_chunk_lines(&self, report: &mut CheckReport) -> Vec<(u64, ChunkLine)> {
+        let mut lines = Vec::new();
+        for chunk in 0..self.layout.num_chunks {
+            let at = self.layout.chunk(chunk);
+            let holds = |words: &[u64; 8]| *words == [0; 8] || ChunkLine::open(*words, at, self.salt).is_some();
+            // A line that another host is just writing is whole at the next look.
+            let words = (0..3).map(|_| self.fresh_line(at)).find(holds).unwrap_or_else(|| self.fresh_line(at));
+            if words == [0; 8] || ChunkLine::open(words, at, self.salt).is_some_and(|line| line.owner == 0) {
+                continue;
+            }
+            let lost = |fact: &str, repair| Finding {
+                what: format!("chunk {chunk}"),
+                fact: fact.to_owned(),
+                means: "no block can be put into it, and those in it stay as long as their host knows them",
+                repair,
+                bytes: self.layout.chunk_bytes,
+            };
+            match self.read_chunk(chunk) {
+                Some(line) if line.owner <= self.owners_max() => lines.push((chunk, line)),
+                Some(_) => report.leaks.push(lost("its owner is a host that cannot be", GC)),
+                None => report.damage.push(lost("its line does not hold", "cenote pool gc, on each host")),
+            }
+        }
+        lines
+    }
+
+    /// Checks this host's free lists and chunks, with the heap lock held or not; returns blocks that `gc` should discard.
+    pub(crate) fn check_own(
+        &self,
+        lines: &[(u64, ChunkLine)],
+        objects: &BTreeSet<BlockIndex>,
+        payloads: &dyn Fn(BlockIndex) -> bool,
+        is_locked: bool,
+        report: &mut CheckReport,
+    ) -> BTreeSet<BlockIndex> {
+        let walk = Walk { listed: self.check_free_lists(report), objects, is_locked, payloads };
+        let own = lines.iter().filter(|(_, line)| line.owner == self.host + 1);
+        own.flat_map(|(chunk, line)| self.check_chunk(*chunk, line, &walk, report)).collect()
+    }
+
     fn check_free_lists(&self, report: &mut CheckReport) -> BTreeSet<BlockIndex> {
         let mut listed = BTreeSet::new();
         for class in 0..CLASSES {
             for block in self.free_list(class) {
+                let what = || format!("block {block}");
                 if !listed.insert(block) {
-                    report.damage.push(finding(format!("block {block}"), "it is in two free lists".to_owned()));
+                    report.damage.push(finding(what(), "it is in two free lists", RISK, GC));
                 }
                 if self.slot_owner(block).load(Acquire) != FREE {
-                    report.damage.push(finding(format!("block {block}"), "it is in a free list but taken".to_owned()));
+                    report.damage.push(finding(what(), "it is in a free list but taken", RISK, GC));
                 }
             }
         }
         listed
     }
 
-    /// Checks one chunk; returns blocks that `gc` should discard.
-    fn check_chunk(
-        &self,
-        chunk: u64,
-        listed: &BTreeSet<BlockIndex>,
-        objects: &BTreeSet<BlockIndex>,
-        payloads: bool,
-        report: &mut CheckReport,
-    ) -> Vec<BlockIndex> {
-        let at = self.layout.chunk(chunk);
-        let holds = |words: &[u64; 8]| *words == [0; 8] || ChunkLine::open(*words, at, self.salt).is_some();
-        // A line that another host is just writing is whole at the next look.
-        let words = (0..3).map(|_| self.fresh_line(at)).find(holds).unwrap_or_else(|| self.fresh_line(at));
-        if words == [0; 8] || ChunkLine::open(words, at, self.salt).is_some_and(|line| line.owner == 0) {
-            return Vec::new();
-        }
-        let Some(line) = self.read_chunk(chunk) else {
-            report.damage.push(finding(format!("chunk {chunk}"), "its line does not hold".to_owned()));
-            return Vec::new();
-        };
-        if line.owner != self.host + 1 {
-            // Another host's: only it knows its free lists.
-            return Vec::new();
-        }
+    /// Checks one chunk of this host; returns blocks that `gc` should discard.
+    fn check_chunk(&self, chunk: u64, line: &ChunkLine, walk: &Walk<'_>, report: &mut CheckReport) -> Vec<BlockIndex> {
         report.chunks += 1;
         let first = chunk * self.layout.descriptors_per_chunk;
         let (mut unsound, mut unnamed) = (Vec::new(), Vec::new());
@@ -206,7 +309,7 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
             let block = BlockIndex(first + slot);
             report.slots += 1;
             let findings = (report.leaks.len(), report.damage.len());
-            self.check_slot(block, listed, &mut unnamed, objects, payloads, report);
+            self.check_slot(block, line.slot_bytes, walk, &mut unnamed, report);
             if findings != (report.leaks.len(), report.damage.len()) {
                 unsound.push(block);
             }
@@ -216,7 +319,8 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
             // region may be full of objects without names.
             let named = self.object_blocks();
             for block in unnamed.into_iter().filter(|block| !named.contains(block)) {
-                report.leaks.push(finding(format!("block {block}"), "it holds an object that no key names".to_owned()));
+                let nameless = finding(format!("block {block}"), "it holds an object that no key names", SPACE, GC);
+                report.leaks.push(nameless.costs(line.slot_bytes));
                 unsound.push(block);
             }
         }
@@ -226,10 +330,9 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
     fn check_slot(
         &self,
         block: BlockIndex,
-        listed: &BTreeSet<BlockIndex>,
+        slot_bytes: u64,
+        walk: &Walk<'_>,
         unnamed: &mut Vec<BlockIndex>,
-        objects: &BTreeSet<BlockIndex>,
-        payloads: bool,
         report: &mut CheckReport,
     ) {
         let what = || format!("block {block}");
@@ -237,52 +340,129 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
         match self.slot_owner(block).load(Acquire) {
             FREE => {
                 report.free += 1;
-                if !listed.contains(&block) {
-                    report.leaks.push(finding(what(), "it is free but in no free list".to_owned()));
+                if !walk.listed.contains(&block) {
+                    let lost = finding(what(), "it is free but in no free list", SPACE, GC);
+                    report.leaks.push(lost.costs(slot_bytes));
                 }
                 if matches!(state, Some(BlockState::Ready | BlockState::Object)) {
-                    report.damage.push(finding(what(), "it is free but its descriptor says it is in use".to_owned()));
+                    let fact = "it is free but its descriptor says it is in use";
+                    report.damage.push(finding(what(), fact, RISK, GC));
                 }
             }
             PUBLISHED => {
+                if state == Some(BlockState::Evicting) && !walk.is_locked {
+                    report.draining += 1;
+                    return;
+                }
                 report.ready += 1;
                 let Some(hit) = self.hit(block) else {
-                    report.damage.push(finding(what(), "it is published but its descriptor does not hold".to_owned()));
+                    let fact = "it is published but its descriptor does not hold";
+                    report.damage.push(finding(what(), fact, MISS, GC));
                     return;
                 };
                 if self.find(hit.hash).is_none_or(|(found, _)| found != block) {
-                    report.leaks.push(finding(what(), "it is published but the index does not lead to it".to_owned()));
+                    let fact = "it is published but the index does not lead to it";
+                    report.leaks.push(finding(what(), fact, UNFOUND, GC).costs(slot_bytes));
                 }
-                if payloads {
-                    report.payloads_verified += 1;
-                    if !self.verify(&hit) {
-                        report.damage.push(finding(what(), "its payload does not have its checksum".to_owned()));
-                    }
+                if (walk.payloads)(block) {
+                    self.check_payload(&hit, report);
                 }
             }
             DRAINING => report.draining += 1,
             OBJECT => {
                 report.objects += 1;
-                if !objects.contains(&block) {
+                if !walk.objects.contains(&block) {
                     unnamed.push(block);
                 }
             }
+            worker if u64::from(worker) > self.layout.workers_per_host => {
+                let fact = format!("it is reserved by worker slot {worker}, which cannot be");
+                report.damage.push(finding(what(), &fact, SPACE, GC).costs(slot_bytes));
+            }
+            worker if self.area.slot_alive(worker - 1) => report.reserved += 1,
             worker => {
-                report.reserved += 1;
-                if u64::from(worker) > self.layout.workers_per_host {
-                    report
-                        .damage
-                        .push(finding(what(), format!("it is reserved by worker slot {worker}, which cannot be")));
-                } else if !self.area.slot_alive(worker - 1) {
-                    report
-                        .leaks
-                        .push(finding(what(), format!("it is reserved by worker slot {}, which is dead", worker - 1)));
+                let fact = format!("it is reserved by worker slot {}, which is dead", worker - 1);
+                report.pending.push(finding(what(), &fact, UNSETTLED, BY_THE_NEXT));
+            }
+        }
+    }
+
+    /// Verifies a block's payload, unless it leaves meanwhile.
+    pub(crate) fn check_payload(&self, hit: &Hit, report: &mut CheckReport) {
+        if !self.has_seen(hit.block, hit.generation) {
+            self.fabric.refresh_payload(hit.offset, hit.length);
+        }
+        report.payloads_verified += 1;
+        if self.verify(hit) {
+            return;
+        }
+        let at = self.layout.descriptor(hit.block);
+        if self.fresh_line(at)[0] == Descriptor::state_word(BlockState::Ready, hit.generation) {
+            report.damage.push(finding(format!("block {}", hit.block), PAYLOAD_FACT, MISS, GC));
+        }
+    }
+
+    /// Checks a chunk of a host whose own memory is not to be seen: what the region itself says. `lives`: its host
+    /// may, and may be changing what is looked at.
+    pub(crate) fn check_from_outside(
+        &self,
+        chunk: u64,
+        line: &ChunkLine,
+        lives: bool,
+        walk: &Walk<'_>,
+        report: &mut CheckReport,
+    ) {
+        report.chunks += 1;
+        let first = chunk * self.layout.descriptors_per_chunk;
+        let slots = first..first + self.layout.slots(line.slot_bytes);
+        let place = |block| self.layout.descriptor(BlockIndex(block));
+        self.refresh_range(place(slots.start), place(slots.end));
+        for block in slots.map(BlockIndex) {
+            report.slots += 1;
+            let mut pend = |fact: &str| {
+                report.pending.push(finding(format!("block {block}"), fact, UNSETTLED, BY_THE_NEXT));
+            };
+            let words = self.fabric.load_line(self.layout.descriptor(block));
+            match self.read_descriptor(block).map(|descriptor| descriptor.block_state()) {
+                Some(Some(BlockState::Ready)) => {
+                    let Some(hit) = self.hit(block) else { continue };
+                    if self.find(hit.hash).is_none_or(|(found, _)| found != block) {
+                        pend("it is whole but the index does not lead to it");
+                    }
+                    report.ready += 1;
+                    if (walk.payloads)(block) {
+                        self.check_payload(&hit, report);
+                    }
                 }
+                Some(Some(BlockState::Evicting)) => {
+                    if !lives {
+                        pend("it was being evicted when its host died");
+                    }
+                    report.draining += 1;
+                }
+                Some(Some(BlockState::Object)) => {
+                    if !walk.objects.contains(&block) {
+                        pend("it holds an object that no key names");
+                    }
+                    report.objects += 1;
+                }
+                Some(Some(BlockState::Free)) => report.free += 1,
+                Some(None) | None if words == [0; 8] => report.free += 1,
+                Some(None) | None if lives => report.reserved += 1,
+                Some(None) | None => pend("its descriptor does not hold: its writer died"),
             }
         }
     }
 }
 
-const fn finding(what: String, fact: String) -> Finding {
-    Finding { what, fact }
+impl Finding {
+    /// A finding that keeps this many bytes from everybody.
+    const fn costs(mut self, bytes: u64) -> Self {
+        self.bytes = bytes;
+        self
+    }
+}
+
+pub(crate) fn finding(what: String, fact: &str, means: &'static str, repair: &'static str) -> Finding {
+    Finding { what, fact: fact.to_owned(), means, repair, bytes: 0 }
 }

@@ -247,7 +247,8 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
         pinned
     }
 
-    fn add_pins(&self, host: u64, slot: u64, pinned: &mut BTreeSet<BlockIndex>) {
+    /// Adds the blocks that a worker pins.
+    pub(crate) fn add_pins(&self, host: u64, slot: u64, pinned: &mut BTreeSet<BlockIndex>) {
         let lines: Vec<u64> =
             (0..self.layout.hazard_lines_per_worker).map(|index| self.layout.hazard(host, slot, index)).collect();
         if host != self.host {

@@ -59,6 +59,8 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
             fault::point("join.rebuilt");
             self.rebuilt().store(1, Release);
             drop(heap);
+            // Repairing the tables may have left an object without a name, and whoever put it left no trace here.
+            self.free_unnamed_objects();
         } else {
             if new_life {
                 self.begin_life()?;
@@ -67,7 +69,7 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
             self.recover_slot(slot)?;
         }
         let epoch = self.write_worker(slot, worker_name);
-        self.record_as(slot, Event::Attached, (epoch >> 1).wrapping_add(1), 0);
+        self.record_as(slot, Event::Attached, epoch >> 1, 0);
         self.raise_workers_high(slot + 1);
         fault::point("join.registered");
         self.recover_dead_locked(slot)?;
@@ -183,7 +185,12 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
     /// Whether the slot's line says that a worker holds it. A torn line does: its worker may have died while
     /// writing it, and that the living hold their slots is known from elsewhere.
     pub(crate) fn worker_joined(&self, slot: u64) -> bool {
-        let at = self.layout.worker(self.host, slot);
+        self.joined(self.host, slot)
+    }
+
+    /// The same of any host.
+    pub(crate) fn joined(&self, host: u64, slot: u64) -> bool {
+        let at = self.layout.worker(host, slot);
         let words = self.fabric.load_line(at);
         words != [0; 8] && WorkerLine::open(words, at, self.salt).is_none_or(|line| line.epoch & 1 == 1)
     }

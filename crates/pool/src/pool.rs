@@ -101,7 +101,8 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
     /// apart from each other while others work.
     #[must_use]
     pub fn info(&self) -> PoolInfo {
-        self.0.info()
+        let inner = &*self.0;
+        inner.info(|host, slot| (host == inner.host).then(|| inner.area.slot_alive(slot)))
     }
 }
 
@@ -165,8 +166,10 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
         })
     }
 
-    fn info(&self) -> PoolInfo {
+    /// `alive` tells whether the worker of a host's slot lives, where that is known.
+    pub(crate) fn info(&self, alive: impl Fn(u64, u32) -> Option<bool>) -> PoolInfo {
         let mut namespaces = self.namespace_rows();
+        let mut hosts: Vec<HostInfo> = (0..self.layout.max_hosts).map(|host| self.host_info(host)).collect();
         let mut info = PoolInfo {
             region_bytes: self.superblock.region_bytes,
             data_bytes: self.layout.data_bytes(),
@@ -181,6 +184,7 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
             self.fabric.refresh(&[self.layout.chunk(chunk)]);
             let Some(line) = self.read_chunk(chunk) else { continue };
             info.chunks_taken += 1;
+            hosts.get_mut((line.owner - 1) as usize).into_iter().for_each(|host| host.chunks += 1);
             for slot in 0..self.layout.slots(line.slot_bytes) {
                 let block = BlockIndex(chunk * self.layout.descriptors_per_chunk + slot);
                 let Some(descriptor) = self.read_descriptor(block) else { continue };
@@ -200,6 +204,7 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
         }
         for host in 0..self.layout.max_hosts {
             let Some(line) = self.read_host(host) else { continue };
+            let row = &mut hosts[host as usize];
             for slot in 0..line.workers_high.min(self.layout.workers_per_host) {
                 let at = self.layout.worker(host, slot);
                 let Some(worker) = WorkerLine::open(self.fresh_line(at), at, self.salt) else { continue };
@@ -210,14 +215,45 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
                         pid: worker.pid,
                         name: unpack_text(&worker.name),
                         joined: worker.joined,
-                        alive: (host == self.host).then(|| self.area.slot_alive(slot as u32)),
+                        alive: alive(host, slot as u32),
                     });
+                    row.workers += 1;
                 }
             }
+            // Where its workers' claims can be seen they decide; elsewhere its heart does.
+            let of_host = info.workers.iter().filter(|worker| u64::from(worker.host) == host);
+            let seen: Vec<bool> = of_host.filter_map(|worker| worker.alive).collect();
+            if !seen.is_empty() || alive(host, 0).is_some() {
+                row.alive = Some(seen.contains(&true));
+            }
         }
+        info.hosts = hosts.into_iter().filter(|host| host.incarnation > 0 || host.chunks > 0).collect();
         info.namespaces = namespaces;
         info.counters = Counter::ALL.iter().map(|&c| (c.name(), self.counters().get(c))).collect();
         info
+    }
+
+    /// What is known of a host but its workers and chunks.
+    fn host_info(&self, host: u64) -> HostInfo {
+        let line = self.read_host(host).unwrap_or_default();
+        let marked_dead = self.is_dead(host, line.incarnation);
+        let beat = self.beat(host);
+        let silent_ms = (beat.incarnation != 0 && beat.incarnation == line.incarnation).then(|| {
+            let still = beat.heartbeat == line.heartbeat;
+            let silent = self.area.now().saturating_sub(Duration::from_nanos(beat.since));
+            if still { u64::try_from(silent.as_millis()).unwrap_or(u64::MAX) } else { 0 }
+        });
+        let timeout_ms = u64::try_from(self.host_timeout.as_millis()).unwrap_or(u64::MAX);
+        let alive = silent_ms.map(|silent| silent < timeout_ms);
+        HostInfo {
+            host: host as u8,
+            incarnation: line.incarnation,
+            alive: if marked_dead { Some(false) } else { alive },
+            silent_ms,
+            marked_dead,
+            workers: 0,
+            chunks: 0,
+        }
     }
 
     fn namespace_rows(&self) -> Vec<NamespaceInfo> {
@@ -272,6 +308,8 @@ pub struct PoolInfo {
     pub created: u64,
     /// Models that share the region.
     pub namespaces: Vec<NamespaceInfo>,
+    /// Hosts that attached at least once.
+    pub hosts: Vec<HostInfo>,
     /// Processes that have it open.
     pub workers: Vec<WorkerInfo>,
     /// This host's counters by name.
@@ -295,6 +333,25 @@ pub struct NamespaceInfo {
     pub blocks: u64,
     /// Their payload bytes.
     pub bytes: u64,
+}
+
+/// A host that attached.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct HostInfo {
+    /// Its slot.
+    pub host: u8,
+    /// Which life of it.
+    pub incarnation: u64,
+    /// Whether it lives: its workers' claims tell where they can be seen, its heart elsewhere; `None`: not known.
+    pub alive: Option<bool>,
+    /// Milliseconds that its heart has stood still, as the host that asks has seen it.
+    pub silent_ms: Option<u64>,
+    /// Whether somebody declared this life dead.
+    pub marked_dead: bool,
+    /// Workers that joined and have not left.
+    pub workers: u64,
+    /// Chunks that it owns.
+    pub chunks: u64,
 }
 
 /// A worker that joined and has not left.

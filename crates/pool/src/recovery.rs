@@ -47,7 +47,8 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
         self.recover_dead_locked(own)
     }
 
-    fn died(&self, slot: u64) -> bool {
+    /// Whether a worker holds the slot, as its line says, and does not live.
+    pub(crate) fn died(&self, slot: u64) -> bool {
         self.worker_joined(slot) && !self.area.slot_alive(slot as u32)
     }
 

@@ -5,8 +5,8 @@ mod support;
 
 use cenote_base::prng::Prng;
 use cenote_base::{BlockHash, fault};
-use cenote_mem::{Coherent, MapOptions, Mapping, RegionSource};
-use cenote_pool::{AttachOptions, Counter, Event, Pool, ReadOutcome, Record, Superblock, history};
+use cenote_mem::{Coherent, Flush, MapOptions, Mapping, ReadMapping, ReadOnly, RegionSource};
+use cenote_pool::{AttachOptions, Counter, Event, Inspector, Pool, ReadOutcome, Record, Superblock, history};
 use std::io::{Read, Write};
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, Stdio};
@@ -39,6 +39,25 @@ impl Region {
 
     fn attach(&self) -> TestPool {
         attach(&self.source)
+    }
+
+    /// A look from outside, which takes no part.
+    fn inspector(&self) -> Inspector<Arc<ReadOnly>> {
+        let mapping = ReadMapping::open(&self.source).expect("the region is there");
+        let fabric = Arc::new(ReadOnly::new(mapping, Flush::None).expect("no instruction is needed"));
+        Inspector::open(&fabric, &AttachOptions::named("")).expect("it is a region")
+    }
+
+    /// The host's memory, whoever holds it.
+    fn host_file(&self) -> String {
+        let hex: String = self.superblock.config.uuid.iter().map(|byte| format!("{byte:02x}")).collect();
+        format!("/dev/shm/cenote-{hex}-h0")
+    }
+
+    /// All bytes of the region and of its host's memory.
+    fn bytes(&self) -> [Vec<u8>; 2] {
+        let region = self.source.path().expect("shared memory has a path").into_os_string().into_string();
+        [region.expect("UTF-8"), self.host_file()].map(|file| std::fs::read(file).unwrap_or_default())
     }
 
     fn worker(&self, fault: Option<&str>) -> Child {
@@ -217,6 +236,67 @@ fn history_outlives_everybody() {
     assert!(repaired.what.contains("index shard") && repaired.what.contains("a probe from bucket"), "{repaired:?}");
     assert_eq!(of(Event::Collected).count(), 1);
     assert_eq!(records.last().map(|record| (record.event, record.pid)), Some((Event::Left, std::process::id())));
+}
+
+/// A check used to join the region, and so changed what it was to tell of.
+#[test]
+fn a_check_changes_nothing_and_needs_nobody() {
+    let region = Region::new("check", 26);
+    for point in ["publish.payload:9", "evict.marked:2", "index.counted:3", "object.named:1", "evict.unlinked:3"] {
+        let (name, count) = point.split_once(':').expect("name:count");
+        kill_at(&region, name, count.parse().expect("a count"));
+        let before = region.bytes();
+        assert!(!before[1].is_empty());
+        let report = region.inspector().check(true);
+        assert!(report.is_clean() && report.leaked_bytes == 0, "{point}: {report:#?}");
+        assert_eq!((report.reserved, report.pinned), (0, 0), "{point}: the dead hold nothing");
+        assert!(report.payloads_verified > 10 || report.ready < 10, "{point}: {report:?}");
+        let dead = report.pending.iter().find(|finding| finding.what == "worker slot 0 of host 0").expect("it is told");
+        assert!(dead.fact.contains("is dead") && dead.repair.contains("attaches next"), "{dead:?}");
+        let info = region.inspector().info();
+        assert_eq!(info.workers.iter().map(|worker| worker.alive).collect::<Vec<_>>(), [Some(false)], "{point}");
+        assert_eq!((info.hosts.len(), info.hosts[0].alive, info.hosts[0].workers), (1, Some(false), 1), "{point}");
+        assert!(region.bytes() == before, "{point}: a look changed something");
+
+        // The machine was started anew: the region is all there is.
+        std::fs::remove_file(region.host_file()).expect("nobody needs it");
+        let alone = region.inspector().check(true);
+        assert!(alone.is_clean() && alone.pinned == 0, "{point}: {alone:#?}");
+        assert!(alone.pending.iter().any(|finding| finding.what == dead.what), "{point}: {alone:#?}");
+        assert!(alone.slots == report.slots && alone.ready.abs_diff(report.ready) <= 1, "{report:?}, {alone:?}");
+        assert_eq!(region.bytes(), [before[0].clone(), Vec::new()], "{point}: a look changed something");
+        // Whoever attaches clears up what was pending.
+        let pool = region.attach();
+        let settled = region.inspector().check(true);
+        assert!(settled.is_clean() && settled.pending.is_empty(), "{point}: {settled:#?}");
+        assert_eq!(region.inspector().info().hosts[0].alive, Some(true));
+        drop(pool);
+    }
+}
+
+#[test]
+fn a_check_is_clean_while_others_work_and_die() {
+    let region = Region::new("checks", 27);
+    let mut workers: Vec<Child> = (0..2).map(|_| region.worker(None)).collect();
+    workers.iter_mut().for_each(|worker| await_rounds(worker, 1));
+    for look in 0..40 {
+        let report = region.inspector().check(look % 4 == 0);
+        assert!(report.is_clean(), "look {look}: {report:#?}");
+        let worker = &mut workers[look % 2];
+        await_rounds(worker, 1);
+        if look % 8 == 7 {
+            worker.kill().expect("it can be killed");
+            worker.wait().expect("it ran");
+            let report = region.inspector().check(false);
+            assert!(report.is_clean(), "after death {look}: {report:#?}");
+            workers[look % 2] = region.worker(None);
+            await_rounds(&mut workers[look % 2], 1);
+        }
+    }
+    for worker in &mut workers {
+        worker.kill().expect("it can be killed");
+        worker.wait().expect("it ran");
+    }
 }
 
 /// A recoverer that died took the dead worker's line with it: nobody ever saw what both had left.

@@ -4,7 +4,7 @@ mod support;
 
 use cenote_base::HostId;
 use cenote_mem::{Flush, Flushed, MapOptions, Mapping, RegionSource};
-use cenote_pool::{AttachOptions, Pool, Superblock};
+use cenote_pool::{AttachOptions, Inspector, Pool, Superblock};
 use std::sync::Arc;
 use std::time::Duration;
 use support::small_config;
@@ -31,4 +31,31 @@ fn a_dead_host_is_told_of_once() {
         (0..3).map(|_| second.lock_user(0, SOON).expect("the dead hold nothing").abandoned()).collect();
     assert_eq!(told, [true, false, false], "only the first is to repair");
     assert!(!second.lock_user(1, SOON).expect("nobody had it").abandoned());
+}
+
+#[test]
+fn hosts_are_told_of_with_what_they_own() {
+    let mapping = Mapping::create(&RegionSource::Anon, 2 << 20, 0o600, &MapOptions::default()).expect("memory");
+    let fabric = Arc::new(Flushed::new(mapping, Flush::available()[0]).expect("it is available"));
+    Superblock::format(&fabric, &small_config(22)).expect("the configuration fits");
+    let options = |host| AttachOptions { private: true, host: HostId(host), ..AttachOptions::named("test") };
+    let attach = |host| Pool::attach(Arc::clone(&fabric), &options(host)).expect("each host has its slot");
+    let (first, second) = (attach(0), attach(1));
+    first.put_object("root", b"bytes").expect("there is room");
+    let rows = |pool: &Pool<Arc<Flushed>>| -> Vec<_> {
+        let hosts = pool.info().hosts;
+        hosts.iter().map(|host| (host.host, host.alive, host.marked_dead, host.workers, host.chunks)).collect()
+    };
+    assert_eq!(rows(&second), [(0, None, false, 1, 1), (1, Some(true), false, 1, 0)], "nobody has listened yet");
+    second.tick();
+    assert_eq!(rows(&second)[0], (0, Some(true), false, 1, 1), "its heart was heard");
+    second.fence_host(HostId(0)).expect("it attached");
+    assert_eq!(rows(&second)[0], (0, Some(false), true, 1, 1));
+    let inspector = Inspector::open(&fabric, &options(1)).expect("it is a region");
+    let report = inspector.check(true);
+    assert!(report.is_clean(), "{report:#?}");
+    let dead = report.pending.iter().find(|finding| finding.what == "host 0").expect("it is told");
+    assert!(dead.fact.contains("owns 1 chunk"), "{dead:?}");
+    assert_eq!((report.objects, report.chunks), (1, 1), "chunks of all hosts are walked");
+    drop(first);
 }

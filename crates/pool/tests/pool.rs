@@ -7,8 +7,8 @@ use cenote_base::{HashSeed, HostId};
 use cenote_mem::{Fabric, LINE, Offset};
 use cenote_policy::Eviction;
 use cenote_pool::{
-    AttachOptions, Counter, Event, NamespaceRecord, Pool, PoolConfig, PoolError, Publish, ReadOutcome, Superblock,
-    history,
+    AttachOptions, Counter, Event, Inspector, NamespaceRecord, Pool, PoolConfig, PoolError, Publish, ReadOutcome,
+    Superblock, history,
 };
 use std::sync::Arc;
 use support::*;
@@ -289,6 +289,55 @@ fn a_flipped_byte_is_a_miss_and_gc_takes_it_out() {
     assert!(pool.check(true).unwrap().is_clean());
     assert_eq!(publish(&pool, &ns, hash, 0), Publish::Published);
     assert_eq!(read(&pool, &pool.lookup(&[hash])[0]), ReadOutcome::Whole);
+}
+
+#[test]
+fn what_is_lost_is_counted_to_the_byte_and_explained() {
+    let (fabric, pool) = anonymous(2 << 20, &small_config(16));
+    let ns = namespace(&pool, 1, BLOCK_BYTES);
+    for prompt in 0..20 {
+        publish(&pool, &ns, chain(&ns, prompt, 1)[0], 0);
+    }
+    assert_eq!(pool.check(true).unwrap().leaked_bytes, 0);
+    // Three blocks lose their index entries.
+    for prompt in 0..3 {
+        let hash = chain(&ns, prompt, 1)[0];
+        let hit = pool.lookup(&[hash])[0];
+        let entry = (hit.block.0 + 1) | hash.words()[1] >> 40 << 40;
+        let at = (0..fabric.len()).step_by(8).find(|&at| fabric.load(Offset::new(at)) == entry).expect("its entry");
+        fabric.store(Offset::new(at), 0);
+    }
+    let report = pool.check(true).unwrap();
+    assert_eq!((report.leaks.len(), report.leaked_bytes), (3, 3 * BLOCK_BYTES), "{report:?}");
+    assert!(report.leaks.iter().all(|leak| leak.means.contains("lookups miss") && leak.repair == "cenote pool gc"));
+    assert_eq!(pool.gc().unwrap().blocks_freed, 3);
+    assert!(pool.check(true).unwrap().is_clean());
+
+    // Two chunk lines rot: one of a chunk that is in use, which its host knows, and one that was never taken.
+    let chunk_bytes = pool.superblock().config.chunk_bytes;
+    let lines: Vec<u64> = (0..fabric.len())
+        .step_by(64)
+        .filter(|&at| {
+            let words = fabric.load_line(at);
+            (words[0], words[2], words[4]) == (1, BLOCK_BYTES, 0) && words[7] != 0
+        })
+        .collect();
+    assert_eq!(lines.len() as u64, pool.info().chunks_taken);
+    let (used, unused) = (lines[0], lines[0] + (pool.info().num_chunks - 1) * 64);
+    fabric.store(Offset::new(used + 24), 99);
+    fabric.store(Offset::new(unused + 8), 99);
+    let rotten = pool.check(true).unwrap();
+    assert_eq!((rotten.damage.len(), rotten.leaked_bytes), (2, 2 * chunk_bytes), "{rotten:?}");
+    assert_eq!(Inspector::open(&fabric, &private()).unwrap().check(true).leaked_bytes, 2 * chunk_bytes);
+    pool.gc().unwrap();
+    let mended = pool.check(true).unwrap();
+    assert!(mended.is_clean(), "{mended:?}");
+    assert_eq!((mended.ready, mended.leaked_bytes), (17, 0), "the host knew what was in its chunk");
+    assert!((3..20).all(|prompt| read(&pool, &pool.lookup(&chain(&ns, prompt, 1))[0]) == ReadOutcome::Whole));
+}
+
+fn private() -> AttachOptions {
+    AttachOptions { private: true, ..AttachOptions::named("test") }
 }
 
 #[test]

@@ -13,6 +13,7 @@ use cenote_base::units::ByteSize;
 use cenote_mem::{Fabric, Flush, Mapping};
 use cenote_pool::{CheckReport, HostsLock, LockManager, PoolInfo, Superblock};
 use serde::Serialize;
+use std::collections::BTreeSet;
 use std::process::ExitCode;
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
@@ -106,29 +107,17 @@ struct Info {
     max_hosts: u8,
     flush: &'static str,
     hosts_lock: &'static str,
-    /// Hosts that have workers.
-    hosts: Vec<HostRow>,
-}
-
-#[derive(Serialize)]
-struct HostRow {
-    host: u8,
-    workers: usize,
 }
 
 fn info(args: &PoolArgs) -> Result<ExitCode, Failure> {
-    let pool = args.region.attach("info")?;
-    let superblock = pool.superblock();
-    let facts = pool.info();
-    let workers = |host| facts.workers.iter().filter(|worker| worker.host == host).count();
-    let rows = (0..superblock.config.max_hosts).map(|host| HostRow { host, workers: workers(host) });
+    let inspector = args.region.inspect()?;
+    let superblock = inspector.superblock();
     let info = Info {
-        hosts: rows.filter(|row| row.workers > 0).collect(),
         host: args.region.host_slot,
         max_hosts: superblock.config.max_hosts,
         flush: superblock.flush.name(),
         hosts_lock: lock_name(superblock.config.hosts_lock),
-        pool: facts,
+        pool: inspector.info(),
     };
     args.output.show(&info, || info_text(&info, superblock.flush))?;
     Ok(ExitCode::SUCCESS)
@@ -136,8 +125,6 @@ fn info(args: &PoolArgs) -> Result<ExitCode, Failure> {
 
 fn info_text(info: &Info, flush: Flush) -> String {
     let hosts = hosts_text(flush, info.max_hosts, info.hosts_lock);
-    let with_workers: Vec<String> =
-        info.hosts.iter().map(|row| format!("host {}: {} workers", row.host, row.workers)).collect();
     let info = &info.pool;
     let mut text = facts(&[
         ("size", ByteSize(info.region_bytes).to_string()),
@@ -147,7 +134,6 @@ fn info_text(info: &Info, flush: Flush) -> String {
         ("objects", info.objects.to_string()),
         ("fabric", info.fabric.to_owned()),
         ("hosts", hosts),
-        ("with workers", with_workers.join(", ")),
     ]);
     let mut models = table(&["model", "blocks", "bytes", "block size", "tokens", "fingerprint"]);
     for row in &info.namespaces {
@@ -160,15 +146,26 @@ fn info_text(info: &Info, flush: Flush) -> String {
             row.fingerprint.chars().take(12).collect(),
         ]);
     }
+    let mut hosts = table(&["host", "life", "alive", "heart still for", "workers", "chunks"]);
+    for host in &info.hosts {
+        let alive = if host.marked_dead { "declared dead" } else { known(host.alive) };
+        hosts.add_row([
+            host.host.to_string(),
+            host.incarnation.to_string(),
+            alive.to_owned(),
+            host.silent_ms.map_or_else(String::new, |ms| format!("{:.1} s", ms as f64 / 1000.0)),
+            host.workers.to_string(),
+            host.chunks.to_string(),
+        ]);
+    }
     let mut workers = table(&["host", "slot", "pid", "worker", "alive"]);
     for worker in &info.workers {
-        let alive = worker.alive.map_or("not known", |alive| if alive { "yes" } else { "no" });
         workers.add_row([
             worker.host.to_string(),
             worker.slot.to_string(),
             worker.pid.to_string(),
             worker.name.clone(),
-            alive.to_owned(),
+            known(worker.alive).to_owned(),
         ]);
     }
     let mut counters = table(&["counter", "value"]);
@@ -177,6 +174,7 @@ fn info_text(info: &Info, flush: Flush) -> String {
     }
     for (title, table, empty) in [
         ("models", models, info.namespaces.is_empty()),
+        ("hosts", hosts, info.hosts.is_empty()),
         ("workers", workers, info.workers.is_empty()),
         ("counters of this host", counters, info.counters.values().all(|value| *value == 0)),
     ] {
@@ -187,15 +185,21 @@ fn info_text(info: &Info, flush: Flush) -> String {
     text
 }
 
+fn known(alive: Option<bool>) -> &'static str {
+    alive.map_or("not known", |alive| if alive { "yes" } else { "no" })
+}
+
 fn check(args: &PoolCheckArgs) -> Result<ExitCode, Failure> {
     let spinner = output::spinner("checking");
-    let report = args.region.attach("check")?.check(!args.quick).map_err(|error| args.region.explain(&error))?;
+    let report = args.region.inspect()?.check(!args.quick);
     spinner.finish_and_clear();
     args.output.show(&report, || check_text(&report))?;
     if report.is_clean() {
         return Ok(ExitCode::SUCCESS);
     }
-    output::hint("cenote pool gc frees what leaks and takes damaged blocks out");
+    output::hint(
+        "cenote pool gc frees what leaks and takes damaged blocks out; `pool check` says what each finding means",
+    );
     Ok(ExitCode::from(UNCLEAN))
 }
 
@@ -217,12 +221,19 @@ fn check_text(report: &CheckReport) -> String {
         ("pinned", format!("{}, {} waiting to leave", report.pinned, report.draining)),
         ("objects", report.objects.to_string()),
         ("index", format!("{} entries, {} stale", report.index_entries, report.index_stale)),
-        ("dead workers", format!("{} cleaned up after", report.recovered.workers)),
-        ("leaks", report.leaks.len().to_string()),
+        ("left by the dead", report.pending.len().to_string()),
+        ("leaks", format!("{} ({})", report.leaks.len(), ByteSize(report.leaked_bytes))),
         ("damage", report.damage.len().to_string()),
     ]);
-    for finding in report.leaks.iter().chain(&report.damage) {
-        text.push_str(&format!("\n{}: {}", finding.what, finding.fact));
+    let findings = [("leaks", &report.leaks), ("damage", &report.damage), ("left by the dead", &report.pending)];
+    for (title, findings) in findings.into_iter().filter(|(_, findings)| !findings.is_empty()) {
+        text.push_str(&format!("\n\n{title}"));
+        for (means, repair) in findings.iter().map(|f| (f.means, f.repair)).collect::<BTreeSet<_>>() {
+            for finding in findings.iter().filter(|f| (f.means, f.repair) == (means, repair)) {
+                text.push_str(&format!("\n  {}: {}", finding.what, finding.fact));
+            }
+            text.push_str(&format!("\n    means:  {means}\n    repair: {repair}"));
+        }
     }
     text
 }
@@ -232,7 +243,7 @@ fn history(args: &PoolHistoryArgs) -> Result<ExitCode, Failure> {
         cenote_pool::history(&*args.region.map_read_only()?).map_err(|error| args.region.explain(&error))?;
     records.retain(|record| args.host.is_none_or(|host| record.host == host));
     args.output.show(&records, || {
-        let mut rows = table(&["time (UTC)", "host", "worker", "pid", "what"]);
+        let mut rows = output::list(&["time (UTC)", "host", "worker", "pid", "what"]);
         for record in &records {
             rows.add_row([
                 output::utc(record.time_us),

@@ -102,8 +102,8 @@ async fn a_block_that_fits_into_no_chunk_is_told() {
 #[tokio::test]
 async fn a_command_that_is_killed_while_it_joins_leaves_a_sound_region() {
     let region = Region::create("8MiB").await;
-    let info = ["pool", "info", "--region", &region.name];
-    let killed = cenote(info).env("CENOTE_FAULT", "join.registered:1").run().await;
+    let gc = ["pool", "gc", "--region", &region.name];
+    let killed = cenote(gc).env("CENOTE_FAULT", "join.registered:1").run().await;
     assert_eq!(killed.code, None, "it died at the point: {killed:?}");
     region.expect_clean_and_idle().await;
 }

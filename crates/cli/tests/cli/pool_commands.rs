@@ -39,7 +39,7 @@ async fn a_region_is_made_told_of_and_removed() {
 
 /// Everybody is gone and so is the host's memory; the region may not even be written.
 #[tokio::test]
-async fn history_is_told_of_a_dead_region() {
+async fn a_dead_region_is_looked_at_without_a_change() {
     let region = Region::create("16MiB").await;
     region.run("gc").await.json();
     let uuid = region.info().await["uuid"].as_str().expect("a text").to_owned();
@@ -51,6 +51,10 @@ async fn history_is_told_of_a_dead_region() {
     assert_eq!(events[..4], ["life_begun", "attached", "collected", "left"], "{records}");
     let people = cenote(["pool", "history", "--region", &region.name, "--host", "0"]).ok().await.out;
     assert!(people.contains("collected garbage: 0 blocks freed") && people.contains("20"), "{people}");
+    let report = region.expect_clean_and_idle().await;
+    assert_eq!((&report["pending"], &report["leaked_bytes"]), (&json!([]), &json!(0)), "{report}");
+    let info = region.info().await;
+    assert_eq!((&info["hosts"][0]["alive"], &info["hosts"][0]["workers"]), (&json!(false), &json!(0)), "{info}");
     let other = cenote(["pool", "history", "--region", &region.name, "--host", "1", "--json"]).ok().await.json();
     assert_eq!(other, json!([]));
     assert!(std::fs::read(region.path()).expect("a file") == before, "nothing is written");
@@ -127,6 +131,8 @@ async fn a_rotten_payload_is_found_and_taken_out() {
     assert_eq!(outcome.code, Some(2), "{outcome:?}");
     assert_eq!(outcome.json()["damage"].as_array().map(Vec::len), Some(1), "{outcome:?}");
     assert!(outcome.err.contains("hint: cenote pool gc"), "{outcome:?}");
+    let people = cenote(["pool", "check", "--region", &region.name]).run().await.out;
+    assert!(people.contains("means:  reads of it are misses") && people.contains("repair: cenote pool gc"), "{people}");
     assert_eq!(server.client.complete(&prompt).await.text, answer.text, "a rotten block is a miss");
     assert_eq!(region.run("gc").await.code, Some(0));
     region.expect_clean().await;

@@ -36,7 +36,11 @@ async fn what_one_host_has_computed_another_one_finds() {
     assert_eq!((&info["hosts_lock"], &info["max_hosts"]), (&json!("bakery"), &json!(3)), "{info}");
     assert_eq!(info["host"], 1, "{info}");
     let hosts = info["hosts"].as_array().expect("an array");
-    assert!(hosts.contains(&json!({"host": 1, "workers": 1})), "{info}");
+    let known = |row: &serde_json::Value| (row["host"].clone(), row["alive"].clone(), row["workers"].clone());
+    let rows: Vec<_> = hosts.iter().map(known).collect();
+    // Nobody is left, and who looks does not join.
+    assert_eq!(rows, [(json!(0), json!(false), json!(0)), (json!(2), json!(false), json!(0))], "{info}");
+    assert!(hosts[0]["chunks"].as_u64() > Some(0), "{info}");
     let people = cenote(["pool", "info", "--region", &region.name]).ok().await.out;
     assert!(people.contains(&format!("up to 3, flushed with {flush}, locks of kind bakery")), "{people}");
     for host in ["0", "1", "2"] {
@@ -61,15 +65,19 @@ async fn the_settings_file_says_which_host_this_is() {
 #[tokio::test]
 async fn a_host_is_fenced_by_its_number() {
     let Some((region, _)) = shared(&[]).await else { return };
-    cenote(["pool", "info", "--region", &region.name, "--host-slot", "1"]).ok().await;
+    cenote(["pool", "gc", "--region", &region.name, "--host-slot", "1"]).ok().await;
     let fence = |host| cenote(["pool", "fence", "--region", &region.name, "--dead-host", host]);
     assert!(fence("1").ok().await.err.contains("host 1 is declared dead"));
     fence("0").fails(&["host 0: it is the one that asks"]).await;
     fence("2").fails(&["host 2: it never attached"]).await;
     let info = cenote(["pool", "info", "--json", "--region", &region.name]).ok().await.json();
     assert_eq!(info["counters"]["pool_hosts_declared_dead_total"], 1, "{info}");
+    assert_eq!((&info["hosts"][1]["host"], &info["hosts"][1]["marked_dead"]), (&json!(1), &json!(true)), "{info}");
     // The dead begin a new life when they come back.
-    cenote(["pool", "check", "--region", &region.name, "--host-slot", "1"]).ok().await;
+    cenote(["pool", "gc", "--region", &region.name, "--host-slot", "1"]).ok().await;
+    let info = cenote(["pool", "info", "--json", "--region", &region.name]).ok().await.json();
+    let second = &info["hosts"][1];
+    assert_eq!((&second["incarnation"], &second["marked_dead"]), (&json!(2), &json!(false)), "{info}");
 }
 
 /// As the superblock's check word is computed (docs/format.md#superblock).
@@ -108,11 +116,12 @@ async fn a_manager_grants_the_locks_of_its_region() {
     cenote(["pool", "manage", "--region", &alone.name]).fails(&["need no manager"]).await;
     let Some((region, _)) = shared(&["--hosts-lock", "manager"]).await else { return };
     let mut manager = cenote(["pool", "manage", "--region", &region.name]).spawn();
-    let info = async || {
-        let info = cenote(["pool", "info", "--json", "--region", &region.name, "--host-slot", "1"]).run().await;
-        (info.code == Some(0)).then(|| info.json())
+    let gc = async || {
+        let gc = cenote(["pool", "gc", "--json", "--region", &region.name, "--host-slot", "1"]).run().await;
+        (gc.code == Some(0)).then_some(())
     };
-    let info = until("a lock", info).await;
+    until("a lock", gc).await;
+    let info = cenote(["pool", "info", "--json", "--region", &region.name, "--host-slot", "1"]).ok().await.json();
     assert_eq!(info["hosts_lock"], "manager", "{info}");
     signal(manager.id().expect("it runs"), Signal::TERM);
     assert!(soon("the manager's end", manager.wait()).await.expect("it is our child").success());

@@ -51,6 +51,7 @@ pub(super) fn claim(area: &HostArea, slot: u32) -> Result<Option<SlotClaim>, Hos
     check(area, slot);
     let file = match &area.0.backing {
         Backing::File(file) => file,
+        Backing::View(_) => return Ok(None),
         Backing::Private(claimed) => {
             let mut claimed = claimed.lock().unwrap_or_else(PoisonError::into_inner);
             if std::mem::replace(&mut claimed[slot as usize], true) {
@@ -76,7 +77,7 @@ pub(super) fn alive(area: &HostArea, slot: u32) -> bool {
     match &area.0.backing {
         // The area's own description never holds a byte, so every holder is another one. A kernel that
         // does not answer leaves the slot with its owner: nothing may be taken from the living.
-        Backing::File(file) => {
+        Backing::File(file) | Backing::View(file) => {
             byte_lock(file, libc::F_OFD_GETLK, libc::F_WRLCK, slot).map_or(true, |found| found != libc::F_UNLCK)
         }
         Backing::Private(claimed) => claimed.lock().unwrap_or_else(PoisonError::into_inner)[slot as usize],

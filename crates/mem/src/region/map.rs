@@ -118,6 +118,9 @@ impl Mapping {
         let wrong = |fact: String| MapError::NotARegion { path: path.clone(), fact };
         let file = open_existing(&path, access)?;
         let status = file.metadata().map_err(|error| MapError::from_io(&path, "ask for the file's status", error))?;
+        if status.is_dir() {
+            return Err(wrong("it is a directory".into()));
+        }
         if !status.is_file() {
             return Err(wrong("it is no regular file".into()));
         }

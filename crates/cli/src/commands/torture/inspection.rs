@@ -1,6 +1,6 @@
 //! When everybody has gone: is all there, is all free, is every byte right?
 
-use super::child::{block_sizes, keys, namespaces};
+use super::child::{keys, namespaces};
 use super::content;
 use super::report::Report;
 use crate::args::{RegionArgs, WatchArgs};
@@ -13,29 +13,20 @@ pub fn inspect(region: &RegionArgs, watch: &WatchArgs, hosts: u8, report: &mut R
     // All hosts first: pins of a host's dead go when somebody of that host looks after them.
     let attach = |host_slot| RegionArgs { host_slot, ..region.clone() }.attach_watching("inspection", watch);
     let pools: Vec<HostPool> = (0..hosts).map(attach).collect::<Result<_, _>>()?;
-    let explain = |error: PoolError| region.explain(&error);
-    let chunk_bytes = pools[0].superblock().config.chunk_bytes;
-    let largest_slot = block_sizes(chunk_bytes)[0];
-    let mut chunks = 0;
-    for (host, pool) in pools.iter().enumerate() {
-        let found = pool.check(true).map_err(explain)?;
-        chunks += found.chunks;
-        report.leaked_bytes += found.leaks.len() as u64 * largest_slot;
-        report.damaged += found.damage.len() as u64;
-        report.left_reserved += found.reserved;
-        report.left_pinned = report.left_pinned.max(found.pinned);
-        for finding in found.leaks.iter().chain(&found.damage) {
-            report.find(format!("host {host}, {}: {}", finding.what, finding.fact));
-        }
+    // All hosts' memory is on this machine, so one look from outside sees all there is.
+    let inspector = region.inspect()?;
+    let found = inspector.check(true);
+    report.leaked_bytes = found.leaked_bytes;
+    report.damaged = found.damage.len() as u64;
+    // After everybody's dead were cleaned up after, nothing may wait for that.
+    report.left_reserved = found.reserved + found.pending.len() as u64;
+    report.left_pinned = found.pinned;
+    for finding in found.leaks.iter().chain(&found.damage).chain(&found.pending) {
+        report.find(format!("{}: {}", finding.what, finding.fact));
     }
-    let info = pools[0].info();
-    let (ownerless, data_bytes) = (info.chunks_taken.saturating_sub(chunks), info.data_bytes);
-    if ownerless > 0 {
-        report.leaked_bytes += ownerless * chunk_bytes;
-        report.find(format!("{ownerless} chunks are taken, but by none of the hosts"));
-    }
-    (report.region_bytes, report.data_bytes) = (info.region_bytes, data_bytes);
-    verify(&pools[0], data_bytes, report).map_err(explain)
+    let info = inspector.info();
+    (report.region_bytes, report.data_bytes) = (info.region_bytes, info.data_bytes);
+    verify(&pools[0], info.data_bytes, report).map_err(|error| region.explain(&error))
 }
 
 /// Reads every block that can be found.

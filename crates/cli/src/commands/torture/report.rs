@@ -44,7 +44,7 @@ pub struct Report {
     pub fill_median: f64,
     pub fill_looks: usize,
     pub wrong_bytes: u64,
-    /// At most; every leaked slot counts as one of the largest.
+    /// Slots and chunks that nobody can reach.
     pub leaked_bytes: u64,
     pub hangs: u64,
     /// Increments of locked counters that are missing or too many.
