@@ -370,11 +370,14 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
     pub(crate) fn settle_locks(&self) {
         // One deadline for all: another host that stands in every lock must not hold this one up for each.
         let deadline = self.area.now().saturating_add(self.lock_timeout);
+        let mut given_back = Vec::new();
         for lock in 0..crate::layout::LOCKS {
             let line = self.layout.lock(lock, self.host);
             let words = self.fabric.load_line(line);
             let (ticket, left) = (words[(TICKET / 8) as usize], words[(INTENT / 8) as usize]);
             if ticket == 0 && left == 0 {
+                // Whoever gave it back may have died before anybody else could see it.
+                given_back.extend((words != [0; 8]).then_some(line));
                 continue;
             }
             match Name::of_number(lock) {
@@ -386,6 +389,9 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
                 }
                 None => self.put_line(line, &[0; 8]),
             }
+        }
+        if !given_back.is_empty() {
+            self.fabric.publish(&given_back);
         }
     }
 }
