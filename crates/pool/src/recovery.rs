@@ -5,7 +5,7 @@
 //! whoever notices first, with the dead worker's slot claimed meanwhile so that nobody takes it.
 
 use crate::error::PoolError;
-use crate::heap::{OBJECT, PUBLISHED};
+use crate::heap::{FREE, OBJECT, PUBLISHED};
 use crate::history::Event;
 use crate::index::Inserted;
 use crate::lines::BlockState;
@@ -15,7 +15,7 @@ use crate::stats::Counter;
 use cenote_base::{BlockHash, BlockIndex, fault};
 use cenote_mem::{Fabric, HostLocal};
 use serde::Serialize;
-use std::sync::atomic::Ordering::{Acquire, Release};
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 /// What recovery found and gave back.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -104,6 +104,11 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
         let _heap = self.lock_patiently(Name::Heap).map_err(PoolError::lock("heap"))?;
         // Somebody else may have freed it meanwhile: whoever destroyed the object it was becoming.
         if self.slot_owner(block).load(Acquire) != owner {
+            return Ok(());
+        }
+        if self.chunk_class(self.layout.chunk_of(block)).load(Relaxed) == 0 {
+            // Another host has adopted the chunk since: nothing in it is this one's to free.
+            self.slot_owner(block).store(FREE, Release);
             return Ok(());
         }
         match self.read_descriptor(block).and_then(|d| Some((d.block_state()?, d.block_hash()))) {
