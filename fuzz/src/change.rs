@@ -140,6 +140,8 @@ fn draw_field(input: &mut Input<'_>, map: &Map, area: Area) -> What {
         (Area::Locks, choice) => (usize::from(choice), input.below(8)),
         (Area::Records, 0) => (3, input.below(20) | input.below(4) << 8),
         (Area::Records, _) => (0, input.below(200)),
+        (Area::Namespaces, 0) => (0, input.below(1 << 20)),
+        (Area::Usage, _) => (input.below(8) as usize, input.below(1 << 20)),
         (Area::Namespaces, _) => (4, LINE * input.below(300)),
         (Area::Objects, 0) => (3, input.below(70_000)),
         (Area::Objects, 1) => (4, input.below(8)),

@@ -17,6 +17,7 @@ pub(crate) enum Area {
     Locks,
     Records,
     Namespaces,
+    Usage,
     Objects,
     Chunks,
     Descriptors,
@@ -26,7 +27,7 @@ pub(crate) enum Area {
 }
 
 impl Area {
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 15] = [
         Self::Superblock,
         Self::Hosts,
         Self::Marks,
@@ -35,6 +36,7 @@ impl Area {
         Self::Locks,
         Self::Records,
         Self::Namespaces,
+        Self::Usage,
         Self::Objects,
         Self::Chunks,
         Self::Descriptors,
@@ -98,7 +100,8 @@ impl Map {
             hosts * workers * hazards,
             72 * hosts * 2,
             hosts * records,
-            256 * 2,
+            256 * 3,
+            hosts * 256 / 8,
             1024 * 2,
             chunks,
             descriptors,

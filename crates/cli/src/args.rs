@@ -210,6 +210,11 @@ pub enum PoolCommands {
     History(PoolHistoryArgs),
     /// Give back what nobody can use any more
     Gc(PoolArgs),
+    /// Limit the bytes that a model's blocks may take in a region, over all hosts
+    ///
+    /// Who publishes over it evicts blocks of the same model on its own host first; if that does not suffice the block is
+    /// not published, which `pool info` counts. Other hosts heed a new limit when they tick.
+    Quota(PoolQuotaArgs),
     /// Declare another host dead, which will not write again: its space is free for the others
     Fence(PoolFenceArgs),
     /// Grant locks between the hosts of a region made with `--hosts-lock manager`, until ended
@@ -248,6 +253,18 @@ pub struct PoolCheckArgs {
     pub quick: bool,
     #[command(flatten)]
     pub output: OutputArgs,
+}
+
+#[derive(Args, Debug)]
+pub struct PoolQuotaArgs {
+    #[command(flatten)]
+    pub region: RegionArgs,
+    /// The model: its name, its number, or how its fingerprint starts, as `pool info` has them
+    #[arg(value_name = "NAMESPACE")]
+    pub namespace: String,
+    /// The limit, as in 2GiB; 0 lifts it
+    #[arg(value_name = "BYTES")]
+    pub bytes: ByteSize,
 }
 
 #[derive(Args, Debug)]

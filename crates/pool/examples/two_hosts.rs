@@ -471,7 +471,7 @@ impl Host {
                 match self.publish(hash(self.me, SET, prng.below(UNIVERSE))) {
                     Publish::Published => new += 1,
                     Publish::Duplicate => {}
-                    Publish::NoRoom => return Err(format!("no room in round {round}")),
+                    refused => return Err(format!("{refused:?} in round {round}")),
                 }
             }
             published += new as u64;

@@ -1,6 +1,6 @@
 //! The life of a block: publish, look up, read.
 
-use crate::heap::PUBLISHED;
+use crate::heap::{PUBLISHED, Refusal};
 use crate::history::Event;
 use crate::index::Inserted;
 use crate::lines::{BlockState, Descriptor, checksum_key};
@@ -47,6 +47,8 @@ pub enum Publish {
     Duplicate,
     /// No slot could be made free, or a lock was busy for too long.
     NoRoom,
+    /// The namespace has its quota, and nothing that this host has of it could make way.
+    OverQuota,
 }
 
 impl Hit {
@@ -232,9 +234,17 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
             return Publish::Duplicate;
         }
         let slot_bytes = namespace.slot_bytes();
-        let Some(block) = inner.reserve(slot_bytes) else {
-            inner.counters().add(Counter::NoRoom, 1);
-            return Publish::NoRoom;
+        let block = match inner.reserve(slot_bytes, Some(namespace.id.0)) {
+            Ok(block) => block,
+            Err(Refusal::NoRoom) => {
+                inner.counters().add(Counter::NoRoom, 1);
+                return Publish::NoRoom;
+            }
+            Err(Refusal::OverQuota) => {
+                inner.counters().add(Counter::QuotaRefused, 1);
+                inner.record(Event::QuotaRefused, namespace.id.0.into(), slot_bytes);
+                return Publish::OverQuota;
+            }
         };
         fault::point("publish.reserved");
         let kind = Descriptor::pack_kind(namespace.id.0, inner.member.slot as u16, depth);
@@ -247,7 +257,7 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
                 inner.counters().add(Counter::PublishedBytes, length);
             }
             Publish::Duplicate => inner.counters().add(Counter::Duplicates, 1),
-            Publish::NoRoom => inner.counters().add(Counter::NoRoom, 1),
+            Publish::NoRoom | Publish::OverQuota => inner.counters().add(Counter::NoRoom, 1),
         }
         outcome
     }

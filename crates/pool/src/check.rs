@@ -5,7 +5,7 @@ use crate::error::PoolError;
 use crate::heap::{DRAINING, FREE, OBJECT, PUBLISHED};
 use crate::history::Event;
 use crate::host_words::CLASSES;
-use crate::layout::SHARDS;
+use crate::layout::{NAMESPACES, SHARDS};
 use crate::lines::{BlockState, ChunkLine, Descriptor};
 use crate::locks::Name;
 use crate::pool::{Inner, Pool};
@@ -281,7 +281,9 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
     ) -> BTreeSet<BlockIndex> {
         let walk = Walk { listed: self.check_free_lists(report), objects, is_locked, payloads };
         let own = lines.iter().filter(|(_, line)| line.owner == self.host + 1);
-        own.flat_map(|(chunk, line)| self.check_chunk(*chunk, line, &walk, report)).collect()
+        let unsound = own.flat_map(|(chunk, line)| self.check_chunk(*chunk, line, &walk, report)).collect();
+        self.check_usage(report);
+        unsound
     }
 
     fn check_free_lists(&self, report: &mut CheckReport) -> BTreeSet<BlockIndex> {
@@ -355,6 +357,12 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
                     return;
                 }
                 report.ready += 1;
+                let charged = self.slot_namespace(block).load(Relaxed).checked_sub(1);
+                let namespace = self.read_descriptor(block).map(|descriptor| u32::from(descriptor.namespace()));
+                if namespace.is_some_and(|namespace| Some(namespace) != charged && u64::from(namespace) < NAMESPACES) {
+                    let fact = "it is not charged to its namespace";
+                    report.damage.push(finding(what(), fact, "a quota is applied to a wrong sum", GC));
+                }
                 let Some(hit) = self.hit(block) else {
                     let fact = "it is published but its descriptor does not hold";
                     report.damage.push(finding(what(), fact, MISS, GC));

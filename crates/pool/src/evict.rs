@@ -26,7 +26,7 @@ pub(crate) enum Room {
 }
 
 /// One eviction clears this part of the published blocks, so that the walk over all of them is paid rarely.
-const BATCH_SHARE: usize = 64;
+pub(crate) const BATCH_SHARE: usize = 64;
 
 impl<F: Fabric, H: HostLocal> Inner<F, H> {
     /// Evicts for `class`, from its own blocks or, where those are younger or none, by taking the chunk that
@@ -90,7 +90,7 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
         (first..first + slots).map(BlockIndex)
     }
 
-    fn candidates(&self, chunk: u64) -> impl Iterator<Item = Candidate> + '_ {
+    pub(crate) fn candidates(&self, chunk: u64) -> impl Iterator<Item = Candidate> + '_ {
         self.slots_of(chunk).filter(|&block| self.slot_owner(block).load(Acquire) == PUBLISHED).map(|block| {
             let descriptor = self.read_descriptor(block);
             Candidate {
@@ -106,7 +106,7 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
         self.superblock.config.eviction.policy()
     }
 
-    fn victims(&self, candidates: &[Candidate], want: usize) -> Vec<BlockIndex> {
+    pub(crate) fn victims(&self, candidates: &[Candidate], want: usize) -> Vec<BlockIndex> {
         let clock = self.access_clock().load(Relaxed);
         let choice = self.policy().victims(clock, self.policy_state(), candidates, want);
         for rewrite in choice.rewrites {
@@ -211,7 +211,7 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
     }
 
     /// Frees blocks whose eviction waited for a pin or a lock; returns how many became free.
-    fn retry_draining(&self) -> usize {
+    pub(crate) fn retry_draining(&self) -> usize {
         let draining: Vec<BlockIndex> = (0_u64..)
             .zip(self.slot_owners())
             .filter(|(_, owner)| owner.load(Relaxed) == DRAINING)

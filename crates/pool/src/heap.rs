@@ -27,6 +27,15 @@ pub(crate) const DRAINING: u32 = u32::MAX - 1;
 /// Holds an object.
 pub(crate) const OBJECT: u32 = u32::MAX - 2;
 
+/// Why no slot was to be had.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Refusal {
+    /// Nothing may leave, or the lock was busy for too long.
+    NoRoom,
+    /// The namespace has all that it may have, and what this host has of it may not leave or would not suffice.
+    OverQuota,
+}
+
 /// Room made for one slot size may be taken by chunks that turn out damaged; a reservation does not chase
 /// it for ever.
 const RESERVE_ATTEMPTS: u32 = 16;
@@ -74,10 +83,20 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
         self.put_line(at, &free.seal(at, self.salt));
     }
 
-    /// Reserves a slot of `slot_bytes` for this worker, making room if it must. `None`: no room, or the
-    /// lock was busy for too long.
-    pub(crate) fn reserve(&self, slot_bytes: u64) -> Option<BlockIndex> {
-        let _heap = self.lock(crate::locks::Name::Heap).ok()?;
+    /// Reserves a slot of `slot_bytes` for this worker and charges it to a namespace, making room if it must.
+    pub(crate) fn reserve(&self, slot_bytes: u64, namespace: Option<u16>) -> Result<BlockIndex, Refusal> {
+        let _heap = self.lock(crate::locks::Name::Heap).map_err(|_| Refusal::NoRoom)?;
+        if !namespace.is_none_or(|namespace| self.keeps_quota(namespace, slot_bytes)) {
+            return Err(Refusal::OverQuota);
+        }
+        let block = self.take_slot(slot_bytes).ok_or(Refusal::NoRoom)?;
+        if let Some(namespace) = namespace {
+            self.charge(block, namespace, slot_bytes);
+        }
+        Ok(block)
+    }
+
+    fn take_slot(&self, slot_bytes: u64) -> Option<BlockIndex> {
         let class = self.class_of(slot_bytes)?;
         for _ in 0..RESERVE_ATTEMPTS {
             if let Some(block) = self.pop_free(class) {
@@ -107,6 +126,7 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
             self.slot_owner(block).store(FREE, Release);
             return;
         }
+        self.discharge(block, slot_bytes);
         let head = self.class_head(class as usize);
         self.free_link(block).store(head.load(Relaxed), Relaxed);
         self.slot_owner(block).store(FREE, Release);
@@ -275,10 +295,14 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
         self.chunk_hint().store(0, Relaxed);
         self.refresh_range(self.layout.chunk(0), self.layout.chunk(self.layout.num_chunks));
         self.publish_marks();
+        self.recount_usage();
         let pinned = self.pinned_blocks();
         for chunk in 0..self.layout.num_chunks {
             let known = self.chunk_class(chunk).swap(0, Relaxed) != 0;
-            let Some(line) = self.read_chunk(chunk).filter(|line| line.owner == self.host + 1) else { continue };
+            let Some(line) = self.read_chunk(chunk).filter(|line| line.owner == self.host + 1) else {
+                self.forget_charges(chunk);
+                continue;
+            };
             let Some(class) = self.class_of(line.slot_bytes) else { continue };
             let first = chunk * self.layout.descriptors_per_chunk;
             let slots = first..first + self.layout.slots(line.slot_bytes);
@@ -287,18 +311,26 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
             }
             self.chunk_class(chunk).store(class as u32 + 1, Relaxed);
             for block in slots.rev().map(BlockIndex) {
-                self.rebuild_slot(block, &pinned);
+                self.rebuild_slot(block, line.slot_bytes, &pinned);
             }
         }
+        self.show_all_usage();
     }
 
-    pub(crate) fn rebuild_slot(&self, block: BlockIndex, pinned: &BTreeSet<BlockIndex>) {
+    pub(crate) fn rebuild_slot(&self, block: BlockIndex, slot_bytes: u64, pinned: &BTreeSet<BlockIndex>) {
         let owner = self.slot_owner(block).load(Acquire);
         if owner != FREE && owner < OBJECT {
             // Reserved: its worker goes on with it, or recovery of that worker will.
+            if let Some(namespace) = self.slot_namespace(block).load(Relaxed).checked_sub(1) {
+                self.charge(block, namespace as u16, slot_bytes);
+            }
             return;
         }
-        match self.read_descriptor(block).and_then(|descriptor| descriptor.block_state()) {
+        let descriptor = self.read_descriptor(block);
+        if let Some(charged) = descriptor.filter(Descriptor::is_charged) {
+            self.charge(block, charged.namespace(), slot_bytes);
+        }
+        match descriptor.and_then(|descriptor| descriptor.block_state()) {
             Some(BlockState::Evicting) if fault::sabotaged("recover.evicting-revived") => self.keep(block),
             Some(BlockState::Ready) => self.slot_owner(block).store(PUBLISHED, Release),
             Some(BlockState::Object) => self.slot_owner(block).store(OBJECT, Release),

@@ -46,10 +46,12 @@ pub enum Event {
     Evicted = 12,
     /// A block was read without its checksum: which, first word of its hash.
     ReadDamaged = 13,
+    /// A publish would have gone over its namespace's quota: which, bytes of the block.
+    QuotaRefused = 14,
 }
 
 impl Event {
-    const ALL: [Self; 13] = [
+    const ALL: [Self; 14] = [
         Self::Attached,
         Self::Left,
         Self::WorkerDead,
@@ -63,6 +65,7 @@ impl Event {
         Self::Collected,
         Self::Evicted,
         Self::ReadDamaged,
+        Self::QuotaRefused,
     ];
 
     fn from_number(number: u64) -> Option<Self> {
@@ -74,6 +77,7 @@ impl Event {
         match self {
             Self::Evicted => Some([last[0].saturating_add(now[0]), last[1].saturating_add(now[1])]),
             Self::ChunkTaken | Self::ChunkAdopted | Self::ChunkGivenBack if last[1] == now[1] => Some(now),
+            Self::QuotaRefused if last[0] == now[0] => Some(now),
             Self::ReadDamaged if last == now => Some(now),
             _ => None,
         }
@@ -179,6 +183,9 @@ fn words(event: Event, [first, second]: [u64; 2], times: u64) -> String {
         Event::Collected => format!("collected garbage: {first} blocks freed, {second} chunks given back"),
         Event::Evicted => format!("evicted {first} blocks, kept {second} for their pins, in {times} goes"),
         Event::ReadDamaged => format!("read block {first} (hash {second:016x}…) without its checksum, {times} times"),
+        Event::QuotaRefused => {
+            format!("did not publish a block of {second} bytes over the quota of namespace {first}, {times} times")
+        }
     }
 }
 

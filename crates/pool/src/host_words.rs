@@ -1,7 +1,7 @@
 //! What the words of host-local memory mean. All of it can be rebuilt from the region, and is when the
 //! memory is new: no format, only an agreement among the processes of one host and one version.
 
-use crate::layout::{LOCKS, Layout};
+use crate::layout::{LOCKS, Layout, NAMESPACES};
 use crate::locks::{MUTEXES, USER_LOCKS};
 use crate::pool::Inner;
 use crate::stats::{Counter, Counters};
@@ -34,6 +34,8 @@ enum Word {
     Adopting,
     /// Number of this host's next record; 0: nobody has looked where its records end.
     NextRecord,
+    /// Rows of the namespace table whose limits this host looks after.
+    Namespaces,
 }
 
 const WORDS: usize = 2 * LINE_WORDS;
@@ -65,13 +67,13 @@ impl HostWords {
     pub fn spec(&self, layout: &Layout) -> HostSpec {
         HostSpec {
             mutexes: MUTEXES,
-            words32: (self.chunk_hint() + 1) as u64,
+            words32: (self.slot_namespaces() + self.descriptors) as u64,
             words64: (self.single() + WORDS + self.policy) as u64,
             slots: u32::try_from(layout.workers_per_host).expect("validated"),
         }
     }
 
-    // 32-bit: slot owners, free-list links, chunk classes, class heads, the chunk hint.
+    // 32-bit: slot owners, free-list links, chunk classes, class heads, the chunk hint, slots' namespaces.
     const fn links(&self) -> usize {
         self.descriptors
     }
@@ -85,8 +87,12 @@ impl HostWords {
         self.class_heads() + CLASSES
     }
 
-    // 64-bit: policy words, generations seen, class sizes, counters, heartbeats, repairs, locks heeded, single
-    // words, the policy's own.
+    const fn slot_namespaces(&self) -> usize {
+        self.chunk_hint() + 1
+    }
+
+    // 64-bit: policy words, generations seen, class sizes, counters, heartbeats, repairs, locks heeded, namespaces'
+    // usage and quotas, single words, the policy's own.
     const fn seen(&self) -> usize {
         self.descriptors
     }
@@ -105,8 +111,14 @@ impl HostWords {
     const fn heeded(&self) -> usize {
         self.repairs() + LOCKS as usize * self.hosts
     }
-    const fn single(&self) -> usize {
+    const fn usage(&self) -> usize {
         (self.heeded() + USER_LOCKS as usize * self.hosts).next_multiple_of(LINE_WORDS)
+    }
+    const fn quotas(&self) -> usize {
+        self.usage() + NAMESPACES as usize
+    }
+    const fn single(&self) -> usize {
+        (self.quotas() + NAMESPACES as usize).next_multiple_of(LINE_WORDS)
     }
 }
 
@@ -150,6 +162,26 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
     /// No chunk before this one was free when this host last looked.
     pub fn chunk_hint(&self) -> &AtomicU32 {
         &self.area.words32()[self.words.chunk_hint()]
+    }
+
+    /// Namespace plus one that a slot is charged to; 0: none. Changed under the heap lock.
+    pub fn slot_namespace(&self, block: BlockIndex) -> &AtomicU32 {
+        &self.area.words32()[self.words.slot_namespaces() + block.0 as usize]
+    }
+
+    /// Bytes of this host's slots that are charged to a namespace. Changed under the heap lock.
+    pub fn usage(&self, namespace: u64) -> &AtomicU64 {
+        &self.area.words64()[self.words.usage() + namespace as usize]
+    }
+
+    /// A namespace's limit in bytes as this host knows it; 0: none.
+    pub fn quota(&self, namespace: u64) -> &AtomicU64 {
+        &self.area.words64()[self.words.quotas() + namespace as usize]
+    }
+
+    /// Rows of the namespace table whose limits this host looks after.
+    pub fn namespaces_known(&self) -> &AtomicU64 {
+        self.word(Word::Namespaces)
     }
 
     /// What the eviction policy keeps of a block.
@@ -251,7 +283,7 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
     /// All words that speak of the region as it was before a new life of this host.
     pub fn forget_region(&self) {
         let stale: [Range<usize>; 2] =
-            [self.words.seen()..self.words.class_sizes(), self.words.beats()..self.words.single()];
+            [self.words.seen()..self.words.class_sizes(), self.words.beats()..self.words.usage()];
         stale.into_iter().flatten().for_each(|word| self.area.words64()[word].store(0, Relaxed));
     }
 }

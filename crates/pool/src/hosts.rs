@@ -94,6 +94,7 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
             return self.begin_life();
         }
         self.beat_heart();
+        self.refresh_quotas();
         let now = u64::try_from(self.area.now().as_nanos()).unwrap_or(u64::MAX);
         let timeout = u64::try_from(self.host_timeout.as_nanos()).unwrap_or(u64::MAX);
         let mut wanting = Vec::new();
@@ -246,7 +247,8 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
         self.chunk_class(chunk).store(class as u32 + 1, Relaxed);
         for block in slots.rev().map(BlockIndex) {
             self.slot_owner(block).store(crate::heap::FREE, Relaxed);
-            self.rebuild_slot(block, pinned);
+            self.slot_namespace(block).store(0, Relaxed);
+            self.rebuild_slot(block, line.slot_bytes, pinned);
         }
     }
 

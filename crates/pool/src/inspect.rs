@@ -130,6 +130,9 @@ impl<F: Fabric + Clone> Inspector<F> {
                 for (chunk, line) in lines.iter().filter(|(_, line)| line.owner == host + 1) {
                     own.check_from_outside(*chunk, line, lives, &walk, &mut report);
                 }
+                if !lives {
+                    own.check_usage_from_outside(host, &lines, &mut report);
+                }
             }
             report.pending.extend(left);
             report.pending.extend(self.left_chunks(host, &lines));

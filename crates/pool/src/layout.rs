@@ -37,6 +37,7 @@ pub struct Layout {
     locks: u64,
     records: u64,
     namespaces: u64,
+    usage: u64,
     objects: u64,
     chunks: u64,
     descriptors: u64,
@@ -109,7 +110,8 @@ impl Layout {
             // TraCT's manager.
             locks: area(LOCKS * max_hosts * 2 * LINE),
             records: area(max_hosts * records_per_host * LINE),
-            namespaces: area(NAMESPACES * 2 * LINE),
+            namespaces: area(NAMESPACES * 3 * LINE),
+            usage: area(max_hosts * NAMESPACES * 8),
             objects: area(OBJECTS * 2 * LINE),
             chunks: area(num_chunks * LINE),
             descriptors: area(num_descriptors * LINE),
@@ -152,7 +154,17 @@ impl Layout {
     }
 
     pub const fn namespace(&self, row: u64) -> u64 {
-        self.namespaces + row * 2 * LINE
+        self.namespaces + row * 3 * LINE
+    }
+
+    /// The third line of a namespace's row.
+    pub const fn quota(&self, row: u64) -> u64 {
+        self.namespace(row) + 2 * LINE
+    }
+
+    /// The word in which a host tells how many bytes a namespace takes on it.
+    pub const fn usage(&self, host: u64, namespace: u64) -> u64 {
+        self.usage + (host * NAMESPACES + namespace) * 8
     }
 
     pub const fn object(&self, row: u64) -> u64 {
@@ -231,6 +243,7 @@ mod tests {
                 layout.locks,
                 layout.records,
                 layout.namespaces,
+                layout.usage,
                 layout.objects,
                 layout.chunks,
                 layout.descriptors,

@@ -32,6 +32,7 @@ mod namespaces;
 mod objects;
 mod pins;
 mod pool;
+mod quota;
 mod recovery;
 mod stats;
 mod superblock;

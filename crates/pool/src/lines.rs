@@ -158,6 +158,16 @@ line!(
 );
 
 line!(
+    /// Row of the namespace table, third line. Written under the table lock.
+    QuotaLine {
+        /// Bytes that the namespace's blocks may take; 0: no limit.
+        bytes: u64 = 0,
+        reserved: [u64; 6] = 8,
+        check: u64 = 56,
+    }
+);
+
+line!(
     /// Row of the object table, first line. Written under the table lock.
     ObjectLine {
         key_hash: [u64; 2] = 0,
@@ -278,6 +288,11 @@ impl Descriptor {
 
     pub const fn namespace(&self) -> u16 {
         self.kind as u16
+    }
+
+    /// Whether its slot is charged to its namespace.
+    pub fn is_charged(&self) -> bool {
+        matches!(self.block_state(), Some(BlockState::Ready | BlockState::Evicting))
     }
 
     pub const fn depth(&self) -> u32 {

@@ -2,7 +2,7 @@
 
 use crate::error::PoolError;
 use crate::layout::NAMESPACES;
-use crate::lines::{NameLine, NamespaceLine, ObjectLine};
+use crate::lines::{NameLine, NamespaceLine, ObjectLine, QuotaLine};
 use crate::locks::Name;
 use crate::pool::{Inner, Pool};
 use cenote_base::{ChainHasher, NamespaceId, fault};
@@ -62,6 +62,7 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
         }
         let _tables = inner.lock_patiently(Name::Tables).map_err(PoolError::lock("table"))?;
         let row = inner.namespace_row(record)?;
+        inner.know_quota(row, inner.read_quota(row));
         Ok(Namespace {
             id: NamespaceId(row as u16),
             block_bytes: record.block_bytes,
@@ -98,6 +99,10 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
         let name = NameLine::new(&record.label);
         self.put_line(at + LINE, &name.seal(at + LINE, self.salt));
         fault::point("namespace.named");
+        // The row's last owner may have had a limit.
+        if self.read_quota(row) != 0 {
+            self.put_line(self.layout.quota(row), &[0; 8]);
+        }
         let line = NamespaceLine {
             fingerprint,
             block_bytes: record.block_bytes,
@@ -115,6 +120,11 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
             let at = self.layout.namespace(row);
             let words = self.fresh_line(at);
             if words != [0; 8] && NamespaceLine::open(words, at, self.salt).is_none() {
+                self.put_line(at, &[0; 8]);
+            }
+            let at = self.layout.quota(row);
+            let words = self.fresh_line(at);
+            if words != [0; 8] && QuotaLine::open(words, at, self.salt).is_none() {
                 self.put_line(at, &[0; 8]);
             }
         }

@@ -275,6 +275,8 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
                     block_tokens: line.shape as u32,
                     blocks: 0,
                     bytes: 0,
+                    used_bytes: self.shown_usage(row, None),
+                    quota_bytes: self.read_quota(row),
                 })
             })
             .collect()
@@ -333,6 +335,10 @@ pub struct NamespaceInfo {
     pub blocks: u64,
     /// Their payload bytes.
     pub bytes: u64,
+    /// Bytes of slots that are charged to it, as the hosts that live account them.
+    pub used_bytes: u64,
+    /// Bytes that it may take; 0: no limit.
+    pub quota_bytes: u64,
 }
 
 /// A host that attached.

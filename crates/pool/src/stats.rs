@@ -43,6 +43,8 @@ counters! {
     Duplicates = "pool_duplicates_total",
     /// Publishes without room.
     NoRoom = "pool_no_room_total",
+    /// Publishes that would have gone over their namespace's quota.
+    QuotaRefused = "pool_quota_refused_total",
     /// Blocks evicted.
     Evicted = "pool_evicted_total",
     /// Evictions put off because the block was pinned.

@@ -6,7 +6,7 @@ mod support;
 use cenote_base::prng::Prng;
 use cenote_base::{BlockHash, fault};
 use cenote_mem::{Coherent, Flush, MapOptions, Mapping, ReadMapping, ReadOnly, RegionSource};
-use cenote_pool::{AttachOptions, Counter, Event, Inspector, Pool, ReadOutcome, Record, Superblock, history};
+use cenote_pool::{AttachOptions, Counter, Event, Inspector, Pool, Publish, ReadOutcome, Record, Superblock, history};
 use std::io::{Read, Write};
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, Stdio};
@@ -236,6 +236,35 @@ fn history_outlives_everybody() {
     assert!(repaired.what.contains("index shard") && repaired.what.contains("a probe from bucket"), "{repaired:?}");
     assert_eq!(of(Event::Collected).count(), 1);
     assert_eq!(records.last().map(|record| (record.event, record.pid)), Some((Event::Left, std::process::id())));
+}
+
+/// Whoever dies with a reservation had its bytes charged.
+#[test]
+fn quotas_hold_while_workers_die() {
+    let region = Region::new("quotas", 28);
+    let pool = region.attach();
+    let quota = 12 * BLOCK_BYTES;
+    let spaces = [1, 2].map(|model| namespace(&pool, model, BLOCK_BYTES));
+    spaces.iter().for_each(|ns| pool.set_quota(ns.id, quota).expect("the row is there"));
+    for point in ["publish.reserved:7", "publish.ready:5", "publish.indexed:4", "evict.marked:3", "evict.unlinked:2"] {
+        let (name, count) = point.split_once(':').expect("name:count");
+        kill_at(&region, name, count.parse().expect("a count"));
+        let report = region.inspector().check(false);
+        assert!(report.is_clean(), "{point}: {report:#?}");
+        assert_eq!(pool.tick().workers, 1);
+        expect_clean(&pool, point);
+        for prompt in 200..220 {
+            for ns in &spaces {
+                let outcome = publish(&pool, ns, chain(ns, prompt, 1)[0], 0);
+                assert_ne!(outcome, Publish::OverQuota, "{point}: it makes room for itself");
+                let _ = pool.lookup(&chain(ns, prompt, 1));
+            }
+        }
+        let used: Vec<u64> = pool.info().namespaces.iter().map(|row| row.used_bytes).collect();
+        assert_eq!(used, [quota; 2], "{point}");
+        pool.evict(24);
+    }
+    assert_eq!(pool.counter(Counter::QuotaRefused), 0);
 }
 
 /// A check used to join the region, and so changed what it was to tell of.

@@ -2,12 +2,16 @@
 
 mod support;
 
-use cenote_base::HostId;
+use cenote_base::{HostId, fault};
 use cenote_mem::{Flush, Flushed, MapOptions, Mapping, RegionSource};
-use cenote_pool::{AttachOptions, Inspector, Pool, Superblock};
+use cenote_pool::{AttachOptions, Counter, Inspector, Namespace, NamespaceRecord, Pool, Publish, Superblock};
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
-use support::small_config;
+use support::{BLOCK_BYTES, chain, payload, small_config};
+
+const REGION: &str = "CENOTE_TEST_REGION";
 
 /// Nobody else is at the lock, or nobody will ever leave it.
 const SOON: Duration = Duration::from_millis(20);
@@ -58,4 +62,104 @@ fn hosts_are_told_of_with_what_they_own() {
     assert!(dead.fact.contains("owns 1 chunk"), "{dead:?}");
     assert_eq!((report.objects, report.chunks), (1, 1), "chunks of all hosts are walked");
     drop(first);
+}
+
+/// Not a test of its own: a worker of host 1 that publishes until it is killed in the middle of it.
+#[test]
+fn publisher() {
+    let Ok(source) = std::env::var(REGION) else { return };
+    let pool = attach_host(&source.parse().expect("a region"), 1);
+    let ns = namespace_of(&pool);
+    fault::arm("publish.payload", 3, |_| {
+        rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL).expect("it can");
+    });
+    for prompt in 500..600 {
+        publish_on(&pool, &ns, prompt);
+    }
+}
+
+type FlushedPool = Pool<Arc<Flushed>>;
+
+fn attach_host(source: &RegionSource, host: u8) -> FlushedPool {
+    let mapping = Mapping::open(source, &MapOptions::default()).expect("the region is there");
+    let fabric = Arc::new(Flushed::new(mapping, Flush::available()[0]).expect("it is available"));
+    let options = AttachOptions { host: HostId(host), ..AttachOptions::named("test") };
+    Pool::attach(fabric, &options).expect("each host has its slot")
+}
+
+fn namespace_of(pool: &FlushedPool) -> Namespace {
+    let record = NamespaceRecord {
+        fingerprint: [1; 32],
+        label: "model".to_owned(),
+        block_bytes: BLOCK_BYTES,
+        block_tokens: 16,
+        num_layers: 2,
+    };
+    pool.namespace(&record).expect("the table has room")
+}
+
+fn publish_on(pool: &FlushedPool, ns: &Namespace, prompt: u32) -> Publish {
+    let hash = chain(ns, prompt, 1)[0];
+    pool.publish(ns, hash, 0, &[&payload(hash, BLOCK_BYTES)])
+}
+
+/// The sum over hosts is what a quota limits; a host makes room among its own blocks only, and what a worker had
+/// reserved when it was killed is charged until somebody cleans up.
+#[test]
+fn hosts_share_a_quota() {
+    let source = RegionSource::Shm(format!("cenote-test-quota-{}", std::process::id()));
+    let mapping = Mapping::create(&source, 4 << 20, 0o600, &MapOptions::default()).expect("memory");
+    let fabric = Arc::new(Flushed::new(mapping, Flush::available()[0]).expect("it is available"));
+    let mut config = small_config(23);
+    config.uuid[..4].copy_from_slice(&std::process::id().to_le_bytes());
+    let superblock = Superblock::format(&fabric, &config).expect("the configuration fits");
+    let (first, second) = (attach_host(&source, 0), attach_host(&source, 1));
+    let (ns, same) = (namespace_of(&first), namespace_of(&second));
+    first.set_quota(ns.id, 6 * BLOCK_BYTES).expect("the row is there");
+    second.tick();
+    let used = || first.info().namespaces[0].used_bytes / BLOCK_BYTES;
+    let published = |pool: &FlushedPool, prompts: std::ops::Range<u32>| {
+        let outcomes = prompts.map(|prompt| publish_on(pool, &ns, prompt));
+        outcomes.filter(|outcome| *outcome == Publish::Published).count()
+    };
+    assert_eq!((published(&first, 0..4), published(&second, 10..12), used()), (4, 2, 6));
+    // Each goes on within what the other leaves it, at the cost of its own blocks.
+    assert_eq!((published(&second, 12..20), used(), second.counter(Counter::Evicted)), (8, 6, 8));
+    assert_eq!((published(&first, 4..8), used(), first.counter(Counter::Evicted)), (4, 6, 4));
+    assert_eq!(second.lookup(&chain(&same, 7, 1)).len(), 1, "the newest of the other host is there");
+    // Whoever has nothing to give is refused as long as the other has it all.
+    assert_eq!(second.evict(100), 2);
+    assert_eq!((published(&first, 20..22), used()), (2, 6));
+    assert_eq!((publish_on(&second, &same, 30), second.counter(Counter::QuotaRefused)), (Publish::OverQuota, 1));
+
+    // A worker of the second host dies with a slot reserved: charged until its host cleans up.
+    first.evict(3);
+    let mut child = Command::new(std::env::current_exe().expect("this test"));
+    child.args(["--exact", "publisher"]).env(REGION, source.to_string()).stdout(Stdio::null()).stderr(Stdio::null());
+    let status = child.status().expect("the test starts itself");
+    assert_eq!(status.signal(), Some(9), "{status}");
+    assert_eq!(used(), 6, "three of the first host, two whole ones and a reservation of the second");
+    assert_eq!((published(&first, 40..45), used()), (5, 6), "the living make room among their own");
+    assert_eq!(second.tick().reservations, 1);
+    assert_eq!(used(), 5);
+    for pool in [&first, &second] {
+        let report = pool.check(true).expect("nobody holds a lock");
+        assert!(report.is_clean(), "{report:#?}");
+    }
+
+    // The dead are charged nothing; who adopts their blocks is, and returns to the quota with its next publish.
+    drop(first.lookup(&chain(&ns, 44, 1)));
+    first.fence_host(HostId(1)).expect("it attached");
+    assert_eq!(used(), 3);
+    assert_eq!((published(&first, 50..60), used()), (10, 6));
+    assert!(first.gc().expect("nobody holds a lock").chunks_adopted > 0);
+    assert_eq!(used(), 8, "two blocks came with the chunks");
+    assert_eq!((published(&first, 60..61), used()), (1, 6));
+    // Its memory still speaks of chunks that are another's now; the next life counts anew.
+    second.tick();
+    let report = second.check(true).expect("nobody holds a lock");
+    assert!(report.is_clean(), "{report:#?}");
+    assert_eq!((publish_on(&second, &same, 70), used()), (Publish::OverQuota, 6));
+    let _ = Mapping::remove(&source);
+    FlushedPool::remove_host_memory(&superblock).expect("it is ours");
 }

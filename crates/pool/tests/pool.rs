@@ -336,6 +336,82 @@ fn what_is_lost_is_counted_to_the_byte_and_explained() {
     assert!((3..20).all(|prompt| read(&pool, &pool.lookup(&chain(&ns, prompt, 1))[0]) == ReadOutcome::Whole));
 }
 
+#[test]
+fn a_namespace_keeps_within_its_quota() {
+    let (fabric, pool) = anonymous(4 << 20, &small_config(17));
+    let (ours, other) = (namespace(&pool, 1, BLOCK_BYTES), namespace(&pool, 2, BLOCK_BYTES));
+    pool.set_quota(ours.id, 6 * BLOCK_BYTES).unwrap();
+    let used = || -> Vec<u64> { pool.info().namespaces.iter().map(|row| row.used_bytes / BLOCK_BYTES).collect() };
+    for prompt in 0..20 {
+        assert_eq!(publish(&pool, &other, chain(&other, prompt, 1)[0], 0), Publish::Published);
+    }
+    for prompt in 0..30 {
+        assert!(pool.lookup(&chain(&ours, prompt, 1)).is_empty());
+        assert_eq!(publish(&pool, &ours, chain(&ours, prompt, 1)[0], 0), Publish::Published);
+        assert!(used()[0] <= 6, "{:?}", used());
+        assert_eq!(pool.lookup(&chain(&ours, 0, 1)).len(), 1, "what is in use stays, as the policy has it");
+    }
+    assert_eq!((used(), pool.counter(Counter::Evicted)), (vec![6, 20], 24));
+    assert_eq!(pool.lookup(&chain(&other, 0, 1)).len(), 1, "nothing of another namespace left");
+
+    // What is pinned cannot make way; that is no error, but it is counted.
+    let pins: Vec<_> = (0..30).filter_map(|prompt| pool.pin(pool.lookup(&chain(&ours, prompt, 1)).first()?)).collect();
+    assert_eq!(pins.len(), 6);
+    let new = chain(&ours, 77, 1)[0];
+    assert_eq!(publish(&pool, &ours, new, 0), Publish::OverQuota);
+    assert_eq!((pool.counter(Counter::QuotaRefused), pool.counter(Counter::NoRoom)), (1, 0));
+    let last = history(&fabric).unwrap().pop().unwrap();
+    assert_eq!((last.event, last.operands), (Event::QuotaRefused, [u64::from(ours.id.0), BLOCK_BYTES]));
+    drop(pins);
+    assert_eq!(publish(&pool, &ours, new, 0), Publish::Published);
+    pool.set_quota(ours.id, BLOCK_BYTES - 1).unwrap();
+    assert_eq!(publish(&pool, &ours, chain(&ours, 78, 1)[0], 0), Publish::OverQuota);
+    assert_eq!(used()[0], 6, "a limit below a block evicts nothing");
+    pool.set_quota(ours.id, 2 * BLOCK_BYTES).unwrap();
+    assert_eq!(publish(&pool, &ours, chain(&ours, 78, 1)[0], 0), Publish::Published);
+    assert_eq!(used()[0], 2, "a lower limit is kept from the next publish on");
+    assert!(pool.set_quota(cenote_base::NamespaceId(9), 1).is_err());
+
+    let report = pool.check(true).unwrap();
+    assert!(report.is_clean(), "{report:?}");
+    assert_eq!(pool.evict(100), 22);
+    assert_eq!(used(), [0, 0], "what leaves is not charged any more");
+    pool.set_quota(ours.id, 0).unwrap();
+    for prompt in 0..30 {
+        assert_eq!(publish(&pool, &ours, chain(&ours, prompt, 1)[0], 0), Publish::Published);
+    }
+    assert_eq!((used()[0], pool.info().namespaces[0].quota_bytes), (30, 0));
+}
+
+#[test]
+fn accounts_are_checked_and_counted_anew() {
+    let (fabric, pool) = anonymous(2 << 20, &small_config(18));
+    let ns = namespace(&pool, 1, BLOCK_BYTES);
+    pool.set_quota(ns.id, 100 * BLOCK_BYTES).unwrap();
+    for prompt in 0..9 {
+        publish(&pool, &ns, chain(&ns, prompt, 1)[0], 0);
+    }
+    // No other word of the region has this value.
+    let at = (0..fabric.len()).step_by(8).find(|&at| fabric.load(Offset::new(at)) == 9 * BLOCK_BYTES).unwrap();
+    fabric.store(Offset::new(at), 5);
+    let report = pool.check(true).unwrap();
+    assert_eq!(report.damage.len(), 1, "{report:?}");
+    assert!(report.damage[0].fact.contains("shows 5, and its slots have 147456"), "{report:?}");
+    pool.gc().unwrap();
+    assert!(pool.check(true).unwrap().is_clean());
+    assert_eq!(fabric.load(Offset::new(at)), 9 * BLOCK_BYTES);
+    fabric.store(Offset::new(at), 5);
+    drop(pool);
+    let outside = Inspector::open(&fabric, &private()).unwrap().check(true);
+    assert!(outside.is_clean() && outside.pending.iter().any(|finding| finding.what == "namespace 0"), "{outside:?}");
+    // A host that has lost its memory counts.
+    let pool = Pool::attach(Arc::clone(&fabric), &private()).unwrap();
+    assert_eq!(pool.info().namespaces[0].used_bytes, 9 * BLOCK_BYTES);
+    let report = pool.check(true).unwrap();
+    assert!(report.is_clean(), "{report:?}");
+    assert_eq!(pool.info().namespaces[0].quota_bytes, 100 * BLOCK_BYTES);
+}
+
 fn private() -> AttachOptions {
     AttachOptions { private: true, ..AttachOptions::named("test") }
 }

@@ -40,6 +40,8 @@ pub struct Shape {
     crowded: bool,
     hosts_lock: HostsLock,
     eviction: Eviction,
+    /// Blocks that all hosts may have together; 0: any number.
+    quota_blocks: u64,
     /// Operations of each process.
     pub rounds: u64,
     /// Weight of each kind of operation; a swarm leaves some out.
@@ -62,6 +64,7 @@ impl Shape {
             crowded: false,
             hosts_lock: if prng.below(12) == 0 { HostsLock::Manager } else { HostsLock::Bakery },
             eviction: Eviction::ALL[prng.below(3) as usize],
+            quota_blocks: [0, 0, 2 + seed % 5][(seed / 7 % 3) as usize],
             rounds: 8 + prng.below(24),
             weights: [12, 12, 6, 4, 2, 3, 2, 1, 1],
         };
@@ -168,7 +171,12 @@ impl Actor {
             block_tokens: 16,
             num_layers: 1,
         };
-        pool.namespace(&record).ok()
+        let namespace = pool.namespace(&record).ok()?;
+        if self.shape.quota_blocks > 0 {
+            // Where a lock is not to be had there is none yet.
+            let _ = pool.set_quota(namespace.id, self.shape.quota_blocks * self.shape.block_bytes);
+        }
+        Some(namespace)
     }
 
     /// Attaches and opens the namespace, waiting for the dead to be declared dead.

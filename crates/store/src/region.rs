@@ -92,7 +92,7 @@ impl<F: Fabric> PrefixStore for RegionStore<F> {
     }
 
     fn save(&mut self, hash: BlockHash, depth: u32, pages: &[&[u8]]) -> bool {
-        self.pool.publish(&self.namespace, hash, depth, pages) != Publish::NoRoom
+        matches!(self.pool.publish(&self.namespace, hash, depth, pages), Publish::Published | Publish::Duplicate)
     }
 
     fn block_hash(&self, parent: Option<BlockHash>, tokens: &[TokenId]) -> BlockHash {

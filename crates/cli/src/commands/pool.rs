@@ -2,7 +2,7 @@
 
 use crate::args::{
     PoolArgs, PoolCheckArgs, PoolCommands, PoolCreateArgs, PoolDestroyArgs, PoolFenceArgs, PoolHistoryArgs,
-    PoolManageArgs, WatchArgs,
+    PoolManageArgs, PoolQuotaArgs, WatchArgs,
 };
 use crate::failure::Failure;
 use crate::output::{self, facts, table};
@@ -11,7 +11,7 @@ use crate::signals::EndSignals;
 use cenote_base::HostId;
 use cenote_base::units::ByteSize;
 use cenote_mem::{Fabric, Flush, Mapping};
-use cenote_pool::{CheckReport, HostsLock, LockManager, PoolInfo, Superblock};
+use cenote_pool::{CheckReport, HostsLock, LockManager, NamespaceInfo, PoolInfo, Superblock};
 use serde::Serialize;
 use std::collections::BTreeSet;
 use std::process::ExitCode;
@@ -20,6 +20,9 @@ use std::time::Duration;
 
 /// Exit code of `check` when something is leaked or damaged.
 const UNCLEAN: u8 = 2;
+
+/// Digits of a fingerprint that tell it from a number.
+const FINGERPRINT_MIN: usize = 6;
 
 /// How long a lock's manager that found nothing to do looks away.
 const MANAGER_PAUSE: Duration = Duration::from_micros(50);
@@ -31,6 +34,7 @@ pub fn run(command: PoolCommands) -> Result<ExitCode, Failure> {
         PoolCommands::Check(args) => check(&args),
         PoolCommands::History(args) => history(&args),
         PoolCommands::Gc(args) => gc(&args),
+        PoolCommands::Quota(args) => quota(&args),
         PoolCommands::Fence(args) => fence(&args),
         PoolCommands::Manage(args) => manage(&args),
         PoolCommands::Destroy(args) => destroy(&args),
@@ -135,12 +139,16 @@ fn info_text(info: &Info, flush: Flush) -> String {
         ("fabric", info.fabric.to_owned()),
         ("hosts", hosts),
     ]);
-    let mut models = table(&["model", "blocks", "bytes", "block size", "tokens", "fingerprint"]);
+    let mut models =
+        table(&["id", "model", "blocks", "bytes", "takes", "quota", "block size", "tokens", "fingerprint"]);
     for row in &info.namespaces {
         models.add_row([
+            row.id.0.to_string(),
             row.label.clone(),
             row.blocks.to_string(),
             ByteSize(row.bytes).to_string(),
+            ByteSize(row.used_bytes).to_string(),
+            if row.quota_bytes > 0 { ByteSize(row.quota_bytes).to_string() } else { "none".to_owned() },
             ByteSize(row.block_bytes).to_string(),
             row.block_tokens.to_string(),
             row.fingerprint.chars().take(12).collect(),
@@ -272,6 +280,29 @@ fn gc(args: &PoolArgs) -> Result<ExitCode, Failure> {
             ("index entries dropped", report.index_dropped.to_string()),
         ])
     })?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn quota(args: &PoolQuotaArgs) -> Result<ExitCode, Failure> {
+    let source = args.region.source()?;
+    let rows = args.region.inspect()?.info().namespaces;
+    let names = |row: &&NamespaceInfo| {
+        row.label == args.namespace
+            || row.id.0.to_string() == args.namespace
+            || (args.namespace.len() >= FINGERPRINT_MIN && row.fingerprint.starts_with(&args.namespace))
+    };
+    let [row] = rows.iter().filter(names).collect::<Vec<_>>()[..] else {
+        let known = |row: &NamespaceInfo| format!("{} ({}, {:.12})", row.id.0, row.label, row.fingerprint);
+        let known: Vec<String> = rows.iter().map(known).collect();
+        return Err(Failure::new(format!("{source}: `{}` does not name one of its models", args.namespace))
+            .hint(format!("its models are: {}", if known.is_empty() { "none".to_owned() } else { known.join("; ") })));
+    };
+    let pool = args.region.attach("quota")?;
+    pool.set_quota(row.id, args.bytes.0).map_err(|error| args.region.explain(&error))?;
+    output::say(&match args.bytes.0 {
+        0 => format!("{source}: {} has no quota", row.label),
+        _ => format!("{source}: {} may take {}, and takes {}", row.label, args.bytes, ByteSize(row.used_bytes)),
+    });
     Ok(ExitCode::SUCCESS)
 }
 

@@ -110,6 +110,39 @@ async fn a_region_with_blocks_tells_of_them_and_force_makes_it_new() {
     region.expect_clean_and_idle().await;
 }
 
+#[tokio::test]
+async fn a_model_gets_a_quota_and_serves_on_over_it() {
+    let region = Region::create("64MiB").await;
+    let server = Server::start(&["--region", &region.name]).await;
+    server.client.complete(&greedy(&tokens(1, 200), 2)).await;
+    let model = async || region.info().await["namespaces"][0].clone();
+    let before = model().await;
+    let block = before["block_bytes"].as_u64().expect("a number");
+    assert_eq!((&before["used_bytes"], &before["quota_bytes"]), (&json!(12 * block), &json!(0)));
+    let quota = |namespace: &str, bytes: &str| cenote(["pool", "quota", "--region", &region.name, namespace, bytes]);
+    let facts = ["`nobody` does not name one of its models", "hint: its models are: 0 (demo, "];
+    quota("nobody", "1GiB").fails(&facts).await;
+    quota("demo", "lots").fails(&["`lots` is not a size"]).await;
+    let five = 5 * block;
+    assert!(quota("demo", &five.to_string()).ok().await.err.contains("demo may take"));
+    let prompt = greedy(&tokens(2, 200), 2);
+    let answer = server.client.complete(&prompt).await;
+    let after = model().await;
+    assert_eq!((&after["used_bytes"], &after["quota_bytes"]), (&json!(five), &json!(five)));
+    assert_eq!(server.client.complete(&prompt).await.text, answer.text);
+    // Nothing fits into a limit below one block; a refusal is no error of the engine's.
+    quota("0", "100").ok().await;
+    let refused = server.client.complete(&greedy(&tokens(3, 200), 2)).await;
+    assert_eq!(refused.cached_tokens, 0);
+    let info = region.info().await;
+    assert!(info["counters"]["pool_quota_refused_total"].as_u64() > Some(0), "{info}");
+    let people = cenote(["pool", "info", "--region", &region.name]).ok().await.out;
+    assert!(people.contains("quota") && people.contains("100 B"), "{people}");
+    region.expect_clean().await;
+    server.stop().await;
+    region.expect_clean_and_idle().await;
+}
+
 /// A payload's byte is turned in the file: `check` tells and exits with 2, `gc` takes the block out.
 #[tokio::test]
 async fn a_rotten_payload_is_found_and_taken_out() {

@@ -24,6 +24,7 @@ async fn every_command_explains_itself() {
         "pool check",
         "pool history",
         "pool gc",
+        "pool quota",
         "pool fence",
         "pool manage",
         "pool destroy",

@@ -215,7 +215,7 @@ impl Child {
         let operation = match self.pool.publish(&namespace, hash, 0, &[payload]) {
             Publish::Published => Operation::Put,
             Publish::Duplicate => Operation::PutDuplicate,
-            Publish::NoRoom => Operation::PutNoRoom,
+            Publish::NoRoom | Publish::OverQuota => Operation::PutNoRoom,
         };
         self.did.add(operation, 1);
     }
