@@ -368,7 +368,7 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
                     report.damage.push(finding(what(), fact, MISS, GC));
                     return;
                 };
-                if self.find(hit.hash).is_none_or(|(found, _)| found != block) {
+                if !self.leads_to(hit.hash, block) {
                     let fact = "it is published but the index does not lead to it";
                     report.leaks.push(finding(what(), fact, UNFOUND, GC).costs(slot_bytes));
                 }
@@ -434,7 +434,7 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
             match self.read_descriptor(block).map(|descriptor| descriptor.block_state()) {
                 Some(Some(BlockState::Ready)) => {
                     let Some(hit) = self.hit(block) else { continue };
-                    if self.find(hit.hash).is_none_or(|(found, _)| found != block) {
+                    if !self.leads_to(hit.hash, block) {
                         pend("it is whole but the index does not lead to it");
                     }
                     report.ready += 1;

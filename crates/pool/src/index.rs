@@ -181,6 +181,22 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
         self.layout.bucket(probe.bucket(0))
     }
 
+    /// Whether an entry leads from this hash to this block. Another block of the same hash may be found before it: one
+    /// that was leaving when this one was published, and stayed for a pin.
+    pub(crate) fn leads_to(&self, hash: BlockHash, block: BlockIndex) -> bool {
+        let (probe, wanted) = (self.probe(hash), Entry::new(block, tag_of(hash)).0);
+        for step in 0..probe.steps() {
+            let words = self.fresh_line(self.layout.bucket(probe.bucket(step)));
+            if words[..7].contains(&wanted) {
+                return true;
+            }
+            if words[7] == 0 {
+                return false;
+            }
+        }
+        false
+    }
+
     /// Enters a readable block, unless its hash is there already.
     pub(crate) fn insert(&self, hash: BlockHash, block: BlockIndex) -> Result<Inserted, LockTimeout> {
         let probe = self.probe(hash);
