@@ -24,6 +24,7 @@ pub use mapped::Mapped;
 pub use read_only::ReadOnly;
 
 use crate::offset::Offset;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 /// Access to one region. Offsets are bytes from its start.
@@ -147,6 +148,11 @@ pub trait Fabric: Send + Sync + 'static {
 
     /// How lines reach other hosts, and come from them.
     fn flush(&self) -> Flush;
+
+    /// The file or device that the region is, where it is one.
+    fn path(&self) -> Option<PathBuf> {
+        None
+    }
 }
 
 impl<F: Fabric + ?Sized> Fabric for Arc<F> {
@@ -212,5 +218,8 @@ impl<F: Fabric + ?Sized> Fabric for Arc<F> {
     #[inline]
     fn flush(&self) -> Flush {
         (**self).flush()
+    }
+    fn path(&self) -> Option<PathBuf> {
+        (**self).path()
     }
 }

@@ -147,10 +147,19 @@ impl HostArea {
     /// # Errors
     /// The name is bad, the area has another specification, there is no space, or it may not be opened.
     pub fn open(name: &str, spec: HostSpec, private: bool) -> Result<(Self, bool), HostError> {
-        let layout = Layout::of(spec).ok_or(HostError::TooLarge(spec))?;
         if private {
+            let layout = Layout::of(spec).ok_or(HostError::TooLarge(spec))?;
             return Self::open_private(layout).map(|area| (area, true));
         }
+        Self::open_for(name, spec, None)
+    }
+
+    /// As [`HostArea::open`]; who makes the area records beside it what it is `owner`ed by, for [`HostArea::sweep`].
+    ///
+    /// # Errors
+    /// As for [`HostArea::open`].
+    pub fn open_for(name: &str, spec: HostSpec, owner: Option<&Path>) -> Result<(Self, bool), HostError> {
+        let layout = Layout::of(spec).ok_or(HostError::TooLarge(spec))?;
         let path = area_path(name)?;
         // An area may be removed between our opening and locking it; then there is a new one to open.
         for _ in 0..1000 {
@@ -161,7 +170,9 @@ impl HostArea {
                 continue;
             }
             check_file(&status, &path)?;
-            let opened = Self::open_locked(&path, &file, layout)?;
+            let opened = Self::open_locked(&path, &file, layout, owner)?;
+            // From here on it is in use, as long as this description or a child's copy of it is open.
+            slot::hold(&file).map_err(|error| failed(&path, "lock a byte", error))?;
             // Descriptors duplicated from this one would share its lock, so it is dropped by name.
             rustix::fs::flock(&file, FlockOperation::Unlock)
                 .map_err(|error| failed(&path, "unlock the file", error))?;
@@ -180,10 +191,31 @@ impl HostArea {
     /// The name is bad or may not be removed.
     pub fn remove(name: &str) -> Result<(), HostError> {
         let path = area_path(name)?;
+        // Whoever removes a name holds the file's lock, so that nobody else removes what was made after it.
+        let _held = match open_existing(&path) {
+            Ok(file) => {
+                lock_file(&file, &path)?;
+                Some(file)
+            }
+            Err(Errno::NOENT) => return Ok(()),
+            Err(_) => None,
+        };
         match rustix::fs::unlink(&path) {
             Ok(()) | Err(Errno::NOENT) => Ok(()),
             Err(error) => Err(failed(&path, "remove the file", error)),
         }
+    }
+
+    /// Removes areas that nobody has open: of the files whose name `is_area`'s, those of which `is_orphan` says so, given
+    /// name and owner, and those that their maker did not live to finish. Returns how many. Areas that are another user's,
+    /// or of which nobody recorded an owner, stay.
+    ///
+    /// Others may open, make and sweep areas meanwhile: an area is removed under the lock under which it is made and
+    /// opened, and who opened its file before that finds it without a name and makes a new one.
+    pub fn sweep(is_area: impl Fn(&str) -> bool, is_orphan: impl Fn(&str, &Path) -> bool) -> usize {
+        let Ok(entries) = std::fs::read_dir(SHM_DIRECTORY) else { return 0 };
+        let names = entries.flatten().filter_map(|entry| entry.file_name().into_string().ok());
+        names.filter(|name| is_area(name) && sweep_one(name, &is_orphan)).count()
     }
 
     /// Opens the area `name` to look at it; `None` if it is not there, or is not made yet. Words show what others
@@ -277,11 +309,16 @@ impl HostArea {
     }
 
     /// Maps the file, initialising it first unless it is ready. The caller holds the file's lock.
-    fn open_locked(path: &Path, file: &File, layout: Layout) -> Result<(*mut u8, bool), HostError> {
+    fn open_locked(
+        path: &Path,
+        file: &File,
+        layout: Layout,
+        owner: Option<&Path>,
+    ) -> Result<(*mut u8, bool), HostError> {
         if layout::read_header(file).is_some() {
             return Self::open_made(path, file, layout, Sharing::Shared);
         }
-        let made = Self::initialise(path, file, &layout);
+        let made = Self::initialise(path, file, &layout, owner);
         if made.is_err() {
             // Who waits for the lock finds a file without a name and opens a new one.
             let _ = rustix::fs::unlink(path);
@@ -301,13 +338,16 @@ impl HostArea {
         Ok((map(Some(file), &layout, path, sharing)?, false))
     }
 
-    fn initialise(path: &Path, file: &File, layout: &Layout) -> Result<*mut u8, HostError> {
+    fn initialise(path: &Path, file: &File, layout: &Layout, owner: Option<&Path>) -> Result<*mut u8, HostError> {
         // Cut first, so that the words of a half-made area are zero again.
         rustix::fs::ftruncate(file, 0).map_err(|error| failed(path, "empty the file", error))?;
         cenote_base::fault::point("host-area.emptied");
         rustix::fs::ftruncate(file, layout.bytes).map_err(|error| failed(path, "set the file's length", error))?;
         allocate(file, layout.bytes).map_err(|error| failed(path, "allocate space", error))?;
         cenote_base::fault::point("host-area.allocated");
+        if let Some(owner) = owner {
+            layout::write_owner(file, owner).map_err(|error| failed(path, "record its owner", error))?;
+        }
         let base = map(Some(file), layout, path, Sharing::Shared)?;
         // SAFETY: the mapping is as large as the layout, and whoever else opens the file waits for its lock.
         unsafe { layout.initialise(base) }.map_err(|error| failed(path, "initialise a mutex", error))?;
@@ -345,6 +385,30 @@ fn open_file(path: &Path) -> Result<File, HostError> {
     let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
     let file = rustix::fs::open(path, flags, Mode::RUSR | Mode::WUSR);
     file.map(File::from).map_err(|error| failed(path, "open the file", error))
+}
+
+fn open_existing(path: &Path) -> Result<File, Errno> {
+    let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
+    rustix::fs::open(path, flags, Mode::empty()).map(File::from)
+}
+
+/// Removes an area if it is an orphan; returns whether it did.
+fn sweep_one(name: &str, is_orphan: &impl Fn(&str, &Path) -> bool) -> bool {
+    let Ok(path) = area_path(name) else { return false };
+    let Ok(file) = open_existing(&path) else { return false };
+    // Whoever has the lock is making it, opening it or sweeping it.
+    if rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
+        return false;
+    }
+    let named = status_of(&file, &path).is_ok_and(|status| status.nlink() > 0 && check_file(&status, &path).is_ok());
+    if !named || slot::is_held(&file) {
+        return false;
+    }
+    if layout::read_header(&file).is_some() && !layout::read_owner(&file).is_some_and(|owner| is_orphan(name, &owner)) {
+        return false;
+    }
+    cenote_base::fault::point("host-area.sweeping");
+    rustix::fs::unlink(&path).is_ok()
 }
 
 /// The directory is everybody's, so a file of this name may have been planted.

@@ -394,3 +394,83 @@ fn who_looks_sees_words_and_the_living_and_changes_nothing() {
     let other = HostSpec { mutexes: 4, ..SPEC };
     assert!(matches!(HostArea::view(&name.0, other), Err(HostError::Spec { .. })));
 }
+
+fn path_of(name: &Name) -> std::path::PathBuf {
+    std::path::Path::new("/dev/shm").join(&name.0)
+}
+
+/// Sweeps this area only.
+fn sweep(name: &Name, is_orphan: bool) -> usize {
+    HostArea::sweep(|other| other == name.0, |_, owner| is_orphan && owner == std::path::Path::new("/no/such/region"))
+}
+
+#[test]
+fn an_area_is_swept_when_it_is_an_orphan_and_nobody_has_it_open() {
+    let name = Name::new("sweep");
+    let open = || HostArea::open_for(&name.0, SPEC, Some(std::path::Path::new("/no/such/region"))).expect("it opens");
+    let (area, _) = open();
+    let claim = area.claim_slot(1).expect("a file").expect("it is free");
+    assert_eq!(sweep(&name, true), 0, "it is open");
+    drop(claim);
+    let (second, made) = open();
+    assert!(!made);
+    drop(area);
+    assert_eq!(sweep(&name, true), 0, "it is open elsewhere");
+    drop(second);
+    assert_eq!(sweep(&name, false), 0, "its owner is there");
+    assert!(path_of(&name).exists());
+    assert_eq!((sweep(&name, true), path_of(&name).exists()), (1, false));
+    // Nobody recorded what this one belongs to.
+    drop(name.open());
+    assert_eq!(sweep(&name, true), 0);
+    HostArea::remove(&name.0).expect("it is ours");
+    // This one's maker died; whoever opens it would make it anew.
+    std::fs::write(path_of(&name), [0; 100]).expect("shared memory");
+    std::fs::set_permissions(path_of(&name), std::os::unix::fs::PermissionsExt::from_mode(0o600)).expect("it is ours");
+    assert_eq!((sweep(&name, false), path_of(&name).exists()), (1, false));
+}
+
+/// A process that is killed lets go of its area, and one that lives keeps it, whatever its region's fate.
+#[test]
+fn the_killed_hold_no_area() {
+    let name = Name::new("sweep-killed");
+    drop(HostArea::open_for(&name.0, SPEC, Some(std::path::Path::new("/no/such/region"))).expect("it opens"));
+    let mut child = Helper::start("hold", &name, "");
+    child.wait_for("holding");
+    assert_eq!(sweep(&name, true), 0, "a process lives in it");
+    child.kill();
+    assert_eq!((sweep(&name, true), path_of(&name).exists()), (1, false));
+}
+
+/// Sweepers, openers and removers at once: what somebody has open is never swept away under him, so that whoever opens
+/// the name meanwhile shares it with him.
+#[test]
+fn sweepers_and_openers_do_not_part_those_who_share() {
+    let name = Name::new("sweep-race");
+    let opened = AtomicU64::new(0);
+    let swept = AtomicU64::new(0);
+    let owner = Some(std::path::Path::new("/no/such/region"));
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                while opened.load(Ordering::Relaxed) < 4000 {
+                    swept.fetch_add(sweep(&name, true) as u64, Ordering::Relaxed);
+                }
+            });
+        }
+        for number in 1..=2_u64 {
+            let (name, opened) = (&name, &opened);
+            scope.spawn(move || {
+                for round in 0..2000_u64 {
+                    let (area, _) = HostArea::open_for(&name.0, SPEC, owner).expect("it opens");
+                    area.words64()[number as usize].store(round + 1, Ordering::Relaxed);
+                    let (again, _) = HostArea::open_for(&name.0, SPEC, owner).expect("it opens");
+                    let seen = again.words64()[number as usize].load(Ordering::Relaxed);
+                    opened.fetch_add(1, Ordering::Relaxed);
+                    assert_eq!(seen, round + 1, "the name leads to another area while this one is open");
+                }
+            });
+        }
+    });
+    assert!(swept.load(Ordering::Relaxed) > 0, "nothing was ever swept");
+}

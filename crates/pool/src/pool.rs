@@ -11,9 +11,10 @@ use crate::stats::Counter;
 use crate::superblock::Superblock;
 use cenote_base::{BlockIndex, NamespaceId};
 use cenote_mem::host::HostError;
-use cenote_mem::{Fabric, HostArea, HostLocal, HostSpec};
+use cenote_mem::{Fabric, Flush, HostArea, HostLocal, HostSpec, MapError, ReadMapping, ReadOnly, RegionSource};
 use serde::Serialize;
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -49,8 +50,20 @@ impl<F: Fabric> Pool<F> {
     /// # Errors
     /// The region is not ours to read (see [`Superblock::read`]), has another seed, or no worker slot is free.
     pub fn attach(fabric: F, options: &AttachOptions) -> Result<Self, PoolError> {
-        let private = options.private;
-        Self::attach_on(fabric, options, |name, spec| Ok(HostArea::open(name, spec, private)?.0))
+        if !options.private {
+            Self::sweep_host_memory();
+        }
+        let area = area_opener(&fabric, options);
+        Self::attach_on(fabric, options, area)
+    }
+
+    /// Removes host-local memory whose region is gone and that no process has open: of regions that were removed by
+    /// hand, or whose last user was killed. Done whenever somebody attaches; returns how many files.
+    pub fn sweep_host_memory() -> usize {
+        HostArea::sweep(
+            |name| area_identity(name).is_some(),
+            |name, region| area_identity(name).is_some_and(|identity| region_is_gone(region, identity)),
+        )
     }
 
     /// Removes the host-local memory of a region that is being destroyed.
@@ -112,10 +125,48 @@ pub(crate) fn salt(superblock: &Superblock) -> u64 {
     uuid[0] ^ uuid[1].rotate_left(17)
 }
 
+/// What the names of all hosts' local memory start with.
+const AREA_PREFIX: &str = "cenote-";
+
 /// Name of a host's local memory for a region.
 pub(crate) fn host_area_name(uuid: &[u8; 16], host: u8) -> String {
-    let hex: String = uuid.iter().map(|byte| format!("{byte:02x}")).collect();
-    format!("cenote-{hex}-h{host}")
+    format!("{AREA_PREFIX}{}-h{host}", hex(uuid))
+}
+
+/// The identity of the region whose host-local memory has this name.
+fn area_identity(name: &str) -> Option<&str> {
+    let (identity, host) = name.strip_prefix(AREA_PREFIX)?.split_once("-h")?;
+    let is_host = host.parse::<u8>().is_ok();
+    (identity.len() == 32 && identity.bytes().all(|byte| byte.is_ascii_hexdigit()) && is_host).then_some(identity)
+}
+
+fn hex(uuid: &[u8; 16]) -> String {
+    uuid.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Opens this host's local memory for the region of `fabric`, with the region's path beside it.
+pub(crate) fn area_opener<F: Fabric>(
+    fabric: &F,
+    options: &AttachOptions,
+) -> impl FnOnce(&str, HostSpec) -> Result<HostArea, HostError> + use<F> {
+    let (private, path) = (options.private, fabric.path());
+    move |name, spec| {
+        let opened =
+            if private { HostArea::open(name, spec, true) } else { HostArea::open_for(name, spec, path.as_deref()) };
+        Ok(opened?.0)
+    }
+}
+
+/// Whether there is no region with this identity at this path. What cannot be looked at may be one.
+fn region_is_gone(path: &Path, uuid: &str) -> bool {
+    let Some(Ok(source)) = path.to_str().map(str::parse::<RegionSource>) else { return false };
+    let mapping = match ReadMapping::open(&source) {
+        Err(MapError::Missing { .. }) => return true,
+        Err(_) => return false,
+        Ok(mapping) => mapping,
+    };
+    let Ok(fabric) = ReadOnly::new(mapping, Flush::best().unwrap_or(Flush::None)) else { return false };
+    Superblock::read(&fabric).is_ok_and(|superblock| hex(&superblock.config.uuid) != uuid)
 }
 
 impl<F: Fabric, H: HostLocal> Inner<F, H> {
@@ -176,7 +227,7 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
             chunk_bytes: self.layout.chunk_bytes,
             num_chunks: self.layout.num_chunks,
             fabric: if self.fabric.flush().is_coherent() { "coherent" } else { "flushed" },
-            uuid: self.superblock.config.uuid.iter().map(|byte| format!("{byte:02x}")).collect(),
+            uuid: hex(&self.superblock.config.uuid),
             created: self.superblock.created,
             ..PoolInfo::default()
         };

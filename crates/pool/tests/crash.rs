@@ -238,6 +238,26 @@ fn history_outlives_everybody() {
     assert_eq!(records.last().map(|record| (record.event, record.pid)), Some((Event::Left, std::process::id())));
 }
 
+/// A region that was removed by hand left its host's memory behind for ever: only `destroy` knew its name.
+#[test]
+fn memory_of_regions_that_are_gone_is_swept() {
+    let region = Region::new("swept", 29);
+    let other = Region::new("sweeper", 30);
+    let exists = || std::path::Path::new(&region.host_file()).exists();
+    let mut worker = region.worker(None);
+    await_rounds(&mut worker, 2);
+    Mapping::remove(&region.source).expect("it is ours");
+    drop(other.attach());
+    assert!(exists(), "a process works with it");
+    await_rounds(&mut worker, 1);
+    worker.kill().expect("it can be killed");
+    worker.wait().expect("it ran");
+    assert!(exists());
+    drop(other.attach());
+    assert!(!exists(), "nobody can use it any more");
+    assert!(std::path::Path::new(&other.host_file()).exists(), "the region of this one is there");
+}
+
 /// Whoever dies with a reservation had its bytes charged.
 #[test]
 fn quotas_hold_while_workers_die() {

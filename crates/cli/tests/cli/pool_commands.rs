@@ -111,6 +111,19 @@ async fn a_region_with_blocks_tells_of_them_and_force_makes_it_new() {
 }
 
 #[tokio::test]
+async fn what_a_region_removed_by_hand_leaves_goes_with_the_next_one() {
+    let region = Region::create("8MiB").await;
+    region.run("gc").await.json();
+    let uuid = region.info().await["uuid"].as_str().expect("a text").to_owned();
+    let memory = std::path::PathBuf::from(format!("/dev/shm/cenote-{uuid}-h0"));
+    let next = Region::create("8MiB").await;
+    assert!(memory.exists(), "its region is there");
+    std::fs::remove_file(region.path()).expect("it is ours");
+    cenote(["pool", "create", "--region", &next.name, "--size", "8MiB", "--force"]).ok().await;
+    assert!(!memory.exists());
+}
+
+#[tokio::test]
 async fn a_model_gets_a_quota_and_serves_on_over_it() {
     let region = Region::create("64MiB").await;
     let server = Server::start(&["--region", &region.name]).await;

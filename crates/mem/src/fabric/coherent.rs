@@ -4,6 +4,7 @@ use super::bytes::Bytes;
 use super::{Fabric, Flush, flush};
 use crate::offset::Offset;
 use crate::region::Mapping;
+use std::path::PathBuf;
 use std::sync::atomic::{Ordering, fence};
 
 /// The fabric of one host.
@@ -148,5 +149,9 @@ impl Fabric for Coherent {
 
     fn flush(&self) -> Flush {
         Flush::None
+    }
+
+    fn path(&self) -> Option<PathBuf> {
+        self.bytes.mapping().source().path()
     }
 }

@@ -10,6 +10,7 @@ use super::flush::{self, WholeLine};
 use super::{Fabric, Flush, UnsupportedFlush};
 use crate::offset::{LINE, Offset};
 use crate::region::Mapping;
+use std::path::PathBuf;
 
 /// The fabric of several hosts without coherence between them. Within a host it is as good as
 /// [`Coherent`](super::Coherent).
@@ -195,5 +196,9 @@ impl Fabric for Flushed {
 
     fn flush(&self) -> Flush {
         self.flush
+    }
+
+    fn path(&self) -> Option<PathBuf> {
+        self.bytes.mapping().source().path()
     }
 }

@@ -4,6 +4,7 @@ use super::bytes::Bytes;
 use super::{Coherent, Fabric, Flush, Flushed, UnsupportedFlush};
 use crate::offset::Offset;
 use crate::region::Mapping;
+use std::path::PathBuf;
 
 /// A mapped region, coherent or flushed.
 #[derive(Debug)]
@@ -138,5 +139,9 @@ impl Fabric for Mapped {
     }
     fn flush(&self) -> Flush {
         either!(self, fabric => fabric.flush())
+    }
+
+    fn path(&self) -> Option<PathBuf> {
+        self.mapping().source().path()
     }
 }

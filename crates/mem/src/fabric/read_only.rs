@@ -3,6 +3,7 @@
 use super::{Fabric, Flush, Mapped, UnsupportedFlush};
 use crate::offset::Offset;
 use crate::region::{Mapping, ReadMapping};
+use std::path::PathBuf;
 
 /// The fabric of a region that this process may only read. Dropping cached lines changes nothing, so refreshing
 /// works; everything that stores panics, which the processor would otherwise answer less politely.
@@ -89,5 +90,9 @@ impl Fabric for ReadOnly {
     }
     fn flush(&self) -> Flush {
         self.0.flush()
+    }
+
+    fn path(&self) -> Option<PathBuf> {
+        self.0.path()
     }
 }

@@ -2,15 +2,19 @@
 //!
 //! ```text
 //! 0      ready magic, C library's word, then the four numbers of the specification; 64-bit words
+//! 64     bytes of the owner's path (64 bits), the path
 //! 4096   mutexes, one cache line each
 //! …      32-bit words, 64-bit words; each array starts on a cache line
 //! ```
 
 use super::HostSpec;
+use std::ffi::OsString;
 use std::fs::File;
 use std::io;
 use std::mem::MaybeUninit;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Written last: the area is ready. `cenoteh1` in ASCII.
@@ -20,6 +24,8 @@ const C_LIBRARY: u64 =
     (size_of::<libc::pthread_mutex_t>() as u64) << 32 | if cfg!(target_env = "musl") { 1 } else { 0 };
 const HEADER_BYTES: u64 = 4096;
 const HEADER_WORDS: usize = 6;
+/// Where the owner's path is recorded, if there is one and it fits.
+const OWNER_AT: u64 = 64;
 /// One line each: two mutexes in a line would disturb each other.
 pub(super) const MUTEX_BYTES: u64 = 64;
 const _: () = assert!(size_of::<libc::pthread_mutex_t>() as u64 <= MUTEX_BYTES, "a mutex fits a line");
@@ -93,6 +99,30 @@ pub(super) fn read_header(file: &File) -> Option<Option<HostSpec>> {
         words64,
         slots: u32::try_from(slots).unwrap_or(u32::MAX),
     }))
+}
+
+/// Records the path of what an area belongs to, if there is room for it. Before the header says that the area is ready.
+pub(super) fn write_owner(file: &File, owner: &Path) -> io::Result<()> {
+    let owner = std::path::absolute(owner)?;
+    let bytes = owner.as_os_str().as_bytes();
+    if OWNER_AT + 8 + bytes.len() as u64 > HEADER_BYTES {
+        return Ok(());
+    }
+    file.write_all_at(bytes, OWNER_AT + 8)?;
+    file.write_all_at(&(bytes.len() as u64).to_le_bytes(), OWNER_AT)
+}
+
+/// The path that was recorded, if there is one.
+pub(super) fn read_owner(file: &File) -> Option<PathBuf> {
+    let mut length = [0; 8];
+    file.read_exact_at(&mut length, OWNER_AT).ok()?;
+    let length = u64::from_le_bytes(length);
+    if length == 0 || length > HEADER_BYTES - OWNER_AT - 8 {
+        return None;
+    }
+    let mut bytes = vec![0; length as usize];
+    file.read_exact_at(&mut bytes, OWNER_AT + 8).ok()?;
+    Some(OsString::from_vec(bytes).into())
 }
 
 /// Makes a mutex that processes share and that survives its owner.

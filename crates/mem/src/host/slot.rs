@@ -84,15 +84,39 @@ pub(super) fn alive(area: &HostArea, slot: u32) -> bool {
     }
 }
 
+/// The byte that all who have an area open share a lock on; no slot is so high.
+const HELD: u64 = 1 << 40;
+
+/// Marks the area as in use, as long as this description of its file is open.
+pub(super) fn hold(file: &File) -> io::Result<()> {
+    lock_bytes(file, libc::F_OFD_SETLK, libc::F_RDLCK, HELD, 1).map(|_| ())
+}
+
+/// Whether another description of the file holds the area or a slot of it. A kernel that does not answer says so.
+pub(super) fn is_held(file: &File) -> bool {
+    lock_bytes(file, libc::F_OFD_GETLK, libc::F_WRLCK, 0, 0).map_or(true, |found| found != libc::F_UNLCK)
+}
+
 /// Runs a command for a lock of this kind on byte `slot`, and returns the kind after the call.
 fn byte_lock(file: &File, command: libc::c_int, kind: libc::c_int, slot: u32) -> io::Result<libc::c_int> {
+    lock_bytes(file, command, kind, slot.into(), 1)
+}
+
+/// The same on `len` bytes from `start` on; 0: all of them.
+fn lock_bytes(
+    file: &File,
+    command: libc::c_int,
+    kind: libc::c_int,
+    start: u64,
+    len: libc::off_t,
+) -> io::Result<libc::c_int> {
     // SAFETY: `flock` is a structure of numbers, for which zero is valid; `l_pid` must be zero for these
     // commands.
     let mut wanted: libc::flock = unsafe { std::mem::zeroed() };
     wanted.l_type = kind as libc::c_short;
     wanted.l_whence = libc::SEEK_SET as libc::c_short;
-    wanted.l_start = slot.into();
-    wanted.l_len = 1;
+    wanted.l_start = start.cast_signed();
+    wanted.l_len = len;
     loop {
         // SAFETY: the descriptor is open, and `wanted` lives through the call.
         if unsafe { libc::fcntl(file.as_raw_fd(), command, &raw mut wanted) } == 0 {

@@ -11,7 +11,7 @@ use super::{INCARNATION, INTENT, Intent, Late, Tier};
 use crate::config::AttachOptions;
 use crate::error::PoolError;
 use crate::layout::LOCKS;
-use crate::pool::Inner;
+use crate::pool::{Inner, area_opener};
 use cenote_mem::host::HostError;
 use cenote_mem::{Fabric, HostArea, HostLocal, HostSpec, LINE, Offset};
 use std::time::Duration;
@@ -106,8 +106,8 @@ impl<F: Fabric> LockManager<F> {
     /// # Errors
     /// As for [`crate::Pool::attach`].
     pub fn open(fabric: F, options: &AttachOptions) -> Result<Self, PoolError> {
-        let private = options.private;
-        Self::open_on(fabric, options, |name, spec| Ok(HostArea::open(name, spec, private)?.0))
+        let area = area_opener(&fabric, options);
+        Self::open_on(fabric, options, area)
     }
 }
 
