@@ -19,6 +19,8 @@ pub enum Checker {
     Liveness,
     /// The code under test panicked.
     Panic,
+    /// The flight recorder does not tell what happened.
+    History,
 }
 
 impl Checker {
@@ -30,6 +32,7 @@ impl Checker {
             Self::Allocator => 13,
             Self::Liveness => 14,
             Self::Panic => 15,
+            Self::History => 18,
         }
     }
 }
@@ -61,6 +64,8 @@ pub struct Notes {
     pub arrived: BTreeMap<u8, usize>,
     /// Which prompts' blocks each host finds when all is quiet: (host, block's number).
     pub found: Vec<(usize, usize)>,
+    /// When each host attached after all deaths, in microseconds since 1970.
+    pub attached: Vec<(usize, u64)>,
     /// Values that were put under each key.
     pub objects: BTreeMap<u8, Vec<u64>>,
     pub reads_whole: u64,

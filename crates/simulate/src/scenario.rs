@@ -5,8 +5,8 @@ use cenote_base::prng::Prng;
 use cenote_base::{BlockHash, HashSeed, HostId};
 use cenote_mem::{Fabric, Offset};
 use cenote_pool::{
-    AttachOptions, Counter, Eviction, HostsLock, LockManager, Namespace, NamespaceRecord, Pool, PoolConfig, PoolError,
-    Publish, ReadOutcome,
+    AttachOptions, Counter, Event, Eviction, HostsLock, LockManager, Namespace, NamespaceRecord, Pool, PoolConfig,
+    PoolError, Publish, ReadOutcome,
 };
 use cenote_weakmem::{Process, SimFabric, SimHost};
 use std::sync::Arc;
@@ -393,6 +393,8 @@ impl Actor {
     /// After all deaths: waits until they are noticed, then everything must work again.
     pub fn recover(&self) {
         let mut pool = None;
+        let now = self.now_us();
+        self.oracle.notes().attached.push((self.process.host(), now));
         let Some(namespace) = self.open(&mut pool) else { return };
         let Some(pool) = pool else { return };
         for _ in 0..10 {
@@ -424,6 +426,7 @@ impl Actor {
 
     /// With nothing going on, what does this host find, and what does it find wrong?
     pub fn inspect(&self) {
+        self.check_history();
         let mut pool = None;
         if self.open(&mut pool).is_none() {
             return;
@@ -432,6 +435,30 @@ impl Actor {
             self.look_around(&pool);
             // This host's memory is new: these left since the power came back, to make room for another host.
             self.oracle.notes().left += pool.counter(Counter::Evicted);
+        }
+    }
+
+    fn now_us(&self) -> u64 {
+        1_700_000_000_000_000 + self.process.time() / 1_000
+    }
+
+    /// What was recorded long before the power went is on the device: that each host had attached.
+    fn check_history(&self) {
+        let (now, attached) = (self.now_us(), self.oracle.notes().attached.clone());
+        let records = match cenote_pool::history(&self.process.fabric()) {
+            Ok(records) => records,
+            Err(error) => return self.oracle.report(Checker::History, format!("no history: {error}")),
+        };
+        for (host, since) in attached {
+            let told = records.iter().any(|record| {
+                record.event == Event::Attached
+                    && usize::from(record.host) == host
+                    && (since..now).contains(&record.time_us)
+            });
+            if !told {
+                self.oracle
+                    .report_unless_sleepers(Checker::History, format!("nothing tells that host {host} attached"));
+            }
         }
     }
 
