@@ -5,7 +5,7 @@ use cenote_fuzz::{Flushing, Kind, World, attach};
 use libfuzzer_sys::fuzz_target;
 
 thread_local! {
-    static WORLDS: Vec<World> = [Kind::OneHost, Kind::Bakery]
+    static WORLDS: Vec<World> = [Kind::OneHost, Kind::Bakery, Kind::Plain]
         .into_iter()
         .filter_map(|kind| World::new(kind, Flushing::Pretended))
         .collect();

@@ -1,4 +1,4 @@
-//! Three hosts on one flushed region that turns hostile, under either lock between hosts.
+//! Three hosts on one flushed region that turns hostile, under either lock between hosts and in the plain design.
 #![no_main]
 
 use cenote_fuzz::{Flushing, Kind, World};
@@ -6,11 +6,11 @@ use libfuzzer_sys::fuzz_target;
 use std::cell::RefCell;
 
 thread_local! {
-    /// Without flushes, with them; under the bakery, under the manager.
+    /// Without flushes, with them; under the bakery, under the manager, in the plain design.
     static WORLDS: RefCell<Vec<World>> = RefCell::new(
         [Flushing::Pretended, Flushing::Real]
             .into_iter()
-            .flat_map(|flushing| [Kind::Bakery, Kind::Manager].map(|kind| World::new(kind, flushing)))
+            .flat_map(|flushing| [Kind::Bakery, Kind::Manager, Kind::Plain].map(|kind| World::new(kind, flushing)))
             .flatten()
             .collect(),
     );
@@ -22,7 +22,7 @@ fuzz_target!(|input: &[u8]| {
     let flushing = usize::from(first >= 240);
     WORLDS.with_borrow_mut(|worlds| {
         // A processor without flush instructions has no such regions.
-        if let Some(world) = worlds.get_mut(flushing * 2 + usize::from(first & 1)) {
+        if let Some(world) = worlds.get_mut(flushing * 3 + usize::from(first % 3)) {
             world.run(rest);
         }
     });

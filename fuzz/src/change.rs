@@ -46,7 +46,7 @@ impl Change {
     pub fn draw(input: &mut Input<'_>, map: &Map, aim: Aim) -> Self {
         let area = match aim {
             Aim::Superblock if input.chance(128) => Area::Superblock,
-            Aim::Superblock | Aim::Control => Area::ALL[1 + input.below(Area::ALL.len() as u64 - 1) as usize],
+            Aim::Superblock | Aim::Control => map.existing()[1 + input.below(map.existing().len() as u64 - 1) as usize],
         };
         let at = draw_line(input, map, area);
         let kind = input.byte();
@@ -58,8 +58,12 @@ impl Change {
             6 => What::Zero,
             _ => {
                 // Mostly a line of the same kind: such a line makes sense, in another place.
-                let source =
-                    if input.chance(200) { area } else { Area::ALL[input.below(Area::ALL.len() as u64) as usize] };
+                let source = if input.chance(200) {
+                    area
+                } else {
+                    let existing = map.existing();
+                    existing[input.below(existing.len() as u64) as usize]
+                };
                 What::CopyOf(draw_line(input, map, source))
             }
         };
@@ -157,6 +161,7 @@ fn draw_field(input: &mut Input<'_>, map: &Map, area: Area) -> What {
         (Area::Superblock, 1) => (5, 1 << input.below(24)),
         (Area::Superblock, 2) => (4, 1 << (16 + input.below(14))),
         (Area::Superblock, _) => (3, input.below(1 << 21)),
+        (Area::Plain, choice) => (usize::from(choice), block(input) + 1),
         (Area::Access | Area::Data, _) => (input.below(8) as usize, input.word()),
     };
     What::Set { word, value }

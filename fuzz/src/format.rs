@@ -23,11 +23,12 @@ pub(crate) enum Area {
     Descriptors,
     Access,
     Buckets,
+    Plain,
     Data,
 }
 
 impl Area {
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 16] = [
         Self::Superblock,
         Self::Hosts,
         Self::Marks,
@@ -42,6 +43,7 @@ impl Area {
         Self::Descriptors,
         Self::Access,
         Self::Buckets,
+        Self::Plain,
         Self::Data,
     ];
 
@@ -107,6 +109,7 @@ impl Map {
             descriptors,
             hosts * descriptors.next_multiple_of(64) / LINE,
             buckets,
+            if words[11] >> 24 == 1 { descriptors + 1 } else { 0 },
             chunks * chunk_bytes / LINE,
         ];
         let mut end = 0_u64;
@@ -122,6 +125,11 @@ impl Map {
     /// First byte and number of lines.
     pub const fn area(&self, area: Area) -> (u64, u64) {
         self.areas[area as usize]
+    }
+
+    /// The areas that have lines, in order.
+    pub fn existing(&self) -> Vec<Area> {
+        Area::ALL.into_iter().filter(|&area| self.area(area).1 > 0).collect()
     }
 
     /// The area in which the line at `at` lies; `None`: between two of them.

@@ -116,6 +116,8 @@ impl Drop for ThreadClaim {
 impl HostLocal for ThreadHost {
     type Lock<'a> = ThreadLock<'a>;
     type Claim = ThreadClaim;
+    type Word32 = AtomicU32;
+    type Word64 = AtomicU64;
 
     fn words32(&self) -> &[AtomicU32] {
         &self.0.words32
@@ -123,6 +125,10 @@ impl HostLocal for ThreadHost {
 
     fn words64(&self) -> &[AtomicU64] {
         &self.0.words64
+    }
+
+    fn bare_words64(&self, from: usize) -> &[AtomicU64] {
+        &self.0.words64[from..]
     }
 
     fn lock(&self, index: u32, timeout: Duration) -> Result<ThreadLock<'_>, LockTimeout> {

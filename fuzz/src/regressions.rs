@@ -131,7 +131,7 @@ fn objects_without_names_cost_a_check_one_more_look() {
 /// wrote.
 #[test]
 fn the_document_describes_what_the_pool_writes() {
-    for kind in [Kind::OneHost, Kind::Bakery] {
+    for kind in [Kind::OneHost, Kind::Bakery, Kind::Plain] {
         let Some(world) = World::new(kind, Flushing::Pretended) else { continue };
         world.restore(0);
         let mut run = Run::new(&world);

@@ -9,8 +9,8 @@ use cenote_base::prng::Prng;
 use cenote_base::{BlockHash, HashSeed, HostId};
 use cenote_mem::{Fabric, Flush, HostLocal, MapOptions, Mapped, Mapping, Offset, RegionSource};
 use cenote_pool::{
-    AttachOptions, Hit, HostsLock, LockManager, Namespace, NamespaceRecord, Pin, Pool, PoolConfig, PoolError, Publish,
-    ReadOutcome, Superblock,
+    AttachOptions, Design, Hit, HostsLock, LockManager, Namespace, NamespaceRecord, Pin, Pool, PoolConfig, PoolError,
+    Publish, ReadOutcome, Superblock,
 };
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
@@ -43,6 +43,8 @@ pub enum Kind {
     Bakery,
     /// The same with TraCT's lock manager.
     Manager,
+    /// Three hosts with the bakery, in TraCT's plain design.
+    Plain,
 }
 
 /// Whether lines are flushed as the superblock says.
@@ -100,6 +102,7 @@ impl World {
             hazard_lines_per_worker: 2,
             records_per_host: 16,
             hosts_lock: if kind == Kind::Manager { HostsLock::Manager } else { HostsLock::Bakery },
+            design: if kind == Kind::Plain { Design::Plain } else { Design::Cenote },
             ..PoolConfig::new(HashSeed([7; 32]), *b"a region to hurt")
         };
         let bytes = if kind == Kind::OneHost { 768 << 10 } else { 1 << 20 };

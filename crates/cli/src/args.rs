@@ -3,7 +3,7 @@
 use crate::output::OutputArgs;
 use cenote_base::units::ByteSize;
 use cenote_mem::{Flush, RegionSource};
-use cenote_pool::HostsLock;
+use cenote_pool::{Design, HostsLock};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -139,6 +139,22 @@ impl HostsLockArg {
     }
 }
 
+/// How blocks are found and kept.
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DesignArg {
+    Cenote,
+    Plain,
+}
+
+impl DesignArg {
+    pub const fn kind(self) -> Design {
+        match self {
+            Self::Cenote => Design::Cenote,
+            Self::Plain => Design::Plain,
+        }
+    }
+}
+
 /// What a new region is like.
 #[derive(Args, Clone, Debug)]
 pub struct NewRegionArgs {
@@ -161,6 +177,9 @@ pub struct NewRegionArgs {
     /// How hosts exclude each other; `manager` needs `cenote pool manage` running on one of them
     #[arg(long, value_enum, value_name = "KIND", default_value = "bakery")]
     pub hosts_lock: HostsLockArg,
+    /// How blocks are found and kept: `plain` is TraCT's way, for comparison (one lock, reference counts, an LRU list)
+    #[arg(long, value_enum, value_name = "DESIGN", default_value = "cenote")]
+    pub design: DesignArg,
     /// Permissions of the region's file, octal
     #[arg(long, value_name = "MODE", default_value = "600", value_parser = parse_mode)]
     pub mode: u32,
@@ -514,21 +533,6 @@ pub struct BenchCoreArgs {
     pub design: Vec<DesignArg>,
     #[command(flatten)]
     pub output: OutputArgs,
-}
-
-/// What stands in a region, and by which rules.
-#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
-pub enum DesignArg {
-    /// This program's own
-    Cenote,
-}
-
-impl DesignArg {
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Cenote => "cenote",
-        }
-    }
 }
 
 #[derive(Args, Debug)]

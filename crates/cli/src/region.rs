@@ -1,6 +1,6 @@
 //! Opening, making and removing regions for commands.
 
-use crate::args::{FlushArg, HostsLockArg, NewRegionArgs, RegionArgs, WatchArgs};
+use crate::args::{DesignArg, FlushArg, HostsLockArg, NewRegionArgs, RegionArgs, WatchArgs};
 use crate::failure::Failure;
 use crate::signals::EndSignals;
 use cenote_base::{HashSeed, HostId};
@@ -126,6 +126,7 @@ impl NewRegionArgs {
             max_hosts: 16,
             flush: FlushArg::Fixed(Flush::None),
             hosts_lock: HostsLockArg::Bakery,
+            design: DesignArg::Cenote,
             mode: 0o600,
             prefault: false,
             hash_seed: None,
@@ -142,6 +143,7 @@ impl NewRegionArgs {
             min_block_bytes: self.min_block.0,
             max_hosts: self.max_hosts,
             hosts_lock: self.hosts_lock.kind(),
+            design: self.design.kind(),
             ..PoolConfig::new(seed, random()?)
         })
     }

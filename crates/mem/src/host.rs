@@ -14,7 +14,7 @@ mod local;
 mod lock;
 mod slot;
 
-pub use local::{HeldLock, HostLocal};
+pub use local::{HeldLock, HostLocal, Word};
 pub use lock::{HostLock, LockTimeout};
 pub use slot::SlotClaim;
 

@@ -20,6 +20,6 @@ pub mod offset;
 pub mod region;
 
 pub use fabric::{Coherent, Fabric, Flush, Flushed, Mapped, ReadOnly, UnsupportedFlush};
-pub use host::{HostArea, HostLocal, HostSpec};
+pub use host::{HostArea, HostLocal, HostSpec, Word};
 pub use offset::{LINE, Line, Offset};
 pub use region::{MapError, MapOptions, Mapping, ReadMapping, RegionSource};

@@ -45,7 +45,6 @@ use cenote_base::BlockIndex;
 use std::fmt;
 use std::str::FromStr;
 use std::sync::atomic::AtomicU64;
-use std::sync::atomic::Ordering::Relaxed;
 
 /// A policy's shared words: [`EvictionPolicy::state_words`] of them, zero at first.
 pub type State = [AtomicU64];
@@ -134,24 +133,37 @@ impl Eviction {
         }
     }
 
-    /// Marks the blocks whose words these are as hit at `clock`. The policy is chosen once for all of them.
+    /// Marks the blocks whose words these are as hit at `clock`, by loading and storing them. The policy is chosen once
+    /// for all of them.
     #[inline]
-    pub fn touch<'a>(self, clock: u64, words: impl IntoIterator<Item = &'a AtomicU64>) {
+    pub fn touch<W>(
+        self,
+        clock: u64,
+        words: impl IntoIterator<Item = W>,
+        load: impl Fn(&W) -> u64,
+        store: impl Fn(&W, u64),
+    ) {
         match self {
-            Self::Lru => touch_all(&Lru, clock, words),
-            Self::Sieve => touch_all(&Sieve, clock, words),
-            Self::S3Fifo => touch_all(&S3Fifo, clock, words),
+            Self::Lru => touch_all(&Lru, clock, words, load, store),
+            Self::Sieve => touch_all(&Sieve, clock, words, load, store),
+            Self::S3Fifo => touch_all(&S3Fifo, clock, words, load, store),
         }
     }
 }
 
 #[inline]
-fn touch_all<'a, P: EvictionPolicy>(policy: &P, clock: u64, words: impl IntoIterator<Item = &'a AtomicU64>) {
+fn touch_all<W>(
+    policy: &impl EvictionPolicy,
+    clock: u64,
+    words: impl IntoIterator<Item = W>,
+    load: impl Fn(&W) -> u64,
+    store: impl Fn(&W, u64),
+) {
     for word in words {
-        let known = word.load(Relaxed);
+        let known = load(&word);
         let touched = policy.accessed(known, clock);
         if touched != known {
-            word.store(touched, Relaxed);
+            store(&word, touched);
         }
     }
 }

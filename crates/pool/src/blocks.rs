@@ -9,7 +9,7 @@ use crate::namespaces::Namespace;
 use crate::pool::{Inner, Pool};
 use crate::stats::Counter;
 use cenote_base::{BlockHash, BlockIndex, Generation, fault};
-use cenote_mem::{Fabric, HostLocal};
+use cenote_mem::{Fabric, HostLocal, Word};
 use std::sync::atomic::Ordering::{Relaxed, Release};
 
 /// A block that a lookup found. A hint like everything from a lookup: reading it may still miss.
@@ -53,7 +53,7 @@ pub enum Publish {
 
 impl Hit {
     #[inline]
-    fn of(block: BlockIndex, descriptor: &Descriptor) -> Self {
+    pub(crate) fn of(block: BlockIndex, descriptor: &Descriptor) -> Self {
         let (length, offset) = descriptor.extent();
         Self {
             block,
@@ -138,11 +138,64 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
         outcome
     }
 
+    /// Whether a readable block of this hash is there; if so it is used now.
+    fn touch_if_there(&self, hash: BlockHash) -> bool {
+        if self.is_plain() {
+            return self.use_if_there(hash);
+        }
+        let found = self.find(hash);
+        self.touch(self.access_clock().load(Relaxed), found.map(|(block, _)| block));
+        found.is_some()
+    }
+
+    fn peek_freely(&self, hashes: &[BlockHash]) -> Vec<Hit> {
+        let mut hits = Vec::with_capacity(hashes.len());
+        self.find_all(hashes, |block, descriptor| hits.push(Hit::of(block, descriptor)));
+        hits
+    }
+
+    fn lookup_freely(&self, hashes: &[BlockHash]) -> Vec<Hit> {
+        let hits = self.peek_freely(hashes);
+        let now = self.access_clock().fetch_add(1, Relaxed).wrapping_add(1);
+        self.touch(now, hits.iter().map(|hit| hit.block));
+        hits
+    }
+
+    /// Copies a payload and tells whether it is whole.
+    fn read_freely(&self, hit: &Hit, wanted: u64, parts: &mut [&mut [u8]]) -> ReadOutcome {
+        // Lines of an older use of the slot may still be in this host's caches: they go once in a generation.
+        let seen = self.has_seen(hit.block, hit.generation);
+        if !seen {
+            if fault::sabotaged("read.seen-early") {
+                self.set_seen(hit.block, hit.generation);
+            }
+            self.fabric.refresh_payload(hit.offset, wanted);
+        }
+        let checksum = self.fabric.read_payload(hit.offset, parts, checksum_key(hit.hash, hit.generation));
+        fault::point("read.copied");
+        let at = self.layout.descriptor(hit.block);
+        let state = self.fresh_line(at)[0];
+        let same = state == Descriptor::state_word(BlockState::Ready, hit.generation);
+        if !same && !fault::sabotaged("read.recheck-skipped") {
+            return ReadOutcome::Stale;
+        }
+        if checksum != hit.checksum && !fault::sabotaged("read.checksum-skipped") {
+            self.forget_seen(hit.block);
+            return ReadOutcome::Damaged;
+        }
+        if !seen {
+            // After the drop was fenced and the descriptor has confirmed the generation.
+            self.set_seen(hit.block, hit.generation);
+        }
+        ReadOutcome::Whole
+    }
+
     /// Marks blocks as used at this instant. Only lookups move the recency clock: what a prompt finds and what is
     /// then published for it bear the same instant, and among equals eviction takes the deepest block first.
     pub(crate) fn touch(&self, now: u64, blocks: impl IntoIterator<Item = BlockIndex>) {
         let words = blocks.into_iter().map(|block| self.policy_word(block));
-        self.superblock.config.eviction.touch(now, words);
+        let (load, store) = (|word: &&H::Word64| word.load(Relaxed), |word: &&H::Word64, now| word.store(now, Relaxed));
+        self.superblock.config.eviction.touch(now, words, load, store);
     }
 
     /// Tells the eviction policy of a block that was just published.
@@ -154,13 +207,12 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
 
 impl<F: Fabric, H: HostLocal> Pool<F, H> {
     /// Looks up the blocks of a prompt, in order, up to the first that is missing. Takes no lock, waits for
-    /// nobody, and marks what it found as used.
+    /// nobody, and marks what it found as used. ([`crate::Design::Plain`] takes its lock, and nothing is found if that
+    /// is busy for too long.)
     #[must_use]
     pub fn lookup(&self, hashes: &[BlockHash]) -> Vec<Hit> {
         let inner = &*self.0;
-        let hits = self.peek(hashes);
-        let now = inner.access_clock().fetch_add(1, Relaxed).wrapping_add(1);
-        inner.touch(now, hits.iter().map(|hit| hit.block));
+        let hits = if inner.is_plain() { inner.lookup_counted(hashes) } else { inner.lookup_freely(hashes) };
         inner.counters().add(Counter::Lookups, hashes.len() as u64);
         inner.counters().add(Counter::Found, hits.len() as u64);
         hits
@@ -183,40 +235,22 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
     pub fn read(&self, hit: &Hit, parts: &mut [&mut [u8]]) -> ReadOutcome {
         let inner = &*self.0;
         let wanted: u64 = parts.iter().map(|part| part.len() as u64).sum();
-        if wanted > hit.length || wanted.div_ceil(64) * 64 != hit.length {
-            inner.counters().add(Counter::ReadsStale, 1);
-            return ReadOutcome::Stale;
-        }
-        // Lines of an older use of the slot may still be in this host's caches: they go once in a generation.
-        let seen = inner.has_seen(hit.block, hit.generation);
-        if !seen {
-            if fault::sabotaged("read.seen-early") {
-                inner.set_seen(hit.block, hit.generation);
+        let outcome = if wanted > hit.length || wanted.div_ceil(64) * 64 != hit.length {
+            ReadOutcome::Stale
+        } else if inner.is_plain() {
+            inner.read_counted(hit, wanted, parts)
+        } else {
+            inner.read_freely(hit, wanted, parts)
+        };
+        match outcome {
+            ReadOutcome::Whole => {
+                inner.counters().add(Counter::Reads, 1);
+                inner.counters().add(Counter::ReadBytes, wanted);
             }
-            inner.fabric.refresh_payload(hit.offset, wanted);
+            ReadOutcome::Stale => inner.counters().add(Counter::ReadsStale, 1),
+            ReadOutcome::Damaged => inner.counters().add(Counter::ReadsDamaged, 1),
         }
-        let checksum = inner.fabric.read_payload(hit.offset, parts, checksum_key(hit.hash, hit.generation));
-        fault::point("read.copied");
-        let at = inner.layout.descriptor(hit.block);
-        let state = inner.fresh_line(at)[0];
-        let same = state == Descriptor::state_word(BlockState::Ready, hit.generation);
-        if !same && !fault::sabotaged("read.recheck-skipped") {
-            inner.counters().add(Counter::ReadsStale, 1);
-            return ReadOutcome::Stale;
-        }
-        if checksum != hit.checksum && !fault::sabotaged("read.checksum-skipped") {
-            inner.forget_seen(hit.block);
-            inner.counters().add(Counter::ReadsDamaged, 1);
-            inner.record(Event::ReadDamaged, hit.block.0, hit.hash.words()[0]);
-            return ReadOutcome::Damaged;
-        }
-        if !seen {
-            // After the drop was fenced and the descriptor has confirmed the generation.
-            inner.set_seen(hit.block, hit.generation);
-        }
-        inner.counters().add(Counter::Reads, 1);
-        inner.counters().add(Counter::ReadBytes, wanted);
-        ReadOutcome::Whole
+        outcome
     }
 
     /// Publishes a block: `parts`, one after the other, are its payload of exactly the namespace's block
@@ -228,8 +262,7 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
         let inner = &*self.0;
         let length: u64 = parts.iter().map(|part| part.len() as u64).sum();
         assert_eq!(length, namespace.block_bytes, "a block of this namespace has another size");
-        if let Some((block, _)) = inner.find(hash) {
-            inner.touch(inner.access_clock().load(Relaxed), [block]);
+        if inner.touch_if_there(hash) {
             inner.counters().add(Counter::Duplicates, 1);
             return Publish::Duplicate;
         }

@@ -12,7 +12,7 @@ use crate::pool::{Inner, Pool};
 use crate::recovery::Recovered;
 use crate::stats::Counter;
 use cenote_base::BlockIndex;
-use cenote_mem::{Fabric, HostLocal};
+use cenote_mem::{Fabric, HostLocal, Word};
 use serde::Serialize;
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
@@ -144,6 +144,9 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
         let objects: BTreeSet<BlockIndex> = inner.object_blocks().into_iter().collect();
         let lines = inner.check_chunk_lines(&mut report);
         inner.check_own(&lines, &objects, &|_| payloads, true, &mut report);
+        if inner.is_plain() {
+            inner.check_list(&mut report).map_err(PoolError::lock("index"))?;
+        }
         report.pinned = inner.pinned_blocks().len() as u64;
         (report.index_entries, report.index_stale) = inner.count_entries();
         report.sum_leaked_bytes();
@@ -186,10 +189,14 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
             }
         }
         for shard in 0..SHARDS {
-            let _shard = inner.lock_patiently(Name::Shard(shard)).map_err(PoolError::lock("index"))?;
+            let lock = if inner.is_plain() { Name::PLAIN } else { Name::Shard(shard) };
+            let _shard = inner.lock_patiently(lock).map_err(PoolError::lock("index"))?;
             let repaired = inner.repair_shard(shard);
             report.index_dropped += repaired.entries_dropped;
             report.counts_mended += repaired.counts_mended;
+        }
+        if inner.is_plain() {
+            inner.mend_list().map_err(PoolError::lock("index"))?;
         }
         inner.record(Event::Collected, report.blocks_freed, report.chunks_released);
         Ok(report)
@@ -197,7 +204,7 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
 }
 
 impl<F: Fabric, H: HostLocal> Inner<F, H> {
-    fn chunk_is_empty(&self, chunk: u64) -> bool {
+    pub(crate) fn chunk_is_empty(&self, chunk: u64) -> bool {
         let Some(line) = self.read_chunk(chunk).filter(|line| line.owner == self.host + 1) else { return false };
         let first = chunk * self.layout.descriptors_per_chunk;
         (first..first + self.layout.slots(line.slot_bytes))

@@ -6,6 +6,31 @@ use cenote_base::{HashSeed, HostId};
 use cenote_policy::Eviction;
 use std::time::Duration;
 
+/// How blocks are found and kept; recorded in the superblock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[repr(u8)]
+pub enum Design {
+    /// Ours: readers take no lock.
+    #[default]
+    Cenote = 0,
+    /// TraCT's (TraCT §4.2), to be measured beside ours: one lock, reference counts, one LRU list.
+    Plain = 1,
+}
+
+impl Design {
+    /// Every design.
+    pub const ALL: [Self; 2] = [Self::Cenote, Self::Plain];
+
+    /// Name on command lines and in reports.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Cenote => "cenote",
+            Self::Plain => "plain",
+        }
+    }
+}
+
 /// Fixed at creation, kept in the superblock. Sizes in bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PoolConfig {
@@ -23,6 +48,8 @@ pub struct PoolConfig {
     pub records_per_host: u16,
     /// How hosts exclude each other where they do not share their caches.
     pub hosts_lock: HostsLock,
+    /// How blocks are found and kept.
+    pub design: Design,
     /// Which blocks leave first when a host's chunks are full.
     pub eviction: Eviction,
     /// Secret from which all block hashes derive.
@@ -43,6 +70,7 @@ impl PoolConfig {
             hazard_lines_per_worker: 64,
             records_per_host: 256,
             hosts_lock: HostsLock::Bakery,
+            design: Design::Cenote,
             eviction: Eviction::Lru,
             seed,
             uuid,
@@ -78,6 +106,9 @@ impl PoolConfig {
         }
         if self.records_per_host > 4096 {
             return wrong(format!("{} records per host; 0 to 4,096 are possible", self.records_per_host));
+        }
+        if self.design == Design::Plain && self.eviction != Eviction::Lru {
+            return wrong(format!("the plain design evicts by its own list, not by {}", self.eviction));
         }
         Ok(())
     }

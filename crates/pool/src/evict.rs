@@ -9,7 +9,7 @@ use crate::lines::{BlockState, Descriptor, hazard_block};
 use crate::pool::{Inner, Pool};
 use crate::stats::Counter;
 use cenote_base::{BlockIndex, fault};
-use cenote_mem::{Fabric, HostLocal};
+use cenote_mem::{Fabric, HostLocal, Word};
 use cenote_policy::{Candidate, EvictionPolicy};
 use std::cell::Cell;
 use std::collections::BTreeSet;
@@ -34,6 +34,9 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
     pub(crate) fn make_room(&self, class: usize) -> Room {
         if self.retry_draining() > 0 || self.adopt_chunks() > 0 {
             return Room::Made;
+        }
+        if self.is_plain() {
+            return self.make_plain_room(Some(class));
         }
         let pinned = self.pinned_blocks();
         let mut own = Vec::new();
@@ -64,6 +67,9 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
 
     /// Empties the chunk that was idle longest and gives it back to the region. The caller holds the heap lock.
     pub(crate) fn yield_chunk(&self) -> bool {
+        if self.is_plain() {
+            return self.make_plain_room(None) == Room::Made;
+        }
         let pinned = self.pinned_blocks();
         let owned = (0..self.layout.num_chunks).filter(|&chunk| self.chunk_class(chunk).load(Relaxed) != 0);
         let idlest = owned.filter_map(|chunk| Some((self.chunk_idle(chunk, &pinned)?, chunk))).max();
@@ -84,7 +90,7 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
         if self.evict_blocks(&free_to_go) > 0 { Room::Made } else { Room::None }
     }
 
-    fn slots_of(&self, chunk: u64) -> impl Iterator<Item = BlockIndex> + use<F, H> {
+    pub(crate) fn slots_of(&self, chunk: u64) -> impl Iterator<Item = BlockIndex> + use<F, H> {
         let slots = self.read_chunk(chunk).map_or(0, |line| self.layout.slots(line.slot_bytes));
         let first = chunk * self.layout.descriptors_per_chunk;
         (first..first + slots).map(BlockIndex)
@@ -197,9 +203,9 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
     /// Takes a block out of the index and frees it.
     pub(crate) fn finish_eviction(&self, block: BlockIndex, patience: &mut Duration) -> bool {
         if let Some(descriptor) = self.read_descriptor(block)
-            && self.unlink(descriptor.block_hash(), block, patience).is_err()
+            && !self.unlink(descriptor.block_hash(), block, patience)
         {
-            // The shard was busy for too long; the block leaves another time.
+            // The block leaves another time.
             self.slot_owner(block).store(DRAINING, Release);
             return false;
         }
@@ -230,6 +236,9 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
 
     /// Every block that some worker pins. Hazard lines of slots never used are not read.
     pub(crate) fn pinned_blocks(&self) -> BTreeSet<BlockIndex> {
+        if self.is_plain() {
+            return self.counted_blocks();
+        }
         let mut pinned = BTreeSet::new();
         if fault::sabotaged("evict.scan-skipped") {
             return pinned;
@@ -270,6 +279,9 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
     pub fn evict(&self, count: usize) -> usize {
         let inner = &*self.0;
         let Ok(_heap) = inner.lock(crate::locks::Name::Heap) else { return 0 };
+        if inner.is_plain() {
+            return inner.evict_oldest(count);
+        }
         let all: Vec<Candidate> = (0..inner.layout.num_chunks)
             .filter(|&chunk| inner.chunk_class(chunk).load(Relaxed) != 0)
             .flat_map(|chunk| inner.candidates(chunk))

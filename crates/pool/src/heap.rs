@@ -14,7 +14,7 @@ use crate::lines::{BlockState, ChunkLine, Descriptor};
 use crate::pool::Inner;
 use crate::stats::Counter;
 use cenote_base::{BlockIndex, Generation, fault};
-use cenote_mem::{Fabric, HostLocal, LINE};
+use cenote_mem::{Fabric, HostLocal, LINE, Word};
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 

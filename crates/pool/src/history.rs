@@ -11,7 +11,7 @@ use crate::lines::RecordLine;
 use crate::locks::{Intent, Name};
 use crate::pool::{Inner, salt};
 use crate::superblock::Superblock;
-use cenote_mem::{Fabric, HostLocal, LINE};
+use cenote_mem::{Fabric, HostLocal, LINE, Word};
 use serde::Serialize;
 use std::sync::atomic::Ordering::Relaxed;
 

@@ -6,11 +6,11 @@ use crate::locks::{MUTEXES, USER_LOCKS};
 use crate::pool::Inner;
 use crate::stats::{Counter, Counters};
 use cenote_base::{BlockIndex, Generation};
-use cenote_mem::{Fabric, HostLocal, HostSpec};
+use cenote_mem::{Fabric, HostLocal, HostSpec, Word};
 use cenote_policy::Eviction;
 use std::ops::Range;
-use std::sync::atomic::Ordering::Relaxed;
-use std::sync::atomic::{AtomicU32, AtomicU64};
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 /// Block sizes a host can serve at once.
 pub(crate) const CLASSES: usize = 64;
@@ -20,7 +20,7 @@ const LINE_WORDS: usize = 8;
 
 /// Single words of 64 bits.
 #[derive(Clone, Copy)]
-enum Word {
+enum Single {
     /// Counts lookups: the recency clock.
     AccessClock,
     /// 1 once this host-local memory agrees with the region; new memory is all zeros, and whoever made it
@@ -132,127 +132,128 @@ pub(crate) struct Beat {
 }
 
 impl<F: Fabric, H: HostLocal> Inner<F, H> {
-    fn word(&self, word: Word) -> &AtomicU64 {
+    fn word(&self, word: Single) -> &H::Word64 {
         &self.area.words64()[self.words.single() + word as usize]
     }
 
     /// Who holds each block slot: see [`crate::heap`].
-    pub fn slot_owner(&self, block: BlockIndex) -> &AtomicU32 {
+    pub fn slot_owner(&self, block: BlockIndex) -> &H::Word32 {
         &self.area.words32()[block.0 as usize]
     }
 
-    pub fn slot_owners(&self) -> &[AtomicU32] {
+    pub fn slot_owners(&self) -> &[H::Word32] {
         &self.area.words32()[..self.words.descriptors]
     }
 
-    pub fn free_link(&self, block: BlockIndex) -> &AtomicU32 {
+    pub fn free_link(&self, block: BlockIndex) -> &H::Word32 {
         &self.area.words32()[self.words.links() + block.0 as usize]
     }
 
     /// Class plus one of each chunk this host owns; 0: not owned.
-    pub fn chunk_class(&self, chunk: u64) -> &AtomicU32 {
+    pub fn chunk_class(&self, chunk: u64) -> &H::Word32 {
         &self.area.words32()[self.words.chunk_classes() + chunk as usize]
     }
 
     /// First free block plus one of a class.
-    pub fn class_head(&self, class: usize) -> &AtomicU32 {
+    pub fn class_head(&self, class: usize) -> &H::Word32 {
         &self.area.words32()[self.words.class_heads() + class]
     }
 
     /// No chunk before this one was free when this host last looked.
-    pub fn chunk_hint(&self) -> &AtomicU32 {
+    pub fn chunk_hint(&self) -> &H::Word32 {
         &self.area.words32()[self.words.chunk_hint()]
     }
 
     /// Namespace plus one that a slot is charged to; 0: none. Changed under the heap lock.
-    pub fn slot_namespace(&self, block: BlockIndex) -> &AtomicU32 {
+    pub fn slot_namespace(&self, block: BlockIndex) -> &H::Word32 {
         &self.area.words32()[self.words.slot_namespaces() + block.0 as usize]
     }
 
     /// Bytes of this host's slots that are charged to a namespace. Changed under the heap lock.
-    pub fn usage(&self, namespace: u64) -> &AtomicU64 {
+    pub fn usage(&self, namespace: u64) -> &H::Word64 {
         &self.area.words64()[self.words.usage() + namespace as usize]
     }
 
     /// A namespace's limit in bytes as this host knows it; 0: none.
-    pub fn quota(&self, namespace: u64) -> &AtomicU64 {
+    pub fn quota(&self, namespace: u64) -> &H::Word64 {
         &self.area.words64()[self.words.quotas() + namespace as usize]
     }
 
     /// Rows of the namespace table whose limits this host looks after.
-    pub fn namespaces_known(&self) -> &AtomicU64 {
-        self.word(Word::Namespaces)
+    pub fn namespaces_known(&self) -> &H::Word64 {
+        self.word(Single::Namespaces)
     }
 
     /// What the eviction policy keeps of a block.
-    pub fn policy_word(&self, block: BlockIndex) -> &AtomicU64 {
+    pub fn policy_word(&self, block: BlockIndex) -> &H::Word64 {
         &self.area.words64()[block.0 as usize]
     }
 
     /// What the eviction policy keeps of all.
     pub fn policy_state(&self) -> &[AtomicU64] {
-        &self.area.words64()[self.words.single() + WORDS..]
+        self.area.bare_words64(self.words.single() + WORDS)
     }
 
     /// Slot bytes of a class; 0: unused.
-    pub fn class_bytes(&self, class: usize) -> &AtomicU64 {
+    pub fn class_bytes(&self, class: usize) -> &H::Word64 {
         &self.area.words64()[self.words.class_sizes() + class]
     }
 
-    pub fn counters(&self) -> Counters<'_> {
+    pub fn counters(&self) -> Counters<'_, H::Word64> {
         let start = self.words.counters();
         let words = &self.area.words64()[start..start + COUNTER_SETS * COUNTER_SET_WORDS];
         Counters { words, set_words: COUNTER_SET_WORDS, own_set: self.member.slot as usize % COUNTER_SETS }
     }
 
-    pub fn access_clock(&self) -> &AtomicU64 {
-        self.word(Word::AccessClock)
+    pub fn access_clock(&self) -> &H::Word64 {
+        self.word(Single::AccessClock)
     }
 
-    pub fn rebuilt(&self) -> &AtomicU64 {
-        self.word(Word::Rebuilt)
+    pub fn rebuilt(&self) -> &H::Word64 {
+        self.word(Single::Rebuilt)
     }
 
     /// Which life of this host the processes now lead.
     pub fn incarnation(&self) -> u64 {
-        self.word(Word::Incarnation).load(Relaxed)
+        self.word(Single::Incarnation).load(Relaxed)
     }
 
     /// Whether a reservation of this host failed for want of a chunk.
-    pub fn wants_chunk(&self) -> &AtomicU64 {
-        self.word(Word::Wants)
+    pub fn wants_chunk(&self) -> &H::Word64 {
+        self.word(Single::Wants)
     }
 
     /// Whether blocks of adopted chunks are still to be entered into the index.
-    pub fn adopting(&self) -> &AtomicU64 {
-        self.word(Word::Adopting)
+    pub fn adopting(&self) -> &H::Word64 {
+        self.word(Single::Adopting)
     }
 
     /// The number of this host's next record: see [`crate::history`].
-    pub fn next_record(&self) -> &AtomicU64 {
-        self.word(Word::NextRecord)
+    pub fn next_record(&self) -> &H::Word64 {
+        self.word(Single::NextRecord)
     }
 
     pub fn set_incarnation(&self, incarnation: u64) {
-        self.word(Word::Incarnation).store(incarnation, Relaxed);
+        self.word(Single::Incarnation).store(incarnation, Relaxed);
     }
 
-    /// Whether this host's caches hold nothing older than this generation of the block's payload.
+    /// Whether this host's caches hold nothing older than this generation of the block's payload. Who is told so loads
+    /// payload after the lines were dropped, whichever process dropped them.
     pub fn has_seen(&self, block: BlockIndex, generation: Generation) -> bool {
-        self.area.words64()[self.words.seen() + block.0 as usize].load(Relaxed) == generation.0 + 1
+        self.area.words64()[self.words.seen() + block.0 as usize].load(Acquire) == generation.0 + 1
     }
 
     /// Remembers that stale payload lines of the block were dropped after this generation was published.
     /// Recording it before the drop was fenced would return the bytes of an older use.
     pub fn set_seen(&self, block: BlockIndex, generation: Generation) {
-        self.area.words64()[self.words.seen() + block.0 as usize].store(generation.0 + 1, Relaxed);
+        self.area.words64()[self.words.seen() + block.0 as usize].store(generation.0 + 1, Release);
     }
 
     pub fn forget_seen(&self, block: BlockIndex) {
         self.area.words64()[self.words.seen() + block.0 as usize].store(0, Relaxed);
     }
 
-    fn beat_words(&self, host: u64) -> &[AtomicU64] {
+    fn beat_words(&self, host: u64) -> &[H::Word64] {
         let start = self.words.beats() + 3 * host as usize;
         &self.area.words64()[start..start + 3]
     }
@@ -271,12 +272,12 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
     }
 
     /// The dead life of `host` whose doings under lock `lock` this host has repaired last.
-    pub fn repaired(&self, lock: u64, host: u64) -> &AtomicU64 {
+    pub fn repaired(&self, lock: u64, host: u64) -> &H::Word64 {
         &self.area.words64()[self.words.repairs() + lock as usize * self.words.hosts + host as usize]
     }
 
     /// How often `host` had left user lock `number` when this host last had it.
-    pub fn heeded(&self, number: u64, host: u64) -> &AtomicU64 {
+    pub fn heeded(&self, number: u64, host: u64) -> &H::Word64 {
         &self.area.words64()[self.words.heeded() + number as usize * self.words.hosts + host as usize]
     }
 

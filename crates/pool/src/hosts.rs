@@ -19,7 +19,7 @@ use crate::locks::Name;
 use crate::pool::{Inner, Pool};
 use crate::stats::Counter;
 use cenote_base::{BlockIndex, HostId, fault};
-use cenote_mem::{Fabric, HostLocal, LINE, Offset};
+use cenote_mem::{Fabric, HostLocal, LINE, Offset, Word};
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;

@@ -197,18 +197,70 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
         false
     }
 
-    /// Enters a readable block, unless its hash is there already.
-    pub(crate) fn insert(&self, hash: BlockHash, block: BlockIndex) -> Result<Inserted, LockTimeout> {
-        let probe = self.probe(hash);
-        let _shard = self.lock_for(Name::Shard(probe.shard), Intent::probe(probe.home))?;
-        let mut outcome = self.insert_locked(hash, block, probe);
-        if outcome == Inserted::Full && self.repair_shard(probe.shard).entries_dropped > 0 {
-            outcome = self.insert_locked(hash, block, probe);
+    /// As [`Inner::find_all`], going by what the device has now: for a caller whose lock keeps it so.
+    pub(crate) fn find_all_now(&self, hashes: &[BlockHash], mut found: impl FnMut(BlockIndex, &Descriptor)) {
+        for group in hashes.chunks(GROUP) {
+            let places: Vec<u64> = group.iter().map(|&hash| self.home(self.probe(hash))).collect();
+            self.fabric.refresh(&places);
+            let homes: Vec<[u64; 8]> = places.into_iter().map(|at| self.fabric.load_line(at)).collect();
+            let named = group.iter().zip(&homes).flat_map(|(&hash, home)| {
+                home[..7].iter().filter_map(move |&entry| Some(self.layout.descriptor(self.named(entry, hash)?)))
+            });
+            self.fabric.refresh(&named.collect::<Vec<_>>());
+            for (&hash, home) in group.iter().zip(&homes) {
+                let Some((block, descriptor)) = self.find_now(hash, *home) else { return };
+                found(block, &descriptor);
+            }
         }
-        Ok(outcome)
     }
 
-    fn insert_locked(&self, hash: BlockHash, block: BlockIndex, probe: Probe) -> Inserted {
+    /// The same for one hash, where its first bucket and the descriptors that it names have been refreshed.
+    fn find_now(&self, hash: BlockHash, home: [u64; 8]) -> Option<(BlockIndex, Descriptor)> {
+        let probe = self.probe(hash);
+        for step in 0..probe.steps() {
+            let (words, from) = match step {
+                0 => (home, View::Cache),
+                _ => (self.fresh_line(self.layout.bucket(probe.bucket(step))), View::Device),
+            };
+            let found = words[..7].iter().find_map(|&entry| self.follow(entry, hash, from));
+            if found.is_some() || words[7] == 0 {
+                return found;
+            }
+        }
+        None
+    }
+
+    /// Whether a block is readable and the index leads to it, going by what the device has now.
+    pub(crate) fn is_findable(&self, block: BlockIndex) -> bool {
+        self.fabric.refresh(&[self.layout.descriptor(block)]);
+        let mut found = None;
+        if let Some(hit) = self.hit(block) {
+            self.find_all_now(&[hit.hash], |block, _| found = Some(block));
+        }
+        found == Some(block)
+    }
+
+    /// Enters a readable block, unless its hash is there already.
+    pub(crate) fn insert(&self, hash: BlockHash, block: BlockIndex) -> Result<Inserted, LockTimeout> {
+        if self.is_plain() {
+            return self.insert_plain(hash, block);
+        }
+        let probe = self.probe(hash);
+        let _shard = self.lock_for(Name::Shard(probe.shard), Intent::probe(probe.home))?;
+        Ok(self.insert_locked(hash, block))
+    }
+
+    /// As [`Inner::insert`], for a caller that holds the lock.
+    pub(crate) fn insert_locked(&self, hash: BlockHash, block: BlockIndex) -> Inserted {
+        let probe = self.probe(hash);
+        let outcome = self.insert_once(hash, block, probe);
+        if outcome == Inserted::Full && self.repair_shard(probe.shard).entries_dropped > 0 {
+            return self.insert_once(hash, block, probe);
+        }
+        outcome
+    }
+
+    fn insert_once(&self, hash: BlockHash, block: BlockIndex, probe: Probe) -> Inserted {
         let mut free: Option<(u64, usize)> = None;
         let mut entered = false;
         for step in 0..probe.steps() {
@@ -250,19 +302,27 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
         self.fabric.write_word(at, self.fabric.load(at).saturating_add_signed(change));
     }
 
-    /// Removes the entry that leads from this hash to this block, if it is there.
+    /// Removes the entry that leads from this hash to this block, if it is there. `false`: the lock was busy for too
+    /// long, or, where readers raise counts, somebody has one.
     ///
     /// Who has many to remove has one `patience` for all of them: a wait in vain uses it up, and the others are
     /// then removed only where nobody is in the way.
-    pub(crate) fn unlink(
-        &self,
-        hash: BlockHash,
-        block: BlockIndex,
-        patience: &mut Duration,
-    ) -> Result<(), LockTimeout> {
+    pub(crate) fn unlink(&self, hash: BlockHash, block: BlockIndex, patience: &mut Duration) -> bool {
+        if self.is_plain() {
+            return self.unlink_plain(hash, block, patience);
+        }
         let probe = self.probe(hash);
-        let shard = self.lock_within(Name::Shard(probe.shard), Intent::probe(probe.home), *patience);
-        let _shard = shard.inspect_err(|_| *patience = Duration::ZERO)?;
+        let Ok(_shard) = self.lock_within(Name::Shard(probe.shard), Intent::probe(probe.home), *patience) else {
+            *patience = Duration::ZERO;
+            return false;
+        };
+        self.unlink_locked(hash, block);
+        true
+    }
+
+    /// As [`Inner::unlink`], for a caller that holds the lock.
+    pub(crate) fn unlink_locked(&self, hash: BlockHash, block: BlockIndex) {
+        let probe = self.probe(hash);
         let wanted = Entry::new(block, tag_of(hash)).0;
         for step in 0..probe.steps() {
             let bucket = probe.bucket(step);
@@ -274,13 +334,12 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
                 for passed in 0..step {
                     self.add_overflow(probe.bucket(passed), -1);
                 }
-                return Ok(());
+                return;
             }
             if words[7] == 0 {
-                return Ok(());
+                return;
             }
         }
-        Ok(())
     }
 
     /// Drops entries that lead nowhere and counts overflow anew. The caller holds the shard's lock.

@@ -1,7 +1,7 @@
 //! Where everything lies in a region (docs/format.md#areas). Computed from the configuration by one
 //! function, so that two processes cannot disagree.
 
-use crate::config::PoolConfig;
+use crate::config::{Design, PoolConfig};
 use crate::error::PoolError;
 use cenote_base::BlockIndex;
 use cenote_base::units::ByteSize;
@@ -43,6 +43,7 @@ pub struct Layout {
     descriptors: u64,
     access: u64,
     buckets: u64,
+    plain: u64,
     data: u64,
 }
 
@@ -86,6 +87,7 @@ impl Layout {
         let num_descriptors = num_chunks * descriptors_per_chunk;
         // At most half of the entries are ever used: a lookup rarely leaves its home bucket.
         let num_buckets = (num_descriptors * 2).div_ceil(7).next_power_of_two().max(SHARDS);
+        let plain_lines = if config.design == Design::Plain { num_descriptors + 1 } else { 0 };
         let mut end = SUPERBLOCK_BYTES;
         let mut area = |bytes: u64| {
             let start = end.next_multiple_of(4096);
@@ -117,6 +119,7 @@ impl Layout {
             descriptors: area(num_descriptors * LINE),
             access: area(max_hosts * num_descriptors.next_multiple_of(LINE)),
             buckets: area(num_buckets * LINE),
+            plain: area(plain_lines * LINE),
             data: end.next_multiple_of(config.chunk_bytes.min(2 << 20)),
         }
     }
@@ -185,6 +188,11 @@ impl Layout {
         self.buckets + bucket * LINE
     }
 
+    /// The line of a member of the plain design's list: 0 is the list itself, block `b` is member `b + 1`.
+    pub const fn plain(&self, member: u64) -> u64 {
+        self.plain + member * LINE
+    }
+
     #[inline]
     pub const fn data(&self) -> u64 {
         self.data
@@ -249,6 +257,7 @@ mod tests {
                 layout.descriptors,
                 layout.access,
                 layout.buckets,
+                layout.plain,
                 layout.data,
             ];
             assert!(areas.is_sorted() && areas.iter().all(|at| at % 4096 == 0));

@@ -10,6 +10,8 @@
 //! - `READY` is written last, and a reader believes nothing it has not checked: line check, bounds, hash,
 //!   generation, payload checksum. What does not hold is a miss.
 //!
+//! [`Design::Plain`] is TraCT's design instead, with one lock and reference counts, to be measured beside it.
+//!
 //! Lock order: membership → heap → one of chunks, tables, index shards.
 #![forbid(unsafe_code)]
 
@@ -31,6 +33,7 @@ mod membership;
 mod namespaces;
 mod objects;
 mod pins;
+mod plain;
 mod pool;
 mod quota;
 mod recovery;
@@ -40,7 +43,7 @@ mod superblock;
 pub use blocks::{Hit, Publish, ReadOutcome};
 pub use cenote_policy::Eviction;
 pub use check::{CheckReport, Finding, GcReport};
-pub use config::{AttachOptions, PoolConfig};
+pub use config::{AttachOptions, Design, PoolConfig};
 pub use error::PoolError;
 pub use history::{Event, Record, history};
 pub use inspect::Inspector;

@@ -20,7 +20,7 @@ use crate::pool::{Inner, Pool};
 use crate::stats::Counter;
 use cenote_base::fault;
 use cenote_mem::host::{HeldLock, LockTimeout};
-use cenote_mem::{Fabric, HostArea, HostLocal, Offset};
+use cenote_mem::{Fabric, HostArea, HostLocal, Offset, Word};
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
@@ -47,6 +47,9 @@ pub enum Name {
 }
 
 impl Name {
+    /// The one lock of the plain design, which has no shards: the first shard's.
+    pub const PLAIN: Self = Self::Shard(0);
+
     pub(crate) fn mutex(self) -> u32 {
         match self {
             Self::Membership => 0,
@@ -197,7 +200,8 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
         self.lock_within(name, Intent::ALL, self.patience())
     }
 
-    fn patience(&self) -> Duration {
+    /// How long administration waits.
+    pub(crate) fn patience(&self) -> Duration {
         self.lock_timeout.max(Duration::from_secs(10))
     }
 
@@ -345,6 +349,7 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
             }
             Name::Tables => self.repair_tables(),
             Name::Chunks => self.repair_chunks(),
+            Name::Shard(_) if self.is_plain() => self.repair_plain(),
             Name::Shard(shard) => {
                 match left.home() {
                     Some(home) => self.repair_probe(shard, home),

@@ -11,7 +11,7 @@ use crate::locks::Name;
 use crate::pool::{Inner, Pool};
 use crate::recovery::Recovered;
 use cenote_base::fault;
-use cenote_mem::{Fabric, HostLocal};
+use cenote_mem::{Fabric, HostLocal, Word};
 use std::sync::atomic::Ordering::{Acquire, Release};
 
 /// This worker's place.
@@ -73,6 +73,9 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
         self.raise_workers_high(slot + 1);
         fault::point("join.registered");
         self.recover_dead_locked(slot)?;
+        if self.is_plain() {
+            self.forget_counts_of_the_dead(slot);
+        }
         drop(guard);
         self.member = Member { slot, _claim: Some(claim) };
         self.pins.adopt(epoch);
@@ -211,6 +214,9 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
             inner.fabric.publish_unfenced(at);
         }
         drop(beating);
+        if inner.is_plain() {
+            inner.give_owed_counts();
+        }
         // What is locked for too long now is done at the next tick.
         let _ = inner.watch_hosts();
         inner.recover_dead().unwrap_or_default()
@@ -220,6 +226,9 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
 impl<F: Fabric, H: HostLocal> Drop for Inner<F, H> {
     fn drop(&mut self) {
         if self.member.slot != u64::MAX {
+            if self.is_plain() {
+                self.give_all_counts();
+            }
             // A worker that leaves in order leaves nothing behind. If the lock is not to be had, the next
             // one to take the slot finds what the dead leave, and cleans it up the same way.
             if let Ok(_guard) = self.lock(Name::Membership) {

@@ -8,7 +8,7 @@ use crate::lines::{BlockState, Descriptor, NameLine, ObjectLine, checksum_key};
 use crate::locks::Name;
 use crate::pool::{Inner, Pool};
 use cenote_base::{BlockHash, BlockIndex, Generation, fault};
-use cenote_mem::{Fabric, HostLocal, LINE};
+use cenote_mem::{Fabric, HostLocal, LINE, Word};
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 /// Smallest extent of an object; larger ones are powers of two, so that few slot sizes arise.

@@ -62,8 +62,17 @@ impl PinTable {
 /// Keeps one block from being reused while it lives.
 pub struct Pin<F: Fabric, H: HostLocal = HostArea> {
     inner: Arc<Inner<F, H>>,
-    slot: u32,
+    keeper: Keeper,
     hit: Hit,
+}
+
+/// What keeps a pinned block.
+#[derive(Clone, Copy)]
+enum Keeper {
+    /// A word in one of this worker's hazard lines.
+    Hazard(u32),
+    /// One of the block's counts, in the plain design.
+    Count,
 }
 
 impl<F: Fabric, H: HostLocal> Pin<F, H> {
@@ -105,9 +114,13 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
     #[must_use]
     pub fn pin(&self, hit: &Hit) -> Option<Pin<F, H>> {
         let inner = &self.0;
+        if inner.is_plain() {
+            inner.take_count(hit).then(|| inner.fabric.refresh_payload(hit.offset, hit.length))?;
+            return Some(Pin { inner: Arc::clone(inner), keeper: Keeper::Count, hit: *hit });
+        }
         let slot = inner.pins.take()?;
         // From here on the slot is given back when the pin goes.
-        let pin = Pin { inner: Arc::clone(inner), slot, hit: *hit };
+        let pin = Pin { inner: Arc::clone(inner), keeper: Keeper::Hazard(slot), hit: *hit };
         let (line, word) = inner.hazard_slot(slot);
         if inner.pins.used_lines.load(Acquire) <= slot / SLOTS_PER_LINE {
             inner.use_hazard_lines(slot / SLOTS_PER_LINE);
@@ -134,10 +147,11 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
 
 impl<F: Fabric, H: HostLocal> Drop for Pin<F, H> {
     fn drop(&mut self) {
-        let (line, word) = self.inner.hazard_slot(self.slot);
+        let Keeper::Hazard(slot) = self.keeper else { return self.inner.give_count(&self.hit) };
+        let (line, word) = self.inner.hazard_slot(slot);
         self.inner.fabric.store(word, 0);
         self.inner.fabric.publish_unfenced(line);
-        self.inner.pins.give_back(self.slot);
+        self.inner.pins.give_back(slot);
     }
 }
 

@@ -7,6 +7,7 @@ use crate::layout::{Layout, NAMESPACES};
 use crate::lines::{BlockState, NameLine, NamespaceLine, WorkerLine, unpack_text};
 use crate::membership::Member;
 use crate::pins::PinTable;
+use crate::plain::Held;
 use crate::stats::Counter;
 use crate::superblock::Superblock;
 use cenote_base::{BlockIndex, NamespaceId};
@@ -41,6 +42,8 @@ pub(crate) struct Inner<F: Fabric, H: HostLocal> {
     pub pins: PinTable,
     /// Held by the thread that beats this worker's heart.
     pub beating: Mutex<()>,
+    /// Counts that this worker raised, in the plain design.
+    pub held: Mutex<Held>,
     pub member: Member<H>,
 }
 
@@ -204,6 +207,7 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
             salt: salt(&superblock),
             pins: PinTable::new(layout.hazard_lines_per_worker),
             beating: Mutex::new(()),
+            held: Mutex::default(),
             lock_timeout: options.lock_timeout,
             host_timeout: options.host_timeout,
             quarantine: options.quarantine,
@@ -229,6 +233,7 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
             fabric: if self.fabric.flush().is_coherent() { "coherent" } else { "flushed" },
             uuid: hex(&self.superblock.config.uuid),
             created: self.superblock.created,
+            design: self.superblock.config.design.name(),
             ..PoolInfo::default()
         };
         for chunk in 0..self.layout.num_chunks {
@@ -355,6 +360,8 @@ pub struct PoolInfo {
     pub objects: u64,
     /// Name of the fabric.
     pub fabric: &'static str,
+    /// Name of the design.
+    pub design: &'static str,
     /// Identity of the region.
     pub uuid: String,
     /// Seconds since 1970.

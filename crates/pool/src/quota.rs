@@ -17,7 +17,7 @@ use crate::lines::{ChunkLine, NamespaceLine, QuotaLine};
 use crate::locks::Name;
 use crate::pool::{Inner, Pool};
 use cenote_base::{BlockIndex, NamespaceId};
-use cenote_mem::{Fabric, HostLocal, LINE, Offset};
+use cenote_mem::{Fabric, HostLocal, LINE, Offset, Word};
 use cenote_policy::Candidate;
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};

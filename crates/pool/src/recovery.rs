@@ -13,7 +13,7 @@ use crate::locks::Name;
 use crate::pool::Inner;
 use crate::stats::Counter;
 use cenote_base::{BlockHash, BlockIndex, fault};
-use cenote_mem::{Fabric, HostLocal};
+use cenote_mem::{Fabric, HostLocal, Word};
 use serde::Serialize;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 

@@ -1,6 +1,7 @@
 //! Counters that all processes of a host share, in host-local memory: what `pool info` and metrics show.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use cenote_mem::Word;
+use std::sync::atomic::Ordering;
 
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident = $text:literal),* $(,)?) => {
@@ -69,14 +70,14 @@ counters! {
 
 /// View of the counters' words: several sets, which add up.
 #[derive(Clone, Copy)]
-pub struct Counters<'a> {
-    pub words: &'a [AtomicU64],
+pub struct Counters<'a, W> {
+    pub words: &'a [W],
     pub set_words: usize,
     /// The set that this worker counts into.
     pub own_set: usize,
 }
 
-impl Counters<'_> {
+impl<W: Word<u64>> Counters<'_, W> {
     pub fn add(self, counter: Counter, count: u64) {
         self.words[self.own_set * self.set_words + counter as usize].fetch_add(count, Ordering::Relaxed);
     }

@@ -1,6 +1,6 @@
 //! The superblock: what a region is (docs/format.md#superblock). Read before anything else is believed.
 
-use crate::config::PoolConfig;
+use crate::config::{Design, PoolConfig};
 use crate::error::PoolError;
 use crate::layout::{LOCKS, Layout, NAMESPACES, OBJECTS, SUPERBLOCK_BYTES};
 use crate::locks::HostsLock;
@@ -21,7 +21,8 @@ const MAGIC: u64 = u64::from_le_bytes(*b"CENOTE\x1a\0");
 const STRUCTURES: &str = "line64 le; host:inc,boot2,beat,high,wants,0,check; worker:epoch,pid,joined,beat,name2,0,check; \
     chunk:owner,inc,slot,gen,0x3,check; desc:state8.flags8.gen48,hash2,len24.off40,sum,ns16.codec8.0.worker16.depth16,\
     time32.inc32,check; bucket:7x(block40.tag24),overflow; hazard:7x(block40.gen24),epoch; ns:fp4,bytes,shape,created,check+\
-    name7,check+quota,0x6,check; usage:256; object:key2,block,len,gen,0x2,check+name7,check; lock:ticket,inc,intent,left+grant; record:seq,micros,host16.slot16.pid32,kind8.life56,a,b,times,check; mark:64; flush8.lock8.evict8; access:u8; checksum v1; hash v1";
+    name7,check+quota,0x6,check; usage:256; object:key2,block,len,gen,0x2,check+name7,check; lock:ticket,inc,intent,left+grant; record:seq,micros,host16.slot16.pid32,kind8.life56,a,b,times,check; mark:64; flush8.lock8.evict8.design8; \
+    access:u8; plain:count,newer,older; checksum v1; hash v1";
 
 const fn text_hash(text: &str) -> u64 {
     let bytes = text.as_bytes();
@@ -53,7 +54,7 @@ struct Words {
     tables: u64,
     uuid: [u64; 2],
     created: u64,
-    /// flush instruction:8 (0: none is needed, one host) | lock between hosts:8 | eviction policy:8.
+    /// flush instruction:8 (0: none is needed, one host) | lock between hosts:8 | eviction policy:8 | design:8.
     flush: u64,
     seed: [u64; 4],
     reserved: [u64; 7],
@@ -119,7 +120,10 @@ impl Superblock {
             tables: LOCKS | NAMESPACES << 16 | OBJECTS << 32,
             uuid: zerocopy::transmute!(config.uuid),
             created,
-            flush: fabric.flush() as u64 | (config.hosts_lock as u64) << 8 | (config.eviction as u64) << 16,
+            flush: fabric.flush() as u64
+                | (config.hosts_lock as u64) << 8
+                | (config.eviction as u64) << 16
+                | (config.design as u64) << 24,
             seed,
             reserved: [0; 7],
             check: 0,
@@ -167,12 +171,14 @@ impl Superblock {
         }
         let flush = Flush::from_number(words.flush & 0xff);
         let hosts_lock = HostsLock::from_number(words.flush >> 8 & 0xff);
-        let eviction = Eviction::ALL.into_iter().find(|eviction| *eviction as u64 == words.flush >> 16);
-        let (Some(flush), Some(hosts_lock), Some(eviction), true) =
-            (flush, hosts_lock, eviction, words.tables == LOCKS | NAMESPACES << 16 | OBJECTS << 32)
+        let eviction = Eviction::ALL.into_iter().find(|eviction| *eviction as u64 == words.flush >> 16 & 0xff);
+        let design = Design::ALL.into_iter().find(|design| *design as u64 == words.flush >> 24);
+        let (Some(flush), Some(hosts_lock), Some(eviction), Some(design), true) =
+            (flush, hosts_lock, eviction, design, words.tables == LOCKS | NAMESPACES << 16 | OBJECTS << 32)
         else {
             return Err(PoolError::Damaged(
-                "the superblock names tables, a flush instruction, a lock or a policy of another program".to_owned(),
+                "the superblock names tables, a flush instruction, a lock, a policy or a design of another program"
+                    .to_owned(),
             ));
         };
         let config = PoolConfig {
@@ -183,6 +189,7 @@ impl Superblock {
             hazard_lines_per_worker: (words.limits >> 24) as u16,
             records_per_host: (words.limits >> 40) as u16,
             hosts_lock,
+            design,
             eviction,
             seed: HashSeed(zerocopy::transmute!(words.seed)),
             uuid: zerocopy::transmute!(words.uuid),

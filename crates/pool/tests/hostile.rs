@@ -45,8 +45,14 @@ fn hosts_with_a_manager_survive_a_hostile_region() {
 }
 
 #[test]
+fn hosts_of_the_plain_design_survive_a_hostile_region() {
+    run_seeds(Kind::Plain, Flushing::Pretended, 0..400);
+    run_seeds(Kind::Plain, Flushing::Real, 400..450);
+}
+
+#[test]
 fn opening_survives_a_hostile_superblock() {
-    for kind in [Kind::OneHost, Kind::Bakery] {
+    for kind in [Kind::OneHost, Kind::Bakery, Kind::Plain] {
         let Some(world) = World::new(kind, Flushing::Pretended) else { continue };
         (0..1000).for_each(|seed| attach(&world, &input(seed)));
     }

@@ -7,6 +7,7 @@ mod oracle;
 mod run;
 mod scenario;
 
+use cenote_pool::Design;
 use clap::Parser;
 use std::process::ExitCode;
 
@@ -23,6 +24,9 @@ pub struct Args {
     /// Runs this one seed, with what came before a failure.
     #[arg(long)]
     repeat: Option<u64>,
+    /// The pool's design: cenote, or plain (without deaths).
+    #[arg(long, default_value = "cenote", value_parser = parse_design)]
+    design: Design,
     /// Leaves out one effect: FILE:LINE:COLUMN=flush, =fence or =invalidation.
     #[arg(long)]
     without: Option<cenote_weakmem::Mutation>,
@@ -42,6 +46,10 @@ pub struct Args {
     /// Only mutations whose text contains this.
     #[arg(long)]
     only: Option<String>,
+}
+
+fn parse_design(text: &str) -> Result<Design, String> {
+    Design::ALL.into_iter().find(|design| design.name() == text).ok_or_else(|| format!("no design is called `{text}`"))
 }
 
 fn main() -> ExitCode {

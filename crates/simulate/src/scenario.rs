@@ -5,8 +5,8 @@ use cenote_base::prng::Prng;
 use cenote_base::{BlockHash, HashSeed, HostId};
 use cenote_mem::{Fabric, Offset};
 use cenote_pool::{
-    AttachOptions, Counter, Event, Eviction, HostsLock, LockManager, Namespace, NamespaceRecord, Pool, PoolConfig,
-    PoolError, Publish, ReadOutcome,
+    AttachOptions, Counter, Design, Event, Eviction, HostsLock, LockManager, Namespace, NamespaceRecord, Pool,
+    PoolConfig, PoolError, Publish, ReadOutcome,
 };
 use cenote_weakmem::{Process, SimFabric, SimHost};
 use std::sync::Arc;
@@ -42,6 +42,7 @@ pub struct Shape {
     eviction: Eviction,
     /// Blocks that all hosts may have together; 0: any number.
     quota_blocks: u64,
+    design: Design,
     /// Operations of each process.
     pub rounds: u64,
     /// Weight of each kind of operation; a swarm leaves some out.
@@ -65,6 +66,7 @@ impl Shape {
             hosts_lock: if prng.below(12) == 0 { HostsLock::Manager } else { HostsLock::Bakery },
             eviction: Eviction::ALL[prng.below(3) as usize],
             quota_blocks: [0, 0, 2 + seed % 5][(seed / 7 % 3) as usize],
+            design: Design::Cenote,
             rounds: 8 + prng.below(24),
             weights: [12, 12, 6, 4, 2, 3, 2, 1, 1],
         };
@@ -92,6 +94,12 @@ impl Shape {
         }
     }
 
+    /// The same in another design, which may have an order of eviction of its own.
+    pub fn of_design(self, design: Design) -> Self {
+        let eviction = if design == Design::Plain { Eviction::Lru } else { self.eviction };
+        Self { design, eviction, ..self }
+    }
+
     pub fn config(&self) -> PoolConfig {
         PoolConfig {
             chunk_bytes: 64 << 10,
@@ -102,6 +110,7 @@ impl Shape {
             records_per_host: 32,
             hosts_lock: self.hosts_lock,
             eviction: self.eviction,
+            design: self.design,
             ..PoolConfig::new(HashSeed([7; 32]), [9; 16])
         }
     }

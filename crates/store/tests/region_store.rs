@@ -2,19 +2,24 @@
 
 use cenote_base::{HashSeed, TokenId};
 use cenote_mem::{Coherent, MapOptions, Mapping, RegionSource};
-use cenote_pool::{AttachOptions, Pool, PoolConfig, Superblock};
+use cenote_pool::{AttachOptions, Design, Pool, PoolConfig, Superblock};
 use cenote_store::{NamespaceSpec, PrefixStore, RegionStore};
 use std::sync::Arc;
 
 const PAGE: usize = 1024;
 
 fn pool() -> Pool<Arc<Coherent>> {
+    pool_of(Design::Cenote)
+}
+
+fn pool_of(design: Design) -> Pool<Arc<Coherent>> {
     let mapping = Mapping::create(&RegionSource::Anon, 16 << 20, 0o600, &MapOptions::default()).expect("memory");
     let fabric = Arc::new(Coherent::new(mapping));
     let config = PoolConfig {
         max_hosts: 1,
         workers_per_host: 4,
         hazard_lines_per_worker: 2,
+        design,
         ..PoolConfig::new(HashSeed([3; 32]), [4; 16])
     };
     Superblock::format(&fabric, &config).expect("it fits");
@@ -49,20 +54,26 @@ fn save(store: &mut RegionStore<Arc<Coherent>>, tokens: &[TokenId], blocks: usiz
 
 #[test]
 fn what_one_saves_the_other_loads() {
-    let pool = pool();
-    let mut one = RegionStore::new(pool.clone(), &spec("")).unwrap();
-    let mut other = RegionStore::new(pool, &spec("")).unwrap();
-    let tokens: Vec<TokenId> = (0..70).collect();
-    save(&mut one, &tokens, 3);
-    let found = other.match_prefix(&tokens);
-    assert_eq!((found.hashes.len(), found.num_matched), (4, 3), "70 tokens have four full blocks; three were saved");
-    for (depth, &hash) in found.hashes.iter().enumerate() {
-        let mut loaded = vec![vec![0; PAGE]; 4];
-        let whole = other.load(hash, &mut loaded.iter_mut().map(Vec::as_mut_slice).collect::<Vec<_>>());
-        assert_eq!(whole, depth < 3);
-        assert!(!whole || loaded == pages(depth as u8 + 1));
+    for design in Design::ALL {
+        let pool = pool_of(design);
+        let mut one = RegionStore::new(pool.clone(), &spec("")).unwrap();
+        let mut other = RegionStore::new(pool, &spec("")).unwrap();
+        let tokens: Vec<TokenId> = (0..70).collect();
+        save(&mut one, &tokens, 3);
+        let found = other.match_prefix(&tokens);
+        assert_eq!(
+            (found.hashes.len(), found.num_matched),
+            (4, 3),
+            "70 tokens have four full blocks; three were saved"
+        );
+        for (depth, &hash) in found.hashes.iter().enumerate() {
+            let mut loaded = vec![vec![0; PAGE]; 4];
+            let whole = other.load(hash, &mut loaded.iter_mut().map(Vec::as_mut_slice).collect::<Vec<_>>());
+            assert_eq!(whole, depth < 3);
+            assert!(!whole || loaded == pages(depth as u8 + 1));
+        }
+        assert_eq!(other.block_hash(Some(found.hashes[0]), &tokens[16..32]), found.hashes[1]);
     }
-    assert_eq!(other.block_hash(Some(found.hashes[0]), &tokens[16..32]), found.hashes[1]);
 }
 
 #[test]

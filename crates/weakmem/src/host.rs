@@ -92,6 +92,8 @@ impl Drop for SimClaim {
 impl HostLocal for SimHost {
     type Lock<'a> = SimLock<'a>;
     type Claim = SimClaim;
+    type Word32 = AtomicU32;
+    type Word64 = AtomicU64;
 
     fn words32(&self) -> &[AtomicU32] {
         &self.words.words32
@@ -99,6 +101,10 @@ impl HostLocal for SimHost {
 
     fn words64(&self) -> &[AtomicU64] {
         &self.words.words64
+    }
+
+    fn bare_words64(&self, from: usize) -> &[AtomicU64] {
+        &self.words.words64[from..]
     }
 
     fn lock(&self, index: u32, timeout: Duration) -> Result<SimLock<'_>, LockTimeout> {

@@ -33,10 +33,9 @@ struct Report {
     rows: Vec<Row>,
 }
 
-/// What a bench is given: where its regions are kept, what they are like, and whether it is to be short.
+/// What a bench is given: where its regions come from, and whether it is to be short.
 struct Setting {
     regions: Regions,
-    design: DesignArg,
     quick: bool,
 }
 
@@ -78,13 +77,15 @@ fn core(names: &[&str], args: &BenchCoreArgs) -> Result<(), Failure> {
         let all: Vec<&str> = all.map(|part| part.name).collect();
         return Err(Failure::new("--only: there is no such part").hint(format!("parts: {}", all.join(", "))));
     }
-    let mut setting = Setting { regions: Regions::until_signal()?, design: DesignArg::Cenote, quick: args.quick };
+    let mut setting = Setting { regions: Regions::until_signal()?, quick: args.quick };
     let progress = output::progress("measuring", (parts.len() * args.design.len()) as u64);
     let mut rows = Vec::new();
     for &design in &args.design {
-        setting.design = design;
+        setting.regions.design = design;
         for &(bench, part) in &parts {
-            let of = |row| Row { bench, design: design.name(), ..row };
+            // Goals are ours; what stands beside is for comparison.
+            let goals = |row: Row| if design == DesignArg::Cenote { row } else { Row { goal: None, met: None, ..row } };
+            let of = |row| Row { bench, design: design.kind().name(), ..goals(row) };
             rows.extend((part.measure)(&setting)?.into_iter().map(of));
             progress.inc(1);
         }

@@ -50,6 +50,7 @@ struct Created {
     max_hosts: u8,
     flush: &'static str,
     hosts_lock: &'static str,
+    design: &'static str,
     page_bytes: u64,
     transparent_huge: bool,
     numa_node: Option<u32>,
@@ -67,6 +68,7 @@ fn create(args: &PoolCreateArgs) -> Result<ExitCode, Failure> {
         max_hosts: superblock.config.max_hosts,
         flush: superblock.flush.name(),
         hosts_lock: lock_name(superblock.config.hosts_lock),
+        design: superblock.config.design.name(),
         page_bytes: obtained.page_bytes,
         transparent_huge: obtained.transparent_huge,
         numa_node: obtained.numa_node,
@@ -79,6 +81,7 @@ fn create(args: &PoolCreateArgs) -> Result<ExitCode, Failure> {
             ("size", ByteSize(created.region_bytes).to_string()),
             ("chunks of", ByteSize(created.chunk_bytes).to_string()),
             ("hosts", hosts_text(superblock.flush, created.max_hosts, created.hosts_lock)),
+            ("design", created.design.to_owned()),
             ("pages of", format!("{}{huge}", ByteSize(created.page_bytes))),
             ("NUMA node", created.numa_node.map_or_else(|| "not known".to_owned(), |node| node.to_string())),
         ])
@@ -137,6 +140,7 @@ fn info_text(info: &Info, flush: Flush) -> String {
         ("blocks", format!("{} ({})", info.blocks_ready, ByteSize(info.bytes_ready))),
         ("objects", info.objects.to_string()),
         ("fabric", info.fabric.to_owned()),
+        ("design", info.design.to_owned()),
         ("hosts", hosts),
     ]);
     let mut models =

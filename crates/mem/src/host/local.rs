@@ -1,11 +1,88 @@
 //! What a process gets from its host beside the region, as a trait: the pool runs the same code over
-//! [`HostArea`] and over a simulated host whose time, deaths and schedules a test owns.
+//! [`HostArea`] and over a simulated host whose time, deaths and schedules a test owns. Its atomics are a trait as well,
+//! so that a model checker can put its own in their place and try every order in which they may be seen.
 
 use super::{HostArea, HostError, HostLock, LockTimeout, SlotClaim};
 use cenote_base::Deadline;
 use std::fmt::Debug;
-use std::sync::atomic::{AtomicU32, AtomicU64};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// An atomic word: the methods of the standard library's atomics that host-local memory needs.
+pub trait Word<T>: Send + Sync {
+    /// As [`AtomicU64::load`].
+    fn load(&self, order: Ordering) -> T;
+
+    /// As [`AtomicU64::store`].
+    fn store(&self, value: T, order: Ordering);
+
+    /// As [`AtomicU64::swap`].
+    fn swap(&self, value: T, order: Ordering) -> T;
+
+    /// As [`AtomicU64::fetch_add`].
+    fn fetch_add(&self, value: T, order: Ordering) -> T;
+
+    /// As [`AtomicU64::fetch_min`].
+    fn fetch_min(&self, value: T, order: Ordering) -> T;
+
+    /// As [`AtomicU64::fetch_max`].
+    fn fetch_max(&self, value: T, order: Ordering) -> T;
+
+    /// As [`AtomicU64::compare_exchange`].
+    ///
+    /// # Errors
+    /// What was there instead.
+    fn compare_exchange(&self, current: T, new: T, success: Ordering, failure: Ordering) -> Result<T, T>;
+}
+
+macro_rules! word {
+    ($atomic:ty, $value:ty) => {
+        impl Word<$value> for $atomic {
+            #[inline]
+            fn load(&self, order: Ordering) -> $value {
+                Self::load(self, order)
+            }
+
+            #[inline]
+            fn store(&self, value: $value, order: Ordering) {
+                Self::store(self, value, order);
+            }
+
+            #[inline]
+            fn swap(&self, value: $value, order: Ordering) -> $value {
+                Self::swap(self, value, order)
+            }
+
+            #[inline]
+            fn fetch_add(&self, value: $value, order: Ordering) -> $value {
+                Self::fetch_add(self, value, order)
+            }
+
+            #[inline]
+            fn fetch_min(&self, value: $value, order: Ordering) -> $value {
+                Self::fetch_min(self, value, order)
+            }
+            #[inline]
+            fn fetch_max(&self, value: $value, order: Ordering) -> $value {
+                Self::fetch_max(self, value, order)
+            }
+
+            #[inline]
+            fn compare_exchange(
+                &self,
+                current: $value,
+                new: $value,
+                success: Ordering,
+                failure: Ordering,
+            ) -> Result<$value, $value> {
+                Self::compare_exchange(self, current, new, success, failure)
+            }
+        }
+    };
+}
+
+word!(AtomicU32, u32);
+word!(AtomicU64, u64);
 
 /// Memory, locks, liveness and time that the processes of one host share.
 pub trait HostLocal: Clone + Debug + Send + Sync + 'static {
@@ -15,12 +92,19 @@ pub trait HostLocal: Clone + Debug + Send + Sync + 'static {
         Self: 'a;
     /// A claimed slot, free again on drop or with the process.
     type Claim: Send + Sync + 'static;
+    /// A word of 32 bits.
+    type Word32: Word<u32>;
+    /// A word of 64 bits.
+    type Word64: Word<u64>;
 
     /// 32-bit words.
-    fn words32(&self) -> &[AtomicU32];
+    fn words32(&self) -> &[Self::Word32];
 
     /// 64-bit words.
-    fn words64(&self) -> &[AtomicU64];
+    fn words64(&self) -> &[Self::Word64];
+
+    /// The 64-bit words from this one on as bare atomics, for code that knows no other: an eviction policy's state.
+    fn bare_words64(&self, from: usize) -> &[AtomicU64];
 
     /// Takes lock `index`, waiting no longer than `timeout`.
     ///
@@ -70,6 +154,8 @@ const BUSY_LOOKS: u32 = 64;
 impl HostLocal for HostArea {
     type Lock<'a> = HostLock<'a>;
     type Claim = SlotClaim;
+    type Word32 = AtomicU32;
+    type Word64 = AtomicU64;
 
     fn words32(&self) -> &[AtomicU32] {
         Self::words32(self)
@@ -77,6 +163,10 @@ impl HostLocal for HostArea {
 
     fn words64(&self) -> &[AtomicU64] {
         Self::words64(self)
+    }
+
+    fn bare_words64(&self, from: usize) -> &[AtomicU64] {
+        &Self::words64(self)[from..]
     }
 
     fn lock(&self, index: u32, timeout: Duration) -> Result<HostLock<'_>, LockTimeout> {

@@ -2,8 +2,10 @@
 #![allow(dead_code, reason = "each test file uses its part")]
 
 use cenote_base::{BlockHash, HashSeed};
-use cenote_mem::{Coherent, MapOptions, Mapping, RegionSource};
-use cenote_pool::{AttachOptions, Hit, Namespace, NamespaceRecord, Pool, PoolConfig, Publish, ReadOutcome, Superblock};
+use cenote_mem::{Coherent, Fabric, MapOptions, Mapping, RegionSource};
+use cenote_pool::{
+    AttachOptions, Design, Hit, Namespace, NamespaceRecord, Pool, PoolConfig, Publish, ReadOutcome, Superblock,
+};
 use std::sync::Arc;
 
 pub type TestPool = Pool<Arc<Coherent>>;
@@ -22,6 +24,11 @@ pub fn small_config(identity: u8) -> PoolConfig {
     }
 }
 
+/// The same for each design.
+pub fn each_design(identity: u8) -> impl Iterator<Item = PoolConfig> {
+    Design::ALL.into_iter().map(move |design| PoolConfig { design, ..small_config(identity) })
+}
+
 pub fn anonymous(bytes: u64, config: &PoolConfig) -> (Arc<Coherent>, TestPool) {
     let mapping = Mapping::create(&RegionSource::Anon, bytes, 0o600, &MapOptions::default()).expect("anonymous memory");
     let fabric = Arc::new(Coherent::new(mapping));
@@ -31,7 +38,7 @@ pub fn anonymous(bytes: u64, config: &PoolConfig) -> (Arc<Coherent>, TestPool) {
     (fabric, pool)
 }
 
-pub fn namespace(pool: &TestPool, fingerprint: u8, block_bytes: u64) -> Namespace {
+pub fn namespace<F: Fabric>(pool: &Pool<F>, fingerprint: u8, block_bytes: u64) -> Namespace {
     pool.namespace(&NamespaceRecord {
         fingerprint: [fingerprint; 32],
         label: format!("model {fingerprint}"),
@@ -56,14 +63,14 @@ pub fn payload(hash: BlockHash, bytes: u64) -> Vec<u8> {
     bytes
 }
 
-pub fn publish(pool: &TestPool, namespace: &Namespace, hash: BlockHash, depth: u32) -> Publish {
+pub fn publish<F: Fabric>(pool: &Pool<F>, namespace: &Namespace, hash: BlockHash, depth: u32) -> Publish {
     let bytes = payload(hash, namespace.block_bytes);
     let (left, right) = bytes.split_at(bytes.len() / 128 * 64);
     pool.publish(namespace, hash, depth, &[left, right])
 }
 
 /// Reads a block and insists that whole means right.
-pub fn read(pool: &TestPool, hit: &Hit) -> ReadOutcome {
+pub fn read<F: Fabric>(pool: &Pool<F>, hit: &Hit) -> ReadOutcome {
     let mut bytes = vec![0; hit.length as usize];
     let outcome = pool.read(hit, &mut [&mut bytes]);
     if outcome == ReadOutcome::Whole {

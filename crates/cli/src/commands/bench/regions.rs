@@ -1,6 +1,6 @@
 //! Regions of a bench. They go when it ends, also by a signal.
 
-use crate::args::{FlushArg, HostsLockArg, NewRegionArgs, RegionArgs};
+use crate::args::{DesignArg, FlushArg, HostsLockArg, NewRegionArgs, RegionArgs};
 use crate::failure::Failure;
 use crate::region::TemporaryRegion;
 use crate::signals::EndSignals;
@@ -55,6 +55,8 @@ impl Drop for Regions {
 /// The last region that was made is there until the next is made.
 pub struct Regions {
     current: Arc<Mutex<Option<TemporaryRegion>>>,
+    /// What the next region is like.
+    pub design: DesignArg,
 }
 
 impl Regions {
@@ -66,7 +68,7 @@ impl Regions {
             *held.lock().unwrap_or_else(PoisonError::into_inner) = None;
             std::process::exit(code.into());
         });
-        Ok(Self { current })
+        Ok(Self { current, design: DesignArg::Cenote })
     }
 
     /// Makes one, in place of the last. Nobody has that one open any more.
@@ -79,6 +81,7 @@ impl Regions {
             max_hosts: shape.max_hosts,
             flush: FlushArg::Fixed(shape.flush),
             hosts_lock: shape.hosts_lock,
+            design: self.design,
             prefault: !shape.sparse,
             ..NewRegionArgs::of_size(shape.bytes)
         };

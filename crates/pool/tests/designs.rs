@@ -1,0 +1,145 @@
+//! Either design, with two hosts that share a region without coherence.
+
+mod support;
+
+use cenote_base::HostId;
+use cenote_base::prng::Prng;
+use cenote_mem::{Fabric, Flush, Flushed, MapOptions, Mapping, RegionSource};
+use cenote_pool::{AttachOptions, Counter, Pool, PoolConfig, Publish, ReadOutcome, Superblock};
+use std::sync::Arc;
+use std::time::Duration;
+use support::{BLOCK_BYTES, chain, each_design, namespace, payload, publish, read, small_config};
+
+type HostPool = Pool<Arc<Flushed>>;
+
+/// Hosts 0 and 1 on a region of their own.
+fn two_hosts(config: &PoolConfig) -> [HostPool; 2] {
+    let mapping = Mapping::create(&RegionSource::Anon, 2 << 20, 0o600, &MapOptions::default()).expect("memory");
+    let flush = Flush::available()[0];
+    let fabric = Arc::new(Flushed::new(mapping, flush).expect("it is available"));
+    Superblock::format(&fabric, config).expect("the configuration fits");
+    [0, 1].map(|host| {
+        // On a busy machine a thread may have to wait for its turn at a lock for long, and misses are not asked for.
+        let lock_timeout = Duration::from_secs(60);
+        let named = AttachOptions::named("test");
+        let options = AttachOptions { private: true, host: HostId(host), lock_timeout, ..named };
+        Pool::attach(Arc::clone(&fabric), &options).expect("each host has its slot")
+    })
+}
+
+#[test]
+fn what_one_host_publishes_the_other_reads() {
+    for config in each_design(22) {
+        let pools = two_hosts(&config);
+        let ns = pools.each_ref().map(|pool| namespace(pool, 1, BLOCK_BYTES));
+        let hashes = chain(&ns[0], 1, 6);
+        for (depth, &hash) in (0..).zip(&hashes) {
+            assert_eq!(publish(&pools[depth as usize % 2], &ns[0], hash, depth), Publish::Published);
+        }
+        for pool in &pools {
+            let hits = pool.lookup(&hashes);
+            assert_eq!(hits.len(), 6);
+            assert!(hits.iter().all(|hit| read(pool, hit) == ReadOutcome::Whole));
+            assert_eq!(publish(pool, &ns[0], hashes[0], 0), Publish::Duplicate);
+        }
+        // Each host evicts what lies in its own chunks.
+        assert_eq!(pools.each_ref().map(|pool| pool.evict(10)), [3, 3]);
+        assert_eq!(pools[1].lookup(&hashes[..1]), []);
+        for pool in &pools {
+            let report = pool.check(true).unwrap();
+            assert!(report.is_clean() && report.pinned == 0, "{report:?}");
+        }
+    }
+}
+
+/// Whatever keeps a block, keeps it from the other host too, and until the last has let go.
+#[test]
+fn a_block_stays_until_its_last_pin_goes() {
+    for config in each_design(23) {
+        let [owner, other] = two_hosts(&config);
+        let ns = namespace(&owner, 1, BLOCK_BYTES);
+        let hash = chain(&ns, 1, 1)[0];
+        publish(&owner, &ns, hash, 0);
+        let pin = |pool: &HostPool| pool.pin(&pool.lookup(&[hash])[0]).expect("it is there");
+        let mut pins = vec![pin(&owner), pin(&other), pin(&other)];
+        while let Some(pin) = pins.pop() {
+            assert_eq!(owner.check(false).unwrap().pinned, 1);
+            assert_eq!(owner.evict(1), 0, "{} more pins", pins.len());
+            drop(pin);
+        }
+        assert_eq!(owner.check(false).unwrap().pinned, 0);
+        assert_eq!(owner.evict(1), 1);
+    }
+}
+
+#[test]
+fn hosts_at_work_together_leave_no_count_and_no_pin() {
+    for config in each_design(24) {
+        let pools = two_hosts(&config);
+        let ns = namespace(&pools[0], 1, BLOCK_BYTES);
+        std::thread::scope(|scope| {
+            for seed in 0..4 {
+                let (pool, ns) = (pools[seed as usize % 2].clone(), ns.clone());
+                scope.spawn(move || {
+                    let mut prng = Prng::new(seed);
+                    for _ in 0..400 {
+                        let hashes = chain(&ns, prng.below(40) as u32, 4);
+                        let hits = pool.lookup(&hashes);
+                        let pin = hits.first().and_then(|hit| pool.pin(hit));
+                        for hit in &hits {
+                            assert_ne!(read(&pool, hit), ReadOutcome::Damaged);
+                        }
+                        for (depth, &hash) in hashes.iter().enumerate().skip(hits.len()) {
+                            publish(&pool, &ns, hash, depth as u32);
+                        }
+                        if let Some(pin) = pin {
+                            // Reading it may miss while an eviction finds the pin, but its bytes stay.
+                            let (offset, length) = pin.extent();
+                            let mut bytes = vec![0; length as usize];
+                            pool.fabric().read_payload(offset, &mut [&mut bytes], 0);
+                            assert_eq!(bytes, payload(pin.hit().hash, length), "a pinned block went away");
+                        }
+                    }
+                });
+            }
+        });
+        // One host may have got most of the space.
+        let sum = |counter| pools.iter().map(|pool| pool.counter(counter)).sum::<u64>();
+        assert!(sum(Counter::Evicted) > 20 && sum(Counter::Reads) > 200);
+        for pool in &pools {
+            assert_eq!(pool.counter(Counter::LockTimeouts), 0);
+            let report = pool.check(true).unwrap();
+            assert!(report.is_clean(), "{report:?}");
+            assert_eq!((report.pinned, report.reserved), (0, 0));
+        }
+    }
+}
+
+/// Nobody knows which counts of the plain design were those of a dead reader. Who joins and finds nobody alive knows:
+/// all.
+#[test]
+fn counts_of_the_dead_go_when_nobody_else_lives() {
+    let config = PoolConfig { design: cenote_pool::Design::Plain, ..small_config(25) };
+    let [first, second] = two_hosts(&config);
+    let ns = namespace(&first, 1, BLOCK_BYTES);
+    let hash = chain(&ns, 1, 1)[0];
+    publish(&first, &ns, hash, 0);
+    // A process that is gone lowers nothing.
+    std::mem::forget(second.pin(&second.lookup(&[hash])[0]).expect("it is there"));
+    assert_eq!(first.evict(1), 0);
+    second.fence_host(HostId(0)).expect("it attached");
+    std::mem::forget(second);
+    let fabric = Arc::clone(first.fabric());
+    drop(first);
+    let attach = |host| {
+        let options = AttachOptions { private: true, host: HostId(host), ..AttachOptions::named("test") };
+        Pool::attach(Arc::clone(&fabric), &options).expect("it attaches")
+    };
+    let early = attach(0);
+    assert_eq!(early.check(false).unwrap().pinned, 1, "host 1 may live and use it");
+    early.fence_host(HostId(1)).expect("it attached");
+    drop(early);
+    let late = attach(0);
+    assert_eq!(late.check(false).unwrap().pinned, 0);
+    assert_eq!(late.evict(1), 1);
+}

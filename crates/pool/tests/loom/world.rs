@@ -1,0 +1,405 @@
+//! A host as loom has it: its words and locks are loom's, so that every order is tried in which its processes may see
+//! them. The region's bytes are plain memory here, seen by all as they are, and loom only knows who came to which line
+//! before whom; what else may go wrong with those the cache-line model tries (crates/weakmem). A process is a loom
+//! thread with a [`Life`].
+
+use cenote_mem::LINE;
+use cenote_mem::host::{HeldLock, HostError, LockTimeout};
+use cenote_mem::{Coherent, Fabric, Flush, HostLocal, HostSpec, MapOptions, Mapping, Offset, RegionSource, Word};
+use loom::sync::atomic as model;
+use std::cell::RefCell;
+use std::fmt::Debug;
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+/// How long a process lives: so many steps, of which each use of a word and each store to the region is one. What the
+/// dead do has no effect. Their code runs on, but gets no lock any more, and lets go of those that it holds.
+#[derive(Debug)]
+pub struct Life {
+    steps: i64,
+    steps_left: AtomicI64,
+    /// What the kernel tells of a process that is gone; who is told sees all that it did.
+    gone: model::AtomicBool,
+}
+
+impl Life {
+    /// One that ends so many steps after [`Life::count`] is called.
+    pub fn of_steps(steps: i64) -> Arc<Self> {
+        let steps_left = AtomicI64::new(i64::MAX);
+        Arc::new(Self { steps, steps_left, gone: model::AtomicBool::new(false) })
+    }
+
+    /// For ever.
+    pub fn long() -> Arc<Self> {
+        Self::of_steps(i64::MAX)
+    }
+
+    pub fn count(&self) {
+        self.steps_left.store(self.steps, Ordering::Relaxed);
+    }
+
+    pub fn is_over(&self) -> bool {
+        self.steps_left.load(Ordering::Relaxed) <= 0
+    }
+
+    /// Makes a step, if any are left.
+    fn step(&self) -> bool {
+        let lives = self.steps_left.fetch_sub(1, Ordering::Relaxed) > 0;
+        if !lives {
+            self.end();
+        }
+        lives
+    }
+
+    /// The process is gone: the kernel lets go of what it held.
+    pub fn end(&self) {
+        self.steps_left.store(0, Ordering::Relaxed);
+        self.gone.store(true, Ordering::Release);
+    }
+
+    fn is_known_to_be_over(&self) -> bool {
+        self.gone.load(Ordering::Acquire)
+    }
+}
+
+loom::thread_local! {
+    static LIFE: RefCell<Option<Arc<Life>>> = RefCell::new(None);
+}
+
+/// The calling thread is this process from now on.
+pub fn live(life: &Arc<Life>) {
+    LIFE.with(|mine| *mine.borrow_mut() = Some(Arc::clone(life)));
+}
+
+/// Makes a step, if the calling process still lives.
+fn step() -> bool {
+    LIFE.with(|life| life.borrow().as_ref().is_none_or(|life| life.step()))
+}
+
+fn is_dead() -> bool {
+    LIFE.with(|life| life.borrow().as_ref().is_some_and(|life| life.is_over()))
+}
+
+/// One of loom's atomics, out of reach of the dead.
+#[derive(Debug, Default)]
+pub struct Modelled<A>(A);
+
+macro_rules! modelled {
+    ($atomic:ty, $value:ty) => {
+        impl Word<$value> for Modelled<$atomic> {
+            fn load(&self, order: Ordering) -> $value {
+                if step() { self.0.load(order) } else { 0 }
+            }
+
+            fn store(&self, value: $value, order: Ordering) {
+                if step() {
+                    self.0.store(value, order);
+                }
+            }
+
+            fn swap(&self, value: $value, order: Ordering) -> $value {
+                if step() { self.0.swap(value, order) } else { 0 }
+            }
+
+            fn fetch_add(&self, value: $value, order: Ordering) -> $value {
+                if step() { self.0.fetch_add(value, order) } else { 0 }
+            }
+
+            fn fetch_min(&self, value: $value, order: Ordering) -> $value {
+                if step() { self.0.fetch_min(value, order) } else { 0 }
+            }
+            fn fetch_max(&self, value: $value, order: Ordering) -> $value {
+                if step() { self.0.fetch_max(value, order) } else { 0 }
+            }
+
+            fn compare_exchange(
+                &self,
+                current: $value,
+                new: $value,
+                success: Ordering,
+                failure: Ordering,
+            ) -> Result<$value, $value> {
+                if step() { self.0.compare_exchange(current, new, success, failure) } else { Err(0) }
+            }
+        }
+    };
+}
+
+modelled!(model::AtomicU32, u32);
+modelled!(model::AtomicU64, u64);
+
+/// What the processes of a host share.
+#[derive(Clone, Debug)]
+pub struct LoomHost(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    words32: Vec<Modelled<model::AtomicU32>>,
+    words64: Vec<Modelled<model::AtomicU64>>,
+    mutexes: Vec<loom::sync::Mutex<()>>,
+    /// Mutexes whose holder died with them.
+    abandoned: Vec<AtomicBool>,
+    slots: Mutex<Vec<Option<Arc<Life>>>>,
+}
+
+impl LoomHost {
+    pub fn new(spec: HostSpec) -> Self {
+        Self(Arc::new(Shared {
+            words32: (0..spec.words32).map(|_| Modelled::default()).collect(),
+            words64: (0..spec.words64).map(|_| Modelled::default()).collect(),
+            mutexes: (0..spec.mutexes).map(|_| loom::sync::Mutex::new(())).collect(),
+            abandoned: (0..spec.mutexes).map(|_| AtomicBool::new(false)).collect(),
+            slots: Mutex::new(vec![None; spec.slots as usize]),
+        }))
+    }
+
+    fn slots(&self) -> std::sync::MutexGuard<'_, Vec<Option<Arc<Life>>>> {
+        self.0.slots.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A held lock; given up as abandoned by who is dead.
+pub struct LoomLock<'a> {
+    host: &'a Shared,
+    index: usize,
+    abandoned: bool,
+    _guard: loom::sync::MutexGuard<'a, ()>,
+}
+
+impl HeldLock for LoomLock<'_> {
+    fn abandoned(&self) -> bool {
+        self.abandoned
+    }
+}
+
+impl Drop for LoomLock<'_> {
+    fn drop(&mut self) {
+        if is_dead() {
+            self.host.abandoned[self.index].store(true, Ordering::Relaxed);
+        }
+    }
+}
+
+pub struct Claim {
+    host: LoomHost,
+    slot: usize,
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        self.host.slots()[self.slot] = None;
+    }
+}
+
+impl HostLocal for LoomHost {
+    type Lock<'a> = LoomLock<'a>;
+    type Claim = Claim;
+    type Word32 = Modelled<model::AtomicU32>;
+    type Word64 = Modelled<model::AtomicU64>;
+
+    fn words32(&self) -> &[Self::Word32] {
+        &self.0.words32
+    }
+
+    fn words64(&self) -> &[Self::Word64] {
+        &self.0.words64
+    }
+
+    /// None: the policy here is LRU, which keeps no state of its own.
+    fn bare_words64(&self, _: usize) -> &[AtomicU64] {
+        &[]
+    }
+
+    /// Waits for as long as it takes: time stands still here.
+    fn lock(&self, index: u32, timeout: Duration) -> Result<LoomLock<'_>, LockTimeout> {
+        let late = LockTimeout::Passed { index };
+        if is_dead() {
+            return Err(late);
+        }
+        let index = index as usize;
+        let mutex = &self.0.mutexes[index];
+        let guard = if timeout.is_zero() { mutex.try_lock().ok() } else { mutex.lock().ok() };
+        let guard = guard.ok_or(late)?;
+        let abandoned = self.0.abandoned[index].swap(false, Ordering::Relaxed);
+        Ok(LoomLock { host: &self.0, index, abandoned, _guard: guard })
+    }
+
+    fn claim_slot(&self, slot: u32) -> Result<Option<Claim>, HostError> {
+        let slot = slot as usize;
+        let holder = self.slots()[slot].clone();
+        if holder.is_some_and(|life| !life.is_known_to_be_over()) {
+            return Ok(None);
+        }
+        let life = Some(LIFE.with(|life| life.borrow().clone()).unwrap_or_else(Life::long));
+        self.slots()[slot] = life;
+        Ok(Some(Claim { host: self.clone(), slot }))
+    }
+
+    fn slot_alive(&self, slot: u32) -> bool {
+        let holder = self.slots()[slot as usize].clone();
+        holder.is_some_and(|life| !life.is_known_to_be_over())
+    }
+
+    fn now(&self) -> Duration {
+        Duration::ZERO
+    }
+
+    fn unix_time(&self) -> Duration {
+        Duration::from_secs(1_700_000_000)
+    }
+
+    fn pause(&self, _: u32) {
+        loom::thread::yield_now();
+    }
+}
+
+thread_local! {
+    /// A test's region is formatted anew for each of its thousands of runs, in the same memory: to map some costs more
+    /// than the run.
+    static MEMORY: RefCell<Option<Arc<Coherent>>> = const { RefCell::new(None) };
+}
+
+/// One block's payload as the caches of one host hold it: which writing of it their lines are from.
+#[derive(Debug)]
+struct Cached {
+    lines_from: model::AtomicU64,
+}
+
+/// What loom knows of the uses of a region's lines: that each comes before or after each other of the same line. It
+/// makes no order among uses of other words. Many lines share one, which only makes loom try more.
+type Uses = Arc<[model::AtomicU64; USES]>;
+
+const USES: usize = 127;
+
+/// A region as one host sees it.
+#[derive(Clone)]
+pub struct LoomFabric {
+    memory: Arc<Coherent>,
+    /// `None`: only one process is at work, and there is nothing to try.
+    uses: Arc<Mutex<Option<Uses>>>,
+    /// How often payload was written; all payloads count as one.
+    written: Arc<AtomicU64>,
+    cached: Option<Arc<Cached>>,
+    flush: Flush,
+}
+
+impl LoomFabric {
+    /// A region of one host, or, with a flush instruction, of several.
+    pub fn new(bytes: u64, flush: Flush) -> Self {
+        let memory = MEMORY.with(|memory| {
+            let mut memory = memory.borrow_mut();
+            let used = memory.take().filter(|used| used.len() == bytes);
+            Arc::clone(memory.insert(used.unwrap_or_else(|| {
+                let source = RegionSource::Anon;
+                let mapping = Mapping::create(&source, bytes, 0o600, &MapOptions::default()).expect("memory");
+                Arc::new(Coherent::new(mapping))
+            })))
+        });
+        Self { memory, uses: Arc::default(), written: Arc::default(), cached: None, flush }
+    }
+
+    /// From now on, or no longer, other orders of uses of the region's lines are tried.
+    pub fn watch_uses(&self, watch: bool) {
+        let uses = watch.then(|| Arc::new(std::array::from_fn(|_| model::AtomicU64::new(0))));
+        *self.uses.lock().unwrap_or_else(PoisonError::into_inner) = uses;
+    }
+
+    fn uses_line(&self, at: u64) {
+        let uses = self.uses.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        if let Some(uses) = uses {
+            uses[(at / LINE) as usize % USES].fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// The region as a host sees it. Host 0 alone writes payload, and others keep what they had of it in their caches
+    /// until they drop it.
+    pub fn as_of_host(&self, host: usize) -> Self {
+        let cached = (host > 0).then(|| Arc::new(Cached { lines_from: model::AtomicU64::new(0) }));
+        Self { cached, ..self.clone() }
+    }
+}
+
+impl Fabric for LoomFabric {
+    fn len(&self) -> u64 {
+        self.memory.len()
+    }
+
+    fn load(&self, at: Offset<u64>) -> u64 {
+        self.uses_line(at.raw());
+        self.memory.load(at)
+    }
+
+    fn store(&self, at: Offset<u64>, value: u64) {
+        self.uses_line(at.raw());
+        if step() {
+            self.memory.store(at, value);
+        }
+    }
+
+    fn load_line(&self, at: u64) -> [u64; 8] {
+        self.uses_line(at);
+        self.memory.load_line(at)
+    }
+
+    fn store_line(&self, at: u64, words: &[u64; 8]) {
+        self.uses_line(at);
+        if step() {
+            self.memory.store_line(at, words);
+        }
+    }
+
+    fn write_line(&self, at: u64, words: &[u64; 8]) {
+        self.store_line(at, words);
+    }
+
+    fn write_word(&self, at: Offset<u64>, value: u64) {
+        self.store(at, value);
+    }
+
+    fn fence(&self) {}
+
+    fn publish(&self, _: &[u64]) {}
+
+    fn publish_unfenced(&self, _: u64) {}
+
+    fn refresh(&self, _: &[u64]) {}
+
+    fn write_payload(&self, at: u64, parts: &[&[u8]], key: u64) -> u64 {
+        self.uses_line(at);
+        if step() {
+            self.written.fetch_add(1, Ordering::Relaxed);
+            return self.memory.write_payload(at, parts, key);
+        }
+        0
+    }
+
+    fn publish_payload(&self) {}
+
+    /// What caches hold of an earlier writing has another sum.
+    fn read_payload(&self, at: u64, parts: &mut [&mut [u8]], key: u64) -> u64 {
+        self.uses_line(at);
+        let sum = self.memory.read_payload(at, parts, key);
+        let stale = self
+            .cached
+            .as_ref()
+            .is_some_and(|cached| cached.lines_from.load(Ordering::Relaxed) != self.written.load(Ordering::Relaxed));
+        if stale { !sum } else { sum }
+    }
+
+    fn refresh_payload(&self, _: u64, _: u64) {
+        if let Some(cached) = &self.cached {
+            // Dropped lines come back as they are by then, never older than they were.
+            cached.lines_from.fetch_max(self.written.load(Ordering::Relaxed), Ordering::Relaxed);
+            model::fence(Ordering::SeqCst);
+        }
+    }
+
+    fn checksum_payload(&self, at: u64, len: u64, key: u64) -> u64 {
+        self.memory.checksum_payload(at, len, key)
+    }
+
+    fn flush(&self) -> Flush {
+        self.flush
+    }
+}
