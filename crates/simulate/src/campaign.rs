@@ -208,7 +208,7 @@ fn shortfalls(total: &Total, args: &Args) -> Vec<String> {
                 .map(|name| format!("fault point {name} was never passed")),
         );
     }
-    if args.seeds >= 1000 {
+    if args.seeds >= 2000 {
         short.extend(
             POINTS
                 .iter()
