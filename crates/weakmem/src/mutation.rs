@@ -52,7 +52,18 @@ pub enum Focus {
     },
 }
 
+/// Lines of code between two places that belong to one thought.
+const NEAR: u32 = 12;
+
 impl Focus {
+    /// Whether this is just before or behind the one place: what goes on there makes the moment.
+    pub(crate) fn is_near(&self, location: &Location<'_>) -> bool {
+        match self {
+            Self::At(place) => place.line.abs_diff(location.line()) <= NEAR && place.file == location.file(),
+            Self::Share { .. } => false,
+        }
+    }
+
     pub(crate) fn is_on(&self, location: &Location<'_>) -> bool {
         match self {
             Self::At(place) => place.is(location),

@@ -664,7 +664,14 @@ impl State {
 
     /// What happens just after a call of the fabric about these lines, where the focus is on its place.
     pub fn strike(&mut self, process: usize, location: &Location<'_>, lines: &[u64]) {
-        if self.scripted || !self.focus.as_ref().is_some_and(|focus| focus.is_on(location)) {
+        let Some(focus) = self.focus.as_ref().filter(|_| !self.scripted) else { return };
+        if !focus.is_on(location) {
+            if focus.is_near(location) {
+                self.hot.extend(lines.iter().take(HOT_MAX - self.hot.len().min(HOT_MAX)));
+                if self.prng.below(4) == 0 {
+                    self.hold_up(process);
+                }
+            }
             return;
         }
         if self.prng.below(2) == 0 {
