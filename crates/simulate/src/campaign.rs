@@ -6,6 +6,7 @@ use crate::run::{Outcome, POINTS, Setting, run};
 use cenote_pool::Design;
 use cenote_weakmem::{Mutation, Place, Site};
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::ControlFlow;
 use std::process::ExitCode;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -82,9 +83,8 @@ impl Total {
     }
 }
 
-/// Runs seeds on all processors, until one fails if `stop_early`.
-fn run_seeds(seeds: &[u64], setting: &Setting, stop_early: bool) -> Total {
-    let total = Mutex::new(Total::default());
+/// Runs seeds on all processors and shows what came of each, until `see` has seen enough.
+fn run_each(seeds: &[u64], setting: &Setting, see: impl Fn(u64, Outcome) -> ControlFlow<()> + Sync) {
     let next = AtomicUsize::new(0);
     let stop = AtomicBool::new(false);
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
@@ -93,14 +93,22 @@ fn run_seeds(seeds: &[u64], setting: &Setting, stop_early: bool) -> Total {
             scope.spawn(|| {
                 while !stop.load(Ordering::Relaxed) {
                     let Some(&seed) = seeds.get(next.fetch_add(1, Ordering::Relaxed)) else { return };
-                    let outcome = run(seed, setting);
-                    if stop_early && !outcome.violations.is_empty() {
+                    if see(seed, run(seed, setting)).is_break() {
                         stop.store(true, Ordering::Relaxed);
                     }
-                    total.lock().expect("plain sums").add(seed, outcome);
                 }
             });
         }
+    });
+}
+
+/// What seeds came to together, until one fails if `stop_early`.
+fn run_seeds(seeds: &[u64], setting: &Setting, stop_early: bool) -> Total {
+    let total = Mutex::new(Total::default());
+    run_each(seeds, setting, |seed, outcome| {
+        let stop = stop_early && !outcome.violations.is_empty();
+        total.lock().expect("plain sums").add(seed, outcome);
+        if stop { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     });
     let mut total = total.into_inner().expect("plain sums");
     total.failures.sort_by_key(|(seed, _)| *seed);
@@ -244,19 +252,17 @@ pub fn mutate(args: &Args) -> ExitCode {
     let start = Instant::now();
     let all = args.all_seeds();
     let sound = Setting { design: args.design, ..Setting::default() };
-    let mut passes = Passes::default();
-    for &seed in all.iter().take(SOUND_SEEDS) {
-        let outcome = run(seed, &sound);
-        if let Some(violation) = outcome.violations.first() {
-            println!("seed {seed} fails with nothing left out: {violation}");
-            return ExitCode::from(violation.checker.exit_code());
-        }
-        passes.add(seed, &outcome);
+    let passes = Mutex::new(Passes::default());
+    run_each(&all, &sound, |seed, outcome| passes.lock().expect("plain sums").add(seed, outcome));
+    let passes = passes.into_inner().expect("plain sums");
+    if let Some((seed, violation)) = passes.failures.first() {
+        println!("seed {seed} fails with nothing left out: {violation}");
+        return ExitCode::from(violation.checker.exit_code());
     }
     let mut tally = Tally::default();
     let wanted = |text: &str| args.only.as_ref().is_none_or(|only| text.contains(only.as_str()));
     for mutation in passes.mutations().filter(|mutation| wanted(&mutation.to_string())) {
-        let seeds = passes.seeds_for(&mutation.place, &all);
+        let seeds = passes.seeds_for(&mutation.place);
         let setting = Setting { design: args.design, ..Setting::without(mutation.clone()) };
         let total = run_seeds(&seeds, &setting, true);
         tally.judge(&format!("--without {mutation}"), &total, &Setting { without: None, ..setting });
@@ -265,7 +271,7 @@ pub fn mutate(args: &Args) -> ExitCode {
         for (name, near) in SABOTAGES.iter().filter(|(name, _)| wanted(name)) {
             let focus = near.and_then(|(file, method)| passes.place(file, method));
             let (seeds, what) = match &focus {
-                Some(place) => (passes.seeds_for(place, &all), format!("--sabotage {name} --focus {place}")),
+                Some(place) => (passes.seeds_for(place), format!("--sabotage {name} --focus {place}")),
                 None => (all.clone(), format!("--sabotage {name}")),
             };
             let setting = Setting { focus, ..sound.clone() };
@@ -285,23 +291,23 @@ pub fn mutate(args: &Args) -> ExitCode {
     if tally.unnoticed + tally.unsound == 0 { ExitCode::SUCCESS } else { ExitCode::from(EXIT_UNNOTICED) }
 }
 
-/// Seeds run with nothing left out, to see which places they pass.
-const SOUND_SEEDS: usize = 400;
-
 /// How often each seed passes each place.
 #[derive(Default)]
 struct Passes {
     by_place: BTreeMap<Place, BTreeMap<u64, u64>>,
     sites: BTreeSet<Site>,
+    failures: Vec<(u64, Violation)>,
 }
 
 impl Passes {
-    fn add(&mut self, seed: u64, outcome: &Outcome) {
+    fn add(&mut self, seed: u64, outcome: Outcome) -> ControlFlow<()> {
         for (site, &count) in &outcome.report.sites {
             let seeds = self.by_place.entry(site.place.clone()).or_default();
             seeds.insert(seed, count);
             self.sites.insert(site.clone());
         }
+        self.failures.extend(outcome.violations.into_iter().map(|violation| (seed, violation)));
+        if self.failures.is_empty() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
     }
 
     fn mutations(&self) -> impl Iterator<Item = Mutation> + '_ {
@@ -317,13 +323,11 @@ impl Passes {
         self.sites.iter().find(here).map(|site| site.place.clone())
     }
 
-    /// All seeds, those that pass a place most often first.
-    fn seeds_for(&self, place: &Place, all: &[u64]) -> Vec<u64> {
-        let passing = self.by_place.get(place).cloned().unwrap_or_default();
+    /// The seeds that pass a place, those that do it most often first.
+    fn seeds_for(&self, place: &Place) -> Vec<u64> {
+        let Some(passing) = self.by_place.get(place) else { return Vec::new() };
         let mut seeds: Vec<u64> = passing.keys().copied().collect();
         seeds.sort_by_key(|seed| std::cmp::Reverse(passing[seed]));
-        let known: BTreeSet<u64> = all.iter().take(SOUND_SEEDS).copied().collect();
-        seeds.extend(all.iter().filter(|seed| !known.contains(seed)));
         seeds
     }
 }
