@@ -681,7 +681,8 @@ impl State {
         self.hot.extend(lines.iter().take(HOT_MAX - self.hot.len().min(HOT_MAX)));
         match self.prng.below(8) {
             // Others go on while it is here, or a little behind.
-            0..3 => self.hold_up(process),
+            0..2 => self.hold_up(process),
+            2 => self.nap = Some((process, self.prng.below(3))),
             3 => self.nap = Some((process, self.prng.below(20))),
             // Caches fetch what they dropped, or what they will need.
             4 => lines.iter().for_each(|&line| self.machine.prefetch(host, line)),
