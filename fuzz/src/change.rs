@@ -161,8 +161,8 @@ fn draw_field(input: &mut Input<'_>, map: &Map, area: Area) -> What {
         (Area::Superblock, 1) => (5, 1 << input.below(24)),
         (Area::Superblock, 2) => (4, 1 << (16 + input.below(14))),
         (Area::Superblock, _) => (3, input.below(1 << 21)),
+        (Area::Data, _) => (input.below(8) as usize, input.word()),
         (Area::Plain, choice) => (usize::from(choice), block(input) + 1),
-        (Area::Access | Area::Data, _) => (input.below(8) as usize, input.word()),
     };
     What::Set { word, value }
 }

@@ -21,14 +21,13 @@ pub(crate) enum Area {
     Objects,
     Chunks,
     Descriptors,
-    Access,
     Buckets,
     Plain,
     Data,
 }
 
 impl Area {
-    pub const ALL: [Self; 16] = [
+    pub const ALL: [Self; 15] = [
         Self::Superblock,
         Self::Hosts,
         Self::Marks,
@@ -41,7 +40,6 @@ impl Area {
         Self::Objects,
         Self::Chunks,
         Self::Descriptors,
-        Self::Access,
         Self::Buckets,
         Self::Plain,
         Self::Data,
@@ -107,7 +105,6 @@ impl Map {
             1024 * 2,
             chunks,
             descriptors,
-            hosts * descriptors.next_multiple_of(64) / LINE,
             buckets,
             if words[11] >> 24 == 1 { descriptors + 1 } else { 0 },
             chunks * chunk_bytes / LINE,

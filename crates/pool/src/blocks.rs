@@ -161,16 +161,22 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
         hits
     }
 
-    /// Copies a payload and tells whether it is whole.
-    fn read_freely(&self, hit: &Hit, wanted: u64, parts: &mut [&mut [u8]]) -> ReadOutcome {
-        // Lines of an older use of the slot may still be in this host's caches: they go once in a generation.
+    /// Lines of an older use of the slot may still be in this host's caches: they go once in a generation. Returns whether
+    /// they had gone. The caller notes that they have, when the descriptor has confirmed the generation since.
+    pub(crate) fn sweep(&self, hit: &Hit, bytes: u64) -> bool {
         let seen = self.has_seen(hit.block, hit.generation);
         if !seen {
             if fault::sabotaged("read.seen-early") {
                 self.set_seen(hit.block, hit.generation);
             }
-            self.fabric.refresh_payload(hit.offset, wanted);
+            self.fabric.refresh_payload(hit.offset, bytes);
         }
+        seen
+    }
+
+    /// Copies a payload and tells whether it is whole.
+    fn read_freely(&self, hit: &Hit, wanted: u64, parts: &mut [&mut [u8]]) -> ReadOutcome {
+        let seen = self.sweep(hit, wanted);
         let checksum = self.fabric.read_payload(hit.offset, parts, checksum_key(hit.hash, hit.generation));
         fault::point("read.copied");
         let at = self.layout.descriptor(hit.block);

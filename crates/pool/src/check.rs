@@ -182,6 +182,7 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
             report.blocks_freed += 1;
         }
         inner.rebuild_heap();
+        inner.retry_draining();
         for chunk in 0..inner.layout.num_chunks {
             if inner.chunk_is_empty(chunk) {
                 inner.release_chunk(chunk);
@@ -219,17 +220,14 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
     /// Gives chunk lines that do not hold back their owner, if it is this host, or makes them free where nobody can
     /// own them. The caller holds the heap lock.
     fn mend_chunks(&self) -> Result<(), PoolError> {
+        let _chunks = self.lock_patiently(Name::Chunks).map_err(PoolError::lock("chunk"))?;
         let holds = |chunk: u64| {
-            let words = self.fresh_line(self.layout.chunk(chunk));
+            let words = self.fabric.load_line(self.layout.chunk(chunk));
             let is_free = |line: ChunkLine| line.owner == 0;
             words == [0; 8]
                 || ChunkLine::open(words, self.layout.chunk(chunk), self.salt).is_some_and(is_free)
                 || self.read_chunk(chunk).is_some_and(|line| line.owner <= self.owners_max())
         };
-        if (0..self.layout.num_chunks).all(holds) {
-            return Ok(());
-        }
-        let _chunks = self.lock_patiently(Name::Chunks).map_err(PoolError::lock("chunk"))?;
         for chunk in (0..self.layout.num_chunks).filter(|&chunk| !holds(chunk)) {
             let at = self.layout.chunk(chunk);
             let owner = ChunkLine::open(self.fabric.load_line(at), at, self.salt).map(|line| line.owner);
@@ -240,9 +238,9 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
                     slot_bytes: self.class_bytes(class as usize).load(Relaxed),
                     ..ChunkLine::default()
                 };
-                self.put_line(at, &ours.seal(at, self.salt));
+                self.put_chunk(chunk, &ours);
             } else if self.is_coherent() || owner.is_some_and(|owner| owner > self.owners_max()) {
-                self.put_line(at, &[0; 8]);
+                self.put_chunk(chunk, &ChunkLine::default());
                 self.chunk_hint().fetch_min(u32::try_from(chunk).unwrap_or(u32::MAX), Relaxed);
             }
             // Another host may own it and know it; it mends the line itself.
@@ -404,9 +402,7 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
 
     /// Verifies a block's payload, unless it leaves meanwhile.
     pub(crate) fn check_payload(&self, hit: &Hit, report: &mut CheckReport) {
-        if !self.has_seen(hit.block, hit.generation) {
-            self.fabric.refresh_payload(hit.offset, hit.length);
-        }
+        self.sweep(hit, hit.length);
         report.payloads_verified += 1;
         if self.verify(hit) {
             return;

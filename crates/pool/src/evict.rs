@@ -70,6 +70,7 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
         if self.is_plain() {
             return self.make_plain_room(None) == Room::Made;
         }
+        self.retry_draining();
         let pinned = self.pinned_blocks();
         let owned = (0..self.layout.num_chunks).filter(|&chunk| self.chunk_class(chunk).load(Relaxed) != 0);
         let idlest = owned.filter_map(|chunk| Some((self.chunk_idle(chunk, &pinned)?, chunk))).max();
@@ -223,13 +224,8 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
             .filter(|(_, owner)| owner.load(Relaxed) == DRAINING)
             .map(|(block, _)| BlockIndex(block))
             .collect();
-        if draining.is_empty() {
-            return 0;
-        }
-        let pinned = self.pinned_blocks();
-        let mut patience = self.lock_timeout;
-        let unpinned = draining.into_iter().filter(|block| !pinned.contains(block));
-        let freed = unpinned.filter(|&block| self.finish_eviction(block, &mut patience)).count();
+        // Marked once more: who marked them may have died before others could see it.
+        let freed = self.take_back(&draining, |_| ());
         self.counters().add(Counter::Evicted, freed as u64);
         freed
     }

@@ -180,7 +180,7 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
         let Ok(_chunks) = self.lock(crate::locks::Name::Chunks) else { return false };
         for chunk in u64::from(hint.load(Relaxed))..self.layout.num_chunks {
             let at = self.layout.chunk(chunk);
-            let words = self.fresh_line(at);
+            let words = self.fabric.load_line(at);
             let known = ChunkLine::open(words, at, self.salt);
             if words != [0; 8] && known.is_none_or(|line| line.owner != 0) {
                 continue;
@@ -192,7 +192,7 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
                 generation: known.map_or(1, |line| line.generation.wrapping_add(1)),
                 ..ChunkLine::default()
             };
-            self.put_line(at, &line.seal(at, self.salt));
+            self.put_chunk(chunk, &line);
             fault::point("chunk.claimed");
             self.adopt_chunk(chunk, class, &line);
             self.record(Event::ChunkTaken, chunk, line.slot_bytes);
@@ -208,11 +208,17 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
     pub(crate) fn repair_chunks(&self) {
         for chunk in 0..self.layout.num_chunks {
             let at = self.layout.chunk(chunk);
-            let words = self.fresh_line(at);
+            let words = self.fabric.load_line(at);
             if words != [0; 8] && ChunkLine::open(words, at, self.salt).is_none() {
-                self.put_line(at, &[0; 8]);
+                self.put_chunk(chunk, &ChunkLine::default());
             }
         }
+    }
+
+    /// Writes a chunk's line. The caller holds the chunk lock.
+    pub(crate) fn put_chunk(&self, chunk: u64, line: &ChunkLine) {
+        let at = self.layout.chunk(chunk);
+        self.put_line(at, &line.seal(at, self.salt));
     }
 
     /// Puts every slot of a chunk that was just taken into the free list.
@@ -245,9 +251,7 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
         if let Some(class) = self.chunk_class(chunk).swap(0, Relaxed).checked_sub(1) {
             self.unlist(class as usize, |block| slots.contains(&block.0));
         }
-        let at = self.layout.chunk(chunk);
-        let free = ChunkLine { owner: 0, slot_bytes: 0, ..line };
-        self.put_line(at, &free.seal(at, self.salt));
+        self.put_chunk(chunk, &ChunkLine { owner: 0, slot_bytes: 0, ..line });
         self.record(Event::ChunkGivenBack, chunk, line.slot_bytes);
         let hint = self.chunk_hint();
         hint.fetch_min(u32::try_from(chunk).unwrap_or(u32::MAX), Relaxed);
@@ -283,18 +287,16 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
         list
     }
 
-    /// Rebuilds free lists, classes and owner words from the region, and finishes evictions that their
-    /// process did not live to finish. The caller holds the heap lock.
+    /// Rebuilds free lists, classes and owner words from the region. The caller holds the heap lock.
     ///
-    /// A block that was being evicted is never made readable again: it may have been reused in part.
+    /// A block that was being evicted is never made readable again, because it may have been reused in part. Nor is it
+    /// free: who marked it may have died before others could see the mark. It waits to be marked and looked for once more.
     pub(crate) fn rebuild_heap(&self) {
         for class in 0..CLASSES {
             self.class_bytes(class).store(0, Relaxed);
             self.class_head(class).store(0, Relaxed);
         }
         self.chunk_hint().store(0, Relaxed);
-        self.refresh_range(self.layout.chunk(0), self.layout.chunk(self.layout.num_chunks));
-        self.publish_marks();
         self.recount_usage();
         let pinned = self.pinned_blocks();
         for chunk in 0..self.layout.num_chunks {
@@ -334,10 +336,9 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
             Some(BlockState::Evicting) if fault::sabotaged("recover.evicting-revived") => self.keep(block),
             Some(BlockState::Ready) => self.slot_owner(block).store(PUBLISHED, Release),
             Some(BlockState::Object) => self.slot_owner(block).store(OBJECT, Release),
-            Some(BlockState::Evicting) | None if pinned.contains(&block) => {
-                self.slot_owner(block).store(DRAINING, Release);
-            }
-            Some(BlockState::Evicting | BlockState::Free) | None => {
+            Some(BlockState::Evicting) => self.slot_owner(block).store(DRAINING, Release),
+            None if pinned.contains(&block) => self.slot_owner(block).store(DRAINING, Release),
+            Some(BlockState::Free) | None => {
                 self.write_free(block);
                 self.push_free(block);
             }

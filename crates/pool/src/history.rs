@@ -11,7 +11,7 @@ use crate::lines::RecordLine;
 use crate::locks::{Intent, Name};
 use crate::pool::{Inner, salt};
 use crate::superblock::Superblock;
-use cenote_mem::{Fabric, HostLocal, LINE, Word};
+use cenote_mem::{Fabric, HostLocal, Word};
 use serde::Serialize;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -262,8 +262,6 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
     /// Number of the last record in this host's ring.
     fn last_record(&self) -> u64 {
         let records = self.layout.records_per_host;
-        let end = self.layout.record(self.host, records - 1) + LINE;
-        self.refresh_range(self.layout.record(self.host, 0), end);
         let lines = (0..records).filter_map(|position| {
             let at = self.layout.record(self.host, position);
             let line = RecordLine::open(self.fabric.load_line(at), at, self.salt)?;

@@ -14,7 +14,7 @@
 use crate::error::PoolError;
 use crate::history::Event;
 use crate::host_words::Beat;
-use crate::lines::{BlockState, ChunkLine};
+use crate::lines::ChunkLine;
 use crate::locks::Name;
 use crate::pool::{Inner, Pool};
 use crate::stats::Counter;
@@ -135,24 +135,24 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
     fn share_chunks(&self, wanting: &[u64]) {
         let Ok(_heap) = self.lock(Name::Heap) else { return };
         let mut owned = vec![0_u64; self.layout.max_hosts as usize];
-        self.refresh_range(self.layout.chunk(0), self.layout.chunk(self.layout.num_chunks));
+        let Ok(chunks) = self.lock(Name::Chunks) else { return };
         for chunk in 0..self.layout.num_chunks {
             // One that is free is there for whoever wants it.
             let Some(line) = self.read_chunk(chunk) else { return };
             owned.get_mut((line.owner - 1) as usize).into_iter().for_each(|count| *count += 1);
         }
+        drop(chunks);
         let ours = owned[self.host as usize];
         if wanting.iter().any(|&host| owned[host as usize] + 2 <= ours) && self.yield_chunk() {
             self.counters().add(Counter::ChunksShared, 1);
         }
     }
 
-    /// Takes note of a new life of this host: nothing is known of the region any more, and caches may hold
-    /// lines of another age. The caller holds the membership lock and has registered the host.
+    /// Takes note of a new life of this host: nothing is known of the region any more. The caller holds the membership
+    /// lock and has registered the host.
     pub(crate) fn begin_life(&self) -> Result<(), PoolError> {
         let _heap = self.lock_patiently(Name::Heap).map_err(PoolError::lock("heap"))?;
         self.forget_region();
-        self.refresh_range(0, self.layout.data());
         fault::point("host.reborn");
         self.settle_locks();
         self.reclaim_chunks();
@@ -165,12 +165,9 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
     fn reclaim_chunks(&self) {
         let Ok(_chunks) = self.lock_patiently(Name::Chunks) else { return };
         for chunk in 0..self.layout.num_chunks {
-            let at = self.layout.chunk(chunk);
-            self.fabric.refresh(&[at]);
             let Some(line) = self.read_chunk(chunk).filter(|line| line.owner == self.host + 1) else { continue };
             if line.incarnation != self.incarnation() {
-                let ours = ChunkLine { incarnation: self.incarnation(), ..line };
-                self.put_line(at, &ours.seal(at, self.salt));
+                self.put_chunk(chunk, &ChunkLine { incarnation: self.incarnation(), ..line });
             }
         }
     }
@@ -191,8 +188,6 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
         let pinned = self.pinned_blocks();
         let mut adopted = 0;
         for chunk in 0..self.layout.num_chunks {
-            let at = self.layout.chunk(chunk);
-            self.fabric.refresh(&[at]);
             let Some(line) = self.read_chunk(chunk) else { continue };
             let owner = line.owner - 1;
             // No life has the number zero, which stands for the living here.
@@ -208,7 +203,7 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
             };
             // Before the chunk is ours: who dies from here on leaves it to the next holder of the heap.
             self.adopting().store(1, Relaxed);
-            self.put_line(at, &ours.seal(at, self.salt));
+            self.put_chunk(chunk, &ours);
             fault::point("chunk.adopted");
             self.take_over(chunk, class, &ours, &pinned);
             self.record(Event::ChunkAdopted, chunk, owner);
@@ -249,23 +244,6 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
             self.slot_owner(block).store(crate::heap::FREE, Relaxed);
             self.slot_namespace(block).store(0, Relaxed);
             self.rebuild_slot(block, line.slot_bytes, pinned);
-        }
-    }
-
-    /// Blocks of this host's chunks that are marked as leaving, with the marks on the device: who marked them
-    /// may have died before that, and a pin that is set now must find them.
-    pub(crate) fn publish_marks(&self) {
-        let mut marks = Vec::new();
-        for chunk in 0..self.layout.num_chunks {
-            let Some(line) = self.read_chunk(chunk).filter(|line| line.owner == self.host + 1) else { continue };
-            let first = chunk * self.layout.descriptors_per_chunk;
-            marks.extend((first..first + self.layout.slots(line.slot_bytes)).map(BlockIndex).filter_map(|block| {
-                let leaving = self.read_descriptor(block)?.block_state() == Some(BlockState::Evicting);
-                leaving.then(|| self.layout.descriptor(block))
-            }));
-        }
-        if !marks.is_empty() {
-            self.fabric.publish(&marks);
         }
     }
 }

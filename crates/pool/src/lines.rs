@@ -82,10 +82,8 @@ line!(
         pid: u64 = 8,
         /// Seconds since 1970.
         joined: u64 = 16,
-        heartbeat: u64 = 24,
         /// UTF-8, padded with zeros.
-        name: [u64; 2] = 32,
-        reserved: u64 = 48,
+        name: [u64; 4] = 24,
         check: u64 = 56,
     }
 );

@@ -73,13 +73,12 @@ impl Name {
     }
 
     /// The name of a lock's number in the region.
-    const fn of_number(lock: u64) -> Option<Self> {
+    const fn of_number(lock: u64) -> Self {
         match lock {
-            0..SHARDS => Some(Self::Shard(lock)),
-            SHARDS => Some(Self::Chunks),
-            _ if lock == SHARDS + 1 => Some(Self::Tables),
-            _ if lock < LOCKS => Some(Self::User(lock - SHARDS - 2)),
-            _ => None,
+            0..SHARDS => Self::Shard(lock),
+            SHARDS => Self::Chunks,
+            _ if lock == SHARDS + 1 => Self::Tables,
+            _ => Self::User(lock - SHARDS - 2),
         }
     }
 }
@@ -259,6 +258,7 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
                 return Err(LockTimeout::Passed { index: name.mutex() });
             };
             guard.between = Some(lock);
+            self.acquire(name);
             for host in dead {
                 // Its ticket stands until it returns; only the first to meet it is told.
                 guard.abandoned |= self.repair_for(name, lock, host);
@@ -273,16 +273,23 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
         Ok(guard)
     }
 
-    /// Whether some host has said that its holder of a user's lock died, since this host last had the lock.
-    fn heed_left_locks(&self, number: u64, lock: u64) -> bool {
-        let lines: Vec<u64> = (0..self.layout.max_hosts).map(|host| self.layout.lock(lock, host)).collect();
-        self.fabric.refresh(&lines);
-        let mut news = false;
-        for (host, line) in (0..).zip(lines) {
-            let left = self.fabric.load(Offset::new(line + LEFT));
-            news |= self.heeded(number, host).swap(left, Relaxed) != left;
+    /// Drops cached copies of what a lock guards, where that is little: whoever holds it goes by what the last holder
+    /// left. Buckets of a shard are refreshed one by one.
+    fn acquire(&self, name: Name) {
+        match name {
+            Name::Tables => self.refresh_tables(),
+            Name::Chunks => self.refresh_range(self.layout.chunk(0), self.layout.chunk(self.layout.num_chunks)),
+            Name::Membership | Name::Heap | Name::Shard(_) | Name::User(_) => {}
         }
-        news
+    }
+
+    /// Whether some host has said that its holder of a user's lock died, since this host last had the lock. All hosts'
+    /// lines were looked at to enter it.
+    fn heed_left_locks(&self, number: u64, lock: u64) -> bool {
+        (0..self.layout.max_hosts).fold(false, |news, host| {
+            let left = self.fabric.load(Offset::new(self.layout.lock(lock, host) + LEFT));
+            (self.heeded(number, host).swap(left, Relaxed) != left) | news
+        })
     }
 
     /// Gives back a user's lock that a dead process of this host held, and tells all hosts: what it guards only they
@@ -320,10 +327,9 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
         }
     }
 
-    /// Repairs what a dead host left, once for each of its lives. Returns whether there was anything to repair.
+    /// Repairs what a dead host left, once for each of its lives; its line was looked at to enter the lock. Returns whether there was anything to repair.
     fn repair_for(&self, name: Name, lock: u64, host: u64) -> bool {
         let line = self.layout.lock(lock, host);
-        self.fabric.refresh(&[line]);
         let incarnation = self.fabric.load(Offset::new(line + INCARNATION));
         let left = Intent(self.fabric.load(Offset::new(line + INTENT)));
         let unrepaired = left != Intent::NONE && self.repaired(lock, host).load(Relaxed) != incarnation;
@@ -342,12 +348,12 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
         self.counters().add(Counter::LocksAbandoned, 1);
         self.record_repair(name, left, host);
         match name {
-            Name::Membership | Name::User(_) => {}
+            // A row of a table that is torn is no row, and who puts an object clears all other rows of its key.
+            Name::Membership | Name::Tables | Name::User(_) => {}
             Name::Heap => {
                 self.rebuild_heap();
                 self.finish_adoption();
             }
-            Name::Tables => self.repair_tables(),
             Name::Chunks => self.repair_chunks(),
             Name::Shard(_) if self.is_plain() => self.repair_plain(),
             Name::Shard(shard) => {
@@ -366,7 +372,7 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
             let [ticket, incarnation, left] = [TICKET, INCARNATION, INTENT].map(|at| words[(at / 8) as usize]);
             let held = ticket != 0 || self.superblock.config.hosts_lock == HostsLock::Manager;
             let unrepaired = left != Intent::NONE.0 && self.repaired(lock, host).load(Relaxed) != incarnation;
-            (held && unrepaired && self.is_dead(host, incarnation)).then(|| Name::of_number(lock)).flatten()
+            (held && unrepaired && self.is_dead(host, incarnation)).then(|| Name::of_number(lock))
         })
     }
 
@@ -386,13 +392,12 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
                 continue;
             }
             match Name::of_number(lock) {
-                Some(name @ Name::User(_)) => self.give_back_user_lock(name, lock),
+                name @ Name::User(_) => self.give_back_user_lock(name, lock),
                 // Without the lock the intent stays, and the next to take it repairs.
-                Some(name) => {
+                name => {
                     let left = deadline.saturating_sub(self.area.now());
                     drop(self.lock_tiers(name, Intent::ALL, Duration::ZERO, left));
                 }
-                None => self.put_line(line, &[0; 8]),
             }
         }
         if !given_back.is_empty() {

@@ -1,8 +1,8 @@
 //! Hosts and workers: who has the region open, and how the dead are told from the living.
 //!
 //! A worker lives as long as its claim on a slot of the host-local memory, which the kernel drops when the
-//! process has gone, whatever its end and whatever pid namespace it lived in. Heartbeats are for people and
-//! for other hosts; on one host nothing is concluded from them.
+//! process has gone, whatever its end and whatever pid namespace it lived in. A host's heart beats for other
+//! hosts; on one host nothing is concluded from it.
 
 use crate::error::PoolError;
 use crate::history::Event;
@@ -56,10 +56,11 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
             // Pins of the dead no longer hold anything back.
             self.rebuild_heap();
             self.enter_unfindable()?;
+            self.retry_draining();
             fault::point("join.rebuilt");
             self.rebuilt().store(1, Release);
             drop(heap);
-            // Repairing the tables may have left an object without a name, and whoever put it left no trace here.
+            // Who died putting an object may have left it without a name, and left no trace of himself here.
             self.free_unnamed_objects();
         } else {
             if new_life {
@@ -85,7 +86,6 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
     /// Makes this host known, and begins a new life of it if there was none, if the last one was declared
     /// dead, or if `is_new`: its host-local memory is, which does not outlive a boot. Returns whether it did.
     pub(crate) fn register_host(&self, is_new: bool) -> bool {
-        let at = self.layout.host(self.host);
         let boot_id = boot_id();
         let known = self.read_host(self.host);
         let mut line = known.unwrap_or_default();
@@ -95,7 +95,7 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
             line.incarnation = line.incarnation.max(buried).wrapping_add(1);
             line.boot_id = boot_id;
             line.heartbeat = line.heartbeat.wrapping_add(1);
-            self.put_line(at, &line.seal(at, self.salt));
+            self.put_host(line);
         }
         self.set_incarnation(line.incarnation);
         if begins {
@@ -106,12 +106,17 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
 
     /// Shows the other hosts that this one lives. The caller holds the membership lock.
     pub(crate) fn beat_heart(&self) {
-        let at = self.layout.host(self.host);
         if let Some(mut line) = self.read_host(self.host) {
             line.heartbeat = line.heartbeat.wrapping_add(1);
             line.wants = self.wants_chunk().load(Acquire);
-            self.put_line(at, &line.seal(at, self.salt));
+            self.put_host(line);
         }
+    }
+
+    /// Writes this host's line. The caller holds the membership lock.
+    fn put_host(&self, line: HostLine) {
+        let at = self.layout.host(self.host);
+        self.put_line(at, &line.seal(at, self.salt));
     }
 
     /// A host's line; `None` if that host never attached. A line that is just being written, or whose writer
@@ -133,11 +138,10 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
     }
 
     fn raise_workers_high(&self, workers_high: u64) {
-        let at = self.layout.host(self.host);
         let mut line = self.read_host(self.host).unwrap_or_default();
         if line.workers_high < workers_high || self.host_is_torn(self.host) {
             line.workers_high = workers_high;
-            self.put_line(at, &line.seal(at, self.salt));
+            self.put_host(line);
         }
     }
 
@@ -149,12 +153,17 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
             epoch,
             pid: u64::from(std::process::id()),
             joined: self.area.unix_seconds(),
-            heartbeat: 1,
             ..WorkerLine::default()
         };
         pack_text(name, &mut line.name);
-        self.put_line(at, &line.seal(at, self.salt));
+        self.put_worker(slot, line);
         epoch
+    }
+
+    /// Writes the line of a worker of this host. The caller holds the membership lock.
+    fn put_worker(&self, slot: u64, line: WorkerLine) {
+        let at = self.layout.worker(self.host, slot);
+        self.put_line(at, &line.seal(at, self.salt));
     }
 
     /// Process id of the last worker of a slot, as its line says.
@@ -182,7 +191,7 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
         let mut line =
             WorkerLine::open(words, at, self.salt).unwrap_or(WorkerLine { epoch: words[0], ..Default::default() });
         line.epoch &= !1;
-        self.put_line(at, &line.seal(at, self.salt));
+        self.put_worker(slot, line);
     }
 
     /// Whether the slot's line says that a worker holds it. A torn line does: its worker may have died while
@@ -200,20 +209,11 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
 }
 
 impl<F: Fabric, H: HostLocal> Pool<F, H> {
-    /// Beats this worker's heart and its host's, cleans up after workers of this host that died, and declares
+    /// Beats this host's heart, cleans up after workers of this host that died, and declares
     /// hosts dead that were silent for too long. Call it about once a second, and more often than the host
     /// timeout; it is cheap when nobody died.
     pub fn tick(&self) -> Recovered {
         let inner = &*self.0;
-        let at = inner.layout.worker(inner.host, inner.member.slot);
-        // Only this worker writes the line while it lives, one of its threads at a time.
-        let beating = inner.beating.lock().expect("no panic while it is held");
-        if let Some(mut line) = WorkerLine::open(inner.fabric.load_line(at), at, inner.salt) {
-            line.heartbeat = line.heartbeat.wrapping_add(1);
-            inner.fabric.store_line(at, &line.seal(at, inner.salt));
-            inner.fabric.publish_unfenced(at);
-        }
-        drop(beating);
         if inner.is_plain() {
             inner.give_owed_counts();
         }

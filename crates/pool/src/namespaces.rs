@@ -2,12 +2,11 @@
 
 use crate::error::PoolError;
 use crate::layout::NAMESPACES;
-use crate::lines::{NameLine, NamespaceLine, ObjectLine, QuotaLine};
+use crate::lines::{NameLine, NamespaceLine};
 use crate::locks::Name;
 use crate::pool::{Inner, Pool};
 use cenote_base::{ChainHasher, NamespaceId, fault};
 use cenote_mem::{Fabric, HostLocal, LINE};
-use std::collections::BTreeSet;
 
 /// What a namespace is, as its first user declares it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -75,7 +74,6 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
     fn namespace_row(&self, record: &NamespaceRecord) -> Result<u64, PoolError> {
         let fingerprint: [u64; 4] = zerocopy::transmute!(record.fingerprint);
         let mut free = None;
-        self.refresh_range(self.layout.namespace(0), self.layout.namespace(NAMESPACES));
         for row in 0..NAMESPACES {
             let at = self.layout.namespace(row);
             match NamespaceLine::open(self.fabric.load_line(at), at, self.salt) {
@@ -114,30 +112,9 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
         Ok(row)
     }
 
-    /// Clears rows that a process tore when it died with the table lock. The caller holds the lock.
-    pub(crate) fn repair_tables(&self) {
-        for row in 0..NAMESPACES {
-            let at = self.layout.namespace(row);
-            let words = self.fresh_line(at);
-            if words != [0; 8] && NamespaceLine::open(words, at, self.salt).is_none() {
-                self.put_line(at, &[0; 8]);
-            }
-            let at = self.layout.quota(row);
-            let words = self.fresh_line(at);
-            if words != [0; 8] && QuotaLine::open(words, at, self.salt).is_none() {
-                self.put_line(at, &[0; 8]);
-            }
-        }
-        let mut keys = BTreeSet::new();
-        for row in 0..crate::layout::OBJECTS {
-            let at = self.layout.object(row);
-            let words = self.fresh_line(at);
-            // Replacing an object writes its new row before it clears the old one; either will do.
-            let sound = ObjectLine::open(words, at, self.salt)
-                .is_some_and(|line| line.block == 0 || keys.insert(line.key_hash));
-            if words != [0; 8] && !sound {
-                self.put_line(at, &[0; 8]);
-            }
-        }
+    /// Makes the rows of namespaces and objects as fresh as the device's.
+    pub(crate) fn refresh_tables(&self) {
+        self.refresh_range(self.layout.namespace(0), self.layout.namespace(NAMESPACES));
+        self.refresh_objects();
     }
 }

@@ -41,9 +41,7 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
         };
         let replaced = entered.inspect_err(|_| inner.unreserve(block))?;
         fault::point("object.entered");
-        if let Some((old, generation)) = replaced {
-            inner.free_object(old, generation);
-        }
+        inner.free_objects(&replaced);
         Ok(())
     }
 
@@ -67,13 +65,10 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
         let hash = inner.object_hash(key)?;
         let removed = {
             let _tables = inner.lock_patiently(Name::Tables).map_err(PoolError::lock("table"))?;
-            let Some((row, line)) = inner.find_object(hash) else { return Ok(false) };
-            let at = inner.layout.object(row);
-            inner.put_line(at, &[0; 8]);
-            (BlockIndex(line.block - 1), Generation(line.generation))
+            inner.clear_rows(inner.rows_of(hash))
         };
-        inner.free_object(removed.0, removed.1);
-        Ok(true)
+        inner.free_objects(&removed);
+        Ok(!removed.is_empty())
     }
 }
 
@@ -93,20 +88,28 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
     }
 
     /// Makes the table's rows as fresh as the device's.
-    fn refresh_objects(&self) {
+    pub(crate) fn refresh_objects(&self) {
         self.refresh_range(self.layout.object(0), self.layout.object(OBJECTS));
     }
 
-    pub(crate) fn find_object(&self, hash: BlockHash) -> Option<(u64, ObjectLine)> {
-        self.refresh_objects();
-        (0..OBJECTS).find_map(|row| {
-            let line = self.object_line(row)?;
-            (line.key_hash == hash.words()).then_some((row, line))
-        })
+    /// Rows of this key: mostly one. Where somebody died while he replaced an object there are two, and either will do.
+    fn rows_of(&self, hash: BlockHash) -> Vec<(u64, ObjectLine)> {
+        let rows = (0..OBJECTS).filter_map(|row| Some((row, self.object_line(row)?)));
+        rows.filter(|(_, line)| line.key_hash == hash.words()).collect()
     }
 
-    /// Names `block` by `key`; returns the block and generation that it named before. The new row is whole
-    /// before the old one goes, so that a death in between loses neither. The caller holds the table lock.
+    /// Clears rows; returns what they named. The caller holds the table lock.
+    fn clear_rows(&self, rows: Vec<(u64, ObjectLine)>) -> Vec<(BlockIndex, Generation)> {
+        rows.into_iter()
+            .map(|(row, line)| {
+                self.put_line(self.layout.object(row), &[0; 8]);
+                (BlockIndex(line.block - 1), Generation(line.generation))
+            })
+            .collect()
+    }
+
+    /// Names `block` by `key`; returns what it named before. The new row is whole before the old one goes, so that a
+    /// death in between loses neither. The caller holds the table lock.
     fn enter_object(
         &self,
         key: &str,
@@ -114,8 +117,8 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
         block: BlockIndex,
         length: u64,
         generation: Generation,
-    ) -> Result<Option<(BlockIndex, Generation)>, PoolError> {
-        let old = self.find_object(hash);
+    ) -> Result<Vec<(BlockIndex, Generation)>, PoolError> {
+        let old = self.rows_of(hash);
         let full = PoolError::TableFull { table: "object", rows: OBJECTS };
         let row = (0..OBJECTS).find(|&row| self.object_line(row).is_none()).ok_or(full)?;
         let at = self.layout.object(row);
@@ -130,16 +133,15 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
         self.put_line(at, &line.seal(at, self.salt));
         self.slot_owner(block).store(OBJECT, Release);
         fault::point("object.named");
-        Ok(old.map(|(row, line)| {
+        if !old.is_empty() {
             self.fabric.fence();
-            let at = self.layout.object(row);
-            self.put_line(at, &[0; 8]);
-            (BlockIndex(line.block - 1), Generation(line.generation))
-        }))
+        }
+        Ok(self.clear_rows(old))
     }
 
     fn read_object(&self, hash: BlockHash) -> Option<Vec<u8>> {
-        let (_, line) = self.find_object(hash)?;
+        self.refresh_objects();
+        let (_, line) = self.rows_of(hash).into_iter().next()?;
         let block = BlockIndex(line.block.checked_sub(1).filter(|&b| b < self.layout.num_descriptors())?);
         self.fabric.refresh(&[self.layout.descriptor(block)]);
         let descriptor = self.read_descriptor(block)?;
@@ -177,8 +179,13 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
             return 0;
         }
         let named = self.object_blocks();
-        let unnamed = marked.into_iter().filter(|(block, _)| !named.contains(block));
-        unnamed.map(|(block, generation)| u64::from(self.free_object(block, generation))).sum()
+        let unnamed: Vec<_> = marked.into_iter().filter(|(block, _)| !named.contains(block)).collect();
+        self.free_objects(&unnamed)
+    }
+
+    /// Frees the blocks of objects that no row names any more; returns how many were still there.
+    fn free_objects(&self, objects: &[(BlockIndex, Generation)]) -> u64 {
+        objects.iter().map(|&(block, generation)| u64::from(self.free_object(block, generation))).sum()
     }
 
     /// Frees the block of an object that no row names any more, unless somebody did already.

@@ -96,16 +96,18 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
         (line, Offset::new(line + u64::from(slot % SLOTS_PER_LINE) * 8))
     }
 
-    /// Leads scanners to this line. Lines come into use in order, and a scanner stops at the first without an epoch, so
-    /// all lines before it are published first. Threads that come here at once store the same.
-    #[cold]
-    fn use_hazard_lines(&self, last: u32) {
-        for index in self.pins.used_lines.load(Acquire)..=last {
-            let line = self.layout.hazard(self.host, self.member.slot, u64::from(index));
-            self.fabric.store(Offset::new(line + 56), self.pins.epoch);
-            self.fabric.publish(&[line]);
+    /// Shows a pin in this line to scanners. Lines come into use in order, and a scanner stops at the first without an
+    /// epoch, so all lines before it are shown with it. Threads that come here at once store the same.
+    fn show_pin(&self, line: u32) {
+        let place = |line: u32| self.layout.hazard(self.host, self.member.slot, u64::from(line));
+        let used = self.pins.used_lines.load(Acquire);
+        let own = [place(line)];
+        let new: Vec<u64> = (used..=line).map(place).collect();
+        new.iter().for_each(|&line| self.fabric.store(Offset::new(line + 56), self.pins.epoch));
+        self.fabric.publish(if new.is_empty() { &own } else { &new });
+        if !new.is_empty() {
+            self.pins.used_lines.fetch_max(line + 1, Release);
         }
-        self.pins.used_lines.fetch_max(last + 1, Release);
     }
 }
 
@@ -121,12 +123,9 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
         let slot = inner.pins.take()?;
         // From here on the slot is given back when the pin goes.
         let pin = Pin { inner: Arc::clone(inner), keeper: Keeper::Hazard(slot), hit: *hit };
-        let (line, word) = inner.hazard_slot(slot);
-        if inner.pins.used_lines.load(Acquire) <= slot / SLOTS_PER_LINE {
-            inner.use_hazard_lines(slot / SLOTS_PER_LINE);
-        }
+        let (_, word) = inner.hazard_slot(slot);
         inner.fabric.store(word, hazard_word(hit.block, hit.generation));
-        inner.fabric.publish(&[line]);
+        inner.show_pin(slot / SLOTS_PER_LINE);
         // The pin is visible; if the block still stands now, its owner will see the pin before reusing it. The hit was
         // checked when it was found, so the words that it came from are enough.
         let words = inner.fresh_line(inner.layout.descriptor(hit.block));
@@ -136,9 +135,7 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
         if !still && !fault::sabotaged("pin.recheck-skipped") {
             return None;
         }
-        if !inner.has_seen(hit.block, hit.generation) {
-            // Whoever uses the payload in place must not meet lines of an older use of the slot.
-            inner.fabric.refresh_payload(hit.offset, hit.length);
+        if !inner.sweep(hit, hit.length) {
             inner.set_seen(hit.block, hit.generation);
         }
         Some(pin)

@@ -41,7 +41,6 @@ pub(crate) struct Inner<F: Fabric, H: HostLocal> {
     pub quarantine: Duration,
     pub pins: PinTable,
     /// Held by the thread that beats this worker's heart.
-    pub beating: Mutex<()>,
     /// Counts that this worker raised, in the plain design.
     pub held: Mutex<Held>,
     pub member: Member<H>,
@@ -206,7 +205,6 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
         Ok(Self {
             salt: salt(&superblock),
             pins: PinTable::new(layout.hazard_lines_per_worker),
-            beating: Mutex::new(()),
             held: Mutex::default(),
             lock_timeout: options.lock_timeout,
             host_timeout: options.host_timeout,
@@ -223,6 +221,7 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
 
     /// `alive` tells whether the worker of a host's slot lives, where that is known.
     pub(crate) fn info(&self, alive: impl Fn(u64, u32) -> Option<bool>) -> PoolInfo {
+        self.refresh_tables();
         let mut namespaces = self.namespace_rows();
         let mut hosts: Vec<HostInfo> = (0..self.layout.max_hosts).map(|host| self.host_info(host)).collect();
         let mut info = PoolInfo {
@@ -236,13 +235,15 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
             design: self.superblock.config.design.name(),
             ..PoolInfo::default()
         };
+        self.refresh_range(self.layout.chunk(0), self.layout.chunk(self.layout.num_chunks));
         for chunk in 0..self.layout.num_chunks {
-            self.fabric.refresh(&[self.layout.chunk(chunk)]);
             let Some(line) = self.read_chunk(chunk) else { continue };
+            let first = chunk * self.layout.descriptors_per_chunk;
+            self.refresh_descriptors(first..first + self.layout.slots(line.slot_bytes));
             info.chunks_taken += 1;
             hosts.get_mut((line.owner - 1) as usize).into_iter().for_each(|host| host.chunks += 1);
             for slot in 0..self.layout.slots(line.slot_bytes) {
-                let block = BlockIndex(chunk * self.layout.descriptors_per_chunk + slot);
+                let block = BlockIndex(first + slot);
                 let Some(descriptor) = self.read_descriptor(block) else { continue };
                 match descriptor.block_state() {
                     Some(BlockState::Ready) => {
@@ -261,9 +262,11 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
         for host in 0..self.layout.max_hosts {
             let Some(line) = self.read_host(host) else { continue };
             let row = &mut hosts[host as usize];
-            for slot in 0..line.workers_high.min(self.layout.workers_per_host) {
+            let slots = line.workers_high.min(self.layout.workers_per_host);
+            self.refresh_range(self.layout.worker(host, 0), self.layout.worker(host, slots));
+            for slot in 0..slots {
                 let at = self.layout.worker(host, slot);
-                let Some(worker) = WorkerLine::open(self.fresh_line(at), at, self.salt) else { continue };
+                let Some(worker) = WorkerLine::open(self.fabric.load_line(at), at, self.salt) else { continue };
                 if worker.epoch & 1 == 1 {
                     info.workers.push(WorkerInfo {
                         host: host as u8,
@@ -316,8 +319,8 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
         (0..NAMESPACES)
             .filter_map(|row| {
                 let at = self.layout.namespace(row);
-                let line = NamespaceLine::open(self.fresh_line(at), at, self.salt)?;
-                let name = NameLine::open(self.fresh_line(at + 64), at + 64, self.salt);
+                let line = NamespaceLine::open(self.fabric.load_line(at), at, self.salt)?;
+                let name = NameLine::open(self.fabric.load_line(at + 64), at + 64, self.salt);
                 Some(NamespaceInfo {
                     id: NamespaceId(row as u16),
                     label: name.map(|name| name.text()).unwrap_or_default(),

@@ -45,13 +45,13 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
 impl<F: Fabric, H: HostLocal> Inner<F, H> {
     pub(crate) fn namespace_line(&self, row: u64) -> Option<NamespaceLine> {
         let at = self.layout.namespace(row);
-        NamespaceLine::open(self.fresh_line(at), at, self.salt)
+        NamespaceLine::open(self.fabric.load_line(at), at, self.salt)
     }
 
-    /// The limit in a row, as the device has it; 0 where the line does not hold.
+    /// The limit in a row; 0 where the line does not hold.
     pub(crate) fn read_quota(&self, row: u64) -> u64 {
         let at = self.layout.quota(row);
-        QuotaLine::open(self.fresh_line(at), at, self.salt).map_or(0, |line| line.bytes)
+        QuotaLine::open(self.fabric.load_line(at), at, self.salt).map_or(0, |line| line.bytes)
     }
 
     /// Remembers the limit for all processes of this host, who then look for a new one when they tick.
@@ -62,7 +62,9 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
 
     /// Looks whether another host has changed limits.
     pub(crate) fn refresh_quotas(&self) {
-        for row in 0..self.namespaces_known().load(Relaxed).min(NAMESPACES) {
+        let known = self.namespaces_known().load(Relaxed).min(NAMESPACES);
+        self.refresh_range(self.layout.namespace(0), self.layout.namespace(known));
+        for row in 0..known {
             self.quota(row).store(self.read_quota(row), Relaxed);
         }
     }
@@ -205,6 +207,7 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
                 }
             }
         }
+        self.refresh_range(self.layout.usage(host, 0), self.layout.usage(host, NAMESPACES));
         for (namespace, shown) in (0..).zip(self.shown_by(host)) {
             let stored = stored.get(&namespace).copied().unwrap_or(0);
             if shown != stored {
@@ -218,7 +221,6 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
     /// What a host shows, by namespace.
     fn shown_by(&self, host: u64) -> Vec<u64> {
         let word = |namespace| self.layout.usage(host, namespace);
-        self.refresh_range(word(0), word(NAMESPACES));
         (0..NAMESPACES).map(|namespace| self.fabric.load(Offset::new(word(namespace)))).collect()
     }
 }

@@ -78,10 +78,12 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
     pub(crate) fn recover_slot(&self, slot: u64) -> Result<Recovered, PoolError> {
         let mut recovered = Recovered::default();
         let owner = u32::try_from(slot + 1).expect("at most 1,024 workers");
-        // Repairing the tables may leave an object without a name, and so may repairing the heap, where a chunk was
-        // just being taken over.
+        // Repairing the heap may leave an object without a name, where a chunk was just being taken over, and blocks
+        // whose eviction nobody ended.
         self.settle_locks();
-        drop(self.lock(Name::Heap));
+        if let Ok(_heap) = self.lock(Name::Heap) {
+            self.retry_draining();
+        }
         // Pins first: what they held may then be evicted by whoever needs room.
         self.clear_hazards(slot);
         let left: Vec<BlockIndex> = (0_u64..)

@@ -25,6 +25,10 @@ impl Cache {
         &self.lines
     }
 
+    pub fn has(&self, line: u64) -> bool {
+        self.places[(line / LINE) as usize] != 0
+    }
+
     pub fn get_mut(&mut self, line: u64) -> Option<&mut CachedLine> {
         let place = self.places[(line / LINE) as usize].checked_sub(1)?;
         self.lines.get_mut(place as usize)

@@ -113,9 +113,17 @@ impl Machine {
     }
 
     /// Queues a flush: written back if dirty, and dropped, some time before the next fence.
+    ///
+    /// One of a line that its host does not have, and that the process has not stored to just now, happens at once:
+    /// there is nothing to write back or to drop.
     pub fn flush(&mut self, process: usize, line: u64) {
+        let buffers = &self.processes[process];
+        let has_work =
+            self.caches[buffers.host].has(line) || buffers.stores.iter().any(|store| line_of(store.1) == line);
         let buffers = &mut self.processes[process];
-        buffers.flushes.push((line, buffers.stored));
+        if has_work {
+            buffers.flushes.push((line, buffers.stored));
+        }
     }
 
     /// Queues streamed stores of the words of a line that `mask` names. The host's own cache lets go of the
