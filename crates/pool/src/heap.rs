@@ -297,12 +297,14 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
             self.class_head(class).store(0, Relaxed);
         }
         self.chunk_hint().store(0, Relaxed);
+        // Chunks may have been adopted by others since this host last looked.
+        self.refresh_range(self.layout.chunk(0), self.layout.chunk(self.layout.num_chunks));
         self.recount_usage();
         let pinned = self.pinned_blocks();
         for chunk in 0..self.layout.num_chunks {
             let known = self.chunk_class(chunk).swap(0, Relaxed) != 0;
             let Some(line) = self.read_chunk(chunk).filter(|line| line.owner == self.host + 1) else {
-                self.forget_charges(chunk);
+                self.forget_slots(chunk);
                 continue;
             };
             let Some(class) = self.class_of(line.slot_bytes) else { continue };
@@ -317,6 +319,19 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
             }
         }
         self.show_all_usage();
+    }
+
+    /// What was in a chunk that is another host's by now is that host's, and its charges as well. Reservations are left
+    /// to their workers' recovery.
+    fn forget_slots(&self, chunk: u64) {
+        let first = chunk * self.layout.descriptors_per_chunk;
+        for block in (first..first + self.layout.descriptors_per_chunk).map(BlockIndex) {
+            self.slot_namespace(block).store(0, Relaxed);
+            let owner = self.slot_owner(block);
+            if owner.load(Acquire) >= OBJECT {
+                owner.store(FREE, Release);
+            }
+        }
     }
 
     pub(crate) fn rebuild_slot(&self, block: BlockIndex, slot_bytes: u64, pinned: &BTreeSet<BlockIndex>) {

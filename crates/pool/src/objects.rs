@@ -131,11 +131,10 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
         };
         self.put_line(at + LINE, &NameLine::new(key).seal(at + LINE, self.salt));
         self.put_line(at, &line.seal(at, self.salt));
+        // Before the old row goes, and before the block bears a mark for which others look for its row.
+        self.fabric.fence();
         self.slot_owner(block).store(OBJECT, Release);
         fault::point("object.named");
-        if !old.is_empty() {
-            self.fabric.fence();
-        }
         Ok(self.clear_rows(old))
     }
 

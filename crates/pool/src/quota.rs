@@ -107,20 +107,16 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
         }
     }
 
-    /// Charges in a chunk that is another host's by now are that host's.
-    pub(crate) fn forget_charges(&self, chunk: u64) {
-        let first = chunk * self.layout.descriptors_per_chunk;
-        let blocks = (first..first + self.layout.descriptors_per_chunk).map(BlockIndex);
-        blocks.for_each(|block| self.slot_namespace(block).store(0, Relaxed));
-    }
-
+    /// Shows everything anew. Who died while he showed something may have left it in the caches, where this host sees
+    /// it and no other does.
     pub(crate) fn show_all_usage(&self) {
         for namespace in 0..NAMESPACES {
-            let shown = self.fabric.load(Offset::new(self.layout.usage(self.host, namespace)));
-            if shown != self.usage(namespace).load(Relaxed) {
-                self.show_usage(namespace);
-            }
+            let at = Offset::new(self.layout.usage(self.host, namespace));
+            self.fabric.store(at, self.usage(namespace).load(Relaxed));
         }
+        let (start, end) = (self.layout.usage(self.host, 0), self.layout.usage(self.host, NAMESPACES));
+        let lines: Vec<u64> = (start..end).step_by(LINE as usize).collect();
+        self.fabric.publish(&lines);
     }
 
     /// Bytes that a namespace takes on hosts that live, as they have shown it; `but`: leaving this host out.

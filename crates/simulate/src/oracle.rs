@@ -66,13 +66,75 @@ pub struct Notes {
     pub found: Vec<(usize, usize)>,
     /// When each host attached after all deaths, in microseconds since 1970.
     pub attached: Vec<(usize, u64)>,
-    /// Values that were put under each key.
-    pub objects: BTreeMap<u8, Vec<u64>>,
+    /// Objects and limits by name.
+    pub registers: BTreeMap<String, Register>,
+    /// Which row each namespace has, by its label.
+    pub namespaces: BTreeMap<String, u16>,
+    /// Counts what the processes tell, to know what was before what.
+    clock: u64,
+    /// What each host sees of the whole region at a meeting.
+    pub pictures: Vec<(usize, String)>,
     pub reads_whole: u64,
     pub reads_missed: u64,
     pub pins: u64,
     pub evicted: u64,
     pub lock_timeouts: u64,
+}
+
+/// Values that were written to one name, when, and whether the writing ended.
+#[derive(Default)]
+pub struct Register(Vec<Write>);
+
+struct Write {
+    value: Option<u64>,
+    begun: u64,
+    ended: Option<u64>,
+}
+
+impl Register {
+    /// Whether whoever looked from one time to another may have seen this value: it was written, or was so from the
+    /// start, and nobody had written another in between. `None`: there was nothing. `strict`: nobody writes, so
+    /// there is no excuse for having found nothing.
+    fn may_be(&self, value: Option<u64>, from: u64, to: u64, strict: bool) -> bool {
+        let always = Write { value: None, begun: 0, ended: Some(0) };
+        let overwritten = |ended: u64| {
+            let mut between = self.0.iter().filter(|write| write.begun > ended);
+            between.any(|write| write.ended.is_some_and(|ended| ended < from))
+        };
+        let missed = value.is_none()
+            && !strict
+            && self.0.iter().any(|write| write.begun < to && write.ended.is_none_or(|ended| ended > from));
+        let mut written = self.0.iter().chain([&always]).filter(|write| write.value == value && write.begun < to);
+        missed || written.any(|write| write.ended.is_none_or(|ended| !overwritten(ended)))
+    }
+}
+
+impl Notes {
+    pub fn now(&mut self) -> u64 {
+        self.clock += 1;
+        self.clock
+    }
+
+    /// Somebody begins to write; returns the number of the write.
+    pub fn begin_write(&mut self, name: &str, value: Option<u64>) -> usize {
+        let begun = self.now();
+        let register = self.registers.entry(name.to_owned()).or_default();
+        register.0.push(Write { value, begun, ended: None });
+        register.0.len() - 1
+    }
+
+    /// The writer was told that it is done.
+    pub fn end_write(&mut self, name: &str, number: usize) {
+        let ended = self.now();
+        let register = self.registers.get_mut(name).expect("begun");
+        register.0[number].ended = Some(ended);
+    }
+
+    /// Whether somebody who looked since `from` may have seen this value.
+    pub fn may_be(&mut self, name: &str, value: Option<u64>, from: u64, strict: bool) -> bool {
+        let to = self.now();
+        self.registers.get(name).map_or(value.is_none(), |register| register.may_be(value, from, to, strict))
+    }
 }
 
 /// Shared by the processes of a run. Only the one that has the turn touches it, so a run stays deterministic.

@@ -46,7 +46,7 @@ pub struct Shape {
     /// Operations of each process.
     pub rounds: u64,
     /// Weight of each kind of operation; a swarm leaves some out.
-    weights: [u64; 9],
+    weights: [u64; 10],
 }
 
 impl Shape {
@@ -63,26 +63,37 @@ impl Shape {
             min_block_bytes: 32 << 10,
             chunks: hosts as u64 + prng.below(3),
             crowded: false,
-            hosts_lock: if prng.below(12) == 0 { HostsLock::Manager } else { HostsLock::Bakery },
+            hosts_lock: if prng.below(6) == 0 { HostsLock::Manager } else { HostsLock::Bakery },
             eviction: Eviction::ALL[prng.below(3) as usize],
             quota_blocks: [0, 0, 2 + seed % 5][(seed / 7 % 3) as usize],
             design: Design::Cenote,
             rounds: 8 + prng.below(24),
-            weights: [12, 12, 6, 4, 2, 3, 2, 1, 1],
+            weights: [12, 12, 6, 4, 2, 3, 2, 1, 1, 1],
         };
-        match prng.below(6) {
+        match prng.below(8) {
             // Few blocks, few slots: pins and reads meet reuse.
             0 | 1 => Self {
                 universe: 2 + prng.below(2) as usize,
                 chunks: hosts as u64,
                 rounds: 30 + prng.below(40),
-                weights: [12, 6, 10, 12, 1, 0, 0, 0, 0],
+                weights: [12, 6, 10, 12, 1, 0, 0, 0, 0, 0],
                 ..common
             },
             // Many at few locks.
-            2 => Self { rounds: 20 + prng.below(30), weights: [2, 1, 0, 1, 1, 20, 0, 0, 0], ..common },
+            2 => Self { rounds: 20 + prng.below(30), weights: [2, 1, 0, 1, 1, 20, 0, 0, 0, 0], ..common },
             // One bucket for all hashes: probes overflow.
             3 => Self { universe: 10, min_block_bytes: 1 << 10, chunks: 8, crowded: true, ..common },
+            // Chunks go from hand to hand: few of them, emptied and given back as soon as may be.
+            4 => Self {
+                universe: 4 + prng.below(6) as usize,
+                min_block_bytes: 1 << 10,
+                chunks: hosts as u64,
+                rounds: 20 + prng.below(20),
+                weights: [10, 6, 2, 6, 3, 0, 2, 6, 1, 1],
+                ..common
+            },
+            // Much in the tables, by comers and goers.
+            5 => Self { rounds: 16 + prng.below(20), weights: [3, 2, 0, 1, 1, 0, 12, 1, 3, 8], ..common },
             // Anything, some of it left out, some of it much.
             _ => {
                 let mut weights = common.weights;
@@ -173,19 +184,44 @@ impl Actor {
     }
 
     fn namespace(&self, pool: &SimPool) -> Option<Namespace> {
-        let record = NamespaceRecord {
-            fingerprint: [1; 32],
-            label: "sim".to_owned(),
-            block_bytes: self.shape.block_bytes,
-            block_tokens: 16,
-            num_layers: 1,
-        };
-        let namespace = pool.namespace(&record).ok()?;
+        let namespace = self.named(pool, "sim")?;
         if self.shape.quota_blocks > 0 {
             // Where a lock is not to be had there is none yet.
             let _ = pool.set_quota(namespace.id, self.shape.quota_blocks * self.shape.block_bytes);
         }
         Some(namespace)
+    }
+
+    /// Opens a namespace, which must have the row that anybody else saw.
+    fn named(&self, pool: &SimPool, label: &str) -> Option<Namespace> {
+        let record = NamespaceRecord {
+            fingerprint: [label.len() as u8; 32],
+            label: label.to_owned(),
+            block_bytes: self.shape.block_bytes,
+            block_tokens: 16,
+            num_layers: 1,
+        };
+        let namespace = pool.namespace(&record).ok()?;
+        if self.process.lives(self.process.number()) {
+            let id = namespace.id.0;
+            let known = *self.oracle.notes().namespaces.entry(label.to_owned()).or_insert(id);
+            if known != id {
+                let fact = format!("namespace `{label}` has row {id} and had row {known}");
+                self.oracle.report_unless_sleepers(Checker::Index, fact);
+            }
+        }
+        Some(namespace)
+    }
+
+    /// Opens one of several namespaces and limits it.
+    fn limit(&self, pool: &SimPool, prng: &mut Prng) {
+        let label = "other".repeat(1 + prng.below(3) as usize);
+        let Some(namespace) = self.named(pool, &label) else { return };
+        let bytes = 1 + prng.below(1 << 40);
+        let write = self.oracle.notes().begin_write(&label, Some(bytes));
+        if pool.set_quota(namespace.id, bytes).is_ok() && self.process.lives(self.process.number()) {
+            self.oracle.notes().end_write(&label, write);
+        }
     }
 
     /// Attaches and opens the namespace, waiting for the dead to be declared dead.
@@ -221,6 +257,9 @@ impl Actor {
         let mut last_tick = self.process.time();
         for _ in 0..self.shape.rounds {
             let Some(open) = &pool else { return };
+            if self.process.is_cut() {
+                break;
+            }
             if self.process.time() - last_tick > TICK_NS {
                 open.tick();
                 last_tick = self.process.time();
@@ -241,6 +280,8 @@ impl Actor {
                 5 => self.count(open, prng.below(2) as u8),
                 6 => self.object(open, prng.below(2) as u8, &mut prng),
                 7 => drop(open.gc()),
+                8 if prng.below(2) == 0 => drop(open.info()),
+                8 => self.limit(open, &mut prng),
                 _ => {
                     pool = None;
                     if self.open(&mut pool).is_none() {
@@ -366,19 +407,38 @@ impl Actor {
 
     fn object(&self, pool: &SimPool, key: u8, prng: &mut Prng) {
         let name = format!("object {key}");
-        if prng.below(2) == 0 {
-            let value = prng.next_u64();
-            self.oracle.notes().objects.entry(key).or_default().push(value);
-            let _ = pool.put_object(&name, &value.to_le_bytes().repeat(12));
-        } else if let Ok(Some(bytes)) = pool.get_object(&name) {
-            let value = bytes.first_chunk().map(|bytes| u64::from_le_bytes(*bytes));
-            let known = value.is_some_and(|value| {
-                bytes == value.to_le_bytes().repeat(12)
-                    && self.oracle.notes().objects.get(&key).is_some_and(|values| values.contains(&value))
-            });
-            if !known && self.process.lives(self.process.number()) {
-                self.oracle.report(Checker::Blocks, format!("object {key} has bytes that nobody put"));
+        let value = prng.next_u64();
+        match prng.below(8) {
+            0..3 => {
+                let write = self.oracle.notes().begin_write(&name, Some(value));
+                let put = pool.put_object(&name, &value.to_le_bytes().repeat(12));
+                if put.is_ok() && self.process.lives(self.process.number()) {
+                    self.oracle.notes().end_write(&name, write);
+                }
             }
+            3 => {
+                let write = self.oracle.notes().begin_write(&name, None);
+                if pool.destroy_object(&name).is_ok() && self.process.lives(self.process.number()) {
+                    self.oracle.notes().end_write(&name, write);
+                }
+            }
+            _ => self.get_object(pool, &name, false),
+        }
+    }
+
+    /// Reads an object, which must be one that was put last. `strict`: nobody puts any.
+    fn get_object(&self, pool: &SimPool, name: &str, strict: bool) {
+        let from = self.oracle.notes().now();
+        let Ok(bytes) = pool.get_object(name) else { return };
+        let value = bytes.as_ref().and_then(|bytes| bytes.first_chunk()).map(|bytes| u64::from_le_bytes(*bytes));
+        if !self.process.lives(self.process.number()) {
+            return;
+        }
+        if bytes != value.map(|value| value.to_le_bytes().repeat(12)) {
+            self.oracle.report(Checker::Blocks, format!("{name} has bytes that nobody put"));
+        } else if !self.oracle.notes().may_be(name, value, from, strict) {
+            let fact = format!("{name} has value {value:x?}, which was not the last");
+            self.oracle.report_unless_sleepers(Checker::Index, fact);
         }
     }
 
@@ -412,6 +472,9 @@ impl Actor {
                 return;
             }
         }
+        if self.process.is_cut() {
+            self.look_around(&pool, 0);
+        }
         let before = pool.counter(Counter::LockTimeouts);
         for number in 0..3 {
             // A host without space gets some when those that have more tick.
@@ -430,7 +493,7 @@ impl Actor {
         if pool.counter(Counter::LockTimeouts) > before && !self.shape.has_manager() {
             self.oracle.report_unless_sleepers(Checker::Liveness, "a lock is not to be had after recovery");
         }
-        self.look_around(&pool);
+        self.look_around(&pool, 10);
     }
 
     /// With nothing going on, what does this host find, and what does it find wrong?
@@ -441,7 +504,7 @@ impl Actor {
             return;
         }
         if let Some(pool) = pool {
-            self.look_around(&pool);
+            self.look_around(&pool, 20);
             // This host's memory is new: these left since the power came back, to make room for another host.
             self.oracle.notes().left += pool.counter(Counter::Evicted);
         }
@@ -471,25 +534,45 @@ impl Actor {
         }
     }
 
-    fn look_around(&self, pool: &SimPool) {
-        if self.meet(0, pool) {
+    /// `first`: number of the first meeting.
+    fn look_around(&self, pool: &SimPool, first: u8) {
+        if self.meet(first, true, pool) && self.meet(first + 1, false, pool) {
             self.take_stock(pool);
+            let picture = picture(pool);
+            self.oracle.notes().pictures.push((self.process.host(), picture));
         }
-        if self.meet(1, pool) {
+        if self.meet(first + 2, false, pool) {
+            self.compare_pictures();
+            self.check_history();
             self.check(pool);
         }
-        self.meet(2, pool);
+        self.meet(first + 3, false, pool);
+        if self.process.host() == 0 {
+            self.oracle.notes().pictures.clear();
+        }
+        self.meet(first + 4, false, pool);
+    }
+
+    /// All hosts see the same region when nobody changes it.
+    fn compare_pictures(&self) {
+        let pictures = self.oracle.notes().pictures.clone();
+        if let [(host, picture), others @ ..] = pictures.as_slice()
+            && let Some((other, different)) = others.iter().find(|(_, other)| other != picture)
+        {
+            let fact = format!("hosts {host} and {other} see different things: {picture} and {different}");
+            self.oracle.report(Checker::Index, fact);
+        }
     }
 
     /// Waits until all hosts have come here.
-    fn meet(&self, place: u8, pool: &SimPool) -> bool {
+    fn meet(&self, place: u8, ticking: bool, pool: &SimPool) -> bool {
         *self.oracle.notes().arrived.entry(place).or_default() += 1;
         for _ in 0..2000 {
             if self.oracle.notes().arrived[&place] == self.shape.hosts {
                 return true;
             }
-            // Later a tick could give a chunk away while others still look at what is there.
-            if place == 0 {
+            // A tick could give a chunk away while others still look at what is there.
+            if ticking {
                 pool.tick();
             }
             if !self.process.sleep(TICK_NS / 20) {
@@ -505,6 +588,30 @@ impl Actor {
         for number in 0..self.shape.universe {
             if (0..3).any(|_| self.read(pool, number)) {
                 self.oracle.notes().found.push((self.process.host(), number));
+            }
+        }
+        (0..2).for_each(|key| self.get_object(pool, &format!("object {key}"), true));
+        self.look_at_namespaces(pool);
+        for host in pool.info().hosts.iter().filter(|host| host.marked_dead) {
+            self.oracle.report(Checker::Liveness, format!("host {} is held dead and lives", host.host));
+        }
+    }
+
+    /// Rows, labels and limits of all namespaces that anybody opened.
+    fn look_at_namespaces(&self, pool: &SimPool) {
+        let from = self.oracle.notes().now();
+        let rows = pool.info().namespaces;
+        let known = self.oracle.notes().namespaces.clone();
+        for (label, id) in known {
+            let Some(row) = rows.iter().find(|row| row.id.0 == id && row.label == label) else {
+                let fact = format!("no row {id} with the label `{label}`: {rows:?}");
+                self.oracle.report_unless_sleepers(Checker::Index, fact);
+                continue;
+            };
+            let limit = Some(row.quota_bytes).filter(|&bytes| bytes > 0);
+            if label != "sim" && !self.oracle.notes().may_be(&label, limit, from, true) {
+                let fact = format!("namespace `{label}` has the limit {limit:?}, which was not the last");
+                self.oracle.report_unless_sleepers(Checker::Index, fact);
             }
         }
     }
@@ -549,4 +656,16 @@ impl Actor {
             }
         }
     }
+}
+
+/// What a host sees of the region that all hosts should see alike.
+fn picture(pool: &SimPool) -> String {
+    let info = pool.info();
+    let hosts: Vec<_> =
+        info.hosts.iter().map(|host| (host.host, host.incarnation, host.workers, host.chunks)).collect();
+    let workers: Vec<_> = info.workers.iter().map(|worker| (worker.host, worker.slot, worker.joined)).collect();
+    format!(
+        "{} chunks, {} blocks, {} objects, hosts {hosts:?}, workers {workers:?}, {:?}",
+        info.chunks_taken, info.blocks_ready, info.objects, info.namespaces
+    )
 }

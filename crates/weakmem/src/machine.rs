@@ -45,6 +45,8 @@ pub(crate) struct Spontaneous {
     pub evict: u64,
     pub prefetch: u64,
     pub tear: u64,
+    /// A dirty line goes back just after another host wrote it.
+    pub spite: u64,
 }
 
 pub(crate) struct Machine {
@@ -250,6 +252,18 @@ impl Machine {
                 self.in_flight.push(InFlight { host, at, value });
             } else {
                 self.device[(at / 8) as usize] = value;
+            }
+        }
+        if self.rates.spite > 0 {
+            self.spite(host, line);
+        }
+    }
+
+    /// Other hosts have the line dirty, which nobody may who is not its only writer: they write it back just now.
+    fn spite(&mut self, host: usize, line: u64) {
+        for other in (0..self.caches.len()).filter(|&other| other != host) {
+            if self.caches[other].get_mut(line).is_some_and(|cached| cached.dirty) && self.chance(self.rates.spite) {
+                self.write_back(other, line);
             }
         }
     }

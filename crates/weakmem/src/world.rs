@@ -64,6 +64,7 @@ impl Rates {
             evict: pick(&[0, 0, 2, 32]),
             prefetch: pick(&[0, 8, 64]),
             tear: pick(&[0, 64, 512]),
+            spite: pick(&[0, 512]),
         };
         let switch = pick(&[8, 40, 150, 400]);
         let (process_crash, host_crash, point_crash) =
@@ -160,6 +161,8 @@ pub(crate) struct State {
     strike_ns: u64,
     /// Lines that calls in focus were about.
     hot: Vec<u64>,
+    /// So many more calls at the place in focus, and the work is cut short.
+    cut: Option<u64>,
     /// Who will be held up after how many more operations of its own.
     nap: Option<(usize, u64)>,
     tracing: bool,
@@ -430,6 +433,12 @@ impl Process {
         self.shared.state().is_live(number)
     }
 
+    /// Whether the work was cut short (see [`World::cut_after`]).
+    #[must_use]
+    pub fn is_cut(&self) -> bool {
+        self.shared.state().cut == Some(0)
+    }
+
     /// Nanoseconds of simulated time.
     #[must_use]
     pub fn time(&self) -> u64 {
@@ -469,6 +478,7 @@ impl World {
             strikes: 0,
             strike_ns: 0,
             hot: Vec::new(),
+            cut: None,
             nap: None,
             tracing: false,
             report: RunReport::default(),
@@ -491,6 +501,12 @@ impl World {
     pub fn focus(&self, focus: Option<Focus>, deaths: u64) {
         let mut state = self.shared.state();
         (state.focus, state.strikes, state.strike_ns) = (focus, deaths, STRIKE_NS);
+    }
+
+    /// After so many calls at the place in focus [`Process::is_cut`], so that what they came to is looked at before
+    /// it is written over.
+    pub fn cut_after(&self, calls: u64) {
+        self.shared.state().cut = Some(calls);
     }
 
     /// From now on the report tells what happened.
@@ -668,12 +684,15 @@ impl State {
         if !focus.is_on(location) {
             if focus.is_near(location) {
                 self.hot.extend(lines.iter().take(HOT_MAX - self.hot.len().min(HOT_MAX)));
-                if self.prng.below(4) == 0 {
-                    self.hold_up(process);
+                match self.prng.below(8) {
+                    0 => self.hold_up(process),
+                    1 => self.nap = Some((process, self.prng.below(6))),
+                    _ => {}
                 }
             }
             return;
         }
+        self.cut = self.cut.map(|calls| calls.saturating_sub(1));
         if self.prng.below(2) == 0 {
             self.machine.slow_down(process, lines);
         }
