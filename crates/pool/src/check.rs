@@ -142,13 +142,16 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
         let mut report = CheckReport { recovered: inner.recover_dead()?, ..CheckReport::default() };
         let _heap = inner.lock_patiently(Name::Heap).map_err(PoolError::lock("heap"))?;
         let objects: BTreeSet<BlockIndex> = inner.object_blocks().into_iter().collect();
-        let lines = inner.check_chunk_lines(&mut report);
+        (report.index_entries, report.index_stale) = inner.look_at_index();
+        let lines = {
+            let _chunks = inner.lock_patiently(Name::Chunks).map_err(PoolError::lock("chunk"))?;
+            inner.check_chunk_lines(&mut report)
+        };
         inner.check_own(&lines, &objects, &|_| payloads, true, &mut report);
         if inner.is_plain() {
             inner.check_list(&mut report).map_err(PoolError::lock("index"))?;
         }
         report.pinned = inner.pinned_blocks().len() as u64;
-        (report.index_entries, report.index_stale) = inner.count_entries();
         report.sum_leaked_bytes();
         inner.counters().add(Counter::Damaged, report.damage.len() as u64);
         Ok(report)
@@ -166,6 +169,7 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
         report.chunks_adopted = inner.adopt_chunks();
         let found = {
             inner.mend_chunks()?;
+            inner.look_at_index();
             let mut checked = CheckReport::default();
             let objects: BTreeSet<BlockIndex> = inner.object_blocks().into_iter().collect();
             let lines = inner.check_chunk_lines(&mut checked);
@@ -248,14 +252,13 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
         Ok(())
     }
 
-    /// The lines of all chunks that some host owns. What cannot be a chunk's line is reported.
+    /// The lines of all chunks that some host owns. What cannot be a chunk's line is reported. The caller has refreshed
+    /// them, or looks at this host's only.
     pub(crate) fn check_chunk_lines(&self, report: &mut CheckReport) -> Vec<(u64, ChunkLine)> {
         let mut lines = Vec::new();
         for chunk in 0..self.layout.num_chunks {
             let at = self.layout.chunk(chunk);
-            let holds = |words: &[u64; 8]| *words == [0; 8] || ChunkLine::open(*words, at, self.salt).is_some();
-            // A line that another host is just writing is whole at the next look.
-            let words = (0..3).map(|_| self.fresh_line(at)).find(holds).unwrap_or_else(|| self.fresh_line(at));
+            let words = self.fabric.load_line(at);
             if words == [0; 8] || ChunkLine::open(words, at, self.salt).is_some_and(|line| line.owner == 0) {
                 continue;
             }
@@ -378,7 +381,7 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
                     report.leaks.push(finding(what(), fact, UNFOUND, GC).costs(slot_bytes));
                 }
                 if (walk.payloads)(block) {
-                    self.check_payload(&hit, report);
+                    self.check_payload(&hit, true, report);
                 }
             }
             DRAINING => report.draining += 1,
@@ -400,15 +403,18 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
         }
     }
 
-    /// Verifies a block's payload, unless it leaves meanwhile.
-    pub(crate) fn check_payload(&self, hit: &Hit, report: &mut CheckReport) {
+    /// Verifies a block's payload, unless it leaves meanwhile. `own`: this host writes its descriptor.
+    fn check_payload(&self, hit: &Hit, own: bool, report: &mut CheckReport) {
         self.sweep(hit, hit.length);
         report.payloads_verified += 1;
         if self.verify(hit) {
             return;
         }
-        let at = self.layout.descriptor(hit.block);
-        if self.fresh_line(at)[0] == Descriptor::state_word(BlockState::Ready, hit.generation) {
+        if !own {
+            self.refresh_descriptors(hit.block.0..hit.block.0 + 1);
+        }
+        let state = self.fabric.load_line(self.layout.descriptor(hit.block))[0];
+        if state == Descriptor::state_word(BlockState::Ready, hit.generation) {
             report.damage.push(finding(format!("block {}", hit.block), PAYLOAD_FACT, MISS, GC));
         }
     }
@@ -442,7 +448,7 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
                     }
                     report.ready += 1;
                     if (walk.payloads)(block) {
-                        self.check_payload(&hit, report);
+                        self.check_payload(&hit, false, report);
                     }
                 }
                 Some(Some(BlockState::Evicting)) => {

@@ -65,8 +65,10 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
         if self.is_coherent() || host >= self.layout.max_hosts {
             return 0;
         }
-        let words: Vec<u64> = (0..self.layout.max_hosts).map(|observer| self.layout.mark(observer, host)).collect();
-        let lines: Vec<u64> = words.iter().map(|word| word / LINE * LINE).collect();
+        let observers = 0..self.layout.max_hosts;
+        let words: Vec<u64> = observers.clone().map(|observer| self.layout.mark(observer, host)).collect();
+        let others = observers.zip(&words).filter(|(observer, _)| *observer != self.host);
+        let lines: Vec<u64> = others.map(|(_, word)| word / LINE * LINE).collect();
         self.fabric.refresh(&lines);
         words.into_iter().map(|word| self.fabric.load(Offset::new(word))).max().unwrap_or(0)
     }

@@ -14,6 +14,9 @@ use cenote_mem::host::LockTimeout;
 use cenote_mem::{Fabric, HostLocal, Offset};
 use std::time::Duration;
 
+/// The word of a bucket that counts entries which passed it.
+const OVERFLOW: usize = 7;
+
 /// Buckets a probe visits at most.
 const PROBES_MAX: u64 = 64;
 
@@ -181,12 +184,12 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
         self.layout.bucket(probe.bucket(0))
     }
 
-    /// Whether an entry leads from this hash to this block. Another block of the same hash may be found before it: one
-    /// that was leaving when this one was published, and stayed for a pin.
+    /// Whether an entry leads from this hash to this block, in the copies of buckets that this host has. Another block
+    /// of the same hash may be found before it: one that was leaving when this one was published, and stayed for a pin.
     pub(crate) fn leads_to(&self, hash: BlockHash, block: BlockIndex) -> bool {
         let (probe, wanted) = (self.probe(hash), Entry::new(block, tag_of(hash)).0);
         for step in 0..probe.steps() {
-            let words = self.fresh_line(self.layout.bucket(probe.bucket(step)));
+            let words = self.fabric.load_line(self.layout.bucket(probe.bucket(step)));
             if words[..7].contains(&wanted) {
                 return true;
             }
@@ -293,13 +296,18 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
         }
         fault::point("index.counted");
         let bucket = probe.bucket(step);
-        self.fabric.write_word(self.entry_at(bucket, entry), Entry::new(block, tag_of(hash)).0);
+        self.put(bucket, entry, Entry::new(block, tag_of(hash)).0);
         Inserted::New
     }
 
     fn add_overflow(&self, bucket: u64, change: i64) {
-        let at = self.entry_at(bucket, 7);
-        self.fabric.write_word(at, self.fabric.load(at).saturating_add_signed(change));
+        let count = self.fabric.load(self.entry_at(bucket, OVERFLOW));
+        self.put(bucket, OVERFLOW, count.saturating_add_signed(change));
+    }
+
+    /// Writes a word of a bucket. The caller holds the shard's lock.
+    fn put(&self, bucket: u64, word: usize, value: u64) {
+        self.fabric.write_word(self.entry_at(bucket, word), value);
     }
 
     /// Removes the entry that leads from this hash to this block, if it is there. `false`: the lock was busy for too
@@ -329,7 +337,7 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
             let at = self.layout.bucket(bucket);
             let words = self.fresh_line(at);
             if let Some(entry) = words[..7].iter().position(|&word| word == wanted) {
-                self.fabric.write_word(self.entry_at(bucket, entry), 0);
+                self.put(bucket, entry, 0);
                 fault::point("index.unlinked");
                 for passed in 0..step {
                     self.add_overflow(probe.bucket(passed), -1);
@@ -370,7 +378,7 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
                         .filter(|&passed| passed < count)
                         .for_each(|passed| counts[passed as usize] += 1),
                     None if offset < count => {
-                        self.fabric.write_word(self.entry_at(bucket, entry), 0);
+                        self.put(bucket, entry, 0);
                         repaired.entries_dropped += 1;
                     }
                     None => {}
@@ -379,9 +387,8 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
         }
         for (offset, &count) in (0..).zip(&counts) {
             let bucket = shard * buckets + (first + offset) % buckets;
-            let at = self.entry_at(bucket, 7);
-            if self.fabric.load(at) != count {
-                self.fabric.write_word(at, count);
+            if self.fabric.load(self.entry_at(bucket, OVERFLOW)) != count {
+                self.put(bucket, OVERFLOW, count);
                 repaired.counts_mended += 1;
             }
         }
@@ -402,12 +409,13 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
         here.then(|| (0..distance).map(move |step| (probe.home + step) % probe.buckets))
     }
 
-    /// Entries of the whole index: (all, leading nowhere).
-    pub(crate) fn count_entries(&self) -> (u64, u64) {
+    /// Makes all buckets as fresh as the device's, and counts entries: (all, leading nowhere).
+    pub(crate) fn look_at_index(&self) -> (u64, u64) {
+        self.refresh_range(self.layout.bucket(0), self.layout.bucket(self.layout.num_buckets));
         let (mut all, mut stale) = (0, 0);
         let buckets = self.layout.buckets_per_shard();
         for bucket in 0..self.layout.num_buckets {
-            let words = self.fresh_line(self.layout.bucket(bucket));
+            let words = self.fabric.load_line(self.layout.bucket(bucket));
             for &word in words[..7].iter().filter(|word| **word != 0) {
                 all += 1;
                 stale += u64::from(self.way_to(word, bucket / buckets, bucket % buckets).is_none());

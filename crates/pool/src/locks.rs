@@ -365,11 +365,16 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
         }
     }
 
+    /// Ticket, incarnation and intent of a host's line for a lock, as the device has it now.
+    fn lock_words(&self, lock: u64, host: u64) -> [u64; 3] {
+        let words = self.fresh_line(self.layout.lock(lock, host));
+        [TICKET, INCARNATION, INTENT].map(|at| words[(at / 8) as usize])
+    }
+
     /// The locks that a host holds, as its lines say, in a life that is over, and that this host has not repaired.
     pub(crate) fn locks_left_by(&self, host: u64) -> impl Iterator<Item = Name> + '_ {
         (0..LOCKS).filter_map(move |lock| {
-            let words = self.fresh_line(self.layout.lock(lock, host));
-            let [ticket, incarnation, left] = [TICKET, INCARNATION, INTENT].map(|at| words[(at / 8) as usize]);
+            let [ticket, incarnation, left] = self.lock_words(lock, host);
             let held = ticket != 0 || self.superblock.config.hosts_lock == HostsLock::Manager;
             let unrepaired = left != Intent::NONE.0 && self.repaired(lock, host).load(Relaxed) != incarnation;
             (held && unrepaired && self.is_dead(host, incarnation)).then(|| Name::of_number(lock))
@@ -433,6 +438,7 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
             return Err(PoolError::Config(format!("there is no lock {number}; users have {}", Self::USER_LOCKS)));
         }
         let guard = self.0.lock_within(Name::User(number.into()), Intent::ALL, timeout);
+        fault::point("user.locked");
         guard.map(UserLock).map_err(PoolError::lock("user"))
     }
 }

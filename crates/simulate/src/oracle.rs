@@ -74,6 +74,12 @@ pub struct Notes {
     clock: u64,
     /// What each host sees of the whole region at a meeting.
     pub pictures: Vec<(usize, String)>,
+    /// Index entries at a meeting, by host: (all, leading nowhere).
+    pub entries: Vec<(usize, (u64, u64))>,
+    /// Index entries that led nowhere, at most.
+    pub stale_entries: u64,
+    /// Bytes of a namespace over its quota when all was quiet, at most.
+    pub overshoot: u64,
     pub reads_whole: u64,
     pub reads_missed: u64,
     pub pins: u64,
@@ -163,5 +169,33 @@ impl Oracle {
         if !self.sleepers {
             self.report(checker, fact);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_register_has_the_last_value_or_one_that_was_being_written() {
+        let mut notes = Notes::default();
+        let mut may_be = |notes: &mut Notes, value, from| notes.may_be("x", value, from, true);
+        assert!(may_be(&mut notes, None, 0) && !may_be(&mut notes, Some(1), 0));
+        let first = notes.begin_write("x", Some(1));
+        let from = notes.now();
+        assert!(may_be(&mut notes, None, from) && may_be(&mut notes, Some(1), from), "either, while it is written");
+        notes.end_write("x", first);
+        let from_first = notes.now();
+        assert!(!may_be(&mut notes, None, from_first) && may_be(&mut notes, Some(1), from_first));
+        let second = notes.begin_write("x", Some(2));
+        notes.end_write("x", second);
+        assert!(may_be(&mut notes, Some(1), from_first), "who looked since before the second write");
+        let from = notes.now();
+        assert!(!may_be(&mut notes, Some(1), from) && may_be(&mut notes, Some(2), from));
+        let lost = notes.begin_write("x", Some(3));
+        let from = notes.now();
+        assert!(may_be(&mut notes, Some(2), from) && may_be(&mut notes, Some(3), from), "its writer may have died");
+        assert!(!may_be(&mut notes, None, from) && notes.may_be("x", None, from, false), "a reader may miss it");
+        assert_eq!(lost, 2);
     }
 }

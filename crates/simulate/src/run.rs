@@ -2,7 +2,8 @@
 
 use crate::oracle::{Checker, Oracle, Violation};
 use crate::scenario::{Actor, Shape};
-use cenote_pool::{Design, Superblock};
+use cenote_mem::Fabric;
+use cenote_pool::{Design, PoolConfig, Superblock};
 use cenote_weakmem::{Focus, Mutation, Place, Process, Rates, RunReport, World};
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -18,6 +19,8 @@ pub const POINTS: &[&str] = &[
     "chunk.adopted",
     "host.marked",
     "host.reborn",
+    "user.locked",
+    "lock.left",
     "publish.reserved",
     "publish.payload",
     "publish.ready",
@@ -37,6 +40,13 @@ pub const POINTS: &[&str] = &[
 const OPERATIONS_MAX: u64 = 3_000_000;
 /// Deaths at the places in focus.
 const STRIKES: u64 = 2;
+/// Identity of the region that was there before.
+const OLDER: [u8; 16] = [8; 16];
+/// Lines of it that bear something. Nothing but the superblock lies before them.
+const PLANTED: std::ops::Range<u64> = 100..108;
+const LINE: u64 = 64;
+/// More attempts to make the region than any sound run needs.
+const FORMATS_MAX: u64 = 32;
 /// A stall in so many of 2^20 operations.
 const STALL_RATE: u64 = 100;
 
@@ -87,9 +97,9 @@ pub fn run(seed: u64, setting: &Setting) -> Outcome {
     if sleepers {
         world.stall(STALL_RATE);
     }
-    let formatted = Superblock::format(&world.scene_setter(0).fabric(), &shape.config());
-    if let Err(error) = formatted {
-        oracle.report(Checker::Panic, format!("the region cannot be made: {error}"));
+    let stage = Stage { world: &world, shape: &shape, oracle: &oracle };
+    if seed % 8 == 3 {
+        stage.plant();
     }
     world.mutate(setting.without.clone());
     // Every second seed has its share of all places.
@@ -101,16 +111,29 @@ pub fn run(seed: u64, setting: &Setting) -> Outcome {
     if setting.traced {
         world.trace();
     }
-    let stage = Stage { world: &world, shape: &shape, oracle: &oracle };
+    stage.format();
     stage.work(seed);
+    if deaths && seed % 3 != 2 {
+        stage.work_late(seed);
+    }
     let crashed = world.report().process_crashes + world.report().host_crashes > 0;
     let timeouts = oracle.notes().lock_timeouts;
-    // A waiter that gives up just when TraCT's manager grants leaves its lock taken until it comes again.
-    if !shape.has_manager() && !crashed && !sleepers && timeouts > 0 {
+    if !crashed && !sleepers && timeouts > 0 {
         oracle.report(Checker::Liveness, format!("{timeouts} locks were not to be had in time, though nobody died"));
     }
     world.calm();
     stage.on_all_hosts(|actor| actor.recover());
+    if !crashed && !sleepers && setting.design == Design::Cenote {
+        let notes = oracle.notes();
+        let (stale, over, timeouts) = (notes.stale_entries, notes.overshoot, notes.lock_timeouts);
+        drop(notes);
+        if stale > 0 && timeouts == 0 {
+            oracle.report(Checker::Index, format!("{stale} entries lead nowhere, though nobody died"));
+        }
+        if over > shape.hosts as u64 * shape.block_bytes {
+            oracle.report(Checker::Allocator, format!("a namespace has {over} bytes more than its quota"));
+        }
+    }
     let before = oracle.notes().found.split_off(0);
     stage.agree(&before);
     // What was published is on the device, not in somebody's cache.
@@ -155,6 +178,40 @@ impl Stage<'_> {
         move |process| Actor { shape, oracle, process }
     }
 
+    /// An older region lies on the device, with something in lines that have to be clear.
+    fn plant(&self) {
+        let fabric = self.world.scene_setter(0).fabric();
+        let older = PoolConfig { uuid: OLDER, ..self.shape.config() };
+        let formatted = Superblock::format(&fabric, &older);
+        formatted.expect("the shape fits");
+        PLANTED.for_each(|line| fabric.publish_line(line * LINE, &[line; 8]));
+    }
+
+    /// Makes the region, as often as whoever does it dies. All hosts have looked before.
+    fn format(&self) {
+        let fabrics: Vec<_> = (0..self.shape.hosts).map(|host| self.world.scene_setter(host).fabric()).collect();
+        fabrics.iter().for_each(|fabric| drop(Superblock::read(fabric)));
+        for _ in 0..FORMATS_MAX {
+            let config = self.shape.config();
+            self.world.run(vec![(0, Box::new(move |process| drop(Superblock::format(&process.fabric(), &config))))]);
+            let fabric = self.world.scene_setter(1).fabric();
+            let Ok(found) = Superblock::read(&fabric) else { continue };
+            let planted = PLANTED.map(|line| line * LINE).filter(|&line| {
+                fabric.refresh(&[line]);
+                fabric.load_line(line) != [0; 8]
+            });
+            let (left, is_older) = (planted.count() as u64, found.config.uuid == OLDER);
+            if left != if is_older { PLANTED.end - PLANTED.start } else { 0 } {
+                let fact = format!("{left} lines were left of the older region, and attaching is not refused");
+                self.oracle.report(Checker::Panic, fact);
+            }
+            if !is_older {
+                return;
+            }
+        }
+        self.oracle.report(Checker::Liveness, "the region cannot be made");
+    }
+
     fn work(&self, seed: u64) {
         let mut programs: Vec<(usize, cenote_weakmem::Program)> = Vec::new();
         for host in 0..self.shape.hosts {
@@ -164,6 +221,17 @@ impl Stage<'_> {
             }
         }
         self.run(programs);
+    }
+
+    /// One more worker of each host.
+    fn work_late(&self, seed: u64) {
+        let heir = (seed / 3) as usize % self.shape.hosts;
+        let programs = (0..self.shape.hosts).map(|host| {
+            let actor = self.actor();
+            let program: cenote_weakmem::Program = Box::new(move |process| actor(process).come_late(seed, heir));
+            (host, program)
+        });
+        self.run(programs.collect());
     }
 
     /// Runs programs, with a lock manager beside them where the region needs one.

@@ -23,6 +23,8 @@ const fn counter_line(lock: u8) -> u64 {
 const LOCK_TIMEOUT: Duration = Duration::from_millis(200);
 const HOST_TIMEOUT: Duration = Duration::from_millis(400);
 const QUARANTINE: Duration = Duration::from_millis(100);
+/// Operations of a worker that comes late.
+const LATE_ROUNDS: u64 = 12;
 /// A tick interval well below the host timeout.
 const TICK_NS: u64 = 100_000_000;
 
@@ -135,6 +137,12 @@ impl Shape {
         self.hosts_lock == HostsLock::Manager
     }
 
+    /// A waiter that gives up just when TraCT's manager grants leaves its lock taken until it comes again, so there
+    /// nobody gives up.
+    fn lock_timeout(&self) -> Duration {
+        if self.has_manager() { 100 * LOCK_TIMEOUT } else { LOCK_TIMEOUT }
+    }
+
     /// The hash of block `number`. Not a chain: the pool does not care, and homes must be chosen.
     fn hash(&self, number: usize) -> BlockHash {
         let mut prng = Prng::new(number as u64 + 1);
@@ -161,7 +169,7 @@ impl Actor {
     fn options(&self) -> AttachOptions {
         AttachOptions {
             host: HostId(self.process.host() as u8),
-            lock_timeout: LOCK_TIMEOUT,
+            lock_timeout: self.shape.lock_timeout(),
             // Nobody dies where there is a manager, but a host may wait for it and not tick for long.
             host_timeout: if self.shape.has_manager() { 100 * HOST_TIMEOUT } else { HOST_TIMEOUT },
             quarantine: QUARANTINE,
@@ -252,10 +260,35 @@ impl Actor {
         if prng.below(3) == 0 && !self.process.sleep(prng.below(3) * 1_000_000) {
             return;
         }
+        self.work_on(prng, self.shape.rounds);
+    }
+
+    /// The life of a worker of a host that others may have declared dead meanwhile: the host `heir` comes first, and takes
+    /// over what the dead had.
+    pub fn come_late(&self, seed: u64, heir: usize) {
+        let mut prng = Prng::at(seed, 100 + self.process.number() as u64);
+        if self.process.host() != heir {
+            let wait = prng.below(16) * TICK_NS;
+            if self.process.sleep(wait) {
+                self.work_on(prng, LATE_ROUNDS);
+            }
+            return;
+        }
+        let mut pool = None;
+        if self.open(&mut pool).is_none() {
+            return;
+        }
+        if let Some(pool) = pool {
+            self.rest(&pool);
+        }
+        self.work_on(prng, LATE_ROUNDS);
+    }
+
+    fn work_on(&self, mut prng: Prng, rounds: u64) {
         let mut pool = None;
         let Some(namespace) = self.open(&mut pool) else { return };
         let mut last_tick = self.process.time();
-        for _ in 0..self.shape.rounds {
+        for _ in 0..rounds {
             let Some(open) = &pool else { return };
             if self.process.is_cut() {
                 break;
@@ -373,7 +406,7 @@ impl Actor {
 
     /// Adds one to a counter that a user lock guards.
     fn count(&self, pool: &SimPool, lock: u8) {
-        let Ok(guard) = pool.lock_user(lock, LOCK_TIMEOUT) else { return };
+        let Ok(guard) = pool.lock_user(lock, self.shape.lock_timeout()) else { return };
         let number = self.process.number();
         {
             let mut notes = self.oracle.notes();
@@ -474,6 +507,8 @@ impl Actor {
         }
         if self.process.is_cut() {
             self.look_around(&pool, 0);
+            // What was found makes way for what is published now.
+            self.oracle.notes().found.clear();
         }
         let before = pool.counter(Counter::LockTimeouts);
         for number in 0..3 {
@@ -483,17 +518,32 @@ impl Actor {
                 pool.tick();
                 outcome != Publish::NoRoom || !self.process.sleep(TICK_NS)
             });
-            // A slot of TraCT's manager that a cancelled waiter left granted is waited for in vain.
-            if !published && !self.shape.has_manager() {
+            if !published {
                 let fact = format!("no room for block {number} after recovery");
                 self.oracle.report_unless_sleepers(Checker::Liveness, fact);
             }
         }
         self.count(&pool, 0);
-        if pool.counter(Counter::LockTimeouts) > before && !self.shape.has_manager() {
+        if pool.counter(Counter::LockTimeouts) > before {
             self.oracle.report_unless_sleepers(Checker::Liveness, "a lock is not to be had after recovery");
         }
         self.look_around(&pool, 10);
+        if self.oracle.sleepers {
+            self.mend(&pool);
+        }
+    }
+
+    /// Whatever a host that was taken for dead and went on has done, garbage collection mends it.
+    fn mend(&self, pool: &SimPool) {
+        for round in 0..2 {
+            if self.meet(30 + 2 * round, true, pool) {
+                drop(pool.gc());
+            }
+        }
+        if self.meet(36, true, pool) && self.meet(37, false, pool) {
+            self.check(pool, true);
+        }
+        self.meet(38, false, pool);
     }
 
     /// With nothing going on, what does this host find, and what does it find wrong?
@@ -544,11 +594,12 @@ impl Actor {
         if self.meet(first + 2, false, pool) {
             self.compare_pictures();
             self.check_history();
-            self.check(pool);
+            self.check(pool, !self.oracle.sleepers);
         }
         self.meet(first + 3, false, pool);
         if self.process.host() == 0 {
             self.oracle.notes().pictures.clear();
+            self.oracle.notes().entries.clear();
         }
         self.meet(first + 4, false, pool);
     }
@@ -608,6 +659,11 @@ impl Actor {
                 self.oracle.report_unless_sleepers(Checker::Index, fact);
                 continue;
             };
+            if label == "sim" && self.shape.quota_blocks > 0 {
+                let over = row.used_bytes.saturating_sub(self.shape.quota_blocks * self.shape.block_bytes);
+                let mut notes = self.oracle.notes();
+                notes.overshoot = notes.overshoot.max(over);
+            }
             let limit = Some(row.quota_bytes).filter(|&bytes| bytes > 0);
             if label != "sim" && !self.oracle.notes().may_be(&label, limit, from, true) {
                 let fact = format!("namespace `{label}` has the limit {limit:?}, which was not the last");
@@ -616,29 +672,40 @@ impl Actor {
         }
     }
 
-    /// Nothing may be lost, nothing may be damaged.
-    fn check(&self, pool: &SimPool) {
-        match pool.check(true) {
-            Ok(report) => {
-                for finding in &report.damage {
-                    self.oracle.report_unless_sleepers(
-                        Checker::Blocks,
-                        format!("host {}: {}: {}", self.process.host(), finding.what, finding.fact),
-                    );
-                }
-                for finding in &report.leaks {
-                    let checker = if finding.fact.contains("index") { Checker::Index } else { Checker::Allocator };
-                    self.oracle.report_unless_sleepers(
-                        checker,
-                        format!("host {}: {}: {}", self.process.host(), finding.what, finding.fact),
-                    );
-                }
-                if report.reserved + report.pinned > 0 {
-                    let fact = format!("{} reserved and {} pinned when nobody works", report.reserved, report.pinned);
-                    self.oracle.report_unless_sleepers(Checker::Allocator, fact);
-                }
+    /// Nothing may be lost, nothing may be damaged, where it is `settled` that nobody took the living for dead.
+    fn check(&self, pool: &SimPool, settled: bool) {
+        let host = self.process.host();
+        let report = |checker, fact: String| {
+            if settled {
+                self.oracle.report(checker, format!("host {host}: {fact}"));
             }
-            Err(error) => self.oracle.report_unless_sleepers(Checker::Liveness, format!("check fails: {error}")),
+        };
+        let checked = match pool.check(true) {
+            Ok(checked) => checked,
+            Err(error) => return report(Checker::Liveness, format!("check fails: {error}")),
+        };
+        for finding in &checked.damage {
+            report(Checker::Blocks, format!("{}: {}", finding.what, finding.fact));
+        }
+        for finding in &checked.leaks {
+            let checker = if finding.fact.contains("index") { Checker::Index } else { Checker::Allocator };
+            report(checker, format!("{}: {}", finding.what, finding.fact));
+        }
+        if checked.reserved + checked.pinned > 0 {
+            let fact = format!("{} reserved and {} pinned when nobody works", checked.reserved, checked.pinned);
+            report(Checker::Allocator, fact);
+        }
+        let entries = (checked.index_entries, checked.index_stale);
+        let mut notes = self.oracle.notes();
+        notes.stale_entries = notes.stale_entries.max(checked.index_stale);
+        notes.entries.push((host, entries));
+        let (other, others) = notes.entries[0];
+        drop(notes);
+        if entries != others {
+            report(
+                Checker::Index,
+                format!("{entries:?} entries and stale ones, and {others:?} as host {other} sees it"),
+            );
         }
     }
 

@@ -306,13 +306,7 @@ impl Shared {
         } else if draw(&mut state, rates.host_crash) {
             state.crash(process, Crash::Host);
         } else if draw(&mut state, rates.stall) {
-            let (host, until) = (state.processes[process].host, state.time + STALL_NS);
-            state.note(|| format!("STALL host {host}"));
-            for other in &mut state.processes {
-                if other.host == host {
-                    other.asleep_until = until;
-                }
-            }
+            state.stall(process);
         }
         if kind == Kind::Wait
             && live
@@ -514,7 +508,7 @@ impl World {
         self.shared.state().tracing = true;
     }
 
-    /// From now on nobody dies and nobody is held up.
+    /// From now on nobody dies, nobody is held up, and nothing is cut short that was not.
     pub fn calm(&self) {
         let mut state = self.shared.state();
         let rates = &mut state.rates;
@@ -522,6 +516,7 @@ impl World {
         rates.torn_crash = 0;
         rates.deadly = None;
         state.nap = None;
+        state.cut = state.cut.filter(|&calls| calls == 0);
         state.strikes = 0;
         state.doomed = None;
     }
@@ -659,6 +654,15 @@ impl State {
         self.pass_turn();
     }
 
+    /// The host of a process is held up for so long that others declare it dead.
+    fn stall(&mut self, process: usize) {
+        let (host, until) = (self.processes[process].host, self.time + STALL_NS);
+        self.note(|| format!("STALL host {host}"));
+        for other in self.processes.iter_mut().filter(|other| other.host == host) {
+            other.asleep_until = until;
+        }
+    }
+
     /// Some host's cache fetches a line that calls in focus were about, before they come to it.
     fn warm_up(&mut self) {
         if !self.hot.is_empty() && self.prng.below(16) == 0 {
@@ -710,6 +714,11 @@ impl State {
             6 if self.strikes > 0 && self.doomed.is_none() => {
                 self.strikes -= 1;
                 self.doomed = Some((process, self.prng.below(6)));
+            }
+            7 if self.rates.stall > 0 && self.strikes > 0 => {
+                self.strikes -= 1;
+                self.stall(process);
+                self.pass_turn();
             }
             _ => {}
         }

@@ -67,9 +67,10 @@ impl Tier for Bakery {
         let mut dead = Vec::new();
         for (&other, &line) in others.iter().zip(&lines) {
             let mut looks = 0;
-            while !goes_before(number, inner.host, word(line, TICKET), other) {
-                if inner.is_dead(other, word(line, INCARNATION)) {
-                    if word(line, TICKET) & CHOOSING == 0 {
+            let (mut ticket, mut incarnation) = (word(line, TICKET), word(line, INCARNATION));
+            while !goes_before(number, inner.host, ticket, other) {
+                if inner.is_dead(other, incarnation) {
+                    if ticket & CHOOSING == 0 {
                         dead.push(other);
                     }
                     break;
@@ -79,7 +80,7 @@ impl Tier for Bakery {
                 }
                 inner.area.pause(looks);
                 looks += 1;
-                inner.fabric.refresh(&[line]);
+                [ticket, incarnation, _] = inner.lock_words(lock, other);
             }
         }
         Ok(dead)
@@ -88,6 +89,7 @@ impl Tier for Bakery {
     fn leave<F: Fabric, H: HostLocal>(&self, inner: &Inner<F, H>, lock: u64) {
         let own = inner.layout.lock(lock, inner.host);
         inner.fabric.store(Offset::new(own + TICKET), 0);
+        fault::point("lock.left");
         // Others may learn of it late: they only wait longer.
         inner.fabric.publish_unfenced(own);
     }

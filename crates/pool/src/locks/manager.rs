@@ -29,13 +29,11 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
         self.layout.lock(lock, host) + LINE
     }
 
-    #[track_caller]
     fn fresh_slot(&self, slot: u64) -> u64 {
         self.fabric.refresh(&[slot]);
         self.fabric.load(Offset::new(slot))
     }
 
-    #[track_caller]
     fn set_slot(&self, slot: u64, state: u64) {
         self.fabric.publish_word(Offset::new(slot), state);
     }
@@ -70,10 +68,8 @@ impl Tier for Managed {
         let others = (0..inner.layout.max_hosts).filter(|&host| host != inner.host);
         Ok(others
             .filter(|&host| {
-                let line = inner.layout.lock(lock, host);
-                inner.fabric.refresh(&[line]);
-                let word = |word: u64| inner.fabric.load(Offset::new(line + word));
-                word(INTENT) != 0 && inner.is_dead(host, word(INCARNATION))
+                let [_, incarnation, left] = inner.lock_words(lock, host);
+                left != 0 && inner.is_dead(host, incarnation)
             })
             .collect())
     }
@@ -140,9 +136,8 @@ impl<F: Fabric, H: HostLocal> LockManager<F, H> {
         inner.fabric.refresh(&slots);
         let states: Vec<u64> = slots.iter().map(|&slot| inner.fabric.load(Offset::new(slot))).collect();
         for (host, &slot) in (0..hosts).zip(&slots).filter(|(host, _)| states[*host as usize] != IDLE) {
-            let line = inner.layout.lock(lock, host);
-            inner.fabric.refresh(&[line]);
-            if inner.is_dead(host, inner.fabric.load(Offset::new(line + INCARNATION))) {
+            let [_, incarnation, _] = inner.lock_words(lock, host);
+            if inner.is_dead(host, incarnation) {
                 inner.set_slot(slot, IDLE);
                 report.freed += 1;
                 return;
