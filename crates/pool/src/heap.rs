@@ -215,6 +215,11 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
         }
     }
 
+    /// Makes all chunks' lines as fresh as the device's.
+    pub(crate) fn refresh_chunks(&self) {
+        self.refresh_range(self.layout.chunk(0), self.layout.chunk(self.layout.num_chunks));
+    }
+
     /// Writes a chunk's line. The caller holds the chunk lock.
     pub(crate) fn put_chunk(&self, chunk: u64, line: &ChunkLine) {
         let at = self.layout.chunk(chunk);
@@ -298,7 +303,7 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
         }
         self.chunk_hint().store(0, Relaxed);
         // Chunks may have been adopted by others since this host last looked.
-        self.refresh_range(self.layout.chunk(0), self.layout.chunk(self.layout.num_chunks));
+        self.refresh_chunks();
         self.recount_usage();
         let pinned = self.pinned_blocks();
         for chunk in 0..self.layout.num_chunks {

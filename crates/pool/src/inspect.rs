@@ -119,7 +119,7 @@ impl<F: Fabric + Clone> Inspector<F> {
         // A line that another host is just writing is whole at the next look.
         for _ in 0..3 {
             report = CheckReport::default();
-            own.refresh_range(own.layout.chunk(0), own.layout.chunk(own.layout.num_chunks));
+            own.refresh_chunks();
             lines = own.check_chunk_lines(&mut report);
             if report.damage.is_empty() {
                 break;

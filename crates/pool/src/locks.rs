@@ -278,7 +278,7 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
     fn acquire(&self, name: Name) {
         match name {
             Name::Tables => self.refresh_tables(),
-            Name::Chunks => self.refresh_range(self.layout.chunk(0), self.layout.chunk(self.layout.num_chunks)),
+            Name::Chunks => self.refresh_chunks(),
             Name::Membership | Name::Heap | Name::Shard(_) | Name::User(_) => {}
         }
     }
@@ -325,6 +325,23 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
             HostsLock::Bakery => bakery::Bakery.leave(self, lock),
             HostsLock::Manager => manager::Managed.leave(self, lock),
         }
+    }
+
+    /// Shows other hosts what this one is about to do with a lock, and its ticket.
+    fn announce(&self, lock: u64, intent: Intent, ticket: u64) {
+        let line = self.layout.lock(lock, self.host);
+        for (word, value) in [(INTENT, intent.0), (INCARNATION, self.incarnation()), (TICKET, ticket)] {
+            self.fabric.store(Offset::new(line + word), value);
+        }
+        self.fabric.publish(&[line]);
+    }
+
+    /// Takes the ticket back. Others see it, and what was stored in the line before, a little later.
+    fn retract(&self, lock: u64) {
+        let line = self.layout.lock(lock, self.host);
+        self.fabric.store(Offset::new(line + TICKET), 0);
+        fault::point("lock.left");
+        self.fabric.publish_unfenced(line);
     }
 
     /// Repairs what a dead host left, once for each of its lives; its line was looked at to enter the lock. Returns whether there was anything to repair.

@@ -235,7 +235,7 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
             design: self.superblock.config.design.name(),
             ..PoolInfo::default()
         };
-        self.refresh_range(self.layout.chunk(0), self.layout.chunk(self.layout.num_chunks));
+        self.refresh_chunks();
         for chunk in 0..self.layout.num_chunks {
             let Some(line) = self.read_chunk(chunk) else { continue };
             let first = chunk * self.layout.descriptors_per_chunk;

@@ -8,6 +8,9 @@ use std::collections::VecDeque;
 /// Bytes of a line.
 pub(crate) const LINE: u64 = 64;
 
+/// Lines that the world is turned against at most.
+const HOT_MAX: usize = 256;
+
 /// Stores that a process may have under way.
 const STORE_BUFFER: usize = 24;
 
@@ -56,6 +59,10 @@ pub(crate) struct Machine {
     in_flight: Vec<InFlight>,
     /// Lines that somebody touched, for prefetching.
     touched: Vec<u64>,
+    /// Lines that the world is turned against: others fetch them just before they change, and their words arrive
+    /// apart.
+    hot: Vec<bool>,
+    hot_lines: Vec<u64>,
     pub prng: Prng,
     pub rates: Spontaneous,
 }
@@ -76,6 +83,8 @@ impl Machine {
             processes: Vec::new(),
             in_flight: Vec::new(),
             touched: Vec::new(),
+            hot: vec![false; (bytes / LINE) as usize],
+            hot_lines: Vec::new(),
             prng: Prng::new(seed),
             rates,
         }
@@ -167,6 +176,26 @@ impl Machine {
         self.processes[process].streams.iter().map(|stream| stream.0).collect()
     }
 
+    /// From now on the world is turned against these lines, as far as there is room for more.
+    pub fn heat(&mut self, lines: &[u64]) {
+        for &line in lines {
+            let hot = &mut self.hot[(line / LINE) as usize];
+            if !*hot && self.hot_lines.len() < HOT_MAX {
+                *hot = true;
+                self.hot_lines.push(line);
+            }
+        }
+    }
+
+    fn is_hot(&self, line: u64) -> bool {
+        self.hot[(line / LINE) as usize]
+    }
+
+    /// Lines that the world is turned against.
+    pub fn hot_lines(&self) -> &[u64] {
+        &self.hot_lines
+    }
+
     /// A host's cache fetches a line of its own accord.
     pub fn prefetch(&mut self, host: usize, line: u64) {
         self.cached(host, line);
@@ -243,6 +272,13 @@ impl Machine {
     }
 
     fn write_line(&mut self, host: usize, line: u64, words: Words, mask: u8) {
+        if self.is_hot(line) {
+            for other in (0..self.caches.len()).filter(|&other| other != host) {
+                if self.chance(512) {
+                    self.prefetch(other, line);
+                }
+            }
+        }
         // What is still under way of an older state of the line goes before it.
         self.land(|word| word.host == host && line_of(word.at) == line);
         let late = if self.chance(self.rates.tear) { self.prng.next_u64() } else { 0 };
@@ -332,8 +368,10 @@ impl Machine {
         }
         if !self.in_flight.is_empty() && self.chance(128) {
             let chosen = self.prng.below(self.in_flight.len() as u64) as usize;
-            let word = self.in_flight.swap_remove(chosen);
-            self.device[(word.at / 8) as usize] = word.value;
+            if !self.is_hot(line_of(self.in_flight[chosen].at)) || self.chance(64) {
+                let word = self.in_flight.swap_remove(chosen);
+                self.device[(word.at / 8) as usize] = word.value;
+            }
         }
         // Late is not never.
         if !self.processes[anyone].slow.is_empty() && self.chance(8) {

@@ -22,8 +22,6 @@ const LOOKS_PER_STEP: u64 = 12;
 const STALL_NS: u64 = 2_000_000_000;
 /// Words of a process's stack: only what is touched takes memory.
 const STACK_WORDS: usize = 64 << 10;
-/// Lines that are fetched early at most.
-const HOT_MAX: usize = 256;
 /// How long strikes hold processes up in all: far less than any timeout.
 const STRIKE_NS: u64 = 20_000_000;
 /// Events kept to explain a failure.
@@ -159,8 +157,6 @@ pub(crate) struct State {
     strikes: u64,
     /// How long strikes may still hold processes up.
     strike_ns: u64,
-    /// Lines that calls in focus were about.
-    hot: Vec<u64>,
     /// So many more calls at the place in focus, and the work is cut short.
     cut: Option<u64>,
     /// Who will be held up after how many more operations of its own.
@@ -471,7 +467,6 @@ impl World {
             focus: None,
             strikes: 0,
             strike_ns: 0,
-            hot: Vec::new(),
             cut: None,
             nap: None,
             tracing: false,
@@ -665,8 +660,9 @@ impl State {
 
     /// Some host's cache fetches a line that calls in focus were about, before they come to it.
     fn warm_up(&mut self) {
-        if !self.hot.is_empty() && self.prng.below(16) == 0 {
-            let line = self.hot[self.prng.below(self.hot.len() as u64) as usize];
+        let hot = self.machine.hot_lines();
+        if !hot.is_empty() && self.prng.below(16) == 0 {
+            let line = hot[self.prng.below(hot.len() as u64) as usize];
             let host = self.prng.below(self.hosts.len() as u64) as usize;
             self.machine.prefetch(host, line);
         }
@@ -677,7 +673,7 @@ impl State {
         if !self.scripted && self.rates.torn_crash > 0 && self.prng.below(1024) < self.rates.torn_crash {
             self.crash(process, Crash::Host);
             self.pass_turn();
-        } else if !self.hot.is_empty() {
+        } else {
             self.warm_up();
         }
     }
@@ -687,7 +683,7 @@ impl State {
         let Some(focus) = self.focus.as_ref().filter(|_| !self.scripted) else { return };
         if !focus.is_on(location) {
             if focus.is_near(location) {
-                self.hot.extend(lines.iter().take(HOT_MAX - self.hot.len().min(HOT_MAX)));
+                self.machine.heat(lines);
                 match self.prng.below(8) {
                     0 => self.hold_up(process),
                     1 => self.nap = Some((process, self.prng.below(6))),
@@ -701,7 +697,7 @@ impl State {
             self.machine.slow_down(process, lines);
         }
         let host = self.processes[process].host;
-        self.hot.extend(lines.iter().take(HOT_MAX - self.hot.len().min(HOT_MAX)));
+        self.machine.heat(lines);
         match self.prng.below(8) {
             // Others go on while it is here, or a little behind.
             0..2 => self.hold_up(process),

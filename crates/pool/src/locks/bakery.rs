@@ -8,7 +8,7 @@
 //! A silent host is passed over once it is marked dead (see [`crate::hosts`]). If it lives after all, two
 //! may be inside: then hits and space suffer, bytes do not.
 
-use super::{INCARNATION, INTENT, Intent, Late, TICKET, Tier};
+use super::{INCARNATION, Intent, Late, TICKET, Tier};
 use crate::pool::Inner;
 use cenote_base::fault;
 use cenote_mem::{Fabric, HostLocal, Offset};
@@ -42,7 +42,6 @@ impl Tier for Bakery {
     ) -> Result<Vec<u64>, Late> {
         let own = inner.layout.lock(lock, inner.host);
         let word = |line: u64, word: u64| inner.fabric.load(Offset::new(line + word));
-        let set = |word: u64, value: u64| inner.fabric.store(Offset::new(own + word), value);
         let others: Vec<u64> = (0..inner.layout.max_hosts).filter(|&host| host != inner.host).collect();
         let lines: Vec<u64> = others.iter().map(|&host| inner.layout.lock(lock, host)).collect();
         let held = word(own, TICKET);
@@ -51,15 +50,12 @@ impl Tier for Bakery {
         let number = if still_granted {
             held >> 1
         } else {
-            set(INTENT, intent.0);
-            set(INCARNATION, inner.incarnation());
-            set(TICKET, CHOOSING);
-            inner.fabric.publish(&[own]);
+            inner.announce(lock, intent, CHOOSING);
             inner.fabric.refresh(&lines);
             let highest = lines.iter().map(|&line| word(line, TICKET) >> 1).max().unwrap_or(0);
             // A number from a rotten line must not end all others.
             let number = (highest + 1).min(u64::MAX >> 2);
-            set(TICKET, ticket(number));
+            inner.fabric.store(Offset::new(own + TICKET), ticket(number));
             number
         };
         inner.fabric.publish(&[own]);
@@ -87,11 +83,8 @@ impl Tier for Bakery {
     }
 
     fn leave<F: Fabric, H: HostLocal>(&self, inner: &Inner<F, H>, lock: u64) {
-        let own = inner.layout.lock(lock, inner.host);
-        inner.fabric.store(Offset::new(own + TICKET), 0);
-        fault::point("lock.left");
         // Others may learn of it late: they only wait longer.
-        inner.fabric.publish_unfenced(own);
+        inner.retract(lock);
     }
 }
 

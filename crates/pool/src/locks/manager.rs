@@ -7,7 +7,7 @@
 //! usable at all beside deaths: a slot found granted is taken, and the manager frees slots of hosts that are
 //! marked dead.
 
-use super::{INCARNATION, INTENT, Intent, Late, Tier};
+use super::{Intent, Late, Tier};
 use crate::config::AttachOptions;
 use crate::error::PoolError;
 use crate::layout::LOCKS;
@@ -48,10 +48,8 @@ impl Tier for Managed {
         _inherited: bool,
         deadline: Duration,
     ) -> Result<Vec<u64>, Late> {
-        let own = inner.layout.lock(lock, inner.host);
-        inner.fabric.store(Offset::new(own + INTENT), intent.0);
-        inner.fabric.store(Offset::new(own + INCARNATION), inner.incarnation());
-        inner.fabric.publish(&[own]);
+        // Nobody takes a number here.
+        inner.announce(lock, intent, 0);
         let slot = inner.grant_slot(lock, inner.host);
         if inner.fresh_slot(slot) != LOCKED {
             inner.set_slot(slot, WAITING);
@@ -75,7 +73,7 @@ impl Tier for Managed {
     }
 
     fn leave<F: Fabric, H: HostLocal>(&self, inner: &Inner<F, H>, lock: u64) {
-        inner.fabric.publish_unfenced(inner.layout.lock(lock, inner.host));
+        inner.retract(lock);
         inner.set_slot(inner.grant_slot(lock, inner.host), IDLE);
     }
 }
