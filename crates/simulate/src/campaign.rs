@@ -14,6 +14,8 @@ use std::time::Instant;
 
 /// A run that reached less than it was asked for proves less than it says.
 const EXIT_SHORTFALL: u8 = 16;
+/// Seeds that notice whatever is left out.
+const MUTATE_SEEDS: u64 = 2000;
 /// Something was left out and nobody noticed.
 const EXIT_UNNOTICED: u8 = 17;
 
@@ -126,8 +128,12 @@ impl Args {
         }
     }
 
+    fn seeds(&self) -> u64 {
+        self.seeds.unwrap_or(if self.mutate { MUTATE_SEEDS } else { 200 })
+    }
+
     fn all_seeds(&self) -> Vec<u64> {
-        (self.first..self.first + self.seeds).collect()
+        (self.first..self.first + self.seeds()).collect()
     }
 }
 
@@ -194,19 +200,19 @@ pub fn explore(args: &Args) -> ExitCode {
 /// What a campaign of this size should have reached and did not.
 fn shortfalls(total: &Total, args: &Args) -> Vec<String> {
     let mut short = Vec::new();
-    if total.seeds < args.seeds {
-        short.push(format!("{} of {} seeds ran", total.seeds, args.seeds));
+    if total.seeds < args.seeds() {
+        short.push(format!("{} of {} seeds ran", total.seeds, args.seeds()));
     }
     // Nobody dies in the plain design, and much of the pool is not passed.
     if args.design == Design::Plain {
-        if total.reads_whole < 4 * args.seeds || total.pins < args.seeds / 4 {
+        if total.reads_whole < 4 * args.seeds() || total.pins < args.seeds() / 4 {
             short.push(format!("{} reads were whole and {} blocks used in place", total.reads_whole, total.pins));
         }
         return short;
     }
     // Rates are drawn per seed, so a handful of seeds may happen to be quiet.
-    if args.seeds >= 100 {
-        if total.process_crashes < args.seeds / 4 || total.host_crashes < args.seeds / 10 {
+    if args.seeds() >= 100 {
+        if total.process_crashes < args.seeds() / 4 || total.host_crashes < args.seeds() / 10 {
             short.push(format!("{} processes and {} hosts died", total.process_crashes, total.host_crashes));
         }
         short.extend(
@@ -216,7 +222,7 @@ fn shortfalls(total: &Total, args: &Args) -> Vec<String> {
                 .map(|name| format!("fault point {name} was never passed")),
         );
     }
-    if args.seeds >= 2000 {
+    if args.seeds() >= 2000 {
         short.extend(
             POINTS
                 .iter()

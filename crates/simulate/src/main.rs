@@ -15,9 +15,9 @@ use std::process::ExitCode;
 #[derive(Parser)]
 #[command(name = "cargo xtask simulate")]
 pub struct Args {
-    /// How many seeds to run.
-    #[arg(long, default_value_t = 200)]
-    seeds: u64,
+    /// How many seeds to run; by default 200, or as many as notice everything with --mutate.
+    #[arg(long)]
+    seeds: Option<u64>,
     /// The first of them.
     #[arg(long, default_value_t = 0)]
     first: u64,

@@ -45,6 +45,8 @@ pub struct Shape {
     /// Blocks that all hosts may have together; 0: any number.
     quota_blocks: u64,
     design: Design,
+    /// This host only stands by when all have recovered: what its dead left must not wait for it to want something.
+    idle_host: Option<usize>,
     /// Operations of each process.
     pub rounds: u64,
     /// Weight of each kind of operation; a swarm leaves some out.
@@ -69,6 +71,7 @@ impl Shape {
             eviction: Eviction::ALL[prng.below(3) as usize],
             quota_blocks: [0, 0, 2 + seed % 5][(seed / 7 % 3) as usize],
             design: Design::Cenote,
+            idle_host: (seed / 2).is_multiple_of(3).then_some((seed / 6) as usize % hosts),
             rounds: 8 + prng.below(24),
             weights: [12, 12, 6, 4, 2, 3, 2, 1, 1, 1],
         };
@@ -516,11 +519,22 @@ impl Actor {
             // What was found makes way for what is published now.
             self.oracle.notes().found.clear();
         }
+        if self.shape.idle_host != Some(self.process.host()) {
+            self.use_everything(&pool, &namespace);
+        }
+        self.look_around(&pool, 10);
+        if self.oracle.sleepers {
+            self.mend(&pool);
+        }
+    }
+
+    /// Space and locks are to be had.
+    fn use_everything(&self, pool: &SimPool, namespace: &Namespace) {
         let before = pool.counter(Counter::LockTimeouts);
         for number in 0..3 {
             // A host without space gets some when those that have more tick.
             let published = (0..20).any(|_| {
-                let outcome = self.publish(&pool, &namespace, number);
+                let outcome = self.publish(pool, namespace, number);
                 pool.tick();
                 outcome != Publish::NoRoom || !self.process.sleep(TICK_NS)
             });
@@ -531,13 +545,10 @@ impl Actor {
                 self.oracle.report_unless_sleepers(Checker::Liveness, fact);
             }
         }
-        self.count(&pool, 0);
+        self.count(pool, 0);
+        self.count(pool, 1);
         if pool.counter(Counter::LockTimeouts) > before {
             self.oracle.report_unless_sleepers(Checker::Liveness, "a lock is not to be had after recovery");
-        }
-        self.look_around(&pool, 10);
-        if self.oracle.sleepers {
-            self.mend(&pool);
         }
     }
 

@@ -24,6 +24,8 @@ const STALL_NS: u64 = 2_000_000_000;
 const STACK_WORDS: usize = 64 << 10;
 /// How long strikes hold processes up in all: far less than any timeout.
 const STRIKE_NS: u64 = 20_000_000;
+/// So many operations behind a call in focus its caller is held up at most: there is no telling what hurts.
+const NAPS: [u64; 4] = [4, 12, 30, 80];
 /// Events kept to explain a failure.
 const TRACE: usize = 200_000;
 
@@ -686,7 +688,7 @@ impl State {
                 self.machine.heat(lines);
                 match self.prng.below(8) {
                     0 => self.hold_up(process),
-                    1 => self.nap = Some((process, self.prng.below(6))),
+                    1 => self.nap = Some((process, self.prng.below(NAPS[1]))),
                     _ => {}
                 }
             }
@@ -698,20 +700,19 @@ impl State {
         }
         let host = self.processes[process].host;
         self.machine.heat(lines);
-        match self.prng.below(8) {
+        match self.prng.below(10) {
             // Others go on while it is here, or a little behind.
-            0..2 => self.hold_up(process),
-            2 => self.nap = Some((process, self.prng.below(3))),
-            3 => self.nap = Some((process, self.prng.below(20))),
+            0 => self.hold_up(process),
+            length @ 1..5 => self.nap = Some((process, self.prng.below(NAPS[length as usize - 1]))),
             // Caches fetch what they dropped, or what they will need.
-            4 => lines.iter().for_each(|&line| self.machine.prefetch(host, line)),
-            5 => (0..self.hosts.len())
+            5 => lines.iter().for_each(|&line| self.machine.prefetch(host, line)),
+            6 => (0..self.hosts.len())
                 .for_each(|other| lines.iter().for_each(|&line| self.machine.prefetch(other, line))),
-            6 if self.strikes > 0 && self.doomed.is_none() => {
+            7 if self.strikes > 0 && self.doomed.is_none() => {
                 self.strikes -= 1;
                 self.doomed = Some((process, self.prng.below(6)));
             }
-            7 if self.rates.stall > 0 && self.strikes > 0 => {
+            8 if self.rates.stall > 0 && self.strikes > 0 => {
                 self.strikes -= 1;
                 self.stall(process);
                 self.pass_turn();
