@@ -239,7 +239,8 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
         if fault::sabotaged("evict.scan-skipped") {
             return pinned;
         }
-        for host in 0..self.layout.max_hosts {
+        let others = (0..self.layout.max_hosts).filter(|&host| host != self.host);
+        for host in std::iter::once(self.host).chain(others) {
             let Some(line) = self.read_host(host) else { continue };
             // Nobody uses what the dead pinned.
             if host != self.host && self.is_dead(host, line.incarnation) {

@@ -157,8 +157,10 @@ struct Late;
 const TICKET: u64 = 0;
 const INCARNATION: u64 = 8;
 const INTENT: u64 = 16;
-/// How often a process of the host died with the lock while the host lived on.
-const LEFT: u64 = 24;
+/// Bits of the ticket's word that are the ticket. Those above count how often a process of the host died with the lock
+/// while the host lived on: in one word, so that who sees the lock free sees that it was left.
+const TICKET_BITS: u32 = 40;
+const TICKET_MASK: u64 = (1 << TICKET_BITS) - 1;
 
 /// A held lock, both tiers; released on drop, the outer one first.
 pub(crate) struct Guard<'a, F: Fabric, H: HostLocal> {
@@ -287,7 +289,7 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
     /// lines were looked at to enter it.
     fn heed_left_locks(&self, number: u64, lock: u64) -> bool {
         (0..self.layout.max_hosts).fold(false, |news, host| {
-            let left = self.fabric.load(Offset::new(self.layout.lock(lock, host) + LEFT));
+            let left = self.fabric.load(Offset::new(self.layout.lock(lock, host) + TICKET)) >> TICKET_BITS;
             (self.heeded(number, host).swap(left, Relaxed) != left) | news
         })
     }
@@ -301,14 +303,11 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
         }
         let Ok(_mutex) = self.area.lock(name.mutex(), Duration::ZERO) else { return };
         let line = self.layout.lock(lock, self.host);
-        let left = Offset::new(line + LEFT);
-        // Its last holder may have given it back meanwhile.
-        if self.fabric.load(Offset::new(line + INTENT)) == Intent::NONE.0 {
-            return;
+        // Without an intent its holder died on the way out, with everything done.
+        if self.fabric.load(Offset::new(line + INTENT)) != Intent::NONE.0 {
+            let ticket = Offset::new(line + TICKET);
+            self.fabric.store(ticket, self.fabric.load(ticket).wrapping_add(1 << TICKET_BITS));
         }
-        self.fabric.store(left, self.fabric.load(left) + 1);
-        // Before the ticket goes: who sees the lock free sees that it was left.
-        self.fabric.publish(&[line]);
         self.fabric.store(Offset::new(line + INTENT), Intent::NONE.0);
         self.leave_tier(lock);
     }
@@ -330,18 +329,27 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
     /// Shows other hosts what this one is about to do with a lock, and its ticket.
     fn announce(&self, lock: u64, intent: Intent, ticket: u64) {
         let line = self.layout.lock(lock, self.host);
-        for (word, value) in [(INTENT, intent.0), (INCARNATION, self.incarnation()), (TICKET, ticket)] {
-            self.fabric.store(Offset::new(line + word), value);
-        }
+        self.fabric.store(Offset::new(line + INTENT), intent.0);
+        self.fabric.store(Offset::new(line + INCARNATION), self.incarnation());
+        self.set_ticket(lock, ticket);
         self.fabric.publish(&[line]);
+    }
+
+    fn set_ticket(&self, lock: u64, ticket: u64) {
+        let word = Offset::new(self.layout.lock(lock, self.host) + TICKET);
+        self.fabric.store(word, self.fabric.load(word) & !TICKET_MASK | ticket);
+    }
+
+    /// A host's ticket, in the copy of its line that this host has.
+    fn ticket(&self, lock: u64, host: u64) -> u64 {
+        self.fabric.load(Offset::new(self.layout.lock(lock, host) + TICKET)) & TICKET_MASK
     }
 
     /// Takes the ticket back. Others see it, and what was stored in the line before, a little later.
     fn retract(&self, lock: u64) {
-        let line = self.layout.lock(lock, self.host);
-        self.fabric.store(Offset::new(line + TICKET), 0);
+        self.set_ticket(lock, 0);
         fault::point("lock.left");
-        self.fabric.publish_unfenced(line);
+        self.fabric.publish_unfenced(self.layout.lock(lock, self.host));
     }
 
     /// Repairs what a dead host left, once for each of its lives; its line was looked at to enter the lock. Returns whether there was anything to repair.
@@ -385,7 +393,8 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
     /// Ticket, incarnation and intent of a host's line for a lock, as the device has it now.
     fn lock_words(&self, lock: u64, host: u64) -> [u64; 3] {
         let words = self.fresh_line(self.layout.lock(lock, host));
-        [TICKET, INCARNATION, INTENT].map(|at| words[(at / 8) as usize])
+        let [ticket, incarnation, intent] = [TICKET, INCARNATION, INTENT].map(|at| words[(at / 8) as usize]);
+        [ticket & TICKET_MASK, incarnation, intent]
     }
 
     /// The locks that a host holds, as its lines say, in a life that is over, and that this host has not repaired.
@@ -407,7 +416,7 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
         for lock in 0..crate::layout::LOCKS {
             let line = self.layout.lock(lock, self.host);
             let words = self.fabric.load_line(line);
-            let (ticket, left) = (words[(TICKET / 8) as usize], words[(INTENT / 8) as usize]);
+            let (ticket, left) = (self.ticket(lock, self.host), words[(INTENT / 8) as usize]);
             if ticket == 0 && left == 0 {
                 // Whoever gave it back may have died before anybody else could see it.
                 given_back.extend((words != [0; 8]).then_some(line));

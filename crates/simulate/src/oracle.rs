@@ -78,6 +78,10 @@ pub struct Notes {
     pub entries: Vec<(usize, (u64, u64))>,
     /// Index entries that led nowhere, at most.
     pub stale_entries: u64,
+    /// Readable blocks beside another of the same hash, at most.
+    pub duplicates: u64,
+    /// Blocks that stayed for a pin when they were to leave. Another of the same hash may have been published meanwhile.
+    pub kept: u64,
     /// Bytes of a namespace over its quota when all was quiet, at most.
     pub overshoot: u64,
     pub reads_whole: u64,

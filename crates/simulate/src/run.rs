@@ -1,7 +1,7 @@
 //! One seed: a world, its phases, and what they came to.
 
 use crate::oracle::{Checker, Oracle, Violation};
-use crate::scenario::{Actor, Shape};
+use crate::scenario::{Actor, RECOVERED, Shape};
 use cenote_mem::Fabric;
 use cenote_pool::{Design, PoolConfig, Superblock};
 use cenote_weakmem::{Focus, Mutation, Place, Process, Rates, RunReport, World};
@@ -126,7 +126,11 @@ pub fn run(seed: u64, setting: &Setting) -> Outcome {
     if !crashed && !sleepers && setting.design == Design::Cenote {
         let notes = oracle.notes();
         let (stale, over, timeouts) = (notes.stale_entries, notes.overshoot, notes.lock_timeouts);
+        let duplicates = if notes.kept == 0 { notes.duplicates } else { 0 };
         drop(notes);
+        if duplicates > 0 {
+            oracle.report(Checker::Index, format!("{duplicates} blocks are readable twice, though nobody died"));
+        }
         if stale > 0 && timeouts == 0 {
             oracle.report(Checker::Index, format!("{stale} entries lead nowhere, though nobody died"));
         }
@@ -261,7 +265,7 @@ impl Stage<'_> {
 
     /// All hosts find the same blocks when nobody changes any.
     fn agree(&self, found: &[(usize, usize)]) {
-        for number in 0..self.shape.universe {
+        for number in 0..self.shape.universe.max(RECOVERED) {
             let hosts: Vec<usize> = found.iter().filter(|(_, other)| *other == number).map(|(host, _)| *host).collect();
             if !hosts.is_empty() && hosts.len() < self.shape.hosts {
                 let fact = format!("block {number} is found by hosts {hosts:?} only");

@@ -23,6 +23,8 @@ const fn counter_line(lock: u8) -> u64 {
 const LOCK_TIMEOUT: Duration = Duration::from_millis(200);
 const HOST_TIMEOUT: Duration = Duration::from_millis(400);
 const QUARANTINE: Duration = Duration::from_millis(100);
+/// Blocks that every host publishes after all deaths.
+pub const RECOVERED: usize = 3;
 /// Operations of a worker that comes late.
 const LATE_ROUNDS: u64 = 12;
 /// A tick interval well below the host timeout.
@@ -87,7 +89,7 @@ impl Shape {
             // Many at few locks.
             2 => Self { rounds: 20 + prng.below(30), weights: [2, 1, 0, 1, 1, 20, 0, 0, 0, 0], ..common },
             // One bucket for all hashes: probes overflow.
-            3 => Self { universe: 10, min_block_bytes: 1 << 10, chunks: 8, crowded: true, ..common },
+            3 => Self { universe: 18, min_block_bytes: 1 << 10, chunks: 8, crowded: true, ..common },
             // Chunks go from hand to hand: few of them, emptied and given back as soon as may be.
             4 => Self {
                 universe: 4 + prng.below(6) as usize,
@@ -430,6 +432,11 @@ impl Actor {
                 self.oracle.report_unless_sleepers(Checker::Locks, fact);
             }
         }
+        // Now and then somebody stays, so that another would be met.
+        let now = self.process.time();
+        if now % 3 == 0 && !self.process.sleep(now % 7 * 500) {
+            return;
+        }
         let fabric = pool.fabric();
         let line = counter_line(lock);
         let word = Offset::new(line);
@@ -531,7 +538,7 @@ impl Actor {
     /// Space and locks are to be had.
     fn use_everything(&self, pool: &SimPool, namespace: &Namespace) {
         let before = pool.counter(Counter::LockTimeouts);
-        for number in 0..3 {
+        for number in 0..RECOVERED {
             // A host without space gets some when those that have more tick.
             let published = (0..20).any(|_| {
                 let outcome = self.publish(pool, namespace, number);
@@ -655,11 +662,17 @@ impl Actor {
 
     /// Which blocks this host finds and reads whole. A first look may go by a stale line.
     fn take_stock(&self, pool: &SimPool) {
-        for number in 0..self.shape.universe {
+        for number in 0..self.shape.universe.max(RECOVERED) {
             if (0..3).any(|_| self.read(pool, number)) {
                 self.oracle.notes().found.push((self.process.host(), number));
             }
         }
+        let ready = pool.info().blocks_ready;
+        let mut notes = self.oracle.notes();
+        let found = notes.found.iter().filter(|(host, _)| *host == self.process.host()).count() as u64;
+        notes.duplicates = notes.duplicates.max(ready.saturating_sub(found));
+        notes.kept += pool.counter(Counter::EvictionsPinned);
+        drop(notes);
         (0..2).for_each(|key| self.get_object(pool, &format!("object {key}"), true));
         self.look_at_namespaces(pool);
         for host in pool.info().hosts.iter().filter(|host| host.marked_dead) {

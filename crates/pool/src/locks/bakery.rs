@@ -8,7 +8,7 @@
 //! A silent host is passed over once it is marked dead (see [`crate::hosts`]). If it lives after all, two
 //! may be inside: then hits and space suffer, bytes do not.
 
-use super::{INCARNATION, Intent, Late, TICKET, Tier};
+use super::{INCARNATION, Intent, Late, TICKET_MASK, Tier};
 use crate::pool::Inner;
 use cenote_base::fault;
 use cenote_mem::{Fabric, HostLocal, Offset};
@@ -41,21 +41,20 @@ impl Tier for Bakery {
         deadline: Duration,
     ) -> Result<Vec<u64>, Late> {
         let own = inner.layout.lock(lock, inner.host);
-        let word = |line: u64, word: u64| inner.fabric.load(Offset::new(line + word));
+        let incarnation = |line: u64| inner.fabric.load(Offset::new(line + INCARNATION));
         let others: Vec<u64> = (0..inner.layout.max_hosts).filter(|&host| host != inner.host).collect();
         let lines: Vec<u64> = others.iter().map(|&host| inner.layout.lock(lock, host)).collect();
-        let held = word(own, TICKET);
-        let still_granted =
-            inherited && held != 0 && held & CHOOSING == 0 && word(own, INCARNATION) == inner.incarnation();
+        let held = inner.ticket(lock, inner.host);
+        let still_granted = inherited && held != 0 && held & CHOOSING == 0 && incarnation(own) == inner.incarnation();
         let number = if still_granted {
             held >> 1
         } else {
             inner.announce(lock, intent, CHOOSING);
             inner.fabric.refresh(&lines);
-            let highest = lines.iter().map(|&line| word(line, TICKET) >> 1).max().unwrap_or(0);
+            let highest = others.iter().map(|&host| inner.ticket(lock, host) >> 1).max().unwrap_or(0);
             // A number from a rotten line must not end all others.
-            let number = (highest + 1).min(u64::MAX >> 2);
-            inner.fabric.store(Offset::new(own + TICKET), ticket(number));
+            let number = (highest + 1).min(TICKET_MASK >> 2);
+            inner.set_ticket(lock, ticket(number));
             number
         };
         inner.fabric.publish(&[own]);
@@ -63,9 +62,9 @@ impl Tier for Bakery {
         let mut dead = Vec::new();
         for (&other, &line) in others.iter().zip(&lines) {
             let mut looks = 0;
-            let (mut ticket, mut incarnation) = (word(line, TICKET), word(line, INCARNATION));
+            let (mut ticket, mut life) = (inner.ticket(lock, other), incarnation(line));
             while !goes_before(number, inner.host, ticket, other) {
-                if inner.is_dead(other, incarnation) {
+                if inner.is_dead(other, life) {
                     if ticket & CHOOSING == 0 {
                         dead.push(other);
                     }
@@ -76,7 +75,7 @@ impl Tier for Bakery {
                 }
                 inner.area.pause(looks);
                 looks += 1;
-                [ticket, incarnation, _] = inner.lock_words(lock, other);
+                [ticket, life, _] = inner.lock_words(lock, other);
             }
         }
         Ok(dead)
