@@ -115,6 +115,13 @@ pub trait Fabric: Send + Sync + 'static {
     #[track_caller]
     fn refresh(&self, lines: &[u64]);
 
+    /// Starts dropping the cached copy of one line and does not wait: the loads that follow may still find it, later ones
+    /// do not. For looks that are repeated.
+    #[track_caller]
+    fn refresh_unfenced(&self, line: u64) {
+        self.refresh(&[line]);
+    }
+
     /// Asks for the line at `at`, a multiple of 64, which will be loaded soon. Waits for nothing, and what is loaded
     /// is the same without it.
     #[track_caller]
@@ -191,6 +198,10 @@ impl<F: Fabric + ?Sized> Fabric for Arc<F> {
     #[inline]
     fn publish_unfenced(&self, line: u64) {
         (**self).publish_unfenced(line);
+    }
+    #[track_caller]
+    fn refresh_unfenced(&self, line: u64) {
+        (**self).refresh_unfenced(line);
     }
     #[inline]
     fn refresh(&self, lines: &[u64]) {

@@ -390,9 +390,12 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
         }
     }
 
-    /// Ticket, incarnation and intent of a host's line for a lock, as the device has it now.
+    /// Ticket, incarnation and intent of a host's line for a lock, as the device has it, or had it at the last look:
+    /// who asks looks again, sooner or later.
     fn lock_words(&self, lock: u64, host: u64) -> [u64; 3] {
-        let words = self.fresh_line(self.layout.lock(lock, host));
+        let line = self.layout.lock(lock, host);
+        self.fabric.refresh_unfenced(line);
+        let words = self.fabric.load_line(line);
         let [ticket, incarnation, intent] = [TICKET, INCARNATION, INTENT].map(|at| words[(at / 8) as usize]);
         [ticket & TICKET_MASK, incarnation, intent]
     }

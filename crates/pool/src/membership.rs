@@ -33,7 +33,10 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
     pub(crate) fn join(mut self, worker_name: &str) -> Result<Self, PoolError> {
         let guard = self.lock_patiently(Name::Membership).map_err(PoolError::lock("membership"))?;
         let area_is_new = self.rebuilt().load(Acquire) == 0;
-        let new_life = self.register_host(area_is_new);
+        let slots = u32::try_from(self.layout.workers_per_host).expect("validated");
+        // While nobody was here the heart stood still, and another host may be about to say that this life is over.
+        let was_silent = !self.is_coherent() && !(0..slots).any(|slot| self.area.slot_alive(slot));
+        let new_life = self.register_host(area_is_new || was_silent);
         let mut claimed = None;
         for slot in 0..self.layout.workers_per_host {
             let slot32 = u32::try_from(slot).expect("validated");
@@ -84,7 +87,7 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
     }
 
     /// Makes this host known, and begins a new life of it if there was none, if the last one was declared
-    /// dead, or if `is_new`: its host-local memory is, which does not outlive a boot. Returns whether it did.
+    /// dead, or if it `is_new`. Returns whether it did.
     pub(crate) fn register_host(&self, is_new: bool) -> bool {
         let boot_id = boot_id();
         let known = self.read_host(self.host);

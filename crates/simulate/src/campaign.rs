@@ -266,7 +266,7 @@ pub fn mutate(args: &Args) -> ExitCode {
         return ExitCode::from(violation.checker.exit_code());
     }
     let mut tally = Tally::default();
-    let wanted = |text: &str| args.only.as_ref().is_none_or(|only| text.contains(only.as_str()));
+    let wanted = |text: &str| args.only.is_empty() || args.only.iter().any(|only| text.contains(only.as_str()));
     for mutation in passes.mutations().filter(|mutation| wanted(&mutation.to_string())) {
         let seeds = passes.seeds_for(&mutation.place);
         let setting = Setting { design: args.design, ..Setting::without(mutation.clone()) };

@@ -43,9 +43,9 @@ pub struct Args {
     /// Tells all that a failing seed violated, and its shape.
     #[arg(long, short)]
     verbose: bool,
-    /// Only mutations whose text contains this.
+    /// Only mutations whose text contains this, or one of these.
     #[arg(long)]
-    only: Option<String>,
+    only: Vec<String>,
 }
 
 fn parse_design(text: &str) -> Result<Design, String> {

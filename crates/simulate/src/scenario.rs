@@ -73,7 +73,7 @@ impl Shape {
             eviction: Eviction::ALL[prng.below(3) as usize],
             quota_blocks: [0, 0, 2 + seed % 5][(seed / 7 % 3) as usize],
             design: Design::Cenote,
-            idle_host: (seed / 2).is_multiple_of(3).then_some((seed / 6) as usize % hosts),
+            idle_host: (seed / 8).is_multiple_of(2).then_some((seed / 16) as usize % hosts),
             rounds: 8 + prng.below(24),
             weights: [12, 12, 6, 4, 2, 3, 2, 1, 1, 1],
         };
@@ -89,7 +89,15 @@ impl Shape {
             // Many at few locks.
             2 => Self { rounds: 20 + prng.below(30), weights: [2, 1, 0, 1, 1, 20, 0, 0, 0, 0], ..common },
             // One bucket for all hashes: probes overflow.
-            3 => Self { universe: 18, min_block_bytes: 1 << 10, chunks: 8, crowded: true, ..common },
+            3 => Self {
+                universe: 20,
+                min_block_bytes: 1 << 10,
+                chunks: 8,
+                crowded: true,
+                rounds: 20 + prng.below(30),
+                weights: [16, 8, 2, 6, 1, 0, 1, 1, 0, 0],
+                ..common
+            },
             // Chunks go from hand to hand: few of them, emptied and given back as soon as may be.
             4 => Self {
                 universe: 4 + prng.below(6) as usize,

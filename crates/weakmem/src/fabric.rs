@@ -188,6 +188,14 @@ impl Fabric for SimFabric {
     }
 
     #[track_caller]
+    fn refresh_unfenced(&self, line: u64) {
+        let place = Location::caller();
+        self.check(line, LINE, LINE);
+        self.flush_lines(std::iter::once(line), "refresh_unfenced", Effect::Invalidation, place);
+        self.end_call(place, &[line]);
+    }
+
+    #[track_caller]
     fn write_payload(&self, at: u64, parts: &[&[u8]], key: u64) -> u64 {
         let bytes = parts.concat();
         self.check(at, bytes.len() as u64, LINE);

@@ -102,7 +102,7 @@ impl Site {
     pub fn effects(&self) -> &'static [Effect] {
         match self.method {
             "publish" | "publish_unfenced" | "write_line" | "write_word" => &[Effect::Flush],
-            "refresh" | "refresh_payload" => &[Effect::Invalidation],
+            "refresh" | "refresh_unfenced" | "refresh_payload" => &[Effect::Invalidation],
             "fence" | "publish_payload" => &[Effect::Fence],
             _ => &[],
         }

@@ -45,8 +45,10 @@ pub struct Rates {
     pub stall: u64,
     /// A host dies when a line that it waits for has arrived in part, in 1/1024 of such waits.
     pub torn_crash: u64,
-    /// A fault point at which every second passing is deadly.
+    /// A fault point at which many die.
     pub deadly: Option<&'static str>,
+    /// How many do, in 1/1024 of its passings.
+    pub deadly_rate: u64,
 }
 
 impl Rates {
@@ -70,7 +72,8 @@ impl Rates {
         let (process_crash, host_crash, point_crash) =
             if deaths { (pick(&[0, 40, 150, 400]), pick(&[0, 20, 60, 200]), pick(&[0, 4, 20])) } else { (0, 0, 0) };
         let torn_crash = if deaths { pick(&[0, 0, 2, 16]) } else { 0 };
-        Self { memory, switch, process_crash, host_crash, point_crash, torn_crash, stall: 0, deadly: None }
+        let deadly_rate = pick(&[512, 128, 24]);
+        Self { memory, switch, process_crash, host_crash, point_crash, torn_crash, stall: 0, deadly: None, deadly_rate }
     }
 }
 
@@ -358,7 +361,7 @@ impl Shared {
         let Ok(mut state) = self.step(process, Kind::Act) else { return };
         *state.report.points.entry(name).or_default() += 1;
         let deadly = state.rates.deadly == Some(name);
-        let rate = if deadly { 512 } else { state.rates.point_crash };
+        let rate = if deadly { state.rates.deadly_rate } else { state.rates.point_crash };
         if !state.scripted && rate > 0 && state.doomed.is_none() && state.prng.below(1024) < rate {
             // At the point or a little later: what a point stands before is where deaths hurt.
             let operations = if state.prng.below(2) == 0 { 0 } else { state.prng.below(24) };

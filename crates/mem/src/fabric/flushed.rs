@@ -154,6 +154,14 @@ impl Fabric for Flushed {
         flush::drain();
     }
 
+    #[inline]
+    fn refresh_unfenced(&self, line: u64) {
+        flush::loads_first();
+        let line = self.bytes.line(line);
+        // SAFETY: as in `write_back`.
+        unsafe { self.flush.drop_line(line) };
+    }
+
     #[inline(always)]
     fn prefetch(&self, at: u64) {
         self.bytes.prefetch(at);

@@ -118,6 +118,10 @@ impl Fabric for Mapped {
     fn refresh(&self, lines: &[u64]) {
         either!(self, fabric => fabric.refresh(lines));
     }
+    #[inline]
+    fn refresh_unfenced(&self, line: u64) {
+        either!(self, fabric => fabric.refresh_unfenced(line));
+    }
     #[inline(always)]
     fn prefetch(&self, at: u64) {
         self.bytes().prefetch(at);

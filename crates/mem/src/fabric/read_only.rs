@@ -70,6 +70,10 @@ impl Fabric for ReadOnly {
     fn refresh(&self, lines: &[u64]) {
         self.0.refresh(lines);
     }
+    #[inline]
+    fn refresh_unfenced(&self, line: u64) {
+        self.0.refresh_unfenced(line);
+    }
     fn prefetch(&self, at: u64) {
         self.0.prefetch(at);
     }

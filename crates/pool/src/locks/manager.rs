@@ -18,10 +18,15 @@ use std::time::Duration;
 
 pub(super) struct Managed;
 
-/// States of a slot, as in TraCT's figure 3.
+/// States of a slot, as in TraCT's figure 3, in its low bits. Above them: the life of its host.
 const IDLE: u64 = 0;
 const WAITING: u64 = 1;
 const LOCKED: u64 = 2;
+const STATE_BITS: u32 = 8;
+
+const fn state(slot: u64) -> u64 {
+    slot & ((1 << STATE_BITS) - 1)
+}
 
 impl<F: Fabric, H: HostLocal> Inner<F, H> {
     /// Offset of a host's slot: the first word of its second line for the lock.
@@ -51,11 +56,17 @@ impl Tier for Managed {
         // Nobody takes a number here.
         inner.announce(lock, intent, 0);
         let slot = inner.grant_slot(lock, inner.host);
-        if inner.fresh_slot(slot) != LOCKED {
-            inner.set_slot(slot, WAITING);
-        }
+        let life = inner.incarnation() << STATE_BITS;
         let mut looks = 0;
-        while inner.fresh_slot(slot) != LOCKED {
+        loop {
+            let known = inner.fresh_slot(slot);
+            if known == LOCKED | life {
+                break;
+            }
+            // Also where the manager has just freed what an earlier life left.
+            if known != WAITING | life {
+                inner.set_slot(slot, WAITING | life);
+            }
             if inner.area.now() >= deadline {
                 return Err(Late);
             }
@@ -134,20 +145,20 @@ impl<F: Fabric, H: HostLocal> LockManager<F, H> {
         inner.fabric.refresh(&slots);
         let states: Vec<u64> = slots.iter().map(|&slot| inner.fabric.load(Offset::new(slot))).collect();
         for (host, &slot) in (0..hosts).zip(&slots).filter(|(host, _)| states[*host as usize] != IDLE) {
-            let [_, incarnation, _] = inner.lock_words(lock, host);
-            if inner.is_dead(host, incarnation) {
+            if inner.is_dead(host, states[host as usize] >> STATE_BITS) {
                 inner.set_slot(slot, IDLE);
                 report.freed += 1;
                 return;
             }
         }
-        if states.contains(&LOCKED) {
+        if states.iter().any(|&slot| state(slot) == LOCKED) {
             return;
         }
         let last = &mut self.last[lock as usize];
-        let next = (1..=hosts).map(|step| (*last + step) % hosts).find(|&host| states[host as usize] == WAITING);
+        let next = (1..=hosts).map(|step| (*last + step) % hosts).find(|&host| state(states[host as usize]) == WAITING);
         if let Some(host) = next {
-            inner.set_slot(slots[host as usize], LOCKED);
+            let life = states[host as usize] >> STATE_BITS;
+            inner.set_slot(slots[host as usize], LOCKED | life << STATE_BITS);
             *last = host;
             report.granted += 1;
         }
