@@ -268,8 +268,7 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
         let mut entered = false;
         for step in 0..probe.steps() {
             let bucket = probe.bucket(step);
-            let at = self.layout.bucket(bucket);
-            let words = self.fresh_line(at);
+            let words = self.bucket_now(bucket);
             for (entry, &word) in words[..7].iter().enumerate() {
                 match self.follow(word, hash, View::Device) {
                     // Left over from an earlier use, or entered by one who died: another may lie behind it.
@@ -305,6 +304,11 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
         self.put(bucket, OVERFLOW, count.saturating_add_signed(change));
     }
 
+    /// A bucket as the last holder of the shard's lock left it. The caller holds it now.
+    fn bucket_now(&self, bucket: u64) -> [u64; 8] {
+        self.fresh_line(self.layout.bucket(bucket))
+    }
+
     /// Writes a word of a bucket. The caller holds the shard's lock.
     fn put(&self, bucket: u64, word: usize, value: u64) {
         self.fabric.write_word(self.entry_at(bucket, word), value);
@@ -334,8 +338,7 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
         let wanted = Entry::new(block, tag_of(hash)).0;
         for step in 0..probe.steps() {
             let bucket = probe.bucket(step);
-            let at = self.layout.bucket(bucket);
-            let words = self.fresh_line(at);
+            let words = self.bucket_now(bucket);
             if let Some(entry) = words[..7].iter().position(|&word| word == wanted) {
                 self.put(bucket, entry, 0);
                 fault::point("index.unlinked");
@@ -370,7 +373,7 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
         for offset in 0..(count + PROBES_MAX).min(buckets) {
             let local = (first + offset) % buckets;
             let bucket = shard * buckets + local;
-            let words = self.fresh_line(self.layout.bucket(bucket));
+            let words = self.bucket_now(bucket);
             for (entry, &word) in words[..7].iter().enumerate().filter(|(_, word)| **word != 0) {
                 match self.way_to(word, shard, local) {
                     Some(passed) => passed

@@ -409,8 +409,9 @@ impl Actor {
         let Some(pin) = hits.first().and_then(|hit| pool.pin(hit)) else { return };
         self.process.note(&format!("pinned {number}: {:?}", pin.hit()));
         let (offset, _) = pin.extent();
+        let while_ns = [4_000, 15_000, 50_000][(self.process.time() % 3) as usize];
         for _ in 0..3 {
-            if !self.process.sleep(4_000) {
+            if !self.process.sleep(while_ns) {
                 return;
             }
             let mut bytes = vec![0; self.shape.block_bytes as usize];
