@@ -415,14 +415,15 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
     pub(crate) fn settle_locks(&self) {
         // One deadline for all: another host that stands in every lock must not hold this one up for each.
         let deadline = self.area.now().saturating_add(self.lock_timeout);
-        let mut given_back = Vec::new();
         for lock in 0..crate::layout::LOCKS {
             let line = self.layout.lock(lock, self.host);
             let words = self.fabric.load_line(line);
             let (ticket, left) = (self.ticket(lock, self.host), words[(INTENT / 8) as usize]);
             if ticket == 0 && left == 0 {
                 // Whoever gave it back may have died before anybody else could see it.
-                given_back.extend((words != [0; 8]).then_some(line));
+                if words != [0; 8] {
+                    self.fabric.publish_unfenced(line);
+                }
                 continue;
             }
             match Name::of_number(lock) {
@@ -433,9 +434,6 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
                     drop(self.lock_tiers(name, Intent::ALL, Duration::ZERO, left));
                 }
             }
-        }
-        if !given_back.is_empty() {
-            self.fabric.publish(&given_back);
         }
     }
 }

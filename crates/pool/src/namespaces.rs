@@ -1,7 +1,7 @@
 //! Namespaces: who may share blocks with whom. A row binds a fingerprint to a block size.
 
 use crate::error::PoolError;
-use crate::layout::NAMESPACES;
+use crate::layout::{NAMESPACES, OBJECTS};
 use crate::lines::{NameLine, NamespaceLine};
 use crate::locks::Name;
 use crate::pool::{Inner, Pool};
@@ -114,7 +114,7 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
 
     /// Makes the rows of namespaces and objects as fresh as the device's.
     pub(crate) fn refresh_tables(&self) {
-        self.refresh_range(self.layout.namespace(0), self.layout.namespace(NAMESPACES));
-        self.refresh_objects();
+        // With what hosts use of them, which lies between.
+        self.refresh_range(self.layout.namespace(0), self.layout.object(OBJECTS));
     }
 }

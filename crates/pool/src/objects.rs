@@ -9,10 +9,14 @@ use crate::locks::Name;
 use crate::pool::{Inner, Pool};
 use cenote_base::{BlockHash, BlockIndex, Generation, fault};
 use cenote_mem::{Fabric, HostLocal, LINE, Word};
+use std::collections::BTreeSet;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 /// Smallest extent of an object; larger ones are powers of two, so that few slot sizes arise.
 const OBJECT_BYTES_MIN: u64 = 4096;
+
+/// Looks at an object before it is taken for missing: one for each thing that may be stale.
+const READ_ATTEMPTS: u32 = 4;
 
 /// Longest key in bytes.
 const KEY_BYTES_MAX: usize = 56;
@@ -52,8 +56,23 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
     pub fn get_object(&self, key: &str) -> Result<Option<Vec<u8>>, PoolError> {
         let inner = &*self.0;
         let hash = inner.object_hash(key)?;
-        // An object that is replaced just now may show neither its old row nor its new one.
-        Ok((0..3).find_map(|_| inner.read_object(hash)))
+        // An object that is replaced just now may show neither its old row nor its new one, and caches may hold an older
+        // descriptor and older payload.
+        Ok((0..READ_ATTEMPTS).find_map(|_| inner.read_object(hash)))
+    }
+
+    /// The keys of all objects.
+    #[must_use]
+    pub fn object_keys(&self) -> Vec<String> {
+        let inner = &*self.0;
+        inner.refresh_objects();
+        let rows = (0..OBJECTS).filter(|&row| inner.object_line(row).is_some());
+        let keys = rows.filter_map(|row| {
+            let at = inner.layout.object(row) + LINE;
+            Some(NameLine::open(inner.fabric.load_line(at), at, inner.salt)?.text())
+        });
+        let keys: BTreeSet<String> = keys.collect();
+        keys.into_iter().collect()
     }
 
     /// Removes the object under `key`; returns whether there was one.
@@ -142,7 +161,9 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
         self.refresh_objects();
         let (_, line) = self.rows_of(hash).into_iter().next()?;
         let block = BlockIndex(line.block.checked_sub(1).filter(|&b| b < self.layout.num_descriptors())?);
-        self.fabric.refresh(&[self.layout.descriptor(block)]);
+        // Nothing is waited for: a stale descriptor does not have the row's generation, stale payload does not have its
+        // checksum, and whoever asks looks again.
+        self.fabric.refresh_unfenced(self.layout.descriptor(block));
         let descriptor = self.read_descriptor(block)?;
         let (padded, offset) = descriptor.extent();
         let whole = descriptor.state == Descriptor::state_word(BlockState::Object, Generation(line.generation));
@@ -150,12 +171,12 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
             return None;
         }
         let mut bytes = vec![0; usize::try_from(line.length).ok()?];
-        self.fabric.refresh_payload(offset, padded);
+        for at in (offset..offset + padded).step_by(LINE as usize) {
+            self.fabric.refresh_unfenced(at);
+        }
         let key = checksum_key(hash, descriptor.generation());
         let checksum = self.fabric.read_payload(offset, &mut [&mut bytes], key);
-        self.fabric.refresh(&[self.layout.descriptor(block)]);
-        let same = self.read_descriptor(block) == Some(descriptor);
-        (same && checksum == descriptor.checksum).then_some(bytes)
+        (checksum == descriptor.checksum).then_some(bytes)
     }
 
     /// Blocks that rows of the object table name.

@@ -622,9 +622,13 @@ impl Actor {
     /// `first`: number of the first meeting.
     fn look_around(&self, pool: &SimPool, first: u8) {
         if self.meet(first, true, pool) && self.meet(first + 1, false, pool) {
-            self.take_stock(pool);
+            // What was pinned is not, once it is let go.
+            let hits = pool.lookup(&[self.shape.hash(0)]);
+            drop(hits.first().and_then(|hit| pool.pin(hit)));
+            // At the first look: a second one may go by what the first has dropped from the caches.
             let picture = picture(pool);
             self.oracle.notes().pictures.push((self.process.host(), picture));
+            self.take_stock(pool);
         }
         if self.meet(first + 2, false, pool) {
             self.compare_pictures();
@@ -682,7 +686,13 @@ impl Actor {
         notes.duplicates = notes.duplicates.max(ready.saturating_sub(found));
         notes.kept += pool.counter(Counter::EvictionsPinned);
         drop(notes);
-        (0..2).for_each(|key| self.get_object(pool, &format!("object {key}"), true));
+        let keys = pool.object_keys();
+        for key in ["object 0", "object 1"] {
+            self.get_object(pool, key, true);
+            if pool.get_object(key).is_ok_and(|bytes| bytes.is_some()) && !keys.iter().any(|known| known == key) {
+                self.oracle.report_unless_sleepers(Checker::Index, format!("{key} is not among {keys:?}"));
+            }
+        }
         self.look_at_namespaces(pool);
         for host in pool.info().hosts.iter().filter(|host| host.marked_dead) {
             self.oracle.report(Checker::Liveness, format!("host {} is held dead and lives", host.host));

@@ -52,15 +52,17 @@ pub enum Focus {
     },
 }
 
-/// Lines of code between two places that belong to one thought.
-const NEAR: u32 = 12;
+/// Lines of code between two places that belong to one thought: who calls at one is held up for the other's sake.
+pub(crate) const NEAR: u32 = 12;
+/// Lines of code between two places that are about the same: the world is turned against the lines of both.
+pub(crate) const NEIGHBOURHOOD: u32 = 32;
 
 impl Focus {
-    /// Whether this is just before or behind the one place: what goes on there makes the moment.
-    pub(crate) fn is_near(&self, location: &Location<'_>) -> bool {
+    /// Lines of code between this and the one place in focus.
+    pub(crate) fn lines_off(&self, location: &Location<'_>) -> u32 {
         match self {
-            Self::At(place) => place.line.abs_diff(location.line()) <= NEAR && place.file == location.file(),
-            Self::Share { .. } => false,
+            Self::At(place) if place.file == location.file() => place.line.abs_diff(location.line()),
+            _ => u32::MAX,
         }
     }
 

@@ -2,7 +2,7 @@
 //! every operation the turn may go to another, a process or a host may die, and the memory drifts.
 
 use crate::machine::{Machine, Spontaneous};
-use crate::mutation::{Focus, Mutation, Site};
+use crate::mutation::{Focus, Mutation, NEAR, NEIGHBOURHOOD, Site};
 use cenote_base::fault;
 use cenote_base::prng::Prng;
 use generator::Gn;
@@ -61,7 +61,8 @@ impl Rates {
             // What is under way arrives some time, without any fence.
             drain: pick(&[4, 16, 128, 512]),
             flush: pick(&[4, 64, 512]),
-            stream: pick(&[4, 64, 512]),
+            // What is streamed may stay in the processor until a fence.
+            stream: pick(&[0, 4, 64, 512]),
             write_back: pick(&[0, 0, 4, 64]),
             evict: pick(&[0, 0, 2, 32]),
             prefetch: pick(&[0, 8, 64]),
@@ -687,8 +688,11 @@ impl State {
     pub fn strike(&mut self, process: usize, location: &Location<'_>, lines: &[u64]) {
         let Some(focus) = self.focus.as_ref().filter(|_| !self.scripted) else { return };
         if !focus.is_on(location) {
-            if focus.is_near(location) {
+            let lines_off = focus.lines_off(location);
+            if lines_off <= NEIGHBOURHOOD {
                 self.machine.heat(lines);
+            }
+            if lines_off <= NEAR {
                 match self.prng.below(8) {
                     0 => self.hold_up(process),
                     1 => self.nap = Some((process, self.prng.below(NAPS[1]))),
