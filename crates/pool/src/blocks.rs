@@ -169,6 +169,7 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
             if fault::sabotaged("read.seen-early") {
                 self.set_seen(hit.block, hit.generation);
             }
+            fault::point("read.unseen");
             self.fabric.refresh_payload(hit.offset, bytes);
         }
         seen

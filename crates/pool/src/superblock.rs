@@ -137,7 +137,8 @@ impl Superblock {
         }
         fabric.publish(&[0, 64, 128]);
         fabric.store(Offset::new(0), MAGIC);
-        fabric.publish(&[0]);
+        // Who attaches too early is told that the region is unfinished.
+        fabric.publish_unfenced(0);
         Ok(Self { config: config.clone(), region_bytes, created, flush: fabric.flush() })
     }
 

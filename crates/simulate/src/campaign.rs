@@ -24,7 +24,7 @@ const EXIT_UNNOTICED: u8 = 17;
 const SABOTAGES: &[(&str, Option<(&str, &str)>)] = &[
     ("publish.ready-early", Some(("blocks.rs", "write_line"))),
     ("publish.generation-kept", None),
-    ("read.seen-early", Some(("blocks.rs", "refresh_payload"))),
+    ("read.seen-early", None),
     ("read.recheck-skipped", None),
     ("read.checksum-skipped", Some(("blocks.rs", "publish_payload"))),
     ("evict.scan-skipped", Some(("evict.rs", "fence"))),

@@ -183,7 +183,7 @@ mod tests {
     #[test]
     fn a_register_has_the_last_value_or_one_that_was_being_written() {
         let mut notes = Notes::default();
-        let mut may_be = |notes: &mut Notes, value, from| notes.may_be("x", value, from, true);
+        let may_be = |notes: &mut Notes, value, from| notes.may_be("x", value, from, true);
         assert!(may_be(&mut notes, None, 0) && !may_be(&mut notes, Some(1), 0));
         let first = notes.begin_write("x", Some(1));
         let from = notes.now();

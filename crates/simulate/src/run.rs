@@ -27,6 +27,7 @@ pub const POINTS: &[&str] = &[
     "publish.indexed",
     "index.counted",
     "index.unlinked",
+    "read.unseen",
     "read.copied",
     "object.written",
     "object.named",
@@ -105,7 +106,7 @@ pub fn run(seed: u64, setting: &Setting) -> Outcome {
     // Every second seed has its share of all places.
     let share = (seed % 4 < 2).then_some(Focus::Share { part: seed / 4 % 16 });
     world.focus(setting.focus.clone().map(Focus::At).or(share), if deaths { STRIKES } else { 0 });
-    if setting.focus.is_some() && seed % 3 > 0 {
+    if setting.focus.is_some() && !seed.is_multiple_of(3) {
         world.cut_after(1 + seed / 3 % 12);
     }
     if setting.traced {

@@ -443,7 +443,7 @@ impl Actor {
         }
         // Now and then somebody stays, so that another would be met.
         let now = self.process.time();
-        if now % 3 == 0 && !self.process.sleep(now % 7 * 500) {
+        if now.is_multiple_of(3) && !self.process.sleep(now % 7 * 500) {
             return;
         }
         let fabric = pool.fabric();

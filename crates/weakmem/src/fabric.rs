@@ -74,6 +74,12 @@ impl SimFabric {
         if state.leaves_out(place, Effect::Fence) {
             return;
         }
+        // It takes time: what it waits for happens one by one, and others go on meanwhile.
+        while !state.scripted && state.machine.prng.below(6) == 0 && state.machine.run_a_flush(process) {
+            drop(state);
+            let Ok(again) = self.process.shared.step(process, Kind::Look) else { return };
+            state = again;
+        }
         // Other hosts may look while a line is half there.
         if state.machine.begin_fence(process) {
             state.torn(process);

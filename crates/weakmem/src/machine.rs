@@ -305,7 +305,7 @@ impl Machine {
     }
 
     /// One queued flush happens, whichever.
-    fn run_a_flush(&mut self, process: usize) -> bool {
+    pub fn run_a_flush(&mut self, process: usize) -> bool {
         let count = self.processes[process].flushes.len();
         if count == 0 {
             return false;
