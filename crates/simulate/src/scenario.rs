@@ -25,6 +25,8 @@ const HOST_TIMEOUT: Duration = Duration::from_millis(400);
 const QUARANTINE: Duration = Duration::from_millis(100);
 /// Blocks that every host publishes after all deaths.
 pub const RECOVERED: usize = 3;
+/// Numbers of blocks that nobody has published.
+const UNLIKE: usize = 1000;
 /// Operations of a worker that comes late.
 const LATE_ROUNDS: u64 = 12;
 /// A tick interval well below the host timeout.
@@ -539,9 +541,36 @@ impl Actor {
             self.use_everything(&pool, &namespace);
         }
         self.look_around(&pool, 10);
+        self.obey(&pool);
         if self.oracle.sleepers {
             self.mend(&pool);
         }
+    }
+
+    /// A limit that one host sets is heeded by all, once they have ticked.
+    fn obey(&self, pool: &SimPool) {
+        let label = "strictly";
+        let namespace = self.named(pool, label);
+        self.meet(40, false, pool);
+        if self.process.host() == 0
+            && let Some(namespace) = &namespace
+        {
+            let write = self.oracle.notes().begin_write(label, Some(1));
+            if pool.set_quota(namespace.id, 1).is_ok() {
+                self.oracle.notes().end_write(label, write);
+            }
+        }
+        let from = self.oracle.notes().now();
+        self.meet(41, false, pool);
+        pool.tick();
+        let is_limited = !self.oracle.notes().may_be(label, None, from, true);
+        if let (true, Some(namespace)) = (is_limited, &namespace)
+            && self.publish(pool, namespace, UNLIKE + self.process.host()) == Publish::Published
+        {
+            let fact = "a block was published over a limit that another host had set";
+            self.oracle.report_unless_sleepers(Checker::Allocator, fact);
+        }
+        self.meet(42, false, pool);
     }
 
     /// Space and locks are to be had.
