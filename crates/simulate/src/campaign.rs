@@ -19,20 +19,29 @@ const MUTATE_SEEDS: u64 = 2000;
 /// Something was left out and nobody noticed.
 const EXIT_UNNOTICED: u8 = 17;
 
-/// Deliberate mistakes that the pool can be made to make, each with the file and the method of the fabric near which
-/// it hurts, if anywhere.
-const SABOTAGES: &[(&str, Option<(&str, &str)>)] = &[
-    ("publish.ready-early", Some(("blocks.rs", "write_line"))),
-    ("publish.generation-kept", None),
-    ("read.seen-early", None),
-    ("read.recheck-skipped", None),
-    ("read.checksum-skipped", Some(("blocks.rs", "publish_payload"))),
-    ("evict.scan-skipped", Some(("evict.rs", "fence"))),
-    ("pin.recheck-skipped", Some(("pins.rs", "refresh"))),
-    ("index.overflow-uncounted", None),
-    ("bakery.choosing-ignored", Some(("bakery.rs", "publish"))),
-    ("lock.repair-skipped", None),
-    ("recover.evicting-revived", Some(("evict.rs", "fence"))),
+/// Where a deliberate mistake hurts.
+#[derive(Clone, Copy)]
+enum Hurts {
+    Anywhere,
+    /// Near a file's first call of a method of the fabric.
+    Near(&'static str, &'static str),
+    /// When somebody dies at a fault point.
+    At(&'static str),
+}
+
+/// Deliberate mistakes that the pool can be made to make.
+const SABOTAGES: &[(&str, Hurts)] = &[
+    ("publish.ready-early", Hurts::Near("blocks.rs", "write_line")),
+    ("publish.generation-kept", Hurts::Anywhere),
+    ("read.seen-early", Hurts::At("read.unseen")),
+    ("read.recheck-skipped", Hurts::Anywhere),
+    ("read.checksum-skipped", Hurts::At("publish.payload")),
+    ("evict.scan-skipped", Hurts::Near("evict.rs", "fence")),
+    ("pin.recheck-skipped", Hurts::Near("pins.rs", "refresh")),
+    ("index.overflow-uncounted", Hurts::Anywhere),
+    ("bakery.choosing-ignored", Hurts::Near("bakery.rs", "publish")),
+    ("lock.repair-skipped", Hurts::Anywhere),
+    ("recover.evicting-revived", Hurts::Near("evict.rs", "fence")),
 ];
 
 /// Chooses the deliberate mistake of this process.
@@ -123,6 +132,7 @@ impl Args {
         Setting {
             without: self.without.clone(),
             focus: self.focus.clone().or(place),
+            deadly: self.deadly,
             traced: self.repeat.is_some(),
             design: self.design,
         }
@@ -147,6 +157,9 @@ fn repeat_command(seed: u64, args: &Args) -> String {
     }
     if let Some(place) = &args.focus {
         command += &format!(" --focus {place}");
+    }
+    if let Some(point) = args.deadly {
+        command += &format!(" --deadly {point}");
     }
     if let Some(name) = &args.sabotage {
         command += &format!(" --sabotage {name}");
@@ -274,13 +287,22 @@ pub fn mutate(args: &Args) -> ExitCode {
         tally.judge(&format!("--without {mutation}"), &total, &Setting { without: None, ..setting });
     }
     if cfg!(feature = "sabotage") {
-        for (name, near) in SABOTAGES.iter().filter(|(name, _)| wanted(name)) {
-            let focus = near.and_then(|(file, method)| passes.place(file, method));
-            let (seeds, what) = match &focus {
-                Some(place) => (passes.seeds_for(place), format!("--sabotage {name} --focus {place}")),
-                None => (all.clone(), format!("--sabotage {name}")),
-            };
-            let setting = Setting { focus, ..sound.clone() };
+        for (name, hurts) in SABOTAGES.iter().filter(|(name, _)| wanted(name)) {
+            let mut setting = sound.clone();
+            let (mut seeds, mut what) = (all.clone(), format!("--sabotage {name}"));
+            match hurts {
+                Hurts::Anywhere => {}
+                Hurts::Near(file, method) => {
+                    let place = passes.place(file, method);
+                    seeds = place.as_ref().map_or(seeds, |place| passes.seeds_for(place));
+                    what += &place.as_ref().map(|place| format!(" --focus {place}")).unwrap_or_default();
+                    setting.focus = place;
+                }
+                Hurts::At(point) => {
+                    what += &format!(" --deadly {point}");
+                    setting.deadly = Some(point);
+                }
+            }
             let _ = sabotage(Some(name));
             let total = run_seeds(&seeds, &setting, true);
             let _ = sabotage(None);

@@ -33,6 +33,9 @@ pub struct Args {
     /// Turns the world against the pool at FILE:LINE:COLUMN; with --without, that is where it does.
     #[arg(long)]
     focus: Option<cenote_weakmem::Place>,
+    /// Many die at this fault point, or are held up at it where hosts are taken for dead.
+    #[arg(long, value_parser = run::parse_point)]
+    deadly: Option<&'static str>,
     /// Makes one deliberate mistake (needs the feature `sabotage`).
     #[arg(long)]
     sabotage: Option<String>,

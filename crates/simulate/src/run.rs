@@ -37,6 +37,11 @@ pub const POINTS: &[&str] = &[
     "evict.freed",
 ];
 
+/// The fault point of this name.
+pub fn parse_point(name: &str) -> Result<&'static str, String> {
+    POINTS.iter().copied().find(|point| *point == name).ok_or_else(|| format!("no fault point is called `{name}`"))
+}
+
 /// More operations than any sound run needs.
 const OPERATIONS_MAX: u64 = 3_000_000;
 /// Deaths at the places in focus.
@@ -70,6 +75,8 @@ pub struct Setting {
     pub without: Option<Mutation>,
     /// Where the world turns against the pool; by default the seed says where, if anywhere.
     pub focus: Option<Place>,
+    /// Where many die; by default the seed says where.
+    pub deadly: Option<&'static str>,
     /// Whether the report tells what happened.
     pub traced: bool,
 }
@@ -93,7 +100,8 @@ pub fn run(seed: u64, setting: &Setting) -> Outcome {
     let oracle = Arc::new(Oracle::new(sleepers));
     let mut rates = Rates::of_seed(seed, deaths);
     // Each fault point has its seeds: some are passed too rarely to die at by chance.
-    rates.deadly = (deaths && seed.is_multiple_of(2)).then(|| POINTS[(seed / 4) as usize % POINTS.len()]);
+    let at_random = seed.is_multiple_of(2).then(|| POINTS[(seed / 4) as usize % POINTS.len()]);
+    rates.deadly = setting.deadly.or(at_random).filter(|_| deaths);
     let world = World::new(seed, shape.hosts, shape.region_bytes(), rates, OPERATIONS_MAX);
     if sleepers {
         world.stall(STALL_RATE);

@@ -364,6 +364,12 @@ impl Shared {
         let deadly = state.rates.deadly == Some(name);
         let rate = if deadly { state.rates.deadly_rate } else { state.rates.point_crash };
         if !state.scripted && rate > 0 && state.doomed.is_none() && state.prng.below(1024) < rate {
+            if deadly && state.rates.stall > 0 && state.prng.below(2) == 0 {
+                state.stall(process);
+                drop(state);
+                drop(self.step(process, Kind::Wait));
+                return;
+            }
             // At the point or a little later: what a point stands before is where deaths hurt.
             let operations = if state.prng.below(2) == 0 { 0 } else { state.prng.below(24) };
             *state.report.deaths_at.entry(name).or_default() += 1;
