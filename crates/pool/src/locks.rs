@@ -464,8 +464,9 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
         if number >= Self::USER_LOCKS {
             return Err(PoolError::Config(format!("there is no lock {number}; users have {}", Self::USER_LOCKS)));
         }
-        let guard = self.0.lock_within(Name::User(number.into()), Intent::ALL, timeout);
+        let guard =
+            self.0.lock_within(Name::User(number.into()), Intent::ALL, timeout).map_err(PoolError::lock("user"))?;
         fault::point("user.locked");
-        guard.map(UserLock).map_err(PoolError::lock("user"))
+        Ok(UserLock(guard))
     }
 }
