@@ -9,17 +9,16 @@ use crate::region::HostPool;
 use cenote_base::BlockHash;
 use cenote_base::prng::Prng;
 use cenote_mem::{Fabric, Flush, MapOptions, Mapped, Mapping, Offset, RegionSource};
-use cenote_pool::{Hit, Namespace, NamespaceRecord, Publish, ReadOutcome};
+use cenote_pool::{Hit, Namespace, NamespaceRecord, Pin, Publish, ReadOutcome};
 use serde::{Deserialize, Serialize};
 use std::hint::black_box;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Blocks of a prompt.
 pub const PROMPT: u64 = 64;
 /// Private memory that blocks are copied from and to in turn, as an engine's own KV memory: in no cache.
 const PRIVATE_BYTES: u64 = 128 << 20;
-/// Sixteenths of a region at its end that plain copies go to.
-pub const ASIDE: u64 = 10;
 /// Where single lines are published: as large as the control areas of a small region.
 const LINES_BYTES: u64 = 4 << 20;
 /// Operations between two looks at the clock, where one would cost as much as the operation.
@@ -32,9 +31,9 @@ const TABLE_ROUNDS: u64 = 500;
 /// What a process is told to do. Blocks have numbers, from which hash and first bytes follow.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum Job {
-    /// Publishes blocks: publishing, `memcpy` in, copy around the cache in. Copies go to the end of the region, which
-    /// blocks must not reach.
-    Put { block_bytes: u64, first: u64, count: u64 },
+    /// Publishes blocks: publishing, `memcpy` in, copy around the cache in. Copies go to where blocks come `ahead` and
+    /// twice `ahead` bytes later, which must be within the region.
+    Put { block_bytes: u64, first: u64, count: u64, ahead: u64 },
     /// Takes blocks out in three ways: reading, `memcpy`, copy around the cache. Each block goes one way, another one
     /// with another `pass`.
     Get { block_bytes: u64, first: u64, count: u64, pass: u64 },
@@ -86,7 +85,7 @@ impl Party {
 
     pub fn perform(&self, job: &Job, begin: &mut Begin<'_>) -> Result<Vec<Times>, Failure> {
         match *job {
-            Job::Put { block_bytes, first, count } => self.put(block_bytes, first, count, begin),
+            Job::Put { block_bytes, first, count, ahead } => self.put(block_bytes, first, count, ahead, begin),
             Job::Get { block_bytes, first, count, pass } => self.get(block_bytes, first, count, pass, begin),
             Job::Publish { block_bytes, first, count } => Ok(vec![self.publish(block_bytes, first, count, begin)?]),
             Job::Fill { block_bytes, first, count } => {
@@ -127,27 +126,33 @@ impl Party {
     }
 
     /// Publishing and plain copies take turns, so that a busy machine is fair to all. All go from private memory to
-    /// places of the region that were in no cache before.
-    fn put(&self, block_bytes: u64, first: u64, count: u64, begin: &mut Begin<'_>) -> Result<Vec<Times>, Failure> {
+    /// the same places, each in no cache by then: which pages memory is made of changes what copying to it takes by a
+    /// quarter.
+    fn put(
+        &self,
+        block_bytes: u64,
+        first: u64,
+        count: u64,
+        ahead: u64,
+        begin: &mut Begin<'_>,
+    ) -> Result<Vec<Times>, Failure> {
         let (namespace, fabric) = (self.namespace(block_bytes)?, self.pool.fabric());
         self.touch_region();
         self.touch_data();
         let mut private = Private::new(block_bytes);
-        let blocks_aside = fabric.len() / 16 * ASIDE / block_bytes;
-        let aside = fabric.len() - blocks_aside * block_bytes;
+        self.publish_one(&namespace, first, private.next())?;
+        let base = self.place_of(first)?;
         let mut times = vec![Times::new(); 3];
         let mut prng = Prng::new(first);
         begin()?;
-        for turn in 0..count {
+        for turn in 1..count {
             // What one leaves to be written back slows the next, so they come in any order.
             for way in shuffled(&mut prng) {
                 let bytes = private.next();
-                let copies = (times[1].len() + times[2].len()) as u64;
                 times[way].push(if way == 0 {
                     self.publish_one(&namespace, first + turn, bytes)?
                 } else {
-                    // Each place once, as with the blocks: page tables are as cold.
-                    let at = aside + copies % blocks_aside * block_bytes;
+                    let at = base + turn * block_bytes + way as u64 * ahead;
                     let start = Instant::now();
                     if way == 1 {
                         fabric.copy_plain_in(at, bytes)
@@ -158,7 +163,23 @@ impl Party {
                 });
             }
         }
+        // A fresh region hands its places out in order, or the copies went elsewhere.
+        let (last, wanted) = (self.place_of(first + count - 1)?, base + (count - 1) * block_bytes);
+        if last != wanted {
+            return Err(Failure::new(format!("the last block is at {last} instead of {wanted}")));
+        }
         Ok(times)
+    }
+
+    /// Where the payload of a block is.
+    fn place_of(&self, block: u64) -> Result<u64, Failure> {
+        Ok(self.pinned(block)?.extent().0)
+    }
+
+    /// A block that nobody else may have the place of.
+    fn pinned(&self, block: u64) -> Result<Pin<Arc<Mapped>>, Failure> {
+        let pin = self.pool.pin(&self.find(block)?);
+        pin.ok_or_else(|| Failure::new(format!("block {block} cannot be pinned")))
     }
 
     /// Reading and plain copies take turns. All go from blocks of the region, in no cache, to private memory.
@@ -179,9 +200,9 @@ impl Party {
             // Three blocks in a row go the three ways, in any order, and with each pass another one.
             let order = shuffled(&mut Prng::new(turn / 3));
             let (block, way, bytes) = (first + turn, order[((turn + pass) % 3) as usize], private.next());
-            let hit = self.find(block)?;
             // Nobody else may have the place of a block that is copied without asking.
-            let pin = self.pool.pin(&hit).ok_or_else(|| Failure::new(format!("block {block} cannot be pinned")))?;
+            let pin = self.pinned(block)?;
+            let hit = *pin.hit();
             if way == 0 {
                 drop(pin);
                 let start = Instant::now();

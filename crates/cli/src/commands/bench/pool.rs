@@ -1,7 +1,7 @@
 //! `cenote bench pool`: blocks in and out beside plain copies of as many bytes, pins, and attaching.
 
 use super::child::Child;
-use super::party::{ASIDE, Job};
+use super::party::Job;
 use super::regions::{Shape, fabrics, other_host};
 use super::rows::{Row, Times, median};
 use super::{Part, Setting};
@@ -48,14 +48,16 @@ fn beside(name: &str, times: &[Times], goal: f64) -> [Row; 2] {
 }
 
 fn copies(setting: &Setting, fabric: &str, flush: Flush, block_bytes: u64) -> Result<Vec<Row>, Failure> {
-    let bytes = setting.choose(512 << 20, 192 << 20);
+    let bytes = setting.choose(384 << 20, 192 << 20);
     let shape = Shape { chunk_bytes: 16 << 20, min_block_bytes: 64 << 10, ..Shape::of(flush, bytes) };
     let region = setting.regions.make(&shape)?;
     let (mut writer, mut reader) = (Child::start(&region, 0)?, Child::start(&region, other_host(flush))?);
-    // Blocks leave the end of the region to the copies, and a sixteenth to control structures.
-    let count = bytes / 16 * (15 - ASIDE) / block_bytes;
+    // So much of everything goes through the caches between two uses of a place that nothing of the first is left.
+    let ahead = 2 * shape.chunk_bytes;
+    // A chunk's worth is left to control structures.
+    let count = (bytes - shape.chunk_bytes - 2 * ahead) / block_bytes;
     let size = ByteSize(block_bytes);
-    let put = writer.perform(&Job::Put { block_bytes, first: 0, count })?;
+    let put = writer.perform(&Job::Put { block_bytes, first: 0, count, ahead })?;
     let mut get = |pass| reader.perform(&Job::Get { block_bytes, first: 0, count, pass });
     let first = get(0)?;
     // Every block once in every way.
