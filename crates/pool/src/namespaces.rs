@@ -101,6 +101,8 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
         if self.read_quota(row) != 0 {
             self.put_line(self.layout.quota(row), &[0; 8]);
         }
+        // A host that loses power leaves no row that bears another's limit, or no name.
+        self.fabric.fence();
         let line = NamespaceLine {
             fingerprint,
             block_bytes: record.block_bytes,

@@ -67,6 +67,14 @@ impl SimFabric {
         self.process.shared.state().strike(self.process.number, place, lines);
     }
 
+    /// The lines of a refresh may have been dropped and fetched before what the process did before it arrived.
+    fn look_early(&self, lines: &[u64]) {
+        let process = self.process.number;
+        if self.process.shared.state().look_early(process, lines) {
+            drop(self.process.shared.step(process, Kind::Look));
+        }
+    }
+
     fn wait(&self, method: &'static str, place: &Location<'_>) {
         let process = self.process.number;
         let Ok(mut state) = self.process.shared.step(process, Kind::Look) else { return };
@@ -189,6 +197,7 @@ impl Fabric for SimFabric {
         let place = Location::caller();
         lines.iter().for_each(|&line| self.check(line, LINE, LINE));
         self.flush_lines(lines.iter().copied(), "refresh", Effect::Invalidation, place);
+        self.look_early(lines);
         self.wait("fence", place);
         self.end_call(place, lines);
     }
@@ -198,6 +207,7 @@ impl Fabric for SimFabric {
         let place = Location::caller();
         self.check(line, LINE, LINE);
         self.flush_lines(std::iter::once(line), "refresh_unfenced", Effect::Invalidation, place);
+        self.look_early(&[line]);
         self.end_call(place, &[line]);
     }
 

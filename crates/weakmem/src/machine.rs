@@ -314,6 +314,18 @@ impl Machine {
         if self.processes[process].slow.contains(&self.processes[process].flushes[chosen].0) {
             return false;
         }
+        self.run_flush(process, chosen);
+        true
+    }
+
+    /// The queued flush of a line happens, if there is one.
+    pub fn run_flush_of(&mut self, process: usize, line: u64) {
+        if let Some(chosen) = self.processes[process].flushes.iter().position(|flush| flush.0 == line) {
+            self.run_flush(process, chosen);
+        }
+    }
+
+    fn run_flush(&mut self, process: usize, chosen: usize) {
         let (line, after) = self.processes[process].flushes.swap_remove(chosen);
         // A flush is ordered behind older stores to its own line, and the buffer is in order.
         let older = |stores: &VecDeque<(u64, u64, u64)>| {
@@ -325,7 +337,6 @@ impl Machine {
         let host = self.processes[process].host;
         self.write_back(host, line);
         self.caches[host].remove(line);
-        true
     }
 
     /// One streamed line arrives, whichever.

@@ -167,6 +167,8 @@ pub(crate) struct State {
     cut: Option<u64>,
     /// Who will be held up after how many more operations of its own.
     nap: Option<(usize, u64)>,
+    /// Whose next look at the device overtakes what it has under way.
+    hasty: Option<usize>,
     tracing: bool,
     pub report: RunReport,
     prng: Prng,
@@ -481,6 +483,7 @@ impl World {
             strike_ns: 0,
             cut: None,
             nap: None,
+            hasty: None,
             tracing: false,
             report: RunReport::default(),
             prng: Prng::at(seed, 3),
@@ -522,7 +525,7 @@ impl World {
         (rates.process_crash, rates.host_crash, rates.point_crash, rates.stall) = (0, 0, 0, 0);
         rates.torn_crash = 0;
         rates.deadly = None;
-        state.nap = None;
+        (state.nap, state.hasty) = (None, None);
         state.cut = state.cut.filter(|&calls| calls == 0);
         state.strikes = 0;
         state.doomed = None;
@@ -690,6 +693,21 @@ impl State {
         }
     }
 
+    /// A process that called at the place in focus looks at the device now: its cache drops these lines and fetches them
+    /// again while what it did before is still under way, and others go on meanwhile. Returns whether the turn may have passed.
+    pub fn look_early(&mut self, process: usize, lines: &[u64]) -> bool {
+        if self.scripted || self.hasty.take_if(|hasty| *hasty == process).is_none() {
+            return false;
+        }
+        let host = self.processes[process].host;
+        for &line in lines {
+            self.machine.run_flush_of(process, line);
+            self.machine.prefetch(host, line);
+        }
+        self.hold_up(process);
+        true
+    }
+
     /// What happens just after a call of the fabric about these lines, where the focus is on its place.
     pub fn strike(&mut self, process: usize, location: &Location<'_>, lines: &[u64]) {
         let Some(focus) = self.focus.as_ref().filter(|_| !self.scripted) else { return };
@@ -710,6 +728,9 @@ impl State {
         self.cut = self.cut.map(|calls| calls.saturating_sub(1));
         if self.prng.below(2) == 0 {
             self.machine.slow_down(process, lines);
+        }
+        if self.prng.below(2) == 0 {
+            self.hasty = Some(process);
         }
         let host = self.processes[process].host;
         self.machine.heat(lines);
