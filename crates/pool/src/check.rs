@@ -169,7 +169,7 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
         report.chunks_adopted = inner.adopt_chunks();
         let found = {
             inner.mend_chunks()?;
-            inner.look_at_index();
+            inner.refresh_index();
             let mut checked = CheckReport::default();
             let objects: BTreeSet<BlockIndex> = inner.object_blocks().into_iter().collect();
             let lines = inner.check_chunk_lines(&mut checked);

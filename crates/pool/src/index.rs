@@ -412,9 +412,14 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
         here.then(|| (0..distance).map(move |step| (probe.home + step) % probe.buckets))
     }
 
-    /// Makes all buckets as fresh as the device's, and counts entries: (all, leading nowhere).
-    pub(crate) fn look_at_index(&self) -> (u64, u64) {
+    /// Makes all buckets as fresh as the device's.
+    pub(crate) fn refresh_index(&self) {
         self.refresh_range(self.layout.bucket(0), self.layout.bucket(self.layout.num_buckets));
+    }
+
+    /// Counts entries as the device has them: (all, leading nowhere).
+    pub(crate) fn look_at_index(&self) -> (u64, u64) {
+        self.refresh_index();
         let (mut all, mut stale) = (0, 0);
         let buckets = self.layout.buckets_per_shard();
         for bucket in 0..self.layout.num_buckets {

@@ -155,6 +155,8 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
     /// Enters readable blocks that the index does not lead to: their worker died, and so did the memory that
     /// told who it was. The caller holds the heap lock.
     pub(crate) fn enter_unfindable(&self) -> Result<(), PoolError> {
+        // An entry of an older use of the block would lead to it from this host's caches only.
+        self.refresh_index();
         let published = (0_u64..).zip(self.slot_owners()).filter(|(_, owner)| owner.load(Acquire) == PUBLISHED);
         for (block, _) in published {
             let Some(hit) = self.hit(BlockIndex(block)) else { continue };

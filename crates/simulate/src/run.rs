@@ -90,18 +90,21 @@ impl Setting {
 
 /// Runs one seed to its end.
 pub fn run(seed: u64, setting: &Setting) -> Outcome {
-    let shape = Shape::of_seed(seed).of_design(setting.design);
+    let mut shape = Shape::of_seed(seed).of_design(setting.design);
     // Every fifth run, hosts are taken for dead that are not.
     // Where TraCT's manager dies nothing goes on; that is known, and why there is another lock.
     // Counts of a dead reader of the plain design stay raised; that is known too.
     let mortal = !shape.has_manager() && setting.design == Design::Cenote;
     let sleepers = mortal && seed % 5 == 4;
+    if sleepers {
+        shape = shape.with_sleepers();
+    }
     let deaths = mortal && !seed.is_multiple_of(4);
     let oracle = Arc::new(Oracle::new(sleepers));
     let mut rates = Rates::of_seed(seed, deaths);
     // Each fault point has its seeds: some are passed too rarely to die at by chance.
     let at_random = seed.is_multiple_of(2).then(|| POINTS[(seed / 4) as usize % POINTS.len()]);
-    rates.deadly = setting.deadly.or(at_random).filter(|_| deaths);
+    rates.deadly = setting.deadly.or(at_random).filter(|_| mortal);
     let world = World::new(seed, shape.hosts, shape.region_bytes(), rates, OPERATIONS_MAX);
     if sleepers {
         world.stall(STALL_RATE);

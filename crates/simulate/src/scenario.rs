@@ -122,6 +122,12 @@ impl Shape {
         }
     }
 
+    /// The same where hosts are held up until they are declared dead: others wait for that now and then.
+    pub fn with_sleepers(mut self) -> Self {
+        self.weights[4] *= 4;
+        self
+    }
+
     /// The same in another design, which may have an order of eviction of its own.
     pub fn of_design(self, design: Design) -> Self {
         let eviction = if design == Design::Plain { Eviction::Lru } else { self.eviction };
@@ -537,13 +543,44 @@ impl Actor {
             // What was found makes way for what is published now.
             self.oracle.notes().found.clear();
         }
+        if self.oracle.sleepers {
+            self.oversleep(&pool);
+        }
         if self.shape.idle_host != Some(self.process.host()) {
             self.use_everything(&pool, &namespace);
         }
         self.look_around(&pool, 10);
+        let evicted = pool.counter(Counter::Evicted);
         self.obey(&pool);
         if self.oracle.sleepers {
             self.mend(&pool);
+        }
+        // For a host that wanted room.
+        self.oracle.notes().left += pool.counter(Counter::Evicted) - evicted;
+    }
+
+    /// A host sleeps until the others have declared it dead. When it has looked again, they know that it lives: who did
+    /// not hear of his own death would go on with pins and locks that nobody heeds.
+    fn oversleep(&self, pool: &SimPool) {
+        if !self.meet(50, true, pool) {
+            return;
+        }
+        if self.process.host() == 0 {
+            if !self.process.sleep(4 * HOST_TIMEOUT.as_nanos() as u64) {
+                return;
+            }
+            pool.tick();
+        }
+        if self.meet(51, true, pool) && self.meet(52, false, pool) {
+            self.expect_living(pool);
+        }
+        self.meet(53, true, pool);
+    }
+
+    /// Nobody is held dead.
+    fn expect_living(&self, pool: &SimPool) {
+        for host in pool.info().hosts.iter().filter(|host| host.marked_dead) {
+            self.oracle.report(Checker::Liveness, format!("host {} is held dead and lives", host.host));
         }
     }
 
@@ -723,9 +760,7 @@ impl Actor {
             }
         }
         self.look_at_namespaces(pool);
-        for host in pool.info().hosts.iter().filter(|host| host.marked_dead) {
-            self.oracle.report(Checker::Liveness, format!("host {} is held dead and lives", host.host));
-        }
+        self.expect_living(pool);
     }
 
     /// Rows, labels and limits of all namespaces that anybody opened.

@@ -45,9 +45,9 @@ pub struct Rates {
     pub stall: u64,
     /// A host dies when a line that it waits for has arrived in part, in 1/1024 of such waits.
     pub torn_crash: u64,
-    /// A fault point at which many die.
+    /// A fault point at which many die or are held up.
     pub deadly: Option<&'static str>,
-    /// How many do, in 1/1024 of its passings.
+    /// How many die, in 1/1024 of its passings.
     pub deadly_rate: u64,
 }
 
@@ -73,7 +73,7 @@ impl Rates {
         let (process_crash, host_crash, point_crash) =
             if deaths { (pick(&[0, 40, 150, 400]), pick(&[0, 20, 60, 200]), pick(&[0, 4, 20])) } else { (0, 0, 0) };
         let torn_crash = if deaths { pick(&[0, 0, 2, 16]) } else { 0 };
-        let deadly_rate = pick(&[512, 128, 24]);
+        let deadly_rate = if deaths { pick(&[512, 128, 24]) } else { 0 };
         Self { memory, switch, process_crash, host_crash, point_crash, torn_crash, stall: 0, deadly: None, deadly_rate }
     }
 }
@@ -364,6 +364,13 @@ impl Shared {
         let Ok(mut state) = self.step(process, Kind::Act) else { return };
         *state.report.points.entry(name).or_default() += 1;
         let deadly = state.rates.deadly == Some(name);
+        if deadly && !state.scripted && state.prng.below(4) == 0 {
+            // The others of its host go on meanwhile.
+            state.hold_up(process);
+            drop(state);
+            drop(self.step(process, Kind::Look));
+            return;
+        }
         let rate = if deadly { state.rates.deadly_rate } else { state.rates.point_crash };
         if !state.scripted && rate > 0 && state.doomed.is_none() && state.prng.below(1024) < rate {
             if deadly && state.rates.stall > 0 && state.prng.below(2) == 0 {
