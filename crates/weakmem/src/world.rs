@@ -24,6 +24,9 @@ const STALL_NS: u64 = 2_000_000_000;
 const STACK_WORDS: usize = 64 << 10;
 /// How long strikes hold processes up in all: far less than any timeout.
 const STRIKE_NS: u64 = 20_000_000;
+/// How long one strike does: at calls of the fabric, and at fault points.
+const AT_CALLS_NS: [u64; 3] = [1_000, 10_000, 50_000];
+const AT_POINTS_NS: [u64; 3] = [10_000, 50_000, 200_000];
 /// So many operations behind a call in focus its caller is held up at most: there is no telling what hurts.
 const NAPS: [u64; 4] = [4, 12, 30, 80];
 /// Events kept to explain a failure.
@@ -295,7 +298,7 @@ impl Shared {
         if let Some((sleepy, operations)) = state.nap.filter(|(sleepy, _)| *sleepy == process) {
             state.nap = operations.checked_sub(1).map(|left| (sleepy, left));
             if operations == 0 {
-                state.hold_up(process);
+                state.hold_up(process, &AT_CALLS_NS);
             }
         }
         let draw = |state: &mut State, rate: u64| rate > 0 && state.prng.below(1 << 20) < rate;
@@ -364,21 +367,20 @@ impl Shared {
         let Ok(mut state) = self.step(process, Kind::Act) else { return };
         *state.report.points.entry(name).or_default() += 1;
         let deadly = state.rates.deadly == Some(name);
-        if deadly && !state.scripted && state.prng.below(4) == 0 {
-            // The others of its host go on meanwhile.
-            state.hold_up(process);
+        if deadly && !state.scripted && state.prng.below(2) == 0 {
+            if state.rates.stall > 0 && state.prng.below(2) == 0 {
+                state.stall(process);
+                state.pass_turn();
+            } else {
+                // The others of its host go on meanwhile.
+                state.hold_up(process, &AT_POINTS_NS);
+            }
             drop(state);
             drop(self.step(process, Kind::Look));
             return;
         }
         let rate = if deadly { state.rates.deadly_rate } else { state.rates.point_crash };
         if !state.scripted && rate > 0 && state.doomed.is_none() && state.prng.below(1024) < rate {
-            if deadly && state.rates.stall > 0 && state.prng.below(2) == 0 {
-                state.stall(process);
-                drop(state);
-                drop(self.step(process, Kind::Wait));
-                return;
-            }
             // At the point or a little later: what a point stands before is where deaths hurt.
             let operations = if state.prng.below(2) == 0 { 0 } else { state.prng.below(24) };
             *state.report.deaths_at.entry(name).or_default() += 1;
@@ -663,8 +665,8 @@ impl State {
         }
     }
 
-    fn hold_up(&mut self, process: usize) {
-        let duration = [1_000, 10_000, 50_000][self.prng.below(3) as usize].min(self.strike_ns);
+    fn hold_up(&mut self, process: usize, durations: &[u64; 3]) {
+        let duration = durations[self.prng.below(3) as usize].min(self.strike_ns);
         self.strike_ns -= duration;
         self.processes[process].asleep_until = self.time + duration;
         self.note(|| format!("STRIKE p{process} waits {duration} ns"));
@@ -711,7 +713,7 @@ impl State {
             self.machine.run_flush_of(process, line);
             self.machine.prefetch(host, line);
         }
-        self.hold_up(process);
+        self.hold_up(process, &AT_CALLS_NS);
         true
     }
 
@@ -725,7 +727,7 @@ impl State {
             }
             if lines_off <= NEAR {
                 match self.prng.below(8) {
-                    0 => self.hold_up(process),
+                    0 => self.hold_up(process, &AT_CALLS_NS),
                     1 => self.nap = Some((process, self.prng.below(NAPS[1]))),
                     _ => {}
                 }
@@ -743,7 +745,7 @@ impl State {
         self.machine.heat(lines);
         match self.prng.below(10) {
             // Others go on while it is here, or a little behind.
-            0 => self.hold_up(process),
+            0 => self.hold_up(process, &AT_CALLS_NS),
             length @ 1..5 => self.nap = Some((process, self.prng.below(NAPS[length as usize - 1]))),
             // Caches fetch what they dropped, or what they will need.
             5 => lines.iter().for_each(|&line| self.machine.prefetch(host, line)),
