@@ -108,15 +108,14 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
     }
 
     /// Shows everything anew. Who died while he showed something may have left it in the caches, where this host sees
-    /// it and no other does.
+    /// it and no other does. The caller holds the heap lock, and fences when he lets go of it.
     pub(crate) fn show_all_usage(&self) {
         for namespace in 0..NAMESPACES {
             let at = Offset::new(self.layout.usage(self.host, namespace));
             self.fabric.store(at, self.usage(namespace).load(Relaxed));
         }
         let (start, end) = (self.layout.usage(self.host, 0), self.layout.usage(self.host, NAMESPACES));
-        let lines: Vec<u64> = (start..end).step_by(LINE as usize).collect();
-        self.fabric.publish(&lines);
+        (start..end).step_by(LINE as usize).for_each(|line| self.fabric.publish_unfenced(line));
     }
 
     /// Bytes that a namespace takes on hosts that live, as they have shown it; `but`: leaving this host out.

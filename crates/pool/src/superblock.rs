@@ -98,12 +98,15 @@ impl Superblock {
         // A device may hold an older region: without magic nobody attaches while we clear the control areas.
         fabric.store(Offset::new(0), 0);
         fabric.publish(&[0]);
+        // What another host wrote may lie hidden behind old copies, and so may zeros of a creator of this host who died.
+        fabric.refresh_payload(0, layout.data());
         for line in (0..layout.data()).step_by(usize::try_from(LINE).expect("64")) {
             if fabric.load_line(line) != [0; 8] {
                 fabric.store_line(line, &[0; 8]);
                 fabric.publish_unfenced(line);
             }
         }
+        fabric.fence();
         let seed: [u64; 4] = zerocopy::transmute!(config.seed.0);
         let created = unix_seconds();
         let mut words = Words {
@@ -130,15 +133,11 @@ impl Superblock {
         };
         words.check = words.sum();
         let lines: [[u64; 8]; 3] = zerocopy::transmute!(words);
-        let mut first = lines[0];
-        first[0] = 0;
-        for (at, line) in [(0, &first), (64, &lines[1]), (128, &lines[2])] {
+        // Whoever sees some of it only sees a check word that does not hold.
+        for (at, line) in [0, 64, 128].into_iter().zip(&lines) {
             fabric.store_line(at, line);
+            fabric.publish_unfenced(at);
         }
-        fabric.publish(&[0, 64, 128]);
-        fabric.store(Offset::new(0), MAGIC);
-        // Who attaches too early is told that the region is unfinished.
-        fabric.publish_unfenced(0);
         Ok(Self { config: config.clone(), region_bytes, created, flush: fabric.flush() })
     }
 

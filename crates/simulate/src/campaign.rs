@@ -16,6 +16,8 @@ use std::time::Instant;
 const EXIT_SHORTFALL: u8 = 16;
 /// Seeds that notice whatever is left out.
 const MUTATE_SEEDS: u64 = 2000;
+/// So many times more where they notice nothing.
+const PATIENCE: u64 = 4;
 /// Something was left out and nobody noticed.
 const EXIT_UNNOTICED: u8 = 17;
 
@@ -283,7 +285,7 @@ pub fn mutate(args: &Args) -> ExitCode {
     for mutation in passes.mutations().filter(|mutation| wanted(&mutation.to_string())) {
         let seeds = passes.seeds_for(&mutation.place);
         let setting = Setting { design: args.design, ..Setting::without(mutation.clone()) };
-        let total = run_seeds(&seeds, &setting, true);
+        let total = run_patiently(&seeds, &setting, args);
         tally.judge(&format!("--without {mutation}"), &total, &Setting { without: None, ..setting });
     }
     if cfg!(feature = "sabotage") {
@@ -304,7 +306,7 @@ pub fn mutate(args: &Args) -> ExitCode {
                 }
             }
             let _ = sabotage(Some(name));
-            let total = run_seeds(&seeds, &setting, true);
+            let total = run_patiently(&seeds, &setting, args);
             let _ = sabotage(None);
             tally.judge(&what, &total, &setting);
         }
@@ -317,6 +319,19 @@ pub fn mutate(args: &Args) -> ExitCode {
         start.elapsed().as_secs_f64()
     );
     if tally.unnoticed + tally.unsound == 0 { ExitCode::SUCCESS } else { ExitCode::from(EXIT_UNNOTICED) }
+}
+
+/// Seeds until one fails: these, and then many more where what is left out hurts too rarely.
+fn run_patiently(seeds: &[u64], setting: &Setting, args: &Args) -> Total {
+    let total = run_seeds(seeds, setting, true);
+    if !total.failures.is_empty() {
+        return total;
+    }
+    let first = args.first + args.seeds();
+    let more: Vec<u64> = (first..first + PATIENCE * args.seeds()).collect();
+    let mut more = run_seeds(&more, setting, true);
+    more.seeds += total.seeds;
+    more
 }
 
 /// How often each seed passes each place.
