@@ -1,0 +1,601 @@
+//! Oaken's quantization (Oaken §4): groups by magnitude, whose thresholds are known beforehand.
+//!
+//! A token's values of one layer are sorted into groups by nested intervals around zero, outermost first. Each group but
+//! the innermost is *shifted*: of a value above its interval the upper bound is taken, of one below the lower (eq. 4). What is
+//! left is quantized uniformly between the group's least and greatest value of that token (eq. 2, 3). The largest group,
+//! the *middle*, has four bits, which lie densely; the few values of the others, the outliers, have four or five:
+//! four in the dense place, and the rest beside their place and group in a list (§4.5).
+//!
+//! As printed, a code near zero does not tell which bound was taken. Here the grid of a shifted group is cut where it crosses
+//! zero: codes below belong to the lower side, the others to the upper, and a value is given the nearest code of its own
+//! side. So the error is at most one step, and half a step but at the cut.
+//!
+//! Payload: for each token and group the least and greatest value, as `f16`, rounded outwards · dense codes
+//! `[head][token][channel]`, two to a byte, lower half first, each token of a head padded to whole bytes · how many outliers
+//! each 64 channels have, a byte, `[head][token][channel / 64]` · outliers in that order: place:6, group, fifth bit;
+//! a byte, or two where five bits and more than two outlier groups do not fit one.
+//! Values of one head are together, in the order of tokens, so that attention reads them in bursts (§5.2).
+
+use crate::page::{Page, PageMut, Shape, Side};
+use crate::{CodecId, Declined, DecodeError, Frame, PageCodec};
+use half::f16;
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+
+/// Channels that an outlier's place can name.
+const BLOCK: usize = 64;
+const DENSE_BITS: u32 = 4;
+const GROUPS_MAX: usize = 5;
+
+/// How values are shared out: Table 3's rows, and any others.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Groups {
+    /// The share of each group, outermost first; together 1.
+    shares: Vec<f64>,
+    /// Which is the middle.
+    middle: usize,
+    /// Bits of an outlier: 4 or 5.
+    outlier_bits: u32,
+}
+
+impl Default for Groups {
+    /// The paper's choice: 4 % outer, 90 % middle, 6 % inner, outliers of five bits.
+    fn default() -> Self {
+        Self { shares: vec![0.04, 0.90, 0.06], middle: 1, outlier_bits: 5 }
+    }
+}
+
+impl Groups {
+    /// The share of each group, outermost first.
+    #[must_use]
+    pub fn shares(&self) -> &[f64] {
+        &self.shares
+    }
+
+    /// Bits of a value, and of the pair of bounds that a token has in each group, by the shares.
+    #[must_use]
+    pub fn bits(&self, token_values: usize) -> f64 {
+        let outliers = 1.0 - self.shares[self.middle];
+        let scales = (self.shares.len() * 2 * 16) as f64 / token_values as f64;
+        f64::from(DENSE_BITS) + outliers * (8 * self.entry_bytes()) as f64 + 8.0 / BLOCK as f64 + scales
+    }
+
+    fn bits_of(&self, group: usize) -> u32 {
+        if group == self.middle { DENSE_BITS } else { self.outlier_bits }
+    }
+
+    /// Bits that tell outlier groups apart.
+    fn group_bits(&self) -> u32 {
+        (self.shares.len() - 1).next_power_of_two().trailing_zeros()
+    }
+
+    fn entry_bytes(&self) -> usize {
+        if 6 + self.group_bits() + (self.outlier_bits - DENSE_BITS) > 8 { 2 } else { 1 }
+    }
+
+    /// What an outlier's entry says of its place, its group and its code.
+    fn pack(&self, place: usize, group: usize, code: u32) -> u16 {
+        let number = if group > self.middle { group - 1 } else { group };
+        place as u16 | (number as u16) << 6 | ((code >> DENSE_BITS) as u16) << (6 + self.group_bits())
+    }
+
+    /// Place, group and upper bits of the code of an entry.
+    fn unpack(&self, entry: u16) -> Option<(usize, usize, u32)> {
+        let number = usize::from(entry >> 6) & ((1 << self.group_bits()) - 1);
+        let group = if number >= self.middle { number + 1 } else { number };
+        let upper = u32::from(entry >> (6 + self.group_bits()));
+        let fits = group < self.shares.len() && upper < 1 << (self.outlier_bits - DENSE_BITS);
+        fits.then_some((usize::from(entry & 63), group, upper << DENSE_BITS))
+    }
+}
+
+impl fmt::Display for Groups {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, share) in self.shares.iter().enumerate() {
+            write!(f, "{}{}", if index > 0 { "/" } else { "" }, (share * 1e4).round() / 1e2)?;
+        }
+        write!(f, ":{}", self.outlier_bits)
+    }
+}
+
+impl FromStr for Groups {
+    type Err = String;
+
+    /// Shares in percent, outermost first, and the bits of an outlier: `4/90/6:5`.
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let wrong = |fact: &str| format!("`{text}` is no choice of groups like 4/90/6:5: {fact}");
+        let (shares, bits) = text.split_once(':').unwrap_or((text, "5"));
+        let shares: Result<Vec<f64>, _> = shares.split('/').map(str::parse).collect();
+        let shares: Vec<f64> = shares.map_err(|_| wrong("a share is no number"))?;
+        if !(2..=GROUPS_MAX).contains(&shares.len()) {
+            return Err(wrong("there are two to five groups"));
+        }
+        if shares.iter().any(|share| !(0.0..100.0).contains(share)) || (shares.iter().sum::<f64>() - 100.0).abs() > 1e-6
+        {
+            return Err(wrong("shares are percentages and make up 100"));
+        }
+        let outlier_bits = match bits {
+            "4" => 4,
+            "5" => 5,
+            _ => return Err(wrong("outliers have 4 or 5 bits")),
+        };
+        let middle = (0..shares.len()).max_by(|&a, &b| shares[a].total_cmp(&shares[b])).expect("not empty");
+        Ok(Self { shares: shares.into_iter().map(|share| share / 100.0).collect(), middle, outlier_bits })
+    }
+}
+
+/// Nested intervals around zero, outermost first: a value is of the first group whose interval it is outside of, or of the
+/// last group.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Thresholds(Vec<(f32, f32)>);
+
+impl Thresholds {
+    /// `None`: they are not nested, or no numbers.
+    #[must_use]
+    pub fn new(intervals: Vec<(f32, f32)>) -> Option<Self> {
+        let sound = |&(low, high): &(f32, f32)| low.is_finite() && high.is_finite() && low <= high;
+        let nested = |pair: &[(f32, f32)]| pair[0].0 <= pair[1].0 && pair[1].1 <= pair[0].1;
+        (intervals.iter().all(sound) && intervals.windows(2).all(nested)).then_some(Self(intervals))
+    }
+
+    /// The thresholds that share out one sample of values: the topK of §4.3. Half of an outer share lies at each end; the
+    /// inner ones lie around zero, half on each side of it in number, as far as there are so many.
+    ///
+    /// # Panics
+    /// The sample is empty, or not all of it are numbers.
+    #[must_use]
+    pub fn of_sample(groups: &Groups, sample: &[f32]) -> Self {
+        assert!(!sample.is_empty() && sample.iter().all(|value| value.is_finite()), "a sample of numbers");
+        let mut sorted = sample.to_vec();
+        sorted.sort_by(f32::total_cmp);
+        let count = sorted.len();
+        let zero = sorted.partition_point(|value| *value < 0.0);
+        let mut intervals = Vec::new();
+        for last in 1..groups.shares.len() {
+            let outside: f64 = groups.shares[..last].iter().sum();
+            let bounds = if last <= groups.middle {
+                let each = (outside / 2.0 * count as f64).round() as usize;
+                (each.min(count - 1), count - 1 - each.min(count - 1))
+            } else {
+                let inside = ((1.0 - outside) * count as f64).round() as usize;
+                let low = zero.saturating_sub(inside / 2).min(count - inside.min(count));
+                (low.min(count - 1), (low + inside.max(1) - 1).min(count - 1))
+            };
+            let (low, high) = (sorted[bounds.0.min(bounds.1)], sorted[bounds.0.max(bounds.1)]);
+            // Shares so large that intervals would cross leave empty groups instead.
+            let (floor, ceiling) = intervals.last().copied().unwrap_or((f32::MIN, f32::MAX));
+            intervals.push((low.clamp(floor, ceiling), high.clamp(floor, ceiling)));
+        }
+        Self(intervals)
+    }
+
+    /// The mean of several: what the offline profiling of §4.3 ends with.
+    #[must_use]
+    pub fn mean(all: &[Self]) -> Option<Self> {
+        let intervals = all.first()?.0.len();
+        let mean = |of: &dyn Fn(&Self) -> f32| {
+            (all.iter().map(|one| f64::from(of(one))).sum::<f64>() / all.len() as f64) as f32
+        };
+        Self::new((0..intervals).map(|index| (mean(&|one| one.0[index].0), mean(&|one| one.0[index].1))).collect())
+    }
+
+    /// The intervals, outermost first.
+    #[must_use]
+    pub fn intervals(&self) -> &[(f32, f32)] {
+        &self.0
+    }
+
+    /// The group of a value, and what is left of it.
+    #[inline]
+    fn shift(&self, value: f32) -> (usize, f32) {
+        for (group, &(low, high)) in self.0.iter().enumerate() {
+            if value < low {
+                return (group, value - low);
+            }
+            if value > high {
+                return (group, value - high);
+            }
+        }
+        (self.0.len(), value)
+    }
+}
+
+/// What codes of a group stand for in one token.
+#[derive(Clone, Copy, Debug)]
+struct Grid {
+    least: f32,
+    step: f32,
+    inverse: f32,
+    /// The first code of the upper side; the innermost group has no sides, and 0.
+    cut: u32,
+    codes: u32,
+    is_shifted: bool,
+}
+
+impl Grid {
+    fn new(least: f16, greatest: f16, bits: u32, is_shifted: bool) -> Self {
+        let (least, greatest, codes) = (least.to_f32(), greatest.to_f32(), 1_u32 << bits);
+        let width = greatest - least;
+        let steps = (codes - 1) as f32;
+        let (step, inverse) = if width > 0.0 { (width / steps, steps / width) } else { (0.0, 0.0) };
+        let cut = match is_shifted {
+            false => 0,
+            _ if least >= 0.0 => 0,
+            _ if greatest < 0.0 => codes,
+            _ => ((-least * inverse).ceil() as u32).clamp(1, codes - 1),
+        };
+        Self { least, step, inverse, cut, codes, is_shifted }
+    }
+
+    /// The code of what is left of a value. In a shifted group that is never zero, so its sign is its side.
+    #[inline]
+    fn code(&self, shifted: f32) -> u32 {
+        let nearest =
+            ((shifted - self.least) * self.inverse).round_ties_even().clamp(0.0, (self.codes - 1) as f32) as u32;
+        match self.is_shifted {
+            false => nearest,
+            true if shifted < 0.0 => nearest.min(self.cut.max(1) - 1),
+            true => nearest.max(self.cut.min(self.codes - 1)),
+        }
+    }
+
+    #[inline]
+    fn value(&self, code: u32) -> f32 {
+        code as f32 * self.step + self.least
+    }
+}
+
+/// Groups and thresholds of all layers.
+#[derive(Clone, Debug)]
+pub struct Oaken {
+    groups: Groups,
+    /// K and V of each layer.
+    thresholds: Vec<[Thresholds; 2]>,
+    profile: u32,
+}
+
+impl Oaken {
+    /// A codec with thresholds of K and of V for each layer. `profile` names all of that in frames.
+    ///
+    /// # Panics
+    /// Some thresholds are of another number of groups.
+    #[must_use]
+    pub fn new(groups: Groups, thresholds: Vec<[Thresholds; 2]>, profile: u32) -> Self {
+        let intervals = groups.shares.len() - 1;
+        assert!(thresholds.iter().flatten().all(|one| one.0.len() == intervals), "an interval for each group but one");
+        Self { groups, thresholds, profile }
+    }
+
+    /// How values are shared out.
+    #[must_use]
+    pub const fn groups(&self) -> &Groups {
+        &self.groups
+    }
+
+    fn thresholds(&self, layer: u16, side: Side) -> Option<&Thresholds> {
+        Some(&self.thresholds.get(usize::from(layer))?[side as usize])
+    }
+}
+
+/// A page that grows token by token.
+#[derive(Debug)]
+pub struct OakenWriter {
+    codec: Arc<Oaken>,
+    layer: u16,
+    side: Side,
+    heads: usize,
+    dim: usize,
+    scales: Vec<u8>,
+    /// Of each head: dense codes, counts and entries.
+    parts: Vec<[Vec<u8>; 3]>,
+    tokens: u16,
+    grids: Vec<(f32, f32)>,
+}
+
+impl OakenWriter {
+    /// An empty page of one side of a layer.
+    #[must_use]
+    pub fn new(codec: Arc<Oaken>, layer: u16, side: Side, heads: u16, dim: u16) -> Self {
+        let heads = usize::from(heads);
+        let parts = vec![Default::default(); heads];
+        Self { codec, layer, side, heads, dim: dim.into(), scales: Vec::new(), parts, tokens: 0, grids: Vec::new() }
+    }
+
+    /// Appends a token: values of all heads, `[head][channel]`. What was written before does not change.
+    ///
+    /// # Errors
+    /// Some values are no numbers, or too large for the scales; nothing was appended.
+    ///
+    /// # Panics
+    /// There are more or fewer values than heads and channels.
+    pub fn push(&mut self, values: &[f32]) -> Result<(), Declined> {
+        assert_eq!(values.len(), self.heads * self.dim, "values of a token");
+        let codec = Arc::clone(&self.codec);
+        let (groups, thresholds) = (&codec.groups, codec.thresholds(self.layer, self.side).ok_or(Declined)?);
+        self.grids.clear();
+        self.grids.resize(groups.shares.len(), (f32::INFINITY, f32::NEG_INFINITY));
+        for &value in values {
+            if !value.is_finite() {
+                return Err(Declined);
+            }
+            let (group, shifted) = thresholds.shift(value);
+            let bounds = &mut self.grids[group];
+            *bounds = (bounds.0.min(shifted), bounds.1.max(shifted));
+        }
+        let bounds: Option<Vec<(f16, f16)>> =
+            self.grids.iter().map(|&(least, greatest)| outwards(least, greatest)).collect();
+        let bounds = bounds.ok_or(Declined)?;
+        let grids = grids(groups, &bounds);
+        for (least, greatest) in bounds {
+            self.scales.extend(least.to_le_bytes());
+            self.scales.extend(greatest.to_le_bytes());
+        }
+        for (head, [dense, counts, entries]) in values.chunks_exact(self.dim).zip(&mut self.parts) {
+            for block in head.chunks(BLOCK) {
+                let mut outliers = 0;
+                let mut pending = None;
+                for (place, &value) in block.iter().enumerate() {
+                    let (group, shifted) = thresholds.shift(value);
+                    let code = grids[group].code(shifted);
+                    if group != groups.middle {
+                        outliers += 1;
+                        let entry = groups.pack(place, group, code).to_le_bytes();
+                        entries.extend(&entry[..groups.entry_bytes()]);
+                    }
+                    let low = (code & 15) as u8;
+                    match pending.take() {
+                        None => pending = Some(low),
+                        Some(first) => dense.push(first | low << 4),
+                    }
+                }
+                dense.extend(pending);
+                counts.push(outliers);
+            }
+        }
+        self.tokens += 1;
+        Ok(())
+    }
+
+    /// Tokens so far.
+    #[must_use]
+    pub const fn tokens(&self) -> u16 {
+        self.tokens
+    }
+
+    /// Appends the payload of what was pushed so far.
+    pub fn payload(&self, payload: &mut Vec<u8>) {
+        payload.extend(&self.scales);
+        for part in 0..3 {
+            self.parts.iter().for_each(|parts| payload.extend(&parts[part]));
+        }
+    }
+}
+
+/// The bounds as `f16`, rounded outwards; of an empty group both zero. `None`: they are too large.
+fn outwards(least: f32, greatest: f32) -> Option<(f16, f16)> {
+    if least > greatest {
+        return Some((f16::ZERO, f16::ZERO));
+    }
+    let down = |value: f32| {
+        let near = f16::from_f32(value);
+        if near.to_f32() > value { next_down(near) } else { near }
+    };
+    let (low, high) = (down(least), -down(-greatest));
+    (low.is_finite() && high.is_finite()).then_some((low, high))
+}
+
+/// The next smaller half.
+fn next_down(value: f16) -> f16 {
+    match value.to_bits() {
+        0 => f16::from_bits(0x8001),
+        bits if bits & 0x8000 == 0 => f16::from_bits(bits - 1),
+        bits => f16::from_bits(bits + 1),
+    }
+}
+
+fn grids(groups: &Groups, bounds: &[(f16, f16)]) -> Vec<Grid> {
+    let last = bounds.len() - 1;
+    let grid = |(group, &(least, greatest)): (usize, &(f16, f16))| {
+        Grid::new(least, greatest, groups.bits_of(group), group < last)
+    };
+    bounds.iter().enumerate().map(grid).collect()
+}
+
+/// A payload cut into its parts.
+struct Parts<'a> {
+    scales: &'a [u8],
+    dense: &'a [u8],
+    counts: &'a [u8],
+    entries: &'a [u8],
+    row_bytes: usize,
+    row_blocks: usize,
+}
+
+impl<'a> Parts<'a> {
+    fn of(groups: &Groups, shape: Shape, payload: &'a [u8]) -> Result<Self, DecodeError> {
+        let short = DecodeError::Payload("it is cut short");
+        let rows = usize::from(shape.heads) * usize::from(shape.tokens);
+        let (blocks, rest) = (usize::from(shape.dim) / BLOCK, usize::from(shape.dim) % BLOCK);
+        let (row_bytes, row_blocks) = (blocks * BLOCK / 2 + rest.div_ceil(2), usize::from(shape.dim).div_ceil(BLOCK));
+        let (scales, payload) =
+            payload.split_at_checked(usize::from(shape.tokens) * groups.shares.len() * 4).ok_or(short)?;
+        let (dense, payload) = payload.split_at_checked(rows * row_bytes).ok_or(short)?;
+        let (counts, entries) = payload.split_at_checked(rows * row_blocks).ok_or(short)?;
+        let outliers: usize = counts.iter().map(|&count| usize::from(count)).sum();
+        if entries.len() != outliers * groups.entry_bytes() {
+            return Err(DecodeError::Payload("outliers are missing, or too many"));
+        }
+        Ok(Self { scales, dense, counts, entries, row_bytes, row_blocks })
+    }
+
+    fn grids(&self, groups: &Groups, token: usize) -> Result<Vec<Grid>, DecodeError> {
+        let bytes = groups.shares.len() * 4;
+        let pair = |pair: &[u8]| (f16::from_le_bytes([pair[0], pair[1]]), f16::from_le_bytes([pair[2], pair[3]]));
+        let bounds: Vec<_> = self.scales[token * bytes..][..bytes].chunks_exact(4).map(pair).collect();
+        let sound = |(least, greatest): &(f16, f16)| least.is_finite() && greatest.is_finite() && least <= greatest;
+        if !bounds.iter().all(sound) {
+            return Err(DecodeError::Payload("bounds of a group are none"));
+        }
+        Ok(grids(groups, &bounds))
+    }
+}
+
+impl PageCodec for Oaken {
+    fn id(&self) -> CodecId {
+        CodecId::Oaken
+    }
+
+    fn profile(&self) -> u32 {
+        self.profile
+    }
+
+    fn encode_payload(&self, page: &Page<'_>, payload: &mut Vec<u8>) -> Result<(), Declined> {
+        let kind = page.kind();
+        let (heads, tokens, dim) =
+            (usize::from(kind.shape.heads), usize::from(kind.shape.tokens), usize::from(kind.shape.dim));
+        let mut values = vec![0.0; kind.shape.values()];
+        for (head, values) in values.chunks_exact_mut(kind.shape.head_values()).enumerate() {
+            page.read_head(head, values);
+        }
+        let mut writer =
+            OakenWriter::new(Arc::new(self.clone()), kind.layer, kind.side, kind.shape.heads, kind.shape.dim);
+        let mut row = Vec::with_capacity(heads * dim);
+        for token in 0..tokens {
+            row.clear();
+            (0..heads).for_each(|head| row.extend(&values[(head * tokens + token) * dim..][..dim]));
+            writer.push(&row)?;
+        }
+        writer.payload(payload);
+        Ok(())
+    }
+
+    fn decode_payload(&self, frame: &Frame<'_>, page: &mut PageMut<'_>) -> Result<(), DecodeError> {
+        let (shape, groups) = (frame.shape, &self.groups);
+        let thresholds =
+            self.thresholds(frame.layer, frame.side).ok_or(DecodeError::Payload("no thresholds of its layer"))?;
+        let parts = Parts::of(groups, shape, frame.payload)?;
+        let (tokens, dim) = (usize::from(shape.tokens), usize::from(shape.dim));
+        let grids: Result<Vec<_>, _> = (0..tokens).map(|token| parts.grids(groups, token)).collect();
+        let grids = grids?;
+        let mut entries = parts.entries.chunks_exact(groups.entry_bytes());
+        let mut values = vec![0.0; shape.head_values()];
+        for head in 0..usize::from(shape.heads) {
+            for (token, values) in values.chunks_exact_mut(dim).enumerate() {
+                let row = head * tokens + token;
+                let dense = &parts.dense[row * parts.row_bytes..][..parts.row_bytes];
+                let counts = &parts.counts[row * parts.row_blocks..][..parts.row_blocks];
+                for ((values, dense), &count) in values.chunks_mut(BLOCK).zip(dense.chunks(BLOCK / 2)).zip(counts) {
+                    decode_block(
+                        groups,
+                        thresholds,
+                        &grids[token],
+                        dense,
+                        entries.by_ref().take(count.into()),
+                        values,
+                    )?;
+                }
+            }
+            page.write_head(head, &values);
+        }
+        Ok(())
+    }
+}
+
+fn decode_block<'a>(
+    groups: &Groups,
+    thresholds: &Thresholds,
+    grids: &[Grid],
+    dense: &[u8],
+    entries: impl Iterator<Item = &'a [u8]>,
+    values: &mut [f32],
+) -> Result<(), DecodeError> {
+    let restore = |group: usize, code: u32| {
+        let shifted = grids[group].value(code);
+        let bounds = thresholds.0.get(group).copied().unwrap_or((0.0, 0.0));
+        shifted + if code < grids[group].cut { bounds.0 } else { bounds.1 }
+    };
+    let low = |place: usize| u32::from(dense[place / 2] >> (4 * (place % 2)) & 15);
+    for (place, value) in values.iter_mut().enumerate() {
+        *value = restore(groups.middle, low(place));
+    }
+    for entry in entries {
+        let entry = u16::from_le_bytes([entry[0], entry.get(1).copied().unwrap_or(0)]);
+        let (place, group, upper) = groups.unpack(entry).ok_or(DecodeError::Payload("an outlier of no group"))?;
+        let value = values.get_mut(place).ok_or(DecodeError::Payload("an outlier behind the last channel"))?;
+        *value = restore(group, upper | low(place));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn groups_are_read_and_printed() {
+        for text in ["4/90/6:5", "90/10:5", "10/90:5", "4/90/3/3:4", "2/2/90/6:5", "2/2/90/3/3:4"] {
+            assert_eq!(text.parse::<Groups>().expect("one of Table 3").to_string(), text);
+        }
+        assert_eq!("4/90/6".parse(), Ok(Groups::default()));
+        for text in ["", "100", "4/90/7", "50/50:6", "x/90", "1/1/1/1/1/95"] {
+            assert!(text.parse::<Groups>().is_err(), "{text}");
+        }
+    }
+
+    /// Table 3's column of effective bits, without scales and counts, which the paper leaves out.
+    #[test]
+    fn entries_take_what_table_3_says() {
+        for (text, bits) in [
+            ("4/90/6:5", 4.8),
+            ("90/10:5", 4.8),
+            ("10/90:5", 4.8),
+            ("4/90/3/3:5", 5.6),
+            ("2/2/90/6:5", 5.6),
+            ("2/2/90/3/3:5", 5.6),
+            ("4/90/3/3:4", 4.8),
+            ("2/2/90/6:4", 4.8),
+            ("2/2/90/3/3:4", 4.8),
+        ] {
+            let groups: Groups = text.parse().expect("groups");
+            assert!((groups.bits(usize::MAX) - 0.125 - bits).abs() < 1e-9, "{text}: {}", groups.bits(usize::MAX));
+        }
+    }
+
+    #[test]
+    fn entries_come_back() {
+        for text in ["4/90/6:5", "90/10:5", "10/90:5", "2/2/90/3/3:5", "2/2/90/3/3:4"] {
+            let groups: Groups = text.parse().expect("groups");
+            for group in (0..groups.shares.len()).filter(|&group| group != groups.middle) {
+                for code in [0, 9, 15, (1 << groups.outlier_bits) - 1] {
+                    let entry = groups.pack(63, group, code);
+                    assert!(groups.entry_bytes() == 2 || entry < 256);
+                    assert_eq!(groups.unpack(entry), Some((63, group, code & !15)), "{text} {group} {code}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn thresholds_share_a_sample_out() {
+        let groups = Groups::default();
+        let sample: Vec<f32> = (0..1000).map(|value| value as f32 - 499.5).collect();
+        let thresholds = Thresholds::of_sample(&groups, &sample);
+        let mut counts = [0; 3];
+        sample.iter().for_each(|&value| counts[thresholds.shift(value).0] += 1);
+        assert_eq!(counts, [40, 900, 60]);
+        let positive: Vec<f32> = sample.iter().map(|value| value.abs() + 1.0).collect();
+        assert!(Thresholds::new(Thresholds::of_sample(&groups, &positive).0).is_some(), "nested where all is positive");
+        assert_eq!(Thresholds::mean(&[thresholds.clone(), thresholds.clone()]), Some(thresholds));
+    }
+
+    #[test]
+    fn bounds_are_rounded_outwards() {
+        for value in [0.1, -0.1, 1e-9, -1e-9, 65503.0, 3.0, 0.0] {
+            let (low, high) = outwards(value, value).expect("small enough");
+            assert!(low.to_f32() <= value && value <= high.to_f32(), "{value} {low} {high}");
+        }
+        assert_eq!(outwards(0.0, 1e6), None);
+        assert_eq!(outwards(f32::INFINITY, f32::NEG_INFINITY), Some((f16::ZERO, f16::ZERO)));
+    }
+}

@@ -1,0 +1,267 @@
+//! QPack, our own: a step for each channel that follows how much attention feels an error there, and widths that follow what
+//! a page has.
+//!
+//! Of each channel an offline profile knows the mean and a *step*. A code is `round((x - mean) / step)`; what the step buys is
+//! a bound on the error, half a step, whatever the value: nothing is clipped. Sixteen tokens of a channel share a width, the
+//! least that all of them fit: two codes together take `k` bits, so widths go by halves of a bit
+//! (two codes of eleven values fit seven bits). Codes of a channel lie together, so decoding has one mean, one step and one
+//! width for sixteen values, and its output is channel-major.
+//!
+//! Payload: for each head, for each 16 tokens: width indices, a nibble for each channel, lower half first, padded to whole
+//! bytes · of each channel in turn, `k` bytes: eight pairs of `k` bits, lowest first; a pair is
+//! `code(t) + levels × code(t + 8)` of tokens `t` below eight. Index 15 is sixteen halves instead: values too far from the mean.
+//! Tokens that are not there have the code of the mean.
+
+use crate::page::{Page, PageMut, Side};
+use crate::{CodecId, Declined, DecodeError, Frame, PageCodec};
+use half::f16;
+
+/// Tokens that share a width.
+const GROUP: usize = 16;
+const PAIRS: usize = GROUP / 2;
+
+/// What a width index stands for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Width {
+    /// Bits of a pair of codes, and bytes of a channel's sixteen.
+    pair_bits: u8,
+    /// How many codes there are.
+    levels: u16,
+    /// Which of them is the mean.
+    center: u16,
+}
+
+const fn width(pair_bits: u8, levels: u16, center: u16) -> Width {
+    assert!((levels as u32) * (levels as u32) <= 1 << pair_bits && center < levels);
+    Width { pair_bits, levels, center }
+}
+
+/// Index of channels that are stored as halves.
+const HALVES: usize = 15;
+const HALVES_BYTES: usize = 2 * GROUP;
+
+/// By index, in order of size. Two and four levels lean to one side, so there is one of each for either side.
+const WIDTHS: [Width; HALVES] = [
+    width(0, 1, 0),
+    width(2, 2, 1),
+    width(2, 2, 0),
+    width(4, 4, 2),
+    width(4, 4, 1),
+    width(5, 5, 2),
+    width(6, 8, 4),
+    width(7, 11, 5),
+    width(8, 16, 8),
+    width(9, 22, 11),
+    width(10, 32, 16),
+    width(11, 45, 22),
+    width(12, 64, 32),
+    width(13, 90, 45),
+    width(14, 128, 64),
+];
+
+impl Width {
+    /// The index of the least width that codes from `least` to `greatest` fit.
+    fn index_of(least: i32, greatest: i32) -> usize {
+        let fits = |width: &Width| {
+            let center = i32::from(width.center);
+            -center <= least && greatest < i32::from(width.levels) - center
+        };
+        WIDTHS.iter().position(fits).unwrap_or(HALVES)
+    }
+
+    const fn bytes(index: usize) -> usize {
+        if index == HALVES { HALVES_BYTES } else { WIDTHS[index].pair_bits as usize }
+    }
+}
+
+/// What is known beforehand of the channels of one side of a layer.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Channels {
+    /// The mean of each, `[head][channel]`.
+    pub means: Vec<f32>,
+    /// The step of each.
+    pub steps: Vec<f32>,
+}
+
+impl Channels {
+    /// Whether all of them are numbers, and steps have inverses.
+    #[must_use]
+    pub fn is_sound(&self) -> bool {
+        let sound = |step: &f32| step.is_finite() && *step > 0.0 && (1.0 / step).is_finite();
+        self.means.len() == self.steps.len()
+            && self.means.iter().all(|mean| mean.is_finite())
+            && self.steps.iter().all(sound)
+    }
+}
+
+/// Steps and means of all layers.
+#[derive(Clone, Debug)]
+pub struct QPack {
+    /// K and V of each layer.
+    channels: Vec<[Channels; 2]>,
+    profile: u32,
+}
+
+impl QPack {
+    /// A codec with what is known of K and V of each layer. `profile` names all of that in frames.
+    ///
+    /// # Panics
+    /// Some means are no numbers, or some steps too small to divide by.
+    #[must_use]
+    pub fn new(channels: Vec<[Channels; 2]>, profile: u32) -> Self {
+        assert!(channels.iter().flatten().all(Channels::is_sound), "means and steps are numbers");
+        Self { channels, profile }
+    }
+
+    fn channels(&self, layer: u16, side: Side, count: usize) -> Option<&Channels> {
+        let channels = &self.channels.get(usize::from(layer))?[side as usize];
+        (channels.means.len() == count).then_some(channels)
+    }
+}
+
+impl PageCodec for QPack {
+    fn id(&self) -> CodecId {
+        CodecId::QPack
+    }
+
+    fn profile(&self) -> u32 {
+        self.profile
+    }
+
+    fn encode_payload(&self, page: &Page<'_>, payload: &mut Vec<u8>) -> Result<(), Declined> {
+        let kind = page.kind();
+        let (shape, dim) = (kind.shape, usize::from(kind.shape.dim));
+        let channels = self.channels(kind.layer, kind.side, shape.token_values()).ok_or(Declined)?;
+        let mut values = vec![0.0; shape.head_values()];
+        for head in 0..usize::from(shape.heads) {
+            page.read_head(head, &mut values);
+            let of_head = head * dim..(head + 1) * dim;
+            let (means, steps) = (&channels.means[of_head.clone()], &channels.steps[of_head]);
+            for tokens in values.chunks(GROUP * dim) {
+                encode_group(tokens, means, steps, payload)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn decode_payload(&self, frame: &Frame<'_>, page: &mut PageMut<'_>) -> Result<(), DecodeError> {
+        let (shape, dim) = (frame.shape, usize::from(frame.shape.dim));
+        let channels = self.channels(frame.layer, frame.side, shape.token_values());
+        let channels = channels.ok_or(DecodeError::Payload("no steps of its layer"))?;
+        let mut values = vec![0.0; shape.head_values()];
+        let mut rest = frame.payload;
+        for head in 0..usize::from(shape.heads) {
+            let of_head = head * dim..(head + 1) * dim;
+            let (means, steps) = (&channels.means[of_head.clone()], &channels.steps[of_head]);
+            for tokens in values.chunks_mut(GROUP * dim) {
+                rest = decode_group(rest, means, steps, tokens).ok_or(DecodeError::Payload("it is cut short"))?;
+            }
+            page.write_head(head, &values);
+        }
+        if rest.is_empty() { Ok(()) } else { Err(DecodeError::Payload("codes of no channel")) }
+    }
+}
+
+/// Encodes up to sixteen tokens of a head, `[token][channel]`.
+fn encode_group(tokens: &[f32], means: &[f32], steps: &[f32], payload: &mut Vec<u8>) -> Result<(), Declined> {
+    let dim = means.len();
+    let indices_at = payload.len();
+    payload.resize(indices_at + dim.div_ceil(2), 0);
+    for (channel, (&mean, &step)) in means.iter().zip(steps).enumerate() {
+        let inverse = 1.0 / step;
+        let mut codes = [0_i32; GROUP];
+        for (code, row) in codes.iter_mut().zip(tokens.chunks_exact(dim)) {
+            let value = row[channel];
+            if !f16::from_f32(value).is_finite() {
+                return Err(Declined);
+            }
+            // Too large a number becomes the largest, which no width but halves has room for.
+            *code = ((value - mean) * inverse).round_ties_even() as i32;
+        }
+        let least = codes.iter().copied().min().expect("sixteen");
+        let greatest = codes.iter().copied().max().expect("sixteen");
+        let index = Width::index_of(least, greatest);
+        payload[indices_at + channel / 2] |= (index as u8) << (4 * (channel % 2));
+        if index == HALVES {
+            let halves =
+                tokens.chunks_exact(dim).map(|row| f16::from_f32(row[channel])).chain(std::iter::repeat(f16::ZERO));
+            halves.take(GROUP).for_each(|half| payload.extend(half.to_le_bytes()));
+        } else {
+            pack(&codes, WIDTHS[index], payload);
+        }
+    }
+    Ok(())
+}
+
+/// Appends sixteen codes of a width.
+fn pack(codes: &[i32; GROUP], width: Width, payload: &mut Vec<u8>) {
+    let mut bits = 0_u128;
+    for pair in 0..PAIRS {
+        let code = |token: usize| (codes[token] + i32::from(width.center)).unsigned_abs();
+        let pair_code = code(pair) + u32::from(width.levels) * code(pair + PAIRS);
+        bits |= u128::from(pair_code) << (pair * usize::from(width.pair_bits));
+    }
+    payload.extend(&bits.to_le_bytes()[..usize::from(width.pair_bits)]);
+}
+
+/// Decodes up to sixteen tokens of a head; returns what follows them. `None`: bytes are missing.
+fn decode_group<'a>(payload: &'a [u8], means: &[f32], steps: &[f32], tokens: &mut [f32]) -> Option<&'a [u8]> {
+    let dim = means.len();
+    let (indices, mut rest) = payload.split_at_checked(dim.div_ceil(2))?;
+    for (channel, (&mean, &step)) in means.iter().zip(steps).enumerate() {
+        let index = usize::from(indices[channel / 2] >> (4 * (channel % 2)) & 15);
+        let (bytes, behind) = rest.split_at_checked(Width::bytes(index))?;
+        rest = behind;
+        if index == HALVES {
+            for (row, half) in tokens.chunks_exact_mut(dim).zip(bytes.chunks_exact(2)) {
+                row[channel] = f16::from_le_bytes([half[0], half[1]]).to_f32();
+            }
+            continue;
+        }
+        let width = WIDTHS[index];
+        let codes = unpack(bytes, width);
+        for (row, code) in tokens.chunks_exact_mut(dim).zip(codes) {
+            row[channel] = (code - i32::from(width.center)) as f32 * step + mean;
+        }
+    }
+    Some(rest)
+}
+
+/// Sixteen codes of a width. Bits that no codes were packed to give codes beyond the levels, and do no other harm.
+fn unpack(bytes: &[u8], width: Width) -> [i32; GROUP] {
+    let mut all = [0; 16];
+    all[..bytes.len()].copy_from_slice(bytes);
+    let bits = u128::from_le_bytes(all);
+    let mut codes = [0; GROUP];
+    for pair in 0..PAIRS {
+        let code = (bits >> (pair * usize::from(width.pair_bits))) as u32 & ((1 << width.pair_bits) - 1);
+        codes[pair] = (code % u32::from(width.levels)).cast_signed();
+        codes[pair + PAIRS] = (code / u32::from(width.levels)).cast_signed();
+    }
+    codes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn codes_of_every_width_come_back() {
+        for (index, width) in WIDTHS.into_iter().enumerate() {
+            let (least, levels) = (-i32::from(width.center), i32::from(width.levels));
+            for shift in 0..levels {
+                let codes: [i32; GROUP] = std::array::from_fn(|token| least + (token as i32 * 7 + shift) % levels);
+                let mut bytes = Vec::new();
+                pack(&codes, width, &mut bytes);
+                assert_eq!(bytes.len(), Width::bytes(index));
+                assert_eq!(unpack(&bytes, width).map(|code| code - i32::from(width.center)), codes, "{width:?}");
+            }
+            let chosen = Width::index_of(least, least + levels - 1);
+            assert_eq!(WIDTHS[chosen], width, "nothing smaller has room for it");
+        }
+        assert_eq!(
+            (Width::index_of(0, 0), Width::index_of(-64, 64), Width::index_of(i32::MIN, 0)),
+            (0, HALVES, HALVES)
+        );
+    }
+}
