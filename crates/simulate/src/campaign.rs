@@ -17,7 +17,7 @@ const EXIT_SHORTFALL: u8 = 16;
 /// Seeds that notice whatever is left out.
 const MUTATE_SEEDS: u64 = 2000;
 /// So many times more where they notice nothing.
-const PATIENCE: u64 = 4;
+const PATIENCE: u64 = 2;
 /// Something was left out and nobody noticed.
 const EXIT_UNNOTICED: u8 = 17;
 

@@ -39,6 +39,10 @@ impl SimFabric {
             return;
         }
         for line in lines {
+            // Who looks again and again is one look late at most.
+            if kind == Kind::Look {
+                state.machine.run_flush_of(process, line);
+            }
             state.machine.flush(process, line);
         }
         state

@@ -34,8 +34,9 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
         self.layout.lock(lock, host) + LINE
     }
 
+    /// A slot as the device has it, or had it at the last look, but never as it was before this host last wrote it.
     fn fresh_slot(&self, slot: u64) -> u64 {
-        self.fabric.refresh(&[slot]);
+        self.fabric.refresh_unfenced(slot);
         self.fabric.load(Offset::new(slot))
     }
 
@@ -142,8 +143,7 @@ impl<F: Fabric, H: HostLocal> LockManager<F, H> {
         let inner = &self.inner;
         let hosts = inner.layout.max_hosts;
         let slots: Vec<u64> = (0..hosts).map(|host| inner.grant_slot(lock, host)).collect();
-        inner.fabric.refresh(&slots);
-        let states: Vec<u64> = slots.iter().map(|&slot| inner.fabric.load(Offset::new(slot))).collect();
+        let states: Vec<u64> = slots.iter().map(|&slot| inner.fresh_slot(slot)).collect();
         for (host, &slot) in (0..hosts).zip(&slots).filter(|(host, _)| states[*host as usize] != IDLE) {
             if inner.is_dead(host, states[host as usize] >> STATE_BITS) {
                 inner.set_slot(slot, IDLE);
