@@ -32,11 +32,16 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
     /// Evicts for `class`, from its own blocks or, where those are younger or none, by taking the chunk that
     /// was idle longest from another class. The caller holds the heap lock.
     pub(crate) fn make_room(&self, class: usize) -> Room {
-        if self.retry_draining() > 0 || self.adopt_chunks() > 0 {
+        // The plain design evicts one by one, and must not look at every slot each time.
+        let retry = || self.retry_draining() > 0;
+        if self.adopt_chunks() > 0 || !self.is_plain() && retry() {
             return Room::Made;
         }
         if self.is_plain() {
-            return self.make_plain_room(Some(class));
+            return match self.make_plain_room(Some(class)) {
+                Room::None if retry() => Room::Made,
+                room => room,
+            };
         }
         let pinned = self.pinned_blocks();
         let mut own = Vec::new();

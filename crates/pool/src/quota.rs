@@ -16,7 +16,7 @@ use crate::layout::NAMESPACES;
 use crate::lines::{ChunkLine, NamespaceLine, QuotaLine};
 use crate::locks::Name;
 use crate::pool::{Inner, Pool};
-use cenote_base::{BlockIndex, NamespaceId};
+use cenote_base::{BlockIndex, NamespaceId, fault};
 use cenote_mem::{Fabric, HostLocal, LINE, Offset, Word};
 use cenote_policy::Candidate;
 use std::collections::BTreeMap;
@@ -93,6 +93,7 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
     fn show_usage(&self, namespace: u64) {
         let at = self.layout.usage(self.host, namespace);
         self.fabric.store(Offset::new(at), self.usage(namespace).load(Relaxed));
+        fault::point("usage.stored");
         self.fabric.publish_unfenced(at / LINE * LINE);
     }
 
@@ -118,11 +119,13 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
         (start..end).step_by(LINE as usize).for_each(|line| self.fabric.publish_unfenced(line));
     }
 
-    /// Bytes that a namespace takes on hosts that live, as they have shown it; `but`: leaving this host out.
+    /// Bytes that a namespace takes on hosts that live, as they have shown it, or had when this host last asked; `but`: leaving
+    /// this host out.
     pub(crate) fn shown_usage(&self, namespace: u64, but: Option<u64>) -> u64 {
         let hosts: Vec<u64> = (0..self.layout.max_hosts).filter(|&host| Some(host) != but).collect();
-        let lines: Vec<u64> = hosts.iter().map(|&host| self.layout.usage(host, namespace) / LINE * LINE).collect();
-        self.fabric.refresh(&lines);
+        for &host in &hosts {
+            self.fabric.refresh_unfenced(self.layout.usage(host, namespace) / LINE * LINE);
+        }
         let mut sum = 0_u64;
         for host in hosts {
             let bytes = self.fabric.load(Offset::new(self.layout.usage(host, namespace)));

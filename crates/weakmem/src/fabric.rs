@@ -184,7 +184,7 @@ impl Fabric for SimFabric {
     fn fence(&self) {
         let place = Location::caller();
         self.wait("fence", place);
-        let under_way = self.process.shared.state().machine.streaming(self.process.number);
+        let under_way = self.process.shared.state().machine.under_way(self.process.number);
         self.end_call(place, &under_way);
     }
 
@@ -235,7 +235,7 @@ impl Fabric for SimFabric {
     fn publish_payload(&self) {
         let place = Location::caller();
         self.wait("publish_payload", place);
-        let under_way = self.process.shared.state().machine.streaming(self.process.number);
+        let under_way = self.process.shared.state().machine.under_way(self.process.number);
         self.end_call(place, &under_way);
     }
 

@@ -171,9 +171,11 @@ impl Machine {
         self.processes[process].slow.extend(lines);
     }
 
-    /// Lines that the process has streamed and not fenced.
-    pub fn streaming(&self, process: usize) -> Vec<u64> {
-        self.processes[process].streams.iter().map(|stream| stream.0).collect()
+    /// Lines that the process has streamed or flushed and not fenced.
+    pub fn under_way(&self, process: usize) -> Vec<u64> {
+        let buffers = &self.processes[process];
+        let streamed = buffers.streams.iter().map(|stream| stream.0);
+        streamed.chain(buffers.flushes.iter().map(|flush| flush.0)).collect()
     }
 
     /// From now on the world is turned against these lines, as far as there is room for more.

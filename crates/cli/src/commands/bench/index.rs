@@ -5,6 +5,7 @@ use super::party::{Job, PROMPT};
 use super::regions::{Shape, fabrics, other_host};
 use super::rows::{Row, Times, median};
 use super::{Part, Setting};
+use crate::args::DesignArg;
 use crate::failure::Failure;
 use cenote_mem::Flush;
 
@@ -23,7 +24,7 @@ fn lookups(setting: &Setting) -> Result<Vec<Row>, Failure> {
     let mut rows = Vec::new();
     let rounds = setting.choose(20_000, 4_000);
     for (fabric, flush) in fabrics() {
-        let region = setting.regions.make(&shape(flush, FEW))?;
+        let region = setting.regions.make(&shape(setting, flush, FEW))?;
         let (mut owner, mut reader) = (Child::start(&region, 0)?, Child::start(&region, other_host(flush))?);
         owner.perform(&Job::Fill { block_bytes: BLOCK, first: 0, count: FEW })?;
         let [mine, theirs] = [1, 2].map(|seed| Job::Lookup { blocks: FEW, rounds, seed });
@@ -42,10 +43,12 @@ fn lookups(setting: &Setting) -> Result<Vec<Row>, Failure> {
     Ok(rows)
 }
 
-fn shape(flush: Flush, entries: u64) -> Shape {
+fn shape(setting: &Setting, flush: Flush, entries: u64) -> Shape {
     let chunk_bytes = if entries > 1 << 17 { 4 << 20 } else { 64 << 10 };
-    // Control areas take two fifths as much again, and what they take costs chunks twice.
-    let bytes = entries * SMALLEST * 7 / 4 + (8 << 20);
+    // Control areas take two fifths as much again, and what they take costs chunks twice. The plain design has one
+    // more line for each block.
+    let quarters = if setting.regions.design == DesignArg::Plain { 12 } else { 7 };
+    let bytes = entries * SMALLEST * quarters / 4 + (8 << 20);
     Shape { chunk_bytes, min_block_bytes: SMALLEST, ..Shape::of(flush, bytes) }
 }
 
@@ -54,7 +57,7 @@ fn beside_bare(setting: &Setting) -> Result<Vec<Row>, Failure> {
     let mut rows = Vec::new();
     let rounds = setting.choose(20_000, 4_000);
     for entries in [FEW, setting.choose(10_000_000, 1_000_000) / PROMPT * PROMPT] {
-        let region = setting.regions.make(&shape(Flush::None, entries))?;
+        let region = setting.regions.make(&shape(setting, Flush::None, entries))?;
         let (mut owner, mut reader) = (Child::start(&region, 0)?, Child::start(&region, 0)?);
         owner.perform(&Job::Fill { block_bytes: BLOCK, first: 0, count: entries })?;
         let times = reader.perform(&Job::LookupBesideBare { blocks: entries, rounds, seed: 4 })?;
