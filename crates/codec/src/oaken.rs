@@ -21,7 +21,6 @@ use crate::{CodecId, Declined, DecodeError, Frame, PageCodec};
 use half::f16;
 use std::fmt;
 use std::str::FromStr;
-use std::sync::Arc;
 
 /// Channels that an outlier's place can name.
 const BLOCK: usize = 64;
@@ -280,8 +279,8 @@ impl Oaken {
 
 /// A page that grows token by token.
 #[derive(Debug)]
-pub struct OakenWriter {
-    codec: Arc<Oaken>,
+pub struct OakenWriter<'a> {
+    codec: &'a Oaken,
     layer: u16,
     side: Side,
     heads: usize,
@@ -293,10 +292,10 @@ pub struct OakenWriter {
     grids: Vec<(f32, f32)>,
 }
 
-impl OakenWriter {
+impl<'a> OakenWriter<'a> {
     /// An empty page of one side of a layer.
     #[must_use]
-    pub fn new(codec: Arc<Oaken>, layer: u16, side: Side, heads: u16, dim: u16) -> Self {
+    pub fn new(codec: &'a Oaken, layer: u16, side: Side, heads: u16, dim: u16) -> Self {
         let heads = usize::from(heads);
         let parts = vec![Default::default(); heads];
         Self { codec, layer, side, heads, dim: dim.into(), scales: Vec::new(), parts, tokens: 0, grids: Vec::new() }
@@ -311,7 +310,7 @@ impl OakenWriter {
     /// There are more or fewer values than heads and channels.
     pub fn push(&mut self, values: &[f32]) -> Result<(), Declined> {
         assert_eq!(values.len(), self.heads * self.dim, "values of a token");
-        let codec = Arc::clone(&self.codec);
+        let codec = self.codec;
         let (groups, thresholds) = (&codec.groups, codec.thresholds(self.layer, self.side).ok_or(Declined)?);
         self.grids.clear();
         self.grids.resize(groups.shares.len(), (f32::INFINITY, f32::NEG_INFINITY));
@@ -458,8 +457,7 @@ impl PageCodec for Oaken {
         for (head, values) in values.chunks_exact_mut(kind.shape.head_values()).enumerate() {
             page.read_head(head, values);
         }
-        let mut writer =
-            OakenWriter::new(Arc::new(self.clone()), kind.layer, kind.side, kind.shape.heads, kind.shape.dim);
+        let mut writer = OakenWriter::new(self, kind.layer, kind.side, kind.shape.heads, kind.shape.dim);
         let mut row = Vec::with_capacity(heads * dim);
         for token in 0..tokens {
             row.clear();

@@ -299,9 +299,9 @@ fn a_page_grows_token_by_token() {
         layer: 0,
     };
     let values = sample(&mut Prng::new(3), shape, 1.0);
-    let codec = Arc::new(oaken("4/90/6:5", &values));
+    let codec = oaken("4/90/6:5", &values);
     let row = |token: usize| [0, 1].map(|head| values[(head * 5 + token) * 64..][..64].to_vec()).concat();
-    let mut writer = OakenWriter::new(Arc::clone(&codec), 0, Side::K, 2, 64);
+    let mut writer = OakenWriter::new(&codec, 0, Side::K, 2, 64);
     for tokens in 1..=5_u16 {
         let bad = vec![f32::NAN; 128];
         assert_eq!(writer.push(&bad), Err(Declined), "and nothing changes");
