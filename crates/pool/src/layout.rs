@@ -141,6 +141,19 @@ impl Layout {
         self.locks + (lock * self.max_hosts + host) * 2 * LINE
     }
 
+    /// What only `host` writes, from where to where: nobody who refreshes what others wrote comes by here.
+    pub const fn written_by(&self, host: u64) -> [(u64, u64); 7] {
+        [
+            (self.host(host), self.host(host + 1)),
+            (self.mark(host, 0), self.mark(host + 1, 0)),
+            (self.worker(host, 0), self.worker(host + 1, 0)),
+            (self.hazard(host, 0, 0), self.hazard(host + 1, 0, 0)),
+            (self.locks, self.lock(LOCKS, 0)),
+            (self.record(host, 0), self.record(host + 1, 0)),
+            (self.usage(host, 0), self.usage(host + 1, 0)),
+        ]
+    }
+
     pub const fn worker(&self, host: u64, slot: u64) -> u64 {
         self.workers + (host * self.workers_per_host + slot) * LINE
     }

@@ -11,7 +11,7 @@ use crate::locks::Name;
 use crate::pool::{Inner, Pool};
 use crate::recovery::Recovered;
 use cenote_base::fault;
-use cenote_mem::{Fabric, HostLocal, Word};
+use cenote_mem::{Fabric, HostLocal, LINE, Word};
 use std::sync::atomic::Ordering::{Acquire, Release};
 
 /// This worker's place.
@@ -31,6 +31,13 @@ impl<H: HostLocal> Member<H> {
 impl<F: Fabric, H: HostLocal> Inner<F, H> {
     /// Joins the region: registers the host, takes a worker slot, cleans up after the dead.
     pub(crate) fn join(mut self, worker_name: &str) -> Result<Self, PoolError> {
+        if self.rebuilt().load(Acquire) == 0 {
+            // This host may have looked at an older region here, and does not refresh what only it writes.
+            // Taking the lock fences.
+            let own = self.layout.written_by(self.host).into_iter().filter(|_| !self.is_coherent());
+            let lines = own.flat_map(|(start, end)| (start..end).step_by(LINE as usize));
+            lines.for_each(|line| self.fabric.refresh_unfenced(line));
+        }
         let guard = self.lock_patiently(Name::Membership).map_err(PoolError::lock("membership"))?;
         let area_is_new = self.rebuilt().load(Acquire) == 0;
         let slots = u32::try_from(self.layout.workers_per_host).expect("validated");

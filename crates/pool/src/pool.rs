@@ -334,7 +334,7 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
                     block_tokens: line.shape as u32,
                     blocks: 0,
                     bytes: 0,
-                    used_bytes: self.shown_usage(row, None),
+                    used_bytes: self.used_bytes(row),
                     quota_bytes: self.read_quota(row),
                 })
             })

@@ -119,15 +119,19 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
         (start..end).step_by(LINE as usize).for_each(|line| self.fabric.publish_unfenced(line));
     }
 
-    /// Bytes that a namespace takes on hosts that live, as they have shown it, or had when this host last asked; `but`: leaving
-    /// this host out.
-    pub(crate) fn shown_usage(&self, namespace: u64, but: Option<u64>) -> u64 {
-        let hosts: Vec<u64> = (0..self.layout.max_hosts).filter(|&host| Some(host) != but).collect();
-        for &host in &hosts {
+    /// Bytes that a namespace takes: here, and on other hosts that live as they have shown it, or had when this host
+    /// last asked.
+    pub(crate) fn used_bytes(&self, namespace: u64) -> u64 {
+        self.usage(namespace).load(Relaxed).saturating_add(self.usage_elsewhere(namespace))
+    }
+
+    fn usage_elsewhere(&self, namespace: u64) -> u64 {
+        let others: Vec<u64> = (0..self.layout.max_hosts).filter(|&host| host != self.host).collect();
+        for &host in &others {
             self.fabric.refresh_unfenced(self.layout.usage(host, namespace) / LINE * LINE);
         }
         let mut sum = 0_u64;
-        for host in hosts {
+        for host in others {
             let bytes = self.fabric.load(Offset::new(self.layout.usage(host, namespace)));
             // What the dead hold is charged to whoever adopts it.
             let counts = bytes > 0 && self.read_host(host).is_some_and(|line| !self.is_dead(host, line.incarnation));
@@ -143,7 +147,7 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
         if limit == 0 {
             return true;
         }
-        let elsewhere = if self.is_coherent() { 0 } else { self.shown_usage(namespace.into(), Some(self.host)) };
+        let elsewhere = if self.is_coherent() { 0 } else { self.usage_elsewhere(namespace.into()) };
         let room = limit.saturating_sub(elsewhere);
         let over = || (self.usage(namespace.into()).load(Relaxed).saturating_add(slot_bytes)).saturating_sub(room);
         if over() > 0 && slot_bytes <= room {

@@ -4,7 +4,7 @@ use crate::config::{Design, PoolConfig};
 use crate::error::PoolError;
 use crate::layout::{LOCKS, Layout, NAMESPACES, OBJECTS, SUPERBLOCK_BYTES};
 use crate::locks::HostsLock;
-use cenote_base::HashSeed;
+use cenote_base::{HashSeed, fault};
 use cenote_mem::{Fabric, Flush, LINE, Offset, assert_layout};
 use cenote_policy::Eviction;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -106,6 +106,7 @@ impl Superblock {
                 fabric.publish_unfenced(line);
             }
         }
+        fault::point("format.cleared");
         fabric.fence();
         let seed: [u64; 4] = zerocopy::transmute!(config.seed.0);
         let created = unix_seconds();

@@ -21,6 +21,7 @@ pub const POINTS: &[&str] = &[
     "host.reborn",
     "user.locked",
     "lock.left",
+    "format.cleared",
     "usage.stored",
     "publish.reserved",
     "publish.payload",
@@ -38,6 +39,9 @@ pub const POINTS: &[&str] = &[
     "evict.freed",
 ];
 
+/// The one that is passed while a region is made.
+const MAKING: &str = "format.cleared";
+
 /// The fault point of this name.
 pub fn parse_point(name: &str) -> Result<&'static str, String> {
     POINTS.iter().copied().find(|point| *point == name).ok_or_else(|| format!("no fault point is called `{name}`"))
@@ -49,8 +53,13 @@ const OPERATIONS_MAX: u64 = 3_000_000;
 const STRIKES: u64 = 2;
 /// Identity of the region that was there before.
 const OLDER: [u8; 16] = [8; 16];
-/// Lines of it that bear something. Nothing but the superblock lies before them.
-const PLANTED: std::ops::Range<u64> = 100..108;
+/// How often somebody looks whether the new one is there.
+const LOOK_NS: u64 = 10_000;
+/// Lines of the older one that bear something, those of all structures that hosts have for themselves among them.
+/// Nothing but the superblock lies before them.
+const PLANTED: std::ops::Range<u64> = 64..1000;
+/// Those of them that are looked at.
+const WATCHED: std::ops::Range<u64> = 100..108;
 const LINE: u64 = 64;
 /// More attempts to make the region than any sound run needs.
 const FORMATS_MAX: u64 = 32;
@@ -104,16 +113,16 @@ pub fn run(seed: u64, setting: &Setting) -> Outcome {
     let oracle = Arc::new(Oracle::new(sleepers));
     let mut rates = Rates::of_seed(seed, deaths);
     // Each fault point has its seeds: some are passed too rarely to die at by chance.
-    let at_random = seed.is_multiple_of(2).then(|| POINTS[(seed / 4) as usize % POINTS.len()]);
-    rates.deadly = setting.deadly.or(at_random).filter(|_| mortal);
+    let is_about_making = setting.focus.as_ref().is_some_and(|place| place.file.ends_with("superblock.rs"));
+    let at_random = if is_about_making { MAKING } else { POINTS[(seed / 4) as usize % POINTS.len()] };
+    rates.deadly = setting.deadly.or(seed.is_multiple_of(2).then_some(at_random)).filter(|_| mortal);
     let world = World::new(seed, shape.hosts, shape.region_bytes(), rates, OPERATIONS_MAX);
     if sleepers {
         world.stall(STALL_RATE);
     }
     let stage = Stage { world: &world, shape: &shape, oracle: &oracle };
-    // Where the focus is on making regions, all are made over an older one.
-    let is_about_making = setting.focus.as_ref().is_some_and(|place| place.file.ends_with("superblock.rs"));
-    if seed % 8 == 3 || is_about_making {
+    // Where it is about making regions, all are made over an older one.
+    if seed % 8 == 3 || rates.deadly == Some(MAKING) || is_about_making {
         stage.plant();
     }
     world.mutate(setting.without.clone());
@@ -121,7 +130,9 @@ pub fn run(seed: u64, setting: &Setting) -> Outcome {
     let share = (seed % 4 < 2).then_some(Focus::Share { part: seed / 4 % 16 });
     world.focus(setting.focus.clone().map(Focus::At).or(share), if deaths { STRIKES } else { 0 });
     if setting.focus.is_some() && !seed.is_multiple_of(3) {
-        world.cut_after(1 + seed / 3 % 12);
+        // Some places are passed for many lines at a time.
+        let lines = if seed / 36 % 4 == 0 { 32 } else { 1 };
+        world.cut_after((1 + seed / 3 % 12) * lines);
     }
     if setting.traced {
         world.trace();
@@ -204,28 +215,39 @@ impl Stage<'_> {
         let formatted = Superblock::format(&fabric, &older);
         formatted.expect("the shape fits");
         PLANTED.for_each(|line| fabric.publish_line(line * LINE, &[line; 8]));
+        fabric.fence();
+        // All hosts have looked at it.
+        for host in 0..self.shape.hosts {
+            let fabric = self.world.scene_setter(host).fabric();
+            PLANTED.for_each(|line| _ = fabric.load_line(line * LINE));
+        }
     }
 
-    /// Makes the region, as often as whoever does it dies. All hosts have looked before.
+    /// Makes the region, as often as whoever does it dies, while somebody looks.
     fn format(&self) {
-        let fabrics: Vec<_> = (0..self.shape.hosts).map(|host| self.world.scene_setter(host).fabric()).collect();
-        fabrics.iter().for_each(|fabric| drop(Superblock::read(fabric)));
+        let over_older = Superblock::read(&self.world.scene_setter(0).fabric()).is_ok();
         for _ in 0..FORMATS_MAX {
-            let config = self.shape.config();
-            self.world.run(vec![(0, Box::new(move |process| drop(Superblock::format(&process.fabric(), &config))))]);
-            let fabric = self.world.scene_setter(1).fabric();
-            let Ok(found) = Superblock::read(&fabric) else { continue };
-            let planted = PLANTED.map(|line| line * LINE).filter(|&line| {
-                fabric.refresh(&[line]);
-                fabric.load_line(line) != [0; 8]
-            });
-            let (left, is_older) = (planted.count() as u64, found.config.uuid == OLDER);
-            if left != if is_older { PLANTED.end - PLANTED.start } else { 0 } {
-                let fact = format!("{left} lines were left of the older region, and attaching is not refused");
-                self.oracle.report(Checker::Panic, fact);
+            let (config, maker) = (self.shape.config(), self.world.next_process());
+            let mut programs: Vec<(usize, cenote_weakmem::Program)> =
+                vec![(0, Box::new(move |process| drop(Superblock::format(&process.fabric(), &config))))];
+            if over_older {
+                let oracle = Arc::clone(self.oracle);
+                let watch = move |process: Process| {
+                    while process.lives(maker) && found(&process.fabric()).is_none_or(|found| found.is_older) {
+                        process.sleep(LOOK_NS);
+                    }
+                    expect_clean(&process.fabric(), &oracle);
+                };
+                programs.push((1, Box::new(watch)));
             }
-            if !is_older {
-                return;
+            self.world.run(programs);
+            let fabric = self.world.scene_setter(1).fabric();
+            match found(&fabric) {
+                Some(found) if found.is_older && found.left < WATCHED.end - WATCHED.start => {
+                    self.oracle.report(Checker::Panic, "the older region is half gone, and attaching is not refused");
+                }
+                Some(found) if !found.is_older => return expect_clean(&fabric, self.oracle),
+                _ => {}
             }
         }
         self.oracle.report(Checker::Liveness, "the region cannot be made");
@@ -287,5 +309,31 @@ impl Stage<'_> {
                 self.oracle.report_unless_sleepers(Checker::Index, fact);
             }
         }
+    }
+}
+
+/// A region that can be attached to.
+struct Found {
+    is_older: bool,
+    /// Lines of the older one that are not clear.
+    left: u64,
+}
+
+fn found<F: Fabric>(fabric: &F) -> Option<Found> {
+    let superblock = Superblock::read(fabric).ok()?;
+    let left = WATCHED.map(|line| line * LINE).filter(|&line| {
+        fabric.refresh(&[line]);
+        fabric.load_line(line) != [0; 8]
+    });
+    Some(Found { is_older: superblock.config.uuid == OLDER, left: left.count() as u64 })
+}
+
+/// Nothing of the older region is left in one that can be attached to.
+fn expect_clean<F: Fabric>(fabric: &F, oracle: &Oracle) {
+    if let Some(Found { is_older: false, left: left @ 1.. }) = found(fabric) {
+        oracle.report(
+            Checker::Panic,
+            format!("{left} lines were left of the older region, and attaching is not refused"),
+        );
     }
 }

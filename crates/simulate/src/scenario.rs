@@ -51,6 +51,8 @@ pub struct Shape {
     design: Design,
     /// This host only stands by when all have recovered: what its dead left must not wait for it to want something.
     idle_host: Option<usize>,
+    /// This host comes back only when those who died on it have long been declared dead.
+    late_host: Option<usize>,
     /// Operations of each process.
     pub rounds: u64,
     /// Weight of each kind of operation; a swarm leaves some out.
@@ -76,6 +78,7 @@ impl Shape {
             quota_blocks: [0, 0, 2 + seed % 5][(seed / 7 % 3) as usize],
             design: Design::Cenote,
             idle_host: (seed / 8).is_multiple_of(2).then_some((seed / 16) as usize % hosts),
+            late_host: (seed / 5).is_multiple_of(3).then_some((seed / 15) as usize % hosts),
             rounds: 8 + prng.below(24),
             weights: [12, 12, 6, 4, 2, 3, 2, 1, 1, 1],
         };
@@ -436,6 +439,7 @@ impl Actor {
     fn count(&self, pool: &SimPool, lock: u8) {
         let Ok(guard) = pool.lock_user(lock, self.shape.lock_timeout()) else { return };
         let number = self.process.number();
+        self.process.note(&format!("inside lock {lock}"));
         {
             let mut notes = self.oracle.notes();
             let other = notes.inside.insert(lock, number);
@@ -527,6 +531,10 @@ impl Actor {
 
     /// After all deaths: waits until they are noticed, then everything must work again.
     pub fn recover(&self) {
+        let is_late = self.shape.late_host == Some(self.process.host()) && !self.shape.has_manager();
+        if is_late && !self.process.sleep(4 * HOST_TIMEOUT.as_nanos() as u64) {
+            return;
+        }
         let mut pool = None;
         let now = self.now_us();
         self.oracle.notes().attached.push((self.process.host(), now));
