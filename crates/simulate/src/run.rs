@@ -131,7 +131,7 @@ pub fn run(seed: u64, setting: &Setting) -> Outcome {
     world.focus(setting.focus.clone().map(Focus::At).or(share), if deaths { STRIKES } else { 0 });
     if setting.focus.is_some() && !seed.is_multiple_of(3) {
         // Some places are passed for many lines at a time.
-        let lines = if seed / 36 % 4 == 0 { 32 } else { 1 };
+        let lines = if (seed / 36).is_multiple_of(4) { 32 } else { 1 };
         world.cut_after((1 + seed / 3 % 12) * lines);
     }
     if setting.traced {
