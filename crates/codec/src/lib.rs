@@ -15,15 +15,19 @@
 mod frame;
 mod oaken;
 mod page;
+pub mod profile;
 mod qpack;
 mod raw;
+mod spec;
 mod speckv;
 
 pub use frame::{Frame, HEADER_BYTES};
 pub use oaken::{Groups, Oaken, OakenWriter, Thresholds};
 pub use page::{Element, Layout, Order, Page, PageKind, PageMut, Shape, Side};
+pub use profile::{Profile, ProfileError, SideProfile};
 pub use qpack::{Channels, QPack};
 pub use raw::Raw;
+pub use spec::{CodecSpec, SpecError};
 pub use speckv::{SpecKv, SpecKvMode};
 
 use frame::FrameWriter;

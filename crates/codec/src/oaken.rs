@@ -251,6 +251,8 @@ pub struct Oaken {
     groups: Groups,
     /// K and V of each layer.
     thresholds: Vec<[Thresholds; 2]>,
+    /// Of channels, `[head][channel]`, taken from values first; none: they are taken as they are.
+    means: Vec<[Vec<f32>; 2]>,
     profile: u32,
 }
 
@@ -263,7 +265,23 @@ impl Oaken {
     pub fn new(groups: Groups, thresholds: Vec<[Thresholds; 2]>, profile: u32) -> Self {
         let intervals = groups.shares.len() - 1;
         assert!(thresholds.iter().flatten().all(|one| one.0.len() == intervals), "an interval for each group but one");
-        Self { groups, thresholds, profile }
+        Self { groups, thresholds, means: Vec::new(), profile }
+    }
+
+    /// The same for values less the means of their channels, K and V of each layer, `[head][channel]`: not the paper's, and
+    /// what it lacks where some channels lie far from zero. Thresholds must be of such values.
+    #[must_use]
+    pub fn with_means(self, means: Vec<[Vec<f32>; 2]>) -> Self {
+        Self { means, ..self }
+    }
+
+    /// `Err`: there are some, of other layers or numbers of channels.
+    fn means(&self, layer: u16, side: Side, channels: usize) -> Result<Option<&[f32]>, Declined> {
+        if self.means.is_empty() {
+            return Ok(None);
+        }
+        let means = &self.means.get(usize::from(layer)).ok_or(Declined)?[side as usize];
+        if means.len() == channels { Ok(Some(means)) } else { Err(Declined) }
     }
 
     /// How values are shared out.
@@ -290,6 +308,7 @@ pub struct OakenWriter<'a> {
     parts: Vec<[Vec<u8>; 3]>,
     tokens: u16,
     grids: Vec<(f32, f32)>,
+    centered: Vec<f32>,
 }
 
 impl<'a> OakenWriter<'a> {
@@ -298,7 +317,8 @@ impl<'a> OakenWriter<'a> {
     pub fn new(codec: &'a Oaken, layer: u16, side: Side, heads: u16, dim: u16) -> Self {
         let heads = usize::from(heads);
         let parts = vec![Default::default(); heads];
-        Self { codec, layer, side, heads, dim: dim.into(), scales: Vec::new(), parts, tokens: 0, grids: Vec::new() }
+        let (scales, grids, centered) = (Vec::new(), Vec::new(), Vec::new());
+        Self { codec, layer, side, heads, dim: dim.into(), scales, parts, tokens: 0, grids, centered }
     }
 
     /// Appends a token: values of all heads, `[head][channel]`. What was written before does not change.
@@ -312,6 +332,15 @@ impl<'a> OakenWriter<'a> {
         assert_eq!(values.len(), self.heads * self.dim, "values of a token");
         let codec = self.codec;
         let (groups, thresholds) = (&codec.groups, codec.thresholds(self.layer, self.side).ok_or(Declined)?);
+        let means = codec.means(self.layer, self.side, values.len())?;
+        self.centered.clear();
+        let values = match means {
+            None => values,
+            Some(means) => {
+                self.centered.extend(values.iter().zip(means).map(|(value, mean)| value - mean));
+                &self.centered
+            }
+        };
         self.grids.clear();
         self.grids.resize(groups.shares.len(), (f32::INFINITY, f32::NEG_INFINITY));
         for &value in values {
@@ -472,6 +501,8 @@ impl PageCodec for Oaken {
         let (shape, groups) = (frame.shape, &self.groups);
         let thresholds =
             self.thresholds(frame.layer, frame.side).ok_or(DecodeError::Payload("no thresholds of its layer"))?;
+        let means = self.means(frame.layer, frame.side, shape.token_values());
+        let means = means.map_err(|Declined| DecodeError::Payload("no means of its layer"))?;
         let parts = Parts::of(groups, shape, frame.payload)?;
         let (tokens, dim) = (usize::from(shape.tokens), usize::from(shape.dim));
         let grids: Result<Vec<_>, _> = (0..tokens).map(|token| parts.grids(groups, token)).collect();
@@ -493,6 +524,11 @@ impl PageCodec for Oaken {
                         values,
                     )?;
                 }
+            }
+            if let Some(means) = means {
+                let means = &means[head * dim..][..dim];
+                let rows = values.chunks_exact_mut(dim);
+                rows.for_each(|row| row.iter_mut().zip(means).for_each(|(value, mean)| *value += mean));
             }
             page.write_head(head, &values);
         }

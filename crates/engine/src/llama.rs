@@ -60,6 +60,29 @@ pub struct SeqChunk<'a> {
     pub logits: LogitsOf,
 }
 
+/// What attention of a layer works on, as [`Llama::forward_observed`] shows it.
+#[derive(Clone, Copy, Debug)]
+pub struct Observed<'a> {
+    /// Layer, from 0.
+    pub layer: usize,
+    /// Rows of the batch: of each, all queries, then all keys (both rotated), then all values, `[head][dim]`.
+    qkv: &'a [f32],
+    q_size: usize,
+    kv_size: usize,
+}
+
+impl<'a> Observed<'a> {
+    /// Queries, keys and values of each token of the batch, in order.
+    pub fn tokens(&self) -> impl Iterator<Item = [&'a [f32]; 3]> + use<'a> {
+        let (q_size, kv_size) = (self.q_size, self.kv_size);
+        self.qkv.chunks_exact(q_size + 2 * kv_size).map(move |row| {
+            let (q, kv) = row.split_at(q_size);
+            let (k, v) = kv.split_at(kv_size);
+            [q, k, v]
+        })
+    }
+}
+
 /// Tokens whose logits are computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LogitsOf {
@@ -184,6 +207,27 @@ impl Llama {
         }
     }
 
+    /// How much of an error in each value that attention takes goes on into the residual stream: the norm of its column of
+    /// the output projection, over the query heads that share it. `[kv_head][dim]`.
+    ///
+    /// # Panics
+    /// There is no such layer.
+    #[must_use]
+    pub fn value_gains(&self, layer: usize) -> Vec<f32> {
+        let (config, weight) = (&self.config, &self.layers[layer].attention_output.weight);
+        let (dim, group) = (config.head_dim, config.num_heads / config.num_kv_heads);
+        let mut squares = vec![0.0_f64; config.num_kv_heads * dim];
+        let mut row = vec![0.0; config.num_heads * dim];
+        for index in 0..config.hidden_size {
+            weight.row(index, &mut row);
+            for (head, part) in row.chunks_exact(dim).enumerate() {
+                let sums = &mut squares[head / group * dim..][..dim];
+                sums.iter_mut().zip(part).for_each(|(sum, value)| *sum += f64::from(value * value));
+            }
+        }
+        squares.into_iter().map(|sum| sum.sqrt() as f32).collect()
+    }
+
     /// Bytes of the packed weights.
     #[must_use]
     pub fn weight_bytes(&self) -> usize {
@@ -196,6 +240,16 @@ impl Llama {
     /// `[token][vocab_size]`, in the order of the chunks. All tokens must be below `vocab_size`. Runs on
     /// the current rayon pool.
     pub fn forward(&self, batch: &[SeqChunk<'_>], kv: &mut KvArena) -> Vec<f32> {
+        self.forward_observed(batch, kv, &mut |_| {})
+    }
+
+    /// As [`Self::forward`], and shows what attention of each layer works on.
+    pub fn forward_observed(
+        &self,
+        batch: &[SeqChunk<'_>],
+        kv: &mut KvArena,
+        observe: &mut dyn FnMut(Observed<'_>),
+    ) -> Vec<f32> {
         let config = &self.config;
         let (hidden, head_dim) = (config.hidden_size, config.head_dim);
         let (q_size, kv_size) = (config.num_heads * head_dim, config.num_kv_heads * head_dim);
@@ -218,6 +272,7 @@ impl Llama {
             rms_norm(&x, &layer.attention_norm, config.rms_norm_eps, &mut normed);
             layer.qkv.forward(&normed, rows, &mut qkv);
             rotate(&mut qkv, qkv_size, config.num_heads + config.num_kv_heads, head_dim, &cos_sin);
+            observe(Observed { layer: index, qkv: &qkv, q_size, kv_size });
             for chunk in &chunks {
                 for row in 0..chunk.rows {
                     let (_, kv_row) = qkv[(chunk.first_row + row) * qkv_size..][..qkv_size].split_at(q_size);

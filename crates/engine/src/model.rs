@@ -5,7 +5,7 @@ use crate::config::ModelConfig;
 use crate::error::LoadError;
 use crate::kernels::ElementType;
 use crate::kv::{KvArena, KvLayout};
-use crate::llama::{Llama, SeqChunk};
+use crate::llama::{Llama, Observed, SeqChunk};
 use crate::tokenizer::Tokenizer;
 use cenote_store::NamespaceSpec;
 use std::path::PathBuf;
@@ -220,6 +220,16 @@ impl LoadedModel {
     /// Computes a batch on this model's threads; see [`Llama::forward`].
     pub fn forward(&self, batch: &[SeqChunk<'_>], kv: &mut KvArena) -> Vec<f32> {
         self.threads.install(|| self.llama.forward(batch, kv))
+    }
+
+    /// Computes a batch and shows what attention works on; see [`Llama::forward_observed`].
+    pub fn forward_observed(
+        &self,
+        batch: &[SeqChunk<'_>],
+        kv: &mut KvArena,
+        observe: &mut (dyn FnMut(Observed<'_>) + Send),
+    ) -> Vec<f32> {
+        self.threads.install(|| self.llama.forward_observed(batch, kv, observe))
     }
 }
 

@@ -1,0 +1,247 @@
+//! What is known of a model's KV before any page is encoded: a small file, made once for each model.
+//!
+//! It is a safetensors file, so any tool that reads those shows what is in it. Metadata: `format` = `cenote-profile`, `version`
+//! = `1`, `model` (fingerprint, hex), `tokens` and `prompts` it was made from. Tensors are `f32`, each with K and V of every
+//! layer, `[layer][side][…]`: `means`, `deviations` and `steps` by channel, and `values`, `centered` and `normal`, which are
+//! [curves](Curve).
+
+use crate::Thresholds;
+use crate::oaken::Groups;
+use safetensors::tensor::{Dtype, SafeTensors, TensorView};
+use std::collections::HashMap;
+
+/// Points of a curve.
+pub const CURVE_POINTS: usize = 2001;
+const FORMAT: &str = "cenote-profile";
+const VERSION: &str = "1";
+
+/// Quantiles of the values of a prompt, evenly from the least to the greatest, averaged over prompts (Oaken §4.3: the order of
+/// magnitudes is a property of the model, not of the prompt).
+pub type Curve = Vec<f32>;
+
+/// The curve of one prompt's values.
+///
+/// # Panics
+/// There are none, or not all of them are numbers.
+#[must_use]
+pub fn curve_of(mut values: Vec<f32>) -> Curve {
+    assert!(!values.is_empty() && values.iter().all(|value| value.is_finite()), "a sample of numbers");
+    values.sort_by(f32::total_cmp);
+    let last = (values.len() - 1) as f64;
+    (0..CURVE_POINTS).map(|point| values[(point as f64 / (CURVE_POINTS - 1) as f64 * last).round() as usize]).collect()
+}
+
+/// What is known of K or V of one layer.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct SideProfile {
+    /// The mean of each channel, `[head][channel]`.
+    pub means: Vec<f32>,
+    /// Its standard deviation.
+    pub deviations: Vec<f32>,
+    /// A step of each channel: errors of one step in any channel, of any layer and side, do about the same harm.
+    pub steps: Vec<f32>,
+    /// Of values.
+    pub values: Curve,
+    /// Of values less the mean of their channel.
+    pub centered: Curve,
+    /// Of those, over the deviation of their channel.
+    pub normal: Curve,
+}
+
+/// What is known of a model's KV.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Profile {
+    /// Fingerprint of the model, as engines and namespaces have it.
+    pub model: [u8; 32],
+    /// Tokens that it was made from.
+    pub tokens: u64,
+    /// Prompts that they made up.
+    pub prompts: u64,
+    /// K and V of each layer.
+    pub layers: Vec<[SideProfile; 2]>,
+}
+
+/// Why bytes are no profile.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ProfileError {
+    /// Not a safetensors file.
+    #[error("it is not a safetensors file: {0}")]
+    File(String),
+    /// It is one, and says something else.
+    #[error("{0}")]
+    Content(String),
+}
+
+fn content(fact: impl Into<String>) -> ProfileError {
+    ProfileError::Content(fact.into())
+}
+
+type Part = fn(&SideProfile) -> &Vec<f32>;
+type PartMut = fn(&mut SideProfile) -> &mut Vec<f32>;
+
+/// Tensors by name.
+const PARTS: [(&str, Part, PartMut); 6] = [
+    ("means", |side| &side.means, |side| &mut side.means),
+    ("deviations", |side| &side.deviations, |side| &mut side.deviations),
+    ("steps", |side| &side.steps, |side| &mut side.steps),
+    ("values", |side| &side.values, |side| &mut side.values),
+    ("centered", |side| &side.centered, |side| &mut side.centered),
+    ("normal", |side| &side.normal, |side| &mut side.normal),
+];
+
+impl Profile {
+    /// The file.
+    ///
+    /// # Panics
+    /// Layers or sides have different numbers of channels.
+    #[must_use]
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let hex: String = self.model.iter().map(|byte| format!("{byte:02x}")).collect();
+        let facts = [
+            ("format", FORMAT.to_owned()),
+            ("version", VERSION.to_owned()),
+            ("model", hex),
+            ("tokens", self.tokens.to_string()),
+            ("prompts", self.prompts.to_string()),
+        ];
+        let metadata: HashMap<String, String> =
+            facts.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
+        let bytes = PARTS.map(|(name, part, _)| {
+            let values: Vec<u8> =
+                self.layers.iter().flatten().flat_map(part).flat_map(|value| value.to_le_bytes()).collect();
+            (name, values)
+        });
+        let tensors = bytes.iter().map(|(name, bytes)| {
+            let shape = vec![self.layers.len(), 2, bytes.len() / 8 / self.layers.len().max(1)];
+            (*name, TensorView::new(Dtype::F32, shape, bytes).expect("every side has as many values"))
+        });
+        safetensors::serialize(tensors, Some(metadata)).expect("names and shapes are sound")
+    }
+
+    /// Reads a file.
+    ///
+    /// # Errors
+    /// The bytes are no such file, or what it says cannot be.
+    pub fn parse(bytes: &[u8]) -> Result<Self, ProfileError> {
+        let file = |error: safetensors::SafeTensorError| ProfileError::File(error.to_string());
+        let (_, header) = SafeTensors::read_metadata(bytes).map_err(file)?;
+        let facts = header.metadata().clone().unwrap_or_default();
+        let fact = |name: &str| facts.get(name).map_or("", String::as_str);
+        if fact("format") != FORMAT {
+            return Err(content("it is a safetensors file, but no profile"));
+        }
+        if fact("version") != VERSION {
+            return Err(content(format!("profiles of version `{}` are not known", fact("version"))));
+        }
+        let model = parse_hex(fact("model")).ok_or_else(|| content("its model's fingerprint is not 64 hex digits"))?;
+        let number = |name| fact(name).parse().map_err(|_| content(format!("`{name}` is not a number")));
+        let tensors = SafeTensors::deserialize(bytes).map_err(file)?;
+        let mut layers: Vec<[SideProfile; 2]> = Vec::new();
+        for (name, _, part) in PARTS {
+            let tensor = tensors.tensor(name).map_err(file)?;
+            let &[num_layers, 2, width] = tensor.shape() else {
+                return Err(content(format!("`{name}` is not of shape [layer][2][…]")));
+            };
+            if tensor.dtype() != Dtype::F32 || width == 0 || num_layers == 0 || num_layers > usize::from(u16::MAX) {
+                return Err(content(format!("`{name}` is empty, too large or not of single precision")));
+            }
+            layers.resize(layers.len().max(num_layers), Default::default());
+            let rows = tensor.data().chunks_exact(4 * width);
+            for (side, row) in layers.iter_mut().flatten().zip(rows) {
+                *part(side) =
+                    row.chunks_exact(4).map(|value| f32::from_le_bytes(value.try_into().expect("four"))).collect();
+            }
+        }
+        let profile = Self { model, tokens: number("tokens")?, prompts: number("prompts")?, layers };
+        profile.check()?;
+        Ok(profile)
+    }
+
+    fn check(&self) -> Result<(), ProfileError> {
+        let channels = self.layers[0][0].means.len();
+        for side in self.layers.iter().flatten() {
+            let by_channel = [&side.means, &side.deviations, &side.steps];
+            let curves = [&side.values, &side.centered, &side.normal];
+            if by_channel.iter().any(|part| part.len() != channels)
+                || curves.iter().any(|curve| curve.len() != CURVE_POINTS)
+            {
+                return Err(content("its tensors do not fit each other"));
+            }
+            if by_channel.into_iter().chain(curves).flatten().any(|value| !value.is_finite()) {
+                return Err(content("some of its values are no numbers"));
+            }
+            let usable = |step: &f32| *step > 0.0 && (1.0 / step).is_finite();
+            if !side.steps.iter().all(usable) || !side.deviations.iter().all(|value| *value >= 0.0) {
+                return Err(content("some steps or deviations are not positive"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes in all that codecs go by. (Files of the same profile may differ in the order of what they tell.)
+    pub(crate) fn hash_into(&self, hasher: &mut blake3::Hasher) {
+        hasher.update(&self.model).update(&(self.layers.len() as u64).to_le_bytes());
+        for (_, part, _) in PARTS {
+            for values in self.layers.iter().flatten().map(part) {
+                hasher.update(&(values.len() as u64).to_le_bytes());
+                for value in values {
+                    hasher.update(&value.to_le_bytes());
+                }
+            }
+        }
+    }
+
+    /// Oaken's thresholds of each layer, of values as they are or less their means.
+    pub(crate) fn thresholds(&self, groups: &Groups, centered: bool) -> Vec<[Thresholds; 2]> {
+        let of =
+            |side: &SideProfile| Thresholds::of_sample(groups, if centered { &side.centered } else { &side.values });
+        self.layers.iter().map(|[k, v]| [of(k), of(v)]).collect()
+    }
+}
+
+fn parse_hex(text: &str) -> Option<[u8; 32]> {
+    let mut bytes = [0; 32];
+    if text.len() != 64 || !text.is_ascii() {
+        return None;
+    }
+    for (byte, at) in bytes.iter_mut().zip((0..64).step_by(2)) {
+        *byte = u8::from_str_radix(&text[at..at + 2], 16).ok()?;
+    }
+    Some(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn profile() -> Profile {
+        let side = |shift: f32| SideProfile {
+            means: vec![shift, 1.0],
+            deviations: vec![1.0, 0.5],
+            steps: vec![0.25, 0.125],
+            values: curve_of((0..500).map(|value| value as f32 + shift).collect()),
+            centered: curve_of(vec![-1.0, 1.0]),
+            normal: curve_of(vec![-2.0, 2.0]),
+        };
+        let layers = (0..3).map(|layer| [side(layer as f32), side(-1.0)]).collect();
+        Profile { model: [0xab; 32], tokens: 4096, prompts: 16, layers }
+    }
+
+    #[test]
+    fn a_profile_comes_back_and_no_other_bytes_pass_for_one() {
+        let bytes = profile().to_bytes();
+        assert_eq!(Profile::parse(&bytes), Ok(profile()));
+        (0..bytes.len()).for_each(|end| assert!(Profile::parse(&bytes[..end]).is_err(), "cut at {end}"));
+        let mut unsound = profile();
+        for step in [0.0, -1.0, f32::NAN, 1e-45] {
+            unsound.layers[1][1].steps[1] = step;
+            assert!(Profile::parse(&unsound.to_bytes()).is_err(), "{step}");
+        }
+    }
+
+    #[test]
+    fn a_curve_goes_from_the_least_to_the_greatest() {
+        let curve = curve_of((0..=4000).rev().map(|value| value as f32).collect());
+        assert_eq!((curve.len(), curve[0], curve[1000], curve[2000]), (CURVE_POINTS, 0.0, 2000.0, 4000.0));
+    }
+}

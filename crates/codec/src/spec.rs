@@ -1,0 +1,167 @@
+//! A codec in words: what flags, settings and tables call it.
+
+use crate::oaken::Groups;
+use crate::profile::Profile;
+use crate::{Channels, Oaken, PageCodec, QPack, Raw, SpecKv, SpecKvMode};
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+
+/// Which codec, with its settings.
+#[derive(Clone, Debug, PartialEq)]
+pub enum CodecSpec {
+    /// `raw`
+    Raw,
+    /// `int8`, `int8+delta` or `int8+delta+rle`
+    SpecKv(SpecKvMode),
+    /// `oaken`, or with other groups as in `oaken:4/90/6:5`; `oaken-mean`: of values less the means of their channels
+    Oaken {
+        /// Shares of the groups and bits of outliers.
+        groups: Groups,
+        /// Means are taken away first.
+        centered: bool,
+    },
+    /// `qpack:0.5`: the profile's steps times that
+    QPack(f32),
+}
+
+/// The rate of `qpack` without a number: some four bits a value.
+pub const QPACK_RATE: f32 = 0.5;
+
+/// Why a codec cannot be had.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SpecError {
+    /// No codec is called so.
+    #[error(
+        "`{0}` is no codec: raw, int8, int8+delta, int8+delta+rle, oaken[:SHARES:BITS], oaken-mean[:…] or qpack[:RATE]"
+    )]
+    Unknown(String),
+    /// Its settings cannot be.
+    #[error("`{codec}`: {fact}")]
+    Setting {
+        /// As it was written.
+        codec: String,
+        /// What is wrong with it.
+        fact: String,
+    },
+    /// It needs to know the model.
+    #[error("`{0}` needs a profile of the model, which `cenote profile` makes")]
+    NoProfile(String),
+}
+
+impl FromStr for CodecSpec {
+    type Err = SpecError;
+
+    fn from_str(text: &str) -> Result<Self, SpecError> {
+        let (name, setting) = text.split_once(':').map_or((text, None), |(name, setting)| (name, Some(setting)));
+        let wrong = |fact: String| SpecError::Setting { codec: text.to_owned(), fact };
+        let spec = match name {
+            "raw" => Self::Raw,
+            "int8" => Self::SpecKv(SpecKvMode::Int8),
+            "int8+delta" => Self::SpecKv(SpecKvMode::Delta),
+            "int8+delta+rle" => Self::SpecKv(SpecKvMode::DeltaRle),
+            "oaken" | "oaken-mean" => {
+                let groups = setting
+                    .map_or_else(|| Ok(Groups::default()), str::parse)
+                    .map_err(|error| wrong(format!("{error}")))?;
+                return Ok(Self::Oaken { groups, centered: name == "oaken-mean" });
+            }
+            "qpack" => {
+                let rate = setting
+                    .map_or(Ok(QPACK_RATE), str::parse)
+                    .map_err(|_| wrong("its rate is not a number".to_owned()))?;
+                if !(1e-3..=1e3).contains(&rate) {
+                    return Err(wrong("its rate is not between 0.001 and 1000".to_owned()));
+                }
+                return Ok(Self::QPack(rate));
+            }
+            _ => return Err(SpecError::Unknown(text.to_owned())),
+        };
+        match setting {
+            None => Ok(spec),
+            Some(_) => Err(wrong(format!("{name} has no settings"))),
+        }
+    }
+}
+
+impl fmt::Display for CodecSpec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Raw => f.write_str("raw"),
+            Self::SpecKv(SpecKvMode::Int8) => f.write_str("int8"),
+            Self::SpecKv(SpecKvMode::Delta) => f.write_str("int8+delta"),
+            Self::SpecKv(SpecKvMode::DeltaRle) => f.write_str("int8+delta+rle"),
+            Self::Oaken { groups, centered } => {
+                write!(f, "oaken{}:{groups}", if *centered { "-mean" } else { "" })
+            }
+            Self::QPack(rate) => write!(f, "qpack:{rate}"),
+        }
+    }
+}
+
+impl CodecSpec {
+    /// The codec. Its frames name the profile and these settings together.
+    ///
+    /// # Errors
+    /// It needs a profile and there is none, or its steps do not go with this one.
+    pub fn build(&self, profile: Option<&Profile>) -> Result<Arc<dyn PageCodec>, SpecError> {
+        let known = || profile.ok_or_else(|| SpecError::NoProfile(self.to_string()));
+        Ok(match self {
+            Self::Raw => Arc::new(Raw),
+            Self::SpecKv(mode) => Arc::new(SpecKv { mode: *mode }),
+            Self::Oaken { groups, centered } => {
+                let profile = known()?;
+                let codec = Oaken::new(groups.clone(), profile.thresholds(groups, *centered), self.id_with(profile));
+                let means =
+                    || profile.layers.iter().map(|sides| sides.each_ref().map(|side| side.means.clone())).collect();
+                Arc::new(if *centered { codec.with_means(means()) } else { codec })
+            }
+            Self::QPack(rate) => {
+                let profile = known()?;
+                let channels: Vec<[Channels; 2]> = (profile.layers.iter())
+                    .map(|sides| {
+                        sides.each_ref().map(|side| Channels {
+                            means: side.means.clone(),
+                            steps: side.steps.iter().map(|step| step * rate).collect(),
+                        })
+                    })
+                    .collect();
+                if !channels.iter().flatten().all(Channels::is_sound) {
+                    let fact = "at this rate some steps are too small or too large".to_owned();
+                    return Err(SpecError::Setting { codec: self.to_string(), fact });
+                }
+                Arc::new(QPack::new(channels, self.id_with(profile)))
+            }
+        })
+    }
+
+    /// Names the profile and the settings in frames; never 0.
+    fn id_with(&self, profile: &Profile) -> u32 {
+        let mut hasher = blake3::Hasher::new();
+        hasher.update(self.to_string().as_bytes()).update(&[0]);
+        profile.hash_into(&mut hasher);
+        let hash = hasher.finalize();
+        u32::from_le_bytes(hash.as_bytes()[..4].try_into().expect("four")).max(1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_written_is_read() {
+        for text in
+            ["raw", "int8", "int8+delta", "int8+delta+rle", "oaken:4/90/6:5", "oaken-mean:10/90:4", "qpack:0.35"]
+        {
+            assert_eq!(text.parse::<CodecSpec>().unwrap().to_string(), text);
+        }
+        assert_eq!("oaken".parse::<CodecSpec>().unwrap().to_string(), "oaken:4/90/6:5");
+        assert_eq!("qpack".parse(), Ok(CodecSpec::QPack(QPACK_RATE)));
+        for text in ["", "int4", "raw:1", "qpack:", "qpack:0", "qpack:NaN", "oaken:", "oaken:50/60:4", "int8:3"] {
+            assert!(text.parse::<CodecSpec>().is_err(), "{text}");
+        }
+        let refused = CodecSpec::QPack(1.0).build(None).err();
+        assert_eq!(refused, Some(SpecError::NoProfile("qpack:1".to_owned())));
+    }
+}
