@@ -2,6 +2,7 @@
 
 use crate::output::OutputArgs;
 use cenote_base::units::ByteSize;
+use cenote_engine::ElementType;
 use cenote_mem::{Flush, RegionSource};
 use cenote_pool::{Design, HostsLock};
 use clap::{Args, Parser, Subcommand, ValueEnum};
@@ -36,6 +37,12 @@ pub enum Commands {
     Pool(PoolCommands),
     /// Tell what this machine offers, and which region to choose
     Doctor(DoctorArgs),
+    /// Look at a model at work on a text, and write down what KV codecs need to know of it
+    Profile(ProfileArgs),
+    /// Run a text through a model with all past KV through codecs, and tell what each saves and costs
+    Eval(EvalArgs),
+    /// Make a model whose keys have outlier channels, as large models have, out of one that has none
+    Outliers(OutliersArgs),
     /// Measure
     #[command(subcommand)]
     Bench(BenchCommands),
@@ -335,6 +342,13 @@ pub enum DtypeArg {
 }
 
 impl DtypeArg {
+    pub const fn element(self) -> ElementType {
+        match self {
+            Self::F32 => ElementType::F32,
+            Self::Bf16 => ElementType::Bf16,
+        }
+    }
+
     pub const fn name(self) -> &'static str {
         match self {
             Self::F32 => "f32",
@@ -518,6 +532,84 @@ pub enum BenchCommands {
     Alloc(BenchCoreArgs),
     /// Pool, index, lock and alloc, in one table
     All(BenchCoreArgs),
+}
+
+/// A model that is looked at, not served.
+#[derive(Args, Debug)]
+pub struct StudiedModelArgs {
+    /// Hugging Face directory of a Llama-family model; the demo model if not given
+    #[arg(long, value_name = "DIR", env = "CENOTE_MODEL")]
+    pub model: Option<PathBuf>,
+    /// Element type of weights and of KV that no codec touches
+    #[arg(long, value_enum, env = "CENOTE_DTYPE", default_value = "f32")]
+    pub dtype: DtypeArg,
+    /// Threads that compute; all cores if not given
+    #[arg(long, value_name = "N", env = "CENOTE_THREADS")]
+    pub threads: Option<usize>,
+}
+
+#[derive(Args, Debug)]
+pub struct ProfileArgs {
+    #[command(flatten)]
+    pub model: StudiedModelArgs,
+    /// The text, of any length; as much of it is read as is used
+    #[arg(long, value_name = "FILE")]
+    pub text: PathBuf,
+    /// Where the profile goes
+    #[arg(long, value_name = "FILE", default_value = "profile.safetensors")]
+    pub out: PathBuf,
+    /// Prompts to look at, cut from the text end to end
+    #[arg(long, value_name = "N", default_value_t = 100, value_parser = positive)]
+    pub prompts: usize,
+    /// Tokens of a prompt
+    #[arg(long, value_name = "N", default_value_t = 256, value_parser = positive)]
+    pub context: usize,
+}
+
+#[derive(Args, Debug)]
+pub struct EvalArgs {
+    #[command(flatten)]
+    pub model: StudiedModelArgs,
+    /// The text, of any length; as much of it is read as is used
+    #[arg(long, value_name = "FILE")]
+    pub text: PathBuf,
+    /// What `cenote profile` wrote for this model
+    #[arg(long, value_name = "FILE", conflicts_with = "profile_text")]
+    pub profile: Option<PathBuf>,
+    /// Make the profile from this text first
+    #[arg(long, value_name = "FILE")]
+    pub profile_text: Option<PathBuf>,
+    /// Codecs, as in `qpack:0.5,oaken,int8+delta`, and for comparison `group:BITS:CHANNELS`, `kivi:BITS`, `kvquant:BITS`; all of
+    /// them at several rates if not given
+    #[arg(long, value_name = "CODEC,CODEC", value_delimiter = ',')]
+    pub codec: Vec<String>,
+    /// Windows of the text
+    #[arg(long, value_name = "N", default_value_t = 24, value_parser = positive)]
+    pub windows: usize,
+    /// Tokens of a window
+    #[arg(long, value_name = "N", default_value_t = 256, value_parser = positive)]
+    pub context: usize,
+    /// Tokens of a KV block: what goes through a codec at once
+    #[arg(long, value_name = "N", default_value_t = 32, value_parser = positive)]
+    pub block_tokens: usize,
+    /// Write the table and a plot as a page
+    #[arg(long, value_name = "FILE")]
+    pub html: Option<PathBuf>,
+    #[command(flatten)]
+    pub output: OutputArgs,
+}
+
+#[derive(Args, Debug)]
+pub struct OutliersArgs {
+    /// Hugging Face directory of a Llama-family model; the demo model if not given
+    #[arg(long, value_name = "DIR", env = "CENOTE_MODEL")]
+    pub model: Option<PathBuf>,
+    /// Directory of the new model
+    #[arg(long, value_name = "DIR")]
+    pub out: PathBuf,
+    /// What decides which channels
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub seed: u64,
 }
 
 #[derive(Args, Debug)]

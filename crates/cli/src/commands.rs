@@ -4,8 +4,11 @@ mod bench;
 mod demo;
 mod doctor;
 mod engine;
+mod eval;
 mod generate;
+mod outliers;
 mod pool;
+mod profile;
 mod serve;
 mod torture;
 mod worker;
@@ -23,6 +26,9 @@ pub fn run(command: Commands) -> Result<ExitCode, Failure> {
         Commands::Generate(args) => generate::run(&args).map(done),
         Commands::Pool(command) => pool::run(command),
         Commands::Doctor(args) => doctor::run(&args).map(done),
+        Commands::Profile(args) => profile::run(&args).map(done),
+        Commands::Eval(args) => eval::run(&args).map(done),
+        Commands::Outliers(args) => outliers::run(&args).map(done),
         Commands::Bench(command) => bench::run(&command).map(done),
         Commands::BenchChild(args) => bench::run_child(&args).map(done),
         Commands::Torture(args) => torture::run(&args),

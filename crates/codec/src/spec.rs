@@ -61,9 +61,7 @@ impl FromStr for CodecSpec {
             "int8+delta" => Self::SpecKv(SpecKvMode::Delta),
             "int8+delta+rle" => Self::SpecKv(SpecKvMode::DeltaRle),
             "oaken" | "oaken-mean" => {
-                let groups = setting
-                    .map_or_else(|| Ok(Groups::default()), str::parse)
-                    .map_err(|error| wrong(format!("{error}")))?;
+                let groups = setting.map_or_else(|| Ok(Groups::default()), str::parse).map_err(|error| wrong(error))?;
                 return Ok(Self::Oaken { groups, centered: name == "oaken-mean" });
             }
             "qpack" => {

@@ -23,6 +23,7 @@ const HOUSE: &[(&str, Floor)] = &[
     ("cenote-engine", Floor::Numbered(4)),
     ("cenote-serve", Floor::Numbered(4)),
     ("cenote-sim", Floor::Numbered(4)),
+    ("cenote-study", Floor::Numbered(5)),
     ("cenote-cli", Floor::Roof),
     ("cenote-py", Floor::Roof),
     ("cenote-capi", Floor::Roof),

@@ -1,10 +1,10 @@
 //! An engine of this process, with its store in a region.
 
-use crate::args::{DtypeArg, EngineArgs, RegionArgs, WatchArgs};
+use crate::args::{EngineArgs, RegionArgs, StudiedModelArgs, WatchArgs};
 use crate::failure::Failure;
 use crate::output;
 use crate::region::HostPool;
-use cenote_engine::{ElementType, EngineConfig, LlmEngine, LoadedModel};
+use cenote_engine::{EngineConfig, LlmEngine, LoadedModel};
 use cenote_mem::numa;
 use cenote_store::RegionStore;
 use std::path::{Path, PathBuf};
@@ -78,10 +78,7 @@ pub fn load(args: &EngineArgs, region: Option<&RegionArgs>) -> Result<LoadedMode
 fn config(args: &EngineArgs, region: Option<&RegionArgs>) -> Result<EngineConfig, Failure> {
     Ok(EngineConfig {
         model_name: args.model_name.clone(),
-        dtype: match args.dtype {
-            DtypeArg::F32 => ElementType::F32,
-            DtypeArg::Bf16 => ElementType::Bf16,
-        },
+        dtype: args.dtype.element(),
         threads: args.threads.unwrap_or(0),
         max_model_len: args.max_model_len.map(|tokens| tokens as usize),
         block_tokens: args.block_tokens as usize,
@@ -96,7 +93,25 @@ fn config(args: &EngineArgs, region: Option<&RegionArgs>) -> Result<EngineConfig
 
 /// The model's directory: as given, or the demo model that comes with the project.
 pub fn model_dir(args: &EngineArgs) -> Result<PathBuf, Failure> {
-    if let Some(dir) = &args.model {
+    named_dir(args.model.as_ref())
+}
+
+/// A model that is only looked at, with all the context it has.
+pub fn load_to_study(args: &StudiedModelArgs) -> Result<LoadedModel, Failure> {
+    let spinner = output::spinner("loading the model");
+    let config = EngineConfig {
+        dtype: args.dtype.element(),
+        threads: args.threads.unwrap_or(0),
+        ..EngineConfig::new(named_dir(args.model.as_ref())?)
+    };
+    let model = LoadedModel::load(&config)?;
+    spinner.finish_and_clear();
+    Ok(model)
+}
+
+/// The model's directory, or that of the demo model.
+pub fn named_dir(model: Option<&PathBuf>) -> Result<PathBuf, Failure> {
+    if let Some(dir) = model {
         if !dir.is_dir() {
             return Err(Failure::new(format!("{}: there is no such model directory", dir.display())));
         }

@@ -1,0 +1,42 @@
+//! `cenote profile`: what codecs need to know of a model.
+
+use super::engine;
+use crate::args::ProfileArgs;
+use crate::failure::Failure;
+use crate::output;
+use cenote_codec::Profile;
+use cenote_engine::LoadedModel;
+use cenote_study::text::Windows;
+use std::fs::File;
+use std::io::BufReader;
+use std::path::Path;
+
+pub fn run(args: &ProfileArgs) -> Result<(), Failure> {
+    let model = engine::load_to_study(&args.model)?;
+    let profile = make(&model, &args.text, args.prompts, args.context)?;
+    std::fs::write(&args.out, profile.to_bytes())
+        .map_err(|error| Failure::new(format!("{}: cannot write the profile: {error}", args.out.display())))?;
+    output::say(&format!(
+        "{}: {} layers, from {} prompts of {} tokens",
+        args.out.display(),
+        profile.layers.len(),
+        profile.prompts,
+        args.context
+    ));
+    Ok(())
+}
+
+/// Looks at a model at work on the beginning of a text.
+pub fn make(model: &LoadedModel, text: &Path, prompts: usize, context: usize) -> Result<Profile, Failure> {
+    let prompts = Windows::new(open(text)?, model.tokenizer(), context).take_some(prompts)?;
+    let progress = output::progress("looking at prompts", 2 * prompts.len() as u64);
+    let profile = cenote_study::profile::profile(model, &prompts, &mut |steps| progress.inc(steps as u64))?;
+    progress.finish_and_clear();
+    Ok(profile)
+}
+
+/// A text.
+pub fn open(text: &Path) -> Result<BufReader<File>, Failure> {
+    let file = File::open(text).map_err(|error| Failure::new(format!("{}: {error}", text.display())))?;
+    Ok(BufReader::new(file))
+}
