@@ -2,8 +2,8 @@
 #![no_main]
 
 use cenote_codec::{
-    Channels, CodecId, Codecs, Element, Frame, Groups, Layout, Oaken, Order, PageCodec, PageKind, PageMut, QPack, Shape,
-    Side, SpecKv, Thresholds,
+    Channels, CodecId, Codecs, Element, Frame, Groups, Layout, Oaken, Order, PageCodec, PageKind, PageMut, Profile, QPack,
+    QPackZ, Shape, Side, SideProfile, SpecKv, Thresholds,
 };
 use libfuzzer_sys::fuzz_target;
 use std::sync::Arc;
@@ -18,7 +18,16 @@ fn codecs(token_values: usize) -> Vec<Arc<dyn PageCodec>> {
         Arc::new(Oaken::new(groups, vec![[thresholds.clone(), thresholds]], PROFILE))
     };
     let channels = Channels { means: vec![0.5; token_values], steps: vec![0.25; token_values] };
+    let side = SideProfile {
+        means: channels.means.clone(),
+        deviations: vec![1.0; token_values],
+        steps: channels.steps.clone(),
+        normal: vec![-2.0, -0.5, 0.0, 0.5, 2.0],
+        ..SideProfile::default()
+    };
+    let profile = Profile { model: [0; 32], tokens: 0, prompts: 0, layers: vec![[side.clone(), side]] };
     vec![
+        Arc::new(QPackZ::new(&profile, 1.0, PROFILE).expect("steps are sound")),
         Arc::new(cenote_codec::Raw),
         Arc::new(SpecKv::default()),
         oaken("4/90/6:5"),

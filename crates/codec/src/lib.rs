@@ -10,6 +10,7 @@
 //! | [`SpecKv`] | 8 and less | INT8 with a scale a page; differences along channels; runs of zeros (SpecKV §3.5) |
 //! | [`Oaken`] | 4.8 and scales | three groups by magnitude, thresholds known beforehand (Oaken §4) |
 //! | [`QPack`] | what a bound on the error takes | a mean and a step for each channel known beforehand, widths by page |
+//! | [`QPackZ`] | half a bit less | the same codes, entropy-coded with tables known beforehand |
 #![forbid(unsafe_code)]
 
 mod frame;
@@ -17,6 +18,7 @@ mod oaken;
 mod page;
 pub mod profile;
 mod qpack;
+mod qpackz;
 mod raw;
 mod spec;
 mod speckv;
@@ -26,6 +28,7 @@ pub use oaken::{Groups, Oaken, OakenWriter, Thresholds};
 pub use page::{Element, Layout, Order, Page, PageKind, PageMut, Shape, Side};
 pub use profile::{Profile, ProfileError, SideProfile};
 pub use qpack::{Channels, QPack};
+pub use qpackz::QPackZ;
 pub use raw::Raw;
 pub use spec::{CodecSpec, SpecError};
 pub use speckv::{SpecKv, SpecKvMode};
@@ -46,6 +49,8 @@ pub enum CodecId {
     Oaken = 2,
     /// [`QPack`]
     QPack = 3,
+    /// [`QPackZ`]
+    QPackZ = 4,
 }
 
 impl CodecId {
@@ -57,6 +62,7 @@ impl CodecId {
             1 => Some(Self::SpecKv),
             2 => Some(Self::Oaken),
             3 => Some(Self::QPack),
+            4 => Some(Self::QPackZ),
             _ => None,
         }
     }

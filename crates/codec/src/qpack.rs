@@ -17,7 +17,7 @@ use crate::{CodecId, Declined, DecodeError, Frame, PageCodec};
 use half::f16;
 
 /// Tokens that share a width.
-const GROUP: usize = 16;
+pub(crate) const GROUP: usize = 16;
 const PAIRS: usize = GROUP / 2;
 
 /// What a width index stands for.
@@ -162,6 +162,15 @@ impl PageCodec for QPack {
     }
 }
 
+/// How many steps a value is from the mean.
+#[inline]
+pub(crate) fn code_of(value: f32, mean: f32, inverse: f32) -> Result<i32, Declined> {
+    if !f16::from_f32(value).is_finite() {
+        return Err(Declined);
+    }
+    Ok(((value - mean) * inverse).round_ties_even() as i32)
+}
+
 /// Encodes up to sixteen tokens of a head, `[token][channel]`.
 fn encode_group(tokens: &[f32], means: &[f32], steps: &[f32], payload: &mut Vec<u8>) -> Result<(), Declined> {
     let dim = means.len();
@@ -171,12 +180,8 @@ fn encode_group(tokens: &[f32], means: &[f32], steps: &[f32], payload: &mut Vec<
         let inverse = 1.0 / step;
         let mut codes = [0_i32; GROUP];
         for (code, row) in codes.iter_mut().zip(tokens.chunks_exact(dim)) {
-            let value = row[channel];
-            if !f16::from_f32(value).is_finite() {
-                return Err(Declined);
-            }
             // Too large a number becomes the largest, which no width but halves has room for.
-            *code = ((value - mean) * inverse).round_ties_even() as i32;
+            *code = code_of(row[channel], mean, inverse)?;
         }
         let least = codes.iter().copied().min().expect("sixteen");
         let greatest = codes.iter().copied().max().expect("sixteen");

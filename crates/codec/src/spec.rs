@@ -2,7 +2,7 @@
 
 use crate::oaken::Groups;
 use crate::profile::Profile;
-use crate::{Channels, Oaken, PageCodec, QPack, Raw, SpecKv, SpecKvMode};
+use crate::{Channels, Oaken, PageCodec, QPack, QPackZ, Raw, SpecKv, SpecKvMode};
 use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
@@ -23,9 +23,11 @@ pub enum CodecSpec {
     },
     /// `qpack:0.5`: the profile's steps times that
     QPack(f32),
+    /// `qpackz:0.5`: the same codes, entropy-coded
+    QPackZ(f32),
 }
 
-/// The rate of `qpack` without a number: some four bits a value.
+/// The rate of `qpack` and `qpackz` without a number: some four bits a value.
 pub const QPACK_RATE: f32 = 0.5;
 
 /// Why a codec cannot be had.
@@ -33,7 +35,7 @@ pub const QPACK_RATE: f32 = 0.5;
 pub enum SpecError {
     /// No codec is called so.
     #[error(
-        "`{0}` is no codec: raw, int8, int8+delta, int8+delta+rle, oaken[:SHARES:BITS], oaken-mean[:…] or qpack[:RATE]"
+        "`{0}` is no codec: raw, int8, int8+delta, int8+delta+rle, oaken[:SHARES:BITS], oaken-mean[:…], qpack[:RATE] or qpackz[:RATE]"
     )]
     Unknown(String),
     /// Its settings cannot be.
@@ -64,14 +66,14 @@ impl FromStr for CodecSpec {
                 let groups = setting.map_or_else(|| Ok(Groups::default()), str::parse).map_err(|error| wrong(error))?;
                 return Ok(Self::Oaken { groups, centered: name == "oaken-mean" });
             }
-            "qpack" => {
+            "qpack" | "qpackz" => {
                 let rate = setting
                     .map_or(Ok(QPACK_RATE), str::parse)
                     .map_err(|_| wrong("its rate is not a number".to_owned()))?;
                 if !(1e-3..=1e3).contains(&rate) {
                     return Err(wrong("its rate is not between 0.001 and 1000".to_owned()));
                 }
-                return Ok(Self::QPack(rate));
+                return Ok(if name == "qpack" { Self::QPack(rate) } else { Self::QPackZ(rate) });
             }
             _ => return Err(SpecError::Unknown(text.to_owned())),
         };
@@ -93,6 +95,7 @@ impl fmt::Display for CodecSpec {
                 write!(f, "oaken{}:{groups}", if *centered { "-mean" } else { "" })
             }
             Self::QPack(rate) => write!(f, "qpack:{rate}"),
+            Self::QPackZ(rate) => write!(f, "qpackz:{rate}"),
         }
     }
 }
@@ -114,6 +117,11 @@ impl CodecSpec {
                     || profile.layers.iter().map(|sides| sides.each_ref().map(|side| side.means.clone())).collect();
                 Arc::new(if *centered { codec.with_means(means()) } else { codec })
             }
+            Self::QPackZ(rate) => {
+                let profile = known()?;
+                let codec = QPackZ::new(profile, *rate, self.id_with(profile));
+                Arc::new(codec.ok_or_else(|| self.unsound_steps())?)
+            }
             Self::QPack(rate) => {
                 let profile = known()?;
                 let channels: Vec<[Channels; 2]> = (profile.layers.iter())
@@ -125,12 +133,16 @@ impl CodecSpec {
                     })
                     .collect();
                 if !channels.iter().flatten().all(Channels::is_sound) {
-                    let fact = "at this rate some steps are too small or too large".to_owned();
-                    return Err(SpecError::Setting { codec: self.to_string(), fact });
+                    return Err(self.unsound_steps());
                 }
                 Arc::new(QPack::new(channels, self.id_with(profile)))
             }
         })
+    }
+
+    fn unsound_steps(&self) -> SpecError {
+        let fact = "at this rate some steps are too small or too large".to_owned();
+        SpecError::Setting { codec: self.to_string(), fact }
     }
 
     /// Names the profile and the settings in frames; never 0.

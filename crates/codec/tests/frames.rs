@@ -1,9 +1,11 @@
 //! What holds for every codec: pages come back within the stated bound, and bytes that are no frame are an error.
 
 use cenote_base::prng::Prng;
+use cenote_codec::profile::curve_of;
 use cenote_codec::{
     Channels, CodecId, Codecs, Declined, DecodeError, Element, Frame, Groups, HEADER_BYTES, Layout, Oaken, OakenWriter,
-    Order, Page, PageCodec, PageKind, PageMut, QPack, Shape, Side, SpecKv, SpecKvMode, Thresholds, encode,
+    Order, Page, PageCodec, PageKind, PageMut, Profile, QPack, QPackZ, Shape, Side, SideProfile, SpecKv, SpecKvMode,
+    Thresholds, encode,
 };
 use proptest::prelude::*;
 use std::sync::Arc;
@@ -52,6 +54,20 @@ fn qpack(shape: Shape, spread: f32) -> QPack {
         steps: (0..shape.token_values()).map(|at| spread / (5 + channel(at) % 40) as f32).collect(),
     };
     QPack::new(vec![[channels.clone(), channels]; 2], PROFILE)
+}
+
+/// The same means and steps, and tables for a spread that fits.
+fn qpackz(shape: Shape, spread: f32) -> QPackZ {
+    let channel = |at: usize| at % shape.dim as usize;
+    let side = SideProfile {
+        means: (0..shape.token_values()).map(|at| if channel(at) % 13 == 5 { 6.0 * spread } else { 0.0 }).collect(),
+        deviations: vec![1.15 * spread; shape.token_values()],
+        steps: (0..shape.token_values()).map(|at| spread / (5 + channel(at) % 40) as f32).collect(),
+        normal: curve_of((-3000..=3000).map(|value| value as f32 / 1000.0).collect()),
+        ..Default::default()
+    };
+    let profile = Profile { model: [0; 32], tokens: 0, prompts: 0, layers: vec![[side.clone(), side]; 2] };
+    QPackZ::new(&profile, 1.0, PROFILE).expect("steps are sound")
 }
 
 fn kinds() -> impl Strategy<Value = PageKind> {
@@ -163,13 +179,16 @@ proptest! {
             values[at] = (prng.below(1000) as f32 - 500.0) * spread;
         }
         let to = PageKind { element: other.element, layout: Layout { order: other.layout.order, ..kind.layout }, ..kind };
-        let codec: Arc<dyn PageCodec> = Arc::new(qpack(kind.shape, spread));
-        let (id, before, after) = round_trip(&codec, kind, &values, to);
-        let dim = usize::from(kind.shape.dim);
-        for (at, (before, after)) in before.iter().zip(&after).enumerate() {
-            let step = if id == CodecId::Raw { 0.0 } else { spread / (5 + at % dim % 40) as f32 };
-            let bound = (step * 0.501 + before.abs() / 1e5).max(before.abs() / 2048.0) + rounding(to.element, *after);
-            prop_assert!((before - after).abs() <= bound, "{before} became {after}, step {step}");
+        let codecs: [Arc<dyn PageCodec>; 2] =
+            [Arc::new(qpack(kind.shape, spread)), Arc::new(qpackz(kind.shape, spread))];
+        for codec in codecs {
+            let (id, before, after) = round_trip(&codec, kind, &values, to);
+            let dim = usize::from(kind.shape.dim);
+            for (at, (before, after)) in before.iter().zip(&after).enumerate() {
+                let step = if id == CodecId::Raw { 0.0 } else { spread / (5 + at % dim % 40) as f32 };
+                let bound = (step * 0.501 + before.abs() / 1e5).max(before.abs() / 2048.0) + rounding(to.element, *after);
+                prop_assert!((before - after).abs() <= bound, "{before} became {after}, step {step}");
+            }
         }
     }
 
@@ -180,7 +199,8 @@ proptest! {
         let kind = PageKind { shape: Shape { tokens: kind.shape.tokens.min(3), ..kind.shape }, ..kind };
         let values = sample(&mut prng, kind.shape, 1.0);
         let bytes = page_of(kind, &values);
-        let codecs: [Arc<dyn PageCodec>; 4] = [
+        let codecs: [Arc<dyn PageCodec>; 5] = [
+            Arc::new(qpackz(kind.shape, 1.0)),
             Arc::new(cenote_codec::Raw),
             Arc::new(SpecKv::default()),
             Arc::new(oaken("4/90/6:5", &values)),
@@ -210,7 +230,8 @@ proptest! {
         let mut prng = Prng::new(seed);
         let values = sample(&mut prng, kind.shape, 1.0);
         let bytes = page_of(kind, &values);
-        let codecs: [Arc<dyn PageCodec>; 5] = [
+        let codecs: [Arc<dyn PageCodec>; 6] = [
+            Arc::new(qpackz(kind.shape, 1.0)),
             Arc::new(qpack(kind.shape, 1.0)),
             Arc::new(SpecKv { mode: SpecKvMode::Int8 }),
             Arc::new(SpecKv { mode: SpecKvMode::DeltaRle }),
@@ -251,8 +272,12 @@ fn pages_that_are_no_numbers_stay_as_they_are() {
         let mut values = sample(&mut Prng::new(1), shape, 1.0);
         let thresholds = values.clone();
         values[77] = odd;
-        let codecs: [Arc<dyn PageCodec>; 3] =
-            [Arc::new(SpecKv::default()), Arc::new(oaken("4/90/6:5", &thresholds)), Arc::new(qpack(shape, 1.0))];
+        let codecs: [Arc<dyn PageCodec>; 4] = [
+            Arc::new(SpecKv::default()),
+            Arc::new(oaken("4/90/6:5", &thresholds)),
+            Arc::new(qpack(shape, 1.0)),
+            Arc::new(qpackz(shape, 1.0)),
+        ];
         for codec in codecs {
             let (id, before, after) = round_trip(&codec, kind, &values, kind);
             assert_eq!(id, CodecId::Raw);
@@ -275,8 +300,12 @@ fn extreme_pages_come_back() {
     for values in
         [vec![0.0; shape.values()], vec![-3.5; shape.values()], one_huge, signed_zero, vec![1e-42; shape.values()]]
     {
-        let codecs: [Arc<dyn PageCodec>; 3] =
-            [Arc::new(SpecKv::default()), Arc::new(oaken("4/90/6:5", &values)), Arc::new(qpack(shape, 1e-3))];
+        let codecs: [Arc<dyn PageCodec>; 4] = [
+            Arc::new(SpecKv::default()),
+            Arc::new(oaken("4/90/6:5", &values)),
+            Arc::new(qpack(shape, 1e-3)),
+            Arc::new(qpackz(shape, 1e-3)),
+        ];
         for codec in codecs {
             let (_, before, after) = round_trip(&codec, kind, &values, kind);
             let widest = before.iter().fold(0.0_f32, |most, value| most.max(value.abs()));
