@@ -2,6 +2,7 @@
 
 use crate::output::OutputArgs;
 use cenote_base::units::ByteSize;
+use cenote_codec::LayerSpecs;
 use cenote_engine::ElementType;
 use cenote_mem::{Flush, RegionSource};
 use cenote_pool::{Design, HostsLock};
@@ -390,6 +391,12 @@ pub struct EngineArgs {
     /// Requests that may wait; more are told to come back later
     #[arg(long, value_name = "N", env = "CENOTE_MAX_WAITING", default_value_t = 512, value_parser = positive)]
     pub max_waiting: usize,
+    /// What KV is stored as in the region: raw, int8, oaken, qpack:RATE or qpackz:RATE, for all layers or as in `0-1=int8,qpack:0.5`
+    #[arg(long, value_name = "CODEC", env = "CENOTE_CODEC")]
+    pub codec: Option<LayerSpecs>,
+    /// What `cenote profile` wrote for the model; oaken and qpack need it
+    #[arg(long, value_name = "FILE", env = "CENOTE_PROFILE")]
+    pub profile: Option<PathBuf>,
     /// Tenants with different salts never share a block
     #[arg(long, value_name = "TEXT", env = "CENOTE_TENANT_SALT", hide_env_values = true, default_value = "")]
     pub tenant_salt: String,

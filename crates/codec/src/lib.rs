@@ -30,7 +30,7 @@ pub use profile::{Profile, ProfileError, SideProfile};
 pub use qpack::{Channels, QPack};
 pub use qpackz::QPackZ;
 pub use raw::Raw;
-pub use spec::{CodecSpec, SpecError};
+pub use spec::{CodecSpec, LayerSpecs, SpecError};
 pub use speckv::{SpecKv, SpecKvMode};
 
 use frame::FrameWriter;

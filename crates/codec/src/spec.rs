@@ -63,7 +63,7 @@ impl FromStr for CodecSpec {
             "int8+delta" => Self::SpecKv(SpecKvMode::Delta),
             "int8+delta+rle" => Self::SpecKv(SpecKvMode::DeltaRle),
             "oaken" | "oaken-mean" => {
-                let groups = setting.map_or_else(|| Ok(Groups::default()), str::parse).map_err(|error| wrong(error))?;
+                let groups = setting.map_or_else(|| Ok(Groups::default()), str::parse).map_err(wrong)?;
                 return Ok(Self::Oaken { groups, centered: name == "oaken-mean" });
             }
             "qpack" | "qpackz" => {
@@ -155,9 +155,85 @@ impl CodecSpec {
     }
 }
 
+/// A codec for each layer, as in `0-1=int8,qpack:0.5`: the first that names a layer is its codec, one without layers is for
+/// all the others.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LayerSpecs(Vec<(Option<(u16, u16)>, CodecSpec)>);
+
+impl FromStr for LayerSpecs {
+    type Err = SpecError;
+
+    fn from_str(text: &str) -> Result<Self, SpecError> {
+        let wrong = |fact: &str| SpecError::Setting { codec: text.to_owned(), fact: fact.to_owned() };
+        let mut specs = Vec::new();
+        for part in text.split(',') {
+            let Some((layers, codec)) = part.split_once('=') else {
+                specs.push((None, part.parse()?));
+                continue;
+            };
+            let (first, last) = layers.split_once('-').unwrap_or((layers, layers));
+            let number =
+                |text: &str| text.parse::<u16>().map_err(|_| wrong("layers are numbers from 0, as in 0-3=int8"));
+            let (first, last) = (number(first)?, number(last)?);
+            if first > last {
+                return Err(wrong("the first layer of a range is not behind the last"));
+            }
+            specs.push((Some((first, last)), codec.parse()?));
+        }
+        Ok(Self(specs))
+    }
+}
+
+impl fmt::Display for LayerSpecs {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, (layers, spec)) in self.0.iter().enumerate() {
+            f.write_str(if index > 0 { "," } else { "" })?;
+            match layers {
+                Some((first, last)) if first == last => write!(f, "{first}={spec}")?,
+                Some((first, last)) => write!(f, "{first}-{last}={spec}")?,
+                None => write!(f, "{spec}")?,
+            }
+        }
+        Ok(())
+    }
+}
+
+impl LayerSpecs {
+    /// The codec of each layer.
+    ///
+    /// # Errors
+    /// A layer has none, or one cannot be had.
+    pub fn build(&self, layers: u16, profile: Option<&Profile>) -> Result<Vec<Arc<dyn PageCodec>>, SpecError> {
+        let built: Result<Vec<_>, _> = self.0.iter().map(|(_, spec)| spec.build(profile)).collect();
+        let built = built?;
+        let of_layer = |layer: u16| {
+            let names = |range: &Option<(u16, u16)>| range.is_none_or(|(first, last)| (first..=last).contains(&layer));
+            let at = self.0.iter().position(|(range, _)| range.is_some() && names(range));
+            let at = at.or_else(|| self.0.iter().position(|(range, _)| range.is_none()));
+            let none = || SpecError::Setting { codec: self.to_string(), fact: format!("layer {layer} has no codec") };
+            at.map(|at| Arc::clone(&built[at])).ok_or_else(none)
+        };
+        (0..layers).map(of_layer).collect()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn layers_have_the_codec_that_names_them_or_the_one_for_the_others() {
+        let ids = |text: &str| {
+            let codecs = text.parse::<LayerSpecs>().unwrap().build(4, None);
+            codecs.map(|codecs| codecs.iter().map(|codec| codec.id() as u8).collect::<Vec<u8>>())
+        };
+        assert_eq!(ids("int8"), Ok(vec![1; 4]));
+        assert_eq!(ids("raw,1-2=int8"), Ok(vec![0, 1, 1, 0]));
+        assert_eq!(ids("3=raw,int8"), Ok(vec![1, 1, 1, 0]));
+        assert!(ids("0-2=int8").is_err() && ids("qpack").is_err());
+        assert_eq!("0-1=int8,7=raw,qpack:0.5".parse::<LayerSpecs>().unwrap().to_string(), "0-1=int8,7=raw,qpack:0.5");
+        assert!(["", "x=int8", "3-1=int8", "1=", "int8,"].iter().all(|text| text.parse::<LayerSpecs>().is_err()));
+    }
 
     #[test]
     fn what_is_written_is_read() {

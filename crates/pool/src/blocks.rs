@@ -9,7 +9,7 @@ use crate::namespaces::Namespace;
 use crate::pool::{Inner, Pool};
 use crate::stats::Counter;
 use cenote_base::{BlockHash, BlockIndex, Generation, fault};
-use cenote_mem::{Fabric, HostLocal, Word};
+use cenote_mem::{Fabric, HostLocal, LINE, Word};
 use std::sync::atomic::Ordering::{Relaxed, Release};
 
 /// A block that a lookup found. A hint like everything from a lookup: reading it may still miss.
@@ -23,6 +23,8 @@ pub struct Hit {
     pub hash: BlockHash,
     /// Bytes of its payload, in whole lines.
     pub length: u64,
+    /// What the payload is: what [`Pool::publish_encoded`] was told; 0: as [`Pool::publish`] was given it.
+    pub encoding: u8,
     pub(crate) offset: u64,
     pub(crate) checksum: u64,
 }
@@ -60,6 +62,7 @@ impl Hit {
             generation: descriptor.generation(),
             hash: descriptor.block_hash(),
             length,
+            encoding: descriptor.encoding(),
             offset,
             checksum: descriptor.checksum,
         }
@@ -212,6 +215,13 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
     }
 }
 
+/// The slot for a payload of any length: sixteen sizes to each doubling, so that few sizes serve all and a sixteenth is lost
+/// at most.
+const fn slot_for(length: u64) -> u64 {
+    let step = 1 << length.ilog2().saturating_sub(4);
+    length.next_multiple_of(if step > LINE { step } else { LINE })
+}
+
 impl<F: Fabric, H: HostLocal> Pool<F, H> {
     /// Looks up the blocks of a prompt, in order, up to the first that is missing. Takes no lock, waits for
     /// nobody, and marks what it found as used. ([`crate::Design::Plain`] takes its lock, and nothing is found if that
@@ -266,14 +276,47 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
     /// # Panics
     /// The parts do not make up a block of this namespace: a bug of the caller.
     pub fn publish(&self, namespace: &Namespace, hash: BlockHash, depth: u32, parts: &[&[u8]]) -> Publish {
-        let inner = &*self.0;
         let length: u64 = parts.iter().map(|part| part.len() as u64).sum();
         assert_eq!(length, namespace.block_bytes, "a block of this namespace has another size");
+        self.publish_parts(namespace, hash, depth, 0, parts, length)
+    }
+
+    /// Publishes a block whose payload is something else than the engine's pages, and shorter: whole lines. `encoding` says
+    /// what; the pool keeps it beside the block and does not ask.
+    ///
+    /// # Panics
+    /// The payload is empty, not of whole lines or longer than a block of this namespace, or the encoding is 0: bugs of the
+    /// caller.
+    pub fn publish_encoded(
+        &self,
+        namespace: &Namespace,
+        hash: BlockHash,
+        depth: u32,
+        encoding: u8,
+        parts: &[&[u8]],
+    ) -> Publish {
+        let length: u64 = parts.iter().map(|part| part.len() as u64).sum();
+        let fits = length > 0 && length.is_multiple_of(LINE) && length <= namespace.block_bytes;
+        assert!(fits && encoding != 0, "{length} bytes of encoding {encoding} are no payload of this namespace");
+        self.publish_parts(namespace, hash, depth, encoding, parts, length)
+    }
+
+    fn publish_parts(
+        &self,
+        namespace: &Namespace,
+        hash: BlockHash,
+        depth: u32,
+        encoding: u8,
+        parts: &[&[u8]],
+        length: u64,
+    ) -> Publish {
+        let inner = &*self.0;
         if inner.touch_if_there(hash) {
             inner.counters().add(Counter::Duplicates, 1);
             return Publish::Duplicate;
         }
-        let slot_bytes = namespace.slot_bytes();
+        let slot_bytes =
+            if encoding == 0 { namespace.slot_bytes() } else { slot_for(length).min(namespace.slot_bytes()) };
         let block = match inner.reserve(slot_bytes, Some(namespace.id.0)) {
             Ok(block) => block,
             Err(Refusal::NoRoom) => {
@@ -287,7 +330,7 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
             }
         };
         fault::point("publish.reserved");
-        let kind = Descriptor::pack_kind(namespace.id.0, inner.member.slot as u16, depth);
+        let kind = Descriptor::pack_kind(namespace.id.0, encoding, inner.member.slot as u16, depth);
         let offset = inner.layout.payload(block, slot_bytes);
         inner.write_block(block, offset, hash, BlockState::Ready, kind, parts);
         let outcome = inner.enter(block, hash);

@@ -279,9 +279,14 @@ impl Descriptor {
         length_bytes.div_ceil(64) | ((offset / 64) << 24)
     }
 
-    pub const fn pack_kind(namespace: u16, worker: u16, depth: u32) -> u64 {
+    pub const fn pack_kind(namespace: u16, encoding: u8, worker: u16, depth: u32) -> u64 {
         let depth = if depth > 0xffff { 0xffff } else { depth as u64 };
-        (namespace as u64) | ((worker as u64) << 32) | (depth << 48)
+        (namespace as u64) | ((encoding as u64) << 16) | ((worker as u64) << 32) | (depth << 48)
+    }
+
+    /// What its payload is: 0 as the engine has it; the rest is for those who publish to tell apart.
+    pub const fn encoding(&self) -> u8 {
+        (self.kind >> 16) as u8
     }
 
     pub const fn namespace(&self) -> u16 {
@@ -359,14 +364,14 @@ mod tests {
         let line = Descriptor {
             state: Descriptor::state_word(BlockState::Ready, Generation(7)),
             place: Descriptor::pack_place(1 << 20, 3 << 21),
-            kind: Descriptor::pack_kind(9, 3, 70_000),
+            kind: Descriptor::pack_kind(9, 2, 3, 70_000),
             ..Descriptor::default()
         };
         let words = line.seal(4096, 77);
         let read = Descriptor::open(words, 4096, 77).expect("sealed here");
         assert_eq!((read.block_state(), read.generation()), (Some(BlockState::Ready), Generation(7)));
         assert_eq!(read.extent(), (1 << 20, 3 << 21));
-        assert_eq!((read.namespace(), read.depth()), (9, 0xffff));
+        assert_eq!((read.namespace(), read.encoding(), read.depth()), (9, 2, 0xffff));
         assert!(Descriptor::open(words, 4160, 77).is_none(), "another place");
         assert!(Descriptor::open(words, 4096, 78).is_none(), "another region");
         for word in 0..8 {

@@ -142,7 +142,8 @@ pub fn run(seed: u64, setting: &Setting) -> Outcome {
     if deaths && seed % 3 != 2 {
         stage.work_late(seed);
     }
-    let crashed = world.report().process_crashes + world.report().host_crashes > 0;
+    // Whose host comes late is declared dead as well, and what it has is charged to others.
+    let crashed = world.report().process_crashes + world.report().host_crashes > 0 || shape.has_late_host();
     let timeouts = oracle.notes().lock_timeouts;
     if !crashed && !sleepers && timeouts > 0 {
         oracle.report(Checker::Liveness, format!("{timeouts} locks were not to be had in time, though nobody died"));

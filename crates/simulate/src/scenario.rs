@@ -21,7 +21,8 @@ const fn counter_line(lock: u8) -> u64 {
 }
 
 const LOCK_TIMEOUT: Duration = Duration::from_millis(200);
-const HOST_TIMEOUT: Duration = Duration::from_millis(400);
+/// Longer than a worker may wait for two locks, one after the other, without a tick: nobody beats the heart meanwhile.
+const HOST_TIMEOUT: Duration = Duration::from_millis(600);
 const QUARANTINE: Duration = Duration::from_millis(100);
 /// Blocks that every host publishes after all deaths.
 pub const RECOVERED: usize = 3;
@@ -129,6 +130,11 @@ impl Shape {
     pub fn with_sleepers(mut self) -> Self {
         self.weights[4] *= 4;
         self
+    }
+
+    /// Whether a host comes back late. With TraCT's manager nobody is declared dead in time.
+    pub fn has_late_host(&self) -> bool {
+        self.late_host.is_some() && !self.has_manager()
     }
 
     /// The same in another design, which may have an order of eviction of its own.
@@ -531,8 +537,10 @@ impl Actor {
 
     /// After all deaths: waits until they are noticed, then everything must work again.
     pub fn recover(&self) {
-        let is_late = self.shape.late_host == Some(self.process.host()) && !self.shape.has_manager();
-        if is_late && !self.process.sleep(4 * HOST_TIMEOUT.as_nanos() as u64) {
+        if self.shape.has_late_host()
+            && self.shape.late_host == Some(self.process.host())
+            && !self.process.sleep(4 * HOST_TIMEOUT.as_nanos() as u64)
+        {
             return;
         }
         let mut pool = None;

@@ -4,8 +4,10 @@
 //! blocks it computed. Nothing here can fail an engine: what is not there, or not whole, is a miss.
 #![forbid(unsafe_code)]
 
+mod encoding;
 mod region;
 
+pub use encoding::BlockCodec;
 pub use region::RegionStore;
 
 use cenote_base::{BlockHash, TokenId};

@@ -1,6 +1,6 @@
 //! [`PrefixStore`] over a pool in a region.
 
-use crate::{NamespaceSpec, PrefixMatch, PrefixStore};
+use crate::{BlockCodec, NamespaceSpec, PrefixMatch, PrefixStore};
 use cenote_base::{BlockHash, Deadline, TokenId};
 use cenote_mem::Fabric;
 use cenote_pool::{Counter, Hit, Namespace, NamespaceRecord, Pin, Pool, PoolError, Publish, ReadOutcome};
@@ -13,10 +13,26 @@ pub struct RegionStore<F: Fabric> {
     pool: Pool<F>,
     namespace: Namespace,
     block_tokens: usize,
+    /// Blocks are saved as this makes them; none: as the engine has them.
+    codec: Option<BlockCodec>,
+    /// A block's frames, on their way.
+    frames: Vec<u8>,
+    encoded: Encoded,
     /// What the last lookups found, so that loading does not look up again.
     found: HashMap<BlockHash, Hit>,
     holds: Holds<F>,
     next_ticket: u64,
+}
+
+/// What codecs came to.
+#[derive(Default)]
+struct Encoded {
+    /// Bytes of frames that were saved.
+    bytes: u64,
+    /// Bytes of the blocks that they were made of.
+    from_bytes: u64,
+    /// Blocks that were found and whole, and could not be decoded: of an unknown profile, or of another engine's pages.
+    unreadable: u64,
 }
 
 /// Holds by ticket; shared with whoever lets the expired ones go while the engine sleeps.
@@ -27,6 +43,9 @@ struct Hold<F: Fabric> {
     /// Dropping a pin lets its block go.
     _pins: Vec<Pin<F>>,
 }
+
+/// What descriptors say of a payload of frames.
+const FRAMES: u8 = 1;
 
 /// Lookups remembered at most; then the memory starts anew, which costs a second lookup and nothing else.
 const FOUND_MAX: usize = 1 << 16;
@@ -48,10 +67,42 @@ impl<F: Fabric> RegionStore<F> {
             pool,
             namespace,
             block_tokens: spec.block_tokens as usize,
+            codec: None,
+            frames: Vec::new(),
+            encoded: Encoded::default(),
             found: HashMap::new(),
             holds: Holds::default(),
             next_ticket: 1,
         })
+    }
+
+    /// Saves blocks as a codec makes them from now on, and reads such blocks of others.
+    ///
+    /// # Panics
+    /// The codec is for other pages than the namespace's: a bug of the caller.
+    #[must_use]
+    pub fn with_codec(mut self, codec: BlockCodec, spec: &NamespaceSpec) -> Self {
+        assert!(codec.fits(2 * spec.num_layers as usize, spec.page_bytes as usize), "a codec for other pages");
+        self.codec = Some(codec);
+        self
+    }
+
+    /// Copies a block into pages, decoding it if it is encoded.
+    fn read(&mut self, hit: &Hit, pages: &mut [&mut [u8]]) -> bool {
+        if hit.encoding == 0 {
+            return self.pool.read(hit, pages) == ReadOutcome::Whole;
+        }
+        let Some(codec) = self.codec.as_ref().filter(|_| hit.encoding == FRAMES) else {
+            self.encoded.unreadable += 1;
+            return false;
+        };
+        self.frames.resize(usize::try_from(hit.length).unwrap_or(0), 0);
+        if self.pool.read(hit, &mut [&mut self.frames]) != ReadOutcome::Whole {
+            return false;
+        }
+        let decoded = codec.decode(&self.frames, pages);
+        self.encoded.unreadable += u64::from(decoded.is_err());
+        decoded.is_ok()
     }
 
     /// Lets expired holds go when called, from any thread: call it about once a second.
@@ -81,18 +132,32 @@ impl<F: Fabric> PrefixStore for RegionStore<F> {
     fn load(&mut self, hash: BlockHash, pages: &mut [&mut [u8]]) -> bool {
         let remembered = self.found.remove(&hash);
         if let Some(hit) = remembered
-            && self.pool.read(&hit, pages) == ReadOutcome::Whole
+            && self.read(&hit, pages)
         {
             return true;
         }
         // What was remembered may have been evicted and published anew elsewhere: ask once more. The prompt's own lookup
         // was its use.
         let hits = self.pool.peek(&[hash]);
-        hits.first().is_some_and(|hit| Some(*hit) != remembered && self.pool.read(hit, pages) == ReadOutcome::Whole)
+        hits.first().is_some_and(|hit| Some(*hit) != remembered && self.read(hit, pages))
     }
 
     fn save(&mut self, hash: BlockHash, depth: u32, pages: &[&[u8]]) -> bool {
-        matches!(self.pool.publish(&self.namespace, hash, depth, pages), Publish::Published | Publish::Duplicate)
+        let mut outcome = None;
+        if let Some(codec) = &self.codec {
+            codec.encode(pages, &mut self.frames);
+            // What would not become smaller stays as it is.
+            if (self.frames.len() as u64) < self.namespace.block_bytes {
+                let published = self.pool.publish_encoded(&self.namespace, hash, depth, FRAMES, &[&self.frames]);
+                if published == Publish::Published {
+                    self.encoded.bytes += self.frames.len() as u64;
+                    self.encoded.from_bytes += self.namespace.block_bytes;
+                }
+                outcome = Some(published);
+            }
+        }
+        let outcome = outcome.unwrap_or_else(|| self.pool.publish(&self.namespace, hash, depth, pages));
+        matches!(outcome, Publish::Published | Publish::Duplicate)
     }
 
     fn block_hash(&self, parent: Option<BlockHash>, tokens: &[TokenId]) -> BlockHash {
@@ -114,7 +179,14 @@ impl<F: Fabric> PrefixStore for RegionStore<F> {
     fn stats(&self) -> BTreeMap<String, f64> {
         let mut stats: BTreeMap<String, f64> =
             Counter::ALL.iter().map(|&c| (c.name().to_owned(), self.pool.counter(c) as f64)).collect();
-        stats.insert("store_holds".to_owned(), lock(&self.holds).len() as f64);
+        for (name, value) in [
+            ("store_holds", lock(&self.holds).len() as u64),
+            ("store_encoded_bytes_total", self.encoded.bytes),
+            ("store_encoded_from_bytes_total", self.encoded.from_bytes),
+            ("store_unreadable_total", self.encoded.unreadable),
+        ] {
+            stats.insert(name.to_owned(), value as f64);
+        }
         stats
     }
 }

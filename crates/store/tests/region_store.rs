@@ -1,9 +1,10 @@
 //! A store over a real region: what one engine saves, another loads, byte for byte.
 
 use cenote_base::{HashSeed, TokenId};
+use cenote_codec::{CodecSpec, Element, Layout, Order, PageCodec, PageKind, Shape, Side};
 use cenote_mem::{Coherent, MapOptions, Mapping, RegionSource};
 use cenote_pool::{AttachOptions, Design, Pool, PoolConfig, Superblock};
-use cenote_store::{NamespaceSpec, PrefixStore, RegionStore};
+use cenote_store::{BlockCodec, NamespaceSpec, PrefixStore, RegionStore};
 use std::sync::Arc;
 
 const PAGE: usize = 1024;
@@ -101,4 +102,65 @@ fn a_hold_ends_by_itself_while_its_engine_sleeps() {
     assert_eq!((pool.check(true).unwrap().pinned, store.stats()["store_holds"] as u64), (3, 1));
     store.release(kept);
     assert_eq!(pool.check(true).unwrap().pinned, 0);
+}
+
+/// Pages of 16 tokens, one head of 16 channels, `f32`: as `spec` has them.
+fn block_codec(codec: &str) -> BlockCodec {
+    let codec: Arc<dyn PageCodec> = codec.parse::<CodecSpec>().unwrap().build(None).unwrap();
+    let kind = |layer: u16, side: Side| PageKind {
+        shape: Shape { heads: 1, tokens: 16, dim: 16 },
+        element: Element::F32,
+        layout: Layout { order: Order::TokenMajor, capacity: 16 },
+        side,
+        layer,
+    };
+    let pages = (0..2).flat_map(|layer| [(layer, Side::K), (layer, Side::V)]);
+    BlockCodec::new(pages.map(|(layer, side)| (kind(layer, side), Arc::clone(&codec))).collect())
+}
+
+/// Numbers that eight bits hold exactly.
+fn number_pages(depth: u32) -> Vec<Vec<u8>> {
+    let value = |page: u32, at: u32| ((at + page + depth) % 255) as f32 - 127.0;
+    (0..4).map(|page| (0..256).flat_map(|at| value(page, at).to_le_bytes()).collect()).collect()
+}
+
+#[test]
+fn encoded_blocks_take_less_and_come_back_to_whoever_knows_the_codec() {
+    for design in Design::ALL {
+        let pool = pool_of(design);
+        let open = || RegionStore::new(pool.clone(), &spec("")).unwrap();
+        let mut encoding = open().with_codec(block_codec("int8"), &spec(""));
+        let mut plain = open();
+        let tokens: Vec<TokenId> = (0..64).collect();
+        let hashes = encoding.match_prefix(&tokens).hashes;
+        for (depth, &hash) in (0..).zip(&hashes) {
+            let pages = number_pages(depth);
+            let pages: Vec<&[u8]> = pages.iter().map(Vec::as_slice).collect();
+            // The second and the last are saved by somebody without a codec.
+            let store = if depth % 2 == 0 { &mut encoding } else { &mut plain };
+            assert!(store.save(hash, depth, &pages));
+        }
+        let stats = encoding.stats();
+        let (bytes, from) = (stats["store_encoded_bytes_total"], stats["store_encoded_from_bytes_total"]);
+        assert!(from == 8192.0 && bytes < from / 3.0, "{bytes} of {from}");
+        let load = |store: &mut RegionStore<Arc<Coherent>>, hash| {
+            let mut loaded = vec![vec![0; PAGE]; 4];
+            let whole = store.load(hash, &mut loaded.iter_mut().map(Vec::as_mut_slice).collect::<Vec<_>>());
+            whole.then_some(loaded)
+        };
+        for (depth, &hash) in (0..).zip(&hashes) {
+            let number = |page: &[u8]| f32::from_le_bytes(page[..4].try_into().unwrap());
+            let loaded = load(&mut encoding, hash).expect("it knows both");
+            for (page, expected) in loaded.iter().zip(number_pages(depth)) {
+                let pairs = page.chunks(4).zip(expected.chunks(4));
+                assert!(pairs.map(|(a, b)| (number(a) - number(b)).abs()).fold(0.0, f32::max) <= 0.51);
+            }
+            // Who knows no codec misses, and says so.
+            assert_eq!(load(&mut plain, hash).is_some(), depth % 2 == 1);
+        }
+        assert!(plain.stats()["store_unreadable_total"] >= 2.0);
+        assert_eq!(encoding.stats()["store_unreadable_total"], 0.0);
+        let checked = pool.check(true).expect("it is not busy");
+        assert!(checked.damage.is_empty() && checked.leaks.is_empty(), "{checked:?}");
+    }
 }

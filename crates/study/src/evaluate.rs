@@ -197,8 +197,8 @@ fn through(
 ) -> Result<(), StudyError> {
     for (index, page) in block.into_iter().enumerate() {
         let side = [Side::K, Side::V][index % 2];
-        let (kind, bytes) = engine_page(layout, index / 2, side);
-        let page = &mut page[..bytes];
+        let kind = engine_page(layout, index / 2, side);
+        let page = &mut page[..kind.bytes()];
         let before = values_of(&kind, page);
         sums.bits += subject.round_trip(&kind, page)?;
         sums.values += before.len() as u64;

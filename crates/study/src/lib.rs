@@ -120,8 +120,12 @@ fn put_values(kind: &PageKind, page: &mut [u8], values: &[f32]) {
     }
 }
 
-/// The kind of a whole page of the engine, and how many of its bytes are the page.
-fn engine_page(layout: &KvLayout, layer: usize, side: Side) -> (PageKind, usize) {
+/// The kind of a whole page of the engine; its bytes may be followed by padding.
+///
+/// # Panics
+/// A shape is too large for frames, which the engine's configuration rules out.
+#[must_use]
+pub fn engine_page(layout: &KvLayout, layer: usize, side: Side) -> PageKind {
     let small = |value: usize| u16::try_from(value).expect("the engine's configuration bounds shapes");
     let shape =
         Shape { heads: small(layout.num_kv_heads), tokens: small(layout.block_tokens), dim: small(layout.head_dim) };
@@ -130,6 +134,5 @@ fn engine_page(layout: &KvLayout, layer: usize, side: Side) -> (PageKind, usize)
         ElementType::F32 => Element::F32,
         ElementType::Bf16 => Element::Bf16,
     };
-    let kind = PageKind { shape, element, layout: Layout { order, capacity: shape.tokens }, side, layer: small(layer) };
-    (kind, kind.bytes())
+    PageKind { shape, element, layout: Layout { order, capacity: shape.tokens }, side, layer: small(layer) }
 }

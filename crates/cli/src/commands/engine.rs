@@ -1,12 +1,14 @@
 //! An engine of this process, with its store in a region.
 
+use super::profile;
 use crate::args::{EngineArgs, RegionArgs, StudiedModelArgs, WatchArgs};
 use crate::failure::Failure;
 use crate::output;
 use crate::region::HostPool;
+use cenote_codec::{Side, SpecError};
 use cenote_engine::{EngineConfig, LlmEngine, LoadedModel};
 use cenote_mem::numa;
-use cenote_store::RegionStore;
+use cenote_store::{BlockCodec, RegionStore};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
@@ -38,10 +40,29 @@ pub fn start(
         return Ok(Running { engine: Arc::new(LlmEngine::start(model, None)?), _ticker: None });
     };
     let spec = model.namespace_spec(&args.tenant_salt);
-    let store = RegionStore::new(pool.clone(), &spec).map_err(|error| region.explain(&error))?;
+    let mut store = RegionStore::new(pool.clone(), &spec).map_err(|error| region.explain(&error))?;
+    if let Some(codec) = block_codec(args, &model)? {
+        store = store.with_codec(codec, &spec);
+    }
     let ticker = Ticker::start(pool, watch.tick(), store.expirer());
     let engine = LlmEngine::start(model, Some(Box::new(store)))?;
     Ok(Running { engine: Arc::new(engine), _ticker: Some(ticker) })
+}
+
+/// What blocks are stored as, if not as the engine has them.
+fn block_codec(args: &EngineArgs, model: &LoadedModel) -> Result<Option<BlockCodec>, Failure> {
+    let Some(specs) = &args.codec else { return Ok(None) };
+    let profile = args.profile.as_ref().map(|path| profile::read(path, model)).transpose()?;
+    let layout = model.layout();
+    let layers = u16::try_from(layout.num_layers).map_err(|_| Failure::new("the model has too many layers"))?;
+    let codecs = specs.build(layers, profile.as_ref()).map_err(|error| match error {
+        SpecError::NoProfile(_) => Failure::from(error).hint("name it with --profile"),
+        other => other.into(),
+    })?;
+    let pages = codecs.into_iter().zip(0_u16..).flat_map(|(codec, layer)| {
+        [Side::K, Side::V].map(|side| (cenote_study::engine_page(layout, layer.into(), side), Arc::clone(&codec)))
+    });
+    Ok(Some(BlockCodec::new(pages.collect())))
 }
 
 /// Binds this thread, and with it every thread of the engine, to the NUMA node that the region lies on

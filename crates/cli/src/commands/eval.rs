@@ -5,13 +5,11 @@ use crate::args::EvalArgs;
 use crate::failure::Failure;
 use crate::output;
 use cenote_codec::{CodecSpec, Profile, SpecError};
-use cenote_engine::LoadedModel;
 use cenote_study::baselines::{Int4, Kivi, KvQuant};
 use cenote_study::evaluate::{Evaluation, Quality, bits_at, evaluate};
 use cenote_study::text::Windows;
 use cenote_study::{CodecSubject, Subject, report};
 use serde::Serialize;
-use std::path::Path;
 use std::sync::Arc;
 
 /// What is compared if nothing is named.
@@ -80,7 +78,7 @@ struct AtEqualKl {
 pub fn run(args: &EvalArgs) -> Result<(), Failure> {
     let model = engine::load_to_study(&args.model)?;
     let profile = match (&args.profile, &args.profile_text) {
-        (Some(path), _) => Some(read_profile(path, &model)?),
+        (Some(path), _) => Some(profile::read(path, &model)?),
         (None, Some(text)) => Some(profile::make(&model, text, PROFILE_PROMPTS, args.context)?),
         (None, None) => None,
     };
@@ -103,23 +101,6 @@ pub fn run(args: &EvalArgs) -> Result<(), Failure> {
     let at_equal_kl = at_equal_kl(&evaluation.codecs);
     let report = Report { model: model.name().to_owned(), evaluation, at_equal_kl };
     args.output.show(&report, || table(&report))
-}
-
-/// A profile of just this model.
-fn read_profile(path: &Path, model: &LoadedModel) -> Result<Profile, Failure> {
-    let failed = |fact: String| Failure::new(format!("{}: {fact}", path.display()));
-    let bytes = std::fs::read(path).map_err(|error| failed(error.to_string()))?;
-    let profile = Profile::parse(&bytes).map_err(|error| failed(error.to_string()))?;
-    let layout = model.layout();
-    let channels = layout.num_kv_heads * layout.head_dim;
-    if profile.model != model.fingerprint()
-        || profile.layers.len() != layout.num_layers
-        || profile.layers.iter().flatten().any(|side| side.means.len() != channels)
-    {
-        let hint = "make one for this model with `cenote profile`";
-        return Err(failed("it is the profile of another model".to_owned()).hint(hint));
-    }
-    Ok(profile)
 }
 
 fn subject(name: &str, profile: Option<&Arc<Profile>>) -> Result<Box<dyn Subject>, Failure> {

@@ -163,6 +163,8 @@ fn pass_on(command: &mut Command, engine: &EngineArgs, region: &RegionArgs, watc
     set("CENOTE_MAX_NUM_SEQS", Some(engine.max_num_seqs.to_string()));
     set("CENOTE_MAX_NUM_BATCHED_TOKENS", Some(engine.max_num_batched_tokens.to_string()));
     set("CENOTE_MAX_WAITING", Some(engine.max_waiting.to_string()));
+    set("CENOTE_CODEC", engine.codec.as_ref().map(ToString::to_string));
+    set("CENOTE_PROFILE", engine.profile.as_ref().map(|path| path.display().to_string()));
     set("CENOTE_TENANT_SALT", Some(engine.tenant_salt.clone()));
     set("CENOTE_REGION", region.region.as_ref().map(ToString::to_string));
     set("CENOTE_NUMA_NODE", region.numa_node.map(|n| n.to_string()));
@@ -172,6 +174,9 @@ fn pass_on(command: &mut Command, engine: &EngineArgs, region: &RegionArgs, watc
     set("CENOTE_QUARANTINE", Some(watch.quarantine.as_secs_f64().to_string()));
 }
 
+/// Smallest block of a region that is made for encoded blocks.
+const ENCODED_MIN_BLOCK: ByteSize = ByteSize(4 << 10);
+
 /// The region a server uses: named, or its own.
 enum ServedRegion {
     Named(RegionArgs),
@@ -180,9 +185,14 @@ enum ServedRegion {
 
 impl ServedRegion {
     fn open(args: &ServeArgs) -> Result<Self, Failure> {
+        let new = |size: u64| {
+            let new = NewRegionArgs::of_size(size);
+            // Encoded blocks are a fraction of those the defaults are for.
+            if args.engine.codec.is_some() { NewRegionArgs { min_block: ENCODED_MIN_BLOCK, ..new } } else { new }
+        };
         let Some(source) = &args.region.region else {
             let size = args.region_size.map_or_else(own_region_bytes, |size| size.0);
-            let own = TemporaryRegion::new("serve", size, false)?;
+            let own = TemporaryRegion::make("serve", &new(size))?;
             output::say(&format!(
                 "made a region of {} for this server; --region shares one with others",
                 ByteSize(size)
@@ -191,7 +201,7 @@ impl ServedRegion {
         };
         let missing = matches!(Mapping::open(source, &args.region.map_options()), Err(MapError::Missing { .. }));
         if let (true, Some(size)) = (missing, args.region_size) {
-            match region::create(&args.region, &NewRegionArgs::of_size(size.0), false) {
+            match region::create(&args.region, &new(size.0), false) {
                 Ok(_) => output::say(&format!("made the region {source} of {size}")),
                 // Another server may have been faster; then its region is the one.
                 Err(failure) => args.region.map().map(drop).map_err(|_| failure)?,
