@@ -531,6 +531,8 @@ pub enum BenchCommands {
     Ttft(BenchTtftArgs),
     /// Blocks in and out of a region, beside plain copies of as many bytes; pins; attaching
     Pool(BenchCoreArgs),
+    /// A trace's prompts through an engine whose region is too small for them, with a codec and without
+    Trace(BenchTraceArgs),
     /// Lookups of prompts, beside a bare hash table of the same size
     Index(BenchCoreArgs),
     /// Locks between hosts, which processes of this machine play: the bakery beside the manager
@@ -670,6 +672,26 @@ pub struct BenchTtftArgs {
     /// Bytes of the region made for the measurement
     #[arg(long, value_name = "SIZE", default_value = "1GiB")]
     pub region_size: ByteSize,
+    #[command(flatten)]
+    pub engine: EngineArgs,
+    #[command(flatten)]
+    pub output: OutputArgs,
+}
+
+#[derive(Args, Debug)]
+pub struct BenchTraceArgs {
+    /// The trace: a line of JSON for each request, with its `hash_ids` (as Mooncake publishes them)
+    #[arg(long, value_name = "FILE")]
+    pub trace: PathBuf,
+    /// Requests, from the first
+    #[arg(long, value_name = "N", default_value_t = 500, value_parser = positive)]
+    pub requests: usize,
+    /// Tokens that stand for each hash id, which in the trace are 512: always the same for the same id
+    #[arg(long, value_name = "N", default_value_t = 16, value_parser = positive)]
+    pub tokens_per_id: usize,
+    /// Bytes of the region, as a share of what all different blocks take with 16 bits a value
+    #[arg(long, value_name = "SHARE", default_value_t = 0.25)]
+    pub share: f64,
     #[command(flatten)]
     pub engine: EngineArgs,
     #[command(flatten)]

@@ -13,6 +13,7 @@ mod party;
 mod pool;
 mod regions;
 mod rows;
+mod trace;
 mod ttft;
 
 pub use child::run as run_child;
@@ -58,6 +59,7 @@ const BENCHES: [(&str, &[Part]); 4] =
 pub fn run(command: &BenchCommands) -> Result<(), Failure> {
     match command {
         BenchCommands::Ttft(args) => ttft::run(args),
+        BenchCommands::Trace(args) => trace::run(args),
         BenchCommands::Pool(args) => core(&["pool"], args),
         BenchCommands::Index(args) => core(&["index"], args),
         BenchCommands::Lock(args) => core(&["lock"], args),

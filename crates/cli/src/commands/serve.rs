@@ -175,7 +175,7 @@ fn pass_on(command: &mut Command, engine: &EngineArgs, region: &RegionArgs, watc
 }
 
 /// Smallest block of a region that is made for encoded blocks.
-const ENCODED_MIN_BLOCK: ByteSize = ByteSize(4 << 10);
+pub const ENCODED_MIN_BLOCK: ByteSize = ByteSize(4 << 10);
 
 /// The region a server uses: named, or its own.
 enum ServedRegion {

@@ -5,7 +5,7 @@ use crate::commands::engine::{self, Running};
 use crate::failure::Failure;
 use crate::output::{self, BenchRow, bench_table};
 use crate::region::TemporaryRegion;
-use cenote_base::engine::{Phase, Prompt};
+use cenote_base::engine::{Phase, Prompt, Usage};
 use cenote_base::prng::Prng;
 use cenote_base::{Engine, Event, Request, RequestId, SamplingParams, TokenId};
 use serde::{Deserialize, Serialize};
@@ -128,14 +128,14 @@ pub fn percentiles(mut values: Vec<f64>) -> (f64, f64) {
     (values[(values.len() - 1) / 2], at(0.99))
 }
 
-struct Bench {
-    running: Running,
+pub struct Bench {
+    pub running: Running,
     prng: Prng,
     next_id: u64,
 }
 
 impl Bench {
-    fn new(running: Running) -> Self {
+    pub fn new(running: Running) -> Self {
         Self { running, prng: Prng::new(1), next_id: 1 }
     }
 
@@ -157,6 +157,11 @@ impl Bench {
 
     /// Milliseconds from submission to the first token.
     fn first_token(&mut self, prompt: &[TokenId], use_pool: bool) -> Result<f64, Failure> {
+        self.ask(prompt, use_pool).map(|(milliseconds, _)| milliseconds)
+    }
+
+    /// The same, and what was found.
+    pub fn ask(&mut self, prompt: &[TokenId], use_pool: bool) -> Result<(f64, Usage), Failure> {
         let (events, received) = channel();
         let request = Request {
             id: RequestId(self.next_id),
@@ -179,8 +184,9 @@ impl Bench {
             let (at, event) = received.recv_timeout(TIMEOUT).map_err(|_| Failure::new("the engine gave no answer"))?;
             match event {
                 Event::Token { .. } => first = first.or(Some((at - started).as_secs_f64() * 1e3)),
-                Event::Finished { .. } => {
-                    return first.ok_or_else(|| Failure::new("the engine finished without a token"));
+                Event::Finished { usage, .. } => {
+                    let first = first.ok_or_else(|| Failure::new("the engine finished without a token"))?;
+                    return Ok((first, usage));
                 }
                 Event::Failed(error) => return Err(error.into()),
             }
