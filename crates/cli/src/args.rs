@@ -592,6 +592,9 @@ pub struct EvalArgs {
     /// them at several rates if not given
     #[arg(long, value_name = "CODEC,CODEC", value_delimiter = ',')]
     pub codec: Vec<String>,
+    /// The codecs of CXL-SpecKV's Table 9 and Oaken's Table 3, beside what the papers say of them
+    #[arg(long, conflicts_with = "codec")]
+    pub papers: bool,
     /// Windows of the text
     #[arg(long, value_name = "N", default_value_t = 24, value_parser = positive)]
     pub windows: usize,

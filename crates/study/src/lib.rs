@@ -3,12 +3,14 @@
 //! [`profile`] looks at a model at work and makes the [`cenote_codec::Profile`] that codecs go by. [`evaluate`] runs a text
 //! through the engine with all past KV through a codec, and compares with the same engine without one. [`baselines`] are other
 //! people's quantizers, for comparison only: no pool stores what they make. [`outliers`] makes a model whose keys have outlier
-//! channels, as large models have. [`report`] draws it.
+//! channels, as large models have. [`papers`] has what two papers say of
+//! theirs. [`report`] draws it.
 #![forbid(unsafe_code)]
 
 pub mod baselines;
 pub mod evaluate;
 pub mod outliers;
+pub mod papers;
 pub mod profile;
 pub mod report;
 pub mod text;

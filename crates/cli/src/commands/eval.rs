@@ -7,6 +7,7 @@ use crate::output;
 use cenote_codec::{CodecSpec, Profile, SpecError};
 use cenote_study::baselines::{Int4, Kivi, KvQuant};
 use cenote_study::evaluate::{Evaluation, Quality, bits_at, evaluate};
+use cenote_study::papers::{self, Compared};
 use cenote_study::text::Windows;
 use cenote_study::{CodecSubject, Subject, report};
 use serde::Serialize;
@@ -63,6 +64,8 @@ struct Report {
     evaluation: Evaluation,
     /// What kinds of codecs take for the divergence of one of them.
     at_equal_kl: Vec<AtEqualKl>,
+    /// The papers' figures beside these, if they were asked for.
+    papers: Vec<Compared>,
 }
 
 /// A kind of codecs at a given divergence.
@@ -84,6 +87,7 @@ pub fn run(args: &EvalArgs) -> Result<(), Failure> {
     };
     let profile = profile.map(Arc::new);
     let names: Vec<String> = match args.codec.as_slice() {
+        [] if args.papers => papers::codecs().map(str::to_owned).collect(),
         [] => ALL.iter().map(|name| (*name).to_owned()).collect(),
         names => names.to_vec(),
     };
@@ -99,7 +103,8 @@ pub fn run(args: &EvalArgs) -> Result<(), Failure> {
             .map_err(|error| Failure::new(format!("{}: cannot write the page: {error}", path.display())))?;
     }
     let at_equal_kl = at_equal_kl(&evaluation.codecs);
-    let report = Report { model: model.name().to_owned(), evaluation, at_equal_kl };
+    let papers = if args.papers { papers::compare(&evaluation) } else { Vec::new() };
+    let report = Report { model: model.name().to_owned(), evaluation, at_equal_kl, papers };
     args.output.show(&report, || table(&report))
 }
 
@@ -194,6 +199,22 @@ fn table(report: &Report) -> String {
         evaluation.perplexity,
         evaluation.perplexity_se
     );
+    if !report.papers.is_empty() {
+        let mut rows =
+            output::table(&["table", "codec", "bits: paper", "ours", "loss %: paper", "ours", "why they differ"]);
+        for one in &report.papers {
+            rows.add_row([
+                one.table.to_owned(),
+                one.codec.to_owned(),
+                format!("{:.2}", one.paper_bits),
+                format!("{:.2}", one.ours.bits),
+                format!("{:+.2}", one.paper_loss_percent),
+                format!("{:+.2}", one.ours.loss_percent),
+                one.why.to_owned(),
+            ]);
+        }
+        text += &format!("\n{rows}");
+    }
     if let Some(first) = report.at_equal_kl.first() {
         let mut rows = output::table(&["kind", "bits", "ratio"]);
         for one in &report.at_equal_kl {
