@@ -10,20 +10,24 @@
 //! | [`SpecKv`] | 8 and less | INT8 with a scale a page; differences along channels; runs of zeros (SpecKV §3.5) |
 //! | [`Oaken`] | 4.8 and scales | three groups by magnitude, thresholds known beforehand (Oaken §4) |
 //! | [`QPack`] | what a bound on the error takes | a mean and a step for each channel known beforehand, widths by page |
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 mod frame;
 mod oaken;
 mod page;
 mod qpack;
 mod raw;
+#[allow(unsafe_code, reason = "vector instructions")]
+mod simd;
 mod speckv;
+mod tile;
 
 pub use frame::{Frame, HEADER_BYTES};
 pub use oaken::{Groups, Oaken, OakenWriter, Thresholds};
 pub use page::{Element, Layout, Order, Page, PageKind, PageMut, Shape, Side};
 pub use qpack::{Channels, QPack};
 pub use raw::Raw;
+pub use simd::{Level, at_level};
 pub use speckv::{SpecKv, SpecKvMode};
 
 use frame::FrameWriter;
