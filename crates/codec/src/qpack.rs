@@ -9,7 +9,7 @@
 //!
 //! Payload: for each head, for each 16 tokens: width indices, a nibble for each channel, lower half first, padded to whole
 //! bytes · of each channel in turn, `k` bytes: eight pairs of `k` bits, lowest first; a pair is
-//! `code(t) + levels × code(t + 8)` of tokens `t` below eight. Index 15 is sixteen halves instead: values too far from the mean.
+//! `code(t) + levels × code(t + 4)`, of tokens `t` 0 to 3, then 8 to 11. Index 15 is sixteen halves instead: values too far from the mean.
 //! Tokens that are not there have the code of the mean.
 
 use crate::page::{Page, PageMut, Side};
@@ -184,7 +184,7 @@ fn encode_group(
     let mut tile = Tile::ZERO;
     for first in (0..means.len()).step_by(EDGE) {
         let span = Span::at(page.kind().shape, head, token, first);
-        page.load_tile(Level::Scalar, &span, Axis::Channels, &mut tile);
+        page.load_tile(&span, Axis::Channels, &mut tile);
         for (channel, values) in tile.0.chunks_exact(GROUP).enumerate().take(span.channels) {
             let channel = first + channel;
             let index = encode_channel(values, span.tokens, means[channel], steps[channel], payload)?;
@@ -222,12 +222,19 @@ fn encode_channel(
     Ok(index)
 }
 
+/// The tokens of a pair: four apart, so that vector units find them side by side when they make 32-bit numbers of 16-bit ones.
+const fn tokens_of(pair: usize) -> [usize; 2] {
+    let first = pair % 4 + pair / 4 * 8;
+    [first, first + 4]
+}
+
 /// Appends sixteen codes of a width.
 fn pack(codes: &[i32; GROUP], width: Width, payload: &mut Vec<u8>) {
     let mut bits = 0_u128;
     for pair in 0..PAIRS {
         let code = |token: usize| (codes[token] + i32::from(width.center)).unsigned_abs();
-        let pair_code = code(pair) + u32::from(width.levels) * code(pair + PAIRS);
+        let [first, second] = tokens_of(pair);
+        let pair_code = code(first) + u32::from(width.levels) * code(second);
         bits |= u128::from(pair_code) << (pair * usize::from(width.pair_bits));
     }
     payload.extend(&bits.to_le_bytes()[..usize::from(width.pair_bits)]);
@@ -262,7 +269,7 @@ fn decode_group<'a>(
                 *value = (code - i32::from(width.center)) as f32 * steps[channel] + means[channel];
             }
         }
-        page.store_tile(Level::Scalar, &span, Axis::Channels, &tile);
+        page.store_tile(&span, Axis::Channels, &tile);
     }
     Some(rest)
 }
@@ -275,8 +282,9 @@ fn unpack(bytes: &[u8], width: Width) -> [i32; GROUP] {
     let mut codes = [0; GROUP];
     for pair in 0..PAIRS {
         let code = (bits >> (pair * usize::from(width.pair_bits))) as u32 & ((1 << width.pair_bits) - 1);
-        codes[pair] = (code % u32::from(width.levels)).cast_signed();
-        codes[pair + PAIRS] = (code / u32::from(width.levels)).cast_signed();
+        let [first, second] = tokens_of(pair);
+        codes[first] = (code % u32::from(width.levels)).cast_signed();
+        codes[second] = (code / u32::from(width.levels)).cast_signed();
     }
     codes
 }

@@ -11,7 +11,6 @@ mod avx2;
 
 use crate::Declined;
 use crate::page::{Page, PageMut};
-use crate::tile::{Axis, Span, Tile};
 use std::cell::Cell;
 
 thread_local! {
@@ -71,32 +70,6 @@ pub fn at_level<T>(level: Level, run: impl FnOnce() -> T) -> T {
     assert!(Level::available().contains(&level), "this machine has no {level:?}");
     let _before = Before(FORCED.replace(Some(level)));
     run()
-}
-
-/// [`Page::load_tile`], where the level has a kernel for it.
-pub(crate) fn load_tile(level: Level, page: &Page<'_>, span: &Span, axis: Axis, tile: &mut Tile) -> bool {
-    match level {
-        #[cfg(target_arch = "x86_64")]
-        Level::Avx2 => {
-            // SAFETY: the machine has this level.
-            unsafe { avx2::tile::load(page, span, axis, tile) };
-            true
-        }
-        _ => false,
-    }
-}
-
-/// [`PageMut::store_tile`], where the level has a kernel for it.
-pub(crate) fn store_tile(level: Level, page: &mut PageMut<'_>, span: &Span, axis: Axis, tile: &Tile) -> bool {
-    match level {
-        #[cfg(target_arch = "x86_64")]
-        Level::Avx2 => {
-            // SAFETY: the machine has this level.
-            unsafe { avx2::tile::store::<true>(page, span, axis, tile) };
-            true
-        }
-        _ => false,
-    }
 }
 
 /// Appends the codes of up to sixteen tokens of a head that begin with `token`; `None`: the level has no kernel.

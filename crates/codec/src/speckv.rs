@@ -104,7 +104,7 @@ fn largest(level: Level, page: &Page<'_>) -> f32 {
     }
     let (mut largest, mut tile) = (0.0_f32, Tile::ZERO);
     for span in Span::all(page.kind().shape) {
-        page.load_tile(level, &span, Axis::Tokens, &mut tile);
+        page.load_tile(&span, Axis::Tokens, &mut tile);
         for value in tile.0 {
             if !value.is_finite() {
                 return f32::INFINITY;
@@ -132,7 +132,7 @@ fn quantize(level: Level, page: &Page<'_>, inverse: f32, codes: &mut [u8]) {
     let shape = page.kind().shape;
     let mut tile = Tile::ZERO;
     for span in Span::all(shape) {
-        page.load_tile(level, &span, Axis::Tokens, &mut tile);
+        page.load_tile(&span, Axis::Tokens, &mut tile);
         for (token, values) in tile.0.chunks_exact(EDGE).enumerate().take(span.tokens) {
             for (code, value) in codes[span.first_of(shape, token)..][..span.channels].iter_mut().zip(values) {
                 let scaled = (value * inverse).round_ties_even().clamp(-CODE_MAX, CODE_MAX);
@@ -155,7 +155,7 @@ fn restore(level: Level, codes: &[u8], scale: f32, page: &mut PageMut<'_>) {
                 *value = f32::from(code.cast_signed()) * scale;
             }
         }
-        page.store_tile(level, &span, Axis::Tokens, &tile);
+        page.store_tile(&span, Axis::Tokens, &tile);
     }
 }
 

@@ -2,14 +2,12 @@
 //! them there. All four orders keep sixteen of a tile's values together along one of its axes; here is which.
 
 use crate::page::{self, Layout, Order, Page, PageKind, PageMut, Shape};
-use crate::simd::{self, Level};
 
 /// Tokens of a tile, and channels.
 pub(crate) const EDGE: usize = 16;
 
 /// Values by row. Of tokens and channels that the page does not have, they are zero when loaded, and ignored when stored.
 #[derive(Clone)]
-#[repr(C, align(32))]
 pub(crate) struct Tile(pub [f32; EDGE * EDGE]);
 
 impl Tile {
@@ -109,10 +107,7 @@ impl PageRows {
 
 impl Page<'_> {
     /// The values of a tile.
-    pub(crate) fn load_tile(&self, level: Level, span: &Span, axis: Axis, tile: &mut Tile) {
-        if simd::load_tile(level, self, span, axis, tile) {
-            return;
-        }
+    pub(crate) fn load_tile(&self, span: &Span, axis: Axis, tile: &mut Tile) {
         *tile = Tile::ZERO;
         let (element, bytes) = (self.kind().element, self.bytes());
         PageRows::of(self.kind(), span).places(axis, |place, at| tile.0[at] = page::load(element, bytes, place));
@@ -121,10 +116,7 @@ impl Page<'_> {
 
 impl PageMut<'_> {
     /// Stores the values of a tile, rounded to the page's element type.
-    pub(crate) fn store_tile(&mut self, level: Level, span: &Span, axis: Axis, tile: &Tile) {
-        if simd::store_tile(level, self, span, axis, tile) {
-            return;
-        }
+    pub(crate) fn store_tile(&mut self, span: &Span, axis: Axis, tile: &Tile) {
         let kind = *self.kind();
         let bytes = self.bytes_mut();
         PageRows::of(&kind, span).places(axis, |place, at| page::store(kind.element, bytes, place, tile.0[at]));

@@ -1,27 +1,41 @@
 //! Kernels on AVX2 and F16C: loads and stores, and rounding to the element types of pages.
 //!
 //! Products and sums are rounded one by one, as plain code rounds them: nothing is fused.
+//!
+//! Sixteen values are two registers of `f32`, *split*: values 0 to 3 and 8 to 11 in the first, 4 to 7 and 12 to 15 in the
+//! second. Packing and unpacking stay within 128 bits so, and give sixteen elements of 16 bits in order.
 
 pub mod qpack;
+pub mod rows;
 pub mod speckv;
-pub mod tile;
 
 use std::arch::x86_64::*;
 
-/// Eight numbers.
-#[target_feature(enable = "avx2,f16c")]
-#[inline]
-fn load_f32s(from: &[f32; 8]) -> __m256 {
-    // SAFETY: eight numbers are there; the load wants no alignment.
-    unsafe { _mm256_loadu_ps(from.as_ptr()) }
-}
+/// Element types of pages, as constants that kernels are made for.
+const F16: u8 = 0;
+const BF16: u8 = 1;
+const F32: u8 = 2;
 
-#[target_feature(enable = "avx2,f16c")]
-#[inline]
-fn store_f32s(to: &mut [f32; 8], values: __m256) {
-    // SAFETY: there is room for eight numbers; the store wants no alignment.
-    unsafe { _mm256_storeu_ps(to.as_mut_ptr(), values) };
+/// Runs `$body` with the constant `$E` set to the page's element type.
+macro_rules! with_element {
+    ($element:expr, $E:ident, $body:expr) => {
+        match $element {
+            crate::page::Element::F16 => {
+                const $E: u8 = super::F16;
+                $body
+            }
+            crate::page::Element::Bf16 => {
+                const $E: u8 = super::BF16;
+                $body
+            }
+            crate::page::Element::F32 => {
+                const $E: u8 = super::F32;
+                $body
+            }
+        }
+    };
 }
+use with_element;
 
 /// Thirty-two bytes.
 #[target_feature(enable = "avx2,f16c")]
@@ -46,6 +60,13 @@ fn load_half(from: &[u8; 16]) -> __m128i {
     unsafe { _mm_loadu_si128(from.as_ptr().cast()) }
 }
 
+#[target_feature(enable = "avx2,f16c")]
+#[inline]
+fn store_half(to: &mut [u8; 16], bytes: __m128i) {
+    // SAFETY: there is room for sixteen bytes; the store wants no alignment.
+    unsafe { _mm_storeu_si128(to.as_mut_ptr().cast(), bytes) };
+}
+
 /// The bytes at a place, so many as the array has.
 #[inline]
 fn bytes_at<const N: usize>(bytes: &[u8], at: usize) -> &[u8; N] {
@@ -58,25 +79,30 @@ fn bytes_at_mut<const N: usize>(bytes: &mut [u8], at: usize) -> &mut [u8; N] {
     bytes[at..at + N].as_mut_array().expect("so many bytes")
 }
 
-/// Eight numbers of a half's sixteen bits, or of a bfloat's.
+/// Sixteen halves, or bfloats, as numbers, split.
 #[target_feature(enable = "avx2,f16c")]
 #[inline]
-fn widen<const BF16: bool>(bits: __m128i) -> __m256 {
-    if BF16 { _mm256_castsi256_ps(_mm256_slli_epi32::<16>(_mm256_cvtepu16_epi32(bits))) } else { _mm256_cvtph_ps(bits) }
+fn widen<const E: u8>(bits: __m256i) -> [__m256; 2] {
+    if E == BF16 {
+        let zero = _mm256_setzero_si256();
+        return [_mm256_unpacklo_epi16(zero, bits), _mm256_unpackhi_epi16(zero, bits)]
+            .map(|bits| _mm256_castsi256_ps(bits));
+    }
+    let bits = _mm256_permute4x64_epi64::<0b11_01_10_00>(bits);
+    [_mm256_cvtph_ps(_mm256_castsi256_si128(bits)), _mm256_cvtph_ps(_mm256_extracti128_si256::<1>(bits))]
 }
 
-/// Sixteen numbers rounded to halves or bfloats, to nearest, ties to even. `NAN`: some may be no numbers, which stay what they
-/// are and become quiet.
+/// Sixteen numbers, split, rounded to halves or bfloats, to nearest, ties to even. `NAN`: some may be no numbers, which stay
+/// what they are and become quiet.
 #[target_feature(enable = "avx2,f16c")]
 #[inline]
-fn round<const BF16: bool, const NAN: bool>(low: __m256, high: __m256) -> __m256i {
-    if !BF16 {
-        let low = _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(low);
-        let high = _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(high);
-        return _mm256_set_m128i(high, low);
+fn round<const E: u8, const NAN: bool>([first, second]: [__m256; 2]) -> __m256i {
+    if E == BF16 {
+        return _mm256_packus_epi32(upper_half::<NAN>(first), upper_half::<NAN>(second));
     }
-    let [low, high] = [upper_half::<NAN>(low), upper_half::<NAN>(high)];
-    _mm256_permute4x64_epi64::<0b11_01_10_00>(_mm256_packus_epi32(low, high))
+    let first = _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(first);
+    let second = _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(second);
+    _mm256_set_m128i(_mm_unpackhi_epi64(first, second), _mm_unpacklo_epi64(first, second))
 }
 
 /// The bits of bfloats, in lanes of 32 bits.
@@ -85,7 +111,8 @@ fn round<const BF16: bool, const NAN: bool>(low: __m256, high: __m256) -> __m256
 fn upper_half<const NAN: bool>(values: __m256) -> __m256i {
     let bits = _mm256_castps_si256(values);
     let odd = _mm256_and_si256(_mm256_srli_epi32::<16>(bits), _mm256_set1_epi32(1));
-    let rounded = _mm256_srli_epi32::<16>(_mm256_add_epi32(bits, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff))));
+    let up = _mm256_add_epi32(bits, _mm256_set1_epi32(0x7fff));
+    let rounded = _mm256_srli_epi32::<16>(_mm256_add_epi32(up, odd));
     if !NAN {
         return rounded;
     }

@@ -1,10 +1,11 @@
-//! QPack: a channel's sixteen tokens are two registers, and tokens `t` and `t + 8`, a pair, the same lane of both.
+//! QPack: tokens of a pair are the same lane of the two registers that a channel is, which are split as all values are.
 
-use super::{bytes_at, bytes_at_mut, load_bytes, load_f32s, load_half, store_bytes, store_f32s, tile, widen};
+use super::rows::Rows;
+use super::{F16, bytes_at, bytes_at_mut, load_bytes, load_half, store_bytes, widen, with_element};
 use crate::Declined;
 use crate::page::{Page, PageMut};
-use crate::qpack::{GROUP, HALVES, HALVES_BYTES, PAIRS, WIDTHS, Width};
-use crate::tile::{Axis, EDGE, Span, Tile};
+use crate::qpack::{HALVES, HALVES_BYTES, PAIRS, WIDTHS, Width};
+use crate::tile::{Axis, EDGE, PageRows, Span};
 use std::arch::x86_64::*;
 
 /// Bytes that a tile of halves takes; no other takes more.
@@ -15,7 +16,7 @@ const WINDOW: usize = 16;
 const HALF_OVERFLOW: i32 = 0x477f_f000;
 
 /// What a width is for lanes.
-#[repr(C, align(32))]
+#[repr(C, align(128))]
 struct Lanes {
     /// Where a lane's pair begins: three bytes of the window.
     bytes: [u8; 32],
@@ -26,6 +27,8 @@ struct Lanes {
     /// The inverse of `levels`, rounded up: a product with a number below 2^14, rounded down, is the quotient.
     inverse: f32,
     center: f32,
+    /// Bytes of a channel.
+    len: usize,
 }
 
 impl Lanes {
@@ -38,6 +41,7 @@ impl Lanes {
             levels: width.levels as f32,
             inverse: 1.0 / width.levels as f32,
             center: width.center as f32,
+            len: bits,
         };
         if (lanes.inverse as f64) * (width.levels as f64) < 1.0 {
             lanes.inverse = f32::from_bits(lanes.inverse.to_bits() + 1);
@@ -67,7 +71,7 @@ static LANES: [Lanes; HALVES] = {
     all
 };
 
-/// Sixteen codes of a width, less the center, as numbers.
+/// Sixteen codes of a width, less the center, as numbers, split.
 #[target_feature(enable = "avx2,f16c")]
 #[inline]
 fn unpack(window: &[u8; WINDOW], lanes: &Lanes) -> [__m256; 2] {
@@ -83,8 +87,8 @@ fn unpack(window: &[u8; WINDOW], lanes: &Lanes) -> [__m256; 2] {
     [low, _mm256_sub_ps(high, center)]
 }
 
+/// As [`crate::simd::qpack_decode_group`].
 #[target_feature(enable = "avx2,f16c")]
-#[inline]
 pub fn decode_group<'a>(
     payload: &'a [u8],
     means: &[f32],
@@ -93,59 +97,66 @@ pub fn decode_group<'a>(
     head: usize,
     token: usize,
 ) -> Option<&'a [u8]> {
+    with_element!(page.kind().element, E, decode_as::<E>(payload, means, steps, page, head, token))
+}
+
+#[target_feature(enable = "avx2,f16c")]
+fn decode_as<'a, const E: u8>(
+    payload: &'a [u8],
+    means: &[f32],
+    steps: &[f32],
+    page: &mut PageMut<'_>,
+    head: usize,
+    token: usize,
+) -> Option<&'a [u8]> {
+    let kind = *page.kind();
     let (indices, mut rest) = payload.split_at_checked(means.len().div_ceil(2))?;
-    let mut tile = Tile::ZERO;
+    let mut rows = Rows::zero();
     let tiles = means.chunks(EDGE).zip(steps.chunks(EDGE)).zip(indices.chunks(EDGE / 2));
     for (number, ((means, steps), indices)) in tiles.enumerate() {
-        let span = Span::at(page.kind().shape, head, token, number * EDGE);
         let mut nibbles = [0; EDGE / 2];
         nibbles[..indices.len()].copy_from_slice(indices);
-        let mut padded = [0; TILE_BYTES_MAX + WINDOW];
-        let bytes = if rest.len() < TILE_BYTES_MAX {
+        let nibbles = u64::from_le_bytes(nibbles);
+        let len = if rest.len() < TILE_BYTES_MAX {
+            let mut padded = [0; TILE_BYTES_MAX + WINDOW];
             padded[..rest.len()].copy_from_slice(rest);
-            &padded
+            decode_tile::<E>(&padded, nibbles, means, steps, &mut rows)
         } else {
-            rest
+            decode_tile::<E>(rest, nibbles, means, steps, &mut rows)
         };
-        let (len, has_halves) = decode_tile(bytes, u64::from_le_bytes(nibbles), means, steps, &mut tile);
         rest = rest.get(len..)?;
-        if has_halves {
-            tile::store::<true>(page, &span, Axis::Channels, &tile);
-        } else {
-            tile::store::<false>(page, &span, Axis::Channels, &tile);
-        }
+        let span = Span::at(kind.shape, head, token, number * EDGE);
+        rows.store::<E>(page.bytes_mut(), &PageRows::of(&kind, &span), Axis::Channels);
     }
     Some(rest)
 }
 
-/// Decodes a tile from bytes that are enough for any. Returns how many were its own, and whether some channels are halves,
-/// which may be no numbers.
+/// Decodes a tile from bytes that are enough for any. Returns how many were its own.
 #[target_feature(enable = "avx2,f16c")]
 #[inline]
-fn decode_tile(bytes: &[u8], nibbles: u64, means: &[f32], steps: &[f32], tile: &mut Tile) -> (usize, bool) {
-    let (mut at, mut has_halves, mut nibbles) = (0, false, nibbles);
-    for ((row, &mean), &step) in tile.0.as_chunks_mut::<GROUP>().0.iter_mut().zip(means).zip(steps) {
+fn decode_tile<const E: u8>(bytes: &[u8], nibbles: u64, means: &[f32], steps: &[f32], rows: &mut Rows) -> usize {
+    let (mut at, mut nibbles) = (0, nibbles);
+    for (channel, (&mean, &step)) in means.iter().zip(steps).enumerate().take(EDGE) {
         let index = (nibbles & 15) as usize;
         nibbles >>= 4;
-        let [low_row, high_row] = row.as_chunks_mut::<PAIRS>().0 else { unreachable!("two eights") };
         if let Some(lanes) = LANES.get(index) {
-            let [low, high] = unpack(bytes_at(bytes, at), lanes);
             let (mean, step) = (_mm256_set1_ps(mean), _mm256_set1_ps(step));
-            store_f32s(low_row, _mm256_add_ps(_mm256_mul_ps(low, step), mean));
-            store_f32s(high_row, _mm256_add_ps(_mm256_mul_ps(high, step), mean));
-            at += usize::from(WIDTHS[index].pair_bits);
+            let [first, second] = unpack(bytes_at(bytes, at), lanes);
+            let first = _mm256_add_ps(_mm256_mul_ps(first, step), mean);
+            let second = _mm256_add_ps(_mm256_mul_ps(second, step), mean);
+            rows.set::<E, false>(channel, [first, second]);
+            at += lanes.len;
         } else {
-            store_f32s(low_row, widen::<false>(load_half(bytes_at(bytes, at))));
-            store_f32s(high_row, widen::<false>(load_half(bytes_at(bytes, at + HALVES_BYTES / 2))));
+            // Of a forged frame they may be no numbers.
+            rows.set::<E, true>(channel, widen::<F16>(load_bytes(bytes_at(bytes, at))));
             at += HALVES_BYTES;
-            has_halves = true;
         }
     }
-    (at, has_halves)
+    at
 }
 
+/// As [`crate::simd::qpack_encode_group`].
 #[target_feature(enable = "avx2,f16c")]
-#[inline]
 pub fn encode_group(
     page: &Page<'_>,
     head: usize,
@@ -154,14 +165,27 @@ pub fn encode_group(
     steps: &[f32],
     payload: &mut Vec<u8>,
 ) -> Result<(), Declined> {
+    with_element!(page.kind().element, E, encode_as::<E>(page, head, token, means, steps, payload))
+}
+
+#[target_feature(enable = "avx2,f16c")]
+fn encode_as<const E: u8>(
+    page: &Page<'_>,
+    head: usize,
+    token: usize,
+    means: &[f32],
+    steps: &[f32],
+    payload: &mut Vec<u8>,
+) -> Result<(), Declined> {
+    let kind = page.kind();
     let mut indices_at = payload.len();
     payload.resize(indices_at + means.len().div_ceil(2), 0);
-    let mut tile = Tile::ZERO;
+    let mut rows = Rows::zero();
     for (number, (means, steps)) in means.chunks(EDGE).zip(steps.chunks(EDGE)).enumerate() {
-        let span = Span::at(page.kind().shape, head, token, number * EDGE);
-        tile::load(page, &span, Axis::Channels, &mut tile);
+        let span = Span::at(kind.shape, head, token, number * EDGE);
+        rows.load::<E>(page.bytes(), &PageRows::of(kind, &span), Axis::Channels);
         let mut bytes = [0; TILE_BYTES_MAX];
-        let (len, nibbles) = encode_tile(&tile, span.tokens, means, steps, &mut bytes)?;
+        let (len, nibbles) = encode_tile::<E>(&rows, span.tokens, means, steps, &mut bytes)?;
         let indices = &mut payload[indices_at..][..means.len().div_ceil(2)];
         indices.copy_from_slice(&nibbles.to_le_bytes()[..indices.len()]);
         indices_at += indices.len();
@@ -173,35 +197,34 @@ pub fn encode_group(
 /// Encodes a tile. Returns bytes and width indices.
 #[target_feature(enable = "avx2,f16c")]
 #[inline]
-fn encode_tile(
-    tile: &Tile,
+fn encode_tile<const E: u8>(
+    rows: &Rows,
     tokens: usize,
     means: &[f32],
     steps: &[f32],
     bytes: &mut [u8; TILE_BYTES_MAX],
 ) -> Result<(usize, u64), Declined> {
-    let lanes = |first: i32| {
-        let numbers =
-            _mm256_setr_epi32(first, first + 1, first + 2, first + 3, first + 4, first + 5, first + 6, first + 7);
-        _mm256_cmpgt_epi32(_mm256_set1_epi32(tokens as i32), numbers)
-    };
-    let are_there = [lanes(0), lanes(PAIRS as i32)];
+    let tokens = _mm256_set1_epi32(tokens as i32);
+    let are_there = [
+        _mm256_cmpgt_epi32(tokens, _mm256_setr_epi32(0, 1, 2, 3, 8, 9, 10, 11)),
+        _mm256_cmpgt_epi32(tokens, _mm256_setr_epi32(4, 5, 6, 7, 12, 13, 14, 15)),
+    ];
     let magnitude = _mm256_set1_epi32(i32::MAX);
     let mut largest = _mm256_setzero_si256();
-    // Codes of a channel as 16 bits, too large ones as large as can be: tokens 0 to 3, 8 to 11, 4 to 7, 12 to 15.
+    // Codes of a channel as 16 bits, in the order of tokens; too large ones as large as can be.
     let mut codes = [_mm256_setzero_si256(); EDGE];
     let inverses = inverses(steps);
-    for (channel, (&mean, row)) in means.iter().zip(tile.0.as_chunks::<GROUP>().0).enumerate() {
+    for (channel, &mean) in means.iter().enumerate().take(EDGE) {
         let (mean, inverse) = (_mm256_set1_ps(mean), _mm256_set1_ps(inverses[channel]));
-        let mut halves = [_mm256_setzero_si256(); 2];
-        for ((half, values), are_there) in halves.iter_mut().zip(row.as_chunks::<PAIRS>().0).zip(are_there) {
-            let values = load_f32s(values);
+        let [first, second] = rows.get::<E>(channel);
+        for values in [first, second] {
             largest = _mm256_max_epi32(largest, _mm256_and_si256(_mm256_castps_si256(values), magnitude));
-            let scaled = _mm256_mul_ps(_mm256_sub_ps(values, mean), inverse);
-            // To nearest, ties to even; what is no 32-bit number becomes the least, which no width but halves has room for.
-            *half = _mm256_and_si256(_mm256_cvtps_epi32(scaled), are_there);
         }
-        codes[channel] = _mm256_packs_epi32(halves[0], halves[1]);
+        // To nearest, ties to even; what is no 32-bit number becomes the least, which no width but halves has room for.
+        let first = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_sub_ps(first, mean), inverse));
+        let second = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_sub_ps(second, mean), inverse));
+        codes[channel] =
+            _mm256_packs_epi32(_mm256_and_si256(first, are_there[0]), _mm256_and_si256(second, are_there[1]));
     }
     if _mm256_movemask_epi8(_mm256_cmpgt_epi32(largest, _mm256_set1_epi32(HALF_OVERFLOW - 1))) != 0 {
         return Err(Declined);
@@ -209,21 +232,16 @@ fn encode_tile(
     let indices = width_indices(&codes);
     let (mut at, mut nibbles) = (0, 0);
     for (channel, &index) in indices.iter().enumerate().take(means.len()) {
-        let index = index as usize;
         nibbles |= (index as u64) << (4 * channel);
-        let Some(width) = WIDTHS.get(index) else {
-            let [low, high] = tile.0.as_chunks::<GROUP>().0[channel].as_chunks::<PAIRS>().0 else {
-                unreachable!("two eights")
-            };
-            let halves = super::round::<false, true>(load_f32s(low), load_f32s(high));
-            store_bytes(bytes_at_mut(bytes, at), halves);
+        if let Some(width) = WIDTHS.get(index as usize) {
+            // The window lies within the tile's bytes: channels that follow, were they halves, would take as many.
+            let window: &mut [u8; WINDOW] = bytes_at_mut(bytes, at);
+            *window = pack(codes[channel], *width).to_le_bytes();
+            at += usize::from(width.pair_bits);
+        } else {
+            store_bytes(bytes_at_mut(bytes, at), super::round::<F16, false>(rows.get::<E>(channel)));
             at += HALVES_BYTES;
-            continue;
-        };
-        // The window lies within the tile's bytes: channels that follow, were they halves, would take as many.
-        let window: &mut [u8; WINDOW] = bytes_at_mut(bytes, at);
-        *window = pack(codes[channel], *width).to_le_bytes();
-        at += usize::from(width.pair_bits);
+        }
     }
     Ok((at, nibbles))
 }
@@ -235,7 +253,11 @@ fn inverses(steps: &[f32]) -> [f32; EDGE] {
     let mut all = [1.0; EDGE];
     all[..steps.len()].copy_from_slice(steps);
     for some in all.as_chunks_mut::<8>().0 {
-        store_f32s(some, _mm256_div_ps(_mm256_set1_ps(1.0), load_f32s(some)));
+        // SAFETY: eight numbers are there; loads and stores want no alignment.
+        unsafe {
+            let inverses = _mm256_div_ps(_mm256_set1_ps(1.0), _mm256_loadu_ps(some.as_ptr()));
+            _mm256_storeu_ps(some.as_mut_ptr(), inverses);
+        }
     }
     all
 }
@@ -366,10 +388,13 @@ mod tests {
                 let behind =
                     (u128::MAX << (PAIRS * usize::from(width.pair_bits) % 128)) & !u128::from(width.pair_bits == 0);
                 let mut codes = [[0.0; PAIRS]; 2];
-                // SAFETY: the machine has AVX2.
+                // SAFETY: the machine has AVX2, and there is room for eight numbers twice.
                 unsafe {
                     let unpacked = unpack(&(bits | behind).to_le_bytes(), lanes);
-                    codes.iter_mut().zip(unpacked).for_each(|(codes, eight)| store_f32s(codes, eight));
+                    codes
+                        .iter_mut()
+                        .zip(unpacked)
+                        .for_each(|(codes, eight)| _mm256_storeu_ps(codes.as_mut_ptr(), eight));
                 }
                 let (levels, center) = (u32::from(width.levels), f32::from(width.center));
                 for (lane, (low, high)) in codes[0].iter().zip(&codes[1]).enumerate() {

@@ -1,77 +1,124 @@
-//! SpecKV: the largest magnitude by the bits of elements, and codes of a token's channels.
+//! SpecKV: the largest magnitude by the bits of elements, and codes of a token's channels. Codes are turned round as bytes,
+//! of which a tile has fewer than of elements.
 
-use super::{bytes_at, bytes_at_mut, load_f32s, load_half, round, store_bytes, store_f32s, tile};
-use crate::page::{Element, Page, PageMut, Shape};
-use crate::tile::{Axis, EDGE, PageRows, Span, Tile};
+use super::rows::Rows;
+use super::{F32, bytes_at, load_half, store_half, with_element};
+use crate::page::{Page, PageMut, Shape};
+use crate::tile::{Axis, EDGE, PageRows, Span};
 use half::{bf16, f16};
 use std::arch::x86_64::*;
 
 /// The largest magnitude of a page; none of a number where some are no numbers.
 #[target_feature(enable = "avx2,f16c")]
 pub fn largest(page: &Page<'_>) -> f32 {
-    match page.kind().element {
-        Element::F16 => f16::from_bits(largest_bits(page)).to_f32(),
-        Element::Bf16 => bf16::from_bits(largest_bits(page)).to_f32(),
-        Element::F32 => {
-            let mut largest = _mm256_setzero_si256();
-            let mut tile = Tile::ZERO;
-            for span in Span::all(page.kind().shape) {
-                tile::load(page, &span, Axis::Tokens, &mut tile);
-                for values in tile.0.as_chunks::<8>().0 {
-                    let bits = _mm256_castps_si256(load_f32s(values));
-                    largest = _mm256_max_epi32(largest, _mm256_and_si256(bits, _mm256_set1_epi32(i32::MAX)));
-                }
-            }
-            let mut all = [0.0; 8];
-            store_f32s(&mut all, _mm256_castsi256_ps(largest));
-            f32::from_bits(all.map(f32::to_bits).into_iter().fold(0, u32::max))
-        }
-    }
+    with_element!(page.kind().element, E, largest_of::<E>(page))
 }
 
-/// Of elements of 16 bits: bits without their sign are in the order of magnitudes, with what is no number last.
+/// Bits without their sign are in the order of magnitudes, with what is no number last.
 #[target_feature(enable = "avx2,f16c")]
-#[inline]
-fn largest_bits(page: &Page<'_>) -> u16 {
-    let mut largest = _mm256_setzero_si256();
-    let magnitude = _mm256_set1_epi16(i16::MAX);
+fn largest_of<const E: u8>(page: &Page<'_>) -> f32 {
+    let (mut largest, mut rows) = (_mm256_setzero_si256(), Rows::zero());
     for span in Span::all(page.kind().shape) {
-        for row in tile::load_rows(page.bytes(), &PageRows::of(page.kind(), &span)) {
-            largest = _mm256_max_epu16(largest, _mm256_and_si256(row, magnitude));
+        let of_page = PageRows::of(page.kind(), &span);
+        rows.load::<E>(page.bytes(), &of_page, of_page.axis);
+        for row in 0..EDGE {
+            if E == F32 {
+                for values in rows.get::<E>(row) {
+                    let bits = _mm256_and_si256(_mm256_castps_si256(values), _mm256_set1_epi32(i32::MAX));
+                    largest = _mm256_max_epu32(largest, bits);
+                }
+            } else {
+                let bits = _mm256_and_si256(rows.bits[row], _mm256_set1_epi16(i16::MAX));
+                largest = _mm256_max_epu16(largest, bits);
+            }
         }
     }
     let mut all = [0; 32];
-    store_bytes(&mut all, largest);
-    all.as_chunks::<2>().0.iter().map(|bytes| u16::from_le_bytes(*bytes)).fold(0, u16::max)
+    super::store_bytes(&mut all, largest);
+    if E == F32 {
+        let bits = all.as_chunks::<4>().0.iter().map(|bytes| u32::from_le_bytes(*bytes)).fold(0, u32::max);
+        return f32::from_bits(bits);
+    }
+    let bits = all.as_chunks::<2>().0.iter().map(|bytes| u16::from_le_bytes(*bytes)).fold(0, u16::max);
+    if E == super::BF16 { bf16::from_bits(bits).to_f32() } else { f16::from_bits(bits).to_f32() }
+}
+
+/// Codes of a tile: rows i and i + 8 side by side.
+type Codes = [__m256i; EDGE / 2];
+
+/// Rows 2 i and 2 i + 1 of what were columns, side by side but for the order of their quarters, which is 0, 2, 1, 3.
+#[target_feature(enable = "avx2,f16c")]
+#[inline]
+fn transposed(codes: &Codes) -> Codes {
+    let mut codes = *codes;
+    // Each step moves one bit of the number of a row into the number of a byte, and one the other way.
+    for _ in 0..3 {
+        let before = codes;
+        for row in 0..4 {
+            codes[2 * row] = _mm256_unpacklo_epi8(before[row], before[row + 4]);
+            codes[2 * row + 1] = _mm256_unpackhi_epi8(before[row], before[row + 4]);
+        }
+    }
+    codes
 }
 
 /// Codes of a page whose values times `inverse` are numbers that fit, `[head][token][channel]`.
 #[target_feature(enable = "avx2,f16c")]
 pub fn quantize(page: &Page<'_>, inverse: f32, codes: &mut [u8]) {
-    let shape = page.kind().shape;
+    with_element!(page.kind().element, E, quantize_as::<E>(page, inverse, codes));
+}
+
+#[target_feature(enable = "avx2,f16c")]
+fn quantize_as<const E: u8>(page: &Page<'_>, inverse: f32, codes: &mut [u8]) {
+    let kind = page.kind();
     let inverse = _mm256_set1_ps(inverse);
-    let mut tile = Tile::ZERO;
-    for span in Span::all(shape) {
-        tile::load(page, &span, Axis::Tokens, &mut tile);
-        // Two tokens at once.
-        for (pair, values) in tile.0.as_chunks::<{ 2 * EDGE }>().0.iter().enumerate().take(span.tokens.div_ceil(2)) {
-            let mut quarters = [_mm256_setzero_si256(); 4];
-            for (quarter, values) in quarters.iter_mut().zip(values.as_chunks::<8>().0) {
-                *quarter = _mm256_cvtps_epi32(_mm256_mul_ps(load_f32s(values), inverse));
+    let mut rows = Rows::zero();
+    for span in Span::all(kind.shape) {
+        let of_page = PageRows::of(kind, &span);
+        rows.load::<E>(page.bytes(), &of_page, of_page.axis);
+        let mut tile = [_mm256_setzero_si256(); EDGE / 2];
+        for (row, codes) in tile.iter_mut().enumerate() {
+            let [near, far] =
+                [quantize_row(rows.get::<E>(row), inverse), quantize_row(rows.get::<E>(row + 8), inverse)];
+            *codes = _mm256_permute4x64_epi64::<0b11_01_10_00>(_mm256_packs_epi16(near, far));
+        }
+        if of_page.axis == Axis::Channels {
+            tile = transposed(&tile);
+            for (pair, codes_of_two) in tile.iter().enumerate() {
+                let both = _mm256_permute4x64_epi64::<0b11_01_10_00>(*codes_of_two);
+                put(codes, kind.shape, &span, [2 * pair, 2 * pair + 1], both);
             }
-            let [first, second] =
-                [_mm256_packs_epi32(quarters[0], quarters[1]), _mm256_packs_epi32(quarters[2], quarters[3])];
-            let order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
-            let mut both = [0; 2 * EDGE];
-            store_bytes(&mut both, _mm256_permutevar8x32_epi32(_mm256_packs_epi16(first, second), order));
-            for (token, row) in both.as_chunks::<EDGE>().0.iter().enumerate().take(span.tokens - 2 * pair) {
-                let at = span.first_of(shape, 2 * pair + token);
-                if span.channels == EDGE {
-                    *bytes_at_mut(codes, at) = *row;
-                } else {
-                    codes[at..at + span.channels].copy_from_slice(&row[..span.channels]);
-                }
+        } else {
+            for (token, both) in tile.iter().enumerate() {
+                put(codes, kind.shape, &span, [token, token + 8], *both);
             }
+        }
+    }
+}
+
+/// Codes of sixteen values as 16 bits, in order.
+#[target_feature(enable = "avx2,f16c")]
+#[inline]
+fn quantize_row([first, second]: [__m256; 2], inverse: __m256) -> __m256i {
+    let [first, second] = [_mm256_mul_ps(first, inverse), _mm256_mul_ps(second, inverse)];
+    _mm256_packs_epi32(_mm256_cvtps_epi32(first), _mm256_cvtps_epi32(second))
+}
+
+/// Puts codes of two tokens where they belong, if they are there.
+#[target_feature(enable = "avx2,f16c")]
+#[inline]
+fn put(codes: &mut [u8], shape: Shape, span: &Span, tokens: [usize; 2], both: __m256i) {
+    for (token, row) in tokens.into_iter().zip([_mm256_castsi256_si128(both), _mm256_extracti128_si256::<1>(both)]) {
+        if token >= span.tokens {
+            continue;
+        }
+        let to = &mut codes[span.first_of(shape, token)..][..span.channels];
+        if let Some(to) = to.as_mut_array() {
+            store_half(to, row);
+        } else {
+            let mut all = [0; EDGE];
+            store_half(&mut all, row);
+            to.copy_from_slice(&all[..span.channels]);
         }
     }
 }
@@ -79,53 +126,65 @@ pub fn quantize(page: &Page<'_>, inverse: f32, codes: &mut [u8]) {
 /// Stores what codes, `[head][token][channel]`, stand for.
 #[target_feature(enable = "avx2,f16c")]
 pub fn restore(codes: &[u8], scale: f32, page: &mut PageMut<'_>) {
-    match page.kind().element {
-        Element::F16 => restore_16::<false>(codes, scale, page),
-        Element::Bf16 => restore_16::<true>(codes, scale, page),
-        Element::F32 => {
-            let mut tile = Tile::ZERO;
-            for span in Span::all(page.kind().shape) {
-                for (token, values) in tile.0.as_chunks_mut::<EDGE>().0.iter_mut().enumerate().take(span.tokens) {
-                    let [low, high] = row(codes, page.kind().shape, &span, token, scale);
-                    let [low_values, high_values] = values.as_chunks_mut::<8>().0 else { unreachable!("two eights") };
-                    store_f32s(low_values, low);
-                    store_f32s(high_values, high);
-                }
-                tile::store::<false>(page, &span, Axis::Tokens, &tile);
-            }
-        }
-    }
+    with_element!(page.kind().element, E, restore_as::<E>(codes, scale, page));
 }
 
 #[target_feature(enable = "avx2,f16c")]
-#[inline]
-fn restore_16<const BF16: bool>(codes: &[u8], scale: f32, page: &mut PageMut<'_>) {
+fn restore_as<const E: u8>(codes: &[u8], scale: f32, page: &mut PageMut<'_>) {
     let kind = *page.kind();
+    let dim = usize::from(kind.shape.dim);
+    let mut rows = Rows::zero();
     for span in Span::all(kind.shape) {
-        let mut bits = [_mm256_setzero_si256(); EDGE];
-        for (token, bits) in bits.iter_mut().enumerate().take(span.tokens) {
-            let [low, high] = row(codes, kind.shape, &span, token, scale);
-            *bits = round::<BF16, false>(low, high);
+        let of_page = PageRows::of(&kind, &span);
+        let first = span.first_of(kind.shape, 0);
+        if (span.tokens, span.channels) == (EDGE, EDGE) {
+            let codes = &codes[first..first + (EDGE - 1) * dim + EDGE];
+            restore_tile::<E>(codes, dim, scale, of_page.axis, &mut rows);
+        } else {
+            let mut some = [0; EDGE * EDGE];
+            for token in 0..span.tokens {
+                let row = &codes[first + token * dim..][..span.channels];
+                some[token * EDGE..][..span.channels].copy_from_slice(row);
+            }
+            restore_tile::<E>(&some, EDGE, scale, of_page.axis, &mut rows);
         }
-        tile::store_rows(page.bytes_mut(), &PageRows::of(&kind, &span), Axis::Tokens, bits);
+        rows.store::<E>(page.bytes_mut(), &of_page, of_page.axis);
     }
 }
 
-/// Values of up to sixteen channels of a token.
+/// Values of sixteen tokens whose codes begin `stride` apart, as rows of `axis`.
 #[target_feature(enable = "avx2,f16c")]
 #[inline]
-fn row(codes: &[u8], shape: Shape, span: &Span, token: usize, scale: f32) -> [__m256; 2] {
-    let at = span.first_of(shape, token);
-    let codes = if span.channels == EDGE {
-        load_half(bytes_at(codes, at))
-    } else {
-        let mut some = [0; EDGE];
-        some[..span.channels].copy_from_slice(&codes[at..at + span.channels]);
-        load_half(&some)
-    };
+fn restore_tile<const E: u8>(codes: &[u8], stride: usize, scale: f32, axis: Axis, rows: &mut Rows) {
     let scale = _mm256_set1_ps(scale);
-    let widened = [_mm256_cvtepi8_epi32(codes), _mm256_cvtepi8_epi32(_mm_unpackhi_epi64(codes, codes))];
-    [_mm256_mul_ps(_mm256_cvtepi32_ps(widened[0]), scale), _mm256_mul_ps(_mm256_cvtepi32_ps(widened[1]), scale)]
+    if axis == Axis::Tokens {
+        let split = _mm_setr_epi8(0, 1, 2, 3, 8, 9, 10, 11, 4, 5, 6, 7, 12, 13, 14, 15);
+        for token in 0..EDGE {
+            let row = _mm_shuffle_epi8(load_half(bytes_at(codes, token * stride)), split);
+            rows.set::<E, false>(token, values(row, scale));
+        }
+        return;
+    }
+    let mut tile = [_mm256_setzero_si256(); EDGE / 2];
+    for (token, both) in tile.iter_mut().enumerate() {
+        let far = load_half(bytes_at(codes, (token + 8) * stride));
+        *both = _mm256_set_m128i(far, load_half(bytes_at(codes, token * stride)));
+    }
+    let split = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
+    for (pair, both) in transposed(&tile).into_iter().enumerate() {
+        let both = _mm256_permutevar8x32_epi32(both, split);
+        rows.set::<E, false>(2 * pair, values(_mm256_castsi256_si128(both), scale));
+        rows.set::<E, false>(2 * pair + 1, values(_mm256_extracti128_si256::<1>(both), scale));
+    }
+}
+
+/// What sixteen codes stand for, in their order.
+#[target_feature(enable = "avx2,f16c")]
+#[inline]
+fn values(codes: __m128i, scale: __m256) -> [__m256; 2] {
+    let first = _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(codes));
+    let second = _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_unpackhi_epi64(codes, codes)));
+    [_mm256_mul_ps(first, scale), _mm256_mul_ps(second, scale)]
 }
 
 /// Codes of rows of `dim` become sums of all codes up to them.
@@ -142,8 +201,7 @@ pub fn sums(codes: &mut [u8], dim: usize) {
             sums = _mm_add_epi8(sums, _mm_slli_si128::<8>(sums));
             sums = _mm_add_epi8(sums, before);
             before = _mm_shuffle_epi8(sums, _mm_set1_epi8(15));
-            // SAFETY: there is room for sixteen bytes; the store wants no alignment.
-            unsafe { _mm_storeu_si128(codes.as_mut_ptr().cast(), sums) };
+            store_half(codes, sums);
         }
         let mut sum = _mm_extract_epi8::<0>(before) as u8;
         for code in last {
