@@ -9,8 +9,9 @@
 #[cfg(target_arch = "x86_64")]
 mod avx2;
 
-use crate::Declined;
+use crate::oaken::{Coder, Restorer};
 use crate::page::{Page, PageMut};
+use crate::{Declined, DecodeError};
 use std::cell::Cell;
 
 thread_local! {
@@ -155,5 +156,61 @@ pub(crate) fn speckv_sums(level: Level, codes: &mut [u8], dim: usize) -> bool {
             true
         }
         _ => false,
+    }
+}
+
+/// The values of a page as `[token][head][channel]`, if the level has a kernel for that.
+pub(crate) fn oaken_read_tokens(level: Level, page: &Page<'_>, values: &mut [f32]) -> bool {
+    match level {
+        #[cfg(target_arch = "x86_64")]
+        Level::Avx2 => {
+            // SAFETY: the machine has this level.
+            unsafe { avx2::oaken::read_tokens(page, values) };
+            true
+        }
+        _ => false,
+    }
+}
+
+/// Widens bounds of what is left of values in each group. Returns a last few values that it leaves to plain code, or that
+/// some are no numbers. `None`: the level has no kernel.
+pub(crate) fn oaken_bounds<'a>(
+    level: Level,
+    intervals: &[(f32, f32)],
+    values: &'a [f32],
+    bounds: &mut [(f32, f32)],
+) -> Option<Option<&'a [f32]>> {
+    match level {
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: the machine has this level.
+        Level::Avx2 => Some(unsafe { avx2::oaken::bounds(intervals, values, bounds) }),
+        _ => None,
+    }
+}
+
+/// Appends what one head's values of a token are coded as, if the level has a kernel for that.
+pub(crate) fn oaken_code_head(level: Level, coder: &Coder<'_>, values: &[f32], parts: &mut [Vec<u8>; 3]) -> bool {
+    match level {
+        #[cfg(target_arch = "x86_64")]
+        Level::Avx2 => {
+            // SAFETY: the machine has this level.
+            unsafe { avx2::oaken::code_head(coder, values, parts) };
+            true
+        }
+        _ => false,
+    }
+}
+
+/// Decodes to a page of 16-bit elements; `None`: the level has no kernel.
+pub(crate) fn oaken_decode(
+    level: Level,
+    restorer: &mut Restorer<'_>,
+    page: &mut PageMut<'_>,
+) -> Option<Result<(), DecodeError>> {
+    match level {
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: the machine has this level.
+        Level::Avx2 => Some(unsafe { avx2::oaken::decode(restorer, page) }),
+        _ => None,
     }
 }

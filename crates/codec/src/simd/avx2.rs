@@ -5,6 +5,7 @@
 //! Sixteen values are two registers of `f32`, *split*: values 0 to 3 and 8 to 11 in the first, 4 to 7 and 12 to 15 in the
 //! second. Packing and unpacking stay within 128 bits so, and give sixteen elements of 16 bits in order.
 
+pub mod oaken;
 pub mod qpack;
 pub mod rows;
 pub mod speckv;
