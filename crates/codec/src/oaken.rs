@@ -38,12 +38,14 @@ pub struct Groups {
     middle: usize,
     /// Bits of an outlier: 4 or 5.
     outlier_bits: u32,
+    /// Bits that tell outlier groups apart.
+    group_bits: u32,
 }
 
 impl Default for Groups {
     /// The paper's choice: 4 % outer, 90 % middle, 6 % inner, outliers of five bits.
     fn default() -> Self {
-        Self { shares: vec![0.04, 0.90, 0.06], middle: 1, outlier_bits: 5 }
+        Self { shares: vec![0.04, 0.90, 0.06], middle: 1, outlier_bits: 5, group_bits: 1 }
     }
 }
 
@@ -66,19 +68,14 @@ impl Groups {
         if group == self.middle { DENSE_BITS } else { self.outlier_bits }
     }
 
-    /// Bits that tell outlier groups apart.
-    fn group_bits(&self) -> u32 {
-        (self.shares.len() - 1).next_power_of_two().trailing_zeros()
-    }
-
     /// Bytes of an outlier's entry.
     pub(crate) fn entry_bytes(&self) -> usize {
         if self.upper_at() + (self.outlier_bits - DENSE_BITS) > 8 { 2 } else { 1 }
     }
 
     /// Where in an entry the upper bits of the code begin.
-    pub(crate) fn upper_at(&self) -> u32 {
-        6 + self.group_bits()
+    pub(crate) const fn upper_at(&self) -> u32 {
+        6 + self.group_bits
     }
 
     pub(crate) const fn middle(&self) -> usize {
@@ -92,8 +89,9 @@ impl Groups {
     }
 
     /// Place, group and upper bits of the code of an entry.
+    #[inline]
     fn unpack(&self, entry: u16) -> Option<(usize, usize, u32)> {
-        let number = usize::from(entry >> 6) & ((1 << self.group_bits()) - 1);
+        let number = usize::from(entry >> 6) & ((1 << self.group_bits) - 1);
         let group = if number >= self.middle { number + 1 } else { number };
         let upper = u32::from(entry >> self.upper_at());
         let fits = group < self.shares.len() && upper < 1 << (self.outlier_bits - DENSE_BITS);
@@ -132,7 +130,8 @@ impl FromStr for Groups {
             _ => return Err(wrong("outliers have 4 or 5 bits")),
         };
         let middle = (0..shares.len()).max_by(|&a, &b| shares[a].total_cmp(&shares[b])).expect("not empty");
-        Ok(Self { shares: shares.into_iter().map(|share| share / 100.0).collect(), middle, outlier_bits })
+        let group_bits = (shares.len() - 1).next_power_of_two().trailing_zeros();
+        Ok(Self { shares: shares.into_iter().map(|share| share / 100.0).collect(), middle, outlier_bits, group_bits })
     }
 }
 
@@ -352,6 +351,16 @@ impl<'a> OakenWriter<'a> {
         Self { codec, layer, side, heads, dim: dim.into(), scales: Vec::new(), parts, tokens: 0, bounds: Vec::new() }
     }
 
+    /// Makes room for what so many tokens usually take.
+    fn reserve(&mut self, tokens: u16) {
+        let values = self.dim * usize::from(tokens);
+        for [dense, counts, entries] in &mut self.parts {
+            dense.reserve(values / 2 + usize::from(tokens));
+            counts.reserve(values / BLOCK + usize::from(tokens));
+            entries.reserve(values / 4);
+        }
+    }
+
     /// Appends a token: values of all heads, `[head][channel]`. What was written before does not change.
     ///
     /// # Errors
@@ -386,10 +395,9 @@ impl<'a> OakenWriter<'a> {
             self.scales.extend(least.to_le_bytes());
             self.scales.extend(greatest.to_le_bytes());
         }
-        for (head, parts) in values.chunks_exact(self.dim).zip(&mut self.parts) {
-            if !simd::oaken_code_head(level, &coder, head, parts) {
-                coder.code_head(head, parts);
-            }
+        if !simd::oaken_code_token(level, &coder, values, self.dim, &mut self.parts) {
+            let heads = values.chunks_exact(self.dim).zip(&mut self.parts);
+            heads.for_each(|(head, parts)| coder.code_head(head, parts));
         }
         self.tokens += 1;
         Ok(())
@@ -495,6 +503,7 @@ impl PageCodec for Oaken {
         let kind = page.kind();
         let values = read_tokens(page);
         let mut writer = OakenWriter::new(self, kind.layer, kind.side, kind.shape.heads, kind.shape.dim);
+        writer.reserve(kind.shape.tokens);
         values.chunks_exact(kind.shape.token_values()).try_for_each(|token| writer.push(token))?;
         writer.payload(payload);
         Ok(())
@@ -554,6 +563,7 @@ impl<'a> Restorer<'a> {
     }
 
     /// Place, group and upper bits of the code of the next outlier.
+    #[inline]
     pub fn next_outlier(&mut self) -> Result<(usize, usize, u32), DecodeError> {
         let entry = self.entries.next().ok_or(DecodeError::Payload("outliers are missing, or too many"))?;
         let entry = u16::from_le_bytes([entry[0], entry.get(1).copied().unwrap_or(0)]);

@@ -188,13 +188,19 @@ pub(crate) fn oaken_bounds<'a>(
     }
 }
 
-/// Appends what one head's values of a token are coded as, if the level has a kernel for that.
-pub(crate) fn oaken_code_head(level: Level, coder: &Coder<'_>, values: &[f32], parts: &mut [Vec<u8>; 3]) -> bool {
+/// Appends what a token's values, `[head][channel]`, are coded as, if the level has a kernel for that.
+pub(crate) fn oaken_code_token(
+    level: Level,
+    coder: &Coder<'_>,
+    values: &[f32],
+    dim: usize,
+    heads: &mut [[Vec<u8>; 3]],
+) -> bool {
     match level {
         #[cfg(target_arch = "x86_64")]
         Level::Avx2 => {
             // SAFETY: the machine has this level.
-            unsafe { avx2::oaken::code_head(coder, values, parts) };
+            unsafe { avx2::oaken::code_token(coder, values, dim, heads) };
             true
         }
         _ => false,

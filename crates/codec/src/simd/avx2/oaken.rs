@@ -17,6 +17,30 @@ const CODES: usize = 32;
 /// Bits of the least magnitude that is no number or infinite.
 const INFINITE: i32 = 0x7f80_0000;
 
+/// Runs `$body` with the intervals as an array, so that what belongs to them stays in registers.
+macro_rules! with_intervals {
+    ($all:expr, $intervals:ident, $body:expr) => {
+        match $all.len() {
+            1 => {
+                let $intervals = $all.as_array::<1>().expect("so many");
+                $body
+            }
+            2 => {
+                let $intervals = $all.as_array::<2>().expect("so many");
+                $body
+            }
+            3 => {
+                let $intervals = $all.as_array::<3>().expect("so many");
+                $body
+            }
+            _ => {
+                let $intervals = $all.as_array::<4>().expect("there are two to five groups");
+                $body
+            }
+        }
+    };
+}
+
 /// Eight numbers.
 #[target_feature(enable = "avx2,f16c")]
 #[inline]
@@ -60,12 +84,12 @@ fn read_as<const E: u8>(page: &Page<'_>, values: &mut [f32]) {
 /// Groups of eight values, and what is left of them.
 #[target_feature(enable = "avx2,f16c")]
 #[inline]
-fn shift(values: __m256, intervals: &[(f32, f32)]) -> (__m256i, __m256) {
-    let mut group = _mm256_set1_epi32(intervals.len() as i32);
+fn shift<const G: usize>(values: __m256, intervals: &[(f32, f32); G]) -> (__m256i, __m256) {
+    let mut group = _mm256_set1_epi32(G as i32);
     let mut shifted = values;
     // The outermost group that a value is of comes last, and stays.
-    for (number, &(low, high)) in intervals.iter().enumerate().rev() {
-        let (low, high) = (_mm256_set1_ps(low), _mm256_set1_ps(high));
+    for number in (0..G).rev() {
+        let (low, high) = (_mm256_set1_ps(intervals[number].0), _mm256_set1_ps(intervals[number].1));
         let (is_below, is_above) =
             (_mm256_cmp_ps::<_CMP_LT_OQ>(values, low), _mm256_cmp_ps::<_CMP_GT_OQ>(values, high));
         shifted = _mm256_blendv_ps(shifted, _mm256_sub_ps(values, low), is_below);
@@ -80,7 +104,19 @@ fn shift(values: __m256, intervals: &[(f32, f32)]) -> (__m256i, __m256) {
 /// some are no numbers.
 #[target_feature(enable = "avx2,f16c")]
 pub fn bounds<'a>(intervals: &[(f32, f32)], values: &'a [f32], bounds: &mut [(f32, f32)]) -> Option<&'a [f32]> {
-    let [mut least, mut greatest] = [f32::INFINITY, f32::NEG_INFINITY].map(|none| [_mm256_set1_ps(none); GROUPS]);
+    with_intervals!(intervals, intervals, bounds_by(intervals, values, bounds))
+}
+
+#[target_feature(enable = "avx2,f16c")]
+fn bounds_by<'a, const G: usize>(
+    intervals: &[(f32, f32); G],
+    values: &'a [f32],
+    bounds: &mut [(f32, f32)],
+) -> Option<&'a [f32]> {
+    let (above_all, below_all) = (_mm256_set1_ps(f32::INFINITY), _mm256_set1_ps(f32::NEG_INFINITY));
+    // Of the groups with an interval, and of the last.
+    let (mut least, mut greatest) = ([above_all; G], [below_all; G]);
+    let (mut last_least, mut last_greatest) = (above_all, below_all);
     let mut largest = _mm256_setzero_si256();
     let (eights, rest) = values.as_chunks::<LANES>();
     for values in eights {
@@ -88,19 +124,23 @@ pub fn bounds<'a>(intervals: &[(f32, f32)], values: &'a [f32], bounds: &mut [(f3
         let magnitude = _mm256_and_si256(_mm256_castps_si256(values), _mm256_set1_epi32(i32::MAX));
         largest = _mm256_max_epi32(largest, magnitude);
         let (group, shifted) = shift(values, intervals);
-        for (number, (least, greatest)) in least.iter_mut().zip(&mut greatest).enumerate().take(bounds.len()) {
+        for number in 0..G {
             let is_here = _mm256_castsi256_ps(_mm256_cmpeq_epi32(group, _mm256_set1_epi32(number as i32)));
-            *least = _mm256_min_ps(*least, _mm256_blendv_ps(_mm256_set1_ps(f32::INFINITY), shifted, is_here));
-            *greatest = _mm256_max_ps(*greatest, _mm256_blendv_ps(_mm256_set1_ps(f32::NEG_INFINITY), shifted, is_here));
+            least[number] = _mm256_min_ps(least[number], _mm256_blendv_ps(above_all, shifted, is_here));
+            greatest[number] = _mm256_max_ps(greatest[number], _mm256_blendv_ps(below_all, shifted, is_here));
         }
+        let is_here = _mm256_castsi256_ps(_mm256_cmpeq_epi32(group, _mm256_set1_epi32(G as i32)));
+        last_least = _mm256_min_ps(last_least, _mm256_blendv_ps(above_all, shifted, is_here));
+        last_greatest = _mm256_max_ps(last_greatest, _mm256_blendv_ps(below_all, shifted, is_here));
     }
     if _mm256_movemask_epi8(_mm256_cmpgt_epi32(largest, _mm256_set1_epi32(INFINITE - 1))) != 0 {
         return None;
     }
-    for (bounds, (least, greatest)) in bounds.iter_mut().zip(least.iter().zip(&greatest)) {
+    let all = least.into_iter().chain([last_least]).zip(greatest.into_iter().chain([last_greatest]));
+    for (bounds, (least, greatest)) in bounds.iter_mut().zip(all) {
         let [mut low, mut high] = [[0.0; LANES]; 2];
-        store(&mut low, *least);
-        store(&mut high, *greatest);
+        store(&mut low, least);
+        store(&mut high, greatest);
         *bounds = (low.into_iter().fold(bounds.0, f32::min), high.into_iter().fold(bounds.1, f32::max));
     }
     Some(rest)
@@ -157,46 +197,66 @@ impl Tables {
     }
 }
 
-/// Appends dense codes, counts and entries of one head's values of a token.
+/// Appends dense codes, counts and entries of a token's values, `[head][channel]`.
 #[target_feature(enable = "avx2,f16c")]
-pub fn code_head(coder: &Coder<'_>, values: &[f32], [dense, counts, entries]: &mut [Vec<u8>; 3]) {
+pub fn code_token(coder: &Coder<'_>, values: &[f32], dim: usize, heads: &mut [[Vec<u8>; 3]]) {
     let tables = Tables::of(coder);
+    for (values, parts) in values.chunks_exact(dim).zip(heads) {
+        with_intervals!(coder.intervals, intervals, code_by(coder, &tables, intervals, values, parts));
+    }
+}
+
+/// One head's.
+#[target_feature(enable = "avx2,f16c")]
+fn code_by<const G: usize>(
+    coder: &Coder<'_>,
+    tables: &Tables,
+    intervals: &[(f32, f32); G],
+    values: &[f32],
+    [dense, counts, entries]: &mut [Vec<u8>; 3],
+) {
     let entry_bytes = coder.groups.entry_bytes();
     let upper_at = _mm_cvtsi32_si128(coder.groups.upper_at() as i32);
     let middle = _mm256_set1_epi32(coder.groups.middle() as i32);
+    let mut packed = [[0; LANES]; BLOCK / LANES];
     for block in values.chunks(BLOCK) {
-        let mut some = [0; 2 * BLOCK];
-        let mut len = 0;
-        for (start, values) in block.chunks(EDGE).enumerate() {
-            let mut all = [0.0; EDGE];
-            all[..values.len()].copy_from_slice(values);
+        let mut padded = [0.0; BLOCK];
+        let all: &[f32; BLOCK] = block.as_array().unwrap_or_else(|| {
+            padded[..block.len()].copy_from_slice(block);
+            &padded
+        });
+        let count = _mm256_set1_epi32(block.len() as i32);
+        let (mut low, mut outliers) = ([0; BLOCK / 2], 0_u64);
+        for (number, (values, low)) in all.as_chunks::<EDGE>().0.iter().zip(low.as_chunks_mut().0).enumerate() {
             let mut codes = [_mm256_setzero_si256(); 2];
-            let mut packed = [[0; LANES]; 2];
-            let mut outliers = 0;
-            for (half, values) in all.as_chunks::<LANES>().0.iter().enumerate() {
-                let (group, shifted) = shift(load(values), coder.intervals);
-                let places = (start * EDGE + half * LANES) as i32;
-                let places = _mm256_add_epi32(_mm256_set1_epi32(places), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
-                let is_there = _mm256_cmpgt_epi32(_mm256_set1_epi32(block.len() as i32), places);
+            for (half, values) in values.as_chunks::<LANES>().0.iter().enumerate() {
+                let eight = 2 * number + half;
+                let (group, shifted) = shift(load(values), intervals);
+                let places = _mm256_set1_epi32((eight * LANES) as i32);
+                let places = _mm256_add_epi32(places, _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
+                let is_there = _mm256_cmpgt_epi32(count, places);
                 codes[half] = _mm256_and_si256(tables.codes(group, shifted), is_there);
                 let upper = _mm256_sll_epi32(_mm256_srli_epi32::<4>(codes[half]), upper_at);
-                let number = _mm256_permutevar8x32_epi32(tables.number, group);
-                let entry = _mm256_or_si256(_mm256_or_si256(places, number), upper);
+                let of_group = _mm256_permutevar8x32_epi32(tables.number, group);
+                let entry = _mm256_or_si256(_mm256_or_si256(places, of_group), upper);
                 // SAFETY: there is room for eight words.
-                unsafe { _mm256_storeu_si256(packed[half].as_mut_ptr().cast(), entry) };
+                unsafe { _mm256_storeu_si256(packed[eight].as_mut_ptr().cast(), entry) };
                 let is_outlier = _mm256_andnot_si256(_mm256_cmpeq_epi32(group, middle), is_there);
-                outliers |= _mm256_movemask_ps(_mm256_castsi256_ps(is_outlier)) << (half * LANES);
+                let is_outlier = _mm256_movemask_ps(_mm256_castsi256_ps(is_outlier));
+                outliers |= u64::from(is_outlier.cast_unsigned()) << (eight * LANES);
             }
-            dense.extend_from_slice(&nibbles(codes)[..values.len().div_ceil(2)]);
-            while outliers != 0 {
-                let entry: u32 = packed.as_flattened()[outliers.trailing_zeros() as usize];
-                some[len..len + 2].copy_from_slice(&(entry as u16).to_le_bytes());
-                len += entry_bytes;
-                outliers &= outliers - 1;
-            }
+            *low = nibbles(codes);
         }
-        counts.push((len / entry_bytes) as u8);
-        entries.extend_from_slice(&some[..len]);
+        dense.extend_from_slice(&low[..block.len().div_ceil(2)]);
+        counts.push(outliers.count_ones() as u8);
+        let (mut of_block, mut len) = ([0; 2 * BLOCK], 0);
+        while outliers != 0 {
+            let entry: u32 = packed.as_flattened()[outliers.trailing_zeros() as usize];
+            of_block[len..len + 2].copy_from_slice(&(entry as u16).to_le_bytes());
+            len += entry_bytes;
+            outliers &= outliers - 1;
+        }
+        entries.extend_from_slice(&of_block[..len]);
     }
 }
 
@@ -217,8 +277,13 @@ pub fn decode(restorer: &mut Restorer<'_>, page: &mut PageMut<'_>) -> Result<(),
     with_element!(page.kind().element, E, decode_as::<E>(restorer, page))
 }
 
-/// What codes of each group stand for in a token, as elements.
-type Meanings = [[u16; CODES]; GROUPS];
+/// What codes stand for in a token, as elements.
+struct Meanings {
+    /// By group.
+    all: [[u16; CODES]; GROUPS],
+    /// Of dense codes of the middle: lower bytes, and upper ones.
+    middle: [[u8; EDGE]; 2],
+}
 
 #[target_feature(enable = "avx2,f16c")]
 fn meanings<const E: u8>(restorer: &Restorer<'_>, token: usize) -> Meanings {
@@ -229,13 +294,14 @@ fn meanings<const E: u8>(restorer: &Restorer<'_>, token: usize) -> Meanings {
         for (start, meanings) in meanings.as_chunks_mut::<EDGE>().0.iter_mut().enumerate() {
             let first = _mm256_setr_epi32(0, 1, 2, 3, 8, 9, 10, 11);
             let start = _mm256_set1_epi32((start * EDGE) as i32);
-            let halves = [first, _mm256_add_epi32(first, _mm256_set1_epi32(4))].map(|codes| {
-                let codes = _mm256_add_epi32(codes, start);
+            let mut halves = [_mm256_setzero_ps(); 2];
+            for (half, values) in halves.iter_mut().enumerate() {
+                let codes = _mm256_add_epi32(_mm256_add_epi32(first, _mm256_set1_epi32(4 * half as i32)), start);
                 let shifted = _mm256_add_ps(_mm256_mul_ps(_mm256_cvtepi32_ps(codes), step), least);
-                let is_lower = _mm256_cmpgt_epi32(_mm256_set1_epi32(grid.cut as i32), codes);
-                let bound = _mm256_blendv_ps(_mm256_set1_ps(high), _mm256_set1_ps(low), _mm256_castsi256_ps(is_lower));
-                _mm256_add_ps(shifted, bound)
-            });
+                let is_lower = _mm256_castsi256_ps(_mm256_cmpgt_epi32(_mm256_set1_epi32(grid.cut as i32), codes));
+                let bound = _mm256_blendv_ps(_mm256_set1_ps(high), _mm256_set1_ps(low), is_lower);
+                *values = _mm256_add_ps(shifted, bound);
+            }
             let mut bytes = [0; 2 * EDGE];
             store_bytes(&mut bytes, round::<E, true>(halves));
             for (meaning, bytes) in meanings.iter_mut().zip(bytes.as_chunks().0) {
@@ -243,7 +309,8 @@ fn meanings<const E: u8>(restorer: &Restorer<'_>, token: usize) -> Meanings {
             }
         }
     }
-    all
+    let of_middle = |byte: usize| std::array::from_fn(|code| all[restorer.groups.middle()][code].to_le_bytes()[byte]);
+    Meanings { all, middle: [of_middle(0), of_middle(1)] }
 }
 
 #[target_feature(enable = "avx2,f16c")]
@@ -283,11 +350,8 @@ fn decode_row(
     dim: usize,
     values: &mut [u8],
 ) -> Result<(), DecodeError> {
-    let mut bytes = [[0; EDGE]; 2];
-    for (code, meaning) in meanings[restorer.groups.middle()][..EDGE].iter().enumerate() {
-        [bytes[0][code], bytes[1][code]] = meaning.to_le_bytes();
-    }
-    let tables = bytes.map(|bytes| _mm256_broadcastsi128_si256(load_half(&bytes)));
+    let [low, high] = &meanings.middle;
+    let tables = [_mm256_broadcastsi128_si256(load_half(low)), _mm256_broadcastsi128_si256(load_half(high))];
     let (dense, counts) = restorer.row(row);
     for (block, (values, &count)) in values.chunks_exact_mut(2 * BLOCK).zip(counts).enumerate() {
         let channels = (dim - block * BLOCK).min(BLOCK);
@@ -304,7 +368,7 @@ fn decode_row(
             let value = values[..2 * channels].as_chunks_mut::<2>().0.get_mut(place);
             let value = value.ok_or(DecodeError::Payload("an outlier behind the last channel"))?;
             let low = usize::from(codes[place / 2] >> (4 * (place % 2)) & 15);
-            *value = meanings[group][upper as usize | low].to_le_bytes();
+            *value = meanings.all[group][upper as usize | low].to_le_bytes();
         }
     }
     Ok(())

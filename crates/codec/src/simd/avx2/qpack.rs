@@ -29,6 +29,13 @@ struct Lanes {
     center: f32,
     /// Bytes of a channel.
     len: usize,
+    /// What codes are less of than they are packed as, twice.
+    centers: i32,
+    /// What the codes of a pair weigh, and two pairs side by side: each in 16 bits.
+    codes_weigh: i32,
+    pairs_weigh: i32,
+    /// Bits of two pairs.
+    two_pairs: u64,
 }
 
 impl Lanes {
@@ -42,6 +49,10 @@ impl Lanes {
             inverse: 1.0 / width.levels as f32,
             center: width.center as f32,
             len: bits,
+            centers: width.center as i32 * 0x1_0001,
+            codes_weigh: 1 | (width.levels as i32) << 16,
+            pairs_weigh: 1 | 1 << (16 + bits),
+            two_pairs: 2 * bits as u64,
         };
         if (lanes.inverse as f64) * (width.levels as f64) < 1.0 {
             lanes.inverse = f32::from_bits(lanes.inverse.to_bits() + 1);
@@ -181,10 +192,10 @@ fn encode_as<const E: u8>(
     let mut indices_at = payload.len();
     payload.resize(indices_at + means.len().div_ceil(2), 0);
     let mut rows = Rows::zero();
+    let mut bytes = [0; TILE_BYTES_MAX];
     for (number, (means, steps)) in means.chunks(EDGE).zip(steps.chunks(EDGE)).enumerate() {
         let span = Span::at(kind.shape, head, token, number * EDGE);
         rows.load::<E>(page.bytes(), &PageRows::of(kind, &span), Axis::Channels);
-        let mut bytes = [0; TILE_BYTES_MAX];
         let (len, nibbles) = encode_tile::<E>(&rows, span.tokens, means, steps, &mut bytes)?;
         let indices = &mut payload[indices_at..][..means.len().div_ceil(2)];
         indices.copy_from_slice(&nibbles.to_le_bytes()[..indices.len()]);
@@ -233,11 +244,11 @@ fn encode_tile<const E: u8>(
     let (mut at, mut nibbles) = (0, 0);
     for (channel, &index) in indices.iter().enumerate().take(means.len()) {
         nibbles |= (index as u64) << (4 * channel);
-        if let Some(width) = WIDTHS.get(index as usize) {
+        if let Some(lanes) = LANES.get(index as usize) {
             // The window lies within the tile's bytes: channels that follow, were they halves, would take as many.
             let window: &mut [u8; WINDOW] = bytes_at_mut(bytes, at);
-            *window = pack(codes[channel], *width).to_le_bytes();
-            at += usize::from(width.pair_bits);
+            window.copy_from_slice(pack(codes[channel], lanes).map(u64::to_le_bytes).as_flattened());
+            at += lanes.len;
         } else {
             store_bytes(bytes_at_mut(bytes, at), super::round::<F16, false>(rows.get::<E>(channel)));
             at += HALVES_BYTES;
@@ -262,24 +273,22 @@ fn inverses(steps: &[f32]) -> [f32; EDGE] {
     all
 }
 
-/// Sixteen codes of a width, which fit it, as the bits that the payload has.
+/// Sixteen codes of a width, which fit it, as the bits that the payload has: in two words.
 #[target_feature(enable = "avx2,f16c")]
 #[inline]
-fn pack(codes: __m256i, width: Width) -> u128 {
-    let bits = u32::from(width.pair_bits);
+fn pack(codes: __m256i, lanes: &Lanes) -> [u64; 2] {
     let order = _mm256_broadcastsi128_si256(_mm_setr_epi8(0, 1, 8, 9, 2, 3, 10, 11, 4, 5, 12, 13, 6, 7, 14, 15));
-    let codes = _mm256_add_epi16(_mm256_shuffle_epi8(codes, order), _mm256_set1_epi16(width.center as i16));
-    let weights = _mm256_set1_epi32(1 | i32::from(width.levels) << 16);
-    let pairs = _mm256_madd_epi16(codes, weights);
-    // Two pairs to a lane of 32 bits, then of 64.
+    let codes = _mm256_add_epi16(_mm256_shuffle_epi8(codes, order), _mm256_set1_epi32(lanes.centers));
+    let pairs = _mm256_madd_epi16(codes, _mm256_set1_epi32(lanes.codes_weigh));
+    // Two pairs to a lane of 32 bits, then four to one of 64.
     let pairs = _mm_packus_epi32(_mm256_castsi256_si128(pairs), _mm256_extracti128_si256::<1>(pairs));
-    let twos = _mm_madd_epi16(pairs, _mm_set1_epi32(1 | 1 << (16 + bits)));
+    let twos = _mm_madd_epi16(pairs, _mm_set1_epi32(lanes.pairs_weigh));
     let low = _mm_and_si128(twos, _mm_set1_epi64x(0xffff_ffff));
-    let high = _mm_sll_epi64(_mm_srli_epi64::<32>(twos), _mm_cvtsi32_si128(2 * bits as i32));
+    let high = _mm_sllv_epi64(_mm_srli_epi64::<32>(twos), _mm_set1_epi64x(lanes.two_pairs.cast_signed()));
     let fours = _mm_or_si128(low, high);
-    let [low, high] =
-        [_mm_cvtsi128_si64(fours), _mm_extract_epi64::<1>(fours)].map(|four| u128::from(four.cast_unsigned()));
-    low | high << (4 * bits)
+    let (low, high) = (_mm_cvtsi128_si64(fours).cast_unsigned(), _mm_extract_epi64::<1>(fours).cast_unsigned());
+    let bits = 2 * lanes.two_pairs;
+    [low | high << bits, (high >> 1) >> (63 - bits)]
 }
 
 /// How far from the mean codes may go on one side before another width is the first with room for them, and by how many its
