@@ -220,3 +220,29 @@ pub(crate) fn oaken_decode(
         _ => None,
     }
 }
+
+/// Gathers a page's 16-bit elements as `[head][token][channel]`, if the level has a kernel for that.
+pub(crate) fn raw_read(level: Level, page: &Page<'_>, payload: &mut [u8]) -> bool {
+    match level {
+        #[cfg(target_arch = "x86_64")]
+        Level::Avx2 => {
+            // SAFETY: the machine has this level.
+            unsafe { avx2::raw::read(page, payload) };
+            true
+        }
+        _ => false,
+    }
+}
+
+/// Puts 16-bit elements, `[head][token][channel]`, where a page has them, if the level has a kernel for that.
+pub(crate) fn raw_write(level: Level, payload: &[u8], page: &mut PageMut<'_>) -> bool {
+    match level {
+        #[cfg(target_arch = "x86_64")]
+        Level::Avx2 => {
+            // SAFETY: the machine has this level.
+            unsafe { avx2::raw::write(payload, page) };
+            true
+        }
+        _ => false,
+    }
+}
