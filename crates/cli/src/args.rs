@@ -541,6 +541,51 @@ pub enum BenchCommands {
     Alloc(BenchCoreArgs),
     /// Pool, index, lock and alloc, in one table
     All(BenchCoreArgs),
+    /// Pages encoded and decoded by one core, beside copies of as many bytes; no region
+    Codec(BenchCodecArgs),
+}
+
+fn whole_panels(text: &str) -> Result<u16, String> {
+    let tokens: u16 = text.parse().map_err(|_| "no number of tokens".to_owned())?;
+    let fits = (16..=128).contains(&tokens) && tokens.is_multiple_of(16);
+    if fits { Ok(tokens) } else { Err("tokens are a multiple of 16 up to 128".to_owned()) }
+}
+
+/// What pages of a bench are made of.
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PageElementArg {
+    /// The upper half of a single
+    Bf16,
+    /// IEEE half
+    F16,
+}
+
+#[derive(Args, Debug)]
+pub struct BenchCodecArgs {
+    /// Less memory and fewer passes; rows called `dram` then partly come from caches
+    #[arg(long)]
+    pub quick: bool,
+    /// Only these codecs, such as `qpack` or `int8`
+    #[arg(long, value_name = "CODEC,CODEC", value_delimiter = ',')]
+    pub only: Vec<String>,
+    /// Without vector kernels
+    #[arg(long)]
+    pub scalar: bool,
+    /// Element type of the pages
+    #[arg(long, value_enum, value_name = "TYPE", default_value = "bf16")]
+    pub element: PageElementArg,
+    /// Tokens of a page: 16 or a multiple, so that no page has padding
+    #[arg(long, value_name = "N", default_value_t = 16, value_parser = whole_panels)]
+    pub tokens: u16,
+    #[command(flatten)]
+    pub output: OutputArgs,
+}
+
+impl BenchCodecArgs {
+    /// Whether a codec of this name is to be measured.
+    pub fn wants(&self, name: &str) -> bool {
+        self.only.is_empty() || self.only.iter().any(|only| only == name)
+    }
 }
 
 /// A model that is looked at, not served.

@@ -11,7 +11,7 @@
 //! | [`Oaken`] | 4.8 and scales | three groups by magnitude, thresholds known beforehand (Oaken §4) |
 //! | [`QPack`] | what a bound on the error takes | a mean and a step for each channel known beforehand, widths by page |
 //! | [`QPackZ`] | half a bit less | the same codes, entropy-coded with tables known beforehand |
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 mod frame;
 mod oaken;
@@ -20,8 +20,11 @@ pub mod profile;
 mod qpack;
 mod qpackz;
 mod raw;
+#[allow(unsafe_code, reason = "vector instructions")]
+mod simd;
 mod spec;
 mod speckv;
+mod tile;
 
 pub use frame::{Frame, HEADER_BYTES};
 pub use oaken::{Groups, Oaken, OakenWriter, Thresholds};
@@ -30,6 +33,7 @@ pub use profile::{Profile, ProfileError, SideProfile};
 pub use qpack::{Channels, QPack};
 pub use qpackz::QPackZ;
 pub use raw::Raw;
+pub use simd::{Level, at_level};
 pub use spec::{CodecSpec, LayerSpecs, SpecError};
 pub use speckv::{SpecKv, SpecKvMode};
 

@@ -16,14 +16,16 @@
 //! a byte, or two where five bits and more than two outlier groups do not fit one.
 //! Values of one head are together, in the order of tokens, so that attention reads them in bursts (§5.2).
 
-use crate::page::{Page, PageMut, Shape, Side};
+use crate::page::{Element, Page, PageMut, Shape, Side};
+use crate::simd::{self, Level};
+use crate::tile::{Axis, EDGE, Span, Tile};
 use crate::{CodecId, Declined, DecodeError, Frame, PageCodec};
 use half::f16;
 use std::fmt;
 use std::str::FromStr;
 
 /// Channels that an outlier's place can name.
-const BLOCK: usize = 64;
+pub(crate) const BLOCK: usize = 64;
 const DENSE_BITS: u32 = 4;
 const GROUPS_MAX: usize = 5;
 
@@ -36,12 +38,14 @@ pub struct Groups {
     middle: usize,
     /// Bits of an outlier: 4 or 5.
     outlier_bits: u32,
+    /// Bits that tell outlier groups apart.
+    group_bits: u32,
 }
 
 impl Default for Groups {
     /// The paper's choice: 4 % outer, 90 % middle, 6 % inner, outliers of five bits.
     fn default() -> Self {
-        Self { shares: vec![0.04, 0.90, 0.06], middle: 1, outlier_bits: 5 }
+        Self { shares: vec![0.04, 0.90, 0.06], middle: 1, outlier_bits: 5, group_bits: 1 }
     }
 }
 
@@ -64,26 +68,32 @@ impl Groups {
         if group == self.middle { DENSE_BITS } else { self.outlier_bits }
     }
 
-    /// Bits that tell outlier groups apart.
-    fn group_bits(&self) -> u32 {
-        (self.shares.len() - 1).next_power_of_two().trailing_zeros()
+    /// Bytes of an outlier's entry.
+    pub(crate) fn entry_bytes(&self) -> usize {
+        if self.upper_at() + (self.outlier_bits - DENSE_BITS) > 8 { 2 } else { 1 }
     }
 
-    fn entry_bytes(&self) -> usize {
-        if 6 + self.group_bits() + (self.outlier_bits - DENSE_BITS) > 8 { 2 } else { 1 }
+    /// Where in an entry the upper bits of the code begin.
+    pub(crate) const fn upper_at(&self) -> u32 {
+        6 + self.group_bits
+    }
+
+    pub(crate) const fn middle(&self) -> usize {
+        self.middle
     }
 
     /// What an outlier's entry says of its place, its group and its code.
-    fn pack(&self, place: usize, group: usize, code: u32) -> u16 {
+    pub(crate) fn pack(&self, place: usize, group: usize, code: u32) -> u16 {
         let number = if group > self.middle { group - 1 } else { group };
-        place as u16 | (number as u16) << 6 | ((code >> DENSE_BITS) as u16) << (6 + self.group_bits())
+        place as u16 | (number as u16) << 6 | ((code >> DENSE_BITS) as u16) << self.upper_at()
     }
 
     /// Place, group and upper bits of the code of an entry.
+    #[inline]
     fn unpack(&self, entry: u16) -> Option<(usize, usize, u32)> {
-        let number = usize::from(entry >> 6) & ((1 << self.group_bits()) - 1);
+        let number = usize::from(entry >> 6) & ((1 << self.group_bits) - 1);
         let group = if number >= self.middle { number + 1 } else { number };
-        let upper = u32::from(entry >> (6 + self.group_bits()));
+        let upper = u32::from(entry >> self.upper_at());
         let fits = group < self.shares.len() && upper < 1 << (self.outlier_bits - DENSE_BITS);
         fits.then_some((usize::from(entry & 63), group, upper << DENSE_BITS))
     }
@@ -120,7 +130,8 @@ impl FromStr for Groups {
             _ => return Err(wrong("outliers have 4 or 5 bits")),
         };
         let middle = (0..shares.len()).max_by(|&a, &b| shares[a].total_cmp(&shares[b])).expect("not empty");
-        Ok(Self { shares: shares.into_iter().map(|share| share / 100.0).collect(), middle, outlier_bits })
+        let group_bits = (shares.len() - 1).next_power_of_two().trailing_zeros();
+        Ok(Self { shares: shares.into_iter().map(|share| share / 100.0).collect(), middle, outlier_bits, group_bits })
     }
 }
 
@@ -184,31 +195,31 @@ impl Thresholds {
     pub fn intervals(&self) -> &[(f32, f32)] {
         &self.0
     }
+}
 
-    /// The group of a value, and what is left of it.
-    #[inline]
-    fn shift(&self, value: f32) -> (usize, f32) {
-        for (group, &(low, high)) in self.0.iter().enumerate() {
-            if value < low {
-                return (group, value - low);
-            }
-            if value > high {
-                return (group, value - high);
-            }
+/// The group of a value, and what is left of it.
+#[inline]
+fn shift(intervals: &[(f32, f32)], value: f32) -> (usize, f32) {
+    for (group, &(low, high)) in intervals.iter().enumerate() {
+        if value < low {
+            return (group, value - low);
         }
-        (self.0.len(), value)
+        if value > high {
+            return (group, value - high);
+        }
     }
+    (intervals.len(), value)
 }
 
 /// What codes of a group stand for in one token.
 #[derive(Clone, Copy, Debug)]
-struct Grid {
-    least: f32,
-    step: f32,
-    inverse: f32,
+pub(crate) struct Grid {
+    pub least: f32,
+    pub step: f32,
+    pub inverse: f32,
     /// The first code of the upper side; the innermost group has no sides, and 0.
-    cut: u32,
-    codes: u32,
+    pub cut: u32,
+    pub codes: u32,
     is_shifted: bool,
 }
 
@@ -227,16 +238,21 @@ impl Grid {
         Self { least, step, inverse, cut, codes, is_shifted }
     }
 
+    /// The largest code of what is below zero, and the least of what is not.
+    pub fn sides(&self) -> (u32, u32) {
+        match self.is_shifted {
+            false => (self.codes - 1, 0),
+            true => (self.cut.max(1) - 1, self.cut.min(self.codes - 1)),
+        }
+    }
+
     /// The code of what is left of a value. In a shifted group that is never zero, so its sign is its side.
     #[inline]
     fn code(&self, shifted: f32) -> u32 {
         let nearest =
             ((shifted - self.least) * self.inverse).round_ties_even().clamp(0.0, (self.codes - 1) as f32) as u32;
-        match self.is_shifted {
-            false => nearest,
-            true if shifted < 0.0 => nearest.min(self.cut.max(1) - 1),
-            true => nearest.max(self.cut.min(self.codes - 1)),
-        }
+        let (below, above) = self.sides();
+        if shifted < 0.0 { nearest.min(below) } else { nearest.max(above) }
     }
 
     #[inline]
@@ -307,8 +323,42 @@ pub struct OakenWriter<'a> {
     /// Of each head: dense codes, counts and entries.
     parts: Vec<[Vec<u8>; 3]>,
     tokens: u16,
-    grids: Vec<(f32, f32)>,
+    /// Bounds of what is left of the last token's values, by group.
+    bounds: Vec<(f32, f32)>,
     centered: Vec<f32>,
+}
+
+/// What the values of a token are coded by.
+pub(crate) struct Coder<'a> {
+    pub groups: &'a Groups,
+    pub intervals: &'a [(f32, f32)],
+    pub grids: &'a [Grid],
+}
+
+impl Coder<'_> {
+    /// Appends dense codes, counts and entries of one head's values.
+    fn code_head(&self, values: &[f32], [dense, counts, entries]: &mut [Vec<u8>; 3]) {
+        for block in values.chunks(BLOCK) {
+            let mut outliers = 0;
+            let mut pending = None;
+            for (place, &value) in block.iter().enumerate() {
+                let (group, shifted) = shift(self.intervals, value);
+                let code = self.grids[group].code(shifted);
+                if group != self.groups.middle {
+                    outliers += 1;
+                    let entry = self.groups.pack(place, group, code).to_le_bytes();
+                    entries.extend(&entry[..self.groups.entry_bytes()]);
+                }
+                let low = (code & 15) as u8;
+                match pending.take() {
+                    None => pending = Some(low),
+                    Some(first) => dense.push(first | low << 4),
+                }
+            }
+            dense.extend(pending);
+            counts.push(outliers);
+        }
+    }
 }
 
 impl<'a> OakenWriter<'a> {
@@ -317,8 +367,18 @@ impl<'a> OakenWriter<'a> {
     pub fn new(codec: &'a Oaken, layer: u16, side: Side, heads: u16, dim: u16) -> Self {
         let heads = usize::from(heads);
         let parts = vec![Default::default(); heads];
-        let (scales, grids, centered) = (Vec::new(), Vec::new(), Vec::new());
-        Self { codec, layer, side, heads, dim: dim.into(), scales, parts, tokens: 0, grids, centered }
+        let (scales, bounds, centered) = (Vec::new(), Vec::new(), Vec::new());
+        Self { codec, layer, side, heads, dim: dim.into(), scales, parts, tokens: 0, bounds, centered }
+    }
+
+    /// Makes room for what so many tokens usually take.
+    fn reserve(&mut self, tokens: u16) {
+        let values = self.dim * usize::from(tokens);
+        for [dense, counts, entries] in &mut self.parts {
+            dense.reserve(values / 2 + usize::from(tokens));
+            counts.reserve(values / BLOCK + usize::from(tokens));
+            entries.reserve(values / 4);
+        }
     }
 
     /// Appends a token: values of all heads, `[head][channel]`. What was written before does not change.
@@ -341,45 +401,32 @@ impl<'a> OakenWriter<'a> {
                 &self.centered
             }
         };
-        self.grids.clear();
-        self.grids.resize(groups.shares.len(), (f32::INFINITY, f32::NEG_INFINITY));
-        for &value in values {
+        let (level, intervals) = (Level::current(), thresholds.intervals());
+        self.bounds.clear();
+        self.bounds.resize(groups.shares.len(), (f32::INFINITY, f32::NEG_INFINITY));
+        let rest = match simd::oaken_bounds(level, intervals, values, &mut self.bounds) {
+            Some(rest) => rest.ok_or(Declined)?,
+            None => values,
+        };
+        for &value in rest {
             if !value.is_finite() {
                 return Err(Declined);
             }
-            let (group, shifted) = thresholds.shift(value);
-            let bounds = &mut self.grids[group];
+            let (group, shifted) = shift(intervals, value);
+            let bounds = &mut self.bounds[group];
             *bounds = (bounds.0.min(shifted), bounds.1.max(shifted));
         }
         let bounds: Option<Vec<(f16, f16)>> =
-            self.grids.iter().map(|&(least, greatest)| outwards(least, greatest)).collect();
+            self.bounds.iter().map(|&(least, greatest)| outwards(least, greatest)).collect();
         let bounds = bounds.ok_or(Declined)?;
-        let grids = grids(groups, &bounds);
+        let coder = Coder { groups, intervals, grids: &grids(groups, &bounds) };
         for (least, greatest) in bounds {
             self.scales.extend(least.to_le_bytes());
             self.scales.extend(greatest.to_le_bytes());
         }
-        for (head, [dense, counts, entries]) in values.chunks_exact(self.dim).zip(&mut self.parts) {
-            for block in head.chunks(BLOCK) {
-                let mut outliers = 0;
-                let mut pending = None;
-                for (place, &value) in block.iter().enumerate() {
-                    let (group, shifted) = thresholds.shift(value);
-                    let code = grids[group].code(shifted);
-                    if group != groups.middle {
-                        outliers += 1;
-                        let entry = groups.pack(place, group, code).to_le_bytes();
-                        entries.extend(&entry[..groups.entry_bytes()]);
-                    }
-                    let low = (code & 15) as u8;
-                    match pending.take() {
-                        None => pending = Some(low),
-                        Some(first) => dense.push(first | low << 4),
-                    }
-                }
-                dense.extend(pending);
-                counts.push(outliers);
-            }
+        if !simd::oaken_code_token(level, &coder, values, self.dim, &mut self.parts) {
+            let heads = values.chunks_exact(self.dim).zip(&mut self.parts);
+            heads.for_each(|(head, parts)| coder.code_head(head, parts));
         }
         self.tokens += 1;
         Ok(())
@@ -400,7 +447,7 @@ impl<'a> OakenWriter<'a> {
     }
 }
 
-/// The bounds as `f16`, rounded outwards; of an empty group both zero. `None`: they are too large.
+/// The bounds as `f16`, rounded outwards; of an empty group both zero, and zero has no sign. `None`: they are too large.
 fn outwards(least: f32, greatest: f32) -> Option<(f16, f16)> {
     if least > greatest {
         return Some((f16::ZERO, f16::ZERO));
@@ -409,7 +456,9 @@ fn outwards(least: f32, greatest: f32) -> Option<(f16, f16)> {
         let near = f16::from_f32(value);
         if near.to_f32() > value { next_down(near) } else { near }
     };
-    let (low, high) = (down(least), -down(-greatest));
+    // Which of two zeros is the least is a matter of which came first.
+    let unsigned = |value: f16| if value == f16::ZERO { f16::ZERO } else { value };
+    let (low, high) = (unsigned(down(least)), unsigned(-down(-greatest)));
     (low.is_finite() && high.is_finite()).then_some((low, high))
 }
 
@@ -431,6 +480,7 @@ fn grids(groups: &Groups, bounds: &[(f16, f16)]) -> Vec<Grid> {
 }
 
 /// A payload cut into its parts.
+#[derive(Clone, Copy)]
 struct Parts<'a> {
     scales: &'a [u8],
     dense: &'a [u8],
@@ -480,19 +530,10 @@ impl PageCodec for Oaken {
 
     fn encode_payload(&self, page: &Page<'_>, payload: &mut Vec<u8>) -> Result<(), Declined> {
         let kind = page.kind();
-        let (heads, tokens, dim) =
-            (usize::from(kind.shape.heads), usize::from(kind.shape.tokens), usize::from(kind.shape.dim));
-        let mut values = vec![0.0; kind.shape.values()];
-        for (head, values) in values.chunks_exact_mut(kind.shape.head_values()).enumerate() {
-            page.read_head(head, values);
-        }
+        let values = read_tokens(page);
         let mut writer = OakenWriter::new(self, kind.layer, kind.side, kind.shape.heads, kind.shape.dim);
-        let mut row = Vec::with_capacity(heads * dim);
-        for token in 0..tokens {
-            row.clear();
-            (0..heads).for_each(|head| row.extend(&values[(head * tokens + token) * dim..][..dim]));
-            writer.push(&row)?;
-        }
+        writer.reserve(kind.shape.tokens);
+        values.chunks_exact(kind.shape.token_values()).try_for_each(|token| writer.push(token))?;
         writer.payload(payload);
         Ok(())
     }
@@ -504,28 +545,77 @@ impl PageCodec for Oaken {
         let means = self.means(frame.layer, frame.side, shape.token_values());
         let means = means.map_err(|Declined| DecodeError::Payload("no means of its layer"))?;
         let parts = Parts::of(groups, shape, frame.payload)?;
+        let grids: Result<Vec<_>, _> = (0..usize::from(shape.tokens)).map(|token| parts.grids(groups, token)).collect();
+        let entries = parts.entries.chunks_exact(groups.entry_bytes());
+        let mut restorer = Restorer { groups, intervals: thresholds.intervals(), means, grids: grids?, parts, entries };
+        if page.kind().element != Element::F32
+            && means.is_none()
+            && let Some(decoded) = simd::oaken_decode(Level::current(), &mut restorer, page)
+        {
+            return decoded;
+        }
+        restorer.decode(page)
+    }
+}
+
+/// The values of a page as `[token][head][channel]`.
+fn read_tokens(page: &Page<'_>) -> Vec<f32> {
+    let shape = page.kind().shape;
+    let mut values = vec![0.0; shape.values()];
+    if simd::oaken_read_tokens(Level::current(), page, &mut values) {
+        return values;
+    }
+    let mut tile = Tile::ZERO;
+    for span in Span::all(shape) {
+        page.load_tile(&span, Axis::Tokens, &mut tile);
+        for (token, row) in tile.0.chunks_exact(EDGE).enumerate().take(span.tokens) {
+            let head = (span.token + token) * usize::from(shape.heads) + span.head;
+            values[head * usize::from(shape.dim) + span.channel..][..span.channels]
+                .copy_from_slice(&row[..span.channels]);
+        }
+    }
+    values
+}
+
+/// What codes of a page are turned to values by.
+pub(crate) struct Restorer<'a> {
+    pub groups: &'a Groups,
+    pub intervals: &'a [(f32, f32)],
+    /// Of channels; vector instructions are for codes without.
+    means: Option<&'a [f32]>,
+    /// Of each token, by group.
+    pub grids: Vec<Vec<Grid>>,
+    parts: Parts<'a>,
+    entries: std::slice::ChunksExact<'a, u8>,
+}
+
+impl<'a> Restorer<'a> {
+    /// Dense codes of a token's head, and how many outliers each block has.
+    pub fn row(&self, row: usize) -> (&'a [u8], &'a [u8]) {
+        let Parts { dense, counts, row_bytes, row_blocks, .. } = self.parts;
+        (&dense[row * row_bytes..][..row_bytes], &counts[row * row_blocks..][..row_blocks])
+    }
+
+    /// Place, group and upper bits of the code of the next outlier.
+    #[inline]
+    pub fn next_outlier(&mut self) -> Result<(usize, usize, u32), DecodeError> {
+        let entry = self.entries.next().ok_or(DecodeError::Payload("outliers are missing, or too many"))?;
+        let entry = u16::from_le_bytes([entry[0], entry.get(1).copied().unwrap_or(0)]);
+        self.groups.unpack(entry).ok_or(DecodeError::Payload("an outlier of no group"))
+    }
+
+    fn decode(&mut self, page: &mut PageMut<'_>) -> Result<(), DecodeError> {
+        let shape = page.kind().shape;
         let (tokens, dim) = (usize::from(shape.tokens), usize::from(shape.dim));
-        let grids: Result<Vec<_>, _> = (0..tokens).map(|token| parts.grids(groups, token)).collect();
-        let grids = grids?;
-        let mut entries = parts.entries.chunks_exact(groups.entry_bytes());
         let mut values = vec![0.0; shape.head_values()];
         for head in 0..usize::from(shape.heads) {
             for (token, values) in values.chunks_exact_mut(dim).enumerate() {
-                let row = head * tokens + token;
-                let dense = &parts.dense[row * parts.row_bytes..][..parts.row_bytes];
-                let counts = &parts.counts[row * parts.row_blocks..][..parts.row_blocks];
+                let (dense, counts) = self.row(head * tokens + token);
                 for ((values, dense), &count) in values.chunks_mut(BLOCK).zip(dense.chunks(BLOCK / 2)).zip(counts) {
-                    decode_block(
-                        groups,
-                        thresholds,
-                        &grids[token],
-                        dense,
-                        entries.by_ref().take(count.into()),
-                        values,
-                    )?;
+                    self.decode_block(token, dense, count, values)?;
                 }
             }
-            if let Some(means) = means {
+            if let Some(means) = self.means {
                 let means = &means[head * dim..][..dim];
                 let rows = values.chunks_exact_mut(dim);
                 rows.for_each(|row| row.iter_mut().zip(means).for_each(|(value, mean)| *value += mean));
@@ -534,32 +624,25 @@ impl PageCodec for Oaken {
         }
         Ok(())
     }
-}
 
-fn decode_block<'a>(
-    groups: &Groups,
-    thresholds: &Thresholds,
-    grids: &[Grid],
-    dense: &[u8],
-    entries: impl Iterator<Item = &'a [u8]>,
-    values: &mut [f32],
-) -> Result<(), DecodeError> {
-    let restore = |group: usize, code: u32| {
-        let shifted = grids[group].value(code);
-        let bounds = thresholds.0.get(group).copied().unwrap_or((0.0, 0.0));
-        shifted + if code < grids[group].cut { bounds.0 } else { bounds.1 }
-    };
-    let low = |place: usize| u32::from(dense[place / 2] >> (4 * (place % 2)) & 15);
-    for (place, value) in values.iter_mut().enumerate() {
-        *value = restore(groups.middle, low(place));
+    fn decode_block(&mut self, token: usize, dense: &[u8], count: u8, values: &mut [f32]) -> Result<(), DecodeError> {
+        let low = |place: usize| u32::from(dense[place / 2] >> (4 * (place % 2)) & 15);
+        for (place, value) in values.iter_mut().enumerate() {
+            *value = self.value(token, self.groups.middle, low(place));
+        }
+        for _ in 0..count {
+            let (place, group, upper) = self.next_outlier()?;
+            let value = values.get_mut(place).ok_or(DecodeError::Payload("an outlier behind the last channel"))?;
+            *value = self.value(token, group, upper | low(place));
+        }
+        Ok(())
     }
-    for entry in entries {
-        let entry = u16::from_le_bytes([entry[0], entry.get(1).copied().unwrap_or(0)]);
-        let (place, group, upper) = groups.unpack(entry).ok_or(DecodeError::Payload("an outlier of no group"))?;
-        let value = values.get_mut(place).ok_or(DecodeError::Payload("an outlier behind the last channel"))?;
-        *value = restore(group, upper | low(place));
+
+    fn value(&self, token: usize, group: usize, code: u32) -> f32 {
+        let grid = &self.grids[token][group];
+        let (low, high) = self.intervals.get(group).copied().unwrap_or((0.0, 0.0));
+        grid.value(code) + if code < grid.cut { low } else { high }
     }
-    Ok(())
 }
 
 #[cfg(test)]
@@ -616,7 +699,7 @@ mod tests {
         let sample: Vec<f32> = (0..1000).map(|value| value as f32 - 499.5).collect();
         let thresholds = Thresholds::of_sample(&groups, &sample);
         let mut counts = [0; 3];
-        sample.iter().for_each(|&value| counts[thresholds.shift(value).0] += 1);
+        sample.iter().for_each(|&value| counts[shift(&thresholds.0, value).0] += 1);
         assert_eq!(counts, [40, 900, 60]);
         let positive: Vec<f32> = sample.iter().map(|value| value.abs() + 1.0).collect();
         assert!(Thresholds::new(Thresholds::of_sample(&groups, &positive).0).is_some(), "nested where all is positive");

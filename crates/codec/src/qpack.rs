@@ -9,26 +9,28 @@
 //!
 //! Payload: for each head, for each 16 tokens: width indices, a nibble for each channel, lower half first, padded to whole
 //! bytes · of each channel in turn, `k` bytes: eight pairs of `k` bits, lowest first; a pair is
-//! `code(t) + levels × code(t + 8)` of tokens `t` below eight. Index 15 is sixteen halves instead: values too far from the mean.
+//! `code(t) + levels × code(t + 4)`, of tokens `t` 0 to 3, then 8 to 11. Index 15 is sixteen halves instead: values too far from the mean.
 //! Tokens that are not there have the code of the mean.
 
 use crate::page::{Page, PageMut, Side};
+use crate::simd::{self, Level};
+use crate::tile::{Axis, EDGE, Span, Tile};
 use crate::{CodecId, Declined, DecodeError, Frame, PageCodec};
 use half::f16;
 
 /// Tokens that share a width.
 pub(crate) const GROUP: usize = 16;
-const PAIRS: usize = GROUP / 2;
+pub(crate) const PAIRS: usize = GROUP / 2;
 
 /// What a width index stands for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Width {
+pub(crate) struct Width {
     /// Bits of a pair of codes, and bytes of a channel's sixteen.
-    pair_bits: u8,
+    pub pair_bits: u8,
     /// How many codes there are.
-    levels: u16,
+    pub levels: u16,
     /// Which of them is the mean.
-    center: u16,
+    pub center: u16,
 }
 
 const fn width(pair_bits: u8, levels: u16, center: u16) -> Width {
@@ -37,11 +39,11 @@ const fn width(pair_bits: u8, levels: u16, center: u16) -> Width {
 }
 
 /// Index of channels that are stored as halves.
-const HALVES: usize = 15;
-const HALVES_BYTES: usize = 2 * GROUP;
+pub(crate) const HALVES: usize = 15;
+pub(crate) const HALVES_BYTES: usize = 2 * GROUP;
 
 /// By index, in order of size. Two and four levels lean to one side, so there is one of each for either side.
-const WIDTHS: [Width; HALVES] = [
+pub(crate) const WIDTHS: [Width; HALVES] = [
     width(0, 1, 0),
     width(2, 2, 1),
     width(2, 2, 0),
@@ -61,7 +63,7 @@ const WIDTHS: [Width; HALVES] = [
 
 impl Width {
     /// The index of the least width that codes from `least` to `greatest` fit.
-    fn index_of(least: i32, greatest: i32) -> usize {
+    pub fn index_of(least: i32, greatest: i32) -> usize {
         let fits = |width: &Width| {
             let center = i32::from(width.center);
             -center <= least && greatest < i32::from(width.levels) - center
@@ -91,6 +93,11 @@ impl Channels {
         self.means.len() == self.steps.len()
             && self.means.iter().all(|mean| mean.is_finite())
             && self.steps.iter().all(sound)
+    }
+
+    /// Means and steps of each head.
+    fn by_head(&self, dim: usize) -> impl Iterator<Item = (&[f32], &[f32])> {
+        self.means.chunks_exact(dim).zip(self.steps.chunks_exact(dim))
     }
 }
 
@@ -132,13 +139,13 @@ impl PageCodec for QPack {
         let kind = page.kind();
         let (shape, dim) = (kind.shape, usize::from(kind.shape.dim));
         let channels = self.channels(kind.layer, kind.side, shape.token_values()).ok_or(Declined)?;
-        let mut values = vec![0.0; shape.head_values()];
-        for head in 0..usize::from(shape.heads) {
-            page.read_head(head, &mut values);
-            let of_head = head * dim..(head + 1) * dim;
-            let (means, steps) = (&channels.means[of_head.clone()], &channels.steps[of_head]);
-            for tokens in values.chunks(GROUP * dim) {
-                encode_group(tokens, means, steps, payload)?;
+        let level = Level::current();
+        for (head, (means, steps)) in channels.by_head(dim).enumerate() {
+            for token in (0..usize::from(shape.tokens)).step_by(GROUP) {
+                match simd::qpack_encode_group(level, page, head, token, means, steps, payload) {
+                    Some(encoded) => encoded?,
+                    None => encode_group(page, head, token, means, steps, payload)?,
+                }
             }
         }
         Ok(())
@@ -148,15 +155,16 @@ impl PageCodec for QPack {
         let (shape, dim) = (frame.shape, usize::from(frame.shape.dim));
         let channels = self.channels(frame.layer, frame.side, shape.token_values());
         let channels = channels.ok_or(DecodeError::Payload("no steps of its layer"))?;
-        let mut values = vec![0.0; shape.head_values()];
+        let level = Level::current();
         let mut rest = frame.payload;
-        for head in 0..usize::from(shape.heads) {
-            let of_head = head * dim..(head + 1) * dim;
-            let (means, steps) = (&channels.means[of_head.clone()], &channels.steps[of_head]);
-            for tokens in values.chunks_mut(GROUP * dim) {
-                rest = decode_group(rest, means, steps, tokens).ok_or(DecodeError::Payload("it is cut short"))?;
+        for (head, (means, steps)) in channels.by_head(dim).enumerate() {
+            for token in (0..usize::from(shape.tokens)).step_by(GROUP) {
+                let decoded = match simd::qpack_decode_group(level, rest, means, steps, page, head, token) {
+                    Some(decoded) => decoded,
+                    None => decode_group(rest, means, steps, page, head, token),
+                };
+                rest = decoded.ok_or(DecodeError::Payload("it is cut short"))?;
             }
-            page.write_head(head, &values);
         }
         if rest.is_empty() { Ok(()) } else { Err(DecodeError::Payload("codes of no channel")) }
     }
@@ -171,31 +179,59 @@ pub(crate) fn code_of(value: f32, mean: f32, inverse: f32) -> Result<i32, Declin
     Ok(((value - mean) * inverse).round_ties_even() as i32)
 }
 
-/// Encodes up to sixteen tokens of a head, `[token][channel]`.
-fn encode_group(tokens: &[f32], means: &[f32], steps: &[f32], payload: &mut Vec<u8>) -> Result<(), Declined> {
-    let dim = means.len();
+/// Encodes up to sixteen tokens of a head that begin with `token`.
+fn encode_group(
+    page: &Page<'_>,
+    head: usize,
+    token: usize,
+    means: &[f32],
+    steps: &[f32],
+    payload: &mut Vec<u8>,
+) -> Result<(), Declined> {
     let indices_at = payload.len();
-    payload.resize(indices_at + dim.div_ceil(2), 0);
-    for (channel, (&mean, &step)) in means.iter().zip(steps).enumerate() {
-        let inverse = 1.0 / step;
-        let mut codes = [0_i32; GROUP];
-        for (code, row) in codes.iter_mut().zip(tokens.chunks_exact(dim)) {
-            // Too large a number becomes the largest, which no width but halves has room for.
-            *code = code_of(row[channel], mean, inverse)?;
-        }
-        let least = codes.iter().copied().min().expect("sixteen");
-        let greatest = codes.iter().copied().max().expect("sixteen");
-        let index = Width::index_of(least, greatest);
-        payload[indices_at + channel / 2] |= (index as u8) << (4 * (channel % 2));
-        if index == HALVES {
-            let halves =
-                tokens.chunks_exact(dim).map(|row| f16::from_f32(row[channel])).chain(std::iter::repeat(f16::ZERO));
-            halves.take(GROUP).for_each(|half| payload.extend(half.to_le_bytes()));
-        } else {
-            pack(&codes, WIDTHS[index], payload);
+    payload.resize(indices_at + means.len().div_ceil(2), 0);
+    let mut tile = Tile::ZERO;
+    for first in (0..means.len()).step_by(EDGE) {
+        let span = Span::at(page.kind().shape, head, token, first);
+        page.load_tile(&span, Axis::Channels, &mut tile);
+        for (channel, values) in tile.0.chunks_exact(GROUP).enumerate().take(span.channels) {
+            let channel = first + channel;
+            let index = encode_channel(values, span.tokens, means[channel], steps[channel], payload)?;
+            payload[indices_at + channel / 2] |= (index as u8) << (4 * (channel % 2));
         }
     }
     Ok(())
+}
+
+/// Encodes a channel's values, zeros where there are no tokens. Returns the index of its width.
+fn encode_channel(
+    values: &[f32],
+    tokens: usize,
+    mean: f32,
+    step: f32,
+    payload: &mut Vec<u8>,
+) -> Result<usize, Declined> {
+    let inverse = 1.0 / step;
+    let mut codes = [0_i32; GROUP];
+    for (code, &value) in codes.iter_mut().zip(&values[..tokens]) {
+        // Too large a number becomes the largest, which no width but halves has room for.
+        *code = code_of(value, mean, inverse)?;
+    }
+    let least = codes.iter().copied().min().expect("sixteen");
+    let greatest = codes.iter().copied().max().expect("sixteen");
+    let index = Width::index_of(least, greatest);
+    if index == HALVES {
+        values.iter().for_each(|&value| payload.extend(f16::from_f32(value).to_le_bytes()));
+    } else {
+        pack(&codes, WIDTHS[index], payload);
+    }
+    Ok(index)
+}
+
+/// The tokens of a pair: four apart, so that vector units find them side by side when they make 32-bit numbers of 16-bit ones.
+const fn tokens_of(pair: usize) -> [usize; 2] {
+    let first = pair % 4 + pair / 4 * 8;
+    [first, first + 4]
 }
 
 /// Appends sixteen codes of a width.
@@ -203,31 +239,43 @@ fn pack(codes: &[i32; GROUP], width: Width, payload: &mut Vec<u8>) {
     let mut bits = 0_u128;
     for pair in 0..PAIRS {
         let code = |token: usize| (codes[token] + i32::from(width.center)).unsigned_abs();
-        let pair_code = code(pair) + u32::from(width.levels) * code(pair + PAIRS);
+        let [first, second] = tokens_of(pair);
+        let pair_code = code(first) + u32::from(width.levels) * code(second);
         bits |= u128::from(pair_code) << (pair * usize::from(width.pair_bits));
     }
     payload.extend(&bits.to_le_bytes()[..usize::from(width.pair_bits)]);
 }
 
-/// Decodes up to sixteen tokens of a head; returns what follows them. `None`: bytes are missing.
-fn decode_group<'a>(payload: &'a [u8], means: &[f32], steps: &[f32], tokens: &mut [f32]) -> Option<&'a [u8]> {
-    let dim = means.len();
-    let (indices, mut rest) = payload.split_at_checked(dim.div_ceil(2))?;
-    for (channel, (&mean, &step)) in means.iter().zip(steps).enumerate() {
-        let index = usize::from(indices[channel / 2] >> (4 * (channel % 2)) & 15);
-        let (bytes, behind) = rest.split_at_checked(Width::bytes(index))?;
-        rest = behind;
-        if index == HALVES {
-            for (row, half) in tokens.chunks_exact_mut(dim).zip(bytes.chunks_exact(2)) {
-                row[channel] = f16::from_le_bytes([half[0], half[1]]).to_f32();
+/// Decodes up to sixteen tokens of a head that begin with `token`; returns what follows them. `None`: bytes are missing.
+fn decode_group<'a>(
+    payload: &'a [u8],
+    means: &[f32],
+    steps: &[f32],
+    page: &mut PageMut<'_>,
+    head: usize,
+    token: usize,
+) -> Option<&'a [u8]> {
+    let (indices, mut rest) = payload.split_at_checked(means.len().div_ceil(2))?;
+    let mut tile = Tile::ZERO;
+    for first in (0..means.len()).step_by(EDGE) {
+        let span = Span::at(page.kind().shape, head, token, first);
+        for (channel, values) in tile.0.chunks_exact_mut(GROUP).enumerate().take(span.channels) {
+            let channel = first + channel;
+            let index = usize::from(indices[channel / 2] >> (4 * (channel % 2)) & 15);
+            let (bytes, behind) = rest.split_at_checked(Width::bytes(index))?;
+            rest = behind;
+            if index == HALVES {
+                for (value, half) in values.iter_mut().zip(bytes.chunks_exact(2)) {
+                    *value = f16::from_le_bytes([half[0], half[1]]).to_f32();
+                }
+                continue;
             }
-            continue;
+            let width = WIDTHS[index];
+            for (value, code) in values.iter_mut().zip(unpack(bytes, width)) {
+                *value = (code - i32::from(width.center)) as f32 * steps[channel] + means[channel];
+            }
         }
-        let width = WIDTHS[index];
-        let codes = unpack(bytes, width);
-        for (row, code) in tokens.chunks_exact_mut(dim).zip(codes) {
-            row[channel] = (code - i32::from(width.center)) as f32 * step + mean;
-        }
+        page.store_tile(&span, Axis::Channels, &tile);
     }
     Some(rest)
 }
@@ -240,8 +288,9 @@ fn unpack(bytes: &[u8], width: Width) -> [i32; GROUP] {
     let mut codes = [0; GROUP];
     for pair in 0..PAIRS {
         let code = (bits >> (pair * usize::from(width.pair_bits))) as u32 & ((1 << width.pair_bits) - 1);
-        codes[pair] = (code % u32::from(width.levels)).cast_signed();
-        codes[pair + PAIRS] = (code / u32::from(width.levels)).cast_signed();
+        let [first, second] = tokens_of(pair);
+        codes[first] = (code % u32::from(width.levels)).cast_signed();
+        codes[second] = (code / u32::from(width.levels)).cast_signed();
     }
     codes
 }

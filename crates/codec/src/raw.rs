@@ -1,6 +1,7 @@
 //! Pages as they are: `[head][token][channel]`, without padding.
 
-use crate::page::{self, Order, Page, PageKind, PageMut};
+use crate::page::{self, Element, Order, Page, PageKind, PageMut};
+use crate::simd::{self, Level};
 use crate::{CodecId, Declined, DecodeError, Frame, PageCodec};
 
 /// Leaves every value as it is.
@@ -22,7 +23,20 @@ fn runs(kind: &PageKind, mut run: impl FnMut(usize, usize, usize)) {
     }
 }
 
+/// Whether a page has 16-bit elements in another order than the payload.
+fn is_scattered(kind: &PageKind) -> bool {
+    kind.element != Element::F32 && kind.layout.order != Order::TokenMajor
+}
+
 pub(crate) fn encode(page: &Page<'_>, payload: &mut Vec<u8>) {
+    if is_scattered(page.kind()) {
+        let start = payload.len();
+        payload.resize(start + page.kind().shape.values() * page.kind().element.bytes(), 0);
+        if simd::raw_read(Level::current(), page, &mut payload[start..]) {
+            return;
+        }
+        payload.truncate(start);
+    }
     runs(page.kind(), |place, _, len| payload.extend_from_slice(&page.bytes()[place..place + len]));
 }
 
@@ -40,6 +54,12 @@ impl PageCodec for Raw {
         let kind = *page.kind();
         if frame.payload.len() != kind.shape.values() * frame.element.bytes() {
             return Err(DecodeError::Payload("values are missing"));
+        }
+        if frame.element == kind.element
+            && is_scattered(&kind)
+            && simd::raw_write(Level::current(), frame.payload, page)
+        {
+            return Ok(());
         }
         let bytes = page.bytes_mut();
         if frame.element == kind.element {

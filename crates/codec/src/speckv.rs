@@ -9,8 +9,11 @@
 //! Payload: `u8` steps (0 codes, 1 differences, 2 differences and runs) · `f32` scale · codes `[head][token][channel]`.
 //! The error is at most half a scale, but for the rounding of the page's element type.
 
-use crate::page::{Page, PageMut, Shape};
+use crate::page::{Page, PageMut};
+use crate::simd::{self, Level};
+use crate::tile::{Axis, EDGE, Span, Tile};
 use crate::{CodecId, Declined, DecodeError, Frame, PageCodec};
+use std::borrow::Cow;
 
 const HEAD: usize = 5;
 /// The largest code.
@@ -43,31 +46,30 @@ impl PageCodec for SpecKv {
     }
 
     fn encode_payload(&self, page: &Page<'_>, payload: &mut Vec<u8>) -> Result<(), Declined> {
-        let shape = page.kind().shape;
-        let mut values = vec![0.0; shape.values()];
-        for (head, values) in values.chunks_exact_mut(shape.head_values()).enumerate() {
-            page.read_head(head, values);
-        }
-        let mut codes = vec![0; values.len()];
-        let scale = quantize(&values, &mut codes).ok_or(Declined)?;
-        let mut mode = self.mode;
-        if mode >= SpecKvMode::Delta {
-            differences(&mut codes, shape);
-        }
+        let level = Level::current();
+        let (count, dim) = (page.kind().shape.values(), usize::from(page.kind().shape.dim));
+        let (scale, inverse) = scale_of(largest(level, page)).ok_or(Declined)?;
         let start = payload.len();
-        payload.push(mode as u8);
+        payload.push(self.mode as u8);
         payload.extend(scale.to_le_bytes());
-        if mode == SpecKvMode::DeltaRle {
-            shorten_runs(&codes, payload);
-            if payload.len() - start >= HEAD + codes.len() {
-                mode = SpecKvMode::Delta;
-                payload.truncate(start + HEAD);
-                payload[start] = mode as u8;
+        if self.mode == SpecKvMode::Int8 {
+            payload.resize(start + HEAD + count, 0);
+            quantize(level, page, inverse, &mut payload[start + HEAD..]);
+            return Ok(());
+        }
+        let mut codes = vec![0; count];
+        quantize(level, page, inverse, &mut codes);
+        if self.mode == SpecKvMode::DeltaRle {
+            let mut changes = vec![0; count];
+            differences(&codes, &mut changes, dim);
+            shorten_runs(&changes, payload);
+            if payload.len() - start < HEAD + count {
+                return Ok(());
             }
+            payload[start] = SpecKvMode::Delta as u8;
         }
-        if mode != SpecKvMode::DeltaRle {
-            payload.extend(codes.iter().map(|code| code.cast_unsigned()));
-        }
+        payload.resize(start + HEAD + count, 0);
+        differences(&codes, &mut payload[start + HEAD..], dim);
         Ok(())
     }
 
@@ -78,93 +80,132 @@ impl PageCodec for SpecKv {
         if !(0.0..f32::INFINITY).contains(&scale) {
             return Err(DecodeError::Payload("the scale is no scale"));
         }
-        let mut codes: Vec<i8> = match head[0] {
-            0 | 1 => rest.iter().map(|byte| byte.cast_signed()).collect(),
-            2 => lengthen_runs(rest, shape.values())?,
+        let mut codes: Cow<'_, [u8]> = match head[0] {
+            0 | 1 => rest.into(),
+            2 => lengthen_runs(rest, shape.values())?.into(),
             _ => return Err(DecodeError::Payload("no such steps")),
         };
         if codes.len() != shape.values() {
             return Err(DecodeError::Payload("codes are missing"));
         }
+        let level = Level::current();
         if head[0] > 0 {
-            sums(&mut codes, shape);
+            sums(level, codes.to_mut(), shape.dim.into());
         }
-        let mut values = vec![0.0; shape.head_values()];
-        for (head, codes) in codes.chunks_exact(shape.head_values()).enumerate() {
-            values.iter_mut().zip(codes).for_each(|(value, &code)| *value = f32::from(code) * scale);
-            page.write_head(head, &values);
-        }
+        restore(level, &codes, scale, page);
         Ok(())
     }
 }
 
-/// Codes of values, and the scale; `None` where some are no numbers, or so small that there is none.
-fn quantize(values: &[f32], codes: &mut [i8]) -> Option<f32> {
-    let mut largest = 0.0_f32;
-    for value in values {
-        if !value.is_finite() {
-            return None;
-        }
-        largest = largest.max(value.abs());
+/// The largest magnitude of a page; no number, or infinite, where some value is so.
+fn largest(level: Level, page: &Page<'_>) -> f32 {
+    if let Some(largest) = simd::speckv_largest(level, page) {
+        return largest;
     }
+    let (mut largest, mut tile) = (0.0_f32, Tile::ZERO);
+    for span in Span::all(page.kind().shape) {
+        page.load_tile(&span, Axis::Tokens, &mut tile);
+        for value in tile.0 {
+            if !value.is_finite() {
+                return f32::INFINITY;
+            }
+            largest = largest.max(value.abs());
+        }
+    }
+    largest
+}
+
+/// The scale of values up to `largest`, and what they are multiplied by; `None` where that is no number, or has no inverse.
+fn scale_of(largest: f32) -> Option<(f32, f32)> {
     if largest == 0.0 {
-        codes.fill(0);
-        return Some(0.0);
+        return Some((0.0, 0.0));
     }
     let inverse = CODE_MAX / largest;
-    if !inverse.is_finite() {
-        return None;
-    }
-    for (code, value) in codes.iter_mut().zip(values) {
-        *code = (value * inverse).round_ties_even().clamp(-CODE_MAX, CODE_MAX) as i8;
-    }
-    Some(largest / CODE_MAX)
+    (largest.is_finite() && inverse.is_finite()).then_some((largest / CODE_MAX, inverse))
 }
 
-/// Each code but the first of a token and head becomes its difference to the one before it.
-fn differences(codes: &mut [i8], shape: Shape) {
-    for row in codes.chunks_exact_mut(shape.dim as usize) {
-        for channel in (1..row.len()).rev() {
-            row[channel] = row[channel].wrapping_sub(row[channel - 1]);
+/// Codes of a page's values, `[head][token][channel]`.
+fn quantize(level: Level, page: &Page<'_>, inverse: f32, codes: &mut [u8]) {
+    if simd::speckv_quantize(level, page, inverse, codes) {
+        return;
+    }
+    let shape = page.kind().shape;
+    let mut tile = Tile::ZERO;
+    for span in Span::all(shape) {
+        page.load_tile(&span, Axis::Tokens, &mut tile);
+        for (token, values) in tile.0.chunks_exact(EDGE).enumerate().take(span.tokens) {
+            for (code, value) in codes[span.first_of(shape, token)..][..span.channels].iter_mut().zip(values) {
+                let scaled = (value * inverse).round_ties_even().clamp(-CODE_MAX, CODE_MAX);
+                *code = (scaled as i8).cast_unsigned();
+            }
         }
     }
 }
 
-fn sums(codes: &mut [i8], shape: Shape) {
-    for row in codes.chunks_exact_mut(shape.dim as usize) {
+/// Stores what codes stand for.
+fn restore(level: Level, codes: &[u8], scale: f32, page: &mut PageMut<'_>) {
+    if simd::speckv_restore(level, codes, scale, page) {
+        return;
+    }
+    let shape = page.kind().shape;
+    let mut tile = Tile::ZERO;
+    for span in Span::all(shape) {
+        for (token, values) in tile.0.chunks_exact_mut(EDGE).enumerate().take(span.tokens) {
+            for (value, code) in values.iter_mut().zip(&codes[span.first_of(shape, token)..][..span.channels]) {
+                *value = f32::from(code.cast_signed()) * scale;
+            }
+        }
+        page.store_tile(&span, Axis::Tokens, &tile);
+    }
+}
+
+/// Of each code but the first of a token and head, the difference to the one before it.
+fn differences(codes: &[u8], changes: &mut [u8], dim: usize) {
+    for (codes, changes) in codes.chunks_exact(dim).zip(changes.chunks_exact_mut(dim)) {
+        changes[0] = codes[0];
+        for (change, pair) in changes[1..].iter_mut().zip(codes.windows(2)) {
+            *change = pair[1].wrapping_sub(pair[0]);
+        }
+    }
+}
+
+/// Codes from differences.
+fn sums(level: Level, codes: &mut [u8], dim: usize) {
+    if simd::speckv_sums(level, codes, dim) {
+        return;
+    }
+    for row in codes.chunks_exact_mut(dim) {
         for channel in 1..row.len() {
             row[channel] = row[channel].wrapping_add(row[channel - 1]);
         }
     }
 }
 
-fn shorten_runs(codes: &[i8], bytes: &mut Vec<u8>) {
+fn shorten_runs(codes: &[u8], bytes: &mut Vec<u8>) {
     let mut rest = codes;
-    while let Some((&code, behind)) = rest.split_first() {
-        bytes.push(code.cast_unsigned());
-        rest = behind;
-        if code == 0 {
-            let more = rest.iter().take(RUN_MAX - 1).take_while(|&&code| code == 0).count();
-            bytes.push(more as u8);
-            rest = &rest[more..];
-        }
+    while let Some(zero) = rest.iter().position(|&code| code == 0) {
+        let more = rest[zero + 1..].iter().take(RUN_MAX - 1).take_while(|&&code| code == 0).count();
+        bytes.extend_from_slice(&rest[..=zero]);
+        bytes.push(more as u8);
+        rest = &rest[zero + 1 + more..];
     }
+    bytes.extend_from_slice(rest);
 }
 
-fn lengthen_runs(bytes: &[u8], count: usize) -> Result<Vec<i8>, DecodeError> {
+fn lengthen_runs(bytes: &[u8], count: usize) -> Result<Vec<u8>, DecodeError> {
     let mut codes = Vec::with_capacity(count);
-    let mut rest = bytes.iter();
-    while let Some(&byte) = rest.next() {
-        codes.push(byte.cast_signed());
-        if byte == 0 {
-            let &more = rest.next().ok_or(DecodeError::Payload("a run without a length"))?;
-            codes.resize(codes.len() + usize::from(more), 0);
-        }
-        if codes.len() > count {
+    let mut rest = bytes;
+    while let Some(zero) = rest.iter().position(|&byte| byte == 0) {
+        let &more = rest.get(zero + 1).ok_or(DecodeError::Payload("a run without a length"))?;
+        if codes.len() + zero + 1 + usize::from(more) > count {
             return Err(DecodeError::Payload("more codes than values"));
         }
+        codes.extend_from_slice(&rest[..=zero]);
+        codes.resize(codes.len() + usize::from(more), 0);
+        rest = &rest[zero + 2..];
     }
-    Ok(codes)
+    codes.extend_from_slice(rest);
+    if codes.len() > count { Err(DecodeError::Payload("more codes than values")) } else { Ok(codes) }
 }
 
 #[cfg(test)]
@@ -174,7 +215,7 @@ mod tests {
     #[test]
     fn runs_of_any_length_come_back() {
         for zeros in [0, 1, 2, 255, 256, 257, 600] {
-            let mut codes = vec![5, -3];
+            let mut codes = vec![5, 250];
             codes.resize(2 + zeros, 0);
             codes.push(7);
             let mut bytes = Vec::new();
@@ -187,12 +228,11 @@ mod tests {
 
     #[test]
     fn differences_wrap_and_come_back() {
-        let shape = Shape { heads: 1, tokens: 2, dim: 4 };
-        let codes = [127, -127, 127, 0, -128, 127, 1, 1];
-        let mut changed = codes;
-        differences(&mut changed, shape);
-        assert_eq!(changed[..2], [127, 2]);
-        sums(&mut changed, shape);
-        assert_eq!(changed, codes);
+        let codes = [127, -127, 127, 0, -128, 127, 1, 1].map(i8::cast_unsigned);
+        let mut changes = [0; 8];
+        differences(&codes, &mut changes, 4);
+        assert_eq!(changes[..2], [127, 2]);
+        sums(Level::Scalar, &mut changes, 4);
+        assert_eq!(changes, codes);
     }
 }

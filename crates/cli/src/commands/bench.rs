@@ -1,12 +1,13 @@
 //! `cenote bench`: how near the pool comes to what the machine can do, in the same run.
 //!
-//! `ttft` measures a whole engine. The others measure the pool alone: this process and children of its own share
+//! `ttft` measures a whole engine, `codec` only codecs. The others measure the pool alone: this process and children of its own share
 //! a region, and every block that is timed is published, found and read through the pool, so its checksum and
 //! generation were right.
 
 mod alloc;
 mod bare;
 mod child;
+mod codec;
 mod index;
 mod lock;
 mod party;
@@ -60,6 +61,7 @@ pub fn run(command: &BenchCommands) -> Result<(), Failure> {
     match command {
         BenchCommands::Ttft(args) => ttft::run(args),
         BenchCommands::Trace(args) => trace::run(args),
+        BenchCommands::Codec(args) => codec::run(args),
         BenchCommands::Pool(args) => core(&["pool"], args),
         BenchCommands::Index(args) => core(&["index"], args),
         BenchCommands::Lock(args) => core(&["lock"], args),

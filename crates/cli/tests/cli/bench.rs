@@ -15,3 +15,22 @@ async fn a_row_says_what_was_measured_on_which_design_and_with_which_tails() {
     }
     bare(["bench", "lock", "--only", "pins"]).fails(&["there is no such part", "parts: locks"]).await;
 }
+
+#[tokio::test]
+async fn codecs_are_held_against_copies_with_and_without_kernels() {
+    for (more, has_goals) in [(&["--scalar"][..], false), (&["--element", "f16", "--tokens", "32"][..], true)] {
+        let args = ["bench", "codec", "--quick", "--only", "int8,qpack", "--json"].iter().chain(more).copied();
+        let report = bare(args).ok().await.json();
+        let rows = report["rows"].as_array().expect("rows");
+        assert_eq!(rows.len(), 8, "two codecs, both ways, in two places: {report}");
+        let vectors = report["kernel"] != "scalar";
+        assert!(has_goals || !vectors, "{report}");
+        for row in rows {
+            let [bits, ratio, share] =
+                ["bits", "ratio", "checksum_share"].map(|key| row[key].as_f64().expect("a number"));
+            assert!((2.0..16.0).contains(&bits) && ratio > 0.0 && (0.0..=1.0).contains(&share), "{row}");
+            assert!(row["goal"].is_null() || vectors, "{row}");
+        }
+    }
+    bare(["bench", "codec", "--only", "qpaque"]).fails(&["there is no such codec", "codecs: raw, int8"]).await;
+}

@@ -36,6 +36,7 @@ async fn every_command_explains_itself() {
         "bench lock",
         "bench alloc",
         "bench all",
+        "bench codec",
         "torture",
     ] {
         let name = format!("help {command}").trim_end().replace(' ', "_");

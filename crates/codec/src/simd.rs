@@ -1,0 +1,248 @@
+//! Kernels for instruction sets, and which of them are used. What they give is bit for bit what the plain code gives,
+//! which every codec has beside them and which runs on all other machines.
+//!
+//! Kernels are functions with `target_feature`, safe but for being called from elsewhere: the calls are here, and
+//! what proves them is that [`Level::current`] only ever gives what the machine has.
+
+#![cfg_attr(not(target_arch = "x86_64"), allow(unused_variables, reason = "only kernels look at some arguments"))]
+
+#[cfg(target_arch = "x86_64")]
+mod avx2;
+
+use crate::oaken::{Coder, Restorer};
+use crate::page::{Page, PageMut};
+use crate::{Declined, DecodeError};
+use std::cell::Cell;
+
+thread_local! {
+    /// What [`at_level`] asks for.
+    static FORCED: Cell<Option<Level>> = const { Cell::new(None) };
+}
+
+/// Instruction sets that kernels exist for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Level {
+    /// Every machine.
+    Scalar,
+    /// x86-64 with AVX2 and F16C.
+    Avx2,
+}
+
+impl Level {
+    /// All levels of this machine, the fastest last.
+    #[must_use]
+    pub fn available() -> &'static [Self] {
+        #[cfg(target_arch = "x86_64")]
+        if std::is_x86_feature_detected!("avx2") && std::is_x86_feature_detected!("f16c") {
+            return &[Self::Scalar, Self::Avx2];
+        }
+        &[Self::Scalar]
+    }
+
+    /// The level that codecs use: the fastest, but inside of [`at_level`].
+    #[must_use]
+    pub fn current() -> Self {
+        FORCED.get().or(Self::available().last().copied()).unwrap_or(Self::Scalar)
+    }
+
+    /// Its name in reports.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Scalar => "scalar",
+            Self::Avx2 => "avx2",
+        }
+    }
+}
+
+/// Runs something with codecs of this thread at a level. For tests and benches.
+///
+/// # Panics
+/// The machine does not have the level.
+#[doc(hidden)]
+pub fn at_level<T>(level: Level, run: impl FnOnce() -> T) -> T {
+    /// Puts back what was, also where `run` panics.
+    struct Before(Option<Level>);
+    impl Drop for Before {
+        fn drop(&mut self) {
+            FORCED.set(self.0);
+        }
+    }
+    assert!(Level::available().contains(&level), "this machine has no {level:?}");
+    let _before = Before(FORCED.replace(Some(level)));
+    run()
+}
+
+/// Appends the codes of up to sixteen tokens of a head that begin with `token`; `None`: the level has no kernel.
+pub(crate) fn qpack_encode_group(
+    level: Level,
+    page: &Page<'_>,
+    head: usize,
+    token: usize,
+    means: &[f32],
+    steps: &[f32],
+    payload: &mut Vec<u8>,
+) -> Option<Result<(), Declined>> {
+    match level {
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: the machine has this level.
+        Level::Avx2 => Some(unsafe { avx2::qpack::encode_group(page, head, token, means, steps, payload) }),
+        _ => None,
+    }
+}
+
+/// Decodes up to sixteen tokens of a head that begin with `token`; returns what follows them, or that bytes are missing.
+/// `None`: the level has no kernel.
+pub(crate) fn qpack_decode_group<'a>(
+    level: Level,
+    payload: &'a [u8],
+    means: &[f32],
+    steps: &[f32],
+    page: &mut PageMut<'_>,
+    head: usize,
+    token: usize,
+) -> Option<Option<&'a [u8]>> {
+    match level {
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: the machine has this level.
+        Level::Avx2 => Some(unsafe { avx2::qpack::decode_group(payload, means, steps, page, head, token) }),
+        _ => None,
+    }
+}
+
+/// The largest magnitude of a page, which is no number or infinite where some value is so; `None`: the level has no kernel.
+pub(crate) fn speckv_largest(level: Level, page: &Page<'_>) -> Option<f32> {
+    match level {
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: the machine has this level.
+        Level::Avx2 => Some(unsafe { avx2::speckv::largest(page) }),
+        _ => None,
+    }
+}
+
+/// Codes of a page's values, and whether the level has a kernel for that.
+pub(crate) fn speckv_quantize(level: Level, page: &Page<'_>, inverse: f32, codes: &mut [u8]) -> bool {
+    match level {
+        #[cfg(target_arch = "x86_64")]
+        Level::Avx2 => {
+            // SAFETY: the machine has this level.
+            unsafe { avx2::speckv::quantize(page, inverse, codes) };
+            true
+        }
+        _ => false,
+    }
+}
+
+/// Stores what codes stand for, if the level has a kernel for that.
+pub(crate) fn speckv_restore(level: Level, codes: &[u8], scale: f32, page: &mut PageMut<'_>) -> bool {
+    match level {
+        #[cfg(target_arch = "x86_64")]
+        Level::Avx2 => {
+            // SAFETY: the machine has this level.
+            unsafe { avx2::speckv::restore(codes, scale, page) };
+            true
+        }
+        _ => false,
+    }
+}
+
+/// Codes from differences, if the level has a kernel for that.
+pub(crate) fn speckv_sums(level: Level, codes: &mut [u8], dim: usize) -> bool {
+    match level {
+        #[cfg(target_arch = "x86_64")]
+        Level::Avx2 => {
+            // SAFETY: the machine has this level.
+            unsafe { avx2::speckv::sums(codes, dim) };
+            true
+        }
+        _ => false,
+    }
+}
+
+/// The values of a page as `[token][head][channel]`, if the level has a kernel for that.
+pub(crate) fn oaken_read_tokens(level: Level, page: &Page<'_>, values: &mut [f32]) -> bool {
+    match level {
+        #[cfg(target_arch = "x86_64")]
+        Level::Avx2 => {
+            // SAFETY: the machine has this level.
+            unsafe { avx2::oaken::read_tokens(page, values) };
+            true
+        }
+        _ => false,
+    }
+}
+
+/// Widens bounds of what is left of values in each group. Returns a last few values that it leaves to plain code, or that
+/// some are no numbers. `None`: the level has no kernel.
+pub(crate) fn oaken_bounds<'a>(
+    level: Level,
+    intervals: &[(f32, f32)],
+    values: &'a [f32],
+    bounds: &mut [(f32, f32)],
+) -> Option<Option<&'a [f32]>> {
+    match level {
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: the machine has this level.
+        Level::Avx2 => Some(unsafe { avx2::oaken::bounds(intervals, values, bounds) }),
+        _ => None,
+    }
+}
+
+/// Appends what a token's values, `[head][channel]`, are coded as, if the level has a kernel for that.
+pub(crate) fn oaken_code_token(
+    level: Level,
+    coder: &Coder<'_>,
+    values: &[f32],
+    dim: usize,
+    heads: &mut [[Vec<u8>; 3]],
+) -> bool {
+    match level {
+        #[cfg(target_arch = "x86_64")]
+        Level::Avx2 => {
+            // SAFETY: the machine has this level.
+            unsafe { avx2::oaken::code_token(coder, values, dim, heads) };
+            true
+        }
+        _ => false,
+    }
+}
+
+/// Decodes to a page of 16-bit elements; `None`: the level has no kernel.
+pub(crate) fn oaken_decode(
+    level: Level,
+    restorer: &mut Restorer<'_>,
+    page: &mut PageMut<'_>,
+) -> Option<Result<(), DecodeError>> {
+    match level {
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: the machine has this level.
+        Level::Avx2 => Some(unsafe { avx2::oaken::decode(restorer, page) }),
+        _ => None,
+    }
+}
+
+/// Gathers a page's 16-bit elements as `[head][token][channel]`, if the level has a kernel for that.
+pub(crate) fn raw_read(level: Level, page: &Page<'_>, payload: &mut [u8]) -> bool {
+    match level {
+        #[cfg(target_arch = "x86_64")]
+        Level::Avx2 => {
+            // SAFETY: the machine has this level.
+            unsafe { avx2::raw::read(page, payload) };
+            true
+        }
+        _ => false,
+    }
+}
+
+/// Puts 16-bit elements, `[head][token][channel]`, where a page has them, if the level has a kernel for that.
+pub(crate) fn raw_write(level: Level, payload: &[u8], page: &mut PageMut<'_>) -> bool {
+    match level {
+        #[cfg(target_arch = "x86_64")]
+        Level::Avx2 => {
+            // SAFETY: the machine has this level.
+            unsafe { avx2::raw::write(payload, page) };
+            true
+        }
+        _ => false,
+    }
+}

@@ -1,0 +1,124 @@
+//! Kernels on AVX2 and F16C: loads and stores, and rounding to the element types of pages.
+//!
+//! Products and sums are rounded one by one, as plain code rounds them: nothing is fused.
+//!
+//! Sixteen values are two registers of `f32`, *split*: values 0 to 3 and 8 to 11 in the first, 4 to 7 and 12 to 15 in the
+//! second. Packing and unpacking stay within 128 bits so, and give sixteen elements of 16 bits in order.
+
+pub mod oaken;
+pub mod qpack;
+pub mod raw;
+pub mod rows;
+pub mod speckv;
+
+use std::arch::x86_64::*;
+
+/// Element types of pages, as constants that kernels are made for.
+const F16: u8 = 0;
+const BF16: u8 = 1;
+const F32: u8 = 2;
+
+/// Runs `$body` with the constant `$E` set to the page's element type.
+macro_rules! with_element {
+    ($element:expr, $E:ident, $body:expr) => {
+        match $element {
+            crate::page::Element::F16 => {
+                const $E: u8 = super::F16;
+                $body
+            }
+            crate::page::Element::Bf16 => {
+                const $E: u8 = super::BF16;
+                $body
+            }
+            crate::page::Element::F32 => {
+                const $E: u8 = super::F32;
+                $body
+            }
+        }
+    };
+}
+use with_element;
+
+/// Thirty-two bytes.
+#[target_feature(enable = "avx2,f16c")]
+#[inline]
+fn load_bytes(from: &[u8; 32]) -> __m256i {
+    // SAFETY: thirty-two bytes are there; the load wants no alignment.
+    unsafe { _mm256_loadu_si256(from.as_ptr().cast()) }
+}
+
+#[target_feature(enable = "avx2,f16c")]
+#[inline]
+fn store_bytes(to: &mut [u8; 32], bytes: __m256i) {
+    // SAFETY: there is room for thirty-two bytes; the store wants no alignment.
+    unsafe { _mm256_storeu_si256(to.as_mut_ptr().cast(), bytes) };
+}
+
+/// Sixteen bytes.
+#[target_feature(enable = "avx2,f16c")]
+#[inline]
+fn load_half(from: &[u8; 16]) -> __m128i {
+    // SAFETY: sixteen bytes are there; the load wants no alignment.
+    unsafe { _mm_loadu_si128(from.as_ptr().cast()) }
+}
+
+#[target_feature(enable = "avx2,f16c")]
+#[inline]
+fn store_half(to: &mut [u8; 16], bytes: __m128i) {
+    // SAFETY: there is room for sixteen bytes; the store wants no alignment.
+    unsafe { _mm_storeu_si128(to.as_mut_ptr().cast(), bytes) };
+}
+
+/// The bytes at a place, so many as the array has.
+#[inline]
+fn bytes_at<const N: usize>(bytes: &[u8], at: usize) -> &[u8; N] {
+    bytes[at..at + N].as_array().expect("so many bytes")
+}
+
+/// The bytes at a place, to be written.
+#[inline]
+fn bytes_at_mut<const N: usize>(bytes: &mut [u8], at: usize) -> &mut [u8; N] {
+    bytes[at..at + N].as_mut_array().expect("so many bytes")
+}
+
+/// Sixteen halves, or bfloats, as numbers, split.
+#[target_feature(enable = "avx2,f16c")]
+#[inline]
+fn widen<const E: u8>(bits: __m256i) -> [__m256; 2] {
+    if E == BF16 {
+        let zero = _mm256_setzero_si256();
+        return [_mm256_unpacklo_epi16(zero, bits), _mm256_unpackhi_epi16(zero, bits)]
+            .map(|bits| _mm256_castsi256_ps(bits));
+    }
+    let bits = _mm256_permute4x64_epi64::<0b11_01_10_00>(bits);
+    [_mm256_cvtph_ps(_mm256_castsi256_si128(bits)), _mm256_cvtph_ps(_mm256_extracti128_si256::<1>(bits))]
+}
+
+/// Sixteen numbers, split, rounded to halves or bfloats, to nearest, ties to even. `NAN`: some may be no numbers, which stay
+/// what they are and become quiet.
+#[target_feature(enable = "avx2,f16c")]
+#[inline]
+fn round<const E: u8, const NAN: bool>([first, second]: [__m256; 2]) -> __m256i {
+    if E == BF16 {
+        return _mm256_packus_epi32(upper_half::<NAN>(first), upper_half::<NAN>(second));
+    }
+    let first = _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(first);
+    let second = _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(second);
+    _mm256_set_m128i(_mm_unpackhi_epi64(first, second), _mm_unpacklo_epi64(first, second))
+}
+
+/// The bits of bfloats, in lanes of 32 bits.
+#[target_feature(enable = "avx2,f16c")]
+#[inline]
+fn upper_half<const NAN: bool>(values: __m256) -> __m256i {
+    let bits = _mm256_castps_si256(values);
+    let odd = _mm256_and_si256(_mm256_srli_epi32::<16>(bits), _mm256_set1_epi32(1));
+    let up = _mm256_add_epi32(bits, _mm256_set1_epi32(0x7fff));
+    let rounded = _mm256_srli_epi32::<16>(_mm256_add_epi32(up, odd));
+    if !NAN {
+        return rounded;
+    }
+    let quiet = _mm256_or_si256(_mm256_srli_epi32::<16>(bits), _mm256_set1_epi32(0x40));
+    let is_nan = _mm256_castps_si256(_mm256_cmp_ps::<_CMP_UNORD_Q>(values, values));
+    _mm256_blendv_epi8(rounded, quiet, is_nan)
+}

@@ -1,0 +1,212 @@
+//! SpecKV: the largest magnitude by the bits of elements, and codes of a token's channels. Codes are turned round as bytes,
+//! of which a tile has fewer than of elements.
+
+use super::rows::Rows;
+use super::{F32, bytes_at, load_half, store_half, with_element};
+use crate::page::{Page, PageMut, Shape};
+use crate::tile::{Axis, EDGE, PageRows, Span};
+use half::{bf16, f16};
+use std::arch::x86_64::*;
+
+/// The largest magnitude of a page; none of a number where some are no numbers.
+#[target_feature(enable = "avx2,f16c")]
+pub fn largest(page: &Page<'_>) -> f32 {
+    with_element!(page.kind().element, E, largest_of::<E>(page))
+}
+
+/// Bits without their sign are in the order of magnitudes, with what is no number last.
+#[target_feature(enable = "avx2,f16c")]
+fn largest_of<const E: u8>(page: &Page<'_>) -> f32 {
+    let (mut largest, mut rows) = (_mm256_setzero_si256(), Rows::zero());
+    for span in Span::all(page.kind().shape) {
+        let of_page = PageRows::of(page.kind(), &span);
+        rows.load::<E>(page.bytes(), &of_page, of_page.axis);
+        for row in 0..EDGE {
+            if E == F32 {
+                for values in rows.get::<E>(row) {
+                    let bits = _mm256_and_si256(_mm256_castps_si256(values), _mm256_set1_epi32(i32::MAX));
+                    largest = _mm256_max_epu32(largest, bits);
+                }
+            } else {
+                let bits = _mm256_and_si256(rows.bits[row], _mm256_set1_epi16(i16::MAX));
+                largest = _mm256_max_epu16(largest, bits);
+            }
+        }
+    }
+    let mut all = [0; 32];
+    super::store_bytes(&mut all, largest);
+    if E == F32 {
+        let bits = all.as_chunks::<4>().0.iter().map(|bytes| u32::from_le_bytes(*bytes)).fold(0, u32::max);
+        return f32::from_bits(bits);
+    }
+    let bits = all.as_chunks::<2>().0.iter().map(|bytes| u16::from_le_bytes(*bytes)).fold(0, u16::max);
+    if E == super::BF16 { bf16::from_bits(bits).to_f32() } else { f16::from_bits(bits).to_f32() }
+}
+
+/// Codes of a tile: rows i and i + 8 side by side.
+type Codes = [__m256i; EDGE / 2];
+
+/// Rows 2 i and 2 i + 1 of what were columns, side by side but for the order of their quarters, which is 0, 2, 1, 3.
+#[target_feature(enable = "avx2,f16c")]
+#[inline]
+fn transposed(codes: &Codes) -> Codes {
+    let mut codes = *codes;
+    // Each step moves one bit of the number of a row into the number of a byte, and one the other way.
+    for _ in 0..3 {
+        let before = codes;
+        for row in 0..4 {
+            codes[2 * row] = _mm256_unpacklo_epi8(before[row], before[row + 4]);
+            codes[2 * row + 1] = _mm256_unpackhi_epi8(before[row], before[row + 4]);
+        }
+    }
+    codes
+}
+
+/// Codes of a page whose values times `inverse` are numbers that fit, `[head][token][channel]`.
+#[target_feature(enable = "avx2,f16c")]
+pub fn quantize(page: &Page<'_>, inverse: f32, codes: &mut [u8]) {
+    with_element!(page.kind().element, E, quantize_as::<E>(page, inverse, codes));
+}
+
+#[target_feature(enable = "avx2,f16c")]
+fn quantize_as<const E: u8>(page: &Page<'_>, inverse: f32, codes: &mut [u8]) {
+    let kind = page.kind();
+    let inverse = _mm256_set1_ps(inverse);
+    let mut rows = Rows::zero();
+    for span in Span::all(kind.shape) {
+        let of_page = PageRows::of(kind, &span);
+        rows.load::<E>(page.bytes(), &of_page, of_page.axis);
+        let mut tile = [_mm256_setzero_si256(); EDGE / 2];
+        for (row, codes) in tile.iter_mut().enumerate() {
+            let [near, far] =
+                [quantize_row(rows.get::<E>(row), inverse), quantize_row(rows.get::<E>(row + 8), inverse)];
+            *codes = _mm256_permute4x64_epi64::<0b11_01_10_00>(_mm256_packs_epi16(near, far));
+        }
+        if of_page.axis == Axis::Channels {
+            tile = transposed(&tile);
+            for (pair, codes_of_two) in tile.iter().enumerate() {
+                let both = _mm256_permute4x64_epi64::<0b11_01_10_00>(*codes_of_two);
+                put(codes, kind.shape, &span, [2 * pair, 2 * pair + 1], both);
+            }
+        } else {
+            for (token, both) in tile.iter().enumerate() {
+                put(codes, kind.shape, &span, [token, token + 8], *both);
+            }
+        }
+    }
+}
+
+/// Codes of sixteen values as 16 bits, in order.
+#[target_feature(enable = "avx2,f16c")]
+#[inline]
+fn quantize_row([first, second]: [__m256; 2], inverse: __m256) -> __m256i {
+    let [first, second] = [_mm256_mul_ps(first, inverse), _mm256_mul_ps(second, inverse)];
+    _mm256_packs_epi32(_mm256_cvtps_epi32(first), _mm256_cvtps_epi32(second))
+}
+
+/// Puts codes of two tokens where they belong, if they are there.
+#[target_feature(enable = "avx2,f16c")]
+#[inline]
+fn put(codes: &mut [u8], shape: Shape, span: &Span, tokens: [usize; 2], both: __m256i) {
+    for (token, row) in tokens.into_iter().zip([_mm256_castsi256_si128(both), _mm256_extracti128_si256::<1>(both)]) {
+        if token >= span.tokens {
+            continue;
+        }
+        let to = &mut codes[span.first_of(shape, token)..][..span.channels];
+        if let Some(to) = to.as_mut_array() {
+            store_half(to, row);
+        } else {
+            let mut all = [0; EDGE];
+            store_half(&mut all, row);
+            to.copy_from_slice(&all[..span.channels]);
+        }
+    }
+}
+
+/// Stores what codes, `[head][token][channel]`, stand for.
+#[target_feature(enable = "avx2,f16c")]
+pub fn restore(codes: &[u8], scale: f32, page: &mut PageMut<'_>) {
+    with_element!(page.kind().element, E, restore_as::<E>(codes, scale, page));
+}
+
+#[target_feature(enable = "avx2,f16c")]
+fn restore_as<const E: u8>(codes: &[u8], scale: f32, page: &mut PageMut<'_>) {
+    let kind = *page.kind();
+    let dim = usize::from(kind.shape.dim);
+    let mut rows = Rows::zero();
+    for span in Span::all(kind.shape) {
+        let of_page = PageRows::of(&kind, &span);
+        let first = span.first_of(kind.shape, 0);
+        if (span.tokens, span.channels) == (EDGE, EDGE) {
+            let codes = &codes[first..first + (EDGE - 1) * dim + EDGE];
+            restore_tile::<E>(codes, dim, scale, of_page.axis, &mut rows);
+        } else {
+            let mut some = [0; EDGE * EDGE];
+            for token in 0..span.tokens {
+                let row = &codes[first + token * dim..][..span.channels];
+                some[token * EDGE..][..span.channels].copy_from_slice(row);
+            }
+            restore_tile::<E>(&some, EDGE, scale, of_page.axis, &mut rows);
+        }
+        rows.store::<E>(page.bytes_mut(), &of_page, of_page.axis);
+    }
+}
+
+/// Values of sixteen tokens whose codes begin `stride` apart, as rows of `axis`.
+#[target_feature(enable = "avx2,f16c")]
+#[inline]
+fn restore_tile<const E: u8>(codes: &[u8], stride: usize, scale: f32, axis: Axis, rows: &mut Rows) {
+    let scale = _mm256_set1_ps(scale);
+    if axis == Axis::Tokens {
+        let split = _mm_setr_epi8(0, 1, 2, 3, 8, 9, 10, 11, 4, 5, 6, 7, 12, 13, 14, 15);
+        for token in 0..EDGE {
+            let row = _mm_shuffle_epi8(load_half(bytes_at(codes, token * stride)), split);
+            rows.set::<E, false>(token, values(row, scale));
+        }
+        return;
+    }
+    let mut tile = [_mm256_setzero_si256(); EDGE / 2];
+    for (token, both) in tile.iter_mut().enumerate() {
+        let far = load_half(bytes_at(codes, (token + 8) * stride));
+        *both = _mm256_set_m128i(far, load_half(bytes_at(codes, token * stride)));
+    }
+    let split = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
+    for (pair, both) in transposed(&tile).into_iter().enumerate() {
+        let both = _mm256_permutevar8x32_epi32(both, split);
+        rows.set::<E, false>(2 * pair, values(_mm256_castsi256_si128(both), scale));
+        rows.set::<E, false>(2 * pair + 1, values(_mm256_extracti128_si256::<1>(both), scale));
+    }
+}
+
+/// What sixteen codes stand for, in their order.
+#[target_feature(enable = "avx2,f16c")]
+#[inline]
+fn values(codes: __m128i, scale: __m256) -> [__m256; 2] {
+    let first = _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(codes));
+    let second = _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_unpackhi_epi64(codes, codes)));
+    [_mm256_mul_ps(first, scale), _mm256_mul_ps(second, scale)]
+}
+
+/// Codes of rows of `dim` become sums of all codes up to them.
+#[target_feature(enable = "avx2,f16c")]
+pub fn sums(codes: &mut [u8], dim: usize) {
+    for row in codes.chunks_exact_mut(dim) {
+        let mut before = _mm_setzero_si128();
+        let (some, last) = row.as_chunks_mut::<EDGE>();
+        for codes in some {
+            let mut sums = load_half(codes);
+            sums = _mm_add_epi8(sums, _mm_slli_si128::<1>(sums));
+            sums = _mm_add_epi8(sums, _mm_slli_si128::<2>(sums));
+            sums = _mm_add_epi8(sums, _mm_slli_si128::<4>(sums));
+            sums = _mm_add_epi8(sums, _mm_slli_si128::<8>(sums));
+            sums = _mm_add_epi8(sums, before);
+            before = _mm_shuffle_epi8(sums, _mm_set1_epi8(15));
+            store_half(codes, sums);
+        }
+        let mut sum = _mm_extract_epi8::<0>(before) as u8;
+        for code in last {
+            sum = sum.wrapping_add(*code);
+            *code = sum;
+        }
+    }
+}
