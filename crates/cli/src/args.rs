@@ -627,7 +627,8 @@ pub struct EvalArgs {
     /// The text, of any length; as much of it is read as is used
     #[arg(long, value_name = "FILE")]
     pub text: PathBuf,
-    /// What `cenote profile` wrote for this model
+    /// What `cenote profile` wrote for this model; if neither this nor --profile-text is given, a profile is made from the
+    /// beginning of the text, which is not looked at then
     #[arg(long, value_name = "FILE", conflicts_with = "profile_text")]
     pub profile: Option<PathBuf>,
     /// Make the profile from this text first

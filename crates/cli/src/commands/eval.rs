@@ -80,21 +80,40 @@ struct AtEqualKl {
 
 pub fn run(args: &EvalArgs) -> Result<(), Failure> {
     let model = engine::load_to_study(&args.model)?;
-    let profile = match (&args.profile, &args.profile_text) {
-        (Some(path), _) => Some(profile::read(path, &model)?),
-        (None, Some(text)) => Some(profile::make(&model, text, PROFILE_PROMPTS, args.context)?),
-        (None, None) => None,
-    };
-    let profile = profile.map(Arc::new);
     let names: Vec<String> = match args.codec.as_slice() {
         [] if args.papers => papers::codecs().map(str::to_owned).collect(),
         [] => ALL.iter().map(|name| (*name).to_owned()).collect(),
         names => names.to_vec(),
     };
+    let mut text = Windows::new(profile::open(&args.text)?, model.tokenizer(), args.context);
+    let (profile, windows) = match (&args.profile, &args.profile_text) {
+        (Some(path), _) => (Some(profile::read(path, &model)?), text.take_some(args.windows)?),
+        (None, Some(other)) => {
+            (Some(profile::make(&model, other, PROFILE_PROMPTS, args.context)?), text.take_some(args.windows)?)
+        }
+        (None, None) if names.iter().any(|name| needs_profile(name)) => {
+            let mut prompts = text.take_some(PROFILE_PROMPTS + args.windows)?;
+            let windows = prompts.split_off(prompts.len() - args.windows.min(prompts.len() / 2));
+            if windows.is_empty() {
+                return Err(Failure::new(format!(
+                    "{}: too short to make a profile from it as well",
+                    args.text.display()
+                ))
+                .hint("name a profile with --profile, or a text to make one from with --profile-text"));
+            }
+            output::say(&format!(
+                "no profile was named: it is made from the first {} windows of the text, and the {} behind them are looked at",
+                prompts.len(),
+                windows.len()
+            ));
+            (Some(profile::of_prompts(&model, &prompts)?), windows)
+        }
+        (None, None) => (None, text.take_some(args.windows)?),
+    };
+    let profile = profile.map(Arc::new);
     let subjects: Result<Vec<_>, Failure> = names.iter().map(|name| subject(name, profile.as_ref())).collect();
     let subjects = subjects?;
     let borrowed: Vec<&dyn Subject> = subjects.iter().map(|subject| &**subject).collect();
-    let windows = Windows::new(profile::open(&args.text)?, model.tokenizer(), args.context).take_some(args.windows)?;
     let progress = output::progress("computing windows", windows.len() as u64);
     let evaluation = evaluate(&model, &windows, args.block_tokens, &borrowed, &mut |steps| progress.inc(steps as u64))?;
     progress.finish_and_clear();
@@ -108,15 +127,18 @@ pub fn run(args: &EvalArgs) -> Result<(), Failure> {
     args.output.show(&report, || table(&report))
 }
 
+/// Whether a codec goes by what is known of the model.
+fn needs_profile(name: &str) -> bool {
+    name.starts_with("kvquant")
+        || name.parse::<CodecSpec>().is_ok_and(|spec| matches!(spec.build(None), Err(SpecError::NoProfile(_))))
+}
+
 fn subject(name: &str, profile: Option<&Arc<Profile>>) -> Result<Box<dyn Subject>, Failure> {
     let unknown = || {
         let hint = "for comparison there are group:BITS:CHANNELS, kivi:BITS and kvquant:BITS, of 2 to 8 bits";
         Failure::from(SpecError::Unknown(name.to_owned())).hint(hint)
     };
-    let no_profile = || {
-        let hint = "name one with --profile, or a text to make one from with --profile-text";
-        Failure::from(SpecError::NoProfile(name.to_owned())).hint(hint)
-    };
+    let no_profile = || Failure::from(SpecError::NoProfile(name.to_owned()));
     let bits = |text: &str| text.parse().ok().filter(|bits| (2..=8).contains(bits)).ok_or_else(unknown);
     let mut parts = name.split(':');
     let subject: Box<dyn Subject> = match (parts.next(), parts.next(), parts.next()) {
@@ -133,11 +155,7 @@ fn subject(name: &str, profile: Option<&Arc<Profile>>) -> Result<Box<dyn Subject
                 SpecError::Unknown(_) => unknown(),
                 other => Failure::from(other),
             })?;
-            let built = spec.build(profile.map(Arc::as_ref)).map_err(|error| match error {
-                SpecError::NoProfile(_) => no_profile(),
-                other => Failure::from(other),
-            })?;
-            return Ok(Box::new(CodecSubject::new(name, built)));
+            return Ok(Box::new(CodecSubject::new(name, spec.build(profile.map(Arc::as_ref))?)));
         }
     };
     Ok(subject)

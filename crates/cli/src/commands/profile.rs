@@ -4,6 +4,7 @@ use super::engine;
 use crate::args::ProfileArgs;
 use crate::failure::Failure;
 use crate::output;
+use cenote_base::TokenId;
 use cenote_codec::Profile;
 use cenote_engine::LoadedModel;
 use cenote_study::text::Windows;
@@ -28,9 +29,13 @@ pub fn run(args: &ProfileArgs) -> Result<(), Failure> {
 
 /// Looks at a model at work on the beginning of a text.
 pub fn make(model: &LoadedModel, text: &Path, prompts: usize, context: usize) -> Result<Profile, Failure> {
-    let prompts = Windows::new(open(text)?, model.tokenizer(), context).take_some(prompts)?;
+    of_prompts(model, &Windows::new(open(text)?, model.tokenizer(), context).take_some(prompts)?)
+}
+
+/// Looks at a model at work on prompts.
+pub fn of_prompts(model: &LoadedModel, prompts: &[Vec<TokenId>]) -> Result<Profile, Failure> {
     let progress = output::progress("looking at prompts", 2 * prompts.len() as u64);
-    let profile = cenote_study::profile::profile(model, &prompts, &mut |steps| progress.inc(steps as u64))?;
+    let profile = cenote_study::profile::profile(model, prompts, &mut |steps| progress.inc(steps as u64))?;
     progress.finish_and_clear();
     Ok(profile)
 }

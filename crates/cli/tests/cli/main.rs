@@ -6,6 +6,7 @@
 mod bad_http;
 mod bad_regions;
 mod bench;
+mod codecs;
 mod damaged_models;
 mod demo;
 mod endings;

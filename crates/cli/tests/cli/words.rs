@@ -37,6 +37,10 @@ async fn every_command_explains_itself() {
         "bench alloc",
         "bench all",
         "bench codec",
+        "bench trace",
+        "profile",
+        "eval",
+        "outliers",
         "torture",
     ] {
         let name = format!("help {command}").trim_end().replace(' ', "_");

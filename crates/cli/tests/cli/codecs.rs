@@ -1,0 +1,79 @@
+//! Codecs from end to end: a profile is made, codecs are evaluated, blocks are stored encoded.
+
+use super::support::process::cenote;
+use super::support::region::Region;
+use super::support::repository;
+
+fn text() -> String {
+    repository("models/demo/demo.txt").display().to_string()
+}
+
+#[tokio::test]
+async fn a_profile_serves_evaluation_and_storing() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let profile = dir.path().join("demo.safetensors").display().to_string();
+    let (text, page) = (text(), dir.path().join("report.html").display().to_string());
+    cenote(["profile", "--text", &text, "--prompts", "8", "--context", "64", "--out", &profile]).ok().await;
+
+    let codecs = "raw,int8,int8+delta+rle,oaken,oaken-mean,qpack:0.5,qpackz:0.5,kivi:4,kvquant:4,group:4:32";
+    let eval =
+        ["eval", "--text", &text, "--profile", &profile, "--codec", codecs, "--windows", "4", "--context", "128"];
+    let report = cenote(eval.iter().copied().chain(["--html", &page, "--json"])).ok().await.json();
+    let of = |codec: &str| {
+        let rows = report["codecs"].as_array().expect("rows");
+        rows.iter().find(|row| row["codec"] == codec).unwrap_or_else(|| panic!("no {codec}: {report}")).clone()
+    };
+    let number = |codec: &str, field: &str| of(codec)[field].as_f64().expect("a number");
+    // Half precision is next to nothing, and what is finer diverges less.
+    assert!(number("raw", "kl") < 1e-6 && (16.0..16.2).contains(&number("raw", "bits")));
+    assert!(number("int8", "kl") < number("qpack:0.5", "kl") && number("qpack:0.5", "kl") < 0.01);
+    assert!(number("int8", "greedy_agreement") > 0.97);
+    // The same codes, in fewer bits. (Rarely, one of them keeps a value as it is where the other does not.)
+    assert!((number("qpackz:0.5", "kl") / number("qpack:0.5", "kl") - 1.0).abs() < 0.2);
+    assert!(number("qpackz:0.5", "bits") < number("qpack:0.5", "bits") - 0.2);
+    assert!(number("qpack:0.5", "ratio") > 3.5, "{report}");
+    let html = std::fs::read_to_string(&page).expect("a page");
+    assert!(html.contains("<svg") && html.contains("qpackz:0.5") && html.ends_with("</html>\n"));
+
+    // Blocks are stored encoded, and found by whoever knows the profile; who does not computes.
+    let region = Region::create("64MiB").await;
+    let prompt: String = std::fs::read_to_string(&text).expect("the demo's text").chars().take(1200).collect();
+    let flags = ["generate", "--prompt", &prompt, "--max-tokens", "8", "--ignore-eos", "--json"];
+    let generate = || cenote(flags).env("CENOTE_REGION", &region.name);
+    let encoded = || generate().env("CENOTE_CODEC", "0=int8,qpack:0.25").env("CENOTE_PROFILE", &profile);
+    let first = encoded().ok().await.json();
+    let second = encoded().ok().await.json();
+    let cached = |answer: &serde_json::Value| answer["usage"]["cached_tokens"].as_u64().expect("a count");
+    assert_eq!(cached(&first), 0);
+    assert!(cached(&second) * 2 > second["usage"]["prompt_tokens"].as_u64().expect("a count"), "{second}");
+    let without = generate().ok().await.json();
+    assert_eq!(cached(&without), 0, "frames are no pages: {without}");
+    assert_eq!(without["text"], first["text"], "both computed the whole prompt");
+    region.expect_clean_and_idle().await;
+}
+
+#[tokio::test]
+async fn what_does_not_fit_is_refused() {
+    let (text, dir) = (text(), tempfile::tempdir().expect("a directory"));
+    cenote(["eval", "--text", &text, "--codec", "qpack", "--context", "64", "--windows", "2"]).ok().await;
+    cenote(["generate", "--prompt", "x", "--region", "shm:cenote-test-no-such", "--codec", "qpack"])
+        .fails(&["no such region"])
+        .await;
+    cenote(["eval", "--text", &text, "--codec", "int5"]).fails(&["`int5` is no codec", "hint:"]).await;
+    cenote(["eval", "--text", "no-such-text"]).fails(&["no-such-text"]).await;
+    cenote(["eval", "--text", &text, "--codec", "raw", "--context", "100"]).fails(&["not whole blocks of 32"]).await;
+    let other = dir.path().join("outliers");
+    let other_name = other.display().to_string();
+    cenote(["outliers", "--out", &other_name]).ok().await;
+    cenote(["outliers", "--out", &other_name]).fails(&["there is a model already"]).await;
+    let profile = dir.path().join("other.safetensors").display().to_string();
+    let flags = ["profile", "--text", &text, "--prompts", "2", "--context", "32", "--out", &profile];
+    cenote(flags.iter().copied().chain(["--model", &other_name])).ok().await;
+    cenote(["eval", "--text", &text, "--codec", "qpack", "--profile", &profile])
+        .fails(&["another model", "hint:"])
+        .await;
+    std::fs::write(&profile, b"not a profile").expect("written");
+    cenote(["eval", "--text", &text, "--codec", "qpack", "--profile", &profile])
+        .fails(&["not a safetensors file"])
+        .await;
+}
