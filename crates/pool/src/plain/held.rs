@@ -102,7 +102,15 @@ mod tests {
 
     fn hit(block: u64) -> Hit {
         let hash = BlockHash::from_words([block + 1, 1]);
-        Hit { block: BlockIndex(block), generation: Generation(1), hash, length: 64, offset: 0, checksum: 0 }
+        Hit {
+            block: BlockIndex(block),
+            generation: Generation(1),
+            hash,
+            length: 64,
+            encoding: 0,
+            offset: 0,
+            checksum: 0,
+        }
     }
 
     #[test]
