@@ -5,7 +5,8 @@ use crate::args::{EngineArgs, RegionArgs, StudiedModelArgs, WatchArgs};
 use crate::failure::Failure;
 use crate::output;
 use crate::region::HostPool;
-use cenote_codec::{Side, SpecError};
+use cenote_codec::{LayerSpecs, PageCodec, Profile, Side, SpecError};
+use cenote_engine::config::ModelConfig;
 use cenote_engine::{EngineConfig, LlmEngine, LoadedModel};
 use cenote_mem::numa;
 use cenote_store::{BlockCodec, RegionStore};
@@ -54,15 +55,30 @@ fn block_codec(args: &EngineArgs, model: &LoadedModel) -> Result<Option<BlockCod
     let Some(specs) = &args.codec else { return Ok(None) };
     let profile = args.profile.as_ref().map(|path| profile::read(path, model)).transpose()?;
     let layout = model.layout();
-    let layers = u16::try_from(layout.num_layers).map_err(|_| Failure::new("the model has too many layers"))?;
-    let codecs = specs.build(layers, profile.as_ref()).map_err(|error| match error {
-        SpecError::NoProfile(_) => Failure::from(error).hint("name it with --profile"),
-        other => other.into(),
-    })?;
-    let pages = codecs.into_iter().zip(0_u16..).flat_map(|(codec, layer)| {
-        [Side::K, Side::V].map(|side| (cenote_study::engine_page(layout, layer.into(), side), Arc::clone(&codec)))
+    let codecs = layer_codecs(specs, layout.num_layers, profile.as_ref())?;
+    let pages = codecs.into_iter().enumerate().flat_map(|(layer, codec)| {
+        [Side::K, Side::V].map(|side| (cenote_study::engine_page(layout, layer, side), Arc::clone(&codec)))
     });
     Ok(Some(BlockCodec::new(pages.collect())))
+}
+
+fn layer_codecs(
+    specs: &LayerSpecs,
+    layers: usize,
+    profile: Option<&Profile>,
+) -> Result<Vec<Arc<dyn PageCodec>>, Failure> {
+    let layers = u16::try_from(layers).map_err(|_| Failure::new(format!("{layers} layers are too many for frames")))?;
+    specs.build(layers, profile).map_err(|error| match error {
+        SpecError::NoProfile(_) => Failure::from(error).hint("name it with --profile"),
+        other => other.into(),
+    })
+}
+
+/// Refuses codecs that no worker could have, before there are any.
+pub fn check_codec(args: &EngineArgs, model_dir: &Path) -> Result<(), Failure> {
+    let Some(specs) = &args.codec else { return Ok(()) };
+    let profile = args.profile.as_ref().map(|path| profile::parse(path)).transpose()?;
+    layer_codecs(specs, ModelConfig::load(model_dir)?.num_layers, profile.as_ref()).map(drop)
 }
 
 /// Binds this thread, and with it every thread of the engine, to the NUMA node that the region lies on

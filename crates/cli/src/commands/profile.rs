@@ -46,19 +46,24 @@ pub fn open(text: &Path) -> Result<BufReader<File>, Failure> {
     Ok(BufReader::new(file))
 }
 
-/// A profile of just this model.
-pub fn read(path: &Path, model: &LoadedModel) -> Result<Profile, Failure> {
+/// A profile, of whichever model.
+pub fn parse(path: &Path) -> Result<Profile, Failure> {
     let failed = |fact: String| Failure::new(format!("{}: {fact}", path.display()));
     let bytes = std::fs::read(path).map_err(|error| failed(error.to_string()))?;
-    let profile = Profile::parse(&bytes).map_err(|error| failed(error.to_string()))?;
+    Profile::parse(&bytes).map_err(|error| failed(error.to_string()))
+}
+
+/// A profile of just this model.
+pub fn read(path: &Path, model: &LoadedModel) -> Result<Profile, Failure> {
+    let profile = parse(path)?;
     let layout = model.layout();
     let channels = layout.num_kv_heads * layout.head_dim;
     if profile.model != model.fingerprint()
         || profile.layers.len() != layout.num_layers
         || profile.layers.iter().flatten().any(|side| side.means.len() != channels)
     {
-        let hint = "make one for this model with `cenote profile`";
-        return Err(failed("it is the profile of another model".to_owned()).hint(hint));
+        return Err(Failure::new(format!("{}: it is the profile of another model", path.display()))
+            .hint("make one for this model with `cenote profile`"));
     }
     Ok(profile)
 }

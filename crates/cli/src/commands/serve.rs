@@ -30,6 +30,7 @@ pub fn run(args: &ServeArgs) -> Result<(), Failure> {
     let region_args = region.as_ref().map(ServedRegion::args);
     // A wrong model is told by the front, before any worker starts.
     let dir = engine::model_dir(&args.engine)?;
+    engine::check_codec(&args.engine, &dir)?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     runtime.block_on(async {
         let address = SocketAddr::new(args.host, args.port);

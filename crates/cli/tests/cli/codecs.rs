@@ -62,6 +62,10 @@ async fn what_does_not_fit_is_refused() {
     cenote(["eval", "--text", &text, "--codec", "int5"]).fails(&["`int5` is no codec", "hint:"]).await;
     cenote(["eval", "--text", "no-such-text"]).fails(&["no-such-text"]).await;
     cenote(["eval", "--text", &text, "--codec", "raw", "--context", "100"]).fails(&["not whole blocks of 32"]).await;
+    let serve = ["serve", "--port", "0", "--prefill", "1", "--codec"];
+    let with = |codec: &'static str| cenote(serve.iter().copied().chain([codec]));
+    with("0-1=int8,qpack").fails(&["`qpack:0.5` needs a profile", "hint:"]).await;
+    with("0-1=int8").fails(&["layer 2 has no codec"]).await;
     let other = dir.path().join("outliers");
     let other_name = other.display().to_string();
     cenote(["outliers", "--out", &other_name]).ok().await;
