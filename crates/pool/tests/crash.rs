@@ -232,8 +232,9 @@ fn history_outlives_everybody() {
     assert_eq!((found.pid, found.operands), (std::process::id(), [1, u64::from(victim)]));
     assert!(found.what.contains(&format!("process {victim}")), "{found:?}");
     let is_ours = |record: &&Record| record.pid == std::process::id();
-    let repaired = of(Event::LockRepaired).find(is_ours).expect("a shard was locked");
-    assert!(repaired.what.contains("index shard") && repaired.what.contains("a probe from bucket"), "{repaired:?}");
+    // The first victim may have died inside a lock as well.
+    let is_shard = |record: &Record| record.what.contains("index shard") && record.what.contains("a probe from bucket");
+    assert!(of(Event::LockRepaired).filter(is_ours).any(is_shard), "{records:#?}");
     assert_eq!(of(Event::Collected).count(), 1);
     assert_eq!(records.last().map(|record| (record.event, record.pid)), Some((Event::Left, std::process::id())));
 }
