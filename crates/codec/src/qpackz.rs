@@ -9,9 +9,10 @@
 //! bits of probability, 16-bit words), `u32` each · words, in the order in which decoding takes them. Codes are in the order
 //! `[head][token / 16][channel][token % 16]`, and state `i % 4` has the `i`-th of them.
 
-use crate::page::{Page, PageMut, Side};
+use crate::page::{Page, PageMut, Shape, Side};
 use crate::profile::{Curve, Profile};
 use crate::qpack::{Channels, GROUP, code_of};
+use crate::tile::{Axis, EDGE, Span, Tile};
 use crate::{CodecId, Declined, DecodeError, Frame, PageCodec};
 use std::collections::BTreeMap;
 
@@ -36,7 +37,7 @@ struct Table {
     /// Start and width of each code from the least on, the escape behind the last.
     places: Vec<(u16, u16)>,
     /// By the lower bits of a state: which symbol, and its place.
-    slots: Vec<Slot>,
+    slots: Box<[Slot; TOTAL as usize]>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -72,7 +73,7 @@ impl Table {
             let symbol = if at == count { ESCAPE } else { (least + at as i32) as i16 };
             slots.extend((0..width as u16).map(|offset| Slot { symbol, width: width as u16, offset }));
         }
-        Self { least, places, slots }
+        Self { least, places, slots: slots.try_into().expect("widths make up all") }
     }
 
     /// The place of a code; the escape's if it has none of its own.
@@ -169,23 +170,21 @@ impl PageCodec for QPackZ {
         let kind = page.kind();
         let (shape, dim) = (kind.shape, usize::from(kind.shape.dim));
         let part = self.part(kind.layer, kind.side, shape.token_values()).ok_or(Declined)?;
-        let mut values = vec![0.0; shape.head_values()];
         // Codes with their channels, in order.
         let mut codes: Vec<(i32, usize)> = Vec::with_capacity(shape.values());
-        let mut escaped = Vec::new();
-        for head in 0..usize::from(shape.heads) {
-            page.read_head(head, &mut values);
-            for tokens in values.chunks(GROUP * dim) {
-                for channel in 0..dim {
-                    let of = head * dim + channel;
-                    let (mean, inverse) = (part.channels.means[of], 1.0 / part.channels.steps[of]);
-                    for row in tokens.chunks_exact(dim) {
-                        let code = code_of(row[channel], mean, inverse)?;
-                        if !part.table(of).has(code) {
-                            escaped.push(i16::try_from(code).map_err(|_| Declined)?);
-                        }
-                        codes.push((code, of));
+        let (mut escaped, mut tile) = (Vec::new(), Tile::ZERO);
+        for (head, token, channel) in tiles(shape) {
+            let span = Span::at(shape, head, token, channel);
+            page.load_tile(&span, Axis::Channels, &mut tile);
+            for (channel, row) in tile.0.chunks_exact(GROUP).enumerate().take(span.channels) {
+                let of = head * dim + span.channel + channel;
+                let (mean, inverse) = (part.channels.means[of], 1.0 / part.channels.steps[of]);
+                for &value in &row[..span.tokens] {
+                    let code = code_of(value, mean, inverse)?;
+                    if !part.table(of).has(code) {
+                        escaped.push(i16::try_from(code).map_err(|_| Declined)?);
                     }
+                    codes.push((code, of));
                 }
             }
         }
@@ -207,41 +206,82 @@ impl PageCodec for QPackZ {
         let (escaped, rest) = rest.split_at_checked(escaped).ok_or(short)?;
         let mut escaped = escaped.chunks_exact(2).map(|code| i16::from_le_bytes([code[0], code[1]]));
         let (states, rest) = rest.split_at_checked(4 * STATES).ok_or(short)?;
-        let mut states: [u32; STATES] =
+        let states: [u32; STATES] =
             std::array::from_fn(|at| u32::from_le_bytes(states[4 * at..4 * at + 4].try_into().expect("four")));
-        let mut words = rest.chunks_exact(2).map(|word| u32::from(u16::from_le_bytes([word[0], word[1]])));
-        let mut values = vec![0.0; shape.head_values()];
-        let mut at = 0;
-        for head in 0..usize::from(shape.heads) {
-            for tokens in values.chunks_mut(GROUP * dim) {
-                for channel in 0..dim {
-                    let of = head * dim + channel;
-                    let (mean, step) = (part.channels.means[of], part.channels.steps[of]);
-                    let slots = &part.table(of).slots;
-                    for row in tokens.chunks_exact_mut(dim) {
-                        let state = &mut states[at % STATES];
-                        at += 1;
-                        let slot = slots[(*state % TOTAL) as usize];
-                        let mut code = slot.symbol;
-                        if code == ESCAPE {
-                            code = escaped.next().ok_or(DecodeError::Payload("an escaped code is missing"))?;
+        let words: Vec<u16> = rest.chunks_exact(2).map(|word| u16::from_le_bytes([word[0], word[1]])).collect();
+        let mut coder = Coder { states, words: &words, taken: 0 };
+        let (mut at, mut tile) = (0, Tile::ZERO);
+        for (head, token, channel) in tiles(shape) {
+            let span = Span::at(shape, head, token, channel);
+            for (channel, row) in tile.0.chunks_exact_mut(GROUP).enumerate().take(span.channels) {
+                let of = head * dim + span.channel + channel;
+                let (mean, step) = (part.channels.means[of], part.channels.steps[of]);
+                let slots = &part.table(of).slots;
+                let row = &mut row[..span.tokens];
+                let mut symbols = [0; GROUP];
+                if at % STATES == 0 && row.len() == GROUP {
+                    // So that the compiler knows whose turn it is.
+                    for four in symbols.chunks_exact_mut(STATES) {
+                        for (turn, symbol) in four.iter_mut().enumerate() {
+                            *symbol = coder.next(turn, slots);
                         }
-                        *state = u32::from(slot.width) * (*state >> BITS) + u32::from(slot.offset);
-                        if *state < LOW {
-                            *state = *state << 16 | words.next().ok_or(short)?;
-                        }
-                        row[channel] = f32::from(code) * step + mean;
+                    }
+                } else {
+                    for (turn, symbol) in (at..).zip(&mut symbols[..row.len()]) {
+                        *symbol = coder.next(turn % STATES, slots);
                     }
                 }
+                at += row.len();
+                for (value, symbol) in row.iter_mut().zip(symbols) {
+                    let code = match symbol {
+                        ESCAPE => escaped.next().ok_or(DecodeError::Payload("an escaped code is missing"))?,
+                        code => code,
+                    };
+                    *value = f32::from(code) * step + mean;
+                }
             }
-            page.write_head(head, &values);
+            page.store_tile(&span, Axis::Channels, &tile);
         }
         // Encoding began with this, and what follows belongs to nothing.
-        if states != [LOW; STATES] || words.len() > 0 || rest.len() % 2 != 0 || escaped.len() > 0 {
+        if coder.states != [LOW; STATES] || coder.taken != words.len() || rest.len() % 2 != 0 || escaped.len() > 0 {
             return Err(DecodeError::Payload("its codes do not end where they began"));
         }
         Ok(())
     }
+}
+
+/// What decoding goes on from.
+struct Coder<'a> {
+    states: [u32; STATES],
+    words: &'a [u16],
+    /// Words that were taken; more than there are if some are missing.
+    taken: usize,
+}
+
+impl Coder<'_> {
+    /// The next symbol of a state.
+    #[inline(always)]
+    fn next(&mut self, turn: usize, slots: &[Slot; TOTAL as usize]) -> i16 {
+        let state = self.states[turn];
+        let slot = slots[(state % TOTAL) as usize];
+        let state = u32::from(slot.width) * (state >> BITS) + u32::from(slot.offset);
+        let word = u32::from(self.words.get(self.taken).copied().unwrap_or(0));
+        let is_low = state < LOW;
+        self.states[turn] = if is_low { state << 16 | word } else { state };
+        self.taken += usize::from(is_low);
+        slot.symbol
+    }
+}
+
+/// Head, first token and first channel of each tile, in the order of codes.
+fn tiles(shape: Shape) -> impl Iterator<Item = (usize, usize, usize)> {
+    let (tokens, dim) = (usize::from(shape.tokens), usize::from(shape.dim));
+    let of_head = move |head| {
+        (0..tokens)
+            .step_by(GROUP)
+            .flat_map(move |token| (0..dim).step_by(EDGE).map(move |channel| (head, token, channel)))
+    };
+    (0..usize::from(shape.heads)).flat_map(of_head)
 }
 
 /// States and words, last first.

@@ -58,6 +58,7 @@ fn goal(level: Level, place: &str, what: &str, codec: &str) -> Option<f64> {
         (Level::Avx2, "cache", "decode", "int8") => Some(0.3),
         (Level::Avx2, "dram", "encode", "qpack") => Some(0.35),
         (Level::Avx2, "dram", "decode", "qpack") => Some(0.5),
+        (Level::Avx2, "dram", "decode", "qpackz") => Some(0.15),
         (Level::Avx2, "dram", "encode", "oaken") => Some(0.15),
         (Level::Avx2, "dram", "decode", "oaken") => Some(0.3),
         _ => None,

@@ -1,9 +1,10 @@
 //! One core encodes pages and decodes them, beside copies of as many bytes of pages, pass by pass in turn.
 
 use cenote_base::prng::Prng;
+use cenote_codec::profile::curve_of;
 use cenote_codec::{
-    Channels, Codecs, Element, Frame, Groups, Layout, Level, Oaken, Order, Page, PageCodec, PageKind, PageMut, QPack,
-    Raw, Shape, Side, SpecKv, SpecKvMode, Thresholds, at_level, encode,
+    Channels, Codecs, Element, Frame, Groups, Layout, Level, Oaken, Order, Page, PageCodec, PageKind, PageMut, Profile,
+    QPack, QPackZ, Raw, Shape, Side, SideProfile, SpecKv, SpecKvMode, Thresholds, at_level, encode,
 };
 use std::hint::black_box;
 use std::sync::Arc;
@@ -80,6 +81,20 @@ impl Sample {
         all
     }
 
+    /// What a profile would say of these pages, as far as QPack's entropy coding asks.
+    fn profile(&self) -> Profile {
+        let mut prng = Prng::new(0x9f0f_11e5);
+        let normal = curve_of((0..200_000).map(|_| bell(&mut prng)).collect());
+        let side = |channels: &Channels| SideProfile {
+            means: channels.means.clone(),
+            deviations: channels.steps.iter().map(|step| step / QPACK_STEP).collect(),
+            steps: channels.steps.clone(),
+            normal: normal.clone(),
+            ..SideProfile::default()
+        };
+        Profile { model: [0; 32], tokens: 0, prompts: 0, layers: vec![self.channels.each_ref().map(side)] }
+    }
+
     /// Every codec, by its name in the table.
     pub fn codecs(&self) -> Vec<(&'static str, Arc<dyn PageCodec>)> {
         let groups = Groups::default();
@@ -91,6 +106,7 @@ impl Sample {
             ("int8+delta", speckv(SpecKvMode::Delta)),
             ("int8+delta+rle", speckv(SpecKvMode::DeltaRle)),
             ("qpack", Arc::new(QPack::new(vec![self.channels.clone()], PROFILE))),
+            ("qpackz", Arc::new(QPackZ::new(&self.profile(), 1.0, PROFILE).expect("steps are sound"))),
             ("oaken", Arc::new(Oaken::new(groups, vec![thresholds], PROFILE))),
         ]
     }
