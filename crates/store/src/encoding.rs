@@ -22,13 +22,6 @@ impl BlockCodec {
         Self { pages, known }
     }
 
-    /// Frames that others made with this codec can be read as well.
-    #[must_use]
-    pub fn reading(mut self, codec: Arc<dyn PageCodec>) -> Self {
-        self.known.add(codec);
-        self
-    }
-
     /// The frames of a block, in whole lines.
     pub(crate) fn encode(&self, pages: &[&[u8]], frames: &mut Vec<u8>) {
         frames.clear();

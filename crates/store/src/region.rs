@@ -92,7 +92,9 @@ impl<F: Fabric> RegionStore<F> {
         if hit.encoding == 0 {
             return self.pool.read(hit, pages) == ReadOutcome::Whole;
         }
-        let Some(codec) = self.codec.as_ref().filter(|_| hit.encoding == FRAMES) else {
+        // What is longer than a block nobody published so, and is given no memory.
+        let known = hit.encoding == FRAMES && hit.length <= self.namespace.block_bytes;
+        let Some(codec) = self.codec.as_ref().filter(|_| known) else {
             self.encoded.unreadable += 1;
             return false;
         };
@@ -144,7 +146,8 @@ impl<F: Fabric> PrefixStore for RegionStore<F> {
 
     fn save(&mut self, hash: BlockHash, depth: u32, pages: &[&[u8]]) -> bool {
         let mut outcome = None;
-        if let Some(codec) = &self.codec {
+        // What is there already is not encoded again to find that out.
+        if let Some(codec) = self.codec.as_ref().filter(|_| self.pool.peek(&[hash]).is_empty()) {
             codec.encode(pages, &mut self.frames);
             // What would not become smaller stays as it is.
             if (self.frames.len() as u64) < self.namespace.block_bytes {
