@@ -394,12 +394,23 @@ pub struct EngineArgs {
     /// What KV is stored as in the region: raw, int8, oaken, qpack:RATE or qpackz:RATE, for all layers or as in `0-1=int8,qpack:0.5`
     #[arg(long, value_name = "CODEC", env = "CENOTE_CODEC")]
     pub codec: Option<LayerSpecs>,
+    /// What blocks become that nobody has asked for in a while, where the region is full and blocks would have to leave, as
+    /// for --codec: all workers that share the blocks should have the same
+    #[arg(long, value_name = "CODEC", env = "CENOTE_COLD_CODEC")]
+    pub cold_codec: Option<LayerSpecs>,
     /// What `cenote profile` wrote for the model; oaken and qpack need it
     #[arg(long, value_name = "FILE", env = "CENOTE_PROFILE")]
     pub profile: Option<PathBuf>,
     /// Tenants with different salts never share a block
     #[arg(long, value_name = "TEXT", env = "CENOTE_TENANT_SALT", hide_env_values = true, default_value = "")]
     pub tenant_salt: String,
+}
+
+impl EngineArgs {
+    /// Whether blocks may be shorter in the region than they are in the engine.
+    pub const fn encodes(&self) -> bool {
+        self.codec.is_some() || self.cold_codec.is_some()
+    }
 }
 
 fn positive(text: &str) -> Result<usize, String> {

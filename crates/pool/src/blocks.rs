@@ -121,12 +121,16 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
         generation
     }
 
-    /// Makes a readable block of this worker findable and evictable, or gives it back.
-    pub(crate) fn enter(&self, block: BlockIndex, hash: BlockHash) -> Publish {
+    /// Makes a readable block of this worker findable and evictable, or gives it back. `word`: what the eviction policy
+    /// knows of it; none, where it is new.
+    pub(crate) fn enter(&self, block: BlockIndex, hash: BlockHash, word: Option<u64>) -> Publish {
         let outcome = match self.insert(hash, block) {
             Ok(Inserted::New) => {
                 fault::point("publish.indexed");
-                self.place(block, hash);
+                match word {
+                    Some(word) => self.policy_word(block).store(word, Relaxed),
+                    None => self.place(block, hash),
+                }
                 self.slot_owner(block).store(PUBLISHED, Release);
                 return Publish::Published;
             }
@@ -217,7 +221,7 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
 
 /// The slot for a payload of any length: sixteen sizes to each doubling, so that few sizes serve all and a sixteenth is lost
 /// at most.
-const fn slot_for(length: u64) -> u64 {
+pub(crate) const fn slot_for(length: u64) -> u64 {
     let step = 1 << length.ilog2().saturating_sub(4);
     length.next_multiple_of(if step > LINE { step } else { LINE })
 }
@@ -333,7 +337,7 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
         let kind = Descriptor::pack_kind(namespace.id.0, encoding, inner.member.slot as u16, depth);
         let offset = inner.layout.payload(block, slot_bytes);
         inner.write_block(block, offset, hash, BlockState::Ready, kind, parts);
-        let outcome = inner.enter(block, hash);
+        let outcome = inner.enter(block, hash, None);
         match outcome {
             Publish::Published => {
                 inner.counters().add(Counter::Published, 1);

@@ -135,7 +135,7 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
     }
 
     /// Lookups since anything in a chunk was last touched, if all it holds could leave.
-    fn chunk_idle(&self, chunk: u64, pinned: &BTreeSet<BlockIndex>) -> Option<u64> {
+    pub(crate) fn chunk_idle(&self, chunk: u64, pinned: &BTreeSet<BlockIndex>) -> Option<u64> {
         self.read_chunk(chunk)?;
         let mut idle = u64::MAX;
         for block in self.slots_of(chunk) {
@@ -171,7 +171,7 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
     }
 
     /// Marks, looks for pins, and frees what is not pinned; returns how many slots became free.
-    fn take_back(&self, blocks: &[BlockIndex], pinned_one: impl Fn(BlockIndex)) -> usize {
+    pub(crate) fn take_back(&self, blocks: &[BlockIndex], pinned_one: impl Fn(BlockIndex)) -> usize {
         if blocks.is_empty() {
             return 0;
         }

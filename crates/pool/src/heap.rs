@@ -99,20 +99,51 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
     fn take_slot(&self, slot_bytes: u64) -> Option<BlockIndex> {
         let class = self.class_of(slot_bytes)?;
         for _ in 0..RESERVE_ATTEMPTS {
-            if let Some(block) = self.pop_free(class) {
-                let owner = u32::try_from(self.member.slot + 1).expect("at most 1,024 workers");
-                self.slot_owner(block).store(owner, Release);
+            if let Some(block) = self.take_free_slot(class) {
                 return Some(block);
             }
-            if self.claim_chunk(class) {
-                self.wants_chunk().store(0, Relaxed);
-            } else if self.make_room(class) == Room::None {
+            if self.make_room(class) == Room::None {
                 // Hosts that have more will see it when this one ticks.
                 self.wants_chunk().store(1, Relaxed);
                 return None;
             }
         }
         None
+    }
+
+    /// Reserves a slot for this worker if there is a free one, or a free chunk. The caller holds the heap lock.
+    pub(crate) fn take_free_slot(&self, class: usize) -> Option<BlockIndex> {
+        let block = self.pop_free(class).or_else(|| {
+            let claimed = self.claim_chunk(class);
+            if claimed {
+                self.wants_chunk().store(0, Relaxed);
+            }
+            claimed.then(|| self.pop_free(class)).flatten()
+        })?;
+        let owner = u32::try_from(self.member.slot + 1).expect("at most 1,024 workers");
+        self.slot_owner(block).store(owner, Release);
+        Some(block)
+    }
+
+    /// Whether there seems to be a free slot of this size.
+    pub(crate) fn has_free_slot(&self, slot_bytes: u64) -> bool {
+        let class = (0..CLASSES).find(|&class| self.class_bytes(class).load(Relaxed) == slot_bytes);
+        class.is_some_and(|class| self.class_head(class).load(Relaxed) != 0)
+    }
+
+    /// Whether the region seems to have a chunk that nobody has.
+    pub(crate) fn has_free_chunk(&self) -> bool {
+        (u64::from(self.chunk_hint().load(Relaxed))..self.layout.num_chunks)
+            .any(|chunk| self.free_chunk(chunk).is_some())
+    }
+
+    /// The line of a chunk that no host has; `None`: some host does, or the line does not hold.
+    fn free_chunk(&self, chunk: u64) -> Option<ChunkLine> {
+        let at = self.layout.chunk(chunk);
+        match self.fabric.load_line(at) {
+            [0, 0, 0, 0, 0, 0, 0, 0] => Some(ChunkLine::default()),
+            words => ChunkLine::open(words, at, self.salt).filter(|line| line.owner == 0),
+        }
     }
 
     /// Gives a slot back. The caller holds the heap lock; the slot's descriptor says free.
@@ -179,17 +210,12 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
         }
         let Ok(_chunks) = self.lock(crate::locks::Name::Chunks) else { return false };
         for chunk in u64::from(hint.load(Relaxed))..self.layout.num_chunks {
-            let at = self.layout.chunk(chunk);
-            let words = self.fabric.load_line(at);
-            let known = ChunkLine::open(words, at, self.salt);
-            if words != [0; 8] && known.is_none_or(|line| line.owner != 0) {
-                continue;
-            }
+            let Some(free) = self.free_chunk(chunk) else { continue };
             let line = ChunkLine {
                 owner: self.host + 1,
                 incarnation: self.incarnation(),
                 slot_bytes: self.class_bytes(class).load(Relaxed),
-                generation: known.map_or(1, |line| line.generation.wrapping_add(1)),
+                generation: free.generation.wrapping_add(1),
                 ..ChunkLine::default()
             };
             self.put_chunk(chunk, &line);

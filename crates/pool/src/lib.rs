@@ -37,6 +37,7 @@ mod plain;
 mod pool;
 mod quota;
 mod recovery;
+mod repack;
 mod stats;
 mod superblock;
 
@@ -52,5 +53,6 @@ pub use namespaces::{Namespace, NamespaceRecord};
 pub use pins::Pin;
 pub use pool::{HostInfo, NamespaceInfo, Pool, PoolInfo, WorkerInfo};
 pub use recovery::Recovered;
+pub use repack::{ColdBlock, Shorter};
 pub use stats::Counter;
 pub use superblock::{FORMAT_VERSION, Superblock};

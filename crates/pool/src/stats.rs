@@ -50,6 +50,8 @@ counters! {
     Evicted = "pool_evicted_total",
     /// Evictions put off because the block was pinned.
     EvictionsPinned = "pool_evictions_pinned_total",
+    /// Blocks published anew in fewer bytes.
+    Repacked = "pool_repacked_total",
     /// Locks not got within their deadline.
     LockTimeouts = "pool_lock_timeouts_total",
     /// Locks whose holder died inside.

@@ -6,8 +6,8 @@ use cenote_base::prng::Prng;
 use cenote_base::{HashSeed, HostId};
 use cenote_mem::{Fabric, LINE, Offset};
 use cenote_pool::{
-    AttachOptions, Counter, Design, Event, Eviction, Inspector, NamespaceRecord, Pool, PoolConfig, PoolError, Publish,
-    ReadOutcome, Superblock, history,
+    AttachOptions, Counter, Design, Event, Eviction, Hit, Inspector, NamespaceRecord, Pool, PoolConfig, PoolError,
+    Publish, ReadOutcome, Shorter, Superblock, history,
 };
 use std::sync::Arc;
 use support::*;
@@ -138,6 +138,70 @@ fn another_model_gets_room_from_the_idle_one() {
         let report = pool.check(true).unwrap();
         assert!(report.is_clean(), "{report:?}");
     }
+}
+
+/// Fills a region, and lets half of what is in its coldest chunk become a quarter as long.
+#[test]
+fn cold_blocks_become_shorter_before_any_leaves() {
+    let (_, pool) = anonymous(2 << 20, &small_config(40));
+    let ns = namespace(&pool, 1, BLOCK_BYTES);
+    let hash = |prompt| chain(&ns, prompt, 1)[0];
+    let mut count = 0;
+    while pool.has_room(&ns, BLOCK_BYTES) {
+        assert_eq!(publish(&pool, &ns, hash(count), 3), Publish::Published);
+        let _ = pool.lookup(&[hash(count)]);
+        count += 1;
+    }
+    assert_eq!((pool.counter(Counter::Evicted), count % 4), (0, 0), "chunks hold four");
+    // The oldest is used again, so the second chunk is the coldest.
+    let _ = pool.lookup(&[hash(0)]);
+    let cold = pool.coldest(&ns, &|hit| hit.encoding == 0);
+    let mut names: Vec<u32> = (0..count).filter(|&at| cold.iter().any(|block| block.hit.hash == hash(at))).collect();
+    assert_eq!(names, [4, 5, 6, 7]);
+    let bytes: Vec<Vec<u8>> = cold.iter().map(|block| payload(block.hit.hash, 4096)).collect();
+    let shorter: Vec<Shorter<'_>> =
+        cold.iter().zip(&bytes).map(|(of, bytes)| Shorter { of, encoding: 7, payload: bytes }).collect();
+    // One of them is in use: it stays, and so does its chunk; the others find no slot that is free.
+    let pin = pool.pin(&cold[0].hit).expect("it is there");
+    assert_eq!(pool.repack(&ns, &shorter[..2]), 0);
+    assert_eq!(pool.counter(Counter::Evicted), 1);
+    drop(pin);
+    assert_eq!(pool.repack(&ns, &shorter), 3, "one has left for good");
+    assert_eq!((pool.counter(Counter::Repacked), pool.counter(Counter::Evicted)), (3, 1));
+    names.retain(|&at| pool.peek(&[hash(at)]).first().is_some_and(|hit| (hit.encoding, hit.length) == (7, 4096)));
+    assert_eq!(names.len(), 3);
+    for hit in names.iter().map(|&at| pool.peek(&[hash(at)])[0]) {
+        assert_eq!(read(&pool, &hit), ReadOutcome::Whole);
+    }
+    // Room for thirteen more of their size, and they are as old as they were: the next to leave for others.
+    assert!(!pool.has_room(&ns, BLOCK_BYTES) && pool.has_room(&ns, 4096));
+    let again = pool.coldest(&ns, &|hit| hit.encoding == 0);
+    assert!(again.iter().all(|block| (8..12).any(|at| block.hit.hash == hash(at))), "{again:?}");
+    assert_eq!(pool.coldest(&ns, &|hit| hit.encoding == 7).len(), 3);
+    // After the neighbours of the one that was used again.
+    assert_eq!(pool.evict(6), 6);
+    assert!(names.iter().all(|&at| pool.peek(&[hash(at)]).is_empty()));
+    let report = pool.check(true).unwrap();
+    assert!(report.is_clean(), "{report:?}");
+}
+
+#[test]
+fn warm_chunks_and_those_of_others_are_left_alone() {
+    let (_, pool) = anonymous(2 << 20, &small_config(41));
+    let (ns, other) = (namespace(&pool, 1, BLOCK_BYTES), namespace(&pool, 2, BLOCK_BYTES));
+    publish(&pool, &other, chain(&other, 0, 1)[0], 0);
+    for prompt in 0..3 {
+        publish(&pool, &ns, chain(&ns, prompt, 1)[0], 0);
+    }
+    assert!(pool.coldest(&ns, &|_| true).is_empty(), "another model's block is in the only chunk");
+    for prompt in 3..15 {
+        let _ = pool.lookup(&[]);
+        publish(&pool, &ns, chain(&ns, prompt, 1)[0], 0);
+    }
+    let found = pool.coldest(&ns, &|_| true);
+    assert!(found.len() == 4 && found.iter().all(|cold| (3..7).any(|at| cold.hit.hash == chain(&ns, at, 1)[0])));
+    let newest = |hit: &Hit| (11..15).any(|at| hit.hash == chain(&ns, at, 1)[0]);
+    assert!(pool.coldest(&ns, &newest).is_empty(), "the newest quarter of four chunks is warm");
 }
 
 /// The plain design's list knows blocks, not prompts: what is published first leaves first, and finding moves all of

@@ -5,8 +5,8 @@ use cenote_base::prng::Prng;
 use cenote_base::{BlockHash, HashSeed, HostId};
 use cenote_mem::{Fabric, Offset};
 use cenote_pool::{
-    AttachOptions, Counter, Design, Event, Eviction, HostsLock, LockManager, Namespace, NamespaceRecord, Pool,
-    PoolConfig, PoolError, Publish, ReadOutcome,
+    AttachOptions, ColdBlock, Counter, Design, Event, Eviction, Hit, HostsLock, LockManager, Namespace,
+    NamespaceRecord, Pool, PoolConfig, PoolError, Publish, ReadOutcome, Shorter,
 };
 use cenote_weakmem::{Process, SimFabric, SimHost};
 use std::sync::Arc;
@@ -28,6 +28,8 @@ const QUARANTINE: Duration = Duration::from_millis(100);
 pub const RECOVERED: usize = 3;
 /// Numbers of blocks that nobody has published.
 const UNLIKE: usize = 1000;
+/// Encoding of blocks that are a line shorter than they were.
+const SHORT: u8 = 1;
 /// Operations of a worker that comes late.
 const LATE_ROUNDS: u64 = 12;
 /// A tick interval well below the host timeout.
@@ -57,7 +59,7 @@ pub struct Shape {
     /// Operations of each process.
     pub rounds: u64,
     /// Weight of each kind of operation; a swarm leaves some out.
-    weights: [u64; 10],
+    weights: [u64; 11],
 }
 
 impl Shape {
@@ -66,6 +68,13 @@ impl Shape {
         let hosts = 2 + prng.below(2) as usize;
         let processes_per_host = 1 + prng.below(2) as usize;
         let block_bytes = [128, 192, 320][prng.below(3) as usize];
+        let late_host = (seed / 5).is_multiple_of(3).then_some((seed / 15) as usize % hosts);
+        // Who comes back late may find all that it had taken over, and have nothing to do either.
+        let idle_host = match seed / 8 % 4 {
+            0 => late_host.or(Some((seed / 16) as usize % hosts)),
+            2 => Some((seed / 16) as usize % hosts),
+            _ => None,
+        };
         let common = Self {
             hosts,
             processes_per_host,
@@ -78,10 +87,10 @@ impl Shape {
             eviction: Eviction::ALL[prng.below(3) as usize],
             quota_blocks: [0, 0, 2 + seed % 5][(seed / 7 % 3) as usize],
             design: Design::Cenote,
-            idle_host: (seed / 8).is_multiple_of(2).then_some((seed / 16) as usize % hosts),
-            late_host: (seed / 5).is_multiple_of(3).then_some((seed / 15) as usize % hosts),
+            idle_host,
+            late_host,
             rounds: 8 + prng.below(24),
-            weights: [12, 12, 6, 4, 2, 3, 2, 1, 1, 1],
+            weights: [12, 12, 6, 4, 2, 3, 2, 1, 1, 1, 2],
         };
         match prng.below(8) {
             // Few blocks, few slots: pins and reads meet reuse.
@@ -89,11 +98,11 @@ impl Shape {
                 universe: 2 + prng.below(2) as usize,
                 chunks: hosts as u64,
                 rounds: 30 + prng.below(40),
-                weights: [12, 6, 10, 12, 1, 0, 0, 0, 0, 0],
+                weights: [12, 6, 10, 12, 1, 0, 0, 0, 0, 0, 4],
                 ..common
             },
             // Many at few locks.
-            2 => Self { rounds: 20 + prng.below(30), weights: [2, 1, 0, 1, 1, 20, 0, 0, 0, 0], ..common },
+            2 => Self { rounds: 20 + prng.below(30), weights: [2, 1, 0, 1, 1, 20, 0, 0, 0, 0, 0], ..common },
             // One bucket for all hashes: probes overflow.
             3 => Self {
                 universe: 20,
@@ -101,7 +110,7 @@ impl Shape {
                 chunks: 8,
                 crowded: true,
                 rounds: 20 + prng.below(30),
-                weights: [16, 8, 2, 6, 1, 0, 1, 1, 0, 0],
+                weights: [16, 8, 2, 6, 1, 0, 1, 1, 0, 0, 2],
                 ..common
             },
             // Chunks go from hand to hand: few of them, emptied and given back as soon as may be.
@@ -110,11 +119,11 @@ impl Shape {
                 min_block_bytes: 1 << 10,
                 chunks: hosts as u64,
                 rounds: 20 + prng.below(20),
-                weights: [10, 6, 2, 6, 3, 0, 2, 6, 1, 1],
+                weights: [10, 6, 2, 6, 3, 0, 2, 6, 1, 1, 4],
                 ..common
             },
             // Much in the tables, by comers and goers.
-            5 => Self { rounds: 16 + prng.below(20), weights: [3, 2, 0, 1, 1, 0, 12, 1, 3, 8], ..common },
+            5 => Self { rounds: 16 + prng.below(20), weights: [3, 2, 0, 1, 1, 0, 12, 1, 3, 8, 1], ..common },
             // Anything, some of it left out, some of it much.
             _ => {
                 let mut weights = common.weights;
@@ -351,6 +360,7 @@ impl Actor {
                 7 => drop(open.gc()),
                 8 if prng.below(2) == 0 => drop(open.info()),
                 8 => self.limit(open, &mut prng),
+                10 => self.shorten(open, &namespace, prng.below(4) == 0),
                 _ => {
                     pool = None;
                     if self.open(&mut pool).is_none() {
@@ -394,15 +404,35 @@ impl Actor {
         outcome
     }
 
+    /// Makes the blocks of the coldest chunk a line shorter; where there is none, or where one is to leave, those that were
+    /// made shorter before leave instead.
+    fn shorten(&self, pool: &SimPool, namespace: &Namespace, leave: bool) {
+        let whole = |hit: &Hit| leave || hit.length == self.shape.block_bytes;
+        let cold = pool.coldest(namespace, &whole);
+        let payload = |block: &ColdBlock| {
+            let mut all = (0..self.shape.universe.max(RECOVERED)).chain(UNLIKE..UNLIKE + self.shape.hosts);
+            let number = all.find(|&number| self.shape.hash(number) == block.hit.hash);
+            let is_whole = block.hit.length == self.shape.block_bytes;
+            number.filter(|_| is_whole).map(|number| self.shape.payload(number)).unwrap_or_default()
+        };
+        let payloads: Vec<Vec<u8>> = cold.iter().map(payload).collect();
+        let shorter = |(of, payload)| {
+            let payload: &Vec<u8> = payload;
+            Shorter { of, encoding: SHORT, payload: &payload[..payload.len().saturating_sub(64)] }
+        };
+        let count = pool.repack(namespace, &cold.iter().zip(&payloads).map(shorter).collect::<Vec<_>>());
+        self.process.note(&format!("{count} of {} cold blocks are shorter", cold.len()));
+    }
+
     /// Looks a block up and reads it; returns whether it was whole.
     fn read(&self, pool: &SimPool, number: usize) -> bool {
         let hits = pool.lookup(&[self.shape.hash(number)]);
         let Some(hit) = hits.first() else { return false };
-        let mut bytes = vec![0; self.shape.block_bytes as usize];
+        let mut bytes = vec![0; hit.length.min(self.shape.block_bytes) as usize];
         let outcome = pool.read(hit, &mut [&mut bytes]);
         self.process.note(&format!("read {number} ({hit:?}): {outcome:?}"));
         match outcome {
-            ReadOutcome::Whole if bytes != self.shape.payload(number) => {
+            ReadOutcome::Whole if !self.is_right(hit, number, &bytes) => {
                 self.oracle.report(Checker::Blocks, format!("block {number} was read whole with wrong bytes"));
             }
             ReadOutcome::Damaged => self
@@ -420,20 +450,27 @@ impl Actor {
         whole
     }
 
+    /// Whether these are the bytes of a block, all of them or one line less.
+    fn is_right(&self, hit: &Hit, number: usize, bytes: &[u8]) -> bool {
+        let is_short = hit.encoding == SHORT;
+        let length = self.shape.block_bytes as usize - if is_short { 64 } else { 0 };
+        bytes == &self.shape.payload(number)[..length]
+    }
+
     /// Pins a block, waits, and reads it in place: no check of ours may be needed.
     fn use_in_place(&self, pool: &SimPool, number: usize) {
         let hits = pool.lookup(&[self.shape.hash(number)]);
         let Some(pin) = hits.first().and_then(|hit| pool.pin(hit)) else { return };
         self.process.note(&format!("pinned {number}: {:?}", pin.hit()));
-        let (offset, _) = pin.extent();
+        let (offset, length) = pin.extent();
         let while_ns = [4_000, 15_000, 50_000][(self.process.time() % 3) as usize];
         for _ in 0..3 {
             if !self.process.sleep(while_ns) {
                 return;
             }
-            let mut bytes = vec![0; self.shape.block_bytes as usize];
+            let mut bytes = vec![0; length as usize];
             pool.fabric().read_payload(offset, &mut [&mut bytes], 0);
-            if self.process.lives(self.process.number()) && bytes != self.shape.payload(number) {
+            if self.process.lives(self.process.number()) && !self.is_right(pin.hit(), number, &bytes) {
                 let fact = format!("block {number} changed while it was pinned: {:?}", pin.hit());
                 self.oracle.report_unless_sleepers(Checker::Blocks, fact);
             }

@@ -1,6 +1,6 @@
 //! Blocks as codecs make them: the frames of all pages, one after the other.
 
-use cenote_codec::{Codecs, DecodeError, Frame, Page, PageCodec, PageKind, PageMut, encode};
+use cenote_codec::{CodecId, Codecs, DecodeError, Frame, Page, PageCodec, PageKind, PageMut, encode};
 use std::sync::Arc;
 
 /// Lines of a region.
@@ -10,6 +10,8 @@ const LINE: usize = 64;
 pub struct BlockCodec {
     /// Each page of a block, and what it is encoded with.
     pages: Vec<(PageKind, Arc<dyn PageCodec>)>,
+    /// What the pages of blocks are encoded with that make way; none: such blocks leave.
+    cold: Vec<Arc<dyn PageCodec>>,
     known: Codecs,
 }
 
@@ -19,16 +21,56 @@ impl BlockCodec {
     pub fn new(pages: Vec<(PageKind, Arc<dyn PageCodec>)>) -> Self {
         let mut known = Codecs::default();
         pages.iter().for_each(|(_, codec)| known.add(Arc::clone(codec)));
-        Self { pages, known }
+        Self { pages, cold: Vec::new(), known }
+    }
+
+    /// Blocks that nobody has asked for in a while are encoded anew, with a codec for each page, before any leaves.
+    ///
+    /// # Panics
+    /// There are not as many codecs as pages: a bug of the caller.
+    #[must_use]
+    pub fn with_cold(mut self, codecs: Vec<Arc<dyn PageCodec>>) -> Self {
+        assert_eq!(codecs.len(), self.pages.len(), "one codec for each page");
+        codecs.iter().for_each(|codec| self.known.add(Arc::clone(codec)));
+        self.cold = codecs;
+        self
+    }
+
+    /// Whether blocks are saved as the engine has them.
+    pub(crate) fn saves_raw(&self) -> bool {
+        self.pages.iter().all(|(_, codec)| codec.id() == CodecId::Raw)
+    }
+
+    pub(crate) fn has_cold(&self) -> bool {
+        !self.cold.is_empty()
     }
 
     /// The frames of a block, in whole lines.
     pub(crate) fn encode(&self, pages: &[&[u8]], frames: &mut Vec<u8>) {
-        frames.clear();
-        for ((kind, codec), page) in self.pages.iter().zip(pages) {
-            encode(&**codec, &Page::new(*kind, &page[..kind.bytes()]), frames);
-        }
-        frames.resize(frames.len().next_multiple_of(LINE), 0);
+        encode_with(self.pages.iter().map(|(kind, codec)| (kind, &**codec)), pages, frames);
+    }
+
+    /// The frames of a block that has become cold. Its pages are put one after the other into `pages`.
+    pub(crate) fn encode_cold(
+        &self,
+        payload: &[u8],
+        are_frames: bool,
+        pages: &mut Vec<u8>,
+        frames: &mut Vec<u8>,
+    ) -> Result<(), DecodeError> {
+        let kinds = || self.pages.iter().map(|(kind, _)| kind);
+        let page_bytes =
+            if are_frames { kinds().map(PageKind::bytes).max() } else { payload.len().checked_div(kinds().len()) };
+        let page_bytes = page_bytes.unwrap_or(0);
+        let raw: Vec<&[u8]> = if are_frames {
+            pages.resize(page_bytes * kinds().len(), 0);
+            self.decode(payload, &mut pages.chunks_exact_mut(page_bytes).collect::<Vec<_>>())?;
+            pages.chunks_exact(page_bytes).collect()
+        } else {
+            payload.chunks_exact(page_bytes).collect()
+        };
+        encode_with(kinds().zip(self.cold.iter().map(|codec| &**codec)), &raw, frames);
+        Ok(())
     }
 
     /// The pages of a block.
@@ -45,4 +87,16 @@ impl BlockCodec {
     pub(crate) fn fits(&self, num_pages: usize, page_bytes: usize) -> bool {
         self.pages.len() == num_pages && self.pages.iter().all(|(kind, _)| kind.bytes() <= page_bytes)
     }
+}
+
+fn encode_with<'a>(
+    codecs: impl Iterator<Item = (&'a PageKind, &'a dyn PageCodec)>,
+    pages: &[&[u8]],
+    frames: &mut Vec<u8>,
+) {
+    frames.clear();
+    for ((kind, codec), page) in codecs.zip(pages) {
+        encode(codec, &Page::new(*kind, &page[..kind.bytes()]), frames);
+    }
+    frames.resize(frames.len().next_multiple_of(LINE), 0);
 }

@@ -3,7 +3,9 @@
 use crate::{BlockCodec, NamespaceSpec, PrefixMatch, PrefixStore};
 use cenote_base::{BlockHash, Deadline, TokenId};
 use cenote_mem::Fabric;
-use cenote_pool::{Counter, Hit, Namespace, NamespaceRecord, Pin, Pool, PoolError, Publish, ReadOutcome};
+use cenote_pool::{
+    ColdBlock, Counter, Hit, Namespace, NamespaceRecord, Pin, Pool, PoolError, Publish, ReadOutcome, Shorter,
+};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -46,6 +48,11 @@ struct Hold<F: Fabric> {
 
 /// What descriptors say of a payload of frames.
 const FRAMES: u8 = 1;
+/// Frames of a block that became cold: as short as it gets.
+const COLD_FRAMES: u8 = 2;
+
+/// Chunks that are made shorter for one block, at most: some two have to be for one to become free.
+const SQUEEZES_MAX: usize = 8;
 
 /// Lookups remembered at most; then the memory starts anew, which costs a second lookup and nothing else.
 const FOUND_MAX: usize = 1 << 16;
@@ -93,7 +100,7 @@ impl<F: Fabric> RegionStore<F> {
             return self.pool.read(hit, pages) == ReadOutcome::Whole;
         }
         // What is longer than a block nobody published so, and is given no memory.
-        let known = hit.encoding == FRAMES && hit.length <= self.namespace.block_bytes;
+        let known = matches!(hit.encoding, FRAMES | COLD_FRAMES) && hit.length <= self.namespace.block_bytes;
         let Some(codec) = self.codec.as_ref().filter(|_| known) else {
             self.encoded.unreadable += 1;
             return false;
@@ -105,6 +112,42 @@ impl<F: Fabric> RegionStore<F> {
         let decoded = codec.decode(&self.frames, pages);
         self.encoded.unreadable += u64::from(decoded.is_err());
         decoded.is_ok()
+    }
+
+    /// While there is no room for a payload, makes cold blocks shorter, so that none has to leave.
+    fn squeeze(&self, length: u64) {
+        let Some(codec) = self.codec.as_ref().filter(|codec| codec.has_cold()) else { return };
+        for _ in 0..SQUEEZES_MAX {
+            if self.pool.has_room(&self.namespace, length) {
+                return;
+            }
+            let cold = self.pool.coldest(&self.namespace, &|hit| hit.encoding != COLD_FRAMES);
+            if cold.is_empty() {
+                return;
+            }
+            let mut pages = Vec::new();
+            let payloads: Vec<Vec<u8>> = cold.iter().map(|block| self.shortened(codec, block, &mut pages)).collect();
+            let shorter = cold.iter().zip(&payloads);
+            let shorter = shorter.map(|(of, payload)| Shorter { of, encoding: COLD_FRAMES, payload });
+            self.pool.repack(&self.namespace, &shorter.collect::<Vec<_>>());
+        }
+    }
+
+    /// A cold block's payload from now on; empty: it leaves.
+    fn shortened(&self, codec: &BlockCodec, block: &ColdBlock, pages: &mut Vec<u8>) -> Vec<u8> {
+        let are_frames = block.hit.encoding != 0;
+        // What is longer than a block nobody published so, and is given no memory.
+        let bytes = if block.hit.length <= self.namespace.block_bytes { block.hit.length as usize } else { 0 };
+        let (mut payload, mut frames) = (vec![0; bytes], Vec::new());
+        if self.pool.read(&block.hit, &mut [&mut payload]) != ReadOutcome::Whole {
+            return Vec::new();
+        }
+        match codec.encode_cold(&payload, are_frames, pages, &mut frames) {
+            Ok(()) if frames.len() <= payload.len() => frames,
+            // What others can read, or what would not become shorter, stays as it is if it says itself what it is.
+            _ if are_frames => payload,
+            _ => Vec::new(),
+        }
     }
 
     /// Lets expired holds go when called, from any thread: call it about once a second.
@@ -146,11 +189,13 @@ impl<F: Fabric> PrefixStore for RegionStore<F> {
 
     fn save(&mut self, hash: BlockHash, depth: u32, pages: &[&[u8]]) -> bool {
         let mut outcome = None;
-        // What is there already is not encoded again to find that out.
-        if let Some(codec) = self.codec.as_ref().filter(|_| self.pool.peek(&[hash]).is_empty()) {
+        // What is there already is not encoded again to find that out, and nothing is made shorter for it.
+        let is_new = self.codec.is_some() && self.pool.peek(&[hash]).is_empty();
+        if let Some(codec) = self.codec.as_ref().filter(|codec| is_new && !codec.saves_raw()) {
             codec.encode(pages, &mut self.frames);
             // What would not become smaller stays as it is.
             if (self.frames.len() as u64) < self.namespace.block_bytes {
+                self.squeeze(self.frames.len() as u64);
                 let published = self.pool.publish_encoded(&self.namespace, hash, depth, FRAMES, &[&self.frames]);
                 if published == Publish::Published {
                     self.encoded.bytes += self.frames.len() as u64;
@@ -159,7 +204,12 @@ impl<F: Fabric> PrefixStore for RegionStore<F> {
                 outcome = Some(published);
             }
         }
-        let outcome = outcome.unwrap_or_else(|| self.pool.publish(&self.namespace, hash, depth, pages));
+        let outcome = outcome.unwrap_or_else(|| {
+            if is_new {
+                self.squeeze(self.namespace.block_bytes);
+            }
+            self.pool.publish(&self.namespace, hash, depth, pages)
+        });
         matches!(outcome, Publish::Published | Publish::Duplicate)
     }
 

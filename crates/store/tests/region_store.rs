@@ -14,15 +14,21 @@ fn pool() -> Pool<Arc<Coherent>> {
 }
 
 fn pool_of(design: Design) -> Pool<Arc<Coherent>> {
-    let mapping = Mapping::create(&RegionSource::Anon, 16 << 20, 0o600, &MapOptions::default()).expect("memory");
-    let fabric = Arc::new(Coherent::new(mapping));
-    let config = PoolConfig {
+    pool_in(16 << 20, PoolConfig { design, ..config() })
+}
+
+fn config() -> PoolConfig {
+    PoolConfig {
         max_hosts: 1,
         workers_per_host: 4,
         hazard_lines_per_worker: 2,
-        design,
         ..PoolConfig::new(HashSeed([3; 32]), [4; 16])
-    };
+    }
+}
+
+fn pool_in(bytes: u64, config: PoolConfig) -> Pool<Arc<Coherent>> {
+    let mapping = Mapping::create(&RegionSource::Anon, bytes, 0o600, &MapOptions::default()).expect("memory");
+    let fabric = Arc::new(Coherent::new(mapping));
     Superblock::format(&fabric, &config).expect("it fits");
     Pool::attach(fabric, &AttachOptions { private: true, ..AttachOptions::named("test") }).expect("it attaches")
 }
@@ -104,9 +110,13 @@ fn a_hold_ends_by_itself_while_its_engine_sleeps() {
     assert_eq!(pool.check(true).unwrap().pinned, 0);
 }
 
+fn page_codec(codec: &str) -> Arc<dyn PageCodec> {
+    codec.parse::<CodecSpec>().unwrap().build(None).unwrap()
+}
+
 /// Pages of 16 tokens, one head of 16 channels, `f32`: as `spec` has them.
 fn block_codec(codec: &str) -> BlockCodec {
-    let codec: Arc<dyn PageCodec> = codec.parse::<CodecSpec>().unwrap().build(None).unwrap();
+    let codec = page_codec(codec);
     let kind = |layer: u16, side: Side| PageKind {
         shape: Shape { heads: 1, tokens: 16, dim: 16 },
         element: Element::F32,
@@ -163,4 +173,53 @@ fn encoded_blocks_take_less_and_come_back_to_whoever_knows_the_codec() {
         let checked = pool.check(true).expect("it is not busy");
         assert!(checked.damage.is_empty() && checked.leaks.is_empty(), "{checked:?}");
     }
+}
+
+#[test]
+fn under_pressure_cold_blocks_become_shorter_and_more_of_them_stay() {
+    let tokens = |prompt: u32| (0..16).map(|token| prompt << 8 | token).collect::<Vec<TokenId>>();
+    // Of so many prompts, how many are still there, and how many of them to the bit; blocks made shorter, and evicted.
+    let kept = |codec: BlockCodec, count: u32| {
+        let config = PoolConfig { chunk_bytes: 64 << 10, min_block_bytes: 1 << 10, ..config() };
+        let pool = pool_in(2 << 20, config);
+        let mut store = RegionStore::new(pool.clone(), &spec("")).unwrap().with_codec(codec, &spec(""));
+        for prompt in 0..count {
+            let hashes = store.match_prefix(&tokens(prompt)).hashes;
+            let pages = number_pages(prompt);
+            assert!(store.save(hashes[0], 0, &pages.iter().map(Vec::as_slice).collect::<Vec<_>>()));
+        }
+        let (mut whole, mut exact) = (0_u32, 0_u32);
+        for prompt in 0..count {
+            let found = store.match_prefix(&tokens(prompt));
+            if found.num_matched == 1 {
+                let mut loaded = vec![vec![0; PAGE]; 4];
+                assert!(store.load(found.hashes[0], &mut loaded.iter_mut().map(Vec::as_mut_slice).collect::<Vec<_>>()));
+                exact += u32::from(loaded == number_pages(prompt));
+                whole += 1;
+            }
+        }
+        let checked = pool.check(true).expect("it is not busy");
+        assert!(checked.damage.is_empty() && checked.leaks.is_empty(), "{checked:?}");
+        let stats = store.stats();
+        assert_eq!(stats["store_unreadable_total"], 0.0);
+        (whole, exact, stats["pool_repacked_total"] as u32, stats["pool_evicted_total"] as u32)
+    };
+    let cold = |codec: &str| block_codec(codec).with_cold(vec![page_codec("int8"); 4]);
+    let (capacity, exact, repacked, evicted) = kept(block_codec("raw"), 1000);
+    assert!(capacity == exact && repacked == 0 && evicted + capacity == 1000, "{capacity} {evicted}");
+    // Half as much again as there is room for: nothing leaves, and only what is cold is no more exact.
+    let more = capacity + capacity / 2;
+    let (whole, exact, repacked, evicted) = kept(cold("raw"), more);
+    assert_eq!((whole, evicted), (more, 0));
+    assert!(exact >= capacity / 8 && exact + repacked >= more, "{exact} of {more} are exact, {repacked} are shorter");
+    // What does not become shorter any more leaves like any other.
+    let (whole, _, repacked, evicted) = kept(cold("raw"), 1000);
+    assert!(whole >= 2 * capacity && whole + evicted == 1000, "{whole} of {capacity}, {repacked} were made shorter");
+    // What is as short as it gets already stays as it is, and is not tried again.
+    let (as_saved, ..) = kept(block_codec("int8"), 1500);
+    let (whole, _, repacked, evicted) = kept(cold("int8"), 1500);
+    assert!(
+        whole.abs_diff(as_saved) < 80 && repacked <= 1500 && evicted > 0,
+        "{whole}, {as_saved} without; {repacked}"
+    );
 }

@@ -5,7 +5,7 @@ use crate::args::{EngineArgs, RegionArgs, StudiedModelArgs, WatchArgs};
 use crate::failure::Failure;
 use crate::output;
 use crate::region::HostPool;
-use cenote_codec::{LayerSpecs, PageCodec, Profile, Side, SpecError};
+use cenote_codec::{LayerSpecs, PageCodec, Profile, Raw, Side, SpecError};
 use cenote_engine::config::ModelConfig;
 use cenote_engine::{EngineConfig, LlmEngine, LoadedModel};
 use cenote_mem::numa;
@@ -52,14 +52,25 @@ pub fn start(
 
 /// What blocks are stored as, if not as the engine has them.
 fn block_codec(args: &EngineArgs, model: &LoadedModel) -> Result<Option<BlockCodec>, Failure> {
-    let Some(specs) = &args.codec else { return Ok(None) };
+    if !args.encodes() {
+        return Ok(None);
+    }
     let profile = args.profile.as_ref().map(|path| profile::read(path, model)).transpose()?;
     let layout = model.layout();
-    let codecs = layer_codecs(specs, layout.num_layers, profile.as_ref())?;
-    let pages = codecs.into_iter().enumerate().flat_map(|(layer, codec)| {
-        [Side::K, Side::V].map(|side| (cenote_study::engine_page(layout, layer, side), Arc::clone(&codec)))
-    });
-    Ok(Some(BlockCodec::new(pages.collect())))
+    let of_pages = |specs: &LayerSpecs| {
+        let codecs = layer_codecs(specs, layout.num_layers, profile.as_ref())?;
+        Ok::<_, Failure>(codecs.into_iter().flat_map(|codec| [Arc::clone(&codec), codec]).collect::<Vec<_>>())
+    };
+    let fresh = args.codec.as_ref().map(of_pages).transpose()?;
+    let fresh = fresh.unwrap_or_else(|| vec![Arc::new(Raw); 2 * layout.num_layers]);
+    let kinds = (0..layout.num_layers)
+        .flat_map(|layer| [Side::K, Side::V].map(|side| cenote_study::engine_page(layout, layer, side)));
+    let codec = BlockCodec::new(kinds.zip(fresh).collect());
+    let cold = args.cold_codec.as_ref().map(of_pages).transpose()?;
+    Ok(Some(match cold {
+        Some(cold) => codec.with_cold(cold),
+        None => codec,
+    }))
 }
 
 fn layer_codecs(
@@ -76,9 +87,13 @@ fn layer_codecs(
 
 /// Refuses codecs that no worker could have, before there are any.
 pub fn check_codec(args: &EngineArgs, model_dir: &Path) -> Result<(), Failure> {
-    let Some(specs) = &args.codec else { return Ok(()) };
+    if !args.encodes() {
+        return Ok(());
+    }
     let profile = args.profile.as_ref().map(|path| profile::parse(path)).transpose()?;
-    layer_codecs(specs, ModelConfig::load(model_dir)?.num_layers, profile.as_ref()).map(drop)
+    let layers = ModelConfig::load(model_dir)?.num_layers;
+    let mut named = args.codec.iter().chain(&args.cold_codec);
+    named.try_for_each(|specs| layer_codecs(specs, layers, profile.as_ref()).map(drop))
 }
 
 /// Binds this thread, and with it every thread of the engine, to the NUMA node that the region lies on

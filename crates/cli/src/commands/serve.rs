@@ -165,6 +165,7 @@ fn pass_on(command: &mut Command, engine: &EngineArgs, region: &RegionArgs, watc
     set("CENOTE_MAX_NUM_BATCHED_TOKENS", Some(engine.max_num_batched_tokens.to_string()));
     set("CENOTE_MAX_WAITING", Some(engine.max_waiting.to_string()));
     set("CENOTE_CODEC", engine.codec.as_ref().map(ToString::to_string));
+    set("CENOTE_COLD_CODEC", engine.cold_codec.as_ref().map(ToString::to_string));
     set("CENOTE_PROFILE", engine.profile.as_ref().map(|path| path.display().to_string()));
     set("CENOTE_TENANT_SALT", Some(engine.tenant_salt.clone()));
     set("CENOTE_REGION", region.region.as_ref().map(ToString::to_string));
@@ -189,7 +190,7 @@ impl ServedRegion {
         let new = |size: u64| {
             let new = NewRegionArgs::of_size(size);
             // Encoded blocks are a fraction of those the defaults are for.
-            if args.engine.codec.is_some() { NewRegionArgs { min_block: ENCODED_MIN_BLOCK, ..new } } else { new }
+            if args.engine.encodes() { NewRegionArgs { min_block: ENCODED_MIN_BLOCK, ..new } } else { new }
         };
         let Some(source) = &args.region.region else {
             let size = args.region_size.map_or_else(own_region_bytes, |size| size.0);

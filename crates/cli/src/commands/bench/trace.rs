@@ -1,7 +1,7 @@
 //! `cenote bench trace`: what a codec is worth where the region is too small for the prompts.
 //!
 //! The prompts of a trace go one after the other through an engine of this process, first with blocks as they are, then
-//! with the codec, each with a fresh region of the same size. Each hash id stands for the same few tokens whenever it
+//! with the codec, then with the one for cold blocks beside it, each with a fresh region of the same size. Each hash id stands for the same few tokens whenever it
 //! comes, so prompts share prefixes as the trace's do. Prompts are clipped to the model's context.
 
 use super::ttft::{Bench, percentiles};
@@ -61,9 +61,9 @@ struct Run {
 }
 
 pub fn run(args: &BenchTraceArgs) -> Result<(), Failure> {
-    let Some(codec) = &args.engine.codec else {
+    if !args.engine.encodes() {
         return Err(Failure::new("no codec was named").hint("give --codec qpack:0.35 --profile FILE, for example"));
-    };
+    }
     if !(0.0..=100.0).contains(&args.share) {
         return Err(Failure::new(format!("--share {}: it is between 0 and 100", args.share)));
     }
@@ -82,9 +82,15 @@ pub fn run(args: &BenchTraceArgs) -> Result<(), Failure> {
     let working_set_bytes = raw_block * different;
     let region_bytes = (working_set_bytes as f64 * args.share) as u64;
     let mut rows = Vec::new();
-    let plain = EngineArgs { codec: None, ..args.engine.clone() };
-    for (codec, engine) in [("raw".to_owned(), &plain), (codec.to_string(), &args.engine)] {
-        rows.push(replay(codec, engine, &prompts, &is_warm, region_bytes, raw_block)?);
+    let (fresh, cold) = (&args.engine.codec, &args.engine.cold_codec);
+    let mut ways = vec![(None, None)];
+    ways.extend(fresh.iter().map(|fresh| (Some(fresh), None)));
+    ways.extend(cold.iter().map(|cold| (fresh.as_ref(), Some(cold))));
+    for (fresh, cold) in ways {
+        let engine = EngineArgs { codec: fresh.cloned(), cold_codec: cold.cloned(), ..args.engine.clone() };
+        let fresh = fresh.map_or_else(|| "raw".to_owned(), ToString::to_string);
+        let name = cold.map(|cold| format!("{fresh}, cold {cold}")).unwrap_or(fresh);
+        rows.push(replay(name, &engine, &prompts, &is_warm, region_bytes, raw_block)?);
     }
     let prompt_tokens: u64 = prompts.iter().map(|prompt| prompt.len() as u64).sum();
     let repeated = repeated.iter().sum::<usize>() * layout.block_tokens;
@@ -147,7 +153,7 @@ fn replay(
     raw_block: u64,
 ) -> Result<Run, Failure> {
     let new = NewRegionArgs::of_size(bytes);
-    let new = if args.codec.is_some() { NewRegionArgs { min_block: ENCODED_MIN_BLOCK, ..new } } else { new };
+    let new = if args.encodes() { NewRegionArgs { min_block: ENCODED_MIN_BLOCK, ..new } } else { new };
     let region = TemporaryRegion::make("bench", &new)?;
     let mut bench = Bench::new(engine::start(args, Some(region.args()), &WatchArgs::default(), "bench")?);
     let progress = output::progress("replaying", prompts.len() as u64);
