@@ -1,6 +1,6 @@
 //! The life of a block: publish, look up, read.
 
-use crate::heap::{PUBLISHED, Refusal};
+use crate::heap::{PUBLISHED, Refusal, Slot};
 use crate::history::Event;
 use crate::index::Inserted;
 use crate::lines::{BlockState, Descriptor, checksum_key};
@@ -321,8 +321,8 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
         }
         let slot_bytes =
             if encoding == 0 { namespace.slot_bytes() } else { slot_for(length).min(namespace.slot_bytes()) };
-        let block = match inner.reserve(slot_bytes, Some(namespace.id.0)) {
-            Ok(block) => block,
+        let Slot { block, bytes } = match inner.reserve(slot_bytes, Some(namespace.id.0)) {
+            Ok(slot) => slot,
             Err(Refusal::NoRoom) => {
                 inner.counters().add(Counter::NoRoom, 1);
                 return Publish::NoRoom;
@@ -335,7 +335,7 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
         };
         fault::point("publish.reserved");
         let kind = Descriptor::pack_kind(namespace.id.0, encoding, inner.member.slot as u16, depth);
-        let offset = inner.layout.payload(block, slot_bytes);
+        let offset = inner.layout.payload(block, bytes);
         inner.write_block(block, offset, hash, BlockState::Ready, kind, parts);
         let outcome = inner.enter(block, hash, None);
         match outcome {

@@ -36,6 +36,14 @@ pub(crate) enum Refusal {
     OverQuota,
 }
 
+/// Where a block's payload goes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Slot {
+    pub block: BlockIndex,
+    /// At least as many as were asked for.
+    pub bytes: u64,
+}
+
 /// Room made for one slot size may be taken by chunks that turn out damaged; a reservation does not chase
 /// it for ever.
 const RESERVE_ATTEMPTS: u32 = 16;
@@ -83,26 +91,27 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
         self.put_line(at, &free.seal(at, self.salt));
     }
 
-    /// Reserves a slot of `slot_bytes` for this worker and charges it to a namespace, making room if it must.
-    pub(crate) fn reserve(&self, slot_bytes: u64, namespace: Option<u16>) -> Result<BlockIndex, Refusal> {
+    /// Reserves a slot of `slot_bytes`, or a little more, for this worker and charges it to a namespace, making room if it
+    /// must.
+    pub(crate) fn reserve(&self, slot_bytes: u64, namespace: Option<u16>) -> Result<Slot, Refusal> {
         let _heap = self.lock(crate::locks::Name::Heap).map_err(|_| Refusal::NoRoom)?;
         if !namespace.is_none_or(|namespace| self.keeps_quota(namespace, slot_bytes)) {
             return Err(Refusal::OverQuota);
         }
-        let block = self.take_slot(slot_bytes).ok_or(Refusal::NoRoom)?;
+        let slot = self.take_slot(slot_bytes).ok_or(Refusal::NoRoom)?;
         if let Some(namespace) = namespace {
-            self.charge(block, namespace, slot_bytes);
+            self.charge(slot.block, namespace, slot.bytes);
         }
-        Ok(block)
+        Ok(slot)
     }
 
-    fn take_slot(&self, slot_bytes: u64) -> Option<BlockIndex> {
-        let class = self.class_of(slot_bytes)?;
+    fn take_slot(&self, slot_bytes: u64) -> Option<Slot> {
         for _ in 0..RESERVE_ATTEMPTS {
-            if let Some(block) = self.take_free_slot(class) {
-                return Some(block);
+            let slot = self.take_free_slot(slot_bytes);
+            if slot.is_some() {
+                return slot;
             }
-            if self.make_room(class) == Room::None {
+            if self.make_room(self.class_of(slot_bytes)?) == Room::None {
                 // Hosts that have more will see it when this one ticks.
                 self.wants_chunk().store(1, Relaxed);
                 return None;
@@ -111,24 +120,39 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
         None
     }
 
-    /// Reserves a slot for this worker if there is a free one, or a free chunk. The caller holds the heap lock.
-    pub(crate) fn take_free_slot(&self, class: usize) -> Option<BlockIndex> {
-        let block = self.pop_free(class).or_else(|| {
+    /// Reserves a slot for this worker if there is a free one or a free chunk, or else a free one that is somewhat larger:
+    /// where chunks are few, not every size can have its own. The caller holds the heap lock.
+    pub(crate) fn take_free_slot(&self, slot_bytes: u64) -> Option<Slot> {
+        let class = self.class_of(slot_bytes)?;
+        let claimed = || {
             let claimed = self.claim_chunk(class);
             if claimed {
                 self.wants_chunk().store(0, Relaxed);
             }
             claimed.then(|| self.pop_free(class)).flatten()
-        })?;
+        };
+        let exact = self.pop_free(class).or_else(claimed).map(|block| Slot { block, bytes: slot_bytes });
+        let slot = exact.or_else(|| self.pop_larger(slot_bytes))?;
         let owner = u32::try_from(self.member.slot + 1).expect("at most 1,024 workers");
-        self.slot_owner(block).store(owner, Release);
-        Some(block)
+        self.slot_owner(slot.block).store(owner, Release);
+        Some(slot)
     }
 
-    /// Whether there seems to be a free slot of this size.
+    /// Of the slots that are larger by no more than a quarter, a free one of the smallest size.
+    fn pop_larger(&self, slot_bytes: u64) -> Option<Slot> {
+        let fits = |&(bytes, class): &(u64, usize)| {
+            bytes > slot_bytes && bytes - slot_bytes <= slot_bytes / 4 && self.class_head(class).load(Relaxed) != 0
+        };
+        let sizes = (0..CLASSES).map(|class| (self.class_bytes(class).load(Relaxed), class));
+        let (bytes, class) = sizes.filter(fits).min().filter(|_| !self.is_plain())?;
+        self.pop_free(class).map(|block| Slot { block, bytes })
+    }
+
+    /// Whether there seems to be a free slot for so many bytes.
     pub(crate) fn has_free_slot(&self, slot_bytes: u64) -> bool {
-        let class = (0..CLASSES).find(|&class| self.class_bytes(class).load(Relaxed) == slot_bytes);
-        class.is_some_and(|class| self.class_head(class).load(Relaxed) != 0)
+        let fits = |bytes: u64| bytes >= slot_bytes && bytes - slot_bytes <= slot_bytes / 4;
+        (0..CLASSES)
+            .any(|class| fits(self.class_bytes(class).load(Relaxed)) && self.class_head(class).load(Relaxed) != 0)
     }
 
     /// Whether the region seems to have a chunk that nobody has.

@@ -35,8 +35,8 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
             return Err(PoolError::BlockTooLarge { block_bytes: length, chunk_bytes: inner.layout.chunk_bytes });
         }
         // Reserving may evict and takes the heap lock, so it comes before the table lock.
-        let block = inner.reserve(slot_bytes, None).map_err(|_| PoolError::NoRoom(length))?;
-        let offset = inner.layout.payload(block, slot_bytes);
+        let slot = inner.reserve(slot_bytes, None).map_err(|_| PoolError::NoRoom(length))?;
+        let (block, offset) = (slot.block, inner.layout.payload(slot.block, slot.bytes));
         let generation = inner.write_block(block, offset, hash, BlockState::Object, 0, &[bytes]);
         fault::point("object.written");
         let entered = match inner.lock_patiently(Name::Tables) {

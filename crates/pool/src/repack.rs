@@ -6,7 +6,7 @@
 //! misses it; who dies then has lost a cache's content and nothing else.
 
 use crate::blocks::{Hit, Publish, slot_for};
-use crate::heap::{FREE, PUBLISHED};
+use crate::heap::{FREE, PUBLISHED, Slot};
 use crate::lines::{BlockState, Descriptor};
 use crate::locks::Name;
 use crate::namespaces::Namespace;
@@ -42,12 +42,6 @@ pub struct Shorter<'a> {
     pub payload: &'a [u8],
 }
 
-/// A slot for what a block becomes.
-struct Place {
-    block: BlockIndex,
-    slot_bytes: u64,
-}
-
 impl<F: Fabric, H: HostLocal> Inner<F, H> {
     /// All blocks of a chunk, if they are all of this namespace, nobody uses them, and `wanted` takes each.
     fn cold_blocks(&self, chunk: u64, namespace: u16, wanted: &dyn Fn(&Hit) -> bool) -> Option<Vec<ColdBlock>> {
@@ -78,7 +72,7 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
 
     /// Takes blocks of one chunk back, and reserves slots for what they become out of what that leaves free; no other block
     /// leaves for them. Each block that left, with its slot if there is one. The caller holds the heap lock.
-    fn swap_slots(&self, namespace: u16, shorter: &[Shorter<'_>]) -> Vec<(usize, Option<Place>)> {
+    fn swap_slots(&self, namespace: u16, shorter: &[Shorter<'_>]) -> Vec<(usize, Option<Slot>)> {
         let mut left: Vec<usize> = (0..shorter.len()).filter(|&at| self.still_holds(shorter[at].of)).collect();
         let blocks: Vec<BlockIndex> = left.iter().map(|&at| shorter[at].of.hit.block).collect();
         let kept = RefCell::new(BTreeSet::new());
@@ -94,14 +88,15 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
                 self.release_chunk(chunk);
             }
         }
-        let place = |payload: &[u8]| {
-            let slot_bytes = slot_for(payload.len() as u64);
-            let block = self.take_free_slot(self.class_of(slot_bytes)?)?;
-            self.charge(block, namespace, slot_bytes);
-            Some(Place { block, slot_bytes })
+        // The longest first: a chunk that is claimed for it serves those that are a little shorter.
+        left.sort_by_key(|&at| std::cmp::Reverse(shorter[at].payload.len()));
+        let slot = |payload: &[u8]| {
+            let slot = self.take_free_slot(slot_for(payload.len() as u64))?;
+            self.charge(slot.block, namespace, slot.bytes);
+            Some(slot)
         };
         let payload = |at: usize| Some(shorter[at].payload).filter(|payload| !payload.is_empty());
-        left.into_iter().map(|at| (at, payload(at).and_then(place))).collect()
+        left.into_iter().map(|at| (at, payload(at).and_then(slot))).collect()
     }
 }
 
@@ -155,12 +150,12 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
         };
         fault::point("repack.reserved");
         let (mut published, count) = (0, left.len());
-        for (at, place) in left {
-            let (Shorter { of, encoding, payload }, Some(Place { block, slot_bytes })) = (shorter[at], place) else {
+        for (at, slot) in left {
+            let (Shorter { of, encoding, payload }, Some(Slot { block, bytes })) = (shorter[at], slot) else {
                 continue;
             };
             let kind = Descriptor::pack_kind(namespace.id.0, encoding, inner.member.slot as u16, of.depth);
-            let (hash, offset) = (of.hit.hash, inner.layout.payload(block, slot_bytes));
+            let (hash, offset) = (of.hit.hash, inner.layout.payload(block, bytes));
             inner.write_block(block, offset, hash, BlockState::Ready, kind, &[payload]);
             published += usize::from(inner.enter(block, hash, Some(of.word)) == Publish::Published);
         }

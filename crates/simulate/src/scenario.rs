@@ -146,6 +146,12 @@ impl Shape {
         self.late_host.is_some() && !self.has_manager()
     }
 
+    /// The same where a host comes back late and then only stands by.
+    pub fn with_idle_late_host(self, host: usize) -> Self {
+        let host = Some(host % self.hosts);
+        Self { idle_host: host, late_host: host, ..self }
+    }
+
     /// The same in another design, which may have an order of eviction of its own.
     pub fn of_design(self, design: Design) -> Self {
         let eviction = if design == Design::Plain { Eviction::Lru } else { self.eviction };
