@@ -1,7 +1,8 @@
 //! `cenote bench trace`: what a codec is worth where the region is too small for the prompts.
 //!
-//! The prompts of a trace go one after the other through an engine of this process, first with blocks as they are, then
-//! with the codec, each with a fresh region of the same size. Each hash id stands for the same few tokens whenever it
+//! The prompts of a trace go one after the other through an engine of this process: with blocks as they are, with the codec,
+//! and with the codec once more but blocks decoded before a step computes instead of beside it. Each time the region is a
+//! fresh one of the same size. Each hash id stands for the same few tokens whenever it
 //! comes, so prompts share prefixes as the trace's do. Prompts are clipped to the model's context.
 
 use super::ttft::{Bench, percentiles};
@@ -83,7 +84,9 @@ pub fn run(args: &BenchTraceArgs) -> Result<(), Failure> {
     let region_bytes = (working_set_bytes as f64 * args.share) as u64;
     let mut rows = Vec::new();
     let plain = EngineArgs { codec: None, ..args.engine.clone() };
-    for (codec, engine) in [("raw".to_owned(), &plain), (codec.to_string(), &args.engine)] {
+    let first = EngineArgs { decode_first: true, ..args.engine.clone() };
+    let name_first = format!("{codec}, decoded first");
+    for (codec, engine) in [("raw".to_owned(), &plain), (codec.to_string(), &args.engine), (name_first, &first)] {
         rows.push(replay(codec, engine, &prompts, &is_warm, region_bytes, raw_block)?);
     }
     let prompt_tokens: u64 = prompts.iter().map(|prompt| prompt.len() as u64).sum();
