@@ -94,15 +94,16 @@ impl KvArena {
     #[must_use]
     pub fn pages(&self, block: BlockId) -> Vec<&[u8]> {
         let bytes = self.layout.page_bytes();
-        let blocks = self.layers.iter().map(|layer| &layer.data.as_bytes()[block as usize * 2 * bytes..][..2 * bytes]);
-        blocks.flat_map(|pages| pages.chunks_exact(bytes)).collect()
+        let at = block as usize * 2 * bytes;
+        self.layers.iter().flat_map(|layer| layer.data.as_bytes()[at..at + 2 * bytes].chunks_exact(bytes)).collect()
     }
 
     /// As [`Self::pages`], to write.
     pub fn pages_mut(&mut self, block: BlockId) -> Vec<&mut [u8]> {
         let bytes = self.layout.page_bytes();
-        let layers = self.layers.iter_mut();
-        layers.flat_map(|layer| layer.pages_of([block]).remove(0).chunks_exact_mut(bytes)).collect()
+        let at = block as usize * 2 * bytes;
+        let layers = self.layers.iter_mut().map(|layer| layer.data.as_bytes_mut());
+        layers.flat_map(|layer| layer[at..at + 2 * bytes].chunks_exact_mut(bytes)).collect()
     }
 }
 

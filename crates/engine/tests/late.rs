@@ -9,7 +9,7 @@ use cenote_codec::{
 };
 use cenote_engine::kv::{KvArena, KvLayout};
 use cenote_engine::late::LateBlock;
-use cenote_engine::llama::{Llama, LogitsOf, SeqChunk};
+use cenote_engine::llama::{LogitsOf, SeqChunk};
 use cenote_engine::{ElementType, EngineConfig, LlmEngine, LoadedModel};
 use cenote_mem::{Coherent, MapOptions, Mapping, RegionSource};
 use cenote_pool::{AttachOptions, Pool, PoolConfig, Superblock};
@@ -268,6 +268,8 @@ fn requests_beside_forged_and_vanished_blocks_have_their_tokens() {
 struct Script {
     events: Arc<Events>,
     forged: Option<usize>,
+    /// Decoding waits for the attention of the layer before.
+    waits: bool,
 }
 
 #[derive(Default)]
@@ -302,48 +304,54 @@ impl Events {
 impl PendingBlock for Script {
     fn decode(&self, page: usize, bytes: &mut [u8]) -> bool {
         self.events.tell(Event::Decode(page));
+        if self.waits && page >= 2 {
+            self.events.await_event(Event::Attend(page / 2 - 1));
+        }
         let whole = self.forged != Some(page);
         bytes.fill(if whole { 0 } else { 0xff });
         whole
     }
 }
 
-/// Computes a prompt whose first two blocks come late, on so many threads.
-fn compute_late(model: &Llama, threads: usize, events: &Arc<Events>, observe: &mut (dyn FnMut(usize) + Send)) {
+/// Computes a prompt whose first two blocks come late, on so many threads; of these, two meet at each layer.
+fn compute_late(model: &LoadedModel, threads: usize) -> Vec<Event> {
+    let (model, num_layers) = (model.llama(), model.layout().num_layers);
     let mut kv = KvArena::new(model.kv_layout(BLOCK, ElementType::F32), 3);
-    let pages = || Box::new(Script { events: Arc::clone(events), forged: None });
+    let (events, waits) = (Arc::new(Events::default()), threads > 1);
+    let pages = || Box::new(Script { events: Arc::clone(&events), forged: None, waits });
     let late = [0, 1].map(|block| LateBlock::new(block, pages()));
     let (tokens, table) = (tokens(1, 5), [0, 1, 2]);
     let chunk = SeqChunk { tokens: &tokens, start_position: 32, block_table: &table, logits: LogitsOf::Last };
     let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
-    pool.install(|| model.forward_late(&[chunk], &mut kv, &late, &mut |seen| observe(seen.layer)));
+    pool.install(|| {
+        model.forward_late(&[chunk], &mut kv, &late, &mut |seen| {
+            events.tell(Event::Attend(seen.layer));
+            if waits && seen.layer + 1 < num_layers {
+                events.await_event(Event::Decode(2 * seen.layer + 2));
+            }
+        })
+    });
+    events.seen.lock().unwrap().clone()
 }
 
-/// Attention of a layer waits, in the midst of that layer's computation, for the next layer's decoding: it would wait for ever
-/// if the one began when the other has ended.
+/// In the midst of its computation a layer waits until the next one's decoding has begun, and that waits for the layer to
+/// compute: they would wait for ever if either came after the other.
 #[test]
 fn a_layer_is_decoded_while_the_one_before_computes() {
     let dir = model_dir("gqa-tied");
     let model = LoadedModel::load(&config(dir.path())).unwrap();
-    let events = Arc::new(Events::default());
-    compute_late(model.llama(), 2, &events, &mut |layer| {
-        events.tell(Event::Attend(layer));
-        if layer + 1 < model.layout().num_layers {
-            events.await_event(Event::Decode(2 * layer + 2));
-        }
-    });
+    let seen = compute_late(&model, 2);
+    assert_eq!(seen.len(), 5 * model.layout().num_layers, "{seen:?}");
 }
 
 #[test]
 fn with_one_thread_a_layer_is_decoded_just_before_its_attention() {
     let dir = model_dir("gqa-tied");
     let model = LoadedModel::load(&config(dir.path())).unwrap();
-    let events = Arc::new(Events::default());
-    compute_late(model.llama(), 1, &events, &mut |layer| events.tell(Event::Attend(layer)));
     let of_layer = |layer| {
         let (k, v) = (Event::Decode(2 * layer), Event::Decode(2 * layer + 1));
         [k, v, k, v, Event::Attend(layer)]
     };
     let want: Vec<Event> = (0..model.layout().num_layers).flat_map(of_layer).collect();
-    assert_eq!(*events.seen.lock().unwrap(), want);
+    assert_eq!(compute_late(&model, 1), want);
 }
