@@ -115,10 +115,10 @@ fn a_hold_ends_by_itself_while_its_engine_sleeps() {
 
 /// Pages of 16 tokens, one head of 16 channels, `f32`: as `spec` has them.
 fn block_codec(codec: &str) -> BlockCodec {
-    block_codec_of(codec.parse::<CodecSpec>().unwrap().build(None).unwrap())
+    block_codec_of(&codec.parse::<CodecSpec>().unwrap().build(None).unwrap())
 }
 
-fn block_codec_of(codec: Arc<dyn PageCodec>) -> BlockCodec {
+fn block_codec_of(codec: &Arc<dyn PageCodec>) -> BlockCodec {
     let kind = |layer: u16, side: Side| PageKind {
         shape: Shape { heads: 1, tokens: 16, dim: 16 },
         element: Element::F32,
@@ -127,7 +127,7 @@ fn block_codec_of(codec: Arc<dyn PageCodec>) -> BlockCodec {
         layer,
     };
     let pages = (0..2).flat_map(|layer| [(layer, Side::K), (layer, Side::V)]);
-    BlockCodec::new(pages.map(|(layer, side)| (kind(layer, side), Arc::clone(&codec))).collect())
+    BlockCodec::new(pages.map(|(layer, side)| (kind(layer, side), Arc::clone(codec))).collect())
 }
 
 /// Numbers that eight bits hold exactly.
@@ -201,7 +201,8 @@ impl PageCodec for Forger {
 fn a_payload_that_does_not_hold_is_a_miss_once_decoded_and_at_once_after_that() {
     let pool = pool();
     let open = |codec| RegionStore::new(pool.clone(), &spec("")).unwrap().with_codec(codec, &spec(""));
-    let (mut forger, mut reader) = (open(block_codec_of(Arc::new(Forger))), open(block_codec("int8")));
+    let forging: Arc<dyn PageCodec> = Arc::new(Forger);
+    let (mut forger, mut reader) = (open(block_codec_of(&forging)), open(block_codec("int8")));
     let tokens: Vec<TokenId> = (0..32).collect();
     let hashes = reader.match_prefix(&tokens).hashes;
     let saved = number_pages(0);
