@@ -404,6 +404,9 @@ pub struct EngineArgs {
     /// Tenants with different salts never share a block
     #[arg(long, value_name = "TEXT", env = "CENOTE_TENANT_SALT", hide_env_values = true, default_value = "")]
     pub tenant_salt: String,
+    /// Not for the command line: a measurement compares both.
+    #[arg(skip)]
+    pub decode_first: bool,
 }
 
 impl EngineArgs {

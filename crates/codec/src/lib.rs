@@ -192,7 +192,14 @@ impl Codecs {
     /// # Errors
     /// As for [`Self::decode`].
     pub fn decode_frame(&self, frame: &Frame<'_>, page: &mut PageMut<'_>) -> Result<(), DecodeError> {
-        let kind = page.kind();
+        self.codec_of(frame, page.kind())?.decode_payload(frame, page)
+    }
+
+    /// What decodes a frame into such a page: all that can be said without a look at the payload.
+    ///
+    /// # Errors
+    /// The frame's codec or profile is not known, or it is of another kind of page.
+    pub fn codec_of(&self, frame: &Frame<'_>, kind: &PageKind) -> Result<&dyn PageCodec, DecodeError> {
         if (frame.shape, frame.side, frame.layer) != (kind.shape, kind.side, kind.layer) {
             return Err(DecodeError::OtherPage);
         }
@@ -200,6 +207,6 @@ impl Codecs {
         if frame.version != codec.version() {
             return Err(DecodeError::UnknownVersion { codec: frame.codec, version: frame.version });
         }
-        codec.decode_payload(frame, page)
+        Ok(&**codec)
     }
 }

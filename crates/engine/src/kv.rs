@@ -1,8 +1,9 @@
 //! The engine's own KV memory (L1): an arena of blocks, paged per layer.
 //!
-//! A block holds `block_tokens` tokens of all layers and is contiguous: K then V page of layer 0, K then
-//! V of layer 1, and so on, which is the order in which a [`cenote_store::PrefixStore`] takes them. Pages
-//! are sequences of panels, 16 wide, because that is what the kernels read:
+//! A block holds `block_tokens` tokens of all layers: K then V page of layer 0, K then V of layer 1, and so on,
+//! which is the order in which a [`cenote_store::PrefixStore`] takes them. Each layer has memory of its own, so that one
+//! can be filled while another is computed with. Pages are sequences of panels, 16 wide, because that is what the kernels
+//! read:
 //! * K page `[kv_head][token / 16][dim][token % 16]`: a lane is a key;
 //! * V page `[kv_head][dim / 16][token][dim % 16]`: a lane is a dimension, the last panel padded.
 
@@ -58,6 +59,12 @@ impl KvLayout {
 /// Blocks of KV.
 pub struct KvArena {
     layout: KvLayout,
+    layers: Vec<KvLayer>,
+}
+
+/// One layer's part of all blocks: K then V page of each.
+pub struct KvLayer {
+    layout: KvLayout,
     data: AlignedBuffer,
 }
 
@@ -69,7 +76,7 @@ impl KvArena {
     #[must_use]
     pub fn new(layout: KvLayout, num_blocks: usize) -> Self {
         assert!(layout.block_tokens.is_multiple_of(PANEL) && layout.block_tokens > 0, "a block is whole key panels");
-        Self { layout, data: AlignedBuffer::zeroed(num_blocks * layout.block_bytes()) }
+        Self { layout, layers: (0..layout.num_layers).map(|_| KvLayer::new(layout, num_blocks)).collect() }
     }
 
     /// The shape of its blocks.
@@ -78,26 +85,57 @@ impl KvArena {
         &self.layout
     }
 
+    /// The layers, from the first.
+    pub(crate) fn layers_mut(&mut self) -> &mut [KvLayer] {
+        &mut self.layers
+    }
+
     /// The pages of a block, K then V of each layer.
     #[must_use]
     pub fn pages(&self, block: BlockId) -> Vec<&[u8]> {
-        let bytes = self.layout.block_bytes();
-        self.data.as_bytes()[block as usize * bytes..][..bytes].chunks_exact(self.layout.page_bytes()).collect()
+        let bytes = self.layout.page_bytes();
+        let at = block as usize * 2 * bytes;
+        self.layers.iter().flat_map(|layer| layer.data.as_bytes()[at..at + 2 * bytes].chunks_exact(bytes)).collect()
     }
 
     /// As [`Self::pages`], to write.
     pub fn pages_mut(&mut self, block: BlockId) -> Vec<&mut [u8]> {
-        let bytes = self.layout.block_bytes();
-        let pages =
-            self.data.as_bytes_mut()[block as usize * bytes..][..bytes].chunks_exact_mut(self.layout.page_bytes());
-        pages.collect()
+        let bytes = self.layout.page_bytes();
+        let at = block as usize * 2 * bytes;
+        let layers = self.layers.iter_mut().map(|layer| layer.data.as_bytes_mut());
+        layers.flat_map(|layer| layer[at..at + 2 * bytes].chunks_exact_mut(bytes)).collect()
+    }
+}
+
+impl KvLayer {
+    pub(crate) fn new(layout: KvLayout, num_blocks: usize) -> Self {
+        Self { layout, data: AlignedBuffer::zeroed(num_blocks * 2 * layout.page_bytes()) }
     }
 
-    /// Stores K and V (`[kv_head][dim]` each) of the token at `position`, rounded to the arena's element type.
-    pub fn write(&mut self, layer: usize, block_table: &[BlockId], position: usize, k: &[f32], v: &[f32]) {
+    /// The shape of its blocks.
+    #[must_use]
+    pub const fn layout(&self) -> &KvLayout {
+        &self.layout
+    }
+
+    /// K and V page, in one piece, of each of some blocks, whose numbers ascend.
+    pub(crate) fn pages_of(&mut self, blocks: impl IntoIterator<Item = BlockId>) -> Vec<&mut [u8]> {
+        let bytes = 2 * self.layout.page_bytes();
+        let (mut first, mut rest) = (0, self.data.as_bytes_mut());
+        let blocks = blocks.into_iter().map(|block| {
+            let (_, from) = std::mem::take(&mut rest).split_at_mut((block as usize - first) * bytes);
+            let (pages, behind) = from.split_at_mut(bytes);
+            (first, rest) = (block as usize + 1, behind);
+            pages
+        });
+        blocks.collect()
+    }
+
+    /// Stores K and V (`[kv_head][dim]` each) of the token at `position`, rounded to the layer's element type.
+    pub fn write(&mut self, block_table: &[BlockId], position: usize, k: &[f32], v: &[f32]) {
         let layout = self.layout;
         let (dim, token) = (layout.head_dim, position % layout.block_tokens);
-        let k_page = self.page(layer, block_table[position / layout.block_tokens]);
+        let k_page = self.page(block_table[position / layout.block_tokens]);
         let v_page = k_page + layout.page_elements();
         for head in 0..layout.num_kv_heads {
             let k_at = k_page + head * dim * layout.block_tokens + token / PANEL * dim * PANEL + token % PANEL;
@@ -126,7 +164,6 @@ impl KvArena {
     #[inline(always)]
     pub(crate) fn k_panel<'a>(
         &'a self,
-        layer: usize,
         block_table: &[BlockId],
         kv_head: usize,
         key_panel: usize,
@@ -134,7 +171,7 @@ impl KvArena {
     ) -> &'a [f32] {
         let layout = &self.layout;
         let panels = layout.block_tokens / PANEL;
-        let page = self.page(layer, block_table[key_panel / panels]);
+        let page = self.page(block_table[key_panel / panels]);
         let length = layout.head_dim * PANEL;
         let at = page + kv_head * layout.head_dim * layout.block_tokens + key_panel % panels * length;
         self.view(at, length, scratch)
@@ -144,7 +181,6 @@ impl KvArena {
     #[inline(always)]
     pub(crate) fn v_panel<'a>(
         &'a self,
-        layer: usize,
         block_table: &[BlockId],
         kv_head: usize,
         key_panel: usize,
@@ -153,7 +189,7 @@ impl KvArena {
     ) -> &'a [f32] {
         let layout = &self.layout;
         let panels = layout.block_tokens / PANEL;
-        let page = self.page(layer, block_table[key_panel / panels]) + layout.page_elements();
+        let page = self.page(block_table[key_panel / panels]) + layout.page_elements();
         let at = page + (kv_head * layout.padded_head_dim() + strip * PANEL) * layout.block_tokens;
         self.view(at + key_panel % panels * PANEL * PANEL, PANEL * PANEL, scratch)
     }
@@ -168,11 +204,11 @@ impl KvArena {
 
     /// Index of the first value of a K page.
     #[inline(always)]
-    fn page(&self, layer: usize, block: BlockId) -> usize {
-        (block as usize * self.layout.num_layers + layer) * 2 * self.layout.page_elements()
+    fn page(&self, block: BlockId) -> usize {
+        block as usize * 2 * self.layout.page_elements()
     }
 
-    /// Fills the arena with NaN (all ones), to show in tests what must not be read.
+    /// Fills the layer with NaN (all ones), to show in tests what must not be read.
     #[cfg(test)]
     pub(crate) fn poison(&mut self) {
         self.data.as_bytes_mut().fill(0xff);

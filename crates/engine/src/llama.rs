@@ -16,6 +16,7 @@ use crate::kernels::attention::{QueryChunk, attend};
 use crate::kernels::elementwise::{add, rms_norm, rotate, swiglu};
 use crate::kernels::gemm::{PackedMatrix, matmul};
 use crate::kv::{KvArena, KvLayout};
+use crate::late::{LateBlock, decode_layer};
 use cenote_base::TokenId;
 use cenote_policy::kv_blocks::BlockId;
 
@@ -250,6 +251,18 @@ impl Llama {
         kv: &mut KvArena,
         observe: &mut dyn FnMut(Observed<'_>),
     ) -> Vec<f32> {
+        self.forward_late(batch, kv, &[], observe)
+    }
+
+    /// As [`Self::forward_observed`], with blocks that are filled meanwhile, each layer before its attention. Where one has
+    /// failed in the end, what was computed for its sequence is of no use; for the others it does not matter.
+    pub fn forward_late(
+        &self,
+        batch: &[SeqChunk<'_>],
+        kv: &mut KvArena,
+        late: &[LateBlock],
+        observe: &mut dyn FnMut(Observed<'_>),
+    ) -> Vec<f32> {
         let config = &self.config;
         let (hidden, head_dim) = (config.hidden_size, config.head_dim);
         let (q_size, kv_size) = (config.num_heads * head_dim, config.num_kv_heads * head_dim);
@@ -257,38 +270,58 @@ impl Llama {
         let rows = batch.iter().map(|chunk| chunk.tokens.len()).sum();
         let chunks = query_chunks(batch);
         let cos_sin = self.cos_sin(batch, rows);
+        let mut late: Vec<&LateBlock> = late.iter().collect();
+        late.sort_unstable_by_key(|late| late.block());
+        let late = &late[..];
 
         let mut x = vec![0.0; rows * hidden];
-        let tokens = batch.iter().flat_map(|chunk| chunk.tokens);
-        x.chunks_exact_mut(hidden).zip(tokens).for_each(|(row, token)| self.embedding.row(*token as usize, row));
-
         let mut normed = vec![0.0; rows * hidden];
         let mut projected = vec![0.0; rows * hidden];
         let mut qkv = vec![0.0; rows * qkv_size];
         let mut attended = vec![0.0; rows * q_size];
         let mut gate_up = vec![0.0; rows * 2 * config.intermediate_size];
         let mut activated = vec![0.0; rows * config.intermediate_size];
-        for (index, layer) in self.layers.iter().enumerate() {
-            rms_norm(&x, &layer.attention_norm, config.rms_norm_eps, &mut normed);
-            layer.qkv.forward(&normed, rows, &mut qkv);
-            rotate(&mut qkv, qkv_size, config.num_heads + config.num_kv_heads, head_dim, &cos_sin);
-            observe(Observed { layer: index, qkv: &qkv, q_size, kv_size });
-            for chunk in &chunks {
-                for row in 0..chunk.rows {
-                    let (_, kv_row) = qkv[(chunk.first_row + row) * qkv_size..][..qkv_size].split_at(q_size);
-                    let (k, v) = kv_row.split_at(kv_size);
-                    kv.write(index, chunk.block_table, chunk.start_position + row, k, v);
-                }
-            }
-            attend(kv, index, &qkv, qkv_size, config.num_heads, &chunks, &mut attended);
-            layer.attention_output.forward(&attended, rows, &mut projected);
-            add(&projected, &mut x, hidden);
+        let project = |layer: &Layer, x: &[f32], normed: &mut [f32], qkv: &mut [f32]| {
+            rms_norm(x, &layer.attention_norm, config.rms_norm_eps, normed);
+            layer.qkv.forward(normed, rows, qkv);
+            rotate(qkv, qkv_size, config.num_heads + config.num_kv_heads, head_dim, &cos_sin);
+        };
 
-            rms_norm(&x, &layer.mlp_norm, config.rms_norm_eps, &mut normed);
-            layer.gate_up.forward(&normed, rows, &mut gate_up);
-            swiglu(&gate_up, config.intermediate_size, &mut activated);
-            layer.down.forward(&activated, rows, &mut projected);
-            add(&projected, &mut x, hidden);
+        // A scope is what happens between the attentions of two layers: the later one's blocks are decoded beside it.
+        let layers = kv.layers_mut();
+        rayon::in_place_scope(|scope| {
+            decode_layer(scope, late, 0, &mut layers[0]);
+            let tokens = batch.iter().flat_map(|chunk| chunk.tokens);
+            x.chunks_exact_mut(hidden).zip(tokens).for_each(|(row, token)| self.embedding.row(*token as usize, row));
+            project(&self.layers[0], &x, &mut normed, &mut qkv);
+        });
+        for (index, layer) in self.layers.iter().enumerate() {
+            let [kv, later @ ..] = &mut layers[index..] else { unreachable!("the arena has the model's layers") };
+            rayon::in_place_scope(|scope| {
+                if let Some(next) = later.first_mut() {
+                    decode_layer(scope, late, index + 1, next);
+                }
+                observe(Observed { layer: index, qkv: &qkv, q_size, kv_size });
+                for chunk in &chunks {
+                    for row in 0..chunk.rows {
+                        let (_, kv_row) = qkv[(chunk.first_row + row) * qkv_size..][..qkv_size].split_at(q_size);
+                        let (k, v) = kv_row.split_at(kv_size);
+                        kv.write(chunk.block_table, chunk.start_position + row, k, v);
+                    }
+                }
+                attend(kv, &qkv, qkv_size, config.num_heads, &chunks, &mut attended);
+                layer.attention_output.forward(&attended, rows, &mut projected);
+                add(&projected, &mut x, hidden);
+
+                rms_norm(&x, &layer.mlp_norm, config.rms_norm_eps, &mut normed);
+                layer.gate_up.forward(&normed, rows, &mut gate_up);
+                swiglu(&gate_up, config.intermediate_size, &mut activated);
+                layer.down.forward(&activated, rows, &mut projected);
+                add(&projected, &mut x, hidden);
+                if let Some(next) = self.layers.get(index + 1) {
+                    project(next, &x, &mut normed, &mut qkv);
+                }
+            });
         }
 
         let wanted = logit_rows(batch);

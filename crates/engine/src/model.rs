@@ -5,6 +5,7 @@ use crate::config::ModelConfig;
 use crate::error::LoadError;
 use crate::kernels::ElementType;
 use crate::kv::{KvArena, KvLayout};
+use crate::late::LateBlock;
 use crate::llama::{Llama, Observed, SeqChunk};
 use crate::tokenizer::Tokenizer;
 use cenote_store::NamespaceSpec;
@@ -40,6 +41,8 @@ pub struct EngineConfig {
     pub watermark: f64,
     /// How long a prefill worker keeps handed-over blocks from eviction, in milliseconds.
     pub hand_over_hold_ms: u64,
+    /// Decode blocks from the store before a step computes with them, not beside it: to measure what that is worth.
+    pub decode_first: bool,
     /// The shared region's name, for [`cenote_base::engine::EngineDescription`].
     pub region: Option<String>,
 }
@@ -62,6 +65,7 @@ impl EngineConfig {
             max_waiting: 256,
             watermark: 0.01,
             hand_over_hold_ms: 10_000,
+            decode_first: false,
             region: None,
         }
     }
@@ -220,6 +224,11 @@ impl LoadedModel {
     /// Computes a batch on this model's threads; see [`Llama::forward`].
     pub fn forward(&self, batch: &[SeqChunk<'_>], kv: &mut KvArena) -> Vec<f32> {
         self.threads.install(|| self.llama.forward(batch, kv))
+    }
+
+    /// Computes a batch while blocks are filled; see [`Llama::forward_late`].
+    pub fn forward_late(&self, batch: &[SeqChunk<'_>], kv: &mut KvArena, late: &[LateBlock]) -> Vec<f32> {
+        self.threads.install(|| self.llama.forward_late(batch, kv, late, &mut |_| {}))
     }
 
     /// Computes a batch and shows what attention works on; see [`Llama::forward_observed`].

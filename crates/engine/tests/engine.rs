@@ -61,7 +61,9 @@ fn neighbours_do_not_show() {
         ..config(dir.path())
     };
     let alone = start(&config(dir.path()), None);
-    for store in [None, Some(MemoryStore::default())] {
+    let late = MemoryStore::default();
+    late.shared.lock().unwrap().pending = true;
+    for store in [None, Some(MemoryStore::default()), Some(late)] {
         let engine = start(&crowded, store);
         let sampled = SamplingParams { temperature: 0.8, top_p: 0.9, seed: Some(3), ..greedy(40) };
         let requests: Vec<_> = (0..10)
@@ -90,7 +92,8 @@ fn blocks_that_vanish_are_computed_again() {
     let new = || request(prompt(6, 100), greedy(20));
     let cold = run(&engine, new()).unwrap();
     let saved = store.shared.lock().unwrap().saved.clone();
-    for (gone, cached) in [(3, 48), (0, 0), (5, 80)] {
+    for (gone, cached, pending) in [(3, 48, false), (0, 0, false), (5, 80, false), (3, 48, true), (0, 0, true)] {
+        store.shared.lock().unwrap().pending = pending;
         store.shared.lock().unwrap().vanish.insert(saved[gone]);
         let warm = run(&engine, new()).unwrap();
         assert_eq!(warm.usage.cached_tokens, cached);

@@ -1,6 +1,7 @@
 //! Blocks as codecs make them: the frames of all pages, one after the other.
 
 use cenote_codec::{CodecId, Codecs, DecodeError, Frame, Page, PageCodec, PageKind, PageMut, encode};
+use std::ops::Range;
 use std::sync::Arc;
 
 /// Lines of a region.
@@ -64,7 +65,11 @@ impl BlockCodec {
         let page_bytes = page_bytes.unwrap_or(0);
         let raw: Vec<&[u8]> = if are_frames {
             pages.resize(page_bytes * kinds().len(), 0);
-            self.decode(payload, &mut pages.chunks_exact_mut(page_bytes).collect::<Vec<_>>())?;
+            for (index, (frame, page)) in
+                self.split(payload)?.iter().zip(pages.chunks_exact_mut(page_bytes)).enumerate()
+            {
+                self.decode(index, frame, payload, page)?;
+            }
             pages.chunks_exact(page_bytes).collect()
         } else {
             payload.chunks_exact(page_bytes).collect()
@@ -73,14 +78,32 @@ impl BlockCodec {
         Ok(())
     }
 
-    /// The pages of a block.
-    pub(crate) fn decode(&self, mut frames: &[u8], pages: &mut [&mut [u8]]) -> Result<(), DecodeError> {
-        for ((kind, _), page) in self.pages.iter().zip(pages) {
-            let (frame, rest) = Frame::split(frames)?;
-            self.known.decode_frame(&frame, &mut PageMut::new(*kind, &mut page[..kind.bytes()]))?;
-            frames = rest;
+    /// Splits a block into frames and checks all of them but what their payloads say: checksums hold, codecs and profiles are
+    /// known, pages are those of the block.
+    pub(crate) fn split(&self, frames: &[u8]) -> Result<Vec<PageFrame>, DecodeError> {
+        let mut rest = frames;
+        let mut pages = Vec::with_capacity(self.pages.len());
+        for (kind, _) in &self.pages {
+            let (frame, behind) = Frame::split(rest)?;
+            self.known.codec_of(&frame, kind)?;
+            let end = frames.len() - behind.len();
+            pages.push(PageFrame { frame: Frame { payload: &[], ..frame }, payload: end - frame.payload.len()..end });
+            rest = behind;
         }
-        if frames.len() < LINE { Ok(()) } else { Err(DecodeError::Trailing(frames.len())) }
+        if rest.len() < LINE { Ok(pages) } else { Err(DecodeError::Trailing(rest.len())) }
+    }
+
+    /// Decodes page `index` of a block that was split.
+    pub(crate) fn decode(
+        &self,
+        index: usize,
+        page: &PageFrame,
+        frames: &[u8],
+        bytes: &mut [u8],
+    ) -> Result<(), DecodeError> {
+        let (kind, _) = self.pages[index];
+        let frame = Frame { payload: &frames[page.payload.clone()], ..page.frame };
+        self.known.decode_frame(&frame, &mut PageMut::new(kind, &mut bytes[..kind.bytes()]))
     }
 
     /// Whether these are the pages that it is for.
@@ -99,4 +122,10 @@ fn encode_with<'a>(
         encode(codec, &Page::new(*kind, &page[..kind.bytes()]), frames);
     }
     frames.resize(frames.len().next_multiple_of(LINE), 0);
+}
+
+/// One page's frame: what its header says, and where in the block its payload is.
+pub(crate) struct PageFrame {
+    frame: Frame<'static>,
+    payload: Range<usize>,
 }

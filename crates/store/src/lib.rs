@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 mod encoding;
+mod pending;
 mod region;
 
 pub use encoding::BlockCodec;
@@ -73,14 +74,44 @@ pub struct PrefixMatch {
     pub num_matched: usize,
 }
 
+/// A block on its way into an engine's pages: out of the region and whole, not decoded yet. Threads may decode pages of one
+/// block at the same time. Dropping it gives its memory back.
+pub trait PendingBlock: Send + Sync {
+    /// Decodes page `page` of the block, counted as in [`PrefixStore::load`], into `bytes`. `false`: it cannot be decoded, so
+    /// the block counts as a miss and none of its pages may be used.
+    fn decode(&self, page: usize, bytes: &mut [u8]) -> bool;
+}
+
+/// What loading a block came to.
+#[must_use]
+pub enum Loaded {
+    /// Gone, torn or damaged; the pages' content is undefined.
+    Miss,
+    /// The pages are filled.
+    Whole,
+    /// The pages are untouched, and to be decoded from this.
+    Pending(Box<dyn PendingBlock>),
+}
+
+impl Loaded {
+    /// Fills the pages now, whatever is left to do. Returns whether the block is there.
+    pub fn finish(self, pages: &mut [&mut [u8]]) -> bool {
+        match self {
+            Self::Miss => false,
+            Self::Whole => true,
+            Self::Pending(block) => pages.iter_mut().enumerate().all(|(index, page)| block.decode(index, page)),
+        }
+    }
+}
+
 /// Shared KV as an engine uses it. One value per engine thread.
 pub trait PrefixStore: Send {
     /// Hashes the full blocks of `tokens` and looks all of them up.
     fn match_prefix(&mut self, tokens: &[TokenId]) -> PrefixMatch;
 
     /// Copies block `hash` into `pages`: K then V of layer 0, K then V of layer 1, and so on, each of
-    /// `page_bytes`. `false` is a miss (gone, torn, damaged); the pages' content is then undefined.
-    fn load(&mut self, hash: BlockHash, pages: &mut [&mut [u8]]) -> bool;
+    /// `page_bytes`. A block that is stored encoded is only copied out and checked; decoding it is left to the caller.
+    fn load(&mut self, hash: BlockHash, pages: &mut [&mut [u8]]) -> Loaded;
 
     /// Publishes a block, block number `depth` of its sequence, unless it is there already. `false` when there was
     /// no room; the engine goes on without.

@@ -1,6 +1,7 @@
 //! [`PrefixStore`] over a pool in a region.
 
-use crate::{BlockCodec, NamespaceSpec, PrefixMatch, PrefixStore};
+use crate::pending::{Desk, PendingFrames};
+use crate::{BlockCodec, Loaded, NamespaceSpec, PrefixMatch, PrefixStore};
 use cenote_base::{BlockHash, Deadline, TokenId};
 use cenote_mem::Fabric;
 use cenote_pool::{
@@ -16,10 +17,11 @@ pub struct RegionStore<F: Fabric> {
     namespace: Namespace,
     block_tokens: usize,
     /// Blocks are saved as this makes them; none: as the engine has them.
-    codec: Option<BlockCodec>,
-    /// A block's frames, on their way.
+    codec: Option<Arc<BlockCodec>>,
+    /// A block's frames, on their way into the region.
     frames: Vec<u8>,
     encoded: Encoded,
+    desk: Arc<Desk>,
     /// What the last lookups found, so that loading does not look up again.
     found: HashMap<BlockHash, Hit>,
     holds: Holds<F>,
@@ -33,8 +35,6 @@ struct Encoded {
     bytes: u64,
     /// Bytes of the blocks that they were made of.
     from_bytes: u64,
-    /// Blocks that were found and whole, and could not be decoded: of an unknown profile, or of another engine's pages.
-    unreadable: u64,
 }
 
 /// Holds by ticket; shared with whoever lets the expired ones go while the engine sleeps.
@@ -77,6 +77,7 @@ impl<F: Fabric> RegionStore<F> {
             codec: None,
             frames: Vec::new(),
             encoded: Encoded::default(),
+            desk: Arc::default(),
             found: HashMap::new(),
             holds: Holds::default(),
             next_ticket: 1,
@@ -90,28 +91,38 @@ impl<F: Fabric> RegionStore<F> {
     #[must_use]
     pub fn with_codec(mut self, codec: BlockCodec, spec: &NamespaceSpec) -> Self {
         assert!(codec.fits(2 * spec.num_layers as usize, spec.page_bytes as usize), "a codec for other pages");
-        self.codec = Some(codec);
+        self.codec = Some(Arc::new(codec));
         self
     }
 
-    /// Copies a block into pages, decoding it if it is encoded.
-    fn read(&mut self, hit: &Hit, pages: &mut [&mut [u8]]) -> bool {
+    /// Copies a block into pages, or its frames into memory of their own.
+    fn read(&self, hit: &Hit, pages: &mut [&mut [u8]]) -> Loaded {
         if hit.encoding == 0 {
-            return self.pool.read(hit, pages) == ReadOutcome::Whole;
+            return if self.pool.read(hit, pages) == ReadOutcome::Whole { Loaded::Whole } else { Loaded::Miss };
         }
         // What is longer than a block nobody published so, and is given no memory.
         let known = matches!(hit.encoding, FRAMES | COLD_FRAMES) && hit.length <= self.namespace.block_bytes;
+        let known = known && !self.desk.is_bad(hit);
         let Some(codec) = self.codec.as_ref().filter(|_| known) else {
-            self.encoded.unreadable += 1;
-            return false;
+            self.desk.count_unreadable();
+            return Loaded::Miss;
         };
-        self.frames.resize(usize::try_from(hit.length).unwrap_or(0), 0);
-        if self.pool.read(hit, &mut [&mut self.frames]) != ReadOutcome::Whole {
-            return false;
+        let mut frames = self.desk.buffer(usize::try_from(hit.length).unwrap_or(0));
+        if self.pool.read(hit, &mut [&mut frames]) != ReadOutcome::Whole {
+            self.desk.give_back(frames);
+            return Loaded::Miss;
         }
-        let decoded = codec.decode(&self.frames, pages);
-        self.encoded.unreadable += u64::from(decoded.is_err());
-        decoded.is_ok()
+        match codec.split(&frames) {
+            Ok(pages) => {
+                let (codec, desk) = (Arc::clone(codec), Arc::clone(&self.desk));
+                Loaded::Pending(Box::new(PendingFrames { hit: *hit, frames, pages, codec, desk }))
+            }
+            Err(_) => {
+                self.desk.count_unreadable();
+                self.desk.give_back(frames);
+                Loaded::Miss
+            }
+        }
     }
 
     /// While there is no room for a payload, makes cold blocks shorter, so that none has to leave.
@@ -174,17 +185,18 @@ impl<F: Fabric> PrefixStore for RegionStore<F> {
         PrefixMatch { hashes, num_matched }
     }
 
-    fn load(&mut self, hash: BlockHash, pages: &mut [&mut [u8]]) -> bool {
+    fn load(&mut self, hash: BlockHash, pages: &mut [&mut [u8]]) -> Loaded {
         let remembered = self.found.remove(&hash);
-        if let Some(hit) = remembered
-            && self.read(&hit, pages)
-        {
-            return true;
+        if let Some(hit) = remembered {
+            let loaded = self.read(&hit, pages);
+            if !matches!(loaded, Loaded::Miss) {
+                return loaded;
+            }
         }
         // What was remembered may have been evicted and published anew elsewhere: ask once more. The prompt's own lookup
         // was its use.
         let hits = self.pool.peek(&[hash]);
-        hits.first().is_some_and(|hit| Some(*hit) != remembered && self.read(hit, pages))
+        hits.first().filter(|hit| Some(**hit) != remembered).map_or(Loaded::Miss, |hit| self.read(hit, pages))
     }
 
     fn save(&mut self, hash: BlockHash, depth: u32, pages: &[&[u8]]) -> bool {
@@ -236,7 +248,7 @@ impl<F: Fabric> PrefixStore for RegionStore<F> {
             ("store_holds", lock(&self.holds).len() as u64),
             ("store_encoded_bytes_total", self.encoded.bytes),
             ("store_encoded_from_bytes_total", self.encoded.from_bytes),
-            ("store_unreadable_total", self.encoded.unreadable),
+            ("store_unreadable_total", self.desk.unreadable()),
         ] {
             stats.insert(name.to_owned(), value as f64);
         }

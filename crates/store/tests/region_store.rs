@@ -1,10 +1,13 @@
 //! A store over a real region: what one engine saves, another loads, byte for byte.
 
-use cenote_base::{HashSeed, TokenId};
-use cenote_codec::{CodecSpec, Element, Layout, Order, PageCodec, PageKind, Shape, Side};
+use cenote_base::{BlockHash, HashSeed, TokenId};
+use cenote_codec::{
+    CodecId, CodecSpec, Declined, DecodeError, Element, Frame, Layout, Order, Page, PageCodec, PageKind, PageMut,
+    Shape, Side, SpecKv,
+};
 use cenote_mem::{Coherent, MapOptions, Mapping, RegionSource};
 use cenote_pool::{AttachOptions, Design, Pool, PoolConfig, Superblock};
-use cenote_store::{BlockCodec, NamespaceSpec, PrefixStore, RegionStore};
+use cenote_store::{BlockCodec, Loaded, NamespaceSpec, PrefixStore, RegionStore};
 use std::sync::Arc;
 
 const PAGE: usize = 1024;
@@ -59,6 +62,12 @@ fn save(store: &mut RegionStore<Arc<Coherent>>, tokens: &[TokenId], blocks: usiz
     }
 }
 
+/// Loads a block and decodes what is left to decode.
+fn load(store: &mut RegionStore<Arc<Coherent>>, hash: BlockHash, pages: &mut [Vec<u8>]) -> bool {
+    let mut pages: Vec<&mut [u8]> = pages.iter_mut().map(Vec::as_mut_slice).collect();
+    store.load(hash, &mut pages).finish(&mut pages)
+}
+
 #[test]
 fn what_one_saves_the_other_loads() {
     for design in Design::ALL {
@@ -75,7 +84,7 @@ fn what_one_saves_the_other_loads() {
         );
         for (depth, &hash) in found.hashes.iter().enumerate() {
             let mut loaded = vec![vec![0; PAGE]; 4];
-            let whole = other.load(hash, &mut loaded.iter_mut().map(Vec::as_mut_slice).collect::<Vec<_>>());
+            let whole = load(&mut other, hash, &mut loaded);
             assert_eq!(whole, depth < 3);
             assert!(!whole || loaded == pages(depth as u8 + 1));
         }
@@ -116,7 +125,10 @@ fn page_codec(codec: &str) -> Arc<dyn PageCodec> {
 
 /// Pages of 16 tokens, one head of 16 channels, `f32`: as `spec` has them.
 fn block_codec(codec: &str) -> BlockCodec {
-    let codec = page_codec(codec);
+    block_codec_of(&page_codec(codec))
+}
+
+fn block_codec_of(codec: &Arc<dyn PageCodec>) -> BlockCodec {
     let kind = |layer: u16, side: Side| PageKind {
         shape: Shape { heads: 1, tokens: 16, dim: 16 },
         element: Element::F32,
@@ -125,7 +137,7 @@ fn block_codec(codec: &str) -> BlockCodec {
         layer,
     };
     let pages = (0..2).flat_map(|layer| [(layer, Side::K), (layer, Side::V)]);
-    BlockCodec::new(pages.map(|(layer, side)| (kind(layer, side), Arc::clone(&codec))).collect())
+    BlockCodec::new(pages.map(|(layer, side)| (kind(layer, side), Arc::clone(codec))).collect())
 }
 
 /// Numbers that eight bits hold exactly.
@@ -153,20 +165,19 @@ fn encoded_blocks_take_less_and_come_back_to_whoever_knows_the_codec() {
         let stats = encoding.stats();
         let (bytes, from) = (stats["store_encoded_bytes_total"], stats["store_encoded_from_bytes_total"]);
         assert!(from == 8192.0 && bytes < from / 3.0, "{bytes} of {from}");
-        let load = |store: &mut RegionStore<Arc<Coherent>>, hash| {
+        let loaded = |store: &mut RegionStore<Arc<Coherent>>, hash| {
             let mut loaded = vec![vec![0; PAGE]; 4];
-            let whole = store.load(hash, &mut loaded.iter_mut().map(Vec::as_mut_slice).collect::<Vec<_>>());
-            whole.then_some(loaded)
+            load(store, hash, &mut loaded).then_some(loaded)
         };
         for (depth, &hash) in (0..).zip(&hashes) {
             let number = |page: &[u8]| f32::from_le_bytes(page[..4].try_into().unwrap());
-            let loaded = load(&mut encoding, hash).expect("it knows both");
-            for (page, expected) in loaded.iter().zip(number_pages(depth)) {
+            let loaded_pages = loaded(&mut encoding, hash).expect("it knows both");
+            for (page, expected) in loaded_pages.iter().zip(number_pages(depth)) {
                 let pairs = page.chunks(4).zip(expected.chunks(4));
                 assert!(pairs.map(|(a, b)| (number(a) - number(b)).abs()).fold(0.0, f32::max) <= 0.51);
             }
             // Who knows no codec misses, and says so.
-            assert_eq!(load(&mut plain, hash).is_some(), depth % 2 == 1);
+            assert_eq!(loaded(&mut plain, hash).is_some(), depth % 2 == 1);
         }
         assert!(plain.stats()["store_unreadable_total"] >= 2.0);
         assert_eq!(encoding.stats()["store_unreadable_total"], 0.0);
@@ -193,7 +204,7 @@ fn under_pressure_cold_blocks_become_shorter_and_more_of_them_stay() {
             let found = store.match_prefix(&tokens(prompt));
             if found.num_matched == 1 {
                 let mut loaded = vec![vec![0; PAGE]; 4];
-                assert!(store.load(found.hashes[0], &mut loaded.iter_mut().map(Vec::as_mut_slice).collect::<Vec<_>>()));
+                assert!(load(&mut store, found.hashes[0], &mut loaded));
                 exact += u32::from(loaded == number_pages(prompt));
                 whole += 1;
             }
@@ -222,4 +233,52 @@ fn under_pressure_cold_blocks_become_shorter_and_more_of_them_stay() {
         whole.abs_diff(as_saved) < 80 && repacked <= 1500 && evicted > 0,
         "{whole}, {as_saved} without; {repacked}"
     );
+}
+
+/// INT8, but what it makes of layer 1 has a header that holds and a payload that does not.
+struct Forger;
+
+impl PageCodec for Forger {
+    fn id(&self) -> CodecId {
+        CodecId::SpecKv
+    }
+
+    fn encode_payload(&self, page: &Page<'_>, payload: &mut Vec<u8>) -> Result<(), Declined> {
+        if page.kind().layer == 1 {
+            payload.push(200);
+            return Ok(());
+        }
+        SpecKv::default().encode_payload(page, payload)
+    }
+
+    fn decode_payload(&self, _: &Frame<'_>, _: &mut PageMut<'_>) -> Result<(), DecodeError> {
+        unreachable!("it only encodes")
+    }
+}
+
+#[test]
+fn a_payload_that_does_not_hold_is_a_miss_once_decoded_and_at_once_after_that() {
+    let pool = pool();
+    let open = |codec| RegionStore::new(pool.clone(), &spec("")).unwrap().with_codec(codec, &spec(""));
+    let forging: Arc<dyn PageCodec> = Arc::new(Forger);
+    let (mut forger, mut reader) = (open(block_codec_of(&forging)), open(block_codec("int8")));
+    let tokens: Vec<TokenId> = (0..32).collect();
+    let hashes = reader.match_prefix(&tokens).hashes;
+    let saved = number_pages(0);
+    let saved: Vec<&[u8]> = saved.iter().map(Vec::as_slice).collect();
+    assert!(forger.save(hashes[0], 0, &saved) && reader.save(hashes[1], 1, &saved));
+    let unreadable = |reader: &RegionStore<Arc<Coherent>>| reader.stats()["store_unreadable_total"] as u64;
+    assert_eq!(reader.match_prefix(&tokens).num_matched, 2);
+    let mut page = vec![0; PAGE];
+    let Loaded::Pending(pending) = reader.load(hashes[0], &mut []) else { panic!("its headers hold") };
+    assert!(pending.decode(0, &mut page) && pending.decode(1, &mut page));
+    assert_eq!(unreadable(&reader), 0);
+    assert!(!pending.decode(3, &mut page) && !pending.decode(2, &mut page));
+    assert_eq!(unreadable(&reader), 1, "a block is counted once");
+    drop(pending);
+    let mut pages = vec![vec![0; PAGE]; 4];
+    assert_eq!(reader.match_prefix(&tokens).num_matched, 2);
+    assert!(matches!(reader.load(hashes[0], &mut []), Loaded::Miss), "it is not tried again");
+    assert_eq!(unreadable(&reader), 2);
+    assert!(load(&mut reader, hashes[1], &mut pages), "its neighbour is as before");
 }

@@ -138,6 +138,7 @@ fn config(args: &EngineArgs, region: Option<&RegionArgs>) -> Result<EngineConfig
         max_num_seqs: args.max_num_seqs,
         max_num_batched_tokens: args.max_num_batched_tokens,
         max_waiting: args.max_waiting,
+        decode_first: args.decode_first,
         region: region.and_then(|region| region.region.as_ref()).map(ToString::to_string),
         ..EngineConfig::new(model_dir(args)?)
     })

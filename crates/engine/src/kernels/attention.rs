@@ -11,7 +11,7 @@ use super::PANEL;
 use super::buffer::{ElementType, widen};
 use super::elementwise::softmax_terms;
 use super::micro::{Tile, fma_chain, panel, panel_mut, with_vectors_per_panel, zero};
-use crate::kv::{KvArena, KvLayout};
+use crate::kv::{KvLayer, KvLayout};
 use cenote_policy::kv_blocks::BlockId;
 use pulp::{Arch, Simd, WithSimd};
 use rayon::prelude::*;
@@ -31,7 +31,7 @@ pub struct QueryChunk<'a> {
     /// Rows, one a token.
     pub rows: usize,
     /// Position of its first token in the sequence. The KV of all positions up to the last row's must be
-    /// in the arena.
+    /// in the layer.
     pub start_position: usize,
     /// The sequence's blocks.
     pub block_table: &'a [BlockId],
@@ -39,16 +39,8 @@ pub struct QueryChunk<'a> {
 
 /// Attends for a whole ragged batch. `q` has `q_stride` values a row, of which the first
 /// `heads · head_dim` are the rotated queries; `out` is `[row][heads · head_dim]`.
-pub fn attend(
-    arena: &KvArena,
-    layer: usize,
-    q: &[f32],
-    q_stride: usize,
-    heads: usize,
-    chunks: &[QueryChunk<'_>],
-    out: &mut [f32],
-) {
-    let layout = arena.layout();
+pub fn attend(kv: &KvLayer, q: &[f32], q_stride: usize, heads: usize, chunks: &[QueryChunk<'_>], out: &mut [f32]) {
+    let layout = kv.layout();
     let (kv_heads, head_dim) = (layout.num_kv_heads, layout.head_dim);
     let group = heads / kv_heads;
     let tokens_per_task = (ROWS_PER_TASK / group).max(1);
@@ -61,8 +53,7 @@ pub fn attend(
             let tokens = tokens_per_task.min(chunk.rows - first);
             let begin = tasks.len();
             tasks.extend((0..kv_heads).map(|kv_head| HeadTask {
-                arena,
-                layer,
+                kv,
                 kv_head,
                 group,
                 q,
@@ -89,8 +80,7 @@ pub fn attend(
 }
 
 struct HeadTask<'a> {
-    arena: &'a KvArena,
-    layer: usize,
+    kv: &'a KvLayer,
     kv_head: usize,
     group: usize,
     q: &'a [f32],
@@ -144,7 +134,7 @@ fn tiles(rows: usize, vectors_per_panel: usize) -> Vec<Range<usize>> {
 impl HeadTask<'_> {
     #[inline(always)]
     fn run<S: Simd, const V: usize>(&mut self, simd: S) {
-        let layout = *self.arena.layout();
+        let layout = *self.kv.layout();
         let (dim, padded_dim) = (layout.head_dim, layout.padded_head_dim());
         let tokens = self.out.len();
         let rows = tokens * self.group;
@@ -171,7 +161,7 @@ impl HeadTask<'_> {
         let mut scores = vec![0.0; rows * stride];
         let mut scratch = Scratch::new(&layout);
         for key_panel in 0..key_panels {
-            let keys = self.arena.k_panel(self.layer, self.block_table, self.kv_head, key_panel, &mut scratch.k);
+            let keys = self.kv.k_panel(self.block_table, self.kv_head, key_panel, &mut scratch.k);
             let keys = panel::<S, V>(keys);
             for tile in &tiles {
                 let (first, count) = (tile.start, tile.len());
@@ -201,7 +191,7 @@ impl HeadTask<'_> {
                 let mut values: [&[[S::f32s; V]]; SUPERBLOCK] = [&[]; SUPERBLOCK];
                 for (slot, key_panel) in values.iter_mut().zip(panels.clone()) {
                     let part = parts.next().unwrap_or_default();
-                    let v = self.arena.v_panel(self.layer, self.block_table, self.kv_head, key_panel, strip, part);
+                    let v = self.kv.v_panel(self.block_table, self.kv_head, key_panel, strip, part);
                     *slot = panel::<S, V>(v);
                 }
                 for tile in &tiles {

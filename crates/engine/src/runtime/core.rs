@@ -3,17 +3,22 @@
 //! A step, in order: messages, expired requests, `schedule`, load matched blocks, forward, sample and send
 //! tokens, save completed blocks, end requests. Tokens leave before blocks are saved, so that saving does
 //! not add to their latency; `Finished` leaves after, so that whoever hears it finds the blocks.
+//!
+//! Blocks that come encoded are decoded while the step computes. If one turns out not to be what it claimed, what the step
+//! computed for its request is thrown away, and the request goes on from the blocks before.
 
 use super::Shared;
 use super::request::{Admission, Running};
 use crate::kv::KvArena;
+use crate::late::LateBlock;
 use crate::llama::{LogitsOf, SeqChunk};
 use crate::model::LoadedModel;
 use crate::sampler::sample;
 use cenote_base::engine::{ErrorKind, FinishReason};
 use cenote_base::{Clock, EngineError, Event, RequestId, SystemClock, fault};
+use cenote_policy::kv_blocks::BlockId;
 use cenote_policy::scheduler::{AddError, NewRequest, PrefixSource, ScheduledRequest, Scheduler, SchedulerConfig};
-use cenote_store::PrefixStore;
+use cenote_store::{Loaded, PrefixStore};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError};
@@ -207,27 +212,32 @@ impl Core {
         self.counters.preemptions += output.preempted.len() as u64;
         let mut progressed = !output.preempted.is_empty();
         let mut scheduled = output.scheduled;
+        let mut late = Vec::new();
         scheduled.retain(|part| {
             progressed = true;
-            part.num_loaded_tokens == 0 || self.load(part)
+            part.num_loaded_tokens == 0 || self.load(part, &mut late)
         });
-        for part in &scheduled {
-            self.first_admission(part);
-        }
         if scheduled.is_empty() {
             return progressed;
         }
         fault::point("engine.step");
         self.counters.steps += 1;
-        let logits = self.compute(&scheduled);
+        let logits = self.compute(&scheduled, &late);
+        late.retain(LateBlock::has_failed);
         let mut rows = logits.chunks_exact(self.model.llama().config().vocab_size);
-        for part in &scheduled {
+        scheduled.retain(|part| {
+            let row = part.samples.then(|| rows.next().expect("one row of logits for each request that samples"));
+            if let Some(blocks) = self.first_of(part.id, &late) {
+                self.fall_back(part.id, blocks);
+                return false;
+            }
+            self.note_cached(part.id, part.num_loaded_tokens);
             self.scheduler.computed(part.id, part.num_new_tokens);
-            if part.samples {
-                let row = rows.next().expect("one row of logits for each request that samples");
+            if let Some(row) = row {
                 self.choose(part.id, row);
             }
-        }
+            true
+        });
         for part in &scheduled {
             // A prompt's blocks are saved once its first token is out (TraCT §3.2: step 11 after step 5), so
             // that sharing costs no time to first token. What a request loses by that when it is preempted in
@@ -240,32 +250,55 @@ impl Core {
         true
     }
 
-    /// Copies matched blocks into the request's own. `false`: some were gone; the request goes on from
-    /// what came, in the next step.
-    fn load(&mut self, part: &ScheduledRequest) -> bool {
+    /// Copies matched blocks into the request's own, or adds them to those that are decoded while the step computes. `false`:
+    /// some were gone; the request goes on from what came, in the next step.
+    fn load(&mut self, part: &ScheduledRequest, late: &mut Vec<LateBlock>) -> bool {
         let store = self.store.as_mut().expect("only a store matches");
-        let request = self.requests.get_mut(&part.id).expect("scheduled requests are known");
-        let block_tokens = self.model.config().block_tokens;
-        let blocks = part.num_loaded_tokens as usize / block_tokens;
+        let config = self.model.config();
+        let blocks = part.num_loaded_tokens as usize / config.block_tokens;
+        let hashes = &self.requests[&part.id].hashes;
         let table = self.scheduler.block_table(part.id);
-        let loaded =
-            (0..blocks).take_while(|&at| store.load(request.hashes[at], &mut self.kv.pages_mut(table[at]))).count();
+        let own = late.len();
+        let loaded = (0..blocks)
+            .take_while(|&at| {
+                let mut pages = self.kv.pages_mut(table[at]);
+                match store.load(hashes[at], &mut pages) {
+                    Loaded::Pending(block) if !config.decode_first => {
+                        late.push(LateBlock::new(table[at], block));
+                        true
+                    }
+                    other => other.finish(&mut pages),
+                }
+            })
+            .count();
         if loaded == blocks {
             return true;
         }
-        let tokens = u32::try_from(loaded * block_tokens).expect("less than was matched");
-        // What was not found will be computed, and then be worth saving.
-        request.published = request.published.min(loaded);
-        self.scheduler.rollback(part.id, tokens);
-        self.note_cached(part.id, tokens);
+        // No step computes with them now.
+        let mut own = late.split_off(own);
+        own.iter().for_each(|block| block.decode_all(self.kv.pages_mut(block.block())));
+        own.retain(LateBlock::has_failed);
+        self.fall_back(part.id, self.first_of(part.id, &own).unwrap_or(loaded));
         false
     }
 
-    /// Settles how much of the prompt came from the pool, when a request runs for the first time.
-    fn first_admission(&mut self, part: &ScheduledRequest) {
-        self.note_cached(part.id, part.num_loaded_tokens);
+    /// The first of a request's blocks that is one of these.
+    fn first_of(&self, id: RequestId, blocks: &[LateBlock]) -> Option<usize> {
+        let is_one = |own: &BlockId| blocks.iter().any(|block| block.block() == *own);
+        if blocks.is_empty() { None } else { self.scheduler.block_table(id).iter().position(is_one) }
     }
 
+    /// Only the first `blocks` of a request's matched blocks are there: what comes after them it computes, from the next step on.
+    fn fall_back(&mut self, id: RequestId, blocks: usize) {
+        let tokens = u32::try_from(blocks * self.model.config().block_tokens).expect("less than was matched");
+        let request = self.requests.get_mut(&id).expect("scheduled requests are known");
+        // What was not found will be computed, and then be worth saving.
+        request.published = request.published.min(blocks);
+        self.scheduler.rollback(id, tokens);
+        self.note_cached(id, tokens);
+    }
+
+    /// Settles how much of the prompt came from the pool, when a request runs for the first time.
     fn note_cached(&mut self, id: RequestId, tokens: u32) {
         let request = self.requests.get_mut(&id).expect("scheduled requests are known");
         if request.cached_tokens.is_none() {
@@ -275,7 +308,7 @@ impl Core {
         }
     }
 
-    fn compute(&mut self, scheduled: &[ScheduledRequest]) -> Vec<f32> {
+    fn compute(&mut self, scheduled: &[ScheduledRequest], late: &[LateBlock]) -> Vec<f32> {
         let batch: Vec<SeqChunk<'_>> = scheduled
             .iter()
             .map(|part| {
@@ -288,7 +321,7 @@ impl Core {
                 }
             })
             .collect();
-        self.model.forward(&batch, &mut self.kv)
+        self.model.forward_late(&batch, &mut self.kv, late)
     }
 
     /// Chooses the next token and sends it.

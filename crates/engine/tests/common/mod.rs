@@ -4,7 +4,7 @@ use cenote_base::engine::{Event, FinishReason, HandOver, Phase, Prompt, Usage};
 use cenote_base::hash::HashSeed;
 use cenote_base::{BlockHash, ChainHasher, Engine, EngineError, Request, RequestId, SamplingParams, TokenId};
 use cenote_engine::{EngineConfig, LlmEngine, LoadedModel};
-use cenote_store::{PrefixMatch, PrefixStore};
+use cenote_store::{Loaded, PendingBlock, PrefixMatch, PrefixStore};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -50,12 +50,34 @@ pub struct Blocks {
     pub saved: Vec<BlockHash>,
     pub held: Vec<Vec<BlockHash>>,
     pub loads: usize,
+    /// Blocks are loaded to be decoded later, as if they were encoded.
+    pub pending: bool,
+    /// Pages of such blocks that turn out undecodable.
+    pub forged: HashMap<BlockHash, usize>,
     /// Makes the next save panic.
     pub explode: bool,
 }
 
+/// A block's pages, one after the other.
+struct Copy {
+    block: Vec<u8>,
+    forged: Option<usize>,
+}
+
+impl PendingBlock for Copy {
+    fn decode(&self, page: usize, bytes: &mut [u8]) -> bool {
+        let whole = self.forged != Some(page);
+        // NaN would show if it were used.
+        bytes.fill(0xff);
+        if whole {
+            bytes.copy_from_slice(&self.block[page * bytes.len()..][..bytes.len()]);
+        }
+        whole
+    }
+}
+
 impl MemoryStore {
-    fn hasher() -> ChainHasher {
+    pub fn hasher() -> ChainHasher {
         ChainHasher::new(&HashSeed([7; 32]), &[1; 32])
     }
 }
@@ -70,21 +92,24 @@ impl PrefixStore for MemoryStore {
         PrefixMatch { hashes, num_matched }
     }
 
-    fn load(&mut self, hash: BlockHash, pages: &mut [&mut [u8]]) -> bool {
+    fn load(&mut self, hash: BlockHash, pages: &mut [&mut [u8]]) -> Loaded {
         let mut shared = self.shared.lock().unwrap();
         shared.loads += 1;
         if shared.vanish.remove(&hash) {
             shared.blocks.remove(&hash);
             // The trait leaves the content undefined; NaN would show if it were used.
             pages.iter_mut().for_each(|page| page.fill(0xff));
-            return false;
+            return Loaded::Miss;
         }
         let block = shared.blocks[&hash].clone();
+        if shared.pending {
+            return Loaded::Pending(Box::new(Copy { block, forged: shared.forged.get(&hash).copied() }));
+        }
         let page_bytes = block.len() / pages.len();
         for (page, bytes) in pages.iter_mut().zip(block.chunks_exact(page_bytes)) {
             page.copy_from_slice(bytes);
         }
-        true
+        Loaded::Whole
     }
 
     fn save(&mut self, hash: BlockHash, _depth: u32, pages: &[&[u8]]) -> bool {

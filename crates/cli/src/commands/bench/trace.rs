@@ -1,7 +1,8 @@
 //! `cenote bench trace`: what a codec is worth where the region is too small for the prompts.
 //!
-//! The prompts of a trace go one after the other through an engine of this process, first with blocks as they are, then
-//! with the codec, then with the one for cold blocks beside it, each with a fresh region of the same size. Each hash id stands for the same few tokens whenever it
+//! The prompts of a trace go one after the other through an engine of this process: with blocks as they are, with the codec,
+//! with the codec once more but blocks decoded before a step computes instead of beside it, and with the codec for cold blocks.
+//! Each time the region is a fresh one of the same size. Each hash id stands for the same few tokens whenever it
 //! comes, so prompts share prefixes as the trace's do. Prompts are clipped to the model's context.
 
 use super::ttft::{Bench, percentiles};
@@ -14,6 +15,7 @@ use crate::region::TemporaryRegion;
 use cenote_base::TokenId;
 use cenote_base::prng::Prng;
 use cenote_base::units::ByteSize;
+use cenote_codec::LayerSpecs;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader};
@@ -83,13 +85,22 @@ pub fn run(args: &BenchTraceArgs) -> Result<(), Failure> {
     let region_bytes = (working_set_bytes as f64 * args.share) as u64;
     let mut rows = Vec::new();
     let (fresh, cold) = (&args.engine.codec, &args.engine.cold_codec);
-    let mut ways = vec![(None, None)];
-    ways.extend(fresh.iter().map(|fresh| (Some(fresh), None)));
-    ways.extend(cold.iter().map(|cold| (fresh.as_ref(), Some(cold))));
-    for (fresh, cold) in ways {
-        let engine = EngineArgs { codec: fresh.cloned(), cold_codec: cold.cloned(), ..args.engine.clone() };
-        let fresh = fresh.map_or_else(|| "raw".to_owned(), ToString::to_string);
-        let name = cold.map(|cold| format!("{fresh}, cold {cold}")).unwrap_or(fresh);
+    let name = fresh.as_ref().map_or_else(|| "raw".to_owned(), ToString::to_string);
+    let with = |codec: &Option<LayerSpecs>, cold_codec: &Option<LayerSpecs>, decode_first| EngineArgs {
+        codec: codec.clone(),
+        cold_codec: cold_codec.clone(),
+        decode_first,
+        ..args.engine.clone()
+    };
+    let mut ways = vec![("raw".to_owned(), with(&None, &None, false))];
+    if fresh.is_some() {
+        ways.push((name.clone(), with(fresh, &None, false)));
+        ways.push((format!("{name}, decoded first"), with(fresh, &None, true)));
+    }
+    if let Some(cold_codec) = cold {
+        ways.push((format!("{name}, cold {cold_codec}"), with(fresh, cold, false)));
+    }
+    for (name, engine) in ways {
         rows.push(replay(name, &engine, &prompts, &is_warm, region_bytes, raw_block)?);
     }
     let prompt_tokens: u64 = prompts.iter().map(|prompt| prompt.len() as u64).sum();

@@ -5,17 +5,17 @@ fn random(len: usize, prng: &mut Prng) -> Vec<f32> {
     (0..len).map(|_| prng.next_f64() as f32 * 2.0 - 1.0).collect()
 }
 
-/// An arena whose free memory is NaN, so that a key or value that must not be seen shows.
-fn filled(layout: KvLayout, table: &[BlockId], tokens: usize, prng: &mut Prng) -> (KvArena, Vec<f32>, Vec<f32>) {
-    let mut arena = KvArena::new(layout, 16);
-    arena.poison();
+/// A layer whose free memory is NaN, so that a key or value that must not be seen shows.
+fn filled(layout: KvLayout, table: &[BlockId], tokens: usize, prng: &mut Prng) -> (KvLayer, Vec<f32>, Vec<f32>) {
+    let mut layer = KvLayer::new(layout, 16);
+    layer.poison();
     let width = layout.num_kv_heads * layout.head_dim;
     let (k, v) = (random(tokens * width, prng), random(tokens * width, prng));
     for position in 0..tokens {
         let row = position * width..(position + 1) * width;
-        arena.write(0, table, position, &k[row.clone()], &v[row]);
+        layer.write(table, position, &k[row.clone()], &v[row]);
     }
-    (arena, k, v)
+    (layer, k, v)
 }
 
 #[test]
@@ -27,12 +27,12 @@ fn attention_is_softmax_of_scores_times_values() {
             let layout = KvLayout { num_layers: 1, num_kv_heads, head_dim, block_tokens, element };
             let table: Vec<BlockId> = vec![7, 2, 9, 4, 11, 1, 13, 15, 3, 5, 6, 8];
             let tokens = 150;
-            let (arena, k, v) = filled(layout, &table, tokens, &mut prng);
+            let (layer, k, v) = filled(layout, &table, tokens, &mut prng);
             let width = heads * head_dim;
             let q = random(tokens * width, &mut prng);
             let mut out = vec![f32::NAN; tokens * width];
             let chunk = QueryChunk { first_row: 0, rows: tokens, start_position: 0, block_table: &table };
-            attend(&arena, 0, &q, width, heads, &[chunk], &mut out);
+            attend(&layer, &q, width, heads, &[chunk], &mut out);
             let tolerance = if element == ElementType::F32 { 1e-5 } else { 2e-2 };
             for (token, head) in (0..tokens).flat_map(|token| (0..heads).map(move |head| (token, head))) {
                 let kv_head = head / (heads / num_kv_heads);
@@ -64,7 +64,7 @@ fn chunks_and_neighbours_do_not_show() {
         let layout = KvLayout { num_layers: 1, num_kv_heads: 2, head_dim: 24, block_tokens: 16, element };
         let (heads, tokens, width) = (8, 139, 8 * 24);
         let table: Vec<BlockId> = (0..9).rev().collect();
-        let (arena, ..) = filled(layout, &table, tokens, &mut prng);
+        let (layer, ..) = filled(layout, &table, tokens, &mut prng);
         let q = random(tokens * width, &mut prng);
         let run = |cuts: &[usize]| {
             let mut out = vec![f32::NAN; tokens * width];
@@ -75,7 +75,7 @@ fn chunks_and_neighbours_do_not_show() {
                 chunks.push(QueryChunk { first_row, rows, start_position: first_row, block_table: &table });
                 first_row = until;
             }
-            attend(&arena, 0, &q, width, heads, &chunks, &mut out);
+            attend(&layer, &q, width, heads, &chunks, &mut out);
             out
         };
         let whole = run(&[]);
