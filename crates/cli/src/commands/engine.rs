@@ -1,6 +1,6 @@
 //! An engine of this process, with its store in a region.
 
-use super::profile;
+use super::{choose, profile};
 use crate::args::{EngineArgs, RegionArgs, StudiedModelArgs, WatchArgs};
 use crate::failure::Failure;
 use crate::output;
@@ -15,6 +15,9 @@ use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
+
+/// The memory pressure that blocks are encoded under when they are computed.
+const HOT: f64 = 0.0;
 
 /// An engine and what keeps its place in the region.
 pub struct Running {
@@ -52,10 +55,11 @@ pub fn start(
 
 /// What blocks are stored as, if not as the engine has them.
 fn block_codec(args: &EngineArgs, model: &LoadedModel) -> Result<Option<BlockCodec>, Failure> {
-    let Some(specs) = &args.codec else { return Ok(None) };
+    let Some(codec) = &args.codec else { return Ok(None) };
     let profile = args.profile.as_ref().map(|path| profile::read(path, model)).transpose()?;
-    let layout = model.layout();
-    let codecs = layer_codecs(specs, layout.num_layers, profile.as_ref())?;
+    let (layout, profile) = (model.layout(), profile.as_ref());
+    let specs = choose::layer_specs(codec, HOT, args, Some(&model.fingerprint()), layout.num_layers, profile)?;
+    let codecs = layer_codecs(&specs, layout.num_layers, profile)?;
     let pages = codecs.into_iter().enumerate().flat_map(|(layer, codec)| {
         [Side::K, Side::V].map(|side| (cenote_study::engine_page(layout, layer, side), Arc::clone(&codec)))
     });
@@ -76,9 +80,11 @@ fn layer_codecs(
 
 /// Refuses codecs that no worker could have, before there are any.
 pub fn check_codec(args: &EngineArgs, model_dir: &Path) -> Result<(), Failure> {
-    let Some(specs) = &args.codec else { return Ok(()) };
+    let Some(codec) = &args.codec else { return Ok(()) };
     let profile = args.profile.as_ref().map(|path| profile::parse(path)).transpose()?;
-    layer_codecs(specs, ModelConfig::load(model_dir)?.num_layers, profile.as_ref()).map(drop)
+    let (layers, profile) = (ModelConfig::load(model_dir)?.num_layers, profile.as_ref());
+    let specs = choose::layer_specs(codec, HOT, args, None, layers, profile)?;
+    layer_codecs(&specs, layers, profile).map(drop)
 }
 
 /// Binds this thread, and with it every thread of the engine, to the NUMA node that the region lies on
