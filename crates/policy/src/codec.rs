@@ -8,7 +8,8 @@
 //! - *Q* is 1 less the harm over the harm that the layer may do. Harm is the Kullback-Leibler divergence, in nats a token, from
 //!   the model without codecs where only this layer is encoded so. *Q_min* is 0: the floor. Small harms of layers add up, so
 //!   [`choose_layers`] gives every layer an equal part of what the whole model may suffer.
-//! - *L* is the time to encode and decode over that of copying the page there and back, in hundreds ([`COPIES`]).
+//! - *L* is the time to encode and decode, beyond what a page takes that stays as it is, over that of copying the page there and
+//!   back, in tens ([`COPIES`]).
 //!
 //! **The floor is never crossed.** No weight buys a candidate that harms more; where none is left the layer stays as it is,
 //! which harms nothing, costs nothing and has the ratio 1.
@@ -20,7 +21,7 @@ mod learner;
 pub use learner::{Reward, WeightLearner};
 
 /// Copies of a page there and back whose time counts as much as a page's bytes do.
-pub const COPIES: f64 = 100.0;
+pub const COPIES: f64 = 10.0;
 
 /// What was measured of one codec on one layer.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -31,7 +32,8 @@ pub struct Measured {
 }
 
 impl Measured {
-    /// `ratio`: 16 bits over what a value takes. `harm`: nats a token. `cost`: encoding and decoding, in copies there and back.
+    /// `ratio`: 16 bits over what a value takes. `harm`: nats a token. `cost`: encoding and decoding beyond what
+    /// a page takes that stays as it is, in copies there and back.
     ///
     /// `None`: some are no finite numbers, the ratio is not positive, or harm or cost are negative.
     #[must_use]

@@ -118,7 +118,7 @@ async fn profiles_of_two_texts_are_compared() {
     let (text, dir) = (text(), tempfile::tempdir().expect("a directory"));
     let other = dir.path().join("source.txt").display().to_string();
     std::fs::copy(repository("crates/cli/src/args.rs"), &other).expect("copied");
-    let sizes = ["--windows", "2", "--context", "64", "--codec", "oaken,qpack:0.5"];
+    let sizes = ["--windows", "4", "--context", "32", "--codec", "oaken,qpack:0.5"];
     let flags = ["eval", "--text", &text, "--profile-text", &text, "--profile-text"];
     let report = cenote(flags.into_iter().chain([other.as_str(), "--json"]).chain(sizes)).ok().await.json();
     let (apart, rows) = (report["thresholds"].as_array().expect("rows"), report["rows"].as_array().expect("rows"));
@@ -130,8 +130,6 @@ async fn profiles_of_two_texts_are_compared() {
     let names: Vec<_> = rows.iter().map(|row| (row["codec"].as_str(), row["profile"].as_str())).collect();
     assert_eq!(names[1], (Some("oaken"), Some(other.as_str())), "{names:?}");
     assert!(rows.iter().all(|row| row["kl"].as_f64().is_some_and(|kl| kl < 0.05)), "{report}");
-    let same = cenote(flags.into_iter().chain([text.as_str(), "--json"]).chain(sizes)).ok().await.json();
-    assert!(same["thresholds"].as_array().is_some_and(|all| all.iter().all(|spread| spread["worst"] == 0.0)), "{same}");
 }
 
 #[tokio::test]
