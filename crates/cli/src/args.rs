@@ -2,13 +2,15 @@
 
 use crate::output::OutputArgs;
 use cenote_base::units::ByteSize;
-use cenote_codec::LayerSpecs;
+use cenote_codec::{LayerSpecs, SpecError};
 use cenote_engine::ElementType;
 use cenote_mem::{Flush, RegionSource};
 use cenote_pool::{Design, HostsLock};
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use std::fmt;
 use std::net::IpAddr;
 use std::path::PathBuf;
+use std::str::FromStr;
 use std::time::Duration;
 
 /// A shared, crash-proof KV-cache pool for LLM serving.
@@ -42,6 +44,11 @@ pub enum Commands {
     Profile(ProfileArgs),
     /// Run a text through a model with all past KV through codecs, and tell what each saves and costs
     Eval(EvalArgs),
+    /// Measure codecs on each layer of a model, and write down which to take where, for `--codec auto`
+    ///
+    /// Harms of layers add up nearly, not quite: what is chosen is measured with all layers together, and layers get less
+    /// until every choice stays within the limit on this text.
+    Choose(ChooseArgs),
     /// Make a model whose keys have outlier channels, as large models have, out of one that has none
     Outliers(OutliersArgs),
     /// Measure
@@ -358,6 +365,32 @@ impl DtypeArg {
     }
 }
 
+/// What blocks are stored as.
+#[derive(Clone, Debug, PartialEq)]
+pub enum CodecArg {
+    /// What a codec table says.
+    Auto,
+    /// These codecs.
+    Named(LayerSpecs),
+}
+
+impl FromStr for CodecArg {
+    type Err = SpecError;
+
+    fn from_str(text: &str) -> Result<Self, SpecError> {
+        if text == "auto" { Ok(Self::Auto) } else { text.parse().map(Self::Named) }
+    }
+}
+
+impl fmt::Display for CodecArg {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Auto => f.write_str("auto"),
+            Self::Named(specs) => specs.fmt(f),
+        }
+    }
+}
+
 /// The reference engine.
 #[derive(Args, Clone, Debug)]
 pub struct EngineArgs {
@@ -391,16 +424,24 @@ pub struct EngineArgs {
     /// Requests that may wait; more are told to come back later
     #[arg(long, value_name = "N", env = "CENOTE_MAX_WAITING", default_value_t = 512, value_parser = positive)]
     pub max_waiting: usize,
-    /// What KV is stored as in the region: raw, int8, oaken, qpack:RATE or qpackz:RATE, for all layers or as in `0-1=int8,qpack:0.5`
+    /// What KV is stored as in the region: raw, int8, oaken, qpack:RATE or qpackz:RATE, for all layers or as in
+    /// `0-1=int8,qpack:0.5`, or auto: what the codec table says
     #[arg(long, value_name = "CODEC", env = "CENOTE_CODEC")]
-    pub codec: Option<LayerSpecs>,
+    pub codec: Option<CodecArg>,
     /// What blocks become that nobody has asked for in a while, where the region is full and blocks would have to leave, as
     /// for --codec: all workers that share the blocks should have the same
     #[arg(long, value_name = "CODEC", env = "CENOTE_COLD_CODEC")]
-    pub cold_codec: Option<LayerSpecs>,
+    pub cold_codec: Option<CodecArg>,
     /// What `cenote profile` wrote for the model; oaken and qpack need it
     #[arg(long, value_name = "FILE", env = "CENOTE_PROFILE")]
     pub profile: Option<PathBuf>,
+    /// What `cenote choose` wrote for the model and this profile; `--codec auto` needs it
+    #[arg(long, value_name = "FILE", env = "CENOTE_CODEC_TABLE")]
+    pub codec_table: Option<PathBuf>,
+    /// Divergence from the model without codecs that `--codec auto` may cause, nats a token; the table's own limit if not given,
+    /// and no more than that
+    #[arg(long, value_name = "KL", env = "CENOTE_KL_MAX")]
+    pub kl_max: Option<f64>,
     /// Tenants with different salts never share a block
     #[arg(long, value_name = "TEXT", env = "CENOTE_TENANT_SALT", hide_env_values = true, default_value = "")]
     pub tenant_salt: String,
@@ -645,9 +686,9 @@ pub struct EvalArgs {
     /// beginning of the text, which is not looked at then
     #[arg(long, value_name = "FILE", conflicts_with = "profile_text")]
     pub profile: Option<PathBuf>,
-    /// Make the profile from this text first
+    /// Make the profile from this text first; given several times, profiles of all of them are compared (Oaken, Figure 6)
     #[arg(long, value_name = "FILE")]
-    pub profile_text: Option<PathBuf>,
+    pub profile_text: Vec<PathBuf>,
     /// Codecs, as in `qpack:0.5,oaken,int8+delta`, and for comparison `group:BITS:CHANNELS`, `kivi:BITS`, `kvquant:BITS`; all of
     /// them at several rates if not given
     #[arg(long, value_name = "CODEC,CODEC", value_delimiter = ',')]
@@ -667,6 +708,41 @@ pub struct EvalArgs {
     /// Write the table and a plot as a page
     #[arg(long, value_name = "FILE")]
     pub html: Option<PathBuf>,
+    #[command(flatten)]
+    pub output: OutputArgs,
+}
+
+#[derive(Args, Debug)]
+pub struct ChooseArgs {
+    #[command(flatten)]
+    pub model: StudiedModelArgs,
+    /// The text, of any length; as much of it is read as is used
+    #[arg(long, value_name = "FILE")]
+    pub text: PathBuf,
+    /// What `cenote profile` wrote for this model; oaken and qpack need it
+    #[arg(long, value_name = "FILE")]
+    pub profile: Option<PathBuf>,
+    /// Codecs to choose from; int8, qpack and qpackz at rates from 0.25 to 1.7 if not given. A layer may always stay raw
+    #[arg(long, value_name = "CODEC,CODEC", value_delimiter = ',')]
+    pub codec: Vec<String>,
+    /// Most divergence from the model without codecs, nats a token
+    #[arg(long, value_name = "KL", conflicts_with = "loss_max")]
+    pub kl_max: Option<f64>,
+    /// Most loss of perplexity, percent; divergence then is limited to the logarithm of that
+    #[arg(long, value_name = "PERCENT", default_value_t = 0.5)]
+    pub loss_max: f64,
+    /// Windows of the text
+    #[arg(long, value_name = "N", default_value_t = 24, value_parser = positive)]
+    pub windows: usize,
+    /// Tokens of a window
+    #[arg(long, value_name = "N", default_value_t = 256, value_parser = positive)]
+    pub context: usize,
+    /// Tokens of a KV block: what goes through a codec at once
+    #[arg(long, value_name = "N", default_value_t = 32, value_parser = positive)]
+    pub block_tokens: usize,
+    /// Where the table goes
+    #[arg(long, value_name = "FILE", default_value = "codecs.json")]
+    pub out: PathBuf,
     #[command(flatten)]
     pub output: OutputArgs,
 }

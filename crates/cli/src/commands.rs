@@ -1,6 +1,7 @@
 //! The commands, one file each.
 
 mod bench;
+mod choose;
 mod demo;
 mod doctor;
 mod engine;
@@ -28,6 +29,7 @@ pub fn run(command: Commands) -> Result<ExitCode, Failure> {
         Commands::Doctor(args) => doctor::run(&args).map(done),
         Commands::Profile(args) => profile::run(&args).map(done),
         Commands::Eval(args) => eval::run(&args).map(done),
+        Commands::Choose(args) => choose::run(&args).map(done),
         Commands::Outliers(args) => outliers::run(&args).map(done),
         Commands::Bench(command) => bench::run(&command).map(done),
         Commands::BenchChild(args) => bench::run_child(&args).map(done),

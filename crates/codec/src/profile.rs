@@ -178,6 +178,14 @@ impl Profile {
         Ok(())
     }
 
+    /// Names what codecs go by: two files with the same one are the same profile.
+    #[must_use]
+    pub fn fingerprint(&self) -> [u8; 32] {
+        let mut hasher = blake3::Hasher::new();
+        self.hash_into(&mut hasher);
+        *hasher.finalize().as_bytes()
+    }
+
     /// Takes in all that codecs go by. (Files of the same profile may differ in the order of what they tell.)
     pub(crate) fn hash_into(&self, hasher: &mut blake3::Hasher) {
         hasher.update(&self.model).update(&(self.layers.len() as u64).to_le_bytes());
@@ -192,7 +200,8 @@ impl Profile {
     }
 
     /// Oaken's thresholds of each layer, of values as they are or less their means.
-    pub(crate) fn thresholds(&self, groups: &Groups, centered: bool) -> Vec<[Thresholds; 2]> {
+    #[must_use]
+    pub fn thresholds(&self, groups: &Groups, centered: bool) -> Vec<[Thresholds; 2]> {
         let of =
             |side: &SideProfile| Thresholds::of_sample(groups, if centered { &side.centered } else { &side.values });
         self.layers.iter().map(|[k, v]| [of(k), of(v)]).collect()

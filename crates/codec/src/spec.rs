@@ -199,6 +199,22 @@ impl fmt::Display for LayerSpecs {
 }
 
 impl LayerSpecs {
+    /// The codecs of the layers, from the first.
+    #[must_use]
+    pub fn of_layers(layers: &[CodecSpec]) -> Self {
+        let mut specs: Vec<(Option<(u16, u16)>, CodecSpec)> = Vec::new();
+        for (layer, spec) in (0..).zip(layers) {
+            match specs.last_mut() {
+                Some((Some((_, last)), same)) if same == spec => *last = layer,
+                _ => specs.push((Some((layer, layer)), spec.clone())),
+            }
+        }
+        if let [(layers, _)] = specs.as_mut_slice() {
+            *layers = None;
+        }
+        Self(specs)
+    }
+
     /// The codec of each layer.
     ///
     /// # Errors
@@ -233,6 +249,16 @@ mod tests {
         assert!(ids("0-2=int8").is_err() && ids("qpack").is_err());
         assert_eq!("0-1=int8,7=raw,qpack:0.5".parse::<LayerSpecs>().unwrap().to_string(), "0-1=int8,7=raw,qpack:0.5");
         assert!(["", "x=int8", "3-1=int8", "1=", "int8,"].iter().all(|text| text.parse::<LayerSpecs>().is_err()));
+    }
+
+    #[test]
+    fn neighbours_with_the_same_codec_are_told_together() {
+        let told = |layers: &[&str]| {
+            let layers: Vec<CodecSpec> = layers.iter().map(|layer| layer.parse().unwrap()).collect();
+            LayerSpecs::of_layers(&layers).to_string()
+        };
+        assert_eq!(told(&["raw", "int8", "int8", "raw"]), "0=raw,1-2=int8,3=raw");
+        assert_eq!(told(&["int8", "int8"]), "int8");
     }
 
     #[test]

@@ -5,6 +5,7 @@
 //! holds it to that.
 #![forbid(unsafe_code)]
 
+pub mod codec;
 pub mod eviction;
 pub mod kv_blocks;
 pub mod scheduler;

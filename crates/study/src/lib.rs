@@ -1,13 +1,16 @@
 //! Floor 5: what codecs do to a model, measured on the reference engine.
 //!
 //! [`profile`] looks at a model at work and makes the [`cenote_codec::Profile`] that codecs go by. [`evaluate`] runs a text
-//! through the engine with all past KV through a codec, and compares with the same engine without one. [`baselines`] are other
+//! through the engine with all past KV through a codec, and compares with the same engine without one. [`choose`] measures each
+//! layer with each codec and writes down which to take, [`agreement`] compares profiles of several texts. [`baselines`] are other
 //! people's quantizers, for comparison only: no pool stores what they make. [`outliers`] makes a model whose keys have outlier
 //! channels, as large models have. [`papers`] has what two papers say of
 //! theirs. [`report`] draws it.
 #![forbid(unsafe_code)]
 
+pub mod agreement;
 pub mod baselines;
+pub mod choose;
 pub mod evaluate;
 pub mod outliers;
 pub mod papers;

@@ -1,7 +1,7 @@
 //! An engine of this process, with its store in a region.
 
-use super::profile;
-use crate::args::{EngineArgs, RegionArgs, StudiedModelArgs, WatchArgs};
+use super::{choose, profile};
+use crate::args::{CodecArg, EngineArgs, RegionArgs, StudiedModelArgs, WatchArgs};
 use crate::failure::Failure;
 use crate::output;
 use crate::region::HostPool;
@@ -15,6 +15,10 @@ use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
+
+/// The memory pressure that blocks are encoded under when they are computed, and when they have to make room.
+const HOT: f64 = 0.0;
+const COLD: f64 = 1.0;
 
 /// An engine and what keeps its place in the region.
 pub struct Running {
@@ -57,20 +61,35 @@ fn block_codec(args: &EngineArgs, model: &LoadedModel) -> Result<Option<BlockCod
     }
     let profile = args.profile.as_ref().map(|path| profile::read(path, model)).transpose()?;
     let layout = model.layout();
-    let of_pages = |specs: &LayerSpecs| {
-        let codecs = layer_codecs(specs, layout.num_layers, profile.as_ref())?;
-        Ok::<_, Failure>(codecs.into_iter().flat_map(|codec| [Arc::clone(&codec), codec]).collect::<Vec<_>>())
-    };
-    let fresh = args.codec.as_ref().map(of_pages).transpose()?;
-    let fresh = fresh.unwrap_or_else(|| vec![Arc::new(Raw); 2 * layout.num_layers]);
+    let [fresh, cold] = codecs(args, Some(&model.fingerprint()), layout.num_layers, profile.as_ref())?
+        .map(|codecs| codecs.map(|codecs| codecs.into_iter().flat_map(|codec| [Arc::clone(&codec), codec]).collect()));
+    let fresh: Vec<Arc<dyn PageCodec>> = fresh.unwrap_or_else(|| vec![Arc::new(Raw); 2 * layout.num_layers]);
     let kinds = (0..layout.num_layers)
         .flat_map(|layer| [Side::K, Side::V].map(|side| cenote_study::engine_page(layout, layer, side)));
     let codec = BlockCodec::new(kinds.zip(fresh).collect());
-    let cold = args.cold_codec.as_ref().map(of_pages).transpose()?;
     Ok(Some(match cold {
         Some(cold) => codec.with_cold(cold),
         None => codec,
     }))
+}
+
+/// Codecs of the layers, one each: of blocks that were just computed, and of those that have to make room.
+type LayerCodecs = [Option<Vec<Arc<dyn PageCodec>>>; 2];
+
+/// The codecs that arguments name. `model`: its fingerprint, where it is known yet.
+fn codecs(
+    args: &EngineArgs,
+    model: Option<&[u8; 32]>,
+    layers: usize,
+    profile: Option<&Profile>,
+) -> Result<LayerCodecs, Failure> {
+    let named = |codec: &Option<CodecArg>, pressure: f64| {
+        let codec = codec.as_ref();
+        let specs =
+            codec.map(|codec| choose::layer_specs(codec, pressure, args, model, layers, profile)).transpose()?;
+        specs.map(|specs| layer_codecs(&specs, layers, profile)).transpose()
+    };
+    Ok([named(&args.codec, HOT)?, named(&args.cold_codec, COLD)?])
 }
 
 fn layer_codecs(
@@ -91,9 +110,7 @@ pub fn check_codec(args: &EngineArgs, model_dir: &Path) -> Result<(), Failure> {
         return Ok(());
     }
     let profile = args.profile.as_ref().map(|path| profile::parse(path)).transpose()?;
-    let layers = ModelConfig::load(model_dir)?.num_layers;
-    let mut named = args.codec.iter().chain(&args.cold_codec);
-    named.try_for_each(|specs| layer_codecs(specs, layers, profile.as_ref()).map(drop))
+    codecs(args, None, ModelConfig::load(model_dir)?.num_layers, profile.as_ref()).map(drop)
 }
 
 /// Binds this thread, and with it every thread of the engine, to the NUMA node that the region lies on

@@ -1,5 +1,7 @@
 //! `cenote eval`: what codecs save and cost, in one table.
 
+mod agreement;
+
 use super::{engine, profile};
 use crate::args::EvalArgs;
 use crate::failure::Failure;
@@ -80,13 +82,16 @@ struct AtEqualKl {
 
 pub fn run(args: &EvalArgs) -> Result<(), Failure> {
     let model = engine::load_to_study(&args.model)?;
+    if args.profile_text.len() > 1 {
+        return agreement::run(args, &model);
+    }
     let names: Vec<String> = match args.codec.as_slice() {
         [] if args.papers => papers::codecs().map(str::to_owned).collect(),
         [] => ALL.iter().map(|name| (*name).to_owned()).collect(),
         names => names.to_vec(),
     };
     let mut text = Windows::new(profile::open(&args.text)?, model.tokenizer(), args.context);
-    let (profile, windows) = match (&args.profile, &args.profile_text) {
+    let (profile, windows) = match (&args.profile, args.profile_text.first()) {
         (Some(path), _) => (Some(profile::read(path, &model)?), text.take_some(args.windows)?),
         (None, Some(other)) => {
             (Some(profile::make(&model, other, PROFILE_PROMPTS, args.context)?), text.take_some(args.windows)?)

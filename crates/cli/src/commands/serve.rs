@@ -167,6 +167,8 @@ fn pass_on(command: &mut Command, engine: &EngineArgs, region: &RegionArgs, watc
     set("CENOTE_CODEC", engine.codec.as_ref().map(ToString::to_string));
     set("CENOTE_COLD_CODEC", engine.cold_codec.as_ref().map(ToString::to_string));
     set("CENOTE_PROFILE", engine.profile.as_ref().map(|path| path.display().to_string()));
+    set("CENOTE_CODEC_TABLE", engine.codec_table.as_ref().map(|path| path.display().to_string()));
+    set("CENOTE_KL_MAX", engine.kl_max.map(|kl| kl.to_string()));
     set("CENOTE_TENANT_SALT", Some(engine.tenant_salt.clone()));
     set("CENOTE_REGION", region.region.as_ref().map(ToString::to_string));
     set("CENOTE_NUMA_NODE", region.numa_node.map(|n| n.to_string()));

@@ -53,6 +53,86 @@ async fn a_profile_serves_evaluation_and_storing() {
 }
 
 #[tokio::test]
+async fn codecs_are_chosen_by_layer_and_the_limit_holds_together() {
+    let (text, dir) = (text(), tempfile::tempdir().expect("a directory"));
+    let path = |name: &str| dir.path().join(name).display().to_string();
+    let (profile, table) = (path("demo.safetensors"), path("codecs.json"));
+    cenote(["profile", "--text", &text, "--prompts", "6", "--context", "64", "--out", &profile]).ok().await;
+    let sizes = ["--windows", "3", "--context", "96"];
+    let choose = |more: &[&str]| {
+        let flags = ["choose", "--text", &text, "--profile", &profile, "--out", &table, "--json"];
+        cenote(flags.iter().chain(&sizes).chain(more).copied())
+    };
+    let codecs = "raw,int8,qpack:0.35,qpack:0.9,qpackz:0.9";
+    let chosen = choose(&["--codec", codecs, "--kl-max", "4e-4"]).ok().await.json();
+    let choices = chosen["choices"].as_array().expect("choices");
+    let number = |of: &serde_json::Value, field: &str| of[field].as_f64().expect("a number");
+    assert_eq!(number(&choices[0], "pressure"), 0.0);
+    assert!(choices.iter().all(|choice| number(choice, "kl") <= 4e-4), "{chosen}");
+    assert!(choices.windows(2).all(|pair| number(&pair[0], "ratio") < number(&pair[1], "ratio")), "{chosen}");
+    let last = choices.last().expect("a choice");
+    assert!(number(last, "ratio") > 2.0 && number(last, "kl_predicted") <= 4e-4, "{chosen}");
+    let file: serde_json::Value = serde_json::from_slice(&std::fs::read(&table).expect("a table")).expect("JSON");
+    assert_eq!(file, chosen);
+    let rows = chosen["layers"].as_array().expect("layers");
+    assert!(rows.len() == 4 && rows.iter().all(|rows| rows.as_array().is_some_and(|rows| rows.len() == 4)), "{chosen}");
+
+    // Blocks are stored so, and found again by who chooses alike or knows what was chosen.
+    let region = Region::create("64MiB").await;
+    let prompt: String = std::fs::read_to_string(&text).expect("the demo's text").chars().take(900).collect();
+    let flags = ["generate", "--prompt", &prompt, "--max-tokens", "4", "--ignore-eos", "--json"];
+    let generate = |codec: &str| {
+        let named = cenote(flags).env("CENOTE_REGION", &region.name).env("CENOTE_PROFILE", &profile);
+        named.env("CENOTE_CODEC_TABLE", &table).env("CENOTE_CODEC", codec)
+    };
+    let cached = |answer: &serde_json::Value| answer["usage"]["cached_tokens"].as_u64().expect("a count");
+    assert_eq!(cached(&generate("auto").ok().await.json()), 0);
+    assert!(cached(&generate("auto").ok().await.json()) > 0);
+    assert!(cached(&generate(choices[0]["codec"].as_str().expect("a codec")).ok().await.json()) > 0);
+    region.expect_clean_and_idle().await;
+
+    // Less harm may be asked for than was measured, more may not.
+    generate("auto").env("CENOTE_KL_MAX", "1e-5").ok().await;
+    generate("auto").env("CENOTE_KL_MAX", "1e-3").fails(&["0.0004 at most", "hint:"]).await;
+    let other = path("other.safetensors");
+    cenote(["profile", "--text", &text, "--prompts", "5", "--context", "64", "--out", &other]).ok().await;
+    generate("auto").env("CENOTE_PROFILE", &other).fails(&["another profile", "hint:"]).await;
+    let serve = ["serve", "--port", "0", "--prefill", "1", "--codec", "auto", "--profile", &other];
+    cenote(serve).fails(&["needs a codec table", "hint:"]).await;
+    cenote(serve.iter().copied().chain(["--codec-table", &table])).fails(&["another profile"]).await;
+    let outliers = path("outliers");
+    cenote(["outliers", "--out", &outliers]).ok().await;
+    let plain = choose(&["--codec", "int8", "--loss-max", "1"]).ok().await.json();
+    assert!(plain["choices"].as_array().is_some_and(|all| all.iter().all(|one| number(one, "loss_percent") <= 1.0)));
+    let elsewhere = cenote(flags).env("CENOTE_MODEL", &outliers).env("CENOTE_REGION", &region.name);
+    let elsewhere = elsewhere.env("CENOTE_CODEC", "auto").env("CENOTE_CODEC_TABLE", &table);
+    elsewhere.fails(&["the codec table of another model", "hint:"]).await;
+    std::fs::write(&table, "{}").expect("written");
+    generate("auto").fails(&["no codec table"]).await;
+    choose(&["--kl-max", "0"]).fails(&["positive"]).await;
+    cenote(["choose", "--text", &text]).fails(&["needs a profile", "hint:"]).await;
+}
+
+#[tokio::test]
+async fn profiles_of_two_texts_are_compared() {
+    let (text, dir) = (text(), tempfile::tempdir().expect("a directory"));
+    let other = dir.path().join("source.txt").display().to_string();
+    std::fs::copy(repository("crates/cli/src/args.rs"), &other).expect("copied");
+    let sizes = ["--windows", "4", "--context", "32", "--codec", "oaken,qpack:0.5"];
+    let flags = ["eval", "--text", &text, "--profile-text", &text, "--profile-text"];
+    let report = cenote(flags.into_iter().chain([other.as_str(), "--json"]).chain(sizes)).ok().await.json();
+    let (apart, rows) = (report["thresholds"].as_array().expect("rows"), report["rows"].as_array().expect("rows"));
+    assert_eq!((apart.len(), rows.len()), (8, 4), "K and V of four layers, two codecs by two profiles: {report}");
+    for spread in apart {
+        let [mean, worst] = ["mean", "worst"].map(|field| spread[field].as_f64().expect("a number"));
+        assert!(0.0 < mean && mean <= worst && worst < 2.0, "{spread}");
+    }
+    let names: Vec<_> = rows.iter().map(|row| (row["codec"].as_str(), row["profile"].as_str())).collect();
+    assert_eq!(names[1], (Some("oaken"), Some(other.as_str())), "{names:?}");
+    assert!(rows.iter().all(|row| row["kl"].as_f64().is_some_and(|kl| kl < 0.05)), "{report}");
+}
+
+#[tokio::test]
 async fn what_does_not_fit_is_refused() {
     let (text, dir) = (text(), tempfile::tempdir().expect("a directory"));
     cenote(["eval", "--text", &text, "--codec", "qpack", "--context", "64", "--windows", "2"]).ok().await;

@@ -40,6 +40,7 @@ async fn every_command_explains_itself() {
         "bench trace",
         "profile",
         "eval",
+        "choose",
         "outliers",
         "torture",
     ] {

@@ -6,7 +6,7 @@
 //! comes, so prompts share prefixes as the trace's do. Prompts are clipped to the model's context.
 
 use super::ttft::{Bench, percentiles};
-use crate::args::{BenchTraceArgs, EngineArgs, NewRegionArgs, WatchArgs};
+use crate::args::{BenchTraceArgs, CodecArg, EngineArgs, NewRegionArgs, WatchArgs};
 use crate::commands::engine;
 use crate::commands::serve::ENCODED_MIN_BLOCK;
 use crate::failure::Failure;
@@ -15,7 +15,6 @@ use crate::region::TemporaryRegion;
 use cenote_base::TokenId;
 use cenote_base::prng::Prng;
 use cenote_base::units::ByteSize;
-use cenote_codec::LayerSpecs;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader};
@@ -86,7 +85,7 @@ pub fn run(args: &BenchTraceArgs) -> Result<(), Failure> {
     let mut rows = Vec::new();
     let (fresh, cold) = (&args.engine.codec, &args.engine.cold_codec);
     let name = fresh.as_ref().map_or_else(|| "raw".to_owned(), ToString::to_string);
-    let with = |codec: &Option<LayerSpecs>, cold_codec: &Option<LayerSpecs>, decode_first| EngineArgs {
+    let with = |codec: &Option<CodecArg>, cold_codec: &Option<CodecArg>, decode_first| EngineArgs {
         codec: codec.clone(),
         cold_codec: cold_codec.clone(),
         decode_first,

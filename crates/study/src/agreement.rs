@@ -1,0 +1,80 @@
+//! How far profiles of one model agree that were made from different texts: what Oaken's Figure 6 claims.
+//!
+//! "The range of KV cache values remains consistent across these datasets" (Oaken §4.1, observation 2), so thresholds are found
+//! once, beforehand. Here the thresholds themselves are compared.
+
+use cenote_codec::{Groups, Profile, Side};
+use serde::Serialize;
+
+/// How far the thresholds of one layer's K or V lie apart.
+#[derive(Clone, Debug, Serialize)]
+pub struct Spread {
+    /// The layer.
+    pub layer: usize,
+    /// `K` or `V`.
+    pub side: &'static str,
+    /// Between the least and the greatest of the profiles, over the mean of their magnitudes: the mean of all thresholds.
+    pub mean: f64,
+    /// The same of the threshold where that is largest.
+    pub worst: f64,
+    /// That of the outermost interval's width, which is the range of values less its farthest outliers.
+    pub range: f64,
+}
+
+/// Compares the thresholds that profiles of one model give for these groups.
+///
+/// # Panics
+/// There are no profiles, or they are of models with different numbers of layers.
+#[must_use]
+pub fn spreads(profiles: &[&Profile], groups: &Groups) -> Vec<Spread> {
+    let all: Vec<_> = profiles.iter().map(|profile| profile.thresholds(groups, false)).collect();
+    let places = (0..all[0].len()).flat_map(|layer| [(layer, Side::K, "K"), (layer, Side::V, "V")]);
+    let spread = |(layer, side, name): (usize, Side, &'static str)| {
+        let intervals: Vec<&[(f32, f32)]> = all.iter().map(|one| one[layer][side as usize].intervals()).collect();
+        let of = |value: &dyn Fn(&[(f32, f32)]) -> f32| {
+            apart(&intervals.iter().map(|one| f64::from(value(one))).collect::<Vec<_>>())
+        };
+        let each: Vec<f64> =
+            (0..intervals[0].len()).flat_map(|index| [of(&|one| one[index].0), of(&|one| one[index].1)]).collect();
+        Spread {
+            layer,
+            side: name,
+            mean: each.iter().sum::<f64>() / each.len() as f64,
+            worst: each.iter().copied().fold(0.0, f64::max),
+            range: of(&|one| one[0].1 - one[0].0),
+        }
+    };
+    places.map(spread).collect()
+}
+
+/// From the least to the greatest, over the mean magnitude.
+fn apart(values: &[f64]) -> f64 {
+    let (least, greatest) = values.iter().fold((f64::MAX, f64::MIN), |(a, b), value| (a.min(*value), b.max(*value)));
+    let magnitude = values.iter().map(|value| value.abs()).sum::<f64>() / values.len() as f64;
+    if greatest > least { (greatest - least) / magnitude } else { 0.0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use cenote_codec::SideProfile;
+    use cenote_codec::profile::curve_of;
+
+    #[test]
+    fn profiles_differ_by_how_far_their_thresholds_lie_apart() {
+        let profile = |scale: f32| {
+            let side = |scale: f32| SideProfile {
+                values: curve_of((-2000..=2000).map(|value| value as f32 * scale).collect()),
+                ..SideProfile::default()
+            };
+            Profile { model: [0; 32], tokens: 0, prompts: 0, layers: vec![[side(1.0), side(scale)]] }
+        };
+        let (one, other) = (profile(1.0), profile(1.1));
+        let found = spreads(&[&one, &other], &Groups::default());
+        assert_eq!((found[0].side, found[0].worst, found[0].range), ("K", 0.0, 0.0));
+        // A tenth, over the mean of 1 and 1.1.
+        for apart in [found[1].mean, found[1].worst, found[1].range] {
+            assert!((apart - 0.1 / 1.05).abs() < 1e-3, "{apart}");
+        }
+    }
+}
