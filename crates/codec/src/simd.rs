@@ -11,6 +11,8 @@ mod avx2;
 
 use crate::oaken::{Coder, Restorer};
 use crate::page::{Page, PageMut};
+use crate::qpackz::{Decoder, Part};
+use crate::tile::{EDGE, Span};
 use crate::{Declined, DecodeError};
 use std::cell::Cell;
 
@@ -106,6 +108,38 @@ pub(crate) fn qpack_decode_group<'a>(
         #[cfg(target_arch = "x86_64")]
         // SAFETY: the machine has this level.
         Level::Avx2 => Some(unsafe { avx2::qpack::decode_group(payload, means, steps, page, head, token) }),
+        _ => None,
+    }
+}
+
+/// QPack's codes of a tile, by channel, as 16 bits or the nearest that these have; `None`: the level has no kernel.
+pub(crate) fn qpack_codes(
+    level: Level,
+    page: &Page<'_>,
+    span: &Span,
+    means: &[f32],
+    steps: &[f32],
+    codes: &mut [i16; EDGE * EDGE],
+) -> Option<Result<(), Declined>> {
+    match level {
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: the machine has this level.
+        Level::Avx2 => Some(unsafe { avx2::qpack::codes(page, span, means, steps, codes) }),
+        _ => None,
+    }
+}
+
+/// Decodes to a page; `None`: the level has no kernel.
+pub(crate) fn qpackz_decode(
+    level: Level,
+    decoder: &mut Decoder<'_>,
+    part: &Part,
+    page: &mut PageMut<'_>,
+) -> Option<Result<(), DecodeError>> {
+    match level {
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: the machine has this level.
+        Level::Avx2 => Some(unsafe { avx2::qpackz::decode(decoder, part, page) }),
         _ => None,
     }
 }

@@ -7,6 +7,7 @@
 
 pub mod oaken;
 pub mod qpack;
+pub mod qpackz;
 pub mod raw;
 pub mod rows;
 pub mod speckv;

@@ -215,6 +215,55 @@ fn encode_tile<const E: u8>(
     steps: &[f32],
     bytes: &mut [u8; TILE_BYTES_MAX],
 ) -> Result<(usize, u64), Declined> {
+    let codes = codes_of::<E>(rows, tokens, means, steps)?;
+    let indices = width_indices(&codes);
+    let (mut at, mut nibbles) = (0, 0);
+    for (channel, &index) in indices.iter().enumerate().take(means.len()) {
+        nibbles |= (index as u64) << (4 * channel);
+        if let Some(lanes) = LANES.get(index as usize) {
+            // The window lies within the tile's bytes: channels that follow, were they halves, would take as many.
+            let window: &mut [u8; WINDOW] = bytes_at_mut(bytes, at);
+            window.copy_from_slice(pack(codes[channel], lanes).map(u64::to_le_bytes).as_flattened());
+            at += lanes.len;
+        } else {
+            store_bytes(bytes_at_mut(bytes, at), super::round::<F16, false>(rows.get::<E>(channel)));
+            at += HALVES_BYTES;
+        }
+    }
+    Ok((at, nibbles))
+}
+
+/// As [`crate::simd::qpack_codes`].
+#[target_feature(enable = "avx2,f16c")]
+pub fn codes(
+    page: &Page<'_>,
+    span: &Span,
+    means: &[f32],
+    steps: &[f32],
+    codes: &mut [i16; EDGE * EDGE],
+) -> Result<(), Declined> {
+    let of_page = PageRows::of(page.kind(), span);
+    let mut rows = Rows::zero();
+    let all = with_element!(page.kind().element, E, {
+        rows.load::<E>(page.bytes(), &of_page, Axis::Channels);
+        codes_of::<E>(&rows, span.tokens, means, steps)?
+    });
+    for (row, codes) in all.iter().zip(codes.as_chunks_mut::<EDGE>().0) {
+        // SAFETY: there is room for sixteen words.
+        unsafe { _mm256_storeu_si256(codes.as_mut_ptr().cast(), *row) };
+    }
+    Ok(())
+}
+
+/// Codes of a tile's channels as 16 bits, in the order of tokens; too large ones as large as can be.
+#[target_feature(enable = "avx2,f16c")]
+#[inline]
+fn codes_of<const E: u8>(
+    rows: &Rows,
+    tokens: usize,
+    means: &[f32],
+    steps: &[f32],
+) -> Result<[__m256i; EDGE], Declined> {
     let tokens = _mm256_set1_epi32(tokens as i32);
     let are_there = [
         _mm256_cmpgt_epi32(tokens, _mm256_setr_epi32(0, 1, 2, 3, 8, 9, 10, 11)),
@@ -222,7 +271,6 @@ fn encode_tile<const E: u8>(
     ];
     let magnitude = _mm256_set1_epi32(i32::MAX);
     let mut largest = _mm256_setzero_si256();
-    // Codes of a channel as 16 bits, in the order of tokens; too large ones as large as can be.
     let mut codes = [_mm256_setzero_si256(); EDGE];
     let inverses = inverses(steps);
     for (channel, &mean) in means.iter().enumerate().take(EDGE) {
@@ -240,21 +288,7 @@ fn encode_tile<const E: u8>(
     if _mm256_movemask_epi8(_mm256_cmpgt_epi32(largest, _mm256_set1_epi32(HALF_OVERFLOW - 1))) != 0 {
         return Err(Declined);
     }
-    let indices = width_indices(&codes);
-    let (mut at, mut nibbles) = (0, 0);
-    for (channel, &index) in indices.iter().enumerate().take(means.len()) {
-        nibbles |= (index as u64) << (4 * channel);
-        if let Some(lanes) = LANES.get(index as usize) {
-            // The window lies within the tile's bytes: channels that follow, were they halves, would take as many.
-            let window: &mut [u8; WINDOW] = bytes_at_mut(bytes, at);
-            window.copy_from_slice(pack(codes[channel], lanes).map(u64::to_le_bytes).as_flattened());
-            at += lanes.len;
-        } else {
-            store_bytes(bytes_at_mut(bytes, at), super::round::<F16, false>(rows.get::<E>(channel)));
-            at += HALVES_BYTES;
-        }
-    }
-    Ok((at, nibbles))
+    Ok(codes)
 }
 
 /// The inverses of up to sixteen steps.
