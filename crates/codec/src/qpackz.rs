@@ -48,7 +48,7 @@ struct Table {
 
 /// What encoding a symbol does to a state.
 #[derive(Clone, Copy, Debug, Default)]
-struct Place {
+pub(crate) struct Place {
     /// From here on a state gives up a word first.
     limit: u32,
     /// The inverse of the width, as a fraction of `1 << (32 + shift)`: products with states are rounded down to quotients.
@@ -224,7 +224,7 @@ impl PageCodec for QPackZ {
         }
         payload.extend(u16::try_from(escaped.len()).map_err(|_| Declined)?.to_le_bytes());
         escaped.iter().for_each(|code| payload.extend(code.to_le_bytes()));
-        compress(&symbols, part, shape, payload);
+        compress(level, &symbols, part, shape, payload);
         Ok(())
     }
 
@@ -267,7 +267,7 @@ fn codes_of(
 }
 
 /// Appends states and words of the symbols of a page's channels, in their order.
-fn compress(symbols: &[[i8; GROUP]], part: &Part, shape: Shape, payload: &mut Vec<u8>) {
+fn compress(level: Level, symbols: &[[i8; GROUP]], part: &Part, shape: Shape, payload: &mut Vec<u8>) {
     let (dim, tokens) = (usize::from(shape.dim), usize::from(shape.tokens));
     let states_at = payload.len();
     let words_at = states_at + 4 * tokens.min(GROUP);
@@ -284,11 +284,10 @@ fn compress(symbols: &[[i8; GROUP]], part: &Part, shape: Shape, payload: &mut Ve
                 let places = &part.table(head * dim + channel).places;
                 at -= 2 * GROUP;
                 let room = payload[at..].first_chunk_mut().expect("a word for each symbol");
-                // So that the compiler knows how many there are.
                 at += if here == GROUP {
-                    push_all::<GROUP>(&mut states, row, places, room, GROUP)
+                    simd::qpackz_push(level, &mut states, row, places, room)
                 } else {
-                    push_all::<0>(&mut states, row, places, room, here)
+                    push_all(&mut states, row, places, room, here)
                 };
             }
         }
@@ -302,14 +301,13 @@ fn compress(symbols: &[[i8; GROUP]], part: &Part, shape: Shape, payload: &mut Ve
 
 /// Takes up to sixteen symbols into their states, last first. Words go to the end of the room; returns where they begin.
 #[inline(always)]
-fn push_all<const COUNT: usize>(
+pub(crate) fn push_all(
     states: &mut [u32; GROUP],
     symbols: &[i8; GROUP],
     places: &[Place; 256],
     room: &mut [u8; 2 * GROUP],
     count: usize,
 ) -> usize {
-    let count = if COUNT == 0 { count } else { COUNT };
     let room = room.as_chunks_mut().0;
     let mut at = GROUP;
     for (state, symbol) in states.iter_mut().zip(symbols).take(count).rev() {
@@ -319,7 +317,8 @@ fn push_all<const COUNT: usize>(
         let is_full = u32::from(*state >= place.limit);
         at -= is_full as usize;
         let left = *state >> (16 * is_full);
-        let quotient = (u64::from(left) * u64::from(place.inverse) >> 32) as u32 >> place.shift;
+        let product = u64::from(left) * u64::from(place.inverse);
+        let quotient = (product >> 32) as u32 >> place.shift;
         *state = left + u32::from(place.start) + quotient * u32::from(place.rest);
     }
     2 * at
@@ -440,7 +439,7 @@ mod tests {
                 for state in [LOW, LOW + 1, limit - 1, limit, limit.max(LOW) + 4095, (1 << 31) - 1, 0x5555_5555] {
                     let state = state.clamp(LOW, (1 << 31) - 1);
                     let (mut states, mut room) = ([state; GROUP], [0; 2 * GROUP]);
-                    let at = push_all::<0>(&mut states, &[symbol; GROUP], &table.places, &mut room, GROUP);
+                    let at = push_all(&mut states, &[symbol; GROUP], &table.places, &mut room, GROUP);
                     assert!(states.iter().all(|state| (LOW..1 << 31).contains(state)), "{symbol} {state}");
                     let escaped = [].chunks_exact(2);
                     let mut decoder = Decoder { states, words: &room[at..], taken: 0, escaped };

@@ -11,7 +11,8 @@ mod avx2;
 
 use crate::oaken::{Coder, Restorer};
 use crate::page::{Page, PageMut};
-use crate::qpackz::{Decoder, Part};
+use crate::qpack::GROUP;
+use crate::qpackz::{Decoder, Part, Place, push_all};
 use crate::tile::{EDGE, Span};
 use crate::{Declined, DecodeError};
 use std::cell::Cell;
@@ -26,7 +27,7 @@ thread_local! {
 pub enum Level {
     /// Every machine.
     Scalar,
-    /// x86-64 with AVX2 and F16C.
+    /// x86-64 with AVX2, F16C, BMI and POPCNT.
     Avx2,
 }
 
@@ -35,8 +36,14 @@ impl Level {
     #[must_use]
     pub fn available() -> &'static [Self] {
         #[cfg(target_arch = "x86_64")]
-        if std::is_x86_feature_detected!("avx2") && std::is_x86_feature_detected!("f16c") {
-            return &[Self::Scalar, Self::Avx2];
+        {
+            // Every machine that has AVX2 has the others, as far as is known.
+            let has_bits = std::is_x86_feature_detected!("bmi1")
+                && std::is_x86_feature_detected!("bmi2")
+                && std::is_x86_feature_detected!("popcnt");
+            if std::is_x86_feature_detected!("avx2") && std::is_x86_feature_detected!("f16c") && has_bits {
+                return &[Self::Scalar, Self::Avx2];
+            }
         }
         &[Self::Scalar]
     }
@@ -126,6 +133,23 @@ pub(crate) fn qpack_codes(
         // SAFETY: the machine has this level.
         Level::Avx2 => Some(unsafe { avx2::qpack::codes(page, span, means, steps, codes) }),
         _ => None,
+    }
+}
+
+/// Takes sixteen symbols of a channel into their states, compiled for the level. Returns where words begin in the room.
+#[inline]
+pub(crate) fn qpackz_push(
+    level: Level,
+    states: &mut [u32; GROUP],
+    symbols: &[i8; GROUP],
+    places: &[Place; 256],
+    room: &mut [u8; 2 * GROUP],
+) -> usize {
+    match level {
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: the machine has this level.
+        Level::Avx2 => unsafe { avx2::qpackz::push(states, symbols, places, room) },
+        _ => push_all(states, symbols, places, room, GROUP),
     }
 }
 

@@ -42,14 +42,14 @@ macro_rules! with_intervals {
 }
 
 /// Eight numbers.
-#[target_feature(enable = "avx2,f16c")]
+#[target_feature(enable = "avx2,f16c,bmi1,bmi2,popcnt")]
 #[inline]
 fn load(from: &[f32; LANES]) -> __m256 {
     // SAFETY: eight numbers are there; the load wants no alignment.
     unsafe { _mm256_loadu_ps(from.as_ptr()) }
 }
 
-#[target_feature(enable = "avx2,f16c")]
+#[target_feature(enable = "avx2,f16c,bmi1,bmi2,popcnt")]
 #[inline]
 fn store(to: &mut [f32; LANES], values: __m256) {
     // SAFETY: there is room for eight numbers; the store wants no alignment.
@@ -57,12 +57,12 @@ fn store(to: &mut [f32; LANES], values: __m256) {
 }
 
 /// The values of a page as `[token][head][channel]`.
-#[target_feature(enable = "avx2,f16c")]
+#[target_feature(enable = "avx2,f16c,bmi1,bmi2,popcnt")]
 pub fn read_tokens(page: &Page<'_>, values: &mut [f32]) {
     with_element!(page.kind().element, E, read_as::<E>(page, values));
 }
 
-#[target_feature(enable = "avx2,f16c")]
+#[target_feature(enable = "avx2,f16c,bmi1,bmi2,popcnt")]
 fn read_as<const E: u8>(page: &Page<'_>, values: &mut [f32]) {
     let kind = page.kind();
     let (heads, dim) = (usize::from(kind.shape.heads), usize::from(kind.shape.dim));
@@ -82,7 +82,7 @@ fn read_as<const E: u8>(page: &Page<'_>, values: &mut [f32]) {
 }
 
 /// Groups of eight values, and what is left of them.
-#[target_feature(enable = "avx2,f16c")]
+#[target_feature(enable = "avx2,f16c,bmi1,bmi2,popcnt")]
 #[inline]
 fn shift<const G: usize>(values: __m256, intervals: &[(f32, f32); G]) -> (__m256i, __m256) {
     let mut group = _mm256_set1_epi32(G as i32);
@@ -102,12 +102,12 @@ fn shift<const G: usize>(values: __m256, intervals: &[(f32, f32); G]) -> (__m256
 
 /// Widens bounds of what is left of values in each group, but for the last few values, fewer than eight, which it returns; `None`:
 /// some are no numbers.
-#[target_feature(enable = "avx2,f16c")]
+#[target_feature(enable = "avx2,f16c,bmi1,bmi2,popcnt")]
 pub fn bounds<'a>(intervals: &[(f32, f32)], values: &'a [f32], bounds: &mut [(f32, f32)]) -> Option<&'a [f32]> {
     with_intervals!(intervals, intervals, bounds_by(intervals, values, bounds))
 }
 
-#[target_feature(enable = "avx2,f16c")]
+#[target_feature(enable = "avx2,f16c,bmi1,bmi2,popcnt")]
 fn bounds_by<'a, const G: usize>(
     intervals: &[(f32, f32); G],
     values: &'a [f32],
@@ -159,7 +159,7 @@ struct Tables {
 }
 
 impl Tables {
-    #[target_feature(enable = "avx2,f16c")]
+    #[target_feature(enable = "avx2,f16c,bmi1,bmi2,popcnt")]
     fn of(coder: &Coder<'_>) -> Self {
         let mut all = [[0.0; GROUPS]; 6];
         for (group, grid) in coder.grids.iter().enumerate() {
@@ -182,7 +182,7 @@ impl Tables {
     }
 
     /// Codes of what is left of eight values.
-    #[target_feature(enable = "avx2,f16c")]
+    #[target_feature(enable = "avx2,f16c,bmi1,bmi2,popcnt")]
     #[inline]
     fn codes(&self, group: __m256i, shifted: __m256) -> __m256i {
         let of = |table: __m256| _mm256_permutevar8x32_ps(table, group);
@@ -198,7 +198,7 @@ impl Tables {
 }
 
 /// Appends dense codes, counts and entries of a token's values, `[head][channel]`.
-#[target_feature(enable = "avx2,f16c")]
+#[target_feature(enable = "avx2,f16c,bmi1,bmi2,popcnt")]
 pub fn code_token(coder: &Coder<'_>, values: &[f32], dim: usize, heads: &mut [[Vec<u8>; 3]]) {
     let tables = Tables::of(coder);
     for (values, parts) in values.chunks_exact(dim).zip(heads) {
@@ -207,7 +207,7 @@ pub fn code_token(coder: &Coder<'_>, values: &[f32], dim: usize, heads: &mut [[V
 }
 
 /// One head's.
-#[target_feature(enable = "avx2,f16c")]
+#[target_feature(enable = "avx2,f16c,bmi1,bmi2,popcnt")]
 fn code_by<const G: usize>(
     coder: &Coder<'_>,
     tables: &Tables,
@@ -261,7 +261,7 @@ fn code_by<const G: usize>(
 }
 
 /// The lower four bits of sixteen codes.
-#[target_feature(enable = "avx2,f16c")]
+#[target_feature(enable = "avx2,f16c,bmi1,bmi2,popcnt")]
 #[inline]
 fn nibbles([low, high]: [__m256i; 2]) -> [u8; LANES] {
     let codes = _mm256_permute4x64_epi64::<0b11_01_10_00>(_mm256_packs_epi32(low, high));
@@ -272,7 +272,7 @@ fn nibbles([low, high]: [__m256i; 2]) -> [u8; LANES] {
 }
 
 /// Decodes a payload to a page of 16-bit elements; the caller sees to others.
-#[target_feature(enable = "avx2,f16c")]
+#[target_feature(enable = "avx2,f16c,bmi1,bmi2,popcnt")]
 pub fn decode(restorer: &mut Restorer<'_>, page: &mut PageMut<'_>) -> Result<(), DecodeError> {
     with_element!(page.kind().element, E, decode_as::<E>(restorer, page))
 }
@@ -285,7 +285,7 @@ struct Meanings {
     middle: [[u8; EDGE]; 2],
 }
 
-#[target_feature(enable = "avx2,f16c")]
+#[target_feature(enable = "avx2,f16c,bmi1,bmi2,popcnt")]
 fn meanings<const E: u8>(restorer: &Restorer<'_>, token: usize) -> Meanings {
     let mut all = [[0; CODES]; GROUPS];
     for (group, (meanings, grid)) in all.iter_mut().zip(&restorer.grids[token]).enumerate() {
@@ -313,7 +313,7 @@ fn meanings<const E: u8>(restorer: &Restorer<'_>, token: usize) -> Meanings {
     Meanings { all, middle: [of_middle(0), of_middle(1)] }
 }
 
-#[target_feature(enable = "avx2,f16c")]
+#[target_feature(enable = "avx2,f16c,bmi1,bmi2,popcnt")]
 fn decode_as<const E: u8>(restorer: &mut Restorer<'_>, page: &mut PageMut<'_>) -> Result<(), DecodeError> {
     let kind = *page.kind();
     let Shape { heads, tokens, dim } = kind.shape;
@@ -341,7 +341,7 @@ fn decode_as<const E: u8>(restorer: &mut Restorer<'_>, page: &mut PageMut<'_>) -
 }
 
 /// Elements of one head's values of a token, padded to whole blocks.
-#[target_feature(enable = "avx2,f16c")]
+#[target_feature(enable = "avx2,f16c,bmi1,bmi2,popcnt")]
 #[inline]
 fn decode_row(
     restorer: &mut Restorer<'_>,
@@ -375,7 +375,7 @@ fn decode_row(
 }
 
 /// What thirty-two dense codes stand for.
-#[target_feature(enable = "avx2,f16c")]
+#[target_feature(enable = "avx2,f16c,bmi1,bmi2,popcnt")]
 #[inline]
 fn look_up(codes: __m128i, [low, high]: [__m256i; 2]) -> [__m256i; 2] {
     let codes = _mm256_cvtepu8_epi16(codes);

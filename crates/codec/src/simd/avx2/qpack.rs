@@ -83,7 +83,7 @@ static LANES: [Lanes; HALVES] = {
 };
 
 /// Sixteen codes of a width, less the center, as numbers, split.
-#[target_feature(enable = "avx2,f16c")]
+#[target_feature(enable = "avx2,f16c,bmi1,bmi2,popcnt")]
 #[inline]
 fn unpack(window: &[u8; WINDOW], lanes: &Lanes) -> [__m256; 2] {
     let bytes = _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(load_half(window)), load_bytes(&lanes.bytes));
@@ -99,7 +99,7 @@ fn unpack(window: &[u8; WINDOW], lanes: &Lanes) -> [__m256; 2] {
 }
 
 /// As [`crate::simd::qpack_decode_group`].
-#[target_feature(enable = "avx2,f16c")]
+#[target_feature(enable = "avx2,f16c,bmi1,bmi2,popcnt")]
 pub fn decode_group<'a>(
     payload: &'a [u8],
     means: &[f32],
@@ -111,7 +111,7 @@ pub fn decode_group<'a>(
     with_element!(page.kind().element, E, decode_as::<E>(payload, means, steps, page, head, token))
 }
 
-#[target_feature(enable = "avx2,f16c")]
+#[target_feature(enable = "avx2,f16c,bmi1,bmi2,popcnt")]
 fn decode_as<'a, const E: u8>(
     payload: &'a [u8],
     means: &[f32],
@@ -143,7 +143,7 @@ fn decode_as<'a, const E: u8>(
 }
 
 /// Decodes a tile from bytes that are enough for any. Returns how many were its own.
-#[target_feature(enable = "avx2,f16c")]
+#[target_feature(enable = "avx2,f16c,bmi1,bmi2,popcnt")]
 #[inline]
 fn decode_tile<const E: u8>(bytes: &[u8], nibbles: u64, means: &[f32], steps: &[f32], rows: &mut Rows) -> usize {
     let (mut at, mut nibbles) = (0, nibbles);
@@ -167,7 +167,7 @@ fn decode_tile<const E: u8>(bytes: &[u8], nibbles: u64, means: &[f32], steps: &[
 }
 
 /// As [`crate::simd::qpack_encode_group`].
-#[target_feature(enable = "avx2,f16c")]
+#[target_feature(enable = "avx2,f16c,bmi1,bmi2,popcnt")]
 pub fn encode_group(
     page: &Page<'_>,
     head: usize,
@@ -179,7 +179,7 @@ pub fn encode_group(
     with_element!(page.kind().element, E, encode_as::<E>(page, head, token, means, steps, payload))
 }
 
-#[target_feature(enable = "avx2,f16c")]
+#[target_feature(enable = "avx2,f16c,bmi1,bmi2,popcnt")]
 fn encode_as<const E: u8>(
     page: &Page<'_>,
     head: usize,
@@ -206,7 +206,7 @@ fn encode_as<const E: u8>(
 }
 
 /// Encodes a tile. Returns bytes and width indices.
-#[target_feature(enable = "avx2,f16c")]
+#[target_feature(enable = "avx2,f16c,bmi1,bmi2,popcnt")]
 #[inline]
 fn encode_tile<const E: u8>(
     rows: &Rows,
@@ -234,7 +234,7 @@ fn encode_tile<const E: u8>(
 }
 
 /// As [`crate::simd::qpack_codes`].
-#[target_feature(enable = "avx2,f16c")]
+#[target_feature(enable = "avx2,f16c,bmi1,bmi2,popcnt")]
 pub fn codes(
     page: &Page<'_>,
     span: &Span,
@@ -256,7 +256,7 @@ pub fn codes(
 }
 
 /// Codes of a tile's channels as 16 bits, in the order of tokens; too large ones as large as can be.
-#[target_feature(enable = "avx2,f16c")]
+#[target_feature(enable = "avx2,f16c,bmi1,bmi2,popcnt")]
 #[inline]
 fn codes_of<const E: u8>(
     rows: &Rows,
@@ -292,7 +292,7 @@ fn codes_of<const E: u8>(
 }
 
 /// The inverses of up to sixteen steps.
-#[target_feature(enable = "avx2,f16c")]
+#[target_feature(enable = "avx2,f16c,bmi1,bmi2,popcnt")]
 #[inline]
 fn inverses(steps: &[f32]) -> [f32; EDGE] {
     let mut all = [1.0; EDGE];
@@ -308,7 +308,7 @@ fn inverses(steps: &[f32]) -> [f32; EDGE] {
 }
 
 /// Sixteen codes of a width, which fit it, as the bits that the payload has: in two words.
-#[target_feature(enable = "avx2,f16c")]
+#[target_feature(enable = "avx2,f16c,bmi1,bmi2,popcnt")]
 #[inline]
 fn pack(codes: __m256i, lanes: &Lanes) -> [u64; 2] {
     let order = _mm256_broadcastsi128_si256(_mm_setr_epi8(0, 1, 8, 9, 2, 3, 10, 11, 4, 5, 12, 13, 6, 7, 14, 15));
@@ -351,7 +351,7 @@ const BELOW: [(i16, i16); 12] = rooms(true);
 const ABOVE: [(i16, i16); 12] = rooms(false);
 
 /// The width index of each of sixteen channels: [`Width::index_of`] of its least and greatest code.
-#[target_feature(enable = "avx2,f16c")]
+#[target_feature(enable = "avx2,f16c,bmi1,bmi2,popcnt")]
 #[inline]
 fn width_indices(codes: &[__m256i; EDGE]) -> [i16; EDGE] {
     // Channels i and i + 8 side by side; of each, eight that are the least, or the greatest, of two.
@@ -388,7 +388,7 @@ fn width_indices(codes: &[__m256i; EDGE]) -> [i16; EDGE] {
 }
 
 /// The least of eight 16-bit numbers in each half of eight registers: left halves first.
-#[target_feature(enable = "avx2,f16c")]
+#[target_feature(enable = "avx2,f16c,bmi1,bmi2,popcnt")]
 #[inline]
 fn least_of_eight(numbers: &[__m256i; 8]) -> __m256i {
     let mut fours = [_mm256_setzero_si256(); 4];

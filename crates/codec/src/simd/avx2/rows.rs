@@ -15,14 +15,14 @@ pub struct Rows {
 }
 
 impl Rows {
-    #[target_feature(enable = "avx2,f16c")]
+    #[target_feature(enable = "avx2,f16c,bmi1,bmi2,popcnt")]
     #[inline]
     pub fn zero() -> Self {
         Self { bits: [_mm256_setzero_si256(); EDGE], more: [_mm256_setzero_si256(); EDGE] }
     }
 
     /// Sixteen numbers, split.
-    #[target_feature(enable = "avx2,f16c")]
+    #[target_feature(enable = "avx2,f16c,bmi1,bmi2,popcnt")]
     #[inline]
     pub fn get<const E: u8>(&self, row: usize) -> [__m256; 2] {
         if E != F32 {
@@ -34,7 +34,7 @@ impl Rows {
     }
 
     /// Rounds sixteen numbers, split.
-    #[target_feature(enable = "avx2,f16c")]
+    #[target_feature(enable = "avx2,f16c,bmi1,bmi2,popcnt")]
     #[inline]
     pub fn set<const E: u8, const NAN: bool>(&mut self, row: usize, values: [__m256; 2]) {
         if E != F32 {
@@ -47,7 +47,7 @@ impl Rows {
     }
 
     /// Sixteen singles of a row as they lie in memory.
-    #[target_feature(enable = "avx2,f16c")]
+    #[target_feature(enable = "avx2,f16c,bmi1,bmi2,popcnt")]
     #[inline]
     fn singles(&self, row: usize) -> [u8; 2 * ROW_BYTES] {
         let mut all = [0; 2 * ROW_BYTES];
@@ -58,7 +58,7 @@ impl Rows {
     }
 
     /// Rows of `axis` from a page; zeros where it has no values.
-    #[target_feature(enable = "avx2,f16c")]
+    #[target_feature(enable = "avx2,f16c,bmi1,bmi2,popcnt")]
     pub fn load<const E: u8>(&mut self, bytes: &[u8], rows: &PageRows, axis: Axis) {
         if E == F32 {
             return self.load_singles(bytes, rows, axis);
@@ -84,7 +84,7 @@ impl Rows {
         }
     }
 
-    #[target_feature(enable = "avx2,f16c")]
+    #[target_feature(enable = "avx2,f16c,bmi1,bmi2,popcnt")]
     fn load_singles(&mut self, bytes: &[u8], rows: &PageRows, axis: Axis) {
         let mut all = [[0; 2 * ROW_BYTES]; EDGE];
         rows.places(axis, |place, at| {
@@ -97,7 +97,7 @@ impl Rows {
     }
 
     /// Stores rows of `axis` to a page, as far as it has values, and loses them.
-    #[target_feature(enable = "avx2,f16c")]
+    #[target_feature(enable = "avx2,f16c,bmi1,bmi2,popcnt")]
     pub fn store<const E: u8>(&mut self, bytes: &mut [u8], rows: &PageRows, axis: Axis) {
         if E == F32 {
             return self.store_singles(bytes, rows, axis);
@@ -122,7 +122,7 @@ impl Rows {
         }
     }
 
-    #[target_feature(enable = "avx2,f16c")]
+    #[target_feature(enable = "avx2,f16c,bmi1,bmi2,popcnt")]
     fn store_singles(&self, bytes: &mut [u8], rows: &PageRows, axis: Axis) {
         let mut all = [[0; 2 * ROW_BYTES]; EDGE];
         for (row, values) in all.iter_mut().enumerate() {
@@ -135,7 +135,7 @@ impl Rows {
 }
 
 /// Sixteen rows of sixteen 16-bit elements become columns.
-#[target_feature(enable = "avx2,f16c")]
+#[target_feature(enable = "avx2,f16c,bmi1,bmi2,popcnt")]
 #[inline]
 fn transpose(rows: &mut [__m256i; EDGE]) {
     // The left half of row i beside that of row i + 8, then the right halves so: what is left to do is within 128 bits.

@@ -9,13 +9,13 @@ use half::{bf16, f16};
 use std::arch::x86_64::*;
 
 /// The largest magnitude of a page; none of a number where some are no numbers.
-#[target_feature(enable = "avx2,f16c")]
+#[target_feature(enable = "avx2,f16c,bmi1,bmi2,popcnt")]
 pub fn largest(page: &Page<'_>) -> f32 {
     with_element!(page.kind().element, E, largest_of::<E>(page))
 }
 
 /// Bits without their sign are in the order of magnitudes, with what is no number last.
-#[target_feature(enable = "avx2,f16c")]
+#[target_feature(enable = "avx2,f16c,bmi1,bmi2,popcnt")]
 fn largest_of<const E: u8>(page: &Page<'_>) -> f32 {
     let (mut largest, mut rows) = (_mm256_setzero_si256(), Rows::zero());
     for span in Span::all(page.kind().shape) {
@@ -47,7 +47,7 @@ fn largest_of<const E: u8>(page: &Page<'_>) -> f32 {
 type Codes = [__m256i; EDGE / 2];
 
 /// Rows 2 i and 2 i + 1 of what were columns, side by side but for the order of their quarters, which is 0, 2, 1, 3.
-#[target_feature(enable = "avx2,f16c")]
+#[target_feature(enable = "avx2,f16c,bmi1,bmi2,popcnt")]
 #[inline]
 fn transposed(codes: &Codes) -> Codes {
     let mut codes = *codes;
@@ -63,12 +63,12 @@ fn transposed(codes: &Codes) -> Codes {
 }
 
 /// Codes of a page whose values times `inverse` are numbers that fit, `[head][token][channel]`.
-#[target_feature(enable = "avx2,f16c")]
+#[target_feature(enable = "avx2,f16c,bmi1,bmi2,popcnt")]
 pub fn quantize(page: &Page<'_>, inverse: f32, codes: &mut [u8]) {
     with_element!(page.kind().element, E, quantize_as::<E>(page, inverse, codes));
 }
 
-#[target_feature(enable = "avx2,f16c")]
+#[target_feature(enable = "avx2,f16c,bmi1,bmi2,popcnt")]
 fn quantize_as<const E: u8>(page: &Page<'_>, inverse: f32, codes: &mut [u8]) {
     let kind = page.kind();
     let inverse = _mm256_set1_ps(inverse);
@@ -97,7 +97,7 @@ fn quantize_as<const E: u8>(page: &Page<'_>, inverse: f32, codes: &mut [u8]) {
 }
 
 /// Codes of sixteen values as 16 bits, in order.
-#[target_feature(enable = "avx2,f16c")]
+#[target_feature(enable = "avx2,f16c,bmi1,bmi2,popcnt")]
 #[inline]
 fn quantize_row([first, second]: [__m256; 2], inverse: __m256) -> __m256i {
     let [first, second] = [_mm256_mul_ps(first, inverse), _mm256_mul_ps(second, inverse)];
@@ -105,7 +105,7 @@ fn quantize_row([first, second]: [__m256; 2], inverse: __m256) -> __m256i {
 }
 
 /// Puts codes of two tokens where they belong, if they are there.
-#[target_feature(enable = "avx2,f16c")]
+#[target_feature(enable = "avx2,f16c,bmi1,bmi2,popcnt")]
 #[inline]
 fn put(codes: &mut [u8], shape: Shape, span: &Span, tokens: [usize; 2], both: __m256i) {
     for (token, row) in tokens.into_iter().zip([_mm256_castsi256_si128(both), _mm256_extracti128_si256::<1>(both)]) {
@@ -124,12 +124,12 @@ fn put(codes: &mut [u8], shape: Shape, span: &Span, tokens: [usize; 2], both: __
 }
 
 /// Stores what codes, `[head][token][channel]`, stand for.
-#[target_feature(enable = "avx2,f16c")]
+#[target_feature(enable = "avx2,f16c,bmi1,bmi2,popcnt")]
 pub fn restore(codes: &[u8], scale: f32, page: &mut PageMut<'_>) {
     with_element!(page.kind().element, E, restore_as::<E>(codes, scale, page));
 }
 
-#[target_feature(enable = "avx2,f16c")]
+#[target_feature(enable = "avx2,f16c,bmi1,bmi2,popcnt")]
 fn restore_as<const E: u8>(codes: &[u8], scale: f32, page: &mut PageMut<'_>) {
     let kind = *page.kind();
     let dim = usize::from(kind.shape.dim);
@@ -153,7 +153,7 @@ fn restore_as<const E: u8>(codes: &[u8], scale: f32, page: &mut PageMut<'_>) {
 }
 
 /// Values of sixteen tokens whose codes begin `stride` apart, as rows of `axis`.
-#[target_feature(enable = "avx2,f16c")]
+#[target_feature(enable = "avx2,f16c,bmi1,bmi2,popcnt")]
 #[inline]
 fn restore_tile<const E: u8>(codes: &[u8], stride: usize, scale: f32, axis: Axis, rows: &mut Rows) {
     let scale = _mm256_set1_ps(scale);
@@ -179,7 +179,7 @@ fn restore_tile<const E: u8>(codes: &[u8], stride: usize, scale: f32, axis: Axis
 }
 
 /// What sixteen codes stand for, in their order.
-#[target_feature(enable = "avx2,f16c")]
+#[target_feature(enable = "avx2,f16c,bmi1,bmi2,popcnt")]
 #[inline]
 fn values(codes: __m128i, scale: __m256) -> [__m256; 2] {
     let first = _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(codes));
@@ -188,7 +188,7 @@ fn values(codes: __m128i, scale: __m256) -> [__m256; 2] {
 }
 
 /// Codes of rows of `dim` become sums of all codes up to them.
-#[target_feature(enable = "avx2,f16c")]
+#[target_feature(enable = "avx2,f16c,bmi1,bmi2,popcnt")]
 pub fn sums(codes: &mut [u8], dim: usize) {
     for row in codes.chunks_exact_mut(dim) {
         let mut before = _mm_setzero_si128();
