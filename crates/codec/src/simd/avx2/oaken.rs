@@ -2,8 +2,8 @@
 //! look up by their group. Dense codes have sixteen meanings in a token, so decoding looks elements up by their bytes.
 
 use super::rows::Rows;
-use super::{bytes_at, bytes_at_mut, load_bytes, load_half, round, store_bytes, with_element};
-use crate::oaken::{BLOCK, Coder, Restorer};
+use super::{bytes_at, bytes_at_mut, load_bytes, load_half, round, store_bytes, store_half, with_element};
+use crate::oaken::{BLOCK, Coder, OF_NO_CHANNEL, OF_NO_GROUP, Restorer};
 use crate::page::{Page, PageMut};
 use crate::tile::{Axis, EDGE, PageRows, Span};
 use crate::{DecodeError, Shape};
@@ -12,8 +12,6 @@ use std::arch::x86_64::*;
 const LANES: usize = 8;
 /// Groups that lanes can look up.
 const GROUPS: usize = LANES;
-/// Codes of a group: at most five bits.
-const CODES: usize = 32;
 /// Bits of the least magnitude that is no number or infinite.
 const INFINITE: i32 = 0x7f80_0000;
 
@@ -277,40 +275,56 @@ pub fn decode(restorer: &mut Restorer<'_>, page: &mut PageMut<'_>) -> Result<(),
     with_element!(page.kind().element, E, decode_as::<E>(restorer, page))
 }
 
+/// Sorts of outliers at most.
+const SORTS: usize = 8;
+
 /// What codes stand for in a token, as elements.
 struct Meanings {
-    /// By group.
-    all: [[u16; CODES]; GROUPS],
+    /// Of outliers, by sort and dense code.
+    outliers: [[u16; EDGE]; SORTS],
     /// Of dense codes of the middle: lower bytes, and upper ones.
     middle: [[u8; EDGE]; 2],
 }
 
+/// By sort of outlier, its group and the upper bits of its code; `None`: of no group.
+type Sorts = [Option<(usize, u32)>; SORTS];
+
 #[target_feature(enable = "avx2,f16c,bmi1,bmi2,popcnt")]
-fn meanings<const E: u8>(restorer: &Restorer<'_>, token: usize) -> Meanings {
-    let mut all = [[0; CODES]; GROUPS];
-    for (group, (meanings, grid)) in all.iter_mut().zip(&restorer.grids[token]).enumerate() {
-        let (low, high) = restorer.intervals.get(group).copied().unwrap_or((0.0, 0.0));
-        let (step, least) = (_mm256_set1_ps(grid.step), _mm256_set1_ps(grid.least));
-        for (start, meanings) in meanings.as_chunks_mut::<EDGE>().0.iter_mut().enumerate() {
-            let first = _mm256_setr_epi32(0, 1, 2, 3, 8, 9, 10, 11);
-            let start = _mm256_set1_epi32((start * EDGE) as i32);
-            let mut halves = [_mm256_setzero_ps(); 2];
-            for (half, values) in halves.iter_mut().enumerate() {
-                let codes = _mm256_add_epi32(_mm256_add_epi32(first, _mm256_set1_epi32(4 * half as i32)), start);
-                let shifted = _mm256_add_ps(_mm256_mul_ps(_mm256_cvtepi32_ps(codes), step), least);
-                let is_lower = _mm256_castsi256_ps(_mm256_cmpgt_epi32(_mm256_set1_epi32(grid.cut as i32), codes));
-                let bound = _mm256_blendv_ps(_mm256_set1_ps(high), _mm256_set1_ps(low), is_lower);
-                *values = _mm256_add_ps(shifted, bound);
-            }
-            let mut bytes = [0; 2 * EDGE];
-            store_bytes(&mut bytes, round::<E, true>(halves));
-            for (meaning, bytes) in meanings.iter_mut().zip(bytes.as_chunks().0) {
-                *meaning = u16::from_le_bytes(*bytes);
-            }
+fn meanings<const E: u8>(restorer: &Restorer<'_>, sorts: &Sorts, token: usize) -> Meanings {
+    let mut outliers = [[0; EDGE]; SORTS];
+    for (meanings, sort) in outliers.iter_mut().zip(sorts) {
+        if let Some((group, upper)) = *sort {
+            // SAFETY: sixteen words take as many bytes; the store wants no alignment.
+            unsafe { _mm256_storeu_si256(meanings.as_mut_ptr().cast(), sixteen::<E>(restorer, token, group, upper)) };
         }
     }
-    let of_middle = |byte: usize| std::array::from_fn(|code| all[restorer.groups.middle()][code].to_le_bytes()[byte]);
-    Meanings { all, middle: [of_middle(0), of_middle(1)] }
+    // Words become lower bytes and upper bytes.
+    let words = sixteen::<E>(restorer, token, restorer.groups.middle(), 0);
+    let bytes = [_mm256_and_si256(words, _mm256_set1_epi16(255)), _mm256_srli_epi16::<8>(words)];
+    let bytes = _mm256_permute4x64_epi64::<0b11_01_10_00>(_mm256_packus_epi16(bytes[0], bytes[1]));
+    let mut middle = [[0; EDGE]; 2];
+    store_half(&mut middle[0], _mm256_castsi256_si128(bytes));
+    store_half(&mut middle[1], _mm256_extracti128_si256::<1>(bytes));
+    Meanings { outliers, middle }
+}
+
+/// What sixteen codes of a group from one on stand for, as elements.
+#[target_feature(enable = "avx2,f16c,bmi1,bmi2,popcnt")]
+#[inline]
+fn sixteen<const E: u8>(restorer: &Restorer<'_>, token: usize, group: usize, start: u32) -> __m256i {
+    let grid = &restorer.grids[token][group];
+    let (low, high) = restorer.intervals.get(group).copied().unwrap_or((0.0, 0.0));
+    let (step, least) = (_mm256_set1_ps(grid.step), _mm256_set1_ps(grid.least));
+    let first = _mm256_add_epi32(_mm256_setr_epi32(0, 1, 2, 3, 8, 9, 10, 11), _mm256_set1_epi32(start.cast_signed()));
+    let mut halves = [_mm256_setzero_ps(); 2];
+    for (half, values) in halves.iter_mut().enumerate() {
+        let codes = _mm256_add_epi32(first, _mm256_set1_epi32(4 * half as i32));
+        let shifted = _mm256_add_ps(_mm256_mul_ps(_mm256_cvtepi32_ps(codes), step), least);
+        let is_lower = _mm256_castsi256_ps(_mm256_cmpgt_epi32(_mm256_set1_epi32(grid.cut as i32), codes));
+        let bound = _mm256_blendv_ps(_mm256_set1_ps(high), _mm256_set1_ps(low), is_lower);
+        *values = _mm256_add_ps(shifted, bound);
+    }
+    round::<E, true>(halves)
 }
 
 #[target_feature(enable = "avx2,f16c,bmi1,bmi2,popcnt")]
@@ -318,15 +332,24 @@ fn decode_as<const E: u8>(restorer: &mut Restorer<'_>, page: &mut PageMut<'_>) -
     let kind = *page.kind();
     let Shape { heads, tokens, dim } = kind.shape;
     let (tokens, dim) = (usize::from(tokens), usize::from(dim));
-    let meanings: Vec<Meanings> = (0..tokens).map(|token| meanings::<E>(restorer, token)).collect();
+    let sort_of = |sort: usize| (sort < restorer.groups.sorts()).then(|| restorer.groups.unpack((sort << 6) as u16))?;
+    let sorts: Sorts = std::array::from_fn(|sort| sort_of(sort).map(|(_, group, upper)| (group, upper)));
+    let known = sorts.iter().rev().fold(0, |known, sort| known << 1 | usize::from(sort.is_some()));
+    let meanings: Vec<Meanings> = (0..tokens).map(|token| meanings::<E>(restorer, &sorts, token)).collect();
+    let is_byte = restorer.groups.entry_bytes() == 1;
     // Up to sixteen tokens of a head, each padded to whole blocks.
     let stride = 2 * dim.next_multiple_of(BLOCK);
     let mut values = vec![0; EDGE * stride];
     let mut rows = Rows::zero();
     for head in 0..usize::from(heads) {
         for first in (0..tokens).step_by(EDGE) {
-            for (token, row) in (first..tokens).zip(values.chunks_exact_mut(stride)) {
-                decode_row(restorer, head * tokens + token, &meanings[token], dim, row)?;
+            for (token, values) in (first..tokens).zip(values.chunks_exact_mut(stride)) {
+                let row = head * tokens + token;
+                if is_byte {
+                    decode_row::<1>(restorer, row, &meanings[token], known, dim, values)?;
+                } else {
+                    decode_row::<2>(restorer, row, &meanings[token], known, dim, values)?;
+                }
             }
             for channel in (0..dim).step_by(EDGE) {
                 for (bits, row) in rows.bits.iter_mut().zip(values.chunks_exact(stride)) {
@@ -340,47 +363,68 @@ fn decode_as<const E: u8>(restorer: &mut Restorer<'_>, page: &mut PageMut<'_>) -
     Ok(())
 }
 
-/// Elements of one head's values of a token, padded to whole blocks.
+/// Elements of one head's values of a token, padded to whole blocks. Entries have so many bytes; bits of `known` say which sorts
+/// of them there are.
 #[target_feature(enable = "avx2,f16c,bmi1,bmi2,popcnt")]
 #[inline]
-fn decode_row(
+fn decode_row<const BYTES: usize>(
     restorer: &mut Restorer<'_>,
     row: usize,
     meanings: &Meanings,
+    known: usize,
     dim: usize,
     values: &mut [u8],
 ) -> Result<(), DecodeError> {
     let [low, high] = &meanings.middle;
     let tables = [_mm256_broadcastsi128_si256(load_half(low)), _mm256_broadcastsi128_si256(load_half(high))];
-    let (dense, counts) = restorer.row(row);
-    for (block, (values, &count)) in values.chunks_exact_mut(2 * BLOCK).zip(counts).enumerate() {
+    let (mut dense, counts) = restorer.row(row);
+    for (block, (values, &count)) in values.as_chunks_mut::<{ 2 * BLOCK }>().0.iter_mut().zip(counts).enumerate() {
         let channels = (dim - block * BLOCK).min(BLOCK);
-        let mut codes = [0; BLOCK / 2];
-        let own = &dense[block * BLOCK / 2..][..channels.div_ceil(2)];
-        codes[..own.len()].copy_from_slice(own);
-        for (half, codes) in codes.as_chunks::<EDGE>().0.iter().enumerate() {
-            let [first, second] = look_up(load_half(codes), tables);
+        let mut padded = [0; BLOCK / 2];
+        let own = if channels == BLOCK {
+            bytes_at(dense, 0)
+        } else {
+            padded[..dense.len()].copy_from_slice(dense);
+            &padded
+        };
+        dense = &dense[channels.div_ceil(2)..];
+        let mut codes = [0; BLOCK];
+        for (half, dense) in own.as_chunks::<EDGE>().0.iter().enumerate() {
+            let sixteen = apart(load_half(dense));
+            store_bytes(bytes_at_mut(&mut codes, 2 * EDGE * half), sixteen);
+            let [first, second] = look_up(sixteen, tables);
             store_bytes(bytes_at_mut(values, 4 * EDGE * half), first);
             store_bytes(bytes_at_mut(values, 4 * EDGE * half + 2 * EDGE), second);
         }
-        for _ in 0..count {
-            let (place, group, upper) = restorer.next_outlier()?;
-            let value = values[..2 * channels].as_chunks_mut::<2>().0.get_mut(place);
-            let value = value.ok_or(DecodeError::Payload("an outlier behind the last channel"))?;
-            let low = usize::from(codes[place / 2] >> (4 * (place % 2)) & 15);
-            *value = meanings.all[group][upper as usize | low].to_le_bytes();
+        let values = values.as_chunks_mut::<2>().0;
+        for entry in restorer.next_outliers(count)?.as_chunks::<BYTES>().0 {
+            let entry = entry.iter().rev().fold(0, |entry, byte| entry << 8 | usize::from(*byte));
+            let (place, sort) = (entry % BLOCK, entry / BLOCK);
+            if sort >= SORTS || known >> sort & 1 == 0 {
+                return Err(OF_NO_GROUP);
+            }
+            if place >= channels {
+                return Err(OF_NO_CHANNEL);
+            }
+            values[place] = meanings.outliers[sort][usize::from(codes[place]) % EDGE].to_le_bytes();
         }
     }
     Ok(())
 }
 
+/// Thirty-two dense codes, a byte each: the lower half of each byte, then the upper.
+#[target_feature(enable = "avx2,f16c,bmi1,bmi2,popcnt")]
+#[inline]
+fn apart(codes: __m128i) -> __m256i {
+    let codes = _mm256_cvtepu8_epi16(codes);
+    let codes = _mm256_or_si256(codes, _mm256_slli_epi16::<4>(codes));
+    _mm256_and_si256(codes, _mm256_set1_epi8(15))
+}
+
 /// What thirty-two dense codes stand for.
 #[target_feature(enable = "avx2,f16c,bmi1,bmi2,popcnt")]
 #[inline]
-fn look_up(codes: __m128i, [low, high]: [__m256i; 2]) -> [__m256i; 2] {
-    let codes = _mm256_cvtepu8_epi16(codes);
-    let codes = _mm256_or_si256(codes, _mm256_slli_epi16::<4>(codes));
-    let codes = _mm256_and_si256(codes, _mm256_set1_epi8(15));
+fn look_up(codes: __m256i, [low, high]: [__m256i; 2]) -> [__m256i; 2] {
     let [low, high] = [_mm256_shuffle_epi8(low, codes), _mm256_shuffle_epi8(high, codes)];
     let [near, far] = [_mm256_unpacklo_epi8(low, high), _mm256_unpackhi_epi8(low, high)];
     [_mm256_permute2x128_si256::<0x20>(near, far), _mm256_permute2x128_si256::<0x31>(near, far)]
