@@ -13,7 +13,7 @@ use crate::oaken::{Coder, Restorer};
 use crate::page::{Page, PageMut};
 use crate::qpack::GROUP;
 use crate::qpackz::{Decoder, Part, Place, push_all};
-use crate::tile::{EDGE, Span};
+use crate::tile::{Axis, EDGE, Span};
 use crate::{Declined, DecodeError};
 use std::cell::Cell;
 
@@ -198,6 +198,32 @@ pub(crate) fn speckv_restore(level: Level, codes: &[u8], scale: f32, page: &mut 
         Level::Avx2 => {
             // SAFETY: the machine has this level.
             unsafe { avx2::speckv::restore(codes, scale, page) };
+            true
+        }
+        _ => false,
+    }
+}
+
+/// Codes of a page's values by tiles, with rows as the page has them, if the level has a kernel for that.
+pub(crate) fn speckv_quantize_tiles(level: Level, page: &Page<'_>, inverse: f32, codes: &mut [u8]) -> bool {
+    match level {
+        #[cfg(target_arch = "x86_64")]
+        Level::Avx2 => {
+            // SAFETY: the machine has this level.
+            unsafe { avx2::speckv::quantize_tiles(page, inverse, codes) };
+            true
+        }
+        _ => false,
+    }
+}
+
+/// Stores what codes by tiles stand for, whose rows are of `axis`, if the level has a kernel for that.
+pub(crate) fn speckv_restore_tiles(level: Level, codes: &[u8], axis: Axis, scale: f32, page: &mut PageMut<'_>) -> bool {
+    match level {
+        #[cfg(target_arch = "x86_64")]
+        Level::Avx2 => {
+            // SAFETY: the machine has this level.
+            unsafe { avx2::speckv::restore_tiles(codes, axis, scale, page) };
             true
         }
         _ => false,

@@ -4,9 +4,17 @@
 use super::{F32, bytes_at, load_bytes, round, store_bytes, widen};
 use crate::tile::{Axis, EDGE, PageRows};
 use std::arch::x86_64::*;
+use std::ops::Range;
 
 /// Bytes of a row of 16-bit elements.
-const ROW_BYTES: usize = 2 * EDGE;
+pub const ROW_BYTES: usize = 2 * EDGE;
+
+/// The bytes that a whole tile of 16-bit elements lies in, and from row to row; `None`: it is not whole, or of singles.
+pub fn whole<const E: u8>(rows: &PageRows) -> Option<(Range<usize>, usize)> {
+    let (first, stride) = (2 * rows.place, 2 * rows.stride);
+    let is_whole = E != F32 && (rows.count, rows.len) == (EDGE, EDGE);
+    is_whole.then(|| (first..first + (EDGE - 1) * stride + ROW_BYTES, stride))
+}
 
 /// Rows of elements. Those of 16 bits have one register; singles have two, as they lie in memory.
 pub struct Rows {
