@@ -31,6 +31,10 @@ pub enum Level {
     Avx2,
 }
 
+/// Groups for which there are kernels that encode.
+#[cfg(target_arch = "x86_64")]
+const GROUPS_MAX: usize = 4;
+
 impl Level {
     /// All levels of this machine, the fastest last.
     #[must_use]
@@ -267,7 +271,7 @@ pub(crate) fn oaken_bounds<'a>(
     match level {
         #[cfg(target_arch = "x86_64")]
         // SAFETY: the machine has this level.
-        Level::Avx2 => Some(unsafe { avx2::oaken::bounds(intervals, values, bounds) }),
+        Level::Avx2 if intervals.len() < GROUPS_MAX => Some(unsafe { avx2::oaken::bounds(intervals, values, bounds) }),
         _ => None,
     }
 }
@@ -282,7 +286,7 @@ pub(crate) fn oaken_code_token(
 ) -> bool {
     match level {
         #[cfg(target_arch = "x86_64")]
-        Level::Avx2 => {
+        Level::Avx2 if coder.intervals.len() < GROUPS_MAX => {
             // SAFETY: the machine has this level.
             unsafe { avx2::oaken::code_token(coder, values, dim, heads) };
             true

@@ -1,5 +1,5 @@
-//! Oaken: eight values of a token are sorted into groups by comparing them with all bounds; what a group's grid is, lanes
-//! look up by their group. Dense codes have sixteen meanings in a token, so decoding looks elements up by their bytes.
+//! Oaken: bounds of intervals are ends of regions, one after the other; how many ends a value is behind is its region, and says
+//! its group and side. What codes a region has, lanes look up by its number, so there are kernels for up to four groups. Dense codes have sixteen meanings in a token, so decoding looks elements up by their bytes.
 
 use super::rows::Rows;
 use super::{bytes_at, bytes_at_mut, load_bytes, load_half, round, store_bytes, store_half, with_element};
@@ -10,8 +10,6 @@ use crate::{DecodeError, Shape};
 use std::arch::x86_64::*;
 
 const LANES: usize = 8;
-/// Groups that lanes can look up.
-const GROUPS: usize = LANES;
 /// Bits of the least magnitude that is no number or infinite.
 const INFINITE: i32 = 0x7f80_0000;
 
@@ -27,12 +25,8 @@ macro_rules! with_intervals {
                 let $intervals = $all.as_array::<2>().expect("so many");
                 $body
             }
-            3 => {
-                let $intervals = $all.as_array::<3>().expect("so many");
-                $body
-            }
             _ => {
-                let $intervals = $all.as_array::<4>().expect("there are two to five groups");
+                let $intervals = $all.as_array::<3>().expect("up to seven regions");
                 $body
             }
         }
@@ -69,33 +63,51 @@ fn read_as<const E: u8>(page: &Page<'_>, values: &mut [f32]) {
         rows.load::<E>(page.bytes(), &PageRows::of(kind, &span), Axis::Tokens);
         for token in 0..span.tokens {
             let [first, second] = rows.get::<E>(token);
-            let mut row = [0.0; EDGE];
-            let [low, high] = row.as_chunks_mut::<LANES>().0 else { unreachable!("two eights") };
+            let at = ((span.token + token) * heads + span.head) * dim + span.channel;
+            let (mut row, to) = ([0.0; EDGE], &mut values[at..at + span.channels]);
+            let is_whole = to.len() == EDGE;
+            let all = if is_whole { &mut *to } else { &mut row };
+            let [low, high] = all.as_chunks_mut::<LANES>().0 else { unreachable!("two eights") };
             store(low, _mm256_permute2f128_ps::<0x20>(first, second));
             store(high, _mm256_permute2f128_ps::<0x31>(first, second));
-            let at = ((span.token + token) * heads + span.head) * dim + span.channel;
-            values[at..at + span.channels].copy_from_slice(&row[..span.channels]);
+            if !is_whole {
+                to.copy_from_slice(&row[..span.channels]);
+            }
         }
     }
 }
 
-/// Groups of eight values, and what is left of them.
-#[target_feature(enable = "avx2,f16c,bmi1,bmi2,popcnt")]
-#[inline]
-fn shift<const G: usize>(values: __m256, intervals: &[(f32, f32); G]) -> (__m256i, __m256) {
-    let mut group = _mm256_set1_epi32(G as i32);
-    let mut shifted = values;
-    // The outermost group that a value is of comes last, and stays.
-    for number in (0..G).rev() {
-        let (low, high) = (_mm256_set1_ps(intervals[number].0), _mm256_set1_ps(intervals[number].1));
-        let (is_below, is_above) =
-            (_mm256_cmp_ps::<_CMP_LT_OQ>(values, low), _mm256_cmp_ps::<_CMP_GT_OQ>(values, high));
-        shifted = _mm256_blendv_ps(shifted, _mm256_sub_ps(values, low), is_below);
-        shifted = _mm256_blendv_ps(shifted, _mm256_sub_ps(values, high), is_above);
-        let is_outside = _mm256_castps_si256(_mm256_or_ps(is_below, is_above));
-        group = _mm256_blendv_epi8(group, _mm256_set1_epi32(number as i32), is_outside);
+/// Ends of regions, in order: the lower bounds of all intervals, outermost first, then the upper ones, innermost first.
+const fn ends<const G: usize>(intervals: &[(f32, f32); G]) -> ([f32; G], [f32; G]) {
+    let (mut lows, mut highs) = ([0.0; G], [0.0; G]);
+    let mut number = 0;
+    while number < G {
+        lows[number] = intervals[number].0;
+        highs[number] = intervals[G - 1 - number].1;
+        number += 1;
     }
-    (group, shifted)
+    (lows, highs)
+}
+
+/// The least and the greatest value on either side of an end.
+struct Split {
+    below: __m256,
+    above: __m256,
+}
+
+impl Split {
+    #[target_feature(enable = "avx2,f16c,bmi1,bmi2,popcnt")]
+    fn new() -> Self {
+        Self { below: _mm256_set1_ps(f32::NEG_INFINITY), above: _mm256_set1_ps(f32::INFINITY) }
+    }
+
+    #[target_feature(enable = "avx2,f16c,bmi1,bmi2,popcnt")]
+    #[inline]
+    fn add(&mut self, values: __m256, is_above: __m256) {
+        let below = _mm256_blendv_ps(values, _mm256_set1_ps(f32::NEG_INFINITY), is_above);
+        let above = _mm256_blendv_ps(_mm256_set1_ps(f32::INFINITY), values, is_above);
+        (self.below, self.above) = (_mm256_max_ps(self.below, below), _mm256_min_ps(self.above, above));
+    }
 }
 
 /// Widens bounds of what is left of values in each group, but for the last few values, fewer than eight, which it returns; `None`:
@@ -111,97 +123,157 @@ fn bounds_by<'a, const G: usize>(
     values: &'a [f32],
     bounds: &mut [(f32, f32)],
 ) -> Option<&'a [f32]> {
-    let (above_all, below_all) = (_mm256_set1_ps(f32::INFINITY), _mm256_set1_ps(f32::NEG_INFINITY));
-    // Of the groups with an interval, and of the last.
-    let (mut least, mut greatest) = ([above_all; G], [below_all; G]);
-    let (mut last_least, mut last_greatest) = (above_all, below_all);
+    let (lows, highs) = ends(intervals);
+    let mut of_lows = [(); G].map(|()| Split::new());
+    let mut of_highs = [(); G].map(|()| Split::new());
+    let mut of_all = Split { below: _mm256_set1_ps(f32::NEG_INFINITY), above: _mm256_set1_ps(f32::INFINITY) };
     let mut largest = _mm256_setzero_si256();
     let (eights, rest) = values.as_chunks::<LANES>();
     for values in eights {
         let values = load(values);
         let magnitude = _mm256_and_si256(_mm256_castps_si256(values), _mm256_set1_epi32(i32::MAX));
         largest = _mm256_max_epi32(largest, magnitude);
-        let (group, shifted) = shift(values, intervals);
+        of_all.below = _mm256_max_ps(of_all.below, values);
+        of_all.above = _mm256_min_ps(of_all.above, values);
         for number in 0..G {
-            let is_here = _mm256_castsi256_ps(_mm256_cmpeq_epi32(group, _mm256_set1_epi32(number as i32)));
-            least[number] = _mm256_min_ps(least[number], _mm256_blendv_ps(above_all, shifted, is_here));
-            greatest[number] = _mm256_max_ps(greatest[number], _mm256_blendv_ps(below_all, shifted, is_here));
+            of_lows[number].add(values, _mm256_cmp_ps::<_CMP_GE_OQ>(values, _mm256_set1_ps(lows[number])));
+            of_highs[number].add(values, _mm256_cmp_ps::<_CMP_GT_OQ>(values, _mm256_set1_ps(highs[number])));
         }
-        let is_here = _mm256_castsi256_ps(_mm256_cmpeq_epi32(group, _mm256_set1_epi32(G as i32)));
-        last_least = _mm256_min_ps(last_least, _mm256_blendv_ps(above_all, shifted, is_here));
-        last_greatest = _mm256_max_ps(last_greatest, _mm256_blendv_ps(below_all, shifted, is_here));
     }
     if _mm256_movemask_epi8(_mm256_cmpgt_epi32(largest, _mm256_set1_epi32(INFINITE - 1))) != 0 {
         return None;
     }
-    let all = least.into_iter().chain([last_least]).zip(greatest.into_iter().chain([last_greatest]));
-    for (bounds, (least, greatest)) in bounds.iter_mut().zip(all) {
-        let [mut low, mut high] = [[0.0; LANES]; 2];
-        store(&mut low, least);
-        store(&mut high, greatest);
-        *bounds = (low.into_iter().fold(bounds.0, f32::min), high.into_iter().fold(bounds.1, f32::max));
+    // Regions go from end to end; of an empty one the least value is behind the next end, the greatest before the last.
+    let mut least = least_of(of_all.above);
+    for (number, end) in of_lows.iter().chain(&of_highs).enumerate() {
+        widen_bounds(intervals, bounds, number, (least, greatest_of(end.below)));
+        least = least_of(end.above);
     }
+    widen_bounds(intervals, bounds, 2 * G, (least, greatest_of(of_all.below)));
     Some(rest)
 }
 
-/// What lanes look up by their group.
+/// The group of a region, and what is taken from its values.
+#[inline]
+fn region<const G: usize>(intervals: &[(f32, f32); G], number: usize) -> (usize, f32) {
+    if number < G {
+        (number, intervals[number].0)
+    } else if number == G {
+        (G, 0.0)
+    } else {
+        (2 * G - number, intervals[2 * G - number].1)
+    }
+}
+
+/// Widens bounds of a region's group; of none where the least is greater than the greatest.
+#[inline]
+fn widen_bounds<const G: usize>(
+    intervals: &[(f32, f32); G],
+    bounds: &mut [(f32, f32)],
+    number: usize,
+    (least, greatest): (f32, f32),
+) {
+    if least <= greatest {
+        let (group, bound) = region(intervals, number);
+        let bounds = &mut bounds[group];
+        *bounds = (bounds.0.min(least - bound), bounds.1.max(greatest - bound));
+    }
+}
+
+#[target_feature(enable = "avx2,f16c,bmi1,bmi2,popcnt")]
+#[inline]
+fn least_of(values: __m256) -> f32 {
+    let four = _mm_min_ps(_mm256_castps256_ps128(values), _mm256_extractf128_ps::<1>(values));
+    let two = _mm_min_ps(four, _mm_movehl_ps(four, four));
+    _mm_cvtss_f32(_mm_min_ss(two, _mm_movehdup_ps(two)))
+}
+
+#[target_feature(enable = "avx2,f16c,bmi1,bmi2,popcnt")]
+#[inline]
+fn greatest_of(values: __m256) -> f32 {
+    let four = _mm_max_ps(_mm256_castps256_ps128(values), _mm256_extractf128_ps::<1>(values));
+    let two = _mm_max_ps(four, _mm_movehl_ps(four, four));
+    _mm_cvtss_f32(_mm_max_ss(two, _mm_movehdup_ps(two)))
+}
+
+/// What lanes look up by their region.
 struct Tables {
+    bound: __m256,
     least: __m256,
     inverse: __m256,
-    top: __m256,
-    /// The largest code below zero, and the least of others.
-    below: __m256,
-    above: __m256,
-    /// What an outlier's entry says of its group, in its place.
+    /// The least code and the greatest.
+    low: __m256,
+    high: __m256,
+    /// What an outlier's entry says of its group, in its place, below a bit that says that it is one.
     number: __m256i,
 }
 
 impl Tables {
     #[target_feature(enable = "avx2,f16c,bmi1,bmi2,popcnt")]
-    fn of(coder: &Coder<'_>) -> Self {
-        let mut all = [[0.0; GROUPS]; 6];
-        for (group, grid) in coder.grids.iter().enumerate() {
+    fn of<const G: usize>(coder: &Coder<'_>, intervals: &[(f32, f32); G]) -> Self {
+        let mut all = [[0.0; LANES]; 5];
+        let mut numbers = [0; LANES];
+        for number in 0..=2 * G {
+            let (group, bound) = region(intervals, number);
+            let grid = &coder.grids[group];
             let (below, above) = grid.sides();
-            let number = f32::from(coder.groups.pack(0, group, 0));
-            let of_group = [grid.least, grid.inverse, (grid.codes - 1) as f32, below as f32, above as f32, number];
-            for (table, value) in all.iter_mut().zip(of_group) {
-                table[group] = value;
+            let top = (grid.codes - 1) as f32;
+            let (low, high) = if number < G { (0.0, top.min(below as f32)) } else { (above as f32, top) };
+            for (table, value) in all.iter_mut().zip([bound, grid.least, grid.inverse, low, high]) {
+                table[number] = value;
+            }
+            if group != coder.groups.middle() {
+                numbers[number] = i32::MIN | i32::from(coder.groups.pack(0, group, 0));
             }
         }
-        let [least, inverse, top, below, above, number] = &all;
+        let [bound, least, inverse, low, high] = &all;
+        // SAFETY: eight words are there; the load wants no alignment.
+        let number = unsafe { _mm256_loadu_si256(numbers.as_ptr().cast()) };
         Self {
+            bound: load(bound),
             least: load(least),
             inverse: load(inverse),
-            top: load(top),
-            below: load(below),
-            above: load(above),
-            number: _mm256_cvtps_epi32(load(number)),
+            low: load(low),
+            high: load(high),
+            number,
         }
     }
 
-    /// Codes of what is left of eight values.
+    /// Codes of eight values, of these regions.
     #[target_feature(enable = "avx2,f16c,bmi1,bmi2,popcnt")]
     #[inline]
-    fn codes(&self, group: __m256i, shifted: __m256) -> __m256i {
-        let of = |table: __m256| _mm256_permutevar8x32_ps(table, group);
-        let zero = _mm256_setzero_ps();
+    fn codes(&self, region: __m256i, values: __m256) -> __m256i {
+        let of = |table: __m256| _mm256_permutevar8x32_ps(table, region);
+        let shifted = _mm256_sub_ps(values, of(self.bound));
         let scaled = _mm256_mul_ps(_mm256_sub_ps(shifted, of(self.least)), of(self.inverse));
-        let nearest = _mm256_min_ps(_mm256_max_ps(scaled, zero), of(self.top));
-        let is_negative = _mm256_cmp_ps::<_CMP_LT_OQ>(shifted, zero);
-        let below = _mm256_min_ps(nearest, of(self.below));
-        let above = _mm256_max_ps(nearest, of(self.above));
         // All limits are whole, so that rounding comes last: to nearest, ties to even.
-        _mm256_cvtps_epi32(_mm256_blendv_ps(above, below, is_negative))
+        _mm256_cvtps_epi32(_mm256_max_ps(_mm256_min_ps(scaled, of(self.high)), of(self.low)))
     }
+}
+
+/// Regions of eight values: how many ends they are behind.
+#[target_feature(enable = "avx2,f16c,bmi1,bmi2,popcnt")]
+#[inline]
+fn regions<const G: usize>(values: __m256, lows: &[f32; G], highs: &[f32; G]) -> __m256i {
+    let mut region = _mm256_setzero_si256();
+    for number in 0..G {
+        let is_behind = _mm256_cmp_ps::<_CMP_GE_OQ>(values, _mm256_set1_ps(lows[number]));
+        region = _mm256_sub_epi32(region, _mm256_castps_si256(is_behind));
+        let is_behind = _mm256_cmp_ps::<_CMP_GT_OQ>(values, _mm256_set1_ps(highs[number]));
+        region = _mm256_sub_epi32(region, _mm256_castps_si256(is_behind));
+    }
+    region
 }
 
 /// Appends dense codes, counts and entries of a token's values, `[head][channel]`.
 #[target_feature(enable = "avx2,f16c,bmi1,bmi2,popcnt")]
 pub fn code_token(coder: &Coder<'_>, values: &[f32], dim: usize, heads: &mut [[Vec<u8>; 3]]) {
-    let tables = Tables::of(coder);
-    for (values, parts) in values.chunks_exact(dim).zip(heads) {
-        with_intervals!(coder.intervals, intervals, code_by(coder, &tables, intervals, values, parts));
-    }
+    with_intervals!(coder.intervals, intervals, {
+        let tables = Tables::of(coder, intervals);
+        for (values, parts) in values.chunks_exact(dim).zip(heads) {
+            code_by(coder, &tables, intervals, values, parts);
+        }
+    });
 }
 
 /// One head's.
@@ -215,7 +287,7 @@ fn code_by<const G: usize>(
 ) {
     let entry_bytes = coder.groups.entry_bytes();
     let upper_at = _mm_cvtsi32_si128(coder.groups.upper_at() as i32);
-    let middle = _mm256_set1_epi32(coder.groups.middle() as i32);
+    let (lows, highs) = ends(intervals);
     let mut packed = [[0; LANES]; BLOCK / LANES];
     for block in values.chunks(BLOCK) {
         let mut padded = [0.0; BLOCK];
@@ -223,29 +295,37 @@ fn code_by<const G: usize>(
             padded[..block.len()].copy_from_slice(block);
             &padded
         });
-        let count = _mm256_set1_epi32(block.len() as i32);
         let (mut low, mut outliers) = ([0; BLOCK / 2], 0_u64);
         for (number, (values, low)) in all.as_chunks::<EDGE>().0.iter().zip(low.as_chunks_mut().0).enumerate() {
             let mut codes = [_mm256_setzero_si256(); 2];
             for (half, values) in values.as_chunks::<LANES>().0.iter().enumerate() {
-                let eight = 2 * number + half;
-                let (group, shifted) = shift(load(values), intervals);
-                let places = _mm256_set1_epi32((eight * LANES) as i32);
-                let places = _mm256_add_epi32(places, _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
-                let is_there = _mm256_cmpgt_epi32(count, places);
-                codes[half] = _mm256_and_si256(tables.codes(group, shifted), is_there);
+                let (eight, values) = (2 * number + half, load(values));
+                let region = regions(values, &lows, &highs);
+                codes[half] = tables.codes(region, values);
+                let places = _mm256_add_epi32(
+                    _mm256_set1_epi32((eight * LANES) as i32),
+                    _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7),
+                );
+                let of_group = _mm256_permutevar8x32_epi32(tables.number, region);
                 let upper = _mm256_sll_epi32(_mm256_srli_epi32::<4>(codes[half]), upper_at);
-                let of_group = _mm256_permutevar8x32_epi32(tables.number, group);
                 let entry = _mm256_or_si256(_mm256_or_si256(places, of_group), upper);
                 // SAFETY: there is room for eight words.
                 unsafe { _mm256_storeu_si256(packed[eight].as_mut_ptr().cast(), entry) };
-                let is_outlier = _mm256_andnot_si256(_mm256_cmpeq_epi32(group, middle), is_there);
-                let is_outlier = _mm256_movemask_ps(_mm256_castsi256_ps(is_outlier));
+                let is_outlier = _mm256_movemask_ps(_mm256_castsi256_ps(of_group));
                 outliers |= u64::from(is_outlier.cast_unsigned()) << (eight * LANES);
             }
             *low = nibbles(codes);
         }
-        dense.extend_from_slice(&low[..block.len().div_ceil(2)]);
+        if block.len() == BLOCK {
+            dense.extend_from_slice(&low);
+        } else {
+            // Padding has codes, of zeros, and they are none.
+            if block.len() % 2 == 1 {
+                low[block.len() / 2] &= 15;
+            }
+            dense.extend_from_slice(&low[..block.len().div_ceil(2)]);
+            outliers &= (1 << block.len()) - 1;
+        }
         counts.push(outliers.count_ones() as u8);
         let (mut of_block, mut len) = ([0; 2 * BLOCK], 0);
         while outliers != 0 {
@@ -254,7 +334,10 @@ fn code_by<const G: usize>(
             len += entry_bytes;
             outliers &= outliers - 1;
         }
-        entries.extend_from_slice(&of_block[..len]);
+        // Copies of one length are a few instructions.
+        let end = entries.len() + len;
+        entries.extend_from_slice(&of_block);
+        entries.truncate(end);
     }
 }
 

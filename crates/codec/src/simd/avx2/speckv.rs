@@ -2,7 +2,7 @@
 //! of which a tile has fewer than of elements.
 
 use super::rows::{Rows, whole};
-use super::{F32, bytes_at, bytes_at_mut, load_bytes, load_half, round, store_bytes, store_half, widen, with_element};
+use super::{F32, bytes_at, load_bytes, load_half, round, store_bytes, store_half, widen, with_element};
 use crate::page::{Page, PageMut, Shape};
 use crate::tile::{Axis, EDGE, PageRows, Span};
 use half::{bf16, f16};
@@ -220,9 +220,10 @@ fn restore_tiles_as<const E: u8>(codes: &[u8], axis: Axis, scale: f32, page: &mu
             && let Some((place, stride)) = whole::<E>(&of_page)
         {
             let bytes = &mut page.bytes_mut()[place];
-            for (row, codes) in codes.as_chunks::<EDGE>().0.iter().enumerate() {
+            for (row, codes) in codes.as_chunks::<EDGE>().0.iter().enumerate().take(EDGE) {
                 let elements = round::<E, false>(row_values(codes, _mm256_set1_ps(scale)));
-                store_bytes(bytes_at_mut(bytes, row * stride), elements);
+                // SAFETY: the last of sixteen rows ends with these bytes.
+                unsafe { _mm256_storeu_si256(bytes.as_mut_ptr().add(row * stride).cast(), elements) };
             }
             continue;
         }
