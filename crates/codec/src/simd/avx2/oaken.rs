@@ -285,7 +285,7 @@ fn code_by<const G: usize>(
     values: &[f32],
     [dense, counts, entries]: &mut [Vec<u8>; 3],
 ) {
-    let entry_bytes = coder.groups.entry_bytes();
+    let is_byte = coder.groups.entry_bytes() == 1;
     let upper_at = _mm_cvtsi32_si128(coder.groups.upper_at() as i32);
     let (lows, highs) = ends(intervals);
     let mut packed = [[0; LANES]; BLOCK / LANES];
@@ -295,8 +295,8 @@ fn code_by<const G: usize>(
             padded[..block.len()].copy_from_slice(block);
             &padded
         });
-        let (mut low, mut outliers) = ([0; BLOCK / 2], 0_u64);
-        for (number, (values, low)) in all.as_chunks::<EDGE>().0.iter().zip(low.as_chunks_mut().0).enumerate() {
+        let mut outliers = 0_u64;
+        for (number, values) in all.as_chunks::<EDGE>().0.iter().enumerate() {
             let mut codes = [_mm256_setzero_si256(); 2];
             for (half, values) in values.as_chunks::<LANES>().0.iter().enumerate() {
                 let (eight, values) = (2 * number + half, load(values));
@@ -314,31 +314,39 @@ fn code_by<const G: usize>(
                 let is_outlier = _mm256_movemask_ps(_mm256_castsi256_ps(of_group));
                 outliers |= u64::from(is_outlier.cast_unsigned()) << (eight * LANES);
             }
-            *low = nibbles(codes);
+            dense.extend_from_slice(&nibbles(codes));
         }
-        if block.len() == BLOCK {
-            dense.extend_from_slice(&low);
-        } else {
+        if block.len() < BLOCK {
             // Padding has codes, of zeros, and they are none.
-            if block.len() % 2 == 1 {
-                low[block.len() / 2] &= 15;
+            let bytes = block.len().div_ceil(2);
+            dense.truncate(dense.len() + bytes - BLOCK / 2);
+            if let Some(last) = dense.last_mut().filter(|_| block.len() % 2 == 1) {
+                *last &= 15;
             }
-            dense.extend_from_slice(&low[..block.len().div_ceil(2)]);
             outliers &= (1 << block.len()) - 1;
         }
         counts.push(outliers.count_ones() as u8);
-        let (mut of_block, mut len) = ([0; 2 * BLOCK], 0);
-        while outliers != 0 {
-            let entry: u32 = packed.as_flattened()[outliers.trailing_zeros() as usize];
-            of_block[len..len + 2].copy_from_slice(&(entry as u16).to_le_bytes());
-            len += entry_bytes;
-            outliers &= outliers - 1;
+        if is_byte {
+            take::<1>(outliers, &packed, entries);
+        } else {
+            take::<2>(outliers, &packed, entries);
         }
-        // Copies of one length are a few instructions.
-        let end = entries.len() + len;
-        entries.extend_from_slice(&of_block);
-        entries.truncate(end);
     }
+}
+
+/// Appends the entries of the outliers of a block, of so many bytes.
+#[target_feature(enable = "avx2,f16c,bmi1,bmi2,popcnt")]
+#[inline]
+fn take<const BYTES: usize>(mut outliers: u64, packed: &[[u32; LANES]; BLOCK / LANES], entries: &mut Vec<u8>) {
+    let len = BYTES * outliers.count_ones() as usize;
+    entries.reserve(BYTES * BLOCK);
+    for entry in entries.spare_capacity_mut()[..len].as_chunks_mut::<BYTES>().0 {
+        let bits = packed.as_flattened()[outliers.trailing_zeros() as usize % BLOCK].to_le_bytes();
+        entry.iter_mut().zip(bits).for_each(|(byte, bits)| _ = byte.write(bits));
+        outliers &= outliers - 1;
+    }
+    // SAFETY: so many bytes were written behind the others.
+    unsafe { entries.set_len(entries.len() + len) };
 }
 
 /// The lower four bits of sixteen codes.
