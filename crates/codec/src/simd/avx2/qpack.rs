@@ -192,16 +192,19 @@ fn encode_as<const E: u8>(
     let mut indices_at = payload.len();
     payload.resize(indices_at + means.len().div_ceil(2), 0);
     let mut rows = Rows::zero();
-    let mut bytes = [0; TILE_BYTES_MAX];
+    let mut at = payload.len();
     for (number, (means, steps)) in means.chunks(EDGE).zip(steps.chunks(EDGE)).enumerate() {
         let span = Span::at(kind.shape, head, token, number * EDGE);
         rows.load::<E>(page.bytes(), &PageRows::of(kind, &span), Axis::Channels);
-        let (len, nibbles) = encode_tile::<E>(&rows, span.tokens, means, steps, &mut bytes)?;
+        payload.resize(at + TILE_BYTES_MAX, 0);
+        let room = bytes_at_mut(payload, at);
+        let (len, nibbles) = encode_tile::<E>(&rows, span.tokens, means, steps, room)?;
+        at += len;
         let indices = &mut payload[indices_at..][..means.len().div_ceil(2)];
         indices.copy_from_slice(&nibbles.to_le_bytes()[..indices.len()]);
         indices_at += indices.len();
-        payload.extend_from_slice(&bytes[..len]);
     }
+    payload.truncate(at);
     Ok(())
 }
 
