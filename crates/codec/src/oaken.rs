@@ -88,9 +88,14 @@ impl Groups {
         place as u16 | (number as u16) << 6 | ((code >> DENSE_BITS) as u16) << self.upper_at()
     }
 
+    /// How many sorts of outliers entries tell apart: what follows the place, group and upper bits of the code.
+    pub(crate) const fn sorts(&self) -> usize {
+        1 << (self.group_bits + self.outlier_bits - DENSE_BITS)
+    }
+
     /// Place, group and upper bits of the code of an entry.
     #[inline]
-    fn unpack(&self, entry: u16) -> Option<(usize, usize, u32)> {
+    pub(crate) fn unpack(&self, entry: u16) -> Option<(usize, usize, u32)> {
         let number = usize::from(entry >> 6) & ((1 << self.group_bits) - 1);
         let group = if number >= self.middle { number + 1 } else { number };
         let upper = u32::from(entry >> self.upper_at());
@@ -479,6 +484,10 @@ fn grids(groups: &Groups, bounds: &[(f16, f16)]) -> Vec<Grid> {
     bounds.iter().enumerate().map(grid).collect()
 }
 
+const MISSING: DecodeError = DecodeError::Payload("outliers are missing, or too many");
+pub(crate) const OF_NO_GROUP: DecodeError = DecodeError::Payload("an outlier of no group");
+pub(crate) const OF_NO_CHANNEL: DecodeError = DecodeError::Payload("an outlier behind the last channel");
+
 /// A payload cut into its parts.
 #[derive(Clone, Copy)]
 struct Parts<'a> {
@@ -502,7 +511,7 @@ impl<'a> Parts<'a> {
         let (counts, entries) = payload.split_at_checked(rows * row_blocks).ok_or(short)?;
         let outliers: usize = counts.iter().map(|&count| usize::from(count)).sum();
         if entries.len() != outliers * groups.entry_bytes() {
-            return Err(DecodeError::Payload("outliers are missing, or too many"));
+            return Err(MISSING);
         }
         Ok(Self { scales, dense, counts, entries, row_bytes, row_blocks })
     }
@@ -546,8 +555,8 @@ impl PageCodec for Oaken {
         let means = means.map_err(|Declined| DecodeError::Payload("no means of its layer"))?;
         let parts = Parts::of(groups, shape, frame.payload)?;
         let grids: Result<Vec<_>, _> = (0..usize::from(shape.tokens)).map(|token| parts.grids(groups, token)).collect();
-        let entries = parts.entries.chunks_exact(groups.entry_bytes());
-        let mut restorer = Restorer { groups, intervals: thresholds.intervals(), means, grids: grids?, parts, entries };
+        let (intervals, entries) = (thresholds.intervals(), parts.entries);
+        let mut restorer = Restorer { groups, intervals, means, grids: grids?, parts, entries };
         if page.kind().element != Element::F32
             && means.is_none()
             && let Some(decoded) = simd::oaken_decode(Level::current(), &mut restorer, page)
@@ -586,7 +595,8 @@ pub(crate) struct Restorer<'a> {
     /// Of each token, by group.
     pub grids: Vec<Vec<Grid>>,
     parts: Parts<'a>,
-    entries: std::slice::ChunksExact<'a, u8>,
+    /// Of outliers that were not come to yet.
+    entries: &'a [u8],
 }
 
 impl<'a> Restorer<'a> {
@@ -596,12 +606,13 @@ impl<'a> Restorer<'a> {
         (&dense[row * row_bytes..][..row_bytes], &counts[row * row_blocks..][..row_blocks])
     }
 
-    /// Place, group and upper bits of the code of the next outlier.
+    /// Entries of the next outliers.
     #[inline]
-    pub fn next_outlier(&mut self) -> Result<(usize, usize, u32), DecodeError> {
-        let entry = self.entries.next().ok_or(DecodeError::Payload("outliers are missing, or too many"))?;
-        let entry = u16::from_le_bytes([entry[0], entry.get(1).copied().unwrap_or(0)]);
-        self.groups.unpack(entry).ok_or(DecodeError::Payload("an outlier of no group"))
+    pub fn next_outliers(&mut self, count: u8) -> Result<&'a [u8], DecodeError> {
+        let bytes = usize::from(count) * self.groups.entry_bytes();
+        let (entries, rest) = self.entries.split_at_checked(bytes).ok_or(MISSING)?;
+        self.entries = rest;
+        Ok(entries)
     }
 
     fn decode(&mut self, page: &mut PageMut<'_>) -> Result<(), DecodeError> {
@@ -630,9 +641,10 @@ impl<'a> Restorer<'a> {
         for (place, value) in values.iter_mut().enumerate() {
             *value = self.value(token, self.groups.middle, low(place));
         }
-        for _ in 0..count {
-            let (place, group, upper) = self.next_outlier()?;
-            let value = values.get_mut(place).ok_or(DecodeError::Payload("an outlier behind the last channel"))?;
+        for entry in self.next_outliers(count)?.chunks_exact(self.groups.entry_bytes()) {
+            let entry = u16::from_le_bytes([entry[0], entry.get(1).copied().unwrap_or(0)]);
+            let (place, group, upper) = self.groups.unpack(entry).ok_or(OF_NO_GROUP)?;
+            let value = values.get_mut(place).ok_or(OF_NO_CHANNEL)?;
             *value = self.value(token, group, upper | low(place));
         }
         Ok(())

@@ -5,47 +5,73 @@
 //! those go to one code. So there is a table for each ratio of step and deviation (in quarters of an octave), made when the
 //! codec is, and none in any page. Codes that no table has are escaped.
 //!
-//! Payload: how many codes are escaped, `u16` · those, `i16` each, in order · four states of a range coder (rANS, Duda 2013; 12
+//! Payload: how many codes are escaped, `u16` · those, `i16` each, in order · the states of a range coder (rANS, Duda 2013; 12
 //! bits of probability, 16-bit words), `u32` each · words, in the order in which decoding takes them. Codes are in the order
-//! `[head][token / 16][channel][token % 16]`, and state `i % 4` has the `i`-th of them.
+//! `[head][token / 16][channel][token % 16]`, and state `t` has those of tokens `t`, `16 + t` and so on: there are sixteen
+//! states, or as many as tokens if these are fewer. So the sixteen codes of a channel go by one table and sixteen states,
+//! which do not wait for each other.
 
 use crate::page::{Page, PageMut, Shape, Side};
 use crate::profile::{Curve, Profile};
 use crate::qpack::{Channels, GROUP, code_of};
+use crate::simd::{self, Level};
 use crate::tile::{Axis, EDGE, Span, Tile};
 use crate::{CodecId, Declined, DecodeError, Frame, PageCodec};
 use std::collections::BTreeMap;
+use std::slice::ChunksExact;
 
 /// Bits of a probability.
-const BITS: u32 = 12;
+pub(crate) const BITS: u32 = 12;
 const TOTAL: u32 = 1 << BITS;
-/// States are at least this between codes.
-const LOW: u32 = 1 << 16;
-const STATES: usize = 4;
+/// States are at least this between codes, and less than this times 65,536: 31 bits, so that quotients are products.
+pub(crate) const LOW: u32 = 1 << 15;
 /// Codes that a table may have, either side of the mean.
 const REACH: i32 = 127;
-/// Symbol of an escaped code, in decoding tables.
-const ESCAPE: i16 = i16::MIN;
+/// Symbol of an escaped code.
+pub(crate) const ESCAPE: i8 = i8::MIN;
 /// Tables to an octave of the ratio of step and deviation.
 const TABLES_PER_OCTAVE: f64 = 4.0;
+
+/// What decoding looks up by the lower bits of a state: the symbol (bits 24 to 31), the width of its place (12 to 23) and
+/// how far into that it is (0 to 11).
+pub(crate) type Slots = [u32; TOTAL as usize];
 
 /// How often codes occur where a step is so many deviations.
 #[derive(Debug)]
 struct Table {
-    /// The least code that has a place, and how many have.
-    least: i32,
-    /// Start and width of each code from the least on, the escape behind the last.
-    places: Vec<(u16, u16)>,
-    /// By the lower bits of a state: which symbol, and its place.
-    slots: Box<[Slot; TOTAL as usize]>,
+    /// The least and the greatest code that has a place.
+    codes: (i16, i16),
+    slots: Box<Slots>,
+    /// By symbol, as eight bits.
+    places: Box<[Place; 256]>,
 }
 
-#[derive(Clone, Copy, Debug)]
-struct Slot {
-    symbol: i16,
-    width: u16,
-    /// How far into the symbol's place.
-    offset: u16,
+/// What encoding a symbol does to a state.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Place {
+    /// From here on a state gives up a word first.
+    limit: u32,
+    /// The inverse of the width, as a fraction of `1 << (32 + shift)`: products with states are rounded down to quotients.
+    inverse: u32,
+    shift: u32,
+    /// Where the place begins.
+    start: u16,
+    /// What there is beside the place.
+    rest: u16,
+}
+
+impl Place {
+    fn new(start: u32, width: u32) -> Self {
+        let (limit, rest) = (width << (31 - BITS), (TOTAL - width) as u16);
+        if width == 1 {
+            // The inverse would be one more than there is: quotients are less by one, which the start makes good.
+            return Self { limit, inverse: u32::MAX, shift: 0, start: (start + TOTAL - 1) as u16, rest };
+        }
+        // Granlund and Montgomery 1994: enough for 31 bits.
+        let shift = (width - 1).ilog2();
+        let inverse = (1_u64 << (32 + shift)).div_ceil(width.into()) as u32;
+        Self { limit, inverse, shift, start: start as u16, rest }
+    }
 }
 
 impl Table {
@@ -67,24 +93,28 @@ impl Table {
         let rest = TOTAL - widths.iter().sum::<u32>();
         let most = (0..count).max_by_key(|&at| widths[at]).expect("there is one code at least");
         widths[most] += rest;
-        let (mut places, mut slots) = (Vec::with_capacity(widths.len()), Vec::with_capacity(TOTAL as usize));
-        for (at, &width) in widths.iter().enumerate() {
-            places.push((slots.len() as u16, width as u16));
-            let symbol = if at == count { ESCAPE } else { (least + at as i32) as i16 };
-            slots.extend((0..width as u16).map(|offset| Slot { symbol, width: width as u16, offset }));
+        let mut slots = Vec::with_capacity(TOTAL as usize);
+        let mut places = Box::new([Place::default(); 256]);
+        // The escape comes last, and whatever has no place has the escape's.
+        for (code, &width) in (least..greatest + 2).zip(&widths).rev() {
+            let place = Place::new(TOTAL - width - slots.len() as u32, width);
+            let symbol = if code > greatest { ESCAPE } else { code as i8 };
+            if symbol == ESCAPE {
+                places.fill(place);
+            }
+            places[usize::from(symbol.cast_unsigned())] = place;
+            let of_symbol = u32::from(symbol.cast_unsigned()) << 24 | width << BITS;
+            slots.extend((0..width).rev().map(|offset| of_symbol | offset));
         }
-        Self { least, places, slots: slots.try_into().expect("widths make up all") }
+        slots.reverse();
+        let slots = slots.try_into().expect("widths make up all");
+        Self { codes: (least as i16, greatest as i16), slots, places }
     }
 
-    /// The place of a code; the escape's if it has none of its own.
-    fn place(&self, code: i32) -> (usize, (u16, u16)) {
-        let escape = self.places.len() - 1;
-        let at = usize::try_from(i64::from(code) - i64::from(self.least)).map_or(escape, |at| at.min(escape));
-        (at, self.places[at])
-    }
-
-    fn has(&self, code: i32) -> bool {
-        self.place(code).0 + 1 < self.places.len()
+    /// The symbol of a code: itself, if it has a place.
+    #[inline]
+    fn symbol(&self, code: i16) -> i8 {
+        if (self.codes.0..=self.codes.1).contains(&code) { code as i8 } else { ESCAPE }
     }
 }
 
@@ -104,8 +134,8 @@ fn share_below(curve: &Curve, value: f64) -> f64 {
 
 /// One side of a layer.
 #[derive(Debug)]
-struct Part {
-    channels: Channels,
+pub(crate) struct Part {
+    pub channels: Channels,
     tables: Vec<Table>,
     /// Which of them each channel has.
     table_of: Vec<u16>,
@@ -132,6 +162,10 @@ impl Part {
 
     fn table(&self, channel: usize) -> &Table {
         &self.tables[usize::from(self.table_of[channel])]
+    }
+
+    pub fn slots(&self, channel: usize) -> &Slots {
+        &self.table(channel).slots
     }
 }
 
@@ -170,133 +204,208 @@ impl PageCodec for QPackZ {
         let kind = page.kind();
         let (shape, dim) = (kind.shape, usize::from(kind.shape.dim));
         let part = self.part(kind.layer, kind.side, shape.token_values()).ok_or(Declined)?;
-        // Codes with their channels, in order.
-        let mut codes: Vec<(i32, usize)> = Vec::with_capacity(shape.values());
-        let (mut escaped, mut tile) = (Vec::new(), Tile::ZERO);
-        for (head, token, channel) in tiles(shape) {
-            let span = Span::at(shape, head, token, channel);
-            page.load_tile(&span, Axis::Channels, &mut tile);
-            for (channel, row) in tile.0.chunks_exact(GROUP).enumerate().take(span.channels) {
-                let of = head * dim + span.channel + channel;
-                let (mean, inverse) = (part.channels.means[of], 1.0 / part.channels.steps[of]);
-                for &value in &row[..span.tokens] {
-                    let code = code_of(value, mean, inverse)?;
-                    if !part.table(of).has(code) {
-                        escaped.push(i16::try_from(code).map_err(|_| Declined)?);
-                    }
-                    codes.push((code, of));
+        let level = Level::current();
+        let mut symbols = Vec::with_capacity(shape.values().next_multiple_of(GROUP));
+        let (mut escaped, mut tile) = (Vec::new(), [0; EDGE * EDGE]);
+        for span in Span::all(shape) {
+            codes_of(level, page, &span, &part.channels, &mut tile)?;
+            for (channel, codes) in tile.as_chunks::<GROUP>().0.iter().enumerate().take(span.channels) {
+                let table = part.table(span.head * dim + span.channel + channel);
+                let row = codes.map(|code| table.symbol(code));
+                if row.contains(&ESCAPE) {
+                    let without = |(code, symbol): (&i16, &i8)| (*symbol == ESCAPE).then_some(*code);
+                    escaped.extend(codes[..span.tokens].iter().zip(&row).filter_map(without));
                 }
+                symbols.push(row);
             }
+        }
+        if escaped.iter().any(|code| [i16::MIN, i16::MAX].contains(code)) {
+            return Err(Declined);
         }
         payload.extend(u16::try_from(escaped.len()).map_err(|_| Declined)?.to_le_bytes());
         escaped.iter().for_each(|code| payload.extend(code.to_le_bytes()));
-        let (states, words) = compress(&codes, part);
-        states.iter().for_each(|state| payload.extend(state.to_le_bytes()));
-        words.iter().rev().for_each(|word| payload.extend(word.to_le_bytes()));
+        compress(level, &symbols, part, shape, payload);
         Ok(())
     }
 
     fn decode_payload(&self, frame: &Frame<'_>, page: &mut PageMut<'_>) -> Result<(), DecodeError> {
-        let (shape, dim) = (frame.shape, usize::from(frame.shape.dim));
-        let part = self.part(frame.layer, frame.side, shape.token_values());
+        let part = self.part(frame.layer, frame.side, frame.shape.token_values());
         let part = part.ok_or(DecodeError::Payload("no steps of its layer"))?;
-        let short = DecodeError::Payload("it is cut short");
-        let (count, rest) = frame.payload.split_first_chunk::<2>().ok_or(short)?;
-        let escaped = 2 * usize::from(u16::from_le_bytes(*count));
-        let (escaped, rest) = rest.split_at_checked(escaped).ok_or(short)?;
-        let mut escaped = escaped.chunks_exact(2).map(|code| i16::from_le_bytes([code[0], code[1]]));
-        let (states, rest) = rest.split_at_checked(4 * STATES).ok_or(short)?;
-        let states: [u32; STATES] =
-            std::array::from_fn(|at| u32::from_le_bytes(states[4 * at..4 * at + 4].try_into().expect("four")));
-        let words: Vec<u16> = rest.chunks_exact(2).map(|word| u16::from_le_bytes([word[0], word[1]])).collect();
-        let mut coder = Coder { states, words: &words, taken: 0 };
-        let (mut at, mut tile) = (0, Tile::ZERO);
-        for (head, token, channel) in tiles(shape) {
-            let span = Span::at(shape, head, token, channel);
-            for (channel, row) in tile.0.chunks_exact_mut(GROUP).enumerate().take(span.channels) {
-                let of = head * dim + span.channel + channel;
-                let (mean, step) = (part.channels.means[of], part.channels.steps[of]);
-                let slots = &part.table(of).slots;
-                let row = &mut row[..span.tokens];
-                let mut symbols = [0; GROUP];
-                if at % STATES == 0 && row.len() == GROUP {
-                    // So that the compiler knows whose turn it is.
-                    for four in symbols.chunks_exact_mut(STATES) {
-                        for (turn, symbol) in four.iter_mut().enumerate() {
-                            *symbol = coder.next(turn, slots);
-                        }
-                    }
+        let mut decoder = Decoder::new(frame).ok_or(DecodeError::Payload("it is cut short"))?;
+        match simd::qpackz_decode(Level::current(), &mut decoder, part, page) {
+            Some(decoded) => decoded?,
+            None => decoder.decode(part, page)?,
+        }
+        decoder.end()
+    }
+}
+
+/// Codes of a tile's values, by channel; zeros where the page has none. What is too large for 16 bits becomes the least or the
+/// greatest number that they have.
+fn codes_of(
+    level: Level,
+    page: &Page<'_>,
+    span: &Span,
+    channels: &Channels,
+    codes: &mut [i16; EDGE * EDGE],
+) -> Result<(), Declined> {
+    let first = span.head * usize::from(page.kind().shape.dim) + span.channel;
+    let [means, steps] = [&channels.means, &channels.steps].map(|all| &all[first..first + span.channels]);
+    if let Some(done) = simd::qpack_codes(level, page, span, means, steps, codes) {
+        return done;
+    }
+    let mut tile = Tile::ZERO;
+    page.load_tile(span, Axis::Channels, &mut tile);
+    codes.fill(0);
+    let rows = codes.chunks_exact_mut(GROUP).zip(tile.0.chunks_exact(GROUP));
+    for ((codes, values), (mean, step)) in rows.zip(means.iter().zip(steps)) {
+        for (code, value) in codes.iter_mut().zip(values).take(span.tokens) {
+            *code = code_of(*value, *mean, 1.0 / step)?.clamp(i16::MIN.into(), i16::MAX.into()) as i16;
+        }
+    }
+    Ok(())
+}
+
+/// Appends states and words of the symbols of a page's channels, in their order.
+fn compress(level: Level, symbols: &[[i8; GROUP]], part: &Part, shape: Shape, payload: &mut Vec<u8>) {
+    let (dim, tokens) = (usize::from(shape.dim), usize::from(shape.tokens));
+    let states_at = payload.len();
+    let words_at = states_at + 4 * tokens.min(GROUP);
+    // Words come last first, at most one for each symbol.
+    payload.resize(words_at + 2 * GROUP * symbols.len(), 0);
+    let (mut states, mut at) = ([LOW; GROUP], payload.len());
+    let (mut rest, groups) = (symbols, tokens.div_ceil(GROUP));
+    for head in (0..usize::from(shape.heads)).rev() {
+        for group in (0..groups).rev() {
+            let here = (tokens - group * GROUP).min(GROUP);
+            for channel in (0..dim).rev() {
+                let Some((row, before)) = rest.split_last() else { unreachable!("a row for each channel") };
+                rest = before;
+                let places = &part.table(head * dim + channel).places;
+                at -= 2 * GROUP;
+                let room = payload[at..].first_chunk_mut().expect("a word for each symbol");
+                at += if here == GROUP {
+                    simd::qpackz_push(level, &mut states, row, places, room)
                 } else {
-                    for (turn, symbol) in (at..).zip(&mut symbols[..row.len()]) {
-                        *symbol = coder.next(turn % STATES, slots);
-                    }
-                }
-                at += row.len();
-                for (value, symbol) in row.iter_mut().zip(symbols) {
-                    let code = match symbol {
-                        ESCAPE => escaped.next().ok_or(DecodeError::Payload("an escaped code is missing"))?,
-                        code => code,
-                    };
+                    push_all(&mut states, row, places, room, here)
+                };
+            }
+        }
+    }
+    for (bytes, state) in payload[states_at..words_at].chunks_exact_mut(4).zip(states) {
+        bytes.copy_from_slice(&state.to_le_bytes());
+    }
+    payload.copy_within(at.., words_at);
+    payload.truncate(words_at + payload.len() - at);
+}
+
+/// Takes up to sixteen symbols into their states, last first. Words go to the end of the room; returns where they begin.
+#[inline(always)]
+pub(crate) fn push_all(
+    states: &mut [u32; GROUP],
+    symbols: &[i8; GROUP],
+    places: &[Place; 256],
+    room: &mut [u8; 2 * GROUP],
+    count: usize,
+) -> usize {
+    let room = room.as_chunks_mut().0;
+    let mut at = GROUP;
+    for (state, symbol) in states.iter_mut().zip(symbols).take(count).rev() {
+        let place = places[usize::from(symbol.cast_unsigned())];
+        // The word is written in any case, and stays if the state gives it up: whether it does nobody can guess.
+        room[(at - 1) % GROUP] = (*state as u16).to_le_bytes();
+        let is_full = u32::from(*state >= place.limit);
+        at -= is_full as usize;
+        let left = *state >> (16 * is_full);
+        let product = u64::from(left) * u64::from(place.inverse);
+        let quotient = (product >> 32) as u32 >> place.shift;
+        *state = left + u32::from(place.start) + quotient * u32::from(place.rest);
+    }
+    2 * at
+}
+
+/// What decoding goes on from.
+pub(crate) struct Decoder<'a> {
+    pub states: [u32; GROUP],
+    words: &'a [u8],
+    /// Words that were taken; more than there are if some are missing.
+    pub taken: usize,
+    escaped: ChunksExact<'a, u8>,
+}
+
+impl<'a> Decoder<'a> {
+    /// `None`: the payload is cut short.
+    fn new(frame: &Frame<'a>) -> Option<Self> {
+        let (count, rest) = frame.payload.split_first_chunk::<2>()?;
+        let (escaped, rest) = rest.split_at_checked(2 * usize::from(u16::from_le_bytes(*count)))?;
+        let (of_states, words) = rest.split_at_checked(4 * usize::from(frame.shape.tokens).min(GROUP))?;
+        let mut states = [LOW; GROUP];
+        for (state, bytes) in states.iter_mut().zip(of_states.as_chunks().0) {
+            *state = u32::from_le_bytes(*bytes);
+        }
+        Some(Self { states, words, taken: 0, escaped: escaped.chunks_exact(2) })
+    }
+
+    /// As many words as a channel may take, as bytes; where they end, they are copied, and zeros follow.
+    #[inline]
+    pub fn window<'b>(&self, padded: &'b mut [u8; 2 * GROUP]) -> &'b [u8; 2 * GROUP]
+    where
+        'a: 'b,
+    {
+        let rest = self.words.get(2 * self.taken..).unwrap_or_default();
+        rest.first_chunk().unwrap_or_else(|| {
+            padded[..rest.len()].copy_from_slice(rest);
+            padded
+        })
+    }
+
+    /// The next code that is escaped.
+    pub fn next_escaped(&mut self) -> Result<i16, DecodeError> {
+        let code = self.escaped.next().ok_or(DecodeError::Payload("an escaped code is missing"))?;
+        Ok(i16::from_le_bytes([code[0], code[1]]))
+    }
+
+    fn decode(&mut self, part: &Part, page: &mut PageMut<'_>) -> Result<(), DecodeError> {
+        let (shape, mut tile) = (page.kind().shape, Tile::ZERO);
+        for span in Span::all(shape) {
+            for (channel, row) in tile.0.as_chunks_mut::<GROUP>().0.iter_mut().enumerate().take(span.channels) {
+                let of = span.head * usize::from(shape.dim) + span.channel + channel;
+                let (mean, step) = (part.channels.means[of], part.channels.steps[of]);
+                let mut symbols = [0; GROUP];
+                self.next_symbols(part.slots(of), &mut symbols[..span.tokens]);
+                for (value, symbol) in row.iter_mut().zip(symbols).take(span.tokens) {
+                    let code = if symbol == ESCAPE { self.next_escaped()? } else { symbol.into() };
                     *value = f32::from(code) * step + mean;
                 }
             }
             page.store_tile(&span, Axis::Channels, &tile);
         }
-        // Encoding began with this, and what follows belongs to nothing.
-        if coder.states != [LOW; STATES] || coder.taken != words.len() || rest.len() % 2 != 0 || escaped.len() > 0 {
+        Ok(())
+    }
+
+    /// The next symbol of each of the first states.
+    fn next_symbols(&mut self, slots: &Slots, symbols: &mut [i8]) {
+        let mut padded = [0; 2 * GROUP];
+        let (window, mut taken) = (self.window(&mut padded), 0);
+        for (state, symbol) in self.states.iter_mut().zip(symbols) {
+            let slot = slots[(*state % TOTAL) as usize];
+            let next = (slot >> BITS) % TOTAL * (*state >> BITS) + slot % TOTAL;
+            let word = u16::from_le_bytes([window[2 * taken], window[2 * taken + 1]]);
+            let is_low = next < LOW;
+            *state = if is_low { next << 16 | u32::from(word) } else { next };
+            taken += usize::from(is_low);
+            *symbol = (slot >> 24) as i8;
+        }
+        self.taken += taken;
+    }
+
+    /// Whether that was all: encoding began with these states, and what follows belongs to nothing.
+    fn end(&self) -> Result<(), DecodeError> {
+        if self.states != [LOW; GROUP] || 2 * self.taken != self.words.len() || self.escaped.len() > 0 {
             return Err(DecodeError::Payload("its codes do not end where they began"));
         }
         Ok(())
     }
-}
-
-/// What decoding goes on from.
-struct Coder<'a> {
-    states: [u32; STATES],
-    words: &'a [u16],
-    /// Words that were taken; more than there are if some are missing.
-    taken: usize,
-}
-
-impl Coder<'_> {
-    /// The next symbol of a state.
-    #[inline(always)]
-    fn next(&mut self, turn: usize, slots: &[Slot; TOTAL as usize]) -> i16 {
-        let state = self.states[turn];
-        let slot = slots[(state % TOTAL) as usize];
-        let state = u32::from(slot.width) * (state >> BITS) + u32::from(slot.offset);
-        let word = u32::from(self.words.get(self.taken).copied().unwrap_or(0));
-        let is_low = state < LOW;
-        self.states[turn] = if is_low { state << 16 | word } else { state };
-        self.taken += usize::from(is_low);
-        slot.symbol
-    }
-}
-
-/// Head, first token and first channel of each tile, in the order of codes.
-fn tiles(shape: Shape) -> impl Iterator<Item = (usize, usize, usize)> {
-    let (tokens, dim) = (usize::from(shape.tokens), usize::from(shape.dim));
-    let of_head = move |head| {
-        (0..tokens)
-            .step_by(GROUP)
-            .flat_map(move |token| (0..dim).step_by(EDGE).map(move |channel| (head, token, channel)))
-    };
-    (0..usize::from(shape.heads)).flat_map(of_head)
-}
-
-/// States and words, last first.
-fn compress(codes: &[(i32, usize)], part: &Part) -> ([u32; STATES], Vec<u16>) {
-    let (mut states, mut words) = ([LOW; STATES], Vec::with_capacity(codes.len() / 3));
-    for (at, &(code, channel)) in codes.iter().enumerate().rev() {
-        let (_, (start, width)) = part.table(channel).place(code);
-        let (state, width) = (&mut states[at % STATES], u32::from(width));
-        if u64::from(*state) >= u64::from(width) << (32 - BITS) {
-            words.push((*state & 0xffff) as u16);
-            *state >>= 16;
-        }
-        *state = (*state / width) << BITS | (*state % width + u32::from(start));
-    }
-    (states, words)
 }
 
 #[cfg(test)]
@@ -309,16 +418,37 @@ mod tests {
         let curve = curve_of((-3000..=3000).map(|value| (value as f32 / 1000.0).powi(3) / 9.0).collect());
         for step in [0.05, 0.3, 1.0, 5.0, 60.0] {
             let table = Table::new(&curve, step);
-            let widths: u32 = table.places.iter().map(|(_, width)| u32::from(*width)).sum();
-            assert_eq!((widths, table.slots.len()), (TOTAL, TOTAL as usize));
-            assert!(table.places.iter().all(|(_, width)| *width > 0));
-            let escape = table.places.len() - 1;
-            for code in [i32::MIN, -REACH - 1, REACH + 1, i32::MAX] {
-                assert_eq!(table.place(code).0, escape, "{code} at {step}");
+            let width = |symbol: i8| TOTAL - u32::from(table.places[usize::from(symbol.cast_unsigned())].rest);
+            let codes = || table.codes.0..=table.codes.1;
+            assert_eq!(codes().map(|code| width(table.symbol(code))).sum::<u32>() + width(ESCAPE), TOTAL);
+            for code in [i16::MIN, table.codes.0 - 1, table.codes.1 + 1, 128, i16::MAX] {
+                assert_eq!(table.symbol(code), ESCAPE, "{code} at {step}");
             }
-            assert!(table.has(0));
-            let likeliest = (0..escape).max_by_key(|&at| table.places[at].1).unwrap();
-            assert_eq!(table.least + likeliest as i32, 0, "step {step}");
+            assert_eq!(codes().max_by_key(|&code| width(table.symbol(code))), Some(0), "step {step}");
+        }
+    }
+
+    /// What encoding does to any state, decoding undoes.
+    #[test]
+    fn every_symbol_comes_back_from_every_sort_of_state() {
+        let curve = curve_of((-3000..=3000).map(|value| (value as f32 / 1000.0).powi(3) / 9.0).collect());
+        for step in [0.05, 0.3, 1.0, 60.0] {
+            let table = Table::new(&curve, step);
+            for symbol in (table.codes.0..=table.codes.1).map(|code| code as i8).chain([ESCAPE]) {
+                let limit = table.places[usize::from(symbol.cast_unsigned())].limit;
+                for state in [LOW, LOW + 1, limit - 1, limit, limit.max(LOW) + 4095, (1 << 31) - 1, 0x5555_5555] {
+                    let state = state.clamp(LOW, (1 << 31) - 1);
+                    let (mut states, mut room) = ([state; GROUP], [0; 2 * GROUP]);
+                    let at = push_all(&mut states, &[symbol; GROUP], &table.places, &mut room, GROUP);
+                    assert!(states.iter().all(|state| (LOW..1 << 31).contains(state)), "{symbol} {state}");
+                    let escaped = [].chunks_exact(2);
+                    let mut decoder = Decoder { states, words: &room[at..], taken: 0, escaped };
+                    let mut symbols = [0; GROUP];
+                    decoder.next_symbols(&table.slots, &mut symbols);
+                    assert_eq!((symbols, decoder.states), ([symbol; GROUP], [state; GROUP]), "step {step}");
+                    assert_eq!(2 * decoder.taken, room.len() - at);
+                }
+            }
         }
     }
 }

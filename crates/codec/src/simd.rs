@@ -11,6 +11,9 @@ mod avx2;
 
 use crate::oaken::{Coder, Restorer};
 use crate::page::{Page, PageMut};
+use crate::qpack::GROUP;
+use crate::qpackz::{Decoder, Part, Place, push_all};
+use crate::tile::{Axis, EDGE, Span};
 use crate::{Declined, DecodeError};
 use std::cell::Cell;
 
@@ -19,22 +22,34 @@ thread_local! {
     static FORCED: Cell<Option<Level>> = const { Cell::new(None) };
 }
 
-/// Instruction sets that kernels exist for.
+/// Instruction sets that codecs tell apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Level {
     /// Every machine.
     Scalar,
-    /// x86-64 with AVX2 and F16C.
+    /// x86-64 with AVX2, F16C, BMI and POPCNT.
     Avx2,
+    /// The same with AVX-512 (F, BW, VL and DQ). It has no kernels of its own and runs those of AVX2.
+    Avx512,
 }
+
+/// Groups for which there are kernels that encode.
+#[cfg(target_arch = "x86_64")]
+const GROUPS_MAX: usize = 4;
 
 impl Level {
     /// All levels of this machine, the fastest last.
     #[must_use]
     pub fn available() -> &'static [Self] {
         #[cfg(target_arch = "x86_64")]
-        if std::is_x86_feature_detected!("avx2") && std::is_x86_feature_detected!("f16c") {
-            return &[Self::Scalar, Self::Avx2];
+        {
+            macro_rules! has {
+                ($($feature:tt),*) => { $(std::is_x86_feature_detected!($feature))&&* };
+            }
+            if has!("avx2", "f16c", "bmi1", "bmi2", "popcnt") {
+                let has_more = has!("avx512f", "avx512bw", "avx512vl", "avx512dq");
+                return if has_more { &[Self::Scalar, Self::Avx2, Self::Avx512] } else { &[Self::Scalar, Self::Avx2] };
+            }
         }
         &[Self::Scalar]
     }
@@ -51,6 +66,7 @@ impl Level {
         match self {
             Self::Scalar => "scalar",
             Self::Avx2 => "avx2",
+            Self::Avx512 => "avx512",
         }
     }
 }
@@ -85,8 +101,10 @@ pub(crate) fn qpack_encode_group(
 ) -> Option<Result<(), Declined>> {
     match level {
         #[cfg(target_arch = "x86_64")]
-        // SAFETY: the machine has this level.
-        Level::Avx2 => Some(unsafe { avx2::qpack::encode_group(page, head, token, means, steps, payload) }),
+        Level::Avx2 | Level::Avx512 => {
+            // SAFETY: the machine has this level.
+            Some(unsafe { avx2::qpack::encode_group(page, head, token, means, steps, payload) })
+        }
         _ => None,
     }
 }
@@ -104,8 +122,59 @@ pub(crate) fn qpack_decode_group<'a>(
 ) -> Option<Option<&'a [u8]>> {
     match level {
         #[cfg(target_arch = "x86_64")]
+        Level::Avx2 | Level::Avx512 => {
+            // SAFETY: the machine has this level.
+            Some(unsafe { avx2::qpack::decode_group(payload, means, steps, page, head, token) })
+        }
+        _ => None,
+    }
+}
+
+/// QPack's codes of a tile, by channel, as 16 bits or the nearest that these have; `None`: the level has no kernel.
+pub(crate) fn qpack_codes(
+    level: Level,
+    page: &Page<'_>,
+    span: &Span,
+    means: &[f32],
+    steps: &[f32],
+    codes: &mut [i16; EDGE * EDGE],
+) -> Option<Result<(), Declined>> {
+    match level {
+        #[cfg(target_arch = "x86_64")]
         // SAFETY: the machine has this level.
-        Level::Avx2 => Some(unsafe { avx2::qpack::decode_group(payload, means, steps, page, head, token) }),
+        Level::Avx2 | Level::Avx512 => Some(unsafe { avx2::qpack::codes(page, span, means, steps, codes) }),
+        _ => None,
+    }
+}
+
+/// Takes sixteen symbols of a channel into their states, compiled for the level. Returns where words begin in the room.
+#[inline]
+pub(crate) fn qpackz_push(
+    level: Level,
+    states: &mut [u32; GROUP],
+    symbols: &[i8; GROUP],
+    places: &[Place; 256],
+    room: &mut [u8; 2 * GROUP],
+) -> usize {
+    match level {
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: the machine has this level.
+        Level::Avx2 | Level::Avx512 => unsafe { avx2::qpackz::push(states, symbols, places, room) },
+        _ => push_all(states, symbols, places, room, GROUP),
+    }
+}
+
+/// Decodes to a page; `None`: the level has no kernel.
+pub(crate) fn qpackz_decode(
+    level: Level,
+    decoder: &mut Decoder<'_>,
+    part: &Part,
+    page: &mut PageMut<'_>,
+) -> Option<Result<(), DecodeError>> {
+    match level {
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: the machine has this level.
+        Level::Avx2 | Level::Avx512 => Some(unsafe { avx2::qpackz::decode(decoder, part, page) }),
         _ => None,
     }
 }
@@ -115,7 +184,7 @@ pub(crate) fn speckv_largest(level: Level, page: &Page<'_>) -> Option<f32> {
     match level {
         #[cfg(target_arch = "x86_64")]
         // SAFETY: the machine has this level.
-        Level::Avx2 => Some(unsafe { avx2::speckv::largest(page) }),
+        Level::Avx2 | Level::Avx512 => Some(unsafe { avx2::speckv::largest(page) }),
         _ => None,
     }
 }
@@ -124,7 +193,7 @@ pub(crate) fn speckv_largest(level: Level, page: &Page<'_>) -> Option<f32> {
 pub(crate) fn speckv_quantize(level: Level, page: &Page<'_>, inverse: f32, codes: &mut [u8]) -> bool {
     match level {
         #[cfg(target_arch = "x86_64")]
-        Level::Avx2 => {
+        Level::Avx2 | Level::Avx512 => {
             // SAFETY: the machine has this level.
             unsafe { avx2::speckv::quantize(page, inverse, codes) };
             true
@@ -137,9 +206,35 @@ pub(crate) fn speckv_quantize(level: Level, page: &Page<'_>, inverse: f32, codes
 pub(crate) fn speckv_restore(level: Level, codes: &[u8], scale: f32, page: &mut PageMut<'_>) -> bool {
     match level {
         #[cfg(target_arch = "x86_64")]
-        Level::Avx2 => {
+        Level::Avx2 | Level::Avx512 => {
             // SAFETY: the machine has this level.
             unsafe { avx2::speckv::restore(codes, scale, page) };
+            true
+        }
+        _ => false,
+    }
+}
+
+/// Codes of a page's values by tiles, with rows as the page has them, if the level has a kernel for that.
+pub(crate) fn speckv_quantize_tiles(level: Level, page: &Page<'_>, inverse: f32, codes: &mut [u8]) -> bool {
+    match level {
+        #[cfg(target_arch = "x86_64")]
+        Level::Avx2 | Level::Avx512 => {
+            // SAFETY: the machine has this level.
+            unsafe { avx2::speckv::quantize_tiles(page, inverse, codes) };
+            true
+        }
+        _ => false,
+    }
+}
+
+/// Stores what codes by tiles stand for, whose rows are of `axis`, if the level has a kernel for that.
+pub(crate) fn speckv_restore_tiles(level: Level, codes: &[u8], axis: Axis, scale: f32, page: &mut PageMut<'_>) -> bool {
+    match level {
+        #[cfg(target_arch = "x86_64")]
+        Level::Avx2 | Level::Avx512 => {
+            // SAFETY: the machine has this level.
+            unsafe { avx2::speckv::restore_tiles(codes, axis, scale, page) };
             true
         }
         _ => false,
@@ -150,7 +245,7 @@ pub(crate) fn speckv_restore(level: Level, codes: &[u8], scale: f32, page: &mut 
 pub(crate) fn speckv_sums(level: Level, codes: &mut [u8], dim: usize) -> bool {
     match level {
         #[cfg(target_arch = "x86_64")]
-        Level::Avx2 => {
+        Level::Avx2 | Level::Avx512 => {
             // SAFETY: the machine has this level.
             unsafe { avx2::speckv::sums(codes, dim) };
             true
@@ -163,7 +258,7 @@ pub(crate) fn speckv_sums(level: Level, codes: &mut [u8], dim: usize) -> bool {
 pub(crate) fn oaken_read_tokens(level: Level, page: &Page<'_>, values: &mut [f32]) -> bool {
     match level {
         #[cfg(target_arch = "x86_64")]
-        Level::Avx2 => {
+        Level::Avx2 | Level::Avx512 => {
             // SAFETY: the machine has this level.
             unsafe { avx2::oaken::read_tokens(page, values) };
             true
@@ -182,8 +277,10 @@ pub(crate) fn oaken_bounds<'a>(
 ) -> Option<Option<&'a [f32]>> {
     match level {
         #[cfg(target_arch = "x86_64")]
-        // SAFETY: the machine has this level.
-        Level::Avx2 => Some(unsafe { avx2::oaken::bounds(intervals, values, bounds) }),
+        Level::Avx2 | Level::Avx512 if intervals.len() < GROUPS_MAX => {
+            // SAFETY: the machine has this level.
+            Some(unsafe { avx2::oaken::bounds(intervals, values, bounds) })
+        }
         _ => None,
     }
 }
@@ -198,7 +295,7 @@ pub(crate) fn oaken_code_token(
 ) -> bool {
     match level {
         #[cfg(target_arch = "x86_64")]
-        Level::Avx2 => {
+        Level::Avx2 | Level::Avx512 if coder.intervals.len() < GROUPS_MAX => {
             // SAFETY: the machine has this level.
             unsafe { avx2::oaken::code_token(coder, values, dim, heads) };
             true
@@ -216,7 +313,7 @@ pub(crate) fn oaken_decode(
     match level {
         #[cfg(target_arch = "x86_64")]
         // SAFETY: the machine has this level.
-        Level::Avx2 => Some(unsafe { avx2::oaken::decode(restorer, page) }),
+        Level::Avx2 | Level::Avx512 => Some(unsafe { avx2::oaken::decode(restorer, page) }),
         _ => None,
     }
 }
@@ -225,7 +322,7 @@ pub(crate) fn oaken_decode(
 pub(crate) fn raw_read(level: Level, page: &Page<'_>, payload: &mut [u8]) -> bool {
     match level {
         #[cfg(target_arch = "x86_64")]
-        Level::Avx2 => {
+        Level::Avx2 | Level::Avx512 => {
             // SAFETY: the machine has this level.
             unsafe { avx2::raw::read(page, payload) };
             true
@@ -238,7 +335,7 @@ pub(crate) fn raw_read(level: Level, page: &Page<'_>, payload: &mut [u8]) -> boo
 pub(crate) fn raw_write(level: Level, payload: &[u8], page: &mut PageMut<'_>) -> bool {
     match level {
         #[cfg(target_arch = "x86_64")]
-        Level::Avx2 => {
+        Level::Avx2 | Level::Avx512 => {
             // SAFETY: the machine has this level.
             unsafe { avx2::raw::write(payload, page) };
             true

@@ -6,7 +6,10 @@
 //! zeros, which are all that pays for values that are no symbols: `0, n` stands for `n + 1` zeros. Differences wrap at eight
 //! bits, so they need no ninth. A payload that would be shorter without its last step is stored without it.
 //!
-//! Payload: `u8` steps (0 codes, 1 differences, 2 differences and runs) · `f32` scale · codes `[head][token][channel]`.
+//! Payload: `u8` steps (0 and 3 codes, 1 differences, 2 differences and runs) · `f32` scale · codes. Differences, and runs of
+//! them, are in the order `[head][token][channel]`. Codes alone are in the order that the writer's page has them, more or
+//! less, so that whoever has such pages only streams: `[head][token / 16][channel / 16]`, within that by token and then
+//! channel (0), or by channel and then token (3).
 //! The error is at most half a scale, but for the rounding of the page's element type.
 
 use crate::page::{Page, PageMut};
@@ -16,6 +19,9 @@ use crate::{CodecId, Declined, DecodeError, Frame, PageCodec};
 use std::borrow::Cow;
 
 const HEAD: usize = 5;
+/// Steps of a payload: codes, by token or by channel within their tiles.
+const BY_TOKEN: u8 = SpecKvMode::Int8 as u8;
+const BY_CHANNEL: u8 = 3;
 /// The largest code.
 const CODE_MAX: f32 = 127.0;
 /// Zeros that one pair of bytes stands for.
@@ -53,8 +59,9 @@ impl PageCodec for SpecKv {
         payload.push(self.mode as u8);
         payload.extend(scale.to_le_bytes());
         if self.mode == SpecKvMode::Int8 {
+            payload[start] = if page.axis() == Axis::Tokens { BY_TOKEN } else { BY_CHANNEL };
             payload.resize(start + HEAD + count, 0);
-            quantize(level, page, inverse, &mut payload[start + HEAD..]);
+            quantize_tiles(level, page, inverse, &mut payload[start + HEAD..]);
             return Ok(());
         }
         let mut codes = vec![0; count];
@@ -81,7 +88,7 @@ impl PageCodec for SpecKv {
             return Err(DecodeError::Payload("the scale is no scale"));
         }
         let mut codes: Cow<'_, [u8]> = match head[0] {
-            0 | 1 => rest.into(),
+            BY_TOKEN | BY_CHANNEL | 1 => rest.into(),
             2 => lengthen_runs(rest, shape.values())?.into(),
             _ => return Err(DecodeError::Payload("no such steps")),
         };
@@ -89,10 +96,14 @@ impl PageCodec for SpecKv {
             return Err(DecodeError::Payload("codes are missing"));
         }
         let level = Level::current();
-        if head[0] > 0 {
-            sums(level, codes.to_mut(), shape.dim.into());
+        match head[0] {
+            BY_TOKEN => restore_tiles(level, &codes, Axis::Tokens, scale, page),
+            BY_CHANNEL => restore_tiles(level, &codes, Axis::Channels, scale, page),
+            _ => {
+                sums(level, codes.to_mut(), shape.dim.into());
+                restore(level, &codes, scale, page);
+            }
         }
-        restore(level, &codes, scale, page);
         Ok(())
     }
 }
@@ -135,10 +146,49 @@ fn quantize(level: Level, page: &Page<'_>, inverse: f32, codes: &mut [u8]) {
         page.load_tile(&span, Axis::Tokens, &mut tile);
         for (token, values) in tile.0.chunks_exact(EDGE).enumerate().take(span.tokens) {
             for (code, value) in codes[span.first_of(shape, token)..][..span.channels].iter_mut().zip(values) {
-                let scaled = (value * inverse).round_ties_even().clamp(-CODE_MAX, CODE_MAX);
-                *code = (scaled as i8).cast_unsigned();
+                *code = code_of(*value, inverse);
             }
         }
+    }
+}
+
+#[inline]
+fn code_of(value: f32, inverse: f32) -> u8 {
+    let scaled = (value * inverse).round_ties_even().clamp(-CODE_MAX, CODE_MAX);
+    (scaled as i8).cast_unsigned()
+}
+
+/// Codes of a page's values by tiles, with rows as the page has them.
+fn quantize_tiles(level: Level, page: &Page<'_>, inverse: f32, codes: &mut [u8]) {
+    if simd::speckv_quantize_tiles(level, page, inverse, codes) {
+        return;
+    }
+    let (axis, mut tile, mut rest) = (page.axis(), Tile::ZERO, codes);
+    for span in Span::all(page.kind().shape) {
+        page.load_tile(&span, axis, &mut tile);
+        let (count, len) = span.rows(axis);
+        let (codes, behind) = rest.split_at_mut(count * len);
+        rest = behind;
+        for (codes, values) in codes.chunks_exact_mut(len).zip(tile.0.chunks_exact(EDGE)) {
+            codes.iter_mut().zip(values).for_each(|(code, value)| *code = code_of(*value, inverse));
+        }
+    }
+}
+
+/// Stores what codes by tiles stand for, whose rows are of `axis`.
+fn restore_tiles(level: Level, codes: &[u8], axis: Axis, scale: f32, page: &mut PageMut<'_>) {
+    if simd::speckv_restore_tiles(level, codes, axis, scale, page) {
+        return;
+    }
+    let (mut tile, mut rest) = (Tile::ZERO, codes);
+    for span in Span::all(page.kind().shape) {
+        let (count, len) = span.rows(axis);
+        let (codes, behind) = rest.split_at(count * len);
+        rest = behind;
+        for (values, codes) in tile.0.chunks_exact_mut(EDGE).zip(codes.chunks_exact(len)) {
+            values.iter_mut().zip(codes).for_each(|(value, code)| *value = f32::from(code.cast_signed()) * scale);
+        }
+        page.store_tile(&span, axis, &tile);
     }
 }
 

@@ -81,6 +81,7 @@ pub(crate) struct PageRows {
 }
 
 impl PageRows {
+    #[inline]
     pub fn of(kind: &PageKind, span: &Span) -> Self {
         let Layout { order, capacity } = kind.layout;
         let (axis, stride) = match order {
@@ -106,6 +107,14 @@ impl PageRows {
 }
 
 impl Page<'_> {
+    /// Which values the page has side by side.
+    pub(crate) const fn axis(&self) -> Axis {
+        match self.kind().layout.order {
+            Order::TokenMajor | Order::ValuePanels => Axis::Tokens,
+            Order::ChannelMajor | Order::KeyPanels => Axis::Channels,
+        }
+    }
+
     /// The values of a tile.
     pub(crate) fn load_tile(&self, span: &Span, axis: Axis, tile: &mut Tile) {
         *tile = Tile::ZERO;

@@ -2,9 +2,10 @@
 //! nobody would make.
 
 use cenote_base::prng::Prng;
+use cenote_codec::profile::curve_of;
 use cenote_codec::{
-    Channels, Codecs, Element, Frame, Groups, Layout, Level, Oaken, Order, Page, PageCodec, PageKind, PageMut, QPack,
-    Raw, Shape, Side, SpecKv, SpecKvMode, Thresholds, at_level, encode,
+    Channels, Codecs, Element, Frame, Groups, Layout, Level, Oaken, Order, Page, PageCodec, PageKind, PageMut, Profile,
+    QPack, QPackZ, Raw, Shape, Side, SideProfile, SpecKv, SpecKvMode, Thresholds, at_level, encode,
 };
 use proptest::prelude::*;
 use std::sync::Arc;
@@ -112,9 +113,19 @@ fn codecs(prng: &mut Prng, shape: Shape) -> Vec<Arc<dyn PageCodec>> {
     let steps = steps.collect();
     let means = (0..shape.token_values()).map(|_| bell(prng)).collect();
     let channels = Channels { means, steps };
+    // Of some channels less is known than they have: codes are escaped.
+    let side = SideProfile {
+        means: channels.means.clone(),
+        deviations: channels.steps.iter().map(|step| step * (prng.below(16) + 1) as f32).collect(),
+        steps: channels.steps.clone(),
+        normal: curve_of((0..2000).map(|_| bell(prng)).collect()),
+        ..SideProfile::default()
+    };
+    let profile = Profile { model: [0; 32], tokens: 0, prompts: 0, layers: vec![[side.clone(), side]] };
     let mut all: Vec<Arc<dyn PageCodec>> = vec![
         Arc::new(Raw),
         Arc::new(QPack::new(vec![[channels.clone(), channels]], PROFILE)),
+        Arc::new(QPackZ::new(&profile, 1.0, PROFILE).expect("steps are sound")),
         oaken("4/90/6:5"),
         oaken("10/90:4"),
         oaken("90/10:5"),

@@ -7,6 +7,7 @@
 
 pub mod oaken;
 pub mod qpack;
+pub mod qpackz;
 pub mod raw;
 pub mod rows;
 pub mod speckv;
@@ -40,14 +41,14 @@ macro_rules! with_element {
 use with_element;
 
 /// Thirty-two bytes.
-#[target_feature(enable = "avx2,f16c")]
+#[target_feature(enable = "avx2,f16c,bmi1,bmi2,popcnt")]
 #[inline]
 fn load_bytes(from: &[u8; 32]) -> __m256i {
     // SAFETY: thirty-two bytes are there; the load wants no alignment.
     unsafe { _mm256_loadu_si256(from.as_ptr().cast()) }
 }
 
-#[target_feature(enable = "avx2,f16c")]
+#[target_feature(enable = "avx2,f16c,bmi1,bmi2,popcnt")]
 #[inline]
 fn store_bytes(to: &mut [u8; 32], bytes: __m256i) {
     // SAFETY: there is room for thirty-two bytes; the store wants no alignment.
@@ -55,14 +56,14 @@ fn store_bytes(to: &mut [u8; 32], bytes: __m256i) {
 }
 
 /// Sixteen bytes.
-#[target_feature(enable = "avx2,f16c")]
+#[target_feature(enable = "avx2,f16c,bmi1,bmi2,popcnt")]
 #[inline]
 fn load_half(from: &[u8; 16]) -> __m128i {
     // SAFETY: sixteen bytes are there; the load wants no alignment.
     unsafe { _mm_loadu_si128(from.as_ptr().cast()) }
 }
 
-#[target_feature(enable = "avx2,f16c")]
+#[target_feature(enable = "avx2,f16c,bmi1,bmi2,popcnt")]
 #[inline]
 fn store_half(to: &mut [u8; 16], bytes: __m128i) {
     // SAFETY: there is room for sixteen bytes; the store wants no alignment.
@@ -82,7 +83,7 @@ fn bytes_at_mut<const N: usize>(bytes: &mut [u8], at: usize) -> &mut [u8; N] {
 }
 
 /// Sixteen halves, or bfloats, as numbers, split.
-#[target_feature(enable = "avx2,f16c")]
+#[target_feature(enable = "avx2,f16c,bmi1,bmi2,popcnt")]
 #[inline]
 fn widen<const E: u8>(bits: __m256i) -> [__m256; 2] {
     if E == BF16 {
@@ -96,7 +97,7 @@ fn widen<const E: u8>(bits: __m256i) -> [__m256; 2] {
 
 /// Sixteen numbers, split, rounded to halves or bfloats, to nearest, ties to even. `NAN`: some may be no numbers, which stay
 /// what they are and become quiet.
-#[target_feature(enable = "avx2,f16c")]
+#[target_feature(enable = "avx2,f16c,bmi1,bmi2,popcnt")]
 #[inline]
 fn round<const E: u8, const NAN: bool>([first, second]: [__m256; 2]) -> __m256i {
     if E == BF16 {
@@ -108,7 +109,7 @@ fn round<const E: u8, const NAN: bool>([first, second]: [__m256; 2]) -> __m256i 
 }
 
 /// The bits of bfloats, in lanes of 32 bits.
-#[target_feature(enable = "avx2,f16c")]
+#[target_feature(enable = "avx2,f16c,bmi1,bmi2,popcnt")]
 #[inline]
 fn upper_half<const NAN: bool>(values: __m256) -> __m256i {
     let bits = _mm256_castps_si256(values);

@@ -83,7 +83,7 @@ static LANES: [Lanes; HALVES] = {
 };
 
 /// Sixteen codes of a width, less the center, as numbers, split.
-#[target_feature(enable = "avx2,f16c")]
+#[target_feature(enable = "avx2,f16c,bmi1,bmi2,popcnt")]
 #[inline]
 fn unpack(window: &[u8; WINDOW], lanes: &Lanes) -> [__m256; 2] {
     let bytes = _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(load_half(window)), load_bytes(&lanes.bytes));
@@ -99,7 +99,7 @@ fn unpack(window: &[u8; WINDOW], lanes: &Lanes) -> [__m256; 2] {
 }
 
 /// As [`crate::simd::qpack_decode_group`].
-#[target_feature(enable = "avx2,f16c")]
+#[target_feature(enable = "avx2,f16c,bmi1,bmi2,popcnt")]
 pub fn decode_group<'a>(
     payload: &'a [u8],
     means: &[f32],
@@ -111,7 +111,7 @@ pub fn decode_group<'a>(
     with_element!(page.kind().element, E, decode_as::<E>(payload, means, steps, page, head, token))
 }
 
-#[target_feature(enable = "avx2,f16c")]
+#[target_feature(enable = "avx2,f16c,bmi1,bmi2,popcnt")]
 fn decode_as<'a, const E: u8>(
     payload: &'a [u8],
     means: &[f32],
@@ -143,7 +143,7 @@ fn decode_as<'a, const E: u8>(
 }
 
 /// Decodes a tile from bytes that are enough for any. Returns how many were its own.
-#[target_feature(enable = "avx2,f16c")]
+#[target_feature(enable = "avx2,f16c,bmi1,bmi2,popcnt")]
 #[inline]
 fn decode_tile<const E: u8>(bytes: &[u8], nibbles: u64, means: &[f32], steps: &[f32], rows: &mut Rows) -> usize {
     let (mut at, mut nibbles) = (0, nibbles);
@@ -167,7 +167,7 @@ fn decode_tile<const E: u8>(bytes: &[u8], nibbles: u64, means: &[f32], steps: &[
 }
 
 /// As [`crate::simd::qpack_encode_group`].
-#[target_feature(enable = "avx2,f16c")]
+#[target_feature(enable = "avx2,f16c,bmi1,bmi2,popcnt")]
 pub fn encode_group(
     page: &Page<'_>,
     head: usize,
@@ -179,7 +179,7 @@ pub fn encode_group(
     with_element!(page.kind().element, E, encode_as::<E>(page, head, token, means, steps, payload))
 }
 
-#[target_feature(enable = "avx2,f16c")]
+#[target_feature(enable = "avx2,f16c,bmi1,bmi2,popcnt")]
 fn encode_as<const E: u8>(
     page: &Page<'_>,
     head: usize,
@@ -192,21 +192,24 @@ fn encode_as<const E: u8>(
     let mut indices_at = payload.len();
     payload.resize(indices_at + means.len().div_ceil(2), 0);
     let mut rows = Rows::zero();
-    let mut bytes = [0; TILE_BYTES_MAX];
+    let mut at = payload.len();
     for (number, (means, steps)) in means.chunks(EDGE).zip(steps.chunks(EDGE)).enumerate() {
         let span = Span::at(kind.shape, head, token, number * EDGE);
         rows.load::<E>(page.bytes(), &PageRows::of(kind, &span), Axis::Channels);
-        let (len, nibbles) = encode_tile::<E>(&rows, span.tokens, means, steps, &mut bytes)?;
+        payload.resize(at + TILE_BYTES_MAX, 0);
+        let room = bytes_at_mut(payload, at);
+        let (len, nibbles) = encode_tile::<E>(&rows, span.tokens, means, steps, room)?;
+        at += len;
         let indices = &mut payload[indices_at..][..means.len().div_ceil(2)];
         indices.copy_from_slice(&nibbles.to_le_bytes()[..indices.len()]);
         indices_at += indices.len();
-        payload.extend_from_slice(&bytes[..len]);
     }
+    payload.truncate(at);
     Ok(())
 }
 
 /// Encodes a tile. Returns bytes and width indices.
-#[target_feature(enable = "avx2,f16c")]
+#[target_feature(enable = "avx2,f16c,bmi1,bmi2,popcnt")]
 #[inline]
 fn encode_tile<const E: u8>(
     rows: &Rows,
@@ -215,31 +218,7 @@ fn encode_tile<const E: u8>(
     steps: &[f32],
     bytes: &mut [u8; TILE_BYTES_MAX],
 ) -> Result<(usize, u64), Declined> {
-    let tokens = _mm256_set1_epi32(tokens as i32);
-    let are_there = [
-        _mm256_cmpgt_epi32(tokens, _mm256_setr_epi32(0, 1, 2, 3, 8, 9, 10, 11)),
-        _mm256_cmpgt_epi32(tokens, _mm256_setr_epi32(4, 5, 6, 7, 12, 13, 14, 15)),
-    ];
-    let magnitude = _mm256_set1_epi32(i32::MAX);
-    let mut largest = _mm256_setzero_si256();
-    // Codes of a channel as 16 bits, in the order of tokens; too large ones as large as can be.
-    let mut codes = [_mm256_setzero_si256(); EDGE];
-    let inverses = inverses(steps);
-    for (channel, &mean) in means.iter().enumerate().take(EDGE) {
-        let (mean, inverse) = (_mm256_set1_ps(mean), _mm256_set1_ps(inverses[channel]));
-        let [first, second] = rows.get::<E>(channel);
-        for values in [first, second] {
-            largest = _mm256_max_epi32(largest, _mm256_and_si256(_mm256_castps_si256(values), magnitude));
-        }
-        // To nearest, ties to even; what is no 32-bit number becomes the least, which no width but halves has room for.
-        let first = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_sub_ps(first, mean), inverse));
-        let second = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_sub_ps(second, mean), inverse));
-        codes[channel] =
-            _mm256_packs_epi32(_mm256_and_si256(first, are_there[0]), _mm256_and_si256(second, are_there[1]));
-    }
-    if _mm256_movemask_epi8(_mm256_cmpgt_epi32(largest, _mm256_set1_epi32(HALF_OVERFLOW - 1))) != 0 {
-        return Err(Declined);
-    }
+    let codes = codes_of::<E>(rows, tokens, means, steps)?;
     let indices = width_indices(&codes);
     let (mut at, mut nibbles) = (0, 0);
     for (channel, &index) in indices.iter().enumerate().take(means.len()) {
@@ -257,8 +236,66 @@ fn encode_tile<const E: u8>(
     Ok((at, nibbles))
 }
 
+/// As [`crate::simd::qpack_codes`].
+#[target_feature(enable = "avx2,f16c,bmi1,bmi2,popcnt")]
+pub fn codes(
+    page: &Page<'_>,
+    span: &Span,
+    means: &[f32],
+    steps: &[f32],
+    codes: &mut [i16; EDGE * EDGE],
+) -> Result<(), Declined> {
+    let of_page = PageRows::of(page.kind(), span);
+    let mut rows = Rows::zero();
+    let all = with_element!(page.kind().element, E, {
+        rows.load::<E>(page.bytes(), &of_page, Axis::Channels);
+        codes_of::<E>(&rows, span.tokens, means, steps)?
+    });
+    for (row, codes) in all.iter().zip(codes.as_chunks_mut::<EDGE>().0) {
+        // SAFETY: there is room for sixteen words.
+        unsafe { _mm256_storeu_si256(codes.as_mut_ptr().cast(), *row) };
+    }
+    Ok(())
+}
+
+/// Codes of a tile's channels as 16 bits, in the order of tokens; too large ones as large as can be.
+#[target_feature(enable = "avx2,f16c,bmi1,bmi2,popcnt")]
+#[inline]
+fn codes_of<const E: u8>(
+    rows: &Rows,
+    tokens: usize,
+    means: &[f32],
+    steps: &[f32],
+) -> Result<[__m256i; EDGE], Declined> {
+    let tokens = _mm256_set1_epi32(tokens as i32);
+    let are_there = [
+        _mm256_cmpgt_epi32(tokens, _mm256_setr_epi32(0, 1, 2, 3, 8, 9, 10, 11)),
+        _mm256_cmpgt_epi32(tokens, _mm256_setr_epi32(4, 5, 6, 7, 12, 13, 14, 15)),
+    ];
+    let magnitude = _mm256_set1_epi32(i32::MAX);
+    let mut largest = _mm256_setzero_si256();
+    let mut codes = [_mm256_setzero_si256(); EDGE];
+    let inverses = inverses(steps);
+    for (channel, &mean) in means.iter().enumerate().take(EDGE) {
+        let (mean, inverse) = (_mm256_set1_ps(mean), _mm256_set1_ps(inverses[channel]));
+        let [first, second] = rows.get::<E>(channel);
+        for values in [first, second] {
+            largest = _mm256_max_epi32(largest, _mm256_and_si256(_mm256_castps_si256(values), magnitude));
+        }
+        // To nearest, ties to even; what is no 32-bit number becomes the least, which no width but halves has room for.
+        let first = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_sub_ps(first, mean), inverse));
+        let second = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_sub_ps(second, mean), inverse));
+        codes[channel] =
+            _mm256_packs_epi32(_mm256_and_si256(first, are_there[0]), _mm256_and_si256(second, are_there[1]));
+    }
+    if _mm256_movemask_epi8(_mm256_cmpgt_epi32(largest, _mm256_set1_epi32(HALF_OVERFLOW - 1))) != 0 {
+        return Err(Declined);
+    }
+    Ok(codes)
+}
+
 /// The inverses of up to sixteen steps.
-#[target_feature(enable = "avx2,f16c")]
+#[target_feature(enable = "avx2,f16c,bmi1,bmi2,popcnt")]
 #[inline]
 fn inverses(steps: &[f32]) -> [f32; EDGE] {
     let mut all = [1.0; EDGE];
@@ -274,7 +311,7 @@ fn inverses(steps: &[f32]) -> [f32; EDGE] {
 }
 
 /// Sixteen codes of a width, which fit it, as the bits that the payload has: in two words.
-#[target_feature(enable = "avx2,f16c")]
+#[target_feature(enable = "avx2,f16c,bmi1,bmi2,popcnt")]
 #[inline]
 fn pack(codes: __m256i, lanes: &Lanes) -> [u64; 2] {
     let order = _mm256_broadcastsi128_si256(_mm_setr_epi8(0, 1, 8, 9, 2, 3, 10, 11, 4, 5, 12, 13, 6, 7, 14, 15));
@@ -317,7 +354,7 @@ const BELOW: [(i16, i16); 12] = rooms(true);
 const ABOVE: [(i16, i16); 12] = rooms(false);
 
 /// The width index of each of sixteen channels: [`Width::index_of`] of its least and greatest code.
-#[target_feature(enable = "avx2,f16c")]
+#[target_feature(enable = "avx2,f16c,bmi1,bmi2,popcnt")]
 #[inline]
 fn width_indices(codes: &[__m256i; EDGE]) -> [i16; EDGE] {
     // Channels i and i + 8 side by side; of each, eight that are the least, or the greatest, of two.
@@ -354,7 +391,7 @@ fn width_indices(codes: &[__m256i; EDGE]) -> [i16; EDGE] {
 }
 
 /// The least of eight 16-bit numbers in each half of eight registers: left halves first.
-#[target_feature(enable = "avx2,f16c")]
+#[target_feature(enable = "avx2,f16c,bmi1,bmi2,popcnt")]
 #[inline]
 fn least_of_eight(numbers: &[__m256i; 8]) -> __m256i {
     let mut fours = [_mm256_setzero_si256(); 4];

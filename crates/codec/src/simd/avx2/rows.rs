@@ -4,9 +4,17 @@
 use super::{F32, bytes_at, load_bytes, round, store_bytes, widen};
 use crate::tile::{Axis, EDGE, PageRows};
 use std::arch::x86_64::*;
+use std::ops::Range;
 
 /// Bytes of a row of 16-bit elements.
-const ROW_BYTES: usize = 2 * EDGE;
+pub const ROW_BYTES: usize = 2 * EDGE;
+
+/// The bytes that a whole tile of 16-bit elements lies in, and from row to row; `None`: it is not whole, or of singles.
+pub fn whole<const E: u8>(rows: &PageRows) -> Option<(Range<usize>, usize)> {
+    let (first, stride) = (2 * rows.place, 2 * rows.stride);
+    let is_whole = E != F32 && (rows.count, rows.len) == (EDGE, EDGE);
+    is_whole.then(|| (first..first + (EDGE - 1) * stride + ROW_BYTES, stride))
+}
 
 /// Rows of elements. Those of 16 bits have one register; singles have two, as they lie in memory.
 pub struct Rows {
@@ -15,14 +23,14 @@ pub struct Rows {
 }
 
 impl Rows {
-    #[target_feature(enable = "avx2,f16c")]
+    #[target_feature(enable = "avx2,f16c,bmi1,bmi2,popcnt")]
     #[inline]
     pub fn zero() -> Self {
         Self { bits: [_mm256_setzero_si256(); EDGE], more: [_mm256_setzero_si256(); EDGE] }
     }
 
     /// Sixteen numbers, split.
-    #[target_feature(enable = "avx2,f16c")]
+    #[target_feature(enable = "avx2,f16c,bmi1,bmi2,popcnt")]
     #[inline]
     pub fn get<const E: u8>(&self, row: usize) -> [__m256; 2] {
         if E != F32 {
@@ -34,7 +42,7 @@ impl Rows {
     }
 
     /// Rounds sixteen numbers, split.
-    #[target_feature(enable = "avx2,f16c")]
+    #[target_feature(enable = "avx2,f16c,bmi1,bmi2,popcnt")]
     #[inline]
     pub fn set<const E: u8, const NAN: bool>(&mut self, row: usize, values: [__m256; 2]) {
         if E != F32 {
@@ -47,7 +55,7 @@ impl Rows {
     }
 
     /// Sixteen singles of a row as they lie in memory.
-    #[target_feature(enable = "avx2,f16c")]
+    #[target_feature(enable = "avx2,f16c,bmi1,bmi2,popcnt")]
     #[inline]
     fn singles(&self, row: usize) -> [u8; 2 * ROW_BYTES] {
         let mut all = [0; 2 * ROW_BYTES];
@@ -58,7 +66,7 @@ impl Rows {
     }
 
     /// Rows of `axis` from a page; zeros where it has no values.
-    #[target_feature(enable = "avx2,f16c")]
+    #[target_feature(enable = "avx2,f16c,bmi1,bmi2,popcnt")]
     pub fn load<const E: u8>(&mut self, bytes: &[u8], rows: &PageRows, axis: Axis) {
         if E == F32 {
             return self.load_singles(bytes, rows, axis);
@@ -84,7 +92,7 @@ impl Rows {
         }
     }
 
-    #[target_feature(enable = "avx2,f16c")]
+    #[target_feature(enable = "avx2,f16c,bmi1,bmi2,popcnt")]
     fn load_singles(&mut self, bytes: &[u8], rows: &PageRows, axis: Axis) {
         let mut all = [[0; 2 * ROW_BYTES]; EDGE];
         rows.places(axis, |place, at| {
@@ -97,7 +105,7 @@ impl Rows {
     }
 
     /// Stores rows of `axis` to a page, as far as it has values, and loses them.
-    #[target_feature(enable = "avx2,f16c")]
+    #[target_feature(enable = "avx2,f16c,bmi1,bmi2,popcnt")]
     pub fn store<const E: u8>(&mut self, bytes: &mut [u8], rows: &PageRows, axis: Axis) {
         if E == F32 {
             return self.store_singles(bytes, rows, axis);
@@ -122,7 +130,7 @@ impl Rows {
         }
     }
 
-    #[target_feature(enable = "avx2,f16c")]
+    #[target_feature(enable = "avx2,f16c,bmi1,bmi2,popcnt")]
     fn store_singles(&self, bytes: &mut [u8], rows: &PageRows, axis: Axis) {
         let mut all = [[0; 2 * ROW_BYTES]; EDGE];
         for (row, values) in all.iter_mut().enumerate() {
@@ -135,7 +143,7 @@ impl Rows {
 }
 
 /// Sixteen rows of sixteen 16-bit elements become columns.
-#[target_feature(enable = "avx2,f16c")]
+#[target_feature(enable = "avx2,f16c,bmi1,bmi2,popcnt")]
 #[inline]
 fn transpose(rows: &mut [__m256i; EDGE]) {
     // The left half of row i beside that of row i + 8, then the right halves so: what is left to do is within 128 bits.

@@ -1,25 +1,33 @@
 //! SpecKV: the largest magnitude by the bits of elements, and codes of a token's channels. Codes are turned round as bytes,
 //! of which a tile has fewer than of elements.
 
-use super::rows::Rows;
-use super::{F32, bytes_at, load_half, store_half, with_element};
+use super::rows::{Rows, whole};
+use super::{F32, bytes_at, load_bytes, load_half, round, store_bytes, store_half, widen, with_element};
 use crate::page::{Page, PageMut, Shape};
 use crate::tile::{Axis, EDGE, PageRows, Span};
 use half::{bf16, f16};
 use std::arch::x86_64::*;
 
 /// The largest magnitude of a page; none of a number where some are no numbers.
-#[target_feature(enable = "avx2,f16c")]
+#[target_feature(enable = "avx2,f16c,bmi1,bmi2,popcnt")]
 pub fn largest(page: &Page<'_>) -> f32 {
     with_element!(page.kind().element, E, largest_of::<E>(page))
 }
 
 /// Bits without their sign are in the order of magnitudes, with what is no number last.
-#[target_feature(enable = "avx2,f16c")]
+#[target_feature(enable = "avx2,f16c,bmi1,bmi2,popcnt")]
 fn largest_of<const E: u8>(page: &Page<'_>) -> f32 {
     let (mut largest, mut rows) = (_mm256_setzero_si256(), Rows::zero());
     for span in Span::all(page.kind().shape) {
         let of_page = PageRows::of(page.kind(), &span);
+        if let Some((place, stride)) = whole::<E>(&of_page) {
+            let bytes = &page.bytes()[place];
+            for row in 0..EDGE {
+                let bits = load_bytes(bytes_at(bytes, row * stride));
+                largest = _mm256_max_epu16(largest, _mm256_and_si256(bits, _mm256_set1_epi16(i16::MAX)));
+            }
+            continue;
+        }
         rows.load::<E>(page.bytes(), &of_page, of_page.axis);
         for row in 0..EDGE {
             if E == F32 {
@@ -47,7 +55,7 @@ fn largest_of<const E: u8>(page: &Page<'_>) -> f32 {
 type Codes = [__m256i; EDGE / 2];
 
 /// Rows 2 i and 2 i + 1 of what were columns, side by side but for the order of their quarters, which is 0, 2, 1, 3.
-#[target_feature(enable = "avx2,f16c")]
+#[target_feature(enable = "avx2,f16c,bmi1,bmi2,popcnt")]
 #[inline]
 fn transposed(codes: &Codes) -> Codes {
     let mut codes = *codes;
@@ -63,12 +71,12 @@ fn transposed(codes: &Codes) -> Codes {
 }
 
 /// Codes of a page whose values times `inverse` are numbers that fit, `[head][token][channel]`.
-#[target_feature(enable = "avx2,f16c")]
+#[target_feature(enable = "avx2,f16c,bmi1,bmi2,popcnt")]
 pub fn quantize(page: &Page<'_>, inverse: f32, codes: &mut [u8]) {
     with_element!(page.kind().element, E, quantize_as::<E>(page, inverse, codes));
 }
 
-#[target_feature(enable = "avx2,f16c")]
+#[target_feature(enable = "avx2,f16c,bmi1,bmi2,popcnt")]
 fn quantize_as<const E: u8>(page: &Page<'_>, inverse: f32, codes: &mut [u8]) {
     let kind = page.kind();
     let inverse = _mm256_set1_ps(inverse);
@@ -96,8 +104,49 @@ fn quantize_as<const E: u8>(page: &Page<'_>, inverse: f32, codes: &mut [u8]) {
     }
 }
 
+/// Codes by tiles, with rows as the page has them, of values that times `inverse` are numbers that fit.
+#[target_feature(enable = "avx2,f16c,bmi1,bmi2,popcnt")]
+pub fn quantize_tiles(page: &Page<'_>, inverse: f32, codes: &mut [u8]) {
+    with_element!(page.kind().element, E, quantize_tiles_as::<E>(page, inverse, codes));
+}
+
+#[target_feature(enable = "avx2,f16c,bmi1,bmi2,popcnt")]
+fn quantize_tiles_as<const E: u8>(page: &Page<'_>, inverse: f32, codes: &mut [u8]) {
+    let inverse = _mm256_set1_ps(inverse);
+    let (mut rows, mut rest) = (Rows::zero(), codes);
+    for span in Span::all(page.kind().shape) {
+        let of_page = PageRows::of(page.kind(), &span);
+        let (codes, behind) = rest.split_at_mut(of_page.count * of_page.len);
+        rest = behind;
+        if let Some((place, stride)) = whole::<E>(&of_page) {
+            let bytes = &page.bytes()[place];
+            let row = |row: usize| widen::<E>(load_bytes(bytes_at(bytes, row * stride)));
+            for (pair, codes) in codes.as_chunks_mut().0.iter_mut().enumerate() {
+                store_bytes(codes, quantize_rows([row(2 * pair), row(2 * pair + 1)], inverse));
+            }
+            continue;
+        }
+        rows.load::<E>(page.bytes(), &of_page, of_page.axis);
+        let mut all = [0; EDGE * EDGE];
+        for (pair, codes) in all.as_chunks_mut().0.iter_mut().enumerate() {
+            store_bytes(codes, quantize_rows([rows.get::<E>(2 * pair), rows.get::<E>(2 * pair + 1)], inverse));
+        }
+        for (codes, all) in codes.chunks_exact_mut(of_page.len).zip(all.as_chunks::<EDGE>().0) {
+            codes.copy_from_slice(&all[..of_page.len]);
+        }
+    }
+}
+
+/// Codes of two rows, one after the other.
+#[target_feature(enable = "avx2,f16c,bmi1,bmi2,popcnt")]
+#[inline]
+fn quantize_rows([first, second]: [[__m256; 2]; 2], inverse: __m256) -> __m256i {
+    let codes = _mm256_packs_epi16(quantize_row(first, inverse), quantize_row(second, inverse));
+    _mm256_permute4x64_epi64::<0b11_01_10_00>(codes)
+}
+
 /// Codes of sixteen values as 16 bits, in order.
-#[target_feature(enable = "avx2,f16c")]
+#[target_feature(enable = "avx2,f16c,bmi1,bmi2,popcnt")]
 #[inline]
 fn quantize_row([first, second]: [__m256; 2], inverse: __m256) -> __m256i {
     let [first, second] = [_mm256_mul_ps(first, inverse), _mm256_mul_ps(second, inverse)];
@@ -105,7 +154,7 @@ fn quantize_row([first, second]: [__m256; 2], inverse: __m256) -> __m256i {
 }
 
 /// Puts codes of two tokens where they belong, if they are there.
-#[target_feature(enable = "avx2,f16c")]
+#[target_feature(enable = "avx2,f16c,bmi1,bmi2,popcnt")]
 #[inline]
 fn put(codes: &mut [u8], shape: Shape, span: &Span, tokens: [usize; 2], both: __m256i) {
     for (token, row) in tokens.into_iter().zip([_mm256_castsi256_si128(both), _mm256_extracti128_si256::<1>(both)]) {
@@ -124,12 +173,12 @@ fn put(codes: &mut [u8], shape: Shape, span: &Span, tokens: [usize; 2], both: __
 }
 
 /// Stores what codes, `[head][token][channel]`, stand for.
-#[target_feature(enable = "avx2,f16c")]
+#[target_feature(enable = "avx2,f16c,bmi1,bmi2,popcnt")]
 pub fn restore(codes: &[u8], scale: f32, page: &mut PageMut<'_>) {
     with_element!(page.kind().element, E, restore_as::<E>(codes, scale, page));
 }
 
-#[target_feature(enable = "avx2,f16c")]
+#[target_feature(enable = "avx2,f16c,bmi1,bmi2,popcnt")]
 fn restore_as<const E: u8>(codes: &[u8], scale: f32, page: &mut PageMut<'_>) {
     let kind = *page.kind();
     let dim = usize::from(kind.shape.dim);
@@ -139,29 +188,62 @@ fn restore_as<const E: u8>(codes: &[u8], scale: f32, page: &mut PageMut<'_>) {
         let first = span.first_of(kind.shape, 0);
         if (span.tokens, span.channels) == (EDGE, EDGE) {
             let codes = &codes[first..first + (EDGE - 1) * dim + EDGE];
-            restore_tile::<E>(codes, dim, scale, of_page.axis, &mut rows);
+            restore_tile::<E>(codes, dim, scale, of_page.axis == Axis::Channels, &mut rows);
         } else {
             let mut some = [0; EDGE * EDGE];
             for token in 0..span.tokens {
                 let row = &codes[first + token * dim..][..span.channels];
                 some[token * EDGE..][..span.channels].copy_from_slice(row);
             }
-            restore_tile::<E>(&some, EDGE, scale, of_page.axis, &mut rows);
+            restore_tile::<E>(&some, EDGE, scale, of_page.axis == Axis::Channels, &mut rows);
         }
         rows.store::<E>(page.bytes_mut(), &of_page, of_page.axis);
     }
 }
 
-/// Values of sixteen tokens whose codes begin `stride` apart, as rows of `axis`.
-#[target_feature(enable = "avx2,f16c")]
+/// Stores what codes by tiles stand for, whose rows are of `axis`.
+#[target_feature(enable = "avx2,f16c,bmi1,bmi2,popcnt")]
+pub fn restore_tiles(codes: &[u8], axis: Axis, scale: f32, page: &mut PageMut<'_>) {
+    with_element!(page.kind().element, E, restore_tiles_as::<E>(codes, axis, scale, page));
+}
+
+#[target_feature(enable = "avx2,f16c,bmi1,bmi2,popcnt")]
+fn restore_tiles_as<const E: u8>(codes: &[u8], axis: Axis, scale: f32, page: &mut PageMut<'_>) {
+    let kind = *page.kind();
+    let (mut rows, mut rest) = (Rows::zero(), codes);
+    for span in Span::all(kind.shape) {
+        let of_page = PageRows::of(&kind, &span);
+        let (count, len) = span.rows(axis);
+        let (codes, behind) = rest.split_at(count * len);
+        rest = behind;
+        if axis == of_page.axis
+            && let Some((place, stride)) = whole::<E>(&of_page)
+        {
+            let bytes = &mut page.bytes_mut()[place];
+            for (row, codes) in codes.as_chunks::<EDGE>().0.iter().enumerate().take(EDGE) {
+                let elements = round::<E, false>(row_values(codes, _mm256_set1_ps(scale)));
+                // SAFETY: the last of sixteen rows ends with these bytes.
+                unsafe { _mm256_storeu_si256(bytes.as_mut_ptr().add(row * stride).cast(), elements) };
+            }
+            continue;
+        }
+        let mut all = [0; EDGE * EDGE];
+        for (all, codes) in all.as_chunks_mut::<EDGE>().0.iter_mut().zip(codes.chunks_exact(len)) {
+            all[..len].copy_from_slice(codes);
+        }
+        restore_tile::<E>(&all, EDGE, scale, axis != of_page.axis, &mut rows);
+        rows.store::<E>(page.bytes_mut(), &of_page, of_page.axis);
+    }
+}
+
+/// Values of sixteen rows whose codes begin `stride` apart; `is_turned`: as columns.
+#[target_feature(enable = "avx2,f16c,bmi1,bmi2,popcnt")]
 #[inline]
-fn restore_tile<const E: u8>(codes: &[u8], stride: usize, scale: f32, axis: Axis, rows: &mut Rows) {
+fn restore_tile<const E: u8>(codes: &[u8], stride: usize, scale: f32, is_turned: bool, rows: &mut Rows) {
     let scale = _mm256_set1_ps(scale);
-    if axis == Axis::Tokens {
-        let split = _mm_setr_epi8(0, 1, 2, 3, 8, 9, 10, 11, 4, 5, 6, 7, 12, 13, 14, 15);
-        for token in 0..EDGE {
-            let row = _mm_shuffle_epi8(load_half(bytes_at(codes, token * stride)), split);
-            rows.set::<E, false>(token, values(row, scale));
+    if !is_turned {
+        for row in 0..EDGE {
+            rows.set::<E, false>(row, row_values(bytes_at(codes, row * stride), scale));
         }
         return;
     }
@@ -178,8 +260,16 @@ fn restore_tile<const E: u8>(codes: &[u8], stride: usize, scale: f32, axis: Axis
     }
 }
 
+/// What a row of codes stands for, split.
+#[target_feature(enable = "avx2,f16c,bmi1,bmi2,popcnt")]
+#[inline]
+fn row_values(codes: &[u8; EDGE], scale: __m256) -> [__m256; 2] {
+    let split = _mm_setr_epi8(0, 1, 2, 3, 8, 9, 10, 11, 4, 5, 6, 7, 12, 13, 14, 15);
+    values(_mm_shuffle_epi8(load_half(codes), split), scale)
+}
+
 /// What sixteen codes stand for, in their order.
-#[target_feature(enable = "avx2,f16c")]
+#[target_feature(enable = "avx2,f16c,bmi1,bmi2,popcnt")]
 #[inline]
 fn values(codes: __m128i, scale: __m256) -> [__m256; 2] {
     let first = _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(codes));
@@ -188,7 +278,7 @@ fn values(codes: __m128i, scale: __m256) -> [__m256; 2] {
 }
 
 /// Codes of rows of `dim` become sums of all codes up to them.
-#[target_feature(enable = "avx2,f16c")]
+#[target_feature(enable = "avx2,f16c,bmi1,bmi2,popcnt")]
 pub fn sums(codes: &mut [u8], dim: usize) {
     for row in codes.chunks_exact_mut(dim) {
         let mut before = _mm_setzero_si128();
