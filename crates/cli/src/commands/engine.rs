@@ -61,9 +61,13 @@ fn block_codec(args: &EngineArgs, model: &LoadedModel) -> Result<Option<BlockCod
     }
     let profile = args.profile.as_ref().map(|path| profile::read(path, model)).transpose()?;
     let layout = model.layout();
-    let [fresh, cold] = codecs(args, Some(&model.fingerprint()), layout.num_layers, profile.as_ref())?
-        .map(|codecs| codecs.map(|codecs| codecs.into_iter().flat_map(|codec| [Arc::clone(&codec), codec]).collect()));
-    let fresh: Vec<Arc<dyn PageCodec>> = fresh.unwrap_or_else(|| vec![Arc::new(Raw); 2 * layout.num_layers]);
+    let of_layers = codecs(args, Some(&model.fingerprint()), layout.num_layers, profile.as_ref())?;
+    let of_pages = |codecs: Vec<Arc<dyn PageCodec>>| -> Vec<_> {
+        codecs.into_iter().flat_map(|codec| [Arc::clone(&codec), codec]).collect()
+    };
+    let [fresh, cold] = of_layers.map(|codecs| codecs.map(of_pages));
+    let raw: Arc<dyn PageCodec> = Arc::new(Raw);
+    let fresh = fresh.unwrap_or_else(|| vec![raw; 2 * layout.num_layers]);
     let kinds = (0..layout.num_layers)
         .flat_map(|layer| [Side::K, Side::V].map(|side| cenote_study::engine_page(layout, layer, side)));
     let codec = BlockCodec::new(kinds.zip(fresh).collect());

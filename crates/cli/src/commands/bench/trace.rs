@@ -84,7 +84,7 @@ pub fn run(args: &BenchTraceArgs) -> Result<(), Failure> {
     let region_bytes = (working_set_bytes as f64 * args.share) as u64;
     let mut rows = Vec::new();
     let (fresh, cold) = (&args.engine.codec, &args.engine.cold_codec);
-    let name = fresh.as_ref().map_or_else(|| "raw".to_owned(), ToString::to_string);
+    let way = fresh.as_ref().map_or_else(|| "raw".to_owned(), ToString::to_string);
     let with = |codec: &Option<CodecArg>, cold_codec: &Option<CodecArg>, decode_first| EngineArgs {
         codec: codec.clone(),
         cold_codec: cold_codec.clone(),
@@ -93,14 +93,14 @@ pub fn run(args: &BenchTraceArgs) -> Result<(), Failure> {
     };
     let mut ways = vec![("raw".to_owned(), with(&None, &None, false))];
     if fresh.is_some() {
-        ways.push((name.clone(), with(fresh, &None, false)));
-        ways.push((format!("{name}, decoded first"), with(fresh, &None, true)));
+        ways.push((way.clone(), with(fresh, &None, false)));
+        ways.push((format!("{way}, decoded first"), with(fresh, &None, true)));
     }
     if let Some(cold_codec) = cold {
-        ways.push((format!("{name}, cold {cold_codec}"), with(fresh, cold, false)));
+        ways.push((format!("{way}, cold {cold_codec}"), with(fresh, cold, false)));
     }
-    for (name, engine) in ways {
-        rows.push(replay(name, &engine, &prompts, &is_warm, region_bytes, raw_block)?);
+    for (way, engine) in ways {
+        rows.push(replay(way, &engine, &prompts, &is_warm, region_bytes, raw_block)?);
     }
     let prompt_tokens: u64 = prompts.iter().map(|prompt| prompt.len() as u64).sum();
     let repeated = repeated.iter().sum::<usize>() * layout.block_tokens;
