@@ -92,9 +92,8 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
     /// fence, which takes the word along.
     fn show_usage(&self, namespace: u64) {
         let at = self.layout.usage(self.host, namespace);
-        self.fabric.store(Offset::new(at), self.usage(namespace).load(Relaxed));
+        self.fabric.write_word(Offset::new(at), self.usage(namespace).load(Relaxed));
         fault::point("usage.stored");
-        self.fabric.publish_unfenced(at / LINE * LINE);
     }
 
     /// Forgets all charges but those of reservations, which their workers will end. The caller holds the heap lock,
@@ -108,15 +107,13 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
         }
     }
 
-    /// Shows everything anew. Who died while he showed something may have left it in the caches, where this host sees
-    /// it and no other does. The caller holds the heap lock, and fences when he lets go of it.
+    /// Shows everything anew: who died while he showed something may have shown it to nobody. The caller holds the heap
+    /// lock, and fences when he lets go of it.
     pub(crate) fn show_all_usage(&self) {
-        for namespace in 0..NAMESPACES {
-            let at = Offset::new(self.layout.usage(self.host, namespace));
-            self.fabric.store(at, self.usage(namespace).load(Relaxed));
+        for first in (0..NAMESPACES).step_by(8) {
+            let words = std::array::from_fn(|at| self.usage(first + at as u64).load(Relaxed));
+            self.fabric.write_line(self.layout.usage(self.host, first), &words);
         }
-        let (start, end) = (self.layout.usage(self.host, 0), self.layout.usage(self.host, NAMESPACES));
-        (start..end).step_by(LINE as usize).for_each(|line| self.fabric.publish_unfenced(line));
     }
 
     /// Bytes that a namespace takes: here, and on other hosts that live as they have shown it, or had when this host

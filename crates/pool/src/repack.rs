@@ -1,7 +1,7 @@
-//! Shorter instead of gone: under pressure a host's coldest chunk is emptied, and what was in it is published anew in
+//! Shorter instead of gone: under pressure a host's coldest chunks are emptied, and what was in them is published anew in
 //! fewer bytes. What makes it shorter is the caller's business (`store`).
 //!
-//! A chunk at a time, because space changes its slot size only chunk by chunk: slots that become free here and there are
+//! By whole chunks, because space changes its slot size only chunk by chunk: slots that become free here and there are
 //! of no use to shorter blocks. Between leaving and coming back a block is in its caller's memory alone, and a lookup
 //! misses it; who dies then has lost a cache's content and nothing else.
 
@@ -70,7 +70,7 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
             && self.read_descriptor(cold.hit.block).is_some_and(same)
     }
 
-    /// Takes blocks of one chunk back, and reserves slots for what they become out of what that leaves free; no other block
+    /// Takes blocks back, and reserves slots for what they become out of what that leaves free; no other block
     /// leaves for them. Each block that left, with its slot if there is one. The caller holds the heap lock.
     fn swap_slots(&self, namespace: u16, shorter: &[Shorter<'_>]) -> Vec<(usize, Option<Slot>)> {
         let mut left: Vec<usize> = (0..shorter.len()).filter(|&at| self.still_holds(shorter[at].of)).collect();
@@ -82,8 +82,8 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
         });
         fault::point("repack.emptied");
         left.retain(|&at| !kept.borrow().contains(&shorter[at].of.hit.block));
-        if let Some(&block) = blocks.first() {
-            let chunk = self.layout.chunk_of(block);
+        let chunks: BTreeSet<u64> = blocks.iter().map(|&block| self.layout.chunk_of(block)).collect();
+        for chunk in chunks {
             if self.slots_of(chunk).all(|block| self.slot_owner(block).load(Acquire) == FREE) {
                 self.release_chunk(chunk);
             }
@@ -108,10 +108,10 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
         inner.has_free_slot(slot_for(length).min(namespace.slot_bytes())) || inner.has_free_chunk()
     }
 
-    /// The blocks of this host's chunk that was idle longest, of those that hold blocks of this namespace only, which nobody
-    /// pins and `wanted` takes. Empty: there is none, or none that is cold.
+    /// The blocks of chunks of this host, those first that were idle longest: of chunks that hold blocks of this namespace only,
+    /// which nobody pins and `wanted` takes, and no more than `most`. Empty: there are none, or none that are cold.
     #[must_use]
-    pub fn coldest(&self, namespace: &Namespace, wanted: &dyn Fn(&Hit) -> bool) -> Vec<ColdBlock> {
+    pub fn coldest(&self, namespace: &Namespace, most: usize, wanted: &dyn Fn(&Hit) -> bool) -> Vec<Vec<ColdBlock>> {
         let inner = &*self.0;
         if inner.is_plain() {
             return Vec::new();
@@ -128,10 +128,16 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
             let cold = inner.cold_blocks(chunk, namespace.id.0, wanted)?;
             cold.iter().all(|block| !pinned.contains(&block.hit.block)).then_some(cold)
         };
-        chunks.into_iter().find_map(of_chunk).unwrap_or_default()
+        chunks.into_iter().filter_map(of_chunk).take(most).collect()
     }
 
-    /// Publishes blocks of one chunk anew, as something shorter, with the depth and the age that they had. Blocks that
+    /// Bytes of a chunk: what has to become free for slots of another size.
+    #[must_use]
+    pub fn chunk_bytes(&self) -> u64 {
+        self.0.layout.chunk_bytes
+    }
+
+    /// Publishes blocks of some chunks anew, as something shorter, with the depth and the age that they had. Blocks that
     /// somebody has pinned, or that have changed, stay as they are; what finds no slot is evicted. Returns how many became
     /// shorter.
     ///

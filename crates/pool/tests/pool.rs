@@ -155,7 +155,7 @@ fn cold_blocks_become_shorter_before_any_leaves() {
     assert_eq!((pool.counter(Counter::Evicted), count % 4), (0, 0), "chunks hold four");
     // The oldest is used again, so the second chunk is the coldest.
     let _ = pool.lookup(&[hash(0)]);
-    let cold = pool.coldest(&ns, &|hit| hit.encoding == 0);
+    let cold = pool.coldest(&ns, 1, &|hit| hit.encoding == 0).concat();
     let mut names: Vec<u32> = (0..count).filter(|&at| cold.iter().any(|block| block.hit.hash == hash(at))).collect();
     assert_eq!(names, [4, 5, 6, 7]);
     let bytes: Vec<Vec<u8>> = cold.iter().map(|block| payload(block.hit.hash, 4096)).collect();
@@ -175,9 +175,9 @@ fn cold_blocks_become_shorter_before_any_leaves() {
     }
     // Room for thirteen more of their size, and they are as old as they were: the next to leave for others.
     assert!(!pool.has_room(&ns, BLOCK_BYTES) && pool.has_room(&ns, 4096));
-    let again = pool.coldest(&ns, &|hit| hit.encoding == 0);
+    let again = pool.coldest(&ns, 1, &|hit| hit.encoding == 0).concat();
     assert!(again.iter().all(|block| (8..12).any(|at| block.hit.hash == hash(at))), "{again:?}");
-    assert_eq!(pool.coldest(&ns, &|hit| hit.encoding == 7).len(), 3);
+    assert_eq!(pool.coldest(&ns, 1, &|hit| hit.encoding == 7).concat().len(), 3);
     // After the neighbours of the one that was used again.
     assert_eq!(pool.evict(6), 6);
     assert!(names.iter().all(|&at| pool.peek(&[hash(at)]).is_empty()));
@@ -193,15 +193,19 @@ fn warm_chunks_and_those_of_others_are_left_alone() {
     for prompt in 0..3 {
         publish(&pool, &ns, chain(&ns, prompt, 1)[0], 0);
     }
-    assert!(pool.coldest(&ns, &|_| true).is_empty(), "another model's block is in the only chunk");
+    assert!(pool.coldest(&ns, 9, &|_| true).is_empty(), "another model's block is in the only chunk");
     for prompt in 3..15 {
         let _ = pool.lookup(&[]);
         publish(&pool, &ns, chain(&ns, prompt, 1)[0], 0);
     }
-    let found = pool.coldest(&ns, &|_| true);
-    assert!(found.len() == 4 && found.iter().all(|cold| (3..7).any(|at| cold.hit.hash == chain(&ns, at, 1)[0])));
+    let found = pool.coldest(&ns, 9, &|_| true);
+    assert_eq!(found.len(), 2, "the oldest of four is mixed, the newest is warm");
+    for (cold, of) in found.iter().zip([3..7, 7..11]) {
+        let mut of = of.map(|at| chain(&ns, at, 1)[0]);
+        assert!(cold.len() == 4 && of.all(|hash| cold.iter().any(|cold| cold.hit.hash == hash)), "{found:?}");
+    }
     let newest = |hit: &Hit| (11..15).any(|at| hit.hash == chain(&ns, at, 1)[0]);
-    assert!(pool.coldest(&ns, &newest).is_empty(), "the newest quarter of four chunks is warm");
+    assert!(pool.coldest(&ns, 9, &newest).is_empty(), "the newest quarter of four chunks is warm");
 }
 
 /// The plain design's list knows blocks, not prompts: what is published first leaves first, and finding moves all of

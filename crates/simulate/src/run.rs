@@ -115,13 +115,7 @@ pub fn run(seed: u64, setting: &Setting) -> Outcome {
     let oracle = Arc::new(Oracle::new(sleepers));
     let mut rates = Rates::of_seed(seed, deaths);
     // Each fault point has its seeds: some are passed too rarely to die at by chance.
-    let is_about = |file: &str| setting.focus.as_ref().is_some_and(|place| place.file.ends_with(file));
-    let is_about_making = is_about("superblock.rs");
-    // What a host shows of its usage matters when it has come back, has lost all, and does nothing that shows it anew.
-    let is_about_coming_back = is_about("quota.rs") && seed.is_multiple_of(2);
-    if is_about_coming_back {
-        shape = shape.with_idle_late_host((seed / 2) as usize);
-    }
+    let is_about_making = setting.focus.as_ref().is_some_and(|place| place.file.ends_with("superblock.rs"));
     let at_random = if is_about_making { MAKING } else { POINTS[(seed / 4) as usize % POINTS.len()] };
     rates.deadly = setting.deadly.or(seed.is_multiple_of(2).then_some(at_random)).filter(|_| mortal);
     let world = World::new(seed, shape.hosts, shape.region_bytes(), rates, OPERATIONS_MAX);
@@ -136,9 +130,8 @@ pub fn run(seed: u64, setting: &Setting) -> Outcome {
     world.mutate(setting.without.clone());
     // Every second seed has its share of all places.
     let share = (seed % 4 < 2).then_some(Focus::Share { part: seed / 4 % 16 });
-    let strikes = if deaths && !is_about_coming_back { STRIKES } else { 0 };
-    world.focus(setting.focus.clone().map(Focus::At).or(share), strikes);
-    if setting.focus.is_some() && !seed.is_multiple_of(3) && !is_about_coming_back {
+    world.focus(setting.focus.clone().map(Focus::At).or(share), if deaths { STRIKES } else { 0 });
+    if setting.focus.is_some() && !seed.is_multiple_of(3) {
         // Some places are passed for many lines at a time.
         let lines = if (seed / 36).is_multiple_of(4) { 32 } else { 1 };
         world.cut_after((1 + seed / 3 % 12) * lines);

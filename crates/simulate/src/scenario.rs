@@ -146,12 +146,6 @@ impl Shape {
         self.late_host.is_some() && !self.has_manager()
     }
 
-    /// The same where a host comes back late and then only stands by.
-    pub fn with_idle_late_host(self, host: usize) -> Self {
-        let host = Some(host % self.hosts);
-        Self { idle_host: host, late_host: host, ..self }
-    }
-
     /// The same in another design, which may have an order of eviction of its own.
     pub fn of_design(self, design: Design) -> Self {
         let eviction = if design == Design::Plain { Eviction::Lru } else { self.eviction };
@@ -410,11 +404,11 @@ impl Actor {
         outcome
     }
 
-    /// Makes the blocks of the coldest chunk a line shorter; where there is none, or where one is to leave, those that were
-    /// made shorter before leave instead.
+    /// Makes the blocks of the coldest chunk, or two, a line shorter. With `leave` those that were made shorter before are
+    /// among them, and leave.
     fn shorten(&self, pool: &SimPool, namespace: &Namespace, leave: bool) {
         let whole = |hit: &Hit| leave || hit.length == self.shape.block_bytes;
-        let cold = pool.coldest(namespace, &whole);
+        let cold = pool.coldest(namespace, 1 + usize::from(self.shape.block_bytes == 192), &whole).concat();
         let payload = |block: &ColdBlock| {
             let mut all = (0..self.shape.universe.max(RECOVERED)).chain(UNLIKE..UNLIKE + self.shape.hosts);
             let number = all.find(|&number| self.shape.hash(number) == block.hit.hash);

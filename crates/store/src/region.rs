@@ -21,6 +21,8 @@ pub struct RegionStore<F: Fabric> {
     /// A block's frames, on their way into the region.
     frames: Vec<u8>,
     encoded: Encoded,
+    /// Blocks to save before cold ones are looked at again.
+    squeeze_pause: u32,
     desk: Arc<Desk>,
     /// What the last lookups found, so that loading does not look up again.
     found: HashMap<BlockHash, Hit>,
@@ -51,8 +53,14 @@ const FRAMES: u8 = 1;
 /// Frames of a block that became cold: as short as it gets.
 const COLD_FRAMES: u8 = 2;
 
-/// Chunks that are made shorter for one block, at most: some two have to be for one to become free.
-const SQUEEZES_MAX: usize = 8;
+/// Chunks whose blocks are made shorter together, at most, for one chunk to become free.
+const SQUEEZED_CHUNKS_MAX: usize = 8;
+/// Blocks that tell how much shorter all become.
+const SAMPLED_BLOCKS: usize = 4;
+/// What slots take beyond what is in them.
+const SQUEEZE_SLACK: f64 = 0.04;
+/// Blocks saved without room until it is tried again after there was nothing to gain.
+const SQUEEZE_PAUSE: u32 = 64;
 
 /// Lookups remembered at most; then the memory starts anew, which costs a second lookup and nothing else.
 const FOUND_MAX: usize = 1 << 16;
@@ -77,6 +85,7 @@ impl<F: Fabric> RegionStore<F> {
             codec: None,
             frames: Vec::new(),
             encoded: Encoded::default(),
+            squeeze_pause: 0,
             desk: Arc::default(),
             found: HashMap::new(),
             holds: Holds::default(),
@@ -125,23 +134,40 @@ impl<F: Fabric> RegionStore<F> {
         }
     }
 
-    /// While there is no room for a payload, makes cold blocks shorter, so that none has to leave.
-    fn squeeze(&self, length: u64) {
-        let Some(codec) = self.codec.as_ref().filter(|codec| codec.has_cold()) else { return };
-        for _ in 0..SQUEEZES_MAX {
-            if self.pool.has_room(&self.namespace, length) {
-                return;
-            }
-            let cold = self.pool.coldest(&self.namespace, &|hit| hit.encoding != COLD_FRAMES);
-            if cold.is_empty() {
-                return;
-            }
-            let mut pages = Vec::new();
-            let payloads: Vec<Vec<u8>> = cold.iter().map(|block| self.shortened(codec, block, &mut pages)).collect();
-            let shorter = cold.iter().zip(&payloads);
-            let shorter = shorter.map(|(of, payload)| Shorter { of, encoding: COLD_FRAMES, payload });
-            self.pool.repack(&self.namespace, &shorter.collect::<Vec<_>>());
+    /// Where there is no room for a payload, makes cold blocks shorter, so that none has to leave.
+    fn squeeze(&mut self, length: u64) {
+        let Some(codec) = self.codec.clone().filter(|codec| codec.has_cold()) else { return };
+        if self.pool.has_room(&self.namespace, length) {
+            return;
         }
+        if self.squeeze_pause > 0 {
+            self.squeeze_pause -= 1;
+            return;
+        }
+        let mut chunks = self.pool.coldest(&self.namespace, SQUEEZED_CHUNKS_MAX, &|hit| hit.encoding != COLD_FRAMES);
+        let mut pages = Vec::new();
+        // How much shorter blocks become, by some of them; and so of how many chunks all fit into one chunk less.
+        let sample: Vec<ColdBlock> = chunks.iter().flatten().take(SAMPLED_BLOCKS).copied().collect();
+        let bytes = |blocks: &[ColdBlock]| blocks.iter().map(|block| block.hit.length).sum::<u64>() as f64;
+        let become_bytes: usize = sample.iter().map(|block| self.shortened(&codec, block, &mut pages).len()).sum();
+        let share = become_bytes as f64 / bytes(&sample).max(1.0) + SQUEEZE_SLACK;
+        let chunk_bytes = self.pool.chunk_bytes() as f64;
+        let mut sum = 0.0;
+        let enough = chunks.iter().zip(0..).position(|(blocks, others)| {
+            sum += share * bytes(blocks);
+            sum <= f64::from(others) * chunk_bytes
+        });
+        let Some(last) = enough else {
+            // Making them shorter would make no room, and blocks would leave nevertheless.
+            self.squeeze_pause = SQUEEZE_PAUSE;
+            return;
+        };
+        chunks.truncate(last + 1);
+        let cold = chunks.concat();
+        let payloads: Vec<Vec<u8>> = cold.iter().map(|block| self.shortened(&codec, block, &mut pages)).collect();
+        let shorter = cold.iter().zip(&payloads);
+        let shorter = shorter.map(|(of, payload)| Shorter { of, encoding: COLD_FRAMES, payload });
+        self.pool.repack(&self.namespace, &shorter.collect::<Vec<_>>());
     }
 
     /// A cold block's payload from now on; empty: it leaves.
@@ -203,7 +229,7 @@ impl<F: Fabric> PrefixStore for RegionStore<F> {
         let mut outcome = None;
         // What is there already is not encoded again to find that out, and nothing is made shorter for it.
         let is_new = self.codec.is_some() && self.pool.peek(&[hash]).is_empty();
-        if let Some(codec) = self.codec.as_ref().filter(|codec| is_new && !codec.saves_raw()) {
+        if let Some(codec) = self.codec.clone().filter(|codec| is_new && !codec.saves_raw()) {
             codec.encode(pages, &mut self.frames);
             // What would not become smaller stays as it is.
             if (self.frames.len() as u64) < self.namespace.block_bytes {
