@@ -91,9 +91,15 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
     /// Shows other hosts what this one uses. Nobody waits for it: the block that was charged is published with a
     /// fence, which takes the word along.
     fn show_usage(&self, namespace: u64) {
-        let at = self.layout.usage(self.host, namespace);
-        self.fabric.write_word(Offset::new(at), self.usage(namespace).load(Relaxed));
+        self.show_line_of(namespace);
         fault::point("usage.stored");
+    }
+
+    /// Stored around the caches: who dies just then leaves nothing that only his own host would see.
+    fn show_line_of(&self, namespace: u64) {
+        let first = namespace / LINE_WORDS * LINE_WORDS;
+        let words = std::array::from_fn(|at| self.usage(first + at as u64).load(Relaxed));
+        self.fabric.write_line(self.layout.usage(self.host, first), &words);
     }
 
     /// Forgets all charges but those of reservations, which their workers will end. The caller holds the heap lock,
@@ -110,10 +116,7 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
     /// Shows everything anew: who died while he showed something may have shown it to nobody. The caller holds the heap
     /// lock, and fences when he lets go of it.
     pub(crate) fn show_all_usage(&self) {
-        for first in (0..NAMESPACES).step_by(8) {
-            let words = std::array::from_fn(|at| self.usage(first + at as u64).load(Relaxed));
-            self.fabric.write_line(self.layout.usage(self.host, first), &words);
-        }
+        (0..NAMESPACES).step_by(LINE_WORDS as usize).for_each(|first| self.show_line_of(first));
     }
 
     /// Bytes that a namespace takes: here, and on other hosts that live as they have shown it, or had when this host
@@ -223,5 +226,8 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
         (0..NAMESPACES).map(|namespace| self.fabric.load(Offset::new(word(namespace)))).collect()
     }
 }
+
+/// Words of a line.
+const LINE_WORDS: u64 = LINE / 8;
 
 const WRONG_SUM: &str = "a quota of the namespace is applied to a wrong sum";
