@@ -17,7 +17,7 @@ fn pool() -> Pool<Arc<Coherent>> {
 }
 
 fn pool_of(design: Design) -> Pool<Arc<Coherent>> {
-    pool_in(16 << 20, PoolConfig { design, ..config() })
+    pool_in(16 << 20, &PoolConfig { design, ..config() })
 }
 
 fn config() -> PoolConfig {
@@ -29,10 +29,10 @@ fn config() -> PoolConfig {
     }
 }
 
-fn pool_in(bytes: u64, config: PoolConfig) -> Pool<Arc<Coherent>> {
+fn pool_in(bytes: u64, config: &PoolConfig) -> Pool<Arc<Coherent>> {
     let mapping = Mapping::create(&RegionSource::Anon, bytes, 0o600, &MapOptions::default()).expect("memory");
     let fabric = Arc::new(Coherent::new(mapping));
-    Superblock::format(&fabric, &config).expect("it fits");
+    Superblock::format(&fabric, config).expect("it fits");
     Pool::attach(fabric, &AttachOptions { private: true, ..AttachOptions::named("test") }).expect("it attaches")
 }
 
@@ -192,7 +192,7 @@ fn under_pressure_cold_blocks_become_shorter_and_more_of_them_stay() {
     // Of so many prompts, how many are still there, and how many of them to the bit; blocks made shorter, and evicted.
     let kept = |codec: BlockCodec, count: u32| {
         let config = PoolConfig { chunk_bytes: 64 << 10, min_block_bytes: 1 << 10, ..config() };
-        let pool = pool_in(2 << 20, config);
+        let pool = pool_in(2 << 20, &config);
         let mut store = RegionStore::new(pool.clone(), &spec("")).unwrap().with_codec(codec, &spec(""));
         for prompt in 0..count {
             let hashes = store.match_prefix(&tokens(prompt)).hashes;

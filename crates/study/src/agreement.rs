@@ -31,17 +31,19 @@ pub fn spreads(profiles: &[&Profile], groups: &Groups) -> Vec<Spread> {
     let places = (0..all[0].len()).flat_map(|layer| [(layer, Side::K, "K"), (layer, Side::V, "V")]);
     let spread = |(layer, side, name): (usize, Side, &'static str)| {
         let intervals: Vec<&[(f32, f32)]> = all.iter().map(|one| one[layer][side as usize].intervals()).collect();
-        let of = |value: &dyn Fn(&[(f32, f32)]) -> f32| {
-            apart(&intervals.iter().map(|one| f64::from(value(one))).collect::<Vec<_>>())
+        // Of the interval with this number, as each profile has it.
+        let of = |index: usize, value: fn((f32, f32)) -> f32| {
+            apart(&intervals.iter().map(|one| f64::from(value(one[index]))).collect::<Vec<_>>())
         };
-        let each: Vec<f64> =
-            (0..intervals[0].len()).flat_map(|index| [of(&|one| one[index].0), of(&|one| one[index].1)]).collect();
+        let each: Vec<f64> = (0..intervals[0].len())
+            .flat_map(|index| [of(index, |(low, _)| low), of(index, |(_, high)| high)])
+            .collect();
         Spread {
             layer,
             side: name,
             mean: each.iter().sum::<f64>() / each.len() as f64,
             worst: each.iter().copied().fold(0.0, f64::max),
-            range: of(&|one| one[0].1 - one[0].0),
+            range: of(0, |(low, high)| high - low),
         }
     };
     places.map(spread).collect()

@@ -90,6 +90,10 @@ async fn codecs_are_chosen_by_layer_and_the_limit_holds_together() {
     assert!(cached(&generate("auto").ok().await.json()) > 0);
     assert!(cached(&generate(choices[0]["codec"].as_str().expect("a codec")).ok().await.json()) > 0);
     region.expect_clean_and_idle().await;
+    // And so may the codec of what grows cold.
+    let cold = |codec: &str| generate("auto").env("CENOTE_COLD_CODEC", codec);
+    cold("auto").ok().await;
+    cold("0-1=int8").fails(&["layer 2 has no codec"]).await;
 
     // Less harm may be asked for than was measured, more may not.
     generate("auto").env("CENOTE_KL_MAX", "1e-5").ok().await;
@@ -146,6 +150,7 @@ async fn what_does_not_fit_is_refused() {
     let with = |codec: &'static str| cenote(serve.iter().copied().chain([codec]));
     with("0-1=int8,qpack").fails(&["`qpack:0.5` needs a profile", "hint:"]).await;
     with("0-1=int8").fails(&["layer 2 has no codec"]).await;
+    with("int8").env("CENOTE_COLD_CODEC", "qpack").fails(&["needs a profile", "hint:"]).await;
     let other = dir.path().join("outliers");
     let other_name = other.display().to_string();
     cenote(["outliers", "--out", &other_name]).ok().await;
