@@ -795,8 +795,14 @@ impl Actor {
     /// Which blocks this host finds and reads whole. A first look may go by a stale line.
     fn take_stock(&self, pool: &SimPool) {
         for number in 0..self.shape.universe.max(RECOVERED) {
+            let is_missed = pool.peek(&[self.shape.hash(number)]).is_empty();
             if (0..3).any(|_| self.read(pool, number)) {
                 self.oracle.notes().found.push((self.process.host(), number));
+                // What a lookup finds may be stale, but what it does not find must not be there.
+                if is_missed {
+                    let fact = format!("block {number} was there and a lookup missed it");
+                    self.oracle.report_unless_sleepers(Checker::Index, fact);
+                }
             }
         }
         let ready = pool.info().blocks_ready;
