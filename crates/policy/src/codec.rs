@@ -8,8 +8,8 @@
 //! - *Q* is 1 less the harm over the harm that the layer may do. Harm is the Kullback-Leibler divergence, in nats a token, from
 //!   the model without codecs where only this layer is encoded so. *Q_min* is 0: the floor. Small harms of layers add up, so
 //!   [`choose_layers`] gives every layer an equal part of what the whole model may suffer.
-//! - *L* is the time to encode and decode, beyond what a page takes that stays as it is, over that of copying the page there and
-//!   back, in tens ([`COPIES`]).
+//! - *L* is the time to encode and decode over that of copying the page there and back, in tens ([`COPIES`]). A page that stays
+//!   as it is is copied anyway: 0.
 //!
 //! **The floor is never crossed.** No weight buys a candidate that harms more; where none is left the layer stays as it is,
 //! which harms nothing, costs nothing and has the ratio 1.
@@ -32,8 +32,8 @@ pub struct Measured {
 }
 
 impl Measured {
-    /// `ratio`: 16 bits over what a value takes. `harm`: nats a token. `cost`: encoding and decoding beyond what
-    /// a page takes that stays as it is, in copies there and back.
+    /// `ratio`: 16 bits over what a value takes. `harm`: nats a token. `cost`: encoding and decoding, in
+    /// copies there and back.
     ///
     /// `None`: some are no finite numbers, the ratio is not positive, or harm or cost are negative.
     #[must_use]

@@ -189,7 +189,6 @@ impl Trial<'_> {
         let mut layers = Vec::new();
         for layer in 0..num_layers {
             let mut rows = Vec::new();
-            let raw_cost = pages.cost(layer, &known.get(&CodecSpec::Raw).codec);
             for some in candidates.chunks(AT_ONCE) {
                 let alone: Vec<Alone<'_>> = some.iter().map(|through| Alone { layer: layer as u16, through }).collect();
                 let subjects: Vec<&dyn Subject> = alone.iter().map(|one| one as &dyn Subject).collect();
@@ -203,7 +202,7 @@ impl Trial<'_> {
                         ratio: quality.ratio / num_layers as f64,
                         // Rounding of logits may leave less than nothing.
                         kl: quality.kl.max(0.0),
-                        cost: (pages.cost(layer, &through.codec) - raw_cost).max(0.0),
+                        cost: pages.cost(layer, &through.codec),
                     });
                 }
                 progress(some.len());

@@ -24,7 +24,7 @@ pub struct Row {
     pub ratio: f64,
     /// Divergence from the model without codecs, nats a token.
     pub kl: f64,
-    /// Encoding and decoding beyond what frames of a page take that stays as it is, in copies there and back.
+    /// Encoding and decoding, in copies there and back.
     pub cost: f64,
 }
 
