@@ -5,7 +5,7 @@ use cenote_base::prng::Prng;
 use cenote_base::{BlockHash, HashSeed, HostId};
 use cenote_mem::{Fabric, Offset};
 use cenote_pool::{
-    AttachOptions, ColdBlock, Counter, Design, Event, Eviction, Hit, HostsLock, LockManager, Namespace,
+    AttachOptions, CheckReport, ColdBlock, Counter, Design, Event, Eviction, Hit, HostsLock, LockManager, Namespace,
     NamespaceRecord, Pool, PoolConfig, PoolError, Publish, ReadOutcome, Shorter,
 };
 use cenote_weakmem::{Process, SimFabric, SimHost};
@@ -741,6 +741,12 @@ impl Actor {
     /// `first`: number of the first meeting.
     fn look_around(&self, pool: &SimPool, first: u8) {
         if self.meet(first, true, pool) && self.meet(first + 1, false, pool) {
+            // Every other look begins with the index: who looks first sees what is stale.
+            if self.shape.universe.is_multiple_of(2)
+                && let Ok(checked) = pool.check(true)
+            {
+                self.compare_entries(&checked, !self.oracle.sleepers);
+            }
             // What was pinned is not, once it is let go.
             let hits = pool.lookup(&[self.shape.hash(0)]);
             drop(hits.first().and_then(|hit| pool.pin(hit)));
@@ -869,17 +875,22 @@ impl Actor {
             let fact = format!("{} reserved and {} pinned when nobody works", checked.reserved, checked.pinned);
             report(Checker::Allocator, fact);
         }
+        self.compare_entries(&checked, settled);
+    }
+
+    /// All hosts count the same entries, and who leads nowhere, where nobody changes any.
+    fn compare_entries(&self, checked: &CheckReport, settled: bool) {
+        let host = self.process.host();
         let entries = (checked.index_entries, checked.index_stale);
         let mut notes = self.oracle.notes();
         notes.stale_entries = notes.stale_entries.max(checked.index_stale);
         notes.entries.push((host, entries));
         let (other, others) = notes.entries[0];
         drop(notes);
-        if entries != others {
-            report(
-                Checker::Index,
-                format!("{entries:?} entries and stale ones, and {others:?} as host {other} sees it"),
-            );
+        if entries != others && settled {
+            let fact =
+                format!("host {host}: {entries:?} entries and stale ones, and {others:?} as host {other} sees it");
+            self.oracle.report(Checker::Index, fact);
         }
     }
 
