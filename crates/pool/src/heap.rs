@@ -213,17 +213,18 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
 
     /// The class of this slot size, made if it is new and there is room for one more.
     pub(crate) fn class_of(&self, slot_bytes: u64) -> Option<usize> {
-        let mut unused = None;
+        // They are made in order, and only all together forgotten.
         for class in 0..CLASSES {
             match self.class_bytes(class).load(Relaxed) {
                 bytes if bytes == slot_bytes => return Some(class),
-                0 if unused.is_none() => unused = Some(class),
+                0 => {
+                    self.class_bytes(class).store(slot_bytes, Relaxed);
+                    return Some(class);
+                }
                 _ => {}
             }
         }
-        let class = unused?;
-        self.class_bytes(class).store(slot_bytes, Relaxed);
-        Some(class)
+        None
     }
 
     /// Takes a free chunk from the region for `class`.

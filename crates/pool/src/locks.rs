@@ -349,6 +349,11 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
     fn retract(&self, lock: u64) {
         self.set_ticket(lock, 0);
         fault::point("lock.left");
+        self.show_left(lock);
+    }
+
+    /// Nobody waits until others see it.
+    fn show_left(&self, lock: u64) {
         self.fabric.publish_unfenced(self.layout.lock(lock, self.host));
     }
 
@@ -422,7 +427,7 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
             if ticket == 0 && left == 0 {
                 // Whoever gave it back may have died before anybody else could see it.
                 if words != [0; 8] {
-                    self.fabric.publish_unfenced(line);
+                    self.show_left(lock);
                 }
                 continue;
             }

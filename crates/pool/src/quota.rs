@@ -57,12 +57,21 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
     /// Remembers the limit for all processes of this host, who then look for a new one when they tick.
     pub(crate) fn know_quota(&self, row: u64, bytes: u64) {
         self.quota(row).store(bytes, Relaxed);
+        self.know_namespace(row);
+    }
+
+    fn know_namespace(&self, row: u64) {
         self.namespaces_known().fetch_max(row + 1, Relaxed);
+    }
+
+    /// What this host may have charged: namespaces up to the last that it has heard of.
+    fn known(&self) -> u64 {
+        self.namespaces_known().load(Relaxed).min(NAMESPACES)
     }
 
     /// Looks whether another host has changed limits.
     pub(crate) fn refresh_quotas(&self) {
-        let known = self.namespaces_known().load(Relaxed).min(NAMESPACES);
+        let known = self.known();
         self.refresh_range(self.layout.namespace(0), self.layout.namespace(known));
         for row in 0..known {
             self.quota(row).store(self.read_quota(row), Relaxed);
@@ -73,6 +82,10 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
     pub(crate) fn charge(&self, block: BlockIndex, namespace: u16, slot_bytes: u64) {
         if u64::from(namespace) >= NAMESPACES {
             return;
+        }
+        if u64::from(namespace) >= self.known() {
+            // A block of another host, which this one has adopted.
+            self.know_namespace(namespace.into());
         }
         self.slot_namespace(block).store(u32::from(namespace) + 1, Relaxed);
         let usage = self.usage(namespace.into());
@@ -89,23 +102,24 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
     }
 
     /// Shows other hosts what this one uses. Nobody waits for it: the block that was charged is published with a
-    /// fence, which takes the word along.
+    /// fence, which takes the line along.
     fn show_usage(&self, namespace: u64) {
-        self.show_line_of(namespace);
+        self.show_line_of(namespace, self.known());
         fault::point("usage.stored");
     }
 
     /// Stored around the caches: who dies just then leaves nothing that only his own host would see.
-    fn show_line_of(&self, namespace: u64) {
+    fn show_line_of(&self, namespace: u64, known: u64) {
         let first = namespace / LINE_WORDS * LINE_WORDS;
-        let words = std::array::from_fn(|at| self.usage(first + at as u64).load(Relaxed));
+        let usage = |namespace| if namespace < known { self.usage(namespace).load(Relaxed) } else { 0 };
+        let words = std::array::from_fn(|at| usage(first + at as u64));
         self.fabric.write_line(self.layout.usage(self.host, first), &words);
     }
 
     /// Forgets all charges but those of reservations, which their workers will end. The caller holds the heap lock,
     /// charges anew what it finds, and ends with [`Inner::show_all_usage`].
     pub(crate) fn recount_usage(&self) {
-        (0..NAMESPACES).for_each(|namespace| self.usage(namespace).store(0, Relaxed));
+        (0..self.known()).for_each(|namespace| self.usage(namespace).store(0, Relaxed));
         for (block, owner) in (0..).map(BlockIndex).zip(self.slot_owners()) {
             if !(FREE + 1..OBJECT).contains(&owner.load(Acquire)) {
                 self.slot_namespace(block).store(0, Relaxed);
@@ -113,10 +127,11 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
         }
     }
 
-    /// Shows everything anew: who died while he showed something may have shown it to nobody. The caller holds the heap
-    /// lock, and fences when he lets go of it.
+    /// Shows everything anew: who died while he showed something may have shown it to nobody, and a former life of this
+    /// host knew more namespaces. The caller holds the heap lock, and fences when he lets go of it.
     pub(crate) fn show_all_usage(&self) {
-        (0..NAMESPACES).step_by(LINE_WORDS as usize).for_each(|first| self.show_line_of(first));
+        let known = self.known();
+        (0..NAMESPACES).step_by(LINE_WORDS as usize).for_each(|first| self.show_line_of(first, known));
     }
 
     /// Bytes that a namespace takes: here, and on other hosts that live as they have shown it, or had when this host
