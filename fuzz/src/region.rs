@@ -2,6 +2,7 @@
 
 use super::change::Change;
 use super::format::Map;
+use cenote_mem::checksum::PayloadSum;
 use cenote_mem::{Fabric, Flush, Mapped, Offset};
 use std::sync::Mutex;
 use std::sync::atomic::Ordering::Relaxed;
@@ -160,17 +161,17 @@ impl Fabric for Region {
         self.mapped.refresh(lines);
     }
     #[track_caller]
-    fn write_payload(&self, at: u64, parts: &[&[u8]], key: u64) -> u64 {
-        self.soil(at, parts.iter().map(|part| part.len() as u64).sum());
-        self.mapped.write_payload(at, parts, key)
+    fn write_payload_part(&self, at: u64, part: &[u8], whole: u64, sum: &mut PayloadSum) {
+        self.soil(at, part.len() as u64);
+        self.mapped.write_payload_part(at, part, whole, sum);
     }
     fn publish_payload(&self) {
         self.mapped.publish_payload();
     }
     #[track_caller]
-    fn read_payload(&self, at: u64, parts: &mut [&mut [u8]], key: u64) -> u64 {
+    fn read_payload_part(&self, at: u64, part: &mut [u8], whole: u64, sum: &mut PayloadSum) {
         self.before_load();
-        self.mapped.read_payload(at, parts, key)
+        self.mapped.read_payload_part(at, part, whole, sum);
     }
     #[track_caller]
     fn refresh_payload(&self, at: u64, len: u64) {

@@ -5,13 +5,13 @@ use crate::failure::Failure;
 use crate::signals::EndSignals;
 use cenote_base::{HashSeed, HostId};
 use cenote_mem::{Flush, MapError, MapOptions, Mapped, Mapping, ReadMapping, ReadOnly, RegionSource, UnsupportedFlush};
-use cenote_pool::{AttachOptions, Inspector, Pool, PoolConfig, PoolError, Superblock};
+pub use cenote_pool::HostPool;
+use cenote_pool::{
+    AttachOptions, Inspector, OpenError, Pool, PoolConfig, PoolError, Superblock, make_region, open_region, peek,
+};
 use std::io::Read;
 use std::sync::Arc;
 use std::time::Duration;
-
-/// A pool as commands use it: of one host or of several, as its region says.
-pub type HostPool = Pool<Arc<Mapped>>;
 
 /// A region as commands look at it.
 pub type RegionInspector = Inspector<Arc<ReadOnly>>;
@@ -31,11 +31,7 @@ impl RegionArgs {
 
     /// Maps the named region, with the flush instruction that it was made for.
     pub fn map(&self) -> Result<Arc<Mapped>, Failure> {
-        let source = self.source()?;
-        let open = || Mapping::open(source, &self.map_options()).map_err(|error| self.explain_missing(error));
-        let superblock = peek(open()?).map_err(|error| self.explain(&error))?;
-        let mapped = Mapped::new(open()?, superblock.flush);
-        mapped.map(Arc::new).map_err(|error| self.explain_flush(&error))
+        open_region(self.source()?, &self.map_options()).map_err(|error| self.explain_open(error))
     }
 
     /// Maps the named region to be read: nothing in it changes, and nobody learns of it.
@@ -52,6 +48,15 @@ impl RegionArgs {
     pub fn inspect(&self) -> Result<RegionInspector, Failure> {
         let options = self.attach_options("", &WatchArgs::default());
         Inspector::open(&self.map_read_only()?, &options).map_err(|error| self.explain(&error))
+    }
+
+    fn explain_open(&self, error: OpenError) -> Failure {
+        match error {
+            OpenError::Map(error) => self.explain_missing(error),
+            OpenError::Flush(error) => self.explain_flush(&error),
+            OpenError::Pool(error) => self.explain(&error),
+            error @ OpenError::Name { .. } => Failure::new(error.to_string()),
+        }
     }
 
     fn explain_missing(&self, error: MapError) -> Failure {
@@ -100,13 +105,6 @@ impl RegionArgs {
             _ => failure,
         }
     }
-}
-
-/// Reads what a mapped region says of itself. Its own instruction is not known yet; any that drops stale lines
-/// will do, and without one the caches are all there is to go by.
-pub fn peek(mapping: Mapping) -> Result<Superblock, PoolError> {
-    let fabric = Mapped::new(mapping, Flush::best().unwrap_or(Flush::None)).expect("this processor has it");
-    Superblock::read(&fabric)
 }
 
 impl WatchArgs {
@@ -205,24 +203,11 @@ pub fn create(region: &RegionArgs, new: &NewRegionArgs, force: bool) -> Result<(
         }
         return Ok(made);
     }
-    // The region gets its name when it is whole: nobody ever opens half of one, whatever becomes of us.
-    let unfinished = unfinished_name(source);
-    if let (Some(path), true) = (source.path(), source.path().is_some_and(|path| path.exists())) {
-        return Err(MapError::Exists { path }.into());
-    }
     let spinner = new.prefault.then(|| crate::output::spinner("touching every page of the region"));
-    let made = Mapping::create(&unfinished, size, new.mode, &options).map_err(Failure::from).and_then(format).and_then(
-        |made| {
-            if let (Some(from), Some(to)) = (unfinished.path(), source.path()) {
-                std::fs::hard_link(&from, &to).map_err(|error| match error.kind() {
-                    std::io::ErrorKind::AlreadyExists => Failure::from(MapError::Exists { path: to }),
-                    _ => Failure::new(format!("{source}: cannot name the region: {error}")),
-                })?;
-            }
-            Ok(made)
-        },
-    );
-    let _ = Mapping::remove(&unfinished);
+    let made = make_region(source, size, new.mode, flush, &config, &options).map_err(|error| match error {
+        OpenError::Map(error) => error.into(),
+        error => region.explain_open(error),
+    });
     if let Some(spinner) = spinner {
         spinner.finish_and_clear();
     }
@@ -238,19 +223,6 @@ pub fn refuse_if_used(region: &RegionArgs) -> Result<(), Failure> {
             Err(Failure::new(format!("{}: process {} ({}) uses it", region.source()?, worker.pid, worker.name))
                 .hint("stop it first; `pool destroy --force` removes the region under it, which ends its sharing"))
         }
-    }
-}
-
-fn unfinished_name(source: &RegionSource) -> RegionSource {
-    let suffix = format!(".making-{}", std::process::id());
-    match source {
-        RegionSource::Shm(name) => RegionSource::Shm(name.clone() + &suffix),
-        RegionSource::File(path) => {
-            let mut name = path.clone().into_os_string();
-            name.push(suffix);
-            RegionSource::File(name.into())
-        }
-        other => other.clone(),
     }
 }
 

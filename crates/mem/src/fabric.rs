@@ -23,6 +23,7 @@ pub use flushed::Flushed;
 pub use mapped::Mapped;
 pub use read_only::ReadOnly;
 
+use crate::checksum::PayloadSum;
 use crate::offset::Offset;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -127,22 +128,48 @@ pub trait Fabric: Send + Sync + 'static {
     #[track_caller]
     fn prefetch(&self, _at: u64) {}
 
-    /// Writes `parts` one after the other from `at` (a multiple of 64) on, and returns the checksum of
-    /// their concatenation under `key` (see [`crate::checksum`]). Each part but the last must be a
-    /// multiple of 64 bytes long. Visible to others after [`Fabric::publish_payload`].
+    /// Writes `part` from `at` (a multiple of 64) on and adds it to `sum`; `whole` is how long the payload is of which
+    /// this is a part. Each part but the last must be a multiple of 64 bytes long. Visible to others after
+    /// [`Fabric::publish_payload`].
     #[track_caller]
-    fn write_payload(&self, at: u64, parts: &[&[u8]], key: u64) -> u64;
+    fn write_payload_part(&self, at: u64, part: &[u8], whole: u64, sum: &mut PayloadSum);
+
+    /// Writes `parts` one after the other from `at` on, as [`Fabric::write_payload_part`] does, and returns the checksum
+    /// of their concatenation under `key` (see [`crate::checksum`]).
+    #[track_caller]
+    fn write_payload(&self, at: u64, parts: &[&[u8]], key: u64) -> u64 {
+        let whole = parts.iter().map(|part| part.len() as u64).sum();
+        let (mut at, mut sum) = (at, PayloadSum::new(key));
+        for part in parts {
+            self.write_payload_part(at, part, whole, &mut sum);
+            at += part.len() as u64;
+        }
+        sum.finish()
+    }
 
     /// Waits until the payload that this thread wrote is visible to others. The descriptor that makes
     /// the payload findable is stored after this.
     #[track_caller]
     fn publish_payload(&self);
 
-    /// Copies from `at` (a multiple of 64) on into `parts` one after the other, and returns the checksum
-    /// of exactly the bytes that were copied. Each part but the last must be a multiple of 64 bytes long.
+    /// Copies from `at` (a multiple of 64) on into `part` and adds exactly the bytes that were copied to `sum`; `whole` is
+    /// how long the payload is of which this is a part. Each part but the last must be a multiple of 64 bytes long.
     /// The source may change meanwhile; then the checksum differs from the writer's.
     #[track_caller]
-    fn read_payload(&self, at: u64, parts: &mut [&mut [u8]], key: u64) -> u64;
+    fn read_payload_part(&self, at: u64, part: &mut [u8], whole: u64, sum: &mut PayloadSum);
+
+    /// Copies from `at` on into `parts` one after the other, as [`Fabric::read_payload_part`] does, and returns the
+    /// checksum of what was copied.
+    #[track_caller]
+    fn read_payload(&self, at: u64, parts: &mut [&mut [u8]], key: u64) -> u64 {
+        let whole = parts.iter().map(|part| part.len() as u64).sum();
+        let (mut at, mut sum) = (at, PayloadSum::new(key));
+        for part in parts {
+            self.read_payload_part(at, part, whole, &mut sum);
+            at += part.len() as u64;
+        }
+        sum.finish()
+    }
 
     /// Drops stale cached copies of these `len` bytes of payload and waits. Needed once per generation
     /// of a block and host; nothing to do where caches are coherent.
@@ -211,11 +238,17 @@ impl<F: Fabric + ?Sized> Fabric for Arc<F> {
     fn prefetch(&self, at: u64) {
         (**self).prefetch(at);
     }
+    fn write_payload_part(&self, at: u64, part: &[u8], whole: u64, sum: &mut PayloadSum) {
+        (**self).write_payload_part(at, part, whole, sum);
+    }
     fn write_payload(&self, at: u64, parts: &[&[u8]], key: u64) -> u64 {
         (**self).write_payload(at, parts, key)
     }
     fn publish_payload(&self) {
         (**self).publish_payload();
+    }
+    fn read_payload_part(&self, at: u64, part: &mut [u8], whole: u64, sum: &mut PayloadSum) {
+        (**self).read_payload_part(at, part, whole, sum);
     }
     fn read_payload(&self, at: u64, parts: &mut [&mut [u8]], key: u64) -> u64 {
         (**self).read_payload(at, parts, key)

@@ -91,10 +91,30 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
         kind: u64,
         parts: &[&[u8]],
     ) -> Generation {
-        let last = self.raw_generation(block);
-        let generation = if fault::sabotaged("publish.generation-kept") { last } else { last.next() };
+        let generation = self.next_generation(block);
         let length: u64 = parts.iter().map(|part| part.len() as u64).sum();
         let checksum = self.fabric.write_payload(offset, parts, checksum_key(hash, generation));
+        self.describe_block(block, (offset, length), hash, state, kind, generation, checksum);
+        generation
+    }
+
+    /// The generation of what is written into a reserved slot next.
+    pub(crate) fn next_generation(&self, block: BlockIndex) -> Generation {
+        let last = self.raw_generation(block);
+        if fault::sabotaged("publish.generation-kept") { last } else { last.next() }
+    }
+
+    /// Writes the descriptor of a payload that lies in its slot.
+    pub(crate) fn describe_block(
+        &self,
+        block: BlockIndex,
+        (offset, length): (u64, u64),
+        hash: BlockHash,
+        state: BlockState,
+        kind: u64,
+        generation: Generation,
+        checksum: u64,
+    ) {
         let early = fault::sabotaged("publish.ready-early");
         if !early {
             self.fabric.publish_payload();
@@ -118,7 +138,6 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
         // What this host wrote around its caches is not stale in them.
         self.set_seen(block, generation);
         fault::point("publish.ready");
-        generation
     }
 
     /// Makes a readable block of this worker findable and evictable, or gives it back. `word`: what the eviction policy
@@ -315,36 +334,51 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
         length: u64,
     ) -> Publish {
         let inner = &*self.0;
-        if inner.touch_if_there(hash) {
-            inner.counters().add(Counter::Duplicates, 1);
-            return Publish::Duplicate;
-        }
         let slot_bytes =
             if encoding == 0 { namespace.slot_bytes() } else { slot_for(length).min(namespace.slot_bytes()) };
-        let Slot { block, bytes } = match inner.reserve(slot_bytes, Some(namespace.id.0)) {
+        let Slot { block, bytes } = match inner.reserve_for(namespace, hash, slot_bytes) {
             Ok(slot) => slot,
-            Err(Refusal::NoRoom) => {
-                inner.counters().add(Counter::NoRoom, 1);
-                return Publish::NoRoom;
-            }
-            Err(Refusal::OverQuota) => {
-                inner.counters().add(Counter::QuotaRefused, 1);
-                inner.record(Event::QuotaRefused, namespace.id.0.into(), slot_bytes);
-                return Publish::OverQuota;
-            }
+            Err(outcome) => return outcome,
         };
-        fault::point("publish.reserved");
         let kind = Descriptor::pack_kind(namespace.id.0, encoding, inner.member.slot as u16, depth);
         let offset = inner.layout.payload(block, bytes);
         inner.write_block(block, offset, hash, BlockState::Ready, kind, parts);
-        let outcome = inner.enter(block, hash, None);
+        inner.enter_new(block, hash, length)
+    }
+}
+
+impl<F: Fabric, H: HostLocal> Inner<F, H> {
+    /// A slot for a block that is not there yet; otherwise what publishing it comes to.
+    pub(crate) fn reserve_for(&self, namespace: &Namespace, hash: BlockHash, slot_bytes: u64) -> Result<Slot, Publish> {
+        if self.touch_if_there(hash) {
+            self.counters().add(Counter::Duplicates, 1);
+            return Err(Publish::Duplicate);
+        }
+        let slot = self.reserve(slot_bytes, Some(namespace.id.0)).map_err(|refusal| match refusal {
+            Refusal::NoRoom => {
+                self.counters().add(Counter::NoRoom, 1);
+                Publish::NoRoom
+            }
+            Refusal::OverQuota => {
+                self.counters().add(Counter::QuotaRefused, 1);
+                self.record(Event::QuotaRefused, namespace.id.0.into(), slot_bytes);
+                Publish::OverQuota
+            }
+        })?;
+        fault::point("publish.reserved");
+        Ok(slot)
+    }
+
+    /// Makes a block that was just written findable, and counts what came of it.
+    pub(crate) fn enter_new(&self, block: BlockIndex, hash: BlockHash, length: u64) -> Publish {
+        let outcome = self.enter(block, hash, None);
         match outcome {
             Publish::Published => {
-                inner.counters().add(Counter::Published, 1);
-                inner.counters().add(Counter::PublishedBytes, length);
+                self.counters().add(Counter::Published, 1);
+                self.counters().add(Counter::PublishedBytes, length);
             }
-            Publish::Duplicate => inner.counters().add(Counter::Duplicates, 1),
-            Publish::NoRoom | Publish::OverQuota => inner.counters().add(Counter::NoRoom, 1),
+            Publish::Duplicate => self.counters().add(Counter::Duplicates, 1),
+            Publish::NoRoom | Publish::OverQuota => self.counters().add(Counter::NoRoom, 1),
         }
         outcome
     }

@@ -6,6 +6,7 @@
 use crate::heap::{DRAINING, PUBLISHED};
 use crate::history::Event;
 use crate::lines::{BlockState, Descriptor, hazard_block};
+use crate::namespaces::Namespace;
 use crate::pool::{Inner, Pool};
 use crate::stats::Counter;
 use cenote_base::{BlockIndex, fault};
@@ -290,5 +291,27 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
             .collect();
         let victims = inner.victims(&all, count);
         inner.evict_blocks(&victims)
+    }
+
+    /// Takes back all blocks of a namespace that this host has, because what they say of its model holds no longer.
+    /// Nobody finds them from here on; memory of those that somebody has pinned is free when he lets go. Returns how many
+    /// slots are free now. ([`crate::Design::Plain`] does nothing.)
+    pub fn forget(&self, namespace: &Namespace) -> usize {
+        let inner = &*self.0;
+        let Ok(_heap) = inner.lock(crate::locks::Name::Heap) else { return 0 };
+        if inner.is_plain() {
+            return 0;
+        }
+        let charged = u32::from(namespace.id.0) + 1;
+        let all: Vec<BlockIndex> = (0..inner.layout.num_chunks)
+            .filter(|&chunk| inner.chunk_class(chunk).load(Relaxed) != 0)
+            .flat_map(|chunk| inner.slots_of(chunk))
+            .filter(|&block| inner.slot_owner(block).load(Acquire) == PUBLISHED)
+            .filter(|&block| inner.slot_namespace(block).load(Relaxed) == charged)
+            .collect();
+        let freed = inner.take_back(&all, |block| inner.slot_owner(block).store(DRAINING, Release));
+        inner.counters().add(Counter::Evicted, freed as u64);
+        inner.record(Event::Evicted, freed as u64, (all.len() - freed) as u64);
+        freed
     }
 }

@@ -61,7 +61,7 @@ impl PinTable {
 
 /// Keeps one block from being reused while it lives.
 pub struct Pin<F: Fabric, H: HostLocal = HostArea> {
-    inner: Arc<Inner<F, H>>,
+    pub(crate) inner: Arc<Inner<F, H>>,
     keeper: Keeper,
     hit: Hit,
 }

@@ -599,3 +599,69 @@ fn a_rotten_region_costs_hits_and_nothing_else() {
         assert!(again.leaks.is_empty(), "seed {seed}: {again:?}");
     }
 }
+
+#[test]
+fn pieces_make_the_block_that_they_are_of() {
+    for config in each_design(31) {
+        let (fabric, pool) = anonymous(4 << 20, &config);
+        let ns = namespace(&pool, 1, BLOCK_BYTES);
+        let hashes = chain(&ns, 1, 4);
+        let (whole, mut prng) = (payload(hashes[0], BLOCK_BYTES), Prng::new(5));
+        let mut filling = pool.begin(&ns, hashes[0], 0).expect("there is room");
+        while filling.missing() > 0 {
+            let done = whole.len() - filling.missing() as usize;
+            let piece = (1 + prng.below(40) as usize) * LINE as usize;
+            assert_eq!(pool.peek(&hashes).len(), 0, "nobody finds it before it is whole");
+            filling.append(&whole[done..(done + piece).min(whole.len())]);
+        }
+        assert_eq!(filling.publish(), Publish::Published);
+        assert_eq!(pool.begin(&ns, hashes[0], 0).err(), Some(Publish::Duplicate));
+        let hit = pool.lookup(&hashes)[0];
+        assert_eq!(read(&pool, &hit), ReadOutcome::Whole);
+
+        let mut reading = pool.pin(&hit).expect("it is there").read();
+        let mut copy = vec![0; whole.len()];
+        copy.chunks_mut(192).for_each(|piece| reading.copy(piece));
+        assert_eq!((reading.finish(), &copy), (ReadOutcome::Whole, &whole));
+        let mut half = pool.pin(&hit).expect("it is there").read();
+        half.copy(&mut copy[..64]);
+        assert_eq!(half.finish(), ReadOutcome::Damaged, "half a block is none");
+
+        // What somebody else writes into its memory.
+        let filling = pool.begin(&ns, hashes[1], 1).expect("there is room");
+        let (offset, _) = filling.extent();
+        fabric.copy_plain_in(offset, &payload(hashes[1], BLOCK_BYTES));
+        assert_eq!(filling.publish_written(), Publish::Published);
+        assert_eq!(read(&pool, &pool.lookup(&hashes)[1]), ReadOutcome::Whole);
+
+        // What is not finished leaves nothing behind.
+        let mut dropped = pool.begin(&ns, hashes[2], 2).expect("there is room");
+        dropped.append(&whole[..64]);
+        drop(dropped);
+        let report = pool.check(true).unwrap();
+        assert!(report.is_clean(), "{report:?}");
+        assert_eq!((report.ready, report.reserved), (2, 0));
+    }
+}
+
+#[test]
+fn a_namespace_that_is_forgotten_is_found_by_nobody() {
+    let (_, pool) = anonymous(4 << 20, &small_config(32));
+    let (left, right) = (namespace(&pool, 1, BLOCK_BYTES), namespace(&pool, 2, BLOCK_BYTES));
+    let prompts = [&left, &right].map(|ns| (ns.clone(), chain(ns, 1, 6)));
+    for (ns, hashes) in &prompts {
+        for (depth, &hash) in (0..).zip(hashes) {
+            assert_eq!(publish(&pool, ns, hash, depth), Publish::Published);
+        }
+    }
+    let pinned = pool.pin(&pool.lookup(&prompts[0].1)[2]).expect("it is there");
+    assert_eq!(pool.forget(&left), 5, "one is pinned");
+    assert_eq!((pool.peek(&prompts[0].1).len(), pool.peek(&prompts[1].1).len()), (0, 6));
+    assert_eq!(pool.peek(&prompts[0].1[2..]).len(), 0, "not even what is pinned");
+    assert_eq!(pool.check(true).unwrap().draining, 1);
+    drop(pinned);
+    pool.gc().unwrap();
+    assert_eq!(pool.check(true).unwrap().draining, 0);
+    assert_eq!(publish(&pool, &left, prompts[0].1[2], 2), Publish::Published);
+    assert!(pool.check(true).unwrap().is_clean());
+}

@@ -352,6 +352,7 @@ impl Actor {
                 0 => drop(self.publish(open, &namespace, prng.below(self.shape.universe as u64) as usize)),
                 1 => drop(self.read(open, prng.below(self.shape.universe as u64) as usize)),
                 2 => self.use_in_place(open, prng.below(self.shape.universe as u64) as usize),
+                3 if prng.below(20) == 0 => self.notes_evicted(open.forget(&namespace)),
                 3 => self.notes_evicted(open.evict(1 + prng.below(3) as usize)),
                 4 if prng.below(2) == 0 => drop(open.tick()),
                 4 => self.rest(open),
@@ -399,7 +400,18 @@ impl Actor {
     fn publish(&self, pool: &SimPool, namespace: &Namespace, number: usize) -> Publish {
         let payload = self.shape.payload(number);
         let (left, right) = payload.split_at(64);
-        let outcome = pool.publish(namespace, self.shape.hash(number), number as u32, &[left, right]);
+        let (hash, depth) = (self.shape.hash(number), number as u32);
+        let outcome = match self.process.time() % 3 {
+            0 => pool.begin(namespace, hash, depth).map_or_else(
+                |outcome| outcome,
+                |mut filling| {
+                    filling.append(left);
+                    filling.append(right);
+                    filling.publish()
+                },
+            ),
+            _ => pool.publish(namespace, hash, depth, &[left, right]),
+        };
         self.process.note(&format!("publish {number}: {outcome:?}"));
         outcome
     }

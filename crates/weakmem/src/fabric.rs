@@ -3,7 +3,7 @@
 use crate::machine::LINE;
 use crate::mutation::Effect;
 use crate::world::{Kind, Process};
-use cenote_mem::checksum::checksum;
+use cenote_mem::checksum::PayloadSum;
 use cenote_mem::{Fabric, Flush, Offset};
 use std::panic::Location;
 
@@ -216,19 +216,18 @@ impl Fabric for SimFabric {
     }
 
     #[track_caller]
-    fn write_payload(&self, at: u64, parts: &[&[u8]], key: u64) -> u64 {
-        let bytes = parts.concat();
-        self.check(at, bytes.len() as u64, LINE);
+    fn write_payload_part(&self, at: u64, part: &[u8], _whole: u64, sum: &mut PayloadSum) {
+        self.check(at, part.len() as u64, LINE);
         let process = self.process.number;
-        for (index, part) in bytes.chunks(LINE as usize).enumerate() {
-            let Ok(mut state) = self.process.shared.step(process, Kind::Act) else { return 0 };
+        sum.absorb(part);
+        for (index, part) in part.chunks(LINE as usize).enumerate() {
+            let Ok(mut state) = self.process.shared.step(process, Kind::Act) else { return };
             let mut line = [0; LINE as usize];
             line[..part.len()].copy_from_slice(part);
             let words =
                 std::array::from_fn(|word| u64::from_le_bytes(line[8 * word..8 * word + 8].try_into().expect("8")));
             state.machine.stream(process, at + index as u64 * LINE, words, u8::MAX);
         }
-        checksum(&bytes, key)
     }
 
     #[track_caller]
@@ -240,25 +239,17 @@ impl Fabric for SimFabric {
     }
 
     #[track_caller]
-    fn read_payload(&self, at: u64, parts: &mut [&mut [u8]], key: u64) -> u64 {
-        let len: usize = parts.iter().map(|part| part.len()).sum();
-        self.check(at, len as u64, LINE);
-        let mut bytes = Vec::with_capacity(len);
+    fn read_payload_part(&self, at: u64, part: &mut [u8], _whole: u64, sum: &mut PayloadSum) {
+        self.check(at, part.len() as u64, LINE);
         let process = self.process.number;
-        for line in 0..(len as u64).div_ceil(LINE) {
-            let Ok(mut state) = self.process.shared.look(process) else { return 0 };
-            for word in 0..8 {
-                bytes.extend(state.machine.load(process, at + line * LINE + word * 8).to_le_bytes());
+        for (index, line) in part.chunks_mut(LINE as usize).enumerate() {
+            let Ok(mut state) = self.process.shared.look(process) else { return };
+            for (word, bytes) in line.chunks_mut(8).enumerate() {
+                let value = state.machine.load(process, at + index as u64 * LINE + word as u64 * 8).to_le_bytes();
+                bytes.copy_from_slice(&value[..bytes.len()]);
             }
         }
-        bytes.truncate(len);
-        let mut from = bytes.as_slice();
-        for part in parts {
-            let (now, rest) = from.split_at(part.len());
-            part.copy_from_slice(now);
-            from = rest;
-        }
-        checksum(&bytes, key)
+        sum.absorb(part);
     }
 
     #[track_caller]

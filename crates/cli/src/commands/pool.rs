@@ -339,7 +339,7 @@ fn manage(args: &PoolManageArgs) -> Result<ExitCode, Failure> {
 
 fn destroy(args: &PoolDestroyArgs) -> Result<ExitCode, Failure> {
     let source = args.region.source()?;
-    let superblock = match Mapping::open(source, &args.region.map_options()).map(region::peek)? {
+    let superblock = match Mapping::open(source, &args.region.map_options()).map(cenote_pool::peek)? {
         Ok(superblock) => Some(superblock),
         Err(_) if args.force => None,
         Err(error) => return Err(args.region.explain(&error).hint("--force removes it all the same")),

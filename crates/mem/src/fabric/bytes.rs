@@ -1,7 +1,7 @@
 //! A mapping's bytes, with every bound and alignment checked: what all fabrics over mapped memory share.
 
 use super::{around, flush};
-use crate::checksum::Checksummer;
+use crate::checksum::{Checksummer, PayloadSum};
 use crate::offset::LINE;
 use crate::region::Mapping;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -67,40 +67,21 @@ impl Bytes {
         }
     }
 
-    /// Copies parts in, around the cache if `stream` (as far as whole lines go), and returns their
-    /// checksum and how many bytes they are.
+    /// Copies a part in, around the cache if `stream` (as far as whole lines go), and adds it to `sum`.
     #[track_caller]
-    pub(super) fn write(&self, at: u64, parts: &[&[u8]], key: u64, stream: impl FnOnce(u64) -> bool) -> (u64, u64) {
-        let len = total(parts.iter().map(|part| part.len()));
-        let mut to = self.payload(at, len);
-        let stream = stream(len);
-        let mut sum = Checksummer::new(key);
-        for part in parts {
-            // SAFETY: `payload` checked that all parts together lie inside the mapping and start on a
-            // line; parts before the last are whole lines (the checksummer asserts it), so each part
-            // starts on a line too.
-            unsafe {
-                sum.copy_in(part, to, stream);
-                to = to.add(part.len());
-            }
-        }
-        (sum.finish(), len)
+    pub(super) fn write(&self, at: u64, part: &[u8], stream: bool, sum: &mut PayloadSum) {
+        let to = self.payload(at, part.len() as u64);
+        // SAFETY: `payload` checked that the part lies inside the mapping and starts on a line.
+        unsafe { sum.0.copy_in(part, to, stream) };
     }
 
+    /// Copies a part of a payload of `whole` bytes out and adds it to `sum`.
     #[track_caller]
-    pub(super) fn read(&self, at: u64, parts: &mut [&mut [u8]], key: u64) -> u64 {
-        let len = total(parts.iter().map(|part| part.len()));
-        let mut from = self.payload(at, len).cast_const();
-        let streams = (len >= READ_STREAM_BYTES_MIN).then_some(DrainStreams);
-        let mut sum = Checksummer::new(key);
-        for part in parts {
-            // SAFETY: as in `write`, for reading; the value `streams` executes the fence.
-            unsafe {
-                sum.copy_out(from, part, streams.is_some());
-                from = from.add(part.len());
-            }
-        }
-        sum.finish()
+    pub(super) fn read(&self, at: u64, part: &mut [u8], whole: u64, sum: &mut PayloadSum) {
+        let from = self.payload(at, part.len() as u64).cast_const();
+        let streams = (whole >= READ_STREAM_BYTES_MIN).then_some(DrainStreams);
+        // SAFETY: as in `write`, for reading; the value `streams` executes the fence.
+        unsafe { sum.0.copy_out(from, part, streams.is_some()) };
     }
 
     #[track_caller]
@@ -195,8 +176,4 @@ impl Bytes {
         // mapping is never larger than `isize::MAX`.
         unsafe { self.mapping.base().add(at as usize) }
     }
-}
-
-fn total(lengths: impl Iterator<Item = usize>) -> u64 {
-    lengths.fold(0_u64, |sum, len| sum.saturating_add(len as u64))
 }

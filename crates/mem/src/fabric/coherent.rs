@@ -2,6 +2,7 @@
 
 use super::bytes::Bytes;
 use super::{Fabric, Flush, flush};
+use crate::checksum::PayloadSum;
 use crate::offset::Offset;
 use crate::region::Mapping;
 use std::path::PathBuf;
@@ -126,8 +127,8 @@ impl Fabric for Coherent {
         self.bytes.prefetch(at);
     }
 
-    fn write_payload(&self, at: u64, parts: &[&[u8]], key: u64) -> u64 {
-        self.bytes.write(at, parts, key, |len| len >= STREAM_BYTES_MIN).0
+    fn write_payload_part(&self, at: u64, part: &[u8], whole: u64, sum: &mut PayloadSum) {
+        self.bytes.write(at, part, whole >= STREAM_BYTES_MIN, sum);
     }
 
     fn publish_payload(&self) {
@@ -135,8 +136,8 @@ impl Fabric for Coherent {
         fence(Ordering::SeqCst);
     }
 
-    fn read_payload(&self, at: u64, parts: &mut [&mut [u8]], key: u64) -> u64 {
-        self.bytes.read(at, parts, key)
+    fn read_payload_part(&self, at: u64, part: &mut [u8], whole: u64, sum: &mut PayloadSum) {
+        self.bytes.read(at, part, whole, sum);
     }
 
     fn refresh_payload(&self, at: u64, len: u64) {

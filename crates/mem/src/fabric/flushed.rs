@@ -8,6 +8,7 @@
 use super::bytes::Bytes;
 use super::flush::{self, WholeLine};
 use super::{Fabric, Flush, UnsupportedFlush};
+use crate::checksum::PayloadSum;
 use crate::offset::{LINE, Offset};
 use crate::region::Mapping;
 use std::path::PathBuf;
@@ -167,15 +168,15 @@ impl Fabric for Flushed {
         self.bytes.prefetch(at);
     }
 
-    fn write_payload(&self, at: u64, parts: &[&[u8]], key: u64) -> u64 {
-        let (sum, len) = self.bytes.write(at, parts, key, |_| true);
+    fn write_payload_part(&self, at: u64, part: &[u8], _whole: u64, sum: &mut PayloadSum) {
+        self.bytes.write(at, part, true, sum);
+        let len = part.len() as u64;
         // What went through the cache after all: the last line if it is not whole, or everything where
         // the architecture has no way around the cache.
         let streamed = if flush::STREAMS { len / LINE * LINE } else { 0 };
         for line in (at + streamed..at + len).step_by(LINE as usize) {
             self.write_back(line);
         }
-        sum
     }
 
     fn publish_payload(&self) {
@@ -183,8 +184,8 @@ impl Fabric for Flushed {
         flush::drain();
     }
 
-    fn read_payload(&self, at: u64, parts: &mut [&mut [u8]], key: u64) -> u64 {
-        self.bytes.read(at, parts, key)
+    fn read_payload_part(&self, at: u64, part: &mut [u8], whole: u64, sum: &mut PayloadSum) {
+        self.bytes.read(at, part, whole, sum);
     }
 
     fn refresh_payload(&self, at: u64, len: u64) {

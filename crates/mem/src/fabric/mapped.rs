@@ -2,6 +2,7 @@
 
 use super::bytes::Bytes;
 use super::{Coherent, Fabric, Flush, Flushed, UnsupportedFlush};
+use crate::checksum::PayloadSum;
 use crate::offset::Offset;
 use crate::region::Mapping;
 use std::path::PathBuf;
@@ -126,11 +127,17 @@ impl Fabric for Mapped {
     fn prefetch(&self, at: u64) {
         self.bytes().prefetch(at);
     }
+    fn write_payload_part(&self, at: u64, part: &[u8], whole: u64, sum: &mut PayloadSum) {
+        either!(self, fabric => fabric.write_payload_part(at, part, whole, sum));
+    }
     fn write_payload(&self, at: u64, parts: &[&[u8]], key: u64) -> u64 {
         either!(self, fabric => fabric.write_payload(at, parts, key))
     }
     fn publish_payload(&self) {
         either!(self, fabric => fabric.publish_payload());
+    }
+    fn read_payload_part(&self, at: u64, part: &mut [u8], whole: u64, sum: &mut PayloadSum) {
+        either!(self, fabric => fabric.read_payload_part(at, part, whole, sum));
     }
     fn read_payload(&self, at: u64, parts: &mut [&mut [u8]], key: u64) -> u64 {
         either!(self, fabric => fabric.read_payload(at, parts, key))

@@ -1,6 +1,7 @@
 //! A region that is looked at and not changed: its owner may be dead, or may not want company.
 
 use super::{Fabric, Flush, Mapped, UnsupportedFlush};
+use crate::checksum::PayloadSum;
 use crate::offset::Offset;
 use crate::region::{Mapping, ReadMapping};
 use std::path::PathBuf;
@@ -77,14 +78,14 @@ impl Fabric for ReadOnly {
     fn prefetch(&self, at: u64) {
         self.0.prefetch(at);
     }
-    fn write_payload(&self, _at: u64, _parts: &[&[u8]], _key: u64) -> u64 {
+    fn write_payload_part(&self, _at: u64, _part: &[u8], _whole: u64, _sum: &mut PayloadSum) {
         refuse()
     }
     fn publish_payload(&self) {
         refuse()
     }
-    fn read_payload(&self, at: u64, parts: &mut [&mut [u8]], key: u64) -> u64 {
-        self.0.read_payload(at, parts, key)
+    fn read_payload_part(&self, at: u64, part: &mut [u8], whole: u64, sum: &mut PayloadSum) {
+        self.0.read_payload_part(at, part, whole, sum);
     }
     fn refresh_payload(&self, at: u64, len: u64) {
         self.0.refresh_payload(at, len);

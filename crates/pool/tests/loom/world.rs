@@ -4,6 +4,7 @@
 //! thread with a [`Life`].
 
 use cenote_mem::LINE;
+use cenote_mem::checksum::PayloadSum;
 use cenote_mem::host::{HeldLock, HostError, LockTimeout};
 use cenote_mem::{Coherent, Fabric, Flush, HostLocal, HostSpec, MapOptions, Mapping, Offset, RegionSource, Word};
 use loom::sync::atomic as model;
@@ -365,26 +366,28 @@ impl Fabric for LoomFabric {
 
     fn refresh(&self, _: &[u64]) {}
 
-    fn write_payload(&self, at: u64, parts: &[&[u8]], key: u64) -> u64 {
+    fn write_payload_part(&self, at: u64, part: &[u8], whole: u64, sum: &mut PayloadSum) {
         self.uses_line(at);
         if step() {
             self.written.fetch_add(1, Ordering::Relaxed);
-            return self.memory.write_payload(at, parts, key);
+            self.memory.write_payload_part(at, part, whole, sum);
         }
-        0
     }
 
     fn publish_payload(&self) {}
 
     /// What caches hold of an earlier writing has another sum.
-    fn read_payload(&self, at: u64, parts: &mut [&mut [u8]], key: u64) -> u64 {
+    fn read_payload_part(&self, at: u64, part: &mut [u8], whole: u64, sum: &mut PayloadSum) {
         self.uses_line(at);
-        let sum = self.memory.read_payload(at, parts, key);
+        self.memory.read_payload_part(at, part, whole, sum);
         let stale = self
             .cached
             .as_ref()
             .is_some_and(|cached| cached.lines_from.load(Ordering::Relaxed) != self.written.load(Ordering::Relaxed));
-        if stale { !sum } else { sum }
+        if stale {
+            // Some other bytes.
+            sum.absorb(&[1; 64]);
+        }
     }
 
     fn refresh_payload(&self, _: u64, _: u64) {

@@ -1,0 +1,102 @@
+//! Regions of this machine: mapped with the instruction that they were made for, and made whole before they have a name.
+
+use crate::config::PoolConfig;
+use crate::error::PoolError;
+use crate::pool::Pool;
+use crate::superblock::Superblock;
+use cenote_mem::{Flush, MapError, MapOptions, Mapped, Mapping, RegionSource, UnsupportedFlush};
+use std::sync::Arc;
+use thiserror::Error;
+
+/// A pool as programs use it: of one host or of several, as its region says.
+pub type HostPool = Pool<Arc<Mapped>>;
+
+/// Why a region cannot be opened or made.
+#[derive(Debug, Error)]
+pub enum OpenError {
+    /// Its memory.
+    #[error(transparent)]
+    Map(#[from] MapError),
+    /// This processor has not what the region needs.
+    #[error(transparent)]
+    Flush(#[from] UnsupportedFlush),
+    /// What is in it.
+    #[error(transparent)]
+    Pool(#[from] PoolError),
+    /// The file system does not give it its name.
+    #[error("{region}: cannot name the region: {error}")]
+    Name {
+        /// Which.
+        region: String,
+        /// What the file system said.
+        error: std::io::Error,
+    },
+}
+
+/// Reads what a mapped region says of itself. Its own instruction is not known yet; any that drops stale lines
+/// will do, and without one the caches are all there is to go by.
+///
+/// # Errors
+/// It is no region of ours (see [`Superblock::read`]).
+pub fn peek(mapping: Mapping) -> Result<Superblock, PoolError> {
+    let fabric = Mapped::new(mapping, Flush::best().unwrap_or(Flush::None)).expect("this processor has it");
+    Superblock::read(&fabric)
+}
+
+/// Maps a region with the flush instruction that it was made for.
+///
+/// # Errors
+/// There is none, it is not ours, or this processor lacks its instruction.
+pub fn open_region(source: &RegionSource, options: &MapOptions) -> Result<Arc<Mapped>, OpenError> {
+    let superblock = peek(Mapping::open(source, options)?)?;
+    Ok(Arc::new(Mapped::new(Mapping::open(source, options)?, superblock.flush)?))
+}
+
+/// Makes a region of `size` bytes that is not there yet. `mode` are the permissions of its file.
+///
+/// It gets its name when it is whole: nobody ever opens half of one, whatever becomes of its maker.
+///
+/// # Errors
+/// There is one, the configuration cannot be, or there is not enough memory.
+pub fn make_region(
+    source: &RegionSource,
+    size: u64,
+    mode: u32,
+    flush: Flush,
+    config: &PoolConfig,
+    options: &MapOptions,
+) -> Result<(Arc<Mapped>, Superblock), OpenError> {
+    config.validate()?;
+    if let Some(path) = source.path().filter(|path| path.exists()) {
+        return Err(MapError::Exists { path }.into());
+    }
+    HostPool::sweep_host_memory();
+    let unfinished = unfinished_name(source);
+    let make = || {
+        let fabric = Arc::new(Mapped::new(Mapping::create(&unfinished, size, mode, options)?, flush)?);
+        let superblock = Superblock::format(&fabric, config)?;
+        if let (Some(from), Some(to)) = (unfinished.path(), source.path()) {
+            std::fs::hard_link(&from, &to).map_err(|error| match error.kind() {
+                std::io::ErrorKind::AlreadyExists => OpenError::Map(MapError::Exists { path: to }),
+                _ => OpenError::Name { region: source.to_string(), error },
+            })?;
+        }
+        Ok((fabric, superblock))
+    };
+    let made = make();
+    let _ = Mapping::remove(&unfinished);
+    made
+}
+
+fn unfinished_name(source: &RegionSource) -> RegionSource {
+    let suffix = format!(".making-{}", std::process::id());
+    match source {
+        RegionSource::Shm(name) => RegionSource::Shm(name.clone() + &suffix),
+        RegionSource::File(path) => {
+            let mut name = path.clone().into_os_string();
+            name.push(suffix);
+            RegionSource::File(name.into())
+        }
+        other => other.clone(),
+    }
+}

@@ -1,0 +1,153 @@
+//! Blocks that are written and read piece by piece: an engine has one layer after the other, and need not keep them.
+
+use crate::blocks::{Publish, ReadOutcome};
+use crate::heap::Slot;
+use crate::lines::{BlockState, Descriptor, checksum_key};
+use crate::namespaces::Namespace;
+use crate::pins::Pin;
+use crate::pool::{Inner, Pool};
+use crate::stats::Counter;
+use cenote_base::{BlockHash, Generation};
+use cenote_mem::checksum::PayloadSum;
+use cenote_mem::{Fabric, HostArea, HostLocal};
+use std::sync::Arc;
+
+/// A block that is being written. Nobody finds it before [`Filling::publish`]; dropped before, it gives its memory back, and
+/// so it does if its process dies.
+pub struct Filling<F: Fabric, H: HostLocal = HostArea> {
+    inner: Arc<Inner<F, H>>,
+    hash: BlockHash,
+    kind: u64,
+    slot: Slot,
+    generation: Generation,
+    length: u64,
+    written: u64,
+    sum: PayloadSum,
+    published: bool,
+}
+
+impl<F: Fabric, H: HostLocal> Pool<F, H> {
+    /// Reserves memory for a block, block number `depth` of its sequence, that is then written piece by piece.
+    ///
+    /// # Errors
+    /// What [`Pool::publish`] would have come to: it is there already, or there is no room.
+    pub fn begin(&self, namespace: &Namespace, hash: BlockHash, depth: u32) -> Result<Filling<F, H>, Publish> {
+        let inner = Arc::clone(&self.0);
+        let slot = inner.reserve_for(namespace, hash, namespace.slot_bytes())?;
+        let generation = inner.next_generation(slot.block);
+        let kind = Descriptor::pack_kind(namespace.id.0, 0, inner.member.slot as u16, depth);
+        let sum = PayloadSum::new(checksum_key(hash, generation));
+        let length = namespace.block_bytes;
+        Ok(Filling { inner, hash, kind, slot, generation, length, written: 0, sum, published: false })
+    }
+}
+
+impl<F: Fabric, H: HostLocal> Filling<F, H> {
+    /// Writes the next piece.
+    ///
+    /// # Panics
+    /// The piece is longer than what is missing, or one before it was not of whole lines (64 bytes): bugs of the caller.
+    pub fn append(&mut self, piece: &[u8]) {
+        let missing = self.missing();
+        assert!(piece.len() as u64 <= missing, "{} bytes, where {missing} are missing", piece.len());
+        let at = self.extent().0 + self.written;
+        self.inner.fabric.write_payload_part(at, piece, self.length, &mut self.sum);
+        self.written += piece.len() as u64;
+    }
+
+    /// Bytes that are not written yet.
+    #[must_use]
+    pub const fn missing(&self) -> u64 {
+        self.length - self.written
+    }
+
+    /// Offset and length in bytes of the payload in the region, for a device that writes it itself; then
+    /// [`Filling::publish_written`] ends it.
+    #[must_use]
+    pub fn extent(&self) -> (u64, u64) {
+        (self.inner.layout.payload(self.slot.block, self.slot.bytes), self.length)
+    }
+
+    /// Makes the block findable.
+    ///
+    /// # Panics
+    /// Pieces are missing: a bug of the caller.
+    pub fn publish(mut self) -> Publish {
+        assert_eq!(self.missing(), 0, "bytes of the block are missing");
+        let sum = std::mem::replace(&mut self.sum, PayloadSum::new(0));
+        self.describe(sum.finish())
+    }
+
+    /// As [`Filling::publish`], for a payload that was written past [`Filling::append`], by a device or through memory that
+    /// is mapped elsewhere: it is read once more for its checksum.
+    pub fn publish_written(self) -> Publish {
+        let (offset, length) = self.extent();
+        // What went through this processor's caches is not on the device yet.
+        self.inner.fabric.refresh_payload(offset, length);
+        let sum = self.inner.fabric.checksum_payload(offset, length, checksum_key(self.hash, self.generation));
+        self.describe(sum)
+    }
+
+    fn describe(mut self, checksum: u64) -> Publish {
+        let block = self.slot.block;
+        let state = BlockState::Ready;
+        self.inner.describe_block(block, self.extent(), self.hash, state, self.kind, self.generation, checksum);
+        self.published = true;
+        self.inner.enter_new(block, self.hash, self.length)
+    }
+}
+
+impl<F: Fabric, H: HostLocal> Drop for Filling<F, H> {
+    fn drop(&mut self) {
+        if !self.published {
+            self.inner.unreserve(self.slot.block);
+        }
+    }
+}
+
+/// A pinned block that is being read piece by piece. What was read may be used only if [`Reading::finish`] says so.
+pub struct Reading<F: Fabric, H: HostLocal = HostArea> {
+    pin: Pin<F, H>,
+    read: u64,
+    sum: PayloadSum,
+}
+
+impl<F: Fabric, H: HostLocal> Pin<F, H> {
+    /// Begins to read the block. It stays pinned until that is done.
+    #[must_use]
+    pub fn read(self) -> Reading<F, H> {
+        let hit = self.hit();
+        let sum = PayloadSum::new(checksum_key(hit.hash, hit.generation));
+        Reading { pin: self, read: 0, sum }
+    }
+}
+
+impl<F: Fabric, H: HostLocal> Reading<F, H> {
+    /// Copies the next piece out.
+    ///
+    /// # Panics
+    /// The piece is longer than what is left, or one before it was not of whole lines (64 bytes): bugs of the caller.
+    pub fn copy(&mut self, piece: &mut [u8]) {
+        let (offset, length) = self.pin.extent();
+        let left = length - self.read;
+        assert!(piece.len() as u64 <= left, "{} bytes, where {left} are left", piece.len());
+        self.pin.inner.fabric.read_payload_part(offset + self.read, piece, length, &mut self.sum);
+        self.read += piece.len() as u64;
+    }
+
+    /// Whether all that was copied is as it was published. A block that was not read to its end is not whole.
+    #[must_use]
+    pub fn finish(self) -> ReadOutcome {
+        let inner = &*self.pin.inner;
+        let (_, length) = self.pin.extent();
+        let whole = self.read == length && self.sum.finish() == self.pin.hit().checksum;
+        if whole {
+            inner.counters().add(Counter::Reads, 1);
+            inner.counters().add(Counter::ReadBytes, length);
+            return ReadOutcome::Whole;
+        }
+        inner.forget_seen(self.pin.hit().block);
+        inner.counters().add(Counter::ReadsDamaged, 1);
+        ReadOutcome::Damaged
+    }
+}
