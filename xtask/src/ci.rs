@@ -22,8 +22,11 @@ pub fn run(root: &Path) -> Result<(), String> {
     })?;
     let python = steps.run("Python environment", || Ok(python::prepare(root)))?;
     let skipped = python.as_ref().err().map(|reason| {
-        format!("SKIPPED: the tests with the PyPI client `openai`, because there is no Python for them: {reason}")
+        format!("SKIPPED: the tests of the Python package and those with the PyPI client `openai`, because there is no Python for them: {reason}")
     });
+    if let Ok(python) = &python {
+        steps.run("Python package", || python::test_package(root, python))?;
+    }
     if let Some(notice) = &skipped {
         println!("{notice}");
     }
@@ -45,7 +48,7 @@ struct Steps {
 impl Steps {
     /// Runs one step under a heading, and tells how long it took.
     fn run<T>(&mut self, name: &str, step: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
-        const COUNT: usize = 6;
+        const COUNT: usize = 7;
         self.done += 1;
         println!("\n== {}/{COUNT} {name}", self.done);
         let start = Instant::now();

@@ -1,4 +1,5 @@
 //! Tasks of this repository: `cargo xtask tidy`, `cargo xtask ci`, `cargo xtask python-env`,
+//! `cargo xtask python`, `cargo xtask vllm`,
 //! `cargo xtask simulate`, `cargo xtask two-host`, `cargo xtask fuzz`.
 #![forbid(unsafe_code)]
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a command line tool talks")]
@@ -10,6 +11,7 @@ mod rust_text;
 mod simulate;
 mod tidy;
 mod two_host;
+mod vllm;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -18,7 +20,9 @@ const USAGE: &str = "usage: cargo xtask <task>
 
   tidy        rules of the source tree that no compiler checks
   ci          everything: format, clippy, tidy, documentation, tests
-  python-env  the Python environment of the tests that use the PyPI client `openai`
+  python-env  the Python environment of the tests that are in Python
+  python      builds the Python package and runs its tests, those with vLLM excepted
+  vllm        the tests with vLLM, in an environment of some 5 GB that it makes; arguments go to pytest
   simulate    the pool on a model of hosts with private caches; --help tells its flags
   two-host    two emulated hosts that share one CXL memory device; names of scenarios may follow
   fuzz        hostile regions under cargo-fuzz; --seconds N and names of targets may follow";
@@ -33,6 +37,8 @@ fn main() -> ExitCode {
     let done = match arguments.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
         ["tidy"] => tidy::run(&root),
         ["ci"] => ci::run(&root),
+        ["python"] => python::prepare(&root).and_then(|python| python::test_package(&root, &python)),
+        ["vllm", tests @ ..] => vllm::run(&root, tests),
         ["python-env"] => match python::prepare(&root) {
             Ok(python) => {
                 println!("{}", python.display());

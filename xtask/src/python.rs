@@ -32,14 +32,65 @@ pub fn prepare(root: &Path) -> Result<PathBuf, String> {
         "pip install (is the package index reachable?)",
     )?;
     if !imports(&python) {
-        return Err("the packages were installed but `import openai` fails".to_owned());
+        return Err("the packages were installed but cannot be imported".to_owned());
     }
     fs::write(&stamp, wanted).map_err(|error| format!("{}: {error}", stamp.display()))?;
     Ok(python)
 }
 
+/// Builds the package `cenote` as its users get it, installs it, and runs its tests and those of its stubs.
+///
+/// # Errors
+/// Names what failed; its own output is above.
+pub fn test_package(root: &Path, python: &Path) -> Result<(), String> {
+    let folder = root.join("crates/py");
+    let wheel = build_wheel(root, python, "dev")?;
+    let wheels = wheel.parent().expect("it lies in a folder");
+    let install = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps", "--force-reinstall"];
+    shown(Command::new(python).args(install).arg(&wheel), "pip install of the package")?;
+    let tests = ["-m", "pytest", "--quiet", "-p", "no:cacheprovider", "--ignore", "tests/vllm", "tests"];
+    shown(Command::new(python).args(tests).current_dir(&folder), "pytest")?;
+    let stubs = ["-m", "mypy.stubtest", "--concise", "--allowlist"];
+    let allowed = folder.join("tests/stubtest-allowed.txt");
+    // Elsewhere: the folder of the package holds no compiled part.
+    let stubs = Command::new(python).args(stubs).arg(allowed).arg("cenote._native").current_dir(wheels).status();
+    match stubs {
+        Ok(status) if status.success() => Ok(()),
+        _ => Err("stubtest: the stubs and the compiled part of the package differ".to_owned()),
+    }
+}
+
+/// Builds the package with this cargo profile; returns the wheel.
+///
+/// # Errors
+/// maturin failed; its own output is above.
+pub fn build_wheel(root: &Path, python: &Path, profile: &str) -> Result<PathBuf, String> {
+    let wheels = root.join("target/wheels").join(profile);
+    if wheels.exists() {
+        fs::remove_dir_all(&wheels).map_err(|error| format!("{}: {error}", wheels.display()))?;
+    }
+    let mut build = Command::new(python);
+    build.args(["-m", "maturin", "build", "--quiet", "--profile", profile, "--manifest-path"]);
+    build.arg(root.join("crates/py/Cargo.toml")).arg("--interpreter").arg(python).arg("--out").arg(&wheels);
+    shown(&mut build, "maturin build")?;
+    let wheel = fs::read_dir(&wheels).ok().and_then(|mut all| all.next()).and_then(Result::ok);
+    Ok(wheel.ok_or("maturin made no wheel")?.path())
+}
+
+/// Runs a command whose output is seen.
+///
+/// # Errors
+/// It cannot be run, or it failed.
+pub fn shown(command: &mut Command, what: &str) -> Result<(), String> {
+    let status = command.status().map_err(|error| format!("{what} cannot be run: {error}"))?;
+    if status.success() { Ok(()) } else { Err(format!("{what} failed ({status})")) }
+}
+
 fn imports(python: &Path) -> bool {
-    Command::new(python).args(["-c", "import openai"]).output().is_ok_and(|output| output.status.success())
+    Command::new(python)
+        .args(["-c", "import openai, pytest, mypy.stubtest, maturin"])
+        .output()
+        .is_ok_and(|output| output.status.success())
 }
 
 fn succeed(command: &mut Command, what: &str) -> Result<(), String> {

@@ -83,6 +83,20 @@ impl ChainHasher {
             }
             keyed.update(&buffer[..group.len() * 4]);
         }
+        Self::named(&keyed)
+    }
+
+    /// Identity of a block that another program names by `key`: its own hash of all tokens up to the block's end, and of
+    /// whatever else it tells blocks apart by. Never that of a block which is named by its tokens.
+    #[must_use]
+    pub fn alias(&self, key: &[u8]) -> BlockHash {
+        let mut keyed = blake3::Hasher::new_keyed(&self.key);
+        keyed.update(b"cenote alias v1");
+        keyed.update(key);
+        Self::named(&keyed)
+    }
+
+    fn named(keyed: &blake3::Hasher) -> BlockHash {
         let mut hash = [0; 16];
         hash.copy_from_slice(&keyed.finalize().as_bytes()[..16]);
         if hash == [0; 16] {
@@ -133,6 +147,15 @@ mod tests {
     fn namespaces_never_share_a_name() {
         let tokens: Vec<TokenId> = (0..32).collect();
         assert_ne!(hasher(1).chain(&tokens, 16), hasher(2).chain(&tokens, 16));
+    }
+
+    #[test]
+    fn an_alias_is_of_its_namespace_and_no_blocks_of_tokens() {
+        let key = [[0; 16].as_slice(), &4_u64.to_le_bytes(), &[0; 16]].concat();
+        assert_eq!(hasher(1).alias(&key), hasher(1).alias(&key));
+        assert_ne!(hasher(1).alias(&key), hasher(2).alias(&key));
+        assert_ne!(hasher(1).alias(&key), hasher(1).alias(&key[1..]));
+        assert_ne!(hasher(1).alias(&key), hasher(1).block(None, &[0; 4]));
     }
 
     #[test]

@@ -97,8 +97,8 @@ impl Superblock {
         let layout = Layout::new(config, region_bytes)?;
         // A device may hold an older region: without magic nobody attaches while we clear the control areas.
         fabric.store(Offset::new(0), 0);
-        fabric.publish(&[0]);
         // What another host wrote may lie hidden behind old copies, and so may zeros of a creator of this host who died.
+        // Dropping all lines also writes the first one back, before anything else changes.
         fabric.refresh_payload(0, layout.data());
         for line in (0..layout.data()).step_by(usize::try_from(LINE).expect("64")) {
             if fabric.load_line(line) != [0; 8] {

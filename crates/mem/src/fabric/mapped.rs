@@ -44,6 +44,14 @@ impl Mapped {
         either!(self, fabric => fabric.bytes())
     }
 
+    /// Where `len` bytes of payload from `at` (a multiple of 64) on lie in this process, for programs in other languages and
+    /// for devices. Whoever writes there keeps to the rules of [`Fabric::write_payload`] by himself.
+    #[must_use]
+    #[track_caller]
+    pub fn address(&self, at: u64, len: u64) -> *mut u8 {
+        self.bytes().payload(at, len)
+    }
+
     /// The memory beneath.
     #[must_use]
     pub const fn mapping(&self) -> &Mapping {

@@ -1,0 +1,50 @@
+"""One KV pool for all LLM workers of a host, or of a rack: shared memory, no server.
+
+>>> import cenote
+>>> cenote.Region.create("shm:kv", "4GiB", exist_ok=True)
+>>> with cenote.Region.open("shm:kv", worker="me") as region:
+...     blocks = region.namespace(b"my model, bf16, rank 0/1", block_bytes=1 << 20)
+...     names = blocks.hash_tokens(prompt, block_tokens=16)
+...     with blocks.lookup(names) as lease:
+...         for number in range(len(lease)):
+...             if not lease.read_into(number, pages[number]):
+...                 break  # evicted or damaged meanwhile: a miss
+
+`cenote.vllm` is a KV connector for vLLM; it is imported only by whoever asks for it.
+"""
+
+from cenote._native import (
+    FORMAT_VERSION,
+    BlockView,
+    CenoteError,
+    Filling,
+    Hashes,
+    KvMemory,
+    Lease,
+    Load,
+    Namespace,
+    Region,
+    RegionFull,
+    RegionMismatch,
+    RegionMissing,
+    Save,
+    __version__,
+)
+
+__all__ = [
+    "FORMAT_VERSION",
+    "BlockView",
+    "CenoteError",
+    "Filling",
+    "Hashes",
+    "KvMemory",
+    "Lease",
+    "Load",
+    "Namespace",
+    "Region",
+    "RegionFull",
+    "RegionMismatch",
+    "RegionMissing",
+    "Save",
+    "__version__",
+]

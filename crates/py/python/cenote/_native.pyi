@@ -1,0 +1,243 @@
+"""What the compiled part of the package offers. Sizes are in bytes, times in seconds."""
+
+from collections.abc import Iterable, Sequence
+from types import TracebackType
+from typing import Any, Literal, Self, TypeAlias, final, overload
+
+from typing_extensions import Buffer
+
+__version__: str
+FORMAT_VERSION: int
+
+_Hashes: TypeAlias = Hashes | Sequence[bytes]
+_Parts: TypeAlias = Buffer | Iterable[Buffer]
+_Outcome: TypeAlias = Literal["published", "duplicate", "no_room", "over_quota"]
+
+def _kill_at(point: str, count: int) -> None:
+    """Kills this process when it comes to a fault point for the `count`-th time. For tests."""
+
+class CenoteError(RuntimeError):
+    """Something that a region cannot do, or not now. Raised when opening and administering, never while serving."""
+
+class RegionMissing(CenoteError):
+    """There is no such region."""
+
+class RegionMismatch(CenoteError):
+    """The region was made by another version, with another seed, or for another machine; or it is damaged."""
+
+class RegionFull(CenoteError):
+    """The region has no room, or no free row, for one more."""
+
+@final
+class Region:
+    """A shared region that this process is a worker of. It is usable in the process that opened it, by all its threads."""
+
+    @staticmethod
+    def create(
+        region: str,
+        size: int | str,
+        *,
+        chunk_size: int | str | None = None,
+        min_block: int | str | None = None,
+        max_hosts: int = 16,
+        pins_per_worker: int = 1792,
+        flush: str = "none",
+        mode: int = 0o600,
+        hash_seed: Sequence[int] | bytes | None = None,
+        prefault: bool = False,
+        exist_ok: bool = False,
+    ) -> None:
+        """Makes a region: `shm:NAME`, a file, or a hugetlbfs path. Sizes are numbers of bytes, or texts such as `4GiB`.
+
+        `chunk_size` is the largest block; `flush="auto"` is for a device that several hosts share without coherence.
+        """
+    @staticmethod
+    def open(
+        region: str,
+        *,
+        worker: str = "python",
+        host_slot: int = 0,
+        lock_timeout: float = 0.5,
+        host_timeout: float = 10.0,
+        quarantine: float = 30.0,
+        hash_seed: Sequence[int] | bytes | None = None,
+        numa_node: int | None = None,
+        huge_pages: bool = True,
+    ) -> Region:
+        """Joins a region. `worker` is shown by `cenote pool info`; `host_slot` is this machine's number where several share
+        the region; `hash_seed`, if given, must be the region's."""
+    def namespace(
+        self,
+        fingerprint: bytes,
+        block_bytes: int,
+        *,
+        label: str = "",
+        block_tokens: int = 0,
+        num_layers: int = 0,
+    ) -> Namespace:
+        """Blocks of one model shard. `fingerprint` must cover everything in which two users have to agree to share a block:
+        weights, element type, layout, shard, tenant."""
+    def counters(self) -> dict[str, int]:
+        """Counters of this host's workers, by name."""
+    def info(self) -> dict[str, Any]:
+        """What the region holds and who uses it, as `cenote pool info --json` prints it."""
+    def check(self, payloads: bool = False) -> dict[str, Any]:
+        """Walks everything that this host has, with `payloads` every byte. `is_clean` tells whether all is as it must be."""
+    def gc(self) -> dict[str, Any]:
+        """Reclaims what no living process holds."""
+    def put_object(self, key: str, data: bytes) -> None:
+        """Publishes bytes under a key of at most 56 bytes, in place of what was there."""
+    def get_object(self, key: str) -> bytes | None:
+        """The bytes under a key."""
+    @property
+    def extent(self) -> tuple[int, int]:
+        """Address in this process and length: for devices that copy by themselves."""
+    @property
+    def name(self) -> str: ...
+    @property
+    def closed(self) -> bool: ...
+    def close(self) -> None:
+        """Leaves the region. Leases that are still held keep their blocks."""
+    def __enter__(self) -> Self: ...
+    def __exit__(
+        self, _kind: type[BaseException] | None, _value: BaseException | None, _trace: TracebackType | None
+    ) -> None: ...
+
+@final
+class Hashes:
+    """Names of blocks, in order; 16 bytes each."""
+
+    def __len__(self) -> int: ...
+    @overload
+    def __getitem__(self, index: int, /) -> bytes: ...
+    @overload
+    def __getitem__(self, index: slice, /) -> Hashes: ...
+    def __eq__(self, other: object, /) -> bool: ...
+    def tobytes(self) -> bytes: ...
+    @staticmethod
+    def frombytes(data: bytes) -> Hashes: ...
+
+@final
+class Namespace:
+    """Blocks of one model shard in a region."""
+
+    def hash_tokens(self, tokens: Sequence[int], block_tokens: int) -> Hashes:
+        """Names of every full block of a prompt."""
+    def alias(self, keys: Iterable[bytes]) -> Hashes:
+        """Names of blocks that another program names by keys of its own, which cover all tokens up to a block's end."""
+    def count(self, hashes: _Hashes) -> int:
+        """How many blocks, from the first on, are there. Nothing is marked as used, and nothing stays because of it."""
+    def lookup(self, hashes: _Hashes) -> Lease:
+        """Looks blocks up, in order, up to the first that is missing, and pins what is found. Takes no lock and waits for
+        nobody."""
+    def publish(self, hash: bytes, depth: int, parts: _Parts) -> _Outcome:
+        """Publishes block number `depth` of its sequence from buffers that lie one after the other in it; each but the last is
+        a multiple of 64 bytes long. Nobody may write them meanwhile."""
+    def begin(self, hash: bytes, depth: int) -> Filling | None:
+        """Reserves memory for a block, to be written in place. None: it is there already, or there is no room."""
+    def forget(self) -> int:
+        """Takes back all blocks that this host has, because the weights have changed; returns how many slots are free now."""
+    def set_quota(self, bytes: int) -> None:
+        """Limits what the blocks may take, over all hosts; 0 lifts the limit."""
+    @property
+    def id(self) -> int: ...
+    @property
+    def block_bytes(self) -> int: ...
+
+@final
+class Lease:
+    """Pinned blocks of one lookup, in order. They cannot be evicted before `release`."""
+
+    def __len__(self) -> int: ...
+    def read_into(self, index: int, parts: _Parts) -> bool:
+        """Copies a block into writable buffers, one after the other. False: it is damaged, a miss; what is in the buffers
+        may not be used."""
+    def view(self, index: int) -> BlockView:
+        """The block in place. It stays pinned as long as the view, or a memoryview of it, is there."""
+    def hashes(self) -> Hashes: ...
+    def truncate(self, count: int) -> None:
+        """Keeps only the first `count` blocks."""
+    def release(self) -> None: ...
+    def __enter__(self) -> Self: ...
+    def __exit__(
+        self, _kind: type[BaseException] | None, _value: BaseException | None, _trace: TracebackType | None
+    ) -> None: ...
+
+@final
+class BlockView(Buffer):
+    """One pinned block in place, read-only: `memoryview(view)`, `numpy.frombuffer(view)`, `torch.frombuffer(view)`."""
+
+    @property
+    def extent(self) -> tuple[int, int]:
+        """Address in this process and length."""
+    def verify(self) -> bool:
+        """Whether its bytes are as they were published."""
+    def __buffer__(self, flags: int, /) -> memoryview: ...
+
+@final
+class Filling(Buffer):
+    """Memory of a block that nobody finds before `publish`. Writable through the buffer protocol; gone with its owner."""
+
+    @property
+    def extent(self) -> tuple[int, int]:
+        """Address in this process and length."""
+    def publish(self) -> _Outcome:
+        """Sums what was written and makes the block findable. Views of it must have been released."""
+    def abort(self) -> None:
+        """Gives the memory back."""
+    def __buffer__(self, flags: int, /) -> memoryview: ...
+    def __release_buffer__(self, buffer: memoryview, /) -> None: ...
+
+@final
+class KvMemory:
+    """An engine's KV memory: blocks, and in each a page of every layer.
+
+    `layers` has for each layer the address of its first block's page, the bytes from one block's page to the next, and the
+    bytes of a page, a multiple of 64. `owner` is kept alive; that the addresses are right is the caller's word.
+    """
+
+    def __new__(
+        cls, layers: Sequence[tuple[int, int, int]], num_blocks: int, owner: object, *, load_threads: int = 1
+    ) -> Self: ...
+    def save(self, namespace: Namespace, hashes: _Hashes, depths: Sequence[int], blocks: Sequence[int]) -> Save:
+        """Begins to publish blocks, layer by layer. Those that are there already, or have no room, are left out."""
+    def load(self, lease: Lease, blocks: Sequence[int], *, fail_every: int = 0) -> Load:
+        """Begins to copy the blocks of a lease into `blocks`, layer by layer, in threads of its own. The lease is spent; nobody
+        else may use the blocks until the load has ended. `fail_every=n` makes every n-th block fail, for tests."""
+    def close(self) -> None:
+        """Lets the threads end when they have done what was begun."""
+    @property
+    def block_bytes(self) -> int: ...
+    @property
+    def num_layers(self) -> int: ...
+    @property
+    def num_blocks(self) -> int: ...
+
+@final
+class Save:
+    """Blocks that are being published. Nobody finds them before `finish`."""
+
+    def layer(self, layer: int) -> None:
+        """Copies this layer of all blocks, and those before it that were not. The engine must have written them."""
+    def finish(self) -> dict[str, int]:
+        """Copies what is left and makes the blocks findable; returns how many came to what."""
+    def abort(self) -> None:
+        """Gives all up."""
+    def __len__(self) -> int: ...
+
+@final
+class Load:
+    """Blocks that are being loaded."""
+
+    def wait_layer(self, layer: int, timeout: float | None) -> bool:
+        """Waits until this layer of all blocks is there. False: not within `timeout`."""
+    def wait(self, timeout: float | None) -> bool:
+        """Waits until all has ended. False: not within `timeout`."""
+    @property
+    def done(self) -> bool: ...
+    def failed(self) -> list[int]:
+        """Places in the load of blocks that are not whole: what is in their pages may not be used. Until all has ended these
+        are all of them, because a block's checksum is known at its end."""
+    def cancel(self) -> None:
+        """Stops copying, and returns when nothing is written any more."""
+    def __len__(self) -> int: ...

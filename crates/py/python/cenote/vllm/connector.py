@@ -1,0 +1,201 @@
+"""The connector: vLLM's calls, handed to the side that they are for. No fault of ours reaches the engine."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
+
+from vllm.distributed.kv_transfer.kv_connector.v1.base import (
+    KVConnectorBase_V1,
+    KVConnectorMetadata,
+    KVConnectorRole,
+)
+from vllm.logger import init_logger
+
+from cenote.vllm.metadata import CenoteMetadata
+from cenote.vllm.scheduler import SchedulerSide
+from cenote.vllm.settings import Settings
+from cenote.vllm.shards import Shards
+from cenote.vllm.stats import CenotePromMetrics, CenoteStats
+from cenote.vllm.worker import WorkerSide
+
+if TYPE_CHECKING:
+    import torch
+    from vllm.config import VllmConfig
+    from vllm.distributed.kv_transfer.kv_connector.v1.metrics import KVConnectorStats
+    from vllm.forward_context import ForwardContext
+    from vllm.v1.attention.backend import AttentionMetadata
+    from vllm.v1.core.kv_cache_manager import KVCacheBlocks, KVCacheManager
+    from vllm.v1.core.sched.output import SchedulerOutput
+    from vllm.v1.kv_cache_interface import KVCacheConfig
+    from vllm.v1.outputs import KVConnectorOutput
+    from vllm.v1.request import Request
+
+logger = init_logger(__name__)
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+_Method = Callable[Concatenate["CenoteConnector", _P], _R]
+
+
+def serving(otherwise: Callable[[], _R]) -> Callable[[_Method[_P, _R]], _Method[_P, _R]]:
+    """A call of the serving path: what goes wrong in it is counted and told once, and is a miss to the engine."""
+
+    def wrap(method: _Method[_P, _R]) -> _Method[_P, _R]:
+        @functools.wraps(method)
+        def safe(self: CenoteConnector, *args: _P.args, **kwargs: _P.kwargs) -> _R:
+            try:
+                return method(self, *args, **kwargs)
+            except Exception as error:
+                self.went_wrong(method.__name__, error)
+                return otherwise()
+
+        return safe
+
+    return wrap
+
+
+class CenoteConnector(KVConnectorBase_V1):
+    """Shares KV blocks through a Cenote region. See docs/vllm.md."""
+
+    def __init__(self, vllm_config: VllmConfig, role: KVConnectorRole, kv_cache_config: KVCacheConfig) -> None:
+        super().__init__(vllm_config, role, kv_cache_config)
+        transfer = self._kv_transfer_config
+        settings = Settings.of(transfer.kv_connector_extra_config)
+        if transfer.kv_load_failure_policy != "recompute":
+            # vLLM's default ends the request, and a cache that has lost a block is no reason for that.
+            logger.info("Cenote: what cannot be loaded is recomputed (kv_load_failure_policy)")
+            transfer.kv_load_failure_policy = "recompute"
+        self.stats = CenoteStats()
+        self._told: set[tuple[str, str]] = set()
+        self._scheduler: SchedulerSide | None = None
+        self._worker: WorkerSide | None = None
+        self._shards = Shards(vllm_config, settings, kv_cache_config, f"vllm-{role.name.lower()}")
+        if role == KVConnectorRole.SCHEDULER:
+            loads, saves = transfer.is_kv_consumer, transfer.is_kv_producer
+            self._scheduler = SchedulerSide(self._shards, self.stats, loads, saves)
+        else:
+            parallel = vllm_config.parallel_config
+            pp_rank, tp_rank = divmod(parallel.rank, parallel.tensor_parallel_size)
+            self._worker = WorkerSide(self._shards, self.stats, tp_rank, pp_rank)
+
+    @property
+    def requires_kv_delivery(self) -> bool:
+        """A block that was not saved is a miss to somebody, nothing more."""
+        return False
+
+    def went_wrong(self, where: str, error: Exception) -> None:
+        self.stats.add("errors")
+        kind = (where, f"{type(error).__name__}: {error}")
+        if kind not in self._told:
+            self._told.add(kind)
+            logger.warning("Cenote: %s failed, which counts as a miss: %s", where, kind[1], exc_info=error)
+
+    # --- the scheduler's side ---
+
+    @serving(lambda: None)
+    def bind_kv_cache_manager(self, kv_cache_manager: KVCacheManager) -> None:
+        super().bind_kv_cache_manager(kv_cache_manager)
+        if self._scheduler is not None:
+            self._scheduler.manager = kv_cache_manager
+
+    @serving(lambda: (0, False))
+    def get_num_new_matched_tokens(self, request: Request, num_computed_tokens: int) -> tuple[int | None, bool]:
+        assert self._scheduler is not None
+        return self._scheduler.matched_tokens(request, num_computed_tokens)
+
+    @serving(lambda: None)
+    def update_state_after_alloc(self, request: Request, blocks: KVCacheBlocks, num_external_tokens: int) -> None:
+        assert self._scheduler is not None
+        self._scheduler.allocated(request, blocks, num_external_tokens)
+
+    @serving(CenoteMetadata)
+    def build_connector_meta(self, scheduler_output: SchedulerOutput) -> KVConnectorMetadata:
+        assert self._scheduler is not None
+        return self._scheduler.build_metadata(scheduler_output)
+
+    @serving(lambda: None)
+    def update_connector_output(self, connector_output: KVConnectorOutput) -> None:
+        if self._scheduler is not None:
+            self._scheduler.workers_said(connector_output)
+
+    @serving(lambda: (False, None))
+    def request_finished(self, request: Request, block_ids: list[int]) -> tuple[bool, dict[str, Any] | None]:
+        if self._scheduler is not None:
+            self._scheduler.finished(request)
+        return False, None
+
+    @serving(lambda: False)
+    def reset_cache(self) -> bool | None:
+        return self._scheduler.reset() if self._scheduler is not None else None
+
+    # --- a worker's side ---
+
+    def register_kv_caches(self, kv_caches: dict[str, torch.Tensor]) -> None:
+        assert self._worker is not None
+        self._worker.register(kv_caches)
+
+    @serving(lambda: None)
+    def start_load_kv(self, forward_context: ForwardContext, **kwargs: Any) -> None:
+        assert self._worker is not None
+        self._worker.start_loads(self._step())
+
+    @serving(lambda: None)
+    def wait_for_layer_load(self, layer_name: str) -> None:
+        assert self._worker is not None
+        self._worker.wait_for_layer(layer_name)
+
+    @serving(lambda: None)
+    def save_kv_layer(
+        self, layer_name: str, kv_layer: torch.Tensor, attn_metadata: AttentionMetadata, **kwargs: Any
+    ) -> None:
+        assert self._worker is not None
+        self._worker.save_layer(layer_name, self._step())
+
+    def wait_for_save(self) -> None:
+        assert self._worker is not None
+        try:
+            self._worker.end_step(self._step())
+        except Exception as error:
+            self.went_wrong("wait_for_save", error)
+            self._worker.abort_step()
+
+    @serving(lambda: (None, None))
+    def get_finished(self, finished_req_ids: set[str]) -> tuple[set[str] | None, set[str] | None]:
+        assert self._worker is not None
+        return None, self._worker.take_ended() or None
+
+    @serving(set)
+    def get_block_ids_with_load_errors(self) -> set[int]:
+        assert self._worker is not None
+        return self._worker.take_failed()
+
+    def _step(self) -> CenoteMetadata:
+        metadata = self._get_connector_metadata()
+        assert isinstance(metadata, CenoteMetadata)
+        return metadata
+
+    # --- both ---
+
+    def shutdown(self) -> None:
+        if self._worker is not None:
+            self._worker.close()
+        self._shards.region.close()
+
+    def get_kv_connector_stats(self) -> KVConnectorStats | None:
+        return self.stats.take()
+
+    @classmethod
+    def build_kv_connector_stats(cls, data: dict[str, Any] | None = None) -> KVConnectorStats | None:
+        return CenoteStats(data=data or {})
+
+    @classmethod
+    def build_prom_metrics(
+        cls, vllm_config: Any, metric_types: Any, labelnames: list[str], per_engine_labelvalues: Any
+    ) -> CenotePromMetrics:
+        return CenotePromMetrics(vllm_config, metric_types, labelnames, per_engine_labelvalues)
+
+    @classmethod
+    def requires_piecewise_for_cudagraph(cls, extra_config: dict[str, Any]) -> bool:
+        return True

@@ -1,0 +1,36 @@
+"""What the scheduler's side tells the workers' side in each step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorMetadata
+
+
+@dataclass
+class LoadOrder:
+    """Blocks of a request that are to be loaded."""
+
+    request_id: str
+    keys: list[bytes]
+    """vLLM's hashes of the blocks."""
+    block_ids: list[int]
+    waits: bool
+    """The request waits beside the running ones; otherwise it runs in this step."""
+
+
+@dataclass
+class SaveOrder:
+    """Blocks of a request that are full at the end of this step."""
+
+    keys: list[bytes]
+    depths: list[int]
+    block_ids: list[int]
+
+
+@dataclass
+class CenoteMetadata(KVConnectorMetadata):
+    """One step's orders."""
+
+    loads: list[LoadOrder] = field(default_factory=list)
+    saves: list[SaveOrder] = field(default_factory=list)

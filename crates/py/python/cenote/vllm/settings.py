@@ -1,0 +1,67 @@
+"""What `kv_connector_extra_config` may say."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any, Literal, get_args, get_type_hints
+
+LoadMode = Literal["async", "layers"]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Every setting, with what it is when it is not given."""
+
+    region: str
+    """The region: `shm:NAME`, a file, a device."""
+    create_size: str | None = None
+    """Makes the region with this size if it is not there, such as `64GiB`."""
+    chunk_size: str | None = None
+    """Largest block of a region that is made, such as `32MiB`; by default what this model's blocks need."""
+    mode: str = "0600"
+    """Permissions of a region that is made, in octal."""
+    host_slot: int = 0
+    """This machine's number, where several share the region."""
+    load: LoadMode = "async"
+    """`async`: a request waits beside the running ones until its blocks are there. `layers`: it runs at once, and each layer
+    waits for its own."""
+    timeout: float = 5.0
+    """Seconds that a load may take; then what is missing is computed."""
+    lease_timeout: float = 60.0
+    """Seconds for which blocks that were found are kept for a request that does not get to run."""
+    min_blocks: int = 1
+    """Hits of fewer blocks are computed instead."""
+    load_threads: int = 1
+    """Threads that copy for one worker."""
+    tenant_salt: str = ""
+    """Instances with different salts share nothing."""
+    model_fingerprint: str | None = None
+    """Names the weights; by default taken from the model's files."""
+    codec: str = "raw"
+    """How blocks are stored. Only `raw`: the bytes of the attention backend."""
+    fail_loads_every: int = 0
+    """Makes every n-th block of a load fail. For tests."""
+
+    @classmethod
+    def of(cls, given: dict[str, Any]) -> Settings:
+        """Reads the settings, and refuses what it does not know or cannot do."""
+        known, hints = {field.name for field in fields(cls)}, get_type_hints(cls)
+        if unknown := sorted(set(given) - known):
+            raise ValueError(f"kv_connector_extra_config: unknown {', '.join(unknown)}; known are {', '.join(sorted(known))}")
+        if not given.get("region"):
+            raise ValueError('kv_connector_extra_config: no region was named; give {"region": "shm:NAME"}')
+        values = {}
+        for name, value in given.items():
+            number = hints[name] in (int, float)
+            if number and (isinstance(value, bool) or not isinstance(value, int | float) or value < 0):
+                raise ValueError(f"kv_connector_extra_config: {name} is {value!r}, not a number from 0 on")
+            values[name] = hints[name](value) if number else value
+        settings = cls(**values)
+        if settings.load not in get_args(LoadMode):
+            raise ValueError(f"kv_connector_extra_config: load is {settings.load!r}; it may be async or layers")
+        if settings.codec != "raw":
+            raise ValueError(
+                f"kv_connector_extra_config: codec {settings.codec!r} needs to know how the attention backend lays out a "
+                "page, and this connector knows none; leave it raw"
+            )
+        return settings

@@ -1,0 +1,71 @@
+"""What a connector counts, for vLLM's log and for Prometheus."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from vllm.distributed.kv_transfer.kv_connector.v1.metrics import KVConnectorPromMetrics, KVConnectorStats
+
+COUNTERS = {
+    "lookup_blocks": "Blocks asked for in the region.",
+    "hit_blocks": "Blocks found there on every rank.",
+    "loads": "Loads begun.",
+    "loaded_blocks": "Blocks loaded whole.",
+    "failed_blocks": "Blocks whose load failed and that are computed instead.",
+    "late_loads": "Loads that took longer than their timeout.",
+    "load_seconds": "Seconds from the beginning of loads to their end.",
+    "saved_blocks": "Blocks published.",
+    "duplicate_blocks": "Blocks that were there already.",
+    "refused_blocks": "Blocks that had no room, or were over their quota.",
+    "errors": "Faults of the connector itself, each of which was a miss.",
+}
+
+
+@dataclass
+class CenoteStats(KVConnectorStats):
+    """Counts since the last look."""
+
+    def reset(self) -> None:
+        self.data = {}
+
+    def add(self, name: str, count: float = 1) -> None:
+        assert name in COUNTERS, name
+        self.data[name] = self.data.get(name, 0) + count
+
+    def aggregate(self, other: KVConnectorStats) -> KVConnectorStats:
+        for name, count in other.data.items():
+            self.data[name] = self.data.get(name, 0) + count
+        return self
+
+    def reduce(self) -> dict[str, int | float]:
+        return {f"cenote {name}": round(self.data[name], 3) for name in COUNTERS if name in self.data}
+
+    def is_empty(self) -> bool:
+        return not self.data
+
+    def take(self) -> CenoteStats | None:
+        """The counts, which begin anew."""
+        if self.is_empty():
+            return None
+        taken = CenoteStats(data=self.data)
+        self.data = {}
+        return taken
+
+
+class CenotePromMetrics(KVConnectorPromMetrics):
+    """One Prometheus counter for each: `vllm:cenote_…_total`."""
+
+    def __init__(self, vllm_config: Any, metric_types: Any, labelnames: list[str], per_engine_labelvalues: Any) -> None:
+        super().__init__(vllm_config, metric_types, labelnames, per_engine_labelvalues)
+        self.counters = {
+            name: self.create_metric_per_engine(
+                self._counter_cls(name=f"vllm:cenote_{name}", documentation=text, labelnames=labelnames)
+            )
+            for name, text in COUNTERS.items()
+        }
+
+    def observe(self, transfer_stats_data: dict[str, Any], engine_idx: int = 0) -> None:
+        for name, count in transfer_stats_data.items():
+            if name in self.counters:
+                self.counters[name][engine_idx].inc(count)

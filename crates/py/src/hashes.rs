@@ -1,0 +1,95 @@
+//! Names of blocks, kept out of Python's objects: a prompt has thousands.
+
+use crate::errors::wrong;
+use cenote_base::BlockHash;
+use pyo3::exceptions::PyIndexError;
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PySlice};
+
+/// Names of blocks, in order.
+#[pyclass(frozen, module = "cenote")]
+pub struct Hashes(pub Vec<BlockHash>);
+
+/// Hashes as methods take them: ours, or a sequence of 16-byte strings.
+pub enum AnyHashes<'py> {
+    Ours(PyRef<'py, Hashes>),
+    Theirs(Vec<BlockHash>),
+}
+
+impl AnyHashes<'_> {
+    pub fn get(&self) -> &[BlockHash] {
+        match self {
+            Self::Ours(hashes) => &hashes.0,
+            Self::Theirs(hashes) => hashes,
+        }
+    }
+}
+
+impl<'a, 'py> FromPyObject<'a, 'py> for AnyHashes<'py> {
+    type Error = PyErr;
+
+    fn extract(object: Borrowed<'a, 'py, PyAny>) -> PyResult<Self> {
+        if let Ok(ours) = object.cast::<Hashes>() {
+            return Ok(Self::Ours(ours.borrow()));
+        }
+        object.try_iter()?.map(|item| one(&item?)).collect::<PyResult<_>>().map(Self::Theirs)
+    }
+}
+
+/// One hash.
+pub fn one(object: &Bound<'_, PyAny>) -> PyResult<BlockHash> {
+    let bytes = object.cast::<PyBytes>()?.as_bytes();
+    let hash: [u8; 16] =
+        bytes.try_into().map_err(|_| wrong(format!("a block hash has 16 bytes, this has {}", bytes.len())))?;
+    if hash == [0; 16] {
+        return Err(wrong("a block hash is never all zero"));
+    }
+    Ok(BlockHash(hash))
+}
+
+#[pymethods]
+impl Hashes {
+    fn __len__(&self) -> usize {
+        self.0.len()
+    }
+
+    fn __getitem__<'py>(&self, py: Python<'py>, index: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+        if let Ok(slice) = index.cast::<PySlice>() {
+            let range = slice.indices(self.0.len() as isize)?;
+            let at = |number: usize| self.0[(range.start + number as isize * range.step) as usize];
+            let part = (0..range.slicelength).map(at).collect();
+            return Ok(Bound::new(py, Self(part))?.into_any());
+        }
+        let index: isize = index.extract()?;
+        let from_start = if index < 0 { index + self.0.len() as isize } else { index };
+        let hash = usize::try_from(from_start).ok().and_then(|at| self.0.get(at));
+        let hash = hash.ok_or_else(|| PyIndexError::new_err(format!("{index} of {} hashes", self.0.len())))?;
+        Ok(PyBytes::new(py, &hash.0).into_any())
+    }
+
+    fn __eq__(&self, other: &Self) -> bool {
+        self.0 == other.0
+    }
+
+    fn __repr__(&self) -> String {
+        match self.0.as_slice() {
+            [] => "Hashes()".to_owned(),
+            [first, ..] => format!("Hashes({first}…, {} in all)", self.0.len()),
+        }
+    }
+
+    /// All of them, 16 bytes each.
+    fn tobytes<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
+        PyBytes::new(py, self.0.iter().flat_map(|hash| hash.0).collect::<Vec<u8>>().as_slice())
+    }
+
+    /// The inverse of `tobytes`.
+    #[staticmethod]
+    fn frombytes(data: &[u8]) -> PyResult<Self> {
+        let (hashes, rest) = data.as_chunks::<16>();
+        if !rest.is_empty() || hashes.contains(&[0; 16]) {
+            return Err(wrong("these are no block hashes: each has 16 bytes, and is not all zero"));
+        }
+        Ok(Self(hashes.iter().copied().map(BlockHash).collect()))
+    }
+}

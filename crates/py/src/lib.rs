@@ -1,0 +1,53 @@
+//! Roof: the Python package `cenote`. What Python sees is in `python/cenote/_native.pyi`; this is how it is done.
+//!
+//! Nothing here copies but from or to the region, and whoever copies has let go of the interpreter. In the serving path
+//! nothing raises: what does not hold is a miss, or an outcome by name.
+
+mod buffers;
+mod errors;
+mod filling;
+mod hashes;
+mod lease;
+mod load;
+mod memory;
+mod namespace;
+mod region;
+mod save;
+
+use pyo3::prelude::*;
+
+#[pymodule]
+mod _native {
+    #[pymodule_export]
+    use super::errors::{CenoteError, RegionFull, RegionMismatch, RegionMissing};
+    #[pymodule_export]
+    use super::filling::Filling;
+    #[pymodule_export]
+    use super::hashes::Hashes;
+    #[pymodule_export]
+    use super::lease::{BlockView, Lease};
+    #[pymodule_export]
+    use super::load::Load;
+    #[pymodule_export]
+    use super::memory::KvMemory;
+    #[pymodule_export]
+    use super::namespace::Namespace;
+    #[pymodule_export]
+    use super::region::Region;
+    #[pymodule_export]
+    use super::save::Save;
+
+    use pyo3::prelude::*;
+
+    /// Kills this process, as SIGKILL does, when it comes to a fault point for the `count`-th time. For tests.
+    #[pyfunction]
+    fn _kill_at(point: &str, count: u64) {
+        cenote_base::fault::arm(point, count, |_| std::process::abort());
+    }
+
+    #[pymodule_init]
+    fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
+        module.add("__version__", env!("CARGO_PKG_VERSION"))?;
+        module.add("FORMAT_VERSION", cenote_pool::FORMAT_VERSION)
+    }
+}

@@ -1,0 +1,188 @@
+//! Blocks on their way from the region into an engine's memory, layer by layer, so that the engine can begin with the first.
+
+use crate::errors::wrong;
+use crate::lease::Pin;
+use crate::memory::Pages;
+use cenote_base::fault;
+use cenote_mem::Mapped;
+use cenote_pool::{ReadOutcome, Reading};
+use pyo3::prelude::*;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::Sender;
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Blocks of one task: enough that its waits do not matter, few enough that many threads have some.
+const TASK_BLOCKS: usize = 32;
+
+/// What tasks of one load have done.
+struct Progress {
+    state: Mutex<Done>,
+    bell: Condvar,
+    cancelled: AtomicBool,
+}
+
+struct Done {
+    /// Of each layer, the tasks that are still to copy it.
+    layers: Vec<usize>,
+    /// Tasks that have not ended.
+    tasks: usize,
+    /// Places in the load of blocks that are not whole.
+    failed: Vec<usize>,
+}
+
+impl Progress {
+    fn change(&self, change: impl FnOnce(&mut Done)) {
+        change(&mut self.state.lock().unwrap_or_else(PoisonError::into_inner));
+        self.bell.notify_all();
+    }
+
+    /// Waits until it is so, or time is up; returns whether it is.
+    fn wait(&self, timeout: Option<Duration>, so: impl Fn(&Done) -> bool) -> bool {
+        let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+        let mut done = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        while !so(&done) {
+            let left = deadline.map_or(Duration::from_secs(3600), |at| at.saturating_duration_since(Instant::now()));
+            if left.is_zero() {
+                return false;
+            }
+            done = self.bell.wait_timeout(done, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        true
+    }
+}
+
+/// Some of a load's blocks, for one thread.
+pub struct Task {
+    pages: Arc<Pages>,
+    progress: Arc<Progress>,
+    blocks: Vec<(usize, Arc<Pin>, usize)>,
+    fail_every: usize,
+}
+
+impl Task {
+    /// Copies the blocks layer by layer, and tells which of them are whole.
+    pub fn run(self) {
+        let Self { pages, progress, blocks, fail_every } = self;
+        let mut failed = Vec::new();
+        let mut readings: Vec<(usize, Reading<Arc<Mapped>>, usize)> = Vec::with_capacity(blocks.len());
+        for (number, pin, block) in blocks {
+            // Somebody may have a view of it as well: then this is a pin of its own.
+            let own = Arc::try_unwrap(pin).ok();
+            match own {
+                Some(pin) => readings.push((number, pin.read(), block)),
+                None => failed.push(number),
+            }
+        }
+        for layer in 0..pages.num_layers() {
+            for (_, reading, block) in &mut readings {
+                if progress.cancelled.load(Ordering::Acquire) {
+                    break;
+                }
+                // SAFETY: the engine gave these blocks to this load until it has ended (documented on `KvMemory.load`).
+                reading.copy(unsafe { pages.page_mut(layer, *block) });
+            }
+            fault::point("load.layer");
+            progress.change(|done| done.layers[layer] -= 1);
+        }
+        for (number, reading, _) in readings {
+            let refused = fail_every != 0 && number.is_multiple_of(fail_every);
+            if reading.finish() != ReadOutcome::Whole || refused {
+                failed.push(number);
+            }
+        }
+        progress.change(|done| {
+            done.failed.append(&mut failed);
+            done.tasks -= 1;
+        });
+    }
+}
+
+/// Blocks that are being loaded.
+#[pyclass(frozen, module = "cenote")]
+pub struct Load {
+    progress: Arc<Progress>,
+    blocks: usize,
+    num_layers: usize,
+}
+
+impl Load {
+    pub fn begin(
+        pages: Arc<Pages>,
+        pins: Vec<Arc<Pin>>,
+        blocks: &[usize],
+        fail_every: usize,
+        tasks: &Sender<Task>,
+    ) -> Self {
+        let all: Vec<(usize, Arc<Pin>, usize)> =
+            pins.into_iter().zip(blocks).enumerate().map(|(number, (pin, &block))| (number, pin, block)).collect();
+        let (count, num_layers) = (all.len().div_ceil(TASK_BLOCKS), pages.num_layers());
+        let done = Done { layers: vec![count; num_layers], tasks: count, failed: Vec::new() };
+        let progress =
+            Arc::new(Progress { state: Mutex::new(done), bell: Condvar::new(), cancelled: AtomicBool::new(false) });
+        let load = Self { progress: Arc::clone(&progress), blocks: all.len(), num_layers };
+        let mut rest = all.into_iter();
+        for _ in 0..count {
+            let blocks = rest.by_ref().take(TASK_BLOCKS).collect();
+            let task = Task { pages: Arc::clone(&pages), progress: Arc::clone(&progress), blocks, fail_every };
+            // Threads end only after their memory is closed, which takes the sender away first.
+            if tasks.send(task).is_err() {
+                unreachable!("the threads live as long as the sender");
+            }
+        }
+        load
+    }
+
+    fn timeout(seconds: Option<f64>) -> PyResult<Option<Duration>> {
+        let duration = seconds.map(Duration::try_from_secs_f64).transpose();
+        duration.map_err(|_| wrong("a timeout that is negative or no number"))
+    }
+}
+
+#[pymethods]
+impl Load {
+    /// Waits until this layer of all blocks is there. False: not within `timeout` seconds.
+    #[pyo3(signature = (layer, timeout))]
+    fn wait_layer(&self, py: Python<'_>, layer: usize, timeout: Option<f64>) -> PyResult<bool> {
+        if layer >= self.num_layers {
+            return Err(wrong(format!("layer {layer} of {}", self.num_layers)));
+        }
+        let timeout = Self::timeout(timeout)?;
+        Ok(py.detach(|| self.progress.wait(timeout, |done| done.layers[layer] == 0)))
+    }
+
+    /// Waits until all has ended. False: not within `timeout` seconds.
+    #[pyo3(signature = (timeout))]
+    fn wait(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<bool> {
+        let timeout = Self::timeout(timeout)?;
+        Ok(py.detach(|| self.progress.wait(timeout, |done| done.tasks == 0)))
+    }
+
+    /// Whether all has ended.
+    #[getter]
+    fn done(&self) -> bool {
+        self.progress.state.lock().unwrap_or_else(PoisonError::into_inner).tasks == 0
+    }
+
+    /// Places in the load, in order, of blocks that are not whole: what is in their pages may not be used. All that have not
+    /// ended are among them.
+    fn failed(&self) -> Vec<usize> {
+        let done = self.progress.state.lock().unwrap_or_else(PoisonError::into_inner);
+        if done.tasks != 0 {
+            return (0..self.blocks).collect();
+        }
+        let mut failed = done.failed.clone();
+        failed.sort_unstable();
+        failed
+    }
+
+    /// Stops copying and returns when nothing is written any more, which takes no longer than a page.
+    fn cancel(&self, py: Python<'_>) {
+        self.progress.cancelled.store(true, Ordering::Release);
+        py.detach(|| self.progress.wait(None, |done| done.tasks == 0));
+    }
+
+    fn __len__(&self) -> usize {
+        self.blocks
+    }
+}

@@ -1,0 +1,122 @@
+//! Blocks of one model shard: find them, keep them, publish them.
+
+use crate::buffers::Lent;
+use crate::errors::wrong;
+use crate::filling::Filling;
+use crate::hashes::{AnyHashes, Hashes, one};
+use crate::lease::Lease;
+use crate::region::Open;
+use cenote_base::BlockHash;
+use cenote_pool::Publish;
+use pyo3::prelude::*;
+use pyo3::types::PyBytes;
+use std::sync::Arc;
+
+/// Blocks of one model shard in a region.
+#[pyclass(frozen, module = "cenote")]
+pub struct Namespace {
+    pub open: Arc<Open>,
+    pub namespace: cenote_pool::Namespace,
+}
+
+/// The outcomes' names.
+pub const fn name(outcome: Publish) -> &'static str {
+    match outcome {
+        Publish::Published => "published",
+        Publish::Duplicate => "duplicate",
+        Publish::NoRoom => "no_room",
+        Publish::OverQuota => "over_quota",
+    }
+}
+
+impl Namespace {
+    pub const fn new(open: Arc<Open>, namespace: cenote_pool::Namespace) -> Self {
+        Self { open, namespace }
+    }
+}
+
+#[pymethods]
+impl Namespace {
+    /// Hashes of every full block of a prompt.
+    fn hash_tokens(&self, py: Python<'_>, tokens: Vec<u32>, block_tokens: usize) -> PyResult<Hashes> {
+        if block_tokens == 0 {
+            return Err(wrong("blocks of no tokens"));
+        }
+        Ok(py.detach(|| Hashes(self.namespace.hasher.chain(&tokens, block_tokens))))
+    }
+
+    /// Hashes of blocks that another program names by keys of its own.
+    fn alias(&self, keys: &Bound<'_, PyAny>) -> PyResult<Hashes> {
+        let name = |key: Bound<'_, PyAny>| Ok(self.namespace.hasher.alias(key.cast::<PyBytes>()?.as_bytes()));
+        keys.try_iter()?.map(|key| name(key?)).collect::<PyResult<Vec<BlockHash>>>().map(Hashes)
+    }
+
+    /// How many blocks, from the first on, are there. Nothing is marked as used.
+    fn count(&self, hashes: AnyHashes<'_>) -> PyResult<usize> {
+        Ok(self.open.pool()?.peek(hashes.get()).len())
+    }
+
+    /// Looks blocks up, in order, up to the first that is missing, and pins what is found.
+    fn lookup(&self, hashes: AnyHashes<'_>) -> PyResult<Lease> {
+        let pool = self.open.pool()?;
+        let mut pins = Vec::new();
+        for hit in pool.lookup(hashes.get()) {
+            // What the engine's pages do not look like is of somebody with a codec.
+            let usable = hit.encoding == 0 && hit.length == self.namespace.block_bytes;
+            match usable.then(|| pool.pin(&hit)).flatten() {
+                Some(pin) => pins.push(pin),
+                None => break,
+            }
+        }
+        Ok(Lease::new(Arc::clone(&self.open), pins))
+    }
+
+    /// Publishes a block from buffers that lie one after the other in it.
+    fn publish(
+        &self,
+        py: Python<'_>,
+        hash: &Bound<'_, PyAny>,
+        depth: u32,
+        parts: &Bound<'_, PyAny>,
+    ) -> PyResult<&'static str> {
+        let (pool, hash) = (self.open.pool()?, one(hash)?);
+        let lent = Lent::take(parts, false)?;
+        lent.fit(self.namespace.block_bytes)?;
+        let parts = lent.parts();
+        Ok(name(py.detach(|| pool.publish(&self.namespace, hash, depth, &parts))))
+    }
+
+    /// Reserves memory for a block, to be written in place. None: it is there, or there is no room.
+    fn begin(&self, py: Python<'_>, hash: &Bound<'_, PyAny>, depth: u32) -> PyResult<Option<Filling>> {
+        let (pool, hash) = (self.open.pool()?, one(hash)?);
+        let begun = py.detach(|| pool.begin(&self.namespace, hash, depth));
+        Ok(begun.ok().map(|filling| Filling::new(pool, filling)))
+    }
+
+    /// Takes back all blocks that this host has; returns how many slots are free now.
+    fn forget(&self, py: Python<'_>) -> PyResult<usize> {
+        let pool = self.open.pool()?;
+        Ok(py.detach(|| pool.forget(&self.namespace)))
+    }
+
+    /// Limits the bytes that the blocks may take, over all hosts; 0 lifts the limit.
+    fn set_quota(&self, py: Python<'_>, bytes: u64) -> PyResult<()> {
+        let pool = self.open.pool()?;
+        let set = py.detach(|| pool.set_quota(self.namespace.id, bytes));
+        set.map_err(|error| crate::errors::of_pool(&self.open.name, &error))
+    }
+
+    #[getter]
+    const fn id(&self) -> u16 {
+        self.namespace.id.0
+    }
+
+    #[getter]
+    const fn block_bytes(&self) -> u64 {
+        self.namespace.block_bytes
+    }
+
+    fn __repr__(&self) -> String {
+        format!("Namespace({} of {:?}, blocks of {} bytes)", self.namespace.id.0, self.open.name, self.block_bytes())
+    }
+}

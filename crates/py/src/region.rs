@@ -1,0 +1,318 @@
+//! A region, as one Python process uses it.
+
+use crate::errors::{CenoteError, of_opening, of_pool, wrong};
+use crate::namespace::Namespace;
+use cenote_base::units::ByteSize;
+use cenote_base::{HashSeed, HostId};
+use cenote_mem::{Flush, MapOptions, RegionSource};
+use cenote_pool::{AttachOptions, Counter, HostPool, NamespaceRecord, Pool, PoolConfig, make_region, open_region};
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyDict};
+use std::io::Read;
+use std::sync::{Arc, Condvar, Mutex, PoisonError, RwLock};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// A region that is open, and what everything made from it shares.
+pub struct Open {
+    /// How it was named.
+    pub name: String,
+    /// The process that opened it: its children have its memory and not its place in the region.
+    process: u32,
+    pool: RwLock<Option<HostPool>>,
+}
+
+impl Open {
+    /// The pool.
+    pub fn pool(&self) -> PyResult<HostPool> {
+        if self.process != std::process::id() {
+            return Err(CenoteError::new_err(format!(
+                "{}: it was opened by process {} and is used in process {}, its child; open it there",
+                self.name,
+                self.process,
+                std::process::id()
+            )));
+        }
+        let pool = self.pool.read().unwrap_or_else(PoisonError::into_inner);
+        pool.clone().ok_or_else(|| CenoteError::new_err(format!("{}: it is closed", self.name)))
+    }
+}
+
+/// Beats this host's heart and gives back what the dead held, until it is dropped.
+struct Ticker {
+    stop: Arc<(Mutex<bool>, Condvar)>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Ticker {
+    fn start(open: &Arc<Open>, every: Duration) -> std::io::Result<Self> {
+        let stop = Arc::new((Mutex::new(false), Condvar::new()));
+        let (heard, open) = (Arc::clone(&stop), Arc::downgrade(open));
+        let work = move || {
+            let (stopped, bell) = &*heard;
+            let mut guard = stopped.lock().unwrap_or_else(PoisonError::into_inner);
+            while !*guard {
+                let Some(pool) = open.upgrade().and_then(|open| open.pool().ok()) else { return };
+                drop(guard);
+                pool.tick();
+                drop(pool);
+                guard = stopped.lock().unwrap_or_else(PoisonError::into_inner);
+                if !*guard {
+                    guard = bell.wait_timeout(guard, every).unwrap_or_else(PoisonError::into_inner).0;
+                }
+            }
+        };
+        let thread = std::thread::Builder::new().name("cenote-tick".to_owned()).spawn(work)?;
+        Ok(Self { stop, thread: Some(thread) })
+    }
+}
+
+impl Drop for Ticker {
+    fn drop(&mut self) {
+        let (stopped, bell) = &*self.stop;
+        *stopped.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        bell.notify_all();
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// A shared region that this process is a worker of.
+#[pyclass(frozen, module = "cenote")]
+pub struct Region {
+    open: Arc<Open>,
+    ticker: Mutex<Option<Ticker>>,
+}
+
+/// A size as Python gives it: a number of bytes, or a text such as `4GiB`.
+#[derive(FromPyObject)]
+enum Size {
+    Bytes(u64),
+    Text(String),
+}
+
+impl Size {
+    fn bytes(&self) -> PyResult<u64> {
+        match self {
+            Self::Bytes(bytes) => Ok(*bytes),
+            Self::Text(text) => text.parse::<ByteSize>().map(|size| size.0).map_err(|error| wrong(error.to_string())),
+        }
+    }
+}
+
+fn source(region: &str) -> PyResult<RegionSource> {
+    region.parse().map_err(|error: cenote_mem::region::ParseRegionError| wrong(error.to_string()))
+}
+
+fn random<const N: usize>() -> PyResult<[u8; N]> {
+    let mut bytes = [0; N];
+    std::fs::File::open("/dev/urandom")?.read_exact(&mut bytes)?;
+    Ok(bytes)
+}
+
+fn seconds(text: &str, value: f64) -> PyResult<Duration> {
+    Duration::try_from_secs_f64(value).map_err(|_| wrong(format!("{text} of {value} seconds")))
+}
+
+#[pymethods]
+impl Region {
+    #[staticmethod]
+    #[pyo3(signature = (region, size, *, chunk_size=None, min_block=None, max_hosts=16, pins_per_worker=1792,
+                        flush="none", mode=0o600, hash_seed=None, prefault=false, exist_ok=false))]
+    fn create(
+        py: Python<'_>,
+        region: &str,
+        size: Size,
+        chunk_size: Option<Size>,
+        min_block: Option<Size>,
+        max_hosts: u8,
+        pins_per_worker: u32,
+        flush: &str,
+        mode: u32,
+        hash_seed: Option<[u8; 32]>,
+        prefault: bool,
+        exist_ok: bool,
+    ) -> PyResult<()> {
+        let source = source(region)?;
+        if exist_ok && source.path().is_some_and(|path| path.exists()) {
+            return Ok(());
+        }
+        let flush = match flush {
+            "auto" => Flush::best().ok_or_else(|| wrong("this processor has no flush instruction that is known"))?,
+            name => name.parse().map_err(|error: cenote_mem::fabric::ParseFlushError| wrong(error.to_string()))?,
+        };
+        let mut config = PoolConfig::new(HashSeed(hash_seed.map_or_else(random, Ok)?), random()?);
+        config.max_hosts = max_hosts;
+        config.hazard_lines_per_worker = u16::try_from(pins_per_worker.div_ceil(7)).unwrap_or(u16::MAX);
+        if let Some(size) = chunk_size {
+            config.chunk_bytes = size.bytes()?;
+        }
+        if let Some(size) = min_block {
+            config.min_block_bytes = size.bytes()?;
+        }
+        let options = MapOptions { prefault, ..MapOptions::default() };
+        let size = size.bytes()?;
+        let made = py.detach(|| make_region(&source, size, mode, flush, &config, &options));
+        match made {
+            Ok(_) => Ok(()),
+            // Somebody else was faster.
+            Err(_) if exist_ok && source.path().is_some_and(|path| path.exists()) => Ok(()),
+            Err(error) => Err(of_opening(region, &error)),
+        }
+    }
+
+    #[staticmethod]
+    #[pyo3(signature = (region, *, worker="python", host_slot=0, lock_timeout=0.5, host_timeout=10.0, quarantine=30.0,
+                        hash_seed=None, numa_node=None, huge_pages=true))]
+    fn open(
+        py: Python<'_>,
+        region: &str,
+        worker: &str,
+        host_slot: u8,
+        lock_timeout: f64,
+        host_timeout: f64,
+        quarantine: f64,
+        hash_seed: Option<[u8; 32]>,
+        numa_node: Option<u32>,
+        huge_pages: bool,
+    ) -> PyResult<Self> {
+        let source = source(region)?;
+        let map = MapOptions { numa_node, huge_pages, prefault: false };
+        let options = AttachOptions {
+            host: HostId(host_slot),
+            expected_seed: hash_seed.map(HashSeed),
+            lock_timeout: seconds("a lock timeout", lock_timeout)?,
+            host_timeout: seconds("a host timeout", host_timeout)?,
+            quarantine: seconds("a quarantine", quarantine)?,
+            ..AttachOptions::named(worker)
+        };
+        let fabric = py.detach(|| open_region(&source, &map)).map_err(|error| of_opening(region, &error))?;
+        let pool = py.detach(|| Pool::attach(fabric, &options)).map_err(|error| of_pool(region, &error))?;
+        let open = Open { name: region.to_owned(), process: std::process::id(), pool: RwLock::new(Some(pool)) };
+        let open = Arc::new(open);
+        let every = Duration::from_secs(1).min(options.host_timeout / 4).max(Duration::from_millis(1));
+        let ticker = Mutex::new(Some(Ticker::start(&open, every)?));
+        Ok(Self { open, ticker })
+    }
+
+    /// The namespace of a fingerprint, made if it is not there.
+    #[pyo3(signature = (fingerprint, block_bytes, *, label="", block_tokens=0, num_layers=0))]
+    fn namespace(
+        &self,
+        py: Python<'_>,
+        fingerprint: &[u8],
+        block_bytes: u64,
+        label: &str,
+        block_tokens: u32,
+        num_layers: u32,
+    ) -> PyResult<Namespace> {
+        let pool = self.open.pool()?;
+        let record = NamespaceRecord {
+            fingerprint: *blake3::hash(fingerprint).as_bytes(),
+            label: label.to_owned(),
+            block_bytes,
+            block_tokens,
+            num_layers,
+        };
+        let namespace = py.detach(|| pool.namespace(&record)).map_err(|error| of_pool(&self.open.name, &error))?;
+        Ok(Namespace::new(Arc::clone(&self.open), namespace))
+    }
+
+    /// Counters of this host's workers, by name.
+    fn counters<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let (pool, all) = (self.open.pool()?, PyDict::new(py));
+        for &counter in Counter::ALL {
+            all.set_item(counter.name(), pool.counter(counter))?;
+        }
+        Ok(all)
+    }
+
+    /// What the region holds and who uses it, as `cenote pool info --json` prints it.
+    fn info(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
+        let pool = self.open.pool()?;
+        let text = py.detach(|| serde_json::to_string(&pool.info()));
+        parse(py, &text.map_err(|error| CenoteError::new_err(error.to_string()))?)
+    }
+
+    /// Walks everything that this host has, with `payloads` every byte, as `cenote pool check --json` prints it.
+    #[pyo3(signature = (payloads=false))]
+    fn check(&self, py: Python<'_>, payloads: bool) -> PyResult<Py<PyAny>> {
+        let pool = self.open.pool()?;
+        let report = py.detach(|| pool.check(payloads)).map_err(|error| of_pool(&self.open.name, &error))?;
+        let clean = report.is_clean();
+        let text = serde_json::to_string(&report).map_err(|error| CenoteError::new_err(error.to_string()))?;
+        let report = parse(py, &text)?;
+        report.bind(py).set_item("is_clean", clean)?;
+        Ok(report)
+    }
+
+    /// Reclaims what no living process holds.
+    fn gc(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
+        let pool = self.open.pool()?;
+        let report = py.detach(|| pool.gc()).map_err(|error| of_pool(&self.open.name, &error))?;
+        parse(py, &serde_json::to_string(&report).map_err(|error| CenoteError::new_err(error.to_string()))?)
+    }
+
+    /// Publishes bytes under a key, in place of what was there.
+    fn put_object(&self, py: Python<'_>, key: &str, data: &[u8]) -> PyResult<()> {
+        let pool = self.open.pool()?;
+        py.detach(|| pool.put_object(key, data)).map_err(|error| of_pool(&self.open.name, &error))
+    }
+
+    /// The bytes under a key.
+    fn get_object<'py>(&self, py: Python<'py>, key: &str) -> PyResult<Option<Bound<'py, PyBytes>>> {
+        let pool = self.open.pool()?;
+        let found = py.detach(|| pool.get_object(key)).map_err(|error| of_pool(&self.open.name, &error))?;
+        Ok(found.map(|bytes| PyBytes::new(py, &bytes)))
+    }
+
+    /// Where the region lies in this process, and how long it is, in bytes: for devices that copy by themselves.
+    #[getter]
+    fn extent(&self) -> PyResult<(usize, u64)> {
+        use cenote_mem::Fabric;
+        let pool = self.open.pool()?;
+        Ok((pool.fabric().address(0, 64).addr(), pool.fabric().len()))
+    }
+
+    #[getter]
+    fn name(&self) -> &str {
+        &self.open.name
+    }
+
+    /// Whether it was closed.
+    #[getter]
+    fn closed(&self) -> bool {
+        self.open.pool.read().unwrap_or_else(PoisonError::into_inner).is_none()
+    }
+
+    /// Leaves the region. What is pinned, written or loaded ends by itself; leases that are still held keep their memory.
+    fn close(&self, py: Python<'_>) {
+        py.detach(|| {
+            let ticker = self.ticker.lock().unwrap_or_else(PoisonError::into_inner).take();
+            if self.open.process == std::process::id() {
+                drop(ticker);
+            } else {
+                // The thread stayed behind in the parent.
+                std::mem::forget(ticker);
+            }
+            drop(self.open.pool.write().unwrap_or_else(PoisonError::into_inner).take());
+        });
+    }
+
+    fn __enter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
+        slf
+    }
+
+    fn __exit__(&self, py: Python<'_>, _kind: &Bound<'_, PyAny>, _value: &Bound<'_, PyAny>, _trace: &Bound<'_, PyAny>) {
+        self.close(py);
+    }
+
+    fn __repr__(&self) -> String {
+        format!("Region({:?}{})", self.open.name, if self.closed() { ", closed" } else { "" })
+    }
+}
+
+fn parse(py: Python<'_>, text: &str) -> PyResult<Py<PyAny>> {
+    Ok(py.import("json")?.call_method1("loads", (text,))?.unbind())
+}

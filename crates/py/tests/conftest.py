@@ -1,0 +1,28 @@
+"""Regions for tests, each under a name of its own, gone when the test is."""
+
+import os
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import cenote
+
+
+@pytest.fixture
+def name() -> Iterator[str]:
+    name = f"cenote-test-{os.getpid()}-{uuid.uuid4().hex[:8]}"
+    yield f"shm:{name}"
+    Path("/dev/shm", name).unlink(missing_ok=True)
+
+
+SMALL: dict[str, Any] = {"chunk_size": "256KiB", "min_block": "4KiB", "max_hosts": 2, "pins_per_worker": 112}
+
+
+@pytest.fixture
+def region(name: str) -> Iterator[cenote.Region]:
+    cenote.Region.create(name, "8MiB", **SMALL)
+    with cenote.Region.open(name, worker="test") as region:
+        yield region

@@ -1,0 +1,130 @@
+"""Blocks: publishing, finding, keeping, reading in place."""
+
+import array
+
+import pytest
+
+import cenote
+
+PAGE = 4096
+
+
+@pytest.fixture
+def blocks(region: cenote.Region) -> cenote.Namespace:
+    return region.namespace(b"model", PAGE)
+
+
+def names_of(blocks: cenote.Namespace, count: int, prompt: int = 0) -> cenote.Hashes:
+    return blocks.hash_tokens([prompt * 1000 + token for token in range(16 * count)], 16)
+
+
+def test_a_lookup_ends_at_the_first_block_that_is_missing(blocks: cenote.Namespace) -> None:
+    names = names_of(blocks, 4)
+    for depth in (0, 1, 3):
+        assert blocks.publish(names[depth], depth, bytes(PAGE)) == "published"
+    assert blocks.publish(names[0], 0, bytes(PAGE)) == "duplicate"
+    assert blocks.count(names) == 2
+    with blocks.lookup(names) as lease:
+        assert len(lease) == 2
+        assert lease.hashes() == names[:2]
+    assert len(lease) == 0
+
+
+def test_parts_of_any_kind_make_a_block(blocks: cenote.Namespace) -> None:
+    name = names_of(blocks, 1)
+    keys, values = array.array("f", range(512)), array.array("i", range(512))
+    assert blocks.publish(name[0], 0, [keys, values]) == "published"
+    back = [array.array("f", bytes(2048)), bytearray(2048)]
+    with blocks.lookup(name) as lease:
+        assert lease.read_into(0, back)
+        assert bytes(memoryview(lease.view(0))) == keys.tobytes() + values.tobytes()
+    assert back[0] == keys
+    assert back[1] == values.tobytes()
+
+
+def test_buffers_that_do_not_fit_are_refused(blocks: cenote.Namespace) -> None:
+    name = names_of(blocks, 1)
+    for parts in (bytes(PAGE - 1), [bytes(100), bytes(PAGE - 100)], []):
+        with pytest.raises(ValueError):
+            blocks.publish(name[0], 0, parts)
+    with pytest.raises(TypeError):
+        blocks.publish(name[0], 0, 7)
+    with pytest.raises(ValueError, match="16 bytes"):
+        blocks.publish(b"short", 0, bytes(PAGE))
+    blocks.publish(name[0], 0, bytes(PAGE))
+    with blocks.lookup(name) as lease, pytest.raises(BufferError, match="read-only"):
+        lease.read_into(0, bytes(PAGE))
+    with blocks.lookup(name) as lease, pytest.raises(BufferError, match="contiguous"):
+        lease.read_into(0, memoryview(bytearray(2 * PAGE))[::2])
+    with blocks.lookup(name) as lease, pytest.raises(IndexError):
+        lease.read_into(1, bytearray(PAGE))
+
+
+def test_what_is_kept_is_not_evicted(region: cenote.Region, blocks: cenote.Namespace) -> None:
+    kept = names_of(blocks, 2)
+    for depth in range(2):
+        blocks.publish(kept[depth], depth, bytes([7]) * PAGE)
+    lease = blocks.lookup(kept)
+    view = memoryview(lease.view(1))
+    for prompt in range(1, 600):
+        names = names_of(blocks, 8, prompt)
+        for depth in range(8):
+            blocks.publish(names[depth], depth, bytes([1]) * PAGE)
+    assert region.counters()["pool_evicted_total"] > 0
+    assert blocks.count(kept) == 2
+    lease.release()
+    assert bytes(view) == bytes([7]) * PAGE
+    with pytest.raises(TypeError):
+        view[0] = 1
+    view.release()
+    report = region.check(payloads=True)
+    assert report["is_clean"], report
+    assert report["pinned"] == 0
+
+
+def test_a_block_is_written_in_place(region: cenote.Region, blocks: cenote.Namespace) -> None:
+    name = names_of(blocks, 2)
+    filling = blocks.begin(name[0], 0)
+    assert filling is not None
+    view = memoryview(filling)
+    view[:] = bytes([9]) * PAGE
+    assert blocks.count(name) == 0
+    with pytest.raises(BufferError, match="lent"):
+        filling.publish()
+    view.release()
+    assert filling.publish() == "published"
+    with pytest.raises(ValueError, match="published"):
+        memoryview(filling)
+    with blocks.lookup(name) as lease:
+        assert lease.view(0).verify()
+        assert bytes(lease.view(0)) == bytes([9]) * PAGE
+    given_up = blocks.begin(name[1], 1)
+    assert given_up is not None
+    given_up.abort()
+    assert region.check()["reserved"] == 0
+
+
+def test_aliases_are_of_their_namespace(region: cenote.Region, blocks: cenote.Namespace) -> None:
+    other = region.namespace(b"another model", PAGE)
+    keys = [bytes([number]) * 32 for number in range(3)]
+    assert blocks.alias(keys) == blocks.alias(keys)
+    assert blocks.alias(keys) != other.alias(keys)
+    assert cenote.Hashes.frombytes(blocks.alias(keys).tobytes()) == blocks.alias(keys)
+    with pytest.raises(ValueError):
+        cenote.Hashes.frombytes(bytes(16))
+
+
+def test_new_weights_forget_the_old(blocks: cenote.Namespace) -> None:
+    names = names_of(blocks, 3)
+    for depth in range(3):
+        blocks.publish(names[depth], depth, bytes(PAGE))
+    assert blocks.forget() == 3
+    assert blocks.count(names) == 0
+
+
+def test_a_quota_holds(blocks: cenote.Namespace) -> None:
+    blocks.set_quota(2 * PAGE)
+    names = names_of(blocks, 3)
+    for depth in range(3):
+        blocks.publish(names[depth], depth, bytes(PAGE))
+    assert sum(blocks.count([names[depth]]) for depth in range(3)) == 2

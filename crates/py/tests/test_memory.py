@@ -1,0 +1,127 @@
+"""An engine's KV memory: saved and loaded layer by layer."""
+
+import ctypes
+import random
+
+import pytest
+
+import cenote
+
+LAYERS, BLOCKS, PAGE = 3, 80, 1024
+
+
+class Engine:
+    """KV memory as engines have it: for each layer, pages of all blocks."""
+
+    def __init__(self, load_threads: int = 2) -> None:
+        self.bytes = (ctypes.c_uint8 * (LAYERS * BLOCKS * PAGE))()
+        address = ctypes.addressof(self.bytes)
+        layers = [(address + layer * BLOCKS * PAGE, PAGE, PAGE) for layer in range(LAYERS)]
+        self.memory = cenote.KvMemory(layers, BLOCKS, self, load_threads=load_threads)
+
+    def page(self, layer: int, block: int) -> bytes:
+        at = (layer * BLOCKS + block) * PAGE
+        return bytes(self.bytes[at : at + PAGE])
+
+    def fill(self, layer: int, block: int, content: bytes) -> None:
+        at = (layer * BLOCKS + block) * PAGE
+        self.bytes[at : at + PAGE] = content
+
+
+def content(layer: int, number: int) -> bytes:
+    return random.Random(layer * 1000 + number).randbytes(PAGE)
+
+
+@pytest.fixture
+def blocks(region: cenote.Region) -> cenote.Namespace:
+    return region.namespace(b"model", LAYERS * PAGE)
+
+
+def names_of(blocks: cenote.Namespace, count: int) -> cenote.Hashes:
+    return blocks.hash_tokens(list(range(16 * count)), 16)
+
+
+def save_all(blocks: cenote.Namespace, count: int) -> cenote.Hashes:
+    engine, names = Engine(), names_of(blocks, count)
+    places = random.Random(5).sample(range(BLOCKS), count)
+    save = engine.memory.save(blocks, names, list(range(count)), places)
+    assert len(save) == count
+    for layer in range(LAYERS):
+        for number, place in enumerate(places):
+            engine.fill(layer, place, content(layer, number))
+        # The last one is copied by `finish`.
+        if layer < LAYERS - 1:
+            save.layer(layer)
+        assert blocks.count(names) == 0
+    assert save.finish() == {"published": count}
+    return names
+
+
+def test_what_one_engine_saved_another_loads(blocks: cenote.Namespace) -> None:
+    names = save_all(blocks, 70)
+    engine = Engine()
+    places = list(range(BLOCKS))[::-1][:70]
+    load = engine.memory.load(blocks.lookup(names), places)
+    for layer in range(LAYERS):
+        assert load.wait_layer(layer, 10)
+    assert load.wait(10)
+    assert load.done
+    assert load.failed() == []
+    for layer in range(LAYERS):
+        for number, place in enumerate(places):
+            assert engine.page(layer, place) == content(layer, number)
+
+
+def test_blocks_that_fail_are_named(blocks: cenote.Namespace) -> None:
+    names, engine = save_all(blocks, 10), Engine()
+    load = engine.memory.load(blocks.lookup(names), list(range(10)), fail_every=4)
+    assert load.wait(10)
+    assert load.failed() == [0, 4, 8]
+
+
+def test_what_is_there_is_not_saved_twice(blocks: cenote.Namespace) -> None:
+    names = save_all(blocks, 4)
+    save = Engine().memory.save(blocks, names, [0, 1, 2, 3], [0, 1, 2, 3])
+    assert len(save) == 0
+    assert save.finish() == {"duplicate": 4}
+
+
+def test_a_save_that_is_given_up_leaves_nothing(region: cenote.Region, blocks: cenote.Namespace) -> None:
+    names = names_of(blocks, 4)
+    save = Engine().memory.save(blocks, names, [0, 1, 2, 3], [0, 1, 2, 3])
+    save.layer(1)
+    save.abort()
+    assert blocks.count(names) == 0
+    assert region.check()["reserved"] == 0
+
+
+def test_a_cancelled_load_writes_no_more(region: cenote.Region, blocks: cenote.Namespace) -> None:
+    names, engine = save_all(blocks, 70), Engine(load_threads=1)
+    load = engine.memory.load(blocks.lookup(names), list(range(70)))
+    load.cancel()
+    assert load.done
+    before = bytes(engine.bytes)
+    assert set(load.failed()) <= set(range(70))
+    engine.memory.close()
+    assert bytes(engine.bytes) == before
+    assert region.check()["pinned"] == 0
+
+
+def test_mistakes_are_refused(region: cenote.Region, blocks: cenote.Namespace) -> None:
+    engine, names = Engine(), save_all(blocks, 2)
+    with pytest.raises(ValueError, match="block 80"):
+        engine.memory.load(blocks.lookup(names), [0, 80])
+    with pytest.raises(ValueError, match="twice"):
+        engine.memory.load(blocks.lookup(names), [3, 3])
+    with pytest.raises(ValueError, match="lease of 2"):
+        engine.memory.load(blocks.lookup(names), [3])
+    with pytest.raises(ValueError, match="1 depths"):
+        engine.memory.save(blocks, names, [0], [0, 1])
+    with pytest.raises(ValueError, match="blocks have"):
+        engine.memory.save(region.namespace(b"other", 64), names, [0, 1], [0, 1])
+    with pytest.raises(ValueError, match="multiple of 64"):
+        cenote.KvMemory([(64, 100, 100)], 2, None)
+    with pytest.raises(ValueError, match="stride"):
+        cenote.KvMemory([(64, 64, 128)], 2, None)
+    with pytest.raises(OverflowError):
+        engine.memory.load(blocks.lookup(names), [-1, 0])

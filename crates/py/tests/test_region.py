@@ -1,0 +1,128 @@
+"""Making, opening and refusing regions."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import cenote
+from conftest import SMALL
+
+
+def test_what_is_not_there_is_named(name: str) -> None:
+    with pytest.raises(cenote.RegionMissing, match=name.removeprefix("shm:")):
+        cenote.Region.open(name)
+    with pytest.raises(cenote.RegionMissing, match="no/such/file"):
+        cenote.Region.open("/no/such/file")
+    with pytest.raises(ValueError, match="shm"):
+        cenote.Region.open("shm:")
+
+
+def test_what_is_no_region_is_refused(name: str) -> None:
+    Path("/dev/shm", name.removeprefix("shm:")).write_bytes(b"x" * (1 << 20))
+    with pytest.raises(cenote.RegionMismatch, match="not a Cenote region"):
+        cenote.Region.open(name)
+
+
+def test_another_seed_is_refused(name: str) -> None:
+    cenote.Region.create(name, "4MiB", **SMALL, hash_seed=bytes(range(32)))
+    cenote.Region.open(name, hash_seed=bytes(range(32))).close()
+    with pytest.raises(cenote.RegionMismatch, match="seed"):
+        cenote.Region.open(name, hash_seed=bytes(32))
+
+
+def test_a_region_is_made_once(name: str) -> None:
+    cenote.Region.create(name, "4MiB", **SMALL)
+    with pytest.raises(cenote.CenoteError, match="exists"):
+        cenote.Region.create(name, "4MiB", **SMALL)
+    cenote.Region.create(name, "4MiB", exist_ok=True)
+    assert os.stat("/dev/shm/" + name.removeprefix("shm:")).st_mode & 0o777 == 0o600
+
+
+def test_what_cannot_be_is_refused(name: str) -> None:
+    for wrong in ({"size": "4 parsecs"}, {"size": 1 << 20, "chunk_size": 12345}, {"size": 1 << 20, "flush": "magic"}):
+        with pytest.raises((ValueError, cenote.CenoteError)):
+            cenote.Region.create(name, **wrong)
+    assert not Path("/dev/shm", name.removeprefix("shm:")).exists()
+
+
+def test_a_closed_region_says_so(region: cenote.Region) -> None:
+    blocks = region.namespace(b"model", 4096)
+    region.close()
+    region.close()
+    assert region.closed
+    with pytest.raises(cenote.CenoteError, match="closed"):
+        blocks.lookup([b"1" * 16])
+
+
+def test_a_child_is_told_to_open_it_itself(region: cenote.Region) -> None:
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            region.counters()
+            said = "nothing"
+        except cenote.CenoteError as error:
+            said = str(error)
+        os.write(writing, said.encode())
+        os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading) as pipe:
+        said = pipe.read()
+    os.waitpid(child, 0)
+    assert "open it there" in said
+    assert region.check()["is_clean"]
+
+
+def test_who_is_in_it_is_told(region: cenote.Region) -> None:
+    region.namespace(b"model", 4096, label="demo", block_tokens=16, num_layers=2)
+    info = region.info()
+    assert [worker["name"] for worker in info["workers"]] == ["test"]
+    assert [row["label"] for row in info["namespaces"]] == ["demo"]
+    assert region.counters()["pool_lookups_total"] == 0
+    assert region.check(payloads=True)["is_clean"]
+
+
+def test_objects_are_kept_by_key(region: cenote.Region) -> None:
+    assert region.get_object("weights/epoch") is None
+    region.put_object("weights/epoch", b"1")
+    region.put_object("weights/epoch", b"2")
+    assert region.get_object("weights/epoch") == b"2"
+
+
+def test_another_process_finds_what_this_one_published(region: cenote.Region) -> None:
+    blocks = region.namespace(b"model", 4096)
+    names = blocks.hash_tokens(list(range(64)), 16)
+    for depth in range(4):
+        assert blocks.publish(names[depth], depth, bytes([depth]) * 4096) == "published"
+    program = f"""
+import cenote
+with cenote.Region.open({region.name!r}, worker="other") as region:
+    blocks = region.namespace(b"model", 4096)
+    with blocks.lookup(blocks.hash_tokens(list(range(64)), 16)) as lease:
+        page = bytearray(4096)
+        print([lease.read_into(at, page) and page[0] for at in range(len(lease))])
+"""
+    said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    assert said.stdout.strip() == "[0, 1, 2, 3]"
+
+
+def test_a_killed_process_leaves_nothing(region: cenote.Region) -> None:
+    program = f"""
+import os, signal, cenote
+region = cenote.Region.open({region.name!r}, worker="victim")
+blocks = region.namespace(b"model", 4096)
+lease = blocks.lookup(blocks.hash_tokens(list(range(16)), 16))
+half = blocks.begin(bytes(15) + b"1", 0)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    blocks = region.namespace(b"model", 4096)
+    names = blocks.hash_tokens(list(range(16)), 16)
+    assert blocks.publish(names[0], 0, bytes(4096)) == "published"
+    assert subprocess.run([sys.executable, "-c", program], timeout=60).returncode == -9
+    region.gc()
+    report = region.check(payloads=True)
+    assert report["is_clean"], report
+    assert (report["reserved"], report["pinned"]) == (0, 0)

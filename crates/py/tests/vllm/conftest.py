@@ -1,0 +1,29 @@
+"""Regions and models of the tests with vLLM."""
+
+import os
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import models
+import pytest
+
+import cenote
+
+
+@pytest.fixture(scope="session")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return models.make_elsewhere(tmp_path_factory.mktemp("tiny"), "tiny")
+
+
+@pytest.fixture(scope="session")
+def mid(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return models.make_elsewhere(tmp_path_factory.mktemp("mid"), "mid")
+
+
+@pytest.fixture
+def region() -> Iterator[str]:
+    name = f"cenote-vllm-{os.getpid()}-{uuid.uuid4().hex[:8]}"
+    cenote.Region.create(f"shm:{name}", "1GiB", chunk_size="16MiB", max_hosts=2)
+    yield f"shm:{name}"
+    Path("/dev/shm", name).unlink(missing_ok=True)

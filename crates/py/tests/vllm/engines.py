@@ -1,0 +1,121 @@
+"""vLLM engines in processes of their own. vLLM is imported once, here; each engine is a child of this process."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from typing import Any
+
+# One thread: two would spin beside each other on a small machine, and the order of sums depends on their number.
+os.environ.update(
+    HF_HUB_OFFLINE="1",
+    VLLM_NO_USAGE_STATS="1",
+    VLLM_CPU_KVCACHE_SPACE="1",
+    OMP_NUM_THREADS="1",
+    VLLM_ENABLE_V1_MULTIPROCESSING="0",
+    VLLM_LOGGING_LEVEL="WARNING",
+)
+
+from vllm import LLM, SamplingParams
+from vllm.config import KVTransferConfig
+
+BLOCK = 32
+_PROCESSES = multiprocessing.get_context("fork")
+
+
+@dataclass
+class Answer:
+    """What came of a prompt."""
+
+    tokens: list[int]
+    cached: int
+    cpu_seconds: float
+
+
+class Engine:
+    """One engine; `region` None is one without a connector."""
+
+    def __init__(
+        self, model: str, region: str | None, role: str = "kv_both", connector: dict[str, Any] | None = None, **engine: Any
+    ) -> None:
+        transfer = None
+        if region is not None:
+            transfer = KVTransferConfig(
+                kv_connector="CenoteConnector",
+                kv_connector_module_path="cenote.vllm",
+                kv_role=role,
+                kv_connector_extra_config={"region": region, **(connector or {})},
+            )
+        settings = {
+            "enforce_eager": True, "max_model_len": 4096, "dtype": "float32", "seed": 0, "block_size": BLOCK,
+            "enable_prefix_caching": True,
+        }  # fmt: skip
+        self.llm = LLM(model, kv_transfer_config=transfer, **{**settings, **engine})
+
+    def ask(self, prompt: list[int], tokens: int = 16, **sampling: Any) -> Answer:
+        """Greedy tokens for a prompt."""
+        parameters = SamplingParams(temperature=0, max_tokens=tokens, ignore_eos=True, **sampling)
+        began = time.process_time()
+        answer = self.llm.generate([{"prompt_token_ids": prompt}], parameters, use_tqdm=False)[0]
+        took = time.process_time() - began
+        return Answer(list(answer.outputs[0].token_ids), answer.num_cached_tokens or 0, took)
+
+    def forget(self) -> None:
+        """Empties vLLM's own prefix cache."""
+        assert self.llm.reset_prefix_cache()
+
+
+class Child:
+    """A process that runs a function, which speaks through a pipe."""
+
+    def __init__(self, function: Callable[..., Any], *arguments: Any) -> None:
+        self.pipe, theirs = _PROCESSES.Pipe()
+        self.process = _PROCESSES.Process(target=_work, args=(theirs, function, arguments))
+        self.process.start()
+        theirs.close()
+
+    def receive(self, timeout: float = 240) -> Any:
+        """What the function says next."""
+        if not self.pipe.poll(timeout):
+            self.process.kill()
+            raise TimeoutError(f"the child said nothing for {timeout} s")
+        kind, said = self.pipe.recv()
+        if kind == "failed":
+            raise AssertionError(said)
+        return said
+
+    def send(self, said: Any) -> None:
+        self.pipe.send(said)
+
+    def end(self, timeout: float = 60) -> int | None:
+        """Waits for its end; returns its exit code."""
+        self.process.join(timeout)
+        if self.process.is_alive():
+            self.process.kill()
+            raise TimeoutError(f"the child did not end within {timeout} s")
+        return self.process.exitcode
+
+
+def _work(pipe: Connection, function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
+    code = 0
+    try:
+        pipe.send(("said", function(pipe, *arguments)))
+    except BaseException:
+        code = 1
+        pipe.send(("failed", traceback.format_exc()))
+    # Without the exit handlers of the parent, whose tests are not ours.
+    os._exit(code)
+
+
+def in_child(function: Callable[..., Any], *arguments: Any, timeout: float = 240) -> Any:
+    """Runs a function in a process of its own; returns what it returned."""
+    child = Child(function, *arguments)
+    try:
+        return child.receive(timeout)
+    finally:
+        child.end()

@@ -1,0 +1,77 @@
+"""Models for tests: Llama with random weights, made here, because what a cache may never change is the tokens."""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import torch
+from safetensors.torch import save_file
+from tokenizers import Tokenizer, models, pre_tokenizers
+
+WORDS = 1000
+SIZES = {
+    # hidden, layers, heads, kv heads, intermediate
+    "tiny": (256, 4, 4, 2, 512),
+    "mid": (1024, 8, 16, 4, 3072),
+}
+
+
+def make(folder: Path, size: str, seed: int = 0) -> Path:
+    """Writes a Hugging Face folder: configuration, tokenizer of a thousand words, random weights in bfloat16."""
+    hidden, layers, heads, kv_heads, intermediate = SIZES[size]
+    if (folder / "model.safetensors").exists():
+        return folder
+    folder.mkdir(parents=True, exist_ok=True)
+    head = hidden // heads
+    config = {
+        "architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": WORDS, "hidden_size": hidden,
+        "intermediate_size": intermediate, "num_hidden_layers": layers, "num_attention_heads": heads,
+        "num_key_value_heads": kv_heads, "head_dim": head, "max_position_embeddings": 8192, "rms_norm_eps": 1e-5,
+        "rope_theta": 10000.0, "tie_word_embeddings": False, "torch_dtype": "bfloat16", "bos_token_id": 1,
+        "eos_token_id": 2, "hidden_act": "silu",
+    }  # fmt: skip
+    (folder / "config.json").write_text(json.dumps(config, indent=1))
+    tokenizer = Tokenizer(models.WordLevel({f"w{number}": number for number in range(WORDS)}, unk_token="w0"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer.save(str(folder / "tokenizer.json"))
+    (folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "PreTrainedTokenizerFast"}))
+    numbers = torch.Generator().manual_seed(seed)
+
+    def matrix(rows: int, columns: int) -> torch.Tensor:
+        # Larger than trained ones, so that the tokens depend on all that was read.
+        return (torch.randn(rows, columns, generator=numbers) * 1.5 / columns**0.5).to(torch.bfloat16)
+
+    weights = {"model.embed_tokens.weight": matrix(WORDS, hidden) * hidden**0.5, "lm_head.weight": matrix(WORDS, hidden)}
+    weights["model.norm.weight"] = torch.ones(hidden, dtype=torch.bfloat16)
+    for layer in range(layers):
+        name = f"model.layers.{layer}"
+        for part, rows, columns in (
+            ("self_attn.q_proj", heads * head, hidden), ("self_attn.k_proj", kv_heads * head, hidden),
+            ("self_attn.v_proj", kv_heads * head, hidden), ("self_attn.o_proj", hidden, heads * head),
+            ("mlp.gate_proj", intermediate, hidden), ("mlp.up_proj", intermediate, hidden),
+            ("mlp.down_proj", hidden, intermediate),
+        ):  # fmt: skip
+            weights[f"{name}.{part}.weight"] = matrix(rows, columns)
+        for norm in ("input_layernorm", "post_attention_layernorm"):
+            weights[f"{name}.{norm}.weight"] = torch.ones(hidden, dtype=torch.bfloat16)
+    save_file(weights, str(folder / "model.safetensors"), metadata={"format": "pt"})
+    return folder
+
+
+def prompt(length: int, seed: int) -> list[int]:
+    """Token ids that are the same for the same seed."""
+    return random.Random(seed).choices(range(3, WORDS), k=length)
+
+
+def make_elsewhere(folder: Path, size: str) -> str:
+    """Makes it in a process of its own: who computes has threads, and who has threads cannot fork."""
+    subprocess.run([sys.executable, __file__, folder, size], check=True, timeout=300)
+    return str(folder)
+
+
+if __name__ == "__main__":
+    make(Path(sys.argv[1]), sys.argv[2])

