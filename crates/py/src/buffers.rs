@@ -1,5 +1,6 @@
 //! Memory of others: what Python lends through its buffer protocol, and what we lend of the region.
 
+use crate::dlpack::Tensor;
 use crate::errors::wrong;
 use pyo3::buffer::PyUntypedBuffer;
 use pyo3::exceptions::PyBufferError;
@@ -7,37 +8,70 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 use std::ffi::c_int;
 
-/// Buffers that Python lent for one call, contiguous, one after the other.
-pub struct Lent(Vec<PyUntypedBuffer>);
+/// Memory that Python lent for one call, piece after piece.
+pub struct Lent(Vec<Piece>);
 
-impl Lent {
-    /// Takes `parts`: one object with a buffer, or a sequence of them. With `writable` each must be.
-    pub fn take(parts: &Bound<'_, PyAny>, writable: bool) -> PyResult<Self> {
-        let one = PyUntypedBuffer::get(parts);
-        let all = match one {
-            Ok(buffer) => vec![buffer],
-            Err(_) => parts.try_iter()?.map(|part| PyUntypedBuffer::get(&part?)).collect::<PyResult<_>>()?,
-        };
-        for buffer in &all {
+struct Piece {
+    address: *mut u8,
+    len: usize,
+    /// What has to live as long as the address is used.
+    _keeper: Keeper,
+}
+
+enum Keeper {
+    Buffer(#[allow(dead_code, reason = "its end gives the buffer back")] PyUntypedBuffer),
+    Tensor(#[allow(dead_code, reason = "its end gives the tensor back")] Tensor),
+    /// The caller's word.
+    Caller,
+}
+
+impl Piece {
+    /// Memory by the buffer protocol, by DLPack (on the processor, contiguous), or by address and length.
+    fn of(object: &Bound<'_, PyAny>, writable: bool) -> PyResult<Self> {
+        if let Ok(buffer) = PyUntypedBuffer::get(object) {
             if !buffer.is_c_contiguous() {
                 return Err(PyBufferError::new_err("the buffer is not contiguous"));
             }
             if writable && buffer.readonly() {
                 return Err(PyBufferError::new_err("the buffer is read-only"));
             }
+            let (address, len) = (buffer.buf_ptr().cast(), buffer.len_bytes());
+            return Ok(Self { address, len, _keeper: Keeper::Buffer(buffer) });
         }
-        Ok(Self(all))
+        if let Ok((address, len)) = object.extract::<(usize, usize)>() {
+            if address == 0 || address.checked_add(len).is_none() {
+                return Err(wrong(format!("{len} bytes at address {address:#x}")));
+            }
+            let address = std::ptr::with_exposed_provenance_mut(address);
+            return Ok(Self { address, len, _keeper: Keeper::Caller });
+        }
+        let tensor = Tensor::take(object)?;
+        let (address, len) = tensor.place()?;
+        Ok(Self { address, len, _keeper: Keeper::Tensor(tensor) })
+    }
+}
+
+impl Lent {
+    /// Takes `parts`: one piece of memory, or a sequence of them. With `writable` each must be.
+    pub fn take(parts: &Bound<'_, PyAny>, writable: bool) -> PyResult<Self> {
+        let is_one = PyUntypedBuffer::get(parts).is_ok()
+            || parts.extract::<(usize, usize)>().is_ok()
+            || parts.hasattr("__dlpack__")?;
+        if is_one {
+            return Ok(Self(vec![Piece::of(parts, writable)?]));
+        }
+        parts.try_iter()?.map(|part| Piece::of(&part?, writable)).collect::<PyResult<_>>().map(Self)
     }
 
     /// Bytes of all of them.
     pub fn len(&self) -> usize {
-        self.0.iter().map(PyUntypedBuffer::len_bytes).sum()
+        self.0.iter().map(|piece| piece.len).sum()
     }
 
     /// Refuses parts that cannot lie one after the other in a payload of `wanted` bytes.
     pub fn fit(&self, wanted: u64) -> PyResult<()> {
         let count = self.0.len();
-        let ragged = self.0.iter().take(count.saturating_sub(1)).any(|part| !part.len_bytes().is_multiple_of(64));
+        let ragged = self.0.iter().take(count.saturating_sub(1)).any(|part| !part.len.is_multiple_of(64));
         if ragged {
             return Err(wrong("each part but the last must be a multiple of 64 bytes long"));
         }
@@ -51,10 +85,10 @@ impl Lent {
     pub fn parts(&self) -> Vec<&[u8]> {
         self.0
             .iter()
-            // SAFETY: Python keeps the memory of a buffer at its place while it is lent. That nobody writes it
-            // meanwhile is the caller's promise (documented on every method that takes buffers).
-            .map(|part| unsafe { std::slice::from_raw_parts(part.buf_ptr().cast(), part.len_bytes()) })
-            .filter(|part| !part.is_empty())
+            .filter(|part| part.len > 0)
+            // SAFETY: Python keeps memory at its place while it is lent, and vouches for addresses. That nobody writes it
+            // meanwhile is the caller's promise (documented on every method that takes memory).
+            .map(|part| unsafe { std::slice::from_raw_parts(part.address, part.len) })
             .collect()
     }
 
@@ -62,10 +96,10 @@ impl Lent {
     pub fn parts_mut(&mut self) -> Vec<&mut [u8]> {
         self.0
             .iter()
-            // SAFETY: as in `parts`, and `take` saw that they may be written; that they do not overlap and that
+            .filter(|part| part.len > 0)
+            // SAFETY: as in `parts`, and `Piece::of` saw that they may be written; that they do not overlap and that
             // nobody else uses them is the caller's promise.
-            .map(|part| unsafe { std::slice::from_raw_parts_mut(part.buf_ptr().cast(), part.len_bytes()) })
-            .filter(|part| !part.is_empty())
+            .map(|part| unsafe { std::slice::from_raw_parts_mut(part.address, part.len) })
             .collect()
     }
 }

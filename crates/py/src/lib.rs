@@ -4,6 +4,7 @@
 //! nothing raises: what does not hold is a miss, or an outcome by name.
 
 mod buffers;
+mod dlpack;
 mod errors;
 mod filling;
 mod hashes;

@@ -1,6 +1,7 @@
 """Blocks: publishing, finding, keeping, reading in place."""
 
 import array
+import ctypes
 
 import pytest
 
@@ -40,6 +41,68 @@ def test_parts_of_any_kind_make_a_block(blocks: cenote.Namespace) -> None:
         assert bytes(memoryview(lease.view(0))) == keys.tobytes() + values.tobytes()
     assert back[0] == keys
     assert back[1] == values.tobytes()
+
+
+def test_addresses_are_memory_too(blocks: cenote.Namespace) -> None:
+    name = names_of(blocks, 1)
+    left, right = ctypes.create_string_buffer(b"l" * 1024, 1024), ctypes.create_string_buffer(b"r" * 3072, 3072)
+    assert blocks.publish(name[0], 0, [(ctypes.addressof(left), 1024), (ctypes.addressof(right), 3072)]) == "published"
+    back = ctypes.create_string_buffer(PAGE)
+    with blocks.lookup(name) as lease:
+        assert lease.read_into(0, (ctypes.addressof(back), PAGE))
+        with pytest.raises(ValueError, match="address 0x0"):
+            lease.read_into(0, (0, PAGE))
+    assert back.raw == b"l" * 1024 + b"r" * 3072
+
+
+class Tensor:
+    """What a library of tensors gives by DLPack: a capsule around a structure, which is told when it is no longer used."""
+
+    def __init__(self, content: bytes, shape: list[int], device: int = 1, strides: list[int] | None = None) -> None:
+        self.memory = ctypes.create_string_buffer(content, len(content))
+        self.shape = (ctypes.c_int64 * len(shape))(*shape)
+        self.strides = (ctypes.c_int64 * len(shape))(*strides) if strides else None
+        self.given_back = 0
+        self.deleter = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(self._give_back)
+        self.managed = Managed(
+            ctypes.addressof(self.memory), device, 0, len(shape), 2, 32, 1, ctypes.addressof(self.shape),
+            ctypes.addressof(self.strides) if self.strides else None, 0, None,
+            ctypes.cast(self.deleter, ctypes.c_void_p),
+        )  # fmt: skip
+
+    def _give_back(self, _managed: int) -> None:
+        self.given_back += 1
+
+    def __dlpack__(self) -> object:
+        new = ctypes.pythonapi.PyCapsule_New
+        new.restype, new.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
+        return new(ctypes.addressof(self.managed), b"dltensor", None)
+
+
+class Managed(ctypes.Structure):
+    """DLPack's `DLManagedTensor`."""
+
+    _fields_ = (
+        ("data", ctypes.c_void_p), ("device_kind", ctypes.c_int32), ("device_number", ctypes.c_int32),
+        ("dimensions", ctypes.c_int32), ("code", ctypes.c_uint8), ("bits", ctypes.c_uint8), ("lanes", ctypes.c_uint16),
+        ("shape", ctypes.c_void_p), ("strides", ctypes.c_void_p), ("byte_offset", ctypes.c_uint64),
+        ("context", ctypes.c_void_p), ("deleter", ctypes.c_void_p),
+    )  # fmt: skip
+
+
+def test_tensors_are_memory_too(blocks: cenote.Namespace) -> None:
+    name = names_of(blocks, 1)
+    tensors = [Tensor(b"k" * 2048, [16, 32]), Tensor(b"v" * 2048, [4, 1, 128], strides=[128, 7, 1])]
+    assert blocks.publish(name[0], 0, tensors) == "published"
+    assert [tensor.given_back for tensor in tensors] == [1, 1]
+    back = Tensor(bytes(PAGE), [1024])
+    with blocks.lookup(name) as lease:
+        assert lease.read_into(0, back)
+        for wrong, said in ((Tensor(bytes(PAGE), [1024], device=2), "device 2:0"), (Tensor(bytes(PAGE), [32, 32], strides=[1, 32]), "contiguous")):
+            with pytest.raises(BufferError, match=said):
+                lease.read_into(0, wrong)
+            assert wrong.given_back == 1
+    assert (back.memory.raw, back.given_back) == (b"k" * 2048 + b"v" * 2048, 1)
 
 
 def test_buffers_that_do_not_fit_are_refused(blocks: cenote.Namespace) -> None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from types import TracebackType
-from typing import Any, Literal, Self, TypeAlias, final, overload
+from typing import Any, Literal, Protocol, Self, TypeAlias, final, overload
 
 from typing_extensions import Buffer
 
@@ -10,7 +10,12 @@ __version__: str
 FORMAT_VERSION: int
 
 _Hashes: TypeAlias = Hashes | Sequence[bytes]
-_Parts: TypeAlias = Buffer | Iterable[Buffer]
+class _Tensor(Protocol):
+    def __dlpack__(self) -> object: ...
+
+# By the buffer protocol, by DLPack (on the processor, contiguous), or by address and length.
+_Memory: TypeAlias = Buffer | _Tensor | tuple[int, int]
+_Parts: TypeAlias = _Memory | Iterable[_Memory]
 _Outcome: TypeAlias = Literal["published", "duplicate", "no_room", "over_quota"]
 
 def _kill_at(point: str, count: int) -> None:
@@ -131,8 +136,8 @@ class Namespace:
         """Looks blocks up, in order, up to the first that is missing, and pins what is found. Takes no lock and waits for
         nobody."""
     def publish(self, hash: bytes, depth: int, parts: _Parts) -> _Outcome:
-        """Publishes block number `depth` of its sequence from buffers that lie one after the other in it; each but the last is
-        a multiple of 64 bytes long. Nobody may write them meanwhile."""
+        """Publishes block number `depth` of its sequence from memory that lies piece after piece in it; each but the last is
+        a multiple of 64 bytes long. Nobody may write it meanwhile."""
     def begin(self, hash: bytes, depth: int) -> Filling | None:
         """Reserves memory for a block, to be written in place. None: it is there already, or there is no room."""
     def forget(self) -> int:
@@ -150,7 +155,7 @@ class Lease:
 
     def __len__(self) -> int: ...
     def read_into(self, index: int, parts: _Parts) -> bool:
-        """Copies a block into writable buffers, one after the other. False: it is damaged, a miss; what is in the buffers
+        """Copies a block into writable memory, piece after piece. False: it is damaged, a miss; what is in the memory
         may not be used."""
     def view(self, index: int) -> BlockView:
         """The block in place. It stays pinned as long as the view, or a memoryview of it, is there."""

@@ -1,0 +1,10 @@
+"""SGLang's HiCache on a Cenote region: what one server has computed, the others load.
+
+    sglang serve --enable-hierarchical-cache --hicache-mem-layout page_first_direct --hicache-storage-backend dynamic
+      --hicache-storage-backend-extra-config '{"backend_name": "cenote", "module_path": "cenote.sglang",
+        "class_name": "CenoteStorage", "interface_v1": 1, "region": "shm:kv", "create_size": "64GiB"}'
+"""
+
+from cenote.sglang.storage import CenoteStorage
+
+__all__ = ["CenoteStorage"]
