@@ -21,6 +21,11 @@ const READ_ATTEMPTS: u32 = 4;
 /// Longest key in bytes.
 const KEY_BYTES_MAX: usize = 56;
 
+/// The slot for an object of any length.
+pub(crate) const fn slot_of_object(length: u64) -> u64 {
+    if length < OBJECT_BYTES_MIN { OBJECT_BYTES_MIN } else { length.next_power_of_two() }
+}
+
 impl<F: Fabric, H: HostLocal> Pool<F, H> {
     /// Publishes `bytes` under `key`, in place of what was there.
     ///
@@ -30,7 +35,7 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
         let inner = &*self.0;
         let hash = inner.object_hash(key)?;
         let length = bytes.len() as u64;
-        let slot_bytes = length.max(OBJECT_BYTES_MIN).next_power_of_two();
+        let slot_bytes = slot_of_object(length);
         if slot_bytes > inner.layout.chunk_bytes {
             return Err(PoolError::BlockTooLarge { block_bytes: length, chunk_bytes: inner.layout.chunk_bytes });
         }
@@ -92,7 +97,7 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
 }
 
 impl<F: Fabric, H: HostLocal> Inner<F, H> {
-    fn object_hash(&self, key: &str) -> Result<BlockHash, PoolError> {
+    pub(crate) fn object_hash(&self, key: &str) -> Result<BlockHash, PoolError> {
         if key.is_empty() || key.len() > KEY_BYTES_MAX {
             return Err(PoolError::Config(format!("object key `{key}` must have 1 to {KEY_BYTES_MAX} bytes")));
         }
@@ -129,7 +134,7 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
 
     /// Names `block` by `key`; returns what it named before. The new row is whole before the old one goes, so that a
     /// death in between loses neither. The caller holds the table lock.
-    fn enter_object(
+    pub(crate) fn enter_object(
         &self,
         key: &str,
         hash: BlockHash,
@@ -157,7 +162,8 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
         Ok(self.clear_rows(old))
     }
 
-    fn read_object(&self, hash: BlockHash) -> Option<Vec<u8>> {
+    /// The row and the descriptor of a key, as the device has them.
+    pub(crate) fn find_object(&self, hash: BlockHash) -> Option<(ObjectLine, Descriptor)> {
         self.refresh_objects();
         let (_, line) = self.rows_of(hash).into_iter().next()?;
         let block = BlockIndex(line.block.checked_sub(1).filter(|&b| b < self.layout.num_descriptors())?);
@@ -165,11 +171,13 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
         // checksum, and whoever asks looks again.
         self.fabric.refresh_unfenced(self.layout.descriptor(block));
         let descriptor = self.read_descriptor(block)?;
-        let (padded, offset) = descriptor.extent();
         let whole = descriptor.state == Descriptor::state_word(BlockState::Object, Generation(line.generation));
-        if !whole || line.length > padded {
-            return None;
-        }
+        (whole && line.length <= descriptor.extent().0).then_some((line, descriptor))
+    }
+
+    fn read_object(&self, hash: BlockHash) -> Option<Vec<u8>> {
+        let (line, descriptor) = self.find_object(hash)?;
+        let (padded, offset) = descriptor.extent();
         let mut bytes = vec![0; usize::try_from(line.length).ok()?];
         for at in (offset..offset + padded).step_by(LINE as usize) {
             self.fabric.refresh_unfenced(at);
@@ -204,7 +212,7 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
     }
 
     /// Frees the blocks of objects that no row names any more; returns how many were still there.
-    fn free_objects(&self, objects: &[(BlockIndex, Generation)]) -> u64 {
+    pub(crate) fn free_objects(&self, objects: &[(BlockIndex, Generation)]) -> u64 {
         objects.iter().map(|&(block, generation)| u64::from(self.free_object(block, generation))).sum()
     }
 

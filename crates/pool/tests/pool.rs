@@ -665,3 +665,43 @@ fn a_namespace_that_is_forgotten_is_found_by_nobody() {
     assert_eq!(publish(&pool, &left, prompts[0].1[2], 2), Publish::Published);
     assert!(pool.check(true).unwrap().is_clean());
 }
+
+#[test]
+fn memory_with_a_name_outlives_its_worker() {
+    for config in each_design(33) {
+        let (fabric, pool) = anonymous(4 << 20, &config);
+        let offset = pool.allocate(5000).expect("there is room");
+        fabric.copy_plain_in(offset, &[7; 5000]);
+        assert_eq!(pool.find_memory("table").unwrap(), None);
+        pool.name_memory("table", offset).unwrap();
+        let (found, length) = pool.find_memory("table").unwrap().expect("it was named");
+        assert!(found == offset && length >= 5000);
+        // It changes in place, and nobody minds.
+        fabric.copy_plain_in(offset, &[8; 64]);
+        assert_eq!(pool.find_memory("table").unwrap(), Some((offset, length)));
+        assert_eq!(pool.get_object("table").unwrap(), None, "what changes in place is no value");
+        let report = pool.check(true).unwrap();
+        assert!(report.is_clean(), "{report:?}");
+        assert_eq!((report.objects, report.reserved), (1, 0));
+
+        let error = |done: Result<(), PoolError>| done.expect_err("it must be refused").to_string();
+        assert!(error(pool.free(offset)).contains("has a name"));
+        assert!(error(pool.free(offset + 64)).contains("the middle of something"));
+        assert!(error(pool.free(8)).contains("outside"));
+        assert!(error(pool.name_memory("", offset)).contains("key"));
+
+        // A name that is given again takes the old memory along.
+        let other = pool.allocate(1).unwrap();
+        pool.name_memory("table", other).unwrap();
+        assert_eq!(pool.find_memory("table").unwrap().map(|found| found.0), Some(other));
+        assert!(error(pool.free(offset)).contains("not allocated"));
+        assert!(pool.destroy_object("table").unwrap());
+        let unnamed = pool.allocate(1).unwrap();
+        pool.free(unnamed).unwrap();
+        assert!(error(pool.free(unnamed)).contains("not allocated"));
+        let report = pool.check(true).unwrap();
+        assert!(report.is_clean(), "{report:?}");
+        assert_eq!((report.objects, report.reserved), (0, 0));
+        assert!(matches!(pool.allocate(1 << 30), Err(PoolError::BlockTooLarge { .. })));
+    }
+}

@@ -5,12 +5,13 @@ use crate::namespace::Namespace;
 use cenote_base::units::ByteSize;
 use cenote_base::{HashSeed, HostId};
 use cenote_mem::{Flush, MapOptions, RegionSource};
-use cenote_pool::{AttachOptions, Counter, HostPool, NamespaceRecord, Pool, PoolConfig, make_region, open_region};
+use cenote_pool::{
+    AttachOptions, Counter, Heart, HostPool, NamespaceRecord, Pool, PoolConfig, make_region, open_region,
+};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
 use std::io::Read;
-use std::sync::{Arc, Condvar, Mutex, PoisonError, RwLock};
-use std::thread::JoinHandle;
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
 /// A region that is open, and what everything made from it shares.
@@ -38,51 +39,11 @@ impl Open {
     }
 }
 
-/// Beats this host's heart and gives back what the dead held, until it is dropped.
-struct Ticker {
-    stop: Arc<(Mutex<bool>, Condvar)>,
-    thread: Option<JoinHandle<()>>,
-}
-
-impl Ticker {
-    fn start(open: &Arc<Open>, every: Duration) -> std::io::Result<Self> {
-        let stop = Arc::new((Mutex::new(false), Condvar::new()));
-        let (heard, open) = (Arc::clone(&stop), Arc::downgrade(open));
-        let work = move || {
-            let (stopped, bell) = &*heard;
-            let mut guard = stopped.lock().unwrap_or_else(PoisonError::into_inner);
-            while !*guard {
-                let Some(pool) = open.upgrade().and_then(|open| open.pool().ok()) else { return };
-                drop(guard);
-                pool.tick();
-                drop(pool);
-                guard = stopped.lock().unwrap_or_else(PoisonError::into_inner);
-                if !*guard {
-                    guard = bell.wait_timeout(guard, every).unwrap_or_else(PoisonError::into_inner).0;
-                }
-            }
-        };
-        let thread = std::thread::Builder::new().name("cenote-tick".to_owned()).spawn(work)?;
-        Ok(Self { stop, thread: Some(thread) })
-    }
-}
-
-impl Drop for Ticker {
-    fn drop(&mut self) {
-        let (stopped, bell) = &*self.stop;
-        *stopped.lock().unwrap_or_else(PoisonError::into_inner) = true;
-        bell.notify_all();
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
-    }
-}
-
 /// A shared region that this process is a worker of.
 #[pyclass(frozen, module = "cenote")]
 pub struct Region {
     open: Arc<Open>,
-    ticker: Mutex<Option<Ticker>>,
+    heart: Mutex<Option<Heart>>,
 }
 
 /// A size as Python gives it: a number of bytes, or a text such as `4GiB`.
@@ -192,8 +153,16 @@ impl Region {
         let open = Open { name: region.to_owned(), process: std::process::id(), pool: RwLock::new(Some(pool)) };
         let open = Arc::new(open);
         let every = Duration::from_secs(1).min(options.host_timeout / 4).max(Duration::from_millis(1));
-        let ticker = Mutex::new(Some(Ticker::start(&open, every)?));
-        Ok(Self { open, ticker })
+        let ticking = Arc::downgrade(&open);
+        let beat = move || match ticking.upgrade().and_then(|open| open.pool().ok()) {
+            Some(pool) => {
+                pool.tick();
+                true
+            }
+            None => false,
+        };
+        let heart = Mutex::new(Some(Heart::start(every, beat)?));
+        Ok(Self { open, heart })
     }
 
     /// The namespace of a fingerprint, made if it is not there.
@@ -289,12 +258,12 @@ impl Region {
     /// Leaves the region. What is pinned, written or loaded ends by itself; leases that are still held keep their memory.
     fn close(&self, py: Python<'_>) {
         py.detach(|| {
-            let ticker = self.ticker.lock().unwrap_or_else(PoisonError::into_inner).take();
+            let heart = self.heart.lock().unwrap_or_else(PoisonError::into_inner).take();
             if self.open.process == std::process::id() {
-                drop(ticker);
+                drop(heart);
             } else {
                 // The thread stayed behind in the parent.
-                std::mem::forget(ticker);
+                std::mem::forget(heart);
             }
             drop(self.open.pool.write().unwrap_or_else(PoisonError::into_inner).take());
         });

@@ -9,11 +9,10 @@ use cenote_codec::{LayerSpecs, PageCodec, Profile, Raw, Side, SpecError};
 use cenote_engine::config::ModelConfig;
 use cenote_engine::{EngineConfig, LlmEngine, LoadedModel};
 use cenote_mem::numa;
+use cenote_pool::Heart;
 use cenote_store::{BlockCodec, RegionStore};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
-use std::thread::JoinHandle;
 use std::time::Duration;
 
 /// The memory pressure that blocks are encoded under when they are computed, and when they have to make room.
@@ -24,7 +23,7 @@ const COLD: f64 = 1.0;
 pub struct Running {
     pub engine: Arc<LlmEngine>,
     /// After the engine, so that the pool outlives it.
-    _ticker: Option<Ticker>,
+    _heart: Option<Heart>,
 }
 
 /// Loads the model and starts the engine; with a region, as its worker `worker_name`.
@@ -42,16 +41,16 @@ pub fn start(
     let model = load(args, region)?;
     spinner.finish_and_clear();
     let Some((pool, region)) = pool.zip(region) else {
-        return Ok(Running { engine: Arc::new(LlmEngine::start(model, None)?), _ticker: None });
+        return Ok(Running { engine: Arc::new(LlmEngine::start(model, None)?), _heart: None });
     };
     let spec = model.namespace_spec(&args.tenant_salt);
     let mut store = RegionStore::new(pool.clone(), &spec).map_err(|error| region.explain(&error))?;
     if let Some(codec) = block_codec(args, &model)? {
         store = store.with_codec(codec, &spec);
     }
-    let ticker = Ticker::start(pool, watch.tick(), store.expirer());
+    let heart = beat(pool, watch.tick(), store.expirer())?;
     let engine = LlmEngine::start(model, Some(Box::new(store)))?;
-    Ok(Running { engine: Arc::new(engine), _ticker: Some(ticker) })
+    Ok(Running { engine: Arc::new(engine), _heart: Some(heart) })
 }
 
 /// What blocks are stored as, if not as the engine has them.
@@ -201,36 +200,18 @@ pub fn named_dir(model: Option<&PathBuf>) -> Result<PathBuf, Failure> {
         .ok_or_else(|| Failure::new("models/demo: the demo model is not here").hint("name a model with --model DIR"))
 }
 
-/// Beats the worker's heart in the region, and lets expired holds go, until dropped.
-struct Ticker {
-    /// Dropping it ends the thread.
-    stop: Option<Sender<()>>,
-    thread: Option<JoinHandle<()>>,
-}
-
-impl Drop for Ticker {
-    fn drop(&mut self) {
-        drop(self.stop.take());
-        // The thread may hold the pool last; a process that ended before it would not leave the region in order.
-        let _ = self.thread.take().map(JoinHandle::join);
-    }
-}
-
-impl Ticker {
-    /// Every `pace`; so long, too, a dead neighbour's things wait to be given back.
-    fn start(pool: HostPool, pace: Duration, expire: impl Fn() + Send + 'static) -> Self {
-        let (stop, stopped) = channel::<()>();
-        let thread = std::thread::spawn(move || {
-            while stopped.recv_timeout(pace) == Err(RecvTimeoutError::Timeout) {
-                expire();
-                let recovered = pool.tick();
-                if recovered.workers > 0 {
-                    tracing::warn!(?recovered, "cleaned up after workers that died");
-                }
-            }
-        });
-        Self { stop: Some(stop), thread: Some(thread) }
-    }
+/// Beats the worker's heart in the region, and lets expired holds go, until dropped: every `pace`; so long, too, a dead
+/// neighbour's things wait to be given back.
+fn beat(pool: HostPool, pace: Duration, expire: impl Fn() + Send + 'static) -> Result<Heart, Failure> {
+    let beat = move || {
+        expire();
+        let recovered = pool.tick();
+        if recovered.workers > 0 {
+            tracing::warn!(?recovered, "cleaned up after workers that died");
+        }
+        true
+    };
+    Heart::start(pace, beat).map_err(|error| Failure::new(format!("no thread for the worker's heart: {error}")))
 }
 
 #[cfg(test)]

@@ -1,0 +1,33 @@
+//! Something done again and again beside a program's own work: a worker's ticks.
+
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// A thread that beats until this is dropped.
+pub struct Heart {
+    /// Dropping it ends the thread.
+    stop: Option<Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Heart {
+    /// Calls `beat` every `pace`, the first time when that has passed, until it returns false.
+    ///
+    /// # Errors
+    /// The system has no thread for it.
+    pub fn start(pace: Duration, mut beat: impl FnMut() -> bool + Send + 'static) -> std::io::Result<Self> {
+        let (stop, stopped) = channel::<()>();
+        let work = move || while stopped.recv_timeout(pace) == Err(RecvTimeoutError::Timeout) && beat() {};
+        let thread = std::thread::Builder::new().name("cenote-heart".to_owned()).spawn(work)?;
+        Ok(Self { stop: Some(stop), thread: Some(thread) })
+    }
+}
+
+impl Drop for Heart {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        // The thread may hold the pool last; a process that ended before it would not leave the region in order.
+        let _ = self.thread.take().map(JoinHandle::join);
+    }
+}
