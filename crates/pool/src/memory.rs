@@ -42,6 +42,14 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
         Ok(())
     }
 
+    /// Bytes of allocated memory that has no name: at least as many as were asked for.
+    ///
+    /// # Errors
+    /// As for [`Pool::free`].
+    pub fn allocated_bytes(&self, offset: u64) -> Result<u64, PoolError> {
+        self.0.allocated_at(offset).map(|(_, length)| length)
+    }
+
     /// Names allocated memory, in place of what had the name. From here on it belongs to the region and outlives this
     /// process. What was written to it through this processor's caches is flushed.
     ///

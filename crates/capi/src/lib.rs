@@ -1,0 +1,22 @@
+//! Roof: `libcenote`, the region for programs in C.
+//!
+//! TraCT's calls (§4.1: locks, memory, objects, offsets) and CXL-SpecKV's (§3.6.1: memory with hints), on the pool that
+//! everybody else uses. One region to a process, as in both papers. Calls return 0, or a negative error number of errno.h;
+//! those that return pointers, NULL. [`cenote_last_error`] tells a thread what went wrong in words.
+
+mod errors;
+mod locks;
+mod memory;
+mod objects;
+mod region;
+mod speckv;
+
+pub use errors::cenote_last_error;
+pub use locks::{
+    CenoteLock, cxl_shm_acquire_lock, cxl_shm_acquire_lock_within, cxl_shm_allocate_lock, cxl_shm_free_lock,
+    cxl_shm_release_lock,
+};
+pub use memory::{cenote_flush, clflush, cxl_shm_get_offset, cxl_shm_get_ptr, shfree, shmalloc};
+pub use objects::{cxl_shm_destroy, cxl_shm_get, cxl_shm_put};
+pub use region::{cenote_close, cenote_create, cenote_open};
+pub use speckv::{cxl_access, cxl_free, cxl_malloc};

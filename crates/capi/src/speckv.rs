@@ -1,0 +1,63 @@
+//! CXL-SpecKV's allocator (§3.6.1): memory by handles, with a hint how it will be used, and accesses that fetch ahead.
+
+use crate::errors::{Fault, or, status};
+use crate::memory::pointer_to;
+use crate::region::region;
+use cenote_mem::Fabric;
+use std::ffi::{c_int, c_void};
+use std::ptr::null_mut;
+
+/// Read through once, from its start to its end: an access fetches what comes next.
+pub const CXL_HINT_SEQUENTIAL: u32 = 1;
+/// Read here and there: an access fetches what was asked for and nothing more.
+pub const CXL_HINT_RANDOM: u32 = 2;
+
+/// Lines that an access fetches ahead, and of those what lies behind the access where it goes through once.
+const AHEAD_LINES: u64 = 32;
+
+/// The handle of memory: its offset in the region, and its hint in the lowest bits, which offsets leave free.
+const HINT_MASK: u64 = 63;
+
+/// Allocates memory of the region; returns its handle, 0: there is none. `hint` is 0 or one of CXL_HINT_….
+#[unsafe(no_mangle)]
+pub extern "C" fn cxl_malloc(size: usize, hint: u32) -> u64 {
+    let allocate = || {
+        if hint > CXL_HINT_RANDOM {
+            return Err(Fault::new(libc::EINVAL, format!("there is no hint {hint}")));
+        }
+        Ok(region()?.pool.allocate(size as u64)? | u64::from(hint))
+    };
+    or(allocate(), 0)
+}
+
+/// A pointer to `size` bytes at `offset` of the memory, on their way into the processor's caches already; NULL: they leave it.
+/// Bytes that another host may have written since are to be dropped first (`cenote_flush`).
+#[unsafe(no_mangle)]
+pub extern "C" fn cxl_access(handle: u64, offset: u64, size: usize) -> *mut c_void {
+    let access = || {
+        let region = region()?;
+        let start = handle & !HINT_MASK;
+        let length = region.pool.allocated_bytes(start)?;
+        let end = offset.checked_add(size as u64).filter(|&end| end <= length);
+        let end = end
+            .ok_or_else(|| Fault::new(libc::EINVAL, format!("{size} bytes at {offset} of memory that has {length}")))?;
+        let ahead = if handle & HINT_MASK == u64::from(CXL_HINT_SEQUENTIAL) { AHEAD_LINES * 64 } else { 0 };
+        let last = (end + ahead).min(length);
+        let lines = (start + offset) / 64..(start + last).div_ceil(64);
+        for line in lines.take(2 * AHEAD_LINES as usize) {
+            region.fabric().prefetch(line * 64);
+        }
+        pointer_to(&region, start + offset)
+    };
+    or(access(), null_mut())
+}
+
+/// Gives memory back.
+#[unsafe(no_mangle)]
+pub extern "C" fn cxl_free(handle: u64) -> c_int {
+    let free = || {
+        region()?.pool.free(handle & !HINT_MASK)?;
+        Ok(0)
+    };
+    status(free())
+}

@@ -1,0 +1,109 @@
+//! The header is the one that the code makes, and a C program of two processes works with it.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+const ROUNDS: u64 = 300;
+
+fn package() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+#[test]
+fn the_header_in_the_tree_is_the_one_that_is_made() {
+    let made = cbindgen::generate(package()).expect("the header is made");
+    let mut text = Vec::new();
+    made.write(&mut text);
+    let path = package().join("include/cenote.h");
+    if std::env::var_os("CENOTE_UPDATE_HEADER").is_some() {
+        std::fs::write(&path, &text).expect("the header is written");
+    }
+    let there = std::fs::read(&path).expect("there is a header");
+    assert!(there == text, "{} is out of date: CENOTE_UPDATE_HEADER=1 cargo test -p cenote-capi", path.display());
+}
+
+/// The folder that cargo put the library into: that of this test's program, or the one above it.
+fn library() -> PathBuf {
+    let program = std::env::current_exe().expect("this program has a path");
+    let folders = program.ancestors().skip(1).take(2);
+    let found = folders.map(|folder| folder.join("libcenote.so")).find(|library| library.exists());
+    found.expect("cargo builds the library before its tests")
+}
+
+fn compile(folder: &Path) -> PathBuf {
+    let (program, library) = (folder.join("two_processes"), library());
+    let place = library.parent().expect("it lies in a folder").display().to_string();
+    let compiled = Command::new("cc")
+        .args(["-std=c11", "-Wall", "-Wextra", "-Werror", "-O1", "-g", "-o"])
+        .arg(&program)
+        .arg(package().join("tests/two_processes.c"))
+        .args([&format!("-L{place}"), &format!("-Wl,-rpath,{place}"), "-lcenote"])
+        .output()
+        .expect("there is a C compiler: cc");
+    assert!(compiled.status.success(), "{}", String::from_utf8_lossy(&compiled.stderr));
+    program
+}
+
+struct Region(String);
+
+impl Region {
+    fn new(purpose: &str) -> Self {
+        Self(format!("cenote-c-{purpose}-{}", std::process::id()))
+    }
+}
+
+impl Drop for Region {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(Path::new("/dev/shm").join(&self.0));
+    }
+}
+
+fn ended(child: Child) -> String {
+    let output = child.wait_with_output().expect("it ends");
+    assert!(output.status.success(), "{}: {}", output.status, String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).expect("text")
+}
+
+/// Runs both processes, under `checker` if there is one.
+fn run(program: &Path, region: &Region, checker: &[&str]) {
+    let start = |role: &str| {
+        let command: Vec<&str> = checker.iter().copied().chain([program.to_str().expect("a text")]).collect();
+        let mut command_line = Command::new(command[0]);
+        command_line.args(&command[1..]).args([role, &format!("shm:{}", region.0)]);
+        command_line.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command_line.spawn().expect("it starts")
+    };
+    let mut first = start("first");
+    let mut said = BufReader::new(first.stdout.take().expect("piped"));
+    let mut line = String::new();
+    said.read_line(&mut line).expect("text");
+    if line != "ready\n" {
+        panic!(
+            "the first process: {}{line}",
+            String::from_utf8_lossy(&first.wait_with_output().expect("it ends").stderr)
+        );
+    }
+    let second: u64 = ended(start("second")).trim().parse().expect("a number");
+    assert!((ROUNDS..=2 * ROUNDS).contains(&second), "{second}");
+    first.stdin.take().expect("piped").write_all(b"done\n").expect("it reads");
+    let mut rest = String::new();
+    said.read_to_string(&mut rest).expect("text");
+    ended(first);
+    assert_eq!(rest.trim(), (2 * ROUNDS).to_string());
+}
+
+#[test]
+fn two_processes_share_memory_locks_and_names() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let program = compile(folder.path());
+    run(&program, &Region::new("plain"), &[]);
+    match Command::new("valgrind").arg("--version").output() {
+        Ok(version) if version.status.success() => {
+            let checker =
+                ["valgrind", "--quiet", "--error-exitcode=9", "--leak-check=full", "--errors-for-leak-kinds=definite"];
+            run(&program, &Region::new("valgrind"), &checker);
+        }
+        _ => println!("SKIPPED: the same under valgrind, which is not installed"),
+    }
+}
