@@ -55,7 +55,7 @@ impl From<OpenError> for Fault {
 }
 
 /// Notes an error for [`cenote_last_error`] and returns its number.
-fn note(fault: Fault) -> c_int {
+fn note(fault: &Fault) -> c_int {
     let text = CString::new(fault.text.replace('\0', " ")).unwrap_or_default();
     LAST.with(|last| *last.borrow_mut() = text);
     fault.number
@@ -63,13 +63,13 @@ fn note(fault: Fault) -> c_int {
 
 /// What a call that returns a number returns.
 pub fn status(done: Result<c_int, Fault>) -> c_int {
-    done.unwrap_or_else(|fault| -note(fault))
+    done.unwrap_or_else(|fault| -note(&fault))
 }
 
 /// What a call that returns something returns instead.
 pub fn or<T>(done: Result<T, Fault>, otherwise: T) -> T {
     done.unwrap_or_else(|fault| {
-        note(fault);
+        note(&fault);
         otherwise
     })
 }
