@@ -34,14 +34,14 @@ macro_rules! with_intervals {
 }
 
 /// Eight numbers.
-#[target_feature(enable = "avx2,f16c,bmi1,bmi2,popcnt")]
+#[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
 #[inline]
 fn load(from: &[f32; LANES]) -> __m256 {
     // SAFETY: eight numbers are there; the load wants no alignment.
     unsafe { _mm256_loadu_ps(from.as_ptr()) }
 }
 
-#[target_feature(enable = "avx2,f16c,bmi1,bmi2,popcnt")]
+#[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
 #[inline]
 fn store(to: &mut [f32; LANES], values: __m256) {
     // SAFETY: there is room for eight numbers; the store wants no alignment.
@@ -49,12 +49,12 @@ fn store(to: &mut [f32; LANES], values: __m256) {
 }
 
 /// The values of a page as `[token][head][channel]`.
-#[target_feature(enable = "avx2,f16c,bmi1,bmi2,popcnt")]
+#[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
 pub fn read_tokens(page: &Page<'_>, values: &mut [f32]) {
     with_element!(page.kind().element, E, read_as::<E>(page, values));
 }
 
-#[target_feature(enable = "avx2,f16c,bmi1,bmi2,popcnt")]
+#[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
 fn read_as<const E: u8>(page: &Page<'_>, values: &mut [f32]) {
     let kind = page.kind();
     let (heads, dim) = (usize::from(kind.shape.heads), usize::from(kind.shape.dim));
@@ -96,12 +96,12 @@ struct Split {
 }
 
 impl Split {
-    #[target_feature(enable = "avx2,f16c,bmi1,bmi2,popcnt")]
+    #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
     fn new() -> Self {
         Self { below: _mm256_set1_ps(f32::NEG_INFINITY), above: _mm256_set1_ps(f32::INFINITY) }
     }
 
-    #[target_feature(enable = "avx2,f16c,bmi1,bmi2,popcnt")]
+    #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
     #[inline]
     fn add(&mut self, values: __m256, is_above: __m256) {
         let below = _mm256_blendv_ps(values, _mm256_set1_ps(f32::NEG_INFINITY), is_above);
@@ -112,12 +112,12 @@ impl Split {
 
 /// Widens bounds of what is left of values in each group, but for the last few values, fewer than eight, which it returns; `None`:
 /// some are no numbers.
-#[target_feature(enable = "avx2,f16c,bmi1,bmi2,popcnt")]
+#[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
 pub fn bounds<'a>(intervals: &[(f32, f32)], values: &'a [f32], bounds: &mut [(f32, f32)]) -> Option<&'a [f32]> {
     with_intervals!(intervals, intervals, bounds_by(intervals, values, bounds))
 }
 
-#[target_feature(enable = "avx2,f16c,bmi1,bmi2,popcnt")]
+#[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
 fn bounds_by<'a, const G: usize>(
     intervals: &[(f32, f32); G],
     values: &'a [f32],
@@ -180,7 +180,7 @@ fn widen_bounds<const G: usize>(
     }
 }
 
-#[target_feature(enable = "avx2,f16c,bmi1,bmi2,popcnt")]
+#[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
 #[inline]
 fn least_of(values: __m256) -> f32 {
     let four = _mm_min_ps(_mm256_castps256_ps128(values), _mm256_extractf128_ps::<1>(values));
@@ -188,7 +188,7 @@ fn least_of(values: __m256) -> f32 {
     _mm_cvtss_f32(_mm_min_ss(two, _mm_movehdup_ps(two)))
 }
 
-#[target_feature(enable = "avx2,f16c,bmi1,bmi2,popcnt")]
+#[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
 #[inline]
 fn greatest_of(values: __m256) -> f32 {
     let four = _mm_max_ps(_mm256_castps256_ps128(values), _mm256_extractf128_ps::<1>(values));
@@ -209,7 +209,7 @@ struct Tables {
 }
 
 impl Tables {
-    #[target_feature(enable = "avx2,f16c,bmi1,bmi2,popcnt")]
+    #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
     fn of<const G: usize>(coder: &Coder<'_>, intervals: &[(f32, f32); G]) -> Self {
         let mut all = [[0.0; LANES]; 5];
         let mut numbers = [0; LANES];
@@ -240,7 +240,7 @@ impl Tables {
     }
 
     /// Codes of eight values, of these regions.
-    #[target_feature(enable = "avx2,f16c,bmi1,bmi2,popcnt")]
+    #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
     #[inline]
     fn codes(&self, region: __m256i, values: __m256) -> __m256i {
         let of = |table: __m256| _mm256_permutevar8x32_ps(table, region);
@@ -252,7 +252,7 @@ impl Tables {
 }
 
 /// Regions of eight values: how many ends they are behind.
-#[target_feature(enable = "avx2,f16c,bmi1,bmi2,popcnt")]
+#[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
 #[inline]
 fn regions<const G: usize>(values: __m256, lows: &[f32; G], highs: &[f32; G]) -> __m256i {
     let mut region = _mm256_setzero_si256();
@@ -266,7 +266,7 @@ fn regions<const G: usize>(values: __m256, lows: &[f32; G], highs: &[f32; G]) ->
 }
 
 /// Appends dense codes, counts and entries of a token's values, `[head][channel]`.
-#[target_feature(enable = "avx2,f16c,bmi1,bmi2,popcnt")]
+#[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
 pub fn code_token(coder: &Coder<'_>, values: &[f32], dim: usize, heads: &mut [[Vec<u8>; 3]]) {
     with_intervals!(coder.intervals, intervals, {
         let tables = Tables::of(coder, intervals);
@@ -277,7 +277,7 @@ pub fn code_token(coder: &Coder<'_>, values: &[f32], dim: usize, heads: &mut [[V
 }
 
 /// One head's.
-#[target_feature(enable = "avx2,f16c,bmi1,bmi2,popcnt")]
+#[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
 fn code_by<const G: usize>(
     coder: &Coder<'_>,
     tables: &Tables,
@@ -335,7 +335,7 @@ fn code_by<const G: usize>(
 }
 
 /// Appends the entries of the outliers of a block, of so many bytes.
-#[target_feature(enable = "avx2,f16c,bmi1,bmi2,popcnt")]
+#[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
 #[inline]
 fn take<const BYTES: usize>(mut outliers: u64, packed: &[[u32; LANES]; BLOCK / LANES], entries: &mut Vec<u8>) {
     let len = BYTES * outliers.count_ones() as usize;
@@ -350,7 +350,7 @@ fn take<const BYTES: usize>(mut outliers: u64, packed: &[[u32; LANES]; BLOCK / L
 }
 
 /// The lower four bits of sixteen codes.
-#[target_feature(enable = "avx2,f16c,bmi1,bmi2,popcnt")]
+#[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
 #[inline]
 fn nibbles([low, high]: [__m256i; 2]) -> [u8; LANES] {
     let codes = _mm256_permute4x64_epi64::<0b11_01_10_00>(_mm256_packs_epi32(low, high));
@@ -361,7 +361,7 @@ fn nibbles([low, high]: [__m256i; 2]) -> [u8; LANES] {
 }
 
 /// Decodes a payload to a page of 16-bit elements; the caller sees to others.
-#[target_feature(enable = "avx2,f16c,bmi1,bmi2,popcnt")]
+#[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
 pub fn decode(restorer: &mut Restorer<'_>, page: &mut PageMut<'_>) -> Result<(), DecodeError> {
     with_element!(page.kind().element, E, decode_as::<E>(restorer, page))
 }
@@ -380,7 +380,7 @@ struct Meanings {
 /// By sort of outlier, its group and the upper bits of its code; `None`: of no group.
 type Sorts = [Option<(usize, u32)>; SORTS];
 
-#[target_feature(enable = "avx2,f16c,bmi1,bmi2,popcnt")]
+#[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
 fn meanings<const E: u8>(restorer: &Restorer<'_>, sorts: &Sorts, token: usize) -> Meanings {
     let mut outliers = [[0; EDGE]; SORTS];
     for (meanings, sort) in outliers.iter_mut().zip(sorts) {
@@ -400,7 +400,7 @@ fn meanings<const E: u8>(restorer: &Restorer<'_>, sorts: &Sorts, token: usize) -
 }
 
 /// What sixteen codes of a group from one on stand for, as elements.
-#[target_feature(enable = "avx2,f16c,bmi1,bmi2,popcnt")]
+#[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
 #[inline]
 fn sixteen<const E: u8>(restorer: &Restorer<'_>, token: usize, group: usize, start: u32) -> __m256i {
     let grid = &restorer.grids[token][group];
@@ -418,7 +418,7 @@ fn sixteen<const E: u8>(restorer: &Restorer<'_>, token: usize, group: usize, sta
     round::<E, true>(halves)
 }
 
-#[target_feature(enable = "avx2,f16c,bmi1,bmi2,popcnt")]
+#[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
 fn decode_as<const E: u8>(restorer: &mut Restorer<'_>, page: &mut PageMut<'_>) -> Result<(), DecodeError> {
     let kind = *page.kind();
     let Shape { heads, tokens, dim } = kind.shape;
@@ -456,7 +456,7 @@ fn decode_as<const E: u8>(restorer: &mut Restorer<'_>, page: &mut PageMut<'_>) -
 
 /// Elements of one head's values of a token, padded to whole blocks. Entries have so many bytes; bits of `known` say which sorts
 /// of them there are.
-#[target_feature(enable = "avx2,f16c,bmi1,bmi2,popcnt")]
+#[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
 #[inline]
 fn decode_row<const BYTES: usize>(
     restorer: &mut Restorer<'_>,
@@ -504,7 +504,7 @@ fn decode_row<const BYTES: usize>(
 }
 
 /// Thirty-two dense codes, a byte each: the lower half of each byte, then the upper.
-#[target_feature(enable = "avx2,f16c,bmi1,bmi2,popcnt")]
+#[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
 #[inline]
 fn apart(codes: __m128i) -> __m256i {
     let codes = _mm256_cvtepu8_epi16(codes);
@@ -513,7 +513,7 @@ fn apart(codes: __m128i) -> __m256i {
 }
 
 /// What thirty-two dense codes stand for.
-#[target_feature(enable = "avx2,f16c,bmi1,bmi2,popcnt")]
+#[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
 #[inline]
 fn look_up(codes: __m256i, [low, high]: [__m256i; 2]) -> [__m256i; 2] {
     let [low, high] = [_mm256_shuffle_epi8(low, codes), _mm256_shuffle_epi8(high, codes)];
