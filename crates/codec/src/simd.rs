@@ -9,7 +9,7 @@
 #[cfg(target_arch = "x86_64")]
 mod avx2;
 
-use crate::oaken::{Coder, Restorer};
+use crate::oaken::{Coder, Groups, Restorer};
 use crate::page::{Page, PageMut};
 use crate::qpack::{GROUP, Known};
 use crate::qpackz::{Decoder, Part, Place, push_all};
@@ -263,6 +263,24 @@ pub(crate) fn oaken_read_tokens(level: Level, page: &Page<'_>, values: &mut [f32
             true
         }
         _ => false,
+    }
+}
+
+/// Appends the payload of a page that is whole and of 16-bit elements; `None`: it is not, or the level has no kernel.
+pub(crate) fn oaken_encode(
+    level: Level,
+    groups: &Groups,
+    intervals: &[(f32, f32)],
+    page: &Page<'_>,
+    payload: &mut Vec<u8>,
+) -> Option<Result<(), Declined>> {
+    match level {
+        #[cfg(target_arch = "x86_64")]
+        Level::Avx2 | Level::Avx512 if intervals.len() < GROUPS_MAX => {
+            // SAFETY: the machine has this level.
+            unsafe { avx2::oaken::encode(groups, intervals, page, payload) }
+        }
+        _ => None,
     }
 }
 
