@@ -16,10 +16,10 @@
 //! a byte, or two where five bits and more than two outlier groups do not fit one.
 //! Values of one head are together, in the order of tokens, so that attention reads them in bursts (§5.2).
 
-use crate::page::{Element, Page, PageMut, Shape, Side};
+use crate::page::{self, Element, Page, PageKind, PageMut, Shape, Side};
 use crate::simd::{self, Level};
 use crate::tile::{Axis, EDGE, Span, Tile};
-use crate::{CodecId, Declined, DecodeError, Frame, PageCodec};
+use crate::{CodecId, Declined, DecodeError, Frame, GrowingPayload, PageCodec};
 use half::f16;
 use std::fmt;
 use std::str::FromStr;
@@ -458,6 +458,26 @@ impl<'a> OakenWriter<'a> {
     }
 }
 
+impl GrowingPayload for OakenWriter<'_> {
+    fn append(&mut self, page: &Page<'_>, first: usize) -> Result<(), Declined> {
+        let PageKind { shape, element, layout, .. } = *page.kind();
+        let mut values = Vec::with_capacity(shape.token_values());
+        (first..shape.tokens.into()).try_for_each(|token| {
+            values.clear();
+            for head in 0..shape.heads.into() {
+                let places = (0..shape.dim.into()).map(|channel| layout.place(shape, head, token, channel));
+                values.extend(places.map(|place| page::load(element, page.bytes(), place)));
+            }
+            self.push(&values)
+        })
+    }
+
+    fn payload(&self, _: &Page<'_>, payload: &mut Vec<u8>) -> Result<(), Declined> {
+        Self::payload(self, payload);
+        Ok(())
+    }
+}
+
 /// The bounds as `f16`, rounded outwards; of an empty group both zero, and zero has no sign. `None`: they are too large.
 pub(crate) fn outwards(least: f32, greatest: f32) -> Option<(f16, f16)> {
     if least > greatest {
@@ -563,6 +583,10 @@ impl PageCodec for Oaken {
         values.chunks_exact(kind.shape.token_values()).try_for_each(|token| writer.push(token))?;
         writer.payload(payload);
         Ok(())
+    }
+
+    fn grow(&self, kind: &PageKind) -> Option<Box<dyn GrowingPayload + '_>> {
+        Some(Box::new(OakenWriter::new(self, kind.layer, kind.side, kind.shape.heads, kind.shape.dim)))
     }
 
     fn decode_payload(&self, frame: &Frame<'_>, page: &mut PageMut<'_>) -> Result<(), DecodeError> {

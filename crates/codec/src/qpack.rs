@@ -12,10 +12,10 @@
 //! `code(t) + levels × code(t + 4)`, of tokens `t` 0 to 3, then 8 to 11. Index 15 is sixteen halves instead: values too far from the mean.
 //! Tokens that are not there have the code of the mean.
 
-use crate::page::{Page, PageMut, Side};
+use crate::page::{Page, PageKind, PageMut, Side};
 use crate::simd::{self, Level};
 use crate::tile::{Axis, EDGE, Span, Tile};
-use crate::{CodecId, Declined, DecodeError, Frame, PageCodec};
+use crate::{CodecId, Declined, DecodeError, Frame, GrowingPayload, PageCodec};
 use half::f16;
 
 /// Tokens that share a width.
@@ -176,16 +176,17 @@ impl PageCodec for QPack {
         let kind = page.kind();
         let (shape, dim) = (kind.shape, usize::from(kind.shape.dim));
         let part = self.part(kind.layer, kind.side, shape.token_values()).ok_or(Declined)?;
-        let level = Level::current();
-        for (head, Known { means, steps, .. }) in part.by_head(dim).enumerate() {
+        for (head, known) in part.by_head(dim).enumerate() {
             for token in (0..usize::from(shape.tokens)).step_by(GROUP) {
-                match simd::qpack_encode_group(level, page, head, token, means, steps, payload) {
-                    Some(encoded) => encoded?,
-                    None => encode_group(page, head, token, means, steps, payload)?,
-                }
+                encode_at(page, head, token, &known, payload)?;
             }
         }
         Ok(())
+    }
+
+    fn grow(&self, kind: &PageKind) -> Option<Box<dyn GrowingPayload + '_>> {
+        let part = self.part(kind.layer, kind.side, kind.shape.token_values())?;
+        Some(Box::new(Growing { part, heads: vec![Vec::new(); kind.shape.heads.into()], tokens: 0 }))
     }
 
     fn decode_payload(&self, frame: &Frame<'_>, page: &mut PageMut<'_>) -> Result<(), DecodeError> {
@@ -207,6 +208,52 @@ impl PageCodec for QPack {
     }
 }
 
+/// A page whose whole sixteens of tokens are kept as they were encoded.
+struct Growing<'a> {
+    part: &'a Part,
+    /// Of each head, what such tokens became.
+    heads: Vec<Vec<u8>>,
+    /// Tokens of a head that are in it.
+    tokens: usize,
+}
+
+impl GrowingPayload for Growing<'_> {
+    fn append(&mut self, page: &Page<'_>, _: usize) -> Result<(), Declined> {
+        let shape = page.kind().shape;
+        let whole = usize::from(shape.tokens) / GROUP * GROUP;
+        for (head, (known, encoded)) in self.part.by_head(shape.dim.into()).zip(&mut self.heads).enumerate() {
+            for token in (self.tokens..whole).step_by(GROUP) {
+                encode_at(page, head, token, &known, encoded)?;
+            }
+        }
+        self.tokens = whole;
+        Ok(())
+    }
+
+    fn payload(&self, page: &Page<'_>, payload: &mut Vec<u8>) -> Result<(), Declined> {
+        let shape = page.kind().shape;
+        for (head, (known, encoded)) in self.part.by_head(shape.dim.into()).zip(&self.heads).enumerate() {
+            payload.extend_from_slice(encoded);
+            if self.tokens < shape.tokens.into() {
+                encode_at(page, head, self.tokens, &known, payload)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Encodes up to sixteen tokens of a head that begin with `token`.
+fn encode_at(
+    page: &Page<'_>,
+    head: usize,
+    token: usize,
+    Known { means, steps, .. }: &Known<'_>,
+    payload: &mut Vec<u8>,
+) -> Result<(), Declined> {
+    simd::qpack_encode_group(Level::current(), page, head, token, means, steps, payload)
+        .unwrap_or_else(|| encode_group(page, head, token, means, steps, payload))
+}
+
 /// How many steps a value is from the mean.
 #[inline]
 pub(crate) fn code_of(value: f32, mean: f32, inverse: f32) -> Result<i32, Declined> {
@@ -216,7 +263,7 @@ pub(crate) fn code_of(value: f32, mean: f32, inverse: f32) -> Result<i32, Declin
     Ok(((value - mean) * inverse).round_ties_even() as i32)
 }
 
-/// Encodes up to sixteen tokens of a head that begin with `token`.
+/// The same in plain code.
 fn encode_group(
     page: &Page<'_>,
     head: usize,

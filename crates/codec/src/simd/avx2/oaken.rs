@@ -232,8 +232,7 @@ fn decode_as<const E: u8>(restorer: &mut Restorer<'_>, page: &mut PageMut<'_>) -
             }
             for channel in (0..dim).step_by(EDGE) {
                 let of_page = PageRows::of(&kind, &Span::at(kind.shape, head, first, channel));
-                let from =
-                    PageRows { axis: Axis::Tokens, place: channel, stride: stride / 2, count: EDGE, len: EDGE };
+                let from = PageRows { axis: Axis::Tokens, place: channel, stride: stride / 2, count: EDGE, len: EDGE };
                 rows.load::<E>(&values, &from, of_page.axis);
                 rows.store::<E>(page.bytes_mut(), &of_page, of_page.axis);
             }

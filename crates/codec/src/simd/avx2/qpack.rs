@@ -333,7 +333,11 @@ mod tests {
                 for (codes, index) in all.iter().zip(indices) {
                     let ends = (codes.iter().min().copied(), codes.iter().max().copied());
                     let (Some(least), Some(greatest)) = ends else { unreachable!("sixteen") };
-                    assert_eq!(usize::from(index), Width::index_of(least.into(), greatest.into()), "{least} {greatest}");
+                    assert_eq!(
+                        usize::from(index),
+                        Width::index_of(least.into(), greatest.into()),
+                        "{least} {greatest}"
+                    );
                 }
             }
         }

@@ -492,7 +492,9 @@ fn encode_as<const E: u8, const G: usize, const BYTES: usize>(
     let mut of_tokens = dense.chunks_exact_mut(EDGE * dim / 2).zip(counts.chunks_exact_mut(EDGE * dim / BLOCK));
     for head in 0..usize::from(shape.heads) {
         for first in (0..tokens).step_by(EDGE) {
-            let Some((dense, counts)) = of_tokens.next() else { unreachable!("every sixteen tokens have their places") };
+            let Some((dense, counts)) = of_tokens.next() else {
+                unreachable!("every sixteen tokens have their places")
+            };
             some.load::<E>(page, head, first, &mut rows);
             for (token, counts) in counts.chunks_exact_mut(dim / BLOCK).enumerate() {
                 let by = (&coders[first + token], groups.upper_at());
