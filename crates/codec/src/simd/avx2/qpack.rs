@@ -138,8 +138,8 @@ fn decode_as<'a, const E: u8>(
         let is_known = (known.ties.get(number * EDGE..)).is_some_and(|ties| ties.len() >= EDGE && !any(&ties[..EDGE]));
         let of_page = || PageRows::of(&kind, &Span::at(kind.shape, head, token, number * EDGE));
         let place = if in_a_row {
-            let first = first_place + number * TILE_BYTES_MAX;
-            Some((first..first + TILE_BYTES_MAX, 2 * EDGE))
+            let first = first_place + number * 2 * EDGE * EDGE;
+            Some((first..first + 2 * EDGE * EDGE, 2 * EDGE))
         } else {
             whole::<E>(&of_page())
         };
@@ -210,10 +210,10 @@ fn decode_plain<const TURNED: bool>(
     let store = |row: usize, bits: __m256i| unsafe { _mm256_storeu_si256(first.add(row * stride).cast(), bits) };
     let (mut at, mut rest) = (0, nibbles);
     let mut pairs = [[_mm256_setzero_si256(); EDGE / 2]; 2];
-    for pair in 0..EDGE / 2 {
+    for start in (0..EDGE).step_by(2) {
         let mut both = [[_mm256_setzero_si256(); 2]; 2];
         for (odd, values) in both.iter_mut().enumerate() {
-            let (lanes, channel) = (&LANES[(rest & 15) as usize], 2 * pair + odd);
+            let (lanes, channel) = (&LANES[(rest & 15) as usize], start + odd);
             // SAFETY: sixteen windows are there, and no channel takes more than one.
             let window = unsafe { &*bytes.as_ptr().add(at).cast() };
             *values = plain_values(window, lanes, means[channel], steps[channel]);
@@ -222,13 +222,13 @@ fn decode_plain<const TURNED: bool>(
         let [even, odd] = both;
         if TURNED {
             for half in 0..2 {
-                pairs[half][pair] = _mm256_blend_epi16::<0xaa>(_mm256_srli_epi32::<16>(even[half]), odd[half]);
+                pairs[half][start / 2] = _mm256_blend_epi16::<0xaa>(_mm256_srli_epi32::<16>(even[half]), odd[half]);
             }
             continue;
         }
         for (odd, [first, second]) in both.into_iter().enumerate() {
             let elements = _mm256_packus_epi32(_mm256_srli_epi32::<16>(first), _mm256_srli_epi32::<16>(second));
-            store(2 * pair + odd, elements);
+            store(start + odd, elements);
         }
     }
     if !TURNED {

@@ -168,15 +168,12 @@ impl Lane {
         }
         let mut bounds = [(f32::INFINITY, f32::NEG_INFINITY); GROUPS_MAX];
         let mut first = Some(self.first);
-        for number in 0..=2 * G {
-            // What is behind an end is less far than the order goes on; what is before it is further.
-            let (last, next) = if number == 2 * G {
-                (Some(self.last), None)
-            } else {
-                let (end, (nearest, furthest)) = (ends[number], self.ends[number]);
-                let (last, is_before) = end.overflowing_add(furthest);
-                (is_before.then_some(last), end.checked_add(nearest))
-            };
+        // What is behind an end is less far than the order goes on; what is before it is further.
+        let at_ends = ends.iter().zip(&self.ends).take(2 * G).map(|(end, (nearest, furthest))| {
+            let (last, is_before) = end.overflowing_add(*furthest);
+            (is_before.then_some(last), end.checked_add(*nearest))
+        });
+        for (number, (last, next)) in at_ends.chain([(Some(self.last), None)]).enumerate() {
             if let (Some(first), Some(last)) = (first, last)
                 && first <= last
             {
