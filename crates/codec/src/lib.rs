@@ -25,6 +25,7 @@ mod simd;
 mod spec;
 mod speckv;
 mod tile;
+mod writer;
 
 pub use frame::{Frame, HEADER_BYTES};
 pub use oaken::{Groups, Oaken, OakenWriter, Thresholds};
@@ -36,6 +37,7 @@ pub use raw::Raw;
 pub use simd::{Level, at_level};
 pub use spec::{CodecSpec, LayerSpecs, SpecError};
 pub use speckv::{SpecKv, SpecKvMode};
+pub use writer::{GrowingPayload, PageWriter};
 
 use frame::FrameWriter;
 use std::collections::BTreeMap;
@@ -133,6 +135,12 @@ pub trait PageCodec: Send + Sync {
     /// # Errors
     /// The page is not for this codec. What was appended is of no use then.
     fn encode_payload(&self, page: &Page<'_>, payload: &mut Vec<u8>) -> Result<(), Declined>;
+
+    /// What keeps the payload of a page that grows ([`PageWriter`]), empty now, from being made anew; none: it has to be.
+    fn grow(&self, kind: &PageKind) -> Option<Box<dyn GrowingPayload + '_>> {
+        let _ = kind;
+        None
+    }
 
     /// Decodes a payload of this codec, version and profile, of a page of just this kind (but its element type).
     ///

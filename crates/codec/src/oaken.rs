@@ -16,10 +16,10 @@
 //! a byte, or two where five bits and more than two outlier groups do not fit one.
 //! Values of one head are together, in the order of tokens, so that attention reads them in bursts (§5.2).
 
-use crate::page::{Element, Page, PageMut, Shape, Side};
+use crate::page::{self, Element, Page, PageKind, PageMut, Shape, Side};
 use crate::simd::{self, Level};
 use crate::tile::{Axis, EDGE, Span, Tile};
-use crate::{CodecId, Declined, DecodeError, Frame, PageCodec};
+use crate::{CodecId, Declined, DecodeError, Frame, GrowingPayload, PageCodec};
 use half::f16;
 use std::fmt;
 use std::str::FromStr;
@@ -229,6 +229,9 @@ pub(crate) struct Grid {
 }
 
 impl Grid {
+    /// Of no code.
+    const EMPTY: Self = Self { least: 0.0, step: 0.0, inverse: 0.0, cut: 0, codes: 1, is_shifted: false };
+
     fn new(least: f16, greatest: f16, bits: u32, is_shifted: bool) -> Self {
         let (least, greatest, codes) = (least.to_f32(), greatest.to_f32(), 1_u32 << bits);
         let width = greatest - least;
@@ -238,7 +241,10 @@ impl Grid {
             false => 0,
             _ if least >= 0.0 => 0,
             _ if greatest < 0.0 => codes,
-            _ => ((-least * inverse).ceil() as u32).clamp(1, codes - 1),
+            _ => {
+                let (crossing, down) = (-least * inverse, (-least * inverse) as u32);
+                (down + u32::from((down as f32) < crossing)).clamp(1, codes - 1)
+            }
         };
         Self { least, step, inverse, cut, codes, is_shifted }
     }
@@ -452,8 +458,28 @@ impl<'a> OakenWriter<'a> {
     }
 }
 
+impl GrowingPayload for OakenWriter<'_> {
+    fn append(&mut self, page: &Page<'_>, first: usize) -> Result<(), Declined> {
+        let PageKind { shape, element, layout, .. } = *page.kind();
+        let mut values = Vec::with_capacity(shape.token_values());
+        (first..shape.tokens.into()).try_for_each(|token| {
+            values.clear();
+            for head in 0..shape.heads.into() {
+                let places = (0..shape.dim.into()).map(|channel| layout.place(shape, head, token, channel));
+                values.extend(places.map(|place| page::load(element, page.bytes(), place)));
+            }
+            self.push(&values)
+        })
+    }
+
+    fn payload(&self, _: &Page<'_>, payload: &mut Vec<u8>) -> Result<(), Declined> {
+        Self::payload(self, payload);
+        Ok(())
+    }
+}
+
 /// The bounds as `f16`, rounded outwards; of an empty group both zero, and zero has no sign. `None`: they are too large.
-fn outwards(least: f32, greatest: f32) -> Option<(f16, f16)> {
+pub(crate) fn outwards(least: f32, greatest: f32) -> Option<(f16, f16)> {
     if least > greatest {
         return Some((f16::ZERO, f16::ZERO));
     }
@@ -476,12 +502,16 @@ fn next_down(value: f16) -> f16 {
     }
 }
 
-fn grids(groups: &Groups, bounds: &[(f16, f16)]) -> Vec<Grid> {
+/// Of each group; places beyond the last mean nothing.
+pub(crate) type Grids = [Grid; GROUPS_MAX];
+
+pub(crate) fn grids(groups: &Groups, bounds: &[(f16, f16)]) -> Grids {
     let last = bounds.len() - 1;
-    let grid = |(group, &(least, greatest)): (usize, &(f16, f16))| {
-        Grid::new(least, greatest, groups.bits_of(group), group < last)
-    };
-    bounds.iter().enumerate().map(grid).collect()
+    let mut grids = [Grid::EMPTY; GROUPS_MAX];
+    for (group, (grid, &(least, greatest))) in grids.iter_mut().zip(bounds).enumerate() {
+        *grid = Grid::new(least, greatest, groups.bits_of(group), group < last);
+    }
+    grids
 }
 
 const MISSING: DecodeError = DecodeError::Payload("outliers are missing, or too many");
@@ -516,15 +546,17 @@ impl<'a> Parts<'a> {
         Ok(Self { scales, dense, counts, entries, row_bytes, row_blocks })
     }
 
-    fn grids(&self, groups: &Groups, token: usize) -> Result<Vec<Grid>, DecodeError> {
-        let bytes = groups.shares.len() * 4;
-        let pair = |pair: &[u8]| (f16::from_le_bytes([pair[0], pair[1]]), f16::from_le_bytes([pair[2], pair[3]]));
-        let bounds: Vec<_> = self.scales[token * bytes..][..bytes].chunks_exact(4).map(pair).collect();
-        let sound = |(least, greatest): &(f16, f16)| least.is_finite() && greatest.is_finite() && least <= greatest;
-        if !bounds.iter().all(sound) {
-            return Err(DecodeError::Payload("bounds of a group are none"));
+    fn grids(&self, groups: &Groups, token: usize) -> Result<Grids, DecodeError> {
+        let count = groups.shares.len();
+        let mut bounds = [(f16::ZERO, f16::ZERO); GROUPS_MAX];
+        let of_token = self.scales[token * 4 * count..].as_chunks().0.iter().take(count);
+        for (bounds, [a, b, c, d]) in bounds.iter_mut().zip(of_token) {
+            *bounds = (f16::from_le_bytes([*a, *b]), f16::from_le_bytes([*c, *d]));
+            if !(bounds.0.is_finite() && bounds.1.is_finite() && bounds.0 <= bounds.1) {
+                return Err(DecodeError::Payload("bounds of a group are none"));
+            }
         }
-        Ok(grids(groups, &bounds))
+        Ok(grids(groups, &bounds[..count]))
     }
 }
 
@@ -539,12 +571,22 @@ impl PageCodec for Oaken {
 
     fn encode_payload(&self, page: &Page<'_>, payload: &mut Vec<u8>) -> Result<(), Declined> {
         let kind = page.kind();
+        if self.means.is_empty() {
+            let intervals = self.thresholds(kind.layer, kind.side).ok_or(Declined)?.intervals();
+            if let Some(encoded) = simd::oaken_encode(Level::current(), &self.groups, intervals, page, payload) {
+                return encoded;
+            }
+        }
         let values = read_tokens(page);
         let mut writer = OakenWriter::new(self, kind.layer, kind.side, kind.shape.heads, kind.shape.dim);
         writer.reserve(kind.shape.tokens);
         values.chunks_exact(kind.shape.token_values()).try_for_each(|token| writer.push(token))?;
         writer.payload(payload);
         Ok(())
+    }
+
+    fn grow(&self, kind: &PageKind) -> Option<Box<dyn GrowingPayload + '_>> {
+        Some(Box::new(OakenWriter::new(self, kind.layer, kind.side, kind.shape.heads, kind.shape.dim)))
     }
 
     fn decode_payload(&self, frame: &Frame<'_>, page: &mut PageMut<'_>) -> Result<(), DecodeError> {
@@ -554,9 +596,12 @@ impl PageCodec for Oaken {
         let means = self.means(frame.layer, frame.side, shape.token_values());
         let means = means.map_err(|Declined| DecodeError::Payload("no means of its layer"))?;
         let parts = Parts::of(groups, shape, frame.payload)?;
-        let grids: Result<Vec<_>, _> = (0..usize::from(shape.tokens)).map(|token| parts.grids(groups, token)).collect();
+        let mut grids = Vec::with_capacity(shape.tokens.into());
+        for token in 0..shape.tokens.into() {
+            grids.push(parts.grids(groups, token)?);
+        }
         let (intervals, entries) = (thresholds.intervals(), parts.entries);
-        let mut restorer = Restorer { groups, intervals, means, grids: grids?, parts, entries };
+        let mut restorer = Restorer { groups, intervals, means, grids, parts, entries };
         if page.kind().element != Element::F32
             && means.is_none()
             && let Some(decoded) = simd::oaken_decode(Level::current(), &mut restorer, page)
@@ -593,7 +638,7 @@ pub(crate) struct Restorer<'a> {
     /// Of channels; vector instructions are for codes without.
     means: Option<&'a [f32]>,
     /// Of each token, by group.
-    pub grids: Vec<Vec<Grid>>,
+    pub grids: Vec<Grids>,
     parts: Parts<'a>,
     /// Of outliers that were not come to yet.
     entries: &'a [u8],
@@ -608,8 +653,8 @@ impl<'a> Restorer<'a> {
 
     /// Entries of the next outliers.
     #[inline]
-    pub fn next_outliers(&mut self, count: u8) -> Result<&'a [u8], DecodeError> {
-        let bytes = usize::from(count) * self.groups.entry_bytes();
+    pub fn next_outliers(&mut self, count: usize) -> Result<&'a [u8], DecodeError> {
+        let bytes = count * self.groups.entry_bytes();
         let (entries, rest) = self.entries.split_at_checked(bytes).ok_or(MISSING)?;
         self.entries = rest;
         Ok(entries)
@@ -641,7 +686,7 @@ impl<'a> Restorer<'a> {
         for (place, value) in values.iter_mut().enumerate() {
             *value = self.value(token, self.groups.middle, low(place));
         }
-        for entry in self.next_outliers(count)?.chunks_exact(self.groups.entry_bytes()) {
+        for entry in self.next_outliers(count.into())?.chunks_exact(self.groups.entry_bytes()) {
             let entry = u16::from_le_bytes([entry[0], entry.get(1).copied().unwrap_or(0)]);
             let (place, group, upper) = self.groups.unpack(entry).ok_or(OF_NO_GROUP)?;
             let value = values.get_mut(place).ok_or(OF_NO_CHANNEL)?;

@@ -12,10 +12,10 @@
 //! `code(t) + levels × code(t + 4)`, of tokens `t` 0 to 3, then 8 to 11. Index 15 is sixteen halves instead: values too far from the mean.
 //! Tokens that are not there have the code of the mean.
 
-use crate::page::{Page, PageMut, Side};
+use crate::page::{Page, PageKind, PageMut, Side};
 use crate::simd::{self, Level};
 use crate::tile::{Axis, EDGE, Span, Tile};
-use crate::{CodecId, Declined, DecodeError, Frame, PageCodec};
+use crate::{CodecId, Declined, DecodeError, Frame, GrowingPayload, PageCodec};
 use half::f16;
 
 /// Tokens that share a width.
@@ -94,18 +94,55 @@ impl Channels {
             && self.means.iter().all(|mean| mean.is_finite())
             && self.steps.iter().all(sound)
     }
+}
 
-    /// Means and steps of each head.
-    fn by_head(&self, dim: usize) -> impl Iterator<Item = (&[f32], &[f32])> {
-        self.means.chunks_exact(dim).zip(self.steps.chunks_exact(dim))
+/// Codes that channels of no halves may have, also in payloads that nobody made, are less than this from the mean.
+const CODES_END: i16 = 64;
+
+/// Whether a code of a channel may stand for what lies halfway between two bfloats: to round others takes less.
+fn has_ties(mean: f32, step: f32) -> bool {
+    let is_tie = |code: i16| (f32::from(code) * step + mean).to_bits() & 0xffff == 0x8000;
+    // No short circuit, so that many codes are looked at together.
+    (-CODES_END..CODES_END).fold(false, |any, code| any | is_tie(code))
+}
+
+/// One side of a layer.
+#[derive(Clone, Debug)]
+struct Part {
+    channels: Channels,
+    /// Of each channel, whether it [`has_ties`].
+    ties: Vec<bool>,
+}
+
+impl Part {
+    fn new(mut channels: Channels) -> Self {
+        // To a mean that is no negative zero kernels may add either zero.
+        channels.means.iter_mut().for_each(|mean| *mean += 0.0);
+        let ties = channels.means.iter().zip(&channels.steps).map(|(mean, step)| has_ties(*mean, *step)).collect();
+        Self { channels, ties }
     }
+
+    /// What is known of each head.
+    fn by_head(&self, dim: usize) -> impl Iterator<Item = Known<'_>> {
+        let Channels { means, steps } = &self.channels;
+        let all = means.chunks_exact(dim).zip(steps.chunks_exact(dim)).zip(self.ties.chunks_exact(dim));
+        all.map(|((means, steps), ties)| Known { means, steps, ties })
+    }
+}
+
+/// What is known beforehand of a head's channels.
+#[derive(Clone, Copy)]
+pub(crate) struct Known<'a> {
+    pub means: &'a [f32],
+    pub steps: &'a [f32],
+    pub ties: &'a [bool],
 }
 
 /// Steps and means of all layers.
 #[derive(Clone, Debug)]
 pub struct QPack {
     /// K and V of each layer.
-    channels: Vec<[Channels; 2]>,
+    parts: Vec<[Part; 2]>,
     profile: u32,
 }
 
@@ -117,12 +154,12 @@ impl QPack {
     #[must_use]
     pub fn new(channels: Vec<[Channels; 2]>, profile: u32) -> Self {
         assert!(channels.iter().flatten().all(Channels::is_sound), "means and steps are numbers");
-        Self { channels, profile }
+        Self { parts: channels.into_iter().map(|sides| sides.map(Part::new)).collect(), profile }
     }
 
-    fn channels(&self, layer: u16, side: Side, count: usize) -> Option<&Channels> {
-        let channels = &self.channels.get(usize::from(layer))?[side as usize];
-        (channels.means.len() == count).then_some(channels)
+    fn part(&self, layer: u16, side: Side, channels: usize) -> Option<&Part> {
+        let part = &self.parts.get(usize::from(layer))?[side as usize];
+        (part.ties.len() == channels).then_some(part)
     }
 }
 
@@ -138,36 +175,83 @@ impl PageCodec for QPack {
     fn encode_payload(&self, page: &Page<'_>, payload: &mut Vec<u8>) -> Result<(), Declined> {
         let kind = page.kind();
         let (shape, dim) = (kind.shape, usize::from(kind.shape.dim));
-        let channels = self.channels(kind.layer, kind.side, shape.token_values()).ok_or(Declined)?;
-        let level = Level::current();
-        for (head, (means, steps)) in channels.by_head(dim).enumerate() {
+        let part = self.part(kind.layer, kind.side, shape.token_values()).ok_or(Declined)?;
+        for (head, known) in part.by_head(dim).enumerate() {
             for token in (0..usize::from(shape.tokens)).step_by(GROUP) {
-                match simd::qpack_encode_group(level, page, head, token, means, steps, payload) {
-                    Some(encoded) => encoded?,
-                    None => encode_group(page, head, token, means, steps, payload)?,
-                }
+                encode_at(page, head, token, &known, payload)?;
             }
         }
         Ok(())
     }
 
+    fn grow(&self, kind: &PageKind) -> Option<Box<dyn GrowingPayload + '_>> {
+        let part = self.part(kind.layer, kind.side, kind.shape.token_values())?;
+        Some(Box::new(Growing { part, heads: vec![Vec::new(); kind.shape.heads.into()], tokens: 0 }))
+    }
+
     fn decode_payload(&self, frame: &Frame<'_>, page: &mut PageMut<'_>) -> Result<(), DecodeError> {
         let (shape, dim) = (frame.shape, usize::from(frame.shape.dim));
-        let channels = self.channels(frame.layer, frame.side, shape.token_values());
-        let channels = channels.ok_or(DecodeError::Payload("no steps of its layer"))?;
+        let part = self.part(frame.layer, frame.side, shape.token_values());
+        let part = part.ok_or(DecodeError::Payload("no steps of its layer"))?;
         let level = Level::current();
         let mut rest = frame.payload;
-        for (head, (means, steps)) in channels.by_head(dim).enumerate() {
+        for (head, known) in part.by_head(dim).enumerate() {
             for token in (0..usize::from(shape.tokens)).step_by(GROUP) {
-                let decoded = match simd::qpack_decode_group(level, rest, means, steps, page, head, token) {
+                let decoded = match simd::qpack_decode_group(level, rest, &known, page, head, token) {
                     Some(decoded) => decoded,
-                    None => decode_group(rest, means, steps, page, head, token),
+                    None => decode_group(rest, &known, page, head, token),
                 };
                 rest = decoded.ok_or(DecodeError::Payload("it is cut short"))?;
             }
         }
         if rest.is_empty() { Ok(()) } else { Err(DecodeError::Payload("codes of no channel")) }
     }
+}
+
+/// A page whose whole sixteens of tokens are kept as they were encoded.
+struct Growing<'a> {
+    part: &'a Part,
+    /// Of each head, what such tokens became.
+    heads: Vec<Vec<u8>>,
+    /// Tokens of a head that are in it.
+    tokens: usize,
+}
+
+impl GrowingPayload for Growing<'_> {
+    fn append(&mut self, page: &Page<'_>, _: usize) -> Result<(), Declined> {
+        let shape = page.kind().shape;
+        let whole = usize::from(shape.tokens) / GROUP * GROUP;
+        for (head, (known, encoded)) in self.part.by_head(shape.dim.into()).zip(&mut self.heads).enumerate() {
+            for token in (self.tokens..whole).step_by(GROUP) {
+                encode_at(page, head, token, &known, encoded)?;
+            }
+        }
+        self.tokens = whole;
+        Ok(())
+    }
+
+    fn payload(&self, page: &Page<'_>, payload: &mut Vec<u8>) -> Result<(), Declined> {
+        let shape = page.kind().shape;
+        for (head, (known, encoded)) in self.part.by_head(shape.dim.into()).zip(&self.heads).enumerate() {
+            payload.extend_from_slice(encoded);
+            if self.tokens < shape.tokens.into() {
+                encode_at(page, head, self.tokens, &known, payload)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Encodes up to sixteen tokens of a head that begin with `token`.
+fn encode_at(
+    page: &Page<'_>,
+    head: usize,
+    token: usize,
+    Known { means, steps, .. }: &Known<'_>,
+    payload: &mut Vec<u8>,
+) -> Result<(), Declined> {
+    simd::qpack_encode_group(Level::current(), page, head, token, means, steps, payload)
+        .unwrap_or_else(|| encode_group(page, head, token, means, steps, payload))
 }
 
 /// How many steps a value is from the mean.
@@ -179,7 +263,7 @@ pub(crate) fn code_of(value: f32, mean: f32, inverse: f32) -> Result<i32, Declin
     Ok(((value - mean) * inverse).round_ties_even() as i32)
 }
 
-/// Encodes up to sixteen tokens of a head that begin with `token`.
+/// The same in plain code.
 fn encode_group(
     page: &Page<'_>,
     head: usize,
@@ -249,8 +333,7 @@ fn pack(codes: &[i32; GROUP], width: Width, payload: &mut Vec<u8>) {
 /// Decodes up to sixteen tokens of a head that begin with `token`; returns what follows them. `None`: bytes are missing.
 fn decode_group<'a>(
     payload: &'a [u8],
-    means: &[f32],
-    steps: &[f32],
+    Known { means, steps, .. }: &Known<'_>,
     page: &mut PageMut<'_>,
     head: usize,
     token: usize,

@@ -9,9 +9,9 @@
 #[cfg(target_arch = "x86_64")]
 mod avx2;
 
-use crate::oaken::{Coder, Restorer};
+use crate::oaken::{Coder, Groups, Restorer};
 use crate::page::{Page, PageMut};
-use crate::qpack::GROUP;
+use crate::qpack::{GROUP, Known};
 use crate::qpackz::{Decoder, Part, Place, push_all};
 use crate::tile::{Axis, EDGE, Span};
 use crate::{Declined, DecodeError};
@@ -27,7 +27,7 @@ thread_local! {
 pub enum Level {
     /// Every machine.
     Scalar,
-    /// x86-64 with AVX2, F16C, BMI and POPCNT.
+    /// x86-64 with AVX2, FMA, F16C, BMI and POPCNT.
     Avx2,
     /// The same with AVX-512 (F, BW, VL and DQ). It has no kernels of its own and runs those of AVX2.
     Avx512,
@@ -46,7 +46,7 @@ impl Level {
             macro_rules! has {
                 ($($feature:tt),*) => { $(std::is_x86_feature_detected!($feature))&&* };
             }
-            if has!("avx2", "f16c", "bmi1", "bmi2", "popcnt") {
+            if has!("avx2", "fma", "f16c", "bmi1", "bmi2", "popcnt") {
                 let has_more = has!("avx512f", "avx512bw", "avx512vl", "avx512dq");
                 return if has_more { &[Self::Scalar, Self::Avx2, Self::Avx512] } else { &[Self::Scalar, Self::Avx2] };
             }
@@ -114,8 +114,7 @@ pub(crate) fn qpack_encode_group(
 pub(crate) fn qpack_decode_group<'a>(
     level: Level,
     payload: &'a [u8],
-    means: &[f32],
-    steps: &[f32],
+    known: &Known<'_>,
     page: &mut PageMut<'_>,
     head: usize,
     token: usize,
@@ -124,7 +123,7 @@ pub(crate) fn qpack_decode_group<'a>(
         #[cfg(target_arch = "x86_64")]
         Level::Avx2 | Level::Avx512 => {
             // SAFETY: the machine has this level.
-            Some(unsafe { avx2::qpack::decode_group(payload, means, steps, page, head, token) })
+            Some(unsafe { avx2::qpack::decode_group(payload, known, page, head, token) })
         }
         _ => None,
     }
@@ -215,13 +214,13 @@ pub(crate) fn speckv_restore(level: Level, codes: &[u8], scale: f32, page: &mut 
     }
 }
 
-/// Codes of a page's values by tiles, with rows as the page has them, if the level has a kernel for that.
-pub(crate) fn speckv_quantize_tiles(level: Level, page: &Page<'_>, inverse: f32, codes: &mut [u8]) -> bool {
+/// Appends codes of a page's values by tiles, with rows as the page has them, if the level has a kernel for that.
+pub(crate) fn speckv_quantize_tiles(level: Level, page: &Page<'_>, inverse: f32, payload: &mut Vec<u8>) -> bool {
     match level {
         #[cfg(target_arch = "x86_64")]
         Level::Avx2 | Level::Avx512 => {
             // SAFETY: the machine has this level.
-            unsafe { avx2::speckv::quantize_tiles(page, inverse, codes) };
+            unsafe { avx2::speckv::quantize_tiles(page, inverse, payload) };
             true
         }
         _ => false,
@@ -264,6 +263,24 @@ pub(crate) fn oaken_read_tokens(level: Level, page: &Page<'_>, values: &mut [f32
             true
         }
         _ => false,
+    }
+}
+
+/// Appends the payload of a page that is whole and of 16-bit elements; `None`: it is not, or the level has no kernel.
+pub(crate) fn oaken_encode(
+    level: Level,
+    groups: &Groups,
+    intervals: &[(f32, f32)],
+    page: &Page<'_>,
+    payload: &mut Vec<u8>,
+) -> Option<Result<(), Declined>> {
+    match level {
+        #[cfg(target_arch = "x86_64")]
+        Level::Avx2 | Level::Avx512 if intervals.len() < GROUPS_MAX => {
+            // SAFETY: the machine has this level.
+            unsafe { avx2::oaken::encode(groups, intervals, page, payload) }
+        }
+        _ => None,
     }
 }
 

@@ -60,8 +60,7 @@ impl PageCodec for SpecKv {
         payload.extend(scale.to_le_bytes());
         if self.mode == SpecKvMode::Int8 {
             payload[start] = if page.axis() == Axis::Tokens { BY_TOKEN } else { BY_CHANNEL };
-            payload.resize(start + HEAD + count, 0);
-            quantize_tiles(level, page, inverse, &mut payload[start + HEAD..]);
+            quantize_tiles(level, page, inverse, payload);
             return Ok(());
         }
         let mut codes = vec![0; count];
@@ -158,19 +157,17 @@ fn code_of(value: f32, inverse: f32) -> u8 {
     (scaled as i8).cast_unsigned()
 }
 
-/// Codes of a page's values by tiles, with rows as the page has them.
-fn quantize_tiles(level: Level, page: &Page<'_>, inverse: f32, codes: &mut [u8]) {
-    if simd::speckv_quantize_tiles(level, page, inverse, codes) {
+/// Appends codes of a page's values by tiles, with rows as the page has them.
+fn quantize_tiles(level: Level, page: &Page<'_>, inverse: f32, payload: &mut Vec<u8>) {
+    if simd::speckv_quantize_tiles(level, page, inverse, payload) {
         return;
     }
-    let (axis, mut tile, mut rest) = (page.axis(), Tile::ZERO, codes);
+    let (axis, mut tile) = (page.axis(), Tile::ZERO);
     for span in Span::all(page.kind().shape) {
         page.load_tile(&span, axis, &mut tile);
         let (count, len) = span.rows(axis);
-        let (codes, behind) = rest.split_at_mut(count * len);
-        rest = behind;
-        for (codes, values) in codes.chunks_exact_mut(len).zip(tile.0.chunks_exact(EDGE)) {
-            codes.iter_mut().zip(values).for_each(|(code, value)| *code = code_of(*value, inverse));
+        for values in tile.0.chunks_exact(EDGE).take(count) {
+            payload.extend(values[..len].iter().map(|value| code_of(*value, inverse)));
         }
     }
 }

@@ -66,6 +66,20 @@ impl Span {
     }
 }
 
+/// Whether all tiles of a page are whole and lie one behind the other in the order of [`Span::all`], as rows one behind the
+/// other.
+pub(crate) const fn lie_in_a_row(kind: &PageKind) -> bool {
+    let (Shape { tokens, dim, .. }, Layout { order, capacity }) = (kind.shape, kind.layout);
+    let (edge, are_whole) = (EDGE as u16, tokens % EDGE as u16 == 0 && dim % EDGE as u16 == 0);
+    are_whole
+        && tokens == capacity
+        && match order {
+            Order::KeyPanels => true,
+            Order::ChannelMajor | Order::ValuePanels => tokens == edge,
+            Order::TokenMajor => dim == edge,
+        }
+}
+
 /// How a tile lies in a page: rows of values that are side by side.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PageRows {
@@ -106,13 +120,18 @@ impl PageRows {
     }
 }
 
+/// Which values a page has side by side.
+const fn axis_of(order: Order) -> Axis {
+    match order {
+        Order::TokenMajor | Order::ValuePanels => Axis::Tokens,
+        Order::ChannelMajor | Order::KeyPanels => Axis::Channels,
+    }
+}
+
 impl Page<'_> {
     /// Which values the page has side by side.
     pub(crate) const fn axis(&self) -> Axis {
-        match self.kind().layout.order {
-            Order::TokenMajor | Order::ValuePanels => Axis::Tokens,
-            Order::ChannelMajor | Order::KeyPanels => Axis::Channels,
-        }
+        axis_of(self.kind().layout.order)
     }
 
     /// The values of a tile.
@@ -124,6 +143,11 @@ impl Page<'_> {
 }
 
 impl PageMut<'_> {
+    /// Which values the page has side by side.
+    pub(crate) const fn axis(&self) -> Axis {
+        axis_of(self.kind().layout.order)
+    }
+
     /// Stores the values of a tile, rounded to the page's element type.
     pub(crate) fn store_tile(&mut self, span: &Span, axis: Axis, tile: &Tile) {
         let kind = *self.kind();

@@ -4,8 +4,8 @@ use cenote_base::prng::Prng;
 use cenote_codec::profile::curve_of;
 use cenote_codec::{
     Channels, CodecId, Codecs, Declined, DecodeError, Element, Frame, Groups, HEADER_BYTES, Layout, Oaken, OakenWriter,
-    Order, Page, PageCodec, PageKind, PageMut, Profile, QPack, QPackZ, Shape, Side, SideProfile, SpecKv, SpecKvMode,
-    Thresholds, encode,
+    Order, Page, PageCodec, PageKind, PageMut, PageWriter, Profile, QPack, QPackZ, Shape, Side, SideProfile, SpecKv,
+    SpecKvMode, Thresholds, encode,
 };
 use proptest::prelude::*;
 use std::sync::Arc;
@@ -188,6 +188,64 @@ proptest! {
                 let step = if id == CodecId::Raw { 0.0 } else { spread / (5 + at % dim % 40) as f32 };
                 let bound = (step * 0.501 + before.abs() / 1e5).max(before.abs() / 2048.0) + rounding(to.element, *after);
                 prop_assert!((before - after).abs() <= bound, "{before} became {after}, step {step}");
+            }
+        }
+    }
+
+    /// Tokens that come in pieces, with frames asked for in between: always what encoding all of them at once gives.
+    #[test]
+    fn pages_grow_in_pieces(kind in kinds(), seed: u64, spread in 1e-2_f32..10.0, odd in 0_u8..8) {
+        let mut prng = Prng::new(seed);
+        let shape = kind.shape;
+        let mut rows = sample(&mut prng, shape, spread);
+        let sampled = rows.clone();
+        // From some token on there may be what no codec takes.
+        if odd == 0 {
+            let at = prng.below(rows.len() as u64) as usize;
+            rows[at] = f32::NAN;
+        }
+        let codecs: [Arc<dyn PageCodec>; 8] = [
+            Arc::new(cenote_codec::Raw),
+            Arc::new(SpecKv { mode: SpecKvMode::Int8 }),
+            Arc::new(SpecKv { mode: SpecKvMode::Delta }),
+            Arc::new(SpecKv { mode: SpecKvMode::DeltaRle }),
+            Arc::new(oaken("4/90/6:5", &sampled)),
+            Arc::new(oaken("2/2/90/3/3:5", &sampled)),
+            Arc::new(qpack(shape, spread)),
+            Arc::new(qpackz(shape, spread)),
+        ];
+        for codec in codecs {
+            let mut known = Codecs::default();
+            known.add(Arc::clone(&codec));
+            let mut writer = PageWriter::new(codec.as_ref(), kind);
+            let (mut frame, mut tokens) = (Vec::new(), 0);
+            prop_assert_eq!(writer.frame(&mut frame), None);
+            while tokens < usize::from(shape.tokens) {
+                let more = 1 + prng.below((usize::from(shape.tokens) - tokens) as u64) as usize;
+                writer.append(&rows[tokens * shape.token_values()..][..more * shape.token_values()]);
+                tokens += more;
+                if tokens < usize::from(shape.tokens) && prng.below(2) == 0 {
+                    continue;
+                }
+                let so_far = PageKind { shape: Shape { tokens: tokens as u16, ..shape }, ..kind };
+                prop_assert_eq!(writer.kind(), &so_far);
+                let by_head = |at: usize| {
+                    let (head, token) = (at / so_far.shape.head_values(), at / usize::from(shape.dim) % tokens);
+                    rows[(token * usize::from(shape.heads) + head) * usize::from(shape.dim) + at % usize::from(shape.dim)]
+                };
+                let values: Vec<f32> = (0..so_far.shape.values()).map(by_head).collect();
+                let bytes = page_of(so_far, &values);
+                let mut at_once = Vec::new();
+                let id = encode(codec.as_ref(), &Page::new(so_far, &bytes), &mut at_once);
+                frame.clear();
+                prop_assert_eq!(writer.frame(&mut frame), Some(id));
+                prop_assert_eq!(&frame, &at_once, "{:?}, {} tokens", codec.id(), tokens);
+                let decoded = [&frame, &at_once].map(|frame| {
+                    let mut page = vec![0; so_far.bytes()];
+                    known.decode(frame, &mut PageMut::new(so_far, &mut page)).map(|()| page)
+                });
+                prop_assert!(decoded[0].is_ok());
+                prop_assert_eq!(&decoded[0], &decoded[1]);
             }
         }
     }

@@ -45,8 +45,9 @@ enum Filling {
     Bits,
 }
 
-/// Infinities, numbers that are none, zeros of both signs, the smallest, the largest, and the edges of halves.
-const ODD: [f32; 16] = [
+/// Infinities, numbers that are none, zeros of both signs, the smallest, the largest, the edges of halves, and what makes
+/// small codes of INT8 stand for what lies halfway between two bfloats.
+const ODD: [f32; 17] = [
     f32::NAN,
     f32::INFINITY,
     f32::NEG_INFINITY,
@@ -63,6 +64,7 @@ const ODD: [f32; 16] = [
     65520.0,
     -65536.0,
     1e9,
+    127.0 * 257.0 / 256.0,
 ];
 
 fn fillings() -> impl Strategy<Value = Filling> {
@@ -112,7 +114,12 @@ fn codecs(prng: &mut Prng, shape: Shape) -> Vec<Arc<dyn PageCodec>> {
         (0..shape.token_values()).map(|_| 10_f32.powi(prng.below(5) as i32 - 3) * (1.0 + prng.next_f64() as f32));
     let steps = steps.collect();
     let means = (0..shape.token_values()).map(|_| bell(prng)).collect();
-    let channels = Channels { means, steps };
+    let mut channels = Channels { means, steps };
+    // Codes of some stand for what lies halfway between two bfloats, and zero may be either.
+    for channel in 0..prng.below(3) as usize * shape.token_values() / 8 {
+        (channels.means[channel], channels.steps[channel]) =
+            if prng.below(4) == 0 { (-0.0, 1.0) } else { (257.0 / 256.0, 1.0 / 128.0) };
+    }
     // Of some channels less is known than they have: codes are escaped.
     let side = SideProfile {
         means: channels.means.clone(),

@@ -149,7 +149,8 @@ impl<F: Fabric> RegionStore<F> {
         // How much shorter blocks become, by some of them; and so of how many chunks all fit into one chunk less.
         let sample: Vec<ColdBlock> = chunks.iter().flatten().take(SAMPLED_BLOCKS).copied().collect();
         let bytes = |blocks: &[ColdBlock]| blocks.iter().map(|block| block.hit.length).sum::<u64>() as f64;
-        let become_bytes: usize = sample.iter().map(|block| self.shortened(&codec, block, &mut pages).len()).sum();
+        let mut payloads: Vec<Vec<u8>> = sample.iter().map(|block| self.shortened(&codec, block, &mut pages)).collect();
+        let become_bytes: usize = payloads.iter().map(Vec::len).sum();
         let share = become_bytes as f64 / bytes(&sample).max(1.0) + SQUEEZE_SLACK;
         let chunk_bytes = self.pool.chunk_bytes() as f64;
         let mut sum = 0.0;
@@ -164,7 +165,8 @@ impl<F: Fabric> RegionStore<F> {
         };
         chunks.truncate(last + 1);
         let cold = chunks.concat();
-        let payloads: Vec<Vec<u8>> = cold.iter().map(|block| self.shortened(&codec, block, &mut pages)).collect();
+        // The sample is of the first of them, so its blocks are not encoded again.
+        payloads.extend(cold.iter().skip(sample.len()).map(|block| self.shortened(&codec, block, &mut pages)));
         let shorter = cold.iter().zip(&payloads);
         let shorter = shorter.map(|(of, payload)| Shorter { of, encoding: COLD_FRAMES, payload });
         self.pool.repack(&self.namespace, &shorter.collect::<Vec<_>>());

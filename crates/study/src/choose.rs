@@ -214,34 +214,56 @@ impl Trial<'_> {
 
     /// Evaluates what is chosen, and takes from the budget until all of it holds.
     fn verify(&self, table: &mut CodecTable, codecs: &Known) -> Result<(), StudyError> {
-        let unsound = |error: TableError| StudyError::Model(error.to_string());
-        let mut seen: BTreeMap<String, Quality> = BTreeMap::new();
-        loop {
-            let mut choices: Vec<Choice> = Vec::new();
-            for step in 0..=PRESSURE_STEPS {
-                let pressure = f64::from(step) / f64::from(PRESSURE_STEPS);
-                let (specs, kl_predicted) = table.chosen(pressure, table.kl_budget).map_err(unsound)?;
-                let name = LayerSpecs::of_layers(&specs).to_string();
-                if choices.last().is_none_or(|last| last.name != name) {
-                    choices.push(Choice { pressure, name, specs, kl_predicted });
-                }
+        hold_limits(table, &mut |choices| {
+            let mut qualities = Vec::with_capacity(choices.len());
+            for some in choices.chunks(AT_ONCE) {
+                let together: Vec<Together<'_>> =
+                    some.iter().map(|choice| Together::new(choice.name.clone(), &choice.specs, codecs)).collect();
+                let subjects: Vec<&dyn Subject> = together.iter().map(|one| one as &dyn Subject).collect();
+                qualities.extend(self.evaluate(&subjects)?);
             }
-            let unseen: Vec<Together<'_>> = (choices.iter())
-                .filter(|choice| !seen.contains_key(&choice.name))
-                .map(|choice| Together::new(choice.name.clone(), &choice.specs, codecs))
-                .collect();
-            for some in unseen.chunks(AT_ONCE) {
-                let subjects: Vec<&dyn Subject> = some.iter().map(|one| one as &dyn Subject).collect();
-                seen.extend(self.evaluate(&subjects)?.into_iter().map(|quality| (quality.codec.clone(), quality)));
+            Ok(qualities)
+        })
+    }
+}
+
+/// What choices do with all layers together, in their order.
+type MeasureTogether<'a> = dyn FnMut(&[&Choice]) -> Result<Vec<Quality>, StudyError> + 'a;
+
+/// Measures what is chosen under every pressure, and takes from the budget until all of it holds the limits. No choice is
+/// measured twice.
+fn hold_limits(table: &mut CodecTable, measure: &mut MeasureTogether<'_>) -> Result<(), StudyError> {
+    let unsound = |error: TableError| StudyError::Model(error.to_string());
+    let mut seen: BTreeMap<String, Quality> = BTreeMap::new();
+    loop {
+        let mut choices: Vec<Choice> = Vec::new();
+        for step in 0..=PRESSURE_STEPS {
+            let pressure = f64::from(step) / f64::from(PRESSURE_STEPS);
+            let (specs, kl_predicted) = table.chosen(pressure, table.kl_budget).map_err(unsound)?;
+            let name = LayerSpecs::of_layers(&specs).to_string();
+            if choices.last().is_none_or(|last| last.name != name) {
+                choices.push(Choice { pressure, name, specs, kl_predicted });
             }
-            let worst = choices.iter().map(|choice| table.limits.use_of(&seen[&choice.name])).fold(0.0, f64::max);
-            // Layers that all stay as they are break nothing, so this ends.
-            if worst <= 1.0 {
-                table.choices = choices.into_iter().map(|choice| choice.verified(&seen)).collect();
-                return Ok(());
-            }
-            table.kl_budget *= (1.0 / worst).clamp(LEAST, TIGHTER);
         }
+        let unseen: Vec<&Choice> = choices.iter().filter(|choice| !seen.contains_key(&choice.name)).collect();
+        let names = unseen.iter().map(|choice| choice.name.clone());
+        seen.extend(names.zip(measure(&unseen)?));
+        let use_of = |choice: &Choice| table.limits.use_of(&seen[&choice.name]);
+        let worst = choices.iter().map(use_of).fold(0.0, f64::max);
+        // Layers that all stay as they are break nothing, so this ends.
+        if worst <= 1.0 {
+            table.choices = choices.into_iter().map(|choice| choice.verified(&seen)).collect();
+            return Ok(());
+        }
+        // What does no harm alone no budget forbids. If it does together, it is no candidate.
+        let harmless = |choice: &&Choice| choice.kl_predicted == 0.0 && use_of(choice) > 1.0;
+        if let Some(Choice { specs, .. }) = choices.iter().find(harmless) {
+            for (rows, spec) in table.layers.iter_mut().zip(specs) {
+                rows.retain(|row| row.codec != spec.to_string());
+            }
+            continue;
+        }
+        table.kl_budget *= (1.0 / worst).clamp(LEAST, TIGHTER);
     }
 }
 
@@ -260,3 +282,6 @@ impl Choice {
         Verified { pressure, codec, ratio, kl_predicted, kl, kl_se, loss_percent, loss_percent_se }
     }
 }
+
+#[cfg(test)]
+mod tests;

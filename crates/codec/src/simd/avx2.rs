@@ -1,6 +1,6 @@
 //! Kernels on AVX2 and F16C: loads and stores, and rounding to the element types of pages.
 //!
-//! Products and sums are rounded one by one, as plain code rounds them: nothing is fused.
+//! Products and sums are rounded one by one, as plain code rounds them. Fused they are only where nothing is rounded.
 //!
 //! Sixteen values are two registers of `f32`, *split*: values 0 to 3 and 8 to 11 in the first, 4 to 7 and 12 to 15 in the
 //! second. Packing and unpacking stay within 128 bits so, and give sixteen elements of 16 bits in order.
@@ -13,6 +13,7 @@ pub mod rows;
 pub mod speckv;
 
 use std::arch::x86_64::*;
+use std::mem::MaybeUninit;
 
 /// Element types of pages, as constants that kernels are made for.
 const F16: u8 = 0;
@@ -24,15 +25,15 @@ macro_rules! with_element {
     ($element:expr, $E:ident, $body:expr) => {
         match $element {
             crate::page::Element::F16 => {
-                const $E: u8 = super::F16;
+                const $E: u8 = crate::simd::avx2::F16;
                 $body
             }
             crate::page::Element::Bf16 => {
-                const $E: u8 = super::BF16;
+                const $E: u8 = crate::simd::avx2::BF16;
                 $body
             }
             crate::page::Element::F32 => {
-                const $E: u8 = super::F32;
+                const $E: u8 = crate::simd::avx2::F32;
                 $body
             }
         }
@@ -41,14 +42,14 @@ macro_rules! with_element {
 use with_element;
 
 /// Thirty-two bytes.
-#[target_feature(enable = "avx2,f16c,bmi1,bmi2,popcnt")]
+#[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
 #[inline]
 fn load_bytes(from: &[u8; 32]) -> __m256i {
     // SAFETY: thirty-two bytes are there; the load wants no alignment.
     unsafe { _mm256_loadu_si256(from.as_ptr().cast()) }
 }
 
-#[target_feature(enable = "avx2,f16c,bmi1,bmi2,popcnt")]
+#[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
 #[inline]
 fn store_bytes(to: &mut [u8; 32], bytes: __m256i) {
     // SAFETY: there is room for thirty-two bytes; the store wants no alignment.
@@ -56,14 +57,14 @@ fn store_bytes(to: &mut [u8; 32], bytes: __m256i) {
 }
 
 /// Sixteen bytes.
-#[target_feature(enable = "avx2,f16c,bmi1,bmi2,popcnt")]
+#[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
 #[inline]
 fn load_half(from: &[u8; 16]) -> __m128i {
     // SAFETY: sixteen bytes are there; the load wants no alignment.
     unsafe { _mm_loadu_si128(from.as_ptr().cast()) }
 }
 
-#[target_feature(enable = "avx2,f16c,bmi1,bmi2,popcnt")]
+#[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
 #[inline]
 fn store_half(to: &mut [u8; 16], bytes: __m128i) {
     // SAFETY: there is room for sixteen bytes; the store wants no alignment.
@@ -82,14 +83,55 @@ fn bytes_at_mut<const N: usize>(bytes: &mut [u8], at: usize) -> &mut [u8; N] {
     bytes[at..at + N].as_mut_array().expect("so many bytes")
 }
 
+/// Room behind the bytes of a buffer. It is filled from its start, and not with zeros before that.
+struct Room<'a> {
+    room: &'a mut [MaybeUninit<u8>],
+    filled: usize,
+}
+
+impl<'a> Room<'a> {
+    /// Room for so many bytes.
+    fn behind(buffer: &'a mut Vec<u8>, most: usize) -> Self {
+        buffer.reserve(most);
+        Self { room: &mut buffer.spare_capacity_mut()[..most], filled: 0 }
+    }
+
+    /// Sixteen bytes, of which the first `len` count.
+    #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
+    #[inline]
+    fn put_half(&mut self, bytes: __m128i, len: usize) {
+        assert!(len <= 16);
+        let to = &mut self.room[self.filled..self.filled + 16];
+        // SAFETY: there is room for sixteen bytes; the store wants no alignment.
+        unsafe { _mm_storeu_si128(to.as_mut_ptr().cast(), bytes) };
+        self.filled += len;
+    }
+
+    /// Some bytes.
+    fn put_slice(&mut self, bytes: &[u8]) {
+        self.room[self.filled..self.filled + bytes.len()].write_copy_of_slice(bytes);
+        self.filled += bytes.len();
+    }
+
+    /// Thirty-two bytes.
+    #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
+    #[inline]
+    fn put(&mut self, bytes: __m256i) {
+        let to = &mut self.room[self.filled..self.filled + 32];
+        // SAFETY: there is room for thirty-two bytes; the store wants no alignment.
+        unsafe { _mm256_storeu_si256(to.as_mut_ptr().cast(), bytes) };
+        self.filled += 32;
+    }
+}
+
 /// Sixteen halves, or bfloats, as numbers, split.
-#[target_feature(enable = "avx2,f16c,bmi1,bmi2,popcnt")]
+#[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
 #[inline]
 fn widen<const E: u8>(bits: __m256i) -> [__m256; 2] {
     if E == BF16 {
         let zero = _mm256_setzero_si256();
-        return [_mm256_unpacklo_epi16(zero, bits), _mm256_unpackhi_epi16(zero, bits)]
-            .map(|bits| _mm256_castsi256_ps(bits));
+        let (first, second) = (_mm256_unpacklo_epi16(zero, bits), _mm256_unpackhi_epi16(zero, bits));
+        return [_mm256_castsi256_ps(first), _mm256_castsi256_ps(second)];
     }
     let bits = _mm256_permute4x64_epi64::<0b11_01_10_00>(bits);
     [_mm256_cvtph_ps(_mm256_castsi256_si128(bits)), _mm256_cvtph_ps(_mm256_extracti128_si256::<1>(bits))]
@@ -97,7 +139,7 @@ fn widen<const E: u8>(bits: __m256i) -> [__m256; 2] {
 
 /// Sixteen numbers, split, rounded to halves or bfloats, to nearest, ties to even. `NAN`: some may be no numbers, which stay
 /// what they are and become quiet.
-#[target_feature(enable = "avx2,f16c,bmi1,bmi2,popcnt")]
+#[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
 #[inline]
 fn round<const E: u8, const NAN: bool>([first, second]: [__m256; 2]) -> __m256i {
     if E == BF16 {
@@ -109,7 +151,7 @@ fn round<const E: u8, const NAN: bool>([first, second]: [__m256; 2]) -> __m256i 
 }
 
 /// The bits of bfloats, in lanes of 32 bits.
-#[target_feature(enable = "avx2,f16c,bmi1,bmi2,popcnt")]
+#[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
 #[inline]
 fn upper_half<const NAN: bool>(values: __m256) -> __m256i {
     let bits = _mm256_castps_si256(values);

@@ -32,7 +32,7 @@ static SPREAD: [[u8; 2 * LANES]; 1 << LANES] = {
 };
 
 /// Takes sixteen symbols into their states: plain code, compiled for these instructions.
-#[target_feature(enable = "avx2,f16c,bmi1,bmi2,popcnt")]
+#[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
 pub fn push(
     states: &mut [u32; GROUP],
     symbols: &[i8; GROUP],
@@ -43,12 +43,12 @@ pub fn push(
 }
 
 /// Decodes to a page.
-#[target_feature(enable = "avx2,f16c,bmi1,bmi2,popcnt")]
+#[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
 pub fn decode(decoder: &mut Decoder<'_>, part: &Part, page: &mut PageMut<'_>) -> Result<(), DecodeError> {
     with_element!(page.kind().element, E, decode_as::<E>(decoder, part, page))
 }
 
-#[target_feature(enable = "avx2,f16c,bmi1,bmi2,popcnt")]
+#[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
 fn decode_as<const E: u8>(decoder: &mut Decoder<'_>, part: &Part, page: &mut PageMut<'_>) -> Result<(), DecodeError> {
     let kind = *page.kind();
     let dim = usize::from(kind.shape.dim);
@@ -66,7 +66,7 @@ fn decode_as<const E: u8>(decoder: &mut Decoder<'_>, part: &Part, page: &mut Pag
 }
 
 /// Decodes a tile that begins with this channel of the part. `WHOLE`: it has sixteen tokens.
-#[target_feature(enable = "avx2,f16c,bmi1,bmi2,popcnt")]
+#[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
 #[inline]
 fn decode_tile<const E: u8, const WHOLE: bool>(
     decoder: &mut Decoder<'_>,
@@ -117,17 +117,19 @@ fn decode_tile<const E: u8, const WHOLE: bool>(
         if _mm256_testz_si256(either, either) == 0 {
             codes = escaped(decoder, codes, are_escaped)?;
         }
-        let [first, second] = codes.map(|codes| _mm256_cvtepi32_ps(codes));
+        let (first, second) = (_mm256_cvtepi32_ps(codes[0]), _mm256_cvtepi32_ps(codes[1]));
         let halves = [_mm256_permute2f128_ps::<0x20>(first, second), _mm256_permute2f128_ps::<0x31>(first, second)];
         let (mean, step) = (_mm256_set1_ps(mean), _mm256_set1_ps(step));
-        rows.set::<E, false>(channel, halves.map(|codes| _mm256_add_ps(_mm256_mul_ps(codes, step), mean)));
+        let first = _mm256_add_ps(_mm256_mul_ps(halves[0], step), mean);
+        let second = _mm256_add_ps(_mm256_mul_ps(halves[1], step), mean);
+        rows.set::<E, false>(channel, [first, second]);
     }
     store(&mut decoder.states, states);
     Ok(())
 }
 
 /// What eight states become before they take words, and their slots.
-#[target_feature(enable = "avx2,f16c,bmi1,bmi2,popcnt")]
+#[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
 #[inline]
 fn next(states: __m256i, slots: &Slots) -> (__m256i, __m256i) {
     const REST: i32 = (1 << BITS) - 1;
@@ -147,7 +149,7 @@ fn next(states: __m256i, slots: &Slots) -> (__m256i, __m256i) {
 }
 
 /// Codes, with those that are escaped in their places.
-#[target_feature(enable = "avx2,f16c,bmi1,bmi2,popcnt")]
+#[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
 #[cold]
 fn escaped(
     decoder: &mut Decoder<'_>,
@@ -165,14 +167,14 @@ fn escaped(
     Ok(load(&all))
 }
 
-#[target_feature(enable = "avx2,f16c,bmi1,bmi2,popcnt")]
+#[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
 #[inline]
 fn load(numbers: &[u32; GROUP]) -> [__m256i; 2] {
     // SAFETY: sixteen numbers are there; loads want no alignment.
     unsafe { [_mm256_loadu_si256(numbers.as_ptr().cast()), _mm256_loadu_si256(numbers.as_ptr().add(LANES).cast())] }
 }
 
-#[target_feature(enable = "avx2,f16c,bmi1,bmi2,popcnt")]
+#[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
 #[inline]
 fn store(numbers: &mut [u32; GROUP], [first, second]: [__m256i; 2]) {
     // SAFETY: there is room for sixteen numbers; stores want no alignment.

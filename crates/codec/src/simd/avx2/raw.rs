@@ -9,7 +9,7 @@ use crate::tile::{Axis, EDGE, PageRows, Span};
 const ROW_BYTES: usize = 2 * EDGE;
 
 /// Gathers a page's elements.
-#[target_feature(enable = "avx2,f16c,bmi1,bmi2,popcnt")]
+#[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
 pub fn read(page: &Page<'_>, payload: &mut [u8]) {
     let kind = page.kind();
     let mut rows = Rows::zero();
@@ -30,7 +30,7 @@ pub fn read(page: &Page<'_>, payload: &mut [u8]) {
 }
 
 /// Puts a page's elements where they belong.
-#[target_feature(enable = "avx2,f16c,bmi1,bmi2,popcnt")]
+#[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
 pub fn write(payload: &[u8], page: &mut PageMut<'_>) {
     let kind = *page.kind();
     let mut rows = Rows::zero();

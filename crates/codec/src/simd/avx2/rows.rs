@@ -16,6 +16,13 @@ pub fn whole<const E: u8>(rows: &PageRows) -> Option<(Range<usize>, usize)> {
     is_whole.then(|| (first..first + (EDGE - 1) * stride + ROW_BYTES, stride))
 }
 
+/// The same of singles.
+fn whole_singles(rows: &PageRows) -> Option<(Range<usize>, usize)> {
+    let (first, stride) = (4 * rows.place, 4 * rows.stride);
+    let is_whole = (rows.count, rows.len) == (EDGE, EDGE);
+    is_whole.then(|| (first..first + (EDGE - 1) * stride + 2 * ROW_BYTES, stride))
+}
+
 /// Rows of elements. Those of 16 bits have one register; singles have two, as they lie in memory.
 pub struct Rows {
     pub bits: [__m256i; EDGE],
@@ -23,14 +30,14 @@ pub struct Rows {
 }
 
 impl Rows {
-    #[target_feature(enable = "avx2,f16c,bmi1,bmi2,popcnt")]
+    #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
     #[inline]
     pub fn zero() -> Self {
         Self { bits: [_mm256_setzero_si256(); EDGE], more: [_mm256_setzero_si256(); EDGE] }
     }
 
     /// Sixteen numbers, split.
-    #[target_feature(enable = "avx2,f16c,bmi1,bmi2,popcnt")]
+    #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
     #[inline]
     pub fn get<const E: u8>(&self, row: usize) -> [__m256; 2] {
         if E != F32 {
@@ -38,11 +45,11 @@ impl Rows {
         }
         let [low, high] = [self.bits[row], self.more[row]];
         let halves = [_mm256_permute2x128_si256::<0x20>(low, high), _mm256_permute2x128_si256::<0x31>(low, high)];
-        halves.map(|bits| _mm256_castsi256_ps(bits))
+        [_mm256_castsi256_ps(halves[0]), _mm256_castsi256_ps(halves[1])]
     }
 
     /// Rounds sixteen numbers, split.
-    #[target_feature(enable = "avx2,f16c,bmi1,bmi2,popcnt")]
+    #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
     #[inline]
     pub fn set<const E: u8, const NAN: bool>(&mut self, row: usize, values: [__m256; 2]) {
         if E != F32 {
@@ -55,7 +62,7 @@ impl Rows {
     }
 
     /// Sixteen singles of a row as they lie in memory.
-    #[target_feature(enable = "avx2,f16c,bmi1,bmi2,popcnt")]
+    #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
     #[inline]
     fn singles(&self, row: usize) -> [u8; 2 * ROW_BYTES] {
         let mut all = [0; 2 * ROW_BYTES];
@@ -66,7 +73,7 @@ impl Rows {
     }
 
     /// Rows of `axis` from a page; zeros where it has no values.
-    #[target_feature(enable = "avx2,f16c,bmi1,bmi2,popcnt")]
+    #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
     pub fn load<const E: u8>(&mut self, bytes: &[u8], rows: &PageRows, axis: Axis) {
         if E == F32 {
             return self.load_singles(bytes, rows, axis);
@@ -75,6 +82,17 @@ impl Rows {
         if (rows.count, rows.len) == (EDGE, EDGE) {
             let stride = 2 * rows.stride;
             let bytes = &bytes[first..first + (EDGE - 1) * stride + ROW_BYTES];
+            if axis != rows.axis {
+                // SAFETY: the last of sixteen rows ends with these bytes.
+                let half = |row: usize, right: usize| unsafe {
+                    _mm_loadu_si128(bytes.as_ptr().add(row * stride + right * ROW_BYTES / 2).cast())
+                };
+                for (at, both) in self.bits.iter_mut().enumerate() {
+                    let (row, right) = (at % 8, at / 8);
+                    *both = _mm256_set_m128i(half(row + 8, right), half(row, right));
+                }
+                return columns(&mut self.bits);
+            }
             for (row, bits) in self.bits.iter_mut().enumerate() {
                 // SAFETY: the last of sixteen rows ends with these bytes.
                 *bits = unsafe { _mm256_loadu_si256(bytes.as_ptr().add(row * stride).cast()) };
@@ -92,8 +110,29 @@ impl Rows {
         }
     }
 
-    #[target_feature(enable = "avx2,f16c,bmi1,bmi2,popcnt")]
+    #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
     fn load_singles(&mut self, bytes: &[u8], rows: &PageRows, axis: Axis) {
+        if let Some((place, stride)) = whole_singles(rows) {
+            let bytes = &bytes[place];
+            // SAFETY: the last of sixteen rows ends with these bytes.
+            let eight = |row: usize, right: usize| unsafe {
+                _mm256_loadu_si256(bytes.as_ptr().add(row * stride + right * ROW_BYTES).cast())
+            };
+            if axis == rows.axis {
+                for row in 0..EDGE {
+                    (self.bits[row], self.more[row]) = (eight(row, 0), eight(row, 1));
+                }
+                return;
+            }
+            for right in 0..2 {
+                for (lower, all) in [&mut self.bits, &mut self.more].into_iter().enumerate() {
+                    let mut square = [_mm256_setzero_si256(); 8];
+                    (0..8).for_each(|row| square[row] = eight(8 * lower + row, right));
+                    put_turned(&square, all[8 * right..].first_chunk_mut().expect("eight rows"));
+                }
+            }
+            return;
+        }
         let mut all = [[0; 2 * ROW_BYTES]; EDGE];
         rows.places(axis, |place, at| {
             all[at / EDGE][4 * (at % EDGE)..][..4].copy_from_slice(&bytes[4 * place..][..4]);
@@ -105,7 +144,7 @@ impl Rows {
     }
 
     /// Stores rows of `axis` to a page, as far as it has values, and loses them.
-    #[target_feature(enable = "avx2,f16c,bmi1,bmi2,popcnt")]
+    #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
     pub fn store<const E: u8>(&mut self, bytes: &mut [u8], rows: &PageRows, axis: Axis) {
         if E == F32 {
             return self.store_singles(bytes, rows, axis);
@@ -130,8 +169,30 @@ impl Rows {
         }
     }
 
-    #[target_feature(enable = "avx2,f16c,bmi1,bmi2,popcnt")]
+    #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
     fn store_singles(&self, bytes: &mut [u8], rows: &PageRows, axis: Axis) {
+        if let Some((place, stride)) = whole_singles(rows) {
+            let first = bytes[place].as_mut_ptr();
+            let put = |row: usize, right: usize, eight: __m256i| {
+                // SAFETY: the last of sixteen rows ends with the bytes of the tile.
+                unsafe { _mm256_storeu_si256(first.add(row * stride + right * ROW_BYTES).cast(), eight) };
+            };
+            if axis == rows.axis {
+                for row in 0..EDGE {
+                    put(row, 0, self.bits[row]);
+                    put(row, 1, self.more[row]);
+                }
+                return;
+            }
+            for lower in 0..2 {
+                for (right, all) in [&self.bits, &self.more].into_iter().enumerate() {
+                    let mut square = [_mm256_setzero_si256(); 8];
+                    put_turned(all[8 * lower..].first_chunk().expect("eight rows"), &mut square);
+                    (0..8).for_each(|row| put(8 * right + row, lower, square[row]));
+                }
+            }
+            return;
+        }
         let mut all = [[0; 2 * ROW_BYTES]; EDGE];
         for (row, values) in all.iter_mut().enumerate() {
             *values = self.singles(row);
@@ -143,18 +204,26 @@ impl Rows {
 }
 
 /// Sixteen rows of sixteen 16-bit elements become columns.
-#[target_feature(enable = "avx2,f16c,bmi1,bmi2,popcnt")]
+#[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
 #[inline]
 fn transpose(rows: &mut [__m256i; EDGE]) {
-    // The left half of row i beside that of row i + 8, then the right halves so: what is left to do is within 128 bits.
     let mut halves = [_mm256_setzero_si256(); EDGE];
     for row in 0..8 {
         halves[row] = _mm256_permute2x128_si256::<0x20>(rows[row], rows[row + 8]);
         halves[row + 8] = _mm256_permute2x128_si256::<0x31>(rows[row], rows[row + 8]);
     }
+    columns(&mut halves);
+    *rows = halves;
+}
+
+/// The same of rows whose left halves lie together, that of row i beside that of row i + 8, and then the right halves so: what
+/// is left to do is within 128 bits.
+#[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
+#[inline]
+fn columns(rows: &mut [__m256i; EDGE]) {
     for start in [0, 8] {
         let mut eight = [_mm256_setzero_si256(); 8];
-        eight.copy_from_slice(&halves[start..start + 8]);
+        eight.copy_from_slice(&rows[start..start + 8]);
         // Each step moves one bit of the number of a row into the number of an element, and one the other way.
         for _ in 0..3 {
             let before = eight;
@@ -164,5 +233,40 @@ fn transpose(rows: &mut [__m256i; EDGE]) {
             }
         }
         rows[start..start + 8].copy_from_slice(&eight);
+    }
+}
+
+/// Eight rows of eight 32-bit numbers become columns: 0 and 4, 1 and 5, and so on.
+#[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
+#[inline]
+pub fn turned(rows: &[__m256i; 8]) -> [[__m256i; 2]; 4] {
+    let mut quads = [[_mm256_setzero_si256(); 4]; 2];
+    for (quads, rows) in quads.iter_mut().zip(rows.as_chunks::<4>().0) {
+        let [a, b] = [_mm256_unpacklo_epi32(rows[0], rows[1]), _mm256_unpacklo_epi32(rows[2], rows[3])];
+        let [c, d] = [_mm256_unpackhi_epi32(rows[0], rows[1]), _mm256_unpackhi_epi32(rows[2], rows[3])];
+        *quads = [
+            _mm256_unpacklo_epi64(a, b),
+            _mm256_unpackhi_epi64(a, b),
+            _mm256_unpacklo_epi64(c, d),
+            _mm256_unpackhi_epi64(c, d),
+        ];
+    }
+    let [low, high] = quads;
+    let mut columns = [[_mm256_setzero_si256(); 2]; 4];
+    for (column, both) in columns.iter_mut().enumerate() {
+        *both = [
+            _mm256_permute2x128_si256::<0x20>(low[column], high[column]),
+            _mm256_permute2x128_si256::<0x31>(low[column], high[column]),
+        ];
+    }
+    columns
+}
+
+/// Puts columns of eight rows, in order.
+#[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
+#[inline]
+fn put_turned(rows: &[__m256i; 8], columns: &mut [__m256i; 8]) {
+    for (column, [near, far]) in turned(rows).into_iter().enumerate() {
+        (columns[column], columns[column + 4]) = (near, far);
     }
 }
