@@ -15,6 +15,7 @@ pub mod evaluate;
 pub mod outliers;
 pub mod papers;
 pub mod profile;
+pub mod plot;
 pub mod report;
 pub mod text;
 

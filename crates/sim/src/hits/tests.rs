@@ -65,11 +65,11 @@ fn lru_is_the_naive_one_to_the_last_block() {
 #[test]
 fn without_end_everything_that_came_before_hits() {
     let workload = drawn(9);
-    let mut seen = std::collections::BTreeSet::new();
+    let mut seen: std::collections::BTreeSet<u32> = std::collections::BTreeSet::new();
     let mut expected = 0;
     for request in workload.requests() {
         let blocks = workload.blocks(request);
-        expected += blocks.iter().take_while(|block| seen.contains(*block)).count() as u64;
+        expected += blocks.iter().take_while(|&block| seen.contains(block)).count() as u64;
         seen.extend(blocks);
     }
     for eviction in Eviction::ALL {

@@ -87,7 +87,7 @@ fn a_shared_pool_finds_what_private_caches_of_its_size_do_not() {
     assert!(shared.hit_rate > private.hit_rate && private.hit_rate > 0.3, "{} {}", shared.hit_rate, private.hit_rate);
     assert!(shared.ttft_mean_ms < nothing.ttft_mean_ms, "{} {}", shared.ttft_mean_ms, nothing.ttft_mean_ms);
     assert!(shared.pool_read_bytes > 0 && shared.private_read_bytes == 0 && private.private_read_bytes > 0);
-    let small = run(&Setup { shared: pool(Some(2 * GIB)), ..setup() }, &workload);
+    let small = run(&Setup { shared: pool(Some(4 * GIB)), ..setup() }, &workload);
     assert!(small.hit_rate < shared.hit_rate && small.evicted_blocks > 0);
 }
 
