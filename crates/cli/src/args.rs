@@ -1,8 +1,10 @@
 //! Every flag, with the variable that stands for it. What flags mean is said here, in the words of `--help`.
 
 mod sim;
+mod study;
 
 pub use sim::{CapacityArg, InstantArg, LoadArg, SimArgs, TraceFormatArg};
+pub use study::{StudyCommands, StudySwapArgs, StudyWatermarkArgs};
 
 use crate::output::OutputArgs;
 use cenote_base::units::ByteSize;
@@ -60,6 +62,9 @@ pub enum Commands {
     /// The scheduler, eviction and watermarks are those that serve; engines and links are models (docs/simulator.md). The same
     /// flags and seed print the same bytes.
     Sim(Box<SimArgs>),
+    /// Study the scheduler in the simulator: watermarks, and whether swaps can be foreseen
+    #[command(subcommand)]
+    Study(StudyCommands),
     /// Measure
     #[command(subcommand)]
     Bench(BenchCommands),

@@ -12,6 +12,7 @@ mod pool;
 mod profile;
 mod serve;
 mod sim;
+mod study;
 mod torture;
 mod worker;
 
@@ -33,6 +34,7 @@ pub fn run(command: Commands) -> Result<ExitCode, Failure> {
         Commands::Choose(args) => choose::run(&args).map(done),
         Commands::Outliers(args) => outliers::run(&args).map(done),
         Commands::Sim(args) => sim::run(&args).map(done),
+        Commands::Study(command) => study::run(&command).map(done),
         Commands::Bench(command) => bench::run(&command).map(done),
         Commands::BenchChild(args) => bench::run_child(&args).map(done),
         Commands::Torture(args) => torture::run(&args),

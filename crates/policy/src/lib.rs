@@ -12,5 +12,7 @@ pub mod scheduler;
 pub mod watermark;
 
 pub use eviction::{Candidate, Choice, CostAware, Eviction, EvictionPolicy, Lru, Rewrite, S3Fifo, Sieve};
-pub use scheduler::{NewRequest, PrefixSource, ScheduledRequest, Scheduler, SchedulerConfig, SchedulerOutput, SwapConfig};
+pub use scheduler::{
+    NewRequest, PrefixSource, ScheduledRequest, Scheduler, SchedulerConfig, SchedulerOutput, SwapConfig,
+};
 pub use watermark::{Watermark, WatermarkController};

@@ -170,6 +170,8 @@ struct Totals {
     finished_requests: u64,
     finished_tokens: u64,
     running_tokens: u64,
+    /// Of the running requests, with KV or without.
+    known_tokens: u64,
 }
 
 impl Scheduler {
@@ -229,7 +231,8 @@ impl Scheduler {
         output.clear();
         let mut budget = self.config.max_num_batched_tokens;
         self.schedule_running(&mut budget, output);
-        self.watermark.observe(&self.load());
+        let load = self.load();
+        self.watermark.observe(&load);
         // Who has just made room must not be let in again at the cost of those who stayed.
         if !output.is_under_pressure() {
             self.swap_in(&mut budget, output);
@@ -269,14 +272,14 @@ impl Scheduler {
     fn admit_waiting(&mut self, budget: &mut u32, output: &mut SchedulerOutput, prefix: &mut impl PrefixSource) {
         while *budget > 0 && self.running.len() < self.config.max_num_seqs {
             let Some(&slot) = self.waiting.front() else { break };
-            let Some(reserve) = self.reserve() else { break };
             // At least the last token is computed here: its logits choose the next one.
             let most = self.requests[slot].num_tokens - 1;
             let found = prefix.num_matched_tokens(self.requests[slot].id);
             let matched = found.min(most) / self.config.block_size * self.config.block_size;
             self.requests[slot].num_computed_tokens = matched;
             let num_new_tokens = self.chunk(slot, *budget);
-            if !self.grow(slot, matched + num_new_tokens, reserve) {
+            let reserve = self.reserve(slot, num_new_tokens);
+            if !reserve.is_some_and(|reserve| self.grow(slot, matched + num_new_tokens, reserve)) {
                 self.requests[slot].num_computed_tokens = 0;
                 break;
             }
@@ -287,10 +290,15 @@ impl Scheduler {
         }
     }
 
-    /// What must stay free beside the blocks of the next one who is let in.
-    fn reserve(&self) -> Option<u32> {
+    /// What must stay free beside the blocks of `slot`, which is let in to compute `num_new_tokens` first.
+    fn reserve(&self, slot: Slot, num_new_tokens: u32) -> Option<u32> {
         // Alone, a request may use the watermark's blocks too; else it could wait for ever.
-        if self.running.is_empty() { Some(0) } else { self.watermark.reserve_blocks(&self.load()) }
+        if self.running.is_empty() {
+            return Some(0);
+        }
+        let state = &self.requests[slot];
+        let next_tokens = u64::from(state.num_tokens - state.num_computed_tokens - num_new_tokens);
+        self.watermark.reserve_blocks(&Load { next_tokens, ..self.load() })
     }
 
     /// What the watermark goes by.
@@ -305,6 +313,8 @@ impl Scheduler {
             num_waiting: count(self.waiting.len()),
             num_swapped: count(self.swapped.len()),
             running_tokens: self.totals.running_tokens,
+            pending_tokens: self.totals.known_tokens - self.totals.running_tokens,
+            next_tokens: 0,
             lost_blocks: self.totals.lost_blocks,
             finished_requests: self.totals.finished_requests,
             finished_tokens: self.totals.finished_tokens,
@@ -342,7 +352,9 @@ impl Scheduler {
     /// The request is unknown.
     pub fn append_token(&mut self, id: RequestId) {
         let slot = self.requests.slot(id);
-        self.requests[slot].num_tokens += 1;
+        let state = &mut self.requests[slot];
+        state.num_tokens += 1;
+        self.totals.known_tokens += u64::from(state.place == Place::Running);
     }
 
     /// Forgets `id`, wherever it is, and frees its blocks. Returns whether it was known.
@@ -353,6 +365,7 @@ impl Scheduler {
                 self.blocks.release(&mut state.block_table);
                 self.running.retain(|&other| other != slot);
                 self.totals.running_tokens -= u64::from(state.num_computed_tokens);
+                self.totals.known_tokens -= u64::from(state.num_tokens);
                 self.totals.finished_requests += 1;
                 self.totals.finished_tokens += u64::from(state.num_tokens);
             }
@@ -476,6 +489,7 @@ impl Scheduler {
         let state = &mut self.requests[slot];
         state.place = Place::Running;
         self.totals.running_tokens += u64::from(state.num_computed_tokens);
+        self.totals.known_tokens += u64::from(state.num_tokens);
         let priority = state.priority;
         let behind = self.running.partition_point(|&other| self.requests[other].priority <= priority);
         self.running.insert(behind, slot);
@@ -486,6 +500,7 @@ impl Scheduler {
         let slot = self.running.pop().expect("whoever asks for room is running");
         let state = &self.requests[slot];
         self.totals.running_tokens -= u64::from(state.num_computed_tokens);
+        self.totals.known_tokens -= u64::from(state.num_tokens);
         self.totals.lost_blocks += u64::from(self.blocks_for(state.num_computed_tokens));
         if self.is_worth_swapping(slot) {
             self.swap_out(slot, output);

@@ -40,6 +40,10 @@ pub struct Load {
     pub num_swapped: u32,
     /// Tokens of the running requests that have KV.
     pub running_tokens: u64,
+    /// Tokens of the running requests that are known and have no KV yet: prompts in the middle.
+    pub pending_tokens: u64,
+    /// Of the request that would be let in, known tokens beyond those of its first step.
+    pub next_tokens: u64,
     /// Blocks swapped out, and blocks that were given up to be computed again.
     pub lost_blocks: u64,
     /// Requests that ran to their end.

@@ -8,7 +8,7 @@ mod calibration;
 mod devices;
 
 pub use calibration::{Calibration, CalibrationError, Sample};
-pub use devices::{CXL, DEVICES, Device, MODELS, ModelShape, PCIE_5, RDMA_100G};
+pub use devices::{CXL, DEVICES, Device, MODELS, ModelShape, NIAGARA, PCIE_5, RDMA_100G};
 
 use crate::kernel::Time;
 use serde::Serialize;
@@ -99,7 +99,8 @@ impl CostModel {
     #[must_use]
     #[inline]
     pub fn step(&self, work: &StepWork) -> Time {
-        let arithmetic = u128::from(work.tokens) * u128::from(self.token_ps) + u128::from(work.pairs) * u128::from(self.pair_ps);
+        let arithmetic =
+            u128::from(work.tokens) * u128::from(self.token_ps) + u128::from(work.pairs) * u128::from(self.pair_ps);
         let memory = u128::from(self.weights_ps) + u128::from(work.context) * u128::from(self.context_ps);
         self.step_ns + work.requests * self.request_ns + (arithmetic.max(memory) / 1_000) as u64
     }
@@ -117,7 +118,8 @@ mod tests {
 
     #[test]
     fn prompts_are_bound_by_arithmetic_and_answers_by_memory() {
-        let (device, shape) = (Device::named("a100").expect("a preset"), ModelShape::named("llama-8b").expect("a preset"));
+        let (device, shape) =
+            (Device::named("a100").expect("a preset"), ModelShape::named("llama-8b").expect("a preset"));
         let cost = CostModel::roofline(device, shape);
         let mut prompt = StepWork::default();
         prompt.add(0, 8_192);

@@ -82,12 +82,20 @@ pub fn simulate(setup: &Setup, workload: &Workload, progress: &mut dyn FnMut(u64
     Ok(World::new(setup, workload).run(progress))
 }
 
-/// As [`simulate`], and the names of requests in the order in which they were swapped in (CPEN 511 §V-B: what a prefetcher would
-/// have to foresee).
+/// A request's blocks went out or came back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Swap {
+    /// This request's, out.
+    Out(u32),
+    /// This request's, back in.
+    In(u32),
+}
+
+/// As [`simulate`], and the swaps in their order (CPEN 511 §V-B: what a prefetcher would have to foresee).
 ///
 /// # Errors
 /// As [`simulate`].
-pub fn swap_trace(setup: &Setup, workload: &Workload) -> Result<(Outcome, Vec<u32>), ConfigError> {
+pub fn swap_trace(setup: &Setup, workload: &Workload) -> Result<(Outcome, Vec<Swap>), ConfigError> {
     setup.check(workload)?;
     let mut world = World::new(setup, workload);
     world.record_swaps();

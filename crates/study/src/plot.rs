@@ -94,7 +94,12 @@ impl Ruler {
                 let last = last.max(first + 1);
                 let digits = (-step.log10().floor()).max(0.0) as usize;
                 let tick = |index: i64| (index as f64 * step, format!("{:.digits$}", index as f64 * step));
-                Self { scale, low: first as f64 * step, high: last as f64 * step, ticks: (first..=last).map(tick).collect() }
+                Self {
+                    scale,
+                    low: first as f64 * step,
+                    high: last as f64 * step,
+                    ticks: (first..=last).map(tick).collect(),
+                }
             }
         }
     }
@@ -157,7 +162,8 @@ pub fn plot(title: &str, x_axis: Axis<'_>, y_axis: Axis<'_>, series: &[Series]) 
         let mut points: Vec<&(f64, f64, String)> = one.points.iter().filter(shows).collect();
         points.sort_by(|a, b| a.0.total_cmp(&b.0));
         let place = |point: &(f64, f64, String)| (x(x_ruler.part(point.0)), y(y_ruler.part(point.1)));
-        let path: Vec<String> = points.iter().map(|point| place(point)).map(|(x, y)| format!("{x:.1},{y:.1}")).collect();
+        let path: Vec<String> =
+            points.iter().map(|point| place(point)).map(|(x, y)| format!("{x:.1},{y:.1}")).collect();
         let _ = writeln!(out, "<polyline points=\"{}\" fill=\"none\" stroke=\"{colour}\"/>", path.join(" "));
         for point in &points {
             let (x, y) = place(point);

@@ -7,7 +7,8 @@ use crate::plot::{self, Axis, Scale, Series};
 #[must_use]
 pub fn html(model: &str, evaluation: &Evaluation) -> String {
     let Evaluation { windows, context, block_tokens, perplexity, perplexity_se, codecs } = evaluation;
-    let header = ["codec", "bits a value", "ratio", "KL × 1000", "perplexity", "loss %", "same token %", "K error", "V error"];
+    let header =
+        ["codec", "bits a value", "ratio", "KL × 1000", "perplexity", "loss %", "same token %", "K error", "V error"];
     let row = |quality: &Quality| {
         vec![
             quality.codec.clone(),

@@ -4,7 +4,7 @@ use super::positive;
 use crate::output::OutputArgs;
 use cenote_base::units::ByteSize;
 use cenote_policy::{Eviction, Watermark};
-use cenote_sim::model::{CXL, Link, PCIE_5, RDMA_100G};
+use cenote_sim::model::{CXL, Link, NIAGARA, PCIE_5, RDMA_100G};
 use clap::{Args, ValueEnum};
 use std::fmt;
 use std::path::PathBuf;
@@ -84,11 +84,14 @@ impl fmt::Display for CapacityArg {
 fn parse_link(text: &str) -> Result<Link, String> {
     match text {
         "cxl" => return Ok(CXL),
+        "niagara" => return Ok(NIAGARA),
         "rdma" => return Ok(RDMA_100G),
         "pcie5" => return Ok(PCIE_5),
         _ => {}
     }
-    let wrong = || format!("`{text}` is no link: cxl, rdma, pcie5, or gigabytes a second and nanoseconds, as in 25:640");
+    let wrong = || {
+        format!("`{text}` is no link: cxl, niagara, rdma, pcie5, or gigabytes a second and nanoseconds, as in 25:640")
+    };
     let (bandwidth, latency) = text.split_once(':').ok_or_else(wrong)?;
     let bandwidth: f64 = bandwidth.parse().map_err(|_| wrong())?;
     let latency_ns = latency.parse().map_err(|_| wrong())?;
@@ -143,13 +146,20 @@ pub struct SimArgs {
     #[arg(long, value_name = "N,N", value_delimiter = ',', requires = "hit_rate_only", value_parser = positive, help_heading = "Hit rate only")]
     pub pool_blocks: Vec<usize>,
     /// How time passes for the eviction policy
-    #[arg(long, value_enum, value_name = "UNIT", default_value = "block", requires = "hit_rate_only", help_heading = "Hit rate only")]
+    #[arg(
+        long,
+        value_enum,
+        value_name = "UNIT",
+        default_value = "block",
+        requires = "hit_rate_only",
+        help_heading = "Hit rate only"
+    )]
     pub instant: InstantArg,
 
     /// Bytes of the pool that all instances share, or none, or infinite; several make a sweep
     #[arg(long, value_name = "SIZE,SIZE", value_delimiter = ',', default_value = "none", help_heading = "Pool")]
     pub pool: Vec<CapacityArg>,
-    /// What leads to it: cxl, rdma, pcie5, or gigabytes a second and nanoseconds, as in 25:640
+    /// What leads to it: cxl (64 GB/s), niagara (TraCT's device, 10.1 GB/s), rdma, pcie5, or gigabytes a second and nanoseconds, as in 25:640
     #[arg(long, value_name = "LINK", default_value = "cxl", value_parser = parse_link, help_heading = "Pool")]
     pub pool_link: Link,
     /// Bytes of each instance's own cache in host memory, or none, or infinite
@@ -188,7 +198,13 @@ pub struct SimArgs {
     #[arg(long, value_name = "N", default_value_t = 8192, help_heading = "Engine")]
     pub max_num_batched_tokens: u32,
     /// What admission leaves free: fixed:SHARE, opt:FACTOR, avg-above:BLOCKS, avg-below:BLOCKS or learned; several make a sweep
-    #[arg(long, value_name = "KIND,KIND", value_delimiter = ',', default_value = "fixed:0.01", help_heading = "Engine")]
+    #[arg(
+        long,
+        value_name = "KIND,KIND",
+        value_delimiter = ',',
+        default_value = "fixed:0.01",
+        help_heading = "Engine"
+    )]
     pub watermark: Vec<Watermark>,
     /// Memory of each engine's host to swap to; without it a request that must make room is computed again
     #[arg(long, value_name = "SIZE", default_value = "0", help_heading = "Engine")]

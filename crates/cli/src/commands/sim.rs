@@ -93,7 +93,11 @@ pub fn run(args: &SimArgs) -> Result<(), Failure> {
 
 /// What may help where a configuration cannot be.
 const fn hint(args: &SimArgs) -> &'static str {
-    if args.l1_blocks.is_some() { "give more --l1-blocks" } else { "give a larger --pool, a --device with more memory or a smaller --model" }
+    if args.l1_blocks.is_some() {
+        "give more --l1-blocks"
+    } else {
+        "give a larger --pool, a --device with more memory or a smaller --model"
+    }
 }
 
 fn pool(capacity: CapacityArg, args: &SimArgs) -> Option<Pool> {
@@ -170,7 +174,8 @@ fn engine(args: &SimArgs) -> Result<Engine, Failure> {
 /// Tells on stderr how quick it was, and what memory it took.
 fn told_speed(requests: u64, events: u64, begin: Instant) {
     let seconds = begin.elapsed().as_secs_f64();
-    let memory = peak_memory_bytes().map_or_else(String::new, |bytes| format!("; {} at most", cenote_base::units::ByteSize(bytes)));
+    let memory = peak_memory_bytes()
+        .map_or_else(String::new, |bytes| format!("; {} at most", cenote_base::units::ByteSize(bytes)));
     output::say(&format!(
         "{requests} requests, {events} events in {seconds:.3} s: {:.1} million events a second{memory}",
         events as f64 / seconds / 1e6

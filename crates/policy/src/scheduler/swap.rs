@@ -40,9 +40,7 @@ impl Scheduler {
         let tokens = self.requests[slot].num_computed_tokens;
         let blocks = self.blocks_for(tokens);
         let carrying = 2 * u128::from(blocks) * u128::from(swap.block_ns);
-        blocks > 0
-            && blocks <= self.swap.free()
-            && carrying <= u128::from(tokens) * u128::from(swap.recompute_token_ns)
+        blocks > 0 && blocks <= self.swap.free() && carrying <= u128::from(tokens) * u128::from(swap.recompute_token_ns)
     }
 
     /// Moves a request that has left the running queue to the swapped one.
@@ -66,8 +64,8 @@ impl Scheduler {
     pub(super) fn swap_in(&mut self, budget: &mut u32, output: &mut SchedulerOutput) {
         while *budget > 0 && self.running.len() < self.config.max_num_seqs {
             let Some(&slot) = self.swapped.front() else { break };
-            let Some(reserve) = self.reserve() else { break };
             let num_new_tokens = self.chunk(slot, *budget);
+            let Some(reserve) = self.reserve(slot, num_new_tokens) else { break };
             let state = &self.requests[slot];
             let count = self.blocks_for(state.num_computed_tokens + num_new_tokens);
             let mut blocks = Vec::new();

@@ -27,7 +27,13 @@ fn config() -> SchedulerConfig {
 }
 
 fn request(id: u64, num_tokens: u32, output: u32) -> NewRequest {
-    NewRequest { id: RequestId(id), num_tokens, max_num_tokens: num_tokens + output, deadline_ns: u64::MAX, priority: 0 }
+    NewRequest {
+        id: RequestId(id),
+        num_tokens,
+        max_num_tokens: num_tokens + output,
+        deadline_ns: u64::MAX,
+        priority: 0,
+    }
 }
 
 fn compute(scheduler: &mut Scheduler, output: &SchedulerOutput) {
@@ -157,7 +163,11 @@ fn the_tail_is_swapped_out_and_comes_back_when_nobody_presses() {
     let back = scheduler.schedule(&mut ());
     assert_eq!((back.swapped_in[0].id, &back.swapped_in[0].swap_blocks), (RequestId(2), &out.swap_blocks));
     assert_eq!(back.swapped_in[0].blocks, scheduler.block_table(RequestId(2))[..2]);
-    assert_eq!((back.scheduled[0].id, back.scheduled[0].num_computed_tokens), (RequestId(2), 8), "it goes on where it was");
+    assert_eq!(
+        (back.scheduled[0].id, back.scheduled[0].num_computed_tokens),
+        (RequestId(2), 8),
+        "it goes on where it was"
+    );
     assert_eq!(back.scheduled[1].id, RequestId(3));
     assert_eq!(scheduler.load().lost_blocks, 2);
 }
@@ -217,8 +227,11 @@ fn check(scheduler: &Scheduler) {
     }
     let queued = scheduler.running.len() + scheduler.waiting.len() + scheduler.swapped.len();
     assert_eq!(queued, scheduler.requests.len());
-    let tokens = states().filter(|state| state.place == Place::Running).map(|state| u64::from(state.num_computed_tokens));
+    let tokens =
+        states().filter(|state| state.place == Place::Running).map(|state| u64::from(state.num_computed_tokens));
     assert_eq!(tokens.sum::<u64>(), scheduler.load().running_tokens);
+    let known = states().filter(|state| state.place == Place::Running).map(|state| u64::from(state.num_tokens));
+    assert_eq!(known.sum::<u64>(), scheduler.load().running_tokens + scheduler.load().pending_tokens);
     for state in states() {
         let slot = scheduler.requests.slot(state.id);
         assert_eq!(state.place == Place::Running, scheduler.running.contains(&slot));

@@ -5,8 +5,9 @@
 //! simulator where it learns: throughput less what was swapped. The weights are found by trial: a population of them is tried,
 //! and the next one is drawn around the best.
 //!
-//! Features are chosen so that the sum can say "keep as much free as those who run will still need": how long requests have been
-//! in the end, less how long those who run are now, is what one of them has before it. A linear rule of few weights can be read,
+//! Features are chosen so that the sum can say what a person would: keep a share of all blocks free, more of it after losses; keep as
+//! much free as those who run will still need, which is how long requests have been in the end, less how long those who run
+//! are now, and the rest of the prompts that are in the middle; and keep what chance adds to that. A linear rule of few weights can be read,
 //! cannot run away outside what it was trained on, and costs a dozen multiplications at an admission.
 
 use super::{Load, WatermarkController};
@@ -18,8 +19,8 @@ pub const ONE: i64 = 1 << 10;
 /// What each feature is worth to the factor, in [`ONE`]ths.
 pub type Weights = [i32; FEATURES];
 
-/// The largest factor: 32 blocks for each running request.
-const FACTOR_MAX: i64 = 16 * 32;
+/// The largest factor: 16,384 blocks for each running request.
+const FACTOR_MAX: i64 = 16 << 14;
 /// Larger ratios count as this one, so that no sum overflows.
 const RATIO_MAX: i64 = ONE << 14;
 /// Steps over which losses are averaged.
@@ -44,7 +45,8 @@ impl Learned {
         Self { weights, lost_before: 0, lost_share: 0 }
     }
 
-    /// The state as features, each about 1 where it is worth talking about.
+    /// The state as features. Each is multiplied by the number of running requests in the end; what is divided by it here is a
+    /// number of blocks, whoever runs.
     fn features(&self, load: &Load) -> [i64; FEATURES] {
         let ratio = |part: u64, whole: u64| {
             let ratio = u128::from(part) * ONE as u128 / u128::from(whole.max(1));
@@ -55,13 +57,15 @@ impl Learned {
         // Blocks of a running request, and of one that has ended.
         let length_now = ratio(load.running_tokens, running * block_tokens);
         let ended = load.finished_requests + PRIOR_REQUESTS;
-        let length_then = ratio(load.finished_tokens + PRIOR_REQUESTS * PRIOR_BLOCKS * block_tokens, ended * block_tokens);
+        let length_then =
+            ratio(load.finished_tokens + PRIOR_REQUESTS * PRIOR_BLOCKS * block_tokens, ended * block_tokens);
         let to_come = (length_then - length_now).max(0);
-        let used = ratio(u64::from(load.used_blocks()), u64::from(load.num_blocks));
-        let crowd = ratio(u64::from(load.num_swapped), running);
-        // A request that lasts long leaves its blocks late: what runs now is then less likely to make room in time.
-        let spread = length_then * length_now / length_then.max(length_now).max(1);
-        [ONE, length_now / 8, length_then / 8, to_come, used, self.lost_share.min(4 * ONE), crowd.min(4 * ONE), spread / 8]
+        let room = ratio(u64::from(load.num_blocks), running);
+        let losses = room * self.lost_share.min(4 * ONE) / ONE;
+        let pending = ratio(load.pending_tokens + load.next_tokens, running * block_tokens);
+        // What many requests need beyond their mean grows with the root of what they are.
+        let deviation = ratio((u64::from(load.num_blocks) * (length_then / ONE).max(1) as u64).isqrt(), running);
+        [ONE, length_now, length_then, to_come, room, losses, pending, deviation]
     }
 
     fn factor(&self, load: &Load) -> i64 {

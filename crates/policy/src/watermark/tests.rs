@@ -10,6 +10,8 @@ fn load() -> Load {
         num_waiting: 7,
         num_swapped: 0,
         running_tokens: 50 * 90,
+        pending_tokens: 50,
+        next_tokens: 0,
         lost_blocks: 0,
         finished_requests: 0,
         finished_tokens: 0,
@@ -44,6 +46,14 @@ fn the_learned_one_keeps_more_for_the_young_than_for_the_old() {
     assert_eq!(learned(&Load { running_tokens: 50 * 32, ..ended }), Some(300));
     assert_eq!(learned(&Load { running_tokens: 50 * 128, ..ended }), Some(0));
     assert_eq!(learned(&Load { running_tokens: 50 * 200, ..ended }), Some(0));
+}
+
+#[test]
+fn the_learned_one_counts_what_prompts_in_the_middle_still_need() {
+    let learned =
+        |load: &Load| Watermark::Learned([0, 0, 0, 0, 0, 0, 16 * ONE as i32, 0]).controller().reserve_blocks(load);
+    assert_eq!(learned(&Load { pending_tokens: 50 * 32, ..load() }), Some(100));
+    assert_eq!(learned(&Load { pending_tokens: 50 * 32, next_tokens: 50 * 16, ..load() }), Some(150));
 }
 
 #[test]
@@ -82,13 +92,15 @@ proptest! {
         num_running: u32,
         num_swapped: u32,
         running_tokens in 0_u64..1 << 40,
+        pending_tokens in 0_u64..1 << 40,
+        next_tokens: u32,
         lost_blocks: u64,
         finished_requests in 0_u64..1 << 40,
         finished_tokens in 0_u64..1 << 50,
     ) {
         let load = Load {
             num_blocks, free_blocks: (f64::from(num_blocks) * free) as u32, num_running, num_swapped, running_tokens,
-            lost_blocks, finished_requests, finished_tokens, ..load()
+            pending_tokens, next_tokens: u64::from(next_tokens), lost_blocks, finished_requests, finished_tokens, ..load()
         };
         for watermark in [Watermark::Learned(weights), Watermark::DEFAULT, "opt:12".parse().expect("known")] {
             let mut controller = watermark.controller();

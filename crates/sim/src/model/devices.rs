@@ -34,8 +34,10 @@ const TFLOPS: u64 = 1_000_000_000_000;
 const PCIE_4: Link = Link { bytes_per_s: 25 * GB, latency_ns: 10_000 };
 /// PCIe 5.0 x16 carries 63 GB/s (32 GT/s, 128b/130b); 80 % of it for copies from pinned memory and 10 µs to start one: ours.
 pub const PCIE_5: Link = Link { bytes_per_s: 50 * GB, latency_ns: 10_000 };
+/// SpecKV §4.1.1: CXL 2.0, 64 GB/s for each x16 link, less than 400 ns.
+pub const CXL: Link = Link { bytes_per_s: 64 * GB, latency_ns: 400 };
 /// TraCT §5.1: Niagara 2.0, 10.1 GB/s and 640 ns, measured there with Intel's Memory Latency Checker.
-pub const CXL: Link = Link { bytes_per_s: 10_100_000_000, latency_ns: 640 };
+pub const NIAGARA: Link = Link { bytes_per_s: 10_100_000_000, latency_ns: 640 };
 /// TraCT §5.1: a 100 Gb/s card, which is 12.5 GB/s; 5 µs from end to end: ours.
 pub const RDMA_100G: Link = Link { bytes_per_s: 12_500_000_000, latency_ns: 5_000 };
 

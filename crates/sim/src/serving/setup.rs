@@ -141,7 +141,11 @@ impl Setup {
         let block_bytes = self.kv_bytes_per_token * u64::from(self.l1_block_tokens);
         let swap = SwapConfig {
             num_blocks: self.swap_blocks,
-            block_ns: if self.swap_blocks == 0 { 0 } else { self.swap_link.time(block_bytes) - self.swap_link.latency_ns },
+            block_ns: if self.swap_blocks == 0 {
+                0
+            } else {
+                self.swap_link.time(block_bytes) - self.swap_link.latency_ns
+            },
             recompute_token_ns: if self.always_swap { u64::MAX } else { self.cost.recompute_token_ns() },
         };
         SchedulerConfig {

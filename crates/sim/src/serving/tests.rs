@@ -123,11 +123,21 @@ fn pressure_swaps_and_a_watermark_relieves_it() {
     let (fixed, trace) = swap_trace(&pressed(Watermark::DEFAULT), &workload).expect("it can be served");
     assert_eq!(fixed.requests, 400);
     assert!(fixed.swaps > 50 && fixed.preemptions == 0, "{fixed:?}");
-    assert_eq!((fixed.swapped_out_blocks, fixed.swaps), (fixed.swapped_in_blocks, trace.len() as u64));
+    assert_eq!((fixed.swapped_out_blocks, 2 * fixed.swaps), (fixed.swapped_in_blocks, trace.len() as u64));
+    // Who went out first comes back first.
+    let mut out = std::collections::VecDeque::new();
+    for swap in trace {
+        match swap {
+            Swap::Out(id) => out.push_back(id),
+            Swap::In(id) => assert_eq!(out.pop_front(), Some(id)),
+        }
+    }
     let relieved = run(&pressed("opt:12".parse().expect("a watermark")), &workload);
     assert!(relieved.swapped_out_blocks < fixed.swapped_out_blocks, "{relieved:?}");
     let recomputed = run(&Setup { swap_blocks: 0, ..pressed(Watermark::DEFAULT) }, &workload);
-    assert!(recomputed.preemptions > 50 && recomputed.swaps == 0 && recomputed.generated_tokens == fixed.generated_tokens);
+    assert!(
+        recomputed.preemptions > 50 && recomputed.swaps == 0 && recomputed.generated_tokens == fixed.generated_tokens
+    );
 }
 
 #[test]
@@ -137,7 +147,10 @@ fn what_cannot_be_is_refused_with_its_reason() {
     let dead = Link { bytes_per_s: 0, latency_ns: 0 };
     for (setup, words) in [
         (Setup { instances: 0, ..setup() }, "no instances"),
-        (Setup { shared: pool(Some(1 << 20)), ..setup() }, "a pool of 1048576 bytes holds 0 blocks of 64 tokens, but request"),
+        (
+            Setup { shared: pool(Some(1 << 20)), ..setup() },
+            "a pool of 1048576 bytes holds 0 blocks of 64 tokens, but request",
+        ),
         (Setup { private: pool(Some(1 << 20)), ..setup() }, "an instance's own cache of 1048576 bytes"),
         (Setup { shared: Some(Pool { bytes: None, link: dead }), ..setup() }, "the pool's link has no bandwidth"),
         (Setup { swap_blocks: 1, swap_link: dead, ..setup() }, "the link to the swap space has no bandwidth"),

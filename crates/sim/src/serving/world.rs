@@ -1,6 +1,6 @@
 //! The events of a run.
 
-use super::{Outcome, Setup};
+use super::{Outcome, Setup, Swap};
 use crate::cache::BlockCache;
 use crate::kernel::{Calendar, Time};
 use crate::model::{Link, StepWork};
@@ -98,7 +98,7 @@ pub(super) struct World<'a> {
     ttft: Histogram,
     gaps: Histogram,
     totals: Totals,
-    swap_trace: Option<Vec<u32>>,
+    swap_trace: Option<Vec<Swap>>,
 }
 
 /// Answers how much of a prompt an instance could load.
@@ -136,7 +136,10 @@ impl<'a> World<'a> {
         let block_bytes = setup.block_bytes(workload);
         let store = |pool: &super::Pool| {
             let capacity = pool.bytes.map(|bytes| usize::try_from(bytes / block_bytes).unwrap_or(usize::MAX));
-            Store { cache: BlockCache::new(setup.eviction, capacity, workload.num_blocks()), busy: Busy::new(pool.link) }
+            Store {
+                cache: BlockCache::new(setup.eviction, capacity, workload.num_blocks()),
+                busy: Busy::new(pool.link),
+            }
         };
         let instance = |_| Instance {
             scheduler: Scheduler::new(setup.scheduler()),
@@ -170,7 +173,7 @@ impl<'a> World<'a> {
         self.swap_trace = Some(Vec::new());
     }
 
-    pub(super) fn into_swap_trace(self) -> Vec<u32> {
+    pub(super) fn into_swap_trace(self) -> Vec<Swap> {
         self.swap_trace.unwrap_or_default()
     }
 
@@ -268,7 +271,8 @@ impl<'a> World<'a> {
         self.totals.swapped_out += out;
         self.totals.swapped_in += back;
         if let Some(trace) = &mut self.swap_trace {
-            trace.extend(output.swapped_in.iter().map(|transfer| transfer.id.0 as u32));
+            trace.extend(output.swapped_out.iter().map(|transfer| Swap::Out(transfer.id.0 as u32)));
+            trace.extend(output.swapped_in.iter().map(|transfer| Swap::In(transfer.id.0 as u32)));
         }
         let bytes = self.setup.kv_bytes_per_token * u64::from(self.setup.l1_block_tokens);
         let link = &self.setup.swap_link;
@@ -306,9 +310,10 @@ impl<'a> World<'a> {
             let loaded = part.num_loaded_tokens.div_ceil(self.workload.block_tokens()) as usize;
             let (mut near, mut far) = (0, 0);
             for (depth, &block) in blocks[..found].iter().enumerate() {
-                let is_near = instance.private.as_mut().is_some_and(|own| {
-                    own.cache.contains(block) && own.cache.touch(block, depth as u32, self.lookups)
-                });
+                let is_near = instance
+                    .private
+                    .as_mut()
+                    .is_some_and(|own| own.cache.contains(block) && own.cache.touch(block, depth as u32, self.lookups));
                 if let Some(shared) = self.shared.as_mut().filter(|shared| shared.cache.contains(block)) {
                     shared.cache.touch(block, depth as u32, self.lookups);
                 }

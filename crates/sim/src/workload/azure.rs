@@ -51,7 +51,11 @@ fn nanoseconds(text: &str) -> Option<u64> {
     if !sane || hour > 23 || minute > 59 || second > 60 || !fraction.bytes().all(|byte| byte.is_ascii_digit()) {
         return None;
     }
-    let nanos = fraction.bytes().chain(std::iter::repeat(b'0')).take(9).fold(0, |sum, digit| 10 * sum + u64::from(digit - b'0'));
+    let nanos = fraction
+        .bytes()
+        .chain(std::iter::repeat(b'0'))
+        .take(9)
+        .fold(0, |sum, digit| 10 * sum + u64::from(digit - b'0'));
     // Years begin in March here, so that a leap day is a year's last.
     let (year, month) = if month < 3 { (year - 1, month + 9) } else { (year, month - 3) };
     let days = 365 * year + year / 4 - year / 100 + year / 400 + (153 * month + 2) / 5 + day - 1 - 719_468;
@@ -69,7 +73,8 @@ mod tests {
         assert_eq!(nanoseconds("2024-03-01T00:00:00Z"), Some(1_709_251_200_000_000_000));
         let of = |text| nanoseconds(text).expect("a date");
         assert_eq!(of("2023-11-16 18:15:50.9951690") - of("2023-11-16 18:15:46.6805900"), 4_314_579_000);
-        for wrong in ["", "2023-11-16", "2023-13-16 18:15:46", "2023-11-16 18:15", "2023-11-16 25:00:00", "x 18:15:46"] {
+        for wrong in ["", "2023-11-16", "2023-13-16 18:15:46", "2023-11-16 18:15", "2023-11-16 25:00:00", "x 18:15:46"]
+        {
             assert_eq!(nanoseconds(wrong), None, "{wrong}");
         }
     }

@@ -148,6 +148,9 @@ fn table(fitted: &Calibration) -> String {
         ("each token", format!("{:.2} µs", fitted.token_ns / 1e3)),
         ("each pair of tokens", format!("{:.2} ns", fitted.pair_ns)),
         ("copies", format!("{:.1} GB/s", fitted.copy_bytes_per_s as f64 / 1e9)),
-        ("error of the fit", format!("{:.1} % on average over {} steps", 100.0 * fitted.mean_error, fitted.samples.len())),
+        (
+            "error of the fit",
+            format!("{:.1} % on average over {} steps", 100.0 * fitted.mean_error, fitted.samples.len()),
+        ),
     ])
 }

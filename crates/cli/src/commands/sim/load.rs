@@ -15,7 +15,8 @@ const DRAWN: usize = 2_000;
 pub fn read(args: &SimArgs) -> Result<Load, Failure> {
     let (name, mut workload) = match (&args.trace, args.load) {
         (Some(path), _) => {
-            let file = std::fs::File::open(path).map_err(|error| Failure::new(format!("{}: {error}", path.display())))?;
+            let file =
+                std::fs::File::open(path).map_err(|error| Failure::new(format!("{}: {error}", path.display())))?;
             let by_name = || match path.extension() {
                 Some(ending) if ending.eq_ignore_ascii_case("csv") => TraceFormatArg::Azure,
                 _ => TraceFormatArg::Mooncake,

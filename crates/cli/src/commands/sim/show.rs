@@ -95,7 +95,9 @@ fn cells(run: &Run) -> Vec<String> {
 
 pub fn table(runs: &[Run]) -> String {
     let mut rows = output::table(&HEADER);
-    runs.iter().for_each(|run| drop(rows.add_row(cells(run))));
+    for run in runs {
+        rows.add_row(cells(run));
+    }
     rows.to_string()
 }
 
@@ -135,9 +137,14 @@ pub fn html(runs: &[Run]) -> String {
         }
     }
     for (which, (label, scale)) in what.into_iter().enumerate() {
-        let point = |run: &Run| (size(run), value(run, which), format!("{}, pool {}: {:.2}", name(run), run.pool, value(run, which)));
+        let point = |run: &Run| {
+            (size(run), value(run, which), format!("{}, pool {}: {:.2}", name(run), run.pool, value(run, which)))
+        };
         let series: Vec<Series> = (names.iter())
-            .map(|own| Series { name: own.clone(), points: runs.iter().filter(|run| name(run) == *own).map(point).collect() })
+            .map(|own| Series {
+                name: own.clone(),
+                points: runs.iter().filter(|run| name(run) == *own).map(point).collect(),
+            })
             .collect();
         body += &format!("<h2>{}</h2>\n", plot::escaped(label));
         body += &plot::plot(label, Axis { label: "pool, GiB", scale: Scale::Linear }, Axis { label, scale }, &series);
