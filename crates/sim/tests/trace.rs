@@ -79,7 +79,7 @@ fn engines_with_a_pool_find_what_the_trace_offers() {
     };
     let run = |setup: &Setup| simulate(setup, &workload, &mut |_| ()).expect("it can be served");
     let with = run(&setup);
-    let without = run(&Setup { shared: None, ..setup.clone() });
+    let without = run(&Setup { shared: None, ..setup });
     let offered = hit_rate(&workload, Eviction::Lru, None, Instants::Block).hit_rate;
     // Requests that come while the one before them computes find less than those that come one after the other.
     assert!(with.hit_rate <= offered && with.hit_rate > offered - 0.1, "{} of {offered}", with.hit_rate);

@@ -10,12 +10,13 @@ mod show;
 use crate::args::{CapacityArg, SimArgs};
 use crate::failure::Failure;
 use crate::output;
+use cenote_base::units::ByteSize;
 use cenote_policy::{Eviction, Watermark};
 use cenote_sim::model::{Calibration, CostModel, DEVICES, Device, MODELS, ModelShape};
 use cenote_sim::serving::Pool;
 use cenote_sim::{Outcome, Setup, Workload, simulate};
 use serde::Serialize;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Most blocks of an engine that are kept track of one by one.
 const L1_BLOCKS_MAX: u64 = 1 << 26;
@@ -58,7 +59,7 @@ pub fn run(args: &SimArgs) -> Result<(), Failure> {
         .collect();
     let total = configurations.len() * load.workload.requests().len();
     let bar = output::progress("simulating", total as u64);
-    let begin = Instant::now();
+    let begin = Begin::now();
     let mut runs = Vec::new();
     for (index, (capacity, eviction, watermark)) in configurations.into_iter().enumerate() {
         let shared = pool(capacity, args);
@@ -80,7 +81,7 @@ pub fn run(args: &SimArgs) -> Result<(), Failure> {
     }
     bar.finish_and_clear();
     let events = runs.iter().map(|run| run.outcome.events).sum();
-    told_speed(total as u64, events, begin);
+    begin.tell(total as u64, events);
     if let Some(path) = &args.html {
         std::fs::write(path, show::html(&runs))
             .map_err(|error| Failure::new(format!("{}: cannot write the page: {error}", path.display())))?;
@@ -171,15 +172,33 @@ fn engine(args: &SimArgs) -> Result<Engine, Failure> {
     Ok(Engine { name, setup })
 }
 
-/// Tells on stderr how quick it was, and what memory it took.
-fn told_speed(requests: u64, events: u64, begin: Instant) {
-    let seconds = begin.elapsed().as_secs_f64();
-    let memory = peak_memory_bytes()
-        .map_or_else(String::new, |bytes| format!("; {} at most", cenote_base::units::ByteSize(bytes)));
-    output::say(&format!(
-        "{requests} requests, {events} events in {seconds:.3} s: {:.1} million events a second{memory}",
-        events as f64 / seconds / 1e6
-    ));
+/// When a run began: by the wall's clock, and by the processor's, which does not go on while others have the core.
+struct Begin {
+    wall: Instant,
+    processor: Duration,
+}
+
+impl Begin {
+    fn now() -> Self {
+        Self { wall: Instant::now(), processor: processor_time() }
+    }
+
+    /// Tells on stderr how quick it was, and what memory it took.
+    fn tell(&self, requests: u64, events: u64) {
+        let memory = peak_memory_bytes().map_or_else(String::new, |bytes| format!("; {} at most", ByteSize(bytes)));
+        let seconds = (processor_time() - self.processor).as_secs_f64();
+        output::say(&format!(
+            "{requests} requests, {events} events in {:.3} s, {seconds:.3} s of one core: {:.1} million events a second of it{memory}",
+            self.wall.elapsed().as_secs_f64(),
+            events as f64 / seconds.max(1e-9) / 1e6
+        ));
+    }
+}
+
+/// What this thread, which does all of the work, has had of a core.
+fn processor_time() -> Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
 /// The most memory that this process has had, as the kernel counts it.

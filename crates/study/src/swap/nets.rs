@@ -227,7 +227,7 @@ mod tests {
         let mut gradient = vec![0.0; net.weights.len()];
         net.backward(&inputs, target, &mut gradient);
         let loss = |net: &Lstm| (net.predict(&inputs) - target).powi(2);
-        for at in 0..net.weights.len() {
+        for (at, slope) in gradient.iter().enumerate() {
             let weight = net.weights[at];
             net.weights[at] = weight + 1e-6;
             let above = loss(&net);
@@ -235,7 +235,7 @@ mod tests {
             let below = loss(&net);
             net.weights[at] = weight;
             let difference = (above - below) / 2e-6;
-            assert!((gradient[at] - difference).abs() < 1e-6, "weight {at}: {} and {difference}", gradient[at]);
+            assert!((slope - difference).abs() < 1e-6, "weight {at}: {slope} and {difference}");
         }
     }
 

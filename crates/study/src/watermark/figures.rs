@@ -9,7 +9,6 @@ use serde::Serialize;
 /// §VII-B: 0 to 12 in steps of 0.2, in thousandths.
 pub const FACTORS: std::ops::RangeInclusive<u32> = 0..=60;
 /// §VII-C: 1.8 to 7.5 in steps of 0.2, in thousandths.
-#[must_use]
 pub fn thresholds() -> impl Iterator<Item = u32> {
     (1_800..=7_500).step_by(200)
 }

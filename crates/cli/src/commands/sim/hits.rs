@@ -1,13 +1,12 @@
 //! `cenote sim --hit-rate-only`: what a trace finds in so many blocks.
 
-use super::{Load, told_speed};
+use super::{Begin, Load};
 use crate::args::{InstantArg, SimArgs};
 use crate::failure::Failure;
 use crate::output;
 use cenote_sim::hits::Instants;
 use cenote_sim::{HitRate, hit_rate};
 use serde::Serialize;
-use std::time::Instant;
 
 #[derive(Serialize)]
 struct Run {
@@ -36,7 +35,7 @@ pub fn run(args: &SimArgs, load: &Load) -> Result<(), Failure> {
         InstantArg::Block => Instants::Block,
         InstantArg::Request => Instants::Request,
     };
-    let begin = Instant::now();
+    let begin = Begin::now();
     let mut runs = Vec::new();
     for &pool_blocks in &capacities {
         for &eviction in &args.eviction {
@@ -45,7 +44,7 @@ pub fn run(args: &SimArgs, load: &Load) -> Result<(), Failure> {
         }
     }
     let requests = runs.iter().map(|run| run.found.requests).sum();
-    told_speed(requests, runs.iter().map(|run| run.found.blocks).sum(), begin);
+    begin.tell(requests, runs.iter().map(|run| run.found.blocks).sum());
     match runs.as_slice() {
         [one] => args.output.show(one, || table(&runs)),
         _ => args.output.show(&runs, || table(&runs)),

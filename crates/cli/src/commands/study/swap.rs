@@ -52,7 +52,8 @@ fn findings(study: &SwapStudy) -> String {
         let rows = study.rows.iter().filter(|row| row.predictor.starts_with(name));
         rows.map(of).fold(0.0, f64::max)
     };
-    let (exact, near): (fn(&Accuracy) -> f64, fn(&Accuracy) -> f64) = (|row| row.exact, |row| row.near);
+    let exact: fn(&Accuracy) -> f64 = |row| row.exact;
+    let near: fn(&Accuracy) -> f64 = |row| row.near;
     let verdict = |holds: bool| if holds { "holds" } else { "does not hold here" };
     let (mlp, lstm) = (best("perceptron, regression", near), best("LSTM", near));
     let (regression, classes) = (best("perceptron, regression", exact), best("perceptron, classes", exact));

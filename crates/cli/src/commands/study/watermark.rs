@@ -174,6 +174,9 @@ fn findings(figures: &Figures) -> String {
     )
 }
 
+/// What a figure shows of a point.
+type Measure = fn(&Point) -> f64;
+
 fn html(report: &Report) -> String {
     let mut body = String::from("<h1>Watermarks</h1>\n");
     for (name, summary) in [("trained on", &report.trained), ("held out", &report.held_out)] {
@@ -184,7 +187,7 @@ fn html(report: &Report) -> String {
         );
     }
     if let Some(figures) = &report.figures {
-        let what: [(&str, fn(&Point) -> f64); 3] = [
+        let what: [(&str, Measure); 3] = [
             ("blocks swapped", |point| point.swapped_blocks),
             ("swaps", |point| point.swaps),
             ("generated tokens a second", |point| point.throughput),
@@ -207,7 +210,7 @@ fn html(report: &Report) -> String {
     plot::page("cenote study watermark", &body)
 }
 
-fn series(curve: &Curve, of: fn(&Point) -> f64) -> Series {
+fn series(curve: &Curve, of: Measure) -> Series {
     let point = |point: &Point| (point.x, of(point), format!("{}, {}: {:.1}", curve.model, point.x, of(point)));
     Series { name: curve.model.clone(), points: curve.points.iter().map(point).collect() }
 }
