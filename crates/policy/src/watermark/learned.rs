@@ -34,7 +34,8 @@ const PRIOR_BLOCKS: u64 = 8;
 pub struct Learned {
     weights: Weights,
     lost_before: u64,
-    /// Blocks lost in a step, averaged, over all blocks, in [`ONE`]ths.
+    /// A hundred times the blocks lost in a step over all blocks, averaged, in [`ONE`]ths. It falls to a sixteenth and no further, because
+    /// a mean in integers stops where what is left is less than [`MEMORY_STEPS`].
     lost_share: i64,
 }
 
