@@ -2,6 +2,7 @@
 
 mod floors;
 mod links;
+mod one_policy;
 mod sources;
 mod texts;
 
@@ -115,5 +116,8 @@ pub fn run(root: &Path) -> Result<(), String> {
 }
 
 fn check(tree: &Tree) -> Vec<Finding> {
-    [floors::check(tree), sources::check(tree), texts::check(tree), links::check(tree)].into_iter().flatten().collect()
+    [floors::check(tree), one_policy::check(tree), sources::check(tree), texts::check(tree), links::check(tree)]
+        .into_iter()
+        .flatten()
+        .collect()
 }

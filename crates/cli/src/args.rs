@@ -1,5 +1,11 @@
 //! Every flag, with the variable that stands for it. What flags mean is said here, in the words of `--help`.
 
+mod sim;
+mod study;
+
+pub use sim::{CapacityArg, InstantArg, LoadArg, SimArgs, TraceFormatArg};
+pub use study::{StudyCommands, StudySwapArgs, StudyWatermarkArgs};
+
 use crate::output::OutputArgs;
 use cenote_base::units::ByteSize;
 use cenote_codec::{LayerSpecs, SpecError};
@@ -51,6 +57,14 @@ pub enum Commands {
     Choose(ChooseArgs),
     /// Make a model whose keys have outlier channels, as large models have, out of one that has none
     Outliers(OutliersArgs),
+    /// Simulate engines and a shared pool under a load, and tell what a pool of a given size would do
+    ///
+    /// The scheduler, eviction and watermarks are those that serve; engines and links are models (docs/simulator.md). The same
+    /// flags and seed print the same bytes.
+    Sim(Box<SimArgs>),
+    /// Study the scheduler in the simulator: watermarks, and whether swaps can be foreseen
+    #[command(subcommand)]
+    Study(StudyCommands),
     /// Measure
     #[command(subcommand)]
     Bench(BenchCommands),

@@ -11,6 +11,8 @@ mod outliers;
 mod pool;
 mod profile;
 mod serve;
+mod sim;
+mod study;
 mod torture;
 mod worker;
 
@@ -31,6 +33,8 @@ pub fn run(command: Commands) -> Result<ExitCode, Failure> {
         Commands::Eval(args) => eval::run(&args).map(done),
         Commands::Choose(args) => choose::run(&args).map(done),
         Commands::Outliers(args) => outliers::run(&args).map(done),
+        Commands::Sim(args) => sim::run(&args).map(done),
+        Commands::Study(command) => study::run(&command).map(done),
         Commands::Bench(command) => bench::run(&command).map(done),
         Commands::BenchChild(args) => bench::run_child(&args).map(done),
         Commands::Torture(args) => torture::run(&args),

@@ -9,6 +9,10 @@ pub mod codec;
 pub mod eviction;
 pub mod kv_blocks;
 pub mod scheduler;
+pub mod watermark;
 
-pub use eviction::{Candidate, Choice, Eviction, EvictionPolicy, Lru, Rewrite, S3Fifo, Sieve};
-pub use scheduler::{NewRequest, PrefixSource, ScheduledRequest, Scheduler, SchedulerConfig, SchedulerOutput};
+pub use eviction::{Candidate, Choice, CostAware, Eviction, EvictionPolicy, Lru, Rewrite, S3Fifo, Sieve};
+pub use scheduler::{
+    NewRequest, PrefixSource, ScheduledRequest, Scheduler, SchedulerConfig, SchedulerOutput, SwapConfig,
+};
+pub use watermark::{Watermark, WatermarkController};

@@ -1,20 +1,35 @@
-//! The continuous-batching scheduler, a pure state machine (vLLM V1's, in vLLM's words; CPEN 511
-//! Algorithm 1 without its swapped queue).
+//! The continuous-batching scheduler, a pure state machine (vLLM's, in vLLM's words; CPEN 511 Algorithm 1).
 //!
 //! There is no prefill state and no decode state. A request has `num_tokens` known tokens and
 //! `num_computed_tokens` whose KV exists; a step gives each scheduled request `num_new_tokens` of the
 //! step's token budget. A decode is a request that lacks one token, a prefill one that lacks many, and a
 //! long prompt is computed in chunks because running requests are served first and what is left of the
-//! budget goes to prompts. When L1 blocks run out, the request admitted last is preempted: it gives its
-//! blocks back and starts again later, from whatever the shared region still holds.
+//! budget goes to prompts.
+//!
+//! When L1 blocks run out, the request at the tail of the running queue makes room: the least urgent, and of those the one admitted
+//! last. It is *swapped out*, if there is swap space and carrying its blocks there and back takes less time than
+//! computing them anew ([`SwapConfig`]); else it is *preempted*: it gives its blocks back and starts again later, from whatever the
+//! shared region still holds. In a step in which nobody made room there may be no pressure: then the swapped come back, the
+//! first one out first, and when none is left those that wait are admitted. Both leave the blocks free that the
+//! [watermark](crate::watermark) asks for.
+//!
+//! Where this differs from the paper's print of Algorithm 1: new requests are admitted behind the running ones and behind the swapped
+//! ones instead of before them (as in vLLM), or whoever was swapped out would make room for its own successor.
 //!
 //! One step of its driver:
-//! `schedule` → (load matched blocks; `rollback` where that failed) → forward → `computed` for each
-//! scheduled request → `append_token` for each that chose a token → `finish` for each that ended.
+//! `schedule` → copy `swapped_out`, then `swapped_in` → (load matched blocks; `rollback` where that failed) → forward → `computed`
+//! for each scheduled request → `append_token` for each that chose a token → `finish` for each that ended.
+
+mod requests;
+mod swap;
+
+pub use swap::{SwapConfig, SwapTransfer};
 
 use crate::kv_blocks::{BlockId, KvBlocks};
+use crate::watermark::{Load, Watermark, WatermarkController};
 use cenote_base::RequestId;
-use std::collections::{BTreeMap, VecDeque};
+use requests::{Place, Requests, Slot};
+use std::collections::VecDeque;
 
 /// Limits of a scheduler; all counts are of tokens, requests or L1 blocks.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,11 +44,12 @@ pub struct SchedulerConfig {
     pub block_size: u32,
     /// L1 blocks in all.
     pub num_blocks: u32,
-    /// L1 blocks that admission leaves free, so that running requests can grow before anyone is preempted
-    /// (CPEN 511 §VIII: vLLM keeps 1 %).
-    pub watermark_blocks: u32,
+    /// What admission leaves free, so that running requests can grow before anyone has to make room.
+    pub watermark: Watermark,
     /// Requests that may wait.
     pub max_waiting: usize,
+    /// Where blocks can go instead of being given up.
+    pub swap: SwapConfig,
 }
 
 /// A request as the scheduler sees it.
@@ -47,6 +63,8 @@ pub struct NewRequest {
     pub max_num_tokens: u32,
     /// When it expires, on the driver's clock.
     pub deadline_ns: u64,
+    /// 0 is the most urgent. The urgent are admitted first and make room last.
+    pub priority: u32,
 }
 
 /// Why a request was not taken.
@@ -101,6 +119,10 @@ pub struct SchedulerOutput {
     pub scheduled: Vec<ScheduledRequest>,
     /// Requests that lost their blocks in this step.
     pub preempted: Vec<RequestId>,
+    /// Blocks to copy out, before anything is written into L1: they belong to others from here on.
+    pub swapped_out: Vec<SwapTransfer>,
+    /// Blocks to copy back before the step computes. Their swap slots are free from here on.
+    pub swapped_in: Vec<SwapTransfer>,
 }
 
 impl SchedulerOutput {
@@ -109,26 +131,47 @@ impl SchedulerOutput {
     pub fn num_batched_tokens(&self) -> u32 {
         self.scheduled.iter().map(|s| s.num_new_tokens).sum()
     }
-}
 
-#[derive(Clone, Debug)]
-struct State {
-    num_tokens: u32,
-    num_computed_tokens: u32,
-    deadline_ns: u64,
-    running: bool,
-    block_table: Vec<BlockId>,
+    fn clear(&mut self) {
+        self.scheduled.clear();
+        self.preempted.clear();
+        self.swapped_out.clear();
+        self.swapped_in.clear();
+    }
+
+    /// Whether somebody had to make room.
+    fn is_under_pressure(&self) -> bool {
+        !(self.preempted.is_empty() && self.swapped_out.is_empty())
+    }
 }
 
 /// The state machine.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct Scheduler {
     config: SchedulerConfig,
+    watermark: Box<dyn WatermarkController>,
     blocks: KvBlocks,
-    requests: BTreeMap<RequestId, State>,
-    waiting: VecDeque<RequestId>,
-    running: Vec<RequestId>,
-    num_preemptions: u64,
+    swap: KvBlocks,
+    requests: Requests,
+    /// By urgency, then in order of arrival; who was preempted comes before its equals.
+    waiting: VecDeque<Slot>,
+    /// By urgency, then in order of admission.
+    running: Vec<Slot>,
+    /// By urgency, then in the order in which they went out.
+    swapped: VecDeque<Slot>,
+    totals: Totals,
+}
+
+/// Sums since the start, and over those who run.
+#[derive(Clone, Copy, Debug, Default)]
+struct Totals {
+    preemptions: u64,
+    lost_blocks: u64,
+    finished_requests: u64,
+    finished_tokens: u64,
+    running_tokens: u64,
+    /// Of the running requests, with KV or without.
+    known_tokens: u64,
 }
 
 impl Scheduler {
@@ -140,14 +183,16 @@ impl Scheduler {
     pub fn new(config: SchedulerConfig) -> Self {
         assert!(config.max_num_seqs > 0 && config.max_num_batched_tokens > 0, "a step must have room for a token");
         assert!(config.block_size > 0 && config.num_blocks > 0, "requests need blocks");
-        let blocks = KvBlocks::new(config.num_blocks);
         Self {
+            watermark: config.watermark.controller(),
+            blocks: KvBlocks::new(config.num_blocks),
+            swap: KvBlocks::new(config.swap.num_blocks),
             config,
-            blocks,
-            requests: BTreeMap::new(),
+            requests: Requests::default(),
             waiting: VecDeque::new(),
             running: Vec::new(),
-            num_preemptions: 0,
+            swapped: VecDeque::new(),
+            totals: Totals::default(),
         }
     }
 
@@ -168,53 +213,57 @@ impl Scheduler {
         if self.waiting.len() >= self.config.max_waiting {
             return Err(AddError::QueueFull);
         }
-        let state = State {
-            num_tokens: new.num_tokens,
-            num_computed_tokens: 0,
-            deadline_ns: new.deadline_ns,
-            running: false,
-            block_table: Vec::new(),
-        };
-        assert!(self.requests.insert(new.id, state).is_none(), "request {} is already known", new.id);
-        self.waiting.push_back(new.id);
+        let slot = self.requests.insert(new);
+        let behind = self.waiting.partition_point(|&other| self.requests[other].priority <= new.priority);
+        self.waiting.insert(behind, slot);
         Ok(())
     }
 
     /// Decides the next step.
     pub fn schedule(&mut self, prefix: &mut impl PrefixSource) -> SchedulerOutput {
         let mut output = SchedulerOutput::default();
-        let mut budget = self.config.max_num_batched_tokens;
-        self.schedule_running(&mut budget, &mut output);
-        // Who was just preempted must not be let in again at the cost of those who stayed.
-        if output.preempted.is_empty() {
-            self.admit_waiting(&mut budget, &mut output, prefix);
-        }
+        self.schedule_into(prefix, &mut output);
         output
+    }
+
+    /// As [`Self::schedule`], into an output whose memory is used again.
+    pub fn schedule_into(&mut self, prefix: &mut impl PrefixSource, output: &mut SchedulerOutput) {
+        output.clear();
+        let mut budget = self.config.max_num_batched_tokens;
+        self.schedule_running(&mut budget, output);
+        let load = self.load();
+        self.watermark.observe(&load);
+        // Who has just made room must not be let in again at the cost of those who stayed.
+        if !output.is_under_pressure() {
+            self.swap_in(&mut budget, output);
+            if self.swapped.is_empty() {
+                self.admit_waiting(&mut budget, output, prefix);
+            }
+        }
     }
 
     fn schedule_running(&mut self, budget: &mut u32, output: &mut SchedulerOutput) {
         let mut next = 0;
         while next < self.running.len() && *budget > 0 {
-            let id = self.running[next];
-            let num_new_tokens = self.chunk(id, *budget);
+            let slot = self.running[next];
+            let num_new_tokens = self.chunk(slot, *budget);
             if num_new_tokens == 0 {
                 next += 1;
                 continue;
             }
-            let until = self.requests[&id].num_computed_tokens + num_new_tokens;
-            let mut preempted_itself = false;
-            while !self.grow(id, until, 0) {
-                let victim = self.preempt_last();
-                output.preempted.push(victim);
-                if victim == id {
-                    preempted_itself = true;
+            let until = self.requests[slot].num_computed_tokens + num_new_tokens;
+            let mut made_room_itself = false;
+            while !self.grow(slot, until, 0) {
+                let victim = self.make_room(output);
+                if victim == slot {
+                    made_room_itself = true;
                     break;
                 }
             }
-            if preempted_itself {
+            if made_room_itself {
                 break;
             }
-            output.scheduled.push(self.scheduled(id, num_new_tokens, 0));
+            output.scheduled.push(self.scheduled(slot, num_new_tokens, 0));
             *budget -= num_new_tokens;
             next += 1;
         }
@@ -222,23 +271,53 @@ impl Scheduler {
 
     fn admit_waiting(&mut self, budget: &mut u32, output: &mut SchedulerOutput, prefix: &mut impl PrefixSource) {
         while *budget > 0 && self.running.len() < self.config.max_num_seqs {
-            let Some(&id) = self.waiting.front() else { break };
+            let Some(&slot) = self.waiting.front() else { break };
             // At least the last token is computed here: its logits choose the next one.
-            let most = self.requests[&id].num_tokens - 1;
-            let matched = prefix.num_matched_tokens(id).min(most) / self.config.block_size * self.config.block_size;
-            self.state(id).num_computed_tokens = matched;
-            let num_new_tokens = self.chunk(id, *budget);
-            // Alone, a request may use the watermark's blocks too; else it could wait for ever.
-            let reserve = if self.running.is_empty() { 0 } else { self.config.watermark_blocks };
-            if !self.grow(id, matched + num_new_tokens, reserve) {
-                self.state(id).num_computed_tokens = 0;
+            let most = self.requests[slot].num_tokens - 1;
+            let found = prefix.num_matched_tokens(self.requests[slot].id);
+            let matched = found.min(most) / self.config.block_size * self.config.block_size;
+            self.requests[slot].num_computed_tokens = matched;
+            let num_new_tokens = self.chunk(slot, *budget);
+            let reserve = self.reserve(slot, num_new_tokens);
+            if !reserve.is_some_and(|reserve| self.grow(slot, matched + num_new_tokens, reserve)) {
+                self.requests[slot].num_computed_tokens = 0;
                 break;
             }
             self.waiting.pop_front();
-            self.running.push(id);
-            self.state(id).running = true;
-            output.scheduled.push(self.scheduled(id, num_new_tokens, matched));
+            self.enter_running(slot);
+            output.scheduled.push(self.scheduled(slot, num_new_tokens, matched));
             *budget -= num_new_tokens;
+        }
+    }
+
+    /// What must stay free beside the blocks of `slot`, which is let in to compute `num_new_tokens` first.
+    fn reserve(&self, slot: Slot, num_new_tokens: u32) -> Option<u32> {
+        // Alone, a request may use the watermark's blocks too; else it could wait for ever.
+        if self.running.is_empty() {
+            return Some(0);
+        }
+        let state = &self.requests[slot];
+        let next_tokens = u64::from(state.num_tokens - state.num_computed_tokens - num_new_tokens);
+        self.watermark.reserve_blocks(&Load { next_tokens, ..self.load() })
+    }
+
+    /// What the watermark goes by.
+    #[must_use]
+    pub fn load(&self) -> Load {
+        let count = |length: usize| u32::try_from(length).unwrap_or(u32::MAX);
+        Load {
+            num_blocks: self.config.num_blocks,
+            free_blocks: self.blocks.free(),
+            block_size: self.config.block_size,
+            num_running: count(self.running.len()),
+            num_waiting: count(self.waiting.len()),
+            num_swapped: count(self.swapped.len()),
+            running_tokens: self.totals.running_tokens,
+            pending_tokens: self.totals.known_tokens - self.totals.running_tokens,
+            next_tokens: 0,
+            lost_blocks: self.totals.lost_blocks,
+            finished_requests: self.totals.finished_requests,
+            finished_tokens: self.totals.finished_tokens,
         }
     }
 
@@ -248,8 +327,10 @@ impl Scheduler {
     /// # Panics
     /// The request is unknown or has not come that far.
     pub fn rollback(&mut self, id: RequestId, num_computed_tokens: u32) {
-        let state = self.state(id);
+        let slot = self.requests.slot(id);
+        let state = &mut self.requests[slot];
         assert!(num_computed_tokens <= state.num_computed_tokens, "a rollback goes back");
+        self.totals.running_tokens -= u64::from(state.num_computed_tokens - num_computed_tokens);
         state.num_computed_tokens = num_computed_tokens;
     }
 
@@ -258,9 +339,11 @@ impl Scheduler {
     /// # Panics
     /// The request is unknown or does not have so many tokens.
     pub fn computed(&mut self, id: RequestId, num_new_tokens: u32) {
-        let state = self.state(id);
+        let slot = self.requests.slot(id);
+        let state = &mut self.requests[slot];
         state.num_computed_tokens += num_new_tokens;
         assert!(state.num_computed_tokens <= state.num_tokens, "request {id} computed tokens it does not have");
+        self.totals.running_tokens += u64::from(num_new_tokens);
     }
 
     /// Tells that `id` has one more token.
@@ -268,17 +351,29 @@ impl Scheduler {
     /// # Panics
     /// The request is unknown.
     pub fn append_token(&mut self, id: RequestId) {
-        self.state(id).num_tokens += 1;
+        let slot = self.requests.slot(id);
+        let state = &mut self.requests[slot];
+        state.num_tokens += 1;
+        self.totals.known_tokens += u64::from(state.place == Place::Running);
     }
 
-    /// Forgets `id`, whether it waits or runs, and frees its blocks. Returns whether it was known.
+    /// Forgets `id`, wherever it is, and frees its blocks. Returns whether it was known.
     pub fn finish(&mut self, id: RequestId) -> bool {
-        let Some(mut state) = self.requests.remove(&id) else { return false };
-        self.blocks.release(&mut state.block_table);
-        if state.running {
-            self.running.retain(|&other| other != id);
-        } else {
-            self.waiting.retain(|&other| other != id);
+        let Some((slot, mut state)) = self.requests.remove(id) else { return false };
+        match state.place {
+            Place::Running => {
+                self.blocks.release(&mut state.block_table);
+                self.running.retain(|&other| other != slot);
+                self.totals.running_tokens -= u64::from(state.num_computed_tokens);
+                self.totals.known_tokens -= u64::from(state.num_tokens);
+                self.totals.finished_requests += 1;
+                self.totals.finished_tokens += u64::from(state.num_tokens);
+            }
+            Place::Waiting => self.waiting.retain(|&other| other != slot),
+            Place::Swapped => {
+                self.swap.release(&mut state.block_table);
+                self.swapped.retain(|&other| other != slot);
+            }
         }
         true
     }
@@ -286,22 +381,23 @@ impl Scheduler {
     /// Requests whose deadline is at or before `now_ns`. The driver fails and [`finish`](Self::finish)es them.
     #[must_use]
     pub fn expired(&self, now_ns: u64) -> Vec<RequestId> {
-        self.requests.iter().filter(|(_, state)| state.deadline_ns <= now_ns).map(|(&id, _)| id).collect()
+        self.requests.iter().filter(|state| state.deadline_ns <= now_ns).map(|state| state.id).collect()
     }
 
     /// The earliest deadline, at which the driver should look for expired requests.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<u64> {
-        self.requests.values().map(|state| state.deadline_ns).min()
+        self.requests.iter().map(|state| state.deadline_ns).min()
     }
 
-    /// L1 blocks of a request, in token order.
+    /// L1 blocks of a running request, in token order.
     ///
     /// # Panics
     /// The request is unknown.
     #[must_use]
     pub fn block_table(&self, id: RequestId) -> &[BlockId] {
-        &self.requests[&id].block_table
+        let state = &self.requests[self.requests.slot(id)];
+        if state.place == Place::Swapped { &[] } else { &state.block_table }
     }
 
     /// Tokens of a request that have KV.
@@ -310,7 +406,7 @@ impl Scheduler {
     /// The request is unknown.
     #[must_use]
     pub fn num_computed_tokens(&self, id: RequestId) -> u32 {
-        self.requests[&id].num_computed_tokens
+        self.requests[self.requests.slot(id)].num_computed_tokens
     }
 
     /// Requests that run.
@@ -325,7 +421,13 @@ impl Scheduler {
         self.waiting.len()
     }
 
-    /// Whether nothing waits or runs.
+    /// Requests whose blocks are swapped out.
+    #[must_use]
+    pub fn num_swapped(&self) -> usize {
+        self.swapped.len()
+    }
+
+    /// Whether nothing waits, runs or is swapped out.
     #[must_use]
     pub fn is_idle(&self) -> bool {
         self.requests.is_empty()
@@ -340,19 +442,15 @@ impl Scheduler {
     /// Preemptions since the start.
     #[must_use]
     pub const fn num_preemptions(&self) -> u64 {
-        self.num_preemptions
-    }
-
-    fn state(&mut self, id: RequestId) -> &mut State {
-        self.requests.get_mut(&id).unwrap_or_else(|| panic!("request {id} is unknown to the scheduler"))
+        self.totals.preemptions
     }
 
     fn blocks_for(&self, num_tokens: u32) -> u32 {
         num_tokens.div_ceil(self.config.block_size)
     }
 
-    fn chunk(&self, id: RequestId, budget: u32) -> u32 {
-        let state = &self.requests[&id];
+    fn chunk(&self, slot: Slot, budget: u32) -> u32 {
+        let state = &self.requests[slot];
         let missing = state.num_tokens - state.num_computed_tokens;
         let limit = match self.config.long_prefill_token_threshold {
             0 => budget,
@@ -361,10 +459,10 @@ impl Scheduler {
         missing.min(limit)
     }
 
-    fn scheduled(&self, id: RequestId, num_new_tokens: u32, num_loaded_tokens: u32) -> ScheduledRequest {
-        let state = &self.requests[&id];
+    fn scheduled(&self, slot: Slot, num_new_tokens: u32, num_loaded_tokens: u32) -> ScheduledRequest {
+        let state = &self.requests[slot];
         ScheduledRequest {
-            id,
+            id: state.id,
             num_computed_tokens: state.num_computed_tokens,
             num_new_tokens,
             num_loaded_tokens,
@@ -372,10 +470,10 @@ impl Scheduler {
         }
     }
 
-    /// Gives `id` the blocks for its first `num_tokens` tokens, leaving `reserve` blocks free.
-    fn grow(&mut self, id: RequestId, num_tokens: u32, reserve: u32) -> bool {
+    /// Gives `slot` the blocks for its first `num_tokens` tokens, leaving `reserve` blocks free.
+    fn grow(&mut self, slot: Slot, num_tokens: u32, reserve: u32) -> bool {
         let wanted = self.blocks_for(num_tokens);
-        let state = self.requests.get_mut(&id).expect("only known requests grow");
+        let state = &mut self.requests[slot];
         let held = u32::try_from(state.block_table.len()).expect("tables are shorter than the arena");
         let more = wanted.saturating_sub(held);
         if more == 0 {
@@ -387,15 +485,41 @@ impl Scheduler {
         self.blocks.allocate(more, &mut state.block_table)
     }
 
-    fn preempt_last(&mut self) -> RequestId {
-        let id = self.running.pop().expect("whoever asks for room is running");
-        let state = self.requests.get_mut(&id).expect("running requests are known");
+    fn enter_running(&mut self, slot: Slot) {
+        let state = &mut self.requests[slot];
+        state.place = Place::Running;
+        self.totals.running_tokens += u64::from(state.num_computed_tokens);
+        self.totals.known_tokens += u64::from(state.num_tokens);
+        let priority = state.priority;
+        let behind = self.running.partition_point(|&other| self.requests[other].priority <= priority);
+        self.running.insert(behind, slot);
+    }
+
+    /// The tail of the running queue gives its blocks away.
+    fn make_room(&mut self, output: &mut SchedulerOutput) -> Slot {
+        let slot = self.running.pop().expect("whoever asks for room is running");
+        let state = &self.requests[slot];
+        self.totals.running_tokens -= u64::from(state.num_computed_tokens);
+        self.totals.known_tokens -= u64::from(state.num_tokens);
+        self.totals.lost_blocks += u64::from(self.blocks_for(state.num_computed_tokens));
+        if self.is_worth_swapping(slot) {
+            self.swap_out(slot, output);
+        } else {
+            self.preempt(slot);
+            output.preempted.push(self.requests[slot].id);
+        }
+        slot
+    }
+
+    fn preempt(&mut self, slot: Slot) {
+        let state = &mut self.requests[slot];
         self.blocks.release(&mut state.block_table);
         state.num_computed_tokens = 0;
-        state.running = false;
-        self.waiting.push_front(id);
-        self.num_preemptions += 1;
-        id
+        state.place = Place::Waiting;
+        let priority = state.priority;
+        let before = self.waiting.partition_point(|&other| self.requests[other].priority < priority);
+        self.waiting.insert(before, slot);
+        self.totals.preemptions += 1;
     }
 }
 

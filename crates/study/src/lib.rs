@@ -5,7 +5,9 @@
 //! layer with each codec and writes down which to take, [`agreement`] compares profiles of several texts. [`baselines`] are other
 //! people's quantizers, for comparison only: no pool stores what they make. [`outliers`] makes a model whose keys have outlier
 //! channels, as large models have. [`papers`] has what two papers say of
-//! theirs. [`report`] draws it.
+//! theirs. [`report`] draws it, with [`plot`].
+//!
+//! [`watermark`] and [`swap`] look at the scheduler instead, in the simulator.
 #![forbid(unsafe_code)]
 
 pub mod agreement;
@@ -14,9 +16,12 @@ pub mod choose;
 pub mod evaluate;
 pub mod outliers;
 pub mod papers;
+pub mod plot;
 pub mod profile;
 pub mod report;
+pub mod swap;
 pub mod text;
+pub mod watermark;
 
 use cenote_codec::{Codecs, Element, Layout, Order, Page, PageCodec, PageKind, PageMut, Shape, Side, encode};
 use cenote_engine::ElementType;

@@ -91,13 +91,21 @@ fn purity(file: &SourceFile, blanked: &str) -> Vec<Finding> {
     for (word, what, instead) in [
         ("Instant", "clock", "take `now` as an argument"),
         ("SystemTime", "clock", "take `now` as an argument"),
+        ("SystemClock", "clock", "take `now` as an argument"),
         ("HashMap", "hash order", "use a BTreeMap or a Vec, so that runs repeat"),
         ("HashSet", "hash order", "use a BTreeSet or a Vec, so that runs repeat"),
         ("rand", "randomness of their own", "take a seeded `cenote_base::prng::Prng`"),
     ] {
         words(blanked, word).for_each(|at| report(at, what, instead));
     }
-    for (module, what) in [("thread", "threads"), ("fs", "files"), ("io", "I/O"), ("net", "network")] {
+    for (module, what) in [
+        ("thread", "threads"),
+        ("fs", "files"),
+        ("io", "I/O"),
+        ("net", "network"),
+        ("env", "environment"),
+        ("process", "processes"),
+    ] {
         let instead = "return an action and let the caller do it";
         for at in words(blanked, module).filter(|at| is_std_path(blanked, *at)) {
             report(at, what, instead);
@@ -176,6 +184,8 @@ mod tests {
             "use std::{collections::VecDeque, io};",
             "fn f() -> std::io::Result<()> { g() }",
             "use std::net::TcpStream;",
+            "std::env::var(name)",
+            "cenote_base::SystemClock::new()",
             "let x: HashMap<u8, u8>;",
             "use std::collections::HashSet;",
             "rand::random()",

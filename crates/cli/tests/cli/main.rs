@@ -18,6 +18,7 @@ mod openai;
 mod pool_commands;
 mod settings;
 mod several_hosts;
+mod sim;
 mod support;
 mod torture;
 mod two_models;

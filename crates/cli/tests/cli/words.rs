@@ -42,6 +42,10 @@ async fn every_command_explains_itself() {
         "eval",
         "choose",
         "outliers",
+        "sim",
+        "study",
+        "study watermark",
+        "study swap",
         "torture",
     ] {
         let name = format!("help {command}").trim_end().replace(' ', "_");
@@ -72,6 +76,12 @@ async fn errors_name_the_thing_and_the_fact() {
         "generate --prompt x --model no-such-model",
         "generate --prompt x --dtype f16",
         "bench ttft --hits 2 --model no-such-model",
+        "sim",
+        "sim --trace no-such-file.jsonl",
+        "sim --load cpen --pool much",
+        "sim --load cpen --pool-link string",
+        "sim --load cpen --eviction clock",
+        "sim --load cpen --watermark high",
         "torture --processes 1 --hosts 2",
         "torture --hosts 2 --flush none",
         "serve --host-timeout 0",

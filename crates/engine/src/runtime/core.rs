@@ -17,7 +17,10 @@ use crate::sampler::sample;
 use cenote_base::engine::{ErrorKind, FinishReason};
 use cenote_base::{Clock, EngineError, Event, RequestId, SystemClock, fault};
 use cenote_policy::kv_blocks::BlockId;
-use cenote_policy::scheduler::{AddError, NewRequest, PrefixSource, ScheduledRequest, Scheduler, SchedulerConfig};
+use cenote_policy::scheduler::{
+    AddError, NewRequest, PrefixSource, ScheduledRequest, Scheduler, SchedulerConfig, SwapConfig,
+};
+use cenote_policy::watermark::Watermark;
 use cenote_store::{Loaded, PrefixStore};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -93,8 +96,9 @@ impl Core {
             long_prefill_token_threshold: 0,
             block_size: small(config.block_tokens),
             num_blocks: small(blocks),
-            watermark_blocks: (blocks as f64 * config.watermark.clamp(0.0, 1.0)) as u32,
+            watermark: Watermark::share(config.watermark),
             max_waiting: config.max_waiting,
+            swap: SwapConfig::OFF,
         });
         let mut core = Self {
             kv: KvArena::new(*model.layout(), blocks),
@@ -176,6 +180,7 @@ impl Core {
                 num_tokens: small(admission.prompt.len() + admission.output.len()),
                 max_num_tokens: small(admission.max_num_tokens),
                 deadline_ns: admission.deadline_ns,
+                priority: 0,
             };
             self.scheduler.add(new).err().map(|error| match error {
                 AddError::QueueFull => self.shared.queue_full(self.model.config().max_waiting),

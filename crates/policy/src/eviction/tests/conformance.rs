@@ -146,8 +146,8 @@ fn names_round_trip() {
     for eviction in Eviction::ALL {
         assert_eq!(eviction.to_string().parse(), Ok(eviction));
     }
-    assert_eq!(Eviction::ALL.map(|eviction| eviction.to_string()), ["lru", "sieve", "s3-fifo"]);
+    assert_eq!(Eviction::ALL.map(|eviction| eviction.to_string()), ["lru", "sieve", "s3-fifo", "cost-aware"]);
     assert_eq!(Eviction::default(), Eviction::Lru);
     let error = "clock".parse::<Eviction>().expect_err("no such policy");
-    assert_eq!(error.to_string(), "no eviction policy is called `clock`; there are lru, sieve, s3-fifo");
+    assert_eq!(error.to_string(), "no eviction policy is called `clock`; there are lru, sieve, s3-fifo, cost-aware");
 }

@@ -9,11 +9,13 @@ pub trait Textbook {
     fn access(&mut self, id: Id) -> bool;
 }
 
-pub fn textbook(eviction: Eviction, capacity: usize) -> Box<dyn Textbook> {
+/// `None`: the policy is our own.
+pub fn textbook(eviction: Eviction, capacity: usize) -> Option<Box<dyn Textbook>> {
     match eviction {
-        Eviction::Lru => Box::new(LruList::new(capacity)),
-        Eviction::Sieve => Box::new(SieveList::new(capacity)),
-        Eviction::S3Fifo => Box::new(S3Queues::new(capacity)),
+        Eviction::Lru => Some(Box::new(LruList::new(capacity))),
+        Eviction::Sieve => Some(Box::new(SieveList::new(capacity))),
+        Eviction::S3Fifo => Some(Box::new(S3Queues::new(capacity))),
+        Eviction::CostAware => None,
     }
 }
 

@@ -1,0 +1,19 @@
+//! `cenote study`: what the scheduler does under pressure, in simulated time.
+
+mod swap;
+mod watermark;
+
+use crate::args::StudyCommands;
+use crate::failure::Failure;
+use std::path::Path;
+
+pub fn run(command: &StudyCommands) -> Result<(), Failure> {
+    match command {
+        StudyCommands::Watermark(args) => watermark::run(args),
+        StudyCommands::Swap(args) => swap::run(args),
+    }
+}
+
+fn write(path: &Path, text: &str) -> Result<(), Failure> {
+    std::fs::write(path, text).map_err(|error| Failure::new(format!("{}: cannot write it: {error}", path.display())))
+}

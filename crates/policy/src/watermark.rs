@@ -1,0 +1,227 @@
+//! How many blocks admission leaves free, so that those who run can grow (CPEN 511 §VI to §IX).
+//!
+//! A request that is let in takes blocks at once, and more while it grows. Where too many are let in, the last ones lose their
+//! blocks again: they are swapped out or start over. Where too few are, the engine computes with smaller batches than it could.
+//! A controller sees the [`Load`] and says what is to stay free, or that nobody is to be let in.
+//!
+//! Four kinds stand behind one trait:
+//! * a fixed share of all blocks (vLLM keeps 1 %);
+//! * `a·N/16` blocks for `N` running requests, the paper's *opt_factor* (§VII-B);
+//! * the average block length `b/N` against a threshold (§VII-C), in two readings: as printed, nobody is let in while it is above;
+//!   and the other way round, while it is below. The paper's figures show fewer swaps with larger thresholds, and only the
+//!   second reading can do that: whoever stops above a larger threshold stops later;
+//! * one that learned its factor from states (§IX), see [`Learned`].
+//!
+//! Everything is integers, so that a simulator and an engine decide alike, on any machine.
+
+mod learned;
+mod weights;
+
+pub use learned::{FEATURES, Learned, ONE, Weights};
+pub use weights::SHIPPED;
+
+use std::fmt;
+use std::str::FromStr;
+
+/// What a controller goes by. Blocks are L1 blocks; totals count from the start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Load {
+    /// Blocks in all.
+    pub num_blocks: u32,
+    /// Blocks that nobody holds.
+    pub free_blocks: u32,
+    /// Tokens of a block.
+    pub block_size: u32,
+    /// Requests that hold blocks.
+    pub num_running: u32,
+    /// Requests that were never let in, or lost what they had.
+    pub num_waiting: u32,
+    /// Requests whose blocks were swapped out.
+    pub num_swapped: u32,
+    /// Tokens of the running requests that have KV.
+    pub running_tokens: u64,
+    /// Tokens of the running requests that are known and have no KV yet: prompts in the middle.
+    pub pending_tokens: u64,
+    /// Of the request that would be let in, known tokens beyond those of its first step.
+    pub next_tokens: u64,
+    /// Blocks swapped out, and blocks that were given up to be computed again.
+    pub lost_blocks: u64,
+    /// Requests that ran to their end.
+    pub finished_requests: u64,
+    /// Their tokens, prompts and outputs.
+    pub finished_tokens: u64,
+}
+
+impl Load {
+    /// Blocks that requests hold.
+    #[must_use]
+    pub const fn used_blocks(&self) -> u32 {
+        self.num_blocks - self.free_blocks
+    }
+}
+
+/// Says how many blocks stay free at an admission.
+pub trait WatermarkController: fmt::Debug + Send {
+    /// Looks at the load; called once a step, before anyone is let in.
+    fn observe(&mut self, load: &Load);
+
+    /// Blocks that must stay free when one more request has got its own; `None`: nobody is let in now. Not asked while
+    /// nobody runs: then the first request may have all blocks, or it could wait for ever.
+    fn reserve_blocks(&self, load: &Load) -> Option<u32>;
+}
+
+/// The controllers by name and setting.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Watermark {
+    /// A share of all blocks, in millionths.
+    Fixed {
+        /// Blocks of a million.
+        share_millionths: u32,
+    },
+    /// `a·N/16` blocks, `a` in thousandths.
+    OptFactor {
+        /// Thousandths of `a`.
+        factor_thousandths: u32,
+    },
+    /// Nobody is let in while `b/N` is above (or below) a threshold, in thousandths of a block.
+    AverageLength {
+        /// Thousandths of a block.
+        threshold_thousandths: u32,
+        /// Below instead of above, as the paper prints it.
+        stop_below: bool,
+    },
+    /// The learned one, with these weights.
+    Learned(Weights),
+}
+
+impl Watermark {
+    /// vLLM's default: 1 % of the blocks.
+    pub const DEFAULT: Self = Self::Fixed { share_millionths: 10_000 };
+
+    /// The controller itself.
+    #[must_use]
+    pub fn controller(&self) -> Box<dyn WatermarkController> {
+        match *self {
+            Self::Fixed { share_millionths } => Box::new(Fixed { share_millionths }),
+            Self::OptFactor { factor_thousandths } => Box::new(OptFactor { factor_thousandths }),
+            Self::AverageLength { threshold_thousandths, stop_below } => {
+                Box::new(AverageLength { threshold_thousandths, stop_below })
+            }
+            Self::Learned(weights) => Box::new(Learned::new(weights)),
+        }
+    }
+
+    /// A fixed share of all blocks; more than all count as all.
+    #[must_use]
+    pub fn share(share: f64) -> Self {
+        Self::Fixed { share_millionths: (share.clamp(0.0, 1.0) * 1e6).round() as u32 }
+    }
+}
+
+impl Default for Watermark {
+    fn default() -> Self {
+        Self::DEFAULT
+    }
+}
+
+#[derive(Debug)]
+struct Fixed {
+    share_millionths: u32,
+}
+
+impl WatermarkController for Fixed {
+    fn observe(&mut self, _: &Load) {}
+
+    fn reserve_blocks(&self, load: &Load) -> Option<u32> {
+        Some((u64::from(load.num_blocks) * u64::from(self.share_millionths) / 1_000_000) as u32)
+    }
+}
+
+#[derive(Debug)]
+struct OptFactor {
+    factor_thousandths: u32,
+}
+
+impl WatermarkController for OptFactor {
+    fn observe(&mut self, _: &Load) {}
+
+    fn reserve_blocks(&self, load: &Load) -> Option<u32> {
+        let blocks = u64::from(self.factor_thousandths) * u64::from(load.num_running) / 16_000;
+        Some(u32::try_from(blocks).unwrap_or(u32::MAX))
+    }
+}
+
+#[derive(Debug)]
+struct AverageLength {
+    threshold_thousandths: u32,
+    stop_below: bool,
+}
+
+impl WatermarkController for AverageLength {
+    fn observe(&mut self, _: &Load) {}
+
+    fn reserve_blocks(&self, load: &Load) -> Option<u32> {
+        let held = 1_000 * u64::from(load.used_blocks());
+        let threshold = u64::from(self.threshold_thousandths) * u64::from(load.num_running);
+        let stops = if self.stop_below { held < threshold } else { held > threshold };
+        (!stops).then_some(0)
+    }
+}
+
+impl fmt::Display for Watermark {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let thousandths = |value: u32| f64::from(value) / 1e3;
+        match self {
+            Self::Fixed { share_millionths } => write!(f, "fixed:{}", f64::from(*share_millionths) / 1e6),
+            Self::OptFactor { factor_thousandths } => write!(f, "opt:{}", thousandths(*factor_thousandths)),
+            Self::AverageLength { threshold_thousandths, stop_below: false } => {
+                write!(f, "avg-above:{}", thousandths(*threshold_thousandths))
+            }
+            Self::AverageLength { threshold_thousandths, stop_below: true } => {
+                write!(f, "avg-below:{}", thousandths(*threshold_thousandths))
+            }
+            Self::Learned(weights) if *weights == SHIPPED => f.write_str("learned"),
+            Self::Learned(_) => f.write_str("learned (other weights)"),
+        }
+    }
+}
+
+/// No controller is called so.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UnknownWatermark(String);
+
+impl fmt::Display for UnknownWatermark {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "no watermark is called `{}`; there are fixed:SHARE, opt:FACTOR, avg-above:BLOCKS, avg-below:BLOCKS and learned",
+            self.0
+        )
+    }
+}
+
+impl std::error::Error for UnknownWatermark {}
+
+impl FromStr for Watermark {
+    type Err = UnknownWatermark;
+
+    fn from_str(text: &str) -> Result<Self, UnknownWatermark> {
+        let unknown = || UnknownWatermark(text.to_owned());
+        if text == "learned" {
+            return Ok(Self::Learned(SHIPPED));
+        }
+        let (kind, value) = text.split_once(':').ok_or_else(unknown)?;
+        let value: f64 = value.parse().map_err(|_| unknown())?;
+        let thousandths = (0.0..=1e6).contains(&value).then(|| (value * 1e3).round() as u32).ok_or_else(unknown);
+        match kind {
+            "fixed" if (0.0..=1.0).contains(&value) => Ok(Self::share(value)),
+            "opt" => Ok(Self::OptFactor { factor_thousandths: thousandths? }),
+            "avg-above" => Ok(Self::AverageLength { threshold_thousandths: thousandths?, stop_below: false }),
+            "avg-below" => Ok(Self::AverageLength { threshold_thousandths: thousandths?, stop_below: true }),
+            _ => Err(unknown()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,132 @@
+//! Blocks that a pool or an instance's own memory holds: who is there, and who leaves, as [`cenote_policy::eviction`] decides.
+//!
+//! Blocks are named by the numbers that a workload gave them, from 0; a slot of the cache holds one. The policy's words and
+//! shared state are the pool's, only that they lie in vectors here.
+
+use crate::workload::BlockNumber;
+use cenote_base::BlockIndex;
+use cenote_base::prng::Prng;
+use cenote_policy::eviction::{Candidate, Eviction, EvictionPolicy, Plan};
+use std::sync::atomic::AtomicU64;
+
+/// No slot.
+const NOWHERE: u32 = u32::MAX;
+/// As many leave at once as in the pool: one in so many (`pool/src/evict.rs`).
+const BATCH_SHARE: usize = 64;
+
+/// A set of blocks of limited or unlimited size.
+pub struct BlockCache {
+    policy: &'static dyn EvictionPolicy,
+    state: Vec<AtomicU64>,
+    capacity: usize,
+    /// By block number.
+    slot_of: Vec<u32>,
+    /// By slot: number, depth, word.
+    candidates: Vec<Candidate>,
+    numbers: Vec<BlockNumber>,
+    plan: Plan,
+    evicted: u64,
+}
+
+impl BlockCache {
+    /// An empty cache for blocks numbered below `num_blocks`; without a capacity nobody ever leaves.
+    #[must_use]
+    pub fn new(eviction: Eviction, capacity: Option<usize>, num_blocks: usize) -> Self {
+        let policy = eviction.policy();
+        let capacity = capacity.unwrap_or(num_blocks).min(num_blocks);
+        let state = (0..policy.state_words(capacity as u64)).map(|_| AtomicU64::new(0)).collect();
+        Self {
+            policy,
+            state,
+            capacity,
+            slot_of: vec![NOWHERE; num_blocks],
+            candidates: Vec::new(),
+            numbers: Vec::new(),
+            plan: Plan::default(),
+            evicted: 0,
+        }
+    }
+
+    /// Whether the block is there.
+    #[must_use]
+    pub fn contains(&self, block: BlockNumber) -> bool {
+        self.slot_of[block as usize] != NOWHERE
+    }
+
+    /// How many blocks, from the first, are there.
+    #[must_use]
+    pub fn num_found(&self, blocks: &[BlockNumber]) -> usize {
+        blocks.iter().take_while(|&&block| self.contains(block)).count()
+    }
+
+    /// A block is asked for, or published, at an instant: afterwards it is there. Returns whether it was before.
+    pub fn touch(&mut self, block: BlockNumber, depth: u32, instant: u64) -> bool {
+        let slot = self.slot_of[block as usize];
+        if slot != NOWHERE {
+            let word = &mut self.candidates[slot as usize].word;
+            *word = self.policy.accessed(*word, instant);
+            return true;
+        }
+        if self.capacity == 0 {
+            return false;
+        }
+        let key = key(block);
+        let at = if self.candidates.len() < self.capacity {
+            self.candidates.push(Candidate { block: BlockIndex(0), word: 0, depth, key });
+            self.numbers.push(block);
+            self.candidates.len() - 1
+        } else {
+            self.evict(instant)
+        };
+        let word = self.policy.inserted(instant, key, &self.state);
+        self.candidates[at] = Candidate { block: BlockIndex(at as u64), word, depth, key };
+        self.numbers[at] = block;
+        self.slot_of[block as usize] = u32::try_from(at).expect("fewer than four billion blocks");
+        false
+    }
+
+    /// Empties a slot of a full cache, which the caller fills at once.
+    fn evict(&mut self, instant: u64) -> usize {
+        let at = self.planned().unwrap_or_else(|| {
+            let want = (self.capacity / BATCH_SHARE).max(1);
+            let choice = self.policy.victims(instant, &self.state, &self.candidates, want);
+            for rewrite in &choice.rewrites {
+                self.candidates[rewrite.block.0 as usize].word = rewrite.to;
+            }
+            let candidates = &self.candidates;
+            self.plan.keep(&choice.victims, |block| candidates[block.0 as usize].word);
+            self.planned().expect("a full cache has a victim")
+        });
+        self.slot_of[self.numbers[at] as usize] = NOWHERE;
+        self.evicted += 1;
+        at
+    }
+
+    fn planned(&mut self) -> Option<usize> {
+        let candidates = &self.candidates;
+        self.plan.take(|block| candidates[block.0 as usize].word).map(|block| block.0 as usize)
+    }
+
+    /// Blocks that are there.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.candidates.len()
+    }
+
+    /// Whether nothing is there.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.candidates.is_empty()
+    }
+
+    /// Blocks that left.
+    #[must_use]
+    pub const fn evicted(&self) -> u64 {
+        self.evicted
+    }
+}
+
+/// What the hash of a block would be: uniform bits.
+fn key(block: BlockNumber) -> u64 {
+    Prng::new(u64::from(block)).next_u64()
+}

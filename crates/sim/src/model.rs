@@ -1,0 +1,143 @@
+//! What a step of an engine takes, and what carrying bytes takes.
+//!
+//! A step reads all weights once, whatever it computes, and the KV of everything that its tokens attend to; and it multiplies. A GPU
+//! does both at once, so the longer of the two is the step (the roofline): prompts are bound by arithmetic, answers by
+//! memory. On top comes what the host takes to prepare a step.
+
+mod calibration;
+mod devices;
+
+pub use calibration::{Calibration, CalibrationError, Sample};
+pub use devices::{CXL, DEVICES, Device, MODELS, ModelShape, NIAGARA, PCIE_5, RDMA_100G};
+
+use crate::kernel::Time;
+use serde::Serialize;
+
+/// What carries bytes: one transfer at a time, in the order in which they were asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Link {
+    /// Bytes in a second.
+    pub bytes_per_s: u64,
+    /// From asking to the first byte.
+    pub latency_ns: u64,
+}
+
+impl Link {
+    /// How long `bytes` take; nothing takes no time.
+    ///
+    /// # Panics
+    /// The link has no bandwidth.
+    #[must_use]
+    pub fn time(&self, bytes: u64) -> Time {
+        if bytes == 0 {
+            return 0;
+        }
+        self.latency_ns + (u128::from(bytes) * 1_000_000_000 / u128::from(self.bytes_per_s)) as u64
+    }
+}
+
+/// What a step computes, summed over its requests.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StepWork {
+    /// Requests that have a part.
+    pub requests: u64,
+    /// Tokens computed.
+    pub tokens: u64,
+    /// Pairs of a token computed and a token that it attends to.
+    pub pairs: u64,
+    /// Tokens whose KV is read: of each request those that its last token attends to.
+    pub context: u64,
+}
+
+impl StepWork {
+    /// Takes in `new` tokens of a request behind `computed` ones.
+    #[inline]
+    pub fn add(&mut self, computed: u32, new: u32) {
+        let (computed, new) = (u64::from(computed), u64::from(new));
+        self.requests += 1;
+        self.tokens += new;
+        self.pairs += new * computed + new * (new + 1) / 2;
+        self.context += computed + new;
+    }
+}
+
+/// Time of a step as a function of its work, in integers. Rates are picoseconds, so that rounding is one part in a thousand at most.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct CostModel {
+    /// Of any step.
+    pub step_ns: u64,
+    /// Of each request in it.
+    pub request_ns: u64,
+    /// Arithmetic of a token, without attention.
+    pub token_ps: u64,
+    /// Arithmetic of a pair.
+    pub pair_ps: u64,
+    /// Reading the weights.
+    pub weights_ps: u64,
+    /// Reading the KV of a token.
+    pub context_ps: u64,
+}
+
+impl CostModel {
+    /// A model on a device: the roofline.
+    #[must_use]
+    pub fn roofline(device: &Device, shape: &ModelShape) -> Self {
+        let ps = |amount: u64, per_s: u64, percent: u64| {
+            (u128::from(amount) * 100 * 1_000_000_000_000 / (u128::from(per_s) * u128::from(percent))) as u64
+        };
+        Self {
+            step_ns: device.step_ns,
+            request_ns: device.request_ns,
+            token_ps: ps(2 * shape.parameters, device.flops, device.flops_percent),
+            pair_ps: ps(shape.flops_per_pair(), device.flops, device.flops_percent),
+            weights_ps: ps(shape.weight_bytes(), device.memory_bytes_per_s, device.memory_percent),
+            context_ps: ps(shape.kv_bytes_per_token(), device.memory_bytes_per_s, device.memory_percent),
+        }
+    }
+
+    /// Time of a step.
+    #[must_use]
+    #[inline]
+    pub fn step(&self, work: &StepWork) -> Time {
+        let arithmetic =
+            u128::from(work.tokens) * u128::from(self.token_ps) + u128::from(work.pairs) * u128::from(self.pair_ps);
+        let memory = u128::from(self.weights_ps) + u128::from(work.context) * u128::from(self.context_ps);
+        self.step_ns + work.requests * self.request_ns + (arithmetic.max(memory) / 1_000) as u64
+    }
+
+    /// Time to compute one more token of a prompt, in a large chunk: what giving a block up costs later.
+    #[must_use]
+    pub const fn recompute_token_ns(&self) -> u64 {
+        self.token_ps / 1_000
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn prompts_are_bound_by_arithmetic_and_answers_by_memory() {
+        let (device, shape) =
+            (Device::named("a100").expect("a preset"), ModelShape::named("llama-8b").expect("a preset"));
+        let cost = CostModel::roofline(device, shape);
+        let mut prompt = StepWork::default();
+        prompt.add(0, 8_192);
+        // 16 TFLOP for a thousand tokens, at half of 312 TFLOPS, and a little attention.
+        let expected = 8_192.0 * 2.0 * 8.03e9 / 156e12 * 1e9;
+        let taken = (cost.step(&prompt) - cost.step_ns) as f64;
+        assert!((1.0..1.2).contains(&(taken / expected)), "{taken} ns, {expected} ns");
+        let mut answer = StepWork::default();
+        (0..32).for_each(|_| answer.add(2_000, 1));
+        let bytes = 16.06e9 + 32.0 * 2_001.0 * 131_072.0;
+        let expected = bytes / (2.039e12 * 0.8) * 1e9;
+        let taken = (cost.step(&answer) - cost.step_ns - 32 * cost.request_ns) as f64;
+        assert!((0.99..1.01).contains(&(taken / expected)), "{taken} ns, {expected} ns");
+    }
+
+    #[test]
+    fn links_take_latency_and_bytes() {
+        let link = Link { bytes_per_s: 10_000_000_000, latency_ns: 640 };
+        assert_eq!((link.time(0), link.time(1), link.time(1 << 20)), (0, 640, 640 + 104_857));
+    }
+}

@@ -1,0 +1,162 @@
+//! What is simulated, and what of it cannot be.
+
+use crate::model::{CostModel, Link};
+use crate::workload::Workload;
+use cenote_policy::scheduler::SchedulerConfig;
+use cenote_policy::{Eviction, SwapConfig, Watermark};
+
+/// A store of blocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pool {
+    /// Its size; `None`: without end.
+    pub bytes: Option<u64>,
+    /// What leads to it.
+    pub link: Link,
+}
+
+/// Instances and what they share.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Setup {
+    /// Engines.
+    pub instances: u32,
+    /// What their steps take.
+    pub cost: CostModel,
+    /// Bytes of K and V of one token.
+    pub kv_bytes_per_token: u64,
+    /// Blocks of an engine's own memory (L1).
+    pub l1_blocks: u32,
+    /// Tokens of each of these.
+    pub l1_block_tokens: u32,
+    /// Requests that an engine runs at once.
+    pub max_num_seqs: usize,
+    /// Tokens of a step.
+    pub max_num_batched_tokens: u32,
+    /// What admission leaves free.
+    pub watermark: Watermark,
+    /// L1 blocks that an engine can have swapped out at once; 0: it does not swap.
+    pub swap_blocks: u32,
+    /// Between an engine and its swap space.
+    pub swap_link: Link,
+    /// Whether swapping is chosen even where computing again would be quicker, as CPEN 511's vLLM was told to.
+    pub always_swap: bool,
+    /// A cache of each instance's own, if any.
+    pub private: Option<Pool>,
+    /// The pool that all share, if any.
+    pub shared: Option<Pool>,
+    /// Who leaves caches and pool.
+    pub eviction: Eviction,
+}
+
+/// Why a setup cannot serve a load.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs, reason = "the fields are what the sentence says")]
+pub enum ConfigError {
+    #[error("no instances: nobody would answer")]
+    NoInstances,
+    #[error("{0} has no bandwidth: nothing would ever arrive")]
+    NoBandwidth(&'static str),
+    #[error("{0} is without blocks or tokens: no step could compute anything")]
+    Nothing(&'static str),
+    #[error(
+        "{what} of {bytes} bytes holds {held} blocks of {block_tokens} tokens, but request {request} alone has {needed} blocks \
+         ({needed_bytes} bytes)"
+    )]
+    TooSmall {
+        what: &'static str,
+        bytes: u64,
+        held: u64,
+        block_tokens: u32,
+        request: usize,
+        needed: u64,
+        needed_bytes: u64,
+    },
+    #[error(
+        "an engine's own memory holds {held} tokens of KV, but request {request} comes to {needed} tokens ({input} and \
+         {output} generated)"
+    )]
+    EngineTooSmall { held: u64, request: usize, needed: u64, input: u32, output: u32 },
+}
+
+impl Setup {
+    /// Bytes of a workload's block.
+    #[must_use]
+    pub fn block_bytes(&self, workload: &Workload) -> u64 {
+        self.kv_bytes_per_token * u64::from(workload.block_tokens())
+    }
+
+    pub(super) fn check(&self, workload: &Workload) -> Result<(), ConfigError> {
+        if self.instances == 0 {
+            return Err(ConfigError::NoInstances);
+        }
+        if self.l1_blocks == 0 || self.l1_block_tokens == 0 {
+            return Err(ConfigError::Nothing("an engine's own memory"));
+        }
+        if self.max_num_seqs == 0 || self.max_num_batched_tokens == 0 {
+            return Err(ConfigError::Nothing("a step"));
+        }
+        let links = [
+            (self.shared.map(|pool| pool.link), "the pool's link"),
+            (self.private.map(|pool| pool.link), "the link to an instance's own cache"),
+            ((self.swap_blocks > 0).then_some(self.swap_link), "the link to the swap space"),
+        ];
+        if let Some((_, what)) = links.iter().find(|(link, _)| link.is_some_and(|link| link.bytes_per_s == 0)) {
+            return Err(ConfigError::NoBandwidth(what));
+        }
+        if let Some((request, needed)) = workload.widest() {
+            for (pool, what) in [(self.shared, "a pool"), (self.private, "an instance's own cache")] {
+                let Some(bytes) = pool.and_then(|pool| pool.bytes) else { continue };
+                let (block_bytes, needed) = (self.block_bytes(workload), needed as u64);
+                let held = bytes / block_bytes.max(1);
+                if held < needed {
+                    return Err(ConfigError::TooSmall {
+                        what,
+                        bytes,
+                        held,
+                        block_tokens: workload.block_tokens(),
+                        request: request + 1,
+                        needed,
+                        needed_bytes: needed * block_bytes,
+                    });
+                }
+            }
+        }
+        self.check_engine(workload)
+    }
+
+    fn check_engine(&self, workload: &Workload) -> Result<(), ConfigError> {
+        let held = u64::from(self.l1_blocks) * u64::from(self.l1_block_tokens);
+        let sizes = workload.requests().iter().map(|r| u64::from(r.input_tokens) + u64::from(r.output_tokens));
+        match sizes.enumerate().max_by_key(|&(at, tokens)| (tokens, std::cmp::Reverse(at))) {
+            Some((at, needed)) if needed > held => {
+                let request = &workload.requests()[at];
+                let (input, output) = (request.input_tokens, request.output_tokens);
+                Err(ConfigError::EngineTooSmall { held, request: at + 1, needed, input, output })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// What each engine's scheduler is told.
+    pub(super) fn scheduler(&self) -> SchedulerConfig {
+        let block_bytes = self.kv_bytes_per_token * u64::from(self.l1_block_tokens);
+        let swap = SwapConfig {
+            num_blocks: self.swap_blocks,
+            block_ns: if self.swap_blocks == 0 {
+                0
+            } else {
+                self.swap_link.time(block_bytes) - self.swap_link.latency_ns
+            },
+            recompute_token_ns: if self.always_swap { u64::MAX } else { self.cost.recompute_token_ns() },
+        };
+        SchedulerConfig {
+            max_num_seqs: self.max_num_seqs,
+            max_num_batched_tokens: self.max_num_batched_tokens,
+            long_prefill_token_threshold: 0,
+            block_size: self.l1_block_tokens,
+            num_blocks: self.l1_blocks,
+            watermark: self.watermark.clone(),
+            max_waiting: usize::MAX,
+            swap,
+        }
+    }
+}

@@ -1,0 +1,164 @@
+use super::*;
+use crate::model::{CostModel, Device, Link, ModelShape, PCIE_5};
+use crate::workload::{Length, Synthetic, cpen};
+use cenote_policy::{Eviction, Watermark};
+
+const GIB: u64 = 1 << 30;
+
+fn setup() -> Setup {
+    let (device, shape) = (Device::named("a100").expect("a preset"), ModelShape::named("llama-8b").expect("a preset"));
+    Setup {
+        instances: 2,
+        cost: CostModel::roofline(device, shape),
+        kv_bytes_per_token: shape.kv_bytes_per_token(),
+        l1_blocks: 20_000,
+        l1_block_tokens: 16,
+        max_num_seqs: 256,
+        max_num_batched_tokens: 8_192,
+        watermark: Watermark::DEFAULT,
+        swap_blocks: 0,
+        swap_link: device.host,
+        always_swap: false,
+        private: None,
+        shared: None,
+        eviction: Eviction::Lru,
+    }
+}
+
+fn pool(bytes: Option<u64>) -> Option<Pool> {
+    Some(Pool { bytes, link: PCIE_5 })
+}
+
+fn load() -> Workload {
+    Synthetic { groups: 4, block_tokens: 64, ..Synthetic::tract('A', 300, 6.0).expect("workload A") }.draw(3)
+}
+
+fn run(setup: &Setup, workload: &Workload) -> Outcome {
+    simulate(setup, workload, &mut |_| ()).expect("it can be served")
+}
+
+#[test]
+fn every_request_is_answered_and_counted_once() {
+    let (setup, workload) = (setup(), load());
+    let mut told = Vec::new();
+    let outcome = simulate(&setup, &workload, &mut |done| told.push(done)).expect("it can be served");
+    let sum = |of: fn(&crate::Request) -> u32| workload.requests().iter().map(|r| u64::from(of(r))).sum::<u64>();
+    assert_eq!(outcome.requests, 300);
+    assert_eq!(outcome.prompt_tokens, sum(|request| request.input_tokens));
+    assert_eq!(outcome.generated_tokens, sum(|request| request.output_tokens));
+    assert_eq!((outcome.hit_rate, outcome.pool_read_bytes, outcome.swaps), (0.0, 0, 0));
+    assert!(outcome.ttft_p50_ms <= outcome.ttft_p99_ms && outcome.token_p50_ms <= outcome.token_p99_ms);
+    assert!(told.len() == 1 && told[0] >= 256, "{told:?}");
+}
+
+#[test]
+fn one_seed_is_one_result() {
+    let setup = Setup { shared: pool(Some(8 * GIB)), eviction: Eviction::S3Fifo, ..setup() };
+    assert_eq!(run(&setup, &load()), run(&setup, &load()));
+}
+
+#[test]
+fn a_lone_request_takes_what_the_model_says() {
+    let spec = Synthetic { unique: None, output: Length::fixed(3), input: Length::fixed(1_000), ..tract_alone() };
+    let workload = spec.draw(1);
+    let setup = setup();
+    let outcome = run(&setup, &workload);
+    let step = |computed, new| {
+        let mut work = crate::model::StepWork::default();
+        work.add(computed, new);
+        setup.cost.step(&work) as f64 / 1e6
+    };
+    assert!((outcome.ttft_mean_ms - step(0, 1_000)).abs() < 1e-3, "{outcome:?}");
+    let expected = step(0, 1_000) + step(1_000, 1) + step(1_001, 1);
+    assert!((1e3 * outcome.makespan_s - expected).abs() < 1e-3, "{outcome:?}");
+    assert_eq!(outcome.steps, 3);
+}
+
+fn tract_alone() -> Synthetic {
+    Synthetic::tract('A', 1, 0.0).expect("workload A")
+}
+
+#[test]
+fn a_shared_pool_finds_what_private_caches_of_its_size_do_not() {
+    let workload = load();
+    let nothing = run(&setup(), &workload);
+    let shared = run(&Setup { shared: pool(None), ..setup() }, &workload);
+    let private = run(&Setup { private: pool(None), ..setup() }, &workload);
+    assert!(shared.hit_rate > private.hit_rate && private.hit_rate > 0.3, "{} {}", shared.hit_rate, private.hit_rate);
+    assert!(shared.ttft_mean_ms < nothing.ttft_mean_ms, "{} {}", shared.ttft_mean_ms, nothing.ttft_mean_ms);
+    assert!(shared.pool_read_bytes > 0 && shared.private_read_bytes == 0 && private.private_read_bytes > 0);
+    let small = run(&Setup { shared: pool(Some(4 * GIB)), ..setup() }, &workload);
+    assert!(small.hit_rate < shared.hit_rate && small.evicted_blocks > 0);
+}
+
+#[test]
+fn a_slow_link_costs_first_tokens() {
+    let workload = load();
+    let with = |bytes_per_s| {
+        let link = Link { bytes_per_s, latency_ns: 640 };
+        run(&Setup { shared: Some(Pool { bytes: None, link }), ..setup() }, &workload).ttft_mean_ms
+    };
+    assert!(with(1_000_000_000) > 1.5 * with(100_000_000_000));
+}
+
+/// CPEN 511's set-up: 400 prompts at once, few blocks.
+fn pressed(watermark: Watermark) -> Setup {
+    let shape = ModelShape::named("opt-1.3b").expect("a preset");
+    let device = Device::named("a100").expect("a preset");
+    Setup {
+        instances: 1,
+        cost: CostModel::roofline(device, shape),
+        kv_bytes_per_token: shape.kv_bytes_per_token(),
+        l1_blocks: 300,
+        watermark,
+        swap_blocks: 10_000,
+        always_swap: true,
+        ..setup()
+    }
+}
+
+#[test]
+fn pressure_swaps_and_a_watermark_relieves_it() {
+    let workload = cpen(400, 1.0, 1);
+    let (fixed, trace) = swap_trace(&pressed(Watermark::DEFAULT), &workload).expect("it can be served");
+    assert_eq!(fixed.requests, 400);
+    assert!(fixed.swaps > 50 && fixed.preemptions == 0, "{fixed:?}");
+    assert_eq!((fixed.swapped_out_blocks, 2 * fixed.swaps), (fixed.swapped_in_blocks, trace.len() as u64));
+    // Who went out first comes back first.
+    let mut out = std::collections::VecDeque::new();
+    for swap in trace {
+        match swap {
+            Swap::Out(id) => out.push_back(id),
+            Swap::In(id) => assert_eq!(out.pop_front(), Some(id)),
+        }
+    }
+    let relieved = run(&pressed("opt:12".parse().expect("a watermark")), &workload);
+    assert!(relieved.swapped_out_blocks < fixed.swapped_out_blocks, "{relieved:?}");
+    let recomputed = run(&Setup { swap_blocks: 0, ..pressed(Watermark::DEFAULT) }, &workload);
+    assert!(
+        recomputed.preemptions > 50 && recomputed.swaps == 0 && recomputed.generated_tokens == fixed.generated_tokens
+    );
+}
+
+#[test]
+fn what_cannot_be_is_refused_with_its_reason() {
+    let workload = load();
+    let refused = |setup: &Setup| simulate(setup, &workload, &mut |_| ()).expect_err("impossible").to_string();
+    let dead = Link { bytes_per_s: 0, latency_ns: 0 };
+    for (setup, words) in [
+        (Setup { instances: 0, ..setup() }, "no instances"),
+        (
+            Setup { shared: pool(Some(1 << 20)), ..setup() },
+            "a pool of 1048576 bytes holds 0 blocks of 64 tokens, but request",
+        ),
+        (Setup { private: pool(Some(1 << 20)), ..setup() }, "an instance's own cache of 1048576 bytes"),
+        (Setup { shared: Some(Pool { bytes: None, link: dead }), ..setup() }, "the pool's link has no bandwidth"),
+        (Setup { swap_blocks: 1, swap_link: dead, ..setup() }, "the link to the swap space has no bandwidth"),
+        (Setup { l1_blocks: 10, ..setup() }, "holds 160 tokens of KV, but request"),
+        (Setup { l1_blocks: 0, ..setup() }, "without blocks"),
+        (Setup { max_num_batched_tokens: 0, ..setup() }, "a step is without"),
+    ] {
+        let said = refused(&setup);
+        assert!(said.contains(words), "{said}");
+    }
+}

@@ -1,0 +1,429 @@
+//! The events of a run.
+
+use super::{Outcome, Setup, Swap};
+use crate::cache::BlockCache;
+use crate::kernel::{Calendar, Time};
+use crate::model::{Link, StepWork};
+use crate::quantiles::Histogram;
+use crate::workload::Workload;
+use cenote_base::RequestId;
+use cenote_policy::scheduler::{NewRequest, PrefixSource, Scheduler, SchedulerOutput};
+
+/// Answered requests between two words of progress.
+const PROGRESS_EVERY: u64 = 256;
+
+/// What happens.
+#[derive(Clone, Copy, Debug)]
+enum Event {
+    /// The next request comes.
+    Arrival,
+    /// An instance's step is over.
+    Step { instance: usize },
+}
+
+/// A request on its way.
+#[derive(Clone, Copy, Debug, Default)]
+struct Progress {
+    generated: u32,
+    was_admitted: bool,
+    last_token: Time,
+    /// The lookup's instant, which its blocks are published with.
+    instant: u64,
+}
+
+/// A link at work.
+#[derive(Clone, Copy, Debug)]
+struct Busy {
+    link: Link,
+    free_at: Time,
+    read: u64,
+    written: u64,
+}
+
+impl Busy {
+    const fn new(link: Link) -> Self {
+        Self { link, free_at: 0, read: 0, written: 0 }
+    }
+
+    /// Carries bytes behind all that was asked for before; returns when they are there.
+    fn carry(&mut self, now: Time, bytes: u64) -> Time {
+        if bytes == 0 {
+            return now;
+        }
+        self.free_at = self.free_at.max(now) + self.link.time(bytes);
+        self.free_at
+    }
+}
+
+/// A cache with what leads to it.
+struct Store {
+    cache: BlockCache,
+    busy: Busy,
+}
+
+struct Instance {
+    scheduler: Scheduler,
+    output: SchedulerOutput,
+    private: Option<Store>,
+    is_busy: bool,
+    unfinished: u32,
+}
+
+#[derive(Default)]
+struct Totals {
+    finished: u64,
+    generated: u64,
+    prompt_tokens: u64,
+    blocks: u64,
+    hit_blocks: u64,
+    swaps: u64,
+    swapped_out: u64,
+    swapped_in: u64,
+    steps: u64,
+    events: u64,
+    last_token: Time,
+}
+
+pub(super) struct World<'a> {
+    setup: &'a Setup,
+    workload: &'a Workload,
+    block_bytes: u64,
+    calendar: Calendar<Event>,
+    next_arrival: usize,
+    instances: Vec<Instance>,
+    shared: Option<Store>,
+    requests: Vec<Progress>,
+    /// Time for eviction is lookups, as in the pool.
+    lookups: u64,
+    ttft: Histogram,
+    gaps: Histogram,
+    totals: Totals,
+    swap_trace: Option<Vec<Swap>>,
+}
+
+/// Answers how much of a prompt an instance could load.
+struct Prefix<'a> {
+    workload: &'a Workload,
+    private: Option<&'a BlockCache>,
+    shared: Option<&'a BlockCache>,
+    lookups: u64,
+}
+
+impl Prefix<'_> {
+    fn num_found(&self, request: usize) -> usize {
+        let blocks = self.workload.blocks(&self.workload.requests()[request]);
+        match (self.private, self.shared) {
+            (None, None) => 0,
+            (Some(one), None) | (None, Some(one)) => one.num_found(blocks),
+            (Some(private), Some(shared)) => {
+                blocks.iter().take_while(|&&block| private.contains(block) || shared.contains(block)).count()
+            }
+        }
+    }
+}
+
+impl PrefixSource for Prefix<'_> {
+    fn num_matched_tokens(&mut self, id: RequestId) -> u32 {
+        self.lookups += 1;
+        let request = &self.workload.requests()[id.0 as usize];
+        let found = self.num_found(id.0 as usize) as u64 * u64::from(self.workload.block_tokens());
+        found.min(u64::from(request.input_tokens)) as u32
+    }
+}
+
+impl<'a> World<'a> {
+    pub(super) fn new(setup: &'a Setup, workload: &'a Workload) -> Self {
+        let block_bytes = setup.block_bytes(workload);
+        let store = |pool: &super::Pool| {
+            let capacity = pool.bytes.map(|bytes| usize::try_from(bytes / block_bytes).unwrap_or(usize::MAX));
+            Store {
+                cache: BlockCache::new(setup.eviction, capacity, workload.num_blocks()),
+                busy: Busy::new(pool.link),
+            }
+        };
+        let instance = |_| Instance {
+            scheduler: Scheduler::new(setup.scheduler()),
+            output: SchedulerOutput::default(),
+            private: setup.private.as_ref().map(store),
+            is_busy: false,
+            unfinished: 0,
+        };
+        let mut calendar = Calendar::default();
+        if let Some(first) = workload.requests().first() {
+            calendar.schedule(first.arrival, Event::Arrival);
+        }
+        Self {
+            setup,
+            workload,
+            block_bytes,
+            calendar,
+            next_arrival: 0,
+            instances: (0..setup.instances).map(instance).collect(),
+            shared: setup.shared.as_ref().map(store),
+            requests: vec![Progress::default(); workload.requests().len()],
+            lookups: 0,
+            ttft: Histogram::default(),
+            gaps: Histogram::default(),
+            totals: Totals::default(),
+            swap_trace: None,
+        }
+    }
+
+    pub(super) fn record_swaps(&mut self) {
+        self.swap_trace = Some(Vec::new());
+    }
+
+    pub(super) fn into_swap_trace(self) -> Vec<Swap> {
+        self.swap_trace.unwrap_or_default()
+    }
+
+    pub(super) fn run(&mut self, progress: &mut dyn FnMut(u64)) -> Outcome {
+        let mut told = 0;
+        while let Some(event) = self.calendar.next_event() {
+            self.totals.events += 1;
+            match event {
+                Event::Arrival => self.arrive(),
+                Event::Step { instance } => {
+                    self.end_step(instance);
+                    self.begin_step(instance);
+                }
+            }
+            if self.totals.finished >= told + PROGRESS_EVERY {
+                told = self.totals.finished;
+                progress(told);
+            }
+        }
+        self.outcome()
+    }
+
+    fn arrive(&mut self) {
+        let index = self.next_arrival;
+        let request = &self.workload.requests()[index];
+        self.next_arrival += 1;
+        if let Some(next) = self.workload.requests().get(self.next_arrival) {
+            self.calendar.schedule(next.arrival, Event::Arrival);
+        }
+        let fewest = self.instances.iter().enumerate().min_by_key(|(_, instance)| instance.unfinished);
+        let at = fewest.map_or(0, |(at, _)| at);
+        let instance = &mut self.instances[at];
+        let new = NewRequest {
+            id: RequestId(index as u64),
+            num_tokens: request.input_tokens,
+            max_num_tokens: request.input_tokens + request.output_tokens,
+            deadline_ns: u64::MAX,
+            priority: request.priority,
+        };
+        instance.scheduler.add(new).expect("whatever never fits was refused before");
+        instance.unfinished += 1;
+        self.totals.prompt_tokens += u64::from(request.input_tokens);
+        if !instance.is_busy {
+            // Others may come at this very instant; a step that begins behind them takes them in as well.
+            instance.is_busy = true;
+            self.calendar.schedule(self.calendar.now(), Event::Step { instance: at });
+        }
+    }
+
+    /// Decides an instance's next step and when it will be over.
+    fn begin_step(&mut self, at: usize) {
+        let now = self.calendar.now();
+        let instance = &mut self.instances[at];
+        loop {
+            if instance.scheduler.is_idle() {
+                instance.is_busy = false;
+                return;
+            }
+            let mut prefix = Prefix {
+                workload: self.workload,
+                private: instance.private.as_ref().map(|store| &store.cache),
+                shared: self.shared.as_ref().map(|store| &store.cache),
+                lookups: 0,
+            };
+            instance.scheduler.schedule_into(&mut prefix, &mut instance.output);
+            self.totals.events += prefix.lookups;
+            // Whoever made room for itself leaves a step without work; the next one has some.
+            if !instance.output.scheduled.is_empty() {
+                break;
+            }
+        }
+        let swapped = self.swap(at, now);
+        let loaded = self.load_admitted(at, swapped);
+        let mut work = StepWork::default();
+        for part in &self.instances[at].output.scheduled {
+            work.add(part.num_computed_tokens, part.num_new_tokens);
+        }
+        self.totals.steps += 1;
+        self.totals.events += work.requests;
+        let end = loaded + self.setup.cost.step(&work).max(1);
+        self.calendar.schedule(end, Event::Step { instance: at });
+    }
+
+    /// Carries swapped blocks; returns when all are where they belong.
+    fn swap(&mut self, at: usize, now: Time) -> Time {
+        let output = &self.instances[at].output;
+        if output.swapped_out.is_empty() && output.swapped_in.is_empty() {
+            return now;
+        }
+        let blocks = |transfers: &[cenote_policy::scheduler::SwapTransfer]| -> u64 {
+            transfers.iter().map(|transfer| transfer.blocks.len() as u64).sum()
+        };
+        let (out, back) = (blocks(&output.swapped_out), blocks(&output.swapped_in));
+        self.totals.swaps += output.swapped_out.len() as u64;
+        self.totals.swapped_out += out;
+        self.totals.swapped_in += back;
+        if let Some(trace) = &mut self.swap_trace {
+            trace.extend(output.swapped_out.iter().map(|transfer| Swap::Out(transfer.id.0 as u32)));
+            trace.extend(output.swapped_in.iter().map(|transfer| Swap::In(transfer.id.0 as u32)));
+        }
+        let bytes = self.setup.kv_bytes_per_token * u64::from(self.setup.l1_block_tokens);
+        let link = &self.setup.swap_link;
+        now + link.time(out * bytes) + link.time(back * bytes)
+    }
+
+    /// Notes the lookups of requests that were let in, and loads what they matched; returns when it is there.
+    fn load_admitted(&mut self, at: usize, now: Time) -> Time {
+        let instance = &mut self.instances[at];
+        let mut ready = now;
+        for part in &instance.output.scheduled {
+            let index = part.id.0 as usize;
+            let progress = &mut self.requests[index];
+            if progress.was_admitted && part.num_loaded_tokens == 0 {
+                continue;
+            }
+            let request = &self.workload.requests()[index];
+            let blocks = self.workload.blocks(request);
+            let prefix = Prefix {
+                workload: self.workload,
+                private: instance.private.as_ref().map(|store| &store.cache),
+                shared: self.shared.as_ref().map(|store| &store.cache),
+                lookups: 0,
+            };
+            let found = prefix.num_found(index);
+            self.lookups += 1;
+            progress.instant = self.lookups;
+            if !progress.was_admitted {
+                progress.was_admitted = true;
+                self.totals.blocks += blocks.len() as u64;
+                self.totals.hit_blocks += found as u64;
+            }
+            self.totals.events += found as u64;
+            // What is found is touched; of it, as many blocks as hold the matched tokens are loaded.
+            let loaded = part.num_loaded_tokens.div_ceil(self.workload.block_tokens()) as usize;
+            let (mut near, mut far) = (0, 0);
+            for (depth, &block) in blocks[..found].iter().enumerate() {
+                let is_near = instance
+                    .private
+                    .as_mut()
+                    .is_some_and(|own| own.cache.contains(block) && own.cache.touch(block, depth as u32, self.lookups));
+                if let Some(shared) = self.shared.as_mut().filter(|shared| shared.cache.contains(block)) {
+                    shared.cache.touch(block, depth as u32, self.lookups);
+                }
+                if depth < loaded {
+                    *(if is_near { &mut near } else { &mut far }) += self.block_bytes;
+                }
+            }
+            if let Some(own) = &mut instance.private {
+                own.busy.read += near;
+                ready = ready.max(own.busy.carry(now, near));
+            }
+            if let Some(shared) = &mut self.shared {
+                shared.busy.read += far;
+                ready = ready.max(shared.busy.carry(now, far));
+            }
+        }
+        ready
+    }
+
+    fn end_step(&mut self, at: usize) {
+        let now = self.calendar.now();
+        let output = std::mem::take(&mut self.instances[at].output);
+        for part in &output.scheduled {
+            let index = part.id.0 as usize;
+            self.instances[at].scheduler.computed(part.id, part.num_new_tokens);
+            if !part.samples {
+                continue;
+            }
+            let request = &self.workload.requests()[index];
+            let progress = &mut self.requests[index];
+            progress.generated += 1;
+            let is_first = progress.generated == 1;
+            if is_first {
+                self.ttft.record(now - request.arrival);
+            } else {
+                self.gaps.record(now - progress.last_token);
+            }
+            progress.last_token = now;
+            let is_last = progress.generated >= request.output_tokens;
+            if is_first {
+                self.publish(at, index);
+            }
+            let instance = &mut self.instances[at];
+            if is_last {
+                instance.scheduler.finish(part.id);
+                instance.unfinished -= 1;
+                self.totals.finished += 1;
+                self.totals.events += 1;
+                self.totals.generated += u64::from(request.output_tokens);
+                self.totals.last_token = now;
+            } else {
+                instance.scheduler.append_token(part.id);
+            }
+        }
+        self.instances[at].output = output;
+        self.instances[at].output.scheduled.clear();
+    }
+
+    /// A prompt's blocks go into the instance's cache and the pool; nobody waits for it.
+    fn publish(&mut self, at: usize, index: usize) {
+        let now = self.calendar.now();
+        let blocks = self.workload.blocks(&self.workload.requests()[index]);
+        let instant = self.requests[index].instant;
+        for store in [self.instances[at].private.as_mut(), self.shared.as_mut()].into_iter().flatten() {
+            let mut new = 0;
+            for (depth, &block) in (0..).zip(blocks) {
+                new += u64::from(!store.cache.touch(block, depth, instant));
+            }
+            self.totals.events += blocks.len() as u64;
+            store.busy.written += new * self.block_bytes;
+            store.busy.carry(now, new * self.block_bytes);
+        }
+    }
+
+    fn outcome(&self) -> Outcome {
+        let totals = &self.totals;
+        let ms = |ns: u64| ns as f64 / 1e6;
+        let begin = self.workload.requests().first().map_or(0, |request| request.arrival);
+        let makespan = totals.last_token.saturating_sub(begin);
+        let seconds = makespan as f64 / 1e9;
+        let per_s = |count: u64| if makespan == 0 { 0.0 } else { count as f64 / seconds };
+        let private = || self.instances.iter().filter_map(|instance| instance.private.as_ref());
+        let shared = || self.shared.iter();
+        let swap_block = self.setup.kv_bytes_per_token * u64::from(self.setup.l1_block_tokens);
+        Outcome {
+            requests: totals.finished,
+            prompt_tokens: totals.prompt_tokens,
+            generated_tokens: totals.generated,
+            hit_rate: if totals.blocks == 0 { 0.0 } else { totals.hit_blocks as f64 / totals.blocks as f64 },
+            ttft_mean_ms: ms(self.ttft.mean()),
+            ttft_p50_ms: ms(self.ttft.quantile(0.5)),
+            ttft_p99_ms: ms(self.ttft.quantile(0.99)),
+            token_mean_ms: ms(self.gaps.mean()),
+            token_p50_ms: ms(self.gaps.quantile(0.5)),
+            token_p99_ms: ms(self.gaps.quantile(0.99)),
+            makespan_s: seconds,
+            throughput_tokens_per_s: per_s(totals.generated),
+            throughput_requests_per_s: per_s(totals.finished),
+            pool_read_bytes: shared().map(|store| store.busy.read).sum(),
+            pool_written_bytes: shared().map(|store| store.busy.written).sum(),
+            private_read_bytes: private().map(|store| store.busy.read).sum(),
+            private_written_bytes: private().map(|store| store.busy.written).sum(),
+            evicted_blocks: private().chain(shared()).map(|store| store.cache.evicted()).sum(),
+            swaps: totals.swaps,
+            swapped_out_blocks: totals.swapped_out,
+            swapped_in_blocks: totals.swapped_in,
+            swapped_bytes: (totals.swapped_out + totals.swapped_in) * swap_block,
+            preemptions: self.instances.iter().map(|instance| instance.scheduler.num_preemptions()).sum(),
+            steps: totals.steps,
+            events: totals.events,
+        }
+    }
+}

@@ -1,0 +1,286 @@
+//! Can the next swap-in be foreseen? CPEN 511 §V-B, Figures 3 and 4, redone in the simulator.
+//!
+//! A run of 400 prompts in little memory gives the numbers of the requests that were swapped in, in order. From a window of the last ones the
+//! next is predicted: by regression, with a perceptron of one hidden layer and with an LSTM; and by classification of the number
+//! modulo ten, where the tens are the most common of the window (the paper takes them from a batch). The first four fifths of a trace
+//! train, the last fifth is asked. Beside them stands who needs no model: the scheduler takes back whoever went out first, so
+//! the head of its queue is the answer (§V-C).
+
+mod nets;
+
+use crate::watermark::cpen_setup;
+use cenote_sim::serving::{Swap, swap_trace};
+use cenote_sim::workload::{CPEN_PROMPTS, cpen};
+use nets::{Lstm, Mlp};
+use serde::Serialize;
+use std::collections::{BTreeMap, VecDeque};
+
+/// The model with the fewest blocks of the paper's, where most is swapped.
+const MODEL: (&str, u32) = ("opt-2.7b", 150);
+/// Windows of the perceptrons, and of the LSTM, which takes much longer.
+const WINDOWS: [usize; 6] = [1, 2, 4, 8, 12, 16];
+const LSTM_WINDOWS: [usize; 3] = [2, 4, 8];
+/// What numbers are divided by for the classes.
+const MODULUS: u32 = 10;
+/// Of a trace, what trains.
+const TRAINED: f64 = 0.8;
+/// Times that a net sees all examples.
+const EPOCHS: usize = 150;
+/// "Mostly off within ±2" (§V-B).
+const NEAR: u32 = 2;
+
+/// How well one predictor does with one window, on average over the traces.
+#[derive(Clone, Debug, Serialize)]
+pub struct Accuracy {
+    /// Which predictor.
+    pub predictor: &'static str,
+    /// Swap-ins that it looks back at.
+    pub window: usize,
+    /// Predictions that are right, of all asked.
+    pub exact: f64,
+    /// Within two of the right number.
+    pub near: f64,
+}
+
+/// The study.
+#[derive(Clone, Debug, Serialize)]
+pub struct SwapStudy {
+    /// Traces, one for each seed.
+    pub traces: usize,
+    /// Swap-ins of each, on average.
+    pub swap_ins: f64,
+    /// Swaps in and out, on average: the paper counts 3,214 accesses of 400 sequences, allocations among them.
+    pub accesses: f64,
+    /// Of all swap-ins, those of the request at the head of the swapped queue.
+    pub queue_head: f64,
+    /// The predictors.
+    pub rows: Vec<Accuracy>,
+}
+
+/// Runs it over so many traces; `progress` is told of each predictor on each.
+///
+/// # Panics
+/// Never: every prompt fits the engine.
+#[must_use]
+pub fn swap_study(traces: u64, progress: &mut dyn FnMut()) -> SwapStudy {
+    let (model, blocks) = MODEL;
+    let setup = cpen_setup(model, blocks);
+    let (mut swap_ins, mut accesses, mut heads) = (0, 0, 0);
+    let mut sums: BTreeMap<(usize, usize), (f64, f64)> = BTreeMap::new();
+    for seed in 1..=traces {
+        let (_, swaps) = swap_trace(&setup, &cpen(CPEN_PROMPTS, 1.0, seed)).expect("every prompt fits");
+        accesses += swaps.len();
+        heads += queue_heads(&swaps);
+        let back = |swap: &Swap| if let Swap::In(id) = swap { Some(*id) } else { None };
+        let ids: Vec<u32> = swaps.iter().filter_map(back).collect();
+        swap_ins += ids.len();
+        for (which, predictor) in PREDICTORS.iter().enumerate() {
+            for &window in predictor.windows {
+                let (exact, near) = asked(&ids, window, seed, predictor);
+                let sum = sums.entry((which, window)).or_default();
+                *sum = (sum.0 + exact, sum.1 + near);
+                progress();
+            }
+        }
+    }
+    let mean = |sum: f64| sum / traces.max(1) as f64;
+    let row = |(&(which, window), &(exact, near)): (&(usize, usize), &(f64, f64))| Accuracy {
+        predictor: PREDICTORS[which].name,
+        window,
+        exact: mean(exact),
+        near: mean(near),
+    };
+    SwapStudy {
+        traces: traces as usize,
+        swap_ins: mean(swap_ins as f64),
+        accesses: mean(accesses as f64),
+        queue_head: heads as f64 / swap_ins.max(1) as f64,
+        rows: sums.iter().map(row).collect(),
+    }
+}
+
+/// Steps of progress of a study of so many traces.
+#[must_use]
+pub fn steps(traces: u64) -> u64 {
+    traces * PREDICTORS.iter().map(|predictor| predictor.windows.len() as u64).sum::<u64>()
+}
+
+/// Swap-ins of whoever has been out longest.
+fn queue_heads(swaps: &[Swap]) -> usize {
+    let mut out = VecDeque::new();
+    let mut heads = 0;
+    for swap in swaps {
+        match *swap {
+            Swap::Out(id) => out.push_back(id),
+            Swap::In(id) => {
+                heads += usize::from(out.front() == Some(&id));
+                out.retain(|other| *other != id);
+            }
+        }
+    }
+    heads
+}
+
+struct Predictor {
+    name: &'static str,
+    windows: &'static [usize],
+    /// Predicts the number behind each of the asked windows.
+    predict: fn(&Task<'_>) -> Vec<u32>,
+}
+
+const PREDICTORS: [Predictor; 4] = [
+    Predictor { name: "perceptron, regression", windows: &WINDOWS, predict: regression },
+    Predictor { name: "LSTM, regression", windows: &LSTM_WINDOWS, predict: recurrent },
+    Predictor { name: "perceptron, classes modulo 10", windows: &WINDOWS, predict: classification },
+    Predictor {
+        name: "the last one again",
+        windows: &[1],
+        predict: |task| task.asked().map(|(window, _)| window[window.len() - 1]).collect(),
+    },
+];
+
+/// A trace in windows.
+struct Task<'a> {
+    ids: &'a [u32],
+    window: usize,
+    seed: u64,
+}
+
+impl Task<'_> {
+    fn examples(&self) -> impl Iterator<Item = (&[u32], u32)> {
+        self.ids.windows(self.window + 1).map(|window| (&window[..self.window], window[self.window]))
+    }
+
+    fn num_trained(&self) -> usize {
+        (self.ids.len() as f64 * TRAINED) as usize - self.window
+    }
+
+    fn trained(&self) -> impl Iterator<Item = (&[u32], u32)> {
+        self.examples().take(self.num_trained())
+    }
+
+    fn asked(&self) -> impl Iterator<Item = (&[u32], u32)> {
+        self.examples().skip(self.num_trained())
+    }
+}
+
+/// Shares of exact and of near predictions; none of a trace that is too short to train on.
+fn asked(ids: &[u32], window: usize, seed: u64, predictor: &Predictor) -> (f64, f64) {
+    if ids.len() < 5 * (window + 2) {
+        return (0.0, 0.0);
+    }
+    let task = Task { ids, window, seed };
+    let predicted = (predictor.predict)(&task);
+    let count = predicted.len().max(1) as f64;
+    let share = |within: u32| {
+        let hits =
+            predicted.iter().zip(task.asked()).filter(|(predicted, (_, truth))| predicted.abs_diff(*truth) <= within);
+        hits.count() as f64 / count
+    };
+    (share(0), share(NEAR))
+}
+
+/// Numbers as classes see them: around nothing, and small.
+fn inputs(window: &[u32]) -> Vec<f64> {
+    window.iter().map(|&id| f64::from(id) / CPEN_PROMPTS as f64 - 0.5).collect()
+}
+
+/// What regression sees and answers: how far numbers are from the last one, in steps of this. Numbers grow over a run, so a net
+/// that sees them as they are is asked for larger ones than it ever saw.
+const REACH: f64 = 20.0;
+
+fn distances(window: &[u32]) -> Vec<f64> {
+    let last = f64::from(window[window.len() - 1]);
+    window.iter().map(|&id| (f64::from(id) - last) / REACH).collect()
+}
+
+fn behind(window: &[u32], distance: f64) -> u32 {
+    (f64::from(window[window.len() - 1]) + REACH * distance).round().clamp(0.0, CPEN_PROMPTS as f64) as u32
+}
+
+fn regression_examples(task: &Task<'_>) -> Vec<(Vec<f64>, f64)> {
+    let distance = |window: &[u32], next: u32| (f64::from(next) - f64::from(window[window.len() - 1])) / REACH;
+    task.trained().map(|(window, next)| (distances(window), distance(window, next))).collect()
+}
+
+fn regression(task: &Task<'_>) -> Vec<u32> {
+    let mut net = Mlp::new(task.window, 24, 1, task.seed);
+    net.fit(&regression_examples(task), EPOCHS, |out, target| vec![2.0 * (out[0] - target)]);
+    task.asked().map(|(window, _)| behind(window, net.predict(&distances(window))[0])).collect()
+}
+
+fn recurrent(task: &Task<'_>) -> Vec<u32> {
+    let mut net = Lstm::new(12, task.seed);
+    net.fit(&regression_examples(task), EPOCHS);
+    task.asked().map(|(window, _)| behind(window, net.predict(&distances(window)))).collect()
+}
+
+fn classification(task: &Task<'_>) -> Vec<u32> {
+    let class = |next: u32| (next % MODULUS) as usize;
+    // Classes modulo ten need the digit that counts, which is lost in a number between -1 and 1: it gets inputs of its own.
+    let digits = |window: &[u32]| -> Vec<f64> {
+        let last = window.iter().map(|id| f64::from(id % MODULUS) / f64::from(MODULUS) - 0.5);
+        inputs(window).into_iter().chain(last).collect()
+    };
+    let examples: Vec<(Vec<f64>, usize)> = task.trained().map(|(window, next)| (digits(window), class(next))).collect();
+    let mut net = Mlp::new(2 * task.window, 32, MODULUS as usize, task.seed);
+    net.fit(&examples, EPOCHS, |out, &target| {
+        let most = out.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        let odds: Vec<f64> = out.iter().map(|value| (value - most).exp()).collect();
+        let sum: f64 = odds.iter().sum();
+        odds.iter().enumerate().map(|(at, odds)| odds / sum - f64::from(u8::from(at == target))).collect()
+    });
+    let predict = |(window, _): (&[u32], u32)| {
+        let out = net.predict(&digits(window));
+        let best = out.iter().enumerate().max_by(|a, b| a.1.total_cmp(b.1)).map_or(0, |(at, _)| at);
+        most_common(window.iter().map(|id| id / MODULUS)) * MODULUS + best as u32
+    };
+    task.asked().map(predict).collect()
+}
+
+/// The most common; of equals the largest, which is the latest: numbers grow over a run.
+fn most_common(values: impl Iterator<Item = u32>) -> u32 {
+    let mut counts: BTreeMap<u32, usize> = BTreeMap::new();
+    values.for_each(|value| *counts.entry(value).or_default() += 1);
+    counts.into_iter().max_by_key(|&(value, count)| (count, value)).map_or(0, |(value, _)| value)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pattern_is_learned_and_noise_is_not() {
+        let steps: Vec<u32> = (0..200).collect();
+        let regular = asked(&steps, 4, 1, &PREDICTORS[0]);
+        assert!(regular.1 > 0.5, "a line goes on: {regular:?}");
+        let mut prng = cenote_base::prng::Prng::new(7);
+        let noise: Vec<u32> = (0..200).map(|_| prng.below(400) as u32).collect();
+        for predictor in &PREDICTORS[..3] {
+            let found = asked(&noise, 4, 1, predictor);
+            assert!(found.1 < 0.2, "{}: {found:?}", predictor.name);
+        }
+        // A digit that repeats is a class that repeats.
+        let digits: Vec<u32> = (0..200).map(|at| 120 + [3, 1, 4][at % 3]).collect();
+        assert_eq!(asked(&digits, 3, 1, &PREDICTORS[2]).0, 1.0);
+        assert_eq!(asked(&steps[..10], 4, 1, &PREDICTORS[0]), (0.0, 0.0), "too short to train on");
+    }
+
+    #[test]
+    fn the_lstm_learns_what_repeats() {
+        let repeated: Vec<u32> = (0..120).map(|at| [150, 158, 170][at % 3]).collect();
+        let found = asked(&repeated, 2, 1, &PREDICTORS[1]);
+        assert!(found.1 > 0.8, "{found:?}");
+    }
+
+    #[test]
+    fn the_queue_tells_who_comes_back() {
+        let study = swap_study(0, &mut || ());
+        assert_eq!(study.rows.len(), 0);
+        let (model, blocks) = MODEL;
+        let (_, swaps) = swap_trace(&cpen_setup(model, blocks), &cpen(CPEN_PROMPTS, 1.0, 1)).expect("it fits");
+        let ins = swaps.iter().filter(|swap| matches!(swap, Swap::In(_))).count();
+        assert!(ins > 100);
+        assert_eq!(queue_heads(&swaps), ins);
+    }
+}

@@ -1,0 +1,60 @@
+use super::*;
+use cenote_policy::watermark::SHIPPED;
+
+/// The shipped weights are what is said of them, on loads that they were not trained on. `docs/simulator.md` has the table.
+#[test]
+fn the_learned_watermark_swaps_half_as_much_at_no_price() {
+    let cases = held_out_cases();
+    let controllers = [Watermark::DEFAULT, Watermark::Learned(SHIPPED)];
+    let rows = compare(&cases, &controllers, &mut || ());
+    assert_eq!(rows.len(), 2 * cases.len());
+    for row in rows.iter().filter(|row| row.watermark == "learned") {
+        assert!(row.swapped_ratio <= 0.6 && row.throughput_ratio >= 0.99, "{row:?}");
+    }
+    let overall = overall(&rows, true);
+    let learned = overall.iter().find(|one| one.watermark == "learned").expect("it was compared");
+    assert!(learned.swapped_ratio <= 0.5, "{learned:?}");
+}
+
+#[test]
+fn training_and_held_out_loads_differ() {
+    let (training, held_out) = (training_cases(), held_out_cases());
+    assert!(training.iter().all(|case| !case.held_out) && held_out.iter().all(|case| case.held_out));
+    for case in &held_out {
+        let same = |other: &Case| other.workload.requests() == case.workload.requests();
+        assert!(!training.iter().any(same), "{} was trained on", case.name);
+    }
+}
+
+#[test]
+fn a_training_repeats_itself_and_finds_something() {
+    let cases = [Case::cpen("opt-1.3b", 200, 0.5, 111, false)];
+    let mut told = Vec::new();
+    let one = train(&cases, 1, 7, &mut |generation, reward| told.push((generation, reward)));
+    let other = train(&cases, 1, 7, &mut |_, _| ());
+    assert_eq!((one.weights, one.reward), (other.weights, other.reward));
+    assert!(told == [(1, one.reward)] && one.reward > -1.0, "{told:?}");
+    let source = weights_source(&one, 1, 7);
+    let listed = source.split_once("= [").and_then(|(_, rest)| rest.split_once(']')).expect("the weights").0;
+    let read: Vec<i32> = listed.split(", ").map(|weight| weight.parse().expect("a weight")).collect();
+    assert_eq!(read, one.weights);
+}
+
+#[test]
+fn figures_have_the_papers_points() {
+    assert_eq!(FACTORS.count(), 61);
+    let thresholds: Vec<u32> = thresholds().collect();
+    assert_eq!((thresholds[0], thresholds.len(), thresholds[thresholds.len() - 1]), (1_800, 29, 7_400));
+    let curve = |blocks: &[f64]| {
+        let point = |(at, &swapped_blocks): (usize, &f64)| Point {
+            x: at as f64,
+            swapped_blocks,
+            swaps: 0.0,
+            throughput: 1.0,
+            throughput_deviation: 0.0,
+        };
+        Curve { model: "m".to_owned(), points: blocks.iter().enumerate().map(point).collect() }
+    };
+    assert_eq!((curve(&[8.0, 4.0, 2.0]).change().0, curve(&[8.0, 4.0, 2.0]).rises()), (-0.75, 0.0));
+    assert_eq!(curve(&[1.0, 2.0, 1.0]).rises(), 0.5);
+}

@@ -1,0 +1,110 @@
+//! How the learned watermark learns: the cross-entropy method (Rubinstein 1999), a search that needs no gradient.
+//!
+//! A population of weights is drawn around a mean, each is tried on all training loads, and mean and spread move to those of
+//! the best. The reward (CPEN 511 §IX has throughput alone) takes off what is swapped, because throughput alone hardly tells
+//! controllers apart, and much where throughput falls below that of fixed 1 %. One seed, one result, whatever the number of cores.
+
+use super::Case;
+use cenote_base::prng::Prng;
+use cenote_policy::Watermark;
+use cenote_policy::watermark::{FEATURES, ONE, Weights};
+use std::fmt::Write;
+
+/// Weights of each generation, and how many of them the next one comes from.
+const POPULATION: usize = 40;
+const BEST: usize = 8;
+/// Throughput, over that of fixed 1 %, below which weights are of no use; a little above what is asked for in the end.
+const THROUGHPUT_FLOOR: f64 = 1.0;
+/// What a hundredth below the floor costs, in swapped blocks over those of fixed 1 %.
+const FLOOR_PRICE: f64 = 1.0;
+
+/// What a training came to.
+#[derive(Clone, Debug)]
+pub struct Training {
+    /// The best weights found.
+    pub weights: Weights,
+    /// Their reward; 0 would be no swap at all, and fixed 1 % has -1.
+    pub reward: f64,
+}
+
+/// Trains on these loads. `progress` is told of every generation and its best reward.
+#[must_use]
+pub fn train(cases: &[Case], generations: usize, seed: u64, progress: &mut dyn FnMut(usize, f64)) -> Training {
+    let fixed: Vec<(f64, f64)> = cases.iter().map(|case| measured(case, &Watermark::DEFAULT)).collect();
+    let mut prng = Prng::new(seed);
+    // To begin with: a thirtieth of all blocks, what prompts still need, and anything else around nothing.
+    let mut mean = [0.0; FEATURES];
+    mean[4] = 0.5;
+    mean[6] = 16.0;
+    let mut spread = [2.0, 0.5, 0.5, 0.5, 0.3, 0.5, 4.0, 1.0];
+    let mut best = Training { weights: rounded(&mean), reward: f64::NEG_INFINITY };
+    for generation in 0..generations {
+        let mut tried: Vec<(f64, [f64; FEATURES])> = Vec::new();
+        for _ in 0..POPULATION {
+            let mut drawn = mean;
+            drawn.iter_mut().zip(&spread).for_each(|(weight, spread)| *weight += spread * normal(&mut prng));
+            let reward = reward(cases, &fixed, &rounded(&drawn));
+            tried.push((reward, drawn));
+        }
+        tried.sort_by(|a, b| b.0.total_cmp(&a.0));
+        if tried[0].0 > best.reward {
+            best = Training { weights: rounded(&tried[0].1), reward: tried[0].0 };
+        }
+        let elite = &tried[..BEST];
+        for feature in 0..FEATURES {
+            let values = || elite.iter().map(|(_, weights)| weights[feature]);
+            mean[feature] = values().sum::<f64>() / BEST as f64;
+            let variance = values().map(|value| (value - mean[feature]).powi(2)).sum::<f64>() / BEST as f64;
+            // Never so narrow that nothing new is tried.
+            spread[feature] = variance.sqrt().max(0.02);
+        }
+        progress(generation + 1, best.reward);
+    }
+    best
+}
+
+/// Sum of twelve uniform numbers less six: normal enough, and the same on every machine.
+fn normal(prng: &mut Prng) -> f64 {
+    (0..12).map(|_| prng.next_f64()).sum::<f64>() - 6.0
+}
+
+fn rounded(weights: &[f64; FEATURES]) -> Weights {
+    weights.map(|weight| (weight * ONE as f64).round() as i32)
+}
+
+/// Blocks swapped out, and throughput.
+fn measured(case: &Case, watermark: &Watermark) -> (f64, f64) {
+    let outcome = case.run(watermark);
+    (outcome.swapped_out_blocks as f64, outcome.throughput_tokens_per_s)
+}
+
+fn reward(cases: &[Case], fixed: &[(f64, f64)], weights: &Weights) -> f64 {
+    let watermark = Watermark::Learned(*weights);
+    let of_case = |(case, fixed): (&Case, &(f64, f64))| {
+        let (swapped, throughput) = measured(case, &watermark);
+        let lacking = (THROUGHPUT_FLOOR - throughput / fixed.1).max(0.0);
+        -swapped / fixed.0.max(1.0) - FLOOR_PRICE * 100.0 * lacking
+    };
+    let rewards: Vec<f64> = cases.iter().zip(fixed).map(of_case).collect();
+    let mean = rewards.iter().sum::<f64>() / rewards.len().max(1) as f64;
+    let worst = rewards.iter().copied().fold(0.0, f64::min);
+    0.5 * (mean + worst)
+}
+
+/// The source file that ships these weights.
+#[must_use]
+pub fn weights_source(training: &Training, generations: usize, seed: u64) -> String {
+    let mut out = String::from(
+        "//! Weights of the learned watermark, as `cenote study watermark --train FILE` writes them: this file is its output.\n",
+    );
+    let weights: Vec<String> = training.weights.iter().map(ToString::to_string).collect();
+    let _ = write!(
+        out,
+        "//!\n//! {generations} generations, seed {seed}: reward {:.4}, where fixed 1 % has -1.\n\nuse super::Weights;\n\n/// In 1024ths: \
+         constant, length now, length in the end, length to come, blocks in all, losses lately, prompts in the middle, deviation.\npub const SHIPPED: \
+         Weights = [{}];\n",
+        training.reward,
+        weights.join(", ")
+    );
+    out
+}

@@ -1,0 +1,163 @@
+//! One policy code, two worlds: what is simulated decides with the functions that serve.
+//!
+//! Three things are checked. The simulator implements and names nothing that is a policy's: no copy can hide behind
+//! another's name or trait. Every decision listed here is called both in the product and in the simulator. And policies depend on
+//! the ground floor only, so they reach no clock or thread through a dependency either.
+
+use super::{Finding, SourceFile, Tree};
+use crate::rust_text::{is_word, test_modules, words};
+use std::collections::BTreeSet;
+
+const POLICY: &str = "crates/policy/src/";
+const SIMULATOR: &str = "crates/sim/src/";
+
+/// A decision: how it is called, and where the product calls it.
+const DECISIONS: [(&str, &str); 5] = [
+    ("Scheduler::new(", "crates/engine/src/"),
+    ("PrefixSource for ", "crates/engine/src/"),
+    (".victims(", "crates/pool/src/"),
+    (".inserted(", "crates/pool/src/"),
+    ("Watermark::", "crates/engine/src/"),
+];
+
+pub fn check(tree: &Tree) -> Vec<Finding> {
+    [copies(tree), uncalled(tree), dependencies(tree)].into_iter().flatten().collect()
+}
+
+/// Rust files below a folder that are no tests, without comments and literals.
+fn product<'a>(tree: &'a Tree, folder: &'a str) -> impl Iterator<Item = (&'a SourceFile, &'a str)> {
+    let is_test = |path: &str| path.split('/').any(|part| part == "tests" || part == "tests.rs");
+    let files = tree.files.iter().filter(move |file| file.path.starts_with(folder) && !is_test(&file.path));
+    files.filter_map(|file| Some((file, file.blanked.as_deref()?)))
+}
+
+/// Names of types and traits that a file declares for others, or at all.
+fn declared(blanked: &str, for_others: bool) -> Vec<(usize, &str)> {
+    let modules = test_modules(blanked);
+    let mut found = Vec::new();
+    for keyword in ["struct", "enum", "trait", "union"] {
+        for at in words(blanked, keyword) {
+            let before = blanked[..at].trim_end();
+            let name: &str = blanked[at + keyword.len()..].trim_start();
+            let end = name.bytes().position(|byte| !is_word(byte)).unwrap_or(name.len());
+            let is_tested = modules.iter().any(|module| module.contains(&at));
+            if end > 0 && !is_tested && (!for_others || before.ends_with("pub")) {
+                found.push((at, &name[..end]));
+            }
+        }
+    }
+    found
+}
+
+fn copies(tree: &Tree) -> Vec<Finding> {
+    let names: BTreeSet<&str> =
+        product(tree, POLICY).flat_map(|(_, text)| declared(text, true)).map(|(_, name)| name).collect();
+    let traits: BTreeSet<&str> = ["EvictionPolicy", "WatermarkController"].into();
+    let mut findings = Vec::new();
+    for (file, blanked) in product(tree, SIMULATOR) {
+        for (at, name) in declared(blanked, false).into_iter().filter(|(_, name)| names.contains(name)) {
+            let advice =
+                format!("`{name}` is a policy's; use cenote_policy's, so that what is simulated is what serves");
+            findings.push(file.finding_at(at, advice));
+        }
+        for name in &traits {
+            let implemented =
+                words(blanked, name).filter(|at| blanked[at + name.len()..].trim_start().starts_with("for "));
+            for at in implemented {
+                findings.push(
+                    file.finding_at(at, format!("the simulator implements `{name}`; policies live in cenote_policy")),
+                );
+            }
+        }
+    }
+    findings
+}
+
+fn uncalled(tree: &Tree) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    if !tree.exists("crates/sim/src/lib.rs") {
+        return findings;
+    }
+    for (call, folder) in DECISIONS {
+        for place in [folder, SIMULATOR] {
+            let is_called = product(tree, place).any(|(_, text)| text.contains(call));
+            // `Watermark` goes through a setup in the simulator, which names its type.
+            let is_named = call == "Watermark::"
+                && product(tree, place).any(|(_, text)| words(text, "Watermark").next().is_some());
+            if !is_called && !is_named {
+                let advice =
+                    format!("`{call}` is not called below {place}: the product and the simulator must decide alike");
+                findings.push(Finding { path: format!("{place}lib.rs"), line: 1, advice });
+            }
+        }
+    }
+    findings
+}
+
+fn dependencies(tree: &Tree) -> Vec<Finding> {
+    let Some(file) = tree.files.iter().find(|file| file.path == "crates/policy/Cargo.toml") else { return Vec::new() };
+    let Ok(table) = file.text.parse::<toml::Table>() else { return Vec::new() };
+    let names = table.get("dependencies").and_then(toml::Value::as_table).into_iter().flatten().map(|(name, _)| name);
+    let others = names.filter(|name| *name != "cenote-base");
+    let advice =
+        |name: &String| format!("policies depend on cenote-base only, and `{name}` may reach a clock or a thread");
+    others.map(|name| file.finding(1, advice(name))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn findings(files: &[(&str, &str)]) -> Vec<String> {
+        check(&Tree::of(files)).iter().map(ToString::to_string).collect()
+    }
+
+    const POLICY_FILE: (&str, &str) =
+        ("crates/policy/src/x.rs", "pub struct Lru; pub trait EvictionPolicy {} struct Own;");
+
+    #[test]
+    fn a_copy_of_a_policy_is_found() {
+        for (text, bad) in [
+            ("struct Lru;", true),
+            ("pub enum Lru {}", true),
+            ("impl EvictionPolicy for Mine {}", true),
+            ("struct Own; // struct Lru", false),
+            ("use cenote_policy::Lru; fn f(x: Lru) {}", false),
+            ("fn f(policy: &dyn EvictionPolicy) {}", false),
+            ("#[cfg(test)]\nmod tests { struct Lru; }", false),
+        ] {
+            let found = findings(&[POLICY_FILE, ("crates/sim/src/x.rs", text)]);
+            assert_eq!(!found.is_empty(), bad, "{text}: {found:?}");
+        }
+        assert!(findings(&[POLICY_FILE, ("crates/sim/src/x/tests.rs", "struct Lru;")]).is_empty());
+    }
+
+    #[test]
+    fn a_decision_that_only_one_world_asks_for_is_found() {
+        let engine = "fn f() { Scheduler::new(c); Watermark::share(1) } impl PrefixSource for M {}";
+        let pool = "fn f() { p.victims(c); p.inserted(c) }";
+        let sim = format!("{engine} {pool}");
+        let tree = |sim: &str| {
+            findings(&[
+                ("crates/engine/src/x.rs", engine),
+                ("crates/pool/src/x.rs", pool),
+                ("crates/sim/src/lib.rs", sim),
+            ])
+        };
+        assert_eq!(tree(&sim), Vec::<String>::new());
+        let found = tree(&sim.replace("p.victims(c)", "mine(c)"));
+        assert!(found.len() == 1 && found[0].contains("`.victims(` is not called below crates/sim/src/"), "{found:?}");
+    }
+
+    #[test]
+    fn policies_lean_on_the_ground_only() {
+        let manifest = |dependency: &str| {
+            let text = format!(
+                "[package]\nname = \"cenote-policy\"\n[dependencies]\ncenote-base.workspace = true\n{dependency}"
+            );
+            findings(&[("crates/policy/Cargo.toml", &text)])
+        };
+        assert!(manifest("").is_empty());
+        assert!(manifest("tokio = \"1\"")[0].contains("`tokio`"));
+    }
+}
