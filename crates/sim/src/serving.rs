@@ -1,7 +1,7 @@
 //! A load on instances: engines with a scheduler each, caches of their own, and a pool that they share, or not.
 //!
 //! An instance computes step after step. What a step holds is decided by [`cenote_policy::Scheduler`], what a pool keeps by
-//! [`cenote_policy::Eviction`]; what it takes is a [`CostModel`] and [`Link`]s. One step, as the reference engine does it: blocks are
+//! [`cenote_policy::Eviction`]; what it takes is a `CostModel` and `Link`s. One step, as the reference engine does it: blocks are
 //! swapped out and in, matched blocks are loaded, the step computes, tokens leave; a prompt's blocks are published once its first
 //! token is out, without anybody waiting for it, but over the same link.
 //!
