@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import logging
 import math
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from sglang.srt.mem_cache.hicache_storage import HiCacheStorage
 
 import cenote
+from cenote.serving import serving
 
 if TYPE_CHECKING:
     import torch
@@ -20,30 +20,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_P = ParamSpec("_P")
-_R = TypeVar("_R")
-_Method = Callable[Concatenate["CenoteStorage", _P], _R]
-
 # What SGLang itself reads of the extra configuration.
 _SGLANGS = {"backend_name", "module_path", "class_name", "interface_v1"}
 _SETTINGS = {"region", "create_size", "chunk_size", "mode", "host_slot", "tenant_salt"}
-
-
-def serving(otherwise: Callable[[], _R]) -> Callable[[_Method[_P, _R]], _Method[_P, _R]]:
-    """A call of the serving path: what goes wrong in it is counted and told once, and is a miss."""
-
-    def wrap(method: _Method[_P, _R]) -> _Method[_P, _R]:
-        @functools.wraps(method)
-        def safe(self: CenoteStorage, *args: _P.args, **kwargs: _P.kwargs) -> _R:
-            try:
-                return method(self, *args, **kwargs)
-            except Exception as error:
-                self.went_wrong(method.__name__, error)
-                return otherwise()
-
-        return safe
-
-    return wrap
 
 
 class CenoteStorage(HiCacheStorage):

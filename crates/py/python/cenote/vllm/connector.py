@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from vllm.distributed.kv_transfer.kv_connector.v1.base import (
     KVConnectorBase_V1,
@@ -13,6 +11,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
 )
 from vllm.logger import init_logger
 
+from cenote.serving import serving
 from cenote.vllm.metadata import CenoteMetadata
 from cenote.vllm.scheduler import SchedulerSide
 from cenote.vllm.settings import Settings
@@ -33,27 +32,6 @@ if TYPE_CHECKING:
     from vllm.v1.request import Request
 
 logger = init_logger(__name__)
-
-_P = ParamSpec("_P")
-_R = TypeVar("_R")
-_Method = Callable[Concatenate["CenoteConnector", _P], _R]
-
-
-def serving(otherwise: Callable[[], _R]) -> Callable[[_Method[_P, _R]], _Method[_P, _R]]:
-    """A call of the serving path: what goes wrong in it is counted and told once, and is a miss to the engine."""
-
-    def wrap(method: _Method[_P, _R]) -> _Method[_P, _R]:
-        @functools.wraps(method)
-        def safe(self: CenoteConnector, *args: _P.args, **kwargs: _P.kwargs) -> _R:
-            try:
-                return method(self, *args, **kwargs)
-            except Exception as error:
-                self.went_wrong(method.__name__, error)
-                return otherwise()
-
-        return safe
-
-    return wrap
 
 
 class CenoteConnector(KVConnectorBase_V1):
