@@ -620,6 +620,12 @@ fn whole_panels(text: &str) -> Result<u16, String> {
     if fits { Ok(tokens) } else { Err("tokens are a multiple of 16 up to 128".to_owned()) }
 }
 
+fn codec_level(name: &str) -> Result<cenote_codec::Level, String> {
+    let all = cenote_codec::Level::available();
+    let names = || all.iter().map(|level| level.name()).collect::<Vec<_>>().join(", ");
+    all.iter().copied().find(|level| level.name() == name).ok_or_else(|| format!("this machine has {}", names()))
+}
+
 /// What pages of a bench are made of.
 #[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PageElementArg {
@@ -637,9 +643,9 @@ pub struct BenchCodecArgs {
     /// Only these codecs, such as `qpack` or `int8`
     #[arg(long, value_name = "CODEC,CODEC", value_delimiter = ',')]
     pub only: Vec<String>,
-    /// Without vector kernels
-    #[arg(long)]
-    pub scalar: bool,
+    /// Kernels of this instruction set: `scalar`, `avx2`, `avx512`; by default the fastest that the machine has
+    #[arg(long, value_name = "LEVEL", value_parser = codec_level)]
+    pub level: Option<cenote_codec::Level>,
     /// Element type of the pages
     #[arg(long, value_enum, value_name = "TYPE", default_value = "bf16")]
     pub element: PageElementArg,

@@ -660,6 +660,18 @@ impl<'a> Restorer<'a> {
         Ok(entries)
     }
 
+    /// Entries of a byte each that come next, as many as a block may have; where they end, they are copied, and zeros follow.
+    #[inline]
+    pub fn outliers_window<'b>(&self, padded: &'b mut [u8; BLOCK]) -> &'b [u8; BLOCK]
+    where
+        'a: 'b,
+    {
+        self.entries.first_chunk().unwrap_or_else(|| {
+            padded[..self.entries.len()].copy_from_slice(self.entries);
+            padded
+        })
+    }
+
     fn decode(&mut self, page: &mut PageMut<'_>) -> Result<(), DecodeError> {
         let shape = page.kind().shape;
         let (tokens, dim) = (usize::from(shape.tokens), usize::from(shape.dim));

@@ -852,8 +852,11 @@ impl Actor {
                 continue;
             };
             if label == "sim" && self.shape.quota_blocks > 0 {
-                let over = row.used_bytes.saturating_sub(self.shape.quota_blocks * self.shape.block_bytes);
                 let mut notes = self.oracle.notes();
+                // What hosts show may be stale; what is read is there.
+                let found = notes.found.iter().filter(|(host, _)| *host == self.process.host()).count() as u64;
+                let used = row.used_bytes.max(found * self.shape.block_bytes);
+                let over = used.saturating_sub(self.shape.quota_blocks * self.shape.block_bytes);
                 notes.overshoot = notes.overshoot.max(over);
             }
             let limit = Some(row.quota_bytes).filter(|&bytes| bytes > 0);

@@ -16,8 +16,8 @@ use std::arch::x86_64::*;
 use std::mem::MaybeUninit;
 
 /// Element types of pages, as constants that kernels are made for.
-const F16: u8 = 0;
-const BF16: u8 = 1;
+pub const F16: u8 = 0;
+pub const BF16: u8 = 1;
 const F32: u8 = 2;
 
 /// Runs `$body` with the constant `$E` set to the page's element type.

@@ -9,6 +9,7 @@ mod tokens;
 pub use pages::encode;
 pub use tokens::{bounds, code_token, read_tokens};
 
+use super::super::avx512;
 use super::rows::Rows;
 use super::{bytes_at, bytes_at_mut, load_half, round, store_bytes, store_half, with_element};
 use crate::oaken::{BLOCK, Coder, OF_NO_CHANNEL, OF_NO_GROUP, Restorer};
@@ -89,13 +90,15 @@ struct Tables {
     high: __m256,
     /// What an outlier's entry says of its group, in its place, below a bit that says that it is one.
     number: __m256i,
+    /// All of these as they lie in memory, for AVX-512: numbers, and bytes.
+    plain: ([[f32; LANES]; 3], [[u8; EDGE]; 4]),
 }
 
 impl Tables {
     #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
     fn of<const G: usize>(coder: &Coder<'_>, intervals: &[(f32, f32); G]) -> Self {
         let mut all = [[0.0; LANES]; 5];
-        let mut numbers = [0; LANES];
+        let mut numbers = [0_i32; LANES];
         for number in 0..=2 * G {
             let (group, bound) = region(intervals, number);
             let grid = &coder.grids[group];
@@ -109,6 +112,12 @@ impl Tables {
                 numbers[number] = i32::MIN | i32::from(coder.groups.pack(0, group, 0));
             }
         }
+        let mut bytes = [[0; EDGE]; 4];
+        for (region, &number) in numbers.iter().enumerate() {
+            let limits = [all[3][region] as u8, all[4][region] as u8];
+            let of_region = [limits[0], limits[1], number as u8, if number < 0 { 0x80 } else { 0 }];
+            bytes.iter_mut().zip(of_region).for_each(|(bytes, byte)| bytes[region] = byte);
+        }
         let [bound, least, inverse, low, high] = &all;
         // SAFETY: eight words are there; the load wants no alignment.
         let number = unsafe { _mm256_loadu_si256(numbers.as_ptr().cast()) };
@@ -119,6 +128,7 @@ impl Tables {
             low: load(low),
             high: load(high),
             number,
+            plain: ([all[0], all[1], all[2]], bytes),
         }
     }
 
@@ -150,8 +160,8 @@ fn regions<const G: usize>(values: __m256, lows: &[f32; G], highs: &[f32; G]) ->
 
 /// Decodes a payload to a page of 16-bit elements; the caller sees to others.
 #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
-pub fn decode(restorer: &mut Restorer<'_>, page: &mut PageMut<'_>) -> Result<(), DecodeError> {
-    with_element!(page.kind().element, E, decode_as::<E>(restorer, page))
+pub fn decode(restorer: &mut Restorer<'_>, page: &mut PageMut<'_>, is_wide: bool) -> Result<(), DecodeError> {
+    with_element!(page.kind().element, E, decode_as::<E>(restorer, page, is_wide))
 }
 
 /// Sorts of outliers at most.
@@ -163,6 +173,8 @@ struct Meanings {
     outliers: [[u16; EDGE]; SORTS],
     /// Of dense codes of the middle: lower bytes, and upper ones.
     middle: [[u8; EDGE]; 2],
+    /// The same for AVX-512, where the machine has it and entries are bytes of four sorts.
+    wide: Option<avx512::oaken::Meanings>,
 }
 
 /// By sort of outlier, its group and the upper bits of its code; `None`: of no group.
@@ -184,7 +196,7 @@ fn meanings<const E: u8>(restorer: &Restorer<'_>, sorts: &Sorts, token: usize) -
     let mut middle = [[0; EDGE]; 2];
     store_half(&mut middle[0], _mm256_castsi256_si128(bytes));
     store_half(&mut middle[1], _mm256_extracti128_si256::<1>(bytes));
-    Meanings { outliers, middle }
+    Meanings { outliers, middle, wide: None }
 }
 
 /// What sixteen codes of a group from one on stand for, as elements.
@@ -207,15 +219,26 @@ fn sixteen<const E: u8>(restorer: &Restorer<'_>, token: usize, group: usize, sta
 }
 
 #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
-fn decode_as<const E: u8>(restorer: &mut Restorer<'_>, page: &mut PageMut<'_>) -> Result<(), DecodeError> {
+fn decode_as<const E: u8>(
+    restorer: &mut Restorer<'_>,
+    page: &mut PageMut<'_>,
+    is_wide: bool,
+) -> Result<(), DecodeError> {
     let kind = *page.kind();
     let Shape { heads, tokens, dim } = kind.shape;
     let (tokens, dim) = (usize::from(tokens), usize::from(dim));
     let sort_of = |sort: usize| (sort < restorer.groups.sorts()).then(|| restorer.groups.unpack((sort << 6) as u16))?;
     let sorts: Sorts = std::array::from_fn(|sort| sort_of(sort).map(|(_, group, upper)| (group, upper)));
     let known = sorts.iter().rev().fold(0, |known, sort| known << 1 | usize::from(sort.is_some()));
-    let meanings: Vec<Meanings> = (0..tokens).map(|token| meanings::<E>(restorer, &sorts, token)).collect();
     let is_byte = restorer.groups.entry_bytes() == 1;
+    let mut meanings: Vec<Meanings> = (0..tokens).map(|token| meanings::<E>(restorer, &sorts, token)).collect();
+    if is_wide && is_byte && known == 15 {
+        for meanings in &mut meanings {
+            let (four, _) = meanings.outliers.as_flattened().split_first_chunk().expect("sorts of outliers");
+            // SAFETY: the caller says that the machine has AVX-512.
+            meanings.wide = Some(unsafe { avx512::oaken::Meanings::new(four, meanings.middle) });
+        }
+    }
     // Up to sixteen tokens of a head, each padded to whole blocks.
     let stride = 2 * dim.next_multiple_of(BLOCK);
     let mut values = vec![0; EDGE * stride];
@@ -260,6 +283,17 @@ fn decode_row<const BYTES: usize>(
     for (block, &count) in counts.iter().enumerate() {
         let values: &mut [u8; 2 * BLOCK] = bytes_at_mut(values, 2 * BLOCK * block);
         let channels = (dim - block * BLOCK).min(BLOCK);
+        if let (Some(wide), Some((own, rest)), true) = (&meanings.wide, dense.split_first_chunk(), channels == BLOCK) {
+            let mut padded = [0; BLOCK];
+            let window = restorer.outliers_window(&mut padded);
+            // SAFETY: meanings for AVX-512 are made where the machine has it.
+            let is_done = unsafe { avx512::oaken::decode_block(own, window, count.into(), wide, values) };
+            if is_done {
+                dense = rest;
+                restorer.next_outliers(count.into())?;
+                continue;
+            }
+        }
         let mut padded = [0; BLOCK / 2];
         let own = if channels == BLOCK {
             bytes_at(dense, 0)

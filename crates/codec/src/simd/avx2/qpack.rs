@@ -9,7 +9,7 @@ mod encode;
 pub use encode::{codes, encode_group};
 
 use super::rows::{Rows, turned, whole};
-use super::{BF16, F16, bytes_at, load_bytes, load_half, widen, with_element};
+use super::{BF16, F16, F32, bytes_at, load_bytes, load_half, widen, with_element};
 use crate::page::PageMut;
 use crate::qpack::{HALVES, HALVES_BYTES, Known, PAIRS, WIDTHS, Width};
 use crate::tile::{Axis, EDGE, PageRows, Span, lie_in_a_row};
@@ -113,8 +113,9 @@ pub fn decode_group<'a>(
     page: &mut PageMut<'_>,
     head: usize,
     token: usize,
+    is_wide: bool,
 ) -> Option<&'a [u8]> {
-    with_element!(page.kind().element, E, decode_as::<E>(payload, known, page, head, token))
+    with_element!(page.kind().element, E, decode_as::<E>(payload, known, page, head, token, is_wide))
 }
 
 #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
@@ -124,11 +125,12 @@ fn decode_as<'a, const E: u8>(
     page: &mut PageMut<'_>,
     head: usize,
     token: usize,
+    is_wide: bool,
 ) -> Option<&'a [u8]> {
     let kind = *page.kind();
     let (indices, mut rest) = payload.split_at_checked(known.means.len().div_ceil(2))?;
     let (mut rows, is_turned) = (Rows::zero(), page.axis() == Axis::Tokens);
-    let in_a_row = E == BF16 && lie_in_a_row(&kind);
+    let in_a_row = E != F32 && lie_in_a_row(&kind);
     let first_place = 2 * kind.layout.place(kind.shape, head, token, 0);
     for (number, indices) in indices.chunks(EDGE / 2).enumerate() {
         let (means, steps) = (&known.means[number * EDGE..], &known.steps[number * EDGE..]);
@@ -143,14 +145,25 @@ fn decode_as<'a, const E: u8>(
         } else {
             whole::<E>(&of_page())
         };
-        if E == BF16
+        if (E == BF16 || E == F16 && is_wide)
             && let (Some(window), Some((place, stride))) = (rest.first_chunk(), place)
             && let (Some(means), Some(steps)) = (means.first_chunk(), steps.first_chunk())
-            && is_known
+            && (is_known || E == F16)
             && !has_halves(nibbles)
         {
             let to = &mut page.bytes_mut()[place];
-            let len = if is_turned {
+            let len = if is_wide {
+                use super::super::avx512::qpack::decode_tile;
+                // SAFETY: the caller says that the machine has AVX-512.
+                unsafe {
+                    match (E, is_turned) {
+                        (BF16, true) => decode_tile::<BF16, true>(window, nibbles, means, steps, to, stride),
+                        (BF16, false) => decode_tile::<BF16, false>(window, nibbles, means, steps, to, stride),
+                        (_, true) => decode_tile::<F16, true>(window, nibbles, means, steps, to, stride),
+                        (_, false) => decode_tile::<F16, false>(window, nibbles, means, steps, to, stride),
+                    }
+                }
+            } else if is_turned {
                 decode_plain::<true>(window, nibbles, means, steps, to, stride)
             } else {
                 decode_plain::<false>(window, nibbles, means, steps, to, stride)

@@ -1,8 +1,11 @@
 //! SpecKV: the largest magnitude by the bits of elements, and codes of a token's channels. Codes are turned round as bytes,
 //! of which a tile has fewer than of elements.
 
+use super::super::avx512;
 use super::rows::{Rows, whole};
-use super::{BF16, F32, Room, bytes_at, load_bytes, load_half, round, store_bytes, store_half, widen, with_element};
+use super::{
+    BF16, F16, F32, Room, bytes_at, load_bytes, load_half, round, store_bytes, store_half, widen, with_element,
+};
 use crate::page::{Page, PageMut, Shape};
 use crate::tile::{Axis, EDGE, PageRows, Span, lie_in_a_row};
 use half::{bf16, f16};
@@ -10,16 +13,21 @@ use std::arch::x86_64::*;
 
 /// The largest magnitude of a page; none of a number where some are no numbers.
 #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
-pub fn largest(page: &Page<'_>) -> f32 {
-    with_element!(page.kind().element, E, largest_of::<E>(page))
+pub fn largest(page: &Page<'_>, is_wide: bool) -> f32 {
+    with_element!(page.kind().element, E, largest_of::<E>(page, is_wide))
 }
 
 /// Bits without their sign are in the order of magnitudes, with what is no number last.
 #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
-fn largest_of<const E: u8>(page: &Page<'_>) -> f32 {
+fn largest_of<const E: u8>(page: &Page<'_>, is_wide: bool) -> f32 {
     let (mut largest, mut rows) = (_mm256_setzero_si256(), Rows::zero());
     let in_a_row = if E != F32 && lie_in_a_row(page.kind()) { page.bytes() } else { &[] };
-    for row in in_a_row.as_chunks().0 {
+    let mut left = in_a_row;
+    if is_wide {
+        // SAFETY: the caller says that the machine has AVX-512.
+        (largest, left) = unsafe { avx512::speckv::largest(in_a_row) };
+    }
+    for row in left.as_chunks().0 {
         largest = _mm256_max_epu16(largest, _mm256_and_si256(load_bytes(row), _mm256_set1_epi16(i16::MAX)));
     }
     for span in Span::all(page.kind().shape).take_while(|_| in_a_row.is_empty()) {
@@ -110,26 +118,37 @@ fn quantize_as<const E: u8>(page: &Page<'_>, inverse: f32, codes: &mut [u8]) {
 
 /// Appends codes by tiles, with rows as the page has them, of values that times `inverse` are numbers that fit.
 #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
-pub fn quantize_tiles(page: &Page<'_>, inverse: f32, payload: &mut Vec<u8>) {
+pub fn quantize_tiles(page: &Page<'_>, inverse: f32, payload: &mut Vec<u8>, is_wide: bool) {
     let count = page.kind().shape.values();
     let mut room = Room::behind(payload, count);
-    with_element!(page.kind().element, E, quantize_tiles_as::<E>(page, inverse, &mut room));
+    with_element!(page.kind().element, E, quantize_tiles_as::<E>(page, inverse, &mut room, is_wide));
     assert_eq!(room.filled, count, "every value has a code");
     // SAFETY: so many bytes were written behind the others.
     unsafe { payload.set_len(payload.len() + count) };
 }
 
 #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
-fn quantize_tiles_as<const E: u8>(page: &Page<'_>, inverse: f32, room: &mut Room<'_>) {
-    let inverse = _mm256_set1_ps(inverse);
+fn quantize_tiles_as<const E: u8>(page: &Page<'_>, inverse: f32, room: &mut Room<'_>, is_wide: bool) {
     let mut rows = Rows::zero();
     if E != F32 && lie_in_a_row(page.kind()) {
-        for [first, second] in page.bytes().as_chunks().0.as_chunks().0 {
+        if is_wide {
+            // SAFETY: the caller says that the machine has AVX-512.
+            room.filled = unsafe {
+                if E == BF16 {
+                    avx512::speckv::quantize::<BF16>(page.bytes(), inverse, room.room)
+                } else {
+                    avx512::speckv::quantize::<F16>(page.bytes(), inverse, room.room)
+                }
+            };
+        }
+        let inverse = _mm256_set1_ps(inverse);
+        for [first, second] in page.bytes()[2 * room.filled..].as_chunks().0.as_chunks().0 {
             let values = [widen::<E>(load_bytes(first)), widen::<E>(load_bytes(second))];
             room.put(quantize_rows(values, inverse));
         }
         return;
     }
+    let inverse = _mm256_set1_ps(inverse);
     for span in Span::all(page.kind().shape) {
         let of_page = PageRows::of(page.kind(), &span);
         if let Some((place, stride)) = whole::<E>(&of_page) {
@@ -213,15 +232,29 @@ fn restore_as<const E: u8>(codes: &[u8], scale: f32, page: &mut PageMut<'_>) {
 
 /// Stores what codes by tiles stand for, whose rows are of `axis`.
 #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
-pub fn restore_tiles(codes: &[u8], axis: Axis, scale: f32, page: &mut PageMut<'_>) {
-    with_element!(page.kind().element, E, restore_tiles_as::<E>(codes, axis, scale, page));
+pub fn restore_tiles(codes: &[u8], axis: Axis, scale: f32, page: &mut PageMut<'_>, is_wide: bool) {
+    with_element!(page.kind().element, E, restore_tiles_as::<E>(codes, axis, scale, page, is_wide));
 }
 
 #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
-fn restore_tiles_as<const E: u8>(codes: &[u8], axis: Axis, scale: f32, page: &mut PageMut<'_>) {
+fn restore_tiles_as<const E: u8>(codes: &[u8], axis: Axis, scale: f32, page: &mut PageMut<'_>, is_wide: bool) {
     let kind = *page.kind();
     let (mut rows, mut rest) = (Rows::zero(), codes);
     let is_plain = E == BF16 && is_plain(scale);
+    if is_wide && (is_plain || E == F16) && axis == page.axis() && lie_in_a_row(&kind) {
+        let bytes = page.bytes_mut();
+        // SAFETY: the caller says that the machine has AVX-512.
+        let done = unsafe {
+            if E == BF16 {
+                avx512::speckv::restore::<BF16>(codes, scale, bytes)
+            } else {
+                avx512::speckv::restore::<F16>(codes, scale, bytes)
+            }
+        };
+        // Tiles are of so many values that nothing is left.
+        assert_eq!(done, codes.len(), "whole tiles");
+        return;
+    }
     if is_plain && axis == page.axis() && lie_in_a_row(&kind) {
         return restore_plain(codes, scale, page.bytes_mut(), 2 * EDGE);
     }

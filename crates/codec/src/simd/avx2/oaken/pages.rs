@@ -5,8 +5,9 @@
 //! bounds that an end has in a token. Then most values are of the middle group and are coded as if all of them were; the others
 //! are gathered by rows and coded eight at a time.
 
+use super::super::super::avx512;
 use super::super::rows::Rows;
-use super::super::{BF16, F16, bytes_at, bytes_at_mut, load_bytes, load_half, store_bytes, store_half, widen};
+use super::super::{BF16, F16, Room, bytes_at, bytes_at_mut, load_bytes, load_half, store_bytes, store_half, widen};
 use super::{LANES, Tables, ends, region, regions, with_intervals};
 use crate::oaken::{BLOCK, Coder, Grid, Groups, grids, outwards};
 use crate::page::{Element, Page};
@@ -95,6 +96,24 @@ impl<const G: usize> Seen<G> {
                 self.furthest[side][number] = _mm256_max_epu16(self.furthest[side][number], behind);
             }
         }
+    }
+
+    /// What registers of twice the size have in both halves.
+    #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
+    fn of_wide(wide: &avx512::oaken::Seen<G>) -> Self {
+        let mut all = Self::new();
+        // SAFETY: a register of AVX-512 is two of these.
+        let halves = |wide: __m512i| unsafe { std::mem::transmute::<__m512i, [__m256i; 2]>(wide) };
+        let least = |wide| _mm256_min_epu16(halves(wide)[0], halves(wide)[1]);
+        let greatest = |wide| _mm256_max_epu16(halves(wide)[0], halves(wide)[1]);
+        (all.first, all.last) = (least(wide.first), greatest(wide.last));
+        for side in 0..2 {
+            for number in 0..G {
+                all.nearest[side][number] = least(wide.nearest[side][number]);
+                all.furthest[side][number] = greatest(wide.furthest[side][number]);
+            }
+        }
+        all
     }
 
     /// Each lane by itself.
@@ -190,10 +209,23 @@ impl Lane {
 
 /// What sixteen tokens come to, from one on.
 #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
-fn seen<const E: u8, const G: usize>(page: &Page<'_>, first: usize, ends: &[u16; ENDS_MAX]) -> [Lane; EDGE] {
+fn seen<const E: u8, const G: usize>(
+    page: &Page<'_>,
+    first: usize,
+    ends: &[u16; ENDS_MAX],
+    is_wide: bool,
+) -> [Lane; EDGE] {
     let (kind, bytes) = (page.kind(), page.bytes());
     let (heads, dim) = (usize::from(kind.shape.heads), usize::from(kind.shape.dim));
     if page.axis() == Axis::Channels {
+        if is_wide {
+            let rows = |head, channel| PageRows::of(kind, &Span::at(kind.shape, head, first, channel));
+            let tiles = (0..heads).flat_map(|head| (0..dim).step_by(EDGE).map(move |channel| (head, channel)));
+            let starts: Vec<usize> = tiles.map(|(head, channel)| 2 * rows(head, channel).place).collect();
+            let each = (EDGE, 2 * rows(0, 0).stride);
+            // SAFETY: the caller says that the machine has AVX-512.
+            return Seen::of_wide(&unsafe { avx512::oaken::see::<G>(bytes, &starts, 0, each, ends) }).by_lane();
+        }
         let mut seen = Seen::<G>::new();
         for head in 0..heads {
             for channel in (0..dim).step_by(EDGE) {
@@ -208,8 +240,16 @@ fn seen<const E: u8, const G: usize>(page: &Page<'_>, first: usize, ends: &[u16;
     let of_head = |head| kind.layout.place(kind.shape, head, first, 0);
     let tile_stride = kind.layout.place(kind.shape, 0, first, EDGE) - of_head(0);
     let token_stride = PageRows::of(kind, &Span::at(kind.shape, 0, first, 0)).stride;
+    let starts: Vec<usize> = (0..heads).map(|head| 2 * of_head(head)).collect();
     let mut lanes = [Lane { first: 0, last: 0, ends: [(0, 0); ENDS_MAX] }; EDGE];
     for (token, lane) in lanes.iter_mut().enumerate() {
+        if is_wide {
+            let behind = 2 * token * token_stride;
+            // SAFETY: the caller says that the machine has AVX-512.
+            let seen = unsafe { avx512::oaken::see::<G>(bytes, &starts, behind, (dim / EDGE, 2 * tile_stride), ends) };
+            *lane = Seen::of_wide(&seen).together();
+            continue;
+        }
         let mut seen = Seen::<G>::new();
         for head in 0..heads {
             let first = of_head(head) + token * token_stride;
@@ -421,6 +461,38 @@ impl Sixteen {
         entries.truncate(end);
     }
 
+    /// Codes all tokens, and appends their entries, which are of a byte, on AVX-512, which the caller says that the machine has.
+    #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
+    fn code_wide<const E: u8, const G: usize>(
+        &self,
+        coders: &[TokenCoder],
+        upper_at: u32,
+        ends: &[u16; ENDS_MAX],
+        [dense, counts]: [&mut [u8]; 2],
+        entries: &mut Vec<u8>,
+    ) {
+        use avx512::oaken::{Row, Tables, encode_row};
+        let parts = dense.chunks_exact_mut(self.dim / 2).zip(counts.chunks_exact_mut(self.dim / BLOCK));
+        for ((token, by), (dense, counts)) in coders.iter().enumerate().zip(parts) {
+            let (of_region, bytes) = &by.tables.plain;
+            let tables = Tables { of_region: of_region.each_ref(), bytes: *bytes, upper_at };
+            let elements = self.elements[token * self.dim..][..self.dim].as_flattened();
+            let mut room = Room::behind(entries, self.dim + BLOCK);
+            let row = Row { elements, dense, counts };
+            // SAFETY: as the caller says.
+            room.filled = unsafe {
+                if E == BF16 {
+                    encode_row::<BF16, G>(row, &tables, ends, room.room)
+                } else {
+                    encode_row::<F16, G>(row, &tables, ends, room.room)
+                }
+            };
+            let filled = room.filled;
+            // SAFETY: so many bytes were written behind the others.
+            unsafe { entries.set_len(entries.len() + filled) };
+        }
+    }
+
     /// Dense codes of a token, two to a byte.
     #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
     fn pack(&self, token: usize, dense: &mut [u8]) {
@@ -441,6 +513,7 @@ pub fn encode(
     intervals: &[(f32, f32)],
     page: &Page<'_>,
     payload: &mut Vec<u8>,
+    is_wide: bool,
 ) -> Option<Result<(), Declined>> {
     let Shape { tokens, dim, .. } = page.kind().shape;
     if !usize::from(tokens).is_multiple_of(EDGE) || !usize::from(dim).is_multiple_of(BLOCK) {
@@ -449,10 +522,10 @@ pub fn encode(
     let is_byte = groups.entry_bytes() == 1;
     Some(with_intervals!(intervals, intervals, {
         match (page.kind().element, is_byte) {
-            (Element::Bf16, true) => encode_as::<BF16, _, 1>(groups, intervals, page, payload),
-            (Element::Bf16, false) => encode_as::<BF16, _, 2>(groups, intervals, page, payload),
-            (Element::F16, true) => encode_as::<F16, _, 1>(groups, intervals, page, payload),
-            (Element::F16, false) => encode_as::<F16, _, 2>(groups, intervals, page, payload),
+            (Element::Bf16, true) => encode_as::<BF16, _, 1>(groups, intervals, page, payload, is_wide),
+            (Element::Bf16, false) => encode_as::<BF16, _, 2>(groups, intervals, page, payload, is_wide),
+            (Element::F16, true) => encode_as::<F16, _, 1>(groups, intervals, page, payload, is_wide),
+            (Element::F16, false) => encode_as::<F16, _, 2>(groups, intervals, page, payload, is_wide),
             (Element::F32, _) => return None,
         }
     }))
@@ -464,13 +537,14 @@ fn encode_as<const E: u8, const G: usize, const BYTES: usize>(
     intervals: &[(f32, f32); G],
     page: &Page<'_>,
     payload: &mut Vec<u8>,
+    is_wide: bool,
 ) -> Result<(), Declined> {
     let shape = page.kind().shape;
     let (tokens, dim) = (usize::from(shape.tokens), usize::from(shape.dim));
     let ends_of_regions = ends_of::<E, G>(intervals);
     let mut coders = Vec::with_capacity(tokens);
     for first in (0..tokens).step_by(EDGE) {
-        for lane in seen::<E, G>(page, first, &ends_of_regions) {
+        for lane in seen::<E, G>(page, first, &ends_of_regions, is_wide) {
             let bounds = lane.bounds::<E, G>(intervals, &ends_of_regions).ok_or(Declined)?;
             let mut rounded = [(f16::ZERO, f16::ZERO); GROUPS_MAX];
             for (rounded, (least, greatest)) in rounded.iter_mut().zip(bounds).take(G + 1) {
@@ -493,6 +567,16 @@ fn encode_as<const E: u8, const G: usize, const BYTES: usize>(
                 unreachable!("every sixteen tokens have their places")
             };
             some.load::<E>(page, head, first, &mut rows);
+            if is_wide && BYTES == 1 {
+                some.code_wide::<E, G>(
+                    &coders[first..first + EDGE],
+                    groups.upper_at(),
+                    &ends_of_regions,
+                    [dense, counts],
+                    &mut entries,
+                );
+                continue;
+            }
             for (token, counts) in counts.chunks_exact_mut(dim / BLOCK).enumerate() {
                 let by = (&coders[first + token], groups.upper_at());
                 some.code::<E, G, BYTES>(token, &middle, by, &bounds, counts, &mut entries);

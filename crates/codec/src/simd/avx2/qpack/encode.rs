@@ -1,7 +1,7 @@
 //! Codes of channels, the width that each of them takes, and the bits that the payload has.
 
 use super::super::{BF16, F32, Room, round, store_half, with_element};
-use super::{F16, Rows, WINDOW, has_halves, words};
+use super::{F16, Rows, WINDOW, has_halves, whole, words};
 use crate::Declined;
 use crate::page::Page;
 use crate::qpack::{HALVES, HALVES_BYTES, WIDTHS};
@@ -20,11 +20,12 @@ pub fn encode_group(
     means: &[f32],
     steps: &[f32],
     payload: &mut Vec<u8>,
+    is_wide: bool,
 ) -> Result<(), Declined> {
     // Whole tiles, and windows that may reach beyond the last.
     let most = means.len().div_ceil(2) + means.len().next_multiple_of(EDGE) * HALVES_BYTES + WINDOW;
     let mut room = Room::behind(payload, most);
-    with_element!(page.kind().element, E, encode_as::<E>(page, head, token, means, steps, &mut room)?);
+    with_element!(page.kind().element, E, encode_as::<E>(page, head, token, [means, steps], &mut room, is_wide)?);
     let filled = room.filled;
     // SAFETY: so many bytes were written behind the others.
     unsafe { payload.set_len(payload.len() + filled) };
@@ -36,16 +37,25 @@ fn encode_as<const E: u8>(
     page: &Page<'_>,
     head: usize,
     token: usize,
-    means: &[f32],
-    steps: &[f32],
+    [means, steps]: [&[f32]; 2],
     room: &mut Room<'_>,
+    is_wide: bool,
 ) -> Result<(), Declined> {
     let kind = page.kind();
     let (mut rows, mut codes) = (Rows::zero(), [_mm256_setzero_si256(); EDGE]);
     room.filled = means.len().div_ceil(2);
     for (number, (means, steps)) in means.chunks(EDGE).zip(steps.chunks(EDGE)).enumerate() {
         let span = Span::at(kind.shape, head, token, number * EDGE);
-        rows.load::<E>(page.bytes(), &PageRows::of(kind, &span), Axis::Channels);
+        let of_page = PageRows::of(kind, &span);
+        if is_wide
+            && let Some((place, stride)) = whole::<E>(&of_page)
+            && let (Some(means), Some(steps)) = (means.as_array(), steps.as_array())
+            && let Some(nibbles) = encode_wide::<E>(&page.bytes()[place], stride, of_page.axis, means, steps, room)
+        {
+            room.room[number * EDGE / 2..][..EDGE / 2].write_copy_of_slice(&nibbles.to_le_bytes());
+            continue;
+        }
+        rows.load::<E>(page.bytes(), &of_page, Axis::Channels);
         codes_of::<E>(&rows, span.tokens, means, steps, &mut codes)?;
         let indices = width_indices(&codes);
         let nibbles = _mm_maddubs_epi16(indices, _mm_set1_epi16(0x1001));
@@ -72,6 +82,32 @@ fn encode_as<const E: u8>(
         }
     }
     Ok(())
+}
+
+/// A whole tile of 16-bit elements on AVX-512, which the caller says that the machine has. `None`: it is for these kernels.
+#[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
+#[inline]
+fn encode_wide<const E: u8>(
+    bytes: &[u8],
+    stride: usize,
+    axis: Axis,
+    means: &[f32; EDGE],
+    steps: &[f32; EDGE],
+    room: &mut Room<'_>,
+) -> Option<u64> {
+    use super::super::super::avx512::qpack::encode_tile;
+    let to = room.room[room.filled..].first_chunk_mut()?;
+    // SAFETY: as the caller says.
+    let (nibbles, len) = unsafe {
+        match (E, axis) {
+            (BF16, Axis::Tokens) => encode_tile::<BF16, true>(bytes, stride, means, steps, to),
+            (BF16, Axis::Channels) => encode_tile::<BF16, false>(bytes, stride, means, steps, to),
+            (_, Axis::Tokens) => encode_tile::<F16, true>(bytes, stride, means, steps, to),
+            (_, Axis::Channels) => encode_tile::<F16, false>(bytes, stride, means, steps, to),
+        }
+    }?;
+    room.filled += len;
+    Some(nibbles)
 }
 
 /// Packs the channels of a tile, none of which is of halves. Those that are not there take nothing.
