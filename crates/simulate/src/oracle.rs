@@ -82,6 +82,8 @@ pub struct Notes {
     pub duplicates: u64,
     /// Blocks that stayed for a pin when they were to leave. Another of the same hash may have been published meanwhile.
     pub kept: u64,
+    /// One host has used all of a limit that is for all.
+    pub is_limit_used: bool,
     /// Bytes of a namespace over its quota when all was quiet, at most.
     pub overshoot: u64,
     pub reads_whole: u64,

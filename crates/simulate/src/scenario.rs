@@ -617,6 +617,7 @@ impl Actor {
         self.look_around(&pool, 10);
         let evicted = pool.counter(Counter::Evicted);
         self.obey(&pool);
+        self.share_a_limit(&pool);
         if self.oracle.sleepers {
             self.mend(&pool);
         }
@@ -673,6 +674,50 @@ impl Actor {
             self.oracle.report_unless_sleepers(Checker::Allocator, fact);
         }
         self.meet(42, false, pool);
+    }
+
+    /// What one host uses of a limit is not there for the others, whatever they saw of it before.
+    fn share_a_limit(&self, pool: &SimPool) {
+        let label = "jointly";
+        let namespace = self.named(pool, label);
+        let number = UNLIKE + self.shape.hosts + self.process.host();
+        self.meet(43, false, pool);
+        if self.process.host() == 0
+            && let Some(namespace) = &namespace
+        {
+            let bytes = 2 * self.shape.block_bytes - 1;
+            let write = self.oracle.notes().begin_write(label, Some(bytes));
+            if pool.set_quota(namespace.id, bytes).is_ok() {
+                self.oracle.notes().end_write(label, write);
+            }
+        }
+        let from = self.oracle.notes().now();
+        self.meet(44, false, pool);
+        pool.tick();
+        let is_limited = !self.oracle.notes().may_be(label, None, from, true);
+        // Everybody has seen that nobody uses any of it.
+        let _ = pool.info();
+        self.meet(45, false, pool);
+        if self.process.host() == 0
+            && let Some(namespace) = &namespace
+        {
+            let is_used = is_limited && self.publish(pool, namespace, number) == Publish::Published;
+            self.oracle.notes().is_limit_used = is_used;
+        }
+        self.meet(46, false, pool);
+        let is_used = self.oracle.notes().is_limit_used;
+        // Who publishes does not wait for what he asks: he may go by what he last saw, once.
+        if let (true, true, Some(namespace)) = (is_used && is_limited, self.process.host() > 0, &namespace)
+            && [0, self.shape.hosts].map(|more| self.publish(pool, namespace, number + more))[1] == Publish::Published
+        {
+            let fact = "a block was published over a limit that another host had used up";
+            self.oracle.report_unless_sleepers(Checker::Allocator, fact);
+        }
+        self.meet(47, false, pool);
+        if let Some(namespace) = &namespace {
+            pool.forget(namespace);
+        }
+        self.meet(48, false, pool);
     }
 
     /// Space and locks are to be had.
@@ -852,11 +897,8 @@ impl Actor {
                 continue;
             };
             if label == "sim" && self.shape.quota_blocks > 0 {
+                let over = row.used_bytes.saturating_sub(self.shape.quota_blocks * self.shape.block_bytes);
                 let mut notes = self.oracle.notes();
-                // What hosts show may be stale; what is read is there.
-                let found = notes.found.iter().filter(|(host, _)| *host == self.process.host()).count() as u64;
-                let used = row.used_bytes.max(found * self.shape.block_bytes);
-                let over = used.saturating_sub(self.shape.quota_blocks * self.shape.block_bytes);
                 notes.overshoot = notes.overshoot.max(over);
             }
             let limit = Some(row.quota_bytes).filter(|&bytes| bytes > 0);
