@@ -38,12 +38,17 @@ class Answer:
 
 
 class Engine:
-    """One engine; `region` None is one without a connector."""
+    """One engine; `region` None is one without our connector: with that of `transfer`, or with none."""
 
     def __init__(
-        self, model: str, region: str | None, role: str = "kv_both", connector: dict[str, Any] | None = None, **engine: Any
+        self,
+        model: str,
+        region: str | None,
+        role: str = "kv_both",
+        connector: dict[str, Any] | None = None,
+        transfer: KVTransferConfig | None = None,
+        **engine: Any,
     ) -> None:
-        transfer = None
         if region is not None:
             transfer = KVTransferConfig(
                 kv_connector="CenoteConnector",
