@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -193,6 +194,7 @@ def measure(
                 except Unable as error:
                     failed[f"{store.name}: {way}" if way else store.name] = str(error)
         for round_ in range(WARM_UP + rounds):
+            print(f"round {round_ + 1} of {WARM_UP + rounds}: blocks", file=sys.stderr, flush=True)
             for way in list(ways):
                 try:
                     way.round(round_, taken if round_ >= WARM_UP else None)

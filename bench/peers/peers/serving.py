@@ -164,6 +164,7 @@ def measure(packages: Path, rounds: int, failed: dict[str, str]) -> dict[str, Ta
             for rival in rivals:
                 if rival.name in failed:
                     continue
+                print(f"round {round_ + 1} of {rounds}: vLLM, {rival.name}", file=sys.stderr, flush=True)
                 try:
                     run = taken[rival.name]
                     run.first += engines.in_child(_answer, model, rival, prompts, timeout=300)
