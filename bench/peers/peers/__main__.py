@@ -1,4 +1,4 @@
-"""Measures, prints tables, writes JSON: `python -m peers --packages FOLDER [--only blocks|serving] [--rounds N] [--json FILE]`."""
+"""Measures Cenote beside its rivals, prints tables, writes JSON."""
 
 from __future__ import annotations
 
@@ -101,7 +101,8 @@ def _block_goals(taken: dict[str, dict[tuple[str, str], Series]]) -> list[str]:
     for (rival, way), one in taken["lookup"].items():
         if "pipelined" in way:
             for ours in ("lookup, pinned and given back", "names hashed, lookup, pinned and given back"):
-                goals.append(_goal(f"{ours}: Cenote against {rival}'s pipelined EXISTS", one.times(taken["lookup"][("Cenote", ours)]), LOOKUP_TIMES))
+                times = one.times(taken["lookup"][("Cenote", ours)])
+                goals.append(_goal(f"{ours}: Cenote against {rival}'s pipelined EXISTS", times, LOOKUP_TIMES))
     return goals
 
 
@@ -112,8 +113,8 @@ def _goal(what: str, times: float, wanted: float) -> str:
 def _serving(packages: Path, rounds: int, missing: dict[str, str]) -> dict[str, Any]:
     failed = {name: missing[name] for name in ("LMCache",) if name in missing}
     taken = serving.measure(packages / "lmcache", rounds, failed)
-    print(f"\nvLLM, {serving.TOKENS} tokens of prompt, {rounds * serving.PROMPTS} prompts: until the first token in the process that "
-          "computes and saves, and in one that comes after it. Medians.\n")  # fmt: skip
+    print(f"\nvLLM, {serving.TOKENS} tokens of prompt, {rounds * serving.PROMPTS} prompts: until the first token in the process "
+          "that computes and saves, and in one that comes after it. Medians.\n")  # fmt: skip
     headings = [
         "connector", "first: wall ms", "CPU ms", "second: wall ms", "CPU ms", "of it server", "hit tokens",
         "second CPU / no connector",

@@ -33,7 +33,8 @@ def _content(round_: int) -> np.ndarray[Any, Any]:
     """What the blocks of a round hold: no two blocks, no two rounds and no two words the same."""
     words = BLOCK // 8
     start = np.uint64(round_) << np.uint64(40)
-    return np.arange(start, start + np.uint64(BLOCKS * words), dtype=np.uint64).reshape(BLOCKS, words) * np.uint64(0x9E3779B97F4A7C15)
+    numbers = np.arange(start, start + np.uint64(BLOCKS * words), dtype=np.uint64)
+    return numbers.reshape(BLOCKS, words) * np.uint64(0x9E3779B97F4A7C15)
 
 
 def serve(pipe: Connection, kind: type[Client], settings: dict[str, Any]) -> None:
@@ -175,7 +176,8 @@ class Way:
 def measure(
     stores: Sequence[Store], rounds: int, failed: dict[str, str], about: dict[str, str]
 ) -> dict[str, dict[tuple[str, str], Series]]:
-    """All stores, round by round beside each other. Who cannot take part goes to `failed`, with the reason; `about` gets what each is."""
+    """All stores, round by round beside each other. Who cannot take part goes to `failed`, with the reason; `about` gets what
+    each is."""
     ways: list[Way] = []
     taken: dict[str, dict[tuple[str, str], Series]] = {}
     started: list[Store] = []

@@ -43,7 +43,9 @@ def environment(variables: dict[str, str]) -> Iterator[None]:
 class Child:
     """A fresh interpreter that runs a function of a pipe, with folders of packages of its own."""
 
-    def __init__(self, packages: Sequence[Path], variables: dict[str, str], function: Callable[..., None], *arguments: Any) -> None:
+    def __init__(
+        self, packages: Sequence[Path], variables: dict[str, str], function: Callable[..., None], *arguments: Any
+    ) -> None:
         self.pipe, theirs = _SPAWN.Pipe()
         with environment(variables):
             self.process = _SPAWN.Process(target=_work, args=(theirs, packages, function, arguments), daemon=True)

@@ -113,7 +113,7 @@ def _lmcache(chunk: int, packages: Path, interpreter: str) -> tuple[Server, Riva
     server.wait(lambda: listens(port), 180)
     transfer = {
         "kv_connector": "LMCacheMPConnector", "kv_role": "kv_both",
-        "kv_connector_extra_config": {"lmcache.mp.host": "tcp://localhost", "lmcache.mp.port": port, "lmcache.mp.mq_timeout": 20.0},
+        "kv_connector_extra_config": {"lmcache.mp.host": "tcp://localhost", "lmcache.mp.port": port},
     }  # fmt: skip
     version = "".join(path.name.split("-")[1] for path in packages.glob("lmcache-*.dist-info"))
     about = f"lmcache {version}, LMCacheMPConnector and its server, chunks of {chunk} tokens"

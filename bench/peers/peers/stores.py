@@ -366,7 +366,8 @@ class Mooncake(Store):
         # Libraries that it wants of the system, where the system had none.
         libraries = sorted({str(path.parent) for path in (self.packages[0] / "system").rglob("*.so*")})
         before = os.environ.get("LD_LIBRARY_PATH", "")
-        return {"LD_LIBRARY_PATH": ":".join([*libraries, *([before] if before else [])]), "MC_LOG_LEVEL": "ERROR", "GLOG_minloglevel": "2"}
+        path = ":".join([*libraries, *([before] if before else [])])
+        return {"LD_LIBRARY_PATH": path, "MC_LOG_LEVEL": "ERROR", "GLOG_minloglevel": "3"}
 
     def start(self) -> dict[str, Any]:
         binaries = self.packages[0] / "mooncake"
@@ -378,7 +379,8 @@ class Mooncake(Store):
         self._run("mooncake-master", command, master)
         command = [
             binaries / "mooncake_client", "--host=127.0.0.1", f"--port={port}", "--protocol=tcp",
-            f"--master_server_address=127.0.0.1:{master}", "--metadata_server=P2PHANDSHAKE", f"--global_segment_size={2 * ROOM >> 20} MB",
+            f"--master_server_address=127.0.0.1:{master}", "--metadata_server=P2PHANDSHAKE",
+            f"--global_segment_size={2 * ROOM >> 20} MB",
         ]  # fmt: skip
         self._run("mooncake-client", command, port)
         return {"master": master, "port": port}
@@ -393,7 +395,7 @@ class Mooncake(Store):
 
     def about(self) -> str:
         versions = [path.name.split("-")[1] for path in self.packages[0].glob("mooncake_transfer_engine*.dist-info")]
-        return f"mooncake-transfer-engine-non-cuda {''.join(versions)}, one master, one client with the memory; get_into and put_from"
+        return f"mooncake-transfer-engine-non-cuda {''.join(versions)}, a master, a client with the memory; get_into, put_from"
 
     def end(self) -> None:
         for server in reversed(getattr(self, "running", [])):
