@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from peers import blocks, serving, stores
+from peers.processes import Unable
 from peers.report import Series, machine, micro, table
 
 # What Cenote is to reach, and against whom.
@@ -25,17 +26,23 @@ def main() -> int:
     parser.add_argument("--missing", action="append", default=[], metavar="NAME=REASON", help=argparse.SUPPRESS)
     parser.add_argument("--only", choices=["blocks", "serving"], help="one of the two halves")
     parser.add_argument("--rounds", type=int, default=9, help="rounds of the data plane that count (9)")
-    parser.add_argument("--serving-rounds", type=int, default=3, help="rounds with vLLM, of three prompts each (3)")
+    parser.add_argument("--serving-rounds", type=int, default=3, help="rounds with vLLM (3)")
+    parser.add_argument("--prompts", type=int, default=3, help="prompts of a round with vLLM (3)")
     parser.add_argument("--json", type=Path, help="where the figures go as JSON")
     arguments = parser.parse_args()
+    arguments.packages = arguments.packages.resolve()
     # So that servers and segments go with whoever is told to end.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     missing = dict(reason.split("=", 1) for reason in arguments.missing)
     report: dict[str, Any] = {"before": machine()}
-    if arguments.only != "serving":
-        report["blocks"] = _blocks(arguments.packages, arguments.rounds, missing)
-    if arguments.only != "blocks":
-        report["serving"] = _serving(arguments.packages, arguments.serving_rounds, missing)
+    try:
+        if arguments.only != "serving":
+            report["blocks"] = _blocks(arguments.packages, arguments.rounds, missing)
+        if arguments.only != "blocks":
+            report["serving"] = _serving(arguments.packages, arguments.serving_rounds, arguments.prompts, missing)
+    except Unable as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
     report["after"] = machine()
     facts = report["before"]
     print(f"\n{facts['processor']}, {facts['cores']} cores, Python {facts['python']}; load average "
@@ -80,7 +87,9 @@ def _blocks(packages: Path, rounds: int, missing: dict[str, str]) -> dict[str, A
     print(table(headings, rows + _absent(failed, len(headings))))
     print()
     for store in taking_part:
-        print(f"{store.name}: {about.get(store.name, '')}")
+        if store.name in about:
+            print(f"{store.name}: {about[store.name]}")
+    _reasons(failed)
     goals = _block_goals(taken)
     print("\n" + "\n".join(goals))
     return {
@@ -110,10 +119,10 @@ def _goal(what: str, times: float, wanted: float) -> str:
     return f"{what}: {times:.1f} x as fast (goal {wanted:.0f} x: {'reached' if times >= wanted else 'MISSED'})"
 
 
-def _serving(packages: Path, rounds: int, missing: dict[str, str]) -> dict[str, Any]:
+def _serving(packages: Path, rounds: int, prompts: int, missing: dict[str, str]) -> dict[str, Any]:
     failed = {name: missing[name] for name in ("LMCache",) if name in missing}
-    taken = serving.measure(packages / "lmcache", rounds, failed)
-    print(f"\nvLLM, {serving.TOKENS} tokens of prompt, {rounds * serving.PROMPTS} prompts: until the first token in the process "
+    taken = serving.measure(packages / "lmcache", rounds, prompts, failed)
+    print(f"\nvLLM, {serving.TOKENS} tokens of prompt, {rounds * prompts} prompts: until the first token in the process "
           "that computes and saves, and in one that comes after it. Medians.\n")  # fmt: skip
     headings = [
         "connector", "first: wall ms", "CPU ms", "second: wall ms", "CPU ms", "of it server", "hit tokens",
@@ -133,6 +142,7 @@ def _serving(packages: Path, rounds: int, missing: dict[str, str]) -> dict[str, 
     print(f"\nAll gave the same {1 + serving.MORE} tokens. Hit tokens: the fewest of any prompt.\n")
     for name, run in taken.items():
         print(f"{name}: {run.about}")
+    _reasons(failed)
     goals = []
     if "Cenote" in taken:
         ours = _median([answer.cpu for answer in taken["Cenote"].second])
@@ -154,8 +164,13 @@ def _milli(answers: Sequence[serving.Answer], what: Callable[[serving.Answer], f
 
 
 def _absent(failed: dict[str, str], columns: int) -> list[list[str]]:
-    """Rows of those who could not take part, with the reason where their figures would be."""
-    return [[name, f"NOT MEASURED: {reason}", *[""] * (columns - 2)] for name, reason in failed.items()]
+    """Rows of those who could not take part."""
+    return [[name, "NOT MEASURED", *["-"] * (columns - 2)] for name in failed]
+
+
+def _reasons(failed: dict[str, str]) -> None:
+    for name, reason in failed.items():
+        print(f"{name} was NOT MEASURED: {reason}")
 
 
 if __name__ == "__main__":

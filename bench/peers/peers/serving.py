@@ -16,7 +16,8 @@ from typing import Any
 from peers.processes import Server, Unable, cpu_seconds, free_port, listens
 
 TOKENS = 2000
-PROMPTS = 3
+# Seconds for an engine's start and all its prompts; generous, because a busy machine is slow and a hung engine is rare.
+PATIENCE = 1800
 # Generated after the first token, to be compared with what the engine says without a connector.
 MORE = 32
 _TESTS = Path(__file__).resolve().parents[3] / "crates/py/tests/vllm"
@@ -120,7 +121,7 @@ def _lmcache(chunk: int, packages: Path, interpreter: str) -> tuple[Server, Riva
     return server, Rival(f"LMCache, chunks of {chunk}", about, [packages], transfer, server.process.pid)
 
 
-def measure(packages: Path, rounds: int, failed: dict[str, str]) -> dict[str, Taken]:
+def measure(packages: Path, rounds: int, prompts_each: int, failed: dict[str, str]) -> dict[str, Taken]:
     """All connectors, round by round beside each other. `failed` gets who cannot take part, with the reason."""
     sys.path.insert(0, str(_TESTS))
     folder = Path(tempfile.mkdtemp(prefix="cenote-peers-", dir="/dev/shm"))
@@ -160,22 +161,25 @@ def measure(packages: Path, rounds: int, failed: dict[str, str]) -> dict[str, Ta
         rivals.append(Rival("Cenote", "no server; every block checksummed", transfer=ours))
         taken = {rival.name: Taken(rival.about) for rival in rivals}
         for round_ in range(rounds):
-            prompts = [models.prompt(TOKENS, 1000 + 10 * round_ + number) for number in range(PROMPTS)]
+            prompts = [models.prompt(TOKENS, 1000 + prompts_each * round_ + number) for number in range(prompts_each)]
             for rival in rivals:
                 if rival.name in failed:
                     continue
                 print(f"round {round_ + 1} of {rounds}: vLLM, {rival.name}", file=sys.stderr, flush=True)
                 try:
                     run = taken[rival.name]
-                    run.first += engines.in_child(_answer, model, rival, prompts, timeout=300)
+                    run.first += engines.in_child(_answer, model, rival, prompts, timeout=PATIENCE)
                     if rival.transfer is not None:
-                        run.second += engines.in_child(_answer, model, rival, prompts, timeout=300)
+                        run.second += engines.in_child(_answer, model, rival, prompts, timeout=PATIENCE)
                     wanted = [answer.tokens for answer in taken["no connector"].first]
                     for answers in (run.first, run.second) if run.second else (run.first,):
                         if [answer.tokens for answer in answers] != wanted:
                             raise Unable("its tokens are not those of the engine without a connector")
                 except (AssertionError, TimeoutError, Unable) as error:
                     failed[rival.name] = str(error).strip().splitlines()[-1][:300]
+                    print(f"{rival.name}: {error}", file=sys.stderr, flush=True)
+                    if rival.transfer is None:
+                        raise Unable(f"the engine without a connector, against which all are measured: {error}") from error
         return {name: run for name, run in taken.items() if name not in failed}
     finally:
         for server in servers:
