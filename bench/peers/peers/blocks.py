@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import statistics
 import sys
 import time
@@ -164,9 +165,11 @@ class Way:
                     series = self.series(taken, "lookup", f"{self.way}, {way}" if self.way else way)
                     series.wall.append(wall)
                     series.cpu.append(cpu)
-        finally:
-            if writer.process.is_alive():
+        except Unable:
+            with contextlib.suppress(Unable):
                 writer.ask("drop", mine)
+            raise
+        writer.ask("drop", mine)
 
     def end(self) -> None:
         for child in self.children:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from peers.processes import Server, Unable, cpu_seconds, free_port, listens
+from peers.stores import version_of
 
 TOKENS = 2000
 # Seconds for an engine's start and all its prompts; generous, because a busy machine is slow and a hung engine is rare.
@@ -116,8 +117,7 @@ def _lmcache(chunk: int, packages: Path, interpreter: str) -> tuple[Server, Riva
         "kv_connector": "LMCacheMPConnector", "kv_role": "kv_both",
         "kv_connector_extra_config": {"lmcache.mp.host": "tcp://localhost", "lmcache.mp.port": port},
     }  # fmt: skip
-    version = "".join(path.name.split("-")[1] for path in packages.glob("lmcache-*.dist-info"))
-    about = f"lmcache {version}, LMCacheMPConnector and its server, chunks of {chunk} tokens"
+    about = f"lmcache {version_of(packages, 'lmcache')}, LMCacheMPConnector and its server, chunks of {chunk} tokens"
     return server, Rival(f"LMCache, chunks of {chunk}", about, [packages], transfer, server.process.pid)
 
 

@@ -91,6 +91,12 @@ def prefix(found: Sequence[bool]) -> int:
     return next((number for number, there in enumerate(found) if not there), len(found))
 
 
+def version_of(packages: Path, name: str) -> str:
+    """Of a package in a folder."""
+    found = [path.name.removesuffix(".dist-info").removeprefix(f"{name}-") for path in packages.glob(f"{name}-*.dist-info")]
+    return found[0] if found else "of unknown version"
+
+
 # --- Cenote ---
 
 
@@ -375,7 +381,9 @@ class Mooncake(Store):
             (binaries / binary).chmod(0o755)
         master, metrics, port = free_port(), free_port(), free_port()
         self.running: list[Server] = []
-        command = [binaries / "mooncake_master", f"--rpc_port={master}", f"--metrics_port={metrics}"]
+        # Leases as long as a busy machine may hold a client up; otherwise its gets fail with LEASE_EXPIRED.
+        lease = "--default_kv_lease_ttl=600000"
+        command = [binaries / "mooncake_master", f"--rpc_port={master}", f"--metrics_port={metrics}", lease]
         self._run("mooncake-master", command, master)
         command = [
             binaries / "mooncake_client", "--host=127.0.0.1", f"--port={port}", "--protocol=tcp",
@@ -394,8 +402,8 @@ class Mooncake(Store):
         return [server.process.pid for server in self.running]
 
     def about(self) -> str:
-        versions = [path.name.split("-")[1] for path in self.packages[0].glob("mooncake_transfer_engine*.dist-info")]
-        return f"mooncake-transfer-engine-non-cuda {''.join(versions)}, a master, a client with the memory; get_into, put_from"
+        version = version_of(self.packages[0], "mooncake_transfer_engine_non_cuda")
+        return f"mooncake-transfer-engine-non-cuda {version}, a master, a client with the memory; get_into, put_from"
 
     def end(self) -> None:
         for server in reversed(getattr(self, "running", [])):
