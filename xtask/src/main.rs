@@ -1,11 +1,12 @@
 //! Tasks of this repository: `cargo xtask tidy`, `cargo xtask ci`, `cargo xtask python-env`,
-//! `cargo xtask python`, `cargo xtask vllm`,
+//! `cargo xtask python`, `cargo xtask vllm`, `cargo xtask peers`,
 //! `cargo xtask simulate`, `cargo xtask two-host`, `cargo xtask fuzz`.
 #![forbid(unsafe_code)]
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a command line tool talks")]
 
 mod ci;
 mod fuzz;
+mod peers;
 mod python;
 mod rust_text;
 mod simulate;
@@ -23,6 +24,7 @@ const USAGE: &str = "usage: cargo xtask <task>
   python-env  the Python environment of the tests that are in Python
   python      builds the Python package and runs its tests, those with vLLM excepted
   vllm        the tests with vLLM, in an environment of some 5 GB that it makes; arguments go to pytest
+  peers       beside rivals: vLLM's connectors, Redis, Mooncake Store; --help tells its flags (docs/peers.md)
   simulate    the pool on a model of hosts with private caches; --help tells its flags
   two-host    two emulated hosts that share one CXL memory device; names of scenarios may follow
   fuzz        hostile regions under cargo-fuzz; --seconds N and names of targets may follow";
@@ -39,6 +41,7 @@ fn main() -> ExitCode {
         ["ci"] => ci::run(&root),
         ["python"] => python::prepare(&root).and_then(|python| python::test_package(&root, &python)),
         ["vllm", tests @ ..] => vllm::run(&root, tests),
+        ["peers", arguments @ ..] => peers::run(&root, arguments),
         ["python-env"] => match python::prepare(&root) {
             Ok(python) => {
                 println!("{}", python.display());

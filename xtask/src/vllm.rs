@@ -1,18 +1,31 @@
 //! The tests with vLLM, in an environment of their own: it is large, so the test command does without.
 
-use crate::python;
+use crate::{peers, python};
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 const TESTS: &str = "crates/py/tests/vllm";
 
-/// Makes the environment in `target/vllm`, or finds it as it should be, installs the package as its users get it, and runs
-/// the tests with vLLM. `arguments` go to pytest.
+/// Runs the tests with vLLM in the environment for them. `arguments` go to pytest.
 ///
 /// # Errors
 /// Names what failed; its own output is above.
 pub fn run(root: &Path, arguments: &[&str]) -> Result<(), String> {
+    let environment = environment(root)?;
+    let lmcache = peers::lmcache(root, &environment)?;
+    let mut tests = Command::new(environment.join("bin/python"));
+    tests.args(["-m", "pytest", "-p", "no:cacheprovider"]).args(arguments).current_dir(root.join(TESTS));
+    tests.env("CENOTE_TEST_LMCACHE", lmcache);
+    python::shown(&mut tests, "pytest")
+}
+
+/// Makes the environment in `target/vllm`, or finds it as it should be, and installs the package as its users get it. Returns
+/// where it lies.
+///
+/// # Errors
+/// Names what failed; its own output is above.
+pub fn environment(root: &Path) -> Result<PathBuf, String> {
     let builder = python::prepare(root)?;
     let environment = root.join("target/vllm");
     let interpreter = environment.join("bin/python");
@@ -38,12 +51,11 @@ pub fn run(root: &Path, arguments: &[&str]) -> Result<(), String> {
     }
     let wheel = python::build_wheel(root, &builder, "release")?;
     python::shown(uv(&environment).args(["--reinstall", "--no-deps"]).arg(wheel), "installing the package")?;
-    let mut tests = Command::new(&interpreter);
-    tests.args(["-m", "pytest", "-p", "no:cacheprovider"]).args(arguments).current_dir(&folder);
-    python::shown(&mut tests, "pytest")
+    Ok(environment)
 }
 
-fn uv(environment: &Path) -> Command {
+/// An installation of packages for this environment.
+pub fn uv(environment: &Path) -> Command {
     let mut uv = Command::new(environment.join("bin/uv"));
     uv.args(["pip", "install", "--quiet", "--python"]).arg(environment.join("bin/python"));
     uv

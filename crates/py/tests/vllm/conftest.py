@@ -21,6 +21,16 @@ def mid(tmp_path_factory: pytest.TempPathFactory) -> str:
     return models.make_elsewhere(tmp_path_factory.mktemp("mid"), "mid")
 
 
+@pytest.fixture(autouse=True)
+def no_engine_is_left() -> Iterator[None]:
+    """Engines of a test that failed would go on, and the run would wait for them at its end."""
+    yield
+    from engines import Child
+
+    for child in list(Child.running):
+        child.kill()
+
+
 @pytest.fixture
 def region() -> Iterator[str]:
     name = f"cenote-vllm-{os.getpid()}-{uuid.uuid4().hex[:8]}"

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import os
+import signal
 import time
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
-from typing import Any
+from typing import Any, ClassVar
 
 # One thread: two would spin beside each other on a small machine, and the order of sums depends on their number.
 os.environ.update(
@@ -38,12 +40,17 @@ class Answer:
 
 
 class Engine:
-    """One engine; `region` None is one without a connector."""
+    """One engine; `region` None is one without our connector: with that of `transfer`, or with none."""
 
     def __init__(
-        self, model: str, region: str | None, role: str = "kv_both", connector: dict[str, Any] | None = None, **engine: Any
+        self,
+        model: str,
+        region: str | None,
+        role: str = "kv_both",
+        connector: dict[str, Any] | None = None,
+        transfer: KVTransferConfig | None = None,
+        **engine: Any,
     ) -> None:
-        transfer = None
         if region is not None:
             transfer = KVTransferConfig(
                 kv_connector="CenoteConnector",
@@ -71,18 +78,24 @@ class Engine:
 
 
 class Child:
-    """A process that runs a function, which speaks through a pipe."""
+    """A process that runs a function, which speaks through a pipe. It has a process group, with whatever it starts."""
+
+    running: ClassVar[list[Child]] = []
 
     def __init__(self, function: Callable[..., Any], *arguments: Any) -> None:
         self.pipe, theirs = _PROCESSES.Pipe()
         self.process = _PROCESSES.Process(target=_work, args=(theirs, function, arguments))
         self.process.start()
+        # Here and there, whoever is first.
+        with contextlib.suppress(ProcessLookupError):
+            os.setpgid(self.process.pid or 0, self.process.pid or 0)
         theirs.close()
+        Child.running.append(self)
 
     def receive(self, timeout: float = 240) -> Any:
         """What the function says next."""
         if not self.pipe.poll(timeout):
-            self.process.kill()
+            self.kill()
             raise TimeoutError(f"the child said nothing for {timeout} s")
         kind, said = self.pipe.recv()
         if kind == "failed":
@@ -96,13 +109,37 @@ class Child:
         """Waits for its end; returns its exit code."""
         self.process.join(timeout)
         if self.process.is_alive():
-            self.process.kill()
+            self.kill()
             raise TimeoutError(f"the child did not end within {timeout} s")
+        Child.running.remove(self)
         return self.process.exitcode
+
+    def kill(self) -> None:
+        """Ends it and all that it started: first so that what tidies up behind it can, then for good."""
+        if self not in Child.running:
+            return
+        Child.running.remove(self)
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            deadline = time.monotonic() + 10
+            while _signalled(self.process.pid, number) and time.monotonic() < deadline:
+                self.process.join(0.1)
+                number = 0
+        self.process.join(10)
+
+
+def _signalled(group: int | None, number: int) -> bool:
+    """Whether this group has somebody."""
+    assert group
+    try:
+        os.killpg(group, number)
+    except ProcessLookupError:
+        return False
+    return True
 
 
 def _work(pipe: Connection, function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
     code = 0
+    os.setpgid(0, 0)
     try:
         pipe.send(("said", function(pipe, *arguments)))
     except BaseException:
@@ -116,6 +153,9 @@ def in_child(function: Callable[..., Any], *arguments: Any, timeout: float = 240
     """Runs a function in a process of its own; returns what it returned."""
     child = Child(function, *arguments)
     try:
-        return child.receive(timeout)
-    finally:
+        said = child.receive(timeout)
         child.end()
+    except BaseException:
+        child.kill()
+        raise
+    return said

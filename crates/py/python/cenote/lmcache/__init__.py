@@ -1,0 +1,9 @@
+"""LMCache's second level on a Cenote region: what one LMCache server has stored, the others load.
+
+    lmcache server --l1-size-gb 20 --l2-adapter '{"type": "plugin", "module_path": "cenote.lmcache",
+      "class_name": "CenoteL2Adapter", "adapter_params": {"region": "shm:kv", "create_size": "64GiB"}}'
+"""
+
+from cenote.lmcache.adapter import CenoteL2Adapter
+
+__all__ = ["CenoteL2Adapter"]

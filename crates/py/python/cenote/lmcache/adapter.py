@@ -1,0 +1,379 @@
+"""The adapter. LMCache's two controller threads call it: what goes wrong is counted and is a miss, and every task ends."""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+import time
+from collections import OrderedDict, deque
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+from lmcache.lmcache_native import Bitmap
+from lmcache.v1.distributed.internal_api import L2StoreResult
+from lmcache.v1.distributed.l2_adapters.base import AdapterUsage, L2AdapterInterface
+from lmcache.v1.platform import create_event_notifier
+
+import cenote
+from cenote.serving import serving
+
+if TYPE_CHECKING:
+    from lmcache.v1.distributed.api import MemoryLayoutDesc, ObjectKey
+    from lmcache.v1.memory_management import MemoryObj
+
+logger = logging.getLogger(__name__)
+
+_SETTINGS = {"region", "create_size", "chunk_size", "mode", "host_slot", "tenant_salt", "lease_timeout", "close_timeout"}
+# A lookup's blocks, and which of them.
+_Kept = tuple[cenote.Lease, int]
+# Model, rank, object group.
+_Shard = tuple[str, int, int]
+
+
+class CenoteL2Adapter(L2AdapterInterface):
+    """LMCache's objects in a region. An object is a block: it is there as a whole or not at all."""
+
+    def __init__(self, params: dict[str, Any], **_: Any) -> None:
+        if unknown := sorted(set(params) - _SETTINGS):
+            raise ValueError(f"adapter_params: unknown {', '.join(unknown)}; known are {', '.join(sorted(_SETTINGS))}")
+        if not params.get("region"):
+            raise ValueError('adapter_params: no region was named; give {"region": "shm:NAME"}')
+        # No capacity of LMCache's: the region makes room by itself, and its other users are nothing that LMCache sees.
+        super().__init__()
+        self.name, self.salt = str(params["region"]), str(params.get("tenant_salt", ""))
+        self.lease_timeout = _seconds(params, "lease_timeout", 60.0)
+        self.close_timeout = _seconds(params, "close_timeout", 30.0)
+        if (size := params.get("create_size")) is not None:
+            chunk, mode = params.get("chunk_size", "64MiB"), int(str(params.get("mode", "0600")), 8)
+            cenote.Region.create(self.name, size, chunk_size=chunk, mode=mode, exist_ok=True)
+        self.region = cenote.Region.open(self.name, worker="lmcache", host_slot=int(params.get("host_slot", 0)))
+        self.errors = 0
+        self._told: set[str] = set()
+        self._lock = threading.Lock()
+        self._spaces: dict[bytes, cenote.Namespace] = {}
+        # How objects of a shard look, for lookups that do not say.
+        self._layouts: dict[_Shard, list[Any]] = {}
+        self._kept: dict[ObjectKey, deque[_Kept]] = {}
+        # Leases by the time at which they end, should nobody unlock them.
+        self._ends: OrderedDict[int, tuple[float, list[ObjectKey], cenote.Lease]] = OrderedDict()
+        self._tasks = 0
+        self._stored: dict[int, L2StoreResult] = {}
+        self._found: dict[int, Bitmap] = {}
+        self._loaded: dict[int, Bitmap] = {}
+        self._store_event, self._lookup_event, self._load_event = (create_event_notifier() for _ in range(3))
+        self._storing = ThreadPoolExecutor(1, "cenote-store")
+        self._loading = ThreadPoolExecutor(1, "cenote-load")
+        self._running: set[Future[None]] = set()
+        self._closed = False
+
+    def get_store_event_fd(self) -> int:
+        return int(self._store_event.fileno())
+
+    def get_lookup_and_lock_event_fd(self) -> int:
+        return int(self._lookup_event.fileno())
+
+    def get_load_event_fd(self) -> int:
+        return int(self._load_event.fileno())
+
+    # --- storing: on a thread, because it copies ---
+
+    def submit_store_task(self, keys: list[ObjectKey], objects: list[MemoryObj]) -> int:
+        task = self._next_task()
+
+        def store() -> None:
+            done = self._store(keys, objects)
+            with self._lock:
+                self._stored[task] = L2StoreResult(done is not None, done or 0)
+            self._store_event.notify()
+
+        self._start(self._storing, store)
+        return task
+
+    @serving(lambda: None)
+    def _store(self, keys: list[ObjectKey], objects: list[MemoryObj]) -> int | None:
+        """Returns how many bytes were written; None: not all are there now."""
+        depths: dict[int, int] = {}
+        stored, sizes, whole = [], [], True
+        for key, item in zip(keys, objects, strict=True):
+            space = self._space_of(key, item)
+            # LMCache does not tell where in a prompt an object lies. Those of one task are of one prompt, in order.
+            depth = depths[space.id] = depths.get(space.id, -1) + 1
+            outcome = space.publish(_name(space, key), depth, item.byte_array)
+            if outcome in ("published", "duplicate"):
+                stored.append(key)
+                sizes.append(item.get_size() if outcome == "published" else 0)
+            else:
+                whole = False
+        if stored:
+            self._notify_keys_stored(stored, sizes)
+        return sum(sizes) if whole else None
+
+    def pop_completed_store_tasks(self) -> dict[int, L2StoreResult]:
+        with self._lock:
+            done, self._stored = self._stored, {}
+        return done
+
+    # --- lookups: reads of memory, done when they are asked ---
+
+    def submit_lookup_and_lock_task(
+        self, keys: list[ObjectKey], group_layout_descs: dict[int, MemoryLayoutDesc] | None = None
+    ) -> int:
+        task = self._next_task()
+        found = self._look_up(keys, group_layout_descs or {})
+        with self._lock:
+            self._found[task] = _bitmap(len(keys), found)
+        self._lookup_event.notify()
+        return task
+
+    @serving(list)
+    def _look_up(self, keys: list[ObjectKey], layouts: dict[int, MemoryLayoutDesc]) -> list[int]:
+        """Which of these keys are there; they stay until they are unlocked, or for so long as a lease may."""
+        self._end_leases()
+        shards: dict[_Shard, list[int]] = {}
+        for place, key in enumerate(keys):
+            shards.setdefault(_shard(key), []).append(place)
+        found: list[int] = []
+        for shard, places in shards.items():
+            # What LMCache says is a hint, and may be empty.
+            described = layouts.get(shard[2])
+            layout = _layout(described.shapes, described.dtypes) if described is not None else []
+            if _bytes(layout) == 0:
+                layout = self._layouts.get(shard, [])
+                if not layout:
+                    continue
+            space = self._space(keys[places[0]], layout)
+            for first, lease in _runs(space, [keys[place] for place in places]):
+                run = places[first : first + len(lease)]
+                self._keep([keys[place] for place in run], lease)
+                found += run
+        return found
+
+    def _keep(self, keys: list[ObjectKey], lease: cenote.Lease) -> None:
+        with self._lock:
+            self._ends[id(lease)] = (time.monotonic() + self.lease_timeout, keys, lease)
+            for number, key in enumerate(keys):
+                self._kept.setdefault(key, deque()).append((lease, number))
+
+    def _end_leases(self) -> None:
+        """Ends leases that nobody came back for; then their blocks may be evicted again."""
+        now = time.monotonic()
+        with self._lock:
+            while self._ends and next(iter(self._ends.values()))[0] <= now:
+                _, (_, keys, lease) = self._ends.popitem(last=False)
+                for key in keys:
+                    self._let_go(key, lease)
+                lease.release()
+
+    def _let_go(self, key: ObjectKey, lease: cenote.Lease | None = None) -> None:
+        """Gives up one lease of this key, the oldest or this one. A lease ends with the last of its keys."""
+        if (kept := self._kept.get(key)) is None:
+            return
+        gone = next((one for one in kept if lease is None or one[0] is lease), None)
+        if gone is not None:
+            kept.remove(gone)
+            end = self._ends.get(id(gone[0]))
+            if end is not None:
+                end[1].remove(key)
+                if not end[1]:
+                    del self._ends[id(gone[0])]
+                    gone[0].release()
+        if not kept:
+            del self._kept[key]
+
+    def query_lookup_and_lock_result(self, task_id: int) -> Bitmap | None:
+        with self._lock:
+            return self._found.pop(task_id, None)
+
+    @serving(lambda: None)
+    def submit_unlock(self, keys: list[ObjectKey]) -> None:
+        with self._lock:
+            for key in keys:
+                self._let_go(key)
+
+    # --- loading: on a thread, because it copies ---
+
+    def submit_load_task(self, keys: list[ObjectKey], objects: list[MemoryObj]) -> int:
+        task = self._next_task()
+
+        def load() -> None:
+            loaded = self._load(keys, objects)
+            with self._lock:
+                self._loaded[task] = _bitmap(len(keys), loaded)
+            self._load_event.notify()
+
+        self._start(self._loading, load)
+        return task
+
+    @serving(list)
+    def _load(self, keys: list[ObjectKey], objects: list[MemoryObj]) -> list[int]:
+        """Which of these keys are in their objects' memory now."""
+        loaded = [place for place, (key, item) in enumerate(zip(keys, objects, strict=True)) if self._load_one(key, item)]
+        if loaded:
+            self._notify_keys_accessed([keys[place] for place in loaded])
+        return loaded
+
+    @serving(lambda: False)
+    def _load_one(self, key: ObjectKey, item: MemoryObj) -> bool:
+        with self._lock:
+            kept = self._kept.get(key)
+            lease, number = kept[0] if kept else (None, 0)
+        if lease is None:
+            # It was not looked up, or so long ago that its lease has ended.
+            space = self._space_of(key, item)
+            lease = space.lookup([_name(space, key)])
+        return number < len(lease) and lease.read_into(number, item.byte_array)
+
+    def query_load_result(self, task_id: int) -> Bitmap | None:
+        with self._lock:
+            return self._loaded.pop(task_id, None)
+
+    # --- the rest ---
+
+    def get_usage(self) -> AdapterUsage:
+        """What LMCache's models take in the region, over all its users. No capacity and no salts: whoever evicts by them
+        would wait for bytes to go that the region gives up by itself."""
+        return AdapterUsage(total_bytes_used=self._bytes_used(), total_capacity_bytes=0)
+
+    @serving(lambda: 0)
+    def _bytes_used(self) -> int:
+        with self._lock:
+            ours = {space.id for space in self._spaces.values()}
+        return sum(space["bytes"] for space in self.region.info()["namespaces"] if space["id"] in ours)
+
+    def report_status(self) -> dict[str, Any]:
+        with self._lock:
+            locked = len(self._kept)
+        return {
+            "is_healthy": not self.region.closed, "type": "CenoteL2Adapter", "region": self.name, "errors": self.errors,
+            "locked_keys": locked,
+        }  # fmt: skip
+
+    def close(self) -> None:
+        """Ends what runs, and leaves the region. What is waiting is given up: a store that failed, a load of nothing."""
+        with self._lock:
+            self._closed = True
+            running = list(self._running)
+        for pool in (self._storing, self._loading):
+            pool.shutdown(wait=False, cancel_futures=True)
+        deadline = time.monotonic() + self.close_timeout
+        for future in running:
+            if not future.cancelled():
+                try:
+                    future.result(max(0.0, deadline - time.monotonic()))
+                except Exception as error:
+                    self.went_wrong("close", error)
+        with self._lock:
+            for _, _, lease in self._ends.values():
+                lease.release()
+            self._ends.clear()
+            self._kept.clear()
+        self.region.close()
+        for event in (self._store_event, self._lookup_event, self._load_event):
+            event.close()
+
+    def went_wrong(self, where: str, error: Exception) -> None:
+        self.errors += 1
+        kind = f"{where}: {type(error).__name__}: {error}"
+        if kind not in self._told:
+            self._told.add(kind)
+            logger.warning("Cenote: %s, which counts as a miss", kind, exc_info=error)
+
+    def _next_task(self) -> int:
+        with self._lock:
+            self._tasks += 1
+            return self._tasks
+
+    def _start(self, pool: ThreadPoolExecutor, work: Any) -> None:
+        with self._lock:
+            if not self._closed:
+                future = pool.submit(work)
+                self._running.add(future)
+                future.add_done_callback(self._running.discard)
+
+    def _space_of(self, key: ObjectKey, item: MemoryObj) -> cenote.Namespace:
+        layout = _layout_of(item)
+        if item.get_size() != _bytes(layout):
+            raise ValueError(
+                f"an object of {item.get_size()} bytes whose layout has {_bytes(layout)}: Cenote takes objects as they lie in "
+                "memory, none that LMCache has serialized (`serde`)"
+            )
+        return self._space(key, layout)
+
+    def _space(self, key: ObjectKey, layout: list[Any]) -> cenote.Namespace:
+        """The namespace of a model's objects of this layout."""
+        size = _bytes(layout)
+        facts = {
+            "model": key.model_name, "object group": key.object_group_id, "layout": layout, "tenant salt": self.salt,
+        }  # fmt: skip
+        identity = b"cenote lmcache v1 " + json.dumps(facts, sort_keys=True).encode()
+        with self._lock:
+            self._layouts[_shard(key)] = layout
+            known = self._spaces.get(identity)
+        if known is None:
+            label = f"{key.model_name.rstrip('/').rsplit('/', 1)[-1]} {key.object_group_id}"
+            known = self.region.namespace(identity, size, label=label)
+            with self._lock:
+                self._spaces[identity] = known
+        return known
+
+
+def _runs(space: cenote.Namespace, keys: list[ObjectKey]) -> Iterator[tuple[int, cenote.Lease]]:
+    """Blocks that are there, run by run: LMCache also uses what lies behind a gap. Each lookup ends at the first that is
+    missing, and is of one instant, so that a prompt's blocks are evicted from its end."""
+    names, at = space.alias(_key_bytes(key) for key in keys), 0
+    while at < len(keys):
+        lease = space.lookup(names[at:])
+        if len(lease) > 0:
+            yield at, lease
+        at += len(lease) + 1
+
+
+def _name(space: cenote.Namespace, key: ObjectKey) -> bytes:
+    return space.alias([_key_bytes(key)])[0]
+
+
+def _key_bytes(key: ObjectKey) -> bytes:
+    """What tells objects of one namespace apart. Ranks too: there may be more of them than a region has rows for namespaces."""
+    salt = key.cache_salt.encode()
+    return key.kv_rank.to_bytes(8, "little") + len(salt).to_bytes(4, "little") + salt + key.chunk_hash
+
+
+def _shard(key: ObjectKey) -> _Shard:
+    return key.model_name, key.kv_rank, key.object_group_id
+
+
+def _layout_of(item: MemoryObj) -> list[Any]:
+    try:
+        return _layout(item.get_shapes(), item.get_dtypes())
+    except AssertionError:
+        # It is one tensor, and knows no list of them.
+        return _layout([item.get_shape()], [item.get_dtype()])
+
+
+def _layout(shapes: Iterable[Any], dtypes: Iterable[Any]) -> list[Any]:
+    return [[list(shape), str(dtype), dtype.itemsize] for shape, dtype in zip(shapes, dtypes, strict=True)]
+
+
+def _bytes(layout: list[Any]) -> int:
+    total = 0
+    for shape, _, size in layout:
+        for extent in shape:
+            size *= extent
+        total += size
+    return total
+
+
+def _bitmap(length: int, places: Iterable[int]) -> Bitmap:
+    bitmap = Bitmap(length)
+    for place in places:
+        bitmap.set(place)
+    return bitmap
+
+
+def _seconds(params: dict[str, Any], name: str, otherwise: float) -> float:
+    value = params.get(name, otherwise)
+    if isinstance(value, bool) or not isinstance(value, int | float) or value < 0:
+        raise ValueError(f"adapter_params: {name} is {value!r}, not a number from 0 on")
+    return float(value)

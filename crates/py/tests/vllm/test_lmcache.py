@@ -1,0 +1,143 @@
+"""LMCache itself on a region: its own test of second levels, and two of its servers between two vLLM engines.
+
+`CENOTE_TEST_LMCACHE` names a folder with LMCache, whose pins of other packages are not those of vLLM's environment."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import models
+import pytest
+from engines import BLOCK, Answer, Engine, in_child
+
+import cenote
+
+PACKAGES = os.environ.get("CENOTE_TEST_LMCACHE", "")
+pytestmark = pytest.mark.skipif(not PACKAGES, reason="CENOTE_TEST_LMCACHE names no folder with LMCache")
+
+PROMPT = 2000
+FULL = (PROMPT - 1) // BLOCK * BLOCK
+
+
+def plugin(region: str) -> str:
+    params = {"region": region}
+    module = {"module_path": "cenote.lmcache", "class_name": "CenoteL2Adapter"}
+    return json.dumps({"type": "plugin", **module, "adapter_params": params})
+
+
+def environment() -> dict[str, str]:
+    return os.environ | {"PYTHONPATH": PACKAGES, "OMP_NUM_THREADS": "1", "LMCACHE_DISABLE_BANNER": "1"}
+
+
+def test_lmcaches_own_check_of_a_second_level_passes(region: str) -> None:
+    program = "from lmcache.cli.main import main; main()"
+    arguments = ["--num-keys", "16", "--data-size-kb", "512", "--rounds", "2", "--lookup-max-hit-rate", "1", "--no-skip-verify"]
+    command = [sys.executable, "-c", program, "bench", "l2", "--l2-adapter", plugin(region), *arguments]
+    run = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=240, check=False)
+    said = run.stdout + run.stderr
+    assert run.returncode == 0, said
+    assert "All 16 keys data verified OK" in said, said
+    counts = re.findall(r"(success_keys|found|loaded)=(\d+)/16", said)
+    assert len(counts) >= 6, said
+    assert {count for _, count in counts} == {"16"}, said
+    assert "Cenote:" not in said, said
+    with cenote.Region.open(region) as check:
+        check.gc()
+        assert check.check(payloads=True)["is_clean"]
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@contextlib.contextmanager
+def server(region: str, log: Path) -> Iterator[int]:
+    """An LMCache server whose second level is the region."""
+    port = free_port()
+    command = [
+        sys.executable, "-m", "lmcache.v1.multiprocess.server", "--host", "localhost", "--port", port, "--chunk-size", BLOCK,
+        "--l1-size-gb", 1, "--eviction-policy", "LRU", "--supported-transfer-mode", "auto",
+        "--prometheus-port", free_port(), "--l2-adapter", plugin(region),
+    ]  # fmt: skip
+    with log.open("wb") as said:
+        process = subprocess.Popen([str(part) for part in command], env=environment(), stdout=said, stderr=said)
+    try:
+        deadline = time.monotonic() + 180
+        while True:
+            with socket.socket() as probe:
+                if probe.connect_ex(("127.0.0.1", port)) == 0:
+                    break
+            assert process.poll() is None, log.read_text(errors="replace")
+            assert time.monotonic() < deadline, log.read_text(errors="replace")
+            time.sleep(0.1)
+        yield port
+    finally:
+        process.terminate()
+        try:
+            process.wait(30)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait(30)
+
+
+def let_lmcache_in() -> None:
+    """LMCache imports modules with attributes whose `__dict__` is no dictionary, and the pass of vLLM 0.32 that rebinds kernels
+    trips over them."""
+    import builtins
+
+    from vllm.triton_utils import dispatcher
+
+    def mapping(value: Any) -> Any:
+        found = builtins.vars(value)
+        return found if isinstance(found, dict | type(type.__dict__)) else {}
+
+    dispatcher.vars = mapping  # type: ignore[attr-defined]
+    sys.path.insert(0, PACKAGES)
+
+
+def ask(_: Connection, model: str, port: int | None, prompt: list[int]) -> Answer:
+    transfer = None
+    if port is not None:
+        let_lmcache_in()
+        from vllm.config import KVTransferConfig
+
+        extra = {"lmcache.mp.host": "tcp://localhost", "lmcache.mp.port": port}
+        transfer = KVTransferConfig(kv_connector="LMCacheMPConnector", kv_role="kv_both", kv_connector_extra_config=extra)
+    return Engine(model, None, transfer=transfer).ask(prompt, 32)
+
+
+def test_one_lmcache_servers_prefix_is_the_others_hit(tiny: str, region: str, tmp_path: Path) -> None:
+    prompt = models.prompt(PROMPT, 40)
+    alone = in_child(ask, tiny, None, prompt)
+    with server(region, tmp_path / "first") as port:
+        cold = in_child(ask, tiny, port, prompt)
+        # LMCache stores behind the answer.
+        deadline = time.monotonic() + 60
+        with cenote.Region.open(region) as watch:
+            while watch.info()["blocks_ready"] < FULL // BLOCK:
+                assert time.monotonic() < deadline, (watch.info(), (tmp_path / "first").read_text(errors="replace"))
+                time.sleep(0.1)
+    with server(region, tmp_path / "second") as port:
+        warm = in_child(ask, tiny, port, prompt)
+    assert (alone.cached, cold.cached) == (0, 0)
+    assert warm.cached == FULL, (tmp_path / "second").read_text(errors="replace")
+    assert cold.tokens == alone.tokens
+    assert warm.tokens == alone.tokens
+    with cenote.Region.open(region) as check:
+        check.gc()
+        report = check.check(payloads=True)
+        assert report["is_clean"], report
+        assert (report["reserved"], report["pinned"]) == (0, 0)
