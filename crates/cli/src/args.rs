@@ -4,7 +4,7 @@ mod sim;
 mod study;
 
 pub use sim::{CapacityArg, InstantArg, LoadArg, SimArgs, TraceFormatArg};
-pub use study::{StudyCommands, StudySwapArgs, StudyWatermarkArgs};
+pub use study::{StudyCommands, StudyEngineArgs, StudySwapArgs, StudyWatermarkArgs};
 
 use crate::output::OutputArgs;
 use cenote_base::units::ByteSize;
@@ -13,7 +13,7 @@ use cenote_engine::ElementType;
 use cenote_mem::{Flush, RegionSource};
 use cenote_policy::Watermark;
 use cenote_pool::{Design, HostsLock};
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{Args, FromArgMatches, Parser, Subcommand, ValueEnum};
 use std::fmt;
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -63,7 +63,7 @@ pub enum Commands {
     /// The scheduler, eviction and watermarks are those that serve; engines and links are models (docs/simulator.md). The same
     /// flags and seed print the same bytes.
     Sim(Box<SimArgs>),
-    /// Study the scheduler in the simulator: watermarks, and whether swaps can be foreseen
+    /// Study the scheduler, in the simulator and in the engine: watermarks, whether swaps can be foreseen, how far the two are apart
     #[command(subcommand)]
     Study(StudyCommands),
     /// Measure
@@ -479,6 +479,13 @@ pub struct EngineArgs {
 }
 
 impl EngineArgs {
+    /// Variables and defaults, for commands that take no flag of an engine's but the model.
+    pub fn of_model(model: Option<PathBuf>) -> Result<Self, clap::Error> {
+        let command = Self::augment_args(clap::Command::new("engine"));
+        let defaults = Self::from_arg_matches(&command.try_get_matches_from(["engine"])?)?;
+        Ok(Self { model: model.or_else(|| defaults.model.clone()), ..defaults })
+    }
+
     /// Whether blocks may be shorter in the region than they are in the engine.
     pub const fn encodes(&self) -> bool {
         self.codec.is_some() || self.cold_codec.is_some()

@@ -491,11 +491,12 @@ impl Core {
 
 /// What a step computes; how long it takes is not known yet.
 fn work(scheduled: &[ScheduledRequest]) -> StepRecord {
-    let mut record = StepRecord { requests: scheduled.len() as u64, tokens: 0, pairs: 0, ns: 0 };
+    let mut record = StepRecord { requests: scheduled.len() as u64, tokens: 0, pairs: 0, context: 0, ns: 0 };
     for part in scheduled {
         let (computed, new) = (u64::from(part.num_computed_tokens), u64::from(part.num_new_tokens));
         record.tokens += new;
         record.pairs += new * computed + new * (new + 1) / 2;
+        record.context += computed + new;
     }
     record
 }

@@ -62,6 +62,8 @@ pub struct StepRecord {
     pub tokens: u64,
     /// Pairs of a token computed and a token that it attends to.
     pub pairs: u64,
+    /// Tokens whose KV was read: of each request those that its last token attends to.
+    pub context: u64,
     /// From when the scheduler was asked until the next step could begin: computing, telling and publishing.
     pub ns: u64,
 }
