@@ -4,15 +4,16 @@ mod sim;
 mod study;
 
 pub use sim::{CapacityArg, InstantArg, LoadArg, SimArgs, TraceFormatArg};
-pub use study::{StudyCommands, StudySwapArgs, StudyWatermarkArgs};
+pub use study::{StudyCommands, StudyEngineArgs, StudySwapArgs, StudyWatermarkArgs};
 
 use crate::output::OutputArgs;
 use cenote_base::units::ByteSize;
 use cenote_codec::{LayerSpecs, SpecError};
 use cenote_engine::ElementType;
 use cenote_mem::{Flush, RegionSource};
+use cenote_policy::Watermark;
 use cenote_pool::{Design, HostsLock};
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{Args, FromArgMatches, Parser, Subcommand, ValueEnum};
 use std::fmt;
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -62,7 +63,7 @@ pub enum Commands {
     /// The scheduler, eviction and watermarks are those that serve; engines and links are models (docs/simulator.md). The same
     /// flags and seed print the same bytes.
     Sim(Box<SimArgs>),
-    /// Study the scheduler in the simulator: watermarks, and whether swaps can be foreseen
+    /// Study the scheduler, in the simulator and in the engine: watermarks, whether swaps can be foreseen, how far the two are apart
     #[command(subcommand)]
     Study(StudyCommands),
     /// Measure
@@ -438,6 +439,19 @@ pub struct EngineArgs {
     /// Requests that may wait; more are told to come back later
     #[arg(long, value_name = "N", env = "CENOTE_MAX_WAITING", default_value_t = 512, value_parser = positive)]
     pub max_waiting: usize,
+    /// What admission leaves free of these blocks: fixed:SHARE, opt:FACTOR, avg-above:BLOCKS, avg-below:BLOCKS or learned
+    /// (docs/simulator.md)
+    #[arg(long, value_name = "KIND", env = "CENOTE_WATERMARK", default_value = "fixed:0.01")]
+    pub watermark: Watermark,
+    /// Memory of the region to which requests are swapped out that must make room; without it they are computed again
+    #[arg(long, value_name = "SIZE", env = "CENOTE_SWAP", default_value = "0")]
+    pub swap: ByteSize,
+    /// Swap also where computing again would be quicker
+    #[arg(long, env = "CENOTE_ALWAYS_SWAP")]
+    pub always_swap: bool,
+    /// Write what is swapped, a line of JSON each (docs/simulator.md); workers add their names to the file's
+    #[arg(long, value_name = "FILE", env = "CENOTE_SWAP_TRACE")]
+    pub swap_trace: Option<PathBuf>,
     /// What KV is stored as in the region: raw, int8, oaken, qpack:RATE or qpackz:RATE, for all layers or as in
     /// `0-1=int8,qpack:0.5`, or auto: what the codec table says
     #[arg(long, value_name = "CODEC", env = "CENOTE_CODEC")]
@@ -465,6 +479,13 @@ pub struct EngineArgs {
 }
 
 impl EngineArgs {
+    /// Variables and defaults, for commands that take no flag of an engine's but the model.
+    pub fn of_model(model: Option<PathBuf>) -> Result<Self, clap::Error> {
+        let command = Self::augment_args(clap::Command::new("engine"));
+        let defaults = Self::from_arg_matches(&command.try_get_matches_from(["engine"])?)?;
+        Ok(Self { model: model.or_else(|| defaults.model.clone()), ..defaults })
+    }
+
     /// Whether blocks may be shorter in the region than they are in the engine.
     pub const fn encodes(&self) -> bool {
         self.codec.is_some() || self.cold_codec.is_some()

@@ -7,6 +7,7 @@ mod doctor;
 mod engine;
 mod eval;
 mod generate;
+mod live;
 mod outliers;
 mod pool;
 mod profile;

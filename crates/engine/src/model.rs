@@ -8,6 +8,7 @@ use crate::kv::{KvArena, KvLayout};
 use crate::late::LateBlock;
 use crate::llama::{Llama, Observed, SeqChunk};
 use crate::tokenizer::Tokenizer;
+use cenote_policy::Watermark;
 use cenote_store::NamespaceSpec;
 use std::path::PathBuf;
 
@@ -37,8 +38,13 @@ pub struct EngineConfig {
     pub max_num_batched_tokens: usize,
     /// Requests that wait; more are refused.
     pub max_waiting: usize,
-    /// Part of the KV blocks that admission leaves free for running requests to grow.
-    pub watermark: f64,
+    /// What admission leaves free of the KV blocks for running requests to grow.
+    pub watermark: Watermark,
+    /// Bytes of the region that requests which make room may be swapped out to; 0: they start again. Without a store there is no swap
+    /// space.
+    pub swap_bytes: u64,
+    /// Swap also where computing again would be quicker.
+    pub always_swap: bool,
     /// How long a prefill worker keeps handed-over blocks from eviction, in milliseconds.
     pub hand_over_hold_ms: u64,
     /// Decode blocks from the store before a step computes with them, not beside it: to measure what that is worth.
@@ -63,7 +69,9 @@ impl EngineConfig {
             max_num_seqs: 64,
             max_num_batched_tokens: 512,
             max_waiting: 256,
-            watermark: 0.01,
+            watermark: Watermark::DEFAULT,
+            swap_bytes: 0,
+            always_swap: false,
             hand_over_hold_ms: 10_000,
             decode_first: false,
             region: None,

@@ -7,7 +7,11 @@
 
 mod core;
 mod front;
+mod observe;
 mod request;
+mod swap;
+
+pub use observe::{Direction, Observer, StepRecord, SwapRecord, Why};
 
 use self::core::{Core, Message};
 use crate::model::LoadedModel;
@@ -78,13 +82,25 @@ impl LlmEngine {
     /// # Errors
     /// The operating system gives no thread.
     pub fn start(model: LoadedModel, store: Option<Box<dyn PrefixStore>>) -> std::io::Result<Self> {
+        Self::start_observed(model, store, Box::new(()))
+    }
+
+    /// As [`Self::start`]; `observer` hears of every step and every swap.
+    ///
+    /// # Errors
+    /// The operating system gives no thread.
+    pub fn start_observed(
+        model: LoadedModel,
+        store: Option<Box<dyn PrefixStore>>,
+        observer: Box<dyn Observer>,
+    ) -> std::io::Result<Self> {
         let model = Arc::new(model);
         let shared = Arc::new(Shared::default());
         let clock = SystemClock::new();
         let (inbox, front_inbox) = channel();
         let (core_outbox, core_inbox) = channel();
         let core = {
-            let core = Core::new(Arc::clone(&model), store, Arc::clone(&shared), clock);
+            let core = Core::new(Arc::clone(&model), store, observer, Arc::clone(&shared), clock);
             let shared = Arc::clone(&shared);
             let run = move || serve(core, &core_inbox, &shared);
             std::thread::Builder::new().name("cenote-engine".to_owned()).spawn(run)?

@@ -13,6 +13,7 @@ pub mod watermark;
 
 pub use eviction::{Candidate, Choice, CostAware, Eviction, EvictionPolicy, Lru, Rewrite, S3Fifo, Sieve};
 pub use scheduler::{
-    NewRequest, PrefixSource, ScheduledRequest, Scheduler, SchedulerConfig, SchedulerOutput, SwapConfig,
+    NewRequest, NoSwap, Preemption, PrefixSource, ScheduledRequest, Scheduler, SchedulerConfig, SchedulerOutput,
+    SwapConfig,
 };
 pub use watermark::{Watermark, WatermarkController};

@@ -17,13 +17,14 @@
 //! ones instead of before them (as in vLLM), or whoever was swapped out would make room for its own successor.
 //!
 //! One step of its driver:
-//! `schedule` → copy `swapped_out`, then `swapped_in` → (load matched blocks; `rollback` where that failed) → forward → `computed`
-//! for each scheduled request → `append_token` for each that chose a token → `finish` for each that ended.
+//! `schedule` → copy `swapped_out` (`lose_swapped` where that failed), then `swapped_in` and matched blocks (`rollback` where that
+//! failed) → forward → `computed` for each scheduled request → `append_token` for each that chose a token → `finish` for each
+//! that ended.
 
 mod requests;
 mod swap;
 
-pub use swap::{SwapConfig, SwapTransfer};
+pub use swap::{NoSwap, Preemption, SwapConfig, SwapTransfer};
 
 use crate::kv_blocks::{BlockId, KvBlocks};
 use crate::watermark::{Load, Watermark, WatermarkController};
@@ -118,7 +119,7 @@ pub struct SchedulerOutput {
     /// What to compute, running requests first.
     pub scheduled: Vec<ScheduledRequest>,
     /// Requests that lost their blocks in this step.
-    pub preempted: Vec<RequestId>,
+    pub preempted: Vec<Preemption>,
     /// Blocks to copy out, before anything is written into L1: they belong to others from here on.
     pub swapped_out: Vec<SwapTransfer>,
     /// Blocks to copy back before the step computes. Their swap slots are free from here on.
@@ -321,7 +322,7 @@ impl Scheduler {
         }
     }
 
-    /// Tells that a match was worth less than promised: only `num_computed_tokens` tokens are there. The
+    /// Tells that a match, or what was swapped in, was worth less than promised: only `num_computed_tokens` tokens are there. The
     /// request is not part of the current step any more and goes on with the next one.
     ///
     /// # Panics
@@ -502,18 +503,22 @@ impl Scheduler {
         self.totals.running_tokens -= u64::from(state.num_computed_tokens);
         self.totals.known_tokens -= u64::from(state.num_tokens);
         self.totals.lost_blocks += u64::from(self.blocks_for(state.num_computed_tokens));
-        if self.is_worth_swapping(slot) {
-            self.swap_out(slot, output);
-        } else {
-            self.preempt(slot);
-            output.preempted.push(self.requests[slot].id);
+        match self.is_worth_swapping(slot) {
+            Ok(()) => self.swap_out(slot, output),
+            Err(why) => {
+                let state = &mut self.requests[slot];
+                self.blocks.release(&mut state.block_table);
+                let (id, tokens) = (state.id, state.num_computed_tokens);
+                self.start_again(slot);
+                output.preempted.push(Preemption { id, blocks: self.blocks_for(tokens), why });
+            }
         }
         slot
     }
 
-    fn preempt(&mut self, slot: Slot) {
+    /// Puts a request that has given its blocks back before its waiting equals.
+    fn start_again(&mut self, slot: Slot) {
         let state = &mut self.requests[slot];
-        self.blocks.release(&mut state.block_table);
         state.num_computed_tokens = 0;
         state.place = Place::Waiting;
         let priority = state.priority;

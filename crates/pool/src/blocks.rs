@@ -354,7 +354,14 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
             self.counters().add(Counter::Duplicates, 1);
             return Err(Publish::Duplicate);
         }
-        let slot = self.reserve(slot_bytes, Some(namespace.id.0)).map_err(|refusal| match refusal {
+        let slot = self.reserve_slot(namespace, slot_bytes)?;
+        fault::point("publish.reserved");
+        Ok(slot)
+    }
+
+    /// A slot that counts towards a namespace's quota.
+    pub(crate) fn reserve_slot(&self, namespace: &Namespace, slot_bytes: u64) -> Result<Slot, Publish> {
+        self.reserve(slot_bytes, Some(namespace.id.0)).map_err(|refusal| match refusal {
             Refusal::NoRoom => {
                 self.counters().add(Counter::NoRoom, 1);
                 Publish::NoRoom
@@ -364,9 +371,7 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
                 self.record(Event::QuotaRefused, namespace.id.0.into(), slot_bytes);
                 Publish::OverQuota
             }
-        })?;
-        fault::point("publish.reserved");
-        Ok(slot)
+        })
     }
 
     /// Makes a block that was just written findable, and counts what came of it.

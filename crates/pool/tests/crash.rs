@@ -105,6 +105,12 @@ fn worker() {
         for (depth, &hash) in hashes.iter().enumerate().skip(hits.len()) {
             publish(&pool, &ns, hash, depth as u32);
         }
+        let kept_bytes = vec![round as u8; BLOCK_BYTES as usize];
+        if let Ok(kept) = pool.keep(&ns, &[&kept_bytes]) {
+            let mut back = vec![0; BLOCK_BYTES as usize];
+            assert_eq!(kept.read(&mut [&mut back]), ReadOutcome::Whole);
+            assert!(back == kept_bytes);
+        }
         if round % 8 == 0 {
             let _ = pool.put_object(&format!("object {}", prng.below(4)), &round.to_le_bytes());
         }
@@ -151,6 +157,8 @@ fn a_death_at_any_point_leaves_nothing_that_survivors_cannot_use() {
         "publish.indexed",
         "index.counted",
         "read.copied",
+        "keep.reserved",
+        "keep.written",
         "object.written",
         "object.named",
         "object.entered",

@@ -7,7 +7,7 @@
 mod calibration;
 mod devices;
 
-pub use calibration::{Calibration, CalibrationError, Sample};
+pub use calibration::{Calibration, CalibrationError, Machine, Sample};
 pub use devices::{CXL, DEVICES, Device, MODELS, ModelShape, NIAGARA, PCIE_5, RDMA_100G};
 
 use crate::kernel::Time;
@@ -76,6 +76,8 @@ pub struct CostModel {
     pub weights_ps: u64,
     /// Reading the KV of a token.
     pub context_ps: u64,
+    /// The part of reading the KV of a token that no arithmetic hides: on top of the longer of the two.
+    pub exposed_context_ps: u64,
 }
 
 impl CostModel {
@@ -92,6 +94,7 @@ impl CostModel {
             pair_ps: ps(shape.flops_per_pair(), device.flops, device.flops_percent),
             weights_ps: ps(shape.weight_bytes(), device.memory_bytes_per_s, device.memory_percent),
             context_ps: ps(shape.kv_bytes_per_token(), device.memory_bytes_per_s, device.memory_percent),
+            exposed_context_ps: 0,
         }
     }
 
@@ -102,7 +105,8 @@ impl CostModel {
         let arithmetic =
             u128::from(work.tokens) * u128::from(self.token_ps) + u128::from(work.pairs) * u128::from(self.pair_ps);
         let memory = u128::from(self.weights_ps) + u128::from(work.context) * u128::from(self.context_ps);
-        self.step_ns + work.requests * self.request_ns + (arithmetic.max(memory) / 1_000) as u64
+        let exposed = u128::from(work.context) * u128::from(self.exposed_context_ps);
+        self.step_ns + work.requests * self.request_ns + ((arithmetic.max(memory) + exposed) / 1_000) as u64
     }
 
     /// Time to compute one more token of a prompt, in a large chunk: what giving a block up costs later.

@@ -104,6 +104,13 @@ impl Loaded {
     }
 }
 
+/// A block that an engine has swapped out. Nobody else can find it. Dropping it gives its memory back.
+pub trait SwappedBlock: Send {
+    /// Copies it back into pages as they were given to [`PrefixStore::swap_out`]. `false`: it is not what it was, the pages' content is
+    /// undefined, and the engine computes the block again.
+    fn swap_in(&self, pages: &mut [&mut [u8]]) -> bool;
+}
+
 /// Shared KV as an engine uses it. One value per engine thread.
 pub trait PrefixStore: Send {
     /// Hashes the full blocks of `tokens` and looks all of them up.
@@ -116,6 +123,9 @@ pub trait PrefixStore: Send {
     /// Publishes a block, block number `depth` of its sequence, unless it is there already. `false` when there was
     /// no room; the engine goes on without.
     fn save(&mut self, hash: BlockHash, depth: u32, pages: &[&[u8]]) -> bool;
+
+    /// Copies a block out for this engine alone, byte for byte, whole or in the making. `None`: there is no room.
+    fn swap_out(&mut self, pages: &[&[u8]]) -> Option<Box<dyn SwappedBlock>>;
 
     /// Hash of the full block `tokens` that follows `parent`.
     fn block_hash(&self, parent: Option<BlockHash>, tokens: &[TokenId]) -> BlockHash;

@@ -1,11 +1,11 @@
 //! [`PrefixStore`] over a pool in a region.
 
 use crate::pending::{Desk, PendingFrames};
-use crate::{BlockCodec, Loaded, NamespaceSpec, PrefixMatch, PrefixStore};
+use crate::{BlockCodec, Loaded, NamespaceSpec, PrefixMatch, PrefixStore, SwappedBlock};
 use cenote_base::{BlockHash, Deadline, TokenId};
 use cenote_mem::Fabric;
 use cenote_pool::{
-    ColdBlock, Counter, Hit, Namespace, NamespaceRecord, Pin, Pool, PoolError, Publish, ReadOutcome, Shorter,
+    ColdBlock, Counter, Hit, Kept, Namespace, NamespaceRecord, Pin, Pool, PoolError, Publish, ReadOutcome, Shorter,
 };
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -196,6 +196,14 @@ impl<F: Fabric> RegionStore<F> {
     }
 }
 
+struct KeptBlock<F: Fabric>(Kept<F>);
+
+impl<F: Fabric> SwappedBlock for KeptBlock<F> {
+    fn swap_in(&self, pages: &mut [&mut [u8]]) -> bool {
+        self.0.read(pages) == ReadOutcome::Whole
+    }
+}
+
 /// A panic elsewhere leaves the map as it is, which is good enough: every entry stands alone.
 fn lock<F: Fabric>(holds: &Holds<F>) -> MutexGuard<'_, BTreeMap<u64, Hold<F>>> {
     holds.lock().unwrap_or_else(PoisonError::into_inner)
@@ -251,6 +259,12 @@ impl<F: Fabric> PrefixStore for RegionStore<F> {
             self.pool.publish(&self.namespace, hash, depth, pages)
         });
         matches!(outcome, Publish::Published | Publish::Duplicate)
+    }
+
+    fn swap_out(&mut self, pages: &[&[u8]]) -> Option<Box<dyn SwappedBlock>> {
+        // Never encoded: a request goes on with just the numbers that it had.
+        let kept = self.pool.keep(&self.namespace, pages).ok()?;
+        Some(Box::new(KeptBlock(kept)))
     }
 
     fn block_hash(&self, parent: Option<BlockHash>, tokens: &[TokenId]) -> BlockHash {

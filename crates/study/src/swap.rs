@@ -1,5 +1,7 @@
 //! Can the next swap-in be foreseen? CPEN 511 §V-B, Figures 3 and 4, redone in the simulator.
 //!
+//! Traces come from the simulator, or from an engine that recorded its own ([`swaps_of`]).
+//!
 //! A run of 400 prompts in little memory gives the numbers of the requests that were swapped in, in order. From a window of the last ones the
 //! next is predicted: by regression, with a perceptron of one hidden layer and with an LSTM; and by classification of the number
 //! modulo ten, where the tens are the most common of the window (the paper takes them from a batch). The first four fifths of a trace
@@ -9,6 +11,8 @@
 mod nets;
 
 use crate::watermark::cpen_setup;
+use cenote_engine::SwapRecord;
+use cenote_engine::runtime::Direction;
 use cenote_sim::serving::{Swap, swap_trace};
 use cenote_sim::workload::{CPEN_PROMPTS, cpen};
 use nets::{Lstm, Mlp};
@@ -57,7 +61,7 @@ pub struct SwapStudy {
     pub rows: Vec<Accuracy>,
 }
 
-/// Runs it over so many traces; `progress` is told of each predictor on each.
+/// Runs it over so many simulated traces; `progress` is told of each predictor on each.
 ///
 /// # Panics
 /// Never: every prompt fits the engine.
@@ -65,12 +69,18 @@ pub struct SwapStudy {
 pub fn swap_study(traces: u64, progress: &mut dyn FnMut()) -> SwapStudy {
     let (model, blocks) = MODEL;
     let setup = cpen_setup(model, blocks);
+    let trace = |seed| swap_trace(&setup, &cpen(CPEN_PROMPTS, 1.0, seed)).expect("every prompt fits").1;
+    study_traces(&(1..=traces).map(trace).collect::<Vec<_>>(), progress)
+}
+
+/// Runs it over traces, of whichever engine.
+#[must_use]
+pub fn study_traces(traces: &[Vec<Swap>], progress: &mut dyn FnMut()) -> SwapStudy {
     let (mut swap_ins, mut accesses, mut heads) = (0, 0, 0);
     let mut sums: BTreeMap<(usize, usize), (f64, f64)> = BTreeMap::new();
-    for seed in 1..=traces {
-        let (_, swaps) = swap_trace(&setup, &cpen(CPEN_PROMPTS, 1.0, seed)).expect("every prompt fits");
+    for (seed, swaps) in (1..).zip(traces) {
         accesses += swaps.len();
-        heads += queue_heads(&swaps);
+        heads += queue_heads(swaps);
         let back = |swap: &Swap| if let Swap::In(id) = swap { Some(*id) } else { None };
         let ids: Vec<u32> = swaps.iter().filter_map(back).collect();
         swap_ins += ids.len();
@@ -83,7 +93,7 @@ pub fn swap_study(traces: u64, progress: &mut dyn FnMut()) -> SwapStudy {
             }
         }
     }
-    let mean = |sum: f64| sum / traces.max(1) as f64;
+    let mean = |sum: f64| sum / traces.len().max(1) as f64;
     let row = |(&(which, window), &(exact, near)): (&(usize, usize), &(f64, f64))| Accuracy {
         predictor: PREDICTORS[which].name,
         window,
@@ -91,12 +101,40 @@ pub fn swap_study(traces: u64, progress: &mut dyn FnMut()) -> SwapStudy {
         near: mean(near),
     };
     SwapStudy {
-        traces: traces as usize,
+        traces: traces.len(),
         swap_ins: mean(swap_ins as f64),
         accesses: mean(accesses as f64),
         queue_head: heads as f64 / swap_ins.max(1) as f64,
         rows: sums.iter().map(row).collect(),
     }
+}
+
+/// What an engine's records come to: who went out and came back. Whoever ended while it was out
+/// is left out: nobody could have foreseen its return.
+#[must_use]
+pub fn swaps_of(records: &[SwapRecord]) -> Vec<Swap> {
+    let comes_back = |at: usize, sequence: u64| {
+        let next = records[at + 1..].iter().find(|record| record.sequence == sequence);
+        next.is_some_and(|record| record.direction == Direction::In)
+    };
+    let swap = |(at, record): (usize, &SwapRecord)| {
+        let id = u32::try_from(record.sequence).ok()?;
+        match record.direction {
+            Direction::Out if comes_back(at, record.sequence) => Some(Swap::Out(id)),
+            Direction::In => Some(Swap::In(id)),
+            Direction::Out | Direction::Dropped => None,
+        }
+    };
+    records.iter().enumerate().filter_map(swap).collect()
+}
+
+/// Reads what `--swap-trace` wrote.
+///
+/// # Errors
+/// The number of the first line that is no record, and what is wrong with it.
+pub fn read_trace(text: &str) -> Result<Vec<SwapRecord>, (usize, serde_json::Error)> {
+    let lines = (1..).zip(text.lines()).filter(|(_, line)| !line.trim().is_empty());
+    lines.map(|(number, line)| serde_json::from_str(line).map_err(|error| (number, error))).collect()
 }
 
 /// Steps of progress of a study of so many traces.
@@ -151,6 +189,11 @@ impl Task<'_> {
         self.ids.windows(self.window + 1).map(|window| (&window[..self.window], window[self.window]))
     }
 
+    /// The largest number that there may be: those of a run are below the number of its prompts.
+    fn most(&self) -> f64 {
+        f64::from(self.ids.iter().copied().max().unwrap_or(0)).max(CPEN_PROMPTS as f64)
+    }
+
     fn num_trained(&self) -> usize {
         (self.ids.len() as f64 * TRAINED) as usize - self.window
     }
@@ -181,8 +224,8 @@ fn asked(ids: &[u32], window: usize, seed: u64, predictor: &Predictor) -> (f64, 
 }
 
 /// Numbers as classes see them: around nothing, and small.
-fn inputs(window: &[u32]) -> Vec<f64> {
-    window.iter().map(|&id| f64::from(id) / CPEN_PROMPTS as f64 - 0.5).collect()
+fn inputs(window: &[u32], most: f64) -> Vec<f64> {
+    window.iter().map(|&id| f64::from(id) / most - 0.5).collect()
 }
 
 /// What regression sees and answers: how far numbers are from the last one, in steps of this. Numbers grow over a run, so a net
@@ -194,8 +237,8 @@ fn distances(window: &[u32]) -> Vec<f64> {
     window.iter().map(|&id| (f64::from(id) - last) / REACH).collect()
 }
 
-fn behind(window: &[u32], distance: f64) -> u32 {
-    (f64::from(window[window.len() - 1]) + REACH * distance).round().clamp(0.0, CPEN_PROMPTS as f64) as u32
+fn behind(window: &[u32], distance: f64, most: f64) -> u32 {
+    (f64::from(window[window.len() - 1]) + REACH * distance).round().clamp(0.0, most) as u32
 }
 
 fn regression_examples(task: &Task<'_>) -> Vec<(Vec<f64>, f64)> {
@@ -206,21 +249,24 @@ fn regression_examples(task: &Task<'_>) -> Vec<(Vec<f64>, f64)> {
 fn regression(task: &Task<'_>) -> Vec<u32> {
     let mut net = Mlp::new(task.window, 24, 1, task.seed);
     net.fit(&regression_examples(task), EPOCHS, |out, target| vec![2.0 * (out[0] - target)]);
-    task.asked().map(|(window, _)| behind(window, net.predict(&distances(window))[0])).collect()
+    let most = task.most();
+    task.asked().map(|(window, _)| behind(window, net.predict(&distances(window))[0], most)).collect()
 }
 
 fn recurrent(task: &Task<'_>) -> Vec<u32> {
     let mut net = Lstm::new(12, task.seed);
     net.fit(&regression_examples(task), EPOCHS);
-    task.asked().map(|(window, _)| behind(window, net.predict(&distances(window)))).collect()
+    let most = task.most();
+    task.asked().map(|(window, _)| behind(window, net.predict(&distances(window)), most)).collect()
 }
 
 fn classification(task: &Task<'_>) -> Vec<u32> {
     let class = |next: u32| (next % MODULUS) as usize;
+    let most = task.most();
     // Classes modulo ten need the digit that counts, which is lost in a number between -1 and 1: it gets inputs of its own.
     let digits = |window: &[u32]| -> Vec<f64> {
         let last = window.iter().map(|id| f64::from(id % MODULUS) / f64::from(MODULUS) - 0.5);
-        inputs(window).into_iter().chain(last).collect()
+        inputs(window, most).into_iter().chain(last).collect()
     };
     let examples: Vec<(Vec<f64>, usize)> = task.trained().map(|(window, next)| (digits(window), class(next))).collect();
     let mut net = Mlp::new(2 * task.window, 32, MODULUS as usize, task.seed);
@@ -271,6 +317,24 @@ mod tests {
         let repeated: Vec<u32> = (0..120).map(|at| [150, 158, 170][at % 3]).collect();
         let found = asked(&repeated, 2, 1, &PREDICTORS[1]);
         assert!(found.1 > 0.8, "{found:?}");
+    }
+
+    #[test]
+    fn an_engines_records_are_read_as_swaps() {
+        let text = r#"{"step":3,"sequence":4,"blocks":2,"direction":"out","why":"pressure"}
+
+{"step":3,"sequence":5,"blocks":1,"direction":"dropped","why":"refused"}
+{"step":4,"sequence":3,"blocks":2,"direction":"out","why":"pressure"}
+{"step":5,"sequence":3,"blocks":2,"direction":"dropped","why":"ended"}
+{"step":6,"sequence":4,"blocks":1,"direction":"in","why":"room"}
+{"step":6,"sequence":4,"blocks":1,"direction":"dropped","why":"damaged"}
+"#;
+        let swaps = swaps_of(&read_trace(text).expect("records"));
+        assert_eq!(swaps, [Swap::Out(4), Swap::In(4)]);
+        assert_eq!(queue_heads(&swaps), 1);
+        assert_eq!(read_trace(&text.replace("refused", "bored")).expect_err("no such reason").0, 3);
+        let study = study_traces(&[swaps], &mut || ());
+        assert_eq!((study.traces, study.swap_ins, study.queue_head), (1, 1.0, 1.0));
     }
 
     #[test]

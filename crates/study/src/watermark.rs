@@ -38,6 +38,7 @@ pub fn cpen_setup(model: &str, l1_blocks: u32) -> Setup {
     Setup {
         instances: 1,
         cost: CostModel::roofline(device, shape),
+        front_ns: 0,
         kv_bytes_per_token: shape.kv_bytes_per_token(),
         l1_blocks,
         l1_block_tokens: 16,

@@ -12,12 +12,13 @@ const POLICY: &str = "crates/policy/src/";
 const SIMULATOR: &str = "crates/sim/src/";
 
 /// A decision: how it is called, and where the product calls it.
-const DECISIONS: [(&str, &str); 5] = [
+const DECISIONS: [(&str, &str); 6] = [
     ("Scheduler::new(", "crates/engine/src/"),
     ("PrefixSource for ", "crates/engine/src/"),
     (".victims(", "crates/pool/src/"),
     (".inserted(", "crates/pool/src/"),
     ("Watermark::", "crates/engine/src/"),
+    ("SwapConfig {", "crates/engine/src/"),
 ];
 
 pub fn check(tree: &Tree) -> Vec<Finding> {
@@ -134,7 +135,7 @@ mod tests {
 
     #[test]
     fn a_decision_that_only_one_world_asks_for_is_found() {
-        let engine = "fn f() { Scheduler::new(c); Watermark::share(1) } impl PrefixSource for M {}";
+        let engine = "fn f() { Scheduler::new(c); Watermark::share(1); SwapConfig { x } } impl PrefixSource for M {}";
         let pool = "fn f() { p.victims(c); p.inserted(c) }";
         let sim = format!("{engine} {pool}");
         let tree = |sim: &str| {

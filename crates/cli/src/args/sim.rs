@@ -105,7 +105,7 @@ fn parse_speed(text: &str) -> Result<f64, String> {
     text.parse().ok().filter(|speed| (1e-6..=1e6).contains(speed)).ok_or_else(|| format!("`{text}` is no speed"))
 }
 
-fn parse_rate(text: &str) -> Result<f64, String> {
+pub(super) fn parse_rate(text: &str) -> Result<f64, String> {
     text.parse().ok().filter(|rate| (0.0..=1e6).contains(rate)).ok_or_else(|| format!("`{text}` is no rate"))
 }
 

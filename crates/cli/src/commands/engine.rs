@@ -7,10 +7,12 @@ use crate::output;
 use crate::region::HostPool;
 use cenote_codec::{LayerSpecs, PageCodec, Profile, Raw, Side, SpecError};
 use cenote_engine::config::ModelConfig;
-use cenote_engine::{EngineConfig, LlmEngine, LoadedModel};
+use cenote_engine::{EngineConfig, LlmEngine, LoadedModel, Observer, SwapRecord};
 use cenote_mem::numa;
 use cenote_pool::Heart;
 use cenote_store::{BlockCodec, RegionStore};
+use std::fs::File;
+use std::io::{LineWriter, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -33,6 +35,24 @@ pub fn start(
     watch: &WatchArgs,
     worker_name: &str,
 ) -> Result<Running, Failure> {
+    let observer: Box<dyn Observer> = match &args.swap_trace {
+        Some(path) => Box::new(SwapFile::create(path)?),
+        None => Box::new(()),
+    };
+    start_observed(args, region, watch, worker_name, observer)
+}
+
+/// As [`start`], with another observer than `--swap-trace`'s.
+pub fn start_observed(
+    args: &EngineArgs,
+    region: Option<&RegionArgs>,
+    watch: &WatchArgs,
+    worker_name: &str,
+    observer: Box<dyn Observer>,
+) -> Result<Running, Failure> {
+    if region.is_none() && args.swap.0 > 0 {
+        return Err(Failure::new(format!("--swap {}: without a region there is nothing to swap to", args.swap)));
+    }
     let pool = region.map(|region| region.attach_watching(worker_name, watch)).transpose()?;
     if let Some(pool) = &pool {
         stay_near(pool);
@@ -41,7 +61,7 @@ pub fn start(
     let model = load(args, region)?;
     spinner.finish_and_clear();
     let Some((pool, region)) = pool.zip(region) else {
-        return Ok(Running { engine: Arc::new(LlmEngine::start(model, None)?), _heart: None });
+        return Ok(Running { engine: Arc::new(LlmEngine::start_observed(model, None, observer)?), _heart: None });
     };
     let spec = model.namespace_spec(&args.tenant_salt);
     let mut store = RegionStore::new(pool.clone(), &spec).map_err(|error| region.explain(&error))?;
@@ -49,8 +69,34 @@ pub fn start(
         store = store.with_codec(codec, &spec);
     }
     let heart = beat(pool, watch.tick(), store.expirer())?;
-    let engine = LlmEngine::start(model, Some(Box::new(store)))?;
+    let engine = LlmEngine::start_observed(model, Some(Box::new(store)), observer)?;
     Ok(Running { engine: Arc::new(engine), _heart: Some(heart) })
+}
+
+/// Writes swaps to a file, each at once: whoever reads it may look while the engine runs. A file that can no longer be written ends
+/// the trace, not the engine.
+struct SwapFile {
+    path: PathBuf,
+    file: Option<LineWriter<File>>,
+}
+
+impl SwapFile {
+    fn create(path: &Path) -> Result<Self, Failure> {
+        let failed = |error| Failure::new(format!("{}: cannot write the swap trace: {error}", path.display()));
+        let file = LineWriter::new(File::create(path).map_err(failed)?);
+        Ok(Self { path: path.to_owned(), file: Some(file) })
+    }
+}
+
+impl Observer for SwapFile {
+    fn swapped(&mut self, record: &SwapRecord) {
+        let Some(file) = &mut self.file else { return };
+        let line = serde_json::to_string(record).expect("plain data");
+        if let Err(error) = writeln!(file, "{line}") {
+            tracing::warn!(path = %self.path.display(), %error, "the swap trace ends here");
+            self.file = None;
+        }
+    }
 }
 
 /// What blocks are stored as, if not as the engine has them.
@@ -158,6 +204,9 @@ fn config(args: &EngineArgs, region: Option<&RegionArgs>) -> Result<EngineConfig
         max_num_seqs: args.max_num_seqs,
         max_num_batched_tokens: args.max_num_batched_tokens,
         max_waiting: args.max_waiting,
+        watermark: args.watermark.clone(),
+        swap_bytes: args.swap.0,
+        always_swap: args.always_swap,
         decode_first: args.decode_first,
         region: region.and_then(|region| region.region.as_ref()).map(ToString::to_string),
         ..EngineConfig::new(model_dir(args)?)

@@ -164,6 +164,10 @@ fn pass_on(command: &mut Command, engine: &EngineArgs, region: &RegionArgs, watc
     set("CENOTE_MAX_NUM_SEQS", Some(engine.max_num_seqs.to_string()));
     set("CENOTE_MAX_NUM_BATCHED_TOKENS", Some(engine.max_num_batched_tokens.to_string()));
     set("CENOTE_MAX_WAITING", Some(engine.max_waiting.to_string()));
+    set("CENOTE_WATERMARK", Some(engine.watermark.to_string()));
+    set("CENOTE_SWAP", Some(engine.swap.0.to_string()));
+    set("CENOTE_ALWAYS_SWAP", engine.always_swap.then(|| "true".to_owned()));
+    set("CENOTE_SWAP_TRACE", engine.swap_trace.as_ref().map(|path| path.display().to_string()));
     set("CENOTE_CODEC", engine.codec.as_ref().map(ToString::to_string));
     set("CENOTE_COLD_CODEC", engine.cold_codec.as_ref().map(ToString::to_string));
     set("CENOTE_PROFILE", engine.profile.as_ref().map(|path| path.display().to_string()));

@@ -2,7 +2,7 @@
 //!
 //! What is printed depends on the configuration, the load and the seed only; how long it took goes to stderr.
 
-mod calibrate;
+pub mod calibrate;
 mod hits;
 mod load;
 mod show;
@@ -12,10 +12,11 @@ use crate::failure::Failure;
 use crate::output;
 use cenote_base::units::ByteSize;
 use cenote_policy::{Eviction, Watermark};
-use cenote_sim::model::{Calibration, CostModel, DEVICES, Device, MODELS, ModelShape};
+use cenote_sim::model::{Calibration, CostModel, DEVICES, Device, MODELS, Machine, ModelShape};
 use cenote_sim::serving::Pool;
 use cenote_sim::{Outcome, Setup, Workload, simulate};
 use serde::Serialize;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// Most blocks of an engine that are kept track of one by one.
@@ -115,13 +116,12 @@ fn store(capacity: CapacityArg, link: cenote_sim::Link) -> Option<Pool> {
 
 /// The engine that flags or a calibration describe, without a pool.
 fn engine(args: &SimArgs) -> Result<Engine, Failure> {
-    let (name, cost, kv_bytes, host, l1_tokens) = match &args.calibration {
+    let (name, cost, front_ns, kv_bytes, host, l1_tokens) = match &args.calibration {
         Some(path) => {
-            let failed = |fact: String| Failure::new(format!("{}: {fact}", path.display()));
-            let text = std::fs::read_to_string(path).map_err(|error| failed(error.to_string()))?;
-            let read = Calibration::parse(&text).map_err(|error| failed(error.to_string()))?;
-            let link = cenote_sim::Link { bytes_per_s: read.copy_bytes_per_s, latency_ns: 0 };
-            (read.of.clone(), read.cost(), read.kv_bytes_per_token, link, read.kv_tokens)
+            let read = calibration(path)?;
+            let Machine { of, kv_bytes_per_token, kv_tokens, copy_bytes_per_s, front_ns } = read.machine.clone();
+            let link = cenote_sim::Link { bytes_per_s: copy_bytes_per_s, latency_ns: 0 };
+            (of, read.cost(), front_ns, kv_bytes_per_token, link, kv_tokens)
         }
         None => {
             let device = Device::named(&args.device).ok_or_else(|| {
@@ -145,7 +145,7 @@ fn engine(args: &SimArgs) -> Result<Engine, Failure> {
             };
             let cost = CostModel::roofline(device, shape);
             let name = format!("{} on {}", shape.name, device.name);
-            (name, cost, shape.kv_bytes_per_token(), device.host, free / shape.kv_bytes_per_token())
+            (name, cost, 0, shape.kv_bytes_per_token(), device.host, free / shape.kv_bytes_per_token())
         }
     };
     let l1_blocks = match args.l1_blocks {
@@ -156,6 +156,7 @@ fn engine(args: &SimArgs) -> Result<Engine, Failure> {
     let setup = Setup {
         instances: args.instances,
         cost,
+        front_ns,
         kv_bytes_per_token: kv_bytes,
         l1_blocks,
         l1_block_tokens: args.l1_block_tokens,
@@ -170,6 +171,13 @@ fn engine(args: &SimArgs) -> Result<Engine, Failure> {
         eviction: Eviction::Lru,
     };
     Ok(Engine { name, setup })
+}
+
+/// What `--calibrate` wrote.
+pub fn calibration(path: &Path) -> Result<Calibration, Failure> {
+    let failed = |fact: String| Failure::new(format!("{}: {fact}", path.display()));
+    let text = std::fs::read_to_string(path).map_err(|error| failed(error.to_string()))?;
+    Calibration::parse(&text).map_err(|error| failed(error.to_string()))
 }
 
 /// When a run began: by the wall's clock, and by the processor's, which does not go on while others have the core.

@@ -1,7 +1,10 @@
-//! `cenote study`: what the scheduler does under pressure, in simulated time.
+//! `cenote study`: what the scheduler does under pressure, in simulated time and in an engine.
 
+mod engine;
+mod real;
 mod swap;
 mod watermark;
+mod watermark_real;
 
 use crate::args::StudyCommands;
 use crate::failure::Failure;
@@ -11,6 +14,7 @@ pub fn run(command: &StudyCommands) -> Result<(), Failure> {
     match command {
         StudyCommands::Watermark(args) => watermark::run(args),
         StudyCommands::Swap(args) => swap::run(args),
+        StudyCommands::Engine(args) => engine::run(args),
     }
 }
 

@@ -1,7 +1,7 @@
 //! `cenote worker`: one engine process behind the worker protocol, started by a front.
 
 use super::engine;
-use crate::args::WorkerArgs;
+use crate::args::{EngineArgs, WorkerArgs};
 use crate::failure::Failure;
 use cenote_serve::{Grace, WorkerConfig, WorkerToken, parent_gone, run_worker};
 use std::time::Duration;
@@ -11,8 +11,15 @@ pub fn run(args: &WorkerArgs) -> Result<(), Failure> {
     let token = WorkerToken::from_environment()?;
     let name =
         format!("{}-{}", if args.role == crate::args::RoleArg::Prefill { "prefill" } else { "decode" }, args.index);
+    // Workers of one front are told one file.
+    let swap_trace = args.engine.swap_trace.as_ref().map(|path| {
+        let mut path = path.clone().into_os_string();
+        path.push(format!(".{name}"));
+        path.into()
+    });
+    let engine_args = EngineArgs { swap_trace, ..args.engine.clone() };
     let running =
-        engine::start(&args.engine, args.region.region.is_some().then_some(&args.region), &args.watch, &name)?;
+        engine::start(&engine_args, args.region.region.is_some().then_some(&args.region), &args.watch, &name)?;
     let config = WorkerConfig {
         grace: Grace { drain: Duration::from_secs(args.drain_timeout), ..Grace::default() },
         ..WorkerConfig::default()

@@ -20,6 +20,7 @@ mod settings;
 mod several_hosts;
 mod sim;
 mod support;
+mod swapping;
 mod torture;
 mod two_models;
 mod words;

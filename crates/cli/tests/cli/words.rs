@@ -46,6 +46,7 @@ async fn every_command_explains_itself() {
         "study",
         "study watermark",
         "study swap",
+        "study engine",
         "torture",
     ] {
         let name = format!("help {command}").trim_end().replace(' ', "_");

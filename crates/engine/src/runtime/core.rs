@@ -1,6 +1,6 @@
 //! The engine's thread: takes messages, decides with the scheduler, computes, tells.
 //!
-//! A step, in order: messages, expired requests, `schedule`, load matched blocks, forward, sample and send
+//! A step, in order: messages, expired requests, `schedule`, swap blocks out and in, load matched blocks, forward, sample and send
 //! tokens, save completed blocks, end requests. Tokens leave before blocks are saved, so that saving does
 //! not add to their latency; `Finished` leaves after, so that whoever hears it finds the blocks.
 //!
@@ -8,7 +8,9 @@
 //! computed for its request is thrown away, and the request goes on from the blocks before.
 
 use super::Shared;
+use super::observe::{Observer, StepRecord};
 use super::request::{Admission, Running};
+use super::swap::{self, Swapper};
 use crate::kv::KvArena;
 use crate::late::LateBlock;
 use crate::llama::{LogitsOf, SeqChunk};
@@ -18,9 +20,8 @@ use cenote_base::engine::{ErrorKind, FinishReason};
 use cenote_base::{Clock, EngineError, Event, RequestId, SystemClock, fault};
 use cenote_policy::kv_blocks::BlockId;
 use cenote_policy::scheduler::{
-    AddError, NewRequest, PrefixSource, ScheduledRequest, Scheduler, SchedulerConfig, SwapConfig,
+    AddError, NewRequest, PrefixSource, ScheduledRequest, Scheduler, SchedulerConfig, SchedulerOutput,
 };
-use cenote_policy::watermark::Watermark;
 use cenote_store::{Loaded, PrefixStore};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -37,12 +38,12 @@ pub(super) enum Message {
 /// Numbers that only grow.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Counters {
+    pub taken: u64,
     pub prompt_tokens: u64,
     pub generation_tokens: u64,
     pub cached_tokens: u64,
     pub finished: u64,
     pub errors: u64,
-    pub preemptions: u64,
     pub steps: u64,
 }
 
@@ -56,6 +57,7 @@ pub(super) struct Core {
     kv: KvArena,
     scheduler: Scheduler,
     requests: BTreeMap<RequestId, Running>,
+    swapper: Swapper,
     clock: SystemClock,
     shared: Arc<Shared>,
     counters: Counters,
@@ -83,12 +85,14 @@ impl PrefixSource for Matcher<'_> {
 impl Core {
     pub fn new(
         model: Arc<LoadedModel>,
-        store: Option<Box<dyn PrefixStore>>,
+        mut store: Option<Box<dyn PrefixStore>>,
+        observer: Box<dyn Observer>,
         shared: Arc<Shared>,
         clock: SystemClock,
     ) -> Self {
         let config = model.config();
         let blocks = model.kv_blocks();
+        let mut kv = KvArena::new(*model.layout(), blocks);
         let small = |value: usize| u32::try_from(value).unwrap_or(u32::MAX);
         let scheduler = Scheduler::new(SchedulerConfig {
             max_num_seqs: config.max_num_seqs,
@@ -96,16 +100,17 @@ impl Core {
             long_prefill_token_threshold: 0,
             block_size: small(config.block_tokens),
             num_blocks: small(blocks),
-            watermark: Watermark::share(config.watermark),
+            watermark: config.watermark.clone(),
             max_waiting: config.max_waiting,
-            swap: SwapConfig::OFF,
+            swap: swap::config(&model, &mut kv, store.as_deref_mut()),
         });
         let mut core = Self {
-            kv: KvArena::new(*model.layout(), blocks),
+            kv,
             model,
             store,
             scheduler,
             requests: BTreeMap::new(),
+            swapper: Swapper::new(observer),
             clock,
             shared,
             counters: Counters::default(),
@@ -197,7 +202,8 @@ impl Core {
             return;
         }
         self.counters.prompt_tokens += admission.prompt.len() as u64;
-        self.requests.insert(id, Running::new(admission, &self.model));
+        self.requests.insert(id, Running::new(admission, self.counters.taken, &self.model));
+        self.counters.taken += 1;
         // A hand-over may have nothing left to generate.
         self.end_if_finished(id);
     }
@@ -211,22 +217,24 @@ impl Core {
 
     /// One step. `false` when there was nothing to compute.
     fn step(&mut self) -> bool {
+        let begin = self.clock.now_ns();
         let block_tokens = self.model.config().block_tokens;
         let mut matcher = Matcher { store: &mut self.store, requests: &mut self.requests, block_tokens };
         let output = self.scheduler.schedule(&mut matcher);
-        self.counters.preemptions += output.preempted.len() as u64;
-        let mut progressed = !output.preempted.is_empty();
+        let mut progressed = !(output.preempted.is_empty() && output.swapped_out.is_empty());
+        let damaged = self.swap(&output);
         let mut scheduled = output.scheduled;
         let mut late = Vec::new();
         scheduled.retain(|part| {
             progressed = true;
-            part.num_loaded_tokens == 0 || self.load(part, &mut late)
+            !damaged.contains(&part.id) && (part.num_loaded_tokens == 0 || self.load(part, &mut late))
         });
         if scheduled.is_empty() {
             return progressed;
         }
         fault::point("engine.step");
         self.counters.steps += 1;
+        let mut record = work(&scheduled);
         let logits = self.compute(&scheduled, &late);
         late.retain(LateBlock::has_failed);
         let mut rows = logits.chunks_exact(self.model.llama().config().vocab_size);
@@ -252,7 +260,35 @@ impl Core {
             }
             self.end_if_finished(part.id);
         }
+        record.ns = self.clock.now_ns() - begin;
+        self.swapper.observer.stepped(&record);
         true
+    }
+
+    /// Moves what the scheduler has swapped. Returns the requests of which blocks did not come back; they go on from those that did,
+    /// with the next step.
+    fn swap(&mut self, output: &SchedulerOutput) -> Vec<RequestId> {
+        let step = self.counters.steps + 1;
+        for preempted in &output.preempted {
+            self.swapper.preempted(step, self.requests[&preempted.id].sequence, preempted);
+        }
+        for transfer in &output.swapped_out {
+            let request = &self.requests[&transfer.id];
+            let store = self.store.as_deref_mut().filter(|_| request.use_pool);
+            if !self.swapper.swap_out(step, request.sequence, transfer, &self.kv, store) {
+                self.scheduler.lose_swapped(transfer.id);
+            }
+        }
+        let mut damaged = Vec::new();
+        for transfer in &output.swapped_in {
+            let whole = self.swapper.swap_in(step, transfer, &mut self.kv);
+            if whole < transfer.blocks.len() {
+                let tokens = whole * self.model.config().block_tokens;
+                self.scheduler.rollback(transfer.id, u32::try_from(tokens).expect("less than went out"));
+                damaged.push(transfer.id);
+            }
+        }
+        damaged
     }
 
     /// Copies matched blocks into the request's own, or adds them to those that are decoded while the step computes. `false`:
@@ -393,6 +429,7 @@ impl Core {
 
     fn forget(&mut self, id: RequestId) {
         self.scheduler.finish(id);
+        self.swapper.forget(self.counters.steps + 1, id);
         if self.requests.remove(&id).is_some() {
             self.shared.request_ended();
         }
@@ -424,13 +461,19 @@ impl Core {
             return;
         }
         self.stats_due_ns = now_ns + STATS_PERIOD_NS;
-        let counters = &self.counters;
+        let (counters, swaps) = (&self.counters, &self.swapper.totals);
         let own = [
             ("requests_waiting", self.scheduler.num_waiting() as f64),
             ("requests_running", self.scheduler.num_running() as f64),
             ("kv_blocks_total", self.model.kv_blocks() as f64),
             ("kv_blocks_free", f64::from(self.scheduler.num_free_blocks())),
-            ("preemptions_total", counters.preemptions as f64),
+            ("requests_swapped", self.scheduler.num_swapped() as f64),
+            ("preemptions_total", self.scheduler.num_preemptions() as f64),
+            ("swaps_total", swaps.swaps as f64),
+            ("swap_out_blocks_total", swaps.out_blocks as f64),
+            ("swap_in_blocks_total", swaps.in_blocks as f64),
+            ("swaps_refused_total", swaps.refused as f64),
+            ("swap_damaged_blocks_total", swaps.damaged_blocks as f64),
             ("prompt_tokens_total", counters.prompt_tokens as f64),
             ("generation_tokens_total", counters.generation_tokens as f64),
             ("cached_tokens_total", counters.cached_tokens as f64),
@@ -444,4 +487,16 @@ impl Core {
         }
         self.shared.set_stats(values);
     }
+}
+
+/// What a step computes; how long it takes is not known yet.
+fn work(scheduled: &[ScheduledRequest]) -> StepRecord {
+    let mut record = StepRecord { requests: scheduled.len() as u64, tokens: 0, pairs: 0, context: 0, ns: 0 };
+    for part in scheduled {
+        let (computed, new) = (u64::from(part.num_computed_tokens), u64::from(part.num_new_tokens));
+        record.tokens += new;
+        record.pairs += new * computed + new * (new + 1) / 2;
+        record.context += computed + new;
+    }
+    record
 }

@@ -27,6 +27,8 @@ pub(super) struct Admission {
 
 /// A request that waits or runs.
 pub(super) struct Running {
+    /// The how many-th request that this engine took, from 0.
+    pub sequence: u64,
     pub tokens: Vec<TokenId>,
     pub prompt_len: usize,
     pub sampling: SamplingParams,
@@ -47,7 +49,7 @@ pub(super) struct Running {
 }
 
 impl Running {
-    pub fn new(admission: Admission, model: &LoadedModel) -> Self {
+    pub fn new(admission: Admission, sequence: u64, model: &LoadedModel) -> Self {
         let mut text = TextStream::new(model, &admission.prompt, &admission.sampling.stop);
         let ended = !admission.sampling.ignore_eos && admission.output.last().is_some_and(|&last| ends(model, last));
         let spoken = admission.output.len() - usize::from(ended);
@@ -63,6 +65,7 @@ impl Running {
             (tokens.len() >= admission.max_num_tokens).then_some(FinishReason::Length)
         };
         Self {
+            sequence,
             tokens,
             prompt_len,
             sampling: admission.sampling,

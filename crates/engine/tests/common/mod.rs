@@ -4,7 +4,7 @@ use cenote_base::engine::{Event, FinishReason, HandOver, Phase, Prompt, Usage};
 use cenote_base::hash::HashSeed;
 use cenote_base::{BlockHash, ChainHasher, Engine, EngineError, Request, RequestId, SamplingParams, TokenId};
 use cenote_engine::{EngineConfig, LlmEngine, LoadedModel};
-use cenote_store::{Loaded, PendingBlock, PrefixMatch, PrefixStore};
+use cenote_store::{Loaded, PendingBlock, PrefixMatch, PrefixStore, SwappedBlock};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -56,6 +56,27 @@ pub struct Blocks {
     pub forged: HashMap<BlockHash, usize>,
     /// Makes the next save panic.
     pub explode: bool,
+    /// Blocks that may be swapped out from now on; each takes one.
+    pub swap_room: usize,
+    /// Of the blocks that were swapped out, every how many-th does not come back.
+    pub swap_damage: Option<usize>,
+    pub swapped_out: usize,
+}
+
+struct Swapped {
+    pages: Vec<Vec<u8>>,
+    damaged: bool,
+}
+
+impl SwappedBlock for Swapped {
+    fn swap_in(&self, pages: &mut [&mut [u8]]) -> bool {
+        // NaN would show if it were used.
+        pages.iter_mut().for_each(|page| page.fill(0xff));
+        if !self.damaged {
+            pages.iter_mut().zip(&self.pages).for_each(|(page, kept)| page.copy_from_slice(kept));
+        }
+        !self.damaged
+    }
 }
 
 /// A block's pages, one after the other.
@@ -118,6 +139,14 @@ impl PrefixStore for MemoryStore {
         shared.saved.push(hash);
         shared.blocks.insert(hash, pages.concat());
         true
+    }
+
+    fn swap_out(&mut self, pages: &[&[u8]]) -> Option<Box<dyn SwappedBlock>> {
+        let mut shared = self.shared.lock().unwrap();
+        shared.swap_room = shared.swap_room.checked_sub(1)?;
+        shared.swapped_out += 1;
+        let damaged = shared.swap_damage.is_some_and(|every| shared.swapped_out.is_multiple_of(every));
+        Some(Box::new(Swapped { pages: pages.iter().map(|page| page.to_vec()).collect(), damaged }))
     }
 
     fn block_hash(&self, parent: Option<BlockHash>, tokens: &[TokenId]) -> BlockHash {

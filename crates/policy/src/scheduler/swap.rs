@@ -21,6 +21,28 @@ impl SwapConfig {
     pub const OFF: Self = Self { num_blocks: 0, block_ns: 0, recompute_token_ns: 0 };
 }
 
+/// Why a request that made room was not swapped out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NoSwap {
+    /// It had computed nothing yet.
+    Empty,
+    /// The swap space has fewer free blocks than it needs.
+    Full,
+    /// Its tokens are computed again in less time than its blocks go there and back.
+    Quicker,
+}
+
+/// A request that gave its blocks up and starts again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Preemption {
+    /// Which.
+    pub id: RequestId,
+    /// Blocks with KV that it had.
+    pub blocks: u32,
+    /// Why it was not swapped out.
+    pub why: NoSwap,
+}
+
 /// Blocks of one request that change places.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SwapTransfer {
@@ -33,14 +55,33 @@ pub struct SwapTransfer {
 }
 
 impl Scheduler {
-    /// Whether there is swap space for what `slot` has computed, and the way there and back takes less time than computing it
+    /// Whether there is swap space for what `slot` has computed, and the way there and back takes no more time than computing it
     /// again. What the shared region may still hold of it is not counted: nobody knows before it is looked up.
-    pub(super) fn is_worth_swapping(&self, slot: Slot) -> bool {
+    pub(super) fn is_worth_swapping(&self, slot: Slot) -> Result<(), NoSwap> {
         let swap = &self.config.swap;
         let tokens = self.requests[slot].num_computed_tokens;
         let blocks = self.blocks_for(tokens);
         let carrying = 2 * u128::from(blocks) * u128::from(swap.block_ns);
-        blocks > 0 && blocks <= self.swap.free() && carrying <= u128::from(tokens) * u128::from(swap.recompute_token_ns)
+        match blocks {
+            0 => Err(NoSwap::Empty),
+            _ if blocks > self.swap.free() => Err(NoSwap::Full),
+            _ if carrying > u128::from(tokens) * u128::from(swap.recompute_token_ns) => Err(NoSwap::Quicker),
+            _ => Ok(()),
+        }
+    }
+
+    /// Tells that the blocks of a swapped request are not in the swap space: they found no room there, or are gone. It waits, before
+    /// its equals, and starts again.
+    ///
+    /// # Panics
+    /// The request is unknown or not swapped out.
+    pub fn lose_swapped(&mut self, id: RequestId) {
+        let slot = self.requests.slot(id);
+        let state = &mut self.requests[slot];
+        assert!(state.place == Place::Swapped, "request {id} is not swapped out");
+        self.swap.release(&mut state.block_table);
+        self.swapped.retain(|&other| other != slot);
+        self.start_again(slot);
     }
 
     /// Moves a request that has left the running queue to the swapped one.

@@ -109,7 +109,7 @@ fn the_newest_is_preempted_and_comes_back_first() {
     for _ in 0..6 {
         let output = scheduler.schedule(&mut ());
         compute(&mut scheduler, &output);
-        preempted.extend(output.preempted);
+        preempted.extend(output.preempted.iter().map(|preempted| preempted.id));
         if !preempted.is_empty() {
             break;
         }
@@ -173,6 +173,24 @@ fn the_tail_is_swapped_out_and_comes_back_when_nobody_presses() {
 }
 
 #[test]
+fn what_found_no_room_outside_starts_again_before_others() {
+    let mut scheduler = Scheduler::new(SchedulerConfig { num_blocks: 5, swap: swap_of(8), ..config() });
+    for id in 1..=3 {
+        scheduler.add(request(id, 8, 4)).unwrap();
+    }
+    let first = scheduler.schedule(&mut ());
+    compute(&mut scheduler, &first);
+    let pressed = scheduler.schedule(&mut ());
+    assert_eq!(pressed.swapped_out[0].id, RequestId(2));
+    scheduler.lose_swapped(RequestId(2));
+    assert_eq!((scheduler.num_swapped(), scheduler.num_waiting(), scheduler.num_preemptions()), (0, 2, 1));
+    compute(&mut scheduler, &pressed);
+    assert!(scheduler.finish(RequestId(1)));
+    let next = scheduler.schedule(&mut ());
+    assert_eq!((next.scheduled[0].id, next.scheduled[0].num_computed_tokens), (RequestId(2), 0));
+}
+
+#[test]
 fn what_is_quicker_computed_than_carried_is_computed() {
     let swap = SwapConfig { num_blocks: 8, block_ns: 100, recompute_token_ns: 49 };
     for (recompute_token_ns, swaps) in [(49, false), (50, true)] {
@@ -185,6 +203,8 @@ fn what_is_quicker_computed_than_carried_is_computed() {
         // Two blocks there and back take 400; eight tokens take 392 or 400.
         let pressed = scheduler.schedule(&mut ());
         assert_eq!((!pressed.swapped_out.is_empty(), pressed.preempted.is_empty()), (swaps, swaps));
+        let why = pressed.preempted.first().map(|preempted| (preempted.blocks, preempted.why));
+        assert_eq!(why, (!swaps).then_some((2, NoSwap::Quicker)));
     }
 }
 
@@ -198,7 +218,8 @@ fn the_urgent_come_first_and_make_room_last() {
     let ids: Vec<u64> = first.scheduled.iter().map(|part| part.id.0).collect();
     assert_eq!(ids, [3, 1], "the urgent one overtook, the rest keep their order");
     compute(&mut scheduler, &first);
-    assert_eq!(scheduler.schedule(&mut ()).preempted, [RequestId(1)]);
+    let preempted = Preemption { id: RequestId(1), blocks: 2, why: NoSwap::Full };
+    assert_eq!(scheduler.schedule(&mut ()).preempted, [preempted]);
 }
 
 #[test]
@@ -293,13 +314,23 @@ proptest! {
             prop_assert!(scheduler.num_running() <= config.max_num_seqs);
             prop_assert!(!output.is_under_pressure() || output.swapped_in.is_empty());
             for out in &output.swapped_out {
+                if prng.below(4) == 0 {
+                    scheduler.lose_swapped(out.id);
+                    continue;
+                }
                 prop_assert!(in_swap.insert(out.id, out.swap_blocks.clone()).is_none());
             }
+            let mut rolled_back = Vec::new();
             for back in &output.swapped_in {
                 let out = in_swap.remove(&back.id);
                 prop_assert_eq!(out.as_ref(), Some(&back.swap_blocks));
+                if prng.below(4) == 0 {
+                    let whole = prng.below(back.blocks.len() as u64) as u32;
+                    scheduler.rollback(back.id, whole * config.block_size);
+                    rolled_back.push(back.id);
+                }
             }
-            for part in &output.scheduled {
+            for part in output.scheduled.iter().filter(|part| !rolled_back.contains(&part.id)) {
                 if part.num_loaded_tokens > 0 && prng.below(3) == 0 {
                     scheduler.rollback(part.id, prng.below(u64::from(part.num_loaded_tokens) + 1) as u32);
                     continue;

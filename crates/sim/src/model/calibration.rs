@@ -1,10 +1,12 @@
 //! "This machine": a cost model fitted to steps that were timed.
 //!
 //! A machine that hardly overlaps arithmetic and memory takes the sum of both, so the fit is linear: a constant, and a rate
-//! each for requests, tokens and pairs. Rates are not negative: a rate that would be is left out, and the others are fitted anew.
+//! each for requests, tokens, pairs and context. A pair of a prompt is cheap, because one read of a key serves many tokens; of an
+//! answer each token reads all that it attends to, which is what the context counts. Rates are not negative: a rate that would be is left out, and the others are fitted anew.
 
 use super::{CostModel, StepWork};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 
 /// One step that was timed.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -15,13 +17,15 @@ pub struct Sample {
     pub tokens: u64,
     /// Pairs of a token and one that it attends to.
     pub pairs: u64,
+    /// Tokens whose KV is read.
+    pub context: u64,
     /// What it took.
     pub ns: u64,
 }
 
-/// What a calibration file holds.
+/// An engine on a machine, beside what its steps take.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Calibration {
+pub struct Machine {
     /// Which model, on which machine.
     pub of: String,
     /// Bytes of K and V of one token.
@@ -30,6 +34,16 @@ pub struct Calibration {
     pub kv_tokens: u64,
     /// Bytes a second of a copy between the engine's blocks and a region.
     pub copy_bytes_per_s: u64,
+    /// From a client to the engine and back, beside all steps.
+    pub front_ns: u64,
+}
+
+/// What a calibration file holds.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Calibration {
+    /// What was timed.
+    #[serde(flatten)]
+    pub machine: Machine,
     /// Of any step.
     pub step_ns: f64,
     /// Of each request in it.
@@ -38,9 +52,11 @@ pub struct Calibration {
     pub token_ns: f64,
     /// Of each pair.
     pub pair_ns: f64,
+    /// Of each token of context.
+    pub context_ns: f64,
     /// Mean of the fit's relative errors, over the steps.
     pub mean_error: f64,
-    /// What was timed.
+    /// The steps that were timed.
     pub samples: Vec<Sample>,
 }
 
@@ -55,7 +71,7 @@ pub enum CalibrationError {
     Senseless(&'static str),
 }
 
-const TERMS: usize = 4;
+const TERMS: usize = 5;
 
 impl Calibration {
     /// Reads a file's text.
@@ -64,11 +80,12 @@ impl Calibration {
     /// It is no calibration, or says what cannot be.
     pub fn parse(text: &str) -> Result<Self, CalibrationError> {
         let read: Self = serde_json::from_str(text)?;
-        let rates = [read.step_ns, read.request_ns, read.token_ns, read.pair_ns];
+        let rates = [read.step_ns, read.request_ns, read.token_ns, read.pair_ns, read.context_ns];
         if !rates.iter().all(|rate| (0.0..1e12).contains(rate)) || rates.iter().sum::<f64>() <= 0.0 {
             return Err(CalibrationError::Senseless("a step takes no time, or no sensible time"));
         }
-        if read.kv_bytes_per_token == 0 || read.kv_tokens == 0 || read.copy_bytes_per_s == 0 {
+        let machine = &read.machine;
+        if machine.kv_bytes_per_token == 0 || machine.kv_tokens == 0 || machine.copy_bytes_per_s == 0 {
             return Err(CalibrationError::Senseless("tokens without KV, or copies without bandwidth"));
         }
         Ok(read)
@@ -84,12 +101,13 @@ impl Calibration {
             pair_ps: (1e3 * self.pair_ns) as u64,
             weights_ps: 0,
             context_ps: 0,
+            exposed_context_ps: (1e3 * self.context_ns) as u64,
         }
     }
 
     /// Fits the rates to steps that were timed: least squares of relative errors, so that short steps count as long ones do.
     #[must_use]
-    pub fn fit(of: &str, kv_bytes_per_token: u64, kv_tokens: u64, copy_bytes_per_s: u64, samples: Vec<Sample>) -> Self {
+    pub fn fit(machine: Machine, samples: Vec<Sample>) -> Self {
         let mut kept: Vec<usize> = (0..TERMS).collect();
         let rates = loop {
             let rates = least_squares(&samples, &kept);
@@ -99,24 +117,13 @@ impl Calibration {
                 None => break rates,
             }
         };
-        let [step_ns, request_ns, token_ns, pair_ns] = rates;
+        let [step_ns, request_ns, token_ns, pair_ns, context_ns] = rates;
         let error = |sample: &Sample| {
             let fitted: f64 = terms(sample).iter().zip(rates).map(|(term, rate)| term * rate).sum();
             (fitted / sample.ns.max(1) as f64 - 1.0).abs()
         };
         let mean_error = samples.iter().map(error).sum::<f64>() / samples.len().max(1) as f64;
-        Self {
-            of: of.to_owned(),
-            kv_bytes_per_token,
-            kv_tokens,
-            copy_bytes_per_s,
-            step_ns,
-            request_ns,
-            token_ns,
-            pair_ns,
-            mean_error,
-            samples,
-        }
+        Self { machine, step_ns, request_ns, token_ns, pair_ns, context_ns, mean_error, samples }
     }
 }
 
@@ -124,12 +131,38 @@ impl Sample {
     /// A step of this work that took so long.
     #[must_use]
     pub const fn new(work: &StepWork, ns: u64) -> Self {
-        Self { requests: work.requests, tokens: work.tokens, pairs: work.pairs, ns }
+        Self { requests: work.requests, tokens: work.tokens, pairs: work.pairs, context: work.context, ns }
+    }
+
+    /// Steps that are alike become one each: the mean of what they computed and of what they took, because what many steps take
+    /// together is what a load takes. Of each kind the slowest twentieth is left out, where others had the machine.
+    #[must_use]
+    pub fn merged(samples: &[Self]) -> Vec<Self> {
+        let size = |count: u64| (8.0 * (count as f64).log2()).round() as u64;
+        let mut kinds: BTreeMap<[u64; 4], Vec<Self>> = BTreeMap::new();
+        for sample in samples {
+            let kind = [sample.requests, size(sample.tokens), size(sample.pairs), size(sample.context)];
+            kinds.entry(kind).or_default().push(*sample);
+        }
+        let merge = |mut alike: Vec<Self>| {
+            alike.sort_by_key(|sample| sample.ns);
+            alike.truncate(alike.len() - alike.len() / 20);
+            let count = alike.len() as u64;
+            let mean = |of: fn(&Self) -> u64| alike.iter().map(of).sum::<u64>() / count;
+            Self {
+                requests: mean(|sample| sample.requests),
+                tokens: mean(|sample| sample.tokens),
+                pairs: mean(|sample| sample.pairs),
+                context: mean(|sample| sample.context),
+                ns: mean(|sample| sample.ns),
+            }
+        };
+        kinds.into_values().map(merge).collect()
     }
 }
 
 fn terms(sample: &Sample) -> [f64; TERMS] {
-    [1.0, sample.requests as f64, sample.tokens as f64, sample.pairs as f64]
+    [1.0, sample.requests as f64, sample.tokens as f64, sample.pairs as f64, sample.context as f64]
 }
 
 /// The normal equations over the kept terms, solved by elimination; the other rates are 0.
@@ -171,11 +204,22 @@ fn least_squares(samples: &[Sample], kept: &[usize]) -> [f64; TERMS] {
 mod tests {
     use super::*;
 
+    fn machine() -> Machine {
+        Machine { of: "x".to_owned(), kv_bytes_per_token: 1, kv_tokens: 1, copy_bytes_per_s: 1, front_ns: 0 }
+    }
+
     fn samples(rates: [f64; TERMS]) -> Vec<Sample> {
-        let works =
-            [(1, 1, 1), (1, 1, 400), (8, 8, 900), (1, 64, 2_080), (1, 512, 131_328), (3, 200, 50_000), (16, 16, 9_000)];
-        let sample = |(requests, tokens, pairs)| {
-            let mut sample = Sample { requests, tokens, pairs, ns: 0 };
+        let works = [
+            (1, 1, 1, 1),
+            (1, 1, 400, 400),
+            (8, 8, 900, 900),
+            (1, 64, 2_080, 64),
+            (1, 512, 131_328, 512),
+            (3, 200, 50_000, 700),
+            (16, 16, 9_000, 9_000),
+        ];
+        let sample = |(requests, tokens, pairs, context)| {
+            let mut sample = Sample { requests, tokens, pairs, context, ns: 0 };
             sample.ns = terms(&sample).iter().zip(rates).map(|(term, rate)| term * rate).sum::<f64>() as u64;
             sample
         };
@@ -184,24 +228,47 @@ mod tests {
 
     #[test]
     fn a_fit_finds_the_rates_again() {
-        let rates = [900_000.0, 40_000.0, 75_000.0, 130.0];
-        let fitted = Calibration::fit("x", 1, 1, 1, samples(rates));
-        let found = [fitted.step_ns, fitted.request_ns, fitted.token_ns, fitted.pair_ns];
+        let rates = [900_000.0, 40_000.0, 75_000.0, 130.0, 700.0];
+        let fitted = Calibration::fit(machine(), samples(rates));
+        let found = [fitted.step_ns, fitted.request_ns, fitted.token_ns, fitted.pair_ns, fitted.context_ns];
         for (found, rate) in found.iter().zip(rates) {
             assert!((found / rate - 1.0).abs() < 1e-3, "{found} for {rate}");
         }
         assert!(fitted.mean_error < 1e-4);
         let text = serde_json::to_string(&fitted).expect("plain data");
-        assert_eq!(Calibration::parse(&text).expect("its own text").cost(), fitted.cost());
+        let read = Calibration::parse(&text).expect("its own text");
+        assert_eq!(read.cost(), fitted.cost());
+        // And the model says of each step what was measured.
+        for sample in &fitted.samples {
+            let work = StepWork {
+                requests: sample.requests,
+                tokens: sample.tokens,
+                pairs: sample.pairs,
+                context: sample.context,
+            };
+            let said = read.cost().step(&work) as f64;
+            assert!((said / sample.ns as f64 - 1.0).abs() < 1e-3, "{said} for {sample:?}");
+        }
+    }
+
+    #[test]
+    fn steps_that_are_alike_count_as_their_mean_without_the_slowest() {
+        let step = |context: u64, ns: u64| Sample { requests: 2, tokens: 2, pairs: context, context, ns };
+        let mut timed: Vec<Sample> = (0..20).map(|at| step(1_000 + at, 100 + at)).collect();
+        timed.push(step(1_000, 1_000_000));
+        timed.push(step(50_000, 300));
+        let merged = Sample::merged(&timed);
+        assert_eq!(merged.len(), 2, "{merged:?}");
+        assert_eq!((merged[0].ns, merged[0].context), (109, 1_009));
     }
 
     #[test]
     fn rates_are_not_negative_and_files_are_doubted() {
-        let fitted = Calibration::fit("x", 1, 1, 1, samples([500_000.0, -20_000.0, 70_000.0, 100.0]));
+        let fitted = Calibration::fit(machine(), samples([500_000.0, -20_000.0, 70_000.0, 100.0, 10.0]));
         assert_eq!(fitted.request_ns, 0.0);
         assert!(fitted.step_ns >= 0.0 && fitted.token_ns > 0.0);
         assert!(Calibration::parse("{}").is_err());
-        let nonsense = Calibration { copy_bytes_per_s: 0, ..fitted };
+        let nonsense = Calibration { machine: Machine { copy_bytes_per_s: 0, ..machine() }, ..fitted };
         assert!(Calibration::parse(&serde_json::to_string(&nonsense).expect("plain data")).is_err());
     }
 }

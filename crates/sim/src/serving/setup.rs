@@ -1,5 +1,6 @@
 //! What is simulated, and what of it cannot be.
 
+use crate::kernel::Time;
 use crate::model::{CostModel, Link};
 use crate::workload::Workload;
 use cenote_policy::scheduler::SchedulerConfig;
@@ -21,6 +22,8 @@ pub struct Setup {
     pub instances: u32,
     /// What their steps take.
     pub cost: CostModel,
+    /// From a client to an engine and back, beside all steps: HTTP, tokenizing, telling.
+    pub front_ns: Time,
     /// Bytes of K and V of one token.
     pub kv_bytes_per_token: u64,
     /// Blocks of an engine's own memory (L1).

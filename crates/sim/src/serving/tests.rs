@@ -8,6 +8,7 @@ const GIB: u64 = 1 << 30;
 fn setup() -> Setup {
     let (device, shape) = (Device::named("a100").expect("a preset"), ModelShape::named("llama-8b").expect("a preset"));
     Setup {
+        front_ns: 0,
         instances: 2,
         cost: CostModel::roofline(device, shape),
         kv_bytes_per_token: shape.kv_bytes_per_token(),
@@ -106,6 +107,7 @@ fn pressed(watermark: Watermark) -> Setup {
     let shape = ModelShape::named("opt-1.3b").expect("a preset");
     let device = Device::named("a100").expect("a preset");
     Setup {
+        front_ns: 0,
         instances: 1,
         cost: CostModel::roofline(device, shape),
         kv_bytes_per_token: shape.kv_bytes_per_token(),

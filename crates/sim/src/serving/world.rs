@@ -150,7 +150,7 @@ impl<'a> World<'a> {
         };
         let mut calendar = Calendar::default();
         if let Some(first) = workload.requests().first() {
-            calendar.schedule(first.arrival, Event::Arrival);
+            calendar.schedule(first.arrival + setup.front_ns, Event::Arrival);
         }
         Self {
             setup,
@@ -201,7 +201,7 @@ impl<'a> World<'a> {
         let request = &self.workload.requests()[index];
         self.next_arrival += 1;
         if let Some(next) = self.workload.requests().get(self.next_arrival) {
-            self.calendar.schedule(next.arrival, Event::Arrival);
+            self.calendar.schedule(next.arrival + self.setup.front_ns, Event::Arrival);
         }
         let fewest = self.instances.iter().enumerate().min_by_key(|(_, instance)| instance.unfinished);
         let at = fewest.map_or(0, |(at, _)| at);

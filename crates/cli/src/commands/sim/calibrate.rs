@@ -1,130 +1,105 @@
 //! `cenote sim --calibrate`: how long steps take on this machine.
 //!
-//! Steps of the reference engine are timed that differ in what a cost model goes by: prompts of several lengths, behind nothing and
-//! behind what was computed before; answers of one request and of many. Each is timed several times, and the median counts.
+//! The reference engine is asked, over HTTP and with a region, what differs in what a cost model goes by: prompts of several lengths, one
+//! by one, and crowds of several sizes, whose answers are computed together. The engine times its own steps, so what is fitted holds all
+//! that a step is: deciding, computing, telling and publishing. What a client waits beyond the steps is the front's.
 
-use crate::args::SimArgs;
-use crate::commands::engine::named_dir;
+use crate::args::{EngineArgs, SimArgs};
+use crate::commands::live::{LIVE_REGION_BYTES, Live};
+use crate::commands::serve::own_region_bytes;
 use crate::failure::Failure;
 use crate::output;
-use cenote_base::TokenId;
-use cenote_base::prng::Prng;
-use cenote_engine::kv::KvArena;
-use cenote_engine::llama::{LogitsOf, SeqChunk};
-use cenote_engine::{EngineConfig, LoadedModel};
-use cenote_sim::model::{Calibration, Sample, StepWork};
+use crate::region::TemporaryRegion;
+use cenote_sim::Workload;
+use cenote_sim::model::{Calibration, Machine, Sample};
+use cenote_sim::workload::{Length, Synthetic};
 use std::path::Path;
 use std::time::Instant;
 
-/// Requests and, of each, tokens before and tokens computed.
-const STEPS: [(usize, u32, u32); 22] = [
-    (1, 0, 16),
-    (1, 0, 64),
-    (1, 0, 128),
-    (1, 0, 256),
-    (1, 0, 512),
-    (1, 256, 256),
-    (1, 512, 256),
-    (1, 512, 512),
-    (1, 1024, 256),
-    (2, 0, 128),
-    (4, 0, 64),
-    (1, 64, 1),
-    (1, 256, 1),
-    (1, 1024, 1),
-    (2, 128, 1),
-    (4, 64, 1),
-    (4, 512, 1),
-    (8, 128, 1),
-    (8, 256, 1),
-    (16, 64, 1),
-    (16, 256, 1),
-    (32, 128, 1),
-];
-const REPEATS: usize = 7;
+/// Lengths of prompts that come one by one.
+const PROMPTS: [u32; 9] = [16, 32, 64, 128, 192, 256, 384, 512, 1024];
+/// Requests that come together.
+const CROWDS: [usize; 6] = [2, 4, 8, 16, 32, 64];
+/// Tokens of answers.
+const ALONE_OUTPUT: u32 = 8;
+const CROWD_OUTPUT: Length = Length { mean: 24.0, deviation: 12.0 };
+const CROWD_INPUT: Length = Length { mean: 128.0, deviation: 128.0 };
+/// All of it is done so often.
+const REPEATS: u64 = 2;
 
 pub fn run(args: &SimArgs, path: &Path) -> Result<(), Failure> {
-    let dir = args.model.as_ref().map(std::path::PathBuf::from);
-    let model = LoadedModel::load(&EngineConfig::new(named_dir(dir.as_ref())?))?;
-    let layout = *model.layout();
-    let tokens_max = model.max_model_len();
-    let steps: Vec<_> = STEPS.iter().filter(|(_, before, new)| (before + new) as usize <= tokens_max).collect();
-    let bar = output::progress("timing steps", (steps.len() * REPEATS) as u64);
-    let mut samples = Vec::new();
-    for &&(requests, before, new) in &steps {
-        let mut times: Vec<u64> = Vec::new();
-        let mut step = Step::prepare(&model, requests, before, new);
-        // Once untimed: caches and branches settle.
-        step.run(&model);
-        for _ in 0..REPEATS {
-            let begin = Instant::now();
-            step.run(&model);
-            times.push(begin.elapsed().as_nanos() as u64);
-            bar.inc(1);
-        }
-        times.sort_unstable();
-        let mut work = StepWork::default();
-        (0..requests).for_each(|_| work.add(before, new));
-        samples.push(Sample::new(&work, times[REPEATS / 2]));
-    }
-    bar.finish_and_clear();
-    let kv_bytes = (layout.block_bytes() / layout.block_tokens) as u64;
-    let kv_tokens = (model.kv_blocks() * layout.block_tokens) as u64;
-    let of = format!("{} on this machine, {} threads", model.name(), model.threads());
-    let fitted = Calibration::fit(&of, kv_bytes, kv_tokens, copy_speed(), samples);
+    let engine = EngineArgs::of_model(args.model.as_ref().map(std::path::PathBuf::from))?;
+    let region = TemporaryRegion::until_signal("calibrate", own_region_bytes().min(LIVE_REGION_BYTES))?;
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    let fitted = runtime.block_on(async {
+        let mut live = Live::start(&engine, &region).await?;
+        let fitted = calibrate(&mut live).await;
+        live.end().await;
+        fitted
+    })?;
     let text = serde_json::to_string_pretty(&fitted)?;
     std::fs::write(path, text + "\n")
         .map_err(|error| Failure::new(format!("{}: cannot write the calibration: {error}", path.display())))?;
     args.output.show(&fitted, || table(&fitted))
 }
 
-struct Step {
-    kv: KvArena,
-    tokens: Vec<Vec<TokenId>>,
-    tables: Vec<Vec<u32>>,
-    before: usize,
+/// Times a live engine.
+pub async fn calibrate(live: &mut Live) -> Result<Calibration, Failure> {
+    let context = live.engine().model().max_model_len() as u32;
+    let prompts: Vec<u32> = PROMPTS.into_iter().filter(|length| length + ALONE_OUTPUT <= context).collect();
+    let bar = output::progress("timing steps", REPEATS * (prompts.len() + CROWDS.iter().sum::<usize>()) as u64);
+    let tick = || bar.inc(1);
+    // Once untimed: pages are touched, caches and branches settle.
+    live.replay(&crowd(4, context, 0), &|| ()).await?;
+    live.take_steps();
+    let (mut samples, mut fronts) = (Vec::new(), Vec::new());
+    for repeat in 0..REPEATS {
+        for &length in &prompts {
+            let answers = live.replay(&alone(length), &tick).await?;
+            let steps = live.take_steps();
+            // The steps up to the one that ends the prompt.
+            let mut tokens = 0;
+            let prefill = steps.iter().take_while(|step| {
+                let is_before = tokens < u64::from(length);
+                tokens += step.tokens;
+                is_before
+            });
+            let in_steps: u64 = prefill.map(|step| step.ns).sum();
+            fronts.extend(answers.iter().map(|answer| (answer.first.as_nanos() as u64).saturating_sub(in_steps)));
+            samples.extend(steps);
+        }
+        for (index, &count) in CROWDS.iter().enumerate() {
+            let seed = 1 + repeat * CROWDS.len() as u64 + index as u64;
+            live.replay(&crowd(count, context, seed), &tick).await?;
+            samples.extend(live.take_steps());
+        }
+    }
+    bar.finish_and_clear();
+    fronts.sort_unstable();
+    let model = live.engine().model();
+    let layout = *model.layout();
+    let machine = Machine {
+        of: format!("{} on this machine, {} threads", model.name(), model.threads()),
+        kv_bytes_per_token: (layout.block_bytes() / layout.block_tokens) as u64,
+        kv_tokens: (model.kv_blocks() * layout.block_tokens) as u64,
+        copy_bytes_per_s: copy_speed(),
+        front_ns: fronts[fronts.len() / 2],
+    };
+    Ok(Calibration::fit(machine, Sample::merged(&samples)))
 }
 
-impl Step {
-    /// Requests whose first `before` tokens are computed.
-    fn prepare(model: &LoadedModel, requests: usize, before: u32, new: u32) -> Self {
-        let layout = *model.layout();
-        let vocabulary = model.llama().config().vocab_size as u64;
-        let length = (before + new) as usize;
-        let blocks = length.div_ceil(layout.block_tokens);
-        let mut prng = Prng::new(1);
-        let mut step = Self {
-            kv: KvArena::new(layout, requests * blocks),
-            tokens: (0..requests).map(|_| (0..length).map(|_| prng.below(vocabulary) as TokenId).collect()).collect(),
-            tables: (0..requests).map(|at| ((at * blocks) as u32..((at + 1) * blocks) as u32).collect()).collect(),
-            before: 0,
-        };
-        let before = before as usize;
-        if before > 0 {
-            step.forward(model, 0, before, LogitsOf::Nothing);
-        }
-        step.before = before;
-        step
-    }
+fn alone(length: u32) -> Workload {
+    let (input, output) = (Length::fixed(length), Length::fixed(ALONE_OUTPUT));
+    Synthetic { requests: 1, rate: 0.0, input, output, unique: None, groups: 1, block_tokens: 16 }.draw(1)
+}
 
-    fn run(&mut self, model: &LoadedModel) {
-        let length = self.tokens[0].len();
-        self.forward(model, self.before, length, LogitsOf::Last);
-    }
-
-    fn forward(&mut self, model: &LoadedModel, from: usize, to: usize, logits: LogitsOf) {
-        let chunk = |(tokens, block_table): (&'_ Vec<TokenId>, &'_ Vec<u32>)| (tokens.clone(), block_table.clone());
-        let owned: Vec<_> = self.tokens.iter().zip(&self.tables).map(chunk).collect();
-        let batch: Vec<SeqChunk<'_>> = (owned.iter())
-            .map(|(tokens, table)| SeqChunk {
-                tokens: &tokens[from..to],
-                start_position: from,
-                block_table: table,
-                logits,
-            })
-            .collect();
-        std::hint::black_box(model.forward(&batch, &mut self.kv));
-    }
+fn crowd(count: usize, context: u32, seed: u64) -> Workload {
+    let within = |length: Length| {
+        let mean = length.mean.min(f64::from(context) / 16.0);
+        Length { mean, deviation: length.deviation * mean / length.mean }
+    };
+    let (input, output) = (within(CROWD_INPUT), within(CROWD_OUTPUT));
+    Synthetic { requests: count, rate: 0.0, input, output, unique: None, groups: 1, block_tokens: 16 }.draw(seed)
 }
 
 /// Bytes a second of a copy between two buffers that no cache holds.
@@ -142,12 +117,14 @@ fn copy_speed() -> u64 {
 
 fn table(fitted: &Calibration) -> String {
     output::facts(&[
-        ("of", fitted.of.clone()),
+        ("of", fitted.machine.of.clone()),
         ("a step", format!("{:.1} µs", fitted.step_ns / 1e3)),
         ("each request of it", format!("{:.1} µs", fitted.request_ns / 1e3)),
         ("each token", format!("{:.2} µs", fitted.token_ns / 1e3)),
         ("each pair of tokens", format!("{:.2} ns", fitted.pair_ns)),
-        ("copies", format!("{:.1} GB/s", fitted.copy_bytes_per_s as f64 / 1e9)),
+        ("each token of context", format!("{:.2} ns", fitted.context_ns)),
+        ("client to engine and back", format!("{:.0} µs", fitted.machine.front_ns as f64 / 1e3)),
+        ("copies", format!("{:.1} GB/s", fitted.machine.copy_bytes_per_s as f64 / 1e9)),
         (
             "error of the fit",
             format!("{:.1} % on average over {} steps", 100.0 * fitted.mean_error, fitted.samples.len()),

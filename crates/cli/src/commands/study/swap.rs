@@ -1,19 +1,52 @@
 //! `cenote study swap`.
 
+use super::real::Cpen;
 use crate::args::StudySwapArgs;
 use crate::failure::Failure;
 use crate::output;
+use cenote_policy::Watermark;
+use cenote_sim::serving::Swap;
 use cenote_study::plot::{self, Axis, Scale, Series};
-use cenote_study::swap::{Accuracy, SwapStudy, steps, swap_study};
+use cenote_study::swap::{Accuracy, SwapStudy, read_trace, steps, study_traces, swap_study, swaps_of};
+use std::path::PathBuf;
 
 pub fn run(args: &StudySwapArgs) -> Result<(), Failure> {
-    let bar = output::progress("learning", steps(args.repeats));
-    let study = swap_study(args.repeats, &mut || bar.inc(1));
+    let traces = if args.real { Some(recorded(args.repeats)?) } else { read(&args.trace)? };
+    let count = traces.as_ref().map_or(args.repeats, |traces| traces.len() as u64);
+    let bar = output::progress("learning", steps(count));
+    let study = match &traces {
+        Some(traces) => study_traces(traces, &mut || bar.inc(1)),
+        None => swap_study(args.repeats, &mut || bar.inc(1)),
+    };
     bar.finish_and_clear();
     if let Some(path) = &args.html {
         super::write(path, &html(&study))?;
     }
     args.output.show(&study, || table(&study))
+}
+
+/// What the engine swaps under CPEN 511's load, once for each seed.
+fn recorded(repeats: u64) -> Result<Vec<Vec<Swap>>, Failure> {
+    let cpen = Cpen::new()?;
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    runtime.block_on(async {
+        let mut traces = Vec::new();
+        for seed in 1..=repeats {
+            traces.push(swaps_of(&cpen.run(&Watermark::DEFAULT, seed).await?.swaps));
+        }
+        Ok(traces)
+    })
+}
+
+/// Traces of files; none if none are named.
+fn read(files: &[PathBuf]) -> Result<Option<Vec<Vec<Swap>>>, Failure> {
+    let one = |path: &PathBuf| {
+        let failed = |fact: String| Failure::new(format!("{}: {fact}", path.display()));
+        let text = std::fs::read_to_string(path).map_err(|error| failed(error.to_string()))?;
+        let records = read_trace(&text).map_err(|(line, error)| failed(format!("line {line}: {error}")))?;
+        Ok(swaps_of(&records))
+    };
+    if files.is_empty() { Ok(None) } else { files.iter().map(one).collect::<Result<_, _>>().map(Some) }
 }
 
 const HEADER: [&str; 4] = ["predictor", "window", "right", "within 2"];
@@ -29,7 +62,7 @@ fn cells(row: &Accuracy) -> Vec<String> {
 
 fn summary(study: &SwapStudy) -> String {
     format!(
-        "{} traces of 400 prompts, {:.0} swap-ins each ({:.0} swaps both ways). The head of the scheduler's swapped queue is the \
+        "{} traces, {:.0} swap-ins each ({:.0} swaps both ways). The head of the scheduler's swapped queue is the \
          next one in {:.1} % of all.",
         study.traces,
         study.swap_ins,

@@ -30,6 +30,9 @@ pub fn run(args: &StudyWatermarkArgs) -> Result<(), Failure> {
     if let Some(path) = &args.train {
         return trained(args, path);
     }
+    if args.real {
+        return super::watermark_real::run(args);
+    }
     let mut cases = training_cases();
     cases.extend(held_out_cases());
     if let Some(path) = &args.azure {

@@ -1,0 +1,167 @@
+//! Blocks of running requests that wait in the region until L1 has room again.
+//!
+//! Who makes room, and whether by swapping or by starting again, is the scheduler's decision (`cenote_policy`); here bytes are
+//! moved. What the region does not take, and what it does not give back whole, is computed again: a request loses time and nothing
+//! else. Blocks are copied byte for byte, never encoded, so tokens are those of a run without pressure.
+
+use super::observe::{Direction, Observer, SwapRecord, Why};
+use crate::kv::KvArena;
+use crate::llama::{LogitsOf, SeqChunk};
+use crate::model::LoadedModel;
+use cenote_base::{RequestId, TokenId};
+use cenote_policy::scheduler::{NoSwap, Preemption, SwapConfig, SwapTransfer};
+use cenote_store::{PrefixStore, SwappedBlock};
+use std::collections::BTreeMap;
+use std::time::Instant;
+
+/// Numbers that only grow.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Swaps {
+    pub swaps: u64,
+    pub out_blocks: u64,
+    pub in_blocks: u64,
+    pub refused: u64,
+    pub damaged_blocks: u64,
+}
+
+/// Times that decide between swapping and computing again are the best of so many.
+const MEASUREMENTS: usize = 4;
+/// Tokens whose computation is timed.
+const MEASURED_TOKENS: usize = 256;
+
+/// The swap space, and what requests have in it.
+pub(super) struct Swapper {
+    out: BTreeMap<RequestId, Out>,
+    pub observer: Box<dyn Observer>,
+    pub totals: Swaps,
+}
+
+struct Out {
+    sequence: u64,
+    blocks: Vec<Box<dyn SwappedBlock>>,
+}
+
+impl Swapper {
+    pub fn new(observer: Box<dyn Observer>) -> Self {
+        Self { out: BTreeMap::new(), observer, totals: Swaps::default() }
+    }
+
+    fn tell(&mut self, step: u64, sequence: u64, blocks: usize, direction: Direction, why: Why) {
+        let blocks = u32::try_from(blocks).unwrap_or(u32::MAX);
+        self.observer.swapped(&SwapRecord { step, sequence, blocks, direction, why });
+    }
+
+    /// A request starts again.
+    pub fn preempted(&mut self, step: u64, sequence: u64, preempted: &Preemption) {
+        let why = match preempted.why {
+            NoSwap::Empty => Why::Empty,
+            NoSwap::Full => Why::SwapFull,
+            NoSwap::Quicker => Why::Quicker,
+        };
+        self.tell(step, sequence, preempted.blocks as usize, Direction::Dropped, why);
+    }
+
+    /// Copies a request's blocks out. `false`: they are not there; it starts again. `store`: none where the request is to stay out of it.
+    pub fn swap_out(
+        &mut self,
+        step: u64,
+        sequence: u64,
+        transfer: &SwapTransfer,
+        kv: &KvArena,
+        store: Option<&mut (dyn PrefixStore + '_)>,
+    ) -> bool {
+        let count = transfer.blocks.len();
+        let Some(store) = store else {
+            self.tell(step, sequence, count, Direction::Dropped, Why::KeptOut);
+            return false;
+        };
+        let blocks: Option<Vec<_>> = transfer.blocks.iter().map(|&block| store.swap_out(&kv.pages(block))).collect();
+        let Some(blocks) = blocks else {
+            self.totals.refused += 1;
+            self.tell(step, sequence, count, Direction::Dropped, Why::Refused);
+            return false;
+        };
+        self.totals.swaps += 1;
+        self.totals.out_blocks += count as u64;
+        self.tell(step, sequence, count, Direction::Out, Why::Pressure);
+        self.out.insert(transfer.id, Out { sequence, blocks });
+        true
+    }
+
+    /// Copies a request's blocks back. Returns how many, from the first, are whole: those behind them are to be computed again.
+    pub fn swap_in(&mut self, step: u64, transfer: &SwapTransfer, kv: &mut KvArena) -> usize {
+        let out = self.out.remove(&transfer.id).expect("who comes back went out");
+        let pairs = out.blocks.iter().zip(&transfer.blocks);
+        let whole = pairs.take_while(|(swapped, block)| swapped.swap_in(&mut kv.pages_mut(**block))).count();
+        self.totals.in_blocks += whole as u64;
+        self.tell(step, out.sequence, whole, Direction::In, Why::Room);
+        let lost = out.blocks.len() - whole;
+        if lost > 0 {
+            self.totals.damaged_blocks += lost as u64;
+            self.tell(step, out.sequence, lost, Direction::Dropped, Why::Damaged);
+        }
+        whole
+    }
+
+    /// A request is over, and what it has out goes.
+    pub fn forget(&mut self, step: u64, id: RequestId) {
+        if let Some(out) = self.out.remove(&id) {
+            self.tell(step, out.sequence, out.blocks.len(), Direction::Dropped, Why::Ended);
+        }
+    }
+}
+
+/// The swap space that a model's settings give the scheduler, with what blocks and tokens cost here: one is carried and some are
+/// computed, before there are requests.
+pub(super) fn config(model: &LoadedModel, kv: &mut KvArena, store: Option<&mut (dyn PrefixStore + '_)>) -> SwapConfig {
+    let settings = model.config();
+    let bytes = model.layout().block_bytes() as u64;
+    let num_blocks = u32::try_from(settings.swap_bytes / bytes).unwrap_or(u32::MAX);
+    let Some(store) = store.filter(|_| num_blocks > 0) else { return SwapConfig::OFF };
+    if settings.always_swap {
+        return SwapConfig { num_blocks, block_ns: 0, recompute_token_ns: u64::MAX };
+    }
+    let swap =
+        SwapConfig { num_blocks, block_ns: block_ns(kv, store), recompute_token_ns: recompute_token_ns(model, kv) };
+    tracing::info!(?swap, "what swapping and computing again cost here");
+    swap
+}
+
+fn best(mut measured: impl FnMut()) -> u64 {
+    let times = (0..MEASUREMENTS).map(|_| {
+        let begin = Instant::now();
+        measured();
+        u64::try_from(begin.elapsed().as_nanos()).unwrap_or(u64::MAX)
+    });
+    times.min().unwrap_or(u64::MAX)
+}
+
+/// Time to carry a block one way.
+fn block_ns(kv: &mut KvArena, store: &mut dyn PrefixStore) -> u64 {
+    let both = best(|| match store.swap_out(&kv.pages(0)) {
+        Some(swapped) => {
+            // It is the block's own content, or nothing that anybody has computed yet.
+            swapped.swap_in(&mut kv.pages_mut(0));
+        }
+        // A region without room now may have some later: then it is a copy.
+        None => {
+            let copy: Vec<u8> = kv.pages(0).concat();
+            let pages = kv.pages_mut(0);
+            let bytes = copy.len() / pages.len();
+            pages.into_iter().zip(copy.chunks_exact(bytes)).for_each(|(page, from)| page.copy_from_slice(from));
+        }
+    });
+    both / 2
+}
+
+/// Time to compute one more token of a prompt.
+fn recompute_token_ns(model: &LoadedModel, kv: &mut KvArena) -> u64 {
+    let config = model.config();
+    let room = (model.max_model_len() - 1).min(model.kv_blocks() * config.block_tokens);
+    let count = MEASURED_TOKENS.min(config.max_num_batched_tokens).min(room).max(1);
+    let tokens: Vec<TokenId> = vec![0; count];
+    let block_table: Vec<u32> = (0..).take(count.div_ceil(config.block_tokens)).collect();
+    let chunk = [SeqChunk { tokens: &tokens, start_position: 0, block_table: &block_table, logits: LogitsOf::Nothing }];
+    let time = best(|| drop(model.forward(&chunk, kv)));
+    time / count as u64
+}

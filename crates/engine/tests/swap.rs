@@ -1,0 +1,277 @@
+//! Requests that wait in the region for room say what they would have said with room for all.
+
+mod common;
+
+use cenote_base::{BlockHash, Deadline, Engine, HashSeed, Request, TokenId};
+use cenote_engine::runtime::{Direction, Why};
+use cenote_engine::{EngineConfig, LlmEngine, LoadedModel, Observer, SwapRecord};
+use cenote_mem::{Coherent, Fabric, MapOptions, Mapping, Offset, RegionSource};
+use cenote_policy::Watermark;
+use cenote_pool::{AttachOptions, Pool, PoolConfig, Superblock};
+use cenote_store::{Loaded, PrefixMatch, PrefixStore, RegionStore, SwappedBlock};
+use common::{MemoryStore, collect, config, greedy, model_dir, prompt, request, run, start, submit};
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+type RegionPool = Pool<Arc<Coherent>>;
+
+fn pool() -> (Arc<Coherent>, RegionPool) {
+    let mapping = Mapping::create(&RegionSource::Anon, 8 << 20, 0o600, &MapOptions::default()).unwrap();
+    let fabric = Arc::new(Coherent::new(mapping));
+    let config = PoolConfig {
+        chunk_bytes: 256 << 10,
+        max_hosts: 1,
+        workers_per_host: 4,
+        hazard_lines_per_worker: 2,
+        ..PoolConfig::new(HashSeed([3; 32]), [4; 16])
+    };
+    Superblock::format(&fabric, &config).unwrap();
+    let options = AttachOptions { private: true, ..AttachOptions::named("test") };
+    (Arc::clone(&fabric), Pool::attach(fabric, &options).unwrap())
+}
+
+/// Fourteen blocks, which two or three of the requests fill.
+fn crowded(dir: &Path) -> EngineConfig {
+    EngineConfig {
+        max_num_batched_tokens: 24,
+        kv_blocks: Some(14),
+        max_model_len: Some(160),
+        max_num_seqs: 8,
+        swap_bytes: 64 << 20,
+        always_swap: true,
+        ..config(dir)
+    }
+}
+
+fn requests() -> Vec<Request> {
+    (0..12).map(|seed| request(prompt(seed, 9 * seed as usize + 1), greedy(40))).collect()
+}
+
+type Trace = Arc<Mutex<Vec<SwapRecord>>>;
+
+struct Sink(Trace);
+
+impl Observer for Sink {
+    fn swapped(&mut self, record: &SwapRecord) {
+        self.0.lock().unwrap().push(*record);
+    }
+}
+
+fn start_traced(config: &EngineConfig, store: Box<dyn PrefixStore>) -> (LlmEngine, Trace) {
+    let trace = Trace::default();
+    let sink = Box::new(Sink(Arc::clone(&trace)));
+    let engine = LlmEngine::start_observed(LoadedModel::load(config).unwrap(), Some(store), sink).unwrap();
+    (engine, trace)
+}
+
+fn open(dir: &Path, pool: &RegionPool) -> RegionStore<Arc<Coherent>> {
+    let model = LoadedModel::load(&config(dir)).unwrap();
+    RegionStore::new(pool.clone(), &model.namespace_spec("")).unwrap()
+}
+
+/// All requests at once; their tokens, and the engine's numbers once nothing runs.
+fn crowd(engine: &LlmEngine, requests: &[Request]) -> (Vec<Vec<TokenId>>, BTreeMap<String, f64>) {
+    let events: Vec<_> = requests.iter().map(|request| submit(engine, request.clone()).unwrap()).collect();
+    let tokens = events.iter().map(|events| collect(events).unwrap().tokens).collect();
+    assert!(engine.drain(Deadline::after(Duration::from_secs(60))));
+    // The gauges follow when the engine falls idle.
+    let deadline = Deadline::after(Duration::from_secs(60));
+    loop {
+        let stats = engine.stats().values;
+        if stats["kv_blocks_free"] == stats["kv_blocks_total"] && stats["requests_swapped"] == 0.0 {
+            return (tokens, stats);
+        }
+        assert!(!deadline.passed(), "blocks are still held: {stats:?}");
+        std::thread::yield_now();
+    }
+}
+
+fn alone(dir: &Path, requests: &[Request]) -> Vec<Vec<TokenId>> {
+    let ample = start(&config(dir), None);
+    requests.iter().map(|request| run(&ample, request.clone()).unwrap().tokens).collect()
+}
+
+#[test]
+fn tokens_are_those_of_a_run_with_room_for_all() {
+    let dir = model_dir("gqa-untied-llama3");
+    let requests = requests();
+    let expected = alone(dir.path(), &requests);
+    let watermarks = ["fixed:0.01", "opt:3", "avg-below:2", "learned"].map(|name| name.parse::<Watermark>().unwrap());
+    for watermark in watermarks {
+        let (_, pool) = pool();
+        let store = Box::new(open(dir.path(), &pool));
+        let config = EngineConfig { watermark: watermark.clone(), ..crowded(dir.path()) };
+        let (engine, trace) = start_traced(&config, store);
+        let (tokens, stats) = crowd(&engine, &requests);
+        assert!(tokens == expected, "{watermark}");
+        let trace = trace.lock().unwrap();
+        assert!(stats["swaps_total"] > 0.0 && stats["swaps_refused_total"] == 0.0, "{watermark}: {stats:?}");
+        assert_eq!(stats["preemptions_total"], count(&trace, Direction::Dropped, None).0 as f64, "{watermark}");
+        let (out, out_blocks) = count(&trace, Direction::Out, Some(Why::Pressure));
+        let (back, in_blocks) = count(&trace, Direction::In, Some(Why::Room));
+        assert_eq!((out, out_blocks), (back, in_blocks), "whoever went out came back whole");
+        assert_eq!((out as f64, out_blocks as f64), (stats["swaps_total"], stats["swap_out_blocks_total"]));
+        assert!(trace.is_sorted_by_key(|record| record.step));
+        drop(engine);
+        assert_eq!(pool.check(true).unwrap().reserved, 0, "nothing stays behind");
+    }
+}
+
+fn count(trace: &[SwapRecord], direction: Direction, why: Option<Why>) -> (usize, u64) {
+    let of = trace.iter().filter(|record| record.direction == direction && why.is_none_or(|why| record.why == why));
+    of.fold((0, 0), |(count, blocks), record| (count + 1, blocks + u64::from(record.blocks)))
+}
+
+/// Costs are measured here, so either may be chosen; the tokens are the same.
+#[test]
+fn what_swapping_costs_here_decides() {
+    let dir = model_dir("gqa-tied");
+    let requests = requests();
+    let (_, pool) = pool();
+    let config = EngineConfig { always_swap: false, ..crowded(dir.path()) };
+    let (engine, trace) = start_traced(&config, Box::new(open(dir.path(), &pool)));
+    let (tokens, stats) = crowd(&engine, &requests);
+    assert!(tokens == alone(dir.path(), &requests));
+    assert!(stats["swaps_total"] + stats["preemptions_total"] > 0.0, "{stats:?}");
+    let explained =
+        [Why::Quicker, Why::Empty].map(|why| count(&trace.lock().unwrap(), Direction::Dropped, Some(why)).0);
+    assert_eq!(stats["preemptions_total"], explained.iter().sum::<usize>() as f64);
+}
+
+#[test]
+fn a_full_region_makes_requests_start_again() {
+    let dir = model_dir("gqa-tied");
+    let requests = requests();
+    let (_, pool) = pool();
+    let store = open(dir.path(), &pool);
+    let taken = std::iter::from_fn(|| pool.allocate(256 << 10).ok()).count();
+    assert!(taken > 16, "the region is full now");
+    let (engine, trace) = start_traced(&crowded(dir.path()), Box::new(store));
+    let (tokens, stats) = crowd(&engine, &requests);
+    assert!(tokens == alone(dir.path(), &requests));
+    assert!(stats["swaps_refused_total"] > 0.0 && stats["swaps_total"] == 0.0, "{stats:?}");
+    assert_eq!(
+        count(&trace.lock().unwrap(), Direction::Dropped, Some(Why::Refused)).0 as f64,
+        stats["swaps_refused_total"]
+    );
+}
+
+/// A store in a region of which every third swapped block loses a bit.
+struct Leaky {
+    store: RegionStore<Arc<Coherent>>,
+    fabric: Arc<Coherent>,
+    swapped: usize,
+}
+
+impl PrefixStore for Leaky {
+    fn match_prefix(&mut self, tokens: &[TokenId]) -> PrefixMatch {
+        self.store.match_prefix(tokens)
+    }
+
+    fn load(&mut self, hash: BlockHash, pages: &mut [&mut [u8]]) -> Loaded {
+        self.store.load(hash, pages)
+    }
+
+    fn save(&mut self, hash: BlockHash, depth: u32, pages: &[&[u8]]) -> bool {
+        self.store.save(hash, depth, pages)
+    }
+
+    fn swap_out(&mut self, pages: &[&[u8]]) -> Option<Box<dyn SwappedBlock>> {
+        let swapped = self.store.swap_out(pages)?;
+        self.swapped += 1;
+        if self.swapped.is_multiple_of(3) {
+            let word = |at: usize| u64::from_le_bytes(pages[0][8 * at..8 * at + 8].try_into().unwrap());
+            // Wherever these pages lie, published ones too.
+            for at in (0..self.fabric.len()).step_by(64) {
+                if (0..8).all(|index| self.fabric.load(Offset::<u64>::new(at + 8 * index)) == word(index as usize)) {
+                    self.fabric.store(Offset::new(at), word(0) ^ 1);
+                }
+            }
+        }
+        Some(swapped)
+    }
+
+    fn block_hash(&self, parent: Option<BlockHash>, tokens: &[TokenId]) -> BlockHash {
+        self.store.block_hash(parent, tokens)
+    }
+
+    fn hold(&mut self, hashes: &[BlockHash], ttl_ms: u64) -> u64 {
+        self.store.hold(hashes, ttl_ms)
+    }
+
+    fn release(&mut self, ticket: u64) {
+        self.store.release(ticket);
+    }
+
+    fn stats(&self) -> BTreeMap<String, f64> {
+        self.store.stats()
+    }
+}
+
+#[test]
+fn damaged_blocks_are_computed_again() {
+    let dir = model_dir("gqa-tied");
+    let requests = requests();
+    let (fabric, pool) = pool();
+    let store = Leaky { store: open(dir.path(), &pool), fabric, swapped: 0 };
+    let (engine, trace) = start_traced(&crowded(dir.path()), Box::new(store));
+    let (tokens, stats) = crowd(&engine, &requests);
+    assert!(tokens == alone(dir.path(), &requests));
+    let (_, lost) = count(&trace.lock().unwrap(), Direction::Dropped, Some(Why::Damaged));
+    assert!(lost > 0 && stats["pool_reads_damaged_total"] > 0.0, "{stats:?}");
+    assert_eq!(stats["swap_damaged_blocks_total"], lost as f64);
+    assert_eq!(stats["swap_in_blocks_total"] + lost as f64, stats["swap_out_blocks_total"]);
+}
+
+/// Room that comes and goes, blocks that are lost, small swap space, matched blocks that are decoded late: all at once.
+#[test]
+fn everything_may_happen_at_once() {
+    let dir = model_dir("gqa-untied-llama3");
+    let mut requests = requests();
+    requests[7].use_pool = false;
+    let expected = alone(dir.path(), &requests);
+    let store = MemoryStore::default();
+    let block_bytes = LoadedModel::load(&config(dir.path())).unwrap().layout().block_bytes() as u64;
+    {
+        let mut shared = store.shared.lock().unwrap();
+        (shared.swap_room, shared.swap_damage, shared.pending) = (20, Some(5), true);
+    }
+    let config = EngineConfig { swap_bytes: 12 * block_bytes, ..crowded(dir.path()) };
+    let (engine, trace) = start_traced(&config, Box::new(store));
+    let (tokens, stats) = crowd(&engine, &requests);
+    assert!(tokens == expected);
+    let trace = trace.lock().unwrap();
+    let seen = |why: Why| trace.iter().any(|record| record.why == why);
+    assert!(seen(Why::Pressure) && seen(Why::Room) && seen(Why::SwapFull) && seen(Why::Damaged), "{trace:?}");
+    assert!(seen(Why::Refused), "{stats:?}");
+}
+
+#[test]
+fn who_ends_while_it_is_out_leaves_nothing_behind() {
+    let dir = model_dir("gqa-tied");
+    let (_, pool) = pool();
+    let (engine, trace) = start_traced(&crowded(dir.path()), Box::new(open(dir.path(), &pool)));
+    let requests: Vec<_> = (0..8).map(|seed| request(prompt(seed, 60), greedy(90))).collect();
+    let events: Vec<_> = requests.iter().map(|request| submit(&engine, request.clone()).unwrap()).collect();
+    let deadline = Deadline::after(Duration::from_secs(60));
+    let is_out = |sequence: u64| {
+        let trace = trace.lock().unwrap();
+        let last = trace.iter().rfind(|record| record.sequence == sequence);
+        last.is_some_and(|record| record.direction == Direction::Out)
+    };
+    let out = loop {
+        if let Some(out) = (0..8).find(|&sequence| is_out(sequence)) {
+            break out;
+        }
+        assert!(!deadline.passed(), "nobody was swapped out");
+        std::thread::yield_now();
+    };
+    engine.abort(requests[out as usize].id);
+    let ended: Vec<_> = events.iter().map(collect).collect();
+    assert!(ended.iter().filter(|ended| ended.is_ok()).count() >= 7);
+    assert!(engine.drain(deadline));
+    drop(engine);
+    assert_eq!(pool.check(true).unwrap().reserved, 0);
+}

@@ -1,0 +1,83 @@
+//! Blocks that one worker keeps for itself: they come back as they went, or not at all, and are nobody else's.
+
+mod support;
+
+use cenote_mem::{Fabric, Offset};
+use cenote_pool::{Counter, Kept, Publish, ReadOutcome};
+use std::sync::Arc;
+use support::*;
+
+fn bytes(fill: u8) -> Vec<u8> {
+    (0..BLOCK_BYTES).map(|at| fill ^ (at % 251) as u8).collect()
+}
+
+fn read_back<F: Fabric>(kept: &Kept<F>) -> (ReadOutcome, Vec<u8>) {
+    let mut back = vec![0; BLOCK_BYTES as usize];
+    let (left, right) = back.split_at_mut(4096);
+    let outcome = kept.read(&mut [left, right]);
+    (outcome, back)
+}
+
+#[test]
+fn what_was_kept_comes_back_and_is_given_back() {
+    for config in each_design(61) {
+        let (_, pool) = anonymous(2 << 20, &config);
+        let ns = namespace(&pool, 1, BLOCK_BYTES);
+        let kept: Vec<_> = (1..4).map(|fill| pool.keep(&ns, &[&bytes(fill)]).ok().expect("there is room")).collect();
+        assert_eq!(pool.check(true).expect("it checks").reserved, 3);
+        // Others' traffic evicts what it published, and nothing that is kept.
+        for prompt in 0..100 {
+            for (depth, hash) in (0..).zip(chain(&ns, prompt, 4)) {
+                publish(&pool, &ns, hash, depth);
+            }
+        }
+        assert!(pool.counter(Counter::Evicted) > 100);
+        for (fill, kept) in (1..).zip(&kept) {
+            assert!(read_back(kept) == (ReadOutcome::Whole, bytes(fill)));
+        }
+        drop(kept);
+        let report = pool.check(true).expect("it checks");
+        assert!(report.is_clean() && report.reserved == 0, "{report:?}");
+    }
+}
+
+#[test]
+fn a_full_region_takes_nothing_and_takes_again_what_was_given_back() {
+    let (_, pool) = anonymous(2 << 20, &small_config(62));
+    let ns = namespace(&pool, 1, BLOCK_BYTES);
+    for (depth, hash) in (0..).zip(chain(&ns, 1, 4)) {
+        assert_eq!(publish(&pool, &ns, hash, depth), Publish::Published);
+    }
+    let mut kept = Vec::new();
+    let refusal = loop {
+        match pool.keep(&ns, &[&bytes(kept.len() as u8)]) {
+            Ok(more) => kept.push(more),
+            Err(refusal) => break refusal,
+        }
+    };
+    assert_eq!(refusal, Publish::NoRoom);
+    assert!(kept.len() > 50 && pool.counter(Counter::NoRoom) == 1);
+    assert_eq!(pool.counter(Counter::Evicted), 4, "what was published had to leave");
+    for (fill, kept) in kept.iter().enumerate() {
+        assert!(read_back(kept) == (ReadOutcome::Whole, bytes(fill as u8)));
+    }
+    kept.pop();
+    assert!(pool.keep(&ns, &[&bytes(9)]).is_ok());
+}
+
+#[test]
+fn a_damaged_block_is_told() {
+    let (fabric, pool) = anonymous(2 << 20, &small_config(63));
+    let ns = namespace(&pool, 1, BLOCK_BYTES);
+    let kept = pool.keep(&ns, &[&bytes(7)]).ok().expect("there is room");
+    let first = u64::from_le_bytes(bytes(7)[..8].try_into().expect("eight bytes"));
+    let places = (0..fabric.len()).step_by(64).map(Offset::<u64>::new);
+    let at = places.into_iter().find(|&at| fabric.load(at) == first).expect("it is somewhere");
+    fabric.store(at, first ^ 1);
+    assert_eq!(read_back(&kept).0, ReadOutcome::Damaged);
+    assert_eq!(pool.counter(Counter::ReadsDamaged), 1);
+    fabric.store(at, first);
+    assert_eq!(read_back(&kept).0, ReadOutcome::Whole, "nothing but that was wrong");
+    drop(kept);
+    assert!(Arc::strong_count(&fabric) > 1 && pool.check(true).expect("it checks").is_clean());
+}
