@@ -57,6 +57,10 @@ impl<F: Fabric + Clone> Inspector<F> {
         &self.own.superblock
     }
 
+    pub(crate) const fn own(&self) -> &Inner<F, HostArea> {
+        &self.own
+    }
+
     /// As [`crate::Pool::info`].
     #[must_use]
     pub fn info(&self) -> PoolInfo {
@@ -143,6 +147,7 @@ impl<F: Fabric + Clone> Inspector<F> {
                     own.check_usage_from_outside(host, &lines, &mut report);
                 }
             }
+            own.check_events(host, &mut report);
             report.pending.extend(left);
             report.pending.extend(self.left_chunks(host, &lines));
             report.leaks.extend(self.ownerless_chunks(host, &lines));
