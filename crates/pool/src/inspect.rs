@@ -9,7 +9,7 @@ use crate::check::{CheckReport, Finding, Walk, finding};
 use crate::config::AttachOptions;
 use crate::error::PoolError;
 use crate::lines::ChunkLine;
-use crate::pool::{Inner, PoolInfo};
+use crate::pool::{Inner, NamespaceInfo, PoolInfo};
 use crate::superblock::Superblock;
 use cenote_base::{BlockIndex, HostId};
 use cenote_mem::host::HostError;
@@ -65,6 +65,13 @@ impl<F: Fabric + Clone> Inspector<F> {
     #[must_use]
     pub fn info(&self) -> PoolInfo {
         self.own.info(|host, slot| self.slot_alive(host, slot))
+    }
+
+    /// Which models share the region. Their blocks are not counted.
+    #[must_use]
+    pub fn namespaces(&self) -> Vec<NamespaceInfo> {
+        self.own.refresh_tables();
+        self.own.namespace_rows()
     }
 
     /// Walks chunks, descriptors, free lists and index of all hosts, and with `payloads` every byte.

@@ -169,7 +169,7 @@ fn a_line_that_does_not_hold_is_noticed() {
     assert!(!follower.is_settled());
     let options = AttachOptions { private: true, ..AttachOptions::named("") };
     let report = Inspector::open(&fabric, &options).expect("it is a region").check(true);
-    assert!(report.is_clean() && report.events == 2, "{report:?}");
+    assert!(report.is_clean() && report.events == 3, "two blocks, and that the host began a life: {report:?}");
     assert!(report.pending.iter().any(|finding| finding.what == "event log of host 0"), "{report:?}");
     // A deadline of the follower's own, which passes by itself.
     let since = std::time::Instant::now();

@@ -622,6 +622,9 @@ impl Actor {
         }
         if self.shape.idle_host != Some(self.process.host()) {
             self.use_everything(&pool, &namespace);
+            // Something goes, and nothing comes in its place.
+            self.follow(&pool);
+            self.notes_evicted(pool.evict(1));
         }
         self.look_around(&pool, 10);
         let evicted = pool.counter(Counter::Evicted);

@@ -16,6 +16,16 @@ pub enum BlockEvent {
     Removed(Told),
 }
 
+impl BlockEvent {
+    /// Which block it tells of.
+    #[must_use]
+    pub const fn told(&self) -> &Told {
+        match self {
+            Self::Stored(told) | Self::Removed(told) => told,
+        }
+    }
+}
+
 /// Which block an event tells of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Told {
