@@ -1,8 +1,8 @@
 //! Raw memory of the region, for programs that keep structures of their own in it (TraCT §3.5, §3.6): allocated from this
 //! host's heap, given a name when it is ready, found by it on every host. The pool knows where it is and not what is in it.
 
-use crate::events::Names;
 use crate::error::PoolError;
+use crate::events::Names;
 use crate::heap::OBJECT;
 use crate::lines::{BlockState, Descriptor};
 use crate::locks::Name;

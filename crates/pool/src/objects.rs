@@ -1,8 +1,8 @@
 //! The object store (TraCT §3.5): a small table of published roots, found by key. An object is one
 //! extent of bytes, at most a chunk long; what it points to it names by offset.
 
-use crate::events::Names;
 use crate::error::PoolError;
+use crate::events::Names;
 use crate::heap::OBJECT;
 use crate::layout::OBJECTS;
 use crate::lines::{BlockState, Descriptor, NameLine, ObjectLine, checksum_key};

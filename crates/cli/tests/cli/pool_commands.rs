@@ -136,12 +136,15 @@ async fn blocks_are_followed() {
         assert_eq!(what, (&json!("demo"), &json!(16), &json!(depth)), "{line}");
     }
     let known = snapshot().await;
-    let hashes = |lines: &[&Value]| lines.iter().map(|line| line["hash"].to_string()).collect::<std::collections::BTreeSet<_>>();
+    let hashes =
+        |lines: &[&Value]| lines.iter().map(|line| line["hash"].to_string()).collect::<std::collections::BTreeSet<_>>();
     assert_eq!(hashes(&known[1..].iter().collect::<Vec<_>>()), hashes(&stored), "who comes later is told the same");
     let silent = Region::name_only();
     cenote(["pool", "create", "--region", &silent.name, "--size", "16MiB", "--events", "0"]).ok().await;
     cenote(["pool", "events", "--for", "0", "--region", &silent.name]).fails(&["keeps no events", "--events"]).await;
-    cenote(["pool", "create", "--region", "shm:x", "--size", "16MiB", "--events", "7"]).fails(&["7 events per host"]).await;
+    cenote(["pool", "create", "--region", "shm:x", "--size", "16MiB", "--events", "7"])
+        .fails(&["7 events per host"])
+        .await;
 }
 
 #[tokio::test]

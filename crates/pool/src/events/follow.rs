@@ -115,7 +115,9 @@ impl Follower {
 impl<F: Fabric, H: HostLocal> Inner<F, H> {
     pub(crate) fn read_log(&self, follower: &mut Follower) -> Result<Followed, PoolError> {
         if !self.has_events() {
-            return Err(PoolError::Config("the region keeps no events; `pool create --events` says how many".to_owned()));
+            return Err(PoolError::Config(
+                "the region keeps no events; `pool create --events` says how many".to_owned(),
+            ));
         }
         let now = self.area.now();
         let resync = if follower.rings.is_empty() || follower.salt != self.salt {
@@ -248,8 +250,7 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
             }
         }
         for block in follower.view.there() {
-            let (chunk, slot) =
-                (block / self.layout.descriptors_per_chunk, block % self.layout.descriptors_per_chunk);
+            let (chunk, slot) = (block / self.layout.descriptors_per_chunk, block % self.layout.descriptors_per_chunk);
             // Who told of it had taken the chunk before, so it is gone, and so is what it told of.
             if walked[chunk as usize].is_some_and(|slots| slot >= slots)
                 && let Some(generation) = follower.view.generation(block)
