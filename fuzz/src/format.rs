@@ -16,18 +16,20 @@ pub(crate) enum Area {
     Hazards,
     Locks,
     Records,
+    Events,
     Namespaces,
     Usage,
     Objects,
     Chunks,
     Descriptors,
+    Names,
     Buckets,
     Plain,
     Data,
 }
 
 impl Area {
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 17] = [
         Self::Superblock,
         Self::Hosts,
         Self::Marks,
@@ -35,11 +37,13 @@ impl Area {
         Self::Hazards,
         Self::Locks,
         Self::Records,
+        Self::Events,
         Self::Namespaces,
         Self::Usage,
         Self::Objects,
         Self::Chunks,
         Self::Descriptors,
+        Self::Names,
         Self::Buckets,
         Self::Plain,
         Self::Data,
@@ -52,6 +56,7 @@ impl Area {
             Self::Hosts
                 | Self::Workers
                 | Self::Records
+                | Self::Events
                 | Self::Namespaces
                 | Self::Objects
                 | Self::Chunks
@@ -91,7 +96,8 @@ impl Map {
         let chunk_bytes = words[4];
         let (hosts, workers, hazards) = (words[6] & 0xff, words[6] >> 8 & 0xffff, words[6] >> 24 & 0xffff);
         let buckets = (2 * descriptors).div_ceil(7).next_power_of_two().max(64);
-        let records = words[6] >> 40 & 0xffff;
+        let (records, events) = (words[6] >> 40 & 0xffff, words[16]);
+        let names = if events > 0 { chunks * (16 * (descriptors / chunks.max(1))).div_ceil(LINE) } else { 0 };
         let lines = [
             64,
             hosts,
@@ -100,11 +106,13 @@ impl Map {
             hosts * workers * hazards,
             72 * hosts * 2,
             hosts * records,
+            hosts * events,
             256 * 3,
             hosts * 256 / 8,
             1024 * 2,
             chunks,
             descriptors,
+            names,
             buckets,
             if words[11] >> 24 == 1 { descriptors + 1 } else { 0 },
             chunks * chunk_bytes / LINE,

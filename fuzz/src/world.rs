@@ -9,8 +9,8 @@ use cenote_base::prng::Prng;
 use cenote_base::{BlockHash, HashSeed, HostId};
 use cenote_mem::{Fabric, Flush, HostLocal, MapOptions, Mapped, Mapping, Offset, RegionSource};
 use cenote_pool::{
-    AttachOptions, Design, Hit, HostsLock, LockManager, Namespace, NamespaceRecord, Pin, Pool, PoolConfig, PoolError,
-    Publish, ReadOutcome, Superblock,
+    AttachOptions, Design, Follower, Hit, HostsLock, LockManager, Namespace, NamespaceRecord, Pin, Pool, PoolConfig,
+    PoolError, Publish, ReadOutcome, Superblock,
 };
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
@@ -101,6 +101,7 @@ impl World {
             workers_per_host: 4,
             hazard_lines_per_worker: 2,
             records_per_host: 16,
+            events_per_host: 16,
             hosts_lock: if kind == Kind::Manager { HostsLock::Manager } else { HostsLock::Bakery },
             design: if kind == Kind::Plain { Design::Plain } else { Design::Cenote },
             ..PoolConfig::new(HashSeed([7; 32]), *b"a region to hurt")
@@ -235,6 +236,8 @@ fn use_once<H: HostLocal>(pool: &TestPool<H>) {
         }
     }
     let _ = pool.get_object(KEYS[0]).inspect_err(show);
+    let mut follower = Follower::default();
+    let _ = (pool.follow(&mut follower).inspect_err(show), pool.follow(&mut follower));
     let _ = (pool.check(true).inspect_err(show), pool.gc().inspect_err(show), pool.tick(), pool.info());
 }
 
@@ -305,6 +308,7 @@ pub(crate) struct Run {
     hosts: Vec<Host>,
     pins: Vec<Pin<Arc<Region>, ThreadHost>>,
     hits: Vec<Hit>,
+    follower: Follower,
     walks_left: u32,
 }
 
@@ -320,6 +324,7 @@ impl Run {
             hosts: (0..hosts).map(|_| Host { area: None, pool: None }).collect(),
             pins: Vec::new(),
             hits: Vec::new(),
+            follower: Follower::default(),
             walks_left: WALKS_MAX,
         }
     }
@@ -521,7 +526,8 @@ impl Run {
         match what {
             30 => drop(self.permit("check", pool.check(input.chance(128)))),
             31 => drop(self.permit("gc", pool.gc())),
-            32 => drop((pool.info(), cenote_pool::history(pool.fabric()))),
+            32 if input.chance(128) => drop((pool.info(), cenote_pool::history(pool.fabric()))),
+            32 => drop(pool.follow(&mut self.follower).inspect_err(show)),
             _ => {
                 pool.tick();
                 // Once everybody's heart has stood still, everybody looks again.

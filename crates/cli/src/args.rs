@@ -210,6 +210,9 @@ pub struct NewRegionArgs {
     /// How blocks are found and kept: `plain` is TraCT's way, for comparison (one lock, reference counts, an LRU list)
     #[arg(long, value_enum, value_name = "DESIGN", default_value = "cenote")]
     pub design: DesignArg,
+    /// Lines of each host's event log, which tells routers what came and what left; 0: none
+    #[arg(long, value_name = "N", default_value_t = 1024)]
+    pub events: u32,
     /// Permissions of the region's file, octal
     #[arg(long, value_name = "MODE", default_value = "600", value_parser = parse_mode)]
     pub mode: u32,
@@ -257,6 +260,10 @@ pub enum PoolCommands {
     Check(PoolCheckArgs),
     /// Tell what happened last in a region and who did it, also when nobody who did lives
     History(PoolHistoryArgs),
+    /// Tell which blocks a region has and follow which come and leave, a line of JSON each, without joining
+    ///
+    /// Whoever stores or evicts them, on whatever host. For routers that send a prompt to where it is warm: docs/events.md.
+    Events(PoolEventsArgs),
     /// Give back what nobody can use any more
     Gc(PoolArgs),
     /// Limit the bytes that a model's blocks may take in a region, over all hosts
@@ -325,6 +332,18 @@ pub struct PoolHistoryArgs {
     pub host: Option<u8>,
     #[command(flatten)]
     pub output: OutputArgs,
+}
+
+#[derive(Args, Debug)]
+pub struct PoolEventsArgs {
+    #[command(flatten)]
+    pub region: RegionArgs,
+    /// End after so many seconds; 0 tells what is there and ends [default: at SIGINT or SIGTERM]
+    #[arg(id = "for", long = "for", value_name = "SECONDS", value_parser = parse_seconds)]
+    pub duration: Option<Duration>,
+    /// Seconds between two looks
+    #[arg(long, value_name = "SECONDS", default_value = "0.01", value_parser = parse_seconds)]
+    pub every: Duration,
 }
 
 #[derive(Args, Debug)]

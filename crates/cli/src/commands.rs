@@ -6,6 +6,7 @@ mod demo;
 mod doctor;
 mod engine;
 mod eval;
+mod events;
 mod generate;
 mod live;
 mod outliers;

@@ -125,6 +125,7 @@ impl NewRegionArgs {
             flush: FlushArg::Fixed(Flush::None),
             hosts_lock: HostsLockArg::Bakery,
             design: DesignArg::Cenote,
+            events: 1024,
             mode: 0o600,
             prefault: false,
             hash_seed: None,
@@ -142,6 +143,7 @@ impl NewRegionArgs {
             max_hosts: self.max_hosts,
             hosts_lock: self.hosts_lock.kind(),
             design: self.design.kind(),
+            events_per_host: self.events,
             ..PoolConfig::new(seed, random()?)
         })
     }

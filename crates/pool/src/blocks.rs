@@ -1,5 +1,6 @@
 //! The life of a block: publish, look up, read.
 
+use crate::events::Names;
 use crate::heap::{PUBLISHED, Refusal, Slot};
 use crate::history::Event;
 use crate::index::Inserted;
@@ -89,12 +90,13 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
         hash: BlockHash,
         state: BlockState,
         kind: u64,
+        names: Names,
         parts: &[&[u8]],
     ) -> Generation {
         let generation = self.next_generation(block);
         let length: u64 = parts.iter().map(|part| part.len() as u64).sum();
         let checksum = self.fabric.write_payload(offset, parts, checksum_key(hash, generation));
-        self.describe_block(block, (offset, length), hash, state, kind, generation, checksum);
+        self.describe_block(block, (offset, length), hash, state, kind, names, generation, checksum);
         generation
     }
 
@@ -112,9 +114,14 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
         hash: BlockHash,
         state: BlockState,
         kind: u64,
+        names: Names,
         generation: Generation,
         checksum: u64,
     ) {
+        // The fence before the descriptor takes them along.
+        if state == BlockState::Ready {
+            self.put_names(block, names);
+        }
         let early = fault::sabotaged("publish.ready-early");
         if !early {
             self.fabric.publish_payload();
@@ -138,6 +145,10 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
         // What this host wrote around its caches is not stale in them.
         self.set_seen(block, generation);
         fault::point("publish.ready");
+        // Told before anybody can be led to it: whoever dies from here on leaves a block that was told of.
+        if state == BlockState::Ready {
+            self.tell_stored(block, &descriptor, names);
+        }
     }
 
     /// Makes a readable block of this worker findable and evictable, or gives it back. `word`: what the eviction policy
@@ -301,7 +312,24 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
     pub fn publish(&self, namespace: &Namespace, hash: BlockHash, depth: u32, parts: &[&[u8]]) -> Publish {
         let length: u64 = parts.iter().map(|part| part.len() as u64).sum();
         assert_eq!(length, namespace.block_bytes, "a block of this namespace has another size");
-        self.publish_parts(namespace, hash, depth, 0, parts, length)
+        self.publish_parts(namespace, hash, depth, 0, Names::default(), parts, length)
+    }
+
+    /// As [`Pool::publish`], for a block that other programs know by names of their own, which followers are told.
+    ///
+    /// # Panics
+    /// As [`Pool::publish`].
+    pub fn publish_named(
+        &self,
+        namespace: &Namespace,
+        hash: BlockHash,
+        depth: u32,
+        names: Names,
+        parts: &[&[u8]],
+    ) -> Publish {
+        let length: u64 = parts.iter().map(|part| part.len() as u64).sum();
+        assert_eq!(length, namespace.block_bytes, "a block of this namespace has another size");
+        self.publish_parts(namespace, hash, depth, 0, names, parts, length)
     }
 
     /// Publishes a block whose payload is something else than the engine's pages, and shorter: whole lines. `encoding` says
@@ -321,7 +349,7 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
         let length: u64 = parts.iter().map(|part| part.len() as u64).sum();
         let fits = length > 0 && length.is_multiple_of(LINE) && length <= namespace.block_bytes;
         assert!(fits && encoding != 0, "{length} bytes of encoding {encoding} are no payload of this namespace");
-        self.publish_parts(namespace, hash, depth, encoding, parts, length)
+        self.publish_parts(namespace, hash, depth, encoding, Names::default(), parts, length)
     }
 
     fn publish_parts(
@@ -330,6 +358,7 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
         hash: BlockHash,
         depth: u32,
         encoding: u8,
+        names: Names,
         parts: &[&[u8]],
         length: u64,
     ) -> Publish {
@@ -342,7 +371,7 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
         };
         let kind = Descriptor::pack_kind(namespace.id.0, encoding, inner.member.slot as u16, depth);
         let offset = inner.layout.payload(block, bytes);
-        inner.write_block(block, offset, hash, BlockState::Ready, kind, parts);
+        inner.write_block(block, offset, hash, BlockState::Ready, kind, names, parts);
         inner.enter_new(block, hash, length)
     }
 }

@@ -57,6 +57,8 @@ pub struct CheckReport {
     pub index_entries: u64,
     /// Index entries that lead nowhere: harmless, dropped by `gc`.
     pub index_stale: u64,
+    /// Lines of event logs that hold.
+    pub events: u64,
     /// What died before this check and was cleaned up when it attached.
     pub recovered: Recovered,
     /// Bytes that nobody can use and nobody will give back: the slots of the leaks, and chunks whose line names no
@@ -151,6 +153,7 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
         if inner.is_plain() {
             inner.check_list(&mut report).map_err(PoolError::lock("index"))?;
         }
+        inner.check_events(inner.host, &mut report);
         report.pinned = inner.pinned_blocks().len() as u64;
         report.sum_leaked_bytes();
         inner.counters().add(Counter::Damaged, report.damage.len() as u64);
@@ -245,6 +248,7 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
                 self.put_chunk(chunk, &ours);
             } else if self.is_coherent() || owner.is_some_and(|owner| owner > self.owners_max()) {
                 self.put_chunk(chunk, &ChunkLine::default());
+                self.tell_gap();
                 self.chunk_hint().fetch_min(u32::try_from(chunk).unwrap_or(u32::MAX), Relaxed);
             }
             // Another host may own it and know it; it mends the line itself.

@@ -31,6 +31,11 @@ impl Design {
     }
 }
 
+/// Fewest lines of a host's event log, where it has one.
+pub const EVENTS_MIN: u32 = 16;
+/// Most of them.
+pub const EVENTS_MAX: u32 = 1 << 20;
+
 /// Fixed at creation, kept in the superblock. Sizes in bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PoolConfig {
@@ -46,6 +51,8 @@ pub struct PoolConfig {
     pub hazard_lines_per_worker: u16,
     /// Lines of each host's flight recorder, 0 to 4,096 (see [`crate::history`]).
     pub records_per_host: u16,
+    /// Lines of each host's event log, 0 (it keeps none) or [`EVENTS_MIN`] to [`EVENTS_MAX`] (see [`crate::Follower`]).
+    pub events_per_host: u32,
     /// How hosts exclude each other where they do not share their caches.
     pub hosts_lock: HostsLock,
     /// How blocks are found and kept.
@@ -69,6 +76,7 @@ impl PoolConfig {
             workers_per_host: 64,
             hazard_lines_per_worker: 64,
             records_per_host: 256,
+            events_per_host: 1024,
             hosts_lock: HostsLock::Bakery,
             design: Design::Cenote,
             eviction: Eviction::Lru,
@@ -106,6 +114,12 @@ impl PoolConfig {
         }
         if self.records_per_host > 4096 {
             return wrong(format!("{} records per host; 0 to 4,096 are possible", self.records_per_host));
+        }
+        if self.events_per_host != 0 && !(EVENTS_MIN..=EVENTS_MAX).contains(&self.events_per_host) {
+            return wrong(format!(
+                "{} events per host; 0, or {EVENTS_MIN} to {EVENTS_MAX} are possible",
+                self.events_per_host
+            ));
         }
         if self.design == Design::Plain && self.eviction != Eviction::Lru {
             return wrong(format!("the plain design evicts by its own list, not by {}", self.eviction));

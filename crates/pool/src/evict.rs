@@ -168,7 +168,13 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
     /// Takes back a readable block that has no business to be found, though somebody may have: it leaves when the last
     /// pin does. The caller holds the heap lock.
     pub(crate) fn withdraw(&self, block: BlockIndex) {
-        self.take_back(&[block], |block| self.slot_owner(block).store(DRAINING, Release));
+        self.take_back(&[block], |block| self.drain(block));
+    }
+
+    /// A block that nobody may read any more and somebody still pins leaves when he lets go.
+    fn drain(&self, block: BlockIndex) {
+        self.tell_removed(block);
+        self.slot_owner(block).store(DRAINING, Release);
     }
 
     /// Marks, looks for pins, and frees what is not pinned; returns how many slots became free.
@@ -203,12 +209,16 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
         if let Some(descriptor) = self.read_descriptor(block) {
             let at = self.layout.descriptor(block);
             self.put_line(at, &descriptor.with_state(BlockState::Ready).seal(at, self.salt));
+            // Who walked meanwhile took it for leaving.
+            self.tell_stored(block, &descriptor, self.names_of(block));
             self.slot_owner(block).store(PUBLISHED, Release);
         }
     }
 
     /// Takes a block out of the index and frees it.
     pub(crate) fn finish_eviction(&self, block: BlockIndex, patience: &mut Duration) -> bool {
+        // It is marked, and nobody ever makes it readable again. Taking the shard's lock takes this along.
+        self.tell_removed(block);
         if let Some(descriptor) = self.read_descriptor(block)
             && !self.unlink(descriptor.block_hash(), block, patience)
         {
@@ -309,7 +319,7 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
             .filter(|&block| inner.slot_owner(block).load(Acquire) == PUBLISHED)
             .filter(|&block| inner.slot_namespace(block).load(Relaxed) == charged)
             .collect();
-        let freed = inner.take_back(&all, |block| inner.slot_owner(block).store(DRAINING, Release));
+        let freed = inner.take_back(&all, |block| inner.drain(block));
         inner.counters().add(Counter::Evicted, freed as u64);
         inner.record(Event::Evicted, freed as u64, (all.len() - freed) as u64);
         freed

@@ -407,9 +407,18 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
             Some(BlockState::Evicting) if fault::sabotaged("recover.evicting-revived") => self.keep(block),
             Some(BlockState::Ready) => self.slot_owner(block).store(PUBLISHED, Release),
             Some(BlockState::Object) => self.slot_owner(block).store(OBJECT, Release),
-            Some(BlockState::Evicting) => self.slot_owner(block).store(DRAINING, Release),
-            None if pinned.contains(&block) => self.slot_owner(block).store(DRAINING, Release),
-            Some(BlockState::Free) | None => {
+            Some(BlockState::Evicting) => {
+                self.tell_removed(block);
+                self.slot_owner(block).store(DRAINING, Release);
+            }
+            None if pinned.contains(&block) => {
+                self.tell_removed(block);
+                self.slot_owner(block).store(DRAINING, Release);
+            }
+            state @ (Some(BlockState::Free) | None) => {
+                if state.is_none() {
+                    self.tell_removed(block);
+                }
                 self.write_free(block);
                 self.push_free(block);
             }

@@ -36,9 +36,11 @@ enum Single {
     NextRecord,
     /// Rows of the namespace table whose limits this host looks after.
     Namespaces,
+    /// Number of this host's next event; 0: nobody has looked where its events end.
+    NextEvent = 2 * LINE_WORDS as isize,
 }
 
-const WORDS: usize = 2 * LINE_WORDS;
+const WORDS: usize = 3 * LINE_WORDS;
 
 /// Workers count into this many sets of counters, so that counting costs the others nothing.
 const COUNTER_SETS: usize = 16;
@@ -231,6 +233,11 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
     /// The number of this host's next record: see [`crate::history`].
     pub fn next_record(&self) -> &H::Word64 {
         self.word(Single::NextRecord)
+    }
+
+    /// The number of this host's next event: see [`crate::events`].
+    pub fn next_event(&self) -> &H::Word64 {
+        self.word(Single::NextEvent)
     }
 
     pub fn set_incarnation(&self, incarnation: u64) {

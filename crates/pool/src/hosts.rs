@@ -77,6 +77,8 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
     pub(crate) fn mark_dead(&self, host: u64, incarnation: u64) {
         let word = self.layout.mark(self.host, host);
         if self.fabric.load(Offset::new(word)) < incarnation {
+            // What it was just doing is told by nobody, as long as nobody takes its chunks over.
+            self.tell_gap();
             self.fabric.write_word(Offset::new(word), incarnation);
             self.counters().add(Counter::HostsDeclaredDead, 1);
             self.record(Event::HostDead, host, incarnation);
@@ -156,6 +158,7 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
         let _heap = self.lock_patiently(Name::Heap).map_err(PoolError::lock("heap"))?;
         self.forget_region();
         fault::point("host.reborn");
+        self.tell_gap();
         self.settle_locks();
         self.reclaim_chunks();
         self.rebuild_heap();

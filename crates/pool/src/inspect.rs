@@ -9,7 +9,7 @@ use crate::check::{CheckReport, Finding, Walk, finding};
 use crate::config::AttachOptions;
 use crate::error::PoolError;
 use crate::lines::ChunkLine;
-use crate::pool::{Inner, PoolInfo};
+use crate::pool::{Inner, NamespaceInfo, PoolInfo};
 use crate::superblock::Superblock;
 use cenote_base::{BlockIndex, HostId};
 use cenote_mem::host::HostError;
@@ -57,10 +57,21 @@ impl<F: Fabric + Clone> Inspector<F> {
         &self.own.superblock
     }
 
+    pub(crate) const fn own(&self) -> &Inner<F, HostArea> {
+        &self.own
+    }
+
     /// As [`crate::Pool::info`].
     #[must_use]
     pub fn info(&self) -> PoolInfo {
         self.own.info(|host, slot| self.slot_alive(host, slot))
+    }
+
+    /// Which models share the region. Their blocks are not counted.
+    #[must_use]
+    pub fn namespaces(&self) -> Vec<NamespaceInfo> {
+        self.own.refresh_tables();
+        self.own.namespace_rows()
     }
 
     /// Walks chunks, descriptors, free lists and index of all hosts, and with `payloads` every byte.
@@ -143,6 +154,7 @@ impl<F: Fabric + Clone> Inspector<F> {
                     own.check_usage_from_outside(host, &lines, &mut report);
                 }
             }
+            own.check_events(host, &mut report);
             report.pending.extend(left);
             report.pending.extend(self.left_chunks(host, &lines));
             report.leaks.extend(self.ownerless_chunks(host, &lines));

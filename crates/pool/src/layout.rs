@@ -30,17 +30,20 @@ pub struct Layout {
     pub workers_per_host: u64,
     pub hazard_lines_per_worker: u64,
     pub records_per_host: u64,
+    pub events_per_host: u64,
     hosts: u64,
     marks: u64,
     workers: u64,
     hazards: u64,
     locks: u64,
     records: u64,
+    events: u64,
     namespaces: u64,
     usage: u64,
     objects: u64,
     chunks: u64,
     descriptors: u64,
+    names: u64,
     buckets: u64,
     plain: u64,
     data: u64,
@@ -82,6 +85,7 @@ impl Layout {
         let workers_per_host = u64::from(config.workers_per_host);
         let hazard_lines_per_worker = u64::from(config.hazard_lines_per_worker);
         let records_per_host = u64::from(config.records_per_host);
+        let events_per_host = u64::from(config.events_per_host);
         let descriptors_per_chunk = config.chunk_bytes / config.min_block_bytes;
         let num_descriptors = num_chunks * descriptors_per_chunk;
         // At most half of the entries are ever used: a lookup rarely leaves its home bucket.
@@ -103,6 +107,7 @@ impl Layout {
             workers_per_host,
             hazard_lines_per_worker,
             records_per_host,
+            events_per_host,
             hosts: area(max_hosts * LINE),
             marks: area(max_hosts * 8 * LINE),
             workers: area(max_hosts * workers_per_host * LINE),
@@ -111,11 +116,13 @@ impl Layout {
             // TraCT's manager.
             locks: area(LOCKS * max_hosts * 2 * LINE),
             records: area(max_hosts * records_per_host * LINE),
+            events: area(max_hosts * events_per_host * LINE),
             namespaces: area(NAMESPACES * 3 * LINE),
             usage: area(max_hosts * NAMESPACES * 8),
             objects: area(OBJECTS * 2 * LINE),
             chunks: area(num_chunks * LINE),
             descriptors: area(num_descriptors * LINE),
+            names: area(if events_per_host > 0 { num_chunks * Self::names_bytes(descriptors_per_chunk) } else { 0 }),
             buckets: area(num_buckets * LINE),
             plain: area(plain_lines * LINE),
             data: end.next_multiple_of(config.chunk_bytes.min(2 << 20)),
@@ -142,7 +149,7 @@ impl Layout {
     }
 
     /// What only `host` writes, from where to where: nobody who refreshes what others wrote comes by here.
-    pub const fn written_by(&self, host: u64) -> [(u64, u64); 7] {
+    pub const fn written_by(&self, host: u64) -> [(u64, u64); 8] {
         [
             (self.host(host), self.host(host + 1)),
             (self.mark(host, 0), self.mark(host + 1, 0)),
@@ -150,6 +157,7 @@ impl Layout {
             (self.hazard(host, 0, 0), self.hazard(host + 1, 0, 0)),
             (self.locks, self.lock(LOCKS, 0)),
             (self.record(host, 0), self.record(host + 1, 0)),
+            (self.event(host, 0), self.event(host + 1, 0)),
             (self.usage(host, 0), self.usage(host + 1, 0)),
         ]
     }
@@ -165,6 +173,11 @@ impl Layout {
     /// A line of a host's flight recorder.
     pub const fn record(&self, host: u64, position: u64) -> u64 {
         self.records + (host * self.records_per_host + position) * LINE
+    }
+
+    /// A line of a host's event log.
+    pub const fn event(&self, host: u64, position: u64) -> u64 {
+        self.events + (host * self.events_per_host + position) * LINE
     }
 
     pub const fn namespace(&self, row: u64) -> u64 {
@@ -192,6 +205,18 @@ impl Layout {
     #[inline]
     pub const fn descriptor(&self, block: BlockIndex) -> u64 {
         self.descriptors + block.0 * LINE
+    }
+
+    /// Bytes of the names of a chunk's blocks: whole lines, because another chunk may be another host's.
+    const fn names_bytes(descriptors_per_chunk: u64) -> u64 {
+        (descriptors_per_chunk * 16).next_multiple_of(LINE)
+    }
+
+    /// The two words that name a block to others, where the region keeps events.
+    #[inline]
+    pub const fn names(&self, block: BlockIndex) -> u64 {
+        let chunk = self.names + self.chunk_of(block) * Self::names_bytes(self.descriptors_per_chunk);
+        chunk + block.0 % self.descriptors_per_chunk * 16
     }
 
     #[inline]
@@ -261,11 +286,13 @@ mod tests {
                 layout.hazards,
                 layout.locks,
                 layout.records,
+                layout.events,
                 layout.namespaces,
                 layout.usage,
                 layout.objects,
                 layout.chunks,
                 layout.descriptors,
+                layout.names,
                 layout.buckets,
                 layout.plain,
                 layout.data,

@@ -142,6 +142,22 @@ line!(
 );
 
 line!(
+    /// A line of a host's event log: written by that host only.
+    EventLine {
+        /// Counts the host's events, from 1; its place is this less one, modulo the events per host.
+        sequence: u64 = 0,
+        hash: [u64; 2] = 8,
+        /// What another program calls the block, and the one before it; 0: nothing.
+        names: [u64; 2] = 24,
+        /// kind:8 | namespace:16 | block:40, lowest bits first.
+        what: u64 = 40,
+        /// generation:48 | depth:16.
+        which: u64 = 48,
+        check: u64 = 56,
+    }
+);
+
+line!(
     /// Row of the namespace table, first line. Written under the table lock.
     NamespaceLine {
         fingerprint: [u64; 4] = 0,

@@ -2,6 +2,7 @@
 //! host's heap, given a name when it is ready, found by it on every host. The pool knows where it is and not what is in it.
 
 use crate::error::PoolError;
+use crate::events::Names;
 use crate::heap::OBJECT;
 use crate::lines::{BlockState, Descriptor};
 use crate::locks::Name;
@@ -62,7 +63,7 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
         inner.fabric.refresh_payload(offset, length);
         let generation = inner.next_generation(block);
         let kind = Descriptor::pack_kind(0, MUTABLE, inner.member.slot as u16, 0);
-        inner.describe_block(block, (offset, length), hash, BlockState::Object, kind, generation, 0);
+        inner.describe_block(block, (offset, length), hash, BlockState::Object, kind, Names::default(), generation, 0);
         fault::point("object.written");
         let _tables = inner.lock_patiently(Name::Tables).map_err(PoolError::lock("table"))?;
         let replaced = inner.enter_object(key, hash, block, length, generation)?;

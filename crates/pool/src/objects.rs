@@ -2,6 +2,7 @@
 //! extent of bytes, at most a chunk long; what it points to it names by offset.
 
 use crate::error::PoolError;
+use crate::events::Names;
 use crate::heap::OBJECT;
 use crate::layout::OBJECTS;
 use crate::lines::{BlockState, Descriptor, NameLine, ObjectLine, checksum_key};
@@ -42,7 +43,7 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
         // Reserving may evict and takes the heap lock, so it comes before the table lock.
         let slot = inner.reserve(slot_bytes, None).map_err(|_| PoolError::NoRoom(length))?;
         let (block, offset) = (slot.block, inner.layout.payload(slot.block, slot.bytes));
-        let generation = inner.write_block(block, offset, hash, BlockState::Object, 0, &[bytes]);
+        let generation = inner.write_block(block, offset, hash, BlockState::Object, 0, Names::default(), &[bytes]);
         fault::point("object.written");
         let entered = match inner.lock_patiently(Name::Tables) {
             Ok(_tables) => inner.enter_object(key, hash, block, length, generation),

@@ -1,6 +1,7 @@
 //! Blocks that are written and read piece by piece: an engine has one layer after the other, and need not keep them.
 
 use crate::blocks::{Publish, ReadOutcome};
+use crate::events::Names;
 use crate::heap::Slot;
 use crate::lines::{BlockState, Descriptor, checksum_key};
 use crate::namespaces::Namespace;
@@ -18,6 +19,7 @@ pub struct Filling<F: Fabric, H: HostLocal = HostArea> {
     inner: Arc<Inner<F, H>>,
     hash: BlockHash,
     kind: u64,
+    names: Names,
     slot: Slot,
     generation: Generation,
     length: u64,
@@ -32,13 +34,27 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
     /// # Errors
     /// What [`Pool::publish`] would have come to: it is there already, or there is no room.
     pub fn begin(&self, namespace: &Namespace, hash: BlockHash, depth: u32) -> Result<Filling<F, H>, Publish> {
+        self.begin_named(namespace, hash, depth, Names::default())
+    }
+
+    /// As [`Pool::begin`], for a block that other programs know by names of their own, which followers are told.
+    ///
+    /// # Errors
+    /// As [`Pool::begin`].
+    pub fn begin_named(
+        &self,
+        namespace: &Namespace,
+        hash: BlockHash,
+        depth: u32,
+        names: Names,
+    ) -> Result<Filling<F, H>, Publish> {
         let inner = Arc::clone(&self.0);
         let slot = inner.reserve_for(namespace, hash, namespace.slot_bytes())?;
         let generation = inner.next_generation(slot.block);
         let kind = Descriptor::pack_kind(namespace.id.0, 0, inner.member.slot as u16, depth);
         let sum = PayloadSum::new(checksum_key(hash, generation));
         let length = namespace.block_bytes;
-        Ok(Filling { inner, hash, kind, slot, generation, length, written: 0, sum, published: false })
+        Ok(Filling { inner, hash, kind, names, slot, generation, length, written: 0, sum, published: false })
     }
 }
 
@@ -91,7 +107,8 @@ impl<F: Fabric, H: HostLocal> Filling<F, H> {
     fn describe(mut self, checksum: u64) -> Publish {
         let block = self.slot.block;
         let state = BlockState::Ready;
-        self.inner.describe_block(block, self.extent(), self.hash, state, self.kind, self.generation, checksum);
+        let (kind, names, generation) = (self.kind, self.names, self.generation);
+        self.inner.describe_block(block, self.extent(), self.hash, state, kind, names, generation, checksum);
         self.published = true;
         self.inner.enter_new(block, self.hash, self.length)
     }

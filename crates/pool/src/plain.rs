@@ -252,6 +252,7 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
     fn leave(&self, mut turn: Turn<'_, F, H>, blocks: &[BlockIndex]) -> usize {
         for &block in blocks {
             let descriptor = self.read_descriptor(block);
+            self.tell_removed(block);
             // Who finds it by its hit from here on finds it gone.
             self.write_free(block);
             if let Some(descriptor) = descriptor {

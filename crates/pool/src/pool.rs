@@ -315,7 +315,7 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
         }
     }
 
-    fn namespace_rows(&self) -> Vec<NamespaceInfo> {
+    pub(crate) fn namespace_rows(&self) -> Vec<NamespaceInfo> {
         (0..NAMESPACES)
             .filter_map(|row| {
                 let at = self.layout.namespace(row);

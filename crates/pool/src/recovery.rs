@@ -145,6 +145,10 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
         };
         if inserted == Inserted::New {
             self.place(block, hash);
+            if let Some(descriptor) = self.read_descriptor(block) {
+                // Who died may not have come to that.
+                self.tell_stored(block, &descriptor, self.names_of(block));
+            }
             self.slot_owner(block).store(PUBLISHED, Release);
             return Ok(true);
         }

@@ -6,6 +6,7 @@
 //! misses it; who dies then has lost a cache's content and nothing else.
 
 use crate::blocks::{Hit, Publish, slot_for};
+use crate::events::Names;
 use crate::heap::{FREE, PUBLISHED, Slot};
 use crate::lines::{BlockState, Descriptor};
 use crate::locks::Name;
@@ -26,6 +27,7 @@ const WARM_SHARE: usize = 4;
 pub struct ColdBlock {
     /// How to read it.
     pub hit: Hit,
+    names: Names,
     depth: u32,
     /// When it was used, as the eviction policy has it.
     word: u64,
@@ -55,7 +57,7 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
             let descriptor = self.read_descriptor(block).filter(|found| found.namespace() == namespace)?;
             let (hit, depth) = (Hit::of(block, &descriptor), descriptor.depth());
             let word = self.policy_word(block).load(Relaxed);
-            cold.push(ColdBlock { hit, depth, word });
+            cold.push(ColdBlock { hit, names: self.names_of(block), depth, word });
             if !wanted(&hit) {
                 return None;
             }
@@ -162,7 +164,7 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
             };
             let kind = Descriptor::pack_kind(namespace.id.0, encoding, inner.member.slot as u16, of.depth);
             let (hash, offset) = (of.hit.hash, inner.layout.payload(block, bytes));
-            inner.write_block(block, offset, hash, BlockState::Ready, kind, &[payload]);
+            inner.write_block(block, offset, hash, BlockState::Ready, kind, of.names, &[payload]);
             published += usize::from(inner.enter(block, hash, Some(of.word)) == Publish::Published);
         }
         inner.counters().add(Counter::Repacked, published as u64);

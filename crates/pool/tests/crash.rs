@@ -6,11 +6,14 @@ mod support;
 use cenote_base::prng::Prng;
 use cenote_base::{BlockHash, fault};
 use cenote_mem::{Coherent, Flush, MapOptions, Mapping, ReadMapping, ReadOnly, RegionSource};
-use cenote_pool::{AttachOptions, Counter, Event, Inspector, Pool, Publish, ReadOutcome, Record, Superblock, history};
+use cenote_pool::{
+    AttachOptions, Counter, Event, Follower, Inspector, Pool, Publish, ReadOutcome, Record, Superblock, history,
+};
 use std::io::{Read, Write};
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
+use std::time::Duration;
 use support::*;
 
 const SIGKILL: i32 = 9;
@@ -145,6 +148,7 @@ fn a_death_at_any_point_leaves_nothing_that_survivors_cannot_use() {
     let region = Region::new("points", 21);
     let pool = region.attach();
     let ns = namespace(&pool, 1, BLOCK_BYTES);
+    let mut follower = Follower::default();
     for point in [
         "join.registered",
         "recover.scanned",
@@ -154,6 +158,8 @@ fn a_death_at_any_point_leaves_nothing_that_survivors_cannot_use() {
         "publish.reserved",
         "publish.payload",
         "publish.ready",
+        "event.numbered",
+        "event.told",
         "publish.indexed",
         "index.counted",
         "read.copied",
@@ -200,9 +206,28 @@ fn a_death_at_any_point_leaves_nothing_that_survivors_cannot_use() {
                 assert_eq!(hits.len(), 4, "{point}:{count}: survivors publish and find");
                 assert!(hits.iter().all(|hit| read(&pool, hit) == ReadOutcome::Whole));
             }
+            expect_told(&pool, &mut follower, &format!("{point}:{count}"));
         }
     }
     assert!(pool.counter(Counter::WorkersRecovered) > 10 && pool.counter(Counter::LocksAbandoned) > 3);
+}
+
+/// Whoever follows the event log has heard of every block that is there, and of no other.
+fn expect_told(pool: &TestPool, follower: &mut Follower, when: &str) {
+    let since = std::time::Instant::now();
+    loop {
+        pool.follow(follower).expect("the region keeps events");
+        if follower.is_settled() {
+            break;
+        }
+        assert!(since.elapsed() < Duration::from_secs(10), "{when}: a number stays without its line");
+        std::thread::yield_now();
+    }
+    let told: Vec<_> = follower.all().collect();
+    for block in &told {
+        assert!(!pool.peek(&[block.hash]).is_empty(), "{when}: told of {block:?}, which is not there");
+    }
+    assert_eq!(told.len() as u64, pool.info().blocks_ready, "{when}");
 }
 
 fn kill_at(region: &Region, point: &str, count: u64) {

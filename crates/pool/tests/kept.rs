@@ -23,7 +23,9 @@ fn what_was_kept_comes_back_and_is_given_back() {
     for config in each_design(61) {
         let (_, pool) = anonymous(2 << 20, &config);
         let ns = namespace(&pool, 1, BLOCK_BYTES);
-        let kept: Vec<_> = (1..4).map(|fill| pool.keep(&ns, &[&bytes(fill)]).ok().expect("there is room")).collect();
+        let kept: Vec<_> = (1..4)
+            .map(|fill| pool.keep(&ns, &[&bytes(fill)]).unwrap_or_else(|refused| panic!("there is room: {refused:?}")))
+            .collect();
         assert_eq!(pool.check(true).expect("it checks").reserved, 3);
         // Others' traffic evicts what it published, and nothing that is kept.
         for prompt in 0..100 {
@@ -69,7 +71,7 @@ fn a_full_region_takes_nothing_and_takes_again_what_was_given_back() {
 fn a_damaged_block_is_told() {
     let (fabric, pool) = anonymous(2 << 20, &small_config(63));
     let ns = namespace(&pool, 1, BLOCK_BYTES);
-    let kept = pool.keep(&ns, &[&bytes(7)]).ok().expect("there is room");
+    let kept = pool.keep(&ns, &[&bytes(7)]).unwrap_or_else(|refused| panic!("there is room: {refused:?}"));
     let first = u64::from_le_bytes(bytes(7)[..8].try_into().expect("eight bytes"));
     let places = (0..fabric.len()).step_by(64).map(Offset::<u64>::new);
     let at = places.into_iter().find(|&at| fabric.load(at) == first).expect("it is somewhere");

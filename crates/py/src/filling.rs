@@ -2,7 +2,7 @@
 
 use crate::buffers::lend;
 use crate::errors::wrong;
-use crate::namespace::name;
+use crate::namespace::outcome;
 use cenote_mem::Mapped;
 use cenote_pool::HostPool;
 use pyo3::exceptions::PyBufferError;
@@ -57,7 +57,7 @@ impl Filling {
     /// Sums what was written and makes the block findable.
     fn publish(&self, py: Python<'_>) -> PyResult<&'static str> {
         let filling = self.take()?;
-        Ok(name(py.detach(|| filling.publish_written())))
+        Ok(outcome(py.detach(|| filling.publish_written())))
     }
 
     /// Gives the memory back.

@@ -8,6 +8,7 @@
 mod buffers;
 mod dlpack;
 mod errors;
+mod events;
 mod filling;
 mod hashes;
 mod lease;
@@ -23,6 +24,8 @@ use pyo3::prelude::*;
 mod _native {
     #[pymodule_export]
     use super::errors::{CenoteError, RegionFull, RegionMismatch, RegionMissing};
+    #[pymodule_export]
+    use super::events::Follower;
     #[pymodule_export]
     use super::filling::Filling;
     #[pymodule_export]

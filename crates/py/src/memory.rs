@@ -6,6 +6,7 @@ use crate::lease::Lease;
 use crate::load::{Load, Task};
 use crate::namespace::Namespace;
 use crate::save::Save;
+use cenote_pool::Names;
 use pyo3::prelude::*;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -132,6 +133,7 @@ impl KvMemory {
     }
 
     /// Begins to publish blocks, layer by layer. Those that are there already, or have no room, are left out.
+    #[pyo3(signature = (namespace, hashes, depths, blocks, *, names=None, parent=0))]
     fn save(
         &self,
         py: Python<'_>,
@@ -139,16 +141,25 @@ impl KvMemory {
         hashes: AnyHashes<'_>,
         depths: Vec<u32>,
         blocks: Vec<usize>,
+        names: Option<Vec<u64>>,
+        parent: u64,
     ) -> PyResult<Save> {
         let (hashes, count) = (hashes.get(), hashes.get().len());
         if depths.len() != count || blocks.len() != count {
             let counts = format!("{count} hashes, {} depths, {} blocks", depths.len(), blocks.len());
             return Err(wrong(format!("{counts}: each block has one of each")));
         }
+        let names = names.unwrap_or_else(|| vec![0; count]);
+        if names.len() != count {
+            return Err(wrong(format!("{} names of {count} blocks", names.len())));
+        }
+        // Each block follows from the one before it.
+        let parents = std::iter::once(parent).chain(names.iter().copied());
+        let names: Vec<Names> = names.iter().zip(parents).map(|(&name, parent)| Names { name, parent }).collect();
         self.same_size(&namespace)?;
         self.pages.blocks(&blocks)?;
         let (pool, namespace) = (namespace.open.pool()?, namespace.namespace.clone());
-        Ok(py.detach(|| Save::begin(&pool, &namespace, Arc::clone(&self.pages), hashes, &depths, &blocks)))
+        Ok(py.detach(|| Save::begin(&pool, &namespace, Arc::clone(&self.pages), hashes, &depths, &blocks, &names)))
     }
 
     /// Begins to copy the blocks of a lease into these blocks, layer by layer, by threads of its own. The lease is spent.

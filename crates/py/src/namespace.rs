@@ -7,7 +7,7 @@ use crate::hashes::{AnyHashes, Hashes, one};
 use crate::lease::Lease;
 use crate::region::Open;
 use cenote_base::BlockHash;
-use cenote_pool::Publish;
+use cenote_pool::{Names, Publish};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ pub struct Namespace {
 }
 
 /// The outcomes' names.
-pub const fn name(outcome: Publish) -> &'static str {
+pub const fn outcome(outcome: Publish) -> &'static str {
     match outcome {
         Publish::Published => "published",
         Publish::Duplicate => "duplicate",
@@ -72,24 +72,37 @@ impl Namespace {
     }
 
     /// Publishes a block from buffers that lie one after the other in it.
+    #[pyo3(signature = (hash, depth, parts, *, name=0, parent=0))]
     fn publish(
         &self,
         py: Python<'_>,
         hash: &Bound<'_, PyAny>,
         depth: u32,
         parts: &Bound<'_, PyAny>,
+        name: u64,
+        parent: u64,
     ) -> PyResult<&'static str> {
+        let names = Names { name, parent };
         let (pool, hash) = (self.open.pool()?, one(hash)?);
         let lent = Lent::take(parts, false)?;
         lent.fit(self.namespace.block_bytes)?;
         let parts = lent.parts();
-        Ok(name(py.detach(|| pool.publish(&self.namespace, hash, depth, &parts))))
+        Ok(outcome(py.detach(|| pool.publish_named(&self.namespace, hash, depth, names, &parts))))
     }
 
     /// Reserves memory for a block, to be written in place. None: it is there, or there is no room.
-    fn begin(&self, py: Python<'_>, hash: &Bound<'_, PyAny>, depth: u32) -> PyResult<Option<Filling>> {
+    #[pyo3(signature = (hash, depth, *, name=0, parent=0))]
+    fn begin(
+        &self,
+        py: Python<'_>,
+        hash: &Bound<'_, PyAny>,
+        depth: u32,
+        name: u64,
+        parent: u64,
+    ) -> PyResult<Option<Filling>> {
+        let names = Names { name, parent };
         let (pool, hash) = (self.open.pool()?, one(hash)?);
-        let begun = py.detach(|| pool.begin(&self.namespace, hash, depth));
+        let begun = py.detach(|| pool.begin_named(&self.namespace, hash, depth, names));
         Ok(begun.ok().map(|filling| Filling::new(pool, filling)))
     }
 

@@ -1,6 +1,7 @@
 //! A region, as one Python process uses it.
 
 use crate::errors::{CenoteError, of_opening, of_pool, wrong};
+use crate::events::Follower;
 use crate::namespace::Namespace;
 use cenote_base::units::ByteSize;
 use cenote_base::{HashSeed, HostId};
@@ -80,7 +81,7 @@ fn seconds(text: &str, value: f64) -> PyResult<Duration> {
 impl Region {
     #[staticmethod]
     #[pyo3(signature = (region, size, *, chunk_size=None, min_block=None, max_hosts=16, pins_per_worker=1792,
-                        flush="none", mode=0o600, hash_seed=None, prefault=false, exist_ok=false))]
+                        flush="none", mode=0o600, hash_seed=None, prefault=false, exist_ok=false, events=1024))]
     fn create(
         py: Python<'_>,
         region: &str,
@@ -94,6 +95,7 @@ impl Region {
         hash_seed: Option<[u8; 32]>,
         prefault: bool,
         exist_ok: bool,
+        events: u32,
     ) -> PyResult<()> {
         let source = source(region)?;
         if exist_ok && source.path().is_some_and(|path| path.exists()) {
@@ -105,6 +107,7 @@ impl Region {
         };
         let mut config = PoolConfig::new(HashSeed(hash_seed.map_or_else(random, Ok)?), random()?);
         config.max_hosts = max_hosts;
+        config.events_per_host = events;
         config.hazard_lines_per_worker = u16::try_from(pins_per_worker.div_ceil(7)).unwrap_or(u16::MAX);
         if let Some(size) = chunk_size {
             config.chunk_bytes = size.bytes()?;
@@ -186,6 +189,12 @@ impl Region {
         };
         let namespace = py.detach(|| pool.namespace(&record)).map_err(|error| of_pool(&self.open.name, &error))?;
         Ok(Namespace::new(Arc::clone(&self.open), namespace))
+    }
+
+    /// A reader of what comes and what leaves, on all hosts.
+    fn follow(&self) -> PyResult<Follower> {
+        self.open.pool()?;
+        Ok(Follower::new(Arc::clone(&self.open)))
     }
 
     /// Counters of this host's workers, by name.

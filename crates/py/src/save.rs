@@ -2,10 +2,10 @@
 
 use crate::errors::wrong;
 use crate::memory::Pages;
-use crate::namespace::name;
+use crate::namespace::outcome as outcome_name;
 use cenote_base::{BlockHash, fault};
 use cenote_mem::Mapped;
-use cenote_pool::{Filling, HostPool, Namespace, Publish};
+use cenote_pool::{Filling, HostPool, Names, Namespace, Publish};
 use pyo3::prelude::*;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -32,10 +32,11 @@ impl Save {
         hashes: &[BlockHash],
         depths: &[u32],
         blocks: &[usize],
+        names: &[Names],
     ) -> Self {
         let mut state = State { blocks: Vec::with_capacity(blocks.len()), next: 0, outcomes: BTreeMap::new() };
-        for ((&hash, &depth), &block) in hashes.iter().zip(depths).zip(blocks) {
-            match pool.begin(namespace, hash, depth) {
+        for (((&hash, &depth), &block), &names) in hashes.iter().zip(depths).zip(blocks).zip(names) {
+            match pool.begin_named(namespace, hash, depth, names) {
                 Ok(filling) => state.blocks.push((filling, block)),
                 Err(outcome) => state.count(outcome),
             }
@@ -46,7 +47,7 @@ impl Save {
 
 impl State {
     fn count(&mut self, outcome: Publish) {
-        *self.outcomes.entry(name(outcome)).or_default() += 1;
+        *self.outcomes.entry(outcome_name(outcome)).or_default() += 1;
     }
 
     /// Copies layers up to this one.

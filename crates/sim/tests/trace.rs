@@ -64,6 +64,7 @@ fn engines_with_a_pool_find_what_the_trace_offers() {
     let setup = Setup {
         instances: 4,
         cost: CostModel::roofline(device, shape),
+        front_ns: 0,
         kv_bytes_per_token: shape.kv_bytes_per_token(),
         l1_blocks: 26_000,
         l1_block_tokens: 16,

@@ -43,6 +43,8 @@ const SABOTAGES: &[(&str, Hurts)] = &[
     ("index.overflow-uncounted", Hurts::Anywhere),
     ("bakery.choosing-ignored", Hurts::Near("bakery.rs", "publish")),
     ("lock.repair-skipped", Hurts::Anywhere),
+    ("event.stored-untold", Hurts::Anywhere),
+    ("event.removed-untold", Hurts::Anywhere),
     ("recover.evicting-revived", Hurts::Near("evict.rs", "fence")),
 ];
 

@@ -1,5 +1,6 @@
 //! What must hold, watched from outside the model: the checkers and what they have found.
 
+use cenote_pool::Follower;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Mutex, MutexGuard};
@@ -21,6 +22,8 @@ pub enum Checker {
     Panic,
     /// The flight recorder does not tell what happened.
     History,
+    /// Who follows the event log believes what is not so.
+    Events,
 }
 
 impl Checker {
@@ -33,6 +36,7 @@ impl Checker {
             Self::Liveness => 14,
             Self::Panic => 15,
             Self::History => 18,
+            Self::Events => 19,
         }
     }
 }
@@ -91,6 +95,10 @@ pub struct Notes {
     pub pins: u64,
     pub evicted: u64,
     pub lock_timeouts: u64,
+    /// Who follows the event log on each host.
+    pub followers: BTreeMap<usize, Follower>,
+    /// Numbers that were taken for an event and never written.
+    pub events_lost: u64,
 }
 
 /// Values that were written to one name, when, and whether the writing ended.

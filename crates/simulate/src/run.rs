@@ -23,6 +23,8 @@ pub const POINTS: &[&str] = &[
     "lock.left",
     "format.cleared",
     "usage.stored",
+    "event.numbered",
+    "event.told",
     "publish.reserved",
     "publish.payload",
     "publish.ready",
@@ -156,12 +158,16 @@ pub fn run(seed: u64, setting: &Setting) -> Outcome {
         let notes = oracle.notes();
         let (stale, over, timeouts) = (notes.stale_entries, notes.overshoot, notes.lock_timeouts);
         let duplicates = if notes.kept == 0 { notes.duplicates } else { 0 };
+        let notes_lost = notes.events_lost;
         drop(notes);
         if duplicates > 0 {
             oracle.report(Checker::Index, format!("{duplicates} blocks are readable twice, though nobody died"));
         }
         if stale > 0 && timeouts == 0 {
             oracle.report(Checker::Index, format!("{stale} entries lead nowhere, though nobody died"));
+        }
+        if notes_lost > 0 {
+            oracle.report(Checker::Events, format!("{notes_lost} events were lost, though nobody died"));
         }
         if over > shape.hosts as u64 * shape.block_bytes {
             oracle.report(Checker::Allocator, format!("a namespace has {over} bytes more than its quota"));

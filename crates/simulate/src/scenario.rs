@@ -5,8 +5,8 @@ use cenote_base::prng::Prng;
 use cenote_base::{BlockHash, HashSeed, HostId};
 use cenote_mem::{Fabric, Offset};
 use cenote_pool::{
-    AttachOptions, CheckReport, ColdBlock, Counter, Design, Event, Eviction, Hit, HostsLock, LockManager, Namespace,
-    NamespaceRecord, Pool, PoolConfig, PoolError, Publish, ReadOutcome, Shorter,
+    AttachOptions, CheckReport, ColdBlock, Counter, Design, Event, Eviction, Hit, HostsLock, LockManager, Names,
+    Namespace, NamespaceRecord, Pool, PoolConfig, PoolError, Publish, ReadOutcome, Shorter,
 };
 use cenote_weakmem::{Process, SimFabric, SimHost};
 use std::sync::Arc;
@@ -27,7 +27,7 @@ const QUARANTINE: Duration = Duration::from_millis(100);
 /// Blocks that every host publishes after all deaths.
 pub const RECOVERED: usize = 3;
 /// Numbers of blocks that nobody has published.
-const UNLIKE: usize = 1000;
+pub const UNLIKE: usize = 1000;
 /// Encoding of blocks that are a line shorter than they were.
 const SHORT: u8 = 1;
 /// Operations of a worker that comes late.
@@ -56,6 +56,8 @@ pub struct Shape {
     idle_host: Option<usize>,
     /// This host comes back only when those who died on it have long been declared dead.
     late_host: Option<usize>,
+    /// Lines of each event log: few are soon written over.
+    events_per_host: u32,
     /// Operations of each process.
     pub rounds: u64,
     /// Weight of each kind of operation; a swarm leaves some out.
@@ -89,6 +91,7 @@ impl Shape {
             design: Design::Cenote,
             idle_host,
             late_host,
+            events_per_host: [16, 32, 128][(seed / 3 % 3) as usize],
             rounds: 8 + prng.below(24),
             weights: [12, 12, 6, 4, 2, 3, 2, 1, 1, 1, 2],
         };
@@ -160,6 +163,7 @@ impl Shape {
             workers_per_host: 4,
             hazard_lines_per_worker: 1,
             records_per_host: 32,
+            events_per_host: self.events_per_host,
             hosts_lock: self.hosts_lock,
             eviction: self.eviction,
             design: self.design,
@@ -183,7 +187,7 @@ impl Shape {
     }
 
     /// The hash of block `number`. Not a chain: the pool does not care, and homes must be chosen.
-    fn hash(&self, number: usize) -> BlockHash {
+    pub fn hash(&self, number: usize) -> BlockHash {
         let mut prng = Prng::new(number as u64 + 1);
         let low = if self.crowded { 64 * 5 + 3 } else { prng.next_u64() % 128 };
         BlockHash::from_words([low | (number as u64 + 1) << 32, prng.next_u64()])
@@ -342,6 +346,9 @@ impl Actor {
                 open.tick();
                 last_tick = self.process.time();
             }
+            if prng.below(3) == 0 {
+                self.follow(open);
+            }
             let mut draw = prng.below(self.shape.weights.iter().sum());
             let kind = self.shape.weights.iter().position(|&weight| {
                 let here = draw < weight;
@@ -400,9 +407,9 @@ impl Actor {
     fn publish(&self, pool: &SimPool, namespace: &Namespace, number: usize) -> Publish {
         let payload = self.shape.payload(number);
         let (left, right) = payload.split_at(64);
-        let (hash, depth) = (self.shape.hash(number), number as u32);
+        let (hash, depth, names) = (self.shape.hash(number), number as u32, names_of(number));
         let outcome = match self.process.time() % 3 {
-            0 => pool.begin(namespace, hash, depth).map_or_else(
+            0 => pool.begin_named(namespace, hash, depth, names).map_or_else(
                 |outcome| outcome,
                 |mut filling| {
                     filling.append(left);
@@ -410,7 +417,7 @@ impl Actor {
                     filling.publish()
                 },
             ),
-            _ => pool.publish(namespace, hash, depth, &[left, right]),
+            _ => pool.publish_named(namespace, hash, depth, names, &[left, right]),
         };
         self.process.note(&format!("publish {number}: {outcome:?}"));
         outcome
@@ -599,6 +606,8 @@ impl Actor {
         let Some(pool) = pool else { return };
         for _ in 0..10 {
             pool.tick();
+            // Hosts say that they live a new life: what is told after that is told once only.
+            self.follow(&pool);
             if !self.process.sleep(TICK_NS) {
                 return;
             }
@@ -613,6 +622,9 @@ impl Actor {
         }
         if self.shape.idle_host != Some(self.process.host()) {
             self.use_everything(&pool, &namespace);
+            // Something goes, and nothing comes in its place.
+            self.follow(&pool);
+            self.notes_evicted(pool.evict(1));
         }
         self.look_around(&pool, 10);
         let evicted = pool.counter(Counter::Evicted);
@@ -727,6 +739,7 @@ impl Actor {
             // A host without space gets some when those that have more tick.
             let published = (0..20).any(|_| {
                 let outcome = self.publish(pool, namespace, number);
+                self.follow(pool);
                 pool.tick();
                 outcome != Publish::NoRoom || !self.process.sleep(TICK_NS)
             });
@@ -815,6 +828,7 @@ impl Actor {
         if self.meet(first + 2, false, pool) {
             self.compare_pictures();
             self.check_history();
+            self.check_followed(pool);
             self.check(pool, !self.oracle.sleepers);
         }
         self.meet(first + 3, false, pool);
@@ -847,6 +861,7 @@ impl Actor {
             if ticking {
                 pool.tick();
             }
+            self.follow(pool);
             if !self.process.sleep(TICK_NS / 20) {
                 return false;
             }
@@ -965,6 +980,11 @@ impl Actor {
             }
         }
     }
+}
+
+/// What others call block `number`.
+pub const fn names_of(number: usize) -> Names {
+    Names { name: number as u64 + 1, parent: number as u64 }
 }
 
 /// What a host sees of the region that all hosts should see alike.

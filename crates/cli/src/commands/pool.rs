@@ -33,6 +33,7 @@ pub fn run(command: PoolCommands) -> Result<ExitCode, Failure> {
         PoolCommands::Info(args) => info(&args),
         PoolCommands::Check(args) => check(&args),
         PoolCommands::History(args) => history(&args),
+        PoolCommands::Events(args) => super::events::run(&args),
         PoolCommands::Gc(args) => gc(&args),
         PoolCommands::Quota(args) => quota(&args),
         PoolCommands::Fence(args) => fence(&args),

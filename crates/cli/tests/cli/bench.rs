@@ -18,7 +18,8 @@ async fn a_row_says_what_was_measured_on_which_design_and_with_which_tails() {
 
 #[tokio::test]
 async fn codecs_are_held_against_copies_with_and_without_kernels() {
-    for (more, has_goals) in [(&["--level", "scalar"][..], false), (&["--element", "f16", "--tokens", "32"][..], true)] {
+    for (more, has_goals) in [(&["--level", "scalar"][..], false), (&["--element", "f16", "--tokens", "32"][..], true)]
+    {
         let args = ["bench", "codec", "--quick", "--only", "int8,qpack", "--json"].iter().chain(more).copied();
         let report = bare(args).ok().await.json();
         let rows = report["rows"].as_array().expect("rows");

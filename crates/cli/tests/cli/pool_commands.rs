@@ -110,6 +110,43 @@ async fn a_region_with_blocks_tells_of_them_and_force_makes_it_new() {
     region.expect_clean_and_idle().await;
 }
 
+/// A region's blocks, and what comes and goes while somebody looks.
+#[tokio::test]
+async fn blocks_are_followed() {
+    let region = Region::create("64MiB").await;
+    let snapshot = async || {
+        let told = cenote(["pool", "events", "--for", "0", "--region", &region.name]).ok().await.out;
+        told.lines().map(|line| serde_json::from_str::<Value>(line).expect("JSON")).collect::<Vec<_>>()
+    };
+    let empty = snapshot().await;
+    assert_eq!((empty.len(), &empty[0]["event"], &empty[0]["reason"]), (1, &json!("resync"), &json!("begun")));
+    let server = Server::start(&["--region", &region.name]).await;
+    let name = region.name.clone();
+    let follow = cenote(["pool", "events", "--for", "20", "--region", &name]);
+    let complete = async {
+        server.client.complete(&greedy(&tokens(1, 200), 2)).await;
+        server.stop().await;
+    };
+    let (followed, ()) = tokio::join!(follow.ok(), complete);
+    let lines: Vec<Value> = followed.out.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    let stored: Vec<&Value> = lines.iter().filter(|line| line["event"] == "stored").collect();
+    assert_eq!(stored.len(), 12, "200 tokens are twelve whole blocks: {lines:?}");
+    for (depth, line) in stored.iter().enumerate() {
+        let what = (&line["model"], &line["block_tokens"], &line["depth"]);
+        assert_eq!(what, (&json!("demo"), &json!(16), &json!(depth)), "{line}");
+    }
+    let known = snapshot().await;
+    let hashes =
+        |lines: &[&Value]| lines.iter().map(|line| line["hash"].to_string()).collect::<std::collections::BTreeSet<_>>();
+    assert_eq!(hashes(&known[1..].iter().collect::<Vec<_>>()), hashes(&stored), "who comes later is told the same");
+    let silent = Region::name_only();
+    cenote(["pool", "create", "--region", &silent.name, "--size", "16MiB", "--events", "0"]).ok().await;
+    cenote(["pool", "events", "--for", "0", "--region", &silent.name]).fails(&["keeps no events", "--events"]).await;
+    cenote(["pool", "create", "--region", "shm:x", "--size", "16MiB", "--events", "7"])
+        .fails(&["7 events per host"])
+        .await;
+}
+
 #[tokio::test]
 async fn what_a_region_removed_by_hand_leaves_goes_with_the_next_one() {
     let region = Region::create("8MiB").await;

@@ -23,6 +23,7 @@ async fn every_command_explains_itself() {
         "pool info",
         "pool check",
         "pool history",
+        "pool events",
         "pool gc",
         "pool quota",
         "pool fence",

@@ -44,6 +44,7 @@ impl Region {
             hazard_lines_per_worker: 1,
             // What is recorded changes nothing, and each record doubles the orders to try.
             records_per_host: 0,
+            events_per_host: 0,
             ..PoolConfig::new(HashSeed([7; 32]), [9; 16])
         };
         let fabric = LoomFabric::new(CONTROL_BYTES + chunks * CHUNK_BYTES, flush);

@@ -20,6 +20,7 @@ pub fn small_config(identity: u8) -> PoolConfig {
         max_hosts: 2,
         workers_per_host: 16,
         hazard_lines_per_worker: 4,
+        events_per_host: 64,
         ..PoolConfig::new(HashSeed([identity; 32]), [identity; 16])
     }
 }

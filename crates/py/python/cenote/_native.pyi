@@ -18,6 +18,10 @@ _Memory: TypeAlias = Buffer | _Tensor | tuple[int, int]
 _Parts: TypeAlias = _Memory | Iterable[_Memory]
 _Outcome: TypeAlias = Literal["published", "duplicate", "no_room", "over_quota"]
 
+# Kind, namespace, hash, name and parent's name (0: none), place in its sequence.
+_Event: TypeAlias = tuple[Literal["stored", "removed"], int, bytes, int, int, int]
+_Resync: TypeAlias = Literal["begun", "overtaken", "lost", "told"]
+
 def _kill_at(point: str, count: int) -> None:
     """Kills this process when it comes to a fault point for the `count`-th time. For tests."""
 
@@ -51,10 +55,12 @@ class Region:
         hash_seed: Sequence[int] | bytes | None = None,
         prefault: bool = False,
         exist_ok: bool = False,
+        events: int = 1024,
     ) -> None:
         """Makes a region: `shm:NAME`, a file, or a hugetlbfs path. Sizes are numbers of bytes, or texts such as `4GiB`.
 
-        `chunk_size` is the largest block; `flush="auto"` is for a device that several hosts share without coherence.
+        `chunk_size` is the largest block; `flush="auto"` is for a device that several hosts share without coherence. `events` are the lines of each
+        host's event log; 0 keeps none.
         """
     @staticmethod
     def open(
@@ -82,6 +88,8 @@ class Region:
     ) -> Namespace:
         """Blocks of one model shard. `fingerprint` must cover everything in which two users have to agree to share a block:
         weights, element type, layout, shard, tenant."""
+    def follow(self) -> Follower:
+        """A reader of what comes and what leaves, on all hosts. The region must keep events."""
     def counters(self) -> dict[str, int]:
         """Counters of this host's workers, by name."""
     def info(self) -> dict[str, Any]:
@@ -135,10 +143,11 @@ class Namespace:
     def lookup(self, hashes: _Hashes) -> Lease:
         """Looks blocks up, in order, up to the first that is missing, and pins what is found. Takes no lock and waits for
         nobody."""
-    def publish(self, hash: bytes, depth: int, parts: _Parts) -> _Outcome:
+    def publish(self, hash: bytes, depth: int, parts: _Parts, *, name: int = 0, parent: int = 0) -> _Outcome:
         """Publishes block number `depth` of its sequence from memory that lies piece after piece in it; each but the last is
-        a multiple of 64 bytes long. Nobody may write it meanwhile."""
-    def begin(self, hash: bytes, depth: int) -> Filling | None:
+        a multiple of 64 bytes long. Nobody may write it meanwhile. `name` and `parent`, numbers of 64 bits, are what other
+        programs call the block and the one before it, for those who follow; 0: nothing."""
+    def begin(self, hash: bytes, depth: int, *, name: int = 0, parent: int = 0) -> Filling | None:
         """Reserves memory for a block, to be written in place. None: it is there already, or there is no room."""
     def forget(self) -> int:
         """Takes back all blocks that this host has, because the weights have changed; returns how many slots are free now."""
@@ -148,6 +157,14 @@ class Namespace:
     def id(self) -> int: ...
     @property
     def block_bytes(self) -> int: ...
+
+@final
+class Follower:
+    """A reader of a region's event logs: what anybody stored or evicted, on whatever host."""
+
+    def poll(self) -> tuple[list[_Event], _Resync | None]:
+        """What came and left since the last look: first all that is there. What came and left again in between is not told.
+        The second is why it was found by walking all blocks, if it was; the events are right in any case."""
 
 @final
 class Lease:
@@ -204,8 +221,18 @@ class KvMemory:
     def __new__(
         cls, layers: Sequence[tuple[int, int, int]], num_blocks: int, owner: object, *, load_threads: int = 1
     ) -> Self: ...
-    def save(self, namespace: Namespace, hashes: _Hashes, depths: Sequence[int], blocks: Sequence[int]) -> Save:
-        """Begins to publish blocks, layer by layer. Those that are there already, or have no room, are left out."""
+    def save(
+        self,
+        namespace: Namespace,
+        hashes: _Hashes,
+        depths: Sequence[int],
+        blocks: Sequence[int],
+        *,
+        names: Sequence[int] | None = None,
+        parent: int = 0,
+    ) -> Save:
+        """Begins to publish blocks, layer by layer. Those that are there already, or have no room, are left out. `names` are
+        what other programs call the blocks, each of which follows from the one before, and the first from `parent`."""
     def load(self, lease: Lease, blocks: Sequence[int], *, fail_every: int = 0) -> Load:
         """Begins to copy the blocks of a lease into `blocks`, layer by layer, in threads of its own. The lease is spent; nobody
         else may use the blocks until the load has ended. `fail_every=n` makes every n-th block fail, for tests."""

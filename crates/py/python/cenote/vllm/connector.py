@@ -20,8 +20,11 @@ from cenote.vllm.stats import CenotePromMetrics, CenoteStats
 from cenote.vllm.worker import WorkerSide
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     import torch
     from vllm.config import VllmConfig
+    from vllm.distributed.kv_events import KVCacheEvent
     from vllm.distributed.kv_transfer.kv_connector.v1.metrics import KVConnectorStats
     from vllm.forward_context import ForwardContext
     from vllm.v1.attention.backend import AttentionMetadata
@@ -52,7 +55,9 @@ class CenoteConnector(KVConnectorBase_V1):
         self._shards = Shards(vllm_config, settings, kv_cache_config, f"vllm-{role.name.lower()}")
         if role == KVConnectorRole.SCHEDULER:
             loads, saves = transfer.is_kv_consumer, transfer.is_kv_producer
-            self._scheduler = SchedulerSide(self._shards, self.stats, loads, saves)
+            told = vllm_config.kv_events_config
+            events = told is not None and told.enable_kv_cache_events
+            self._scheduler = SchedulerSide(self._shards, self.stats, loads, saves, events)
         else:
             parallel = vllm_config.parallel_config
             pp_rank, tp_rank = divmod(parallel.rank, parallel.tensor_parallel_size)
@@ -103,6 +108,12 @@ class CenoteConnector(KVConnectorBase_V1):
         if self._scheduler is not None:
             self._scheduler.finished(request)
         return False, None
+
+    @serving(list)
+    def take_events(self) -> Iterable[KVCacheEvent]:
+        if self._scheduler is None or self._scheduler.events is None:
+            return []
+        return self._scheduler.events.take()
 
     @serving(lambda: False)
     def reset_cache(self) -> bool | None:

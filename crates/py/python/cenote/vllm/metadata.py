@@ -7,6 +7,11 @@ from dataclasses import dataclass, field
 from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorMetadata
 
 
+def short_name(key: bytes | None) -> int:
+    """A block's hash as vLLM's KV events have it by default: its last 64 bits."""
+    return int.from_bytes(key[-8:], "big") if key else 0
+
+
 @dataclass
 class LoadOrder:
     """Blocks of a request that are to be loaded."""
@@ -26,6 +31,8 @@ class SaveOrder:
     keys: list[bytes]
     depths: list[int]
     block_ids: list[int]
+    parent: bytes | None
+    """vLLM's hash of the block before the first."""
 
 
 @dataclass

@@ -6,6 +6,7 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from cenote.vllm.events import KvEvents
 from cenote.vllm.metadata import CenoteMetadata, LoadOrder, SaveOrder
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ class _Found:
 class SchedulerSide:
     """One per engine."""
 
-    def __init__(self, shards: Shards, stats: CenoteStats, loads: bool, saves: bool) -> None:
+    def __init__(self, shards: Shards, stats: CenoteStats, loads: bool, saves: bool, events: bool) -> None:
         self.settings, self.stats = shards.settings, stats
         self.ranks = shards.all_ranks()
         self.block_tokens = shards.block_tokens
@@ -57,6 +58,7 @@ class SchedulerSide:
         # Requests whose load failed once: what is missing is computed, however often they are asked about.
         self.given_up: set[str] = set()
         self.step = 0
+        self.events = KvEvents(shards.region, self.ranks, self.block_tokens) if events else None
 
     def matched_tokens(self, request: Request, num_computed_tokens: int) -> tuple[int, bool]:
         """Tokens behind those that are computed which the region has."""
@@ -83,6 +85,8 @@ class SchedulerSide:
     def allocated(self, request: Request, blocks: KVCacheBlocks, num_external_tokens: int) -> None:
         """vLLM has given the request its blocks."""
         self.requests[request.request_id] = request
+        if self.events is not None:
+            self.events.learn(request, 0, len(request.block_hashes))
         found = self.found.get(request.request_id)
         if num_external_tokens == 0 or found is None or found.ordered_at_step is not None:
             return
@@ -124,7 +128,11 @@ class SchedulerSide:
             if len(block_ids) != full - start:
                 continue
             self.saved[request_id] = full
-            saves.append(SaveOrder(list(request.block_hashes[start:full]), list(range(start, full)), list(block_ids)))
+            parent = request.block_hashes[start - 1] if start > 0 else None
+            keys = list(request.block_hashes[start:full])
+            saves.append(SaveOrder(keys, list(range(start, full)), list(block_ids), parent))
+            if self.events is not None:
+                self.events.learn(request, start, full)
         return saves
 
     def workers_said(self, output: KVConnectorOutput) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from cenote.vllm.memory import host_memory
+from cenote.vllm.metadata import short_name
 
 if TYPE_CHECKING:
     import torch
@@ -115,7 +116,9 @@ class WorkerSide:
             self.saves = []
             for order in metadata.saves:
                 names = self.blocks.alias(order.keys)
-                self.saves.append(self.memory.save(self.blocks, names, order.depths, order.block_ids))
+                short, parent = [short_name(key) for key in order.keys], short_name(order.parent)
+                save = self.memory.save(self.blocks, names, order.depths, order.block_ids, names=short, parent=parent)
+                self.saves.append(save)
         return self.saves
 
     def end_step(self, metadata: CenoteMetadata) -> None:

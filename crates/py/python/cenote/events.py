@@ -1,0 +1,210 @@
+"""Publishes which blocks a region has in vLLM's wire format, without vLLM: `python -m cenote.events REGION`. Needs pyzmq.
+
+See docs/events.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import struct
+import threading
+import time
+from collections import deque
+from collections.abc import Collection, Sequence
+from types import FrameType
+from typing import Any
+
+import zmq
+
+import cenote
+
+MEDIUM = "CENOTE"
+# What ends an answer on the replay socket.
+END = (-1).to_bytes(8, "big", signed=True)
+# Events of one batch: a region's first batch may have a million.
+_BATCH_MAX = 4096
+
+
+def packed(value: Any) -> bytes:
+    """MessagePack of what events are made of."""
+    match value:
+        case None:
+            return b"\xc0"
+        case bool():
+            return b"\xc3" if value else b"\xc2"
+        case int() if 0 <= value < 1 << 64:
+            if value < 0x80:
+                return bytes([value])
+            for code, form in (0xCC, ">B"), (0xCD, ">H"), (0xCE, ">I"), (0xCF, ">Q"):
+                if value < 1 << 8 * struct.calcsize(form):
+                    return bytes([code]) + struct.pack(form, value)
+        case float():
+            return b"\xcb" + struct.pack(">d", value)
+        case str():
+            data = value.encode()
+            return _head(len(data), 0xA0, 32, ((0xD9, ">B"), (0xDA, ">H"), (0xDB, ">I"))) + data
+        case list():
+            return _head(len(value), 0x90, 16, ((0xDC, ">H"), (0xDD, ">I"))) + b"".join(map(packed, value))
+        case dict():
+            items = b"".join(packed(key) + packed(item) for key, item in value.items())
+            return _head(len(value), 0x80, 16, ((0xDE, ">H"), (0xDF, ">I"))) + items
+    raise TypeError(f"no event has {value!r} in it")
+
+
+def _head(length: int, short: int, limit: int, forms: Sequence[tuple[int, str]]) -> bytes:
+    if length < limit:
+        return bytes([short | length])
+    code, form = next((code, form) for code, form in forms if length < 1 << 8 * struct.calcsize(form))
+    return bytes([code]) + struct.pack(form, length)
+
+
+class Events:
+    """A region's events as vLLM's, by the names that others have for the blocks."""
+
+    def __init__(self, region: cenote.Region, namespaces: Collection[str] = ()) -> None:
+        self.region, self.follower = region, region.follow()
+        self.chosen = set(namespaces)
+        # By namespace: its place among those that are followed, and the tokens of its blocks.
+        self.rows: dict[int, tuple[int, int] | None] = {}
+        self.there: dict[int, int] = {}
+        self.begun = False
+
+    def take(self) -> list[dict[str, Any]]:
+        """What is new since the last call."""
+        polled, _ = self.follower.poll()
+        events: list[dict[str, Any]] = []
+        if not self.begun:
+            # Whoever listens may still believe what an earlier publisher told.
+            self.begun = True
+            events.append({"type": "AllBlocksCleared"})
+        for kind, namespace, digest, name, parent, _ in polled:
+            row = self._row(namespace)
+            if row is None:
+                continue
+            place, tokens = row
+            name = name or int.from_bytes(digest[-8:], "big")
+            before = self.there.get(name, 0)
+            after = before | 1 << place if kind == "stored" else before & ~(1 << place)
+            self.there[name] = after
+            if after == 0:
+                del self.there[name]
+            if self._counts(after) and not self._counts(before):
+                events.append(_stored(name, parent, tokens))
+            elif self._counts(before) and not self._counts(after):
+                events.append({"type": "BlockRemoved", "block_hashes": [name], "medium": MEDIUM})
+        return events
+
+    def _counts(self, have: int) -> bool:
+        return have.bit_count() == len(self.chosen) if self.chosen else have != 0
+
+    def _row(self, namespace: int) -> tuple[int, int] | None:
+        if namespace not in self.rows:
+            for row in self.region.info()["namespaces"]:
+                names = {row["label"], str(row["id"])}
+                taken = [known for known in self.rows.values() if known is not None]
+                follows = not self.chosen or names & self.chosen
+                self.rows.setdefault(row["id"], (len(taken), row["block_tokens"]) if follows else None)
+            self.rows.setdefault(namespace, None)
+        return self.rows[namespace]
+
+
+def _stored(name: int, parent: int, tokens: int) -> dict[str, Any]:
+    return {
+        "type": "BlockStored", "block_hashes": [name], "parent_block_hash": parent or None, "token_ids": [],
+        "block_size": tokens, "lora_id": None, "medium": MEDIUM, "lora_name": None,
+    }  # fmt: skip
+
+
+class Publisher:
+    """Numbered batches on a PUB socket, and past ones on a ROUTER socket for who asks from a number on."""
+
+    def __init__(
+        self, events: Events, endpoint: str, replay: str | None = None, topic: str = "", rank: int = 0, keep: int = 10_000
+    ) -> None:
+        self.events, self.topic, self.rank = events, topic.encode(), rank
+        self.sequence = 0
+        self.past: deque[tuple[int, bytes]] = deque(maxlen=keep)
+        self.context = zmq.Context()
+        self.socket = self.context.socket(zmq.PUB)
+        self.socket.set_hwm(100_000)
+        _open(self.socket, endpoint)
+        self.replay = None
+        if replay is not None:
+            self.replay = self.context.socket(zmq.ROUTER)
+            self.replay.bind(replay)
+
+    def step(self) -> int:
+        """Publishes what is new and answers who asks; returns how many events there were."""
+        events = self.events.take()
+        for first in range(0, len(events), _BATCH_MAX):
+            batch = packed([time.time(), events[first : first + _BATCH_MAX], self.rank])
+            number = self.sequence
+            self.sequence += 1
+            self.past.append((number, batch))
+            self.socket.send_multipart([self.topic, number.to_bytes(8, "big"), batch])
+        while self.replay is not None and self.replay.poll(0):
+            self._answer(self.replay)
+        return len(events)
+
+    def _answer(self, replay: zmq.Socket[bytes]) -> None:
+        request = replay.recv_multipart()
+        if len(request) != 3 or len(request[2]) != 8:
+            return
+        client, first = request[0], int.from_bytes(request[2], "big")
+        for number, batch in self.past:
+            if number >= first:
+                replay.send_multipart([client, b"", self.topic, number.to_bytes(8, "big"), batch])
+        replay.send_multipart([client, b"", b"", END, b""])
+
+    def close(self) -> None:
+        """Sends what is under way, for at most a second."""
+        self.context.destroy(linger=1000)
+
+
+def _open(socket: zmq.Socket[bytes], endpoint: str) -> None:
+    """As vLLM does: a wildcard is listened on, anything else is somebody who listens."""
+    if "*" in endpoint or "::" in endpoint or endpoint.startswith(("ipc://", "inproc://")):
+        socket.bind(endpoint)
+    else:
+        socket.connect(endpoint)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """The command."""
+    parser = argparse.ArgumentParser(prog="python -m cenote.events", description="Publishes a region's KV events as vLLM does.")
+    parser.add_argument("region", help="shm:NAME, a file, a device")
+    parser.add_argument("--endpoint", default="tcp://*:5557", help="PUB socket; * listens, a host is connected to (%(default)s)")
+    parser.add_argument("--replay", help="ROUTER socket that past batches are asked from, such as tcp://*:5558")
+    parser.add_argument("--topic", default="")
+    parser.add_argument("--rank", type=int, default=0, help="data parallel rank that batches bear")
+    parser.add_argument(
+        "--namespace", action="append", default=[], metavar="LABEL",
+        help="only this model, by its name or number; of several, such as the ranks of one, a block is told of when all have it",
+    )  # fmt: skip
+    parser.add_argument("--host-slot", type=int, default=0)
+    parser.add_argument("--every", type=float, default=0.01, metavar="SECONDS", help="between two looks (%(default)s)")
+    parser.add_argument("--for", type=float, dest="duration", metavar="SECONDS", help="ends after so long")
+    options = parser.parse_args(arguments)
+    ended = threading.Event()
+
+    def end(_number: int, _frame: FrameType | None) -> None:
+        ended.set()
+
+    signal.signal(signal.SIGTERM, end)
+    signal.signal(signal.SIGINT, end)
+    start = time.monotonic()
+    with cenote.Region.open(options.region, worker="events", host_slot=options.host_slot) as region:
+        publisher = Publisher(
+            Events(region, options.namespace), options.endpoint, options.replay, options.topic, options.rank
+        )
+        try:
+            while not ended.is_set() and (options.duration is None or time.monotonic() - start < options.duration):
+                publisher.step()
+                ended.wait(options.every)
+        finally:
+            publisher.close()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,54 @@
+//! What comes and what leaves, for those who tell routers.
+
+use crate::errors::of_pool;
+use crate::region::Open;
+use cenote_pool::{BlockEvent, Followed, Resync};
+use pyo3::prelude::*;
+use pyo3::types::PyBytes;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// One reader of a region's event logs.
+#[pyclass(frozen, module = "cenote")]
+pub struct Follower {
+    open: Arc<Open>,
+    follower: Mutex<cenote_pool::Follower>,
+}
+
+impl Follower {
+    pub fn new(open: Arc<Open>) -> Self {
+        Self { open, follower: Mutex::default() }
+    }
+}
+
+/// (`stored` or `removed`, namespace, hash, name, parent's name, depth)
+type Event<'py> = (&'static str, u16, Bound<'py, PyBytes>, u64, u64, u16);
+
+fn event<'py>(py: Python<'py>, event: &BlockEvent) -> Event<'py> {
+    let kind = match event {
+        BlockEvent::Stored(_) => "stored",
+        BlockEvent::Removed(_) => "removed",
+    };
+    let told = event.told();
+    let (namespace, hash, names) = (told.namespace.0, PyBytes::new(py, &told.hash.0), told.names);
+    (kind, namespace, hash, names.name, names.parent, told.depth)
+}
+
+const fn reason(resync: Resync) -> &'static str {
+    match resync {
+        Resync::Begun => "begun",
+        Resync::Overtaken => "overtaken",
+        Resync::Lost => "lost",
+        Resync::Told => "told",
+    }
+}
+
+#[pymethods]
+impl Follower {
+    /// What came and left since the last look, and why that had to be found by walking all blocks, if it had.
+    fn poll<'py>(&self, py: Python<'py>) -> PyResult<(Vec<Event<'py>>, Option<&'static str>)> {
+        let pool = self.open.pool()?;
+        let look = || pool.follow(&mut self.follower.lock().unwrap_or_else(PoisonError::into_inner));
+        let Followed { events, resync } = py.detach(look).map_err(|error| of_pool(&self.open.name, &error))?;
+        Ok((events.iter().map(|told| event(py, told)).collect(), resync.map(reason)))
+    }
+}

@@ -1,0 +1,109 @@
+"""A region's events in vLLM's wire format, as a subscriber gets them."""
+
+import time
+from typing import Any
+
+import pytest
+
+import cenote
+
+zmq = pytest.importorskip("zmq")
+msgspec = pytest.importorskip("msgspec")
+
+
+PAGE = 4096
+
+
+def publish(blocks: cenote.Namespace, names: cenote.Hashes, numbers: range) -> None:
+    for number in numbers:
+        assert blocks.publish(names[number], number, bytes(PAGE), name=100 + number, parent=99 + number) == "published"
+
+
+def subscriber(context: Any, publisher: Any, topic: bytes = b"") -> Any:
+    """A socket that has everything from here on."""
+    socket = context.socket(zmq.SUB)
+    socket.setsockopt(zmq.SUBSCRIBE, topic)
+    socket.connect(publisher.socket.getsockopt(zmq.LAST_ENDPOINT).decode())
+    return socket
+
+
+def received(socket: Any) -> list[bytes]:
+    assert socket.poll(10_000), "nothing came within ten seconds"
+    return socket.recv_multipart()  # type: ignore[no-any-return]
+
+
+def test_a_subscriber_gets_what_it_would_get_of_vllm(region: cenote.Region) -> None:
+    from cenote.events import END, Events, Publisher
+
+    blocks = region.namespace(b"model", PAGE, label="model", block_tokens=16)
+    names = blocks.hash_tokens(list(range(64)), 16)
+    publish(blocks, names, range(2))
+    publisher = Publisher(Events(region), "tcp://127.0.0.1:*", "tcp://127.0.0.1:*", topic="kv")
+    context = zmq.Context()
+    try:
+        socket = subscriber(context, publisher, b"kv")
+        # Whoever subscribes late asks for what he has missed.
+        assert publisher.step() == 3
+        asking = context.socket(zmq.DEALER)
+        asking.connect(publisher.replay.getsockopt(zmq.LAST_ENDPOINT).decode())
+        asking.send_multipart([b"", (0).to_bytes(8, "big")])
+        deadline = time.monotonic() + 10
+        while not asking.poll(1):
+            publisher.step()
+            assert time.monotonic() < deadline
+        _, topic, number, batch = received(asking)
+        assert (topic, number) == (b"kv", (0).to_bytes(8, "big"))
+        when, events, rank = msgspec.msgpack.decode(batch)
+        assert (abs(time.time() - when) < 60, rank) == (True, 0)
+        assert events[0] == {"type": "AllBlocksCleared"}
+        assert events[1:] == [
+            {
+                "type": "BlockStored", "block_hashes": [100 + number], "parent_block_hash": 99 + number, "token_ids": [],
+                "block_size": 16, "lora_id": None, "medium": "CENOTE", "lora_name": None,
+            }
+            for number in range(2)
+        ]  # fmt: skip
+        assert received(asking) == [b"", b"", END, b""]
+        # A subscription takes a moment to arrive, so there is something new until it has.
+        while not socket.poll(10):
+            assert time.monotonic() < deadline
+            blocks.forget()
+            assert publisher.step() == 2
+            publish(blocks, names, range(2))
+            assert publisher.step() == 2
+        topic, _, batch = received(socket)
+        assert topic == b"kv"
+        assert {event["type"] for event in msgspec.msgpack.decode(batch)[1]} <= {"BlockStored", "BlockRemoved"}
+    finally:
+        context.destroy(linger=0)
+        publisher.close()
+
+
+def test_a_block_of_several_ranks_is_told_of_when_all_have_it(region: cenote.Region) -> None:
+    from cenote.events import Events
+
+    ranks = [region.namespace(f"rank {rank}".encode(), PAGE, label=f"m 0.{rank}", block_tokens=16) for rank in range(2)]
+    other = region.namespace(b"other", PAGE, label="other", block_tokens=16)
+    events = Events(region, ["m 0.0", "m 0.1"])
+    assert events.take() == [{"type": "AllBlocksCleared"}]
+    names = [rank.hash_tokens(list(range(64)), 16) for rank in (*ranks, other)]
+    publish(ranks[0], names[0], range(2))
+    publish(other, names[2], range(3))
+    assert events.take() == []
+    publish(ranks[1], names[1], range(1))
+    assert [(event["type"], event["block_hashes"]) for event in events.take()] == [("BlockStored", [100])]
+    ranks[0].forget()
+    assert [(event["type"], event["block_hashes"]) for event in events.take()] == [("BlockRemoved", [100])]
+
+
+def test_messages_are_what_a_library_makes_of_them() -> None:
+    from cenote.events import packed
+
+    for value in (
+        0, 127, 128, 255, 256, 65535, 65536, (1 << 32) - 1, 1 << 32, (1 << 64) - 1, None, True, False, 1.5, "", "é" * 15, "x" * 31,
+        "x" * 32, "x" * 256, "x" * 70_000, [], [1] * 15, [1] * 16, [None] * 70_000, {}, {"a": [{"b": 1}]},
+        {str(number): number for number in range(16)},
+    ):  # fmt: skip
+        assert msgspec.msgpack.decode(packed(value)) == value
+    with pytest.raises(TypeError):
+        packed(-1)
