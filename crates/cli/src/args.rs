@@ -210,8 +210,8 @@ pub struct NewRegionArgs {
     /// How blocks are found and kept: `plain` is TraCT's way, for comparison (one lock, reference counts, an LRU list)
     #[arg(long, value_enum, value_name = "DESIGN", default_value = "cenote")]
     pub design: DesignArg,
-    /// Lines of each host's event log, which tells routers what came and what left; 0: none
-    #[arg(long, value_name = "N", default_value_t = 1024)]
+    /// Lines of each host's event log, which tells routers what came and what left: some 1024, or none
+    #[arg(long, value_name = "N", default_value_t = 0)]
     pub events: u32,
     /// Permissions of the region's file, octal
     #[arg(long, value_name = "MODE", default_value = "600", value_parser = parse_mode)]

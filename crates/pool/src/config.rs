@@ -76,7 +76,7 @@ impl PoolConfig {
             workers_per_host: 64,
             hazard_lines_per_worker: 64,
             records_per_host: 256,
-            events_per_host: 1024,
+            events_per_host: 0,
             hosts_lock: HostsLock::Bakery,
             design: Design::Cenote,
             eviction: Eviction::Lru,

@@ -81,7 +81,7 @@ fn seconds(text: &str, value: f64) -> PyResult<Duration> {
 impl Region {
     #[staticmethod]
     #[pyo3(signature = (region, size, *, chunk_size=None, min_block=None, max_hosts=16, pins_per_worker=1792,
-                        flush="none", mode=0o600, hash_seed=None, prefault=false, exist_ok=false, events=1024))]
+                        flush="none", mode=0o600, hash_seed=None, prefault=false, exist_ok=false, events=0))]
     fn create(
         py: Python<'_>,
         region: &str,

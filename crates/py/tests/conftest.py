@@ -18,7 +18,13 @@ def name() -> Iterator[str]:
     Path("/dev/shm", name).unlink(missing_ok=True)
 
 
-SMALL: dict[str, Any] = {"chunk_size": "256KiB", "min_block": "4KiB", "max_hosts": 2, "pins_per_worker": 112}
+SMALL: dict[str, Any] = {
+    "chunk_size": "256KiB",
+    "min_block": "4KiB",
+    "max_hosts": 2,
+    "pins_per_worker": 112,
+    "events": 64,
+}
 
 
 @pytest.fixture

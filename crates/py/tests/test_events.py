@@ -49,6 +49,6 @@ def test_blocks_written_in_place_and_page_by_page_are_named(region: cenote.Regio
 
 
 def test_a_region_without_a_log_says_so(name: str) -> None:
-    cenote.Region.create(name, "8MiB", max_hosts=2, chunk_size="256KiB", min_block="4KiB", events=0)
+    cenote.Region.create(name, "8MiB", max_hosts=2, chunk_size="256KiB", min_block="4KiB")
     with cenote.Region.open(name) as region, pytest.raises(cenote.CenoteError, match="keeps no events"):
         region.follow().poll()

@@ -55,7 +55,7 @@ class Region:
         hash_seed: Sequence[int] | bytes | None = None,
         prefault: bool = False,
         exist_ok: bool = False,
-        events: int = 1024,
+        events: int = 0,
     ) -> None:
         """Makes a region: `shm:NAME`, a file, or a hugetlbfs path. Sizes are numbers of bytes, or texts such as `4GiB`.
 

@@ -34,6 +34,6 @@ def no_engine_is_left() -> Iterator[None]:
 @pytest.fixture
 def region() -> Iterator[str]:
     name = f"cenote-vllm-{os.getpid()}-{uuid.uuid4().hex[:8]}"
-    cenote.Region.create(f"shm:{name}", "1GiB", chunk_size="16MiB", max_hosts=2)
+    cenote.Region.create(f"shm:{name}", "1GiB", chunk_size="16MiB", max_hosts=2, events=1024)
     yield f"shm:{name}"
     Path("/dev/shm", name).unlink(missing_ok=True)

@@ -15,7 +15,7 @@ from cenote.serving import serving
 from cenote.vllm.metadata import CenoteMetadata
 from cenote.vllm.scheduler import SchedulerSide
 from cenote.vllm.settings import Settings
-from cenote.vllm.shards import Shards
+from cenote.vllm.shards import Shards, tells_events
 from cenote.vllm.stats import CenotePromMetrics, CenoteStats
 from cenote.vllm.worker import WorkerSide
 
@@ -55,9 +55,7 @@ class CenoteConnector(KVConnectorBase_V1):
         self._shards = Shards(vllm_config, settings, kv_cache_config, f"vllm-{role.name.lower()}")
         if role == KVConnectorRole.SCHEDULER:
             loads, saves = transfer.is_kv_consumer, transfer.is_kv_producer
-            told = vllm_config.kv_events_config
-            events = told is not None and told.enable_kv_cache_events
-            self._scheduler = SchedulerSide(self._shards, self.stats, loads, saves, events)
+            self._scheduler = SchedulerSide(self._shards, self.stats, loads, saves, tells_events(vllm_config))
         else:
             parallel = vllm_config.parallel_config
             pp_rank, tp_rank = divmod(parallel.rank, parallel.tensor_parallel_size)

@@ -21,6 +21,15 @@ logger = init_logger(__name__)
 
 _CHUNK_MIN, _CHUNK_MAX = 2 << 20, 512 << 20
 
+# Lines of each host's event log in a region that is made here, if events are wanted.
+_EVENTS = 1024
+
+
+def tells_events(config: VllmConfig) -> bool:
+    """Whether vLLM is to publish KV events."""
+    told = config.kv_events_config
+    return told is not None and told.enable_kv_cache_events
+
 
 class Shards:
     """The region that the settings name, and the namespaces of this engine's ranks."""
@@ -36,7 +45,12 @@ class Shards:
         if settings.create_size is not None:
             chunk = settings.chunk_size or _chunk_for(self.page_bytes * len(self.layer_names))
             cenote.Region.create(
-                settings.region, settings.create_size, chunk_size=chunk, mode=int(settings.mode, 8), exist_ok=True
+                settings.region,
+                settings.create_size,
+                chunk_size=chunk,
+                mode=int(settings.mode, 8),
+                exist_ok=True,
+                events=_EVENTS if tells_events(config) else 0,
             )
         self.region = cenote.Region.open(settings.region, worker=worker, host_slot=settings.host_slot)
 
