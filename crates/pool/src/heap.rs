@@ -405,6 +405,8 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
         }
         match descriptor.and_then(|descriptor| descriptor.block_state()) {
             Some(BlockState::Evicting) if fault::sabotaged("recover.evicting-revived") => self.keep(block),
+            // On its way out, whatever its descriptor says by now: the index may lead to it no longer.
+            Some(BlockState::Ready) if owner == DRAINING => {}
             Some(BlockState::Ready) => self.slot_owner(block).store(PUBLISHED, Release),
             Some(BlockState::Object) => self.slot_owner(block).store(OBJECT, Release),
             Some(BlockState::Evicting) => {

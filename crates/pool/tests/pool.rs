@@ -666,6 +666,30 @@ fn a_namespace_that_is_forgotten_is_found_by_nobody() {
     assert!(pool.check(true).unwrap().is_clean());
 }
 
+/// A block on its way out whose mark somebody takes back: it was counted as readable, and nothing led to it.
+#[test]
+fn a_mark_that_is_taken_back_brings_no_block_back() {
+    let (fabric, pool) = anonymous(4 << 20, &small_config(34));
+    let ns = namespace(&pool, 1, BLOCK_BYTES);
+    let names = chain(&ns, 1, 1);
+    assert_eq!(publish(&pool, &ns, names[0], 0), Publish::Published);
+    let pinned = pool.pin(&pool.lookup(&names)[0]).expect("it is there");
+    let lines = || (0..fabric.len()).step_by(64).map(|at| fabric.load_line(at)).collect::<Vec<_>>();
+    let before = lines();
+    assert_eq!(pool.forget(&ns), 0, "it is pinned");
+    let [first, second] = names[0].words();
+    for (number, (line, marked)) in before.iter().zip(lines()).enumerate() {
+        if *line != marked && line.contains(&first) && line.contains(&second) {
+            fabric.write_line(64 * number as u64, line);
+        }
+    }
+    drop(pinned);
+    pool.gc().unwrap();
+    let report = pool.check(true).unwrap();
+    assert!(report.is_clean() && (report.ready, report.draining) == (0, 0), "{report:?}");
+    assert_eq!(publish(&pool, &ns, names[0], 0), Publish::Published);
+}
+
 #[test]
 fn memory_with_a_name_outlives_its_worker() {
     for config in each_design(33) {
