@@ -45,9 +45,8 @@ fn lookups(setting: &Setting) -> Result<Vec<Row>, Failure> {
 
 fn shape(setting: &Setting, flush: Flush, entries: u64) -> Shape {
     let chunk_bytes = if entries > 1 << 17 { 4 << 20 } else { 64 << 10 };
-    // Control areas take two fifths as much again, and what they take costs chunks twice. The plain design has one
-    // more line for each block.
-    let quarters = if setting.regions.design == DesignArg::Plain { 12 } else { 7 };
+    // Control areas take three quarters as much again, the plain design's more: one line more for each block.
+    let quarters = if setting.regions.design == DesignArg::Plain { 12 } else { 8 };
     let bytes = entries * SMALLEST * quarters / 4 + (8 << 20);
     Shape { chunk_bytes, min_block_bytes: SMALLEST, ..Shape::of(flush, bytes) }
 }
