@@ -74,13 +74,15 @@ fn open(dir: &Path, pool: &RegionPool) -> RegionStore<Arc<Coherent>> {
 /// All requests at once; their tokens, and the engine's numbers once nothing runs.
 fn crowd(engine: &LlmEngine, requests: &[Request]) -> (Vec<Vec<TokenId>>, BTreeMap<String, f64>) {
     let events: Vec<_> = requests.iter().map(|request| submit(engine, request.clone()).unwrap()).collect();
-    let tokens = events.iter().map(|events| collect(events).unwrap().tokens).collect();
+    let tokens: Vec<Vec<TokenId>> = events.iter().map(|events| collect(events).unwrap().tokens).collect();
+    let told = tokens.iter().map(Vec::len).sum::<usize>() as f64;
     assert!(engine.drain(Deadline::after(Duration::from_secs(60))));
-    // The gauges follow when the engine falls idle.
+    // The numbers follow when the engine falls idle.
     let deadline = Deadline::after(Duration::from_secs(60));
     loop {
         let stats = engine.stats().values;
-        if stats["kv_blocks_free"] == stats["kv_blocks_total"] && stats["requests_swapped"] == 0.0 {
+        let is_idle = stats["kv_blocks_free"] == stats["kv_blocks_total"] && stats["requests_swapped"] == 0.0;
+        if is_idle && stats["generation_tokens_total"] >= told {
             return (tokens, stats);
         }
         assert!(!deadline.passed(), "blocks are still held: {stats:?}");
