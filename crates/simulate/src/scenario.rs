@@ -690,6 +690,10 @@ impl Actor {
 
     /// What one host uses of a limit is not there for the others, whatever they saw of it before.
     fn share_a_limit(&self, pool: &SimPool) {
+        if self.shape.design == Design::Plain {
+            // It cannot take back what is published here.
+            return;
+        }
         let label = "jointly";
         let namespace = self.named(pool, label);
         let number = UNLIKE + self.shape.hosts + self.process.host();
