@@ -4,6 +4,7 @@
 
 mod campaign;
 mod follow;
+mod limits;
 mod oracle;
 mod run;
 mod scenario;
