@@ -310,9 +310,7 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
     /// # Panics
     /// The parts do not make up a block of this namespace: a bug of the caller.
     pub fn publish(&self, namespace: &Namespace, hash: BlockHash, depth: u32, parts: &[&[u8]]) -> Publish {
-        let length: u64 = parts.iter().map(|part| part.len() as u64).sum();
-        assert_eq!(length, namespace.block_bytes, "a block of this namespace has another size");
-        self.publish_parts(namespace, hash, depth, 0, Names::default(), parts, length)
+        self.publish_named(namespace, hash, depth, Names::default(), parts)
     }
 
     /// As [`Pool::publish`], for a block that other programs know by names of their own, which followers are told.
