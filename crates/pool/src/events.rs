@@ -96,10 +96,13 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
         self.layout.events_per_host > 0
     }
 
-    /// Tells that a block is readable whose descriptor this is.
+    /// Tells that a block is readable whose descriptor this is, which was written.
     #[inline]
     pub(crate) fn tell_stored(&self, block: BlockIndex, descriptor: &Descriptor, names: Names) {
         if self.has_events() && !fault::sabotaged("event.stored-untold") {
+            // A host that dies may lose what it did not wait for. Were that the descriptor and not the line, its
+            // generation would be told of and never end.
+            self.fabric.fence();
             let line = EventLine::new(Kind::Stored, block, descriptor.generation());
             self.tell(EventLine {
                 hash: descriptor.hash,
