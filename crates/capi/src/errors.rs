@@ -41,12 +41,18 @@ impl From<PoolError> for Fault {
     }
 }
 
+impl From<std::io::Error> for Fault {
+    fn from(error: std::io::Error) -> Self {
+        Self::new(libc::EIO, error.to_string())
+    }
+}
+
 impl From<OpenError> for Fault {
     fn from(error: OpenError) -> Self {
         let number = match &error {
             OpenError::Map(MapError::Missing { .. }) => libc::ENOENT,
             OpenError::Map(MapError::Exists { .. }) => libc::EEXIST,
-            OpenError::Map(_) | OpenError::Name { .. } => libc::EIO,
+            OpenError::Map(_) => libc::EIO,
             OpenError::Flush(_) => libc::ENOTSUP,
             OpenError::Pool(_) => libc::EINVAL,
         };

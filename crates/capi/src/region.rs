@@ -3,9 +3,8 @@
 use crate::errors::{Fault, status, text};
 use cenote_base::{HashSeed, HostId};
 use cenote_mem::{Flush, MapOptions, Mapped, RegionSource};
-use cenote_pool::{AttachOptions, Heart, HostPool, Pool, PoolConfig, make_region, open_region};
+use cenote_pool::{AttachOptions, Heart, HostPool, Pool, PoolConfig, make_region, open_region, random_bytes};
 use std::ffi::{c_char, c_int};
-use std::io::Read;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
@@ -42,12 +41,6 @@ fn source(region: &str) -> Result<RegionSource, Fault> {
     region.parse().map_err(|error| Fault::new(libc::EINVAL, format!("{region}: {error}")))
 }
 
-fn random<const N: usize>() -> Result<[u8; N], Fault> {
-    let mut bytes = [0; N];
-    let read = std::fs::File::open("/dev/urandom").and_then(|mut file| file.read_exact(&mut bytes));
-    read.map(|()| bytes).map_err(|error| Fault::new(libc::EIO, format!("/dev/urandom: {error}")))
-}
-
 /// Makes a region of `size` bytes: `shm:NAME`, a file, or a hugetlbfs path. `chunk_size` is the largest piece of memory that can
 /// be allocated, a power of two; 0: 2 MiB. `hosts` is how many may share it; with more than one the region is made for hosts
 /// that do not share their caches. -EEXIST: it is there already.
@@ -59,7 +52,7 @@ pub unsafe extern "C" fn cenote_create(region: *const c_char, size: u64, chunk_s
     let make = || {
         // SAFETY: the caller's guarantee.
         let source = source(unsafe { text("region", region)? })?;
-        let mut config = PoolConfig::new(HashSeed(random()?), random()?);
+        let mut config = PoolConfig::new(HashSeed(random_bytes()?), random_bytes()?);
         config.max_hosts = hosts.max(1);
         if chunk_size != 0 {
             config.chunk_bytes = chunk_size;

@@ -8,8 +8,8 @@ use cenote_mem::{Flush, MapError, MapOptions, Mapped, Mapping, ReadMapping, Read
 pub use cenote_pool::HostPool;
 use cenote_pool::{
     AttachOptions, Inspector, OpenError, Pool, PoolConfig, PoolError, Superblock, make_region, open_region, peek,
+    random_bytes,
 };
-use std::io::Read;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -55,7 +55,6 @@ impl RegionArgs {
             OpenError::Map(error) => self.explain_missing(error),
             OpenError::Flush(error) => self.explain_flush(&error),
             OpenError::Pool(error) => self.explain(&error),
-            error @ OpenError::Name { .. } => Failure::new(error.to_string()),
         }
     }
 
@@ -135,7 +134,7 @@ impl NewRegionArgs {
     fn config(&self) -> Result<PoolConfig, Failure> {
         let seed = HashSeed(match self.hash_seed {
             Some(seed) => seed,
-            None => random()?,
+            None => random_bytes()?,
         });
         Ok(PoolConfig {
             chunk_bytes: self.chunk_size.0,
@@ -144,7 +143,7 @@ impl NewRegionArgs {
             hosts_lock: self.hosts_lock.kind(),
             design: self.design.kind(),
             events_per_host: self.events,
-            ..PoolConfig::new(seed, random()?)
+            ..PoolConfig::new(seed, random_bytes()?)
         })
     }
 
@@ -302,12 +301,4 @@ fn remove(args: &RegionArgs, superblock: &Superblock) {
         let _ = Mapping::remove(source);
     }
     let _ = HostPool::remove_host_memory(superblock);
-}
-
-fn random<const N: usize>() -> Result<[u8; N], Failure> {
-    let mut bytes = [0; N];
-    std::fs::File::open("/dev/urandom")
-        .and_then(|mut file| file.read_exact(&mut bytes))
-        .map_err(|error| Failure::new(format!("/dev/urandom: cannot draw random bytes: {error}")))?;
-    Ok(bytes)
 }

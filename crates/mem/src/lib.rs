@@ -22,4 +22,4 @@ pub mod region;
 pub use fabric::{Coherent, Fabric, Flush, Flushed, Mapped, ReadOnly, UnsupportedFlush};
 pub use host::{HostArea, HostLocal, HostSpec, Word};
 pub use offset::{LINE, Line, Offset};
-pub use region::{MapError, MapOptions, Mapping, ReadMapping, RegionSource};
+pub use region::{Fresh, MapError, MapOptions, Mapping, ReadMapping, RegionSource};

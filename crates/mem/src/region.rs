@@ -4,12 +4,14 @@
 //! hugetlbfs or a disk, or a DAX character device (CXL or persistent memory).
 
 mod dax;
+mod fresh;
 mod map;
 mod obtain;
 
 mod source;
 
 pub use dax::DaxFacts;
+pub use fresh::Fresh;
 pub(crate) use map::allocate;
 pub use map::{Mapping, ReadMapping};
 pub(crate) use source::check_shm_name;

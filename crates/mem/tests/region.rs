@@ -40,6 +40,27 @@ fn a_name_is_created_once_and_opened_when_there() {
     Coherent::new(first).store(Offset::new(0), 1);
 }
 
+/// As if its maker had died before it was done: nothing of its bytes is there under any name.
+#[test]
+fn what_is_not_published_leaves_nothing() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let source = RegionSource::File(directory.path().join("region"));
+    let (mapping, fresh) = Mapping::prepare(&source, MIB, 0o600, &MapOptions::default()).expect("prepared");
+    let names = || fs::read_dir(directory.path()).expect("a directory").count();
+    assert_eq!(names(), 0, "it has a name already");
+    std::mem::forget(fresh);
+    Coherent::new(mapping).store(Offset::new(0), 1);
+    assert_eq!(names(), 0);
+    assert!(matches!(open(&source), Err(MapError::Missing { .. })));
+    // Of two who prepare one name, one gets it.
+    let [one, two] =
+        [(), ()].map(|()| Mapping::prepare(&source, MIB, 0o600, &MapOptions::default()).expect("prepared"));
+    one.1.publish().expect("named");
+    assert!(matches!(two.1.publish(), Err(MapError::Exists { .. })));
+    Coherent::new(one.0).store(Offset::new(0), 5);
+    assert_eq!(Coherent::new(open(&source).expect("there")).load(Offset::new(0)), 5);
+}
+
 #[test]
 fn a_file_is_its_owners_and_really_allocated() {
     let directory = tempfile::tempdir().expect("a temporary directory");

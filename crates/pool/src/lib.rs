@@ -59,7 +59,7 @@ pub use inspect::Inspector;
 pub use kept::Kept;
 pub use locks::{GrantReport, HostsLock, LockManager, UserLock};
 pub use namespaces::{Namespace, NamespaceRecord};
-pub use open::{HostPool, OpenError, make_region, open_region, peek};
+pub use open::{HostPool, OpenError, make_region, open_region, peek, random_bytes};
 pub use pieces::{Filling, Reading};
 pub use pins::Pin;
 pub use pool::{HostInfo, NamespaceInfo, Pool, PoolInfo, WorkerInfo};

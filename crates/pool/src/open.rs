@@ -5,6 +5,7 @@ use crate::error::PoolError;
 use crate::pool::Pool;
 use crate::superblock::Superblock;
 use cenote_mem::{Flush, MapError, MapOptions, Mapped, Mapping, RegionSource, UnsupportedFlush};
+use std::io::Read;
 use std::sync::Arc;
 use thiserror::Error;
 
@@ -23,14 +24,6 @@ pub enum OpenError {
     /// What is in it.
     #[error(transparent)]
     Pool(#[from] PoolError),
-    /// The file system does not give it its name.
-    #[error("{region}: cannot name the region: {error}")]
-    Name {
-        /// Which.
-        region: String,
-        /// What the file system said.
-        error: std::io::Error,
-    },
 }
 
 /// Reads what a mapped region says of itself. Its own instruction is not known yet; any that drops stale lines
@@ -67,36 +60,21 @@ pub fn make_region(
     options: &MapOptions,
 ) -> Result<(Arc<Mapped>, Superblock), OpenError> {
     config.validate()?;
-    if let Some(path) = source.path().filter(|path| path.exists()) {
-        return Err(MapError::Exists { path }.into());
-    }
     HostPool::sweep_host_memory();
-    let unfinished = unfinished_name(source);
-    let make = || {
-        let fabric = Arc::new(Mapped::new(Mapping::create(&unfinished, size, mode, options)?, flush)?);
-        let superblock = Superblock::format(&fabric, config)?;
-        if let (Some(from), Some(to)) = (unfinished.path(), source.path()) {
-            std::fs::hard_link(&from, &to).map_err(|error| match error.kind() {
-                std::io::ErrorKind::AlreadyExists => OpenError::Map(MapError::Exists { path: to }),
-                _ => OpenError::Name { region: source.to_string(), error },
-            })?;
-        }
-        Ok((fabric, superblock))
-    };
-    let made = make();
-    let _ = Mapping::remove(&unfinished);
-    made
+    let (mapping, fresh) = Mapping::prepare(source, size, mode, options)?;
+    let fabric = Arc::new(Mapped::new(mapping, flush)?);
+    let superblock = Superblock::format(&fabric, config)?;
+    fresh.publish()?;
+    Ok((fabric, superblock))
 }
 
-fn unfinished_name(source: &RegionSource) -> RegionSource {
-    let suffix = format!(".making-{}", std::process::id());
-    match source {
-        RegionSource::Shm(name) => RegionSource::Shm(name.clone() + &suffix),
-        RegionSource::File(path) => {
-            let mut name = path.clone().into_os_string();
-            name.push(suffix);
-            RegionSource::File(name.into())
-        }
-        other => other.clone(),
-    }
+/// Bytes that nobody can guess, for a region's seeds.
+///
+/// # Errors
+/// The system's generator cannot be read.
+pub fn random_bytes<const N: usize>() -> std::io::Result<[u8; N]> {
+    let mut bytes = [0; N];
+    let opened = std::fs::File::open("/dev/urandom").and_then(|mut file| file.read_exact(&mut bytes));
+    let named = |error| std::io::Error::other(format!("/dev/urandom: cannot draw random bytes: {error}"));
+    opened.map_err(named).map(|()| bytes)
 }

@@ -36,7 +36,7 @@ pub fn of_pool(region: &str, error: &PoolError) -> PyErr {
 pub fn of_opening(region: &str, error: &OpenError) -> PyErr {
     match error {
         OpenError::Map(MapError::Missing { .. }) => RegionMissing::new_err(error.to_string()),
-        OpenError::Map(_) | OpenError::Name { .. } => CenoteError::new_err(error.to_string()),
+        OpenError::Map(_) => CenoteError::new_err(error.to_string()),
         OpenError::Pool(error) => of_pool(region, error),
         OpenError::Flush(_) => RegionMismatch::new_err(format!("{region}: {error}")),
     }

@@ -7,11 +7,10 @@ use cenote_base::units::ByteSize;
 use cenote_base::{HashSeed, HostId};
 use cenote_mem::{Flush, MapOptions, RegionSource};
 use cenote_pool::{
-    AttachOptions, Counter, Heart, HostPool, NamespaceRecord, Pool, PoolConfig, make_region, open_region,
+    AttachOptions, Counter, Heart, HostPool, NamespaceRecord, Pool, PoolConfig, make_region, open_region, random_bytes,
 };
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
-use std::io::Read;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
@@ -67,12 +66,6 @@ fn source(region: &str) -> PyResult<RegionSource> {
     region.parse().map_err(|error: cenote_mem::region::ParseRegionError| wrong(error.to_string()))
 }
 
-fn random<const N: usize>() -> PyResult<[u8; N]> {
-    let mut bytes = [0; N];
-    std::fs::File::open("/dev/urandom")?.read_exact(&mut bytes)?;
-    Ok(bytes)
-}
-
 fn seconds(text: &str, value: f64) -> PyResult<Duration> {
     Duration::try_from_secs_f64(value).map_err(|_| wrong(format!("{text} of {value} seconds")))
 }
@@ -105,7 +98,7 @@ impl Region {
             "auto" => Flush::best().ok_or_else(|| wrong("this processor has no flush instruction that is known"))?,
             name => name.parse().map_err(|error: cenote_mem::fabric::ParseFlushError| wrong(error.to_string()))?,
         };
-        let mut config = PoolConfig::new(HashSeed(hash_seed.map_or_else(random, Ok)?), random()?);
+        let mut config = PoolConfig::new(HashSeed(hash_seed.map_or_else(random_bytes, Ok)?), random_bytes()?);
         config.max_hosts = max_hosts;
         config.events_per_host = events;
         config.hazard_lines_per_worker = u16::try_from(pins_per_worker.div_ceil(7)).unwrap_or(u16::MAX);

@@ -1,14 +1,14 @@
 //! Making, opening and removing regions.
 
 use super::obtain::{self, Kind};
-use super::{DaxFacts, MapError, MapOptions, Obtained, RegionSource};
+use super::{DaxFacts, Fresh, MapError, MapOptions, Obtained, RegionSource};
 use rustix::fs::{FileType, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags};
 use std::fs::File;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// A region mapped into this process, shared with all who map the same source; unmapped on drop.
 ///
@@ -41,10 +41,26 @@ impl Mapping {
     /// The name is taken, the path cannot be written, there is no space, or `len` is 0 or does not fit a
     /// device.
     pub fn create(source: &RegionSource, len: u64, mode: u32, options: &MapOptions) -> Result<Self, MapError> {
+        let (mapping, fresh) = Self::prepare(source, len, mode, options)?;
+        fresh.publish()?;
+        Ok(mapping)
+    }
+
+    /// As [`Mapping::create`], but a file has no name before [`Fresh::publish`]: nobody opens it half made, and if this process dies,
+    /// nothing is left of it. (Where the file system has no files without a name, one beside it may be left.)
+    ///
+    /// # Errors
+    /// As for [`Mapping::create`].
+    pub fn prepare(
+        source: &RegionSource,
+        len: u64,
+        mode: u32,
+        options: &MapOptions,
+    ) -> Result<(Self, Fresh), MapError> {
         source.check_name()?;
         let shown = source.shown_path();
         if let RegionSource::DevDax(path) = source {
-            return Self::map_device(source, path, len, Access::Write, options);
+            return Ok((Self::map_device(source, path, len, Access::Write, options)?, Fresh::NAMELESS));
         }
         if len == 0 || len > isize::MAX as u64 {
             return Err(MapError::NotARegion { path: shown, fact: format!("{len} bytes is no length of a region") });
@@ -52,14 +68,9 @@ impl Mapping {
         let Some(path) = source.path() else {
             let page = rustix::param::page_size() as u64;
             let (len, kind) = (len.next_multiple_of(page), Kind::Memory { page });
-            return Self::map(source, None, len, kind, Access::Write, options, None);
+            return Ok((Self::map(source, None, len, kind, Access::Write, options, None)?, Fresh::NAMELESS));
         };
-        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        // Created for the owner alone, so that nobody opens it before its mode is set.
-        let file = rustix::fs::open(&path, flags, Mode::RUSR | Mode::WUSR)
-            .map(File::from)
-            .map_err(|error| MapError::from_io(&path, "create the file", error))?;
-        let mut unfinished = RemoveOnDrop(Some(&path));
+        let (fresh, file) = Fresh::make(&path)?;
         let failed = |action| {
             let path = path.clone();
             move |error: Errno| MapError::from_io(&path, action, error)
@@ -91,8 +102,7 @@ impl Mapping {
         )?;
         let file = mapping.file.as_ref().expect("a file was mapped");
         rustix::fs::fchmod(file, Mode::from_raw_mode(mode & 0o7777)).map_err(failed("set the file's mode"))?;
-        unfinished.0 = None;
-        Ok(mapping)
+        Ok((mapping, fresh))
     }
 
     /// Opens a region that exists, in its whole length.
@@ -312,18 +322,6 @@ impl Drop for Mapping {
 
 /// Gives a new file its space.
 type Allocate<'a> = dyn Fn(&File) -> Result<(), MapError> + 'a;
-
-/// Removes what was only half made.
-struct RemoveOnDrop<'a>(Option<&'a PathBuf>);
-
-impl Drop for RemoveOnDrop<'_> {
-    fn drop(&mut self) {
-        if let Some(path) = self.0 {
-            // The failure that led here is the one to report.
-            let _ = std::fs::remove_file(path);
-        }
-    }
-}
 
 /// How much of a device to map: all of it for 0, otherwise `len` rounded up to the device's alignment.
 fn device_len(path: &Path, facts: &DaxFacts, len: u64) -> Result<u64, MapError> {

@@ -1,0 +1,72 @@
+//! Files that get their name when they are done: whose maker dies before that leaves nothing.
+
+use super::MapError;
+use rustix::fs::{AtFlags, CWD, Mode, OFlags};
+use rustix::io::Errno;
+use std::fs::File;
+use std::os::fd::AsRawFd;
+use std::path::{Path, PathBuf};
+
+/// A new file that nobody can open yet; gone if it is dropped.
+#[derive(Debug)]
+pub struct Fresh(Option<Named>);
+
+#[derive(Debug)]
+struct Named {
+    file: File,
+    name: PathBuf,
+    /// What it is called meanwhile, where the file system knows no files without a name.
+    meanwhile: Option<PathBuf>,
+}
+
+impl Drop for Named {
+    fn drop(&mut self) {
+        if let Some(path) = &self.meanwhile {
+            let _ = std::fs::remove_file(path);
+        }
+    }
+}
+
+impl Fresh {
+    /// What has no name, or has one already.
+    pub(super) const NAMELESS: Self = Self(None);
+
+    /// An empty file that is to be called `name`, for its owner alone.
+    pub(super) fn make(name: &Path) -> Result<(Self, File), MapError> {
+        let (mode, access) = (Mode::RUSR | Mode::WUSR, OFlags::RDWR | OFlags::CLOEXEC);
+        let failed = |error| MapError::from_io(name, "create the file", error);
+        if name.symlink_metadata().is_ok() {
+            return Err(MapError::Exists { path: name.into() });
+        }
+        let folder = name.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or_else(|| Path::new("."));
+        let (opened, meanwhile) = match rustix::fs::open(folder, access | OFlags::TMPFILE, mode) {
+            // Old kernels say that a folder cannot be written.
+            Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::INVAL) => {
+                let mut path = name.as_os_str().to_owned();
+                path.push(format!(".making-{}", std::process::id()));
+                let path = PathBuf::from(path);
+                let flags = access | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW;
+                (rustix::fs::open(&path, flags, mode), Some(path))
+            }
+            opened => (opened, None),
+        };
+        let file = opened.map(File::from).map_err(failed)?;
+        let other = file.try_clone().map_err(|error| MapError::from_io(name, "open the file twice", error))?;
+        Ok((Self(Some(Named { file: other, name: name.into(), meanwhile })), file))
+    }
+
+    /// Gives it its name: from now on others can open it.
+    ///
+    /// # Errors
+    /// Something has that name already, or it cannot be written.
+    pub fn publish(self) -> Result<(), MapError> {
+        let Some(named) = &self.0 else { return Ok(()) };
+        let opened = PathBuf::from(format!("/proc/self/fd/{}", named.file.as_raw_fd()));
+        let (from, flags) = match &named.meanwhile {
+            Some(path) => (path, AtFlags::empty()),
+            None => (&opened, AtFlags::SYMLINK_FOLLOW),
+        };
+        rustix::fs::linkat(CWD, from, CWD, &named.name, flags)
+            .map_err(|error| MapError::from_io(&named.name, "give the file its name", error))
+    }
+}
