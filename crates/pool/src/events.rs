@@ -188,20 +188,13 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
         Names { name: self.fabric.load(Offset::new(at)), parent: self.fabric.load(Offset::new(at + 8)) }
     }
 
-    /// Looks at a host's ring: how many lines hold, and which do not.
+    /// Looks at a host's ring, as this host's caches have it: how many lines hold, and which do not.
     pub(crate) fn check_events(&self, host: u64, report: &mut CheckReport) {
-        let positions = 0..self.layout.events_per_host;
-        let torn = |position: &u64| {
-            let at = self.layout.event(host, *position);
-            // A line that is just being written is whole at the next look.
-            (0..3).all(|_| self.fresh_line(at) != [0; 8] && self.event_at(host, *position).is_none())
-        };
         let (mut used, mut broken) = (0, 0);
-        self.refresh_range(self.layout.event(host, 0), self.layout.event(host + 1, 0));
-        for position in positions {
+        for position in 0..self.layout.events_per_host {
             if self.event_at(host, position).is_some() {
                 used += 1;
-            } else if torn(&position) {
+            } else if self.fabric.load_line(self.layout.event(host, position)) != [0; 8] {
                 broken += 1;
             }
         }
@@ -209,7 +202,7 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
         if broken > 0 {
             report.pending.push(finding(
                 format!("event log of host {host}"),
-                &format!("{broken} of its lines do not hold: who wrote them died"),
+                &format!("{broken} of its lines do not hold: who wrote them died, or is not done"),
                 "followers of the log notice, and go by the descriptors once",
                 "later events are written over them",
             ));

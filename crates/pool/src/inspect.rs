@@ -154,6 +154,7 @@ impl<F: Fabric + Clone> Inspector<F> {
                     own.check_usage_from_outside(host, &lines, &mut report);
                 }
             }
+            own.refresh_range(own.layout.event(host, 0), own.layout.event(host + 1, 0));
             own.check_events(host, &mut report);
             report.pending.extend(left);
             report.pending.extend(self.left_chunks(host, &lines));

@@ -1,9 +1,9 @@
 //! Who follows the event log: each host has one follower, which any of its processes looks with.
 
 use crate::oracle::Checker;
-use crate::scenario::{Actor, RECOVERED, SimPool, UNLIKE, names_of};
-use cenote_pool::Resync;
-use std::collections::{BTreeMap, BTreeSet};
+use crate::scenario::{Actor, SimPool, UNLIKE, names_of};
+use cenote_pool::{Resync, Told};
+use std::collections::BTreeSet;
 
 /// Looks that a follower may take until it waits for nothing that is missing, and the time between two.
 const LOOKS_MAX: u32 = 20;
@@ -26,6 +26,9 @@ impl Actor {
             return true;
         }
         self.process.note(&format!("followed {followed:?}"));
+        for event in &followed.events {
+            self.number_told(event.told());
+        }
         let mut notes = self.oracle.notes();
         notes.events_lost += u64::from(followed.resync == Some(Resync::Lost));
         let is_settled = follower.is_settled() && followed.events.is_empty() && followed.resync.is_none();
@@ -48,27 +51,28 @@ impl Actor {
                 return;
             }
         }
-        let numbers = (0..self.shape.universe.max(RECOVERED)).chain(UNLIKE..UNLIKE + self.shape.hosts);
-        let known: BTreeMap<_, _> = numbers.map(|number| (self.shape.hash(number), number)).collect();
-        let notes = self.oracle.notes();
-        let Some(follower) = notes.followers.get(&host) else { return };
-        let mut wrong = Vec::new();
-        let mut told = BTreeSet::new();
-        for block in follower.all() {
-            match known.get(&block.hash) {
-                Some(&number) if block.names == names_of(number) => drop(told.insert(number)),
-                number => wrong.push(format!("a follower was told of {block:?}, which is {number:?}")),
-            }
-        }
+        let blocks: Option<Vec<_>> = self.oracle.notes().followers.get(&host).map(|follower| follower.all().collect());
+        let Some(blocks) = blocks else { return };
+        let mut told: BTreeSet<usize> = blocks.iter().filter_map(|block| self.number_told(block)).collect();
         told.retain(|&number| number < UNLIKE);
+        let notes = self.oracle.notes();
         let found: BTreeSet<usize> =
             notes.found.iter().filter(|(other, _)| *other == host).map(|(_, number)| *number).collect();
         drop(notes);
-        if told != found {
-            wrong.push(format!("host {host} finds {found:?}, and its follower was told of {told:?}"));
+        if told != found && self.process.lives(self.process.number()) {
+            let fact = format!("host {host} finds {found:?}, and its follower was told of {told:?}");
+            self.oracle.report_unless_sleepers(Checker::Events, fact);
         }
-        if self.process.lives(self.process.number()) {
-            wrong.into_iter().for_each(|fact| self.oracle.report_unless_sleepers(Checker::Events, fact));
+    }
+
+    /// Which block a follower was told of; what it is called must be its own.
+    fn number_told(&self, told: &Told) -> Option<usize> {
+        let number = (told.hash.words()[0] >> 32) as usize;
+        let number = number.checked_sub(1).filter(|&number| self.shape.hash(number) == told.hash);
+        if number.is_none_or(|number| told.names != names_of(number)) {
+            let fact = format!("a follower was told of {told:?}, which is {number:?}");
+            self.oracle.report_unless_sleepers(Checker::Events, fact);
         }
+        number
     }
 }

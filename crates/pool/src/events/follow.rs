@@ -31,7 +31,7 @@ const LOOKS: u32 = 32;
 pub enum Resync {
     /// It was the first look.
     Begun,
-    /// A host wrote more between two looks than its ring holds.
+    /// A host wrote over events before they were looked at, because its ring is small or looks are rare.
     Overtaken,
     /// An event was numbered and not written.
     Lost,
@@ -218,7 +218,7 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
                 let was_walked = holes.remove(&sequence).is_none_or(|hole| hole.walked);
                 match line.filter(|_| number == sequence) {
                     Some(line) => resync = follower.learn(&line, self.layout.num_descriptors()).or(resync),
-                    None if !was_walked => resync = Some(Resync::Lost),
+                    None if !was_walked => resync = Some(Resync::Overtaken),
                     None => {}
                 }
             } else if let Some(hole) = holes.get_mut(&sequence).filter(|hole| !hole.walked)
@@ -319,7 +319,6 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
     /// Looks again at descriptors that did not hold. One that stays so is no block that can be read.
     fn look_at_unsure(&self, follower: &mut Follower, now: Duration) {
         for (block, since) in follower.unsure.clone() {
-            self.fabric.refresh(&[self.layout.descriptor(BlockIndex(block))]);
             self.look_at(follower, block, now);
             if now.saturating_sub(since) > PATIENCE && follower.unsure.remove(&block).is_some() {
                 follower.view.hide(block);
