@@ -583,9 +583,12 @@ impl Actor {
             Ok(manager) => manager,
             Err(error) => return self.oracle.report(Checker::Liveness, format!("no manager: {error}")),
         };
+        // Where nobody wants a lock for long, most of a run would be the manager's looks.
+        let mut pause_ns = 0;
         while others.iter().any(|&other| self.process.lives(other)) {
-            let granted = manager.round().granted;
-            if !self.process.sleep(if granted > 0 { 1_000 } else { 2_000_000 }) {
+            let is_idle = manager.round().granted == 0;
+            pause_ns = if is_idle { (2 * pause_ns).clamp(1_000_000, 16_000_000) } else { 1_000 };
+            if !self.process.sleep(pause_ns) {
                 return;
             }
         }
