@@ -138,11 +138,10 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
         Ok(Followed { events: follower.view.take_changes(), resync })
     }
 
-    /// A reader of a host's ring that has read what is in it. Numbers below its end that have no line may get theirs yet.
+    /// A reader of a host's ring that has read what is in it, as this host's caches have it: lines that are newer are looked at as those
+    /// that come next, and found to be further on. Numbers below its end that have no line may get theirs yet.
     fn end_of_ring(&self, host: u64, now: Duration) -> Ring {
         let events = self.layout.events_per_host;
-        // Not waited for: a line that is read too old is read again, as one that comes next or as one that was missing.
-        (0..events).for_each(|position| self.fabric.refresh_unfenced(self.layout.event(host, position)));
         let numbers: Vec<u64> =
             (0..events).map(|position| self.event_at(host, position).map_or(0, |line| line.sequence)).collect();
         let last = numbers.iter().copied().max().unwrap_or(0);
