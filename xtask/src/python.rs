@@ -48,7 +48,7 @@ pub fn test_package(root: &Path, python: &Path) -> Result<(), String> {
     let wheels = wheel.parent().expect("it lies in a folder");
     let install = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps", "--force-reinstall"];
     shown(Command::new(python).args(install).arg(&wheel), "pip install of the package")?;
-    let tests = ["-m", "pytest", "--quiet", "-p", "no:cacheprovider", "--ignore", "tests/vllm", "tests"];
+    let tests = ["-m", "pytest", "--quiet", "-rs", "-p", "no:cacheprovider", "--ignore", "tests/vllm", "tests"];
     shown(Command::new(python).args(tests).current_dir(&folder), "pytest")?;
     let stubs = ["-m", "mypy.stubtest", "--concise", "--allowlist"];
     let allowed = folder.join("tests/stubtest-allowed.txt");

@@ -1,7 +1,6 @@
 //! Blocks that were found and are kept.
 
 use crate::buffers::{Lent, lend};
-use crate::errors::wrong;
 use crate::hashes::Hashes;
 use crate::region::Open;
 use cenote_mem::Mapped;
@@ -63,6 +62,14 @@ impl Lease {
         Hashes(pins.iter().map(|pin| pin.hit().hash).collect())
     }
 
+    /// Takes the first `count` blocks out, into a lease of their own.
+    fn split(&self, count: usize) -> Self {
+        let mut pins = self.pins.lock().unwrap_or_else(PoisonError::into_inner);
+        let count = count.min(pins.len());
+        let first = pins.drain(..count).collect();
+        Self { open: Arc::clone(&self.open), pins: Mutex::new(first) }
+    }
+
     /// Keeps only the first `count` blocks.
     fn truncate(&self, count: usize) {
         self.pins.lock().unwrap_or_else(PoisonError::into_inner).truncate(count);
@@ -110,10 +117,8 @@ impl BlockView {
     }
 
     /// Whether its bytes are as they were published.
-    fn verify(&self, py: Python<'_>) -> PyResult<bool> {
-        let length = usize::try_from(self.pin.hit().length).map_err(|_| wrong("a block of more than memory"))?;
-        let mut copy = vec![0; length];
-        Ok(py.detach(|| self.pool.read(self.pin.hit(), &mut [&mut copy])) == ReadOutcome::Whole)
+    fn verify(&self, py: Python<'_>) -> bool {
+        py.detach(|| self.pin.verify()) == ReadOutcome::Whole
     }
 
     unsafe fn __getbuffer__(slf: Bound<'_, Self>, view: *mut ffi::Py_buffer, flags: c_int) -> PyResult<()> {

@@ -177,6 +177,8 @@ class Lease:
     def view(self, index: int) -> BlockView:
         """The block in place. It stays pinned as long as the view, or a memoryview of it, is there."""
     def hashes(self) -> Hashes: ...
+    def split(self, count: int) -> Lease:
+        """Takes the first `count` blocks out, into a lease of their own."""
     def truncate(self, count: int) -> None:
         """Keeps only the first `count` blocks."""
     def release(self) -> None: ...
@@ -193,7 +195,7 @@ class BlockView(Buffer):
     def extent(self) -> tuple[int, int]:
         """Address in this process and length."""
     def verify(self) -> bool:
-        """Whether its bytes are as they were published."""
+        """Whether its bytes are as they were published. What a device has copied of them before, while the block was pinned, is then right as well."""
     def __buffer__(self, flags: int, /) -> memoryview: ...
 
 @final
