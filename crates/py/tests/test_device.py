@@ -29,11 +29,11 @@ class Engine:
         self.device = FakeDevice(LAYERS * BLOCKS * PAGE, seed)
         self.errors: list[Exception] = []
         if way != "direct":
-            self.device.register_max = {"pieces": 1 << 16, "staged": 0, "unregistered": 0}[way]
+            self.device.register_max = {"pieces": 50048, "staged": 0, "unregistered": 0}[way]
         layout = PageLayout(RUN, ((0, RUN), (BLOCKS * RUN, RUN)), BLOCKS)
         layers = [(self.device.base + layer * BLOCKS * PAGE, layout) for layer in range(LAYERS)]
         self.memory = DeviceMemory(
-            self.device, region, layers, staging_bytes=24 * BLOCK, staged=way == "staged", piece_bytes=1 << 16, threads=threads,
+            self.device, region, layers, staging_bytes=24 * BLOCK, staged=way == "staged", piece_bytes=50048, threads=threads,
             told=self.errors.append,
         )  # fmt: skip
 

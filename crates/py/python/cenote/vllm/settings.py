@@ -6,6 +6,7 @@ from dataclasses import dataclass, fields
 from typing import Any, Literal, get_args, get_type_hints
 
 LoadMode = Literal["async", "layers"]
+GpuCopies = Literal["direct", "staged"]
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,10 @@ class Settings:
     """Hits of fewer blocks are computed instead."""
     load_threads: int = 1
     """Threads that copy for one worker."""
+    gpu_copies: GpuCopies = "direct"
+    """`direct`: a GPU copies from and to the region, whose memory is page-locked for it. `staged`: by way of a buffer."""
+    staging_bytes: int = 256 << 20
+    """Bytes of that buffer."""
     tenant_salt: str = ""
     """Instances with different salts share nothing."""
     model_fingerprint: str | None = None
@@ -59,6 +64,8 @@ class Settings:
         settings = cls(**values)
         if settings.load not in get_args(LoadMode):
             raise ValueError(f"kv_connector_extra_config: load is {settings.load!r}; it may be async or layers")
+        if settings.gpu_copies not in get_args(GpuCopies):
+            raise ValueError(f"kv_connector_extra_config: gpu_copies is {settings.gpu_copies!r}; it may be direct or staged")
         if settings.codec != "raw":
             raise ValueError(
                 f"kv_connector_extra_config: codec {settings.codec!r} needs to know how the attention backend lays out a "
