@@ -124,6 +124,7 @@ class FakeDevice:
                 pass
 
     def idle(self) -> bool:
+        """Whether all is done."""
         return not any(self.streams.values())
 
     def _step(self) -> bool:

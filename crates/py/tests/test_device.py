@@ -386,7 +386,8 @@ def test_pieces_end_where_their_memory_ends(region: cenote.Region) -> None:
     device = FakeDevice(64)
     device.register_max = 1000
     address, length = region.extent
-    registered = Registered(device, address, length, piece_bytes=1000)
+    registered = Registered.share(device, address, length, piece_bytes=1000)
+    assert Registered.share(device, address, length, piece_bytes=1000) is registered
     assert sum(device.locked.values()) == length
     for start in (0, 999, 1000, 5500):
         for host in (0, 1):
@@ -399,7 +400,9 @@ def test_pieces_end_where_their_memory_ends(region: cenote.Region) -> None:
                 inside = part[host] - address
                 assert inside // 1000 == (inside + part[2] - 1) // 1000
                 at = (at[0] + part[2], at[1] + part[2], 0)
-    registered.end()
+    registered.leave()
+    assert sum(device.locked.values()) == length
+    registered.leave()
     assert device.locked == {}
 
 

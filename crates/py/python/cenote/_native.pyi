@@ -85,9 +85,11 @@ class Region:
         label: str = "",
         block_tokens: int = 0,
         num_layers: int = 0,
+        codec: Codec | None = None,
     ) -> Namespace:
         """Blocks of one model shard. `fingerprint` must cover everything in which two users have to agree to share a block:
-        weights, element type, layout, shard, tenant."""
+        weights, element type, layout, shard, tenant. With a codec, blocks are saved encoded, and those that others have encoded are found; without, they are not.
+        A block tells how it was encoded: what this codec cannot read is a load that fails. Those who name the codec in the fingerprint never see such."""
     def follow(self) -> Follower:
         """A reader of what comes and what leaves, on all hosts. The region must keep events."""
     def counters(self) -> dict[str, int]:
@@ -129,6 +131,35 @@ class Hashes:
     def tobytes(self) -> bytes: ...
     @staticmethod
     def frombytes(data: bytes) -> Hashes: ...
+
+@final
+class Codec:
+    """How blocks of an engine are stored in fewer bytes, where it is known how a layer's page lies: K and V of `num_heads`, `block_tokens`, `head_dim`.
+
+    `codec` is a name that the `cenote` command knows: `int8`, `qpack:RATE`, `qpackz:RATE`, `oaken`, …; the last three need `profile`, the content of a file that
+    `cenote profile` made. `dtype` is `f16`, `bf16` or `f32`. `order`: `NHD` if a token's heads lie together, `HND` if a head's tokens do. `kv`: `joint` if each
+    head and token has its key followed by its value, `split` if all keys are followed by all values.
+    """
+
+    def __new__(
+        cls,
+        codec: str,
+        *,
+        num_layers: int,
+        num_heads: int,
+        head_dim: int,
+        block_tokens: int,
+        dtype: Literal["f16", "bf16", "f32"],
+        order: Literal["NHD", "HND"],
+        kv: Literal["joint", "split"],
+        profile: bytes | None = None,
+    ) -> Self: ...
+    @property
+    def name(self) -> str:
+        """The codec's name with its settings, and the profile's fingerprint if it has one."""
+    @property
+    def block_bytes(self) -> int:
+        """Bytes of a block as the engine has it."""
 
 @final
 class Namespace:

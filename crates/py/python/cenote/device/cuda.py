@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import bisect
 import ctypes
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
+from typing import ClassVar
 
 import torch
 
@@ -13,19 +14,29 @@ from cenote.device.interface import Copy, DeviceError, Stream
 
 
 class CudaDevice:
-    """One GPU. Copies are between memory that it has been shown: tensors, what was registered, what was allocated."""
+    """One GPU, once in a process. Copies are between memory that it has been shown: tensors, what was registered, what was allocated."""
 
-    def __init__(self, device: torch.device, tensors: Iterable[torch.Tensor]) -> None:
+    _all: ClassVar[dict[torch.device, CudaDevice]] = {}
+
+    def __init__(self, device: torch.device) -> None:
         self.device = device
         self._streams = {stream: torch.cuda.Stream(device) for stream in (Stream.LOADS, Stream.SAVES)}
-        # Memory by address, each as a tensor of bytes.
-        self._starts: list[int] = []
-        self._bytes: list[torch.Tensor] = []
+        # Addresses of memory, in order, and each as a tensor of bytes. Replaced as a whole, because threads look at it.
+        self._memory: tuple[list[int], list[torch.Tensor]] = [], []
+
+    @classmethod
+    def of(cls, tensors: Sequence[torch.Tensor]) -> CudaDevice:
+        """The GPU that the tensors are on, which is shown them."""
+        device = tensors[0].device
+        if device not in cls._all:
+            cls._all[device] = cls(device)
+        self = cls._all[device]
         for tensor in tensors:
             storage = tensor.untyped_storage()
-            if storage.data_ptr() not in self._starts:
+            if storage.data_ptr() not in self._memory[0]:
                 flat = torch.empty(0, dtype=torch.uint8, device=tensor.device)
                 self._show(storage.data_ptr(), flat.set_(storage, 0, (storage.nbytes(),), (1,)))
+        return self
 
     def register(self, address: int, length: int) -> None:
         runtime = torch.cuda.cudart()
@@ -37,8 +48,8 @@ class CudaDevice:
         self._show(address, torch.frombuffer((ctypes.c_uint8 * length).from_address(address), dtype=torch.uint8))
 
     def unregister(self, address: int) -> None:
-        place = self._starts.index(address)
-        del self._starts[place], self._bytes[place]
+        left = [(at, memory) for at, memory in zip(*self._memory, strict=True) if at != address]
+        self._memory = [at for at, _ in left], [memory for _, memory in left]
         runtime = torch.cuda.cudart()
         with self._on():
             error = runtime.cudaHostUnregister(address)
@@ -74,17 +85,17 @@ class CudaDevice:
         return torch.cuda.device(self.device)
 
     def _show(self, address: int, memory: torch.Tensor) -> None:
-        place = bisect.bisect(self._starts, address)
-        self._starts.insert(place, address)
-        self._bytes.insert(place, memory)
+        starts, tensors = self._memory
+        place = bisect.bisect(starts, address)
+        self._memory = [*starts[:place], address, *starts[place:]], [*tensors[:place], memory, *tensors[place:]]
 
     def _at(self, address: int, length: int) -> torch.Tensor:
-        place = bisect.bisect(self._starts, address) - 1
-        start = address - self._starts[place]
-        memory = self._bytes[place]
-        if place < 0 or start + length > len(memory):
+        starts, tensors = self._memory
+        place = bisect.bisect(starts, address) - 1
+        start = address - starts[place]
+        if place < 0 or start + length > len(tensors[place]):
             raise DeviceError(f"{length} bytes at {address:#x} are no memory that the device was shown")
-        return memory[start : start + length]
+        return tensors[place][start : start + length]
 
     def _forget_error(self) -> None:
         """The runtime keeps the last error, and whoever launches a kernel next would take it for his own."""

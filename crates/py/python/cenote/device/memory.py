@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import cenote
 from cenote.device.copier import Copier
@@ -25,16 +25,39 @@ _LEFT: list[object] = []
 
 
 class Registered:
-    """A region that a device reaches: page-locked as a whole, or piece by piece."""
+    """A region that a device reaches: page-locked as a whole, or piece by piece; once for all who use it."""
+
+    _all: ClassVar[dict[tuple[int, int], Registered]] = {}
+    _lock = threading.Lock()
 
     def __init__(self, device: Device, address: int, length: int, piece_bytes: int) -> None:
         self.device, self.address, self.piece_bytes = device, address, max(length, 1)
         self.pieces: list[int] = []
+        self.users = 1
         try:
             self._register(length, length)
         except Exception:
             self.piece_bytes = piece_bytes
             self._register(length, piece_bytes)
+
+    @classmethod
+    def share(cls, device: Device, address: int, length: int, piece_bytes: int) -> Registered:
+        """That of this device and this memory."""
+        with cls._lock:
+            key = (id(device), address)
+            if key in cls._all:
+                cls._all[key].users += 1
+            else:
+                cls._all[key] = cls(device, address, length, piece_bytes)
+            return cls._all[key]
+
+    def leave(self) -> None:
+        """Whoever is the last gives the pages free."""
+        with self._lock:
+            self.users -= 1
+            if self.users == 0:
+                del self._all[id(self.device), self.address]
+                self._end()
 
     def _register(self, length: int, piece: int) -> None:
         try:
@@ -42,11 +65,10 @@ class Registered:
                 self.device.register(at, min(piece, self.address + length - at))
                 self.pieces.append(at)
         except Exception:
-            self.end()
+            self._end()
             raise
 
-    def end(self) -> None:
-        """Gives the pages free."""
+    def _end(self) -> None:
         while self.pieces:
             self.device.unregister(self.pieces.pop())
 
@@ -145,7 +167,7 @@ class DeviceMemory:
         self.why_staged = "it was asked for" if staged else ""
         if not staged:
             try:
-                self.registered = Registered(device, *region.extent, piece_bytes)
+                self.registered = Registered.share(device, *region.extent, piece_bytes)
             except Exception as error:
                 self.why_staged = f"the region cannot be page-locked: {error}"
         if self.registered is None:
@@ -199,7 +221,7 @@ class DeviceMemory:
             _LEFT.append(self)
             return False
         if self.registered is not None:
-            self.registered.end()
+            self.registered.leave()
         if self.staging is not None:
             self.staging.memory.close()
         return True

@@ -49,7 +49,7 @@ def kv_memory(
             )
     from cenote.device.cuda import CudaDevice
 
-    return device_memory(CudaDevice(device, caches.values()), caches, page_bytes, settings, region, told)
+    return device_memory(CudaDevice.of(list(caches.values())), caches, page_bytes, settings, region, told)
 
 
 def device_memory(
@@ -65,16 +65,19 @@ def device_memory(
     for name, cache in caches.items():
         layout = page_layout(name, cache.shape, cache.stride(), cache.element_size(), page_bytes)
         layers.append((cache.data_ptr(), layout))
+        if settings.codec != "raw" and cache[0].numel() * cache.element_size() != page_bytes:
+            raise ValueError(f"layer {name}: the attention backend divides a block into several, whose layout codec {settings.codec!r} does not know")
     memory = DeviceMemory(
         device,
         region,
         layers,
         staging_bytes=settings.staging_bytes,
-        staged=settings.gpu_copies == "staged",
+        # The processor encodes and decodes.
+        staged=settings.gpu_copies == "staged" or settings.codec != "raw",
         threads=settings.load_threads,
         told=told,
     )
-    if memory.staging is not None:
+    if memory.staging is not None and settings.gpu_copies == "direct" and settings.codec == "raw":
         logger.warning("Cenote: blocks go through %d MiB of page-locked memory: %s", settings.staging_bytes >> 20, memory.why_staged)
     return memory, {name: number for number, name in enumerate(caches)}
 
