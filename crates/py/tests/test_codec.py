@@ -5,6 +5,7 @@ from __future__ import annotations
 import array
 import ctypes
 import itertools
+import json
 import random
 import struct
 
@@ -36,12 +37,13 @@ def place_of(order: str, kv: str, side: int, head: int, token: int, channel: int
 class Layout:
     """How an engine lays its pages out."""
 
-    def __init__(self, order: str, kv: str, dtype: str, codec: str = "int8") -> None:
+    def __init__(self, order: str, kv: str, dtype: str, codec: str = "int8", profile: bytes | None = None) -> None:
         self.order, self.kv, self.dtype = order, kv, dtype
         self.value_bytes = 4 if dtype == "f32" else 2
         self.page_bytes = 2 * VALUES * self.value_bytes
         self.codec = cenote.Codec(
-            codec, num_layers=LAYERS, num_heads=HEADS, head_dim=DIM, block_tokens=TOKENS, dtype=dtype, order=order, kv=kv  # type: ignore[arg-type]
+            codec, num_layers=LAYERS, num_heads=HEADS, head_dim=DIM, block_tokens=TOKENS, dtype=dtype, order=order, kv=kv,  # type: ignore[arg-type]
+            profile=profile,
         )  # fmt: skip
 
     def page(self, layer: int, number: int) -> bytes:
@@ -130,6 +132,48 @@ def test_what_was_encoded_is_nearly_what_it_was(region: cenote.Region, order: st
         assert lease.read_into(2, [memoryview(back)[:128], memoryview(back)[128:]])
     assert bytes(back) == b"".join(engine.page(layer, 5) for layer in range(LAYERS))
     assert region.check(payloads=True)["is_clean"]
+
+
+STEP = 0.1
+
+
+def profile(step: float = STEP) -> bytes:
+    """A profile as `cenote profile` writes it: a safetensors file."""
+    curve = [-6 + 12 * point / 2000 for point in range(2001)]
+    sides = [("means", [0.0] * HEADS * DIM), ("deviations", [1.0] * HEADS * DIM), ("steps", [step] * HEADS * DIM)]
+    sides += [(name, curve) for name in ("values", "centered", "normal")]
+    header: dict[str, object] = {
+        "__metadata__": {"format": "cenote-profile", "version": "1", "model": "00" * 32, "tokens": "1", "prompts": "1"}
+    }
+    content = b""
+    for name, numbers in sides:
+        data = array.array("f", numbers * (2 * LAYERS)).tobytes()
+        header[name] = {
+            "dtype": "F32", "shape": [LAYERS, 2, len(numbers)], "data_offsets": [len(content), len(content) + len(data)],
+        }  # fmt: skip
+        content += data
+    said = json.dumps(header).encode()
+    return struct.pack("<Q", len(said)) + said + content
+
+
+@pytest.mark.parametrize("codec", ["qpack:1", "qpackz:1"])
+def test_codecs_with_a_profile(region: cenote.Region, codec: str) -> None:
+    layout = Layout("NHD", "joint", "f32", codec, profile())
+    names, engine = save(region, layout), Engine(layout)
+    assert region.counters()["pool_published_bytes_total"] < 8 * LAYERS * layout.page_bytes * 0.35
+    load = engine.memory.load(namespace(region, layout).lookup(names), list(range(8)))
+    assert load.wait(10)
+    assert load.failed() == []
+    for layer in range(LAYERS):
+        expected = values_of(layer, 4)
+        largest = min(max(abs(value) for place, value in expected.items() if place[0] == side) for side in range(2))
+        assert layout.error(engine.page(layer, 4), layer, 4) < 0.51 * STEP / largest
+    # Who has another profile, or another rate, does not read them: that is a load that fails.
+    for other in (Layout("NHD", "joint", "f32", codec, profile(2 * STEP)), Layout("NHD", "joint", "f32", codec[:-1] + "2", profile())):
+        assert other.codec.name != layout.codec.name
+        load = engine.memory.load(namespace(region, other).lookup(names), list(range(8)))
+        assert load.wait(10)
+        assert load.failed() == list(range(8))
 
 
 def test_an_engine_with_another_order_reads_them(region: cenote.Region) -> None:
@@ -248,6 +292,7 @@ def test_mistakes_are_refused(region: cenote.Region) -> None:
         ({"name": "zip"}, "`zip` is no codec"),
         ({"name": "qpack:0.5"}, "needs a profile"),
         ({"name": "qpack:0.5", "profile": b"x"}, "the profile: "),
+        ({"name": "qpack:0.5", "profile": profile(), "dim": 2 * DIM}, "64 channels, and these are 3 of 128"),
         ({"dtype": "fp8"}, "not for fp8"),
         ({"order": "DHN"}, "the order is DHN"),
         ({"kv": "apart"}, "kv is apart"),
@@ -261,6 +306,6 @@ def test_mistakes_are_refused(region: cenote.Region) -> None:
         region.namespace(b"model", 64, codec=codec())
     names = save(region, layout)
     pages = [(64, 128, 64)] * (LAYERS * layout.page_bytes // 64)
-    odd = cenote.KvMemory(pages, 2, None)
+    odd = cenote.KvMemory(pages, 8, None)
     with pytest.raises(ValueError, match="which this memory's are not"):
         odd.save(namespace(region, layout), names, list(range(8)), list(range(8)))
