@@ -319,14 +319,14 @@ def test_a_save_that_is_given_up_leaves_nothing(region: cenote.Region, blocks: c
     if engine.memory.staging is None:
         assert region.check()["reserved"] == 4, "the device writes there"
     else:
-        assert engine.memory.staging.free(100) == 20
+        assert engine.memory.staging.free == 20
     engine.device.held = set()
     until(lambda: engine.memory.take_outcomes() == {"failed": 4}, engine.device)
     engine.close()
     assert blocks.count(names) == 0
     assert region.check()["reserved"] == 0
     if engine.memory.staging is not None:
-        assert engine.memory.staging.free(100) == 24
+        assert engine.memory.staging.free == 24
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -341,6 +341,19 @@ def test_a_save_whose_copies_fail_publishes_nothing(region: cenote.Region, block
     assert region.check()["reserved"] == 0
 
 
+def test_a_region_that_is_closed_under_a_save(region: cenote.Region, blocks: cenote.Namespace) -> None:
+    engine = Engine(region, 4, "staged")
+    engine.device.held = {Stream.SAVES}
+    _, save = save_step(engine, blocks, 4, [0, 1, 2, 3])
+    until(lambda: engine.device.calls["copy"] == 2)
+    region.close()
+    engine.device.held = set()
+    assert engine.outcomes(save) == {"failed": 4}
+    assert engine.memory.staging is not None
+    assert engine.memory.staging.free == 24
+    engine.close()
+
+
 def test_what_is_there_is_not_saved_twice(region: cenote.Region, blocks: cenote.Namespace, engine: Engine) -> None:
     names = save_all(region, blocks, 4)
     save = engine.memory.save(blocks, names, [0, 1, 2, 3], [0, 1, 2, 3])
@@ -353,7 +366,7 @@ def test_staging_memory_that_is_full_saves_the_first_blocks(region: cenote.Regio
     assert engine.outcomes(save) == {"published": 24, "no_room": 6}
     assert blocks.count(names) == 24
     assert engine.memory.staging is not None
-    assert engine.memory.staging.free(100) == 24
+    assert engine.memory.staging.free == 24
     engine.close()
 
 

@@ -101,21 +101,28 @@ class Staging:
         self._lock = threading.Lock()
         self._free = list(range(self.count))
 
-    def address(self, slot: int) -> int:
-        return self.base + slot * self.block_bytes
+    @property
+    def free(self) -> int:
+        """How many slots nobody has."""
+        return len(self._free)
 
-    def free(self, wanted: int) -> int:
-        """How many of so many are free."""
-        with self._lock:
-            return min(wanted, len(self._free))
+    def address(self, slot: int) -> int:
+        """Where a slot's block lies."""
+        return self.base + slot * self.block_bytes
 
     def take(self, count: int) -> list[int]:
         """So many slots, or none."""
         with self._lock:
-            if count > len(self._free):
-                return []
-            taken, self._free = self._free[:count], self._free[count:]
-            return taken
+            return self._take(count) if count <= len(self._free) else []
+
+    def take_most(self, count: int) -> list[int]:
+        """So many slots, or all that are free."""
+        with self._lock:
+            return self._take(count)
+
+    def _take(self, count: int) -> list[int]:
+        taken, self._free = self._free[:count], self._free[count:]
+        return taken
 
     def give_back(self, slots: Sequence[int]) -> None:
         with self._lock:

@@ -8,7 +8,7 @@ blocks for something else as soon as the step is over.
 from __future__ import annotations
 
 import threading
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -98,19 +98,15 @@ class DeviceSave:
         # A step whose loads fail is not saved, and that is known at its end.
         while not self.wanted and not self.stopped:
             yield False
-        outcomes: Counter[str] = Counter()
-        if self.stopped:
-            outcomes["failed"] += len(self.fillings) + len(self.slots)
-            for filling in self.fillings:
-                filling.abort()
-        else:
-            for filling in self.fillings:
-                outcomes[filling.publish()] += 1
-                yield True
-            if self.slots:
-                outcomes.update(self._publish_staged())
-        self.memory.add_outcomes(outcomes)
+        if self.wanted:
+            try:
+                yield from self._publish()
+            except Exception as error:
+                self.memory.tell(error)
+        # What was not published.
+        left = len(self.fillings) + len(self.slots)
         self._give_back()
+        self.memory.add_outcomes({"failed": left})
 
     def broke(self, error: Exception) -> None:
         self.memory.tell(error)
@@ -127,8 +123,7 @@ class DeviceSave:
         staging = self.memory.staging
         if staging is not None:
             # The first ones, because a block is of no use without those before it.
-            count = staging.free(len(self.blocks))
-            self.slots = staging.take(count)
+            self.slots = staging.take_most(len(self.blocks))
             self.memory.add_outcomes({"no_room": len(self.blocks) - len(self.slots)})
             return [(staging.address(slot), block) for slot, block in zip(self.slots, self.blocks, strict=False)]
         places, parent = [], self.parent
@@ -156,16 +151,27 @@ class DeviceSave:
             self.bell.notify_all()
             return True
 
-    def _publish_staged(self) -> dict[str, int]:
+    def _publish(self) -> Iterator[bool]:
+        while self.fillings:
+            # The first ones first, because a block is of no use without those before it.
+            outcome = self.fillings[0].publish()
+            del self.fillings[0]
+            self.memory.add_outcomes({outcome: 1})
+            yield True
         staging, count = self.memory.staging, len(self.slots)
-        assert staging is not None
-        save = staging.memory.save(
-            self.namespace, self.hashes[:count], self.depths[:count], self.slots, names=self.names[:count], parent=self.parent
-        )
-        return save.finish()
+        if staging is not None and count > 0:
+            save = staging.memory.save(
+                self.namespace, self.hashes[:count], self.depths[:count], self.slots, names=self.names[:count], parent=self.parent
+            )
+            outcomes = save.finish()
+            staging.give_back(self.slots)
+            self.slots = []
+            self.memory.add_outcomes(outcomes)
 
     def _give_back(self) -> None:
-        self.fillings.clear()
+        for filling in self.fillings:
+            filling.abort()
+        self.fillings = []
         if self.slots and self.memory.staging is not None:
             self.memory.staging.give_back(self.slots)
         self.slots = []
