@@ -1,7 +1,7 @@
 """A device that does its work late, in pieces, and in any order that it may; and that fails on demand.
 
-What it may do: copies of one call go in any order, each in pieces between which other streams go on; a stream stands still as long as it likes. What it must do:
-a stream's calls one after the other, waits, and events only after what came before them.
+What it may do: copies of one call go in any order, each in pieces between which other streams go on; a stream stands still as
+long as it likes. What it must do: a stream's calls one after the other, waits, and events only after what came before them.
 """
 
 from __future__ import annotations

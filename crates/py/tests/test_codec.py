@@ -283,9 +283,17 @@ def test_a_device_stages_them(region: cenote.Region, seed: int) -> None:
 
 
 def test_mistakes_are_refused(region: cenote.Region) -> None:
-    def codec(name: str = "int8", dtype: str = "f32", order: str = "NHD", kv: str = "joint", dim: int = DIM, profile: bytes | None = None) -> cenote.Codec:
+    def codec(
+        name: str = "int8",
+        dtype: str = "f32",
+        order: str = "NHD",
+        kv: str = "joint",
+        dim: int = DIM,
+        profile: bytes | None = None,
+    ) -> cenote.Codec:
         return cenote.Codec(
-            name, num_layers=LAYERS, num_heads=HEADS, head_dim=dim, block_tokens=TOKENS, dtype=dtype, order=order, kv=kv, profile=profile  # type: ignore[arg-type]
+            name, num_layers=LAYERS, num_heads=HEADS, head_dim=dim, block_tokens=TOKENS, dtype=dtype, order=order,  # type: ignore[arg-type]
+            kv=kv, profile=profile,  # type: ignore[arg-type]
         )  # fmt: skip
 
     for wrong, said in (

@@ -59,8 +59,8 @@ class Region:
     ) -> None:
         """Makes a region: `shm:NAME`, a file, or a hugetlbfs path. Sizes are numbers of bytes, or texts such as `4GiB`.
 
-        `chunk_size` is the largest block; `flush="auto"` is for a device that several hosts share without coherence. `events` are the lines of each
-        host's event log; 0 keeps none.
+        `chunk_size` is the largest block; `flush="auto"` is for a device that several hosts share without coherence. `events`
+        are the lines of each host's event log; 0 keeps none.
         """
     @staticmethod
     def open(
@@ -88,8 +88,9 @@ class Region:
         codec: Codec | None = None,
     ) -> Namespace:
         """Blocks of one model shard. `fingerprint` must cover everything in which two users have to agree to share a block:
-        weights, element type, layout, shard, tenant. With a codec, blocks are saved encoded, and those that others have encoded are found; without, they are not.
-        A block tells how it was encoded: what this codec cannot read is a load that fails. Those who name the codec in the fingerprint never see such."""
+        weights, element type, layout, shard, tenant. With a codec, blocks are saved encoded, and those that others have encoded
+        are found; without, they are not. A block tells how it was encoded: what this codec cannot read is a load that fails.
+        Those who name the codec in the fingerprint never see such."""
     def follow(self) -> Follower:
         """A reader of what comes and what leaves, on all hosts. The region must keep events."""
     def counters(self) -> dict[str, int]:
@@ -134,11 +135,13 @@ class Hashes:
 
 @final
 class Codec:
-    """How blocks of an engine are stored in fewer bytes, where it is known how a layer's page lies: K and V of `num_heads`, `block_tokens`, `head_dim`.
+    """How blocks of an engine are stored in fewer bytes, where it is known how a layer's page lies: K and V of `num_heads`,
+    `block_tokens`, `head_dim`.
 
-    `codec` is a name that the `cenote` command knows: `int8`, `qpack:RATE`, `qpackz:RATE`, `oaken`, …; the last three need `profile`, the content of a file that
-    `cenote profile` made. `dtype` is `f16`, `bf16` or `f32`. `order`: `NHD` if a token's heads lie together, `HND` if a head's tokens do. `kv`: `joint` if each
-    head and token has its key followed by its value, `split` if all keys are followed by all values.
+    `codec` is a name that the `cenote` command knows: `int8`, `qpack:RATE`, `qpackz:RATE`, `oaken`, …; the last three need
+    `profile`, the content of a file that `cenote profile` made. `dtype` is `f16`, `bf16` or `f32`. `order`: `NHD` if a token's
+    heads lie together, `HND` if a head's tokens do. `kv`: `joint` if each head and token has its key followed by its value,
+    `split` if all keys are followed by all values.
     """
 
     def __new__(
@@ -226,7 +229,8 @@ class BlockView(Buffer):
     def extent(self) -> tuple[int, int]:
         """Address in this process and length."""
     def verify(self) -> bool:
-        """Whether its bytes are as they were published. What a device has copied of them before, while the block was pinned, is then right as well."""
+        """Whether its bytes are as they were published. What a device has copied of them before, while the block was pinned, is
+        then right as well."""
     def __buffer__(self, flags: int, /) -> memoryview: ...
 
 @final

@@ -14,7 +14,8 @@ from cenote.device.interface import Copy, DeviceError, Stream
 
 
 class CudaDevice:
-    """One GPU, once in a process. Copies are between memory that it has been shown: tensors, what was registered, what was allocated."""
+    """One GPU, once in a process. Copies are between memory that it has been shown: tensors, what was registered, what was
+    allocated."""
 
     _all: ClassVar[dict[torch.device, CudaDevice]] = {}
 

@@ -25,8 +25,9 @@ Copy: TypeAlias = tuple[int, int, int]
 
 
 class Device(Protocol):
-    """Addresses are numbers, of the process for its own memory and of the device for the device's. Every call returns at once, and raises if it cannot be
-    done; what goes wrong later, `query` raises. Calls may come from any thread, those for `Stream.ENGINE` from the engine's only."""
+    """Addresses are numbers, of the process for its own memory and of the device for the device's. Every call returns at once,
+    and raises if it cannot be done; what goes wrong later, `query` raises. Calls may come from any thread, those for
+    `Stream.ENGINE` from the engine's only."""
 
     def register(self, address: int, length: int) -> None:
         """Page-locks memory of the process, so that the device reaches it. Raises `DeviceError` if that cannot be had."""

@@ -30,7 +30,8 @@ class PageLayout:
 def page_layout(name: str, shape: Sequence[int], strides: Sequence[int], element_bytes: int, page_bytes: int) -> PageLayout:
     """The layout of a layer's tensor. Blocks are its first dimension, or its second where the first is keys and values.
 
-    Backends may divide a block into smaller ones of their own, one behind the other; `page_bytes` tells how many make one. `strides` count elements."""
+    Backends may divide a block into smaller ones of their own, one behind the other; `page_bytes` tells how many make one.
+    `strides` count elements."""
     what = f"layer {name}: a tensor of shape {tuple(shape)} and strides {tuple(strides)}"
     if len(shape) != len(strides) or len(shape) < 2 or min(shape) < 1 or min(strides) < 0:
         raise ValueError(f"{what} is no KV cache")

@@ -1,11 +1,12 @@
 """Blocks on their way from the region to the device, layer by layer.
 
-Bytes that the engine uses are those whose checksum held. Straight from the region: the device copies a pinned block, then the processor sums the block where
-it lies; nobody writes a pinned block, and the checksum's key names the block and the use of its slot, so what holds now held when it was copied. By way of the
-staging memory: the processor copies and sums in one pass, and the device is given what held.
+Bytes that the engine uses are those whose checksum held. Straight from the region: the device copies a pinned block, then the
+processor sums the block where it lies; nobody writes a pinned block, and the checksum's key names the block and the use of its
+slot, so what holds now held when it was copied. By way of the staging memory: the processor copies and sums in one pass, and
+the device is given what held.
 
-A load that is given up cannot call back what the device was given already. The engine's stream is made to wait for it, so whatever the engine writes into these
-blocks afterwards comes last.
+A load that is given up cannot call back what the device was given already. The engine's stream is made to wait for it, so
+whatever the engine writes into these blocks afterwards comes last.
 """
 
 from __future__ import annotations
@@ -47,8 +48,8 @@ class DeviceLoad:
     # --- the engine's ---
 
     def wait_layer(self, layer: int, timeout: float | None) -> bool:
-        """Makes the engine's stream wait for this layer of all blocks, when the device has its copies. False: it has not got them within `timeout`, or the load
-        has failed."""
+        """Makes the engine's stream wait for this layer of all blocks, when the device has its copies. False: it has not got them
+        within `timeout`, or the load has failed."""
         with self.bell:
             if not self.bell.wait_for(lambda: self.stopped or self._to_issue[layer] == 0, timeout) or self.stopped:
                 return False
@@ -72,8 +73,8 @@ class DeviceLoad:
         return self.stopped or self.parts == 0
 
     def failed(self) -> list[int]:
-        """Places in the load of blocks that may not be used; all of them until all has ended. What the engine does with them from now on comes after whatever is
-        still copied."""
+        """Places in the load of blocks that may not be used; all of them until all has ended. What the engine does with them
+        from now on comes after whatever is still copied."""
         with self.bell:
             if self.lost:
                 self.memory.fence(Stream.LOADS)

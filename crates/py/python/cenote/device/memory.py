@@ -132,8 +132,9 @@ class Staging:
 class DeviceMemory:
     """KV memory of a device: blocks, and in each a page of every layer. It is used as `cenote.KvMemory` is, by the engine's thread.
 
-    `layers` has for each layer the address of its first block and how its blocks lie. The region's memory is registered with the device, once, as a whole or in
-    pieces of `piece_bytes`; where that cannot be had, or `staged` is set, blocks go through `staging_bytes` of page-locked memory, and `why_staged` says why."""
+    `layers` has for each layer the address of its first block and how its blocks lie. The region's memory is registered with
+    the device, once, as a whole or in pieces of `piece_bytes`; where that cannot be had, or `staged` is set, blocks go through
+    `staging_bytes` of page-locked memory, and `why_staged` says why."""
 
     def __init__(
         self,
@@ -203,7 +204,8 @@ class DeviceMemory:
         return save
 
     def load(self, lease: cenote.Lease, blocks: Sequence[int], *, fail_every: int = 0) -> DeviceLoad:
-        """Begins to load the blocks of a lease into `blocks`. The lease is spent; nobody but the engine's stream may use the blocks until the load has ended."""
+        """Begins to load the blocks of a lease into `blocks`. The lease is spent; nobody but the engine's stream may use the
+        blocks until the load has ended."""
         self._check(blocks)
         if len(lease) != len(blocks):
             raise ValueError(f"a lease of {len(lease)} blocks, to be loaded into {len(blocks)}")
@@ -223,7 +225,8 @@ class DeviceMemory:
         return load
 
     def close(self, timeout: float = 5.0) -> bool:
-        """Ends all: when the device is done, or `timeout` is over. Then what it may still use stays page-locked, and False is returned."""
+        """Ends all: when the device is done, or `timeout` is over. Then what it may still use stays page-locked, and False is
+        returned."""
         if not self.copier.close(timeout):
             _LEFT.append(self)
             return False

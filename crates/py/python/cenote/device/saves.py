@@ -1,8 +1,8 @@
 """Blocks on their way from the device into the region, layer by layer as the engine fills them.
 
-Straight into the region, the device writes memory that is reserved, and what lies there then is summed and published. By way of the staging memory it is
-published from there. What is reserved is given back only when the device is done with it. The engine's stream waits for the copies, so the engine may use the
-blocks for something else as soon as the step is over.
+Straight into the region, the device writes memory that is reserved, and what lies there then is summed and published. By way of
+the staging memory it is published from there. What is reserved is given back only when the device is done with it. The engine's
+stream waits for the copies, so the engine may use the blocks for something else as soon as the step is over.
 """
 
 from __future__ import annotations

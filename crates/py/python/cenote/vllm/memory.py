@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 logger = init_logger(__name__)
 
-# Attention backends on GPUs that keep, for each head and token, first the key and then the value. What else they know of a block is in vLLM's name of the
-# layout, which a namespace has in it.
+# Attention backends on GPUs that keep, for each head and token, first the key and then the value. What else they know of a
+# block is in vLLM's name of the layout, which a namespace has in it.
 _BACKENDS = ("FLASH_ATTN", "FLASHINFER", "TRITON_ATTN", "FLEX_ATTENTION")
 
 
