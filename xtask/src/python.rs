@@ -108,6 +108,10 @@ fn build(
         fs::remove_dir_all(&wheels).map_err(|error| format!("{}: {error}", wheels.display()))?;
     }
     let mut build = Command::new(builder);
+    // maturin looks for a linker that is a Python package with the interpreter that the path leads to.
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let folders = builder.parent().map(Path::to_owned).into_iter().chain(std::env::split_paths(&path));
+    build.env("PATH", std::env::join_paths(folders).map_err(|error| format!("PATH: {error}"))?);
     build.args(["-m", "maturin", "build", "--quiet", "--profile", profile]).args(flags).arg("--manifest-path");
     build.arg(root.join("crates/py/Cargo.toml")).arg("--interpreter").arg(python).arg("--out").arg(&wheels);
     shown(&mut build, "maturin build")?;
