@@ -1,5 +1,5 @@
 //! Tasks of this repository: `cargo xtask tidy`, `cargo xtask ci`, `cargo xtask python-env`,
-//! `cargo xtask python`, `cargo xtask vllm`, `cargo xtask peers`,
+//! `cargo xtask python`, `cargo xtask wheel`, `cargo xtask vllm`, `cargo xtask peers`,
 //! `cargo xtask simulate`, `cargo xtask two-host`, `cargo xtask fuzz`.
 #![forbid(unsafe_code)]
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a command line tool talks")]
@@ -23,6 +23,7 @@ const USAGE: &str = "usage: cargo xtask <task>
   ci          everything: format, clippy, tidy, documentation, tests
   python-env  the Python environment of the tests that are in Python
   python      builds the Python package and runs its tests, those with vLLM excepted
+  wheel       the Python package for machines with an older C library, tested
   vllm        the tests with vLLM, in an environment of some 5 GB that it makes; arguments go to pytest
   peers       beside rivals: vLLM's connectors, Redis, Mooncake Store; --help tells its flags (docs/peers.md)
   simulate    the pool on a model of hosts with private caches; --help tells its flags
@@ -40,6 +41,7 @@ fn main() -> ExitCode {
         ["tidy"] => tidy::run(&root),
         ["ci"] => ci::run(&root),
         ["python"] => python::prepare(&root).and_then(|python| python::test_package(&root, &python)),
+        ["wheel"] => python::portable_wheel(&root).map(|wheel| println!("{}", wheel.display())),
         ["vllm", tests @ ..] => vllm::run(&root, tests),
         ["peers", arguments @ ..] => peers::run(&root, arguments),
         ["python-env"] => match python::prepare(&root) {

@@ -6,6 +6,9 @@ use std::process::Command;
 
 const REQUIREMENTS: &str = "xtask/python-requirements.txt";
 
+/// What builds a wheel for older machines.
+const PORTABLE: [&str; 2] = ["maturin==1.16.0", "ziglang==0.17.1"];
+
 /// Makes the environment, or finds it as it should be. Returns its interpreter as an absolute path.
 ///
 /// # Errors
@@ -43,12 +46,15 @@ pub fn prepare(root: &Path) -> Result<PathBuf, String> {
 /// # Errors
 /// Names what failed; its own output is above.
 pub fn test_package(root: &Path, python: &Path) -> Result<(), String> {
+    test_wheel(root, python, &build_wheel(root, python, "dev")?)
+}
+
+fn test_wheel(root: &Path, python: &Path, wheel: &Path) -> Result<(), String> {
     let folder = root.join("crates/py");
-    let wheel = build_wheel(root, python, "dev")?;
     let wheels = wheel.parent().expect("it lies in a folder");
     let install = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps", "--force-reinstall"];
-    shown(Command::new(python).args(install).arg(&wheel), "pip install of the package")?;
-    let tests = ["-m", "pytest", "--quiet", "-p", "no:cacheprovider", "--ignore", "tests/vllm", "tests"];
+    shown(Command::new(python).args(install).arg(wheel), "pip install of the package")?;
+    let tests = ["-m", "pytest", "--quiet", "-rs", "-p", "no:cacheprovider", "--ignore", "tests/vllm", "tests"];
     shown(Command::new(python).args(tests).current_dir(&folder), "pytest")?;
     let stubs = ["-m", "mypy.stubtest", "--concise", "--allowlist"];
     let allowed = folder.join("tests/stubtest-allowed.txt");
@@ -60,17 +66,53 @@ pub fn test_package(root: &Path, python: &Path) -> Result<(), String> {
     }
 }
 
+/// Builds a wheel for machines with an older C library than this one's, and tests it here. Returns it.
+///
+/// # Errors
+/// Names what failed; its own output is above. maturin refuses what needs a newer library than the wheel's name says.
+pub fn portable_wheel(root: &Path) -> Result<PathBuf, String> {
+    let python = prepare(root)?;
+    let environment = root.join("target/wheel");
+    let builder = environment.join("bin/python");
+    if !Command::new(&builder).args(["-c", "import maturin, ziglang"]).output().is_ok_and(|said| said.status.success())
+    {
+        eprintln!("making an environment with a linker in target/wheel; that downloads about 100 MB");
+        succeed(Command::new("python3").args(["-m", "venv"]).arg(&environment), "python3 -m venv")?;
+        let install = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check"];
+        succeed(Command::new(&builder).args(install).args(PORTABLE), "pip install (is the package index reachable?)")?;
+    }
+    let flags = ["--zig", "--compatibility", "manylinux_2_31"];
+    let wheel = build(root, &builder, &python, "release", &flags, "portable")?;
+    test_wheel(root, &python, &wheel)?;
+    Ok(wheel)
+}
+
 /// Builds the package with this cargo profile; returns the wheel.
 ///
 /// # Errors
 /// maturin failed; its own output is above.
 pub fn build_wheel(root: &Path, python: &Path, profile: &str) -> Result<PathBuf, String> {
-    let wheels = root.join("target/wheels").join(profile);
+    build(root, python, python, profile, &[], profile)
+}
+
+fn build(
+    root: &Path,
+    builder: &Path,
+    python: &Path,
+    profile: &str,
+    flags: &[&str],
+    folder: &str,
+) -> Result<PathBuf, String> {
+    let wheels = root.join("target/wheels").join(folder);
     if wheels.exists() {
         fs::remove_dir_all(&wheels).map_err(|error| format!("{}: {error}", wheels.display()))?;
     }
-    let mut build = Command::new(python);
-    build.args(["-m", "maturin", "build", "--quiet", "--profile", profile, "--manifest-path"]);
+    let mut build = Command::new(builder);
+    // maturin looks for a linker that is a Python package with the interpreter that the path leads to.
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let folders = builder.parent().map(Path::to_owned).into_iter().chain(std::env::split_paths(&path));
+    build.env("PATH", std::env::join_paths(folders).map_err(|error| format!("PATH: {error}"))?);
+    build.args(["-m", "maturin", "build", "--quiet", "--profile", profile]).args(flags).arg("--manifest-path");
     build.arg(root.join("crates/py/Cargo.toml")).arg("--interpreter").arg(python).arg("--out").arg(&wheels);
     shown(&mut build, "maturin build")?;
     let wheel = fs::read_dir(&wheels).ok().and_then(|mut all| all.next()).and_then(Result::ok);

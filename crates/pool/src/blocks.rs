@@ -344,10 +344,26 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
         encoding: u8,
         parts: &[&[u8]],
     ) -> Publish {
+        self.publish_encoded_named(namespace, hash, depth, encoding, Names::default(), parts)
+    }
+
+    /// As [`Pool::publish_encoded`], for a block that other programs know by names of their own, which followers are told.
+    ///
+    /// # Panics
+    /// As [`Pool::publish_encoded`].
+    pub fn publish_encoded_named(
+        &self,
+        namespace: &Namespace,
+        hash: BlockHash,
+        depth: u32,
+        encoding: u8,
+        names: Names,
+        parts: &[&[u8]],
+    ) -> Publish {
         let length: u64 = parts.iter().map(|part| part.len() as u64).sum();
         let fits = length > 0 && length.is_multiple_of(LINE) && length <= namespace.block_bytes;
         assert!(fits && encoding != 0, "{length} bytes of encoding {encoding} are no payload of this namespace");
-        self.publish_parts(namespace, hash, depth, encoding, Names::default(), parts, length)
+        self.publish_parts(namespace, hash, depth, encoding, names, parts, length)
     }
 
     fn publish_parts(

@@ -1,6 +1,6 @@
 //! Blocks that are written and read piece by piece: an engine has one layer after the other, and need not keep them.
 
-use crate::blocks::{Publish, ReadOutcome};
+use crate::blocks::{Hit, Publish, ReadOutcome};
 use crate::events::Names;
 use crate::heap::Slot;
 use crate::lines::{BlockState, Descriptor, checksum_key};
@@ -137,6 +137,28 @@ impl<F: Fabric, H: HostLocal> Pin<F, H> {
         let sum = PayloadSum::new(checksum_key(hit.hash, hit.generation));
         Reading { pin: self, read: 0, sum }
     }
+
+    /// Whether the payload is as it was published, by reading it in place. A device that has copied it by itself under this
+    /// pin has copied just these bytes: a pinned slot is not written, and the checksum's key has the generation in it, so
+    /// what another use of the slot has written does not hold.
+    #[must_use]
+    pub fn verify(&self) -> ReadOutcome {
+        self.inner.count_read(self.hit(), self.inner.verify(self.hit()))
+    }
+}
+
+impl<F: Fabric, H: HostLocal> Inner<F, H> {
+    /// Counts what a read of a pinned block came to.
+    fn count_read(&self, hit: &Hit, whole: bool) -> ReadOutcome {
+        if whole {
+            self.counters().add(Counter::Reads, 1);
+            self.counters().add(Counter::ReadBytes, hit.length);
+            return ReadOutcome::Whole;
+        }
+        self.forget_seen(hit.block);
+        self.counters().add(Counter::ReadsDamaged, 1);
+        ReadOutcome::Damaged
+    }
 }
 
 impl<F: Fabric, H: HostLocal> Reading<F, H> {
@@ -155,16 +177,8 @@ impl<F: Fabric, H: HostLocal> Reading<F, H> {
     /// Whether all that was copied is as it was published. A block that was not read to its end is not whole.
     #[must_use]
     pub fn finish(self) -> ReadOutcome {
-        let inner = &*self.pin.inner;
         let (_, length) = self.pin.extent();
         let whole = self.read == length && self.sum.finish() == self.pin.hit().checksum;
-        if whole {
-            inner.counters().add(Counter::Reads, 1);
-            inner.counters().add(Counter::ReadBytes, length);
-            return ReadOutcome::Whole;
-        }
-        inner.forget_seen(self.pin.hit().block);
-        inner.counters().add(Counter::ReadsDamaged, 1);
-        ReadOutcome::Damaged
+        self.pin.inner.count_read(self.pin.hit(), whole)
     }
 }

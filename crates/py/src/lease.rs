@@ -1,11 +1,11 @@
 //! Blocks that were found and are kept.
 
 use crate::buffers::{Lent, lend};
-use crate::errors::wrong;
+use crate::codec::Coding;
 use crate::hashes::Hashes;
 use crate::region::Open;
 use cenote_mem::Mapped;
-use cenote_pool::{HostPool, ReadOutcome};
+use cenote_pool::{Hit, HostPool, ReadOutcome};
 use pyo3::exceptions::{PyBufferError, PyIndexError};
 use pyo3::ffi;
 use pyo3::prelude::*;
@@ -18,12 +18,14 @@ pub type Pin = cenote_pool::Pin<Arc<Mapped>>;
 #[pyclass(frozen, module = "cenote")]
 pub struct Lease {
     open: Arc<Open>,
+    /// What decodes those of them that are encoded.
+    pub coding: Option<Arc<Coding>>,
     pins: Mutex<Vec<Arc<Pin>>>,
 }
 
 impl Lease {
-    pub fn new(open: Arc<Open>, pins: Vec<Pin>) -> Self {
-        Self { open, pins: Mutex::new(pins.into_iter().map(Arc::new).collect()) }
+    pub fn new(open: Arc<Open>, coding: Option<Arc<Coding>>, pins: Vec<Pin>) -> Self {
+        Self { open, coding, pins: Mutex::new(pins.into_iter().map(Arc::new).collect()) }
     }
 
     fn pin(&self, index: usize) -> PyResult<Arc<Pin>> {
@@ -47,9 +49,13 @@ impl Lease {
     fn read_into(&self, py: Python<'_>, index: usize, parts: &Bound<'_, PyAny>) -> PyResult<bool> {
         let (pool, pin) = (self.open.pool()?, self.pin(index)?);
         let mut lent = Lent::take(parts, true)?;
-        lent.fit(pin.hit().length)?;
+        let coding = self.coding.as_deref().filter(|_| pin.hit().encoding != 0);
+        lent.fit(coding.map_or(pin.hit().length, Coding::block_bytes))?;
         let mut parts = lent.parts_mut();
-        Ok(py.detach(|| pool.read(pin.hit(), &mut parts)) == ReadOutcome::Whole)
+        Ok(py.detach(|| match coding {
+            None => pool.read(pin.hit(), &mut parts) == ReadOutcome::Whole,
+            Some(coding) => decode(&pool, coding, pin.hit(), &mut parts),
+        }))
     }
 
     /// A view of a block in the region, which stays pinned while a buffer of it is lent.
@@ -61,6 +67,14 @@ impl Lease {
     fn hashes(&self) -> Hashes {
         let pins = self.pins.lock().unwrap_or_else(PoisonError::into_inner);
         Hashes(pins.iter().map(|pin| pin.hit().hash).collect())
+    }
+
+    /// Takes the first `count` blocks out, into a lease of their own.
+    fn split(&self, count: usize) -> Self {
+        let mut pins = self.pins.lock().unwrap_or_else(PoisonError::into_inner);
+        let count = count.min(pins.len());
+        let first = pins.drain(..count).collect();
+        Self { open: Arc::clone(&self.open), coding: self.coding.clone(), pins: Mutex::new(first) }
     }
 
     /// Keeps only the first `count` blocks.
@@ -84,6 +98,27 @@ impl Lease {
     fn __repr__(&self) -> String {
         format!("Lease({} blocks of {:?})", self.__len__(), self.open.name)
     }
+}
+
+/// Reads a block that is encoded.
+fn decode(pool: &HostPool, coding: &Coding, hit: &Hit, parts: &mut [&mut [u8]]) -> bool {
+    let mut frames = vec![0; usize::try_from(hit.length).unwrap_or(0)];
+    if pool.read(hit, &mut [&mut frames]) != ReadOutcome::Whole {
+        return false;
+    }
+    let Ok(pages) = coding.split(&frames) else { return false };
+    let mut block = vec![0; coding.num_layers() * coding.page_bytes()];
+    let mut layers = block.chunks_exact_mut(coding.page_bytes()).enumerate();
+    if layers.any(|(layer, page)| coding.decode(layer, &pages, &frames, page).is_err()) {
+        return false;
+    }
+    let mut rest = &*block;
+    for part in parts {
+        let (now, behind) = rest.split_at(part.len());
+        part.copy_from_slice(now);
+        rest = behind;
+    }
+    true
 }
 
 /// One pinned block in place.
@@ -110,10 +145,8 @@ impl BlockView {
     }
 
     /// Whether its bytes are as they were published.
-    fn verify(&self, py: Python<'_>) -> PyResult<bool> {
-        let length = usize::try_from(self.pin.hit().length).map_err(|_| wrong("a block of more than memory"))?;
-        let mut copy = vec![0; length];
-        Ok(py.detach(|| self.pool.read(self.pin.hit(), &mut [&mut copy])) == ReadOutcome::Whole)
+    fn verify(&self, py: Python<'_>) -> bool {
+        py.detach(|| self.pin.verify()) == ReadOutcome::Whole
     }
 
     unsafe fn __getbuffer__(slf: Bound<'_, Self>, view: *mut ffi::Py_buffer, flags: c_int) -> PyResult<()> {

@@ -6,6 +6,7 @@
 #![allow(clippy::needless_pass_by_value, reason = "what Python gives comes by value")]
 
 mod buffers;
+mod codec;
 mod dlpack;
 mod errors;
 mod events;
@@ -22,6 +23,8 @@ use pyo3::prelude::*;
 
 #[pymodule]
 mod _native {
+    #[pymodule_export]
+    use super::codec::Codec;
     #[pymodule_export]
     use super::errors::{CenoteError, RegionFull, RegionMismatch, RegionMissing};
     #[pymodule_export]

@@ -1,11 +1,13 @@
 //! Blocks on their way from the region into an engine's memory, layer by layer, so that the engine can begin with the first.
 
+use crate::codec::Coding;
 use crate::errors::wrong;
 use crate::lease::Pin;
 use crate::memory::Pages;
 use cenote_base::fault;
 use cenote_mem::Mapped;
 use cenote_pool::{ReadOutcome, Reading};
+use cenote_store::PageFrame;
 use pyo3::prelude::*;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::Sender;
@@ -55,23 +57,53 @@ impl Progress {
 /// Some of a load's blocks, for one thread.
 pub struct Task {
     pages: Arc<Pages>,
+    coding: Option<Arc<Coding>>,
     progress: Arc<Progress>,
     blocks: Vec<(usize, Arc<Pin>, usize)>,
     fail_every: usize,
 }
 
+/// A block whose frames are out of the region, and whole.
+struct Frames {
+    number: usize,
+    block: usize,
+    frames: Vec<u8>,
+    pages: Vec<PageFrame>,
+    decodes: bool,
+}
+
+impl Frames {
+    fn read(coding: &Coding, number: usize, pin: Pin, block: usize) -> Option<Self> {
+        let mut frames = vec![0; usize::try_from(pin.hit().length).ok()?];
+        let mut reading = pin.read();
+        reading.copy(&mut frames);
+        if reading.finish() != ReadOutcome::Whole {
+            return None;
+        }
+        let pages = coding.split(&frames).ok()?;
+        Some(Self { number, block, frames, pages, decodes: true })
+    }
+}
+
 impl Task {
     /// Copies the blocks layer by layer, and tells which of them are whole.
     pub fn run(self) {
-        let Self { pages, progress, blocks, fail_every } = self;
+        let Self { pages, coding, progress, blocks, fail_every } = self;
         let mut failed = Vec::new();
+        let mut encoded = Vec::new();
         let mut readings: Vec<(usize, Reading<Arc<Mapped>>, usize)> = Vec::with_capacity(blocks.len());
         for (number, pin, block) in blocks {
             // Somebody may have a view of it as well: then this is a pin of its own.
             let own = Arc::try_unwrap(pin).ok();
-            match own {
-                Some(pin) => readings.push((number, pin.read(), block)),
-                None => failed.push(number),
+            match (own, &coding) {
+                (Some(pin), Some(coding)) if pin.hit().encoding != 0 => {
+                    match Frames::read(coding, number, pin, block) {
+                        Some(frames) => encoded.push(frames),
+                        None => failed.push(number),
+                    }
+                }
+                (Some(pin), _) => readings.push((number, pin.read(), block)),
+                (None, _) => failed.push(number),
             }
         }
         for layer in 0..pages.num_layers() {
@@ -82,12 +114,24 @@ impl Task {
                 // SAFETY: the engine gave these blocks to this load until it has ended (documented on `KvMemory.load`).
                 reading.copy(unsafe { pages.page_mut(layer, *block) });
             }
+            for of in &mut encoded {
+                if progress.cancelled.load(Ordering::Acquire) {
+                    break;
+                }
+                let Some(coding) = coding.as_ref().filter(|_| of.decodes) else { continue };
+                // SAFETY: as above.
+                let page = unsafe { pages.page_mut(layer, of.block) };
+                of.decodes = coding.decode(layer, &of.pages, &of.frames, page).is_ok();
+            }
             fault::point("load.layer");
             progress.change(|done| done.layers[layer] -= 1);
         }
-        for (number, reading, _) in readings {
+        let cancelled = progress.cancelled.load(Ordering::Acquire);
+        let raw = readings.into_iter().map(|(number, reading, _)| (number, reading.finish() == ReadOutcome::Whole));
+        let decoded = encoded.iter().map(|of| (of.number, of.decodes && !cancelled));
+        for (number, is_whole) in raw.chain(decoded) {
             let refused = fail_every != 0 && number.is_multiple_of(fail_every);
-            if reading.finish() != ReadOutcome::Whole || refused {
+            if !is_whole || refused {
                 failed.push(number);
             }
         }
@@ -109,6 +153,7 @@ pub struct Load {
 impl Load {
     pub fn begin(
         pages: Arc<Pages>,
+        coding: Option<&Arc<Coding>>,
         pins: Vec<Arc<Pin>>,
         blocks: &[usize],
         fail_every: usize,
@@ -124,7 +169,8 @@ impl Load {
         let mut rest = all.into_iter();
         for _ in 0..count {
             let blocks = rest.by_ref().take(TASK_BLOCKS).collect();
-            let task = Task { pages: Arc::clone(&pages), progress: Arc::clone(&progress), blocks, fail_every };
+            let (pages, progress) = (Arc::clone(&pages), Arc::clone(&progress));
+            let task = Task { pages, coding: coding.cloned(), progress, blocks, fail_every };
             // Threads end only after their memory is closed, which takes the sender away first.
             if tasks.send(task).is_err() {
                 unreachable!("the threads live as long as the sender");

@@ -1,11 +1,12 @@
 //! An engine's own KV memory: a number of blocks, and in each a page of every layer.
 
+use crate::codec::Coding;
 use crate::errors::wrong;
 use crate::hashes::AnyHashes;
 use crate::lease::Lease;
 use crate::load::{Load, Task};
 use crate::namespace::Namespace;
-use crate::save::Save;
+use crate::save::{Save, Target};
 use cenote_pool::Names;
 use pyo3::prelude::*;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -158,8 +159,13 @@ impl KvMemory {
         let names: Vec<Names> = names.iter().zip(parents).map(|(&name, parent)| Names { name, parent }).collect();
         self.same_size(&namespace)?;
         self.pages.blocks(&blocks)?;
-        let (pool, namespace) = (namespace.open.pool()?, namespace.namespace.clone());
-        Ok(py.detach(|| Save::begin(&pool, &namespace, Arc::clone(&self.pages), hashes, &depths, &blocks, &names)))
+        self.fits(namespace.coding.as_deref())?;
+        let to = Target {
+            pool: namespace.open.pool()?,
+            namespace: namespace.namespace.clone(),
+            coding: namespace.coding.clone(),
+        };
+        Ok(py.detach(|| Save::begin(to, Arc::clone(&self.pages), hashes, &depths, &blocks, &names)))
     }
 
     /// Begins to copy the blocks of a lease into these blocks, layer by layer, by threads of its own. The lease is spent.
@@ -170,13 +176,15 @@ impl KvMemory {
         if pins.len() != blocks.len() {
             return Err(wrong(format!("a lease of {} blocks, to be loaded into {}", pins.len(), blocks.len())));
         }
-        if let Some(pin) = pins.iter().find(|pin| pin.hit().length != self.pages.block_bytes()) {
+        self.fits(lease.coding.as_deref())?;
+        let raw = pins.iter().filter(|pin| pin.hit().encoding == 0 || lease.coding.is_none());
+        if let Some(pin) = raw.into_iter().find(|pin| pin.hit().length != self.pages.block_bytes()) {
             let (found, wanted) = (pin.hit().length, self.pages.block_bytes());
             return Err(wrong(format!("a block of {found} bytes, where this memory's have {wanted}")));
         }
         let tasks = self.tasks.lock().unwrap_or_else(PoisonError::into_inner);
         let tasks = tasks.as_ref().ok_or_else(|| wrong("the memory was closed"))?;
-        Ok(Load::begin(Arc::clone(&self.pages), pins, &blocks, fail_every, tasks))
+        Ok(Load::begin(Arc::clone(&self.pages), lease.coding.as_ref(), pins, &blocks, fail_every, tasks))
     }
 
     /// Lets the threads end when they have done what was begun.
@@ -202,6 +210,16 @@ impl KvMemory {
 }
 
 impl KvMemory {
+    /// Refuses a codec that is for other pages.
+    fn fits(&self, coding: Option<&Coding>) -> PyResult<()> {
+        let Some(coding) = coding else { return Ok(()) };
+        let (layers, bytes) = (coding.num_layers(), coding.page_bytes());
+        if self.pages.num_layers() == layers && self.pages.layers.iter().all(|layer| layer.bytes == bytes) {
+            return Ok(());
+        }
+        Err(wrong(format!("a codec for {layers} layers with pages of {bytes} bytes, which this memory's are not")))
+    }
+
     fn same_size(&self, namespace: &Namespace) -> PyResult<()> {
         let (ours, theirs) = (self.pages.block_bytes(), namespace.namespace.block_bytes);
         if ours == theirs {

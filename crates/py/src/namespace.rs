@@ -1,13 +1,15 @@
 //! Blocks of one model shard: find them, keep them, publish them.
 
 use crate::buffers::Lent;
+use crate::codec::Coding;
 use crate::errors::wrong;
 use crate::filling::Filling;
 use crate::hashes::{AnyHashes, Hashes, one};
 use crate::lease::Lease;
 use crate::region::Open;
 use cenote_base::BlockHash;
-use cenote_pool::{Names, Publish};
+use cenote_pool::{Hit, Names, Publish};
+use cenote_store::FRAMES;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use std::sync::Arc;
@@ -17,6 +19,8 @@ use std::sync::Arc;
 pub struct Namespace {
     pub open: Arc<Open>,
     pub namespace: cenote_pool::Namespace,
+    /// What blocks may be stored with.
+    pub coding: Option<Arc<Coding>>,
 }
 
 /// The outcomes' names.
@@ -30,8 +34,17 @@ pub const fn outcome(outcome: Publish) -> &'static str {
 }
 
 impl Namespace {
-    pub const fn new(open: Arc<Open>, namespace: cenote_pool::Namespace) -> Self {
-        Self { open, namespace }
+    pub const fn new(open: Arc<Open>, namespace: cenote_pool::Namespace, coding: Option<Arc<Coding>>) -> Self {
+        Self { open, namespace, coding }
+    }
+
+    /// What the engine's pages do not look like is of somebody with a codec.
+    fn usable(&self, hit: &Hit) -> bool {
+        match hit.encoding {
+            0 => hit.length == self.namespace.block_bytes,
+            FRAMES => self.coding.is_some() && hit.length <= self.namespace.block_bytes,
+            _ => false,
+        }
     }
 }
 
@@ -61,14 +74,12 @@ impl Namespace {
         let pool = self.open.pool()?;
         let mut pins = Vec::new();
         for hit in pool.lookup(hashes.get()) {
-            // What the engine's pages do not look like is of somebody with a codec.
-            let usable = hit.encoding == 0 && hit.length == self.namespace.block_bytes;
-            match usable.then(|| pool.pin(&hit)).flatten() {
+            match self.usable(&hit).then(|| pool.pin(&hit)).flatten() {
                 Some(pin) => pins.push(pin),
                 None => break,
             }
         }
-        Ok(Lease::new(Arc::clone(&self.open), pins))
+        Ok(Lease::new(Arc::clone(&self.open), self.coding.clone(), pins))
     }
 
     /// Publishes a block from buffers that lie one after the other in it.

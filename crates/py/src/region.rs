@@ -1,5 +1,6 @@
 //! A region, as one Python process uses it.
 
+use crate::codec::Codec;
 use crate::errors::{CenoteError, of_opening, of_pool, wrong};
 use crate::events::Follower;
 use crate::namespace::Namespace;
@@ -162,7 +163,7 @@ impl Region {
     }
 
     /// The namespace of a fingerprint, made if it is not there.
-    #[pyo3(signature = (fingerprint, block_bytes, *, label="", block_tokens=0, num_layers=0))]
+    #[pyo3(signature = (fingerprint, block_bytes, *, label="", block_tokens=0, num_layers=0, codec=None))]
     fn namespace(
         &self,
         py: Python<'_>,
@@ -171,8 +172,13 @@ impl Region {
         label: &str,
         block_tokens: u32,
         num_layers: u32,
+        codec: Option<PyRef<'_, Codec>>,
     ) -> PyResult<Namespace> {
         let pool = self.open.pool()?;
+        let coding = codec.map(|codec| Arc::clone(&codec.coding));
+        if let Some(bytes) = coding.as_ref().map(|coding| coding.block_bytes()).filter(|&bytes| bytes != block_bytes) {
+            return Err(wrong(format!("a codec for blocks of {bytes} bytes, where these have {block_bytes}")));
+        }
         let record = NamespaceRecord {
             fingerprint: *blake3::hash(fingerprint).as_bytes(),
             label: label.to_owned(),
@@ -181,7 +187,7 @@ impl Region {
             num_layers,
         };
         let namespace = py.detach(|| pool.namespace(&record)).map_err(|error| of_pool(&self.open.name, &error))?;
-        Ok(Namespace::new(Arc::clone(&self.open), namespace))
+        Ok(Namespace::new(Arc::clone(&self.open), namespace, coding))
     }
 
     /// A reader of what comes and what leaves, on all hosts.

@@ -1,11 +1,13 @@
 //! Blocks on their way from an engine's memory into the region, layer by layer as the engine fills them.
 
+use crate::codec::Coding;
 use crate::errors::wrong;
 use crate::memory::Pages;
 use crate::namespace::outcome as outcome_name;
 use cenote_base::{BlockHash, fault};
 use cenote_mem::Mapped;
 use cenote_pool::{Filling, HostPool, Names, Namespace, Publish};
+use cenote_store::{BlockCodec, FRAMES};
 use pyo3::prelude::*;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,12 +15,29 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// Blocks that are being published.
 #[pyclass(frozen, module = "cenote")]
 pub struct Save {
+    to: Target,
     pages: Arc<Pages>,
     state: Mutex<State>,
 }
 
+/// Where blocks are published, and as what.
+pub struct Target {
+    pub pool: HostPool,
+    pub namespace: Namespace,
+    pub coding: Option<Arc<Coding>>,
+}
+
+/// A block on its way.
+enum Block {
+    /// As the engine has it, in its place in the region.
+    Raw(Box<Filling<Arc<Mapped>>>),
+    /// Encoded, in memory of its own until it is known how long it becomes.
+    Frames { hash: BlockHash, depth: u32, names: Names, frames: Vec<u8> },
+}
+
 struct State {
-    blocks: Vec<(Filling<Arc<Mapped>>, usize)>,
+    /// With their numbers in the engine.
+    blocks: Vec<(Block, usize)>,
     /// The layer that comes next.
     next: usize,
     outcomes: BTreeMap<&'static str, u64>,
@@ -26,8 +45,7 @@ struct State {
 
 impl Save {
     pub fn begin(
-        pool: &HostPool,
-        namespace: &Namespace,
+        to: Target,
         pages: Arc<Pages>,
         hashes: &[BlockHash],
         depths: &[u32],
@@ -36,12 +54,42 @@ impl Save {
     ) -> Self {
         let mut state = State { blocks: Vec::with_capacity(blocks.len()), next: 0, outcomes: BTreeMap::new() };
         for (((&hash, &depth), &block), &names) in hashes.iter().zip(depths).zip(blocks).zip(names) {
-            match pool.begin_named(namespace, hash, depth, names) {
-                Ok(filling) => state.blocks.push((filling, block)),
+            match to.begin(hash, depth, names) {
+                Ok(begun) => state.blocks.push((begun, block)),
                 Err(outcome) => state.count(outcome),
             }
         }
-        Self { pages, state: Mutex::new(state) }
+        Self { to, pages, state: Mutex::new(state) }
+    }
+}
+
+impl Target {
+    fn begin(&self, hash: BlockHash, depth: u32, names: Names) -> Result<Block, Publish> {
+        if self.coding.is_none() {
+            let begun = self.pool.begin_named(&self.namespace, hash, depth, names);
+            return begun.map(|filling| Block::Raw(Box::new(filling)));
+        }
+        // What is there already is not encoded to find that out.
+        if self.pool.peek(&[hash]).is_empty() {
+            Ok(Block::Frames { hash, depth, names, frames: Vec::new() })
+        } else {
+            Err(Publish::Duplicate)
+        }
+    }
+
+    fn publish(&self, block: Block, pages: &Pages, number: usize) -> Publish {
+        let (hash, depth, names, mut frames) = match block {
+            Block::Raw(filling) => return filling.publish(),
+            Block::Frames { hash, depth, names, frames } => (hash, depth, names, frames),
+        };
+        BlockCodec::seal(&mut frames);
+        // What would not become smaller stays as it is.
+        if (frames.len() as u64) < self.namespace.block_bytes {
+            return self.pool.publish_encoded_named(&self.namespace, hash, depth, FRAMES, names, &[&frames]);
+        }
+        // SAFETY: as in `State::copy_to`; the engine leaves all of a block's pages alone until the save has ended.
+        let parts: Vec<&[u8]> = (0..pages.num_layers()).map(|layer| unsafe { pages.page(layer, number) }).collect();
+        self.pool.publish_named(&self.namespace, hash, depth, names, &parts)
     }
 }
 
@@ -51,12 +99,17 @@ impl State {
     }
 
     /// Copies layers up to this one.
-    fn copy_to(&mut self, pages: &Pages, layer: usize) {
+    fn copy_to(&mut self, to: &Target, pages: &Pages, layer: usize) {
         for now in self.next..=layer {
-            for (filling, block) in &mut self.blocks {
+            for (block, number) in &mut self.blocks {
                 // SAFETY: the engine writes a layer's pages before it says that they are done, and not again while the
                 // block is being saved (documented on `Save.layer`).
-                filling.append(unsafe { pages.page(now, *block) });
+                let page = unsafe { pages.page(now, *number) };
+                match (block, &to.coding) {
+                    (Block::Raw(filling), _) => filling.append(page),
+                    (Block::Frames { frames, .. }, Some(coding)) => coding.encode(now, page, frames),
+                    (Block::Frames { .. }, None) => unreachable!("blocks are encoded where there is a codec"),
+                }
                 fault::point("save.page");
             }
         }
@@ -71,7 +124,7 @@ impl Save {
         if layer >= self.pages.num_layers() {
             return Err(wrong(format!("layer {layer} of {}", self.pages.num_layers())));
         }
-        py.detach(|| self.state.lock().unwrap_or_else(PoisonError::into_inner).copy_to(&self.pages, layer));
+        py.detach(|| self.state.lock().unwrap_or_else(PoisonError::into_inner).copy_to(&self.to, &self.pages, layer));
         Ok(())
     }
 
@@ -79,9 +132,9 @@ impl Save {
     fn finish(&self, py: Python<'_>) -> BTreeMap<&'static str, u64> {
         py.detach(|| {
             let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-            state.copy_to(&self.pages, self.pages.num_layers() - 1);
-            for (filling, _) in std::mem::take(&mut state.blocks) {
-                let outcome = filling.publish();
+            state.copy_to(&self.to, &self.pages, self.pages.num_layers() - 1);
+            for (block, number) in std::mem::take(&mut state.blocks) {
+                let outcome = self.to.publish(block, &self.pages, number);
                 state.count(outcome);
             }
             state.outcomes.clone()

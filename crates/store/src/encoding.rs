@@ -78,9 +78,26 @@ impl BlockCodec {
         Ok(())
     }
 
+    /// Appends the frame of page `index`, for whoever has one page after the other; [`Self::seal`] ends the block.
+    ///
+    /// # Panics
+    /// There is no such page, or it is shorter than its kind: bugs of the caller.
+    pub fn encode_page(&self, index: usize, page: &[u8], frames: &mut Vec<u8>) {
+        let (kind, codec) = &self.pages[index];
+        encode(&**codec, &Page::new(*kind, &page[..kind.bytes()]), frames);
+    }
+
+    /// Ends the frames of a block, which are whole lines.
+    pub fn seal(frames: &mut Vec<u8>) {
+        frames.resize(frames.len().next_multiple_of(LINE), 0);
+    }
+
     /// Splits a block into frames and checks all of them but what their payloads say: checksums hold, codecs and profiles are
     /// known, pages are those of the block.
-    pub(crate) fn split(&self, frames: &[u8]) -> Result<Vec<PageFrame>, DecodeError> {
+    ///
+    /// # Errors
+    /// They are no block of this codec.
+    pub fn split(&self, frames: &[u8]) -> Result<Vec<PageFrame>, DecodeError> {
         let mut rest = frames;
         let mut pages = Vec::with_capacity(self.pages.len());
         for (kind, _) in &self.pages {
@@ -94,13 +111,13 @@ impl BlockCodec {
     }
 
     /// Decodes page `index` of a block that was split.
-    pub(crate) fn decode(
-        &self,
-        index: usize,
-        page: &PageFrame,
-        frames: &[u8],
-        bytes: &mut [u8],
-    ) -> Result<(), DecodeError> {
+    ///
+    /// # Errors
+    /// The payload does not hold. What the page has then is undefined.
+    ///
+    /// # Panics
+    /// There is no such page, or `bytes` are fewer than it has: bugs of the caller.
+    pub fn decode(&self, index: usize, page: &PageFrame, frames: &[u8], bytes: &mut [u8]) -> Result<(), DecodeError> {
         let (kind, _) = self.pages[index];
         let frame = Frame { payload: &frames[page.payload.clone()], ..page.frame };
         self.known.decode_frame(&frame, &mut PageMut::new(kind, &mut bytes[..kind.bytes()]))
@@ -121,11 +138,11 @@ fn encode_with<'a>(
     for ((kind, codec), page) in codecs.zip(pages) {
         encode(codec, &Page::new(*kind, &page[..kind.bytes()]), frames);
     }
-    frames.resize(frames.len().next_multiple_of(LINE), 0);
+    BlockCodec::seal(frames);
 }
 
 /// One page's frame: what its header says, and where in the block its payload is.
-pub(crate) struct PageFrame {
+pub struct PageFrame {
     frame: Frame<'static>,
     payload: Range<usize>,
 }

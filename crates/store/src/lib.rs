@@ -8,8 +8,8 @@ mod encoding;
 mod pending;
 mod region;
 
-pub use encoding::BlockCodec;
-pub use region::RegionStore;
+pub use encoding::{BlockCodec, PageFrame};
+pub use region::{FRAMES, RegionStore};
 
 use cenote_base::{BlockHash, TokenId};
 use std::collections::BTreeMap;

@@ -49,7 +49,7 @@ struct Hold<F: Fabric> {
 }
 
 /// What descriptors say of a payload of frames.
-const FRAMES: u8 = 1;
+pub const FRAMES: u8 = 1;
 /// Frames of a block that became cold: as short as it gets.
 const COLD_FRAMES: u8 = 2;
 

@@ -59,8 +59,8 @@ class Region:
     ) -> None:
         """Makes a region: `shm:NAME`, a file, or a hugetlbfs path. Sizes are numbers of bytes, or texts such as `4GiB`.
 
-        `chunk_size` is the largest block; `flush="auto"` is for a device that several hosts share without coherence. `events` are the lines of each
-        host's event log; 0 keeps none.
+        `chunk_size` is the largest block; `flush="auto"` is for a device that several hosts share without coherence. `events`
+        are the lines of each host's event log; 0 keeps none.
         """
     @staticmethod
     def open(
@@ -85,9 +85,12 @@ class Region:
         label: str = "",
         block_tokens: int = 0,
         num_layers: int = 0,
+        codec: Codec | None = None,
     ) -> Namespace:
         """Blocks of one model shard. `fingerprint` must cover everything in which two users have to agree to share a block:
-        weights, element type, layout, shard, tenant."""
+        weights, element type, layout, shard, tenant. With a codec, blocks are saved encoded, and those that others have encoded
+        are found; without, they are not. A block tells how it was encoded: what this codec cannot read is a load that fails.
+        Those who name the codec in the fingerprint never see such."""
     def follow(self) -> Follower:
         """A reader of what comes and what leaves, on all hosts. The region must keep events."""
     def counters(self) -> dict[str, int]:
@@ -129,6 +132,37 @@ class Hashes:
     def tobytes(self) -> bytes: ...
     @staticmethod
     def frombytes(data: bytes) -> Hashes: ...
+
+@final
+class Codec:
+    """How blocks of an engine are stored in fewer bytes, where it is known how a layer's page lies: K and V of `num_heads`,
+    `block_tokens`, `head_dim`.
+
+    `codec` is a name that the `cenote` command knows: `int8`, `qpack:RATE`, `qpackz:RATE`, `oaken`, …; the last three need
+    `profile`, the content of a file that `cenote profile` made. `dtype` is `f16`, `bf16` or `f32`. `order`: `NHD` if a token's
+    heads lie together, `HND` if a head's tokens do. `kv`: `joint` if each head and token has its key followed by its value,
+    `split` if all keys are followed by all values.
+    """
+
+    def __new__(
+        cls,
+        codec: str,
+        *,
+        num_layers: int,
+        num_heads: int,
+        head_dim: int,
+        block_tokens: int,
+        dtype: Literal["f16", "bf16", "f32"],
+        order: Literal["NHD", "HND"],
+        kv: Literal["joint", "split"],
+        profile: bytes | None = None,
+    ) -> Self: ...
+    @property
+    def name(self) -> str:
+        """The codec's name with its settings, and the profile's fingerprint if it has one."""
+    @property
+    def block_bytes(self) -> int:
+        """Bytes of a block as the engine has it."""
 
 @final
 class Namespace:
@@ -177,6 +211,8 @@ class Lease:
     def view(self, index: int) -> BlockView:
         """The block in place. It stays pinned as long as the view, or a memoryview of it, is there."""
     def hashes(self) -> Hashes: ...
+    def split(self, count: int) -> Lease:
+        """Takes the first `count` blocks out, into a lease of their own."""
     def truncate(self, count: int) -> None:
         """Keeps only the first `count` blocks."""
     def release(self) -> None: ...
@@ -193,7 +229,8 @@ class BlockView(Buffer):
     def extent(self) -> tuple[int, int]:
         """Address in this process and length."""
     def verify(self) -> bool:
-        """Whether its bytes are as they were published."""
+        """Whether its bytes are as they were published. What a device has copied of them before, while the block was pinned, is
+        then right as well."""
     def __buffer__(self, flags: int, /) -> memoryview: ...
 
 @final

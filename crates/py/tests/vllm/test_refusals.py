@@ -24,6 +24,8 @@ def refused(_: Connection, model: str, region: str, connector: dict[str, Any], e
         ({"region": "shm:cenote-none-such"}, {}, "there is no such region"),
         ({"load": "slowly"}, {}, "may be async or layers"),
         ({"timeout": -1}, {}, "timeout is -1"),
+        ({"gpu_copies": "fast"}, {}, "may be direct or staged"),
+        ({"layout": {"order": "DHN"}}, {}, "layout has order 'DHN'"),
         ({"codec": "int8"}, {}, "lays out a page"),
         ({}, {"enable_prefix_caching": False}, "prefix caching is off"),
         ({}, {"prefix_caching_hash_algo": "xxhash"}, "set PYTHONHASHSEED"),

@@ -49,11 +49,14 @@ def _kv_config(config: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in config.items() if not key.startswith("_") and key != "transformers_version"}
 
 
-def layout() -> str:
+def layout(config: VllmConfig) -> str:
     """How an attention backend lays out a block's bytes, as far as we need not look inside: only the same backend of the same
-    vLLM on the same instruction set reads them."""
-    isa = torch.backends.cpu.get_cpu_capability() if current_platform.is_cpu() else ""
-    return " ".join((f"vllm-{vllm.__version__}", current_platform.device_type, platform.machine(), isa))
+    vLLM on the same instruction set reads them. GPUs of different kinds may be given different ones, whose order vLLM names."""
+    if current_platform.is_cpu():
+        kind = torch.backends.cpu.get_cpu_capability()
+    else:
+        kind = f"{current_platform.get_device_capability()} {config.cache_config.kv_cache_layout}"
+    return " ".join((f"vllm-{vllm.__version__}", current_platform.device_type, platform.machine(), kind))
 
 
 def fingerprint(config: VllmConfig, settings: Settings, digest: str, group: int, tp_rank: int, pp_rank: int) -> bytes:
@@ -65,7 +68,8 @@ def fingerprint(config: VllmConfig, settings: Settings, digest: str, group: int,
         "model dtype": str(config.model_config.dtype),
         "cache dtype": str(cache.cache_dtype),
         "block tokens": cache.block_size,
-        "layout": layout(),
+        "layout": layout(config),
+        "codec": settings.codec_identity(),
         "backend": str(backend),
         "hash": cache.prefix_caching_hash_algo,
         "group": group,

@@ -2,9 +2,84 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
 import torch
+from vllm.logger import init_logger
+from vllm.platforms import current_platform
 
 import cenote
+from cenote.device import DeviceMemory, page_layout
+
+if TYPE_CHECKING:
+    from cenote.vllm.settings import Settings
+
+logger = init_logger(__name__)
+
+# Attention backends on GPUs that keep, for each head and token, first the key and then the value. What else they know of a
+# block is in vLLM's name of the layout, which a namespace has in it.
+_BACKENDS = ("FLASH_ATTN", "FLASHINFER", "TRITON_ATTN", "FLEX_ATTENTION")
+
+
+def kv_memory(
+    caches: dict[str, torch.Tensor],
+    page_bytes: int,
+    settings: Settings,
+    region: cenote.Region,
+    backends: Mapping[str, str],
+    told: Callable[[Exception], None],
+) -> tuple[cenote.KvMemory | DeviceMemory, dict[str, int]]:
+    """KV memory, wherever it lies, and the number of each layer. `backends` are the attention backends' names by layer."""
+    for name, cache in caches.items():
+        if not isinstance(cache, torch.Tensor):
+            raise ValueError(f"layer {name}: its KV lies in a {type(cache).__name__}, which this connector cannot copy from")
+    devices = {cache.device for cache in caches.values()}
+    if len(devices) != 1:
+        raise ValueError(f"the layers' KV lies on {len(devices)} devices: {', '.join(sorted(map(str, devices)))}")
+    device = devices.pop()
+    if device.type == "cpu":
+        return host_memory(caches, page_bytes, settings.load_threads)
+    if device.type != "cuda" or not current_platform.is_cuda():
+        raise ValueError(f"the layers' KV lies on {device} ({current_platform.device_name}), which this connector cannot copy from")
+    for name in caches:
+        if (backend := backends.get(name, "unknown")) not in _BACKENDS:
+            raise ValueError(
+                f"layer {name}: the attention backend {backend} lays out blocks in a way of its own; Cenote knows {', '.join(_BACKENDS)}"
+            )
+    from cenote.device.cuda import CudaDevice
+
+    return device_memory(CudaDevice.of(list(caches.values())), caches, page_bytes, settings, region, told)
+
+
+def device_memory(
+    device: cenote.device.Device,
+    caches: dict[str, torch.Tensor],
+    page_bytes: int,
+    settings: Settings,
+    region: cenote.Region,
+    told: Callable[[Exception], None],
+) -> tuple[DeviceMemory, dict[str, int]]:
+    """KV memory that a device copies."""
+    layers = []
+    for name, cache in caches.items():
+        layout = page_layout(name, cache.shape, cache.stride(), cache.element_size(), page_bytes)
+        layers.append((cache.data_ptr(), layout))
+        if settings.codec != "raw" and cache[0].numel() * cache.element_size() != page_bytes:
+            raise ValueError(f"layer {name}: the attention backend divides a block into several, whose layout codec {settings.codec!r} does not know")
+    memory = DeviceMemory(
+        device,
+        region,
+        layers,
+        staging_bytes=settings.staging_bytes,
+        # The processor encodes and decodes.
+        staged=settings.gpu_copies == "staged" or settings.codec != "raw",
+        threads=settings.load_threads,
+        told=told,
+    )
+    if memory.staging is not None and settings.gpu_copies == "direct" and settings.codec == "raw":
+        logger.warning("Cenote: blocks go through %d MiB of page-locked memory: %s", settings.staging_bytes >> 20, memory.why_staged)
+    return memory, {name: number for number, name in enumerate(caches)}
 
 
 def host_memory(caches: dict[str, torch.Tensor], page_bytes: int, load_threads: int) -> tuple[cenote.KvMemory, dict[str, int]]:
@@ -13,9 +88,6 @@ def host_memory(caches: dict[str, torch.Tensor], page_bytes: int, load_threads: 
     A page is all bytes of one block of one layer, whatever the attention backend has put where: only whole ones are copied."""
     layers, num_blocks = [], 0
     for name, cache in caches.items():
-        if not isinstance(cache, torch.Tensor) or cache.device.type != "cpu":
-            kind = cache.device if isinstance(cache, torch.Tensor) else type(cache).__name__
-            raise ValueError(f"layer {name}: its KV lies in {kind}, which this connector cannot copy from")
         page = cache[0]
         size = page.numel() * page.element_size()
         if not page.is_contiguous() or size != page_bytes:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+import hashlib
+from dataclasses import dataclass, field, fields
+from pathlib import Path
 from typing import Any, Literal, get_args, get_type_hints
 
 LoadMode = Literal["async", "layers"]
+GpuCopies = Literal["direct", "staged"]
 
 
 @dataclass(frozen=True)
@@ -33,19 +36,27 @@ class Settings:
     """Hits of fewer blocks are computed instead."""
     load_threads: int = 1
     """Threads that copy for one worker."""
+    gpu_copies: GpuCopies = "direct"
+    """`direct`: a GPU copies from and to the region, whose memory is page-locked for it. `staged`: by way of a buffer."""
+    staging_bytes: int = 256 << 20
+    """Bytes of that buffer."""
     tenant_salt: str = ""
     """Instances with different salts share nothing."""
     model_fingerprint: str | None = None
     """Names the weights; by default taken from the model's files."""
     codec: str = "raw"
-    """How blocks are stored. Only `raw`: the bytes of the attention backend."""
+    """How blocks are stored. `raw`: the bytes of the attention backend. Others need to know how it lays out a page."""
+    codec_profile: str | None = None
+    """The file that `cenote profile` made, for codecs that need one."""
+    layout: dict[str, Any] = field(default_factory=dict)
+    """How a page lies, for codecs, where it is not as vLLM says: `order` (`NHD`, `HND`) and `kv` (`joint`, `split`)."""
     fail_loads_every: int = 0
     """Makes every n-th block of a load fail. For tests."""
 
     @classmethod
     def of(cls, given: dict[str, Any]) -> Settings:
         """Reads the settings, and refuses what it does not know or cannot do."""
-        known, hints = {field.name for field in fields(cls)}, get_type_hints(cls)
+        known, hints = {known.name for known in fields(cls)}, get_type_hints(cls)
         if unknown := sorted(set(given) - known):
             raise ValueError(f"kv_connector_extra_config: unknown {', '.join(unknown)}; known are {', '.join(sorted(known))}")
         if not given.get("region"):
@@ -59,9 +70,17 @@ class Settings:
         settings = cls(**values)
         if settings.load not in get_args(LoadMode):
             raise ValueError(f"kv_connector_extra_config: load is {settings.load!r}; it may be async or layers")
-        if settings.codec != "raw":
-            raise ValueError(
-                f"kv_connector_extra_config: codec {settings.codec!r} needs to know how the attention backend lays out a "
-                "page, and this connector knows none; leave it raw"
-            )
+        if settings.gpu_copies not in get_args(GpuCopies):
+            raise ValueError(f"kv_connector_extra_config: gpu_copies is {settings.gpu_copies!r}; it may be direct or staged")
+        layouts = {"order": ("NHD", "HND"), "kv": ("joint", "split")}
+        given_layout = settings.layout if isinstance(settings.layout, dict) else {"layout": settings.layout}
+        for name, value in given_layout.items():
+            if value not in layouts.get(name, ()):
+                raise ValueError(f"kv_connector_extra_config: layout has {name} {value!r}; it may have order NHD or HND, kv joint or split")
         return settings
+
+    def codec_identity(self) -> str:
+        """The codec, and what its profile is."""
+        if self.codec_profile is None:
+            return self.codec
+        return f"{self.codec} {hashlib.sha256(Path(self.codec_profile).read_bytes()).hexdigest()}"

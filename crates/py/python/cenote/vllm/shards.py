@@ -9,6 +9,7 @@ from vllm.logger import init_logger
 from vllm.v1.kv_cache_interface import FullAttentionSpec
 
 import cenote
+from cenote.vllm.codecs import page_codec
 from cenote.vllm.identity import check_hashes, fingerprint, model_digest
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ class Shards:
         check_hashes(config)
         self.settings, self.config = settings, config
         group = _only_group(kv_cache)
+        self.spec = group.kv_cache_spec
         self.page_bytes: int = group.kv_cache_spec.page_size_bytes
         self.layer_names: list[str] = list(group.layer_names)
         self.block_tokens: int = group.kv_cache_spec.block_size
@@ -64,6 +66,7 @@ class Shards:
             label=f"{self.config.model_config.model.rstrip('/').rsplit('/', 1)[-1]} {tp_rank}.{pp_rank}",
             block_tokens=self.block_tokens,
             num_layers=self._layers_of(pp_rank),
+            codec=page_codec(self.config, self.settings, self.spec, self._layers_of(pp_rank)),
         )
 
     def all_ranks(self) -> list[cenote.Namespace]:

@@ -17,7 +17,7 @@ COUNTERS = {
     "load_seconds": "Seconds from the beginning of loads to their end.",
     "saved_blocks": "Blocks published.",
     "duplicate_blocks": "Blocks that were there already.",
-    "refused_blocks": "Blocks that had no room, or were over their quota.",
+    "refused_blocks": "Blocks that had no room, were over their quota, or could not be copied.",
     "errors": "Faults of the connector itself, each of which was a miss.",
 }
 

@@ -3,26 +3,34 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from cenote.vllm.memory import host_memory
+from vllm.logger import init_logger
+
+from cenote.device import DeviceMemory
+from cenote.vllm.memory import kv_memory
 from cenote.vllm.metadata import short_name
 
 if TYPE_CHECKING:
     import torch
 
     import cenote
+    from cenote.device.loads import DeviceLoad
+    from cenote.device.saves import DeviceSave
     from cenote.vllm.metadata import CenoteMetadata, LoadOrder
     from cenote.vllm.shards import Shards
     from cenote.vllm.stats import CenoteStats
+
+logger = init_logger(__name__)
 
 
 @dataclass
 class _Loading:
     """A load that is under way."""
 
-    load: cenote.Load
+    load: cenote.Load | DeviceLoad
     order: LoadOrder
     begun: float
 
@@ -31,24 +39,30 @@ class WorkerSide:
     """One per worker process."""
 
     def __init__(self, shards: Shards, stats: CenoteStats, tp_rank: int, pp_rank: int) -> None:
-        self.settings, self.stats = shards.settings, stats
+        self.settings, self.stats, self.shards = shards.settings, stats, shards
         self.page_bytes = shards.page_bytes
         self.blocks = shards.rank(tp_rank, pp_rank)
-        self.memory: cenote.KvMemory | None = None
+        self.memory: cenote.KvMemory | DeviceMemory | None = None
         self.layers: dict[str, int] = {}
         # Loads of requests that wait, by request.
         self.waiting: dict[str, _Loading] = {}
         # Loads that this step's layers wait for.
         self.now: list[_Loading] = []
-        self.saves: list[cenote.Save] | None = None
+        self.saves: list[cenote.Save | DeviceSave] | None = None
         self.failed: set[int] = set()
         self.ended: set[str] = set()
         # A load of this step has failed: what the step computed from it must not be saved.
         self.tainted = False
+        # What a device could not do, which threads of ours are told.
+        self.faults: deque[Exception] = deque()
+        self._told: set[str] = set()
 
     def register(self, caches: dict[str, torch.Tensor]) -> None:
         """vLLM's KV memory is there."""
-        self.memory, self.layers = host_memory(caches, self.page_bytes, self.settings.load_threads)
+        layers = self.shards.config.compilation_config.static_forward_context
+        backends = {name: layers[name].get_attn_backend().get_name() for name in caches if name in layers}
+        told = self.faults.append
+        self.memory, self.layers = kv_memory(caches, self.page_bytes, self.settings, self.shards.region, backends, told)
         if self.memory.block_bytes != self.blocks.block_bytes:
             raise ValueError(
                 f"a block of this worker has {self.memory.block_bytes} bytes in {len(caches)} layers, where "
@@ -110,7 +124,7 @@ class WorkerSide:
         for save in self._begin_saves(metadata):
             save.layer(layer)
 
-    def _begin_saves(self, metadata: CenoteMetadata) -> list[cenote.Save]:
+    def _begin_saves(self, metadata: CenoteMetadata) -> list[cenote.Save | DeviceSave]:
         if self.saves is None:
             assert self.memory is not None
             self.saves = []
@@ -131,11 +145,14 @@ class WorkerSide:
             if self.tainted:
                 save.abort()
                 continue
-            outcomes = save.finish()
-            self.stats.add("saved_blocks", outcomes.get("published", 0))
-            self.stats.add("duplicate_blocks", outcomes.get("duplicate", 0))
-            self.stats.add("refused_blocks", outcomes.get("no_room", 0) + outcomes.get("over_quota", 0))
+            self._count(save.finish())
         self.saves, self.tainted = None, False
+
+    def _count(self, outcomes: dict[str, int]) -> None:
+        self.stats.add("saved_blocks", outcomes.get("published", 0))
+        self.stats.add("duplicate_blocks", outcomes.get("duplicate", 0))
+        refused = outcomes.get("no_room", 0) + outcomes.get("over_quota", 0)
+        self.stats.add("refused_blocks", refused + outcomes.get("failed", 0))
 
     def abort_step(self) -> None:
         """Something went wrong in this step: nothing of it is saved, and nothing is written any more."""
@@ -148,6 +165,7 @@ class WorkerSide:
 
     def take_ended(self) -> set[str]:
         """Requests whose loads have ended, whatever came of them."""
+        self._hear_of_device()
         for request_id, loading in list(self.waiting.items()):
             if not loading.load.done and self._left(loading) > 0:
                 continue
@@ -156,6 +174,20 @@ class WorkerSide:
             self.ended.add(request_id)
         ended, self.ended = self.ended, set()
         return ended
+
+    def _hear_of_device(self) -> None:
+        """What came of copies beside the steps."""
+        if not isinstance(self.memory, DeviceMemory):
+            return
+        if outcomes := self.memory.take_outcomes():
+            self._count(outcomes)
+        while self.faults:
+            error = self.faults.popleft()
+            self.stats.add("errors")
+            kind = f"{type(error).__name__}: {error}"
+            if kind not in self._told:
+                self._told.add(kind)
+                logger.warning("Cenote: copies failed, which counts as a miss: %s", kind, exc_info=error)
 
     def take_failed(self) -> set[int]:
         """Blocks whose content may not be used."""

@@ -1,0 +1,95 @@
+"""Threads that drive what a device does beside the engine."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator
+from typing import Protocol
+
+# A device has no wait with a deadline, so it is asked now and then.
+_ASK_SECONDS = 0.0001
+_IDLE_SECONDS = 1.0
+
+
+class Job(Protocol):
+    """Something that is under way. What a device may still read or write is the job's, and is given back only by `run`."""
+
+    def run(self) -> Iterator[bool]:
+        """Does one thing after the other, and tells after each whether there was one to do."""
+        ...
+
+    def broke(self, error: Exception) -> None:
+        """`run` has ended so: nobody knows what the device still does."""
+
+
+class Copier:
+    """Jobs, each by one thread, a step at a time."""
+
+    def __init__(self, threads: int) -> None:
+        self._bell = threading.Condition()
+        self._new: deque[Job] = deque()
+        self._under_way = 0
+        self._closing = False
+        # Of these the device may still have memory. They are kept as long as the process.
+        self.lost: list[Job] = []
+        for number in range(threads):
+            threading.Thread(target=self._work, name=f"cenote-device-{number}", daemon=True).start()
+
+    def start(self, job: Job) -> None:
+        """Begins a job."""
+        with self._bell:
+            if self._closing:
+                raise RuntimeError("the memory was closed")
+            self._new.append(job)
+            self._under_way += 1
+            self._bell.notify()
+
+    def close(self, timeout: float) -> bool:
+        """Takes no more; returns whether all jobs ended within their time, and the device has nothing of ours."""
+        deadline = time.monotonic() + timeout
+        with self._bell:
+            self._closing = True
+            self._bell.notify_all()
+            while self._under_way > 0 and (left := deadline - time.monotonic()) > 0:
+                self._bell.wait(left)
+            return self._under_way == 0 and not self.lost
+
+    def _work(self) -> None:
+        mine: list[tuple[Job, Iterator[bool]]] = []
+        while (begun := self._next(_IDLE_SECONDS if not mine else 0)) is not None:
+            mine += [(job, job.run()) for job in begun]
+            did, left = False, []
+            for job, steps in mine:
+                try:
+                    did |= next(steps)
+                    left.append((job, steps))
+                except StopIteration:
+                    did = True
+                    self._ended()
+                except Exception as error:
+                    did = True
+                    job.broke(error)
+                    self._ended(job)
+            mine = left
+            if mine and not did:
+                with self._bell:
+                    if not self._new:
+                        self._bell.wait(_ASK_SECONDS)
+
+    def _next(self, timeout: float) -> list[Job] | None:
+        """A new job if there is one. None: there will be none."""
+        with self._bell:
+            if not self._new and timeout > 0 and not self._closing:
+                self._bell.wait(timeout)
+            if self._new:
+                return [self._new.popleft()]
+            return None if self._closing and timeout > 0 else []
+
+    def _ended(self, lost: Job | None = None) -> None:
+        with self._bell:
+            if lost is not None:
+                self.lost.append(lost)
+            self._under_way -= 1
+            self._bell.notify_all()

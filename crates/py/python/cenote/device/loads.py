@@ -1,0 +1,222 @@
+"""Blocks on their way from the region to the device, layer by layer.
+
+Bytes that the engine uses are those whose checksum held. Straight from the region: the device copies a pinned block, then the
+processor sums the block where it lies; nobody writes a pinned block, and the checksum's key names the block and the use of its
+slot, so what holds now held when it was copied. By way of the staging memory: the processor copies and sums in one pass, and
+the device is given what held.
+
+A load that is given up cannot call back what the device was given already. The engine's stream is made to wait for it, so
+whatever the engine writes into these blocks afterwards comes last.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from cenote.device.interface import Stream
+
+if TYPE_CHECKING:
+    import cenote
+    from cenote.device.memory import DeviceMemory
+
+
+class DeviceLoad:
+    """Blocks that are being loaded; used as `cenote.Load` is, by the engine's thread."""
+
+    def __init__(self, memory: DeviceMemory, blocks: Sequence[int], fail_every: int) -> None:
+        self.memory, self.blocks, self.fail_every = memory, list(blocks), fail_every
+        self.bell = threading.Condition()
+        # What the engine still does with these blocks comes first.
+        self.ready = memory.device.record(Stream.ENGINE)
+        self.parts = 0
+        self.stopped = False
+        # A part has failed of which the device may still have copies.
+        self.lost = False
+        # Of each layer, the parts that have not been handed to the device, and the events after those that have.
+        self._to_issue: list[int] = []
+        self._events: list[list[Any]] = [[] for _ in range(memory.num_layers)]
+        self._failed: list[int] = []
+
+    def begin(self, parts: Sequence[_Part]) -> None:
+        """Hands the parts to the threads."""
+        self.parts, self._to_issue = len(parts), [len(parts)] * self.memory.num_layers
+        for part in parts:
+            self.memory.copier.start(part)
+
+    # --- the engine's ---
+
+    def wait_layer(self, layer: int, timeout: float | None) -> bool:
+        """Makes the engine's stream wait for this layer of all blocks, when the device has its copies. False: it has not got them
+        within `timeout`, or the load has failed."""
+        with self.bell:
+            if not self.bell.wait_for(lambda: self.stopped or self._to_issue[layer] == 0, timeout) or self.stopped:
+                return False
+            events = list(self._events[layer])
+        try:
+            for event in events:
+                self.memory.device.wait(Stream.ENGINE, event)
+        except Exception as error:
+            self.memory.tell(error)
+            return False
+        return True
+
+    def wait(self, timeout: float | None) -> bool:
+        """Waits until all has ended. False: not within `timeout`."""
+        with self.bell:
+            return self.bell.wait_for(lambda: self.done, timeout)
+
+    @property
+    def done(self) -> bool:
+        """Whether all has ended."""
+        return self.stopped or self.parts == 0
+
+    def failed(self) -> list[int]:
+        """Places in the load of blocks that may not be used; all of them until all has ended. What the engine does with them
+        from now on comes after whatever is still copied."""
+        with self.bell:
+            if self.lost:
+                self.memory.fence(Stream.LOADS)
+            whole = self.parts == 0 and not self.stopped
+            return sorted(self._failed) if whole else list(range(len(self.blocks)))
+
+    def cancel(self) -> None:
+        """Gives up. What the engine does from now on comes after whatever is still copied."""
+        with self.bell:
+            if self.done:
+                return
+            self.stopped = True
+            self.bell.notify_all()
+            self.memory.fence(Stream.LOADS)
+
+    def __len__(self) -> int:
+        return len(self.blocks)
+
+    # --- a part's ---
+
+    def issue(self, layer: int, places: Sequence[tuple[int, int]]) -> bool:
+        """Hands a layer of some blocks to the device. False: the load was given up."""
+        with self.bell:
+            if self.stopped:
+                return False
+            self.memory.copy_in(layer, places)
+            self._events[layer].append(self.memory.device.record(Stream.LOADS))
+            self._to_issue[layer] -= 1
+            self.bell.notify_all()
+            return True
+
+    def skip(self, layers: range, numbers: Sequence[int]) -> None:
+        """A part has failed: nobody waits for its layers, and its blocks are not there."""
+        with self.bell:
+            self.lost = True
+            for layer in layers:
+                self._to_issue[layer] -= 1
+            self._failed.extend(numbers)
+            self.bell.notify_all()
+
+    def end_part(self, failed: Sequence[int]) -> None:
+        with self.bell:
+            self._failed.extend(failed)
+            self.parts -= 1
+            self.bell.notify_all()
+
+
+class _Part:
+    """Some blocks of a load. `places` are addresses in page-locked memory beside the device's blocks."""
+
+    def __init__(self, load: DeviceLoad, first: int, count: int) -> None:
+        self.load, self.memory = load, load.memory
+        self.numbers = range(first, first + count)
+        self.blocks = load.blocks[first : first + count]
+        self.issued = 0
+        self.ended = False
+
+    def run(self) -> Iterator[bool]:
+        raise NotImplementedError
+
+    def broke(self, error: Exception) -> None:
+        self.memory.tell(error)
+        self._lose()
+
+    def _lose(self) -> None:
+        if not self.ended:
+            self.ended = True
+            self.load.skip(range(self.issued, self.memory.num_layers), list(self.numbers))
+            self.issued = self.memory.num_layers
+            self.load.end_part([])
+
+    def _copy(self, places: Sequence[tuple[int, int]]) -> Iterator[bool]:
+        """Hands all layers to the device and waits until it is done with them, whatever went wrong with some."""
+        device = self.memory.device
+        try:
+            device.wait(Stream.LOADS, self.load.ready)
+            for layer in range(self.memory.num_layers):
+                if not self.load.issue(layer, places):
+                    break
+                self.issued = layer + 1
+                yield True
+        except Exception as error:
+            self.memory.tell(error)
+            self._lose()
+        last = device.record(Stream.LOADS)
+        while not device.query(last):
+            yield False
+
+    def _end(self, failed: list[int]) -> None:
+        if not self.ended:
+            self.ended = True
+            every = self.load.fail_every
+            refused = [number for number in self.numbers if every and number % every == 0 and number not in failed]
+            self.load.end_part(failed + refused)
+
+
+class RegionPart(_Part):
+    """Straight from the region."""
+
+    def __init__(self, load: DeviceLoad, first: int, views: Sequence[cenote.BlockView]) -> None:
+        super().__init__(load, first, len(views))
+        # They keep the blocks where they are.
+        self.views = list(views)
+
+    def run(self) -> Iterator[bool]:
+        places = [(view.extent[0], block) for view, block in zip(self.views, self.blocks, strict=True)]
+        yield from self._copy(places)
+        failed = []
+        for number, view in zip(self.numbers, self.views, strict=True):
+            if self.load.stopped or self.ended:
+                break
+            if not view.verify():
+                failed.append(number)
+            yield True
+        self.views.clear()
+        self._end(failed)
+
+
+class StagedPart(_Part):
+    """By way of the staging memory."""
+
+    def __init__(self, load: DeviceLoad, first: int, lease: cenote.Lease) -> None:
+        super().__init__(load, first, len(lease))
+        self.lease = lease
+        self.slots: list[int] = []
+
+    def run(self) -> Iterator[bool]:
+        staging = self.memory.staging
+        assert staging is not None
+        while not (slots := staging.take(len(self.blocks))) and not self.load.stopped:
+            yield False
+        self.slots = slots
+        if slots:
+            host = staging.memory.load(self.lease, slots)
+            while not host.done and not self.load.stopped:
+                yield False
+            host.cancel()
+            lost = set(host.failed())
+            whole = [place for place in range(len(self.blocks)) if place not in lost]
+            yield from self._copy([(staging.address(slots[place]), self.blocks[place]) for place in whole])
+            staging.give_back(slots)
+            self._end([self.numbers[place] for place in sorted(lost)])
+        else:
+            self.lease.release()
+            self._end(list(self.numbers))

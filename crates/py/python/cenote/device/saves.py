@@ -1,0 +1,177 @@
+"""Blocks on their way from the device into the region, layer by layer as the engine fills them.
+
+Straight into the region, the device writes memory that is reserved, and what lies there then is summed and published. By way of
+the staging memory it is published from there. What is reserved is given back only when the device is done with it. The engine's
+stream waits for the copies, so the engine may use the blocks for something else as soon as the step is over.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from cenote.device.interface import Stream
+
+if TYPE_CHECKING:
+    import cenote
+    from cenote.device.memory import DeviceMemory
+
+# Seconds that the engine waits, at the end of a step, until the device has been given all copies.
+_ISSUE_SECONDS = 5.0
+
+
+class DeviceSave:
+    """Blocks that are being published; used as `cenote.Save` is, by the engine's thread."""
+
+    def __init__(
+        self,
+        memory: DeviceMemory,
+        namespace: cenote.Namespace,
+        hashes: cenote.Hashes,
+        depths: Sequence[int],
+        blocks: Sequence[int],
+        names: Sequence[int],
+        parent: int,
+    ) -> None:
+        self.memory, self.namespace, self.hashes = memory, namespace, hashes
+        self.depths, self.blocks, self.names, self.parent = list(depths), list(blocks), list(names), parent
+        self.bell = threading.Condition()
+        # Layers that are computed and not handed to the device, each with the event after which it may be read.
+        self._ready: deque[tuple[int, Any]] = deque()
+        self._announced = 0
+        self._issued = 0
+        self.stopped = False
+        self.wanted = False
+        # What the device writes to.
+        self.fillings: list[cenote.Filling] = []
+        self.slots: list[int] = []
+
+    # --- the engine's ---
+
+    def layer(self, layer: int) -> None:
+        """This layer, and those before it, are computed when the engine's stream has come so far."""
+        event = self.memory.device.record(Stream.ENGINE)
+        with self.bell:
+            self._ready.extend((number, event) for number in range(self._announced, layer + 1))
+            self._announced = max(self._announced, layer + 1)
+
+    def finish(self) -> dict[str, int]:
+        """The step is over. The blocks can be found when the device has copied them; returns what came of those before."""
+        if self._announced < self.memory.num_layers:
+            self.layer(self.memory.num_layers - 1)
+        all_issued = self.memory.num_layers
+        with self.bell:
+            if self.bell.wait_for(lambda: self.stopped or self._issued == all_issued, _ISSUE_SECONDS) and not self.stopped:
+                self.wanted = True
+            else:
+                self.stopped = True
+            self.memory.fence(Stream.SAVES)
+        return self.memory.take_outcomes()
+
+    def abort(self) -> None:
+        """Gives all up."""
+        with self.bell:
+            if self.wanted or self.stopped:
+                return
+            self.stopped = True
+            self.memory.fence(Stream.SAVES)
+
+    def __len__(self) -> int:
+        return len(self.blocks)
+
+    # --- a thread's ---
+
+    def run(self) -> Iterator[bool]:
+        device = self.memory.device
+        try:
+            places = self._places()
+            while self._issued < self.memory.num_layers and not self.stopped:
+                yield self._issue(places)
+        except Exception as error:
+            self.memory.tell(error)
+            self._stop()
+        last = device.record(Stream.SAVES)
+        while not device.query(last):
+            yield False
+        # A step whose loads fail is not saved, and that is known at its end.
+        while not self.wanted and not self.stopped:
+            yield False
+        if self.wanted:
+            try:
+                yield from self._publish()
+            except Exception as error:
+                self.memory.tell(error)
+        # What was not published.
+        left = len(self.fillings) + len(self.slots)
+        self._give_back()
+        self.memory.add_outcomes({"failed": left})
+
+    def broke(self, error: Exception) -> None:
+        self.memory.tell(error)
+        self.memory.add_outcomes({"failed": len(self.fillings) + len(self.slots)})
+        self._stop()
+
+    def _stop(self) -> None:
+        with self.bell:
+            self.stopped = True
+            self.bell.notify_all()
+
+    def _places(self) -> list[tuple[int, int]]:
+        """Reserves memory; of each block that is not there yet its address beside the device's block."""
+        staging = self.memory.staging
+        if staging is not None:
+            # The first ones, because a block is of no use without those before it.
+            self.slots = staging.take_most(len(self.blocks))
+            self.memory.add_outcomes({"no_room": len(self.blocks) - len(self.slots)})
+            return [(staging.address(slot), block) for slot, block in zip(self.slots, self.blocks, strict=False)]
+        places, parent = [], self.parent
+        for number, block in enumerate(self.blocks):
+            hash, name = self.hashes[number], self.names[number]
+            filling = self.namespace.begin(hash, self.depths[number], name=name, parent=parent)
+            parent = name
+            if filling is None:
+                there = self.namespace.count([hash]) == 1
+                self.memory.add_outcomes({"duplicate" if there else "no_room": 1})
+                continue
+            self.fillings.append(filling)
+            places.append((filling.extent[0], block))
+        return places
+
+    def _issue(self, places: Sequence[tuple[int, int]]) -> bool:
+        """Hands the next layer to the device, if it is computed."""
+        with self.bell:
+            if self.stopped or not self._ready:
+                return False
+            layer, event = self._ready.popleft()
+            self.memory.device.wait(Stream.SAVES, event)
+            self.memory.copy_out(layer, places)
+            self._issued += 1
+            self.bell.notify_all()
+            return True
+
+    def _publish(self) -> Iterator[bool]:
+        while self.fillings:
+            # The first ones first, because a block is of no use without those before it.
+            outcome = self.fillings[0].publish()
+            del self.fillings[0]
+            self.memory.add_outcomes({outcome: 1})
+            yield True
+        staging, count = self.memory.staging, len(self.slots)
+        if staging is not None and count > 0:
+            save = staging.memory.save(
+                self.namespace, self.hashes[:count], self.depths[:count], self.slots, names=self.names[:count], parent=self.parent
+            )
+            outcomes = save.finish()
+            staging.give_back(self.slots)
+            self.slots = []
+            self.memory.add_outcomes(outcomes)
+
+    def _give_back(self) -> None:
+        for filling in self.fillings:
+            filling.abort()
+        self.fillings = []
+        if self.slots and self.memory.staging is not None:
+            self.memory.staging.give_back(self.slots)
+        self.slots = []

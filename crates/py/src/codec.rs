@@ -1,0 +1,180 @@
+//! Blocks that take fewer bytes in the region than in an engine, where it is known how the engine's pages lie.
+
+use crate::errors::wrong;
+use cenote_codec::{CodecSpec, DecodeError, Element, Layout, Order, PageCodec, PageKind, Profile, Shape, Side};
+use cenote_store::{BlockCodec, PageFrame};
+use pyo3::prelude::*;
+use std::sync::Arc;
+
+/// How a layer's page lies in an engine: K and V of its tokens.
+#[derive(Clone, Copy)]
+struct PageLayout {
+    shape: Shape,
+    element: Element,
+    /// A token's heads lie together; otherwise a head's tokens.
+    by_token: bool,
+    /// Of a head and a token the key is followed by the value; otherwise all values follow all keys.
+    joint: bool,
+}
+
+impl PageLayout {
+    /// Bytes of K, or of V.
+    const fn side_bytes(&self) -> usize {
+        self.shape.values() * self.element.bytes()
+    }
+
+    /// Calls `each` with places of rows (a head's channels of one token) in the engine's page and in `[head][token][channel]`.
+    fn rows(&self, side: Side, mut each: impl FnMut(usize, usize)) {
+        let (heads, tokens) = (usize::from(self.shape.heads), usize::from(self.shape.tokens));
+        let row_bytes = usize::from(self.shape.dim) * self.element.bytes();
+        let side = usize::from(side == Side::V);
+        for head in 0..heads {
+            for token in 0..tokens {
+                let row = head * tokens + token;
+                let in_page = if self.by_token { token * heads + head } else { row };
+                let in_page = if self.joint { 2 * in_page + side } else { side * heads * tokens + in_page };
+                each(in_page * row_bytes, row * row_bytes);
+            }
+        }
+    }
+}
+
+/// Encodes and decodes blocks of an engine.
+pub struct Coding {
+    layout: PageLayout,
+    blocks: BlockCodec,
+    layers: usize,
+}
+
+impl Coding {
+    /// Bytes of a layer's page.
+    pub const fn page_bytes(&self) -> usize {
+        2 * self.layout.side_bytes()
+    }
+
+    /// Bytes of a block as the engine has it.
+    pub const fn block_bytes(&self) -> u64 {
+        (self.layers * self.page_bytes()) as u64
+    }
+
+    pub const fn num_layers(&self) -> usize {
+        self.layers
+    }
+
+    const fn row_bytes(&self) -> usize {
+        self.layout.shape.dim as usize * self.layout.element.bytes()
+    }
+
+    /// Appends the frames of a layer's page.
+    pub fn encode(&self, layer: usize, page: &[u8], frames: &mut Vec<u8>) {
+        let mut values = vec![0; self.layout.side_bytes()];
+        for side in [Side::K, Side::V] {
+            let len = self.row_bytes();
+            self.layout.rows(side, |from, to| values[to..to + len].copy_from_slice(&page[from..from + len]));
+            self.blocks.encode_page(2 * layer + usize::from(side == Side::V), &values, frames);
+        }
+    }
+
+    /// What the frames of a block say of themselves.
+    pub fn split(&self, frames: &[u8]) -> Result<Vec<PageFrame>, DecodeError> {
+        self.blocks.split(frames)
+    }
+
+    /// Decodes a layer's page of a block that was split.
+    pub fn decode(&self, layer: usize, pages: &[PageFrame], frames: &[u8], page: &mut [u8]) -> Result<(), DecodeError> {
+        let mut values = vec![0; self.layout.side_bytes()];
+        for side in [Side::K, Side::V] {
+            let index = 2 * layer + usize::from(side == Side::V);
+            self.blocks.decode(index, &pages[index], frames, &mut values)?;
+            let len = self.row_bytes();
+            self.layout.rows(side, |to, from| page[to..to + len].copy_from_slice(&values[from..from + len]));
+        }
+        Ok(())
+    }
+}
+
+/// How a namespace's blocks are stored in fewer bytes.
+#[pyclass(frozen, module = "cenote")]
+pub struct Codec {
+    pub coding: Arc<Coding>,
+    name: String,
+    profile: Option<[u8; 32]>,
+}
+
+#[pymethods]
+impl Codec {
+    #[new]
+    #[pyo3(signature = (codec, *, num_layers, num_heads, head_dim, block_tokens, dtype, order, kv, profile=None))]
+    fn new(
+        codec: &str,
+        num_layers: u16,
+        num_heads: u16,
+        head_dim: u16,
+        block_tokens: u16,
+        dtype: &str,
+        order: &str,
+        kv: &str,
+        profile: Option<&[u8]>,
+    ) -> PyResult<Self> {
+        let spec: CodecSpec = codec.parse().map_err(|error: cenote_codec::SpecError| wrong(error.to_string()))?;
+        let element = match dtype {
+            "f16" => Element::F16,
+            "bf16" => Element::Bf16,
+            "f32" => Element::F32,
+            other => return Err(wrong(format!("codecs are for f16, bf16 and f32, and not for {other}"))),
+        };
+        let by_token = match order {
+            "NHD" => true,
+            "HND" => false,
+            other => return Err(wrong(format!("the order is {other}; it may be NHD or HND"))),
+        };
+        let joint = match kv {
+            "joint" => true,
+            "split" => false,
+            other => return Err(wrong(format!("kv is {other}; it may be joint or split"))),
+        };
+        let shape = Shape { heads: num_heads, tokens: block_tokens, dim: head_dim };
+        if shape.values() == 0 || num_layers == 0 {
+            return Err(wrong(format!(
+                "{num_layers} layers of {num_heads} heads, {block_tokens} tokens, {head_dim} channels"
+            )));
+        }
+        let known = profile.map(Profile::parse).transpose().map_err(|error| wrong(format!("the profile: {error}")))?;
+        if let Some(known) = &known {
+            let (layers, channels) = (known.layers.len(), known.layers.first().map_or(0, |sides| sides[0].means.len()));
+            let (wanted, wanted_channels) = (usize::from(num_layers), shape.token_values());
+            if (layers, channels) != (wanted, wanted_channels) {
+                return Err(wrong(format!(
+                    "the profile is of {layers} layers of {channels} channels, and these are {wanted} of {wanted_channels}"
+                )));
+            }
+        }
+        let built: Arc<dyn PageCodec> = spec.build(known.as_ref()).map_err(|error| wrong(error.to_string()))?;
+        let layout = PageLayout { shape, element, by_token, joint };
+        let order = Layout { order: Order::TokenMajor, capacity: block_tokens };
+        let pages = (0..num_layers).flat_map(|layer| {
+            [Side::K, Side::V].map(|side| (PageKind { shape, element, layout: order, side, layer }, Arc::clone(&built)))
+        });
+        let coding = Coding { layout, blocks: BlockCodec::new(pages.collect()), layers: num_layers.into() };
+        let profile = known.as_ref().map(Profile::fingerprint);
+        Ok(Self { coding: Arc::new(coding), name: spec.to_string(), profile })
+    }
+
+    /// The codec's name with its settings, and the profile's fingerprint where it has one: what two users must agree in to
+    /// read each other's blocks.
+    #[getter]
+    fn name(&self) -> String {
+        let profile = self.profile.map(|bytes| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>());
+        profile.map_or_else(|| self.name.clone(), |hex| format!("{} {hex}", self.name))
+    }
+
+    /// Bytes of a block as the engine has it.
+    #[getter]
+    fn block_bytes(&self) -> u64 {
+        self.coding.block_bytes()
+    }
+
+    fn __repr__(&self) -> String {
+        format!("Codec({:?}, blocks of {} bytes)", self.name, self.coding.block_bytes())
+    }
+}

@@ -1,0 +1,160 @@
+"""A device that does its work late, in pieces, and in any order that it may; and that fails on demand.
+
+What it may do: copies of one call go in any order, each in pieces between which other streams go on; a stream stands still as
+long as it likes. What it must do: a stream's calls one after the other, waits, and events only after what came before them.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import random
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from cenote.device import DeviceError, Stream
+from cenote.device.interface import Copy
+
+
+@dataclass
+class Event:
+    came: bool = False
+
+
+@dataclass
+class _Copies:
+    left: list[Copy]
+
+
+@dataclass
+class _Wait:
+    event: Event
+
+
+class FakeDevice:
+    """`bytes` of memory of its own, from `base` on."""
+
+    def __init__(self, size: int, seed: int = 0) -> None:
+        self.random = random.Random(seed)
+        self.memory = (ctypes.c_uint8 * size)()
+        self.base = ctypes.addressof(self.memory)
+        self.lock = threading.RLock()
+        self.streams: dict[Stream, deque[_Copies | _Wait | Event | Callable[[], None]]] = {s: deque() for s in Stream}
+        self.held: set[Stream] = set()
+        self.locked: dict[int, int] = {}
+        self.allocated: list[ctypes.Array[ctypes.c_uint8]] = []
+        # What goes wrong: longest registration, calls of `copy_async` and `query` from the n-th on.
+        self.register_max: int | None = None
+        self.copies_until: int | None = None
+        self.queries_until: int | None = None
+        self.calls = {"copy": 0, "query": 0}
+        self.wrong: list[str] = []
+        self.watch: Callable[[Copy], None] | None = None
+
+    # --- what a device does ---
+
+    def register(self, address: int, length: int) -> None:
+        with self.lock:
+            if self.register_max is not None and length > self.register_max:
+                raise DeviceError(f"{length} bytes cannot be locked")
+            assert address not in self.locked
+            self.locked[address] = length
+
+    def unregister(self, address: int) -> None:
+        with self.lock:
+            del self.locked[address]
+            if any(isinstance(call, _Copies) for stream in self.streams.values() for call in stream):
+                self.wrong.append("memory was unregistered under a copy")
+
+    def allocate(self, length: int) -> int:
+        self.allocated.append((ctypes.c_uint8 * length)())
+        address = ctypes.addressof(self.allocated[-1])
+        self.locked[address] = length
+        return address
+
+    def copy_async(self, stream: Stream, copies: Sequence[Copy]) -> None:
+        with self.lock:
+            self._count("copy", self.copies_until)
+            for to, start, length in copies:
+                host = to if stream is Stream.SAVES else start
+                if not any(at <= host and host + length <= at + size for at, size in self.locked.items()):
+                    self.wrong.append(f"{length} bytes at {host:#x} are not page-locked as a whole")
+            self.streams[stream].append(_Copies(list(copies)))
+
+    def record(self, stream: Stream) -> Event:
+        with self.lock:
+            event = Event()
+            self.streams[stream].append(event)
+            return event
+
+    def query(self, event: Event) -> bool:
+        with self.lock:
+            self._count("query", self.queries_until)
+            for _ in range(self.random.randrange(20)):
+                self._step()
+            return event.came
+
+    def wait(self, stream: Stream, event: Event) -> None:
+        with self.lock:
+            self.streams[stream].append(_Wait(event))
+
+    def _count(self, call: str, until: int | None) -> None:
+        self.calls[call] += 1
+        if until is not None and self.calls[call] > until:
+            raise DeviceError(f"{call} number {self.calls[call]} fails on purpose")
+
+    # --- what tests do with it ---
+
+    def engine(self, work: Callable[[], None]) -> None:
+        """Something that the engine's stream does."""
+        with self.lock:
+            self.streams[Stream.ENGINE].append(work)
+
+    def write(self, at: int, content: bytes) -> None:
+        ctypes.memmove(self.base + at, content, len(content))
+
+    def read(self, at: int, length: int) -> bytes:
+        return ctypes.string_at(self.base + at, length)
+
+    def run(self) -> None:
+        """Does all that can be done."""
+        with self.lock:
+            while self._step():
+                pass
+
+    def idle(self) -> bool:
+        """Whether all is done."""
+        return not any(self.streams.values())
+
+    def _step(self) -> bool:
+        able = [stream for stream, calls in self.streams.items() if calls and stream not in self.held and self._may(calls[0])]
+        if not able:
+            return False
+        calls = self.streams[self.random.choice(able)]
+        match calls[0]:
+            case _Copies(left) if left:
+                self._copy_some(left)
+                return True
+            case Event() as event:
+                event.came = True
+            case _Wait() | _Copies():
+                pass
+            case work:
+                work()
+        calls.popleft()
+        return True
+
+    @staticmethod
+    def _may(call: object) -> bool:
+        return call.event.came if isinstance(call, _Wait) else True
+
+    def _copy_some(self, left: list[Copy]) -> None:
+        place = self.random.randrange(len(left))
+        to, start, length = left.pop(place)
+        now = min(length, self.random.choice((64, 192, 1024, length)))
+        if self.watch is not None:
+            self.watch((to, start, length))
+        ctypes.memmove(to, start, now)
+        if now < length:
+            left.append((to + now, start + now, length - now))

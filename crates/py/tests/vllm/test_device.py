@@ -1,0 +1,104 @@
+"""vLLM on the path of devices: its pages lie in the processor's memory, and a fake device copies them, late and in any order."""
+
+from __future__ import annotations
+
+import sys
+import time
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import models
+import pytest
+from engines import Answer, Engine, in_child
+from test_sharing import FULL, PROMPT, Job, clean
+
+sys.path.append(str(Path(__file__).parents[1]))
+from fake_device import Event, FakeDevice
+
+from cenote.device import Stream
+
+
+class BesideTheProcessor(FakeDevice):
+    """The engine computes at once: when it hands work over, that is done, and what it waits for it waits for itself."""
+
+    def record(self, stream: Stream) -> Event:
+        return Event(came=True) if stream is Stream.ENGINE else super().record(stream)
+
+    def wait(self, stream: Stream, event: Event) -> None:
+        if stream is not Stream.ENGINE:
+            super().wait(stream, event)
+            return
+        deadline = time.monotonic() + 60
+        while not event.came and time.monotonic() < deadline:
+            with self.lock:
+                self._step()
+        assert event.came
+
+
+@dataclass
+class Run:
+    """What came of an engine on a fake device."""
+
+    answers: list[Answer]
+    staged: str
+    """Why pages go through the buffer, if they do."""
+    closed: bool
+    """Whether the device had ended when its memory was closed."""
+
+
+def on_a_device(_: Connection, job: Job, faults: dict[str, Any]) -> Run:
+    from cenote.vllm import worker
+    from cenote.vllm.memory import device_memory
+
+    device, memories = BesideTheProcessor(64, seed=1), []
+    for name, value in faults.items():
+        setattr(device, name, value)
+
+    def kv_memory(caches: Any, page_bytes: Any, settings: Any, region: Any, backends: Any, told: Any) -> Any:
+        assert set(backends.values()) == {"CPU_ATTN"}
+        made = device_memory(device, caches, page_bytes, settings, region, told)
+        memories.append(made[0])
+        return made
+
+    worker.kv_memory = kv_memory  # type: ignore[assignment]
+    engine = Engine(job.model, job.region, connector=job.connector)
+    answers = [engine.ask(prompt, job.tokens) for prompt in job.prompts]
+    # What was saved last is published beside the steps.
+    closed = memories[0].close(10)
+    assert not device.wrong, device.wrong
+    return Run(answers, memories[0].why_staged, closed)
+
+
+def alone(_: Connection, job: Job) -> list[list[int]]:
+    engine = Engine(job.model, None)
+    return [engine.ask(prompt, job.tokens).tokens for prompt in job.prompts]
+
+
+@pytest.mark.parametrize("load", ["async", "layers"])
+@pytest.mark.parametrize("copies", ["direct", "staged"])
+def test_what_one_device_computed_another_has(tiny: str, region: str, load: str, copies: str) -> None:
+    connector = {"load": load, "gpu_copies": copies, "timeout": 60}
+    job = Job(tiny, region, [models.prompt(PROMPT, 41)], connector=connector)
+    [expected] = in_child(alone, job)
+    cold, warm = (in_child(on_a_device, job, {}) for _ in range(2))
+    assert bool(cold.staged) == (copies == "staged")
+    assert (cold.answers[0].cached, warm.answers[0].cached) == (0, FULL)
+    assert cold.answers[0].tokens == warm.answers[0].tokens == expected
+    assert cold.closed
+    assert warm.closed
+    clean(region)
+
+
+@pytest.mark.parametrize("load", ["async", "layers"])
+@pytest.mark.parametrize("faults", [{"copies_until": 100}, {"queries_until": 5}, {"register_max": 0}])
+def test_a_device_that_fails_changes_no_token(tiny: str, region: str, load: str, faults: dict[str, Any]) -> None:
+    prompts = [models.prompt(PROMPT, number) for number in (42, 43)]
+    job = Job(tiny, region, prompts, connector={"load": load, "timeout": 2})
+    expected = in_child(alone, job)
+    in_child(on_a_device, Job(tiny, region, prompts[:1]), {})
+    run = in_child(on_a_device, job, faults)
+    assert [answer.tokens for answer in run.answers] == expected
+    assert ("page-locked" in run.staged) == ("register_max" in faults)
+    assert run.closed == ("queries_until" not in faults)
