@@ -7,7 +7,7 @@ use crate::hashes::{AnyHashes, Hashes, one};
 use crate::lease::Lease;
 use crate::region::Open;
 use cenote_base::BlockHash;
-use cenote_pool::{Names, Publish};
+use cenote_pool::{Hit, Names, Publish};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use std::sync::Arc;
@@ -33,6 +33,11 @@ impl Namespace {
     pub const fn new(open: Arc<Open>, namespace: cenote_pool::Namespace) -> Self {
         Self { open, namespace }
     }
+
+    /// What the engine's pages do not look like is of somebody with a codec.
+    fn usable(&self, hit: &Hit) -> bool {
+        hit.encoding == 0 && hit.length == self.namespace.block_bytes
+    }
 }
 
 #[pymethods]
@@ -56,14 +61,20 @@ impl Namespace {
         Ok(self.open.pool()?.peek(hashes.get()).len())
     }
 
+    /// A byte for each block: 1 if it is there. Nothing is marked as used.
+    fn present<'py>(&self, py: Python<'py>, hashes: AnyHashes<'_>) -> PyResult<Bound<'py, PyBytes>> {
+        let pool = self.open.pool()?;
+        let there = |hash| pool.peek(std::slice::from_ref(hash)).iter().any(|hit| self.usable(hit));
+        let all: Vec<u8> = hashes.get().iter().map(|hash| u8::from(there(hash))).collect();
+        Ok(PyBytes::new(py, &all))
+    }
+
     /// Looks blocks up, in order, up to the first that is missing, and pins what is found.
     fn lookup(&self, hashes: AnyHashes<'_>) -> PyResult<Lease> {
         let pool = self.open.pool()?;
         let mut pins = Vec::new();
         for hit in pool.lookup(hashes.get()) {
-            // What the engine's pages do not look like is of somebody with a codec.
-            let usable = hit.encoding == 0 && hit.length == self.namespace.block_bytes;
-            match usable.then(|| pool.pin(&hit)).flatten() {
+            match self.usable(&hit).then(|| pool.pin(&hit)).flatten() {
                 Some(pin) => pins.push(pin),
                 None => break,
             }

@@ -21,6 +21,11 @@ def mid(tmp_path_factory: pytest.TempPathFactory) -> str:
     return models.make_elsewhere(tmp_path_factory.mktemp("mid"), "mid")
 
 
+@pytest.fixture(scope="session")
+def windows(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return models.make_elsewhere(tmp_path_factory.mktemp("windows"), "windows")
+
+
 @pytest.fixture(autouse=True)
 def no_engine_is_left() -> Iterator[None]:
     """Engines of a test that failed would go on, and the run would wait for them at its end."""
