@@ -114,21 +114,34 @@ def test_a_load_that_fails_is_computed(windows: str, region: str) -> None:
     clean(region)
 
 
-def crowded(_: Connection, model: str, region: str | None, prompts: list[list[int]]) -> list[list[int]]:
-    # Memory for all blocks of one prompt in every group, and some more.
-    engine = Engine(model, region, num_gpu_blocks_override=4 * (PROMPT // BLOCK) + 60, max_num_seqs=4)
+def crowded(_: Connection, model: str, region: str | None, prompts: list[list[int]]) -> tuple[list[list[int]], int]:
     from vllm import SamplingParams
+    from vllm.v1.core.sched.scheduler import Scheduler
 
+    preempted: list[str] = []
+    straight = Scheduler._preempt_request
+
+    def preempt(self: Any, request: Any, *rest: Any, **more: Any) -> None:
+        preempted.append(request.request_id)
+        straight(self, request, *rest, **more)
+
+    Scheduler._preempt_request = preempt  # type: ignore[method-assign]
+    # Memory for little more than the blocks of one prompt in every group.
+    engine = Engine(model, region, num_gpu_blocks_override=4 * (PROMPT // BLOCK) + 60, max_num_seqs=4, max_model_len=1408)
     asked = [{"prompt_token_ids": prompt} for prompt in prompts]
     parameters = SamplingParams(temperature=0, max_tokens=400, ignore_eos=True)
-    return [list(answer.outputs[0].token_ids) for answer in engine.llm.generate(asked, parameters, use_tqdm=False)]
+    answers = engine.llm.generate(asked, parameters, use_tqdm=False)
+    return [list(answer.outputs[0].token_ids) for answer in answers], len(preempted)
 
 
 def test_preempted_requests_come_back(windows: str, region: str) -> None:
     prompts = [models.prompt(PROMPT, number) for number in range(36, 41)]
-    alone = in_child(crowded, windows, None, prompts)
+    alone, preempted = in_child(crowded, windows, None, prompts)
+    assert preempted > 0
     for _ in range(2):
-        assert in_child(crowded, windows, region, prompts) == alone
+        again, preempted = in_child(crowded, windows, region, prompts)
+        assert again == alone
+        assert preempted > 0
     clean(region)
 
 
