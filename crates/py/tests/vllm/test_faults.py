@@ -132,3 +132,27 @@ def rolls_out(_: Connection, model: str, region: str, prompt: list[int]) -> tupl
 def test_what_old_weights_computed_is_not_saved_after_a_roll_out(tiny: str, region: str) -> None:
     old, new = in_child(rolls_out, tiny, region, models.prompt(PROMPT, 53))
     assert (old, new) == (0, (PROMPT + 15) // BLOCK)
+
+
+def guesses(_: Connection, model: str, region: str | None, prompts: list[list[int]], connector: dict[str, Any]) -> list[Answer]:
+    guessing = {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 3, "prompt_lookup_min": 1}
+    engine = Engine(model, region, connector=connector, speculative_config=guessing)
+    answers = []
+    for prompt in prompts:
+        engine.forget()
+        answers.append(engine.ask(prompt, 64))
+    return answers
+
+
+@pytest.mark.parametrize("load", ["async", "layers"])
+def test_guessed_tokens_are_neither_saved_nor_kept_from_a_load_that_failed(tiny: str, region: str, load: str) -> None:
+    # Words come again, so that there is something to guess from.
+    prompts = [models.prompt(50, number) * 10 for number in (54, 55)]
+    alone = in_child(ask_all, Job(tiny, None, prompts, 64))
+    cold = in_child(guesses, tiny, region, prompts, {"load": load})
+    failing = in_child(guesses, tiny, region, prompts, {"load": load, "fail_loads_every": 2})
+    warm = in_child(guesses, tiny, region, prompts, {"load": load})
+    for answers in (cold, failing, warm):
+        assert [answer.tokens for answer in answers] == [answer.tokens for answer in alone]
+    assert [answer.cached for answer in warm] == [FULL, FULL]
+    clean(region)

@@ -168,6 +168,8 @@ class CenoteConnector(KVConnectorBase_V1, SupportsHMA):
     @serving(KVConnectorTransferResults)
     def get_transfer_results(self, finished_req_ids: set[str]) -> KVConnectorTransferResults:
         assert self._worker is not None
+        # Where tokens are guessed, the step's saves end after what failed in it was asked for.
+        self._worker.end_loads()
         ended, lost = self._worker.take_ended()
         return KVConnectorTransferResults(finished_recving=ended, failed_recving=lost)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -89,7 +90,7 @@ def groups_of(config: VllmConfig, kv_cache: KVCacheConfig) -> list[Group]:
             f"Cenote cannot share the KV of this model, of whose {len(groups)} KV cache groups it refuses {len(said)}. {'; '.join(said)}. "
             "--disable-hybrid-kv-cache-manager makes one group of full, sliding-window and chunked local attention"
         )
-    hash_tokens = kv_cache.hash_block_size or min(group.kv_cache_spec.block_size for group in groups)
+    hash_tokens = kv_cache.hash_block_size or math.gcd(*(group.kv_cache_spec.block_size for group in groups))
     return [_group(number, group, hash_tokens) for number, group in enumerate(groups)]
 
 

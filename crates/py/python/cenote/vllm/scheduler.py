@@ -67,7 +67,11 @@ class SchedulerSide:
         """vLLM has given the request its blocks."""
         self.requests[request.request_id] = request
         found = self.found.get(request.request_id)
-        if num_external_tokens == 0 or found is None or found.ordered_at_step is not None:
+        if found is None or found.ordered_at_step is not None:
+            return
+        if num_external_tokens == 0:
+            # It takes the blocks of somebody else, or none.
+            self._let_go(request.request_id)
             return
         end = found.start + num_external_tokens
         parts = [

@@ -21,6 +21,8 @@ logger = init_logger(__name__)
 
 _CHUNK_MIN, _CHUNK_MAX = 2 << 20, 512 << 20
 
+_PINS_MIN, _PINS_MAX = 1792, 7168
+
 # Lines of each host's event log in a region that is made here, if events are wanted.
 _EVENTS = 1024
 
@@ -53,10 +55,18 @@ class Shards:
                 settings.create_size,
                 chunk_size=chunk,
                 mode=int(settings.mode, 8),
+                pins_per_worker=self._pins(),
                 exist_ok=True,
                 events=_EVENTS if tells_events(config) else 0,
             )
         self.region = cenote.Region.open(settings.region, worker=worker, host_slot=settings.host_slot)
+
+    def _pins(self) -> int:
+        """So many that one prompt of any length can be promised, if a region can have as many: the scheduler pins every rank's blocks."""
+        parallel = self.config.parallel_config
+        ranks = parallel.tensor_parallel_size * parallel.pipeline_parallel_size
+        blocks = sum(self.config.model_config.max_model_len // group.block_tokens for group in self.groups)
+        return min(max(ranks * blocks, _PINS_MIN), _PINS_MAX)
 
     def rank(self, group: Group, tp_rank: int, pp_rank: int) -> cenote.Namespace:
         """One rank's blocks of a group."""

@@ -148,11 +148,15 @@ class WorkerSide:
                 self.saves.append((order.group, memory.save(blocks, keys, depths, order.block_ids, names=short, parent=parent)))
         return self.saves
 
-    def end_step(self, orders: Sequence[SaveOrder]) -> None:
-        """Ends this step's loads, and its saves if they follow from nothing wrong."""
+    def end_loads(self) -> None:
+        """Ends the loads that this step's layers waited for."""
         for loading in self.now:
             self._end(loading)
         self.now = []
+
+    def end_step(self, orders: Sequence[SaveOrder]) -> None:
+        """Ends this step's saves, if they follow from nothing wrong."""
+        self.end_loads()
         saves = self._begin_saves(orders) if orders and not self.tainted else self.saves or []
         for _, save in saves:
             if self.tainted:
