@@ -24,10 +24,10 @@ def by_trying(reaches: list[Reach], start: int, end: int, held: Held) -> int:
     """The longest end that no group speaks against."""
     step = alignment(reaches)
     for at in range(end // step * step, start, -step):
-        needed = [
-            range(max(start // reach.block_tokens, (max(at - (reach.window or at + 1) + 1, 0)) // reach.block_tokens), at // reach.block_tokens)
-            for reach in reaches
-        ]
+        needed = []
+        for reach in reaches:
+            seen = max(at - (reach.window or at + 1) + 1, start, 0)
+            needed.append(range(seen // reach.block_tokens, at // reach.block_tokens))
         if all(set(blocks) <= there for blocks, there in zip(needed, held.groups, strict=True)):
             return at
     return start

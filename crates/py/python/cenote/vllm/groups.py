@@ -87,7 +87,8 @@ def groups_of(config: VllmConfig, kv_cache: KVCacheConfig) -> list[Group]:
     ]
     if said or not groups:
         raise ValueError(
-            f"Cenote cannot share the KV of this model, of whose {len(groups)} KV cache groups it refuses {len(said)}. {'; '.join(said)}. "
+            f"Cenote cannot share the KV of this model, of whose {len(groups)} KV cache groups it refuses {len(said)}. "
+            f"{'; '.join(said)}. "
             "--disable-hybrid-kv-cache-manager makes one group of full, sliding-window and chunked local attention"
         )
     hash_tokens = kv_cache.hash_block_size or math.gcd(*(group.kv_cache_spec.block_size for group in groups))
@@ -129,10 +130,10 @@ def _why_not(group: KVCacheGroupSpec, groups: int) -> str | None:
 def _check_parallel(config: VllmConfig, kv_cache: KVCacheConfig) -> None:
     parallel = config.parallel_config
     for name in ("decode_context_parallel_size", "prefill_context_parallel_size"):
-        if getattr(parallel, name, 1) > 1:
-            raise ValueError(f"Cenote cannot share the KV of a context that is split over ranks: {name} is {getattr(parallel, name)}, not 1")
+        if (size := getattr(parallel, name, 1)) > 1:
+            raise ValueError(f"Cenote cannot share the KV of a context that is split over ranks: {name} is {size}, not 1")
     if len(kv_cache.kv_cache_groups) > 1 and parallel.pipeline_parallel_size > 1:
         raise ValueError(
-            f"Cenote cannot share several KV cache groups over {parallel.pipeline_parallel_size} pipeline stages: how many layers of a "
-            "group each stage has is not known to the scheduler. --disable-hybrid-kv-cache-manager makes one group of them"
+            f"Cenote cannot share several KV cache groups over {parallel.pipeline_parallel_size} pipeline stages: how many layers "
+            "of a group each stage has is not known to the scheduler. --disable-hybrid-kv-cache-manager makes one group of them"
         )

@@ -43,8 +43,8 @@ class Shards:
         self.fails_by_block = fails_by_block(self.groups)
         if settings.load == "layers" and not self.fails_by_block:
             raise ValueError(
-                "kv_connector_extra_config: load is layers, and of a model with sliding windows vLLM cannot take a step back whose blocks "
-                "turn out to be damaged; leave it async"
+                "kv_connector_extra_config: load is layers, and of a model with sliding windows vLLM cannot take a step back "
+                "whose blocks turn out to be damaged; leave it async"
             )
         self.digest = model_digest(config)
         if settings.create_size is not None:
@@ -62,7 +62,7 @@ class Shards:
         self.region = cenote.Region.open(settings.region, worker=worker, host_slot=settings.host_slot)
 
     def _pins(self) -> int:
-        """So many that one prompt of any length can be promised, if a region can have as many: the scheduler pins every rank's blocks."""
+        """So many that a prompt of any length can be promised, if a region can have as many: the scheduler pins all ranks'."""
         parallel = self.config.parallel_config
         ranks = parallel.tensor_parallel_size * parallel.pipeline_parallel_size
         blocks = sum(self.config.model_config.max_model_len // group.block_tokens for group in self.groups)
