@@ -67,18 +67,33 @@ class Lookup:
         """Pins the longest hit, and returns its end."""
         whole = [each for each in held if each.group.reach.window is None]
         windows = [each for each in held if each.group.reach.window is not None]
-        for each in whole:
-            size = each.group.block_tokens
-            end = min(end, each.pin(start // size, end // size) * size) // self.alignment * self.alignment
         reaches = [each.group.reach for each in windows]
-        while windows and end > start:
-            end = longest_hit(reaches, start, end, lambda place, first, last: windows[place].last_missing(first, last))
-            # What was seen may have left before it was pinned; then it is missing, and a shorter hit is looked for.
-            if all([each.pin_window(start, end) for each in windows]):
-                break
-        for each in whole:
-            each.keep((end - start) // each.group.block_tokens)
-        return max(end, start)
+        if windows:
+            end = min([end, *(each.whole_end(start, end) for each in whole)])
+        shared = False
+        while end > start:
+            if windows:
+                end = longest_hit(reaches, start, end, lambda place, first, last: windows[place].last_missing(first, last))
+            # Windows first: they are few, and pins may be. What was seen may have left before it is pinned, and is then missing.
+            if not all([each.pin_window(start, end) for each in windows]):
+                continue
+            pinned = min([end, *(each.pin_whole(start, end) for each in whole)]) // self.alignment * self.alignment
+            if pinned < end and not shared and (share := self._share(whole, start)) > pinned:
+                # The first took what pins there are, and the last got few. Each gets as many, if that is why.
+                shared, end = True, min(share, end - self.alignment)
+            elif pinned < end and windows:
+                end = pinned
+            else:
+                for each in whole:
+                    each.keep((pinned - start) // each.group.block_tokens)
+                return max(pinned, start)
+        return start
+
+    def _share(self, whole: list[_Held], start: int) -> int:
+        """How far the pins that were taken reach, if all groups and ranks had as many."""
+        taken = sum(len(lease) for each in whole for lease in each.leases)
+        together = sum(self.alignment // each.group.block_tokens * len(each.ranks) for each in whole)
+        return start + taken // together * self.alignment
 
 
 class _Held:
@@ -97,6 +112,17 @@ class _Held:
         keys = self.group.keys(self.request, first, last)
         self.leases = [rank.lookup(rank.alias(keys)) for rank in self.ranks]
         return first + min(len(lease) for lease in self.leases)
+
+    def whole_end(self, start: int, end: int) -> int:
+        """The token up to which every block is there, seen from `start` on."""
+        size = self.group.block_tokens
+        keys = self.group.keys(self.request, start // size, end // size)
+        return start + min(rank.count(rank.alias(keys)) for rank in self.ranks) * size
+
+    def pin_whole(self, start: int, end: int) -> int:
+        """Pins the blocks between these tokens, and returns the token up to which there are all."""
+        size = self.group.block_tokens
+        return self.pin(start // size, end // size) * size
 
     def pin_window(self, start: int, end: int) -> bool:
         """Pins the blocks that are needed behind token `start` to go on at `end`, if all are there."""
