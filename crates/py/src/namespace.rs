@@ -69,6 +69,14 @@ impl Namespace {
         Ok(self.open.pool()?.peek(hashes.get()).len())
     }
 
+    /// A byte for each block: 1 if it is there. Nothing is marked as used.
+    fn present<'py>(&self, py: Python<'py>, hashes: AnyHashes<'_>) -> PyResult<Bound<'py, PyBytes>> {
+        let pool = self.open.pool()?;
+        let there = |hash| pool.peek(std::slice::from_ref(hash)).iter().any(|hit| self.usable(hit));
+        let all: Vec<u8> = hashes.get().iter().map(|hash| u8::from(there(hash))).collect();
+        Ok(PyBytes::new(py, &all))
+    }
+
     /// Looks blocks up, in order, up to the first that is missing, and pins what is found.
     fn lookup(&self, hashes: AnyHashes<'_>) -> PyResult<Lease> {
         let pool = self.open.pool()?;

@@ -25,6 +25,8 @@ def test_a_lookup_ends_at_the_first_block_that_is_missing(blocks: cenote.Namespa
         assert blocks.publish(names[depth], depth, bytes(PAGE)) == "published"
     assert blocks.publish(names[0], 0, bytes(PAGE)) == "duplicate"
     assert blocks.count(names) == 2
+    assert blocks.present(names) == bytes([1, 1, 0, 1])
+    assert blocks.present([]) == b""
     with blocks.lookup(names) as lease:
         assert len(lease) == 2
         assert lease.hashes() == names[:2]

@@ -174,6 +174,8 @@ class Namespace:
         """Names of blocks that another program names by keys of its own, which cover all tokens up to a block's end."""
     def count(self, hashes: _Hashes) -> int:
         """How many blocks, from the first on, are there. Nothing is marked as used, and nothing stays because of it."""
+    def present(self, hashes: _Hashes) -> bytes:
+        """A byte for each block, wherever in the order: 1 if it is there, 0 if not. As with `count`, nothing stays because of it."""
     def lookup(self, hashes: _Hashes) -> Lease:
         """Looks blocks up, in order, up to the first that is missing, and pins what is found. Takes no lock and waits for
         nobody."""

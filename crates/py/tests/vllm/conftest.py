@@ -21,6 +21,11 @@ def mid(tmp_path_factory: pytest.TempPathFactory) -> str:
     return models.make_elsewhere(tmp_path_factory.mktemp("mid"), "mid")
 
 
+@pytest.fixture(scope="session")
+def windows(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return models.make_elsewhere(tmp_path_factory.mktemp("windows"), "windows")
+
+
 @pytest.fixture(autouse=True)
 def no_engine_is_left() -> Iterator[None]:
     """Engines of a test that failed would go on, and the run would wait for them at its end."""
@@ -31,9 +36,19 @@ def no_engine_is_left() -> Iterator[None]:
         child.kill()
 
 
-@pytest.fixture
-def region() -> Iterator[str]:
+def made(size: str, chunk_size: str) -> Iterator[str]:
     name = f"cenote-vllm-{os.getpid()}-{uuid.uuid4().hex[:8]}"
-    cenote.Region.create(f"shm:{name}", "1GiB", chunk_size="16MiB", max_hosts=2, events=1024)
+    cenote.Region.create(f"shm:{name}", size, chunk_size=chunk_size, max_hosts=2, events=1024)
     yield f"shm:{name}"
     Path("/dev/shm", name).unlink(missing_ok=True)
+
+
+@pytest.fixture
+def region() -> Iterator[str]:
+    yield from made("1GiB", "16MiB")
+
+
+@pytest.fixture
+def small_region() -> Iterator[str]:
+    """Room for some 250 blocks of the smallest model."""
+    yield from made("34MiB", "2MiB")

@@ -17,7 +17,10 @@ SIZES = {
     # hidden, layers, heads, kv heads, intermediate
     "tiny": (256, 4, 4, 2, 512),
     "mid": (1024, 8, 16, 4, 3072),
+    "windows": (256, 4, 4, 2, 512),
 }
+# Of `windows`, layers that look back only so far: vLLM makes groups of one layer of them, of which three have the window.
+WINDOW = 128
 
 
 def make(folder: Path, size: str, seed: int = 0) -> Path:
@@ -34,6 +37,9 @@ def make(folder: Path, size: str, seed: int = 0) -> Path:
         "rope_theta": 10000.0, "tie_word_embeddings": False, "torch_dtype": "bfloat16", "bos_token_id": 1,
         "eos_token_id": 2, "hidden_act": "silu",
     }  # fmt: skip
+    if size == "windows":
+        kinds = ["sliding_attention", "sliding_attention", "full_attention", "sliding_attention"]
+        config |= {"layer_types": kinds, "sliding_window": WINDOW}
     (folder / "config.json").write_text(json.dumps(config, indent=1))
     tokenizer = Tokenizer(models.WordLevel({f"w{number}": number for number in range(WORDS)}, unk_token="w0"))
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()

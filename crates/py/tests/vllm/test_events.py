@@ -1,11 +1,74 @@
-"""What the region's event log says of blocks that vLLM stores."""
+"""What routers hear of the region, through vLLM's own publisher."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
 
 import models
-from engines import BLOCK, Engine, in_child
+from engines import BLOCK, Child, Engine, in_child
+from router import Router
+from vllm.config import KVEventsConfig
 
 import cenote
 
 PROMPT = 10 * BLOCK + 5
+
+
+def answers(pipe: Connection, model: str, region: str, told: KVEventsConfig) -> None:
+    """An instance with a router, which answers prompts until told to end."""
+    engine = Engine(model, region, kv_events_config=told)
+    while True:
+        pipe.send(("said", "ready"))
+        if (prompt := pipe.recv()) is None:
+            return
+        engine.forget()
+        engine.ask(prompt, 2)
+
+
+def stores(_: Connection, model: str, region: str, prompts: list[list[int]]) -> None:
+    """Another instance, without one."""
+    engine = Engine(model, region)
+    for prompt in prompts:
+        engine.ask(prompt, 2)
+
+
+def of_type(kind: str, count: int) -> Callable[[list[dict[str, Any]]], bool]:
+    """Whether so many blocks were told of."""
+    return lambda events: sum(len(event["block_hashes"]) for event in events if event["type"] == kind) >= count
+
+
+def test_a_router_hears_what_others_stored_and_what_they_evict(tiny: str, small_region: str, tmp_path: Path) -> None:
+    prompt = models.prompt(PROMPT, 1)
+    in_child(stores, tiny, small_region, [prompt])
+    with Router(tmp_path) as router:
+        instance = Child(answers, tiny, small_region, router.config)
+        assert instance.receive() == "ready"
+        # What others have stored is told of when this instance knows the tokens.
+        instance.send(prompt)
+        assert instance.receive() == "ready"
+        stored = router.events("CENOTE", of_type("BlockStored", 10))
+        assert {event["type"] for event in stored} == {"BlockStored"}
+        assert [token for event in stored for token in event["token_ids"]] == prompt[: 10 * BLOCK]
+        assert {event["block_size"] for event in stored} == {BLOCK}
+        assert stored[0]["parent_block_hash"] is None
+        # By the names of vLLM's own events.
+        own = router.events("GPU", of_type("BlockStored", 10))
+        names = [name for event in stored for name in event["block_hashes"]]
+        assert names == [name for event in own if event["type"] == "BlockStored" for name in event["block_hashes"]]
+        # More than the region has room for: what was told of is evicted.
+        in_child(stores, tiny, small_region, [models.prompt(2000, 100 + number) for number in range(5)])
+        # An instance tells at the end of a step; of this prompt no block becomes full.
+        instance.send(models.prompt(BLOCK // 2, 2))
+        assert instance.receive() == "ready"
+        heard = router.events("CENOTE", of_type("BlockRemoved", 10))[len(stored) :]
+        assert {event["type"] for event in heard} == {"BlockRemoved"}
+        assert sorted(name for event in heard for name in event["block_hashes"]) == sorted(names)
+        instance.send(None)
+        instance.receive()
+        instance.end()
 
 
 def test_the_region_is_named_as_vllm_names_blocks(tiny: str, region: str) -> None:

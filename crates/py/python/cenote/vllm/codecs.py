@@ -12,7 +12,7 @@ import cenote
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
-    from vllm.v1.kv_cache_interface import FullAttentionSpec
+    from vllm.v1.kv_cache_interface import AttentionSpec
 
     from cenote.vllm.settings import Settings
 
@@ -23,7 +23,7 @@ _DTYPES: dict[torch.dtype, Literal["f16", "bf16", "f32"]] = {
 }
 
 
-def page_codec(config: VllmConfig, settings: Settings, spec: FullAttentionSpec, num_layers: int) -> cenote.Codec | None:
+def page_codec(config: VllmConfig, settings: Settings, spec: AttentionSpec, num_layers: int) -> cenote.Codec | None:
     """The codec that the settings name, for this worker's pages; none where they are stored as they are."""
     if settings.codec == "raw":
         return None

@@ -8,6 +8,8 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
     KVConnectorBase_V1,
     KVConnectorMetadata,
     KVConnectorRole,
+    KVConnectorTransferResults,
+    SupportsHMA,
 )
 from vllm.logger import init_logger
 
@@ -37,7 +39,7 @@ if TYPE_CHECKING:
 logger = init_logger(__name__)
 
 
-class CenoteConnector(KVConnectorBase_V1):
+class CenoteConnector(KVConnectorBase_V1, SupportsHMA):
     """Shares KV blocks through a Cenote region. See docs/vllm.md."""
 
     def __init__(self, vllm_config: VllmConfig, role: KVConnectorRole, kv_cache_config: KVCacheConfig) -> None:
@@ -58,7 +60,8 @@ class CenoteConnector(KVConnectorBase_V1):
             self._scheduler = SchedulerSide(self._shards, self.stats, loads, saves, tells_events(vllm_config))
         else:
             parallel = vllm_config.parallel_config
-            pp_rank, tp_rank = divmod(parallel.rank, parallel.tensor_parallel_size)
+            # Ranks of other data-parallel engines, if they count on, are the same ones to us.
+            pp_rank, tp_rank = divmod(parallel.rank % parallel.world_size, parallel.tensor_parallel_size)
             self._worker = WorkerSide(self._shards, self.stats, tp_rank, pp_rank)
 
     @property
@@ -86,15 +89,24 @@ class CenoteConnector(KVConnectorBase_V1):
         assert self._scheduler is not None
         return self._scheduler.matched_tokens(request, num_computed_tokens)
 
-    @serving(lambda: None)
     def update_state_after_alloc(self, request: Request, blocks: KVCacheBlocks, num_external_tokens: int) -> None:
         assert self._scheduler is not None
-        self._scheduler.allocated(request, blocks, num_external_tokens)
+        try:
+            self._scheduler.allocated(request, blocks, num_external_tokens)
+        except Exception as error:
+            self.went_wrong("update_state_after_alloc", error)
+            if num_external_tokens > 0:
+                # The request counts on these tokens.
+                self._scheduler.cannot_load(request, blocks)
 
-    @serving(CenoteMetadata)
     def build_connector_meta(self, scheduler_output: SchedulerOutput) -> KVConnectorMetadata:
         assert self._scheduler is not None
-        return self._scheduler.build_metadata(scheduler_output)
+        metadata = CenoteMetadata(loads=self._scheduler.take_loads())
+        try:
+            metadata.saves = self._scheduler.end_step(scheduler_output)
+        except Exception as error:
+            self.went_wrong("build_connector_meta", error)
+        return metadata
 
     @serving(lambda: None)
     def update_connector_output(self, connector_output: KVConnectorOutput) -> None:
@@ -106,6 +118,11 @@ class CenoteConnector(KVConnectorBase_V1):
         if self._scheduler is not None:
             self._scheduler.finished(request)
         return False, None
+
+    def request_finished_all_groups(
+        self, request: Request, block_ids: tuple[list[int], ...]
+    ) -> tuple[bool, dict[str, Any] | None]:
+        return self.request_finished(request, [])
 
     @serving(list)
     def take_events(self) -> Iterable[KVCacheEvent]:
@@ -126,7 +143,7 @@ class CenoteConnector(KVConnectorBase_V1):
     @serving(lambda: None)
     def start_load_kv(self, forward_context: ForwardContext, **kwargs: Any) -> None:
         assert self._worker is not None
-        self._worker.start_loads(self._step())
+        self._worker.start_loads(self._step().loads)
 
     @serving(lambda: None)
     def wait_for_layer_load(self, layer_name: str) -> None:
@@ -138,20 +155,23 @@ class CenoteConnector(KVConnectorBase_V1):
         self, layer_name: str, kv_layer: torch.Tensor, attn_metadata: AttentionMetadata, **kwargs: Any
     ) -> None:
         assert self._worker is not None
-        self._worker.save_layer(layer_name, self._step())
+        self._worker.save_layer(layer_name, self._step().saves)
 
     def wait_for_save(self) -> None:
         assert self._worker is not None
         try:
-            self._worker.end_step(self._step())
+            self._worker.end_step(self._step().saves)
         except Exception as error:
             self.went_wrong("wait_for_save", error)
             self._worker.abort_step()
 
-    @serving(lambda: (None, None))
-    def get_finished(self, finished_req_ids: set[str]) -> tuple[set[str] | None, set[str] | None]:
+    @serving(KVConnectorTransferResults)
+    def get_transfer_results(self, finished_req_ids: set[str]) -> KVConnectorTransferResults:
         assert self._worker is not None
-        return None, self._worker.take_ended() or None
+        # Where tokens are guessed, the step's saves end after what failed in it was asked for.
+        self._worker.end_loads()
+        ended, lost = self._worker.take_ended()
+        return KVConnectorTransferResults(finished_recving=ended, failed_recving=lost)
 
     @serving(set)
     def get_block_ids_with_load_errors(self) -> set[int]:

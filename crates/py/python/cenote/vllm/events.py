@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from vllm.v1.request import Request
 
     import cenote
+    from cenote.vllm.groups import Group
 
 MEDIUM = "CENOTE"
 
@@ -40,84 +41,56 @@ class _Known:
     extra_keys: tuple[Any, ...] | None
 
 
-class KvEvents:
-    """One per engine. A block is told of when every rank has it and its tokens are known here, which routers ask for."""
+class _Group:
+    """What is told of one KV cache group."""
 
-    def __init__(self, region: cenote.Region, ranks: Sequence[cenote.Namespace], block_tokens: int) -> None:
-        self.follower = region.follow()
+    def __init__(self, group: Group, ranks: Sequence[cenote.Namespace], known: OrderedDict[int, _Known]) -> None:
+        self.group, self.known = group, known
         self.ranks = {rank.id: 1 << number for number, rank in enumerate(ranks)}
         self.all_ranks = (1 << len(ranks)) - 1
-        self.block_tokens = block_tokens
-        self.known: OrderedDict[int, _Known] = OrderedDict()
         # Ranks that have a block, by its name.
         self.there: dict[int, int] = {}
         # vLLM's hashes of blocks that were told of and are there, by their names.
         self.told: dict[int, bytes] = {}
         self.stored: list[_Known] = []
-        # A region without a log says so now, and not in the middle of serving.
-        self._look()
+        self.removed: list[bytes] = []
 
-    def learn(self, request: Request, start: int, end: int) -> None:
-        """These blocks of a request may be told of with their tokens."""
-        lora, size, image = request.lora_request, self.block_tokens, 0
-        # Each block begins with the image at which the last one ended.
-        first = 0 if request.mm_features else start
-        parent = request.block_hashes[first - 1] if first > 0 else None
-        for number, key in enumerate(request.block_hashes[first:end], first):
-            name, start = short_name(key), number * size
-            extra, image = generate_block_hash_extra_keys(request, start, start + size, image)
-            if name in self.known:
-                self.known.move_to_end(name)
-            else:
-                tokens = array("q", request.all_token_ids[start : start + size])
-                lora_id, lora_name = (lora.adapter_id, lora.name) if lora else (None, None)
-                self.known[name] = _Known(key, parent, tokens, lora_id, lora_name, extra)
-            self._tell(name)
-            parent = key
-        while len(self.known) > _KNOWN_MAX:
-            self.known.popitem(last=False)
+    def came(self, name: int, rank: int) -> None:
+        """A rank has a block."""
+        self.there[name] = self.there.get(name, 0) | rank
+        self.tell(name)
 
-    def take(self) -> list[KVCacheEvent]:
-        """What is new since the last call."""
-        removed = self._look()
-        events: list[KVCacheEvent] = []
-        if removed:
-            hashes = [maybe_convert_block_hash(key) for key in removed]
-            events.append(BlockRemoved(block_hashes=hashes, medium=MEDIUM, group_idx=0))
-        events.extend(self._stored(run) for run in _runs(self.stored))
-        self.stored = []
-        return events
+    def left(self, name: int, rank: int) -> None:
+        """A rank has a block no more."""
+        left = self.there.get(name, 0) & ~rank
+        if left:
+            self.there[name] = left
+        else:
+            self.there.pop(name, None)
+        key = self.told.pop(name, None)
+        if key is not None:
+            # It may have come and gone since the last call.
+            before = len(self.stored)
+            self.stored = [known for known in self.stored if known.key != key]
+            if len(self.stored) == before:
+                self.removed.append(key)
 
-    def _look(self) -> list[bytes]:
-        """Follows the region; returns what was told of and is there no more."""
-        removed = []
-        for kind, namespace, _, name, _, _ in self.follower.poll()[0]:
-            rank = self.ranks.get(namespace)
-            if rank is None or name == 0:
-                continue
-            if kind == "stored":
-                self.there[name] = self.there.get(name, 0) | rank
-                self._tell(name)
-                continue
-            left = self.there.get(name, 0) & ~rank
-            if left:
-                self.there[name] = left
-            else:
-                self.there.pop(name, None)
-            key = self.told.pop(name, None)
-            if key is not None:
-                # It may have come and gone since the last call.
-                before = len(self.stored)
-                self.stored = [known for known in self.stored if known.key != key]
-                if len(self.stored) == before:
-                    removed.append(key)
-        return removed
-
-    def _tell(self, name: int) -> None:
+    def tell(self, name: int) -> None:
+        """Tells of a block if all have it and its tokens are known."""
         known = self.known.get(name)
         if known is not None and name not in self.told and self.there.get(name) == self.all_ranks:
             self.told[name] = known.key
             self.stored.append(known)
+
+    def take(self) -> list[KVCacheEvent]:
+        """What is new since the last call."""
+        events: list[KVCacheEvent] = []
+        if self.removed:
+            hashes = [maybe_convert_block_hash(key) for key in self.removed]
+            events.append(BlockRemoved(block_hashes=hashes, medium=MEDIUM, group_idx=self.group.number))
+        events.extend(self._stored(run) for run in _runs(self.stored))
+        self.stored, self.removed = [], []
+        return events
 
     def _stored(self, run: list[_Known]) -> BlockStored:
         first = run[0]
@@ -125,14 +98,73 @@ class KvEvents:
             block_hashes=[maybe_convert_block_hash(known.key) for known in run],
             parent_block_hash=maybe_convert_block_hash(first.parent) if first.parent is not None else None,
             token_ids=[token for known in run for token in known.tokens],
-            block_size=self.block_tokens,
+            block_size=self.group.block_tokens,
             lora_id=first.lora_id,
             medium=MEDIUM,
             lora_name=first.lora_name,
             extra_keys=to_event_extra_keys([known.extra_keys for known in run]),
-            group_idx=0,
-            kv_cache_spec_kind="full_attention",
+            group_idx=self.group.number,
+            kv_cache_spec_kind=self.group.kind,
+            kv_cache_spec_sliding_window=self.group.window,
         )
+
+
+class KvEvents:
+    """One per engine. A block is told of when every rank has it and its tokens are known here, which routers ask for."""
+
+    def __init__(self, region: cenote.Region, groups: Sequence[tuple[Group, Sequence[cenote.Namespace]]]) -> None:
+        self.follower = region.follow()
+        # Groups with blocks of the same size have the same ones.
+        self.known: dict[int, OrderedDict[int, _Known]] = {group.block_tokens: OrderedDict() for group, _ in groups}
+        self.groups = [_Group(group, ranks, self.known[group.block_tokens]) for group, ranks in groups]
+        self.ranks = {rank: group for group in self.groups for rank in group.ranks}
+        # A region without a log says so now, and not in the middle of serving.
+        self._look()
+
+    def learn(self, request: Request, start: int, end: int) -> None:
+        """The blocks of a request that end between these tokens may be told of with their own."""
+        for size, known in self.known.items():
+            groups = [group for group in self.groups if group.group.block_tokens == size]
+            self._learn(request, known, groups, start // size, min(end // size, groups[0].group.known(request)))
+
+    def _learn(self, request: Request, known: OrderedDict[int, _Known], groups: list[_Group], start: int, end: int) -> None:
+        if end <= start:
+            return
+        lora, size, image = request.lora_request, groups[0].group.block_tokens, 0
+        # Each block begins with the image at which the last one ended.
+        first = 0 if request.mm_features else start
+        [parent] = groups[0].group.keys(request, first - 1, first) if first > 0 else [None]
+        for number, key in enumerate(groups[0].group.keys(request, first, end), first):
+            name, at = short_name(key), number * size
+            extra, image = generate_block_hash_extra_keys(request, at, at + size, image)
+            if name in known:
+                known.move_to_end(name)
+            else:
+                tokens = array("q", request.all_token_ids[at : at + size])
+                lora_id, lora_name = (lora.adapter_id, lora.name) if lora else (None, None)
+                known[name] = _Known(key, parent, tokens, lora_id, lora_name, extra)
+            for group in groups:
+                group.tell(name)
+            parent = key
+        while len(known) > _KNOWN_MAX:
+            known.popitem(last=False)
+
+    def take(self) -> list[KVCacheEvent]:
+        """What is new since the last call."""
+        self._look()
+        return [event for group in self.groups for event in group.take()]
+
+    def _look(self) -> None:
+        """Follows the region."""
+        for kind, namespace, _, name, _, _ in self.follower.poll()[0]:
+            group = self.ranks.get(namespace)
+            if group is None or name == 0:
+                continue
+            rank = group.ranks[namespace]
+            if kind == "stored":
+                group.came(name, rank)
+            else:
+                group.left(name, rank)
 
 
 def _runs(blocks: list[_Known]) -> list[list[_Known]]:

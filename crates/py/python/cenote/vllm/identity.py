@@ -59,7 +59,9 @@ def layout(config: VllmConfig) -> str:
     return " ".join((f"vllm-{vllm.__version__}", current_platform.device_type, platform.machine(), kind))
 
 
-def fingerprint(config: VllmConfig, settings: Settings, digest: str, group: int, tp_rank: int, pp_rank: int) -> bytes:
+def fingerprint(
+    config: VllmConfig, settings: Settings, digest: str, group: dict[str, Any], tp_rank: int, pp_rank: int
+) -> bytes:
     """The identity of one rank's blocks of one KV cache group."""
     cache, parallel = config.cache_config, config.parallel_config
     backend = getattr(getattr(config, "attention_config", None), "backend", None)
@@ -67,7 +69,6 @@ def fingerprint(config: VllmConfig, settings: Settings, digest: str, group: int,
         "model": settings.model_fingerprint or digest,
         "model dtype": str(config.model_config.dtype),
         "cache dtype": str(cache.cache_dtype),
-        "block tokens": cache.block_size,
         "layout": layout(config),
         "codec": settings.codec_identity(),
         "backend": str(backend),
@@ -77,7 +78,7 @@ def fingerprint(config: VllmConfig, settings: Settings, digest: str, group: int,
         "pipeline parallel": [pp_rank, parallel.pipeline_parallel_size],
         "tenant salt": settings.tenant_salt,
     }
-    return b"cenote vllm v1 " + json.dumps(facts, sort_keys=True).encode()
+    return b"cenote vllm v2 " + json.dumps(facts, sort_keys=True).encode()
 
 
 def check_hashes(config: VllmConfig) -> None:

@@ -13,23 +13,33 @@ def short_name(key: bytes | None) -> int:
 
 
 @dataclass
+class LoadPart:
+    """Blocks of one KV cache group, which follow one another."""
+
+    group: int
+    keys: list[bytes]
+    """vLLM's hashes of the blocks."""
+    block_ids: list[int]
+
+
+@dataclass
 class LoadOrder:
     """Blocks of a request that are to be loaded."""
 
     request_id: str
-    keys: list[bytes]
-    """vLLM's hashes of the blocks."""
-    block_ids: list[int]
+    parts: list[LoadPart]
     waits: bool
     """The request waits beside the running ones; otherwise it runs in this step."""
 
 
 @dataclass
 class SaveOrder:
-    """Blocks of a request that are full at the end of this step."""
+    """Blocks of a request, one after the other, that are full at the end of this step."""
 
+    group: int
     keys: list[bytes]
-    depths: list[int]
+    first: int
+    """The number of the first of them in the request."""
     block_ids: list[int]
     parent: bytes | None
     """vLLM's hash of the block before the first."""

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from cenote.vllm.events import KvEvents
-from cenote.vllm.metadata import CenoteMetadata, LoadOrder, SaveOrder
+from cenote.vllm.lookup import Found, Lookup
+from cenote.vllm.metadata import LoadOrder, LoadPart, SaveOrder
 
 if TYPE_CHECKING:
     from vllm.v1.core.kv_cache_manager import KVCacheBlocks, KVCacheManager
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from vllm.v1.outputs import KVConnectorOutput
     from vllm.v1.request import Request
 
-    import cenote
+    from cenote.vllm.groups import Group
     from cenote.vllm.shards import Shards
     from cenote.vllm.stats import CenoteStats
 
@@ -23,125 +24,153 @@ if TYPE_CHECKING:
 _STEPS_AHEAD = 3
 
 
-@dataclass
-class _Found:
-    """Blocks that every rank has, pinned until they are loaded."""
-
-    leases: list[cenote.Lease]
-    start: int
-    keys: list[bytes]
-    since: float
-    # Set when vLLM has given the request blocks to load them into.
-    ordered_at_step: int | None = None
-    block_ids: set[int] = field(default_factory=set)
-
-    def release(self) -> None:
-        for lease in self.leases:
-            lease.release()
-
-
 class SchedulerSide:
     """One per engine."""
 
     def __init__(self, shards: Shards, stats: CenoteStats, loads: bool, saves: bool, events: bool) -> None:
         self.settings, self.stats = shards.settings, stats
-        self.ranks = shards.all_ranks()
-        self.block_tokens = shards.block_tokens
+        self.lookup, self.groups = Lookup(shards), shards.groups
         self.loads, self.saves = loads, saves
         self.waits = self.settings.load == "async"
         self.manager: KVCacheManager | None = None
         self.requests: dict[str, Request] = {}
-        # Blocks of a request, from its first on, that are in the region, or were.
-        self.saved: dict[str, int] = {}
-        self.found: dict[str, _Found] = {}
+        # Blocks of a request, for each group from its first on, that are in the region, or were.
+        self.saved: dict[str, list[int]] = {}
+        # Requests that have seen other weights: nothing of them is saved.
+        self.stale: set[str] = set()
+        self.found: dict[str, Found] = {}
         self.orders: list[LoadOrder] = []
         # Requests whose load failed once: what is missing is computed, however often they are asked about.
         self.given_up: set[str] = set()
         self.step = 0
-        self.events = KvEvents(shards.region, self.ranks, self.block_tokens) if events else None
+        self.events = KvEvents(shards.region, list(zip(self.groups, self.lookup.ranks, strict=True))) if events else None
 
     def matched_tokens(self, request: Request, num_computed_tokens: int) -> tuple[int, bool]:
         """Tokens behind those that are computed which the region has."""
         self._let_go(request.request_id)
-        # One token has to be computed, or there is nothing to sample from.
-        end = (request.num_tokens - 1) // self.block_tokens
-        start = num_computed_tokens // self.block_tokens
-        keys = list(request.block_hashes[start:end])
-        if not self.loads or not keys or request.request_id in self.given_up:
+        if not self.loads or request.request_id in self.given_up or request.skip_reading_prefix_cache:
             return 0, False
-        leases = [rank.lookup(rank.alias(keys)) for rank in self.ranks]
-        count = min(len(lease) for lease in leases)
-        self.stats.add("lookup_blocks", len(keys))
-        if count < self.settings.min_blocks or count == 0:
-            for lease in leases:
-                lease.release()
+        start, end, unit = num_computed_tokens, self.lookup.limit(request), self.lookup.alignment
+        if end <= start:
+            return 0, False
+        self.stats.add("lookup_blocks", (end - start) // unit)
+        found = self.lookup.find(request, start, end)
+        count = (found.end - start) // unit
+        if count < max(self.settings.min_blocks, 1):
+            found.release()
             return 0, False
         self.stats.add("hit_blocks", count)
-        for lease in leases:
-            lease.truncate(count)
-        self.found[request.request_id] = _Found(leases, start, keys[:count], time.monotonic())
-        return count * self.block_tokens, self.waits
+        self.found[request.request_id] = found
+        return found.end - start, self.waits
 
     def allocated(self, request: Request, blocks: KVCacheBlocks, num_external_tokens: int) -> None:
         """vLLM has given the request its blocks."""
         self.requests[request.request_id] = request
-        if self.events is not None:
-            self.events.learn(request, 0, len(request.block_hashes))
         found = self.found.get(request.request_id)
-        if num_external_tokens == 0 or found is None or found.ordered_at_step is not None:
+        if found is None or found.ordered_at_step is not None:
             return
-        count = num_external_tokens // self.block_tokens
-        block_ids = list(blocks.get_block_ids()[0][found.start : found.start + count])
-        keys = found.keys[: len(block_ids)]
-        found.ordered_at_step, found.block_ids = self.step, set(block_ids)
-        self.orders.append(LoadOrder(request.request_id, keys, block_ids, self.waits))
-        self.saved[request.request_id] = max(self.saved.get(request.request_id, 0), found.start + len(keys))
+        if num_external_tokens == 0:
+            # It takes the blocks of somebody else, or none.
+            self._let_go(request.request_id)
+            return
+        end = found.start + num_external_tokens
+        parts = [
+            self._part(group, request, block_ids, found.start, end)
+            for group, block_ids in zip(self.groups, blocks.get_block_ids(), strict=True)
+        ]
+        found.ordered_at_step = self.step
+        found.block_ids = {block for part in parts for block in part.block_ids}
+        self.orders.append(LoadOrder(request.request_id, parts, self.waits))
+        before = self.saved.get(request.request_id, [0] * len(self.groups))
+        ends = [end // group.block_tokens for group in self.groups]
+        self.saved[request.request_id] = list(map(max, before, ends))
 
-    def build_metadata(self, output: SchedulerOutput) -> CenoteMetadata:
-        """This step's orders."""
+    def cannot_load(self, request: Request, blocks: KVCacheBlocks) -> None:
+        """What was promised cannot be ordered. A request that waits is told so by its workers, as of any load that fails."""
+        self.given_up.add(request.request_id)
+        parts = [
+            LoadPart(number, [], [block for block in table if block != self._no_block()])
+            for number, table in enumerate(blocks.get_block_ids())
+        ]
+        self.orders.append(LoadOrder(request.request_id, parts, self.waits))
+
+    def _part(self, group: Group, request: Request, block_ids: list[int], start: int, end: int) -> LoadPart:
+        """A group's blocks between two tokens. Those that no window reaches back to are none."""
+        first, last = start // group.block_tokens, end // group.block_tokens
+        while first < last and block_ids[first] == self._no_block():
+            first += 1
+        return LoadPart(group.number, group.keys(request, first, last), list(block_ids[first:last]))
+
+    def _no_block(self) -> int:
+        """What stands in a block table where no block is."""
+        assert self.manager is not None
+        return self.manager.block_pool.null_block.block_id
+
+    def take_loads(self) -> list[LoadOrder]:
+        """The loads of the step that is being built."""
+        orders, self.orders = self.orders, []
+        return orders
+
+    def end_step(self, output: SchedulerOutput) -> list[SaveOrder]:
+        """The saves of this step; and what has ended is forgotten."""
         self.step += 1
-        metadata = CenoteMetadata(loads=self.orders)
-        self.orders = []
-        if self.saves:
-            metadata.saves = self._saves(output)
-        for request_id in output.finished_req_ids:
-            self._forget(request_id)
-        self._let_go_of_old()
-        return metadata
+        try:
+            return list(self._saves(output))
+        finally:
+            for request_id in output.finished_req_ids:
+                self._forget(request_id)
+            self._let_go_of_old()
 
-    def _saves(self, output: SchedulerOutput) -> list[SaveOrder]:
+    def _saves(self, output: SchedulerOutput) -> Iterator[SaveOrder]:
         cached = output.scheduled_cached_reqs
         computed = {new.req_id: new.num_computed_tokens for new in output.scheduled_new_reqs}
+        begun = set(computed)
         computed.update(zip(cached.req_ids, cached.num_computed_tokens, strict=True))
-        saves = []
         for request_id, before in computed.items():
             request = self.requests.get(request_id)
             if request is None or self.manager is None:
                 continue
             after = before + output.num_scheduled_tokens.get(request_id, 0)
-            # A block's name is known when its last token is; tokens that are only guessed have none.
-            full = min(after // self.block_tokens, len(request.block_hashes))
-            start = self.saved.get(request_id, 0)
-            if full <= start:
-                continue
-            block_ids = self.manager.get_block_ids(request_id)[0][start:full]
-            if len(block_ids) != full - start:
-                continue
-            self.saved[request_id] = full
-            parent = request.block_hashes[start - 1] if start > 0 else None
-            keys = list(request.block_hashes[start:full])
-            saves.append(SaveOrder(keys, list(range(start, full)), list(block_ids), parent))
             if self.events is not None:
-                self.events.learn(request, start, full)
-        return saves
+                self.events.learn(request, *((0, request.num_tokens) if request_id in begun else (before, after)))
+            if self.saves and request_id not in self.stale:
+                yield from self._saves_of(request, after)
+
+    def _saves_of(self, request: Request, after: int) -> Iterator[SaveOrder]:
+        """Blocks of a request that are full when it is computed up to here, and still there."""
+        assert self.manager is not None
+        saved = self.saved.setdefault(request.request_id, [0] * len(self.groups))
+        # A block's name is known when its last token is; tokens that are only guessed have none.
+        full = [min(after // group.block_tokens, group.known(request)) for group in self.groups]
+        if all(end <= start for start, end in zip(saved, full, strict=True)):
+            return
+        tables = self.manager.get_block_ids(request.request_id)
+        for group, table, end in zip(self.groups, tables, full, strict=True):
+            start = saved[group.number]
+            if end <= start or len(table) < end:
+                continue
+            saved[group.number] = end
+            for first, last in self._runs(table, start, end):
+                [parent] = group.keys(request, first - 1, first) if first > 0 else [None]
+                yield SaveOrder(group.number, group.keys(request, first, last), first, list(table[first:last]), parent)
+
+    def _runs(self, table: list[int], start: int, end: int) -> Iterator[tuple[int, int]]:
+        """Where a block table has blocks. Those that have left a window are gone."""
+        none, first = self._no_block(), start
+        for number in range(start, end):
+            if table[number] == none:
+                if first < number:
+                    yield first, number
+                first = number + 1
+        if first < end:
+            yield first, end
 
     def workers_said(self, output: KVConnectorOutput) -> None:
         """What came of the orders."""
         failed = output.invalid_block_ids or set()
-        for request_id, found in self.found.items():
-            if found.block_ids & failed:
-                self.given_up.add(request_id)
-        if failed:
+        self.given_up |= {request_id for request_id, found in self.found.items() if found.block_ids & failed}
+        self.given_up |= output.failed_recving & self.found.keys()
+        if failed or output.failed_recving:
             # What followed from wrong blocks was not saved; what is there already costs a look.
             self.saved.clear()
         for request_id in output.finished_recving or ():
@@ -153,10 +182,11 @@ class SchedulerSide:
         self._let_go(request.request_id)
 
     def reset(self) -> bool:
-        """The weights have changed: nothing of before may be found."""
-        for rank in self.ranks:
-            rank.forget()
-        self.saved.clear()
+        """The weights have changed: nothing of before may be found, nor be saved by those who run on."""
+        self.stale |= self.requests.keys()
+        for ranks in self.lookup.ranks:
+            for rank in ranks:
+                rank.forget()
         return True
 
     def _forget(self, request_id: str) -> None:
@@ -164,6 +194,7 @@ class SchedulerSide:
         self.requests.pop(request_id, None)
         self.saved.pop(request_id, None)
         self.given_up.discard(request_id)
+        self.stale.discard(request_id)
 
     def _let_go(self, request_id: str) -> None:
         found = self.found.pop(request_id, None)
@@ -175,5 +206,9 @@ class SchedulerSide:
         for request_id, found in list(self.found.items()):
             ordered = found.ordered_at_step
             loaded = ordered is not None and not self.waits and self.step - ordered > _STEPS_AHEAD
-            if loaded or now - found.since > self.settings.lease_timeout:
+            old = now - found.since > self.settings.lease_timeout
+            if loaded or (old and ordered is None):
                 self._let_go(request_id)
+            elif old:
+                # The workers have pins of their own; what becomes of the load is still to be heard.
+                found.release()

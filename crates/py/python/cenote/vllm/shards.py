@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 from vllm.distributed.utils import get_pp_indices
 from vllm.logger import init_logger
-from vllm.v1.kv_cache_interface import FullAttentionSpec
 
 import cenote
 from cenote.vllm.codecs import page_codec
+from cenote.vllm.groups import Group, fails_by_block, groups_of
 from cenote.vllm.identity import check_hashes, fingerprint, model_digest
 
 if TYPE_CHECKING:
@@ -22,6 +22,8 @@ logger = init_logger(__name__)
 
 _CHUNK_MIN, _CHUNK_MAX = 2 << 20, 512 << 20
 
+_PINS_MIN, _PINS_MAX = 1792, 7168
+
 # Lines of each host's event log in a region that is made here, if events are wanted.
 _EVENTS = 1024
 
@@ -33,68 +35,73 @@ def tells_events(config: VllmConfig) -> bool:
 
 
 class Shards:
-    """The region that the settings name, and the namespaces of this engine's ranks."""
+    """The region that the settings name, and the namespaces of this engine's ranks, one for each KV cache group."""
 
     def __init__(self, config: VllmConfig, settings: Settings, kv_cache: KVCacheConfig, worker: str) -> None:
         check_hashes(config)
         self.settings, self.config = settings, config
-        group = _only_group(kv_cache)
-        self.spec = group.kv_cache_spec
-        self.page_bytes: int = group.kv_cache_spec.page_size_bytes
-        self.layer_names: list[str] = list(group.layer_names)
-        self.block_tokens: int = group.kv_cache_spec.block_size
+        self.groups: list[Group] = groups_of(config, kv_cache)
+        self.fails_by_block = fails_by_block(self.groups)
+        if settings.load == "layers" and not self.fails_by_block:
+            raise ValueError(
+                "kv_connector_extra_config: load is layers, and of a model with sliding windows vLLM cannot take a step back "
+                "whose blocks turn out to be damaged; leave it async"
+            )
         self.digest = model_digest(config)
         if settings.create_size is not None:
-            chunk = settings.chunk_size or _chunk_for(self.page_bytes * len(self.layer_names))
+            largest = max(group.page_bytes * len(group.layer_names) for group in self.groups)
+            chunk = settings.chunk_size or _chunk_for(largest)
             cenote.Region.create(
                 settings.region,
                 settings.create_size,
                 chunk_size=chunk,
                 mode=int(settings.mode, 8),
+                pins_per_worker=self._pins(),
                 exist_ok=True,
                 events=_EVENTS if tells_events(config) else 0,
             )
         self.region = cenote.Region.open(settings.region, worker=worker, host_slot=settings.host_slot)
 
-    def rank(self, tp_rank: int, pp_rank: int) -> cenote.Namespace:
-        """One rank's blocks."""
-        pages = self.page_bytes * self._layers_of(pp_rank)
-        identity = fingerprint(self.config, self.settings, self.digest, 0, tp_rank, pp_rank)
+    def _pins(self) -> int:
+        """So many that a prompt of any length can be promised, if a region can have as many: the scheduler pins all ranks'."""
+        parallel = self.config.parallel_config
+        ranks = parallel.tensor_parallel_size * parallel.pipeline_parallel_size
+        blocks = sum(self.config.model_config.max_model_len // group.block_tokens for group in self.groups)
+        return min(max(ranks * blocks, _PINS_MIN), _PINS_MAX)
+
+    def rank(self, group: Group, tp_rank: int, pp_rank: int) -> cenote.Namespace:
+        """One rank's blocks of a group."""
+        layers = self._layers_of(group, pp_rank)
+        facts = group.facts()
+        if self.config.parallel_config.pipeline_parallel_size == 1:
+            # Each stage knows only its own ones.
+            facts["layers"] = list(group.layer_names)
+        identity = fingerprint(self.config, self.settings, self.digest, facts, tp_rank, pp_rank)
+        label = f"{self.config.model_config.model.rstrip('/').rsplit('/', 1)[-1]} {tp_rank}.{pp_rank}"
         return self.region.namespace(
             identity,
-            pages,
-            label=f"{self.config.model_config.model.rstrip('/').rsplit('/', 1)[-1]} {tp_rank}.{pp_rank}",
-            block_tokens=self.block_tokens,
-            num_layers=self._layers_of(pp_rank),
-            codec=page_codec(self.config, self.settings, self.spec, self._layers_of(pp_rank)),
+            group.page_bytes * layers,
+            label=label if len(self.groups) == 1 else f"{label} group {group.number}",
+            block_tokens=group.block_tokens,
+            num_layers=layers,
+            codec=page_codec(self.config, self.settings, group.spec, layers),
         )
 
-    def all_ranks(self) -> list[cenote.Namespace]:
-        """Every rank's blocks."""
+    def all_ranks(self, group: Group) -> list[cenote.Namespace]:
+        """Every rank's blocks of a group."""
         parallel = self.config.parallel_config
         return [
-            self.rank(tp_rank, pp_rank)
+            self.rank(group, tp_rank, pp_rank)
             for pp_rank in range(parallel.pipeline_parallel_size)
             for tp_rank in range(parallel.tensor_parallel_size)
         ]
 
-    def _layers_of(self, pp_rank: int) -> int:
+    def _layers_of(self, group: Group, pp_rank: int) -> int:
         size = self.config.parallel_config.pipeline_parallel_size
         if size == 1:
-            return len(self.layer_names)
+            return len(group.layer_names)
         start, end = get_pp_indices(self.config.model_config.get_total_num_hidden_layers(), pp_rank, size)
         return end - start
-
-
-def _only_group(kv_cache: KVCacheConfig):  # type: ignore[no-untyped-def]
-    groups = kv_cache.kv_cache_groups
-    kinds = ", ".join(type(group.kv_cache_spec).__name__ for group in groups)
-    if len(groups) != 1 or not isinstance(groups[0].kv_cache_spec, FullAttentionSpec):
-        raise ValueError(
-            f"Cenote shares the KV of models with one group of full attention layers; this one has {len(groups)}: {kinds}. "
-            "--disable-hybrid-kv-cache-manager makes one group of full and sliding-window attention"
-        )
-    return groups[0]
 
 
 def _chunk_for(block_bytes: int) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -19,7 +20,8 @@ if TYPE_CHECKING:
     import cenote
     from cenote.device.loads import DeviceLoad
     from cenote.device.saves import DeviceSave
-    from cenote.vllm.metadata import CenoteMetadata, LoadOrder
+    from cenote.vllm.groups import Group
+    from cenote.vllm.metadata import LoadOrder, LoadPart, SaveOrder
     from cenote.vllm.shards import Shards
     from cenote.vllm.stats import CenoteStats
 
@@ -27,11 +29,21 @@ logger = init_logger(__name__)
 
 
 @dataclass
+class _Part:
+    """One rank's share of a KV cache group: blocks in the region, and the same blocks in vLLM's memory."""
+
+    group: Group
+    blocks: cenote.Namespace
+    memory: cenote.KvMemory | DeviceMemory | None = None
+
+
+@dataclass
 class _Loading:
-    """A load that is under way."""
+    """A load of one group's blocks that is under way."""
 
     load: cenote.Load | DeviceLoad
     order: LoadOrder
+    part: LoadPart
     begun: float
 
 
@@ -40,16 +52,19 @@ class WorkerSide:
 
     def __init__(self, shards: Shards, stats: CenoteStats, tp_rank: int, pp_rank: int) -> None:
         self.settings, self.stats, self.shards = shards.settings, stats, shards
-        self.page_bytes = shards.page_bytes
-        self.blocks = shards.rank(tp_rank, pp_rank)
-        self.memory: cenote.KvMemory | DeviceMemory | None = None
-        self.layers: dict[str, int] = {}
+        self.fails_by_block = shards.fails_by_block
+        self.parts = [_Part(group, shards.rank(group, tp_rank, pp_rank)) for group in shards.groups]
+        # A layer's group, and its number there.
+        self.layers: dict[str, tuple[int, int]] = {}
         # Loads of requests that wait, by request.
-        self.waiting: dict[str, _Loading] = {}
+        self.waiting: dict[str, list[_Loading]] = {}
         # Loads that this step's layers wait for.
         self.now: list[_Loading] = []
-        self.saves: list[cenote.Save | DeviceSave] | None = None
+        # Saves of this step, with their groups.
+        self.saves: list[tuple[int, cenote.Save | DeviceSave]] | None = None
         self.failed: set[int] = set()
+        # Requests that wait and of which something is lost, where vLLM is not told which blocks.
+        self.lost: set[str] = set()
         self.ended: set[str] = set()
         # A load of this step has failed: what the step computed from it must not be saved.
         self.tainted = False
@@ -59,89 +74,106 @@ class WorkerSide:
 
     def register(self, caches: dict[str, torch.Tensor]) -> None:
         """vLLM's KV memory is there."""
-        layers = self.shards.config.compilation_config.static_forward_context
-        backends = {name: layers[name].get_attn_backend().get_name() for name in caches if name in layers}
-        told = self.faults.append
-        self.memory, self.layers = kv_memory(caches, self.page_bytes, self.settings, self.shards.region, backends, told)
-        if self.memory.block_bytes != self.blocks.block_bytes:
-            raise ValueError(
-                f"a block of this worker has {self.memory.block_bytes} bytes in {len(caches)} layers, where "
-                f"{self.blocks.block_bytes} were expected: its layers are not split as vLLM's defaults say"
+        known = self.shards.config.compilation_config.static_forward_context
+        backends = {name: known[name].get_attn_backend().get_name() for name in caches if name in known}
+        for part in self.parts:
+            group = part.group
+            if missing := set(group.layer_names) - caches.keys():
+                raise ValueError(f"vLLM has no KV memory of layers {', '.join(sorted(missing))}")
+            # As vLLM orders them.
+            own = {name: cache for name, cache in caches.items() if name in group.layer_names}
+            part.memory, layers = kv_memory(
+                own, group.page_bytes, self.settings, self.shards.region, backends, self.faults.append
             )
+            self.layers |= {name: (group.number, layer) for name, layer in layers.items()}
+            if part.memory.block_bytes != part.blocks.block_bytes:
+                raise ValueError(
+                    f"a block of this worker has {part.memory.block_bytes} bytes in {len(own)} layers, where "
+                    f"{part.blocks.block_bytes} were expected: its layers are not split as vLLM's defaults say"
+                )
 
-    def start_loads(self, metadata: CenoteMetadata) -> None:
-        """Begins this step's loads."""
-        for order in metadata.loads:
-            try:
-                self._start(order)
-            except Exception:
-                self._give_up(order, 0)
-                raise
+    def start_loads(self, orders: Sequence[LoadOrder]) -> None:
+        """Begins this step's loads. Whoever waits for one hears of it, whatever goes wrong."""
+        wrong: Exception | None = None
+        for order in orders:
+            if order.waits:
+                self.waiting[order.request_id] = []
+            for part in order.parts:
+                try:
+                    self._start(order, part)
+                except Exception as error:
+                    self._give_up(order, part, 0)
+                    wrong = error
+        if wrong is not None:
+            raise wrong
 
-    def _start(self, order: LoadOrder) -> None:
-        assert self.memory is not None
-        lease = self.blocks.lookup(self.blocks.alias(order.keys))
+    def _start(self, order: LoadOrder, part: LoadPart) -> None:
+        blocks, memory = self.parts[part.group].blocks, self.parts[part.group].memory
+        assert memory is not None
+        lease = blocks.lookup(blocks.alias(part.keys))
         count = len(lease)
-        if count < len(order.keys):
-            self._give_up(order, count)
+        if count < len(part.block_ids):
+            self._give_up(order, part, count)
         self.stats.add("loads")
         if count == 0:
             return
-        every = self.settings.fail_loads_every
-        load = self.memory.load(lease, order.block_ids[:count], fail_every=every)
-        loading = _Loading(load, order, time.monotonic())
-        if order.waits:
-            # What was given up in part has not ended before the rest has.
-            self.ended.discard(order.request_id)
-            self.waiting[order.request_id] = loading
-        else:
-            self.now.append(loading)
+        load = memory.load(lease, part.block_ids[:count], fail_every=self.settings.fail_loads_every)
+        loading = _Loading(load, order, part, time.monotonic())
+        (self.waiting[order.request_id] if order.waits else self.now).append(loading)
 
-    def _give_up(self, order: LoadOrder, start: int) -> None:
-        lost = order.block_ids[start:]
-        self.failed.update(lost)
-        self.stats.add("failed_blocks", len(lost))
-        if order.waits:
-            self.ended.add(order.request_id)
-        else:
-            self.tainted = True
+    def _give_up(self, order: LoadOrder, part: LoadPart, start: int) -> None:
+        self._note_lost(order, part.block_ids[start:])
+        self.tainted |= not order.waits
+
+    def _note_lost(self, order: LoadOrder, block_ids: list[int]) -> None:
+        self.stats.add("failed_blocks", len(block_ids))
+        if self.fails_by_block:
+            self.failed.update(block_ids)
+        elif block_ids:
+            self.lost.add(order.request_id)
 
     def wait_for_layer(self, name: str) -> None:
         """Waits until the layer of this step's loads is there."""
-        layer = self.layers.get(name)
-        if layer is None:
+        if name not in self.layers:
             return
+        group, layer = self.layers[name]
         for loading in self.now:
-            if not loading.load.wait_layer(layer, self._left(loading)):
+            if loading.part.group == group and not loading.load.wait_layer(layer, self._left(loading)):
                 # The layers go on with whatever there is, and the step's result is thrown away.
-                self._cancel(loading)
+                loading.load.cancel()
 
-    def save_layer(self, name: str, metadata: CenoteMetadata) -> None:
+    def save_layer(self, name: str, orders: Sequence[SaveOrder]) -> None:
         """The layer of this step's blocks is computed."""
-        layer = self.layers.get(name)
-        if layer is None or not metadata.saves:
+        if name not in self.layers or not orders:
             return
-        for save in self._begin_saves(metadata):
-            save.layer(layer)
+        group, layer = self.layers[name]
+        for of_group, save in self._begin_saves(orders):
+            if of_group == group:
+                save.layer(layer)
 
-    def _begin_saves(self, metadata: CenoteMetadata) -> list[cenote.Save | DeviceSave]:
+    def _begin_saves(self, orders: Sequence[SaveOrder]) -> list[tuple[int, cenote.Save | DeviceSave]]:
         if self.saves is None:
-            assert self.memory is not None
             self.saves = []
-            for order in metadata.saves:
-                names = self.blocks.alias(order.keys)
+            for order in orders:
+                blocks, memory = self.parts[order.group].blocks, self.parts[order.group].memory
+                assert memory is not None
+                depths = list(range(order.first, order.first + len(order.keys)))
                 short, parent = [short_name(key) for key in order.keys], short_name(order.parent)
-                save = self.memory.save(self.blocks, names, order.depths, order.block_ids, names=short, parent=parent)
-                self.saves.append(save)
+                keys = blocks.alias(order.keys)
+                self.saves.append((order.group, memory.save(blocks, keys, depths, order.block_ids, names=short, parent=parent)))
         return self.saves
 
-    def end_step(self, metadata: CenoteMetadata) -> None:
-        """Ends this step's loads, and its saves if they follow from nothing wrong."""
+    def end_loads(self) -> None:
+        """Ends the loads that this step's layers waited for."""
         for loading in self.now:
             self._end(loading)
         self.now = []
-        saves = self._begin_saves(metadata) if metadata.saves and not self.tainted else self.saves or []
-        for save in saves:
+
+    def end_step(self, orders: Sequence[SaveOrder]) -> None:
+        """Ends this step's saves, if they follow from nothing wrong."""
+        self.end_loads()
+        saves = self._begin_saves(orders) if orders and not self.tainted else self.saves or []
+        for _, save in saves:
             if self.tainted:
                 save.abort()
                 continue
@@ -157,30 +189,32 @@ class WorkerSide:
     def abort_step(self) -> None:
         """Something went wrong in this step: nothing of it is saved, and nothing is written any more."""
         for loading in self.now:
-            self._cancel(loading)
+            loading.load.cancel()
             self._end(loading)
-        for save in self.saves or []:
+        for _, save in self.saves or []:
             save.abort()
         self.now, self.saves, self.tainted = [], None, False
 
-    def take_ended(self) -> set[str]:
-        """Requests whose loads have ended, whatever came of them."""
-        self._hear_of_device()
-        for request_id, loading in list(self.waiting.items()):
-            if not loading.load.done and self._left(loading) > 0:
+    def take_ended(self) -> tuple[set[str], set[str]]:
+        """Requests whose loads have ended, whatever came of them; and those of them of which something is lost."""
+        self._hear_of_devices()
+        for request_id, loadings in list(self.waiting.items()):
+            if any(not loading.load.done and self._left(loading) > 0 for loading in loadings):
                 continue
-            self._end(loading)
             del self.waiting[request_id]
             self.ended.add(request_id)
+            for loading in loadings:
+                self._end(loading)
         ended, self.ended = self.ended, set()
-        return ended
+        lost = self.lost & ended
+        self.lost -= ended
+        return ended, lost
 
-    def _hear_of_device(self) -> None:
+    def _hear_of_devices(self) -> None:
         """What came of copies beside the steps."""
-        if not isinstance(self.memory, DeviceMemory):
-            return
-        if outcomes := self.memory.take_outcomes():
-            self._count(outcomes)
+        for part in self.parts:
+            if isinstance(part.memory, DeviceMemory) and (outcomes := part.memory.take_outcomes()):
+                self._count(outcomes)
         while self.faults:
             error = self.faults.popleft()
             self.stats.add("errors")
@@ -196,19 +230,17 @@ class WorkerSide:
 
     def close(self) -> None:
         """Stops everything."""
-        for loading in [*self.now, *self.waiting.values()]:
+        for loading in [*self.now, *(loading for loadings in self.waiting.values() for loading in loadings)]:
             loading.load.cancel()
-        for save in self.saves or []:
+        for _, save in self.saves or []:
             save.abort()
         self.now, self.waiting, self.saves = [], {}, None
-        if self.memory is not None:
-            self.memory.close()
+        for part in self.parts:
+            if part.memory is not None:
+                part.memory.close()
 
     def _left(self, loading: _Loading) -> float:
         return max(loading.begun + self.settings.timeout - time.monotonic(), 0.0)
-
-    def _cancel(self, loading: _Loading) -> None:
-        loading.load.cancel()
 
     def _end(self, loading: _Loading) -> None:
         """Waits for a load, within its time, and notes what failed."""
@@ -216,9 +248,8 @@ class WorkerSide:
         if not load.wait(self._left(loading)):
             self.stats.add("late_loads")
             load.cancel()
-        lost = [order.block_ids[place] for place in load.failed()]
-        self.failed.update(lost)
+        lost = [loading.part.block_ids[place] for place in load.failed()]
+        self._note_lost(order, lost)
         self.tainted |= bool(lost) and not order.waits
-        self.stats.add("failed_blocks", len(lost))
         self.stats.add("loaded_blocks", len(load) - len(lost))
         self.stats.add("load_seconds", time.monotonic() - loading.begun)

@@ -1,0 +1,140 @@
+"""KV cache groups: layers that share a block table, and which of their kinds can be shared."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from vllm.v1.kv_cache_interface import (
+    ChunkedLocalAttentionSpec,
+    CrossAttentionSpec,
+    EncoderOnlyAttentionSpec,
+    FullAttentionSpec,
+    KVCacheGroupRole,
+    MambaSpec,
+    MLAAttentionSpec,
+    SlidingWindowSpec,
+    UniformTypeKVCacheSpecs,
+)
+
+from cenote.hits import Reach
+
+if TYPE_CHECKING:
+    from vllm.config import VllmConfig
+    from vllm.v1.kv_cache_interface import AttentionSpec, KVCacheConfig, KVCacheGroupSpec
+    from vllm.v1.request import Request
+
+_REASONS = {
+    MambaSpec: "a recurrent state stands for all tokens before it, and is no page of tokens",
+    ChunkedLocalAttentionSpec: "chunked local attention is not known here",
+    CrossAttentionSpec: "blocks of cross-attention are not named by tokens",
+    EncoderOnlyAttentionSpec: "an encoder's KV depends on tokens behind a block",
+    MLAAttentionSpec: "MLA is shared where it is the only group",
+    UniformTypeKVCacheSpecs: "its layers have pages of different sizes",
+}
+
+
+@dataclass(frozen=True)
+class Group:
+    """Layers with one block table, all of the same kind."""
+
+    number: int
+    kind: str
+    reach: Reach
+    page_bytes: int
+    """Of one block of one layer."""
+    hashes_per_block: int
+    """vLLM's hashes of a prompt come in the size of the smallest blocks."""
+    layer_names: tuple[str, ...]
+    window: int | None
+    """As vLLM tells it in its KV events."""
+    spec: AttentionSpec
+
+    @property
+    def block_tokens(self) -> int:
+        return self.reach.block_tokens
+
+    def keys(self, request: Request, start: int, end: int) -> list[bytes]:
+        """vLLM's hashes of these blocks. The last one of each covers all tokens up to its end."""
+        every = self.hashes_per_block
+        return list(request.block_hashes[start * every + every - 1 : end * every : every])
+
+    def known(self, request: Request) -> int:
+        """Blocks of a request whose tokens are all known."""
+        return len(request.block_hashes) // self.hashes_per_block
+
+    def facts(self) -> dict[str, Any]:
+        """What whoever shares its blocks has to agree in."""
+        return {
+            "number": self.number,
+            "kind": self.kind,
+            "block tokens": self.block_tokens,
+            "window": self.reach.window,
+            "page": self.page_bytes,
+        }
+
+
+def groups_of(config: VllmConfig, kv_cache: KVCacheConfig) -> list[Group]:
+    """The groups of a model; refuses those that have one which cannot be shared."""
+    _check_parallel(config, kv_cache)
+    groups = kv_cache.kv_cache_groups
+    refused = {number: _why_not(group, len(groups)) for number, group in enumerate(groups)}
+    said = [
+        f"group {number} ({type(group.kv_cache_spec).__name__}, {len(group.layer_names)} layers): {refused[number]}"
+        for number, group in enumerate(groups)
+        if refused[number]
+    ]
+    if said or not groups:
+        raise ValueError(
+            f"Cenote cannot share the KV of this model, of whose {len(groups)} KV cache groups it refuses {len(said)}. "
+            f"{'; '.join(said)}. "
+            "--disable-hybrid-kv-cache-manager makes one group of full, sliding-window and chunked local attention"
+        )
+    hash_tokens = kv_cache.hash_block_size or math.gcd(*(group.kv_cache_spec.block_size for group in groups))
+    return [_group(number, group, hash_tokens) for number, group in enumerate(groups)]
+
+
+def fails_by_block(groups: Sequence[Group]) -> bool:
+    """Whether vLLM can go on from the first block that could not be loaded. It can where all blocks of a prompt are there;
+    otherwise it begins the request anew."""
+    return len(groups) == 1 and groups[0].reach.window is None
+
+
+def _group(number: int, group: KVCacheGroupSpec, hash_tokens: int) -> Group:
+    spec = group.kv_cache_spec
+    window = looks_back = None
+    if isinstance(spec, SlidingWindowSpec):
+        window = spec.sliding_window
+        looks_back = window + spec.extra_retained_tokens
+    every, rest = divmod(spec.block_size, hash_tokens)
+    assert rest == 0, f"blocks of {spec.block_size} tokens, hashes of {hash_tokens}"
+    kind = "sliding_window" if window is not None else "full_attention"
+    if isinstance(spec, MLAAttentionSpec):
+        kind = "mla_attention"
+    names = tuple(group.layer_names)
+    return Group(number, kind, Reach(spec.block_size, looks_back), spec.page_size_bytes, every, names, window, spec)
+
+
+def _why_not(group: KVCacheGroupSpec, groups: int) -> str | None:
+    """Why a group cannot be shared. Only kinds that are known to the last are: of one that derives from them, blocks may
+    leave the table or be written again in ways of its own."""
+    spec = group.kv_cache_spec
+    if type(spec) in (FullAttentionSpec, SlidingWindowSpec) or (type(spec) is MLAAttentionSpec and groups == 1):
+        if group.host_resident or group.role != KVCacheGroupRole.DEFAULT or not group.enable_kv_transfer:
+            return "vLLM keeps its blocks outside of the block pool"
+        return None
+    return _REASONS.get(type(spec), "this kind of KV cache is not known here")
+
+
+def _check_parallel(config: VllmConfig, kv_cache: KVCacheConfig) -> None:
+    parallel = config.parallel_config
+    for name in ("decode_context_parallel_size", "prefill_context_parallel_size"):
+        if (size := getattr(parallel, name, 1)) > 1:
+            raise ValueError(f"Cenote cannot share the KV of a context that is split over ranks: {name} is {size}, not 1")
+    if len(kv_cache.kv_cache_groups) > 1 and parallel.pipeline_parallel_size > 1:
+        raise ValueError(
+            f"Cenote cannot share several KV cache groups over {parallel.pipeline_parallel_size} pipeline stages: how many layers "
+            "of a group each stage has is not known to the scheduler. --disable-hybrid-kv-cache-manager makes one group of them"
+        )

@@ -1,0 +1,158 @@
+"""What of a prompt is in the region: on every rank, and of every KV cache group what its layers look back at."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from cenote.hits import alignment, longest_hit
+
+if TYPE_CHECKING:
+    from vllm.v1.request import Request
+
+    import cenote
+    from cenote.vllm.groups import Group
+    from cenote.vllm.shards import Shards
+
+
+@dataclass
+class Found:
+    """Blocks that every rank has, pinned until they are loaded."""
+
+    start: int
+    end: int
+    """In tokens; the blocks lie between."""
+    leases: list[cenote.Lease]
+    since: float = field(default_factory=time.monotonic)
+    # Set when vLLM has given the request blocks to load them into.
+    ordered_at_step: int | None = None
+    block_ids: set[int] = field(default_factory=set)
+
+    def release(self) -> None:
+        for lease in self.leases:
+            lease.release()
+        self.leases = []
+
+
+class Lookup:
+    """Of one engine. Memory reads, no waiting."""
+
+    def __init__(self, shards: Shards) -> None:
+        self.groups = shards.groups
+        self.ranks = [shards.all_ranks(group) for group in shards.groups]
+        self.alignment = alignment([group.reach for group in shards.groups])
+
+    def limit(self, request: Request) -> int:
+        """Where a hit may end at most. One token has to be computed, or there is nothing to sample from."""
+        known = (group.known(request) * group.block_tokens for group in self.groups)
+        return min(request.num_tokens - 1, *known) // self.alignment * self.alignment
+
+    def find(self, request: Request, start: int, end: int) -> Found:
+        """The longest hit between these tokens, which may be none."""
+        held = [_Held(group, ranks, request) for group, ranks in zip(self.groups, self.ranks, strict=True)]
+        try:
+            end = self._pin(held, start, end)
+        except BaseException:
+            end = start
+            raise
+        finally:
+            if end == start:
+                for each in held:
+                    each.release()
+        return Found(start, end, [lease for each in held for lease in each.leases])
+
+    def _pin(self, held: list[_Held], start: int, end: int) -> int:
+        """Pins the longest hit, and returns its end."""
+        whole = [each for each in held if each.group.reach.window is None]
+        windows = [each for each in held if each.group.reach.window is not None]
+        reaches = [each.group.reach for each in windows]
+        if windows:
+            end = min([end, *(each.whole_end(start, end) for each in whole)])
+        shared = False
+        while end > start:
+            if windows:
+                end = longest_hit(reaches, start, end, lambda place, first, last: windows[place].last_missing(first, last))
+            # Windows first: they are few, and pins may be. What was seen may have left before it is pinned, and is then missing.
+            if not all([each.pin_window(start, end) for each in windows]):
+                continue
+            pinned = min([end, *(each.pin_whole(start, end) for each in whole)]) // self.alignment * self.alignment
+            if pinned < end and not shared and (share := self._share(whole, start)) > pinned:
+                # The first took what pins there are, and the last got few. Each gets as many, if that is why.
+                shared, end = True, min(share, end - self.alignment)
+            elif pinned < end and windows:
+                end = pinned
+            else:
+                for each in whole:
+                    each.keep((pinned - start) // each.group.block_tokens)
+                return max(pinned, start)
+        return start
+
+    def _share(self, whole: list[_Held], start: int) -> int:
+        """How far the pins that were taken reach, if all groups and ranks had as many."""
+        taken = sum(len(lease) for each in whole for lease in each.leases)
+        together = sum(self.alignment // each.group.block_tokens * len(each.ranks) for each in whole)
+        return start + taken // together * self.alignment
+
+
+class _Held:
+    """Of one group: which blocks were looked at, and which are pinned."""
+
+    def __init__(self, group: Group, ranks: Sequence[cenote.Namespace], request: Request) -> None:
+        self.group, self.ranks, self.request = group, ranks, request
+        self.leases: list[cenote.Lease] = []
+        # Of the blocks that were looked at: the first, and for each whether it is there.
+        self.low = 0
+        self.there = bytearray()
+
+    def pin(self, first: int, last: int) -> int:
+        """Pins the blocks from `first` on up to one that some rank lacks, which it returns, or up to `last`."""
+        self.release()
+        keys = self.group.keys(self.request, first, last)
+        self.leases = [rank.lookup(rank.alias(keys)) for rank in self.ranks]
+        return first + min(len(lease) for lease in self.leases)
+
+    def whole_end(self, start: int, end: int) -> int:
+        """The token up to which every block is there, seen from `start` on."""
+        size = self.group.block_tokens
+        keys = self.group.keys(self.request, start // size, end // size)
+        return start + min(rank.count(rank.alias(keys)) for rank in self.ranks) * size
+
+    def pin_whole(self, start: int, end: int) -> int:
+        """Pins the blocks between these tokens, and returns the token up to which there are all."""
+        size = self.group.block_tokens
+        return self.pin(start // size, end // size) * size
+
+    def pin_window(self, start: int, end: int) -> bool:
+        """Pins the blocks that are needed behind token `start` to go on at `end`, if all are there."""
+        size = self.group.block_tokens
+        first, last = max(self.group.reach.first(end), start // size), end // size
+        reached = self.pin(first, last)
+        if reached < last:
+            self.there[reached - self.low] = 0
+        return reached == last
+
+    def last_missing(self, first: int, last: int) -> int | None:
+        """The last block from `first` on and before `last` that some rank lacks."""
+        if not self.there:
+            self.low = last
+        if first < self.low:
+            # Twice as many each time, so that a long search asks seldom.
+            low = max(min(first, self.low - 2 * len(self.there)), 0)
+            keys = self.group.keys(self.request, low, self.low)
+            each = [rank.present(rank.alias(keys)) for rank in self.ranks]
+            self.there = bytearray(map(min, *each) if len(each) > 1 else each[0]) + self.there
+            self.low = low
+        missing = self.there.rfind(0, max(first - self.low, 0), last - self.low)
+        return missing + self.low if missing >= 0 else None
+
+    def keep(self, count: int) -> None:
+        """Lets go of all but the first."""
+        for lease in self.leases:
+            lease.truncate(count)
+
+    def release(self) -> None:
+        for lease in self.leases:
+            lease.release()
+        self.leases = []

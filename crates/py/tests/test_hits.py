@@ -1,0 +1,90 @@
+"""The rule of hits in models whose layers look back differently far, beside a search that tries everything."""
+
+import random
+
+import pytest
+
+from cenote.hits import Reach, alignment, longest_hit
+
+FULL = Reach(16)
+
+
+class Held:
+    """Which blocks of each group are there."""
+
+    def __init__(self, *groups: set[int]) -> None:
+        self.groups, self.asked = groups, 0
+
+    def last_missing(self, group: int, first: int, last: int) -> int | None:
+        self.asked += 1
+        return max((block for block in range(first, last) if block not in self.groups[group]), default=None)
+
+
+def by_trying(reaches: list[Reach], start: int, end: int, held: Held) -> int:
+    """The longest end that no group speaks against."""
+    step = alignment(reaches)
+    for at in range(end // step * step, start, -step):
+        needed = []
+        for reach in reaches:
+            seen = max(at - (reach.window or at + 1) + 1, start, 0)
+            needed.append(range(seen // reach.block_tokens, at // reach.block_tokens))
+        if all(set(blocks) <= there for blocks, there in zip(needed, held.groups, strict=True)):
+            return at
+    return start
+
+
+def test_full_attention_needs_every_block() -> None:
+    assert longest_hit([FULL], 0, 100, Held(set(range(10))).last_missing) == 96
+    assert longest_hit([FULL], 0, 100, Held({0, 1, 3, 4, 5}).last_missing) == 32
+    assert longest_hit([FULL], 0, 100, Held({1, 2, 3}).last_missing) == 0
+    # What lies before the start is there already.
+    assert longest_hit([FULL], 16, 100, Held({1, 2, 3}).last_missing) == 64
+
+
+def test_a_window_needs_its_own_blocks_only() -> None:
+    # A token sees itself and 32 before it: two blocks.
+    window = Reach(16, 33)
+    assert window.first(96) == 4
+    assert longest_hit([window], 0, 100, Held({4, 5}).last_missing) == 96
+    assert longest_hit([window], 0, 100, Held({3, 4}).last_missing) == 80
+    assert longest_hit([window], 0, 100, Held({1, 3, 5}).last_missing) == 0
+    assert longest_hit([window], 0, 100, Held({0, 2, 4}).last_missing) == 16
+    assert longest_hit([window], 64, 100, Held({4}).last_missing) == 80
+    # One token more, and it needs a third.
+    assert longest_hit([Reach(16, 34)], 0, 100, Held({4, 5}).last_missing) == 0
+    # Who sees only itself needs nothing of before.
+    assert longest_hit([Reach(16, 1)], 0, 100, Held(set()).last_missing) == 96
+
+
+def test_all_groups_agree_on_one_end() -> None:
+    window = Reach(16, 33)
+    whole = set(range(10))
+    assert longest_hit([FULL, window], 0, 160, Held(whole, {8, 9}).last_missing) == 160
+    assert longest_hit([FULL, window], 0, 160, Held(whole - {9}, whole).last_missing) == 144
+    assert longest_hit([FULL, window], 0, 160, Held(whole, whole - {9}).last_missing) == 144
+    assert longest_hit([FULL, window, window], 0, 160, Held(whole, {3, 4, 8, 9}, {3, 4, 6, 7}).last_missing) == 80
+    assert longest_hit([FULL, window, window], 0, 160, Held(whole, {8, 9}, {6, 7}).last_missing) == 0
+
+
+def test_ends_are_where_blocks_of_every_size_end() -> None:
+    reaches = [Reach(32), Reach(48, 60)]
+    assert alignment(reaches) == 96
+    assert longest_hit(reaches, 0, 400, Held(set(range(20)), set(range(20))).last_missing) == 384
+    assert longest_hit(reaches, 0, 400, Held(set(range(20)) - {11}, set(range(20))).last_missing) == 288
+    assert longest_hit(reaches, 96, 400, Held(set(range(3, 20)), set(range(3))).last_missing) == 96
+
+
+@pytest.mark.parametrize("seed", range(300))
+def test_it_is_what_trying_everything_finds(seed: int) -> None:
+    random_ = random.Random(seed)
+    sizes = random_.choice([[16], [16, 32], [8, 24]])
+    reaches = [
+        Reach(random_.choice(sizes), random_.choice([None, random_.randrange(1, 200)])) for _ in range(random_.randrange(1, 5))
+    ]
+    share = random_.choice([0.5, 0.9, 0.99])
+    held = Held(*({block for block in range(100) if random_.random() < share} for _ in reaches))
+    start = random_.randrange(4) * alignment(reaches)
+    end = random_.randrange(800)
+    assert longest_hit(reaches, start, end, held.last_missing) == by_trying(reaches, start, end, held)
+    # Each missing block is met once, and then every group is asked once more.
+    assert held.asked <= (800 // 8 + 1) * len(reaches)

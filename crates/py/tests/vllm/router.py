@@ -1,0 +1,86 @@
+"""A router's end of vLLM's KV events."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import msgspec
+import zmq
+from vllm.config import KVEventsConfig
+from vllm.distributed.kv_events import ZmqEventPublisher
+
+_SECONDS = 60.0
+
+
+class Router:
+    """Binds, as a router does that many instances connect to, and reads all the time, in a thread.
+
+    That matters: a subscriber that has bound sends its subscription to a new publisher when it next calls its socket, and what
+    is published before is lost. Batches that were sent before the subscription had arrived are asked for."""
+
+    def __init__(self, folder: Path) -> None:
+        self._context = zmq.Context()
+        self._socket = self._context.socket(zmq.SUB)
+        self._socket.setsockopt(zmq.SUBSCRIBE, b"")
+        self._socket.bind("tcp://127.0.0.1:*")
+        endpoint = self._socket.getsockopt(zmq.LAST_ENDPOINT).decode()
+        self._replay = f"ipc://{folder}/replay"
+        self.config = KVEventsConfig(
+            enable_kv_cache_events=True, publisher="zmq", endpoint=endpoint, replay_endpoint=self._replay
+        )
+        self._batches: dict[int, list[dict[str, Any]]] = {}
+        self._heard = threading.Condition()
+        self._ended = threading.Event()
+        self._reader = threading.Thread(target=self._read)
+
+    def __enter__(self) -> Self:
+        self._reader.start()
+        return self
+
+    def __exit__(self, _kind: type[BaseException] | None, _value: BaseException | None, _trace: TracebackType | None) -> None:
+        self._ended.set()
+        self._reader.join()
+        self._context.destroy(linger=0)
+
+    def events(self, medium: str, enough: Callable[[list[dict[str, Any]]], bool]) -> list[dict[str, Any]]:
+        """All events of a medium, in their order, as soon as they are enough."""
+        deadline = time.monotonic() + _SECONDS
+        while True:
+            with self._heard:
+                numbers = sorted(self._batches)
+                events = [event for number in numbers for event in self._batches[number] if event.get("medium") == medium]
+                if numbers == list(range(len(numbers))) and enough(events):
+                    return events
+                assert time.monotonic() < deadline, f"batches {numbers}, with events of {medium}: {events}"
+                self._heard.wait(0.5)
+            self._ask_for_what_is_missing()
+
+    def _read(self) -> None:
+        while not self._ended.is_set():
+            if self._socket.poll(100):
+                _, number, batch = self._socket.recv_multipart()
+                self._note(number, batch)
+
+    def _note(self, number: bytes, batch: bytes) -> None:
+        with self._heard:
+            self._batches[int.from_bytes(number, "big")] = msgspec.msgpack.decode(batch)[1]
+            self._heard.notify_all()
+
+    def _ask_for_what_is_missing(self) -> None:
+        with self._heard:
+            missing = sorted(set(range(max(self._batches, default=0))) - set(self._batches))
+        if not missing:
+            return
+        with self._context.socket(zmq.DEALER) as socket:
+            socket.connect(self._replay)
+            socket.send_multipart((b"", missing[0].to_bytes(8, "big")))
+            while socket.poll(5000):
+                _, _, number, batch = socket.recv_multipart()
+                if number == ZmqEventPublisher.END_SEQ:
+                    return
+                self._note(number, batch)

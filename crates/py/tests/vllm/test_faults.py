@@ -1,0 +1,158 @@
+"""What goes wrong beside a request, and requests that go wrong: each gets its answer, and nothing stays behind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from typing import Any
+
+import models
+import pytest
+from engines import BLOCK, Answer, Engine, in_child
+from test_sharing import Job, ask_all, clean
+
+import cenote
+
+PROMPT = 500
+FULL = (PROMPT - 1) // BLOCK * BLOCK
+
+
+def scheduler_of(engine: Engine) -> Any:
+    return engine.llm.llm_engine.engine_core.engine_core.scheduler
+
+
+def worker_of(engine: Engine) -> Any:
+    from vllm.distributed.kv_transfer import get_kv_transfer_group
+
+    return get_kv_transfer_group()._worker
+
+
+def with_faults(_: Connection, model: str, region: str, prompt: list[int]) -> list[tuple[str, Answer, int]]:
+    """The prompt again and again, each time with one call of the connector that fails."""
+    engine = Engine(model, region)
+    scheduler, worker = scheduler_of(engine).connector._scheduler, worker_of(engine)
+    answers = []
+    for holder, call in (
+        (scheduler.lookup, "find"), (scheduler, "_part"), (scheduler, "_saves_of"), (scheduler, "workers_said"),
+        (scheduler, "_let_go_of_old"), (worker, "_start"), (worker, "_begin_saves"),
+    ):  # fmt: skip
+        engine.forget()
+        faults = []
+
+        def fails(*_: Any, call: str = call, faults: list[str] = faults, **__: Any) -> Any:
+            faults.append(call)
+            raise RuntimeError("a fault, for a test")
+
+        setattr(holder, call, fails)
+        answer = engine.ask(prompt)
+        delattr(holder, call)
+        answers.append((call, answer, len(faults)))
+    engine.forget()
+    answers.append(("nothing", engine.ask(prompt), 1))
+    return answers
+
+
+@pytest.mark.parametrize("model", ["tiny", "windows"])
+def test_no_fault_of_the_connector_keeps_a_request_waiting(model: str, region: str, request: pytest.FixtureRequest) -> None:
+    folder, prompt = request.getfixturevalue(model), models.prompt(PROMPT, 51)
+    [alone] = in_child(ask_all, Job(folder, None, [prompt]))
+    in_child(ask_all, Job(folder, region, [prompt]))
+    for call, answer, faults in in_child(with_faults, folder, region, prompt):
+        assert answer.tokens == alone.tokens, call
+        assert faults > 0, call
+        if call == "nothing":
+            assert answer.cached == FULL
+    clean(region)
+
+
+def steps(engine: Engine, until: Callable[[], bool]) -> None:
+    """Lets an engine work until something is so."""
+    for _ in range(1000):
+        if until():
+            return
+        engine.llm.llm_engine.step()
+    raise AssertionError("1000 steps were not enough")
+
+
+def begin(engine: Engine, name: str, prompt: list[int], tokens: int) -> None:
+    from vllm import SamplingParams
+
+    parameters = SamplingParams(temperature=0, max_tokens=tokens, ignore_eos=True)
+    engine.llm.llm_engine.add_request(name, {"prompt_token_ids": prompt}, parameters)
+
+
+def aborts(_: Connection, model: str, region: str, prompt: list[int]) -> tuple[Answer, int]:
+    engine = Engine(model, region)
+    scheduler, worker = scheduler_of(engine), worker_of(engine)
+    straight, free = worker.take_ended, scheduler.kv_cache_manager.block_pool.get_num_free_blocks
+    before = free()
+    # Its load is under way for as long as nobody says that it has ended.
+    worker.take_ended = lambda: (set(), set())
+    begin(engine, "one", prompt, 16)
+    steps(engine, lambda: bool(worker.waiting))
+    engine.llm.llm_engine.abort_request(["one"])
+    for _ in range(3):
+        engine.llm.llm_engine.step()
+    assert free() < before, "blocks that are written to belong to nobody else"
+    worker.take_ended = straight
+    steps(engine, lambda: free() == before)
+    assert not worker.waiting
+    assert not scheduler.connector._scheduler.found
+    with cenote.Region.open(region) as look:
+        pinned = look.check()["pinned"]
+    engine.forget()
+    return engine.ask(prompt), pinned
+
+
+def test_a_request_may_be_aborted_while_it_loads(tiny: str, region: str) -> None:
+    prompt = models.prompt(PROMPT, 52)
+    [cold] = in_child(ask_all, Job(tiny, region, [prompt]))
+    answer, pinned = in_child(aborts, tiny, region, prompt)
+    assert pinned == 0
+    assert (answer.tokens, answer.cached) == (cold.tokens, FULL)
+    clean(region)
+
+
+def rolls_out(_: Connection, model: str, region: str, prompt: list[int]) -> tuple[int, int]:
+    engine = Engine(model, region)
+    begin(engine, "one", prompt, 200)
+    request = scheduler_of(engine).requests
+    steps(engine, lambda: any(each.num_output_tokens > 50 for each in request.values()))
+    # Requests run on, so vLLM says that not everything was forgotten; the region has.
+    assert not engine.llm.reset_prefix_cache(reset_connector=True)
+    steps(engine, lambda: not request)
+    with cenote.Region.open(region) as look:
+        look.gc()
+        old = look.check()["ready"]
+        engine.forget()
+        engine.ask(prompt)
+        return old, look.check()["ready"]
+
+
+def test_what_old_weights_computed_is_not_saved_after_a_roll_out(tiny: str, region: str) -> None:
+    old, new = in_child(rolls_out, tiny, region, models.prompt(PROMPT, 53))
+    assert (old, new) == (0, (PROMPT + 15) // BLOCK)
+
+
+def guesses(_: Connection, model: str, region: str | None, prompts: list[list[int]], connector: dict[str, Any]) -> list[Answer]:
+    guessing = {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 3, "prompt_lookup_min": 1}
+    engine = Engine(model, region, connector=connector, speculative_config=guessing)
+    answers = []
+    for prompt in prompts:
+        engine.forget()
+        answers.append(engine.ask(prompt, 64))
+    return answers
+
+
+@pytest.mark.parametrize("load", ["async", "layers"])
+def test_guessed_tokens_are_neither_saved_nor_kept_from_a_load_that_failed(tiny: str, region: str, load: str) -> None:
+    # Words come again, so that there is something to guess from.
+    prompts = [models.prompt(50, number) * 10 for number in (54, 55)]
+    alone = in_child(ask_all, Job(tiny, None, prompts, 64))
+    cold = in_child(guesses, tiny, region, prompts, {"load": load})
+    failing = in_child(guesses, tiny, region, prompts, {"load": load, "fail_loads_every": 2})
+    warm = in_child(guesses, tiny, region, prompts, {"load": load})
+    for answers in (cold, failing, warm):
+        assert [answer.tokens for answer in answers] == [answer.tokens for answer in alone]
+    assert [answer.cached for answer in warm] == [FULL, FULL]
+    clean(region)

@@ -1,0 +1,125 @@
+"""Lookups in a region, without an engine: groups, ranks, and pins that are few."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from test_groups import full, groups, sliding
+
+import cenote
+from cenote.vllm.lookup import Lookup
+
+PAGE, BLOCKS, SIZE, WINDOW = 4096, 40, 32, 128
+
+
+class Held:
+    """A region in which two groups have blocks on two ranks, and a request of so many blocks and one token."""
+
+    def __init__(self, region: cenote.Region, *specs: Any, of: str = "") -> None:
+        self.groups = groups(*specs)
+        self.ranks = {
+            group.number: [region.namespace(f"{of} {len(specs)} {group.number} {rank}".encode(), PAGE) for rank in range(2)]
+            for group in self.groups
+        }
+        self.request: Any = SimpleNamespace(
+            num_tokens=BLOCKS * SIZE + 1, block_hashes=[number.to_bytes(32, "big") for number in range(BLOCKS)]
+        )
+        shards: Any = SimpleNamespace(groups=self.groups, all_ranks=lambda group: self.ranks[group.number])
+        self.lookup = Lookup(shards)
+
+    def put(self, group: int, rank: int, blocks: range) -> None:
+        namespace = self.ranks[group][rank]
+        names = namespace.alias(self.request.block_hashes[blocks.start : blocks.stop])
+        for name, depth in zip(names, blocks, strict=True):
+            assert namespace.publish(name, depth, bytes(PAGE)) == "published"
+
+    def find(self, start: int = 0) -> tuple[int, list[int]]:
+        found = self.lookup.find(self.request, start * SIZE, self.lookup.limit(self.request))
+        lengths = [len(lease) for lease in found.leases]
+        found.release()
+        assert (found.end == start * SIZE) == (not lengths)
+        return found.end // SIZE, lengths
+
+
+@pytest.fixture
+def region(request: pytest.FixtureRequest) -> Iterator[cenote.Region]:
+    name = f"cenote-lookup-{os.getpid()}-{uuid.uuid4().hex[:8]}"
+    pins = getattr(request, "param", 1792)
+    cenote.Region.create(f"shm:{name}", "16MiB", chunk_size="256KiB", min_block="4KiB", max_hosts=2, pins_per_worker=pins)
+    with cenote.Region.open(f"shm:{name}") as region:
+        yield region
+        # Whoever looks keeps nothing.
+        assert region.check()["pinned"] == 0
+    Path("/dev/shm", name).unlink()
+
+
+def test_a_hit_is_what_every_rank_has_of_every_group(region: cenote.Region) -> None:
+    held = Held(region, full(), sliding(WINDOW))
+    assert held.find() == (0, [])
+    for rank in range(2):
+        held.put(0, rank, range(30))
+    assert held.find() == (0, [])
+    held.put(1, 0, range(40))
+    assert held.find() == (0, [])
+    # Of a window of 128 tokens, a token looks back at 127: four blocks.
+    held.put(1, 1, range(16, 20))
+    assert held.find() == (20, [20, 20, 4, 4])
+    held.put(1, 1, range(21, 25))
+    assert held.find() == (25, [25, 25, 4, 4])
+    held.put(1, 1, range(25, 40))
+    assert held.find() == (30, [30, 30, 4, 4])
+    # What is computed already is not looked for.
+    assert held.find(28) == (30, [2, 2, 2, 2])
+    assert held.find(30) == (30, [])
+
+
+@pytest.mark.parametrize("region", [56], indirect=True)
+def test_few_pins_make_hits_short(region: cenote.Region) -> None:
+    held = Held(region, full(), sliding(WINDOW))
+    for group in range(2):
+        for rank in range(2):
+            held.put(group, rank, range(BLOCKS))
+    # Four for the window on each of two ranks, and the rest for the whole, for each rank as many.
+    assert held.find() == (24, [24, 24, 4, 4])
+    alone = Held(region, full())
+    for rank in range(2):
+        alone.put(0, rank, range(BLOCKS))
+    assert alone.find() == (28, [28, 28])
+    # One rank has less, and pins are not why.
+    less = Held(region, full(), full(), of="less")
+    for group, rank, blocks in ((0, 0, 13), (0, 1, 13), (1, 0, 13), (1, 1, 6)):
+        less.put(group, rank, range(blocks))
+    assert less.find() == (6, [6, 6, 6, 6])
+
+
+def test_what_leaves_between_the_look_and_the_pin_is_missing(region: cenote.Region) -> None:
+    held = Held(region, full(), sliding(WINDOW))
+    for group in range(2):
+        for rank in range(2):
+            held.put(group, rank, range(BLOCKS))
+    window = held.ranks[1][1]
+    asked = []
+
+    class Forgetful:
+        """A rank that says it has everything, and has nothing of the end."""
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(window, name)
+
+        def lookup(self, names: cenote.Hashes) -> cenote.Lease:
+            asked.append(len(names))
+            lease = window.lookup(names)
+            if len(asked) == 1:
+                lease.truncate(2)
+            return lease
+
+    held.lookup.ranks[1][1] = Forgetful()  # type: ignore[call-overload]
+    # Blocks 36 to 39 were looked for, and 38 was gone.
+    assert held.find() == (38, [38, 38, 4, 4])
+    assert asked == [4, 4]
