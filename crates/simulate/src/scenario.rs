@@ -587,7 +587,7 @@ impl Actor {
         let mut pause_ns = 0;
         while others.iter().any(|&other| self.process.lives(other)) {
             let is_idle = manager.round().granted == 0;
-            pause_ns = if is_idle { (2 * pause_ns).clamp(1_000_000, 16_000_000) } else { 1_000 };
+            pause_ns = if is_idle { (2 * pause_ns).clamp(1_000_000, 4_000_000) } else { 1_000 };
             if !self.process.sleep(pause_ns) {
                 return;
             }
