@@ -4,7 +4,9 @@
 //! the scheduler's and its watermark's alone, in either world, so it is equal to the last swap.
 
 use cenote_base::engine::{Phase, Prompt};
-use cenote_base::{BlockHash, ChainHasher, Deadline, Engine, Event, EventSink, HashSeed, Request, RequestId, SamplingParams, TokenId};
+use cenote_base::{
+    BlockHash, ChainHasher, Deadline, Engine, Event, EventSink, HashSeed, Request, RequestId, SamplingParams, TokenId,
+};
 use cenote_engine::runtime::Direction;
 use cenote_engine::{EngineConfig, LlmEngine, LoadedModel, Observer, SwapRecord};
 use cenote_policy::{Eviction, Watermark};

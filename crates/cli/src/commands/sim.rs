@@ -66,8 +66,8 @@ pub fn run(args: &SimArgs) -> Result<(), Failure> {
         let shared = pool(capacity, args);
         let setup = Setup { shared, eviction, watermark: watermark.clone(), ..engine.setup.clone() };
         let done = (index * load.workload.requests().len()) as u64;
-        let outcome = simulate(&setup, &load.workload, &mut |answered| bar.set_position(done + answered))
-            .map_err(|error| {
+        let outcome =
+            simulate(&setup, &load.workload, &mut |answered| bar.set_position(done + answered)).map_err(|error| {
                 let hint = hint(&error, args);
                 Failure::from(error).hint(hint)
             })?;

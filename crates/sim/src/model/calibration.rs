@@ -128,7 +128,8 @@ impl Calibration {
             }
         };
         let [step_ns, request_ns, token_ns, pair_ns, context_ns] = rates;
-        let of_all = |of: &dyn Fn(&Sample) -> f64| samples.iter().map(|sample| sample.count as f64 * of(sample)).sum::<f64>();
+        let of_all =
+            |of: &dyn Fn(&Sample) -> f64| samples.iter().map(|sample| sample.count as f64 * of(sample)).sum::<f64>();
         let off = of_all(&|sample| (said(sample, &rates) - sample.ns as f64).abs());
         let mean_error = off / of_all(&|sample| sample.ns as f64).max(1.0);
         Self { machine, step_ns, request_ns, token_ns, pair_ns, context_ns, mean_error, samples }
