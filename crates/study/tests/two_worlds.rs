@@ -17,7 +17,7 @@ use cenote_sim::{Setup, Workload};
 use cenote_store::{Loaded, PrefixMatch, PrefixStore, SwappedBlock};
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::sync::mpsc::{Receiver, channel};
+use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -127,31 +127,37 @@ fn engine_swaps(watermark: &Watermark, load: &Workload) -> Vec<Swap> {
     let store = Box::new(Space(ChainHasher::new(&HashSeed([7; 32]), &[1; 32])));
     let recorder = Box::new(Recorder(Arc::clone(&trace)));
     let engine = LlmEngine::start_observed(LoadedModel::load(&config).unwrap(), Some(store), recorder).unwrap();
-    // The first request's token waits for the last request, which is refused where prompts are counted: when it is, all others are on
-    // their way to the engine's thread.
+    // The others are asked while the first one's token is told, and that lasts until a last request is refused, where prompts are
+    // counted: then all others are on their way to the engine's thread.
     let (all_sent, are_sent) = channel();
-    let mut gate: Option<Receiver<()>> = Some(are_sent);
+    let (computed, is_computed) = channel();
+    let mut gate = Some((computed, are_sent));
     let (ended, ends) = channel();
     for (id, request) in (0..).zip(load.requests()) {
         let prompt = (0..request.input_tokens).map(|at| 100 + (7 * id as u32 + at) % 3_000).collect();
         let ended = ended.clone();
         let mut gate = gate.take();
         let sink: EventSink = Box::new(move |event| {
-            if let Some(gate) = gate.take() {
-                gate.recv_timeout(PATIENCE).unwrap();
+            if let Some((computed, are_sent)) = gate.take() {
+                computed.send(()).unwrap();
+                are_sent.recv_timeout(PATIENCE).unwrap();
             }
             if !matches!(event, Event::Token { .. }) {
-                ended.send(event).unwrap();
+                ended.send((id, event)).unwrap();
             }
             true
         });
         engine.submit(asked(id, prompt, request.output_tokens), sink).unwrap();
+        if id == 0 {
+            is_computed.recv_timeout(PATIENCE).unwrap();
+        }
     }
     let too_long = asked(load.requests().len() as u64, vec![1; 16 * BLOCKS as usize + 1], 1);
     engine.submit(too_long, Box::new(move |_| all_sent.send(()).is_ok())).unwrap();
     for _ in load.requests() {
-        let event = ends.recv_timeout(PATIENCE).unwrap();
-        assert!(matches!(event, Event::Finished { .. }), "{event:?}");
+        let (id, event) = ends.recv_timeout(PATIENCE).unwrap();
+        let Event::Finished { usage, .. } = event else { panic!("request {id}: {event:?}") };
+        assert_eq!(usage.completion_tokens, load.requests()[id as usize].output_tokens, "request {id}");
     }
     assert!(engine.drain(Deadline::after(PATIENCE)));
     drop(engine);
