@@ -111,22 +111,23 @@ const SUMMARIES: [Length; 2] = [Length { mean: 1_200.0, deviation: 600.0 }, Leng
 const DOCUMENTS: [Length; 2] = [Length { mean: 7_000.0, deviation: 6_000.0 }, Length { mean: 400.0, deviation: 250.0 }];
 const CODE: [Length; 2] = [Length { mean: 600.0, deviation: 500.0 }, Length { mean: 350.0, deviation: 350.0 }];
 
-/// What the learned watermark is trained on: each of the paper's models with answers from half as long to four times as long, in as many
-/// blocks more as half of that, and loads of other kinds.
+/// What the learned watermark is trained on.
 #[must_use]
 pub fn training_cases() -> Vec<Case> {
-    let mut cases = Vec::new();
-    for (&(model, blocks), seed) in CPEN_MODELS.iter().zip((101..).step_by(10)) {
-        for (scale, seed) in [0.5, 1.0, 2.0, 4.0].into_iter().zip(seed..) {
-            cases.push(Case::cpen(model, (f64::from(blocks) * (1.0 + scale) / 2.0) as u32, scale, seed, false));
-        }
-    }
-    cases.push(Case::poisson("chat", 6.0, 1_500, CHAT, 161, false));
-    cases.push(Case::poisson("chat", 3.0, 1_000, CHAT, 162, false));
-    cases.push(Case::poisson("writing", 4.0, 1_500, WRITING, 163, false));
-    cases.push(Case::poisson("summaries", 2.5, 2_500, SUMMARIES, 164, false));
-    cases.push(Case::poisson("documents", 0.2, 6_000, DOCUMENTS, 165, false));
-    cases.push(Case::poisson("documents", 0.5, 9_000, DOCUMENTS, 166, false));
+    let mut cases: Vec<Case> = (CPEN_MODELS.iter().zip(101..))
+        .map(|(&(model, blocks), seed)| Case::cpen(model, blocks, 1.0, seed, false))
+        .collect();
+    cases.push(Case::cpen("opt-1.3b", 200, 0.5, 111, false));
+    cases.push(Case::cpen("opt-2.7b", 400, 2.0, 112, false));
+    cases.push(Case::poisson("chat", 6.0, 1_500, CHAT, 121, false));
+    cases.push(Case::poisson("chat", 3.0, 1_000, CHAT, 122, false));
+    cases.push(Case::poisson("writing", 4.0, 1_500, WRITING, 123, false));
+    cases.push(Case::poisson("summaries", 2.5, 2_500, SUMMARIES, 124, false));
+    cases.push(Case::poisson("documents", 0.2, 6_000, DOCUMENTS, 125, false));
+    cases.push(Case::poisson("documents", 0.5, 9_000, DOCUMENTS, 126, false));
+    cases.push(Case::cpen("opt-125m", 900, 3.0, 113, false));
+    cases.push(Case::cpen("r1-qwen-1.5b", 300, 1.0, 114, false));
+    cases.push(Case::cpen("r1-qwen-1.5b", 500, 1.5, 115, false));
     cases
 }
 

@@ -14,7 +14,7 @@ use std::fmt::Write;
 const POPULATION: usize = 40;
 const BEST: usize = 8;
 /// Throughput, over that of fixed 1 %, below which weights are of no use; a little above what is asked for in the end.
-const THROUGHPUT_FLOOR: f64 = 0.995;
+const THROUGHPUT_FLOOR: f64 = 1.0;
 /// What a hundredth below the floor costs, in swapped blocks over those of fixed 1 %.
 const FLOOR_PRICE: f64 = 1.0;
 
