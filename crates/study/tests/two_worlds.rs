@@ -161,8 +161,7 @@ fn engine_swaps(watermark: &Watermark, load: &Workload) -> Vec<Swap> {
     }
     assert!(engine.drain(Deadline::after(PATIENCE)));
     drop(engine);
-    let swaps = trace.lock().unwrap().clone();
-    swaps
+    trace.lock().unwrap().clone()
 }
 
 fn simulated_swaps(watermark: &Watermark, load: &Workload) -> Vec<Swap> {
