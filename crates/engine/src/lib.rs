@@ -30,4 +30,4 @@ pub mod tokenizer;
 pub use error::LoadError;
 pub use kernels::ElementType;
 pub use model::{EngineConfig, LoadedModel};
-pub use runtime::{LlmEngine, Observer, StepRecord, SwapRecord};
+pub use runtime::{LlmEngine, Observer, StepRecord, SwapRecord, TakenRecord};

@@ -11,7 +11,7 @@ mod observe;
 mod request;
 mod swap;
 
-pub use observe::{Direction, Observer, StepRecord, SwapRecord, Why};
+pub use observe::{Direction, Observer, StepRecord, SwapRecord, TakenRecord, Why};
 
 use self::core::{Core, Message};
 use crate::model::LoadedModel;

@@ -57,6 +57,17 @@ impl Workload {
         Self { block_tokens, ..Self::default() }
     }
 
+    /// Prompts that share nothing: of each when it comes, its tokens, and those of its answer.
+    ///
+    /// # Panics
+    /// Blocks without tokens.
+    #[must_use]
+    pub fn alone(block_tokens: u32, requests: impl IntoIterator<Item = (Time, u32, u32)>) -> Self {
+        let mut builder = Builder::new(block_tokens);
+        requests.into_iter().for_each(|(arrival, input, output)| builder.push_alone(arrival, input, output));
+        builder.finish()
+    }
+
     /// Tokens of a block.
     #[must_use]
     pub const fn block_tokens(&self) -> u32 {

@@ -6,7 +6,7 @@ use crate::args::{EngineArgs, WatchArgs};
 use crate::failure::Failure;
 use crate::region::TemporaryRegion;
 use cenote_base::{Deadline, Engine, TokenId};
-use cenote_engine::{Observer, StepRecord, SwapRecord};
+use cenote_engine::{Observer, StepRecord, SwapRecord, TakenRecord};
 use cenote_serve::{AppState, Grace, HttpConfig};
 use cenote_sim::Workload;
 use cenote_sim::model::Sample;
@@ -27,6 +27,7 @@ pub const LIVE_REGION_BYTES: u64 = 512 << 20;
 /// What an engine told.
 #[derive(Default)]
 struct Records {
+    taken: Vec<(Instant, TakenRecord)>,
     steps: Vec<StepRecord>,
     swaps: Vec<SwapRecord>,
 }
@@ -39,6 +40,10 @@ fn lock(records: &Mutex<Records>) -> MutexGuard<'_, Records> {
 }
 
 impl Observer for Recorder {
+    fn taken(&mut self, record: &TakenRecord) {
+        lock(&self.0).taken.push((Instant::now(), *record));
+    }
+
     fn swapped(&mut self, record: &SwapRecord) {
         lock(&self.0).swaps.push(*record);
     }
@@ -107,6 +112,7 @@ impl Live {
     pub fn take_steps(&self) -> Vec<Sample> {
         let steps = std::mem::take(&mut lock(&self.records).steps);
         let sample = |step: &StepRecord| Sample {
+            count: 1,
             requests: step.requests,
             tokens: step.tokens,
             pairs: step.pairs,
@@ -114,6 +120,19 @@ impl Live {
             ns: step.ns,
         };
         steps.iter().map(sample).collect()
+    }
+
+    /// The requests since the last time, in the order in which the engine took them and at these times: what came to it of a load. Each
+    /// is believed to answer as long as it may.
+    pub fn take_taken(&self) -> Workload {
+        let taken = std::mem::take(&mut lock(&self.records).taken);
+        let begin = taken.first().map_or_else(Instant::now, |(at, _)| *at);
+        let block_tokens = self.engine().model().config().block_tokens;
+        let requests = taken.iter().map(|(at, record)| {
+            let output = record.max_num_tokens - record.prompt_tokens;
+            ((*at - begin).as_nanos() as u64, record.prompt_tokens, output)
+        });
+        Workload::alone(u32::try_from(block_tokens).unwrap_or(u32::MAX), requests)
     }
 
     /// The swaps since the last time.

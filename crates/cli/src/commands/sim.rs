@@ -13,7 +13,7 @@ use crate::output;
 use cenote_base::units::ByteSize;
 use cenote_policy::{Eviction, Watermark};
 use cenote_sim::model::{Calibration, CostModel, DEVICES, Device, MODELS, Machine, ModelShape};
-use cenote_sim::serving::Pool;
+use cenote_sim::serving::{ConfigError, Pool};
 use cenote_sim::{Outcome, Setup, Workload, simulate};
 use serde::Serialize;
 use std::path::Path;
@@ -66,8 +66,11 @@ pub fn run(args: &SimArgs) -> Result<(), Failure> {
         let shared = pool(capacity, args);
         let setup = Setup { shared, eviction, watermark: watermark.clone(), ..engine.setup.clone() };
         let done = (index * load.workload.requests().len()) as u64;
-        let outcome = simulate(&setup, &load.workload, &mut |answered| bar.set_position(done + answered))
-            .map_err(|error| Failure::from(error).hint(hint(args)))?;
+        let outcome =
+            simulate(&setup, &load.workload, &mut |answered| bar.set_position(done + answered)).map_err(|error| {
+                let hint = hint(&error, args);
+                Failure::from(error).hint(hint)
+            })?;
         runs.push(Run {
             load: load.name.clone(),
             engine: engine.name.clone(),
@@ -94,11 +97,17 @@ pub fn run(args: &SimArgs) -> Result<(), Failure> {
 }
 
 /// What may help where a configuration cannot be.
-const fn hint(args: &SimArgs) -> &'static str {
-    if args.l1_blocks.is_some() {
-        "give more --l1-blocks"
-    } else {
-        "give a larger --pool, a --device with more memory or a smaller --model"
+fn hint(error: &ConfigError, args: &SimArgs) -> &'static str {
+    match error {
+        ConfigError::NoInstances => "give one or more --instances",
+        ConfigError::NoBandwidth(_) => "a link is gigabytes a second and nanoseconds, as in --pool-link 25:640",
+        ConfigError::Nothing(_) => {
+            "--l1-blocks, --l1-block-tokens, --max-num-seqs and --max-num-batched-tokens must be 1 or more"
+        }
+        ConfigError::TooSmall { what: "a pool", .. } => "give a larger --pool",
+        ConfigError::TooSmall { .. } => "give a larger --private",
+        ConfigError::EngineTooSmall { .. } if args.l1_blocks.is_some() => "give more --l1-blocks",
+        ConfigError::EngineTooSmall { .. } => "give a --device with more memory, or a smaller --model",
     }
 }
 

@@ -77,17 +77,22 @@ async fn bad_lines_are_named_and_strict_ends_it() {
 #[tokio::test]
 async fn what_cannot_be_is_refused_with_its_reason() {
     let trace = trace();
-    for (flags, fact) in [
-        (&["--pool", "1GiB"][..], "a pool of 1073741824 bytes holds 16 blocks of 512 tokens, but request"),
-        (&["--pool", "infinite", "--pool-link", "0:1"], "the pool's link has no bandwidth"),
-        (&["--instances", "0"], "no instances"),
-        (&["--model", "llama-70b"], "llama-70b does not fit"),
-        (&["--l1-blocks", "10"], "an engine's own memory holds 160 tokens"),
-        (&["--hit-rate-only", "--pool-blocks", "102"], "alone has 103 blocks"),
-        (&["--device", "abacus"], "there are a100, h200, l20, a6000"),
-        (&["--calibration", "no-such-file"], "no-such-file: "),
+    for (flags, facts) in [
+        (
+            &["--pool", "1GiB"][..],
+            &["a pool of 1073741824 bytes holds 16 blocks of 512 tokens, but request", "larger --pool"][..],
+        ),
+        (&["--private", "1GiB"], &["an instance's own cache of 1073741824 bytes holds 16 blocks", "larger --private"]),
+        (&["--pool", "infinite", "--pool-link", "0:1"], &["the pool's link has no bandwidth", "--pool-link 25:640"]),
+        (&["--instances", "0"], &["no instances", "one or more --instances"]),
+        (&["--max-num-seqs", "0"], &["a step is without blocks or tokens", "--max-num-seqs"]),
+        (&["--model", "llama-70b"], &["llama-70b does not fit"]),
+        (&["--l1-blocks", "10"], &["an engine's own memory holds 160 tokens", "more --l1-blocks"]),
+        (&["--hit-rate-only", "--pool-blocks", "102"], &["alone has 103 blocks"]),
+        (&["--device", "abacus"], &["there are a100, h200, l20, a6000"]),
+        (&["--calibration", "no-such-file"], &["no-such-file: "]),
     ] {
-        bare(["sim", "--trace", &trace].into_iter().chain(flags.iter().copied())).fails(&[fact]).await;
+        bare(["sim", "--trace", &trace].into_iter().chain(flags.iter().copied())).fails(facts).await;
     }
 }
 

@@ -8,7 +8,7 @@
 //! computed for its request is thrown away, and the request goes on from the blocks before.
 
 use super::Shared;
-use super::observe::{Observer, StepRecord};
+use super::observe::{Observer, StepRecord, TakenRecord};
 use super::request::{Admission, Running};
 use super::swap::{self, Swapper};
 use crate::kv::KvArena;
@@ -176,10 +176,10 @@ impl Core {
 
     fn admit(&mut self, mut admission: Admission) {
         let id = admission.id;
+        let small = |value: usize| u32::try_from(value).unwrap_or(u32::MAX);
         let refused = if self.requests.contains_key(&id) {
             Some(EngineError::new(ErrorKind::Internal, format!("request id {id} is in use")))
         } else {
-            let small = |value: usize| u32::try_from(value).unwrap_or(u32::MAX);
             let new = NewRequest {
                 id,
                 num_tokens: small(admission.prompt.len() + admission.output.len()),
@@ -201,6 +201,11 @@ impl Core {
             self.shared.request_ended();
             return;
         }
+        self.swapper.observer.taken(&TakenRecord {
+            sequence: self.counters.taken,
+            prompt_tokens: small(admission.prompt.len()),
+            max_num_tokens: small(admission.max_num_tokens),
+        });
         self.counters.prompt_tokens += admission.prompt.len() as u64;
         self.requests.insert(id, Running::new(admission, self.counters.taken, &self.model));
         self.counters.taken += 1;

@@ -68,8 +68,22 @@ pub struct StepRecord {
     pub ns: u64,
 }
 
-/// Hears of swaps and steps, on the engine's thread: it must not block for long.
+/// A request that the engine took: the scheduler knows it from here on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TakenRecord {
+    /// The how many-th, from 0.
+    pub sequence: u64,
+    /// Tokens of its prompt.
+    pub prompt_tokens: u32,
+    /// Most tokens of prompt and output.
+    pub max_num_tokens: u32,
+}
+
+/// Hears of requests, swaps and steps, on the engine's thread: it must not block for long.
 pub trait Observer: Send {
+    /// A request was taken.
+    fn taken(&mut self, _record: &TakenRecord) {}
+
     /// Blocks were swapped, or given up.
     fn swapped(&mut self, _record: &SwapRecord) {}
 

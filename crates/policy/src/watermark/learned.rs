@@ -34,16 +34,16 @@ const PRIOR_BLOCKS: u64 = 8;
 pub struct Learned {
     weights: Weights,
     lost_before: u64,
-    /// A hundred times the blocks lost in a step over all blocks, averaged, in [`ONE`]ths. It falls to a sixteenth and no further, because
-    /// a mean in integers stops where what is left is less than [`MEMORY_STEPS`].
-    lost_share: i64,
+    /// A hundred times the blocks lost in a step over all blocks, in [`ONE`]ths: the mean over [`MEMORY_STEPS`], times as many, because
+    /// a mean that is kept in integers stops falling where what is left is less than the number of steps.
+    lost_sum: i64,
 }
 
 impl Learned {
     /// A controller that knows nothing of the past.
     #[must_use]
     pub const fn new(weights: Weights) -> Self {
-        Self { weights, lost_before: 0, lost_share: 0 }
+        Self { weights, lost_before: 0, lost_sum: 0 }
     }
 
     /// The state as features. Each is multiplied by the number of running requests in the end; what is divided by it here is a
@@ -62,7 +62,7 @@ impl Learned {
             ratio(load.finished_tokens + PRIOR_REQUESTS * PRIOR_BLOCKS * block_tokens, ended * block_tokens);
         let to_come = (length_then - length_now).max(0);
         let room = ratio(u64::from(load.num_blocks), running);
-        let losses = room * self.lost_share.min(4 * ONE) / ONE;
+        let losses = room * (self.lost_sum / MEMORY_STEPS).min(4 * ONE) / ONE;
         let pending = ratio(load.pending_tokens + load.next_tokens, running * block_tokens);
         // What many requests need beyond their mean grows with the root of what they are.
         let deviation = ratio((u64::from(load.num_blocks) * (length_then / ONE).max(1) as u64).isqrt(), running);
@@ -82,7 +82,7 @@ impl WatermarkController for Learned {
         self.lost_before = load.lost_blocks;
         // A hundred times the share, so that a block in a hundred is 1.
         let share = 100 * lost * ONE / i64::from(load.num_blocks.max(1));
-        self.lost_share += (share - self.lost_share) / MEMORY_STEPS;
+        self.lost_sum += share - self.lost_sum / MEMORY_STEPS;
     }
 
     fn reserve_blocks(&self, load: &Load) -> Option<u32> {

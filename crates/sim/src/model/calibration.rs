@@ -3,14 +3,20 @@
 //! A machine that hardly overlaps arithmetic and memory takes the sum of both, so the fit is linear: a constant, and a rate
 //! each for requests, tokens, pairs and context. A pair of a prompt is cheap, because one read of a key serves many tokens; of an
 //! answer each token reads all that it attends to, which is what the context counts. Rates are not negative: a rate that would be is left out, and the others are fitted anew.
+//!
+//! The squares are weighted by one over what the fit says, so that over all that was timed the fit says what was measured: a load is a
+//! sum of steps, and its errors should cancel. That is the quasi-likelihood of a variance that grows with the mean, and takes a few rounds, because
+//! the weights come from the fit.
 
 use super::{CostModel, StepWork};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// One step that was timed.
+/// Steps that were timed and are alike, or one.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Sample {
+    /// How many; what follows is of one of them, on average.
+    pub count: u64,
     /// Requests in it.
     pub requests: u64,
     /// Tokens computed.
@@ -54,7 +60,7 @@ pub struct Calibration {
     pub pair_ns: f64,
     /// Of each token of context.
     pub context_ns: f64,
-    /// Mean of the fit's relative errors, over the steps.
+    /// What the fit is off by, without sign, over what was measured.
     pub mean_error: f64,
     /// The steps that were timed.
     pub samples: Vec<Sample>,
@@ -72,6 +78,10 @@ pub enum CalibrationError {
 }
 
 const TERMS: usize = 5;
+/// Rounds of a fit: weights change by less than a thousandth after four.
+const ROUNDS: usize = 8;
+/// A step that takes so many times what others like it take is left out: somebody else had the machine.
+const ODD: u64 = 4;
 
 impl Calibration {
     /// Reads a file's text.
@@ -105,12 +115,12 @@ impl Calibration {
         }
     }
 
-    /// Fits the rates to steps that were timed: least squares of relative errors, so that short steps count as long ones do.
+    /// Fits the rates to steps that were timed.
     #[must_use]
     pub fn fit(machine: Machine, samples: Vec<Sample>) -> Self {
         let mut kept: Vec<usize> = (0..TERMS).collect();
         let rates = loop {
-            let rates = least_squares(&samples, &kept);
+            let rates = weighted_fit(&samples, &kept);
             let negative = kept.iter().copied().filter(|&term| rates[term] < 0.0);
             match negative.min_by(|&a, &b| rates[a].total_cmp(&rates[b])) {
                 Some(worst) => kept.retain(|&term| term != worst),
@@ -118,11 +128,10 @@ impl Calibration {
             }
         };
         let [step_ns, request_ns, token_ns, pair_ns, context_ns] = rates;
-        let error = |sample: &Sample| {
-            let fitted: f64 = terms(sample).iter().zip(rates).map(|(term, rate)| term * rate).sum();
-            (fitted / sample.ns.max(1) as f64 - 1.0).abs()
-        };
-        let mean_error = samples.iter().map(error).sum::<f64>() / samples.len().max(1) as f64;
+        let of_all =
+            |of: &dyn Fn(&Sample) -> f64| samples.iter().map(|sample| sample.count as f64 * of(sample)).sum::<f64>();
+        let off = of_all(&|sample| (said(sample, &rates) - sample.ns as f64).abs());
+        let mean_error = off / of_all(&|sample| sample.ns as f64).max(1.0);
         Self { machine, step_ns, request_ns, token_ns, pair_ns, context_ns, mean_error, samples }
     }
 }
@@ -131,11 +140,10 @@ impl Sample {
     /// A step of this work that took so long.
     #[must_use]
     pub const fn new(work: &StepWork, ns: u64) -> Self {
-        Self { requests: work.requests, tokens: work.tokens, pairs: work.pairs, context: work.context, ns }
+        Self { count: 1, requests: work.requests, tokens: work.tokens, pairs: work.pairs, context: work.context, ns }
     }
 
-    /// Steps that are alike become one each: the mean of what they computed and of what they took, because what many steps take
-    /// together is what a load takes. Of each kind the slowest twentieth is left out, where others had the machine.
+    /// Steps that are alike become one each: the mean of what they computed and of what they took, without the odd ones.
     #[must_use]
     pub fn merged(samples: &[Self]) -> Vec<Self> {
         let size = |count: u64| (8.0 * (count as f64).log2()).round() as u64;
@@ -146,10 +154,12 @@ impl Sample {
         }
         let merge = |mut alike: Vec<Self>| {
             alike.sort_by_key(|sample| sample.ns);
-            alike.truncate(alike.len() - alike.len() / 20);
+            let median = alike[alike.len() / 2].ns;
+            alike.retain(|sample| sample.ns <= ODD * median);
             let count = alike.len() as u64;
             let mean = |of: fn(&Self) -> u64| alike.iter().map(of).sum::<u64>() / count;
             Self {
+                count,
                 requests: mean(|sample| sample.requests),
                 tokens: mean(|sample| sample.tokens),
                 pairs: mean(|sample| sample.pairs),
@@ -165,17 +175,39 @@ fn terms(sample: &Sample) -> [f64; TERMS] {
     [1.0, sample.requests as f64, sample.tokens as f64, sample.pairs as f64, sample.context as f64]
 }
 
+/// What rates say of a step.
+fn said(sample: &Sample, rates: &[f64; TERMS]) -> f64 {
+    terms(sample).iter().zip(rates).map(|(term, rate)| term * rate).sum()
+}
+
+/// The kept rates, by least squares whose weights come from the fit itself; the other rates are 0.
+fn weighted_fit(samples: &[Sample], kept: &[usize]) -> [f64; TERMS] {
+    let counts = || samples.iter().map(|sample| sample.count as f64);
+    let mut weights: Vec<f64> = counts().zip(samples).map(|(count, sample)| count / sample.ns.max(1) as f64).collect();
+    let mut rates = [0.0; TERMS];
+    for _ in 0..ROUNDS {
+        rates = least_squares(samples, &weights, kept);
+        for ((weight, count), sample) in weights.iter_mut().zip(counts()).zip(samples) {
+            let (measured, said) = (sample.ns.max(1) as f64, said(sample, &rates));
+            // A fit on its way may say nothing sensible of a step.
+            let said = said.max(measured / 10.0);
+            *weight = if measured > ODD as f64 * said { 0.0 } else { count / said };
+        }
+    }
+    rates
+}
+
 /// The normal equations over the kept terms, solved by elimination; the other rates are 0.
-fn least_squares(samples: &[Sample], kept: &[usize]) -> [f64; TERMS] {
+fn least_squares(samples: &[Sample], weights: &[f64], kept: &[usize]) -> [f64; TERMS] {
     let size = kept.len();
     let mut rows = vec![vec![0.0; size + 1]; size];
-    for sample in samples {
-        let (terms, time) = (terms(sample), sample.ns.max(1) as f64);
+    for (sample, weight) in samples.iter().zip(weights) {
+        let terms = terms(sample);
         for (row, &of_row) in rows.iter_mut().zip(kept) {
             for (cell, &of_cell) in row.iter_mut().zip(kept) {
-                *cell += terms[of_row] * terms[of_cell] / (time * time);
+                *cell += weight * terms[of_row] * terms[of_cell];
             }
-            row[size] += terms[of_row] / time;
+            row[size] += weight * terms[of_row] * sample.ns as f64;
         }
     }
     for pivot in 0..size {
@@ -219,7 +251,7 @@ mod tests {
             (16, 16, 9_000, 9_000),
         ];
         let sample = |(requests, tokens, pairs, context)| {
-            let mut sample = Sample { requests, tokens, pairs, context, ns: 0 };
+            let mut sample = Sample { count: 1, requests, tokens, pairs, context, ns: 0 };
             sample.ns = terms(&sample).iter().zip(rates).map(|(term, rate)| term * rate).sum::<f64>() as u64;
             sample
         };
@@ -252,14 +284,30 @@ mod tests {
     }
 
     #[test]
-    fn steps_that_are_alike_count_as_their_mean_without_the_slowest() {
-        let step = |context: u64, ns: u64| Sample { requests: 2, tokens: 2, pairs: context, context, ns };
+    fn steps_that_are_alike_count_as_their_mean_without_the_odd_ones() {
+        let step = |context: u64, ns: u64| Sample { count: 1, requests: 2, tokens: 2, pairs: context, context, ns };
         let mut timed: Vec<Sample> = (0..20).map(|at| step(1_000 + at, 100 + at)).collect();
         timed.push(step(1_000, 1_000_000));
         timed.push(step(50_000, 300));
         let merged = Sample::merged(&timed);
         assert_eq!(merged.len(), 2, "{merged:?}");
-        assert_eq!((merged[0].ns, merged[0].context), (109, 1_009));
+        assert_eq!((merged[0].count, merged[0].ns, merged[0].context), (20, 109, 1_009));
+    }
+
+    /// What is linear in the wrong terms, and now and then takes far longer, is still right on the whole.
+    #[test]
+    fn a_fit_says_of_all_steps_together_what_was_measured() {
+        let mut timed = samples([900_000.0, 40_000.0, 75_000.0, 130.0, 700.0]);
+        for (at, sample) in timed.iter_mut().enumerate() {
+            sample.count = 1 + at as u64;
+            sample.ns += sample.ns / 5 * (at as u64 % 3);
+        }
+        let measured: f64 = timed.iter().map(|sample| (sample.count * sample.ns) as f64).sum();
+        let odd = Sample { ns: 100 * timed[0].ns, ..timed[0] };
+        let fitted = Calibration::fit(machine(), timed.iter().copied().chain([odd]).collect());
+        let rates = [fitted.step_ns, fitted.request_ns, fitted.token_ns, fitted.pair_ns, fitted.context_ns];
+        let said: f64 = timed.iter().map(|sample| sample.count as f64 * said(sample, &rates)).sum();
+        assert!((said / measured - 1.0).abs() < 0.01, "{said} for {measured}");
     }
 
     #[test]

@@ -1,7 +1,9 @@
 //! `cenote sim --calibrate`: how long steps take on this machine.
 //!
 //! The reference engine is asked, over HTTP and with a region, what differs in what a cost model goes by: prompts of several lengths, one
-//! by one, and crowds of several sizes, whose answers are computed together. The engine times its own steps, so what is fitted holds all
+//! by one; crowds of several sizes, whose answers are computed together; a crowd that it cannot take in at once; and a stream at half of
+//! what it can do. The last two are how an engine is used: a step among others takes less than one in an idle process, whose caches have
+//! gone cold, and less than one while a crowd's prompts are still being read. The engine times its own steps, so what is fitted holds all
 //! that a step is: deciding, computing, telling and publishing. What a client waits beyond the steps is the front's.
 
 use crate::args::{EngineArgs, SimArgs};
@@ -20,12 +22,17 @@ use std::time::Instant;
 const PROMPTS: [u32; 9] = [16, 32, 64, 128, 192, 256, 384, 512, 1024];
 /// Requests that come together.
 const CROWDS: [usize; 6] = [2, 4, 8, 16, 32, 64];
+/// More requests than run at once, if the engine lets so many wait.
+const QUEUE: usize = 128;
+/// Requests of the stream, and how many of those that the engine answers in a second come in one.
+const STREAM: usize = 96;
+const STREAM_SHARE: f64 = 0.5;
 /// Tokens of answers.
 const ALONE_OUTPUT: u32 = 8;
-const CROWD_OUTPUT: Length = Length { mean: 24.0, deviation: 12.0 };
-const CROWD_INPUT: Length = Length { mean: 128.0, deviation: 128.0 };
-/// All of it is done so often.
-const REPEATS: u64 = 2;
+const CROWD_OUTPUT: Length = Length { mean: 32.0, deviation: 20.0 };
+const CROWD_INPUT: Length = Length { mean: 192.0, deviation: 160.0 };
+/// Prompts that come alone come so often.
+const ALONE_REPEATS: usize = 2;
 
 pub fn run(args: &SimArgs, path: &Path) -> Result<(), Failure> {
     let engine = EngineArgs::of_model(args.model.as_ref().map(std::path::PathBuf::from))?;
@@ -47,33 +54,38 @@ pub fn run(args: &SimArgs, path: &Path) -> Result<(), Failure> {
 pub async fn calibrate(live: &mut Live) -> Result<Calibration, Failure> {
     let context = live.engine().model().max_model_len() as u32;
     let prompts: Vec<u32> = PROMPTS.into_iter().filter(|length| length + ALONE_OUTPUT <= context).collect();
-    let bar = output::progress("timing steps", REPEATS * (prompts.len() + CROWDS.iter().sum::<usize>()) as u64);
+    let config = live.engine().model().config();
+    let queue = QUEUE.min(config.max_waiting).max(1);
+    let requests = ALONE_REPEATS * prompts.len() + CROWDS.iter().sum::<usize>() + queue + STREAM;
+    let bar = output::progress("timing steps", requests as u64);
     let tick = || bar.inc(1);
     // Once untimed: pages are touched, caches and branches settle.
-    live.replay(&crowd(4, context, 0), &|| ()).await?;
+    live.replay(&crowd(4, 0.0, context, 0), &|| ()).await?;
     live.take_steps();
     let (mut samples, mut fronts) = (Vec::new(), Vec::new());
-    for repeat in 0..REPEATS {
-        for &length in &prompts {
-            let answers = live.replay(&alone(length), &tick).await?;
-            let steps = live.take_steps();
-            // The steps up to the one that ends the prompt.
-            let mut tokens = 0;
-            let prefill = steps.iter().take_while(|step| {
-                let is_before = tokens < u64::from(length);
-                tokens += step.tokens;
-                is_before
-            });
-            let in_steps: u64 = prefill.map(|step| step.ns).sum();
-            fronts.extend(answers.iter().map(|answer| (answer.first.as_nanos() as u64).saturating_sub(in_steps)));
-            samples.extend(steps);
-        }
-        for (index, &count) in CROWDS.iter().enumerate() {
-            let seed = 1 + repeat * CROWDS.len() as u64 + index as u64;
-            live.replay(&crowd(count, context, seed), &tick).await?;
-            samples.extend(live.take_steps());
-        }
+    for &length in std::iter::repeat_n(&prompts, ALONE_REPEATS).flatten() {
+        let answers = live.replay(&alone(length), &tick).await?;
+        let steps = live.take_steps();
+        // The steps up to the one that ends the prompt.
+        let mut tokens = 0;
+        let prefill = steps.iter().take_while(|step| {
+            let is_before = tokens < u64::from(length);
+            tokens += step.tokens;
+            is_before
+        });
+        let in_steps: u64 = prefill.map(|step| step.ns).sum();
+        fronts.extend(answers.iter().map(|answer| (answer.first.as_nanos() as u64).saturating_sub(in_steps)));
+        samples.extend(steps);
     }
+    let mut rate = 0.0;
+    for (seed, &count) in (1..).zip(CROWDS.iter().chain([&queue])) {
+        let answers = live.replay(&crowd(count, 0.0, context, seed), &tick).await?;
+        let whole = answers.iter().map(|answer| (answer.asked + answer.whole).as_secs_f64()).fold(1e-3, f64::max);
+        rate = STREAM_SHARE * count as f64 / whole;
+        samples.extend(live.take_steps());
+    }
+    live.replay(&crowd(STREAM, rate, context, 0), &tick).await?;
+    samples.extend(live.take_steps());
     bar.finish_and_clear();
     fronts.sort_unstable();
     let model = live.engine().model();
@@ -93,13 +105,14 @@ fn alone(length: u32) -> Workload {
     Synthetic { requests: 1, rate: 0.0, input, output, unique: None, groups: 1, block_tokens: 16 }.draw(1)
 }
 
-fn crowd(count: usize, context: u32, seed: u64) -> Workload {
+/// Requests that come at `rate`, or, without one, all at once.
+fn crowd(count: usize, rate: f64, context: u32, seed: u64) -> Workload {
     let within = |length: Length| {
         let mean = length.mean.min(f64::from(context) / 16.0);
         Length { mean, deviation: length.deviation * mean / length.mean }
     };
     let (input, output) = (within(CROWD_INPUT), within(CROWD_OUTPUT));
-    Synthetic { requests: count, rate: 0.0, input, output, unique: None, groups: 1, block_tokens: 16 }.draw(seed)
+    Synthetic { requests: count, rate, input, output, unique: None, groups: 1, block_tokens: 16 }.draw(seed)
 }
 
 /// Bytes a second of a copy between two buffers that no cache holds.
@@ -127,7 +140,11 @@ fn table(fitted: &Calibration) -> String {
         ("copies", format!("{:.1} GB/s", fitted.machine.copy_bytes_per_s as f64 / 1e9)),
         (
             "error of the fit",
-            format!("{:.1} % on average over {} steps", 100.0 * fitted.mean_error, fitted.samples.len()),
+            format!(
+                "{:.1} % of a step on average, over {} steps",
+                100.0 * fitted.mean_error,
+                fitted.samples.iter().map(|sample| sample.count).sum::<u64>()
+            ),
         ),
     ])
 }

@@ -29,13 +29,12 @@ pub struct Measured {
     pub throughput_tokens_per_s: f64,
 }
 
-/// Times as the simulator counts them: from when a request was to come, and over the whole load from the first of these instants.
+/// Times as the simulator counts them: of a request from when it was asked (a client's clock wakes it up a millisecond late), of the
+/// whole load from when the first one was to come.
 pub fn measured(load: &Workload, answers: &[Answered]) -> Measured {
-    let pairs = || load.requests().iter().zip(answers);
-    let arrival = |nanoseconds: u64| nanoseconds as f64 / 1e9;
-    let waits = pairs().map(|(request, answer)| (answer.asked + answer.first).as_secs_f64() - arrival(request.arrival));
+    let waits = answers.iter().map(|answer| answer.first.as_secs_f64());
     let ttft = waits.sum::<f64>() / answers.len().max(1) as f64;
-    let begin = load.requests().first().map_or(0.0, |request| arrival(request.arrival));
+    let begin = load.requests().first().map_or(0.0, |request| request.arrival as f64 / 1e9);
     let end = answers.iter().map(|answer| (answer.asked + answer.whole).as_secs_f64()).fold(begin, f64::max);
     let tokens: u64 = load.requests().iter().map(|request| u64::from(request.output_tokens)).sum();
     Measured { ttft_mean_ms: 1e3 * ttft, throughput_tokens_per_s: tokens as f64 / (end - begin).max(1e-9) }
@@ -68,6 +67,8 @@ pub fn setup_of(live: &Live, fitted: &Calibration) -> Setup {
 pub struct CpenRun {
     pub measured: Measured,
     pub swaps: Vec<SwapRecord>,
+    /// The load as it came to the engine: clients that ask at once come in any order.
+    pub taken: Workload,
     /// What the engine counts.
     pub stats: BTreeMap<String, f64>,
 }
@@ -106,8 +107,8 @@ impl Cpen {
         let bar = output::progress("serving", load.requests().len() as u64);
         let answers = live.replay(&load, &|| bar.inc(1)).await;
         bar.finish_and_clear();
-        let (swaps, stats) = (live.take_swaps(), live.settled().await);
+        let (swaps, taken, stats) = (live.take_swaps(), live.take_taken(), live.settled().await);
         live.end().await;
-        Ok(CpenRun { measured: measured(&load, &answers?), swaps, stats: stats? })
+        Ok(CpenRun { measured: measured(&load, &answers?), swaps, taken, stats: stats? })
     }
 }

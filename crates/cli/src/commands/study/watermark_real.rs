@@ -7,7 +7,6 @@ use crate::failure::Failure;
 use crate::output;
 use cenote_policy::Watermark;
 use cenote_sim::simulate;
-use cenote_sim::workload::{CPEN_PROMPTS, cpen};
 use serde::Serialize;
 
 /// Ends and middle of the figures, fixed 1 % and the learned one. The rule as printed, stop above, lets hardly a second request in and
@@ -52,8 +51,9 @@ pub fn run(args: &StudyWatermarkArgs) -> Result<(), Failure> {
             let mut row = Row { watermark: name.to_owned(), ..Row::none() };
             for seed in 1..=repeats {
                 let run = real.run(&watermark, seed).await?;
-                let setup = cenote_sim::Setup { watermark: watermark.clone(), ..setup.clone() };
-                let said = simulate(&setup, &cpen(CPEN_PROMPTS, 1.0, seed), &mut |_| ())?;
+                // The same requests in the order in which they came to the engine, past the front: with some rules it decides.
+                let setup = cenote_sim::Setup { watermark: watermark.clone(), front_ns: 0, ..setup.clone() };
+                let said = simulate(&setup, &run.taken, &mut |_| ())?;
                 let count = |name: &str| run.stats.get(name).copied().unwrap_or_default();
                 for (sum, value) in [
                     (&mut row.swaps, count("swaps_total")),
