@@ -179,7 +179,7 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
         }
     }
 
-    /// The names of a block; of another host's, as this one's caches have them.
+    /// The names of a block, as this host's caches have them.
     pub(crate) fn names_of(&self, block: BlockIndex) -> Names {
         if !self.has_events() {
             return Names::default();

@@ -289,8 +289,17 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
         }
     }
 
-    /// Makes descriptors of a chunk that was another host's as fresh as the device's. Only then is it noted as this
-    /// host's: who dies in between leaves it to be refreshed by whoever rebuilds the heap.
+    /// Makes what is said of the blocks of a chunk that was another host's as fresh as the device's. Only then is it noted as
+    /// this host's: who dies in between leaves it to be refreshed by whoever rebuilds the heap.
+    pub(crate) fn refresh_taken(&self, blocks: std::ops::Range<u64>) {
+        if self.has_events() {
+            let end = self.layout.names(BlockIndex(blocks.end - 1)) / LINE * LINE + LINE;
+            self.refresh_range(self.layout.names(BlockIndex(blocks.start)) / LINE * LINE, end);
+        }
+        self.refresh_descriptors(blocks);
+    }
+
+    /// Makes descriptors as fresh as the device's.
     pub(crate) fn refresh_descriptors(&self, blocks: std::ops::Range<u64>) {
         self.refresh_range(
             self.layout.descriptor(BlockIndex(blocks.start)),
@@ -367,7 +376,7 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
             let first = chunk * self.layout.descriptors_per_chunk;
             let slots = first..first + self.layout.slots(line.slot_bytes);
             if !known {
-                self.refresh_descriptors(slots.clone());
+                self.refresh_taken(slots.clone());
             }
             self.chunk_class(chunk).store(class as u32 + 1, Relaxed);
             for block in slots.rev().map(BlockIndex) {

@@ -243,7 +243,7 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
     fn take_over(&self, chunk: u64, class: usize, line: &ChunkLine, pinned: &BTreeSet<BlockIndex>) {
         let first = chunk * self.layout.descriptors_per_chunk;
         let slots = first..first + self.layout.slots(line.slot_bytes);
-        self.refresh_descriptors(slots.clone());
+        self.refresh_taken(slots.clone());
         self.chunk_class(chunk).store(class as u32 + 1, Relaxed);
         for block in slots.rev().map(BlockIndex) {
             self.slot_owner(block).store(crate::heap::FREE, Relaxed);

@@ -124,7 +124,10 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
             *follower = Follower { salt: self.salt, ..Follower::default() };
             // Before anything is walked: what is told from here on is read.
             let hosts = if self.is_coherent() { 1 } else { self.layout.max_hosts };
-            follower.rings = (0..hosts).map(|host| self.end_of_ring(host, now)).collect();
+            for host in 0..hosts {
+                let ring = self.read_ring(follower, host, now);
+                follower.rings.push(ring);
+            }
             Some(Resync::Begun)
         } else {
             let read = self.read_rings(follower, now);
@@ -138,16 +141,20 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
         Ok(Followed { events: follower.view.take_changes(), resync })
     }
 
-    /// A reader of a host's ring that has read what is in it, as this host's caches have it: lines that are newer are looked at as those
-    /// that come next, and found to be further on. Numbers below its end that have no line may get theirs yet.
-    fn end_of_ring(&self, host: u64, now: Duration) -> Ring {
+    /// Learns all that is in a host's ring, as this host's caches have it. What is missing, or only newer than they are, is looked
+    /// at again: lines before the last as holes, those behind it as the next ones.
+    fn read_ring(&self, follower: &mut Follower, host: u64, now: Duration) -> Ring {
         let events = self.layout.events_per_host;
-        let numbers: Vec<u64> =
-            (0..events).map(|position| self.event_at(host, position).map_or(0, |line| line.sequence)).collect();
-        let last = numbers.iter().copied().max().unwrap_or(0);
+        let lines: Vec<Option<EventLine>> = (0..events).map(|position| self.event_at(host, position)).collect();
+        for line in lines.iter().flatten() {
+            // Whoever reads whole rings walks all blocks next.
+            let _ = follower.learn(line, self.layout.num_descriptors());
+        }
+        let number = |position: u64| lines[position as usize].map_or(0, |line| line.sequence);
+        let last = (0..events).map(number).max().unwrap_or(0);
         let missing = (last.saturating_sub(events) + 1..=last)
-            .filter(|sequence| numbers[((sequence - 1) % events) as usize] != *sequence)
-            .map(|sequence| (sequence, Hole { since: now, walked: true }));
+            .filter(|sequence| number((sequence - 1) % events) != *sequence)
+            .map(|sequence| (sequence, Hole { since: now, walked: false }));
         Ring { next: last + 1, holes: missing.collect() }
     }
 
@@ -182,7 +189,7 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
             (first..first + ahead).map(|sequence| self.event_at(host as u64, (sequence - 1) % events)).collect();
         let number = |line: &Option<EventLine>| line.map_or(0, |line| line.sequence);
         if (first..).zip(&lines).any(|(sequence, line)| number(line) > sequence) {
-            follower.rings[host] = self.end_of_ring(host as u64, now);
+            follower.rings[host] = self.read_ring(follower, host as u64, now);
             return Some(Resync::Overtaken);
         }
         let last = (first..).zip(&lines).filter(|(sequence, line)| number(line) == *sequence).last()?.0;
