@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
 import models
@@ -132,6 +133,31 @@ def rolls_out(_: Connection, model: str, region: str, prompt: list[int]) -> tupl
 def test_what_old_weights_computed_is_not_saved_after_a_roll_out(tiny: str, region: str) -> None:
     old, new = in_child(rolls_out, tiny, region, models.prompt(PROMPT, 53))
     assert (old, new) == (0, (PROMPT + 15) // BLOCK)
+
+
+def changes_weights(_: Connection, model: str, region: str, prompt: list[int], version: str | None) -> list[int]:
+    """How many tokens are found before a roll-out of weights, after it, and when they were saved again."""
+    connector = {}
+    if version is not None:
+        Path(version).write_text("step 1")
+        connector["weights_version_file"] = version
+    engine = Engine(model, region, connector=connector)
+    found = [engine.ask(prompt).cached]
+    if version is not None:
+        Path(version).write_text("step 2")
+    assert engine.llm.reset_prefix_cache(reset_connector=True)
+    found.append(engine.ask(prompt).cached)
+    engine.forget()
+    return [*found, engine.ask(prompt).cached]
+
+
+def test_who_has_new_weights_shares_with_those_alone_that_have_the_same(tiny: str, region: str, tmp_path: Path) -> None:
+    prompt, version = models.prompt(PROMPT, 56), str(tmp_path / "version")
+    assert in_child(changes_weights, tiny, region, prompt, None) == [0, 0, FULL]
+    # Nobody knows which weights that one has; those who can say so share.
+    assert in_child(changes_weights, tiny, region, prompt, version) == [0, 0, FULL]
+    assert in_child(changes_weights, tiny, region, prompt, version) == [FULL, FULL, FULL]
+    clean(region)
 
 
 def guesses(_: Connection, model: str, region: str | None, prompts: list[list[int]], connector: dict[str, Any]) -> list[Answer]:

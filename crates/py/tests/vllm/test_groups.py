@@ -19,6 +19,7 @@ from vllm.v1.kv_cache_interface import (
 )
 
 from cenote.vllm.groups import fails_by_block, groups_of
+from cenote.weights import Weights
 
 SHAPE: dict[str, Any] = {"num_kv_heads": 2, "head_size": 64, "dtype": torch.float32}
 
@@ -46,7 +47,7 @@ def groups(*specs: Any, **parallel: int) -> list[Any]:
             **{"pipeline_parallel_size": 1, "decode_context_parallel_size": 1, "prefill_context_parallel_size": 1} | parallel
         )
     )
-    return groups_of(config, KVCacheConfig(num_blocks=10, kv_cache_tensors=[], kv_cache_groups=made))  # type: ignore[arg-type]
+    return groups_of(config, KVCacheConfig(num_blocks=10, kv_cache_tensors=[], kv_cache_groups=made), Weights())  # type: ignore[arg-type]
 
 
 def test_full_attention_and_windows_are_shared() -> None:

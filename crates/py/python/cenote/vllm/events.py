@@ -75,6 +75,10 @@ class _Group:
             if len(self.stored) == before:
                 self.removed.append(key)
 
+    def clear(self) -> None:
+        """Forgets all blocks."""
+        self.there, self.told, self.stored, self.removed = {}, {}, [], []
+
     def tell(self, name: int) -> None:
         """Tells of a block if all have it and its tokens are known."""
         known = self.known.get(name)
@@ -133,8 +137,8 @@ class KvEvents:
         lora, size, image = request.lora_request, groups[0].group.block_tokens, 0
         # Each block begins with the image at which the last one ended.
         first = 0 if request.mm_features else start
-        [parent] = groups[0].group.keys(request, first - 1, first) if first > 0 else [None]
-        for number, key in enumerate(groups[0].group.keys(request, first, end), first):
+        [parent] = groups[0].group.hashes(request, first - 1, first) if first > 0 else [None]
+        for number, key in enumerate(groups[0].group.hashes(request, first, end), first):
             name, at = short_name(key), number * size
             extra, image = generate_block_hash_extra_keys(request, at, at + size, image)
             if name in known:
@@ -148,6 +152,12 @@ class KvEvents:
             parent = key
         while len(known) > _KNOWN_MAX:
             known.popitem(last=False)
+
+    def clear(self) -> None:
+        """Nothing of what is there is of use any more. vLLM tells its routers so."""
+        self._look()
+        for group in self.groups:
+            group.clear()
 
     def take(self) -> list[KVCacheEvent]:
         """What is new since the last call."""

@@ -20,6 +20,7 @@ from vllm.v1.kv_cache_interface import (
 )
 
 from cenote.hits import Reach
+from cenote.weights import Weights
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -51,12 +52,17 @@ class Group:
     window: int | None
     """As vLLM tells it in its KV events."""
     spec: AttentionSpec
+    weights: Weights
 
     @property
     def block_tokens(self) -> int:
         return self.reach.block_tokens
 
     def keys(self, request: Request, start: int, end: int) -> list[bytes]:
+        """Names of these blocks in the region."""
+        return self.weights.keys(self.hashes(request, start, end))
+
+    def hashes(self, request: Request, start: int, end: int) -> list[bytes]:
         """vLLM's hashes of these blocks. The last one of each covers all tokens up to its end."""
         every = self.hashes_per_block
         return list(request.block_hashes[start * every + every - 1 : end * every : every])
@@ -76,7 +82,7 @@ class Group:
         }
 
 
-def groups_of(config: VllmConfig, kv_cache: KVCacheConfig) -> list[Group]:
+def groups_of(config: VllmConfig, kv_cache: KVCacheConfig, weights: Weights) -> list[Group]:
     """The groups of a model; refuses those that have one which cannot be shared."""
     _check_parallel(config, kv_cache)
     groups = kv_cache.kv_cache_groups
@@ -93,7 +99,7 @@ def groups_of(config: VllmConfig, kv_cache: KVCacheConfig) -> list[Group]:
             "--disable-hybrid-kv-cache-manager makes one group of full, sliding-window and chunked local attention"
         )
     hash_tokens = kv_cache.hash_block_size or math.gcd(*(group.kv_cache_spec.block_size for group in groups))
-    return [_group(number, group, hash_tokens) for number, group in enumerate(groups)]
+    return [_group(number, group, hash_tokens, weights) for number, group in enumerate(groups)]
 
 
 def fails_by_block(groups: Sequence[Group]) -> bool:
@@ -102,7 +108,7 @@ def fails_by_block(groups: Sequence[Group]) -> bool:
     return len(groups) == 1 and groups[0].reach.window is None
 
 
-def _group(number: int, group: KVCacheGroupSpec, hash_tokens: int) -> Group:
+def _group(number: int, group: KVCacheGroupSpec, hash_tokens: int, weights: Weights) -> Group:
     spec = group.kv_cache_spec
     window = looks_back = None
     if isinstance(spec, SlidingWindowSpec):
@@ -114,7 +120,7 @@ def _group(number: int, group: KVCacheGroupSpec, hash_tokens: int) -> Group:
     if isinstance(spec, MLAAttentionSpec):
         kind = "mla_attention"
     names = tuple(group.layer_names)
-    return Group(number, kind, Reach(spec.block_size, looks_back), spec.page_size_bytes, every, names, window, spec)
+    return Group(number, kind, Reach(spec.block_size, looks_back), spec.page_size_bytes, every, names, window, spec, weights)
 
 
 def _why_not(group: KVCacheGroupSpec, groups: int) -> str | None:

@@ -28,7 +28,7 @@ class SchedulerSide:
     """One per engine."""
 
     def __init__(self, shards: Shards, stats: CenoteStats, loads: bool, saves: bool, events: bool) -> None:
-        self.settings, self.stats = shards.settings, stats
+        self.settings, self.stats, self.weights = shards.settings, stats, shards.weights
         self.lookup, self.groups = Lookup(shards), shards.groups
         self.loads, self.saves = loads, saves
         self.waits = self.settings.load == "async"
@@ -184,9 +184,14 @@ class SchedulerSide:
     def reset(self) -> bool:
         """The weights have changed: nothing of before may be found, nor be saved by those who run on."""
         self.stale |= self.requests.keys()
-        for ranks in self.lookup.ranks:
-            for rank in ranks:
-                rank.forget()
+        if self.events is not None:
+            self.events.clear()
+        self.weights.change()
+        if self.weights.file is None:
+            # It shares with nobody from here on. Those whose weights have names may be about to use what is here.
+            for ranks in self.lookup.ranks:
+                for rank in ranks:
+                    rank.forget()
         return True
 
     def _forget(self, request_id: str) -> None:

@@ -44,6 +44,8 @@ class Settings:
     """Instances with different salts share nothing."""
     model_fingerprint: str | None = None
     """Names the weights; by default taken from the model's files."""
+    weights_version_file: str | None = None
+    """A file that names the weights, where they are changed in place. Engines whose files say the same share."""
     codec: str = "raw"
     """How blocks are stored. `raw`: the bytes of the attention backend. Others need to know how it lays out a page."""
     codec_profile: str | None = None

@@ -11,6 +11,7 @@ import cenote
 from cenote.vllm.codecs import page_codec
 from cenote.vllm.groups import Group, fails_by_block, groups_of
 from cenote.vllm.identity import check_hashes, fingerprint, model_digest
+from cenote.weights import Weights
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -40,7 +41,8 @@ class Shards:
     def __init__(self, config: VllmConfig, settings: Settings, kv_cache: KVCacheConfig, worker: str) -> None:
         check_hashes(config)
         self.settings, self.config = settings, config
-        self.groups: list[Group] = groups_of(config, kv_cache)
+        self.weights = _weights(settings)
+        self.groups: list[Group] = groups_of(config, kv_cache, self.weights)
         self.fails_by_block = fails_by_block(self.groups)
         if settings.load == "layers" and not self.fails_by_block:
             raise ValueError(
@@ -102,6 +104,13 @@ class Shards:
             return len(group.layer_names)
         start, end = get_pp_indices(self.config.model_config.get_total_num_hidden_layers(), pp_rank, size)
         return end - start
+
+
+def _weights(settings: Settings) -> Weights:
+    try:
+        return Weights(settings.weights_version_file)
+    except OSError as error:
+        raise ValueError(f"kv_connector_extra_config: weights_version_file: {error}") from error
 
 
 def _chunk_for(block_bytes: int) -> int:

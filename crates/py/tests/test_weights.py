@@ -1,0 +1,63 @@
+"""Names of blocks under weights that change."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from cenote.weights import Weights
+
+HASHES = [b"a" * 32, b"b" * 32]
+
+
+def test_who_was_started_with_the_same_shares() -> None:
+    assert Weights().keys(HASHES) == Weights().keys(HASHES) == HASHES
+
+
+def test_after_a_change_nothing_is_shared_unless_the_weights_have_a_name() -> None:
+    one, other = Weights(), Weights()
+    one.change()
+    other.change()
+    names = [one.keys(HASHES), other.keys(HASHES), HASHES]
+    assert len({name for each in names for name in each}) == 6
+    before = one.keys(HASHES)
+    one.change()
+    assert set(one.keys(HASHES)).isdisjoint(before)
+
+
+def test_weights_of_one_name_share_and_others_do_not(tmp_path: Path) -> None:
+    files = [tmp_path / "one", tmp_path / "other"]
+    for file in files:
+        file.write_text("step 1")
+    one, other = (Weights(str(file)) for file in files)
+    first = one.keys(HASHES)
+    assert first == other.keys(HASHES) != HASHES
+    files[0].write_text("step 2")
+    one.change()
+    assert set(one.keys(HASHES)).isdisjoint(other.keys(HASHES))
+    # The other computes with the old ones until it is told.
+    files[1].write_text("step 2")
+    assert other.keys(HASHES) == first
+    other.change()
+    assert one.keys(HASHES) == other.keys(HASHES)
+
+
+def test_a_name_that_cannot_be_read_is_nobodys(tmp_path: Path) -> None:
+    file = tmp_path / "version"
+    with pytest.raises(FileNotFoundError):
+        Weights(str(file))
+    file.write_text("step 1")
+    one, other = Weights(str(file)), Weights(str(file))
+    before = one.keys(HASHES)
+    file.unlink()
+    for each in (one, other):
+        with pytest.raises(FileNotFoundError):
+            each.change()
+    assert len({*one.keys(HASHES), *other.keys(HASHES), *before}) == 6
+
+
+def test_short_names_stay() -> None:
+    weights = Weights()
+    weights.change()
+    assert [key[-8:] for key in weights.keys(HASHES)] == [each[-8:] for each in HASHES]
