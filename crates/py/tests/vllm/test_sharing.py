@@ -79,8 +79,8 @@ def test_both_ways_of_loading_give_the_same_tokens(tiny: str, region: str, load:
 def permuted(_: Connection, job: Job) -> list[Answer]:
     from cenote.vllm import worker
 
-    straight = worker.host_memory
-    worker.host_memory = lambda caches, *rest: straight(dict(reversed(caches.items())), *rest)
+    straight = worker.kv_memory
+    worker.kv_memory = lambda caches, *rest: straight(dict(reversed(caches.items())), *rest)
     return ask_all(_, job)
 
 
