@@ -50,54 +50,76 @@ pub fn run(args: &SimArgs, path: &Path) -> Result<(), Failure> {
     args.output.show(&fitted, || table(&fitted))
 }
 
-/// Times a live engine.
+/// What was timed of an engine.
+#[derive(Default)]
+pub struct Timed {
+    samples: Vec<Sample>,
+    /// What clients waited for first tokens beyond the steps.
+    fronts: Vec<u64>,
+}
+
+/// Times a live engine, and fits a model to that.
 pub async fn calibrate(live: &mut Live) -> Result<Calibration, Failure> {
-    let context = live.engine().model().max_model_len() as u32;
-    let prompts: Vec<u32> = PROMPTS.into_iter().filter(|length| length + ALONE_OUTPUT <= context).collect();
-    let config = live.engine().model().config();
-    let queue = QUEUE.min(config.max_waiting).max(1);
-    let requests = ALONE_REPEATS * prompts.len() + CROWDS.iter().sum::<usize>() + queue + STREAM;
-    let bar = output::progress("timing steps", requests as u64);
-    let tick = || bar.inc(1);
-    // Once untimed: pages are touched, caches and branches settle.
-    live.replay(&crowd(4, 0.0, context, 0), &|| ()).await?;
-    live.take_steps();
-    let (mut samples, mut fronts) = (Vec::new(), Vec::new());
-    for &length in std::iter::repeat_n(&prompts, ALONE_REPEATS).flatten() {
-        let answers = live.replay(&alone(length), &tick).await?;
-        let steps = live.take_steps();
-        // The steps up to the one that ends the prompt.
-        let mut tokens = 0;
-        let prefill = steps.iter().take_while(|step| {
-            let is_before = tokens < u64::from(length);
-            tokens += step.tokens;
-            is_before
-        });
-        let in_steps: u64 = prefill.map(|step| step.ns).sum();
-        fronts.extend(answers.iter().map(|answer| (answer.first.as_nanos() as u64).saturating_sub(in_steps)));
-        samples.extend(steps);
+    let mut timed = Timed::default();
+    timed.more(live).await?;
+    Ok(timed.fit(live))
+}
+
+impl Timed {
+    /// Times a live engine. A machine that serves at several speeds is better known by several times.
+    pub async fn more(&mut self, live: &mut Live) -> Result<(), Failure> {
+        let context = live.engine().model().max_model_len() as u32;
+        let prompts: Vec<u32> = PROMPTS.into_iter().filter(|length| length + ALONE_OUTPUT <= context).collect();
+        let config = live.engine().model().config();
+        let queue = QUEUE.min(config.max_waiting).max(1);
+        let requests = ALONE_REPEATS * prompts.len() + CROWDS.iter().sum::<usize>() + queue + STREAM;
+        let bar = output::progress("timing steps", requests as u64);
+        let tick = || bar.inc(1);
+        // Once untimed: pages are touched, caches and branches settle.
+        live.replay(&crowd(4, 0.0, context, 0), &|| ()).await?;
+        live.take_steps();
+        for &length in std::iter::repeat_n(&prompts, ALONE_REPEATS).flatten() {
+            let answers = live.replay(&alone(length), &tick).await?;
+            let steps = live.take_steps();
+            // The steps up to the one that ends the prompt.
+            let mut tokens = 0;
+            let prefill = steps.iter().take_while(|step| {
+                let is_before = tokens < u64::from(length);
+                tokens += step.tokens;
+                is_before
+            });
+            let in_steps: u64 = prefill.map(|step| step.ns).sum();
+            self.fronts.extend(answers.iter().map(|answer| (answer.first.as_nanos() as u64).saturating_sub(in_steps)));
+            self.samples.extend(steps);
+        }
+        let mut rate = 0.0;
+        for (seed, &count) in (1..).zip(CROWDS.iter().chain([&queue])) {
+            let answers = live.replay(&crowd(count, 0.0, context, seed), &tick).await?;
+            let whole = answers.iter().map(|answer| (answer.asked + answer.whole).as_secs_f64()).fold(1e-3, f64::max);
+            rate = STREAM_SHARE * count as f64 / whole;
+            self.samples.extend(live.take_steps());
+        }
+        live.replay(&crowd(STREAM, rate, context, 0), &tick).await?;
+        self.samples.extend(live.take_steps());
+        bar.finish_and_clear();
+        Ok(())
     }
-    let mut rate = 0.0;
-    for (seed, &count) in (1..).zip(CROWDS.iter().chain([&queue])) {
-        let answers = live.replay(&crowd(count, 0.0, context, seed), &tick).await?;
-        let whole = answers.iter().map(|answer| (answer.asked + answer.whole).as_secs_f64()).fold(1e-3, f64::max);
-        rate = STREAM_SHARE * count as f64 / whole;
-        samples.extend(live.take_steps());
+
+    /// The model of what was timed.
+    pub fn fit(&self, live: &Live) -> Calibration {
+        let mut fronts = self.fronts.clone();
+        fronts.sort_unstable();
+        let model = live.engine().model();
+        let layout = *model.layout();
+        let machine = Machine {
+            of: format!("{} on this machine, {} threads", model.name(), model.threads()),
+            kv_bytes_per_token: (layout.block_bytes() / layout.block_tokens) as u64,
+            kv_tokens: (model.kv_blocks() * layout.block_tokens) as u64,
+            copy_bytes_per_s: copy_speed(),
+            front_ns: fronts.get(fronts.len() / 2).copied().unwrap_or(0),
+        };
+        Calibration::fit(machine, Sample::merged(&self.samples))
     }
-    live.replay(&crowd(STREAM, rate, context, 0), &tick).await?;
-    samples.extend(live.take_steps());
-    bar.finish_and_clear();
-    fronts.sort_unstable();
-    let model = live.engine().model();
-    let layout = *model.layout();
-    let machine = Machine {
-        of: format!("{} on this machine, {} threads", model.name(), model.threads()),
-        kv_bytes_per_token: (layout.block_bytes() / layout.block_tokens) as u64,
-        kv_tokens: (model.kv_blocks() * layout.block_tokens) as u64,
-        copy_bytes_per_s: copy_speed(),
-        front_ns: fronts[fronts.len() / 2],
-    };
-    Ok(Calibration::fit(machine, Sample::merged(&samples)))
 }
 
 fn alone(length: u32) -> Workload {

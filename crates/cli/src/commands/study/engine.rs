@@ -4,7 +4,7 @@ use super::real::{measured, setup_of};
 use crate::args::StudyEngineArgs;
 use crate::commands::live::{LIVE_REGION_BYTES, Live};
 use crate::commands::serve::own_region_bytes;
-use crate::commands::sim::{calibrate::calibrate, calibration};
+use crate::commands::sim::{calibrate::Timed, calibration};
 use crate::failure::Failure;
 use crate::output;
 use crate::region::TemporaryRegion;
@@ -72,21 +72,32 @@ pub fn run(args: &StudyEngineArgs) -> Result<(), Failure> {
 }
 
 async fn compare(args: &StudyEngineArgs, live: &mut Live, seed: u64) -> Result<Vec<Row>, Failure> {
-    let fitted = match &args.calibration {
-        Some(path) => calibration(path)?,
-        None => calibrate(live).await?,
-    };
-    let setup = setup_of(live, &fitted);
+    let given = args.calibration.as_deref().map(calibration).transpose()?;
+    let mut timed = Timed::default();
+    if given.is_none() {
+        timed.more(live).await?;
+    }
     let crowd = workload(args, 0.0, seed);
-    let capacity = simulated(&setup, &crowd)?.throughput_requests_per_s;
+    let before = given.clone().unwrap_or_else(|| timed.fit(live));
+    let capacity = simulated(&setup_of(live, &before), &crowd)?.throughput_requests_per_s;
     let rate = args.rate.unwrap_or(args.share * capacity);
-    let mut rows = Vec::new();
+    let mut served = Vec::new();
     for (name, load) in [(format!("{rate:.2} a second"), workload(args, rate, seed)), ("all at once".to_owned(), crowd)]
     {
         let bar = output::progress("serving", u64::from(args.requests));
         let answers = live.replay(&load, &|| bar.inc(1)).await?;
         bar.finish_and_clear();
-        let real = measured(&load, &answers);
+        live.take_steps();
+        served.push((name, measured(&load, &answers), load));
+    }
+    // Before and after: a machine that others use as well becomes faster and slower within a minute.
+    if given.is_none() {
+        timed.more(live).await?;
+    }
+    let fitted = given.unwrap_or_else(|| timed.fit(live));
+    let setup = setup_of(live, &fitted);
+    let mut rows = Vec::new();
+    for (name, real, load) in served {
         let said = simulated(&setup, &load)?;
         let deviation = |said: f64, real: f64| said / real - 1.0;
         rows.push(Row {
