@@ -676,8 +676,10 @@ impl Actor {
                 pool.tick();
                 outcome != Publish::NoRoom || !self.process.sleep(TICK_NS)
             });
-            // Where chunks are few, a host's only one may be full of objects.
-            let may_starve = self.shape.chunks < self.shape.hosts as u64 + 2 && pool.info().objects > 0;
+            // A host each of whose chunks has an object in it, which does not leave, gets another from one that has two more.
+            // Where chunks are few, nobody may.
+            let (others, objects) = (self.shape.hosts as u64 - 1, pool.info().objects);
+            let may_starve = objects > 0 && self.shape.chunks <= objects + (objects + 1) * others;
             if !published && !may_starve {
                 let fact = format!("no room for block {number} after recovery");
                 self.oracle.report_unless_sleepers(Checker::Liveness, fact);
