@@ -22,8 +22,6 @@ use std::time::Duration;
 const AHEAD: u64 = 16;
 /// How long a number that was taken may be without its line.
 const PATIENCE: Duration = Duration::from_millis(100);
-/// Looks at a line that does not hold, one after the other: it may be just being written.
-const LOOKS: u32 = 32;
 
 /// Why a follower went by the descriptors instead of the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -59,6 +57,8 @@ pub struct Follower {
     view: View,
     /// Blocks whose descriptor did not hold when all were walked, and since when.
     unsure: BTreeMap<u64, Duration>,
+    /// Since when the line of some chunk does not hold, so that all are walked again.
+    torn: Option<Duration>,
 }
 
 #[derive(Default)]
@@ -88,7 +88,9 @@ impl Follower {
     /// Whether nothing is waited for that was noticed to be missing.
     #[must_use]
     pub fn is_settled(&self) -> bool {
-        self.unsure.is_empty() && self.rings.iter().all(|ring| ring.holes.values().all(|hole| hole.walked))
+        self.unsure.is_empty()
+            && self.torn.is_none()
+            && self.rings.iter().all(|ring| ring.holes.values().all(|hole| hole.walked))
     }
 
     fn learn(&mut self, line: &EventLine, blocks: u64) -> Option<Resync> {
@@ -133,7 +135,7 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
             let read = self.read_rings(follower, now);
             self.fill_holes(follower, now).or(read)
         };
-        if resync.is_some() {
+        if resync.is_some() || follower.torn.is_some() {
             self.walk_blocks(follower, now);
         } else if !follower.unsure.is_empty() {
             self.look_at_unsure(follower, now);
@@ -242,12 +244,15 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
     fn walk_blocks(&self, follower: &mut Follower, now: Duration) {
         follower.unsure.clear();
         self.refresh_chunks();
+        let mut all_hold = true;
         // Slots of each chunk that were looked at; none: its line did not hold.
         let mut walked = vec![None; self.layout.num_chunks as usize];
         for chunk in 0..self.layout.num_chunks {
-            let Some(line) = self.steady_chunk(chunk) else { continue };
+            let Some(slots) = self.chunk_slots(chunk) else {
+                all_hold = false;
+                continue;
+            };
             let first = chunk * self.layout.descriptors_per_chunk;
-            let slots = if line.owner == 0 { 0 } else { self.layout.slots(line.slot_bytes) };
             walked[chunk as usize] = Some(slots);
             if slots > 0 {
                 self.refresh_descriptors(first..first + slots);
@@ -265,47 +270,39 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
                 follower.view.learn(block, generation, News::Gone);
             }
         }
+        // Once nobody can be still writing it, it is somebody's who died, and survivors tell of those.
+        let since = follower.torn.unwrap_or(now);
+        follower.torn = (!all_hold && now.saturating_sub(since) <= PATIENCE).then_some(since);
     }
 
-    /// A chunk's line when nobody is writing it; `None`: it does not hold.
-    fn steady_chunk(&self, chunk: u64) -> Option<ChunkLine> {
-        let at = self.layout.chunk(chunk);
-        let mut words = self.fabric.load_line(at);
-        for look in 0..LOOKS {
-            if words == [0; 8] {
-                return Some(ChunkLine::default());
-            }
-            if let Some(line) = ChunkLine::open(words, at, self.salt) {
-                return Some(self.read_chunk(chunk).unwrap_or(ChunkLine { owner: 0, ..line }));
-            }
-            self.area.pause(look);
-            words = self.fresh_line(at);
+    /// How many slots a chunk has, as this host's caches have its line; `None`: that does not hold.
+    fn chunk_slots(&self, chunk: u64) -> Option<u64> {
+        if let Some(line) = self.read_chunk(chunk) {
+            return Some(self.layout.slots(line.slot_bytes));
         }
-        None
+        let at = self.layout.chunk(chunk);
+        let words = self.fabric.load_line(at);
+        (words == [0; 8] || ChunkLine::open(words, at, self.salt).is_some()).then_some(0)
     }
 
-    /// Learns what a block's descriptor says, as this host's caches have it; and if that does not hold, what it says now.
+    /// Learns what a block's descriptor says, as this host's caches have it. One that does not hold may be just being written.
     fn look_at(&self, follower: &mut Follower, block: u64, now: Duration) {
-        let at = self.layout.descriptor(BlockIndex(block));
-        for look in 0..LOOKS {
-            let Some(descriptor) = self.read_descriptor(BlockIndex(block)) else {
-                if self.fabric.load_line(at) == [0; 8] {
-                    return;
-                }
-                self.area.pause(look);
-                self.fabric.refresh(&[at]);
-                continue;
-            };
-            let news = match descriptor.block_state() {
+        let news = match self.read_descriptor(BlockIndex(block)) {
+            Some(descriptor) => match descriptor.block_state() {
                 Some(BlockState::Ready) => self.told_by(block, &descriptor).map(News::Stored),
                 Some(BlockState::Evicting) => self.told_by(block, &descriptor).map(News::Leaving),
                 _ => Some(News::Gone),
-            };
-            let Some(news) = news else { continue };
+            }
+            .map(|news| (descriptor.generation(), news)),
+            None if self.fabric.load_line(self.layout.descriptor(BlockIndex(block))) == [0; 8] => return,
+            None => None,
+        };
+        if let Some((generation, news)) = news {
             follower.unsure.remove(&block);
-            return follower.view.learn(block, descriptor.generation(), news);
+            follower.view.learn(block, generation, news);
+        } else {
+            follower.unsure.entry(block).or_insert(now);
         }
-        follower.unsure.entry(block).or_insert(now);
     }
 
     /// What there is to tell of a block; `None`: its descriptor has changed since. Names are there before the descriptor is,
@@ -325,6 +322,8 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
 
     /// Looks again at descriptors that did not hold. One that stays so is no block that can be read.
     fn look_at_unsure(&self, follower: &mut Follower, now: Duration) {
+        let lines: Vec<u64> = follower.unsure.keys().map(|&block| self.layout.descriptor(BlockIndex(block))).collect();
+        self.fabric.refresh(&lines);
         for (block, since) in follower.unsure.clone() {
             self.look_at(follower, block, now);
             if now.saturating_sub(since) > PATIENCE && follower.unsure.remove(&block).is_some() {

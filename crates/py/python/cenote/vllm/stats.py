@@ -59,13 +59,11 @@ class CenotePromMetrics(KVConnectorPromMetrics):
     def __init__(self, vllm_config: Any, metric_types: Any, labelnames: list[str], per_engine_labelvalues: Any) -> None:
         super().__init__(vllm_config, metric_types, labelnames, per_engine_labelvalues)
         self.counters = {
-            name: self.create_metric_per_engine(
-                self._counter_cls(name=f"vllm:cenote_{name}", documentation=text, labelnames=labelnames)
-            )
+            name: self._counter_cls(name=f"vllm:cenote_{name}", documentation=text, labelnames=labelnames)
             for name, text in COUNTERS.items()
         }
 
     def observe(self, transfer_stats_data: dict[str, Any], engine_idx: int = 0) -> None:
         for name, count in transfer_stats_data.items():
             if name in self.counters:
-                self.counters[name][engine_idx].inc(count)
+                self.counters[name].labels(*self.per_engine_labelvalues[engine_idx]).inc(count)
