@@ -3,7 +3,7 @@
 mod support;
 
 use cenote_base::{HostId, fault};
-use cenote_mem::{Flush, Flushed, MapOptions, Mapping, RegionSource};
+use cenote_mem::{Fabric, Flush, Flushed, MapOptions, Mapping, Offset, RegionSource};
 use cenote_pool::{AttachOptions, Counter, Inspector, Namespace, NamespaceRecord, Pool, Publish, Superblock};
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, Stdio};
@@ -35,6 +35,32 @@ fn a_dead_host_is_told_of_once() {
         (0..3).map(|_| second.lock_user(0, SOON).expect("the dead hold nothing").abandoned()).collect();
     assert_eq!(told, [true, false, false], "only the first is to repair");
     assert!(!second.lock_user(1, SOON).expect("nobody had it").abandoned());
+}
+
+#[test]
+fn who_died_before_all_of_his_announcement_was_there_is_not_waited_for() {
+    let mapping = Mapping::create(&RegionSource::Anon, 2 << 20, 0o600, &MapOptions::default()).expect("memory");
+    let fabric = Arc::new(Flushed::new(mapping, Flush::available()[0]).expect("it is available"));
+    Superblock::format(&fabric, &small_config(23)).expect("the configuration fits");
+    let attach = |host| {
+        let options = AttachOptions { private: true, host: HostId(host), ..AttachOptions::named("test") };
+        Pool::attach(Arc::clone(&fabric), &options).expect("each host has its slot")
+    };
+    let (first, second) = (attach(0), attach(1));
+    let words = || -> Vec<[u64; 8]> { (0..fabric.len() / 64).map(|line| fabric.load_line(line * 64)).collect() };
+    let before = words();
+    std::mem::forget(first.lock_user(0, SOON).expect("nobody has it"));
+    let changed: Vec<u64> =
+        (0..).zip(words()).filter(|(line, now)| before[*line as usize] != *now).map(|(line, _)| line * 64).collect();
+    let [line] = changed[..] else { panic!("one line says who has it: {changed:x?}") };
+    let life = fabric.load_line(line)[1];
+    assert_ne!(life, 0);
+    // He chooses: first in no life that is known, which is what half a line that was written back says, then in his own.
+    for (ticket, life, waits) in [(1, 0, false), (1, life, true)] {
+        fabric.write_word(Offset::new(line), ticket);
+        fabric.write_word(Offset::new(line + 8), life);
+        assert_eq!(second.lock_user(0, SOON).is_err(), waits, "{ticket} {life}");
+    }
 }
 
 #[test]

@@ -64,6 +64,10 @@ impl Tier for Bakery {
             let mut looks = 0;
             let (mut ticket, mut life) = (inner.ticket(lock, other), incarnation(line));
             while !goes_before(number, inner.host, ticket, other) {
+                // It has not said yet that it chooses, and may have died at it: when it has, it sees this host's number.
+                if life == 0 {
+                    break;
+                }
                 if inner.is_dead(other, life) {
                     if ticket & CHOOSING == 0 {
                         dead.push(other);
