@@ -17,6 +17,9 @@ use std::time::{Duration, Instant};
 /// Blocks of one task: enough that its waits do not matter, few enough that many threads have some.
 const TASK_BLOCKS: usize = 32;
 
+/// What a block is overwritten with that fails for a test: finite in every element type, and nobody's KV.
+const SPOILT: u8 = 0x41;
+
 /// What tasks of one load have done.
 struct Progress {
     state: Mutex<Done>,
@@ -89,6 +92,8 @@ impl Task {
     /// Copies the blocks layer by layer, and tells which of them are whole.
     pub fn run(self) {
         let Self { pages, coding, progress, blocks, fail_every } = self;
+        let is_refused = |number: usize| fail_every != 0 && number.is_multiple_of(fail_every);
+        let refused: Vec<usize> = blocks.iter().filter(|of| is_refused(of.0)).map(|of| of.2).collect();
         let mut failed = Vec::new();
         let mut encoded = Vec::new();
         let mut readings: Vec<(usize, Reading<Arc<Mapped>>, usize)> = Vec::with_capacity(blocks.len());
@@ -123,6 +128,10 @@ impl Task {
                 let page = unsafe { pages.page_mut(layer, of.block) };
                 of.decodes = coding.decode(layer, &of.pages, &of.frames, page).is_ok();
             }
+            for &block in &refused {
+                // SAFETY: as above.
+                unsafe { pages.page_mut(layer, block) }.fill(SPOILT);
+            }
             fault::point("load.layer");
             progress.change(|done| done.layers[layer] -= 1);
         }
@@ -130,8 +139,7 @@ impl Task {
         let raw = readings.into_iter().map(|(number, reading, _)| (number, reading.finish() == ReadOutcome::Whole));
         let decoded = encoded.iter().map(|of| (of.number, of.decodes && !cancelled));
         for (number, is_whole) in raw.chain(decoded) {
-            let refused = fail_every != 0 && number.is_multiple_of(fail_every);
-            if !is_whole || refused {
+            if !is_whole || is_refused(number) {
                 failed.push(number);
             }
         }

@@ -77,6 +77,9 @@ def test_blocks_that_fail_are_named(blocks: cenote.Namespace) -> None:
     load = engine.memory.load(blocks.lookup(names), list(range(10)), fail_every=4)
     assert load.wait(10)
     assert load.failed() == [0, 4, 8]
+    for layer in range(LAYERS):
+        right = [number for number in range(10) if engine.page(layer, number) == content(layer, number)]
+        assert right == [1, 2, 3, 5, 6, 7, 9]
 
 
 def test_what_is_there_is_not_saved_twice(blocks: cenote.Namespace) -> None:

@@ -274,7 +274,7 @@ class KvMemory:
         what other programs call the blocks, each of which follows from the one before, and the first from `parent`."""
     def load(self, lease: Lease, blocks: Sequence[int], *, fail_every: int = 0) -> Load:
         """Begins to copy the blocks of a lease into `blocks`, layer by layer, in threads of its own. The lease is spent; nobody
-        else may use the blocks until the load has ended. `fail_every=n` makes every n-th block fail, for tests."""
+        else may use the blocks until the load has ended. `fail_every=n` makes every n-th block fail and spoils it, for tests."""
     def close(self) -> None:
         """Lets the threads end when they have done what was begun."""
     @property

@@ -22,6 +22,11 @@ def mid(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.fixture(scope="session")
+def eagle(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return models.make_elsewhere(tmp_path_factory.mktemp("eagle"), "eagle")
+
+
+@pytest.fixture(scope="session")
 def windows(tmp_path_factory: pytest.TempPathFactory) -> str:
     return models.make_elsewhere(tmp_path_factory.mktemp("windows"), "windows")
 

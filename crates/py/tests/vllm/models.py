@@ -18,7 +18,9 @@ SIZES = {
     "tiny": (256, 4, 4, 2, 512),
     "mid": (1024, 8, 16, 4, 3072),
     "windows": (256, 4, 4, 2, 512),
+    "eagle": (256, 1, 4, 2, 512),
 }
+# `eagle` guesses what `tiny` says next, from what that has computed, with a layer of its own.
 # Of `windows`, layers that look back only so far: vLLM makes groups of one layer of them, of which three have the window.
 WINDOW = 128
 
@@ -40,6 +42,8 @@ def make(folder: Path, size: str, seed: int = 0) -> Path:
     if size == "windows":
         kinds = ["sliding_attention", "sliding_attention", "full_attention", "sliding_attention"]
         config |= {"layer_types": kinds, "sliding_window": WINDOW}
+    if size == "eagle":
+        config["architectures"] = ["EagleLlamaForCausalLM"]
     (folder / "config.json").write_text(json.dumps(config, indent=1))
     tokenizer = Tokenizer(models.WordLevel({f"w{number}": number for number in range(WORDS)}, unk_token="w0"))
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
@@ -64,6 +68,10 @@ def make(folder: Path, size: str, seed: int = 0) -> Path:
             weights[f"{name}.{part}.weight"] = matrix(rows, columns)
         for norm in ("input_layernorm", "post_attention_layernorm"):
             weights[f"{name}.{norm}.weight"] = torch.ones(hidden, dtype=torch.bfloat16)
+    if size == "eagle":
+        weights = {name.removeprefix("model."): weight for name, weight in weights.items() if "layers." in name}
+        del weights["layers.0.input_layernorm.weight"]
+        weights["fc.weight"] = matrix(hidden, 2 * hidden)
     save_file(weights, str(folder / "model.safetensors"), metadata={"format": "pt"})
     return folder
 

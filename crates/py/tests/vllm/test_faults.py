@@ -158,27 +158,3 @@ def test_who_has_new_weights_shares_with_those_alone_that_have_the_same(tiny: st
     assert in_child(changes_weights, tiny, region, prompt, version) == [0, 0, FULL]
     assert in_child(changes_weights, tiny, region, prompt, version) == [FULL, FULL, FULL]
     clean(region)
-
-
-def guesses(_: Connection, model: str, region: str | None, prompts: list[list[int]], connector: dict[str, Any]) -> list[Answer]:
-    guessing = {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 3, "prompt_lookup_min": 1}
-    engine = Engine(model, region, connector=connector, speculative_config=guessing)
-    answers = []
-    for prompt in prompts:
-        engine.forget()
-        answers.append(engine.ask(prompt, 64))
-    return answers
-
-
-@pytest.mark.parametrize("load", ["async", "layers"])
-def test_guessed_tokens_are_neither_saved_nor_kept_from_a_load_that_failed(tiny: str, region: str, load: str) -> None:
-    # Words come again, so that there is something to guess from.
-    prompts = [models.prompt(50, number) * 10 for number in (54, 55)]
-    alone = in_child(ask_all, Job(tiny, None, prompts, 64))
-    cold = in_child(guesses, tiny, region, prompts, {"load": load})
-    failing = in_child(guesses, tiny, region, prompts, {"load": load, "fail_loads_every": 2})
-    warm = in_child(guesses, tiny, region, prompts, {"load": load})
-    for answers in (cold, failing, warm):
-        assert [answer.tokens for answer in answers] == [answer.tokens for answer in alone]
-    assert [answer.cached for answer in warm] == [FULL, FULL]
-    clean(region)

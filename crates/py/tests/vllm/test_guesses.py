@@ -1,0 +1,74 @@
+"""Engines that guess tokens ahead: what is only guessed is in no region, and what a region has is guessed from as before."""
+
+from __future__ import annotations
+
+from multiprocessing.connection import Connection
+from typing import Any
+
+import models
+import pytest
+from engines import BLOCK, Answer, Engine, in_child
+from test_sharing import FULL, PROMPT, Job, ask_all, clean
+
+TOKENS = 32
+# Blocks full, one token more, and one less.
+LENGTHS = (PROMPT, 1025, 1024, 1023)
+
+
+def guesses(
+    _: Connection, model: str, region: str | None, prompts: list[list[int]], connector: dict[str, Any], guessing: dict[str, Any]
+) -> tuple[list[Answer], float]:
+    """Answers to prompts, and how many guesses came true for each that was made."""
+    guessing = {"num_speculative_tokens": 3, **guessing}
+    engine = Engine(model, region, connector=connector, speculative_config=guessing, disable_log_stats=False)
+    answers = []
+    for prompt in prompts:
+        engine.forget()
+        answers.append(engine.ask(prompt, TOKENS))
+    counts = {metric.name: metric.value for metric in engine.llm.get_metrics() if hasattr(metric, "value")}
+    made = counts["vllm:spec_decode_num_draft_tokens"]
+    assert made > 0
+    return answers, counts["vllm:spec_decode_num_accepted_tokens"] / made
+
+
+@pytest.mark.parametrize("load", ["async", "layers"])
+def test_guessed_tokens_are_neither_saved_nor_kept_from_a_load_that_failed(tiny: str, region: str, load: str) -> None:
+    # Words come again, so that there is something to guess from.
+    prompts = [models.prompt(50, number) * 10 for number in (54, 55)]
+    guessing = {"method": "ngram", "prompt_lookup_max": 3, "prompt_lookup_min": 1}
+    alone = in_child(ask_all, Job(tiny, None, prompts, TOKENS))
+    cold, _ = in_child(guesses, tiny, region, prompts, {"load": load}, guessing)
+    failing, _ = in_child(guesses, tiny, region, prompts, {"load": load, "fail_loads_every": 2}, guessing)
+    warm, _ = in_child(guesses, tiny, region, prompts, {"load": load}, guessing)
+    for answers in (cold, failing, warm):
+        assert [answer.tokens for answer in answers] == [answer.tokens for answer in alone]
+    assert [answer.cached for answer in warm] == [499 // BLOCK * BLOCK] * 2
+    clean(region)
+
+
+def test_a_draft_model_has_its_blocks_too(tiny: str, region: str) -> None:
+    prompts = [models.prompt(length, 60 + number) for number, length in enumerate(LENGTHS)]
+    # Itself: every guess comes true, if it guesses from the right blocks.
+    guessing = {"method": "draft_model", "model": tiny}
+    alone = in_child(ask_all, Job(tiny, None, prompts, TOKENS))
+    cold, came_true = in_child(guesses, tiny, region, prompts, {}, guessing)
+    warm, warm_came_true = in_child(guesses, tiny, region, prompts, {}, guessing)
+    assert [answer.tokens for answer in cold] == [answer.tokens for answer in alone]
+    assert [answer.tokens for answer in warm] == [answer.tokens for answer in alone]
+    assert [answer.cached for answer in warm] == [FULL, 1024, 992, 992]
+    assert min(came_true, warm_came_true) > 0.8
+    clean(region)
+
+
+@pytest.mark.parametrize("load", ["async", "layers"])
+def test_an_eagle_head_changes_no_token(tiny: str, eagle: str, region: str, load: str) -> None:
+    prompts = [models.prompt(length, 70 + number) for number, length in enumerate(LENGTHS)]
+    guessing = {"method": "eagle", "model": eagle}
+    alone = in_child(ask_all, Job(tiny, None, prompts, TOKENS))
+    cold, _ = in_child(guesses, tiny, region, prompts, {"load": load}, guessing)
+    failing, _ = in_child(guesses, tiny, region, prompts, {"load": load, "fail_loads_every": 2}, guessing)
+    warm, _ = in_child(guesses, tiny, region, prompts, {"load": load}, guessing)
+    for answers in (cold, failing, warm):
+        assert [answer.tokens for answer in answers] == [answer.tokens for answer in alone]
+    assert [answer.cached for answer in warm] == [FULL, 1024, 992, 992]
+    clean(region)
