@@ -49,6 +49,13 @@ def _kv_config(config: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in config.items() if not key.startswith("_") and key != "transformers_version"}
 
 
+def _positions(config: VllmConfig) -> int | None:
+    """Where it decides how all positions are encoded (LongRoPE's short or long factors), the longest context."""
+    model = config.model_config
+    is_long = '"longrope"' in json.dumps(model.hf_config.to_dict(), default=str)
+    return int(model.max_model_len) if is_long else None
+
+
 def layout(config: VllmConfig) -> str:
     """How an attention backend lays out a block's bytes, as far as we need not look inside: only the same backend of the same
     vLLM on the same instruction set reads them. GPUs of different kinds may be given different ones, whose order vLLM names."""
@@ -72,13 +79,16 @@ def fingerprint(
         "layout": layout(config),
         "codec": settings.codec_identity(),
         "backend": str(backend),
+        # Which an engine may do to weights as it loads them.
+        "quantization": [str(config.model_config.quantization), str(config.model_config.quantization_config)],
+        "positions": _positions(config),
         "hash": cache.prefix_caching_hash_algo,
         "group": group,
         "tensor parallel": [tp_rank, parallel.tensor_parallel_size],
         "pipeline parallel": [pp_rank, parallel.pipeline_parallel_size],
         "tenant salt": settings.tenant_salt,
     }
-    return b"cenote vllm v2 " + json.dumps(facts, sort_keys=True).encode()
+    return b"cenote vllm v3 " + json.dumps(facts, sort_keys=True).encode()
 
 
 def check_hashes(config: VllmConfig) -> None:
