@@ -322,9 +322,8 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
 
     /// Looks again at descriptors that did not hold. One that stays so is no block that can be read.
     fn look_at_unsure(&self, follower: &mut Follower, now: Duration) {
-        let lines: Vec<u64> = follower.unsure.keys().map(|&block| self.layout.descriptor(BlockIndex(block))).collect();
-        self.fabric.refresh(&lines);
         for (block, since) in follower.unsure.clone() {
+            self.refresh_descriptors(block..block + 1);
             self.look_at(follower, block, now);
             if now.saturating_sub(since) > PATIENCE && follower.unsure.remove(&block).is_some() {
                 follower.view.hide(block);
