@@ -12,7 +12,7 @@ use cenote_codec::{LayerSpecs, SpecError};
 use cenote_engine::ElementType;
 use cenote_mem::{Flush, RegionSource};
 use cenote_policy::Watermark;
-use cenote_pool::{Design, HostsLock};
+use cenote_pool::{Design, Eviction, HostsLock};
 use clap::{Args, FromArgMatches, Parser, Subcommand, ValueEnum};
 use std::fmt;
 use std::net::IpAddr;
@@ -210,6 +210,12 @@ pub struct NewRegionArgs {
     /// How blocks are found and kept: `plain` is TraCT's way, for comparison (one lock, reference counts, an LRU list)
     #[arg(long, value_enum, value_name = "DESIGN", default_value = "cenote")]
     pub design: DesignArg,
+    /// Which blocks leave when a host's space is full: lru, sieve, s3-fifo, or cost-aware
+    #[arg(long, value_name = "POLICY", default_value_t = Eviction::Lru)]
+    pub eviction: Eviction,
+    /// Blocks that one process can keep in place at once [default: 1792, or 448 in a region of less than 256MiB]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=7168))]
+    pub pins_per_worker: Option<u32>,
     /// Lines of each host's event log, which tells routers what came and what left: some 1024, or none
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub events: u32,

@@ -7,8 +7,8 @@ use cenote_base::{HashSeed, HostId};
 use cenote_mem::{Flush, MapError, MapOptions, Mapped, Mapping, ReadMapping, ReadOnly, RegionSource, UnsupportedFlush};
 pub use cenote_pool::HostPool;
 use cenote_pool::{
-    AttachOptions, Inspector, OpenError, Pool, PoolConfig, PoolError, Superblock, make_region, open_region, peek,
-    random_bytes,
+    AttachOptions, Eviction, Inspector, OpenError, Pool, PoolConfig, PoolError, Superblock, make_region, open_region,
+    peek, random_bytes,
 };
 use std::sync::Arc;
 use std::time::Duration;
@@ -124,6 +124,8 @@ impl NewRegionArgs {
             flush: FlushArg::Fixed(Flush::None),
             hosts_lock: HostsLockArg::Bakery,
             design: DesignArg::Cenote,
+            eviction: Eviction::Lru,
+            pins_per_worker: Some(448),
             events: 1024,
             mode: 0o600,
             prefault: false,
@@ -142,9 +144,17 @@ impl NewRegionArgs {
             max_hosts: self.max_hosts,
             hosts_lock: self.hosts_lock.kind(),
             design: self.design.kind(),
+            eviction: self.eviction,
+            hazard_lines_per_worker: self.hazard_lines(),
             events_per_host: self.events,
             ..PoolConfig::new(seed, random_bytes()?)
         })
+    }
+
+    fn hazard_lines(&self) -> u16 {
+        // So many take 16 MiB of a region, with room for all the workers of all its hosts.
+        let is_small = self.size.is_some_and(|size| size.0 < 256 << 20);
+        PoolConfig::hazard_lines_for(self.pins_per_worker.unwrap_or(if is_small { 448 } else { 1792 }))
     }
 
     fn flush(&self) -> Result<Flush, Failure> {

@@ -52,12 +52,24 @@ fn what_is_not_published_leaves_nothing() {
     Coherent::new(mapping).store(Offset::new(0), 1);
     assert_eq!(names(), 0);
     assert!(matches!(open(&source), Err(MapError::Missing { .. })));
-    // Of two who prepare one name, one gets it.
-    let [one, two] =
-        [(), ()].map(|()| Mapping::prepare(&source, MIB, 0o600, &MapOptions::default()).expect("prepared"));
-    one.1.publish().expect("named");
-    assert!(matches!(two.1.publish(), Err(MapError::Exists { .. })));
-    Coherent::new(one.0).store(Offset::new(0), 5);
+}
+
+/// Many workers of a machine start at once, and the region's size is what the machine has.
+#[test]
+fn of_many_who_want_one_region_one_takes_its_space() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let source = RegionSource::File(directory.path().join("region"));
+    let prepare = || Mapping::prepare(&source, MIB, 0o600, &MapOptions::default());
+    let (mapping, fresh) = prepare().expect("prepared");
+    std::thread::scope(|scope| {
+        let others: Vec<_> = (0..3).map(|_| scope.spawn(prepare)).collect();
+        fresh.publish().expect("named");
+        for other in others {
+            // One that went on at once would have been prepared.
+            assert!(matches!(other.join().expect("no panic"), Err(MapError::Exists { .. })));
+        }
+    });
+    Coherent::new(mapping).store(Offset::new(0), 5);
     assert_eq!(Coherent::new(open(&source).expect("there")).load(Offset::new(0)), 5);
 }
 

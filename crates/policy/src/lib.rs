@@ -11,7 +11,9 @@ pub mod kv_blocks;
 pub mod scheduler;
 pub mod watermark;
 
-pub use eviction::{Candidate, Choice, CostAware, Eviction, EvictionPolicy, Lru, Rewrite, S3Fifo, Sieve};
+pub use eviction::{
+    Candidate, Choice, CostAware, Eviction, EvictionPolicy, Lru, Rewrite, S3Fifo, Sieve, UnknownEviction,
+};
 pub use scheduler::{
     NewRequest, NoSwap, Preemption, PrefixSource, ScheduledRequest, Scheduler, SchedulerConfig, SchedulerOutput,
     SwapConfig,

@@ -48,7 +48,7 @@ mod stats;
 mod superblock;
 
 pub use blocks::{Hit, Publish, ReadOutcome};
-pub use cenote_policy::Eviction;
+pub use cenote_policy::{Eviction, UnknownEviction};
 pub use check::{CheckReport, Finding, GcReport};
 pub use config::{AttachOptions, Design, EVENTS_MAX, EVENTS_MIN, PoolConfig};
 pub use error::PoolError;

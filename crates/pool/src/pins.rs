@@ -23,7 +23,7 @@ pub(crate) struct PinTable {
 }
 
 /// Slots of a hazard line; its last word is the worker's epoch.
-const SLOTS_PER_LINE: u32 = 7;
+pub(crate) const SLOTS_PER_LINE: u32 = 7;
 
 impl PinTable {
     pub fn new(lines: u64) -> Self {

@@ -233,6 +233,8 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
             uuid: hex(&self.superblock.config.uuid),
             created: self.superblock.created,
             design: self.superblock.config.design.name(),
+            eviction: self.superblock.config.eviction.policy().name(),
+            pins_per_worker: self.layout.hazard_lines_per_worker * u64::from(crate::pins::SLOTS_PER_LINE),
             ..PoolInfo::default()
         };
         self.refresh_chunks();
@@ -365,6 +367,10 @@ pub struct PoolInfo {
     pub fabric: &'static str,
     /// Name of the design.
     pub design: &'static str,
+    /// Name of the policy that says which blocks leave.
+    pub eviction: &'static str,
+    /// Blocks that one worker can pin at once.
+    pub pins_per_worker: u64,
     /// Identity of the region.
     pub uuid: String,
     /// Seconds since 1970.

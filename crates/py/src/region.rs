@@ -75,7 +75,7 @@ fn seconds(text: &str, value: f64) -> PyResult<Duration> {
 impl Region {
     #[staticmethod]
     #[pyo3(signature = (region, size, *, chunk_size=None, min_block=None, max_hosts=16, pins_per_worker=1792,
-                        flush="none", mode=0o600, hash_seed=None, prefault=false, exist_ok=false, events=0))]
+                        flush="none", mode=0o600, hash_seed=None, prefault=false, exist_ok=false, events=0, eviction="lru"))]
     fn create(
         py: Python<'_>,
         region: &str,
@@ -90,6 +90,7 @@ impl Region {
         prefault: bool,
         exist_ok: bool,
         events: u32,
+        eviction: &str,
     ) -> PyResult<()> {
         let source = source(region)?;
         if exist_ok && source.path().is_some_and(|path| path.exists()) {
@@ -102,7 +103,8 @@ impl Region {
         let mut config = PoolConfig::new(HashSeed(hash_seed.map_or_else(random_bytes, Ok)?), random_bytes()?);
         config.max_hosts = max_hosts;
         config.events_per_host = events;
-        config.hazard_lines_per_worker = u16::try_from(pins_per_worker.div_ceil(7)).unwrap_or(u16::MAX);
+        config.hazard_lines_per_worker = PoolConfig::hazard_lines_for(pins_per_worker);
+        config.eviction = eviction.parse().map_err(|error: cenote_pool::UnknownEviction| wrong(error.to_string()))?;
         if let Some(size) = chunk_size {
             config.chunk_bytes = size.bytes()?;
         }

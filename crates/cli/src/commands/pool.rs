@@ -52,6 +52,7 @@ struct Created {
     flush: &'static str,
     hosts_lock: &'static str,
     design: &'static str,
+    eviction: String,
     page_bytes: u64,
     transparent_huge: bool,
     numa_node: Option<u32>,
@@ -70,6 +71,7 @@ fn create(args: &PoolCreateArgs) -> Result<ExitCode, Failure> {
         flush: superblock.flush.name(),
         hosts_lock: lock_name(superblock.config.hosts_lock),
         design: superblock.config.design.name(),
+        eviction: superblock.config.eviction.to_string(),
         page_bytes: obtained.page_bytes,
         transparent_huge: obtained.transparent_huge,
         numa_node: obtained.numa_node,
@@ -83,6 +85,7 @@ fn create(args: &PoolCreateArgs) -> Result<ExitCode, Failure> {
             ("chunks of", ByteSize(created.chunk_bytes).to_string()),
             ("hosts", hosts_text(superblock.flush, created.max_hosts, created.hosts_lock)),
             ("design", created.design.to_owned()),
+            ("eviction", created.eviction.clone()),
             ("pages of", format!("{}{huge}", ByteSize(created.page_bytes))),
             ("NUMA node", created.numa_node.map_or_else(|| "not known".to_owned(), |node| node.to_string())),
         ])
@@ -142,6 +145,8 @@ fn info_text(info: &Info, flush: Flush) -> String {
         ("objects", info.objects.to_string()),
         ("fabric", info.fabric.to_owned()),
         ("design", info.design.to_owned()),
+        ("eviction", info.eviction.to_owned()),
+        ("pins", format!("{} a process", info.pins_per_worker)),
         ("hosts", hosts),
     ]);
     let mut models =

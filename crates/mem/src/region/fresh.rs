@@ -1,11 +1,16 @@
 //! Files that get their name when they are done: whose maker dies before that leaves nothing.
 
 use super::MapError;
-use rustix::fs::{AtFlags, CWD, Mode, OFlags};
+use cenote_base::time::Deadline;
+use rustix::fs::{AtFlags, CWD, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 use std::fs::File;
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// How long a maker waits for others who make files in the same folder. Taking the space of a large one is slow.
+const TURN_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A new file that nobody can open yet; gone if it is dropped.
 #[derive(Debug)]
@@ -17,12 +22,29 @@ struct Named {
     name: PathBuf,
     /// What it is called meanwhile, where the file system knows no files without a name.
     meanwhile: Option<PathBuf>,
+    /// Kept until it has its name.
+    _turn: Option<File>,
 }
 
 impl Drop for Named {
     fn drop(&mut self) {
         if let Some(path) = &self.meanwhile {
             let _ = std::fs::remove_file(path);
+        }
+    }
+}
+
+/// Waits until nobody else makes a file in this folder: of many who want the same, all but the first would take its space for
+/// nothing. Whoever cannot wait, or not for ever, goes on without.
+fn take_turn(folder: &Path) -> Option<File> {
+    let folder = File::open(folder).ok()?;
+    let deadline = Deadline::after(TURN_TIMEOUT);
+    loop {
+        match rustix::fs::flock(&folder, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => return Some(folder),
+            Err(Errno::WOULDBLOCK) if !deadline.passed() => std::thread::sleep(Duration::from_millis(1)),
+            Err(Errno::INTR) => (),
+            Err(_) => return None,
         }
     }
 }
@@ -35,10 +57,12 @@ impl Fresh {
     pub(super) fn make(name: &Path) -> Result<(Self, File), MapError> {
         let (mode, access) = (Mode::RUSR | Mode::WUSR, OFlags::RDWR | OFlags::CLOEXEC);
         let failed = |error| MapError::from_io(name, "create the file", error);
-        if name.symlink_metadata().is_ok() {
-            return Err(MapError::Exists { path: name.into() });
-        }
         let folder = name.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or_else(|| Path::new("."));
+        let exists =
+            || if name.symlink_metadata().is_ok() { Err(MapError::Exists { path: name.into() }) } else { Ok(()) };
+        exists()?;
+        let turn = take_turn(folder);
+        exists()?;
         let (opened, meanwhile) = match rustix::fs::open(folder, access | OFlags::TMPFILE, mode) {
             // Old kernels say that a folder cannot be written.
             Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::INVAL) => {
@@ -52,7 +76,7 @@ impl Fresh {
         };
         let file = opened.map(File::from).map_err(failed)?;
         let other = file.try_clone().map_err(|error| MapError::from_io(name, "open the file twice", error))?;
-        Ok((Self(Some(Named { file: other, name: name.into(), meanwhile })), file))
+        Ok((Self(Some(Named { file: other, name: name.into(), meanwhile, _turn: turn })), file))
     }
 
     /// Gives it its name: from now on others can open it.

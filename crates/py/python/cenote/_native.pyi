@@ -56,11 +56,12 @@ class Region:
         prefault: bool = False,
         exist_ok: bool = False,
         events: int = 0,
+        eviction: str = "lru",
     ) -> None:
         """Makes a region: `shm:NAME`, a file, or a hugetlbfs path. Sizes are numbers of bytes, or texts such as `4GiB`.
 
         `chunk_size` is the largest block; `flush="auto"` is for a device that several hosts share without coherence. `events`
-        are the lines of each host's event log; 0 keeps none.
+        are the lines of each host's event log; 0 keeps none. `eviction`: `lru`, `sieve`, `s3-fifo`, `cost-aware`.
         """
     @staticmethod
     def open(

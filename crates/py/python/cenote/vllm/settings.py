@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal, get_args, get_type_hints
@@ -23,6 +24,8 @@ class Settings:
     """Largest block of a region that is made, such as `32MiB`; by default what this model's blocks need."""
     mode: str = "0600"
     """Permissions of a region that is made, in octal."""
+    eviction: str = "lru"
+    """Which blocks leave a full region that is made: `lru`, `sieve`, `s3-fifo`, `cost-aware`."""
     host_slot: int = 0
     """This machine's number, where several share the region."""
     load: LoadMode = "async"
@@ -68,12 +71,16 @@ class Settings:
             number = hints[name] in (int, float)
             if number and (isinstance(value, bool) or not isinstance(value, int | float) or value < 0):
                 raise ValueError(f"kv_connector_extra_config: {name} is {value!r}, not a number from 0 on")
+            if hints[name] in (str, str | None) and not isinstance(value, str):
+                raise ValueError(f"kv_connector_extra_config: {name} is {value!r}, not a text")
             values[name] = hints[name](value) if number else value
         settings = cls(**values)
         if settings.load not in get_args(LoadMode):
             raise ValueError(f"kv_connector_extra_config: load is {settings.load!r}; it may be async or layers")
         if settings.gpu_copies not in get_args(GpuCopies):
             raise ValueError(f"kv_connector_extra_config: gpu_copies is {settings.gpu_copies!r}; it may be direct or staged")
+        if re.fullmatch("0?o?[0-7]{3}", settings.mode) is None:
+            raise ValueError(f"kv_connector_extra_config: mode is {settings.mode!r}, not octal permissions such as 0660")
         layouts = {"order": ("NHD", "HND"), "kv": ("joint", "split")}
         given_layout = settings.layout if isinstance(settings.layout, dict) else {"layout": settings.layout}
         for name, value in given_layout.items():

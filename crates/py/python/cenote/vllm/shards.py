@@ -58,6 +58,7 @@ class Shards:
                 settings.create_size,
                 chunk_size=chunk,
                 mode=int(settings.mode, 8),
+                eviction=settings.eviction,
                 pins_per_worker=self._pins(),
                 exist_ok=True,
                 events=_EVENTS if tells_events(config) else 0,
