@@ -167,6 +167,8 @@ pub(crate) struct Guard<'a, F: Fabric, H: HostLocal> {
     inner: &'a Inner<F, H>,
     between: Option<u64>,
     abandoned: bool,
+    /// It is that of membership: who has it beats the host's heart.
+    keeps: bool,
     _host: H::Lock<'a>,
 }
 
@@ -175,6 +177,9 @@ impl<F: Fabric, H: HostLocal> Drop for Guard<'_, F, H> {
         let inner = self.inner;
         // What was written under the lock is there for all before anybody else has it, on this host too.
         inner.fabric.fence();
+        if self.keeps {
+            inner.beats.keep(false);
+        }
         let Some(lock) = self.between else { return };
         let line = inner.layout.lock(lock, inner.host);
         // Everything is done: from here on there is nothing to repair.
@@ -233,7 +238,11 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
         let late = || self.counters().add(Counter::LockTimeouts, u64::from(host_timeout > Duration::ZERO));
         let host = self.area.lock(name.mutex(), host_timeout).inspect_err(|_| late())?;
         let abandoned = host.abandoned();
-        let mut guard = Guard { inner: self, between: None, abandoned, _host: host };
+        let keeps = matches!(name, Name::Membership);
+        let mut guard = Guard { inner: self, between: None, abandoned, keeps, _host: host };
+        if keeps {
+            self.beats.keep(true);
+        }
         let Some(lock) = name.between_hosts() else {
             if abandoned {
                 self.repair(name, Intent::ALL, self.host);
@@ -313,10 +322,20 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
     }
 
     fn enter_tier(&self, lock: u64, intent: Intent, inherited: bool, deadline: Duration) -> Result<Vec<u64>, Late> {
-        match self.superblock.config.hosts_lock {
+        let began = self.area.now();
+        let dead = match self.superblock.config.hosts_lock {
             HostsLock::Bakery => bakery::Bakery.enter(self, lock, intent, inherited, deadline),
             HostsLock::Manager => manager::Managed.enter(self, lock, intent, inherited, deadline),
-        }
+        }?;
+        // Who was held up for so long may have been declared dead, and then nobody heeds what it holds.
+        let was_held_up = self.area.now().saturating_sub(began) > self.host_timeout / 2;
+        if was_held_up && self.is_dead(self.host, self.incarnation()) { Err(Late) } else { Ok(dead) }
+    }
+
+    /// Between two looks at a lock that another host has.
+    fn wait(&self, looks: u32) {
+        self.area.pause(looks);
+        self.beat_in_wait();
     }
 
     fn leave_tier(&self, lock: u64) {

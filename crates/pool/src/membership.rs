@@ -12,7 +12,8 @@ use crate::pool::{Inner, Pool};
 use crate::recovery::Recovered;
 use cenote_base::fault;
 use cenote_mem::{Fabric, HostLocal, LINE, Word};
-use std::sync::atomic::Ordering::{Acquire, Release};
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 /// This worker's place.
 pub(crate) struct Member<H: HostLocal> {
@@ -26,6 +27,28 @@ impl<H: HostLocal> Member<H> {
     pub const fn none() -> Self {
         Self { slot: u64::MAX, _claim: None }
     }
+}
+
+/// What this process knows of its host's heart while it waits.
+#[derive(Default)]
+pub(crate) struct Beats {
+    /// When a wait last thought of it, in nanoseconds.
+    last: AtomicU64,
+    /// The thread that has the membership lock; 0: none of this process.
+    keeper: AtomicU64,
+}
+
+impl Beats {
+    /// This thread has the membership lock, or not any more.
+    pub fn keep(&self, has: bool) {
+        self.keeper.store(if has { this_thread() } else { 0 }, Relaxed);
+    }
+}
+
+/// A number that no other thread has that lives.
+fn this_thread() -> u64 {
+    thread_local!(static HERE: u8 = const { 0 });
+    HERE.with(|here| std::ptr::from_ref(here) as u64)
 }
 
 impl<F: Fabric, H: HostLocal> Inner<F, H> {
@@ -112,6 +135,24 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
             self.record(Event::LifeBegun, line.incarnation, buried);
         }
         begins
+    }
+
+    /// Shows the other hosts that this one lives, from time to time, in the middle of a wait for one of them: whoever is waited for
+    /// may be dead, and is declared so only after a time in which this host would be as well.
+    pub(crate) fn beat_in_wait(&self) {
+        let now = u64::try_from(self.area.now().as_nanos()).unwrap_or(u64::MAX);
+        let pace = u64::try_from(self.host_timeout.as_nanos() / 4).unwrap_or(u64::MAX);
+        if now.saturating_sub(self.beats.last.load(Relaxed)) < pace {
+            return;
+        }
+        self.beats.last.store(now, Relaxed);
+        if self.beats.keeper.load(Relaxed) == this_thread() {
+            self.beat_heart();
+            self.fabric.fence();
+        } else if let Some(_membership) = self.try_lock(Name::Membership) {
+            self.beat_heart();
+        }
+        // Otherwise whoever has it beats.
     }
 
     /// Shows the other hosts that this one lives. The caller holds the membership lock.

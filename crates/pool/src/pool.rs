@@ -5,7 +5,7 @@ use crate::error::PoolError;
 use crate::host_words::HostWords;
 use crate::layout::{Layout, NAMESPACES};
 use crate::lines::{BlockState, NameLine, NamespaceLine, WorkerLine, unpack_text};
-use crate::membership::Member;
+use crate::membership::{Beats, Member};
 use crate::pins::PinTable;
 use crate::plain::Held;
 use crate::stats::Counter;
@@ -40,7 +40,7 @@ pub(crate) struct Inner<F: Fabric, H: HostLocal> {
     pub host_timeout: Duration,
     pub quarantine: Duration,
     pub pins: PinTable,
-    /// Held by the thread that beats this worker's heart.
+    pub beats: Beats,
     /// Counts that this worker raised, in the plain design.
     pub held: Mutex<Held>,
     pub member: Member<H>,
@@ -205,6 +205,7 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
         Ok(Self {
             salt: salt(&superblock),
             pins: PinTable::new(layout.hazard_lines_per_worker),
+            beats: Beats::default(),
             held: Mutex::default(),
             lock_timeout: options.lock_timeout,
             host_timeout: options.host_timeout,

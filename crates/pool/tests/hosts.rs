@@ -4,7 +4,9 @@ mod support;
 
 use cenote_base::{HostId, fault};
 use cenote_mem::{Fabric, Flush, Flushed, MapOptions, Mapping, Offset, RegionSource};
-use cenote_pool::{AttachOptions, Counter, Inspector, Namespace, NamespaceRecord, Pool, Publish, Superblock};
+use cenote_pool::{
+    AttachOptions, Counter, Inspector, Namespace, NamespaceRecord, Pool, PoolConfig, Publish, Superblock,
+};
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
@@ -35,6 +37,32 @@ fn a_dead_host_is_told_of_once() {
         (0..3).map(|_| second.lock_user(0, SOON).expect("the dead hold nothing").abandoned()).collect();
     assert_eq!(told, [true, false, false], "only the first is to repair");
     assert!(!second.lock_user(1, SOON).expect("nobody had it").abandoned());
+}
+
+/// Of three hosts the first dies with a lock, the second waits for it and does nothing else, the third watches.
+#[test]
+fn who_waits_for_the_dead_is_not_taken_for_dead() {
+    let mapping = Mapping::create(&RegionSource::Anon, 2 << 20, 0o600, &MapOptions::default()).expect("memory");
+    let fabric = Arc::new(Flushed::new(mapping, Flush::available()[0]).expect("it is available"));
+    let config = PoolConfig { max_hosts: 3, ..small_config(24) };
+    Superblock::format(&fabric, &config).expect("the configuration fits");
+    let host_timeout = Duration::from_secs(1);
+    let attach = |host| {
+        let options = AttachOptions { private: true, host: HostId(host), host_timeout, ..AttachOptions::named("test") };
+        Pool::attach(Arc::clone(&fabric), &options).expect("each host has its slot")
+    };
+    let [first, second, third] = [0, 1, 2].map(attach);
+    std::mem::forget(first.lock_user(0, SOON).expect("nobody has it"));
+    std::thread::scope(|scope| {
+        let waits = scope.spawn(|| second.lock_user(0, 20 * host_timeout).map(|lock| lock.abandoned()));
+        while !waits.is_finished() {
+            third.tick();
+            std::thread::yield_now();
+        }
+        assert!(waits.join().expect("no panic").expect("its holder is declared dead"));
+    });
+    let dead: Vec<u8> = third.info().hosts.iter().filter(|host| host.marked_dead).map(|host| host.host).collect();
+    assert_eq!(dead, [0]);
 }
 
 #[test]

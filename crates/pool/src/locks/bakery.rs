@@ -77,7 +77,7 @@ impl Tier for Bakery {
                 if inner.area.now() >= deadline {
                     return Err(Late);
                 }
-                inner.area.pause(looks);
+                inner.wait(looks);
                 looks += 1;
                 [ticket, life, _] = inner.lock_words(lock, other);
             }

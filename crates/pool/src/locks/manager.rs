@@ -71,7 +71,7 @@ impl Tier for Managed {
             if inner.area.now() >= deadline {
                 return Err(Late);
             }
-            inner.area.pause(looks);
+            inner.wait(looks);
             looks += 1;
         }
         // The manager freed the slots of the dead without a word; their lines still say what they did.
