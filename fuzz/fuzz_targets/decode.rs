@@ -2,8 +2,8 @@
 #![no_main]
 
 use cenote_codec::{
-    Channels, CodecId, Codecs, Element, Frame, Groups, Layout, Oaken, Order, PageCodec, PageKind, PageMut, Profile, QPack,
-    QPackZ, Shape, Side, SideProfile, SpecKv, Thresholds,
+    Channels, CodecId, Codecs, Element, Frame, Groups, Layout, Oaken, Order, PageCodec, PageKind, PageMut, Profile,
+    QPack, QPackZ, Shape, Side, SideProfile, SpecKv, Thresholds,
 };
 use libfuzzer_sys::fuzz_target;
 use std::sync::Arc;
@@ -38,11 +38,8 @@ fn codecs(token_values: usize) -> Vec<Arc<dyn PageCodec>> {
 
 fuzz_target!(|input: &[u8]| {
     let [heads, tokens, dim, choice, payload @ ..] = input else { return };
-    let shape = Shape {
-        heads: u16::from(heads % 3) + 1,
-        tokens: u16::from(tokens % 34) + 1,
-        dim: u16::from(dim % 140) + 1,
-    };
+    let shape =
+        Shape { heads: u16::from(heads % 3) + 1, tokens: u16::from(tokens % 34) + 1, dim: u16::from(dim % 140) + 1 };
     let order = [Order::TokenMajor, Order::ChannelMajor, Order::KeyPanels, Order::ValuePanels][usize::from(choice % 4)];
     let element = [Element::F16, Element::Bf16, Element::F32][usize::from(choice / 4 % 3)];
     let layout = Layout { order, capacity: shape.tokens };

@@ -9,8 +9,8 @@ use cenote_base::prng::Prng;
 use cenote_base::{BlockHash, HashSeed, HostId};
 use cenote_mem::{Fabric, Flush, HostLocal, MapOptions, Mapped, Mapping, Offset, RegionSource};
 use cenote_pool::{
-    AttachOptions, Design, Follower, Hit, HostsLock, LockManager, Namespace, NamespaceRecord, Pin, Pool, PoolConfig,
-    PoolError, Publish, ReadOutcome, Superblock,
+    AttachOptions, Design, Follower, Hit, HostsLock, Inspector, LockManager, Namespace, NamespaceRecord, Pin, Pool,
+    PoolConfig, PoolError, Publish, ReadOutcome, Superblock,
 };
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
@@ -524,7 +524,8 @@ impl Run {
         }
         let Some(pool) = self.pool(host) else { return };
         match what {
-            30 => drop(self.permit("check", pool.check(input.chance(128)))),
+            30 if input.chance(128) => drop(self.permit("check", pool.check(input.chance(128)))),
+            30 => self.inspect(host, input.chance(128)),
             31 => drop(self.permit("gc", pool.gc())),
             32 if input.chance(128) => drop((pool.info(), cenote_pool::history(pool.fabric()))),
             32 => drop(pool.follow(&mut self.follower).inspect_err(show)),
@@ -534,6 +535,17 @@ impl Run {
                 self.clock.advance(Duration::from_secs(11));
                 pool.tick();
             }
+        }
+    }
+
+    /// Looks at the region from outside, as `cenote pool check` does.
+    fn inspect(&self, host: usize, payloads: bool) {
+        let options = AttachOptions { private: true, host: HostId(host as u8), ..AttachOptions::named("inspector") };
+        let Ok(inspector) = Inspector::open(&self.region, &options).inspect_err(show) else { return };
+        drop((inspector.info(), inspector.namespaces()));
+        // Of several hosts it would wait for those that may live, in real time.
+        if self.region.flush().is_coherent() {
+            drop(inspector.check(payloads));
         }
     }
 

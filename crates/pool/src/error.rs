@@ -72,8 +72,10 @@ pub enum PoolError {
         chunk_bytes: u64,
     },
     /// A fixed table has no free row.
-    #[error("the region's {table} table is full ({rows} rows)")]
+    #[error("the region's {table} table is full ({rows} rows){fact}")]
     TableFull {
+        /// What else is to be known of it.
+        fact: &'static str,
         /// Which table.
         table: &'static str,
         /// Its rows.

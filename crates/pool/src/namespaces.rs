@@ -92,7 +92,8 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
                 None => {}
             }
         }
-        let row = free.ok_or(PoolError::TableFull { table: "namespace", rows: NAMESPACES })?;
+        let fact = "; models and versions that are gone keep theirs until a new region is made";
+        let row = free.ok_or(PoolError::TableFull { table: "namespace", rows: NAMESPACES, fact })?;
         let at = self.layout.namespace(row);
         let name = NameLine::new(&record.label);
         self.put_line(at + LINE, &name.seal(at + LINE, self.salt));

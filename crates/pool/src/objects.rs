@@ -144,7 +144,7 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
         generation: Generation,
     ) -> Result<Vec<(BlockIndex, Generation)>, PoolError> {
         let old = self.rows_of(hash);
-        let full = PoolError::TableFull { table: "object", rows: OBJECTS };
+        let full = PoolError::TableFull { table: "object", rows: OBJECTS, fact: "" };
         let row = (0..OBJECTS).find(|&row| self.object_line(row).is_none()).ok_or(full)?;
         let at = self.layout.object(row);
         let line = ObjectLine {
