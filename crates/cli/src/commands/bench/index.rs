@@ -46,7 +46,7 @@ fn lookups(setting: &Setting) -> Result<Vec<Row>, Failure> {
 fn shape(setting: &Setting, flush: Flush, entries: u64) -> Shape {
     let chunk_bytes = if entries > 1 << 17 { 4 << 20 } else { 64 << 10 };
     // Control areas take three quarters as much again, the plain design's more: one line more for each block.
-    let quarters = if setting.regions.design == DesignArg::Plain { 12 } else { 8 };
+    let quarters = if setting.regions.design == DesignArg::Plain { 16 } else { 8 };
     let bytes = entries * SMALLEST * quarters / 4 + (8 << 20);
     Shape { chunk_bytes, min_block_bytes: SMALLEST, ..Shape::of(flush, bytes) }
 }
