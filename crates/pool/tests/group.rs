@@ -6,7 +6,7 @@ mod support;
 
 use cenote_base::fault;
 use cenote_mem::{Coherent, Flush, MapOptions, Mapping, ReadMapping, ReadOnly, RegionSource};
-use cenote_pool::{AttachOptions, Inspector, Pool, ReadOutcome, Superblock};
+use cenote_pool::{AttachOptions, Counter, Inspector, Pool, Publish, ReadOutcome, Superblock};
 use rustix::fs::Mode;
 use rustix::process::{Gid, Uid};
 use std::io::{BufRead, BufReader, Write};
@@ -212,7 +212,11 @@ fn obey(
     let number = rest.parse().unwrap_or(0);
     let hashes = chain(&ns, number, 4);
     match what {
-        "publish" => hashes.iter().zip(0..).for_each(|(&hash, depth)| drop(publish(pool, &ns, hash, depth))),
+        "publish" => {
+            let stored =
+                hashes.iter().zip(0..).filter(|(hash, depth)| publish(pool, &ns, **hash, *depth) == Publish::Published);
+            return Ok(stored.count().to_string());
+        }
         "read" => {
             let hits = pool.lookup(&hashes);
             let whole = hits.iter().filter(|hit| read(pool, hit) == ReadOutcome::Whole).count();
@@ -222,6 +226,7 @@ fn obey(
         "die" => fault::arm(rest, 1, |_| {
             rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL).expect("it can");
         }),
+        "abandoned" => return Ok(pool.counter(Counter::LocksAbandoned).to_string()),
         "tick" => {
             let recovered = pool.tick();
             return Ok(format!("{} dead, {} reserved", recovered.workers, recovered.reservations));
@@ -246,19 +251,19 @@ fn users_of_a_group_share_a_region_and_clean_up_after_each_other() {
     assert_eq!(region.host_file_is(), (SECOND, GROUP, 0o660), "whoever comes first makes it, for all");
     let mut first = region.as_user(FIRST, &[GROUP]);
     assert_eq!(first.ask("attach"), "attached");
-    first.ask("publish 1");
+    assert_eq!(first.ask("publish 1"), "4");
     assert_eq!(second.ask("read 1"), "4", "what one has published another reads");
     assert_eq!(second.ask("evict 4"), "4", "and evicts");
     assert_eq!(first.ask("read 1"), "0");
 
     // A worker of another user is seen to live; dead, it is seen to be dead, and what it had in hand comes back.
-    for point in ["publish.payload", "index.counted"] {
+    for (point, in_hand) in [("publish.payload", "1 dead, 1 reserved"), ("index.counted", "1 dead, 0 reserved")] {
         assert_eq!(second.ask("look"), "2 alive, 0 leaks");
         first.ask(&format!("die {point}"));
         first.tell("publish 2");
         first.child.wait().expect("it ran");
         assert!(second.ask("look").starts_with("1 alive"), "{point}");
-        assert!(second.ask("tick").starts_with("1 dead"), "{point}");
+        assert_eq!(second.ask("tick"), in_hand, "{point}");
         assert_eq!(second.ask("check"), "clean", "{point}");
         first = region.as_user(FIRST, &[GROUP]);
         assert_eq!(first.ask("attach"), "attached");
@@ -266,6 +271,7 @@ fn users_of_a_group_share_a_region_and_clean_up_after_each_other() {
         assert_eq!(second.ask("read 3"), "4", "{point}");
         second.ask("evict 8");
     }
+    assert_ne!(second.ask("abandoned"), "0", "the other one died with a lock held, which its successor was told");
     // Also the maker of the memory may die, and whoever comes then is of the same users.
     second.kill();
     assert!(first.ask("tick").starts_with("1 dead"));
