@@ -4,7 +4,8 @@
 //! writable for its group, to that group (mode 0660). The directory is everybody's, so a file of an area's name may have
 //! been planted, and whoever owns a file that others map can change it under them. A file is therefore believed only if
 //! nobody but those who may write the region anyway could have made it: it belongs to the region's owner, to this process's
-//! user or to root, or it is of the region's group, which only members of a group (and root) can give a file.
+//! user or to root, or it is of the region's group, which only members of a group (and root) can give a file; or everybody
+//! may write the region.
 
 use super::{HostError, failed, slot, status_of};
 use crate::region::{Fresh, MapError, RegionFile};
