@@ -10,6 +10,7 @@ use cenote_pool::{
     AttachOptions, Eviction, Inspector, OpenError, Pool, PoolConfig, PoolError, Superblock, make_region, open_region,
     peek, random_bytes,
 };
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -210,7 +211,7 @@ pub fn create(region: &RegionArgs, new: &NewRegionArgs, force: bool) -> Result<(
         let made = format(mapping)?;
         // The old pool's memory on this host has the old pool's name; nobody would ever remove it.
         if let Ok(old) = old {
-            HostPool::remove_host_memory(&old)?;
+            say_what_stays(&HostPool::remove_host_memory(&old)?);
         }
         return Ok(made);
     }
@@ -223,6 +224,16 @@ pub fn create(region: &RegionArgs, new: &NewRegionArgs, force: bool) -> Result<(
         spinner.finish_and_clear();
     }
     made
+}
+
+/// Tells of host-local memory that only other users of the group may remove.
+pub fn say_what_stays(left: &[PathBuf]) {
+    for path in left {
+        let path = path.display();
+        crate::output::say(&format!(
+            "note: {path} is another user's; it goes when that user or root next joins or makes a region"
+        ));
+    }
 }
 
 /// Fails if live processes of this host use the region.

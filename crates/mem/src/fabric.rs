@@ -25,7 +25,7 @@ pub use read_only::ReadOnly;
 
 use crate::checksum::PayloadSum;
 use crate::offset::Offset;
-use std::path::PathBuf;
+use crate::region::RegionFile;
 use std::sync::Arc;
 
 /// Access to one region. Offsets are bytes from its start.
@@ -184,7 +184,7 @@ pub trait Fabric: Send + Sync + 'static {
     fn flush(&self) -> Flush;
 
     /// The file or device that the region is, where it is one.
-    fn path(&self) -> Option<PathBuf> {
+    fn region_file(&self) -> Option<RegionFile> {
         None
     }
 }
@@ -263,7 +263,7 @@ impl<F: Fabric + ?Sized> Fabric for Arc<F> {
     fn flush(&self) -> Flush {
         (**self).flush()
     }
-    fn path(&self) -> Option<PathBuf> {
-        (**self).path()
+    fn region_file(&self) -> Option<RegionFile> {
+        (**self).region_file()
     }
 }

@@ -6,25 +6,28 @@
 //! lives, by a lock that the kernel drops with the process; process ids are not used, because they repeat
 //! and differ between containers.
 //!
-//! The area is a file in `/dev/shm`, for its owner only. It is initialised under an exclusive `flock`,
-//! and a word that is written last says that it is ready; whoever finds that word missing starts anew.
+//! The area is a file in `/dev/shm`, for those who may write its region. It is initialised under an exclusive
+//! `flock`, and a word that is written last says that it is ready; whoever finds that word missing starts anew.
 
+mod file;
 mod layout;
 mod local;
 mod lock;
 mod slot;
 
+pub use file::Permissions;
 pub use local::{HeldLock, HostLocal, Word};
 pub use lock::{HostLock, LockTimeout};
 pub use slot::SlotClaim;
 
-use crate::region::{SHM_DIRECTORY, allocate, check_shm_name};
+use crate::region::{MapError, RegionFile, SHM_DIRECTORY, allocate, check_shm_name};
 use cenote_base::Deadline;
+use file::Access;
 use layout::Layout;
-use rustix::fs::{FlockOperation, Mode, OFlags};
+use rustix::fs::{FlockOperation, OFlags};
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags};
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -75,6 +78,21 @@ pub enum HostError {
         /// What is wrong with it.
         fact: &'static str,
     },
+    /// The file is another user's, or shared with others than the region is.
+    #[error("{}: {found}, of a region with {region}: {fact}", path.display())]
+    Permissions {
+        /// The file.
+        path: PathBuf,
+        /// Whose it is.
+        found: Permissions,
+        /// Whose the region is.
+        region: Permissions,
+        /// What is wrong with it.
+        fact: &'static str,
+    },
+    /// There is no such file, and it cannot be made.
+    #[error(transparent)]
+    Make(MapError),
     /// Another process has been initialising the area for too long; perhaps it is stopped.
     #[error("{}: still being initialised by another process", path.display())]
     Busy {
@@ -154,22 +172,22 @@ impl HostArea {
         Self::open_for(name, spec, None)
     }
 
-    /// As [`HostArea::open`]; who makes the area records beside it what it is `owner`ed by, for [`HostArea::sweep`].
+    /// As [`HostArea::open`], for a `region`: with the permissions of its file, and with its path recorded for
+    /// [`HostArea::sweep`].
     ///
     /// # Errors
     /// As for [`HostArea::open`].
-    pub fn open_for(name: &str, spec: HostSpec, owner: Option<&Path>) -> Result<(Self, bool), HostError> {
+    pub fn open_for(name: &str, spec: HostSpec, region: Option<&RegionFile>) -> Result<(Self, bool), HostError> {
         let layout = Layout::of(spec).ok_or(HostError::TooLarge(spec))?;
-        let path = area_path(name)?;
+        let (path, access) = (area_path(name)?, Access::to(region));
+        let owner = region.map(|region| region.path.as_path());
         // An area may be removed between our opening and locking it; then there is a new one to open.
         for _ in 0..1000 {
-            let file = open_file(&path)?;
+            let Some(file) = access.open(&path)? else { continue };
             lock_file(&file, &path)?;
-            let status = status_of(&file, &path)?;
-            if status.nlink() == 0 {
+            if !access.settle(&file, &path)? {
                 continue;
             }
-            check_file(&status, &path)?;
             let opened = Self::open_locked(&path, &file, layout, owner)?;
             // From here on it is in use, as long as this description or a child's copy of it is open.
             slot::hold(&file).map_err(|error| failed(&path, "lock a byte", error))?;
@@ -185,23 +203,24 @@ impl HostArea {
     }
 
     /// Removes an area's name. Processes that have it open keep it; who opens the name next gets a new one.
-    /// No error if there is none.
+    /// No error if there is none. `false`: it is another user's, who alone may remove it.
     ///
     /// # Errors
-    /// The name is bad or may not be removed.
-    pub fn remove(name: &str) -> Result<(), HostError> {
+    /// The name is bad, or the file cannot be removed.
+    pub fn remove(name: &str) -> Result<bool, HostError> {
         let path = area_path(name)?;
         // Whoever removes a name holds the file's lock, so that nobody else removes what was made after it.
-        let _held = match open_existing(&path) {
+        let _held = match file::open_existing(&path, OFlags::RDWR) {
             Ok(file) => {
                 lock_file(&file, &path)?;
                 Some(file)
             }
-            Err(Errno::NOENT) => return Ok(()),
+            Err(Errno::NOENT) => return Ok(true),
             Err(_) => None,
         };
         match rustix::fs::unlink(&path) {
-            Ok(()) | Err(Errno::NOENT) => Ok(()),
+            Ok(()) | Err(Errno::NOENT) => Ok(true),
+            Err(Errno::PERM | Errno::ACCESS) => Ok(false),
             Err(error) => Err(failed(&path, "remove the file", error)),
         }
     }
@@ -223,16 +242,10 @@ impl HostArea {
     ///
     /// # Errors
     /// The name is bad, the area has another specification, or it may not be read.
-    pub fn view(name: &str, spec: HostSpec) -> Result<Option<Self>, HostError> {
+    pub fn view(name: &str, spec: HostSpec, region: Option<&RegionFile>) -> Result<Option<Self>, HostError> {
         let layout = Layout::of(spec).ok_or(HostError::TooLarge(spec))?;
         let path = area_path(name)?;
-        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
-        let file = match rustix::fs::open(&path, flags, Mode::empty()) {
-            Ok(file) => File::from(file),
-            Err(Errno::NOENT) => return Ok(None),
-            Err(error) => return Err(failed(&path, "open the file", error)),
-        };
-        check_file(&status_of(&file, &path)?, &path)?;
+        let Some(file) = Access::to(region).open_to_look(&path)? else { return Ok(None) };
         if layout::read_header(&file).is_none() {
             return Ok(None);
         }
@@ -381,27 +394,18 @@ fn area_path(name: &str) -> Result<PathBuf, HostError> {
     Ok(Path::new(SHM_DIRECTORY).join(name))
 }
 
-fn open_file(path: &Path) -> Result<File, HostError> {
-    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
-    let file = rustix::fs::open(path, flags, Mode::RUSR | Mode::WUSR);
-    file.map(File::from).map_err(|error| failed(path, "open the file", error))
-}
-
-fn open_existing(path: &Path) -> Result<File, Errno> {
-    let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
-    rustix::fs::open(path, flags, Mode::empty()).map(File::from)
-}
-
 /// Removes an area if it is an orphan; returns whether it did.
 fn sweep_one(name: &str, is_orphan: &impl Fn(&str, &Path) -> bool) -> bool {
     let Ok(path) = area_path(name) else { return false };
-    let Ok(file) = open_existing(&path) else { return false };
+    let Ok(file) = file::open_existing(&path, OFlags::RDWR) else { return false };
     // Whoever has the lock is making it, opening it or sweeping it.
     if rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
         return false;
     }
-    let named = status_of(&file, &path).is_ok_and(|status| status.nlink() > 0 && check_file(&status, &path).is_ok());
-    if !named || slot::is_held(&file) {
+    let is_ours = |status: Metadata| {
+        status.nlink() > 0 && status.is_file() && status.mode() & 0o007 == 0 && file::is_ours(&status)
+    };
+    if !status_of(&file, &path).is_ok_and(is_ours) || slot::is_held(&file) {
         return false;
     }
     if layout::read_header(&file).is_some() && !layout::read_owner(&file).is_some_and(|owner| is_orphan(name, &owner)) {
@@ -409,22 +413,6 @@ fn sweep_one(name: &str, is_orphan: &impl Fn(&str, &Path) -> bool) -> bool {
     }
     cenote_base::fault::point("host-area.sweeping");
     rustix::fs::unlink(&path).is_ok()
-}
-
-/// The directory is everybody's, so a file of this name may have been planted.
-fn check_file(status: &std::fs::Metadata, path: &Path) -> Result<(), HostError> {
-    let wrong = |fact| Err(HostError::NotAnArea { path: path.into(), fact });
-    let user = rustix::process::geteuid();
-    if !status.is_file() {
-        return wrong("it is no regular file");
-    }
-    if status.mode() & 0o077 != 0 {
-        return wrong("others may open it");
-    }
-    if !user.is_root() && status.uid() != user.as_raw() {
-        return wrong("it belongs to another user");
-    }
-    Ok(())
 }
 
 /// Takes the file's lock. It is only held while an area is initialised, so waiting is polling: a wait
@@ -442,7 +430,7 @@ fn lock_file(file: &File, path: &Path) -> Result<(), HostError> {
     }
 }
 
-fn status_of(file: &File, path: &Path) -> Result<std::fs::Metadata, HostError> {
+fn status_of(file: &File, path: &Path) -> Result<Metadata, HostError> {
     file.metadata().map_err(|error| failed(path, "ask for the file's status", error))
 }
 

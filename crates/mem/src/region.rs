@@ -4,6 +4,7 @@
 //! hugetlbfs or a disk, or a DAX character device (CXL or persistent memory).
 
 mod dax;
+mod file;
 mod fresh;
 mod map;
 mod obtain;
@@ -11,6 +12,7 @@ mod obtain;
 mod source;
 
 pub use dax::DaxFacts;
+pub use file::RegionFile;
 pub use fresh::Fresh;
 pub(crate) use map::allocate;
 pub use map::{Mapping, ReadMapping};

@@ -5,6 +5,7 @@
 
 use cenote_base::{Deadline, fault};
 use cenote_mem::host::{HostError, LockTimeout};
+use cenote_mem::region::RegionFile;
 use cenote_mem::{HostArea, HostSpec};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Child, ChildStdout, Command, Stdio};
@@ -374,9 +375,9 @@ fn counts_stay_right_while_processes_are_killed() {
 #[test]
 fn who_looks_sees_words_and_the_living_and_changes_nothing() {
     let name = Name::new("view");
-    assert!(HostArea::view(&name.0, SPEC).expect("a name").is_none(), "nobody made it");
+    assert!(HostArea::view(&name.0, SPEC, None).expect("a name").is_none(), "nobody made it");
     let (area, _) = name.open();
-    let view = HostArea::view(&name.0, SPEC).expect("it is ours").expect("it is there");
+    let view = HostArea::view(&name.0, SPEC, None).expect("it is ours").expect("it is there");
     area.words64()[3].store(7, Ordering::Relaxed);
     assert_eq!(view.words64()[3].load(Ordering::Relaxed), 7);
     let path = std::path::Path::new("/dev/shm").join(&name.0);
@@ -392,11 +393,17 @@ fn who_looks_sees_words_and_the_living_and_changes_nothing() {
     drop(claim);
     assert!(!view.slot_alive(2));
     let other = HostSpec { mutexes: 4, ..SPEC };
-    assert!(matches!(HostArea::view(&name.0, other), Err(HostError::Spec { .. })));
+    assert!(matches!(HostArea::view(&name.0, other, None), Err(HostError::Spec { .. })));
 }
 
 fn path_of(name: &Name) -> std::path::PathBuf {
     std::path::Path::new("/dev/shm").join(&name.0)
+}
+
+/// A private region that is not there any more.
+fn gone_region() -> RegionFile {
+    let user = rustix::process::geteuid().as_raw();
+    RegionFile { path: "/no/such/region".into(), user, group: 0, mode: 0o600 }
 }
 
 /// Sweeps this area only.
@@ -420,7 +427,7 @@ fn sweep_once_closed(name: &Name, is_orphan: bool) -> usize {
 #[test]
 fn an_area_is_swept_when_it_is_an_orphan_and_nobody_has_it_open() {
     let name = Name::new("sweep");
-    let open = || HostArea::open_for(&name.0, SPEC, Some(std::path::Path::new("/no/such/region"))).expect("it opens");
+    let open = || HostArea::open_for(&name.0, SPEC, Some(&gone_region())).expect("it opens");
     let (area, _) = open();
     let claim = area.claim_slot(1).expect("a file").expect("it is free");
     assert_eq!(sweep(&name, true), 0, "it is open");
@@ -447,7 +454,7 @@ fn an_area_is_swept_when_it_is_an_orphan_and_nobody_has_it_open() {
 #[test]
 fn the_killed_hold_no_area() {
     let name = Name::new("sweep-killed");
-    drop(HostArea::open_for(&name.0, SPEC, Some(std::path::Path::new("/no/such/region"))).expect("it opens"));
+    drop(HostArea::open_for(&name.0, SPEC, Some(&gone_region())).expect("it opens"));
     let mut child = Helper::start("hold", &name, "");
     child.wait_for("holding");
     assert_eq!(sweep(&name, true), 0, "a process lives in it");
@@ -462,7 +469,7 @@ fn sweepers_and_openers_do_not_part_those_who_share() {
     let name = Name::new("sweep-race");
     let opened = AtomicU64::new(0);
     let swept = AtomicU64::new(0);
-    let owner = Some(std::path::Path::new("/no/such/region"));
+    let owner = &gone_region();
     std::thread::scope(|scope| {
         for _ in 0..2 {
             scope.spawn(|| {
@@ -475,9 +482,9 @@ fn sweepers_and_openers_do_not_part_those_who_share() {
             let (name, opened) = (&name, &opened);
             scope.spawn(move || {
                 for round in 0..2000_u64 {
-                    let (area, _) = HostArea::open_for(&name.0, SPEC, owner).expect("it opens");
+                    let (area, _) = HostArea::open_for(&name.0, SPEC, Some(owner)).expect("it opens");
                     area.words64()[number as usize].store(round + 1, Ordering::Relaxed);
-                    let (again, _) = HostArea::open_for(&name.0, SPEC, owner).expect("it opens");
+                    let (again, _) = HostArea::open_for(&name.0, SPEC, Some(owner)).expect("it opens");
                     let seen = again.words64()[number as usize].load(Ordering::Relaxed);
                     opened.fetch_add(1, Ordering::Relaxed);
                     assert_eq!(seen, round + 1, "the name leads to another area while this one is open");

@@ -230,9 +230,9 @@ impl<F: Fabric + Clone> Inspector<F> {
 
 /// A view of the region with a host's memory, and whether there was any on this machine.
 fn view<F: Fabric>(fabric: F, options: &AttachOptions) -> Result<(Inner<F, HostArea>, bool), PoolError> {
-    let found = Cell::new(false);
+    let (found, region) = (Cell::new(false), fabric.region_file());
     let inner = Inner::open(fabric, options, |name, spec| {
-        let there = if options.private { None } else { HostArea::view(name, spec)? };
+        let there = if options.private { None } else { HostArea::view(name, spec, region.as_ref())? };
         found.set(there.is_some());
         there.map_or_else(|| Ok::<_, HostError>(HostArea::open(name, spec, true)?.0), Ok)
     })?;

@@ -12,10 +12,11 @@ use crate::stats::Counter;
 use crate::superblock::Superblock;
 use cenote_base::{BlockIndex, NamespaceId};
 use cenote_mem::host::HostError;
+use cenote_mem::region::SHM_DIRECTORY;
 use cenote_mem::{Fabric, Flush, HostArea, HostLocal, HostSpec, MapError, ReadMapping, ReadOnly, RegionSource};
 use serde::Serialize;
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -68,15 +69,20 @@ impl<F: Fabric> Pool<F> {
         )
     }
 
-    /// Removes the host-local memory of a region that is being destroyed.
+    /// Removes the host-local memory of a region that is being destroyed. Returns the files that stay, because only other
+    /// users may remove them; they are swept when these, or root, attach to any region or make one.
     ///
     /// # Errors
     /// It exists and cannot be removed.
-    pub fn remove_host_memory(superblock: &Superblock) -> Result<(), PoolError> {
+    pub fn remove_host_memory(superblock: &Superblock) -> Result<Vec<PathBuf>, PoolError> {
+        let mut left = Vec::new();
         for host in 0..superblock.config.max_hosts {
-            HostArea::remove(&host_area_name(&superblock.config.uuid, host))?;
+            let name = host_area_name(&superblock.config.uuid, host);
+            if !HostArea::remove(&name)? {
+                left.push(Path::new(SHM_DIRECTORY).join(name));
+            }
         }
-        Ok(())
+        Ok(left)
     }
 }
 
@@ -146,15 +152,15 @@ fn hex(uuid: &[u8; 16]) -> String {
     uuid.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Opens this host's local memory for the region of `fabric`, with the region's path beside it.
+/// Opens this host's local memory for the region of `fabric`, with the region's permissions.
 pub(crate) fn area_opener<F: Fabric>(
     fabric: &F,
     options: &AttachOptions,
 ) -> impl FnOnce(&str, HostSpec) -> Result<HostArea, HostError> + use<F> {
-    let (private, path) = (options.private, fabric.path());
+    let (private, region) = (options.private, fabric.region_file());
     move |name, spec| {
         let opened =
-            if private { HostArea::open(name, spec, true) } else { HostArea::open_for(name, spec, path.as_deref()) };
+            if private { HostArea::open(name, spec, true) } else { HostArea::open_for(name, spec, region.as_ref()) };
         Ok(opened?.0)
     }
 }

@@ -4,8 +4,7 @@ use super::bytes::Bytes;
 use super::{Fabric, Flush, flush};
 use crate::checksum::PayloadSum;
 use crate::offset::Offset;
-use crate::region::Mapping;
-use std::path::PathBuf;
+use crate::region::{Mapping, RegionFile};
 use std::sync::atomic::{Ordering, fence};
 
 /// The fabric of one host.
@@ -152,7 +151,7 @@ impl Fabric for Coherent {
         Flush::None
     }
 
-    fn path(&self) -> Option<PathBuf> {
-        self.bytes.mapping().source().path()
+    fn region_file(&self) -> Option<RegionFile> {
+        self.bytes.mapping().region_file()
     }
 }

@@ -10,8 +10,7 @@ use super::flush::{self, WholeLine};
 use super::{Fabric, Flush, UnsupportedFlush};
 use crate::checksum::PayloadSum;
 use crate::offset::{LINE, Offset};
-use crate::region::Mapping;
-use std::path::PathBuf;
+use crate::region::{Mapping, RegionFile};
 
 /// The fabric of several hosts without coherence between them. Within a host it is as good as
 /// [`Coherent`](super::Coherent).
@@ -207,7 +206,7 @@ impl Fabric for Flushed {
         self.flush
     }
 
-    fn path(&self) -> Option<PathBuf> {
-        self.bytes.mapping().source().path()
+    fn region_file(&self) -> Option<RegionFile> {
+        self.bytes.mapping().region_file()
     }
 }

@@ -4,8 +4,7 @@ use super::bytes::Bytes;
 use super::{Coherent, Fabric, Flush, Flushed, UnsupportedFlush};
 use crate::checksum::PayloadSum;
 use crate::offset::Offset;
-use crate::region::Mapping;
-use std::path::PathBuf;
+use crate::region::{Mapping, RegionFile};
 
 /// A mapped region, coherent or flushed.
 #[derive(Debug)]
@@ -160,7 +159,7 @@ impl Fabric for Mapped {
         either!(self, fabric => fabric.flush())
     }
 
-    fn path(&self) -> Option<PathBuf> {
-        self.mapping().source().path()
+    fn region_file(&self) -> Option<RegionFile> {
+        self.mapping().region_file()
     }
 }

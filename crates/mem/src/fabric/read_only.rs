@@ -3,8 +3,7 @@
 use super::{Fabric, Flush, Mapped, UnsupportedFlush};
 use crate::checksum::PayloadSum;
 use crate::offset::Offset;
-use crate::region::{Mapping, ReadMapping};
-use std::path::PathBuf;
+use crate::region::{Mapping, ReadMapping, RegionFile};
 
 /// The fabric of a region that this process may only read. Dropping cached lines changes nothing, so refreshing
 /// works; everything that stores panics, which the processor would otherwise answer less politely.
@@ -97,7 +96,7 @@ impl Fabric for ReadOnly {
         self.0.flush()
     }
 
-    fn path(&self) -> Option<PathBuf> {
-        self.0.path()
+    fn region_file(&self) -> Option<RegionFile> {
+        self.0.region_file()
     }
 }

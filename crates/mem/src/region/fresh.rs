@@ -54,7 +54,7 @@ impl Fresh {
     pub(super) const NAMELESS: Self = Self(None);
 
     /// An empty file that is to be called `name`, for its owner alone.
-    pub(super) fn make(name: &Path) -> Result<(Self, File), MapError> {
+    pub(crate) fn make(name: &Path) -> Result<(Self, File), MapError> {
         let (mode, access) = (Mode::RUSR | Mode::WUSR, OFlags::RDWR | OFlags::CLOEXEC);
         let failed = |error| MapError::from_io(name, "create the file", error);
         let folder = name.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or_else(|| Path::new("."));

@@ -201,6 +201,10 @@ impl Mapping {
         }
     }
 
+    pub(super) const fn file(&self) -> Option<&File> {
+        self.file.as_ref()
+    }
+
     /// Address of the first byte, for the fabrics of this crate.
     #[inline]
     pub(crate) const fn base(&self) -> *mut u8 {
