@@ -142,6 +142,7 @@ impl Superblock {
             fabric.store_line(at, line);
             fabric.publish_unfenced(at);
         }
+        fault::point("format.written");
         Ok(Self { config: config.clone(), region_bytes, created, flush: fabric.flush() })
     }
 

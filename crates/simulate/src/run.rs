@@ -22,6 +22,7 @@ pub const POINTS: &[&str] = &[
     "user.locked",
     "lock.left",
     "format.cleared",
+    "format.written",
     "usage.stored",
     "event.numbered",
     "event.told",
@@ -44,7 +45,7 @@ pub const POINTS: &[&str] = &[
 ];
 
 /// The one that is passed while a region is made.
-const MAKING: &str = "format.cleared";
+const MAKING: [&str; 2] = ["format.cleared", "format.written"];
 
 /// The fault point of this name.
 pub fn parse_point(name: &str) -> Result<&'static str, String> {
@@ -118,7 +119,7 @@ pub fn run(seed: u64, setting: &Setting) -> Outcome {
     let mut rates = Rates::of_seed(seed, deaths);
     // Each fault point has its seeds: some are passed too rarely to die at by chance.
     let is_about_making = setting.focus.as_ref().is_some_and(|place| place.file.ends_with("superblock.rs"));
-    let at_random = if is_about_making { MAKING } else { POINTS[(seed / 4) as usize % POINTS.len()] };
+    let at_random = if is_about_making { MAKING[(seed / 4) as usize % 2] } else { POINTS[(seed / 4) as usize % POINTS.len()] };
     rates.deadly = setting.deadly.or(seed.is_multiple_of(2).then_some(at_random)).filter(|_| mortal);
     let world = World::new(seed, shape.hosts, shape.region_bytes(), rates, OPERATIONS_MAX);
     if sleepers {
@@ -126,7 +127,7 @@ pub fn run(seed: u64, setting: &Setting) -> Outcome {
     }
     let stage = Stage { world: &world, shape: &shape, oracle: &oracle };
     // Where it is about making regions, all are made over an older one.
-    if seed % 8 == 3 || rates.deadly == Some(MAKING) || is_about_making {
+    if seed % 8 == 3 || rates.deadly.is_some_and(|point| MAKING.contains(&point)) || is_about_making {
         stage.plant();
     }
     world.mutate(setting.without.clone());
