@@ -119,7 +119,8 @@ pub fn run(seed: u64, setting: &Setting) -> Outcome {
     let mut rates = Rates::of_seed(seed, deaths);
     // Each fault point has its seeds: some are passed too rarely to die at by chance.
     let is_about_making = setting.focus.as_ref().is_some_and(|place| place.file.ends_with("superblock.rs"));
-    let at_random = if is_about_making { MAKING[(seed / 4) as usize % 2] } else { POINTS[(seed / 4) as usize % POINTS.len()] };
+    let at_random =
+        if is_about_making { MAKING[(seed / 4) as usize % 2] } else { POINTS[(seed / 4) as usize % POINTS.len()] };
     rates.deadly = setting.deadly.or(seed.is_multiple_of(2).then_some(at_random)).filter(|_| mortal);
     let world = World::new(seed, shape.hosts, shape.region_bytes(), rates, OPERATIONS_MAX);
     if sleepers {

@@ -49,21 +49,35 @@ fn take_turn(folder: &Path) -> Option<File> {
     }
 }
 
+fn folder_of(name: &Path) -> &Path {
+    name.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or_else(|| Path::new("."))
+}
+
+fn refuse_existing(name: &Path) -> Result<(), MapError> {
+    if name.symlink_metadata().is_ok() { Err(MapError::Exists { path: name.into() }) } else { Ok(()) }
+}
+
 impl Fresh {
     /// What has no name, or has one already.
     pub(super) const NAMELESS: Self = Self(None);
 
+    /// As [`Fresh::make`], for a file of any size: one after the other in a folder.
+    pub(super) fn make_large(name: &Path) -> Result<(Self, File), MapError> {
+        refuse_existing(name)?;
+        let turn = take_turn(folder_of(name));
+        let (mut fresh, file) = Self::make(name)?;
+        if let Some(named) = &mut fresh.0 {
+            named._turn = turn;
+        }
+        Ok((fresh, file))
+    }
+
     /// An empty file that is to be called `name`, for its owner alone.
     pub(crate) fn make(name: &Path) -> Result<(Self, File), MapError> {
+        refuse_existing(name)?;
         let (mode, access) = (Mode::RUSR | Mode::WUSR, OFlags::RDWR | OFlags::CLOEXEC);
         let failed = |error| MapError::from_io(name, "create the file", error);
-        let folder = name.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or_else(|| Path::new("."));
-        let exists =
-            || if name.symlink_metadata().is_ok() { Err(MapError::Exists { path: name.into() }) } else { Ok(()) };
-        exists()?;
-        let turn = take_turn(folder);
-        exists()?;
-        let (opened, meanwhile) = match rustix::fs::open(folder, access | OFlags::TMPFILE, mode) {
+        let (opened, meanwhile) = match rustix::fs::open(folder_of(name), access | OFlags::TMPFILE, mode) {
             // Old kernels say that a folder cannot be written.
             Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::INVAL) => {
                 let mut path = name.as_os_str().to_owned();
@@ -76,7 +90,7 @@ impl Fresh {
         };
         let file = opened.map(File::from).map_err(failed)?;
         let other = file.try_clone().map_err(|error| MapError::from_io(name, "open the file twice", error))?;
-        Ok((Self(Some(Named { file: other, name: name.into(), meanwhile, _turn: turn })), file))
+        Ok((Self(Some(Named { file: other, name: name.into(), meanwhile, _turn: None })), file))
     }
 
     /// Gives it its name: from now on others can open it.

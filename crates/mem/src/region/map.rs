@@ -70,7 +70,7 @@ impl Mapping {
             let (len, kind) = (len.next_multiple_of(page), Kind::Memory { page });
             return Ok((Self::map(source, None, len, kind, Access::Write, options, None)?, Fresh::NAMELESS));
         };
-        let (fresh, file) = Fresh::make(&path)?;
+        let (fresh, file) = Fresh::make_large(&path)?;
         let failed = |action| {
             let path = path.clone();
             move |error: Errno| MapError::from_io(&path, action, error)
