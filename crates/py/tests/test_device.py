@@ -73,7 +73,14 @@ class Engine:
     def close(self) -> None:
         assert self.memory.close(10)
         assert not self.device.wrong, self.device.wrong
-        assert set(self.device.locked.values()) == {len(memory) for memory in self.device.allocated}
+        # Whatever it was shown or gave is nobody's any more.
+        assert not self.device.locked
+        assert not self.device.allocated
+        layers = {self.device.base + layer * BLOCKS * PAGE for layer in range(LAYERS)}
+        staging = {self.memory.staging.base} if self.memory.staging is not None else set()
+        assert sorted(self.device.forgotten) == sorted(layers | staging)
+        assert self.memory.close(0), "and again does nothing"
+        assert len(self.device.forgotten) == len(layers | staging)
 
 
 def until(so: Callable[[], bool], device: FakeDevice | None = None, seconds: float = 10) -> None:
@@ -304,6 +311,7 @@ def test_a_device_that_is_lost_keeps_what_it_may_write_to(region: cenote.Region,
     locked = dict(engine.device.locked)
     assert not engine.memory.close(0.2)
     assert engine.device.locked == locked, "it is not taken from under the device"
+    assert not engine.device.forgotten
     assert not engine.device.wrong
 
 
@@ -391,6 +399,7 @@ def test_nothing_is_unregistered_under_a_copy(region: cenote.Region, blocks: cen
     assert not engine.memory.close(0.1)
     assert time.monotonic() - began < 5
     assert engine.device.locked
+    assert not engine.device.forgotten
     with pytest.raises(RuntimeError, match="closed"):
         engine.memory.load(blocks.lookup(names), [0, 1, 2, 3])
 
