@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import random
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -169,3 +170,12 @@ class FakeDevice:
         ctypes.memmove(to, start, now)
         if now < length:
             left.append((to + now, start + now, length - now))
+
+
+def until(so: Callable[[], bool], device: FakeDevice | None = None, seconds: float = 10) -> None:
+    """Waits for something that another thread does."""
+    deadline = time.monotonic() + seconds
+    while not so():
+        assert time.monotonic() < deadline, "it did not come"
+        if device is not None:
+            device.run()

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 
 import pytest
-from fake_device import FakeDevice
+from fake_device import FakeDevice, until
 
 import cenote
 from cenote.device import DeviceMemory, PageLayout, Stream
@@ -81,15 +81,6 @@ class Engine:
         assert sorted(self.device.forgotten) == sorted(layers | staging)
         assert self.memory.close(0), "and again does nothing"
         assert len(self.device.forgotten) == len(layers | staging)
-
-
-def until(so: Callable[[], bool], device: FakeDevice | None = None, seconds: float = 10) -> None:
-    """Waits for something that another thread does."""
-    deadline = time.monotonic() + seconds
-    while not so():
-        assert time.monotonic() < deadline, "it did not come"
-        if device is not None:
-            device.run()
 
 
 def content(layer: int, number: int) -> bytes:
