@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import huggingface_hub
+from huggingface_hub.errors import HFValidationError
 from vllm import envs
 from vllm.transformers_utils.repo_utils import get_hf_file_to_dict
 
@@ -43,13 +44,14 @@ def model_digest(config: VllmConfig) -> str:
     """A digest of the model's content: its configuration, and of each weight file the size, the header, and samples from all
     over it. Reading terabytes at start-up is not worth what samples would miss. Weights that are in no file are refused."""
     model = config.model_config
+    is_dummy = str(config.load_config.load_format) == "dummy"
+    files = [] if is_dummy else _weight_files(config)
     digest = hashlib.sha256()
     digest.update(json.dumps(_configuration(config), sort_keys=True, default=str).encode())
-    if str(config.load_config.load_format) == "dummy":
+    if is_dummy:
         # Named by what would make the same ones.
         digest.update(f"dummy {model.model} {model.revision} {model.seed}".encode())
-        return digest.hexdigest()
-    for file in _weight_files(config):
+    for file in files:
         size = file.stat().st_size
         digest.update(f"{file.name} {size}".encode())
         with file.open("rb") as content:
@@ -74,7 +76,10 @@ def _configuration(config: VllmConfig) -> dict[str, Any]:
 
 def _read(name: str, place: str, revision: str | None) -> dict[str, Any] | None:
     """A file of a model, from its folder or its repository, if there is one."""
-    return None if Path(place).is_file() else get_hf_file_to_dict(name, place, revision)
+    try:
+        return None if Path(place).is_file() else get_hf_file_to_dict(name, place, revision)
+    except HFValidationError:
+        return None
 
 
 def _kv_config(config: dict[str, Any]) -> dict[str, Any]:
