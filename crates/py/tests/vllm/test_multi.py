@@ -82,3 +82,23 @@ def test_it_loads_and_is_counted_among_others(tiny: str, region: str) -> None:
     assert counted["read"]["loaded_blocks"] == blocks
     assert counted["metrics"]["vllm:cenote_loaded_blocks"] >= blocks
     clean(region)
+
+
+def test_only_loads_by_layer_keep_steps_from_being_one_graph() -> None:
+    from cenote.vllm import CenoteConnector
+    from vllm.distributed.kv_transfer.kv_connector.v1.multi_connector import MultiConnector
+
+    ours = {"kv_connector": "CenoteConnector", "kv_connector_module_path": "cenote.vllm", "kv_role": "kv_both"}
+    for load, needs in ({}, False), ({"load": "async"}, False), ({"load": "layers"}, True):
+        settings = {"region": "shm:none", **load}
+        assert CenoteConnector.requires_piecewise_for_cudagraph(settings) == needs
+        among = {"connectors": [{**ours, "kv_connector_extra_config": settings}]}
+        assert MultiConnector.requires_piecewise_for_cudagraph(among) == needs
+
+
+def test_what_it_finds_counts_as_memory_of_the_host() -> None:
+    from cenote.vllm import CenoteConnector
+    from vllm.v1.metrics.cache_hit_source import CacheHitSource
+
+    connector = CenoteConnector.__new__(CenoteConnector)
+    assert connector.get_external_cache_hit_sources(None, 64) == {CacheHitSource.HOST: 64}  # type: ignore[arg-type]
