@@ -25,10 +25,10 @@ def test_two_processes_share_blocks(name: str, named: bool) -> None:
 
 
 def test_the_first_lines_of_the_package_run(name: str) -> None:
-    """`help(cenote)` shows a session; what it needs is made here."""
+    """`help(cenote)` shows a few lines, which do what they say."""
     assert cenote.__doc__ is not None
     lines = [line[4:] for line in cenote.__doc__.splitlines() if line.startswith((">>> ", "... "))]
-    session = "\n".join(lines).replace("shm:kv", name)
+    run = "\n".join(lines).replace("shm:kv", name)
     known: dict[str, object] = {}
-    exec(session, known)
+    exec(run, known)
     assert known["found"] == 2
