@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import random
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -44,6 +45,7 @@ class FakeDevice:
         self.held: set[Stream] = set()
         self.locked: dict[int, int] = {}
         self.allocated: list[ctypes.Array[ctypes.c_uint8]] = []
+        self.forgotten: list[int] = []
         # What goes wrong: longest registration, calls of `copy_async` and `query` from the n-th on.
         self.register_max: int | None = None
         self.copies_until: int | None = None
@@ -72,6 +74,16 @@ class FakeDevice:
         address = ctypes.addressof(self.allocated[-1])
         self.locked[address] = length
         return address
+
+    def forget(self, addresses: Sequence[int]) -> None:
+        with self.lock:
+            if any(isinstance(call, _Copies) for stream in self.streams.values() for call in stream):
+                self.wrong.append("memory was forgotten under a copy")
+            for address in addresses:
+                self.forgotten.append(address)
+                for memory in [each for each in self.allocated if ctypes.addressof(each) == address]:
+                    self.allocated.remove(memory)
+                    del self.locked[address]
 
     def copy_async(self, stream: Stream, copies: Sequence[Copy]) -> None:
         with self.lock:
@@ -158,3 +170,12 @@ class FakeDevice:
         ctypes.memmove(to, start, now)
         if now < length:
             left.append((to + now, start + now, length - now))
+
+
+def until(so: Callable[[], bool], device: FakeDevice | None = None, seconds: float = 10) -> None:
+    """Waits for something that another thread does."""
+    deadline = time.monotonic() + seconds
+    while not so():
+        assert time.monotonic() < deadline, "it did not come"
+        if device is not None:
+            device.run()

@@ -10,8 +10,7 @@ import random
 import struct
 
 import pytest
-from fake_device import FakeDevice
-from test_device import until
+from fake_device import FakeDevice, until
 
 import cenote
 from cenote.device import DeviceMemory, PageLayout

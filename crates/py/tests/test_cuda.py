@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import gc
 import time
+import weakref
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 import cenote
-from cenote.device import DeviceMemory, page_layout
+from cenote.device import DeviceError, DeviceMemory, page_layout
 
 if TYPE_CHECKING:
     import torch
 else:
     torch = pytest.importorskip("torch", reason="no PyTorch, so no GPU is tested")
-    pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU that PyTorch knows")
+
+on_a_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU that PyTorch knows")
 
 LAYERS, BLOCKS, HEADS, TOKENS, CHANNELS = 4, 32, 4, 16, 128
 PAGE = HEADS * TOKENS * CHANNELS * 2
@@ -38,6 +41,7 @@ def memory_of(region: cenote.Region, layers: list[torch.Tensor], **how: Any) -> 
     return DeviceMemory(CudaDevice.of(layers), region, found, **how)
 
 
+@on_a_gpu
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("staged", [False, True])
 def test_what_one_gpu_memory_saved_another_loads(region: cenote.Region, order: str, staged: bool) -> None:
@@ -77,3 +81,30 @@ def test_what_one_gpu_memory_saved_another_loads(region: cenote.Region, order: s
         rest = [block for block in range(BLOCKS) if block not in places]
         assert (loaded[layer][rest] == 1).all()
     assert memory.close(30)
+
+
+def test_memory_is_kept_until_the_last_has_done_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is kept needs no GPU: the processor's memory does."""
+    from cenote.device.cuda import CudaDevice
+
+    monkeypatch.setattr(torch.cuda, "Stream", lambda device: None)
+    monkeypatch.setattr(CudaDevice, "_all", {})
+    # Two layers in one memory, as vLLM has them, and one in its own; KV cache groups are users of each.
+    together, alone = torch.zeros(2, 64), torch.zeros(64)
+    layers = [together[0], together[1], alone]
+    addresses = [layer.data_ptr() for layer in layers]
+    there = [weakref.ref(memory.untyped_storage()) for memory in (together, alone)]
+    device = CudaDevice.of(layers)
+    assert CudaDevice.of(layers[:2]) is device
+    del together, alone, layers
+    gc.collect()
+    assert None not in [each() for each in there]
+    device.forget(addresses)
+    assert [device._find(address, 256)[0] for address in addresses[:2]] == [addresses[0]] * 2
+    with pytest.raises(DeviceError, match="no memory that the device was shown"):
+        device._find(addresses[2], 1)
+    device.forget(addresses[:2])
+    assert device._memory == ([], [])
+    assert [each() for each in there] == [None, None]
+    with pytest.raises(DeviceError):
+        device.forget(addresses[:1])

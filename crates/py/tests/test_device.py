@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 
 import pytest
-from fake_device import FakeDevice
+from fake_device import FakeDevice, until
 
 import cenote
 from cenote.device import DeviceMemory, PageLayout, Stream
@@ -73,16 +73,14 @@ class Engine:
     def close(self) -> None:
         assert self.memory.close(10)
         assert not self.device.wrong, self.device.wrong
-        assert set(self.device.locked.values()) == {len(memory) for memory in self.device.allocated}
-
-
-def until(so: Callable[[], bool], device: FakeDevice | None = None, seconds: float = 10) -> None:
-    """Waits for something that another thread does."""
-    deadline = time.monotonic() + seconds
-    while not so():
-        assert time.monotonic() < deadline, "it did not come"
-        if device is not None:
-            device.run()
+        # Whatever it was shown or gave is nobody's any more.
+        assert not self.device.locked
+        assert not self.device.allocated
+        layers = {self.device.base + layer * BLOCKS * PAGE for layer in range(LAYERS)}
+        staging = {self.memory.staging.base} if self.memory.staging is not None else set()
+        assert sorted(self.device.forgotten) == sorted(layers | staging)
+        assert self.memory.close(0), "and again does nothing"
+        assert len(self.device.forgotten) == len(layers | staging)
 
 
 def content(layer: int, number: int) -> bytes:
@@ -304,6 +302,7 @@ def test_a_device_that_is_lost_keeps_what_it_may_write_to(region: cenote.Region,
     locked = dict(engine.device.locked)
     assert not engine.memory.close(0.2)
     assert engine.device.locked == locked, "it is not taken from under the device"
+    assert not engine.device.forgotten
     assert not engine.device.wrong
 
 
@@ -391,6 +390,7 @@ def test_nothing_is_unregistered_under_a_copy(region: cenote.Region, blocks: cen
     assert not engine.memory.close(0.1)
     assert time.monotonic() - began < 5
     assert engine.device.locked
+    assert not engine.device.forgotten
     with pytest.raises(RuntimeError, match="closed"):
         engine.memory.load(blocks.lookup(names), [0, 1, 2, 3])
 

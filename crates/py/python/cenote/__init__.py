@@ -1,15 +1,20 @@
 """One KV pool for all LLM workers of a host, or of a rack: shared memory, no server.
 
 >>> import cenote
->>> cenote.Region.create("shm:kv", "4GiB", exist_ok=True)
+>>> cenote.Region.create("shm:kv", "64MiB", exist_ok=True)
 >>> with cenote.Region.open("shm:kv", worker="me") as region:
-...     blocks = region.namespace(b"my model, bf16, rank 0/1", block_bytes=1 << 20)
-...     names = blocks.hash_tokens(prompt, block_tokens=16)
+...     blocks = region.namespace(b"my model, bf16, rank 0 of 1", block_bytes=1 << 20)
+...     page = bytearray(1 << 20)
+...     names = blocks.hash_tokens(list(range(40)), block_tokens=16)
+...     for number in range(len(names)):
+...         blocks.publish(names[number], number, page)
 ...     with blocks.lookup(names) as lease:
-...         for number in range(len(lease)):
-...             if not lease.read_into(number, pages[number]):
-...                 break  # evicted or damaged meanwhile: a miss
+...         found = len(lease)
+...         for number in range(found):
+...             if not lease.read_into(number, page):
+...                 break  # damaged: a miss
 
+`examples/share.py` of the source tree does this with two processes.
 `cenote.vllm` is a KV connector for vLLM; it is imported only by whoever asks for it.
 """
 

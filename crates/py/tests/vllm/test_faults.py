@@ -22,10 +22,15 @@ def scheduler_of(engine: Engine) -> Any:
     return engine.llm.llm_engine.engine_core.engine_core.scheduler
 
 
-def worker_of(engine: Engine) -> Any:
+def get_connector() -> Any:
+    """The worker's."""
     from vllm.distributed.kv_transfer import get_kv_transfer_group
 
-    return get_kv_transfer_group()._worker
+    return get_kv_transfer_group()
+
+
+def worker_of(engine: Engine) -> Any:
+    return get_connector()._worker
 
 
 def with_faults(_: Connection, model: str, region: str, prompt: list[int]) -> list[tuple[str, Answer, int]]:
@@ -114,25 +119,33 @@ def test_a_request_may_be_aborted_while_it_loads(tiny: str, region: str) -> None
     clean(region)
 
 
-def rolls_out(_: Connection, model: str, region: str, prompt: list[int]) -> tuple[int, int]:
+def rolls_out(_: Connection, model: str, region: str, prompt: list[int]) -> tuple[int, int, int]:
+    """Blocks in the region when the weights change, when who was running has ended, and when it was asked again."""
     engine = Engine(model, region)
     begin(engine, "one", prompt, 200)
     request = scheduler_of(engine).requests
     steps(engine, lambda: any(each.num_output_tokens > 50 for each in request.values()))
-    # Requests run on, so vLLM says that not everything was forgotten; the region has.
+    with cenote.Region.open(region) as look:
+        before = look.check()["ready"]
+    # Requests run on, so vLLM says that not everything was forgotten; the connector has.
     assert not engine.llm.reset_prefix_cache(reset_connector=True)
     steps(engine, lambda: not request)
     with cenote.Region.open(region) as look:
-        look.gc()
         old = look.check()["ready"]
         engine.forget()
         engine.ask(prompt)
-        return old, look.check()["ready"]
+        return before, old, look.check()["ready"]
 
 
 def test_what_old_weights_computed_is_not_saved_after_a_roll_out(tiny: str, region: str) -> None:
-    old, new = in_child(rolls_out, tiny, region, models.prompt(PROMPT, 53))
-    assert (old, new) == (0, (PROMPT + 15) // BLOCK)
+    prompt = models.prompt(PROMPT, 53)
+    before, old, new = in_child(rolls_out, tiny, region, prompt)
+    assert before > PROMPT // BLOCK
+    assert old == before, "what is there stays for others, and what runs on adds nothing to it"
+    assert new == old + (PROMPT + 15) // BLOCK
+    # Whoever has not been told of new weights has what it had.
+    [other] = in_child(ask_all, Job(tiny, region, [prompt]))
+    assert other.cached == FULL
 
 
 def changes_weights(_: Connection, model: str, region: str, prompt: list[int], version: str | None) -> list[int]:
@@ -158,3 +171,76 @@ def test_who_has_new_weights_shares_with_those_alone_that_have_the_same(tiny: st
     assert in_child(changes_weights, tiny, region, prompt, version) == [0, 0, FULL]
     assert in_child(changes_weights, tiny, region, prompt, version) == [FULL, FULL, FULL]
     clean(region)
+
+
+def pauses(_: Connection, model: str, region: str, prompt: list[int], version: str | None) -> list[int]:
+    """How many tokens are found before a pause and behind it, when vLLM forgot all and has the weights that it had."""
+    engine = Engine(model, region, connector={} if version is None else {"weights_version_file": version})
+    core = engine.llm.llm_engine.engine_core.engine_core
+    found = [engine.ask(prompt).cached]
+    core.pause_scheduler("abort", clear_cache=True)
+    core.resume_scheduler()
+    return [*found, engine.ask(prompt).cached]
+
+
+def test_who_pauses_goes_on_to_share_if_it_can_tell_its_weights(tiny: str, region: str, tmp_path: Path) -> None:
+    prompt, version = models.prompt(PROMPT, 57), tmp_path / "version"
+    version.write_text("step 1")
+    assert in_child(pauses, tiny, region, prompt, str(version)) == [0, FULL]
+    assert in_child(pauses, tiny, region, prompt, None) == [0, 0]
+    # The others have lost nothing by it.
+    assert in_child(pauses, tiny, region, prompt, str(version)) == [FULL, FULL]
+    clean(region)
+
+
+def leaves_a_step(_: Connection, model: str, region: str, prompts: list[list[int]]) -> tuple[list[Answer], list[int], list[str]]:
+    """Answers; how many saves were left when each step began; and what went wrong."""
+    engine = Engine(model, region)
+    connector = get_connector()
+    worker, end, begin_step = connector._worker, connector._worker.end_step, connector._worker.begin_step
+    begun: list[int] = []
+
+    def begins() -> None:
+        begun.append(len(worker.saves or []))
+        begin_step()
+
+    worker.begin_step = begins
+    # As vLLM's V1 runner does on a pipeline's stages where tokens are guessed.
+    worker.end_step = lambda orders: worker.end_loads()
+    answers = [engine.ask(prompts[0], 1)]
+    worker.end_step = end
+    answers += [engine.ask(prompt) for prompt in prompts[1:]]
+    return answers, begun, [where for where, _ in connector._told]
+
+
+def test_what_a_step_did_not_end_is_no_save_of_the_next(tiny: str, region: str) -> None:
+    prompts = [models.prompt(PROMPT, number) for number in (58, 59)]
+    alone = in_child(ask_all, Job(tiny, None, prompts))
+    answers, begun, wrong = in_child(leaves_a_step, tiny, region, prompts)
+    assert begun[:2] == [0, 1], "one save was left, and not for long"
+    assert sum(begun) == 1
+    assert wrong == ["_begin_step"]
+    assert answers[1].tokens == alone[1].tokens
+    # What the second computed is there under its own names, and of the first nothing.
+    later = in_child(ask_all, Job(tiny, region, [prompts[1], prompts[0]]))
+    assert [answer.tokens for answer in later] == [alone[1].tokens, alone[0].tokens]
+    assert [answer.cached for answer in later] == [FULL, 0]
+    clean(region)
+
+
+def test_a_worker_that_cannot_be_closed_keeps_no_region_open(tiny: str, region: str) -> None:
+    assert in_child(closes_badly, tiny, region)
+    clean(region)
+
+
+def closes_badly(_: Connection, model: str, region: str) -> bool:
+    engine = Engine(model, region)
+    connector, shared = get_connector(), scheduler_of(engine).connector._shards.region
+
+    def fails() -> None:
+        raise RuntimeError("a fault, for a test")
+
+    connector._worker.close = fails
+    connector.shutdown()
+    scheduler_of(engine).connector.shutdown()
+    return bool(connector._shards.region.closed and shared.closed)

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+from cenote.vllm.digest import model_digest
 from cenote.vllm.identity import fingerprint
 from cenote.vllm.settings import Settings
 from engines import in_child
 from vllm import EngineArgs
-from vllm.config import VllmConfig
+from vllm.config import MultiModalConfig, VllmConfig
 
 FACTS = {"number": 0, "kind": "full_attention"}
 
@@ -32,6 +38,14 @@ def fingerprints(_: Any, model: str) -> dict[str, bytes]:
         config = engine(max_model_len=length)
         config.model_config.hf_config = SimpleNamespace(to_dict=lambda: long_rope)
         made[name] = of(config)
+    made["overrides"] = of(engine(hf_overrides={"rope_theta": 5000.0}))
+    # This model has no images; what would be made of them is as vLLM has it for one that does.
+    for name, value in (
+        ("mm_processor_kwargs", {"num_crops": 4}), ("media_io_kwargs", {"video": {"num_frames": 40}}), ("video_pruning_rate", 0.5),
+    ):  # fmt: skip
+        config = engine()
+        object.__setattr__(config.model_config, "multimodal_config", MultiModalConfig(**{name: value}))
+        made[name] = of(config)
     for name, value in (("fp8", "fp8"), ("int8", "int8_per_channel_weight_only")):
         config = engine()
         # This platform need not have it.
@@ -44,3 +58,157 @@ def test_engines_whose_kv_differs_do_not_share(tiny: str) -> None:
     made = in_child(fingerprints, tiny)
     assert made.pop("longer") == made["first"]
     assert len(set(made.values())) == len(made), made
+
+
+def a_config(model: str, name: str = "", download_dir: str | None = None, **changes: Any) -> VllmConfig:
+    """Of an engine of the model in this folder; with another name, one that vLLM was given so, and not as a folder."""
+    config = EngineArgs(model, dtype="float32", max_model_len=1024, download_dir=download_dir).create_engine_config()
+    for of_whom, attribute, value in [
+        *([(config.model_config, "model", name)] if name else []),
+        *((config.load_config if key == "load_format" else config.model_config, key, value) for key, value in changes.items()),
+    ]:
+        object.__setattr__(of_whom, attribute, value)
+    return config
+
+
+def of_a_folder(_: Any, model: str, folder: str) -> dict[str, str]:
+    """Digests of one model in other states. A file that is written again is another one by each name that it has."""
+    made = {"first": model_digest(a_config(model))}
+    config = a_config(model)
+    # As models do while they load.
+    config.model_config.hf_config.update({"num_key_value_heads": 7, "loaded": True})
+    made["mutated"] = model_digest(config)
+    made["seed"] = model_digest(a_config(model, seed=5))
+    copy = Path(shutil.copytree(model, folder))
+    made["copy"] = model_digest(a_config(str(copy)))
+    told = json.loads((copy / "config.json").read_text())
+    (copy / "config.json").write_text(json.dumps({**told, "transformers_version": "9", "_name_or_path": "elsewhere"}))
+    made["told by another"] = model_digest(a_config(str(copy)))
+    (copy / "config.json").write_text(json.dumps({**told, "rope_theta": 5000.0}))
+    made["configuration"] = model_digest(a_config(str(copy)))
+    (copy / "config.json").write_text(json.dumps(told))
+    with (copy / "model.safetensors").open("r+b") as weights:
+        weights.seek(-2, 2)
+        last = weights.read(1)
+        weights.seek(-2, 2)
+        weights.write(bytes([last[0] ^ 1]))
+    made["weights"] = model_digest(a_config(str(copy)))
+    for seed in (1, 2):
+        made[f"dummy {seed}"] = model_digest(a_config(model, load_format="dummy", seed=seed))
+    # Without a file that says what the model is, what vLLM has made of it.
+    config = a_config(model)
+    (copy / "config.json").unlink()
+    object.__setattr__(config.model_config, "model", str(copy))
+    made["without a configuration"] = model_digest(config)
+    config.model_config.hf_config.update({"rope_theta": 5000.0})
+    made["without, and another"] = model_digest(config)
+    return made
+
+
+def test_a_digest_is_of_the_files_and_of_nothing_else(tiny: str, tmp_path: Path) -> None:
+    made = in_child(of_a_folder, tiny, str(tmp_path / "copy"))
+    for name in ("mutated", "seed", "copy", "told by another"):
+        assert made.pop(name) == made["first"], name
+    assert len(set(made.values())) == len(made), made
+
+
+def snapshot(cache: Path, model: str, commit: str, change: Callable[[bytes], bytes] = bytes) -> None:
+    """A commit of `org/model` in a cache as huggingface_hub lays it out: links to blobs, and the newest is what `main` means."""
+    repository = cache / "models--org--model"
+    folder = repository / "snapshots" / commit
+    folder.mkdir(parents=True)
+    (repository / "blobs").mkdir(exist_ok=True)
+    (repository / "refs").mkdir(exist_ok=True)
+    (repository / "refs" / "main").write_text(commit)
+    for name in ("config.json", "model.safetensors"):
+        content = Path(model, name).read_bytes()
+        blob = repository / "blobs" / f"{commit}-{name}"
+        blob.write_bytes(change(content) if name == "model.safetensors" else content)
+        (folder / name).symlink_to(Path("..", "..", "blobs", blob.name))
+
+
+def of_a_hub(_: Any, model: str, cache: str) -> dict[str, str]:
+    commits = {name: digit * 40 for name, digit in (("old", "a"), ("new", "b"), ("again", "c"))}
+
+    def main() -> str:
+        return model_digest(a_config(model, "org/model", cache))
+
+    made = {"folder": model_digest(a_config(model))}
+    snapshot(Path(cache), model, commits["old"])
+    made["old"] = main()
+    snapshot(Path(cache), model, commits["new"], lambda content: content[:-1] + b"x")
+    made["new"] = main()
+    for name in ("old", "new"):
+        made[f"{name} by its commit"] = model_digest(a_config(model, "org/model", cache, revision=commits[name]))
+    snapshot(Path(cache), model, commits["again"])
+    made["again"] = main()
+    return made
+
+
+def test_of_a_repository_its_snapshot_is_named(tiny: str, tmp_path: Path) -> None:
+    made = in_child(of_a_hub, tiny, str(tmp_path))
+    assert made["old"] != made["new"]
+    # What is the same may be shared, whatever it is called.
+    assert made["old"] == made["old by its commit"] == made["again"]
+    assert made["new"] == made["new by its commit"]
+
+
+def refusals(_: Any, model: str, cases: list[dict[str, Any]]) -> list[str]:
+    said = []
+    for case in cases:
+        try:
+            said.append(model_digest(a_config(model, **case)))
+        except ValueError as error:
+            said.append(str(error))
+    return said
+
+
+def test_weights_that_cannot_be_looked_at_must_be_named(tiny: str, tmp_path: Path) -> None:
+    cases: list[dict[str, Any]] = [
+        {"name": "org/none-such", "download_dir": str(tmp_path)},
+        {"name": "s3://bucket/model"},
+        {"name": "org/model:Q4_K_M", "load_format": "gguf"},
+        {"model_weights": "s3://bucket/model"},
+        {"load_format": "tensorizer"},
+        {"load_format": "a_plugin_s"},
+        {"name": str(tmp_path)},
+    ]
+    for case, said in zip(cases, in_child(refusals, tiny, cases), strict=True):
+        place = case.get("model_weights") or case.get("name") or tiny
+        assert f"of {place}, loaded as {case.get('load_format', 'auto')}, it finds none on this machine" in said
+        assert "model_fingerprint" in said
+
+
+def test_one_file_of_weights_is_named_by_its_content(tiny: str, tmp_path: Path) -> None:
+    one, other = tmp_path / "a" / "model.gguf", tmp_path / "b" / "model.gguf"
+    for file, content in ((one, b"one"), (other, b"other")):
+        file.parent.mkdir()
+        file.write_bytes(content)
+    cases = [{"name": str(file), "load_format": "gguf"} for file in (one, other, one)]
+    first, second, again = in_child(refusals, tiny, cases)
+    assert first == again != second
+
+
+def starts_named(_: Any, model: str, region: str, connector: dict[str, Any]) -> str:
+    from engines import Engine
+
+    # The connector is made when the model is loaded; until then its folder is what it says.
+    from cenote.vllm import connector as made
+
+    straight = made.Shards
+
+    def shards(config: VllmConfig, *rest: Any) -> Any:
+        object.__setattr__(config.model_config, "model", "s3://bucket/model")
+        return straight(config, *rest)
+
+    made.Shards = shards  # type: ignore[assignment,misc]
+    try:
+        Engine(model, region, connector=connector)
+    except ValueError as error:
+        return str(error)
+    return "started"
+
+
+@pytest.mark.parametrize(("connector", "said"), [({}, "give kv_connector_extra_config a model_fingerprint"), ({"model_fingerprint": "mine"}, "started")])
+def test_an_engine_starts_with_a_name_of_its_weights(tiny: str, region: str, connector: dict[str, Any], said: str) -> None:
+    assert said in in_child(starts_named, tiny, region, connector)

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from multiprocessing.connection import Connection
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from cenote.vllm.settings import Settings
+from cenote.vllm.shards import _check_steps
 from engines import Engine, in_child
 
 
@@ -33,3 +36,19 @@ def refused(_: Connection, model: str, region: str, connector: dict[str, Any], e
 )
 def test_it_is_named(tiny: str, region: str, connector: dict[str, Any], engine: dict[str, Any], said: str) -> None:
     assert said in in_child(refused, tiny, region, connector, engine)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "ahead", "said"), [(1, False, None), (1, True, "has async scheduling"), (2, False, "has 2 ranks"), (2, True, "has 2 ranks")]
+)
+def test_loads_by_layer_are_refused_where_steps_or_ranks_overlap(ranks: int, ahead: bool, said: str | None) -> None:
+    config: Any = SimpleNamespace(
+        parallel_config=SimpleNamespace(world_size=ranks), scheduler_config=SimpleNamespace(async_scheduling=ahead)
+    )
+    _check_steps(config, Settings.of({"region": "shm:none"}))
+    by_layer = Settings.of({"region": "shm:none", "load": "layers"})
+    if said is None:
+        _check_steps(config, by_layer)
+        return
+    with pytest.raises(ValueError, match=f"load is layers.*{said}.*leave it async"):
+        _check_steps(config, by_layer)

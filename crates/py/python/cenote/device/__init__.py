@@ -1,6 +1,6 @@
 """KV memory that lies on a device: saved and loaded by copies of the device's own, beside what it computes.
 
-Pure Python over an interface of seven calls (`Device`); `cenote.device.cuda` is that interface over PyTorch and is imported
+Pure Python over an interface of eight calls (`Device`); `cenote.device.cuda` is that interface over PyTorch and is imported
 only by whoever asks for it.
 `docs/vllm.md` says what is copied when, and why nothing wrong comes of it.
 """

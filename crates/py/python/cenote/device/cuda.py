@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bisect
 import ctypes
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import ClassVar
@@ -24,19 +25,22 @@ class CudaDevice:
         self._streams = {stream: torch.cuda.Stream(device) for stream in (Stream.LOADS, Stream.SAVES)}
         # Addresses of memory, in order, and each as a tensor of bytes. Replaced as a whole, because threads look at it.
         self._memory: tuple[list[int], list[torch.Tensor]] = [], []
+        # How many need a memory, by its address.
+        self._users: Counter[int] = Counter()
 
     @classmethod
     def of(cls, tensors: Sequence[torch.Tensor]) -> CudaDevice:
-        """The GPU that the tensors are on, which is shown them."""
+        """The GPU that the tensors are on, which is shown them. It keeps them until `forget` was called for their addresses."""
         device = tensors[0].device
         if device not in cls._all:
             cls._all[device] = cls(device)
         self = cls._all[device]
-        for tensor in tensors:
-            storage = tensor.untyped_storage()
-            if storage.data_ptr() not in self._memory[0]:
-                flat = torch.empty(0, dtype=torch.uint8, device=tensor.device)
-                self._show(storage.data_ptr(), flat.set_(storage, 0, (storage.nbytes(),), (1,)))
+        storages = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage() for tensor in tensors}
+        for address, storage in storages.items():
+            if self._users[address] == 0:
+                flat = torch.empty(0, dtype=torch.uint8, device=device)
+                self._show(address, flat.set_(storage, 0, (storage.nbytes(),), (1,)))
+            self._users[address] += 1
         return self
 
     def register(self, address: int, length: int) -> None:
@@ -49,8 +53,7 @@ class CudaDevice:
         self._show(address, torch.frombuffer((ctypes.c_uint8 * length).from_address(address), dtype=torch.uint8))
 
     def unregister(self, address: int) -> None:
-        left = [(at, memory) for at, memory in zip(*self._memory, strict=True) if at != address]
-        self._memory = [at for at, _ in left], [memory for _, memory in left]
+        self._hide({address})
         runtime = torch.cuda.cudart()
         with self._on():
             error = runtime.cudaHostUnregister(address)
@@ -61,7 +64,17 @@ class CudaDevice:
     def allocate(self, length: int) -> int:
         memory = torch.empty(length, dtype=torch.uint8, pin_memory=True)
         self._show(memory.data_ptr(), memory)
+        self._users[memory.data_ptr()] = 1
         return memory.data_ptr()
+
+    def forget(self, addresses: Sequence[int]) -> None:
+        # Layers may lie in one memory, and are one user of it.
+        for start in {self._find(address, 1)[0] for address in addresses}:
+            self._users[start] -= 1
+        unused = {start for start, users in self._users.items() if users == 0}
+        for start in unused:
+            del self._users[start]
+        self._hide(unused)
 
     def copy_async(self, stream: Stream, copies: Sequence[Copy]) -> None:
         with torch.cuda.stream(self._stream(stream)):
@@ -90,13 +103,21 @@ class CudaDevice:
         place = bisect.bisect(starts, address)
         self._memory = [*starts[:place], address, *starts[place:]], [*tensors[:place], memory, *tensors[place:]]
 
+    def _hide(self, addresses: set[int]) -> None:
+        left = [(at, memory) for at, memory in zip(*self._memory, strict=True) if at not in addresses]
+        self._memory = [at for at, _ in left], [memory for _, memory in left]
+
     def _at(self, address: int, length: int) -> torch.Tensor:
+        start, memory = self._find(address, length)
+        return memory[address - start : address - start + length]
+
+    def _find(self, address: int, length: int) -> tuple[int, torch.Tensor]:
+        """The memory that these bytes lie in, and where it begins."""
         starts, tensors = self._memory
         place = bisect.bisect(starts, address) - 1
-        start = address - starts[place]
-        if place < 0 or start + length > len(tensors[place]):
+        if place < 0 or address - starts[place] + length > len(tensors[place]):
             raise DeviceError(f"{length} bytes at {address:#x} are no memory that the device was shown")
-        return tensors[place][start : start + length]
+        return starts[place], tensors[place]
 
     def _forget_error(self) -> None:
         """The runtime keeps the last error, and whoever launches a kernel next would take it for his own."""

@@ -36,8 +36,11 @@ class Device(Protocol):
         """Ends that for what was registered at this address."""
 
     def allocate(self, length: int) -> int:
-        """Page-locked memory, there as long as this object."""
+        """Page-locked memory, there until it is forgotten."""
         ...
+
+    def forget(self, addresses: Sequence[int]) -> None:
+        """Whoever had memory there, of the device's or allocated, needs it no more: each has done with it once."""
 
     def copy_async(self, stream: Stream, copies: Sequence[Copy]) -> None:
         """Copies between the device's memory and page-locked memory. Among themselves they have no order."""

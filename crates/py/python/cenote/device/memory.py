@@ -181,6 +181,7 @@ class DeviceMemory:
         if self.registered is None:
             self.staging = Staging(device, page_bytes, staging_bytes, threads)
         self.copier = Copier(threads)
+        self._closed = False
 
     def save(
         self,
@@ -225,15 +226,21 @@ class DeviceMemory:
         return load
 
     def close(self, timeout: float = 5.0) -> bool:
-        """Ends all: when the device is done, or `timeout` is over. Then what it may still use stays page-locked, and False is
-        returned."""
+        """Ends all, and the device forgets this memory: when it is done, or `timeout` is over. Then what it may still use stays
+        page-locked and where it is, and False is returned."""
         if not self.copier.close(timeout):
             _LEFT.append(self)
             return False
+        if self._closed:
+            return True
+        self._closed = True
+        memory = [address for address, _, _ in self._layers]
         if self.registered is not None:
             self.registered.leave()
         if self.staging is not None:
             self.staging.memory.close()
+            memory.append(self.staging.base)
+        self.device.forget(memory)
         return True
 
     # --- for loads and saves ---

@@ -12,6 +12,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
     SupportsHMA,
 )
 from vllm.logger import init_logger
+from vllm.v1.metrics.cache_hit_source import CacheHitSource
 
 from cenote.serving import serving
 from cenote.vllm.metadata import CenoteMetadata
@@ -41,6 +42,9 @@ logger = init_logger(__name__)
 
 class CenoteConnector(KVConnectorBase_V1, SupportsHMA):
     """Shares KV blocks through a Cenote region. See docs/vllm.md."""
+
+    # For vLLM's counters: the region is memory of the host.
+    _cache_hit_source = CacheHitSource.HOST
 
     def __init__(self, vllm_config: VllmConfig, role: KVConnectorRole, kv_cache_config: KVCacheConfig) -> None:
         super().__init__(vllm_config, role, kv_cache_config)
@@ -136,6 +140,16 @@ class CenoteConnector(KVConnectorBase_V1, SupportsHMA):
 
     # --- a worker's side ---
 
+    def bind_connector_metadata(self, connector_metadata: KVConnectorMetadata) -> None:
+        super().bind_connector_metadata(connector_metadata)
+        self._begin_step()
+
+    @serving(lambda: None)
+    def _begin_step(self) -> None:
+        # Not with its loads: those may begin behind the layers.
+        if self._worker is not None:
+            self._worker.begin_step()
+
     def register_kv_caches(self, kv_caches: dict[str, torch.Tensor]) -> None:
         assert self._worker is not None
         self._worker.register(kv_caches)
@@ -186,8 +200,16 @@ class CenoteConnector(KVConnectorBase_V1, SupportsHMA):
     # --- both ---
 
     def shutdown(self) -> None:
+        self._close_worker()
+        self._close_region()
+
+    @serving(lambda: None)
+    def _close_worker(self) -> None:
         if self._worker is not None:
             self._worker.close()
+
+    @serving(lambda: None)
+    def _close_region(self) -> None:
         self._shards.region.close()
 
     def get_kv_connector_stats(self) -> KVConnectorStats | None:
@@ -205,4 +227,5 @@ class CenoteConnector(KVConnectorBase_V1, SupportsHMA):
 
     @classmethod
     def requires_piecewise_for_cudagraph(cls, extra_config: dict[str, Any]) -> bool:
-        return True
+        # Otherwise nothing waits for a layer, and a step ends with copying the layers that nobody told of.
+        return extra_config.get("load") == "layers"

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import platform
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -18,35 +16,30 @@ if TYPE_CHECKING:
 
     from cenote.vllm.settings import Settings
 
-_SAMPLES, _SAMPLE_BYTES = 64, 4096
+# What decides which embeddings become of an image or a video that has the same hash.
+_MULTI_MODAL = (
+    "mm_processor_kwargs",
+    "media_io_kwargs",
+    "video_pruning_rate",
+    "video_pruning_method",
+    "mm_device_do_normalize",
+    "mm_encoder_attn_backend",
+    "mm_encoder_attn_dtype",
+    "mm_encoder_fp8_scale_path",
+)
 
 
-def model_digest(config: VllmConfig) -> str:
-    """A digest of the model's content: its configuration, and of each weight file the size, the header, and samples from all
-    over it. Reading terabytes at start-up is not worth what samples would miss."""
-    model = config.model_config
-    digest = hashlib.sha256()
-    digest.update(json.dumps(_kv_config(model.hf_config.to_dict()), sort_keys=True, default=str).encode())
-    folder = Path(model.model)
-    files = sorted(folder.glob("*.safetensors")) or sorted(folder.glob("*.bin")) if folder.is_dir() else []
-    load_format = str(config.load_config.load_format)
-    if load_format == "dummy" or not files:
-        # No weights on disk, or none that we may look at: named by what would make the same ones.
-        digest.update(f"{load_format} {model.model} {model.revision} {model.seed}".encode())
-        return digest.hexdigest()
-    for file in files:
-        size = file.stat().st_size
-        digest.update(f"{file.name} {size}".encode())
-        with file.open("rb") as content:
-            for sample in range(_SAMPLES):
-                content.seek(sample * max(size - _SAMPLE_BYTES, 0) // (_SAMPLES - 1))
-                digest.update(content.read(_SAMPLE_BYTES))
-    return digest.hexdigest()
+def _multi_modal(config: VllmConfig) -> dict[str, str] | None:
+    given = config.model_config.multimodal_config
+    if given is None:
+        return None
+    return {name: json.dumps(getattr(given, name, None), sort_keys=True, default=str) for name in _MULTI_MODAL}
 
 
-def _kv_config(config: dict[str, Any]) -> dict[str, Any]:
-    """What of a model's configuration is not about where it lies or who wrote it."""
-    return {key: value for key, value in config.items() if not key.startswith("_") and key != "transformers_version"}
+def _overrides(config: VllmConfig) -> Any:
+    """Of the model's configuration. What a function does to it cannot be named, and only its result can be looked at."""
+    given = config.model_config.hf_overrides
+    return config.model_config.hf_config.to_dict() if callable(given) else given
 
 
 def _positions(config: VllmConfig) -> int | None:
@@ -81,14 +74,16 @@ def fingerprint(
         "backend": str(backend),
         # Which an engine may do to weights as it loads them.
         "quantization": [str(config.model_config.quantization), str(config.model_config.quantization_config)],
+        "overrides": _overrides(config),
         "positions": _positions(config),
+        "multi-modal": _multi_modal(config),
         "hash": cache.prefix_caching_hash_algo,
         "group": group,
         "tensor parallel": [tp_rank, parallel.tensor_parallel_size],
         "pipeline parallel": [pp_rank, parallel.pipeline_parallel_size],
         "tenant salt": settings.tenant_salt,
     }
-    return b"cenote vllm v3 " + json.dumps(facts, sort_keys=True).encode()
+    return b"cenote vllm v4 " + json.dumps(facts, sort_keys=True, default=str).encode()
 
 
 def check_hashes(config: VllmConfig) -> None:

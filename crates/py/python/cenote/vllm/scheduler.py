@@ -182,16 +182,12 @@ class SchedulerSide:
         self._let_go(request.request_id)
 
     def reset(self) -> bool:
-        """The weights have changed: nothing of before may be found, nor be saved by those who run on."""
+        """The weights may have changed: nothing of before may be found, nor be saved by those who run on. It stays for the others,
+        who have not been told of any change."""
         self.stale |= self.requests.keys()
         if self.events is not None:
             self.events.clear()
         self.weights.change()
-        if self.weights.file is None:
-            # It shares with nobody from here on. Those whose weights have names may be about to use what is here.
-            for ranks in self.lookup.ranks:
-                for rank in ranks:
-                    rank.forget()
         return True
 
     def _forget(self, request_id: str) -> None:

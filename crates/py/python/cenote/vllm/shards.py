@@ -9,8 +9,9 @@ from vllm.logger import init_logger
 
 import cenote
 from cenote.vllm.codecs import page_codec
+from cenote.vllm.digest import model_digest
 from cenote.vllm.groups import Group, fails_by_block, groups_of
-from cenote.vllm.identity import check_hashes, fingerprint, model_digest
+from cenote.vllm.identity import check_hashes, fingerprint
 from cenote.weights import Weights
 
 if TYPE_CHECKING:
@@ -49,7 +50,8 @@ class Shards:
                 "kv_connector_extra_config: load is layers, and of a model with sliding windows vLLM cannot take a step back "
                 "whose blocks turn out to be damaged; leave it async"
             )
-        self.digest = model_digest(config)
+        _check_steps(config, settings)
+        self.digest = settings.model_fingerprint or model_digest(config)
         if settings.create_size is not None:
             largest = max(group.page_bytes * len(group.layer_names) for group in self.groups)
             chunk = settings.chunk_size or _chunk_for(largest)
@@ -105,6 +107,20 @@ class Shards:
             return len(group.layer_names)
         start, end = get_pp_indices(self.config.model_config.get_total_num_hidden_layers(), pp_rank, size)
         return end - start
+
+
+def _check_steps(config: VllmConfig, settings: Settings) -> None:
+    """Refuses loads by layer where more computes from a block that turns out to be damaged than the step of the rank that sees
+    it: what that has computed cannot be kept from being saved."""
+    ranks = config.parallel_config.world_size
+    why = "async scheduling, which begins a step before the one before it has ended" if config.scheduler_config.async_scheduling else None
+    if ranks > 1:
+        why = f"{ranks} ranks, of which the others would not see it"
+    if settings.load == "layers" and why is not None:
+        raise ValueError(
+            "kv_connector_extra_config: load is layers, and a block that turns out to be damaged would be computed from beyond its "
+            f"step and its rank, because this engine has {why}; leave it async"
+        )
 
 
 def _weights(settings: Settings) -> Weights:

@@ -54,6 +54,7 @@ class WorkerSide:
         self.settings, self.stats, self.shards = shards.settings, stats, shards
         self.fails_by_block = shards.fails_by_block
         self.parts = [_Part(group, shards.rank(group, tp_rank, pp_rank)) for group in shards.groups]
+        self.split_steps = shards.config.parallel_config.use_ubatching
         # A layer's group, and its number there.
         self.layers: dict[str, tuple[int, int]] = {}
         # Loads of requests that wait, by request.
@@ -91,6 +92,13 @@ class WorkerSide:
                     f"a block of this worker has {part.memory.block_bytes} bytes in {len(own)} layers, where "
                     f"{part.blocks.block_bytes} were expected: its layers are not split as vLLM's defaults say"
                 )
+
+    def begin_step(self) -> None:
+        """What the step before began to save and did not end is no save of this one: its blocks may be somebody else's by now."""
+        if self.saves is not None:
+            count = len(self.saves)
+            self.abort_step()
+            raise RuntimeError(f"vLLM has not ended its last step, of which {count} saves are given up")
 
     def start_loads(self, orders: Sequence[LoadOrder]) -> None:
         """Begins this step's loads. Whoever waits for one hears of it, whatever goes wrong."""
@@ -143,8 +151,9 @@ class WorkerSide:
                 loading.load.cancel()
 
     def save_layer(self, name: str, orders: Sequence[SaveOrder]) -> None:
-        """The layer of this step's blocks is computed."""
-        if name not in self.layers or not orders:
+        """The layer of this step's blocks is computed; of half of them only, where vLLM splits steps. Then all is copied at the
+        end."""
+        if name not in self.layers or not orders or self.split_steps:
             return
         group, layer = self.layers[name]
         for of_group, save in self._begin_saves(orders):

@@ -1,0 +1,34 @@
+"""The examples do what they say."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import cenote
+
+SHARE = Path(__file__).parents[1] / "examples" / "share.py"
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_two_processes_share_blocks(name: str, named: bool) -> None:
+    ran = subprocess.run([sys.executable, SHARE, *([name] if named else [])], capture_output=True, text=True, timeout=60)
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout.splitlines() == ["published 8 blocks", "found 6 blocks of 10", "each is as it was published"]
+    if named:
+        with cenote.Region.open(name) as region:
+            report = region.check(payloads=True)
+            assert (report["is_clean"], report["ready"], report["pinned"]) == (True, 8, 0)
+
+
+def test_the_first_lines_of_the_package_run(name: str) -> None:
+    """`help(cenote)` shows a few lines, which do what they say."""
+    assert cenote.__doc__ is not None
+    lines = [line[4:] for line in cenote.__doc__.splitlines() if line.startswith((">>> ", "... "))]
+    run = "\n".join(lines).replace("shm:kv", name)
+    known: dict[str, object] = {}
+    exec(run, known)
+    assert known["found"] == 2

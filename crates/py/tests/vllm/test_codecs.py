@@ -1,0 +1,119 @@
+"""Codecs on vLLM's pages of GPUs: they must know which values are a head's, in every layout that vLLM has."""
+
+from __future__ import annotations
+
+import array
+import json
+import struct
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from cenote.vllm import codecs
+from cenote.vllm.memory import device_memory
+from cenote.vllm.settings import Settings
+from vllm.v1.kv_cache_interface import FullAttentionSpec
+from vllm.v1.kv_cache_layout import KVCacheLayout
+
+import cenote
+
+sys.path.append(str(Path(__file__).parents[1]))
+from fake_device import FakeDevice, until
+
+LAYERS, BLOCKS, HEADS, TOKENS, DIM = 3, 8, 2, 16, 64
+COUNT = 5
+# Heads whose values are of so different a size that the step of the one leaves nothing of the other.
+SIZES, STEP = [1.0, 1e-4], 0.05
+# Half a step, and what rounding to 16 bits adds, in parts of a head's largest value, which is at least thrice its size.
+BOUND = 0.51 * STEP / 3 + 1 / 128
+
+
+def caches(layout: KVCacheLayout, seed: int) -> torch.Tensor:
+    """Layers, blocks, heads, tokens, keys and values, as they lie in this layout."""
+    sizes, steps = (LAYERS, BLOCKS, HEADS, TOKENS, 2 * DIM), layout.stride_order
+    numbers = torch.randn(sizes, generator=torch.Generator().manual_seed(seed)) * torch.tensor(SIZES).view(HEADS, 1, 1)
+    memory = torch.empty([sizes[axis] for axis in steps], dtype=torch.bfloat16)
+    tensor = memory.permute([steps.index(axis) for axis in range(5)])
+    tensor.copy_(numbers)
+    return tensor
+
+
+def profile(file: Path) -> Path:
+    """A profile as `cenote profile` writes it, with steps that go by the heads' sizes."""
+    curve = [-6 + 12 * point / 2000 for point in range(2001)]
+    sizes = [size for size in SIZES for _ in range(DIM)]
+    sides = [("means", [0.0] * HEADS * DIM), ("deviations", sizes), ("steps", [STEP * size for size in sizes])]
+    sides += [(name, curve) for name in ("values", "centered", "normal")]
+    header: dict[str, object] = {
+        "__metadata__": {"format": "cenote-profile", "version": "1", "model": "00" * 32, "tokens": "1", "prompts": "1"}
+    }
+    content = b""
+    for name, numbers in sides:
+        data = array.array("f", numbers * (2 * LAYERS)).tobytes()
+        ends = [len(content), len(content) + len(data)]
+        header[name] = {"dtype": "F32", "shape": [LAYERS, 2, len(numbers)], "data_offsets": ends}
+        content += data
+    said = json.dumps(header).encode()
+    file.write_bytes(struct.pack("<Q", len(said)) + said + content)
+    return file
+
+
+def on_a_device(region: cenote.Region, tensor: torch.Tensor, settings: Settings) -> tuple[FakeDevice, Any]:
+    device = FakeDevice(64)
+    layers = {f"layer {number}": tensor[number] for number in range(LAYERS)}
+    page_bytes = 2 * HEADS * TOKENS * DIM * 2
+    memory, _ = device_memory(device, layers, page_bytes, settings, region, lambda error: pytest.fail(str(error)))
+    return device, memory
+
+
+def worst_heads(region: cenote.Region, layout: KVCacheLayout, connector: dict[str, Any]) -> list[float]:
+    """Saves blocks from a tensor and loads them into another one; of each head the largest error, in parts of its largest value."""
+    settings = Settings.of({"region": "shm:none", "codec": "qpack:1", **connector})
+    config: Any = SimpleNamespace(
+        parallel_config=SimpleNamespace(tensor_parallel_size=1, pipeline_parallel_size=1),
+        cache_config=SimpleNamespace(kv_cache_layout=layout),
+    )
+    spec = FullAttentionSpec(block_size=TOKENS, num_kv_heads=HEADS, head_size=DIM, dtype=torch.bfloat16)
+    codec = codecs.page_codec(config, settings, spec, LAYERS)
+    assert codec is not None
+    assert codec.block_bytes == spec.page_size_bytes * LAYERS
+    blocks = region.namespace(f"{layout} {connector}".encode(), spec.page_size_bytes * LAYERS, codec=codec)
+    names = blocks.hash_tokens(list(range(TOKENS * COUNT)), TOKENS)
+
+    saved, loaded = caches(layout, 1), caches(layout, 2)
+    there, here = [6, 1, 4, 0, 3], [2, 7, 5, 3, 1]
+    device, memory = on_a_device(region, saved, settings)
+    save = memory.save(blocks, names, list(range(COUNT)), there)
+    save.finish()
+    until(lambda: blocks.count(names) == COUNT, device)
+    assert memory.close(10)
+    device, memory = on_a_device(region, loaded, settings)
+    load = memory.load(blocks.lookup(names), here)
+    until(lambda: load.done, device)
+    assert load.failed() == []
+    assert memory.close(10)
+
+    expected, found = saved[:, there].float(), loaded[:, here].float()
+    errors = (found - expected).abs().amax((0, 1, 3, 4)) / expected.abs().amax((0, 1, 3, 4))
+    return list(map(float, errors))
+
+
+@pytest.fixture
+def on_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(codecs, "current_platform", SimpleNamespace(is_cuda=lambda: True))
+
+
+@pytest.mark.usefixtures("on_cuda")
+@pytest.mark.parametrize("layout", KVCacheLayout)
+def test_each_head_comes_back_within_its_own_error(region: str, tmp_path: Path, layout: KVCacheLayout) -> None:
+    steps = {"codec_profile": str(profile(tmp_path / "profile"))}
+    right, wrong = ("NHD", "HND") if layout.name.endswith("NHC") else ("HND", "NHD")
+    with cenote.Region.open(region, worker="test") as shared:
+        assert max(worst_heads(shared, layout, steps)) <= BOUND
+        # What is given wins; and heads that are taken for tokens have each other's steps.
+        assert max(worst_heads(shared, layout, {**steps, "layout": {"order": right, "kv": "joint"}})) <= BOUND
+        for mistaken in ({"order": wrong}, {"order": right, "kv": "split"}):
+            assert worst_heads(shared, layout, {**steps, "layout": mistaken})[1] > 10 * BOUND
