@@ -654,7 +654,7 @@ pub enum BenchCommands {
     Lock(BenchCoreArgs),
     /// Small blocks published with room and without, and chunks claimed
     Alloc(BenchCoreArgs),
-    /// Pool, index, lock and alloc, in one table
+    /// Pool, index, lock and alloc, in one table, beside TraCT's plain design
     All(BenchCoreArgs),
     /// Pages encoded and decoded by one core, beside copies of as many bytes; no region
     Codec(BenchCodecArgs),
@@ -834,8 +834,8 @@ pub struct BenchCoreArgs {
     /// Only these parts of the bench, such as `copies` or `pins`
     #[arg(long, value_name = "PART,PART", value_delimiter = ',')]
     pub only: Vec<String>,
-    /// Designs of the region
-    #[arg(long, value_enum, value_name = "DESIGN,DESIGN", value_delimiter = ',', default_value = "cenote")]
+    /// Designs of the region [default: cenote, and for `all` plain beside it]
+    #[arg(long, value_enum, value_name = "DESIGN,DESIGN", value_delimiter = ',')]
     pub design: Vec<DesignArg>,
     #[command(flatten)]
     pub output: OutputArgs,

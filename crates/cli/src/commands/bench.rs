@@ -62,15 +62,16 @@ pub fn run(command: &BenchCommands) -> Result<(), Failure> {
         BenchCommands::Ttft(args) => ttft::run(args),
         BenchCommands::Trace(args) => trace::run(args),
         BenchCommands::Codec(args) => codec::run(args),
-        BenchCommands::Pool(args) => core(&["pool"], args),
-        BenchCommands::Index(args) => core(&["index"], args),
-        BenchCommands::Lock(args) => core(&["lock"], args),
-        BenchCommands::Alloc(args) => core(&["alloc"], args),
-        BenchCommands::All(args) => core(&BENCHES.map(|(name, _)| name), args),
+        BenchCommands::Pool(args) => core(&["pool"], &[DesignArg::Cenote], args),
+        BenchCommands::Index(args) => core(&["index"], &[DesignArg::Cenote], args),
+        BenchCommands::Lock(args) => core(&["lock"], &[DesignArg::Cenote], args),
+        BenchCommands::Alloc(args) => core(&["alloc"], &[DesignArg::Cenote], args),
+        BenchCommands::All(args) => core(&BENCHES.map(|(name, _)| name), &[DesignArg::Cenote, DesignArg::Plain], args),
     }
 }
 
-fn core(names: &[&str], args: &BenchCoreArgs) -> Result<(), Failure> {
+/// Measures what these benches have, in the designs that were asked for, or else in `usual`.
+fn core(names: &[&str], usual: &[DesignArg], args: &BenchCoreArgs) -> Result<(), Failure> {
     let parts = BENCHES.iter().filter(|(bench, _)| names.contains(bench)).flat_map(|(bench, parts)| {
         let wanted = |part: &&Part| args.only.is_empty() || args.only.iter().any(|only| only == part.name);
         parts.iter().filter(wanted).map(move |part| (*bench, part))
@@ -82,9 +83,10 @@ fn core(names: &[&str], args: &BenchCoreArgs) -> Result<(), Failure> {
         return Err(Failure::new("--only: there is no such part").hint(format!("parts: {}", all.join(", "))));
     }
     let mut setting = Setting { regions: Regions::until_signal()?, quick: args.quick };
-    let progress = output::progress("measuring", (parts.len() * args.design.len()) as u64);
+    let designs = if args.design.is_empty() { usual } else { &args.design };
+    let progress = output::progress("measuring", (parts.len() * designs.len()) as u64);
     let mut rows = Vec::new();
-    for &design in &args.design {
+    for &design in designs {
         setting.regions.design = design;
         for &(bench, part) in &parts {
             // Goals are ours; what stands beside is for comparison.

@@ -6,12 +6,14 @@ use super::support::process::bare;
 async fn a_row_says_what_was_measured_on_which_design_and_with_which_tails() {
     let report = bare(["bench", "all", "--quick", "--only", "pins,lines", "--json"]).ok().await.json();
     let rows = report["rows"].as_array().expect("rows");
-    assert!(rows.len() >= 2, "{report}");
+    let of = |design: &str| rows.iter().filter(|row| row["design"] == design).count();
+    assert!(of("cenote") > 0 && of("cenote") + of("plain") == rows.len() && of("plain") > 0, "{report}");
     for row in rows {
-        assert_eq!((row["bench"].as_str(), row["design"].as_str()), (Some("pool"), Some("cenote")), "{row}");
+        assert_eq!(row["bench"], "pool", "{row}");
         let [p50, p99, p999] = ["p50", "p99", "p999"].map(|key| row[key].as_f64().expect("a number"));
         assert!(0.0 < p50 && p50 <= p99 && p99 <= p999, "{row}");
         assert_eq!(row["goal"].is_string(), row["met"].is_boolean(), "{row}");
+        assert!(row["goal"].is_null() || row["design"] == "cenote", "goals are ours: {row}");
     }
     bare(["bench", "lock", "--only", "pins"]).fails(&["there is no such part", "parts: locks"]).await;
 }
