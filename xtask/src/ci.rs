@@ -32,6 +32,13 @@ pub fn run(root: &Path) -> Result<(), String> {
     }
     let variable = python.ok().map(|path| ("CENOTE_TEST_PYTHON", path.display().to_string()));
     steps.run("tests", || cargo(root, &["test", "--workspace"], variable.as_slice()))?;
+    steps.run("tests of a pool with a mistake", || {
+        cargo(
+            root,
+            &["test", "--workspace", "--features", "cenote-cli/canary", "--test", "cli", "--", "torture::"],
+            &[],
+        )
+    })?;
     println!("\nci: all passed in {:.1} s", steps.start.elapsed().as_secs_f64());
     // Once more, because the first time is far above by now.
     if let Some(notice) = &skipped {
@@ -48,7 +55,7 @@ struct Steps {
 impl Steps {
     /// Runs one step under a heading, and tells how long it took.
     fn run<T>(&mut self, name: &str, step: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
-        const COUNT: usize = 7;
+        const COUNT: usize = 8;
         self.done += 1;
         println!("\n== {}/{COUNT} {name}", self.done);
         let start = Instant::now();
