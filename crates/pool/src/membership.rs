@@ -146,9 +146,9 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
             return;
         }
         self.beats.last.store(now, Relaxed);
+        // Nobody waits until others see it: it is due again long before they would miss it.
         if self.beats.keeper.load(Relaxed) == this_thread() {
             self.beat_heart();
-            self.fabric.fence();
         } else if let Some(_membership) = self.try_lock(Name::Membership) {
             self.beat_heart();
         }
