@@ -53,9 +53,7 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
     pub(crate) fn read_chunk(&self, chunk: u64) -> Option<ChunkLine> {
         let at = self.layout.chunk(chunk);
         let line = ChunkLine::open(self.fabric.load_line(at), at, self.salt)?;
-        let sound =
-            line.slot_bytes >= LINE && line.slot_bytes <= self.layout.chunk_bytes && line.slot_bytes % LINE == 0;
-        (line.owner != 0 && sound).then_some(line)
+        (line.owner != 0 && self.layout.is_slot(line.slot_bytes)).then_some(line)
     }
 
     /// The descriptor, if its line holds and its payload lies within the data area.
@@ -254,16 +252,36 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
         false
     }
 
-    /// Clears chunk lines that were torn when their writer died with the chunk lock: a chunk that is just
-    /// taken or given back holds no block. The caller holds the lock.
+    /// Mends chunk lines that were torn when their writer died with the chunk lock. A chunk that was just taken or given back
+    /// holds no block, and is free. One with blocks was being passed on, to another host or to a new life of its own. The
+    /// caller holds the lock.
     pub(crate) fn repair_chunks(&self) {
         for chunk in 0..self.layout.num_chunks {
             let at = self.layout.chunk(chunk);
             let words = self.fabric.load_line(at);
             if words != [0; 8] && ChunkLine::open(words, at, self.salt).is_none() {
-                self.put_chunk(chunk, &ChunkLine::default());
+                self.put_chunk(chunk, &self.passed_on(chunk, words).unwrap_or_default());
             }
         }
+    }
+
+    /// What a torn line says of a chunk with blocks, whose owner is either the one before or the one after: the size of its
+    /// slots is the same in both.
+    fn passed_on(&self, chunk: u64, [owner, _, slot_bytes, generation, ..]: [u64; 8]) -> Option<ChunkLine> {
+        let host = owner.checked_sub(1).filter(|&host| host < self.layout.max_hosts)?;
+        let first = chunk * self.layout.descriptors_per_chunk;
+        let slots = first..first + self.layout.is_slot(slot_bytes).then(|| self.layout.slots(slot_bytes))?;
+        self.refresh_descriptors(slots.clone());
+        let holds = |block: BlockIndex| {
+            self.read_descriptor(block).is_some_and(|descriptor| {
+                let is_free = descriptor.block_state().is_none_or(|state| state == BlockState::Free);
+                !is_free && descriptor.extent().1 == self.layout.payload(block, slot_bytes)
+            })
+        };
+        // In the last life of its owner that is known: a new one takes it along, and if it is over, others may.
+        let incarnation = self.read_host(host).map_or(0, |line| line.incarnation).max(self.highest_mark(host)).max(1);
+        let line = ChunkLine { owner, incarnation, slot_bytes, generation, ..ChunkLine::default() };
+        slots.map(BlockIndex).any(holds).then_some(line)
     }
 
     /// Makes all chunks' lines as fresh as the device's.

@@ -254,6 +254,11 @@ impl Layout {
         self.chunk_data(self.chunk_of(block)) + (block.0 % self.descriptors_per_chunk) * slot_bytes
     }
 
+    /// Whether a chunk can have slots of this size.
+    pub const fn is_slot(&self, slot_bytes: u64) -> bool {
+        slot_bytes >= LINE && slot_bytes <= self.chunk_bytes && slot_bytes.is_multiple_of(LINE)
+    }
+
     /// Blocks that a chunk with this slot size holds.
     pub fn slots(&self, slot_bytes: u64) -> u64 {
         (self.chunk_bytes / slot_bytes.max(1)).min(self.descriptors_per_chunk)

@@ -91,6 +91,46 @@ fn who_died_before_all_of_his_announcement_was_there_is_not_waited_for() {
     }
 }
 
+/// A host that begins a new life notes that in the lines of its chunks, and may die at it.
+#[test]
+fn blocks_outlive_the_death_of_their_host_at_noting_whose_they_are() {
+    let mapping = Mapping::create(&RegionSource::Anon, 2 << 20, 0o600, &MapOptions::default()).expect("memory");
+    let fabric = Arc::new(Flushed::new(mapping, Flush::available()[0]).expect("it is available"));
+    Superblock::format(&fabric, &small_config(24)).expect("the configuration fits");
+    let attach = |host| {
+        let options = AttachOptions { private: true, host: HostId(host), ..AttachOptions::named("test") };
+        Pool::attach(Arc::clone(&fabric), &options).expect("each host has its slot")
+    };
+    let (first, second) = (attach(0), attach(1));
+    let words = || -> Vec<[u64; 8]> { (0..fabric.len() / 64).map(|line| fabric.load_line(line * 64)).collect() };
+    let changed_by = |change: &dyn Fn()| -> Vec<u64> {
+        let before = words();
+        change();
+        (0..).zip(words()).filter(|(line, now)| before[*line as usize] != *now).map(|(line, _)| line * 64).collect()
+    };
+    let lines = changed_by(&|| first.put_object("root", b"bytes").expect("there is room"));
+    let is_chunk = |&line: &u64| matches!(fabric.load_line(line), [1, _, slot, 1, 0, 0, 0, _] if slot >= 64);
+    let chunk = lines.into_iter().find(is_chunk).expect("host 0 took a chunk");
+    let [user] = changed_by(&|| std::mem::forget(first.lock_user(0, SOON).expect("nobody has it")))[..] else {
+        panic!("one line says who has it")
+    };
+    // The lock of chunks stands two before it: each lock has two lines for each host.
+    let lock = user - 2 * 2 * 64 * u64::from(small_config(24).max_hosts);
+    for (at, word) in [(0, 2), (8, fabric.load_line(user)[1]), (16, 1)] {
+        fabric.write_word(Offset::new(lock + at), word);
+    }
+    let whole = fabric.load_line(chunk);
+    fabric.write_word(Offset::new(chunk + 8), whole[1] + 1);
+    second.fence_host(HostId(0)).expect("it attached");
+    // It needs a chunk of its own, so it takes the lock and mends what the dead left.
+    second.put_object("leaf", b"others").expect("there is room");
+    assert_eq!(fabric.load_line(chunk), whole);
+    assert_eq!(second.get_object("root").expect("a key").as_deref(), Some(&b"bytes"[..]));
+    let owned = second.info().hosts.iter().map(|host| host.chunks).collect::<Vec<_>>();
+    assert_eq!(owned, [1, 1]);
+    std::mem::forget(first);
+}
+
 #[test]
 fn hosts_are_told_of_with_what_they_own() {
     let mapping = Mapping::create(&RegionSource::Anon, 2 << 20, 0o600, &MapOptions::default()).expect("memory");

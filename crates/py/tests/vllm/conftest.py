@@ -5,6 +5,7 @@ import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
+import engines  # Before anybody else imports vLLM: it sets what vLLM and the hub's client read as they are imported.
 import models
 import pytest
 
@@ -35,9 +36,7 @@ def windows(tmp_path_factory: pytest.TempPathFactory) -> str:
 def no_engine_is_left() -> Iterator[None]:
     """Engines of a test that failed would go on, and the run would wait for them at its end."""
     yield
-    from engines import Child
-
-    for child in list(Child.running):
+    for child in list(engines.Child.running):
         child.kill()
 
 
