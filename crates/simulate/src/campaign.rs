@@ -42,6 +42,7 @@ const SABOTAGES: &[(&str, Hurts)] = &[
     ("pin.recheck-skipped", Hurts::Near("pins.rs", "refresh")),
     ("index.overflow-uncounted", Hurts::Anywhere),
     ("bakery.choosing-ignored", Hurts::Near("bakery.rs", "publish")),
+    ("bakery.alone-unsaid", Hurts::Anywhere),
     ("lock.repair-skipped", Hurts::Anywhere),
     ("event.stored-untold", Hurts::Anywhere),
     ("event.removed-untold", Hurts::Anywhere),

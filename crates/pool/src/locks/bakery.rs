@@ -1,9 +1,13 @@
 //! Lamport's bakery over words that one host writes each: no manager and no atomic instruction between hosts.
 //!
-//! A host takes a number higher than all it sees, then waits for every lower one. Number and "choosing" share
-//! one word, because as two they could be seen torn. Giving up is leaving: only the host itself writes its
-//! word, so a waiter that cancels at its deadline confuses nobody. First come, first served; a host waits for
+//! A host says that it chooses, takes a number higher than all it sees, then waits for every lower one. Number and
+//! "choosing" share one word, because as two they could be seen torn. Giving up is leaving: only the host itself writes
+//! its word, so a waiter that cancels at its deadline confuses nobody. First come, first served; a host waits for
 //! at most one turn of each other.
+//!
+//! **Nobody else.** Whoever says that it chooses, and then sees no ticket at all, goes in at once: whoever comes later sees
+//! it choosing, and waits. So a lock that nobody else wants costs one line shown and one look at each host's, and
+//! Lamport's second round is for those who meet.
 //!
 //! A silent host is passed over once it is marked dead (see [`crate::hosts`]). If it lives after all, two
 //! may be inside: then hits and space suffer, bytes do not.
@@ -16,8 +20,10 @@ use std::time::Duration;
 
 pub(super) struct Bakery;
 
-/// Ticket of a host that is about to take a number.
+/// Ticket of a host that is about to take a number, or went in without one.
 const CHOOSING: u64 = 1;
+/// Number of a host that met nobody: lower than all that are taken. Others may see it choosing instead, for as long as it is inside.
+const ALONE: u64 = 1;
 
 const fn ticket(number: u64) -> u64 {
     number << 1
@@ -51,9 +57,16 @@ impl Tier for Bakery {
         } else {
             inner.announce(lock, intent, CHOOSING);
             inner.fabric.refresh(&lines);
-            let highest = others.iter().map(|&host| inner.ticket(lock, host) >> 1).max().unwrap_or(0);
+            let highest = others.iter().map(|&host| inner.ticket(lock, host)).max().unwrap_or(0);
+            if highest == 0 {
+                // For the processes of this host, of which the next must know whether a dead one was inside.
+                if !fault::sabotaged("bakery.alone-unsaid") {
+                    inner.set_ticket(lock, ticket(ALONE));
+                }
+                return Ok(Vec::new());
+            }
             // A number from a rotten line must not end all others.
-            let number = (highest + 1).min(TICKET_MASK >> 2);
+            let number = ((highest >> 1).max(ALONE) + 1).min(TICKET_MASK >> 2);
             inner.set_ticket(lock, ticket(number));
             number
         };
@@ -69,9 +82,7 @@ impl Tier for Bakery {
                     break;
                 }
                 if inner.is_dead(other, life) {
-                    if ticket & CHOOSING == 0 {
-                        dead.push(other);
-                    }
+                    dead.push(other);
                     break;
                 }
                 if inner.area.now() >= deadline {
