@@ -112,5 +112,6 @@ mod tests {
         assert!(!goes_before(5, 1, CHOOSING, 0), "it may take a lower one");
         assert!(goes_before(5, 1, ticket(6), 0) && !goes_before(5, 1, ticket(4), 2));
         assert!(goes_before(5, 1, ticket(5), 2) && !goes_before(5, 1, ticket(5), 0));
+        assert!(!goes_before(ALONE + 1, 0, ticket(ALONE), 1), "who met nobody is inside");
     }
 }
