@@ -321,7 +321,12 @@ pub fn mutate(args: &Args) -> ExitCode {
         tally.unsound,
         start.elapsed().as_secs_f64()
     );
-    if tally.unnoticed + tally.unsound == 0 { ExitCode::SUCCESS } else { ExitCode::from(EXIT_UNNOTICED) }
+    // Where nothing was left out, nothing was shown.
+    if tally.noticed > 0 && tally.unnoticed + tally.unsound == 0 {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::from(EXIT_UNNOTICED)
+    }
 }
 
 /// Seeds until one fails: these, and then many more where what is left out hurts too rarely.
