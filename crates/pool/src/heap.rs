@@ -310,14 +310,15 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
     /// Makes what is said of the blocks of a chunk that was another host's as fresh as the device's. Only then is it noted as
     /// this host's: who dies in between leaves it to be refreshed by whoever rebuilds the heap.
     pub(crate) fn refresh_taken(&self, blocks: std::ops::Range<u64>) {
-        if self.has_events() && !self.is_coherent() {
-            let line = |block| self.layout.names(BlockIndex(block)) / LINE * LINE;
-            // The fence of the descriptors is theirs too.
-            (line(blocks.start)..=line(blocks.end - 1))
-                .step_by(LINE as usize)
-                .for_each(|at| self.fabric.refresh_unfenced(at));
+        if self.is_coherent() || blocks.is_empty() {
+            return;
         }
-        self.refresh_descriptors(blocks);
+        let mut lines: Vec<u64> = blocks.clone().map(|block| self.layout.descriptor(BlockIndex(block))).collect();
+        if self.has_events() {
+            let names = |block| self.layout.names(BlockIndex(block)) / LINE * LINE;
+            lines.extend((names(blocks.start)..=names(blocks.end - 1)).step_by(LINE as usize));
+        }
+        self.fabric.refresh(&lines);
     }
 
     /// Makes descriptors as fresh as the device's.
