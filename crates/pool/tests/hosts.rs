@@ -65,16 +65,21 @@ fn who_waits_for_the_dead_is_not_taken_for_dead() {
     assert_eq!(dead, [0]);
 }
 
-#[test]
-fn who_died_before_all_of_his_announcement_was_there_is_not_waited_for() {
+/// A flushed region and two hosts of it.
+fn two_hosts(seed: u8) -> (Arc<Flushed>, [Pool<Arc<Flushed>>; 2]) {
     let mapping = Mapping::create(&RegionSource::Anon, 2 << 20, 0o600, &MapOptions::default()).expect("memory");
     let fabric = Arc::new(Flushed::new(mapping, Flush::available()[0]).expect("it is available"));
-    Superblock::format(&fabric, &small_config(23)).expect("the configuration fits");
-    let attach = |host| {
+    Superblock::format(&fabric, &small_config(seed)).expect("the configuration fits");
+    let hosts = [0, 1].map(|host| {
         let options = AttachOptions { private: true, host: HostId(host), ..AttachOptions::named("test") };
         Pool::attach(Arc::clone(&fabric), &options).expect("each host has its slot")
-    };
-    let (first, second) = (attach(0), attach(1));
+    });
+    (fabric, hosts)
+}
+
+#[test]
+fn who_died_before_all_of_his_announcement_was_there_is_not_waited_for() {
+    let (fabric, [first, second]) = two_hosts(23);
     let words = || -> Vec<[u64; 8]> { (0..fabric.len() / 64).map(|line| fabric.load_line(line * 64)).collect() };
     let before = words();
     std::mem::forget(first.lock_user(0, SOON).expect("nobody has it"));
@@ -94,14 +99,7 @@ fn who_died_before_all_of_his_announcement_was_there_is_not_waited_for() {
 /// A host that begins a new life notes that in the lines of its chunks, and may die at it.
 #[test]
 fn blocks_outlive_the_death_of_their_host_at_noting_whose_they_are() {
-    let mapping = Mapping::create(&RegionSource::Anon, 2 << 20, 0o600, &MapOptions::default()).expect("memory");
-    let fabric = Arc::new(Flushed::new(mapping, Flush::available()[0]).expect("it is available"));
-    Superblock::format(&fabric, &small_config(24)).expect("the configuration fits");
-    let attach = |host| {
-        let options = AttachOptions { private: true, host: HostId(host), ..AttachOptions::named("test") };
-        Pool::attach(Arc::clone(&fabric), &options).expect("each host has its slot")
-    };
-    let (first, second) = (attach(0), attach(1));
+    let (fabric, [first, second]) = two_hosts(24);
     let words = || -> Vec<[u64; 8]> { (0..fabric.len() / 64).map(|line| fabric.load_line(line * 64)).collect() };
     let changed_by = |change: &dyn Fn()| -> Vec<u64> {
         let before = words();
