@@ -94,6 +94,11 @@ impl HeldLock for ThreadLock<'_> {
     fn abandoned(&self) -> bool {
         self.abandoned
     }
+
+    fn abandon(self) {
+        self.lock.store(ABANDONED, Relaxed);
+        std::mem::forget(self);
+    }
 }
 
 impl Drop for ThreadLock<'_> {

@@ -1,10 +1,10 @@
 //! Memory that the processes of one host share beside the region: tier 1 of the locks (TraCT §3.3), and
 //! arrays of counters that need no coherence between hosts.
 //!
-//! A [`HostArea`] survives the death of any process at any point. Its mutexes are robust: who comes after
-//! a dead owner gets the lock and is told. Its slots tell whether the process that claimed one still
-//! lives, by a lock that the kernel drops with the process; process ids are not used, because they repeat
-//! and differ between containers.
+//! A [`HostArea`] survives the death of any process at any point. Its locks are robust: the next holder after a dead one
+//! gets the lock and is told. Its slots tell whether the process that claimed one still lives, by a lock that the kernel
+//! drops with the process. Process and thread ids are not used anywhere, because they repeat and differ between
+//! containers.
 //!
 //! The area is a file in `/dev/shm`, for those who may write its region. It is initialised under an exclusive
 //! `flock`, and a word that is written last says that it is ready; whoever finds that word missing starts anew.
@@ -20,6 +20,7 @@ pub use local::{HeldLock, HostLocal, Word};
 pub use lock::{HostLock, LockTimeout};
 pub use slot::SlotClaim;
 
+use crate::fork::{Instead, ProcessStamp, Registration};
 use crate::region::{MapError, RegionFile, SHM_DIRECTORY, allocate, check_shm_name};
 use cenote_base::Deadline;
 use file::Access;
@@ -29,16 +30,18 @@ use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags};
 use std::fs::{File, Metadata};
 use std::io;
+use std::num::NonZeroU32;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 /// How much of everything an area has. All who open an area must agree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HostSpec {
-    /// Robust mutexes.
+    /// Robust locks.
     pub mutexes: u32,
     /// 32-bit words.
     pub words32: u64,
@@ -65,7 +68,7 @@ pub enum HostError {
     Spec {
         /// The file.
         path: PathBuf,
-        /// What it was made with; `None` where another C library or format made it.
+        /// What it was made with; `None` where another version of this program made it.
         found: Option<HostSpec>,
         /// What was asked for.
         wanted: HostSpec,
@@ -93,6 +96,12 @@ pub enum HostError {
     /// There is no such file, and it cannot be made.
     #[error(transparent)]
     Make(MapError),
+    /// More processes have it open than there are numbers for.
+    #[error("{}: too many processes have it open", path.display())]
+    Crowded {
+        /// The file.
+        path: PathBuf,
+    },
     /// Another process has been initialising the area for too long; perhaps it is stopped.
     #[error("{}: still being initialised by another process", path.display())]
     Busy {
@@ -127,10 +136,14 @@ struct Inner {
     base: *mut u8,
     layout: Layout,
     path: PathBuf,
+    /// What this opener's locks bear; no other living opener of the file has it.
+    number: NonZeroU32,
+    /// Held by the thread that looks whether a lock's owner is dead.
+    seizing: Mutex<()>,
+    stamp: ProcessStamp,
+    /// Of the mapping, and of the file. They go before what they stand for.
+    registrations: Vec<Registration>,
     backing: Backing,
-    /// Locks that this process holds through this mapping. A guard that was leaked keeps the memory
-    /// mapped for ever, because the C library's list of held locks points into it.
-    locks_held: AtomicU64,
 }
 
 #[derive(Debug)]
@@ -143,7 +156,7 @@ enum Backing {
 }
 
 // SAFETY: the mapping lives as long as the value, wherever it is moved; its bytes are reached as atomics,
-// as process-shared mutexes, and as a header that is only written before anybody else can see it.
+// and as a header that is only written before anybody else can see it.
 unsafe impl Send for Inner {}
 // SAFETY: as above.
 unsafe impl Sync for Inner {}
@@ -191,12 +204,13 @@ impl HostArea {
             let opened = Self::open_locked(&path, &file, layout, owner)?;
             // From here on it is in use, as long as this description or a child's copy of it is open.
             slot::hold(&file).map_err(|error| failed(&path, "lock a byte", error))?;
+            let number = lock::number(&file).ok_or_else(|| HostError::Crowded { path: path.clone() })?;
             // Descriptors duplicated from this one would share its lock, so it is dropped by name.
             rustix::fs::flock(&file, FlockOperation::Unlock)
                 .map_err(|error| failed(&path, "unlock the file", error))?;
             let (base, created) = opened;
-            let backing = Backing::File(file);
-            let inner = Inner { base, layout, path, backing, locks_held: AtomicU64::new(0) };
+            let inner = Inner::new(base, layout, path, Backing::File(file), number);
+            lock::succeed(&inner);
             return Ok((Self(Arc::new(inner)), created));
         }
         Err(HostError::Busy { path })
@@ -250,8 +264,7 @@ impl HostArea {
             return Ok(None);
         }
         let (base, _) = Self::open_made(&path, &file, layout, Sharing::Copied)?;
-        let inner = Inner { base, layout, path, backing: Backing::View(file), locks_held: AtomicU64::new(0) };
-        Ok(Some(Self(Arc::new(inner))))
+        Ok(Some(Self(Arc::new(Inner::new(base, layout, path, Backing::View(file), NonZeroU32::MIN)))))
     }
 
     /// What the area was made with.
@@ -277,10 +290,16 @@ impl HostArea {
         unsafe { std::slice::from_raw_parts(self.0.at(layout.words64).cast(), layout.spec.words64 as usize) }
     }
 
-    /// Takes mutex `index`, waiting until `deadline` at the latest. Panics if there is no such mutex.
+    /// Whether this process was forked by the one that opened the area: locks and slots are not its to take or to release.
+    #[must_use]
+    pub fn is_inherited(&self) -> bool {
+        self.0.stamp.is_inherited()
+    }
+
+    /// Takes lock `index`, waiting until `deadline` at the latest. Panics if there is no such lock.
     ///
     /// # Errors
-    /// The deadline passed, or the mutex is beyond repair.
+    /// The deadline passed, or this process inherited the area.
     pub fn lock(&self, index: u32, deadline: Deadline) -> Result<HostLock<'_>, LockTimeout> {
         if matches!(self.0.backing, Backing::View(_)) {
             return Err(LockTimeout::Passed { index });
@@ -288,7 +307,7 @@ impl HostArea {
         lock::lock(self, index, Some(deadline))
     }
 
-    /// Takes mutex `index` if nobody has it. Panics if there is no such mutex.
+    /// Takes lock `index` if it is free. Panics if there is no such lock.
     #[must_use]
     pub fn try_lock(&self, index: u32) -> Option<HostLock<'_>> {
         (!matches!(self.0.backing, Backing::View(_))).then(|| lock::lock(self, index, None).ok()).flatten()
@@ -316,9 +335,9 @@ impl HostArea {
         let path = PathBuf::from("private host area");
         let base = map(None, &layout, &path, Sharing::Shared)?;
         // SAFETY: the memory was mapped now, is as large as the layout, and nobody else knows it.
-        unsafe { layout.initialise(base) }.map_err(|error| failed(&path, "initialise a mutex", error))?;
+        unsafe { layout.initialise(base) };
         let backing = Backing::Private(Mutex::new(vec![false; layout.spec.slots as usize]));
-        Ok(Self(Arc::new(Inner { base, layout, path, backing, locks_held: AtomicU64::new(0) })))
+        Ok(Self(Arc::new(Inner::new(base, layout, path, backing, NonZeroU32::MIN))))
     }
 
     /// Maps the file, initialising it first unless it is ready. The caller holds the file's lock.
@@ -363,12 +382,23 @@ impl HostArea {
         }
         let base = map(Some(file), layout, path, Sharing::Shared)?;
         // SAFETY: the mapping is as large as the layout, and whoever else opens the file waits for its lock.
-        unsafe { layout.initialise(base) }.map_err(|error| failed(path, "initialise a mutex", error))?;
+        unsafe { layout.initialise(base) };
         Ok(base)
     }
 }
 
 impl Inner {
+    fn new(base: *mut u8, layout: Layout, path: PathBuf, backing: Backing, number: NonZeroU32) -> Self {
+        let file = match &backing {
+            Backing::File(file) | Backing::View(file) => Some(file.as_raw_fd()),
+            Backing::Private(_) => None,
+        };
+        let mapping = Registration::mapping(base, layout.bytes as usize, file, Instead::Empty);
+        let registrations = std::iter::once(mapping).chain(file.map(Registration::descriptor)).collect();
+        let (seizing, stamp) = (Mutex::default(), ProcessStamp::current());
+        Self { base, layout, path, number, seizing, stamp, registrations, backing }
+    }
+
     /// The address of a part of the layout.
     fn at(&self, offset: u64) -> *mut u8 {
         debug_assert!(offset <= self.layout.bytes, "offsets come from the layout");
@@ -379,9 +409,7 @@ impl Inner {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        if self.locks_held.load(Ordering::Acquire) != 0 {
-            return;
-        }
+        self.registrations.clear();
         // SAFETY: `map` gave `base` and this length; no reference outlives the value, because all of them
         // borrow a `HostArea`.
         let unmapped = unsafe { rustix::mm::munmap(self.base.cast(), self.layout.bytes as usize) };

@@ -14,6 +14,7 @@ compile_error!("cenote maps little-endian structures with Linux system calls on 
 pub mod checksum;
 pub mod cpu;
 pub mod fabric;
+pub mod fork;
 pub mod host;
 pub mod numa;
 pub mod offset;

@@ -33,7 +33,7 @@ impl Process {
         let mut state = self.shared.state();
         let host = &mut state.hosts[self.host];
         let words = host.locals.get_or_insert_with(|| {
-            host.mutexes = (0..spec.mutexes).map(|_| MutexState { owner: None }).collect();
+            host.mutexes = (0..spec.mutexes).map(|_| MutexState::default()).collect();
             host.slots = vec![None; spec.slots as usize];
             Arc::new(Words {
                 words32: (0..spec.words32).map(|_| AtomicU32::new(0)).collect(),
@@ -55,10 +55,21 @@ impl HeldLock for SimLock<'_> {
     fn abandoned(&self) -> bool {
         self.abandoned
     }
+
+    fn abandon(self) {
+        self.release(true);
+        std::mem::forget(self);
+    }
 }
 
 impl Drop for SimLock<'_> {
     fn drop(&mut self) {
+        self.release(false);
+    }
+}
+
+impl SimLock<'_> {
+    fn release(&self, abandoned: bool) {
         let process = &self.host.process;
         let Ok(mut state) = process.shared.step(process.number, Kind::Act) else { return };
         // Whoever gets the lock next sees what was stored under it.
@@ -67,7 +78,7 @@ impl Drop for SimLock<'_> {
         let index = self.index;
         state.note(|| format!("p{number} unlock {index}"));
         if let Some(mutex) = state.hosts[process.host].mutexes.get_mut(self.index as usize) {
-            mutex.owner = None;
+            *mutex = MutexState { owner: None, abandoned };
         }
     }
 }
@@ -118,11 +129,12 @@ impl HostLocal for SimHost {
                 return late;
             };
             let deadline = *deadline.get_or_insert(state.time.saturating_add(timeout.as_nanos() as u64));
-            let owner = state.hosts[process.host].mutexes[index as usize].owner;
-            let abandoned = owner.is_some_and(|owner| !state.is_live(owner));
+            let MutexState { owner, abandoned } = state.hosts[process.host].mutexes[index as usize];
+            let abandoned = abandoned || owner.is_some_and(|owner| !state.is_live(owner));
             if owner.is_none() || abandoned {
                 state.machine.drain_stores(process.number);
-                state.hosts[process.host].mutexes[index as usize].owner = Some(process.number);
+                state.hosts[process.host].mutexes[index as usize] =
+                    MutexState { owner: Some(process.number), abandoned: false };
                 let number = process.number;
                 state.note(|| format!("p{number} lock {index}{}", if abandoned { " (abandoned)" } else { "" }));
                 return Ok(SimLock { host: self, index, abandoned });

@@ -140,8 +140,11 @@ struct ProcessState {
     asleep_until: u64,
 }
 
+#[derive(Clone, Copy, Default)]
 pub(crate) struct MutexState {
     pub owner: Option<usize>,
+    /// Its last holder said so.
+    pub abandoned: bool,
 }
 
 /// What the processes of a host share, and lose together.

@@ -1,9 +1,9 @@
 //! Where things are in an area, and how they begin.
 //!
 //! ```text
-//! 0      ready magic, C library's word, then the four numbers of the specification; 64-bit words
+//! 0      ready magic, then the four numbers of the specification; 64-bit words
 //! 64     bytes of the owner's path (64 bits), the path
-//! 4096   mutexes, one cache line each
+//! 4096   locks, one cache line each, of which the first 32 bits are used
 //! …      32-bit words, 64-bit words; each array starts on a cache line
 //! ```
 
@@ -11,24 +11,21 @@ use super::HostSpec;
 use std::ffi::OsString;
 use std::fs::File;
 use std::io;
-use std::mem::MaybeUninit;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Written last: the area is ready. `cenoteh1` in ASCII.
-const READY: u64 = u64::from_le_bytes(*b"cenoteh1");
-/// A mutex is the C library's structure, so processes with different C libraries must not share one.
-const C_LIBRARY: u64 =
-    (size_of::<libc::pthread_mutex_t>() as u64) << 32 | if cfg!(target_env = "musl") { 1 } else { 0 };
+/// Written last: the area is ready. `cenoteh2` in ASCII; the digit counts versions of this layout.
+const READY: u64 = u64::from_le_bytes(*b"cenoteh2");
+/// All bytes of [`READY`] but the version.
+const ANY_VERSION: u64 = u64::MAX >> 8;
 const HEADER_BYTES: u64 = 4096;
-const HEADER_WORDS: usize = 6;
+const HEADER_WORDS: usize = 5;
 /// Where the owner's path is recorded, if there is one and it fits.
 const OWNER_AT: u64 = 64;
-/// One line each: two mutexes in a line would disturb each other.
-pub(super) const MUTEX_BYTES: u64 = 64;
-const _: () = assert!(size_of::<libc::pthread_mutex_t>() as u64 <= MUTEX_BYTES, "a mutex fits a line");
+/// One line each: two locks in a line would disturb each other.
+const LOCK_BYTES: u64 = 64;
 
 /// Offsets of an area with a given specification.
 #[derive(Clone, Copy, Debug)]
@@ -43,57 +40,50 @@ impl Layout {
     /// `None` if it would not fit an address space.
     pub(super) fn of(spec: HostSpec) -> Option<Self> {
         let line = |end: u64| end.checked_next_multiple_of(64);
-        let words32 = HEADER_BYTES + MUTEX_BYTES * u64::from(spec.mutexes);
+        let words32 = HEADER_BYTES + LOCK_BYTES * u64::from(spec.mutexes);
         let words64 = line(spec.words32.checked_mul(4)?.checked_add(words32)?)?;
         let end = spec.words64.checked_mul(8)?.checked_add(words64)?;
         let bytes = end.checked_next_multiple_of(HEADER_BYTES)?;
         (bytes <= isize::MAX as u64).then_some(Self { spec, words32, words64, bytes })
     }
 
-    pub(super) fn mutex(&self, index: u32) -> u64 {
-        assert!(index < self.spec.mutexes, "there is no mutex {index} among {}", self.spec.mutexes);
-        HEADER_BYTES + MUTEX_BYTES * u64::from(index)
+    pub(super) fn lock(&self, index: u32) -> u64 {
+        assert!(index < self.spec.mutexes, "there is no lock {index} among {}", self.spec.mutexes);
+        HEADER_BYTES + LOCK_BYTES * u64::from(index)
     }
 
     fn header(&self) -> [u64; HEADER_WORDS] {
         let HostSpec { mutexes, words32, words64, slots } = self.spec;
-        [READY, C_LIBRARY, mutexes.into(), words32, words64, slots.into()]
+        [READY, mutexes.into(), words32, words64, slots.into()]
     }
 
-    /// Gives zeroed memory its mutexes and its header, the ready word last.
+    /// Gives zeroed memory its header, the ready word last. A zero word is a free lock.
     ///
     /// # Safety
     /// Callers must guarantee that `base` starts `bytes` mapped, page-aligned, zeroed bytes that nobody
     /// else uses yet.
-    pub(super) unsafe fn initialise(&self, base: *mut u8) -> io::Result<()> {
-        for index in 0..self.spec.mutexes {
-            // SAFETY: the mutex lies in the caller's memory on a line of its own, and nobody uses it yet.
-            unsafe { initialise_mutex(base.add(self.mutex(index) as usize).cast())? };
-        }
-        cenote_base::fault::point("host-area.mutexes");
+    pub(super) unsafe fn initialise(&self, base: *mut u8) {
         for (word, value) in self.header().into_iter().enumerate().rev() {
             // SAFETY: the header's words lie in the caller's first page, aligned.
             let word = unsafe { AtomicU64::from_ptr(base.add(8 * word).cast()) };
             word.store(value, Ordering::Release);
             cenote_base::fault::point("host-area.header");
         }
-        Ok(())
     }
 }
 
-/// The specification of a ready area: `None` if it is not ready, `Some(None)` if it is ready but the
-/// mutexes are another C library's.
+/// The specification of a ready area: `None` if it is not ready, `Some(None)` if another version of this program made it.
 pub(super) fn read_header(file: &File) -> Option<Option<HostSpec>> {
     let mut bytes = [0; 8 * HEADER_WORDS];
     file.read_exact_at(&mut bytes, 0).ok()?;
     let mut words = bytes.chunks_exact(8).map(|word| u64::from_le_bytes(word.try_into().expect("eight bytes")));
-    let mut next = || words.next().expect("six words");
-    if next() != READY {
+    let mut next = || words.next().expect("five words");
+    let ready = next();
+    if ready & ANY_VERSION != READY & ANY_VERSION {
         return None;
     }
-    let same_library = next() == C_LIBRARY;
     let (mutexes, words32, words64, slots) = (next(), next(), next(), next());
-    Some(same_library.then_some(HostSpec {
+    Some((ready == READY).then_some(HostSpec {
         mutexes: u32::try_from(mutexes).unwrap_or(u32::MAX),
         words32,
         words64,
@@ -125,27 +115,6 @@ pub(super) fn read_owner(file: &File) -> Option<PathBuf> {
     Some(OsString::from_vec(bytes).into())
 }
 
-/// Makes a mutex that processes share and that survives its owner.
-///
-/// # Safety
-/// Callers must guarantee that `mutex` is writable, aligned, and not in use.
-unsafe fn initialise_mutex(mutex: *mut libc::pthread_mutex_t) -> io::Result<()> {
-    let check = |code: libc::c_int| if code == 0 { Ok(()) } else { Err(io::Error::from_raw_os_error(code)) };
-    let mut attributes = MaybeUninit::uninit();
-    // SAFETY: the attributes are initialised before they are used and destroyed once; `mutex` is the
-    // caller's to initialise.
-    unsafe {
-        check(libc::pthread_mutexattr_init(attributes.as_mut_ptr()))?;
-        let made = check(libc::pthread_mutexattr_setpshared(attributes.as_mut_ptr(), libc::PTHREAD_PROCESS_SHARED))
-            .and_then(|()| {
-                check(libc::pthread_mutexattr_setrobust(attributes.as_mut_ptr(), libc::PTHREAD_MUTEX_ROBUST))
-            })
-            .and_then(|()| check(libc::pthread_mutex_init(mutex, attributes.as_ptr())));
-        libc::pthread_mutexattr_destroy(attributes.as_mut_ptr());
-        made
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -154,7 +123,7 @@ mod tests {
     fn arrays_do_not_overlap() {
         for (mutexes, words32, words64) in [(0, 0, 0), (1, 1, 1), (7, 17, 3), (1000, 0, 1)] {
             let layout = Layout::of(HostSpec { mutexes, words32, words64, slots: 1 }).expect("small");
-            assert!(layout.words32 >= HEADER_BYTES + u64::from(mutexes) * MUTEX_BYTES);
+            assert!(layout.words32 >= HEADER_BYTES + u64::from(mutexes) * LOCK_BYTES);
             assert!(layout.words64 >= layout.words32 + words32 * 4 && layout.words64.is_multiple_of(64));
             assert!(layout.bytes >= layout.words64 + words64 * 8 && layout.bytes.is_multiple_of(4096));
         }
@@ -163,7 +132,7 @@ mod tests {
     #[test]
     fn a_layout_that_cannot_be_is_none() {
         let spec = HostSpec { mutexes: u32::MAX, words32: 1, words64: 1, slots: 1 };
-        assert!(Layout::of(spec).is_some(), "256 GiB of mutexes are silly but possible");
+        assert!(Layout::of(spec).is_some(), "256 GiB of locks are silly but possible");
         assert!(Layout::of(HostSpec { words32: u64::MAX / 4, ..spec }).is_none());
         assert!(Layout::of(HostSpec { words64: u64::MAX / 8, ..spec }).is_none());
         assert!(Layout::of(HostSpec { words64: u64::MAX, ..spec }).is_none());

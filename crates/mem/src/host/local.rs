@@ -109,7 +109,7 @@ pub trait HostLocal: Clone + Debug + Send + Sync + 'static {
     /// Takes lock `index`, waiting no longer than `timeout`.
     ///
     /// # Errors
-    /// The time passed, or the lock is beyond repair.
+    /// The time passed, or this process inherited the memory.
     fn lock(&self, index: u32, timeout: Duration) -> Result<Self::Lock<'_>, LockTimeout>;
 
     /// Claims `slot` for as long as the claim, or this process, lives. `None` if it is claimed.
@@ -120,6 +120,11 @@ pub trait HostLocal: Clone + Debug + Send + Sync + 'static {
 
     /// Whether somebody's claim of `slot` lives.
     fn slot_alive(&self, slot: u32) -> bool;
+
+    /// Whether this process was forked by the one that opened this memory, so that nothing of it is its own.
+    fn is_inherited(&self) -> bool {
+        false
+    }
 
     /// Time since an origin that all processes of the host share until it boots again; never goes back.
     fn now(&self) -> Duration;
@@ -137,14 +142,21 @@ pub trait HostLocal: Clone + Debug + Send + Sync + 'static {
 }
 
 /// A lock that tells whether its last holder died with it.
-pub trait HeldLock {
+pub trait HeldLock: Sized {
     /// Whether what the lock guards may be half changed. Only this holder is told.
     fn abandoned(&self) -> bool;
+
+    /// Releases the lock as a death would: the next holder is told.
+    fn abandon(self);
 }
 
 impl HeldLock for HostLock<'_> {
     fn abandoned(&self) -> bool {
         Self::abandoned(self)
+    }
+
+    fn abandon(self) {
+        Self::abandon(self);
     }
 }
 
@@ -179,6 +191,10 @@ impl HostLocal for HostArea {
 
     fn slot_alive(&self, slot: u32) -> bool {
         Self::slot_alive(self, slot)
+    }
+
+    fn is_inherited(&self) -> bool {
+        Self::is_inherited(self)
     }
 
     fn now(&self) -> Duration {

@@ -1,44 +1,74 @@
-//! Robust mutexes with deadlines.
+//! Robust locks with deadlines, for processes of any PID namespace.
+//!
+//! A lock is one word: the number of the opener that holds it, and two bits. Each opener of an area has a number of its
+//! own, which it holds by a kernel lock on one byte of the area's file ([`super::slot`]). The kernel drops that lock when
+//! the process has gone, and it means the same in every PID namespace. The C library's robust mutexes identify an owner
+//! by its thread id, which repeats between namespaces: the kernel then marks the lock of a living owner as abandoned when
+//! a waiter with the same id dies.
+//!
+//! - *Take*: the number replaces zero. A waiter sets [`WAITED`] and sleeps on the word.
+//! - *Release*: zero replaces the number; the releaser wakes one waiter if there may be one.
+//! - *Death*: a waiter wakes every [`LOOK_EVERY`] and tries to lock the owner's byte. If that succeeds, the owner is dead,
+//!   and no other opener can get its number before the waiter unlocks the byte. Meanwhile the waiter replaces the number by
+//!   [`ABANDONED`], which the next holder is told of. An opener that gets a dead one's number first does the same for all
+//!   locks that still bear it.
+//!
+//! A process that dies between releasing and waking delays a waiter by [`LOOK_EVERY`].
 
-use super::HostArea;
+use super::{Backing, HostArea, Inner, slot};
 use cenote_base::Deadline;
+use rustix::thread::futex;
+use std::fs::File;
 use std::marker::PhantomData;
-use std::sync::atomic::Ordering;
+use std::num::NonZeroU32;
+use std::sync::PoisonError;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+/// Somebody may be asleep on the word.
+const WAITED: u32 = 1 << 31;
+/// The lock is free, and its last holder did not release it.
+const ABANDONED: u32 = 1 << 30;
+/// The holder's number; 0: the lock is free.
+const OWNER: u32 = ABANDONED - 1;
+
+/// How long a waiter sleeps before it looks whether the owner lives.
+const LOOK_EVERY: Duration = Duration::from_millis(5);
+
+/// Looks at a held lock before a waiter goes to sleep: most locks are held for less than a system call takes.
+const SPINS: u32 = 64;
 
 /// A lock was not obtained.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LockTimeout {
-    /// Somebody held it until the deadline.
+    /// Another holder had it until the deadline.
     #[error("host lock {index} was not free before the deadline")]
     Passed {
         /// Which lock.
         index: u32,
     },
-    /// The C library refuses the mutex. Cannot happen as long as all who lock it do so through this crate,
-    /// because a lock of a dead owner is made consistent before anything else.
-    #[error("host lock {index} is beyond repair (error {code}); remove the host area")]
-    Broken {
+    /// This process was forked by the one that opened the area.
+    #[error("host lock {index} belongs to the parent of this process; open the region in this process")]
+    Inherited {
         /// Which lock.
         index: u32,
-        /// `errno` of the C library's call.
-        code: i32,
     },
 }
 
-/// A held lock, released on drop by the thread that took it.
+/// A held lock, released on drop.
 #[derive(Debug)]
 pub struct HostLock<'a> {
     area: &'a HostArea,
     index: u32,
     abandoned: bool,
-    /// A mutex is unlocked by the thread that locked it, so the guard must not travel.
+    /// Callers identify the holder by its thread.
     not_send: PhantomData<*const ()>,
 }
 
 impl HostLock<'_> {
-    /// Whether the last owner died while it held the lock, so that what the lock guards may be half
-    /// changed. Only this guard is told: who drops it without a repair leaves the damage unannounced. Who
-    /// dies with it announces it again.
+    /// Whether the last holder died or gave up while it held the lock, so that what the lock guards may be half changed.
+    /// Only this guard is told: a guard that is dropped without a repair leaves the damage unannounced. If this holder
+    /// dies, the next one is told again.
     #[must_use]
     pub const fn abandoned(&self) -> bool {
         self.abandoned
@@ -49,85 +79,127 @@ impl HostLock<'_> {
     pub const fn index(&self) -> u32 {
         self.index
     }
+
+    /// Releases the lock as a death would: the next holder is told that what it guards may be half changed.
+    pub fn abandon(self) {
+        self.release(ABANDONED);
+        std::mem::forget(self);
+    }
+
+    fn release(&self, left: u32) {
+        if self.area.is_inherited() {
+            return;
+        }
+        let word = word(&self.area.0, self.index);
+        let was = word.swap(left, Ordering::Release);
+        debug_assert_eq!(was & OWNER, self.area.0.number.get(), "a held lock bears its holder's number");
+        if was & WAITED != 0 {
+            wake(word);
+        }
+    }
 }
 
 impl Drop for HostLock<'_> {
     fn drop(&mut self) {
-        // SAFETY: the mutex lies in the mapping that `area` keeps, and this thread holds it: guards are
-        // made by `lock` only and never leave their thread.
-        let code = unsafe { libc::pthread_mutex_unlock(mutex(self.area, self.index)) };
-        debug_assert_eq!(code, 0, "a held mutex can be unlocked");
-        self.area.0.locks_held.fetch_sub(1, Ordering::Release);
+        self.release(0);
     }
 }
 
-fn mutex(area: &HostArea, index: u32) -> *mut libc::pthread_mutex_t {
-    #[allow(clippy::cast_ptr_alignment, reason = "the layout gives every mutex a line of its own")]
-    area.0.at(area.0.layout.mutex(index)).cast()
-}
-
-/// Takes a mutex; without a deadline only if it is free now.
-pub(super) fn lock(area: &HostArea, index: u32, deadline: Option<Deadline>) -> Result<HostLock<'_>, LockTimeout> {
-    let mutex = mutex(area, index);
-    // SAFETY: `mutex` was initialised before the area was ready, and lies in the mapping that `area` keeps.
-    let code = unsafe {
-        match deadline {
-            Some(deadline) => wait(mutex, deadline),
-            None => libc::pthread_mutex_trylock(mutex),
-        }
-    };
-    let abandoned = match code {
-        0 => false,
-        libc::EOWNERDEAD => {
-            // SAFETY: this thread holds the mutex, whose last owner died. Without this call, unlocking
-            // would make it unusable for ever.
-            let code = unsafe { libc::pthread_mutex_consistent(mutex) };
-            debug_assert_eq!(code, 0, "a mutex of a dead owner can be made consistent");
-            true
-        }
-        libc::ETIMEDOUT | libc::EBUSY => return Err(LockTimeout::Passed { index }),
-        code => return Err(LockTimeout::Broken { index, code }),
-    };
-    area.0.locks_held.fetch_add(1, Ordering::Relaxed);
-    Ok(HostLock { area, index, abandoned, not_send: PhantomData })
-}
-
-#[cfg(target_env = "gnu")]
-const CLOCK: libc::clockid_t = libc::CLOCK_MONOTONIC;
-/// musl times mutexes by the wall clock only; setting it back lengthens a wait.
-#[cfg(not(target_env = "gnu"))]
-const CLOCK: libc::clockid_t = libc::CLOCK_REALTIME;
-
-#[cfg(target_env = "gnu")]
-unsafe extern "C" {
-    /// glibc 2.30 and later; the libc crate lacks it.
-    fn pthread_mutex_clocklock(
-        mutex: *mut libc::pthread_mutex_t,
-        clock: libc::clockid_t,
-        until: *const libc::timespec,
-    ) -> libc::c_int;
-}
-
-/// Waits for a mutex and returns the C library's code.
-///
-/// # Safety
-/// Callers must guarantee that `mutex` is an initialised mutex that stays mapped.
-unsafe fn wait(mutex: *mut libc::pthread_mutex_t, deadline: Deadline) -> libc::c_int {
-    let mut until = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: `until` is a valid place for the answer.
-    let code = unsafe { libc::clock_gettime(CLOCK, &raw mut until) };
-    assert_eq!(code, 0, "every Linux has this clock");
-    let remaining = deadline.remaining();
-    until.tv_nsec += i64::from(remaining.subsec_nanos());
-    let carry = until.tv_nsec / 1_000_000_000;
-    until.tv_nsec %= 1_000_000_000;
-    until.tv_sec =
-        until.tv_sec.saturating_add(carry).saturating_add(i64::try_from(remaining.as_secs()).unwrap_or(i64::MAX));
-    // SAFETY: the caller's guarantee; `until` is a normalised time.
+fn word(area: &Inner, index: u32) -> &AtomicU32 {
+    #[allow(clippy::cast_ptr_alignment, reason = "the layout gives every lock a line of its own")]
+    // SAFETY: the layout lies inside the mapping, which lives as long as `area`; the word is shared as an atomic only.
     unsafe {
-        #[cfg(target_env = "gnu")]
-        return pthread_mutex_clocklock(mutex, CLOCK, &raw const until);
-        #[cfg(not(target_env = "gnu"))]
-        return libc::pthread_mutex_timedlock(mutex, &raw const until);
+        AtomicU32::from_ptr(area.at(area.layout.lock(index)).cast())
+    }
+}
+
+fn wake(word: &AtomicU32) {
+    let _ = futex::wake(word, futex::Flags::empty(), 1);
+}
+
+/// Takes a lock; without a deadline only if it is free now.
+pub(super) fn lock(area: &HostArea, index: u32, deadline: Option<Deadline>) -> Result<HostLock<'_>, LockTimeout> {
+    if area.is_inherited() {
+        return Err(LockTimeout::Inherited { index });
+    }
+    let word = word(&area.0, index);
+    let number = area.0.number.get();
+    // After a sleep others may still be asleep, and nobody else will say so.
+    let mut waited = 0;
+    let mut looks = 0;
+    loop {
+        let seen = word.load(Ordering::Relaxed);
+        if seen & OWNER == 0 {
+            let taken = number | (seen & WAITED) | waited;
+            if word.compare_exchange_weak(seen, taken, Ordering::Acquire, Ordering::Relaxed).is_ok() {
+                return Ok(HostLock { area, index, abandoned: seen & ABANDONED != 0, not_send: PhantomData });
+            }
+            continue;
+        }
+        let remaining = deadline.map_or(Duration::ZERO, |deadline| deadline.remaining());
+        if remaining.is_zero() {
+            // The owner may be dead, and a caller that only tries would otherwise never learn of it.
+            if seize(&area.0, word, seen) {
+                continue;
+            }
+            return Err(LockTimeout::Passed { index });
+        }
+        looks += 1;
+        if looks < SPINS {
+            std::hint::spin_loop();
+            continue;
+        }
+        let marked = seen | WAITED;
+        if seen != marked && word.compare_exchange_weak(seen, marked, Ordering::Relaxed, Ordering::Relaxed).is_err() {
+            continue;
+        }
+        waited = WAITED;
+        let sleep = remaining.min(LOOK_EVERY);
+        let timeout = futex::Timespec { tv_sec: 0, tv_nsec: sleep.subsec_nanos().into() };
+        let woken = futex::wait(word, futex::Flags::empty(), marked, Some(&timeout));
+        if woken == Err(rustix::io::Errno::TIMEDOUT) {
+            seize(&area.0, word, marked);
+        }
+    }
+}
+
+/// Gives a lock back whose holder, by the number in `seen`, is dead. Returns whether it was.
+fn seize(area: &Inner, word: &AtomicU32, seen: u32) -> bool {
+    let owner = seen & OWNER;
+    let Backing::File(file) = &area.backing else { return false };
+    if owner == area.number.get() {
+        return false;
+    }
+    // The kernel's lock excludes other openers, not other threads of this one.
+    let _one = area.seizing.lock().unwrap_or_else(PoisonError::into_inner);
+    if !slot::take_number(file, owner) {
+        return false;
+    }
+    leave_abandoned(word, owner);
+    slot::give_number(file, owner);
+    true
+}
+
+/// Marks a lock that `owner` held as abandoned, if it still does. The caller holds the owner's number.
+fn leave_abandoned(word: &AtomicU32, owner: u32) {
+    let mut seen = word.load(Ordering::Relaxed);
+    while seen & OWNER == owner {
+        let left = ABANDONED | (seen & WAITED);
+        match word.compare_exchange_weak(seen, left, Ordering::AcqRel, Ordering::Relaxed) {
+            Ok(_) => return wake(word),
+            Err(now) => seen = now,
+        }
+    }
+}
+
+/// A number for a new opener of `file`: the lowest that no living opener has.
+pub(super) fn number(file: &File) -> Option<NonZeroU32> {
+    (1..=slot::NUMBERS).find(|&number| slot::take_number(file, number)).and_then(NonZeroU32::new)
+}
+
+/// Locks that the last opener with this number died with are abandoned: it cannot be told from this one any more.
+pub(super) fn succeed(area: &Inner) {
+    for index in 0..area.layout.spec.mutexes {
+        leave_abandoned(word(area, index), area.number.get());
     }
 }

@@ -3,9 +3,10 @@
 //! A claim is a write lock on one byte of the area's file, owned by an open file description that belongs
 //! to the claim alone (`F_OFD_SETLK`). Such a lock is not tied to a process id, is not lost when another
 //! descriptor of the file is closed, and ends when the last duplicate of the descriptor is closed, which
-//! the kernel does for the dead. A process that forks without `exec` hands a duplicate to its child.
+//! the kernel does for the dead. A forked child gives its duplicate up before `fork` returns ([`crate::fork`]).
 
 use super::{Backing, HostArea, HostError, failed};
+use crate::fork::{ProcessStamp, Registration};
 use rustix::fs::{Mode, OFlags};
 use std::fs::File;
 use std::io;
@@ -17,6 +18,8 @@ use std::sync::PoisonError;
 pub struct SlotClaim {
     area: HostArea,
     slot: u32,
+    stamp: ProcessStamp,
+    _registration: Option<Registration>,
     /// Whose description holds the lock; `None` in private areas.
     description: Option<File>,
 }
@@ -31,6 +34,9 @@ impl SlotClaim {
 
 impl Drop for SlotClaim {
     fn drop(&mut self) {
+        if self.stamp.is_inherited() {
+            return;
+        }
         // Closing the descriptor is not enough: a child that another thread is just starting has a
         // duplicate of it until its `exec`.
         if let Some(description) = &self.description {
@@ -57,7 +63,8 @@ pub(super) fn claim(area: &HostArea, slot: u32) -> Result<Option<SlotClaim>, Hos
             if std::mem::replace(&mut claimed[slot as usize], true) {
                 return Ok(None);
             }
-            return Ok(Some(SlotClaim { area: area.clone(), slot, description: None }));
+            let stamp = ProcessStamp::current();
+            return Ok(Some(SlotClaim { area: area.clone(), slot, stamp, _registration: None, description: None }));
         }
     };
     // Through /proc, because the name may be removed or belong to another area by now.
@@ -66,7 +73,11 @@ pub(super) fn claim(area: &HostArea, slot: u32) -> Result<Option<SlotClaim>, Hos
         .map(File::from)
         .map_err(|error| failed(&area.0.path, "open it once more through /proc", error))?;
     match byte_lock(&description, libc::F_OFD_SETLK, libc::F_WRLCK, slot) {
-        Ok(_) => Ok(Some(SlotClaim { area: area.clone(), slot, description: Some(description) })),
+        Ok(_) => {
+            let registration = Some(Registration::descriptor(description.as_raw_fd()));
+            let (area, stamp, description) = (area.clone(), ProcessStamp::current(), Some(description));
+            Ok(Some(SlotClaim { area, slot, stamp, _registration: registration, description }))
+        }
         Err(error) if matches!(error.raw_os_error(), Some(libc::EACCES | libc::EAGAIN)) => Ok(None),
         Err(error) => Err(failed(&area.0.path, "lock a byte", error)),
     }
@@ -95,6 +106,22 @@ pub(super) fn hold(file: &File) -> io::Result<()> {
 /// Whether another description of the file holds the area or a slot of it. A kernel that does not answer says so.
 pub(super) fn is_held(file: &File) -> bool {
     lock_bytes(file, libc::F_OFD_GETLK, libc::F_WRLCK, 0, 0).map_or(true, |found| found != libc::F_UNLCK)
+}
+
+/// Openers of an area at a time.
+pub(super) const NUMBERS: u32 = 1 << 16;
+
+/// The byte of opener number 0.
+const FIRST_NUMBER: u64 = 1 << 41;
+
+/// Takes an opener's number for this description of the file; `false`: a living opener has it.
+pub(super) fn take_number(file: &File, number: u32) -> bool {
+    lock_bytes(file, libc::F_OFD_SETLK, libc::F_WRLCK, FIRST_NUMBER + u64::from(number), 1).is_ok()
+}
+
+/// Gives an opener's number back.
+pub(super) fn give_number(file: &File, number: u32) {
+    let _ = lock_bytes(file, libc::F_OFD_SETLK, libc::F_UNLCK, FIRST_NUMBER + u64::from(number), 1);
 }
 
 /// Runs a command for a lock of this kind on byte `slot`, and returns the kind after the call.

@@ -2,6 +2,7 @@
 
 use super::obtain::{self, Kind};
 use super::{DaxFacts, Fresh, MapError, MapOptions, Obtained, RegionSource};
+use crate::fork::{Instead, Registration};
 use rustix::fs::{FileType, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags};
@@ -18,6 +19,8 @@ pub struct Mapping {
     base: *mut u8,
     len: u64,
     source: RegionSource,
+    /// Of the mapping, and of the file. They go before what they stand for.
+    registrations: Vec<Registration>,
     /// `None` for anonymous memory.
     file: Option<File>,
     obtained: Obtained,
@@ -253,7 +256,11 @@ impl Mapping {
             Errno::NOMEM => MapError::NoSpace { path: source.shown_path(), wanted: len, free: obtain::free_memory() },
             _ => MapError::from_io(&source.shown_path(), "map it", error),
         })?;
-        let mut mapping = Self { base: base.cast(), len, source: source.clone(), file, obtained: Obtained::default() };
+        let descriptor = file.as_ref().map(AsRawFd::as_raw_fd);
+        let inherited = Registration::mapping(base.cast(), size, descriptor, Instead::Same);
+        let registrations = std::iter::once(inherited).chain(descriptor.map(Registration::descriptor)).collect();
+        let (source, obtained) = (source.clone(), Obtained::default());
+        let mut mapping = Self { base: base.cast(), len, source, registrations, file, obtained };
         let mut notes = Vec::new();
         obtain::advise(mapping.base, len, kind, options, &mut notes);
         if let (Some(allocate), Some(file)) = (allocate, &mapping.file) {
@@ -317,6 +324,7 @@ impl ReadMapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
+        self.registrations.clear();
         // SAFETY: `base` and `len` are what `mmap` gave, nothing else unmaps them, and no reference into
         // the mapping outlives the value: fabrics own it and lend references only under their own borrow.
         let unmapped = unsafe { rustix::mm::munmap(self.base.cast(), self.len as usize) };

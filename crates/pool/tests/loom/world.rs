@@ -172,6 +172,10 @@ impl HeldLock for LoomLock<'_> {
     fn abandoned(&self) -> bool {
         self.abandoned
     }
+
+    fn abandon(self) {
+        self.host.abandoned[self.index].store(true, Ordering::Relaxed);
+    }
 }
 
 impl Drop for LoomLock<'_> {

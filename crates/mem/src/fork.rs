@@ -1,0 +1,196 @@
+//! What a forked child inherits, made harmless.
+//!
+//! `fork` copies handles on shared memory into a child that is no member of the region: dropping them there would release
+//! what the living parent holds. A handler that runs in the child before `fork` returns takes all of it away:
+//!
+//! - Each shared mapping of a file becomes a private one. The child still reads the bytes that it finds through inherited
+//!   pointers; what it stores reaches nobody. Memory that cannot be mapped privately (a DAX device, memory without a file)
+//!   becomes read-only, or, where only this crate points into it, empty private memory.
+//! - Each descriptor is replaced by one of an empty file. So the child keeps no lock alive that its dead parent held, unlocks
+//!   nothing, and closes no descriptor that it opened itself.
+//! - The process stamp changes, so that every object knows that it was inherited ([`ProcessStamp`]).
+//!
+//! The handler runs for `fork`, not for a bare `clone` system call; a child that `exec`s needs none of this, because all
+//! descriptors are close-on-exec.
+
+use std::cell::UnsafeCell;
+use std::os::fd::RawFd;
+use std::sync::Once;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+/// Tells a process from the processes that it forks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ProcessStamp(u32);
+
+/// Forks between the first process and this one, since the handlers were installed.
+static FORKS: AtomicU32 = AtomicU32::new(0);
+
+impl ProcessStamp {
+    /// The stamp of the calling process.
+    #[must_use]
+    pub fn current() -> Self {
+        install();
+        Self(FORKS.load(Ordering::Relaxed))
+    }
+
+    /// Whether the calling process has inherited what bears this stamp.
+    #[must_use]
+    #[inline]
+    pub fn is_inherited(self) -> bool {
+        self.0 != FORKS.load(Ordering::Relaxed)
+    }
+}
+
+/// What the child finds in place of an inherited mapping.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Instead {
+    /// The same bytes; stores stay in the child.
+    Same,
+    /// Zeros.
+    Empty,
+}
+
+#[derive(Clone, Copy)]
+enum Thing {
+    Mapping { base: *mut u8, len: usize, file: Option<RawFd>, instead: Instead },
+    Descriptor(RawFd),
+}
+
+/// A mapping or a descriptor that children must not inherit as it is. Drop it before the thing itself goes.
+#[derive(Debug)]
+pub(crate) struct Registration {
+    key: u64,
+    stamp: ProcessStamp,
+}
+
+impl Registration {
+    /// The mapping of `len` bytes at `base`, shared with others through `file`.
+    pub fn mapping(base: *mut u8, len: usize, file: Option<RawFd>, instead: Instead) -> Self {
+        Self::of(Thing::Mapping { base, len, file, instead })
+    }
+
+    pub fn descriptor(descriptor: RawFd) -> Self {
+        Self::of(Thing::Descriptor(descriptor))
+    }
+
+    fn of(thing: Thing) -> Self {
+        let stamp = ProcessStamp::current();
+        let key = REGISTRY.with(|table| {
+            table.last += 1;
+            table.things.push((table.last, thing));
+            table.last
+        });
+        Self { key, stamp }
+    }
+}
+
+impl Drop for Registration {
+    fn drop(&mut self) {
+        if !self.stamp.is_inherited() {
+            REGISTRY.with(|table| table.things.retain(|(key, _)| *key != self.key));
+        }
+    }
+}
+
+struct Table {
+    things: Vec<(u64, Thing)>,
+    last: u64,
+    /// An empty file.
+    stand_in: RawFd,
+}
+
+/// A lock that the handlers around `fork` can hold across it, which a `Mutex` guard cannot.
+struct Registry {
+    held: AtomicBool,
+    table: UnsafeCell<Table>,
+}
+
+// SAFETY: `table` is reached only between `take` and `give`, by one thread at a time.
+unsafe impl Sync for Registry {}
+
+static REGISTRY: Registry = Registry {
+    held: AtomicBool::new(false),
+    table: UnsafeCell::new(Table { things: Vec::new(), last: 0, stand_in: -1 }),
+};
+
+impl Registry {
+    fn take(&self) {
+        while self.held.compare_exchange_weak(false, true, Ordering::Acquire, Ordering::Relaxed).is_err() {
+            std::thread::yield_now();
+        }
+    }
+
+    fn give(&self) {
+        self.held.store(false, Ordering::Release);
+    }
+
+    fn with<T>(&self, work: impl FnOnce(&mut Table) -> T) -> T {
+        self.take();
+        // SAFETY: this thread has the lock; `work` is this module's, and neither forks nor comes back here.
+        let done = work(unsafe { &mut *self.table.get() });
+        self.give();
+        done
+    }
+}
+
+fn install() {
+    static INSTALLED: Once = Once::new();
+    INSTALLED.call_once(|| {
+        let flags = rustix::fs::MemfdFlags::CLOEXEC;
+        if let Ok(file) = rustix::fs::memfd_create("cenote-after-fork", flags) {
+            REGISTRY.with(|table| table.stand_in = std::os::fd::IntoRawFd::into_raw_fd(file));
+        }
+        // SAFETY: the handlers are functions of this library, which is never unloaded while its threads run; they call
+        // nothing that is unsafe between `fork` and its return in the child.
+        let code = unsafe { libc::pthread_atfork(Some(before), Some(in_parent), Some(in_child)) };
+        assert_eq!(code, 0, "the C library has no memory for three pointers");
+    });
+}
+
+extern "C" fn before() {
+    REGISTRY.take();
+}
+
+extern "C" fn in_parent() {
+    REGISTRY.give();
+}
+
+extern "C" fn in_child() {
+    // SAFETY: `before` took the lock in the thread that forked, which is the child's only one.
+    let table = unsafe { &mut *REGISTRY.table.get() };
+    for (_, thing) in &table.things {
+        match *thing {
+            Thing::Mapping { base, len, file, instead } => replace(base, len, file, instead),
+            Thing::Descriptor(_) => {}
+        }
+    }
+    // Mappings came first: they are made anew from these descriptors.
+    for (_, thing) in &table.things {
+        if let (Thing::Descriptor(descriptor), true) = (thing, table.stand_in >= 0) {
+            // SAFETY: both are descriptors of this process; the objects that own `descriptor` go on owning what is in its
+            // place.
+            unsafe { libc::dup3(table.stand_in, *descriptor, libc::O_CLOEXEC) };
+        }
+    }
+    table.things.clear();
+    FORKS.fetch_add(1, Ordering::Relaxed);
+    REGISTRY.give();
+}
+
+/// Puts memory of the child's own in the place of an inherited mapping.
+fn replace(base: *mut u8, len: usize, file: Option<RawFd>, instead: Instead) {
+    let (protection, fixed) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_FIXED | libc::MAP_PRIVATE);
+    let flags = fixed | libc::MAP_NORESERVE;
+    // SAFETY: `base` and `len` are a mapping of this library that its owner has not unmapped, because owners drop their
+    // registration first; what replaces it is mapped at the same place, so no pointer into it dangles.
+    unsafe {
+        let mapped = match (file, instead) {
+            (Some(file), Instead::Same) => libc::mmap(base.cast(), len, protection, flags, file, 0),
+            (_, Instead::Empty) => libc::mmap(base.cast(), len, protection, flags | libc::MAP_ANONYMOUS, -1, 0),
+            (None, Instead::Same) => libc::MAP_FAILED,
+        };
+        if mapped == libc::MAP_FAILED {
+            libc::mprotect(base.cast(), len, libc::PROT_READ);
+        }
+    }
+}
