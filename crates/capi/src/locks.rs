@@ -4,7 +4,7 @@ use crate::errors::{Fault, status};
 use crate::region::{Region, region};
 use cenote_mem::Mapped;
 use cenote_pool::{HostPool, UserLock};
-use std::cell::RefCell;
+use std::cell::{RefCell, RefMut};
 use std::collections::BTreeMap;
 use std::ffi::c_int;
 use std::sync::Arc;
@@ -24,19 +24,43 @@ const REGISTRY_KEY: &str = "cenote/locks given out";
 
 /// A lock that is held, and the region that it is of. The lock goes first.
 struct Held {
-    _lock: UserLock<'static, Arc<Mapped>>,
-    region: Arc<Region>,
+    lock: UserLock<'static, Arc<Mapped>>,
+    _count: Count,
 }
 
-impl Drop for Held {
+/// One of the locks of a region that threads hold.
+struct Count(Arc<Region>);
+
+impl Drop for Count {
     fn drop(&mut self) {
-        self.region.held.fetch_sub(1, Ordering::AcqRel);
+        self.0.held.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+/// What a thread holds: a lock is released by the thread that took it.
+#[derive(Default)]
+struct HeldHere(RefCell<BTreeMap<CenoteLock, Held>>);
+
+impl HeldHere {
+    /// Without what the thread that forked this process held.
+    fn own(&self) -> RefMut<'_, BTreeMap<CenoteLock, Held>> {
+        let mut held = self.0.borrow_mut();
+        held.retain(|_, held| !held._count.0.is_inherited());
+        held
+    }
+}
+
+impl Drop for HeldHere {
+    /// The thread ends, or the process exits, with locks held: what they guard may be half changed.
+    fn drop(&mut self) {
+        for (_, held) in std::mem::take(self.0.get_mut()) {
+            held.lock.abandon();
+        }
     }
 }
 
 thread_local! {
-    /// What this thread holds: who takes a lock gives it back.
-    static HELD: RefCell<BTreeMap<CenoteLock, Held>> = const { RefCell::new(BTreeMap::new()) };
+    static HELD: HeldHere = HeldHere::default();
 }
 
 /// Changes which locks are given out, one bit for each.
@@ -113,16 +137,16 @@ pub extern "C" fn cxl_shm_acquire_lock_within(lock: CenoteLock, milliseconds: u3
 fn acquire(lock: CenoteLock, timeout: Duration) -> c_int {
     let acquire = || {
         let (number, region) = (number(lock)?, region()?);
-        if HELD.with(|held| held.borrow().contains_key(&lock)) {
+        if HELD.with(|held| held.own().contains_key(&lock)) {
             return Err(Fault::new(libc::EDEADLK, format!("this thread holds lock {lock}")));
         }
         // SAFETY: the region is behind an `Arc` that lies beside the guard until after the guard is dropped (`Held`'s
-        // fields are dropped in their order), and what an `Arc` points to does not move.
+        // fields are dropped in their order; abandoning a guard drops it first), and what an `Arc` points to does not move.
         let pool: &'static HostPool = unsafe { &*std::ptr::from_ref(&region.pool) };
         let guard = pool.lock_user(number, timeout)?;
         let abandoned = guard.abandoned();
         region.held.fetch_add(1, Ordering::AcqRel);
-        HELD.with(|held| held.borrow_mut().insert(lock, Held { _lock: guard, region }));
+        HELD.with(|held| held.own().insert(lock, Held { lock: guard, _count: Count(region) }));
         Ok(c_int::from(abandoned))
     };
     status(acquire())
@@ -131,6 +155,6 @@ fn acquire(lock: CenoteLock, timeout: Duration) -> c_int {
 /// Gives a lock back that this thread holds. -EPERM: it does not.
 #[unsafe(no_mangle)]
 pub extern "C" fn cxl_shm_release_lock(lock: CenoteLock) -> c_int {
-    let held = HELD.with(|held| held.borrow_mut().remove(&lock));
+    let held = HELD.with(|held| held.own().remove(&lock));
     status(held.map(|_| 0).ok_or_else(|| Fault::new(libc::EPERM, format!("this thread does not hold lock {lock}"))))
 }

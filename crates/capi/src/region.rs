@@ -2,6 +2,7 @@
 
 use crate::errors::{Fault, status, text};
 use cenote_base::{HashSeed, HostId};
+use cenote_mem::fork::ProcessStamp;
 use cenote_mem::{Flush, MapOptions, Mapped, RegionSource};
 use cenote_pool::{AttachOptions, Heart, HostPool, Pool, PoolConfig, make_region, open_region, random_bytes};
 use std::ffi::{c_char, c_int};
@@ -12,14 +13,19 @@ use std::time::Duration;
 /// A region that is open.
 pub struct Region {
     pub pool: HostPool,
-    /// The process that opened it: a child has its memory and not its place in the region.
-    process: u32,
+    /// Of the process that opened it: a forked child has its memory and not its place in the region.
+    stamp: ProcessStamp,
     /// Locks that threads hold.
     pub held: AtomicUsize,
     _heart: Heart,
 }
 
 impl Region {
+    /// Whether the parent of this process opened it.
+    pub fn is_inherited(&self) -> bool {
+        self.stamp.is_inherited()
+    }
+
     pub fn fabric(&self) -> &Mapped {
         self.pool.fabric()
     }
@@ -31,7 +37,7 @@ static OPEN: RwLock<Option<Arc<Region>>> = RwLock::new(None);
 pub fn region() -> Result<Arc<Region>, Fault> {
     let open = OPEN.read().unwrap_or_else(PoisonError::into_inner).clone();
     let region = open.ok_or_else(|| Fault::new(libc::ENXIO, "no region is open: call cenote_open first"))?;
-    if region.process != std::process::id() {
+    if region.is_inherited() {
         return Err(Fault::new(libc::EPERM, "the region was opened by the parent of this process: open it here"));
     }
     Ok(region)
@@ -78,7 +84,7 @@ pub unsafe extern "C" fn cenote_open(region: *const c_char, name: *const c_char,
         // SAFETY: the caller's guarantee.
         let (source, name) = unsafe { (source(text("region", region)?)?, text("name", name)?) };
         let mut place = OPEN.write().unwrap_or_else(PoisonError::into_inner);
-        if place.as_ref().is_some_and(|open| open.process == std::process::id()) {
+        if place.as_ref().is_some_and(|open| !open.is_inherited()) {
             return Err(Fault::new(libc::EBUSY, "this process has a region open"));
         }
         // The parent's is the parent's to close.
@@ -93,8 +99,8 @@ pub unsafe extern "C" fn cenote_open(region: *const c_char, name: *const c_char,
             true
         };
         let heart = Heart::start(pace, beat).map_err(|error| Fault::new(libc::EAGAIN, error.to_string()))?;
-        let process = std::process::id();
-        *place = Some(Arc::new(Region { pool, process, held: AtomicUsize::new(0), _heart: heart }));
+        let stamp = ProcessStamp::current();
+        *place = Some(Arc::new(Region { pool, stamp, held: AtomicUsize::new(0), _heart: heart }));
         Ok(0)
     };
     status(open())

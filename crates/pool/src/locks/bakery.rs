@@ -12,7 +12,7 @@
 //! A silent host is passed over once it is marked dead (see [`crate::hosts`]). If it lives after all, two
 //! may be inside: then hits and space suffer, bytes do not.
 
-use super::{INCARNATION, Intent, Late, TICKET_MASK, Tier};
+use super::{Entered, INCARNATION, Intent, Late, TICKET_MASK, Tier};
 use crate::pool::Inner;
 use cenote_base::fault;
 use cenote_mem::{Fabric, HostLocal, Offset};
@@ -45,7 +45,7 @@ impl Tier for Bakery {
         intent: Intent,
         inherited: bool,
         deadline: Duration,
-    ) -> Result<Vec<u64>, Late> {
+    ) -> Result<Entered, Late> {
         let own = inner.layout.lock(lock, inner.host);
         let incarnation = |line: u64| inner.fabric.load(Offset::new(line + INCARNATION));
         let others: Vec<u64> = (0..inner.layout.max_hosts).filter(|&host| host != inner.host).collect();
@@ -63,7 +63,7 @@ impl Tier for Bakery {
                 if !fault::sabotaged("bakery.alone-unsaid") {
                     inner.set_ticket(lock, ticket(ALONE));
                 }
-                return Ok(Vec::new());
+                return Ok(Entered::default());
             }
             // A number from a rotten line must not end all others.
             let number = ((highest >> 1).max(ALONE) + 1).min(TICKET_MASK >> 2);
@@ -93,7 +93,7 @@ impl Tier for Bakery {
                 [ticket, life, _] = inner.lock_words(lock, other);
             }
         }
-        Ok(dead)
+        Ok(Entered { dead, contended: true })
     }
 
     fn leave<F: Fabric, H: HostLocal>(&self, inner: &Inner<F, H>, lock: u64) {

@@ -7,7 +7,7 @@
 //! usable at all beside deaths: a slot found granted is taken, and the manager frees slots of hosts that are
 //! marked dead.
 
-use super::{Intent, Late, Tier};
+use super::{Entered, Intent, Late, Tier};
 use crate::config::AttachOptions;
 use crate::error::PoolError;
 use crate::layout::LOCKS;
@@ -53,7 +53,7 @@ impl Tier for Managed {
         intent: Intent,
         _inherited: bool,
         deadline: Duration,
-    ) -> Result<Vec<u64>, Late> {
+    ) -> Result<Entered, Late> {
         // Nobody takes a number here.
         inner.announce(lock, intent, 0);
         let slot = inner.grant_slot(lock, inner.host);
@@ -76,12 +76,13 @@ impl Tier for Managed {
         }
         // The manager freed the slots of the dead without a word; their lines still say what they did.
         let others = (0..inner.layout.max_hosts).filter(|&host| host != inner.host);
-        Ok(others
+        let dead = others
             .filter(|&host| {
                 let [_, incarnation, left] = inner.lock_words(lock, host);
                 left != 0 && inner.is_dead(host, incarnation)
             })
-            .collect())
+            .collect();
+        Ok(Entered { dead, contended: true })
     }
 
     fn leave<F: Fabric, H: HostLocal>(&self, inner: &Inner<F, H>, lock: u64) {
