@@ -263,6 +263,9 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
     #[must_use]
     pub fn lookup(&self, hashes: &[BlockHash]) -> Vec<Hit> {
         let inner = &*self.0;
+        if inner.is_out() {
+            return Vec::new();
+        }
         let hits = if inner.is_plain() { inner.lookup_counted(hashes) } else { inner.lookup_freely(hashes) };
         inner.counters().add(Counter::Lookups, hashes.len() as u64);
         inner.counters().add(Counter::Found, hits.len() as u64);
@@ -273,9 +276,7 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
     /// looked at again and again stays no longer for it.
     #[must_use]
     pub fn peek(&self, hashes: &[BlockHash]) -> Vec<Hit> {
-        let mut hits = Vec::with_capacity(hashes.len());
-        self.0.find_all(hashes, |block, descriptor| hits.push(Hit::of(block, descriptor)));
-        hits
+        if self.0.is_out() { Vec::new() } else { self.0.peek_freely(hashes) }
     }
 
     /// Copies a block's payload into `parts`, one after the other, and tells whether it is whole.
@@ -286,7 +287,7 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
     pub fn read(&self, hit: &Hit, parts: &mut [&mut [u8]]) -> ReadOutcome {
         let inner = &*self.0;
         let wanted: u64 = parts.iter().map(|part| part.len() as u64).sum();
-        let outcome = if wanted > hit.length || wanted.div_ceil(64) * 64 != hit.length {
+        let outcome = if inner.is_out() || wanted > hit.length || wanted.div_ceil(64) * 64 != hit.length {
             ReadOutcome::Stale
         } else if inner.is_plain() {
             inner.read_counted(hit, wanted, parts)
@@ -393,6 +394,9 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
 impl<F: Fabric, H: HostLocal> Inner<F, H> {
     /// A slot for a block that is not there yet; otherwise what publishing it comes to.
     pub(crate) fn reserve_for(&self, namespace: &Namespace, hash: BlockHash, slot_bytes: u64) -> Result<Slot, Publish> {
+        if self.is_out() {
+            return Err(Publish::NoRoom);
+        }
         if self.touch_if_there(hash) {
             self.counters().add(Counter::Duplicates, 1);
             return Err(Publish::Duplicate);
@@ -404,6 +408,9 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
 
     /// A slot that counts towards a namespace's quota.
     pub(crate) fn reserve_slot(&self, namespace: &Namespace, slot_bytes: u64) -> Result<Slot, Publish> {
+        if self.is_out() {
+            return Err(Publish::NoRoom);
+        }
         self.reserve(slot_bytes, Some(namespace.id.0)).map_err(|refusal| match refusal {
             Refusal::NoRoom => {
                 self.counters().add(Counter::NoRoom, 1);

@@ -98,6 +98,12 @@ pub enum PoolError {
         /// Which lock.
         lock: &'static str,
     },
+    /// Other hosts hold this one dead, and may have taken its memory over.
+    #[error("this host was declared dead, and what it had allocated may be another host's; allocate it again")]
+    DeclaredDead,
+    /// The process that attached has forked, and this is the child.
+    #[error("this process inherited the region through fork, and is no member of it; open the region here")]
+    Inherited,
     /// Host-local memory.
     #[error(transparent)]
     Host(#[from] HostError),
@@ -105,6 +111,9 @@ pub enum PoolError {
 
 impl PoolError {
     pub(crate) fn lock(lock: &'static str) -> impl FnOnce(LockTimeout) -> Self {
-        move |_| Self::Lock { lock }
+        move |timeout| match timeout {
+            LockTimeout::Inherited { .. } => Self::Inherited,
+            LockTimeout::Passed { .. } => Self::Lock { lock },
+        }
     }
 }

@@ -186,6 +186,22 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
         head.store(u32::try_from(block.0 + 1).expect("blocks fit 32 bits on a host"), Release);
     }
 
+    /// Whether what this worker reserved in a life of its host is still its own. Another host may have taken the slot
+    /// over, and published in it, since somebody declared that life dead; this host may not have noticed yet.
+    pub(crate) fn still_reserved(&self, block: BlockIndex, life: u64) -> bool {
+        !self.area.is_inherited()
+            && self.incarnation() == life
+            && u64::from(self.slot_owner(block).load(Acquire)) == self.member.slot + 1
+            && !self.is_dead(self.host, life)
+    }
+
+    /// Gives back a slot that this worker reserved in a life of its host, unless it has lost the slot since.
+    pub(crate) fn unreserve_in(&self, block: BlockIndex, life: u64) {
+        if self.still_reserved(block, life) {
+            self.unreserve(block);
+        }
+    }
+
     /// Gives back a slot that this worker reserved and does not use after all.
     pub(crate) fn unreserve(&self, block: BlockIndex) {
         self.write_free(block);

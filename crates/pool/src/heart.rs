@@ -1,5 +1,6 @@
-//! Something done again and again beside a program's own work: a worker's ticks.
+//! Background thread that ticks a pool.
 
+use cenote_mem::fork::ProcessStamp;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -9,6 +10,7 @@ pub struct Heart {
     /// Dropping it ends the thread.
     stop: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,
+    stamp: ProcessStamp,
 }
 
 impl Heart {
@@ -20,12 +22,17 @@ impl Heart {
         let (stop, stopped) = channel::<()>();
         let work = move || while stopped.recv_timeout(pace) == Err(RecvTimeoutError::Timeout) && beat() {};
         let thread = std::thread::Builder::new().name("cenote-heart".to_owned()).spawn(work)?;
-        Ok(Self { stop: Some(stop), thread: Some(thread) })
+        Ok(Self { stop: Some(stop), thread: Some(thread), stamp: ProcessStamp::current() })
     }
 }
 
 impl Drop for Heart {
     fn drop(&mut self) {
+        if self.stamp.is_inherited() {
+            // A forked child has no such thread to stop or to wait for, and the thread may have held the channel's lock.
+            std::mem::forget((self.stop.take(), self.thread.take()));
+            return;
+        }
         drop(self.stop.take());
         // The thread may hold the pool last; a process that ended before it would not leave the region in order.
         let _ = self.thread.take().map(JoinHandle::join);

@@ -7,9 +7,8 @@ use crate::namespaces::Namespace;
 use crate::pool::{Inner, Pool};
 use crate::stats::Counter;
 use cenote_base::fault;
-use cenote_mem::{Fabric, HostArea, HostLocal, Word};
+use cenote_mem::{Fabric, HostArea, HostLocal};
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Acquire;
 
 /// A block of this worker's own. Dropping it gives its memory back.
 pub struct Kept<F: Fabric, H: HostLocal = HostArea> {
@@ -60,6 +59,9 @@ impl<F: Fabric, H: HostLocal> Kept<F, H> {
         let wanted: u64 = parts.iter().map(|part| part.len() as u64).sum();
         assert_eq!(wanted, self.length, "a kept block is read whole");
         let offset = self.inner.layout.payload(self.slot.block, self.slot.bytes);
+        if self.inner.area.is_inherited() {
+            return ReadOutcome::Stale;
+        }
         if self.inner.fabric.read_payload(offset, parts, self.key) == self.checksum {
             return ReadOutcome::Whole;
         }
@@ -70,11 +72,6 @@ impl<F: Fabric, H: HostLocal> Kept<F, H> {
 
 impl<F: Fabric, H: HostLocal> Drop for Kept<F, H> {
     fn drop(&mut self) {
-        // A host that begins a new life forgets its reservations: the slot is another's by now, or will be.
-        let inner = &self.inner;
-        let owner = inner.slot_owner(self.slot.block).load(Acquire);
-        if inner.incarnation() == self.life && u64::from(owner) == inner.member.slot + 1 {
-            inner.unreserve(self.slot.block);
-        }
+        self.inner.unreserve_in(self.slot.block, self.life);
     }
 }

@@ -265,6 +265,9 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
     /// timeout; it is cheap when nobody died.
     pub fn tick(&self) -> Recovered {
         let inner = &*self.0;
+        if inner.area.is_inherited() {
+            return Recovered::default();
+        }
         if inner.is_plain() {
             inner.give_owed_counts();
         }
@@ -276,7 +279,7 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
 
 impl<F: Fabric, H: HostLocal> Drop for Inner<F, H> {
     fn drop(&mut self) {
-        if self.member.slot != u64::MAX {
+        if self.member.slot != u64::MAX && !self.area.is_inherited() {
             if self.is_plain() {
                 self.give_all_counts();
             }

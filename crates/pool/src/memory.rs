@@ -23,6 +23,9 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
     /// It is more than a chunk, or there is no room.
     pub fn allocate(&self, bytes: u64) -> Result<u64, PoolError> {
         let inner = &*self.0;
+        if inner.area.is_inherited() {
+            return Err(PoolError::Inherited);
+        }
         let slot_bytes = slot_of_object(bytes);
         if slot_bytes > inner.layout.chunk_bytes {
             return Err(PoolError::BlockTooLarge { block_bytes: bytes, chunk_bytes: inner.layout.chunk_bytes });
@@ -39,7 +42,7 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
     pub fn free(&self, offset: u64) -> Result<(), PoolError> {
         let inner = &*self.0;
         let (block, _) = inner.allocated_at(offset)?;
-        inner.unreserve(block);
+        inner.unreserve_in(block, inner.incarnation());
         Ok(())
     }
 
@@ -55,11 +58,15 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
     /// process. What was written to it through this processor's caches is flushed.
     ///
     /// # Errors
-    /// As for [`Pool::free`], and as for [`Pool::put_object`].
+    /// As for [`Pool::free`], and as for [`Pool::put_object`]; and this host was declared dead.
     pub fn name_memory(&self, key: &str, offset: u64) -> Result<(), PoolError> {
         let inner = &*self.0;
         let hash = inner.object_hash(key)?;
         let (block, length) = inner.allocated_at(offset)?;
+        // The memory may be another host's by now, and has no checksum that would tell.
+        if !inner.still_reserved(block, inner.incarnation()) {
+            return Err(PoolError::DeclaredDead);
+        }
         inner.fabric.refresh_payload(offset, length);
         let generation = inner.next_generation(block);
         let kind = Descriptor::pack_kind(0, MUTABLE, inner.member.slot as u16, 0);
@@ -94,6 +101,9 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
 impl<F: Fabric, H: HostLocal> Inner<F, H> {
     /// The slot of memory that this worker has allocated and not named, and its bytes.
     fn allocated_at(&self, offset: u64) -> Result<(BlockIndex, u64), PoolError> {
+        if self.area.is_inherited() {
+            return Err(PoolError::Inherited);
+        }
         let wrong = |fact: &str| Err(PoolError::Config(format!("the memory at offset {offset:#x} {fact}")));
         let Some(into) = offset.checked_sub(self.layout.data()).filter(|&into| into < self.layout.data_bytes()) else {
             return wrong("lies outside the region's space");

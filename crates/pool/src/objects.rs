@@ -99,6 +99,9 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
 
 impl<F: Fabric, H: HostLocal> Inner<F, H> {
     pub(crate) fn object_hash(&self, key: &str) -> Result<BlockHash, PoolError> {
+        if self.area.is_inherited() {
+            return Err(PoolError::Inherited);
+        }
         if key.is_empty() || key.len() > KEY_BYTES_MAX {
             return Err(PoolError::Config(format!("object key `{key}` must have 1 to {KEY_BYTES_MAX} bytes")));
         }

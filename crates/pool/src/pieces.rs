@@ -8,7 +8,7 @@ use crate::namespaces::Namespace;
 use crate::pins::Pin;
 use crate::pool::{Inner, Pool};
 use crate::stats::Counter;
-use cenote_base::{BlockHash, Generation};
+use cenote_base::{BlockHash, Generation, fault};
 use cenote_mem::checksum::PayloadSum;
 use cenote_mem::{Fabric, HostArea, HostLocal};
 use std::sync::Arc;
@@ -21,6 +21,8 @@ pub struct Filling<F: Fabric, H: HostLocal = HostArea> {
     kind: u64,
     names: Names,
     slot: Slot,
+    /// Of the host, when the slot was reserved.
+    life: u64,
     generation: Generation,
     length: u64,
     written: u64,
@@ -49,12 +51,14 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
         names: Names,
     ) -> Result<Filling<F, H>, Publish> {
         let inner = Arc::clone(&self.0);
+        // Before the reservation, which a later life may not keep.
+        let life = inner.incarnation();
         let slot = inner.reserve_for(namespace, hash, namespace.slot_bytes())?;
         let generation = inner.next_generation(slot.block);
         let kind = Descriptor::pack_kind(namespace.id.0, 0, inner.member.slot as u16, depth);
         let sum = PayloadSum::new(checksum_key(hash, generation));
         let length = namespace.block_bytes;
-        Ok(Filling { inner, hash, kind, names, slot, generation, length, written: 0, sum, published: false })
+        Ok(Filling { inner, hash, kind, names, slot, life, generation, length, written: 0, sum, published: false })
     }
 }
 
@@ -66,6 +70,10 @@ impl<F: Fabric, H: HostLocal> Filling<F, H> {
     pub fn append(&mut self, piece: &[u8]) {
         let missing = self.missing();
         assert!(piece.len() as u64 <= missing, "{} bytes, where {missing} are missing", piece.len());
+        if self.inner.area.is_inherited() {
+            self.written += piece.len() as u64;
+            return;
+        }
         let at = self.extent().0 + self.written;
         self.inner.fabric.write_payload_part(at, piece, self.length, &mut self.sum);
         self.written += piece.len() as u64;
@@ -90,17 +98,32 @@ impl<F: Fabric, H: HostLocal> Filling<F, H> {
     /// Pieces are missing: a bug of the caller.
     pub fn publish(mut self) -> Publish {
         assert_eq!(self.missing(), 0, "bytes of the block are missing");
+        if self.inner.area.is_inherited() {
+            return Publish::NoRoom;
+        }
         let sum = std::mem::replace(&mut self.sum, PayloadSum::new(0));
         self.describe(sum.finish())
     }
 
     /// As [`Filling::publish`], for a payload that was written past [`Filling::append`], by a device or through memory that
     /// is mapped elsewhere: it is read once more for its checksum.
+    ///
+    /// If this host was declared dead since [`Pool::begin`], another host may have taken the slot over, and the bytes in it
+    /// may be another block's: nothing is published.
     pub fn publish_written(self) -> Publish {
+        if self.inner.area.is_inherited() {
+            return Publish::NoRoom;
+        }
         let (offset, length) = self.extent();
         // What went through this processor's caches is not on the device yet.
         self.inner.fabric.refresh_payload(offset, length);
         let sum = self.inner.fabric.checksum_payload(offset, length, checksum_key(self.hash, self.generation));
+        // Only bytes that were summed in the life that wrote them are vouched for. If the slot is taken over after this
+        // look, what is then in it does not have this sum. (docs/format.md#publish)
+        if !self.inner.still_reserved(self.slot.block, self.life) && !fault::sabotaged("publish.life-unchecked") {
+            self.inner.counters().add(Counter::NoRoom, 1);
+            return Publish::NoRoom;
+        }
         self.describe(sum)
     }
 
@@ -117,7 +140,7 @@ impl<F: Fabric, H: HostLocal> Filling<F, H> {
 impl<F: Fabric, H: HostLocal> Drop for Filling<F, H> {
     fn drop(&mut self) {
         if !self.published {
-            self.inner.unreserve(self.slot.block);
+            self.inner.unreserve_in(self.slot.block, self.life);
         }
     }
 }
@@ -143,6 +166,9 @@ impl<F: Fabric, H: HostLocal> Pin<F, H> {
     /// what another use of the slot has written does not hold.
     #[must_use]
     pub fn verify(&self) -> ReadOutcome {
+        if self.inner.area.is_inherited() {
+            return ReadOutcome::Stale;
+        }
         self.inner.count_read(self.hit(), self.inner.verify(self.hit()))
     }
 }
@@ -177,6 +203,9 @@ impl<F: Fabric, H: HostLocal> Reading<F, H> {
     /// Whether all that was copied is as it was published. A block that was not read to its end is not whole.
     #[must_use]
     pub fn finish(self) -> ReadOutcome {
+        if self.pin.inner.area.is_inherited() {
+            return ReadOutcome::Stale;
+        }
         let (_, length) = self.pin.extent();
         let whole = self.read == length && self.sum.finish() == self.pin.hit().checksum;
         self.pin.inner.count_read(self.pin.hit(), whole)

@@ -116,6 +116,9 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
     #[must_use]
     pub fn pin(&self, hit: &Hit) -> Option<Pin<F, H>> {
         let inner = &self.0;
+        if inner.is_out() {
+            return None;
+        }
         if inner.is_plain() {
             inner.take_count(hit).then(|| inner.fabric.refresh_payload(hit.offset, hit.length))?;
             return Some(Pin { inner: Arc::clone(inner), keeper: Keeper::Count, hit: *hit });
@@ -144,6 +147,9 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
 
 impl<F: Fabric, H: HostLocal> Drop for Pin<F, H> {
     fn drop(&mut self) {
+        if self.inner.area.is_inherited() {
+            return;
+        }
         let Keeper::Hazard(slot) = self.keeper else { return self.inner.give_count(&self.hit) };
         let (line, word) = self.inner.hazard_slot(slot);
         self.inner.fabric.store(word, 0);

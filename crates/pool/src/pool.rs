@@ -178,6 +178,12 @@ fn region_is_gone(path: &Path, uuid: &str) -> bool {
 }
 
 impl<F: Fabric, H: HostLocal> Inner<F, H> {
+    /// Whether calls of the serving path must leave the region alone: this process was forked by the member.
+    #[inline]
+    pub(crate) fn is_out(&self) -> bool {
+        self.area.is_inherited()
+    }
+
     /// A view of the region that has not joined it: nobody knows of it yet.
     pub(crate) fn open(
         fabric: F,

@@ -2,10 +2,11 @@
 
 mod support;
 
-use cenote_base::{HostId, fault};
+use cenote_base::{BlockHash, HostId, fault};
 use cenote_mem::{Fabric, Flush, Flushed, MapOptions, Mapping, Offset, RegionSource};
 use cenote_pool::{
-    AttachOptions, Counter, Inspector, Namespace, NamespaceRecord, Pool, PoolConfig, Publish, Superblock,
+    AttachOptions, Counter, Inspector, Namespace, NamespaceRecord, Pin, Pool, PoolConfig, Publish, ReadOutcome,
+    Superblock,
 };
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, Stdio};
@@ -254,4 +255,114 @@ fn hosts_share_a_quota() {
     assert_eq!((publish_on(&second, &same, 70), used()), (Publish::OverQuota, 6));
     let _ = Mapping::remove(&source);
     FlushedPool::remove_host_memory(&superblock).expect("it is ours");
+}
+
+/// Writes a block's payload in place, as a device would.
+fn write_in_place(fabric: &Flushed, offset: u64, bytes: &[u8]) {
+    for (word, bytes) in bytes.chunks_exact(8).enumerate() {
+        let word = Offset::new(offset + 8 * word as u64);
+        fabric.write_word(word, u64::from_le_bytes(bytes.try_into().expect("eight bytes")));
+    }
+    fabric.fence();
+}
+
+fn model(pool: &Pool<Arc<Flushed>>) -> Namespace {
+    let record = NamespaceRecord {
+        fingerprint: [5; 32],
+        label: "model".to_owned(),
+        block_bytes: BLOCK_BYTES,
+        block_tokens: 16,
+        num_layers: 2,
+    };
+    pool.namespace(&record).expect("the table has room")
+}
+
+/// Publishes blocks until one lies at `offset`, and returns its hash and a pin that keeps it there.
+fn publish_at(pool: &Pool<Arc<Flushed>>, ns: &Namespace, offset: u64) -> (BlockHash, Pin<Arc<Flushed>>) {
+    for prompt in 100..1000 {
+        let hash = chain(ns, prompt, 1)[0];
+        if !pool.peek(&[hash]).is_empty() {
+            continue;
+        }
+        assert_eq!(pool.publish(ns, hash, 0, &[&payload(hash, BLOCK_BYTES)]), Publish::Published);
+        let pin = pool.peek(&[hash]).first().and_then(|hit| pool.pin(hit)).expect("it was just published");
+        if pin.extent().0 == offset {
+            return (hash, pin);
+        }
+    }
+    panic!("no block came to lie at {offset:#x}");
+}
+
+/// A host is held up with a block filled in place (SIGSTOP, a paused machine), declared dead, and resumes. By then another
+/// host has published a block in the slot: summing the slot would vouch for that block's bytes under the first one's name.
+#[test]
+fn a_resumed_host_does_not_vouch_for_bytes_of_others() {
+    let (fabric, [first, second]) = two_hosts(31);
+    let (ns, theirs) = (model(&first), model(&second));
+    let hash = chain(&ns, 1, 1)[0];
+    let filling = first.begin(&ns, hash, 0).expect("there is room");
+    let (offset, _) = filling.extent();
+    write_in_place(&fabric, offset, &payload(hash, BLOCK_BYTES));
+    second.fence_host(HostId(0)).expect("it attached");
+    let (other, _pin) = publish_at(&second, &theirs, offset);
+    assert_eq!(filling.publish_written(), Publish::NoRoom);
+    assert!(second.lookup(&[hash]).is_empty() && first.lookup(&[hash]).is_empty(), "nothing bears the name");
+    let hit = second.lookup(&[other])[0];
+    let mut bytes = vec![0; BLOCK_BYTES as usize];
+    assert_eq!(second.read(&hit, &mut [&mut bytes]), ReadOutcome::Whole, "the other block is still there");
+    assert!(bytes == payload(other, BLOCK_BYTES));
+}
+
+/// The same host gives up what it was filling, before and after it has noticed that it leads a new life.
+#[test]
+fn a_resumed_host_frees_no_block_of_others() {
+    for notices in [false, true] {
+        let (_, [first, second]) = two_hosts(32 + u8::from(notices));
+        let (ns, theirs) = (model(&first), model(&second));
+        let filling = first.begin(&ns, chain(&ns, 1, 1)[0], 0).expect("there is room");
+        let memory = first.allocate(BLOCK_BYTES).expect("there is room");
+        second.fence_host(HostId(0)).expect("it attached");
+        let other = publish_at(&second, &theirs, filling.extent().0);
+        let at_memory = publish_at(&second, &theirs, memory);
+        if notices {
+            first.tick();
+        }
+        drop(filling);
+        assert!(first.name_memory("name", memory).is_err(), "the memory is another host's");
+        let _ = first.free(memory);
+        for (hash, pin) in [other, at_memory] {
+            assert_eq!(pin.verify(), ReadOutcome::Whole, "{notices}");
+            assert_eq!(second.lookup(&[hash]).len(), 1, "{notices}: another host's block went");
+        }
+    }
+}
+
+/// A host that was declared dead while it waited for a lock must not enter: others pass over what it holds. No clock is
+/// asked, because clocks stand still while a machine is suspended or paused.
+#[test]
+fn a_host_that_was_declared_dead_while_it_waited_does_not_enter() {
+    let mapping = Mapping::create(&RegionSource::Anon, 2 << 20, 0o600, &MapOptions::default()).expect("memory");
+    let fabric = Arc::new(Flushed::new(mapping, Flush::available()[0]).expect("it is available"));
+    Superblock::format(&fabric, &PoolConfig { max_hosts: 3, ..small_config(34) }).expect("the configuration fits");
+    let attach = |host| {
+        let options = AttachOptions { private: true, host: HostId(host), ..AttachOptions::named("test") };
+        Pool::attach(Arc::clone(&fabric), &options).expect("each host has its slot")
+    };
+    let [first, second, third] = [0, 1, 2].map(attach);
+    let held = first.lock_user(0, SOON).expect("nobody has it");
+    let words = || -> Vec<[u64; 8]> { (0..fabric.len() / 64).map(|line| fabric.load_line(line * 64)).collect() };
+    let before = words();
+    std::thread::scope(|scope| {
+        let waits = scope.spawn(|| second.lock_user(0, Duration::from_secs(20)).is_ok());
+        // Until it has said that it wants the lock.
+        while words() == before {
+            std::thread::yield_now();
+        }
+        third.fence_host(HostId(1)).expect("it attached");
+        drop(held);
+        assert!(!waits.join().expect("no panic"), "it entered in a life that is over");
+    });
+    // In its next life it is welcome.
+    second.tick();
+    assert!(second.lock_user(0, Duration::from_secs(20)).is_ok());
 }

@@ -7,6 +7,7 @@ use crate::lease::Lease;
 use crate::load::{Load, Task};
 use crate::namespace::Namespace;
 use crate::save::{Save, Target};
+use cenote_mem::fork::ProcessStamp;
 use cenote_pool::Names;
 use pyo3::prelude::*;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -88,6 +89,17 @@ pub struct KvMemory {
     pages: Arc<Pages>,
     /// To the threads that load; they end with it.
     tasks: Mutex<Option<Sender<Task>>>,
+    stamp: ProcessStamp,
+}
+
+impl Drop for KvMemory {
+    fn drop(&mut self) {
+        if self.stamp.is_inherited() {
+            // A forked child has none of the threads, one of which may have held the channel's lock.
+            let tasks = self.tasks.get_mut().unwrap_or_else(PoisonError::into_inner);
+            std::mem::forget(tasks.take());
+        }
+    }
 }
 
 fn work(tasks: &Mutex<Receiver<Task>>) {
@@ -130,7 +142,7 @@ impl KvMemory {
             std::thread::Builder::new().name(format!("cenote-load-{number}")).spawn(move || work(&todo))?;
         }
         let pages = Arc::new(Pages { layers, num_blocks, _owner: owner });
-        Ok(Self { pages, tasks: Mutex::new(Some(tasks)) })
+        Ok(Self { pages, tasks: Mutex::new(Some(tasks)), stamp: ProcessStamp::current() })
     }
 
     /// Begins to publish blocks, layer by layer. Those that are there already, or have no room, are left out.

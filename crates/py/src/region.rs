@@ -6,6 +6,7 @@ use crate::events::Follower;
 use crate::namespace::Namespace;
 use cenote_base::units::ByteSize;
 use cenote_base::{HashSeed, HostId};
+use cenote_mem::fork::ProcessStamp;
 use cenote_mem::{Flush, MapOptions, RegionSource};
 use cenote_pool::{
     AttachOptions, Counter, Heart, HostPool, NamespaceRecord, Pool, PoolConfig, make_region, open_region, random_bytes,
@@ -19,15 +20,22 @@ use std::time::Duration;
 pub struct Open {
     /// How it was named.
     pub name: String,
-    /// The process that opened it: its children have its memory and not its place in the region.
+    /// The process that opened it, for messages.
     process: u32,
+    /// Forked children have its memory and not its place in the region.
+    stamp: ProcessStamp,
     pool: RwLock<Option<HostPool>>,
 }
 
 impl Open {
+    /// Whether the parent of this process opened it.
+    pub fn is_inherited(&self) -> bool {
+        self.stamp.is_inherited()
+    }
+
     /// The pool.
     pub fn pool(&self) -> PyResult<HostPool> {
-        if self.process != std::process::id() {
+        if self.is_inherited() {
             return Err(CenoteError::new_err(format!(
                 "{}: it was opened by process {} and is used in process {}, its child; open it there",
                 self.name,
@@ -149,7 +157,12 @@ impl Region {
         };
         let fabric = py.detach(|| open_region(&source, &map)).map_err(|error| of_opening(region, &error))?;
         let pool = py.detach(|| Pool::attach(fabric, &options)).map_err(|error| of_pool(region, &error))?;
-        let open = Open { name: region.to_owned(), process: std::process::id(), pool: RwLock::new(Some(pool)) };
+        let open = Open {
+            name: region.to_owned(),
+            process: std::process::id(),
+            stamp: ProcessStamp::current(),
+            pool: RwLock::new(Some(pool)),
+        };
         let open = Arc::new(open);
         let every = Duration::from_secs(1).min(options.host_timeout / 4).max(Duration::from_millis(1));
         let ticking = Arc::downgrade(&open);
@@ -262,19 +275,22 @@ impl Region {
     /// Whether it was closed.
     #[getter]
     fn closed(&self) -> bool {
+        if self.open.is_inherited() {
+            return true;
+        }
         self.open.pool.read().unwrap_or_else(PoisonError::into_inner).is_none()
     }
 
     /// Leaves the region. What is pinned, written or loaded ends by itself; leases that are still held keep their memory.
+    /// In a forked child it does nothing: the parent is the member.
     fn close(&self, py: Python<'_>) {
+        // A thread of the parent may have held one of these locks as it forked.
+        if self.open.is_inherited() {
+            return;
+        }
         py.detach(|| {
             let heart = self.heart.lock().unwrap_or_else(PoisonError::into_inner).take();
-            if self.open.process == std::process::id() {
-                drop(heart);
-            } else {
-                // The thread stayed behind in the parent.
-                std::mem::forget(heart);
-            }
+            drop(heart);
             drop(self.open.pool.write().unwrap_or_else(PoisonError::into_inner).take());
         });
     }
