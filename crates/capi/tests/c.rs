@@ -31,13 +31,14 @@ fn library() -> PathBuf {
     found.expect("cargo builds the library before its tests")
 }
 
-fn compile(folder: &Path) -> PathBuf {
-    let (program, library) = (folder.join("two_processes"), library());
+fn compile(folder: &Path, name: &str) -> PathBuf {
+    let (program, library) = (folder.join(name), library());
     let place = library.parent().expect("it lies in a folder").display().to_string();
     let compiled = Command::new("cc")
         .args(["-std=c11", "-Wall", "-Wextra", "-Werror", "-O1", "-g", "-o"])
         .arg(&program)
-        .arg(package().join("tests/two_processes.c"))
+        .arg(package().join("tests").join(name).with_extension("c"))
+        .arg("-pthread")
         .args([&format!("-L{place}"), &format!("-Wl,-rpath,{place}"), "-lcenote"])
         .output()
         .expect("there is a C compiler: cc");
@@ -96,7 +97,7 @@ fn run(program: &Path, region: &Region, checker: &[&str]) {
 #[test]
 fn two_processes_share_memory_locks_and_names() {
     let folder = tempfile::tempdir().expect("a folder");
-    let program = compile(folder.path());
+    let program = compile(folder.path(), "two_processes");
     run(&program, &Region::new("plain"), &[]);
     match Command::new("valgrind").arg("--version").output() {
         Ok(version) if version.status.success() => {
@@ -107,4 +108,36 @@ fn two_processes_share_memory_locks_and_names() {
         // Past the test harness, which shows nothing of what passes.
         _ => drop(writeln!(std::io::stderr(), "SKIPPED: the same under valgrind, which is not installed")),
     }
+}
+
+/// A child's `exit` released its parent's lock, and a thread that ended or a main thread that exited with a lock told the
+/// next holder nothing.
+#[test]
+fn locks_outlive_children_and_tell_of_ended_threads() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (program, region) = (compile(folder.path(), "fork"), Region::new("fork"));
+    let start = |role: &str| {
+        let mut command = Command::new(&program);
+        command.args([role, &format!("shm:{}", region.0)]);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts")
+    };
+    let says = |role: &str| ended(start(role));
+    let mut holder = start("holds");
+    let mut said = BufReader::new(holder.stdout.take().expect("piped"));
+    let mut line = String::new();
+    said.read_line(&mut line).expect("text");
+    if line != "forked\n" {
+        panic!("{line}{}", String::from_utf8_lossy(&holder.wait_with_output().expect("it ended").stderr));
+    }
+    assert_eq!(says("asks"), format!("{}\n", -libc::ETIMEDOUT), "the parent holds the lock");
+    holder.stdin.take().expect("piped").write_all(b"\n").expect("it listens");
+    ended(holder);
+    for (role, told) in [("exits", ""), ("returns", ""), ("thread", "1\n")] {
+        assert_eq!(says("asks"), "0\n", "before `{role}`");
+        assert_eq!(says(role), told, "{role}");
+        if told.is_empty() {
+            assert_eq!(says("asks"), "1\n", "after `{role}`: it ended with the lock");
+        }
+    }
+    assert_eq!(says("asks"), "0\n");
 }

@@ -1,20 +1,21 @@
-//! A process that forks: its child inherits every handle, and dropping them there must release nothing of the parent's.
+//! What a process that forks keeps, by the pool's own calls: `fork` is not safe to call, so this stands where C is served.
+//!
+//! The child inherits every handle, and dropping them there must release nothing of the parent's.
 //!
 //! The tests start this binary again with a role, because a role's process may have one thread only when it forks.
 
-mod support;
-
-use cenote_base::BlockHash;
+use cenote_base::prng::Prng;
+use cenote_base::{BlockHash, HashSeed};
 use cenote_mem::{Flush, MapOptions, Mapped, Mapping, RegionSource};
 use cenote_pool::{
-    AttachOptions, HostPool, Names, Namespace, NamespaceRecord, Pool, PoolError, Publish, ReadOutcome, Recovered,
-    Superblock,
+    AttachOptions, HostPool, Names, Namespace, NamespaceRecord, Pool, PoolConfig, PoolError, Publish, ReadOutcome,
+    Recovered, Superblock,
 };
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::Duration;
-use support::{BLOCK_BYTES, chain, payload, small_config};
 
+const BLOCK_BYTES: u64 = 16 << 10;
 const REGION: &str = "CENOTE_TEST_REGION";
 const ROLE: &str = "CENOTE_TEST_ROLE";
 
@@ -33,7 +34,12 @@ impl Region {
     fn new(test: &str, flush: Flush) -> Self {
         let source = RegionSource::Shm(format!("cenote-test-{test}-{}", std::process::id()));
         let mapping = Mapping::create(&source, 2 << 20, 0o600, &MapOptions::default()).expect("shared memory");
-        let mut config = small_config(77);
+        let mut config = PoolConfig {
+            chunk_bytes: 64 << 10,
+            min_block_bytes: 4 << 10,
+            max_hosts: 2,
+            ..PoolConfig::new(HashSeed([77; 32]), [77; 16])
+        };
         config.uuid[..4].copy_from_slice(&std::process::id().to_le_bytes());
         config.uuid[4] = test.len() as u8;
         let fabric = Mapped::new(mapping, flush).expect("this processor has it");
@@ -67,6 +73,18 @@ fn namespace(pool: &HostPool) -> Namespace {
         num_layers: 2,
     };
     pool.namespace(&record).expect("the table has room")
+}
+
+/// Hashes of `blocks` blocks of the prompt number `prompt`.
+fn chain(namespace: &Namespace, prompt: u32, blocks: usize) -> Vec<BlockHash> {
+    let tokens: Vec<u32> = (0..blocks as u32 * 16).map(|token| token ^ (prompt << 12)).collect();
+    namespace.hasher.chain(&tokens, 16)
+}
+
+/// The payload that belongs to a hash.
+fn payload(hash: BlockHash, bytes: u64) -> Vec<u8> {
+    let mut prng = Prng::new(hash.words()[0]);
+    (0..bytes / 8).flat_map(|_| prng.next_u64().to_le_bytes()).collect()
 }
 
 fn publish(pool: &HostPool, namespace: &Namespace, hash: BlockHash) -> Publish {
