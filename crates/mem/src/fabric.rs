@@ -187,6 +187,11 @@ pub trait Fabric: Send + Sync + 'static {
     fn region_file(&self) -> Option<RegionFile> {
         None
     }
+
+    /// Whether all of the region is still there: [`Mapping::still_whole`](crate::Mapping::still_whole).
+    fn still_whole(&self) -> bool {
+        true
+    }
 }
 
 impl<F: Fabric + ?Sized> Fabric for Arc<F> {
@@ -265,5 +270,8 @@ impl<F: Fabric + ?Sized> Fabric for Arc<F> {
     }
     fn region_file(&self) -> Option<RegionFile> {
         (**self).region_file()
+    }
+    fn still_whole(&self) -> bool {
+        (**self).still_whole()
     }
 }

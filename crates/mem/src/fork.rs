@@ -13,10 +13,10 @@
 //! The handler runs for `fork`, not for a bare `clone` system call; a child that `exec`s needs none of this, because all
 //! descriptors are close-on-exec.
 
-use std::cell::UnsafeCell;
+use crate::registry::{Instead, REGISTRY, Thing};
 use std::os::fd::RawFd;
 use std::sync::Once;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Tells a process from the processes that it forks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,98 +38,6 @@ impl ProcessStamp {
     #[inline]
     pub fn is_inherited(self) -> bool {
         self.0 != FORKS.load(Ordering::Relaxed)
-    }
-}
-
-/// What the child finds in place of an inherited mapping.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Instead {
-    /// The same bytes; stores stay in the child.
-    Same,
-    /// Zeros.
-    Empty,
-}
-
-#[derive(Clone, Copy)]
-enum Thing {
-    Mapping { base: *mut u8, len: usize, file: Option<RawFd>, instead: Instead },
-    Descriptor(RawFd),
-}
-
-/// A mapping or a descriptor that children must not inherit as it is. Drop it before the thing itself goes.
-#[derive(Debug)]
-pub(crate) struct Registration {
-    key: u64,
-    stamp: ProcessStamp,
-}
-
-impl Registration {
-    /// The mapping of `len` bytes at `base`, shared with others through `file`.
-    pub fn mapping(base: *mut u8, len: usize, file: Option<RawFd>, instead: Instead) -> Self {
-        Self::of(Thing::Mapping { base, len, file, instead })
-    }
-
-    pub fn descriptor(descriptor: RawFd) -> Self {
-        Self::of(Thing::Descriptor(descriptor))
-    }
-
-    fn of(thing: Thing) -> Self {
-        let stamp = ProcessStamp::current();
-        let key = REGISTRY.with(|table| {
-            table.last += 1;
-            table.things.push((table.last, thing));
-            table.last
-        });
-        Self { key, stamp }
-    }
-}
-
-impl Drop for Registration {
-    fn drop(&mut self) {
-        if !self.stamp.is_inherited() {
-            REGISTRY.with(|table| table.things.retain(|(key, _)| *key != self.key));
-        }
-    }
-}
-
-struct Table {
-    things: Vec<(u64, Thing)>,
-    last: u64,
-    /// An empty file.
-    stand_in: RawFd,
-}
-
-/// A lock that the handlers around `fork` can hold across it, which a `Mutex` guard cannot.
-struct Registry {
-    held: AtomicBool,
-    table: UnsafeCell<Table>,
-}
-
-// SAFETY: `table` is reached only between `take` and `give`, by one thread at a time.
-unsafe impl Sync for Registry {}
-
-static REGISTRY: Registry = Registry {
-    held: AtomicBool::new(false),
-    table: UnsafeCell::new(Table { things: Vec::new(), last: 0, stand_in: -1 }),
-};
-
-impl Registry {
-    fn take(&self) {
-        while self.held.compare_exchange_weak(false, true, Ordering::Acquire, Ordering::Relaxed).is_err() {
-            std::thread::yield_now();
-        }
-    }
-
-    fn give(&self) {
-        self.held.store(false, Ordering::Release);
-    }
-
-    fn with<T>(&self, work: impl FnOnce(&mut Table) -> T) -> T {
-        self.take();
-        // SAFETY: this thread has the lock; `work` is this module's, and neither forks nor comes back here.
-        let done = work(unsafe { &mut *self.table.get() });
-        self.give();
-        done
     }
 }
 
@@ -157,10 +65,10 @@ extern "C" fn in_parent() {
 
 extern "C" fn in_child() {
     // SAFETY: `before` took the lock in the thread that forked, which is the child's only one.
-    let table = unsafe { &mut *REGISTRY.table.get() };
+    let table = unsafe { REGISTRY.held_table() };
     for (_, thing) in &table.things {
         match *thing {
-            Thing::Mapping { base, len, file, instead } => replace(base, len, file, instead),
+            Thing::Mapping { base, len, file, instead, .. } => replace(base, len, file, instead),
             Thing::Descriptor(_) => {}
         }
     }

@@ -16,12 +16,14 @@ mod lock;
 mod slot;
 
 pub use file::Permissions;
+pub(crate) use file::UNMAPPED;
 pub use local::{HeldLock, HostLocal, Word};
 pub use lock::{HostLock, LockTimeout};
 pub use slot::SlotClaim;
 
-use crate::fork::{Instead, ProcessStamp, Registration};
+use crate::fork::ProcessStamp;
 use crate::region::{MapError, RegionFile, SHM_DIRECTORY, allocate, check_shm_name};
+use crate::registry::{Instead, Registration};
 use cenote_base::Deadline;
 use file::Access;
 use layout::Layout;

@@ -11,6 +11,7 @@
 #[cfg(not(all(target_os = "linux", target_endian = "little", target_pointer_width = "64")))]
 compile_error!("cenote maps little-endian structures with Linux system calls on 64-bit machines");
 
+mod bus_error;
 pub mod checksum;
 pub mod cpu;
 pub mod fabric;
@@ -19,6 +20,7 @@ pub mod host;
 pub mod numa;
 pub mod offset;
 pub mod region;
+mod registry;
 
 pub use fabric::{Coherent, Fabric, Flush, Flushed, Mapped, ReadOnly, UnsupportedFlush};
 pub use host::{HostArea, HostLocal, HostSpec, Word};

@@ -12,7 +12,7 @@ mod obtain;
 mod source;
 
 pub use dax::DaxFacts;
-pub use file::RegionFile;
+pub use file::{RegionFile, TRUSTED_OWNERS};
 pub use fresh::Fresh;
 pub(crate) use map::allocate;
 pub use map::{Mapping, ReadMapping};
@@ -77,6 +77,22 @@ pub enum MapError {
     Permission {
         /// The name.
         path: PathBuf,
+    },
+    /// The file belongs to a user whose memory this process must not take for its own.
+    #[error(
+        "{}: it belongs to user {user} (group {group}, mode {mode:04o}), who may have planted it: blocks could be read \
+         and forged; remove it, or share it with a group that both are in (mode 0660), or name its owner in {TRUSTED_OWNERS}",
+        path.display()
+    )]
+    Untrusted {
+        /// The name.
+        path: PathBuf,
+        /// Its owner.
+        user: u32,
+        /// Its group.
+        group: u32,
+        /// Its permission bits.
+        mode: u32,
     },
     /// The file or device is smaller than what was asked for, or the length asked for is no length.
     #[error("{}: {have} bytes, but {wanted} are wanted", path.display())]

@@ -137,6 +137,73 @@ fn a_file_that_was_cut_is_noticed() {
     fs::File::options().write(true).open(&path).expect("opened").set_len(MIB).expect("cut");
     assert!(!mapping.still_whole());
     assert!(create(&RegionSource::Anon, MIB).expect("mapped").still_whole());
+    // The first half is there, and the second reads as zeros instead of ending the process.
+    let fabric = Coherent::new(mapping);
+    fabric.store(Offset::new(0), 7);
+    assert_eq!((fabric.load(Offset::new(0)), fabric.load(Offset::new(MIB + 8))), (7, 0));
+    fabric.store(Offset::new(2 * MIB - 8), 9);
+    assert_eq!(fabric.load(Offset::new(2 * MIB - 8)), 9, "stores go on as well");
+    fs::File::options().write(true).open(&path).expect("opened").set_len(2 * MIB).expect("made longer again");
+    assert!(!fabric.still_whole(), "what was lost stays lost");
+}
+
+/// A bus error that is none of a region's goes where it would have gone.
+#[test]
+fn other_bus_errors_end_the_process() {
+    const ROLE: &str = "CENOTE_TEST_ROLE";
+    if std::env::var_os(ROLE).is_some() {
+        let name = shm("bus");
+        let _mapping = create(&name.0, MIB).expect("created");
+        Mapping::remove(&name.0).expect("removed");
+        let file = tempfile::tempfile().expect("a file");
+        let (length, shared) = (4096, rustix::mm::MapFlags::SHARED);
+        // SAFETY: the mapping is new, and the load from it is meant to fail: the file is empty.
+        unsafe {
+            let address = rustix::mm::mmap(std::ptr::null_mut(), length, rustix::mm::ProtFlags::READ, shared, &file, 0);
+            address.expect("mapped").cast::<u8>().read_volatile();
+        }
+        return;
+    }
+    let mut this = std::process::Command::new(std::env::current_exe().expect("this test"));
+    let output = this.args(["--exact", "other_bus_errors_end_the_process"]).env(ROLE, "1").output().expect("it ends");
+    let signal = std::os::unix::process::ExitStatusExt::signal(&output.status);
+    assert_eq!(signal, Some(libc::SIGBUS), "{}", String::from_utf8_lossy(&output.stdout));
+}
+
+/// In a directory that everybody may write, the first to take a name decides what others read and who sees what they write.
+#[test]
+fn a_planted_region_is_refused() {
+    let name = shm("planted");
+    let path = name.0.path().expect("a file");
+    assert!(!Mapping::is_there(&name.0, 0o600).expect("asked"));
+    drop(create(&name.0, MIB).expect("created"));
+    assert!(Mapping::is_there(&name.0, 0o600).expect("its own"));
+    let link = shm("planted-link");
+    let at = link.0.path().expect("a file");
+    std::os::unix::fs::symlink(&path, &at).expect("linked");
+    let error = open(&link.0).expect_err("it is a link").to_string();
+    assert!(error.contains("symbolic link"), "{error}");
+    assert!(Mapping::is_there(&link.0, 0o600).is_err());
+    if !rustix::process::geteuid().is_root() {
+        return eprintln!("SKIPPED a_planted_region_is_refused, another user's file: it takes root to make one");
+    }
+    const OUTSIDER: u32 = 61_003;
+    std::os::unix::fs::chown(&path, Some(OUTSIDER), Some(OUTSIDER)).expect("root may");
+    let as_mode = |mode: u32| fs::set_permissions(&path, fs::Permissions::from_mode(mode)).expect("root may");
+    for mode in [0o600, 0o660, 0o666] {
+        as_mode(mode);
+        let error = open(&name.0).expect_err("it is another user's");
+        assert!(matches!(error, MapError::Untrusted { user: OUTSIDER, .. }), "{mode:o}: {error}");
+        assert!(matches!(Mapping::is_there(&name.0, 0o660), Err(MapError::Untrusted { .. })));
+    }
+    // Of a group that this process is in: shared on purpose, but not with a maker who wants a region of its own.
+    let group = rustix::process::getegid().as_raw();
+    std::os::unix::fs::chown(&path, None, Some(group)).expect("root may");
+    assert!(open(&name.0).is_err(), "everybody may write it");
+    as_mode(0o660);
+    open(&name.0).expect("a member shared it");
+    assert!(Mapping::is_there(&name.0, 0o660).expect("shared"));
+    assert!(matches!(Mapping::is_there(&name.0, 0o600), Err(MapError::Untrusted { .. })));
 }
 
 #[test]

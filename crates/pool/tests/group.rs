@@ -5,6 +5,7 @@
 mod support;
 
 use cenote_base::fault;
+use cenote_mem::region::TRUSTED_OWNERS;
 use cenote_mem::{Coherent, Flush, MapOptions, Mapping, ReadMapping, ReadOnly, RegionSource};
 use cenote_pool::{AttachOptions, Counter, Inspector, Pool, Publish, ReadOutcome, Superblock};
 use rustix::fs::Mode;
@@ -102,6 +103,8 @@ impl Worker {
         let groups: Vec<String> = groups.iter().map(u32::to_string).collect();
         let mut child = this_binary()
             .envs([(REGION, region.to_string()), (USER, user.to_string()), (GROUPS, groups.join(","))])
+            // Root is in no group here, and believes users whom it was told to believe.
+            .envs((user == 0).then(|| (TRUSTED_OWNERS, FIRST.to_string())))
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()

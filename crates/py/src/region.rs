@@ -7,9 +7,10 @@ use crate::namespace::Namespace;
 use cenote_base::units::ByteSize;
 use cenote_base::{HashSeed, HostId};
 use cenote_mem::fork::ProcessStamp;
-use cenote_mem::{Flush, MapOptions, RegionSource};
+use cenote_mem::{Flush, MapOptions, Mapping, RegionSource};
 use cenote_pool::{
-    AttachOptions, Counter, Heart, HostPool, NamespaceRecord, Pool, PoolConfig, make_region, open_region, random_bytes,
+    AttachOptions, Counter, Heart, HostPool, NamespaceRecord, OpenError, Pool, PoolConfig, make_region, open_region,
+    random_bytes,
 };
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
@@ -101,7 +102,8 @@ impl Region {
         eviction: &str,
     ) -> PyResult<()> {
         let source = source(region)?;
-        if exist_ok && source.path().is_some_and(|path| path.exists()) {
+        let is_there = || Mapping::is_there(&source, mode).map_err(|error| of_opening(region, &OpenError::from(error)));
+        if exist_ok && is_there()? {
             return Ok(());
         }
         let flush = match flush {
@@ -124,8 +126,8 @@ impl Region {
         let made = py.detach(|| make_region(&source, size, mode, flush, &config, &options));
         match made {
             Ok(_) => Ok(()),
-            // Somebody else was faster.
-            Err(_) if exist_ok && source.path().is_some_and(|path| path.exists()) => Ok(()),
+            // Another maker was faster.
+            Err(_) if exist_ok && is_there()? => Ok(()),
             Err(error) => Err(of_opening(region, &error)),
         }
     }

@@ -209,4 +209,8 @@ impl Fabric for Flushed {
     fn region_file(&self) -> Option<RegionFile> {
         self.bytes.mapping().region_file()
     }
+
+    fn still_whole(&self) -> bool {
+        self.bytes.mapping().still_whole()
+    }
 }

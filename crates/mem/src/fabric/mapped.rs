@@ -162,4 +162,8 @@ impl Fabric for Mapped {
     fn region_file(&self) -> Option<RegionFile> {
         self.mapping().region_file()
     }
+
+    fn still_whole(&self) -> bool {
+        self.mapping().still_whole()
+    }
 }

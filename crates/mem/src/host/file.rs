@@ -17,7 +17,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 /// What the kernel shows for users and groups that have no number in this user namespace: they may be anybody.
-const UNMAPPED: u32 = 65534;
+pub(crate) const UNMAPPED: u32 = 65534;
 
 /// Who may use an area.
 #[derive(Clone, Copy, Debug)]

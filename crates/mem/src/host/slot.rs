@@ -6,7 +6,8 @@
 //! the kernel does for the dead. A forked child gives its duplicate up before `fork` returns ([`crate::fork`]).
 
 use super::{Backing, HostArea, HostError, failed};
-use crate::fork::{ProcessStamp, Registration};
+use crate::fork::ProcessStamp;
+use crate::registry::Registration;
 use rustix::fs::{Mode, OFlags};
 use std::fs::File;
 use std::io;

@@ -1,8 +1,14 @@
 //! Whose a region's file is.
 
-use super::Mapping;
+use super::{MapError, Mapping, RegionSource};
+use crate::host::UNMAPPED;
+use rustix::fs::Gid;
+use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+
+/// Variable of the environment with user ids, separated by commas, whose regions this process trusts as its own.
+pub const TRUSTED_OWNERS: &str = "CENOTE_TRUSTED_OWNERS";
 
 /// The file or device that a region is, with its permissions: who may write it may use its host areas.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,6 +30,27 @@ impl RegionFile {
         self.mode & 0o060 == 0o060
     }
 
+    pub(super) fn of(path: &Path, status: &Metadata) -> Self {
+        Self { path: path.into(), user: status.uid(), group: status.gid(), mode: status.mode() & 0o777 }
+    }
+
+    /// Refuses a region that another user may have planted: in a directory that everybody may write, the first to take a
+    /// name decides what all others read and who sees what they write. Believed is a file of this process's user or of root,
+    /// whatever its mode; one that its owner shares with a group that this process is in, and with nobody else; and one of
+    /// an owner that [`TRUSTED_OWNERS`] names.
+    pub(super) fn believe(&self) -> Result<(), MapError> {
+        let Self { user, group, mode, .. } = *self;
+        let shared = self.is_of_group() && mode & 0o007 == 0 && group != UNMAPPED && is_member(group);
+        if self.is_own() || shared || trusted_owners().any(|trusted| trusted == user) {
+            return Ok(());
+        }
+        Err(MapError::Untrusted { path: self.path.clone(), user, group, mode })
+    }
+
+    fn is_own(&self) -> bool {
+        self.user == 0 || self.user == rustix::process::geteuid().as_raw()
+    }
+
     /// Whether everybody may write it.
     #[must_use]
     pub const fn is_of_everybody(&self) -> bool {
@@ -35,7 +62,45 @@ impl Mapping {
     /// The file behind the mapping, as it is now; `None` where there is none, or where the kernel does not tell.
     #[must_use]
     pub fn region_file(&self) -> Option<RegionFile> {
-        let (path, status) = (self.source().path()?, self.file()?.metadata().ok()?);
-        Some(RegionFile { path, user: status.uid(), group: status.gid(), mode: status.mode() & 0o777 })
+        Some(RegionFile::of(&self.source().path()?, &self.file()?.metadata().ok()?))
     }
+
+    /// Whether a region has this name already that a maker with this `mode` may use instead of making one.
+    ///
+    /// # Errors
+    /// What has the name is not to be trusted: another user's file, of which only a maker that shares with a group takes
+    /// one that is shared with it; or no file at all.
+    pub fn is_there(source: &RegionSource, mode: u32) -> Result<bool, MapError> {
+        let Some(path) = source.path() else { return Ok(false) };
+        if matches!(source, RegionSource::DevDax(_)) {
+            return Ok(path.exists());
+        }
+        let status = match path.symlink_metadata() {
+            Ok(status) => status,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(false),
+            Err(error) => return Err(MapError::from_io(&path, "ask for the file's status", error)),
+        };
+        if !status.is_file() {
+            return Err(MapError::NotARegion { path, fact: "it is no regular file".into() });
+        }
+        let file = RegionFile::of(&path, &status);
+        let is_trusted = file.is_own() || mode & 0o060 == 0o060 || trusted_owners().any(|user| user == file.user);
+        if !is_trusted {
+            let RegionFile { path, user, group, mode } = file;
+            return Err(MapError::Untrusted { path, user, group, mode });
+        }
+        file.believe().map(|()| true)
+    }
+}
+
+/// Whether this process's user is in a group.
+fn is_member(group: u32) -> bool {
+    let group = Gid::from_raw(group);
+    rustix::process::getegid() == group || rustix::process::getgroups().is_ok_and(|groups| groups.contains(&group))
+}
+
+fn trusted_owners() -> impl Iterator<Item = u32> {
+    let text = std::env::var(TRUSTED_OWNERS).unwrap_or_default();
+    let owners: Vec<u32> = text.split(',').filter_map(|user| user.trim().parse().ok()).collect();
+    owners.into_iter()
 }

@@ -1,8 +1,9 @@
 //! Making, opening and removing regions.
 
 use super::obtain::{self, Kind};
-use super::{DaxFacts, Fresh, MapError, MapOptions, Obtained, RegionSource};
-use crate::fork::{Instead, Registration};
+use super::{DaxFacts, Fresh, MapError, MapOptions, Obtained, RegionFile, RegionSource};
+use crate::bus_error;
+use crate::registry::{Instead, Registration};
 use rustix::fs::{FileType, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags};
@@ -129,13 +130,16 @@ impl Mapping {
             });
         };
         let wrong = |fact: String| MapError::NotARegion { path: path.clone(), fact };
-        let file = open_existing(&path, access)?;
+        let file = open_file(&path, access)?;
         let status = file.metadata().map_err(|error| MapError::from_io(&path, "ask for the file's status", error))?;
         if status.is_dir() {
             return Err(wrong("it is a directory".into()));
         }
         if !status.is_file() {
             return Err(wrong("it is no regular file".into()));
+        }
+        if matches!(access, Access::Write) {
+            RegionFile::of(&path, &status).believe()?;
         }
         let kind = Kind::of_file(&file).map_err(|error| MapError::from_io(&path, "ask for the file system", error))?;
         let (len, page) = (status.len(), kind.page());
@@ -192,10 +196,13 @@ impl Mapping {
         &self.source
     }
 
-    /// Whether the file is still at least as long as the mapping. If somebody cut it, touching what is
-    /// gone is a SIGBUS; check before walking a region that others may handle carelessly.
+    /// Whether the file is still at least as long as the mapping, and no part of the memory was gone as it was touched. What
+    /// is gone reads as zeros, and stores to it reach nobody ([`crate::bus_error`]): a user that finds this leaves the region.
     #[must_use]
     pub fn still_whole(&self) -> bool {
+        if self.registrations.iter().any(Registration::has_lost) {
+            return false;
+        }
         let Some(file) = &self.file else { return true };
         match rustix::fs::fstat(file) {
             Ok(status) if FileType::from_raw_mode(status.st_mode) == FileType::CharacterDevice => true,
@@ -256,6 +263,7 @@ impl Mapping {
             Errno::NOMEM => MapError::NoSpace { path: source.shown_path(), wanted: len, free: obtain::free_memory() },
             _ => MapError::from_io(&source.shown_path(), "map it", error),
         })?;
+        bus_error::handle();
         let descriptor = file.as_ref().map(AsRawFd::as_raw_fd);
         let inherited = Registration::mapping(base.cast(), size, descriptor, Instead::Same);
         let registrations = std::iter::once(inherited).chain(descriptor.map(Registration::descriptor)).collect();
@@ -348,10 +356,23 @@ fn device_len(path: &Path, facts: &DaxFacts, len: u64) -> Result<u64, MapError> 
     }
 }
 
+/// Opens a region's file. A link may have been planted, and may lead elsewhere the next time.
+fn open_file(path: &Path, access: Access) -> Result<File, MapError> {
+    open_with(path, access, OFlags::NOFOLLOW)
+}
+
 fn open_existing(path: &Path, access: Access) -> Result<File, MapError> {
-    // Not blocking, because the name may be a pipe that nobody writes.
-    let flags = access.flags() | OFlags::CLOEXEC | OFlags::NONBLOCK;
+    open_with(path, access, OFlags::empty())
+}
+
+fn open_with(path: &Path, access: Access, more: OFlags) -> Result<File, MapError> {
+    // Not blocking, because the name may be a pipe without a writer.
+    let flags = access.flags() | OFlags::CLOEXEC | OFlags::NONBLOCK | more;
     match rustix::fs::open(path, flags, Mode::empty()) {
+        Err(Errno::LOOP) => Err(MapError::NotARegion {
+            path: path.into(),
+            fact: "it is a symbolic link; name the file that it leads to".into(),
+        }),
         Ok(file) => Ok(file.into()),
         Err(Errno::ISDIR) => Err(MapError::NotARegion { path: path.into(), fact: "it is a directory".into() }),
         Err(Errno::NXIO | Errno::NODEV) => {

@@ -1,0 +1,105 @@
+//! Memory that is gone when it is touched: a region's file was cut, or the hardware lost the page.
+//!
+//! The kernel raises SIGBUS in the thread that touches it, which ends the process. A region that a careless command cut
+//! must cost a server its hits and not its life. So a handler puts zeros in the place of all that is behind the address and
+//! lets the thread go on: no structure of the region holds with zeros in it, and no payload has its checksum. The mapping is
+//! noted as lost, and its user leaves it ([`Mapping::still_whole`](crate::Mapping::still_whole)).
+//!
+//! Errors elsewhere go to the handler that was there before, as if there were none of ours. A program that installs its own
+//! handler afterwards takes ours away.
+
+use crate::registry::{REGISTRY, Thing};
+use std::mem::MaybeUninit;
+use std::sync::Once;
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+/// What was there before: a leaked `sigaction`.
+static BEFORE: AtomicPtr<libc::sigaction> = AtomicPtr::new(std::ptr::null_mut());
+
+/// Installs the handler, once in a process.
+pub(crate) fn handle() {
+    static INSTALLED: Once = Once::new();
+    INSTALLED.call_once(|| {
+        let mut before = MaybeUninit::<libc::sigaction>::zeroed();
+        // SAFETY: a `sigaction` of zeros is valid; the handler keeps to what may be called in a signal handler; the old
+        // action is leaked, so that the handler can always read it.
+        unsafe {
+            let mut action: libc::sigaction = std::mem::zeroed();
+            action.sa_sigaction = on_bus_error as *const () as usize;
+            action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
+            if libc::sigaction(libc::SIGBUS, std::ptr::null(), before.as_mut_ptr()) == 0 {
+                BEFORE.store(Box::into_raw(Box::new(before.assume_init())), Ordering::Release);
+                libc::sigaction(libc::SIGBUS, &raw const action, std::ptr::null_mut());
+            }
+        }
+    });
+}
+
+extern "C" fn on_bus_error(signal: libc::c_int, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
+    // SAFETY: the kernel gives a valid `siginfo_t`; for a fault, `si_addr` is the address.
+    let (code, address) = unsafe { ((*info).si_code, (*info).si_addr() as usize) };
+    // Sent by a process, it names no address.
+    if code > 0 && replace(address) {
+        return;
+    }
+    // SAFETY: it points to a leaked `sigaction`, whose handlers take what this one was given.
+    unsafe {
+        let before = BEFORE.load(Ordering::Acquire);
+        match (*before).sa_sigaction {
+            libc::SIG_IGN if code <= 0 => {}
+            // The fault comes again, and then ends the process as it would have.
+            libc::SIG_DFL | libc::SIG_IGN => {
+                libc::sigaction(libc::SIGBUS, before, std::ptr::null_mut());
+                if code <= 0 {
+                    libc::raise(signal);
+                }
+            }
+            handler if (*before).sa_flags & libc::SA_SIGINFO != 0 => {
+                let handler: extern "C" fn(libc::c_int, *mut libc::siginfo_t, *mut libc::c_void) =
+                    std::mem::transmute(handler);
+                handler(signal, info, context);
+            }
+            handler => {
+                let handler: extern "C" fn(libc::c_int) = std::mem::transmute(handler);
+                handler(signal);
+            }
+        }
+    }
+}
+
+/// Puts zeros in the place of a mapping of ours from the page of `address` on. `false`: it is none of ours.
+fn replace(address: usize) -> bool {
+    // The thread that is interrupted here touched a mapping, which no holder of this lock does.
+    REGISTRY.take();
+    // SAFETY: the lock is held until `give`.
+    let table = unsafe { REGISTRY.held_table() };
+    let found = table.things.iter().find_map(|(_, thing)| match *thing {
+        Thing::Mapping { base, len, lost, .. } if (base.addr()..base.addr() + len).contains(&address) => {
+            Some((base, len, lost))
+        }
+        _ => None,
+    });
+    let mut replaced = false;
+    if let Some((base, len, lost)) = found {
+        // Whole huge pages are replaced at once, where memory consists of them. No more than a page is known to be lost, but
+        // a file that was cut has lost all that is behind it.
+        let page = [4096, 2 << 20, 1 << 30].into_iter().find(|page| {
+            let from = (address / page * page).max(base.addr());
+            let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_FIXED | libc::MAP_PRIVATE);
+            let flags = flags | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+            // SAFETY: the range lies in a mapping of ours that its owner has not unmapped, because owners drop their
+            // registration first; what replaces it is mapped at the same place, so no pointer into it dangles.
+            let mapped = unsafe {
+                libc::mmap(base.add(from - base.addr()).cast(), base.addr() + len - from, protection, flags, -1, 0)
+            };
+            mapped != libc::MAP_FAILED
+        });
+        if page.is_some() {
+            // SAFETY: the flag lives as long as the registration is in the table.
+            unsafe { (*lost).store(true, Ordering::Relaxed) };
+            replaced = true;
+        }
+    }
+    REGISTRY.give();
+    replaced
+}
