@@ -11,7 +11,7 @@ use crate::pool::{Inner, Pool};
 use crate::stats::Counter;
 use cenote_base::{BlockHash, BlockIndex, Generation, fault};
 use cenote_mem::{Fabric, HostLocal, LINE, Word};
-use std::sync::atomic::Ordering::{Relaxed, Release};
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 /// A block that a lookup found. A hint like everything from a lookup: reading it may still miss.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -212,6 +212,24 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
         seen
     }
 
+    /// Takes a block of this host out of the pool whose payload does not have its checksum: readers would find it again and
+    /// again, and publishers would take it for a duplicate.
+    pub(crate) fn discard_damaged(&self, hit: &Hit) {
+        let is_own = self.chunk_class(self.layout.chunk_of(hit.block)).load(Relaxed) != 0;
+        if self.is_plain() || !is_own {
+            return;
+        }
+        // If the lock is busy, the next reader discards it.
+        let Some(_heap) = self.try_lock(Name::Heap) else { return };
+        let is_published = self.slot_owner(hit.block).load(Acquire) == PUBLISHED;
+        let Some(now) = self.hit(hit.block).filter(|now| is_published && now == hit) else { return };
+        self.fabric.refresh_payload(now.offset, now.length);
+        if !self.verify(&now) {
+            self.counters().add(Counter::Damaged, 1);
+            self.withdraw(now.block);
+        }
+    }
+
     /// Copies a payload and tells whether it is whole.
     fn read_freely(&self, hit: &Hit, wanted: u64, parts: &mut [&mut [u8]]) -> ReadOutcome {
         let seen = self.sweep(hit, wanted);
@@ -300,7 +318,10 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
                 inner.counters().add(Counter::ReadBytes, wanted);
             }
             ReadOutcome::Stale => inner.counters().add(Counter::ReadsStale, 1),
-            ReadOutcome::Damaged => inner.counters().add(Counter::ReadsDamaged, 1),
+            ReadOutcome::Damaged => {
+                inner.counters().add(Counter::ReadsDamaged, 1);
+                inner.discard_damaged(hit);
+            }
         }
         outcome
     }

@@ -7,15 +7,16 @@ use crate::history::Event;
 use crate::host_words::CLASSES;
 use crate::layout::{NAMESPACES, SHARDS};
 use crate::lines::{BlockState, ChunkLine, Descriptor};
-use crate::locks::Name;
+use crate::locks::{Intent, Name};
 use crate::pool::{Inner, Pool};
 use crate::recovery::Recovered;
 use crate::stats::Counter;
-use cenote_base::BlockIndex;
+use cenote_base::{BlockHash, BlockIndex};
 use cenote_mem::{Fabric, HostLocal, Word};
 use serde::Serialize;
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
+use std::time::Duration;
 
 /// Something that is not as it must be, or not yet.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -166,17 +167,34 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
     /// # Errors
     /// A lock was busy for too long.
     pub fn gc(&self) -> Result<GcReport, PoolError> {
-        let inner = &*self.0;
+        self.0.collect_garbage(true, self.0.patience())
+    }
+}
+
+impl<F: Fabric, H: HostLocal> Inner<F, H> {
+    /// As [`Pool::gc`]; with `payloads` every byte is read. Waits `patience` for each lock.
+    pub(crate) fn collect_garbage(&self, payloads: bool, patience: Duration) -> Result<GcReport, PoolError> {
+        let inner = self;
+        let lock = |name: Name, what: &'static str| {
+            inner.lock_within(name, Intent::ALL, patience).map_err(PoolError::lock(what))
+        };
         let mut report = GcReport { recovered: inner.recover_dead()?, ..GcReport::default() };
-        let _heap = inner.lock_patiently(Name::Heap).map_err(PoolError::lock("heap"))?;
+        let _heap = lock(Name::Heap, "heap")?;
         report.chunks_adopted = inner.adopt_chunks();
         let found = {
-            inner.mend_chunks()?;
+            let orphans = {
+                let _chunks = lock(Name::Chunks, "chunk")?;
+                inner.mend_chunks();
+                inner.orphans()
+            };
+            let mut patience = inner.lock_timeout;
+            let unlinked = orphans.into_iter().filter(|&(hash, block)| inner.unlink(hash, block, &mut patience));
+            report.index_dropped += unlinked.count() as u64;
             inner.refresh_index();
             let mut checked = CheckReport::default();
             let objects: BTreeSet<BlockIndex> = inner.object_blocks().into_iter().collect();
             let lines = inner.check_chunk_lines(&mut checked);
-            inner.check_own(&lines, &objects, &|_| true, true, &mut checked)
+            inner.check_own(&lines, &objects, &|_| payloads, true, &mut checked)
         };
         let pinned = inner.pinned_blocks();
         // What a worker has reserved is its own, or its recoverer's.
@@ -197,8 +215,8 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
             }
         }
         for shard in 0..SHARDS {
-            let lock = if inner.is_plain() { Name::PLAIN } else { Name::Shard(shard) };
-            let _shard = inner.lock_patiently(lock).map_err(PoolError::lock("index"))?;
+            let name = if inner.is_plain() { Name::PLAIN } else { Name::Shard(shard) };
+            let _shard = lock(name, "index")?;
             let repaired = inner.repair_shard(shard);
             report.index_dropped += repaired.entries_dropped;
             report.counts_mended += repaired.counts_mended;
@@ -225,9 +243,8 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
     }
 
     /// Gives chunk lines that do not hold back their owner, if it is this host, or makes them free where nobody can
-    /// own them. The caller holds the heap lock.
-    fn mend_chunks(&self) -> Result<(), PoolError> {
-        let _chunks = self.lock_patiently(Name::Chunks).map_err(PoolError::lock("chunk"))?;
+    /// own them. The caller holds the heap lock and the chunk lock.
+    fn mend_chunks(&self) {
         let holds = |chunk: u64| {
             let words = self.fabric.load_line(self.layout.chunk(chunk));
             let is_free = |line: ChunkLine| line.owner == 0;
@@ -253,7 +270,23 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
             }
             // Another host may own it and know it; it mends the line itself.
         }
-        Ok(())
+    }
+
+    /// Readable blocks in chunks that no host owns: only a chunk line that was damaged leaves them behind. Nobody would ever
+    /// take them out, and their hashes could not be published anew. The caller holds the chunk lock.
+    fn orphans(&self) -> Vec<(BlockHash, BlockIndex)> {
+        let mut orphans = Vec::new();
+        for chunk in 0..self.layout.num_chunks {
+            let is_listed = self.chunk_class(chunk).load(Relaxed) != 0;
+            if is_listed || self.free_chunk(chunk).is_none() {
+                continue;
+            }
+            let first = chunk * self.layout.descriptors_per_chunk;
+            let blocks = first..first + self.layout.descriptors_per_chunk;
+            self.refresh_descriptors(blocks.clone());
+            orphans.extend(blocks.map(BlockIndex).filter_map(|block| Some((self.hit(block)?.hash, block))));
+        }
+        orphans
     }
 
     /// The lines of all chunks that some host owns. What cannot be a chunk's line is reported. The caller has refreshed

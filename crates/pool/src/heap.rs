@@ -160,7 +160,7 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
     }
 
     /// The line of a chunk that no host has; `None`: some host does, or the line does not hold.
-    fn free_chunk(&self, chunk: u64) -> Option<ChunkLine> {
+    pub(crate) fn free_chunk(&self, chunk: u64) -> Option<ChunkLine> {
         let at = self.layout.chunk(chunk);
         match self.fabric.load_line(at) {
             [0, 0, 0, 0, 0, 0, 0, 0] => Some(ChunkLine::default()),

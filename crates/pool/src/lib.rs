@@ -21,6 +21,7 @@ mod config;
 mod error;
 mod events;
 mod evict;
+mod health;
 mod heap;
 mod heart;
 mod history;

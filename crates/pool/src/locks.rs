@@ -255,8 +255,16 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
         timeout: Duration,
     ) -> Result<Guard<'_, F, H>, LockTimeout> {
         let deadline = self.area.now().saturating_add(timeout);
-        // Who only tries has lost no time.
-        let late = || self.counters().add(Counter::LockTimeouts, u64::from(host_timeout > Duration::ZERO));
+        let late = || {
+            // A caller that only tries has lost no time.
+            if host_timeout > Duration::ZERO {
+                self.counters().add(Counter::LockTimeouts, 1);
+                // Users may hold their locks for as long as they like.
+                if !matches!(name, Name::User(_)) {
+                    self.breaker.timed_out(self.area.now(), name);
+                }
+            }
+        };
         let host = self.area.lock(name.mutex(), host_timeout).inspect_err(|_| late())?;
         let abandoned = host.abandoned();
         let keeps = matches!(name, Name::Membership);

@@ -18,6 +18,7 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 /// This worker's place.
 pub(crate) struct Member<H: HostLocal> {
     pub slot: u64,
+    name: String,
     /// Held as long as the worker lives.
     _claim: Option<H::Claim>,
 }
@@ -25,7 +26,7 @@ pub(crate) struct Member<H: HostLocal> {
 impl<H: HostLocal> Member<H> {
     /// Before joining.
     pub const fn none() -> Self {
-        Self { slot: u64::MAX, _claim: None }
+        Self { slot: u64::MAX, name: String::new(), _claim: None }
     }
 }
 
@@ -111,7 +112,7 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
             self.forget_counts_of_the_dead(slot);
         }
         drop(guard);
-        self.member = Member { slot, _claim: Some(claim) };
+        self.member = Member { slot, name: worker_name.to_owned(), _claim: Some(claim) };
         self.pins.adopt(epoch);
         Ok(self)
     }
@@ -211,6 +212,28 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
         epoch
     }
 
+    /// Writes again what only this worker and this host write about themselves, where it does not hold. The caller holds the
+    /// membership lock.
+    pub(crate) fn rewrite_own_lines(&self) {
+        let host = self.layout.host(self.host);
+        if HostLine::open(self.fabric.load_line(host), host, self.salt).is_none() {
+            let (incarnation, boot_id) = (self.incarnation(), boot_id());
+            let workers_high = self.layout.workers_per_host;
+            self.put_host(HostLine { incarnation, boot_id, workers_high, ..HostLine::default() });
+        }
+        let worker = self.layout.worker(self.host, self.member.slot);
+        if WorkerLine::open(self.fabric.load_line(worker), worker, self.salt).is_none() {
+            self.write_worker(self.member.slot, &self.member.name);
+        }
+        if self.is_coherent() {
+            // There is no other host, and lines that say so are read for its pins.
+            for other in (0..self.layout.max_hosts).filter(|&other| other != self.host) {
+                self.put_line(self.layout.host(other), &[0; 8]);
+            }
+        }
+        self.clear_free_pins();
+    }
+
     /// Writes the line of a worker of this host. The caller holds the membership lock.
     fn put_worker(&self, slot: u64, line: WorkerLine) {
         let at = self.layout.worker(self.host, slot);
@@ -273,7 +296,9 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
         }
         // What is locked for too long now is done at the next tick.
         let _ = inner.watch_hosts();
-        inner.recover_dead().unwrap_or_default()
+        let recovered = inner.recover_dead().unwrap_or_default();
+        inner.look_after_health();
+        recovered
     }
 }
 

@@ -183,6 +183,7 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
         }
         self.forget_seen(hit.block);
         self.counters().add(Counter::ReadsDamaged, 1);
+        self.discard_damaged(hit);
         ReadOutcome::Damaged
     }
 }

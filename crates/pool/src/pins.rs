@@ -111,6 +111,27 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
     }
 }
 
+impl<F: Fabric, H: HostLocal> Inner<F, H> {
+    /// Clears what this worker's hazard lines say beyond its pins: only damage puts it there.
+    pub(crate) fn clear_free_pins(&self) {
+        let taken: Vec<u32> = std::iter::from_fn(|| self.pins.take()).collect();
+        for &slot in &taken {
+            self.fabric.store(self.hazard_slot(slot).1, 0);
+        }
+        let lines = (0..self.layout.hazard_lines_per_worker)
+            .map(|line| (line, self.layout.hazard(self.host, self.member.slot, line)));
+        for (line, at) in lines {
+            // Without its epoch, a scanner would not look behind this line.
+            if line < u64::from(self.pins.used_lines.load(Acquire)) {
+                self.fabric.store(Offset::new(at + 56), self.pins.epoch);
+            }
+            self.fabric.publish_unfenced(at);
+        }
+        self.fabric.fence();
+        taken.into_iter().for_each(|slot| self.pins.give_back(slot));
+    }
+}
+
 impl<F: Fabric, H: HostLocal> Pool<F, H> {
     /// Pins a block. `None`: it is gone already, or all of this worker's pins are taken.
     #[must_use]

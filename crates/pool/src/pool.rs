@@ -2,6 +2,7 @@
 
 use crate::config::AttachOptions;
 use crate::error::PoolError;
+use crate::health::Breaker;
 use crate::host_words::HostWords;
 use crate::layout::{Layout, NAMESPACES};
 use crate::lines::{BlockState, NameLine, NamespaceLine, WorkerLine, unpack_text};
@@ -42,6 +43,7 @@ pub(crate) struct Inner<F: Fabric, H: HostLocal> {
     pub quarantine: Duration,
     pub pins: PinTable,
     pub beats: Beats,
+    pub breaker: Breaker,
     /// Counts that this worker raised, in the plain design.
     pub held: Mutex<Held>,
     pub member: Member<H>,
@@ -178,10 +180,11 @@ fn region_is_gone(path: &Path, uuid: &str) -> bool {
 }
 
 impl<F: Fabric, H: HostLocal> Inner<F, H> {
-    /// Whether calls of the serving path must leave the region alone: this process was forked by the member.
+    /// Whether calls of the serving path must leave the region alone: this process was forked by the member, or the member
+    /// has found damage.
     #[inline]
     pub(crate) fn is_out(&self) -> bool {
-        self.area.is_inherited()
+        self.breaker.is_out() || self.area.is_inherited()
     }
 
     /// A view of the region that has not joined it: nobody knows of it yet.
@@ -218,6 +221,7 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
             salt: salt(&superblock),
             pins: PinTable::new(layout.hazard_lines_per_worker),
             beats: Beats::default(),
+            breaker: Breaker::default(),
             held: Mutex::default(),
             lock_timeout: options.lock_timeout,
             host_timeout: options.host_timeout,

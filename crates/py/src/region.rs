@@ -213,6 +213,13 @@ impl Region {
         Ok(Follower::new(Arc::clone(&self.open)))
     }
 
+    /// Why this process leaves the region alone, if it does: it found damage, and looks once a second whether it is mended.
+    #[getter]
+    fn degraded(&self) -> Option<String> {
+        let pool = self.open.pool().ok()?;
+        pool.health().reasons().first().cloned()
+    }
+
     /// Counters of this host's workers, by name.
     fn counters<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let (pool, all) = (self.open.pool()?, PyDict::new(py));

@@ -2,7 +2,7 @@
 
 use crate::pending::{Desk, PendingFrames};
 use crate::{BlockCodec, Loaded, NamespaceSpec, PrefixMatch, PrefixStore, SwappedBlock};
-use cenote_base::{BlockHash, Deadline, TokenId};
+use cenote_base::{BlockHash, Deadline, Health, TokenId};
 use cenote_mem::Fabric;
 use cenote_pool::{
     ColdBlock, Counter, Hit, Kept, Namespace, NamespaceRecord, Pin, Pool, PoolError, Publish, ReadOutcome, Shorter,
@@ -210,6 +210,10 @@ fn lock<F: Fabric>(holds: &Holds<F>) -> MutexGuard<'_, BTreeMap<u64, Hold<F>>> {
 }
 
 impl<F: Fabric> PrefixStore for RegionStore<F> {
+    fn health(&self) -> Health {
+        self.pool.health()
+    }
+
     fn match_prefix(&mut self, tokens: &[TokenId]) -> PrefixMatch {
         let hashes = self.namespace.hasher.chain(tokens, self.block_tokens);
         let hits = self.pool.lookup(&hashes);

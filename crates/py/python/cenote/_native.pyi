@@ -94,6 +94,9 @@ class Region:
         Those who name the codec in the fingerprint never see such."""
     def follow(self) -> Follower:
         """A reader of what comes and what leaves, on all hosts. The region must keep events."""
+    @property
+    def degraded(self) -> str | None:
+        """Why this process leaves the region alone, if it does."""
     def counters(self) -> dict[str, int]:
         """Counters of this host's workers, by name."""
     def info(self) -> dict[str, Any]:
