@@ -4,6 +4,7 @@
 //! engines is an engine too. Messages are plain data, serialisable, because they cross processes.
 //! The words are vLLM's where vLLM has one.
 
+use crate::health::Health;
 use crate::ids::{RequestId, TokenId};
 use crate::sampling::SamplingParams;
 use crate::time::Deadline;
@@ -259,6 +260,12 @@ pub trait Engine: Send + Sync {
 
     /// Current gauges and counters.
     fn stats(&self) -> EngineStats;
+
+    /// Whether the engine has all that it was given. Unlike [`Self::stats`], it never waits: an engine
+    /// behind a socket returns what it last heard.
+    fn health(&self) -> Health {
+        Health::Ok
+    }
 
     /// Refuses new requests and waits until the running ones are done or the deadline passes.
     /// Returns whether all were done.

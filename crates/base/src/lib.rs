@@ -8,6 +8,7 @@
 pub mod engine;
 pub mod fault;
 pub mod hash;
+pub mod health;
 pub mod ids;
 pub mod prng;
 pub mod sampling;
@@ -16,6 +17,7 @@ pub mod units;
 
 pub use engine::{Engine, EngineError, Event, EventSink, Request};
 pub use hash::{BlockHash, ChainHasher, HashSeed};
+pub use health::Health;
 pub use ids::{BlockIndex, Generation, HostId, NamespaceId, RequestId, TokenId, WorkerSlot};
 pub use sampling::SamplingParams;
 pub use time::{Clock, Deadline, SystemClock};

@@ -16,7 +16,7 @@ pub use observe::{Direction, Observer, StepRecord, SwapRecord, TakenRecord, Why}
 use self::core::{Core, Message};
 use crate::model::LoadedModel;
 use cenote_base::engine::{EngineDescription, EngineStats, ErrorKind};
-use cenote_base::{Clock, Deadline, Engine, EngineError, Event, EventSink, Request, RequestId, SystemClock};
+use cenote_base::{Clock, Deadline, Engine, EngineError, Event, EventSink, Health, Request, RequestId, SystemClock};
 use cenote_store::PrefixStore;
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -54,6 +54,8 @@ struct State {
     /// Why no request is served any more.
     dead: Option<String>,
     stats: EngineStats,
+    /// Of the store.
+    health: Health,
 }
 
 impl Shared {
@@ -67,8 +69,10 @@ impl Shared {
         self.ended.notify_all();
     }
 
-    fn set_stats(&self, values: BTreeMap<String, f64>) {
-        self.state().stats = EngineStats { values };
+    fn set_stats(&self, values: BTreeMap<String, f64>, health: Health) {
+        let mut state = self.state();
+        state.stats = EngineStats { values };
+        state.health = health;
     }
 
     fn queue_full(&self, max_waiting: usize) -> EngineError {
@@ -176,6 +180,10 @@ impl Engine for LlmEngine {
 
     fn stats(&self) -> EngineStats {
         self.shared.state().stats.clone()
+    }
+
+    fn health(&self) -> Health {
+        self.shared.state().health.clone()
     }
 
     fn drain(&self, deadline: Deadline) -> bool {

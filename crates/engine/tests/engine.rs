@@ -2,11 +2,11 @@
 
 mod common;
 
-use cenote_base::Engine;
-use cenote_base::SamplingParams;
 use cenote_base::engine::{FinishReason, Phase, Prompt};
+use cenote_base::{Deadline, Engine, Health, SamplingParams};
 use cenote_engine::{ElementType, EngineConfig};
 use common::{MemoryStore, collect, config, greedy, model_dir, prompt, request, run, start, submit};
+use std::time::Duration;
 
 #[test]
 fn text_is_identical_cold_warm_and_without_pool() {
@@ -226,4 +226,20 @@ fn text_and_chat_prompts_are_tokenized_as_transformers_does() {
     assert_eq!(by_chat.tokens, by_tokens.tokens);
     assert_eq!(by_chat.usage.prompt_tokens as usize, ids.len());
     assert!(engine.describe().has_chat_template);
+}
+
+#[test]
+fn an_idle_engine_notices_that_its_store_is_degraded() {
+    let dir = model_dir("gqa-tied");
+    let store = MemoryStore::default();
+    let engine = start(&config(dir.path()), Some(store.clone()));
+    assert_eq!(engine.health(), Health::Ok);
+    for health in [Health::degraded("the region is damaged"), Health::Ok] {
+        store.shared.lock().unwrap().health = health.clone();
+        let deadline = Deadline::after(Duration::from_secs(30));
+        while engine.health() != health {
+            assert!(!deadline.passed(), "no request came, and the engine never asked: {:?}", engine.health());
+            std::thread::yield_now();
+        }
+    }
 }

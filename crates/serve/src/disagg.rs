@@ -21,7 +21,7 @@ pub use fleet::{Fleet, Lease, Role, Stage};
 
 use crate::random;
 use cenote_base::engine::{EngineDescription, EngineError, EngineStats, ErrorKind, Event};
-use cenote_base::{Deadline, Engine, EventSink, Request, RequestId};
+use cenote_base::{Deadline, Engine, EventSink, Health, Request, RequestId};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -174,6 +174,10 @@ impl Engine for Disaggregated {
         ];
         stats.values.extend(own.map(|(name, value)| (name.to_owned(), value)));
         stats
+    }
+
+    fn health(&self) -> Health {
+        self.shared.fleet.health()
     }
 
     fn drain(&self, deadline: Deadline) -> bool {

@@ -1,8 +1,9 @@
 //! Prometheus text: what the server measures itself, and what its engine reports.
 //!
 //! The recorder is this value's own, not the process's: several servers may live in one process, and
-//! whoever installed a global recorder keeps it. The server's own series start with `cenote_http_`, the
-//! engine's with `cenote_`, so the two cannot collide and no series is written twice.
+//! whoever installed a global recorder keeps it. The server's own series start with `cenote_http_`
+//! (`cenote_degraded` apart), the engine's with `cenote_`, so the two cannot collide and no series is
+//! written twice.
 
 use cenote_base::engine::{EngineStats, Usage};
 use metrics::{Counter, Gauge, Histogram, Key, KeyName, Label, Level, Metadata, Recorder, SharedString};
@@ -31,6 +32,7 @@ pub struct Metrics {
     cached_tokens: Counter,
     disconnects: Counter,
     running: Gauge,
+    degraded: Gauge,
     samples: AtomicU64,
 }
 
@@ -63,13 +65,13 @@ impl Metrics {
             None,
             SharedString::const_str("HTTP requests answered, by endpoint and status"),
         );
-        let running = "cenote_http_requests_running";
-        recorder.describe_gauge(
-            KeyName::from_const_str(running),
-            None,
-            SharedString::const_str("Generating requests that have not ended"),
-        );
-        let metrics = Self {
+        let gauge = |name: &'static str, help: &'static str| {
+            recorder.describe_gauge(KeyName::from_const_str(name), None, SharedString::const_str(help));
+            let gauge = recorder.register_gauge(&Key::from_static_name(name), &METADATA);
+            gauge.set(0.0);
+            gauge
+        };
+        Self {
             time_to_first_token: histogram(
                 "cenote_http_time_to_first_token_seconds",
                 "Time from a request's arrival to its first token",
@@ -89,13 +91,15 @@ impl Metrics {
                 "cenote_http_aborted_requests_total",
                 "Generating requests that ended without an answer: the client left, an error, a deadline",
             ),
-            running: recorder.register_gauge(&Key::from_static_name(running), &METADATA),
+            running: gauge("cenote_http_requests_running", "Generating requests that have not ended"),
+            degraded: gauge(
+                "cenote_degraded",
+                "1 while a part of the engine is out of use: answers stay correct but cost more",
+            ),
             samples: AtomicU64::new(0),
             handle: recorder.handle(),
             recorder,
-        };
-        metrics.running.set(0.0);
-        metrics
+        }
     }
 
     /// One answer was sent.
@@ -125,6 +129,11 @@ impl Metrics {
         }
     }
 
+    /// The engine became degraded, or whole again.
+    pub fn degraded(&self, is_degraded: bool) {
+        self.degraded.set(if is_degraded { 1.0 } else { 0.0 });
+    }
+
     /// A first token came.
     pub fn first_token(&self, after: Duration) {
         self.time_to_first_token.record(after.as_secs_f64());
@@ -143,7 +152,7 @@ impl Metrics {
         let mut text = self.handle.render();
         for (name, value) in &engine.values {
             // An engine's names are input: a bad one must not spoil the page for the others.
-            if !is_metric_name(name) || name.starts_with("http_") {
+            if !is_metric_name(name) || name.starts_with("http_") || name == "degraded" {
                 tracing::warn!(name, "the engine reports a statistic whose name is not a Prometheus name");
                 continue;
             }

@@ -9,7 +9,7 @@ mod stream;
 
 use crate::worker::{DrainCall, DrainReply, TOKEN_HEADER, WorkerToken};
 use cenote_base::engine::{EngineDescription, EngineError, EngineStats, ErrorKind, Event};
-use cenote_base::{Deadline, Engine, EventSink, Request, RequestId};
+use cenote_base::{Deadline, Engine, EventSink, Health, Request, RequestId};
 use reqwest::Client;
 use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
 use serde::de::DeserializeOwned;
@@ -73,6 +73,7 @@ pub struct RemoteEngine {
     runtime: Handle,
     description: EngineDescription,
     last_stats: Mutex<EngineStats>,
+    last_health: Mutex<Health>,
     draining: AtomicBool,
 }
 
@@ -104,19 +105,30 @@ impl RemoteEngine {
         let client = client.build().map_err(RemoteError::Client)?;
         let link = Arc::new(Link { client, address, config, running: Mutex::default() });
         let description = link.get("describe").await?;
+        let health = link.get("health").await?;
         Ok(Self {
             link,
             runtime: Handle::current(),
             description,
             last_stats: Mutex::default(),
+            last_health: Mutex::new(health),
             draining: AtomicBool::new(false),
         })
     }
 
-    /// Whether the worker's socket answers in time.
+    /// Whether the worker's socket answers in time. Remembers what the worker says of its health; the
+    /// supervisor asks every few seconds.
     pub async fn is_healthy(&self) -> bool {
-        let call = self.link.client.get(self.link.url("health")).timeout(self.link.config.call_timeout).send();
-        call.await.is_ok_and(|answer| answer.status().is_success())
+        match self.link.get("health").await {
+            Ok(health) => {
+                *self.last_health.lock().unwrap_or_else(PoisonError::into_inner) = health;
+                true
+            }
+            Err(error) => {
+                tracing::debug!(%error, "a worker did not tell its health");
+                false
+            }
+        }
     }
 
     /// Runs a call on the runtime and waits here, whatever thread this is. `None` after `timeout`.
@@ -195,6 +207,10 @@ impl Engine for RemoteEngine {
             *last = fresh;
         }
         last.clone()
+    }
+
+    fn health(&self) -> Health {
+        self.last_health.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     fn drain(&self, deadline: Deadline) -> bool {

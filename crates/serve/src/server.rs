@@ -9,16 +9,20 @@ use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use stall::StallGuard;
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
+use tokio::time::MissedTickBehavior;
 
 /// Longest time a client may take to send a request's head, and longest idle time of a kept connection.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
 /// Longest time a client may take no byte of an answer; then it is cut off.
 const STALL_TIMEOUT: Duration = Duration::from_secs(60);
+/// How often the engine's health is looked at when no client asks.
+const HEALTH_PERIOD: Duration = Duration::from_secs(1);
 /// Pause after `accept` fails; the usual reason is that the process is out of descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
@@ -45,7 +49,10 @@ pub async fn serve(
     shutdown: impl Future<Output = ()> + Send,
     grace: Grace,
 ) -> bool {
-    let connections = Connections::accept_until(listener, router(state.clone()), shutdown).await;
+    let connections = tokio::select! {
+        connections = Connections::accept_until(listener, router(state.clone()), shutdown) => connections,
+        never = watch_health(&state) => match never {},
+    };
     state.start_draining();
     let engine = state.engine().clone();
     let deadline = Deadline::after(grace.drain);
@@ -59,6 +66,16 @@ pub async fn serve(
     }
     connections.finish(grace.close).await;
     drained
+}
+
+/// A change of health is logged even if no client ever asks for it.
+async fn watch_health(state: &AppState) -> Infallible {
+    let mut ticks = tokio::time::interval(HEALTH_PERIOD);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        ticks.tick().await;
+        state.health();
+    }
 }
 
 /// The open connections of one listener.

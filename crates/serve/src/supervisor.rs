@@ -219,7 +219,7 @@ impl Supervisor {
 
 impl Keeper {
     fn name(&self) -> String {
-        format!("{}-{}", self.role, self.index)
+        self.fleet.name(self.slot)
     }
 
     async fn keep(mut self) {

@@ -2,7 +2,7 @@
 //!
 //! | call | body | answer |
 //! |---|---|---|
-//! | `GET /engine/health` | | 200 |
+//! | `GET /engine/health` | | `Health`, always with 200 |
 //! | `GET /engine/describe` | | `EngineDescription` |
 //! | `GET /engine/stats` | | `EngineStats` |
 //! | `POST /engine/submit` | `Request` | one `Event` per line as it happens; a blank line each second says "alive" |

@@ -11,7 +11,7 @@ mod region;
 pub use encoding::{BlockCodec, PageFrame};
 pub use region::{FRAMES, RegionStore};
 
-use cenote_base::{BlockHash, TokenId};
+use cenote_base::{BlockHash, Health, TokenId};
 use std::collections::BTreeMap;
 
 /// What makes two engines able to share KV: equal in every field, or they never see each other's blocks.
@@ -139,4 +139,10 @@ pub trait PrefixStore: Send {
 
     /// Counters by Prometheus name (`pool_hits_total`, …).
     fn stats(&self) -> BTreeMap<String, f64>;
+
+    /// Whether the store can still match, load and save. The engine asks with the counters, and about
+    /// once a second while it is idle; the answer must not wait.
+    fn health(&self) -> Health {
+        Health::Ok
+    }
 }

@@ -17,7 +17,7 @@ use crate::llama::{LogitsOf, SeqChunk};
 use crate::model::LoadedModel;
 use crate::sampler::sample;
 use cenote_base::engine::{ErrorKind, FinishReason};
-use cenote_base::{Clock, EngineError, Event, RequestId, SystemClock, fault};
+use cenote_base::{Clock, EngineError, Event, Health, RequestId, SystemClock, fault};
 use cenote_policy::kv_blocks::BlockId;
 use cenote_policy::scheduler::{
     AddError, NewRequest, PrefixSource, ScheduledRequest, Scheduler, SchedulerConfig, SchedulerOutput,
@@ -49,6 +49,8 @@ pub(super) struct Counters {
 
 /// How often the store is asked for its counters while requests run.
 const STATS_PERIOD_NS: u64 = 50_000_000;
+/// How often an idle engine asks its store: a region may be damaged while no request runs.
+const IDLE_PERIOD: Duration = Duration::from_secs(1);
 
 /// All that the engine's thread owns.
 pub(super) struct Core {
@@ -126,13 +128,14 @@ impl Core {
             if self.scheduler.is_idle() {
                 // Nothing to do: say so, then sleep until someone writes.
                 self.publish_stats(true);
-                match inbox.recv() {
+                match self.sleep(inbox) {
                     Ok(message) => {
                         if !self.take(message) {
                             return;
                         }
                     }
-                    Err(_) => return,
+                    Err(RecvTimeoutError::Timeout) => continue,
+                    Err(RecvTimeoutError::Disconnected) => return,
                 }
             }
             loop {
@@ -151,6 +154,14 @@ impl Core {
                 return;
             }
             self.publish_stats(false);
+        }
+    }
+
+    /// Waits for a message; an engine with a store wakes from time to time to ask it.
+    fn sleep(&self, inbox: &Receiver<Message>) -> Result<Message, RecvTimeoutError> {
+        match self.store {
+            Some(_) => inbox.recv_timeout(IDLE_PERIOD),
+            None => inbox.recv().map_err(|_| RecvTimeoutError::Disconnected),
         }
     }
 
@@ -487,10 +498,12 @@ impl Core {
             ("engine_steps_total", counters.steps as f64),
         ];
         let mut values: BTreeMap<String, f64> = own.map(|(name, value)| (name.to_owned(), value)).into();
+        let mut health = Health::Ok;
         if let Some(store) = &self.store {
             values.extend(store.stats());
+            health = store.health();
         }
-        self.shared.set_stats(values);
+        self.shared.set_stats(values, health);
     }
 }
 

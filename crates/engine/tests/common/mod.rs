@@ -2,7 +2,7 @@
 
 use cenote_base::engine::{Event, FinishReason, HandOver, Phase, Prompt, Usage};
 use cenote_base::hash::HashSeed;
-use cenote_base::{BlockHash, ChainHasher, Engine, EngineError, Request, RequestId, SamplingParams, TokenId};
+use cenote_base::{BlockHash, ChainHasher, Engine, EngineError, Health, Request, RequestId, SamplingParams, TokenId};
 use cenote_engine::{EngineConfig, LlmEngine, LoadedModel};
 use cenote_store::{Loaded, PendingBlock, PrefixMatch, PrefixStore, SwappedBlock};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -61,6 +61,8 @@ pub struct Blocks {
     /// Of the blocks that were swapped out, every how many-th does not come back.
     pub swap_damage: Option<usize>,
     pub swapped_out: usize,
+    /// What the store says of itself.
+    pub health: Health,
 }
 
 struct Swapped {
@@ -162,6 +164,10 @@ impl PrefixStore for MemoryStore {
 
     fn stats(&self) -> BTreeMap<String, f64> {
         BTreeMap::from([("pool_loads_total".to_owned(), self.shared.lock().unwrap().loads as f64)])
+    }
+
+    fn health(&self) -> Health {
+        self.shared.lock().unwrap().health.clone()
     }
 }
 

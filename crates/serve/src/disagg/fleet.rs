@@ -1,7 +1,7 @@
 //! The workers that are there right now, and who gets the next request.
 
-use cenote_base::Engine;
 use cenote_base::engine::{EngineDescription, EngineStats};
+use cenote_base::{Engine, Health};
 use std::fmt;
 use std::str::FromStr;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -116,6 +116,13 @@ impl Fleet {
         self.slots.iter().map(|slot| slot.role).collect()
     }
 
+    /// A worker's name: its role, and its number among the workers of that role.
+    pub(crate) fn name(&self, slot: usize) -> String {
+        let role = self.slots[slot].role;
+        let index = self.slots[..slot].iter().filter(|before| before.role == role).count();
+        format!("{role}-{index}")
+    }
+
     /// Puts a living worker into a slot.
     pub fn publish(&self, slot: usize, engine: Arc<dyn Engine>) {
         *self.last_description.write().unwrap_or_else(PoisonError::into_inner) = Some(engine.describe());
@@ -191,6 +198,15 @@ impl Fleet {
         });
         description.process_ids = self.engines().iter().flat_map(|engine| engine.describe().process_ids).collect();
         description
+    }
+
+    /// One degraded worker degrades the whole; the reasons name the workers.
+    #[must_use]
+    pub fn health(&self) -> Health {
+        Health::of_parts(self.slots.iter().enumerate().filter_map(|(at, slot)| {
+            let engine = slot.worker.read().unwrap_or_else(PoisonError::into_inner).engine.clone()?;
+            Some((self.name(at), engine.health()))
+        }))
     }
 
     /// The workers' statistics together, and how many workers live.

@@ -104,18 +104,23 @@ fn model_body(state: &AppState) -> Value {
     })
 }
 
-/// 200 only while a request sent now would be taken and some worker is there to do it.
+/// 200 only while a request sent now would be taken and some worker is there to do it. A degraded engine
+/// still serves correctly, so it has 200 as well.
 pub(super) async fn health(State(state): State<Arc<AppState>>) -> Response {
+    let health = state.health();
     let description = state.engine.describe();
     let (status, word) = if state.is_draining() {
         (StatusCode::SERVICE_UNAVAILABLE, "draining")
     } else if description.process_ids.is_empty() {
         (StatusCode::SERVICE_UNAVAILABLE, "no worker")
+    } else if health.is_degraded() {
+        (StatusCode::OK, "degraded")
     } else {
         (StatusCode::OK, "ok")
     };
     let body = json!({
         "status": word,
+        "reasons": health.reasons(),
         "model": description.model,
         "region": description.region,
         "process_ids": description.process_ids,
@@ -125,6 +130,7 @@ pub(super) async fn health(State(state): State<Arc<AppState>>) -> Response {
 }
 
 pub(super) async fn metrics(State(state): State<Arc<AppState>>) -> Response {
+    state.health();
     let engine = state.engine.clone();
     // An engine may have to ask its workers, so it is not called on a thread that serves others.
     let asked = tokio::task::spawn_blocking(move || engine.stats());

@@ -1,7 +1,7 @@
 //! What the handlers share.
 
 use crate::metrics::Metrics;
-use cenote_base::{Engine, RequestId};
+use cenote_base::{Engine, Health, RequestId};
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -51,6 +51,7 @@ pub struct AppState {
     draining: AtomicBool,
     last_id: AtomicU64,
     running: Mutex<HashSet<RequestId>>,
+    last_health: Mutex<Health>,
 }
 
 impl AppState {
@@ -66,6 +67,7 @@ impl AppState {
             draining: AtomicBool::new(false),
             last_id: AtomicU64::new(0),
             running: Mutex::default(),
+            last_health: Mutex::default(),
         })
     }
 
@@ -84,6 +86,23 @@ impl AppState {
     #[must_use]
     pub fn is_draining(&self) -> bool {
         self.draining.load(Ordering::Acquire)
+    }
+
+    /// The engine's health now. A change since the last call is logged and goes into the metrics.
+    pub fn health(&self) -> Health {
+        let health = self.engine.health();
+        let mut last = self.last_health.lock().unwrap_or_else(PoisonError::into_inner);
+        if *last != health {
+            self.metrics.degraded(health.is_degraded());
+            match &health {
+                Health::Ok => tracing::info!("the engine is no longer degraded"),
+                Health::Degraded { reasons } => {
+                    tracing::warn!(?reasons, "the engine is degraded; answers stay correct but cost more");
+                }
+            }
+            last.clone_from(&health);
+        }
+        health
     }
 
     /// Generating requests that have not ended.

@@ -43,7 +43,7 @@ pub fn worker_router(engine: Arc<dyn Engine>, token: WorkerToken, config: Worker
     let body_bytes_max = config.body_bytes_max;
     let worker = Arc::new(Worker { engine, token, config });
     Router::new()
-        .route("/engine/health", get(|| async { "ok" }))
+        .route("/engine/health", get(health))
         .route("/engine/describe", get(describe))
         .route("/engine/stats", get(stats))
         .route("/engine/submit", post(submit))
@@ -63,6 +63,10 @@ async fn authorize(State(worker): State<Arc<Worker>>, request: HttpRequest, next
 
 async fn describe(State(worker): State<Arc<Worker>>) -> Response {
     axum::Json(worker.engine.describe()).into_response()
+}
+
+async fn health(State(worker): State<Arc<Worker>>) -> Response {
+    axum::Json(worker.engine.health()).into_response()
 }
 
 async fn stats(State(worker): State<Arc<Worker>>) -> Response {

@@ -5,6 +5,7 @@
 mod api;
 mod bad_input;
 mod disagg;
+mod health;
 mod lifecycle;
 mod remote;
 mod supervisor;

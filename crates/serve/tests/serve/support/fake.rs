@@ -2,7 +2,7 @@
 
 use super::script;
 use cenote_base::engine::{EngineDescription, EngineError, EngineStats, ErrorKind, Event, Phase};
-use cenote_base::{Deadline, Engine, EventSink, Request, RequestId, TokenId};
+use cenote_base::{Deadline, Engine, EventSink, Health, Request, RequestId, TokenId};
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
@@ -32,6 +32,7 @@ struct Inner {
     draining: watch::Sender<bool>,
     seen: watch::Sender<Vec<Request>>,
     aborted: watch::Sender<Vec<RequestId>>,
+    health: Mutex<Health>,
 }
 
 impl FakeEngine {
@@ -71,6 +72,7 @@ impl FakeEngine {
             draining: watch::Sender::new(false),
             seen: watch::Sender::new(Vec::new()),
             aborted: watch::Sender::new(Vec::new()),
+            health: Mutex::default(),
         }))
     }
 
@@ -100,6 +102,10 @@ impl FakeEngine {
     /// Changes when it has died.
     pub fn death(&self) -> watch::Receiver<bool> {
         self.0.dead.subscribe()
+    }
+
+    pub fn set_health(&self, health: Health) {
+        *self.0.health.lock().expect("no test panics with the lock") = health;
     }
 
     pub fn seen(&self) -> watch::Receiver<Vec<Request>> {
@@ -235,6 +241,10 @@ impl Engine for FakeEngine {
         let values =
             [("fake_requests_total", self.0.seen.borrow().len() as f64), ("fake_running", self.running() as f64)];
         EngineStats { values: values.into_iter().map(|(name, value)| (name.to_owned(), value)).collect() }
+    }
+
+    fn health(&self) -> Health {
+        self.0.health.lock().expect("no test panics with the lock").clone()
     }
 
     fn drain(&self, deadline: Deadline) -> bool {
