@@ -557,9 +557,23 @@ pub struct ServeArgs {
     /// Seconds a request may take
     #[arg(long, value_name = "SECONDS", env = "CENOTE_REQUEST_TIMEOUT", default_value_t = 300, value_parser = clap::value_parser!(u64).range(1..))]
     pub request_timeout: u64,
+    /// Most open connections; an idle or slow one is cut for a new one, and if all are busy the new one gets 503
+    #[arg(long, value_name = "N", env = "CENOTE_MAX_CONNECTIONS", default_value_t = 4096, value_parser = connections)]
+    pub max_connections: usize,
+    /// Seconds a client may take to send a request's head, and a kept connection may be idle
+    #[arg(long, value_name = "SECONDS", env = "CENOTE_IDLE_TIMEOUT", default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..))]
+    pub idle_timeout: u64,
+    /// Most memory for the bodies of all requests together; more are answered with 503
+    #[arg(long, value_name = "SIZE", env = "CENOTE_BODY_MEMORY", default_value = "256MiB")]
+    pub body_memory: ByteSize,
     /// Seconds that running requests get to finish after SIGTERM
     #[arg(long, value_name = "SECONDS", env = "CENOTE_DRAIN_TIMEOUT", default_value_t = 30)]
     pub drain_timeout: u64,
+}
+
+/// A number of connections: at least one.
+fn connections(text: &str) -> Result<usize, String> {
+    text.parse().ok().filter(|count| *count > 0).ok_or_else(|| "not a number of connections".to_owned())
 }
 
 /// Which part a worker process plays.
@@ -577,6 +591,9 @@ pub struct WorkerArgs {
     pub index: usize,
     #[arg(long)]
     pub drain_timeout: u64,
+    /// Most open connections of this worker's port
+    #[arg(long, value_name = "N", env = "CENOTE_WORKER_MAX_CONNECTIONS", default_value_t = 4096, value_parser = connections)]
+    pub max_connections: usize,
     #[command(flatten)]
     pub engine: EngineArgs,
     #[command(flatten)]

@@ -63,7 +63,7 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
 }
 
 impl<F: Fabric, H: HostLocal> Filling<F, H> {
-    /// Writes the next piece.
+    /// Writes the next piece. Another thread may write the one after it, or publish the block.
     ///
     /// # Panics
     /// The piece is longer than what is missing, or one before it was not of whole lines (64 bytes): bugs of the caller.
@@ -76,6 +76,8 @@ impl<F: Fabric, H: HostLocal> Filling<F, H> {
         }
         let at = self.extent().0 + self.written;
         self.inner.fabric.write_payload_part(at, piece, self.length, &mut self.sum);
+        // A fence completes only what its own thread has flushed, and the publisher may be another thread.
+        self.inner.fabric.publish_payload();
         self.written += piece.len() as u64;
     }
 

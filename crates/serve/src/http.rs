@@ -4,7 +4,8 @@
 //! ([`crate::openai`]), submits, and waits with a deadline; whatever ends it early, a broken connection
 //! included, drops its `Generation`, and that aborts the request in the engine.
 
-mod body;
+pub(crate) mod body;
+pub(crate) mod budget;
 mod generate;
 mod handlers;
 mod middleware;

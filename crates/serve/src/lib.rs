@@ -44,4 +44,4 @@ pub use http::{AppState, HttpConfig, router};
 pub use remote::{RemoteConfig, RemoteEngine, RemoteError};
 pub use server::{Grace, serve};
 pub use supervisor::{Supervisor, SupervisorConfig, SupervisorError};
-pub use worker::{Ready, WorkerConfig, WorkerToken, parent_gone, run_worker, worker_router};
+pub use worker::{Ready, WorkerConfig, WorkerToken, parent_gone, run_worker, serve_worker, worker_router};

@@ -20,6 +20,13 @@ const SECONDS: &[f64] =
 /// scrapes would keep them for ever, so every so many samples we tell it.
 const SAMPLES_BETWEEN_FOLDS: u64 = 8192;
 
+const REFUSED: &str = "cenote_http_requests_refused_total";
+const BOUNDS: [&str; 4] = ["requests", "length", "time", "memory"];
+
+fn refused_key(bound: &'static str) -> Key {
+    Key::from_parts(REFUSED, vec![Label::from_static_parts("bound", bound)])
+}
+
 /// The server's measurements.
 pub struct Metrics {
     recorder: PrometheusRecorder,
@@ -33,6 +40,10 @@ pub struct Metrics {
     disconnects: Counter,
     running: Gauge,
     degraded: Gauge,
+    connections: Gauge,
+    connections_refused: Counter,
+    connections_evicted: Counter,
+    body_bytes: Gauge,
     samples: AtomicU64,
 }
 
@@ -65,6 +76,17 @@ impl Metrics {
             None,
             SharedString::const_str("HTTP requests answered, by endpoint and status"),
         );
+        recorder.describe_counter(
+            KeyName::from_const_str(REFUSED),
+            None,
+            SharedString::const_str(
+                "Generating requests refused by a bound: their number (requests), the body's length, the time it \
+                 took, the memory of all bodies",
+            ),
+        );
+        for bound in BOUNDS {
+            recorder.register_counter(&refused_key(bound), &METADATA).increment(0);
+        }
         let gauge = |name: &'static str, help: &'static str| {
             recorder.describe_gauge(KeyName::from_const_str(name), None, SharedString::const_str(help));
             let gauge = recorder.register_gauge(&Key::from_static_name(name), &METADATA);
@@ -95,6 +117,19 @@ impl Metrics {
             degraded: gauge(
                 "cenote_degraded",
                 "1 while a part of the engine is out of use: answers stay correct but cost more",
+            ),
+            connections: gauge("cenote_http_connections", "Open connections"),
+            connections_refused: counter(
+                "cenote_http_connections_refused_total",
+                "Connections answered with 503 because all others were at work",
+            ),
+            connections_evicted: counter(
+                "cenote_http_connections_evicted_total",
+                "Idle or slow connections that were cut to admit new ones",
+            ),
+            body_bytes: gauge(
+                "cenote_http_body_bytes",
+                "Bytes of request bodies held, beyond the first 16 KiB of each",
             ),
             samples: AtomicU64::new(0),
             handle: recorder.handle(),
@@ -132,6 +167,23 @@ impl Metrics {
     /// The engine became degraded, or whole again.
     pub fn degraded(&self, is_degraded: bool) {
         self.degraded.set(if is_degraded { 1.0 } else { 0.0 });
+    }
+
+    /// A generating request met a bound, one of `requests`, `length`, `time` and `memory`.
+    pub fn refused(&self, bound: &'static str) {
+        self.recorder.register_counter(&refused_key(bound), &METADATA).increment(1);
+    }
+
+    /// Open connections now; refused and evicted ones since the start.
+    pub fn connections(&self, open: usize, refused: u64, evicted: u64) {
+        self.connections.set(open as f64);
+        self.connections_refused.absolute(refused);
+        self.connections_evicted.absolute(evicted);
+    }
+
+    /// Bytes of bodies held now.
+    pub fn body_bytes(&self, held: usize) {
+        self.body_bytes.set(held as f64);
     }
 
     /// A first token came.

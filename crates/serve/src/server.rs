@@ -1,13 +1,22 @@
 //! Sockets and the end: accepts connections, and on shutdown drains within a deadline.
 
+mod gate;
+mod refusal;
 mod stall;
+
+pub(crate) use gate::{Gate, Ticket};
 
 use crate::http::{AppState, router};
 use axum::Router;
 use cenote_base::Deadline;
+use gate::Seat;
+use hyper::Request;
+use hyper::body::Incoming;
 use hyper::server::conn::http1;
+use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
+use refusal::Refusals;
 use stall::StallGuard;
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -17,8 +26,8 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::MissedTickBehavior;
 
-/// Longest time a client may take to send a request's head, and longest idle time of a kept connection.
-const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
+/// Most bytes of a request's head, and of what is read ahead of a body.
+const READ_BUFFER_BYTES_MAX: usize = 32 << 10;
 /// Longest time a client may take no byte of an answer; then it is cut off.
 const STALL_TIMEOUT: Duration = Duration::from_secs(60);
 /// How often the engine's health is looked at when no client asks.
@@ -49,8 +58,9 @@ pub async fn serve(
     shutdown: impl Future<Output = ()> + Send,
     grace: Grace,
 ) -> bool {
+    let head_timeout = state.config.head_timeout;
     let connections = tokio::select! {
-        connections = Connections::accept_until(listener, router(state.clone()), shutdown) => connections,
+        connections = Connections::accept_until(listener, router(state.clone()), &state.gate, head_timeout, shutdown) => connections,
         never = watch_health(&state) => match never {},
     };
     state.start_draining();
@@ -86,22 +96,29 @@ pub(crate) struct Connections {
 
 impl Connections {
     /// Serves `router` on `listener` until `shutdown` resolves; no connection is accepted after that, and
-    /// open ones end with their current answer.
+    /// open ones end with their current answer. `head_timeout` bounds the wait for a request's head, from
+    /// the connection's start or the end of the answer before; answers may take as long as they like.
     pub(crate) async fn accept_until(
         listener: TcpListener,
         router: Router,
+        gate: &Arc<Gate>,
+        head_timeout: Duration,
         shutdown: impl Future<Output = ()> + Send,
     ) -> Self {
         let (closing, closed) = watch::channel(false);
         let mut tasks = JoinSet::new();
         let mut shutdown = std::pin::pin!(shutdown);
+        let mut refusals = Refusals::new(gate.max());
         loop {
             tokio::select! {
                 () = &mut shutdown => break,
                 accepted = listener.accept() => match accepted {
-                    Ok((socket, _)) => {
-                        tasks.spawn(connection(socket, router.clone(), closed.clone()));
-                    }
+                    Ok((socket, _)) => match gate.admit().await {
+                        Some(seat) => {
+                            tasks.spawn(connection(socket, router.clone(), seat, head_timeout, closed.clone()));
+                        }
+                        None => refusals.refuse(socket),
+                    },
                     Err(error) => {
                         tracing::warn!(%error, "accepting a connection failed");
                         tokio::time::sleep(ACCEPT_PAUSE).await;
@@ -109,6 +126,7 @@ impl Connections {
                 },
                 // Ended tasks are collected as they end, or a long-lived server would keep them all.
                 Some(_) = tasks.join_next() => {}
+                () = refusals.closed() => {}
             }
         }
         drop(listener);
@@ -127,21 +145,43 @@ impl Connections {
     }
 }
 
-async fn connection(socket: TcpStream, router: Router, mut closed: watch::Receiver<bool>) {
+async fn connection(
+    socket: TcpStream,
+    router: Router,
+    seat: Seat,
+    head_timeout: Duration,
+    mut closed: watch::Receiver<bool>,
+) {
     // A token is a small packet that must not wait for the acknowledgement of the one before.
     if let Err(error) = socket.set_nodelay(true) {
         tracing::debug!(%error, "TCP_NODELAY could not be set");
     }
+    let (inner, ticket) = (TowerToHyperService::new(router), seat.ticket().clone());
+    let service = service_fn(move |mut request: Request<Incoming>| {
+        ticket.work();
+        request.extensions_mut().insert(ticket.clone());
+        let (answer, ticket) = (inner.call(request), ticket.clone());
+        async move { answer.await.map(|answer| answer.map(|body| ticket.until_end_of(body))) }
+    });
     let mut http = http1::Builder::new();
-    http.timer(TokioTimer::new()).header_read_timeout(HEAD_TIMEOUT);
-    let served =
-        http.serve_connection(TokioIo::new(StallGuard::new(socket, STALL_TIMEOUT)), TowerToHyperService::new(router));
+    http.timer(TokioTimer::new()).header_read_timeout(head_timeout).max_buf_size(READ_BUFFER_BYTES_MAX);
+    let served = http.serve_connection(TokioIo::new(StallGuard::new(socket, STALL_TIMEOUT)), service);
     let mut served = std::pin::pin!(served);
-    let result = tokio::select! {
-        result = &mut served => result,
-        () = raised(&mut closed) => {
-            served.as_mut().graceful_shutdown();
-            served.await
+    let mut ending = false;
+    let result = loop {
+        tokio::select! {
+            result = &mut served => break result,
+            () = raised(&mut closed), if !ending => {
+                ending = true;
+                served.as_mut().graceful_shutdown();
+            }
+            () = seat.told_to_leave() => {
+                if !seat.works() {
+                    return;
+                }
+                // A request came in just now; the connection leaves with its answer.
+                served.as_mut().graceful_shutdown();
+            }
         }
     };
     if let Err(error) = result {

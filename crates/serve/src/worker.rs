@@ -24,7 +24,7 @@ pub use ready::{Ready, WorkerToken, parent_gone};
 
 pub(crate) use protocol::{DrainCall, DrainReply, TOKEN_HEADER};
 
-use crate::server::{Connections, Grace};
+use crate::server::{Connections, Gate, Grace};
 use cenote_base::{Deadline, Engine};
 use std::io::{self, Write};
 use std::net::Ipv4Addr;
@@ -39,13 +39,24 @@ pub struct WorkerConfig {
     pub heartbeat: Duration,
     /// Largest request; prompts of the longest context as JSON fit easily.
     pub body_bytes_max: usize,
+    /// Most open connections, one for each running request and some for questions; as
+    /// [`HttpConfig::connections_max`](crate::HttpConfig::connections_max).
+    pub connections_max: usize,
+    /// Longest time a caller may take to send a head, to send a body, and to keep a connection idle.
+    pub head_timeout: Duration,
     /// How long the end may take.
     pub grace: Grace,
 }
 
 impl Default for WorkerConfig {
     fn default() -> Self {
-        Self { heartbeat: Duration::from_secs(1), body_bytes_max: 64 << 20, grace: Grace::default() }
+        Self {
+            heartbeat: Duration::from_secs(1),
+            body_bytes_max: 64 << 20,
+            connections_max: 4096,
+            head_timeout: Duration::from_secs(30),
+            grace: Grace::default(),
+        }
     }
 }
 
@@ -67,13 +78,26 @@ pub async fn run_worker(
         writeln!(stdout, "{}", ready.to_line())?;
         stdout.flush()?;
     }
-    let grace = config.grace;
-    let router = worker_router(engine.clone(), token, config);
-    let connections = Connections::accept_until(listener, router, shutdown).await;
+    Ok(serve_worker(listener, engine, token, config, shutdown).await)
+}
+
+/// Serves the worker protocol on `listener` until `shutdown` resolves, then drains. Returns whether all
+/// requests were finished.
+pub async fn serve_worker(
+    listener: TcpListener,
+    engine: Arc<dyn Engine>,
+    token: WorkerToken,
+    config: WorkerConfig,
+    shutdown: impl Future<Output = ()> + Send,
+) -> bool {
+    let (grace, head_timeout) = (config.grace, config.head_timeout);
+    let gate = Gate::new(config.connections_max);
+    let router = protocol::router(engine.clone(), token, config, Some(gate.clone()));
+    let connections = Connections::accept_until(listener, router, &gate, head_timeout, shutdown).await;
     let deadline = Deadline::after(grace.drain);
     let drained = tokio::task::spawn_blocking(move || engine.drain(deadline));
     let drained = matches!(tokio::time::timeout(grace.drain + grace.close, drained).await, Ok(Ok(true)));
     // Cutting a connection aborts its request, and the front resumes it elsewhere.
     connections.finish(grace.close).await;
-    Ok(drained)
+    drained
 }

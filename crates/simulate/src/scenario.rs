@@ -412,8 +412,10 @@ impl Actor {
             0 => pool.begin_named(namespace, hash, depth, names).map_or_else(
                 |outcome| outcome,
                 |mut filling| {
+                    // Pieces may be written by one thread and published by another.
                     filling.append(left);
                     filling.append(right);
+                    self.process.change_thread();
                     filling.publish()
                 },
             ),

@@ -29,6 +29,14 @@ struct Buffers {
     streams: Vec<(u64, Words, u8)>,
     /// Lines whose flushes and streams arrive at a fence, or much later.
     slow: Vec<u64>,
+    /// Flushed lines and streams of other threads of the process. Its fence does not wait for them.
+    elsewhere: Vec<Elsewhere>,
+}
+
+/// What one thread left under way when another went on with the process's work.
+enum Elsewhere {
+    Flush(u64),
+    Stream(u64, Words, u8),
 }
 
 /// A word of a line that is being written back.
@@ -164,6 +172,33 @@ impl Machine {
         while self.run_a_stream(process) {}
         let host = self.processes[process].host;
         self.land(|word| word.host == host);
+    }
+
+    /// Another thread of the process goes on, on another core. It sees the stores of the one before, as a
+    /// hand-over by lock or channel promises; flushes and streams only a fence of their own thread completes.
+    pub fn change_thread(&mut self, process: usize) {
+        self.drain_stores(process);
+        let buffers = &mut self.processes[process];
+        let flushes = buffers.flushes.drain(..).map(|(line, _)| Elsewhere::Flush(line));
+        let streams = buffers.streams.drain(..).map(|(line, words, mask)| Elsewhere::Stream(line, words, mask));
+        buffers.elsewhere.extend(flushes.chain(streams));
+        buffers.slow.clear();
+    }
+
+    /// The oldest of what other threads of the process have under way arrives.
+    fn run_elsewhere(&mut self, process: usize) -> bool {
+        if self.processes[process].elsewhere.is_empty() {
+            return false;
+        }
+        let host = self.processes[process].host;
+        let arrived = self.processes[process].elsewhere.remove(0);
+        let (Elsewhere::Flush(line) | Elsewhere::Stream(line, ..)) = arrived;
+        self.write_back(host, line);
+        self.caches[host].remove(line);
+        if let Elsewhere::Stream(line, words, mask) = arrived {
+            self.write_line(host, line, words, mask);
+        }
+        true
     }
 
     /// What the process has under way to these lines now waits for its next fence.
@@ -386,6 +421,9 @@ impl Machine {
                 self.device[(word.at / 8) as usize] = word.value;
             }
         }
+        if self.chance(rates.stream.max(8)) {
+            self.run_elsewhere(anyone);
+        }
         // Late is not never.
         if !self.processes[anyone].slow.is_empty() && self.chance(8) {
             self.processes[anyone].slow.clear();
@@ -420,6 +458,7 @@ impl Machine {
     /// A process ends: what it had retired arrives, sooner or later.
     pub fn end_process(&mut self, process: usize) {
         self.fence(process);
+        while self.run_elsewhere(process) {}
     }
 
     /// A host loses power: of all it had not written back, some had just arrived, the rest is lost.
@@ -432,6 +471,7 @@ impl Machine {
             self.processes[process].streams.clear();
             self.processes[process].stores.clear();
             self.processes[process].flushes.clear();
+            self.processes[process].elsewhere.clear();
         }
         let dirty: Vec<u64> =
             self.caches[host].lines().iter().filter(|cached| cached.dirty).map(|cached| cached.line).collect();
@@ -487,6 +527,32 @@ mod tests {
         assert_eq!(machine.load(b, 64), 0, "nothing has happened before the fence");
         machine.fence(b);
         assert_eq!(machine.load(b, 64), 7);
+    }
+
+    #[test]
+    fn a_fence_waits_for_its_own_thread_only() {
+        for is_flush in [true, false] {
+            let (mut machine, a, b) = machine(Spontaneous::default());
+            let write = |machine: &mut Machine| {
+                if is_flush {
+                    machine.store(a, 64, 7);
+                    machine.flush(a, 64);
+                } else {
+                    machine.stream(a, 64, [7; 8], u8::MAX);
+                }
+            };
+            write(&mut machine);
+            machine.change_thread(a);
+            machine.fence(a);
+            assert_eq!(machine.device[8], 0, "another thread's fence completed it");
+            machine.end_process(a);
+            assert_eq!(machine.device[8], 7, "late is not never");
+            // The thread that wrote fences before it hands over.
+            write(&mut machine);
+            machine.fence(a);
+            machine.change_thread(a);
+            assert_eq!(machine.load(b, 64), 7);
+        }
     }
 
     #[test]

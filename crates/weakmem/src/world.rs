@@ -455,6 +455,15 @@ impl Process {
         self.shared.state().cut == Some(0)
     }
 
+    /// From here on another thread of this process goes on, on another core: its fences do not complete what
+    /// the one before has flushed.
+    pub fn change_thread(&self) {
+        let Ok(mut state) = self.shared.step(self.number, Kind::Act) else { return };
+        state.machine.change_thread(self.number);
+        let number = self.number;
+        state.note(|| format!("p{number} changes its thread"));
+    }
+
     /// Nanoseconds of simulated time.
     #[must_use]
     pub fn time(&self) -> u64 {

@@ -57,6 +57,9 @@ pub fn run(args: &ServeArgs) -> Result<(), Failure> {
         let config = HttpConfig {
             api_key: args.api_key.clone(),
             request_timeout: Duration::from_secs(args.request_timeout),
+            connections_max: args.max_connections,
+            head_timeout: Duration::from_secs(args.idle_timeout),
+            body_bytes_total: usize::try_from(args.body_memory.0).unwrap_or(usize::MAX),
             ..HttpConfig::default()
         };
         let state = AppState::new(backend.engine(), config);

@@ -22,6 +22,7 @@ pub fn run(args: &WorkerArgs) -> Result<(), Failure> {
         engine::start(&engine_args, args.region.region.is_some().then_some(&args.region), &args.watch, &name)?;
     let config = WorkerConfig {
         grace: Grace { drain: Duration::from_secs(args.drain_timeout), ..Grace::default() },
+        connections_max: args.max_connections,
         ..WorkerConfig::default()
     };
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;

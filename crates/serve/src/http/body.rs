@@ -1,48 +1,147 @@
-//! Reading a request's body with a bound in bytes and in time.
+//! Reading a request's body with a bound in bytes, in time, and in what all bodies together hold.
 
+use super::budget::{Budget, Share};
 use crate::openai::ApiError;
+use crate::server::Ticket;
 use axum::body::Body;
+use axum::http::request::Parts;
 use axum::http::{HeaderMap, StatusCode, header};
-use bytes::Bytes;
 use futures::StreamExt;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// A body that is too large is still read up to this many times its limit before the answer: a client
-/// that writes all before it reads would otherwise see a reset connection instead of the 413.
+/// that writes all before it reads would otherwise see a reset connection instead of the 413. One whose
+/// `Content-Length` says more than that is refused without a read.
 const DISCARD_FACTOR: usize = 4;
+/// Longest time for taking in a body that is refused unread, for the same reason.
+const DISCARD_TIME: Duration = Duration::from_secs(1);
 
-/// The body, if it is JSON of an acceptable size.
-pub(super) async fn read_json(
-    headers: &HeaderMap,
-    body: Body,
-    bytes_max: usize,
-    timeout: Duration,
-) -> Result<Bytes, ApiError> {
-    check_content_type(headers)?;
-    tokio::time::timeout(timeout, read(body, bytes_max)).await.unwrap_or_else(|_| {
-        let message = format!("the body did not arrive within {} s", timeout.as_secs_f64());
-        Err(ApiError::new(StatusCode::REQUEST_TIMEOUT, "invalid_request_error", message))
-    })
+/// What a body may cost.
+pub(crate) struct Bounds<'a> {
+    pub(crate) bytes_max: usize,
+    pub(crate) timeout: Duration,
+    /// Of all bodies together, where they are counted.
+    pub(crate) budget: Option<&'a Arc<Budget>>,
 }
 
-async fn read(body: Body, bytes_max: usize) -> Result<Bytes, ApiError> {
+/// A body that arrived.
+pub(crate) struct Whole {
+    pub(crate) bytes: Vec<u8>,
+    /// To be kept for as long as the bytes, or what was made of them, are in memory.
+    pub(crate) share: Option<Share>,
+}
+
+/// Why a body was not taken.
+#[derive(Debug)]
+pub(crate) struct BodyError {
+    /// Which bound it met, as a label of a metric; `None` when it is wrong or broke off.
+    pub(crate) bound: Option<&'static str>,
+    pub(crate) error: ApiError,
+}
+
+impl From<ApiError> for BodyError {
+    fn from(error: ApiError) -> Self {
+        Self { bound: None, error }
+    }
+}
+
+/// The body, if it is JSON of an acceptable size.
+pub(super) async fn read_json(parts: &Parts, body: Body, bounds: &Bounds<'_>) -> Result<Whole, BodyError> {
+    check_content_type(&parts.headers)?;
+    read(parts, body, bounds).await
+}
+
+/// The body, if it keeps the bounds. Meanwhile its connection may be cut to make room for another one.
+pub(crate) async fn read(parts: &Parts, body: Body, bounds: &Bounds<'_>) -> Result<Whole, BodyError> {
+    if content_length(&parts.headers) > (bounds.bytes_max as u64).saturating_mul(DISCARD_FACTOR as u64) {
+        return Err(too_large(bounds.bytes_max));
+    }
+    while_waiting(parts, async {
+        tokio::time::timeout(bounds.timeout, collect(body, bounds)).await.unwrap_or_else(|_| {
+            let message = format!("the body did not arrive within {} s", bounds.timeout.as_secs_f64());
+            let error = ApiError::new(StatusCode::REQUEST_TIMEOUT, "invalid_request_error", message);
+            Err(BodyError { bound: Some("time"), error })
+        })
+    })
+    .await
+}
+
+/// Throws away the body of a request that is refused whatever it says.
+pub(super) async fn discard(parts: &Parts, body: Body, bytes_max: usize) {
+    if content_length(&parts.headers) > bytes_max as u64 {
+        return;
+    }
+    let all = async {
+        let (mut pieces, mut length) = (body.into_data_stream(), 0);
+        while let Some(Ok(piece)) = pieces.next().await {
+            length += piece.len();
+            if length > bytes_max {
+                break;
+            }
+        }
+    };
+    let _ = while_waiting(parts, tokio::time::timeout(DISCARD_TIME, all)).await;
+}
+
+async fn while_waiting<T>(parts: &Parts, reading: impl Future<Output = T>) -> T {
+    let ticket = parts.extensions.get::<Ticket>();
+    if let Some(ticket) = ticket {
+        ticket.wait();
+    }
+    let result = reading.await;
+    if let Some(ticket) = ticket {
+        ticket.work();
+    }
+    result
+}
+
+async fn collect(body: Body, bounds: &Bounds<'_>) -> Result<Whole, BodyError> {
+    let Bounds { bytes_max, budget, .. } = *bounds;
     let mut pieces = body.into_data_stream();
-    let mut whole = Vec::new();
+    let mut whole = Whole { bytes: Vec::new(), share: budget.map(Budget::share) };
     let mut length = 0_usize;
+    let mut refusal = None;
     while let Some(piece) = pieces.next().await {
         let piece = piece.map_err(|error| ApiError::malformed(format!("the body broke off: {error}")))?;
         length = length.saturating_add(piece.len());
-        if length <= bytes_max {
-            whole.extend_from_slice(&piece);
-        } else if length > bytes_max.saturating_mul(DISCARD_FACTOR) {
+        if refusal.is_none() {
+            refusal = if length > bytes_max {
+                Some(too_large(bytes_max))
+            } else if whole.share.as_mut().is_some_and(|share| !share.grow_to(length)) {
+                Some(no_memory(budget.map_or(0, |budget| budget.max())))
+            } else {
+                None
+            };
+            if refusal.is_some() {
+                // The rest is read and dropped, and what was kept is not needed any more.
+                whole = Whole { bytes: Vec::new(), share: None };
+            } else {
+                whole.bytes.extend_from_slice(&piece);
+            }
+        }
+        if length > bytes_max.saturating_mul(DISCARD_FACTOR) {
             break;
         }
     }
-    if length > bytes_max {
-        let message = format!("the body is larger than {bytes_max} bytes");
-        return Err(ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, "invalid_request_error", message));
-    }
-    Ok(whole.into())
+    refusal.map_or(Ok(whole), Err)
+}
+
+fn too_large(bytes_max: usize) -> BodyError {
+    let message = format!("the body is larger than {bytes_max} bytes");
+    let error = ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, "invalid_request_error", message);
+    BodyError { bound: Some("length"), error }
+}
+
+fn no_memory(budget: usize) -> BodyError {
+    let message = format!("the bodies of other requests fill the {budget} bytes that there are for them");
+    BodyError { bound: Some("memory"), error: ApiError::overloaded(message, 1) }
+}
+
+/// 0 when it is not said. A value that is no number never gets here: hyper answers it with 400.
+fn content_length(headers: &HeaderMap) -> u64 {
+    let given = headers.get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok());
+    given.map_or(0, |value| value.trim().parse().unwrap_or(u64::MAX))
 }
 
 fn check_content_type(headers: &HeaderMap) -> Result<(), ApiError> {

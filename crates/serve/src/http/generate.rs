@@ -1,6 +1,7 @@
 //! One generating HTTP request: its engine requests, their events, and the promise that none outlives it.
 
 use super::AppState;
+use super::budget::Share;
 use crate::openai::{Answer, ApiError, Call};
 use cenote_base::RequestId;
 use cenote_base::engine::{Event, Phase, Request, Usage};
@@ -26,18 +27,32 @@ pub(super) struct Generation {
 }
 
 impl Generation {
-    /// Submits every prompt of `call`.
-    pub(super) fn start(state: &Arc<AppState>, call: Call, timeout: Duration) -> Result<Self, ApiError> {
+    /// Whether a request would be taken now, as far as that does not depend on what it says.
+    pub(super) fn check_room(state: &AppState) -> Result<(), ApiError> {
         if state.is_draining() {
             return Err(ApiError::unavailable("the server is shutting down"));
         }
-        let Ok(place) = state.places.clone().try_acquire_owned() else {
-            let message = format!("{} requests are running already", state.config.requests_max);
-            return Err(ApiError::overloaded(message, 1));
-        };
+        if state.places.available_permits() > 0 { Ok(()) } else { Err(Self::no_place(state)) }
+    }
+
+    fn no_place(state: &AppState) -> ApiError {
+        state.metrics.refused("requests");
+        ApiError::overloaded(format!("{} requests are running already", state.config.requests_max), 1)
+    }
+
+    /// Submits every prompt of `call`. `share`: what its prompts cost; given back when the engine has let
+    /// go of them.
+    pub(super) fn start(
+        state: &Arc<AppState>,
+        call: Call,
+        timeout: Duration,
+        share: Option<Share>,
+    ) -> Result<Self, ApiError> {
+        Self::check_room(state)?;
+        let place = state.places.clone().try_acquire_owned().map_err(|_| Self::no_place(state))?;
         // The place is freed when the engine lets go of the last sink, not when the client has read its
         // answer: a client that stops reading must not hold one.
-        let place = Arc::new(place);
+        let place = Arc::new((place, share));
         let (sender, events) = mpsc::unbounded_channel();
         let count = call.prompts.len();
         state.metrics.began();

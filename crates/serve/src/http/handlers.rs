@@ -1,5 +1,7 @@
 //! One function per endpoint.
 
+use super::body::Bounds;
+use super::budget::Share;
 use super::generate::Generation;
 use super::{AppState, body, sse};
 use crate::openai::{self, ApiError, Body, Call, Limits, Reply, Shape};
@@ -37,12 +39,26 @@ async fn generate(
     let (parts, body) = request.into_parts();
     let config = &state.config;
     let timeout = timeout(&parts.headers, config.request_timeout)?;
-    let bytes = body::read_json(&parts.headers, body, config.body_bytes_max, config.body_timeout).await?;
+    let bytes_max = config.body_bytes_max;
+    // A first look, so that a full server holds no bodies; the place itself is taken when the body is whole,
+    // or slow bodies would take all places.
+    if let Err(error) = Generation::check_room(state) {
+        body::discard(&parts, body, bytes_max).await;
+        return Err(error);
+    }
+    let bounds = Bounds { bytes_max, timeout: config.body_timeout, budget: Some(&state.bodies) };
+    let body::Whole { bytes, share } = body::read_json(&parts, body, &bounds).await.map_err(|refused| {
+        if let Some(bound) = refused.bound {
+            state.metrics.refused(bound);
+        }
+        refused.error
+    })?;
     let limits = Limits::of(&state.engine.describe(), config.prompts_max);
     if limits.model.is_empty() {
         return Err(ApiError::unavailable("no worker has told yet which model it serves"));
     }
     let call = translate(Body::parse(&bytes)?, &limits)?;
+    drop(bytes);
     let prefix = match shape {
         Shape::Completion => "cmpl",
         Shape::Chat => "chatcmpl",
@@ -55,7 +71,7 @@ async fn generate(
         include_usage: call.include_usage,
     };
     let max_tokens_field = call.max_tokens_field;
-    let answer = answer(state, call, reply, timeout).await;
+    let answer = answer(state, call, reply, timeout, share).await;
     // The engine has its own words for what this client wrote.
     answer.map_err(|error| match (shape, error.param.as_deref()) {
         (Shape::Chat, Some("prompt")) => error.renamed("messages"),
@@ -64,9 +80,15 @@ async fn generate(
     })
 }
 
-async fn answer(state: &Arc<AppState>, call: Call, reply: Reply, timeout: Duration) -> Result<Response, ApiError> {
+async fn answer(
+    state: &Arc<AppState>,
+    call: Call,
+    reply: Reply,
+    timeout: Duration,
+    share: Option<Share>,
+) -> Result<Response, ApiError> {
     let stream = call.stream;
-    let generation = Generation::start(state, call, timeout)?;
+    let generation = Generation::start(state, call, timeout, share)?;
     if stream {
         return sse::respond(generation, reply, state.config.keep_alive).await;
     }
@@ -138,7 +160,7 @@ pub(super) async fn metrics(State(state): State<Arc<AppState>>) -> Response {
         Ok(Ok(stats)) => stats,
         Ok(Err(_)) | Err(_) => EngineStats::default(),
     };
-    ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], state.metrics.render(&stats)).into_response()
+    ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], state.render(&stats)).into_response()
 }
 
 pub(super) async fn unknown_path(method: Method, uri: Uri) -> ApiError {

@@ -1,6 +1,9 @@
 //! What the handlers share.
 
+use super::budget::Budget;
 use crate::metrics::Metrics;
+use crate::server::Gate;
+use cenote_base::engine::EngineStats;
 use cenote_base::{Engine, Health, RequestId};
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -17,8 +20,16 @@ pub struct HttpConfig {
     pub request_timeout: Duration,
     /// Longest time a client may take to send a body.
     pub body_timeout: Duration,
+    /// Longest time a client may take to send a request's head, and longest idle time of a kept connection.
+    pub head_timeout: Duration,
     /// Largest body.
     pub body_bytes_max: usize,
+    /// Most bytes of bodies held at once, all requests together; more are refused with 503. The first
+    /// 16 KiB of each body are not counted.
+    pub body_bytes_total: usize,
+    /// Most open connections. When they are reached, the one that has been idle or slow for longest is cut
+    /// for a new one; where all are at work, the new one is refused with 503.
+    pub connections_max: usize,
     /// Most generating requests at once; more are refused with 503.
     pub requests_max: usize,
     /// Most prompts of one completions request.
@@ -33,7 +44,10 @@ impl Default for HttpConfig {
             api_key: None,
             request_timeout: Duration::from_secs(300),
             body_timeout: Duration::from_secs(30),
+            head_timeout: Duration::from_secs(30),
             body_bytes_max: 8 << 20,
+            body_bytes_total: 256 << 20,
+            connections_max: 4096,
             requests_max: 1024,
             prompts_max: 64,
             keep_alive: Duration::from_secs(10),
@@ -47,6 +61,8 @@ pub struct AppState {
     pub(crate) config: HttpConfig,
     pub(crate) metrics: Metrics,
     pub(crate) places: Arc<Semaphore>,
+    pub(crate) gate: Arc<Gate>,
+    pub(super) bodies: Arc<Budget>,
     pub(crate) started_s: u64,
     draining: AtomicBool,
     last_id: AtomicU64,
@@ -62,6 +78,8 @@ impl AppState {
             engine,
             metrics: Metrics::new(),
             places: Arc::new(Semaphore::new(config.requests_max.min(Semaphore::MAX_PERMITS))),
+            gate: Gate::new(config.connections_max),
+            bodies: Budget::new(config.body_bytes_total),
             config,
             started_s: super::handlers::now_s(),
             draining: AtomicBool::new(false),
@@ -103,6 +121,14 @@ impl AppState {
             last.clone_from(&health);
         }
         health
+    }
+
+    /// Everything measured, as Prometheus text.
+    pub(super) fn render(&self, engine: &EngineStats) -> String {
+        self.health();
+        self.metrics.connections(self.gate.open(), self.gate.refused(), self.gate.evicted());
+        self.metrics.body_bytes(self.bodies.used());
+        self.metrics.render(engine)
     }
 
     /// Generating requests that have not ended.

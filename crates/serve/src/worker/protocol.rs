@@ -1,6 +1,8 @@
 //! The worker's HTTP endpoints.
 
 use super::{WorkerConfig, WorkerToken};
+use crate::http::body::{self, Bounds};
+use crate::server::Gate;
 use axum::Router;
 use axum::body::Body;
 use axum::extract::{DefaultBodyLimit, Path, Request as HttpRequest, State};
@@ -17,6 +19,8 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::mpsc;
 
+/// Largest body of any call but `submit`.
+const CALL_BYTES_MAX: usize = 4096;
 /// Carries the secret.
 pub(crate) const TOKEN_HEADER: &str = "x-cenote-worker-token";
 
@@ -36,12 +40,22 @@ struct Worker {
     engine: Arc<dyn Engine>,
     token: WorkerToken,
     config: WorkerConfig,
+    /// The connections, where this crate accepts them.
+    gate: Option<Arc<Gate>>,
 }
 
 /// The worker protocol over `engine`.
 pub fn worker_router(engine: Arc<dyn Engine>, token: WorkerToken, config: WorkerConfig) -> Router {
-    let body_bytes_max = config.body_bytes_max;
-    let worker = Arc::new(Worker { engine, token, config });
+    router(engine, token, config, None)
+}
+
+pub(super) fn router(
+    engine: Arc<dyn Engine>,
+    token: WorkerToken,
+    config: WorkerConfig,
+    gate: Option<Arc<Gate>>,
+) -> Router {
+    let worker = Arc::new(Worker { engine, token, config, gate });
     Router::new()
         .route("/engine/health", get(health))
         .route("/engine/describe", get(describe))
@@ -49,7 +63,7 @@ pub fn worker_router(engine: Arc<dyn Engine>, token: WorkerToken, config: Worker
         .route("/engine/submit", post(submit))
         .route("/engine/abort/{id}", post(abort))
         .route("/engine/drain", post(drain))
-        .layer(DefaultBodyLimit::max(body_bytes_max))
+        .layer(DefaultBodyLimit::max(CALL_BYTES_MAX))
         .layer(axum::middleware::from_fn_with_state(worker.clone(), authorize))
         .with_state(worker)
 }
@@ -72,7 +86,16 @@ async fn health(State(worker): State<Arc<Worker>>) -> Response {
 async fn stats(State(worker): State<Arc<Worker>>) -> Response {
     let engine = worker.engine.clone();
     let stats = tokio::task::spawn_blocking(move || engine.stats()).await;
-    axum::Json(stats.unwrap_or_else(|_| EngineStats::default())).into_response()
+    let mut stats = stats.unwrap_or_else(|_| EngineStats::default());
+    if let Some(gate) = &worker.gate {
+        let own = [
+            ("worker_connections", gate.open() as f64),
+            ("worker_connections_refused_total", gate.refused() as f64),
+            ("worker_connections_evicted_total", gate.evicted() as f64),
+        ];
+        stats.values.extend(own.map(|(name, value)| (name.to_owned(), value)));
+    }
+    axum::Json(stats).into_response()
 }
 
 async fn abort(State(worker): State<Arc<Worker>>, Path(id): Path<u64>) -> StatusCode {
@@ -87,7 +110,16 @@ async fn drain(State(worker): State<Arc<Worker>>, axum::Json(call): axum::Json<D
     axum::Json(DrainReply { drained }).into_response()
 }
 
-async fn submit(State(worker): State<Arc<Worker>>, body: Bytes) -> Response {
+async fn submit(State(worker): State<Arc<Worker>>, call: HttpRequest) -> Response {
+    let (parts, body) = call.into_parts();
+    let (bytes_max, timeout) = (worker.config.body_bytes_max, worker.config.head_timeout);
+    let body = match body::read(&parts, body, &Bounds { bytes_max, timeout, budget: None }).await {
+        Ok(whole) => whole.bytes,
+        Err(refused) => {
+            let error = EngineError::new(ErrorKind::InvalidRequest, refused.error.message);
+            return (refused.error.status, axum::Json(error)).into_response();
+        }
+    };
     let request: Request = match serde_json::from_slice(&body) {
         Ok(request) => request,
         Err(error) => {

@@ -6,6 +6,7 @@ mod api;
 mod bad_input;
 mod disagg;
 mod health;
+mod hostile;
 mod lifecycle;
 mod remote;
 mod supervisor;

@@ -1,0 +1,71 @@
+//! The last word to a connection that there is no room for.
+
+use crate::openai::ApiError;
+use bytes::Bytes;
+use std::io;
+use std::time::Duration;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::task::JoinSet;
+
+/// Refused connections that are given time to read their answer; others are closed at once.
+const LINGERING_MAX: usize = 64;
+/// How long that is.
+const LINGER: Duration = Duration::from_secs(1);
+/// Of what such a client still sends, this much is taken and thrown away: a socket that is closed with
+/// unread bytes resets the connection, and the client would not see its answer.
+const DISCARD_BYTES_MAX: usize = 64 << 10;
+
+/// Connections that were refused and are not closed yet.
+pub(super) struct Refusals {
+    answer: Bytes,
+    lingering: JoinSet<()>,
+}
+
+impl Refusals {
+    pub(super) fn new(connections_max: usize) -> Self {
+        let message = format!("all {connections_max} connections are busy; try again later");
+        let body = ApiError::overloaded(message, 1).body().to_string();
+        let answer = format!(
+            "HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\
+             retry-after: 1\r\nconnection: close\r\n\r\n{body}",
+            body.len()
+        );
+        Self { answer: answer.into(), lingering: JoinSet::new() }
+    }
+
+    /// Answers and closes; never waits, and keeps a bounded number of sockets.
+    pub(super) fn refuse(&mut self, mut socket: TcpStream) {
+        if self.lingering.len() >= LINGERING_MAX {
+            // The buffer of a new socket is empty, so the answer fits; if not, the client hears nothing.
+            let _ = socket.try_write(&self.answer);
+            return;
+        }
+        let answer = self.answer.clone();
+        self.lingering.spawn(async move {
+            let mut scratch = [0; 1024];
+            // A client that gets an answer before it has asked takes the connection for broken.
+            let _ = tokio::time::timeout(LINGER, socket.peek(&mut scratch)).await;
+            let _ = tokio::time::timeout(LINGER, async {
+                socket.write_all(&answer).await?;
+                socket.shutdown().await?;
+                let mut discarded = 0;
+                while discarded <= DISCARD_BYTES_MAX {
+                    match socket.read(&mut scratch).await? {
+                        0 => break,
+                        length => discarded += length,
+                    }
+                }
+                io::Result::Ok(())
+            })
+            .await;
+        });
+    }
+
+    /// Collects one that has closed; pending for ever when there is none.
+    pub(super) async fn closed(&mut self) {
+        if self.lingering.join_next().await.is_none() {
+            std::future::pending::<()>().await;
+        }
+    }
+}

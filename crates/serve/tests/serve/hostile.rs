@@ -1,0 +1,316 @@
+//! Clients that mean harm: many, slow, silent, or large. Meanwhile a legitimate request passes.
+
+use crate::support::client::{client, read};
+use crate::support::fake::FakeEngine;
+use crate::support::requests::{answer_of, text_request, undisturbed};
+use crate::support::script::MODEL;
+use crate::support::{PATIENCE, TestServer, soon};
+use cenote_serve::{Grace, HttpConfig, RemoteConfig, RemoteEngine, WorkerConfig, WorkerToken, serve_worker};
+use serde_json::{Value, json};
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+
+const COMPLETIONS: &str = "/v1/completions";
+const MIB: usize = 1 << 20;
+
+fn body(stream: bool) -> Value {
+    json!({"model": MODEL, "prompt": "legitimate", "max_tokens": 9, "ignore_eos": true, "stream": stream})
+}
+
+async fn a_request_passes(server: &TestServer) {
+    let reply = server.post(COMPLETIONS, &body(true)).await;
+    assert!(reply.status == 200 && reply.is_done(), "{} {}", reply.status, reply.text);
+}
+
+async fn metric(server: &TestServer, name: &str) -> f64 {
+    let text = server.get("/metrics").await.text;
+    let family = name.split('{').next().expect("a name");
+    assert!(text.contains(&format!("# HELP {family} ")), "{name} has no help: {text}");
+    let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+    line.unwrap_or_else(|| panic!("no {name}: {text}")).parse().expect("a number")
+}
+
+async fn connect(address: SocketAddr, bytes: &[u8]) -> TcpStream {
+    let mut socket = soon("a connection", TcpStream::connect(address)).await.expect("the listener is there");
+    soon("room in the socket", socket.write_all(bytes)).await.expect("the socket is new");
+    socket
+}
+
+/// What the server says until it closes.
+async fn until_closed(socket: &mut TcpStream) -> String {
+    let mut text = Vec::new();
+    // A reset is a way to close as well.
+    let _ = soon("the server to close", socket.read_to_end(&mut text)).await;
+    String::from_utf8_lossy(&text).into_owned()
+}
+
+fn head(length: &str) -> String {
+    format!("POST {COMPLETIONS} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n{length}\r\n")
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn thousands_of_idle_connections_lock_nobody_out() {
+    let config = HttpConfig { connections_max: 64, ..HttpConfig::default() };
+    let server = TestServer::start(FakeEngine::new().shared(), config).await;
+    let mut idle = Vec::new();
+    for number in 0..3000 {
+        idle.push(connect(server.address, b"").await);
+        if number % 500 == 499 {
+            a_request_passes(&server).await;
+        }
+    }
+    let open = metric(&server, "cenote_http_connections").await;
+    assert!(open <= 64.0, "{open} connections are open");
+    assert!(metric(&server, "cenote_http_connections_evicted_total").await >= 2900.0);
+    assert_eq!(until_closed(&mut idle[0]).await, "", "the oldest has left");
+}
+
+#[tokio::test]
+async fn above_the_cap_of_working_connections_there_is_a_503() {
+    let engine = FakeEngine::gated();
+    let config = HttpConfig { connections_max: 2, ..HttpConfig::default() };
+    let server = TestServer::start(engine.shared(), config).await;
+    // Two long answers, one of them a stream.
+    let running = [true, false].map(|stream| {
+        let url = server.url(COMPLETIONS);
+        tokio::spawn(async move { client().post(url).json(&body(stream)).send().await.expect("an answer") })
+    });
+    soon("both requests", engine.seen().wait_for(|seen| seen.len() == 2)).await.expect("it lives");
+    for _ in 0..3 {
+        let refused = server.post(COMPLETIONS, &body(false)).await;
+        assert_eq!((refused.status, refused.json()["error"]["code"].clone()), (503, json!("overloaded")));
+        assert_eq!(refused.headers["connection"], "close");
+        assert!(refused.headers.contains_key("retry-after"));
+    }
+    // What does not even ask is answered and closed just so.
+    let text = until_closed(&mut connect(server.address, b"").await).await;
+    assert!(text.starts_with("HTTP/1.1 503"), "{text}");
+    engine.let_out(1000);
+    for running in running {
+        let reply = read(soon("an answer", running).await.expect("the client does not panic")).await;
+        assert_eq!(reply.status, 200, "a newcomer cut a running answer: {}", reply.text);
+    }
+    a_request_passes(&server).await;
+    assert_eq!(metric(&server, "cenote_http_connections_refused_total").await, 4.0);
+}
+
+#[tokio::test]
+async fn slow_heads_and_idle_connections_have_a_deadline_and_long_answers_have_none() {
+    let engine = FakeEngine::new();
+    let head_timeout = Duration::from_millis(100);
+    let server = TestServer::start(engine.shared(), HttpConfig { head_timeout, ..HttpConfig::default() }).await;
+    // Nothing, a part of a head, and an answer after which nothing comes.
+    let health = b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n";
+    let mut sockets = Vec::new();
+    for bytes in [b"".as_slice(), b"GET /health HT", health] {
+        sockets.push(connect(server.address, bytes).await);
+    }
+    // One byte at a time does not move the deadline.
+    let mut dripping = connect(server.address, b"").await;
+    let began = Instant::now();
+    let mut ticks = tokio::time::interval(Duration::from_millis(10));
+    while began.elapsed() < PATIENCE {
+        ticks.tick().await;
+        if dripping.write_all(b"G").await.is_err() {
+            break;
+        }
+    }
+    assert!(began.elapsed() < PATIENCE, "drops of a head keep a connection open");
+    for socket in &mut sockets {
+        until_closed(socket).await;
+    }
+    engine.pace(Duration::from_millis(60));
+    let began = Instant::now();
+    a_request_passes(&server).await;
+    assert!(began.elapsed() > 3 * head_timeout, "the answer was meant to be long");
+}
+
+#[tokio::test]
+async fn slow_bodies_have_a_deadline_and_take_no_places() {
+    let config = HttpConfig { body_timeout: Duration::from_secs(2), requests_max: 4, ..HttpConfig::default() };
+    let server = TestServer::start(FakeEngine::new().shared(), config).await;
+    let mut slow = Vec::new();
+    for _ in 0..100 {
+        slow.push(connect(server.address, (head("content-length: 1000\r\n") + "{").as_bytes()).await);
+    }
+    a_request_passes(&server).await;
+    for socket in &mut slow {
+        let text = until_closed(socket).await;
+        assert!(text.starts_with("HTTP/1.1 408"), "{text}");
+    }
+    a_request_passes(&server).await;
+    assert_eq!(metric(&server, "cenote_http_requests_refused_total{bound=\"time\"}").await, 100.0);
+}
+
+#[tokio::test]
+async fn a_giant_length_is_refused_by_its_head() {
+    let server = TestServer::start(FakeEngine::new().shared(), HttpConfig::default()).await;
+    for (length, expected) in [("40000000", "413"), ("99999999999", "413"), ("18446744073709551615", "4")] {
+        let head = head(&format!("content-length: {length}\r\n"));
+        let mut socket = connect(server.address, head.as_bytes()).await;
+        let mut status = [0; 12];
+        soon("an answer to the head alone", socket.read_exact(&mut status)).await.expect("an answer");
+        // The last one hyper refuses by itself.
+        let status = String::from_utf8_lossy(&status[9..]).into_owned();
+        assert!(status.starts_with(expected), "{length}: {status}");
+        a_request_passes(&server).await;
+    }
+    let refused = metric(&server, "cenote_http_requests_refused_total{bound=\"length\"}").await;
+    assert_eq!(refused, 2.0);
+}
+
+#[tokio::test]
+async fn a_full_server_refuses_before_it_reads_a_body() {
+    let engine = FakeEngine::gated();
+    let config = HttpConfig { requests_max: 1, ..HttpConfig::default() };
+    let server = TestServer::start(engine.shared(), config).await;
+    engine.let_out(3);
+    let _running = server.open(COMPLETIONS, &body(true)).await;
+    // The body never ends; its bounds in time and size are far away.
+    let mut endless = connect(server.address, (head("content-length: 4000000\r\n") + "{").as_bytes()).await;
+    let began = Instant::now();
+    let mut status = [0; 12];
+    soon("a refusal", endless.read_exact(&mut status)).await.expect("an answer");
+    assert_eq!(&status, b"HTTP/1.1 503");
+    assert!(began.elapsed() < HttpConfig::default().body_timeout, "it waited for the body");
+    assert_eq!(metric(&server, "cenote_http_requests_refused_total{bound=\"requests\"}").await, 1.0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn large_bodies_at_once_stay_within_their_memory() {
+    const EACH: usize = 8 * MIB - 1024;
+    let config = HttpConfig { body_bytes_total: 32 * MIB, ..HttpConfig::default() };
+    let server = TestServer::start(FakeEngine::new().shared(), config).await;
+    let start = head(&format!("content-length: {}\r\n", EACH + 1)) + "{\"prompt\": \"";
+    let filler = vec![b'x'; MIB];
+    let before = resident_bytes();
+    // 48 times 8 MiB, each but its last byte: nothing of it may be given up for its own sake.
+    let mut senders = tokio::task::JoinSet::new();
+    for _ in 0..48 {
+        let (start, filler, address) = (start.clone(), filler.clone(), server.address);
+        senders.spawn(async move {
+            let mut socket = connect(address, start.as_bytes()).await;
+            let mut left = EACH - (start.len() - start.find("{\"").expect("the body's start"));
+            while left > 0 {
+                let piece = left.min(MIB);
+                soon("room", socket.write_all(&filler[..piece])).await.expect("the server takes it in");
+                left -= piece;
+            }
+            socket
+        });
+    }
+    let mut sockets = Vec::new();
+    while let Some(socket) = soon("the senders", senders.join_next()).await {
+        sockets.push(socket.expect("no sender panics"));
+        let held = metric(&server, "cenote_http_body_bytes").await;
+        assert!(held <= 32.0 * MIB as f64, "{held} bytes of bodies are held");
+    }
+    a_request_passes(&server).await;
+    let grown = resident_bytes().saturating_sub(before);
+    // The senders' own fillers are a part of it.
+    assert!(grown < (32 * 2 + 48 + 64) * MIB, "{grown} bytes more for 384 MiB of bodies");
+    for socket in &mut sockets {
+        socket.write_all(b"\"").await.expect("the connection is kept");
+    }
+    let mut answers = Vec::new();
+    for mut socket in sockets {
+        let mut status = [0; 12];
+        soon("an answer", socket.read_exact(&mut status)).await.expect("an answer");
+        answers.push(String::from_utf8_lossy(&status[9..]).into_owned());
+    }
+    let count = |status: &str| answers.iter().filter(|answer| *answer == status).count();
+    // Three whole bodies fit, and perhaps a fourth; they are no JSON. The others were refused for their memory.
+    assert!((3..=4).contains(&count("400")) && count("400") + count("503") == 48, "{answers:?}");
+    assert_eq!(metric(&server, "cenote_http_body_bytes").await, 0.0);
+}
+
+fn resident_bytes() -> usize {
+    let status = std::fs::read_to_string("/proc/self/status").expect("Linux");
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("the kernel tells");
+    line.trim().trim_end_matches("kB").trim().parse::<usize>().expect("a number") << 10
+}
+
+#[tokio::test]
+async fn half_open_connections_are_closed() {
+    let server = TestServer::start(FakeEngine::new().shared(), HttpConfig::default()).await;
+    for bytes in [String::new(), "POST /v1".to_owned(), head("content-length: 1000\r\n") + "{\"prompt"] {
+        let mut socket = connect(server.address, bytes.as_bytes()).await;
+        socket.shutdown().await.expect("its own half");
+        until_closed(&mut socket).await;
+        a_request_passes(&server).await;
+    }
+}
+
+#[tokio::test]
+async fn a_server_under_attack_still_shuts_down() {
+    let mut server = TestServer::start_with(
+        FakeEngine::new().shared(),
+        HttpConfig::default(),
+        Grace { drain: PATIENCE, close: Duration::from_millis(200) },
+    )
+    .await;
+    let mut attackers = Vec::new();
+    for number in 0..200 {
+        let bytes = [String::new(), "GET /".to_owned(), head("content-length: 1000\r\n") + "{"];
+        attackers.push(connect(server.address, bytes[number % 3].as_bytes()).await);
+    }
+    a_request_passes(&server).await;
+    server.stop();
+    assert!(server.ended().await, "nothing was running");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn garbage_on_a_worker_port_harms_no_request() {
+    let token = WorkerToken::draw().expect("random");
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a loopback port");
+    let address = listener.local_addr().expect("it is bound");
+    let config = WorkerConfig {
+        connections_max: 16,
+        head_timeout: Duration::from_millis(500),
+        body_bytes_max: MIB,
+        ..WorkerConfig::default()
+    };
+    let engine = FakeEngine::new();
+    let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+    let stopped = async move {
+        let _ = stopped.await;
+    };
+    let served = tokio::spawn(serve_worker(listener, engine.shared(), token.clone(), config, stopped));
+    let remote = RemoteEngine::connect(address, &token, RemoteConfig::default()).await.expect("it answers");
+    let mut prng = cenote_base::prng::Prng::new(5);
+    let mut attackers = Vec::new();
+    for number in 0..200_u64 {
+        let garbage: Vec<u8> = (0..prng.below(2000)).map(|_| prng.below(256) as u8).collect();
+        attackers.push(connect(address, if number % 2 == 0 { &garbage } else { b"" }).await);
+        if number % 20 == 0 {
+            let request = text_request(number, 9);
+            assert_eq!(answer_of(&remote, request.clone()).await, undisturbed(&request));
+        }
+    }
+    // Who knows the secret may still not make the worker take in more than the limit.
+    let secret = token.expose();
+    let long = format!("POST /engine/submit HTTP/1.1\r\nhost: x\r\nx-cenote-worker-token: {secret}\r\n");
+    let mut giant = connect(address, format!("{long}content-length: 99999999999\r\n\r\n").as_bytes()).await;
+    let text = until_closed(&mut giant).await;
+    assert!(text.starts_with("HTTP/1.1 413"), "{text}");
+    let mut slow = connect(address, format!("{long}content-length: 1000\r\n\r\n{{").as_bytes()).await;
+    let text = until_closed(&mut slow).await;
+    assert!(text.starts_with("HTTP/1.1 408"), "{text}");
+    for mut attacker in attackers {
+        until_closed(&mut attacker).await;
+    }
+    let stats = cenote_base::Engine::stats(&remote);
+    assert!(stats.values["worker_connections"] <= 16.0 && stats.values["worker_connections_evicted_total"] > 0.0);
+    drop(stop);
+    assert!(soon("the worker's end", served).await.expect("it does not panic"));
+}
+
+#[tokio::test]
+async fn a_large_body_above_the_limit_still_reads_its_413() {
+    let server = TestServer::start(FakeEngine::new().shared(), HttpConfig::default()).await;
+    let sent = client().post(server.url(COMPLETIONS)).header("content-type", "application/json");
+    let reply = read(sent.body(vec![b' '; 9 * MIB]).send().await.expect("an answer")).await;
+    assert_eq!(reply.status, 413);
+}
