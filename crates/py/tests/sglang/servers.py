@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import os
 import time
 from array import array
 from collections.abc import Callable, Iterator, Sequence
@@ -35,13 +36,9 @@ SECONDS = 30.0
 BACKEND = {"backend_name": "cenote", "module_path": "cenote.sglang", "class_name": "CenoteStorage"}
 
 
-def _slots(host: Any, view: torch.Tensor, slots: torch.Tensor) -> tuple[Any, ...]:
+def _slots(host: Any, slots: torch.Tensor) -> tuple[torch.Tensor, ...]:
     """Where tokens lie in one layer of host memory."""
-    if host.layout == "page_first_direct":
-        return slots // host.page_size, slots % host.page_size
-    if host.layout == "page_head":
-        raise NotImplementedError
-    return (slots,)
+    return (slots // host.page_size, slots % host.page_size) if host.layout == "page_first_direct" else (slots,)
 
 
 def _layers(host: Any, device: Any) -> Iterator[tuple[int, torch.Tensor, torch.Tensor]]:
@@ -56,13 +53,13 @@ def _layers(host: Any, device: Any) -> Iterator[tuple[int, torch.Tensor, torch.T
 
 def _backup(host: Any, device: Any, host_slots: torch.Tensor, slots: torch.Tensor, _io: str) -> None:
     for _, memory, view in _layers(host, device):
-        view[_slots(host, view, host_slots)] = memory[slots]
+        view[_slots(host, host_slots)] = memory[slots]
 
 
 def _load(host: Any, device: Any, host_slots: torch.Tensor, slots: torch.Tensor, layer: int, _io: str, **_: Any) -> None:
     for at, memory, view in _layers(host, device):
         if at == layer:
-            memory[slots] = view[_slots(host, view, host_slots)]
+            memory[slots] = view[_slots(host, host_slots)]
 
 
 common._cuda_host_register = lambda *_args, **_kwargs: None
@@ -92,7 +89,7 @@ def until(done: Callable[[], bool], what: str) -> None:
     while not done():
         if time.monotonic() > end:
             raise TimeoutError(f"{what} did not happen within {SECONDS} s")
-        time.sleep(0.001)
+        os.sched_yield()
 
 
 class Server:
