@@ -1,6 +1,6 @@
 //! Tasks of this repository: `cargo xtask tidy`, `cargo xtask ci`, `cargo xtask python-env`,
-//! `cargo xtask python`, `cargo xtask wheel`, `cargo xtask vllm`, `cargo xtask peers`,
-//! `cargo xtask simulate`, `cargo xtask two-host`, `cargo xtask fuzz`.
+//! `cargo xtask python`, `cargo xtask wheel`, `cargo xtask vllm`, `cargo xtask sglang`,
+//! `cargo xtask peers`, `cargo xtask simulate`, `cargo xtask two-host`, `cargo xtask fuzz`.
 #![forbid(unsafe_code)]
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a command line tool talks")]
 
@@ -9,6 +9,7 @@ mod fuzz;
 mod peers;
 mod python;
 mod rust_text;
+mod sglang;
 mod simulate;
 mod tidy;
 mod two_host;
@@ -22,9 +23,10 @@ const USAGE: &str = "usage: cargo xtask <task>
   tidy        rules of the source tree that no compiler checks
   ci          everything: format, clippy, tidy, documentation, tests
   python-env  the Python environment of the tests that are in Python
-  python      builds the Python package and runs its tests, those with vLLM excepted
+  python      builds the Python package and runs its tests, those with vLLM and SGLang excepted
   wheel       the Python package for machines with an older C library, tested
   vllm        the tests with vLLM, in an environment of some 5 GB that it makes; arguments go to pytest
+  sglang      the tests with SGLang's own classes, on the processor, in such an environment; arguments go to pytest
   peers       beside rivals: vLLM's connectors, Redis, Mooncake Store; --help tells its flags (docs/peers.md)
   simulate    the pool on a model of hosts with private caches; --help tells its flags
   two-host    two emulated hosts that share one CXL memory device; names of scenarios may follow
@@ -43,6 +45,7 @@ fn main() -> ExitCode {
         ["python"] => python::prepare(&root).and_then(|python| python::test_package(&root, &python)),
         ["wheel"] => python::portable_wheel(&root).map(|wheel| println!("{}", wheel.display())),
         ["vllm", tests @ ..] => vllm::run(&root, tests),
+        ["sglang", tests @ ..] => sglang::run(&root, tests),
         ["peers", arguments @ ..] => peers::run(&root, arguments),
         ["python-env"] => match python::prepare(&root) {
             Ok(python) => {

@@ -54,8 +54,10 @@ fn test_wheel(root: &Path, python: &Path, wheel: &Path) -> Result<(), String> {
     let wheels = wheel.parent().expect("it lies in a folder");
     let install = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps", "--force-reinstall"];
     shown(Command::new(python).args(install).arg(wheel), "pip install of the package")?;
-    let tests = ["-m", "pytest", "--quiet", "-rs", "-p", "no:cacheprovider", "--ignore", "tests/vllm", "tests"];
-    shown(Command::new(python).args(tests).current_dir(&folder), "pytest")?;
+    let tests = ["-m", "pytest", "--quiet", "-rs", "-p", "no:cacheprovider", "tests"];
+    // Those need an engine, in an environment of its own.
+    let engines = ["--ignore", "tests/vllm", "--ignore", "tests/sglang"];
+    shown(Command::new(python).args(tests).args(engines).current_dir(&folder), "pytest")?;
     let stubs = ["-m", "mypy.stubtest", "--concise", "--allowlist"];
     let allowed = folder.join("tests/stubtest-allowed.txt");
     // Elsewhere: the folder of the package holds no compiled part.

@@ -8,9 +8,9 @@ from typing import Concatenate, ParamSpec, Protocol, TypeVar
 
 
 class Counting(Protocol):
-    """Whoever counts what goes wrong, and tells it once."""
+    """An adapter that counts faults, and logs each kind once."""
 
-    def went_wrong(self, where: str, error: Exception) -> None: ...
+    def went_wrong(self, where: str, error: BaseException) -> None: ...
 
 
 _S = TypeVar("_S", bound=Counting)
@@ -18,18 +18,28 @@ _P = ParamSpec("_P")
 _R = TypeVar("_R")
 _Method = Callable[Concatenate[_S, _P], _R]
 
+# Not faults: the program is asked to end.
+_ENDS = (KeyboardInterrupt, SystemExit, GeneratorExit)
+
 
 def serving(otherwise: Callable[[], _R]) -> Callable[[_Method[_S, _P, _R]], _Method[_S, _P, _R]]:
     """A method of the serving path: what goes wrong in it is counted, and to the engine it is what `otherwise` makes: a miss."""
+    return serving_with(lambda *_args, **_kwargs: otherwise())
+
+
+def serving_with(otherwise: Callable[_P, _R]) -> Callable[[_Method[_S, _P, _R]], _Method[_S, _P, _R]]:
+    """As `serving`, for a miss whose shape follows from the arguments of the call."""
 
     def wrap(method: _Method[_S, _P, _R]) -> _Method[_S, _P, _R]:
         @functools.wraps(method)
         def safe(self: _S, *args: _P.args, **kwargs: _P.kwargs) -> _R:
             try:
                 return method(self, *args, **kwargs)
-            except Exception as error:
+            except _ENDS:
+                raise
+            except BaseException as error:  # A panic of the compiled part is no `Exception`.
                 self.went_wrong(method.__name__, error)
-                return otherwise()
+                return otherwise(*args, **kwargs)
 
         return safe
 

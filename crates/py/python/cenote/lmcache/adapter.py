@@ -273,7 +273,7 @@ class CenoteL2Adapter(L2AdapterInterface):
         for event in (self._store_event, self._lookup_event, self._load_event):
             event.close()
 
-    def went_wrong(self, where: str, error: Exception) -> None:
+    def went_wrong(self, where: str, error: BaseException) -> None:
         self.errors += 1
         kind = f"{where}: {type(error).__name__}: {error}"
         if kind not in self._told:

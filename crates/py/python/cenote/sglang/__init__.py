@@ -5,6 +5,12 @@
         "class_name": "CenoteStorage", "interface_v1": 1, "region": "shm:kv", "create_size": "64GiB"}'
 """
 
-from cenote.sglang.storage import CenoteStorage
+import sglang
+
+from cenote.sglang.version import check_version
+
+check_version(sglang.__version__)
+
+from cenote.sglang.storage import CenoteStorage  # noqa: E402
 
 __all__ = ["CenoteStorage"]

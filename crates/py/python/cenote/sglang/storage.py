@@ -2,27 +2,48 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import math
-from collections.abc import Callable, Sequence
+import threading
+import time
+from collections.abc import Callable, Sequence, Sized
 from typing import TYPE_CHECKING, Any
 
-from sglang.srt.mem_cache.hicache_storage import HiCacheStorage
+from sglang.srt.mem_cache.hicache_storage import HiCacheStorage, PoolTransferResult
 
 import cenote
-from cenote.serving import serving
+from cenote.serving import serving, serving_with
+from cenote.sglang import naming
+from cenote.sglang.stats import Transfers
 
 if TYPE_CHECKING:
     import torch
-    from sglang.srt.mem_cache.hicache_storage import HiCacheStorageConfig, HiCacheStorageExtraInfo
+    from sglang.srt.mem_cache.hicache_storage import HiCacheStorageConfig, HiCacheStorageExtraInfo, PoolTransfer
     from sglang.srt.mem_cache.pool_host import HostKVCache
+    from sglang.srt.observability.metrics_collector import StorageMetrics
 
 logger = logging.getLogger(__name__)
 
-# What SGLang itself reads of the extra configuration.
-_SGLANGS = {"backend_name", "module_path", "class_name", "interface_v1"}
-_SETTINGS = {"region", "create_size", "chunk_size", "mode", "host_slot", "tenant_salt"}
+# What SGLang itself reads of the extra configuration, or puts into it.
+_SGLANGS = {"backend_name", "module_path", "class_name", "interface_v1", "allocator", "file_storage_path"}
+_SETTINGS = {"region", "create_size", "chunk_size", "mode", "host_slot", "tenant_salt", "model_fingerprint"}
+_LAYOUTS = ("layer_first", "page_first", "page_first_direct", "page_head")
+
+# SGLang gives up on its threads after ten seconds; a batch that takes longer than this leaves the rest of its pages out.
+BATCH_SECONDS = 5.0
+
+
+def _no_pages(keys: Any, *_args: Any, **_kwargs: Any) -> list[bool]:
+    """One verdict for each key, and at least one: SGLang takes an empty list for a success."""
+    return [False] * (len(keys) if isinstance(keys, Sized) else 1)
+
+
+def _no_tensors(keys: Any, *_args: Any, **_kwargs: Any) -> list[Any]:
+    return [None] * (len(keys) if isinstance(keys, Sized) else 1)
+
+
+def _no_transfers(transfers: Any, *_args: Any, **_kwargs: Any) -> dict[str, list[bool]]:
+    return {transfer.name: _no_pages(transfer.keys or ()) for transfer in transfers or ()}
 
 
 class CenoteStorage(HiCacheStorage):
@@ -40,74 +61,84 @@ class CenoteStorage(HiCacheStorage):
         self.config, self.extra = storage_config, extra
         self.region: cenote.Region | None = None
         self.pages: cenote.Namespace | None = None
+        self.transfers: Transfers | None = None
         self.errors = 0
-        self._told: set[str] = set()
+        self._told: set[tuple[str, str]] = set()
+        self._counting = threading.Lock()
+        self._weights = ""
+        self._pieces = 0
 
     def register_mem_pool_host(self, mem_pool_host: HostKVCache) -> None:
         """SGLang's host memory is there: now the size of a page is known."""
         super().register_mem_pool_host(mem_pool_host)
-        places = self._places(1, range(mem_pool_host.page_size))[0]
-        page_bytes = sum(size for _, size in places)
-        if any(size % 64 for _, size in places):
-            raise ValueError(
-                f"a page of this host memory comes in pieces of {places[0][1]} bytes, which are no multiple of 64: use "
-                "--hicache-mem-layout page_first or page_first_direct"
-            )
+        self.close()
+        page_bytes = self._page_bytes(mem_pool_host)
         name = self.extra["region"]
         if (size := self.extra.get("create_size")) is not None:
             # Four pages to a chunk.
             chunk = self.extra.get("chunk_size") or max(2 << 20, 1 << math.ceil(math.log2(4 * page_bytes)))
             mode = int(str(self.extra.get("mode", "0600")), 8)
             cenote.Region.create(name, size, chunk_size=chunk, mode=mode, exist_ok=True)
-        self.region = cenote.Region.open(name, worker="sglang", host_slot=int(self.extra.get("host_slot", 0)))
-        self.pages = self.region.namespace(
-            self._identity(mem_pool_host, page_bytes),
-            page_bytes,
-            label=f"{self.config.model_name} {self.config.tp_rank}.{self.config.pp_rank}",
-            block_tokens=mem_pool_host.page_size,
-        )
+        region = cenote.Region.open(name, worker="sglang", host_slot=int(self.extra.get("host_slot", 0)))
+        try:
+            self._weights = naming.weight_version()
+            self.pages = region.namespace(
+                naming.fingerprint(self.config, self.extra, mem_pool_host, page_bytes),
+                page_bytes,
+                label=f"{self.config.model_name} {self.config.tp_rank}.{self.config.pp_rank}",
+                block_tokens=mem_pool_host.page_size,
+            )
+        except BaseException:
+            region.close()
+            raise
+        self.region = region
+        self.transfers = Transfers(page_bytes) if self.config.enable_storage_metrics else None
 
     def register_mem_host_pool_v2(self, host_pool: HostKVCache, host_pool_name: Any) -> None:
         """Memory beside the KV: of hybrid models, of draft models."""
         if str(host_pool_name) != "kv":
-            raise ValueError(f"Cenote stores the KV of full attention; this model has a pool `{host_pool_name}` beside it")
+            self.close()
+            raise ValueError(
+                f"Cenote stores the KV of full attention, and this model has a pool `{host_pool_name}` beside it; "
+                "start without --hicache-storage-backend"
+            )
         super().register_mem_host_pool_v2(host_pool, host_pool_name)
 
-    def _identity(self, pool: HostKVCache, page_bytes: int) -> bytes:
-        config = self.config
-        # Ranks of multi-head latent attention all have the same.
-        tensor = [0, 1] if config.is_mla_model else [config.tp_rank, config.tp_size]
-        facts = {
-            "model": config.model_name,
-            "dtype": str(pool.dtype),
-            "layout": pool.layout,
-            "page": [pool.page_size, page_bytes],
-            "tensor parallel": tensor,
-            "pipeline parallel": [config.pp_rank, config.pp_size],
-            "context parallel": [config.attn_cp_rank, config.attn_cp_size],
-            "decode context parallel": [getattr(config, "dcp_rank", 0), getattr(config, "dcp_size", 1)],
-            "tenant salt": self.extra.get("tenant_salt", ""),
-        }
-        return b"cenote sglang v1 " + json.dumps(facts, sort_keys=True).encode()
+    def _page_bytes(self, pool: HostKVCache) -> int:
+        """Bytes of a page, all of whose pieces must be known by address."""
+        if pool.layout not in _LAYOUTS:
+            raise ValueError(f"--hicache-mem-layout {pool.layout} is not one that Cenote knows: use page_first_direct")
+        import torch
+
+        addresses, sizes = pool.get_page_buffer_meta(torch.arange(pool.page_size)) or ((), ())
+        self._pieces, page_bytes = len(addresses), int(sum(sizes))
+        whole = pool.get_size_per_token() * pool.page_size
+        if page_bytes == 0 or page_bytes != whole:
+            raise ValueError(f"{type(pool).__name__} names {page_bytes} bytes of a page that has {whole}")
+        if any(size % 64 for size in sizes):
+            raise ValueError(
+                f"a page of this host memory comes in pieces of {sizes[0]} bytes, which are no multiple of 64: use "
+                "--hicache-mem-layout page_first or page_first_direct"
+            )
+        return page_bytes
 
     def _places(self, count: int, host_indices: Any) -> list[list[tuple[int, int]]]:
         """Where these pages lie in host memory: pieces of address and length."""
-        addresses, sizes = self.mem_pool_host.get_page_buffer_meta(_as_tensor(host_indices))
-        pieces = len(addresses) // count
-        if pieces * count != len(addresses) or pieces == 0:
-            raise ValueError(f"{len(addresses)} pieces of memory for {count} pages")
+        addresses, sizes = self.mem_pool_host.get_page_buffer_meta(host_indices)
+        if len(addresses) != self._pieces * count:
+            raise ValueError(f"{len(addresses)} pieces of memory for {count} pages of {self._pieces}")
         places = list(zip(addresses, sizes, strict=True))
-        return [places[page * pieces : (page + 1) * pieces] for page in range(count)]
+        return [places[page * self._pieces : (page + 1) * self._pieces] for page in range(count)]
 
     # --- pages by their place in host memory: nothing is copied twice ---
 
-    @serving(list)
+    @serving_with(_no_pages)
     def batch_get_v1(
         self, keys: list[str], host_indices: torch.Tensor, extra_info: HiCacheStorageExtraInfo | None = None
     ) -> list[bool]:
         return self._read(keys, lambda: self._places(len(keys), host_indices))
 
-    @serving(list)
+    @serving_with(_no_pages)
     def batch_set_v1(
         self, keys: list[str], host_indices: torch.Tensor, extra_info: HiCacheStorageExtraInfo | None = None
     ) -> list[bool]:
@@ -120,9 +151,9 @@ class CenoteStorage(HiCacheStorage):
     def get(self, key: str, target_location: Any = None, target_sizes: Any = None) -> Any:
         return self.batch_get([key], [target_location], None)[0]
 
-    @serving(list)
+    @serving_with(_no_tensors)
     def batch_get(self, keys: list[str], target_locations: Any = None, target_sizes: Any = None) -> Any:
-        if target_locations is None or any(target is None for target in target_locations):
+        if target_locations is None or len(target_locations) != len(keys) or any(to is None for to in target_locations):
             raise ValueError("a page is read into memory that is given, and none was")
         read = self._read(keys, lambda: [_place(target) for target in target_locations])
         return [target if there else None for target, there in zip(target_locations, read, strict=True)]
@@ -138,6 +169,31 @@ class CenoteStorage(HiCacheStorage):
         values = values if values is not None else target_locations
         return all(self._write(keys, [_place(value) for value in values], 0))
 
+    # --- pages with pools beside the KV, which were refused: without them the KV is of no use ---
+
+    @serving(PoolTransferResult.empty)
+    def batch_exists_v2(
+        self,
+        keys: list[str],
+        pool_transfers: list[PoolTransfer] | None = None,
+        extra_info: HiCacheStorageExtraInfo | None = None,
+    ) -> PoolTransferResult:
+        if pool_transfers:
+            raise ValueError(f"there are pools beside the KV: {', '.join(str(pool.name) for pool in pool_transfers)}")
+        return PoolTransferResult(self.batch_exists(keys, extra_info), {})
+
+    @serving_with(_no_transfers)
+    def batch_get_v2(
+        self, transfers: list[PoolTransfer], extra_info: HiCacheStorageExtraInfo | None = None
+    ) -> dict[str, list[bool]]:
+        raise ValueError("there are pools beside the KV")
+
+    @serving_with(_no_transfers)
+    def batch_set_v2(
+        self, transfers: list[PoolTransfer], extra_info: HiCacheStorageExtraInfo | None = None
+    ) -> dict[str, list[bool]]:
+        raise ValueError("there are pools beside the KV")
+
     # --- what is there ---
 
     @serving(lambda: False)
@@ -151,43 +207,68 @@ class CenoteStorage(HiCacheStorage):
 
     @serving(lambda: None)
     def clear(self) -> None:
-        self._blocks().forget()
+        # Also of other weights than those that the engine has now.
+        if self.pages is None:
+            raise RuntimeError("no host memory was registered")
+        self.pages.forget()
 
     @serving(lambda: None)
-    def get_stats(self) -> Any:
-        return None if self.region is None else self.region.counters() | {"cenote_errors_total": self.errors}
+    def get_stats(self) -> StorageMetrics | None:
+        return self.transfers.take() if self.transfers is not None else None
 
+    @serving(lambda: None)
     def close(self) -> None:
         """Leaves the region."""
+        self.pages = None
         if self.region is not None:
             self.region.close()
 
-    def went_wrong(self, where: str, error: Exception) -> None:
-        self.errors += 1
-        kind = f"{where}: {type(error).__name__}: {error}"
-        if kind not in self._told:
+    def went_wrong(self, where: str, error: BaseException) -> None:
+        kind = (where, type(error).__name__)
+        with self._counting:
+            self.errors += 1
+            is_new = kind not in self._told
             self._told.add(kind)
-            logger.warning("Cenote: %s, which counts as a miss", kind, exc_info=error)
+        if is_new:
+            logger.warning("Cenote: %s failed, which counts as a miss; more of this kind are only counted", where, exc_info=error)
 
     def _blocks(self) -> cenote.Namespace:
         if self.pages is None:
-            raise RuntimeError("no host memory was registered")
+            raise RuntimeError("no host memory was registered, or the backend is closed")
+        if naming.weight_version() != self._weights:
+            raise RuntimeError(
+                "the engine was given other weights; detach the storage backend and attach it again to store their pages"
+            )
         return self.pages
 
     def _read(self, keys: list[str], places: Callable[[], Sequence[Any]]) -> list[bool]:
+        start, whole = time.monotonic(), 0
         blocks = self._blocks()
         with blocks.lookup(_names(blocks, keys)) as lease:
-            found = len(lease)
-            read = [lease.read_into(page, place) for page, place in zip(range(found), places(), strict=False)]
-        # A page is of use only behind all those before it.
-        whole = read.index(False) if False in read else found
+            for page, place in zip(range(len(lease)), places() if len(lease) else (), strict=False):
+                # A page is of use only behind all those before it.
+                if time.monotonic() - start > BATCH_SECONDS or not lease.read_into(page, place):
+                    break
+                whole += 1
+        if self.transfers is not None:
+            self.transfers.loaded(whole, time.monotonic() - start)
         return [page < whole for page in range(len(keys))]
 
     def _write(self, keys: list[str], places: Sequence[Any], before: int) -> list[bool]:
+        start, stored = time.monotonic(), 0
         blocks = self._blocks()
         names = _names(blocks, keys)
-        outcomes = (blocks.publish(names[page], before + page, place) for page, place in enumerate(places))
-        return [outcome in ("published", "duplicate") for outcome in outcomes]
+        if len(places) != len(keys):
+            raise ValueError(f"{len(places)} pages for {len(keys)} keys")
+        for page, place in enumerate(places):
+            is_late = time.monotonic() - start > BATCH_SECONDS
+            # SGLang counts pages up to the first that is missing.
+            if is_late or blocks.publish(names[page], before + page, place) not in ("published", "duplicate"):
+                break
+            stored += 1
+        if self.transfers is not None:
+            self.transfers.stored(stored, time.monotonic() - start)
+        return [page < stored for page in range(len(keys))]
 
 
 def _names(blocks: cenote.Namespace, keys: list[str]) -> cenote.Hashes:
@@ -199,11 +280,3 @@ def _place(tensor: Any) -> tuple[int, int]:
     if not tensor.is_contiguous() or tensor.device.type != "cpu":
         raise ValueError("a page comes in a contiguous tensor of the processor")
     return tensor.data_ptr(), tensor.nbytes
-
-
-def _as_tensor(indices: Any) -> Any:
-    if not isinstance(indices, range):
-        return indices
-    import torch
-
-    return torch.tensor(list(indices))

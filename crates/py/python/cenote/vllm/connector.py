@@ -73,7 +73,7 @@ class CenoteConnector(KVConnectorBase_V1, SupportsHMA):
         """A block that was not saved is a miss to somebody, nothing more."""
         return False
 
-    def went_wrong(self, where: str, error: Exception) -> None:
+    def went_wrong(self, where: str, error: BaseException) -> None:
         self.stats.add("errors")
         kind = (where, f"{type(error).__name__}: {error}")
         if kind not in self._told:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import re
-import warnings
+from cenote import versions
 
 WRITTEN_FOR = (0, 32)
 
@@ -14,15 +12,4 @@ ANY = "CENOTE_VLLM_ANY"
 
 def check_version(version: str) -> None:
     """Refuses a vLLM that the connector was not written for."""
-    wanted = ".".join(map(str, WRITTEN_FOR))
-    said = f"cenote.vllm is written for vLLM {wanted}, and this is vLLM {version}"
-    # Such as 0.32.1, 0.32.1rc1+cpu, 0.33.0.dev7+g123abc; builds of a source tree may name none.
-    found = re.match(r"(\d+)\.(\d+)", version)
-    minor = (int(found[1]), int(found[2])) if found else None
-    if minor == WRITTEN_FOR:
-        return
-    if minor is not None and minor < WRITTEN_FOR:
-        raise ImportError(f"{said}: install vllm=={wanted}.*, or a Cenote that is as old")
-    if os.environ.get(ANY) != "1":
-        raise ImportError(f"{said}: install vllm=={wanted}.*, or a newer Cenote; {ANY}=1 tries it as it is")
-    warnings.warn(f"{said}; it is tried because of {ANY}=1", RuntimeWarning, stacklevel=3)
+    versions.check("vLLM", version, WRITTEN_FOR, f"vllm=={'.'.join(map(str, WRITTEN_FOR))}.*", ANY)
