@@ -127,6 +127,14 @@ fn objects_without_names_cost_a_check_one_more_look() {
     run.finish(true);
 }
 
+/// Attaches while pins of earlier attachments keep their workers alive, each with its slot. The world took the fifth refusal
+/// for hostile bytes that keep processes out; slots are not in the region at all.
+#[test]
+fn workers_that_live_by_their_pins_keep_their_slots() {
+    let mut world = World::new(Kind::OneHost, Flushing::Real).expect("every processor can be one host");
+    world.run(include_bytes!("../inputs/slots-kept-by-pins"));
+}
+
 /// The second implementation of the format is worth something as long as it finds in a region what the first one
 /// wrote.
 #[test]

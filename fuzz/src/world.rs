@@ -13,6 +13,7 @@ use cenote_pool::{
     PoolConfig, PoolError, Publish, ReadOutcome, Superblock,
 };
 use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -298,6 +299,16 @@ struct Host {
     /// Its own memory, once there is some.
     area: Option<ThreadHost>,
     pool: Option<TestPool>,
+    worker: Worker,
+}
+
+/// Which attachment a pool or a pin is of. A worker lives, and keeps its slot, as long as a pin of it does.
+#[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
+struct Worker {
+    /// Which host-local memory, counted over all hosts.
+    memory: u64,
+    /// Which attachment, likewise.
+    number: u64,
 }
 
 /// One input at work.
@@ -306,7 +317,8 @@ pub(crate) struct Run {
     pub region: Arc<Region>,
     clock: Clock,
     hosts: Vec<Host>,
-    pins: Vec<Pin<Arc<Region>, ThreadHost>>,
+    pins: Vec<(Worker, Pin<Arc<Region>, ThreadHost>)>,
+    attached: u64,
     hits: Vec<Hit>,
     follower: Follower,
     walks_left: u32,
@@ -321,8 +333,9 @@ impl Run {
             kind: world.kind,
             region: Arc::clone(&world.region),
             clock,
-            hosts: (0..hosts).map(|_| Host { area: None, pool: None }).collect(),
+            hosts: (0..hosts).map(|_| Host { area: None, pool: None, worker: Worker::default() }).collect(),
             pins: Vec::new(),
+            attached: 0,
             hits: Vec::new(),
             follower: Follower::default(),
             walks_left: WALKS_MAX,
@@ -331,20 +344,35 @@ impl Run {
 
     fn attach(&mut self, host: usize, fresh: bool) -> Result<(), PoolError> {
         self.hosts[host].pool = None;
+        self.attached += 1;
         let kept = self.hosts[host].area.take().filter(|_| !fresh);
+        let mut worker = Worker { number: self.attached, ..self.hosts[host].worker };
         let options = AttachOptions { host: HostId(host as u8), ..AttachOptions::named("hurt") };
         let pool = Pool::attach_on(Arc::clone(&self.region), &options, |_, spec| {
-            let area = kept.filter(|area| area.spec() == spec);
-            let area = area.unwrap_or_else(|| ThreadHost::new(spec, self.clock.clone()));
+            let kept = kept.filter(|area| area.spec() == spec);
+            if kept.is_none() {
+                worker.memory = worker.number;
+            }
+            let area = kept.unwrap_or_else(|| ThreadHost::new(spec, self.clock.clone()));
             self.hosts[host].area = Some(area.clone());
             Ok(area)
-        })?;
+        });
+        self.hosts[host].worker = worker;
+        let pool = pool?;
         self.hosts[host].pool = Some(pool);
         Ok(())
     }
 
     pub fn attach_named(&mut self, host: usize, fresh: bool) {
         let attached = self.timed("attach", |run| run.attach(host, fresh));
+        if let Err(PoolError::WorkersFull { slots, .. }) = attached {
+            // No bytes of a region may keep a process out: only workers that live have slots.
+            let memory = self.hosts[host].worker.memory;
+            let living: BTreeSet<Worker> =
+                self.pins.iter().map(|(worker, _)| *worker).filter(|worker| worker.memory == memory).collect();
+            assert_eq!(living.len() as u64, slots, "attach: all slots are taken, but not by as many living workers");
+            return;
+        }
         self.permit("attach", attached);
     }
 
@@ -412,7 +440,8 @@ impl Run {
         for hit in pool.lookup(&chain(&namespace, prompt, blocks)) {
             read(&pool, &hit);
             if pin && self.pins.len() < 8 {
-                self.pins.extend(pool.pin(&hit));
+                let worker = self.hosts[host].worker;
+                self.pins.extend(pool.pin(&hit).map(|pin| (worker, pin)));
             }
             self.hits.push(hit);
         }
@@ -477,7 +506,7 @@ impl Run {
             }
             27 => {
                 let pin = self.pins.pop();
-                if let (Some(pin), Some(pool)) = (&pin, self.pool(host)) {
+                if let (Some((_, pin)), Some(pool)) = (&pin, self.pool(host)) {
                     read(&pool, pin.hit());
                 }
             }

@@ -120,16 +120,16 @@ impl<F: Fabric, H: HostLocal> Filling<F, H> {
         // What went through this processor's caches is not on the device yet.
         self.inner.fabric.refresh_payload(offset, length);
         let sum = self.inner.fabric.checksum_payload(offset, length, checksum_key(self.hash, self.generation));
+        self.describe(sum)
+    }
+
+    fn describe(mut self, checksum: u64) -> Publish {
         // Only bytes that were summed in the life that wrote them are vouched for. If the slot is taken over after this
         // look, what is then in it does not have this sum. (docs/format.md#publish)
         if !self.inner.still_reserved(self.slot.block, self.life) && !fault::sabotaged("publish.life-unchecked") {
             self.inner.counters().add(Counter::NoRoom, 1);
             return Publish::NoRoom;
         }
-        self.describe(sum)
-    }
-
-    fn describe(mut self, checksum: u64) -> Publish {
         let block = self.slot.block;
         let state = BlockState::Ready;
         let (kind, names, generation) = (self.kind, self.names, self.generation);
