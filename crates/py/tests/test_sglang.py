@@ -102,8 +102,9 @@ def backend(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
         del sys.modules[name]
 
 
-def server(backend: Any, region: str, **config: Any) -> tuple[Any, HostPool]:
+def server(backend: Any, region: str, weights: str = "first", **config: Any) -> tuple[Any, HostPool]:
     extra = {"backend_name": "cenote", "module_path": "cenote.sglang", "class_name": "CenoteStorage", "interface_v1": 1}
+    extra["model_fingerprint"] = weights
     storage, pool = backend.CenoteStorage(Config(extra | {"region": region}, **config), {}), HostPool()
     storage.register_mem_pool_host(pool)
     return storage, pool
@@ -130,7 +131,7 @@ def test_ranks_and_models_share_nothing(backend: Any, region: Any) -> None:
     first, pool = server(backend, region.name, tp_rank=0, tp_size=2)
     pool.fill(0, 7)
     assert first.batch_set_v1(["a"], tokens(0)) == [True]
-    for other in ({"tp_rank": 1, "tp_size": 2}, {"model_name": "other"}, {"pp_size": 2}):
+    for other in ({"tp_rank": 1, "tp_size": 2}, {"model_name": "other"}, {"pp_size": 2}, {"weights": "other"}):
         assert server(backend, region.name, **other)[0].batch_exists(["a"]) == 0
     latent = {"is_mla_model": True, "tp_size": 2}
     assert server(backend, region.name, tp_rank=0, **latent)[0].batch_set_v1(["a"], tokens(0)) == [True]
@@ -157,3 +158,16 @@ def test_what_cannot_work_is_refused(backend: Any, region: Any) -> None:
         server(backend, region.name)[0].register_mem_host_pool_v2(HostPool(), "mamba")
     with pytest.raises(ValueError, match="split"):
         server(backend, region.name, should_split_heads=True)
+    with pytest.raises(ValueError, match=r"extra-config: name the weights, by one of .model_folder."):
+        backend.CenoteStorage(Config({"region": region.name}), {})
+
+
+@pytest.mark.parametrize("given", [{"enable_lora": True}, {"lora_paths": ["a=b"]}])
+def test_a_server_with_adapters_is_refused(
+    backend: Any, region: Any, monkeypatch: pytest.MonkeyPatch, given: dict[str, Any]
+) -> None:
+    module = types.ModuleType("sglang.srt.server_args")
+    module.get_global_server_args = lambda: types.SimpleNamespace(**given)  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    with pytest.raises(ValueError, match="LoRA adapters"):
+        server(backend, region.name)

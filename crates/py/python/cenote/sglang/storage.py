@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from sglang.srt.mem_cache.hicache_storage import HiCacheStorage
 
 import cenote
+from cenote.model_files import weights_name
 from cenote.serving import serving
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ logger = logging.getLogger(__name__)
 
 # What SGLang itself reads of the extra configuration.
 _SGLANGS = {"backend_name", "module_path", "class_name", "interface_v1"}
-_SETTINGS = {"region", "create_size", "chunk_size", "mode", "host_slot", "tenant_salt"}
+_SETTINGS = {"region", "create_size", "chunk_size", "mode", "host_slot", "tenant_salt", "model_folder", "model_fingerprint"}
 
 
 class CenoteStorage(HiCacheStorage):
@@ -37,7 +38,9 @@ class CenoteStorage(HiCacheStorage):
             raise ValueError('hicache-storage-backend-extra-config: no region was named; give "region": "shm:NAME"')
         if storage_config.should_split_heads:
             raise ValueError("Cenote stores a rank's heads together; it cannot split them for other tensor parallel sizes")
+        _check_adapters()
         self.config, self.extra = storage_config, extra
+        self.weights = weights_name(extra, "hicache-storage-backend-extra-config")
         self.region: cenote.Region | None = None
         self.pages: cenote.Namespace | None = None
         self.errors = 0
@@ -79,6 +82,7 @@ class CenoteStorage(HiCacheStorage):
         tensor = [0, 1] if config.is_mla_model else [config.tp_rank, config.tp_size]
         facts = {
             "model": config.model_name,
+            "weights": self.weights,
             "dtype": str(pool.dtype),
             "layout": pool.layout,
             "page": [pool.page_size, page_bytes],
@@ -88,7 +92,7 @@ class CenoteStorage(HiCacheStorage):
             "decode context parallel": [getattr(config, "dcp_rank", 0), getattr(config, "dcp_size", 1)],
             "tenant salt": self.extra.get("tenant_salt", ""),
         }
-        return b"cenote sglang v1 " + json.dumps(facts, sort_keys=True).encode()
+        return b"cenote sglang v2 " + json.dumps(facts, sort_keys=True).encode()
 
     def _places(self, count: int, host_indices: Any) -> list[list[tuple[int, int]]]:
         """Where these pages lie in host memory: pieces of address and length."""
@@ -188,6 +192,18 @@ class CenoteStorage(HiCacheStorage):
         names = _names(blocks, keys)
         outcomes = (blocks.publish(names[page], before + page, place) for page, place in enumerate(places))
         return [outcome in ("published", "duplicate") for outcome in outcomes]
+
+
+def _check_adapters() -> None:
+    """Refuses a server with adapters: SGLang's keys of pages are hashes of tokens alone."""
+    try:
+        from sglang.srt.server_args import get_global_server_args
+
+        arguments = get_global_server_args()
+    except (ImportError, ValueError, AttributeError):
+        return
+    if getattr(arguments, "enable_lora", None) or getattr(arguments, "lora_paths", None):
+        raise ValueError("Cenote cannot share pages of a server with LoRA adapters: SGLang's keys of pages do not tell them apart")
 
 
 def _names(blocks: cenote.Namespace, keys: list[str]) -> cenote.Hashes:
