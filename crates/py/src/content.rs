@@ -50,10 +50,11 @@ pub fn file_digests(py: Python<'_>, paths: Vec<PathBuf>) -> PyResult<Vec<(Stamp,
         let files = open(&paths)?;
         let made = digests(&files.iter().map(|(file, _)| file).collect::<Vec<_>>())
             .map_err(|(number, error)| failed(&paths[number], error))?;
-        // A path may lead to another file by now, which the content is not of.
+        // The path is opened again, because it may lead to another file by now.
         for ((path, before), after) in paths.iter().zip(&files).zip(open(&paths)?) {
             if after.1 != before.1 {
-                return Err(CenoteError::new_err(format!("{}: changed while it was read", path.display())));
+                let fact = "changed while it was read; start again when nothing writes to it";
+                return Err(CenoteError::new_err(format!("{}: {fact}", path.display())));
             }
         }
         Ok(files.into_iter().map(|(_, found)| found).zip(made).collect::<Vec<_>>())
