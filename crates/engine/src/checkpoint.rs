@@ -7,6 +7,7 @@
 
 use crate::error::{LoadError, read_json};
 use candle_core::{DType, Device, Tensor};
+use cenote_store::content::digests;
 use serde::Deserialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -158,22 +159,16 @@ impl Checkpoint {
         }
     }
 
-    /// blake3 over the content of all files, in the order of their names.
+    /// Hashes the content of all files, in the order of their names.
     ///
     /// # Errors
     /// A file cannot be read.
-    pub fn hash_content(&mut self, hasher: &mut blake3::Hasher) -> Result<(), LoadError> {
-        let mut buffer = vec![0; 1 << 20];
-        for shard in &mut self.shards {
-            let io = |source| LoadError::Io { path: shard.path.clone(), source };
-            shard.file.seek(SeekFrom::Start(0)).map_err(io)?;
-            loop {
-                let count = shard.file.read(&mut buffer).map_err(io)?;
-                if count == 0 {
-                    break;
-                }
-                hasher.update(&buffer[..count]);
-            }
+    pub fn hash_content(&self, hasher: &mut blake3::Hasher) -> Result<(), LoadError> {
+        let files: Vec<&File> = self.shards.iter().map(|shard| &shard.file).collect();
+        let digests = digests(&files)
+            .map_err(|(shard, source)| LoadError::Io { path: self.shards[shard].path.clone(), source })?;
+        for digest in &digests {
+            hasher.update(digest);
         }
         Ok(())
     }

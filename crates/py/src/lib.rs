@@ -7,6 +7,7 @@
 
 mod buffers;
 mod codec;
+mod content;
 mod dlpack;
 mod errors;
 mod events;
@@ -25,6 +26,8 @@ use pyo3::prelude::*;
 mod _native {
     #[pymodule_export]
     use super::codec::Codec;
+    #[pymodule_export]
+    use super::content::{file_digests, file_stamps};
     #[pymodule_export]
     use super::errors::{CenoteError, RegionFull, RegionMismatch, RegionMissing};
     #[pymodule_export]

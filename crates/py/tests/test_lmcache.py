@@ -12,6 +12,7 @@ import sys
 import types
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -146,6 +147,7 @@ class Item:
         return set(self.memory)
 
 
+NAMED = {"model_fingerprint": "first"}
 LAYOUTS = {0: Layout([SHAPE], [HALF])}
 _STAND_INS = {
     "lmcache.lmcache_native": {"Bitmap": Bitmap},
@@ -207,7 +209,7 @@ def loaded(adapter: Any, names: list[Key], items: list[Item]) -> list[bool]:
 
 
 def test_one_servers_objects_are_the_others(backend: Any, region: Any) -> None:
-    left, right = (backend.CenoteL2Adapter({"region": region.name}, l1_memory_desc=None) for _ in range(2))
+    left, right = (backend.CenoteL2Adapter({**NAMED, "region": region.name}, l1_memory_desc=None) for _ in range(2))
     fds = {left.get_store_event_fd(), left.get_lookup_and_lock_event_fd(), left.get_load_event_fd()}
     assert len(fds) == 3
     assert stored(left, keys(1, 2, 4), [Item(1), Item(2), Item(4)]) == 3 * BYTES
@@ -229,7 +231,7 @@ def test_one_servers_objects_are_the_others(backend: Any, region: Any) -> None:
 
 
 def test_what_is_locked_stays_until_it_is_unlocked(backend: Any, region: Any) -> None:
-    adapter = backend.CenoteL2Adapter({"region": region.name})
+    adapter = backend.CenoteL2Adapter({**NAMED, "region": region.name})
     assert stored(adapter, keys(1, 2), [Item(1), Item(2)]) == 2 * BYTES
     # Two requests.
     assert found(adapter, keys(1, 2)) == [True, True]
@@ -253,7 +255,7 @@ def test_what_is_locked_stays_until_it_is_unlocked(backend: Any, region: Any) ->
 
 
 def test_a_lease_ends_though_nobody_unlocks_it(backend: Any, region: Any) -> None:
-    adapter = backend.CenoteL2Adapter({"region": region.name, "lease_timeout": 0})
+    adapter = backend.CenoteL2Adapter({**NAMED, "region": region.name, "lease_timeout": 0})
     assert stored(adapter, keys(1), [Item(1)]) == BYTES
     assert found(adapter, keys(1)) == [True]
     assert region.check()["pinned"] == 1
@@ -266,8 +268,8 @@ def test_a_lease_ends_though_nobody_unlocks_it(backend: Any, region: Any) -> Non
 
 
 def test_ranks_models_layouts_and_salts_share_nothing(backend: Any, region: Any) -> None:
-    adapter = backend.CenoteL2Adapter({"region": region.name})
-    salted = backend.CenoteL2Adapter({"region": region.name, "tenant_salt": "x"})
+    adapter = backend.CenoteL2Adapter({**NAMED, "region": region.name})
+    salted = backend.CenoteL2Adapter({**NAMED, "region": region.name, "tenant_salt": "x"})
     assert stored(adapter, keys(1), [Item(1)]) == BYTES
     assert found(adapter, keys(1)) == [True]
     assert found(salted, keys(1)) == [False]
@@ -281,7 +283,7 @@ def test_ranks_models_layouts_and_salts_share_nothing(backend: Any, region: Any)
 
 
 def test_a_lookup_without_a_layout_knows_those_of_stores(backend: Any, region: Any) -> None:
-    adapter = backend.CenoteL2Adapter({"region": region.name})
+    adapter = backend.CenoteL2Adapter({**NAMED, "region": region.name})
     assert found(adapter, keys(1), {}) == [False]
     assert stored(adapter, keys(1), [Item(1)]) == BYTES
     assert found(adapter, keys(1), {}) == [True]
@@ -289,7 +291,7 @@ def test_a_lookup_without_a_layout_knows_those_of_stores(backend: Any, region: A
 
 
 def test_faults_are_misses_and_tasks_end(backend: Any, region: Any) -> None:
-    adapter = backend.CenoteL2Adapter({"region": region.name})
+    adapter = backend.CenoteL2Adapter({**NAMED, "region": region.name})
     assert stored(adapter, keys(1), [Item(1, size=BYTES // 2)]) == -1, "serialized by somebody"
     assert stored(adapter, keys(1, 2), [Item(1)]) == -1
     assert adapter.errors == 2
@@ -312,9 +314,37 @@ def test_faults_are_misses_and_tasks_end(backend: Any, region: Any) -> None:
 
 def test_what_cannot_work_is_refused(backend: Any, region: Any) -> None:
     for params, said in (
-        ({}, "no region"), ({"regoin": "x"}, "unknown regoin"), ({"region": region.name, "lease_timeout": "1"}, "lease_timeout"),
+        ({}, "no region"), ({"regoin": "x"}, "unknown regoin"), ({**NAMED, "region": region.name, "lease_timeout": "1"}, "lease_timeout"),
     ):  # fmt: skip
         with pytest.raises(ValueError, match=said):
             backend.CenoteL2Adapter(params)
     with pytest.raises(cenote.RegionMissing):
-        backend.CenoteL2Adapter({"region": "shm:cenote-none-such"})
+        backend.CenoteL2Adapter({**NAMED, "region": "shm:cenote-none-such"})
+
+
+def test_servers_whose_weights_differ_share_nothing(backend: Any, region: Any, tmp_path: Path) -> None:
+    for name, content in (("one", b"1"), ("same", b"1"), ("other", b"2")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "model.safetensors").write_bytes(content)
+    [name] = keys(1)
+
+    def found(**weights: str) -> list[bool]:
+        adapter = backend.CenoteL2Adapter({"region": region.name, **weights})
+        task = adapter.submit_lookup_and_lock_task([name], LAYOUTS)
+        waited(adapter.get_lookup_and_lock_event_fd())
+        bits = adapter.query_lookup_and_lock_result(task).bits
+        adapter.close()
+        return bits
+
+    adapter = backend.CenoteL2Adapter({"region": region.name, "model_folder": str(tmp_path / "one")})
+    stored(adapter, [name], [Item(1)])
+    adapter.close()
+    assert found(model_folder=str(tmp_path / "same")) == [True]
+    assert found(model_folder=str(tmp_path / "other")) == [False]
+    assert found(model_fingerprint="one") == [False]
+
+
+@pytest.mark.parametrize("weights", [{}, {"model_folder": "/tmp", "model_fingerprint": "x"}, {"model_folder": "/none-such"}])
+def test_weights_must_be_named(backend: Any, region: Any, weights: dict[str, str]) -> None:
+    with pytest.raises(ValueError, match=r"adapter_params: .*model_folder"):
+        backend.CenoteL2Adapter({"region": region.name, **weights})

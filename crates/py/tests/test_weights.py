@@ -61,3 +61,21 @@ def test_short_names_stay() -> None:
     weights = Weights()
     weights.change()
     assert [key[-8:] for key in weights.keys(HASHES)] == [each[-8:] for each in HASHES]
+
+
+def test_an_engine_that_may_have_other_weights_shares_with_no_other(tmp_path: Path) -> None:
+    file = tmp_path / "version"
+    file.write_text("step 1")
+    one, other, sure = (Weights(str(file)) for _ in range(3))
+    for each in (one, other):
+        each.doubt()
+    before = one.keys(HASHES)
+    assert before == one.keys(HASHES)
+    names = {*before, *other.keys(HASHES), *sure.keys(HASHES)}
+    assert len(names) == 6
+    # A change of a part of them makes nothing known of the rest.
+    file.write_text("step 2")
+    for each in (one, other, sure):
+        each.change()
+        names |= set(each.keys(HASHES))
+    assert len(names) == 12

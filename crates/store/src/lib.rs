@@ -4,6 +4,7 @@
 //! blocks it computed. Nothing here can fail an engine: what is not there, or not whole, is a miss.
 #![forbid(unsafe_code)]
 
+pub mod content;
 mod encoding;
 mod pending;
 mod region;

@@ -1,6 +1,7 @@
 """What the compiled part of the package offers. Sizes are in bytes, times in seconds."""
 
 from collections.abc import Iterable, Sequence
+from os import PathLike
 from types import TracebackType
 from typing import Any, Literal, Protocol, Self, TypeAlias, final, overload
 
@@ -9,6 +10,7 @@ from typing_extensions import Buffer
 __version__: str
 FORMAT_VERSION: int
 
+_Path: TypeAlias = str | PathLike[str]
 _Hashes: TypeAlias = Hashes | Sequence[bytes]
 class _Tensor(Protocol):
     def __dlpack__(self) -> object: ...
@@ -24,6 +26,16 @@ _Resync: TypeAlias = Literal["begun", "overtaken", "lost", "told"]
 
 def _kill_at(point: str, count: int) -> None:
     """Kills this process when it comes to a fault point for the `count`-th time. For tests."""
+
+# Device, inode, size, nanoseconds of the last change of the content and of anything, kind of file system.
+_Stamp: TypeAlias = tuple[int, int, int, int, int, int]
+
+def file_stamps(paths: Sequence[_Path]) -> list[_Stamp]:
+    """What tells whether a file has changed, for each. Raises OSError, which names the file, for one that cannot be opened."""
+
+def file_digests(paths: Sequence[_Path]) -> list[tuple[_Stamp, bytes]]:
+    """Stamps of files and the BLAKE3 hashes of their content, which all processors compute. Raises CenoteError if one changes
+    meanwhile."""
 
 class CenoteError(RuntimeError):
     """Something that a region cannot do, or not now. Raised when opening and administering, never while serving."""

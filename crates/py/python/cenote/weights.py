@@ -14,6 +14,7 @@ class Weights:
 
     def __init__(self, file: str | None = None) -> None:
         self.file = file
+        self._doubt = b""
         self.version = self._read() if file else b""
 
     def change(self) -> None:
@@ -23,9 +24,15 @@ class Weights:
         if self.file:
             self.version = self._read()
 
+    def doubt(self) -> None:
+        """It is not known which weights the engine was started with. A later change may be of a part of them, so it shares with no
+        other engine, whatever its file says."""
+        self._doubt = secrets.token_bytes(16)
+
     def keys(self, hashes: Sequence[bytes]) -> list[bytes]:
         """Names of blocks that were computed with these weights. They end as the hashes do."""
-        return [self.version + each for each in hashes] if self.version else list(hashes)
+        prefix = self._doubt + self.version
+        return [prefix + each for each in hashes] if prefix else list(hashes)
 
     def _read(self) -> bytes:
         assert self.file is not None

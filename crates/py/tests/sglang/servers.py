@@ -239,9 +239,10 @@ class Server:
 
 
 def extra_config(region: str, settings: dict[str, Any] | None = None, *, by_address: bool = True) -> str:
-    """`--hicache-storage-backend-extra-config`."""
-    extra = {"interface_v1": int(by_address), "prefetch_threshold": PAGE, "region": region}
-    return json.dumps(BACKEND | extra | (settings or {}))
+    """`--hicache-storage-backend-extra-config`. A setting of None is left out."""
+    extra = {"interface_v1": int(by_address), "prefetch_threshold": PAGE, "region": region, "model_fingerprint": "weights"}
+    all_settings = BACKEND | extra | (settings or {})
+    return json.dumps({name: value for name, value in all_settings.items() if value is not None})
 
 
 def radix_key(tokens: Sequence[int], **key: Any) -> RadixKey:

@@ -186,11 +186,18 @@ def test_pools_beside_the_kv_are_refused(region: str) -> None:
     [
         ({"regoin": "shm:a"}, "unknown regoin"),
         ({"region": ""}, "no region was named"),
+        ({"model_fingerprint": None}, "name the weights"),
     ],
 )
-def test_settings_that_mean_nothing_are_refused(region: str, settings: dict[str, str], said: str) -> None:
+def test_settings_that_mean_nothing_are_refused(region: str, settings: dict[str, str | None], said: str) -> None:
     with pytest.raises(ValueError, match=said):
         Server(region, settings)
+
+
+@pytest.mark.parametrize("adapters", [{"enable_lora": True}, {"lora_paths": ["a=b"]}])
+def test_a_server_with_adapters_is_refused(region: str, adapters: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="LoRA adapters"):
+        Server(region, **adapters)
 
 
 def writer(region: str, prompts: int, dies_in: int = 0) -> subprocess.Popen[str]:

@@ -75,8 +75,6 @@ def test_with_metrics_the_scheduler_hears_of_pages_and_speed(region: str) -> Non
 
 # What makes KV another, and how a server says so.
 OTHERS: dict[str, dict[str, Any]] = {
-    "model": {"model_path": "other"},
-    "revision": {"revision": "2"},
     "served name": {"served_model_name": "other"},
     "quantization": {"quantization": "fp8"},
     "kind of fp8": {"kv_cache_dtype": "fp8_e5m2"},
@@ -112,6 +110,26 @@ def test_layer_first_pages_by_address_and_by_tensor_are_not_mistaken(region: str
     assert by_tensor.load(PROMPT) == 0
     by_address.close()
     by_tensor.close()
+
+
+def folder_of(path: Path, weights: bytes) -> str:
+    path.mkdir()
+    (path / "config.json").write_text("{}")
+    (path / "model.safetensors").write_bytes(weights)
+    return str(path)
+
+
+def test_the_content_of_a_models_folder_names_it(region: str, tmp_path: Path) -> None:
+    named: dict[str, Any] = {"settings": {"model_fingerprint": None}}
+    first = Server(region, **named, model_path=folder_of(tmp_path / "first", bytes(1 << 20)))
+    copy = Server(region, **named, model_path=folder_of(tmp_path / "copy", bytes(1 << 20)))
+    # One byte between the samples that a shorter look would take.
+    other = Server(region, **named, model_path=folder_of(tmp_path / "other", bytes(99_999) + b"x" + bytes((1 << 20) - 100_000)))
+    first.compute(PROMPT)
+    assert other.load(PROMPT) == 0
+    assert copy.load(PROMPT) == len(PROMPT)
+    for server in (first, copy, other):
+        server.close()
 
 
 def test_a_fingerprint_names_the_model_wherever_its_files_lie(region: str) -> None:

@@ -66,11 +66,15 @@ class Engine:
 
     def ask(self, prompt: list[int], tokens: int = 16, **sampling: Any) -> Answer:
         """Greedy tokens for a prompt."""
-        parameters = SamplingParams(temperature=0, max_tokens=tokens, ignore_eos=True, **sampling)
+        parameters = self.sampling(tokens, **sampling)
         began = time.process_time()
         answer = self.llm.generate([{"prompt_token_ids": prompt}], parameters, use_tqdm=False)[0]
         took = time.process_time() - began
         return Answer(list(answer.outputs[0].token_ids), answer.num_cached_tokens or 0, took)
+
+    def sampling(self, tokens: int, **sampling: Any) -> SamplingParams:
+        """The most likely token, so many times."""
+        return SamplingParams(temperature=0, max_tokens=tokens, ignore_eos=True, **sampling)
 
     def forget(self) -> None:
         """Empties vLLM's own prefix cache."""

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from cenote.vllm.digest import model_digest
+from cenote.vllm.digest import draft_digest, model_digest
 from cenote.vllm.identity import fingerprint
 from cenote.vllm.settings import Settings
 from engines import in_child
@@ -24,7 +24,7 @@ def of(config: VllmConfig, **settings: Any) -> bytes:
     return fingerprint(config, Settings.of({"region": "shm:none", **settings}), "digest", FACTS, 0, 0)
 
 
-def fingerprints(_: Any, model: str) -> dict[str, bytes]:
+def fingerprints(_: Any, model: str, scratch: str) -> dict[str, bytes]:
     """Of engines that differ in one thing each."""
 
     def engine(**arguments: Any) -> VllmConfig:
@@ -51,11 +51,33 @@ def fingerprints(_: Any, model: str) -> dict[str, bytes]:
         # This platform need not have it.
         object.__setattr__(config.model_config, "quantization", value)
         made[name] = of(config)
+    for part, name, value in (
+        ("model_config", "model_impl", "transformers"), ("model_config", "disable_sliding_window", True),
+        ("model_config", "model_class_overrides", {"A": "b:C"}), ("cache_config", "kv_cache_dtype_skip_layers", ["0"]),
+        ("cache_config", "cache_dtype", "fp8_e5m2"), ("attention_config", "flash_attn_version", 2),
+        ("attention_config", "backend_per_kind", {"full_attention": "TRITON_ATTN"}), ("kernel_config", "linear_backend", "marlin"),
+    ):  # fmt: skip
+        config = engine()
+        object.__setattr__(getattr(config, part), name, value)
+        made[name] = of(config)
+    # Files that settings name, by what is in them.
+    for name, content in (("file", "{}"), ("the same file", "{}"), ("another file", "[]")):
+        Path(scratch).write_text(content)
+        config = engine()
+        config.model_config.hf_overrides = {"quantization_config_file": scratch}
+        made[name] = of(config)
+        multimodal = MultiModalConfig()
+        object.__setattr__(multimodal, "mm_encoder_fp8_scale_path", scratch)
+        object.__setattr__(config.model_config, "multimodal_config", multimodal)
+        made[f"scales of {name}"] = of(config)
+    made["draft"] = fingerprint(engine(), Settings.of({"region": "shm:none"}), ["digest", "draft"], FACTS, 0, 0)
     return made
 
 
-def test_engines_whose_kv_differs_do_not_share(tiny: str) -> None:
-    made = in_child(fingerprints, tiny)
+def test_engines_whose_kv_differs_do_not_share(tiny: str, tmp_path: Path) -> None:
+    made = in_child(fingerprints, tiny, str(tmp_path / "scratch.json"))
+    assert made.pop("the same file") == made["file"]
+    assert made.pop("scales of the same file") == made["scales of file"]
     assert made.pop("longer") == made["first"]
     assert len(set(made.values())) == len(made), made
 
@@ -151,6 +173,24 @@ def test_of_a_repository_its_snapshot_is_named(tiny: str, tmp_path: Path) -> Non
     # What is the same may be shared, whatever it is called.
     assert made["old"] == made["old by its commit"] == made["again"]
     assert made["new"] == made["new by its commit"]
+
+
+def of_a_draft(_: Any, model: str, draft: str) -> list[str | None]:
+    def digest() -> str | None:
+        speculative = {"method": "eagle", "model": draft, "num_speculative_tokens": 2}
+        return draft_digest(EngineArgs(model, dtype="float32", max_model_len=1024, speculative_config=speculative).create_engine_config())
+
+    made = [draft_digest(EngineArgs(model, dtype="float32", max_model_len=1024).create_engine_config()), digest(), digest()]
+    with Path(draft, "model.safetensors").open("r+b") as weights:
+        weights.seek(-1, 2)
+        weights.write(b"\x77")
+    return [*made, digest()]
+
+
+def test_a_draft_model_is_in_the_name(tiny: str, eagle: str, tmp_path: Path) -> None:
+    none, one, same, other = in_child(of_a_draft, tiny, str(shutil.copytree(eagle, tmp_path / "eagle")))
+    assert none is None
+    assert one == same != other
 
 
 def refusals(_: Any, model: str, cases: list[dict[str, Any]]) -> list[str]:

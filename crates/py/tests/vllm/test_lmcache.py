@@ -31,7 +31,7 @@ FULL = (PROMPT - 1) // BLOCK * BLOCK
 
 
 def plugin(region: str) -> str:
-    params = {"region": region}
+    params = {"region": region, "model_fingerprint": "random"}
     module = {"module_path": "cenote.lmcache", "class_name": "CenoteL2Adapter"}
     return json.dumps({"type": "plugin", **module, "adapter_params": params})
 

@@ -1,7 +1,7 @@
 """LMCache's second level on a Cenote region: what one LMCache server has stored, the others load.
 
     lmcache server --l1-size-gb 20 --l2-adapter '{"type": "plugin", "module_path": "cenote.lmcache",
-      "class_name": "CenoteL2Adapter", "adapter_params": {"region": "shm:kv", "create_size": "64GiB"}}'
+      "class_name": "CenoteL2Adapter", "adapter_params": {"region": "shm:kv", "create_size": "64GiB", "model_folder": "MODEL"}}'
 """
 
 from cenote.lmcache.adapter import CenoteL2Adapter

@@ -17,6 +17,7 @@ from lmcache.v1.distributed.l2_adapters.base import AdapterUsage, L2AdapterInter
 from lmcache.v1.platform import create_event_notifier
 
 import cenote
+from cenote.model_files import weights_name
 from cenote.serving import serving
 
 if TYPE_CHECKING:
@@ -25,7 +26,10 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_SETTINGS = {"region", "create_size", "chunk_size", "mode", "host_slot", "tenant_salt", "lease_timeout", "close_timeout"}
+_SETTINGS = {
+    "region", "create_size", "chunk_size", "mode", "host_slot", "tenant_salt", "lease_timeout", "close_timeout", "model_folder",
+    "model_fingerprint",
+}  # fmt: skip
 # A lookup's blocks, and which of them.
 _Kept = tuple[cenote.Lease, int]
 # Model, rank, object group.
@@ -40,6 +44,7 @@ class CenoteL2Adapter(L2AdapterInterface):
             raise ValueError(f"adapter_params: unknown {', '.join(unknown)}; known are {', '.join(sorted(_SETTINGS))}")
         if not params.get("region"):
             raise ValueError('adapter_params: no region was named; give {"region": "shm:NAME"}')
+        self.weights = weights_name(params, "adapter_params")
         # No capacity of LMCache's: the region makes room by itself, and its other users are nothing that LMCache sees.
         super().__init__()
         self.name, self.salt = str(params["region"]), str(params.get("tenant_salt", ""))
@@ -305,9 +310,9 @@ class CenoteL2Adapter(L2AdapterInterface):
         """The namespace of a model's objects of this layout."""
         size = _bytes(layout)
         facts = {
-            "model": key.model_name, "object group": key.object_group_id, "layout": layout, "tenant salt": self.salt,
+            "model": key.model_name, "weights": self.weights, "object group": key.object_group_id, "layout": layout, "tenant salt": self.salt,
         }  # fmt: skip
-        identity = b"cenote lmcache v1 " + json.dumps(facts, sort_keys=True).encode()
+        identity = b"cenote lmcache v2 " + json.dumps(facts, sort_keys=True).encode()
         with self._lock:
             self._layouts[_shard(key)] = layout
             known = self._spaces.get(identity)

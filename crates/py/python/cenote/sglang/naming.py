@@ -1,15 +1,19 @@
 """Who may share pages with whom: everything in which two servers must agree beside SGLang's keys.
 
 A key of SGLang's is a hash over all tokens up to the page's end, seeded with the request's `extra_key` (which has the LoRA's
-id in it) and `cache_salt`. It says nothing of the model, the shard, or how a page's bytes lie."""
+id in it, which says nothing of the LoRA's content) and `cache_salt`. It says nothing of the model, the shard, or how a page's
+bytes lie."""
 
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import sglang
-from sglang.srt.runtime_context import get_mm, get_model, get_serving, get_spec
+from sglang.srt.runtime_context import get_lora, get_mm, get_model, get_serving, get_spec
+
+from cenote.model_files import weights_name
 
 if TYPE_CHECKING:
     from sglang.srt.mem_cache.hicache_storage import HiCacheStorageConfig
@@ -56,10 +60,23 @@ _PAGE = (
 )
 
 
-def model(fingerprint: str) -> Any:
-    """What the model is. The place of its files does not tell weights apart that were changed in it; a fingerprint does."""
-    settings = get_model()
-    return ["fingerprint", fingerprint] if fingerprint else [settings.model_path, settings.revision]
+def model(extra: dict[str, Any], where: str) -> str:
+    """The name of the model's content: its files, wherever they lie, or a text in their place. Raises ValueError, which says what
+    to give, where the engine loads no folder of this machine."""
+    path = str(get_model().model_path)
+    if not extra.get("model_fingerprint") and not extra.get("model_folder") and Path(path).is_dir():
+        extra = extra | {"model_folder": path}
+    return weights_name(extra, where)
+
+
+def refuse_adapters() -> None:
+    """Refuses a server with LoRA adapters: their ids are made of names and paths, and not of their content."""
+    lora = get_lora()
+    if getattr(lora, "enable_lora", None) or getattr(lora, "lora_paths", None):
+        raise ValueError(
+            "Cenote cannot share pages of a server with LoRA adapters: SGLang's keys do not tell an adapter from what another "
+            "server loads under its name; start without --enable-lora and --lora-paths, or without --hicache-storage-backend"
+        )
 
 
 def weight_version() -> str:
@@ -67,11 +84,13 @@ def weight_version() -> str:
     return str(get_serving().weight_version)
 
 
-def fingerprint(config: HiCacheStorageConfig, extra: dict[str, Any], pool: HostKVCache, page_bytes: int) -> bytes:
-    """The identity of one rank's pages."""
+def fingerprint(
+    config: HiCacheStorageConfig, extra: dict[str, Any], model: str, pool: HostKVCache, page_bytes: int
+) -> bytes:
+    """The identity of one rank's pages. `model` is the name of its content."""
     facts = {
         "sglang": sglang.__version__,
-        "model": model(str(extra.get("model_fingerprint", ""))),
+        "model": model,
         "weight version": weight_version(),
         "served model": config.model_name,
         "made": {name: getattr(get_model(), name) for name in _MODEL},
@@ -89,4 +108,4 @@ def fingerprint(config: HiCacheStorageConfig, extra: dict[str, Any], pool: HostK
         "decode context parallel": [config.dcp_rank, config.dcp_size, config.logical_page_size],
         "tenant salt": str(extra.get("tenant_salt", "")),
     }
-    return b"cenote sglang v2 " + json.dumps(facts, sort_keys=True, default=str).encode()
+    return b"cenote sglang v3 " + json.dumps(facts, sort_keys=True, default=str).encode()

@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 
 # What SGLang itself reads of the extra configuration, or puts into it.
 _SGLANGS = {"backend_name", "module_path", "class_name", "interface_v1", "allocator", "file_storage_path"}
-_SETTINGS = {"region", "create_size", "chunk_size", "mode", "host_slot", "tenant_salt", "model_fingerprint"}
+_SETTINGS = {"region", "create_size", "chunk_size", "mode", "host_slot", "tenant_salt", "model_folder", "model_fingerprint"}
 _LAYOUTS = ("layer_first", "page_first", "page_first_direct", "page_head")
 
 # SGLang gives up on its threads after ten seconds; a batch that takes longer than this leaves the rest of its pages out.
@@ -58,7 +58,9 @@ class CenoteStorage(HiCacheStorage):
             raise ValueError('hicache-storage-backend-extra-config: no region was named; give "region": "shm:NAME"')
         if storage_config.should_split_heads:
             raise ValueError("Cenote stores a rank's heads together; it cannot split them for other tensor parallel sizes")
+        naming.refuse_adapters()
         self.config, self.extra = storage_config, extra
+        self.model = naming.model(extra, "hicache-storage-backend-extra-config")
         self.region: cenote.Region | None = None
         self.pages: cenote.Namespace | None = None
         self.transfers: Transfers | None = None
@@ -83,7 +85,7 @@ class CenoteStorage(HiCacheStorage):
         try:
             self._weights = naming.weight_version()
             self.pages = region.namespace(
-                naming.fingerprint(self.config, self.extra, mem_pool_host, page_bytes),
+                naming.fingerprint(self.config, self.extra, self.model, mem_pool_host, page_bytes),
                 page_bytes,
                 label=f"{self.config.model_name} {self.config.tp_rank}.{self.config.pp_rank}",
                 block_tokens=mem_pool_host.page_size,

@@ -210,6 +210,7 @@ class CenoteConnector(KVConnectorBase_V1, SupportsHMA):
 
     @serving(lambda: None)
     def _close_region(self) -> None:
+        self._shards.names.close()
         self._shards.region.close()
 
     def get_kv_connector_stats(self) -> KVConnectorStats | None:

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from vllm.v1.kv_cache_interface import AttentionSpec, KVCacheConfig, KVCacheGroupSpec
     from vllm.v1.request import Request
 
+    from cenote.vllm.names import RequestNames
+
 _REASONS = {
     MambaSpec: "a recurrent state stands for all tokens before it, and is no page of tokens",
     ChunkedLocalAttentionSpec: "chunked local attention is not known here",
@@ -53,6 +55,7 @@ class Group:
     """As vLLM tells it in its KV events."""
     spec: AttentionSpec
     weights: Weights
+    names: RequestNames
 
     @property
     def block_tokens(self) -> int:
@@ -60,7 +63,7 @@ class Group:
 
     def keys(self, request: Request, start: int, end: int) -> list[bytes]:
         """Names of these blocks in the region."""
-        return self.weights.keys(self.hashes(request, start, end))
+        return self.names.keys(request, self.weights.keys(self.hashes(request, start, end)))
 
     def hashes(self, request: Request, start: int, end: int) -> list[bytes]:
         """vLLM's hashes of these blocks. The last one of each covers all tokens up to its end."""
@@ -79,10 +82,11 @@ class Group:
             "block tokens": self.block_tokens,
             "window": self.reach.window,
             "page": self.page_bytes,
+            "elements": [str(self.spec.dtype), str(getattr(self.spec, "kv_quant_mode", None))],
         }
 
 
-def groups_of(config: VllmConfig, kv_cache: KVCacheConfig, weights: Weights) -> list[Group]:
+def groups_of(config: VllmConfig, kv_cache: KVCacheConfig, weights: Weights, names: RequestNames) -> list[Group]:
     """The groups of a model; refuses those that have one which cannot be shared."""
     _check_parallel(config, kv_cache)
     groups = kv_cache.kv_cache_groups
@@ -99,7 +103,7 @@ def groups_of(config: VllmConfig, kv_cache: KVCacheConfig, weights: Weights) -> 
             "--disable-hybrid-kv-cache-manager makes one group of full, sliding-window and chunked local attention"
         )
     hash_tokens = kv_cache.hash_block_size or math.gcd(*(group.kv_cache_spec.block_size for group in groups))
-    return [_group(number, group, hash_tokens, weights) for number, group in enumerate(groups)]
+    return [_group(number, group, hash_tokens, weights, names) for number, group in enumerate(groups)]
 
 
 def fails_by_block(groups: Sequence[Group]) -> bool:
@@ -108,7 +112,7 @@ def fails_by_block(groups: Sequence[Group]) -> bool:
     return len(groups) == 1 and groups[0].reach.window is None
 
 
-def _group(number: int, group: KVCacheGroupSpec, hash_tokens: int, weights: Weights) -> Group:
+def _group(number: int, group: KVCacheGroupSpec, hash_tokens: int, weights: Weights, names: RequestNames) -> Group:
     spec = group.kv_cache_spec
     window = looks_back = None
     if isinstance(spec, SlidingWindowSpec):
@@ -119,8 +123,8 @@ def _group(number: int, group: KVCacheGroupSpec, hash_tokens: int, weights: Weig
     kind = "sliding_window" if window is not None else "full_attention"
     if isinstance(spec, MLAAttentionSpec):
         kind = "mla_attention"
-    names = tuple(group.layer_names)
-    return Group(number, kind, Reach(spec.block_size, looks_back), spec.page_size_bytes, every, names, window, spec, weights)
+    layers = tuple(group.layer_names)
+    return Group(number, kind, Reach(spec.block_size, looks_back), spec.page_size_bytes, every, layers, window, spec, weights, names)
 
 
 def _why_not(group: KVCacheGroupSpec, groups: int) -> str | None:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import platform
+from collections.abc import Iterable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 import vllm
 from vllm.platforms import current_platform
+
+from cenote.content import contents
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -25,21 +30,58 @@ _MULTI_MODAL = (
     "mm_device_do_normalize",
     "mm_encoder_attn_backend",
     "mm_encoder_attn_dtype",
-    "mm_encoder_fp8_scale_path",
+    "mm_encoder_tp_mode",
+    "mm_hasher_algorithm",
+    "language_model_only",
+    "mm_encoder_only",
+    "interleave_mm_strings",
 )
+
+# What of the model's settings, and of those of kernels, decides what is computed. Weights are in the digest.
+_MODEL = (
+    "runner",
+    "convert",
+    "model_impl",
+    "config_format",
+    "model_class_overrides",
+    "trust_remote_code",
+    "disable_sliding_window",
+    "disable_cascade_attn",
+)
+_CACHE = ("cache_dtype", "kv_cache_dtype_skip_layers")
+_KERNELS = ("moe_backend", "linear_backend", "linear_backend_per_quant")
+
+
+def _named(given: Any, names: Iterable[str]) -> dict[str, str]:
+    return {name: json.dumps(getattr(given, name, None), sort_keys=True, default=str) for name in names}
+
+
+def _attention(config: VllmConfig) -> dict[str, str]:
+    """All of how attention is computed, but what models set in workers alone."""
+    given = getattr(config, "attention_config", None)
+    names = [field.name for field in dataclasses.fields(given)] if dataclasses.is_dataclass(given) else []
+    return _named(given, [name for name in names if name != "sparse_mla_force_mqa"])
+
+
+def _content(path: Any) -> str | None:
+    """Of a file that a setting names."""
+    return contents([Path(path)])[0].digest.hex() if path else None
 
 
 def _multi_modal(config: VllmConfig) -> dict[str, str] | None:
     given = config.model_config.multimodal_config
     if given is None:
         return None
-    return {name: json.dumps(getattr(given, name, None), sort_keys=True, default=str) for name in _MULTI_MODAL}
+    return _named(given, _MULTI_MODAL) | {"scales": str(_content(getattr(given, "mm_encoder_fp8_scale_path", None)))}
 
 
 def _overrides(config: VllmConfig) -> Any:
     """Of the model's configuration. What a function does to it cannot be named, and only its result can be looked at."""
     given = config.model_config.hf_overrides
-    return config.model_config.hf_config.to_dict() if callable(given) else given
+    if callable(given):
+        return config.model_config.hf_config.to_dict()
+    quantization = given.get("quantization_config_file") if isinstance(given, dict) else None
+    return [given, _content(quantization)] if quantization else given
 
 
 def _positions(config: VllmConfig) -> int | None:
@@ -60,18 +102,19 @@ def layout(config: VllmConfig) -> str:
 
 
 def fingerprint(
-    config: VllmConfig, settings: Settings, digest: str, group: dict[str, Any], tp_rank: int, pp_rank: int
+    config: VllmConfig, settings: Settings, digest: str | list[str | None], group: dict[str, Any], tp_rank: int, pp_rank: int
 ) -> bytes:
     """The identity of one rank's blocks of one KV cache group."""
     cache, parallel = config.cache_config, config.parallel_config
-    backend = getattr(getattr(config, "attention_config", None), "backend", None)
     facts = {
         "model": settings.model_fingerprint or digest,
         "model dtype": str(config.model_config.dtype),
-        "cache dtype": str(cache.cache_dtype),
+        "settings": _named(config.model_config, _MODEL),
+        "cache": _named(cache, _CACHE),
         "layout": layout(config),
         "codec": settings.codec_identity(),
-        "backend": str(backend),
+        "attention": _attention(config),
+        "kernels": _named(getattr(config, "kernel_config", None), _KERNELS),
         # Which an engine may do to weights as it loads them.
         "quantization": [str(config.model_config.quantization), str(config.model_config.quantization_config)],
         "overrides": _overrides(config),
@@ -83,7 +126,7 @@ def fingerprint(
         "pipeline parallel": [pp_rank, parallel.pipeline_parallel_size],
         "tenant salt": settings.tenant_salt,
     }
-    return b"cenote vllm v4 " + json.dumps(facts, sort_keys=True, default=str).encode()
+    return b"cenote vllm v5 " + json.dumps(facts, sort_keys=True, default=str).encode()
 
 
 def check_hashes(config: VllmConfig) -> None:

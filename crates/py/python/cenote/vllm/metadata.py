@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 
 from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorMetadata
 
+from cenote.vllm.names import AdapterUse
+
 
 def short_name(key: bytes | None) -> int:
     """A block's hash as vLLM's KV events have it by default: its last 64 bits."""
@@ -30,6 +32,7 @@ class LoadOrder:
     parts: list[LoadPart]
     waits: bool
     """The request waits beside the running ones; otherwise it runs in this step."""
+    adapter: AdapterUse | None = None
 
 
 @dataclass
@@ -43,6 +46,7 @@ class SaveOrder:
     block_ids: list[int]
     parent: bytes | None
     """vLLM's hash of the block before the first."""
+    adapter: AdapterUse | None = None
 
 
 @dataclass

@@ -29,6 +29,7 @@ class SchedulerSide:
 
     def __init__(self, shards: Shards, stats: CenoteStats, loads: bool, saves: bool, events: bool) -> None:
         self.settings, self.stats, self.weights = shards.settings, stats, shards.weights
+        self.names = shards.names
         self.lookup, self.groups = Lookup(shards), shards.groups
         self.loads, self.saves = loads, saves
         self.waits = self.settings.load == "async"
@@ -38,6 +39,9 @@ class SchedulerSide:
         self.saved: dict[str, list[int]] = {}
         # Requests that have seen other weights: nothing of them is saved.
         self.stale: set[str] = set()
+        # Requests that wait for the name of their adapter, and those that have none.
+        self.waiting_for_name: dict[str, float] = {}
+        self.unnamed: set[str] = set()
         self.found: dict[str, Found] = {}
         self.orders: list[LoadOrder] = []
         # Requests whose load failed once: what is missing is computed, however often they are asked about.
@@ -45,11 +49,14 @@ class SchedulerSide:
         self.step = 0
         self.events = KvEvents(shards.region, list(zip(self.groups, self.lookup.ranks, strict=True))) if events else None
 
-    def matched_tokens(self, request: Request, num_computed_tokens: int) -> tuple[int, bool]:
-        """Tokens behind those that are computed which the region has."""
+    def matched_tokens(self, request: Request, num_computed_tokens: int) -> tuple[int | None, bool]:
+        """Tokens behind those that are computed which the region has. None: to be asked again."""
         self._let_go(request.request_id)
         if not self.loads or request.request_id in self.given_up or request.skip_reading_prefix_cache:
             return 0, False
+        named = self._is_named(request)
+        if not named:
+            return (None if named is None else 0), False
         start, end, unit = num_computed_tokens, self.lookup.limit(request), self.lookup.alignment
         if end <= start:
             return 0, False
@@ -62,6 +69,18 @@ class SchedulerSide:
         self.stats.add("hit_blocks", count)
         self.found[request.request_id] = found
         return found.end - start, self.waits
+
+    def _is_named(self, request: Request) -> bool | None:
+        """Whether a request may share. None: not yet, and it is worth waiting for."""
+        named = self.names.is_named(request)
+        if named is None:
+            since = self.waiting_for_name.setdefault(request.request_id, time.monotonic())
+            if time.monotonic() - since < self.settings.timeout:
+                return None
+        if not named and request.request_id not in self.unnamed:
+            self.unnamed.add(request.request_id)
+            self.stats.add("unnamed_requests")
+        return bool(named)
 
     def allocated(self, request: Request, blocks: KVCacheBlocks, num_external_tokens: int) -> None:
         """vLLM has given the request its blocks."""
@@ -80,7 +99,7 @@ class SchedulerSide:
         ]
         found.ordered_at_step = self.step
         found.block_ids = {block for part in parts for block in part.block_ids}
-        self.orders.append(LoadOrder(request.request_id, parts, self.waits))
+        self.orders.append(LoadOrder(request.request_id, parts, self.waits, self.names.use(request)))
         before = self.saved.get(request.request_id, [0] * len(self.groups))
         ends = [end // group.block_tokens for group in self.groups]
         self.saved[request.request_id] = list(map(max, before, ends))
@@ -142,8 +161,9 @@ class SchedulerSide:
         saved = self.saved.setdefault(request.request_id, [0] * len(self.groups))
         # A block's name is known when its last token is; tokens that are only guessed have none.
         full = [min(after // group.block_tokens, group.known(request)) for group in self.groups]
-        if all(end <= start for start, end in zip(saved, full, strict=True)):
+        if all(end <= start for start, end in zip(saved, full, strict=True)) or not self.names.is_named(request):
             return
+        use = self.names.use(request)
         tables = self.manager.get_block_ids(request.request_id)
         for group, table, end in zip(self.groups, tables, full, strict=True):
             start = saved[group.number]
@@ -152,7 +172,7 @@ class SchedulerSide:
             saved[group.number] = end
             for first, last in self._runs(table, start, end):
                 [parent] = group.keys(request, first - 1, first) if first > 0 else [None]
-                yield SaveOrder(group.number, group.keys(request, first, last), first, list(table[first:last]), parent)
+                yield SaveOrder(group.number, group.keys(request, first, last), first, list(table[first:last]), parent, use)
 
     def _runs(self, table: list[int], start: int, end: int) -> Iterator[tuple[int, int]]:
         """Where a block table has blocks. Those that have left a window are gone."""
@@ -196,6 +216,8 @@ class SchedulerSide:
         self.saved.pop(request_id, None)
         self.given_up.discard(request_id)
         self.stale.discard(request_id)
+        self.waiting_for_name.pop(request_id, None)
+        self.unnamed.discard(request_id)
 
     def _let_go(self, request_id: str) -> None:
         found = self.found.pop(request_id, None)

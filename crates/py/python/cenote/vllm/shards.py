@@ -9,9 +9,10 @@ from vllm.logger import init_logger
 
 import cenote
 from cenote.vllm.codecs import page_codec
-from cenote.vllm.digest import model_digest
+from cenote.vllm.digest import changed_while_loading, draft_digest, model_digest
 from cenote.vllm.groups import Group, fails_by_block, groups_of
 from cenote.vllm.identity import check_hashes, fingerprint
+from cenote.vllm.names import RequestNames
 from cenote.weights import Weights
 
 if TYPE_CHECKING:
@@ -43,7 +44,8 @@ class Shards:
         check_hashes(config)
         self.settings, self.config = settings, config
         self.weights = _weights(settings)
-        self.groups: list[Group] = groups_of(config, kv_cache, self.weights)
+        self.names = RequestNames(config)
+        self.groups: list[Group] = groups_of(config, kv_cache, self.weights, self.names)
         self.fails_by_block = fails_by_block(self.groups)
         if settings.load == "layers" and not self.fails_by_block:
             raise ValueError(
@@ -51,7 +53,17 @@ class Shards:
                 "whose blocks turn out to be damaged; leave it async"
             )
         _check_steps(config, settings)
-        self.digest = settings.model_fingerprint or model_digest(config)
+        self.digest, self.draft = settings.model_fingerprint, None
+        if self.digest is None:
+            self.digest, self.draft = model_digest(config), draft_digest(config)
+            if (young := changed_while_loading(config)) is not None:
+                # vLLM may have loaded the file before it changed or after.
+                self.weights.doubt()
+                logger.warning(
+                    "Cenote: this instance shares nothing, because %s has changed since its process began, maybe after it was loaded: "
+                    "start it anew, or give kv_connector_extra_config a model_fingerprint",
+                    young,
+                )
         if settings.create_size is not None:
             largest = max(group.page_bytes * len(group.layer_names) for group in self.groups)
             chunk = settings.chunk_size or _chunk_for(largest)
@@ -81,7 +93,7 @@ class Shards:
         if self.config.parallel_config.pipeline_parallel_size == 1:
             # Each stage knows only its own ones.
             facts["layers"] = list(group.layer_names)
-        identity = fingerprint(self.config, self.settings, self.digest, facts, tp_rank, pp_rank)
+        identity = fingerprint(self.config, self.settings, [self.digest, self.draft], facts, tp_rank, pp_rank)
         label = f"{self.config.model_config.model.rstrip('/').rsplit('/', 1)[-1]} {tp_rank}.{pp_rank}"
         return self.region.namespace(
             identity,

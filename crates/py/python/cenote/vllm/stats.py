@@ -18,6 +18,8 @@ COUNTERS = {
     "saved_blocks": "Blocks published.",
     "duplicate_blocks": "Blocks that were there already.",
     "refused_blocks": "Blocks that had no room, were over their quota, or could not be copied.",
+    "unnamed_requests": "Requests that shared nothing, because an adapter or an image has no name by its content.",
+    "unnamed_blocks": "Blocks not saved or loaded, because vLLM has loaded another adapter by that number, or its files have changed.",
     "errors": "Faults of the connector itself, each of which was a miss.",
 }
 

@@ -13,6 +13,7 @@ from vllm.logger import init_logger
 from cenote.device import DeviceMemory
 from cenote.vllm.memory import kv_memory
 from cenote.vllm.metadata import short_name
+from cenote.vllm.names import watch_adapters
 
 if TYPE_CHECKING:
     import torch
@@ -22,8 +23,12 @@ if TYPE_CHECKING:
     from cenote.device.saves import DeviceSave
     from cenote.vllm.groups import Group
     from cenote.vllm.metadata import LoadOrder, LoadPart, SaveOrder
+    from cenote.vllm.names import AdapterUse
     from cenote.vllm.shards import Shards
     from cenote.vllm.stats import CenoteStats
+
+    # A group's number, its blocks that are saved, and the adapter that they were computed with.
+    _Saving = tuple[int, cenote.Save | DeviceSave, AdapterUse | None]
 
 logger = init_logger(__name__)
 
@@ -54,6 +59,7 @@ class WorkerSide:
         self.settings, self.stats, self.shards = shards.settings, stats, shards
         self.fails_by_block = shards.fails_by_block
         self.parts = [_Part(group, shards.rank(group, tp_rank, pp_rank)) for group in shards.groups]
+        self.loaded = watch_adapters() if shards.config.lora_config is not None else None
         self.split_steps = shards.config.parallel_config.use_ubatching
         # A layer's group, and its number there.
         self.layers: dict[str, tuple[int, int]] = {}
@@ -62,7 +68,7 @@ class WorkerSide:
         # Loads that this step's layers wait for.
         self.now: list[_Loading] = []
         # Saves of this step, with their groups.
-        self.saves: list[tuple[int, cenote.Save | DeviceSave]] | None = None
+        self.saves: list[_Saving] | None = None
         self.failed: set[int] = set()
         # Requests that wait and of which something is lost, where vLLM is not told which blocks.
         self.lost: set[str] = set()
@@ -118,6 +124,11 @@ class WorkerSide:
     def _start(self, order: LoadOrder, part: LoadPart) -> None:
         blocks, memory = self.parts[part.group].blocks, self.parts[part.group].memory
         assert memory is not None
+        use = order.adapter
+        if use is not None and (self.loaded is None or self.loaded.is_another(use.number, use.path, use.adapter)):
+            self.stats.add("unnamed_blocks", len(part.block_ids))
+            self._give_up(order, part, 0)
+            return
         lease = blocks.lookup(blocks.alias(part.keys))
         count = len(lease)
         if count < len(part.block_ids):
@@ -156,11 +167,11 @@ class WorkerSide:
         if name not in self.layers or not orders or self.split_steps:
             return
         group, layer = self.layers[name]
-        for of_group, save in self._begin_saves(orders):
+        for of_group, save, _ in self._begin_saves(orders):
             if of_group == group:
                 save.layer(layer)
 
-    def _begin_saves(self, orders: Sequence[SaveOrder]) -> list[tuple[int, cenote.Save | DeviceSave]]:
+    def _begin_saves(self, orders: Sequence[SaveOrder]) -> list[_Saving]:
         if self.saves is None:
             self.saves = []
             for order in orders:
@@ -169,7 +180,8 @@ class WorkerSide:
                 depths = list(range(order.first, order.first + len(order.keys)))
                 short, parent = [short_name(key) for key in order.keys], short_name(order.parent)
                 keys = blocks.alias(order.keys)
-                self.saves.append((order.group, memory.save(blocks, keys, depths, order.block_ids, names=short, parent=parent)))
+                save = memory.save(blocks, keys, depths, order.block_ids, names=short, parent=parent)
+                self.saves.append((order.group, save, order.adapter))
         return self.saves
 
     def end_loads(self) -> None:
@@ -182,12 +194,22 @@ class WorkerSide:
         """Ends this step's saves, if they follow from nothing wrong."""
         self.end_loads()
         saves = self._begin_saves(orders) if orders and not self.tainted else self.saves or []
-        for _, save in saves:
+        uses = {use for _, _, use in saves if use is not None}
+        others = set() if self.tainted else {use for use in uses if not self._was_computed_with(use)}
+        for _, save, use in saves:
             if self.tainted:
+                save.abort()
+                continue
+            if use in others:
+                self.stats.add("unnamed_blocks", len(save))
                 save.abort()
                 continue
             self._count(save.finish())
         self.saves, self.tainted = None, False
+
+    def _was_computed_with(self, use: AdapterUse) -> bool:
+        """Whether the step that has ended has computed with this adapter, as far as its number says."""
+        return self.loaded is not None and self.loaded.is_only(use.number, use.path, use.adapter) and use.adapter.holds()
 
     def _count(self, outcomes: dict[str, int]) -> None:
         self.stats.add("saved_blocks", outcomes.get("published", 0))
@@ -200,7 +222,7 @@ class WorkerSide:
         for loading in self.now:
             loading.load.cancel()
             self._end(loading)
-        for _, save in self.saves or []:
+        for _, save, _ in self.saves or []:
             save.abort()
         self.now, self.saves, self.tainted = [], None, False
 
@@ -241,7 +263,7 @@ class WorkerSide:
         """Stops everything."""
         for loading in [*self.now, *(loading for loadings in self.waiting.values() for loading in loadings)]:
             loading.load.cancel()
-        for _, save in self.saves or []:
+        for _, save, _ in self.saves or []:
             save.abort()
         self.now, self.waiting, self.saves = [], {}, None
         for part in self.parts:

@@ -1,0 +1,247 @@
+"""Files named by all of their content. No engine.
+
+The cache keeps hashes until the machine boots again, in a folder of this user in memory. It returns a hash if the file has the
+device, the inode, the size and the times that it had when it was hashed. That is sound because
+
+- no program can set the time of an inode's last change (`ctime`): each write, rename and change of its other times sets it;
+- a file that changed less than a minute before it was hashed is not cached. So a later write has another time, even under a
+  coarse clock. The kernel has also written back mapped pages by then, so the next write to one of them sets the time again;
+- only file systems of this machine's kernel are trusted to keep that time, and tmpfs, which ignores mapped writes, is not;
+- a cache folder or record that another user can write, or that is malformed, counts as missing.
+
+`python -m cenote.content PATH…` prints the hashes and their cost.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+import secrets
+import stat
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cenote._native import file_digests, file_stamps
+
+Stamp = tuple[int, int, int, int, int, int]
+
+_SETTLED_SECONDS = 60.0
+_RECORD_BYTES_MAX = 1024
+_RECORDS_MAX = 4096
+# Processes wait for the one that hashes for as long as this rate allows. After that they hash the files themselves.
+_WAIT_SECONDS_MIN, _WAIT_BYTES_PER_SECOND = 30.0, 200 << 20
+_POLL_SECONDS = 0.05
+
+# ext2 to ext4, XFS, btrfs, F2FS, ZFS, bcachefs, overlayfs, SquashFS, EROFS. Not tmpfs: it does not see writes to mapped pages.
+TRUSTED = {0xEF53, 0x58465342, 0x9123683E, 0xF2F52010, 0x2FC12FC1, 0xCA451A4E, 0x794C7630, 0x73717368, 0xE0F5E1E2}
+
+
+@dataclass(frozen=True)
+class Content:
+    """A file's content, and what tells whether it has changed since."""
+
+    digest: bytes
+    stamp: Stamp
+
+    @property
+    def size(self) -> int:
+        return self.stamp[2]
+
+
+def contents(paths: Sequence[Path], cache: Cache | None = None) -> list[Content]:
+    """Of these files, from the cache or from the files. Processes that ask for the same hash them once, if the cache may have
+    them. Raises OSError for a file that cannot be read, and CenoteError for one that changes meanwhile."""
+    cache = cache or Cache()
+    found = [cache.get(stamp) for stamp in _stamps(paths)]
+    missing = [place for place, known in enumerate(found) if known is None]
+    if missing:
+        with cache.lock(sum(paths[place].stat().st_size for place in missing)):
+            # The process that held the lock may have hashed the same files.
+            again = [cache.get(stamp) for stamp in _stamps([paths[place] for place in missing])]
+            left = [place for place, known in zip(missing, again, strict=True) if known is None]
+            for place, known in zip(missing, again, strict=True):
+                found[place] = known
+            began = time.time()
+            for place, (stamp, digest) in zip(left, file_digests([paths[place] for place in left]), strict=True):
+                found[place] = Content(digest, stamp)
+                cache.put(Content(digest, stamp), began)
+    return [known for known in found if known is not None]
+
+
+def _stamps(paths: Sequence[Path]) -> list[Stamp]:
+    return file_stamps(list(paths))
+
+
+def stamps(paths: Sequence[Path]) -> list[Stamp] | None:
+    """What tells whether these files have changed; None if one cannot be opened."""
+    try:
+        return _stamps(paths)
+    except OSError:
+        return None
+
+
+class Cache:
+    """Hashes of files, for processes of one user."""
+
+    def __init__(self, folder: Path | None = None, settled_seconds: float = _SETTLED_SECONDS) -> None:
+        self.folder = folder or Path(f"/dev/shm/.cenote-content-{os.geteuid()}")
+        self.settled_seconds = settled_seconds
+        self.hits = 0
+        self._boot = _boot()
+        self._descriptor: int | None = None
+        if self._boot is not None:
+            with contextlib.suppress(OSError):
+                self._descriptor = self._open()
+
+    def _open(self) -> int | None:
+        """The folder, if no other user can write to it."""
+        with contextlib.suppress(FileExistsError):
+            self.folder.mkdir(mode=0o700)
+        descriptor = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        if _is_own(os.fstat(descriptor)):
+            return descriptor
+        os.close(descriptor)
+        return None
+
+    def __del__(self) -> None:
+        if getattr(self, "_descriptor", None) is not None:
+            os.close(self._descriptor)  # type: ignore[arg-type]
+
+    def get(self, stamp: Stamp) -> Content | None:
+        """The content that is cached for this stamp."""
+        if self._descriptor is None or stamp[5] not in TRUSTED:
+            return None
+        try:
+            digest = self._read(stamp)
+        except (OSError, ValueError, KeyError, TypeError, RecursionError):
+            return None
+        self.hits += digest is not None
+        return None if digest is None else Content(digest, stamp)
+
+    def _read(self, stamp: Stamp) -> bytes | None:
+        descriptor = os.open(_name(stamp), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=self._descriptor)
+        try:
+            found = os.fstat(descriptor)
+            if not stat.S_ISREG(found.st_mode) or not _is_own(found) or found.st_size > _RECORD_BYTES_MAX:
+                return None
+            text, _, check = os.read(descriptor, _RECORD_BYTES_MAX).rpartition(b"\n")
+        finally:
+            os.close(descriptor)
+        if check != _check(text):
+            return None
+        record = json.loads(text)
+        if record["boot"] != self._boot or record["stamp"] != list(stamp):
+            return None
+        digest = bytes.fromhex(record["digest"])
+        return digest if len(digest) == 32 else None
+
+    def put(self, content: Content, began: float) -> None:
+        """Caches the hash of a file that was read after `began`, if the file had been unchanged for long enough."""
+        last = max(content.stamp[3], content.stamp[4]) / 1e9
+        if self._descriptor is None or content.stamp[5] not in TRUSTED or last + self.settled_seconds > began:
+            return
+        record = {"boot": self._boot, "stamp": list(content.stamp), "digest": content.digest.hex()}
+        text = json.dumps(record).encode()
+        with contextlib.suppress(OSError):
+            self._write(_name(content.stamp), text + b"\n" + _check(text))
+
+    def _write(self, name: str, data: bytes) -> None:
+        known = os.listdir(self._descriptor)
+        if len(known) > _RECORDS_MAX:
+            for old in known:
+                if old != "lock":
+                    with contextlib.suppress(OSError):
+                        os.unlink(old, dir_fd=self._descriptor)
+        part = f"part-{os.getpid()}-{secrets.token_hex(8)}"
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        descriptor = os.open(part, flags, 0o600, dir_fd=self._descriptor)
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(data)
+            os.rename(part, name, src_dir_fd=self._descriptor, dst_dir_fd=self._descriptor)
+        except OSError:
+            with contextlib.suppress(OSError):
+                os.unlink(part, dir_fd=self._descriptor)
+            raise
+
+    @contextlib.contextmanager
+    def lock(self, size: int) -> Iterator[None]:
+        """One process hashes at a time, so that the others find its results. The lock only saves work: a process that does not get
+        it in time continues without it."""
+        descriptor = None
+        if self._descriptor is not None:
+            with contextlib.suppress(OSError):
+                flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+                descriptor = os.open("lock", flags, 0o600, dir_fd=self._descriptor)
+        try:
+            if descriptor is not None:
+                _wait_for(descriptor, _WAIT_SECONDS_MIN + size / _WAIT_BYTES_PER_SECOND)
+            yield
+        finally:
+            if descriptor is not None:
+                os.close(descriptor)
+
+
+def _wait_for(descriptor: int, seconds: float) -> bool:
+    deadline = time.monotonic() + seconds
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        except BlockingIOError:
+            if time.monotonic() >= deadline:
+                return False
+            # The kernel has no such lock with a deadline.
+            time.sleep(_POLL_SECONDS)
+        except OSError:
+            return False
+
+
+def _is_own(found: os.stat_result) -> bool:
+    return found.st_uid == os.geteuid() and stat.S_IMODE(found.st_mode) & 0o077 == 0
+
+
+def _name(stamp: Stamp) -> str:
+    return f"{stamp[0]:x}-{stamp[1]:x}"
+
+
+def _check(text: bytes) -> bytes:
+    return hashlib.blake2b(text, digest_size=16).hexdigest().encode()
+
+
+def _boot() -> str | None:
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip() or None
+    except OSError:
+        return None
+
+
+def _main(arguments: list[str]) -> None:
+    fresh = "--fresh" in arguments
+    paths = [Path(argument) for argument in arguments if argument != "--fresh"]
+    files = [file for path in paths for file in (sorted(path.rglob("*")) if path.is_dir() else [path]) if file.is_file()]
+    if not files:
+        raise SystemExit("usage: python -m cenote.content [--fresh] PATH…\n--fresh ignores the cache")
+    cache = Cache()
+    began = time.monotonic()
+    made: Any = [Content(digest, stamp) for stamp, digest in file_digests(files)] if fresh else contents(files, cache)
+    seconds = time.monotonic() - began
+    for file, content in zip(files, made, strict=True):
+        print(content.digest.hex(), file)
+    size = sum(content.size for content in made)
+    print(
+        f"{size / 1e9:.2f} GB in {len(files)} files, of which {cache.hits} were cached: {seconds:.3f} s, "
+        f"{size / 1e9 / max(seconds, 1e-9):.2f} GB/s on {len(os.sched_getaffinity(0))} processors",
+        file=sys.stderr,
+    )
+
+
+if __name__ == "__main__":
+    _main(sys.argv[1:])

@@ -1,0 +1,106 @@
+"""The files of a model's folder that can reach its KV, and one digest of them all. No engine.
+
+Every file counts, unless it is known not to: so a kind of file that is new here costs sharing and no wrong KV."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import Any
+
+from cenote.content import Cache, Content, contents
+
+# Blocks are named by token ids, so tokenizers do not count; neither do settings of sampling and of training.
+_NOT_KV = (
+    "tokenizer*", "vocab.json", "vocab.txt", "merges.txt", "added_tokens.json", "special_tokens_map.json", "tekken.json", "spiece.model",
+    "*.tiktoken", "chat_template*", "generation_config.json", "training_args.bin", "trainer_state.json", "optimizer*", "scheduler*",
+    "rng_state*", "events.out.*", "all_results.json", "eval_results.json", "train_results.json",
+)  # fmt: skip
+_FOR_PEOPLE = (
+    "readme*", "license*", "notice*", "use_policy*", "*.md", "*.pdf", "*.png", "*.jpg", "*.jpeg", "*.gif", "*.svg", "*.webp", "*.mp4",
+    "*.log", "*.lock", "*.tmp", "*.pyc",
+)  # fmt: skip
+# Weights for other programs.
+_FOREIGN = ("*.msgpack", "*.h5", "*.onnx", "*.onnx_data", "*.ot", "*.tflite", "*.mlmodel", "*.mlpackage")
+_IGNORED = _NOT_KV + _FOR_PEOPLE + _FOREIGN
+_IGNORED_FOLDERS = ("checkpoint-*", "global_step*", "runs", "wandb", "onnx", "openvino", "coreml", "__pycache__")
+
+# Engines load one form of the weights: the first of these that is there.
+WEIGHTS = ("*.safetensors", "*.bin", "*.pt", "*.pth")
+
+_CONFIGURATIONS = ("config.json", "params.json")
+
+
+def files_of(folder: Path, ignored: Sequence[str] = (), weights: Sequence[str] = WEIGHTS) -> list[Path]:
+    """The files that count, in the order of their paths. `ignored` are patterns of paths in the folder."""
+    return sorted(_files_of(folder, folder, ignored, weights, {os.path.realpath(folder)}))
+
+
+def _files_of(root: Path, folder: Path, ignored: Sequence[str], weights: Sequence[str], seen: set[str]) -> Iterator[Path]:
+    entries = [entry for entry in folder.iterdir() if not entry.name.startswith(".")]
+    entries = [entry for entry in entries if not any(fnmatch(str(entry.relative_to(root)), pattern) for pattern in ignored)]
+    files = [entry for entry in entries if entry.is_file() and not _matches(entry, _IGNORED)]
+    read = next((pattern for pattern in weights if any(_matches(file, [pattern]) for file in files)), None)
+    yield from (file for file in files if not _matches(file, WEIGHTS) or read is None or _matches(file, [read]))
+    for entry in entries:
+        if entry.is_dir() and not _matches(entry, _IGNORED_FOLDERS) and os.path.realpath(entry) not in seen:
+            yield from _files_of(root, entry, ignored, weights, seen | {os.path.realpath(entry)})
+
+
+def _matches(path: Path, patterns: Sequence[str]) -> bool:
+    return any(fnmatch(path.name.lower(), pattern) for pattern in patterns)
+
+
+def kv_config(config: Mapping[str, Any]) -> dict[str, Any]:
+    """A configuration without the keys that tell where it lies and which program wrote it."""
+    return {key: value for key, value in config.items() if not key.startswith("_") and key != "transformers_version"}
+
+
+def digest_of_files(
+    folder: Path, files: Sequence[Path], facts: Mapping[str, Any], cache: Cache | None = None, tell: Callable[[list[Content]], None] | None = None
+) -> str:
+    """A digest of these facts, and of the files' paths in the folder and all of their content. Raises OSError for a file that
+    cannot be read, and CenoteError for one that changes meanwhile."""
+    found = contents(files, cache)
+    if tell is not None:
+        tell(found)
+    listed = [[str(file.relative_to(folder)), content.size, content.digest.hex()] for file, content in zip(files, found, strict=True)]
+    named = json.dumps({"facts": facts, "files": listed}, sort_keys=True, default=str)
+    return hashlib.sha256(b"cenote model v2 " + named.encode()).hexdigest()
+
+
+def digest_of_folder(folder: Path, cache: Cache | None = None) -> str:
+    """A digest of the model in a folder, for connectors whose engine tells only its name. Raises OSError, and ValueError for a folder
+    without weights."""
+    files = files_of(folder)
+    if not any(_matches(file, [*WEIGHTS, "*.gguf"]) for file in files):
+        raise ValueError(f"{folder}: there are no weights in this folder; name the folder that the engine loads its model from")
+    facts = {}
+    for name in _CONFIGURATIONS:
+        file = folder / name
+        if file in files:
+            files.remove(file)
+            facts[name] = kv_config(json.loads(file.read_bytes()))
+    return digest_of_files(folder, files, facts, cache)
+
+
+def weights_name(settings: Mapping[str, Any], where: str) -> str:
+    """The name of the weights from the settings of a connector whose engine tells only the model's name. Raises ValueError, which
+    says what to give."""
+    text, folder = settings.get("model_fingerprint"), settings.get("model_folder")
+    if bool(text) == bool(folder):
+        raise ValueError(
+            f'{where}: name the weights, by one of "model_folder" (the folder that the engine loads, which is read at start) and '
+            '"model_fingerprint" (a text of your own, another one for other weights): by the model\'s name alone, engines with other '
+            "weights would be given this one's KV"
+        )
+    if text:
+        return f"text {text}"
+    try:
+        return f"files {digest_of_folder(Path(str(folder)))}"
+    except OSError as error:
+        raise ValueError(f"{where}: model_folder: {error}") from error

@@ -1,0 +1,186 @@
+"""Names of adapters: of what an engine has loaded, or none."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from pathlib import Path
+
+import pytest
+
+from cenote._native import file_stamps
+from cenote.adapters import Adapter, Adapters, Loaded, files_of, is_older
+from cenote.content import TRUSTED
+
+SOON = 60
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    made = tmp_path / "adapter"
+    made.mkdir()
+    (made / "adapter_config.json").write_text('{"r": 8}')
+    (made / "adapter_model.safetensors").write_bytes(b"weights")
+    if file_stamps([made / "adapter_config.json"])[0][5] not in TRUSTED:
+        pytest.skip(f"{tmp_path} is on a file system whose times are not trusted; name another with --basetemp")
+    return made
+
+
+def engine(facts: str = "bfloat16") -> Adapters:
+    """One that begins when what was written until now is old."""
+    made = Adapters(facts)
+    made.since = time.time() + SOON
+    return made
+
+
+def named(adapters: Adapters, folder: Path, name: str = "a") -> Adapter | None:
+    found = adapters.get(name, str(folder))
+    if isinstance(found, Future):
+        found.result(30)
+        found = adapters.get(name, str(folder))
+    assert not isinstance(found, Future)
+    return found
+
+
+def digest(adapters: Adapters, folder: Path, name: str = "a") -> bytes:
+    found = named(adapters, folder, name)
+    assert found is not None
+    return found.digest
+
+
+def test_the_same_content_is_one_adapter_wherever_it_is(folder: Path, tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(folder, tmp_path / "copy"))
+    assert digest(engine(), folder) == digest(engine(), copy, "b")
+
+
+@pytest.mark.parametrize("name", ["adapter_model.safetensors", "adapter_config.json", "new_embeddings.bin"])
+def test_an_adapter_that_was_overwritten_is_another_to_the_next_engine(folder: Path, name: str) -> None:
+    first = digest(engine(), folder)
+    (folder / name).write_bytes(b"others")
+    assert digest(engine(), folder) != first
+
+
+def test_settings_that_change_what_an_adapter_does_are_in_its_name(folder: Path) -> None:
+    assert digest(engine("float32"), folder) != digest(engine(), folder)
+
+
+def rewrite(file: Path, content: bytes) -> None:
+    """Until the kernel's clock has moved on."""
+    before = file.stat().st_ctime_ns
+    while file.stat().st_ctime_ns == before:
+        file.write_bytes(content)
+
+
+def test_an_adapter_that_changes_under_an_engine_has_no_name_any_more(folder: Path) -> None:
+    adapters, weights = engine(), folder / "adapter_model.safetensors"
+    first = named(adapters, folder)
+    assert first is not None
+    assert first.holds()
+    rewrite(weights, b"others")
+    assert not first.holds()
+    assert adapters.known("a", str(folder)) == first
+    assert named(adapters, folder) is None
+    assert adapters.known("a", str(folder)) is None
+    # Blocks of both are in the engine's own cache.
+    rewrite(weights, b"weights")
+    assert named(adapters, folder) is None
+
+
+def test_an_adapter_whose_files_go_away_has_no_name(folder: Path) -> None:
+    adapters = engine()
+    assert named(adapters, folder) is not None
+    shutil.rmtree(folder)
+    assert named(adapters, folder) is None
+
+
+def test_what_is_younger_than_the_engine_has_no_name(folder: Path) -> None:
+    adapters = Adapters()
+    assert named(adapters, folder) is None
+    # Nor by an old time of its content, which anybody may set.
+    for file in folder.iterdir():
+        os.utime(file, (1, 1))
+    assert named(Adapters(), folder) is None
+
+
+def test_file_systems_that_invent_times_are_not_believed() -> None:
+    stamp = (1, 2, 3, 0, 0)
+    assert is_older((*stamp, 0xEF53), 1000.0)
+    assert is_older((*stamp, 0x6969), 1000.0)
+    assert not is_older((*stamp, 0x6969), 100.0)
+    assert not is_older((*stamp, 0x65735546), 1000.0)
+    assert not is_older((*stamp, 0x01021994), 1000.0)
+
+
+def test_an_adapter_without_files_has_no_name(folder: Path, tmp_path: Path) -> None:
+    assert named(engine(), tmp_path / "none-such") is None
+    (folder / "adapter_model.safetensors").unlink()
+    assert named(engine(), folder) is None
+
+    def fails(path: str) -> list[Path]:
+        raise ValueError(path)
+
+    assert named(Adapters(find=fails), folder) is None
+
+
+def test_what_decides_where_it_is_may_not_change_either(folder: Path, tmp_path: Path) -> None:
+    reference = tmp_path / "main"
+    reference.write_text("commit")
+    adapters = engine()
+    adapters.find = lambda path: [folder, reference]
+    assert digest(adapters, folder) == digest(engine(), folder)
+    rewrite(reference, b"another")
+    assert named(adapters, folder) is None
+
+
+def noted(change: Callable[[Path], object] | None, folder: Path) -> tuple[Loaded, Adapter]:
+    """A worker that has loaded the adapter, which is changed while it does."""
+    adapter, loaded = named(engine(), folder), Loaded()
+    assert adapter is not None
+    before = loaded.look(str(folder))
+    if change is not None:
+        change(folder)
+    loaded.note(1, str(folder), before)
+    return loaded, adapter
+
+
+def test_a_worker_tells_what_it_has_loaded(folder: Path, tmp_path: Path) -> None:
+    loaded, adapter = noted(None, folder)
+    assert loaded.is_only(1, str(folder), adapter)
+    assert not loaded.is_another(1, str(folder), adapter)
+    # It loads it again, when others have taken its place.
+    loaded.note(1, str(folder), loaded.look(str(folder)))
+    assert loaded.is_only(1, str(folder), adapter)
+    # By a number that nothing was loaded by, nothing is known.
+    assert not loaded.is_only(2, str(folder), adapter)
+    assert not loaded.is_another(2, str(folder), adapter)
+    # In its place, from elsewhere: requests of before are computed with it from now on.
+    other = Path(shutil.copytree(folder, tmp_path / "other"))
+    loaded.note(1, str(other), loaded.look(str(other)))
+    for path in (folder, other):
+        assert not loaded.is_only(1, str(path), adapter)
+        assert loaded.is_another(1, str(path), adapter)
+
+
+def test_what_changes_while_it_is_loaded_is_nothing_that_has_a_name(folder: Path) -> None:
+    loaded, adapter = noted(lambda folder: rewrite(folder / "adapter_model.safetensors", b"others"), folder)
+    assert loaded.is_another(1, str(folder), adapter)
+    assert not loaded.is_only(1, str(folder), adapter)
+
+
+def test_a_link_that_leads_elsewhere_is_another_adapter(folder: Path, tmp_path: Path) -> None:
+    """Both are older than the engine. It has loaded the one; the other is what a name would be made of."""
+    second = Path(shutil.copytree(folder, tmp_path / "second"))
+    (second / "adapter_model.safetensors").write_bytes(b"second")
+    current = tmp_path / "current"
+    current.symlink_to(folder)
+    loaded = Loaded()
+    loaded.note(1, str(current), loaded.look(str(current)))
+    current.unlink()
+    current.symlink_to(second)
+    adapter = named(engine(), current)
+    assert adapter is not None
+    assert loaded.is_another(1, str(current), adapter)
+    assert files_of(str(current))

@@ -1,0 +1,247 @@
+"""Hashes of files, and the cache of them."""
+
+from __future__ import annotations
+
+import os
+import random
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from cenote import CenoteError, content
+from cenote._native import file_digests, file_stamps
+from cenote.content import TRUSTED, Cache, Content, contents
+
+LONG_AGO = 10_000
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    """A file of three pieces, on a file system whose times are trusted."""
+    made = tmp_path / "weights.safetensors"
+    made.write_bytes(random.Random(1).randbytes(17 << 20))
+    if file_stamps([made])[0][5] not in TRUSTED:
+        pytest.skip(f"{tmp_path} is on a file system whose times are not trusted; name another with --basetemp")
+    return made
+
+
+@pytest.fixture
+def hashed(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Path]]:
+    """The files that were hashed."""
+    made: list[Path] = []
+
+    def digests(paths: list[Path]) -> list[tuple[content.Stamp, bytes]]:
+        made.extend(paths)
+        return file_digests(paths)
+
+    monkeypatch.setattr(content, "file_digests", digests)
+    yield made
+
+
+def settled(folder: Path) -> Cache:
+    """A cache to which every file is old enough."""
+    return Cache(folder, settled_seconds=-LONG_AGO)
+
+
+def test_every_byte_counts(file: Path) -> None:
+    first, size = file_digests([file])[0][1], file.stat().st_size
+    # Between what 64 samples of 4096 bytes see, and in them.
+    places = [0, 5000, size // 2, size - 1, *(random.Random(2).randrange(size) for _ in range(5))]
+    for place in places:
+        flip(file, place)
+        assert file_digests([file])[0][1] != first, place
+        flip(file, place)
+    assert file_digests([file])[0][1] == first
+
+
+def flip(file: Path, place: int) -> None:
+    with file.open("r+b") as opened:
+        opened.seek(place)
+        byte = opened.read(1)[0]
+        opened.seek(place)
+        opened.write(bytes([byte ^ 1]))
+
+
+def test_an_unchanged_file_is_hashed_once(file: Path, tmp_path: Path, hashed: list[Path]) -> None:
+    first = contents([file], settled(tmp_path / "cache"))
+    assert contents([file], settled(tmp_path / "cache")) == first
+    assert hashed == [file]
+
+
+def test_a_file_that_has_its_old_size_and_time_is_hashed_again(file: Path, tmp_path: Path, hashed: list[Path]) -> None:
+    before = file.stat()
+    first = contents([file], settled(tmp_path / "cache"))[0]
+    # The kernel's clock has to have moved on.
+    while file.stat().st_ctime_ns == before.st_ctime_ns:
+        flip(file, 5000)
+        os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
+    again = contents([file], settled(tmp_path / "cache"))[0]
+    assert (file.stat().st_mtime_ns, file.stat().st_size) == (before.st_mtime_ns, before.st_size)
+    assert len(hashed) == 2
+    assert again.digest == file_digests([file])[0][1]
+    assert again.stamp != first.stamp
+
+
+def test_another_file_by_the_same_name_is_hashed_again(file: Path, tmp_path: Path) -> None:
+    first = contents([file], settled(tmp_path / "cache"))[0]
+    other = tmp_path / "other"
+    other.write_bytes(random.Random(3).randbytes(17 << 20))
+    os.utime(other, ns=(file.stat().st_atime_ns, file.stat().st_mtime_ns))
+    other.rename(file)
+    again = contents([file], settled(tmp_path / "cache"))[0]
+    assert again.digest != first.digest
+
+
+def test_a_file_that_has_just_changed_is_not_cached(file: Path, tmp_path: Path, hashed: list[Path]) -> None:
+    for _ in range(2):
+        contents([file], Cache(tmp_path / "cache"))
+    assert hashed == [file, file]
+    assert [entry.name for entry in (tmp_path / "cache").iterdir()] == ["lock"]
+
+
+def test_files_of_untrusted_file_systems_are_not_cached(file: Path, tmp_path: Path) -> None:
+    cache = settled(tmp_path / "cache")
+    stamp, digest = file_digests([file])[0]
+    for kind in (0x01021994, 0x65735546, 0x6969):
+        elsewhere = Content(digest, (*stamp[:5], kind))
+        cache.put(elsewhere, time.time())
+        assert cache.get(elsewhere.stamp) is None
+    cache.put(Content(digest, stamp), time.time())
+    assert cache.get(stamp) == Content(digest, stamp)
+
+
+def damage(record: Path, how: str) -> None:
+    text = record.read_bytes()
+    if how == "empty":
+        record.write_bytes(b"")
+    elif how == "cut off":
+        record.write_bytes(text[: len(text) // 2])
+    elif how == "another digest":
+        record.write_bytes(text.replace(b'"digest": "', b'"digest": "00', 1))
+    elif how == "too long":
+        record.write_bytes(text + b" " * 4096)
+    elif how == "not text":
+        record.write_bytes(b"\xff\x00" * 100)
+    elif how == "writable by others":
+        record.chmod(0o666)
+    elif how == "a link":
+        record.rename(record.with_name("elsewhere"))
+        record.symlink_to("elsewhere")
+    elif how == "a folder":
+        record.unlink()
+        record.mkdir()
+    elif how == "a pipe":
+        record.unlink()
+        os.mkfifo(record, 0o600)
+    elif how == "of another start of the machine":
+        rewrite(record, boot="another")
+
+
+def rewrite(record: Path, **changes: str) -> None:
+    """A record that is whole, and says something else."""
+    import json
+
+    told = json.loads(record.read_bytes().rpartition(b"\n")[0])
+    text = json.dumps({**told, **changes}).encode()
+    record.write_bytes(text + b"\n" + content._check(text))
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        "empty", "cut off", "another digest", "too long", "not text", "writable by others", "a link", "a folder", "a pipe",
+        "of another start of the machine",
+    ],
+)  # fmt: skip
+def test_a_malformed_record_counts_as_missing(file: Path, tmp_path: Path, hashed: list[Path], how: str) -> None:
+    cache = tmp_path / "cache"
+    first = contents([file], settled(cache))
+    [record] = [entry for entry in cache.iterdir() if entry.name != "lock"]
+    damage(record, how)
+    assert contents([file], settled(cache)) == first
+    assert hashed == [file, file]
+
+
+@pytest.mark.parametrize("how", ["writable by others", "a link", "a file", "missing"])
+def test_a_folder_that_others_can_write_is_not_used(file: Path, tmp_path: Path, hashed: list[Path], how: str) -> None:
+    folder = tmp_path / "cache"
+    first = contents([file], settled(folder))
+    if how == "writable by others":
+        folder.chmod(0o777)
+    elif how == "a link":
+        folder.rename(tmp_path / "elsewhere")
+        folder.symlink_to(tmp_path / "elsewhere")
+    elif how == "a file":
+        folder.rename(tmp_path / "elsewhere")
+        folder.write_text("")
+    elif how == "missing":
+        folder = tmp_path / "nowhere" / "cache"
+    assert contents([file], settled(folder)) == first
+    assert hashed == [file, file]
+
+
+def test_a_process_that_waits_finds_the_hashes_of_the_other(file: Path, tmp_path: Path, hashed: list[Path]) -> None:
+    one, other = settled(tmp_path / "cache"), settled(tmp_path / "cache")
+    found: list[list[Content]] = []
+    asked = threading.Event()
+    look = other.get
+
+    def get(stamp: content.Stamp) -> Content | None:
+        found = look(stamp)
+        asked.set()
+        return found
+
+    other.get = get  # type: ignore[method-assign]
+    with one.lock(0):
+        waiting = threading.Thread(target=lambda: found.append(contents([file], other)))
+        waiting.start()
+        # The thread has missed in the cache and waits for the lock.
+        assert asked.wait(30)
+        stamp, digest = file_digests([file])[0]
+        one.put(Content(digest, stamp), time.time())
+    waiting.join(30)
+    assert found == [[Content(digest, stamp)]]
+    assert hashed == []
+
+
+def test_a_process_that_waits_too_long_hashes_the_file_itself(
+    file: Path, tmp_path: Path, hashed: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(content, "_WAIT_SECONDS_MIN", 0.0)
+    with settled(tmp_path / "cache").lock(0):
+        assert len(contents([file], settled(tmp_path / "cache"))) == 1
+    assert hashed == [file]
+
+
+def test_a_file_that_changes_while_it_is_read_has_no_hash(file: Path) -> None:
+    os.truncate(file, 1 << 30)
+    done, begun = threading.Event(), threading.Event()
+
+    def change() -> None:
+        number = 0
+        while not done.is_set():
+            number += 1
+            os.utime(file, ns=(number, number))
+            begun.set()
+
+    changing = threading.Thread(target=change)
+    changing.start()
+    assert begun.wait(30)
+    try:
+        with pytest.raises(CenoteError, match=r"weights\.safetensors: changed while it was read"):
+            file_digests([file])
+    finally:
+        done.set()
+        changing.join()
+
+
+def test_the_error_names_the_file_that_cannot_be_read(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="none-such"):
+        file_digests([tmp_path / "none-such"])
+    os.mkfifo(tmp_path / "pipe")
+    for odd in (tmp_path, tmp_path / "pipe"):
+        with pytest.raises(OSError, match=f"{odd.name}: is not a regular file"):
+            file_stamps([odd])
