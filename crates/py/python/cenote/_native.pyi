@@ -25,8 +25,12 @@ _Resync: TypeAlias = Literal["begun", "overtaken", "lost", "told"]
 def _kill_at(point: str, count: int) -> None:
     """Kills this process when it comes to a fault point for the `count`-th time. For tests."""
 
+def _panic_at(point: str, count: int) -> None:
+    """Panics when it comes to a fault point for the `count`-th time. For tests."""
+
 class CenoteError(RuntimeError):
-    """Something that a region cannot do, or not now. Raised when opening and administering, never while serving."""
+    """Something that a region cannot do, or not now; or a bug in the compiled part. Raised when opening and administering,
+    and while serving for a bug only."""
 
 class RegionMissing(CenoteError):
     """There is no such region."""
