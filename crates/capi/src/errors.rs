@@ -1,9 +1,16 @@
-//! Errors as C has them: a number, and words for whoever asks.
+//! Errors as C has them: a number, and words for whoever asks. Every call from C comes in through [`status`] or [`or`],
+//! which let no panic out.
 
 use cenote_mem::MapError;
 use cenote_pool::{OpenError, PoolError};
+use std::any::Any;
 use std::cell::RefCell;
 use std::ffi::{CStr, CString, c_char, c_int};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+// A build that aborts on a panic would take the C program along.
+#[cfg(not(panic = "unwind"))]
+compile_error!("libcenote turns panics into errors, which needs `panic = \"unwind\"`");
 
 thread_local! {
     static LAST: RefCell<CString> = RefCell::default();
@@ -12,7 +19,8 @@ thread_local! {
 /// What went wrong in this thread last, in words; empty if nothing did. It stays until the thread's next error.
 #[unsafe(no_mangle)]
 pub extern "C" fn cenote_last_error() -> *const c_char {
-    LAST.with(|last| last.borrow().as_ptr())
+    // A thread that is ending has no words any more.
+    LAST.try_with(|last| last.borrow().as_ptr()).unwrap_or(c"".as_ptr())
 }
 
 /// An error: its number, and the fact.
@@ -25,6 +33,13 @@ pub struct Fault {
 impl Fault {
     pub fn new(number: c_int, text: impl Into<String>) -> Self {
         Self { number, text: text.into() }
+    }
+
+    /// A bug of ours, as an error that the program survives.
+    fn of_panic(payload: &(dyn Any + Send)) -> Self {
+        let text = payload.downcast_ref::<&str>().copied();
+        let text = text.or_else(|| payload.downcast_ref::<String>().map(String::as_str)).unwrap_or("no words");
+        Self::new(libc::EFAULT, format!("a bug in libcenote: {text}"))
     }
 }
 
@@ -52,6 +67,9 @@ impl From<OpenError> for Fault {
         let number = match &error {
             OpenError::Map(MapError::Missing { .. }) => libc::ENOENT,
             OpenError::Map(MapError::Exists { .. }) => libc::EEXIST,
+            OpenError::Map(MapError::Permission { .. }) => libc::EACCES,
+            OpenError::Map(MapError::NoSpace { .. }) => libc::ENOSPC,
+            OpenError::Map(MapError::NotARegion { .. } | MapError::TooSmall { .. }) => libc::EINVAL,
             OpenError::Map(_) => libc::EIO,
             OpenError::Flush(_) => libc::ENOTSUP,
             OpenError::Pool(_) => libc::EINVAL,
@@ -63,18 +81,24 @@ impl From<OpenError> for Fault {
 /// Notes an error for [`cenote_last_error`] and returns its number.
 fn note(fault: &Fault) -> c_int {
     let text = CString::new(fault.text.replace('\0', " ")).unwrap_or_default();
-    LAST.with(|last| *last.borrow_mut() = text);
+    // A thread that is ending has nowhere to keep it.
+    let _ = LAST.try_with(|last| *last.borrow_mut() = text);
     fault.number
 }
 
+/// Does what a call from C asks for. Locks of this process that a panic leaves behind are taken over by the next caller.
+fn enter<T>(call: impl FnOnce() -> Result<T, Fault>) -> Result<T, Fault> {
+    catch_unwind(AssertUnwindSafe(call)).unwrap_or_else(|payload| Err(Fault::of_panic(&*payload)))
+}
+
 /// What a call that returns a number returns.
-pub fn status(done: Result<c_int, Fault>) -> c_int {
-    done.unwrap_or_else(|fault| -note(&fault))
+pub fn status(call: impl FnOnce() -> Result<c_int, Fault>) -> c_int {
+    enter(call).unwrap_or_else(|fault| -note(&fault))
 }
 
 /// What a call that returns something returns instead.
-pub fn or<T>(done: Result<T, Fault>, otherwise: T) -> T {
-    done.unwrap_or_else(|fault| {
+pub fn or<T>(otherwise: T, call: impl FnOnce() -> Result<T, Fault>) -> T {
+    enter(call).unwrap_or_else(|fault| {
         note(&fault);
         otherwise
     })

@@ -1,14 +1,17 @@
 //! Locks that all processes of all hosts contend for (TraCT §4.1 (1)). Which of them are given out is kept in the region.
+//!
+//! A lock is given out and taken back under the registry's lock. It is taken back by a caller that holds it as well, for a
+//! moment: so a lock that somebody holds stays given out, and an acquirer that holds it and finds it given out is right for as
+//! long as it holds it. Order: the registry's lock, then the lock itself, which is only tried.
 
 use crate::errors::{Fault, status};
-use crate::region::{Region, region};
+use crate::region::{Busy, Region, busy_region, region};
 use cenote_mem::Mapped;
-use cenote_pool::{HostPool, UserLock};
+use cenote_pool::{HostPool, ObjectMark, PoolError, UserLock};
 use std::cell::{RefCell, RefMut};
 use std::collections::BTreeMap;
 use std::ffi::c_int;
-use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 /// A lock of the region, by number: the same in all processes, so it can be kept in the region.
@@ -22,19 +25,13 @@ const REGISTRY: u8 = 0;
 
 const REGISTRY_KEY: &str = "cenote/locks given out";
 
+/// What the registry says before it says anything: its own lock is taken.
+const NONE_GIVEN: u64 = 1 << REGISTRY;
+
 /// A lock that is held, and the region that it is of. The lock goes first.
 struct Held {
     lock: UserLock<'static, Arc<Mapped>>,
-    _count: Count,
-}
-
-/// One of the locks of a region that threads hold.
-struct Count(Arc<Region>);
-
-impl Drop for Count {
-    fn drop(&mut self) {
-        self.0.held.fetch_sub(1, Ordering::AcqRel);
-    }
+    region: Busy,
 }
 
 /// What a thread holds: a lock is released by the thread that took it.
@@ -45,7 +42,7 @@ impl HeldHere {
     /// Without what the thread that forked this process held.
     fn own(&self) -> RefMut<'_, BTreeMap<CenoteLock, Held>> {
         let mut held = self.0.borrow_mut();
-        held.retain(|_, held| !held._count.0.is_inherited());
+        held.retain(|_, held| !held.region.is_inherited());
         held
     }
 }
@@ -63,11 +60,39 @@ thread_local! {
     static HELD: HeldHere = HeldHere::default();
 }
 
-/// Changes which locks are given out, one bit for each.
+/// What the registry said when it was last read, one bit for each lock: reading it anew costs a walk over the table of objects.
+#[derive(Debug, Default)]
+pub struct Given(Mutex<Option<(u64, ObjectMark)>>);
+
+impl Region {
+    /// Which locks are given out now.
+    fn given_out(&self) -> Result<u64, Fault> {
+        let mut known = self.given.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((given, _)) = known.filter(|(_, mark)| self.pool.is_current(mark)) {
+            return Ok(given);
+        }
+        *known = match self.pool.get_object_marked(REGISTRY_KEY)? {
+            Some((bytes, mark)) => Some((u64::from_le_bytes(bytes.try_into().map_err(|_| damaged())?), mark)),
+            None => None,
+        };
+        Ok(known.map_or(NONE_GIVEN, |(given, _)| given))
+    }
+}
+
+fn damaged() -> Fault {
+    Fault::new(libc::EIO, "the region's record of locks is damaged: make the region anew")
+}
+
+/// Changes which locks are given out.
 fn change<T>(pool: &HostPool, change: impl FnOnce(&mut u64) -> Result<T, Fault>) -> Result<T, Fault> {
     let _registry = pool.lock_user(REGISTRY, PATIENCE)?;
-    let bytes = pool.get_object(REGISTRY_KEY)?;
-    let before = bytes.and_then(|bytes| Some(u64::from_le_bytes(bytes.try_into().ok()?))).unwrap_or(1);
+    let before = match pool.get_object(REGISTRY_KEY)? {
+        Some(bytes) => u64::from_le_bytes(bytes.try_into().map_err(|_| damaged())?),
+        // Nobody replaces it now, so a record that is there and cannot be read stays so. To take it for none would give
+        // locks out that others have.
+        None if pool.object_keys().iter().any(|key| key == REGISTRY_KEY) => return Err(damaged()),
+        None => NONE_GIVEN,
+    };
     let mut given = before;
     let done = change(&mut given)?;
     if given != before {
@@ -81,13 +106,17 @@ fn number(lock: CenoteLock) -> Result<u8, Fault> {
     known.ok_or_else(|| Fault::new(libc::EINVAL, format!("there is no lock {lock}")))
 }
 
-/// Gives out a lock that nobody has. -ENOSPC: there is none left.
+fn not_given_out(lock: CenoteLock) -> Fault {
+    Fault::new(libc::EINVAL, format!("lock {lock} is not given out"))
+}
+
+/// Gives out a lock that nobody has. -ENOSPC: there is none left. -ENOMEM: the region is full, and has no room to record it.
 ///
 /// # Safety
 /// `lock` must point to a lock.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cxl_shm_allocate_lock(lock: *mut CenoteLock) -> c_int {
-    let allocate = || {
+    status(|| {
         if lock.is_null() {
             return Err(Fault::new(libc::EINVAL, "no place for the lock was given"));
         }
@@ -98,31 +127,36 @@ pub unsafe extern "C" fn cxl_shm_allocate_lock(lock: *mut CenoteLock) -> c_int {
             *given |= 1 << number;
             Ok(number)
         })?;
-        // SAFETY: the caller's guarantee.
-        unsafe { lock.write(number) };
+        // SAFETY: the caller's guarantee. It may lie anywhere, as a member of a packed structure does.
+        unsafe { lock.write_unaligned(number) };
         Ok(0)
-    };
-    status(allocate())
+    })
 }
 
-/// Takes a lock back that was given out. Nobody may hold it or use it again.
+/// Takes a lock back that was given out. -EBUSY: a thread of some process holds it. -EINVAL: it is not given out. -ENOMEM: the
+/// region is full, and the lock stays given out. Nobody may use it again: a thread that waits for it is refused when it gets it.
 #[unsafe(no_mangle)]
 pub extern "C" fn cxl_shm_free_lock(lock: CenoteLock) -> c_int {
-    let free = || {
-        let number = number(lock)?;
-        change(&region()?.pool, |given| {
+    status(|| {
+        let (number, region) = (number(lock)?, region()?);
+        let _lock = change(&region.pool, |given| {
             if *given & 1 << number == 0 {
-                return Err(Fault::new(libc::EINVAL, format!("lock {lock} is not given out")));
+                return Err(not_given_out(lock));
             }
+            let held = region.pool.lock_user(number, Duration::ZERO).map_err(|error| match error {
+                PoolError::Lock { .. } => Fault::new(libc::EBUSY, format!("lock {lock} is held: release it first")),
+                other => other.into(),
+            })?;
             *given &= !(1 << number);
-            Ok(0)
-        })
-    };
-    status(free())
+            // Kept until the registry says so.
+            Ok(held)
+        })?;
+        Ok(0)
+    })
 }
 
 /// Takes a lock, waiting for a minute at most (-ETIMEDOUT). 1 instead of 0: whoever had it died with it, so what it guards
-/// may be half changed. -EDEADLK: this thread has it.
+/// may be half changed. -EDEADLK: this thread has it. -EINVAL: it is not given out, or no longer.
 #[unsafe(no_mangle)]
 pub extern "C" fn cxl_shm_acquire_lock(lock: CenoteLock) -> c_int {
     acquire(lock, PATIENCE)
@@ -135,26 +169,34 @@ pub extern "C" fn cxl_shm_acquire_lock_within(lock: CenoteLock, milliseconds: u3
 }
 
 fn acquire(lock: CenoteLock, timeout: Duration) -> c_int {
-    let acquire = || {
-        let (number, region) = (number(lock)?, region()?);
+    status(|| {
+        let (number, region) = (number(lock)?, busy_region()?);
         if HELD.with(|held| held.own().contains_key(&lock)) {
             return Err(Fault::new(libc::EDEADLK, format!("this thread holds lock {lock}")));
+        }
+        let is_given = || Ok::<_, Fault>(region.given_out()? & 1 << number != 0);
+        if !is_given()? {
+            return Err(not_given_out(lock));
         }
         // SAFETY: the region is behind an `Arc` that lies beside the guard until after the guard is dropped (`Held`'s
         // fields are dropped in their order; abandoning a guard drops it first), and what an `Arc` points to does not move.
         let pool: &'static HostPool = unsafe { &*std::ptr::from_ref(&region.pool) };
         let guard = pool.lock_user(number, timeout)?;
+        // Whoever frees a lock holds it, so what is said now stays so.
+        if !is_given()? {
+            return Err(not_given_out(lock));
+        }
         let abandoned = guard.abandoned();
-        region.held.fetch_add(1, Ordering::AcqRel);
-        HELD.with(|held| held.own().insert(lock, Held { lock: guard, _count: Count(region) }));
+        HELD.with(|held| held.own().insert(lock, Held { lock: guard, region }));
         Ok(c_int::from(abandoned))
-    };
-    status(acquire())
+    })
 }
 
 /// Gives a lock back that this thread holds. -EPERM: it does not.
 #[unsafe(no_mangle)]
 pub extern "C" fn cxl_shm_release_lock(lock: CenoteLock) -> c_int {
-    let held = HELD.with(|held| held.own().remove(&lock));
-    status(held.map(|_| 0).ok_or_else(|| Fault::new(libc::EPERM, format!("this thread does not hold lock {lock}"))))
+    status(|| {
+        let held = HELD.with(|held| held.own().remove(&lock));
+        held.map(|_| 0).ok_or_else(|| Fault::new(libc::EPERM, format!("this thread does not hold lock {lock}")))
+    })
 }

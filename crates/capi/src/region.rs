@@ -1,11 +1,13 @@
 //! The region of this process.
 
 use crate::errors::{Fault, status, text};
+use crate::locks::Given;
 use cenote_base::{HashSeed, HostId};
 use cenote_mem::fork::ProcessStamp;
 use cenote_mem::{Flush, MapOptions, Mapped, RegionSource};
 use cenote_pool::{AttachOptions, Heart, HostPool, Pool, PoolConfig, make_region, open_region, random_bytes};
 use std::ffi::{c_char, c_int};
+use std::ops::Deref;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
@@ -13,11 +15,30 @@ use std::time::Duration;
 /// A region that is open.
 pub struct Region {
     pub pool: HostPool,
+    /// Which locks are given out.
+    pub given: Given,
     /// Of the process that opened it: a forked child has its memory and not its place in the region.
     stamp: ProcessStamp,
-    /// Locks that threads hold.
-    pub held: AtomicUsize,
+    /// Locks that threads hold or wait for.
+    busy: AtomicUsize,
     _heart: Heart,
+}
+
+/// Keeps a region from being closed, for a thread that holds a lock of it or waits for one.
+pub struct Busy(Arc<Region>);
+
+impl Deref for Busy {
+    type Target = Region;
+
+    fn deref(&self) -> &Region {
+        &self.0
+    }
+}
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        self.0.busy.fetch_sub(1, Ordering::AcqRel);
+    }
 }
 
 impl Region {
@@ -35,12 +56,24 @@ static OPEN: RwLock<Option<Arc<Region>>> = RwLock::new(None);
 
 /// The region of this process.
 pub fn region() -> Result<Arc<Region>, Fault> {
-    let open = OPEN.read().unwrap_or_else(PoisonError::into_inner).clone();
+    of_this_process(OPEN.read().unwrap_or_else(PoisonError::into_inner).as_ref())
+}
+
+/// The region of this process, which is not closed meanwhile.
+pub fn busy_region() -> Result<Busy, Fault> {
+    // Counted before the place is let go of: closing holds it while it looks at the count.
+    let open = OPEN.read().unwrap_or_else(PoisonError::into_inner);
+    let region = of_this_process(open.as_ref())?;
+    region.busy.fetch_add(1, Ordering::AcqRel);
+    Ok(Busy(region))
+}
+
+fn of_this_process(open: Option<&Arc<Region>>) -> Result<Arc<Region>, Fault> {
     let region = open.ok_or_else(|| Fault::new(libc::ENXIO, "no region is open: call cenote_open first"))?;
     if region.is_inherited() {
         return Err(Fault::new(libc::EPERM, "the region was opened by the parent of this process: open it here"));
     }
-    Ok(region)
+    Ok(Arc::clone(region))
 }
 
 fn source(region: &str) -> Result<RegionSource, Fault> {
@@ -48,29 +81,36 @@ fn source(region: &str) -> Result<RegionSource, Fault> {
 }
 
 /// Makes a region of `size` bytes: `shm:NAME`, a file, or a hugetlbfs path. `chunk_size` is the largest piece of memory that can
-/// be allocated, a power of two; 0: 2 MiB. `hosts` is how many may share it; with more than one the region is made for hosts
-/// that do not share their caches. -EEXIST: it is there already.
+/// be allocated, a power of two from 64 KiB to 512 MiB; 0: 2 MiB. `hosts`, 1 to 64, is how many may share it; with more than one
+/// the region is made for hosts that do not share their caches. -EEXIST: it is there already. -EINVAL: such a region cannot be,
+/// for `hosts` 0 as well. -ENOSPC: there is no room for it.
 ///
 /// # Safety
 /// `region` must end with a zero.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cenote_create(region: *const c_char, size: u64, chunk_size: u64, hosts: u8) -> c_int {
-    let make = || {
+    status(|| {
         // SAFETY: the caller's guarantee.
         let source = source(unsafe { text("region", region)? })?;
+        if source == RegionSource::Anon {
+            return Err(Fault::new(
+                libc::EINVAL,
+                "anonymous memory cannot be opened by its name: give a name or a path",
+            ));
+        }
         let mut config = PoolConfig::new(HashSeed(random_bytes()?), random_bytes()?);
-        config.max_hosts = hosts.max(1);
+        config.max_hosts = hosts;
+        config.validate()?;
         if chunk_size != 0 {
             config.chunk_bytes = chunk_size;
         }
         let flush = match hosts {
-            0 | 1 => Flush::None,
+            1 => Flush::None,
             _ => Flush::best().ok_or_else(|| Fault::new(libc::ENOTSUP, "this processor has no flush instruction"))?,
         };
         make_region(&source, size, 0o600, flush, &config, &MapOptions::default())?;
         Ok(0)
-    };
-    status(make())
+    })
 }
 
 /// Opens a region for this process, as host `host` of those that share it. `name` is what `cenote pool info` shows. -EBUSY: this process has
@@ -80,7 +120,7 @@ pub unsafe extern "C" fn cenote_create(region: *const c_char, size: u64, chunk_s
 /// `region` and `name` must end with zeros.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cenote_open(region: *const c_char, name: *const c_char, host: u8) -> c_int {
-    let open = || {
+    status(|| {
         // SAFETY: the caller's guarantee.
         let (source, name) = unsafe { (source(text("region", region)?)?, text("name", name)?) };
         let mut place = OPEN.write().unwrap_or_else(PoisonError::into_inner);
@@ -99,25 +139,25 @@ pub unsafe extern "C" fn cenote_open(region: *const c_char, name: *const c_char,
             true
         };
         let heart = Heart::start(pace, beat).map_err(|error| Fault::new(libc::EAGAIN, error.to_string()))?;
-        let stamp = ProcessStamp::current();
-        *place = Some(Arc::new(Region { pool, stamp, held: AtomicUsize::new(0), _heart: heart }));
+        let (stamp, busy) = (ProcessStamp::current(), AtomicUsize::new(0));
+        *place = Some(Arc::new(Region { pool, given: Given::default(), stamp, busy, _heart: heart }));
         Ok(0)
-    };
-    status(open())
+    })
 }
 
 /// Leaves the region. Memory that was not named by `cxl_shm_put` goes; pointers into the region must not be used any more.
-/// -EBUSY: a thread holds a lock.
+/// -EBUSY: a thread holds a lock or waits for one.
 #[unsafe(no_mangle)]
 pub extern "C" fn cenote_close() -> c_int {
-    let close = || {
-        let region = region()?;
+    status(|| {
         let mut place = OPEN.write().unwrap_or_else(PoisonError::into_inner);
-        if region.held.load(Ordering::Acquire) > 0 {
-            return Err(Fault::new(libc::EBUSY, "a thread holds a lock of the region"));
+        let region = of_this_process(place.as_ref())?;
+        if region.busy.load(Ordering::Acquire) > 0 {
+            return Err(Fault::new(libc::EBUSY, "a thread holds a lock of the region or waits for one"));
         }
+        // The worker leaves before the place is let go of: a program that opens the region at once finds its slot free.
         place.take();
+        drop(region);
         Ok(0)
-    };
-    status(close())
+    })
 }

@@ -18,46 +18,54 @@ const AHEAD_LINES: u64 = 32;
 /// The handle of memory: its offset in the region, and its hint in the lowest bits, which offsets leave free.
 const HINT_MASK: u64 = 63;
 
-/// Allocates memory of the region; returns its handle, 0: there is none. `hint` is 0 or one of CXL_HINT_….
+/// The offset and the hint of a handle.
+fn parts(handle: u64) -> Result<(u64, u64), Fault> {
+    let (offset, hint) = (handle & !HINT_MASK, handle & HINT_MASK);
+    if hint > u64::from(CXL_HINT_RANDOM) {
+        return Err(Fault::new(libc::EINVAL, format!("{handle:#x} is no handle: there is no hint {hint}")));
+    }
+    Ok((offset, hint))
+}
+
+/// Allocates memory of the region; returns its handle, 0: there is none, as for `shmalloc`. `hint` is 0 or one of CXL_HINT_….
 #[unsafe(no_mangle)]
 pub extern "C" fn cxl_malloc(size: usize, hint: u32) -> u64 {
-    let allocate = || {
+    or(0, || {
         if hint > CXL_HINT_RANDOM {
             return Err(Fault::new(libc::EINVAL, format!("there is no hint {hint}")));
         }
         Ok(region()?.pool.allocate(size as u64)? | u64::from(hint))
-    };
-    or(allocate(), 0)
+    })
 }
 
-/// A pointer to `size` bytes at `offset` of the memory, on their way into the processor's caches already; NULL: they leave it.
-/// Bytes that another host may have written since are to be dropped first (`cenote_flush`).
+/// A pointer to `size` bytes at `offset` of the memory, on their way into the processor's caches already; NULL: they leave it,
+/// or nothing is there. Bytes that another host may have written since are to be dropped first (`cenote_flush`).
 #[unsafe(no_mangle)]
 pub extern "C" fn cxl_access(handle: u64, offset: u64, size: usize) -> *mut c_void {
-    let access = || {
+    or(null_mut(), || {
         let region = region()?;
-        let start = handle & !HINT_MASK;
+        let (start, hint) = parts(handle)?;
         let length = region.pool.allocated_bytes(start)?;
-        let end = offset.checked_add(size as u64).filter(|&end| end <= length);
+        let end = offset.checked_add(size as u64).filter(|&end| offset < length && end <= length);
         let end = end
             .ok_or_else(|| Fault::new(libc::EINVAL, format!("{size} bytes at {offset} of memory that has {length}")))?;
-        let ahead = if handle & HINT_MASK == u64::from(CXL_HINT_SEQUENTIAL) { AHEAD_LINES * 64 } else { 0 };
+        // Within one piece of memory, so that no sum overflows.
+        let ahead = if hint == u64::from(CXL_HINT_SEQUENTIAL) { AHEAD_LINES * 64 } else { 0 };
         let last = (end + ahead).min(length);
         let lines = (start + offset) / 64..(start + last).div_ceil(64);
         for line in lines.take(2 * AHEAD_LINES as usize) {
             region.fabric().prefetch(line * 64);
         }
         pointer_to(&region, start + offset)
-    };
-    or(access(), null_mut())
+    })
 }
 
-/// Gives memory back.
+/// Gives memory back. -EINVAL: the handle is none of this process, or was given back before.
 #[unsafe(no_mangle)]
 pub extern "C" fn cxl_free(handle: u64) -> c_int {
-    let free = || {
-        region()?.pool.free(handle & !HINT_MASK)?;
+    status(|| {
+        let (offset, _) = parts(handle)?;
+        region()?.pool.free(offset)?;
         Ok(0)
-    };
-    status(free())
+    })
 }

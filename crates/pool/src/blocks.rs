@@ -270,8 +270,13 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
 /// The slot for a payload of any length: sixteen sizes to each doubling, so that few sizes serve all and a sixteenth is lost
 /// at most.
 pub(crate) const fn slot_for(length: u64) -> u64 {
+    let length = if length < LINE { LINE } else { length };
     let step = 1 << length.ilog2().saturating_sub(4);
-    length.next_multiple_of(if step > LINE { step } else { LINE })
+    // Past the last multiple no chunk has such a slot, and reserving it fails.
+    match length.checked_next_multiple_of(if step > LINE { step } else { LINE }) {
+        Some(slot_bytes) => slot_bytes,
+        None => u64::MAX,
+    }
 }
 
 impl<F: Fabric, H: HostLocal> Pool<F, H> {

@@ -134,6 +134,9 @@ impl PoolConfig {
     }
 }
 
+/// Longest timeout: sums of a few of them are still durations and instants.
+const TIMEOUT_MAX: Duration = Duration::from_secs(u32::MAX as u64);
+
 /// What an attaching process says of itself.
 #[derive(Clone, Debug)]
 pub struct AttachOptions {
@@ -154,6 +157,23 @@ pub struct AttachOptions {
 }
 
 impl AttachOptions {
+    /// Refuses times that no clock can wait for.
+    ///
+    /// # Errors
+    /// Names the time and its bound.
+    pub(crate) fn validate(&self) -> Result<(), PoolError> {
+        let times =
+            [("lock timeout", self.lock_timeout), ("host timeout", self.host_timeout), ("quarantine", self.quarantine)];
+        match times.into_iter().find(|(_, time)| *time > TIMEOUT_MAX) {
+            Some((name, time)) => Err(PoolError::Config(format!(
+                "a {name} of {} seconds; at most {} are possible",
+                time.as_secs(),
+                TIMEOUT_MAX.as_secs()
+            ))),
+            None => Ok(()),
+        }
+    }
+
     /// A worker of host 0 with this name.
     #[must_use]
     pub fn named(worker_name: &str) -> Self {

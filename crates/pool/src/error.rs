@@ -59,14 +59,14 @@ pub enum PoolError {
     /// A configuration that cannot work.
     #[error("{0}")]
     Config(String),
-    /// A namespace whose blocks do not fit into a chunk.
+    /// A block, an object or memory that does not fit into a chunk.
     #[error(
-        "a block of this model takes {}, but the region's chunks are {}; create the region with a larger chunk size",
+        "{} do not fit into one piece of memory: the region's chunks are {}; create it with a larger chunk size",
         ByteSize(*block_bytes),
         ByteSize(*chunk_bytes)
     )]
     BlockTooLarge {
-        /// Bytes of a block.
+        /// Bytes that were asked for.
         block_bytes: u64,
         /// Bytes of a chunk.
         chunk_bytes: u64,

@@ -92,6 +92,9 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
     /// Reserves a slot of `slot_bytes`, or a little more, for this worker and charges it to a namespace, making room if it
     /// must.
     pub(crate) fn reserve(&self, slot_bytes: u64, namespace: Option<u16>) -> Result<Slot, Refusal> {
+        if !self.layout.is_slot(slot_bytes) {
+            return Err(Refusal::NoRoom);
+        }
         let _heap = self.lock(crate::locks::Name::Heap).map_err(|_| Refusal::NoRoom)?;
         if !namespace.is_none_or(|namespace| self.keeps_quota(namespace, slot_bytes)) {
             return Err(Refusal::OverQuota);
@@ -227,6 +230,10 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
 
     /// The class of this slot size, made if it is new and there is room for one more.
     pub(crate) fn class_of(&self, slot_bytes: u64) -> Option<usize> {
+        // Zero marks an unused class, and no other size that a chunk cannot have may take one.
+        if !self.layout.is_slot(slot_bytes) {
+            return None;
+        }
         // They are made in order, and only all together forgotten.
         for class in 0..CLASSES {
             match self.class_bytes(class).load(Relaxed) {

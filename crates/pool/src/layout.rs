@@ -15,8 +15,15 @@ pub const LOCKS: u64 = SHARDS + 8;
 pub const NAMESPACES: u64 = 256;
 /// Rows of the object table.
 pub const OBJECTS: u64 = 1024;
+/// Longest region: descriptors have 40 bits for a payload's line. Within it no sum of the layout overflows.
+pub const REGION_BYTES_MAX: u64 = 1 << 46;
 /// Bytes of the superblock.
 pub const SUPERBLOCK_BYTES: u64 = 4096;
+
+/// Why a region cannot have so many bytes.
+pub fn too_long(region_bytes: u64) -> String {
+    format!("a region of {region_bytes} bytes; the format has room for {}", ByteSize(REGION_BYTES_MAX))
+}
 
 /// Byte offsets of the areas and the counts that follow from the configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -53,6 +60,9 @@ impl Layout {
     /// The layout of a region of `region_bytes`.
     pub fn new(config: &PoolConfig, region_bytes: u64) -> Result<Self, PoolError> {
         config.validate()?;
+        if region_bytes > REGION_BYTES_MAX {
+            return Err(PoolError::Config(too_long(region_bytes)));
+        }
         let too_small = || {
             PoolError::Config(format!(
                 "{} is too small for a region with {} chunks; give it at least {}",
@@ -313,5 +323,26 @@ mod tests {
         let config = PoolConfig::new(HashSeed([1; 32]), [2; 16]);
         let message = Layout::new(&config, 1 << 20).unwrap_err().to_string();
         assert!(message.contains("at least"), "{message}");
+    }
+    #[test]
+    fn no_configuration_and_no_length_overflows() {
+        let hosts =
+            |config: PoolConfig| [PoolConfig { max_hosts: 64, workers_per_host: 1024, ..config.clone() }, config];
+        let sizes = (6..=63).map(|exponent| 1_u64 << exponent).chain([0, u64::MAX, u64::MAX - 1, (1 << 16) + 1]);
+        let lengths: Vec<u64> =
+            (0..64).flat_map(|exponent| [(1 << exponent) - 1, 1 << exponent, u64::MAX >> exponent]).collect();
+        for (chunk_bytes, min_block_bytes) in
+            sizes.clone().flat_map(|chunk| sizes.clone().map(move |block| (chunk, block)))
+        {
+            let config = PoolConfig { chunk_bytes, min_block_bytes, ..PoolConfig::new(HashSeed([1; 32]), [2; 16]) };
+            for config in hosts(config) {
+                for &length in &lengths {
+                    let Ok(layout) = Layout::new(&config, length) else { continue };
+                    assert!(layout.data() + layout.data_bytes() <= length && length <= REGION_BYTES_MAX);
+                }
+            }
+        }
+        let message = Layout::new(&PoolConfig::new(HashSeed([1; 32]), [2; 16]), u64::MAX).unwrap_err().to_string();
+        assert!(message.contains("64 TiB"), "{message}");
     }
 }

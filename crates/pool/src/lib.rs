@@ -60,6 +60,7 @@ pub use inspect::Inspector;
 pub use kept::Kept;
 pub use locks::{GrantReport, HostsLock, LockManager, UserLock};
 pub use namespaces::{Namespace, NamespaceRecord};
+pub use objects::ObjectMark;
 pub use open::{HostPool, OpenError, make_region, open_region, peek, random_bytes};
 pub use pieces::{Filling, Reading};
 pub use pins::Pin;

@@ -22,9 +22,13 @@ const READ_ATTEMPTS: u32 = 4;
 /// Longest key in bytes.
 const KEY_BYTES_MAX: usize = 56;
 
-/// The slot for an object of any length.
-pub(crate) const fn slot_of_object(length: u64) -> u64 {
-    if length < OBJECT_BYTES_MIN { OBJECT_BYTES_MIN } else { length.next_power_of_two() }
+/// Where an object was found, and as which publication. A generation is never used twice, so an unchanged row means an
+/// unchanged object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ObjectMark {
+    row: u64,
+    block: u64,
+    generation: u64,
 }
 
 impl<F: Fabric, H: HostLocal> Pool<F, H> {
@@ -36,10 +40,7 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
         let inner = &*self.0;
         let hash = inner.object_hash(key)?;
         let length = bytes.len() as u64;
-        let slot_bytes = slot_of_object(length);
-        if slot_bytes > inner.layout.chunk_bytes {
-            return Err(PoolError::BlockTooLarge { block_bytes: length, chunk_bytes: inner.layout.chunk_bytes });
-        }
+        let slot_bytes = inner.slot_of_object(length)?;
         // Reserving may evict and takes the heap lock, so it comes before the table lock.
         let slot = inner.reserve(slot_bytes, None).map_err(|_| PoolError::NoRoom(length))?;
         let (block, offset) = (slot.block, inner.layout.payload(slot.block, slot.bytes));
@@ -64,7 +65,28 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
         let hash = inner.object_hash(key)?;
         // An object that is replaced just now may show neither its old row nor its new one, and caches may hold an older
         // descriptor and older payload.
+        Ok((0..READ_ATTEMPTS).find_map(|_| inner.read_object(hash)).map(|(bytes, _)| bytes))
+    }
+
+    /// As [`Pool::get_object`], with what [`Pool::is_current`] needs.
+    ///
+    /// # Errors
+    /// As for [`Pool::get_object`].
+    pub fn get_object_marked(&self, key: &str) -> Result<Option<(Vec<u8>, ObjectMark)>, PoolError> {
+        let inner = &*self.0;
+        let hash = inner.object_hash(key)?;
         Ok((0..READ_ATTEMPTS).find_map(|_| inner.read_object(hash)))
+    }
+
+    /// Whether an object has neither been replaced nor destroyed since it was read. Looks at one line of the region.
+    #[must_use]
+    pub fn is_current(&self, mark: &ObjectMark) -> bool {
+        let inner = &*self.0;
+        if mark.row >= OBJECTS {
+            return false;
+        }
+        inner.fabric.refresh(&[inner.layout.object(mark.row)]);
+        inner.object_line(mark.row).is_some_and(|line| ObjectMark::of(mark.row, &line) == *mark)
     }
 
     /// The keys of all objects.
@@ -97,7 +119,23 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
     }
 }
 
+impl ObjectMark {
+    const fn of(row: u64, line: &ObjectLine) -> Self {
+        Self { row, block: line.block, generation: line.generation }
+    }
+}
+
 impl<F: Fabric, H: HostLocal> Inner<F, H> {
+    /// The slot for an object of any length. A chunk is a power of two, so what is no longer than it rounds up to no
+    /// more than it.
+    pub(crate) fn slot_of_object(&self, length: u64) -> Result<u64, PoolError> {
+        let chunk_bytes = self.layout.chunk_bytes;
+        if length > chunk_bytes {
+            return Err(PoolError::BlockTooLarge { block_bytes: length, chunk_bytes });
+        }
+        Ok(length.next_power_of_two().max(OBJECT_BYTES_MIN))
+    }
+
     pub(crate) fn object_hash(&self, key: &str) -> Result<BlockHash, PoolError> {
         if self.area.is_inherited() {
             return Err(PoolError::Inherited);
@@ -167,20 +205,24 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
     }
 
     /// The row and the descriptor of a key, as the device has them.
-    pub(crate) fn find_object(&self, hash: BlockHash) -> Option<(ObjectLine, Descriptor)> {
+    pub(crate) fn find_object(&self, hash: BlockHash) -> Option<(ObjectMark, ObjectLine, Descriptor)> {
         self.refresh_objects();
-        let (_, line) = self.rows_of(hash).into_iter().next()?;
+        let (row, line) = self.rows_of(hash).into_iter().next()?;
         let block = BlockIndex(line.block.checked_sub(1).filter(|&b| b < self.layout.num_descriptors())?);
         // Nothing is waited for: a stale descriptor does not have the row's generation, stale payload does not have its
         // checksum, and whoever asks looks again.
         self.fabric.refresh_unfenced(self.layout.descriptor(block));
         let descriptor = self.read_descriptor(block)?;
         let whole = descriptor.state == Descriptor::state_word(BlockState::Object, Generation(line.generation));
-        (whole && line.length <= descriptor.extent().0).then_some((line, descriptor))
+        let (length, offset) = descriptor.extent();
+        // Only a damaged region leads out of the block's chunk, to memory of others.
+        let chunk = self.layout.chunk_data(self.layout.chunk_of(block));
+        let lies_within = offset >= chunk && offset + length <= chunk + self.layout.chunk_bytes;
+        (whole && lies_within && line.length <= length).then_some((ObjectMark::of(row, &line), line, descriptor))
     }
 
-    fn read_object(&self, hash: BlockHash) -> Option<Vec<u8>> {
-        let (line, descriptor) = self.find_object(hash)?;
+    fn read_object(&self, hash: BlockHash) -> Option<(Vec<u8>, ObjectMark)> {
+        let (mark, line, descriptor) = self.find_object(hash)?;
         let (padded, offset) = descriptor.extent();
         let mut bytes = vec![0; usize::try_from(line.length).ok()?];
         for at in (offset..offset + padded).step_by(LINE as usize) {
@@ -188,7 +230,7 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
         }
         let key = checksum_key(hash, descriptor.generation());
         let checksum = self.fabric.read_payload(offset, &mut [&mut bytes], key);
-        (checksum == descriptor.checksum).then_some(bytes)
+        (checksum == descriptor.checksum).then_some((bytes, mark))
     }
 
     /// Blocks that rows of the object table name.

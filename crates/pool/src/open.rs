@@ -2,6 +2,7 @@
 
 use crate::config::PoolConfig;
 use crate::error::PoolError;
+use crate::layout::{REGION_BYTES_MAX, too_long};
 use crate::pool::Pool;
 use crate::superblock::Superblock;
 use cenote_mem::{Flush, MapError, MapOptions, Mapped, Mapping, RegionSource, UnsupportedFlush};
@@ -60,6 +61,9 @@ pub fn make_region(
     options: &MapOptions,
 ) -> Result<(Arc<Mapped>, Superblock), OpenError> {
     config.validate()?;
+    if size > REGION_BYTES_MAX {
+        return Err(PoolError::Config(too_long(size)).into());
+    }
     HostPool::sweep_host_memory();
     let (mapping, fresh) = Mapping::prepare(source, size, mode, options)?;
     let fabric = Arc::new(Mapped::new(mapping, flush)?);

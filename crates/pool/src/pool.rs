@@ -7,6 +7,7 @@ use crate::host_words::HostWords;
 use crate::layout::{Layout, NAMESPACES};
 use crate::lines::{BlockState, NameLine, NamespaceLine, WorkerLine, unpack_text};
 use crate::membership::{Beats, Member};
+use crate::memory::Allocated;
 use crate::pins::PinTable;
 use crate::plain::Held;
 use crate::stats::Counter;
@@ -46,6 +47,7 @@ pub(crate) struct Inner<F: Fabric, H: HostLocal> {
     pub breaker: Breaker,
     /// Counts that this worker raised, in the plain design.
     pub held: Mutex<Held>,
+    pub allocated: Allocated,
     pub member: Member<H>,
 }
 
@@ -193,6 +195,7 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
         options: &AttachOptions,
         host: impl FnOnce(&str, HostSpec) -> Result<H, HostError>,
     ) -> Result<Self, PoolError> {
+        options.validate()?;
         let superblock = Superblock::read(&fabric)?;
         if options.expected_seed.is_some_and(|seed| seed != superblock.config.seed) {
             return Err(PoolError::Seed);
@@ -223,6 +226,7 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
             beats: Beats::default(),
             breaker: Breaker::default(),
             held: Mutex::default(),
+            allocated: Allocated::default(),
             lock_timeout: options.lock_timeout,
             host_timeout: options.host_timeout,
             quarantine: options.quarantine,

@@ -729,3 +729,97 @@ fn memory_with_a_name_outlives_its_worker() {
         assert!(matches!(pool.allocate(1 << 30), Err(PoolError::BlockTooLarge { .. })));
     }
 }
+
+/// Sizes near 2^64 were rounded up to 0: slots of no bytes, one on the other.
+#[test]
+fn sizes_of_all_kinds_are_refused_with_the_limit() {
+    for config in each_design(34) {
+        let (_, pool) = anonymous(4 << 20, &config);
+        let chunk = config.chunk_bytes;
+        for bytes in [chunk + 1, 1 << 62, (1 << 63) - 1, 1 << 63, (1 << 63) + 1, u64::MAX - 63, u64::MAX] {
+            let said = pool.allocate(bytes).expect_err("no chunk has so many").to_string();
+            assert!(said.contains("64 KiB"), "{said}");
+        }
+        assert!(matches!(pool.put_object("key", &vec![0; chunk as usize + 1]), Err(PoolError::BlockTooLarge { .. })));
+        let ns = namespace(&pool, 1, BLOCK_BYTES);
+        for length in [0, 1, chunk, chunk + 1, (1 << 63) + 1, u64::MAX] {
+            // A hint, whatever is asked for.
+            let _ = pool.has_room(&ns, length);
+        }
+        pool.set_quota(ns.id, u64::MAX).unwrap();
+        assert_eq!(publish(&pool, &ns, chain(&ns, 1, 1)[0], 0), Publish::Published);
+        let offsets: Vec<u64> = std::iter::from_fn(|| pool.allocate(chunk).ok()).collect();
+        assert!(offsets.array_windows().all(|[left, right]| left.abs_diff(*right) >= chunk), "{offsets:x?}");
+        let report = pool.check(true).unwrap();
+        assert!(report.is_clean() && report.reserved == offsets.len() as u64, "{report:?}");
+        for offset in [0, 1, 63, pool.space().start - 64, pool.space().end, (1 << 63) + 1, u64::MAX - 63, u64::MAX] {
+            assert!(pool.free(offset).is_err() && pool.allocated_bytes(offset).is_err(), "{offset:#x}");
+            assert!(pool.name_memory("key", offset).is_err(), "{offset:#x}");
+        }
+    }
+}
+
+/// A slot that is reserved for a block, not allocated as memory, could be freed under its writer.
+#[test]
+fn only_memory_that_was_allocated_is_freed_or_named() {
+    let (_, pool) = anonymous(4 << 20, &small_config(35));
+    let ns = namespace(&pool, 1, BLOCK_BYTES);
+    let filling = pool.begin(&ns, chain(&ns, 1, 1)[0], 0).expect("there is room");
+    let (offset, _) = filling.extent();
+    assert!(pool.free(offset).is_err() && pool.name_memory("key", offset).is_err());
+    assert_eq!(filling.publish_written(), Publish::Published);
+    for _ in 0..200 {
+        let offset = pool.allocate(4096).expect("there is room");
+        let start = std::sync::Barrier::new(3);
+        let [freed, named, again] = std::thread::scope(|scope| {
+            let at_once = |call: &(dyn Fn() -> Result<(), PoolError> + Sync)| {
+                start.wait();
+                call().is_ok()
+            };
+            let free = || pool.free(offset);
+            let name = || pool.name_memory("key", offset);
+            let threads = [
+                scope.spawn(move || at_once(&free)),
+                scope.spawn(move || at_once(&name)),
+                scope.spawn(move || at_once(&free)),
+            ];
+            threads.map(|thread| thread.join().expect("no panic"))
+        });
+        assert_eq!(u8::from(freed) + u8::from(named) + u8::from(again), 1, "one of them has it");
+        assert_eq!(pool.destroy_object("key").unwrap(), named);
+    }
+    let report = pool.check(true).unwrap();
+    assert!(report.is_clean() && (report.objects, report.reserved) == (0, 0), "{report:?}");
+}
+
+#[test]
+fn a_mark_of_an_object_holds_until_the_object_changes() {
+    let (_, pool) = anonymous(4 << 20, &small_config(36));
+    assert_eq!(pool.get_object_marked("key").unwrap(), None);
+    pool.put_object("key", b"old").unwrap();
+    let (bytes, old) = pool.get_object_marked("key").unwrap().expect("it was put");
+    assert_eq!(bytes, b"old");
+    pool.put_object("other", b"old").unwrap();
+    assert!(pool.is_current(&old));
+    // The same bytes, and another publication.
+    pool.put_object("key", b"old").unwrap();
+    assert!(!pool.is_current(&old));
+    let (_, new) = pool.get_object_marked("key").unwrap().expect("it was put");
+    assert!(pool.is_current(&new) && pool.destroy_object("key").unwrap());
+    assert!(!pool.is_current(&new));
+}
+
+#[test]
+fn times_that_no_clock_can_wait_for_are_refused() {
+    let (fabric, _pool) = anonymous(4 << 20, &small_config(37));
+    let options = AttachOptions { private: true, ..AttachOptions::named("late") };
+    let forever = std::time::Duration::MAX;
+    for (wrong, name) in [
+        (AttachOptions { lock_timeout: forever, ..options.clone() }, "lock timeout"),
+        (AttachOptions { host_timeout: forever, ..options.clone() }, "host timeout"),
+        (AttachOptions { quarantine: forever, ..options }, "quarantine"),
+    ] {
+        let said = Pool::attach(Arc::clone(&fabric), &wrong).err().expect("it is refused").to_string();
+        assert!(said.contains(name), "{said}");
+    }
+}

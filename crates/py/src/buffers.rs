@@ -2,6 +2,7 @@
 
 use crate::dlpack::Tensor;
 use crate::errors::wrong;
+use crate::numbers::collect;
 use pyo3::buffer::PyUntypedBuffer;
 use pyo3::exceptions::PyBufferError;
 use pyo3::ffi;
@@ -36,18 +37,27 @@ impl Piece {
                 return Err(PyBufferError::new_err("the buffer is read-only"));
             }
             let (address, len) = (buffer.buf_ptr().cast(), buffer.len_bytes());
-            return Ok(Self { address, len, _keeper: Keeper::Buffer(buffer) });
+            return Self { address, len, _keeper: Keeper::Buffer(buffer) }.checked();
         }
         if let Ok((address, len)) = object.extract::<(usize, usize)>() {
-            if address == 0 || address.checked_add(len).is_none() {
-                return Err(wrong(format!("{len} bytes at address {address:#x}")));
+            if address == 0 {
+                return Err(wrong(format!("{len} bytes at address 0x0")));
             }
             let address = std::ptr::with_exposed_provenance_mut(address);
-            return Ok(Self { address, len, _keeper: Keeper::Caller });
+            return Self { address, len, _keeper: Keeper::Caller }.checked();
         }
         let tensor = Tensor::take(object)?;
         let (address, len) = tensor.place()?;
-        Ok(Self { address, len, _keeper: Keeper::Tensor(tensor) })
+        Self { address, len, _keeper: Keeper::Tensor(tensor) }.checked()
+    }
+
+    /// Refuses what cannot be memory: a slice has at most `isize::MAX` bytes, and does not go past the last address.
+    fn checked(self) -> PyResult<Self> {
+        let (address, len) = (self.address.addr(), self.len);
+        if len > 0 && (address == 0 || len > isize::MAX as usize || address.checked_add(len).is_none()) {
+            return Err(wrong(format!("{len} bytes at address {address:#x} cannot be memory")));
+        }
+        Ok(self)
     }
 }
 
@@ -57,15 +67,32 @@ impl Lent {
         let is_one = PyUntypedBuffer::get(parts).is_ok()
             || parts.extract::<(usize, usize)>().is_ok()
             || parts.hasattr("__dlpack__")?;
-        if is_one {
-            return Ok(Self(vec![Piece::of(parts, writable)?]));
+        let lent = Self(match is_one {
+            true => vec![Piece::of(parts, writable)?],
+            false => collect(parts, |part| Piece::of(part, writable))?,
+        });
+        if writable {
+            lent.lies_apart()?;
         }
-        parts.try_iter()?.map(|part| Piece::of(&part?, writable)).collect::<PyResult<_>>().map(Self)
+        Ok(lent)
     }
 
-    /// Bytes of all of them.
-    pub fn len(&self) -> usize {
-        self.0.iter().map(|piece| piece.len).sum()
+    /// Refuses parts that overlap: each is written as if nobody else had it.
+    fn lies_apart(&self) -> PyResult<()> {
+        let mut places: Vec<(usize, usize)> =
+            self.0.iter().filter(|part| part.len > 0).map(|part| (part.address.addr(), part.len)).collect();
+        places.sort_unstable();
+        match places.array_windows().find(|[(left, len), (right, _)]| left + len > *right) {
+            Some([(left, len), (right, _)]) => {
+                Err(wrong(format!("the {len} writable bytes at {left:#x} overlap those at {right:#x}")))
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Bytes of all of them; `None`: more than memory has.
+    fn len(&self) -> Option<u64> {
+        self.0.iter().try_fold(0_u64, |sum, piece| sum.checked_add(piece.len as u64))
     }
 
     /// Refuses parts that cannot lie one after the other in a payload of `wanted` bytes.
@@ -75,8 +102,10 @@ impl Lent {
         if ragged {
             return Err(wrong("each part but the last must be a multiple of 64 bytes long"));
         }
-        if self.len() as u64 != wanted {
-            return Err(wrong(format!("{} bytes in {count} parts, but a block has {wanted}", self.len())));
+        match self.len() {
+            Some(found) if found == wanted => {}
+            Some(found) => return Err(wrong(format!("{found} bytes in {count} parts, but a block has {wanted}"))),
+            None => return Err(wrong(format!("{count} parts of more than memory, but a block has {wanted} bytes"))),
         }
         Ok(())
     }
@@ -97,8 +126,8 @@ impl Lent {
         self.0
             .iter()
             .filter(|part| part.len > 0)
-            // SAFETY: as in `parts`, and `Piece::of` saw that they may be written; that they do not overlap and that
-            // nobody else uses them is the caller's promise.
+            // SAFETY: as in `parts`, and `Piece::of` saw that they may be written; `take` saw that they do not
+            // overlap. That nobody else uses them is the caller's promise.
             .map(|part| unsafe { std::slice::from_raw_parts_mut(part.address, part.len) })
             .collect()
     }

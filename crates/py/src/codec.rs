@@ -6,6 +6,9 @@ use cenote_store::{BlockCodec, PageFrame};
 use pyo3::prelude::*;
 use std::sync::Arc;
 
+/// Bytes of the largest block: a region's chunk has no more.
+const BLOCK_BYTES_MAX: u128 = 512 << 20;
+
 /// How a layer's page lies in an engine: K and V of its tokens.
 #[derive(Clone, Copy)]
 struct PageLayout {
@@ -138,6 +141,11 @@ impl Codec {
             return Err(wrong(format!(
                 "{num_layers} layers of {num_heads} heads, {block_tokens} tokens, {head_dim} channels"
             )));
+        }
+        // Of u16s and an element's bytes: no product of them leaves 128 bits.
+        let block_bytes = 2 * shape.values() as u128 * u128::from(num_layers) * element.bytes() as u128;
+        if block_bytes > BLOCK_BYTES_MAX {
+            return Err(wrong(format!("blocks of {block_bytes} bytes; a region has none above {BLOCK_BYTES_MAX}")));
         }
         let known = profile.map(Profile::parse).transpose().map_err(|error| wrong(format!("the profile: {error}")))?;
         if let Some(known) = &known {

@@ -24,6 +24,9 @@ struct Managed {
     deleter: Option<unsafe extern "C" fn(*mut Managed)>,
 }
 
+/// Most dimensions that any library has.
+const DIMENSIONS_MAX: usize = 64;
+
 /// Memory that the processor reaches: its own, and such as a GPU has been told of.
 const PROCESSOR: [i32; 2] = [1, 3];
 
@@ -61,31 +64,42 @@ impl Tensor {
                 tensor.device_kind, tensor.device_number
             )));
         }
-        let dimensions = usize::try_from(tensor.dimensions).unwrap_or(0);
+        let dimensions = usize::try_from(tensor.dimensions).ok().filter(|&dimensions| dimensions <= DIMENSIONS_MAX);
+        let dimensions = dimensions.filter(|&dimensions| dimensions == 0 || !tensor.shape.is_null());
+        let wrong_shape =
+            || wrong(format!("a tensor of {} dimensions, or of lengths that no memory has", tensor.dimensions));
+        let dimensions = dimensions.ok_or_else(wrong_shape)?;
         let numbers = |at: *const i64| {
             // SAFETY: shape, and strides where there are any, have a number for each dimension.
             (0..dimensions).map(move |index| unsafe { at.add(index).read() })
         };
-        let elements: i64 = numbers(tensor.shape).product();
-        if !tensor.strides.is_null() {
-            let mut expected = 1;
-            let shape: Vec<i64> = numbers(tensor.shape).collect();
+        // Lengths of 0 first: then the others do not matter.
+        let lengths: Option<Vec<u64>> = numbers(tensor.shape).map(|length| u64::try_from(length).ok()).collect();
+        let lengths = lengths.ok_or_else(wrong_shape)?;
+        let product = |lengths: &[u64]| lengths.iter().try_fold(1_u64, |product, &length| product.checked_mul(length));
+        let elements = if lengths.contains(&0) { 0 } else { product(&lengths).ok_or_else(wrong_shape)? };
+        if elements > 0 && !tensor.strides.is_null() {
             let strides: Vec<i64> = numbers(tensor.strides).collect();
-            for (length, stride) in shape.into_iter().zip(strides).rev() {
-                if length > 1 && stride != expected {
+            for (dimension, (&length, stride)) in lengths.iter().zip(strides).enumerate() {
+                // No more than all elements, whose product has been checked.
+                let expected = product(&lengths[dimension + 1..]);
+                if length > 1 && u64::try_from(stride).ok() != expected {
                     return Err(PyBufferError::new_err("the tensor is not contiguous"));
                 }
-                expected *= length;
             }
         }
         let bits = u64::from(tensor.bits) * u64::from(tensor.lanes);
         if !bits.is_multiple_of(8) {
             return Err(wrong(format!("a tensor of elements of {bits} bits, which are no bytes")));
         }
-        let bytes = u64::try_from(elements).unwrap_or(0).saturating_mul(bits / 8);
-        let len = usize::try_from(bytes).map_err(|_| wrong("a tensor of more than memory"))?;
-        // SAFETY: the offset leads to the tensor's first element, which is in the same memory.
-        Ok((unsafe { tensor.data.cast::<u8>().add(tensor.byte_offset as usize) }, len))
+        let len = elements.checked_mul(bits / 8).and_then(|bytes| usize::try_from(bytes).ok());
+        let offset = usize::try_from(tensor.byte_offset).ok().filter(|&offset| {
+            // An offset is within memory that is there.
+            let fits = offset <= isize::MAX as usize && tensor.data.addr().checked_add(offset).is_some();
+            offset == 0 || (fits && !tensor.data.is_null())
+        });
+        let (Some(len), Some(offset)) = (len, offset) else { return Err(wrong("a tensor of more than memory")) };
+        Ok((tensor.data.cast::<u8>().wrapping_add(offset), len))
     }
 }
 

@@ -3,7 +3,8 @@
 use cenote_mem::MapError;
 use cenote_pool::{OpenError, PoolError};
 use pyo3::exceptions::PyRuntimeError;
-use pyo3::{PyErr, create_exception};
+use pyo3::{PyErr, PyResult, create_exception};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 create_exception!(cenote, CenoteError, PyRuntimeError, "Something that a region cannot do, or not now.");
 create_exception!(cenote, RegionMissing, CenoteError, "There is no such region.");
@@ -40,6 +41,16 @@ pub fn of_opening(region: &str, error: &OpenError) -> PyErr {
         OpenError::Pool(error) => of_pool(region, error),
         OpenError::Flush(_) => RegionMismatch::new_err(format!("{region}: {error}")),
     }
+}
+
+/// Does what an engine asks for while it serves. A panic in it is a bug of ours; PyO3 would make it an exception that
+/// `except Exception` lets pass, and so end the engine.
+pub fn guarded<T>(call: impl FnOnce() -> PyResult<T>) -> PyResult<T> {
+    catch_unwind(AssertUnwindSafe(call)).unwrap_or_else(|payload| {
+        let text = payload.downcast_ref::<&str>().copied();
+        let text = text.or_else(|| payload.downcast_ref::<String>().map(String::as_str)).unwrap_or("no words");
+        Err(CenoteError::new_err(format!("a bug in cenote: {text}")))
+    })
 }
 
 /// A mistake of the caller.

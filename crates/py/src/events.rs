@@ -1,6 +1,6 @@
 //! What comes and what leaves, for those who tell routers.
 
-use crate::errors::of_pool;
+use crate::errors::{guarded, of_pool};
 use crate::region::Open;
 use cenote_pool::{BlockEvent, Followed, Resync};
 use pyo3::prelude::*;
@@ -48,7 +48,8 @@ impl Follower {
     fn poll<'py>(&self, py: Python<'py>) -> PyResult<(Vec<Event<'py>>, Option<&'static str>)> {
         let pool = self.open.pool()?;
         let look = || pool.follow(&mut self.follower.lock().unwrap_or_else(PoisonError::into_inner));
-        let Followed { events, resync } = py.detach(look).map_err(|error| of_pool(&self.open.name, &error))?;
+        let look = || py.detach(look).map_err(|error| of_pool(&self.open.name, &error));
+        let Followed { events, resync } = guarded(look)?;
         Ok((events.iter().map(|told| event(py, told)).collect(), resync.map(reason)))
     }
 }

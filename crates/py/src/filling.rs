@@ -1,7 +1,7 @@
 //! A block that somebody else writes in place: a device, or Python through a buffer.
 
 use crate::buffers::lend;
-use crate::errors::wrong;
+use crate::errors::{guarded, wrong};
 use crate::namespace::outcome;
 use cenote_mem::Mapped;
 use cenote_pool::HostPool;
@@ -57,14 +57,16 @@ impl Filling {
     /// Sums what was written and makes the block findable.
     fn publish(&self, py: Python<'_>) -> PyResult<&'static str> {
         let filling = self.take()?;
-        Ok(outcome(py.detach(|| filling.publish_written())))
+        guarded(|| Ok(outcome(py.detach(|| filling.publish_written()))))
     }
 
     /// Gives the memory back.
     fn abort(&self, py: Python<'_>) -> PyResult<()> {
         let filling = self.take()?;
-        py.detach(|| drop(filling));
-        Ok(())
+        guarded(|| {
+            py.detach(|| drop(filling));
+            Ok(())
+        })
     }
 
     unsafe fn __getbuffer__(slf: Bound<'_, Self>, view: *mut ffi::Py_buffer, flags: c_int) -> PyResult<()> {

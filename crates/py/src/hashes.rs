@@ -1,6 +1,7 @@
 //! Names of blocks, kept out of Python's objects: a prompt has thousands.
 
 use crate::errors::wrong;
+use crate::numbers::collect;
 use cenote_base::BlockHash;
 use pyo3::exceptions::PyIndexError;
 use pyo3::prelude::*;
@@ -32,7 +33,7 @@ impl<'a, 'py> FromPyObject<'a, 'py> for AnyHashes<'py> {
         if let Ok(ours) = object.cast::<Hashes>() {
             return Ok(Self::Ours(ours.borrow()));
         }
-        object.try_iter()?.map(|item| one(&item?)).collect::<PyResult<_>>().map(Self::Theirs)
+        collect(&object, one).map(Self::Theirs)
     }
 }
 

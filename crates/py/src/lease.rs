@@ -2,6 +2,7 @@
 
 use crate::buffers::{Lent, lend};
 use crate::codec::Coding;
+use crate::errors::guarded;
 use crate::hashes::Hashes;
 use crate::region::Open;
 use cenote_mem::Mapped;
@@ -52,10 +53,11 @@ impl Lease {
         let coding = self.coding.as_deref().filter(|_| pin.hit().encoding != 0);
         lent.fit(coding.map_or(pin.hit().length, Coding::block_bytes))?;
         let mut parts = lent.parts_mut();
-        Ok(py.detach(|| match coding {
+        let mut read = || match coding {
             None => pool.read(pin.hit(), &mut parts) == ReadOutcome::Whole,
             Some(coding) => decode(&pool, coding, pin.hit(), &mut parts),
-        }))
+        };
+        guarded(|| Ok(py.detach(&mut read)))
     }
 
     /// A view of a block in the region, which stays pinned while a buffer of it is lent.
@@ -145,8 +147,8 @@ impl BlockView {
     }
 
     /// Whether its bytes are as they were published.
-    fn verify(&self, py: Python<'_>) -> bool {
-        py.detach(|| self.pin.verify()) == ReadOutcome::Whole
+    fn verify(&self, py: Python<'_>) -> PyResult<bool> {
+        guarded(|| Ok(py.detach(|| self.pin.verify()) == ReadOutcome::Whole))
     }
 
     unsafe fn __getbuffer__(slf: Bound<'_, Self>, view: *mut ffi::Py_buffer, flags: c_int) -> PyResult<()> {

@@ -17,6 +17,7 @@ mod lease;
 mod load;
 mod memory;
 mod namespace;
+mod numbers;
 mod region;
 mod save;
 
@@ -57,6 +58,12 @@ mod _native {
         cenote_base::fault::arm(point, count, |_| {
             let _ = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL);
         });
+    }
+
+    /// Panics when it comes to a fault point for the `count`-th time. For tests.
+    #[pyfunction]
+    fn _panic_at(point: &str, count: u64) {
+        cenote_base::fault::arm(point, count, |point| panic!("at {point}"));
     }
 
     #[pymodule_init]

@@ -9,8 +9,10 @@ use cenote_mem::Mapped;
 use cenote_pool::{ReadOutcome, Reading};
 use cenote_store::PageFrame;
 use pyo3::prelude::*;
+use std::cell::Cell;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::Sender;
+use std::sync::mpsc::{SendError, Sender};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -89,8 +91,21 @@ impl Frames {
 }
 
 impl Task {
-    /// Copies the blocks layer by layer, and tells which of them are whole.
+    /// Copies the blocks layer by layer, and tells which of them are whole. After a panic none is: whoever waits must not
+    /// wait for a thread that is gone.
     pub fn run(self) {
+        let numbers: Vec<usize> = self.blocks.iter().map(|of| of.0).collect();
+        let (progress, layers) = (Arc::clone(&self.progress), Cell::new(0));
+        let copied = catch_unwind(AssertUnwindSafe(|| self.copy(&layers)));
+        progress.change(|done| {
+            done.layers[layers.get()..].iter_mut().for_each(|tasks| *tasks -= 1);
+            done.failed.append(&mut copied.unwrap_or(numbers));
+            done.tasks -= 1;
+        });
+    }
+
+    /// Counts in `copied` the layers that are there; returns the places of blocks that are not whole.
+    fn copy(self, copied: &Cell<usize>) -> Vec<usize> {
         let Self { pages, coding, progress, blocks, fail_every } = self;
         let is_refused = |number: usize| fail_every != 0 && number.is_multiple_of(fail_every);
         let refused: Vec<usize> = blocks.iter().filter(|of| is_refused(of.0)).map(|of| of.2).collect();
@@ -134,6 +149,7 @@ impl Task {
             }
             fault::point("load.layer");
             progress.change(|done| done.layers[layer] -= 1);
+            copied.set(layer + 1);
         }
         let cancelled = progress.cancelled.load(Ordering::Acquire);
         let raw = readings.into_iter().map(|(number, reading, _)| (number, reading.finish() == ReadOutcome::Whole));
@@ -143,10 +159,7 @@ impl Task {
                 failed.push(number);
             }
         }
-        progress.change(|done| {
-            done.failed.append(&mut failed);
-            done.tasks -= 1;
-        });
+        failed
     }
 }
 
@@ -179,9 +192,10 @@ impl Load {
             let blocks = rest.by_ref().take(TASK_BLOCKS).collect();
             let (pages, progress) = (Arc::clone(&pages), Arc::clone(&progress));
             let task = Task { pages, coding: coding.cloned(), progress, blocks, fail_every };
-            // Threads end only after their memory is closed, which takes the sender away first.
-            if tasks.send(task).is_err() {
-                unreachable!("the threads live as long as the sender");
+            // Threads end only after their memory is closed, which takes the sender away first. Were they gone all the same,
+            // it is done here.
+            if let Err(SendError(task)) = tasks.send(task) {
+                task.run();
             }
         }
         load

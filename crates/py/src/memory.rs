@@ -1,11 +1,12 @@
 //! An engine's own KV memory: a number of blocks, and in each a page of every layer.
 
 use crate::codec::Coding;
-use crate::errors::wrong;
+use crate::errors::{guarded, wrong};
 use crate::hashes::AnyHashes;
 use crate::lease::Lease;
 use crate::load::{Load, Task};
 use crate::namespace::Namespace;
+use crate::numbers::Items;
 use crate::save::{Save, Target};
 use cenote_mem::fork::ProcessStamp;
 use cenote_pool::Names;
@@ -116,13 +117,17 @@ impl KvMemory {
     #[new]
     #[pyo3(signature = (layers, num_blocks, owner, *, load_threads=1))]
     fn new(
-        layers: Vec<(usize, usize, usize)>,
+        layers: Items<(usize, usize, usize)>,
         num_blocks: usize,
         owner: Py<PyAny>,
         load_threads: usize,
     ) -> PyResult<Self> {
+        let layers = layers.0;
+        let mut block_bytes = 0_usize;
         for (number, &(address, stride, bytes)) in layers.iter().enumerate() {
-            let end = num_blocks.checked_mul(stride).and_then(|all| all.checked_add(address));
+            // Even of no blocks a page could be: its bytes are summed and made slices of.
+            let all = num_blocks.max(1).checked_mul(stride).filter(|&all| all <= isize::MAX as usize);
+            let end = all.and_then(|all| all.checked_add(address));
             if address == 0 || bytes == 0 || stride < bytes || end.is_none() {
                 let shape = format!("address {address:#x}, stride {stride}, {bytes} bytes a page");
                 return Err(wrong(format!("layer {number}: {shape}")));
@@ -130,6 +135,8 @@ impl KvMemory {
             if !bytes.is_multiple_of(64) {
                 return Err(wrong(format!("layer {number}: a page of {bytes} bytes, which is no multiple of 64")));
             }
+            let sum = block_bytes.checked_add(bytes).filter(|&sum| sum <= isize::MAX as usize);
+            block_bytes = sum.ok_or_else(|| wrong(format!("layer {number}: pages of a block are more than memory")))?;
         }
         if layers.is_empty() || !(1..=64).contains(&load_threads) {
             return Err(wrong(format!("{} layers and {load_threads} threads", layers.len())));
@@ -152,11 +159,12 @@ impl KvMemory {
         py: Python<'_>,
         namespace: PyRef<'_, Namespace>,
         hashes: AnyHashes<'_>,
-        depths: Vec<u32>,
-        blocks: Vec<usize>,
-        names: Option<Vec<u64>>,
+        depths: Items<u32>,
+        blocks: Items<usize>,
+        names: Option<Items<u64>>,
         parent: u64,
     ) -> PyResult<Save> {
+        let (depths, blocks, names) = (depths.0, blocks.0, names.map(|names| names.0));
         let (hashes, count) = (hashes.get(), hashes.get().len());
         if depths.len() != count || blocks.len() != count {
             let counts = format!("{count} hashes, {} depths, {} blocks", depths.len(), blocks.len());
@@ -177,12 +185,13 @@ impl KvMemory {
             namespace: namespace.namespace.clone(),
             coding: namespace.coding.clone(),
         };
-        Ok(py.detach(|| Save::begin(to, Arc::clone(&self.pages), hashes, &depths, &blocks, &names)))
+        guarded(|| Ok(py.detach(|| Save::begin(to, Arc::clone(&self.pages), hashes, &depths, &blocks, &names))))
     }
 
     /// Begins to copy the blocks of a lease into these blocks, layer by layer, by threads of its own. The lease is spent.
     #[pyo3(signature = (lease, blocks, *, fail_every=0))]
-    fn load(&self, lease: &Lease, blocks: Vec<usize>, fail_every: usize) -> PyResult<Load> {
+    fn load(&self, lease: &Lease, blocks: Items<usize>, fail_every: usize) -> PyResult<Load> {
+        let blocks = blocks.0;
         self.pages.blocks(&blocks)?;
         let pins = lease.take();
         if pins.len() != blocks.len() {
@@ -196,7 +205,7 @@ impl KvMemory {
         }
         let tasks = self.tasks.lock().unwrap_or_else(PoisonError::into_inner);
         let tasks = tasks.as_ref().ok_or_else(|| wrong("the memory was closed"))?;
-        Ok(Load::begin(Arc::clone(&self.pages), lease.coding.as_ref(), pins, &blocks, fail_every, tasks))
+        guarded(|| Ok(Load::begin(Arc::clone(&self.pages), lease.coding.as_ref(), pins, &blocks, fail_every, tasks)))
     }
 
     /// Lets the threads end when they have done what was begun.

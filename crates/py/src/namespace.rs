@@ -2,12 +2,12 @@
 
 use crate::buffers::Lent;
 use crate::codec::Coding;
-use crate::errors::wrong;
+use crate::errors::{guarded, wrong};
 use crate::filling::Filling;
 use crate::hashes::{AnyHashes, Hashes, one};
 use crate::lease::Lease;
+use crate::numbers::{Items, collect};
 use crate::region::Open;
-use cenote_base::BlockHash;
 use cenote_pool::{Hit, Names, Publish};
 use cenote_store::FRAMES;
 use pyo3::prelude::*;
@@ -51,42 +51,47 @@ impl Namespace {
 #[pymethods]
 impl Namespace {
     /// Hashes of every full block of a prompt.
-    fn hash_tokens(&self, py: Python<'_>, tokens: Vec<u32>, block_tokens: usize) -> PyResult<Hashes> {
+    fn hash_tokens(&self, py: Python<'_>, tokens: Items<u32>, block_tokens: usize) -> PyResult<Hashes> {
+        let tokens = tokens.0;
         if block_tokens == 0 {
             return Err(wrong("blocks of no tokens"));
         }
-        Ok(py.detach(|| Hashes(self.namespace.hasher.chain(&tokens, block_tokens))))
+        guarded(|| Ok(py.detach(|| Hashes(self.namespace.hasher.chain(&tokens, block_tokens)))))
     }
 
     /// Hashes of blocks that another program names by keys of its own.
     fn alias(&self, keys: &Bound<'_, PyAny>) -> PyResult<Hashes> {
-        let name = |key: Bound<'_, PyAny>| Ok(self.namespace.hasher.alias(key.cast::<PyBytes>()?.as_bytes()));
-        keys.try_iter()?.map(|key| name(key?)).collect::<PyResult<Vec<BlockHash>>>().map(Hashes)
+        let name = |key: &Bound<'_, PyAny>| Ok(self.namespace.hasher.alias(key.cast::<PyBytes>()?.as_bytes()));
+        collect(keys, name).map(Hashes)
     }
 
     /// How many blocks, from the first on, are there. Nothing is marked as used.
     fn count(&self, hashes: AnyHashes<'_>) -> PyResult<usize> {
-        Ok(self.open.pool()?.peek(hashes.get()).len())
+        let pool = self.open.pool()?;
+        guarded(|| Ok(pool.peek(hashes.get()).len()))
     }
 
     /// A byte for each block: 1 if it is there. Nothing is marked as used.
     fn present<'py>(&self, py: Python<'py>, hashes: AnyHashes<'_>) -> PyResult<Bound<'py, PyBytes>> {
         let pool = self.open.pool()?;
         let there = |hash| pool.peek(std::slice::from_ref(hash)).iter().any(|hit| self.usable(hit));
-        let all: Vec<u8> = hashes.get().iter().map(|hash| u8::from(there(hash))).collect();
-        Ok(PyBytes::new(py, &all))
+        let all = || Ok(hashes.get().iter().map(|hash| u8::from(there(hash))).collect::<Vec<u8>>());
+        Ok(PyBytes::new(py, &guarded(all)?))
     }
 
     /// Looks blocks up, in order, up to the first that is missing, and pins what is found.
     fn lookup(&self, hashes: AnyHashes<'_>) -> PyResult<Lease> {
         let pool = self.open.pool()?;
-        let mut pins = Vec::new();
-        for hit in pool.lookup(hashes.get()) {
-            match self.usable(&hit).then(|| pool.pin(&hit)).flatten() {
-                Some(pin) => pins.push(pin),
-                None => break,
+        let pins = guarded(|| {
+            let mut pins = Vec::new();
+            for hit in pool.lookup(hashes.get()) {
+                match self.usable(&hit).then(|| pool.pin(&hit)).flatten() {
+                    Some(pin) => pins.push(pin),
+                    None => break,
+                }
             }
-        }
+            Ok(pins)
+        })?;
         Ok(Lease::new(Arc::clone(&self.open), self.coding.clone(), pins))
     }
 
@@ -106,7 +111,8 @@ impl Namespace {
         let lent = Lent::take(parts, false)?;
         lent.fit(self.namespace.block_bytes)?;
         let parts = lent.parts();
-        Ok(outcome(py.detach(|| pool.publish_named(&self.namespace, hash, depth, names, &parts))))
+        let publish = || pool.publish_named(&self.namespace, hash, depth, names, &parts);
+        guarded(|| Ok(outcome(py.detach(publish))))
     }
 
     /// Reserves memory for a block, to be written in place. None: it is there, or there is no room.
@@ -121,14 +127,14 @@ impl Namespace {
     ) -> PyResult<Option<Filling>> {
         let names = Names { name, parent };
         let (pool, hash) = (self.open.pool()?, one(hash)?);
-        let begun = py.detach(|| pool.begin_named(&self.namespace, hash, depth, names));
+        let begun = guarded(|| Ok(py.detach(|| pool.begin_named(&self.namespace, hash, depth, names))))?;
         Ok(begun.ok().map(|filling| Filling::new(pool, filling)))
     }
 
     /// Takes back all blocks that this host has; returns how many slots are free now.
     fn forget(&self, py: Python<'_>) -> PyResult<usize> {
         let pool = self.open.pool()?;
-        Ok(py.detach(|| pool.forget(&self.namespace)))
+        guarded(|| Ok(py.detach(|| pool.forget(&self.namespace))))
     }
 
     /// Limits the bytes that the blocks may take, over all hosts; 0 lifts the limit.

@@ -1,7 +1,7 @@
 //! Blocks on their way from an engine's memory into the region, layer by layer as the engine fills them.
 
 use crate::codec::Coding;
-use crate::errors::wrong;
+use crate::errors::{guarded, wrong};
 use crate::memory::Pages;
 use crate::namespace::outcome as outcome_name;
 use cenote_base::{BlockHash, fault};
@@ -100,8 +100,10 @@ impl State {
 
     /// Copies layers up to this one.
     fn copy_to(&mut self, to: &Target, pages: &Pages, layer: usize) {
+        // Put back when all is copied: after a panic the blocks are given up, because some have a page that others lack.
+        let mut blocks = std::mem::take(&mut self.blocks);
         for now in self.next..=layer {
-            for (block, number) in &mut self.blocks {
+            for (block, number) in &mut blocks {
                 // SAFETY: the engine writes a layer's pages before it says that they are done, and not again while the
                 // block is being saved (documented on `Save.layer`).
                 let page = unsafe { pages.page(now, *number) };
@@ -113,6 +115,7 @@ impl State {
                 fault::point("save.page");
             }
         }
+        self.blocks = blocks;
         self.next = self.next.max(layer + 1);
     }
 }
@@ -124,13 +127,16 @@ impl Save {
         if layer >= self.pages.num_layers() {
             return Err(wrong(format!("layer {layer} of {}", self.pages.num_layers())));
         }
-        py.detach(|| self.state.lock().unwrap_or_else(PoisonError::into_inner).copy_to(&self.to, &self.pages, layer));
-        Ok(())
+        guarded(|| {
+            let state = || self.state.lock().unwrap_or_else(PoisonError::into_inner);
+            py.detach(|| state().copy_to(&self.to, &self.pages, layer));
+            Ok(())
+        })
     }
 
     /// Copies what is left and makes the blocks findable; returns how many came to what.
-    fn finish(&self, py: Python<'_>) -> BTreeMap<&'static str, u64> {
-        py.detach(|| {
+    fn finish(&self, py: Python<'_>) -> PyResult<BTreeMap<&'static str, u64>> {
+        let finish = || {
             let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
             state.copy_to(&self.to, &self.pages, self.pages.num_layers() - 1);
             for (block, number) in std::mem::take(&mut state.blocks) {
@@ -138,7 +144,8 @@ impl Save {
                 state.count(outcome);
             }
             state.outcomes.clone()
-        })
+        };
+        guarded(|| Ok(py.detach(finish)))
     }
 
     /// Gives all up.

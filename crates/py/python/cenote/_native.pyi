@@ -36,9 +36,12 @@ def file_stamps(paths: Sequence[_Path]) -> list[_Stamp]:
 def file_digests(paths: Sequence[_Path]) -> list[tuple[_Stamp, bytes]]:
     """Stamps of files and the BLAKE3 hashes of their content, which all processors compute. Raises CenoteError if one changes
     meanwhile."""
+def _panic_at(point: str, count: int) -> None:
+    """Panics when it comes to a fault point for the `count`-th time. For tests."""
 
 class CenoteError(RuntimeError):
-    """Something that a region cannot do, or not now. Raised when opening and administering, never while serving."""
+    """Something that a region cannot do, or not now; or a bug in the compiled part. Raised when opening and administering,
+    and while serving for a bug only."""
 
 class RegionMissing(CenoteError):
     """There is no such region."""
