@@ -1,6 +1,6 @@
 //! What a simulated host gives its processes: words, robust locks, slots, time.
 
-use crate::world::{Kind, MutexState, Process};
+use crate::world::{Kind, MutexState, Process, in_child};
 use cenote_mem::HostSpec;
 use cenote_mem::host::{HeldLock, HostError, HostLocal, LockTimeout};
 use std::fmt;
@@ -70,6 +70,9 @@ impl Drop for SimLock<'_> {
 
 impl SimLock<'_> {
     fn release(&self, abandoned: bool) {
+        if in_child() {
+            return;
+        }
         let process = &self.host.process;
         let Ok(mut state) = process.shared.step(process.number, Kind::Act) else { return };
         // Whoever gets the lock next sees what was stored under it.
@@ -91,6 +94,9 @@ pub struct SimClaim {
 
 impl Drop for SimClaim {
     fn drop(&mut self) {
+        if in_child() {
+            return;
+        }
         let Ok(mut state) = self.process.shared.step(self.process.number, Kind::Act) else { return };
         if let Some(slot) = state.hosts[self.process.host].slots.get_mut(self.slot as usize)
             && *slot == Some(self.process.number)
@@ -119,6 +125,9 @@ impl HostLocal for SimHost {
     }
 
     fn lock(&self, index: u32, timeout: Duration) -> Result<SimLock<'_>, LockTimeout> {
+        if in_child() {
+            return Err(LockTimeout::Inherited { index });
+        }
         let process = &self.process;
         let mut deadline = None;
         loop {
@@ -159,6 +168,10 @@ impl HostLocal for SimHost {
     fn slot_alive(&self, slot: u32) -> bool {
         let state = self.process.shared.state();
         state.hosts[self.process.host].slots.get(slot as usize).is_some_and(Option::is_some)
+    }
+
+    fn is_inherited(&self) -> bool {
+        in_child()
     }
 
     fn now(&self) -> Duration {

@@ -7,7 +7,7 @@ use cenote_base::fault;
 use cenote_base::prng::Prng;
 use generator::Gn;
 use std::any::Any;
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
 use std::panic::{AssertUnwindSafe, Location, catch_unwind, resume_unwind};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -397,6 +397,13 @@ impl Shared {
 thread_local! {
     /// Which process has the turn on this thread.
     static CURRENT: RefCell<Option<Process>> = const { RefCell::new(None) };
+    /// Whether what runs is a child of that process.
+    static IN_CHILD: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Whether a forked child of the process that has the turn is at work ([`Process::in_child`]).
+pub(crate) fn in_child() -> bool {
+    IN_CHILD.get()
 }
 
 fn pass_point(name: &'static str) {
@@ -462,6 +469,23 @@ impl Process {
         state.machine.change_thread(self.number);
         let number = self.number;
         state.note(|| format!("p{number} changes its thread"));
+    }
+
+    /// Does `work` as a child that this process forks does it, with all that the parent has. Returns how many operations on
+    /// memory, locks and slots that took, of which the parent's are none of the child's to do.
+    pub fn in_child<T>(&self, work: impl FnOnce() -> T) -> (T, u64) {
+        struct Back;
+        impl Drop for Back {
+            fn drop(&mut self) {
+                IN_CHILD.set(false);
+            }
+        }
+        let before = self.shared.state().report.operations;
+        IN_CHILD.set(true);
+        let back = Back;
+        let done = work();
+        drop(back);
+        (done, self.shared.state().report.operations - before)
     }
 
     /// Nanoseconds of simulated time.
