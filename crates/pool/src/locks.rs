@@ -265,7 +265,11 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
                 }
             }
         };
-        let host = self.area.lock(name.mutex(), host_timeout).inspect_err(|_| late())?;
+        let host = self.area.lock(name.mutex(), host_timeout).inspect_err(|error| {
+            if matches!(error, LockTimeout::Passed { .. }) {
+                late();
+            }
+        })?;
         let abandoned = host.abandoned();
         let keeps = matches!(name, Name::Membership);
         let mut guard = Guard { inner: self, between: None, abandoned, keeps, gives_up: false, host: Some(host) };
