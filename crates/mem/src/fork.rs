@@ -41,6 +41,45 @@ impl ProcessStamp {
     }
 }
 
+/// Seconds after which a child of [`run_in_child`] is ended.
+const CHILD_SECONDS_MAX: u32 = 10;
+
+/// Forks, calls `work` in the child, which ends with the status that it returns, and waits for that. For tests of what a child
+/// must not do to its parent.
+///
+/// The child has only the calling thread, so `work` must not wait for what other threads may hold: it would be ended after ten
+/// seconds.
+///
+/// # Errors
+/// There can be no more processes, or the child did not end by itself.
+pub fn run_in_child(work: impl FnOnce() -> u8) -> std::io::Result<u8> {
+    // SAFETY: the child uses only memory of its own, which the C library has prepared for it (its allocator's locks are free),
+    // and leaves by `_exit`, so no destructor and no handler of the parent's runs twice.
+    let child = unsafe {
+        let child = libc::fork();
+        if child == 0 {
+            libc::alarm(CHILD_SECONDS_MAX);
+            let status = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work)).unwrap_or(u8::MAX);
+            libc::_exit(status.into());
+        }
+        child
+    };
+    let Some(child) = rustix::process::Pid::from_raw(child).filter(|_| child > 0) else {
+        return Err(std::io::Error::last_os_error());
+    };
+    loop {
+        match rustix::process::waitpid(Some(child), rustix::process::WaitOptions::empty()) {
+            Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+            Ok(ended) => {
+                let status =
+                    ended.and_then(|(_, status)| status.exit_status()).and_then(|code| u8::try_from(code).ok());
+                return status.ok_or_else(|| std::io::Error::other("the child was killed"));
+            }
+        }
+    }
+}
+
 fn install() {
     static INSTALLED: Once = Once::new();
     INSTALLED.call_once(|| {

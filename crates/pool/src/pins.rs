@@ -64,6 +64,8 @@ pub struct Pin<F: Fabric, H: HostLocal = HostArea> {
     pub(crate) inner: Arc<Inner<F, H>>,
     keeper: Keeper,
     hit: Hit,
+    /// Of the host, when the block was pinned.
+    life: u64,
 }
 
 /// What keeps a pinned block.
@@ -82,8 +84,16 @@ impl<F: Fabric, H: HostLocal> Pin<F, H> {
         &self.hit
     }
 
+    /// Whether the pin has kept the block until now. It does not once other hosts have declared this one dead: a host that was
+    /// suspended for longer than the host timeout must not trust what it read in place before this says so.
+    #[must_use]
+    pub fn protects(&self) -> bool {
+        let inner = &self.inner;
+        !inner.area.is_inherited() && inner.incarnation() == self.life && !inner.is_dead(inner.host, self.life)
+    }
+
     /// Offset and length in bytes of the payload in the region, for use in place. Its bytes stay as they are
-    /// while the pin lives, unless this host is declared dead meanwhile.
+    /// while the pin lives and [protects](Pin::protects) it.
     #[must_use]
     pub const fn extent(&self) -> (u64, u64) {
         (self.hit.offset, self.hit.length)
@@ -140,13 +150,14 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
         if inner.is_out() {
             return None;
         }
+        let life = inner.incarnation();
         if inner.is_plain() {
             inner.take_count(hit).then(|| inner.fabric.refresh_payload(hit.offset, hit.length))?;
-            return Some(Pin { inner: Arc::clone(inner), keeper: Keeper::Count, hit: *hit });
+            return Some(Pin { inner: Arc::clone(inner), keeper: Keeper::Count, hit: *hit, life });
         }
         let slot = inner.pins.take()?;
         // From here on the slot is given back when the pin goes.
-        let pin = Pin { inner: Arc::clone(inner), keeper: Keeper::Hazard(slot), hit: *hit };
+        let pin = Pin { inner: Arc::clone(inner), keeper: Keeper::Hazard(slot), hit: *hit, life };
         let (_, word) = inner.hazard_slot(slot);
         inner.fabric.store(word, hazard_word(hit.block, hit.generation));
         inner.show_pin(slot / SLOTS_PER_LINE);

@@ -366,3 +366,19 @@ fn a_host_that_was_declared_dead_while_it_waited_does_not_enter() {
     second.tick();
     assert!(second.lock_user(0, Duration::from_secs(20)).is_ok());
 }
+
+/// A user in place asks after the use whether the bytes were protected all the time.
+#[test]
+fn a_pin_of_a_host_that_was_declared_dead_protects_nothing() {
+    let (_, [first, second]) = two_hosts(35);
+    let ns = model(&first);
+    let hash = chain(&ns, 1, 1)[0];
+    assert_eq!(first.publish(&ns, hash, 0, &[&payload(hash, BLOCK_BYTES)]), Publish::Published);
+    let pin = first.pin(&first.lookup(&[hash])[0]).expect("it is there");
+    assert!(pin.protects());
+    second.fence_host(HostId(0)).expect("it attached");
+    assert!(!pin.protects(), "before this host has noticed");
+    first.tick();
+    assert!(!pin.protects(), "in its next life");
+    assert!(first.lookup(&[hash]).first().and_then(|hit| first.pin(hit)).is_some_and(|pin| pin.protects()));
+}

@@ -38,6 +38,9 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
 const KILL_PAUSE_MS: Range<u64> = 100..400;
+const STOP_PAUSE_MS: Range<u64> = 200..1500;
+/// How long a child is stopped: often longer than others wait for a lock, never so long that its host is declared dead.
+const STOPPED_MS: Range<u64> = 20..700;
 const HOST_KILL_PAUSE_MS: Range<u64> = 3000..8000;
 /// So short that a host which stays away for a while is declared dead and its chunks are taken over.
 const HOST_TIMEOUT: Duration = Duration::from_millis(1500);
@@ -168,6 +171,7 @@ impl Torture {
     /// Runs until the time is over, or until a signal, whose exit code it returns.
     fn go_on(&mut self, ended: &Receiver<u8>) -> Result<Option<u8>, Failure> {
         let mut kill_at = self.started + self.pause(KILL_PAUSE_MS);
+        let mut stop_at = self.started + self.pause(STOP_PAUSE_MS);
         let mut host_kill_at = self.started + self.pause(HOST_KILL_PAUSE_MS);
         let end = self.started + Duration::from_secs_f64(self.seconds);
         loop {
@@ -184,12 +188,20 @@ impl Torture {
                 self.slots[chosen].kill();
                 kill_at = now + self.pause(KILL_PAUSE_MS);
             }
+            if now >= stop_at {
+                let chosen = self.prng.below(self.slots.len() as u64) as usize;
+                let until = now + self.pause(STOPPED_MS);
+                self.report.stops += u64::from(self.slots[chosen].stop(until));
+                stop_at = now + self.pause(STOP_PAUSE_MS);
+            }
+            self.slots.iter_mut().for_each(|slot| slot.go_on_after(now));
             if self.report.hosts > 1 && now >= host_kill_at {
                 self.kill_host()?;
                 host_kill_at = Instant::now() + self.pause(HOST_KILL_PAUSE_MS);
             }
             self.look_for_hangs();
-            self.hear_until(end.min(kill_at).min(now + LOOK))?;
+            let next = self.slots.iter().filter_map(|slot| slot.stopped_until).chain([end, kill_at, now + LOOK]).min();
+            self.hear_until(next.unwrap_or(end))?;
             self.show_progress();
         }
     }
@@ -299,6 +311,7 @@ impl Torture {
 
     /// Waits until all of these children, which are about to end, have ended.
     fn bury_all(&mut self, these: impl Fn(&Slot) -> bool) -> Result<(), Failure> {
+        self.slots.iter_mut().for_each(Slot::go_on);
         while self.slots.iter().any(|slot| these(slot) && slot.process.is_some()) {
             self.look_for_hangs();
             self.hear_until(Instant::now() + LOOK)?;

@@ -12,7 +12,7 @@ use crate::region::HostPool;
 use cenote_base::fault;
 use cenote_base::prng::Prng;
 use cenote_mem::{Fabric, HostArea, Mapped};
-use cenote_pool::{Hit, Namespace, NamespaceRecord, Pin, PoolError, Publish, ReadOutcome};
+use cenote_pool::{Hit, Namespace, NamespaceRecord, Pin, PoolError, Publish, ReadOutcome, Recovered};
 use rustix::process::{Signal, getpid, kill_process, set_parent_process_death_signal};
 use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, channel};
@@ -22,6 +22,8 @@ use std::time::{Duration, Instant};
 const REPORT_PACE: Duration = Duration::from_millis(50);
 /// Between two looks at how full the region is.
 const FILL_PACE: Duration = Duration::from_millis(250);
+/// Between two forks at least.
+const FORK_PACE: Duration = Duration::from_millis(200);
 /// Between two heartbeats.
 const TICK_MAX: Duration = Duration::from_millis(100);
 /// Longest wait for a user lock; then the increment does not happen.
@@ -113,13 +115,14 @@ struct Child {
     did: Operations,
     reported: Instant,
     measured: Instant,
+    forked: Instant,
     is_full: bool,
 }
 
 type Step = fn(&mut Child);
 
 /// What a child does, and how much of it at most.
-const STEPS: [(Step, u64); 7] = [
+const STEPS: [(Step, u64); 8] = [
     (Child::put, 16),
     (Child::get, 16),
     (Child::pin, 8),
@@ -127,6 +130,7 @@ const STEPS: [(Step, u64); 7] = [
     (Child::evict, 1),
     (Child::object, 2),
     (Child::increment, 2),
+    (Child::fork, 1),
 ];
 
 impl Child {
@@ -150,6 +154,7 @@ impl Child {
             did: Operations::default(),
             reported: Instant::now(),
             measured: Instant::now(),
+            forked: Instant::now(),
             is_full: false,
         })
     }
@@ -283,6 +288,31 @@ impl Child {
         while !self.held.is_empty() {
             self.release(self.held.len() - 1);
         }
+    }
+
+    /// Forks a child, which drops all that this process has pinned and tries to publish and to tick, and ends. What it
+    /// dropped must still be pinned: the next look at it tells.
+    fn fork(&mut self) {
+        // A fork copies the tables of all memory; a few a second are enough.
+        if self.forked.elapsed() < FORK_PACE {
+            return;
+        }
+        let (namespace, hash) = self.key();
+        let payload = vec![0; namespace.block_bytes as usize];
+        let forked = cenote_mem::fork::run_in_child(|| {
+            self.held.clear();
+            let inert = self.pool.publish(&namespace, hash, 0, &[&payload]) == Publish::NoRoom
+                && self.pool.lookup(&[hash]).is_empty()
+                && self.pool.tick() == Recovered::default();
+            u8::from(!inert)
+        });
+        match forked {
+            Ok(0) => self.did.add(Operation::Fork, 1),
+            Ok(code) => Message::Lock(format!("a forked child ended with {code}: it was not inert")).send(),
+            Err(error) => Message::Lock(format!("fork: {error}")).send(),
+        }
+        self.forked = Instant::now();
+        (0..self.held.len()).for_each(|at| self.read_held(at));
     }
 
     fn object(&mut self) {

@@ -6,6 +6,7 @@ use crate::args::{RegionArgs, WatchArgs};
 use crate::failure::Failure;
 use cenote_base::prng::Prng;
 use cenote_mem::RegionSource;
+use rustix::process::{Pid, Signal, kill_process};
 use std::io::{BufRead, BufReader};
 use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
 use std::sync::mpsc::Sender;
@@ -58,6 +59,8 @@ pub struct Slot {
     pub heard: Instant,
     /// Since when it is dead, or when it may live again.
     pub asleep_until: Instant,
+    /// It was stopped, and goes on then.
+    pub stopped_until: Option<Instant>,
     /// At which point it said it would die.
     announced: Option<String>,
 }
@@ -66,7 +69,16 @@ impl Slot {
     pub fn new(index: usize, hosts: u8) -> Self {
         let now = Instant::now();
         let host = u8::try_from(index % usize::from(hosts)).expect("it is less than `hosts`");
-        Self { index, host, life: 0, process: None, heard: now, asleep_until: now, announced: None }
+        Self {
+            index,
+            host,
+            life: 0,
+            process: None,
+            heard: now,
+            asleep_until: now,
+            stopped_until: None,
+            announced: None,
+        }
     }
 
     pub fn start(&mut self, nursery: &mut Nursery, now: When) -> Result<(), Failure> {
@@ -97,6 +109,7 @@ impl Slot {
         let (told, child, life) = (nursery.told.clone(), self.index, self.life);
         std::thread::spawn(move || listen(stdout, child, life, &told));
         (self.process, self.heard, self.announced) = (Some(process), Instant::now(), None);
+        self.stopped_until = None;
         Ok(())
     }
 
@@ -106,6 +119,37 @@ impl Slot {
         if let Message::Fault(point) = message {
             self.announced = Some(point.clone());
         }
+    }
+
+    /// Stops it, if it lives and goes; returns whether it did.
+    pub fn stop(&mut self, until: Instant) -> bool {
+        let stops = self.stopped_until.is_none() && self.signal(Signal::STOP);
+        if stops {
+            self.stopped_until = Some(until);
+        }
+        stops
+    }
+
+    /// Lets it go on, if it was stopped until now at the latest.
+    pub fn go_on_after(&mut self, now: Instant) {
+        if self.stopped_until.is_some_and(|until| until <= now) {
+            self.go_on();
+        }
+    }
+
+    /// Lets it go on, if it was stopped.
+    pub fn go_on(&mut self) {
+        if self.stopped_until.take().is_some() {
+            self.signal(Signal::CONT);
+            self.heard = Instant::now();
+        }
+    }
+
+    fn signal(&self, signal: Signal) -> bool {
+        // The process is not reaped before, so its number is no other's.
+        let process =
+            self.process.as_ref().and_then(|process| i32::try_from(process.id()).ok()).and_then(Pid::from_raw);
+        process.is_some_and(|process| kill_process(process, signal).is_ok())
     }
 
     /// Kills it, if it lives; [`Event::Closed`] follows.

@@ -25,10 +25,11 @@ pub enum Operation {
     ObjectDestroyed,
     Increment,
     IncrementLate,
+    Fork,
 }
 
 /// Names in reports, in the order of [`Operation`].
-const NAMES: [&str; 18] = [
+const NAMES: [&str; 19] = [
     "put",
     "put_duplicate",
     "put_no_room",
@@ -47,6 +48,7 @@ const NAMES: [&str; 18] = [
     "object_destroyed",
     "increment",
     "increment_late",
+    "fork",
 ];
 
 /// How often each was done.

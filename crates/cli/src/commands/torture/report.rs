@@ -35,6 +35,8 @@ pub struct Report {
     pub kills_in_critical_sections: u64,
     /// Of kills at fault points, how many at each.
     pub kills_by_fault_point: BTreeMap<String, u64>,
+    /// How often a child was stopped for a while and went on.
+    pub stops: u64,
     /// How often all children of a host were killed at once.
     pub host_kills: u64,
     /// Of those, how often the host lost its own memory, too.
