@@ -61,7 +61,7 @@ pub enum PoolError {
     Config(String),
     /// A block, an object or memory that does not fit into a chunk.
     #[error(
-        "{} do not fit into one piece of memory: the region's chunks are {}; create it with a larger chunk size",
+        "{} do not fit into one piece of memory: the region's chunks are {}; create the region with a larger chunk size",
         ByteSize(*block_bytes),
         ByteSize(*chunk_bytes)
     )]

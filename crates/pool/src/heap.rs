@@ -361,6 +361,10 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
         if let Some(class) = self.chunk_class(chunk).swap(0, Relaxed).checked_sub(1) {
             self.unlist(class as usize, |block| slots.contains(&block.0));
         }
+        if !self.is_coherent() {
+            // What was written in place may lie dirty in this host's caches, and would come down on the next owner's blocks.
+            self.fabric.refresh_payload(self.layout.chunk_data(chunk), self.layout.chunk_bytes);
+        }
         self.put_chunk(chunk, &ChunkLine { owner: 0, slot_bytes: 0, ..line });
         self.record(Event::ChunkGivenBack, chunk, line.slot_bytes);
         let hint = self.chunk_hint();

@@ -367,7 +367,7 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
         // A host that was held up in a wait may have been declared dead, and then others pass over what it holds. No clock
         // tells: the monotonic one stands still while a machine is suspended, and all of them while a virtual one is paused.
         let is_dead = entered.contended && self.is_dead(self.host, self.incarnation());
-        if is_dead && !fault::sabotaged("lock.own-mark-unread") { Err(Late) } else { Ok(entered.dead) }
+        if is_dead { Err(Late) } else { Ok(entered.dead) }
     }
 
     /// Between two looks at a lock that another host has.

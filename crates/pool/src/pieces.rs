@@ -8,7 +8,7 @@ use crate::namespaces::Namespace;
 use crate::pins::Pin;
 use crate::pool::{Inner, Pool};
 use crate::stats::Counter;
-use cenote_base::{BlockHash, Generation, fault};
+use cenote_base::{BlockHash, Generation};
 use cenote_mem::checksum::PayloadSum;
 use cenote_mem::{Fabric, HostArea, HostLocal};
 use std::sync::Arc;
@@ -126,7 +126,7 @@ impl<F: Fabric, H: HostLocal> Filling<F, H> {
     fn describe(mut self, checksum: u64) -> Publish {
         // Only bytes that were summed in the life that wrote them are vouched for. If the slot is taken over after this
         // look, what is then in it does not have this sum. (docs/format.md#publish)
-        if !self.inner.still_reserved(self.slot.block, self.life) && !fault::sabotaged("publish.life-unchecked") {
+        if !self.inner.still_reserved(self.slot.block, self.life) {
             self.inner.counters().add(Counter::NoRoom, 1);
             return Publish::NoRoom;
         }

@@ -416,9 +416,9 @@ impl Actor {
         let payload = self.shape.payload(number);
         let (left, right) = payload.split_at(64);
         let (hash, depth, names) = (self.shape.hash(number), number as u32, names_of(number));
-        let outcome = match self.process.time() % 5 {
-            1 => self.publish_in_place(pool, namespace, number, &payload),
-            0 => pool.begin_named(namespace, hash, depth, names).map_or_else(
+        let outcome = match self.process.time() % 9 {
+            1 | 4 => self.publish_in_place(pool, namespace, number, &payload),
+            0 | 3 | 6 => pool.begin_named(namespace, hash, depth, names).map_or_else(
                 |outcome| outcome,
                 |mut filling| {
                     // Pieces may be written by one thread and published by another.
@@ -443,11 +443,16 @@ impl Actor {
             Err(outcome) => return outcome,
         };
         let (offset, _) = filling.extent();
+        // Every third is held up with its block written, the others perhaps in between.
+        let is_held_up = self.process.time().is_multiple_of(3);
         for (word, bytes) in (0..).zip(payload.chunks_exact(8)) {
             let word_value = u64::from_le_bytes(bytes.try_into().expect("eight bytes"));
             pool.fabric().store(Offset::new(offset + 8 * word), word_value);
         }
         self.process.change_thread();
+        if is_held_up {
+            self.process.hold_up_host();
+        }
         // Some give up.
         if self.process.time().is_multiple_of(7) { Publish::NoRoom } else { filling.publish_written() }
     }

@@ -471,6 +471,19 @@ impl Process {
         state.note(|| format!("p{number} changes its thread"));
     }
 
+    /// This process's host is held up now, so long that others declare it dead, if that happens in this world at all
+    /// ([`World::stall`]).
+    pub fn hold_up_host(&self) {
+        {
+            let Ok(mut state) = self.shared.step(self.number, Kind::Act) else { return };
+            if state.rates.stall == 0 {
+                return;
+            }
+            state.stall(self.number);
+        }
+        drop(self.shared.step(self.number, Kind::Wait));
+    }
+
     /// Does `work` as a child that this process forks does it, with all that the parent has. Returns how many operations on
     /// memory, locks and slots that took, of which the parent's are none of the child's to do.
     pub fn in_child<T>(&self, work: impl FnOnce() -> T) -> (T, u64) {

@@ -71,7 +71,7 @@ async fn what_cannot_be_made_leaves_nothing_behind() {
         (&["--size", "1MiB"][..], "1 MiB"),
         (&["--size", "4KiB"], "4 KiB"),
         (&["--size", "0"], "0"),
-        (&["--size", "900TiB"], "no space for"),
+        (&["--size", "60TiB"], "no space for"),
         (&["--size", "64MiB", "--chunk-size", "3MiB"], "chunk size 3145728 is not a power of two"),
         (&["--size", "64MiB", "--chunk-size", "64MiB"], "64 MiB"),
         (&["--size", "64MiB", "--min-block", "32"], "smallest block 32 is not a power of two"),
