@@ -3,6 +3,7 @@
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a command line tool talks")]
 
 mod campaign;
+mod fills;
 mod follow;
 mod limits;
 mod oracle;

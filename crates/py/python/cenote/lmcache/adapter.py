@@ -17,6 +17,7 @@ from lmcache.v1.distributed.l2_adapters.base import AdapterUsage, L2AdapterInter
 from lmcache.v1.platform import create_event_notifier
 
 import cenote
+from cenote.health import HealthLog
 from cenote.model_files import weights_name
 from cenote.serving import serving
 
@@ -54,6 +55,7 @@ class CenoteL2Adapter(L2AdapterInterface):
             chunk, mode = params.get("chunk_size", "64MiB"), int(str(params.get("mode", "0600")), 8)
             cenote.Region.create(self.name, size, chunk_size=chunk, mode=mode, exist_ok=True)
         self.region = cenote.Region.open(self.name, worker="lmcache", host_slot=int(params.get("host_slot", 0)))
+        self._health = HealthLog(self.region, logger)
         self.errors = 0
         self._told: set[str] = set()
         self._lock = threading.Lock()
@@ -135,6 +137,7 @@ class CenoteL2Adapter(L2AdapterInterface):
     @serving(list)
     def _look_up(self, keys: list[ObjectKey], layouts: dict[int, MemoryLayoutDesc]) -> list[int]:
         """Which of these keys are there; they stay until they are unlocked, or for so long as a lease may."""
+        self._health.look()
         self._end_leases()
         shards: dict[_Shard, list[int]] = {}
         for place, key in enumerate(keys):
@@ -251,7 +254,7 @@ class CenoteL2Adapter(L2AdapterInterface):
         with self._lock:
             locked = len(self._kept)
         return {
-            "is_healthy": not self.region.closed, "type": "CenoteL2Adapter", "region": self.name, "errors": self.errors,
+            "is_healthy": not self.region.closed and self.region.degraded is None, "type": "CenoteL2Adapter", "region": self.name, "errors": self.errors,
             "locked_keys": locked,
         }  # fmt: skip
 

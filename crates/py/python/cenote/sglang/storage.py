@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from sglang.srt.mem_cache.hicache_storage import HiCacheStorage, PoolTransferResult
 
 import cenote
+from cenote.health import HealthLog
 from cenote.serving import serving, serving_with
 from cenote.sglang import naming
 from cenote.sglang.stats import Transfers
@@ -62,6 +63,7 @@ class CenoteStorage(HiCacheStorage):
         self.config, self.extra = storage_config, extra
         self.model = naming.model(extra, "hicache-storage-backend-extra-config")
         self.region: cenote.Region | None = None
+        self._health: HealthLog | None = None
         self.pages: cenote.Namespace | None = None
         self.transfers: Transfers | None = None
         self.errors = 0
@@ -93,7 +95,7 @@ class CenoteStorage(HiCacheStorage):
         except BaseException:
             region.close()
             raise
-        self.region = region
+        self.region, self._health = region, HealthLog(region, logger)
         self.transfers = Transfers(page_bytes) if self.config.enable_storage_metrics else None
 
     def register_mem_host_pool_v2(self, host_pool: HostKVCache, host_pool_name: Any) -> None:
@@ -205,6 +207,8 @@ class CenoteStorage(HiCacheStorage):
     @serving(lambda: 0)
     def batch_exists(self, keys: list[str], extra_info: HiCacheStorageExtraInfo | None = None) -> int:
         blocks = self._blocks()
+        if self._health is not None:
+            self._health.look()
         return blocks.count(_names(blocks, keys))
 
     @serving(lambda: None)

@@ -14,6 +14,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
 from vllm.logger import init_logger
 from vllm.v1.metrics.cache_hit_source import CacheHitSource
 
+from cenote.health import HealthLog
 from cenote.serving import serving
 from cenote.vllm.metadata import CenoteMetadata
 from cenote.vllm.scheduler import SchedulerSide
@@ -59,6 +60,7 @@ class CenoteConnector(KVConnectorBase_V1, SupportsHMA):
         self._scheduler: SchedulerSide | None = None
         self._worker: WorkerSide | None = None
         self._shards = Shards(vllm_config, settings, kv_cache_config, f"vllm-{role.name.lower()}")
+        self._health = HealthLog(self._shards.region, logger)
         if role == KVConnectorRole.SCHEDULER:
             loads, saves = transfer.is_kv_consumer, transfer.is_kv_producer
             self._scheduler = SchedulerSide(self._shards, self.stats, loads, saves, tells_events(vllm_config))
@@ -107,6 +109,7 @@ class CenoteConnector(KVConnectorBase_V1, SupportsHMA):
         assert self._scheduler is not None
         metadata = CenoteMetadata(loads=self._scheduler.take_loads())
         try:
+            self._health.look()
             metadata.saves = self._scheduler.end_step(scheduler_output)
         except Exception as error:
             self.went_wrong("build_connector_meta", error)
@@ -213,7 +216,9 @@ class CenoteConnector(KVConnectorBase_V1, SupportsHMA):
         self._shards.names.close()
         self._shards.region.close()
 
+    @serving(lambda: None)
     def get_kv_connector_stats(self) -> KVConnectorStats | None:
+        self._health.look()
         return self.stats.take()
 
     @classmethod

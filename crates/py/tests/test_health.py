@@ -1,0 +1,50 @@
+"""A region that is damaged while it is open: it is left alone, the log says so once, and once when it is in use again."""
+
+import logging
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+import cenote
+from cenote.health import HealthLog
+
+PAGE = 4096
+# Of the first word of the superblock that says how long the region is, and another byte of it.
+LENGTH = 24
+
+
+def await_health(region: cenote.Region, *, degraded: bool) -> None:
+    deadline = time.monotonic() + 60
+    while (region.degraded is not None) != degraded:
+        assert time.monotonic() < deadline, region.degraded
+        os.sched_yield()
+
+
+def test_damage_is_told_of_once_and_so_is_its_end(
+    region: cenote.Region, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    logger = logging.getLogger("test")
+    log = HealthLog(region, logger)
+    blocks = region.namespace(b"model", PAGE)
+    names = blocks.hash_tokens(range(16), 16)
+    assert blocks.publish(names[0], 0, bytes(PAGE)) == "published"
+    with caplog.at_level(logging.INFO, "test"):
+        log.look()
+        assert not caplog.records
+        with Path("/dev/shm", name.removeprefix("shm:")).open("r+b") as file:
+            file.seek(LENGTH)
+            file.write(b"damaged!")
+        await_health(region, degraded=True)
+        assert blocks.count(names) == 0
+        assert blocks.publish(names[0], 0, bytes(PAGE)) == "no_room"
+        log.look()
+        log.look()
+        await_health(region, degraded=False)
+        assert blocks.count(names) == 1
+        log.look()
+        log.look()
+    levels = [record.levelname for record in caplog.records]
+    assert levels == ["WARNING", "INFO"]
+    assert "superblock" in caplog.text

@@ -1,0 +1,73 @@
+//! Blocks that are filled in place, by processes that may be held up at it, and children of processes that fork.
+
+use crate::oracle::Checker;
+use crate::scenario::{Actor, LOCK_TIMEOUT, SimPool, UNLIKE, names_of};
+use cenote_mem::{Fabric, Offset};
+use cenote_pool::{Namespace, Publish, ReadOutcome};
+
+impl Actor {
+    /// Publishes a block whose payload is written in place, through the host's caches, as a program does that has the memory
+    /// mapped itself. The writer may be held up at any word, and its host be declared dead meanwhile.
+    pub fn publish_in_place(&self, pool: &SimPool, namespace: &Namespace, number: usize, payload: &[u8]) -> Publish {
+        let (hash, depth, names) = (self.shape.hash(number), number as u32, names_of(number));
+        let filling = match pool.begin_named(namespace, hash, depth, names) {
+            Ok(filling) => filling,
+            Err(outcome) => return outcome,
+        };
+        let (offset, _) = filling.extent();
+        // Every third is held up with its block written, the others perhaps in between.
+        let is_held_up = self.process.time().is_multiple_of(3);
+        for (word, bytes) in (0..).zip(payload.chunks_exact(8)) {
+            let word_value = u64::from_le_bytes(bytes.try_into().expect("eight bytes"));
+            pool.fabric().store(Offset::new(offset + 8 * word), word_value);
+        }
+        self.process.change_thread();
+        if is_held_up {
+            self.process.hold_up_host();
+        }
+        // Some give up.
+        if self.process.time().is_multiple_of(7) { Publish::NoRoom } else { filling.publish_written() }
+    }
+
+    /// A child that this process forks uses and drops what it inherited: it must come to nothing, without one operation on
+    /// what the parent shares with others. The parent has no handles on that any more, so it leaves afterwards.
+    pub fn fork(&self, pool: &SimPool, namespace: &Namespace, number: usize) {
+        let (hash, depth, names) = (self.shape.hash(number), number as u32, names_of(number));
+        let unlike = self.shape.hash(UNLIKE + number);
+        let payload = self.shape.payload(number);
+        let pin = pool.lookup(&[hash]).first().and_then(|hit| pool.pin(hit));
+        let reading = pool.lookup(&[hash]).first().and_then(|hit| pool.pin(hit)).map(cenote_pool::Pin::read);
+        let kept = pool.keep(namespace, &[&payload]).ok();
+        let filling = pool.begin_named(namespace, unlike, depth, names).ok();
+        let memory = pool.allocate(64).ok();
+        let (outcomes, operations) = self.process.in_child(|| {
+            let hit = pin.as_ref().map(|pin| *pin.hit());
+            let mut bytes = payload.clone();
+            let found = pool.lookup(&[hash]).len() + pool.peek(&[hash]).len();
+            let read = hit.is_some_and(|hit| pool.read(&hit, &mut [&mut bytes]) == ReadOutcome::Whole);
+            let pinned = hit.is_some_and(|hit| pool.pin(&hit).is_some());
+            let verified = pin.as_ref().is_some_and(|pin| pin.verify() == ReadOutcome::Whole);
+            let published = self.publish_plainly(pool, namespace, number) != Publish::NoRoom;
+            let kept_there = kept.as_ref().is_some_and(|kept| kept.read(&mut [&mut bytes]) == ReadOutcome::Whole);
+            let kept_more = pool.keep(namespace, &[&payload]).is_ok();
+            let freed = memory.is_some_and(|memory| pool.free(memory).is_ok());
+            let locked = pool.lock_user(4, LOCK_TIMEOUT).is_ok() || pool.put_object("a", b"b").is_ok();
+            let gone = pool.evict(3) + pool.forget(namespace);
+            let ticked = pool.tick().workers;
+            let filled = filling.map(|filling| filling.publish_written()) == Some(Publish::Published);
+            drop((pin, reading, kept));
+            let any = [read, pinned, verified, published, kept_there, kept_more, freed, locked, filled];
+            (found, gone, ticked, any.contains(&true))
+        });
+        if outcomes != (0, 0, 0, false) || operations != 0 {
+            let fact = format!("a forked child did {operations} operations, and its calls came to {outcomes:?}");
+            self.oracle.report(Checker::Allocator, fact);
+        }
+        self.process.note("forked");
+    }
+
+    fn publish_plainly(&self, pool: &SimPool, namespace: &Namespace, number: usize) -> Publish {
+        let payload = self.shape.payload(number);
+        pool.publish_named(namespace, self.shape.hash(number), number as u32, names_of(number), &[&payload])
+    }
+}
