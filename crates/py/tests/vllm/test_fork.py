@@ -1,0 +1,76 @@
+"""vLLM forks: its engine from a process that may have the region open, and engines' processes fork children of their own."""
+
+from __future__ import annotations
+
+import os
+import sys
+from multiprocessing.connection import Connection
+
+import models
+from engines import BLOCK, Answer, Engine, in_child
+from test_sharing import FULL, PROMPT, clean
+
+import cenote
+
+PAGE = 64 << 10
+
+
+def with_a_member(_: Connection, model: str, name: str, prompt: list[int]) -> list[Answer]:
+    """An engine that is forked by a process which has the region open, with blocks pinned and one half written."""
+    os.environ.update(VLLM_ENABLE_V1_MULTIPROCESSING="1", VLLM_WORKER_MULTIPROCESSING_METHOD="fork")
+    with cenote.Region.open(name, worker="forker") as region:
+        blocks = region.namespace(b"of the forker", PAGE)
+        names = blocks.hash_tokens(range(2 * BLOCK), BLOCK)
+        assert blocks.publish(names[0], 0, b"a" * PAGE) == "published"
+        lease, filling = blocks.lookup(names[:1]), blocks.begin(names[1], 1)
+        assert filling is not None
+        memoryview(filling)[: PAGE // 2] = b"b" * (PAGE // 2)
+        engine = Engine(model, name)
+        answers = [engine.ask(prompt) for _ in range(2)]
+        engine.llm.llm_engine.engine_core.shutdown()
+        memoryview(filling)[PAGE // 2 :] = b"b" * (PAGE // 2)
+        assert filling.publish() == "published"
+        back = bytearray(PAGE)
+        assert lease.read_into(0, back)
+        assert back == b"a" * PAGE
+        with blocks.lookup(names) as found:
+            assert len(found) == 2
+            assert found.read_into(1, back)
+        assert back == b"b" * PAGE
+        lease.release()
+    return answers
+
+
+def with_children(_: Connection, model: str, name: str, prompts: list[list[int]]) -> list[Answer]:
+    """An engine whose process forks a child between its prompts, which ends as Python's processes do."""
+    engine = Engine(model, name)
+    answers = []
+    for prompt in prompts:
+        answers.append(engine.ask(prompt))
+        if os.fork() == 0:
+            try:
+                del engine
+                sys.exit(0)
+            finally:
+                os._exit(0)
+        assert os.waitstatus_to_exitcode(os.wait()[1]) == 0
+    engine.forget()
+    return answers + [engine.ask(prompt) for prompt in prompts]
+
+
+def test_an_engine_is_forked_by_a_member(mid: str, region: str) -> None:
+    prompt = models.prompt(PROMPT, 31)
+    [alone, *_] = in_child(with_children, mid, region, [models.prompt(PROMPT, 30)])
+    assert alone.cached == 0
+    first, second = in_child(with_a_member, mid, region, prompt)
+    assert (first.cached, first.tokens) == (0, second.tokens)
+    assert clean(region)["counters"]["pool_workers_recovered_total"] == 0, "a member was taken for dead"
+
+
+def test_children_of_an_engine_release_nothing(mid: str, region: str) -> None:
+    prompts = [models.prompt(PROMPT, seed) for seed in (41, 42, 43)]
+    answers = in_child(with_children, mid, region, prompts)
+    cold, warm = answers[: len(prompts)], answers[len(prompts) :]
+    assert [answer.tokens for answer in cold] == [answer.tokens for answer in warm]
+    assert all(answer.cached >= FULL - BLOCK for answer in warm), [answer.cached for answer in warm]
+    clean(region)
