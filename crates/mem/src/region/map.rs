@@ -197,7 +197,7 @@ impl Mapping {
     }
 
     /// Whether the file is still at least as long as the mapping, and no part of the memory was gone as it was touched. What
-    /// is gone reads as zeros, and stores to it reach nobody ([`crate::bus_error`]): a user that finds this leaves the region.
+    /// is gone reads as zeros, and stores to it reach nobody (`bus_error.rs`): a user that finds this leaves the region.
     #[must_use]
     pub fn still_whole(&self) -> bool {
         if self.registrations.iter().any(Registration::has_lost) {
