@@ -15,7 +15,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use support::*;
 
 const REGION: &str = "CENOTE_TEST_REGION";
@@ -29,13 +29,16 @@ const OUTSIDER: u32 = 61_003;
 const GROUP: u32 = 61_100;
 const OTHER_GROUP: u32 = 61_101;
 
-/// Whether this process may become anybody. Past the harness's capture, because a skip should be seen.
-fn may_change_users() -> bool {
-    let may = rustix::process::geteuid().is_root();
-    if !may {
+/// For a test that becomes other users; `None`: this process may not. Past the harness's capture, because a skip should be seen.
+///
+/// One test at a time: root sweeps the files of all users whenever it attaches to any region.
+fn as_root() -> Option<MutexGuard<'static, ()>> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    if !rustix::process::geteuid().is_root() {
         let _ = writeln!(std::io::stderr().lock(), "SKIPPED: users of one group, which takes root to become them");
+        return None;
     }
-    may
+    Some(ALONE.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
 struct Region {
@@ -245,9 +248,7 @@ fn obey(
 
 #[test]
 fn users_of_a_group_share_a_region_and_clean_up_after_each_other() {
-    if !may_change_users() {
-        return;
-    }
+    let Some(_alone) = as_root() else { return };
     let region = Region::new("share", 31, 0o660);
     let mut second = region.as_user(SECOND, &[GROUP]);
     assert_eq!(second.ask("attach"), "attached");
@@ -295,9 +296,7 @@ fn users_of_a_group_share_a_region_and_clean_up_after_each_other() {
 /// Memory whose region is gone goes with its own user's next sweep, and with nobody else's but root's.
 #[test]
 fn members_sweep_their_own_files() {
-    if !may_change_users() {
-        return;
-    }
+    let Some(_alone) = as_root() else { return };
     let region = Region::new("sweep", 32, 0o660);
     let (mut first, mut second) = (region.as_user(FIRST, &[GROUP]), region.as_user(SECOND, &[GROUP]));
     assert_eq!(second.ask("attach"), "attached");
@@ -311,9 +310,7 @@ fn members_sweep_their_own_files() {
 
 #[test]
 fn an_outsiders_file_is_refused() {
-    if !may_change_users() {
-        return;
-    }
+    let Some(_alone) = as_root() else { return };
     let region = Region::new("planted", 33, 0o660);
     assert_eq!(region.as_user(FIRST, &[GROUP]).ask("attach"), "attached");
     let bytes = std::fs::read(region.host_file()).expect("root may");
@@ -339,9 +336,7 @@ fn an_outsiders_file_is_refused() {
 
 #[test]
 fn a_private_region_is_its_owners() {
-    if !may_change_users() {
-        return;
-    }
+    let Some(_alone) = as_root() else { return };
     let region = Region::new("private", 34, 0o600);
     let mut first = region.as_user(FIRST, &[GROUP]);
     assert_eq!(first.ask("attach"), "attached");
@@ -359,9 +354,7 @@ fn a_private_region_is_its_owners() {
 
 #[test]
 fn a_region_may_be_shared_later_and_change_its_group() {
-    if !may_change_users() {
-        return;
-    }
+    let Some(_alone) = as_root() else { return };
     let region = Region::new("chgrp", 35, 0o600);
     let mut first = region.as_user(FIRST, &[GROUP, OTHER_GROUP]);
     let mut second = region.as_user(SECOND, &[GROUP, OTHER_GROUP]);
