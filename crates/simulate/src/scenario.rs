@@ -342,7 +342,8 @@ impl Actor {
             if self.process.is_cut() {
                 break;
             }
-            if self.process.time().is_multiple_of(29) {
+            // In the plain design, counts that a worker loses stay raised.
+            if self.shape.design == Design::Cenote && self.process.time().is_multiple_of(29) {
                 self.fork(open, &namespace, prng.below(self.shape.universe as u64) as usize);
                 pool = None;
                 if self.open(&mut pool).is_none() {
