@@ -12,6 +12,7 @@ use crate::stats::Counter;
 use cenote_base::{BlockHash, BlockIndex, Generation, fault};
 use cenote_mem::{Fabric, HostLocal, LINE, Word};
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::time::Duration;
 
 /// A block that a lookup found. A hint like everything from a lookup: reading it may still miss.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -212,11 +213,22 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
         seen
     }
 
-    /// Takes a block of this host out of the pool whose payload does not have its checksum: readers would find it again and
-    /// again, and publishers would take it for a duplicate.
+    /// Takes a block out of the pool whose payload does not have its checksum: readers would find it again and again, and
+    /// publishers would take it for a duplicate. One of another host, or of none that is known, only leaves the index.
     pub(crate) fn discard_damaged(&self, hit: &Hit) {
-        let is_own = self.chunk_class(self.layout.chunk_of(hit.block)).load(Relaxed) != 0;
-        if self.is_plain() || !is_own {
+        if self.is_plain() {
+            return;
+        }
+        if self.chunk_class(self.layout.chunk_of(hit.block)).load(Relaxed) == 0 {
+            self.refresh_descriptors(hit.block.0..hit.block.0 + 1);
+            let is_there = self.hit(hit.block).is_some_and(|now| now == *hit);
+            self.fabric.refresh_payload(hit.offset, hit.length);
+            if is_there && !self.verify(hit) {
+                self.counters().add(Counter::Damaged, 1);
+                // If the shard's lock is busy, the next reader unlinks it.
+                let mut no_patience = Duration::ZERO;
+                self.unlink(hit.hash, hit.block, &mut no_patience);
+            }
             return;
         }
         // If the lock is busy, the next reader discards it.
