@@ -101,7 +101,7 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
                 self.begin_life()?;
             }
             // The slot's last holder may have died with things in hand.
-            self.recover_slot(slot)?;
+            self.recover_last_worker(slot, slot)?;
         }
         let epoch = self.write_worker(slot, worker_name);
         self.record_as(slot, Event::Attached, epoch >> 1, 0);

@@ -60,13 +60,23 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
                 continue;
             }
             let Some(_claim) = self.area.claim_slot(slot as u32)? else { continue };
-            self.record(Event::WorkerDead, slot, self.worker_pid(slot));
-            let mut one = self.recover_slot(slot)?;
-            one.workers = 1;
-            self.counters().add(Counter::WorkersRecovered, 1);
-            self.record(Event::Recovered, one.reservations, one.published);
-            recovered.add(one);
+            recovered.add(self.recover_last_worker(slot, own)?);
         }
+        Ok(recovered)
+    }
+
+    /// Recovers the worker that died holding `slot`, if one did, and counts it. The caller is the worker of slot
+    /// `own`, has claimed `slot`, and holds the membership lock.
+    pub(crate) fn recover_last_worker(&self, slot: u64, own: u64) -> Result<Recovered, PoolError> {
+        if !self.worker_joined(slot) {
+            // Its line was cleared last, so nothing of it is left.
+            return self.recover_slot(slot);
+        }
+        self.record_as(own, Event::WorkerDead, slot, self.worker_pid(slot));
+        let mut recovered = self.recover_slot(slot)?;
+        recovered.workers = 1;
+        self.counters().add(Counter::WorkersRecovered, 1);
+        self.record_as(own, Event::Recovered, recovered.reservations, recovered.published);
         Ok(recovered)
     }
 
