@@ -146,7 +146,7 @@ fn role() {
     let pin = pool.pin(&pool.lookup(&hashes[..1])[0]).expect("it is there");
     let kept = pool.keep(&ns, &[&payload(hashes[2], BLOCK_BYTES)]).expect("there is room");
     let memory = pool.allocate(4096).expect("there is room");
-    let filling = pool.begin(&ns, hashes[1], 1).expect("there is room");
+    let filling = pool.begin_in_place(&ns, hashes[1], 1).expect("there is room");
     let lock = pool.lock_user(LOCK, SOON).expect("free");
     let bytes = payload(hashes[1], BLOCK_BYTES);
     let (first, second) = bytes.split_at(bytes.len() / 2);
@@ -198,7 +198,7 @@ fn role() {
     say(&format!("filling {offset}"));
     wait_for_go();
     write_in_place(&pool, offset + first.len() as u64, second);
-    assert_eq!(filling.publish_written(), Publish::Published);
+    assert_eq!(filling.publish(), Publish::Published);
     let mut back = vec![0; BLOCK_BYTES as usize];
     assert_eq!(kept.read(&mut [&mut back]), ReadOutcome::Whole);
     assert!(back == payload(hashes[2], BLOCK_BYTES));
@@ -272,7 +272,7 @@ fn a_childs_end_takes_nothing_from_its_parent() {
         assert_eq!(has(&pool, hashes[2]), Ok(()), "{flush:?}: the child published as itself");
         // All the space there is: whatever the parent has reserved or pinned stays its own.
         let mut taken = Vec::new();
-        while let Ok(filling) = pool.begin(&ns, chain(&ns, 100 + taken.len() as u32, 1)[0], 0) {
+        while let Ok(filling) = pool.begin_in_place(&ns, chain(&ns, 100 + taken.len() as u32, 1)[0], 0) {
             write_in_place(&pool, filling.extent().0, &vec![0xaa; BLOCK_BYTES as usize]);
             taken.push(filling);
         }

@@ -9,6 +9,7 @@ use crate::locks::Name;
 use crate::namespaces::Namespace;
 use crate::pool::{Inner, Pool};
 use crate::stats::Counter;
+use crate::strays::Fill;
 use cenote_base::{BlockHash, BlockIndex, Generation, fault};
 use cenote_mem::{Fabric, HostLocal, LINE, Word};
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
@@ -418,7 +419,7 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
         let inner = &*self.0;
         let slot_bytes =
             if encoding == 0 { namespace.slot_bytes() } else { slot_for(length).min(namespace.slot_bytes()) };
-        let Slot { block, bytes } = match inner.reserve_for(namespace, hash, slot_bytes) {
+        let Slot { block, bytes } = match inner.reserve_for(namespace, hash, slot_bytes, Fill::Copied) {
             Ok(slot) => slot,
             Err(outcome) => return outcome,
         };
@@ -431,7 +432,13 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
 
 impl<F: Fabric, H: HostLocal> Inner<F, H> {
     /// A slot for a block that is not there yet; otherwise what publishing it comes to.
-    pub(crate) fn reserve_for(&self, namespace: &Namespace, hash: BlockHash, slot_bytes: u64) -> Result<Slot, Publish> {
+    pub(crate) fn reserve_for(
+        &self,
+        namespace: &Namespace,
+        hash: BlockHash,
+        slot_bytes: u64,
+        fill: Fill,
+    ) -> Result<Slot, Publish> {
         if self.is_out() {
             return Err(Publish::NoRoom);
         }
@@ -439,17 +446,17 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
             self.counters().add(Counter::Duplicates, 1);
             return Err(Publish::Duplicate);
         }
-        let slot = self.reserve_slot(namespace, slot_bytes)?;
+        let slot = self.reserve_slot(namespace, slot_bytes, fill)?;
         fault::point("publish.reserved");
         Ok(slot)
     }
 
     /// A slot that counts towards a namespace's quota.
-    pub(crate) fn reserve_slot(&self, namespace: &Namespace, slot_bytes: u64) -> Result<Slot, Publish> {
+    pub(crate) fn reserve_slot(&self, namespace: &Namespace, slot_bytes: u64, fill: Fill) -> Result<Slot, Publish> {
         if self.is_out() {
             return Err(Publish::NoRoom);
         }
-        self.reserve(slot_bytes, Some(namespace.id.0)).map_err(|refusal| match refusal {
+        self.reserve(slot_bytes, Some(namespace.id.0), fill).map_err(|refusal| match refusal {
             Refusal::NoRoom => {
                 self.counters().add(Counter::NoRoom, 1);
                 Publish::NoRoom

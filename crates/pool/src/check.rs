@@ -254,17 +254,20 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
         };
         for chunk in (0..self.layout.num_chunks).filter(|&chunk| !holds(chunk)) {
             let at = self.layout.chunk(chunk);
-            let owner = ChunkLine::open(self.fabric.load_line(at), at, self.salt).map(|line| line.owner);
+            let words = self.fabric.load_line(at);
+            let owner = ChunkLine::open(words, at, self.salt).map(|line| line.owner);
+            let strays = ChunkLine::strays_of(words);
             if let Some(class) = self.chunk_class(chunk).load(Relaxed).checked_sub(1) {
                 let ours = ChunkLine {
                     owner: self.host + 1,
                     incarnation: self.incarnation(),
                     slot_bytes: self.class_bytes(class as usize).load(Relaxed),
+                    strays,
                     ..ChunkLine::default()
                 };
                 self.put_chunk(chunk, &ours);
             } else if self.is_coherent() || owner.is_some_and(|owner| owner > self.owners_max()) {
-                self.put_chunk(chunk, &ChunkLine::default());
+                self.put_chunk(chunk, &ChunkLine { strays, ..ChunkLine::default() });
                 self.tell_gap();
                 self.chunk_hint().fetch_min(u32::try_from(chunk).unwrap_or(u32::MAX), Relaxed);
             }

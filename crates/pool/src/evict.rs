@@ -9,6 +9,7 @@ use crate::lines::{BlockState, Descriptor, hazard_block};
 use crate::namespaces::Namespace;
 use crate::pool::{Inner, Pool};
 use crate::stats::Counter;
+use crate::strays::Fill;
 use cenote_base::{BlockIndex, fault};
 use cenote_mem::{Fabric, HostLocal, Word};
 use cenote_policy::{Candidate, EvictionPolicy};
@@ -30,9 +31,9 @@ pub(crate) enum Room {
 pub(crate) const BATCH_SHARE: usize = 64;
 
 impl<F: Fabric, H: HostLocal> Inner<F, H> {
-    /// Evicts for `class`, from its own blocks or, where those are younger or none, by taking the chunk that
+    /// Evicts for `class`, from chunks that may be written so: from its own blocks or, where those are younger or none, by taking the chunk that
     /// was idle longest from another class. The caller holds the heap lock.
-    pub(crate) fn make_room(&self, class: usize) -> Room {
+    pub(crate) fn make_room(&self, class: usize, fill: Fill) -> Room {
         // The plain design evicts one by one, and must not look at every slot each time.
         let retry = || self.retry_draining() > 0;
         if self.adopt_chunks() > 0 || !self.is_plain() && retry() {
@@ -49,6 +50,9 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
         let mut idlest_chunk: Option<(u64, u64)> = None;
         for chunk in 0..self.layout.num_chunks {
             let Some(chunk_class) = self.chunk_class(chunk).load(Relaxed).checked_sub(1) else { continue };
+            if !self.takes(chunk, fill) {
+                continue;
+            }
             if chunk_class as usize == class {
                 own.extend(self.candidates(chunk));
             } else if let Some(idle) = self.chunk_idle(chunk, &pinned) {

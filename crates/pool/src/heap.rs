@@ -13,6 +13,7 @@ use crate::host_words::CLASSES;
 use crate::lines::{BlockState, ChunkLine, Descriptor};
 use crate::pool::Inner;
 use crate::stats::Counter;
+use crate::strays::Fill;
 use cenote_base::{BlockIndex, Generation, fault};
 use cenote_mem::{Fabric, HostLocal, LINE, Word};
 use std::collections::BTreeSet;
@@ -91,7 +92,7 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
 
     /// Reserves a slot of `slot_bytes`, or a little more, for this worker and charges it to a namespace, making room if it
     /// must.
-    pub(crate) fn reserve(&self, slot_bytes: u64, namespace: Option<u16>) -> Result<Slot, Refusal> {
+    pub(crate) fn reserve(&self, slot_bytes: u64, namespace: Option<u16>, fill: Fill) -> Result<Slot, Refusal> {
         if !self.layout.is_slot(slot_bytes) {
             return Err(Refusal::NoRoom);
         }
@@ -99,20 +100,20 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
         if !namespace.is_none_or(|namespace| self.keeps_quota(namespace, slot_bytes)) {
             return Err(Refusal::OverQuota);
         }
-        let slot = self.take_slot(slot_bytes).ok_or(Refusal::NoRoom)?;
+        let slot = self.take_slot(slot_bytes, fill).ok_or(Refusal::NoRoom)?;
         if let Some(namespace) = namespace {
             self.charge(slot.block, namespace, slot.bytes);
         }
         Ok(slot)
     }
 
-    fn take_slot(&self, slot_bytes: u64) -> Option<Slot> {
+    fn take_slot(&self, slot_bytes: u64, fill: Fill) -> Option<Slot> {
         for _ in 0..RESERVE_ATTEMPTS {
-            let slot = self.take_free_slot(slot_bytes);
+            let slot = self.take_free_slot(slot_bytes, fill);
             if slot.is_some() {
                 return slot;
             }
-            if self.make_room(self.class_of(slot_bytes)?) == Room::None {
+            if self.make_room(self.class_of(slot_bytes)?, fill) == Room::None {
                 // Hosts that have more will see it when this one ticks.
                 self.wants_chunk().store(1, Relaxed);
                 return None;
@@ -123,30 +124,30 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
 
     /// Reserves a slot for this worker if there is a free one or a free chunk, or else a free one that is somewhat larger:
     /// where chunks are few, not every size can have its own. The caller holds the heap lock.
-    pub(crate) fn take_free_slot(&self, slot_bytes: u64) -> Option<Slot> {
+    pub(crate) fn take_free_slot(&self, slot_bytes: u64, fill: Fill) -> Option<Slot> {
         let class = self.class_of(slot_bytes)?;
         let claimed = || {
-            let claimed = self.claim_chunk(class);
+            let claimed = self.claim_chunk(class, fill);
             if claimed {
                 self.wants_chunk().store(0, Relaxed);
             }
-            claimed.then(|| self.pop_free(class)).flatten()
+            claimed.then(|| self.pop_free_for(class, fill)).flatten()
         };
-        let exact = self.pop_free(class).or_else(claimed).map(|block| Slot { block, bytes: slot_bytes });
-        let slot = exact.or_else(|| self.pop_larger(slot_bytes))?;
+        let exact = self.pop_free_for(class, fill).or_else(claimed).map(|block| Slot { block, bytes: slot_bytes });
+        let slot = exact.or_else(|| self.pop_larger(slot_bytes, fill))?;
         let owner = u32::try_from(self.member.slot + 1).expect("at most 1,024 workers");
         self.slot_owner(slot.block).store(owner, Release);
         Some(slot)
     }
 
     /// Of the slots that are larger by no more than a quarter, a free one of the smallest size.
-    fn pop_larger(&self, slot_bytes: u64) -> Option<Slot> {
+    fn pop_larger(&self, slot_bytes: u64, fill: Fill) -> Option<Slot> {
         let fits = |&(bytes, class): &(u64, usize)| {
             bytes > slot_bytes && bytes - slot_bytes <= slot_bytes / 4 && self.class_head(class).load(Relaxed) != 0
         };
         let sizes = (0..CLASSES).map(|class| (self.class_bytes(class).load(Relaxed), class));
         let (bytes, class) = sizes.filter(fits).min().filter(|_| !self.is_plain())?;
-        self.pop_free(class).map(|block| Slot { block, bytes })
+        self.pop_free_for(class, fill).map(|block| Slot { block, bytes })
     }
 
     /// Whether there seems to be a free slot for so many bytes.
@@ -228,6 +229,28 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
         Some(block)
     }
 
+    /// As [`Inner::pop_free`], the first that may be written so.
+    fn pop_free_for(&self, class: usize, fill: Fill) -> Option<BlockIndex> {
+        let mut passed = Vec::new();
+        let mut refused = None;
+        let mut found = None;
+        // No list is longer than there are blocks; one that is goes in a circle.
+        for _ in 0..self.layout.num_descriptors() {
+            let Some(block) = self.pop_free(class) else { break };
+            let chunk = self.layout.chunk_of(block);
+            if refused != Some(chunk) && self.takes(chunk, fill) {
+                found = Some(block);
+                break;
+            }
+            refused = Some(chunk);
+            passed.push(block);
+        }
+        for block in passed.into_iter().rev() {
+            self.push_free(block);
+        }
+        found
+    }
+
     /// The class of this slot size, made if it is new and there is room for one more.
     pub(crate) fn class_of(&self, slot_bytes: u64) -> Option<usize> {
         // Zero marks an unused class, and no other size that a chunk cannot have may take one.
@@ -248,30 +271,35 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
         None
     }
 
-    /// Takes a free chunk from the region for `class`.
-    fn claim_chunk(&self, class: usize) -> bool {
+    /// Takes a free chunk that may be written so from the region for `class`.
+    fn claim_chunk(&self, class: usize, fill: Fill) -> bool {
         let hint = self.chunk_hint();
         if u64::from(hint.load(Relaxed)) >= self.layout.num_chunks {
             return false;
         }
         let Ok(_chunks) = self.lock(crate::locks::Name::Chunks) else { return false };
+        let mut passed = None;
         for chunk in u64::from(hint.load(Relaxed))..self.layout.num_chunks {
             let Some(free) = self.free_chunk(chunk) else { continue };
+            if fill == Fill::InPlace && self.has_strays(&free) {
+                passed.get_or_insert(chunk);
+                continue;
+            }
             let line = ChunkLine {
                 owner: self.host + 1,
                 incarnation: self.incarnation(),
                 slot_bytes: self.class_bytes(class).load(Relaxed),
                 generation: free.generation.wrapping_add(1),
-                ..ChunkLine::default()
+                ..free
             };
             self.put_chunk(chunk, &line);
             fault::point("chunk.claimed");
             self.adopt_chunk(chunk, class, &line);
             self.record(Event::ChunkTaken, chunk, line.slot_bytes);
-            hint.store(u32::try_from(chunk + 1).unwrap_or(u32::MAX), Relaxed);
+            hint.store(u32::try_from(passed.unwrap_or(chunk + 1)).unwrap_or(u32::MAX), Relaxed);
             return true;
         }
-        hint.store(u32::try_from(self.layout.num_chunks).unwrap_or(u32::MAX), Relaxed);
+        hint.store(u32::try_from(passed.unwrap_or(self.layout.num_chunks)).unwrap_or(u32::MAX), Relaxed);
         false
     }
 
@@ -283,7 +311,8 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
             let at = self.layout.chunk(chunk);
             let words = self.fabric.load_line(at);
             if words != [0; 8] && ChunkLine::open(words, at, self.salt).is_none() {
-                self.put_chunk(chunk, &self.passed_on(chunk, words).unwrap_or_default());
+                let line = self.passed_on(chunk, words).unwrap_or_default();
+                self.put_chunk(chunk, &ChunkLine { strays: ChunkLine::strays_of(words), ..line });
             }
         }
     }
@@ -364,6 +393,10 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
         if !self.is_coherent() {
             // What was written in place may lie dirty in this host's caches, and would come down on the next owner's blocks.
             self.fabric.refresh_payload(self.layout.chunk_data(chunk), self.layout.chunk_bytes);
+        }
+        if line.owner != self.host + 1 {
+            // This host was declared dead and does not know it yet: the chunk is another's to give back.
+            return;
         }
         self.put_chunk(chunk, &ChunkLine { owner: 0, slot_bytes: 0, ..line });
         self.record(Event::ChunkGivenBack, chunk, line.slot_bytes);

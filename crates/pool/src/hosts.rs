@@ -200,6 +200,9 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
                 continue;
             }
             let Some(class) = self.class_of(line.slot_bytes) else { continue };
+            // First and by itself: a line that is torn at the change of its owner has this list in any case.
+            let line = self.with_stray_owner(line);
+            self.put_chunk(chunk, &line);
             let ours = ChunkLine {
                 owner: self.host + 1,
                 incarnation: self.incarnation(),

@@ -6,6 +6,7 @@ use crate::heap::Slot;
 use crate::namespaces::Namespace;
 use crate::pool::{Inner, Pool};
 use crate::stats::Counter;
+use crate::strays::Fill;
 use cenote_base::fault;
 use cenote_mem::{Fabric, HostArea, HostLocal};
 use std::sync::Arc;
@@ -35,7 +36,7 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
         let length: u64 = parts.iter().map(|part| part.len() as u64).sum();
         assert_eq!(length, namespace.block_bytes, "a block of this namespace has another size");
         let inner = Arc::clone(&self.0);
-        let slot = inner.reserve_slot(namespace, namespace.slot_bytes())?;
+        let slot = inner.reserve_slot(namespace, namespace.slot_bytes(), Fill::Copied)?;
         fault::point("keep.reserved");
         let offset = inner.layout.payload(slot.block, slot.bytes);
         let key = inner.salt ^ offset ^ inner.next_generation(slot.block).0.rotate_left(32);

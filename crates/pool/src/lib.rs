@@ -46,6 +46,7 @@ mod quota;
 mod recovery;
 mod repack;
 mod stats;
+mod strays;
 mod superblock;
 
 pub use blocks::{Hit, Publish, ReadOutcome};
@@ -62,7 +63,7 @@ pub use locks::{GrantReport, HostsLock, LockManager, UserLock};
 pub use namespaces::{Namespace, NamespaceRecord};
 pub use objects::ObjectMark;
 pub use open::{HostPool, OpenError, make_region, open_region, peek, random_bytes};
-pub use pieces::{Filling, Reading};
+pub use pieces::{Filling, InPlace, Reading};
 pub use pins::Pin;
 pub use pool::{HostInfo, NamespaceInfo, Pool, PoolInfo, WorkerInfo};
 pub use recovery::Recovered;

@@ -69,7 +69,8 @@ line!(
         workers_high: u64 = 32,
         /// 1: this host found no chunk when it wanted one; hosts that have many give one back.
         wants: u64 = 40,
-        reserved: u64 = 48,
+        /// The life that wrote back what earlier ones had left dirty in this host's caches; 0: none.
+        swept: u64 = 48,
         check: u64 = 56,
     }
 );
@@ -99,10 +100,18 @@ line!(
         slot_bytes: u64 = 16,
         /// Counts the owners.
         generation: u64 = 24,
-        reserved: [u64; 3] = 32,
+        /// Hosts that lost the chunk by death and may still write into it: host plus one:8 | life:56.
+        strays: [u64; 3] = 32,
         check: u64 = 56,
     }
 );
+
+impl ChunkLine {
+    /// The list of a line that may be torn. Each word of it is whole, and a change of the line's owner does not change it.
+    pub const fn strays_of([.., first, second, third, _]: [u64; 8]) -> [u64; 3] {
+        [first, second, third]
+    }
+}
 
 line!(
     /// A block descriptor: the truth about a block. Written by the host that owns its chunk only.

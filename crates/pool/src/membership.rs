@@ -68,6 +68,9 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
         // While nobody was here the heart stood still, and another host may be about to say that this life is over.
         let was_silent = !self.is_coherent() && !(0..slots).any(|slot| self.area.slot_alive(slot));
         let new_life = self.register_host(area_is_new || was_silent);
+        if was_silent {
+            self.sweep_strays();
+        }
         let mut claimed = None;
         for slot in 0..self.layout.workers_per_host {
             let slot32 = u32::try_from(slot).expect("validated");
@@ -162,6 +165,13 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
             line.heartbeat = line.heartbeat.wrapping_add(1);
             line.wants = self.wants_chunk().load(Acquire);
             self.put_host(line);
+        }
+    }
+
+    /// Notes that nothing of this host's earlier lives is left in its caches. The caller holds the membership lock.
+    pub(crate) fn note_swept(&self) {
+        if let Some(line) = self.read_host(self.host) {
+            self.put_host(HostLine { swept: self.incarnation(), ..line });
         }
     }
 

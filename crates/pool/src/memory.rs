@@ -10,6 +10,7 @@ use crate::heap::{OBJECT, Slot};
 use crate::lines::{BlockState, Descriptor};
 use crate::locks::Name;
 use crate::pool::{Inner, Pool};
+use crate::strays::Fill;
 use cenote_base::{BlockHash, BlockIndex, Generation, fault};
 use cenote_mem::{Fabric, HostLocal, Word};
 use std::collections::BTreeMap;
@@ -58,7 +59,7 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
         }
         let slot_bytes = inner.slot_of_object(bytes)?;
         let life = inner.incarnation();
-        let slot = inner.reserve(slot_bytes, None).map_err(|_| PoolError::NoRoom(bytes))?;
+        let slot = inner.reserve(slot_bytes, None, Fill::InPlace).map_err(|_| PoolError::NoRoom(bytes))?;
         let offset = inner.layout.payload(slot.block, slot.bytes);
         inner.allocated.all().insert(offset, Allocation { slot, life });
         fault::point("memory.allocated");

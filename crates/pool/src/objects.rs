@@ -8,6 +8,7 @@ use crate::layout::OBJECTS;
 use crate::lines::{BlockState, Descriptor, NameLine, ObjectLine, checksum_key};
 use crate::locks::Name;
 use crate::pool::{Inner, Pool};
+use crate::strays::Fill;
 use cenote_base::{BlockHash, BlockIndex, Generation, fault};
 use cenote_mem::{Fabric, HostLocal, LINE, Word};
 use std::collections::BTreeSet;
@@ -42,7 +43,7 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
         let length = bytes.len() as u64;
         let slot_bytes = inner.slot_of_object(length)?;
         // Reserving may evict and takes the heap lock, so it comes before the table lock.
-        let slot = inner.reserve(slot_bytes, None).map_err(|_| PoolError::NoRoom(length))?;
+        let slot = inner.reserve(slot_bytes, None, Fill::Copied).map_err(|_| PoolError::NoRoom(length))?;
         let (block, offset) = (slot.block, inner.layout.payload(slot.block, slot.bytes));
         let generation = inner.write_block(block, offset, hash, BlockState::Object, 0, Names::default(), &[bytes]);
         fault::point("object.written");

@@ -8,6 +8,7 @@ use crate::namespaces::Namespace;
 use crate::pins::Pin;
 use crate::pool::{Inner, Pool};
 use crate::stats::Counter;
+use crate::strays::Fill;
 use cenote_base::{BlockHash, Generation};
 use cenote_mem::checksum::PayloadSum;
 use cenote_mem::{Fabric, HostArea, HostLocal};
@@ -50,10 +51,45 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
         depth: u32,
         names: Names,
     ) -> Result<Filling<F, H>, Publish> {
+        self.begin_filling(namespace, hash, depth, names, Fill::Copied)
+    }
+
+    /// As [`Pool::begin`], for a block that a device writes, or a program through memory that is mapped elsewhere.
+    ///
+    /// # Errors
+    /// As [`Pool::begin`]; and there is no room in memory that is this host's alone. In chunks that were taken over from a
+    /// host that was declared dead, its caches may still write. They take copies only, until that host has no worker of the
+    /// time before and one of it has joined again.
+    pub fn begin_in_place(&self, namespace: &Namespace, hash: BlockHash, depth: u32) -> Result<InPlace<F, H>, Publish> {
+        self.begin_in_place_named(namespace, hash, depth, Names::default())
+    }
+
+    /// As [`Pool::begin_in_place`], for a block that other programs know by names of their own, which followers are told.
+    ///
+    /// # Errors
+    /// As [`Pool::begin_in_place`].
+    pub fn begin_in_place_named(
+        &self,
+        namespace: &Namespace,
+        hash: BlockHash,
+        depth: u32,
+        names: Names,
+    ) -> Result<InPlace<F, H>, Publish> {
+        self.begin_filling(namespace, hash, depth, names, Fill::InPlace).map(InPlace)
+    }
+
+    fn begin_filling(
+        &self,
+        namespace: &Namespace,
+        hash: BlockHash,
+        depth: u32,
+        names: Names,
+        fill: Fill,
+    ) -> Result<Filling<F, H>, Publish> {
         let inner = Arc::clone(&self.0);
         // Before the reservation, which a later life may not keep.
         let life = inner.incarnation();
-        let slot = inner.reserve_for(namespace, hash, namespace.slot_bytes())?;
+        let slot = inner.reserve_for(namespace, hash, namespace.slot_bytes(), fill)?;
         let generation = inner.next_generation(slot.block);
         let kind = Descriptor::pack_kind(namespace.id.0, 0, inner.member.slot as u16, depth);
         let sum = PayloadSum::new(checksum_key(hash, generation));
@@ -87,10 +123,7 @@ impl<F: Fabric, H: HostLocal> Filling<F, H> {
         self.length - self.written
     }
 
-    /// Offset and length in bytes of the payload in the region, for a device that writes it itself; then
-    /// [`Filling::publish_written`] ends it.
-    #[must_use]
-    pub fn extent(&self) -> (u64, u64) {
+    fn extent(&self) -> (u64, u64) {
         (self.inner.layout.payload(self.slot.block, self.slot.bytes), self.length)
     }
 
@@ -105,22 +138,6 @@ impl<F: Fabric, H: HostLocal> Filling<F, H> {
         }
         let sum = std::mem::replace(&mut self.sum, PayloadSum::new(0));
         self.describe(sum.finish())
-    }
-
-    /// As [`Filling::publish`], for a payload that was written past [`Filling::append`], by a device or through memory that
-    /// is mapped elsewhere: it is read once more for its checksum.
-    ///
-    /// If this host was declared dead since [`Pool::begin`], another host may have taken the slot over, and the bytes in it
-    /// may be another block's: nothing is published.
-    pub fn publish_written(self) -> Publish {
-        if self.inner.area.is_inherited() {
-            return Publish::NoRoom;
-        }
-        let (offset, length) = self.extent();
-        // What went through this processor's caches is not on the device yet.
-        self.inner.fabric.refresh_payload(offset, length);
-        let sum = self.inner.fabric.checksum_payload(offset, length, checksum_key(self.hash, self.generation));
-        self.describe(sum)
     }
 
     fn describe(mut self, checksum: u64) -> Publish {
@@ -144,6 +161,34 @@ impl<F: Fabric, H: HostLocal> Drop for Filling<F, H> {
         if !self.published {
             self.inner.unreserve_in(self.slot.block, self.life);
         }
+    }
+}
+
+/// A block that is written in place, as [`Filling`] in all else.
+pub struct InPlace<F: Fabric, H: HostLocal = HostArea>(Filling<F, H>);
+
+impl<F: Fabric, H: HostLocal> InPlace<F, H> {
+    /// Offset and length in bytes of the payload in the region.
+    #[must_use]
+    pub fn extent(&self) -> (u64, u64) {
+        self.0.extent()
+    }
+
+    /// Makes the block findable, after its payload was read once more for its checksum. The writes must happen before this
+    /// call.
+    ///
+    /// If this host was declared dead since [`Pool::begin_in_place`], another host may have taken the slot over, and the
+    /// bytes in it may be another block's: nothing is published.
+    pub fn publish(self) -> Publish {
+        let Self(filling) = self;
+        if filling.inner.area.is_inherited() {
+            return Publish::NoRoom;
+        }
+        let (offset, length) = filling.extent();
+        // What went through this processor's caches is not on the device yet.
+        filling.inner.fabric.refresh_payload(offset, length);
+        let sum = filling.inner.fabric.checksum_payload(offset, length, checksum_key(filling.hash, filling.generation));
+        filling.describe(sum)
     }
 }
 

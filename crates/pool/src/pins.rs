@@ -84,12 +84,17 @@ impl<F: Fabric, H: HostLocal> Pin<F, H> {
         &self.hit
     }
 
-    /// Whether the pin has kept the block until now. It does not once other hosts have declared this one dead: a host that was
-    /// suspended for longer than the host timeout must not trust what it read in place before this says so.
+    /// Whether the pin has kept the block until now, so that what was read in place is what was verified. Two cases where it
+    /// has not: this host was suspended for longer than the host timeout, and others have declared it dead; or the block lies
+    /// in memory of another host that was declared dead, whose caches may still write there. A copy, which is verified
+    /// after it was made ([`Pin::verify`], [`Pin::read`]), needs neither.
     #[must_use]
     pub fn protects(&self) -> bool {
         let inner = &self.inner;
-        !inner.area.is_inherited() && inner.incarnation() == self.life && !inner.is_dead(inner.host, self.life)
+        !inner.area.is_inherited()
+            && inner.incarnation() == self.life
+            && !inner.is_dead(inner.host, self.life)
+            && !inner.lists_strays(inner.layout.chunk_of(self.hit.block))
     }
 
     /// Offset and length in bytes of the payload in the region, for use in place. Its bytes stay as they are

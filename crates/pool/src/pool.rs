@@ -260,6 +260,7 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
         };
         self.refresh_chunks();
         for chunk in 0..self.layout.num_chunks {
+            info.chunks_with_strays += u64::from(self.lists_strays(chunk));
             let Some(line) = self.read_chunk(chunk) else { continue };
             let first = chunk * self.layout.descriptors_per_chunk;
             self.refresh_descriptors(first..first + self.layout.slots(line.slot_bytes));
@@ -378,6 +379,8 @@ pub struct PoolInfo {
     pub num_chunks: u64,
     /// Chunks owned by some host.
     pub chunks_taken: u64,
+    /// Chunks into which a host that was declared dead may still write. They take copies only ([`Pool::begin_in_place`]).
+    pub chunks_with_strays: u64,
     /// Readable blocks.
     pub blocks_ready: u64,
     /// Their payload bytes.

@@ -13,6 +13,7 @@ use crate::locks::Name;
 use crate::namespaces::Namespace;
 use crate::pool::{Inner, Pool};
 use crate::stats::Counter;
+use crate::strays::Fill;
 use cenote_base::{BlockIndex, fault};
 use cenote_mem::{Fabric, HostLocal, LINE, Word};
 use std::cell::RefCell;
@@ -93,7 +94,7 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
         // The longest first: a chunk that is claimed for it serves those that are a little shorter.
         left.sort_by_key(|&at| std::cmp::Reverse(shorter[at].payload.len()));
         let slot = |payload: &[u8]| {
-            let slot = self.take_free_slot(slot_for(payload.len() as u64))?;
+            let slot = self.take_free_slot(slot_for(payload.len() as u64), Fill::Copied)?;
             self.charge(slot.block, namespace, slot.bytes);
             Some(slot)
         };

@@ -300,17 +300,64 @@ fn a_resumed_host_does_not_vouch_for_bytes_of_others() {
     let (fabric, [first, second]) = two_hosts(31);
     let (ns, theirs) = (model(&first), model(&second));
     let hash = chain(&ns, 1, 1)[0];
-    let filling = first.begin(&ns, hash, 0).expect("there is room");
+    let filling = first.begin_in_place(&ns, hash, 0).expect("there is room");
     let (offset, _) = filling.extent();
     write_in_place(&fabric, offset, &payload(hash, BLOCK_BYTES));
     second.fence_host(HostId(0)).expect("it attached");
     let (other, _pin) = publish_at(&second, &theirs, offset);
-    assert_eq!(filling.publish_written(), Publish::NoRoom);
+    assert_eq!(filling.publish(), Publish::NoRoom);
     assert!(second.lookup(&[hash]).is_empty() && first.lookup(&[hash]).is_empty(), "nothing bears the name");
     let hit = second.lookup(&[other])[0];
     let mut bytes = vec![0; BLOCK_BYTES as usize];
     assert_eq!(second.read(&hit, &mut [&mut bytes]), ReadOutcome::Whole, "the other block is still there");
     assert!(bytes == payload(other, BLOCK_BYTES));
+}
+
+/// What a host wrote in place may stay dirty in its caches after it was declared dead, and may be written back at any time
+/// later. So its chunks take copies only, whoever has them, until it has no worker of the time before and one joins.
+#[test]
+fn chunks_of_a_dead_host_take_copies_only() {
+    let (fabric, [first, second]) = two_hosts(36);
+    let (ns, theirs) = (model(&first), model(&second));
+    let mut prompts = 1..;
+    while first.info().chunks_taken < first.info().num_chunks {
+        let hash = chain(&ns, prompts.next().expect("endless"), 1)[0];
+        assert_eq!(first.publish(&ns, hash, 0, &[&payload(hash, BLOCK_BYTES)]), Publish::Published);
+    }
+    assert_eq!(first.info().chunks_with_strays, 0);
+    second.fence_host(HostId(0)).expect("it attached");
+    let in_place = || second.begin_in_place(&theirs, BlockHash([9; 16]), 0);
+    let refused = |when: &str| {
+        assert_eq!(in_place().err(), Some(Publish::NoRoom), "{when}");
+        assert!(second.allocate(BLOCK_BYTES).is_err(), "{when}: memory of users has no checksum at all");
+        assert_eq!(second.info().chunks_with_strays, second.info().num_chunks, "{when}");
+    };
+    refused("they are adopted now");
+    let copied = chain(&theirs, 1000, 1)[0];
+    assert_eq!(second.publish(&theirs, copied, 0, &[&payload(copied, BLOCK_BYTES)]), Publish::Published);
+    let hit = second.lookup(&[copied])[0];
+    assert!(second.has_strays(&hit));
+    let pin = second.pin(&hit).expect("it is there");
+    assert_eq!((pin.verify(), pin.protects()), (ReadOutcome::Whole, false), "a use in place is not safe there");
+    drop(pin);
+    second.gc().expect("the locks are free");
+    while second.evict(usize::MAX) > 0 {}
+    second.gc().expect("the locks are free");
+    assert_eq!(second.info().chunks_taken, 0);
+    refused("they were given back, and are claimed anew");
+
+    first.tick();
+    refused("the host is back, and so are its workers of the time before");
+    let rejoined = {
+        drop(first);
+        let options = AttachOptions { private: true, host: HostId(0), ..AttachOptions::named("test") };
+        Pool::attach(Arc::clone(&fabric), &options).expect("its slot is free")
+    };
+    assert_eq!(rejoined.info().chunks_with_strays, 0, "it has written back what it had");
+    let filling = in_place().expect("there is room");
+    write_in_place(&fabric, filling.extent().0, &payload(BlockHash([9; 16]), BLOCK_BYTES));
+    assert_eq!(filling.publish(), Publish::Published);
+    assert!(second.allocate(BLOCK_BYTES).is_ok());
 }
 
 /// The same host gives up what it was filling, before and after it has noticed that it leads a new life.
@@ -319,7 +366,7 @@ fn a_resumed_host_frees_no_block_of_others() {
     for notices in [false, true] {
         let (_, [first, second]) = two_hosts(32 + u8::from(notices));
         let (ns, theirs) = (model(&first), model(&second));
-        let filling = first.begin(&ns, chain(&ns, 1, 1)[0], 0).expect("there is room");
+        let filling = first.begin_in_place(&ns, chain(&ns, 1, 1)[0], 0).expect("there is room");
         let memory = first.allocate(BLOCK_BYTES).expect("there is room");
         second.fence_host(HostId(0)).expect("it attached");
         let other = publish_at(&second, &theirs, filling.extent().0);

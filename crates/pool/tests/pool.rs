@@ -634,10 +634,10 @@ fn pieces_make_the_block_that_they_are_of() {
         assert_eq!(half.finish(), ReadOutcome::Damaged, "half a block is none");
 
         // What somebody else writes into its memory.
-        let filling = pool.begin(&ns, hashes[1], 1).expect("there is room");
+        let filling = pool.begin_in_place(&ns, hashes[1], 1).expect("there is room");
         let (offset, _) = filling.extent();
         fabric.copy_plain_in(offset, &payload(hashes[1], BLOCK_BYTES));
-        assert_eq!(filling.publish_written(), Publish::Published);
+        assert_eq!(filling.publish(), Publish::Published);
         assert_eq!(read(&pool, &pool.lookup(&hashes)[1]), ReadOutcome::Whole);
 
         // What is not finished leaves nothing behind.
@@ -770,10 +770,10 @@ fn sizes_of_all_kinds_are_refused_with_the_limit() {
 fn only_memory_that_was_allocated_is_freed_or_named() {
     let (_, pool) = anonymous(4 << 20, &small_config(35));
     let ns = namespace(&pool, 1, BLOCK_BYTES);
-    let filling = pool.begin(&ns, chain(&ns, 1, 1)[0], 0).expect("there is room");
+    let filling = pool.begin_in_place(&ns, chain(&ns, 1, 1)[0], 0).expect("there is room");
     let (offset, _) = filling.extent();
     assert!(pool.free(offset).is_err() && pool.name_memory("key", offset).is_err());
-    assert_eq!(filling.publish_written(), Publish::Published);
+    assert_eq!(filling.publish(), Publish::Published);
     for _ in 0..200 {
         let offset = pool.allocate(4096).expect("there is room");
         let start = std::sync::Barrier::new(3);

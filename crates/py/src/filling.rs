@@ -12,7 +12,7 @@ use std::ffi::c_int;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-type Inner = cenote_pool::Filling<Arc<Mapped>>;
+type Inner = cenote_pool::InPlace<Arc<Mapped>>;
 
 /// Memory of a block that nobody finds before `publish`.
 #[pyclass(frozen, module = "cenote")]
@@ -57,7 +57,7 @@ impl Filling {
     /// Sums what was written and makes the block findable.
     fn publish(&self, py: Python<'_>) -> PyResult<&'static str> {
         let filling = self.take()?;
-        guarded(|| Ok(outcome(py.detach(|| filling.publish_written()))))
+        guarded(|| Ok(outcome(py.detach(|| filling.publish()))))
     }
 
     /// Gives the memory back.

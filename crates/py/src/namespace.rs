@@ -127,7 +127,7 @@ impl Namespace {
     ) -> PyResult<Option<Filling>> {
         let names = Names { name, parent };
         let (pool, hash) = (self.open.pool()?, one(hash)?);
-        let begun = guarded(|| Ok(py.detach(|| pool.begin_named(&self.namespace, hash, depth, names))))?;
+        let begun = guarded(|| Ok(py.detach(|| pool.begin_in_place_named(&self.namespace, hash, depth, names))))?;
         Ok(begun.ok().map(|filling| Filling::new(pool, filling)))
     }
 

@@ -10,7 +10,7 @@ impl Actor {
     /// mapped itself. The writer may be held up at any word, and its host be declared dead meanwhile.
     pub fn publish_in_place(&self, pool: &SimPool, namespace: &Namespace, number: usize, payload: &[u8]) -> Publish {
         let (hash, depth, names) = (self.shape.hash(number), number as u32, names_of(number));
-        let filling = match pool.begin_named(namespace, hash, depth, names) {
+        let filling = match pool.begin_in_place_named(namespace, hash, depth, names) {
             Ok(filling) => filling,
             Err(outcome) => return outcome,
         };
@@ -26,7 +26,7 @@ impl Actor {
             self.process.hold_up_host();
         }
         // Some give up.
-        if self.process.time().is_multiple_of(7) { Publish::NoRoom } else { filling.publish_written() }
+        if self.process.time().is_multiple_of(7) { Publish::NoRoom } else { filling.publish() }
     }
 
     /// A child that this process forks uses and drops what it inherited: it must come to nothing, without one operation on
@@ -38,7 +38,7 @@ impl Actor {
         let pin = pool.lookup(&[hash]).first().and_then(|hit| pool.pin(hit));
         let reading = pool.lookup(&[hash]).first().and_then(|hit| pool.pin(hit)).map(cenote_pool::Pin::read);
         let kept = pool.keep(namespace, &[&payload]).ok();
-        let filling = pool.begin_named(namespace, unlike, depth, names).ok();
+        let filling = pool.begin_in_place_named(namespace, unlike, depth, names).ok();
         let memory = pool.allocate(64).ok();
         let (outcomes, operations) = self.process.in_child(|| {
             let hit = pin.as_ref().map(|pin| *pin.hit());
@@ -54,7 +54,7 @@ impl Actor {
             let locked = pool.lock_user(4, LOCK_TIMEOUT).is_ok() || pool.put_object("a", b"b").is_ok();
             let gone = pool.evict(3) + pool.forget(namespace);
             let ticked = pool.tick().workers;
-            let filled = filling.map(|filling| filling.publish_written()) == Some(Publish::Published);
+            let filled = filling.map(|filling| filling.publish()) == Some(Publish::Published);
             drop((pin, reading, kept));
             let any = [read, pinned, verified, published, kept_there, kept_more, freed, locked, filled];
             (found, gone, ticked, any.contains(&true))

@@ -1,7 +1,7 @@
 //! What must hold, watched from outside the model: the checkers and what they have found.
 
 use cenote_pool::Follower;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::{Mutex, MutexGuard};
 
@@ -66,6 +66,8 @@ pub struct Notes {
     pub left: u64,
     /// How many hosts have come to each meeting.
     pub arrived: BTreeMap<u8, usize>,
+    /// Blocks that were read damaged, which they may be where a host that was declared dead may still write.
+    pub damaged: BTreeSet<usize>,
     /// Which prompts' blocks each host finds when all is quiet: (host, block's number).
     pub found: Vec<(usize, usize)>,
     /// When each host attached after all deaths, in microseconds since 1970.

@@ -466,9 +466,13 @@ impl Actor {
             ReadOutcome::Whole if !self.is_right(hit, number, &bytes) => {
                 self.oracle.report(Checker::Blocks, format!("block {number} was read whole with wrong bytes"));
             }
-            ReadOutcome::Damaged => self
-                .oracle
-                .report_unless_sleepers(Checker::Blocks, format!("block {number} does not have its checksum: {hit:?}")),
+            ReadOutcome::Damaged => {
+                self.oracle.notes().damaged.insert(number);
+                if !pool.has_strays(hit) {
+                    let fact = format!("block {number} does not have its checksum: {hit:?}");
+                    self.oracle.report_unless_sleepers(Checker::Blocks, fact);
+                }
+            }
             _ => {}
         }
         let whole = outcome == ReadOutcome::Whole;
@@ -501,7 +505,8 @@ impl Actor {
             }
             let mut bytes = vec![0; length as usize];
             pool.fabric().read_payload(offset, &mut [&mut bytes], 0);
-            if self.process.lives(self.process.number()) && !self.is_right(pin.hit(), number, &bytes) {
+            let is_wrong = !self.is_right(pin.hit(), number, &bytes) && pin.protects();
+            if is_wrong && self.process.lives(self.process.number()) {
                 let fact = format!("block {number} changed while it was pinned: {:?}", pin.hit());
                 self.oracle.report_unless_sleepers(Checker::Blocks, fact);
             }
@@ -788,6 +793,10 @@ impl Actor {
 
     /// All hosts see the same region when nobody changes it.
     fn compare_pictures(&self) {
+        // A read that meets a damaged block takes it out.
+        if !self.oracle.notes().damaged.is_empty() {
+            return;
+        }
         let pictures = self.oracle.notes().pictures.clone();
         if let [(host, picture), others @ ..] = pictures.as_slice()
             && let Some((other, different)) = others.iter().find(|(_, other)| other != picture)

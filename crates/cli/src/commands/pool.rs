@@ -14,6 +14,7 @@ use cenote_mem::{Fabric, Flush, Mapping};
 use cenote_pool::{CheckReport, HostsLock, LockManager, NamespaceInfo, PoolInfo, Superblock};
 use serde::Serialize;
 use std::collections::BTreeSet;
+use std::fmt::Write as _;
 use std::process::ExitCode;
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
@@ -137,10 +138,14 @@ fn info(args: &PoolArgs) -> Result<ExitCode, Failure> {
 fn info_text(info: &Info, flush: Flush) -> String {
     let hosts = hosts_text(flush, info.max_hosts, info.hosts_lock);
     let info = &info.pool;
+    let mut chunks = format!("{} of {} taken, {} each", info.chunks_taken, info.num_chunks, ByteSize(info.chunk_bytes));
+    if info.chunks_with_strays > 0 {
+        let _ = write!(chunks, "; {} take no writes in place (docs/format.md, Stray writes)", info.chunks_with_strays);
+    }
     let mut text = facts(&[
         ("size", ByteSize(info.region_bytes).to_string()),
         ("for blocks", ByteSize(info.data_bytes).to_string()),
-        ("chunks", format!("{} of {} taken, {} each", info.chunks_taken, info.num_chunks, ByteSize(info.chunk_bytes))),
+        ("chunks", chunks),
         ("blocks", format!("{} ({})", info.blocks_ready, ByteSize(info.bytes_ready))),
         ("objects", info.objects.to_string()),
         ("fabric", info.fabric.to_owned()),

@@ -203,7 +203,10 @@ class Namespace:
         a multiple of 64 bytes long. Nobody may write it meanwhile. `name` and `parent`, numbers of 64 bits, are what other
         programs call the block and the one before it, for those who follow; 0: nothing."""
     def begin(self, hash: bytes, depth: int, *, name: int = 0, parent: int = 0) -> Filling | None:
-        """Reserves memory for a block, to be written in place. None: it is there already, or there is no room."""
+        """Reserves memory for a block, to be written in place. None: it is there already, or there is no room.
+
+        Chunks into which a host that was declared dead may still write are no room for it.
+        """
     def forget(self) -> int:
         """Takes back all blocks that this host has, because the weights have changed; returns how many slots are free now."""
     def set_quota(self, bytes: int) -> None:
