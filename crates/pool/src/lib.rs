@@ -69,4 +69,5 @@ pub use pool::{HostInfo, NamespaceInfo, Pool, PoolInfo, WorkerInfo};
 pub use recovery::Recovered;
 pub use repack::{ColdBlock, Shorter};
 pub use stats::Counter;
+pub use strays::Strays;
 pub use superblock::{FORMAT_VERSION, Superblock};

@@ -6,6 +6,7 @@
 use crate::blocks::Hit;
 use crate::lines::{BlockState, Descriptor, hazard_word};
 use crate::pool::{Inner, Pool};
+use crate::strays::Strays;
 use cenote_base::fault;
 use cenote_mem::{Fabric, HostArea, HostLocal, Offset};
 use std::sync::Arc;
@@ -94,7 +95,7 @@ impl<F: Fabric, H: HostLocal> Pin<F, H> {
         !inner.area.is_inherited()
             && inner.incarnation() == self.life
             && !inner.is_dead(inner.host, self.life)
-            && !inner.lists_strays(inner.layout.chunk_of(self.hit.block))
+            && inner.strays(inner.layout.chunk_of(self.hit.block)) != Strays::Possible
     }
 
     /// Offset and length in bytes of the payload in the region, for use in place. Its bytes stay as they are

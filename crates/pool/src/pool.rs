@@ -11,6 +11,7 @@ use crate::memory::Allocated;
 use crate::pins::PinTable;
 use crate::plain::Held;
 use crate::stats::Counter;
+use crate::strays::Strays;
 use crate::superblock::Superblock;
 use cenote_base::{BlockIndex, NamespaceId};
 use cenote_mem::host::HostError;
@@ -260,7 +261,9 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
         };
         self.refresh_chunks();
         for chunk in 0..self.layout.num_chunks {
-            info.chunks_with_strays += u64::from(self.lists_strays(chunk));
+            let strays = self.strays(chunk);
+            info.chunks_lost += u64::from(strays != Strays::Never);
+            info.chunks_with_strays += u64::from(strays == Strays::Possible);
             let Some(line) = self.read_chunk(chunk) else { continue };
             let first = chunk * self.layout.descriptors_per_chunk;
             self.refresh_descriptors(first..first + self.layout.slots(line.slot_bytes));
@@ -379,7 +382,9 @@ pub struct PoolInfo {
     pub num_chunks: u64,
     /// Chunks owned by some host.
     pub chunks_taken: u64,
-    /// Chunks into which a host that was declared dead may still write. They take copies only ([`Pool::begin_in_place`]).
+    /// Chunks that a host has lost by being declared dead.
+    pub chunks_lost: u64,
+    /// Those of them into which a host that was declared dead may still write. They take copies only ([`Pool::begin_in_place`]).
     pub chunks_with_strays: u64,
     /// Readable blocks.
     pub blocks_ready: u64,

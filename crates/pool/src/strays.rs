@@ -24,6 +24,17 @@ pub(crate) enum Fill {
     InPlace,
 }
 
+/// Whether hosts that were declared dead write into a chunk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Strays {
+    /// No host has lost the chunk by death.
+    Never,
+    /// They may have; their caches are clean by now.
+    Past,
+    /// They may at any time.
+    Possible,
+}
+
 /// Entry of a chunk's list: host plus one in the low 8 bits, its life above. 0: none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Stray {
@@ -83,16 +94,20 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
         stray.host >= self.layout.max_hosts || !self.read_host(stray.host).is_some_and(has_swept)
     }
 
-    /// As [`Inner::has_strays`], of a chunk that may be another host's or free.
-    pub(crate) fn lists_strays(&self, chunk: u64) -> bool {
+    /// What the line of any chunk says, as the device has it.
+    pub(crate) fn strays(&self, chunk: u64) -> Strays {
         if self.is_coherent() {
-            return false;
+            return Strays::Never;
         }
         let at = self.layout.chunk(chunk);
         match self.fresh_line(at) {
-            [0, 0, 0, 0, 0, 0, 0, 0] => false,
-            // A line that does not hold is just being written.
-            words => ChunkLine::open(words, at, self.salt).is_none_or(|line| self.has_strays(&line)),
+            [0, 0, 0, 0, 0, 0, 0, 0] => Strays::Never,
+            words => match ChunkLine::open(words, at, self.salt) {
+                Some(ChunkLine { strays: [0, 0, 0], .. }) => Strays::Never,
+                Some(line) if !self.has_strays(&line) => Strays::Past,
+                // A line that does not hold is just being written.
+                _ => Strays::Possible,
+            },
         }
     }
 
@@ -124,11 +139,11 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
 }
 
 impl<F: Fabric, H: HostLocal> Pool<F, H> {
-    /// Whether a host that was declared dead may still write into the memory of this block. Reads that copy it notice that;
-    /// a use in place does not.
+    /// Whether hosts that were declared dead write into the memory of this block. What they do is noticed by reads that copy
+    /// it, not by a use in place.
     #[must_use]
-    pub fn has_strays(&self, hit: &Hit) -> bool {
-        self.0.lists_strays(self.0.layout.chunk_of(hit.block))
+    pub fn strays(&self, hit: &Hit) -> Strays {
+        self.0.strays(self.0.layout.chunk_of(hit.block))
     }
 }
 

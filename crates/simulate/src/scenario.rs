@@ -6,7 +6,7 @@ use cenote_base::{BlockHash, HashSeed, HostId};
 use cenote_mem::{Fabric, Offset};
 use cenote_pool::{
     AttachOptions, CheckReport, ColdBlock, Counter, Design, Event, Eviction, Hit, HostsLock, LockManager, Names,
-    Namespace, NamespaceRecord, Pool, PoolConfig, PoolError, Publish, ReadOutcome, Shorter,
+    Namespace, NamespaceRecord, Pool, PoolConfig, PoolError, Publish, ReadOutcome, Shorter, Strays,
 };
 use cenote_weakmem::{Process, SimFabric, SimHost};
 use std::sync::Arc;
@@ -468,7 +468,7 @@ impl Actor {
             }
             ReadOutcome::Damaged => {
                 self.oracle.notes().damaged.insert(number);
-                if !pool.has_strays(hit) {
+                if pool.strays(hit) == Strays::Never {
                     let fact = format!("block {number} does not have its checksum: {hit:?}");
                     self.oracle.report_unless_sleepers(Checker::Blocks, fact);
                 }
@@ -586,8 +586,11 @@ impl Actor {
         if bytes != value.map(|value| value.to_le_bytes().repeat(12)) {
             self.oracle.report(Checker::Blocks, format!("{name} has bytes that nobody put"));
         } else if !self.oracle.notes().may_be(name, value, from, strict) {
-            let fact = format!("{name} has value {value:x?}, which was not the last");
-            self.oracle.report_unless_sleepers(Checker::Index, fact);
+            // A damaged object is not there.
+            if value.is_some() || pool.info().chunks_lost == 0 {
+                let fact = format!("{name} has value {value:x?}, which was not the last");
+                self.oracle.report_unless_sleepers(Checker::Index, fact);
+            }
         }
     }
 
