@@ -12,7 +12,6 @@ use crate::blocks::Hit;
 use crate::lines::{ChunkLine, HostLine};
 use crate::locks::Name;
 use crate::pool::{Inner, Pool};
-use cenote_base::fault;
 use cenote_mem::{Fabric, HostLocal};
 
 /// How the memory that is reserved will be written.
@@ -83,9 +82,7 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
 
     /// Whether a host that was declared dead may still write into the chunk of this line.
     pub(crate) fn has_strays(&self, line: &ChunkLine) -> bool {
-        !self.is_coherent()
-            && !fault::sabotaged("strays.forgotten")
-            && line.strays.iter().any(|&word| self.is_unsettled(word))
+        !self.is_coherent() && line.strays.iter().any(|&word| self.is_unsettled(word))
     }
 
     fn is_unsettled(&self, word: u64) -> bool {

@@ -47,7 +47,6 @@ const SABOTAGES: &[(&str, Hurts)] = &[
     ("event.stored-untold", Hurts::Anywhere),
     ("event.removed-untold", Hurts::Anywhere),
     ("recover.evicting-revived", Hurts::Near("evict.rs", "fence")),
-    ("strays.forgotten", Hurts::At("chunk.adopted")),
 ];
 
 /// Chooses the deliberate mistake of this process.

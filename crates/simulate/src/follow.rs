@@ -44,7 +44,7 @@ impl Actor {
                 break;
             }
             if look == LOOKS_MAX {
-                self.oracle.report_unless_sleepers(Checker::Events, format!("host {host} goes on following for ever"));
+                self.oracle.report_unless_lossy(Checker::Events, format!("host {host} goes on following for ever"));
                 return;
             }
             if !self.process.sleep(LOOK_NS) {
@@ -61,7 +61,7 @@ impl Actor {
         drop(notes);
         if told != found && self.process.lives(self.process.number()) {
             let fact = format!("host {host} finds {found:?}, and its follower was told of {told:?}");
-            self.oracle.report_unless_sleepers(Checker::Events, fact);
+            self.oracle.report_unless_lossy(Checker::Events, fact);
         }
     }
 
@@ -71,7 +71,7 @@ impl Actor {
         let number = number.checked_sub(1).filter(|&number| self.shape.hash(number) == told.hash);
         if number.is_none_or(|number| told.names != names_of(number)) {
             let fact = format!("a follower was told of {told:?}, which is {number:?}");
-            self.oracle.report_unless_sleepers(Checker::Events, fact);
+            self.oracle.report_unless_lossy(Checker::Events, fact);
         }
         number
     }

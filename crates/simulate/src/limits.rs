@@ -26,7 +26,7 @@ impl Actor {
             && self.publish(pool, namespace, UNLIKE + self.process.host()) == Publish::Published
         {
             let fact = "a block was published over a limit that another host had set";
-            self.oracle.report_unless_sleepers(Checker::Allocator, fact);
+            self.oracle.report_unless_lossy(Checker::Allocator, fact);
         }
         self.meet(42, false, pool);
     }
@@ -70,7 +70,7 @@ impl Actor {
             && [0, self.shape.hosts].map(|more| self.publish(pool, namespace, number + more))[1] == Publish::Published
         {
             let fact = "a block was published over a limit that another host had used up";
-            self.oracle.report_unless_sleepers(Checker::Allocator, fact);
+            self.oracle.report_unless_lossy(Checker::Allocator, fact);
         }
         self.meet(47, false, pool);
         if let Some(namespace) = &namespace {

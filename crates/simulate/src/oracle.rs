@@ -180,9 +180,14 @@ impl Oracle {
         self.notes().violations.push(Violation { checker, fact: fact.into() });
     }
 
-    /// Reports what may happen where a host that was taken for dead goes on.
-    pub fn report_unless_sleepers(&self, checker: Checker, fact: impl Into<String>) {
-        if !self.sleepers {
+    /// Whether blocks and what leads to them may be lost: a host that was taken for dead goes on, or its caches have written.
+    pub fn is_lossy(&self) -> bool {
+        self.sleepers || !self.notes().damaged.is_empty()
+    }
+
+    /// Reports what may happen only where blocks may be lost.
+    pub fn report_unless_lossy(&self, checker: Checker, fact: impl Into<String>) {
+        if !self.is_lossy() {
             self.report(checker, fact);
         }
     }

@@ -185,11 +185,8 @@ pub fn run(seed: u64, setting: &Setting) -> Outcome {
     stage.on_all_hosts(|actor| actor.inspect());
     let after: BTreeSet<usize> = oracle.notes().found.iter().map(|&(_, number)| number).collect();
     for (host, number) in before {
-        let notes = oracle.notes();
-        let may_go = notes.left > 0 || notes.damaged.contains(&number);
-        drop(notes);
-        if !after.contains(&number) && !may_go {
-            oracle.report_unless_sleepers(Checker::Index, format!("block {number} of host {host} went with the power"));
+        if !after.contains(&number) && oracle.notes().left == 0 {
+            oracle.report_unless_lossy(Checker::Index, format!("block {number} of host {host} went with the power"));
         }
     }
     stage.on(0, |actor| actor.audit_counters());
@@ -318,11 +315,9 @@ impl Stage<'_> {
     fn agree(&self, found: &[(usize, usize)]) {
         for number in 0..self.shape.universe.max(RECOVERED) {
             let hosts: Vec<usize> = found.iter().filter(|(_, other)| *other == number).map(|(host, _)| *host).collect();
-            // A host that was declared dead may have other bytes of a damaged block in its caches than the device has.
-            let is_damaged = self.oracle.notes().damaged.contains(&number);
-            if !hosts.is_empty() && hosts.len() < self.shape.hosts && !is_damaged {
+            if !hosts.is_empty() && hosts.len() < self.shape.hosts {
                 let fact = format!("block {number} is found by hosts {hosts:?} only");
-                self.oracle.report_unless_sleepers(Checker::Index, fact);
+                self.oracle.report_unless_lossy(Checker::Index, fact);
             }
         }
     }

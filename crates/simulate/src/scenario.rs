@@ -258,7 +258,7 @@ impl Actor {
             let known = *self.oracle.notes().namespaces.entry(label.to_owned()).or_insert(id);
             if known != id {
                 let fact = format!("namespace `{label}` has row {id} and had row {known}");
-                self.oracle.report_unless_sleepers(Checker::Index, fact);
+                self.oracle.report_unless_lossy(Checker::Index, fact);
             }
         }
         Some(namespace)
@@ -293,7 +293,7 @@ impl Actor {
                 return None;
             }
         }
-        self.oracle.report_unless_sleepers(Checker::Liveness, "attaching takes for ever");
+        self.oracle.report_unless_lossy(Checker::Liveness, "attaching takes for ever");
         None
     }
 
@@ -467,11 +467,11 @@ impl Actor {
                 self.oracle.report(Checker::Blocks, format!("block {number} was read whole with wrong bytes"));
             }
             ReadOutcome::Damaged => {
-                self.oracle.notes().damaged.insert(number);
                 if pool.strays(hit) == Strays::Never {
                     let fact = format!("block {number} does not have its checksum: {hit:?}");
-                    self.oracle.report_unless_sleepers(Checker::Blocks, fact);
+                    self.oracle.report_unless_lossy(Checker::Blocks, fact);
                 }
+                self.oracle.notes().damaged.insert(number);
             }
             _ => {}
         }
@@ -508,7 +508,7 @@ impl Actor {
             let is_wrong = !self.is_right(pin.hit(), number, &bytes) && pin.protects();
             if is_wrong && self.process.lives(self.process.number()) {
                 let fact = format!("block {number} changed while it was pinned: {:?}", pin.hit());
-                self.oracle.report_unless_sleepers(Checker::Blocks, fact);
+                self.oracle.report_unless_lossy(Checker::Blocks, fact);
             }
         }
         self.oracle.notes().pins += 1;
@@ -526,10 +526,10 @@ impl Actor {
             drop(notes);
             if let Some(other) = other.filter(|&other| self.process.lives(other)) {
                 let fact = format!("processes {other} and {number} are both inside lock {lock}");
-                self.oracle.report_unless_sleepers(Checker::Locks, fact);
+                self.oracle.report_unless_lossy(Checker::Locks, fact);
             } else if let Some(other) = other.filter(|_| !guard.abandoned()) {
                 let fact = format!("process {other} died inside lock {lock} and {number}, the next, was not told");
-                self.oracle.report_unless_sleepers(Checker::Locks, fact);
+                self.oracle.report_unless_lossy(Checker::Locks, fact);
             }
         }
         // Now and then somebody stays, so that another would be met.
@@ -589,7 +589,7 @@ impl Actor {
             // A damaged object is not there.
             if value.is_some() || pool.info().chunks_lost == 0 {
                 let fact = format!("{name} has value {value:x?}, which was not the last");
-                self.oracle.report_unless_sleepers(Checker::Index, fact);
+                self.oracle.report_unless_lossy(Checker::Index, fact);
             }
         }
     }
@@ -702,13 +702,13 @@ impl Actor {
             let may_starve = objects > 0 && self.shape.chunks <= objects + (objects + 1) * others;
             if !published && !may_starve {
                 let fact = format!("no room for block {number} after recovery");
-                self.oracle.report_unless_sleepers(Checker::Liveness, fact);
+                self.oracle.report_unless_lossy(Checker::Liveness, fact);
             }
         }
         self.count(pool, 0);
         self.count(pool, 1);
         if pool.counter(Counter::LockTimeouts) > before {
-            self.oracle.report_unless_sleepers(Checker::Liveness, "a lock is not to be had after recovery");
+            self.oracle.report_unless_lossy(Checker::Liveness, "a lock is not to be had after recovery");
         }
     }
 
@@ -757,8 +757,7 @@ impl Actor {
                     && (since..now).contains(&record.time_us)
             });
             if !told {
-                self.oracle
-                    .report_unless_sleepers(Checker::History, format!("nothing tells that host {host} attached"));
+                self.oracle.report_unless_lossy(Checker::History, format!("nothing tells that host {host} attached"));
             }
         }
     }
@@ -770,7 +769,7 @@ impl Actor {
             if self.shape.universe.is_multiple_of(2)
                 && let Ok(checked) = pool.check(true)
             {
-                self.compare_entries(&checked, !self.oracle.sleepers);
+                self.compare_entries(&checked, !self.oracle.is_lossy());
             }
             // What was pinned is not, once it is let go.
             let hits = pool.lookup(&[self.shape.hash(0)]);
@@ -784,7 +783,7 @@ impl Actor {
             self.compare_pictures();
             self.check_history();
             self.check_followed(pool);
-            self.check(pool, !self.oracle.sleepers);
+            self.check(pool, !self.oracle.is_lossy());
         }
         self.meet(first + 3, false, pool);
         if self.process.host() == 0 {
@@ -797,7 +796,7 @@ impl Actor {
     /// All hosts see the same region when nobody changes it.
     fn compare_pictures(&self) {
         // A read that meets a damaged block takes it out.
-        if !self.oracle.notes().damaged.is_empty() {
+        if self.oracle.is_lossy() {
             return;
         }
         let pictures = self.oracle.notes().pictures.clone();
@@ -825,7 +824,7 @@ impl Actor {
                 return false;
             }
         }
-        self.oracle.report_unless_sleepers(Checker::Liveness, format!("not all hosts came to meeting {place}"));
+        self.oracle.report_unless_lossy(Checker::Liveness, format!("not all hosts came to meeting {place}"));
         false
     }
 
@@ -838,7 +837,7 @@ impl Actor {
                 // What a lookup finds may be stale, but what it does not find must not be there.
                 if is_missed {
                     let fact = format!("block {number} was there and a lookup missed it");
-                    self.oracle.report_unless_sleepers(Checker::Index, fact);
+                    self.oracle.report_unless_lossy(Checker::Index, fact);
                 }
             }
         }
@@ -852,7 +851,7 @@ impl Actor {
         for key in ["object 0", "object 1"] {
             self.get_object(pool, key, true);
             if pool.get_object(key).is_ok_and(|bytes| bytes.is_some()) && !keys.iter().any(|known| known == key) {
-                self.oracle.report_unless_sleepers(Checker::Index, format!("{key} is not among {keys:?}"));
+                self.oracle.report_unless_lossy(Checker::Index, format!("{key} is not among {keys:?}"));
             }
         }
         self.look_at_namespaces(pool);
@@ -867,7 +866,7 @@ impl Actor {
         for (label, id) in known {
             let Some(row) = rows.iter().find(|row| row.id.0 == id && row.label == label) else {
                 let fact = format!("no row {id} with the label `{label}`: {rows:?}");
-                self.oracle.report_unless_sleepers(Checker::Index, fact);
+                self.oracle.report_unless_lossy(Checker::Index, fact);
                 continue;
             };
             if label == "sim" && self.shape.quota_blocks > 0 {
@@ -878,7 +877,7 @@ impl Actor {
             let limit = Some(row.quota_bytes).filter(|&bytes| bytes > 0);
             if label != "sim" && !self.oracle.notes().may_be(&label, limit, from, true) {
                 let fact = format!("namespace `{label}` has the limit {limit:?}, which was not the last");
-                self.oracle.report_unless_sleepers(Checker::Index, fact);
+                self.oracle.report_unless_lossy(Checker::Index, fact);
             }
         }
     }
@@ -935,7 +934,7 @@ impl Actor {
             let value = fabric.load(Offset::new(line));
             if value < finished || value > begun {
                 let fact = format!("the counter under lock {lock} is {value}; {finished} of {begun} increments ended");
-                self.oracle.report_unless_sleepers(Checker::Locks, fact);
+                self.oracle.report_unless_lossy(Checker::Locks, fact);
             }
         }
     }
