@@ -120,9 +120,8 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
         let chunks: Vec<u64> = {
             let Ok(_chunks) = self.lock(Name::Chunks) else { return };
             let lists_this_host = |&chunk: &u64| {
-                let at = self.layout.chunk(chunk);
-                let line = ChunkLine::open(self.fabric.load_line(at), at, self.salt);
-                line.is_some_and(|line| line.strays.iter().any(is_own))
+                // Also where the line does not hold: whoever mends it keeps the list.
+                ChunkLine::strays_of(self.fabric.load_line(self.layout.chunk(chunk))).iter().any(is_own)
             };
             (0..self.layout.num_chunks).filter(lists_this_host).collect()
         };
