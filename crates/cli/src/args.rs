@@ -1,8 +1,18 @@
 //! Every flag, with the variable that stands for it. What flags mean is said here, in the words of `--help`.
 
+mod bench;
+mod pool;
 mod sim;
 mod study;
 
+pub use bench::{
+    BenchChildArgs, BenchCodecArgs, BenchCommands, BenchCoreArgs, BenchTraceArgs, BenchTtftArgs, PageElementArg,
+    RivalArg,
+};
+pub use pool::{
+    PoolArgs, PoolCheckArgs, PoolCommands, PoolCreateArgs, PoolDestroyArgs, PoolEventsArgs, PoolFenceArgs,
+    PoolHistoryArgs, PoolManageArgs, PoolQuotaArgs,
+};
 pub use sim::{CapacityArg, InstantArg, LoadArg, SimArgs, TraceFormatArg};
 pub use study::{StudyCommands, StudyEngineArgs, StudySwapArgs, StudyWatermarkArgs};
 
@@ -251,129 +261,6 @@ fn parse_seed(text: &str) -> Result<[u8; 32], String> {
             .map_err(|_| "a hash seed is written in hex".to_owned())?;
     }
     Ok(seed)
-}
-
-#[derive(Subcommand, Debug)]
-pub enum PoolCommands {
-    /// Make a region and an empty pool in it
-    Create(PoolCreateArgs),
-    /// Tell what a region holds and who uses it, without joining
-    Info(PoolArgs),
-    /// Walk everything and report leaks and damage; exits with 2 if there are any
-    ///
-    /// Nothing is joined, locked or written, so it also serves when everybody is dead. Each finding comes with what it
-    /// means and what repairs it.
-    Check(PoolCheckArgs),
-    /// Tell what happened last in a region and who did it, also when nobody who did lives
-    History(PoolHistoryArgs),
-    /// Tell which blocks a region has and follow which come and leave, a line of JSON each, without joining
-    ///
-    /// Whoever stores or evicts them, on whatever host. For routers that send a prompt to where it is warm: docs/events.md.
-    Events(PoolEventsArgs),
-    /// Give back what nobody can use any more
-    Gc(PoolArgs),
-    /// Limit the bytes that a model's blocks may take in a region, over all hosts
-    ///
-    /// Who publishes over it evicts blocks of the same model on its own host first; if that does not suffice the block is
-    /// not published, which `pool info` counts. Other hosts heed a new limit when they tick.
-    Quota(PoolQuotaArgs),
-    /// Declare another host dead, which will not write again: its space is free for the others
-    Fence(PoolFenceArgs),
-    /// Grant locks between the hosts of a region made with `--hosts-lock manager`, until ended
-    Manage(PoolManageArgs),
-    /// Remove a region
-    Destroy(PoolDestroyArgs),
-}
-
-#[derive(Args, Debug)]
-pub struct PoolCreateArgs {
-    #[command(flatten)]
-    pub region: RegionArgs,
-    #[command(flatten)]
-    pub new: NewRegionArgs,
-    /// Format a device (or an existing file) anew; everything in it is lost
-    #[arg(long)]
-    pub force: bool,
-    #[command(flatten)]
-    pub output: OutputArgs,
-}
-
-#[derive(Args, Debug)]
-pub struct PoolArgs {
-    #[command(flatten)]
-    pub region: RegionArgs,
-    #[command(flatten)]
-    pub output: OutputArgs,
-}
-
-#[derive(Args, Debug)]
-pub struct PoolCheckArgs {
-    #[command(flatten)]
-    pub region: RegionArgs,
-    /// Check structures only, not every payload byte
-    #[arg(long)]
-    pub quick: bool,
-    #[command(flatten)]
-    pub output: OutputArgs,
-}
-
-#[derive(Args, Debug)]
-pub struct PoolQuotaArgs {
-    #[command(flatten)]
-    pub region: RegionArgs,
-    /// The model: its name, its number, or how its fingerprint starts, as `pool info` has them
-    #[arg(value_name = "NAMESPACE")]
-    pub namespace: String,
-    /// The limit, as in 2GiB; 0 lifts it
-    #[arg(value_name = "BYTES")]
-    pub bytes: ByteSize,
-}
-
-#[derive(Args, Debug)]
-pub struct PoolHistoryArgs {
-    #[command(flatten)]
-    pub region: RegionArgs,
-    /// Only what this host recorded
-    #[arg(id = "of_host", long = "host", value_name = "N", value_parser = host_slot())]
-    pub host: Option<u8>,
-    #[command(flatten)]
-    pub output: OutputArgs,
-}
-
-#[derive(Args, Debug)]
-pub struct PoolEventsArgs {
-    #[command(flatten)]
-    pub region: RegionArgs,
-    /// End after so many seconds; 0 tells what is there and ends [default: at SIGINT or SIGTERM]
-    #[arg(id = "for", long = "for", value_name = "SECONDS", value_parser = parse_seconds)]
-    pub duration: Option<Duration>,
-    /// Seconds between two looks
-    #[arg(long, value_name = "SECONDS", default_value = "0.01", value_parser = parse_seconds)]
-    pub every: Duration,
-}
-
-#[derive(Args, Debug)]
-pub struct PoolFenceArgs {
-    #[command(flatten)]
-    pub region: RegionArgs,
-    /// The slot of the host that is dead
-    #[arg(long, value_name = "N", value_parser = host_slot())]
-    pub dead_host: u8,
-}
-
-#[derive(Args, Debug)]
-pub struct PoolManageArgs {
-    #[command(flatten)]
-    pub region: RegionArgs,
-}
-
-#[derive(Args, Debug)]
-pub struct PoolDestroyArgs {
-    #[command(flatten)]
-    pub region: RegionArgs,
-    /// Even if live processes use it, or it is not readable
-    #[arg(long)]
-    pub force: bool,
 }
 
 #[derive(Args, Debug)]
@@ -656,76 +543,6 @@ pub struct DemoArgs {
     pub output: OutputArgs,
 }
 
-#[derive(Subcommand, Debug)]
-#[allow(clippy::large_enum_variant, reason = "there is one of them")]
-pub enum BenchCommands {
-    /// Time to first token over prompt length and share of the prompt found in the region
-    Ttft(BenchTtftArgs),
-    /// Blocks in and out of a region, beside plain copies of as many bytes; pins; attaching
-    Pool(BenchCoreArgs),
-    /// A trace's prompts through an engine whose region is too small for them, with a codec and without
-    Trace(BenchTraceArgs),
-    /// Lookups of prompts, beside a bare hash table of the same size
-    Index(BenchCoreArgs),
-    /// Locks between hosts, which processes of this machine play: the bakery beside the manager
-    Lock(BenchCoreArgs),
-    /// Small blocks published with room and without, and chunks claimed
-    Alloc(BenchCoreArgs),
-    /// Pool, index, lock and alloc, in one table, beside TraCT's plain design
-    All(BenchCoreArgs),
-    /// Pages encoded and decoded by one core, beside copies of as many bytes; no region
-    Codec(BenchCodecArgs),
-}
-
-fn whole_panels(text: &str) -> Result<u16, String> {
-    let tokens: u16 = text.parse().map_err(|_| "no number of tokens".to_owned())?;
-    let fits = (16..=128).contains(&tokens) && tokens.is_multiple_of(16);
-    if fits { Ok(tokens) } else { Err("tokens are a multiple of 16 up to 128".to_owned()) }
-}
-
-fn codec_level(name: &str) -> Result<cenote_codec::Level, String> {
-    let all = cenote_codec::Level::available();
-    let names = || all.iter().map(|level| level.name()).collect::<Vec<_>>().join(", ");
-    all.iter().copied().find(|level| level.name() == name).ok_or_else(|| format!("this machine has {}", names()))
-}
-
-/// What pages of a bench are made of.
-#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PageElementArg {
-    /// The upper half of a single
-    Bf16,
-    /// IEEE half
-    F16,
-}
-
-#[derive(Args, Debug)]
-pub struct BenchCodecArgs {
-    /// Less memory and fewer passes; rows called `dram` then partly come from caches
-    #[arg(long)]
-    pub quick: bool,
-    /// Only these codecs, such as `qpack` or `int8`
-    #[arg(long, value_name = "CODEC,CODEC", value_delimiter = ',')]
-    pub only: Vec<String>,
-    /// Kernels of this instruction set: `scalar`, `avx2`, `avx512`; by default the fastest that the machine has
-    #[arg(long, value_name = "LEVEL", value_parser = codec_level)]
-    pub level: Option<cenote_codec::Level>,
-    /// Element type of the pages
-    #[arg(long, value_enum, value_name = "TYPE", default_value = "bf16")]
-    pub element: PageElementArg,
-    /// Tokens of a page: 16 or a multiple, so that no page has padding
-    #[arg(long, value_name = "N", default_value_t = 16, value_parser = whole_panels)]
-    pub tokens: u16,
-    #[command(flatten)]
-    pub output: OutputArgs,
-}
-
-impl BenchCodecArgs {
-    /// Whether a codec of this name is to be measured.
-    pub fn wants(&self, name: &str) -> bool {
-        self.only.is_empty() || self.only.iter().any(|only| only == name)
-    }
-}
-
 /// A model that is looked at, not served.
 #[derive(Args, Debug)]
 pub struct StudiedModelArgs {
@@ -841,83 +658,6 @@ pub struct OutliersArgs {
     /// What decides which channels
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
-}
-
-#[derive(Args, Debug)]
-pub struct BenchCoreArgs {
-    /// Smaller regions and fewer measurements; where a row is of another size than usual, its name says so
-    #[arg(long)]
-    pub quick: bool,
-    /// Only these parts of the bench, such as `copies` or `pins`
-    #[arg(long, value_name = "PART,PART", value_delimiter = ',')]
-    pub only: Vec<String>,
-    /// Designs of the region [default: cenote, and for `all` plain beside it]
-    #[arg(long, value_enum, value_name = "DESIGN,DESIGN", value_delimiter = ',')]
-    pub design: Vec<DesignArg>,
-    #[command(flatten)]
-    pub output: OutputArgs,
-}
-
-#[derive(Args, Debug)]
-pub struct BenchChildArgs {
-    /// Grants locks, and does no jobs
-    #[arg(long)]
-    pub manager: bool,
-    #[command(flatten)]
-    pub region: RegionArgs,
-}
-
-/// Who to measure beside us.
-#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RivalArg {
-    /// PyPI `transformers` on the same checkpoint, prompt, threads and element type
-    Transformers,
-}
-
-#[derive(Args, Debug)]
-pub struct BenchTtftArgs {
-    /// Prompt lengths in tokens; from 256 in doublings to the context if not given
-    #[arg(long, value_name = "N,N", value_delimiter = ',')]
-    pub lengths: Vec<u32>,
-    /// Shares of the prompt that the region holds
-    #[arg(long, value_name = "F,F", value_delimiter = ',', default_values_t = [0.0, 0.25, 0.5, 0.75, 1.0])]
-    pub hits: Vec<f64>,
-    /// Measurements of each point
-    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
-    pub repeat: u32,
-    /// Also measure a rival
-    #[arg(long, value_enum, value_name = "RIVAL")]
-    pub against: Option<RivalArg>,
-    /// Python that has the rival installed
-    #[arg(long, value_name = "FILE", env = "CENOTE_PYTHON", default_value = "python3")]
-    pub python: PathBuf,
-    /// Bytes of the region made for the measurement
-    #[arg(long, value_name = "SIZE", default_value = "1GiB")]
-    pub region_size: ByteSize,
-    #[command(flatten)]
-    pub engine: EngineArgs,
-    #[command(flatten)]
-    pub output: OutputArgs,
-}
-
-#[derive(Args, Debug)]
-pub struct BenchTraceArgs {
-    /// The trace: a line of JSON for each request, with its `hash_ids` (as Mooncake publishes them)
-    #[arg(long, value_name = "FILE")]
-    pub trace: PathBuf,
-    /// Requests, from the first
-    #[arg(long, value_name = "N", default_value_t = 500, value_parser = positive)]
-    pub requests: usize,
-    /// Tokens that stand for each hash id, which in the trace are 512: always the same for the same id
-    #[arg(long, value_name = "N", default_value_t = 16, value_parser = positive)]
-    pub tokens_per_id: usize,
-    /// Bytes of the region, as a share of what all different blocks take with 16 bits a value
-    #[arg(long, value_name = "SHARE", default_value_t = 0.25)]
-    pub share: f64,
-    #[command(flatten)]
-    pub engine: EngineArgs,
-    #[command(flatten)]
-    pub output: OutputArgs,
 }
 
 #[derive(Args, Debug)]
