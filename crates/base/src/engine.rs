@@ -4,6 +4,7 @@
 //! engines is an engine too. Messages are plain data, serialisable, because they cross processes.
 //! The words are vLLM's where vLLM has one.
 
+use crate::hash::CacheSalt;
 use crate::health::Health;
 use crate::ids::{RequestId, TokenId};
 use crate::sampling::SamplingParams;
@@ -78,6 +79,9 @@ pub struct Request {
     /// Whether KV may be read from and written to the region. `false` measures the engine alone.
     #[serde(default = "yes")]
     pub use_pool: bool,
+    /// Whose KV this request shares: that of requests with the same salt, or of those without one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cache_salt: Option<CacheSalt>,
     /// Milliseconds this request may take in all; then it fails with [`ErrorKind::DeadlineExceeded`].
     pub timeout_ms: u64,
 }

@@ -54,6 +54,28 @@ impl fmt::Display for BlockHash {
     }
 }
 
+/// What keeps the KV of some requests apart from that of others with the same tokens: vLLM's `cache_salt`, here together
+/// with the salt of the request's API key. A digest of both, so that a message carries no secret of a client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CacheSalt([u8; 32]);
+
+impl CacheSalt {
+    /// Of the salt of an API key and that of a request. `None`: the request shares with all others that have no salt.
+    #[must_use]
+    pub fn of(key: Option<&str>, request: Option<&str>) -> Option<Self> {
+        if key.is_none() && request.is_none() {
+            return None;
+        }
+        let mut hasher = blake3::Hasher::new_derive_key("cenote cache salt v1");
+        for part in [key, request] {
+            // The length keeps ("a", "bc") apart from ("ab", "c"), and a part that is missing from an empty one.
+            hasher.update(&part.map_or(u64::MAX, |part| part.len() as u64).to_le_bytes());
+            hasher.update(part.unwrap_or_default().as_bytes());
+        }
+        Some(Self(*hasher.finalize().as_bytes()))
+    }
+}
+
 /// Computes the chain of block hashes of token sequences within one namespace.
 #[derive(Clone)]
 pub struct ChainHasher {
@@ -96,6 +118,15 @@ impl ChainHasher {
         Self::named(&keyed)
     }
 
+    /// What takes the place of the first block's parent in sequences with this salt. No block has this name.
+    #[must_use]
+    pub fn root(&self, salt: &CacheSalt) -> BlockHash {
+        let mut keyed = blake3::Hasher::new_keyed(&self.key);
+        keyed.update(b"cenote cache salt v1");
+        keyed.update(&salt.0);
+        Self::named(&keyed)
+    }
+
     fn named(keyed: &blake3::Hasher) -> BlockHash {
         let mut hash = [0; 16];
         hash.copy_from_slice(&keyed.finalize().as_bytes()[..16]);
@@ -108,7 +139,13 @@ impl ChainHasher {
     /// Hashes of every *full* block of `tokens`, in order: `tokens.len() / block_tokens` of them.
     #[must_use]
     pub fn chain(&self, tokens: &[TokenId], block_tokens: usize) -> Vec<BlockHash> {
-        let mut parent = None;
+        self.chain_from(None, tokens, block_tokens)
+    }
+
+    /// The same below a parent: a block, or the [`root`](Self::root) of a salt.
+    #[must_use]
+    pub fn chain_from(&self, parent: Option<BlockHash>, tokens: &[TokenId], block_tokens: usize) -> Vec<BlockHash> {
+        let mut parent = parent;
         tokens
             .chunks_exact(block_tokens)
             .map(|block| {
@@ -156,6 +193,29 @@ mod tests {
         assert_ne!(hasher(1).alias(&key), hasher(2).alias(&key));
         assert_ne!(hasher(1).alias(&key), hasher(1).alias(&key[1..]));
         assert_ne!(hasher(1).alias(&key), hasher(1).block(None, &[0; 4]));
+    }
+
+    #[test]
+    fn salts_keep_equal_tokens_apart() {
+        let salt = |key, request| CacheSalt::of(key, request);
+        assert_eq!(salt(None, None), None);
+        let salts = [
+            salt(Some("a"), None),
+            salt(None, Some("a")),
+            salt(Some("a"), Some("a")),
+            salt(Some("ab"), Some("c")),
+            salt(Some("a"), Some("bc")),
+            salt(Some("a"), Some("")),
+        ];
+        let tokens: Vec<TokenId> = (0..32).collect();
+        let chain = |salt: &Option<CacheSalt>| {
+            let root = salt.as_ref().map(|salt| hasher(1).root(salt));
+            hasher(1).chain_from(root, &tokens, 16)
+        };
+        let names: std::collections::BTreeSet<_> = salts.iter().chain([&None]).flat_map(chain).collect();
+        assert_eq!(names.len(), 2 * (salts.len() + 1), "no block has the name of another");
+        assert_eq!(chain(&salts[0]), chain(&salt(Some("a"), None)));
+        assert_eq!(chain(&None), hasher(1).chain(&tokens, 16));
     }
 
     #[test]

@@ -11,7 +11,7 @@ pub use bench::{
 };
 pub use pool::{
     PoolArgs, PoolCheckArgs, PoolCommands, PoolCreateArgs, PoolDestroyArgs, PoolEventsArgs, PoolFenceArgs,
-    PoolHistoryArgs, PoolManageArgs, PoolQuotaArgs,
+    PoolHistoryArgs, PoolListArgs, PoolManageArgs, PoolQuotaArgs,
 };
 pub use sim::{CapacityArg, InstantArg, LoadArg, SimArgs, TraceFormatArg};
 pub use study::{StudyCommands, StudyEngineArgs, StudySwapArgs, StudyWatermarkArgs};
@@ -441,6 +441,9 @@ pub struct ServeArgs {
     /// Key that clients must present as a bearer token
     #[arg(long, value_name = "KEY", env = "CENOTE_API_KEY", hide_env_values = true)]
     pub api_key: Option<String>,
+    /// File of further keys: on each line a key, then a salt or nothing; KV is shared among equal salts
+    #[arg(long, value_name = "FILE", env = "CENOTE_API_KEY_FILE")]
+    pub api_key_file: Option<PathBuf>,
     /// Seconds a request may take
     #[arg(long, value_name = "SECONDS", env = "CENOTE_REQUEST_TIMEOUT", default_value_t = 300, value_parser = clap::value_parser!(u64).range(1..))]
     pub request_timeout: u64,

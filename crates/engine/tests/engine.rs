@@ -3,7 +3,7 @@
 mod common;
 
 use cenote_base::engine::{FinishReason, Phase, Prompt};
-use cenote_base::{Deadline, Engine, Health, SamplingParams};
+use cenote_base::{CacheSalt, Deadline, Engine, Health, SamplingParams, TokenId};
 use cenote_engine::{ElementType, EngineConfig};
 use common::{MemoryStore, collect, config, greedy, model_dir, prompt, request, run, start, submit};
 use std::time::Duration;
@@ -31,6 +31,28 @@ fn text_is_identical_cold_warm_and_without_pool() {
             assert_eq!((aside.usage.cached_tokens, aside.tokens), (0, cold.tokens));
         }
         assert!(second.stats().values["pool_loads_total"] > 0.0);
+    }
+}
+
+#[test]
+fn requests_share_with_those_of_their_salt_only() {
+    let dir = model_dir("gqa-tied");
+    let engine = start(&config(dir.path()), Some(MemoryStore::default()));
+    let salts = [None, CacheSalt::of(None, Some("red")), CacheSalt::of(Some("red"), None)];
+    // The second prompt is shorter than a block: its first one becomes whole while the answer is generated.
+    for (seed, length, warm) in [(1, 40, 32), (2, 10, 32)] {
+        let Prompt::Tokens(first) = prompt(seed, length) else { unreachable!() };
+        let ask = |tokens: &[TokenId], cache_salt| {
+            let request = request(Prompt::Tokens(tokens.to_vec()), greedy(30));
+            run(&engine, cenote_base::Request { cache_salt, ..request }).unwrap()
+        };
+        let cold: Vec<_> = salts.iter().map(|&salt| ask(&first, salt)).collect();
+        assert!(cold.iter().all(|answer| answer.usage.cached_tokens == 0 && answer.tokens == cold[0].tokens));
+        let longer = [first, cold[0].tokens.clone()].concat();
+        for &salt in &salts {
+            assert!(ask(&longer, salt).usage.cached_tokens >= warm);
+        }
+        assert_eq!(ask(&longer, CacheSalt::of(None, Some("blue"))).usage.cached_tokens, 0);
     }
 }
 

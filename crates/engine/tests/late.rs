@@ -71,7 +71,7 @@ fn fill(model: &LoadedModel, store: &mut Store, tokens: &[TokenId]) -> Vec<Block
     let mut kv = KvArena::new(*model.layout(), table.len());
     let chunk = SeqChunk { tokens, start_position: 0, block_table: &table, logits: LogitsOf::Nothing };
     model.forward(&[chunk], &mut kv);
-    let hashes = store.match_prefix(tokens).hashes;
+    let hashes = store.match_prefix(None, tokens).hashes;
     for (depth, hash) in (0..).zip(&hashes) {
         assert!(store.save(*hash, depth, &kv.pages(depth)));
     }

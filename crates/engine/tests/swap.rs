@@ -2,7 +2,7 @@
 
 mod common;
 
-use cenote_base::{BlockHash, Deadline, Engine, HashSeed, Request, TokenId};
+use cenote_base::{BlockHash, CacheSalt, Deadline, Engine, HashSeed, Request, TokenId};
 use cenote_engine::runtime::{Direction, Why};
 use cenote_engine::{EngineConfig, LlmEngine, LoadedModel, Observer, SwapRecord};
 use cenote_mem::{Coherent, Fabric, MapOptions, Mapping, Offset, RegionSource};
@@ -168,8 +168,12 @@ struct Leaky {
 }
 
 impl PrefixStore for Leaky {
-    fn match_prefix(&mut self, tokens: &[TokenId]) -> PrefixMatch {
-        self.store.match_prefix(tokens)
+    fn root(&self, salt: &CacheSalt) -> BlockHash {
+        self.store.root(salt)
+    }
+
+    fn match_prefix(&mut self, root: Option<BlockHash>, tokens: &[TokenId]) -> PrefixMatch {
+        self.store.match_prefix(root, tokens)
     }
 
     fn load(&mut self, hash: BlockHash, pages: &mut [&mut [u8]]) -> Loaded {

@@ -8,10 +8,12 @@ pub(crate) mod body;
 pub(crate) mod budget;
 mod generate;
 mod handlers;
+mod keys;
 mod middleware;
 mod sse;
 mod state;
 
+pub use keys::ApiKeys;
 pub use state::{AppState, HttpConfig};
 
 use axum::Router;

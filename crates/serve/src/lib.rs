@@ -40,7 +40,7 @@ pub mod supervisor;
 pub mod worker;
 
 pub use disagg::{Disaggregated, DisaggregatedConfig, Fleet, Role};
-pub use http::{AppState, HttpConfig, router};
+pub use http::{ApiKeys, AppState, HttpConfig, router};
 pub use remote::{RemoteConfig, RemoteEngine, RemoteError};
 pub use server::{Grace, serve};
 pub use supervisor::{Supervisor, SupervisorConfig, SupervisorError};

@@ -6,7 +6,7 @@
 mod support;
 
 use cenote_base::Engine;
-use cenote_serve::{Disaggregated, DisaggregatedConfig, Fleet, HttpConfig, Role};
+use cenote_serve::{ApiKeys, Disaggregated, DisaggregatedConfig, Fleet, HttpConfig, Role};
 use std::io::Write;
 use std::sync::Arc;
 use support::fake::{FakeEngine, FakePool};
@@ -19,7 +19,7 @@ async fn run_script(engine: Arc<dyn Engine>) {
         let _ = writeln!(std::io::stderr(), "skipped: CENOTE_TEST_PYTHON is not set");
         return;
     };
-    let config = HttpConfig { api_key: Some("sesame".to_owned()), ..HttpConfig::default() };
+    let config = HttpConfig { api_keys: ApiKeys::default().with("sesame"), ..HttpConfig::default() };
     let server = TestServer::start(engine, config).await;
     let mut command = Command::new(python);
     command.arg(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/openai_client.py"));

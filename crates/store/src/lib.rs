@@ -12,7 +12,7 @@ mod region;
 pub use encoding::{BlockCodec, PageFrame};
 pub use region::{FRAMES, RegionStore};
 
-use cenote_base::{BlockHash, Health, TokenId};
+use cenote_base::{BlockHash, CacheSalt, Health, TokenId};
 use std::collections::BTreeMap;
 
 /// What makes two engines able to share KV: equal in every field, or they never see each other's blocks.
@@ -114,8 +114,12 @@ pub trait SwappedBlock: Send {
 
 /// Shared KV as an engine uses it. One value per engine thread.
 pub trait PrefixStore: Send {
-    /// Hashes the full blocks of `tokens` and looks all of them up.
-    fn match_prefix(&mut self, tokens: &[TokenId]) -> PrefixMatch;
+    /// What takes the place of the first block's parent in requests with this salt.
+    fn root(&self, salt: &CacheSalt) -> BlockHash;
+
+    /// Hashes the full blocks of `tokens`, below the [`root`](Self::root) of the request's salt if it has one, and looks
+    /// all of them up.
+    fn match_prefix(&mut self, root: Option<BlockHash>, tokens: &[TokenId]) -> PrefixMatch;
 
     /// Copies block `hash` into `pages`: K then V of layer 0, K then V of layer 1, and so on, each of
     /// `page_bytes`. A block that is stored encoded is only copied out and checked; decoding it is left to the caller.
@@ -128,7 +132,7 @@ pub trait PrefixStore: Send {
     /// Copies a block out for this engine alone, byte for byte, whole or in the making. `None`: there is no room.
     fn swap_out(&mut self, pages: &[&[u8]]) -> Option<Box<dyn SwappedBlock>>;
 
-    /// Hash of the full block `tokens` that follows `parent`.
+    /// Hash of the full block `tokens` that follows `parent`: a block, or the root of a salt.
     fn block_hash(&self, parent: Option<BlockHash>, tokens: &[TokenId]) -> BlockHash;
 
     /// Keeps these blocks from being evicted until [`PrefixStore::release`] or `ttl_ms` passes: a prefill

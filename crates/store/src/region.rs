@@ -2,7 +2,7 @@
 
 use crate::pending::{Desk, PendingFrames};
 use crate::{BlockCodec, Loaded, NamespaceSpec, PrefixMatch, PrefixStore, SwappedBlock};
-use cenote_base::{BlockHash, Deadline, Health, TokenId};
+use cenote_base::{BlockHash, CacheSalt, Deadline, Health, TokenId};
 use cenote_mem::Fabric;
 use cenote_pool::{
     ColdBlock, Counter, Hit, Kept, Namespace, NamespaceRecord, Pin, Pool, PoolError, Publish, ReadOutcome, Shorter,
@@ -214,8 +214,12 @@ impl<F: Fabric> PrefixStore for RegionStore<F> {
         self.pool.health()
     }
 
-    fn match_prefix(&mut self, tokens: &[TokenId]) -> PrefixMatch {
-        let hashes = self.namespace.hasher.chain(tokens, self.block_tokens);
+    fn root(&self, salt: &CacheSalt) -> BlockHash {
+        self.namespace.hasher.root(salt)
+    }
+
+    fn match_prefix(&mut self, root: Option<BlockHash>, tokens: &[TokenId]) -> PrefixMatch {
+        let hashes = self.namespace.hasher.chain_from(root, tokens, self.block_tokens);
         let hits = self.pool.lookup(&hashes);
         if self.found.len() + hits.len() > FOUND_MAX {
             self.found.clear();

@@ -55,7 +55,7 @@ fn pages(fill: u8) -> Vec<Vec<u8>> {
 }
 
 fn save(store: &mut RegionStore<Arc<Coherent>>, tokens: &[TokenId], blocks: usize) {
-    let hashes = store.match_prefix(tokens).hashes;
+    let hashes = store.match_prefix(None, tokens).hashes;
     for (depth, &hash) in hashes.iter().enumerate().take(blocks) {
         let pages = pages(depth as u8 + 1);
         assert!(store.save(hash, depth as u32, &pages.iter().map(Vec::as_slice).collect::<Vec<_>>()));
@@ -76,7 +76,7 @@ fn what_one_saves_the_other_loads() {
         let mut other = RegionStore::new(pool, &spec("")).unwrap();
         let tokens: Vec<TokenId> = (0..70).collect();
         save(&mut one, &tokens, 3);
-        let found = other.match_prefix(&tokens);
+        let found = other.match_prefix(None, &tokens);
         assert_eq!(
             (found.hashes.len(), found.num_matched),
             (4, 3),
@@ -112,8 +112,8 @@ fn tenants_see_nothing_of_each_other() {
     let pool = pool();
     let tokens: Vec<TokenId> = (0..16).collect();
     save(&mut RegionStore::new(pool.clone(), &spec("a")).unwrap(), &tokens, 1);
-    assert_eq!(RegionStore::new(pool.clone(), &spec("b")).unwrap().match_prefix(&tokens).num_matched, 0);
-    assert_eq!(RegionStore::new(pool, &spec("a")).unwrap().match_prefix(&tokens).num_matched, 1);
+    assert_eq!(RegionStore::new(pool.clone(), &spec("b")).unwrap().match_prefix(None, &tokens).num_matched, 0);
+    assert_eq!(RegionStore::new(pool, &spec("a")).unwrap().match_prefix(None, &tokens).num_matched, 1);
 }
 
 /// A prefill worker that fell idle kept the blocks of its last hand-over pinned until its next request.
@@ -123,7 +123,7 @@ fn a_hold_ends_by_itself_while_its_engine_sleeps() {
     let mut store = RegionStore::new(pool.clone(), &spec("")).unwrap();
     let tokens: Vec<TokenId> = (0..48).collect();
     save(&mut store, &tokens, 3);
-    let hashes = store.match_prefix(&tokens).hashes;
+    let hashes = store.match_prefix(None, &tokens).hashes;
     let expire = store.expirer();
     store.hold(&hashes[..2], 0);
     let kept = store.hold(&hashes, 3_600_000);
@@ -169,7 +169,7 @@ fn encoded_blocks_take_less_and_come_back_to_whoever_knows_the_codec() {
         let mut encoding = open().with_codec(block_codec("int8"), &spec(""));
         let mut plain = open();
         let tokens: Vec<TokenId> = (0..64).collect();
-        let hashes = encoding.match_prefix(&tokens).hashes;
+        let hashes = encoding.match_prefix(None, &tokens).hashes;
         for (depth, &hash) in (0..).zip(&hashes) {
             let pages = number_pages(depth);
             let pages: Vec<&[u8]> = pages.iter().map(Vec::as_slice).collect();
@@ -210,13 +210,13 @@ fn under_pressure_cold_blocks_become_shorter_and_more_of_them_stay() {
         let pool = pool_in(2 << 20, &config);
         let mut store = RegionStore::new(pool.clone(), &spec("")).unwrap().with_codec(codec, &spec(""));
         for prompt in 0..count {
-            let hashes = store.match_prefix(&tokens(prompt)).hashes;
+            let hashes = store.match_prefix(None, &tokens(prompt)).hashes;
             let pages = number_pages(prompt);
             assert!(store.save(hashes[0], 0, &pages.iter().map(Vec::as_slice).collect::<Vec<_>>()));
         }
         let (mut whole, mut exact) = (0_u32, 0_u32);
         for prompt in 0..count {
-            let found = store.match_prefix(&tokens(prompt));
+            let found = store.match_prefix(None, &tokens(prompt));
             if found.num_matched == 1 {
                 let mut loaded = vec![vec![0; PAGE]; 4];
                 assert!(load(&mut store, found.hashes[0], &mut loaded));
@@ -278,12 +278,12 @@ fn a_payload_that_does_not_hold_is_a_miss_once_decoded_and_at_once_after_that() 
     let forging: Arc<dyn PageCodec> = Arc::new(Forger);
     let (mut forger, mut reader) = (open(block_codec_of(&forging)), open(block_codec("int8")));
     let tokens: Vec<TokenId> = (0..32).collect();
-    let hashes = reader.match_prefix(&tokens).hashes;
+    let hashes = reader.match_prefix(None, &tokens).hashes;
     let saved = number_pages(0);
     let saved: Vec<&[u8]> = saved.iter().map(Vec::as_slice).collect();
     assert!(forger.save(hashes[0], 0, &saved) && reader.save(hashes[1], 1, &saved));
     let unreadable = |reader: &RegionStore<Arc<Coherent>>| reader.stats()["store_unreadable_total"] as u64;
-    assert_eq!(reader.match_prefix(&tokens).num_matched, 2);
+    assert_eq!(reader.match_prefix(None, &tokens).num_matched, 2);
     let mut page = vec![0; PAGE];
     let Loaded::Pending(pending) = reader.load(hashes[0], &mut []) else { panic!("its headers hold") };
     assert!(pending.decode(0, &mut page) && pending.decode(1, &mut page));
@@ -292,7 +292,7 @@ fn a_payload_that_does_not_hold_is_a_miss_once_decoded_and_at_once_after_that() 
     assert_eq!(unreadable(&reader), 1, "a block is counted once");
     drop(pending);
     let mut pages = vec![vec![0; PAGE]; 4];
-    assert_eq!(reader.match_prefix(&tokens).num_matched, 2);
+    assert_eq!(reader.match_prefix(None, &tokens).num_matched, 2);
     assert!(matches!(reader.load(hashes[0], &mut []), Loaded::Miss), "it is not tried again");
     assert_eq!(unreadable(&reader), 2);
     assert!(load(&mut reader, hashes[1], &mut pages), "its neighbour is as before");

@@ -5,7 +5,8 @@
 
 use cenote_base::engine::{Phase, Prompt};
 use cenote_base::{
-    BlockHash, ChainHasher, Deadline, Engine, Event, EventSink, HashSeed, Request, RequestId, SamplingParams, TokenId,
+    BlockHash, CacheSalt, ChainHasher, Deadline, Engine, Event, EventSink, HashSeed, Request, RequestId,
+    SamplingParams, TokenId,
 };
 use cenote_engine::runtime::Direction;
 use cenote_engine::{EngineConfig, LlmEngine, LoadedModel, Observer, SwapRecord};
@@ -42,8 +43,12 @@ impl SwappedBlock for Copy {
 }
 
 impl PrefixStore for Space {
-    fn match_prefix(&mut self, tokens: &[TokenId]) -> PrefixMatch {
-        PrefixMatch { hashes: self.0.chain(tokens, 16), num_matched: 0 }
+    fn root(&self, salt: &CacheSalt) -> BlockHash {
+        self.0.root(salt)
+    }
+
+    fn match_prefix(&mut self, root: Option<BlockHash>, tokens: &[TokenId]) -> PrefixMatch {
+        PrefixMatch { hashes: self.0.chain_from(root, tokens, 16), num_matched: 0 }
     }
 
     fn load(&mut self, _: BlockHash, _: &mut [&mut [u8]]) -> Loaded {
@@ -107,6 +112,7 @@ fn asked(id: u64, prompt: Vec<TokenId>, output_tokens: u32) -> Request {
         },
         phase: Phase::Whole,
         use_pool: true,
+        cache_salt: None,
         timeout_ms: PATIENCE.as_millis() as u64,
     }
 }

@@ -9,7 +9,7 @@ use cenote_base::units::ByteSize;
 use cenote_base::{Deadline, Engine};
 use cenote_mem::{MapError, Mapping};
 use cenote_serve::{
-    AppState, Disaggregated, DisaggregatedConfig, Grace, HttpConfig, Role, Supervisor, SupervisorConfig,
+    ApiKeys, AppState, Disaggregated, DisaggregatedConfig, Grace, HttpConfig, Role, Supervisor, SupervisorConfig,
 };
 use std::net::SocketAddr;
 use std::path::Path;
@@ -31,6 +31,7 @@ pub fn run(args: &ServeArgs) -> Result<(), Failure> {
     // A wrong model is told by the front, before any worker starts.
     let dir = engine::model_dir(&args.engine)?;
     engine::check_codec(&args.engine, &dir)?;
+    let api_keys = api_keys(args)?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     runtime.block_on(async {
         let address = SocketAddr::new(args.host, args.port);
@@ -55,7 +56,7 @@ pub fn run(args: &ServeArgs) -> Result<(), Failure> {
             Backend::Workers(workers)
         };
         let config = HttpConfig {
-            api_key: args.api_key.clone(),
+            api_keys,
             request_timeout: Duration::from_secs(args.request_timeout),
             connections_max: args.max_connections,
             head_timeout: Duration::from_secs(args.idle_timeout),
@@ -73,6 +74,20 @@ pub fn run(args: &ServeArgs) -> Result<(), Failure> {
         }
         if drained { Ok(()) } else { Err(Failure::new("some requests were still running at the end and were aborted")) }
     })
+}
+
+/// The keys of the command line and of the file.
+fn api_keys(args: &ServeArgs) -> Result<ApiKeys, Failure> {
+    let keys = match &args.api_key_file {
+        None => ApiKeys::default(),
+        Some(path) => {
+            let text = std::fs::read_to_string(path)
+                .map_err(|error| Failure::new(format!("--api-key-file {}: {error}", path.display())))?;
+            ApiKeys::parse(&text)
+                .map_err(|fault| Failure::new(format!("--api-key-file {}: {fault}", path.display())))?
+        }
+    };
+    Ok(args.api_key.iter().fold(keys, ApiKeys::with))
 }
 
 /// SIGTERM and SIGINT.

@@ -21,6 +21,7 @@ mod several_hosts;
 mod sim;
 mod support;
 mod swapping;
+mod tenants;
 mod torture;
 mod two_models;
 mod words;

@@ -77,7 +77,7 @@ impl PrefixSource for Matcher<'_> {
     fn num_matched_tokens(&mut self, id: RequestId) -> u32 {
         let request = self.requests.get_mut(&id).expect("the scheduler knows only our requests");
         let Some(store) = self.store.as_mut().filter(|_| request.use_pool) else { return 0 };
-        let found = store.match_prefix(&request.tokens);
+        let found = store.match_prefix(request.root, &request.tokens);
         request.hashes = found.hashes;
         request.published = found.num_matched;
         u32::try_from(found.num_matched * self.block_tokens).expect("a match is not longer than its request")
@@ -218,7 +218,9 @@ impl Core {
             max_num_tokens: small(admission.max_num_tokens),
         });
         self.counters.prompt_tokens += admission.prompt.len() as u64;
-        self.requests.insert(id, Running::new(admission, self.counters.taken, &self.model));
+        let salted = self.store.as_ref().zip(admission.cache_salt.as_ref());
+        let root = salted.map(|(store, salt)| store.root(salt));
+        self.requests.insert(id, Running::new(admission, self.counters.taken, root, &self.model));
         self.counters.taken += 1;
         // A hand-over may have nothing left to generate.
         self.end_if_finished(id);
@@ -404,7 +406,7 @@ impl Core {
             let at = request.published;
             if request.hashes.len() == at {
                 let tokens = &request.tokens[at * block_tokens..(at + 1) * block_tokens];
-                request.hashes.push(store.block_hash(request.hashes.last().copied(), tokens));
+                request.hashes.push(store.block_hash(request.hashes.last().copied().or(request.root), tokens));
             }
             let depth = u32::try_from(at).expect("contexts are shorter");
             if !store.save(request.hashes[at], depth, &self.kv.pages(table[at])) {

@@ -78,6 +78,7 @@ pub(super) fn admit(
         seed,
         prefill_only,
         use_pool: request.use_pool,
+        cache_salt: request.cache_salt,
         deadline_ns,
         max_num_tokens,
         sink,

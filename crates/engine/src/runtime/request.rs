@@ -4,7 +4,7 @@ use crate::model::LoadedModel;
 use crate::tokenizer::detokenizer::Detokenizer;
 use crate::tokenizer::stop::StopMatcher;
 use cenote_base::engine::{FinishReason, HandOver, Usage};
-use cenote_base::{BlockHash, EventSink, RequestId, SamplingParams, TokenId};
+use cenote_base::{BlockHash, CacheSalt, EventSink, RequestId, SamplingParams, TokenId};
 
 /// A validated, tokenized request on its way to the engine's thread.
 pub(super) struct Admission {
@@ -19,6 +19,7 @@ pub(super) struct Admission {
     pub seed: u64,
     pub prefill_only: bool,
     pub use_pool: bool,
+    pub cache_salt: Option<CacheSalt>,
     pub deadline_ns: u64,
     /// Most tokens of prompt and output.
     pub max_num_tokens: usize,
@@ -35,6 +36,8 @@ pub(super) struct Running {
     pub seed: u64,
     pub prefill_only: bool,
     pub use_pool: bool,
+    /// Parent of the first block: of the request's salt, if it has one.
+    pub root: Option<BlockHash>,
     pub max_num_tokens: usize,
     pub sink: EventSink,
     pub text: TextStream,
@@ -49,7 +52,8 @@ pub(super) struct Running {
 }
 
 impl Running {
-    pub fn new(admission: Admission, sequence: u64, model: &LoadedModel) -> Self {
+    /// `root`: that of the request's salt in the store's names.
+    pub fn new(admission: Admission, sequence: u64, root: Option<BlockHash>, model: &LoadedModel) -> Self {
         let mut text = TextStream::new(model, &admission.prompt, &admission.sampling.stop);
         let ended = !admission.sampling.ignore_eos && admission.output.last().is_some_and(|&last| ends(model, last));
         let spoken = admission.output.len() - usize::from(ended);
@@ -72,6 +76,7 @@ impl Running {
             seed: admission.seed,
             prefill_only: admission.prefill_only,
             use_pool: admission.use_pool,
+            root,
             max_num_tokens: admission.max_num_tokens,
             sink: admission.sink,
             text,

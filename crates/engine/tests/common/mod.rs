@@ -2,7 +2,9 @@
 
 use cenote_base::engine::{Event, FinishReason, HandOver, Phase, Prompt, Usage};
 use cenote_base::hash::HashSeed;
-use cenote_base::{BlockHash, ChainHasher, Engine, EngineError, Health, Request, RequestId, SamplingParams, TokenId};
+use cenote_base::{
+    BlockHash, CacheSalt, ChainHasher, Engine, EngineError, Health, Request, RequestId, SamplingParams, TokenId,
+};
 use cenote_engine::{EngineConfig, LlmEngine, LoadedModel};
 use cenote_store::{Loaded, PendingBlock, PrefixMatch, PrefixStore, SwappedBlock};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -108,8 +110,12 @@ impl MemoryStore {
 const BLOCK_TOKENS: usize = 16;
 
 impl PrefixStore for MemoryStore {
-    fn match_prefix(&mut self, tokens: &[TokenId]) -> PrefixMatch {
-        let hashes = Self::hasher().chain(tokens, BLOCK_TOKENS);
+    fn root(&self, salt: &CacheSalt) -> BlockHash {
+        Self::hasher().root(salt)
+    }
+
+    fn match_prefix(&mut self, root: Option<BlockHash>, tokens: &[TokenId]) -> PrefixMatch {
+        let hashes = Self::hasher().chain_from(root, tokens, BLOCK_TOKENS);
         let shared = self.shared.lock().unwrap();
         let num_matched = hashes.iter().take_while(|hash| shared.blocks.contains_key(hash)).count();
         PrefixMatch { hashes, num_matched }
@@ -184,6 +190,7 @@ pub fn request(prompt: Prompt, sampling: SamplingParams) -> Request {
         sampling,
         phase: Phase::Whole,
         use_pool: true,
+        cache_salt: None,
         timeout_ms: 60_000,
     }
 }

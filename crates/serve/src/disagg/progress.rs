@@ -226,6 +226,7 @@ mod tests {
             sampling: SamplingParams { seed: Some(9), ..SamplingParams::default() },
             phase: Phase::Whole,
             use_pool: true,
+            cache_salt: None,
             timeout_ms: 1000,
         };
         let mut progress = Progress::new(request, split);

@@ -3,8 +3,8 @@
 use super::AppState;
 use super::budget::Share;
 use crate::openai::{Answer, ApiError, Call};
-use cenote_base::RequestId;
 use cenote_base::engine::{Event, Phase, Request, Usage};
+use cenote_base::{CacheSalt, RequestId};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
@@ -40,11 +40,12 @@ impl Generation {
         ApiError::overloaded(format!("{} requests are running already", state.config.requests_max), 1)
     }
 
-    /// Submits every prompt of `call`. `share`: what its prompts cost; given back when the engine has let
+    /// Submits every prompt of `call`. `salt`: of the client's key and the request. `share`: what its prompts cost; given back when the engine has let
     /// go of them.
     pub(super) fn start(
         state: &Arc<AppState>,
         call: Call,
+        salt: Option<CacheSalt>,
         timeout: Duration,
         share: Option<Share>,
     ) -> Result<Self, ApiError> {
@@ -75,6 +76,7 @@ impl Generation {
                 sampling: call.sampling.clone(),
                 phase: Phase::Whole,
                 use_pool: call.use_pool,
+                cache_salt: salt,
                 timeout_ms: u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX),
             };
             let (sender, place) = (sender.clone(), place.clone());

@@ -1,6 +1,7 @@
 //! Around every handler: the request's name, the API key, the count.
 
 use super::AppState;
+use super::keys::KeySalt;
 use crate::openai::ApiError;
 use crate::random;
 use axum::extract::{Request, State};
@@ -13,11 +14,14 @@ const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 /// A client's own request id is echoed up to this length; longer ones are replaced.
 const REQUEST_ID_BYTES_MAX: usize = 128;
 
-pub(super) async fn around(State(state): State<Arc<AppState>>, request: Request, next: Next) -> Response {
+pub(super) async fn around(State(state): State<Arc<AppState>>, mut request: Request, next: Next) -> Response {
     let endpoint = endpoint(request.uri().path());
     let id = request_id(request.headers());
     let mut response = match authorize(&state, endpoint, request.headers()) {
-        Ok(()) => next.run(request).await,
+        Ok(salt) => {
+            request.extensions_mut().insert(salt);
+            next.run(request).await
+        }
         Err(error) => {
             let mut refusal = error.into_response();
             refusal.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
@@ -48,19 +52,19 @@ fn request_id(headers: &HeaderMap) -> HeaderValue {
     }
 }
 
-fn authorize(state: &AppState, endpoint: &str, headers: &HeaderMap) -> Result<(), ApiError> {
-    let Some(key) = &state.config.api_key else { return Ok(()) };
-    if endpoint == "/health" {
-        return Ok(());
+fn authorize(state: &AppState, endpoint: &str, headers: &HeaderMap) -> Result<KeySalt, ApiError> {
+    let keys = &state.config.api_keys;
+    if keys.is_open() || endpoint == "/health" {
+        return Ok(KeySalt::default());
     }
     let given = headers.get(header::AUTHORIZATION).map(HeaderValue::as_bytes);
     let given = given.and_then(|value| {
         let (scheme, rest) = value.split_at_checked(b"Bearer ".len())?;
         scheme.eq_ignore_ascii_case(b"Bearer ").then_some(rest.trim_ascii())
     });
-    let message = match given {
-        Some(given) if random::secrets_equal(given, key.as_bytes()) => return Ok(()),
-        Some(_) => "Authorization: the API key is wrong",
+    let message = match given.map(|given| keys.find(given)) {
+        Some(Some(salt)) => return Ok(salt),
+        Some(None) => "Authorization: the API key is wrong",
         None => "Authorization: missing; send `Bearer <API key>`",
     };
     let error = ApiError::new(StatusCode::UNAUTHORIZED, "invalid_request_error", message);

@@ -1,5 +1,6 @@
 //! What the handlers share.
 
+use super::ApiKeys;
 use super::budget::Budget;
 use crate::metrics::Metrics;
 use crate::server::Gate;
@@ -14,8 +15,8 @@ use tokio::sync::Semaphore;
 /// How the front behaves.
 #[derive(Clone, Debug)]
 pub struct HttpConfig {
-    /// Clients must send `Authorization: Bearer <key>`; `/health` stays open.
-    pub api_key: Option<String>,
+    /// Clients must send `Authorization: Bearer <key>` with one of these; `/health` stays open.
+    pub api_keys: ApiKeys,
     /// Longest time of one request; clients may ask for less (`x-cenote-timeout-ms`).
     pub request_timeout: Duration,
     /// Longest time a client may take to send a body.
@@ -41,7 +42,7 @@ pub struct HttpConfig {
 impl Default for HttpConfig {
     fn default() -> Self {
         Self {
-            api_key: None,
+            api_keys: ApiKeys::default(),
             request_timeout: Duration::from_secs(300),
             body_timeout: Duration::from_secs(30),
             head_timeout: Duration::from_secs(30),

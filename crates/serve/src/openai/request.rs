@@ -52,6 +52,9 @@ pub struct Body {
     /// Extension: `false` keeps this request's KV out of the shared region.
     #[serde(default)]
     pub use_pool: Option<bool>,
+    /// Extension (vLLM): KV is shared only with requests that have the same salt.
+    #[serde(default)]
+    pub cache_salt: Option<String>,
     /// All else; looked through for what may not be ignored.
     #[serde(flatten)]
     pub extra: Map<String, Value>,
@@ -91,6 +94,8 @@ pub struct Call {
     pub include_usage: bool,
     /// Whether KV may be shared.
     pub use_pool: bool,
+    /// The client's own salt, not empty.
+    pub cache_salt: Option<String>,
     /// How the client wrote `max_tokens`; an engine's error about it is told in that word.
     pub max_tokens_field: &'static str,
 }
@@ -158,6 +163,12 @@ impl Body {
         if self.stream_options.is_some() && !stream {
             return Err(ApiError::invalid("stream_options", "only allowed together with stream: true"));
         }
+        if self.cache_salt.as_deref() == Some("") {
+            return Err(ApiError::invalid(
+                "cache_salt",
+                "an empty text; leave it out to share with requests without one",
+            ));
+        }
         let sampling = self.sampling(limits)?;
         let (max_tokens_field, _) = self.max_tokens_as_written();
         Ok(Call {
@@ -166,6 +177,7 @@ impl Body {
             stream,
             include_usage: self.stream_options.and_then(|options| options.include_usage).unwrap_or(false),
             use_pool: self.use_pool.unwrap_or(true),
+            cache_salt: self.cache_salt,
             max_tokens_field,
         })
     }

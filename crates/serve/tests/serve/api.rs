@@ -6,7 +6,7 @@ use crate::support::fake::FakeEngine;
 use crate::support::script::{MODEL, answer};
 use cenote_base::SamplingParams;
 use cenote_base::engine::{ChatMessage, FinishReason, Prompt};
-use cenote_serve::HttpConfig;
+use cenote_serve::{ApiKeys, HttpConfig};
 use serde_json::{Value, json};
 
 async fn server() -> TestServer {
@@ -194,7 +194,7 @@ async fn models_are_listed_and_found_with_their_slashes() {
 
 #[tokio::test]
 async fn the_api_key_guards_all_but_health() {
-    let config = HttpConfig { api_key: Some("sesame".to_owned()), ..HttpConfig::default() };
+    let config = HttpConfig { api_keys: ApiKeys::default().with("sesame"), ..HttpConfig::default() };
     let server = TestServer::start(FakeEngine::new().shared(), config).await;
     assert_eq!(server.get("/health").await.status, 200);
     for path in ["/v1/models", "/metrics", "/nowhere"] {

@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 pub struct Client {
     http: reqwest::Client,
     url: String,
+    key: Option<String>,
 }
 
 /// An answer to a prompt.
@@ -32,11 +33,20 @@ pub fn without_pool(mut body: Value) -> Value {
 impl Client {
     pub fn new(url: &str) -> Self {
         let http = reqwest::Client::builder().timeout(PATIENCE).no_proxy().build().expect("a client");
-        Self { http, url: url.to_owned() }
+        Self { http, url: url.to_owned(), key: None }
+    }
+
+    /// The same with an API key.
+    pub fn with_key(&self, key: &str) -> Self {
+        Self { key: Some(key.to_owned()), ..self.clone() }
     }
 
     fn post(&self, path: &str) -> reqwest::RequestBuilder {
-        self.http.post(format!("{}{path}", self.url)).header("content-type", "application/json")
+        let request = self.http.post(format!("{}{path}", self.url)).header("content-type", "application/json");
+        match &self.key {
+            Some(key) => request.bearer_auth(key),
+            None => request,
+        }
     }
 
     /// Sends any body and returns the status and the answer, which must be JSON.

@@ -8,7 +8,15 @@ use tokio::sync::mpsc;
 pub fn request(id: u64, prompt: Prompt, max_tokens: u32) -> Request {
     let sampling =
         SamplingParams { max_tokens: Some(max_tokens), seed: Some(11), ignore_eos: true, ..SamplingParams::default() };
-    Request { id: RequestId(id), prompt, sampling, phase: Phase::Whole, use_pool: true, timeout_ms: 30_000 }
+    Request {
+        id: RequestId(id),
+        prompt,
+        sampling,
+        phase: Phase::Whole,
+        use_pool: true,
+        cache_salt: None,
+        timeout_ms: 30_000,
+    }
 }
 
 pub fn text_request(id: u64, max_tokens: u32) -> Request {

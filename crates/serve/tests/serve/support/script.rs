@@ -147,6 +147,7 @@ pub fn answer(prompt: &Prompt, sampling: &SamplingParams) -> (String, FinishReas
         sampling: sampling.clone(),
         phase: Phase::Whole,
         use_pool: false,
+        cache_salt: None,
         timeout_ms: 1000,
     };
     let mut whole = String::new();
