@@ -15,7 +15,7 @@ pub enum RegionSource {
     Anon,
     /// A tmpfs file of this name, written `shm:NAME`.
     Shm(String),
-    /// Any file: tmpfs, hugetlbfs, a DAX file system, a disk. Written as its path.
+    /// Any file: tmpfs, hugetlbfs, a DAX file system, a disk. Written as its path, which contains a slash, or `file:PATH`.
     File(PathBuf),
     /// A DAX character device, written as its path `/dev/daxX.Y`.
     DevDax(PathBuf),
@@ -23,10 +23,20 @@ pub enum RegionSource {
 
 /// The text names no region.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{text}` names no region ({fact}); write anon, shm:NAME, /dev/daxX.Y or a file's path")]
-pub struct ParseRegionError {
-    text: String,
-    fact: &'static str,
+pub enum ParseRegionError {
+    /// No kind of region has such a name.
+    #[error("`{text}` names no region ({fact}); write shm:NAME, a path, file:PATH, /dev/daxX.Y or anon")]
+    Malformed {
+        /// As written.
+        text: String,
+        /// What is wrong with it.
+        fact: &'static str,
+    },
+    /// A bare word, which may mean shared memory or a file.
+    #[error(
+        "`{0}` is neither shared memory nor a path; write shm:{0} for shared memory, file:{0} for a file in this folder"
+    )]
+    Ambiguous(String),
 }
 
 impl RegionSource {
@@ -81,18 +91,20 @@ impl FromStr for RegionSource {
     type Err = ParseRegionError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let wrong = |fact| ParseRegionError { text: text.to_owned(), fact };
+        let wrong = |fact| ParseRegionError::Malformed { text: text.to_owned(), fact };
         if text == "anon" {
             return Ok(Self::Anon);
         }
         if let Some(name) = text.strip_prefix("shm:") {
             return check_shm_name(name).map(|()| Self::Shm(name.to_owned())).map_err(wrong);
         }
-        match text {
-            "" => Err(wrong("the text is empty")),
-            _ if text.contains('\0') => Err(wrong("it contains a zero byte")),
-            _ if is_dax_name(text) => Ok(Self::DevDax(text.into())),
-            _ => Ok(Self::File(text.into())),
+        let path = text.strip_prefix("file:");
+        match path.unwrap_or(text) {
+            "" => Err(wrong("the name is empty")),
+            name if name.contains('\0') => Err(wrong("it contains a zero byte")),
+            name if is_dax_name(name) => Ok(Self::DevDax(name.into())),
+            name if path.is_some() || name.contains('/') => Ok(Self::File(name.into())),
+            name => Err(ParseRegionError::Ambiguous(name.to_owned())),
         }
     }
 }
@@ -102,6 +114,9 @@ impl fmt::Display for RegionSource {
         match self {
             Self::Anon => f.write_str("anon"),
             Self::Shm(name) => write!(f, "shm:{name}"),
+            Self::File(path) if !path.as_os_str().as_encoded_bytes().contains(&b'/') => {
+                write!(f, "file:{}", path.display())
+            }
             Self::File(path) | Self::DevDax(path) => path.display().fmt(f),
         }
     }
@@ -119,11 +134,25 @@ mod tests {
             ("/dev/dax0.1", RegionSource::DevDax("/dev/dax0.1".into())),
             ("/dev/daxless", RegionSource::File("/dev/daxless".into())),
             ("/dev/dax0.", RegionSource::File("/dev/dax0.".into())),
-            ("kv.region", RegionSource::File("kv.region".into())),
+            ("./kv.region", RegionSource::File("./kv.region".into())),
+            ("file:kv.region", RegionSource::File("kv.region".into())),
         ] {
             assert_eq!(text.parse(), Ok(source.clone()), "{text}");
             assert_eq!(source.to_string(), text);
         }
+    }
+
+    #[test]
+    fn a_bare_word_is_asked_about() {
+        for text in ["kv", "kv.region", "dax0.0"] {
+            let said = text.parse::<RegionSource>().expect_err(text).to_string();
+            assert!(said.contains(&format!("shm:{text}")) && said.contains(&format!("file:{text}")), "{said}");
+        }
+        for (text, path) in [("file:a/b", "a/b"), ("file:/a", "/a"), ("file:shm:x", "shm:x")] {
+            assert_eq!(text.parse(), Ok(RegionSource::File(path.into())), "{text}");
+        }
+        assert_eq!("file:/dev/dax0.1".parse(), Ok(RegionSource::DevDax("/dev/dax0.1".into())));
+        assert!("file:".parse::<RegionSource>().is_err());
     }
 
     #[test]
