@@ -8,6 +8,7 @@ mod engine;
 mod eval;
 mod events;
 mod generate;
+mod list;
 mod live;
 mod outliers;
 mod pool;
@@ -18,12 +19,18 @@ mod study;
 mod torture;
 mod worker;
 
-use crate::args::Commands;
+use crate::args::{Commands, PoolCommands};
 use crate::failure::Failure;
+use crate::stale;
 use std::process::ExitCode;
 
-/// Runs a command.
+/// Runs a command. What killed commands have left goes first, unless the command is there to show it, or is a part of
+/// another.
 pub fn run(command: Commands) -> Result<ExitCode, Failure> {
+    let only_shows = matches!(command, Commands::Doctor(_) | Commands::Pool(PoolCommands::List(_)));
+    if !only_shows && !matches!(command, Commands::BenchChild(_) | Commands::TortureChild(_) | Commands::Worker(_)) {
+        stale::sweep();
+    }
     let done = |()| ExitCode::SUCCESS;
     match command {
         Commands::Demo(args) => demo::run(&args),

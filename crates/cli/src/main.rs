@@ -5,6 +5,7 @@
 mod args;
 mod commands;
 mod failure;
+mod inventory;
 mod output;
 mod region;
 mod settings;

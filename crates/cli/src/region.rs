@@ -263,9 +263,8 @@ impl TemporaryRegion {
 
     /// Makes one that is like this.
     pub fn make(purpose: &str, new: &NewRegionArgs) -> Result<Self, Failure> {
-        let region = Some(RegionSource::Shm(format!("cenote-{purpose}-{}", std::process::id())));
+        let region = Some(RegionSource::Shm(crate::stale::own_name(purpose)));
         let args = RegionArgs { region, numa_node: None, no_huge_pages: false, host_slot: 0 };
-        crate::stale::sweep();
         let (_, superblock) = create(&args, new, false)?;
         let owned = crate::stale::own(args.source()?)?;
         Ok(Self { args, superblock, _owned: owned })
@@ -274,7 +273,7 @@ impl TemporaryRegion {
     /// As [`TemporaryRegion::make`], but pages take memory when they are first used. Who fills it up on a machine that
     /// has too little dies of it, so this is for measurements of a region's size alone.
     pub fn sparse(purpose: &str, new: &NewRegionArgs) -> Result<Self, Failure> {
-        let source = RegionSource::Shm(format!("cenote-{purpose}-{}", std::process::id()));
+        let source = RegionSource::Shm(crate::stale::own_name(purpose));
         let path = source.path().expect("shared memory has a path");
         let size = new.size.expect("its maker gives a size").0;
         let made = std::fs::File::create_new(&path).and_then(|file| file.set_len(size));

@@ -253,6 +253,22 @@ impl HostArea {
         names.filter(|name| is_area(name) && sweep_one(name, &is_orphan)).count()
     }
 
+    /// The areas of this machine that this user can read, of the files whose name `is_area`'s. Nothing is joined or locked.
+    #[must_use]
+    pub fn list(is_area: impl Fn(&str) -> bool) -> Vec<AreaFile> {
+        let Ok(entries) = std::fs::read_dir(SHM_DIRECTORY) else { return Vec::new() };
+        let names = entries.flatten().filter_map(|entry| entry.file_name().into_string().ok());
+        let look = |name: String| {
+            let file = file::open_existing(&area_path(&name).ok()?, OFlags::RDONLY).ok()?;
+            let bytes = file.metadata().ok()?.len();
+            let is_open = slot::is_held(&file);
+            Some(AreaFile { name, region: layout::read_owner(&file), bytes, is_open })
+        };
+        let mut areas: Vec<AreaFile> = names.filter(|name| is_area(name)).filter_map(look).collect();
+        areas.sort_by(|one, other| one.name.cmp(&other.name));
+        areas
+    }
+
     /// Opens the area `name` to look at it; `None` if it is not there, or is not made yet. Words show what others
     /// store; what this process stores in them stays its own. It has no locks to give and no slots to claim.
     ///
@@ -417,6 +433,19 @@ impl Drop for Inner {
         let unmapped = unsafe { rustix::mm::munmap(self.base.cast(), self.layout.bytes as usize) };
         debug_assert!(unmapped.is_ok(), "a mapping of ours can be unmapped");
     }
+}
+
+/// An area as it lies on the machine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AreaFile {
+    /// The file's name.
+    pub name: String,
+    /// The file of the region that it belongs to, as far as its maker recorded it.
+    pub region: Option<PathBuf>,
+    /// Size of the file.
+    pub bytes: u64,
+    /// Whether a process has it open.
+    pub is_open: bool,
 }
 
 fn area_path(name: &str) -> Result<PathBuf, HostError> {

@@ -23,6 +23,6 @@ pub mod region;
 mod registry;
 
 pub use fabric::{Coherent, Fabric, Flush, Flushed, Mapped, ReadOnly, UnsupportedFlush};
-pub use host::{HostArea, HostLocal, HostSpec, Word};
+pub use host::{AreaFile, HostArea, HostLocal, HostSpec, Word};
 pub use offset::{LINE, Line, Offset};
 pub use region::{Fresh, MapError, MapOptions, Mapping, ReadMapping, RegionSource};

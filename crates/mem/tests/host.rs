@@ -6,7 +6,7 @@
 use cenote_base::{Deadline, fault};
 use cenote_mem::host::{HostError, LockTimeout};
 use cenote_mem::region::RegionFile;
-use cenote_mem::{HostArea, HostSpec};
+use cenote_mem::{AreaFile, HostArea, HostSpec};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -522,10 +522,15 @@ fn an_area_is_swept_when_it_is_an_orphan_and_nobody_has_it_open() {
     assert!(!made);
     drop(area);
     assert_eq!(sweep(&name, true), 0, "it is open elsewhere");
+    let listed = || HostArea::list(|other| other == name.0);
+    let bytes = path_of(&name).metadata().expect("it is there").len();
+    let region = Some(std::path::PathBuf::from("/no/such/region"));
+    assert_eq!(listed(), [AreaFile { name: name.0.clone(), region, bytes, is_open: true }]);
     drop(second);
     assert_eq!(sweep(&name, false), 0, "its owner is there");
     assert!(path_of(&name).exists());
     assert_eq!((sweep_once_closed(&name, true), path_of(&name).exists()), (1, false));
+    assert_eq!(listed(), []);
     // Nobody recorded what this one belongs to.
     drop(name.open());
     assert_eq!(sweep(&name, true), 0);

@@ -10,6 +10,8 @@ use std::time::Duration;
 pub enum PoolCommands {
     /// Make a region and an empty pool in it
     Create(PoolCreateArgs),
+    /// List the regions of this machine: size, memory, users, and what killed commands have left
+    List(PoolListArgs),
     /// Tell what a region holds and who uses it, without joining
     Info(PoolArgs),
     /// Walk everything and report leaks and damage; exits with 2 if there are any
@@ -55,6 +57,12 @@ pub struct PoolCreateArgs {
 pub struct PoolArgs {
     #[command(flatten)]
     pub region: RegionArgs,
+    #[command(flatten)]
+    pub output: OutputArgs,
+}
+
+#[derive(Args, Debug)]
+pub struct PoolListArgs {
     #[command(flatten)]
     pub output: OutputArgs,
 }

@@ -2,6 +2,7 @@
 
 use crate::args::DoctorArgs;
 use crate::failure::Failure;
+use crate::inventory::{self, Found, State};
 use crate::output::facts;
 use cenote_base::units::ByteSize;
 use cenote_mem::cpu::{self, Machine};
@@ -12,7 +13,12 @@ use std::path::Path;
 struct Diagnosis {
     machine: Machine,
     advice: Vec<Advice>,
+    /// What killed processes have left.
+    orphans: Vec<Found>,
 }
+
+/// Shared memory with less room than this is full: a region of the smallest models takes more.
+const ROOM_MIN: u64 = 64 << 20;
 
 /// A region that can be made here, the best first.
 #[derive(Serialize, Debug, PartialEq, Eq)]
@@ -23,7 +29,9 @@ struct Advice {
 
 pub fn run(args: &DoctorArgs) -> Result<(), Failure> {
     let machine = cpu::probe(Path::new("/"));
-    let diagnosis = Diagnosis { advice: advise(&machine), machine };
+    let mut orphans = inventory::look(&machine);
+    orphans.retain(|found| found.state == State::Orphan);
+    let diagnosis = Diagnosis { advice: advise(&machine), machine, orphans };
     args.output.show(&diagnosis, || text(&diagnosis))
 }
 
@@ -49,7 +57,7 @@ fn advise(machine: &Machine) -> Vec<Advice> {
             reason: "hugetlbfs with free huge pages: fewest TLB misses".to_owned(),
         });
     }
-    if let Some(shm) = machine.shm {
+    if let Some(shm) = machine.shm.filter(|shm| shm.free_bytes >= ROOM_MIN) {
         let transparent = match machine.transparent_huge_shmem.as_deref() {
             Some("always" | "within_size" | "advise") => "with transparent huge pages",
             _ => "without huge pages (shmem_enabled is off)",
@@ -95,6 +103,11 @@ fn text(diagnosis: &Diagnosis) -> String {
             )
         })
         .collect();
+    let orphans: Vec<String> = diagnosis
+        .orphans
+        .iter()
+        .map(|found| format!("{} ({})", found.region, ByteSize(found.memory_bytes.unwrap_or(found.bytes))))
+        .collect();
     let none = |list: &[String]| if list.is_empty() { "none".to_owned() } else { list.join(", ") };
     let mut text = facts(&[
         ("processor", format!("{}, {}", machine.processor.as_deref().unwrap_or("not known"), machine.architecture)),
@@ -123,6 +136,7 @@ fn text(diagnosis: &Diagnosis) -> String {
             "/dev/shm",
             machine.shm.map_or_else(|| "missing".to_owned(), |shm| format!("{} free", ByteSize(shm.free_bytes))),
         ),
+        ("orphans", none(&orphans)),
         ("hugetlbfs", none(&machine.hugetlbfs_mounts)),
         ("DAX devices", none(&dax)),
         ("CXL devices", none(&machine.cxl_devices)),
@@ -134,7 +148,15 @@ fn text(diagnosis: &Diagnosis) -> String {
         text.push_str(&format!("\n  --region {}\n      {}", advice.region, advice.reason));
     }
     if diagnosis.advice.is_empty() {
-        text.push_str("\n  a file on any file system; /dev/shm is missing here");
+        text.push_str("\n  a file on any file system, as in --region ./kv.region");
+    }
+    if let Some(shm) = machine.shm.filter(|shm| shm.free_bytes < ROOM_MIN) {
+        text.push_str(&format!(
+            "\n\n/dev/shm is full: {} of {} free. `cenote pool list` shows its regions; a container gets more \
+             with --shm-size, a machine with `mount -o remount,size=… /dev/shm`",
+            ByteSize(shm.free_bytes),
+            ByteSize(shm.total_bytes)
+        ));
     }
     text
 }
@@ -160,5 +182,9 @@ mod tests {
         machine.dax_devices = vec![device];
         let regions: Vec<String> = advise(&machine).into_iter().map(|advice| advice.region).collect();
         assert_eq!(regions, ["/dev/dax0.0", "/dev/hugepages/cenote", "shm:cenote"]);
+        machine.shm = Some(cpu::Space { total_bytes: 1 << 30, free_bytes: 1 << 20 });
+        assert!(advise(&machine).iter().all(|advice| advice.region != "shm:cenote"), "it is full");
+        let full = text(&Diagnosis { advice: advise(&machine), machine, orphans: Vec::new() });
+        assert!(full.contains("/dev/shm is full"), "{full}");
     }
 }

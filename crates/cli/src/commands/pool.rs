@@ -31,6 +31,7 @@ const MANAGER_PAUSE: Duration = Duration::from_micros(50);
 pub fn run(command: PoolCommands) -> Result<ExitCode, Failure> {
     match command {
         PoolCommands::Create(args) => create(&args),
+        PoolCommands::List(args) => super::list::run(&args),
         PoolCommands::Info(args) => info(&args),
         PoolCommands::Check(args) => check(&args),
         PoolCommands::History(args) => history(&args),

@@ -22,6 +22,7 @@ use crate::failure::Failure;
 use crate::output;
 use crate::region::TemporaryRegion;
 use crate::signals::EndSignals;
+use crate::stale::{self, Owned};
 use cenote_base::prng::Prng;
 use cenote_base::units::ByteSize;
 use cenote_mem::{Flush, HostArea, Mapping, RegionSource};
@@ -75,9 +76,9 @@ pub fn run(args: &TortureArgs) -> Result<ExitCode, Failure> {
 }
 
 /// The ledger's memory, which goes with this value.
-struct LedgerName(RegionSource);
+struct LedgerFile(RegionSource, #[expect(dead_code, reason = "it is the ledger's lock")] Option<Owned>);
 
-impl Drop for LedgerName {
+impl Drop for LedgerFile {
     fn drop(&mut self) {
         let _ = Mapping::remove(&self.0);
     }
@@ -89,7 +90,7 @@ struct Torture {
     nursery: Nursery,
     told: Receiver<Told>,
     ledger: Ledger,
-    _ledger_name: LedgerName,
+    _ledger_file: LedgerFile,
     region: TemporaryRegion,
     prng: Prng,
     report: Report,
@@ -127,12 +128,14 @@ impl Torture {
         };
         let region = TemporaryRegion::make("torture", &new)?;
         let flush = region.superblock().flush;
-        let ledger_name = LedgerName(RegionSource::Shm(format!("cenote-torture-{}-ledger", std::process::id())));
+        let ledger_name = RegionSource::Shm(stale::own_name("torture-ledger"));
+        let ledger = Ledger::create(&ledger_name, flush)?;
+        let ledger_file = LedgerFile(ledger_name.clone(), stale::own(&ledger_name)?);
         let (sender, told) = channel();
         let nursery = Nursery {
             region: region.args().clone(),
             watch: WatchArgs { host_timeout: HOST_TIMEOUT, quarantine: QUARANTINE },
-            ledger: ledger_name.0.clone(),
+            ledger: ledger_name,
             prng: Prng::at(seed, 1),
             told: sender,
         };
@@ -148,8 +151,8 @@ impl Torture {
             slots: (0..args.processes as usize).map(|index| Slot::new(index, args.hosts)).collect(),
             nursery,
             told,
-            ledger: Ledger::create(&ledger_name.0, flush)?,
-            _ledger_name: ledger_name,
+            ledger,
+            _ledger_file: ledger_file,
             region,
             prng: Prng::at(seed, 2),
             report,

@@ -1,6 +1,6 @@
 //! `cenote demo`: what the README promises of it.
 
-use super::support::process::{cenote, signal};
+use super::support::process::{cenote, own_region, signal};
 use super::support::{soon, until};
 use rustix::process::Signal;
 use serde_json::Value;
@@ -40,7 +40,8 @@ async fn an_interrupted_command_takes_its_region_along() {
     for (command, code) in [(&["demo"][..], 130), (&["bench", "ttft", "--region-size", "64MiB"], 143)] {
         let mut child = cenote(command.iter().copied()).spawn();
         let pid = child.id().expect("it was just started");
-        let region = Path::new("/dev/shm").join(format!("cenote-{}-{pid}", command[0]));
+        let region = own_region(command[0], pid);
+        let region = Path::new("/dev/shm").join(region.strip_prefix("shm:").expect("it is in shared memory"));
         until("its region", async || region.exists().then_some(())).await;
         signal(pid, if code == 130 { Signal::INT } else { Signal::TERM });
         let status = soon("its end", child.wait()).await.expect("it is our child");

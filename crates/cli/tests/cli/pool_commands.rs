@@ -1,7 +1,7 @@
 //! `cenote pool`: create, info, check, gc and destroy on regions that are well.
 
 use super::support::client::greedy;
-use super::support::process::{Server, cenote};
+use super::support::process::{Server, bare, cenote, own_region};
 use super::support::region::Region;
 use super::support::tokens;
 use serde_json::{Value, json};
@@ -221,4 +221,38 @@ async fn a_rotten_payload_is_found_and_taken_out() {
     assert_eq!(region.run("gc").await.code, Some(0));
     region.expect_clean().await;
     server.stop().await;
+}
+
+/// A killed server leaves its region and its host memory. Both are shown as orphans, and the next command removes them.
+#[tokio::test]
+async fn what_a_killed_server_leaves_is_shown_and_removed() {
+    let server = Server::start(&["--region-size", "64MiB"]).await;
+    let name = own_region("serve", server.pid);
+    let listed = async || -> Option<Value> {
+        let list = bare(["pool", "list", "--json"]).ok().await.json();
+        list.as_array().expect("an array").iter().find(|found| found["region"] == name.as_str()).cloned()
+    };
+    let found = listed().await.expect("the server's region is listed");
+    assert_eq!((&found["state"], &found["users"][0]["pid"]), (&"in_use".into(), &server.pid.into()), "{found}");
+    assert!(found["memory_bytes"].as_u64() >= Some(64 << 20), "{found}");
+    let uuid = bare(["pool", "info", "--json", "--region", &name]).ok().await.json()["uuid"].clone();
+    let left = || {
+        let files = std::fs::read_dir("/dev/shm").expect("shared memory").flatten();
+        let names: Vec<String> = files.filter_map(|entry| entry.file_name().into_string().ok()).collect();
+        let uuid = uuid.as_str().expect("a text");
+        names.iter().filter(|file| name.ends_with(file.as_str()) || file.contains(uuid)).count()
+    };
+    assert_eq!(left(), 2, "the region and its host memory");
+
+    server.kill().await;
+    // Another test's command may be the next one.
+    if let Some(found) = listed().await {
+        assert_eq!(found["state"], "orphan", "{found}");
+        let table = bare(["pool", "list"]).ok().await;
+        let doctor = bare(["doctor", "--json"]).ok().await.json();
+        assert!(left() == 0 || table.out.contains("orphan") && doctor["orphans"].to_string().contains(&name));
+    }
+    let region = Region::create("16MiB").await;
+    assert_eq!(left(), 0, "making a region removes what was left");
+    region.expect_clean_and_idle().await;
 }

@@ -1,7 +1,7 @@
 //! `cenote torture`, briefly: long runs are made by hand. With the feature `canary` the pool makes a mistake, and
 //! torture must notice.
 
-use super::support::process::{Outcome, cenote, signal};
+use super::support::process::{Outcome, cenote, own_region, signal};
 use super::support::{soon, until};
 use rustix::process::Signal;
 use std::path::{Path, PathBuf};
@@ -70,7 +70,7 @@ async fn a_mistake_is_found() {
 async fn an_interrupted_torture_leaves_nothing() {
     let mut child = cenote(["torture", "--processes", "2", "--seconds", "60", "--size", "8MiB"]).spawn();
     let pid = child.id().expect("it was just started");
-    let region = format!("shm:cenote-torture-{pid}");
+    let region = own_region("torture", pid);
     let at_work = async || {
         let info = cenote(["pool", "info", "--json", "--region", &region]).run().await;
         (info.code == Some(0)).then(|| info.json()).filter(|info| info["blocks_ready"].as_u64() > Some(0))

@@ -5,7 +5,7 @@ use super::{repository, soon};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use std::fs::File;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 use std::process::Stdio;
 use tokio::io::{AsyncBufReadExt, BufReader};
@@ -137,6 +137,11 @@ impl Server {
         assert!(status.success(), "{status}: {}", self.words());
     }
 
+    /// Kills it and waits for its end. What it made for itself stays.
+    pub async fn kill(mut self) {
+        soon("the server's end", self.child.kill()).await.expect("it is our child");
+    }
+
     /// Ends it and waits for that.
     pub async fn stop(self) {
         self.terminate();
@@ -155,9 +160,15 @@ impl Drop for Server {
         if self.child.try_wait().is_ok_and(|ended| ended.is_none()) {
             let _ = self.child.start_kill();
             // A killed server cannot remove the region that was its own.
-            super::region::remove(&format!("shm:cenote-serve-{}", self.pid));
+            super::region::remove(&own_region("serve", self.pid));
         }
     }
+}
+
+/// The region that a command makes for itself.
+pub fn own_region(purpose: &str, pid: u32) -> String {
+    let namespace = std::fs::metadata("/proc/self/ns/pid").expect("this machine has /proc").ino();
+    format!("shm:cenote-{purpose}-{pid}-{namespace}")
 }
 
 /// Sends a signal to a process that is known to live.
