@@ -237,13 +237,25 @@ pub struct EngineStats {
 }
 
 impl EngineStats {
-    /// Takes in the values of another worker, as a router does. Values add up, but those named `pool_…`:
-    /// they are of the whole host, every worker of it tells the same ones, and the latest is the largest.
+    /// Takes in the values of another worker, as a router does. Values add up, but those of the whole host: every worker
+    /// of it tells the same ones, and the latest is the largest.
     pub fn merge(&mut self, other: &Self) {
         for (name, value) in &other.values {
             let sum = self.values.entry(name.clone()).or_default();
-            *sum = if name.starts_with("pool_") { sum.max(*value) } else { *sum + value };
+            *sum = if Self::is_of_host(name) { sum.max(*value) } else { *sum + value };
         }
+    }
+
+    /// Whether a value only grows in the life of its process.
+    #[must_use]
+    pub fn is_counter(name: &str) -> bool {
+        name.ends_with("_total")
+    }
+
+    /// Whether a value is of the whole host, not of one process.
+    #[must_use]
+    pub fn is_of_host(name: &str) -> bool {
+        name.starts_with("pool_")
     }
 }
 
@@ -261,6 +273,10 @@ pub trait Engine: Send + Sync {
 
     /// Ends a request and frees what it holds; unknown ids are ignored.
     fn abort(&self, id: RequestId);
+
+    /// Another engine has read the KV of a request that this one handed over, or the request is over: what this one holds
+    /// for it may be evicted. Unknown ids are ignored.
+    fn release(&self, _id: RequestId) {}
 
     /// Current gauges and counters.
     fn stats(&self) -> EngineStats;

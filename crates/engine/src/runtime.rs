@@ -36,6 +36,7 @@ pub struct LlmEngine {
 enum FrontMessage {
     Submit { request: Box<Request>, deadline_ns: u64, sink: EventSink },
     Abort(RequestId),
+    Release(RequestId),
     Stop,
 }
 
@@ -178,6 +179,11 @@ impl Engine for LlmEngine {
         let _ = self.inbox.send(FrontMessage::Abort(id));
     }
 
+    fn release(&self, id: RequestId) {
+        // An engine that has ended holds nothing.
+        let _ = self.inbox.send(FrontMessage::Release(id));
+    }
+
     fn stats(&self) -> EngineStats {
         self.shared.state().stats.clone()
     }
@@ -202,6 +208,7 @@ fn tokenize_all(model: &LoadedModel, shared: &Shared, inbox: &Receiver<FrontMess
     while let Ok(message) = inbox.recv() {
         let message = match message {
             FrontMessage::Abort(id) => Message::Abort(id),
+            FrontMessage::Release(id) => Message::Release(id),
             FrontMessage::Stop => break,
             FrontMessage::Submit { request, deadline_ns, sink } => {
                 match tokenize_one(model, *request, deadline_ns, sink) {

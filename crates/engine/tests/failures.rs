@@ -100,7 +100,7 @@ fn aborted_and_abandoned_requests_free_their_blocks() {
     // wake it, so waiting for an event is not possible: ask until it has.
     let free = || {
         let values = engine.stats().values;
-        (values.get("kv_blocks_free").copied(), values.get("kv_blocks_total").copied())
+        (values.get("kv_blocks_free").copied(), values.get("kv_blocks").copied())
     };
     let deadline = minute();
     while free().0.is_none() || free().0 != free().1 {

@@ -81,7 +81,7 @@ fn crowd(engine: &LlmEngine, requests: &[Request]) -> (Vec<Vec<TokenId>>, BTreeM
     let deadline = Deadline::after(Duration::from_secs(60));
     loop {
         let stats = engine.stats().values;
-        let is_idle = stats["kv_blocks_free"] == stats["kv_blocks_total"] && stats["requests_swapped"] == 0.0;
+        let is_idle = stats["kv_blocks_free"] == stats["kv_blocks"] && stats["requests_swapped"] == 0.0;
         if is_idle && stats["generation_tokens_total"] >= told {
             return (tokens, stats);
         }

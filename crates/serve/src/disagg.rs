@@ -78,7 +78,23 @@ struct Shared {
 struct Counters {
     handed_over: AtomicU64,
     resumed: AtomicU64,
+    refused: AtomicU64,
+    expired: AtomicU64,
     lost: AtomicU64,
+}
+
+impl Counters {
+    /// A request ended with this error. `has_begun`: its client had tokens before.
+    fn failed(&self, kind: ErrorKind, has_begun: bool) {
+        let counter = match kind {
+            // The client's own doing.
+            ErrorKind::InvalidRequest | ErrorKind::Aborted => return,
+            ErrorKind::DeadlineExceeded => &self.expired,
+            ErrorKind::Overloaded if !has_begun => &self.refused,
+            ErrorKind::Overloaded | ErrorKind::Unavailable | ErrorKind::Internal => &self.lost,
+        };
+        counter.fetch_add(1, Ordering::Relaxed);
+    }
 }
 
 impl Disaggregated {
@@ -142,9 +158,6 @@ impl Engine for Disaggregated {
                 last = drive::run(&listed.shared, request, &mut events) => last,
             };
             if let Some(event) = last {
-                if matches!(&event, Event::Failed(error) if error.kind != ErrorKind::Aborted) {
-                    listed.shared.counters.lost.fetch_add(1, Ordering::Relaxed);
-                }
                 events(event);
             }
             // The sink goes first: who waits for the drain must find every answer given.
@@ -170,6 +183,8 @@ impl Engine for Disaggregated {
             ("router_requests_running", running as f64),
             ("router_handed_over_total", counters.handed_over.load(Ordering::Relaxed) as f64),
             ("router_resumed_total", counters.resumed.load(Ordering::Relaxed) as f64),
+            ("router_refused_total", counters.refused.load(Ordering::Relaxed) as f64),
+            ("router_expired_total", counters.expired.load(Ordering::Relaxed) as f64),
             ("router_lost_total", counters.lost.load(Ordering::Relaxed) as f64),
         ];
         stats.values.extend(own.map(|(name, value)| (name.to_owned(), value)));

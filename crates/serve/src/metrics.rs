@@ -5,6 +5,8 @@
 //! (`cenote_degraded` apart), the engine's with `cenote_`, so the two cannot collide and no series is
 //! written twice.
 
+mod help;
+
 use cenote_base::engine::{EngineStats, Usage};
 use metrics::{Counter, Gauge, Histogram, Key, KeyName, Label, Level, Metadata, Recorder, SharedString};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle, PrometheusRecorder};
@@ -208,7 +210,8 @@ impl Metrics {
                 tracing::warn!(name, "the engine reports a statistic whose name is not a Prometheus name");
                 continue;
             }
-            let kind = if name.ends_with("_total") { "counter" } else { "gauge" };
+            let kind = if EngineStats::is_counter(name) { "counter" } else { "gauge" };
+            let _ = writeln!(text, "# HELP cenote_{name} {}", help::of(name));
             let _ = writeln!(text, "# TYPE cenote_{name} {kind}\ncenote_{name} {}", Number(*value));
         }
         text

@@ -199,6 +199,17 @@ impl Engine for RemoteEngine {
         }
     }
 
+    fn release(&self, id: RequestId) {
+        let link = self.link.clone();
+        self.runtime.spawn(async move {
+            let call = link.client.post(link.url(&format!("release/{id}"))).timeout(link.config.call_timeout);
+            if let Err(error) = call.send().await {
+                // The hold ends by itself, later.
+                tracing::debug!(%error, "a worker was not told to release a request's KV");
+            }
+        });
+    }
+
     fn stats(&self) -> EngineStats {
         let link = self.link.clone();
         let fresh = self.wait_for(link.config.call_timeout, async move { link.get::<EngineStats>("stats").await.ok() });

@@ -229,7 +229,7 @@ impl Keeper {
             match self.start().await {
                 Ok(Some(mut process)) => {
                     let why = self.attend(&mut process).await;
-                    self.fleet.retract(self.slot);
+                    self.fleet.retract(self.slot, &why);
                     let stopping = *self.stop.borrow();
                     if !stopping {
                         tracing::warn!(worker = self.name(), why, "a worker is gone");
@@ -239,6 +239,7 @@ impl Keeper {
                 Ok(None) => return,
                 Err(error) => {
                     tracing::error!(%error, "a worker did not start");
+                    self.fleet.retract(self.slot, &error.to_string());
                     self.note_failure(&error);
                 }
             }

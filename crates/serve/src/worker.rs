@@ -7,6 +7,7 @@
 //! | `GET /engine/stats` | | `EngineStats` |
 //! | `POST /engine/submit` | `Request` | one `Event` per line as it happens; a blank line each second says "alive" |
 //! | `POST /engine/abort/{id}` | | 204 |
+//! | `POST /engine/release/{id}` | | 204 |
 //! | `POST /engine/drain` | `{"timeout_ms"}` | `{"drained"}` |
 //!
 //! A submit that is refused answers with an `EngineError` and a status of 400 or more. Closing the

@@ -35,7 +35,7 @@ async fn a_client_that_leaves_frees_its_blocks() {
     for flags in BOTH {
         let server = Server::start(&[&["--region-size", "64MiB"], flags].concat()).await;
         let free = async || server.client.metric("cenote_kv_blocks_free").await;
-        let total = server.client.metric("cenote_kv_blocks_total").await;
+        let total = server.client.metric("cenote_kv_blocks").await;
         let mut stream = server.client.stream(greedy(&tokens(1, 500), 3000)).await;
         stream.read(2).await;
         until("the stream to hold blocks", async || (free().await < total).then_some(())).await;

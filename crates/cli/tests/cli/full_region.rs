@@ -37,7 +37,7 @@ async fn an_engine_with_little_memory_takes_turns_and_refuses_what_never_fits() 
     let region = Region::create("128MiB").await;
     for flags in [&[][..], &["--prefill", "1", "--decode", "1"]] {
         let server = Server::start(&[&["--region", &region.name, "--kv-size", "2MiB"], flags].concat()).await;
-        let blocks = server.client.metric("cenote_kv_blocks_total").await;
+        let blocks = server.client.metric("cenote_kv_blocks").await;
         assert!(blocks > 0.0);
         let bodies = prompts(300);
         let answers = join_all(bodies.iter().map(|body| server.client.complete(body))).await;

@@ -14,6 +14,7 @@ mod full_region;
 mod generate;
 mod killed_worker;
 mod many_servers;
+mod metrics;
 mod openai;
 mod pool_commands;
 mod settings;

@@ -32,6 +32,7 @@ use std::time::Duration;
 pub(super) enum Message {
     Admit(Admission),
     Abort(RequestId),
+    Release(RequestId),
     Stop,
 }
 
@@ -64,6 +65,14 @@ pub(super) struct Core {
     shared: Arc<Shared>,
     counters: Counters,
     stats_due_ns: u64,
+    /// Of requests that were handed over.
+    holds: BTreeMap<RequestId, Hold>,
+}
+
+/// Blocks that stay for another engine.
+struct Hold {
+    ticket: u64,
+    until_ns: u64,
 }
 
 /// Asks the store for the prefix of a request that is about to be admitted.
@@ -117,6 +126,7 @@ impl Core {
             shared,
             counters: Counters::default(),
             stats_due_ns: 0,
+            holds: BTreeMap::new(),
         };
         core.publish_stats(true);
         core
@@ -180,6 +190,7 @@ impl Core {
         match message {
             Message::Admit(admission) => self.admit(admission),
             Message::Abort(id) => self.fail(id, EngineError::new(ErrorKind::Aborted, "the request was aborted")),
+            Message::Release(id) => self.release(id),
             Message::Stop => return false,
         }
         true
@@ -423,8 +434,13 @@ impl Core {
         let Some(reason) = request.finish else { return };
         let (text, hand_over) = if reason == FinishReason::HandOver {
             if let Some(store) = self.store.as_mut().filter(|_| request.published > 0) {
-                // The ticket is let go: the hold ends by itself when the other worker has had its time.
-                store.hold(&request.hashes[..request.published], self.model.config().hand_over_hold_ms);
+                let time_ms = self.model.config().hand_over_hold_ms;
+                let ticket = store.hold(&request.hashes[..request.published], time_ms);
+                let now_ns = self.clock.now_ns();
+                // The store ends these by itself.
+                self.holds.retain(|_, hold| hold.until_ns > now_ns);
+                let until_ns = now_ns.saturating_add(time_ms.saturating_mul(1_000_000));
+                self.holds.insert(id, Hold { ticket, until_ns });
             }
             fault::point("engine.hand_over");
             (String::new(), Some(request.hand_over()))
@@ -442,6 +458,13 @@ impl Core {
             self.counters.errors += 1;
             (request.sink)(Event::Failed(error));
             self.forget(id);
+        }
+    }
+
+    /// Ends the hold on the KV of a request that was handed over.
+    fn release(&mut self, id: RequestId) {
+        if let (Some(hold), Some(store)) = (self.holds.remove(&id), self.store.as_mut()) {
+            store.release(hold.ticket);
         }
     }
 
@@ -467,7 +490,7 @@ impl Core {
                     (admission.sink)(Event::Failed(error.clone()));
                     self.shared.request_ended();
                 }
-                Message::Abort(_) => {}
+                Message::Abort(_) | Message::Release(_) => {}
                 Message::Stop => return,
             }
         }
@@ -483,7 +506,7 @@ impl Core {
         let own = [
             ("requests_waiting", self.scheduler.num_waiting() as f64),
             ("requests_running", self.scheduler.num_running() as f64),
-            ("kv_blocks_total", self.model.kv_blocks() as f64),
+            ("kv_blocks", self.model.kv_blocks() as f64),
             ("kv_blocks_free", f64::from(self.scheduler.num_free_blocks())),
             ("requests_swapped", self.scheduler.num_swapped() as f64),
             ("preemptions_total", self.scheduler.num_preemptions() as f64),

@@ -4,7 +4,8 @@ use super::fleet::{Lease, Life, Stage};
 use super::progress::{Progress, Step};
 use super::{DisaggregatedConfig, Shared};
 use cenote_base::engine::{EngineError, ErrorKind, Event};
-use cenote_base::{Deadline, EventSink, Request, RequestId};
+use cenote_base::{Deadline, Engine, EventSink, Request, RequestId};
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokio::sync::mpsc;
@@ -14,15 +15,26 @@ use tokio::sync::mpsc;
 pub(super) async fn run(shared: &Shared, request: Request, events: &mut EventSink) -> Option<Event> {
     let deadline = Deadline::after(Duration::from_millis(request.timeout_ms));
     let mut progress = Progress::new(request, shared.fleet.is_split());
+    let last = carry(shared, &mut progress, deadline, events).await;
+    if let Some(Event::Failed(error)) = &last {
+        shared.counters.failed(error.kind, progress.has_begun());
+    }
+    last
+}
+
+async fn carry(shared: &Shared, progress: &mut Progress, deadline: Deadline, events: &mut EventSink) -> Option<Event> {
     let mut failures = Failures::default();
+    // Released when the next worker shows its first token, and whenever this ends.
+    let mut held = None;
     loop {
-        let lease = match find_worker(shared, &progress, &failures, deadline).await {
+        let lease = match find_worker(shared, progress, &failures, deadline).await {
             Ok(lease) => lease,
             Err(error) => return Some(Event::Failed(error)),
         };
         let (life, before) = (lease.life(), progress.tokens());
-        match attempt(shared, &mut progress, lease, deadline, events).await {
-            Outcome::HandedOver => {
+        match attempt(shared, progress, lease, deadline, events, &mut held).await {
+            Outcome::HandedOver(holder) => {
+                held = Some(holder);
                 shared.counters.handed_over.fetch_add(1, Ordering::Relaxed);
                 failures.start_afresh();
             }
@@ -44,7 +56,7 @@ pub(super) async fn run(shared: &Shared, request: Request, events: &mut EventSin
 
 /// How an attempt on one worker ended.
 enum Outcome {
-    HandedOver,
+    HandedOver(Held),
     /// With the last event, unless nobody listens.
     Ended(Option<Event>),
     /// Worth another worker.
@@ -57,6 +69,7 @@ async fn attempt(
     lease: Lease,
     deadline: Deadline,
     events: &mut EventSink,
+    held: &mut Option<Held>,
 ) -> Outcome {
     let id = RequestId(shared.last_attempt.fetch_add(1, Ordering::Relaxed) + 1);
     let timeout_ms = u64::try_from(deadline.remaining().as_millis()).unwrap_or(u64::MAX);
@@ -76,12 +89,13 @@ async fn attempt(
         };
         match progress.accept(event) {
             Step::Forward(event) => {
+                *held = None;
                 if !events(event) {
                     return Outcome::Ended(None);
                 }
             }
             Step::Known => {}
-            Step::HandedOver => return Outcome::HandedOver,
+            Step::HandedOver => return Outcome::HandedOver(Held { engine: lease.engine().clone(), id }),
             Step::Done(event) => return Outcome::Ended(Some(event)),
             Step::Failed(error) => return failed(error),
             Step::Contradiction(error) => {
@@ -89,6 +103,18 @@ async fn attempt(
                 return Outcome::Ended(Some(Event::Failed(error)));
             }
         }
+    }
+}
+
+/// KV that a worker holds for the next one. Dropping this releases it.
+struct Held {
+    engine: Arc<dyn Engine>,
+    id: RequestId,
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.engine.release(self.id);
     }
 }
 

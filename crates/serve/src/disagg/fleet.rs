@@ -5,7 +5,7 @@ use cenote_base::{Engine, Health};
 use std::fmt;
 use std::str::FromStr;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use tokio::sync::watch;
 
 /// What a worker is there for. Any worker can do anything; roles say who is asked first.
@@ -65,11 +65,48 @@ struct Slot {
     role: Role,
     worker: RwLock<Worker>,
     load: Arc<AtomicU64>,
+    tally: Mutex<Tally>,
 }
 
 struct Worker {
     engine: Option<Arc<dyn Engine>>,
     life: u64,
+    /// Why there is no engine; empty until the first worker of the slot is ready or has failed.
+    absence: String,
+}
+
+/// Counters of a slot's workers: a worker begins at zero, and the slot must not fall back with it.
+#[derive(Default)]
+struct Tally {
+    life: u64,
+    /// What the worker of this life said last.
+    last: EngineStats,
+    /// Sums over the lives before.
+    before: EngineStats,
+}
+
+impl Tally {
+    /// Takes in what a worker says in one of its lives.
+    fn note(&mut self, life: u64, counters: EngineStats) {
+        if life < self.life {
+            return;
+        }
+        if life > self.life {
+            self.before.merge(&std::mem::take(&mut self.last));
+            self.life = life;
+        }
+        for (name, value) in counters.values {
+            let last = self.last.values.entry(name).or_default();
+            *last = last.max(value);
+        }
+    }
+
+    /// The counters over all lives.
+    fn sums(&self) -> EngineStats {
+        let mut sums = self.before.clone();
+        sums.merge(&self.last);
+        sums
+    }
 }
 
 /// A worker chosen for one attempt; its load is counted until this is dropped.
@@ -104,8 +141,9 @@ impl Fleet {
     pub fn new(roles: &[Role]) -> Arc<Self> {
         let slots = roles.iter().map(|role| Slot {
             role: *role,
-            worker: RwLock::new(Worker { engine: None, life: 0 }),
+            worker: RwLock::new(Worker { engine: None, life: 0, absence: String::new() }),
             load: Arc::default(),
+            tally: Mutex::default(),
         });
         Arc::new(Self { slots: slots.collect(), last_description: RwLock::default(), changed: watch::Sender::new(0) })
     }
@@ -133,9 +171,12 @@ impl Fleet {
         self.changed.send_modify(|version| *version += 1);
     }
 
-    /// Takes a dead worker out of its slot.
-    pub fn retract(&self, slot: usize) {
-        self.slots[slot].worker.write().unwrap_or_else(PoisonError::into_inner).engine = None;
+    /// Takes a dead worker out of its slot, or tells why none could be put there.
+    pub fn retract(&self, slot: usize, why: &str) {
+        let mut worker = self.slots[slot].worker.write().unwrap_or_else(PoisonError::into_inner);
+        worker.engine = None;
+        why.clone_into(&mut worker.absence);
+        drop(worker);
         self.changed.send_modify(|version| *version += 1);
     }
 
@@ -200,12 +241,17 @@ impl Fleet {
         description
     }
 
-    /// One degraded worker degrades the whole; the reasons name the workers.
+    /// One degraded or missing worker degrades the whole; the reasons name the workers.
     #[must_use]
     pub fn health(&self) -> Health {
         Health::of_parts(self.slots.iter().enumerate().filter_map(|(at, slot)| {
-            let engine = slot.worker.read().unwrap_or_else(PoisonError::into_inner).engine.clone()?;
-            Some((self.name(at), engine.health()))
+            let worker = slot.worker.read().unwrap_or_else(PoisonError::into_inner);
+            let health = match &worker.engine {
+                Some(engine) => engine.health(),
+                None if worker.absence.is_empty() => return None,
+                None => Health::degraded(format!("not running: {}", worker.absence)),
+            };
+            Some((self.name(at), health))
         }))
     }
 
@@ -215,10 +261,23 @@ impl Fleet {
         let mut sum = EngineStats::default();
         // Side by side: a worker that does not answer costs its timeout once, not once for each.
         std::thread::scope(|scope| {
-            let asked: Vec<_> = self.engines().into_iter().map(|engine| scope.spawn(move || engine.stats())).collect();
-            for answer in asked {
+            let ask = |slot: &Slot| {
+                let worker = slot.worker.read().unwrap_or_else(PoisonError::into_inner);
+                let (life, engine) = (worker.life, worker.engine.clone());
+                engine.map(|engine| (life, scope.spawn(move || engine.stats())))
+            };
+            let asked: Vec<_> = self.slots.iter().map(ask).collect();
+            for (slot, asked) in self.slots.iter().zip(asked) {
                 // A panic of one engine's statistics is not worth the others'.
-                sum.merge(&answer.join().unwrap_or_default());
+                let answer = asked.map(|(life, answer)| (life, answer.join().unwrap_or_default()));
+                let mut tally = slot.tally.lock().unwrap_or_else(PoisonError::into_inner);
+                if let Some((life, stats)) = answer {
+                    let (counters, gauges) =
+                        stats.values.into_iter().partition(|(name, _)| EngineStats::is_counter(name));
+                    tally.note(life, EngineStats { values: counters });
+                    sum.merge(&EngineStats { values: gauges });
+                }
+                sum.merge(&tally.sums());
             }
         });
         let mut add = |name: &str, value: f64| {

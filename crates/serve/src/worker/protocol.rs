@@ -62,6 +62,7 @@ pub(super) fn router(
         .route("/engine/stats", get(stats))
         .route("/engine/submit", post(submit))
         .route("/engine/abort/{id}", post(abort))
+        .route("/engine/release/{id}", post(release))
         .route("/engine/drain", post(drain))
         .layer(DefaultBodyLimit::max(CALL_BYTES_MAX))
         .layer(axum::middleware::from_fn_with_state(worker.clone(), authorize))
@@ -100,6 +101,11 @@ async fn stats(State(worker): State<Arc<Worker>>) -> Response {
 
 async fn abort(State(worker): State<Arc<Worker>>, Path(id): Path<u64>) -> StatusCode {
     worker.engine.abort(RequestId(id));
+    StatusCode::NO_CONTENT
+}
+
+async fn release(State(worker): State<Arc<Worker>>, Path(id): Path<u64>) -> StatusCode {
+    worker.engine.release(RequestId(id));
     StatusCode::NO_CONTENT
 }
 

@@ -184,7 +184,7 @@ async fn a_lone_worker_that_is_restarted_again_and_again_still_answers() {
             let mut death = engine.death();
             fleet.publish(0, engine.shared());
             death.wait_for(|dead| *dead).await.expect("it lives until it dies");
-            fleet.retract(0);
+            fleet.retract(0, "it died");
             deaths += 1;
         }
     };
@@ -236,6 +236,8 @@ async fn all_full_before_the_first_token_is_told_at_once() {
     let (first, second) = (FakeEngine::new(), FakeEngine::new());
     let router = router(&[(Role::Whole, &first), (Role::Whole, &second)]);
     let events = answer_of(&router, request(1, Prompt::Text("!overloaded".into()), 5)).await;
+    let values = router.stats().values;
+    assert_eq!((values["router_refused_total"], values["router_lost_total"]), (1.0, 0.0), "a refusal loses nothing");
     assert_eq!((failure(&events).kind, failure(&events).retry_after_ms), (ErrorKind::Overloaded, Some(1500)));
     assert_eq!((first.seen().borrow().len(), second.seen().borrow().len()), (1, 1));
 }
@@ -312,6 +314,52 @@ async fn what_the_router_did_is_counted() {
     ] {
         assert_eq!(values.get(name), Some(&value), "{name}");
     }
+}
+
+#[tokio::test]
+async fn counters_do_not_fall_when_a_worker_dies() {
+    let fleet = Fleet::new(&[Role::Whole, Role::Whole]);
+    let told = || fleet.stats().values.get("fake_requests_total").copied();
+    assert_eq!(told(), None);
+    let mut sum = 0.0;
+    for _ in 0..3 {
+        let engines = [FakeEngine::new(), FakeEngine::new()];
+        for (slot, engine) in engines.iter().enumerate() {
+            fleet.publish(slot, engine.shared());
+            assert_eq!(told(), Some(sum), "a new worker begins at zero");
+            let mut events = submit(engine, text_request(1, 3)).expect("it is taken");
+            collect(&mut events).await;
+            sum += 1.0;
+            assert_eq!(told(), Some(sum));
+        }
+        fleet.retract(0, "it died");
+        assert_eq!(told(), Some(sum));
+    }
+    assert_eq!(fleet.stats().values["workers_alive"], 1.0, "gauges are of the living");
+}
+
+/// What a prefill worker holds for the next one is released when that one has shown a token, and when the client leaves.
+#[tokio::test]
+async fn a_hand_over_is_released_when_it_is_done_with() {
+    let (prefill, decode) = (FakeEngine::new(), FakeEngine::gated());
+    let router = router(&[(Role::Prefill, &prefill), (Role::Decode, &decode)]);
+    let mut released = prefill.released();
+    let mut events = submit(&router, text_request(1, 9)).expect("it is taken");
+    soon("the decode worker's request", decode.seen().wait_for(|seen| seen.len() == 1)).await.expect("it lives");
+    assert!(released.borrow().is_empty(), "the decode worker has not read the KV yet");
+    decode.let_out(1);
+    soon("the release", released.wait_for(|released| released.len() == 1)).await.expect("it lives");
+    decode.let_out(100);
+    collect(&mut events).await;
+    assert_eq!(released.borrow().len(), 1);
+
+    let decode_again = FakeEngine::gated();
+    let router = self::router(&[(Role::Prefill, &prefill), (Role::Decode, &decode_again)]);
+    let events = submit(&router, text_request(2, 9)).expect("it is taken");
+    soon("the decode worker's request", decode_again.seen().wait_for(|seen| seen.len() == 1)).await.expect("it lives");
+    drop(events);
+    router.abort(RequestId(2));
+    soon("the release", released.wait_for(|released| released.len() == 2)).await.expect("it lives");
 }
 
 #[tokio::test]

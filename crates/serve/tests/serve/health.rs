@@ -76,8 +76,13 @@ async fn a_degraded_worker_is_named_through_socket_fleet_and_router() {
     // As the supervisor does from time to time.
     assert!(remotes[2].is_healthy().await);
     assert_eq!(health(&server).await, (200, json!("degraded"), json!([format!("decode-1: {DAMAGED}")])));
-    fleet.retract(2);
-    assert_eq!(health(&server).await, (200, json!("ok"), json!([])), "a worker that is gone says nothing");
+    fleet.retract(2, "killed by signal 9");
+    let missing = "decode-1: not running: killed by signal 9";
+    assert_eq!(health(&server).await, (200, json!("degraded"), json!([missing])));
+    engines[2].set_health(Health::Ok);
+    assert!(remotes[2].is_healthy().await);
+    fleet.publish(2, remotes[2].clone());
+    assert_eq!(health(&server).await, (200, json!("ok"), json!([])), "another one has taken its place");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -82,9 +82,13 @@ impl Client {
         self.get("/health").await.json().await.expect("JSON")
     }
 
+    pub async fn metrics(&self) -> String {
+        self.get("/metrics").await.text().await.expect("a text")
+    }
+
     /// A metric without labels.
     pub async fn metric(&self, name: &str) -> f64 {
-        let text = self.get("/metrics").await.text().await.expect("a text");
+        let text = self.metrics().await;
         let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
         value.unwrap_or_else(|| panic!("{name} is missing:\n{text}")).parse().expect("a number")
     }

@@ -32,6 +32,7 @@ struct Inner {
     draining: watch::Sender<bool>,
     seen: watch::Sender<Vec<Request>>,
     aborted: watch::Sender<Vec<RequestId>>,
+    released: watch::Sender<Vec<RequestId>>,
     health: Mutex<Health>,
 }
 
@@ -72,6 +73,7 @@ impl FakeEngine {
             draining: watch::Sender::new(false),
             seen: watch::Sender::new(Vec::new()),
             aborted: watch::Sender::new(Vec::new()),
+            released: watch::Sender::new(Vec::new()),
             health: Mutex::default(),
         }))
     }
@@ -114,6 +116,11 @@ impl FakeEngine {
 
     pub fn aborted(&self) -> watch::Receiver<Vec<RequestId>> {
         self.0.aborted.subscribe()
+    }
+
+    /// Requests whose hand-over is done with.
+    pub fn released(&self) -> watch::Receiver<Vec<RequestId>> {
+        self.0.released.subscribe()
     }
 
     pub fn is_draining(&self) -> watch::Receiver<bool> {
@@ -235,6 +242,10 @@ impl Engine for FakeEngine {
         if let Some(cancel) = self.0.running.lock().expect("no test panics with the lock").remove(&id) {
             let _ = cancel.send(());
         }
+    }
+
+    fn release(&self, id: RequestId) {
+        self.0.released.send_modify(|released| released.push(id));
     }
 
     fn stats(&self) -> EngineStats {

@@ -1,0 +1,78 @@
+//! What the statistics of engines mean, for `# HELP`.
+
+/// Name without `cenote_`, and a sentence.
+const HELP: &[(&str, &str)] = &[
+    ("cached_tokens_total", "Prompt tokens whose KV was loaded from the region"),
+    ("engine_steps_total", "Steps that the engine has computed"),
+    ("generation_tokens_total", "Tokens generated, those of aborted requests too"),
+    ("kv_blocks", "KV blocks of the engine's own memory"),
+    ("kv_blocks_free", "KV blocks of the engine's own memory that no request has"),
+    ("pool_chunks_adopted_total", "Chunks that this host has taken over from dead hosts"),
+    ("pool_chunks_shared_total", "Chunks that this host has given back because another host had too few"),
+    ("pool_damaged_total", "Structures and payloads of the region found damaged"),
+    ("pool_duplicates_total", "Blocks that were published already when this host published them"),
+    ("pool_evicted_total", "Blocks evicted"),
+    ("pool_evictions_pinned_total", "Evictions that skipped a pinned block"),
+    ("pool_hosts_declared_dead_total", "Hosts that this host has declared dead"),
+    ("pool_lock_timeouts_total", "Locks of the region not entered within their deadline"),
+    ("pool_locks_abandoned_total", "Locks of the region whose holder died inside"),
+    ("pool_lookup_hits_total", "Blocks found by lookups"),
+    ("pool_lookups_total", "Blocks asked for by lookups"),
+    ("pool_no_room_total", "Blocks not published because the region had no room"),
+    ("pool_published_bytes_total", "Payload bytes published"),
+    ("pool_published_total", "Blocks published"),
+    ("pool_quota_refused_total", "Blocks not published because of their model's quota"),
+    ("pool_read_bytes_total", "Payload bytes read"),
+    ("pool_reads_damaged_total", "Reads of blocks without their checksum"),
+    ("pool_reads_stale_total", "Reads of blocks that were evicted meanwhile"),
+    ("pool_reads_total", "Blocks read whole"),
+    ("pool_repacked_total", "Cold blocks published anew in fewer bytes"),
+    ("pool_reservations_recovered_total", "Reservations of dead workers given back"),
+    ("pool_workers_recovered_total", "Dead workers cleaned up after"),
+    ("preemptions_total", "Requests preempted for lack of KV blocks"),
+    ("prompt_tokens_total", "Prompt tokens of accepted requests"),
+    ("request_errors_total", "Requests that ended with an error"),
+    ("requests_finished_total", "Requests that ended well, handed over ones included"),
+    ("requests_running", "Requests in the engine's batch"),
+    ("requests_swapped", "Preempted requests whose KV is in the region"),
+    ("requests_waiting", "Requests in the engine's queue"),
+    ("router_expired_total", "Requests that reached their deadline"),
+    ("router_handed_over_total", "Requests passed from a prefill to a decode worker"),
+    ("router_lost_total", "Requests that ended because workers failed"),
+    ("router_refused_total", "Requests refused because all workers were full"),
+    ("router_requests_running", "Requests that the router carries"),
+    ("router_resumed_total", "Attempts after a failure of a worker"),
+    ("store_encoded_bytes_total", "Bytes of blocks that were published encoded"),
+    ("store_encoded_from_bytes_total", "Bytes that these blocks had before"),
+    ("store_holds", "Handed-over requests whose KV is kept from eviction for the next worker"),
+    ("store_unreadable_total", "Encoded blocks that could not be decoded"),
+    ("swap_damaged_blocks_total", "Swapped blocks that did not come back whole and were computed again"),
+    ("swap_in_blocks_total", "Blocks swapped in"),
+    ("swap_out_blocks_total", "Blocks swapped out"),
+    ("swaps_refused_total", "Swaps for which the region had no room"),
+    ("swaps_total", "Requests swapped out"),
+    ("worker_connections", "Open connections to workers"),
+    ("worker_connections_evicted_total", "Idle connections to workers cut to admit new ones"),
+    ("worker_connections_refused_total", "Connections that workers refused because all others were at work"),
+    ("worker_restarts_total", "Worker processes started after another had ended"),
+    ("workers_alive", "Worker processes that serve"),
+    ("workers_configured", "Worker processes that should serve"),
+];
+
+/// What a statistic means; something general for one that is not known here.
+pub fn of(name: &str) -> &'static str {
+    let found = HELP.binary_search_by_key(&name, |(known, _)| known);
+    found.map_or("A statistic of the engine", |at| HELP[at].1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_table_is_sorted_and_has_no_name_twice() {
+        assert!(HELP.is_sorted_by(|(one, _), (next, _)| one < next));
+        assert!(HELP.iter().all(|(name, help)| of(name) == *help && !help.contains('\n')));
+        assert_eq!(of("no_such_thing"), "A statistic of the engine");
+    }
+}
