@@ -1,8 +1,12 @@
 //! Data to stdout, words to stderr. Tables for people, `--json` for programs, progress on a terminal.
+
+mod table;
+
+pub use table::Table;
+
 use crate::failure::Failure;
 use clap::Args;
-use comfy_table::{ContentArrangement, Table, presets};
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::{ProgressBar, ProgressFinish, ProgressStyle};
 use serde::Serialize;
 use std::io::{ErrorKind, IsTerminal, Write};
 use std::path::PathBuf;
@@ -77,27 +81,17 @@ pub fn bench_table(rows: &[BenchRow]) -> String {
 
 /// An empty table with this header.
 pub fn table(header: &[&str]) -> Table {
-    let mut table = Table::new();
-    table.load_style(presets::UTF8_HORIZONTAL_ONLY).set_content_arrangement(ContentArrangement::Dynamic);
-    table.set_header(header.iter().map(|&cell| cell.to_owned()));
-    table
-}
-
-/// As [`table`], for so many rows that lines between them would be in the way.
-pub fn list(header: &[&str]) -> Table {
-    let mut table = table(header);
-    table.load_style(presets::NOTHING);
-    table
+    Table::new(header)
 }
 
 /// A table of names and values.
 pub fn facts(rows: &[(&str, String)]) -> String {
-    let mut table = Table::new();
-    table.load_style(presets::NOTHING).set_content_arrangement(ContentArrangement::Dynamic);
-    for (name, value) in rows {
-        table.add_row([(*name).to_owned(), value.clone()]);
-    }
-    table.to_string()
+    table::facts(rows, table::width())
+}
+
+/// Prose as wide as the reader's terminal, each line after `indent`.
+pub fn wrapped(text: &str, indent: &str) -> String {
+    table::wrapped(text, indent, table::width())
 }
 
 /// A time in microseconds since 1970 as `2026-01-31 23:59:59.999999`, in UTC.
@@ -156,20 +150,21 @@ pub fn report_failure(failure: &Failure) {
     }
 }
 
-/// Progress of something countable that may take longer than a second; silent where stderr is no terminal.
+/// Progress of something countable that may take longer than a second; silent where stderr is no terminal. It clears its
+/// line when dropped, so that a failure does not leave it behind.
 pub fn progress(what: &'static str, steps: u64) -> ProgressBar {
     let style = ProgressStyle::with_template("{msg} {wide_bar} {pos}/{len} {eta}").expect("the template is ours");
     let bar = if std::io::stderr().is_terminal() { ProgressBar::new(steps) } else { ProgressBar::hidden() };
-    bar.with_style(style).with_message(what)
+    bar.with_style(style).with_message(what).with_finish(ProgressFinish::AndClear)
 }
 
-/// Progress of something that has no steps. Where stderr is no terminal it is one line.
+/// Progress of something that has no steps. Where stderr is no terminal it is one line. It clears its line when dropped.
 pub fn spinner(what: &str) -> ProgressBar {
     if !std::io::stderr().is_terminal() {
         say(&format!("{what} …"));
         return ProgressBar::hidden();
     }
-    let bar = ProgressBar::new_spinner().with_message(what.to_owned());
+    let bar = ProgressBar::new_spinner().with_message(what.to_owned()).with_finish(ProgressFinish::AndClear);
     bar.enable_steady_tick(Duration::from_millis(120));
     bar
 }

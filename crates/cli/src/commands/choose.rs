@@ -62,16 +62,17 @@ fn shown(model: &str, table: &CodecTable) -> String {
         ]);
     }
     let loss = table.limits.loss_percent_max.map_or_else(String::new, |most| format!(", loss at most {most} %"));
-    format!(
+    let words = format!(
         "{model}: {} layers, {} windows of {} tokens, blocks of {}; KL ×1000 at most {:.3}{loss}; layers alone may add up to \
-         {:.3}\n{rows}",
+         {:.3}",
         table.layers.len(),
         table.windows,
         table.context,
         table.block_tokens,
         1e3 * table.limits.kl_max,
         1e3 * table.kl_budget
-    )
+    );
+    format!("{}\n\n{rows}", output::wrapped(&words, ""))
 }
 
 /// A table, of whichever model.

@@ -9,7 +9,7 @@ use super::engine;
 use super::serve::{Workers, own_region_bytes};
 use crate::args::{DemoArgs, WatchArgs};
 use crate::failure::Failure;
-use crate::output::{self, BenchRow, bench_table};
+use crate::output::{self, BenchRow, bench_table, wrapped};
 use crate::region::TemporaryRegion;
 use cenote_base::{Deadline, Engine, TokenId};
 use cenote_serve::{AppState, Grace, HttpConfig};
@@ -256,17 +256,17 @@ impl Measured {
 
 fn text(report: &Report) -> String {
     let kept = report.output.trim();
-    format!(
-        "{}\n\nEach prompt has {} tokens; {} of them came from the region when it was warm, and started {:.0} times sooner.\n\
+    let words = format!(
+        "Each prompt has {} tokens; {} of them came from the region when it was warm, and started {:.0} times sooner.\n\
          Prefill and decode ran in processes {:?}, which share {} and nothing else.\n\
-         The greedy answers without a region, cold, warm and all at once are {}. One of them:\n  …{}",
-        bench_table(&report.rows),
+         The greedy answers without a region, cold, warm and all at once are {}. One of them:",
         report.prompt_tokens,
         report.cached_tokens,
         report.ttft_cold_ms_p50 / report.ttft_warm_ms_p50,
         report.worker_pids,
         report.region,
         if report.outputs_equal { "the same" } else { "DIFFERENT" },
-        kept.replace('\n', "\n  "),
-    )
+    );
+    let answer = wrapped(&format!("…{kept}"), "  ");
+    format!("{}\n\n{}\n{answer}", bench_table(&report.rows), wrapped(&words, ""))
 }

@@ -3,7 +3,7 @@
 use crate::args::DoctorArgs;
 use crate::failure::Failure;
 use crate::inventory::{self, Found, State};
-use crate::output::facts;
+use crate::output::{facts, wrapped};
 use cenote_base::units::ByteSize;
 use cenote_mem::cpu::{self, Machine};
 use serde::Serialize;
@@ -145,18 +145,19 @@ fn text(diagnosis: &Diagnosis) -> String {
     ]);
     text.push_str("\n\nregions to choose from, the best first");
     for advice in &diagnosis.advice {
-        text.push_str(&format!("\n  --region {}\n      {}", advice.region, advice.reason));
+        text.push_str(&format!("\n  --region {}\n{}", advice.region, wrapped(&advice.reason, "      ")));
     }
     if diagnosis.advice.is_empty() {
         text.push_str("\n  a file on any file system, as in --region ./kv.region");
     }
     if let Some(shm) = machine.shm.filter(|shm| shm.free_bytes < ROOM_MIN) {
-        text.push_str(&format!(
-            "\n\n/dev/shm is full: {} of {} free. `cenote pool list` shows its regions; a container gets more \
-             with --shm-size, a machine with `mount -o remount,size=… /dev/shm`",
+        let full = format!(
+            "/dev/shm is full: {} of {} free. `cenote pool list` shows its regions; a container gets more with \
+             --shm-size, a machine with `mount -o remount,size=… /dev/shm`",
             ByteSize(shm.free_bytes),
             ByteSize(shm.total_bytes)
-        ));
+        );
+        text.push_str(&format!("\n\n{}", wrapped(&full, "")));
     }
     text
 }

@@ -213,8 +213,8 @@ fn table(report: &Report) -> String {
             format!("{:.1e}", quality.v_mse),
         ]);
     }
-    let mut text = format!(
-        "{}: {} windows of {} tokens, blocks of {}; perplexity without a codec {:.3} ± {:.3}\n{rows}",
+    let words = format!(
+        "{}: {} windows of {} tokens, blocks of {}; perplexity without a codec {:.3} ± {:.3}",
         report.model,
         evaluation.windows,
         evaluation.context,
@@ -222,9 +222,17 @@ fn table(report: &Report) -> String {
         evaluation.perplexity,
         evaluation.perplexity_se
     );
+    let mut text = format!("{}\n\n{rows}", output::wrapped(&words, ""));
     if !report.papers.is_empty() {
-        let mut rows =
-            output::table(&["table", "codec", "bits: paper", "ours", "loss %: paper", "ours", "why they differ"]);
+        let mut rows = output::table(&[
+            "table",
+            "codec",
+            "bits: paper",
+            "bits: ours",
+            "loss %: paper",
+            "loss %: ours",
+            "why they differ",
+        ]);
         for one in &report.papers {
             rows.add_row([
                 one.table.to_owned(),
@@ -236,7 +244,7 @@ fn table(report: &Report) -> String {
                 one.why.to_owned(),
             ]);
         }
-        text += &format!("\n{rows}");
+        text += &format!("\n\n{rows}");
     }
     if let Some(first) = report.at_equal_kl.first() {
         let mut rows = output::table(&["kind", "bits", "ratio"]);
@@ -245,7 +253,7 @@ fn table(report: &Report) -> String {
                 |value: Option<f64>| value.map_or_else(|| "not reached".to_owned(), |value| format!("{value:.2}"));
             rows.add_row([one.kind.clone(), number(one.bits), number(one.ratio)]);
         }
-        text += &format!("\nat the divergence of {REFERENCE}, KL ×1000 = {:.3}\n{rows}", 1e3 * first.kl);
+        text += &format!("\n\nat the divergence of {REFERENCE}, KL ×1000 = {:.3}\n\n{rows}", 1e3 * first.kl);
     }
     text
 }

@@ -5,7 +5,7 @@ use crate::args::{
     PoolManageArgs, PoolQuotaArgs, WatchArgs,
 };
 use crate::failure::Failure;
-use crate::output::{self, facts, table};
+use crate::output::{self, facts, table, wrapped};
 use crate::region::{self, HostPool};
 use crate::signals::EndSignals;
 use cenote_base::HostId;
@@ -203,7 +203,7 @@ fn info_text(info: &Info, flush: Flush) -> String {
         ("counters of this host", counters, info.counters.values().all(|value| *value == 0)),
     ] {
         if !empty {
-            text.push_str(&format!("\n\n{title}\n{table}"));
+            text.push_str(&format!("\n\n{title}\n\n{table}"));
         }
     }
     text
@@ -254,9 +254,11 @@ fn check_text(report: &CheckReport) -> String {
         text.push_str(&format!("\n\n{title}"));
         for (means, repair) in findings.iter().map(|f| (f.means, f.repair)).collect::<BTreeSet<_>>() {
             for finding in findings.iter().filter(|f| (f.means, f.repair) == (means, repair)) {
-                text.push_str(&format!("\n  {}: {}", finding.what, finding.fact));
+                text.push_str(&format!("\n{}", wrapped(&format!("{}: {}", finding.what, finding.fact), "  ")));
             }
-            text.push_str(&format!("\n    means:  {means}\n    repair: {repair}"));
+            for words in [format!("means: {means}"), format!("repair: {repair}")] {
+                text.push_str(&format!("\n{}", wrapped(&words, "    ")));
+            }
         }
     }
     text
@@ -267,7 +269,7 @@ fn history(args: &PoolHistoryArgs) -> Result<ExitCode, Failure> {
         cenote_pool::history(&*args.region.map_read_only()?).map_err(|error| args.region.explain(&error))?;
     records.retain(|record| args.host.is_none_or(|host| record.host == host));
     args.output.show(&records, || {
-        let mut rows = output::list(&["time (UTC)", "host", "worker", "pid", "what"]);
+        let mut rows = output::table(&["time (UTC)", "host", "worker", "pid", "what"]).log();
         for record in &records {
             rows.add_row([
                 output::utc(record.time_us),

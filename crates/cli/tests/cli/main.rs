@@ -24,5 +24,6 @@ mod support;
 mod swapping;
 mod tenants;
 mod torture;
+mod terminal;
 mod two_models;
 mod words;

@@ -216,7 +216,7 @@ async fn a_rotten_payload_is_found_and_taken_out() {
     assert_eq!(outcome.json()["damage"].as_array().map(Vec::len), Some(1), "{outcome:?}");
     assert!(outcome.err.contains("hint: cenote pool gc"), "{outcome:?}");
     let people = cenote(["pool", "check", "--region", &region.name]).run().await.out;
-    assert!(people.contains("means:  reads of it are misses") && people.contains("repair: cenote pool gc"), "{people}");
+    assert!(people.contains("means: reads of it are misses") && people.contains("repair: cenote pool gc"), "{people}");
     assert_eq!(server.client.complete(&prompt).await.text, answer.text, "a rotten block is a miss");
     assert_eq!(region.run("gc").await.code, Some(0));
     region.expect_clean().await;

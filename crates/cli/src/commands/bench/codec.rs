@@ -137,7 +137,7 @@ pub fn run(args: &BenchCodecArgs) -> Result<(), Failure> {
 }
 
 fn report_table(report: &Report) -> String {
-    let mut out = table(&["place", "", "codec", "bits", "GB/s", "copy", "ratio", "goal", "met", "crc-32"]);
+    let mut out = table(&["place", "", "codec", "bits", "GB/s", "copy", "ratio", "goal", "met", "crc-32"]).keys(3);
     for row in &report.rows {
         out.add_row([
             row.place.to_owned(),
@@ -152,5 +152,5 @@ fn report_table(report: &Report) -> String {
             format!("{:.0} %", 100.0 * row.checksum_share),
         ]);
     }
-    format!("{out}\nkernels: {}; pages of {} tokens, {}", report.kernel, report.tokens, report.element)
+    format!("{out}\n\nkernels: {}; pages of {} tokens, {}", report.kernel, report.tokens, report.element)
 }

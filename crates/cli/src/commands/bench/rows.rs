@@ -87,7 +87,7 @@ impl Row {
 
 /// The rows for people.
 pub fn rows_table(rows: &[Row]) -> String {
-    let mut out = table(&["design", "name", "p50", "p99", "p99.9", "unit", "ratio", "goal", "met"]);
+    let mut out = table(&["design", "name", "p50", "p99", "p99.9", "unit", "ratio", "goal", "met"]).keys(2);
     for row in rows {
         out.add_row([
             row.design.to_owned(),

@@ -197,8 +197,17 @@ fn replay(
 }
 
 fn table(report: &Report) -> String {
-    let mut rows =
-        output::table(&["codec", "hit rate", "TTFT mean", "p50", "p99", "warm mean", "warm p50", "blocks", "capacity"]);
+    let mut rows = output::table(&[
+        "codec",
+        "hit rate",
+        "TTFT mean",
+        "TTFT p50",
+        "TTFT p99",
+        "warm mean",
+        "warm p50",
+        "blocks",
+        "capacity",
+    ]);
     for run in &report.rows {
         rows.add_row([
             run.codec.clone(),
@@ -212,9 +221,9 @@ fn table(report: &Report) -> String {
             format!("{:.2} × region", run.capacity),
         ]);
     }
-    format!(
+    let words = format!(
         "{} ({}): {} requests of {} tokens in all; their blocks take {} with 16 bits a value, the region has {}; {:.1} % of \
-         the tokens came before, half or more of those of {} requests (warm)\n{rows}",
+         the tokens came before, half or more of those of {} requests (warm)",
         report.model,
         report.dtype,
         report.requests,
@@ -223,5 +232,6 @@ fn table(report: &Report) -> String {
         ByteSize(report.region_bytes),
         100.0 * report.repeated,
         report.warm_requests
-    )
+    );
+    format!("{}\n\n{rows}", output::wrapped(&words, ""))
 }

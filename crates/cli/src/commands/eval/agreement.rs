@@ -95,14 +95,10 @@ fn table(report: &Report) -> String {
             format!("{:+.3} ± {:.3}", quality.loss_percent, quality.loss_percent_se),
         ]);
     }
-    format!(
-        "{}: Oaken's thresholds under profiles of {}\n{apart}\n{} windows of {} tokens, blocks of {}; perplexity without a codec \
-         {:.3}\n{rows}",
-        report.model,
-        report.profiles.join(", "),
-        report.windows,
-        report.context,
-        report.block_tokens,
-        report.perplexity
-    )
+    let first = format!("{}: Oaken's thresholds under profiles of {}", report.model, report.profiles.join(", "));
+    let second = format!(
+        "{} windows of {} tokens, blocks of {}; perplexity without a codec {:.3}",
+        report.windows, report.context, report.block_tokens, report.perplexity
+    );
+    format!("{}\n\n{apart}\n\n{}\n\n{rows}", output::wrapped(&first, ""), output::wrapped(&second, ""))
 }

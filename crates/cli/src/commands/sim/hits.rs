@@ -52,7 +52,8 @@ pub fn run(args: &SimArgs, load: &Load) -> Result<(), Failure> {
 }
 
 fn table(runs: &[Run]) -> String {
-    let mut rows = output::table(&["pool", "eviction", "hit rate", "blocks found", "of", "different", "evicted"]);
+    let mut rows =
+        output::table(&["pool", "eviction", "hit rate", "blocks found", "of", "different", "evicted"]).keys(2);
     for run in runs {
         rows.add_row([
             run.pool_blocks.map_or_else(|| "infinite".to_owned(), |blocks| format!("{blocks} blocks")),

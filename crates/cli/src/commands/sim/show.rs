@@ -64,9 +64,9 @@ const HEADER: [&str; 13] = [
     "watermark",
     "hit rate",
     "TTFT p50",
-    "p99",
+    "TTFT p99",
     "token p50",
-    "p99",
+    "token p99",
     "tokens/s",
     "read",
     "written",
@@ -94,7 +94,7 @@ fn cells(run: &Run) -> Vec<String> {
 }
 
 pub fn table(runs: &[Run]) -> String {
-    let mut rows = output::table(&HEADER);
+    let mut rows = output::table(&HEADER).keys(3);
     for run in runs {
         rows.add_row(cells(run));
     }

@@ -137,11 +137,11 @@ fn table(report: &Report) -> String {
     let mut rows = output::table(&[
         "requests come",
         "TTFT mean",
-        "simulated",
-        "deviation",
+        "TTFT simulated",
+        "TTFT deviation",
         "tokens/s",
-        "simulated",
-        "deviation",
+        "tokens/s simulated",
+        "tokens/s deviation",
         "goal",
         "fit's error",
         "load average",
@@ -161,7 +161,7 @@ fn table(report: &Report) -> String {
         ]);
     }
     format!(
-        "{} requests of {} tokens and answers of {}, on average\n{rows}",
+        "{} requests of {} tokens and answers of {}, on average\n\n{rows}",
         report.requests, report.prompt_tokens, report.answer_tokens
     )
 }

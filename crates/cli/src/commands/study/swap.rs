@@ -72,11 +72,11 @@ fn summary(study: &SwapStudy) -> String {
 }
 
 fn table(study: &SwapStudy) -> String {
-    let mut rows = output::list(&HEADER);
+    let mut rows = output::table(&HEADER);
     for row in &study.rows {
         rows.add_row(cells(row));
     }
-    format!("{}\n{rows}\n{}", summary(study), findings(study))
+    format!("{}\n\n{rows}\n\n{}", output::wrapped(&summary(study), ""), output::wrapped(&findings(study), ""))
 }
 
 /// What of the paper holds, from the figures themselves.

@@ -116,17 +116,17 @@ fn overall_cells(one: &Overall) -> Vec<String> {
 }
 
 fn table(report: &Report) -> String {
-    let mut rows = output::list(&HEADER);
+    let mut rows = output::table(&HEADER).keys(2);
     for row in &report.rows {
         rows.add_row(cells(row));
     }
-    let mut text = format!("* held out: not trained on\n{rows}");
+    let mut text = format!("* held out: not trained on\n\n{rows}");
     for (name, summary) in [("trained on", &report.trained), ("held out", &report.held_out)] {
         let mut rows = output::table(&OVERALL);
         for one in summary {
             rows.add_row(overall_cells(one));
         }
-        let _ = write!(text, "\n\nover all loads {name}\n{rows}");
+        let _ = write!(text, "\n\nover all loads {name}\n\n{rows}");
     }
     if let Some(figures) = &report.figures {
         let mut rows =
@@ -143,7 +143,7 @@ fn table(report: &Report) -> String {
                 ]);
             }
         }
-        let _ = write!(text, "\n\n{rows}\n{}", findings(figures));
+        let _ = write!(text, "\n\n{rows}\n\n{}", output::wrapped(&findings(figures), ""));
     }
     text
 }

@@ -96,11 +96,11 @@ fn table(report: &Report) -> String {
     let mut rows = output::table(&[
         "watermark",
         "swaps",
-        "simulated",
+        "swaps simulated",
         "blocks swapped",
-        "simulated",
+        "blocks simulated",
         "tokens/s",
-        "simulated",
+        "tokens/s simulated",
         "TTFT mean",
     ]);
     for row in &report.rows {
@@ -116,7 +116,7 @@ fn table(report: &Report) -> String {
         ]);
     }
     format!(
-        "the demo model in {} blocks, 400 prompts at once, {} runs of each\n{rows}",
+        "the demo model in {} blocks, 400 prompts at once, {} runs of each\n\n{rows}",
         super::real::L1_BLOCKS,
         report.repeats
     )

@@ -1,7 +1,7 @@
 //! What a torture came to: figures, what they must be, and how they are told.
 
 use super::ledger::Increments;
-use crate::output::{facts, table};
+use crate::output::{facts, table, wrapped};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -160,7 +160,7 @@ impl Report {
             points.add_row([point.clone(), times.to_string()]);
         }
         let done = self.operations.iter().filter(|(_, times)| **times > 0);
-        let operations: Vec<String> = done.map(|(operation, times)| format!("{times} {operation}")).collect();
+        let operations: Vec<String> = done.map(|(operation, times)| format!("{times}\u{a0}{operation}")).collect();
         let hosts = if self.hosts > 1 {
             format!(
                 "{}, flushed with {}; {} times all of one were killed, {} declared dead, {} chunks adopted",
@@ -186,20 +186,8 @@ impl Report {
             ("verified", format!("{} blocks at the end", self.blocks_verified)),
             ("verdict", if self.pass { "pass" } else { "FAIL" }.to_owned()),
         ]);
-        format!("{}\n\n{points}\n\n{rows}", wrap(&operations))
+        format!("{}\n\n{points}\n\n{rows}", wrapped(&operations.join(", "), ""))
     }
-}
-
-/// Words in lines of a terminal's width.
-fn wrap(words: &[String]) -> String {
-    let mut lines: Vec<String> = Vec::new();
-    for word in words {
-        match lines.last_mut() {
-            Some(line) if line.len() + word.len() < 76 => line.push_str(&format!(", {word}")),
-            _ => lines.push(word.clone()),
-        }
-    }
-    lines.join(",\n")
 }
 
 #[cfg(test)]

@@ -47,6 +47,16 @@ impl Cenote {
         self.0.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("the program starts")
     }
 
+    /// Runs it to its end at this terminal; `words` takes what it says on stderr.
+    pub async fn run_at(mut self, terminal: File, words: Stdio) {
+        let shown = format!("{:?}", self.0.as_std().get_args().collect::<Vec<_>>());
+        self.0.stdout(terminal).stderr(words);
+        let mut child = self.0.spawn().expect("the program starts");
+        // The command holds the terminal, too, and its reader waits for the end of all that do.
+        drop(self);
+        soon(&shown, child.wait()).await.expect("it is our child");
+    }
+
     /// Runs it to its end.
     pub async fn run(mut self) -> Outcome {
         let shown = format!("{:?}", self.0.as_std().get_args().collect::<Vec<_>>());
