@@ -20,7 +20,9 @@ use crate::output::OutputArgs;
 use cenote_base::units::ByteSize;
 use cenote_codec::{LayerSpecs, SpecError};
 use cenote_engine::ElementType;
+use crate::failure::Failure;
 use cenote_mem::{Flush, RegionSource};
+use crate::usage;
 use cenote_policy::Watermark;
 use cenote_pool::{Design, Eviction, HostsLock};
 use clap::{Args, FromArgMatches, Parser, Subcommand, ValueEnum};
@@ -392,9 +394,12 @@ pub struct EngineArgs {
 
 impl EngineArgs {
     /// Variables and defaults, for commands that take no flag of an engine's but the model.
-    pub fn of_model(model: Option<PathBuf>) -> Result<Self, clap::Error> {
-        let command = Self::augment_args(clap::Command::new("engine"));
-        let defaults = Self::from_arg_matches(&command.try_get_matches_from(["engine"])?)?;
+    pub fn of_model(model: Option<PathBuf>) -> Result<Self, Failure> {
+        let mut command = Self::augment_args(clap::Command::new("engine"));
+        let defaults = command
+            .try_get_matches_from_mut(["engine"])
+            .and_then(|matches| Self::from_arg_matches(&matches))
+            .map_err(|error| usage::explain(&error, &command, &[], None).unwrap_or_else(|| error.into()))?;
         Ok(Self { model: model.or_else(|| defaults.model.clone()), ..defaults })
     }
 

@@ -11,10 +11,14 @@ mod region;
 mod settings;
 mod signals;
 mod stale;
+mod usage;
 
 use clap::FromArgMatches;
 use failure::Failure;
 use std::process::ExitCode;
+
+/// Exit code of a wrong command line, as clap has it.
+const USAGE: u8 = 2;
 
 fn main() -> ExitCode {
     match run() {
@@ -27,8 +31,21 @@ fn main() -> ExitCode {
 }
 
 fn run() -> Result<ExitCode, Failure> {
-    let command = settings::command_with_file()?;
-    let matches = command.get_matches();
+    let (command, file) = settings::command_with_file()?;
+    let mut command = usage::with_negative_values(command);
+    let matches = match command.try_get_matches_from_mut(std::env::args_os()) {
+        Ok(matches) => matches,
+        Err(error) => {
+            let arguments: Vec<String> = std::env::args().skip(1).collect();
+            match usage::explain(&error, &command, &arguments, file.as_deref()) {
+                None => error.exit(),
+                Some(failure) => {
+                    output::report_failure(&failure);
+                    return Ok(ExitCode::from(USAGE));
+                }
+            }
+        }
+    };
     let cli = args::Cli::from_arg_matches(&matches).map_err(|error| Failure::new(error.to_string()))?;
     output::start_logging(&cli.log)?;
     arm_fault();

@@ -3,6 +3,7 @@
 use crate::args::{DesignArg, FlushArg, HostsLockArg, NewRegionArgs, RegionArgs, WatchArgs};
 use crate::failure::Failure;
 use crate::signals::EndSignals;
+use cenote_base::units::ByteSize;
 use cenote_base::{HashSeed, HostId};
 use cenote_mem::{Flush, MapError, MapOptions, Mapped, Mapping, ReadMapping, ReadOnly, RegionSource, UnsupportedFlush};
 pub use cenote_pool::HostPool;
@@ -38,7 +39,7 @@ impl RegionArgs {
     /// Maps the named region to be read: nothing in it changes, and nobody learns of it.
     pub fn map_read_only(&self) -> Result<Arc<ReadOnly>, Failure> {
         let source = self.source()?;
-        let open = || ReadMapping::open(source).map_err(|error| self.explain_missing(error));
+        let open = || ReadMapping::open(source).map_err(|error| self.explain_map(error));
         let fabric = ReadOnly::new(open()?, Flush::best().unwrap_or(Flush::None)).expect("this processor has it");
         let superblock = Superblock::read(&fabric).map_err(|error| self.explain(&error))?;
         let fabric = ReadOnly::new(open()?, superblock.flush).map_err(|error| self.explain_flush(&error))?;
@@ -53,17 +54,33 @@ impl RegionArgs {
 
     fn explain_open(&self, error: OpenError) -> Failure {
         match error {
-            OpenError::Map(error) => self.explain_missing(error),
+            OpenError::Map(error) => self.explain_map(error),
             OpenError::Flush(error) => self.explain_flush(&error),
             OpenError::Pool(error) => self.explain(&error),
         }
     }
 
-    fn explain_missing(&self, error: MapError) -> Failure {
-        match (&error, &self.region) {
-            (MapError::Missing { .. }, Some(source)) => {
+    /// An error of mapping, with the next step.
+    pub fn explain_map(&self, error: MapError) -> Failure {
+        let Some(source) = &self.region else { return error.into() };
+        match &error {
+            MapError::Missing { path } if matches!(source, RegionSource::DevDax(_)) => {
+                Failure::new(format!("{}: there is no such device", path.display()))
+                    .hint("`cenote doctor` lists the devices of this machine")
+            }
+            MapError::Missing { .. } => {
                 Failure::from(error).hint(format!("cenote pool create --region {source} --size 1GiB"))
             }
+            MapError::Exists { .. } => Failure::from(error).hint(format!(
+                "`cenote pool info --region {source}` shows what it holds; --force formats it anew, and everything in it is lost"
+            )),
+            MapError::NoSpace { path, wanted, free } => {
+                let (wanted, free) = (ByteSize(*wanted), ByteSize(*free));
+                Failure::new(format!("{}: there is no space for {wanted}: {free} are free", path.display()))
+                    .hint("give a smaller size, or remove a region with `cenote pool destroy`; `ls -l /dev/shm` lists those in shared memory")
+            }
+            MapError::Permission { .. } => Failure::from(error)
+                .hint("run as the region's owner; `cenote pool create --mode 660` lets a group share a region"),
             _ => error.into(),
         }
     }
@@ -186,7 +203,7 @@ pub fn create(region: &RegionArgs, new: &NewRegionArgs, force: bool) -> Result<(
     let reuse = force && (is_device || source.path().is_some_and(|path| path.exists()));
     if is_device && !force {
         // A device always exists; whether it holds something of value only its owner knows.
-        let mapping = Mapping::open(source, &region.map_options())?;
+        let mapping = Mapping::open(source, &region.map_options()).map_err(|error| region.explain_map(error))?;
         if !matches!(peek(mapping), Err(PoolError::Unfinished)) {
             return Err(Failure::new(format!("{source}: the device is not empty"))
                 .hint("--force formats it; everything in it is lost"));
@@ -200,7 +217,7 @@ pub fn create(region: &RegionArgs, new: &NewRegionArgs, force: bool) -> Result<(
         Ok::<_, Failure>((fabric, superblock))
     };
     if reuse || is_device {
-        let mapping = Mapping::open(source, &options)?;
+        let mapping = Mapping::open(source, &options).map_err(|error| region.explain_map(error))?;
         if let (Some(path), true) = (source.path(), mapping.len() < size) {
             return Err(MapError::TooSmall { path, have: mapping.len(), wanted: size }.into());
         }
@@ -216,10 +233,8 @@ pub fn create(region: &RegionArgs, new: &NewRegionArgs, force: bool) -> Result<(
         return Ok(made);
     }
     let spinner = new.prefault.then(|| crate::output::spinner("touching every page of the region"));
-    let made = make_region(source, size, new.mode, flush, &config, &options).map_err(|error| match error {
-        OpenError::Map(error) => error.into(),
-        error => region.explain_open(error),
-    });
+    let made =
+        make_region(source, size, new.mode, flush, &config, &options).map_err(|error| region.explain_open(error));
     if let Some(spinner) = spinner {
         spinner.finish_and_clear();
     }

@@ -14,16 +14,16 @@ use toml::{Table, Value};
 /// Looked for in the working directory when no file is named.
 const FILE: &str = "cenote.toml";
 
-/// The command line with the settings file's values as defaults.
-pub fn command_with_file() -> Result<Command, Failure> {
+/// The command line with the settings file's values as defaults, and the file if there is one.
+pub fn command_with_file() -> Result<(Command, Option<PathBuf>), Failure> {
     let command = Cli::command();
     let (path, named) = match file_named(std::env::args().skip(1)) {
         Some(path) => (path, true),
         None => (PathBuf::from(FILE), false),
     };
     match std::fs::read_to_string(&path) {
-        Ok(text) => apply(command, &path, &text),
-        Err(_) if !named => Ok(command),
+        Ok(text) => Ok((apply(command, &path, &text)?, Some(path))),
+        Err(_) if !named => Ok((command, None)),
         Err(error) => Err(Failure::new(format!("{}: cannot read the settings file: {error}", path.display()))),
     }
 }

@@ -235,7 +235,8 @@ pub fn load_to_study(args: &StudiedModelArgs) -> Result<LoadedModel, Failure> {
 pub fn named_dir(model: Option<&PathBuf>) -> Result<PathBuf, Failure> {
     if let Some(dir) = model {
         if !dir.is_dir() {
-            return Err(Failure::new(format!("{}: there is no such model directory", dir.display())));
+            return Err(Failure::new(format!("{}: there is no such model directory", dir.display()))
+                .hint("--model names a directory with config.json, tokenizer.json and the weights as safetensors"));
         }
         return Ok(dir.clone());
     }

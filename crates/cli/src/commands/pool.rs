@@ -10,7 +10,7 @@ use crate::region::{self, HostPool};
 use crate::signals::EndSignals;
 use cenote_base::HostId;
 use cenote_base::units::ByteSize;
-use cenote_mem::{Fabric, Flush, Mapping};
+use cenote_mem::{Fabric, Flush, MapError, Mapping};
 use cenote_pool::{CheckReport, HostsLock, LockManager, NamespaceInfo, PoolInfo, Superblock};
 use serde::Serialize;
 use std::collections::BTreeSet;
@@ -353,7 +353,12 @@ fn manage(args: &PoolManageArgs) -> Result<ExitCode, Failure> {
 
 fn destroy(args: &PoolDestroyArgs) -> Result<ExitCode, Failure> {
     let source = args.region.source()?;
-    let superblock = match Mapping::open(source, &args.region.map_options()).map(cenote_pool::peek)? {
+    let opened = Mapping::open(source, &args.region.map_options()).map_err(|error| match error {
+        // There is nothing to do for one that wanted it gone.
+        MapError::Missing { .. } => error.into(),
+        error => args.region.explain_map(error),
+    })?;
+    let superblock = match cenote_pool::peek(opened) {
         Ok(superblock) => Some(superblock),
         Err(_) if args.force => None,
         Err(error) => return Err(args.region.explain(&error).hint("--force removes it all the same")),

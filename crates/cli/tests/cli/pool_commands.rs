@@ -16,7 +16,7 @@ async fn a_region_is_made_told_of_and_removed() {
     assert_eq!(created["region_bytes"], 32 << 20, "{created}");
     assert_eq!(created["max_hosts"], 4, "{created}");
     assert_eq!(region.files(), [region.path()], "nothing but the region itself has its name");
-    let again = cenote(create).fails(&["exists already"]).await;
+    let again = cenote(create).fails(&["exists already", "hint: `cenote pool info", "--force"]).await;
     assert!(again.err.contains(region.path().to_str().expect("UTF-8")), "{again:?}");
 
     let info = region.info().await;
@@ -35,6 +35,15 @@ async fn a_region_is_made_told_of_and_removed() {
     assert!(region.files().is_empty());
     cenote(destroy).fails(&["no such region"]).await;
     region.run("info").await.err.contains("hint: cenote pool create").then_some(()).expect("advice");
+}
+
+#[tokio::test]
+async fn a_region_without_space_says_how_much_there_is() {
+    let region = Region::name_only();
+    let create = ["pool", "create", "--region", &region.name, "--size", "60TiB"];
+    let refused = cenote(create).fails(&["there is no space for 60 TiB", "hint: give a smaller size"]).await;
+    assert!(refused.err.contains("iB are free"), "{refused:?}");
+    assert!(region.files().is_empty());
 }
 
 /// Everybody is gone and so is the host's memory; the region may not even be written.

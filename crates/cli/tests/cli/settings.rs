@@ -47,6 +47,39 @@ async fn a_wrong_settings_file_is_told_with_its_name() {
     cenote(["doctor", "--config", "no-such-file.toml"]).fails(&["no-such-file.toml", "cannot read"]).await;
 }
 
+/// The parser blamed `--port` where only `CENOTE_PORT` was wrong.
+#[tokio::test]
+async fn a_wrong_variable_or_setting_is_named_instead_of_the_flag() {
+    for (name, value, fact) in [
+        ("CENOTE_PORT", "many", "CENOTE_PORT=many: invalid digit"),
+        ("CENOTE_DTYPE", "f16", "CENOTE_DTYPE=f16: it must be one of f32, bf16"),
+        ("CENOTE_REGION_SIZE", "-1", "CENOTE_REGION_SIZE=-1: `-1` is not a size"),
+        ("CENOTE_KV_SIZE", "lots", "CENOTE_KV_SIZE=lots: `lots` is not a size"),
+    ] {
+        let refused = bare(["serve"]).env(name, value).run().await;
+        assert_eq!(refused.code, Some(2), "{refused:?}");
+        assert!(refused.err.starts_with(&format!("error: {fact}")), "{refused:?}");
+        assert!(refused.err.contains(&format!("hint: change or unset {name}, or give --")), "{refused:?}");
+    }
+    let flag = bare(["serve", "--port", "much"]).env("CENOTE_PORT", "many").run().await;
+    assert!(flag.err.contains("'much' for '--port <PORT>'"), "{flag:?}");
+    let secret = bare(["pool", "create"]).env("CENOTE_HASH_SEED", "my secret").run().await;
+    assert!(secret.err.starts_with("error: CENOTE_HASH_SEED: a hash seed has 64 hex digits"), "{secret:?}");
+    assert!(!secret.err.contains("my secret"), "{secret:?}");
+
+    let dir = tempfile::tempdir().expect("a directory");
+    std::fs::write(dir.path().join("cenote.toml"), "[serve]\nport = \"some\"\n").expect("it is written");
+    bare(["serve"]).current_dir(dir.path()).fails(&["error: cenote.toml: `port` is `some`: invalid digit"]).await;
+}
+
+#[tokio::test]
+async fn a_port_in_use_says_what_to_do() {
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let port = taken.local_addr().expect("an address").port().to_string();
+    let serve = ["serve", "--no-pool", "--port", &port];
+    cenote(serve).fails(&[&format!("127.0.0.1:{port}: the port is in use"), "hint: give another --port"]).await;
+}
+
 /// Who clones the repository and types a command in it has a model.
 #[tokio::test]
 async fn the_demo_model_is_found_from_the_repository() {
