@@ -10,6 +10,7 @@ mod error;
 mod reply;
 mod request;
 mod unsupported;
+mod words;
 
 pub use error::ApiError;
 pub use reply::{Answer, Reply, Shape};

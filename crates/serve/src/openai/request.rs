@@ -1,6 +1,6 @@
 //! The body of both generating endpoints, and what is common to them.
 
-use super::{ApiError, unsupported};
+use super::{ApiError, unsupported, words};
 use axum::http::StatusCode;
 use cenote_base::SamplingParams;
 use cenote_base::engine::{EngineDescription, Prompt};
@@ -139,11 +139,14 @@ impl Body {
             if !cause.is_data() {
                 return ApiError::malformed(format!("the body is not valid JSON: {cause}"));
             }
-            let fact = cause.to_string();
-            match (path.as_str(), missing_field(&fact)) {
+            let cause = cause.to_string();
+            let fact = words::fact(&cause);
+            match (path.as_str(), words::named_field(&cause)) {
                 (".", None) => ApiError::malformed(format!("the body is not a request: {fact}")),
                 (".", Some(field)) => ApiError::invalid(field, &fact),
                 (path, None) => ApiError::invalid(path, &fact),
+                // A repeated field ends its own path; a missing one has none.
+                (path, Some(field)) if path.rsplit('.').next() == Some(field) => ApiError::invalid(path, &fact),
                 (path, Some(field)) => ApiError::invalid(format!("{path}.{field}"), &fact),
             }
         })?;
@@ -279,9 +282,4 @@ pub(super) fn type_name(value: &Value) -> &'static str {
         Value::Array(_) => "an array",
         Value::Object(_) => "an object",
     }
-}
-
-/// serde tells a missing field by message only, and with the path of its parent.
-fn missing_field(fact: &str) -> Option<String> {
-    fact.strip_prefix("missing field `")?.split('`').next().map(str::to_owned)
 }

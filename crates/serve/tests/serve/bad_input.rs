@@ -167,6 +167,44 @@ async fn bodies_that_are_no_requests_are_refused() {
     assert_eq!(read(sent.send().await.expect("the server is there")).await.status, 400);
 }
 
+/// Errors said `invalid type: string "many", expected u32` and `expected struct Body`.
+#[tokio::test]
+async fn errors_do_not_name_types_of_the_program() {
+    let server = server().await;
+    let good = json!({"model": MODEL, "prompt": "x", "messages": [{"role": "user", "content": "x"}]});
+    let integer = "instead of an integer from 0 to 4294967295";
+    for (changes, message) in [
+        (json!({"max_tokens": "many"}), format!("max_tokens: a text {integer}")),
+        (json!({"max_tokens": -1}), format!("max_tokens: -1 {integer}")),
+        (json!({"max_tokens": 1.5}), format!("max_tokens: 1.5 {integer}")),
+        (json!({"temperature": "hot"}), "temperature: a text instead of a number".to_owned()),
+        (json!({"temperature": [1]}), "temperature: an array instead of a number".to_owned()),
+        (json!({"stream": "yes"}), "stream: a text instead of true or false".to_owned()),
+        (json!({"stream_options": true}), "stream_options: a boolean instead of an object".to_owned()),
+        (json!({"messages": "hello"}), "messages: a text instead of an array".to_owned()),
+        (json!({"messages": ["hello"]}), "messages[0]: a text instead of an object".to_owned()),
+        (json!({"messages": [{"content": "x"}]}), "messages[0].role: missing".to_owned()),
+        (json!({"messages": [{"role": 1}]}), "messages[0].role: 1 instead of a text".to_owned()),
+        (json!({"model": null}), "model: null instead of a text".to_owned()),
+    ] {
+        let reply = server.post(CHAT, &changed(good.clone(), changes.clone())).await;
+        assert_eq!((reply.status, &reply.json()["error"]["message"]), (400, &json!(message)), "{changes}");
+    }
+    let seed = server.post(CHAT, &changed(good.clone(), json!({"seed": 0.5}))).await.json();
+    let words = seed["error"]["message"].as_str().expect("a text");
+    assert!(words.starts_with("seed: 0.5 instead of an integer from -9223372036854775808 to "), "{words}");
+    for (body, message) in [
+        ("[]", "the body is not a request: an array instead of an object"),
+        ("7", "the body is not a request: 7 instead of an object"),
+        ("{}", "model: missing"),
+        (r#"{"model": "a", "model": "b"}"#, "model: given more than once"),
+    ] {
+        let sent = client().post(server.url(CHAT)).header("content-type", "application/json").body(body);
+        let reply = read(sent.send().await.expect("the server is there")).await;
+        assert_eq!((reply.status, &reply.json()["error"]["message"]), (400, &json!(message)), "{body}");
+    }
+}
+
 #[tokio::test]
 async fn the_rest_of_http_is_answered_in_openai_s_shape_too() {
     let server = server().await;
