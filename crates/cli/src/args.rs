@@ -1,6 +1,7 @@
 //! Every flag, with the variable that stands for it. What flags mean is said here, in the words of `--help`.
 
 mod bench;
+mod headings;
 mod pool;
 mod sim;
 mod study;
@@ -13,6 +14,7 @@ pub use pool::{
     PoolArgs, PoolCheckArgs, PoolCommands, PoolCreateArgs, PoolDestroyArgs, PoolEventsArgs, PoolFenceArgs,
     PoolHistoryArgs, PoolListArgs, PoolManageArgs, PoolQuotaArgs,
 };
+pub use headings::with_headings;
 pub use sim::{CapacityArg, InstantArg, LoadArg, SimArgs, TraceFormatArg};
 pub use study::{StudyCommands, StudyEngineArgs, StudySwapArgs, StudyWatermarkArgs};
 

@@ -5,7 +5,7 @@
 //! top-level keys serve every command that has such a flag, and a table named like a command (`[serve]`,
 //! `[pool.create]`) serves that command.
 
-use crate::args::Cli;
+use crate::args::{Cli, with_headings};
 use crate::failure::Failure;
 use clap::{Command, CommandFactory};
 use std::path::{Path, PathBuf};
@@ -16,7 +16,7 @@ const FILE: &str = "cenote.toml";
 
 /// The command line with the settings file's values as defaults, and the file if there is one.
 pub fn command_with_file() -> Result<(Command, Option<PathBuf>), Failure> {
-    let command = Cli::command();
+    let command = with_headings(Cli::command());
     let (path, named) = match file_named(std::env::args().skip(1)) {
         Some(path) => (path, true),
         None => (PathBuf::from(FILE), false),
