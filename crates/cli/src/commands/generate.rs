@@ -67,6 +67,9 @@ pub fn run(args: &GenerateArgs) -> Result<(), Failure> {
         }
     }
     print("\n");
+    if let (Some(_), Some(fact)) = (region, too_short(generated.usage.prompt_tokens, args.engine.block_tokens)) {
+        output::say(&format!("note: {fact}"));
+    }
     args.output.show(&generated, || {
         let usage = generated.usage;
         let decoded = generated.tokens.len().saturating_sub(1) as f64;
@@ -76,6 +79,15 @@ pub fn run(args: &GenerateArgs) -> Result<(), Failure> {
             ("first token", format!("{:.1} ms", generated.ttft_ms)),
             ("output", format!("{} tokens, {per_token:.2} ms each", usage.completion_tokens)),
         ])
+    })
+}
+
+/// A note on a prompt that cannot hit: blocks are shared whole, and at least one token is always computed.
+fn too_short(prompt_tokens: u32, block_tokens: u32) -> Option<String> {
+    (prompt_tokens <= block_tokens).then(|| {
+        format!(
+            "the prompt has {prompt_tokens} tokens; only prompts longer than one block of {block_tokens} tokens are shared"
+        )
     })
 }
 

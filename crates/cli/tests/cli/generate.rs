@@ -27,6 +27,26 @@ async fn the_second_time_the_prompt_comes_from_the_region() {
     region.expect_clean_and_idle().await;
 }
 
+/// The prompt of the README was shorter than a block, so it never came from the region, and nothing said why.
+#[tokio::test]
+async fn the_prompt_of_the_readme_comes_from_the_region() {
+    let region = Region::create("64MiB").await;
+    let readme = std::fs::read_to_string(repository("README.md")).expect("the README");
+    let line = readme.lines().find(|line| line.starts_with("cenote generate ")).expect("an example");
+    let prompt = line.split('"').nth(1).expect("a prompt in quotes");
+    let generate = |prompt| cenote(["generate", "--region", &region.name, "--prompt", prompt, "--max-tokens", "2"]);
+    let first = generate(prompt).ok().await;
+    assert!(first.out.contains(", 0 from the region") && !first.err.contains("are shared"), "{first:?}");
+    let second = generate(prompt).ok().await;
+    assert!(!second.out.contains(", 0 from the region") && !second.err.contains("are shared"), "{second:?}");
+
+    let short = generate("The cave").ok().await;
+    assert!(short.out.contains(", 0 from the region"), "{short:?}");
+    assert!(short.err.contains("only prompts longer than one block of 16 tokens are shared"), "{short:?}");
+    let alone = cenote(["generate", "--prompt", "The cave", "--max-tokens", "2"]).ok().await;
+    assert!(!alone.err.contains("are shared"), "without a region nothing is: {alone:?}");
+}
+
 #[tokio::test]
 async fn a_file_for_json_leaves_stdout_to_people() {
     let dir = tempfile::tempdir().expect("a directory");
