@@ -3,6 +3,7 @@
 mod bench;
 mod headings;
 mod pool;
+mod shell;
 mod sim;
 mod study;
 
@@ -15,16 +16,17 @@ pub use pool::{
     PoolHistoryArgs, PoolListArgs, PoolManageArgs, PoolQuotaArgs,
 };
 pub use headings::with_headings;
+pub use shell::{CompletionsArgs, ManArgs};
 pub use sim::{CapacityArg, InstantArg, LoadArg, SimArgs, TraceFormatArg};
 pub use study::{StudyCommands, StudyEngineArgs, StudySwapArgs, StudyWatermarkArgs};
 
+use crate::failure::Failure;
 use crate::output::OutputArgs;
+use crate::usage;
 use cenote_base::units::ByteSize;
 use cenote_codec::{LayerSpecs, SpecError};
 use cenote_engine::ElementType;
-use crate::failure::Failure;
 use cenote_mem::{Flush, RegionSource};
-use crate::usage;
 use cenote_policy::Watermark;
 use cenote_pool::{Design, Eviction, HostsLock};
 use clap::{Args, FromArgMatches, Parser, Subcommand, ValueEnum};
@@ -88,6 +90,10 @@ pub enum Commands {
     /// Exits with 3 if bytes were wrong or anything was lost, 4 if a process hung, and 5 if all is well but a run of a
     /// minute or more saw too few deaths or was not full.
     Torture(TortureArgs),
+    /// Print a script that lets a shell complete commands and flags
+    Completions(CompletionsArgs),
+    /// Print a manual page, or write those of all commands
+    Man(ManArgs),
     /// A process of `torture`; not started by hand
     #[command(hide = true)]
     TortureChild(TortureChildArgs),

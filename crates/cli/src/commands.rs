@@ -14,6 +14,7 @@ mod outliers;
 mod pool;
 mod profile;
 mod serve;
+mod shell;
 mod sim;
 mod study;
 mod torture;
@@ -46,6 +47,11 @@ pub fn run(command: Commands) -> Result<ExitCode, Failure> {
         Commands::Study(command) => study::run(&command).map(done),
         Commands::Bench(command) => bench::run(&command).map(done),
         Commands::BenchChild(args) => bench::run_child(&args).map(done),
+        Commands::Completions(args) => {
+            shell::completions(&args);
+            Ok(ExitCode::SUCCESS)
+        }
+        Commands::Man(args) => shell::man(&args).map(done),
         Commands::Torture(args) => torture::run(&args),
         Commands::TortureChild(args) => torture::run_child(&args).map(done),
         Commands::Worker(args) => worker::run(&args).map(done),
