@@ -5,18 +5,56 @@ use std::fmt::Write;
 const WIDTH: f64 = 860.0;
 const HEIGHT: f64 = 460.0;
 const MARGIN: f64 = 56.0;
-const COLOURS: [&str; 7] = ["#0b7285", "#e8590c", "#5f3dc4", "#2b8a3e", "#c2255c", "#868e96", "#1864ab"];
+/// Labels of the vertical axis stand here.
+const MARGIN_LEFT: f64 = 84.0;
+/// Colours of the first series, on light paper and on dark.
+const COLOURS: [(&str, &str); 8] = [
+    ("#0b7285", "#3bc9db"),
+    ("#d9480f", "#ff922b"),
+    ("#5f3dc4", "#b197fc"),
+    ("#2b8a3e", "#69db7c"),
+    ("#c2255c", "#f783ac"),
+    ("#1864ab", "#4dabf7"),
+    ("#8a6d00", "#ffd43b"),
+    ("#5c636a", "#ced4da"),
+];
+/// Hues of later series lie so far apart, so that no two are equal.
+const GOLDEN_ANGLE: f64 = 137.508;
 
-/// A whole page around this body.
+const STYLE: &str = "\
+:root{color-scheme:light dark;--ink:#212529;--paper:#fff;--rule:#dee2e6;--late:38%LIGHT}\n\
+@media (prefers-color-scheme:dark){:root{--ink:#e9ecef;--paper:#16181b;--rule:#3b4045;--late:68%DARK}}\n\
+body{font:15px/1.5 system-ui,sans-serif;max-width:62rem;margin:2rem auto;padding:0 1rem;color:var(--ink);\
+background:var(--paper);overflow-wrap:anywhere}\n\
+h1{font-size:1.6rem}figure{margin:1rem 0}svg{display:block;width:100%;height:auto}svg text{fill:var(--ink);font-size:13px}\n\
+.grid{stroke:var(--rule)}.series{fill:none;stroke-width:1.6;vector-effect:non-scaling-stroke}\n\
+.scroll{overflow-x:auto}table{border-collapse:collapse;width:100%}\
+td,th{padding:.2rem .5rem;text-align:right;border-bottom:1px solid var(--rule);white-space:nowrap}\
+th{white-space:normal;overflow-wrap:normal;vertical-align:bottom}td:first-child,th:first-child{text-align:left}\n\
+.legend{display:flex;flex-wrap:wrap;gap:.2rem 1.2rem;list-style:none;margin:.3rem 0;padding:0}\
+.legend i{display:inline-block;width:.8em;height:.8em;border-radius:50%;margin-right:.4em}\n\
+@media (max-width:40rem){svg text{font-size:24px}.odd{display:none}h1{font-size:1.3rem}}\n";
+
+/// A whole page around this body. It follows the reader's light or dark mode, and fits a phone.
 #[must_use]
 pub fn page(title: &str, body: &str) -> String {
+    let colours = |of: fn(&(&'static str, &'static str)) -> &'static str| -> String {
+        COLOURS.iter().enumerate().map(|(index, pair)| format!(";--s{index}:{}", of(pair))).collect()
+    };
+    let style = STYLE.replace("LIGHT", &colours(|pair| pair.0)).replace("DARK", &colours(|pair| pair.1));
     format!(
-        "<!doctype html>\n<html lang=\"en\"><meta charset=\"utf-8\"><title>{}</title>\n<style>body{{font:15px/1.5 \
-         system-ui,sans-serif;max-width:62rem;margin:2rem auto;padding:0 1rem;color:#212529}}table{{border-collapse:collapse;\
-         width:100%}}td,th{{padding:.2rem .5rem;text-align:right;border-bottom:1px solid #dee2e6}}td:first-child,\
-         th:first-child{{text-align:left}}svg{{width:100%;height:auto}}</style>\n{body}</html>\n",
+        "<!doctype html>\n<html lang=\"en\"><meta charset=\"utf-8\"><meta name=\"viewport\" \
+         content=\"width=device-width,initial-scale=1\"><title>{}</title>\n<style>\n{style}</style>\n{body}</html>\n",
         escaped(title)
     )
+}
+
+/// The colour of a series: another one for each.
+fn colour(index: usize) -> String {
+    match index.checked_sub(COLOURS.len()) {
+        None => format!("var(--s{index})"),
+        Some(later) => format!("hsl({:.0} 70% var(--late))", (later as f64 * GOLDEN_ANGLE + 300.0) % 360.0),
+    }
 }
 
 /// Text as HTML.
@@ -32,11 +70,11 @@ pub fn table<S: AsRef<str>>(header: &[&str], rows: impl IntoIterator<Item = Vec<
         let cells: String = cells.map(|cell| format!("<{tag}>{}</{tag}>", escaped(cell))).collect();
         format!("<tr>{cells}</tr>\n")
     };
-    let mut out = String::from("<table>") + &row(&mut header.iter().copied(), "th");
+    let mut out = String::from("<div class=\"scroll\"><table>") + &row(&mut header.iter().copied(), "th");
     for cells in rows {
         out += &row(&mut cells.iter().map(AsRef::as_ref), "td");
     }
-    out + "</table>\n"
+    out + "</table></div>\n"
 }
 
 /// How an axis goes.
@@ -115,7 +153,7 @@ impl Ruler {
     }
 }
 
-/// A plot of these series; nothing where no point can be shown.
+/// A plot of these series, with their names below it; nothing where no point can be shown.
 #[must_use]
 pub fn plot(title: &str, x_axis: Axis<'_>, y_axis: Axis<'_>, series: &[Series]) -> String {
     let fits = |scale: Scale, value: f64| value.is_finite() && (scale == Scale::Linear || value > 0.0);
@@ -126,67 +164,63 @@ pub fn plot(title: &str, x_axis: Axis<'_>, y_axis: Axis<'_>, series: &[Series]) 
     }
     let x_ruler = Ruler::new(x_axis.scale, all().map(|point| point.0).collect::<Vec<_>>().into_iter());
     let y_ruler = Ruler::new(y_axis.scale, all().map(|point| point.1).collect::<Vec<_>>().into_iter());
-    let x = |part: f64| MARGIN + part * (WIDTH - 2.0 * MARGIN);
+    let x = |part: f64| MARGIN_LEFT + part * (WIDTH - MARGIN_LEFT - MARGIN);
     let y = |part: f64| HEIGHT - MARGIN - part * (HEIGHT - 2.0 * MARGIN);
-    let mut out = format!(
-        "<svg viewBox=\"0 0 {WIDTH} {HEIGHT}\" font-size=\"12\" role=\"img\" aria-label=\"{}\">\n",
-        escaped(title)
-    );
-    let mut line = |from: (f64, f64), to: (f64, f64), label: &str, at: (f64, f64), anchor: &str| {
+    let mut out =
+        format!("<figure><svg viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\" aria-label=\"{}\">\n", escaped(title));
+    // On a phone, letters are larger and every other label of the horizontal axis gives way.
+    let mut line = |from: (f64, f64), to: (f64, f64), label: &str, at: (f64, f64), text: &str| {
         let _ = writeln!(
             out,
-            "<line x1=\"{:.1}\" y1=\"{:.1}\" x2=\"{:.1}\" y2=\"{:.1}\" stroke=\"#dee2e6\"/><text x=\"{:.1}\" y=\"{:.1}\" \
-             text-anchor=\"{anchor}\">{label}</text>",
+            "<line class=\"grid\" x1=\"{:.1}\" y1=\"{:.1}\" x2=\"{:.1}\" y2=\"{:.1}\"/><text x=\"{:.1}\" y=\"{:.1}\" \
+             {text}>{label}</text>",
             from.0, from.1, to.0, to.1, at.0, at.1
         );
     };
-    for (tick, label) in &x_ruler.ticks {
+    for (index, (tick, label)) in x_ruler.ticks.iter().enumerate() {
         let at = x(x_ruler.part_of_tick(*tick));
-        line((at, MARGIN), (at, HEIGHT - MARGIN), label, (at, HEIGHT - MARGIN + 18.0), "middle");
+        let text = if index % 2 == 1 { "class=\"odd\" text-anchor=\"middle\"" } else { "text-anchor=\"middle\"" };
+        line((at, MARGIN), (at, HEIGHT - MARGIN), label, (at, HEIGHT - MARGIN + 24.0), text);
     }
     for (tick, label) in &y_ruler.ticks {
         let at = y(y_ruler.part_of_tick(*tick));
-        line((MARGIN, at), (WIDTH - MARGIN, at), label, (MARGIN - 8.0, at + 4.0), "end");
+        line((MARGIN_LEFT, at), (WIDTH - MARGIN, at), label, (MARGIN_LEFT - 8.0, at + 4.0), "text-anchor=\"end\"");
     }
     let _ = writeln!(
         out,
-        "<text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{}</text><text x=\"{MARGIN}\" y=\"{:.1}\">{}</text>",
+        "<text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{}</text><text x=\"8\" y=\"{:.1}\">{}</text>",
         WIDTH / 2.0,
-        HEIGHT - 14.0,
+        HEIGHT - 8.0,
         escaped(x_axis.label),
-        MARGIN - 16.0,
+        MARGIN - 24.0,
         escaped(y_axis.label)
     );
+    let mut legend = String::new();
     for (index, one) in series.iter().enumerate() {
-        let colour = COLOURS[index % COLOURS.len()];
+        let colour = colour(index);
         let mut points: Vec<&(f64, f64, String)> = one.points.iter().filter(shows).collect();
         points.sort_by(|a, b| a.0.total_cmp(&b.0));
         let place = |point: &(f64, f64, String)| (x(x_ruler.part(point.0)), y(y_ruler.part(point.1)));
         let path: Vec<String> =
             points.iter().map(|point| place(point)).map(|(x, y)| format!("{x:.1},{y:.1}")).collect();
-        let _ = writeln!(out, "<polyline points=\"{}\" fill=\"none\" stroke=\"{colour}\"/>", path.join(" "));
+        let _ = writeln!(out, "<polyline class=\"series\" points=\"{}\" style=\"stroke:{colour}\"/>", path.join(" "));
         for point in &points {
             let (x, y) = place(point);
             let _ = writeln!(
                 out,
-                "<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"4\" fill=\"{colour}\"><title>{}</title></circle>",
+                "<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"4\" style=\"fill:{colour}\"><title>{}</title></circle>",
                 escaped(&point.2)
             );
         }
-        let _ = writeln!(
-            out,
-            "<text x=\"{:.1}\" y=\"{:.1}\" fill=\"{colour}\" text-anchor=\"end\">{}</text>",
-            WIDTH - MARGIN,
-            MARGIN + 16.0 * index as f64,
-            escaped(&one.name)
-        );
+        let _ = writeln!(legend, "<li><i style=\"background:{colour}\"></i>{}</li>", escaped(&one.name));
     }
-    out + "</svg>\n"
+    out + "</svg>\n<ul class=\"legend\">\n" + &legend + "</ul></figure>\n"
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::collections::BTreeSet;
 
     const LINEAR: Axis<'_> = Axis { label: "x", scale: Scale::Linear };
 
@@ -197,7 +231,7 @@ mod tests {
     #[test]
     fn points_lie_where_their_values_are() {
         let drawn = plot("t", LINEAR, LINEAR, &[series(&[(0.0, 0.0), (10.0, 5.0)])]);
-        for place in ["cx=\"56.0\" cy=\"404.0\"", "cx=\"804.0\" cy=\"56.0\""] {
+        for place in ["cx=\"84.0\" cy=\"404.0\"", "cx=\"804.0\" cy=\"56.0\""] {
             assert!(drawn.contains(place), "{drawn}");
         }
         assert!(drawn.contains("a&lt;b") && drawn.contains("10 &amp; 5"));
@@ -215,8 +249,39 @@ mod tests {
     }
 
     #[test]
+    fn each_series_has_a_colour_of_its_own_and_a_name_below_the_plot() {
+        let many: Vec<Series> =
+            (0..30).map(|n| Series { name: format!("series {n}"), ..series(&[(f64::from(n), 1.0)]) }).collect();
+        let drawn = plot("t", LINEAR, LINEAR, &many);
+        let (svg, legend) = drawn.split_once("</svg>").expect("a legend after the plot");
+        assert!(!svg.contains("series 7") && legend.contains("series 7"), "{drawn}");
+        let colours: BTreeSet<String> = (0..many.len()).map(colour).collect();
+        assert_eq!(colours.len(), many.len());
+        for (index, colour) in (0..many.len()).map(|index| (index, colour(index))) {
+            assert!(
+                svg.contains(&format!("fill:{colour}\"")) && legend.contains(&format!("background:{colour}\"")),
+                "{index}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_page_follows_the_dark_and_the_phone() {
+        let page = page("t", &plot("t", LINEAR, LINEAR, &[series(&[(0.0, 1.0)])]));
+        for part in
+            ["prefers-color-scheme:dark", "name=\"viewport\"", "max-width:40rem", "--s0:#0b7285", "--s7:#ced4da"]
+        {
+            assert!(page.contains(part), "{part}");
+        }
+        let (style, body) = page.split_once("</style>").expect("a style");
+        assert!(!body.contains('#'), "colours that do not change with the mode:\n{body}");
+        assert!(!style.contains("LIGHT") && !style.contains("DARK"), "{style}");
+    }
+
+    #[test]
     fn tables_are_escaped() {
-        assert_eq!(table(&["a"], [vec!["<"]]), "<table><tr><th>a</th></tr>\n<tr><td>&lt;</td></tr>\n</table>\n");
+        let told = "<div class=\"scroll\"><table><tr><th>a</th></tr>\n<tr><td>&lt;</td></tr>\n</table></div>\n";
+        assert_eq!(table(&["a"], [vec!["<"]]), told);
         assert!(page("<", "x").starts_with("<!doctype html>\n") && page("<", "x").contains("<title>&lt;</title>"));
     }
 }
