@@ -20,7 +20,7 @@ os.environ.update(
     VLLM_CPU_KVCACHE_SPACE="1",
     OMP_NUM_THREADS="1",
     VLLM_ENABLE_V1_MULTIPROCESSING="0",
-    VLLM_LOGGING_LEVEL="WARNING",
+    VLLM_LOGGING_LEVEL=os.environ.get("CENOTE_TEST_LOG", "WARNING"),
 )
 
 from vllm import LLM, SamplingParams

@@ -11,11 +11,11 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
     KVConnectorTransferResults,
     SupportsHMA,
 )
-from vllm.logger import init_logger
 from vllm.v1.metrics.cache_hit_source import CacheHitSource
 
 from cenote.health import HealthLog
 from cenote.serving import serving
+from cenote.vllm.log import logger_of
 from cenote.vllm.metadata import CenoteMetadata
 from cenote.vllm.scheduler import SchedulerSide
 from cenote.vllm.settings import Settings
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from vllm.v1.outputs import KVConnectorOutput
     from vllm.v1.request import Request
 
-logger = init_logger(__name__)
+logger = logger_of(__name__)
 
 
 class CenoteConnector(KVConnectorBase_V1, SupportsHMA):

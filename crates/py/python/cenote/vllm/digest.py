@@ -15,17 +15,17 @@ from typing import TYPE_CHECKING, Any
 import huggingface_hub
 from huggingface_hub.errors import HFValidationError
 from vllm import envs
-from vllm.logger import init_logger
 from vllm.transformers_utils.repo_utils import get_hf_file_to_dict
 
 from cenote.adapters import keeps_times
 from cenote.content import Cache, Content, stamps
 from cenote.model_files import digest_of_files, files_of, kv_config
+from cenote.vllm.log import logger_of
 
 if TYPE_CHECKING:
     from vllm.config import LoadConfig, ModelConfig, VllmConfig
 
-logger = init_logger(__name__)
+logger = logger_of(__name__)
 
 _CONFIGURATIONS = ("config.json", "params.json")
 # What becomes of images and videos on their way to the model.

@@ -6,16 +6,16 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 import torch
-from vllm.logger import init_logger
 from vllm.platforms import current_platform
 
 import cenote
 from cenote.device import DeviceMemory, page_layout
+from cenote.vllm.log import logger_of
 
 if TYPE_CHECKING:
     from cenote.vllm.settings import Settings
 
-logger = init_logger(__name__)
+logger = logger_of(__name__)
 
 # Attention backends on GPUs that keep, for each head and token, first the key and then the value. What else they know of a
 # block is in vLLM's name of the layout, which a namespace has in it.

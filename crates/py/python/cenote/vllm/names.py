@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING, Any
 
 import huggingface_hub
 from vllm import envs
-from vllm.logger import init_logger
 
 from cenote.adapters import Adapter, Adapters, Loaded
+from cenote.vllm.log import logger_of
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
     from vllm.lora.request import LoRARequest
     from vllm.v1.request import Request
 
-logger = init_logger(__name__)
+logger = logger_of(__name__)
 
 # vLLM's hash of an image, with an adapter's name before it where that counts. Any other text is a name that a client chose.
 _HASH = re.compile("(?:.*:)?[0-9a-f]{64}(?:[0-9a-f]{64})?", re.DOTALL)

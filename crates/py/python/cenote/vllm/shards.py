@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from vllm.distributed.utils import get_pp_indices
-from vllm.logger import init_logger
 
 import cenote
 from cenote.vllm.codecs import page_codec
 from cenote.vllm.digest import changed_while_loading, draft_digest, model_digest
 from cenote.vllm.groups import Group, fails_by_block, groups_of
 from cenote.vllm.identity import check_hashes, fingerprint
+from cenote.vllm.log import logger_of
 from cenote.vllm.names import RequestNames
 from cenote.weights import Weights
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from cenote.vllm.settings import Settings
 
-logger = init_logger(__name__)
+logger = logger_of(__name__)
 
 _CHUNK_MIN, _CHUNK_MAX = 2 << 20, 512 << 20
 

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from vllm.logger import init_logger
 
 from cenote.device import DeviceMemory
+from cenote.vllm.log import logger_of
 from cenote.vllm.memory import kv_memory
 from cenote.vllm.metadata import short_name
 from cenote.vllm.names import watch_adapters
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     # A group's number, its blocks that are saved, and the adapter that they were computed with.
     _Saving = tuple[int, cenote.Save | DeviceSave, AdapterUse | None]
 
-logger = init_logger(__name__)
+logger = logger_of(__name__)
 
 
 @dataclass

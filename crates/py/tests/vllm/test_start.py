@@ -1,0 +1,32 @@
+"""The log of an engine that starts, at the level that users have."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from typing import Any
+
+
+def log_of_start(model: str, region: str, connector: dict[str, Any] | None = None) -> list[str]:
+    """Starts an engine in a process of its own; returns its log's lines about the connector, as `LEVEL text`."""
+    command = [sys.executable, __file__, model, region, json.dumps(connector or {})]
+    environment = {**os.environ, "CENOTE_TEST_LOG": "INFO", "NO_COLOR": "1"}
+    ran = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240)
+    log = ran.stdout + ran.stderr
+    assert ran.returncode == 0, log[-4000:]
+    lines = [line for line in log.splitlines() if "Cenote: " in line]
+    return [f"{'WARNING' if ' WARNING ' in line else 'INFO'} {line[line.index('Cenote: ') :]}" for line in lines]
+
+
+def test_the_log_has_the_connectors_lines(tiny: str, region: str) -> None:
+    lines = log_of_start(tiny, region)
+    assert any(line.startswith("INFO Cenote: ") and "is named by" in line for line in lines), lines
+    assert "INFO Cenote: what cannot be loaded is recomputed (kv_load_failure_policy)" in lines
+
+
+if __name__ == "__main__":
+    from engines import Engine
+
+    Engine(sys.argv[1], sys.argv[2], connector=json.loads(sys.argv[3]))
