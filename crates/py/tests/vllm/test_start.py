@@ -8,6 +8,8 @@ import subprocess
 import sys
 from typing import Any
 
+import cenote
+
 
 def log_of_start(model: str, region: str, connector: dict[str, Any] | None = None) -> list[str]:
     """Starts an engine in a process of its own; returns its log's lines about the connector, as `LEVEL text`."""
@@ -24,6 +26,18 @@ def test_the_log_has_the_connectors_lines(tiny: str, region: str) -> None:
     lines = log_of_start(tiny, region)
     assert any(line.startswith("INFO Cenote: ") and "is named by" in line for line in lines), lines
     assert "INFO Cenote: what cannot be loaded is recomputed (kv_load_failure_policy)" in lines
+
+
+def test_an_engine_says_what_its_region_holds_and_warns_if_that_is_of_no_use_to_it(tiny: str, region: str) -> None:
+    with cenote.Region.open(region) as other:
+        blocks = other.namespace(b"another model", 4096)
+        assert blocks.publish(bytes([1]) * 16, 0, bytes(4096)) == "published"
+    lines = log_of_start(tiny, region)
+    [info] = [line for line in lines if line.startswith(f"INFO Cenote: region {region} has 1 GiB and holds 1 blocks, 0 of them")]
+    with cenote.Region.open(region) as other:
+        [own] = [row["fingerprint"][:12] for row in other.info()["namespaces"] if row["id"] != blocks.id]
+    assert info.endswith(f"for this engine (fingerprint {own})")
+    assert any(line.startswith(f"WARNING Cenote: region {region} holds 1 blocks of 1 other fingerprints and none") for line in lines)
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ from vllm.v1.metrics.cache_hit_source import CacheHitSource
 
 from cenote.health import HealthLog
 from cenote.serving import serving
+from cenote.start import log_start
 from cenote.vllm.log import logger_of
 from cenote.vllm.metadata import CenoteMetadata
 from cenote.vllm.scheduler import SchedulerSide
@@ -64,11 +65,16 @@ class CenoteConnector(KVConnectorBase_V1, SupportsHMA):
         if role == KVConnectorRole.SCHEDULER:
             loads, saves = transfer.is_kv_consumer, transfer.is_kv_producer
             self._scheduler = SchedulerSide(self._shards, self.stats, loads, saves, tells_events(vllm_config))
+            self._log_start(self._scheduler)
         else:
             parallel = vllm_config.parallel_config
             # Ranks of other data-parallel engines, if they count on, are the same ones to us.
             pp_rank, tp_rank = divmod(parallel.rank % parallel.world_size, parallel.tensor_parallel_size)
             self._worker = WorkerSide(self._shards, self.stats, tp_rank, pp_rank)
+
+    @serving(lambda: None)
+    def _log_start(self, scheduler: SchedulerSide) -> None:
+        log_start(self._shards.region, [rank for ranks in scheduler.lookup.ranks for rank in ranks], logger)
 
     @property
     def requires_kv_delivery(self) -> bool:

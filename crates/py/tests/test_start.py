@@ -1,0 +1,46 @@
+"""What a connector logs about its region when it starts."""
+
+import logging
+from typing import Any
+
+import pytest
+
+import cenote
+from cenote.start import log_start
+
+
+def lines(region: cenote.Region, namespaces: list[cenote.Namespace], caplog: pytest.LogCaptureFixture) -> list[tuple[str, str]]:
+    caplog.clear()
+    with caplog.at_level(logging.INFO, "start"):
+        log_start(region, namespaces, logging.getLogger("start"))
+    return [(record.levelname, record.getMessage()) for record in caplog.records]
+
+
+def fingerprint(region: cenote.Region, label: str) -> str:
+    rows: list[dict[str, Any]] = region.info()["namespaces"]
+    return next(str(row["fingerprint"])[:12] for row in rows if row["label"] == label)
+
+
+def test_the_line_says_what_is_there_and_for_which_fingerprint(region: cenote.Region, caplog: pytest.LogCaptureFixture) -> None:
+    mine = region.namespace(b"mine", 4096, label="mine")
+    own = fingerprint(region, "mine")
+    said = f"Cenote: region {region.name} has 8 MiB and holds %d blocks, %d of them for this engine (fingerprint {own})"
+    # An empty region is no reason to warn.
+    assert lines(region, [mine], caplog) == [("INFO", said % (0, 0))]
+    other = region.namespace(b"other", 4096)
+    for number in range(3):
+        assert other.publish(bytes([number + 1]) * 16, 0, bytes(4096)) == "published"
+    info, warning = lines(region, [mine], caplog)
+    assert info == ("INFO", said % (3, 0))
+    assert warning[0] == "WARNING"
+    assert "holds 3 blocks of 1 other fingerprints and none for this engine" in warning[1]
+    assert f"`cenote pool info --region {region.name}`" in warning[1]
+    assert mine.publish(bytes([1]) * 16, 0, bytes(4096)) == "published"
+    assert lines(region, [mine], caplog) == [("INFO", said % (4, 1))]
+
+
+def test_of_many_ranks_the_first_are_named(region: cenote.Region, caplog: pytest.LogCaptureFixture) -> None:
+    ranks = [region.namespace(f"rank {rank}".encode(), 4096, label=str(rank)) for rank in range(6)]
+    named = ", ".join(fingerprint(region, str(rank)) for rank in range(4))
+    [(_, said)] = lines(region, ranks, caplog)
+    assert said.endswith(f"(fingerprints {named} and 2 more)")
