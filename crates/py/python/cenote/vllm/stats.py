@@ -56,16 +56,17 @@ class CenoteStats(KVConnectorStats):
 
 
 class CenotePromMetrics(KVConnectorPromMetrics):
-    """One Prometheus counter for each: `vllm:cenote_…_total`."""
+    """One Prometheus counter for each: `vllm:cenote_…_total`. Every counter of every engine is exported from the start, as 0: a counter
+    that is missing until its first event looks like a connector that is not there, and `rate()` cannot see that event."""
 
     def __init__(self, vllm_config: Any, metric_types: Any, labelnames: list[str], per_engine_labelvalues: Any) -> None:
         super().__init__(vllm_config, metric_types, labelnames, per_engine_labelvalues)
-        self.counters = {
-            name: self._counter_cls(name=f"vllm:cenote_{name}", documentation=text, labelnames=labelnames)
-            for name, text in COUNTERS.items()
-        }
+        self.counters: dict[str, dict[int, Any]] = {}
+        for name, text in COUNTERS.items():
+            counter = self._counter_cls(name=f"vllm:cenote_{name}", documentation=text, labelnames=labelnames)
+            self.counters[name] = {engine: counter.labels(*values) for engine, values in per_engine_labelvalues.items()}
 
     def observe(self, transfer_stats_data: dict[str, Any], engine_idx: int = 0) -> None:
         for name, count in transfer_stats_data.items():
             if name in self.counters:
-                self.counters[name].labels(*self.per_engine_labelvalues[engine_idx]).inc(count)
+                self.counters[name][engine_idx].inc(count)
