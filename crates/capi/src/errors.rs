@@ -65,7 +65,7 @@ impl From<std::io::Error> for Fault {
 impl From<OpenError> for Fault {
     fn from(error: OpenError) -> Self {
         let number = match &error {
-            OpenError::Map(MapError::Missing { .. }) => libc::ENOENT,
+            OpenError::Map(MapError::Missing { .. } | MapError::NoFolder { .. }) => libc::ENOENT,
             OpenError::Map(MapError::Exists { .. }) => libc::EEXIST,
             OpenError::Map(MapError::Permission { .. }) => libc::EACCES,
             OpenError::Map(MapError::NoSpace { .. }) => libc::ENOSPC,

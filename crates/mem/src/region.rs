@@ -72,6 +72,14 @@ pub enum MapError {
         /// The name.
         path: PathBuf,
     },
+    /// A new file would lie in a folder that does not exist.
+    #[error("{}: the folder {} does not exist; create it with `mkdir -p {}`", path.display(), folder.display(), folder.display())]
+    NoFolder {
+        /// The name.
+        path: PathBuf,
+        /// Its folder.
+        folder: PathBuf,
+    },
     /// This user may not.
     #[error("{}: permission denied", path.display())]
     Permission {

@@ -135,6 +135,18 @@ fn what_is_no_region_is_not_mapped() {
 }
 
 #[test]
+fn a_new_file_in_a_missing_folder_names_the_folder_and_the_next_step() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let folder = directory.path().join("none/such");
+    let source = RegionSource::File(folder.join("kv"));
+    let error = create(&source, 2 * MIB).expect_err("no folder").to_string();
+    assert!(error.contains(&format!("mkdir -p {}", folder.display())), "{error}");
+    assert!(matches!(open(&source), Err(MapError::Missing { .. })));
+    fs::create_dir_all(&folder).expect("made");
+    create(&source, 2 * MIB).expect("created");
+}
+
+#[test]
 fn a_file_that_was_cut_is_noticed() {
     let name = shm("cut");
     let mapping = create(&name.0, 2 * MIB).expect("created");

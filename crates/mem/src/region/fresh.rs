@@ -76,7 +76,11 @@ impl Fresh {
     pub(crate) fn make(name: &Path) -> Result<(Self, File), MapError> {
         refuse_existing(name)?;
         let (mode, access) = (Mode::RUSR | Mode::WUSR, OFlags::RDWR | OFlags::CLOEXEC);
-        let failed = |error| MapError::from_io(name, "create the file", error);
+        let failed = |error| match error {
+            // The file is new, so the folder is what is missing.
+            Errno::NOENT => MapError::NoFolder { path: name.into(), folder: folder_of(name).into() },
+            error => MapError::from_io(name, "create the file", error),
+        };
         let (opened, meanwhile) = match rustix::fs::open(folder_of(name), access | OFlags::TMPFILE, mode) {
             // Old kernels say that a folder cannot be written.
             Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::INVAL) => {

@@ -71,10 +71,19 @@ class Settings:
             number = hints[name] in (int, float)
             if number and (isinstance(value, bool) or not isinstance(value, int | float) or value < 0):
                 raise ValueError(f"kv_connector_extra_config: {name} is {value!r}, not a number from 0 on")
+            if hints[name] is int and value != value // 1:
+                raise ValueError(f"kv_connector_extra_config: {name} is {value!r}, not a whole number")
             if hints[name] in (str, str | None) and not isinstance(value, str):
                 raise ValueError(f"kv_connector_extra_config: {name} is {value!r}, not a text")
             values[name] = hints[name](value) if number else value
         settings = cls(**values)
+        if settings.load_threads < 1:
+            raise ValueError("kv_connector_extra_config: load_threads is 0, so that nothing would copy; give 1 or more, or leave it out for 1")
+        if not settings.timeout > 0:
+            raise ValueError(
+                f"kv_connector_extra_config: timeout is {given['timeout']!r}, so that every load would be late; give seconds above 0, or "
+                "leave it out for 5"
+            )
         if settings.load not in get_args(LoadMode):
             raise ValueError(f"kv_connector_extra_config: load is {settings.load!r}; it may be async or layers")
         if settings.gpu_copies not in get_args(GpuCopies):
