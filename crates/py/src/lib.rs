@@ -8,6 +8,7 @@
 mod buffers;
 mod codec;
 mod content;
+mod creation;
 mod dlpack;
 mod errors;
 mod events;

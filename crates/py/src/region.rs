@@ -1,17 +1,14 @@
 //! A region, as one Python process uses it.
 
 use crate::codec::Codec;
+use crate::creation::{Difference, Size, Wanted};
 use crate::errors::{CenoteError, of_opening, of_pool, wrong};
 use crate::events::Follower;
 use crate::namespace::Namespace;
-use cenote_base::units::ByteSize;
 use cenote_base::{HashSeed, HostId};
 use cenote_mem::fork::ProcessStamp;
-use cenote_mem::{Flush, MapOptions, Mapping, RegionSource};
-use cenote_pool::{
-    AttachOptions, Counter, Heart, HostPool, NamespaceRecord, OpenError, Pool, PoolConfig, make_region, open_region,
-    random_bytes,
-};
+use cenote_mem::{MapOptions, RegionSource};
+use cenote_pool::{AttachOptions, Counter, Heart, HostPool, NamespaceRecord, Pool, open_region};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
@@ -56,22 +53,6 @@ pub struct Region {
     heart: Mutex<Option<Heart>>,
 }
 
-/// A size as Python gives it: a number of bytes, or a text such as `4GiB`.
-#[derive(FromPyObject)]
-enum Size {
-    Bytes(u64),
-    Text(String),
-}
-
-impl Size {
-    fn bytes(&self) -> PyResult<u64> {
-        match self {
-            Self::Bytes(bytes) => Ok(*bytes),
-            Self::Text(text) => text.parse::<ByteSize>().map(|size| size.0).map_err(|error| wrong(error.to_string())),
-        }
-    }
-}
-
 fn source(region: &str) -> PyResult<RegionSource> {
     region.parse().map_err(|error: cenote_mem::region::ParseRegionError| wrong(error.to_string()))
 }
@@ -83,53 +64,39 @@ fn seconds(text: &str, value: f64) -> PyResult<Duration> {
 #[pymethods]
 impl Region {
     #[staticmethod]
-    #[pyo3(signature = (region, size, *, chunk_size=None, min_block=None, max_hosts=16, pins_per_worker=1792,
-                        flush="none", mode=0o600, hash_seed=None, prefault=false, exist_ok=false, events=0, eviction="lru"))]
+    #[pyo3(signature = (region, size, *, chunk_size=None, min_block=None, max_hosts=None, pins_per_worker=None,
+                        flush=None, mode=None, hash_seed=None, prefault=false, exist_ok=false, events=None, eviction=None))]
     fn create(
         py: Python<'_>,
         region: &str,
         size: Size,
         chunk_size: Option<Size>,
         min_block: Option<Size>,
-        max_hosts: u8,
-        pins_per_worker: u32,
-        flush: &str,
-        mode: u32,
+        max_hosts: Option<u8>,
+        pins_per_worker: Option<u32>,
+        flush: Option<String>,
+        mode: Option<u32>,
         hash_seed: Option<[u8; 32]>,
         prefault: bool,
         exist_ok: bool,
-        events: u32,
-        eviction: &str,
-    ) -> PyResult<()> {
-        let source = source(region)?;
-        let is_there = || Mapping::is_there(&source, mode).map_err(|error| of_opening(region, &OpenError::from(error)));
-        if exist_ok && is_there()? {
-            return Ok(());
-        }
-        let flush = match flush {
-            "auto" => Flush::best().ok_or_else(|| wrong("this processor has no flush instruction that is known"))?,
-            name => name.parse().map_err(|error: cenote_mem::fabric::ParseFlushError| wrong(error.to_string()))?,
+        events: Option<u32>,
+        eviction: Option<String>,
+    ) -> PyResult<Vec<Difference>> {
+        let wanted = Wanted {
+            size,
+            chunk_size,
+            min_block,
+            max_hosts,
+            pins_per_worker,
+            flush,
+            mode,
+            hash_seed,
+            prefault,
+            exist_ok,
+            events,
+            eviction,
         };
-        let mut config = PoolConfig::new(HashSeed(hash_seed.map_or_else(random_bytes, Ok)?), random_bytes()?);
-        config.max_hosts = max_hosts;
-        config.events_per_host = events;
-        config.hazard_lines_per_worker = PoolConfig::hazard_lines_for(pins_per_worker);
-        config.eviction = eviction.parse().map_err(|error: cenote_pool::UnknownEviction| wrong(error.to_string()))?;
-        if let Some(size) = chunk_size {
-            config.chunk_bytes = size.bytes()?;
-        }
-        if let Some(size) = min_block {
-            config.min_block_bytes = size.bytes()?;
-        }
-        let options = MapOptions { prefault, ..MapOptions::default() };
-        let size = size.bytes()?;
-        let made = py.detach(|| make_region(&source, size, mode, flush, &config, &options));
-        match made {
-            Ok(_) => Ok(()),
-            // Another maker was faster.
-            Err(_) if exist_ok && is_there()? => Ok(()),
-            Err(error) => Err(of_opening(region, &error)),
-        }
+        wanted.create(py, region, &source(region)?)
     }
 
     #[staticmethod]

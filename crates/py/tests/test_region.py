@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -39,6 +40,48 @@ def test_a_region_is_made_once(name: str) -> None:
         cenote.Region.create(name, "4MiB", **SMALL)
     cenote.Region.create(name, "4MiB", exist_ok=True)
     assert os.stat("/dev/shm/" + name.removeprefix("shm:")).st_mode & 0o777 == 0o600
+
+
+def test_settings_that_an_existing_region_does_not_have_are_returned(name: str) -> None:
+    assert cenote.Region.create(name, "4MiB", **SMALL, exist_ok=True) == []
+    assert cenote.Region.create(name, "4MiB", **SMALL, exist_ok=True) == []
+    assert cenote.Region.create(name, 4 << 20, exist_ok=True) == []
+    different = {"chunk_size": "1MiB", "min_block": "8KiB", "max_hosts": 3, "pins_per_worker": 224, "events": 32}
+    found = cenote.Region.create(name, "8MiB", **different, mode=0o660, eviction="sieve", hash_seed=bytes(32), exist_ok=True)
+    assert found == [
+        ("size", "8 MiB", "4 MiB"),
+        ("chunk_size", "1 MiB", "256 KiB"),
+        ("min_block", "8 KiB", "4 KiB"),
+        ("max_hosts", "3", "2"),
+        ("pins_per_worker", "224", "112"),
+        ("mode", "0660", "0600"),
+        ("hash_seed", "the one given", "another one"),
+        ("events", "32", "64"),
+        ("eviction", "sieve", "lru"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"size": "4 parsecs"}, "size: `4 parsecs` is not a size"),
+        ({"size": "4MiB", "chunk_size": "x"}, "chunk_size: `x` is not a size"),
+        ({"size": "4MiB", "chunk_size": 12345}, "chunk size 12345 is not a power of two"),
+        ({"size": "64KiB"}, "size: 64 KiB has no room for a chunk of 2 MiB"),
+        ({"size": "4MiB", "max_hosts": 65}, "65 host slots; a region has 1 to 64"),
+        ({"size": "4MiB", "flush": "magic"}, "magic"),
+        ({"size": "4MiB", "eviction": "fifo"}, "fifo"),
+    ],
+)
+def test_settings_are_validated_where_the_region_exists_as_well(name: str, wrong: dict[str, Any], said: str) -> None:
+    cenote.Region.create(name, "4MiB", **SMALL)
+    with pytest.raises((ValueError, cenote.CenoteError), match=said):
+        cenote.Region.create(name, **wrong, exist_ok=True)
+
+
+def test_a_missing_folder_is_named_with_the_next_step(tmp_path: Path) -> None:
+    with pytest.raises(cenote.CenoteError, match=f"mkdir -p {tmp_path}/none"):
+        cenote.Region.create(f"{tmp_path}/none/kv", "4MiB", **SMALL)
 
 
 def test_what_cannot_be_is_refused(name: str) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 import cenote
-from cenote.start import log_start
+from cenote.start import given_of_new, log_ignored, log_start
 
 
 def lines(region: cenote.Region, namespaces: list[cenote.Namespace], caplog: pytest.LogCaptureFixture) -> list[tuple[str, str]]:
@@ -35,7 +35,7 @@ def test_the_line_says_what_is_there_and_for_which_fingerprint(region: cenote.Re
     assert warning[0] == "WARNING"
     assert "holds 3 blocks of 1 other fingerprints and none for this engine" in warning[1]
     assert f"`cenote pool info --region {region.name}`" in warning[1]
-    assert mine.publish(bytes([1]) * 16, 0, bytes(4096)) == "published"
+    assert mine.publish(bytes([9]) * 16, 0, bytes(4096)) == "published"
     assert lines(region, [mine], caplog) == [("INFO", said % (4, 1))]
 
 
@@ -44,3 +44,19 @@ def test_of_many_ranks_the_first_are_named(region: cenote.Region, caplog: pytest
     named = ", ".join(fingerprint(region, str(rank)) for rank in range(4))
     [(_, said)] = lines(region, ranks, caplog)
     assert said.endswith(f"(fingerprints {named} and 2 more)")
+
+
+def test_settings_without_effect_are_named_as_they_were_given(caplog: pytest.LogCaptureFixture) -> None:
+    differences = [("size", "8 MiB", "4 MiB"), ("pins_per_worker", "7168", "1792"), ("mode", "0660", "0600")]
+    for given, said in (
+        ({"create_size": "8MiB", "mode": "0660"}, "create_size is 8 MiB, and the region has 4 MiB; mode is 0660, and the region has 0600."),
+        ({"create_size": "8MiB"}, "create_size is 8 MiB, and the region has 4 MiB."),
+    ):
+        caplog.clear()
+        log_ignored("shm:kv", differences, given_of_new(given), logging.getLogger("start"))
+        [warning] = caplog.records
+        assert f"have no effect: {said} Leave" in warning.getMessage()
+    caplog.clear()
+    log_ignored("shm:kv", differences, given_of_new({"region": "shm:kv"}), logging.getLogger("start"))
+    log_ignored("shm:kv", [], given_of_new({"create_size": "8MiB"}), logging.getLogger("start"))
+    assert caplog.records == []

@@ -20,6 +20,9 @@ _Memory: TypeAlias = Buffer | _Tensor | tuple[int, int]
 _Parts: TypeAlias = _Memory | Iterable[_Memory]
 _Outcome: TypeAlias = Literal["published", "duplicate", "no_room", "over_quota"]
 
+# A setting, what was asked for, and what the region has.
+_Difference: TypeAlias = tuple[str, str, str]
+
 # Kind, namespace, hash, name and parent's name (0: none), place in its sequence.
 _Event: TypeAlias = tuple[Literal["stored", "removed"], int, bytes, int, int, int]
 _Resync: TypeAlias = Literal["begun", "overtaken", "lost", "told"]
@@ -63,20 +66,23 @@ class Region:
         *,
         chunk_size: int | str | None = None,
         min_block: int | str | None = None,
-        max_hosts: int = 16,
-        pins_per_worker: int = 1792,
-        flush: str = "none",
-        mode: int = 0o600,
+        max_hosts: int | None = None,
+        pins_per_worker: int | None = None,
+        flush: str | None = None,
+        mode: int | None = None,
         hash_seed: Sequence[int] | bytes | None = None,
         prefault: bool = False,
         exist_ok: bool = False,
-        events: int = 0,
-        eviction: str = "lru",
-    ) -> None:
+        events: int | None = None,
+        eviction: str | None = None,
+    ) -> list[_Difference]:
         """Makes a region: `shm:NAME`, a file, or a hugetlbfs path. Sizes are numbers of bytes, or texts such as `4GiB`.
 
-        `chunk_size` is the largest block; `flush="auto"` is for a device that several hosts share without coherence. `events`
-        are the lines of each host's event log; 0 keeps none. `eviction`: `lru`, `sieve`, `s3-fifo`, `cost-aware`.
+        `chunk_size` (2 MiB) is the largest block, `min_block` (16 KiB) the smallest. `max_hosts` is 16, `pins_per_worker` 1792, `mode`
+        0o600. `flush` is `none`; `auto` is for a device that several hosts share without coherence. `events` (0: none) are the lines
+        of each host's event log. `eviction` is `lru`; others are `sieve`, `s3-fifo`, `cost-aware`.
+
+        With `exist_ok` a region that exists is left as it is. Returns the given settings that it does not have.
         """
     @staticmethod
     def open(

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import cenote
 
@@ -33,6 +34,27 @@ def log_start(region: cenote.Region, namespaces: Sequence[cenote.Namespace], log
             "Cenote: region %s holds %d blocks of %d other fingerprints and none for this engine, so that nothing will hit until it has "
             "saved blocks itself: `cenote pool info --region %s` lists the fingerprints",
             region.name, blocks, others, region.name,
+        )  # fmt: skip
+
+
+# Settings of the connectors that count for a region that is made, by the arguments of `Region.create`.
+_OF_NEW = {"size": "create_size", "chunk_size": "chunk_size", "mode": "mode", "eviction": "eviction"}
+
+
+def given_of_new(settings: Mapping[str, Any]) -> dict[str, str]:
+    """Those of them that were given: their names, by the arguments'."""
+    return {argument: name for argument, name in _OF_NEW.items() if settings.get(name) is not None}
+
+
+def log_ignored(region: str, differences: Sequence[tuple[str, str, str]], given: Mapping[str, str], logger: logging.Logger) -> None:
+    """Logs the settings of a new region that have no effect because the region exists. `differences` are those that `Region.create`
+    returned; `given` are the settings that a user gave, by the names of its arguments."""
+    said = [f"{given[name]} is {wanted}, and the region has {actual}" for name, wanted, actual in differences if name in given]
+    if said:
+        logger.warning(
+            "Cenote: region %s exists already, so these settings have no effect: %s. Leave them out, or make the region anew: "
+            "`cenote pool destroy --region %s` removes it with its blocks",
+            region, "; ".join(said), region,
         )  # fmt: skip
 
 

@@ -40,6 +40,16 @@ def test_an_engine_says_what_its_region_holds_and_warns_if_that_is_of_no_use_to_
     assert any(line.startswith(f"WARNING Cenote: region {region} holds 1 blocks of 1 other fingerprints and none") for line in lines)
 
 
+def test_settings_of_a_new_region_that_have_no_effect_are_named(tiny: str, region: str) -> None:
+    ignored = {"create_size": "2GiB", "chunk_size": "16MiB", "mode": "0660", "eviction": "sieve"}
+    warnings = [line for line in log_of_start(tiny, region, ignored) if line.startswith("WARNING ")]
+    assert warnings == [
+        f"WARNING Cenote: region {region} exists already, so these settings have no effect: create_size is 2 GiB, and the region has 1 GiB; "
+        "mode is 0660, and the region has 0600; eviction is sieve, and the region has lru. Leave them out, or make the region anew: "
+        f"`cenote pool destroy --region {region}` removes it with its blocks"
+    ]
+
+
 if __name__ == "__main__":
     from engines import Engine
 

@@ -20,6 +20,7 @@ import cenote
 from cenote.health import HealthLog
 from cenote.model_files import weights_name
 from cenote.serving import serving
+from cenote.start import given_of_new, log_ignored
 
 if TYPE_CHECKING:
     from lmcache.v1.distributed.api import MemoryLayoutDesc, ObjectKey
@@ -53,7 +54,8 @@ class CenoteL2Adapter(L2AdapterInterface):
         self.close_timeout = _seconds(params, "close_timeout", 30.0)
         if (size := params.get("create_size")) is not None:
             chunk, mode = params.get("chunk_size", "64MiB"), int(str(params.get("mode", "0600")), 8)
-            cenote.Region.create(self.name, size, chunk_size=chunk, mode=mode, exist_ok=True)
+            differences = cenote.Region.create(self.name, size, chunk_size=chunk, mode=mode, exist_ok=True)
+            log_ignored(self.name, differences, given_of_new(params), logger)
         self.region = cenote.Region.open(self.name, worker="lmcache", host_slot=int(params.get("host_slot", 0)))
         self._health = HealthLog(self.region, logger)
         self.errors = 0

@@ -16,6 +16,7 @@ from cenote.health import HealthLog
 from cenote.serving import serving, serving_with
 from cenote.sglang import naming
 from cenote.sglang.stats import Transfers
+from cenote.start import given_of_new, log_ignored
 
 if TYPE_CHECKING:
     import torch
@@ -82,7 +83,8 @@ class CenoteStorage(HiCacheStorage):
             # Four pages to a chunk.
             chunk = self.extra.get("chunk_size") or max(2 << 20, 1 << math.ceil(math.log2(4 * page_bytes)))
             mode = int(str(self.extra.get("mode", "0600")), 8)
-            cenote.Region.create(name, size, chunk_size=chunk, mode=mode, exist_ok=True)
+            differences = cenote.Region.create(name, size, chunk_size=chunk, mode=mode, exist_ok=True)
+            log_ignored(name, differences, given_of_new(self.extra), logger)
         region = cenote.Region.open(name, worker="sglang", host_slot=int(self.extra.get("host_slot", 0)))
         try:
             self._weights = naming.weight_version()

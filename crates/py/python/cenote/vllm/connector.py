@@ -15,7 +15,7 @@ from vllm.v1.metrics.cache_hit_source import CacheHitSource
 
 from cenote.health import HealthLog
 from cenote.serving import serving
-from cenote.start import log_start
+from cenote.start import log_ignored, log_start
 from cenote.vllm.log import logger_of
 from cenote.vllm.metadata import CenoteMetadata
 from cenote.vllm.scheduler import SchedulerSide
@@ -74,6 +74,10 @@ class CenoteConnector(KVConnectorBase_V1, SupportsHMA):
 
     @serving(lambda: None)
     def _log_start(self, scheduler: SchedulerSide) -> None:
+        settings = self._shards.settings
+        log_ignored(settings.region, self._shards.ignored, settings.of_new_regions(), logger)
+        if settings.create_size is None and (unused := settings.of_new_regions()):
+            logger.warning("Cenote: without create_size these settings have no effect: %s", ", ".join(unused.values()))
         log_start(self._shards.region, [rank for ranks in scheduler.lookup.ranks for rank in ranks], logger)
 
     @property

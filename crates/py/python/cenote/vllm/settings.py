@@ -8,6 +8,8 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal, get_args, get_type_hints
 
+from cenote.start import given_of_new
+
 LoadMode = Literal["async", "layers"]
 GpuCopies = Literal["direct", "staged"]
 
@@ -22,10 +24,10 @@ class Settings:
     """Makes the region with this size if it is not there, such as `64GiB`."""
     chunk_size: str | None = None
     """Largest block of a region that is made, such as `32MiB`; by default what this model's blocks need."""
-    mode: str = "0600"
-    """Permissions of a region that is made, in octal."""
-    eviction: str = "lru"
-    """Which blocks leave a full region that is made: `lru`, `sieve`, `s3-fifo`, `cost-aware`."""
+    mode: str | None = None
+    """Permissions of a region that is made, in octal; by default 0600."""
+    eviction: str | None = None
+    """Which blocks leave a full region that is made: `lru` (the default), `sieve`, `s3-fifo`, `cost-aware`."""
     host_slot: int = 0
     """This machine's number, where several share the region."""
     load: LoadMode = "async"
@@ -88,7 +90,7 @@ class Settings:
             raise ValueError(f"kv_connector_extra_config: load is {settings.load!r}; it may be async or layers")
         if settings.gpu_copies not in get_args(GpuCopies):
             raise ValueError(f"kv_connector_extra_config: gpu_copies is {settings.gpu_copies!r}; it may be direct or staged")
-        if re.fullmatch("0?o?[0-7]{3}", settings.mode) is None:
+        if settings.mode is not None and re.fullmatch("0?o?[0-7]{3}", settings.mode) is None:
             raise ValueError(f"kv_connector_extra_config: mode is {settings.mode!r}, not octal permissions such as 0660")
         layouts = {"order": ("NHD", "HND"), "kv": ("joint", "split")}
         given_layout = settings.layout if isinstance(settings.layout, dict) else {"layout": settings.layout}
@@ -96,6 +98,10 @@ class Settings:
             if value not in layouts.get(name, ()):
                 raise ValueError(f"kv_connector_extra_config: layout has {name} {value!r}; it may have order NHD or HND, kv joint or split")
         return settings
+
+    def of_new_regions(self) -> dict[str, str]:
+        """The given settings that count for a region that is made: their names, by those of the arguments of `Region.create`."""
+        return given_of_new(vars(self))
 
     def codec_identity(self) -> str:
         """The codec, and what its profile is."""

@@ -64,28 +64,34 @@ class Shards:
                     "start it anew, or give kv_connector_extra_config a model_fingerprint",
                     young,
                 )
+        # Settings of a new region that an existing one does not have.
+        self.ignored: list[tuple[str, str, str]] = []
         try:
             if settings.create_size is not None:
-                self._make_region(settings.create_size)
+                self.ignored = self._make_region(settings.create_size)
             self.region = cenote.Region.open(settings.region, worker=worker, host_slot=settings.host_slot)
         except cenote.RegionMissing as error:
             raise cenote.RegionMissing(f"kv_connector_extra_config: region: {error}; give create_size, or run `cenote pool create`") from error
         except cenote.CenoteError as error:
             raise type(error)(f"kv_connector_extra_config: region: {error}") from error
 
-    def _make_region(self, size: str) -> None:
+    def _make_region(self, size: str) -> list[tuple[str, str, str]]:
         settings = self.settings
         chunk = settings.chunk_size or _chunk_for(max(group.page_bytes * len(group.layer_names) for group in self.groups))
-        cenote.Region.create(
-            settings.region,
-            size,
-            chunk_size=chunk,
-            mode=int(settings.mode, 8),
-            eviction=settings.eviction,
-            pins_per_worker=self._pins(),
-            exist_ok=True,
-            events=_EVENTS if tells_events(self.config) else 0,
-        )
+        try:
+            return cenote.Region.create(
+                settings.region,
+                size,
+                chunk_size=chunk,
+                mode=int(settings.mode, 8) if settings.mode is not None else None,
+                eviction=settings.eviction,
+                pins_per_worker=self._pins(),
+                exist_ok=True,
+                events=_EVENTS if tells_events(self.config) else None,
+            )
+        except ValueError as error:
+            text = str(error)
+            raise ValueError(f"kv_connector_extra_config: {'create_' if text.startswith('size:') else ''}{text}") from error
 
     def _pins(self) -> int:
         """So many that a prompt of any length can be promised, if a region can have as many: the scheduler pins all ranks'."""

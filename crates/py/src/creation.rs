@@ -1,0 +1,164 @@
+//! Making a region, and comparing one that exists with what its maker asked for.
+
+use crate::errors::{of_opening, of_pool, wrong};
+use cenote_base::HashSeed;
+use cenote_base::units::ByteSize;
+use cenote_mem::{Flush, MapOptions, Mapping, RegionSource};
+use cenote_pool::{OpenError, PoolConfig, make_region, peek, random_bytes};
+use pyo3::prelude::*;
+
+/// A size as Python gives it: a number of bytes, or a text such as `4GiB`.
+#[derive(FromPyObject)]
+pub enum Size {
+    Bytes(u64),
+    Text(String),
+}
+
+impl Size {
+    /// `name` is the parameter's, for the message.
+    fn bytes(&self, name: &str) -> PyResult<u64> {
+        match self {
+            Self::Bytes(bytes) => Ok(*bytes),
+            Self::Text(text) => {
+                text.parse::<ByteSize>().map(|size| size.0).map_err(|error| wrong(format!("{name}: {error}")))
+            }
+        }
+    }
+}
+
+/// A setting of a region that exists: its name, what was asked for, and what the region has.
+pub type Difference = (&'static str, String, String);
+
+/// The arguments of `Region.create`. `None`: not given, so that any value will do where the region exists.
+pub struct Wanted {
+    pub size: Size,
+    pub chunk_size: Option<Size>,
+    pub min_block: Option<Size>,
+    pub max_hosts: Option<u8>,
+    pub pins_per_worker: Option<u32>,
+    pub flush: Option<String>,
+    pub mode: Option<u32>,
+    pub hash_seed: Option<[u8; 32]>,
+    pub prefault: bool,
+    pub exist_ok: bool,
+    pub events: Option<u32>,
+    pub eviction: Option<String>,
+}
+
+const PINS_PER_WORKER: u32 = 1792;
+const PINS_PER_LINE: u32 = 7;
+const MODE: u32 = 0o600;
+
+impl Wanted {
+    /// Makes the region. With `exist_ok` a region that exists will do; returns its settings that differ.
+    pub fn create(&self, py: Python<'_>, region: &str, source: &RegionSource) -> PyResult<Vec<Difference>> {
+        // Settings are validated first, so that a mistake is found where the region exists as well.
+        let (size, flush, config) = (self.size.bytes("size")?, self.flush()?, self.config()?);
+        config.validate().map_err(|error| of_pool(region, &error))?;
+        if size < config.chunk_bytes && !matches!(source, RegionSource::DevDax(_)) {
+            let (size, chunk) = (ByteSize(size), ByteSize(config.chunk_bytes));
+            return Err(wrong(format!(
+                "size: {size} has no room for a chunk of {chunk}; give a larger size or a smaller chunk_size"
+            )));
+        }
+        let mode = self.mode.unwrap_or(MODE);
+        let is_there = || Mapping::is_there(source, mode).map_err(|error| of_opening(region, &OpenError::from(error)));
+        if self.exist_ok && is_there()? {
+            return self.differences(py, region, source, size, flush, &config);
+        }
+        let options = MapOptions { prefault: self.prefault, ..MapOptions::default() };
+        match py.detach(|| make_region(source, size, mode, flush, &config, &options)) {
+            Ok(_) => Ok(Vec::new()),
+            // Another maker was faster.
+            Err(_) if self.exist_ok && is_there()? => self.differences(py, region, source, size, flush, &config),
+            Err(error) => Err(of_opening(region, &error)),
+        }
+    }
+
+    fn flush(&self) -> PyResult<Flush> {
+        match self.flush.as_deref() {
+            None => Ok(Flush::None),
+            Some("auto") => Flush::best().ok_or_else(|| wrong("this processor has no flush instruction that is known")),
+            Some(name) => name.parse().map_err(|error: cenote_mem::fabric::ParseFlushError| wrong(error.to_string())),
+        }
+    }
+
+    fn config(&self) -> PyResult<PoolConfig> {
+        let mut config = PoolConfig::new(HashSeed(self.hash_seed.map_or_else(random_bytes, Ok)?), random_bytes()?);
+        config.max_hosts = self.max_hosts.unwrap_or(config.max_hosts);
+        config.events_per_host = self.events.unwrap_or(config.events_per_host);
+        config.hazard_lines_per_worker = PoolConfig::hazard_lines_for(self.pins_per_worker.unwrap_or(PINS_PER_WORKER));
+        if let Some(name) = &self.eviction {
+            config.eviction = name.parse().map_err(|error: cenote_pool::UnknownEviction| wrong(error.to_string()))?;
+        }
+        if let Some(size) = &self.chunk_size {
+            config.chunk_bytes = size.bytes("chunk_size")?;
+        }
+        if let Some(size) = &self.min_block {
+            config.min_block_bytes = size.bytes("min_block")?;
+        }
+        Ok(config)
+    }
+
+    /// The settings that were given and that the region does not have.
+    fn differences(
+        &self,
+        py: Python<'_>,
+        region: &str,
+        source: &RegionSource,
+        size: u64,
+        flush: Flush,
+        wanted: &PoolConfig,
+    ) -> PyResult<Vec<Difference>> {
+        let opened = py.detach(|| Mapping::open(source, &MapOptions::default()));
+        let mapping = opened.map_err(|error| of_opening(region, &OpenError::from(error)))?;
+        let (page, file) = (mapping.obtained().page_bytes, mapping.region_file());
+        let there = peek(mapping).map_err(|error| of_pool(region, &error))?;
+        let mut found = Vec::new();
+        let mut compare = |name, is_given: bool, wanted: String, actual: String| {
+            if is_given && wanted != actual {
+                found.push((name, wanted, actual));
+            }
+        };
+        // A device is taken whole, and a file is rounded up to pages.
+        let is_device = matches!(source, RegionSource::DevDax(_));
+        let is_size = there.region_bytes >= size && there.region_bytes - size < page;
+        let bytes = |bytes: u64| ByteSize(bytes).to_string();
+        let config = &there.config;
+        compare("size", !is_device && !is_size, bytes_apart(size, there.region_bytes), bytes(there.region_bytes));
+        compare("chunk_size", self.chunk_size.is_some(), bytes(wanted.chunk_bytes), bytes(config.chunk_bytes));
+        compare("min_block", self.min_block.is_some(), bytes(wanted.min_block_bytes), bytes(config.min_block_bytes));
+        compare("max_hosts", self.max_hosts.is_some(), wanted.max_hosts.to_string(), config.max_hosts.to_string());
+        compare(
+            "pins_per_worker",
+            self.pins_per_worker.is_some(),
+            pins(wanted.hazard_lines_per_worker),
+            pins(config.hazard_lines_per_worker),
+        );
+        compare("flush", self.flush.is_some(), flush.name().to_owned(), there.flush.name().to_owned());
+        if let (Some(mode), Some(file), false) = (self.mode, file, is_device) {
+            compare("mode", true, format!("{:04o}", mode & 0o777), format!("{:04o}", file.mode));
+        }
+        let differs = self.hash_seed.is_some_and(|seed| seed != there.config.seed.0);
+        compare("hash_seed", differs, "the one given".to_owned(), "another one".to_owned());
+        compare(
+            "events",
+            self.events.is_some(),
+            wanted.events_per_host.to_string(),
+            config.events_per_host.to_string(),
+        );
+        compare("eviction", self.eviction.is_some(), wanted.eviction.to_string(), config.eviction.to_string());
+        Ok(found)
+    }
+}
+
+/// A size that differs from another one, as a text that differs.
+fn bytes_apart(size: u64, other: u64) -> String {
+    let text = ByteSize(size).to_string();
+    if text == ByteSize(other).to_string() { format!("{size} B") } else { text }
+}
+
+/// The pins of hazard lines (docs/format.md#hazard-line).
+fn pins(lines: u16) -> String {
+    (u32::from(lines) * PINS_PER_LINE).to_string()
+}
