@@ -7,7 +7,7 @@ use crate::output;
 use crate::region::{self, TemporaryRegion};
 use cenote_base::units::ByteSize;
 use cenote_base::{Deadline, Engine};
-use cenote_mem::{MapError, Mapping};
+use cenote_mem::{MapError, Mapping, RegionSource};
 use cenote_serve::{
     ApiKeys, AppState, Disaggregated, DisaggregatedConfig, Grace, HttpConfig, Role, Supervisor, SupervisorConfig,
 };
@@ -237,8 +237,8 @@ impl ServedRegion {
             ));
             return Ok(Self::Own(own));
         };
-        let missing = matches!(Mapping::open(source, &args.region.map_options()), Err(MapError::Missing { .. }));
-        if let (true, Some(size)) = (missing, args.region_size) {
+        let existing = Mapping::open(source, &args.region.map_options());
+        if let (Err(MapError::Missing { .. }), Some(size)) = (&existing, args.region_size) {
             match region::create(&args.region, &new(size.0), false) {
                 Ok(_) => output::say(&format!("made the region {source} of {size}")),
                 // Another server may have been faster; then its region is the one.
@@ -247,6 +247,9 @@ impl ServedRegion {
         }
         // Refuse now what would only fail in the workers.
         drop(args.region.attach_watching("front", &args.watch)?);
+        if let (Ok(mapping), Some(size)) = (&existing, args.region_size) {
+            warn_if_ignored(source, size, mapping);
+        }
         Ok(Self::Named(args.region.clone()))
     }
 
@@ -255,6 +258,19 @@ impl ServedRegion {
             Self::Named(args) => args,
             Self::Own(own) => own.args(),
         }
+    }
+}
+
+/// Warns of a size that has no effect because the region exists. A file is rounded up to pages, and a device is taken whole.
+fn warn_if_ignored(source: &RegionSource, size: ByteSize, mapping: &Mapping) {
+    let actual = mapping.len();
+    let is_rounded = actual >= size.0 && actual - size.0 < mapping.obtained().page_bytes;
+    if !is_rounded && !matches!(source, RegionSource::DevDax(_)) {
+        output::say(&format!(
+            "warning: --region-size {size} has no effect: {source} exists already and has {}; leave it out, or remove the region \
+             with its blocks: cenote pool destroy --region {source}",
+            ByteSize(actual)
+        ));
     }
 }
 

@@ -1,6 +1,6 @@
 //! Files that are no regions, and regions that cannot be made: the file and the fact, nothing left behind.
 
-use super::support::process::cenote;
+use super::support::process::{Server, cenote};
 use super::support::region::Region;
 use std::fs;
 use std::os::unix::fs::FileExt;
@@ -82,11 +82,22 @@ async fn what_cannot_be_made_leaves_nothing_behind() {
         assert!(region.files().is_empty(), "{flags:?} left {:?}", region.files());
     }
     let nowhere = ["pool", "create", "--region", "no-such-dir/region", "--size", "8MiB"];
-    cenote(nowhere).fails(&["no-such-dir/region"]).await;
+    cenote(nowhere).fails(&["no-such-dir/region", "mkdir -p no-such-dir"]).await;
     // A server that should make its region, but not of this size.
     let serve = ["serve", "--port", "0", "--region", &region.name, "--region-size", "1MiB"];
     cenote(serve).fails(&["1 MiB"]).await;
     assert!(region.files().is_empty());
+}
+
+#[tokio::test]
+async fn a_size_that_an_existing_region_does_not_have_is_told() {
+    let region = Region::create("64MiB").await;
+    for (size, is_told) in [("32MiB", true), ("64MiB", false)] {
+        let server = Server::start(&["--region", &region.name, "--region-size", size]).await;
+        let told = format!("--region-size 32 MiB has no effect: {} exists already and has 64 MiB", region.name);
+        assert_eq!(server.words().contains(&told), is_told, "{}", server.words());
+        server.stop().await;
+    }
 }
 
 #[tokio::test]
