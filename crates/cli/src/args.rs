@@ -12,7 +12,7 @@ pub use bench::{
     RivalArg,
 };
 pub use pool::{
-    PoolArgs, PoolCheckArgs, PoolCommands, PoolCreateArgs, PoolDestroyArgs, PoolEventsArgs, PoolFenceArgs,
+    PoolArgs, PoolCheckArgs, PoolCommands, PoolCreateArgs, PoolDestroyArgs, PoolDiffArgs, PoolEventsArgs, PoolFenceArgs,
     PoolHistoryArgs, PoolListArgs, PoolManageArgs, PoolQuotaArgs,
 };
 pub use headings::with_headings;

@@ -3,6 +3,7 @@
 mod bench;
 mod choose;
 mod demo;
+mod diff;
 mod doctor;
 mod engine;
 mod eval;

@@ -4,6 +4,7 @@
 
 mod args;
 mod commands;
+mod facts;
 mod failure;
 mod inventory;
 mod output;

@@ -12,7 +12,7 @@ from cenote.start import given_of_new, log_ignored, log_start
 def lines(region: cenote.Region, namespaces: list[cenote.Namespace], caplog: pytest.LogCaptureFixture) -> list[tuple[str, str]]:
     caplog.clear()
     with caplog.at_level(logging.INFO, "start"):
-        log_start(region, namespaces, logging.getLogger("start"))
+        log_start(region.name, region.info(), [namespace.id for namespace in namespaces], logging.getLogger("start"))
     return [(record.levelname, record.getMessage()) for record in caplog.records]
 
 
@@ -34,7 +34,7 @@ def test_the_line_says_what_is_there_and_for_which_fingerprint(region: cenote.Re
     assert info == ("INFO", said % (3, 0))
     assert warning[0] == "WARNING"
     assert "holds 3 blocks of 1 other fingerprints and none for this engine" in warning[1]
-    assert f"`cenote pool info --region {region.name}`" in warning[1]
+    assert f"`cenote pool diff --region {region.name} {own}`" in warning[1]
     assert mine.publish(bytes([9]) * 16, 0, bytes(4096)) == "published"
     assert lines(region, [mine], caplog) == [("INFO", said % (4, 1))]
 

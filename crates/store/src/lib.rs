@@ -45,6 +45,27 @@ impl NamespaceSpec {
         self.num_layers as u64 * 2 * self.page_bytes as u64
     }
 
+    /// What the fingerprint covers, by name, for people who compare two of them. The tenant salt is named by a digest.
+    #[must_use]
+    pub fn facts(&self) -> BTreeMap<String, String> {
+        let digest = |bytes: &[u8]| blake3::hash(bytes).to_hex()[..16].to_owned();
+        let salt = if self.tenant_salt.is_empty() { "none".to_owned() } else { digest(self.tenant_salt.as_bytes()) };
+        let model: String = self.model_fingerprint.iter().map(|byte| format!("{byte:02x}")).collect();
+        [
+            ("made by", "cenote serve, names v1".to_owned()),
+            ("model", model),
+            ("dtype", self.dtype.clone()),
+            ("block tokens", self.block_tokens.to_string()),
+            ("layers", self.num_layers.to_string()),
+            ("page bytes", self.page_bytes.to_string()),
+            ("page layout", self.page_layout.clone()),
+            ("shard", self.shard.clone()),
+            ("tenant salt", salt),
+        ]
+        .map(|(name, value)| (name.to_owned(), value))
+        .into()
+    }
+
     /// blake3 over every field but the label, each with its length, so that no two specs run together.
     #[must_use]
     pub fn fingerprint(&self) -> [u8; 32] {
@@ -149,5 +170,46 @@ pub trait PrefixStore: Send {
     /// once a second while it is idle; the answer must not wait.
     fn health(&self) -> Health {
         Health::Ok
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_fact_differs_wherever_the_fingerprint_does() {
+        let spec = NamespaceSpec {
+            model_fingerprint: [1; 32],
+            label: "demo".to_owned(),
+            dtype: "f32".to_owned(),
+            block_tokens: 16,
+            num_layers: 2,
+            page_bytes: 128,
+            page_layout: "k:[head]".to_owned(),
+            shard: "0/1".to_owned(),
+            tenant_salt: String::new(),
+        };
+        let changes: [(&str, fn(&mut NamespaceSpec)); 8] = [
+            ("model", |spec| spec.model_fingerprint[31] = 2),
+            ("dtype", |spec| spec.dtype.push('x')),
+            ("block tokens", |spec| spec.block_tokens += 1),
+            ("layers", |spec| spec.num_layers += 1),
+            ("page bytes", |spec| spec.page_bytes += 64),
+            ("page layout", |spec| spec.page_layout.push('x')),
+            ("shard", |spec| spec.shard.push('x')),
+            ("tenant salt", |spec| spec.tenant_salt.push_str("a secret")),
+        ];
+        for (name, change) in changes {
+            let mut other = spec.clone();
+            change(&mut other);
+            assert_ne!(other.fingerprint(), spec.fingerprint(), "{name}");
+            let (one, other) = (spec.facts(), other.facts());
+            let differing: Vec<&String> = one.keys().filter(|name| one[*name] != other[*name]).collect();
+            assert_eq!(differing, [name]);
+            assert!(!other.values().any(|value| value.contains("a secret")));
+        }
+        let renamed = NamespaceSpec { label: "other".to_owned(), ..spec.clone() };
+        assert_eq!((renamed.facts(), renamed.fingerprint()), (spec.facts(), spec.fingerprint()));
     }
 }

@@ -32,6 +32,8 @@ pub enum PoolCommands {
     /// Who publishes over it evicts blocks of the same model on its own host first; if that does not suffice the block is
     /// not published, which `pool info` counts. Other hosts heed a new limit when they tick.
     Quota(PoolQuotaArgs),
+    /// Name the facts in which two fingerprints differ, so that their engines share nothing
+    Diff(PoolDiffArgs),
     /// Declare another host dead, which will not write again: its space is free for the others
     Fence(PoolFenceArgs),
     /// Grant locks between the hosts of a region made with `--hosts-lock manager`, until ended
@@ -88,6 +90,20 @@ pub struct PoolQuotaArgs {
     /// The limit, as in 2GiB; 0 lifts it
     #[arg(value_name = "BYTES")]
     pub bytes: ByteSize,
+}
+
+#[derive(Args, Debug)]
+pub struct PoolDiffArgs {
+    #[command(flatten)]
+    pub region: RegionArgs,
+    /// A model: its name, its number, or how its fingerprint starts, as `pool info` has them; if not given, the newest
+    #[arg(value_name = "NAMESPACE")]
+    pub one: Option<String>,
+    /// What to compare it with; if not given, every other model, the most alike first
+    #[arg(value_name = "OTHER")]
+    pub other: Option<String>,
+    #[command(flatten)]
+    pub output: OutputArgs,
 }
 
 #[derive(Args, Debug)]

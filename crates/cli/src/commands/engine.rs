@@ -2,6 +2,7 @@
 
 use super::{choose, profile};
 use crate::args::{CodecArg, EngineArgs, RegionArgs, StudiedModelArgs, WatchArgs};
+use crate::facts;
 use crate::failure::Failure;
 use crate::output;
 use crate::region::HostPool;
@@ -65,6 +66,7 @@ pub fn start_observed(
     };
     let spec = model.namespace_spec(&args.tenant_salt);
     let mut store = RegionStore::new(pool.clone(), &spec).map_err(|error| region.explain(&error))?;
+    facts::record(&pool, &spec);
     if let Some(codec) = block_codec(args, &model)? {
         store = store.with_codec(codec, &spec);
     }

@@ -10,7 +10,7 @@ use crate::region::{self, HostPool};
 use crate::signals::EndSignals;
 use cenote_base::HostId;
 use cenote_base::units::ByteSize;
-use cenote_mem::{Fabric, Flush, MapError, Mapping};
+use cenote_mem::{Fabric, Flush, MapError, Mapping, RegionSource};
 use cenote_pool::{CheckReport, HostsLock, LockManager, NamespaceInfo, PoolInfo, Superblock};
 use serde::Serialize;
 use std::collections::BTreeSet;
@@ -38,6 +38,7 @@ pub fn run(command: PoolCommands) -> Result<ExitCode, Failure> {
         PoolCommands::Events(args) => super::events::run(&args),
         PoolCommands::Gc(args) => gc(&args),
         PoolCommands::Quota(args) => quota(&args),
+        PoolCommands::Diff(args) => super::diff::run(&args),
         PoolCommands::Fence(args) => fence(&args),
         PoolCommands::Manage(args) => manage(&args),
         PoolCommands::Destroy(args) => destroy(&args),
@@ -301,20 +302,30 @@ fn gc(args: &PoolArgs) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// The row that a person names: by its label, its number, or how its fingerprint starts.
+pub(super) fn find_namespace<'a>(
+    source: &RegionSource,
+    rows: &'a [NamespaceInfo],
+    name: &str,
+) -> Result<&'a NamespaceInfo, Failure> {
+    let names = |row: &&NamespaceInfo| {
+        row.label == name
+            || row.id.0.to_string() == name
+            || (name.len() >= FINGERPRINT_MIN && row.fingerprint.starts_with(name))
+    };
+    if let [row] = rows.iter().filter(names).collect::<Vec<_>>()[..] {
+        return Ok(row);
+    }
+    let known = |row: &NamespaceInfo| format!("{} ({}, {:.12})", row.id.0, row.label, row.fingerprint);
+    let known: Vec<String> = rows.iter().map(known).collect();
+    Err(Failure::new(format!("{source}: `{name}` does not name one of its models"))
+        .hint(format!("its models are: {}", if known.is_empty() { "none".to_owned() } else { known.join("; ") })))
+}
+
 fn quota(args: &PoolQuotaArgs) -> Result<ExitCode, Failure> {
     let source = args.region.source()?;
     let rows = args.region.inspect()?.info().namespaces;
-    let names = |row: &&NamespaceInfo| {
-        row.label == args.namespace
-            || row.id.0.to_string() == args.namespace
-            || (args.namespace.len() >= FINGERPRINT_MIN && row.fingerprint.starts_with(&args.namespace))
-    };
-    let [row] = rows.iter().filter(names).collect::<Vec<_>>()[..] else {
-        let known = |row: &NamespaceInfo| format!("{} ({}, {:.12})", row.id.0, row.label, row.fingerprint);
-        let known: Vec<String> = rows.iter().map(known).collect();
-        return Err(Failure::new(format!("{source}: `{}` does not name one of its models", args.namespace))
-            .hint(format!("its models are: {}", if known.is_empty() { "none".to_owned() } else { known.join("; ") })));
-    };
+    let row = find_namespace(source, &rows, &args.namespace)?;
     let pool = args.region.attach("quota")?;
     pool.set_quota(row.id, args.bytes.0).map_err(|error| args.region.explain(&error))?;
     output::say(&match args.bytes.0 {

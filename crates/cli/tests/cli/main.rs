@@ -9,6 +9,7 @@ mod bench;
 mod codecs;
 mod damaged_models;
 mod demo;
+mod diff;
 mod endings;
 mod full_region;
 mod generate;

@@ -26,6 +26,7 @@ async fn every_command_explains_itself() {
         "pool events",
         "pool gc",
         "pool quota",
+        "pool diff",
         "pool fence",
         "pool manage",
         "pool destroy",

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
-
-import cenote
 
 # Digits of a fingerprint, as `cenote pool info` prints it.
 _DIGITS = 12
 _NAMED_MAX = 4
 
 
-def log_start(region: cenote.Region, namespaces: Sequence[cenote.Namespace], logger: logging.Logger) -> None:
-    """Logs what the region holds, and what of it is for these namespaces. Walks the region's descriptors once."""
-    info = region.info()
-    ids = {namespace.id for namespace in namespaces}
+def log_start(region: str, info: Mapping[str, Any], namespaces: Iterable[int], logger: logging.Logger) -> None:
+    """Logs what the region with this `Region.info` holds, and what of it is for the namespaces with these numbers."""
+    ids = set(namespaces)
     own = [row for row in info["namespaces"] if row["id"] in ids]
     others = sum(row["id"] not in ids and row["blocks"] > 0 for row in info["namespaces"])
     fingerprints = [row["fingerprint"][:_DIGITS] for row in own]
@@ -27,13 +24,13 @@ def log_start(region: cenote.Region, namespaces: Sequence[cenote.Namespace], log
     blocks, usable = info["blocks_ready"], sum(row["blocks"] for row in own)
     logger.info(
         "Cenote: region %s has %s and holds %d blocks, %d of them for this engine (%s %s)",
-        region.name, _bytes(info["region_bytes"]), blocks, usable, word, named,
+        region, _bytes(info["region_bytes"]), blocks, usable, word, named,
     )  # fmt: skip
     if blocks > 0 and usable == 0:
         logger.warning(
             "Cenote: region %s holds %d blocks of %d other fingerprints and none for this engine, so that nothing will hit until it has "
-            "saved blocks itself: `cenote pool info --region %s` lists the fingerprints",
-            region.name, blocks, others, region.name,
+            "saved blocks itself: `cenote pool diff --region %s %s` names the facts that differ",
+            region, blocks, others, region, fingerprints[0] if fingerprints else "",
         )  # fmt: skip
 
 

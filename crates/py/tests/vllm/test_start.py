@@ -6,9 +6,13 @@ import json
 import os
 import subprocess
 import sys
+from multiprocessing.connection import Connection
 from typing import Any
 
+from engines import in_child
+
 import cenote
+from cenote.facts import key_of
 
 
 def log_of_start(model: str, region: str, connector: dict[str, Any] | None = None) -> list[str]:
@@ -48,6 +52,25 @@ def test_settings_of_a_new_region_that_have_no_effect_are_named(tiny: str, regio
         "mode is 0660, and the region has 0600; eviction is sieve, and the region has lru. Leave them out, or make the region anew: "
         f"`cenote pool destroy --region {region}` removes it with its blocks"
     ]
+
+
+def starts(_: Connection, model: str, region: str, connector: dict[str, Any]) -> None:
+    from engines import Engine
+
+    Engine(model, region, connector=connector)
+
+
+def test_the_facts_that_keep_two_engines_apart_are_in_the_region(tiny: str, region: str) -> None:
+    for connector in ({}, {"tenant_salt": "a secret"}, {"tenant_salt": "a secret"}):
+        in_child(starts, tiny, region, connector)
+    with cenote.Region.open(region) as look:
+        rows = look.info()["namespaces"]
+        one, other = (json.loads(look.get_object(key_of(row["fingerprint"])) or b"") for row in rows)
+        assert look.info()["objects"] == 2
+        assert look.check(payloads=True)["is_clean"]
+    assert {name for name in one.keys() | other.keys() if one.get(name) != other.get(name)} == {"tenant salt"}
+    assert "a secret" not in json.dumps(other)
+    assert {"made by", "model", "layout", "cache, cache_dtype", "group, block tokens"} <= one.keys()
 
 
 if __name__ == "__main__":

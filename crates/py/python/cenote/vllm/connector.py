@@ -13,6 +13,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
 )
 from vllm.v1.metrics.cache_hit_source import CacheHitSource
 
+from cenote.facts import record
 from cenote.health import HealthLog
 from cenote.serving import serving
 from cenote.start import log_ignored, log_start
@@ -78,7 +79,10 @@ class CenoteConnector(KVConnectorBase_V1, SupportsHMA):
         log_ignored(settings.region, self._shards.ignored, settings.of_new_regions(), logger)
         if settings.create_size is None and (unused := settings.of_new_regions()):
             logger.warning("Cenote: without create_size these settings have no effect: %s", ", ".join(unused.values()))
-        log_start(self._shards.region, [rank for ranks in scheduler.lookup.ranks for rank in ranks], logger)
+        region = self._shards.region
+        info = region.info()
+        record(region, info, self._shards.identities, logger)
+        log_start(region.name, info, [rank.id for ranks in scheduler.lookup.ranks for rank in ranks], logger)
 
     @property
     def requires_kv_delivery(self) -> bool:

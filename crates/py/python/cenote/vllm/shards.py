@@ -64,6 +64,8 @@ class Shards:
                     "start it anew, or give kv_connector_extra_config a model_fingerprint",
                     young,
                 )
+        # What the namespaces' fingerprints are of, by the namespaces' numbers.
+        self.identities: dict[int, bytes] = {}
         # Settings of a new region that an existing one does not have.
         self.ignored: list[tuple[str, str, str]] = []
         try:
@@ -109,7 +111,7 @@ class Shards:
             facts["layers"] = list(group.layer_names)
         identity = fingerprint(self.config, self.settings, [self.digest, self.draft], facts, tp_rank, pp_rank)
         label = f"{self.config.model_config.model.rstrip('/').rsplit('/', 1)[-1]} {tp_rank}.{pp_rank}"
-        return self.region.namespace(
+        namespace = self.region.namespace(
             identity,
             group.page_bytes * layers,
             label=label if len(self.groups) == 1 else f"{label} group {group.number}",
@@ -117,6 +119,8 @@ class Shards:
             num_layers=layers,
             codec=page_codec(self.config, self.settings, group.spec, layers),
         )
+        self.identities[namespace.id] = identity
+        return namespace
 
     def all_ranks(self, group: Group) -> list[cenote.Namespace]:
         """Every rank's blocks of a group."""
