@@ -11,11 +11,11 @@ pub use bench::{
     BenchChildArgs, BenchCodecArgs, BenchCommands, BenchCoreArgs, BenchTraceArgs, BenchTtftArgs, PageElementArg,
     RivalArg,
 };
-pub use pool::{
-    PoolArgs, PoolCheckArgs, PoolCommands, PoolCreateArgs, PoolDestroyArgs, PoolDiffArgs, PoolEventsArgs, PoolFenceArgs,
-    PoolHistoryArgs, PoolListArgs, PoolManageArgs, PoolQuotaArgs,
-};
 pub use headings::with_headings;
+pub use pool::{
+    PoolArgs, PoolCheckArgs, PoolCommands, PoolCreateArgs, PoolDestroyArgs, PoolDiffArgs, PoolEventsArgs,
+    PoolFenceArgs, PoolHistoryArgs, PoolListArgs, PoolManageArgs, PoolQuotaArgs,
+};
 pub use shell::{CompletionsArgs, ManArgs};
 pub use sim::{CapacityArg, InstantArg, LoadArg, SimArgs, TraceFormatArg};
 pub use study::{StudyCommands, StudyEngineArgs, StudySwapArgs, StudyWatermarkArgs};
