@@ -27,12 +27,13 @@ const OWN_REGION_BYTES: u64 = 2 << 30;
 const START_TIMEOUT: Duration = Duration::from_secs(300);
 
 pub fn run(args: &ServeArgs) -> Result<(), Failure> {
-    let region = if args.no_pool { None } else { Some(ServedRegion::open(args)?) };
-    let region_args = region.as_ref().map(ServedRegion::args);
     // A wrong model is told by the front, before any worker starts.
     let dir = engine::model_dir(&args.engine)?;
     engine::check_codec(&args.engine, &dir)?;
     let api_keys = api_keys(args)?;
+    // Last, because it takes memory: a wrong flag must not cost that.
+    let region = if args.no_pool { None } else { Some(ServedRegion::open(args)?) };
+    let region_args = region.as_ref().map(ServedRegion::args);
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     runtime.block_on(async {
         let address = SocketAddr::new(args.host, args.port);

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 /// A body that is too large is still read up to this many times its limit before the answer: a client
 /// that writes all before it reads would otherwise see a reset connection instead of the 413. One whose
-/// `Content-Length` says more than that is refused without a read.
+/// `Content-Length` says that it is too large has a second to arrive; one that says still more is refused unread.
 const DISCARD_FACTOR: usize = 4;
 /// Longest time for taking in a body that is refused unread, for the same reason.
 const DISCARD_TIME: Duration = Duration::from_secs(1);
@@ -54,7 +54,8 @@ pub(super) async fn read_json(parts: &Parts, body: Body, bounds: &Bounds<'_>) ->
 
 /// The body, if it keeps the bounds. Meanwhile its connection may be cut to make room for another one.
 pub(crate) async fn read(parts: &Parts, body: Body, bounds: &Bounds<'_>) -> Result<Whole, BodyError> {
-    if content_length(&parts.headers) > (bounds.bytes_max as u64).saturating_mul(DISCARD_FACTOR as u64) {
+    if content_length(&parts.headers) > bounds.bytes_max as u64 {
+        discard(parts, body, bounds.bytes_max.saturating_mul(DISCARD_FACTOR)).await;
         return Err(too_large(bounds.bytes_max));
     }
     while_waiting(parts, async {
