@@ -13,6 +13,8 @@ const HEADINGS: [(&str, &[&str]); 9] = [
     (
         "Measurement",
         &[
+            "max_tokens",
+            "region_size",
             "lengths",
             "hits",
             "repeat",
@@ -46,10 +48,12 @@ const HEADINGS: [(&str, &[&str]); 9] = [
         ],
     ),
     ("Codecs", &["codec", "cold_codec", "profile", "codec_table", "kl_max"]),
+    ("Several hosts", &["host_slot", "host_timeout", "quarantine", "max_hosts", "flush", "hosts_lock"]),
     (
         "Region",
         &[
             "region",
+            "host_slot",
             "region_size",
             "no_pool",
             "numa_node",
@@ -67,7 +71,6 @@ const HEADINGS: [(&str, &[&str]); 9] = [
             "events",
         ],
     ),
-    ("Several hosts", &["host_slot", "host_timeout", "quarantine", "max_hosts", "flush", "hosts_lock"]),
     ("Worker processes", &["prefill", "decode"]),
     (
         "HTTP",
@@ -91,10 +94,9 @@ pub fn with_headings(command: Command) -> Command {
     let is_long = all.len() >= FLAGS_MIN;
     let command = command.mut_args(|flag: Arg| {
         let id = flag.get_id().as_str();
-        let of_id = HEADINGS.iter().find(|(_, ids)| ids.contains(&id));
-        // A heading over one flag says no more than the flag.
-        let of_id = of_id.filter(|(_, ids)| all.iter().filter(|id| ids.contains(&id.as_str())).count() > 1);
-        let heading = of_id.map(|(heading, _)| *heading);
+        // A heading over one flag says no more than the flag, so the next one that has the flag takes it.
+        let is_used = |ids: &[&str]| all.iter().filter(|id| ids.contains(&id.as_str())).count() > 1;
+        let heading = HEADINGS.iter().find(|(_, ids)| ids.contains(&id) && is_used(ids)).map(|(heading, _)| *heading);
         if is_long && flag.get_help_heading().is_none() { flag.help_heading(heading) } else { flag }
     });
     command.mut_subcommands(with_headings)

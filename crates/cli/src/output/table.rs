@@ -67,7 +67,10 @@ impl Table {
 
     /// The table in lines of at most `width` columns.
     pub fn fit(&self, width: usize) -> String {
-        let column = |at: usize| Column::of(&self.header[at], self.rows.iter().map(move |row| row[at].as_str()));
+        let column = |at: usize| {
+            let cells: Vec<&str> = self.rows.iter().map(|row| row[at].as_str()).collect();
+            Column::of(&self.header[at], &cells)
+        };
         let columns: Vec<Column> = (0..self.header.len()).map(column).collect();
         let widths = |shown: &[usize]| arrange(&shown.iter().map(|at| &columns[*at]).collect::<Vec<_>>(), width);
         let mut shown: Vec<usize> = Vec::new();
@@ -165,15 +168,16 @@ struct Column {
 }
 
 impl Column {
-    fn of<'a>(header: &str, cells: impl Iterator<Item = &'a str> + Clone) -> Self {
-        let texts: Vec<String> = std::iter::once(header.to_owned()).chain(cells.clone().map(glued)).collect();
+    fn of(header: &str, cells: &[&str]) -> Self {
+        let texts: Vec<String> =
+            std::iter::once(header.to_owned()).chain(cells.iter().map(|cell| glued(cell))).collect();
         let longest = |ends: &[char]| {
             texts.iter().flat_map(|text| text.split(ends)).map(UnicodeWidthStr::width).max().unwrap_or(0).max(1)
         };
         let (least, most) = (longest(&[' ', '\n']).min(WORD_MAX), longest(&['\n']));
         let is_neutral = |cell: &str| matches!(cell, "" | "-" | "none" | "infinite" | "not known");
-        let is_numeric =
-            cells.clone().any(is_quantity) && cells.clone().all(|cell| is_quantity(cell) || is_neutral(cell));
+        let mut is_numeric = cells.iter().any(|cell| is_quantity(cell));
+        is_numeric &= cells.iter().all(|cell| is_quantity(cell) || is_neutral(cell));
         Self { texts, least, most, is_numeric }
     }
 
