@@ -24,7 +24,8 @@ const USAGE: &str = "usage: cargo xtask <task>
   ci          everything: format, clippy, tidy, documentation, tests
   python-env  the Python environment of the tests that are in Python
   python      builds the Python package and runs its tests, those with vLLM and SGLang excepted
-  wheel       the Python package for machines with an older C library, tested
+  wheel       the Python package with the command `cenote`, for machines with an older C library, tested; `wheel native`
+              makes one for this machine, and runs no tests
   vllm        the tests with vLLM, in an environment of some 5 GB that it makes; arguments go to pytest
   sglang      the tests with SGLang's own classes, on the processor, in such an environment; arguments go to pytest
   peers       beside rivals: vLLM's connectors, Redis, Mooncake Store; --help tells its flags (docs/peers.md)
@@ -44,6 +45,9 @@ fn main() -> ExitCode {
         ["ci"] => ci::run(&root),
         ["python"] => python::prepare(&root).and_then(|python| python::test_package(&root, &python)),
         ["wheel"] => python::portable_wheel(&root).map(|wheel| println!("{}", wheel.display())),
+        ["wheel", "native"] => python::prepare(&root)
+            .and_then(|python| python::build_wheel(&root, &python, "release"))
+            .map(|wheel| println!("{}", wheel.display())),
         ["vllm", tests @ ..] => vllm::run(&root, tests),
         ["sglang", tests @ ..] => sglang::run(&root, tests),
         ["peers", arguments @ ..] => peers::run(&root, arguments),

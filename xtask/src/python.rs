@@ -1,10 +1,14 @@
 //! A Python environment in `target/venv` with exactly the packages of `xtask/python-requirements.txt`.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 const REQUIREMENTS: &str = "xtask/python-requirements.txt";
+
+/// maturin puts the folder of this name into the wheel, if it is there: what is in `scripts` is installed as a command.
+const DATA: &str = "crates/py/cenote._native.data";
 
 /// What builds a wheel for older machines.
 const PORTABLE: [&str; 2] = ["maturin==1.16.0", "ziglang==0.17.1"];
@@ -89,7 +93,7 @@ pub fn portable_wheel(root: &Path) -> Result<PathBuf, String> {
     Ok(wheel)
 }
 
-/// Builds the package with this cargo profile; returns the wheel.
+/// Builds the package with this cargo profile, with the command `cenote` in it; returns the wheel.
 ///
 /// # Errors
 /// maturin failed; its own output is above.
@@ -106,8 +110,69 @@ fn build(
     folder: &str,
 ) -> Result<PathBuf, String> {
     let wheels = root.join("target/wheels").join(folder);
+    let scripts = Scripts::make(root)?;
+    let command = root.join("target/wheels").join(format!("{folder}-command"));
+    // The command is built as maturin builds a wheel, so that it runs on the same machines.
+    let flags_of_command = [&["--bindings", "bin", "--strip"], flags].concat();
+    let wheel = maturin(root, builder, python, "crates/cli", profile, &flags_of_command, &command)?;
+    unpack_command(python, &wheel, &command, &scripts.0.join("cenote"))?;
+    maturin(root, builder, python, "crates/py", profile, flags, &wheels)
+}
+
+/// The folder of which maturin puts everything beside the interpreter; gone when the wheel is made, so that a later wheel does not
+/// carry an old command.
+struct Scripts(PathBuf);
+
+impl Scripts {
+    fn make(root: &Path) -> Result<Self, String> {
+        let scripts = Self(root.join(DATA).join("scripts"));
+        scripts.remove()?;
+        fs::create_dir_all(&scripts.0).map_err(|error| format!("{}: {error}", scripts.0.display()))?;
+        Ok(scripts)
+    }
+
+    fn remove(&self) -> Result<(), String> {
+        let data = self.0.parent().expect("it lies in the data folder");
+        match fs::remove_dir_all(data) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(format!("{}: {error}", data.display())),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Drop for Scripts {
+    fn drop(&mut self) {
+        if let Err(error) = self.remove() {
+            eprintln!("{error}");
+        }
+    }
+}
+
+/// Takes the command out of the wheel that maturin has made of it.
+fn unpack_command(python: &Path, wheel: &Path, folder: &Path, target: &Path) -> Result<(), String> {
+    let unpacked = folder.join("unpacked");
+    succeed(Command::new(python).args(["-m", "zipfile", "-e"]).arg(wheel).arg(&unpacked), "unpacking the command")?;
+    let mut entries = fs::read_dir(&unpacked).map_err(|error| format!("{}: {error}", unpacked.display()))?;
+    let found = entries.find_map(|entry| Some(entry.ok()?.path().join("scripts/cenote")).filter(|path| path.is_file()));
+    let found = found.ok_or_else(|| format!("{}: there is no scripts/cenote in it", wheel.display()))?;
+    let executable = fs::Permissions::from_mode(0o755);
+    fs::copy(&found, target)
+        .and_then(|_| fs::set_permissions(target, executable))
+        .map_err(|error| format!("{}: {error}", target.display()))
+}
+
+/// Makes a wheel of a package of the workspace in a folder that is empty or not there; returns it.
+fn maturin(
+    root: &Path,
+    builder: &Path,
+    python: &Path,
+    package: &str,
+    profile: &str,
+    flags: &[&str],
+    wheels: &Path,
+) -> Result<PathBuf, String> {
     if wheels.exists() {
-        fs::remove_dir_all(&wheels).map_err(|error| format!("{}: {error}", wheels.display()))?;
+        fs::remove_dir_all(wheels).map_err(|error| format!("{}: {error}", wheels.display()))?;
     }
     let mut build = Command::new(builder);
     // maturin looks for a linker that is a Python package with the interpreter that the path leads to.
@@ -115,9 +180,9 @@ fn build(
     let folders = builder.parent().map(Path::to_owned).into_iter().chain(std::env::split_paths(&path));
     build.env("PATH", std::env::join_paths(folders).map_err(|error| format!("PATH: {error}"))?);
     build.args(["-m", "maturin", "build", "--quiet", "--profile", profile]).args(flags).arg("--manifest-path");
-    build.arg(root.join("crates/py/Cargo.toml")).arg("--interpreter").arg(python).arg("--out").arg(&wheels);
-    shown(&mut build, "maturin build")?;
-    let wheel = fs::read_dir(&wheels).ok().and_then(|mut all| all.next()).and_then(Result::ok);
+    build.arg(root.join(package).join("Cargo.toml")).arg("--interpreter").arg(python).arg("--out").arg(wheels);
+    shown(&mut build, &format!("maturin build of {package}"))?;
+    let wheel = fs::read_dir(wheels).ok().and_then(|mut all| all.next()).and_then(Result::ok);
     Ok(wheel.ok_or("maturin made no wheel")?.path())
 }
 

@@ -1,0 +1,43 @@
+"""The command `cenote`, which the wheel installs beside the interpreter."""
+
+import json
+import logging
+import subprocess
+import sysconfig
+from pathlib import Path
+
+import cenote
+from cenote.facts import record
+
+COMMAND = Path(sysconfig.get_path("scripts"), "cenote")
+
+
+def run(*arguments: str) -> str:
+    ran = subprocess.run([str(COMMAND), *arguments], capture_output=True, text=True, timeout=60)
+    assert ran.returncode == 0, ran
+    return ran.stdout
+
+
+def test_the_wheel_carries_the_command_of_its_own_version() -> None:
+    assert COMMAND.is_file(), f"{COMMAND} is missing: `cargo xtask python` builds the wheel with it, a plain `maturin build` without"
+    assert run("--version").split() == ["cenote", cenote.__version__]
+
+
+def test_the_command_and_the_package_speak_of_the_same_regions(name: str) -> None:
+    run("pool", "create", "--region", name, "--size", "8MiB")
+    with cenote.Region.open(name, worker="mine") as region:
+        region.namespace(b"model", 4096, label="demo")
+        info = json.loads(run("pool", "info", "--json", "--region", name))
+        assert [worker["name"] for worker in info["workers"]] == ["mine"]
+        assert [row["fingerprint"] for row in info["namespaces"]] == [row["fingerprint"] for row in region.info()["namespaces"]]
+    run("pool", "destroy", "--region", name)
+    assert not Path("/dev/shm", name.removeprefix("shm:")).exists()
+
+
+def test_facts_that_a_connector_records_are_compared(region: cenote.Region) -> None:
+    identities = [b'cenote vllm v5 {"layout": "%s", "cache": {"cache_dtype": "auto"}}' % layout for layout in (b"vllm-1", b"vllm-2")]
+    spaces = {region.namespace(identity, 4096, label=f"m{number}").id: identity for number, identity in enumerate(identities)}
+    record(region, region.info(), spaces, logging.getLogger("facts"))
+    said = run("pool", "diff", "--region", region.name, "m0", "m1").splitlines()
+    assert said[0].endswith(" differ in 1 fact")
+    assert said[1:] == ["  layout: vllm-1 | vllm-2"]
