@@ -177,6 +177,8 @@ pub trait PrefixStore: Send {
 mod tests {
     use super::*;
 
+    type Change = fn(&mut NamespaceSpec);
+
     #[test]
     fn one_fact_differs_wherever_the_fingerprint_does() {
         let spec = NamespaceSpec {
@@ -190,7 +192,7 @@ mod tests {
             shard: "0/1".to_owned(),
             tenant_salt: String::new(),
         };
-        let changes: [(&str, fn(&mut NamespaceSpec)); 8] = [
+        let changes: [(&str, Change); 8] = [
             ("model", |spec| spec.model_fingerprint[31] = 2),
             ("dtype", |spec| spec.dtype.push('x')),
             ("block tokens", |spec| spec.block_tokens += 1),
