@@ -113,6 +113,24 @@ pub struct Usage {
     pub cached_tokens: u32,
 }
 
+/// How likely a token was by the model's own logits, before temperature, penalties and bias (vLLM's `raw_logprobs`).
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct TokenLogprobs {
+    /// The token that was chosen.
+    pub chosen: TokenLogprob,
+    /// The likeliest tokens, the likeliest first.
+    pub top: Vec<TokenLogprob>,
+}
+
+/// A token and its log-probability.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct TokenLogprob {
+    /// The token's text by itself. A part of a character is U+FFFD.
+    pub text: String,
+    /// Natural logarithm of its probability.
+    pub logprob: f32,
+}
+
 /// What an engine tells of a request, in order: any number of `Token`, then one `Finished` or `Failed`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -124,6 +142,9 @@ pub enum Event {
         /// Text that became certain with it. Empty while a character or a possible stop text is
         /// incomplete; the rest comes with a later token or with `Finished`.
         text: String,
+        /// Where the request asks for them.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        logprobs: Option<Box<TokenLogprobs>>,
     },
     /// The request ended well.
     Finished {
@@ -151,6 +172,8 @@ pub type EventSink = Box<dyn FnMut(Event) -> bool + Send>;
 pub enum ErrorKind {
     /// The request can never be served; `field` names the part that is wrong (HTTP 400).
     InvalidRequest,
+    /// Prompt and output together are longer than the model's context; `field` names which to shorten (HTTP 400).
+    ContextLength,
     /// No room now; try again after `retry_after_ms` (HTTP 503).
     Overloaded,
     /// The engine is gone or going (HTTP 503).
@@ -183,6 +206,12 @@ impl EngineError {
     #[must_use]
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
         Self { kind, field: None, message: message.into(), retry_after_ms: None }
+    }
+
+    /// The request is longer than the model's context; `field` is to be shorter.
+    #[must_use]
+    pub fn context_length(field: &str, message: impl Into<String>) -> Self {
+        Self { field: Some(field.to_owned()), ..Self::new(ErrorKind::ContextLength, message) }
     }
 
     /// The request's `field` cannot be served.

@@ -1,6 +1,8 @@
 //! How a client wants tokens chosen (vLLM's `SamplingParams`).
 
+use crate::ids::TokenId;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 
 /// Sampling of one request. `Default` is OpenAI's default: temperature 1, nothing cut off.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -19,6 +21,28 @@ pub struct SamplingParams {
     pub max_tokens: Option<u32>,
     /// Go on past the model's end-of-sequence token (benchmarks).
     pub ignore_eos: bool,
+    /// Taken from a token's logit for each time that it was generated. -2 to 2.
+    pub frequency_penalty: f32,
+    /// Taken from the logit of each token that was generated. -2 to 2.
+    pub presence_penalty: f32,
+    /// The logit of each token of prompt and output is divided by this, or multiplied where it is negative. Above 0;
+    /// 1 changes nothing.
+    pub repetition_penalty: f32,
+    /// Added to logits, by token. -100 to 100.
+    pub logit_bias: BTreeMap<TokenId, f32>,
+    /// Tell the log-probability of each token, and of so many of the likeliest.
+    pub logprobs: Option<u32>,
+}
+
+impl SamplingParams {
+    /// Whether tokens are chosen by other logits than the model's.
+    #[must_use]
+    pub fn changes_logits(&self) -> bool {
+        self.frequency_penalty != 0.0
+            || self.presence_penalty != 0.0
+            || self.repetition_penalty != 1.0
+            || !self.logit_bias.is_empty()
+    }
 }
 
 impl Default for SamplingParams {
@@ -31,6 +55,11 @@ impl Default for SamplingParams {
             stop: Vec::new(),
             max_tokens: None,
             ignore_eos: false,
+            frequency_penalty: 0.0,
+            presence_penalty: 0.0,
+            repetition_penalty: 1.0,
+            logit_bias: BTreeMap::new(),
+            logprobs: None,
         }
     }
 }

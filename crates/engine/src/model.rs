@@ -7,7 +7,10 @@ use crate::kernels::ElementType;
 use crate::kv::{KvArena, KvLayout};
 use crate::late::LateBlock;
 use crate::llama::{Llama, Observed, SeqChunk};
+use crate::sampler;
 use crate::tokenizer::Tokenizer;
+use cenote_base::TokenId;
+use cenote_base::engine::{TokenLogprob, TokenLogprobs};
 use cenote_policy::Watermark;
 use cenote_store::NamespaceSpec;
 use std::path::PathBuf;
@@ -179,6 +182,16 @@ impl LoadedModel {
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
+    }
+
+    /// Log-probabilities of a token and of the `top` likeliest ones.
+    pub(crate) fn logprobs(&self, logits: &[f32], token: TokenId, top: usize) -> TokenLogprobs {
+        let (chosen, top) = sampler::logprobs(logits, token, top);
+        let named = |token, logprob| TokenLogprob { text: self.tokenizer.piece(token), logprob };
+        TokenLogprobs {
+            chosen: named(token, chosen),
+            top: top.into_iter().map(|(token, logprob)| named(token, logprob)).collect(),
+        }
     }
 
     /// Shape of a KV block.

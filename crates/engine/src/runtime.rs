@@ -139,6 +139,7 @@ impl Engine for LlmEngine {
     fn describe(&self) -> EngineDescription {
         let config = self.model.config();
         let small = |value: usize| u32::try_from(value).unwrap_or(u32::MAX);
+        let is_dead = self.shared.state().dead.is_some();
         EngineDescription {
             model: self.model.name().to_owned(),
             max_model_len: small(self.model.max_model_len()),
@@ -146,7 +147,7 @@ impl Engine for LlmEngine {
             dtype: config.dtype.name().to_owned(),
             has_chat_template: self.model.tokenizer().chat().is_some(),
             region: config.region.clone(),
-            process_ids: vec![std::process::id()],
+            process_ids: if is_dead { Vec::new() } else { vec![std::process::id()] },
         }
     }
 
@@ -189,7 +190,8 @@ impl Engine for LlmEngine {
     }
 
     fn health(&self) -> Health {
-        self.shared.state().health.clone()
+        let state = self.shared.state();
+        state.dead.as_ref().map_or_else(|| state.health.clone(), |why| Health::degraded(why.clone()))
     }
 
     fn drain(&self, deadline: Deadline) -> bool {

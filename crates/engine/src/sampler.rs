@@ -3,6 +3,7 @@
 
 use cenote_base::prng::Prng;
 use cenote_base::{SamplingParams, TokenId};
+use std::collections::BTreeMap;
 
 /// Chooses output token number `position` (0: the first) of a request.
 #[must_use]
@@ -22,6 +23,49 @@ pub fn sample(logits: &[f32], params: &SamplingParams, seed: u64, position: u64)
     }
     // Rounding may leave a crumb behind the last candidate.
     candidates.last().map_or_else(|| greedy(logits), |(token, _)| *token)
+}
+
+/// The logits by which the next token of a request is chosen: with its bias and its penalties (vLLM's order).
+#[must_use]
+pub fn adjusted(logits: &[f32], params: &SamplingParams, prompt: &[TokenId], output: &[TokenId]) -> Vec<f32> {
+    let mut logits = logits.to_vec();
+    for (&token, bias) in &params.logit_bias {
+        if let Some(logit) = logits.get_mut(token as usize) {
+            *logit += bias;
+        }
+    }
+    let mut counts: BTreeMap<TokenId, f32> = prompt.iter().map(|&token| (token, 0.0)).collect();
+    output.iter().for_each(|&token| *counts.entry(token).or_default() += 1.0);
+    for (token, count) in counts {
+        let Some(logit) = logits.get_mut(token as usize) else { continue };
+        if *logit > 0.0 {
+            *logit /= params.repetition_penalty;
+        } else {
+            *logit *= params.repetition_penalty;
+        }
+        if count > 0.0 {
+            *logit -= params.frequency_penalty * count + params.presence_penalty;
+        }
+    }
+    logits
+}
+
+/// Log-probabilities of a token and of the `top` likeliest ones, the lowest id first among equals.
+#[must_use]
+pub fn logprobs(logits: &[f32], token: TokenId, top: usize) -> (f32, Vec<(TokenId, f32)>) {
+    let max = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    let sum: f64 = logits.iter().filter(|logit| !logit.is_nan()).map(|&logit| f64::from(logit - max).exp()).sum();
+    let of = |logit: f32| (f64::from(logit - max) - sum.ln()) as f32;
+    let mut likeliest: Vec<(TokenId, f32)> =
+        (0..).zip(logits.iter().copied()).filter(|(_, logit)| !logit.is_nan()).collect();
+    let by_logit = |one: &(TokenId, f32), other: &(TokenId, f32)| other.1.total_cmp(&one.1).then(one.0.cmp(&other.0));
+    if top < likeliest.len() {
+        likeliest.select_nth_unstable_by(top, by_logit);
+        likeliest.truncate(top);
+    }
+    likeliest.sort_unstable_by(by_logit);
+    let chosen = logits.get(token as usize).map_or(f32::NEG_INFINITY, |&logit| of(logit));
+    (chosen, likeliest.into_iter().map(|(token, logit)| (token, of(logit))).collect())
 }
 
 /// The token with the largest logit, the lowest id among equals; NaN never wins.
@@ -93,6 +137,43 @@ mod tests {
 
     fn close(left: &[f64], right: &[f64]) -> bool {
         left.iter().zip(right).all(|(a, b)| (a - b).abs() < 0.015)
+    }
+
+    #[test]
+    fn penalties_and_bias_change_what_was_seen() {
+        let logits = [1.0, -1.0, 2.0, 0.5];
+        let plain = SamplingParams::default();
+        assert!(!plain.changes_logits());
+        assert_eq!(adjusted(&logits, &plain, &[0, 1], &[2, 2, 3]), logits);
+        let with = |change: &dyn Fn(&mut SamplingParams)| {
+            let mut params = plain.clone();
+            change(&mut params);
+            assert!(params.changes_logits());
+            adjusted(&logits, &params, &[0, 1], &[2, 2, 3])
+        };
+        assert_eq!(with(&|params| params.frequency_penalty = 0.25), [1.0, -1.0, 1.5, 0.25]);
+        assert_eq!(with(&|params| params.presence_penalty = -0.5), [1.0, -1.0, 2.5, 1.0]);
+        assert_eq!(with(&|params| params.repetition_penalty = 2.0), [0.5, -2.0, 1.0, 0.25], "the prompt counts, too");
+        // A token that the model does not have changes nothing.
+        assert_eq!(with(&|params| params.logit_bias = [(1, 3.0), (9, 1.0)].into()), [1.0, 2.0, 2.0, 0.5]);
+        let all = with(&|params| {
+            params.logit_bias = [(1, 3.0)].into();
+            params.repetition_penalty = 2.0;
+        });
+        assert_eq!(all, [0.5, 1.0, 1.0, 0.25], "the penalty sees the bias");
+    }
+
+    #[test]
+    fn logprobs_are_those_of_the_softmax() {
+        let logits = [0.0, 2.0_f32.ln(), f32::NAN, 2.0_f32.ln(), 3.0_f32.ln()];
+        let ln = |share: f32| (share / 8.0).ln();
+        let near = |got: f32, wanted: f32| assert!((got - wanted).abs() < 1e-6, "{got} {wanted}");
+        let (chosen, top) = logprobs(&logits, 0, 3);
+        near(chosen, ln(1.0));
+        assert_eq!(top.iter().map(|(token, _)| *token).collect::<Vec<_>>(), [4, 1, 3]);
+        top.iter().zip([3.0, 2.0, 2.0]).for_each(|((_, got), share)| near(*got, ln(share)));
+        assert_eq!(logprobs(&logits, 0, 0).1, []);
+        assert_eq!(logprobs(&logits, 0, 99).1.len(), 4);
     }
 
     #[test]

@@ -100,6 +100,12 @@ impl Tokenizer {
         self.inner.decode(tokens, true).map_err(|error| error.to_string())
     }
 
+    /// Text of one token by itself, special or not.
+    #[must_use]
+    pub fn piece(&self, token: TokenId) -> String {
+        self.inner.decode(&[token], false).unwrap_or_default()
+    }
+
     /// The chat template, if the model has one.
     #[must_use]
     pub const fn chat(&self) -> Option<&ChatTemplate> {

@@ -88,7 +88,7 @@ impl Counters {
     fn failed(&self, kind: ErrorKind, has_begun: bool) {
         let counter = match kind {
             // The client's own doing.
-            ErrorKind::InvalidRequest | ErrorKind::Aborted => return,
+            ErrorKind::InvalidRequest | ErrorKind::ContextLength | ErrorKind::Aborted => return,
             ErrorKind::DeadlineExceeded => &self.expired,
             ErrorKind::Overloaded if !has_begun => &self.refused,
             ErrorKind::Overloaded | ErrorKind::Unavailable | ErrorKind::Internal => &self.lost,

@@ -1,6 +1,6 @@
 //! The HTTP front over any engine.
 //!
-//! `/v1/models`, `/v1/completions`, `/v1/chat/completions`, `/health`, `/metrics`. A handler translates
+//! `/v1/models`, `/v1/completions`, `/v1/chat/completions`, `/health`, `/ready`, `/metrics`. A handler translates
 //! ([`crate::openai`]), submits, and waits with a deadline; whatever ends it early, a broken connection
 //! included, drops its `Generation`, and that aborts the request in the engine.
 
@@ -28,6 +28,7 @@ pub fn router(state: Arc<AppState>) -> Router {
         .route("/v1/completions", post(handlers::completions))
         .route("/v1/chat/completions", post(handlers::chat_completions))
         .route("/health", get(handlers::health))
+        .route("/ready", get(handlers::ready))
         .route("/metrics", get(handlers::metrics))
         .fallback(handlers::unknown_path)
         .method_not_allowed_fallback(handlers::wrong_method)

@@ -7,13 +7,14 @@
 mod chat;
 mod completions;
 mod error;
+mod logprobs;
 mod reply;
 mod request;
 mod unsupported;
 mod words;
 
 pub use error::ApiError;
-pub use reply::{Answer, Reply, Shape};
+pub use reply::{Answer, Piece, Reply, Shape};
 pub use request::{Body, Call, Limits};
 
 pub(crate) use chat::chat_call;

@@ -48,7 +48,7 @@ pub fn run(args: &GenerateArgs) -> Result<(), Failure> {
         let (at, event) =
             received.recv_timeout(TIMEOUT).map_err(|_| Failure::new("the engine ended without an answer"))?;
         match event {
-            Event::Token { token, text } => {
+            Event::Token { token, text, .. } => {
                 if generated.tokens.is_empty() {
                     generated.ttft_ms = (at - started).as_secs_f64() * 1e3;
                 }
@@ -113,6 +113,7 @@ fn request(args: &GenerateArgs) -> Result<Request, Failure> {
             stop: args.stop.clone(),
             max_tokens: Some(args.max_tokens),
             ignore_eos: args.ignore_eos,
+            ..SamplingParams::default()
         },
         phase: Phase::Whole,
         use_pool: args.region.region.is_some(),

@@ -39,14 +39,16 @@ async fn refusals(flags: &[&str]) {
         (COMPLETIONS, with(&completion, "temperature", json!(3)), 400, "temperature"),
         (COMPLETIONS, with(&completion, "top_p", json!(0)), 400, "top_p"),
         (COMPLETIONS, with(&completion, "stop", json!(7)), 400, "stop"),
-        (COMPLETIONS, with(&completion, "n", json!(2)), 400, "n"),
-        (COMPLETIONS, with(&completion, "logprobs", json!(3)), 400, "logprobs"),
+        (COMPLETIONS, with(&completion, "n", json!(0)), 400, "n"),
+        (COMPLETIONS, with(&completion, "logprobs", json!(21)), 400, "logprobs"),
+        (COMPLETIONS, with(&completion, "logit_bias", json!({ "4000000": 1 })), 400, "logit_bias"),
+        (COMPLETIONS, with(&completion, "best_of", json!(2)), 400, "best_of"),
         (COMPLETIONS, with(&completion, "stream_options", json!({})), 400, "stream_options"),
         (CHAT, json!({ "model": MODEL }), 400, "messages"),
         (CHAT, with(&chat, "messages", json!([])), 400, "messages"),
         (CHAT, with(&chat, "messages", json!([{ "role": 1, "content": "x" }])), 400, "messages[0].role"),
-        (CHAT, with(&chat, "n", json!(2)), 400, "n"),
-        (CHAT, with(&chat, "logprobs", json!(true)), 400, "logprobs"),
+        (CHAT, with(&chat, "n", json!(65)), 400, "n"),
+        (CHAT, with(&chat, "logprobs", json!(3)), 400, "logprobs"),
         (CHAT, with(&chat, "max_completion_tokens", json!(100_000)), 400, "max_completion_tokens"),
     ];
     for (path, body, status, param) in cases {
@@ -61,6 +63,10 @@ async fn refusals(flags: &[&str]) {
             assert_eq!(got, status, "{path} {shown}: {answer}");
             expect_shape(&answer, &shown);
             assert_eq!(answer["error"]["param"], param, "{path} {shown}: {answer}");
+            let too_long =
+                shown.contains("x, x, x") || shown.contains("5,5,5,5") || answer.to_string().contains("context");
+            let code = &answer["error"]["code"];
+            assert_eq!(code == "context_length_exceeded", too_long, "{path} {shown}: {answer}");
         }
     }
     for text in ["", "{", "[]", "\"text\"", "{\"model\": \"demo\", \"prompt\": \"x\"} and more", "\u{0}"] {

@@ -18,6 +18,7 @@ mod many_servers;
 mod metrics;
 mod openai;
 mod pool_commands;
+mod sampling;
 mod settings;
 mod several_hosts;
 mod shell;

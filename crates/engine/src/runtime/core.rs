@@ -15,7 +15,7 @@ use crate::kv::KvArena;
 use crate::late::LateBlock;
 use crate::llama::{LogitsOf, SeqChunk};
 use crate::model::LoadedModel;
-use crate::sampler::sample;
+use crate::sampler::{adjusted, sample};
 use cenote_base::engine::{ErrorKind, FinishReason};
 use cenote_base::{Clock, EngineError, Event, Health, RequestId, SystemClock, fault};
 use cenote_policy::kv_blocks::BlockId;
@@ -397,11 +397,15 @@ impl Core {
     /// Chooses the next token and sends it.
     fn choose(&mut self, id: RequestId, logits: &[f32]) {
         let request = self.requests.get_mut(&id).expect("scheduled requests are known");
-        let token = sample(logits, &request.sampling, request.seed, request.output().len() as u64);
+        let sampling = &request.sampling;
+        let (prompt, output) = request.tokens.split_at(request.prompt_len);
+        let changed = sampling.changes_logits().then(|| adjusted(logits, sampling, prompt, output));
+        let token = sample(changed.as_deref().unwrap_or(logits), sampling, request.seed, output.len() as u64);
+        let logprobs = sampling.logprobs.map(|top| Box::new(self.model.logprobs(logits, token, top as usize)));
         let text = request.push(&self.model, token);
         self.scheduler.append_token(id);
         self.counters.generation_tokens += 1;
-        if !(request.sink)(Event::Token { token, text }) {
+        if !(request.sink)(Event::Token { token, text, logprobs }) {
             self.forget(id);
         }
     }

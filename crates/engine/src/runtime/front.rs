@@ -13,6 +13,10 @@ use std::hash::{BuildHasher, RandomState};
 const MAX_STOPS: usize = 16;
 /// A longer stop text would only hold text back.
 const MAX_STOP_BYTES: usize = 1024;
+/// As vLLM's default.
+const MAX_LOGPROBS: u32 = 20;
+/// More would make a request larger than any prompt.
+const MAX_BIASES: usize = 1024;
 
 /// Checks all that needs no tokenizer.
 pub(super) fn check(request: &Request) -> Result<(), EngineError> {
@@ -23,6 +27,25 @@ pub(super) fn check(request: &Request) -> Result<(), EngineError> {
     }
     if !(sampling.top_p > 0.0 && sampling.top_p <= 1.0) {
         return refuse("top_p", format!("is {}; it must be above 0 and at most 1", sampling.top_p));
+    }
+    for (name, penalty) in
+        [("frequency_penalty", sampling.frequency_penalty), ("presence_penalty", sampling.presence_penalty)]
+    {
+        if !(-2.0..=2.0).contains(&penalty) {
+            return refuse(name, format!("is {penalty}; it must be -2 to 2"));
+        }
+    }
+    if !(sampling.repetition_penalty > 0.0 && sampling.repetition_penalty.is_finite()) {
+        return refuse("repetition_penalty", format!("is {}; it must be above 0", sampling.repetition_penalty));
+    }
+    if sampling.logit_bias.len() > MAX_BIASES {
+        return refuse("logit_bias", format!("has {} tokens; at most {MAX_BIASES}", sampling.logit_bias.len()));
+    }
+    if let Some((token, bias)) = sampling.logit_bias.iter().find(|(_, bias)| !(-100.0..=100.0).contains(*bias)) {
+        return refuse("logit_bias", format!("is {bias} for token {token}; it must be -100 to 100"));
+    }
+    if sampling.logprobs.is_some_and(|top| top > MAX_LOGPROBS) {
+        return refuse("logprobs", format!("is {}; at most {MAX_LOGPROBS}", sampling.logprobs.unwrap_or(0)));
     }
     if sampling.max_tokens == Some(0) {
         return refuse("max_tokens", "is 0; at least one token is generated".to_owned());
@@ -141,10 +164,13 @@ fn check_lengths(
     if let Some(token) = prompt.iter().chain(output).find(|token| **token as usize >= vocab_size) {
         return Err(EngineError::invalid(field, format!("has token {token}; the vocabulary has {vocab_size}")));
     }
+    if let Some(token) = sampling.logit_bias.keys().find(|token| **token as usize >= vocab_size) {
+        return Err(EngineError::invalid("logit_bias", format!("has token {token}; the vocabulary has {vocab_size}")));
+    }
     if prompt.len() + 1 > context {
         let message =
             format!("has {} tokens; with one to generate, the context of {context} is too short", prompt.len());
-        return Err(EngineError::invalid(field, message));
+        return Err(EngineError::context_length(field, message));
     }
     let wanted = match sampling.max_tokens {
         None => context,
@@ -157,7 +183,7 @@ fn check_lengths(
             prompt.len(),
             context - prompt.len()
         );
-        return Err(EngineError::invalid("max_tokens", message));
+        return Err(EngineError::context_length("max_tokens", message));
     }
     if prompt.len() + output.len() > wanted {
         let message = format!("the hand-over has {} output tokens, more than {}", output.len(), wanted - prompt.len());

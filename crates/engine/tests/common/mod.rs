@@ -222,7 +222,7 @@ pub fn collect(events: &Receiver<Event>) -> Result<Outcome, EngineError> {
     let (mut tokens, mut text) = (Vec::new(), String::new());
     loop {
         match events.recv().expect("events end with Finished or Failed") {
-            Event::Token { token, text: piece } => {
+            Event::Token { token, text: piece, .. } => {
                 tokens.push(token);
                 text += &piece;
             }

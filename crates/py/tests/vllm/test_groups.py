@@ -19,6 +19,7 @@ from vllm.v1.kv_cache_interface import (
 )
 
 from cenote.vllm.groups import fails_by_block, groups_of
+from cenote.vllm.names import RequestNames
 from cenote.weights import Weights
 
 SHAPE: dict[str, Any] = {"num_kv_heads": 2, "head_size": 64, "dtype": torch.float32}
@@ -43,11 +44,13 @@ def latent() -> MLAAttentionSpec:
 def groups(*specs: Any, **parallel: int) -> list[Any]:
     made = [KVCacheGroupSpec([f"layer {number}"], spec) for number, spec in enumerate(specs)]
     config = SimpleNamespace(
+        lora_config=None,
         parallel_config=SimpleNamespace(
             **{"pipeline_parallel_size": 1, "decode_context_parallel_size": 1, "prefill_context_parallel_size": 1} | parallel
-        )
+        ),
     )
-    return groups_of(config, KVCacheConfig(num_blocks=10, kv_cache_tensors=[], kv_cache_groups=made), Weights())  # type: ignore[arg-type]
+    kv_cache = KVCacheConfig(num_blocks=10, kv_cache_tensors=[], kv_cache_groups=made)
+    return groups_of(config, kv_cache, Weights(), RequestNames(config))  # type: ignore[arg-type]
 
 
 def test_full_attention_and_windows_are_shared() -> None:

@@ -137,7 +137,9 @@ fn failed(error: EngineError) -> Outcome {
         ErrorKind::Unavailable | ErrorKind::Overloaded | ErrorKind::Internal | ErrorKind::Aborted => {
             Outcome::Failed(error)
         }
-        ErrorKind::InvalidRequest | ErrorKind::DeadlineExceeded => Outcome::Ended(Some(Event::Failed(error))),
+        ErrorKind::InvalidRequest | ErrorKind::ContextLength | ErrorKind::DeadlineExceeded => {
+            Outcome::Ended(Some(Event::Failed(error)))
+        }
     }
 }
 

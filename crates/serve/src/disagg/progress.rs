@@ -3,7 +3,7 @@
 //! Plain state: events in, steps out. Text that a worker holds back (half a character, the start of a stop
 //! text) was not forwarded and is not counted; its tokens are, and the next worker owes the text.
 
-use cenote_base::engine::{EngineError, ErrorKind, Event, FinishReason, HandOver, Phase, Prompt, Usage};
+use cenote_base::engine::{EngineError, ErrorKind, Event, FinishReason, HandOver, Phase, Prompt, TokenLogprobs, Usage};
 use cenote_base::{Request, RequestId, TokenId};
 
 /// The state of one request across its workers.
@@ -123,7 +123,7 @@ impl Progress {
     /// Takes the present worker's next event.
     pub(super) fn accept(&mut self, event: Event) -> Step {
         match event {
-            Event::Token { token, text } => match self.token(token, &text) {
+            Event::Token { token, text, logprobs } => match self.token(token, &text, logprobs) {
                 Ok(step) => step,
                 Err(error) => Step::Contradiction(error),
             },
@@ -141,7 +141,7 @@ impl Progress {
         }
     }
 
-    fn token(&mut self, token: TokenId, text: &str) -> Result<Step, EngineError> {
+    fn token(&mut self, token: TokenId, text: &str, logprobs: Option<Box<TokenLogprobs>>) -> Result<Step, EngineError> {
         let at = self.attempt.tokens;
         let known = match self.output_token_ids.get(at) {
             Some(before) if *before != token => return Err(contradiction(&format!("token {at}"))),
@@ -154,7 +154,7 @@ impl Progress {
             return Ok(Step::Known);
         }
         self.output_token_ids.push(token);
-        Ok(Step::Forward(Event::Token { token, text: std::mem::take(&mut self.carry) }))
+        Ok(Step::Forward(Event::Token { token, text: std::mem::take(&mut self.carry), logprobs }))
     }
 
     /// Takes text at the attempt's place: what is known must be the same, what is new is carried on.
@@ -235,7 +235,7 @@ mod tests {
     }
 
     fn token(token: TokenId, text: &str) -> Event {
-        Event::Token { token, text: text.into() }
+        Event::Token { token, text: text.into(), logprobs: None }
     }
 
     fn hand_over(tokens: &[TokenId], seed: u64) -> Event {

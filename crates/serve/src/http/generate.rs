@@ -22,6 +22,8 @@ pub(super) struct Generation {
     began: Instant,
     timeout: Duration,
     usage: Usage,
+    /// Choices of each prompt.
+    choices: usize,
     /// All choices have finished, and that has been counted.
     complete: bool,
 }
@@ -55,7 +57,7 @@ impl Generation {
         // answer: a client that stops reading must not hold one.
         let place = Arc::new((place, share));
         let (sender, events) = mpsc::unbounded_channel();
-        let count = call.prompts.len();
+        let count = call.prompts.len() * call.choices;
         state.metrics.began();
         let mut generation = Self {
             state: state.clone(),
@@ -65,15 +67,21 @@ impl Generation {
             began: Instant::now(),
             timeout,
             usage: Usage::default(),
+            choices: call.choices,
             complete: false,
         };
-        for (index, prompt) in call.prompts.into_iter().enumerate() {
+        let prompts = call.prompts.iter().flat_map(|prompt| std::iter::repeat_n(prompt, call.choices));
+        for (index, prompt) in prompts.enumerate() {
+            let mut sampling = call.sampling.clone();
+            // Choices of one prompt are to differ, and the first is the one that it has alone (vLLM's way).
+            let choice = (index % call.choices) as u64;
+            sampling.seed = sampling.seed.map(|seed| seed.wrapping_add(choice));
             let id = state.name_request();
             generation.open[index] = Some(id);
             let request = Request {
                 id,
-                prompt,
-                sampling: call.sampling.clone(),
+                prompt: prompt.clone(),
+                sampling,
                 phase: Phase::Whole,
                 use_pool: call.use_pool,
                 cache_salt: salt,
@@ -106,9 +114,12 @@ impl Generation {
         match &event {
             Event::Token { .. } => self.token(index),
             Event::Finished { usage, .. } => {
-                self.usage.prompt_tokens += usage.prompt_tokens;
                 self.usage.completion_tokens += usage.completion_tokens;
-                self.usage.cached_tokens += usage.cached_tokens;
+                // The choices of a prompt share it.
+                if index.is_multiple_of(self.choices) {
+                    self.usage.prompt_tokens += usage.prompt_tokens;
+                    self.usage.cached_tokens += usage.cached_tokens;
+                }
                 self.close(index);
                 if self.open.iter().all(Option::is_none) {
                     self.complete = true;
@@ -133,7 +144,10 @@ impl Generation {
         let mut answers = vec![Answer::default(); self.open.len()];
         while let Some((index, event)) = self.next().await? {
             match event {
-                Event::Token { text, .. } => answers[index].text.push_str(&text),
+                Event::Token { text, logprobs, .. } => {
+                    answers[index].text.push_str(&text);
+                    answers[index].logprobs.extend(logprobs.map(|logprobs| *logprobs));
+                }
                 Event::Finished { reason, text, .. } => {
                     answers[index].text.push_str(&text);
                     answers[index].reason = Some(reason);

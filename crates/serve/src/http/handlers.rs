@@ -131,19 +131,33 @@ fn model_body(state: &AppState) -> Value {
     })
 }
 
-/// 200 only while a request sent now would be taken and some worker is there to do it. A degraded engine
-/// still serves correctly, so it has 200 as well.
+/// For a liveness probe: 200 unless only a restart may help. A server that drains ends by itself, and a degraded engine
+/// serves correctly.
 pub(super) async fn health(State(state): State<Arc<AppState>>) -> Response {
+    let has_worker = !state.engine.describe().process_ids.is_empty();
+    report(&state, has_worker || state.is_draining())
+}
+
+/// For a readiness probe and for load balancers: 200 only while a request sent now would be taken and some worker is there
+/// to do it.
+pub(super) async fn ready(State(state): State<Arc<AppState>>) -> Response {
+    let has_worker = !state.engine.describe().process_ids.is_empty();
+    report(&state, has_worker && !state.is_draining())
+}
+
+/// The state of the server, with 200 or 503.
+fn report(state: &AppState, is_well: bool) -> Response {
     let health = state.health();
     let description = state.engine.describe();
-    let (status, word) = if state.is_draining() {
-        (StatusCode::SERVICE_UNAVAILABLE, "draining")
+    let status = if is_well { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+    let word = if state.is_draining() {
+        "draining"
     } else if description.process_ids.is_empty() {
-        (StatusCode::SERVICE_UNAVAILABLE, "no worker")
+        "no worker"
     } else if health.is_degraded() {
-        (StatusCode::OK, "degraded")
+        "degraded"
     } else {
-        (StatusCode::OK, "ok")
+        "ok"
     };
     let body = json!({
         "status": word,

@@ -36,7 +36,7 @@ pub(super) async fn around(State(state): State<Arc<AppState>>, mut request: Requ
 
 /// A path as a label: a bounded set, whatever clients send.
 fn endpoint(path: &str) -> &'static str {
-    const KNOWN: &[&str] = &["/v1/completions", "/v1/chat/completions", "/v1/models", "/health", "/metrics"];
+    const KNOWN: &[&str] = &["/v1/completions", "/v1/chat/completions", "/v1/models", "/health", "/ready", "/metrics"];
     match KNOWN.iter().find(|known| **known == path) {
         Some(known) => known,
         None if path.starts_with("/v1/models/") => "/v1/models",
@@ -54,7 +54,7 @@ fn request_id(headers: &HeaderMap) -> HeaderValue {
 
 fn authorize(state: &AppState, endpoint: &str, headers: &HeaderMap) -> Result<KeySalt, ApiError> {
     let keys = &state.config.api_keys;
-    if keys.is_open() || endpoint == "/health" {
+    if keys.is_open() || matches!(endpoint, "/health" | "/ready") {
         return Ok(KeySalt::default());
     }
     let given = headers.get(header::AUTHORIZATION).map(HeaderValue::as_bytes);

@@ -1,13 +1,13 @@
 //! A running request as server-sent events, exactly OpenAI's chunks.
 
 use super::generate::Generation;
-use crate::openai::{ApiError, Reply};
+use crate::openai::{ApiError, Piece, Reply};
 use axum::http::{HeaderName, HeaderValue};
 use axum::response::sse::{Event as SseEvent, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
-use cenote_base::engine::Event;
+use cenote_base::engine::{Event, TokenLogprobs};
 use serde_json::Value;
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::convert::Infallible;
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ pub(super) async fn respond(
     keep_alive: Duration,
 ) -> Result<Response, ApiError> {
     let first = generation.next().await?;
-    let mut feed = Feed { generation: Some(generation), reply, opened: Vec::new(), pending: VecDeque::new() };
+    let mut feed = Feed { generation: Some(generation), reply, offsets: BTreeMap::new(), pending: VecDeque::new() };
     feed.take(first);
     let stream = futures::stream::unfold(feed, |mut feed| async move {
         let event = feed.next().await?;
@@ -39,8 +39,8 @@ struct Feed {
     /// `None` after the last event; the stream ends when `pending` is empty too.
     generation: Option<Generation>,
     reply: Reply,
-    /// Choices whose opening chunk was sent.
-    opened: Vec<usize>,
+    /// Choices whose opening chunk was sent, and the characters of their tokens so far.
+    offsets: BTreeMap<usize, usize>,
     pending: VecDeque<String>,
 }
 
@@ -58,9 +58,9 @@ impl Feed {
 
     fn take(&mut self, arrived: Option<(usize, Event)>) {
         match arrived {
-            Some((index, Event::Token { text, .. })) => self.text(index, &text),
+            Some((index, Event::Token { text, logprobs, .. })) => self.text(index, &text, logprobs.as_deref()),
             Some((index, Event::Finished { reason, text, .. })) => {
-                self.text(index, &text);
+                self.text(index, &text, None);
                 self.push(&self.reply.ending(index, reason));
             }
             Some((_, Event::Failed(error))) => self.break_off(&error.into()),
@@ -68,15 +68,17 @@ impl Feed {
         }
     }
 
-    fn text(&mut self, index: usize, text: &str) {
-        if !self.opened.contains(&index) {
-            self.opened.push(index);
+    fn text(&mut self, index: usize, text: &str, logprobs: Option<&TokenLogprobs>) {
+        if !self.offsets.contains_key(&index) {
+            self.offsets.insert(index, 0);
             if let Some(chunk) = self.reply.opening(index) {
                 self.push(&chunk);
             }
         }
-        if !text.is_empty() {
-            self.push(&self.reply.text(index, text));
+        if !text.is_empty() || logprobs.is_some() {
+            let offset = self.offsets.get(&index).copied().unwrap_or(0);
+            self.push(&self.reply.text(index, Piece { text, logprobs, offset }));
+            self.offsets.insert(index, offset + logprobs.map_or(0, Piece::characters));
         }
     }
 

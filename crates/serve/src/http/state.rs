@@ -15,7 +15,7 @@ use tokio::sync::Semaphore;
 /// How the front behaves.
 #[derive(Clone, Debug)]
 pub struct HttpConfig {
-    /// Clients must send `Authorization: Bearer <key>` with one of these; `/health` stays open.
+    /// Clients must send `Authorization: Bearer <key>` with one of these; `/health` and `/ready` stay open.
     pub api_keys: ApiKeys,
     /// Longest time of one request; clients may ask for less (`x-cenote-timeout-ms`).
     pub request_timeout: Duration,

@@ -1,5 +1,6 @@
 //! `/v1/chat/completions`: conversations.
 
+use super::logprobs::LOGPROBS_MAX;
 use super::request::{Message, type_name};
 use super::{ApiError, Body, Call, Limits};
 use cenote_base::engine::{ChatMessage, Prompt};
@@ -17,7 +18,28 @@ pub(crate) fn chat_call(mut body: Body, limits: &Limits) -> Result<Call, ApiErro
         return Err(ApiError::invalid("messages", fact));
     }
     let turns = messages.into_iter().enumerate().map(|(at, message)| turn(at, message)).collect::<Result<_, _>>()?;
-    body.call(limits, vec![Prompt::Chat(turns)])
+    let logprobs = logprobs(&body)?;
+    let mut call = body.call(limits, vec![Prompt::Chat(turns)])?;
+    call.sampling.logprobs = logprobs;
+    Ok(call)
+}
+
+/// How many of the likeliest tokens the client wants to see.
+fn logprobs(body: &Body) -> Result<Option<u32>, ApiError> {
+    let wanted = match &body.logprobs {
+        None | Some(Value::Null) => false,
+        Some(Value::Bool(wanted)) => *wanted,
+        Some(other) => {
+            return Err(ApiError::invalid("logprobs", format!("{} instead of a boolean", type_name(other))));
+        }
+    };
+    match body.top_logprobs {
+        Some(top) if top > LOGPROBS_MAX => {
+            Err(ApiError::invalid("top_logprobs", format!("{top} tokens, at most {LOGPROBS_MAX}")))
+        }
+        Some(top) if top > 0 && !wanted => Err(ApiError::invalid("top_logprobs", "only together with logprobs: true")),
+        top => Ok(wanted.then(|| top.unwrap_or(0))),
+    }
 }
 
 fn turn(at: usize, message: Message) -> Result<ChatMessage, ApiError> {

@@ -1,5 +1,6 @@
 //! `/v1/completions`: the prompt's four forms.
 
+use super::logprobs::LOGPROBS_MAX;
 use super::request::type_name;
 use super::{ApiError, Body, Call, Limits};
 use cenote_base::TokenId;
@@ -13,9 +14,22 @@ const MAX_TOKENS_DEFAULT: u32 = 16;
 pub(crate) fn completions_call(mut body: Body, limits: &Limits) -> Result<Call, ApiError> {
     body.check_model(limits)?;
     let prompts = prompts(body.prompt.take(), limits)?;
+    let logprobs = logprobs(&body)?;
     let mut call = body.call(limits, prompts)?;
+    call.sampling.logprobs = logprobs;
     call.sampling.max_tokens.get_or_insert(MAX_TOKENS_DEFAULT);
     Ok(call)
+}
+
+/// How many of the likeliest tokens the client wants to see.
+fn logprobs(body: &Body) -> Result<Option<u32>, ApiError> {
+    if body.top_logprobs.is_some_and(|top| top > 0) {
+        return Err(ApiError::invalid("top_logprobs", "is of chat completions; here logprobs is a number"));
+    }
+    let Some(value) = body.logprobs.as_ref().filter(|value| !value.is_null()) else { return Ok(None) };
+    let top = value.as_u64().and_then(|top| u32::try_from(top).ok()).filter(|top| *top <= LOGPROBS_MAX);
+    let fact = || format!("{value} is not a number of tokens in 0..={LOGPROBS_MAX}");
+    top.map(Some).ok_or_else(|| ApiError::invalid("logprobs", fact()))
 }
 
 fn prompts(prompt: Option<Value>, limits: &Limits) -> Result<Vec<Prompt>, ApiError> {
@@ -54,7 +68,7 @@ fn tokens(name: &str, items: &[Value], limits: &Limits) -> Result<Vec<TokenId>, 
     // can tokenize them.
     if items.len() >= limits.max_model_len as usize {
         let fact = format!("{} tokens, but prompt and output share {} tokens", items.len(), limits.max_model_len);
-        return Err(ApiError { code: Some("context_length_exceeded"), ..ApiError::invalid(name, fact) });
+        return Err(ApiError::context_length(name, &fact));
     }
     let each = items.iter().enumerate().map(|(at, item)| {
         item.as_u64().and_then(|id| TokenId::try_from(id).ok()).ok_or_else(|| {

@@ -60,6 +60,12 @@ impl ApiError {
         Self { code: Some("unavailable"), ..Self::overloaded(message, 1) }
     }
 
+    /// 400: prompt and output are longer than the model's context; `param` is to be shorter.
+    #[must_use]
+    pub fn context_length(param: impl Into<String>, fact: &str) -> Self {
+        Self { code: Some("context_length_exceeded"), ..Self::invalid(param, fact) }
+    }
+
     /// 504: the request's time is up.
     #[must_use]
     pub fn deadline(message: impl Into<String>) -> Self {
@@ -95,6 +101,9 @@ impl ApiError {
 impl From<EngineError> for ApiError {
     fn from(error: EngineError) -> Self {
         match error.kind {
+            ErrorKind::ContextLength => {
+                Self::context_length(error.field.as_deref().unwrap_or("prompt"), &error.message)
+            }
             ErrorKind::InvalidRequest => match &error.field {
                 Some(field) => Self::invalid(field.as_str(), &error.message),
                 None => Self::malformed(error.message),
@@ -134,6 +143,7 @@ mod tests {
     fn every_engine_error_has_its_status() {
         let status = |error: EngineError| ApiError::from(error).status.as_u16();
         assert_eq!(status(EngineError::invalid("prompt", "too long")), 400);
+        assert_eq!(status(EngineError::context_length("prompt", "too long")), 400);
         assert_eq!(status(EngineError::overloaded("full", 10)), 503);
         assert_eq!(status(EngineError::new(ErrorKind::Unavailable, "gone")), 503);
         assert_eq!(status(EngineError::new(ErrorKind::DeadlineExceeded, "late")), 504);

@@ -1,6 +1,7 @@
 //! Answers in OpenAI's shape, whole and in chunks.
 
-use cenote_base::engine::{FinishReason, Usage};
+use super::logprobs;
+use cenote_base::engine::{FinishReason, TokenLogprobs, Usage};
 use serde_json::{Value, json};
 
 /// Which endpoint's shape an answer has.
@@ -28,12 +29,33 @@ pub struct Reply {
 }
 
 /// One finished choice.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Answer {
     /// The whole text.
     pub text: String,
     /// Why it ended.
     pub reason: Option<FinishReason>,
+    /// Of each token, where they were asked for.
+    pub logprobs: Vec<TokenLogprobs>,
+}
+
+/// What one token adds to a choice.
+#[derive(Clone, Copy, Debug)]
+pub struct Piece<'a> {
+    /// Text that became certain with it.
+    pub text: &'a str,
+    /// Its log-probabilities, where they were asked for.
+    pub logprobs: Option<&'a TokenLogprobs>,
+    /// Characters of the tokens before it.
+    pub offset: usize,
+}
+
+impl Piece<'_> {
+    /// Characters that a token adds to the offset of the next.
+    #[must_use]
+    pub fn characters(token: &TokenLogprobs) -> usize {
+        logprobs::length(token)
+    }
 }
 
 impl Reply {
@@ -42,14 +64,15 @@ impl Reply {
     pub fn whole(&self, answers: &[Answer], usage: Usage) -> Value {
         let choices = answers.iter().enumerate().map(|(index, answer)| {
             let reason = answer.reason.map(reason_name);
+            let logprobs = logprobs::body(self.shape, &answer.logprobs, 0);
             match self.shape {
                 Shape::Completion => {
-                    json!({ "index": index, "text": answer.text, "logprobs": null, "finish_reason": reason })
+                    json!({ "index": index, "text": answer.text, "logprobs": logprobs, "finish_reason": reason })
                 }
                 Shape::Chat => json!({
                     "index": index,
                     "message": { "role": "assistant", "content": answer.text, "refusal": null },
-                    "logprobs": null,
+                    "logprobs": logprobs,
                     "finish_reason": reason,
                 }),
             }
@@ -80,11 +103,13 @@ impl Reply {
 
     /// A chunk of text.
     #[must_use]
-    pub fn text(&self, index: usize, text: &str) -> Value {
+    pub fn text(&self, index: usize, piece: Piece<'_>) -> Value {
+        let Piece { text, logprobs, offset } = piece;
+        let logprobs = logprobs::body(self.shape, logprobs.map_or(&[], std::slice::from_ref), offset);
         self.chunk(match self.shape {
-            Shape::Completion => json!([{ "index": index, "text": text, "logprobs": null, "finish_reason": null }]),
+            Shape::Completion => json!([{ "index": index, "text": text, "logprobs": logprobs, "finish_reason": null }]),
             Shape::Chat => {
-                json!([{ "index": index, "delta": { "content": text }, "logprobs": null, "finish_reason": null }])
+                json!([{ "index": index, "delta": { "content": text }, "logprobs": logprobs, "finish_reason": null }])
             }
         })
     }

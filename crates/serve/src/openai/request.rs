@@ -2,10 +2,11 @@
 
 use super::{ApiError, unsupported, words};
 use axum::http::StatusCode;
-use cenote_base::SamplingParams;
 use cenote_base::engine::{EngineDescription, Prompt};
+use cenote_base::{SamplingParams, TokenId};
 use serde::Deserialize;
 use serde_json::{Map, Value};
+use std::collections::BTreeMap;
 
 /// A request body as the client wrote it. One type serves both endpoints: nearly all fields are shared,
 /// and nesting them would cost the exact paths that error messages are made of.
@@ -34,6 +35,27 @@ pub struct Body {
     /// Extension (vLLM): 0 or -1 keeps all.
     #[serde(default)]
     pub top_k: Option<i64>,
+    /// -2 to 2.
+    #[serde(default)]
+    pub frequency_penalty: Option<f64>,
+    /// -2 to 2.
+    #[serde(default)]
+    pub presence_penalty: Option<f64>,
+    /// Extension (vLLM): above 0; 1 changes nothing.
+    #[serde(default)]
+    pub repetition_penalty: Option<f64>,
+    /// By token id, written as text: -100 to 100.
+    #[serde(default)]
+    pub logit_bias: Option<Map<String, Value>>,
+    /// Completions: a number of likeliest tokens. Chat: whether to tell.
+    #[serde(default)]
+    pub logprobs: Option<Value>,
+    /// Chat: a number of likeliest tokens.
+    #[serde(default)]
+    pub top_logprobs: Option<u32>,
+    /// Choices for each prompt.
+    #[serde(default)]
+    pub n: Option<u32>,
     /// Seed.
     #[serde(default)]
     pub seed: Option<i64>,
@@ -84,8 +106,10 @@ pub struct StreamOptions {
 /// A request understood: what to ask of the engine and how to answer.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Call {
-    /// What to continue; one choice each.
+    /// What to continue.
     pub prompts: Vec<Prompt>,
+    /// Choices for each prompt, at least one.
+    pub choices: usize,
     /// How.
     pub sampling: SamplingParams,
     /// Answer as a stream.
@@ -172,10 +196,12 @@ impl Body {
                 "an empty text; leave it out to share with requests without one",
             ));
         }
+        let choices = self.choices(limits, prompts.len())?;
         let sampling = self.sampling(limits)?;
         let (max_tokens_field, _) = self.max_tokens_as_written();
         Ok(Call {
             prompts,
+            choices,
             sampling,
             stream,
             include_usage: self.stream_options.and_then(|options| options.include_usage).unwrap_or(false),
@@ -183,6 +209,38 @@ impl Body {
             cache_salt: self.cache_salt,
             max_tokens_field,
         })
+    }
+
+    /// Choices for each prompt; all of them together are bounded as prompts are.
+    fn choices(&self, limits: &Limits, prompts: usize) -> Result<usize, ApiError> {
+        let most = limits.prompts_max / prompts.max(1);
+        match self.n.unwrap_or(1) as usize {
+            0 => Err(ApiError::invalid("n", "0 choices; at least 1")),
+            n if n > most => Err(ApiError::invalid("n", format!("{n} choices for each prompt, at most {most} here"))),
+            n => Ok(n),
+        }
+    }
+
+    /// A penalty in OpenAI's range.
+    fn penalty(name: &str, value: Option<f64>) -> Result<f32, ApiError> {
+        let value = value.unwrap_or(0.0);
+        if (-2.0..=2.0).contains(&value) {
+            return Ok(value as f32);
+        }
+        Err(ApiError::invalid(name, format!("{value} is not in -2..=2")))
+    }
+
+    fn logit_bias(&self) -> Result<BTreeMap<TokenId, f32>, ApiError> {
+        let given = self.logit_bias.iter().flatten();
+        let each = given.map(|(token, bias)| {
+            let name = || format!("logit_bias[{token}]");
+            let id: TokenId = token.parse().map_err(|_| ApiError::invalid(name(), "the key is not a token id"))?;
+            match bias.as_f64().filter(|bias| (-100.0..=100.0).contains(bias)) {
+                Some(bias) => Ok((id, bias as f32)),
+                None => Err(ApiError::invalid(name(), format!("{bias} is not a number in -100..=100"))),
+            }
+        });
+        each.collect()
     }
 
     fn sampling(&self, limits: &Limits) -> Result<SamplingParams, ApiError> {
@@ -200,7 +258,16 @@ impl Body {
             value => u32::try_from(value)
                 .map_err(|_| ApiError::invalid("top_k", format!("{value} is not a count of tokens, 0 or -1")))?,
         };
+        let repetition_penalty = self.repetition_penalty.unwrap_or(1.0) as f32;
+        if !(repetition_penalty > 0.0 && repetition_penalty.is_finite()) {
+            return Err(ApiError::invalid("repetition_penalty", format!("{repetition_penalty} is not above 0")));
+        }
         Ok(SamplingParams {
+            frequency_penalty: Self::penalty("frequency_penalty", self.frequency_penalty)?,
+            presence_penalty: Self::penalty("presence_penalty", self.presence_penalty)?,
+            repetition_penalty,
+            logit_bias: self.logit_bias()?,
+            logprobs: None,
             temperature,
             top_p,
             top_k,
@@ -228,7 +295,7 @@ impl Body {
         }
         if value > limits.max_model_len {
             let fact = format!("{value} is beyond this model's context of {} tokens", limits.max_model_len);
-            return Err(ApiError::invalid(field, fact));
+            return Err(ApiError::context_length(field, &fact));
         }
         Ok(Some(value))
     }

@@ -23,22 +23,15 @@ enum Harmless {
 }
 
 const FEATURES: &[(&str, Harmless)] = &[
-    ("n", Harmless::Number(1.0)),
     ("best_of", Harmless::Number(1.0)),
-    ("logprobs", Harmless::False),
-    ("top_logprobs", Harmless::Number(0.0)),
     ("prompt_logprobs", Harmless::False),
     ("echo", Harmless::False),
     ("suffix", Harmless::Empty),
-    ("logit_bias", Harmless::Empty),
     ("tools", Harmless::Empty),
     ("tool_choice", Harmless::Words(&["none", "auto"])),
     ("functions", Harmless::Empty),
     ("function_call", Harmless::Words(&["none", "auto"])),
     ("response_format", Harmless::TextFormat),
-    ("frequency_penalty", Harmless::Number(0.0)),
-    ("presence_penalty", Harmless::Number(0.0)),
-    ("repetition_penalty", Harmless::Number(1.0)),
     ("modalities", Harmless::TextModality),
     ("audio", Harmless::Empty),
     ("web_search_options", Harmless::Empty),
@@ -110,10 +103,9 @@ mod tests {
     fn what_asks_for_nothing_is_allowed() {
         assert_eq!(
             refused(json!({
-                "n": 1, "best_of": 1, "logprobs": null, "echo": false, "suffix": "", "logit_bias": {},
-                "tools": [], "tool_choice": "none", "response_format": {"type": "text"}, "frequency_penalty": 0,
-                "presence_penalty": 0.0, "modalities": ["text"], "user": "someone", "metadata": {"a": "b"},
-                "top_logprobs": 0,
+                "best_of": 1, "prompt_logprobs": null, "echo": false, "suffix": "", "min_p": 0.0,
+                "tools": [], "tool_choice": "none", "response_format": {"type": "text"}, "min_tokens": 0,
+                "modalities": ["text"], "user": "someone", "metadata": {"a": "b"},
             })),
             None
         );
@@ -122,22 +114,17 @@ mod tests {
     #[test]
     fn what_asks_for_something_is_refused_by_name() {
         for (name, value) in [
-            ("n", json!(2)),
-            ("n", json!(0)),
-            ("n", json!("one")),
             ("best_of", json!(3)),
-            ("logprobs", json!(0)),
-            ("logprobs", json!(true)),
-            ("top_logprobs", json!(5)),
+            ("best_of", json!(0)),
+            ("best_of", json!("one")),
+            ("prompt_logprobs", json!(0)),
+            ("prompt_logprobs", json!(true)),
             ("echo", json!(true)),
             ("suffix", json!("end")),
-            ("logit_bias", json!({"50256": -100})),
             ("tools", json!([{"type": "function"}])),
             ("tool_choice", json!("required")),
             ("functions", json!([{}])),
             ("response_format", json!({"type": "json_object"})),
-            ("frequency_penalty", json!(0.5)),
-            ("presence_penalty", json!(-0.5)),
             ("modalities", json!(["text", "audio"])),
             ("audio", json!({"voice": "x"})),
             ("min_p", json!(0.1)),

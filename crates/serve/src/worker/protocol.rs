@@ -151,7 +151,7 @@ async fn submit(State(worker): State<Arc<Worker>>, call: HttpRequest) -> Respons
 
 fn refusal(error: &EngineError) -> Response {
     let status = match error.kind {
-        ErrorKind::InvalidRequest => StatusCode::BAD_REQUEST,
+        ErrorKind::InvalidRequest | ErrorKind::ContextLength => StatusCode::BAD_REQUEST,
         ErrorKind::Overloaded | ErrorKind::Unavailable | ErrorKind::Aborted => StatusCode::SERVICE_UNAVAILABLE,
         ErrorKind::DeadlineExceeded => StatusCode::GATEWAY_TIMEOUT,
         ErrorKind::Internal => StatusCode::INTERNAL_SERVER_ERROR,

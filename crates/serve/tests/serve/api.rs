@@ -196,7 +196,7 @@ async fn models_are_listed_and_found_with_their_slashes() {
 async fn the_api_key_guards_all_but_health() {
     let config = HttpConfig { api_keys: ApiKeys::default().with("sesame"), ..HttpConfig::default() };
     let server = TestServer::start(FakeEngine::new().shared(), config).await;
-    assert_eq!(server.get("/health").await.status, 200);
+    assert_eq!((server.get("/health").await.status, server.get("/ready").await.status), (200, 200));
     for path in ["/v1/models", "/metrics", "/nowhere"] {
         let refused = server.get(path).await;
         assert_eq!(

@@ -247,7 +247,7 @@ async fn an_invalid_request_is_not_tried_again() {
     let (first, second) = (FakeEngine::new(), FakeEngine::new());
     let router = router(&[(Role::Prefill, &first), (Role::Decode, &second)]);
     let events = answer_of(&router, request(1, Prompt::Text("x".repeat(300)), 5)).await;
-    assert_eq!((failure(&events).kind, failure(&events).field.as_deref()), (ErrorKind::InvalidRequest, Some("prompt")));
+    assert_eq!((failure(&events).kind, failure(&events).field.as_deref()), (ErrorKind::ContextLength, Some("prompt")));
     assert_eq!((first.seen().borrow().len(), second.seen().borrow().len()), (1, 0));
 }
 

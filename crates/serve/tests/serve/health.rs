@@ -52,7 +52,8 @@ async fn a_draining_server_is_draining_first() {
     engine.set_health(Health::degraded(DAMAGED));
     let server = TestServer::start(engine.shared(), HttpConfig::default()).await;
     server.state.start_draining();
-    assert_eq!(health(&server).await, (503, json!("draining"), json!([DAMAGED])));
+    assert_eq!(health(&server).await, (200, json!("draining"), json!([DAMAGED])), "it ends by itself");
+    assert_eq!(server.get("/ready").await.status, 503);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

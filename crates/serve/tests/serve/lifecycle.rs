@@ -115,9 +115,12 @@ async fn health_says_that_the_server_drains() {
     let engine = FakeEngine::new();
     let server = TestServer::start(engine.shared(), HttpConfig::default()).await;
     assert_eq!(server.get("/health").await.json()["status"], "ok");
+    assert_eq!(server.get("/ready").await.status, 200);
     server.state.start_draining();
     let health = server.get("/health").await;
-    assert_eq!((health.status, health.json()["status"].clone()), (503, json!("draining")));
+    assert_eq!((health.status, health.json()["status"].clone()), (200, json!("draining")));
+    let ready = server.get("/ready").await;
+    assert_eq!((ready.status, ready.json()["status"].clone()), (503, json!("draining")));
     assert_eq!(server.post(COMPLETIONS, &body("late", false)).await.status, 503);
 }
 

@@ -141,7 +141,7 @@ async fn a_killed_worker_is_replaced_and_the_front_never_stops_answering() {
     let last = processes().await;
     supervisor.shutdown().await;
     assert!(last.iter().all(|process| !is_alive(*process)), "workers outlive their supervisor");
-    assert_eq!(server.get("/health").await.status, 503);
+    assert_eq!((server.get("/health").await.status, server.get("/ready").await.status), (503, 503));
 }
 
 #[tokio::test]

@@ -74,6 +74,16 @@ impl Client {
         Stream { response, pending: Vec::new(), text: String::new() }
     }
 
+    /// All events of a stream, which must end well.
+    pub async fn events(&self, path: &str, body: &Value) -> Vec<Value> {
+        let response = self.post(path).body(body.to_string()).send().await.expect("the server answers");
+        let text = response.text().await.expect("the stream does not break");
+        let events: Vec<&str> = text.lines().filter_map(|line| line.strip_prefix("data: ")).collect();
+        let (last, events) = events.split_last().expect("an event");
+        assert_eq!(*last, "[DONE]", "{text}");
+        events.iter().map(|event| serde_json::from_str(event).expect("an event is JSON")).collect()
+    }
+
     async fn get(&self, path: &str) -> reqwest::Response {
         self.http.get(format!("{}{path}", self.url)).send().await.expect("the server answers")
     }

@@ -81,13 +81,13 @@ pub fn events(request: &Request, cached: impl Fn(&[TokenId]) -> u32) -> Vec<Even
     };
     if prompt.len() >= MAX_MODEL_LEN as usize {
         let message = format!("{} tokens, the context has {MAX_MODEL_LEN}", prompt.len());
-        return vec![Event::Failed(EngineError::invalid("prompt", message))];
+        return vec![Event::Failed(EngineError::context_length("prompt", message))];
     }
     let room = MAX_MODEL_LEN as usize - prompt.len();
     let most = request.sampling.max_tokens.map_or(room, |most| most as usize);
     if most > room {
         let message = format!("{most}, but prompt and output share {MAX_MODEL_LEN} tokens");
-        return vec![Event::Failed(EngineError::invalid("max_tokens", message))];
+        return vec![Event::Failed(EngineError::context_length("max_tokens", message))];
     }
     let usage = |tokens: &[TokenId]| Usage {
         prompt_tokens: prompt.len() as u32,
@@ -124,7 +124,7 @@ pub fn events(request: &Request, cached: impl Fn(&[TokenId]) -> u32) -> Vec<Even
         let ended = end(&tokens, &request.sampling, most).is_some();
         let new = if ended { String::new() } else { certain(&tokens, &request.sampling, false).split_off_at(emitted) };
         emitted += new.len();
-        events.push(Event::Token { token: tokens[tokens.len() - 1], text: new });
+        events.push(Event::Token { token: tokens[tokens.len() - 1], text: new, logprobs: None });
     }
 }
 
