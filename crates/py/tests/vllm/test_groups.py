@@ -59,7 +59,7 @@ def test_full_attention_and_windows_are_shared() -> None:
     assert (two.kind, two.reach.window, two.window, two.hashes_per_block) == ("sliding_window", 103, 100, 1)
     # As vLLM's manager of such a group drops blocks from its table.
     assert two.reach.first(320) == (320 - 100 + 1 - 3) // 32
-    request: Any = SimpleNamespace(block_hashes=[bytes([number]) for number in range(7)])
+    request: Any = SimpleNamespace(lora_request=None, block_hashes=[bytes([number]) for number in range(7)])
     assert (one.known(request), two.known(request)) == (3, 7)
     assert one.keys(request, 1, 3) == [bytes([3]), bytes([5])]
     assert two.keys(request, 1, 3) == [bytes([1]), bytes([2])]
