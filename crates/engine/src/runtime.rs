@@ -214,7 +214,7 @@ fn tokenize_all(model: &LoadedModel, shared: &Shared, inbox: &Receiver<FrontMess
             FrontMessage::Stop => break,
             FrontMessage::Submit { request, deadline_ns, sink } => {
                 match tokenize_one(model, *request, deadline_ns, sink) {
-                    Some(admission) => Message::Admit(admission),
+                    Some(admission) => Message::Admit(Box::new(admission)),
                     None => {
                         shared.request_ended();
                         continue;

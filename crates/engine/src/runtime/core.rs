@@ -30,7 +30,7 @@ use std::time::Duration;
 
 /// To the engine's thread.
 pub(super) enum Message {
-    Admit(Admission),
+    Admit(Box<Admission>),
     Abort(RequestId),
     Release(RequestId),
     Stop,
@@ -196,7 +196,7 @@ impl Core {
         true
     }
 
-    fn admit(&mut self, mut admission: Admission) {
+    fn admit(&mut self, mut admission: Box<Admission>) {
         let id = admission.id;
         let small = |value: usize| u32::try_from(value).unwrap_or(u32::MAX);
         let refused = if self.requests.contains_key(&id) {
@@ -231,7 +231,7 @@ impl Core {
         self.counters.prompt_tokens += admission.prompt.len() as u64;
         let salted = self.store.as_ref().zip(admission.cache_salt.as_ref());
         let root = salted.map(|(store, salt)| store.root(salt));
-        self.requests.insert(id, Running::new(admission, self.counters.taken, root, &self.model));
+        self.requests.insert(id, Running::new(*admission, self.counters.taken, root, &self.model));
         self.counters.taken += 1;
         // A hand-over may have nothing left to generate.
         self.end_if_finished(id);

@@ -46,7 +46,7 @@ impl Generation {
     /// go of them.
     pub(super) fn start(
         state: &Arc<AppState>,
-        call: Call,
+        call: &Call,
         salt: Option<CacheSalt>,
         timeout: Duration,
         share: Option<Share>,

@@ -7,6 +7,7 @@ use axum::response::sse::{Event as SseEvent, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
 use cenote_base::engine::{Event, TokenLogprobs};
 use serde_json::Value;
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, VecDeque};
 use std::convert::Infallible;
 use std::time::Duration;
@@ -69,8 +70,8 @@ impl Feed {
     }
 
     fn text(&mut self, index: usize, text: &str, logprobs: Option<&TokenLogprobs>) {
-        if !self.offsets.contains_key(&index) {
-            self.offsets.insert(index, 0);
+        if let Entry::Vacant(new) = self.offsets.entry(index) {
+            new.insert(0);
             if let Some(chunk) = self.reply.opening(index) {
                 self.push(&chunk);
             }
