@@ -72,6 +72,15 @@ def without_the_pool_the_answer_is_the_same_and_nothing_is_cached():
 
 
 @check
+def several_choices():
+    answer = whole_completion(n=3, temperature=1, seed=7)
+    alone = whole_completion(temperature=1, seed=7)
+    assert [choice.index for choice in answer.choices] == [0, 1, 2]
+    assert answer.choices[0].text == alone.choices[0].text
+    assert answer.usage.prompt_tokens == alone.usage.prompt_tokens
+
+
+@check
 def several_prompts():
     answer = whole_completion([PROMPT, "Water", PROMPT])
     assert [choice.index for choice in answer.choices] == [0, 1, 2]
@@ -177,14 +186,15 @@ def refused(kind, param, code=None, **changes):
 @check
 def refusals_name_the_field():
     refused(openai.NotFoundError, "model", "model_not_found", model="no-such-model")
-    refused(openai.BadRequestError, "n", n=2)
-    refused(openai.BadRequestError, "logprobs", logprobs=1)
+    refused(openai.BadRequestError, "n", n=0)
+    refused(openai.BadRequestError, "logprobs", logprobs=21)
     refused(openai.BadRequestError, "temperature", temperature=3)
     refused(openai.BadRequestError, "max_tokens", max_tokens=0)
-    refused(openai.BadRequestError, "max_tokens", max_tokens=10**9)
+    too_long = "context_length_exceeded"
+    refused(openai.BadRequestError, "max_tokens", too_long, max_tokens=10**9)
     refused(openai.BadRequestError, "prompt", prompt=[])
-    refused(openai.BadRequestError, "prompt", prompt="x, " * 200_000)
-    refused(openai.BadRequestError, "prompt", prompt="x, " * 200_000, stream=True)
+    refused(openai.BadRequestError, "prompt", too_long, prompt="x, " * 200_000)
+    refused(openai.BadRequestError, "prompt", too_long, prompt="x, " * 200_000, stream=True)
 
 
 failures = 0
