@@ -28,7 +28,9 @@ class Held:
             for group in self.groups
         }
         self.request: Any = SimpleNamespace(
-            num_tokens=BLOCKS * SIZE + 1, block_hashes=[number.to_bytes(32, "big") for number in range(BLOCKS)]
+            num_tokens=BLOCKS * SIZE + 1,
+            block_hashes=[number.to_bytes(32, "big") for number in range(BLOCKS)],
+            lora_request=None,
         )
         shards: Any = SimpleNamespace(groups=self.groups, all_ranks=lambda group: self.ranks[group.number])
         self.lookup = Lookup(shards)
