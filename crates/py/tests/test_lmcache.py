@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import abc
 import ctypes
+import json
 import os
 import select
 import sys
@@ -18,6 +19,7 @@ from typing import Any
 import pytest
 
 import cenote
+from cenote.facts import key_of
 
 SHAPE = (2, 4, 128)
 BYTES = 2 * 4 * 128 * 2
@@ -342,6 +344,8 @@ def test_servers_whose_weights_differ_share_nothing(backend: Any, region: Any, t
     assert found(model_folder=str(tmp_path / "same")) == [True]
     assert found(model_folder=str(tmp_path / "other")) == [False]
     assert found(model_fingerprint="one") == [False]
+    facts = [json.loads(region.get_object(key_of(row["fingerprint"])) or b"{}") for row in region.info()["namespaces"]]
+    assert len({row["weights"] for row in facts}) == 3, "`cenote pool diff` can tell why"
 
 
 @pytest.mark.parametrize("weights", [{}, {"model_folder": "/tmp", "model_fingerprint": "x"}, {"model_folder": "/none-such"}])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,17 @@ from servers import PAGE, Server
 from sglang.srt.managers.cache_controller import HiCacheController
 from sglang.srt.runtime_context import get_context
 
+import cenote
+from cenote.facts import key_of
 from cenote.sglang import CenoteStorage
 
 PROMPT = list(range(100, 100 + 5 * PAGE))
+
+
+def recorded_facts(name: str) -> list[dict[str, str]]:
+    """The facts behind each fingerprint of the region."""
+    with cenote.Region.open(name) as region:
+        return [json.loads(region.get_object(key_of(row["fingerprint"])) or b"{}") for row in region.info()["namespaces"]]
 
 
 @pytest.mark.parametrize(
@@ -100,6 +109,8 @@ def test_servers_that_differ_share_nothing(region: str, other: str) -> None:
     first.compute(PROMPT)
     assert different.load(PROMPT) == 0
     assert same.load(PROMPT) == len(PROMPT)
+    one, another = recorded_facts(region)
+    assert one != another, "`cenote pool diff` can tell why"
     for server in (first, same, different):
         server.close()
 

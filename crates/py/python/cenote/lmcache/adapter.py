@@ -17,6 +17,7 @@ from lmcache.v1.distributed.l2_adapters.base import AdapterUsage, L2AdapterInter
 from lmcache.v1.platform import create_event_notifier
 
 import cenote
+from cenote.facts import record
 from cenote.health import HealthLog
 from cenote.model_files import weights_name
 from cenote.serving import serving
@@ -324,6 +325,7 @@ class CenoteL2Adapter(L2AdapterInterface):
         if known is None:
             label = f"{key.model_name.rstrip('/').rsplit('/', 1)[-1]} {key.object_group_id}"
             known = self.region.namespace(identity, size, label=label)
+            record(self.region, self.region.info(), {known.id: identity}, logger)
             with self._lock:
                 self._spaces[identity] = known
         return known

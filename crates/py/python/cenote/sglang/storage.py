@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any
 from sglang.srt.mem_cache.hicache_storage import HiCacheStorage, PoolTransferResult
 
 import cenote
+from cenote.facts import record
 from cenote.health import HealthLog
 from cenote.serving import serving, serving_with
 from cenote.sglang import naming
 from cenote.sglang.stats import Transfers
-from cenote.start import given_of_new, log_ignored
+from cenote.start import given_of_new, log_ignored, log_start
 
 if TYPE_CHECKING:
     import torch
@@ -88,12 +89,16 @@ class CenoteStorage(HiCacheStorage):
         region = cenote.Region.open(name, worker="sglang", host_slot=int(self.extra.get("host_slot", 0)))
         try:
             self._weights = naming.weight_version()
+            identity = naming.fingerprint(self.config, self.extra, self.model, mem_pool_host, page_bytes)
             self.pages = region.namespace(
-                naming.fingerprint(self.config, self.extra, self.model, mem_pool_host, page_bytes),
+                identity,
                 page_bytes,
                 label=f"{self.config.model_name} {self.config.tp_rank}.{self.config.pp_rank}",
                 block_tokens=mem_pool_host.page_size,
             )
+            info = region.info()
+            record(region, info, {self.pages.id: identity}, logger)
+            log_start(name, info, [self.pages.id], logger)
         except BaseException:
             region.close()
             raise
