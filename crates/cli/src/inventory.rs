@@ -5,7 +5,7 @@ use crate::stale;
 use cenote_mem::cpu::Machine;
 use cenote_mem::region::SHM_DIRECTORY;
 use cenote_mem::{AreaFile, Flush, HostArea, ReadMapping, ReadOnly, RegionSource};
-use cenote_pool::{Inspector, PoolError, Superblock};
+use cenote_pool::{Inspector, PoolError, Superblock, area_identity};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::MetadataExt;
@@ -67,7 +67,7 @@ impl State {
 /// All that this user can read: in shared memory, on hugetlbfs, on DAX devices, and wherever a file lies whose host memory
 /// is here. Nothing is joined.
 pub fn look(machine: &Machine) -> Vec<Found> {
-    let areas = HostArea::list(|name| identity(name).is_some());
+    let areas = HostArea::list(|name| area_identity(name).is_some());
     let orphans: BTreeSet<String> = stale::orphans().into_iter().map(|(name, _)| name).collect();
     let mut identities = BTreeMap::new();
     let mut found = Vec::new();
@@ -100,7 +100,7 @@ fn candidates(machine: &Machine, areas: &[AreaFile]) -> Vec<RegionSource> {
     };
     let shared = files(Path::new(SHM_DIRECTORY)).into_iter().filter_map(|path| {
         let name = path.file_name()?.to_str()?;
-        identity(name).is_none().then(|| RegionSource::Shm(name.to_owned()))
+        area_identity(name).is_none().then(|| RegionSource::Shm(name.to_owned()))
     });
     let huge = machine.hugetlbfs_mounts.iter().flat_map(|mount| files(Path::new(mount))).map(RegionSource::File);
     let devices = machine.dax_devices.iter().filter(|device| device.mappable);
@@ -158,18 +158,11 @@ fn is_ours_by_name(source: &RegionSource) -> bool {
     matches!(source, RegionSource::Shm(name) if name.starts_with("cenote-"))
 }
 
-/// The identity of the region in the name of its memory on this host, as in `cenote-<32 hex digits>-h0`.
-fn identity(name: &str) -> Option<&str> {
-    let (identity, host) = name.strip_prefix("cenote-")?.split_once("-h")?;
-    let is_identity = identity.len() == 32 && identity.bytes().all(|byte| byte.is_ascii_hexdigit());
-    (is_identity && host.parse::<u8>().is_ok()).then_some(identity)
-}
-
 /// Whether host memory belongs to a region that is not there any more, and no process has it open.
 fn is_orphan(area: &AreaFile, identities: &BTreeMap<PathBuf, String>) -> bool {
     let Some(path) = area.region.as_ref().filter(|_| !area.is_open) else { return false };
     match identities.get(path) {
-        Some(now) => identity(&area.name) != Some(now),
+        Some(now) => area_identity(&area.name) != Some(now),
         None => path.symlink_metadata().is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound),
     }
 }
@@ -182,9 +175,9 @@ mod tests {
     fn host_memory_is_an_orphan_without_its_region() {
         let uuid = "0123456789abcdef0123456789abcdef";
         let name = format!("cenote-{uuid}-h0");
-        assert_eq!(identity(&name), Some(uuid));
+        assert_eq!(area_identity(&name), Some(uuid));
         for other in ["cenote-serve-1-2", "cenote-0123-h0", "kv"] {
-            assert_eq!(identity(other), None, "{other}");
+            assert_eq!(area_identity(other), None, "{other}");
         }
         let area = |region: Option<&str>, is_open| AreaFile {
             name: name.clone(),

@@ -65,7 +65,7 @@ pub use objects::ObjectMark;
 pub use open::{HostPool, OpenError, make_region, open_region, peek, random_bytes};
 pub use pieces::{Filling, InPlace, Reading};
 pub use pins::Pin;
-pub use pool::{HostInfo, NamespaceInfo, Pool, PoolInfo, WorkerInfo};
+pub use pool::{HostInfo, NamespaceInfo, Pool, PoolInfo, WorkerInfo, area_identity};
 pub use recovery::Recovered;
 pub use repack::{ColdBlock, Shorter};
 pub use stats::Counter;

@@ -146,8 +146,9 @@ pub(crate) fn host_area_name(uuid: &[u8; 16], host: u8) -> String {
     format!("{AREA_PREFIX}{}-h{host}", hex(uuid))
 }
 
-/// The identity of the region whose host-local memory has this name.
-fn area_identity(name: &str) -> Option<&str> {
+/// The identity of the region whose host-local memory has this name, as in `cenote-<32 hex digits>-h0`.
+#[must_use]
+pub fn area_identity(name: &str) -> Option<&str> {
     let (identity, host) = name.strip_prefix(AREA_PREFIX)?.split_once("-h")?;
     let is_host = host.parse::<u8>().is_ok();
     (identity.len() == 32 && identity.bytes().all(|byte| byte.is_ascii_hexdigit()) && is_host).then_some(identity)
