@@ -55,7 +55,7 @@ impl Region {
 impl Drop for Region {
     fn drop(&mut self) {
         let _ = Mapping::remove(&self.source);
-        let _ = HostPool::remove_host_memory(&self.superblock);
+        let _ = cenote_pool::remove_host_memory(&self.superblock);
     }
 }
 

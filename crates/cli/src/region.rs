@@ -209,7 +209,7 @@ pub fn create(region: &RegionArgs, new: &NewRegionArgs, force: bool) -> Result<(
                 .hint("--force formats it; everything in it is lost"));
         }
     }
-    HostPool::sweep_host_memory();
+    cenote_pool::sweep_host_memory();
     let options = MapOptions { prefault: new.prefault, ..region.map_options() };
     let format = |mapping| {
         let fabric = Arc::new(Mapped::new(mapping, flush)?);
@@ -228,7 +228,7 @@ pub fn create(region: &RegionArgs, new: &NewRegionArgs, force: bool) -> Result<(
         let made = format(mapping)?;
         // The old pool's memory on this host has the old pool's name; nobody would ever remove it.
         if let Ok(old) = old {
-            say_what_stays(&HostPool::remove_host_memory(&old)?);
+            say_what_stays(&cenote_pool::remove_host_memory(&old)?);
         }
         return Ok(made);
     }
@@ -335,5 +335,5 @@ fn remove(args: &RegionArgs, superblock: &Superblock) {
     if let Some(source) = &args.region {
         let _ = Mapping::remove(source);
     }
-    let _ = HostPool::remove_host_memory(superblock);
+    let _ = cenote_pool::remove_host_memory(superblock);
 }

@@ -105,7 +105,7 @@ fn remove_if_free(name: &str) -> bool {
         .and_then(|mapping| Mapped::new(mapping, Flush::None).ok())
         .and_then(|fabric| Superblock::read(&fabric).ok());
     if let Some(superblock) = superblock {
-        let _ = crate::region::HostPool::remove_host_memory(&superblock);
+        let _ = cenote_pool::remove_host_memory(&superblock);
     }
     Mapping::remove(&source).is_ok()
 }

@@ -111,7 +111,7 @@ fn run(arguments: &[String]) -> Result<(), String> {
     let superblock = if me == 0 { format(&fabric)? } else { wait_for_format(&fabric)? };
     let outcome = Host::attach(fabric, me).and_then(|mut host| host.run(side, tests));
     // Two hosts on one machine would leave two files behind. Who still has them open keeps them.
-    Pool::remove_host_memory(&superblock).map_err(|error| error.to_string())?;
+    cenote_pool::remove_host_memory(&superblock).map_err(|error| error.to_string())?;
     outcome
 }
 

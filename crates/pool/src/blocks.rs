@@ -4,11 +4,11 @@ use crate::events::Names;
 use crate::heap::{PUBLISHED, Refusal, Slot};
 use crate::history::Event;
 use crate::index::Inserted;
-use crate::lines::{BlockState, Descriptor, checksum_key};
 use crate::locks::Name;
 use crate::namespaces::Namespace;
 use crate::pool::{Inner, Pool};
-use crate::stats::Counter;
+use crate::region::counters::Counter;
+use crate::region::lines::{BlockState, Descriptor, checksum_key};
 use crate::strays::Fill;
 use cenote_base::{BlockHash, BlockIndex, Generation, fault};
 use cenote_mem::{Fabric, HostLocal, LINE, Word};
@@ -140,7 +140,7 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
         };
         let at = self.layout.descriptor(block);
         // Nobody is led here before a lock between hosts was taken, which waits for this too.
-        self.fabric.write_line(at, &descriptor.seal(at, self.salt));
+        self.write(at, descriptor);
         if early {
             self.fabric.publish_payload();
         }
@@ -423,7 +423,7 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
             Ok(slot) => slot,
             Err(outcome) => return outcome,
         };
-        let kind = Descriptor::pack_kind(namespace.id.0, encoding, inner.member.slot as u16, depth);
+        let kind = Descriptor::pack_kind(namespace.id.0, encoding, inner.slot() as u16, depth);
         let offset = inner.layout.payload(block, bytes);
         inner.write_block(block, offset, hash, BlockState::Ready, kind, names, parts);
         inner.enter_new(block, hash, length)

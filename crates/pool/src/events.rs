@@ -18,8 +18,8 @@ pub use follow::{Followed, Follower, Resync};
 pub use view::{BlockEvent, Told};
 
 use crate::check::{CheckReport, finding};
-use crate::lines::{Descriptor, EventLine};
 use crate::pool::Inner;
+use crate::region::lines::{Descriptor, EventLine};
 use cenote_base::{BlockHash, BlockIndex, Generation, NamespaceId, fault};
 use cenote_mem::{Fabric, HostLocal, Offset, Word};
 use serde::Serialize;
@@ -91,11 +91,6 @@ impl EventLine {
 }
 
 impl<F: Fabric, H: HostLocal> Inner<F, H> {
-    /// Whether the region keeps events.
-    pub(crate) const fn has_events(&self) -> bool {
-        self.layout.events_per_host > 0
-    }
-
     /// Tells that a block is readable whose descriptor this is, which was written.
     #[inline]
     pub(crate) fn tell_stored(&self, block: BlockIndex, descriptor: &Descriptor, names: Names) {
@@ -143,7 +138,7 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
         let sequence = next.fetch_add(1, Relaxed);
         fault::point("event.numbered");
         let at = self.event_place(self.host, sequence);
-        self.fabric.write_line(at, &EventLine { sequence, ..line }.seal(at, self.salt));
+        self.write(at, EventLine { sequence, ..line });
         fault::point("event.told");
         // Whoever was held up for a whole turn of the ring has written over what others had told.
         if next.load(Relaxed).wrapping_sub(sequence) > events {
@@ -159,7 +154,7 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
     /// What a line of a host's ring tells, if it holds.
     fn event_at(&self, host: u64, position: u64) -> Option<EventLine> {
         let at = self.layout.event(host, position);
-        let line = EventLine::open(self.fabric.load_line(at), at, self.salt)?;
+        let line = self.read::<EventLine>(at)?;
         line.is_at(position, self.layout.events_per_host).then_some(line)
     }
 

@@ -5,10 +5,10 @@
 
 use crate::heap::{DRAINING, PUBLISHED};
 use crate::history::Event;
-use crate::lines::{BlockState, Descriptor, hazard_block};
 use crate::namespaces::Namespace;
 use crate::pool::{Inner, Pool};
-use crate::stats::Counter;
+use crate::region::counters::Counter;
+use crate::region::lines::{BlockState, Descriptor, hazard_block};
 use crate::strays::Fill;
 use cenote_base::{BlockIndex, fault};
 use cenote_mem::{Fabric, HostLocal, Word};
@@ -101,12 +101,6 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
         if self.evict_blocks(&free_to_go) > 0 { Room::Made } else { Room::None }
     }
 
-    pub(crate) fn slots_of(&self, chunk: u64) -> impl Iterator<Item = BlockIndex> + use<F, H> {
-        let slots = self.read_chunk(chunk).map_or(0, |line| self.layout.slots(line.slot_bytes));
-        let first = chunk * self.layout.descriptors_per_chunk;
-        (first..first + slots).map(BlockIndex)
-    }
-
     pub(crate) fn candidates(&self, chunk: u64) -> impl Iterator<Item = Candidate> + '_ {
         self.slots_of(chunk).filter(|&block| self.slot_owner(block).load(Acquire) == PUBLISHED).map(|block| {
             let descriptor = self.read_descriptor(block);
@@ -190,7 +184,7 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
             // A descriptor that does not hold any more has nothing to mark: readers miss it already.
             if let Some(descriptor) = self.read_descriptor(block) {
                 let at = self.layout.descriptor(block);
-                self.fabric.write_line(at, &descriptor.with_state(BlockState::Evicting).seal(at, self.salt));
+                self.write(at, descriptor.with_state(BlockState::Evicting));
             }
         }
         self.fabric.fence();
@@ -212,7 +206,7 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
     pub(crate) fn keep(&self, block: BlockIndex) {
         if let Some(descriptor) = self.read_descriptor(block) {
             let at = self.layout.descriptor(block);
-            self.put_line(at, &descriptor.with_state(BlockState::Ready).seal(at, self.salt));
+            self.write(at, descriptor.with_state(BlockState::Ready));
             // Who walked meanwhile took it for leaving.
             self.tell_stored(block, &descriptor, self.names_of(block));
             self.slot_owner(block).store(PUBLISHED, Release);

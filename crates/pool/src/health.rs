@@ -10,10 +10,10 @@
 
 use crate::check::CheckReport;
 use crate::error::PoolError;
-use crate::lines::{HostLine, WorkerLine};
 use crate::locks::Name;
 use crate::pool::{Inner, Pool};
-use crate::superblock::Superblock;
+use crate::region::lines::{HostLine, WorkerLine};
+use crate::region::superblock::Superblock;
 use cenote_base::Health;
 use cenote_mem::{Fabric, HostLocal, Word};
 use std::collections::BTreeSet;
@@ -139,14 +139,14 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
         if let Err(reason) = self.whole_region() {
             return Some(reason);
         }
-        let (worker, host) = (self.layout.worker(self.host, self.member.slot), self.layout.host(self.host));
-        if WorkerLine::open(self.fabric.load_line(worker), worker, self.salt).is_none() {
+        let (worker, host) = (self.layout.worker(self.host, self.slot()), self.layout.host(self.host));
+        if self.read::<WorkerLine>(worker).is_none() {
             return Some("this worker's line does not hold".to_owned());
         }
-        if HostLine::open(self.fabric.load_line(host), host, self.salt).is_none() {
+        if self.read::<HostLine>(host).is_none() {
             // Another process of the host may be writing it.
             let _membership = self.try_lock(Name::Membership)?;
-            if HostLine::open(self.fabric.load_line(host), host, self.salt).is_none() {
+            if self.read::<HostLine>(host).is_none() {
                 return Some("this host's line does not hold".to_owned());
             }
         }

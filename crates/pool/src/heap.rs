@@ -9,12 +9,12 @@
 
 use crate::evict::Room;
 use crate::history::Event;
-use crate::host_words::CLASSES;
-use crate::lines::{BlockState, ChunkLine, Descriptor};
 use crate::pool::Inner;
-use crate::stats::Counter;
+use crate::region::counters::Counter;
+use crate::region::host_layout::CLASSES;
+use crate::region::lines::{BlockState, ChunkLine, Descriptor, Line};
 use crate::strays::Fill;
-use cenote_base::{BlockIndex, Generation, fault};
+use cenote_base::{BlockIndex, fault};
 use cenote_mem::{Fabric, HostLocal, LINE, Word};
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
@@ -50,34 +50,6 @@ pub(crate) struct Slot {
 const RESERVE_ATTEMPTS: u32 = 16;
 
 impl<F: Fabric, H: HostLocal> Inner<F, H> {
-    /// The chunk's line, if some host owns it.
-    pub(crate) fn read_chunk(&self, chunk: u64) -> Option<ChunkLine> {
-        let at = self.layout.chunk(chunk);
-        let line = ChunkLine::open(self.fabric.load_line(at), at, self.salt)?;
-        (line.owner != 0 && self.layout.is_slot(line.slot_bytes)).then_some(line)
-    }
-
-    /// The descriptor, if its line holds and its payload lies within the data area.
-    #[inline(always)]
-    pub(crate) fn read_descriptor(&self, block: BlockIndex) -> Option<Descriptor> {
-        let at = self.layout.descriptor(block);
-        let descriptor = Descriptor::open(self.fabric.load_line(at), at, self.salt)?;
-        let (length, offset) = descriptor.extent();
-        let end = offset.checked_add(length)?;
-        (offset >= self.layout.data() && end <= self.layout.data() + self.layout.data_bytes()).then_some(descriptor)
-    }
-
-    /// Generation as it stands; the first word is always whole, even where the line is torn.
-    pub(crate) fn raw_generation(&self, block: BlockIndex) -> Generation {
-        Generation(self.fabric.load_line(self.layout.descriptor(block))[0] >> 16)
-    }
-
-    /// Writes a line under a lock: letting go of the lock makes sure that others see it.
-    #[track_caller]
-    pub(crate) fn put_line(&self, at: u64, words: &[u64; 8]) {
-        self.fabric.write_line(at, words);
-    }
-
     /// Marks a slot free in the region. Readers are kept off already; but the line must not stay behind in this
     /// host's caches, from where it could overwrite the line of a host that takes the chunk over.
     pub(crate) fn write_free(&self, block: BlockIndex) {
@@ -87,7 +59,7 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
             ..Descriptor::default()
         };
         let at = self.layout.descriptor(block);
-        self.put_line(at, &free.seal(at, self.salt));
+        self.write(at, free);
     }
 
     /// Reserves a slot of `slot_bytes`, or a little more, for this worker and charges it to a namespace, making room if it
@@ -135,7 +107,7 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
         };
         let exact = self.pop_free_for(class, fill).or_else(claimed).map(|block| Slot { block, bytes: slot_bytes });
         let slot = exact.or_else(|| self.pop_larger(slot_bytes, fill))?;
-        let owner = u32::try_from(self.member.slot + 1).expect("at most 1,024 workers");
+        let owner = self.owner_word();
         self.slot_owner(slot.block).store(owner, Release);
         Some(slot)
     }
@@ -195,7 +167,7 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
     pub(crate) fn still_reserved(&self, block: BlockIndex, life: u64) -> bool {
         !self.area.is_inherited()
             && self.incarnation() == life
-            && u64::from(self.slot_owner(block).load(Acquire)) == self.member.slot + 1
+            && u64::from(self.slot_owner(block).load(Acquire)) == self.slot() + 1
             && !self.is_dead(self.host, life)
     }
 
@@ -336,15 +308,10 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
         slots.map(BlockIndex).any(holds).then_some(line)
     }
 
-    /// Makes all chunks' lines as fresh as the device's.
-    pub(crate) fn refresh_chunks(&self) {
-        self.refresh_range(self.layout.chunk(0), self.layout.chunk(self.layout.num_chunks));
-    }
-
     /// Writes a chunk's line. The caller holds the chunk lock.
     pub(crate) fn put_chunk(&self, chunk: u64, line: &ChunkLine) {
         let at = self.layout.chunk(chunk);
-        self.put_line(at, &line.seal(at, self.salt));
+        self.write(at, *line);
     }
 
     /// Puts every slot of a chunk that was just taken into the free list.
@@ -371,14 +338,6 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
             lines.extend((names(blocks.start)..=names(blocks.end - 1)).step_by(LINE as usize));
         }
         self.fabric.refresh(&lines);
-    }
-
-    /// Makes descriptors as fresh as the device's.
-    pub(crate) fn refresh_descriptors(&self, blocks: std::ops::Range<u64>) {
-        self.refresh_range(
-            self.layout.descriptor(BlockIndex(blocks.start)),
-            self.layout.descriptor(BlockIndex(blocks.end)),
-        );
     }
 
     /// Gives a chunk back to the region. All its slots are free; the caller holds the heap lock.

@@ -6,11 +6,11 @@
 //! anything between is counted in the line that tells of it: a host that evicts all day keeps the other records.
 
 use crate::error::PoolError;
-use crate::layout::{Layout, SHARDS};
-use crate::lines::RecordLine;
 use crate::locks::{Intent, Name};
-use crate::pool::{Inner, salt};
-use crate::superblock::Superblock;
+use crate::pool::Inner;
+use crate::region::layout::{Layout, SHARDS};
+use crate::region::lines::{Line, RecordLine};
+use crate::region::superblock::Superblock;
 use cenote_mem::{Fabric, HostLocal, Word};
 use serde::Serialize;
 use std::sync::atomic::Ordering::Relaxed;
@@ -122,7 +122,7 @@ const NO_SLOT: u64 = 0xffff;
 pub fn history<F: Fabric>(fabric: &F) -> Result<Vec<Record>, PoolError> {
     let superblock = Superblock::read(fabric)?;
     let layout = Layout::new(&superblock.config, superblock.region_bytes)?;
-    let salt = salt(&superblock);
+    let salt = superblock.salt();
     let mut records: Vec<Record> = (0..layout.max_hosts)
         .flat_map(|host| (0..layout.records_per_host).map(move |position| (host, position)))
         .filter_map(|(host, position)| {
@@ -209,7 +209,7 @@ fn lock_words(lock: u64, whose: u64) -> String {
 impl<F: Fabric, H: HostLocal> Inner<F, H> {
     /// Records what this worker saw or did.
     pub(crate) fn record(&self, event: Event, first: u64, second: u64) {
-        self.record_as(self.member.slot, event, first, second);
+        self.record_as(self.slot(), event, first, second);
     }
 
     /// Records what somebody left who died with a lock.
@@ -253,7 +253,7 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
     /// The host's last record, told anew for what just happened again.
     fn record_again(&self, event: Event, now: &RecordLine, last: u64) -> Option<RecordLine> {
         let at = self.record_place(last);
-        let line = RecordLine::open(self.fabric.load_line(at), at, self.salt)?;
+        let line = self.read::<RecordLine>(at)?;
         let same = line.sequence == last && line.kind == now.kind;
         let [first, second] = event.again([line.first, line.second], [now.first, now.second]).filter(|_| same)?;
         Some(RecordLine { sequence: last, first, second, times: line.times.saturating_add(1), ..*now })
@@ -264,7 +264,7 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
         let records = self.layout.records_per_host;
         let lines = (0..records).filter_map(|position| {
             let at = self.layout.record(self.host, position);
-            let line = RecordLine::open(self.fabric.load_line(at), at, self.salt)?;
+            let line = self.read::<RecordLine>(at)?;
             line.is_at(position, records).then_some(line.sequence)
         });
         lines.max().unwrap_or(0)

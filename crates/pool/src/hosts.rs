@@ -13,48 +13,18 @@
 
 use crate::error::PoolError;
 use crate::history::Event;
-use crate::host_words::Beat;
-use crate::lines::ChunkLine;
 use crate::locks::Name;
 use crate::pool::{Inner, Pool};
-use crate::stats::Counter;
+use crate::region::counters::Counter;
+use crate::region::host_layout::Beat;
+use crate::region::lines::ChunkLine;
 use cenote_base::{BlockIndex, HostId, fault};
 use cenote_mem::{Fabric, HostLocal, LINE, Offset, Word};
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-/// Lines are refreshed in groups: one fence for each.
-const GROUP: u64 = 4096;
-
 impl<F: Fabric, H: HostLocal> Inner<F, H> {
-    /// Whether all who share the region share their caches.
-    pub(crate) fn is_coherent(&self) -> bool {
-        self.superblock.flush.is_coherent()
-    }
-
-    /// The line as the device has it now.
-    #[track_caller]
-    pub(crate) fn fresh_line(&self, at: u64) -> [u64; 8] {
-        self.fabric.refresh(&[at]);
-        self.fabric.load_line(at)
-    }
-
-    /// Drops cached copies of all lines from `start` to `end`.
-    #[track_caller]
-    pub(crate) fn refresh_range(&self, start: u64, end: u64) {
-        if self.is_coherent() {
-            return;
-        }
-        // One fence for many lines.
-        let mut at = start;
-        while at < end {
-            let len = (end - at).min(GROUP * LINE);
-            self.fabric.refresh_payload(at, len);
-            at += len;
-        }
-    }
-
     /// Whether this life of a host was declared dead by anybody.
     pub(crate) fn is_dead(&self, host: u64, incarnation: u64) -> bool {
         incarnation != 0 && self.highest_mark(host) >= incarnation

@@ -5,10 +5,10 @@
 //! count is not zero (as in Facebook's F14). Deleting zeroes the entry in place: entries never move, so a reader without a
 //! lock cannot miss one that stays. An entry proves nothing; the descriptor it leads to decides.
 
-use crate::layout::SHARDS;
-use crate::lines::{BlockState, Descriptor, Entry, tag_of};
 use crate::locks::{Intent, Name};
 use crate::pool::Inner;
+use crate::region::layout::SHARDS;
+use crate::region::lines::{BlockState, Descriptor, Entry, tag_of};
 use cenote_base::{BlockHash, BlockIndex, fault};
 use cenote_mem::host::LockTimeout;
 use cenote_mem::{Fabric, HostLocal, Offset};

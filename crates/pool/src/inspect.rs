@@ -6,11 +6,12 @@
 //! stays.
 
 use crate::check::{CheckReport, Finding, Walk, finding};
-use crate::config::AttachOptions;
 use crate::error::PoolError;
-use crate::lines::ChunkLine;
 use crate::pool::{Inner, NamespaceInfo, PoolInfo};
-use crate::superblock::Superblock;
+use crate::region::Region;
+use crate::region::config::AttachOptions;
+use crate::region::lines::ChunkLine;
+use crate::region::superblock::Superblock;
 use cenote_base::{BlockIndex, HostId};
 use cenote_mem::host::HostError;
 use cenote_mem::{Fabric, HostArea, HostLocal};
@@ -53,7 +54,7 @@ impl<F: Fabric + Clone> Inspector<F> {
 
     /// What the region's creator chose.
     #[must_use]
-    pub const fn superblock(&self) -> &Superblock {
+    pub fn superblock(&self) -> &Superblock {
         &self.own.superblock
     }
 
@@ -231,12 +232,12 @@ impl<F: Fabric + Clone> Inspector<F> {
 /// A view of the region with a host's memory, and whether there was any on this machine.
 fn view<F: Fabric>(fabric: F, options: &AttachOptions) -> Result<(Inner<F, HostArea>, bool), PoolError> {
     let (found, region) = (Cell::new(false), fabric.region_file());
-    let inner = Inner::open(fabric, options, |name, spec| {
+    let region = Region::open(fabric, options, |name, spec| {
         let there = if options.private { None } else { HostArea::view(name, spec, region.as_ref())? };
         found.set(there.is_some());
         there.map_or_else(|| Ok::<_, HostError>(HostArea::open(name, spec, true)?.0), Ok)
     })?;
-    Ok((inner, found.get()))
+    Ok((Inner::over(region), found.get()))
 }
 
 fn keep_what_stays(findings: &mut Vec<Finding>, again: &[Finding]) {

@@ -5,7 +5,7 @@ use crate::blocks::{Publish, ReadOutcome};
 use crate::heap::Slot;
 use crate::namespaces::Namespace;
 use crate::pool::{Inner, Pool};
-use crate::stats::Counter;
+use crate::region::counters::Counter;
 use crate::strays::Fill;
 use cenote_base::fault;
 use cenote_mem::{Fabric, HostArea, HostLocal};

@@ -15,19 +15,15 @@ mod manager;
 pub use manager::{GrantReport, LockManager};
 
 use crate::error::PoolError;
-use crate::layout::{LOCKS, SHARDS};
 use crate::pool::{Inner, Pool};
-use crate::stats::Counter;
+use crate::region::config::HostsLock;
+use crate::region::counters::Counter;
+use crate::region::layout::{LOCKS, SHARDS, USER_LOCKS};
 use cenote_base::fault;
 use cenote_mem::host::{HeldLock, LockTimeout};
 use cenote_mem::{Fabric, HostArea, HostLocal, Offset, Word};
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
-
-/// Mutexes a host needs.
-pub const MUTEXES: u32 = 4 + (SHARDS + USER_LOCKS) as u32;
-/// Locks for users.
-pub(crate) const USER_LOCKS: u64 = LOCKS - SHARDS - 2;
 
 /// What a lock protects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -105,30 +101,6 @@ impl Intent {
     /// The bucket where the probe began; `None` stands for everything.
     const fn home(self) -> Option<u64> {
         self.0.checked_sub(2)
-    }
-}
-
-/// Which lock hosts use among each other; recorded in the superblock.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-#[repr(u8)]
-pub enum HostsLock {
-    /// Lamport's bakery over words that one host writes each: no manager, first come first served.
-    #[default]
-    Bakery = 0,
-    /// TraCT's: a manager thread on one host grants (TraCT §3.3). For comparison: it stops with its manager, and a
-    /// waiter that gives up just when it is granted leaves the lock taken until its host asks again.
-    Manager = 1,
-}
-
-impl HostsLock {
-    /// As a superblock records it.
-    #[must_use]
-    pub const fn from_number(number: u64) -> Option<Self> {
-        match number {
-            0 => Some(Self::Bakery),
-            1 => Some(Self::Manager),
-            _ => None,
-        }
     }
 }
 
@@ -477,7 +449,7 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
     pub(crate) fn settle_locks(&self) {
         // One deadline for all: another host that stands in every lock must not hold this one up for each.
         let deadline = self.area.now().saturating_add(self.lock_timeout);
-        for lock in 0..crate::layout::LOCKS {
+        for lock in 0..crate::region::layout::LOCKS {
             let line = self.layout.lock(lock, self.host);
             let words = self.fabric.load_line(line);
             let (ticket, left) = (self.ticket(lock, self.host), words[(INTENT / 8) as usize]);

@@ -6,10 +6,11 @@
 
 use crate::error::PoolError;
 use crate::history::Event;
-use crate::lines::{HostLine, WorkerLine, pack_text};
 use crate::locks::Name;
 use crate::pool::{Inner, Pool};
 use crate::recovery::Recovered;
+use crate::region::NO_SLOT;
+use crate::region::lines::{HostLine, Line, WorkerLine, pack_text};
 use cenote_base::fault;
 use cenote_mem::{Fabric, HostLocal, LINE, Word};
 use std::sync::atomic::AtomicU64;
@@ -17,7 +18,6 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 /// This worker's place.
 pub(crate) struct Member<H: HostLocal> {
-    pub slot: u64,
     name: String,
     /// Held as long as the worker lives.
     _claim: Option<H::Claim>,
@@ -26,7 +26,7 @@ pub(crate) struct Member<H: HostLocal> {
 impl<H: HostLocal> Member<H> {
     /// Before joining.
     pub const fn none() -> Self {
-        Self { slot: u64::MAX, name: String::new(), _claim: None }
+        Self { name: String::new(), _claim: None }
     }
 }
 
@@ -115,7 +115,8 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
             self.forget_counts_of_the_dead(slot);
         }
         drop(guard);
-        self.member = Member { slot, name: worker_name.to_owned(), _claim: Some(claim) };
+        self.region.set_slot(slot);
+        self.member = Member { name: worker_name.to_owned(), _claim: Some(claim) };
         self.pins.adopt(epoch);
         Ok(self)
     }
@@ -178,7 +179,7 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
     /// Writes this host's line. The caller holds the membership lock.
     fn put_host(&self, line: HostLine) {
         let at = self.layout.host(self.host);
-        self.put_line(at, &line.seal(at, self.salt));
+        self.write(at, line);
     }
 
     /// A host's line; `None` if that host never attached. A line that is just being written, or whose writer
@@ -196,7 +197,7 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
 
     fn host_is_torn(&self, host: u64) -> bool {
         let at = self.layout.host(host);
-        HostLine::open(self.fabric.load_line(at), at, self.salt).is_none()
+        self.read::<HostLine>(at).is_none()
     }
 
     fn raise_workers_high(&self, workers_high: u64) {
@@ -209,7 +210,7 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
 
     fn write_worker(&self, slot: u64, name: &str) -> u64 {
         let at = self.layout.worker(self.host, slot);
-        let last = WorkerLine::open(self.fabric.load_line(at), at, self.salt).unwrap_or_default();
+        let last = self.read::<WorkerLine>(at).unwrap_or_default();
         let epoch = (last.epoch >> 1).wrapping_add(1) << 1 | 1;
         let mut line = WorkerLine {
             epoch,
@@ -226,19 +227,19 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
     /// membership lock.
     pub(crate) fn rewrite_own_lines(&self) {
         let host = self.layout.host(self.host);
-        if HostLine::open(self.fabric.load_line(host), host, self.salt).is_none() {
+        if self.read::<HostLine>(host).is_none() {
             let (incarnation, boot_id) = (self.incarnation(), boot_id());
             let workers_high = self.layout.workers_per_host;
             self.put_host(HostLine { incarnation, boot_id, workers_high, ..HostLine::default() });
         }
-        let worker = self.layout.worker(self.host, self.member.slot);
-        if WorkerLine::open(self.fabric.load_line(worker), worker, self.salt).is_none() {
-            self.write_worker(self.member.slot, &self.member.name);
+        let worker = self.layout.worker(self.host, self.slot());
+        if self.read::<WorkerLine>(worker).is_none() {
+            self.write_worker(self.slot(), &self.member.name);
         }
         if self.is_coherent() {
             // There is no other host, and lines that say so are read for its pins.
             for other in (0..self.layout.max_hosts).filter(|&other| other != self.host) {
-                self.put_line(self.layout.host(other), &[0; 8]);
+                self.clear(self.layout.host(other));
             }
         }
         self.clear_free_pins();
@@ -247,7 +248,7 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
     /// Writes the line of a worker of this host. The caller holds the membership lock.
     fn put_worker(&self, slot: u64, line: WorkerLine) {
         let at = self.layout.worker(self.host, slot);
-        self.put_line(at, &line.seal(at, self.salt));
+        self.write(at, line);
     }
 
     /// Process id of the last worker of a slot, as its line says.
@@ -260,7 +261,7 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
         for index in 0..self.layout.hazard_lines_per_worker {
             let at = self.layout.hazard(self.host, slot, index);
             if self.fabric.load_line(at) != [0; 8] {
-                self.put_line(at, &[0; 8]);
+                self.clear(at);
             }
         }
     }
@@ -314,14 +315,14 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
 
 impl<F: Fabric, H: HostLocal> Drop for Inner<F, H> {
     fn drop(&mut self) {
-        if self.member.slot != u64::MAX && !self.area.is_inherited() {
+        if self.slot() != NO_SLOT && !self.area.is_inherited() {
             if self.is_plain() {
                 self.give_all_counts();
             }
             // A worker that leaves in order leaves nothing behind. If the lock is not to be had, the next
             // one to take the slot finds what the dead leave, and cleans it up the same way.
             if let Ok(_guard) = self.lock(Name::Membership) {
-                let _ = self.recover_slot(self.member.slot);
+                let _ = self.recover_slot(self.slot());
                 self.record(Event::Left, 0, 0);
             }
         }

@@ -7,9 +7,9 @@
 use crate::error::PoolError;
 use crate::events::Names;
 use crate::heap::{OBJECT, Slot};
-use crate::lines::{BlockState, Descriptor};
 use crate::locks::Name;
 use crate::pool::{Inner, Pool};
+use crate::region::lines::{BlockState, Descriptor};
 use crate::strays::Fill;
 use cenote_base::{BlockHash, BlockIndex, Generation, fault};
 use cenote_mem::{Fabric, HostLocal, Word};
@@ -139,7 +139,7 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
     ) -> Result<Vec<(BlockIndex, Generation)>, PoolError> {
         self.fabric.refresh_payload(offset, bytes);
         let generation = self.next_generation(block);
-        let kind = Descriptor::pack_kind(0, MUTABLE, self.member.slot as u16, 0);
+        let kind = Descriptor::pack_kind(0, MUTABLE, self.slot() as u16, 0);
         self.describe_block(block, (offset, bytes), hash, BlockState::Object, kind, Names::default(), generation, 0);
         fault::point("object.written");
         let _tables = self.lock_patiently(Name::Tables).map_err(PoolError::lock("table"))?;
@@ -175,7 +175,7 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
         let owner = self.slot_owner(block).load(Acquire);
         let is_it = |known: &&Allocation| known.slot.block == block && known.slot.bytes == line.slot_bytes;
         let known = all.get(&offset).filter(is_it);
-        match known.filter(|_| u64::from(owner) == self.member.slot + 1) {
+        match known.filter(|_| u64::from(owner) == self.slot() + 1) {
             Some(&allocation) => Ok(allocation),
             None if owner == OBJECT => wrong("has a name, and goes with it"),
             None => wrong("is not allocated by this process"),

@@ -1,10 +1,10 @@
 //! Namespaces: who may share blocks with whom. A row binds a fingerprint to a block size.
 
 use crate::error::PoolError;
-use crate::layout::{NAMESPACES, OBJECTS};
-use crate::lines::{NameLine, NamespaceLine};
 use crate::locks::Name;
 use crate::pool::{Inner, Pool};
+use crate::region::layout::NAMESPACES;
+use crate::region::lines::{NameLine, NamespaceLine};
 use cenote_base::{ChainHasher, NamespaceId, fault};
 use cenote_mem::{Fabric, HostLocal, LINE};
 
@@ -76,7 +76,7 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
         let mut free = None;
         for row in 0..NAMESPACES {
             let at = self.layout.namespace(row);
-            match NamespaceLine::open(self.fabric.load_line(at), at, self.salt) {
+            match self.read::<NamespaceLine>(at) {
                 Some(line) if line.fingerprint == fingerprint => {
                     return if line.block_bytes == record.block_bytes {
                         Ok(row)
@@ -96,11 +96,11 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
         let row = free.ok_or(PoolError::TableFull { table: "namespace", rows: NAMESPACES, fact })?;
         let at = self.layout.namespace(row);
         let name = NameLine::new(&record.label);
-        self.put_line(at + LINE, &name.seal(at + LINE, self.salt));
+        self.write(at + LINE, name);
         fault::point("namespace.named");
         // The row's last owner may have had a limit.
         if self.read_quota(row) != 0 {
-            self.put_line(self.layout.quota(row), &[0; 8]);
+            self.clear(self.layout.quota(row));
         }
         // A host that loses power leaves no row that bears another's limit, or no name.
         self.fabric.fence();
@@ -111,13 +111,7 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
             created: self.area.unix_seconds(),
             check: 0,
         };
-        self.put_line(at, &line.seal(at, self.salt));
+        self.write(at, line);
         Ok(row)
-    }
-
-    /// Makes the rows of namespaces and objects as fresh as the device's.
-    pub(crate) fn refresh_tables(&self) {
-        // With what hosts use of them, which lies between.
-        self.refresh_range(self.layout.namespace(0), self.layout.object(OBJECTS));
     }
 }

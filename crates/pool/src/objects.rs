@@ -4,10 +4,10 @@
 use crate::error::PoolError;
 use crate::events::Names;
 use crate::heap::OBJECT;
-use crate::layout::OBJECTS;
-use crate::lines::{BlockState, Descriptor, NameLine, ObjectLine, checksum_key};
 use crate::locks::Name;
 use crate::pool::{Inner, Pool};
+use crate::region::layout::OBJECTS;
+use crate::region::lines::{BlockState, Descriptor, NameLine, ObjectLine, checksum_key};
 use crate::strays::Fill;
 use cenote_base::{BlockHash, BlockIndex, Generation, fault};
 use cenote_mem::{Fabric, HostLocal, LINE, Word};
@@ -98,7 +98,7 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
         let rows = (0..OBJECTS).filter(|&row| inner.object_line(row).is_some());
         let keys = rows.filter_map(|row| {
             let at = inner.layout.object(row) + LINE;
-            Some(NameLine::open(inner.fabric.load_line(at), at, inner.salt)?.text())
+            Some(inner.read::<NameLine>(at)?.text())
         });
         let keys: BTreeSet<String> = keys.collect();
         keys.into_iter().collect()
@@ -151,12 +151,7 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
 
     fn object_line(&self, row: u64) -> Option<ObjectLine> {
         let at = self.layout.object(row);
-        ObjectLine::open(self.fabric.load_line(at), at, self.salt).filter(|line| line.block != 0)
-    }
-
-    /// Makes the table's rows as fresh as the device's.
-    pub(crate) fn refresh_objects(&self) {
-        self.refresh_range(self.layout.object(0), self.layout.object(OBJECTS));
+        self.read::<ObjectLine>(at).filter(|line| line.block != 0)
     }
 
     /// Rows of this key: mostly one. Where somebody died while he replaced an object there are two, and either will do.
@@ -169,7 +164,7 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
     fn clear_rows(&self, rows: Vec<(u64, ObjectLine)>) -> Vec<(BlockIndex, Generation)> {
         rows.into_iter()
             .map(|(row, line)| {
-                self.put_line(self.layout.object(row), &[0; 8]);
+                self.clear(self.layout.object(row));
                 (BlockIndex(line.block - 1), Generation(line.generation))
             })
             .collect()
@@ -196,8 +191,8 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
             generation: generation.0,
             ..ObjectLine::default()
         };
-        self.put_line(at + LINE, &NameLine::new(key).seal(at + LINE, self.salt));
-        self.put_line(at, &line.seal(at, self.salt));
+        self.write(at + LINE, NameLine::new(key));
+        self.write(at, line);
         // Before the old row goes, and before the block bears a mark for which others look for its row.
         self.fabric.fence();
         self.slot_owner(block).store(OBJECT, Release);

@@ -3,11 +3,11 @@
 use crate::blocks::{Hit, Publish, ReadOutcome};
 use crate::events::Names;
 use crate::heap::Slot;
-use crate::lines::{BlockState, Descriptor, checksum_key};
 use crate::namespaces::Namespace;
 use crate::pins::Pin;
 use crate::pool::{Inner, Pool};
-use crate::stats::Counter;
+use crate::region::counters::Counter;
+use crate::region::lines::{BlockState, Descriptor, checksum_key};
 use crate::strays::Fill;
 use cenote_base::{BlockHash, Generation};
 use cenote_mem::checksum::PayloadSum;
@@ -91,7 +91,7 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
         let life = inner.incarnation();
         let slot = inner.reserve_for(namespace, hash, namespace.slot_bytes(), fill)?;
         let generation = inner.next_generation(slot.block);
-        let kind = Descriptor::pack_kind(namespace.id.0, 0, inner.member.slot as u16, depth);
+        let kind = Descriptor::pack_kind(namespace.id.0, 0, inner.slot() as u16, depth);
         let sum = PayloadSum::new(checksum_key(hash, generation));
         let length = namespace.block_bytes;
         Ok(Filling { inner, hash, kind, names, slot, life, generation, length, written: 0, sum, published: false })

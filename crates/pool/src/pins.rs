@@ -4,8 +4,8 @@
 //! clears its lines.
 
 use crate::blocks::Hit;
-use crate::lines::{BlockState, Descriptor, hazard_word};
 use crate::pool::{Inner, Pool};
+use crate::region::lines::{BlockState, Descriptor, hazard_word};
 use crate::strays::Strays;
 use cenote_base::fault;
 use cenote_mem::{Fabric, HostArea, HostLocal, Offset};
@@ -108,14 +108,14 @@ impl<F: Fabric, H: HostLocal> Pin<F, H> {
 
 impl<F: Fabric, H: HostLocal> Inner<F, H> {
     fn hazard_slot(&self, slot: u32) -> (u64, Offset<u64>) {
-        let line = self.layout.hazard(self.host, self.member.slot, u64::from(slot / SLOTS_PER_LINE));
+        let line = self.layout.hazard(self.host, self.slot(), u64::from(slot / SLOTS_PER_LINE));
         (line, Offset::new(line + u64::from(slot % SLOTS_PER_LINE) * 8))
     }
 
     /// Shows a pin in this line to scanners. Lines come into use in order, and a scanner stops at the first without an
     /// epoch, so all lines before it are shown with it. Threads that come here at once store the same.
     fn show_pin(&self, line: u32) {
-        let place = |line: u32| self.layout.hazard(self.host, self.member.slot, u64::from(line));
+        let place = |line: u32| self.layout.hazard(self.host, self.slot(), u64::from(line));
         let used = self.pins.used_lines.load(Acquire);
         let own = [place(line)];
         let new: Vec<u64> = (used..=line).map(place).collect();
@@ -135,7 +135,7 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
             self.fabric.store(self.hazard_slot(slot).1, 0);
         }
         let lines = (0..self.layout.hazard_lines_per_worker)
-            .map(|line| (line, self.layout.hazard(self.host, self.member.slot, line)));
+            .map(|line| (line, self.layout.hazard(self.host, self.slot(), line)));
         for (line, at) in lines {
             // Without its epoch, a scanner would not look behind this line.
             if line < u64::from(self.pins.used_lines.load(Acquire)) {

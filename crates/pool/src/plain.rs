@@ -28,15 +28,14 @@ pub(crate) use held::Held;
 
 use crate::blocks::{Hit, ReadOutcome};
 use crate::check::{CheckReport, finding};
-use crate::config::Design;
 use crate::evict::Room;
 use crate::heap::{FREE, PUBLISHED};
 use crate::index::Inserted;
-use crate::layout::SHARDS;
-use crate::lines::{BlockState, WorkerLine, checksum_key};
 use crate::locks::{Intent, Name};
 use crate::pool::Inner;
-use crate::stats::Counter;
+use crate::region::counters::Counter;
+use crate::region::layout::SHARDS;
+use crate::region::lines::{BlockState, Line, WorkerLine, checksum_key};
 use cenote_base::{BlockHash, BlockIndex, fault};
 use cenote_mem::host::LockTimeout;
 use cenote_mem::{Fabric, HostLocal, Word};
@@ -49,10 +48,6 @@ use turn::{LIST, Turn, block_of, member_of};
 const HELD_FOR: Duration = Duration::from_secs(1);
 
 impl<F: Fabric, H: HostLocal> Inner<F, H> {
-    pub(crate) fn is_plain(&self) -> bool {
-        self.superblock.config.design == Design::Plain
-    }
-
     /// Takes the lock, and lowers the counts that this worker owes.
     fn turn(&self) -> Result<Turn<'_, F, H>, LockTimeout> {
         self.turn_within(self.lock_timeout)

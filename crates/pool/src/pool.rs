@@ -1,27 +1,30 @@
 //! The door: a [`Pool`] is one worker's view of a region.
 
-use crate::config::AttachOptions;
 use crate::error::PoolError;
 use crate::health::Breaker;
-use crate::host_words::HostWords;
-use crate::layout::{Layout, NAMESPACES};
-use crate::lines::{BlockState, NameLine, NamespaceLine, WorkerLine, unpack_text};
 use crate::membership::{Beats, Member};
 use crate::memory::Allocated;
 use crate::pins::PinTable;
 use crate::plain::Held;
-use crate::stats::Counter;
+use crate::region::Region;
+use crate::region::area::{area_opener, hex, sweep_host_memory};
+use crate::region::config::AttachOptions;
+use crate::region::counters::Counter;
+use crate::region::layout::NAMESPACES;
+use crate::region::lines::{BlockState, NameLine, NamespaceLine, WorkerLine, unpack_text};
+use crate::region::superblock::Superblock;
 use crate::strays::Strays;
-use crate::superblock::Superblock;
 use cenote_base::{BlockIndex, NamespaceId};
 use cenote_mem::host::HostError;
-use cenote_mem::region::SHM_DIRECTORY;
-use cenote_mem::{Fabric, Flush, HostArea, HostLocal, HostSpec, MapError, ReadMapping, ReadOnly, RegionSource};
+use cenote_mem::{Fabric, HostArea, HostLocal, HostSpec, LINE, Mapped};
 use serde::Serialize;
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::ops::Deref;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
+
+/// A pool of one host or of several, as its region says, over a mapped file or device.
+pub type HostPool = Pool<Arc<Mapped>>;
 
 /// One worker's view of a region. Clones share the worker.
 pub struct Pool<F: Fabric, H: HostLocal = HostArea>(pub(crate) Arc<Inner<F, H>>);
@@ -33,16 +36,7 @@ impl<F: Fabric, H: HostLocal> Clone for Pool<F, H> {
 }
 
 pub(crate) struct Inner<F: Fabric, H: HostLocal> {
-    pub fabric: F,
-    pub superblock: Superblock,
-    pub layout: Layout,
-    pub salt: u64,
-    pub host: u64,
-    pub area: H,
-    pub words: HostWords,
-    pub lock_timeout: Duration,
-    pub host_timeout: Duration,
-    pub quarantine: Duration,
+    pub region: Arc<Region<F, H>>,
     pub pins: PinTable,
     pub beats: Beats,
     pub breaker: Breaker,
@@ -52,6 +46,14 @@ pub(crate) struct Inner<F: Fabric, H: HostLocal> {
     pub member: Member<H>,
 }
 
+impl<F: Fabric, H: HostLocal> Deref for Inner<F, H> {
+    type Target = Region<F, H>;
+
+    fn deref(&self) -> &Self::Target {
+        &self.region
+    }
+}
+
 impl<F: Fabric> Pool<F> {
     /// Opens the region as a worker of `options.host`, cleaning up after workers of this host that died.
     ///
@@ -59,35 +61,10 @@ impl<F: Fabric> Pool<F> {
     /// The region is not ours to read (see [`Superblock::read`]), has another seed, or no worker slot is free.
     pub fn attach(fabric: F, options: &AttachOptions) -> Result<Self, PoolError> {
         if !options.private {
-            Self::sweep_host_memory();
+            let _ = sweep_host_memory();
         }
         let area = area_opener(&fabric, options);
         Self::attach_on(fabric, options, area)
-    }
-
-    /// Removes host-local memory whose region is gone and that no process has open: of regions that were removed by
-    /// hand, or whose last user was killed. Done whenever somebody attaches; returns how many files.
-    pub fn sweep_host_memory() -> usize {
-        HostArea::sweep(
-            |name| area_identity(name).is_some(),
-            |name, region| area_identity(name).is_some_and(|identity| region_is_gone(region, identity)),
-        )
-    }
-
-    /// Removes the host-local memory of a region that is being destroyed. Returns the files that stay, because only other
-    /// users may remove them; they are swept when these, or root, attach to any region or make one.
-    ///
-    /// # Errors
-    /// It exists and cannot be removed.
-    pub fn remove_host_memory(superblock: &Superblock) -> Result<Vec<PathBuf>, PoolError> {
-        let mut left = Vec::new();
-        for host in 0..superblock.config.max_hosts {
-            let name = host_area_name(&superblock.config.uuid, host);
-            if !HostArea::remove(&name)? {
-                left.push(Path::new(SHM_DIRECTORY).join(name));
-            }
-        }
-        Ok(left)
     }
 }
 
@@ -101,7 +78,7 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
         options: &AttachOptions,
         host: impl FnOnce(&str, HostSpec) -> Result<H, HostError>,
     ) -> Result<Self, PoolError> {
-        let inner = Inner::open(fabric, options, host)?;
+        let inner = Inner::over(Region::open(fabric, options, host)?);
         Ok(Self(Arc::new(inner.join(&options.worker_name)?)))
     }
 
@@ -132,57 +109,6 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
     }
 }
 
-/// Salt of line checks: the region's identity.
-pub(crate) fn salt(superblock: &Superblock) -> u64 {
-    let uuid: [u64; 2] = zerocopy::transmute!(superblock.config.uuid);
-    uuid[0] ^ uuid[1].rotate_left(17)
-}
-
-/// What the names of all hosts' local memory start with.
-const AREA_PREFIX: &str = "cenote-";
-
-/// Name of a host's local memory for a region.
-pub(crate) fn host_area_name(uuid: &[u8; 16], host: u8) -> String {
-    format!("{AREA_PREFIX}{}-h{host}", hex(uuid))
-}
-
-/// The identity of the region whose host-local memory has this name, as in `cenote-<32 hex digits>-h0`.
-#[must_use]
-pub fn area_identity(name: &str) -> Option<&str> {
-    let (identity, host) = name.strip_prefix(AREA_PREFIX)?.split_once("-h")?;
-    let is_host = host.parse::<u8>().is_ok();
-    (identity.len() == 32 && identity.bytes().all(|byte| byte.is_ascii_hexdigit()) && is_host).then_some(identity)
-}
-
-fn hex(uuid: &[u8; 16]) -> String {
-    uuid.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
-/// Opens this host's local memory for the region of `fabric`, with the region's permissions.
-pub(crate) fn area_opener<F: Fabric>(
-    fabric: &F,
-    options: &AttachOptions,
-) -> impl FnOnce(&str, HostSpec) -> Result<HostArea, HostError> + use<F> {
-    let (private, region) = (options.private, fabric.region_file());
-    move |name, spec| {
-        let opened =
-            if private { HostArea::open(name, spec, true) } else { HostArea::open_for(name, spec, region.as_ref()) };
-        Ok(opened?.0)
-    }
-}
-
-/// Whether there is no region with this identity at this path. What cannot be looked at may be one.
-fn region_is_gone(path: &Path, uuid: &str) -> bool {
-    let Some(Ok(source)) = path.to_str().map(str::parse::<RegionSource>) else { return false };
-    let mapping = match ReadMapping::open(&source) {
-        Err(MapError::Missing { .. }) => return true,
-        Err(_) => return false,
-        Ok(mapping) => mapping,
-    };
-    let Ok(fabric) = ReadOnly::new(mapping, Flush::best().unwrap_or(Flush::None)) else { return false };
-    Superblock::read(&fabric).is_ok_and(|superblock| hex(&superblock.config.uuid) != uuid)
-}
-
 impl<F: Fabric, H: HostLocal> Inner<F, H> {
     /// Whether calls of the serving path must leave the region alone: this process was forked by the member, or the member
     /// has found damage.
@@ -191,55 +117,17 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
         self.breaker.is_out() || self.area.is_inherited()
     }
 
-    /// A view of the region that has not joined it: nobody knows of it yet.
-    pub(crate) fn open(
-        fabric: F,
-        options: &AttachOptions,
-        host: impl FnOnce(&str, HostSpec) -> Result<H, HostError>,
-    ) -> Result<Self, PoolError> {
-        options.validate()?;
-        let superblock = Superblock::read(&fabric)?;
-        if options.expected_seed.is_some_and(|seed| seed != superblock.config.seed) {
-            return Err(PoolError::Seed);
-        }
-        let layout = Layout::new(&superblock.config, superblock.region_bytes)?;
-        let number = u64::from(options.host.0);
-        if superblock.flush != fabric.flush() {
-            return Err(PoolError::Flush { recorded: superblock.flush, opened: fabric.flush() });
-        }
-        if superblock.flush.is_coherent() && number != 0 {
-            return Err(PoolError::Config(format!(
-                "host {number}: this region is shared by the processes of one host, which is host 0; one for several \
-                 hosts is made with a flush instruction"
-            )));
-        }
-        if number >= layout.max_hosts {
-            return Err(PoolError::Config(format!(
-                "host {number}: the region has host slots 0 to {}",
-                layout.max_hosts - 1
-            )));
-        }
-        let name = host_area_name(&superblock.config.uuid, options.host.0);
-        let words = HostWords::new(&layout, superblock.config.eviction);
-        let area = host(&name, words.spec(&layout))?;
-        Ok(Self {
-            salt: salt(&superblock),
-            pins: PinTable::new(layout.hazard_lines_per_worker),
+    /// A view of the region that has not joined it.
+    pub(crate) fn over(region: Region<F, H>) -> Self {
+        Self {
+            pins: PinTable::new(region.layout.hazard_lines_per_worker),
             beats: Beats::default(),
             breaker: Breaker::default(),
             held: Mutex::default(),
             allocated: Allocated::default(),
-            lock_timeout: options.lock_timeout,
-            host_timeout: options.host_timeout,
-            quarantine: options.quarantine,
             member: Member::none(),
-            fabric,
-            superblock,
-            layout,
-            host: number,
-            area,
-            words,
-        })
+            region: Arc::new(region),
+        }
     }
 
     /// `alive` tells whether the worker of a host's slot lives, where that is known.
@@ -294,7 +182,7 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
             self.refresh_range(self.layout.worker(host, 0), self.layout.worker(host, slots));
             for slot in 0..slots {
                 let at = self.layout.worker(host, slot);
-                let Some(worker) = WorkerLine::open(self.fabric.load_line(at), at, self.salt) else { continue };
+                let Some(worker) = self.read::<WorkerLine>(at) else { continue };
                 if worker.epoch & 1 == 1 {
                     info.workers.push(WorkerInfo {
                         host: host as u8,
@@ -347,8 +235,8 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
         (0..NAMESPACES)
             .filter_map(|row| {
                 let at = self.layout.namespace(row);
-                let line = NamespaceLine::open(self.fabric.load_line(at), at, self.salt)?;
-                let name = NameLine::open(self.fabric.load_line(at + 64), at + 64, self.salt);
+                let line = self.read::<NamespaceLine>(at)?;
+                let name = self.read::<NameLine>(at + LINE);
                 Some(NamespaceInfo {
                     id: NamespaceId(row as u16),
                     label: name.map(|name| name.text()).unwrap_or_default(),

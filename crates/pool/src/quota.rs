@@ -12,10 +12,10 @@ use crate::check::{CheckReport, finding};
 use crate::error::PoolError;
 use crate::evict::BATCH_SHARE;
 use crate::heap::{FREE, OBJECT};
-use crate::layout::NAMESPACES;
-use crate::lines::{ChunkLine, NamespaceLine, QuotaLine};
 use crate::locks::Name;
 use crate::pool::{Inner, Pool};
+use crate::region::layout::NAMESPACES;
+use crate::region::lines::{ChunkLine, NamespaceLine, QuotaLine};
 use cenote_base::{BlockIndex, NamespaceId, fault};
 use cenote_mem::{Fabric, HostLocal, LINE, Offset, Word};
 use cenote_policy::Candidate;
@@ -36,7 +36,7 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
             return Err(PoolError::Config(format!("the region has no namespace {row}")));
         }
         let at = inner.layout.quota(row);
-        inner.put_line(at, &QuotaLine { bytes, ..QuotaLine::default() }.seal(at, inner.salt));
+        inner.write(at, QuotaLine { bytes, ..QuotaLine::default() });
         inner.know_quota(row, bytes);
         Ok(())
     }
@@ -45,13 +45,13 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
 impl<F: Fabric, H: HostLocal> Inner<F, H> {
     pub(crate) fn namespace_line(&self, row: u64) -> Option<NamespaceLine> {
         let at = self.layout.namespace(row);
-        NamespaceLine::open(self.fabric.load_line(at), at, self.salt)
+        self.read::<NamespaceLine>(at)
     }
 
     /// The limit in a row; 0 where the line does not hold.
     pub(crate) fn read_quota(&self, row: u64) -> u64 {
         let at = self.layout.quota(row);
-        QuotaLine::open(self.fabric.load_line(at), at, self.salt).map_or(0, |line| line.bytes)
+        self.read::<QuotaLine>(at).map_or(0, |line| line.bytes)
     }
 
     /// Remembers the limit for all processes of this host, who then look for a new one when they tick.

@@ -8,10 +8,10 @@ use crate::error::PoolError;
 use crate::heap::{FREE, OBJECT, PUBLISHED};
 use crate::history::Event;
 use crate::index::Inserted;
-use crate::lines::BlockState;
 use crate::locks::Name;
 use crate::pool::Inner;
-use crate::stats::Counter;
+use crate::region::counters::Counter;
+use crate::region::lines::BlockState;
 use cenote_base::{BlockHash, BlockIndex, fault};
 use cenote_mem::{Fabric, HostLocal, Word};
 use serde::Serialize;
@@ -39,7 +39,7 @@ impl Recovered {
 impl<F: Fabric, H: HostLocal> Inner<F, H> {
     /// Cleans up after every worker of this host that died. Takes the membership lock only if there is one.
     pub(crate) fn recover_dead(&self) -> Result<Recovered, PoolError> {
-        let own = self.member.slot;
+        let own = self.slot();
         if !(0..self.layout.workers_per_host).any(|slot| slot != own && self.died(slot)) {
             return Ok(Recovered::default());
         }

@@ -8,11 +8,11 @@
 use crate::blocks::{Hit, Publish, slot_for};
 use crate::events::Names;
 use crate::heap::{FREE, PUBLISHED, Slot};
-use crate::lines::{BlockState, Descriptor};
 use crate::locks::Name;
 use crate::namespaces::Namespace;
 use crate::pool::{Inner, Pool};
-use crate::stats::Counter;
+use crate::region::counters::Counter;
+use crate::region::lines::{BlockState, Descriptor};
 use crate::strays::Fill;
 use cenote_base::{BlockIndex, fault};
 use cenote_mem::{Fabric, HostLocal, LINE, Word};
@@ -163,7 +163,7 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
             let (Shorter { of, encoding, payload }, Some(Slot { block, bytes })) = (shorter[at], slot) else {
                 continue;
             };
-            let kind = Descriptor::pack_kind(namespace.id.0, encoding, inner.member.slot as u16, of.depth);
+            let kind = Descriptor::pack_kind(namespace.id.0, encoding, inner.slot() as u16, of.depth);
             let (hash, offset) = (of.hit.hash, inner.layout.payload(block, bytes));
             inner.write_block(block, offset, hash, BlockState::Ready, kind, of.names, &[payload]);
             published += usize::from(inner.enter(block, hash, Some(of.word)) == Publish::Published);

@@ -9,9 +9,9 @@
 //! it has flushed the chunks and no worker of its earlier lives is left.
 
 use crate::blocks::Hit;
-use crate::lines::{ChunkLine, HostLine};
 use crate::locks::Name;
 use crate::pool::{Inner, Pool};
+use crate::region::lines::{ChunkLine, HostLine, Line};
 use cenote_mem::{Fabric, HostLocal};
 
 /// How the memory that is reserved will be written.

@@ -76,7 +76,7 @@ impl Region {
 impl Drop for Region {
     fn drop(&mut self) {
         let _ = Mapping::remove(&self.source);
-        let _ = Pool::<Arc<Coherent>>::remove_host_memory(&self.superblock);
+        let _ = cenote_pool::remove_host_memory(&self.superblock);
     }
 }
 
@@ -254,7 +254,7 @@ fn history_outlives_everybody() {
     // The next to take a lock of the shard finds that its holder died inside.
     pool.gc().expect("nobody holds a lock");
     drop(pool);
-    Pool::<Arc<Coherent>>::remove_host_memory(&region.superblock).expect("nobody uses it");
+    cenote_pool::remove_host_memory(&region.superblock).expect("nobody uses it");
 
     let mapping = Mapping::open(&region.source, &MapOptions::default()).expect("the region is there");
     let records = history(&Coherent::new(mapping)).expect("it is a region");

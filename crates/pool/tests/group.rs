@@ -207,11 +207,11 @@ fn obey(
         return Ok(format!("{alive} alive, {} leaks", inspector.check(true).leaks.len()));
     }
     if what == "sweep" {
-        return Ok(TestPool::sweep_host_memory().to_string());
+        return Ok(cenote_pool::sweep_host_memory().to_string());
     }
     if what == "remove" {
         let superblock = Superblock::read(&Coherent::new(Mapping::open(source, &MapOptions::default())?))?;
-        return Ok(format!("{:?}", TestPool::remove_host_memory(&superblock)?));
+        return Ok(format!("{:?}", cenote_pool::remove_host_memory(&superblock)?));
     }
     let pool = pool.as_ref().ok_or("nothing is attached")?;
     let ns = namespace(pool, 1, BLOCK_BYTES);

@@ -254,7 +254,7 @@ fn hosts_share_a_quota() {
     assert!(report.is_clean(), "{report:#?}");
     assert_eq!((publish_on(&second, &same, 70), used()), (Publish::OverQuota, 6));
     let _ = Mapping::remove(&source);
-    FlushedPool::remove_host_memory(&superblock).expect("it is ours");
+    cenote_pool::remove_host_memory(&superblock).expect("it is ours");
 }
 
 /// Writes a block's payload in place, as a device would.

@@ -186,7 +186,7 @@ pub fn play(input: &[u8]) {
     assert_eq!((report.objects, report.reserved), (objects as u64, 0), "{report:?}");
     drop(pool);
     std::fs::remove_file(Path::new("/dev/shm").join(shm)).expect("it is there");
-    Pool::<Arc<cenote_mem::Mapped>>::remove_host_memory(&superblock).expect("it can be removed");
+    cenote_pool::remove_host_memory(&superblock).expect("it can be removed");
 }
 
 impl Program {

@@ -379,7 +379,7 @@ fn destroy(args: &PoolDestroyArgs) -> Result<ExitCode, Failure> {
     }
     Mapping::remove(source)?;
     if let Some(superblock) = superblock {
-        region::say_what_stays(&HostPool::remove_host_memory(&superblock)?);
+        region::say_what_stays(&cenote_pool::remove_host_memory(&superblock)?);
     }
     output::say(&format!("{source}: removed"));
     Ok(ExitCode::SUCCESS)

@@ -8,10 +8,12 @@
 //! marked dead.
 
 use super::{Entered, Intent, Late, Tier};
-use crate::config::AttachOptions;
 use crate::error::PoolError;
-use crate::layout::LOCKS;
-use crate::pool::{Inner, area_opener};
+use crate::pool::Inner;
+use crate::region::Region;
+use crate::region::area::area_opener;
+use crate::region::config::AttachOptions;
+use crate::region::layout::LOCKS;
 use cenote_mem::host::HostError;
 use cenote_mem::{Fabric, HostArea, HostLocal, HostSpec, LINE, Offset};
 use std::time::Duration;
@@ -30,7 +32,7 @@ const fn state(slot: u64) -> u64 {
 
 impl<F: Fabric, H: HostLocal> Inner<F, H> {
     /// Offset of a host's slot: the first word of its second line for the lock.
-    const fn grant_slot(&self, lock: u64, host: u64) -> u64 {
+    fn grant_slot(&self, lock: u64, host: u64) -> u64 {
         self.layout.lock(lock, host) + LINE
     }
 
@@ -128,7 +130,7 @@ impl<F: Fabric, H: HostLocal> LockManager<F, H> {
         options: &AttachOptions,
         host: impl FnOnce(&str, HostSpec) -> Result<H, HostError>,
     ) -> Result<Self, PoolError> {
-        Ok(Self { inner: Inner::open(fabric, options, host)?, last: vec![0; LOCKS as usize] })
+        Ok(Self { inner: Inner::over(Region::open(fabric, options, host)?), last: vec![0; LOCKS as usize] })
     }
 
     /// Looks at every lock once and grants those that are wanted and free.

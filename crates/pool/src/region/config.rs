@@ -1,7 +1,6 @@
 //! What the creator of a region chooses, and what an attaching process says of itself.
 
 use crate::error::PoolError;
-use crate::locks::HostsLock;
 use cenote_base::{HashSeed, HostId};
 use cenote_policy::Eviction;
 use std::time::Duration;
@@ -27,6 +26,30 @@ impl Design {
         match self {
             Self::Cenote => "cenote",
             Self::Plain => "plain",
+        }
+    }
+}
+
+/// Which lock hosts use among each other; recorded in the superblock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[repr(u8)]
+pub enum HostsLock {
+    /// Lamport's bakery over words that one host writes each: no manager, first come first served.
+    #[default]
+    Bakery = 0,
+    /// TraCT's: a manager thread on one host grants (TraCT §3.3). For comparison: it stops with its manager, and a
+    /// waiter that gives up just when it is granted leaves the lock taken until its host asks again.
+    Manager = 1,
+}
+
+impl HostsLock {
+    /// As a superblock records it.
+    #[must_use]
+    pub const fn from_number(number: u64) -> Option<Self> {
+        match number {
+            0 => Some(Self::Bakery),
+            1 => Some(Self::Manager),
+            _ => None,
         }
     }
 }

@@ -1,8 +1,8 @@
 //! Where everything lies in a region (docs/format.md#areas). Computed from the configuration by one
 //! function, so that two processes cannot disagree.
 
-use crate::config::{Design, PoolConfig};
 use crate::error::PoolError;
+use crate::region::config::{Design, PoolConfig};
 use cenote_base::BlockIndex;
 use cenote_base::units::ByteSize;
 use cenote_mem::offset::LINE;
@@ -11,6 +11,10 @@ use cenote_mem::offset::LINE;
 pub const SHARDS: u64 = 64;
 /// Lock lines are reserved for shards, chunks and tables; the rest is spare.
 pub const LOCKS: u64 = SHARDS + 8;
+/// Locks for users of the region.
+pub const USER_LOCKS: u64 = LOCKS - SHARDS - 2;
+/// Mutexes of a host: membership, heap, tables, chunks, and one for each shard and user lock.
+pub const MUTEXES: u32 = 4 + (SHARDS + USER_LOCKS) as u32;
 /// Rows of the namespace table.
 pub const NAMESPACES: u64 = 256;
 /// Rows of the object table.

@@ -19,6 +19,24 @@ fn check_word(words: &[u64; 8], offset: u64, salt: u64) -> u64 {
     (sum ^ (sum >> 29)) | 1
 }
 
+/// One cache line of the format.
+pub trait Line: Copy + FromBytes + IntoBytes + Immutable + KnownLayout {
+    /// The words with their check word for `offset`.
+    fn seal(self, offset: u64, salt: u64) -> [u64; 8] {
+        let mut words = [0; 8];
+        words.as_mut_bytes().copy_from_slice(self.as_bytes());
+        words[7] = check_word(&words, offset, salt);
+        words
+    }
+
+    /// The line, if its check word holds at `offset`.
+    #[inline]
+    fn open(words: [u64; 8], offset: u64, salt: u64) -> Option<Self> {
+        let holds = words[7] == check_word(&words, offset, salt);
+        holds.then(|| Self::read_from_bytes(words.as_bytes()).expect("a line is 64 bytes"))
+    }
+}
+
 macro_rules! line {
     ($(#[$doc:meta])* $name:ident { $($(#[$fdoc:meta])* $field:ident : $ty:ty = $at:expr),* $(,)? }) => {
         $(#[$doc])*
@@ -28,31 +46,7 @@ macro_rules! line {
 
         assert_layout!($name, 64, 64, $($field @ $at),*);
 
-        impl $name {
-            /// The line as words.
-            pub fn words(self) -> [u64; 8] {
-                zerocopy::transmute!(self)
-            }
-
-            /// Words as this line, unchecked.
-            #[inline]
-            pub fn from_words(words: [u64; 8]) -> Self {
-                Self::read_from_bytes(words.as_bytes()).expect("a line is 64 bytes")
-            }
-
-            /// The words with their check word for `offset`.
-            pub fn seal(self, offset: u64, salt: u64) -> [u64; 8] {
-                let mut words = self.words();
-                words[7] = check_word(&words, offset, salt);
-                words
-            }
-
-            /// The line, if its check word holds at `offset`.
-            #[inline]
-            pub fn open(words: [u64; 8], offset: u64, salt: u64) -> Option<Self> {
-                (words[7] == check_word(&words, offset, salt)).then(|| Self::from_words(words))
-            }
-        }
+        impl Line for $name {}
     };
 }
 

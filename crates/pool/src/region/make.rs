@@ -1,17 +1,14 @@
 //! Regions of this machine: mapped with the instruction that they were made for, and made whole before they have a name.
 
-use crate::config::PoolConfig;
 use crate::error::PoolError;
-use crate::layout::{REGION_BYTES_MAX, too_long};
-use crate::pool::Pool;
-use crate::superblock::Superblock;
+use crate::region::area::sweep_host_memory;
+use crate::region::config::PoolConfig;
+use crate::region::layout::{REGION_BYTES_MAX, too_long};
+use crate::region::superblock::Superblock;
 use cenote_mem::{Flush, MapError, MapOptions, Mapped, Mapping, RegionSource, UnsupportedFlush};
 use std::io::Read;
 use std::sync::Arc;
 use thiserror::Error;
-
-/// A pool as programs use it: of one host or of several, as its region says.
-pub type HostPool = Pool<Arc<Mapped>>;
 
 /// Why a region cannot be opened or made.
 #[derive(Debug, Error)]
@@ -64,7 +61,7 @@ pub fn make_region(
     if size > REGION_BYTES_MAX {
         return Err(PoolError::Config(too_long(size)).into());
     }
-    HostPool::sweep_host_memory();
+    let _ = sweep_host_memory();
     let (mapping, fresh) = Mapping::prepare(source, size, mode, options)?;
     let fabric = Arc::new(Mapped::new(mapping, flush)?);
     let superblock = Superblock::format(&fabric, config)?;

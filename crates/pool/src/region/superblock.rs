@@ -1,9 +1,8 @@
 //! The superblock: what a region is (docs/format.md#superblock). Read before anything else is believed.
 
-use crate::config::{Design, PoolConfig};
 use crate::error::PoolError;
-use crate::layout::{LOCKS, Layout, NAMESPACES, OBJECTS, SUPERBLOCK_BYTES};
-use crate::locks::HostsLock;
+use crate::region::config::{Design, HostsLock, PoolConfig};
+use crate::region::layout::{LOCKS, Layout, NAMESPACES, OBJECTS, SUPERBLOCK_BYTES};
 use cenote_base::{HashSeed, fault};
 use cenote_mem::{Fabric, Flush, LINE, Offset, assert_layout};
 use cenote_policy::Eviction;
@@ -117,6 +116,12 @@ impl Superblock {
         superblock.store(fabric);
         fault::point("format.written");
         Ok(superblock)
+    }
+
+    /// Part of every check word: the region's identity.
+    pub(crate) fn salt(&self) -> u64 {
+        let uuid: [u64; 2] = zerocopy::transmute!(self.config.uuid);
+        uuid[0] ^ uuid[1].rotate_left(17)
     }
 
     fn lines(&self) -> [[u64; 8]; 3] {

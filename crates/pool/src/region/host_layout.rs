@@ -1,10 +1,9 @@
 //! What the words of host-local memory mean. All of it can be rebuilt from the region, and is when the
 //! memory is new: no format, only an agreement among the processes of one host and one version.
 
-use crate::layout::{LOCKS, Layout, NAMESPACES};
-use crate::locks::{MUTEXES, USER_LOCKS};
-use crate::pool::Inner;
-use crate::stats::{Counter, Counters};
+use crate::region::Region;
+use crate::region::counters::{Counter, Counters};
+use crate::region::layout::{LOCKS, Layout, MUTEXES, NAMESPACES, USER_LOCKS};
 use cenote_base::{BlockIndex, Generation};
 use cenote_mem::{Fabric, HostLocal, HostSpec, Word};
 use cenote_policy::Eviction;
@@ -48,14 +47,14 @@ const COUNTER_SET_WORDS: usize = Counter::ALL.len().next_multiple_of(LINE_WORDS)
 
 /// Where each array begins.
 #[derive(Clone, Debug)]
-pub(crate) struct HostWords {
+pub(crate) struct HostLayout {
     descriptors: usize,
     chunks: usize,
     hosts: usize,
     policy: usize,
 }
 
-impl HostWords {
+impl HostLayout {
     pub fn new(layout: &Layout, eviction: Eviction) -> Self {
         let size = |count: u64| usize::try_from(count).expect("the layout fits this machine's address space");
         Self {
@@ -133,9 +132,9 @@ pub(crate) struct Beat {
     pub since: u64,
 }
 
-impl<F: Fabric, H: HostLocal> Inner<F, H> {
+impl<F: Fabric, H: HostLocal> Region<F, H> {
     fn word(&self, word: Single) -> &H::Word64 {
-        &self.area.words64()[self.words.single() + word as usize]
+        &self.area.words64()[self.host_layout.single() + word as usize]
     }
 
     /// Who holds each block slot: see [`crate::heap`].
@@ -144,41 +143,41 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
     }
 
     pub fn slot_owners(&self) -> &[H::Word32] {
-        &self.area.words32()[..self.words.descriptors]
+        &self.area.words32()[..self.host_layout.descriptors]
     }
 
     pub fn free_link(&self, block: BlockIndex) -> &H::Word32 {
-        &self.area.words32()[self.words.links() + block.0 as usize]
+        &self.area.words32()[self.host_layout.links() + block.0 as usize]
     }
 
     /// Class plus one of each chunk this host owns; 0: not owned.
     pub fn chunk_class(&self, chunk: u64) -> &H::Word32 {
-        &self.area.words32()[self.words.chunk_classes() + chunk as usize]
+        &self.area.words32()[self.host_layout.chunk_classes() + chunk as usize]
     }
 
     /// First free block plus one of a class.
     pub fn class_head(&self, class: usize) -> &H::Word32 {
-        &self.area.words32()[self.words.class_heads() + class]
+        &self.area.words32()[self.host_layout.class_heads() + class]
     }
 
     /// No chunk before this one was free when this host last looked.
     pub fn chunk_hint(&self) -> &H::Word32 {
-        &self.area.words32()[self.words.chunk_hint()]
+        &self.area.words32()[self.host_layout.chunk_hint()]
     }
 
     /// Namespace plus one that a slot is charged to; 0: none. Changed under the heap lock.
     pub fn slot_namespace(&self, block: BlockIndex) -> &H::Word32 {
-        &self.area.words32()[self.words.slot_namespaces() + block.0 as usize]
+        &self.area.words32()[self.host_layout.slot_namespaces() + block.0 as usize]
     }
 
     /// Bytes of this host's slots that are charged to a namespace. Changed under the heap lock.
     pub fn usage(&self, namespace: u64) -> &H::Word64 {
-        &self.area.words64()[self.words.usage() + namespace as usize]
+        &self.area.words64()[self.host_layout.usage() + namespace as usize]
     }
 
     /// A namespace's limit in bytes as this host knows it; 0: none.
     pub fn quota(&self, namespace: u64) -> &H::Word64 {
-        &self.area.words64()[self.words.quotas() + namespace as usize]
+        &self.area.words64()[self.host_layout.quotas() + namespace as usize]
     }
 
     /// Rows of the namespace table whose limits this host looks after.
@@ -193,18 +192,18 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
 
     /// What the eviction policy keeps of all.
     pub fn policy_state(&self) -> &[AtomicU64] {
-        self.area.bare_words64(self.words.single() + WORDS)
+        self.area.bare_words64(self.host_layout.single() + WORDS)
     }
 
     /// Slot bytes of a class; 0: unused.
     pub fn class_bytes(&self, class: usize) -> &H::Word64 {
-        &self.area.words64()[self.words.class_sizes() + class]
+        &self.area.words64()[self.host_layout.class_sizes() + class]
     }
 
     pub fn counters(&self) -> Counters<'_, H::Word64> {
-        let start = self.words.counters();
+        let start = self.host_layout.counters();
         let words = &self.area.words64()[start..start + COUNTER_SETS * COUNTER_SET_WORDS];
-        Counters { words, set_words: COUNTER_SET_WORDS, own_set: self.member.slot as usize % COUNTER_SETS }
+        Counters { words, set_words: COUNTER_SET_WORDS, own_set: self.slot() as usize % COUNTER_SETS }
     }
 
     pub fn access_clock(&self) -> &H::Word64 {
@@ -247,21 +246,21 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
     /// Whether this host's caches hold nothing older than this generation of the block's payload. Who is told so loads
     /// payload after the lines were dropped, whichever process dropped them.
     pub fn has_seen(&self, block: BlockIndex, generation: Generation) -> bool {
-        self.area.words64()[self.words.seen() + block.0 as usize].load(Acquire) == generation.0 + 1
+        self.area.words64()[self.host_layout.seen() + block.0 as usize].load(Acquire) == generation.0 + 1
     }
 
     /// Remembers that stale payload lines of the block were dropped after this generation was published.
     /// Recording it before the drop was fenced would return the bytes of an older use.
     pub fn set_seen(&self, block: BlockIndex, generation: Generation) {
-        self.area.words64()[self.words.seen() + block.0 as usize].store(generation.0 + 1, Release);
+        self.area.words64()[self.host_layout.seen() + block.0 as usize].store(generation.0 + 1, Release);
     }
 
     pub fn forget_seen(&self, block: BlockIndex) {
-        self.area.words64()[self.words.seen() + block.0 as usize].store(0, Relaxed);
+        self.area.words64()[self.host_layout.seen() + block.0 as usize].store(0, Relaxed);
     }
 
     fn beat_words(&self, host: u64) -> &[H::Word64] {
-        let start = self.words.beats() + 3 * host as usize;
+        let start = self.host_layout.beats() + 3 * host as usize;
         &self.area.words64()[start..start + 3]
     }
 
@@ -280,18 +279,20 @@ impl<F: Fabric, H: HostLocal> Inner<F, H> {
 
     /// The dead life of `host` whose doings under lock `lock` this host has repaired last.
     pub fn repaired(&self, lock: u64, host: u64) -> &H::Word64 {
-        &self.area.words64()[self.words.repairs() + lock as usize * self.words.hosts + host as usize]
+        &self.area.words64()[self.host_layout.repairs() + lock as usize * self.host_layout.hosts + host as usize]
     }
 
     /// How often `host` had left user lock `number` when this host last had it.
     pub fn heeded(&self, number: u64, host: u64) -> &H::Word64 {
-        &self.area.words64()[self.words.heeded() + number as usize * self.words.hosts + host as usize]
+        &self.area.words64()[self.host_layout.heeded() + number as usize * self.host_layout.hosts + host as usize]
     }
 
     /// All words that speak of the region as it was before a new life of this host.
     pub fn forget_region(&self) {
-        let stale: [Range<usize>; 2] =
-            [self.words.seen()..self.words.class_sizes(), self.words.beats()..self.words.usage()];
+        let stale: [Range<usize>; 2] = [
+            self.host_layout.seen()..self.host_layout.class_sizes(),
+            self.host_layout.beats()..self.host_layout.usage(),
+        ];
         stale.into_iter().flatten().for_each(|word| self.area.words64()[word].store(0, Relaxed));
     }
 }

@@ -1,0 +1,235 @@
+//! The bytes: what lies where in a region and in a host's memory, and how one participant sees
+//! both. Every other module reads and writes through a [`Region`].
+
+pub mod area;
+pub mod config;
+pub mod counters;
+pub mod host_layout;
+pub mod layout;
+pub mod lines;
+pub mod make;
+pub mod superblock;
+
+use crate::error::PoolError;
+use area::host_area_name;
+use cenote_base::{BlockIndex, Generation};
+use cenote_mem::host::HostError;
+use cenote_mem::{Fabric, HostLocal, HostSpec, LINE};
+use config::{AttachOptions, Design};
+use host_layout::HostLayout;
+use layout::{Layout, OBJECTS};
+use lines::{BlockState, ChunkLine, Descriptor, Line};
+use std::sync::OnceLock;
+use std::time::Duration;
+use superblock::Superblock;
+
+/// Lines that share one fence when they are refreshed.
+const REFRESH_GROUP: u64 = 4096;
+
+/// One participant's view of a region and of its host's memory.
+pub(crate) struct Region<F: Fabric, H: HostLocal> {
+    pub fabric: F,
+    pub superblock: Superblock,
+    pub layout: Layout,
+    /// Part of every check word: the region's identity.
+    pub salt: u64,
+    /// This host's slot.
+    pub host: u64,
+    /// This host's memory.
+    pub area: H,
+    pub host_layout: HostLayout,
+    pub lock_timeout: Duration,
+    pub host_timeout: Duration,
+    pub quarantine: Duration,
+    /// This worker's slot, from the time it joins.
+    slot: OnceLock<u64>,
+}
+
+/// Slot of a participant that has not joined.
+pub(crate) const NO_SLOT: u64 = u64::MAX;
+
+impl<F: Fabric, H: HostLocal> Region<F, H> {
+    /// Opens the region without joining it: no other participant sees this one.
+    pub fn open(
+        fabric: F,
+        options: &AttachOptions,
+        host: impl FnOnce(&str, HostSpec) -> Result<H, HostError>,
+    ) -> Result<Self, PoolError> {
+        options.validate()?;
+        let superblock = Superblock::read(&fabric)?;
+        if options.expected_seed.is_some_and(|seed| seed != superblock.config.seed) {
+            return Err(PoolError::Seed);
+        }
+        let layout = Layout::new(&superblock.config, superblock.region_bytes)?;
+        let number = u64::from(options.host.0);
+        if superblock.flush != fabric.flush() {
+            return Err(PoolError::Flush { recorded: superblock.flush, opened: fabric.flush() });
+        }
+        if superblock.flush.is_coherent() && number != 0 {
+            return Err(PoolError::Config(format!(
+                "host {number}: this region is shared by the processes of one host, which is host 0; one for several \
+                 hosts is made with a flush instruction"
+            )));
+        }
+        if number >= layout.max_hosts {
+            return Err(PoolError::Config(format!(
+                "host {number}: the region has host slots 0 to {}",
+                layout.max_hosts - 1
+            )));
+        }
+        let name = host_area_name(&superblock.config.uuid, options.host.0);
+        let host_layout = HostLayout::new(&layout, superblock.config.eviction);
+        let area = host(&name, host_layout.spec(&layout))?;
+        Ok(Self {
+            salt: superblock.salt(),
+            lock_timeout: options.lock_timeout,
+            host_timeout: options.host_timeout,
+            quarantine: options.quarantine,
+            slot: OnceLock::new(),
+            fabric,
+            superblock,
+            layout,
+            host: number,
+            area,
+            host_layout,
+        })
+    }
+
+    /// This worker's slot; [`NO_SLOT`] before it has joined.
+    #[inline]
+    pub fn slot(&self) -> u64 {
+        self.slot.get().copied().unwrap_or(NO_SLOT)
+    }
+
+    /// Records the slot that this worker has joined in.
+    pub fn set_slot(&self, slot: u64) {
+        self.slot.set(slot).expect("a worker joins once");
+    }
+
+    /// The owner word of a block slot that this worker has reserved.
+    #[inline]
+    pub fn owner_word(&self) -> u32 {
+        u32::try_from(self.slot() + 1).expect("at most 1,024 workers")
+    }
+
+    /// Whether all participants share their caches.
+    #[inline]
+    pub fn is_coherent(&self) -> bool {
+        self.superblock.flush.is_coherent()
+    }
+
+    /// Whether the region has TraCT's plain design.
+    #[inline]
+    pub fn is_plain(&self) -> bool {
+        self.superblock.config.design == Design::Plain
+    }
+
+    /// Whether the region keeps events.
+    #[inline]
+    pub const fn has_events(&self) -> bool {
+        self.layout.events_per_host > 0
+    }
+
+    /// The line at `at` as this host's caches have it, if its check word holds.
+    #[inline(always)]
+    pub fn read<L: Line>(&self, at: u64) -> Option<L> {
+        L::open(self.fabric.load_line(at), at, self.salt)
+    }
+
+    /// The line at `at` as the device has it now, if its check word holds.
+    #[track_caller]
+    pub fn read_fresh<L: Line>(&self, at: u64) -> Option<L> {
+        L::open(self.fresh_line(at), at, self.salt)
+    }
+
+    /// Writes a line and its check word around the caches, without a fence. The release of a lock
+    /// fences.
+    #[track_caller]
+    pub fn write<L: Line>(&self, at: u64, line: L) {
+        self.fabric.write_line(at, &line.seal(at, self.salt));
+    }
+
+    /// Clears a line, as [`Region::write`].
+    #[track_caller]
+    pub fn clear(&self, at: u64) {
+        self.fabric.write_line(at, &[0; 8]);
+    }
+
+    /// The words of a line as the device has them now.
+    #[track_caller]
+    pub fn fresh_line(&self, at: u64) -> [u64; 8] {
+        self.fabric.refresh(&[at]);
+        self.fabric.load_line(at)
+    }
+
+    /// Drops cached copies of all lines from `start` to `end`.
+    #[track_caller]
+    pub fn refresh_range(&self, start: u64, end: u64) {
+        if self.is_coherent() {
+            return;
+        }
+        let mut at = start;
+        while at < end {
+            let len = (end - at).min(REFRESH_GROUP * LINE);
+            self.fabric.refresh_payload(at, len);
+            at += len;
+        }
+    }
+
+    /// Drops cached copies of the namespace and object tables, and of the usage words between them.
+    #[track_caller]
+    pub fn refresh_tables(&self) {
+        self.refresh_range(self.layout.namespace(0), self.layout.object(OBJECTS));
+    }
+
+    /// Drops cached copies of the object table.
+    #[track_caller]
+    pub fn refresh_objects(&self) {
+        self.refresh_range(self.layout.object(0), self.layout.object(OBJECTS));
+    }
+
+    /// Drops cached copies of all chunk lines.
+    #[track_caller]
+    pub fn refresh_chunks(&self) {
+        self.refresh_range(self.layout.chunk(0), self.layout.chunk(self.layout.num_chunks));
+    }
+
+    /// Drops cached copies of a range of descriptors.
+    #[track_caller]
+    pub fn refresh_descriptors(&self, blocks: std::ops::Range<u64>) {
+        let [start, end] = [blocks.start, blocks.end].map(|block| self.layout.descriptor(BlockIndex(block)));
+        self.refresh_range(start, end);
+    }
+
+    /// The line of a chunk that some host owns.
+    pub fn read_chunk(&self, chunk: u64) -> Option<ChunkLine> {
+        let line: ChunkLine = self.read(self.layout.chunk(chunk))?;
+        (line.owner != 0 && self.layout.is_slot(line.slot_bytes)).then_some(line)
+    }
+
+    /// The blocks of a chunk; none where its line does not hold.
+    pub fn slots_of(&self, chunk: u64) -> impl Iterator<Item = BlockIndex> + use<F, H> {
+        let slots = self.read_chunk(chunk).map_or(0, |line| self.layout.slots(line.slot_bytes));
+        let first = chunk * self.layout.descriptors_per_chunk;
+        (first..first + slots).map(BlockIndex)
+    }
+
+    /// A descriptor whose line holds and whose payload lies within the data area.
+    #[inline(always)]
+    pub fn read_descriptor(&self, block: BlockIndex) -> Option<Descriptor> {
+        let descriptor: Descriptor = self.read(self.layout.descriptor(block))?;
+        let (length, offset) = descriptor.extent();
+        let end = offset.checked_add(length)?;
+        (offset >= self.layout.data() && end <= self.layout.data() + self.layout.data_bytes()).then_some(descriptor)
+    }
+
+    /// The state of a block whose descriptor holds.
+    pub fn block_state(&self, block: BlockIndex) -> Option<BlockState> {
+        self.read_descriptor(block)?.block_state()
+    }
+
+    /// Generation of a descriptor. The first word is whole even where the line is torn.
+    pub fn raw_generation(&self, block: BlockIndex) -> Generation {
+        Generation(self.fabric.load_line(self.layout.descriptor(block))[0] >> 16)
+    }
+}
