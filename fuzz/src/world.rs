@@ -9,8 +9,8 @@ use cenote_base::prng::Prng;
 use cenote_base::{BlockHash, HashSeed, HostId};
 use cenote_mem::{Fabric, Flush, HostLocal, MapOptions, Mapped, Mapping, Offset, RegionSource};
 use cenote_pool::{
-    AttachOptions, Design, Follower, Hit, HostsLock, Inspector, LockManager, Namespace, NamespaceRecord, Pin, Pool,
-    PoolConfig, PoolError, Publish, ReadOutcome, Superblock,
+    AttachOptions, Design, Follower, Hit, HostsLock, Inspector, LockManager, Namespace, NamespaceRecord, NewBlock, Pin,
+    Pool, PoolConfig, PoolError, Publish, ReadOutcome, Superblock,
 };
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
@@ -230,7 +230,7 @@ fn use_once<H: HostLocal>(pool: &TestPool<H>) {
             drop(pool.pin(&hit));
         }
         let bytes = payload(hashes[1], namespace.block_bytes);
-        if pool.publish(&namespace, hashes[1], 1, &[&bytes]) == Publish::Published {
+        if pool.publish(&NewBlock::new(&namespace, hashes[1], 1), &[&bytes]) == Publish::Published {
             pool.lookup(&hashes[1..]).iter().for_each(|hit| {
                 read(pool, hit);
             });
@@ -426,7 +426,7 @@ impl Run {
         let hash = *chain(&namespace, prompt, depth + 1).last().expect("one at least");
         let bytes = payload(hash, namespace.block_bytes);
         let (left, right) = bytes.split_at(bytes.len() / 128 * 64);
-        let _ = pool.publish(&namespace, hash, depth, &[left, right]);
+        let _ = pool.publish(&NewBlock::new(&namespace, hash, depth), &[left, right]);
     }
 
     /// The next holder of one of a host's own locks believes that its last one died.

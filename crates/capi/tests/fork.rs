@@ -8,8 +8,8 @@ use cenote_base::prng::Prng;
 use cenote_base::{BlockHash, HashSeed};
 use cenote_mem::{Flush, MapOptions, Mapped, Mapping, RegionSource};
 use cenote_pool::{
-    AttachOptions, HostPool, Names, Namespace, NamespaceRecord, Pool, PoolConfig, PoolError, Publish, ReadOutcome,
-    Recovered, Superblock,
+    AttachOptions, HostPool, Names, Namespace, NamespaceRecord, NewBlock, Pool, PoolConfig, PoolError, Publish,
+    ReadOutcome, Recovered, Superblock,
 };
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdout, Command, Stdio};
@@ -88,7 +88,7 @@ fn payload(hash: BlockHash, bytes: u64) -> Vec<u8> {
 }
 
 fn publish(pool: &HostPool, namespace: &Namespace, hash: BlockHash) -> Publish {
-    pool.publish(namespace, hash, 0, &[&payload(hash, BLOCK_BYTES)])
+    pool.publish(&NewBlock::new(namespace, hash, 0), &[&payload(hash, BLOCK_BYTES)])
 }
 
 /// Whether a block is there with the bytes that belong to its hash.
@@ -146,7 +146,7 @@ fn role() {
     let pin = pool.pin(&pool.lookup(&hashes[..1])[0]).expect("it is there");
     let kept = pool.keep(&ns, &[&payload(hashes[2], BLOCK_BYTES)]).expect("there is room");
     let memory = pool.allocate(4096).expect("there is room");
-    let filling = pool.begin_in_place(&ns, hashes[1], 1).expect("there is room");
+    let filling = pool.begin_in_place(&NewBlock::new(&ns, hashes[1], 1)).expect("there is room");
     let lock = pool.lock_user(LOCK, SOON).expect("free");
     let bytes = payload(hashes[1], BLOCK_BYTES);
     let (first, second) = bytes.split_at(bytes.len() / 2);
@@ -165,7 +165,10 @@ fn role() {
         // All of it leaves the region alone.
         assert!(pool.lookup(&hashes).is_empty() && pool.peek(&hashes).is_empty() && pool.pin(pin.hit()).is_none());
         assert_eq!(publish(&pool, &ns, hashes[2]), Publish::NoRoom);
-        assert_eq!(pool.begin_named(&ns, hashes[2], 0, Names::default()).err(), Some(Publish::NoRoom));
+        assert_eq!(
+            pool.begin(&NewBlock { names: Names::default(), ..NewBlock::new(&ns, hashes[2], 0) }).err(),
+            Some(Publish::NoRoom)
+        );
         assert_eq!(pool.keep(&ns, &[&bytes]).err(), Some(Publish::NoRoom));
         assert_eq!(pool.read(pin.hit(), &mut [&mut bytes.clone()]), ReadOutcome::Stale);
         assert_eq!(kept.read(&mut [&mut bytes.clone()]), ReadOutcome::Stale);
@@ -272,7 +275,8 @@ fn a_childs_end_takes_nothing_from_its_parent() {
         assert_eq!(has(&pool, hashes[2]), Ok(()), "{flush:?}: the child published as itself");
         // All the space there is: whatever the parent has reserved or pinned stays its own.
         let mut taken = Vec::new();
-        while let Ok(filling) = pool.begin_in_place(&ns, chain(&ns, 100 + taken.len() as u32, 1)[0], 0) {
+        while let Ok(filling) = pool.begin_in_place(&NewBlock::new(&ns, chain(&ns, 100 + taken.len() as u32, 1)[0], 0))
+        {
             write_in_place(&pool, filling.extent().0, &vec![0xaa; BLOCK_BYTES as usize]);
             taken.push(filling);
         }

@@ -16,8 +16,8 @@ use cenote_base::time::Deadline;
 use cenote_base::{BlockHash, HashSeed, HostId, fault};
 use cenote_mem::{Fabric, Flush, Flushed, MapOptions, Mapping, Offset, RegionSource};
 use cenote_pool::{
-    AttachOptions, Counter, Hit, Namespace, NamespaceRecord, Pin, PoolConfig, PoolError, Publish, ReadOutcome,
-    Superblock,
+    AttachOptions, Counter, Hit, Namespace, NamespaceRecord, NewBlock, Pin, PoolConfig, PoolError, Publish,
+    ReadOutcome, Superblock,
 };
 use std::collections::{BTreeSet, VecDeque};
 use std::process::ExitCode;
@@ -373,7 +373,7 @@ impl Host {
     fn publish(&self, hash: BlockHash) -> Publish {
         let bytes = content(hash);
         let (left, right) = bytes.split_at(BLOCK_BYTES / 2);
-        self.pool.publish(&self.namespace, hash, 0, &[left, right])
+        self.pool.publish(&NewBlock::new(&self.namespace, hash, 0), &[left, right])
     }
 
     fn look_up(&self, hash: BlockHash) -> Option<Hit> {

@@ -4,7 +4,9 @@
 pub mod area;
 pub mod config;
 pub mod counters;
+pub mod hit;
 pub mod host_layout;
+pub mod hosts;
 pub mod layout;
 pub mod lines;
 pub mod make;
@@ -14,12 +16,13 @@ use crate::error::PoolError;
 use area::host_area_name;
 use cenote_base::{BlockIndex, Generation};
 use cenote_mem::host::HostError;
-use cenote_mem::{Fabric, HostLocal, HostSpec, LINE};
+use cenote_mem::{Fabric, HostLocal, HostSpec, LINE, Word};
 use config::{AttachOptions, Design};
 use host_layout::HostLayout;
 use layout::{Layout, OBJECTS};
 use lines::{BlockState, ChunkLine, Descriptor, Line};
 use std::sync::OnceLock;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 use superblock::Superblock;
 
@@ -136,12 +139,6 @@ impl<F: Fabric, H: HostLocal> Region<F, H> {
         L::open(self.fabric.load_line(at), at, self.salt)
     }
 
-    /// The line at `at` as the device has it now, if its check word holds.
-    #[track_caller]
-    pub fn read_fresh<L: Line>(&self, at: u64) -> Option<L> {
-        L::open(self.fresh_line(at), at, self.salt)
-    }
-
     /// Writes a line and its check word around the caches, without a fence. The release of a lock
     /// fences.
     #[track_caller]
@@ -207,11 +204,29 @@ impl<F: Fabric, H: HostLocal> Region<F, H> {
         (line.owner != 0 && self.layout.is_slot(line.slot_bytes)).then_some(line)
     }
 
+    /// The line of a chunk that this host owns.
+    pub fn own_chunk(&self, chunk: u64) -> Option<ChunkLine> {
+        self.read_chunk(chunk).filter(|line| line.owner == self.host + 1)
+    }
+
+    /// The line of a chunk that no host owns; `None` also where the line does not hold.
+    pub fn free_chunk(&self, chunk: u64) -> Option<ChunkLine> {
+        let at = self.layout.chunk(chunk);
+        match self.fabric.load_line(at) {
+            [0, 0, 0, 0, 0, 0, 0, 0] => Some(ChunkLine::default()),
+            words => ChunkLine::open(words, at, self.salt).filter(|line| line.owner == 0),
+        }
+    }
+
+    /// The chunks in this host's free lists and owner words.
+    pub fn listed_chunks(&self) -> impl Iterator<Item = u64> + '_ {
+        (0..self.layout.num_chunks).filter(|&chunk| self.chunk_class(chunk).load(Relaxed) != 0)
+    }
+
     /// The blocks of a chunk; none where its line does not hold.
     pub fn slots_of(&self, chunk: u64) -> impl Iterator<Item = BlockIndex> + use<F, H> {
-        let slots = self.read_chunk(chunk).map_or(0, |line| self.layout.slots(line.slot_bytes));
-        let first = chunk * self.layout.descriptors_per_chunk;
-        (first..first + slots).map(BlockIndex)
+        let slot_bytes = self.read_chunk(chunk).map(|line| line.slot_bytes);
+        slot_bytes.map_or(0..0, |slot_bytes| self.layout.blocks_of(chunk, slot_bytes)).map(BlockIndex)
     }
 
     /// A descriptor whose line holds and whose payload lies within the data area.

@@ -5,7 +5,8 @@ mod support;
 use cenote_base::{BlockHash, HostId, fault};
 use cenote_mem::{Fabric, Flush, Flushed, MapOptions, Mapping, RegionSource};
 use cenote_pool::{
-    AttachOptions, BlockEvent, Follower, Inspector, Names, Namespace, Pool, PoolConfig, Publish, Resync, Superblock,
+    AttachOptions, BlockEvent, Follower, Inspector, Names, Namespace, NewBlock, Pool, PoolConfig, Publish, Resync,
+    Superblock,
 };
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -23,7 +24,10 @@ fn names(number: u64) -> Names {
 fn publish_named<F: Fabric>(pool: &Pool<F>, ns: &Namespace, hashes: &[BlockHash]) {
     for (number, &hash) in (0..).zip(hashes) {
         let bytes = payload(hash, BLOCK_BYTES);
-        assert_eq!(pool.publish_named(ns, hash, number as u32, names(number), &[&bytes]), Publish::Published);
+        assert_eq!(
+            pool.publish(&NewBlock { names: names(number), ..NewBlock::new(ns, hash, number as u32) }, &[&bytes]),
+            Publish::Published
+        );
     }
 }
 

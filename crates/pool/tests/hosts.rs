@@ -5,8 +5,8 @@ mod support;
 use cenote_base::{BlockHash, HostId, fault};
 use cenote_mem::{Fabric, Flush, Flushed, MapOptions, Mapping, Offset, RegionSource};
 use cenote_pool::{
-    AttachOptions, Counter, Inspector, Namespace, NamespaceRecord, Pin, Pool, PoolConfig, Publish, ReadOutcome, Strays,
-    Superblock,
+    AttachOptions, Counter, Inspector, Namespace, NamespaceRecord, NewBlock, Pin, Pool, PoolConfig, Publish,
+    ReadOutcome, Strays, Superblock,
 };
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, Stdio};
@@ -193,7 +193,7 @@ fn namespace_of(pool: &FlushedPool) -> Namespace {
 
 fn publish_on(pool: &FlushedPool, ns: &Namespace, prompt: u32) -> Publish {
     let hash = chain(ns, prompt, 1)[0];
-    pool.publish(ns, hash, 0, &[&payload(hash, BLOCK_BYTES)])
+    pool.publish(&NewBlock::new(ns, hash, 0), &[&payload(hash, BLOCK_BYTES)])
 }
 
 /// The sum over hosts is what a quota limits; a host makes room among its own blocks only, and what a worker had
@@ -284,7 +284,7 @@ fn publish_at(pool: &Pool<Arc<Flushed>>, ns: &Namespace, offset: u64) -> (BlockH
         if !pool.peek(&[hash]).is_empty() {
             continue;
         }
-        assert_eq!(pool.publish(ns, hash, 0, &[&payload(hash, BLOCK_BYTES)]), Publish::Published);
+        assert_eq!(pool.publish(&NewBlock::new(ns, hash, 0), &[&payload(hash, BLOCK_BYTES)]), Publish::Published);
         let pin = pool.peek(&[hash]).first().and_then(|hit| pool.pin(hit)).expect("it was just published");
         if pin.extent().0 == offset {
             return (hash, pin);
@@ -300,7 +300,7 @@ fn a_resumed_host_does_not_vouch_for_bytes_of_others() {
     let (fabric, [first, second]) = two_hosts(31);
     let (ns, theirs) = (model(&first), model(&second));
     let hash = chain(&ns, 1, 1)[0];
-    let filling = first.begin_in_place(&ns, hash, 0).expect("there is room");
+    let filling = first.begin_in_place(&NewBlock::new(&ns, hash, 0)).expect("there is room");
     let (offset, _) = filling.extent();
     write_in_place(&fabric, offset, &payload(hash, BLOCK_BYTES));
     second.fence_host(HostId(0)).expect("it attached");
@@ -322,11 +322,11 @@ fn chunks_of_a_dead_host_take_copies_only() {
     let mut prompts = 1..;
     while first.info().chunks_taken < first.info().num_chunks {
         let hash = chain(&ns, prompts.next().expect("endless"), 1)[0];
-        assert_eq!(first.publish(&ns, hash, 0, &[&payload(hash, BLOCK_BYTES)]), Publish::Published);
+        assert_eq!(first.publish(&NewBlock::new(&ns, hash, 0), &[&payload(hash, BLOCK_BYTES)]), Publish::Published);
     }
     assert_eq!(first.info().chunks_with_strays, 0);
     second.fence_host(HostId(0)).expect("it attached");
-    let in_place = || second.begin_in_place(&theirs, BlockHash([9; 16]), 0);
+    let in_place = || second.begin_in_place(&NewBlock::new(&theirs, BlockHash([9; 16]), 0));
     let refused = |when: &str| {
         assert_eq!(in_place().err(), Some(Publish::NoRoom), "{when}");
         assert!(second.allocate(BLOCK_BYTES).is_err(), "{when}: memory of users has no checksum at all");
@@ -334,7 +334,10 @@ fn chunks_of_a_dead_host_take_copies_only() {
     };
     refused("they are adopted now");
     let copied = chain(&theirs, 1000, 1)[0];
-    assert_eq!(second.publish(&theirs, copied, 0, &[&payload(copied, BLOCK_BYTES)]), Publish::Published);
+    assert_eq!(
+        second.publish(&NewBlock::new(&theirs, copied, 0), &[&payload(copied, BLOCK_BYTES)]),
+        Publish::Published
+    );
     let hit = second.lookup(&[copied])[0];
     assert_eq!(second.strays(&hit), Strays::Possible);
     let pin = second.pin(&hit).expect("it is there");
@@ -366,7 +369,7 @@ fn a_resumed_host_frees_no_block_of_others() {
     for notices in [false, true] {
         let (_, [first, second]) = two_hosts(32 + u8::from(notices));
         let (ns, theirs) = (model(&first), model(&second));
-        let filling = first.begin_in_place(&ns, chain(&ns, 1, 1)[0], 0).expect("there is room");
+        let filling = first.begin_in_place(&NewBlock::new(&ns, chain(&ns, 1, 1)[0], 0)).expect("there is room");
         let memory = first.allocate(BLOCK_BYTES).expect("there is room");
         second.fence_host(HostId(0)).expect("it attached");
         let other = publish_at(&second, &theirs, filling.extent().0);
@@ -420,7 +423,7 @@ fn a_pin_of_a_host_that_was_declared_dead_protects_nothing() {
     let (_, [first, second]) = two_hosts(35);
     let ns = model(&first);
     let hash = chain(&ns, 1, 1)[0];
-    assert_eq!(first.publish(&ns, hash, 0, &[&payload(hash, BLOCK_BYTES)]), Publish::Published);
+    assert_eq!(first.publish(&NewBlock::new(&ns, hash, 0), &[&payload(hash, BLOCK_BYTES)]), Publish::Published);
     let pin = first.pin(&first.lookup(&[hash])[0]).expect("it is there");
     assert!(pin.protects());
     second.fence_host(HostId(0)).expect("it attached");

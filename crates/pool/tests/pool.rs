@@ -6,8 +6,8 @@ use cenote_base::prng::Prng;
 use cenote_base::{HashSeed, HostId};
 use cenote_mem::{Fabric, LINE, Offset};
 use cenote_pool::{
-    AttachOptions, Counter, Design, Event, Eviction, Hit, Inspector, NamespaceRecord, Pool, PoolConfig, PoolError,
-    Publish, ReadOutcome, Shorter, Superblock, history,
+    AttachOptions, Counter, Design, Event, Eviction, Hit, Inspector, NamespaceRecord, NewBlock, Pool, PoolConfig,
+    PoolError, Publish, ReadOutcome, Shorter, Superblock, history,
 };
 use std::sync::Arc;
 use support::*;
@@ -613,7 +613,7 @@ fn pieces_make_the_block_that_they_are_of() {
         let ns = namespace(&pool, 1, BLOCK_BYTES);
         let hashes = chain(&ns, 1, 4);
         let (whole, mut prng) = (payload(hashes[0], BLOCK_BYTES), Prng::new(5));
-        let mut filling = pool.begin(&ns, hashes[0], 0).expect("there is room");
+        let mut filling = pool.begin(&NewBlock::new(&ns, hashes[0], 0)).expect("there is room");
         while filling.missing() > 0 {
             let done = whole.len() - filling.missing() as usize;
             let piece = (1 + prng.below(40) as usize) * LINE as usize;
@@ -621,7 +621,7 @@ fn pieces_make_the_block_that_they_are_of() {
             filling.append(&whole[done..(done + piece).min(whole.len())]);
         }
         assert_eq!(filling.publish(), Publish::Published);
-        assert_eq!(pool.begin(&ns, hashes[0], 0).err(), Some(Publish::Duplicate));
+        assert_eq!(pool.begin(&NewBlock::new(&ns, hashes[0], 0)).err(), Some(Publish::Duplicate));
         let hit = pool.lookup(&hashes)[0];
         assert_eq!(read(&pool, &hit), ReadOutcome::Whole);
 
@@ -634,14 +634,14 @@ fn pieces_make_the_block_that_they_are_of() {
         assert_eq!(half.finish(), ReadOutcome::Damaged, "half a block is none");
 
         // What somebody else writes into its memory.
-        let filling = pool.begin_in_place(&ns, hashes[1], 1).expect("there is room");
+        let filling = pool.begin_in_place(&NewBlock::new(&ns, hashes[1], 1)).expect("there is room");
         let (offset, _) = filling.extent();
         fabric.copy_plain_in(offset, &payload(hashes[1], BLOCK_BYTES));
         assert_eq!(filling.publish(), Publish::Published);
         assert_eq!(read(&pool, &pool.lookup(&hashes)[1]), ReadOutcome::Whole);
 
         // What is not finished leaves nothing behind.
-        let mut dropped = pool.begin(&ns, hashes[2], 2).expect("there is room");
+        let mut dropped = pool.begin(&NewBlock::new(&ns, hashes[2], 2)).expect("there is room");
         dropped.append(&whole[..64]);
         drop(dropped);
         let report = pool.check(true).unwrap();
@@ -770,7 +770,7 @@ fn sizes_of_all_kinds_are_refused_with_the_limit() {
 fn only_memory_that_was_allocated_is_freed_or_named() {
     let (_, pool) = anonymous(4 << 20, &small_config(35));
     let ns = namespace(&pool, 1, BLOCK_BYTES);
-    let filling = pool.begin_in_place(&ns, chain(&ns, 1, 1)[0], 0).expect("there is room");
+    let filling = pool.begin_in_place(&NewBlock::new(&ns, chain(&ns, 1, 1)[0], 0)).expect("there is room");
     let (offset, _) = filling.extent();
     assert!(pool.free(offset).is_err() && pool.name_memory("key", offset).is_err());
     assert_eq!(filling.publish(), Publish::Published);

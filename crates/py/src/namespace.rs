@@ -8,7 +8,7 @@ use crate::hashes::{AnyHashes, Hashes, one};
 use crate::lease::Lease;
 use crate::numbers::{Items, collect};
 use crate::region::Open;
-use cenote_pool::{Hit, Names, Publish};
+use cenote_pool::{Hit, Names, NewBlock, Publish};
 use cenote_store::FRAMES;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
@@ -111,7 +111,7 @@ impl Namespace {
         let lent = Lent::take(parts, false)?;
         lent.fit(self.namespace.block_bytes)?;
         let parts = lent.parts();
-        let publish = || pool.publish_named(&self.namespace, hash, depth, names, &parts);
+        let publish = || pool.publish(&NewBlock { names, ..NewBlock::new(&self.namespace, hash, depth) }, &parts);
         guarded(|| Ok(outcome(py.detach(publish))))
     }
 
@@ -127,7 +127,9 @@ impl Namespace {
     ) -> PyResult<Option<Filling>> {
         let names = Names { name, parent };
         let (pool, hash) = (self.open.pool()?, one(hash)?);
-        let begun = guarded(|| Ok(py.detach(|| pool.begin_in_place_named(&self.namespace, hash, depth, names))))?;
+        let begun = guarded(|| {
+            Ok(py.detach(|| pool.begin_in_place(&NewBlock { names, ..NewBlock::new(&self.namespace, hash, depth) })))
+        })?;
         Ok(begun.ok().map(|filling| Filling::new(pool, filling)))
     }
 

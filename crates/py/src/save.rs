@@ -6,7 +6,7 @@ use crate::memory::Pages;
 use crate::namespace::outcome as outcome_name;
 use cenote_base::{BlockHash, fault};
 use cenote_mem::Mapped;
-use cenote_pool::{Filling, HostPool, Names, Namespace, Publish};
+use cenote_pool::{Filling, HostPool, Names, Namespace, NewBlock, Publish};
 use cenote_store::{BlockCodec, FRAMES};
 use pyo3::prelude::*;
 use std::collections::BTreeMap;
@@ -66,7 +66,7 @@ impl Save {
 impl Target {
     fn begin(&self, hash: BlockHash, depth: u32, names: Names) -> Result<Block, Publish> {
         if self.coding.is_none() {
-            let begun = self.pool.begin_named(&self.namespace, hash, depth, names);
+            let begun = self.pool.begin(&NewBlock { names, ..NewBlock::new(&self.namespace, hash, depth) });
             return begun.map(|filling| Block::Raw(Box::new(filling)));
         }
         // What is there already is not encoded to find that out.
@@ -85,11 +85,14 @@ impl Target {
         BlockCodec::seal(&mut frames);
         // What would not become smaller stays as it is.
         if (frames.len() as u64) < self.namespace.block_bytes {
-            return self.pool.publish_encoded_named(&self.namespace, hash, depth, FRAMES, names, &[&frames]);
+            return self.pool.publish(
+                &NewBlock { encoding: FRAMES, names, ..NewBlock::new(&self.namespace, hash, depth) },
+                &[&frames],
+            );
         }
         // SAFETY: as in `State::copy_to`; the engine leaves all of a block's pages alone until the save has ended.
         let parts: Vec<&[u8]> = (0..pages.num_layers()).map(|layer| unsafe { pages.page(layer, number) }).collect();
-        self.pool.publish_named(&self.namespace, hash, depth, names, &parts)
+        self.pool.publish(&NewBlock { names, ..NewBlock::new(&self.namespace, hash, depth) }, &parts)
     }
 }
 

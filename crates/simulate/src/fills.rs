@@ -3,14 +3,14 @@
 use crate::oracle::Checker;
 use crate::scenario::{Actor, LOCK_TIMEOUT, SimPool, UNLIKE, names_of};
 use cenote_mem::{Fabric, Offset};
-use cenote_pool::{Namespace, Publish, ReadOutcome};
+use cenote_pool::{Namespace, NewBlock, Publish, ReadOutcome};
 
 impl Actor {
     /// Publishes a block whose payload is written in place, through the host's caches, as a program does that has the memory
     /// mapped itself. The writer may be held up at any word, and its host be declared dead meanwhile.
     pub fn publish_in_place(&self, pool: &SimPool, namespace: &Namespace, number: usize, payload: &[u8]) -> Publish {
         let (hash, depth, names) = (self.shape.hash(number), number as u32, names_of(number));
-        let filling = match pool.begin_in_place_named(namespace, hash, depth, names) {
+        let filling = match pool.begin_in_place(&NewBlock { names, ..NewBlock::new(namespace, hash, depth) }) {
             Ok(filling) => filling,
             Err(outcome) => return outcome,
         };
@@ -38,7 +38,7 @@ impl Actor {
         let pin = pool.lookup(&[hash]).first().and_then(|hit| pool.pin(hit));
         let reading = pool.lookup(&[hash]).first().and_then(|hit| pool.pin(hit)).map(cenote_pool::Pin::read);
         let kept = pool.keep(namespace, &[&payload]).ok();
-        let filling = pool.begin_in_place_named(namespace, unlike, depth, names).ok();
+        let filling = pool.begin_in_place(&NewBlock { names, ..NewBlock::new(namespace, unlike, depth) }).ok();
         let memory = pool.allocate(64).ok();
         let (outcomes, operations) = self.process.in_child(|| {
             let hit = pin.as_ref().map(|pin| *pin.hit());
@@ -68,6 +68,9 @@ impl Actor {
 
     fn publish_plainly(&self, pool: &SimPool, namespace: &Namespace, number: usize) -> Publish {
         let payload = self.shape.payload(number);
-        pool.publish_named(namespace, self.shape.hash(number), number as u32, names_of(number), &[&payload])
+        pool.publish(
+            &NewBlock { names: names_of(number), ..NewBlock::new(namespace, self.shape.hash(number), number as u32) },
+            &[&payload],
+        )
     }
 }

@@ -6,7 +6,7 @@ use cenote_base::{BlockHash, HashSeed, HostId};
 use cenote_mem::{Fabric, Offset};
 use cenote_pool::{
     AttachOptions, CheckReport, ColdBlock, Counter, Design, Event, Eviction, Hit, HostsLock, LockManager, Names,
-    Namespace, NamespaceRecord, Pool, PoolConfig, PoolError, Publish, ReadOutcome, Shorter, Strays,
+    Namespace, NamespaceRecord, NewBlock, Pool, PoolConfig, PoolError, Publish, ReadOutcome, Shorter, Strays,
 };
 use cenote_weakmem::{Process, SimFabric, SimHost};
 use std::sync::Arc;
@@ -419,7 +419,7 @@ impl Actor {
         let (hash, depth, names) = (self.shape.hash(number), number as u32, names_of(number));
         let outcome = match self.process.time() % 9 {
             1 | 4 => self.publish_in_place(pool, namespace, number, &payload),
-            0 | 3 | 6 => pool.begin_named(namespace, hash, depth, names).map_or_else(
+            0 | 3 | 6 => pool.begin(&NewBlock { names, ..NewBlock::new(namespace, hash, depth) }).map_or_else(
                 |outcome| outcome,
                 |mut filling| {
                     // Pieces may be written by one thread and published by another.
@@ -429,7 +429,7 @@ impl Actor {
                     filling.publish()
                 },
             ),
-            _ => pool.publish_named(namespace, hash, depth, names, &[left, right]),
+            _ => pool.publish(&NewBlock { names, ..NewBlock::new(namespace, hash, depth) }, &[left, right]),
         };
         self.process.note(&format!("publish {number}: {outcome:?}"));
         outcome

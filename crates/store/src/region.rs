@@ -5,7 +5,8 @@ use crate::{BlockCodec, Loaded, NamespaceSpec, PrefixMatch, PrefixStore, Swapped
 use cenote_base::{BlockHash, CacheSalt, Deadline, Health, TokenId};
 use cenote_mem::Fabric;
 use cenote_pool::{
-    ColdBlock, Counter, Hit, Kept, Namespace, NamespaceRecord, Pin, Pool, PoolError, Publish, ReadOutcome, Shorter,
+    ColdBlock, Counter, Hit, Kept, Namespace, NamespaceRecord, NewBlock, Pin, Pool, PoolError, Publish, ReadOutcome,
+    Shorter,
 };
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -252,7 +253,10 @@ impl<F: Fabric> PrefixStore for RegionStore<F> {
             // What would not become smaller stays as it is.
             if (self.frames.len() as u64) < self.namespace.block_bytes {
                 self.squeeze(self.frames.len() as u64);
-                let published = self.pool.publish_encoded(&self.namespace, hash, depth, FRAMES, &[&self.frames]);
+                let published = self.pool.publish(
+                    &NewBlock { encoding: FRAMES, ..NewBlock::new(&self.namespace, hash, depth) },
+                    &[&self.frames],
+                );
                 if published == Publish::Published {
                     self.encoded.bytes += self.frames.len() as u64;
                     self.encoded.from_bytes += self.namespace.block_bytes;
@@ -264,7 +268,7 @@ impl<F: Fabric> PrefixStore for RegionStore<F> {
             if is_new {
                 self.squeeze(self.namespace.block_bytes);
             }
-            self.pool.publish(&self.namespace, hash, depth, pages)
+            self.pool.publish(&NewBlock::new(&self.namespace, hash, depth), pages)
         });
         matches!(outcome, Publish::Published | Publish::Duplicate)
     }

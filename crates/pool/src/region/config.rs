@@ -111,7 +111,7 @@ impl PoolConfig {
     /// Hazard lines with which a worker can pin so many blocks.
     #[must_use]
     pub fn hazard_lines_for(pins: u32) -> u16 {
-        u16::try_from(pins.div_ceil(crate::pins::SLOTS_PER_LINE)).unwrap_or(u16::MAX)
+        u16::try_from(pins.div_ceil(crate::region::layout::PINS_PER_LINE)).unwrap_or(u16::MAX)
     }
 
     /// Refuses what the format cannot hold.

@@ -80,11 +80,11 @@ pub struct Counters<'a, W> {
 }
 
 impl<W: Word<u64>> Counters<'_, W> {
-    pub fn add(self, counter: Counter, count: u64) {
+    pub fn add(&self, counter: Counter, count: u64) {
         self.words[self.own_set * self.set_words + counter as usize].fetch_add(count, Ordering::Relaxed);
     }
 
-    pub fn get(self, counter: Counter) -> u64 {
+    pub fn get(&self, counter: Counter) -> u64 {
         self.words.chunks(self.set_words).map(|set| set[counter as usize].load(Ordering::Relaxed)).sum()
     }
 }

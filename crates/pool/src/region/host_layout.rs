@@ -11,6 +11,16 @@ use std::ops::Range;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
+/// Owner word of a block slot: in the free list of its class. A reserved slot has its worker's slot
+/// plus one instead.
+pub(crate) const FREE: u32 = 0;
+/// Owner word of a readable block; eviction may take it.
+pub(crate) const PUBLISHED: u32 = u32::MAX;
+/// Owner word of a block that leaves when its last pin does.
+pub(crate) const DRAINING: u32 = u32::MAX - 1;
+/// Owner word of an object.
+pub(crate) const OBJECT: u32 = u32::MAX - 2;
+
 /// Block sizes a host can serve at once.
 pub(crate) const CLASSES: usize = 64;
 

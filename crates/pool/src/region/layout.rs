@@ -15,6 +15,8 @@ pub const LOCKS: u64 = SHARDS + 8;
 pub const USER_LOCKS: u64 = LOCKS - SHARDS - 2;
 /// Mutexes of a host: membership, heap, tables, chunks, and one for each shard and user lock.
 pub const MUTEXES: u32 = 4 + (SHARDS + USER_LOCKS) as u32;
+/// Pins in a hazard line; its last word is the worker's epoch.
+pub const PINS_PER_LINE: u32 = 7;
 /// Rows of the namespace table.
 pub const NAMESPACES: u64 = 256;
 /// Rows of the object table.
@@ -276,6 +278,12 @@ impl Layout {
     /// Blocks that a chunk with this slot size holds.
     pub fn slots(&self, slot_bytes: u64) -> u64 {
         (self.chunk_bytes / slot_bytes.max(1)).min(self.descriptors_per_chunk)
+    }
+
+    /// The blocks of a chunk with this slot size, as numbers.
+    pub fn blocks_of(&self, chunk: u64, slot_bytes: u64) -> std::ops::Range<u64> {
+        let first = chunk * self.descriptors_per_chunk;
+        first..first + self.slots(slot_bytes)
     }
 
     /// Buckets of one shard; a probe never leaves its shard, so one lock covers it.

@@ -16,7 +16,8 @@ use cenote_base::prng::Prng;
 use cenote_base::{BlockHash, HashSeed, HostId};
 use cenote_mem::Flush;
 use cenote_pool::{
-    AttachOptions, CheckReport, Counter, Namespace, NamespaceRecord, Pool, PoolConfig, Publish, ReadOutcome, Superblock,
+    AttachOptions, CheckReport, Counter, Namespace, NamespaceRecord, NewBlock, Pool, PoolConfig, Publish, ReadOutcome,
+    Superblock,
 };
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -93,7 +94,7 @@ fn payload(number: u64) -> [u8; BLOCK_BYTES as usize] {
 }
 
 fn publish(pool: &LoomPool, namespace: &Namespace, number: u64) -> Publish {
-    pool.publish(namespace, hash(number), 0, &[&payload(number)])
+    pool.publish(&NewBlock::new(namespace, hash(number), 0), &[&payload(number)])
 }
 
 /// `None`: it is not there.

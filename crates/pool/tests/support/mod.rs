@@ -4,7 +4,8 @@
 use cenote_base::{BlockHash, HashSeed};
 use cenote_mem::{Coherent, Fabric, MapOptions, Mapping, RegionSource};
 use cenote_pool::{
-    AttachOptions, Design, Hit, Namespace, NamespaceRecord, Pool, PoolConfig, Publish, ReadOutcome, Superblock,
+    AttachOptions, Design, Hit, Namespace, NamespaceRecord, NewBlock, Pool, PoolConfig, Publish, ReadOutcome,
+    Superblock,
 };
 use std::sync::Arc;
 
@@ -67,7 +68,7 @@ pub fn payload(hash: BlockHash, bytes: u64) -> Vec<u8> {
 pub fn publish<F: Fabric>(pool: &Pool<F>, namespace: &Namespace, hash: BlockHash, depth: u32) -> Publish {
     let bytes = payload(hash, namespace.block_bytes);
     let (left, right) = bytes.split_at(bytes.len() / 128 * 64);
-    pool.publish(namespace, hash, depth, &[left, right])
+    pool.publish(&NewBlock::new(namespace, hash, depth), &[left, right])
 }
 
 /// Reads a block and insists that whole means right.

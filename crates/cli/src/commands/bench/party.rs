@@ -9,7 +9,7 @@ use crate::region::HostPool;
 use cenote_base::BlockHash;
 use cenote_base::prng::Prng;
 use cenote_mem::{Fabric, Flush, MapOptions, Mapped, Mapping, Offset, RegionSource};
-use cenote_pool::{Hit, Namespace, NamespaceRecord, Pin, Publish, ReadOutcome};
+use cenote_pool::{Hit, Namespace, NamespaceRecord, NewBlock, Pin, Publish, ReadOutcome};
 use serde::{Deserialize, Serialize};
 use std::hint::black_box;
 use std::sync::Arc;
@@ -117,7 +117,7 @@ impl Party {
         bytes[..8].copy_from_slice(&block.to_le_bytes());
         let hash = hash_of(block);
         let start = Instant::now();
-        let outcome = self.pool.publish(namespace, hash, (block % PROMPT) as u32, &[bytes]);
+        let outcome = self.pool.publish(&NewBlock::new(namespace, hash, (block % PROMPT) as u32), &[bytes]);
         let time = nanoseconds(start);
         match outcome {
             Publish::Published => Ok(time),

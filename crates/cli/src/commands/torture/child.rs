@@ -12,7 +12,7 @@ use crate::region::HostPool;
 use cenote_base::fault;
 use cenote_base::prng::Prng;
 use cenote_mem::{Fabric, HostArea, Mapped};
-use cenote_pool::{Hit, Namespace, NamespaceRecord, Pin, PoolError, Publish, ReadOutcome, Recovered};
+use cenote_pool::{Hit, Namespace, NamespaceRecord, NewBlock, Pin, PoolError, Publish, ReadOutcome, Recovered};
 use rustix::process::{Signal, getpid, kill_process, set_parent_process_death_signal};
 use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, channel};
@@ -217,7 +217,7 @@ impl Child {
         let (namespace, hash) = self.key();
         let payload = &mut self.buffer[..namespace.block_bytes as usize];
         content::write_block(hash, payload);
-        let operation = match self.pool.publish(&namespace, hash, 0, &[payload]) {
+        let operation = match self.pool.publish(&NewBlock::new(&namespace, hash, 0), &[payload]) {
             Publish::Published => Operation::Put,
             Publish::Duplicate => Operation::PutDuplicate,
             Publish::NoRoom | Publish::OverQuota => Operation::PutNoRoom,
@@ -301,7 +301,7 @@ impl Child {
         let payload = vec![0; namespace.block_bytes as usize];
         let forked = cenote_mem::fork::run_in_child(|| {
             self.held.clear();
-            let inert = self.pool.publish(&namespace, hash, 0, &[&payload]) == Publish::NoRoom
+            let inert = self.pool.publish(&NewBlock::new(&namespace, hash, 0), &[&payload]) == Publish::NoRoom
                 && self.pool.lookup(&[hash]).is_empty()
                 && self.pool.tick() == Recovered::default();
             u8::from(!inert)

@@ -1,0 +1,8 @@
+//! Looking at a region and mending it: summary, check, garbage collection, health, and the view from
+//! outside.
+
+pub mod check;
+pub mod gc;
+mod health;
+pub mod info;
+pub mod inspect;

@@ -1,0 +1,469 @@
+//! `check` walks a region and reports what does not hold.
+
+use crate::error::PoolError;
+use crate::members::Member;
+use crate::members::recovery::Recovered;
+use crate::region::counters::Counter;
+use crate::region::hit::Hit;
+use crate::region::host_layout::{CLASSES, DRAINING, FREE, OBJECT, PUBLISHED};
+use crate::region::layout::NAMESPACES;
+use crate::region::lines::{BlockState, ChunkLine, Descriptor, Line};
+use crate::sync::{Heap, Holds};
+use cenote_base::BlockIndex;
+use cenote_mem::host::LockTimeout;
+use cenote_mem::{Fabric, HostLocal, Word};
+use serde::Serialize;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::Ordering::{Acquire, Relaxed};
+
+/// Something that is not as it must be, or not yet.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Finding {
+    /// The thing: `chunk 3`, `block 17`.
+    pub what: String,
+    /// The fact.
+    pub fact: String,
+    /// What it means for those who use the region.
+    pub means: &'static str,
+    /// What ends it.
+    pub repair: &'static str,
+    /// Bytes that nobody can use as long as it lasts.
+    pub bytes: u64,
+}
+
+/// What a walk over the region found.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct CheckReport {
+    /// Chunks that were walked: those of this host, or of all hosts where [`crate::Inspector`] looked.
+    pub chunks: u64,
+    /// Block slots in them.
+    pub slots: u64,
+    /// Readable blocks.
+    pub ready: u64,
+    /// Free slots.
+    pub free: u64,
+    /// Slots that live workers are writing.
+    pub reserved: u64,
+    /// Slots with objects.
+    pub objects: u64,
+    /// Slots that wait for a pin to go.
+    pub draining: u64,
+    /// Blocks pinned by someone.
+    pub pinned: u64,
+    /// Payloads whose checksum was verified.
+    pub payloads_verified: u64,
+    /// Index entries.
+    pub index_entries: u64,
+    /// Index entries that lead nowhere: harmless, dropped by `gc`.
+    pub index_stale: u64,
+    /// Lines of event logs that hold.
+    pub events: u64,
+    /// What died before this check and was cleaned up when it attached.
+    pub recovered: Recovered,
+    /// Bytes that nobody can use and nobody will give back: the slots of the leaks, and chunks whose line names no
+    /// owner that could be.
+    pub leaked_bytes: u64,
+    /// Space that nobody can use and nobody will give back.
+    pub leaks: Vec<Finding>,
+    /// Structures or payloads that do not hold.
+    pub damage: Vec<Finding>,
+    /// What the dead left and the living will clear up by themselves.
+    pub pending: Vec<Finding>,
+}
+
+impl CheckReport {
+    /// No leak and no damage. What is pending is no fault.
+    #[must_use]
+    pub fn is_clean(&self) -> bool {
+        self.leaks.is_empty() && self.damage.is_empty()
+    }
+
+    pub(crate) fn sum_leaked_bytes(&mut self) {
+        self.leaked_bytes = self.leaks.iter().chain(&self.damage).map(|finding| finding.bytes).sum();
+    }
+
+    /// Moves what a host's memory and the region disagree about to what is pending: a worker of that host died, and
+    /// perhaps in the middle of it. What was found before `leaks` and `damage` stays.
+    pub(crate) fn blame_the_dead(&mut self, leaks: usize, damage: usize) {
+        let (payloads, structures): (Vec<_>, Vec<_>) =
+            self.damage.drain(damage..).partition(|finding| finding.fact == PAYLOAD_FACT);
+        self.damage.extend(payloads);
+        let left = self.leaks.drain(leaks..).chain(structures);
+        self.pending.extend(left.map(|finding| Finding { means: UNSETTLED, repair: BY_THE_NEXT, ..finding }));
+    }
+}
+
+const PAYLOAD_FACT: &str = "its payload does not have its checksum";
+
+const UNSETTLED: &str = "its space is not to be had yet; nothing else is wrong with it";
+const BY_THE_NEXT: &str = "whoever attaches next, or a worker of that host when it ticks; `cenote pool gc` does it now";
+const SPACE: &str = "its space is lost to everybody";
+const MISS: &str = "reads of it are misses, and its space serves nobody";
+const UNFOUND: &str = "lookups miss it, and its space serves nobody";
+const RISK: &str = "two users of its space could meet: whoever comes second costs the first a miss";
+const GC: &str = "cenote pool gc";
+
+/// How a walk looks at slots.
+pub(crate) struct Walk<'a> {
+    /// Free slots by the host's own lists.
+    pub listed: BTreeSet<BlockIndex>,
+    /// Blocks that rows of the object table name.
+    pub objects: &'a BTreeSet<BlockIndex>,
+    /// Whether the heap lock is held, so that nothing is just leaving.
+    pub is_locked: bool,
+    /// Whose payload is verified.
+    pub payloads: &'a dyn Fn(BlockIndex) -> bool,
+}
+
+impl<F: Fabric, H: HostLocal> Member<F, H> {
+    /// See [`crate::Pool::check`].
+    pub fn check(&self, payloads: bool) -> Result<CheckReport, PoolError> {
+        let mut report = CheckReport { recovered: self.recover_dead()?, ..CheckReport::default() };
+        let heap = self.blocks.lock_heap_patiently().map_err(PoolError::lock("heap"))?;
+        let objects: BTreeSet<BlockIndex> = self.tables.object_blocks().into_iter().collect();
+        (report.index_entries, report.index_stale) = self.index.look_at_index();
+        let lines = {
+            let patient = self.locks.patient();
+            let _chunks = self.space.lock_chunks(patient).map_err(PoolError::lock("chunk"))?;
+            self.check_chunk_lines(&mut report)
+        };
+        self.check_own(&lines, &objects, &|_| payloads, true, &mut report);
+        if self.region.is_plain() {
+            self.check_list(&heap, &mut report).map_err(PoolError::lock("index"))?;
+        }
+        self.check_events(self.region.host, &mut report);
+        report.pinned = self.blocks.pinned().len() as u64;
+        report.sum_leaked_bytes();
+        self.region.counters().add(Counter::Damaged, report.damage.len() as u64);
+        Ok(report)
+    }
+}
+
+impl<F: Fabric, H: HostLocal> Member<F, H> {
+    /// The highest owner that a chunk line may name.
+    pub(super) fn owners_max(&self) -> u64 {
+        if self.region.is_coherent() { 1 } else { self.region.layout.max_hosts }
+    }
+
+    /// The lines of all chunks that some host owns. What cannot be a chunk's line is reported. The caller has refreshed
+    /// them, or looks at this host's only.
+    pub(crate) fn check_chunk_lines(&self, report: &mut CheckReport) -> Vec<(u64, ChunkLine)> {
+        let mut lines = Vec::new();
+        for chunk in 0..self.region.layout.num_chunks {
+            let at = self.region.layout.chunk(chunk);
+            let words = self.region.fabric.load_line(at);
+            if words == [0; 8] || ChunkLine::open(words, at, self.region.salt).is_some_and(|line| line.owner == 0) {
+                continue;
+            }
+            let lost = |fact: &str, repair| Finding {
+                what: format!("chunk {chunk}"),
+                fact: fact.to_owned(),
+                means: "no block can be put into it, and those in it stay as long as their host knows them",
+                repair,
+                bytes: self.region.layout.chunk_bytes,
+            };
+            match self.region.read_chunk(chunk) {
+                Some(line) if line.owner <= self.owners_max() => lines.push((chunk, line)),
+                Some(_) => report.leaks.push(lost("its owner is a host that cannot be", GC)),
+                None => report.damage.push(lost("its line does not hold", "cenote pool gc, on each host")),
+            }
+        }
+        lines
+    }
+
+    /// Checks this host's free lists and chunks, with the heap lock held or not; returns blocks that `gc` should discard.
+    pub(crate) fn check_own(
+        &self,
+        lines: &[(u64, ChunkLine)],
+        objects: &BTreeSet<BlockIndex>,
+        payloads: &dyn Fn(BlockIndex) -> bool,
+        is_locked: bool,
+        report: &mut CheckReport,
+    ) -> BTreeSet<BlockIndex> {
+        let walk = Walk { listed: self.check_free_lists(report), objects, is_locked, payloads };
+        let own = lines.iter().filter(|(_, line)| line.owner == self.region.host + 1);
+        let unsound = own.flat_map(|(chunk, line)| self.check_chunk(*chunk, line, &walk, report)).collect();
+        self.check_usage(report);
+        unsound
+    }
+
+    fn check_free_lists(&self, report: &mut CheckReport) -> BTreeSet<BlockIndex> {
+        let mut listed = BTreeSet::new();
+        for class in 0..CLASSES {
+            for block in self.space.free_list(class) {
+                let what = || format!("block {block}");
+                if !listed.insert(block) {
+                    report.damage.push(finding(what(), "it is in two free lists", RISK, GC));
+                }
+                if self.region.slot_owner(block).load(Acquire) != FREE {
+                    report.damage.push(finding(what(), "it is in a free list but taken", RISK, GC));
+                }
+            }
+        }
+        listed
+    }
+
+    /// Checks one chunk of this host; returns blocks that `gc` should discard.
+    fn check_chunk(&self, chunk: u64, line: &ChunkLine, walk: &Walk<'_>, report: &mut CheckReport) -> Vec<BlockIndex> {
+        report.chunks += 1;
+        let first = chunk * self.region.layout.descriptors_per_chunk;
+        let (mut unsound, mut unnamed) = (Vec::new(), Vec::new());
+        for slot in 0..self.region.layout.slots(line.slot_bytes) {
+            let block = BlockIndex(first + slot);
+            report.slots += 1;
+            let findings = (report.leaks.len(), report.damage.len());
+            self.check_slot(block, line.slot_bytes, walk, &mut unnamed, report);
+            if findings != (report.leaks.len(), report.damage.len()) {
+                unsound.push(block);
+            }
+        }
+        if !unnamed.is_empty() {
+            // They may have been put since the rows were read. One more look serves for the whole chunk: a damaged
+            // region may be full of objects without names.
+            let named = self.tables.object_blocks();
+            for block in unnamed.into_iter().filter(|block| !named.contains(block)) {
+                let nameless = finding(format!("block {block}"), "it holds an object that no key names", SPACE, GC);
+                report.leaks.push(nameless.costs(line.slot_bytes));
+                unsound.push(block);
+            }
+        }
+        unsound
+    }
+
+    fn check_slot(
+        &self,
+        block: BlockIndex,
+        slot_bytes: u64,
+        walk: &Walk<'_>,
+        unnamed: &mut Vec<BlockIndex>,
+        report: &mut CheckReport,
+    ) {
+        let what = || format!("block {block}");
+        let state = self.region.read_descriptor(block).and_then(|d| d.block_state());
+        match self.region.slot_owner(block).load(Acquire) {
+            FREE => {
+                report.free += 1;
+                if !walk.listed.contains(&block) {
+                    let lost = finding(what(), "it is free but in no free list", SPACE, GC);
+                    report.leaks.push(lost.costs(slot_bytes));
+                }
+                if matches!(state, Some(BlockState::Ready | BlockState::Object)) {
+                    let fact = "it is free but its descriptor says it is in use";
+                    report.damage.push(finding(what(), fact, RISK, GC));
+                }
+            }
+            PUBLISHED => {
+                if state == Some(BlockState::Evicting) && !walk.is_locked {
+                    report.draining += 1;
+                    return;
+                }
+                report.ready += 1;
+                let charged = self.region.slot_namespace(block).load(Relaxed).checked_sub(1);
+                let namespace = self.region.read_descriptor(block).map(|descriptor| u32::from(descriptor.namespace()));
+                if namespace.is_some_and(|namespace| Some(namespace) != charged && u64::from(namespace) < NAMESPACES) {
+                    let fact = "it is not charged to its namespace";
+                    report.damage.push(finding(what(), fact, "a quota is applied to a wrong sum", GC));
+                }
+                let Some(hit) = self.region.hit(block) else {
+                    let fact = "it is published but its descriptor does not hold";
+                    report.damage.push(finding(what(), fact, MISS, GC));
+                    return;
+                };
+                if !self.index.leads_to(hit.hash, block) {
+                    let fact = "it is published but the index does not lead to it";
+                    report.leaks.push(finding(what(), fact, UNFOUND, GC).costs(slot_bytes));
+                }
+                if (walk.payloads)(block) {
+                    self.check_payload(&hit, true, report);
+                }
+            }
+            DRAINING => report.draining += 1,
+            OBJECT => {
+                report.objects += 1;
+                if !walk.objects.contains(&block) {
+                    unnamed.push(block);
+                }
+            }
+            worker if u64::from(worker) > self.region.layout.workers_per_host => {
+                let fact = format!("it is reserved by worker slot {worker}, which cannot be");
+                report.damage.push(finding(what(), &fact, SPACE, GC).costs(slot_bytes));
+            }
+            worker if self.region.area.slot_alive(worker - 1) => report.reserved += 1,
+            worker => {
+                let fact = format!("it is reserved by worker slot {}, which is dead", worker - 1);
+                report.pending.push(finding(what(), &fact, UNSETTLED, BY_THE_NEXT));
+            }
+        }
+    }
+
+    /// Verifies a block's payload, unless it leaves meanwhile. `own`: this host writes its descriptor.
+    fn check_payload(&self, hit: &Hit, own: bool, report: &mut CheckReport) {
+        self.blocks.drop_stale_lines(hit, hit.length);
+        report.payloads_verified += 1;
+        if self.region.verify(hit) {
+            return;
+        }
+        if !own {
+            self.region.refresh_descriptors(hit.block.0..hit.block.0 + 1);
+        }
+        let state = self.region.fabric.load_line(self.region.layout.descriptor(hit.block))[0];
+        if state == Descriptor::state_word(BlockState::Ready, hit.generation) {
+            report.damage.push(finding(format!("block {}", hit.block), PAYLOAD_FACT, MISS, GC));
+        }
+    }
+
+    /// Checks a chunk of a host whose own memory is not to be seen: what the region itself says. `lives`: its host
+    /// may, and may be changing what is looked at.
+    pub(crate) fn check_from_outside(
+        &self,
+        chunk: u64,
+        line: &ChunkLine,
+        lives: bool,
+        walk: &Walk<'_>,
+        report: &mut CheckReport,
+    ) {
+        report.chunks += 1;
+        let first = chunk * self.region.layout.descriptors_per_chunk;
+        let slots = first..first + self.region.layout.slots(line.slot_bytes);
+        let place = |block| self.region.layout.descriptor(BlockIndex(block));
+        self.region.refresh_range(place(slots.start), place(slots.end));
+        for block in slots.map(BlockIndex) {
+            report.slots += 1;
+            let mut pend = |fact: &str| {
+                report.pending.push(finding(format!("block {block}"), fact, UNSETTLED, BY_THE_NEXT));
+            };
+            let words = self.region.fabric.load_line(self.region.layout.descriptor(block));
+            match self.region.read_descriptor(block).map(|descriptor| descriptor.block_state()) {
+                Some(Some(BlockState::Ready)) => {
+                    let Some(hit) = self.region.hit(block) else { continue };
+                    if !self.index.leads_to(hit.hash, block) {
+                        pend("it is whole but the index does not lead to it");
+                    }
+                    report.ready += 1;
+                    if (walk.payloads)(block) {
+                        self.check_payload(&hit, false, report);
+                    }
+                }
+                Some(Some(BlockState::Evicting)) => {
+                    if !lives {
+                        pend("it was being evicted when its host died");
+                    }
+                    report.draining += 1;
+                }
+                Some(Some(BlockState::Object)) => {
+                    if !walk.objects.contains(&block) {
+                        pend("it holds an object that no key names");
+                    }
+                    report.objects += 1;
+                }
+                Some(Some(BlockState::Free)) => report.free += 1,
+                Some(None) | None if words == [0; 8] => report.free += 1,
+                Some(None) | None if lives => report.reserved += 1,
+                Some(None) | None => pend("its descriptor does not hold: its writer died"),
+            }
+        }
+    }
+}
+
+impl<F: Fabric, H: HostLocal> Member<F, H> {
+    /// Looks at a host's ring, as this host's caches have it: how many lines hold, and which do not.
+    pub(crate) fn check_events(&self, host: u64, report: &mut CheckReport) {
+        let (mut used, mut broken) = (0, 0);
+        for position in 0..self.region.layout.events_per_host {
+            if self.log.event_at(host, position).is_some() {
+                used += 1;
+            } else if self.region.fabric.load_line(self.region.layout.event(host, position)) != [0; 8] {
+                broken += 1;
+            }
+        }
+        report.events += used;
+        if broken > 0 {
+            report.pending.push(finding(
+                format!("event log of host {host}"),
+                &format!("{broken} of its lines do not hold: who wrote them died, or is not done"),
+                "followers of the log notice, and go by the descriptors once",
+                "later events are written over them",
+            ));
+        }
+    }
+
+    /// Compares the plain design's list with the blocks that it must have.
+    fn check_list(&self, heap: &Holds<Heap>, report: &mut CheckReport) -> Result<(), LockTimeout> {
+        const STAY: &str = "blocks may stay that should leave";
+        const RELINK: &str = "`cenote pool gc` makes the list anew";
+        let faults = self.index.check_list(heap)?;
+        if faults.is_broken {
+            let what = "the list of the plain design".to_owned();
+            report.damage.push(finding(what, "its links do not agree", STAY, RELINK));
+        }
+        for block in faults.unready {
+            let fact = "it is listed as a block that may leave, and is none";
+            report.damage.push(finding(format!("block {block}"), fact, STAY, RELINK));
+        }
+        for block in faults.unlisted {
+            let fact = "it is published but not in the list of those that may leave";
+            report.leaks.push(finding(format!("block {block}"), fact, "it can be found but never leaves", RELINK));
+        }
+        Ok(())
+    }
+}
+
+impl<F: Fabric, H: HostLocal> Member<F, H> {
+    /// Compares what this host has charged with the slots that are charged, and with what it shows.
+    pub(crate) fn check_usage(&self, report: &mut CheckReport) {
+        let mut charged = BTreeMap::<u64, u64>::new();
+        for block in (0..self.region.layout.num_descriptors()).map(BlockIndex) {
+            let Some(namespace) = self.region.slot_namespace(block).load(Relaxed).checked_sub(1) else { continue };
+            let class = self.region.chunk_class(self.region.layout.chunk_of(block)).load(Relaxed).checked_sub(1);
+            let bytes = class.map_or(0, |class| self.region.class_bytes(class as usize).load(Relaxed));
+            *charged.entry(namespace.into()).or_default() += bytes;
+        }
+        for (namespace, shown) in (0..).zip(self.space.shown_by(self.region.host)) {
+            let usage = self.region.usage(namespace).load(Relaxed);
+            let slots = charged.get(&namespace).copied().unwrap_or(0);
+            if usage != slots || usage != shown {
+                let fact = format!(
+                    "host {} accounts {usage} bytes, shows {shown}, and its slots have {slots}",
+                    self.region.host
+                );
+                report.damage.push(finding(format!("namespace {namespace}"), &fact, WRONG_SUM, "cenote pool gc"));
+            }
+        }
+    }
+
+    /// The same of a host whose memory is not to be seen.
+    pub(crate) fn check_usage_from_outside(&self, host: u64, lines: &[(u64, ChunkLine)], report: &mut CheckReport) {
+        let mut stored = BTreeMap::<u64, u64>::new();
+        for (chunk, line) in lines.iter().filter(|(_, line)| line.owner == host + 1) {
+            let first = chunk * self.region.layout.descriptors_per_chunk;
+            for block in (first..first + self.region.layout.slots(line.slot_bytes)).map(BlockIndex) {
+                if let Some(descriptor) = self.region.read_descriptor(block).filter(|d| d.is_charged()) {
+                    *stored.entry(descriptor.namespace().into()).or_default() += line.slot_bytes;
+                }
+            }
+        }
+        self.region.refresh_range(self.region.layout.usage(host, 0), self.region.layout.usage(host, NAMESPACES));
+        for (namespace, shown) in (0..).zip(self.space.shown_by(host)) {
+            let stored = stored.get(&namespace).copied().unwrap_or(0);
+            if shown != stored {
+                let fact = format!("host {host} accounts {shown} bytes, and its blocks have {stored}");
+                let what = format!("namespace {namespace}");
+                report.pending.push(finding(what, &fact, WRONG_SUM, "the next life of that host counts anew"));
+            }
+        }
+    }
+}
+
+const WRONG_SUM: &str = "a quota of the namespace is applied to a wrong sum";
+
+impl Finding {
+    /// A finding that keeps this many bytes from everybody.
+    const fn costs(mut self, bytes: u64) -> Self {
+        self.bytes = bytes;
+        self
+    }
+}
+
+pub(crate) fn finding(what: String, fact: &str, means: &'static str, repair: &'static str) -> Finding {
+    Finding { what, fact: fact.to_owned(), means, repair, bytes: 0 }
+}

@@ -1,0 +1,129 @@
+//! Garbage collection: gives back what no worker uses.
+
+use super::check::CheckReport;
+use crate::error::PoolError;
+use crate::log::recorder::Event;
+use crate::members::Member;
+use crate::members::recovery::Recovered;
+use crate::region::layout::SHARDS;
+use crate::region::lines::{ChunkLine, Line};
+use crate::sync::{Chunks, Heap, Holds, Intent, Timeout};
+use cenote_base::{BlockHash, BlockIndex};
+use cenote_mem::{Fabric, HostLocal, Word};
+use serde::Serialize;
+use std::collections::BTreeSet;
+use std::sync::atomic::Ordering::{Acquire, Relaxed};
+
+/// What garbage collection gave back.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct GcReport {
+    /// Dead workers and what they held.
+    pub recovered: Recovered,
+    /// Index entries dropped.
+    pub index_dropped: u64,
+    /// Overflow counts mended.
+    pub counts_mended: u64,
+    /// Blocks freed that nobody could find, damaged ones among them.
+    pub blocks_freed: u64,
+    /// Chunks taken over from dead hosts whose quarantine has ended.
+    pub chunks_adopted: u64,
+    /// Chunks given back to the region.
+    pub chunks_released: u64,
+}
+
+impl<F: Fabric, H: HostLocal> Member<F, H> {
+    /// Recovers dead workers, drops index entries that lead nowhere, frees blocks that lookups cannot find
+    /// or that do not hold, and returns empty chunks. With `payloads` it reads every byte. Waits `timeout`
+    /// for each lock.
+    pub fn collect_garbage(&self, payloads: bool, timeout: Timeout) -> Result<GcReport, PoolError> {
+        let Self { region, index, space, blocks, .. } = self;
+        let mut report = GcReport { recovered: self.recover_dead()?, ..GcReport::default() };
+        let heap = blocks.lock_heap_within(timeout).map_err(PoolError::lock("heap"))?;
+        report.chunks_adopted = blocks.adopt_chunks(&heap);
+        let orphans = {
+            let chunks = space.lock_chunks(timeout).map_err(PoolError::lock("chunk"))?;
+            self.mend_chunks(&heap, &chunks);
+            self.orphans(&chunks)
+        };
+        let mut patience = region.lock_timeout;
+        let unlinked = orphans.into_iter().filter(|&(hash, block)| index.unlink(hash, block, &mut patience));
+        report.index_dropped += unlinked.count() as u64;
+        index.refresh_index();
+        let mut checked = CheckReport::default();
+        let objects: BTreeSet<BlockIndex> = self.tables.object_blocks().into_iter().collect();
+        let lines = self.check_chunk_lines(&mut checked);
+        let unsound = self.check_own(&lines, &objects, &|_| payloads, true, &mut checked);
+        // A reserved slot belongs to its worker, or to the recovery of that worker.
+        let workers = 1..=region.layout.workers_per_host;
+        let is_reserved = |block| workers.contains(&u64::from(region.slot_owner(block).load(Acquire)));
+        let unsound: Vec<BlockIndex> = unsound.into_iter().filter(|&block| !is_reserved(block)).collect();
+        report.blocks_freed += blocks.retract(&heap, &unsound, |block| blocks.drain(&heap, block)) as u64;
+        blocks.rebuild_heap(&heap);
+        blocks.retry_draining(&heap);
+        for chunk in 0..region.layout.num_chunks {
+            if space.is_empty(chunk) {
+                space.release_chunk(&heap, chunk);
+                report.chunks_released += 1;
+            }
+        }
+        for shard in 0..SHARDS {
+            let lock = if region.is_plain() { 0 } else { shard };
+            let held = index.lock_shard(lock, Intent::ALL, timeout).map_err(PoolError::lock("index"))?;
+            let repaired = index.repair_shard(&held, shard);
+            report.index_dropped += repaired.entries_dropped;
+            report.counts_mended += repaired.counts_mended;
+        }
+        if region.is_plain() {
+            index.mend_list(&heap).map_err(PoolError::lock("index"))?;
+        }
+        self.log.record(Event::Collected, report.blocks_freed, report.chunks_released);
+        Ok(report)
+    }
+
+    /// Writes chunk lines that do not hold again, where this host owns the chunk, and clears those that no
+    /// host can own. Another host's line is left to its owner.
+    fn mend_chunks(&self, _: &Holds<Heap>, chunks: &Holds<Chunks>) {
+        let Self { region, space, .. } = self;
+        let holds = |chunk: u64| {
+            region.free_chunk(chunk).is_some()
+                || region.read_chunk(chunk).is_some_and(|line| line.owner <= self.owners_max())
+        };
+        for chunk in (0..region.layout.num_chunks).filter(|&chunk| !holds(chunk)) {
+            let at = region.layout.chunk(chunk);
+            let words = region.fabric.load_line(at);
+            let owner = ChunkLine::open(words, at, region.salt).map(|line| line.owner);
+            let strays = ChunkLine::strays_of(words);
+            if let Some(class) = region.chunk_class(chunk).load(Relaxed).checked_sub(1) {
+                let ours = ChunkLine {
+                    owner: region.host + 1,
+                    incarnation: region.incarnation(),
+                    slot_bytes: region.class_bytes(class as usize).load(Relaxed),
+                    strays,
+                    ..ChunkLine::default()
+                };
+                space.put_chunk(chunks, chunk, ours);
+            } else if region.is_coherent() || owner.is_some_and(|owner| owner > self.owners_max()) {
+                space.put_chunk(chunks, chunk, ChunkLine { strays, ..ChunkLine::default() });
+                self.log.tell_gap();
+                space.hint_free_chunk(chunk);
+            }
+        }
+    }
+
+    /// Readable blocks in chunks without owner, which only a corrupt chunk line leaves behind. No host would
+    /// evict them, and their hashes could not be published again.
+    fn orphans(&self, _: &Holds<Chunks>) -> Vec<(BlockHash, BlockIndex)> {
+        let region = &self.region;
+        let mut orphans = Vec::new();
+        for chunk in 0..region.layout.num_chunks {
+            if region.chunk_class(chunk).load(Relaxed) != 0 || region.free_chunk(chunk).is_none() {
+                continue;
+            }
+            let first = chunk * region.layout.descriptors_per_chunk;
+            let blocks = first..first + region.layout.descriptors_per_chunk;
+            region.refresh_descriptors(blocks.clone());
+            orphans.extend(blocks.map(BlockIndex).filter_map(|block| Some((region.hit(block)?.hash, block))));
+        }
+        orphans
+    }
+}

@@ -1,0 +1,119 @@
+//! Health: finds damage, trips the breaker, mends, and closes the breaker.
+//!
+//! Damage costs hits and never wrong bytes, but it may cost unbounded time: calls wait for locks whose
+//! lines are corrupt, or walk structures that lead nowhere. So a worker that meets it leaves the region
+//! alone: serving calls return at once, and its engine computes. Its tick then mends what this host may
+//! mend, and closes the breaker when a walk finds no damage.
+//!
+//! The breaker trips on lock timeouts (`crate::sync::breaker`). It also trips when a tick finds that the
+//! superblock, an own line or a chunk line of this host does not hold, or that memory is gone.
+
+use super::check::CheckReport;
+use crate::error::PoolError;
+use crate::members::Member;
+use crate::region::lines::{HostLine, WorkerLine};
+use crate::region::superblock::Superblock;
+use crate::sync::Timeout;
+use cenote_mem::{Fabric, HostLocal, Word};
+use std::collections::BTreeSet;
+use std::sync::atomic::Ordering::Relaxed;
+
+/// Chunk lines that one tick checks.
+const CHUNKS_A_TICK: u64 = 256;
+
+impl<F: Fabric, H: HostLocal> Member<F, H> {
+    /// Checks the region and trips the breaker, or mends and closes it.
+    pub fn look_after_health(&self) {
+        let now = self.region.area.now();
+        if !self.locks.breaker.is_out() {
+            if let Some(reason) = self.first_damage() {
+                self.locks.breaker.found(now, reason);
+            }
+        } else if self.locks.breaker.is_due(now) {
+            match self.mend() {
+                Ok(()) => self.locks.breaker.close(),
+                Err(reason) => self.locks.breaker.failed(self.region.area.now(), reason),
+            }
+        }
+    }
+
+    /// The first damage that a quick look finds.
+    fn first_damage(&self) -> Option<String> {
+        if let Err(reason) = self.whole_region() {
+            return Some(reason);
+        }
+        let (worker, host) = (
+            self.region.layout.worker(self.region.host, self.region.slot()),
+            self.region.layout.host(self.region.host),
+        );
+        if self.region.read::<WorkerLine>(worker).is_none() {
+            return Some("this worker's line does not hold".to_owned());
+        }
+        if self.region.read::<HostLine>(host).is_none() {
+            // Another process of the host may be writing it.
+            let _membership = self.locks.lock_membership(Timeout::TRY).ok()?;
+            if self.region.read::<HostLine>(host).is_none() {
+                return Some("this host's line does not hold".to_owned());
+            }
+        }
+        let first = self.locks.breaker.next_chunk(CHUNKS_A_TICK);
+        let count = CHUNKS_A_TICK.min(self.region.layout.num_chunks);
+        let torn = (0..count)
+            .map(|chunk| (first + chunk) % self.region.layout.num_chunks)
+            .find(|&chunk| self.is_lost(chunk))?;
+        // It may be in the middle of a change.
+        let _heap = self.blocks.lock_heap_within(Timeout::TRY).ok()?;
+        self.is_lost(torn).then(|| format!("the line of chunk {torn} does not hold"))
+    }
+
+    /// Whether this host lists a chunk whose line does not name it.
+    fn is_lost(&self, chunk: u64) -> bool {
+        self.region.chunk_class(chunk).load(Relaxed) != 0
+            && self.region.own_chunk(chunk).is_none()
+            && !self.region.is_dead(self.region.host, self.region.incarnation())
+    }
+
+    /// Whether the whole region is mapped, and is the one that was opened.
+    fn whole_region(&self) -> Result<(), String> {
+        if !self.region.fabric.still_whole() {
+            return Err("a part of the region's memory is gone: its file was cut, or the hardware lost it; \
+                        make a new region and restart its users"
+                .to_owned());
+        }
+        match Superblock::read(&self.region.fabric) {
+            Ok(now) if now == self.region.superblock => Ok(()),
+            Ok(_) => Err("the region was formatted anew while it was in use; restart its users".to_owned()),
+            Err(error) => Err(format!("the superblock does not hold: {error}")),
+        }
+    }
+
+    /// Mends what this host may mend, then walks its data.
+    fn mend(&self) -> Result<(), String> {
+        if self.region.fabric.still_whole() {
+            self.region.superblock.mend(&self.region.fabric);
+        }
+        self.whole_region()?;
+        let busy = |error: PoolError| error.to_string();
+        {
+            let membership = self.locks.lock_membership(self.locks.serving());
+            let membership = membership.map_err(PoolError::lock("membership")).map_err(busy)?;
+            self.hosts.rewrite_own_lines(&membership, self.name());
+        }
+        self.collect_garbage(false, self.locks.serving()).map_err(busy)?;
+        let mut report = CheckReport::default();
+        {
+            let _heap = self.blocks.lock_heap().map_err(PoolError::lock("heap")).map_err(busy)?;
+            if let Some(chunk) = (0..self.region.layout.num_chunks).find(|&chunk| self.is_lost(chunk)) {
+                return Err(format!("the line of chunk {chunk} does not hold"));
+            }
+            let objects: BTreeSet<_> = self.tables.object_blocks().into_iter().collect();
+            // Other hosts mend their own lines.
+            let lines = self.check_chunk_lines(&mut CheckReport::default());
+            self.check_own(&lines, &objects, &|_| false, true, &mut report);
+        }
+        match report.damage.first() {
+            None => Ok(()),
+            Some(finding) => Err(format!("{} does not hold: {}", finding.what, finding.fact)),
+        }
+    }
+}

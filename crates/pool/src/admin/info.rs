@@ -1,0 +1,246 @@
+//! A summary of a region, for reports and metrics.
+
+use crate::members::Member;
+use crate::region::area::hex;
+use crate::region::counters::Counter;
+use crate::region::layout::{NAMESPACES, PINS_PER_LINE};
+use crate::region::lines::{BlockState, NameLine, NamespaceLine, WorkerLine, unpack_text};
+use crate::space::strays::Strays;
+use cenote_base::{BlockIndex, NamespaceId};
+use cenote_mem::{Fabric, HostLocal, LINE};
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+impl<F: Fabric, H: HostLocal> Member<F, H> {
+    /// `alive` tells whether the worker of a host's slot lives, where that is known.
+    pub(crate) fn info(&self, alive: impl Fn(u64, u32) -> Option<bool>) -> PoolInfo {
+        self.region.refresh_tables();
+        let mut namespaces = self.namespace_rows();
+        let mut hosts: Vec<HostInfo> = (0..self.region.layout.max_hosts).map(|host| self.host_info(host)).collect();
+        let mut info = PoolInfo {
+            region_bytes: self.region.superblock.region_bytes,
+            data_bytes: self.region.layout.data_bytes(),
+            chunk_bytes: self.region.layout.chunk_bytes,
+            num_chunks: self.region.layout.num_chunks,
+            fabric: if self.region.fabric.flush().is_coherent() { "coherent" } else { "flushed" },
+            uuid: hex(&self.region.superblock.config.uuid),
+            created: self.region.superblock.created,
+            design: self.region.superblock.config.design.name(),
+            eviction: self.region.superblock.config.eviction.policy().name(),
+            pins_per_worker: self.region.layout.hazard_lines_per_worker * u64::from(PINS_PER_LINE),
+            ..PoolInfo::default()
+        };
+        self.region.refresh_chunks();
+        for chunk in 0..self.region.layout.num_chunks {
+            let strays = self.space.strays(chunk);
+            info.chunks_lost += u64::from(strays != Strays::Never);
+            info.chunks_with_strays += u64::from(strays == Strays::Possible);
+            let Some(line) = self.region.read_chunk(chunk) else { continue };
+            let first = chunk * self.region.layout.descriptors_per_chunk;
+            self.region.refresh_descriptors(first..first + self.region.layout.slots(line.slot_bytes));
+            info.chunks_taken += 1;
+            hosts.get_mut((line.owner - 1) as usize).into_iter().for_each(|host| host.chunks += 1);
+            for slot in 0..self.region.layout.slots(line.slot_bytes) {
+                let block = BlockIndex(first + slot);
+                let Some(descriptor) = self.region.read_descriptor(block) else { continue };
+                match descriptor.block_state() {
+                    Some(BlockState::Ready) => {
+                        info.blocks_ready += 1;
+                        info.bytes_ready += descriptor.extent().0;
+                        if let Some(row) = namespaces.iter_mut().find(|row| row.id.0 == descriptor.namespace()) {
+                            row.blocks += 1;
+                            row.bytes += descriptor.extent().0;
+                        }
+                    }
+                    Some(BlockState::Object) => info.objects += 1,
+                    _ => {}
+                }
+            }
+        }
+        for host in 0..self.region.layout.max_hosts {
+            let Some(line) = self.region.read_host(host) else { continue };
+            let row = &mut hosts[host as usize];
+            let slots = line.workers_high.min(self.region.layout.workers_per_host);
+            self.region.refresh_range(self.region.layout.worker(host, 0), self.region.layout.worker(host, slots));
+            for slot in 0..slots {
+                let at = self.region.layout.worker(host, slot);
+                let Some(worker) = self.region.read::<WorkerLine>(at) else { continue };
+                if worker.epoch & 1 == 1 {
+                    info.workers.push(WorkerInfo {
+                        host: host as u8,
+                        slot: slot as u16,
+                        pid: worker.pid,
+                        name: unpack_text(&worker.name),
+                        joined: worker.joined,
+                        alive: alive(host, slot as u32),
+                    });
+                    row.workers += 1;
+                }
+            }
+            // Where its workers' claims can be seen they decide; elsewhere its heart does.
+            let of_host = info.workers.iter().filter(|worker| u64::from(worker.host) == host);
+            let seen: Vec<bool> = of_host.filter_map(|worker| worker.alive).collect();
+            if !seen.is_empty() || alive(host, 0).is_some() {
+                row.alive = Some(seen.contains(&true));
+            }
+        }
+        info.hosts = hosts.into_iter().filter(|host| host.incarnation > 0 || host.chunks > 0).collect();
+        info.namespaces = namespaces;
+        info.counters = Counter::ALL.iter().map(|&c| (c.name(), self.region.counters().get(c))).collect();
+        info
+    }
+
+    /// What is known of a host but its workers and chunks.
+    fn host_info(&self, host: u64) -> HostInfo {
+        let line = self.region.read_host(host).unwrap_or_default();
+        let marked_dead = self.region.is_dead(host, line.incarnation);
+        let beat = self.region.beat(host);
+        let silent_ms = (beat.incarnation != 0 && beat.incarnation == line.incarnation).then(|| {
+            let still = beat.heartbeat == line.heartbeat;
+            let silent = self.region.area.now().saturating_sub(Duration::from_nanos(beat.since));
+            if still { u64::try_from(silent.as_millis()).unwrap_or(u64::MAX) } else { 0 }
+        });
+        let timeout_ms = u64::try_from(self.region.host_timeout.as_millis()).unwrap_or(u64::MAX);
+        let alive = silent_ms.map(|silent| silent < timeout_ms);
+        HostInfo {
+            host: host as u8,
+            incarnation: line.incarnation,
+            alive: if marked_dead { Some(false) } else { alive },
+            silent_ms,
+            marked_dead,
+            workers: 0,
+            chunks: 0,
+        }
+    }
+
+    pub(crate) fn namespace_rows(&self) -> Vec<NamespaceInfo> {
+        (0..NAMESPACES)
+            .filter_map(|row| {
+                let at = self.region.layout.namespace(row);
+                let line = self.region.read::<NamespaceLine>(at)?;
+                let name = self.region.read::<NameLine>(at + LINE);
+                Some(NamespaceInfo {
+                    id: NamespaceId(row as u16),
+                    label: name.map(|name| name.text()).unwrap_or_default(),
+                    fingerprint: line
+                        .fingerprint
+                        .iter()
+                        .flat_map(|w| w.to_le_bytes())
+                        .map(|b| format!("{b:02x}"))
+                        .collect(),
+                    block_bytes: line.block_bytes,
+                    block_tokens: line.shape as u32,
+                    blocks: 0,
+                    bytes: 0,
+                    used_bytes: self.space.used_bytes(row),
+                    quota_bytes: self.space.read_quota(row),
+                })
+            })
+            .collect()
+    }
+}
+
+/// What [`Pool::info`] tells.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct PoolInfo {
+    /// Bytes of the region.
+    pub region_bytes: u64,
+    /// Bytes for blocks.
+    pub data_bytes: u64,
+    /// Bytes of a chunk.
+    pub chunk_bytes: u64,
+    /// Chunks in all.
+    pub num_chunks: u64,
+    /// Chunks owned by some host.
+    pub chunks_taken: u64,
+    /// Chunks that a host has lost by being declared dead.
+    pub chunks_lost: u64,
+    /// Those of them into which a host that was declared dead may still write. They take copies only ([`Pool::begin_in_place`]).
+    pub chunks_with_strays: u64,
+    /// Readable blocks.
+    pub blocks_ready: u64,
+    /// Their payload bytes.
+    pub bytes_ready: u64,
+    /// Objects.
+    pub objects: u64,
+    /// Name of the fabric.
+    pub fabric: &'static str,
+    /// Name of the design.
+    pub design: &'static str,
+    /// Name of the policy that says which blocks leave.
+    pub eviction: &'static str,
+    /// Blocks that one worker can pin at once.
+    pub pins_per_worker: u64,
+    /// Identity of the region.
+    pub uuid: String,
+    /// Seconds since 1970.
+    pub created: u64,
+    /// Models that share the region.
+    pub namespaces: Vec<NamespaceInfo>,
+    /// Hosts that attached at least once.
+    pub hosts: Vec<HostInfo>,
+    /// Processes that have it open.
+    pub workers: Vec<WorkerInfo>,
+    /// This host's counters by name.
+    pub counters: BTreeMap<&'static str, u64>,
+}
+
+/// A namespace and what it holds.
+#[derive(Clone, Debug, Serialize)]
+pub struct NamespaceInfo {
+    /// Row.
+    pub id: NamespaceId,
+    /// The model's name, for people.
+    pub label: String,
+    /// Hex of the fingerprint.
+    pub fingerprint: String,
+    /// Payload bytes of a block.
+    pub block_bytes: u64,
+    /// Tokens of a block.
+    pub block_tokens: u32,
+    /// Readable blocks.
+    pub blocks: u64,
+    /// Their payload bytes.
+    pub bytes: u64,
+    /// Bytes of slots that are charged to it, as the hosts that live account them.
+    pub used_bytes: u64,
+    /// Bytes that it may take; 0: no limit.
+    pub quota_bytes: u64,
+}
+
+/// A host that attached.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct HostInfo {
+    /// Its slot.
+    pub host: u8,
+    /// Which life of it.
+    pub incarnation: u64,
+    /// Whether it lives: its workers' claims tell where they can be seen, its heart elsewhere; `None`: not known.
+    pub alive: Option<bool>,
+    /// Milliseconds that its heart has stood still, as the host that asks has seen it.
+    pub silent_ms: Option<u64>,
+    /// Whether somebody declared this life dead.
+    pub marked_dead: bool,
+    /// Workers that joined and have not left.
+    pub workers: u64,
+    /// Chunks that it owns.
+    pub chunks: u64,
+}
+
+/// A worker that joined and has not left.
+#[derive(Clone, Debug, Serialize)]
+pub struct WorkerInfo {
+    /// Its host.
+    pub host: u8,
+    /// Its slot there.
+    pub slot: u16,
+    /// Process id, as its host counts.
+    pub pid: u64,
+    /// Name it gave.
+    pub name: String,
+    /// Seconds since 1970.
+    pub joined: u64,
+    /// Whether it lives; unknown for other hosts.
+    pub alive: Option<bool>,
+}

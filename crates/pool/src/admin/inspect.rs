@@ -1,0 +1,253 @@
+//! Looking at a region from outside: nothing is joined, locked or written, and nobody need live.
+//!
+//! What hosts keep in their own memory (free lists, who holds which slot) is looked at where it is on this machine;
+//! of other hosts' chunks, and of hosts whose memory is gone, only what the region itself says is known. Others may
+//! work meanwhile, so something odd may be the middle of a change: it is looked at again, and told of only if it
+//! stays.
+
+use super::check::{CheckReport, Finding, Walk, finding};
+use super::info::{NamespaceInfo, PoolInfo};
+use crate::error::PoolError;
+use crate::log::follow::{Followed, Follower};
+use crate::members::Member;
+use crate::region::Region;
+use crate::region::config::AttachOptions;
+use crate::region::lines::ChunkLine;
+use crate::region::superblock::Superblock;
+use cenote_base::{BlockIndex, HostId};
+use cenote_mem::host::HostError;
+use cenote_mem::{Fabric, HostArea, HostLocal};
+use std::cell::Cell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::Ordering::Acquire;
+use std::time::Duration;
+
+/// How long something odd may be the middle of a change.
+const PATIENCE: Duration = Duration::from_millis(500);
+/// Looks that it must stand at least.
+const LOOKS_MIN: u32 = 3;
+
+/// A region seen from outside.
+pub struct Inspector<F: Fabric + Clone> {
+    /// As the host that asks sees it.
+    own: Member<F, HostArea>,
+    /// Hosts whose memory is on this machine and belongs to the region as it is.
+    seen: BTreeMap<u64, Member<F, HostArea>>,
+}
+
+impl<F: Fabric + Clone> Inspector<F> {
+    /// Opens the region as seen by `options.host`.
+    ///
+    /// # Errors
+    /// The region is not ours to read (see [`Superblock::read`]), or a host's memory on this machine is not.
+    pub fn open(fabric: &F, options: &AttachOptions) -> Result<Self, PoolError> {
+        let (own, _) = view(fabric.clone(), options)?;
+        let mut seen = BTreeMap::new();
+        let hosts = if own.region.is_coherent() { 1 } else { own.region.superblock.config.max_hosts };
+        for host in 0..hosts {
+            let options = AttachOptions { host: HostId(host), ..options.clone() };
+            let (inner, found) = view(fabric.clone(), &options)?;
+            if found && inner.region.rebuilt().load(Acquire) == 1 {
+                seen.insert(u64::from(host), inner);
+            }
+        }
+        Ok(Self { own, seen })
+    }
+
+    /// What the region's creator chose.
+    #[must_use]
+    pub fn superblock(&self) -> &Superblock {
+        &self.own.region.superblock
+    }
+
+    /// As [`crate::Pool::info`].
+    #[must_use]
+    pub fn info(&self) -> PoolInfo {
+        self.own.info(|host, slot| self.slot_alive(host, slot))
+    }
+
+    /// Which models share the region. Their blocks are not counted.
+    #[must_use]
+    pub fn namespaces(&self) -> Vec<NamespaceInfo> {
+        self.own.region.refresh_tables();
+        self.own.namespace_rows()
+    }
+
+    /// As [`crate::Pool::follow`], without joining.
+    ///
+    /// # Errors
+    /// As for [`crate::Pool::follow`].
+    pub fn follow(&self, follower: &mut Follower) -> Result<Followed, PoolError> {
+        self.own.log.read_log(follower)
+    }
+
+    /// Walks chunks, descriptors, free lists and index of all hosts, and with `payloads` every byte.
+    #[must_use]
+    pub fn check(&self, payloads: bool) -> CheckReport {
+        let mut report = self.walk(&|_| payloads);
+        let start = self.own.region.area.now();
+        let mut looks = 1;
+        while !report.is_clean() && self.somebody_lives() {
+            if looks >= LOOKS_MIN && self.own.region.area.now().saturating_sub(start) > PATIENCE {
+                break;
+            }
+            self.own.region.area.pause(u32::MAX);
+            let odd: BTreeSet<String> = report.damage.iter().map(|finding| finding.what.clone()).collect();
+            let again = self.walk(&|block| payloads && odd.contains(&format!("block {block}")));
+            keep_what_stays(&mut report.leaks, &again.leaks);
+            keep_what_stays(&mut report.damage, &again.damage);
+            looks += 1;
+        }
+        report.sum_leaked_bytes();
+        report
+    }
+
+    /// Whether a worker's claim lives. A region of one host is this machine's: where it has no memory, nobody lives.
+    fn slot_alive(&self, host: u64, slot: u32) -> Option<bool> {
+        let seen = self.current(host).map(|inner| inner.region.area.slot_alive(slot));
+        seen.or_else(|| self.own.region.is_coherent().then_some(false))
+    }
+
+    /// A host's memory, unless it is another life's.
+    fn current(&self, host: u64) -> Option<&Member<F, HostArea>> {
+        let life = self.own.region.read_host(host)?.incarnation;
+        self.seen.get(&host).filter(|inner| inner.region.incarnation() == life)
+    }
+
+    /// Whether a host may have living workers.
+    fn may_live(&self, host: u64) -> bool {
+        let Some(line) = self.own.region.read_host(host) else { return false };
+        let workers = u32::try_from(self.own.region.layout.workers_per_host).expect("validated");
+        match self.slot_alive(host, 0) {
+            Some(first) => first || (1..workers).any(|slot| self.slot_alive(host, slot) == Some(true)),
+            None => !self.own.region.is_dead(host, line.incarnation),
+        }
+    }
+
+    fn somebody_lives(&self) -> bool {
+        (0..self.own.region.layout.max_hosts).any(|host| self.may_live(host))
+    }
+
+    fn walk(&self, payloads: &dyn Fn(BlockIndex) -> bool) -> CheckReport {
+        let mut report = CheckReport::default();
+        let own = &self.own;
+        let objects: BTreeSet<BlockIndex> = own.tables.object_blocks().into_iter().collect();
+        let (entries, stale) = own.index.look_at_index();
+        let mut lines = Vec::new();
+        // A line that another host is just writing is whole at the next look.
+        for _ in 0..3 {
+            report = CheckReport::default();
+            own.region.refresh_chunks();
+            lines = own.check_chunk_lines(&mut report);
+            if report.damage.is_empty() {
+                break;
+            }
+        }
+        for host in 0..own.region.layout.max_hosts {
+            let left = self.left_workers(host);
+            let (leaks, damage) = (report.leaks.len(), report.damage.len());
+            if let Some(inner) = self.current(host) {
+                inner.check_own(&lines, &objects, payloads, false, &mut report);
+                if !left.is_empty() {
+                    report.blame_the_dead(leaks, damage);
+                }
+            } else {
+                let lives = self.may_live(host);
+                let walk = Walk { listed: BTreeSet::new(), objects: &objects, is_locked: false, payloads };
+                for (chunk, line) in lines.iter().filter(|(_, line)| line.owner == host + 1) {
+                    own.check_from_outside(*chunk, line, lives, &walk, &mut report);
+                }
+                if !lives {
+                    own.check_usage_from_outside(host, &lines, &mut report);
+                }
+            }
+            own.region.refresh_range(own.region.layout.event(host, 0), own.region.layout.event(host + 1, 0));
+            own.check_events(host, &mut report);
+            report.pending.extend(left);
+            report.pending.extend(self.left_chunks(host, &lines));
+            report.leaks.extend(self.ownerless_chunks(host, &lines));
+        }
+        report.pinned = self.pinned_by_the_living().len() as u64;
+        (report.index_entries, report.index_stale) = (entries, stale);
+        report
+    }
+
+    /// Workers that died and were not cleaned up after.
+    fn left_workers(&self, host: u64) -> Vec<Finding> {
+        let own = &self.own;
+        let high =
+            own.region.read_host(host).map_or(0, |line| line.workers_high.min(own.region.layout.workers_per_host));
+        let died = (0..high).filter(|&slot| {
+            own.region.fabric.refresh(&[own.region.layout.worker(host, slot)]);
+            own.region.joined(host, slot) && self.slot_alive(host, slot as u32) == Some(false)
+        });
+        died.map(|slot| {
+            let pid = own.region.fabric.load_line(own.region.layout.worker(host, slot))[1];
+            finding(
+                format!("worker slot {slot} of host {host}"),
+                &format!("its process {pid} is dead, and nobody has cleaned up after it"),
+                "what it had reserved is not free yet, and what it had pinned stays",
+                "whoever attaches next, or a worker of that host when it ticks; `cenote pool gc` does it now",
+            )
+        })
+        .collect()
+    }
+
+    /// Chunks of a host that was declared dead.
+    fn left_chunks(&self, host: u64, lines: &[(u64, ChunkLine)]) -> Option<Finding> {
+        let life = self.own.region.read_host(host).map_or(0, |line| line.incarnation);
+        let chunks = lines.iter().filter(|(_, line)| line.owner == host + 1).count();
+        (chunks > 0 && self.own.region.is_dead(host, life)).then(|| {
+            finding(
+                format!("host {host}"),
+                &format!("it is declared dead and owns {chunks} chunks"),
+                "its blocks stay readable; nothing new goes into its space",
+                "hosts that need space adopt it when the quarantine is over, or the host returns",
+            )
+        })
+    }
+
+    /// Chunks of a host that never attached.
+    fn ownerless_chunks(&self, host: u64, lines: &[(u64, ChunkLine)]) -> Vec<Finding> {
+        let own = lines.iter().filter(|(_, line)| line.owner == host + 1 && self.own.region.read_host(host).is_none());
+        own.map(|(chunk, _)| Finding {
+            bytes: self.own.region.layout.chunk_bytes,
+            ..finding(
+                format!("chunk {chunk}"),
+                &format!("its owner, host {host}, never attached"),
+                "its space is lost to everybody",
+                "cenote pool gc, with that host's number",
+            )
+        })
+        .collect()
+    }
+
+    /// Blocks that somebody pins who may live.
+    fn pinned_by_the_living(&self) -> BTreeSet<BlockIndex> {
+        let own = &self.own;
+        let mut pinned = BTreeSet::new();
+        for host in (0..own.region.layout.max_hosts).filter(|&host| self.may_live(host)) {
+            let high =
+                own.region.read_host(host).map_or(0, |line| line.workers_high.min(own.region.layout.workers_per_host));
+            for slot in (0..high).filter(|&slot| self.slot_alive(host, slot as u32) != Some(false)) {
+                own.hosts.add_pins(host, slot, &mut pinned);
+            }
+        }
+        pinned
+    }
+}
+
+/// A view of the region with a host's memory, and whether there was any on this machine.
+fn view<F: Fabric>(fabric: F, options: &AttachOptions) -> Result<(Member<F, HostArea>, bool), PoolError> {
+    let (found, region) = (Cell::new(false), fabric.region_file());
+    let region = Region::open(fabric, options, |name, spec| {
+        let there = if options.private { None } else { HostArea::view(name, spec, region.as_ref())? };
+        found.set(there.is_some());
+        there.map_or_else(|| Ok::<_, HostError>(HostArea::open(name, spec, true)?.0), Ok)
+    })?;
+    Ok((Member::observe(region), found.get()))
+}
+
+fn keep_what_stays(findings: &mut Vec<Finding>, again: &[Finding]) {
+    findings.retain(|finding| again.iter().any(|other| (&other.what, &other.fact) == (&finding.what, &finding.fact)));
+}

@@ -1,0 +1,388 @@
+//! The life of a block, in the order of this file (docs/format.md#publish):
+//!
+//! 1. `crate::eviction` reserves a slot: private to this worker, invisible in the region.
+//! 2. [`Blocks::write`] copies and sums the payload, fences, and writes the descriptor.
+//! 3. [`Blocks::enter`] leads the index to it.
+//! 4. [`Blocks::lookup`] finds it by hash.
+//! 5. [`Blocks::read`] copies it out, then checks descriptor and checksum.
+//! 6. [`Blocks::retract`] marks it, fences, looks for pins, unlinks it and frees the slot.
+
+use super::Blocks;
+use crate::log::events::Names;
+use crate::region::counters::Counter;
+use crate::region::hit::Hit;
+use crate::region::host_layout::{DRAINING, PUBLISHED};
+use crate::region::lines::{BlockState, Descriptor, checksum_key};
+use crate::space::Slot;
+use crate::sync::{Heap, Holds, Timeout};
+use cenote_base::{BlockHash, BlockIndex, Generation, fault};
+use cenote_mem::{Fabric, HostLocal, Word};
+use cenote_policy::EvictionPolicy;
+use std::collections::BTreeSet;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::time::Duration;
+
+/// Result of publishing a block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Publish {
+    /// Lookups find the block now.
+    Published,
+    /// The pool had a block of this hash already.
+    Duplicate,
+    /// No slot could be freed, or a lock was busy for too long.
+    NoRoom,
+    /// The namespace has used its quota, and evicting this host's blocks of it would not suffice.
+    OverQuota,
+}
+
+/// Result of a read. Only [`ReadOutcome::Whole`] leaves usable bytes in the buffers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReadOutcome {
+    /// Every byte is as it was published.
+    Whole,
+    /// The block was evicted or reused meanwhile: a miss.
+    Stale,
+    /// The bytes do not have the published checksum: a miss.
+    Damaged,
+}
+
+/// What a descriptor says of a block besides its place and its bytes.
+#[derive(Clone, Copy)]
+pub(crate) struct Label {
+    pub hash: BlockHash,
+    pub state: BlockState,
+    /// See [`Descriptor::pack_kind`].
+    pub kind: u64,
+    pub names: Names,
+}
+
+/// Write.
+impl<F: Fabric, H: HostLocal> Blocks<F, H> {
+    /// Writes payload and descriptor into a reserved slot. From then on a reader that has the block's
+    /// number can read it. Returns its generation.
+    pub fn write(&self, slot: Slot, label: &Label, parts: &[&[u8]]) -> Generation {
+        let generation = self.next_generation(slot.block);
+        let offset = self.region.layout.payload(slot.block, slot.bytes);
+        let length: u64 = parts.iter().map(|part| part.len() as u64).sum();
+        let checksum = self.region.fabric.write_payload(offset, parts, checksum_key(label.hash, generation));
+        self.describe(slot, label, generation, length, checksum);
+        generation
+    }
+
+    /// The generation of the next block in a reserved slot.
+    pub fn next_generation(&self, block: BlockIndex) -> Generation {
+        let last = self.region.raw_generation(block);
+        if fault::sabotaged("publish.generation-kept") { last } else { last.next() }
+    }
+
+    /// Writes the descriptor of a payload that lies in its slot.
+    pub fn describe(&self, slot: Slot, label: &Label, generation: Generation, length: u64, checksum: u64) {
+        let region = &self.region;
+        if label.state == BlockState::Ready {
+            self.log.put_names(slot.block, label.names);
+        }
+        let early = fault::sabotaged("publish.ready-early");
+        if !early {
+            // Names and payload before the descriptor.
+            region.fabric.publish_payload();
+        }
+        fault::point("publish.payload");
+        let descriptor = Descriptor {
+            state: Descriptor::state_word(label.state, generation),
+            hash: label.hash.words(),
+            place: Descriptor::pack_place(length, region.layout.payload(slot.block, slot.bytes)),
+            checksum,
+            kind: label.kind,
+            stamp: (region.area.unix_seconds() & 0xffff_ffff) | (region.incarnation() << 32),
+            check: 0,
+        };
+        // No fence: taking the shard lock before indexing fences this store.
+        region.write(region.layout.descriptor(slot.block), descriptor);
+        if early {
+            region.fabric.publish_payload();
+        }
+        // This host wrote the payload around its caches, so they hold no stale line of it.
+        region.set_seen(slot.block, generation);
+        fault::point("publish.ready");
+        // Log before indexing, so that a crash cannot leave an unlogged block.
+        if label.state == BlockState::Ready {
+            self.log.tell_stored(slot.block, &descriptor, label.names);
+        }
+    }
+
+    /// Leads the index to a readable block of this worker, or retracts the block. `word` is the eviction
+    /// policy's word of a block that was repacked.
+    pub fn enter(&self, block: BlockIndex, hash: BlockHash, word: Option<u64>) -> Publish {
+        use crate::index::Inserted;
+        let outcome = match self.index.insert(hash, block) {
+            Ok(Inserted::New) => {
+                fault::point("publish.indexed");
+                match word {
+                    Some(word) => self.region.policy_word(block).store(word, Relaxed),
+                    None => self.place(block, hash),
+                }
+                self.region.slot_owner(block).store(PUBLISHED, Release);
+                return Publish::Published;
+            }
+            Ok(Inserted::Duplicate) => Publish::Duplicate,
+            Ok(Inserted::Full) | Err(_) => Publish::NoRoom,
+        };
+        // Retract instead of freeing: a stale index entry may have led a reader here, which may have
+        // pinned the block. Without the lock the slot stays reserved until this worker leaves.
+        if let Ok(heap) = self.lock_heap() {
+            self.withdraw(&heap, block);
+        }
+        outcome
+    }
+
+    /// Gives a block that was just published its word of the eviction policy.
+    pub fn place(&self, block: BlockIndex, hash: BlockHash) {
+        let clock = self.region.access_clock().load(Relaxed);
+        let word = self.policy().inserted(clock, hash.words()[0], self.region.policy_state());
+        self.region.policy_word(block).store(word, Relaxed);
+    }
+
+    /// The region's eviction policy.
+    pub fn policy(&self) -> &'static dyn EvictionPolicy {
+        self.region.superblock.config.eviction.policy()
+    }
+}
+
+/// Find.
+impl<F: Fabric, H: HostLocal> Blocks<F, H> {
+    /// Finds the blocks of a prompt, in order, up to the first miss, and marks them as used.
+    pub fn lookup(&self, hashes: &[BlockHash]) -> Vec<Hit> {
+        if self.region.is_plain() {
+            return self.index.lookup_counted(hashes);
+        }
+        let hits = self.peek(hashes);
+        let now = self.region.access_clock().fetch_add(1, Relaxed).wrapping_add(1);
+        self.touch(now, hits.iter().map(|hit| hit.block));
+        hits
+    }
+
+    /// As [`Blocks::lookup`], without marking or counting.
+    pub fn peek(&self, hashes: &[BlockHash]) -> Vec<Hit> {
+        let mut hits = Vec::with_capacity(hashes.len());
+        self.index.find_all(hashes, |block, descriptor| hits.push(Hit::of(block, descriptor)));
+        hits
+    }
+
+    /// Whether the pool has a readable block of this hash, which is then marked as used.
+    pub fn touch_if_there(&self, hash: BlockHash) -> bool {
+        if self.region.is_plain() {
+            return self.index.use_if_there(hash);
+        }
+        let found = self.index.find(hash);
+        self.touch(self.region.access_clock().load(Relaxed), found.map(|(block, _)| block));
+        found.is_some()
+    }
+
+    /// Marks blocks as used at an instant. Only lookups advance the recency clock: the blocks that a
+    /// prompt finds and those published for it share one instant, and of equal blocks eviction takes the
+    /// deepest first.
+    fn touch(&self, now: u64, blocks: impl IntoIterator<Item = BlockIndex>) {
+        let words = blocks.into_iter().map(|block| self.region.policy_word(block));
+        let (load, store) = (|word: &&H::Word64| word.load(Relaxed), |word: &&H::Word64, now| word.store(now, Relaxed));
+        self.region.superblock.config.eviction.touch(now, words, load, store);
+    }
+}
+
+/// Read.
+impl<F: Fabric, H: HostLocal> Blocks<F, H> {
+    /// Copies a payload out and checks it. `wanted` is the length of `parts`.
+    pub fn read(&self, hit: &Hit, wanted: u64, parts: &mut [&mut [u8]]) -> ReadOutcome {
+        if self.region.is_plain() {
+            self.read_counted(hit, wanted, parts)
+        } else {
+            self.read_freely(hit, wanted, parts)
+        }
+    }
+
+    fn read_freely(&self, hit: &Hit, wanted: u64, parts: &mut [&mut [u8]]) -> ReadOutcome {
+        let region = &self.region;
+        let seen = self.drop_stale_lines(hit, wanted);
+        let checksum = region.fabric.read_payload(hit.offset, parts, checksum_key(hit.hash, hit.generation));
+        fault::point("read.copied");
+        let state = region.fresh_line(region.layout.descriptor(hit.block))[0];
+        let same = state == Descriptor::state_word(BlockState::Ready, hit.generation);
+        if !same && !fault::sabotaged("read.recheck-skipped") {
+            return ReadOutcome::Stale;
+        }
+        if checksum != hit.checksum && !fault::sabotaged("read.checksum-skipped") {
+            region.forget_seen(hit.block);
+            return ReadOutcome::Damaged;
+        }
+        if !seen {
+            // After the drop was fenced and the descriptor has confirmed the generation.
+            region.set_seen(hit.block, hit.generation);
+        }
+        ReadOutcome::Whole
+    }
+
+    /// Reads a payload that a reference count keeps in its place, in the plain design.
+    fn read_counted(&self, hit: &Hit, wanted: u64, parts: &mut [&mut [u8]]) -> ReadOutcome {
+        if !self.index.take_count(hit) {
+            return ReadOutcome::Stale;
+        }
+        let fabric = &self.region.fabric;
+        fabric.refresh_payload(hit.offset, wanted);
+        let checksum = fabric.read_payload(hit.offset, parts, checksum_key(hit.hash, hit.generation));
+        fault::point("read.copied");
+        self.index.give_count(hit);
+        if checksum == hit.checksum { ReadOutcome::Whole } else { ReadOutcome::Damaged }
+    }
+
+    /// Drops payload lines of an older use of the slot from this host's caches, once per generation.
+    /// Returns whether they had been dropped. If not, the caller records it after the descriptor has
+    /// confirmed the generation.
+    pub fn drop_stale_lines(&self, hit: &Hit, bytes: u64) -> bool {
+        let region = &self.region;
+        let seen = region.has_seen(hit.block, hit.generation);
+        if !seen {
+            if fault::sabotaged("read.seen-early") {
+                region.set_seen(hit.block, hit.generation);
+            }
+            fault::point("read.unseen");
+            region.fabric.refresh_payload(hit.offset, bytes);
+        }
+        seen
+    }
+
+    /// Takes a block without its checksum out of the pool: readers would miss it again and again, and
+    /// publishers would take it for a duplicate. Another host's block only leaves the index.
+    pub fn discard_damaged(&self, hit: &Hit) {
+        let region = &self.region;
+        if region.is_plain() {
+            return;
+        }
+        if region.chunk_class(region.layout.chunk_of(hit.block)).load(Relaxed) == 0 {
+            region.refresh_descriptors(hit.block.0..hit.block.0 + 1);
+            let is_there = region.hit(hit.block).is_some_and(|now| now == *hit);
+            region.fabric.refresh_payload(hit.offset, hit.length);
+            if is_there && !region.verify(hit) {
+                region.counters().add(Counter::Damaged, 1);
+                // If the shard's lock is busy, the next reader unlinks the block.
+                let mut no_patience = Duration::ZERO;
+                self.index.unlink(hit.hash, hit.block, &mut no_patience);
+            }
+            return;
+        }
+        // If the lock is busy, the next reader discards the block.
+        let Ok(heap) = self.lock_heap_within(Timeout::TRY) else { return };
+        let is_published = region.slot_owner(hit.block).load(Acquire) == PUBLISHED;
+        let Some(now) = region.hit(hit.block).filter(|now| is_published && now == hit) else { return };
+        region.fabric.refresh_payload(now.offset, now.length);
+        if !region.verify(&now) {
+            region.counters().add(Counter::Damaged, 1);
+            self.withdraw(&heap, now.block);
+        }
+    }
+}
+
+/// Leave.
+///
+/// The owner host marks a block `EVICTING`, publishes the mark, and then looks for pins. A reader stores
+/// its pin, publishes it, and then looks at the state. So one of the two sees the other.
+impl<F: Fabric, H: HostLocal> Blocks<F, H> {
+    /// Every block that a worker pins, or that has a reference count in the plain design.
+    pub fn pinned(&self) -> BTreeSet<BlockIndex> {
+        if self.region.is_plain() { self.index.counted_blocks() } else { self.hosts.pinned_blocks() }
+    }
+
+    /// Retracts readable blocks of this host: marks them, then frees those without pins and calls
+    /// `if_pinned` for the others. Returns the number of slots that became free.
+    pub fn retract(&self, heap: &Holds<Heap>, blocks: &[BlockIndex], mut if_pinned: impl FnMut(BlockIndex)) -> usize {
+        if blocks.is_empty() {
+            return 0;
+        }
+        for &block in blocks {
+            // A corrupt descriptor needs no mark: readers miss it already.
+            if let Some(descriptor) = self.region.read_descriptor(block) {
+                self.region.write(self.region.layout.descriptor(block), descriptor.with_state(BlockState::Evicting));
+            }
+        }
+        self.region.fabric.fence();
+        fault::point("evict.marked");
+        let pinned = self.pinned();
+        let mut freed = 0;
+        let mut patience = self.region.lock_timeout;
+        for &block in blocks {
+            if pinned.contains(&block) {
+                if_pinned(block);
+            } else if self.finish_eviction(heap, block, &mut patience) {
+                freed += 1;
+            }
+        }
+        freed
+    }
+
+    /// Makes a marked block readable again because it is pinned: its payload has not changed.
+    pub fn restore(&self, _: &Holds<Heap>, block: BlockIndex) {
+        let region = &self.region;
+        if let Some(descriptor) = region.read_descriptor(block) {
+            region.write(region.layout.descriptor(block), descriptor.with_state(BlockState::Ready));
+            // A follower that walked the descriptors meanwhile took the block for leaving.
+            self.log.tell_stored(block, &descriptor, self.log.names_of(block));
+            region.slot_owner(block).store(PUBLISHED, Release);
+        }
+    }
+
+    /// Retracts a readable block for good. If it is pinned, its slot becomes free with the last pin.
+    pub fn withdraw(&self, heap: &Holds<Heap>, block: BlockIndex) {
+        self.retract(heap, &[block], |block| self.drain(heap, block));
+    }
+
+    /// Leaves a marked block to drain: it is unreadable, and freed when no pin is left.
+    pub fn drain(&self, _: &Holds<Heap>, block: BlockIndex) {
+        self.log.tell_removed(block);
+        self.region.slot_owner(block).store(DRAINING, Release);
+    }
+
+    /// Takes a marked block out of the index and frees its slot. `false`: the index was busy, and the
+    /// block drains.
+    pub fn finish_eviction(&self, heap: &Holds<Heap>, block: BlockIndex, patience: &mut Duration) -> bool {
+        // The mark is final. Taking the shard's lock fences the event.
+        self.log.tell_removed(block);
+        if let Some(descriptor) = self.region.read_descriptor(block)
+            && !self.index.unlink(descriptor.block_hash(), block, patience)
+        {
+            self.region.slot_owner(block).store(DRAINING, Release);
+            return false;
+        }
+        fault::point("evict.unlinked");
+        self.space.write_free(block);
+        self.space.push_free(heap, block);
+        fault::point("evict.freed");
+        true
+    }
+
+    /// Frees draining blocks whose pins are gone. Returns their number.
+    pub fn retry_draining(&self, heap: &Holds<Heap>) -> usize {
+        let draining: Vec<BlockIndex> = (0_u64..)
+            .zip(self.region.slot_owners())
+            .filter(|(_, owner)| owner.load(Relaxed) == DRAINING)
+            .map(|(block, _)| BlockIndex(block))
+            .collect();
+        // Marked again: the process that marked a block may have died before other hosts saw the mark.
+        let freed = self.retract(heap, &draining, |_| ());
+        self.region.counters().add(Counter::Evicted, freed as u64);
+        freed
+    }
+
+    /// Frees a slot that this worker reserved in a life of its host, unless it has lost the slot.
+    pub fn unreserve_in(&self, block: BlockIndex, life: u64) {
+        if self.space.still_reserved(block, life) {
+            self.unreserve(block);
+        }
+    }
+
+    /// Frees a slot that this worker reserved and does not use.
+    pub fn unreserve(&self, block: BlockIndex) {
+        self.space.write_free(block);
+        // Without the lock the slot stays reserved until this worker leaves.
+        if let Ok(heap) = self.lock_heap() {
+            self.space.push_free(&heap, block);
+        }
+    }
+}

@@ -1,0 +1,132 @@
+//! Counts that a worker raised by looking blocks up and has not lowered: in its own memory, as the paper's workers
+//! would keep them.
+
+use crate::region::hit::Hit;
+use cenote_base::{BlockIndex, Generation};
+use std::collections::{HashMap, VecDeque};
+use std::time::Duration;
+
+type Use = (BlockIndex, Generation);
+
+/// Counts of hits that nobody has read yet.
+#[derive(Debug, Default)]
+pub(crate) struct Held {
+    unread: HashMap<Use, Unread>,
+    /// A notice for each count that came in, by the time until which it is held.
+    notices: VecDeque<(Duration, Use)>,
+}
+
+/// Who reads takes the oldest count and leaves its notice; so there may be more notices than counts, and the first of
+/// them mean nothing.
+#[derive(Debug, Default)]
+struct Unread {
+    counts: u64,
+    notices: u64,
+}
+
+impl Held {
+    /// Each of these hits has a count, which is held until then.
+    pub fn add(&mut self, hits: &[Hit], until: Duration) {
+        for hit in hits {
+            let key = (hit.block, hit.generation);
+            let unread = self.unread.entry(key).or_default();
+            unread.counts += 1;
+            unread.notices += 1;
+            self.notices.push_back((until, key));
+        }
+    }
+
+    /// A count that could not be given back.
+    pub fn owe(&mut self, hit: &Hit) {
+        self.add(&[*hit], Duration::ZERO);
+        self.notices.rotate_right(1);
+    }
+
+    /// Hands the count of a hit to who reads it, if there is one.
+    pub fn take(&mut self, hit: &Hit) -> bool {
+        match self.unread.get_mut(&(hit.block, hit.generation)) {
+            Some(unread) if unread.counts > 0 => {
+                unread.counts -= 1;
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Whether any count is owed.
+    pub fn owes(&mut self, now: Duration) -> bool {
+        while let Some(&(until, key)) = self.notices.front()
+            && until <= now
+        {
+            let unread = self.unread.get_mut(&key).expect("it has notices");
+            if unread.counts == unread.notices {
+                return true;
+            }
+            self.end_notice();
+        }
+        false
+    }
+
+    /// Takes out what is owed: the caller lowers it.
+    pub fn owed(&mut self, now: Duration) -> Vec<BlockIndex> {
+        let mut owed = Vec::new();
+        while self.owes(now) {
+            let (block, _) = self.end_notice();
+            owed.push(block);
+        }
+        owed
+    }
+
+    /// Takes the first notice away, and the count with it if it has one.
+    fn end_notice(&mut self) -> Use {
+        let (_, key) = self.notices.pop_front().expect("there is one");
+        let unread = self.unread.get_mut(&key).expect("it has notices");
+        unread.notices -= 1;
+        unread.counts = unread.counts.min(unread.notices);
+        if unread.notices == 0 {
+            self.unread.remove(&key);
+        }
+        key
+    }
+
+    /// From now on everything is owed.
+    pub fn end(&mut self) {
+        self.notices.iter_mut().for_each(|(until, _)| *until = Duration::ZERO);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use cenote_base::BlockHash;
+
+    fn hit(block: u64) -> Hit {
+        let hash = BlockHash::from_words([block + 1, 1]);
+        Hit {
+            block: BlockIndex(block),
+            generation: Generation(1),
+            hash,
+            length: 64,
+            encoding: 0,
+            offset: 0,
+            checksum: 0,
+        }
+    }
+
+    #[test]
+    fn each_count_is_read_once_or_owed_once() {
+        let mut held = Held::default();
+        let [first, second, third] = [1, 2, 3].map(Duration::from_secs);
+        held.add(&[hit(1), hit(2)], first);
+        held.add(&[hit(1)], second);
+        assert!(held.take(&hit(1)) && !held.owes(Duration::ZERO));
+        assert_eq!(held.owed(first), [BlockIndex(2)], "the older of two was read");
+        assert!(!held.take(&hit(2)) && !held.owes(first));
+        held.owe(&hit(7));
+        held.add(&[hit(3)], third);
+        assert_eq!(held.owed(Duration::ZERO), [BlockIndex(7)]);
+        held.end();
+        assert_eq!(held.owed(Duration::ZERO), [BlockIndex(1), BlockIndex(3)]);
+        assert!(!held.take(&hit(1)) && held.unread.is_empty() && held.notices.is_empty());
+    }
+}

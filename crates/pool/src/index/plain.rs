@@ -1,0 +1,212 @@
+//! TraCT's plain design, to be measured beside ours (TraCT §3.4, §4.2; docs/format.md#the-plain-design).
+//!
+//! One lock between hosts guards what all of them change: index entries, a reference count for each block, and one
+//! list of all blocks in the order of their last use. Who looks blocks up takes the lock, finds them, raises their
+//! counts and moves them to the new end of the list; who has read one takes the lock again and lowers its count. A
+//! block may be evicted while its count is zero, the oldest first. Nothing is believed of a cached line: what the lock
+//! guards is refreshed after taking it and published before letting go ([`turn`]).
+//!
+//! Everything else is shared with our design: chunks, free lists, descriptors, payloads and their checksums, the
+//! index's table, objects, the locks themselves. So what differs between the two in a measurement is this file.
+//!
+//! What the paper leaves open, and what is done here:
+//! - *Which count a hit has.* A lookup raises one for every hit; [`Pool::read`] or a dropped pin lowers it. A hit that
+//!   nobody reads within [`HELD_FOR`] loses its count in a later turn of its worker ([`held`]); reading it then takes
+//!   a turn more.
+//! - *Whose block leaves.* Space belongs to the host that owns the chunk, so a host passes over the blocks of others
+//!   in the list; where its own have other sizes, a whole chunk leaves, when all in it is older.
+//! - *Payload.* GPUs read it past the caches there; processors read it here, so each read drops its cached lines.
+//!   It is written before the lock is taken to enter the block.
+//! - *Deaths.* The paper tells of none. A death under the lock is repaired as under any lock: index and list are made
+//!   anew from what is readable. Counts of a dead reader stay raised, because nobody knows which were its own; they
+//!   are cleared by the next worker that joins and finds nobody else alive.
+
+use crate::index::list::{Turn, member_of, stored_count};
+use crate::index::{Index, Inserted};
+use crate::region::hit::Hit;
+use crate::region::host_layout::PUBLISHED;
+use crate::region::layout::SHARDS;
+use crate::region::lines::BlockState;
+use crate::sync::{Heap, Holds, Intent, Shard, Timeout};
+use cenote_base::{BlockHash, BlockIndex};
+use cenote_mem::host::LockTimeout;
+use cenote_mem::{Fabric, HostLocal, Word};
+use std::collections::BTreeSet;
+use std::sync::MutexGuard;
+use std::sync::atomic::Ordering::{Acquire, Relaxed};
+use std::time::Duration;
+
+/// How long a hit keeps its count unread.
+const HELD_FOR: Duration = Duration::from_secs(1);
+
+impl<F: Fabric, H: HostLocal> Index<F, H> {
+    fn held(&self) -> MutexGuard<'_, super::Held> {
+        self.held.lock().expect("no holder panics")
+    }
+
+    /// Takes the lock, and lowers the counts that this worker owes.
+    pub fn turn(&self) -> Result<Turn<'_, F, H>, LockTimeout> {
+        self.turn_within(self.locks.serving())
+    }
+
+    fn turn_within(&self, timeout: Timeout) -> Result<Turn<'_, F, H>, LockTimeout> {
+        let mut turn = Turn::new(self, self.lock_shard(0, Intent::ALL, timeout)?);
+        let owed = self.held().owed(self.region.area.now());
+        turn.fetch(owed.iter().map(|&block| member_of(block)));
+        owed.into_iter().for_each(|block| turn.lower(block, 1));
+        Ok(turn)
+    }
+
+    /// Finds the blocks of a prompt, in order, up to the first that is missing; each hit has a count.
+    pub fn lookup_counted(&self, hashes: &[BlockHash]) -> Vec<Hit> {
+        let mut hits = Vec::with_capacity(hashes.len());
+        let Ok(mut turn) = self.turn() else { return hits };
+        self.find_all_now(hashes, |block, descriptor| hits.push(Hit::of(block, descriptor)));
+        turn.fetch_around(hits.iter().map(|hit| member_of(hit.block)));
+        // The last first, so that the head of a prompt leaves after its tail.
+        for hit in hits.iter().rev() {
+            turn.raise(hit.block);
+            turn.set_newest(hit.block);
+        }
+        drop(turn);
+        let until = self.region.area.now() + HELD_FOR;
+        self.held().add(&hits, until);
+        hits
+    }
+
+    /// Whether a readable block of this hash is there; if so it counts as used now.
+    pub fn use_if_there(&self, hash: BlockHash) -> bool {
+        let Ok(mut turn) = self.turn() else { return false };
+        let mut found = None;
+        self.find_all_now(&[hash], |block, _| found = Some(block));
+        found.into_iter().for_each(|block| turn.set_newest(block));
+        found.is_some()
+    }
+
+    /// Gives this caller a count of the block that a hit names: one that its lookup raised, or one more if the block
+    /// is still there.
+    pub fn take_count(&self, hit: &Hit) -> bool {
+        if self.held().take(hit) {
+            return true;
+        }
+        let Ok(mut turn) = self.turn() else { return false };
+        self.region.fabric.refresh(&[self.region.layout.descriptor(hit.block)]);
+        let same = self.region.hit(hit.block).is_some_and(|now| now == *hit);
+        if same {
+            turn.raise(hit.block);
+        }
+        same
+    }
+
+    /// Gives a count back; without the lock, in a later turn of this worker.
+    pub fn give_count(&self, hit: &Hit) {
+        match self.turn() {
+            Ok(mut turn) => turn.lower(hit.block, 1),
+            Err(_) => self.held().owe(hit),
+        }
+    }
+
+    /// Lowers the counts that this worker owes, if it does.
+    pub fn give_owed_counts(&self) {
+        let now = self.region.area.now();
+        let owes = self.held().owes(now);
+        if owes {
+            drop(self.turn());
+        }
+    }
+
+    /// Lowers all counts of a worker that leaves.
+    pub fn give_all_counts(&self) {
+        self.held().end();
+        self.give_owed_counts();
+    }
+
+    /// Enters a readable block in index and list, unless its hash is there already.
+    pub fn insert_plain(&self, hash: BlockHash, block: BlockIndex) -> Result<Inserted, LockTimeout> {
+        let mut turn = self.turn()?;
+        let outcome = self.insert_locked(turn.shard(), hash, block);
+        if outcome == Inserted::New {
+            turn.set_newest(block);
+        }
+        Ok(outcome)
+    }
+
+    /// Removes a block from index and list; returns whether it is gone. One with a count stays.
+    pub fn unlink_plain(&self, hash: BlockHash, block: BlockIndex, patience: &mut Duration) -> bool {
+        let Ok(mut turn) = self.turn_within((*patience).into()) else {
+            *patience = Duration::ZERO;
+            return false;
+        };
+        if turn.count(block) > 0 {
+            return false;
+        }
+        self.unlink_locked(turn.shard(), hash, block);
+        turn.remove(block);
+        true
+    }
+
+    /// Blocks that have a count, of whatever host.
+    pub fn counted_blocks(&self) -> BTreeSet<BlockIndex> {
+        let blocks = (0..self.region.layout.num_descriptors()).map(BlockIndex);
+        self.region.refresh_range(
+            self.region.layout.plain(1),
+            self.region.layout.plain(self.region.layout.num_descriptors() + 1),
+        );
+        blocks.filter(|&block| stored_count(self, block) > 0).collect()
+    }
+
+    /// Rebuilds index and list from the readable blocks.
+    pub(super) fn repair_plain(&self, held: &Holds<Shard>) {
+        for shard in 0..SHARDS {
+            self.repair_shard(held, shard);
+        }
+        Turn::within(self, held).relink();
+    }
+
+    /// Rebuilds the list if it is not what it must be.
+    pub fn mend_list(&self, heap: &Holds<Heap>) -> Result<(), LockTimeout> {
+        if self.check_list(heap)? != ListFaults::default() {
+            let shard = self.lock_shard(0, Intent::ALL, self.locks.patient())?;
+            Turn::within(self, &shard).relink();
+        }
+        Ok(())
+    }
+
+    /// Compares the list with the blocks that it must have.
+    pub fn check_list(&self, _: &Holds<Heap>) -> Result<ListFaults, LockTimeout> {
+        let region = &self.region;
+        let mut turn = self.turn_within(self.locks.patient())?;
+        let listed = turn.all();
+        let is_unready = |&block: &BlockIndex| {
+            region.fabric.refresh(&[region.layout.descriptor(block)]);
+            region.block_state(block) != Some(BlockState::Ready)
+        };
+        let unready = listed.iter().copied().filter(is_unready).collect();
+        let unlisted = (0..region.layout.num_chunks)
+            .filter(|&chunk| region.chunk_class(chunk).load(Relaxed) != 0)
+            .flat_map(|chunk| region.slots_of(chunk))
+            .filter(|&block| region.slot_owner(block).load(Acquire) == PUBLISHED && !listed.contains(&block))
+            .collect();
+        Ok(ListFaults { is_broken: turn.is_broken(), unready, unlisted })
+    }
+
+    /// Clears all counts if no other worker lives: they are counts of dead workers.
+    pub fn forget_dead_counts(&self, others_live: impl FnOnce() -> bool) {
+        let Ok(mut turn) = self.turn() else { return };
+        // Workers that joined before this turn show in their lines; later ones have no count yet.
+        if !others_live() {
+            self.counted_blocks().into_iter().for_each(|block| turn.lower(block, u64::MAX));
+        }
+    }
+}
+
+/// What is wrong with the plain design's list.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct ListFaults {
+    /// Its links do not agree.
+    pub is_broken: bool,
+    /// Blocks in the list that are not readable.
+    pub unready: Vec<BlockIndex>,
+    /// Published blocks of this host that the list does not have.
+    pub unlisted: Vec<BlockIndex>,
+}

@@ -1,0 +1,452 @@
+//! The prefix index: a fixed hash table of one-word hints (TraCT §4.2).
+//!
+//! A bucket is a line of seven entries and an overflow count. An entry that finds its home bucket full goes
+//! to a later one of the same shard, and every bucket it passed counts it; a lookup goes on only while the
+//! count is not zero (as in Facebook's F14). Deleting zeroes the entry in place: entries never move, so a reader without a
+//! lock cannot miss one that stays. An entry proves nothing; the descriptor it leads to decides.
+
+use crate::index::Index;
+use crate::region::layout::SHARDS;
+use crate::region::lines::{BlockState, Descriptor, Entry, tag_of};
+use crate::sync::{Guard, Holds, Intent, Shard, Timeout};
+use cenote_base::{BlockHash, BlockIndex, fault};
+use cenote_mem::host::LockTimeout;
+use cenote_mem::{Fabric, HostLocal, Offset};
+use std::time::Duration;
+
+/// The word of a bucket that counts entries which passed it.
+const OVERFLOW: usize = 7;
+
+/// Buckets a probe visits at most.
+const PROBES_MAX: u64 = 64;
+
+/// Blocks of a prompt whose lines are under way together: as many as a core can wait for at once.
+const GROUP: usize = 16;
+
+/// Groups whose buckets are asked for before the first is looked at.
+const GROUPS_AHEAD: usize = 2;
+
+/// Which copy of a line will do.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum View {
+    /// Any, however old.
+    Cache,
+    /// The one that the device has now.
+    Device,
+}
+
+/// What an insertion came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Inserted {
+    /// The entry is in.
+    New,
+    /// Another readable block has this hash.
+    Duplicate,
+    /// The shard has no room within a probe's reach.
+    Full,
+}
+
+/// What a shard's repair changed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Repaired {
+    pub entries_dropped: u64,
+    pub counts_mended: u64,
+}
+
+/// A hash's way through its shard.
+#[derive(Clone, Copy)]
+struct Probe {
+    shard: u64,
+    home: u64,
+    buckets: u64,
+}
+
+impl Probe {
+    /// The `step`-th bucket; it wraps within the shard, so that one lock covers the whole way.
+    #[inline]
+    fn bucket(self, step: u64) -> u64 {
+        // `buckets` is a power of two.
+        self.shard * self.buckets + ((self.home + step) & (self.buckets - 1))
+    }
+
+    fn steps(self) -> u64 {
+        self.buckets.min(PROBES_MAX)
+    }
+}
+
+impl<F: Fabric, H: HostLocal> Index<F, H> {
+    #[inline]
+    fn probe(&self, hash: BlockHash) -> Probe {
+        let low = hash.words()[0];
+        let buckets = self.region.layout.buckets_per_shard();
+        Probe { shard: low % SHARDS, home: (low / SHARDS) & (buckets - 1), buckets }
+    }
+
+    fn entry_at(&self, bucket: u64, entry: usize) -> Offset<u64> {
+        Offset::new(self.region.layout.bucket(bucket) + entry as u64 * 8)
+    }
+
+    /// The block that an entry names, if it may be the one with this hash.
+    fn named(&self, entry: u64, hash: BlockHash) -> Option<BlockIndex> {
+        let entry = Entry(entry);
+        // Asked first because most entries are others'.
+        if entry.tag() != tag_of(hash) {
+            return None;
+        }
+        entry.block().filter(|block| block.0 < self.region.layout.num_descriptors())
+    }
+
+    /// The descriptor that an entry leads to, if it is readable and has this hash.
+    fn follow(&self, entry: u64, hash: BlockHash, from: View) -> Option<(BlockIndex, Descriptor)> {
+        let block = self.named(entry, hash)?;
+        if from == View::Device {
+            self.region.fabric.refresh(&[self.region.layout.descriptor(block)]);
+        }
+        Some((block, self.ready(block, hash)?))
+    }
+
+    /// Finds the readable block of this hash. Takes no lock.
+    ///
+    /// What caches hold is tried first: if it leads astray, the read that follows notices. Only what is missing
+    /// is looked for on the device.
+    pub fn find(&self, hash: BlockHash) -> Option<(BlockIndex, Descriptor)> {
+        let probe = self.probe(hash);
+        let search = |words: &[u64; 8], from| words[..7].iter().find_map(|&entry| self.follow(entry, hash, from));
+        for step in 0..probe.steps() {
+            let at = self.region.layout.bucket(probe.bucket(step));
+            let mut words = self.region.fabric.load_line(at);
+            let mut found = search(&words, View::Cache);
+            if found.is_none() && !self.region.is_coherent() {
+                words = self.region.fresh_line(at);
+                found = search(&words, View::Device);
+            }
+            if found.is_some() || words[7] == 0 {
+                return found;
+            }
+        }
+        None
+    }
+
+    /// Finds the readable blocks of a prompt, in order, up to the first that is missing.
+    ///
+    /// One lookup waits twice for memory, for its bucket and for its descriptor. Those of a group are waited for
+    /// together, and the next group's buckets are on their way meanwhile. What the first bucket names is nearly always
+    /// it; everything else is left to [`Index::find`].
+    pub fn find_all(&self, hashes: &[BlockHash], mut found: impl FnMut(BlockIndex, &Descriptor)) {
+        let ask = |group: &[BlockHash]| {
+            for &hash in group {
+                self.region.fabric.prefetch(self.home(self.probe(hash)));
+            }
+        };
+        let mut ahead = hashes.chunks(GROUP);
+        ahead.by_ref().take(GROUPS_AHEAD).for_each(ask);
+        let mut likely = [None; GROUP];
+        for group in hashes.chunks(GROUP) {
+            for (&hash, likely) in group.iter().zip(&mut likely) {
+                *likely = self.likely(hash, &self.region.fabric.load_line(self.home(self.probe(hash))));
+                if let Some(block) = *likely {
+                    self.region.fabric.prefetch(self.region.layout.descriptor(block));
+                }
+            }
+            if let Some(next) = ahead.next() {
+                ask(next);
+            }
+            for (&hash, likely) in group.iter().zip(&likely) {
+                let there = likely.and_then(|block| Some((block, self.ready(block, hash)?)));
+                let Some((block, descriptor)) = there.or_else(|| self.find(hash)) else { return };
+                found(block, &descriptor);
+            }
+        }
+    }
+
+    /// The last block in a bucket that may have this hash. Which entry it is cannot be foretold, so there is no branch
+    /// that depends on it.
+    #[inline(always)]
+    fn likely(&self, hash: BlockHash, bucket: &[u64; 8]) -> Option<BlockIndex> {
+        let tag = tag_of(hash);
+        let mut entry = Entry(0);
+        for &word in &bucket[..7] {
+            entry = if Entry(word).tag() == tag { Entry(word) } else { entry };
+        }
+        entry.block().filter(|block| block.0 < self.region.layout.num_descriptors())
+    }
+
+    /// The descriptor of `block`, if it is readable and has this hash.
+    #[inline(always)]
+    fn ready(&self, block: BlockIndex, hash: BlockHash) -> Option<Descriptor> {
+        let descriptor = self.region.read_descriptor(block)?;
+        (descriptor.is_ready() & (descriptor.hash == hash.words())).then_some(descriptor)
+    }
+
+    /// Where a probe begins.
+    #[inline]
+    fn home(&self, probe: Probe) -> u64 {
+        self.region.layout.bucket(probe.bucket(0))
+    }
+
+    /// Whether an entry leads from this hash to this block, in the copies of buckets that this host has. Another block
+    /// of the same hash may be found before it: one that was leaving when this one was published, and stayed for a pin.
+    pub fn leads_to(&self, hash: BlockHash, block: BlockIndex) -> bool {
+        let (probe, wanted) = (self.probe(hash), Entry::new(block, tag_of(hash)).0);
+        for step in 0..probe.steps() {
+            let words = self.region.fabric.load_line(self.region.layout.bucket(probe.bucket(step)));
+            if words[..7].contains(&wanted) {
+                return true;
+            }
+            if words[7] == 0 {
+                return false;
+            }
+        }
+        false
+    }
+
+    /// As [`Index::find_all`], going by what the device has now: for a caller whose lock keeps it so.
+    pub fn find_all_now(&self, hashes: &[BlockHash], mut found: impl FnMut(BlockIndex, &Descriptor)) {
+        for group in hashes.chunks(GROUP) {
+            let places: Vec<u64> = group.iter().map(|&hash| self.home(self.probe(hash))).collect();
+            self.region.fabric.refresh(&places);
+            let homes: Vec<[u64; 8]> = places.into_iter().map(|at| self.region.fabric.load_line(at)).collect();
+            let named = group.iter().zip(&homes).flat_map(|(&hash, home)| {
+                home[..7].iter().filter_map(move |&entry| Some(self.region.layout.descriptor(self.named(entry, hash)?)))
+            });
+            self.region.fabric.refresh(&named.collect::<Vec<_>>());
+            for (&hash, home) in group.iter().zip(&homes) {
+                let Some((block, descriptor)) = self.find_now(hash, *home) else { return };
+                found(block, &descriptor);
+            }
+        }
+    }
+
+    /// The same for one hash, where its first bucket and the descriptors that it names have been refreshed.
+    fn find_now(&self, hash: BlockHash, home: [u64; 8]) -> Option<(BlockIndex, Descriptor)> {
+        let probe = self.probe(hash);
+        for step in 0..probe.steps() {
+            let (words, from) = match step {
+                0 => (home, View::Cache),
+                _ => (self.region.fresh_line(self.region.layout.bucket(probe.bucket(step))), View::Device),
+            };
+            let found = words[..7].iter().find_map(|&entry| self.follow(entry, hash, from));
+            if found.is_some() || words[7] == 0 {
+                return found;
+            }
+        }
+        None
+    }
+
+    /// Whether a block is readable and the index leads to it, going by what the device has now.
+    pub fn is_findable(&self, block: BlockIndex) -> bool {
+        self.region.fabric.refresh(&[self.region.layout.descriptor(block)]);
+        let mut found = None;
+        if let Some(hit) = self.region.hit(block) {
+            self.find_all_now(&[hit.hash], |block, _| found = Some(block));
+        }
+        found == Some(block)
+    }
+
+    /// Takes the lock of a shard; in the plain design shard 0 has the only one. Repairs what a dead holder
+    /// left.
+    pub fn lock_shard(
+        &self,
+        shard: u64,
+        intent: Intent,
+        timeout: Timeout,
+    ) -> Result<Guard<'_, Shard, F, H>, LockTimeout> {
+        self.locks.acquire(Shard(shard), intent, timeout, |shard, left| match left.home() {
+            _ if self.region.is_plain() => self.repair_plain(shard),
+            Some(home) => drop(self.repair_probe(shard, home)),
+            None => drop(self.repair_shard(shard, shard.0)),
+        })
+    }
+
+    fn lock_probe(&self, probe: Probe, timeout: Timeout) -> Result<Guard<'_, Shard, F, H>, LockTimeout> {
+        self.lock_shard(probe.shard, Intent::probe(probe.home), timeout)
+    }
+
+    /// Enters a readable block, unless the index has one of its hash.
+    pub fn insert(&self, hash: BlockHash, block: BlockIndex) -> Result<Inserted, LockTimeout> {
+        if self.region.is_plain() {
+            return self.insert_plain(hash, block);
+        }
+        let shard = self.lock_probe(self.probe(hash), self.locks.serving())?;
+        Ok(self.insert_locked(&shard, hash, block))
+    }
+
+    /// As [`Index::insert`].
+    pub(super) fn insert_locked(&self, shard: &Holds<Shard>, hash: BlockHash, block: BlockIndex) -> Inserted {
+        let probe = self.probe(hash);
+        let outcome = self.insert_once(shard, hash, block, probe);
+        if outcome == Inserted::Full && self.repair_shard(shard, probe.shard).entries_dropped > 0 {
+            return self.insert_once(shard, hash, block, probe);
+        }
+        outcome
+    }
+
+    fn insert_once(&self, shard: &Holds<Shard>, hash: BlockHash, block: BlockIndex, probe: Probe) -> Inserted {
+        let mut free: Option<(u64, usize)> = None;
+        let mut entered = false;
+        for step in 0..probe.steps() {
+            let bucket = probe.bucket(step);
+            let words = self.bucket_now(shard, bucket);
+            for (entry, &word) in words[..7].iter().enumerate() {
+                match self.follow(word, hash, View::Device) {
+                    // Left over from an earlier use, or entered by one who died: another may lie behind it.
+                    Some((other, _)) if other == block => entered = true,
+                    Some(_) => return Inserted::Duplicate,
+                    None if word == 0 && free.is_none() => free = Some((step, entry)),
+                    None => {}
+                }
+            }
+            if words[7] == 0 && (entered || free.is_some()) {
+                break;
+            }
+        }
+        if entered {
+            return Inserted::New;
+        }
+        let Some((step, entry)) = free else { return Inserted::Full };
+        // In any order: a reader that is not sent on yet has a miss, and whoever dies in between leaves an intent, for
+        // which the probe's counts are made anew.
+        for passed in 0..step {
+            if !fault::sabotaged("index.overflow-uncounted") {
+                self.add_overflow(shard, probe.bucket(passed), 1);
+            }
+        }
+        fault::point("index.counted");
+        let bucket = probe.bucket(step);
+        self.put(shard, bucket, entry, Entry::new(block, tag_of(hash)).0);
+        Inserted::New
+    }
+
+    fn add_overflow(&self, shard: &Holds<Shard>, bucket: u64, change: i64) {
+        let count = self.region.fabric.load(self.entry_at(bucket, OVERFLOW));
+        self.put(shard, bucket, OVERFLOW, count.saturating_add_signed(change));
+    }
+
+    /// A bucket as the last holder of the shard's lock left it.
+    fn bucket_now(&self, _: &Holds<Shard>, bucket: u64) -> [u64; 8] {
+        self.region.fresh_line(self.region.layout.bucket(bucket))
+    }
+
+    /// Writes a word of a bucket.
+    fn put(&self, _: &Holds<Shard>, bucket: u64, word: usize, value: u64) {
+        self.region.fabric.write_word(self.entry_at(bucket, word), value);
+    }
+
+    /// Removes the entry that leads from this hash to this block, if there is one. `false`: the lock was
+    /// busy for too long, or, in the plain design, the block has a reference count.
+    ///
+    /// A caller that removes many blocks passes one `patience` for all: a timeout sets it to zero, so the
+    /// rest is removed only where no lock is busy.
+    pub fn unlink(&self, hash: BlockHash, block: BlockIndex, patience: &mut Duration) -> bool {
+        if self.region.is_plain() {
+            return self.unlink_plain(hash, block, patience);
+        }
+        let Ok(shard) = self.lock_probe(self.probe(hash), (*patience).into()) else {
+            *patience = Duration::ZERO;
+            return false;
+        };
+        self.unlink_locked(&shard, hash, block);
+        true
+    }
+
+    /// As [`Index::unlink`].
+    pub fn unlink_locked(&self, shard: &Holds<Shard>, hash: BlockHash, block: BlockIndex) {
+        let probe = self.probe(hash);
+        let wanted = Entry::new(block, tag_of(hash)).0;
+        for step in 0..probe.steps() {
+            let bucket = probe.bucket(step);
+            let words = self.bucket_now(shard, bucket);
+            if let Some(entry) = words[..7].iter().position(|&word| word == wanted) {
+                self.put(shard, bucket, entry, 0);
+                fault::point("index.unlinked");
+                for passed in 0..step {
+                    self.add_overflow(shard, probe.bucket(passed), -1);
+                }
+                return;
+            }
+            if words[7] == 0 {
+                return;
+            }
+        }
+    }
+
+    /// Drops entries of a shard that lead nowhere and counts its overflow anew.
+    pub fn repair_shard(&self, held: &Holds<Shard>, shard: u64) -> Repaired {
+        self.repair_buckets(held, shard, 0, self.region.layout.buckets_per_shard())
+    }
+
+    /// As [`Index::repair_shard`], for the buckets that a probe from `home` visits.
+    fn repair_probe(&self, held: &Holds<Shard>, home: u64) -> Repaired {
+        let buckets = self.region.layout.buckets_per_shard();
+        self.repair_buckets(held, held.0, home % buckets, PROBES_MAX.min(buckets))
+    }
+
+    /// Mends `count` buckets of a shard, the first of them `first`. Entries that passed one of them lie at most
+    /// a probe behind the last.
+    fn repair_buckets(&self, held: &Holds<Shard>, shard: u64, first: u64, count: u64) -> Repaired {
+        let buckets = self.region.layout.buckets_per_shard();
+        let mut repaired = Repaired::default();
+        let mut counts = vec![0_u64; count as usize];
+        for offset in 0..(count + PROBES_MAX).min(buckets) {
+            let local = (first + offset) % buckets;
+            let bucket = shard * buckets + local;
+            let words = self.bucket_now(held, bucket);
+            for (entry, &word) in words[..7].iter().enumerate().filter(|(_, word)| **word != 0) {
+                match self.way_to(word, shard, local) {
+                    Some(passed) => passed
+                        .map(|passed| (passed + buckets - first) % buckets)
+                        .filter(|&passed| passed < count)
+                        .for_each(|passed| counts[passed as usize] += 1),
+                    None if offset < count => {
+                        self.put(held, bucket, entry, 0);
+                        repaired.entries_dropped += 1;
+                    }
+                    None => {}
+                }
+            }
+        }
+        for (offset, &count) in (0..).zip(&counts) {
+            let bucket = shard * buckets + (first + offset) % buckets;
+            if self.region.fabric.load(self.entry_at(bucket, OVERFLOW)) != count {
+                self.put(held, bucket, OVERFLOW, count);
+                repaired.counts_mended += 1;
+            }
+        }
+        repaired
+    }
+
+    /// Buckets of the shard that an entry in bucket `local` passed, if the entry leads to a readable (or
+    /// leaving) block whose way comes by here.
+    fn way_to(&self, word: u64, shard: u64, local: u64) -> Option<impl Iterator<Item = u64> + use<F, H>> {
+        let block = Entry(word).block().filter(|block| block.0 < self.region.layout.num_descriptors())?;
+        self.region.fabric.refresh(&[self.region.layout.descriptor(block)]);
+        let descriptor = self.region.read_descriptor(block)?;
+        let alive = matches!(descriptor.block_state(), Some(BlockState::Ready | BlockState::Evicting));
+        let hash = descriptor.block_hash();
+        let probe = self.probe(hash);
+        let distance = (local + probe.buckets - probe.home) % probe.buckets;
+        let here = alive && Entry(word).tag() == tag_of(hash) && probe.shard == shard && distance < probe.steps();
+        here.then(|| (0..distance).map(move |step| (probe.home + step) % probe.buckets))
+    }
+
+    /// Makes all buckets as fresh as the device's.
+    pub fn refresh_index(&self) {
+        self.region
+            .refresh_range(self.region.layout.bucket(0), self.region.layout.bucket(self.region.layout.num_buckets));
+    }
+
+    /// Counts entries as the device has them: (all, leading nowhere).
+    pub fn look_at_index(&self) -> (u64, u64) {
+        self.refresh_index();
+        let (mut all, mut stale) = (0, 0);
+        let buckets = self.region.layout.buckets_per_shard();
+        for bucket in 0..self.region.layout.num_buckets {
+            let words = self.region.fabric.load_line(self.region.layout.bucket(bucket));
+            for &word in words[..7].iter().filter(|word| **word != 0) {
+                all += 1;
+                stale += u64::from(self.way_to(word, bucket / buckets, bucket % buckets).is_none());
+            }
+        }
+        (all, stale)
+    }
+}

@@ -1,0 +1,22 @@
+//! What happened in a region: the flight recorder, and the event log of stored and removed blocks.
+//! Both are rings of lines that one host writes.
+
+pub mod events;
+pub mod follow;
+pub mod recorder;
+pub mod view;
+
+use crate::region::Region;
+use cenote_mem::{Fabric, HostLocal};
+use std::sync::Arc;
+
+/// Writes this host's rings and reads those of all hosts.
+pub(crate) struct Log<F: Fabric, H: HostLocal> {
+    region: Arc<Region<F, H>>,
+}
+
+impl<F: Fabric, H: HostLocal> Log<F, H> {
+    pub const fn new(region: Arc<Region<F, H>>) -> Self {
+        Self { region }
+    }
+}

@@ -1,0 +1,179 @@
+//! The event log: which blocks became readable and which left, for routers that follow where a
+//! prompt is warm (docs/format.md#event, docs/events.md).
+//!
+//! Each host writes its own ring. A worker takes a number from a word of the host's memory and
+//! stores the line without waiting for it; the lock of an index shard, taken next in any case,
+//! fences it. The log says "stored" before the index leads to a block. It says "removed" after the
+//! last moment at which the block could become readable again and before its slot is free. So a
+//! worker that dies in between leaves only blocks that are logged, or that recovery logs.
+//!
+//! A line names a block and its generation. Of one generation a block is stored once and then
+//! removed once, so a reader may take lines in any order and repeatedly ([`super::view`]). A reader
+//! must not miss a line: a number without a line is noticed, and the follower then walks the
+//! descriptors ([`super::follow`]).
+
+use crate::log::Log;
+use crate::region::lines::{Descriptor, EventLine};
+use cenote_base::{BlockHash, BlockIndex, Generation, NamespaceId, fault};
+use cenote_mem::{Fabric, HostLocal, Offset, Word};
+use serde::Serialize;
+use std::sync::atomic::Ordering::Relaxed;
+
+/// What other programs call a block, for routers that know it by that. The pool keeps names and does not ask.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Names {
+    /// Its own name; 0: none.
+    pub name: u64,
+    /// The name of the block before it in its sequence; 0: none, or not known.
+    pub parent: u64,
+}
+
+/// What a line tells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(super) enum Kind {
+    /// A block is readable.
+    Stored = 1,
+    /// It is not, and will not be.
+    Removed = 2,
+    /// Something may have gone untold.
+    Gap = 3,
+}
+
+impl Kind {
+    fn from_number(number: u64) -> Option<Self> {
+        [Self::Stored, Self::Removed, Self::Gap].into_iter().find(|kind| *kind as u64 == number)
+    }
+}
+
+/// A number that no host reaches; above it a line was forged.
+const SEQUENCE_MAX: u64 = 1 << 62;
+
+impl EventLine {
+    pub(super) fn new(kind: Kind, block: BlockIndex, generation: Generation) -> Self {
+        Self { what: kind as u64 | block.0 << 24, which: generation.0, ..Self::default() }
+    }
+
+    /// Whether an event of its number belongs at this place of the ring.
+    pub(super) const fn is_at(&self, position: u64, events: u64) -> bool {
+        self.sequence >= 1 && self.sequence <= SEQUENCE_MAX && (self.sequence - 1) % events == position
+    }
+
+    pub(super) fn kind(&self) -> Option<Kind> {
+        Kind::from_number(self.what & 0xff)
+    }
+
+    pub(super) const fn namespace(&self) -> NamespaceId {
+        NamespaceId((self.what >> 8) as u16)
+    }
+
+    pub(super) const fn block(&self) -> BlockIndex {
+        BlockIndex(self.what >> 24)
+    }
+
+    pub(super) const fn generation(&self) -> Generation {
+        Generation(self.which & ((1 << 48) - 1))
+    }
+
+    pub(super) const fn depth(&self) -> u16 {
+        (self.which >> 48) as u16
+    }
+
+    pub(super) fn block_hash(&self) -> BlockHash {
+        BlockHash::from_words(self.hash)
+    }
+}
+
+impl<F: Fabric, H: HostLocal> Log<F, H> {
+    /// Tells that a block is readable whose descriptor this is, which was written.
+    #[inline]
+    pub(crate) fn tell_stored(&self, block: BlockIndex, descriptor: &Descriptor, names: Names) {
+        if self.region.has_events() && !fault::sabotaged("event.stored-untold") {
+            // A host that dies may lose what it did not wait for. Were that the descriptor and not the line, its
+            // generation would be told of and never end.
+            self.region.fabric.fence();
+            let line = EventLine::new(Kind::Stored, block, descriptor.generation());
+            self.tell(EventLine {
+                hash: descriptor.hash,
+                names: [names.name, names.parent],
+                what: line.what | u64::from(descriptor.namespace()) << 8,
+                which: line.which | u64::from(descriptor.depth().min(0xffff)) << 48,
+                ..line
+            });
+        }
+    }
+
+    /// Tells that a block will not be readable any more in its generation. Nothing but this host's descriptor is looked
+    /// at, and that may not hold: who reads the line knows what the block was.
+    pub(crate) fn tell_removed(&self, block: BlockIndex) {
+        if self.region.has_events() && !fault::sabotaged("event.removed-untold") {
+            let generation = self.region.raw_generation(block);
+            // A slot that was never used has nothing to tell.
+            if generation != Generation(0) {
+                self.tell(EventLine::new(Kind::Removed, block, generation));
+            }
+        }
+    }
+
+    /// Tells that something may have gone untold, so that who follows goes by the descriptors.
+    pub(crate) fn tell_gap(&self) {
+        if self.region.has_events() {
+            self.tell(EventLine::new(Kind::Gap, BlockIndex(0), Generation(0)));
+        }
+    }
+
+    fn tell(&self, line: EventLine) {
+        let events = self.region.layout.events_per_host;
+        let next = self.region.next_event();
+        if next.load(Relaxed) == 0 {
+            // New memory of the host does not know where the log ends.
+            let _ = next.compare_exchange(0, self.last_event() + 1, Relaxed, Relaxed);
+        }
+        let sequence = next.fetch_add(1, Relaxed);
+        fault::point("event.numbered");
+        let at = self.event_place(self.region.host, sequence);
+        self.region.write(at, EventLine { sequence, ..line });
+        fault::point("event.told");
+        // Whoever was held up for a whole turn of the ring has written over what others had told.
+        if next.load(Relaxed).wrapping_sub(sequence) > events {
+            self.tell_gap();
+        }
+    }
+
+    /// Where a host's event of this number lies.
+    pub(super) fn event_place(&self, host: u64, sequence: u64) -> u64 {
+        self.region.layout.event(host, sequence.wrapping_sub(1) % self.region.layout.events_per_host)
+    }
+
+    /// What a line of a host's ring tells, if it holds.
+    pub(crate) fn event_at(&self, host: u64, position: u64) -> Option<EventLine> {
+        let at = self.region.layout.event(host, position);
+        let line = self.region.read::<EventLine>(at)?;
+        line.is_at(position, self.region.layout.events_per_host).then_some(line)
+    }
+
+    /// Number of the last event in this host's ring.
+    fn last_event(&self) -> u64 {
+        let positions = 0..self.region.layout.events_per_host;
+        positions.filter_map(|position| Some(self.event_at(self.region.host, position)?.sequence)).max().unwrap_or(0)
+    }
+
+    /// Keeps a block's names beside it, for those who walk. The caller fences before anybody can believe the descriptor.
+    #[inline]
+    pub(crate) fn put_names(&self, block: BlockIndex, names: Names) {
+        if self.region.has_events() {
+            let at = self.region.layout.names(block);
+            self.region.fabric.write_word(Offset::new(at), names.name);
+            self.region.fabric.write_word(Offset::new(at + 8), names.parent);
+        }
+    }
+
+    /// The names of a block, as this host's caches have them.
+    pub(crate) fn names_of(&self, block: BlockIndex) -> Names {
+        if !self.region.has_events() {
+            return Names::default();
+        }
+        let at = self.region.layout.names(block);
+        Names { name: self.region.fabric.load(Offset::new(at)), parent: self.region.fabric.load(Offset::new(at + 8)) }
+    }
+}

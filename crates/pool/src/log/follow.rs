@@ -1,0 +1,333 @@
+//! Reading all hosts' event logs, and what to do when something is missing.
+//!
+//! A follower knows the number of each host's next event. What it finds it learns; a number that is passed over is a
+//! *hole*: its writer has taken it and not written it yet, or died. Holes are looked at again at each poll. One that stays
+//! empty for [`PATIENCE`], that is written over before it was seen, or a ring that has gone round since the last poll, mean
+//! that an event may be lost, and so does a host that says so. Then the follower walks all descriptors once, and learns
+//! from them what is there: no removal is missed silently.
+
+use crate::error::PoolError;
+use crate::log::Log;
+use crate::log::events::{Kind, Names};
+use crate::log::view::{BlockEvent, News, Told, View};
+use crate::region::lines::{BlockState, ChunkLine, Descriptor, EventLine, Line};
+use cenote_base::{BlockHash, BlockIndex, NamespaceId};
+use cenote_mem::{Fabric, HostLocal, LINE};
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// Lines of each ring that are looked at for the next event: so many numbers in a row may be without a line.
+const AHEAD: u64 = 16;
+/// How long a number that was taken may be without its line.
+const PATIENCE: Duration = Duration::from_millis(100);
+
+/// Why a follower went by the descriptors instead of the log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Resync {
+    /// It was the first look.
+    Begun,
+    /// A host wrote over events before they were looked at, because its ring is small or looks are rare.
+    Overtaken,
+    /// An event was numbered and not written.
+    Lost,
+    /// A host says that events of its own, or of one that it holds dead, may be missing.
+    Told,
+}
+
+/// What a look came to.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Followed {
+    /// What came and what left since the last look. What came and left again in between is not told.
+    pub events: Vec<BlockEvent>,
+    /// Set if it had to go by the descriptors. The events are right in any case.
+    pub resync: Option<Resync>,
+}
+
+/// One reader's knowledge of which blocks are there. It belongs to nobody's process: any worker of any host, or none, can
+/// look with it.
+#[derive(Default)]
+pub struct Follower {
+    /// Which region it has looked at.
+    salt: u64,
+    /// By host; empty before the first look.
+    rings: Vec<Ring>,
+    view: View,
+    /// Blocks whose descriptor did not hold when all were walked, and since when.
+    unsure: BTreeMap<u64, Duration>,
+    /// Since when the line of some chunk does not hold, so that all are walked again.
+    torn: Option<Duration>,
+}
+
+#[derive(Default)]
+struct Ring {
+    next: u64,
+    holes: BTreeMap<u64, Hole>,
+}
+
+struct Hole {
+    since: Duration,
+    /// All descriptors were walked since it was noticed.
+    walked: bool,
+}
+
+impl Follower {
+    /// What is told of a block, if it is there.
+    #[must_use]
+    pub fn told(&self, namespace: NamespaceId, hash: BlockHash) -> Option<Told> {
+        self.view.told(namespace, hash)
+    }
+
+    /// All that is there.
+    pub fn all(&self) -> impl Iterator<Item = Told> + '_ {
+        self.view.all()
+    }
+
+    /// Whether nothing is waited for that was noticed to be missing.
+    #[must_use]
+    pub fn is_settled(&self) -> bool {
+        self.unsure.is_empty()
+            && self.torn.is_none()
+            && self.rings.iter().all(|ring| ring.holes.values().all(|hole| hole.walked))
+    }
+
+    fn learn(&mut self, line: &EventLine, blocks: u64) -> Option<Resync> {
+        let (block, generation) = (line.block().0, line.generation());
+        match line.kind() {
+            Some(Kind::Stored) if block < blocks => {
+                let told = Told {
+                    namespace: line.namespace(),
+                    hash: line.block_hash(),
+                    names: Names { name: line.names[0], parent: line.names[1] },
+                    depth: line.depth(),
+                };
+                self.view.learn(block, generation, News::Stored(told));
+            }
+            Some(Kind::Removed) if block < blocks => self.view.learn(block, generation, News::Gone),
+            Some(Kind::Gap) => return Some(Resync::Told),
+            // Forged.
+            _ => {}
+        }
+        None
+    }
+}
+
+impl<F: Fabric, H: HostLocal> Log<F, H> {
+    pub(crate) fn read_log(&self, follower: &mut Follower) -> Result<Followed, PoolError> {
+        if !self.region.has_events() {
+            return Err(PoolError::Config(
+                "the region keeps no events; `pool create --events` says how many".to_owned(),
+            ));
+        }
+        let now = self.region.area.now();
+        let resync = if follower.rings.is_empty() || follower.salt != self.region.salt {
+            *follower = Follower { salt: self.region.salt, ..Follower::default() };
+            // Before anything is walked: what is told from here on is read.
+            let hosts = if self.region.is_coherent() { 1 } else { self.region.layout.max_hosts };
+            for host in 0..hosts {
+                let ring = self.read_ring(follower, host, now);
+                follower.rings.push(ring);
+            }
+            Some(Resync::Begun)
+        } else {
+            let read = self.read_rings(follower, now);
+            self.fill_holes(follower, now).or(read)
+        };
+        if resync.is_some() || follower.torn.is_some() {
+            self.walk_blocks(follower, now);
+        } else if !follower.unsure.is_empty() {
+            self.look_at_unsure(follower, now);
+        }
+        Ok(Followed { events: follower.view.take_changes(), resync })
+    }
+
+    /// Learns all that is in a host's ring, as this host's caches have it. What is missing, or only newer than they are, is looked
+    /// at again: lines before the last as holes, those behind it as the next ones.
+    fn read_ring(&self, follower: &mut Follower, host: u64, now: Duration) -> Ring {
+        let events = self.region.layout.events_per_host;
+        let lines: Vec<Option<EventLine>> = (0..events).map(|position| self.event_at(host, position)).collect();
+        for line in lines.iter().flatten() {
+            // Whoever reads whole rings walks all blocks next.
+            let _ = follower.learn(line, self.region.layout.num_descriptors());
+        }
+        let number = |position: u64| lines[position as usize].map_or(0, |line| line.sequence);
+        let last = (0..events).map(number).max().unwrap_or(0);
+        let missing = (last.saturating_sub(events) + 1..=last)
+            .filter(|sequence| number((sequence - 1) % events) != *sequence)
+            .map(|sequence| (sequence, Hole { since: now, walked: false }));
+        Ring { next: last + 1, holes: missing.collect() }
+    }
+
+    /// Learns what hosts have told since the last look.
+    fn read_rings(&self, follower: &mut Follower, now: Duration) -> Option<Resync> {
+        let ahead = AHEAD.min(self.region.layout.events_per_host);
+        let mut resync = None;
+        let mut open: Vec<usize> = (0..follower.rings.len()).collect();
+        // Of somebody who writes faster than this reads, the rest is read at the next look.
+        for _ in 0..=self.region.layout.events_per_host / ahead {
+            let window = |&host: &usize| {
+                let next = follower.rings[host].next;
+                (next..next + ahead).map(move |sequence| self.event_place(host as u64, sequence))
+            };
+            let lines: Vec<u64> = open.iter().flat_map(window).collect();
+            self.region.fabric.refresh(&lines);
+            open.retain(|&host| {
+                let before = follower.rings[host].next;
+                resync = self.read_window(follower, host, ahead, now).or(resync);
+                follower.rings[host].next > before
+            });
+            if open.is_empty() {
+                break;
+            }
+        }
+        resync
+    }
+
+    fn read_window(&self, follower: &mut Follower, host: usize, ahead: u64, now: Duration) -> Option<Resync> {
+        let (events, first) = (self.region.layout.events_per_host, follower.rings[host].next);
+        let lines: Vec<Option<EventLine>> =
+            (first..first + ahead).map(|sequence| self.event_at(host as u64, (sequence - 1) % events)).collect();
+        let number = |line: &Option<EventLine>| line.map_or(0, |line| line.sequence);
+        if (first..).zip(&lines).any(|(sequence, line)| number(line) > sequence) {
+            follower.rings[host] = self.read_ring(follower, host as u64, now);
+            return Some(Resync::Overtaken);
+        }
+        let last = (first..).zip(&lines).filter(|(sequence, line)| number(line) == *sequence).last()?.0;
+        let mut resync = None;
+        for (sequence, line) in (first..=last).zip(lines) {
+            match line.filter(|line| line.sequence == sequence) {
+                Some(line) => resync = follower.learn(&line, self.region.layout.num_descriptors()).or(resync),
+                None => drop(follower.rings[host].holes.insert(sequence, Hole { since: now, walked: false })),
+            }
+        }
+        follower.rings[host].next = last + 1;
+        resync
+    }
+
+    /// Looks again at numbers that had no line.
+    fn fill_holes(&self, follower: &mut Follower, now: Duration) -> Option<Resync> {
+        let all = |ring: (usize, &Ring)| {
+            let host = ring.0 as u64;
+            ring.1.holes.keys().map(move |&sequence| (host, sequence)).collect::<Vec<_>>()
+        };
+        let holes: Vec<(u64, u64)> = follower.rings.iter().enumerate().flat_map(all).collect();
+        if holes.is_empty() {
+            return None;
+        }
+        let lines: Vec<u64> = holes.iter().map(|&(host, sequence)| self.event_place(host, sequence)).collect();
+        self.region.fabric.refresh(&lines);
+        let mut resync = None;
+        for (host, sequence) in holes {
+            let line = self.event_at(host, (sequence - 1) % self.region.layout.events_per_host);
+            let number = line.map_or(0, |line| line.sequence);
+            let holes = &mut follower.rings[host as usize].holes;
+            if number >= sequence {
+                let was_walked = holes.remove(&sequence).is_none_or(|hole| hole.walked);
+                match line.filter(|_| number == sequence) {
+                    Some(line) => resync = follower.learn(&line, self.region.layout.num_descriptors()).or(resync),
+                    None if !was_walked => resync = Some(Resync::Overtaken),
+                    None => {}
+                }
+            } else if let Some(hole) = holes.get_mut(&sequence).filter(|hole| !hole.walked)
+                && now.saturating_sub(hole.since) > PATIENCE
+            {
+                hole.walked = true;
+                resync = Some(Resync::Lost);
+            }
+        }
+        resync
+    }
+
+    /// Learns from all descriptors what is there, and what is not any more.
+    fn walk_blocks(&self, follower: &mut Follower, now: Duration) {
+        follower.unsure.clear();
+        self.region.refresh_chunks();
+        let mut all_hold = true;
+        // Slots of each chunk that were looked at; none: its line did not hold.
+        let mut walked = vec![None; self.region.layout.num_chunks as usize];
+        for chunk in 0..self.region.layout.num_chunks {
+            let Some(slots) = self.chunk_slots(chunk) else {
+                all_hold = false;
+                continue;
+            };
+            let first = chunk * self.region.layout.descriptors_per_chunk;
+            walked[chunk as usize] = Some(slots);
+            if slots > 0 {
+                self.region.refresh_descriptors(first..first + slots);
+            }
+            for block in first..first + slots {
+                self.look_at(follower, block, now);
+            }
+        }
+        for block in follower.view.there() {
+            let (chunk, slot) =
+                (block / self.region.layout.descriptors_per_chunk, block % self.region.layout.descriptors_per_chunk);
+            // Who told of it had taken the chunk before, so it is gone, and so is what it told of.
+            if walked[chunk as usize].is_some_and(|slots| slot >= slots)
+                && let Some(generation) = follower.view.generation(block)
+            {
+                follower.view.learn(block, generation, News::Gone);
+            }
+        }
+        // Once nobody can be still writing it, it is somebody's who died, and survivors tell of those.
+        let since = follower.torn.unwrap_or(now);
+        follower.torn = (!all_hold && now.saturating_sub(since) <= PATIENCE).then_some(since);
+    }
+
+    /// How many slots a chunk has, as this host's caches have its line; `None`: that does not hold.
+    fn chunk_slots(&self, chunk: u64) -> Option<u64> {
+        if let Some(line) = self.region.read_chunk(chunk) {
+            return Some(self.region.layout.slots(line.slot_bytes));
+        }
+        let at = self.region.layout.chunk(chunk);
+        let words = self.region.fabric.load_line(at);
+        (words == [0; 8] || ChunkLine::open(words, at, self.region.salt).is_some()).then_some(0)
+    }
+
+    /// Learns what a block's descriptor says, as this host's caches have it. One that does not hold may be just being written.
+    fn look_at(&self, follower: &mut Follower, block: u64, now: Duration) {
+        let news = match self.region.read_descriptor(BlockIndex(block)) {
+            Some(descriptor) => match descriptor.block_state() {
+                Some(BlockState::Ready) => self.told_by(block, &descriptor).map(News::Stored),
+                Some(BlockState::Evicting) => self.told_by(block, &descriptor).map(News::Leaving),
+                _ => Some(News::Gone),
+            }
+            .map(|news| (descriptor.generation(), news)),
+            None if self.region.fabric.load_line(self.region.layout.descriptor(BlockIndex(block))) == [0; 8] => return,
+            None => None,
+        };
+        if let Some((generation, news)) = news {
+            follower.unsure.remove(&block);
+            follower.view.learn(block, generation, news);
+        } else {
+            follower.unsure.entry(block).or_insert(now);
+        }
+    }
+
+    /// What there is to tell of a block; `None`: its descriptor has changed since. Names are there before the descriptor is,
+    /// and stay until the next, so they are its own if it is the same before and after the look at them.
+    fn told_by(&self, block: u64, descriptor: &Descriptor) -> Option<Told> {
+        let block = BlockIndex(block);
+        self.region.fabric.refresh(&[self.region.layout.names(block) / LINE * LINE]);
+        let names = self.names_of(block);
+        let state = self.region.fresh_line(self.region.layout.descriptor(block))[0];
+        (state == descriptor.state).then(|| Told {
+            namespace: NamespaceId(descriptor.namespace()),
+            hash: descriptor.block_hash(),
+            names,
+            depth: descriptor.depth().min(0xffff) as u16,
+        })
+    }
+
+    /// Looks again at descriptors that did not hold. One that stays so is no block that can be read.
+    fn look_at_unsure(&self, follower: &mut Follower, now: Duration) {
+        for (block, since) in follower.unsure.clone() {
+            self.region.refresh_descriptors(block..block + 1);
+            self.look_at(follower, block, now);
+            if now.saturating_sub(since) > PATIENCE && follower.unsure.remove(&block).is_some() {
+                follower.view.hide(block);
+            }
+        }
+    }
+}

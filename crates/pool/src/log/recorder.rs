@@ -1,0 +1,266 @@
+//! The flight recorder: what happened last, and who did it, also when nobody lives to tell.
+//!
+//! Each host has a ring of lines that only it writes. A process takes the number of its record from a word of the
+//! host's own memory and stores the line without waiting for it, so recording costs the data path nothing. Two
+//! processes that meet at one line tear it, and a torn record is not believed. What happens again without
+//! anything between is counted in the line that tells of it: a host that evicts all day keeps the other records.
+
+use crate::error::PoolError;
+use crate::log::Log;
+use crate::region::layout::{Layout, SHARDS};
+use crate::region::lines::{Line, RecordLine};
+use crate::region::superblock::Superblock;
+use cenote_mem::{Fabric, HostLocal, Word};
+use serde::Serialize;
+use std::sync::atomic::Ordering::Relaxed;
+
+/// What a record tells of. The numbers beside it are told in [`Record::what`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+#[repr(u8)]
+pub enum Event {
+    /// A worker joined.
+    Attached = 1,
+    /// A worker left in order.
+    Left = 2,
+    /// A worker was found dead: its slot, its process id.
+    WorkerDead = 3,
+    /// What dead workers left was given back: reservations freed, blocks published.
+    Recovered = 4,
+    /// A host was declared dead: which, and which life of it.
+    HostDead = 5,
+    /// This host began a life: its number, the last life that somebody had declared dead.
+    LifeBegun = 6,
+    /// A chunk was taken from the region: which, bytes of its slots.
+    ChunkTaken = 7,
+    /// A chunk was taken over from a dead host: which, the host.
+    ChunkAdopted = 8,
+    /// A chunk was given back to the region: which, bytes of its slots.
+    ChunkGivenBack = 9,
+    /// A lock's holder had died inside, and what it guards was repaired: lock, whose intent.
+    LockRepaired = 10,
+    /// Garbage was collected: blocks freed, chunks given back.
+    Collected = 11,
+    /// Blocks were evicted: how many became free, how many stayed for their pins.
+    Evicted = 12,
+    /// A block was read without its checksum: which, first word of its hash.
+    ReadDamaged = 13,
+    /// A publish would have gone over its namespace's quota: which, bytes of the block.
+    QuotaRefused = 14,
+}
+
+impl Event {
+    const ALL: [Self; 14] = [
+        Self::Attached,
+        Self::Left,
+        Self::WorkerDead,
+        Self::Recovered,
+        Self::HostDead,
+        Self::LifeBegun,
+        Self::ChunkTaken,
+        Self::ChunkAdopted,
+        Self::ChunkGivenBack,
+        Self::LockRepaired,
+        Self::Collected,
+        Self::Evicted,
+        Self::ReadDamaged,
+        Self::QuotaRefused,
+    ];
+
+    fn from_number(number: u64) -> Option<Self> {
+        Self::ALL.into_iter().find(|event| *event as u64 == number)
+    }
+
+    /// The numbers of a record that tells of `last` and of `now`; `None` where each needs its own.
+    fn again(self, last: [u64; 2], now: [u64; 2]) -> Option<[u64; 2]> {
+        match self {
+            Self::Evicted => Some([last[0].saturating_add(now[0]), last[1].saturating_add(now[1])]),
+            Self::ChunkTaken | Self::ChunkAdopted | Self::ChunkGivenBack if last[1] == now[1] => Some(now),
+            Self::QuotaRefused if last[0] == now[0] => Some(now),
+            Self::ReadDamaged if last == now => Some(now),
+            _ => None,
+        }
+    }
+}
+
+/// One thing that happened.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Record {
+    /// Microseconds since 1970, by the clock of the host.
+    pub time_us: u64,
+    /// Who wrote it.
+    pub host: u8,
+    /// The worker's slot; `None` for who had none yet.
+    pub slot: Option<u16>,
+    /// Process id, as the host counts.
+    pub pid: u32,
+    /// Which life of the host.
+    pub life: u64,
+    /// Number of the record among its host's.
+    pub sequence: u64,
+    /// What happened.
+    pub event: Event,
+    /// Numbers whose meaning the event gives.
+    pub operands: [u64; 2],
+    /// How often, with nothing between.
+    pub times: u64,
+    /// The same in words.
+    pub what: String,
+}
+
+/// A number that no host reaches; above it a ring's line was forged.
+const SEQUENCE_MAX: u64 = 1 << 62;
+
+/// Worker slot of who has none.
+const NO_WORKER: u64 = 0xffff;
+
+/// What the flight recorders of all hosts still hold, in order of time. Nobody need live, and nothing is written.
+///
+/// # Errors
+/// The region is not ours to read (see [`Superblock::read`]).
+pub fn history<F: Fabric>(fabric: &F) -> Result<Vec<Record>, PoolError> {
+    let superblock = Superblock::read(fabric)?;
+    let layout = Layout::new(&superblock.config, superblock.region_bytes)?;
+    let salt = superblock.salt();
+    let mut records: Vec<Record> = (0..layout.max_hosts)
+        .flat_map(|host| (0..layout.records_per_host).map(move |position| (host, position)))
+        .filter_map(|(host, position)| {
+            let at = layout.record(host, position);
+            fabric.refresh(&[at]);
+            let line = RecordLine::open(fabric.load_line(at), at, salt)?;
+            line.is_at(position, layout.records_per_host).then(|| Record::of(&line, host)).flatten()
+        })
+        .collect();
+    records.sort_by_key(|record| (record.time_us, record.host, record.sequence));
+    Ok(records)
+}
+
+impl RecordLine {
+    /// Whether a record of its number belongs at this place of the ring.
+    const fn is_at(&self, position: u64, records: u64) -> bool {
+        self.sequence >= 1 && self.sequence <= SEQUENCE_MAX && (self.sequence - 1) % records == position
+    }
+}
+
+impl Record {
+    /// `None`: the line tells of another host, or of nothing that is known.
+    fn of(line: &RecordLine, host: u64) -> Option<Self> {
+        let event = Event::from_number(line.kind & 0xff)?;
+        let (slot, operands) = (line.who >> 16 & 0xffff, [line.first, line.second]);
+        (line.who & 0xffff == host).then(|| Self {
+            time_us: line.time,
+            host: host as u8,
+            slot: (slot != NO_WORKER).then_some(slot as u16),
+            pid: (line.who >> 32) as u32,
+            life: line.kind >> 8,
+            sequence: line.sequence,
+            event,
+            operands,
+            times: line.times,
+            what: words(event, operands, line.times),
+        })
+    }
+}
+
+fn words(event: Event, [first, second]: [u64; 2], times: u64) -> String {
+    let before = || match times.saturating_sub(1) {
+        0 => String::new(),
+        others => format!(", and {others} before it"),
+    };
+    match event {
+        Event::Attached => format!("attached, as holder {first} of its slot"),
+        Event::Left => "left".to_owned(),
+        Event::WorkerDead => format!("found worker slot {first} (process {second}) dead"),
+        Event::Recovered => format!("cleaned up after it: {first} reservations freed, {second} blocks published"),
+        Event::HostDead => format!("declared life {second} of host {first} dead"),
+        Event::LifeBegun if second > 0 => format!("began life {first} of the host; life {second} was declared dead"),
+        Event::LifeBegun => format!("began life {first} of the host"),
+        Event::ChunkTaken => format!("took chunk {first} for slots of {second} bytes{}", before()),
+        Event::ChunkAdopted => format!("took chunk {first} over from host {second}{}", before()),
+        Event::ChunkGivenBack => format!("gave chunk {first} with slots of {second} bytes back{}", before()),
+        Event::LockRepaired => lock_words(first, second),
+        Event::Collected => format!("collected garbage: {first} blocks freed, {second} chunks given back"),
+        Event::Evicted => format!("evicted {first} blocks, kept {second} for their pins, in {times} goes"),
+        Event::ReadDamaged => format!("read block {first} (hash {second:016x}…) without its checksum, {times} times"),
+        Event::QuotaRefused => {
+            format!("did not publish a block of {second} bytes over the quota of namespace {first}, {times} times")
+        }
+    }
+}
+
+fn lock_words(lock: u64, whose: u64) -> String {
+    let name = match lock {
+        0 => "membership lock".to_owned(),
+        1 => "heap lock".to_owned(),
+        2 => "table lock".to_owned(),
+        3 => "chunk lock".to_owned(),
+        _ if lock < 4 + SHARDS => format!("lock of index shard {}", lock - 4),
+        _ => format!("user lock {}", lock.saturating_sub(4 + SHARDS)),
+    };
+    let (host, intent) = (whose & 0xff, whose >> 8);
+    let aim = match intent.checked_sub(2) {
+        Some(bucket) => format!("a probe from bucket {bucket} on"),
+        None => "anything it guards".to_owned(),
+    };
+    format!("repaired the {name}, which a process of host {host} died with; it was changing {aim}")
+}
+
+impl<F: Fabric, H: HostLocal> Log<F, H> {
+    /// Records what this worker saw or did.
+    pub(crate) fn record(&self, event: Event, first: u64, second: u64) {
+        self.record_as(self.region.slot(), event, first, second);
+    }
+
+    /// As [`Inner::record`], for a worker that is just joining.
+    pub(crate) fn record_as(&self, slot: u64, event: Event, first: u64, second: u64) {
+        let records = self.region.layout.records_per_host;
+        if records == 0 {
+            return;
+        }
+        let next = self.region.next_record();
+        if next.load(Relaxed) == 0 {
+            // New memory of the host does not know where the ring ends.
+            let _ = next.compare_exchange(0, self.last_record() + 1, Relaxed, Relaxed);
+        }
+        let now = RecordLine {
+            time: u64::try_from(self.region.area.unix_time().as_micros()).unwrap_or(u64::MAX),
+            who: self.region.host | slot.min(NO_WORKER) << 16 | u64::from(std::process::id()) << 32,
+            kind: event as u64 | self.region.incarnation() << 8,
+            first,
+            second,
+            times: 1,
+            ..RecordLine::default()
+        };
+        let line = self
+            .record_again(event, &now, next.load(Relaxed).wrapping_sub(1))
+            .unwrap_or_else(|| RecordLine { sequence: next.fetch_add(1, Relaxed), ..now });
+        let at = self.record_place(line.sequence);
+        self.region.fabric.store_line(at, &line.seal(at, self.region.salt));
+        // Whatever this process publishes next takes the record along.
+        self.region.fabric.publish_unfenced(at);
+    }
+
+    fn record_place(&self, sequence: u64) -> u64 {
+        self.region.layout.record(self.region.host, sequence.wrapping_sub(1) % self.region.layout.records_per_host)
+    }
+
+    /// The host's last record, told anew for what just happened again.
+    fn record_again(&self, event: Event, now: &RecordLine, last: u64) -> Option<RecordLine> {
+        let at = self.record_place(last);
+        let line = self.region.read::<RecordLine>(at)?;
+        let same = line.sequence == last && line.kind == now.kind;
+        let [first, second] = event.again([line.first, line.second], [now.first, now.second]).filter(|_| same)?;
+        Some(RecordLine { sequence: last, first, second, times: line.times.saturating_add(1), ..*now })
+    }
+
+    /// Number of the last record in this host's ring.
+    fn last_record(&self) -> u64 {
+        let records = self.region.layout.records_per_host;
+        let lines = (0..records).filter_map(|position| {
+            let at = self.region.layout.record(self.region.host, position);
+            let line = self.region.read::<RecordLine>(at)?;
+            line.is_at(position, records).then_some(line.sequence)
+        });
+        lines.max().unwrap_or(0)
+    }
+}

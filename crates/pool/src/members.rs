@@ -1,0 +1,102 @@
+//! Membership: a worker joins a region, watches other hosts, recovers dead workers, and leaves.
+//!
+//! A worker lives as long as its claim on a slot of the host's memory. The kernel drops the claim when
+//! the process is gone, whatever its end and its PID namespace. Heartbeats tell other hosts that a host
+//! lives; processes of one host conclude nothing from them.
+
+mod join;
+pub mod recovery;
+pub mod ticker;
+mod watch;
+
+use crate::blocks::Blocks;
+use crate::eviction::Evictor;
+use crate::hosts::Hosts;
+use crate::index::Index;
+use crate::log::Log;
+use crate::region::{NO_SLOT, Region};
+use crate::space::{Slot, Space};
+use crate::sync::Locks;
+use crate::tables::Tables;
+use cenote_mem::{Fabric, HostLocal};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// All parts of one participant: a worker once it has joined, before that an observer.
+pub(crate) struct Member<F: Fabric, H: HostLocal> {
+    pub region: Arc<Region<F, H>>,
+    pub log: Arc<Log<F, H>>,
+    pub locks: Arc<Locks<F, H>>,
+    pub hosts: Arc<Hosts<F, H>>,
+    pub index: Arc<Index<F, H>>,
+    pub space: Arc<Space<F, H>>,
+    pub blocks: Arc<Blocks<F, H>>,
+    pub evictor: Evictor<F, H>,
+    pub tables: Tables<F, H>,
+    /// Memory that this worker has allocated and not named, by offset. Freeing and naming remove the
+    /// entry first, so that of several threads one succeeds.
+    allocated: Mutex<BTreeMap<u64, Allocation>>,
+    name: String,
+    /// Held while the worker lives.
+    _claim: Option<H::Claim>,
+}
+
+/// Memory that a worker has allocated.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Allocation {
+    pub slot: Slot,
+    /// Life of the host at allocation.
+    pub life: u64,
+}
+
+impl<F: Fabric, H: HostLocal> Member<F, H> {
+    /// An observer of the region that has not joined.
+    pub fn observe(region: Region<F, H>) -> Self {
+        let region = Arc::new(region);
+        let log = Arc::new(Log::new(Arc::clone(&region)));
+        let locks = Arc::new(Locks::new(Arc::clone(&region), Arc::clone(&log)));
+        let hosts = Arc::new(Hosts::new(Arc::clone(&region), Arc::clone(&log)));
+        let index = Arc::new(Index::new(Arc::clone(&region), Arc::clone(&locks)));
+        let space = Arc::new(Space::new(Arc::clone(&region), Arc::clone(&log), Arc::clone(&locks)));
+        let blocks = Arc::new(Blocks::new(
+            Arc::clone(&region),
+            Arc::clone(&log),
+            Arc::clone(&locks),
+            Arc::clone(&hosts),
+            Arc::clone(&index),
+            Arc::clone(&space),
+        ));
+        let evictor = Evictor::new(
+            Arc::clone(&region),
+            Arc::clone(&log),
+            Arc::clone(&index),
+            Arc::clone(&space),
+            Arc::clone(&blocks),
+        );
+        let tables = Tables::new(Arc::clone(&region), Arc::clone(&space), Arc::clone(&blocks));
+        let allocated = Mutex::default();
+        let name = String::new();
+        Self { region, log, locks, hosts, index, space, blocks, evictor, tables, allocated, name, _claim: None }
+    }
+
+    /// Whether calls of the serving path must leave the region alone: this process was forked by the
+    /// member, or the breaker is open.
+    #[inline]
+    pub fn is_out(&self) -> bool {
+        self.locks.breaker.is_out() || self.region.area.is_inherited()
+    }
+
+    /// The name under which this worker has joined.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Memory that this worker has allocated and not named.
+    pub fn allocated(&self) -> MutexGuard<'_, BTreeMap<u64, Allocation>> {
+        self.allocated.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn has_joined(&self) -> bool {
+        self.region.slot() != NO_SLOT
+    }
+}

@@ -1,0 +1,229 @@
+//! Lookups, reads and pins.
+
+use super::Pool;
+use crate::blocks::life::ReadOutcome;
+use crate::members::Member;
+use crate::region::counters::Counter;
+use crate::region::hit::Hit;
+use crate::region::lines::{BlockState, Descriptor, checksum_key};
+use crate::space::strays::Strays;
+use cenote_base::{BlockHash, fault};
+use cenote_mem::checksum::PayloadSum;
+use cenote_mem::{Fabric, HostArea, HostLocal};
+use std::sync::Arc;
+
+impl<F: Fabric, H: HostLocal> Pool<F, H> {
+    /// Finds the blocks of a prompt, in order, up to the first miss, and marks them as used. Takes no lock.
+    /// ([`crate::Design::Plain`] takes its lock, and finds nothing if that is busy for too long.)
+    #[must_use]
+    pub fn lookup(&self, hashes: &[BlockHash]) -> Vec<Hit> {
+        let member = &*self.0;
+        if member.is_out() {
+            return Vec::new();
+        }
+        let hits = member.blocks.lookup(hashes);
+        member.region.counters().add(Counter::Lookups, hashes.len() as u64);
+        member.region.counters().add(Counter::Found, hits.len() as u64);
+        hits
+    }
+
+    /// As [`Pool::lookup`], without marking or counting, so that repeated queries keep no block alive.
+    #[must_use]
+    pub fn peek(&self, hashes: &[BlockHash]) -> Vec<Hit> {
+        if self.0.is_out() { Vec::new() } else { self.0.blocks.peek(hashes) }
+    }
+
+    /// Copies a block's payload into `parts`, one after the other, and checks it.
+    ///
+    /// The protocol is optimistic: copy and sum, then read the descriptor again. The owner does not know
+    /// of the read, so a block that leaves meanwhile is a miss and never wrong bytes.
+    #[must_use]
+    pub fn read(&self, hit: &Hit, parts: &mut [&mut [u8]]) -> ReadOutcome {
+        let member = &*self.0;
+        let wanted: u64 = parts.iter().map(|part| part.len() as u64).sum();
+        let outcome = if member.is_out() || wanted > hit.length || wanted.div_ceil(64) * 64 != hit.length {
+            ReadOutcome::Stale
+        } else {
+            member.blocks.read(hit, wanted, parts)
+        };
+        let counters = member.region.counters();
+        match outcome {
+            ReadOutcome::Whole => {
+                counters.add(Counter::Reads, 1);
+                counters.add(Counter::ReadBytes, wanted);
+            }
+            ReadOutcome::Stale => counters.add(Counter::ReadsStale, 1),
+            ReadOutcome::Damaged => {
+                counters.add(Counter::ReadsDamaged, 1);
+                member.blocks.discard_damaged(hit);
+            }
+        }
+        outcome
+    }
+
+    /// Pins a block. `None`: it is gone, or all pins of this worker are taken.
+    #[must_use]
+    pub fn pin(&self, hit: &Hit) -> Option<Pin<F, H>> {
+        let member = &self.0;
+        let region = &member.region;
+        if member.is_out() {
+            return None;
+        }
+        let life = region.incarnation();
+        if region.is_plain() {
+            member.index.take_count(hit).then(|| region.fabric.refresh_payload(hit.offset, hit.length))?;
+            return Some(Pin { member: Arc::clone(member), keeper: Keeper::Count, hit: *hit, life });
+        }
+        let slot = member.hosts.pins.take()?;
+        // From here on the drop of the pin releases the slot.
+        let pin = Pin { member: Arc::clone(member), keeper: Keeper::Hazard(slot), hit: *hit, life };
+        member.hosts.show_pin(slot, hit.block, hit.generation);
+        // The pin is visible. If the block is readable now, its owner sees the pin before it reuses the
+        // slot. The lookup checked the whole descriptor, so these words suffice.
+        let words = region.fresh_line(region.layout.descriptor(hit.block));
+        let still = words[0] == Descriptor::state_word(BlockState::Ready, hit.generation)
+            && words[1..3] == hit.hash.words()
+            && words[4] == hit.checksum;
+        if !still && !fault::sabotaged("pin.recheck-skipped") {
+            return None;
+        }
+        if !member.blocks.drop_stale_lines(hit, hit.length) {
+            region.set_seen(hit.block, hit.generation);
+        }
+        Some(pin)
+    }
+
+    /// Whether hosts that were declared dead may write into the memory of this block. Reads that copy it
+    /// notice such writes; a use in place does not.
+    #[must_use]
+    pub fn strays(&self, hit: &Hit) -> Strays {
+        self.0.space.strays(self.0.region.layout.chunk_of(hit.block))
+    }
+}
+
+/// Keeps one block from being reused while it lives.
+pub struct Pin<F: Fabric, H: HostLocal = HostArea> {
+    member: Arc<Member<F, H>>,
+    keeper: Keeper,
+    hit: Hit,
+    /// Life of the host when the block was pinned.
+    life: u64,
+}
+
+/// What keeps a pinned block.
+#[derive(Clone, Copy)]
+enum Keeper {
+    /// A word in one of this worker's hazard lines.
+    Hazard(u32),
+    /// A reference count of the block, in the plain design.
+    Count,
+}
+
+impl<F: Fabric, H: HostLocal> Pin<F, H> {
+    /// The pinned block.
+    #[must_use]
+    pub const fn hit(&self) -> &Hit {
+        &self.hit
+    }
+
+    /// Whether the pin has kept the block until now, so that bytes used in place are the verified ones. It
+    /// has not if this host was suspended for longer than the host timeout and declared dead, or if the
+    /// chunk was adopted from a dead host whose caches may still write there. A copy that is verified
+    /// after it was made ([`Pin::verify`], [`Pin::read`]) needs neither.
+    #[must_use]
+    pub fn protects(&self) -> bool {
+        let region = &self.member.region;
+        !region.area.is_inherited()
+            && region.incarnation() == self.life
+            && !region.is_dead(region.host, self.life)
+            && self.member.space.strays(region.layout.chunk_of(self.hit.block)) != Strays::Possible
+    }
+
+    /// Offset and length in bytes of the payload in the region, for use in place. The bytes do not change
+    /// while the pin lives and [protects](Pin::protects) them.
+    #[must_use]
+    pub const fn extent(&self) -> (u64, u64) {
+        (self.hit.offset, self.hit.length)
+    }
+
+    /// Begins to read the block piece by piece. It stays pinned until the read is finished.
+    #[must_use]
+    pub fn read(self) -> Reading<F, H> {
+        let sum = PayloadSum::new(checksum_key(self.hit.hash, self.hit.generation));
+        Reading { pin: self, read: 0, sum }
+    }
+
+    /// Sums the payload in place and compares. A device that has copied it under this pin has copied the
+    /// same bytes: a pinned slot is not written, and the checksum's key contains the generation, so bytes
+    /// of another use of the slot do not match.
+    #[must_use]
+    pub fn verify(&self) -> ReadOutcome {
+        let region = &self.member.region;
+        if region.area.is_inherited() {
+            return ReadOutcome::Stale;
+        }
+        self.member.count_pinned_read(&self.hit, region.verify(&self.hit))
+    }
+}
+
+impl<F: Fabric, H: HostLocal> Drop for Pin<F, H> {
+    fn drop(&mut self) {
+        if self.member.region.area.is_inherited() {
+            return;
+        }
+        match self.keeper {
+            Keeper::Hazard(slot) => self.member.hosts.clear_pin(slot),
+            Keeper::Count => self.member.index.give_count(&self.hit),
+        }
+    }
+}
+
+/// A pinned block that is being read piece by piece. The bytes are usable only if [`Reading::finish`]
+/// returns [`ReadOutcome::Whole`].
+pub struct Reading<F: Fabric, H: HostLocal = HostArea> {
+    pin: Pin<F, H>,
+    read: u64,
+    sum: PayloadSum,
+}
+
+impl<F: Fabric, H: HostLocal> Reading<F, H> {
+    /// Copies the next piece out.
+    ///
+    /// # Panics
+    /// The piece is longer than the rest, or an earlier piece was not of whole lines (64 bytes): bugs of
+    /// the caller.
+    pub fn copy(&mut self, piece: &mut [u8]) {
+        let (offset, length) = self.pin.extent();
+        let left = length - self.read;
+        assert!(piece.len() as u64 <= left, "{} bytes, where {left} are left", piece.len());
+        self.pin.member.region.fabric.read_payload_part(offset + self.read, piece, length, &mut self.sum);
+        self.read += piece.len() as u64;
+    }
+
+    /// Whether all bytes are as they were published. A block that was not read to its end is damaged.
+    #[must_use]
+    pub fn finish(self) -> ReadOutcome {
+        let Self { pin, read, sum } = self;
+        if pin.member.region.area.is_inherited() {
+            return ReadOutcome::Stale;
+        }
+        let whole = read == pin.hit.length && sum.finish() == pin.hit.checksum;
+        pin.member.count_pinned_read(&pin.hit, whole)
+    }
+}
+
+impl<F: Fabric, H: HostLocal> Member<F, H> {
+    /// Counts the outcome of reading a pinned block.
+    fn count_pinned_read(&self, hit: &Hit, whole: bool) -> ReadOutcome {
+        let counters = self.region.counters();
+        if whole {
+            counters.add(Counter::Reads, 1);
+            counters.add(Counter::ReadBytes, hit.length);
+            return ReadOutcome::Whole;
+        }
+        self.region.forget_seen(hit.block);
+        counters.add(Counter::ReadsDamaged, 1);
+        self.blocks.discard_damaged(hit);
+        ReadOutcome::Damaged
+    }
+}

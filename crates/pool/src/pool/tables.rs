@@ -1,0 +1,150 @@
+//! Namespaces, their quotas, and objects.
+
+use super::Pool;
+use crate::blocks::Label;
+use crate::error::PoolError;
+use crate::log::events::Names;
+use crate::region::layout::{NAMESPACES, OBJECTS};
+use crate::region::lines::{BlockState, NameLine, QuotaLine};
+use crate::space::Fill;
+use crate::tables::namespaces::{Namespace, NamespaceRecord};
+use crate::tables::objects::{ObjectMark, READ_ATTEMPTS};
+use cenote_base::{ChainHasher, NamespaceId, fault};
+use cenote_mem::{Fabric, HostLocal, LINE};
+use std::collections::BTreeSet;
+
+impl<F: Fabric, H: HostLocal> Pool<F, H> {
+    /// Finds the namespace of this fingerprint, or enters a new one.
+    ///
+    /// # Errors
+    /// Its blocks do not fit into a chunk, the table is full, or the row says another block size.
+    pub fn namespace(&self, record: &NamespaceRecord) -> Result<Namespace, PoolError> {
+        let member = &*self.0;
+        if record.block_bytes == 0 || record.block_bytes > member.region.layout.chunk_bytes {
+            return Err(PoolError::BlockTooLarge {
+                block_bytes: record.block_bytes,
+                chunk_bytes: member.region.layout.chunk_bytes,
+            });
+        }
+        if !record.block_bytes.is_multiple_of(LINE) {
+            return Err(PoolError::Config(format!(
+                "blocks of {} bytes: a block is a multiple of {LINE}",
+                record.block_bytes
+            )));
+        }
+        let tables = member.locks.lock_tables(member.locks.patient()).map_err(PoolError::lock("table"))?;
+        let row = member.tables.namespace_row(&tables, record)?;
+        member.space.know_quota(row, member.space.read_quota(row));
+        Ok(Namespace {
+            id: NamespaceId(row as u16),
+            block_bytes: record.block_bytes,
+            hasher: ChainHasher::new(&member.region.superblock.config.seed, &record.fingerprint),
+        })
+    }
+
+    /// Limits the bytes that a namespace's blocks may take in the region, over all hosts; 0 removes the
+    /// limit. It applies to this host at once, to other hosts from their next tick. Nothing is evicted before
+    /// the next publish.
+    ///
+    /// # Errors
+    /// There is no such namespace, or the table was busy for too long.
+    pub fn set_quota(&self, namespace: NamespaceId, bytes: u64) -> Result<(), PoolError> {
+        let member = &*self.0;
+        let row = u64::from(namespace.0);
+        let _tables = member.locks.lock_tables(member.locks.patient()).map_err(PoolError::lock("table"))?;
+        if row >= NAMESPACES || member.space.namespace_line(row).is_none() {
+            return Err(PoolError::Config(format!("the region has no namespace {row}")));
+        }
+        let at = member.region.layout.quota(row);
+        member.region.write(at, QuotaLine { bytes, ..QuotaLine::default() });
+        member.space.know_quota(row, bytes);
+        Ok(())
+    }
+}
+
+impl<F: Fabric, H: HostLocal> Pool<F, H> {
+    /// Publishes `bytes` under `key`, in place of an earlier object.
+    ///
+    /// # Errors
+    /// The key is empty or too long, the object is longer than a chunk, or there is no room.
+    pub fn put_object(&self, key: &str, bytes: &[u8]) -> Result<(), PoolError> {
+        let member = &*self.0;
+        let hash = member.tables.object_hash(key)?;
+        let length = bytes.len() as u64;
+        let slot_bytes = member.tables.slot_of_object(length)?;
+        // Reserving may evict and takes the heap lock, so it comes before the table lock.
+        let slot = member.evictor.reserve(slot_bytes, None, Fill::Copied).map_err(|_| PoolError::NoRoom(length))?;
+        let label = Label { hash, state: BlockState::Object, kind: 0, names: Names::default() };
+        let generation = member.blocks.write(slot, &label, &[bytes]);
+        fault::point("object.written");
+        let tables = member.locks.lock_tables(member.locks.patient()).map_err(|_| PoolError::Lock { lock: "table" });
+        let entered =
+            tables.and_then(|tables| member.tables.enter_object(&tables, key, hash, slot.block, length, generation));
+        let replaced = entered.inspect_err(|_| member.blocks.unreserve(slot.block))?;
+        fault::point("object.entered");
+        member.tables.free_objects(&replaced);
+        Ok(())
+    }
+
+    /// The bytes published under `key`, or `None`.
+    ///
+    /// # Errors
+    /// The key is empty or too long.
+    pub fn get_object(&self, key: &str) -> Result<Option<Vec<u8>>, PoolError> {
+        let member = &*self.0;
+        let hash = member.tables.object_hash(key)?;
+        // During a replacement neither row may be visible, and caches may hold an older descriptor and an
+        // older payload.
+        Ok((0..READ_ATTEMPTS).find_map(|_| member.tables.read_object(hash)).map(|(bytes, _)| bytes))
+    }
+
+    /// As [`Pool::get_object`], with the mark for [`Pool::is_current`].
+    ///
+    /// # Errors
+    /// As for [`Pool::get_object`].
+    pub fn get_object_marked(&self, key: &str) -> Result<Option<(Vec<u8>, ObjectMark)>, PoolError> {
+        let member = &*self.0;
+        let hash = member.tables.object_hash(key)?;
+        Ok((0..READ_ATTEMPTS).find_map(|_| member.tables.read_object(hash)))
+    }
+
+    /// Whether an object has neither been replaced nor destroyed since it was read. Looks at one line of the region.
+    #[must_use]
+    pub fn is_current(&self, mark: &ObjectMark) -> bool {
+        let member = &*self.0;
+        if mark.row >= OBJECTS {
+            return false;
+        }
+        member.region.fabric.refresh(&[member.region.layout.object(mark.row)]);
+        member.tables.object_line(mark.row).is_some_and(|line| ObjectMark::of(mark.row, &line) == *mark)
+    }
+
+    /// The keys of all objects.
+    #[must_use]
+    pub fn object_keys(&self) -> Vec<String> {
+        let member = &*self.0;
+        member.region.refresh_objects();
+        let rows = (0..OBJECTS).filter(|&row| member.tables.object_line(row).is_some());
+        let keys = rows.filter_map(|row| {
+            let at = member.region.layout.object(row) + LINE;
+            Some(member.region.read::<NameLine>(at)?.text())
+        });
+        let keys: BTreeSet<String> = keys.collect();
+        keys.into_iter().collect()
+    }
+
+    /// Removes the object under `key`; returns whether there was one.
+    ///
+    /// # Errors
+    /// The key is empty or too long, or the table was busy for too long.
+    pub fn destroy_object(&self, key: &str) -> Result<bool, PoolError> {
+        let member = &*self.0;
+        let hash = member.tables.object_hash(key)?;
+        let removed = {
+            let tables = member.locks.lock_tables(member.locks.patient()).map_err(PoolError::lock("table"))?;
+            member.tables.clear_rows(&tables, member.tables.rows_of(hash))
+        };
+        member.tables.free_objects(&removed);
+        Ok(!removed.is_empty())
+    }
+}
