@@ -51,7 +51,7 @@ def test_what_one_gpu_memory_saved_another_loads(region: cenote.Region, order: s
     saved = caches(order)
     expected = [cache.clone() for cache in saved]
     memory = memory_of(region, saved, staged=staged, staging_bytes=24 * LAYERS * PAGE)
-    assert memory.why_staged == ("it was asked for" if staged else "")
+    assert memory.why_staged == ("requested" if staged else "")
     save = memory.save(blocks, names, list(range(20)), places)
     for layer in range(LAYERS):
         save.layer(layer)
@@ -101,7 +101,7 @@ def test_memory_is_kept_until_the_last_has_done_with_it(monkeypatch: pytest.Monk
     assert None not in [each() for each in there]
     device.forget(addresses)
     assert [device._find(address, 256)[0] for address in addresses[:2]] == [addresses[0]] * 2
-    with pytest.raises(DeviceError, match="no memory that the device was shown"):
+    with pytest.raises(DeviceError, match="outside of the memory known to the device"):
         device._find(addresses[2], 1)
     device.forget(addresses[:2])
     assert device._memory == ([], [])

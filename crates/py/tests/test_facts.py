@@ -51,4 +51,4 @@ def test_a_region_without_room_keeps_none(name: str, caplog: pytest.LogCaptureFi
     with caplog.at_level(logging.INFO, "facts"):
         # It is closed, as any region may be that fails.
         record(region, {"region_bytes": 16, "chunk_bytes": 1, "namespaces": [{"id": 0, "fingerprint": "ab"}]}, {0: identity()}, LOGGER)
-    assert "are not recorded" in caplog.text
+    assert "cannot record the facts" in caplog.text

@@ -81,5 +81,5 @@ def test_a_folder_that_links_to_itself_has_an_end(folder: Path) -> None:
 
 def test_a_folder_without_weights_is_refused(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
-    with pytest.raises(ValueError, match="there are no weights in this folder"):
+    with pytest.raises(ValueError, match="this folder has no weights"):
         digest_of_folder(tmp_path)

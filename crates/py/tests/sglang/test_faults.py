@@ -176,7 +176,7 @@ def test_a_batch_that_takes_too_long_leaves_the_rest_out(region: str, monkeypatc
 
 def test_pools_beside_the_kv_are_refused(region: str) -> None:
     server = Server(region)
-    with pytest.raises(ValueError, match="pool `mamba` beside it"):
+    with pytest.raises(ValueError, match="also has a pool `mamba`"):
         server.storage.register_mem_host_pool_v2(object(), PoolName.MAMBA)
     server.close()
 
@@ -185,7 +185,7 @@ def test_pools_beside_the_kv_are_refused(region: str) -> None:
     ("settings", "said"),
     [
         ({"regoin": "shm:a"}, "unknown regoin"),
-        ({"region": ""}, "no region was named"),
+        ({"region": ""}, "no region is given"),
         ({"model_fingerprint": None}, "name the weights"),
     ],
 )

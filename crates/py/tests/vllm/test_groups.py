@@ -76,9 +76,9 @@ def test_single_blocks_fail_only_where_all_are_there() -> None:
 @pytest.mark.parametrize(
     ("specs", "said"),
     [
-        ([full(), mamba()], r"refuses 1. group 1 \(MambaSpec, 1 layers\): a recurrent state"),
-        ([ChunkedLocalAttentionSpec(block_size=32, attention_chunk_size=64, **SHAPE), full()], r"group 0 \(Chunked.*not known here"),
-        ([latent(), mamba()], r"refuses 2. group 0 \(MLA.*only group; group 1 \(Mamba"),
+        ([full(), mamba()], r"refuses 1 of 2 KV cache groups. group 1 \(MambaSpec, 1 layers\): a recurrent state"),
+        ([ChunkedLocalAttentionSpec(block_size=32, attention_chunk_size=64, **SHAPE), full()], r"group 0 \(Chunked.*not supported"),
+        ([latent(), mamba()], r"refuses 2 of 2 KV cache groups. group 0 \(MLA.*only group; group 1 \(Mamba"),
         ([RSWASpec(block_size=32, rswa_window=64, **SHAPE)], r"group 0 \(RSWASpec, 1 layers\): this kind"),
         ([], "refuses 0"),
     ],

@@ -215,7 +215,7 @@ def test_weights_that_cannot_be_looked_at_must_be_named(tiny: str, tmp_path: Pat
     ]
     for case, said in zip(cases, in_child(refusals, tiny, cases), strict=True):
         place = case.get("model_weights") or case.get("name") or tiny
-        assert f"of {place}, loaded as {case.get('load_format', 'auto')}, it finds none on this machine" in said
+        assert f"finds none of {place} (load format {case.get('load_format', 'auto')}) on this machine" in said
         assert "model_fingerprint" in said
 
 
@@ -249,6 +249,6 @@ def starts_named(_: Any, model: str, region: str, connector: dict[str, Any]) -> 
     return "started"
 
 
-@pytest.mark.parametrize(("connector", "said"), [({}, "give kv_connector_extra_config a model_fingerprint"), ({"model_fingerprint": "mine"}, "started")])
+@pytest.mark.parametrize(("connector", "said"), [({}, "set model_fingerprint in kv_connector_extra_config"), ({"model_fingerprint": "mine"}, "started")])
 def test_an_engine_starts_with_a_name_of_its_weights(tiny: str, region: str, connector: dict[str, Any], said: str) -> None:
     assert said in in_child(starts_named, tiny, region, connector)

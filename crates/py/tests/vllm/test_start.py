@@ -28,8 +28,8 @@ def log_of_start(model: str, region: str, connector: dict[str, Any] | None = Non
 
 def test_the_log_has_the_connectors_lines(tiny: str, region: str) -> None:
     lines = log_of_start(tiny, region)
-    assert any(line.startswith("INFO Cenote: ") and "is named by" in line for line in lines), lines
-    assert "INFO Cenote: what cannot be loaded is recomputed (kv_load_failure_policy)" in lines
+    assert any(line.startswith("INFO Cenote: digest of ") for line in lines), lines
+    assert any(line.startswith("INFO Cenote: kv_load_failure_policy is set to recompute") for line in lines), lines
 
 
 def test_an_engine_says_what_its_region_holds_and_warns_if_that_is_of_no_use_to_it(tiny: str, region: str) -> None:
@@ -48,8 +48,8 @@ def test_settings_of_a_new_region_that_have_no_effect_are_named(tiny: str, regio
     ignored = {"create_size": "2GiB", "chunk_size": "16MiB", "mode": "0660", "eviction": "sieve"}
     warnings = [line for line in log_of_start(tiny, region, ignored) if line.startswith("WARNING ")]
     assert warnings == [
-        f"WARNING Cenote: region {region} exists already, so these settings have no effect: create_size is 2 GiB, and the region has 1 GiB; "
-        "mode is 0660, and the region has 0600; eviction is sieve, and the region has lru. Leave them out, or make the region anew: "
+        f"WARNING Cenote: region {region} already exists, so these settings have no effect: create_size is 2 GiB, and the region has 1 GiB; "
+        "mode is 0660, and the region has 0600; eviction is sieve, and the region has lru. Leave them out, or recreate the region: "
         f"`cenote pool destroy --region {region}` removes it with its blocks"
     ]
 

@@ -173,4 +173,4 @@ def refused(_: Connection, model: str, region: str) -> str:
 
 
 def test_loads_by_layer_are_refused(windows: str, region: str) -> None:
-    assert "load is layers, and of a model with sliding windows" in in_child(refused, windows, region)
+    assert "load is layers, but vLLM cannot undo a step" in in_child(refused, windows, region)
