@@ -151,7 +151,7 @@ def test_sizes_that_no_memory_has_are_refused() -> None:
     ):
         with pytest.raises(ValueError):
             cenote.KvMemory(layers, num_blocks, None)
-    with pytest.raises(ValueError, match="none above"):
+    with pytest.raises(ValueError, match="stores none above"):
         cenote.Codec(
             "int8", num_layers=65535, num_heads=65535, head_dim=65535, block_tokens=65535, dtype="f32", order="NHD", kv="split"
         )

@@ -115,7 +115,7 @@ def test_a_child_is_told_to_open_it_itself(region: cenote.Region) -> None:
     with os.fdopen(reading) as pipe:
         said = pipe.read()
     os.waitpid(child, 0)
-    assert "open it there" in said
+    assert "open it in the child" in said
     assert region.check()["is_clean"]
 
 

@@ -285,7 +285,8 @@ class Lease:
     def read_into(self, index: int, parts: _Parts) -> bool:
         """Copies a block into writable memory, part after part.
 
-        Returns False if the block is damaged. That is a miss: the memory's content is invalid.
+        Nothing else may access the parts during the call. Returns False if the block is damaged.
+        Then the read is a miss, and the content of the parts is invalid.
         """
     def view(self, index: int) -> BlockView:
         """The block in place. It stays pinned as long as the view or a memoryview of it exists."""
@@ -381,7 +382,10 @@ class Save:
     """A save in progress. Lookups cannot find its blocks before `finish`."""
 
     def layer(self, layer: int) -> None:
-        """Copies this layer and all uncopied earlier layers. The engine must have written them."""
+        """Copies this layer and all uncopied earlier layers.
+
+        The engine must have written them, and must not write them until the save has ended.
+        """
     def finish(self) -> dict[str, int]:
         """Copies the remaining layers and publishes the blocks. Returns the count per outcome."""
     def abort(self) -> None:
