@@ -1,4 +1,4 @@
-"""What cannot work is said at start-up, by name."""
+"""Invalid settings are refused at start, with the name of the setting."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ def refused(_: Connection, model: str, region: str, connector: dict[str, Any], e
         ({}, {"prefix_caching_hash_algo": "xxhash"}, "set PYTHONHASHSEED"),
     ],
 )
-def test_it_is_named(tiny: str, region: str, connector: dict[str, Any], engine: dict[str, Any], said: str) -> None:
+def test_a_refusal_names_the_setting(tiny: str, region: str, connector: dict[str, Any], engine: dict[str, Any], said: str) -> None:
     assert said in in_child(refused, tiny, region, connector, engine)
 
 
 @pytest.mark.parametrize(
     ("ranks", "ahead", "said"), [(1, False, None), (1, True, "has async scheduling"), (2, False, "has 2 ranks"), (2, True, "has 2 ranks")]
 )
-def test_loads_by_layer_are_refused_where_steps_or_ranks_overlap(ranks: int, ahead: bool, said: str | None) -> None:
+def test_loads_by_layer_are_refused_with_async_scheduling_or_several_ranks(ranks: int, ahead: bool, said: str | None) -> None:
     config: Any = SimpleNamespace(
         parallel_config=SimpleNamespace(world_size=ranks), scheduler_config=SimpleNamespace(async_scheduling=ahead)
     )
