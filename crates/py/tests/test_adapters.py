@@ -25,7 +25,7 @@ def folder(tmp_path: Path) -> Path:
     (made / "adapter_config.json").write_text('{"r": 8}')
     (made / "adapter_model.safetensors").write_bytes(b"weights")
     if file_stamps([made / "adapter_config.json"])[0][5] not in TRUSTED:
-        pytest.skip(f"{tmp_path} is on a file system whose times are not trusted; name another with --basetemp")
+        pytest.skip(f"the file system of {tmp_path} has untrusted times; give another folder with --basetemp")
     return made
 
 

@@ -24,7 +24,7 @@ def file(tmp_path: Path) -> Path:
     made = tmp_path / "weights.safetensors"
     made.write_bytes(random.Random(1).randbytes(17 << 20))
     if file_stamps([made])[0][5] not in TRUSTED:
-        pytest.skip(f"{tmp_path} is on a file system whose times are not trusted; name another with --basetemp")
+        pytest.skip(f"the file system of {tmp_path} has untrusted times; give another folder with --basetemp")
     return made
 
 

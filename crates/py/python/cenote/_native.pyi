@@ -219,7 +219,7 @@ class Codec:
         """The codec's name with its settings, and the fingerprint of the profile if it has one."""
     @property
     def block_bytes(self) -> int:
-        """Bytes of an unencoded block, as it lies in the engine's memory."""
+        """Bytes of an unencoded block in the engine's memory."""
 
 @final
 class Namespace:

@@ -112,7 +112,7 @@ def trusted(folder: Path) -> None:
     probe = folder / "probe"
     probe.write_text("")
     if file_stamps([probe])[0][5] not in TRUSTED:
-        pytest.skip(f"{folder} is on a file system whose times are not trusted; name another with --basetemp")
+        pytest.skip(f"the file system of {folder} has untrusted times; give another folder with --basetemp")
 
 
 def facts_of(_: Any, model: str) -> dict[str, str]:

@@ -65,7 +65,7 @@ class DeviceSave:
     def finish(self) -> dict[str, int]:
         """Ends the step. The blocks are published after the device has copied them.
 
-        Returns the counts per outcome of blocks that were published before."""
+        Returns the counts per outcome of blocks from earlier saves."""
         if self._announced < self.memory.num_layers:
             self.layer(self.memory.num_layers - 1)
         all_issued = self.memory.num_layers

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from cenote.vllm.shards import Shards
     from cenote.vllm.stats import CenoteStats
 
-# A step's loads have ended after so many further steps: vLLM prepares at most two steps ahead.
+# Steps after which a step's loads have certainly ended: vLLM prepares at most two steps ahead.
 _STEPS_AHEAD = 3
 
 

@@ -23,7 +23,8 @@ class Settings:
     create_size: str | None = None
     """Creates the region with this size if it does not exist. Example: `64GiB`."""
     chunk_size: str | None = None
-    """Largest block of a new region, such as `32MiB`; by default four blocks of this model."""
+    """Largest block of a new region, such as `32MiB`; by default four blocks of this model, rounded
+    up to a power of two from 2 MiB to 512 MiB."""
     mode: str | None = None
     """Permissions of a new region, in octal; by default 0600."""
     eviction: str | None = None
