@@ -1,1 +1,3 @@
-"""Cenote beside its rivals on one machine, contents and return codes checked. `cargo xtask peers` runs it; see docs/peers.md."""
+"""Benchmark of Cenote and its rivals on one machine, with checked contents and return codes.
+
+`cargo xtask peers` runs it. See docs/peers.md."""

@@ -1,4 +1,4 @@
-"""Measures Cenote beside its rivals, prints tables, writes JSON."""
+"""Measures Cenote and its rivals, prints tables, writes JSON."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from peers import blocks, serving, stores
 from peers.processes import Unable
 from peers.report import Series, machine, micro, table
 
-# What Cenote is to reach, and against whom.
+# Goals: speedups of get and lookup over rivals, and CPU of a second process relative to a prefill.
 GET_TIMES, LOOKUP_TIMES, PREFILL_SHARE = 4, 20, 1 / 12
 
 
@@ -24,14 +24,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="cargo xtask peers", description=__doc__)
     parser.add_argument("--packages", type=Path, required=True, help=argparse.SUPPRESS)
     parser.add_argument("--missing", action="append", default=[], metavar="NAME=REASON", help=argparse.SUPPRESS)
-    parser.add_argument("--only", choices=["blocks", "serving"], help="one of the two halves")
-    parser.add_argument("--rounds", type=int, default=9, help="rounds of the data plane that count (9)")
-    parser.add_argument("--serving-rounds", type=int, default=3, help="rounds with vLLM (3)")
-    parser.add_argument("--prompts", type=int, default=3, help="prompts of a round with vLLM (3)")
-    parser.add_argument("--json", type=Path, help="where the figures go as JSON")
+    parser.add_argument("--only", choices=["blocks", "serving"], help="measure only one of the two parts")
+    parser.add_argument("--rounds", type=int, default=9, help="measured rounds of the data plane (9)")
+    parser.add_argument("--serving-rounds", type=int, default=3, help="measured rounds with vLLM (3)")
+    parser.add_argument("--prompts", type=int, default=3, help="prompts per round with vLLM (3)")
+    parser.add_argument("--json", type=Path, help="file for the figures as JSON")
     arguments = parser.parse_args()
     arguments.packages = arguments.packages.resolve()
-    # So that servers and segments go with whoever is told to end.
+    # Exit on SIGTERM, so that `finally` blocks end servers and remove shared memory.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     missing = dict(reason.split("=", 1) for reason in arguments.missing)
     report: dict[str, Any] = {"before": machine()}
@@ -78,8 +78,8 @@ def _blocks(packages: Path, rounds: int, missing: dict[str, str]) -> dict[str, A
             f"{get.times(taken['get'][plain]):.1f} x", micro(place.wall) if place else "-",
         ])  # fmt: skip
     print(table(headings, rows + _absent(failed, len(headings))))
-    print("\nPer block. CPU: of the client, and of servers. Of a copy: of a copy out of plain shared memory, in the same round.")
-    print(f"\nWhich of {stores.BLOCKS} blocks are there, asked from Python:\n")
+    print("\nPer block. CPU: of the client and of servers. Of a copy: relative to a copy out of plain shared memory, in the same round.")
+    print(f"\nWhich of {stores.BLOCKS} blocks are present, asked from Python:\n")
     lookups = list(taken["lookup"].values())
     ours = taken["lookup"][("Cenote", "lookup, pinned and given back")]
     rows = [[one.name, micro(one.wall), micro(one.cpu), f"{one.times(ours):.1f} x"] for one in lookups]
@@ -99,7 +99,7 @@ def _blocks(packages: Path, rounds: int, missing: dict[str, str]) -> dict[str, A
 
 
 def _block_goals(taken: dict[str, dict[tuple[str, str], Series]]) -> list[str]:
-    """Cenote beside the best way of each rival."""
+    """Goals of Cenote against the best mode of each rival."""
     goals = []
     for what, said in (("get", "get, a block a call"), ("get all", f"get, {stores.BLOCKS} blocks a call")):
         for rival in dict.fromkeys(name for name, _ in taken[what]):
@@ -122,8 +122,8 @@ def _goal(what: str, times: float, wanted: float) -> str:
 def _serving(packages: Path, rounds: int, prompts: int, missing: dict[str, str]) -> dict[str, Any]:
     failed = {name: missing[name] for name in ("LMCache",) if name in missing}
     taken = serving.measure(packages / "lmcache", rounds, prompts, failed)
-    print(f"\nvLLM, {serving.TOKENS} tokens of prompt, {rounds * prompts} prompts: until the first token in the process "
-          "that computes and saves, and in one that comes after it. Medians.\n")  # fmt: skip
+    print(f"\nvLLM, {serving.TOKENS} tokens per prompt, {rounds * prompts} prompts: time to the first token in the process "
+          "that computes and saves, and in a later process. Medians.\n")  # fmt: skip
     headings = [
         "connector", "first: wall ms", "CPU ms", "second: wall ms", "CPU ms", "of it server", "hit tokens",
         "second CPU / no connector",
@@ -164,7 +164,7 @@ def _milli(answers: Sequence[serving.Answer], what: Callable[[serving.Answer], f
 
 
 def _absent(failed: dict[str, str], columns: int) -> list[list[str]]:
-    """Rows of those who could not take part."""
+    """Table rows of rivals without figures."""
     return [[name, "NOT MEASURED", *["-"] * (columns - 2)] for name in failed]
 
 

@@ -1,4 +1,4 @@
-"""Blocks of 1 MiB from one process to another, and the question which of a prefix are there."""
+"""Transfer of 1 MiB blocks from one process to another, and lookups of a prefix."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from peers.processes import Child, Unable, cpu_seconds
 from peers.report import Series
 from peers.stores import BLOCK, BLOCKS, Client, Store
 
-# How often a round asks for a prefix.
+# Lookups of a prefix per round.
 ASKS = 50
-# Rounds before those that count: by then every store has touched all its memory once, in every process.
+# Warm-up rounds. After them every store has touched all its memory in every process.
 WARM_UP = 4
-# The name that is missing in the second question.
+# Index of the missing name in the check of a lookup.
 HOLE = 40
 
 
 def names_of(round_: int) -> list[bytes]:
-    """Names of 32 bytes, as long as vLLM's; of letters, because some stores know no others."""
+    """Names of 32 bytes, like vLLM's. Printable, because some stores accept only text."""
     return [f"{round_:016x}{number:016x}".encode() for number in range(BLOCKS)]
 
 
 def _content(round_: int) -> np.ndarray[Any, Any]:
-    """What the blocks of a round hold: no two blocks, no two rounds and no two words the same."""
+    """Content of a round's blocks. All words are distinct over all blocks and rounds."""
     words = BLOCK // 8
     start = np.uint64(round_) << np.uint64(40)
     numbers = np.arange(start, start + np.uint64(BLOCKS * words), dtype=np.uint64)
@@ -39,7 +39,7 @@ def _content(round_: int) -> np.ndarray[Any, Any]:
 
 
 def serve(pipe: Connection, kind: type[Client], settings: dict[str, Any]) -> None:
-    """A client's process: does what it is told, and tells what it took."""
+    """Main function of a client process: executes requests and returns their costs."""
     client = kind(**settings)
     pipe.send(("said", "ready"))
     while (said := pipe.recv())[0] != "end":
@@ -88,13 +88,13 @@ def _in_place(client: Client, round_: int) -> tuple[float, float] | None:
     took = time.process_time() - began
     for block, wanted in zip(seen, _content(round_), strict=True):
         if not np.array_equal(np.frombuffer(block, dtype=np.uint64), wanted):
-            raise Unable("what lies in place is not what was put")
+            raise Unable("the block in place differs from the block that was put")
     return statistics.median(walls), took / BLOCKS
 
 
 def _compare(client: Client, round_: int) -> None:
     if not np.array_equal(client.memory, _content(round_)):
-        raise Unable("what was read is not what was put")
+        raise Unable("the read block differs from the block that was put")
 
 
 def _look_up(client: Client, round_: int) -> dict[str, tuple[float, float]]:
@@ -103,7 +103,7 @@ def _look_up(client: Client, round_: int) -> dict[str, tuple[float, float]]:
     for way, function in client.lookups(hole).items():
         wanted = BLOCKS - 1 if "counts" in way else HOLE
         if (found := function()) != wanted:
-            raise Unable(f"{way}: {found} of {wanted} blocks before the one that is missing")
+            raise Unable(f"{way}: found {found} of {wanted} blocks before the missing one")
     for way, function in client.lookups(names).items():
         began, walls = time.process_time(), []
         for _ in range(ASKS):
@@ -111,7 +111,7 @@ def _look_up(client: Client, round_: int) -> dict[str, tuple[float, float]]:
             found = function()
             walls.append(time.perf_counter() - start)
             if found != BLOCKS:
-                raise Unable(f"{way}: {found} blocks of {BLOCKS}")
+                raise Unable(f"{way}: found {found} of {BLOCKS} blocks")
         taken[way] = (statistics.median(walls), (time.process_time() - began) / ASKS)
     return taken
 
@@ -129,7 +129,7 @@ class Way:
 
     store: Store
     way: str
-    # Of names, so that two ways on one store do not meet.
+    # Part of the names of blocks, so that two ways on one store use different names.
     number: int
     settings: dict[str, Any]
 
@@ -146,7 +146,7 @@ class Way:
         return taken.setdefault(what, {}).setdefault(key, Series(*key))
 
     def round(self, round_: int, taken: dict[str, dict[tuple[str, str], Series]] | None) -> None:
-        """One round; without `taken` it is a warm-up."""
+        """Runs one round; a warm-up if `taken` is None."""
         mine = round_ << 8 | self.number
         writer, reader = self.children
         try:
@@ -179,8 +179,9 @@ class Way:
 def measure(
     stores: Sequence[Store], rounds: int, failed: dict[str, str], about: dict[str, str]
 ) -> dict[str, dict[tuple[str, str], Series]]:
-    """All stores, round by round beside each other. Who cannot take part goes to `failed`, with the reason; `about` gets what
-    each is."""
+    """Measures all stores, which alternate in every round.
+
+    `failed` gets the reasons of stores that cannot take part; `about` gets descriptions."""
     ways: list[Way] = []
     taken: dict[str, dict[tuple[str, str], Series]] = {}
     started: list[Store] = []

@@ -1,4 +1,4 @@
-"""Processes that speak through a pipe, servers, and what both cost."""
+"""Client processes with a pipe, servers, and the CPU time of both."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ _SPAWN = multiprocessing.get_context("spawn")
 
 
 class Unable(Exception):
-    """A rival cannot take part; the text says why."""
+    """A rival cannot take part. The text is the reason."""
 
 
 @contextlib.contextmanager
 def environment(variables: dict[str, str]) -> Iterator[None]:
-    """Variables for the processes that are started within."""
+    """Sets environment variables for processes that start within the context."""
     before = {name: os.environ.get(name) for name in variables}
     os.environ.update(variables)
     try:
@@ -41,7 +41,7 @@ def environment(variables: dict[str, str]) -> Iterator[None]:
 
 
 class Child:
-    """A fresh interpreter that runs a function of a pipe, with folders of packages of its own."""
+    """A new interpreter that runs a function with a pipe and its own package folders."""
 
     def __init__(
         self, packages: Sequence[Path], variables: dict[str, str], function: Callable[..., None], *arguments: Any
@@ -53,14 +53,14 @@ class Child:
         theirs.close()
 
     def ask(self, *said: Any, timeout: float = 120) -> Any:
-        """Says something and returns the answer."""
+        """Sends a request and returns the answer."""
         self.pipe.send(said)
         return self.receive(timeout)
 
     def receive(self, timeout: float = 120) -> Any:
         if not self.pipe.poll(timeout):
             self.process.kill()
-            raise Unable(f"a client said nothing for {timeout:.0f} s")
+            raise Unable(f"a client sent nothing for {timeout:.0f} s")
         try:
             kind, said = self.pipe.recv()
         except EOFError:
@@ -88,14 +88,14 @@ def _work(pipe: Connection, packages: Sequence[Path], function: Callable[..., No
     except BaseException as error:
         traceback.print_exc()
         pipe.send(("failed", f"{type(error).__name__}: {error}"))
-    # Without exit handlers: clients of some rivals wait in theirs for servers that are gone.
+    # Skip exit handlers: those of some rivals' clients wait for servers that have ended.
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(0)
 
 
 class Server:
-    """A rival's server, with what it says in a file."""
+    """A rival's server, with its output in a file."""
 
     def __init__(self, name: str, command: Sequence[str | Path], variables: dict[str, str] | None = None) -> None:
         self.name = name
@@ -108,7 +108,9 @@ class Server:
             )  # fmt: skip
 
     def wait(self, ready: Callable[[], bool], timeout: float = 60) -> None:
-        """Returns when it is ready."""
+        """Waits until `ready` holds.
+
+        Raises `Unable` if the server ends, or after `timeout` seconds."""
         deadline = time.monotonic() + timeout
         while not ready():
             if (code := self.process.poll()) is not None:
@@ -119,7 +121,7 @@ class Server:
 
     def last_words(self) -> str:
         lines = self.log.read_text(errors="replace").strip().splitlines()
-        return lines[-1][:300] if lines else "it said nothing"
+        return lines[-1][:300] if lines else "no output"
 
     def end(self) -> None:
         if self.process.poll() is None:
@@ -133,7 +135,7 @@ class Server:
 
 
 def cpu_seconds(*processes: int) -> float:
-    """Processor time of these processes, all their threads, and their children."""
+    """CPU seconds of these processes, including all their threads and children."""
     total = 0.0
     for process in processes:
         clock = ctypes.c_int()
@@ -147,7 +149,7 @@ def cpu_seconds(*processes: int) -> float:
 
 
 def free_port() -> int:
-    """A port that nobody listens on now."""
+    """A TCP port that is free now."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

@@ -1,4 +1,4 @@
-"""Medians, ratios, tables, and the machine that they are of."""
+"""Medians, ratios, tables, and facts of the machine."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from typing import Any
 
 @dataclass
 class Series:
-    """What one way of doing something took, round by round."""
+    """Costs of one mode of a rival, per round."""
 
     rival: str
     way: str
-    # Seconds, one number a round.
+    # Seconds, one number per round.
     wall: list[float] = field(default_factory=list)
     cpu: list[float] = field(default_factory=list)
 
@@ -26,7 +26,7 @@ class Series:
         return f"{self.rival}: {self.way}" if self.way else self.rival
 
     def times(self, other: Series) -> float:
-        """By how much this is slower than another: the median over rounds, each against the same round."""
+        """The slowdown relative to `other`: the median over rounds of the ratio in one round."""
         return statistics.median(mine / theirs for mine, theirs in zip(self.wall, other.wall, strict=True))
 
 
@@ -35,7 +35,7 @@ def micro(seconds: Sequence[float]) -> str:
 
 
 def table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table in Markdown, legible as it is."""
+    """A Markdown table with aligned columns."""
     wide = [max(len(row[column]) for row in [headings, *rows]) for column in range(len(headings))]
 
     def line(cells: Sequence[str]) -> str:
@@ -45,7 +45,7 @@ def table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def machine() -> dict[str, Any]:
-    """The machine, and how busy it is with other things."""
+    """Facts of the machine, with its load average."""
     names = [line.split(":")[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line]
     return {
         "processor": names[0] if names else platform.machine(),

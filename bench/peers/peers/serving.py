@@ -1,4 +1,6 @@
-"""The cost of a prompt that another vLLM process has computed, with each connector: the same engine, model and prompts."""
+"""Cost of a prompt that another vLLM process has computed, for each connector.
+
+Engine, model and prompts are the same for all connectors."""
 
 from __future__ import annotations
 
@@ -17,20 +19,21 @@ from peers.processes import Server, Unable, cpu_seconds, free_port, listens
 from peers.stores import version_of
 
 TOKENS = 2000
-# Seconds for an engine's start and all its prompts; generous, because a busy machine is slow and a hung engine is rare.
+# Seconds for an engine's start and all its prompts. Generous, because a busy machine is slow and a
+# hung engine is rare.
 PATIENCE = 1800
-# Generated after the first token, to be compared with what the engine says without a connector.
+# Tokens generated after the first one, for comparison with the engine without a connector.
 MORE = 32
 _TESTS = Path(__file__).resolve().parents[3] / "crates/py/tests/vllm"
 
 
 @dataclass
 class Answer:
-    """A prompt's first token, what it took, and the tokens after it."""
+    """Cost of a prompt's first token, and the generated tokens."""
 
     wall: float
     cpu: float
-    # Of a server beside the engine; in `cpu` as well.
+    # CPU seconds of the connector's server; `cpu` includes them.
     server_cpu: float
     hit_tokens: int
     tokens: list[int]
@@ -43,15 +46,17 @@ class Rival:
     name: str
     about: str
     packages: Sequence[Path] = ()
-    # What a `KVTransferConfig` is made of; None: no connector.
+    # Arguments of `KVTransferConfig`; None: no connector.
     transfer: dict[str, Any] | None = None
-    # Process id of a server beside the engine.
+    # Process id of the connector's server, if it has one.
     server: int | None = None
 
 
 @dataclass
 class Taken:
-    """A connector's answers, round by round: of the process that computed and saved, and of the one that came after it."""
+    """A connector's answers from all rounds.
+
+    `first` is from the process that computes and saves, `second` from the later process."""
 
     about: str
     first: list[Answer] = field(default_factory=list)
@@ -68,7 +73,7 @@ def _answer(_: Connection, model: str, rival: Rival, prompts: list[list[int]]) -
     sys.path[:0] = [str(folder) for folder in rival.packages]
     transfer = None if rival.transfer is None else KVTransferConfig(**rival.transfer)
     engine = engines.Engine(model, None, transfer=transfer)
-    # What is compiled and loaded at first is no part of a prompt's cost.
+    # Warm-up, so that compilation is not part of a prompt's cost.
     engine.ask(models.prompt(engines.BLOCK + 1, 999), 2)
 
     def cost() -> tuple[float, float, float]:
@@ -79,10 +84,10 @@ def _answer(_: Connection, model: str, rival: Rival, prompts: list[list[int]]) -
         before = cost()
         first = engine.ask(prompt, 1)
         wall, cpu, server = (now - then for now, then in zip(cost(), before, strict=True))
-        # vLLM has the prompt now: the rest tells whether what it has is right.
+        # vLLM's cache has the prompt now. The further tokens show whether its KV is right.
         rest = engine.ask(prompt, 1 + MORE)
         answers.append(Answer(wall, cpu + server, server, first.cached, rest.tokens))
-    # Some connectors save behind the answer; what they need for it, they get.
+    # Some connectors save asynchronously after the answer. Wait until engine and server are idle.
     deadline, idle = time.monotonic() + 20, 0
     while rival.server and idle < 3 and time.monotonic() < deadline:
         used = cpu_seconds(os.getpid(), rival.server)
@@ -92,8 +97,10 @@ def _answer(_: Connection, model: str, rival: Rival, prompts: list[list[int]]) -
 
 
 def _let_lmcache_in() -> None:
-    """LMCache imports modules with attributes whose `__dict__` is no dictionary, and the pass of vLLM 0.32 that rebinds kernels
-    trips over them. It looks at the same attributes here, and passes over those."""
+    """Lets vLLM 0.32 start with LMCache. See docs/lmcache.md.
+
+    LMCache imports modules with attributes that have a `__dict__` other than a dictionary. vLLM's
+    pass that rebinds kernels raises for them; this replacement skips them."""
     import builtins
 
     from vllm.triton_utils import dispatcher
@@ -122,7 +129,9 @@ def _lmcache(chunk: int, packages: Path, interpreter: str) -> tuple[Server, Riva
 
 
 def measure(packages: Path, rounds: int, prompts_each: int, failed: dict[str, str]) -> dict[str, Taken]:
-    """All connectors, round by round beside each other. `failed` gets who cannot take part, with the reason."""
+    """Measures all connectors, which alternate in every round.
+
+    `failed` gets the reasons of connectors that cannot take part."""
     sys.path.insert(0, str(_TESTS))
     folder = Path(tempfile.mkdtemp(prefix="cenote-peers-", dir="/dev/shm"))
     servers: list[Server] = []
@@ -148,7 +157,7 @@ def measure(packages: Path, rounds: int, prompts_each: int, failed: dict[str, st
             Rival("no connector", "every process computes"),
             Rival("ExampleConnector", "vLLM's own, files of a prompt's layers in /dev/shm", transfer=example),
         ]
-        # Its own size of a chunk, and the engine's, in which more of a prompt is whole.
+        # LMCache's default chunk size, and the engine's block size, which covers more of a prompt.
         for chunk in (256, engines.BLOCK):
             try:
                 if not (packages / "lmcache").is_dir():
@@ -174,12 +183,12 @@ def measure(packages: Path, rounds: int, prompts_each: int, failed: dict[str, st
                     wanted = [answer.tokens for answer in taken["no connector"].first]
                     for answers in (run.first, run.second) if run.second else (run.first,):
                         if [answer.tokens for answer in answers] != wanted:
-                            raise Unable("its tokens are not those of the engine without a connector")
+                            raise Unable("its tokens differ from those of the engine without a connector")
                 except (AssertionError, TimeoutError, Unable) as error:
                     failed[rival.name] = str(error).strip().splitlines()[-1][:300]
                     print(f"{rival.name}: {error}", file=sys.stderr, flush=True)
                     if rival.transfer is None:
-                        raise Unable(f"the engine without a connector, against which all are measured: {error}") from error
+                        raise Unable(f"the baseline engine without a connector failed: {error}") from error
         return {name: run for name, run in taken.items() if name not in failed}
     finally:
         for server in servers:

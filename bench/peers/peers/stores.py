@@ -1,7 +1,7 @@
-"""What holds blocks between two processes: rivals' stores and ours, each with a server side and a client side.
+"""Stores of blocks between two processes: Cenote and its rivals, each with server and client side.
 
-A client is made in a process of its own. Whatever it returns is checked there, return codes included: a call that fails fast
-would look like a fast store."""
+Each client runs in its own process, which checks all results and return codes: a call that fails
+fast would look like a fast store."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ import numpy as np
 from peers.processes import Server, Unable, free_port, listens
 
 BLOCK = 1 << 20
-# Blocks of one round; stores have room for three rounds.
+# Blocks of one round. Stores have room for three rounds.
 BLOCKS = 64
 ROOM = 3 * BLOCKS * BLOCK
 
 
 class Client(abc.ABC):
-    """One process's side. Blocks lie in `memory`, one after the other; `get` overwrites them there."""
+    """The client side in one process. `memory` has consecutive blocks, which `get` overwrites."""
 
     def __init__(self) -> None:
         self.memory = np.zeros((BLOCKS, BLOCK // 8), dtype=np.uint64)
@@ -41,32 +41,35 @@ class Client(abc.ABC):
     def get(self, name: bytes, number: int) -> None: ...
 
     def get_all(self, names: Sequence[bytes]) -> None:
-        """All blocks of a prefix, in whatever way is fastest here."""
+        """Gets all blocks of a prefix in the store's fastest mode."""
         for number, name in enumerate(names):
             self.get(name, number)
 
     def in_place(self, name: bytes) -> Any:
-        """A block where it lies, as a context of a buffer, kept there as long; None if the store only gives copies."""
+        """A block in place, as a buffer that pins it; None if the store only copies."""
         return None
 
     def lookups(self, names: Sequence[bytes]) -> dict[str, Any]:
-        """Ways of asking how many of these names, from the first on, are there: functions of nothing. Each is asked again
-        and again; what can be prepared once per prompt is not in it."""
+        """Functions that count the consecutive present blocks from the first, by mode.
+
+        Each function is called repeatedly and excludes work that is done once per prompt."""
         return {}
 
     def drop(self, names: Sequence[bytes]) -> None:
-        """Takes blocks out, if the store does not do so by itself."""
+        """Removes blocks, if the store does not evict by itself."""
 
     def close(self) -> None:
         pass
 
 
 class Store(abc.ABC):
-    """The side that outlives its clients. `packages` are folders for `sys.path` of clients."""
+    """The server side, which outlives its clients.
+
+    `packages` are folders for the clients' `sys.path`."""
 
     name: str
     packages: Sequence[Path] = ()
-    # Its ways beside the plain one: name of a client class.
+    # Client classes by mode; the empty name is a store's only mode.
     clients: dict[str, type[Client]]
 
     def variables(self) -> dict[str, str]:
@@ -74,10 +77,10 @@ class Store(abc.ABC):
 
     @abc.abstractmethod
     def start(self) -> dict[str, Any]:
-        """Starts what it needs; returns what a client is made from."""
+        """Starts the store. Returns the arguments of a client."""
 
     def servers(self) -> list[int]:
-        """Process ids of servers, whose processor time counts."""
+        """Process ids of the servers with CPU time that counts for the store."""
         return []
 
     def about(self) -> str:
@@ -92,7 +95,7 @@ def prefix(found: Sequence[bool]) -> int:
 
 
 def version_of(packages: Path, name: str) -> str:
-    """Of a package in a folder."""
+    """Version of a package in a folder."""
     found = [path.name.removesuffix(".dist-info").removeprefix(f"{name}-") for path in packages.glob(f"{name}-*.dist-info")]
     return found[0] if found else "of unknown version"
 
@@ -168,7 +171,7 @@ class Cenote(Store):
         Path("/dev/shm", self.region).unlink(missing_ok=True)
 
 
-# --- shared memory and nothing else ---
+# --- plain shared memory ---
 
 
 class PlainClient(Client):
@@ -189,19 +192,21 @@ class PlainClient(Client):
 
 
 class Plain(Store):
-    """What no store can beat: a copy, to a place that both have agreed on; no names, no room to make, nothing checked."""
+    """Lower bound for stores that copy: one copy to an agreed place.
+
+    It has no names, no eviction and no checks."""
 
     name = "shared memory"
     clients = {"": PlainClient}
 
     def start(self) -> dict[str, Any]:
         self.segment = shared_memory.SharedMemory(f"cenote-peers-plain-{os.getpid()}", create=True, size=BLOCKS * BLOCK)
-        # Its pages are there before the first block comes.
+        # Touch all pages before the first block.
         np.frombuffer(self.segment.buf, dtype=np.uint8)[:] = 1
         return {"segment": self.segment.name}
 
     def about(self) -> str:
-        return "multiprocessing.shared_memory and a copy: no names, no room to make, nothing checked"
+        return "multiprocessing.shared_memory and a copy: no names, no eviction, no checks"
 
     def end(self) -> None:
         self.segment.close()
@@ -226,7 +231,7 @@ class RedisClient(Client):
         self._place(number, self.redis.get(name))
 
     def get_all(self, names: Sequence[bytes]) -> None:
-        # Faster than one MGET, whose answer its parser grows piece by piece.
+        # Faster than one MGET: redis-py's parser grows that answer piece by piece.
         pipe = self.redis.pipeline(transaction=False)
         for name in names:
             pipe.get(name)
@@ -290,7 +295,7 @@ class Redis(Store):
 
 
 class MooncakeClient(Client):
-    """Over TCP on the loopback device, from and into registered memory."""
+    """A client over TCP on the loopback device, with registered memory."""
 
     def __init__(self, master: int, **_: Any) -> None:
         from mooncake.store import MooncakeDistributedStore
@@ -333,7 +338,7 @@ class MooncakeClient(Client):
         return {"batch_is_exist": batch}
 
     def drop(self, names: Sequence[bytes]) -> None:
-        # By force, because every get leases its block for seconds.
+        # With force, because every get leases its block for seconds.
         codes = {self.store.remove(name.decode(), True) for name in names}
         assert codes == {0}, f"remove returned {codes}"
 
@@ -342,7 +347,7 @@ class MooncakeClient(Client):
 
 
 class MooncakeShared(MooncakeClient):
-    """Through memory that the process of a real client shares with this one."""
+    """A client through memory that the process of a real client shares with this one."""
 
     def __init__(self, master: int, port: int, **_: Any) -> None:
         self.port = port
@@ -355,7 +360,7 @@ class MooncakeShared(MooncakeClient):
         self.place = self.store.alloc_from_mem_pool(BLOCKS * BLOCK)
         if not self.place:
             raise Unable("alloc_from_mem_pool of a Mooncake client returned nothing")
-        # Without this every call fails, and fast.
+        # Without this registration every call fails fast.
         self._register(self.place)
         shared = (ctypes.c_uint8 * (BLOCKS * BLOCK)).from_address(self.place)
         self.memory = np.frombuffer(shared, dtype=np.uint64).reshape(BLOCKS, BLOCK // 8)
@@ -369,7 +374,7 @@ class Mooncake(Store):
         self.packages = [packages]
 
     def variables(self) -> dict[str, str]:
-        # Libraries that it wants of the system, where the system had none.
+        # Paths of required system libraries that the system lacks.
         libraries = sorted({str(path.parent) for path in (self.packages[0] / "system").rglob("*.so*")})
         before = os.environ.get("LD_LIBRARY_PATH", "")
         path = ":".join([*libraries, *([before] if before else [])])
@@ -381,7 +386,8 @@ class Mooncake(Store):
             (binaries / binary).chmod(0o755)
         master, metrics, port = free_port(), free_port(), free_port()
         self.running: list[Server] = []
-        # Leases as long as a busy machine may hold a client up; otherwise its gets fail with LEASE_EXPIRED.
+        # Long leases, because a busy machine may delay a client; its gets would fail with
+        # LEASE_EXPIRED.
         lease = "--default_kv_lease_ttl=600000"
         command = [binaries / "mooncake_master", f"--rpc_port={master}", f"--metrics_port={metrics}", lease]
         self._run("mooncake-master", command, master)

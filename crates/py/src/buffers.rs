@@ -1,4 +1,5 @@
-//! Memory of others: what Python lends through its buffer protocol, and what we lend of the region.
+//! Memory borrowed from Python (buffer protocol, DLPack, addresses) and region memory lent to
+//! Python.
 
 use crate::dlpack::Tensor;
 use crate::errors::wrong;
@@ -9,25 +10,25 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 use std::ffi::c_int;
 
-/// Memory that Python lent for one call, piece after piece.
+/// Memory that Python lends for one call, in pieces.
 pub struct Lent(Vec<Piece>);
 
 struct Piece {
     address: *mut u8,
     len: usize,
-    /// What has to live as long as the address is used.
+    /// Keeps the memory at `address` alive.
     _keeper: Keeper,
 }
 
 enum Keeper {
-    Buffer(#[allow(dead_code, reason = "its end gives the buffer back")] PyUntypedBuffer),
-    Tensor(#[allow(dead_code, reason = "its end gives the tensor back")] Tensor),
-    /// The caller's word.
+    Buffer(#[allow(dead_code, reason = "its drop releases the buffer")] PyUntypedBuffer),
+    Tensor(#[allow(dead_code, reason = "its drop releases the tensor")] Tensor),
+    /// Nothing: callers guarantee that an address stays valid during the call.
     Caller,
 }
 
 impl Piece {
-    /// Memory by the buffer protocol, by DLPack (on the processor, contiguous), or by address and length.
+    /// Memory by the buffer protocol, by DLPack (on the CPU, contiguous), or by address and length.
     fn of(object: &Bound<'_, PyAny>, writable: bool) -> PyResult<Self> {
         if let Ok(buffer) = PyUntypedBuffer::get(object) {
             if !buffer.is_c_contiguous() {
@@ -51,7 +52,7 @@ impl Piece {
         Self { address, len, _keeper: Keeper::Tensor(tensor) }.checked()
     }
 
-    /// Refuses what cannot be memory: a slice has at most `isize::MAX` bytes, and does not go past the last address.
+    /// Refuses impossible memory: a slice has at most `isize::MAX` bytes and must not wrap around.
     fn checked(self) -> PyResult<Self> {
         let (address, len) = (self.address.addr(), self.len);
         if len > 0 && (address == 0 || len > isize::MAX as usize || address.checked_add(len).is_none()) {
@@ -62,7 +63,9 @@ impl Piece {
 }
 
 impl Lent {
-    /// Takes `parts`: one piece of memory, or a sequence of them. With `writable` each must be.
+    /// Borrows `parts`: one piece of memory, or a sequence of pieces.
+    ///
+    /// With `writable`, each piece must be writable, and the pieces must not overlap.
     pub fn take(parts: &Bound<'_, PyAny>, writable: bool) -> PyResult<Self> {
         let is_one = PyUntypedBuffer::get(parts).is_ok()
             || parts.extract::<(usize, usize)>().is_ok()
@@ -77,7 +80,7 @@ impl Lent {
         Ok(lent)
     }
 
-    /// Refuses parts that overlap: each is written as if nobody else had it.
+    /// Refuses overlapping parts: `parts_mut` makes an exclusive slice of each.
     fn lies_apart(&self) -> PyResult<()> {
         let mut places: Vec<(usize, usize)> =
             self.0.iter().filter(|part| part.len > 0).map(|part| (part.address.addr(), part.len)).collect();
@@ -90,44 +93,47 @@ impl Lent {
         }
     }
 
-    /// Bytes of all of them; `None`: more than memory has.
+    /// Bytes of all pieces; `None` on overflow.
     fn len(&self) -> Option<u64> {
         self.0.iter().try_fold(0_u64, |sum, piece| sum.checked_add(piece.len as u64))
     }
 
-    /// Refuses parts that cannot lie one after the other in a payload of `wanted` bytes.
+    /// Refuses parts that do not concatenate to a payload of `wanted` bytes.
     pub fn fit(&self, wanted: u64) -> PyResult<()> {
         let count = self.0.len();
         let ragged = self.0.iter().take(count.saturating_sub(1)).any(|part| !part.len.is_multiple_of(64));
         if ragged {
-            return Err(wrong("each part but the last must be a multiple of 64 bytes long"));
+            return Err(wrong("the length of each part but the last must be a multiple of 64 bytes"));
         }
         match self.len() {
             Some(found) if found == wanted => {}
             Some(found) => return Err(wrong(format!("{found} bytes in {count} parts, but a block has {wanted}"))),
-            None => return Err(wrong(format!("{count} parts of more than memory, but a block has {wanted} bytes"))),
+            None => return Err(wrong(format!("{count} parts are more than memory, but a block has {wanted} bytes"))),
         }
         Ok(())
     }
 
-    /// The parts to read from.
+    /// The nonempty parts, to read from.
     pub fn parts(&self) -> Vec<&[u8]> {
         self.0
             .iter()
             .filter(|part| part.len > 0)
-            // SAFETY: Python keeps memory at its place while it is lent, and vouches for addresses. That nobody writes it
-            // meanwhile is the caller's promise (documented on every method that takes memory).
+            // SAFETY: `Piece::checked` tested that the range is not null and has at most
+            // `isize::MAX` bytes. `_keeper` keeps buffers and tensors alive. Callers of the Python
+            // methods guarantee the validity of addresses, and that nothing writes the memory
+            // during the call (`_native.pyi`).
             .map(|part| unsafe { std::slice::from_raw_parts(part.address, part.len) })
             .collect()
     }
 
-    /// The parts to write to.
+    /// The nonempty parts, to write to.
     pub fn parts_mut(&mut self) -> Vec<&mut [u8]> {
         self.0
             .iter()
             .filter(|part| part.len > 0)
-            // SAFETY: as in `parts`, and `Piece::of` saw that they may be written; `take` saw that they do not
-            // overlap. That nobody else uses them is the caller's promise.
+            // SAFETY: the ranges are valid as in `parts`. `Piece::of` refused read-only buffers,
+            // and `take` refused overlapping pieces. Callers of the Python methods guarantee that
+            // nothing else uses the memory during the call (`_native.pyi`).
             .map(|part| unsafe { std::slice::from_raw_parts_mut(part.address, part.len) })
             .collect()
     }
@@ -136,7 +142,8 @@ impl Lent {
 /// Lends `len` bytes at `address` through a `Py_buffer`, which keeps `owner` alive.
 ///
 /// # Safety
-/// Callers must guarantee that `view` is Python's, and that the memory stays while `owner` lives.
+/// Callers must guarantee that `view` is the argument of a `__getbuffer__` call, and that the
+/// memory stays valid while `owner` lives.
 pub unsafe fn lend(
     owner: &Bound<'_, PyAny>,
     view: *mut ffi::Py_buffer,
@@ -144,7 +151,8 @@ pub unsafe fn lend(
     readonly: bool,
     flags: c_int,
 ) -> PyResult<()> {
-    // SAFETY: the caller's guarantee; `PyBuffer_FillInfo` takes a reference to the owner of its own.
+    // SAFETY: `view` is a valid `Py_buffer` by the contract of this function. `PyBuffer_FillInfo`
+    // takes its own reference to `owner`, which keeps the memory valid by the same contract.
     let result = unsafe {
         ffi::PyBuffer_FillInfo(view, owner.as_ptr(), address.cast(), len as ffi::Py_ssize_t, readonly.into(), flags)
     };

@@ -1,4 +1,4 @@
-//! Blocks that take fewer bytes in the region than in an engine, where it is known how the engine's pages lie.
+//! Encoding of blocks in the region, for engines with a known page layout.
 
 use crate::errors::wrong;
 use cenote_codec::{CodecSpec, DecodeError, Element, Layout, Order, PageCodec, PageKind, Profile, Shape, Side};
@@ -6,17 +6,17 @@ use cenote_store::{BlockCodec, PageFrame};
 use pyo3::prelude::*;
 use std::sync::Arc;
 
-/// Bytes of the largest block: a region's chunk has no more.
+/// Bytes of the largest block, which is the size of the largest chunk.
 const BLOCK_BYTES_MAX: u128 = 512 << 20;
 
-/// How a layer's page lies in an engine: K and V of its tokens.
+/// Layout of a layer's page in an engine: K and V of the tokens of a block.
 #[derive(Clone, Copy)]
 struct PageLayout {
     shape: Shape,
     element: Element,
-    /// A token's heads lie together; otherwise a head's tokens.
+    /// True if the heads of a token are contiguous; otherwise the tokens of a head are.
     by_token: bool,
-    /// Of a head and a token the key is followed by the value; otherwise all values follow all keys.
+    /// True if each key is followed by its value; otherwise all values follow all keys.
     joint: bool,
 }
 
@@ -26,7 +26,9 @@ impl PageLayout {
         self.shape.values() * self.element.bytes()
     }
 
-    /// Calls `each` with places of rows (a head's channels of one token) in the engine's page and in `[head][token][channel]`.
+    /// Calls `each` with the byte offsets of each row (one head's channels of one token).
+    ///
+    /// The first offset is in the engine's page, the second in `[head][token][channel]`.
     fn rows(&self, side: Side, mut each: impl FnMut(usize, usize)) {
         let (heads, tokens) = (usize::from(self.shape.heads), usize::from(self.shape.tokens));
         let row_bytes = usize::from(self.shape.dim) * self.element.bytes();
@@ -42,7 +44,7 @@ impl PageLayout {
     }
 }
 
-/// Encodes and decodes blocks of an engine.
+/// Encoder and decoder of an engine's blocks.
 pub struct Coding {
     layout: PageLayout,
     blocks: BlockCodec,
@@ -55,7 +57,7 @@ impl Coding {
         2 * self.layout.side_bytes()
     }
 
-    /// Bytes of a block as the engine has it.
+    /// Bytes of an unencoded block.
     pub const fn block_bytes(&self) -> u64 {
         (self.layers * self.page_bytes()) as u64
     }
@@ -78,12 +80,12 @@ impl Coding {
         }
     }
 
-    /// What the frames of a block say of themselves.
+    /// The frames of a block's pages. Fails if a frame is malformed or unknown.
     pub fn split(&self, frames: &[u8]) -> Result<Vec<PageFrame>, DecodeError> {
         self.blocks.split(frames)
     }
 
-    /// Decodes a layer's page of a block that was split.
+    /// Decodes a layer's page. `pages` is the result of `split` for `frames`.
     pub fn decode(&self, layer: usize, pages: &[PageFrame], frames: &[u8], page: &mut [u8]) -> Result<(), DecodeError> {
         let mut values = vec![0; self.layout.side_bytes()];
         for side in [Side::K, Side::V] {
@@ -96,7 +98,7 @@ impl Coding {
     }
 }
 
-/// How a namespace's blocks are stored in fewer bytes.
+/// Encoding of a namespace's blocks.
 #[pyclass(frozen, module = "cenote")]
 pub struct Codec {
     pub coding: Arc<Coding>,
@@ -124,7 +126,7 @@ impl Codec {
             "f16" => Element::F16,
             "bf16" => Element::Bf16,
             "f32" => Element::F32,
-            other => return Err(wrong(format!("codecs are for f16, bf16 and f32, and not for {other}"))),
+            other => return Err(wrong(format!("codecs are for f16, bf16 and f32, not for {other}"))),
         };
         let by_token = match order {
             "NHD" => true,
@@ -139,13 +141,13 @@ impl Codec {
         let shape = Shape { heads: num_heads, tokens: block_tokens, dim: head_dim };
         if shape.values() == 0 || num_layers == 0 {
             return Err(wrong(format!(
-                "{num_layers} layers of {num_heads} heads, {block_tokens} tokens, {head_dim} channels"
+                "a page has no values: {num_layers} layers of {num_heads} heads, {block_tokens} tokens, {head_dim} channels"
             )));
         }
-        // Of u16s and an element's bytes: no product of them leaves 128 bits.
+        // No overflow: the factors are four `u16`, the bytes of an element, and 2.
         let block_bytes = 2 * shape.values() as u128 * u128::from(num_layers) * element.bytes() as u128;
         if block_bytes > BLOCK_BYTES_MAX {
-            return Err(wrong(format!("blocks of {block_bytes} bytes; a region has none above {BLOCK_BYTES_MAX}")));
+            return Err(wrong(format!("blocks of {block_bytes} bytes; a region stores none above {BLOCK_BYTES_MAX}")));
         }
         let known = profile.map(Profile::parse).transpose().map_err(|error| wrong(format!("the profile: {error}")))?;
         if let Some(known) = &known {
@@ -153,7 +155,7 @@ impl Codec {
             let (wanted, wanted_channels) = (usize::from(num_layers), shape.token_values());
             if (layers, channels) != (wanted, wanted_channels) {
                 return Err(wrong(format!(
-                    "the profile is of {layers} layers of {channels} channels, and these are {wanted} of {wanted_channels}"
+                    "the profile has {layers} layers of {channels} channels, but the blocks have {wanted} of {wanted_channels}"
                 )));
             }
         }
@@ -168,15 +170,16 @@ impl Codec {
         Ok(Self { coding: Arc::new(coding), name: spec.to_string(), profile })
     }
 
-    /// The codec's name with its settings, and the profile's fingerprint where it has one: what two users must agree in to
-    /// read each other's blocks.
+    /// The codec's name with its settings, and the fingerprint of the profile if it has one.
+    ///
+    /// Two users with equal names can read each other's blocks.
     #[getter]
     fn name(&self) -> String {
         let profile = self.profile.map(|bytes| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>());
         profile.map_or_else(|| self.name.clone(), |hex| format!("{} {hex}", self.name))
     }
 
-    /// Bytes of a block as the engine has it.
+    /// Bytes of an unencoded block.
     #[getter]
     fn block_bytes(&self) -> u64 {
         self.coding.block_bytes()

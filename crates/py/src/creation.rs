@@ -1,4 +1,4 @@
-//! Making a region, and comparing one that exists with what its maker asked for.
+//! Creation of a region, and comparison of an existing region with the requested settings.
 
 use crate::errors::{of_opening, of_pool, wrong};
 use cenote_base::HashSeed;
@@ -7,7 +7,7 @@ use cenote_mem::{Flush, MapOptions, Mapping, RegionSource};
 use cenote_pool::{OpenError, PoolConfig, make_region, peek, random_bytes};
 use pyo3::prelude::*;
 
-/// A size as Python gives it: a number of bytes, or a text such as `4GiB`.
+/// A size from Python: a number of bytes, or a text such as `4GiB`.
 #[derive(FromPyObject)]
 pub enum Size {
     Bytes(u64),
@@ -15,7 +15,7 @@ pub enum Size {
 }
 
 impl Size {
-    /// `name` is the parameter's, for the message.
+    /// The size in bytes. `name` is the name of the parameter, for the error.
     fn bytes(&self, name: &str) -> PyResult<u64> {
         match self {
             Self::Bytes(bytes) => Ok(*bytes),
@@ -26,10 +26,10 @@ impl Size {
     }
 }
 
-/// A setting of a region that exists: its name, what was asked for, and what the region has.
+/// A setting of an existing region: name, requested value, actual value.
 pub type Difference = (&'static str, String, String);
 
-/// The arguments of `Region.create`. `None`: not given, so that any value will do where the region exists.
+/// The arguments of `Region.create`. An existing region may have any value for a `None`.
 pub struct Wanted {
     pub size: Size,
     pub chunk_size: Option<Size>,
@@ -50,9 +50,11 @@ const PINS_PER_LINE: u32 = 7;
 const MODE: u32 = 0o600;
 
 impl Wanted {
-    /// Makes the region. With `exist_ok` a region that exists will do; returns its settings that differ.
+    /// Creates the region.
+    ///
+    /// With `exist_ok`, an existing region stays unchanged; returns its settings that differ.
     pub fn create(&self, py: Python<'_>, region: &str, source: &RegionSource) -> PyResult<Vec<Difference>> {
-        // Settings are validated first, so that a mistake is found where the region exists as well.
+        // Validate first, so that an existing region does not hide invalid settings.
         let (size, flush, config) = (self.size.bytes("size")?, self.flush()?, self.config()?);
         config.validate().map_err(|error| of_pool(region, &error))?;
         if size < config.chunk_bytes && !matches!(source, RegionSource::DevDax(_)) {
@@ -69,7 +71,7 @@ impl Wanted {
         let options = MapOptions { prefault: self.prefault, ..MapOptions::default() };
         match py.detach(|| make_region(source, size, mode, flush, &config, &options)) {
             Ok(_) => Ok(Vec::new()),
-            // Another maker was faster.
+            // Another process created the region in the meantime.
             Err(_) if self.exist_ok && is_there()? => self.differences(py, region, source, size, flush, &config),
             Err(error) => Err(of_opening(region, &error)),
         }
@@ -78,7 +80,7 @@ impl Wanted {
     fn flush(&self) -> PyResult<Flush> {
         match self.flush.as_deref() {
             None => Ok(Flush::None),
-            Some("auto") => Flush::best().ok_or_else(|| wrong("this processor has no flush instruction that is known")),
+            Some("auto") => Flush::best().ok_or_else(|| wrong("this CPU has no known flush instruction")),
             Some(name) => name.parse().map_err(|error: cenote_mem::fabric::ParseFlushError| wrong(error.to_string())),
         }
     }
@@ -100,7 +102,7 @@ impl Wanted {
         Ok(config)
     }
 
-    /// The settings that were given and that the region does not have.
+    /// The given settings that differ from those of the existing region.
     fn differences(
         &self,
         py: Python<'_>,
@@ -120,7 +122,7 @@ impl Wanted {
                 found.push((name, wanted, actual));
             }
         };
-        // A device is taken whole, and a file is rounded up to pages.
+        // A region takes a whole device, and a file is rounded up to pages.
         let is_device = matches!(source, RegionSource::DevDax(_));
         let is_size = there.region_bytes >= size && there.region_bytes - size < page;
         let bytes = |bytes: u64| ByteSize(bytes).to_string();
@@ -152,13 +154,13 @@ impl Wanted {
     }
 }
 
-/// A size that differs from another one, as a text that differs.
+/// Formats a size. Falls back to bytes if the usual format equals that of `other`.
 fn bytes_apart(size: u64, other: u64) -> String {
     let text = ByteSize(size).to_string();
     if text == ByteSize(other).to_string() { format!("{size} B") } else { text }
 }
 
-/// The pins of hazard lines (docs/format.md#hazard-line).
+/// Number of pins in `lines` hazard lines (docs/format.md#hazard-line), as a text.
 fn pins(lines: u16) -> String {
     (u32::from(lines) * PINS_PER_LINE).to_string()
 }

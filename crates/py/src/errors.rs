@@ -1,4 +1,4 @@
-//! What goes wrong before serving, as Python's exceptions. Their texts are the pool's, which name the thing and the fact.
+//! Errors as Python exceptions. Their texts are those of the pool's errors.
 
 use cenote_mem::MapError;
 use cenote_pool::{OpenError, PoolError};
@@ -6,17 +6,22 @@ use pyo3::exceptions::PyRuntimeError;
 use pyo3::{PyErr, PyResult, create_exception};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-create_exception!(cenote, CenoteError, PyRuntimeError, "Something that a region cannot do, or not now.");
-create_exception!(cenote, RegionMissing, CenoteError, "There is no such region.");
+create_exception!(cenote, CenoteError, PyRuntimeError, "A region cannot do an operation, or cannot do it now.");
+create_exception!(cenote, RegionMissing, CenoteError, "The region does not exist.");
 create_exception!(
     cenote,
     RegionMismatch,
     CenoteError,
-    "The region was made by another version, with another seed, or for another machine; or it is damaged."
+    "The region has another version or seed, is for another machine, or is damaged."
 );
-create_exception!(cenote, RegionFull, CenoteError, "The region has no room, or no free row, for one more.");
+create_exception!(
+    cenote,
+    RegionFull,
+    CenoteError,
+    "The region has no free space, or no free table row, for the new entry."
+);
 
-/// An error of the pool, of the region with this name.
+/// The exception for a pool's error in the region with this name.
 pub fn of_pool(region: &str, error: &PoolError) -> PyErr {
     let text = format!("{region}: {error}");
     match error {
@@ -33,7 +38,7 @@ pub fn of_pool(region: &str, error: &PoolError) -> PyErr {
     }
 }
 
-/// An error of opening or making a region.
+/// The exception for an error of opening or creating a region.
 pub fn of_opening(region: &str, error: &OpenError) -> PyErr {
     match error {
         OpenError::Map(MapError::Missing { .. }) => RegionMissing::new_err(error.to_string()),
@@ -43,17 +48,19 @@ pub fn of_opening(region: &str, error: &OpenError) -> PyErr {
     }
 }
 
-/// Does what an engine asks for while it serves. A panic in it is a bug of ours; PyO3 would make it an exception that
-/// `except Exception` lets pass, and so end the engine.
+/// Runs a serving call and turns a panic, which is a bug of Cenote, into a `CenoteError`.
+///
+/// PyO3's `PanicException` is not an `Exception`. It would pass `except Exception` and end the
+/// engine.
 pub fn guarded<T>(call: impl FnOnce() -> PyResult<T>) -> PyResult<T> {
     catch_unwind(AssertUnwindSafe(call)).unwrap_or_else(|payload| {
         let text = payload.downcast_ref::<&str>().copied();
-        let text = text.or_else(|| payload.downcast_ref::<String>().map(String::as_str)).unwrap_or("no words");
+        let text = text.or_else(|| payload.downcast_ref::<String>().map(String::as_str)).unwrap_or("no message");
         Err(CenoteError::new_err(format!("a bug in cenote: {text}")))
     })
 }
 
-/// A mistake of the caller.
+/// A `ValueError` for an invalid argument.
 pub fn wrong(text: impl Into<String>) -> PyErr {
     pyo3::exceptions::PyValueError::new_err(text.into())
 }

@@ -1,4 +1,4 @@
-//! What comes and what leaves, for those who tell routers.
+//! Events of stored and removed blocks, for publishers to routers.
 
 use crate::errors::{guarded, of_pool};
 use crate::region::Open;
@@ -7,7 +7,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// One reader of a region's event logs.
+/// A reader of a region's event logs.
 #[pyclass(frozen, module = "cenote")]
 pub struct Follower {
     open: Arc<Open>,
@@ -20,7 +20,7 @@ impl Follower {
     }
 }
 
-/// (`stored` or `removed`, namespace, hash, name, parent's name, depth)
+/// `stored` or `removed`, namespace id, hash, name, name of the parent, depth.
 type Event<'py> = (&'static str, u16, Bound<'py, PyBytes>, u64, u64, u16);
 
 fn event<'py>(py: Python<'py>, event: &BlockEvent) -> Event<'py> {
@@ -44,7 +44,7 @@ const fn reason(resync: Resync) -> &'static str {
 
 #[pymethods]
 impl Follower {
-    /// What came and left since the last look, and why that had to be found by walking all blocks, if it had.
+    /// Events since the last poll, and the reason for a walk over all blocks if there was one.
     fn poll<'py>(&self, py: Python<'py>) -> PyResult<(Vec<Event<'py>>, Option<&'static str>)> {
         let pool = self.open.pool()?;
         let look = || pool.follow(&mut self.follower.lock().unwrap_or_else(PoisonError::into_inner));

@@ -1,4 +1,4 @@
-//! A block that somebody else writes in place: a device, or Python through a buffer.
+//! A block that a device, or Python through a buffer, writes in place.
 
 use crate::buffers::lend;
 use crate::errors::{guarded, wrong};
@@ -14,13 +14,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 type Inner = cenote_pool::InPlace<Arc<Mapped>>;
 
-/// Memory of a block that nobody finds before `publish`.
+/// Memory of a block that lookups cannot find before `publish`.
 #[pyclass(frozen, module = "cenote")]
 pub struct Filling {
     pool: HostPool,
-    /// Boxed, because Python aligns its objects to 16 bytes, and a checksum in the making wants 64.
+    /// Boxed, because Python aligns objects to 16 bytes, and the checksum state needs 64.
     filling: Mutex<Option<Box<Inner>>>,
-    /// Buffers that are lent out.
+    /// Number of buffers lent to Python.
     lent: AtomicUsize,
 }
 
@@ -32,14 +32,14 @@ impl Filling {
     fn take(&self) -> PyResult<Box<Inner>> {
         let mut filling = self.filling.lock().unwrap_or_else(PoisonError::into_inner);
         if self.lent.load(Ordering::Acquire) != 0 {
-            return Err(PyBufferError::new_err("its memory is still lent out; release the views first"));
+            return Err(PyBufferError::new_err("the block's memory is still lent; release the views first"));
         }
-        filling.take().ok_or_else(|| wrong("the block was published or given up"))
+        filling.take().ok_or_else(|| wrong("the block was published or aborted"))
     }
 
     fn place(&self) -> PyResult<(*mut u8, u64)> {
         let filling = self.filling.lock().unwrap_or_else(PoisonError::into_inner);
-        let (at, len) = filling.as_ref().ok_or_else(|| wrong("the block was published or given up"))?.extent();
+        let (at, len) = filling.as_ref().ok_or_else(|| wrong("the block was published or aborted"))?.extent();
         Ok((self.pool.fabric().address(at, len), len))
     }
 }
@@ -48,19 +48,19 @@ const _: () = assert!(align_of::<Filling>() <= 16);
 
 #[pymethods]
 impl Filling {
-    /// Where its memory lies in this process, and how long it is, in bytes.
+    /// Address in this process and length in bytes.
     #[getter]
     fn extent(&self) -> PyResult<(usize, u64)> {
         self.place().map(|(address, len)| (address.addr(), len))
     }
 
-    /// Sums what was written and makes the block findable.
+    /// Computes the checksum and publishes the block.
     fn publish(&self, py: Python<'_>) -> PyResult<&'static str> {
         let filling = self.take()?;
         guarded(|| Ok(outcome(py.detach(|| filling.publish()))))
     }
 
-    /// Gives the memory back.
+    /// Frees the memory.
     fn abort(&self, py: Python<'_>) -> PyResult<()> {
         let filling = self.take()?;
         guarded(|| {
@@ -72,8 +72,8 @@ impl Filling {
     unsafe fn __getbuffer__(slf: Bound<'_, Self>, view: *mut ffi::Py_buffer, flags: c_int) -> PyResult<()> {
         let this = slf.get();
         let place = this.place()?;
-        // SAFETY: the memory is this block's until `take`, which refuses while a buffer is lent, and the mapping lives as
-        // long as `pool`, which the owner has.
+        // SAFETY: `view` is the argument of this `__getbuffer__` call. `take` fails while `lent` is
+        // not 0, so the reservation outlives the buffer. The owner's `pool` keeps the mapping.
         unsafe { lend(slf.as_any(), view, place, false, flags)? };
         this.lent.fetch_add(1, Ordering::AcqRel);
         Ok(())

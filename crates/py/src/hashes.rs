@@ -1,4 +1,4 @@
-//! Names of blocks, kept out of Python's objects: a prompt has thousands.
+//! Names of blocks in one object, because a prompt has thousands of them.
 
 use crate::errors::wrong;
 use crate::numbers::collect;
@@ -11,7 +11,7 @@ use pyo3::types::{PyBytes, PySlice};
 #[pyclass(frozen, module = "cenote")]
 pub struct Hashes(pub Vec<BlockHash>);
 
-/// Hashes as methods take them: ours, or a sequence of 16-byte strings.
+/// Hashes as an argument: `Hashes`, or a sequence of 16-byte strings.
 pub enum AnyHashes<'py> {
     Ours(PyRef<'py, Hashes>),
     Theirs(Vec<BlockHash>),
@@ -37,13 +37,13 @@ impl<'a, 'py> FromPyObject<'a, 'py> for AnyHashes<'py> {
     }
 }
 
-/// One hash.
+/// One hash from a 16-byte string. Refuses the zero hash.
 pub fn one(object: &Bound<'_, PyAny>) -> PyResult<BlockHash> {
     let bytes = object.cast::<PyBytes>()?.as_bytes();
     let hash: [u8; 16] =
-        bytes.try_into().map_err(|_| wrong(format!("a block hash has 16 bytes, this has {}", bytes.len())))?;
+        bytes.try_into().map_err(|_| wrong(format!("a block hash has 16 bytes, but this one has {}", bytes.len())))?;
     if hash == [0; 16] {
-        return Err(wrong("a block hash is never all zero"));
+        return Err(wrong("a block hash must not be zero"));
     }
     Ok(BlockHash(hash))
 }
@@ -79,7 +79,7 @@ impl Hashes {
         }
     }
 
-    /// All of them, 16 bytes each.
+    /// All names concatenated, 16 bytes each.
     fn tobytes<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
         PyBytes::new(py, self.0.iter().flat_map(|hash| hash.0).collect::<Vec<u8>>().as_slice())
     }
@@ -89,7 +89,7 @@ impl Hashes {
     fn frombytes(data: &[u8]) -> PyResult<Self> {
         let (hashes, rest) = data.as_chunks::<16>();
         if !rest.is_empty() || hashes.contains(&[0; 16]) {
-            return Err(wrong("these are no block hashes: each has 16 bytes, and is not all zero"));
+            return Err(wrong("the bytes are not block hashes: each hash has 16 bytes and is not zero"));
         }
         Ok(Self(hashes.iter().copied().map(BlockHash).collect()))
     }

@@ -1,4 +1,4 @@
-//! Blocks that were found and are kept.
+//! Leases of blocks that a lookup has found and pinned.
 
 use crate::buffers::{Lent, lend};
 use crate::codec::Coding;
@@ -15,11 +15,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 pub type Pin = cenote_pool::Pin<Arc<Mapped>>;
 
-/// Pinned blocks of one lookup, in order. Ends with `release`, or when nobody has it any more.
+/// Pinned blocks of one lookup, in order. `release` or the drop of the object unpins them.
 #[pyclass(frozen, module = "cenote")]
 pub struct Lease {
     open: Arc<Open>,
-    /// What decodes those of them that are encoded.
+    /// Decoder of the encoded blocks.
     pub coding: Option<Arc<Coding>>,
     pins: Mutex<Vec<Arc<Pin>>>,
 }
@@ -34,7 +34,7 @@ impl Lease {
         pins.get(index).cloned().ok_or_else(|| PyIndexError::new_err(format!("block {index} of {}", pins.len())))
     }
 
-    /// The pins, which are the lease's no longer.
+    /// Takes all pins out of the lease.
     pub fn take(&self) -> Vec<Arc<Pin>> {
         std::mem::take(&mut *self.pins.lock().unwrap_or_else(PoisonError::into_inner))
     }
@@ -46,7 +46,7 @@ impl Lease {
         self.pins.lock().unwrap_or_else(PoisonError::into_inner).len()
     }
 
-    /// Copies a block into buffers, one after the other. False: it is gone or damaged after all, a miss.
+    /// Copies a block into buffers, part after part. False: the block is gone or damaged, a miss.
     fn read_into(&self, py: Python<'_>, index: usize, parts: &Bound<'_, PyAny>) -> PyResult<bool> {
         let (pool, pin) = (self.open.pool()?, self.pin(index)?);
         let mut lent = Lent::take(parts, true)?;
@@ -60,7 +60,7 @@ impl Lease {
         guarded(|| Ok(py.detach(&mut read)))
     }
 
-    /// A view of a block in the region, which stays pinned while a buffer of it is lent.
+    /// A view of a block in the region. The view and its buffers keep the block pinned.
     fn view(&self, index: usize) -> PyResult<BlockView> {
         Ok(BlockView { pool: self.open.pool()?, pin: self.pin(index)? })
     }
@@ -71,7 +71,7 @@ impl Lease {
         Hashes(pins.iter().map(|pin| pin.hit().hash).collect())
     }
 
-    /// Takes the first `count` blocks out, into a lease of their own.
+    /// Moves the first `count` blocks into a new lease.
     fn split(&self, count: usize) -> Self {
         let mut pins = self.pins.lock().unwrap_or_else(PoisonError::into_inner);
         let count = count.min(pins.len());
@@ -84,7 +84,7 @@ impl Lease {
         self.pins.lock().unwrap_or_else(PoisonError::into_inner).truncate(count);
     }
 
-    /// Ends the lease. Views keep their blocks.
+    /// Ends the lease. Views keep their blocks pinned.
     fn release(&self) {
         drop(self.take());
     }
@@ -102,7 +102,7 @@ impl Lease {
     }
 }
 
-/// Reads a block that is encoded.
+/// Reads and decodes an encoded block into `parts`. False: it is gone, damaged or undecodable.
 fn decode(pool: &HostPool, coding: &Coding, hit: &Hit, parts: &mut [&mut [u8]]) -> bool {
     let mut frames = vec![0; usize::try_from(hit.length).unwrap_or(0)];
     if pool.read(hit, &mut [&mut frames]) != ReadOutcome::Whole {
@@ -139,14 +139,14 @@ impl BlockView {
 
 #[pymethods]
 impl BlockView {
-    /// Where it lies in this process, and how long it is, in bytes.
+    /// Address in this process and length in bytes.
     #[getter]
     fn extent(&self) -> (usize, u64) {
         let (address, len) = self.place();
         (address.addr(), len)
     }
 
-    /// Whether its bytes are as they were published.
+    /// True if the bytes match the published checksum.
     fn verify(&self, py: Python<'_>) -> PyResult<bool> {
         guarded(|| Ok(py.detach(|| self.pin.verify()) == ReadOutcome::Whole))
     }
@@ -156,7 +156,8 @@ impl BlockView {
             return Err(PyBufferError::new_err("a published block is read-only"));
         }
         let place = slf.get().place();
-        // SAFETY: the owner has the pin, which keeps the bytes, and the pool, which keeps the mapping.
+        // SAFETY: `view` is the argument of this `__getbuffer__` call. The owner's `pin` keeps the
+        // bytes in place, and its `pool` keeps the mapping.
         unsafe { lend(slf.as_any(), view, place, true, flags) }
     }
 }

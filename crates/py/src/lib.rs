@@ -1,9 +1,9 @@
-//! Roof: the Python package `cenote`. What Python sees is in `python/cenote/_native.pyi`; this is how it is done.
+//! Roof: the compiled part of the Python package `cenote`. `python/cenote/_native.pyi` declares it.
 //!
-//! Nothing here copies but from or to the region, and whoever copies has let go of the interpreter. In the serving path
-//! nothing raises: what does not hold is a miss, or an outcome by name.
+//! Payload copies are only from and to the region, without the interpreter lock. Failures of the
+//! serving path are misses or named outcomes, not exceptions.
 
-#![allow(clippy::needless_pass_by_value, reason = "what Python gives comes by value")]
+#![allow(clippy::needless_pass_by_value, reason = "PyO3 passes arguments by value")]
 
 mod buffers;
 mod codec;
@@ -53,7 +53,7 @@ mod _native {
 
     use pyo3::prelude::*;
 
-    /// Kills this process with SIGKILL when it comes to a fault point for the `count`-th time. For tests.
+    /// Kills this process with SIGKILL at the `count`-th pass of a fault point. For tests.
     #[pyfunction]
     fn _kill_at(point: &str, count: u64) {
         cenote_base::fault::arm(point, count, |_| {
@@ -61,7 +61,7 @@ mod _native {
         });
     }
 
-    /// Panics when it comes to a fault point for the `count`-th time. For tests.
+    /// Panics at the `count`-th pass of a fault point. For tests.
     #[pyfunction]
     fn _panic_at(point: &str, count: u64) {
         cenote_base::fault::arm(point, count, |point| panic!("at {point}"));

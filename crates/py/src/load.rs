@@ -1,4 +1,6 @@
-//! Blocks on their way from the region into an engine's memory, layer by layer, so that the engine can begin with the first.
+//! Loads from the region into an engine's memory, layer by layer.
+//!
+//! The engine can compute the first layer while threads copy the others.
 
 use crate::codec::Coding;
 use crate::errors::wrong;
@@ -16,13 +18,13 @@ use std::sync::mpsc::{SendError, Sender};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Blocks of one task: enough that its waits do not matter, few enough that many threads have some.
+/// Blocks of one task. Enough to amortize its waits, few enough to occupy many threads.
 const TASK_BLOCKS: usize = 32;
 
-/// What a block is overwritten with that fails for a test: finite in every element type, and nobody's KV.
+/// Byte that overwrites blocks failed for a test: finite in every element type, but not real KV.
 const SPOILT: u8 = 0x41;
 
-/// What tasks of one load have done.
+/// Progress of all tasks of one load.
 struct Progress {
     state: Mutex<Done>,
     bell: Condvar,
@@ -30,11 +32,11 @@ struct Progress {
 }
 
 struct Done {
-    /// Of each layer, the tasks that are still to copy it.
+    /// Per layer, the number of tasks that have not copied it.
     layers: Vec<usize>,
-    /// Tasks that have not ended.
+    /// Number of tasks that have not ended.
     tasks: usize,
-    /// Places in the load of blocks that are not whole.
+    /// Indices in the load of failed blocks.
     failed: Vec<usize>,
 }
 
@@ -44,7 +46,7 @@ impl Progress {
         self.bell.notify_all();
     }
 
-    /// Waits until it is so, or time is up; returns whether it is.
+    /// Waits until `so` holds. Returns false after `timeout`.
     fn wait(&self, timeout: Option<Duration>, so: impl Fn(&Done) -> bool) -> bool {
         let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         let mut done = self.state.lock().unwrap_or_else(PoisonError::into_inner);
@@ -59,7 +61,7 @@ impl Progress {
     }
 }
 
-/// Some of a load's blocks, for one thread.
+/// Some blocks of a load, for one thread.
 pub struct Task {
     pages: Arc<Pages>,
     coding: Option<Arc<Coding>>,
@@ -68,7 +70,7 @@ pub struct Task {
     fail_every: usize,
 }
 
-/// A block whose frames are out of the region, and whole.
+/// An encoded block after its frames were copied out of the region and checked.
 struct Frames {
     number: usize,
     block: usize,
@@ -91,8 +93,9 @@ impl Frames {
 }
 
 impl Task {
-    /// Copies the blocks layer by layer, and tells which of them are whole. After a panic none is: whoever waits must not
-    /// wait for a thread that is gone.
+    /// Copies the blocks layer by layer and records the failed ones in the progress.
+    ///
+    /// After a panic all blocks count as failed and all layers as copied, so that waits end.
     pub fn run(self) {
         let numbers: Vec<usize> = self.blocks.iter().map(|of| of.0).collect();
         let (progress, layers) = (Arc::clone(&self.progress), Cell::new(0));
@@ -104,7 +107,7 @@ impl Task {
         });
     }
 
-    /// Counts in `copied` the layers that are there; returns the places of blocks that are not whole.
+    /// Counts the copied layers in `copied`. Returns the indices of failed blocks.
     fn copy(self, copied: &Cell<usize>) -> Vec<usize> {
         let Self { pages, coding, progress, blocks, fail_every } = self;
         let is_refused = |number: usize| fail_every != 0 && number.is_multiple_of(fail_every);
@@ -113,7 +116,7 @@ impl Task {
         let mut encoded = Vec::new();
         let mut readings: Vec<(usize, Reading<Arc<Mapped>>, usize)> = Vec::with_capacity(blocks.len());
         for (number, pin, block) in blocks {
-            // Somebody may have a view of it as well: then this is a pin of its own.
+            // A read consumes the pin. A pin shared with a view counts as failed.
             let own = Arc::try_unwrap(pin).ok();
             match (own, &coding) {
                 (Some(pin), Some(coding)) if pin.hit().encoding != 0 => {
@@ -131,7 +134,9 @@ impl Task {
                 if progress.cancelled.load(Ordering::Acquire) {
                     break;
                 }
-                // SAFETY: the engine gave these blocks to this load until it has ended (documented on `KvMemory.load`).
+                // SAFETY: nothing else accesses the page until the load has ended: callers of
+                // `KvMemory.load` guarantee it for the engine, and `KvMemory::load` refused block
+                // numbers that are named twice, so no other task has this block.
                 reading.copy(unsafe { pages.page_mut(layer, *block) });
             }
             for of in &mut encoded {
@@ -139,12 +144,12 @@ impl Task {
                     break;
                 }
                 let Some(coding) = coding.as_ref().filter(|_| of.decodes) else { continue };
-                // SAFETY: as above.
+                // SAFETY: as above: this load alone accesses its blocks until it has ended.
                 let page = unsafe { pages.page_mut(layer, of.block) };
                 of.decodes = coding.decode(layer, &of.pages, &of.frames, page).is_ok();
             }
             for &block in &refused {
-                // SAFETY: as above.
+                // SAFETY: as above: this load alone accesses its blocks until it has ended.
                 unsafe { pages.page_mut(layer, block) }.fill(SPOILT);
             }
             fault::point("load.layer");
@@ -163,7 +168,7 @@ impl Task {
     }
 }
 
-/// Blocks that are being loaded.
+/// A load in progress.
 #[pyclass(frozen, module = "cenote")]
 pub struct Load {
     progress: Arc<Progress>,
@@ -192,8 +197,8 @@ impl Load {
             let blocks = rest.by_ref().take(TASK_BLOCKS).collect();
             let (pages, progress) = (Arc::clone(&pages), Arc::clone(&progress));
             let task = Task { pages, coding: coding.cloned(), progress, blocks, fail_every };
-            // Threads end only after their memory is closed, which takes the sender away first. Were they gone all the same,
-            // it is done here.
+            // Threads end only after `close` has dropped the sender. If they ended for another
+            // reason, run the task here.
             if let Err(SendError(task)) = tasks.send(task) {
                 task.run();
             }
@@ -203,13 +208,13 @@ impl Load {
 
     fn timeout(seconds: Option<f64>) -> PyResult<Option<Duration>> {
         let duration = seconds.map(Duration::try_from_secs_f64).transpose();
-        duration.map_err(|_| wrong("a timeout that is negative or no number"))
+        duration.map_err(|_| wrong("the timeout is negative or not a number; give seconds or None"))
     }
 }
 
 #[pymethods]
 impl Load {
-    /// Waits until this layer of all blocks is there. False: not within `timeout` seconds.
+    /// Waits until this layer of all blocks is copied. Returns false after `timeout` seconds.
     #[pyo3(signature = (layer, timeout))]
     fn wait_layer(&self, py: Python<'_>, layer: usize, timeout: Option<f64>) -> PyResult<bool> {
         if layer >= self.num_layers {
@@ -219,21 +224,22 @@ impl Load {
         Ok(py.detach(|| self.progress.wait(timeout, |done| done.layers[layer] == 0)))
     }
 
-    /// Waits until all has ended. False: not within `timeout` seconds.
+    /// Waits until the load has ended. Returns false after `timeout` seconds.
     #[pyo3(signature = (timeout))]
     fn wait(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<bool> {
         let timeout = Self::timeout(timeout)?;
         Ok(py.detach(|| self.progress.wait(timeout, |done| done.tasks == 0)))
     }
 
-    /// Whether all has ended.
+    /// True if the load has ended.
     #[getter]
     fn done(&self) -> bool {
         self.progress.state.lock().unwrap_or_else(PoisonError::into_inner).tasks == 0
     }
 
-    /// Places in the load, in order, of blocks that are not whole: what is in their pages may not be used. All that have not
-    /// ended are among them.
+    /// Sorted indices of the failed blocks in the load. The content of their pages is invalid.
+    ///
+    /// Before the load has ended these are all blocks.
     fn failed(&self) -> Vec<usize> {
         let done = self.progress.state.lock().unwrap_or_else(PoisonError::into_inner);
         if done.tasks != 0 {
@@ -244,7 +250,7 @@ impl Load {
         failed
     }
 
-    /// Stops copying and returns when nothing is written any more, which takes no longer than a page.
+    /// Stops copying. Returns when no thread writes any more, after at most one page per thread.
     fn cancel(&self, py: Python<'_>) {
         self.progress.cancelled.store(true, Ordering::Release);
         py.detach(|| self.progress.wait(None, |done| done.tasks == 0));

@@ -1,4 +1,4 @@
-//! An engine's own KV memory: a number of blocks, and in each a page of every layer.
+//! An engine's KV memory: blocks, each with one page per layer.
 
 use crate::codec::Coding;
 use crate::errors::{guarded, wrong};
@@ -16,15 +16,15 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 /// One layer's pages.
 struct Layer {
-    /// Of block 0's page.
+    /// Address of block 0's page.
     address: usize,
-    /// Bytes from one block's page to the next.
+    /// Bytes between the pages of adjacent blocks.
     stride: usize,
     /// Bytes of a page.
     bytes: usize,
 }
 
-/// All layers' pages, and what keeps them alive.
+/// The pages of all layers, and the Python object that keeps them alive.
 pub struct Pages {
     layers: Vec<Layer>,
     num_blocks: usize,
@@ -49,33 +49,35 @@ impl Pages {
     /// A page to read from.
     ///
     /// # Safety
-    /// Callers must guarantee that nobody writes this block's pages while they have this.
+    /// Callers must guarantee that nothing writes this block's pages during the borrow.
     pub unsafe fn page(&self, layer: usize, block: usize) -> &[u8] {
         let (address, bytes) = self.place(layer, block);
-        // SAFETY: whoever made this vouched for its addresses; the rest is the caller's guarantee.
+        // SAFETY: `place` asserted the block number, and `KvMemory::new` checked that all pages fit
+        // into the address space. Callers of `KvMemory` guarantee that the addresses are valid, and
+        // `_owner` keeps them so. By the contract above nothing writes the page.
         unsafe { std::slice::from_raw_parts(address, bytes) }
     }
 
     /// A page to write to.
     ///
     /// # Safety
-    /// Callers must guarantee that nobody else uses this block's pages while they have this.
+    /// Callers must guarantee that nothing else accesses this block's pages during the borrow.
     #[allow(
         clippy::mut_from_ref,
-        reason = "the memory is the engine's; who may write which block is its caller's to say"
+        reason = "the memory belongs to the engine; callers guarantee exclusive access to the block"
     )]
     pub unsafe fn page_mut(&self, layer: usize, block: usize) -> &mut [u8] {
         let (address, bytes) = self.place(layer, block);
-        // SAFETY: as in `page`.
+        // SAFETY: the range is valid as in `page`. By the contract above nothing else accesses it.
         unsafe { std::slice::from_raw_parts_mut(address, bytes) }
     }
 
-    /// Block numbers that are of this memory, each once.
+    /// Checks that all block numbers are within this memory and distinct.
     pub fn blocks(&self, numbers: &[usize]) -> PyResult<()> {
         let mut sorted = numbers.to_vec();
         sorted.sort_unstable();
         if let Some(&last) = sorted.last().filter(|&&last| last >= self.num_blocks) {
-            return Err(wrong(format!("block {last}, where there are {}", self.num_blocks)));
+            return Err(wrong(format!("block {last} is outside of this memory of {} blocks", self.num_blocks)));
         }
         match sorted.array_windows().find(|[left, right]| left == right) {
             Some([twice, _]) => Err(wrong(format!("block {twice} is named twice"))),
@@ -88,7 +90,7 @@ impl Pages {
 #[pyclass(frozen, module = "cenote")]
 pub struct KvMemory {
     pages: Arc<Pages>,
-    /// To the threads that load; they end with it.
+    /// Sender to the load threads. They end when it is dropped.
     tasks: Mutex<Option<Sender<Task>>>,
     stamp: ProcessStamp,
 }
@@ -96,7 +98,8 @@ pub struct KvMemory {
 impl Drop for KvMemory {
     fn drop(&mut self) {
         if self.stamp.is_inherited() {
-            // A forked child has none of the threads, one of which may have held the channel's lock.
+            // Leak the sender: a forked child has no load threads, and one of the parent's threads
+            // may have held the channel's lock at the fork.
             let tasks = self.tasks.get_mut().unwrap_or_else(PoisonError::into_inner);
             std::mem::forget(tasks.take());
         }
@@ -113,7 +116,7 @@ fn work(tasks: &Mutex<Receiver<Task>>) {
 
 #[pymethods]
 impl KvMemory {
-    /// `layers`: of each its first block's address, bytes from a block to the next, and bytes of a page.
+    /// `layers`: per layer the address of block 0's page, the stride and the bytes of a page.
     #[new]
     #[pyo3(signature = (layers, num_blocks, owner, *, load_threads=1))]
     fn new(
@@ -125,7 +128,7 @@ impl KvMemory {
         let layers = layers.0;
         let mut block_bytes = 0_usize;
         for (number, &(address, stride, bytes)) in layers.iter().enumerate() {
-            // Even of no blocks a page could be: its bytes are summed and made slices of.
+            // Check at least one page even for 0 blocks, because page sizes are summed.
             let all = num_blocks.max(1).checked_mul(stride).filter(|&all| all <= isize::MAX as usize);
             let end = all.and_then(|all| all.checked_add(address));
             if address == 0 || bytes == 0 || stride < bytes || end.is_none() {
@@ -133,13 +136,17 @@ impl KvMemory {
                 return Err(wrong(format!("layer {number}: {shape}")));
             }
             if !bytes.is_multiple_of(64) {
-                return Err(wrong(format!("layer {number}: a page of {bytes} bytes, which is no multiple of 64")));
+                return Err(wrong(format!("layer {number}: a page of {bytes} bytes is not a multiple of 64")));
             }
             let sum = block_bytes.checked_add(bytes).filter(|&sum| sum <= isize::MAX as usize);
-            block_bytes = sum.ok_or_else(|| wrong(format!("layer {number}: pages of a block are more than memory")))?;
+            block_bytes =
+                sum.ok_or_else(|| wrong(format!("layer {number}: the pages of a block exceed the address space")))?;
         }
         if layers.is_empty() || !(1..=64).contains(&load_threads) {
-            return Err(wrong(format!("{} layers and {load_threads} threads", layers.len())));
+            return Err(wrong(format!(
+                "{} layers and {load_threads} threads; give at least 1 layer and 1 to 64 threads",
+                layers.len()
+            )));
         }
         let layers = layers.into_iter().map(|(address, stride, bytes)| Layer { address, stride, bytes }).collect();
         let (tasks, todo) = channel();
@@ -152,7 +159,7 @@ impl KvMemory {
         Ok(Self { pages, tasks: Mutex::new(Some(tasks)), stamp: ProcessStamp::current() })
     }
 
-    /// Begins to publish blocks, layer by layer. Those that are there already, or have no room, are left out.
+    /// Begins to publish blocks, layer by layer. Skips present blocks and blocks without room.
     #[pyo3(signature = (namespace, hashes, depths, blocks, *, names=None, parent=0))]
     fn save(
         &self,
@@ -168,13 +175,13 @@ impl KvMemory {
         let (hashes, count) = (hashes.get(), hashes.get().len());
         if depths.len() != count || blocks.len() != count {
             let counts = format!("{count} hashes, {} depths, {} blocks", depths.len(), blocks.len());
-            return Err(wrong(format!("{counts}: each block has one of each")));
+            return Err(wrong(format!("{counts}: give one of each per block")));
         }
         let names = names.unwrap_or_else(|| vec![0; count]);
         if names.len() != count {
             return Err(wrong(format!("{} names of {count} blocks", names.len())));
         }
-        // Each block follows from the one before it.
+        // The parent of each block is its predecessor.
         let parents = std::iter::once(parent).chain(names.iter().copied());
         let names: Vec<Names> = names.iter().zip(parents).map(|(&name, parent)| Names { name, parent }).collect();
         self.same_size(&namespace)?;
@@ -188,32 +195,38 @@ impl KvMemory {
         guarded(|| Ok(py.detach(|| Save::begin(to, Arc::clone(&self.pages), hashes, &depths, &blocks, &names))))
     }
 
-    /// Begins to copy the blocks of a lease into these blocks, layer by layer, by threads of its own. The lease is spent.
+    /// Begins to copy the blocks of a lease into these blocks, layer by layer, in own threads.
+    ///
+    /// The call consumes the lease.
     #[pyo3(signature = (lease, blocks, *, fail_every=0))]
     fn load(&self, lease: &Lease, blocks: Items<usize>, fail_every: usize) -> PyResult<Load> {
         let blocks = blocks.0;
         self.pages.blocks(&blocks)?;
         let pins = lease.take();
         if pins.len() != blocks.len() {
-            return Err(wrong(format!("a lease of {} blocks, to be loaded into {}", pins.len(), blocks.len())));
+            return Err(wrong(format!(
+                "a lease of {} blocks cannot be loaded into {} blocks",
+                pins.len(),
+                blocks.len()
+            )));
         }
         self.fits(lease.coding.as_deref())?;
         let raw = pins.iter().filter(|pin| pin.hit().encoding == 0 || lease.coding.is_none());
         if let Some(pin) = raw.into_iter().find(|pin| pin.hit().length != self.pages.block_bytes()) {
             let (found, wanted) = (pin.hit().length, self.pages.block_bytes());
-            return Err(wrong(format!("a block of {found} bytes, where this memory's have {wanted}")));
+            return Err(wrong(format!("a block of {found} bytes, but this memory's blocks have {wanted}")));
         }
         let tasks = self.tasks.lock().unwrap_or_else(PoisonError::into_inner);
         let tasks = tasks.as_ref().ok_or_else(|| wrong("the memory was closed"))?;
         guarded(|| Ok(Load::begin(Arc::clone(&self.pages), lease.coding.as_ref(), pins, &blocks, fail_every, tasks)))
     }
 
-    /// Lets the threads end when they have done what was begun.
+    /// Ends the threads after the loads in progress.
     fn close(&self) {
         drop(self.tasks.lock().unwrap_or_else(PoisonError::into_inner).take());
     }
 
-    /// Bytes of a block: of all its pages.
+    /// Bytes of a block: the sum of its pages.
     #[getter]
     fn block_bytes(&self) -> u64 {
         self.pages.block_bytes()
@@ -231,14 +244,14 @@ impl KvMemory {
 }
 
 impl KvMemory {
-    /// Refuses a codec that is for other pages.
+    /// Refuses a codec for other pages.
     fn fits(&self, coding: Option<&Coding>) -> PyResult<()> {
         let Some(coding) = coding else { return Ok(()) };
         let (layers, bytes) = (coding.num_layers(), coding.page_bytes());
         if self.pages.num_layers() == layers && self.pages.layers.iter().all(|layer| layer.bytes == bytes) {
             return Ok(());
         }
-        Err(wrong(format!("a codec for {layers} layers with pages of {bytes} bytes, which this memory's are not")))
+        Err(wrong(format!("a codec for {layers} layers with pages of {bytes} bytes, but this memory has other pages")))
     }
 
     fn same_size(&self, namespace: &Namespace) -> PyResult<()> {
@@ -246,6 +259,6 @@ impl KvMemory {
         if ours == theirs {
             return Ok(());
         }
-        Err(wrong(format!("this memory's blocks have {ours} bytes, the namespace's {theirs}")))
+        Err(wrong(format!("this memory's blocks have {ours} bytes, but the namespace's have {theirs}")))
     }
 }

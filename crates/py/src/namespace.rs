@@ -1,4 +1,4 @@
-//! Blocks of one model shard: find them, keep them, publish them.
+//! The blocks of one model shard: lookup, pin and publish.
 
 use crate::buffers::Lent;
 use crate::codec::Coding;
@@ -14,16 +14,16 @@ use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use std::sync::Arc;
 
-/// Blocks of one model shard in a region.
+/// The blocks of one model shard in a region.
 #[pyclass(frozen, module = "cenote")]
 pub struct Namespace {
     pub open: Arc<Open>,
     pub namespace: cenote_pool::Namespace,
-    /// What blocks may be stored with.
+    /// Encoder and decoder of blocks; `None` for raw blocks only.
     pub coding: Option<Arc<Coding>>,
 }
 
-/// The outcomes' names.
+/// The name of an outcome in Python.
 pub const fn outcome(outcome: Publish) -> &'static str {
     match outcome {
         Publish::Published => "published",
@@ -38,7 +38,9 @@ impl Namespace {
         Self { open, namespace, coding }
     }
 
-    /// What the engine's pages do not look like is of somebody with a codec.
+    /// True if this user can read the block.
+    ///
+    /// Another user of the namespace may have a codec and publish encoded blocks.
     fn usable(&self, hit: &Hit) -> bool {
         match hit.encoding {
             0 => hit.length == self.namespace.block_bytes,
@@ -50,28 +52,28 @@ impl Namespace {
 
 #[pymethods]
 impl Namespace {
-    /// Hashes of every full block of a prompt.
+    /// Hashes of all full blocks of a prompt.
     fn hash_tokens(&self, py: Python<'_>, tokens: Items<u32>, block_tokens: usize) -> PyResult<Hashes> {
         let tokens = tokens.0;
         if block_tokens == 0 {
-            return Err(wrong("blocks of no tokens"));
+            return Err(wrong("block_tokens is 0; give at least 1"));
         }
         guarded(|| Ok(py.detach(|| Hashes(self.namespace.hasher.chain(&tokens, block_tokens)))))
     }
 
-    /// Hashes of blocks that another program names by keys of its own.
+    /// Hashes of blocks from another program's keys.
     fn alias(&self, keys: &Bound<'_, PyAny>) -> PyResult<Hashes> {
         let name = |key: &Bound<'_, PyAny>| Ok(self.namespace.hasher.alias(key.cast::<PyBytes>()?.as_bytes()));
         collect(keys, name).map(Hashes)
     }
 
-    /// How many blocks, from the first on, are there. Nothing is marked as used.
+    /// Number of consecutive blocks present, from the first. Does not touch them.
     fn count(&self, hashes: AnyHashes<'_>) -> PyResult<usize> {
         let pool = self.open.pool()?;
         guarded(|| Ok(pool.peek(hashes.get()).len()))
     }
 
-    /// A byte for each block: 1 if it is there. Nothing is marked as used.
+    /// One byte per block: 1 if the block is present. Does not touch them.
     fn present<'py>(&self, py: Python<'py>, hashes: AnyHashes<'_>) -> PyResult<Bound<'py, PyBytes>> {
         let pool = self.open.pool()?;
         let there = |hash| pool.peek(std::slice::from_ref(hash)).iter().any(|hit| self.usable(hit));
@@ -79,7 +81,7 @@ impl Namespace {
         Ok(PyBytes::new(py, &guarded(all)?))
     }
 
-    /// Looks blocks up, in order, up to the first that is missing, and pins what is found.
+    /// Looks blocks up in order, up to the first missing one, and pins those found.
     fn lookup(&self, hashes: AnyHashes<'_>) -> PyResult<Lease> {
         let pool = self.open.pool()?;
         let pins = guarded(|| {
@@ -95,7 +97,7 @@ impl Namespace {
         Ok(Lease::new(Arc::clone(&self.open), self.coding.clone(), pins))
     }
 
-    /// Publishes a block from buffers that lie one after the other in it.
+    /// Publishes a block from the concatenation of buffers.
     #[pyo3(signature = (hash, depth, parts, *, name=0, parent=0))]
     fn publish(
         &self,
@@ -115,7 +117,7 @@ impl Namespace {
         guarded(|| Ok(outcome(py.detach(publish))))
     }
 
-    /// Reserves memory for a block, to be written in place. None: it is there, or there is no room.
+    /// Reserves memory for a block, for writes in place. None: it is present, or there is no room.
     #[pyo3(signature = (hash, depth, *, name=0, parent=0))]
     fn begin(
         &self,
@@ -133,13 +135,13 @@ impl Namespace {
         Ok(begun.ok().map(|filling| Filling::new(pool, filling)))
     }
 
-    /// Takes back all blocks that this host has; returns how many slots are free now.
+    /// Removes all blocks of this host. Returns the number of slots freed now.
     fn forget(&self, py: Python<'_>) -> PyResult<usize> {
         let pool = self.open.pool()?;
         guarded(|| Ok(py.detach(|| pool.forget(&self.namespace))))
     }
 
-    /// Limits the bytes that the blocks may take, over all hosts; 0 lifts the limit.
+    /// Limits the bytes of the blocks over all hosts; 0 removes the limit.
     fn set_quota(&self, py: Python<'_>, bytes: u64) -> PyResult<()> {
         let pool = self.open.pool()?;
         let set = py.detach(|| pool.set_quota(self.namespace.id, bytes));

@@ -1,13 +1,15 @@
-//! Sequences of numbers, of which Python may claim any length.
+//! Sequences from Python, with any claimed length.
 
 use crate::errors::wrong;
 use pyo3::prelude::*;
 
-/// Most items of one argument: far more than a prompt has tokens, and less than memory has room for.
+/// Most items of one argument: far above the tokens of a prompt, and small enough for memory.
 pub const ITEMS_MAX: usize = 1 << 24;
 
-/// The items of a sequence, taken one by one. PyO3's own vectors reserve what `len` says first: `range(1 << 40)` would end
-/// the process.
+/// The items of a sequence, collected one by one.
+///
+/// PyO3's conversion to `Vec` reserves `len` items first, so `range(1 << 40)` would abort the
+/// process.
 pub struct Items<T>(pub Vec<T>);
 
 impl<'a, 'py, T> FromPyObject<'a, 'py> for Items<T>
@@ -21,10 +23,10 @@ where
     }
 }
 
-/// What `of` makes of each item.
+/// Collects `of(item)` for each item. Fails above `ITEMS_MAX` items.
 pub fn collect<'py, T>(object: &Bound<'py, PyAny>, of: impl Fn(&Bound<'py, PyAny>) -> PyResult<T>) -> PyResult<Vec<T>> {
     let too_many = || wrong(format!("more than {ITEMS_MAX} items in one argument"));
-    // Only to refuse sooner: nothing is reserved for what an object claims.
+    // An early refusal only; no memory is reserved for a claimed length.
     if object.len().is_ok_and(|claimed| claimed > ITEMS_MAX) {
         return Err(too_many());
     }

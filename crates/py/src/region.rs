@@ -1,4 +1,4 @@
-//! A region, as one Python process uses it.
+//! A region that a Python process has joined.
 
 use crate::codec::Codec;
 use crate::creation::{Difference, Size, Wanted};
@@ -14,39 +14,39 @@ use pyo3::types::{PyBytes, PyDict};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
-/// A region that is open, and what everything made from it shares.
+/// State of an open region, shared by all objects made from it.
 pub struct Open {
-    /// How it was named.
+    /// The name given to `Region.open`.
     pub name: String,
-    /// The process that opened it, for messages.
+    /// Id of the process that opened it, for errors.
     process: u32,
-    /// Forked children have its memory and not its place in the region.
+    /// Detects forked children: they inherit the memory but not the worker slot.
     stamp: ProcessStamp,
     pool: RwLock<Option<HostPool>>,
 }
 
 impl Open {
-    /// Whether the parent of this process opened it.
+    /// True in a forked child of the process that opened the region.
     pub fn is_inherited(&self) -> bool {
         self.stamp.is_inherited()
     }
 
-    /// The pool.
+    /// The pool. Fails in a forked child and after `close`.
     pub fn pool(&self) -> PyResult<HostPool> {
         if self.is_inherited() {
             return Err(CenoteError::new_err(format!(
-                "{}: it was opened by process {} and is used in process {}, its child; open it there",
+                "{}: process {} opened the region, but its child {} uses it; open it in the child",
                 self.name,
                 self.process,
                 std::process::id()
             )));
         }
         let pool = self.pool.read().unwrap_or_else(PoisonError::into_inner);
-        pool.clone().ok_or_else(|| CenoteError::new_err(format!("{}: it is closed", self.name)))
+        pool.clone().ok_or_else(|| CenoteError::new_err(format!("{}: the region is closed", self.name)))
     }
 }
 
-/// A shared region that this process is a worker of.
+/// A shared region that this process has joined as a worker.
 #[pyclass(frozen, module = "cenote")]
 pub struct Region {
     open: Arc<Open>,
@@ -58,7 +58,7 @@ fn source(region: &str) -> PyResult<RegionSource> {
 }
 
 fn seconds(text: &str, value: f64) -> PyResult<Duration> {
-    Duration::try_from_secs_f64(value).map_err(|_| wrong(format!("{text} of {value} seconds")))
+    Duration::try_from_secs_f64(value).map_err(|_| wrong(format!("{text} of {value} seconds is not a duration")))
 }
 
 #[pymethods]
@@ -146,7 +146,7 @@ impl Region {
         Ok(Self { open, heart })
     }
 
-    /// The namespace of a fingerprint, made if it is not there.
+    /// The namespace of a fingerprint. Creates it if it does not exist.
     #[pyo3(signature = (fingerprint, block_bytes, *, label="", block_tokens=0, num_layers=0, codec=None))]
     fn namespace(
         &self,
@@ -161,7 +161,7 @@ impl Region {
         let pool = self.open.pool()?;
         let coding = codec.map(|codec| Arc::clone(&codec.coding));
         if let Some(bytes) = coding.as_ref().map(|coding| coding.block_bytes()).filter(|&bytes| bytes != block_bytes) {
-            return Err(wrong(format!("a codec for blocks of {bytes} bytes, where these have {block_bytes}")));
+            return Err(wrong(format!("a codec for blocks of {bytes} bytes, but the namespace's have {block_bytes}")));
         }
         let record = NamespaceRecord {
             fingerprint: *blake3::hash(fingerprint).as_bytes(),
@@ -174,13 +174,15 @@ impl Region {
         Ok(Namespace::new(Arc::clone(&self.open), namespace, coding))
     }
 
-    /// A reader of what comes and what leaves, on all hosts.
+    /// A reader of the stored and removed blocks of all hosts.
     fn follow(&self) -> PyResult<Follower> {
         self.open.pool()?;
         Ok(Follower::new(Arc::clone(&self.open)))
     }
 
-    /// Why this process leaves the region alone, if it does: it found damage, and looks once a second whether it is mended.
+    /// The damage due to which this process does not use the region; `None` if it uses the region.
+    ///
+    /// The process checks once a second whether the damage is repaired.
     #[getter]
     fn degraded(&self) -> Option<String> {
         let pool = self.open.pool().ok()?;
@@ -196,14 +198,16 @@ impl Region {
         Ok(all)
     }
 
-    /// What the region holds and who uses it, as `cenote pool info --json` prints it.
+    /// Content and users of the region, in the form of `cenote pool info --json`.
     fn info(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
         let pool = self.open.pool()?;
         let text = py.detach(|| serde_json::to_string(&pool.info()));
         parse(py, &text.map_err(|error| CenoteError::new_err(error.to_string()))?)
     }
 
-    /// Walks everything that this host has, with `payloads` every byte, as `cenote pool check --json` prints it.
+    /// Checks all structures of this host, and with `payloads` every payload byte.
+    ///
+    /// The result has the form of `cenote pool check --json`.
     #[pyo3(signature = (payloads=false))]
     fn check(&self, py: Python<'_>, payloads: bool) -> PyResult<Py<PyAny>> {
         let pool = self.open.pool()?;
@@ -215,27 +219,27 @@ impl Region {
         Ok(report)
     }
 
-    /// Reclaims what no living process holds.
+    /// Reclaims resources that no living process holds.
     fn gc(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
         let pool = self.open.pool()?;
         let report = py.detach(|| pool.gc()).map_err(|error| of_pool(&self.open.name, &error))?;
         parse(py, &serde_json::to_string(&report).map_err(|error| CenoteError::new_err(error.to_string()))?)
     }
 
-    /// Publishes bytes under a key, in place of what was there.
+    /// Publishes bytes under a key. Replaces the previous object.
     fn put_object(&self, py: Python<'_>, key: &str, data: &[u8]) -> PyResult<()> {
         let pool = self.open.pool()?;
         py.detach(|| pool.put_object(key, data)).map_err(|error| of_pool(&self.open.name, &error))
     }
 
-    /// The bytes under a key.
+    /// The bytes under a key; `None` if the key is absent.
     fn get_object<'py>(&self, py: Python<'py>, key: &str) -> PyResult<Option<Bound<'py, PyBytes>>> {
         let pool = self.open.pool()?;
         let found = py.detach(|| pool.get_object(key)).map_err(|error| of_pool(&self.open.name, &error))?;
         Ok(found.map(|bytes| PyBytes::new(py, &bytes)))
     }
 
-    /// Where the region lies in this process, and how long it is, in bytes: for devices that copy by themselves.
+    /// Address in this process and length in bytes, for devices that copy by themselves.
     #[getter]
     fn extent(&self) -> PyResult<(usize, u64)> {
         use cenote_mem::Fabric;
@@ -248,7 +252,7 @@ impl Region {
         &self.open.name
     }
 
-    /// Whether it was closed.
+    /// True after `close`, and in a forked child.
     #[getter]
     fn closed(&self) -> bool {
         if self.open.is_inherited() {
@@ -257,10 +261,11 @@ impl Region {
         self.open.pool.read().unwrap_or_else(PoisonError::into_inner).is_none()
     }
 
-    /// Leaves the region. What is pinned, written or loaded ends by itself; leases that are still held keep their memory.
-    /// In a forked child it does nothing: the parent is the member.
+    /// Leaves the region. Loads, saves and leases in progress keep the mapping until they end.
+    ///
+    /// Does nothing in a forked child: the parent is the worker.
     fn close(&self, py: Python<'_>) {
-        // A thread of the parent may have held one of these locks as it forked.
+        // A thread of the parent may have held one of these locks at the fork.
         if self.open.is_inherited() {
             return;
         }

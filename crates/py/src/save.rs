@@ -1,4 +1,4 @@
-//! Blocks on their way from an engine's memory into the region, layer by layer as the engine fills them.
+//! Saves from an engine's memory to the region, layer by layer as the engine computes them.
 
 use crate::codec::Coding;
 use crate::errors::{guarded, wrong};
@@ -12,7 +12,7 @@ use pyo3::prelude::*;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Blocks that are being published.
+/// A save in progress.
 #[pyclass(frozen, module = "cenote")]
 pub struct Save {
     to: Target,
@@ -20,25 +20,25 @@ pub struct Save {
     state: Mutex<State>,
 }
 
-/// Where blocks are published, and as what.
+/// Destination of a save: pool, namespace and encoding.
 pub struct Target {
     pub pool: HostPool,
     pub namespace: Namespace,
     pub coding: Option<Arc<Coding>>,
 }
 
-/// A block on its way.
+/// A block of a save.
 enum Block {
-    /// As the engine has it, in its place in the region.
+    /// Unencoded, in reserved memory of the region.
     Raw(Box<Filling<Arc<Mapped>>>),
-    /// Encoded, in memory of its own until it is known how long it becomes.
+    /// Encoded, in private memory until its length is known.
     Frames { hash: BlockHash, depth: u32, names: Names, frames: Vec<u8> },
 }
 
 struct State {
-    /// With their numbers in the engine.
+    /// Blocks with their numbers in the engine's memory.
     blocks: Vec<(Block, usize)>,
-    /// The layer that comes next.
+    /// Number of the next layer to copy.
     next: usize,
     outcomes: BTreeMap<&'static str, u64>,
 }
@@ -69,7 +69,7 @@ impl Target {
             let begun = self.pool.begin(&NewBlock { names, ..NewBlock::new(&self.namespace, hash, depth) });
             return begun.map(|filling| Block::Raw(Box::new(filling)));
         }
-        // What is there already is not encoded to find that out.
+        // Look up first, to avoid encoding a duplicate.
         if self.pool.peek(&[hash]).is_empty() {
             Ok(Block::Frames { hash, depth, names, frames: Vec::new() })
         } else {
@@ -83,14 +83,15 @@ impl Target {
             Block::Frames { hash, depth, names, frames } => (hash, depth, names, frames),
         };
         BlockCodec::seal(&mut frames);
-        // What would not become smaller stays as it is.
+        // Store a block raw if its encoding is not smaller.
         if (frames.len() as u64) < self.namespace.block_bytes {
             return self.pool.publish(
                 &NewBlock { encoding: FRAMES, names, ..NewBlock::new(&self.namespace, hash, depth) },
                 &[&frames],
             );
         }
-        // SAFETY: as in `State::copy_to`; the engine leaves all of a block's pages alone until the save has ended.
+        // SAFETY: nothing writes the pages: callers of `Save.layer` guarantee that the engine does
+        // not write a block's pages until the save has ended.
         let parts: Vec<&[u8]> = (0..pages.num_layers()).map(|layer| unsafe { pages.page(layer, number) }).collect();
         self.pool.publish(&NewBlock { names, ..NewBlock::new(&self.namespace, hash, depth) }, &parts)
     }
@@ -101,19 +102,20 @@ impl State {
         *self.outcomes.entry(outcome_name(outcome)).or_default() += 1;
     }
 
-    /// Copies layers up to this one.
+    /// Copies the uncopied layers up to this one.
     fn copy_to(&mut self, to: &Target, pages: &Pages, layer: usize) {
-        // Put back when all is copied: after a panic the blocks are given up, because some have a page that others lack.
+        // Put the blocks back only after all copies: a panic drops them, because then some blocks
+        // have a page that others lack.
         let mut blocks = std::mem::take(&mut self.blocks);
         for now in self.next..=layer {
             for (block, number) in &mut blocks {
-                // SAFETY: the engine writes a layer's pages before it says that they are done, and not again while the
-                // block is being saved (documented on `Save.layer`).
+                // SAFETY: nothing writes the page: callers of `Save.layer` guarantee that the
+                // engine has written the layer and does not write it until the save has ended.
                 let page = unsafe { pages.page(now, *number) };
                 match (block, &to.coding) {
                     (Block::Raw(filling), _) => filling.append(page),
                     (Block::Frames { frames, .. }, Some(coding)) => coding.encode(now, page, frames),
-                    (Block::Frames { .. }, None) => unreachable!("blocks are encoded where there is a codec"),
+                    (Block::Frames { .. }, None) => unreachable!("only a save with a codec encodes blocks"),
                 }
                 fault::point("save.page");
             }
@@ -125,7 +127,7 @@ impl State {
 
 #[pymethods]
 impl Save {
-    /// Copies this layer of all blocks, and those before it that were not.
+    /// Copies this layer of all blocks, and all uncopied earlier layers.
     fn layer(&self, py: Python<'_>, layer: usize) -> PyResult<()> {
         if layer >= self.pages.num_layers() {
             return Err(wrong(format!("layer {layer} of {}", self.pages.num_layers())));
@@ -137,7 +139,7 @@ impl Save {
         })
     }
 
-    /// Copies what is left and makes the blocks findable; returns how many came to what.
+    /// Copies the remaining layers and publishes the blocks. Returns the count per outcome.
     fn finish(&self, py: Python<'_>) -> PyResult<BTreeMap<&'static str, u64>> {
         let finish = || {
             let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
@@ -151,12 +153,12 @@ impl Save {
         guarded(|| Ok(py.detach(finish)))
     }
 
-    /// Gives all up.
+    /// Drops all blocks of the save.
     fn abort(&self, py: Python<'_>) {
         py.detach(|| self.state.lock().unwrap_or_else(PoisonError::into_inner).blocks.clear());
     }
 
-    /// How many blocks are being written.
+    /// Number of blocks in progress.
     fn __len__(&self) -> usize {
         self.state.lock().unwrap_or_else(PoisonError::into_inner).blocks.len()
     }

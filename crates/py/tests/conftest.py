@@ -1,4 +1,4 @@
-"""Regions for tests, each under a name of its own, gone when the test is."""
+"""Fixtures of regions. Each has a unique name and is removed after its test."""
 
 import os
 import uuid

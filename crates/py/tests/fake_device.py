@@ -1,7 +1,8 @@
-"""A device that does its work late, in pieces, and in any order that it may; and that fails on demand.
+"""A fake device that executes work late, in pieces and in any permitted order; it fails on demand.
 
-What it may do: copies of one call go in any order, each in pieces between which other streams go on; a stream stands still as
-long as it likes. What it must do: a stream's calls one after the other, waits, and events only after what came before them.
+- Permitted: any order of the copies of one call, pieces between other streams' work, stalled
+  streams.
+- Required: the calls of a stream in order, waits, and events only after all earlier work.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ class _Wait:
 
 
 class FakeDevice:
-    """`bytes` of memory of its own, from `base` on."""
+    """A device with `size` bytes of memory at `base`."""
 
     def __init__(self, size: int, seed: int = 0) -> None:
         self.random = random.Random(seed)
@@ -46,7 +47,8 @@ class FakeDevice:
         self.locked: dict[int, int] = {}
         self.allocated: list[ctypes.Array[ctypes.c_uint8]] = []
         self.forgotten: list[int] = []
-        # What goes wrong: longest registration, calls of `copy_async` and `query` from the n-th on.
+        # Faults: longest possible registration, and number of successful calls of `copy_async` and
+        # `query`.
         self.register_max: int | None = None
         self.copies_until: int | None = None
         self.queries_until: int | None = None
@@ -54,7 +56,7 @@ class FakeDevice:
         self.wrong: list[str] = []
         self.watch: Callable[[Copy], None] | None = None
 
-    # --- what a device does ---
+    # --- the interface `Device` ---
 
     def register(self, address: int, length: int) -> None:
         with self.lock:
@@ -116,10 +118,10 @@ class FakeDevice:
         if until is not None and self.calls[call] > until:
             raise DeviceError(f"{call} number {self.calls[call]} fails on purpose")
 
-    # --- what tests do with it ---
+    # --- controls for tests ---
 
     def engine(self, work: Callable[[], None]) -> None:
-        """Something that the engine's stream does."""
+        """Queues work on the engine's stream."""
         with self.lock:
             self.streams[Stream.ENGINE].append(work)
 
@@ -130,13 +132,13 @@ class FakeDevice:
         return ctypes.string_at(self.base + at, length)
 
     def run(self) -> None:
-        """Does all that can be done."""
+        """Executes all work that is not held or waiting."""
         with self.lock:
             while self._step():
                 pass
 
     def idle(self) -> bool:
-        """Whether all is done."""
+        """True if no stream has work left."""
         return not any(self.streams.values())
 
     def _step(self) -> bool:
@@ -173,9 +175,9 @@ class FakeDevice:
 
 
 def until(so: Callable[[], bool], device: FakeDevice | None = None, seconds: float = 10) -> None:
-    """Waits for something that another thread does."""
+    """Polls until another thread makes `so` true; fails after `seconds`."""
     deadline = time.monotonic() + seconds
     while not so():
-        assert time.monotonic() < deadline, "it did not come"
+        assert time.monotonic() < deadline, f"no result within {seconds} s"
         if device is not None:
             device.run()

@@ -1,4 +1,4 @@
-"""Names of adapters: of what an engine has loaded, or none."""
+"""An adapter's name covers the content that an engine has loaded; otherwise it has no name."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ def folder(tmp_path: Path) -> Path:
     (made / "adapter_config.json").write_text('{"r": 8}')
     (made / "adapter_model.safetensors").write_bytes(b"weights")
     if file_stamps([made / "adapter_config.json"])[0][5] not in TRUSTED:
-        pytest.skip(f"{tmp_path} is on a file system whose times are not trusted; name another with --basetemp")
+        pytest.skip(f"the file system of {tmp_path} has untrusted times; give another folder with --basetemp")
     return made
 
 
 def engine(facts: str = "bfloat16") -> Adapters:
-    """One that begins when what was written until now is old."""
+    """Adapters of an engine that starts after all files written so far."""
     made = Adapters(facts)
     made.since = time.time() + SOON
     return made
@@ -51,30 +51,30 @@ def digest(adapters: Adapters, folder: Path, name: str = "a") -> bytes:
     return found.digest
 
 
-def test_the_same_content_is_one_adapter_wherever_it_is(folder: Path, tmp_path: Path) -> None:
+def test_adapters_of_equal_content_have_one_name(folder: Path, tmp_path: Path) -> None:
     copy = Path(shutil.copytree(folder, tmp_path / "copy"))
     assert digest(engine(), folder) == digest(engine(), copy, "b")
 
 
 @pytest.mark.parametrize("name", ["adapter_model.safetensors", "adapter_config.json", "new_embeddings.bin"])
-def test_an_adapter_that_was_overwritten_is_another_to_the_next_engine(folder: Path, name: str) -> None:
+def test_an_overwritten_adapter_has_another_name_in_the_next_engine(folder: Path, name: str) -> None:
     first = digest(engine(), folder)
     (folder / name).write_bytes(b"others")
     assert digest(engine(), folder) != first
 
 
-def test_settings_that_change_what_an_adapter_does_are_in_its_name(folder: Path) -> None:
+def test_a_name_covers_settings_that_affect_the_adapter(folder: Path) -> None:
     assert digest(engine("float32"), folder) != digest(engine(), folder)
 
 
 def rewrite(file: Path, content: bytes) -> None:
-    """Until the kernel's clock has moved on."""
+    """Rewrites a file until its ctime changes, because the kernel's clock is coarse."""
     before = file.stat().st_ctime_ns
     while file.stat().st_ctime_ns == before:
         file.write_bytes(content)
 
 
-def test_an_adapter_that_changes_under_an_engine_has_no_name_any_more(folder: Path) -> None:
+def test_an_adapter_that_changes_after_the_engines_start_has_no_name(folder: Path) -> None:
     adapters, weights = engine(), folder / "adapter_model.safetensors"
     first = named(adapters, folder)
     assert first is not None
@@ -84,28 +84,28 @@ def test_an_adapter_that_changes_under_an_engine_has_no_name_any_more(folder: Pa
     assert adapters.known("a", str(folder)) == first
     assert named(adapters, folder) is None
     assert adapters.known("a", str(folder)) is None
-    # Blocks of both are in the engine's own cache.
+    # Still unnamed: the engine's own cache may hold blocks of both contents.
     rewrite(weights, b"weights")
     assert named(adapters, folder) is None
 
 
-def test_an_adapter_whose_files_go_away_has_no_name(folder: Path) -> None:
+def test_an_adapter_with_removed_files_has_no_name(folder: Path) -> None:
     adapters = engine()
     assert named(adapters, folder) is not None
     shutil.rmtree(folder)
     assert named(adapters, folder) is None
 
 
-def test_what_is_younger_than_the_engine_has_no_name(folder: Path) -> None:
+def test_an_adapter_younger_than_the_engine_has_no_name(folder: Path) -> None:
     adapters = Adapters()
     assert named(adapters, folder) is None
-    # Nor by an old time of its content, which anybody may set.
+    # An old mtime does not help, because any program may set it.
     for file in folder.iterdir():
         os.utime(file, (1, 1))
     assert named(Adapters(), folder) is None
 
 
-def test_file_systems_that_invent_times_are_not_believed() -> None:
+def test_times_of_untrusted_file_systems_do_not_count() -> None:
     stamp = (1, 2, 3, 0, 0)
     assert is_older((*stamp, 0xEF53), 1000.0)
     assert is_older((*stamp, 0x6969), 1000.0)
@@ -125,7 +125,7 @@ def test_an_adapter_without_files_has_no_name(folder: Path, tmp_path: Path) -> N
     assert named(Adapters(find=fails), folder) is None
 
 
-def test_what_decides_where_it_is_may_not_change_either(folder: Path, tmp_path: Path) -> None:
+def test_a_change_of_the_file_that_locates_an_adapter_ends_its_name(folder: Path, tmp_path: Path) -> None:
     reference = tmp_path / "main"
     reference.write_text("commit")
     adapters = engine()
@@ -136,7 +136,7 @@ def test_what_decides_where_it_is_may_not_change_either(folder: Path, tmp_path: 
 
 
 def noted(change: Callable[[Path], object] | None, folder: Path) -> tuple[Loaded, Adapter]:
-    """A worker that has loaded the adapter, which is changed while it does."""
+    """A worker that has loaded the adapter, with `change` applied during the load."""
     adapter, loaded = named(engine(), folder), Loaded()
     assert adapter is not None
     before = loaded.look(str(folder))
@@ -146,17 +146,17 @@ def noted(change: Callable[[Path], object] | None, folder: Path) -> tuple[Loaded
     return loaded, adapter
 
 
-def test_a_worker_tells_what_it_has_loaded(folder: Path, tmp_path: Path) -> None:
+def test_a_worker_records_its_loaded_adapters(folder: Path, tmp_path: Path) -> None:
     loaded, adapter = noted(None, folder)
     assert loaded.is_only(1, str(folder), adapter)
     assert not loaded.is_another(1, str(folder), adapter)
-    # It loads it again, when others have taken its place.
+    # A second load of the same adapter, after an eviction.
     loaded.note(1, str(folder), loaded.look(str(folder)))
     assert loaded.is_only(1, str(folder), adapter)
-    # By a number that nothing was loaded by, nothing is known.
+    # A number without loads has neither this adapter nor another.
     assert not loaded.is_only(2, str(folder), adapter)
     assert not loaded.is_another(2, str(folder), adapter)
-    # In its place, from elsewhere: requests of before are computed with it from now on.
+    # A load in place from another path: earlier requests compute with it from now on.
     other = Path(shutil.copytree(folder, tmp_path / "other"))
     loaded.note(1, str(other), loaded.look(str(other)))
     for path in (folder, other):
@@ -164,14 +164,14 @@ def test_a_worker_tells_what_it_has_loaded(folder: Path, tmp_path: Path) -> None
         assert loaded.is_another(1, str(path), adapter)
 
 
-def test_what_changes_while_it_is_loaded_is_nothing_that_has_a_name(folder: Path) -> None:
+def test_an_adapter_that_changes_during_its_load_is_recorded_as_another(folder: Path) -> None:
     loaded, adapter = noted(lambda folder: rewrite(folder / "adapter_model.safetensors", b"others"), folder)
     assert loaded.is_another(1, str(folder), adapter)
     assert not loaded.is_only(1, str(folder), adapter)
 
 
-def test_a_link_that_leads_elsewhere_is_another_adapter(folder: Path, tmp_path: Path) -> None:
-    """Both are older than the engine. It has loaded the one; the other is what a name would be made of."""
+def test_a_link_moved_after_the_load_is_another_adapter(folder: Path, tmp_path: Path) -> None:
+    """Both adapters are older than the engine. It loaded the first; a name covers the second."""
     second = Path(shutil.copytree(folder, tmp_path / "second"))
     (second / "adapter_model.safetensors").write_bytes(b"second")
     current = tmp_path / "current"

@@ -1,4 +1,4 @@
-"""Blocks: publishing, finding, keeping, reading in place."""
+"""Blocks: publish, lookup, pin, reads and writes in place."""
 
 import array
 import ctypes
@@ -19,7 +19,7 @@ def names_of(blocks: cenote.Namespace, count: int, prompt: int = 0) -> cenote.Ha
     return blocks.hash_tokens([prompt * 1000 + token for token in range(16 * count)], 16)
 
 
-def test_a_lookup_ends_at_the_first_block_that_is_missing(blocks: cenote.Namespace) -> None:
+def test_a_lookup_ends_at_the_first_missing_block(blocks: cenote.Namespace) -> None:
     names = names_of(blocks, 4)
     for depth in (0, 1, 3):
         assert blocks.publish(names[depth], depth, bytes(PAGE)) == "published"
@@ -58,7 +58,7 @@ def test_addresses_are_memory_too(blocks: cenote.Namespace) -> None:
 
 
 class Tensor:
-    """What a library of tensors gives by DLPack: a capsule around a structure, which is told when it is no longer used."""
+    """A tensor with `__dlpack__`: a capsule around a structure. Counts calls of the deleter."""
 
     def __init__(self, content: bytes, shape: list[int], device: int = 1, strides: list[int] | None = None) -> None:
         self.memory = ctypes.create_string_buffer(content, len(content))
@@ -125,7 +125,7 @@ def test_buffers_that_do_not_fit_are_refused(blocks: cenote.Namespace) -> None:
         lease.read_into(1, bytearray(PAGE))
 
 
-def test_what_is_kept_is_not_evicted(region: cenote.Region, blocks: cenote.Namespace) -> None:
+def test_a_pinned_block_is_not_evicted(region: cenote.Region, blocks: cenote.Namespace) -> None:
     kept = names_of(blocks, 2)
     for depth in range(2):
         blocks.publish(kept[depth], depth, bytes([7]) * PAGE)
@@ -169,7 +169,7 @@ def test_a_block_is_written_in_place(region: cenote.Region, blocks: cenote.Names
     assert region.check()["reserved"] == 0
 
 
-def test_aliases_are_of_their_namespace(region: cenote.Region, blocks: cenote.Namespace) -> None:
+def test_aliases_differ_between_namespaces(region: cenote.Region, blocks: cenote.Namespace) -> None:
     other = region.namespace(b"another model", PAGE)
     keys = [bytes([number]) * 32 for number in range(3)]
     assert blocks.alias(keys) == blocks.alias(keys)
@@ -179,7 +179,7 @@ def test_aliases_are_of_their_namespace(region: cenote.Region, blocks: cenote.Na
         cenote.Hashes.frombytes(bytes(16))
 
 
-def test_new_weights_forget_the_old(blocks: cenote.Namespace) -> None:
+def test_forget_removes_all_blocks_of_a_namespace(blocks: cenote.Namespace) -> None:
     names = names_of(blocks, 3)
     for depth in range(3):
         blocks.publish(names[depth], depth, bytes(PAGE))
@@ -187,7 +187,7 @@ def test_new_weights_forget_the_old(blocks: cenote.Namespace) -> None:
     assert blocks.count(names) == 0
 
 
-def test_a_quota_holds(blocks: cenote.Namespace) -> None:
+def test_a_quota_limits_the_published_blocks(blocks: cenote.Namespace) -> None:
     blocks.set_quota(2 * PAGE)
     names = names_of(blocks, 3)
     for depth in range(3):

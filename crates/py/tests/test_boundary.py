@@ -1,6 +1,6 @@
-"""Hostile arguments: whatever Python passes in, an ordinary exception or an answer comes out, and the process lives.
+"""Hostile arguments: every call returns or raises an `Exception`, and the process survives.
 
-What it leaves out: addresses of memory that is not there. They are the caller's word.
+Excluded are addresses of unmapped memory: callers guarantee the validity of addresses.
 """
 
 import ctypes
@@ -55,7 +55,7 @@ def test_lengths_do_not_wrap(blocks: cenote.Namespace) -> None:
     memory = ctypes.create_string_buffer(BLOCK)
     address, half = ctypes.addressof(memory), (1 << 63) - 64
     name = names_of(blocks, 1)[0]
-    # The sum of all is a block, modulo 2^64.
+    # The sum of the lengths is a block, modulo 2^64.
     with pytest.raises(ValueError, match="more than memory"):
         blocks.publish(name, 0, [(address, half), (address, half), (address, 128), (address, BLOCK)])
     for wrong in ((address, 1 << 63), (address, (1 << 64) - 1), ((1 << 64) - 64, BLOCK)):
@@ -65,7 +65,7 @@ def test_lengths_do_not_wrap(blocks: cenote.Namespace) -> None:
         blocks.publish(name, 0, (address, 1 << 64))
 
 
-def test_writable_parts_lie_apart(lease: cenote.Lease) -> None:
+def test_overlapping_writable_parts_are_refused(lease: cenote.Lease) -> None:
     memory = bytearray(2 * BLOCK)
     view, address = memoryview(memory), ctypes.addressof((ctypes.c_char * len(memory)).from_buffer(memory))
     third = BLOCK // 3
@@ -82,7 +82,7 @@ def test_writable_parts_lie_apart(lease: cenote.Lease) -> None:
     assert bytes(view[:BLOCK]) == bytes([7]) * BLOCK
 
 
-def test_memory_that_is_only_read_may_be_the_same(blocks: cenote.Namespace) -> None:
+def test_read_only_parts_may_overlap(blocks: cenote.Namespace) -> None:
     part = bytes([3]) * (BLOCK // 3)
     assert blocks.publish(names_of(blocks, 1)[0], 0, [part, part, part]) == "published"
 
@@ -106,7 +106,7 @@ def hostile_tensors() -> Iterator[Tensor]:
         yield tensor
 
 
-def test_tensors_that_cannot_be_are_refused(blocks: cenote.Namespace, lease: cenote.Lease) -> None:
+def test_impossible_tensors_are_refused(blocks: cenote.Namespace, lease: cenote.Lease) -> None:
     for tensor in hostile_tensors():
         fields = {name: getattr(tensor.managed, name) for name, _ in Managed._fields_}
         with pytest.raises((ValueError, BufferError)):
@@ -117,13 +117,13 @@ def test_tensors_that_cannot_be_are_refused(blocks: cenote.Namespace, lease: cen
     scalar = Tensor(bytes(4), [])
     with pytest.raises(ValueError, match="4 bytes"):
         blocks.publish(b"n" * 16, 0, scalar)
-    # Where one length is 0, the others and the strides do not matter.
+    # If one length is 0, the other lengths and the strides are irrelevant.
     empty = Tensor(bytes(4), [1 << 62, 0, 1 << 62], strides=[5, 5, 5])
     with pytest.raises(ValueError, match="0 bytes"):
         blocks.publish(b"n" * 16, 0, empty)
 
 
-def test_nothing_is_reserved_for_what_a_sequence_claims(blocks: cenote.Namespace) -> None:
+def test_no_memory_is_reserved_for_a_claimed_length(blocks: cenote.Namespace) -> None:
     engine = Engine()
     for claims in (Liar(), range(1 << 40), range(1 << 60)):
         for call in (
@@ -141,7 +141,7 @@ def test_nothing_is_reserved_for_what_a_sequence_claims(blocks: cenote.Namespace
         blocks.hash_tokens(itertools.repeat(1), 16)
 
 
-def test_sizes_that_no_memory_has_are_refused() -> None:
+def test_impossible_sizes_are_refused() -> None:
     most = (1 << 63) - 64
     for layers, num_blocks in (
         ([(64, most, most), (64, most, most)], 0),
@@ -151,13 +151,13 @@ def test_sizes_that_no_memory_has_are_refused() -> None:
     ):
         with pytest.raises(ValueError):
             cenote.KvMemory(layers, num_blocks, None)
-    with pytest.raises(ValueError, match="none above"):
+    with pytest.raises(ValueError, match="stores none above"):
         cenote.Codec(
             "int8", num_layers=65535, num_heads=65535, head_dim=65535, block_tokens=65535, dtype="f32", order="NHD", kv="split"
         )
 
 
-def test_a_bug_of_ours_is_an_ordinary_exception(blocks: cenote.Namespace, lease: cenote.Lease) -> None:
+def test_a_panic_raises_a_cenote_error(blocks: cenote.Namespace, lease: cenote.Lease) -> None:
     names = names_of(blocks, 3)
     calls: list[tuple[str, Callable[[], object]]] = [
         ("publish.reserved", lambda: blocks.publish(names[1], 1, bytes(BLOCK))),
@@ -173,7 +173,7 @@ def test_a_bug_of_ours_is_an_ordinary_exception(blocks: cenote.Namespace, lease:
     assert lease.read_into(0, bytearray(BLOCK))
 
 
-def test_a_save_that_broke_publishes_nothing(region: cenote.Region, blocks: cenote.Namespace) -> None:
+def test_a_save_that_panicked_publishes_nothing(region: cenote.Region, blocks: cenote.Namespace) -> None:
     engine, names = Engine(), names_of(blocks, 4)
     save = engine.memory.save(blocks, names, list(range(4)), list(range(4)))
     # The first two blocks have the page that the others lack.
@@ -185,7 +185,7 @@ def test_a_save_that_broke_publishes_nothing(region: cenote.Region, blocks: ceno
     assert region.check(payloads=True)["reserved"] == 0
 
 
-def test_a_load_that_broke_ends_and_has_failed(blocks: cenote.Namespace) -> None:
+def test_a_load_that_panicked_ends_and_reports_failed_blocks(blocks: cenote.Namespace) -> None:
     engine, names = Engine(load_threads=1), names_of(blocks, 40)
     save = engine.memory.save(blocks, names, list(range(40)), list(range(40)))
     assert save.finish() == {"published": 40}
@@ -193,7 +193,7 @@ def test_a_load_that_broke_ends_and_has_failed(blocks: cenote.Namespace) -> None
     load = engine.memory.load(blocks.lookup(names), list(range(40)))
     assert load.wait(10)
     assert all(load.wait_layer(layer, 10) for layer in range(LAYERS))
-    # Of two tasks, one of 32 blocks broke.
+    # One of the two tasks panicked: the one of 32 blocks.
     assert load.failed() == list(range(32))
     again = engine.memory.load(blocks.lookup(names), list(range(40)))
     assert again.wait(10)
@@ -206,7 +206,7 @@ TEXTS = ["", "x", "\0", "\ud800", "é" * 100, "lru", "f16", "NHD", "joint", "int
 BYTES = [b"", b"x", bytes(15), bytes(16), b"h" * 16, b"h" * 32, b"\xff" * 4096]
 OTHERS = [None, True, object(), [], {}, Liar(), range(1 << 40), [1, 2, 3], ["x"], slice(None)]
 ANYTHING = [*INTS, *FLOATS, *TEXTS, *BYTES, *OTHERS]
-# Regions that cannot be made: a size that has room would take it.
+# Sizes of regions that cannot be created. A valid size would take its memory.
 SIZES = [0, 1, 4096, 1 << 62, (1 << 63) - 1, 1 << 63, (1 << 64) - 1, -1, "0", "x", "99999999TiB", "1e400GiB", None]
 
 
@@ -228,7 +228,7 @@ def memory(chance: random.Random) -> Any:
 
 
 def callables(name: str, seed: int) -> Iterator[tuple[str, Callable[[random.Random], object]]]:
-    """Calls of every public callable, with arguments that are drawn. Each seed has a region of its own."""
+    """Calls of every public callable with random arguments. Each seed has its own region."""
     cenote.Region.create(name, "8MiB", **SMALL)
     region = cenote.Region.open(name, worker="boundary", quarantine=1e9)
     blocks, engine = region.namespace(b"model", BLOCK), Engine()
@@ -330,17 +330,17 @@ def callables(name: str, seed: int) -> Iterator[tuple[str, Callable[[random.Rand
     yield "Load.wait_layer", lambda chance: load(chance, lambda one: one.wait_layer(number(chance), any_of(chance, *FLOATS)))
     yield "Load.failed", lambda chance: load(chance, lambda one: one.failed())
     yield "Load.cancel", lambda chance: load(chance, lambda one: (one.cancel(), one.failed()))
-    # Last, because it takes blocks away.
+    # Last, because it removes the blocks.
     yield "Namespace.forget", lambda chance: blocks.forget()
     report = region.check(payloads=True)
     assert report["is_clean"], (seed, report)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_any_argument_is_an_answer_or_an_ordinary_exception(
+def test_any_argument_returns_or_raises_an_exception(
     name: str, seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # A text without `shm:` is a path.
+    # A name without `shm:` is a path.
     monkeypatch.chdir(tmp_path)
     called = set()
     for what, call in callables(name, seed):

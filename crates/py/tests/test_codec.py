@@ -1,4 +1,4 @@
-"""Blocks that take fewer bytes in the region than in the engine."""
+"""Blocks that are encoded in the region."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ def values_of(layer: int, number: int) -> dict[tuple[int, int, int, int], float]
 
 
 def place_of(order: str, kv: str, side: int, head: int, token: int, channel: int) -> int:
-    """Where a value lies in a layer's page."""
+    """Index of a value in a layer's page."""
     row = token * HEADS + head if order == "NHD" else head * TOKENS + token
     row = 2 * row + side if kv == "joint" else side * HEADS * TOKENS + row
     return row * DIM + channel
 
 
 class Layout:
-    """How an engine lays its pages out."""
+    """Page layout of an engine, and its codec."""
 
     def __init__(self, order: str, kv: str, dtype: str, codec: str = "int8", profile: bytes | None = None) -> None:
         self.order, self.kv, self.dtype = order, kv, dtype
@@ -54,7 +54,7 @@ class Layout:
         return struct.pack(f"<{2 * VALUES}{'f' if self.dtype == 'f32' else 'e'}", *page)
 
     def error(self, page: bytes, layer: int, number: int) -> float:
-        """The largest error, in parts of the largest value of its side."""
+        """The largest error, relative to the largest value of its side."""
         if self.dtype == "bf16":
             found = [struct.unpack("<f", b"\0\0" + page[at : at + 2])[0] for at in range(0, len(page), 2)]
         else:
@@ -105,14 +105,14 @@ def save(region: cenote.Region, layout: Layout, count: int = 8) -> cenote.Hashes
     return names
 
 
-# INT8 with a scale a page: half a step of 127, and what rounding to 16 bits adds.
+# INT8 with one scale per page: half a step of 127, plus the rounding to 16 bits.
 BOUND = {"f32": 0.5 / 127 + 1e-6, "f16": 0.5 / 127 + 1e-3, "bf16": 0.5 / 127 + 2 / 128}
 
 
 @pytest.mark.parametrize("dtype", ["f32", "f16", "bf16"])
 @pytest.mark.parametrize("kv", ["joint", "split"])
 @pytest.mark.parametrize("order", ["NHD", "HND"])
-def test_what_was_encoded_is_nearly_what_it_was(region: cenote.Region, order: str, kv: str, dtype: str) -> None:
+def test_decoded_blocks_are_within_the_error_bound(region: cenote.Region, order: str, kv: str, dtype: str) -> None:
     layout = Layout(order, kv, dtype)
     names = save(region, layout)
     blocks, engine = namespace(region, layout), Engine(layout)
@@ -125,7 +125,7 @@ def test_what_was_encoded_is_nearly_what_it_was(region: cenote.Region, order: st
     for layer in range(LAYERS):
         for number in range(8):
             assert layout.error(engine.page(layer, 7 - number), layer, number) < BOUND[dtype]
-    # The same by way of buffers.
+    # The same through buffers.
     back = bytearray(LAYERS * layout.page_bytes)
     with blocks.lookup(names) as lease:
         assert lease.read_into(2, [memoryview(back)[:128], memoryview(back)[128:]])
@@ -137,7 +137,7 @@ STEP = 0.1
 
 
 def profile(step: float = STEP) -> bytes:
-    """A profile as `cenote profile` writes it: a safetensors file."""
+    """A profile in the format of `cenote profile`: a safetensors file."""
     curve = [-6 + 12 * point / 2000 for point in range(2001)]
     sides = [("means", [0.0] * HEADS * DIM), ("deviations", [1.0] * HEADS * DIM), ("steps", [step] * HEADS * DIM)]
     sides += [(name, curve) for name in ("values", "centered", "normal")]
@@ -156,7 +156,7 @@ def profile(step: float = STEP) -> bytes:
 
 
 @pytest.mark.parametrize("codec", ["qpack:1", "qpackz:1"])
-def test_codecs_with_a_profile(region: cenote.Region, codec: str) -> None:
+def test_codecs_with_a_profile_need_the_same_profile_and_rate(region: cenote.Region, codec: str) -> None:
     layout = Layout("NHD", "joint", "f32", codec, profile())
     names, engine = save(region, layout), Engine(layout)
     assert region.counters()["pool_published_bytes_total"] < 8 * LAYERS * layout.page_bytes * 0.35
@@ -167,7 +167,7 @@ def test_codecs_with_a_profile(region: cenote.Region, codec: str) -> None:
         expected = values_of(layer, 4)
         largest = min(max(abs(value) for place, value in expected.items() if place[0] == side) for side in range(2))
         assert layout.error(engine.page(layer, 4), layer, 4) < 0.51 * STEP / largest
-    # Who has another profile, or another rate, does not read them: that is a load that fails.
+    # A codec with another profile or rate cannot decode them: the load fails.
     for other in (Layout("NHD", "joint", "f32", codec, profile(2 * STEP)), Layout("NHD", "joint", "f32", codec[:-1] + "2", profile())):
         assert other.codec.name != layout.codec.name
         load = engine.memory.load(namespace(region, other).lookup(names), list(range(8)))
@@ -175,7 +175,7 @@ def test_codecs_with_a_profile(region: cenote.Region, codec: str) -> None:
         assert load.failed() == list(range(8))
 
 
-def test_an_engine_with_another_order_reads_them(region: cenote.Region) -> None:
+def test_an_engine_with_another_order_decodes_the_blocks(region: cenote.Region) -> None:
     names = save(region, Layout("NHD", "joint", "f32"))
     other = Layout("HND", "split", "f32", "int8+delta")
     engine = Engine(other)
@@ -185,13 +185,13 @@ def test_an_engine_with_another_order_reads_them(region: cenote.Region) -> None:
     assert other.error(engine.page(1, 3), 1, 3) < BOUND["f32"]
 
 
-def test_those_without_a_codec_do_not_see_them(region: cenote.Region) -> None:
+def test_a_namespace_without_a_codec_skips_encoded_blocks(region: cenote.Region) -> None:
     layout = Layout("NHD", "joint", "f32")
     names = save(region, layout)
     assert len(namespace(region, layout, codec=False).lookup(names)) == 0
 
 
-def test_blocks_that_are_not_encoded_are_found_as_well(region: cenote.Region) -> None:
+def test_a_namespace_with_a_codec_finds_raw_blocks(region: cenote.Region) -> None:
     layout = Layout("NHD", "split", "f32")
     blocks, engine = namespace(region, layout), Engine(layout)
     names = blocks.hash_tokens(list(range(2 * TOKENS)), TOKENS)
@@ -204,7 +204,7 @@ def test_blocks_that_are_not_encoded_are_found_as_well(region: cenote.Region) ->
     assert b"".join(engine.page(layer, 5) for layer in range(LAYERS)) == raw[1]
 
 
-def test_what_would_not_become_smaller_stays_as_it_is(region: cenote.Region) -> None:
+def test_keys_with_a_nan_are_stored_raw(region: cenote.Region) -> None:
     layout = Layout("NHD", "joint", "f32")
     blocks, engine = namespace(region, layout), Engine(layout)
     names = blocks.hash_tokens(list(range(TOKENS)), TOKENS)
@@ -216,7 +216,7 @@ def test_what_would_not_become_smaller_stays_as_it_is(region: cenote.Region) -> 
     load = engine.memory.load(blocks.lookup(names), [0])
     assert load.wait(10)
     assert load.failed() == []
-    # Keys are followed by values, which are numbers: those are encoded, and the page with a NaN is not.
+    # The keys contain a NaN, so they are stored raw. The values are encoded.
     side = [engine.page(0, 0)[at : at + 4] for at in range(0, DIM * 4, 4)]
     assert side == [odd[at : at + 4] for at in range(0, DIM * 4, 4)]
 
@@ -230,12 +230,12 @@ def test_damage_and_foreign_frames_are_misses(region: cenote.Region) -> None:
     load = engine.memory.load(lease, list(range(8)))
     assert load.wait(10)
     assert load.failed() == [3]
-    # Of the same size, and other heads: its frames say so.
+    # Equal block size but other heads: the frames contain the shape.
     other = Layout("NHD", "joint", "f32")
     other.codec = cenote.Codec(
         "int8", num_layers=LAYERS, num_heads=2 * HEADS, head_dim=DIM // 2, block_tokens=TOKENS, dtype="f32", order="NHD", kv="joint"
     )
-    # The reader took the damaged block out, so that it can be saved anew; those before it are still found.
+    # The reader removed the damaged block, so that it can be saved again. Earlier blocks remain.
     lease = namespace(region, other).lookup(names)
     assert len(lease) == 3
     load = engine.memory.load(lease, list(range(3)))
@@ -244,7 +244,7 @@ def test_damage_and_foreign_frames_are_misses(region: cenote.Region) -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_a_device_stages_them(region: cenote.Region, seed: int) -> None:
+def test_a_device_loads_and_saves_encoded_blocks_through_staging(region: cenote.Region, seed: int) -> None:
     layout = Layout("HND", "split", "f32")
     names, blocks = save(region, layout), namespace(region, layout)
     half = layout.page_bytes // 2
@@ -266,7 +266,7 @@ def test_a_device_stages_them(region: cenote.Region, seed: int) -> None:
         return device.read(at, half) + device.read(at + BLOCKS * half, half)
 
     assert layout.error(page(one, 2, 6), 2, 6) < BOUND["f32"]
-    # And back, under other names.
+    # Save them again under other names.
     others = blocks.alias([bytes([number]) for number in range(8)])
     save_again = first.save(blocks, others, list(range(8)), list(range(8)))
     save_again.finish()
@@ -284,7 +284,7 @@ def test_a_device_stages_them(region: cenote.Region, seed: int) -> None:
     assert not two.wrong
 
 
-def test_mistakes_are_refused(region: cenote.Region) -> None:
+def test_invalid_codecs_are_refused(region: cenote.Region) -> None:
     def codec(
         name: str = "int8",
         dtype: str = "f32",
@@ -302,7 +302,7 @@ def test_mistakes_are_refused(region: cenote.Region) -> None:
         ({"name": "zip"}, "`zip` is no codec"),
         ({"name": "qpack:0.5"}, "needs a profile"),
         ({"name": "qpack:0.5", "profile": b"x"}, "the profile: "),
-        ({"name": "qpack:0.5", "profile": profile(), "dim": 2 * DIM}, "64 channels, and these are 3 of 128"),
+        ({"name": "qpack:0.5", "profile": profile(), "dim": 2 * DIM}, "64 channels, but the blocks have 3 of 128"),
         ({"dtype": "fp8"}, "not for fp8"),
         ({"order": "DHN"}, "the order is DHN"),
         ({"kv": "apart"}, "kv is apart"),
@@ -317,5 +317,5 @@ def test_mistakes_are_refused(region: cenote.Region) -> None:
     names = save(region, layout)
     pages = [(64, 128, 64)] * (LAYERS * layout.page_bytes // 64)
     odd = cenote.KvMemory(pages, 8, None)
-    with pytest.raises(ValueError, match="which this memory's are not"):
+    with pytest.raises(ValueError, match="but this memory has other pages"):
         odd.save(namespace(region, layout), names, list(range(8)), list(range(8)))

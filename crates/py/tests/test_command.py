@@ -1,4 +1,4 @@
-"""The command `cenote`, which the wheel installs beside the interpreter."""
+"""The command `cenote`, which the wheel installs next to the interpreter."""
 
 import json
 import logging
@@ -18,12 +18,12 @@ def run(*arguments: str) -> str:
     return ran.stdout
 
 
-def test_the_wheel_carries_the_command_of_its_own_version() -> None:
-    assert COMMAND.is_file(), f"{COMMAND} is missing: `cargo xtask python` builds the wheel with it, a plain `maturin build` without"
+def test_the_wheel_contains_the_command_of_its_own_version() -> None:
+    assert COMMAND.is_file(), f"{COMMAND} is missing: build the wheel with `cargo xtask python`; a plain `maturin build` omits it"
     assert run("--version").split() == ["cenote", cenote.__version__]
 
 
-def test_the_command_and_the_package_speak_of_the_same_regions(name: str) -> None:
+def test_the_command_and_the_package_use_the_same_regions(name: str) -> None:
     run("pool", "create", "--region", name, "--size", "8MiB")
     with cenote.Region.open(name, worker="mine") as region:
         region.namespace(b"model", 4096, label="demo")
@@ -34,7 +34,7 @@ def test_the_command_and_the_package_speak_of_the_same_regions(name: str) -> Non
     assert not Path("/dev/shm", name.removeprefix("shm:")).exists()
 
 
-def test_facts_that_a_connector_records_are_compared(region: cenote.Region) -> None:
+def test_pool_diff_compares_recorded_facts(region: cenote.Region) -> None:
     identities = [b'cenote vllm v5 {"layout": "%s", "cache": {"cache_dtype": "auto"}}' % layout for layout in (b"vllm-1", b"vllm-2")]
     spaces = {region.namespace(identity, 4096, label=f"m{number}").id: identity for number, identity in enumerate(identities)}
     record(region, region.info(), spaces, logging.getLogger("facts"))

@@ -1,4 +1,4 @@
-"""Hashes of files, and the cache of them."""
+"""Hashes of files, and their cache."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ LONG_AGO = 10_000
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
-    """A file of three pieces, on a file system whose times are trusted."""
+    """A file of three pieces, on a file system with trusted times."""
     made = tmp_path / "weights.safetensors"
     made.write_bytes(random.Random(1).randbytes(17 << 20))
     if file_stamps([made])[0][5] not in TRUSTED:
-        pytest.skip(f"{tmp_path} is on a file system whose times are not trusted; name another with --basetemp")
+        pytest.skip(f"the file system of {tmp_path} has untrusted times; give another folder with --basetemp")
     return made
 
 
 @pytest.fixture
 def hashed(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Path]]:
-    """The files that were hashed."""
+    """Records the hashed files."""
     made: list[Path] = []
 
     def digests(paths: list[Path]) -> list[tuple[content.Stamp, bytes]]:
@@ -42,13 +42,13 @@ def hashed(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Path]]:
 
 
 def settled(folder: Path) -> Cache:
-    """A cache to which every file is old enough."""
+    """A cache that treats every file as old enough."""
     return Cache(folder, settled_seconds=-LONG_AGO)
 
 
-def test_every_byte_counts(file: Path) -> None:
+def test_every_byte_changes_the_hash(file: Path) -> None:
     first, size = file_digests([file])[0][1], file.stat().st_size
-    # Between what 64 samples of 4096 bytes see, and in them.
+    # Places inside and outside of 64 samples of 4096 bytes.
     places = [0, 5000, size // 2, size - 1, *(random.Random(2).randrange(size) for _ in range(5))]
     for place in places:
         flip(file, place)
@@ -71,10 +71,10 @@ def test_an_unchanged_file_is_hashed_once(file: Path, tmp_path: Path, hashed: li
     assert hashed == [file]
 
 
-def test_a_file_that_has_its_old_size_and_time_is_hashed_again(file: Path, tmp_path: Path, hashed: list[Path]) -> None:
+def test_a_changed_file_with_its_old_size_and_mtime_is_hashed_again(file: Path, tmp_path: Path, hashed: list[Path]) -> None:
     before = file.stat()
     first = contents([file], settled(tmp_path / "cache"))[0]
-    # The kernel's clock has to have moved on.
+    # Repeat until the kernel's coarse clock has advanced.
     while file.stat().st_ctime_ns == before.st_ctime_ns:
         flip(file, 5000)
         os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
@@ -85,7 +85,7 @@ def test_a_file_that_has_its_old_size_and_time_is_hashed_again(file: Path, tmp_p
     assert again.stamp != first.stamp
 
 
-def test_another_file_by_the_same_name_is_hashed_again(file: Path, tmp_path: Path) -> None:
+def test_a_replaced_file_is_hashed_again(file: Path, tmp_path: Path) -> None:
     first = contents([file], settled(tmp_path / "cache"))[0]
     other = tmp_path / "other"
     other.write_bytes(random.Random(3).randbytes(17 << 20))
@@ -95,7 +95,7 @@ def test_another_file_by_the_same_name_is_hashed_again(file: Path, tmp_path: Pat
     assert again.digest != first.digest
 
 
-def test_a_file_that_has_just_changed_is_not_cached(file: Path, tmp_path: Path, hashed: list[Path]) -> None:
+def test_a_recently_changed_file_is_not_cached(file: Path, tmp_path: Path, hashed: list[Path]) -> None:
     for _ in range(2):
         contents([file], Cache(tmp_path / "cache"))
     assert hashed == [file, file]
@@ -141,7 +141,7 @@ def damage(record: Path, how: str) -> None:
 
 
 def rewrite(record: Path, **changes: str) -> None:
-    """A record that is whole, and says something else."""
+    """Replaces a record by a valid one with other values."""
     import json
 
     told = json.loads(record.read_bytes().rpartition(b"\n")[0])
@@ -183,7 +183,7 @@ def test_a_folder_that_others_can_write_is_not_used(file: Path, tmp_path: Path, 
     assert hashed == [file, file]
 
 
-def test_a_process_that_waits_finds_the_hashes_of_the_other(file: Path, tmp_path: Path, hashed: list[Path]) -> None:
+def test_a_waiting_process_uses_the_hashes_of_the_other(file: Path, tmp_path: Path, hashed: list[Path]) -> None:
     one, other = settled(tmp_path / "cache"), settled(tmp_path / "cache")
     found: list[list[Content]] = []
     asked = threading.Event()
@@ -198,7 +198,7 @@ def test_a_process_that_waits_finds_the_hashes_of_the_other(file: Path, tmp_path
     with one.lock(0):
         waiting = threading.Thread(target=lambda: found.append(contents([file], other)))
         waiting.start()
-        # The thread has missed in the cache and waits for the lock.
+        # The thread has had a cache miss and waits for the lock.
         assert asked.wait(30)
         stamp, digest = file_digests([file])[0]
         one.put(Content(digest, stamp), time.time())
@@ -207,7 +207,7 @@ def test_a_process_that_waits_finds_the_hashes_of_the_other(file: Path, tmp_path
     assert hashed == []
 
 
-def test_a_process_that_waits_too_long_hashes_the_file_itself(
+def test_a_process_hashes_the_file_itself_after_the_timeout(
     file: Path, tmp_path: Path, hashed: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(content, "_WAIT_SECONDS_MIN", 0.0)
@@ -216,7 +216,7 @@ def test_a_process_that_waits_too_long_hashes_the_file_itself(
     assert hashed == [file]
 
 
-def test_a_file_that_changes_while_it_is_read_has_no_hash(file: Path) -> None:
+def test_a_file_that_changes_during_the_read_raises(file: Path) -> None:
     os.truncate(file, 1 << 30)
     done, begun = threading.Event(), threading.Event()
 
@@ -238,7 +238,7 @@ def test_a_file_that_changes_while_it_is_read_has_no_hash(file: Path) -> None:
         changing.join()
 
 
-def test_the_error_names_the_file_that_cannot_be_read(tmp_path: Path) -> None:
+def test_an_error_names_the_unreadable_file(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="none-such"):
         file_digests([tmp_path / "none-such"])
     os.mkfifo(tmp_path / "pipe")

@@ -1,4 +1,4 @@
-"""KV memory on a real GPU. The same with a fake one, and with everything that can go wrong: test_device.py."""
+"""KV memory on a real GPU. `test_device.py` tests a fake device, with faults."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ on_a_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU that
 LAYERS, BLOCKS, HEADS, TOKENS, CHANNELS = 4, 32, 4, 16, 128
 PAGE = HEADS * TOKENS * CHANNELS * 2
 
-# Of axes [layer, block, head, token, channel], as vLLM lays them out.
+# Order in memory of the axes [layer, block, head, token, channel], for vLLM's layouts.
 ORDERS = {"LBNHC": (0, 1, 3, 2, 4), "LBHNC": (0, 1, 2, 3, 4)}
 
 
 def caches(order: str) -> list[torch.Tensor]:
-    """Of each layer blocks, heads, tokens, channels; filled with noise."""
+    """One tensor per layer: [block, head, token, channel], filled with noise."""
     sizes = (LAYERS, BLOCKS, HEADS, TOKENS, CHANNELS)
     steps = ORDERS[order]
     memory = torch.randn([sizes[axis] for axis in steps], device="cuda", dtype=torch.float32).to(torch.bfloat16)
@@ -44,19 +44,19 @@ def memory_of(region: cenote.Region, layers: list[torch.Tensor], **how: Any) -> 
 @on_a_gpu
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("staged", [False, True])
-def test_what_one_gpu_memory_saved_another_loads(region: cenote.Region, order: str, staged: bool) -> None:
+def test_a_gpu_loads_the_blocks_that_another_memory_saved(region: cenote.Region, order: str, staged: bool) -> None:
     blocks = region.namespace(order.encode(), LAYERS * PAGE)
     names = blocks.hash_tokens(list(range(16 * 20)), 16)
     places = list(range(BLOCKS))[::-1][:20]
     saved = caches(order)
     expected = [cache.clone() for cache in saved]
     memory = memory_of(region, saved, staged=staged, staging_bytes=24 * LAYERS * PAGE)
-    assert memory.why_staged == ("it was asked for" if staged else "")
+    assert memory.why_staged == ("requested" if staged else "")
     save = memory.save(blocks, names, list(range(20)), places)
     for layer in range(LAYERS):
         save.layer(layer)
     save.finish()
-    # The engine goes on with the blocks at once.
+    # The engine reuses the blocks at once.
     for cache in saved:
         cache.zero_()
     deadline = time.monotonic() + 30
@@ -83,13 +83,13 @@ def test_what_one_gpu_memory_saved_another_loads(region: cenote.Region, order: s
     assert memory.close(30)
 
 
-def test_memory_is_kept_until_the_last_has_done_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is kept needs no GPU: the processor's memory does."""
+def test_memory_is_kept_until_its_last_user_forgets_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """This test needs no GPU: it uses CPU memory."""
     from cenote.device.cuda import CudaDevice
 
     monkeypatch.setattr(torch.cuda, "Stream", lambda device: None)
     monkeypatch.setattr(CudaDevice, "_all", {})
-    # Two layers in one memory, as vLLM has them, and one in its own; KV cache groups are users of each.
+    # Two layers share one storage, as in vLLM, and one has its own. Each call of `of` is a user.
     together, alone = torch.zeros(2, 64), torch.zeros(64)
     layers = [together[0], together[1], alone]
     addresses = [layer.data_ptr() for layer in layers]
@@ -101,7 +101,7 @@ def test_memory_is_kept_until_the_last_has_done_with_it(monkeypatch: pytest.Monk
     assert None not in [each() for each in there]
     device.forget(addresses)
     assert [device._find(address, 256)[0] for address in addresses[:2]] == [addresses[0]] * 2
-    with pytest.raises(DeviceError, match="no memory that the device was shown"):
+    with pytest.raises(DeviceError, match="outside of the memory known to the device"):
         device._find(addresses[2], 1)
     device.forget(addresses[:2])
     assert device._memory == ([], [])

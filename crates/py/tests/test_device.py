@@ -1,4 +1,4 @@
-"""KV memory on a device, with a fake one: whatever order its copies come in and whatever fails, what is used is what was saved."""
+"""KV memory on a fake device: the engine uses only saved bytes under any order and any fault."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ WAYS = ("direct", "pieces", "staged", "unregistered")
 
 
 class Engine:
-    """An engine on a fake device: of each layer a tensor of keys and, elsewhere, one of values."""
+    """An engine on a fake device. Each layer has separate tensors of keys and of values."""
 
     def __init__(self, region: cenote.Region, seed: int = 0, way: str = "direct", threads: int = 2) -> None:
         self.device = FakeDevice(LAYERS * BLOCKS * PAGE, seed)
@@ -42,7 +42,7 @@ class Engine:
         return [at, at + BLOCKS * RUN]
 
     def fill(self, layer: int, block: int, content: bytes) -> None:
-        """The engine's stream writes a page, when it comes to that."""
+        """Queues a write of a page on the engine's stream."""
 
         def work() -> None:
             for half, at in enumerate(self.places(layer, block)):
@@ -54,13 +54,13 @@ class Engine:
         return b"".join(self.device.read(at, RUN) for at in self.places(layer, block))
 
     def used(self, layer: int, block: int) -> list[bytes]:
-        """What the engine's stream finds in a page, when it comes to that."""
+        """Queues a read of a page on the engine's stream. The list gets the content later."""
         found: list[bytes] = []
         self.device.engine(lambda: found.append(self.page(layer, block)))
         return found
 
     def outcomes(self, save: DeviceSave) -> dict[str, int]:
-        """Ends a step's save; returns what came of it when all of that is known."""
+        """Ends a step's save and waits for the outcomes of all its blocks."""
         came = Counter(save.finish())
 
         def all_known() -> bool:
@@ -73,13 +73,13 @@ class Engine:
     def close(self) -> None:
         assert self.memory.close(10)
         assert not self.device.wrong, self.device.wrong
-        # Whatever it was shown or gave is nobody's any more.
+        # All memory is unregistered and freed.
         assert not self.device.locked
         assert not self.device.allocated
         layers = {self.device.base + layer * BLOCKS * PAGE for layer in range(LAYERS)}
         staging = {self.memory.staging.base} if self.memory.staging is not None else set()
         assert sorted(self.device.forgotten) == sorted(layers | staging)
-        assert self.memory.close(0), "and again does nothing"
+        assert self.memory.close(0), "a second close has no effect"
         assert len(self.device.forgotten) == len(layers | staging)
 
 
@@ -110,7 +110,7 @@ def save_step(engine: Engine, blocks: cenote.Namespace, count: int, places: list
     for layer in range(LAYERS):
         for number, place in enumerate(places):
             engine.fill(layer, place, content(layer, number))
-        # The last one is announced by `finish`.
+        # `finish` announces the last layer.
         if layer < LAYERS - 1:
             save.layer(layer)
     return names, save
@@ -128,14 +128,14 @@ def save_all(region: cenote.Region, blocks: cenote.Namespace, count: int, seed: 
 
 @pytest.mark.parametrize("seed", range(12))
 @pytest.mark.parametrize("way", WAYS)
-def test_what_one_device_saved_another_loads(region: cenote.Region, blocks: cenote.Namespace, way: str, seed: int) -> None:
+def test_a_device_loads_the_blocks_that_another_saved(region: cenote.Region, blocks: cenote.Namespace, way: str, seed: int) -> None:
     count = 20
     names = save_all(region, blocks, count, seed, way)
     engine = Engine(region, seed + 100, way)
     assert (engine.memory.registered is None) == (way in ("staged", "unregistered"))
     assert (engine.memory.why_staged == "") == (engine.memory.registered is not None)
     places = random.Random(seed + 100).sample(range(BLOCKS), count)
-    # What the engine still does with these blocks comes first.
+    # The load comes after the engine's queued work on these blocks.
     for place in places:
         engine.fill(0, place, bytes(PAGE))
     load = engine.memory.load(blocks.lookup(names), places)
@@ -175,13 +175,13 @@ def test_the_engine_may_reuse_blocks_when_the_step_is_over(region: cenote.Region
 
 
 def spoil(address: int) -> None:
-    """Changes a byte of memory."""
+    """Flips a bit of memory."""
     byte = ctypes.c_uint8.from_address(address)
     byte.value ^= 1
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_damaged_block_is_named(region: cenote.Region, blocks: cenote.Namespace, way: str) -> None:
+def test_a_damaged_block_is_reported(region: cenote.Region, blocks: cenote.Namespace, way: str) -> None:
     names = save_all(region, blocks, 8)
     lease = blocks.lookup(names)
     spoil(lease.view(3).extent[0] + BLOCK - 1)
@@ -191,13 +191,13 @@ def test_a_damaged_block_is_named(region: cenote.Region, blocks: cenote.Namespac
     assert load.failed() == [3]
     engine.device.run()
     if engine.memory.staging is not None:
-        assert engine.page(0, 3) == bytes(PAGE), "what does not hold is not given to the device"
+        assert engine.page(0, 3) == bytes(PAGE), "the device got no copy of the damaged block"
     assert engine.page(2, 4) == content(2, 4)
     engine.close()
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_what_changes_under_a_copy_is_a_miss(region: cenote.Region, blocks: cenote.Namespace, seed: int) -> None:
+def test_a_block_that_changes_during_its_copy_is_a_miss(region: cenote.Region, blocks: cenote.Namespace, seed: int) -> None:
     names = save_all(region, blocks, 8)
     engine = Engine(region, seed)
     lease = blocks.lookup(names)
@@ -205,7 +205,7 @@ def test_what_changes_under_a_copy_is_a_miss(region: cenote.Region, blocks: ceno
     done: list[int] = []
 
     def change(copy: tuple[int, int, int]) -> None:
-        # In the middle: of some of its bytes the device has the old ones, of others the new ones.
+        # Within the copy: the device has old and new bytes.
         if at <= copy[1] < at + BLOCK and not done:
             done.append(copy[1])
             spoil(at + seed * 100)
@@ -219,12 +219,12 @@ def test_what_changes_under_a_copy_is_a_miss(region: cenote.Region, blocks: ceno
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_late_load_is_given_up_and_comes_before_what_is_computed(region: cenote.Region, blocks: cenote.Namespace, way: str) -> None:
+def test_the_engines_writes_come_after_a_cancelled_late_load(region: cenote.Region, blocks: cenote.Namespace, way: str) -> None:
     names = save_all(region, blocks, 12)
     engine = Engine(region, 2, way)
     engine.device.held = {Stream.LOADS}
     load = engine.memory.load(blocks.lookup(names), list(range(12)))
-    # The device has the copies, and the engine has not been told to wait for any.
+    # The device has the copies, but the engine's stream does not wait for them yet.
     until(lambda: engine.device.calls["copy"] == LAYERS)
     assert not load.wait(0.05)
     assert load.failed() == list(range(12))
@@ -232,12 +232,12 @@ def test_a_late_load_is_given_up_and_comes_before_what_is_computed(region: cenot
     assert load.done
     assert not load.wait_layer(0, 10)
     assert load.failed() == list(range(12))
-    # The engine computes them instead, and the device awakes.
+    # The engine computes the blocks instead, then the device resumes.
     for layer in range(LAYERS):
         for place in range(12):
             engine.fill(layer, place, bytes([7]) * PAGE)
     engine.device.run()
-    assert engine.page(1, 1) == bytes(PAGE), "the engine waits for what it cannot call back"
+    assert engine.page(1, 1) == bytes(PAGE), "the engine's stream waits for the queued copies"
     assert region.check()["pinned"] == 12 or engine.memory.staging is not None
     engine.device.held = set()
     until(engine.device.idle, engine.device)
@@ -249,14 +249,14 @@ def test_a_late_load_is_given_up_and_comes_before_what_is_computed(region: cenot
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("call", range(4))
-def test_copies_that_fail_are_misses(region: cenote.Region, blocks: cenote.Namespace, way: str, call: int) -> None:
+def test_failed_copies_are_misses(region: cenote.Region, blocks: cenote.Namespace, way: str, call: int) -> None:
     names = save_all(region, blocks, 6)
     engine = Engine(region, 3, way, threads=1)
     engine.device.held = {Stream.LOADS}
     engine.device.copies_until = call
     load = engine.memory.load(blocks.lookup(names), list(range(6)))
     if call < LAYERS:
-        # Its end is told while the device still has some of it.
+        # The load ends while the device still has some of its copies.
         assert load.wait(10)
         assert load.failed() == list(range(6))
         assert engine.errors
@@ -275,7 +275,7 @@ def test_copies_that_fail_are_misses(region: cenote.Region, blocks: cenote.Names
     assert region.check()["pinned"] == 0
 
 
-def test_a_layer_whose_copy_failed_stops_nobody(region: cenote.Region, blocks: cenote.Namespace) -> None:
+def test_a_failed_copy_of_a_layer_blocks_no_wait(region: cenote.Region, blocks: cenote.Namespace) -> None:
     names = save_all(region, blocks, 6)
     engine = Engine(region, 3)
     engine.device.copies_until = 1
@@ -287,7 +287,7 @@ def test_a_layer_whose_copy_failed_stops_nobody(region: cenote.Region, blocks: c
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_device_that_is_lost_keeps_what_it_may_write_to(region: cenote.Region, blocks: cenote.Namespace, way: str) -> None:
+def test_memory_that_a_lost_device_may_write_stays_locked(region: cenote.Region, blocks: cenote.Namespace, way: str) -> None:
     names = save_all(region, blocks, 6)
     engine = Engine(region, 3, way)
     engine.device.held = {Stream.LOADS, Stream.SAVES}
@@ -301,13 +301,13 @@ def test_a_device_that_is_lost_keeps_what_it_may_write_to(region: cenote.Region,
     assert blocks.count(blocks.alias(others)) == 0
     locked = dict(engine.device.locked)
     assert not engine.memory.close(0.2)
-    assert engine.device.locked == locked, "it is not taken from under the device"
+    assert engine.device.locked == locked, "the device's memory stays locked"
     assert not engine.device.forgotten
     assert not engine.device.wrong
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_save_that_is_given_up_leaves_nothing(region: cenote.Region, blocks: cenote.Namespace, way: str) -> None:
+def test_an_aborted_save_leaks_nothing(region: cenote.Region, blocks: cenote.Namespace, way: str) -> None:
     engine = Engine(region, 4, way)
     engine.device.held = {Stream.SAVES}
     names = names_of(blocks, 4)
@@ -316,7 +316,7 @@ def test_a_save_that_is_given_up_leaves_nothing(region: cenote.Region, blocks: c
     until(lambda: engine.device.calls["copy"] == 2)
     save.abort()
     if engine.memory.staging is None:
-        assert region.check()["reserved"] == 4, "the device writes there"
+        assert region.check()["reserved"] == 4, "the device still writes these blocks"
     else:
         assert engine.memory.staging.free == 20
     engine.device.held = set()
@@ -329,7 +329,7 @@ def test_a_save_that_is_given_up_leaves_nothing(region: cenote.Region, blocks: c
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_save_whose_copies_fail_publishes_nothing(region: cenote.Region, blocks: cenote.Namespace, way: str) -> None:
+def test_a_save_with_failed_copies_publishes_nothing(region: cenote.Region, blocks: cenote.Namespace, way: str) -> None:
     engine = Engine(region, 4, way)
     engine.device.copies_until = 2
     names, save = save_step(engine, blocks, 4, [0, 1, 2, 3])
@@ -340,7 +340,7 @@ def test_a_save_whose_copies_fail_publishes_nothing(region: cenote.Region, block
     assert region.check()["reserved"] == 0
 
 
-def test_a_region_that_is_closed_under_a_save(region: cenote.Region, blocks: cenote.Namespace) -> None:
+def test_a_save_fails_if_its_region_is_closed(region: cenote.Region, blocks: cenote.Namespace) -> None:
     engine = Engine(region, 4, "staged")
     engine.device.held = {Stream.SAVES}
     _, save = save_step(engine, blocks, 4, [0, 1, 2, 3])
@@ -353,13 +353,13 @@ def test_a_region_that_is_closed_under_a_save(region: cenote.Region, blocks: cen
     engine.close()
 
 
-def test_what_is_there_is_not_saved_twice(region: cenote.Region, blocks: cenote.Namespace, engine: Engine) -> None:
+def test_present_blocks_are_not_saved_again(region: cenote.Region, blocks: cenote.Namespace, engine: Engine) -> None:
     names = save_all(region, blocks, 4)
     save = engine.memory.save(blocks, names, [0, 1, 2, 3], [0, 1, 2, 3])
     assert engine.outcomes(save) == {"duplicate": 4}
 
 
-def test_staging_memory_that_is_full_saves_the_first_blocks(region: cenote.Region, blocks: cenote.Namespace) -> None:
+def test_full_staging_memory_saves_the_first_blocks(region: cenote.Region, blocks: cenote.Namespace) -> None:
     engine = Engine(region, 6, "staged")
     names, save = save_step(engine, blocks, 30, list(range(30)))
     assert engine.outcomes(save) == {"published": 24, "no_room": 6}
@@ -370,7 +370,7 @@ def test_staging_memory_that_is_full_saves_the_first_blocks(region: cenote.Regio
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_failures_on_purpose(region: cenote.Region, blocks: cenote.Namespace, way: str) -> None:
+def test_fail_every_fails_each_nth_block(region: cenote.Region, blocks: cenote.Namespace, way: str) -> None:
     names = save_all(region, blocks, 40)
     engine = Engine(region, 7, way)
     load = engine.memory.load(blocks.lookup(names), list(range(40)), fail_every=16)
@@ -379,7 +379,7 @@ def test_failures_on_purpose(region: cenote.Region, blocks: cenote.Namespace, wa
     engine.close()
 
 
-def test_nothing_is_unregistered_under_a_copy(region: cenote.Region, blocks: cenote.Namespace) -> None:
+def test_close_keeps_memory_registered_under_a_copy(region: cenote.Region, blocks: cenote.Namespace) -> None:
     names = save_all(region, blocks, 4)
     engine = Engine(region, 8)
     engine.device.held = {Stream.LOADS}
@@ -395,7 +395,7 @@ def test_nothing_is_unregistered_under_a_copy(region: cenote.Region, blocks: cen
         engine.memory.load(blocks.lookup(names), [0, 1, 2, 3])
 
 
-def test_pieces_end_where_their_memory_ends(region: cenote.Region) -> None:
+def test_copies_split_at_the_borders_of_registered_pieces(region: cenote.Region) -> None:
     device = FakeDevice(64)
     device.register_max = 1000
     address, length = region.extent
@@ -419,7 +419,7 @@ def test_pieces_end_where_their_memory_ends(region: cenote.Region) -> None:
     assert device.locked == {}
 
 
-def test_mistakes_are_refused(region: cenote.Region, blocks: cenote.Namespace, engine: Engine) -> None:
+def test_invalid_arguments_are_refused(region: cenote.Region, blocks: cenote.Namespace, engine: Engine) -> None:
     names = save_all(region, blocks, 2)
     with pytest.raises(ValueError, match="block 64"):
         engine.memory.load(blocks.lookup(names), [0, 64])

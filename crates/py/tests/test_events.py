@@ -1,4 +1,4 @@
-"""Following a region: what anybody stores or evicts."""
+"""Followers of a region's stored and evicted blocks."""
 
 import ctypes
 
@@ -14,7 +14,7 @@ def publish(blocks: cenote.Namespace, names: cenote.Hashes, numbers: range) -> N
         assert blocks.publish(names[number], number, bytes(PAGE), name=100 + number, parent=99 + number) == "published"
 
 
-def test_a_follower_is_told_of_what_others_do(region: cenote.Region, name: str) -> None:
+def test_a_follower_gets_the_events_of_other_workers(region: cenote.Region, name: str) -> None:
     blocks = region.namespace(b"model", PAGE)
     names = blocks.hash_tokens(list(range(64)), 16)
     follower = region.follow()
@@ -31,7 +31,7 @@ def test_a_follower_is_told_of_what_others_do(region: cenote.Region, name: str) 
     assert follower.poll() == ([], None)
 
 
-def test_blocks_written_in_place_and_page_by_page_are_named(region: cenote.Region) -> None:
+def test_events_have_names_of_blocks_written_in_place_and_page_by_page(region: cenote.Region) -> None:
     blocks = region.namespace(b"model", PAGE)
     names = blocks.hash_tokens(list(range(64)), 16)
     filling = blocks.begin(names[0], 0, name=7)
@@ -48,7 +48,7 @@ def test_blocks_written_in_place_and_page_by_page_are_named(region: cenote.Regio
         memory.save(blocks, names[1:3], [1, 2], [0, 2], names=[8])
 
 
-def test_a_region_without_a_log_says_so(name: str) -> None:
+def test_a_region_without_an_event_log_cannot_be_followed(name: str) -> None:
     cenote.Region.create(name, "8MiB", max_hosts=2, chunk_size="256KiB", min_block="4KiB")
     with cenote.Region.open(name) as region, pytest.raises(cenote.CenoteError, match="keeps no events"):
         region.follow().poll()

@@ -1,4 +1,4 @@
-"""The facts behind a fingerprint, for `cenote pool diff`."""
+"""Facts behind a fingerprint, for `cenote pool diff`."""
 
 import json
 import logging
@@ -20,7 +20,7 @@ def test_facts_are_names_and_texts() -> None:
     assert facts_of(identity(number=3)) == {
         "made by": "cenote test v1", "model": '["digest", null]', "cache, dtype": "auto", "cache, skip": "{}", "number": "3",
     }  # fmt: skip
-    # Long values and salts are told apart, and not told.
+    # Digests replace long values and salts.
     one, other = (facts_of(identity(**{"overrides": letter * 999, "tenant salt": f"{letter} secret"})) for letter in "ab")
     assert {name for name in one if one[name] != other[name]} == {"overrides", "tenant salt"}
     assert one["overrides"].startswith("999 characters of digest ")
@@ -36,19 +36,19 @@ def test_facts_are_recorded_once_for_each_namespace(region: cenote.Region) -> No
     assert json.loads(region.get_object(key_of(fingerprints["0"])) or b"") == facts_of(identity(number=0))
     assert region.get_object(key_of(fingerprints["1"])) is None
     assert region.info()["objects"] == 1
-    # What is recorded stays.
+    # Recorded facts are not overwritten.
     record(region, region.info(), {mine.id: identity(number=7), other.id: identity(number=1)}, LOGGER)
     assert json.loads(region.get_object(key_of(fingerprints["0"])) or b"")["number"] == "0"
     assert region.info()["objects"] == 2
 
 
-def test_a_region_without_room_keeps_none(name: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_region_without_room_stores_no_facts(name: str, caplog: pytest.LogCaptureFixture) -> None:
     cenote.Region.create(name, "3MiB", **SMALL)
     with cenote.Region.open(name) as region:
         mine = region.namespace(identity(), 4096)
         record(region, region.info(), {mine.id: identity()}, LOGGER)
         assert region.info()["objects"] == 0
     with caplog.at_level(logging.INFO, "facts"):
-        # It is closed, as any region may be that fails.
+        # The region is closed, so every call on it fails.
         record(region, {"region_bytes": 16, "chunk_bytes": 1, "namespaces": [{"id": 0, "fingerprint": "ab"}]}, {0: identity()}, LOGGER)
-    assert "are not recorded" in caplog.text
+    assert "cannot record the facts" in caplog.text

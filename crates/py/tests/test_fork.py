@@ -1,4 +1,4 @@
-"""Processes that fork. A child inherits every object of its parent, and what it does with them reaches nobody."""
+"""Forks. A child inherits all objects of its parent, but their use has no effect on others."""
 
 import gc
 import multiprocessing
@@ -36,7 +36,7 @@ def in_child(work: Callable[[], None], leave: Callable[[], None]) -> int:
 
 
 def all_space(blocks: cenote.Namespace) -> list[cenote.Filling]:
-    """Reserves blocks until there is no room."""
+    """Reserves blocks until the region has no room."""
     taken = []
     while (filling := blocks.begin(names_of(blocks, 1, 500 + len(taken))[0], 0)) is not None:
         memoryview(filling)[:] = b"\xbb" * PAGE
@@ -45,7 +45,7 @@ def all_space(blocks: cenote.Namespace) -> list[cenote.Filling]:
 
 
 @pytest.mark.parametrize("leave", [lambda: os._exit(0), lambda: sys.exit(0)], ids=["_exit", "sys.exit"])
-def test_a_child_that_drops_what_it_inherited_takes_nothing(
+def test_a_child_that_drops_inherited_objects_releases_nothing(
     region: cenote.Region, name: str, leave: Callable[[], None]
 ) -> None:
     blocks = region.namespace(b"model", PAGE)
@@ -79,7 +79,7 @@ def test_a_child_that_drops_what_it_inherited_takes_nothing(
         with theirs.lookup(names) as found:
             assert len(found) == 2
             assert found.read_into(1, back)
-        assert back == b"\xcc" * PAGE, "a block bears another's bytes"
+        assert back == b"\xcc" * PAGE, "a block has the bytes of another"
         del taken
         lease.release()
         workers = [worker["alive"] for worker in other.info()["workers"]]

@@ -1,4 +1,4 @@
-"""A region that is damaged while it is open: it is left alone, the log says so once, and once when it is in use again."""
+"""Damage of an open region: the process stops using it, and logs each change once."""
 
 import logging
 import os
@@ -11,7 +11,7 @@ import cenote
 from cenote.health import HealthLog
 
 PAGE = 4096
-# Of the first word of the superblock that says how long the region is, and another byte of it.
+# Offset in the superblock of the word with the region's length.
 LENGTH = 24
 
 
@@ -22,7 +22,7 @@ def await_health(region: cenote.Region, *, degraded: bool) -> None:
         os.sched_yield()
 
 
-def test_damage_is_told_of_once_and_so_is_its_end(
+def test_damage_and_its_repair_are_logged_once(
     region: cenote.Region, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     logger = logging.getLogger("test")

@@ -1,4 +1,4 @@
-"""The rule of hits in models whose layers look back differently far, beside a search that tries everything."""
+"""Hits for layers with different windows, compared with an exhaustive search."""
 
 import random
 
@@ -10,7 +10,7 @@ FULL = Reach(16)
 
 
 class Held:
-    """Which blocks of each group are there."""
+    """The present blocks of each group. Counts the queries."""
 
     def __init__(self, *groups: set[int]) -> None:
         self.groups, self.asked = groups, 0
@@ -21,7 +21,7 @@ class Held:
 
 
 def by_trying(reaches: list[Reach], start: int, end: int, held: Held) -> int:
-    """The longest end that no group speaks against."""
+    """The longest end for which all groups have the needed blocks, by exhaustive search."""
     step = alignment(reaches)
     for at in range(end // step * step, start, -step):
         needed = []
@@ -37,12 +37,12 @@ def test_full_attention_needs_every_block() -> None:
     assert longest_hit([FULL], 0, 100, Held(set(range(10))).last_missing) == 96
     assert longest_hit([FULL], 0, 100, Held({0, 1, 3, 4, 5}).last_missing) == 32
     assert longest_hit([FULL], 0, 100, Held({1, 2, 3}).last_missing) == 0
-    # What lies before the start is there already.
+    # Blocks before the start are not needed.
     assert longest_hit([FULL], 16, 100, Held({1, 2, 3}).last_missing) == 64
 
 
 def test_a_window_needs_its_own_blocks_only() -> None:
-    # A token sees itself and 32 before it: two blocks.
+    # A token attends to itself and 32 earlier tokens: two blocks.
     window = Reach(16, 33)
     assert window.first(96) == 4
     assert longest_hit([window], 0, 100, Held({4, 5}).last_missing) == 96
@@ -50,9 +50,9 @@ def test_a_window_needs_its_own_blocks_only() -> None:
     assert longest_hit([window], 0, 100, Held({1, 3, 5}).last_missing) == 0
     assert longest_hit([window], 0, 100, Held({0, 2, 4}).last_missing) == 16
     assert longest_hit([window], 64, 100, Held({4}).last_missing) == 80
-    # One token more, and it needs a third.
+    # One more token needs a third block.
     assert longest_hit([Reach(16, 34)], 0, 100, Held({4, 5}).last_missing) == 0
-    # Who sees only itself needs nothing of before.
+    # A token that attends only to itself needs no earlier block.
     assert longest_hit([Reach(16, 1)], 0, 100, Held(set()).last_missing) == 96
 
 
@@ -66,7 +66,7 @@ def test_all_groups_agree_on_one_end() -> None:
     assert longest_hit([FULL, window, window], 0, 160, Held(whole, {8, 9}, {6, 7}).last_missing) == 0
 
 
-def test_ends_are_where_blocks_of_every_size_end() -> None:
+def test_a_hit_ends_at_a_block_border_of_every_size() -> None:
     reaches = [Reach(32), Reach(48, 60)]
     assert alignment(reaches) == 96
     assert longest_hit(reaches, 0, 400, Held(set(range(20)), set(range(20))).last_missing) == 384
@@ -75,7 +75,7 @@ def test_ends_are_where_blocks_of_every_size_end() -> None:
 
 
 @pytest.mark.parametrize("seed", range(300))
-def test_it_is_what_trying_everything_finds(seed: int) -> None:
+def test_the_longest_hit_equals_that_of_an_exhaustive_search(seed: int) -> None:
     random_ = random.Random(seed)
     sizes = random_.choice([[16], [16, 32], [8, 24]])
     reaches = [
@@ -86,5 +86,5 @@ def test_it_is_what_trying_everything_finds(seed: int) -> None:
     start = random_.randrange(4) * alignment(reaches)
     end = random_.randrange(800)
     assert longest_hit(reaches, start, end, held.last_missing) == by_trying(reaches, start, end, held)
-    # Each missing block is met once, and then every group is asked once more.
+    # Each missing block is found at most once; after each find, every group is queried once more.
     assert held.asked <= (800 // 8 + 1) * len(reaches)

@@ -1,6 +1,7 @@
-"""LMCache's adapter, under stand-ins for LMCache's abstract class and its few helpers, with the names and arguments of 0.5.6.
+"""LMCache's adapter under fakes of LMCache's abstract class and helpers.
 
-`tests/vllm/test_lmcache.py` has the same adapter under LMCache itself; that needs torch."""
+The fakes have the names and arguments of LMCache 0.5.6. `tests/vllm/test_lmcache.py` tests the
+adapter under LMCache itself, which needs torch."""
 
 from __future__ import annotations
 
@@ -181,7 +182,7 @@ def keys(*numbers: int, **of: Any) -> list[Key]:
 
 
 def waited(fd: int) -> None:
-    """Waits as LMCache's controllers do."""
+    """Waits for an event, as LMCache's controllers do."""
     ready, _, _ = select.select([fd], [], [], 30)
     assert ready, "the task did not end"
     os.eventfd_read(fd)
@@ -199,7 +200,7 @@ def found(adapter: Any, names: list[Key], layouts: Any = LAYOUTS) -> list[bool]:
     task = adapter.submit_lookup_and_lock_task(names, layouts)
     waited(adapter.get_lookup_and_lock_event_fd())
     bits: list[bool] = adapter.query_lookup_and_lock_result(task).bits
-    assert adapter.query_lookup_and_lock_result(task) is None, "a result is given once"
+    assert adapter.query_lookup_and_lock_result(task) is None, "a query removes the result"
     return bits
 
 
@@ -210,14 +211,14 @@ def loaded(adapter: Any, names: list[Key], items: list[Item]) -> list[bool]:
     return bits
 
 
-def test_one_servers_objects_are_the_others(backend: Any, region: Any) -> None:
+def test_a_server_loads_the_objects_of_another(backend: Any, region: Any) -> None:
     left, right = (backend.CenoteL2Adapter({**NAMED, "region": region.name}, l1_memory_desc=None) for _ in range(2))
     fds = {left.get_store_event_fd(), left.get_lookup_and_lock_event_fd(), left.get_load_event_fd()}
     assert len(fds) == 3
     assert stored(left, keys(1, 2, 4), [Item(1), Item(2), Item(4)]) == 3 * BYTES
-    assert stored(left, keys(1), [Item(1)]) == 0, "what is there is stored, and nothing was written"
+    assert stored(left, keys(1), [Item(1)]) == 0, "a present object counts as stored without a write"
     assert left.told == [("stored", [BYTES] * 3), ("stored", [0])]
-    assert found(right, keys(1, 2, 3, 4)) == [True, True, False, True], "what lies behind a gap is found"
+    assert found(right, keys(1, 2, 3, 4)) == [True, True, False, True], "objects after a gap are found"
     items = [Item(0) for _ in range(4)]
     assert loaded(right, keys(1, 2, 3, 4), items) == [True, True, False, True]
     assert [item.content() for item in items] == [{1}, {2}, {0}, {4}]
@@ -232,7 +233,7 @@ def test_one_servers_objects_are_the_others(backend: Any, region: Any) -> None:
     assert region.check(payloads=True)["is_clean"]
 
 
-def test_what_is_locked_stays_until_it_is_unlocked(backend: Any, region: Any) -> None:
+def test_locked_objects_stay_until_they_are_unlocked(backend: Any, region: Any) -> None:
     adapter = backend.CenoteL2Adapter({**NAMED, "region": region.name})
     assert stored(adapter, keys(1, 2), [Item(1), Item(2)]) == 2 * BYTES
     # Two requests.
@@ -240,9 +241,9 @@ def test_what_is_locked_stays_until_it_is_unlocked(backend: Any, region: Any) ->
     assert found(adapter, keys(1, 2)) == [True, True]
     adapter.submit_unlock(keys(1, 9))
     adapter.submit_unlock(keys(1))
-    assert region.check()["pinned"] == 2, "a lookup's objects are given back together"
+    assert region.check()["pinned"] == 2, "the objects of a lookup are unpinned together"
     adapter.submit_unlock(keys(2))
-    assert region.check()["pinned"] == 2, "of the other request"
+    assert region.check()["pinned"] == 2, "the other request pins them"
     fill = region.namespace(b"others", BYTES)
     for number in range(1, 4096):
         fill.publish(number.to_bytes(16, "little"), 0, bytes(BYTES))
@@ -256,14 +257,14 @@ def test_what_is_locked_stays_until_it_is_unlocked(backend: Any, region: Any) ->
     adapter.close()
 
 
-def test_a_lease_ends_though_nobody_unlocks_it(backend: Any, region: Any) -> None:
+def test_a_lease_without_an_unlock_times_out(backend: Any, region: Any) -> None:
     adapter = backend.CenoteL2Adapter({**NAMED, "region": region.name, "lease_timeout": 0})
     assert stored(adapter, keys(1), [Item(1)]) == BYTES
     assert found(adapter, keys(1)) == [True]
     assert region.check()["pinned"] == 1
     assert found(adapter, keys(2)) == [False]
     assert region.check()["pinned"] == 0
-    assert loaded(adapter, keys(1), [Item(0)]) == [True], "it is still there, and is looked up anew"
+    assert loaded(adapter, keys(1), [Item(0)]) == [True], "a load looks it up again"
     adapter.submit_unlock(keys(1))
     assert adapter.errors == 0
     adapter.close()
@@ -284,7 +285,7 @@ def test_ranks_models_layouts_and_salts_share_nothing(backend: Any, region: Any)
     salted.close()
 
 
-def test_a_lookup_without_a_layout_knows_those_of_stores(backend: Any, region: Any) -> None:
+def test_a_lookup_without_a_layout_uses_that_of_the_last_store(backend: Any, region: Any) -> None:
     adapter = backend.CenoteL2Adapter({**NAMED, "region": region.name})
     assert found(adapter, keys(1), {}) == [False]
     assert stored(adapter, keys(1), [Item(1)]) == BYTES
@@ -294,7 +295,7 @@ def test_a_lookup_without_a_layout_knows_those_of_stores(backend: Any, region: A
 
 def test_faults_are_misses_and_tasks_end(backend: Any, region: Any) -> None:
     adapter = backend.CenoteL2Adapter({**NAMED, "region": region.name})
-    assert stored(adapter, keys(1), [Item(1, size=BYTES // 2)]) == -1, "serialized by somebody"
+    assert stored(adapter, keys(1), [Item(1, size=BYTES // 2)]) == -1, "a serialized object is refused"
     assert stored(adapter, keys(1, 2), [Item(1)]) == -1
     assert adapter.errors == 2
     damaged = adapter._space_of(keys(7)[0], Item(7))
@@ -303,7 +304,7 @@ def test_faults_are_misses_and_tasks_end(backend: Any, region: Any) -> None:
         place, length = lease.view(0).extent
         ctypes.memset(place, 0, length)
     assert found(adapter, keys(7)) == [True]
-    assert loaded(adapter, keys(7), [Item(0)]) == [False], "its checksum does not hold"
+    assert loaded(adapter, keys(7), [Item(0)]) == [False], "its checksum does not match"
     adapter.region.close()
     assert found(adapter, keys(7)) == [False]
     assert stored(adapter, keys(8), [Item(8)]) == -1
@@ -314,7 +315,7 @@ def test_faults_are_misses_and_tasks_end(backend: Any, region: Any) -> None:
     adapter.close()
 
 
-def test_what_cannot_work_is_refused(backend: Any, region: Any) -> None:
+def test_invalid_settings_are_refused(backend: Any, region: Any) -> None:
     for params, said in (
         ({}, "no region"), ({"regoin": "x"}, "unknown regoin"), ({**NAMED, "region": region.name, "lease_timeout": "1"}, "lease_timeout"),
     ):  # fmt: skip
@@ -324,7 +325,7 @@ def test_what_cannot_work_is_refused(backend: Any, region: Any) -> None:
         backend.CenoteL2Adapter({**NAMED, "region": "shm:cenote-none-such"})
 
 
-def test_servers_whose_weights_differ_share_nothing(backend: Any, region: Any, tmp_path: Path) -> None:
+def test_servers_with_different_weights_share_nothing(backend: Any, region: Any, tmp_path: Path) -> None:
     for name, content in (("one", b"1"), ("same", b"1"), ("other", b"2")):
         (tmp_path / name).mkdir()
         (tmp_path / name / "model.safetensors").write_bytes(content)

@@ -1,4 +1,4 @@
-"""An engine's KV memory: saved and loaded layer by layer."""
+"""Saves and loads of an engine's KV memory, layer by layer."""
 
 import ctypes
 import random
@@ -11,7 +11,7 @@ LAYERS, BLOCKS, PAGE = 3, 80, 1024
 
 
 class Engine:
-    """KV memory as engines have it: for each layer, pages of all blocks."""
+    """KV memory of an engine: for each layer, the pages of all blocks."""
 
     def __init__(self, load_threads: int = 2) -> None:
         self.bytes = (ctypes.c_uint8 * (LAYERS * BLOCKS * PAGE))()
@@ -49,7 +49,7 @@ def save_all(blocks: cenote.Namespace, count: int) -> cenote.Hashes:
     for layer in range(LAYERS):
         for number, place in enumerate(places):
             engine.fill(layer, place, content(layer, number))
-        # The last one is copied by `finish`.
+        # `finish` copies the last layer.
         if layer < LAYERS - 1:
             save.layer(layer)
         assert blocks.count(names) == 0
@@ -57,7 +57,7 @@ def save_all(blocks: cenote.Namespace, count: int) -> cenote.Hashes:
     return names
 
 
-def test_what_one_engine_saved_another_loads(blocks: cenote.Namespace) -> None:
+def test_an_engine_loads_the_blocks_that_another_saved(blocks: cenote.Namespace) -> None:
     names = save_all(blocks, 70)
     engine = Engine()
     places = list(range(BLOCKS))[::-1][:70]
@@ -72,7 +72,7 @@ def test_what_one_engine_saved_another_loads(blocks: cenote.Namespace) -> None:
             assert engine.page(layer, place) == content(layer, number)
 
 
-def test_blocks_that_fail_are_named(blocks: cenote.Namespace) -> None:
+def test_failed_blocks_are_reported(blocks: cenote.Namespace) -> None:
     names, engine = save_all(blocks, 10), Engine()
     load = engine.memory.load(blocks.lookup(names), list(range(10)), fail_every=4)
     assert load.wait(10)
@@ -82,14 +82,14 @@ def test_blocks_that_fail_are_named(blocks: cenote.Namespace) -> None:
         assert right == [1, 2, 3, 5, 6, 7, 9]
 
 
-def test_what_is_there_is_not_saved_twice(blocks: cenote.Namespace) -> None:
+def test_present_blocks_are_not_saved_again(blocks: cenote.Namespace) -> None:
     names = save_all(blocks, 4)
     save = Engine().memory.save(blocks, names, [0, 1, 2, 3], [0, 1, 2, 3])
     assert len(save) == 0
     assert save.finish() == {"duplicate": 4}
 
 
-def test_a_save_that_is_given_up_leaves_nothing(region: cenote.Region, blocks: cenote.Namespace) -> None:
+def test_an_aborted_save_leaks_nothing(region: cenote.Region, blocks: cenote.Namespace) -> None:
     names = names_of(blocks, 4)
     save = Engine().memory.save(blocks, names, [0, 1, 2, 3], [0, 1, 2, 3])
     save.layer(1)
@@ -98,7 +98,7 @@ def test_a_save_that_is_given_up_leaves_nothing(region: cenote.Region, blocks: c
     assert region.check()["reserved"] == 0
 
 
-def test_a_cancelled_load_writes_no_more(region: cenote.Region, blocks: cenote.Namespace) -> None:
+def test_a_cancelled_load_stops_writing(region: cenote.Region, blocks: cenote.Namespace) -> None:
     names, engine = save_all(blocks, 70), Engine(load_threads=1)
     load = engine.memory.load(blocks.lookup(names), list(range(70)))
     load.cancel()
@@ -110,7 +110,7 @@ def test_a_cancelled_load_writes_no_more(region: cenote.Region, blocks: cenote.N
     assert region.check()["pinned"] == 0
 
 
-def test_mistakes_are_refused(region: cenote.Region, blocks: cenote.Namespace) -> None:
+def test_invalid_arguments_are_refused(region: cenote.Region, blocks: cenote.Namespace) -> None:
     engine, names = Engine(), save_all(blocks, 2)
     with pytest.raises(ValueError, match="block 80"):
         engine.memory.load(blocks.lookup(names), [0, 80])

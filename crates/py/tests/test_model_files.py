@@ -1,4 +1,4 @@
-"""Which files name a model."""
+"""The files that name a model."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ NO_CHANGES: dict[str, Callable[[Path], object]] = {
     "words": lambda folder: (folder / "README.md").write_text("other words"),
     "tokenizer": lambda folder: (folder / "tokenizer.json").write_text("[]"),
     "another form of the weights": lambda folder: (folder / "pytorch_model.bin").write_bytes(b"1"),
-    "who wrote the configuration": lambda folder: (folder / "config.json").write_text(
+    "the configuration's writer": lambda folder: (folder / "config.json").write_text(
         '{"transformers_version": "2", "rope_theta": 1, "_name_or_path": "there"}'
     ),
     "a training run's checkpoint": lambda folder: shutil.copytree(folder / "encoder", folder / "checkpoint-100"),
@@ -60,26 +60,26 @@ def edit(file: Path, place: int) -> None:
 
 
 @pytest.mark.parametrize("what", CHANGES)
-def test_what_changes_kv_changes_the_name(folder: Path, what: str) -> None:
+def test_changes_that_affect_kv_change_the_name(folder: Path, what: str) -> None:
     first = digest_of_folder(folder)
     CHANGES[what](folder)
     assert digest_of_folder(folder) != first
 
 
 @pytest.mark.parametrize("what", NO_CHANGES)
-def test_what_does_not_change_kv_does_not_change_the_name(folder: Path, tmp_path: Path, what: str) -> None:
+def test_changes_that_do_not_affect_kv_keep_the_name(folder: Path, tmp_path: Path, what: str) -> None:
     first = digest_of_folder(folder)
     copy = Path(shutil.copytree(folder, tmp_path / "copy"))
     NO_CHANGES[what](copy)
     assert digest_of_folder(copy) == first
 
 
-def test_a_folder_that_links_to_itself_has_an_end(folder: Path) -> None:
+def test_a_folder_with_a_link_to_itself_is_walked_once(folder: Path) -> None:
     (folder / "loop").symlink_to(folder)
     assert len(files_of(folder)) == len(set(files_of(folder)))
 
 
 def test_a_folder_without_weights_is_refused(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
-    with pytest.raises(ValueError, match="there are no weights in this folder"):
+    with pytest.raises(ValueError, match="this folder has no weights"):
         digest_of_folder(tmp_path)

@@ -1,4 +1,4 @@
-"""A region's events in vLLM's wire format, as a subscriber gets them."""
+"""Events of a region in vLLM's wire format, received by a subscriber."""
 
 import time
 from typing import Any
@@ -20,7 +20,7 @@ def publish(blocks: cenote.Namespace, names: cenote.Hashes, numbers: range) -> N
 
 
 def subscriber(context: Any, publisher: Any, topic: bytes = b"") -> Any:
-    """A socket that has everything from here on."""
+    """A socket that subscribes to all later batches."""
     socket = context.socket(zmq.SUB)
     socket.setsockopt(zmq.SUBSCRIBE, topic)
     socket.connect(publisher.socket.getsockopt(zmq.LAST_ENDPOINT).decode())
@@ -32,7 +32,7 @@ def received(socket: Any) -> list[bytes]:
     return socket.recv_multipart()  # type: ignore[no-any-return]
 
 
-def test_a_subscriber_gets_what_it_would_get_of_vllm(region: cenote.Region) -> None:
+def test_a_subscriber_gets_batches_in_vllms_format(region: cenote.Region) -> None:
     from cenote.events import END, Events, Publisher
 
     blocks = region.namespace(b"model", PAGE, label="model", block_tokens=16)
@@ -42,7 +42,7 @@ def test_a_subscriber_gets_what_it_would_get_of_vllm(region: cenote.Region) -> N
     context = zmq.Context()
     try:
         socket = subscriber(context, publisher, b"kv")
-        # Whoever subscribes late asks for what he has missed.
+        # A late subscriber requests the missed batches.
         assert publisher.step() == 3
         asking = context.socket(zmq.DEALER)
         asking.connect(publisher.replay.getsockopt(zmq.LAST_ENDPOINT).decode())
@@ -64,7 +64,7 @@ def test_a_subscriber_gets_what_it_would_get_of_vllm(region: cenote.Region) -> N
             for number in range(2)
         ]  # fmt: skip
         assert received(asking) == [b"", b"", END, b""]
-        # A subscription takes a moment to arrive, so there is something new until it has.
+        # A subscription arrives late, so publish new events until the socket has a batch.
         while not socket.poll(10):
             assert time.monotonic() < deadline
             blocks.forget()
@@ -73,7 +73,7 @@ def test_a_subscriber_gets_what_it_would_get_of_vllm(region: cenote.Region) -> N
             assert publisher.step() == 2
         topic, number, batch = received(socket)
         assert topic == b"kv"
-        # Or it had arrived before the first of all.
+        # The subscription may have arrived before the first batch.
         first = {"AllBlocksCleared"} if int.from_bytes(number, "big") == 0 else set()
         assert {event["type"] for event in msgspec.msgpack.decode(batch)[1]} <= {"BlockStored", "BlockRemoved"} | first
     finally:
@@ -81,7 +81,7 @@ def test_a_subscriber_gets_what_it_would_get_of_vllm(region: cenote.Region) -> N
         publisher.close()
 
 
-def test_a_block_of_several_ranks_is_told_of_when_all_have_it(region: cenote.Region) -> None:
+def test_a_block_of_several_ranks_is_published_when_all_have_it(region: cenote.Region) -> None:
     from cenote.events import Events
 
     ranks = [region.namespace(f"rank {rank}".encode(), PAGE, label=f"m 0.{rank}", block_tokens=16) for rank in range(2)]
@@ -98,7 +98,7 @@ def test_a_block_of_several_ranks_is_told_of_when_all_have_it(region: cenote.Reg
     assert [(event["type"], event["block_hashes"]) for event in events.take()] == [("BlockRemoved", [100])]
 
 
-def test_messages_are_what_a_library_makes_of_them() -> None:
+def test_packed_values_decode_with_msgspec() -> None:
     from cenote.events import packed
 
     for value in (

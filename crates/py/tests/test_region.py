@@ -1,4 +1,4 @@
-"""Making, opening and refusing regions."""
+"""Creation, opening and refusal of regions."""
 
 import os
 import subprocess
@@ -12,7 +12,7 @@ import cenote
 from conftest import SMALL
 
 
-def test_what_is_not_there_is_named(name: str) -> None:
+def test_an_error_names_the_missing_region(name: str) -> None:
     with pytest.raises(cenote.RegionMissing, match=name.removeprefix("shm:")):
         cenote.Region.open(name)
     with pytest.raises(cenote.RegionMissing, match="no/such/file"):
@@ -21,7 +21,7 @@ def test_what_is_not_there_is_named(name: str) -> None:
         cenote.Region.open("shm:")
 
 
-def test_what_is_no_region_is_refused(name: str) -> None:
+def test_a_file_that_is_not_a_region_is_refused(name: str) -> None:
     Path("/dev/shm", name.removeprefix("shm:")).write_bytes(b"x" * (1 << 20))
     with pytest.raises(cenote.RegionMismatch, match="not a Cenote region"):
         cenote.Region.open(name)
@@ -34,7 +34,7 @@ def test_another_seed_is_refused(name: str) -> None:
         cenote.Region.open(name, hash_seed=bytes(32))
 
 
-def test_a_region_is_made_once(name: str) -> None:
+def test_a_region_is_created_once(name: str) -> None:
     cenote.Region.create(name, "4MiB", **SMALL)
     with pytest.raises(cenote.CenoteError, match="exists"):
         cenote.Region.create(name, "4MiB", **SMALL)
@@ -42,7 +42,7 @@ def test_a_region_is_made_once(name: str) -> None:
     assert os.stat("/dev/shm/" + name.removeprefix("shm:")).st_mode & 0o777 == 0o600
 
 
-def test_settings_that_an_existing_region_does_not_have_are_returned(name: str) -> None:
+def test_settings_that_differ_from_an_existing_region_are_returned(name: str) -> None:
     assert cenote.Region.create(name, "4MiB", **SMALL, exist_ok=True) == []
     assert cenote.Region.create(name, "4MiB", **SMALL, exist_ok=True) == []
     assert cenote.Region.create(name, 4 << 20, exist_ok=True) == []
@@ -73,25 +73,25 @@ def test_settings_that_an_existing_region_does_not_have_are_returned(name: str) 
         ({"size": "4MiB", "eviction": "fifo"}, "fifo"),
     ],
 )
-def test_settings_are_validated_where_the_region_exists_as_well(name: str, wrong: dict[str, Any], said: str) -> None:
+def test_settings_are_validated_even_if_the_region_exists(name: str, wrong: dict[str, Any], said: str) -> None:
     cenote.Region.create(name, "4MiB", **SMALL)
     with pytest.raises((ValueError, cenote.CenoteError), match=said):
         cenote.Region.create(name, **wrong, exist_ok=True)
 
 
-def test_a_missing_folder_is_named_with_the_next_step(tmp_path: Path) -> None:
+def test_an_error_names_the_missing_folder_and_the_next_step(tmp_path: Path) -> None:
     with pytest.raises(cenote.CenoteError, match=f"mkdir -p {tmp_path}/none"):
         cenote.Region.create(f"{tmp_path}/none/kv", "4MiB", **SMALL)
 
 
-def test_what_cannot_be_is_refused(name: str) -> None:
+def test_invalid_settings_create_no_region(name: str) -> None:
     for wrong in ({"size": "4 parsecs"}, {"size": 1 << 20, "chunk_size": 12345}, {"size": 1 << 20, "flush": "magic"}):
         with pytest.raises((ValueError, cenote.CenoteError)):
             cenote.Region.create(name, **wrong)
     assert not Path("/dev/shm", name.removeprefix("shm:")).exists()
 
 
-def test_a_closed_region_says_so(region: cenote.Region) -> None:
+def test_a_closed_region_raises_on_use(region: cenote.Region) -> None:
     blocks = region.namespace(b"model", 4096)
     region.close()
     region.close()
@@ -100,7 +100,7 @@ def test_a_closed_region_says_so(region: cenote.Region) -> None:
         blocks.lookup([b"1" * 16])
 
 
-def test_a_child_is_told_to_open_it_itself(region: cenote.Region) -> None:
+def test_a_forked_child_must_open_the_region_itself(region: cenote.Region) -> None:
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
@@ -115,11 +115,11 @@ def test_a_child_is_told_to_open_it_itself(region: cenote.Region) -> None:
     with os.fdopen(reading) as pipe:
         said = pipe.read()
     os.waitpid(child, 0)
-    assert "open it there" in said
+    assert "open it in the child" in said
     assert region.check()["is_clean"]
 
 
-def test_who_is_in_it_is_told(region: cenote.Region) -> None:
+def test_info_lists_workers_and_namespaces(region: cenote.Region) -> None:
     region.namespace(b"model", 4096, label="demo", block_tokens=16, num_layers=2)
     info = region.info()
     assert [worker["name"] for worker in info["workers"]] == ["test"]
@@ -135,7 +135,7 @@ def test_objects_are_kept_by_key(region: cenote.Region) -> None:
     assert region.get_object("weights/epoch") == b"2"
 
 
-def test_another_process_finds_what_this_one_published(region: cenote.Region) -> None:
+def test_another_process_finds_published_blocks(region: cenote.Region) -> None:
     blocks = region.namespace(b"model", 4096)
     names = blocks.hash_tokens(list(range(64)), 16)
     for depth in range(4):
@@ -152,7 +152,7 @@ with cenote.Region.open({region.name!r}, worker="other") as region:
     assert said.stdout.strip() == "[0, 1, 2, 3]"
 
 
-def test_a_killed_process_leaves_nothing(region: cenote.Region) -> None:
+def test_a_killed_process_leaks_no_pins_and_no_reservations(region: cenote.Region) -> None:
     program = f"""
 import os, signal, cenote
 region = cenote.Region.open({region.name!r}, worker="victim")

@@ -1,4 +1,4 @@
-"""Calls of an engine's serving path, into which no fault goes."""
+"""Serving calls return misses instead of faults."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import pytest
 from cenote.serving import serving, serving_with
 
 
-def test_a_panic_is_a_counted_miss_and_an_end_is_an_end() -> None:
+def test_a_panic_is_a_counted_miss_and_an_exit_request_propagates() -> None:
     class Panic(BaseException):
-        """As a panic of the compiled part arrives."""
+        """Like a panic of the compiled part, not an `Exception`."""
 
     class Adapter:
         errors = 0

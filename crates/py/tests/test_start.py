@@ -1,4 +1,4 @@
-"""What a connector logs about its region when it starts."""
+"""Log lines of a connector about its region at start."""
 
 import logging
 from typing import Any
@@ -21,11 +21,11 @@ def fingerprint(region: cenote.Region, label: str) -> str:
     return next(str(row["fingerprint"])[:12] for row in rows if row["label"] == label)
 
 
-def test_the_line_says_what_is_there_and_for_which_fingerprint(region: cenote.Region, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_start_line_has_block_counts_and_fingerprint(region: cenote.Region, caplog: pytest.LogCaptureFixture) -> None:
     mine = region.namespace(b"mine", 4096, label="mine")
     own = fingerprint(region, "mine")
     said = f"Cenote: region {region.name} has 8 MiB and holds %d blocks, %d of them for this engine (fingerprint {own})"
-    # An empty region is no reason to warn.
+    # An empty region causes no warning.
     assert lines(region, [mine], caplog) == [("INFO", said % (0, 0))]
     other = region.namespace(b"other", 4096)
     for number in range(3):
@@ -39,14 +39,14 @@ def test_the_line_says_what_is_there_and_for_which_fingerprint(region: cenote.Re
     assert lines(region, [mine], caplog) == [("INFO", said % (4, 1))]
 
 
-def test_of_many_ranks_the_first_are_named(region: cenote.Region, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_start_line_names_the_first_of_many_ranks(region: cenote.Region, caplog: pytest.LogCaptureFixture) -> None:
     ranks = [region.namespace(f"rank {rank}".encode(), 4096, label=str(rank)) for rank in range(6)]
     named = ", ".join(fingerprint(region, str(rank)) for rank in range(4))
     [(_, said)] = lines(region, ranks, caplog)
     assert said.endswith(f"(fingerprints {named} and 2 more)")
 
 
-def test_settings_without_effect_are_named_as_they_were_given(caplog: pytest.LogCaptureFixture) -> None:
+def test_settings_without_effect_are_logged_by_their_given_names(caplog: pytest.LogCaptureFixture) -> None:
     differences = [("size", "8 MiB", "4 MiB"), ("pins_per_worker", "7168", "1792"), ("mode", "0660", "0600")]
     for given, said in (
         ({"create_size": "8MiB", "mode": "0660"}, "create_size is 8 MiB, and the region has 4 MiB; mode is 0660, and the region has 0600."),

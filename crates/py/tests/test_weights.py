@@ -1,4 +1,4 @@
-"""Names of blocks under weights that change."""
+"""Names of blocks under changing weights."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from cenote.weights import Weights
 HASHES = [b"a" * 32, b"b" * 32]
 
 
-def test_who_was_started_with_the_same_shares() -> None:
+def test_engines_share_under_unchanged_weights() -> None:
     assert Weights().keys(HASHES) == Weights().keys(HASHES) == HASHES
 
 
-def test_after_a_change_nothing_is_shared_unless_the_weights_have_a_name() -> None:
+def test_changed_weights_without_a_file_share_nothing() -> None:
     one, other = Weights(), Weights()
     one.change()
     other.change()
@@ -26,7 +26,7 @@ def test_after_a_change_nothing_is_shared_unless_the_weights_have_a_name() -> No
     assert set(one.keys(HASHES)).isdisjoint(before)
 
 
-def test_weights_of_one_name_share_and_others_do_not(tmp_path: Path) -> None:
+def test_engines_share_under_equal_weight_versions_only(tmp_path: Path) -> None:
     files = [tmp_path / "one", tmp_path / "other"]
     for file in files:
         file.write_text("step 1")
@@ -36,14 +36,14 @@ def test_weights_of_one_name_share_and_others_do_not(tmp_path: Path) -> None:
     files[0].write_text("step 2")
     one.change()
     assert set(one.keys(HASHES)).isdisjoint(other.keys(HASHES))
-    # The other computes with the old ones until it is told.
+    # The other engine computes with the old weights until its `change` call.
     files[1].write_text("step 2")
     assert other.keys(HASHES) == first
     other.change()
     assert one.keys(HASHES) == other.keys(HASHES)
 
 
-def test_a_name_that_cannot_be_read_is_nobodys(tmp_path: Path) -> None:
+def test_an_unreadable_version_file_gives_a_unique_version(tmp_path: Path) -> None:
     file = tmp_path / "version"
     with pytest.raises(FileNotFoundError):
         Weights(str(file))
@@ -57,13 +57,13 @@ def test_a_name_that_cannot_be_read_is_nobodys(tmp_path: Path) -> None:
     assert len({*one.keys(HASHES), *other.keys(HASHES), *before}) == 6
 
 
-def test_short_names_stay() -> None:
+def test_short_names_are_independent_of_the_weights() -> None:
     weights = Weights()
     weights.change()
     assert [key[-8:] for key in weights.keys(HASHES)] == [each[-8:] for each in HASHES]
 
 
-def test_an_engine_that_may_have_other_weights_shares_with_no_other(tmp_path: Path) -> None:
+def test_an_engine_with_unknown_weights_shares_with_no_other(tmp_path: Path) -> None:
     file = tmp_path / "version"
     file.write_text("step 1")
     one, other, sure = (Weights(str(file)) for _ in range(3))
@@ -73,7 +73,7 @@ def test_an_engine_that_may_have_other_weights_shares_with_no_other(tmp_path: Pa
     assert before == one.keys(HASHES)
     names = {*before, *other.keys(HASHES), *sure.keys(HASHES)}
     assert len(names) == 6
-    # A change of a part of them makes nothing known of the rest.
+    # A change may replace a part of the weights; the rest stays unknown.
     file.write_text("step 2")
     for each in (one, other, sure):
         each.change()

@@ -1,4 +1,4 @@
-"""One KV pool for all LLM workers of a host, or of a rack: shared memory, no server.
+"""KV-cache pool in shared memory for all LLM workers of a host or a rack. It needs no server.
 
 >>> import cenote
 >>> cenote.Region.create("shm:kv", "64MiB", exist_ok=True)
@@ -15,7 +15,7 @@
 ...                 break  # damaged: a miss
 
 `examples/share.py` of the source tree does this with two processes.
-`cenote.vllm` is a KV connector for vLLM; it is imported only by whoever asks for it.
+`cenote.vllm` is a KV connector for vLLM. This package does not import it.
 """
 
 from cenote._native import (

@@ -1,4 +1,4 @@
-"""What the compiled part of the package offers. Sizes are in bytes, times in seconds."""
+"""Interface of the compiled part of the package. Sizes are in bytes, times in seconds."""
 
 from collections.abc import Iterable, Sequence
 from os import PathLike
@@ -15,49 +15,61 @@ _Hashes: TypeAlias = Hashes | Sequence[bytes]
 class _Tensor(Protocol):
     def __dlpack__(self) -> object: ...
 
-# By the buffer protocol, by DLPack (on the processor, contiguous), or by address and length.
+# Memory: an object with the buffer protocol, a contiguous DLPack tensor on the CPU, or an address
+# and a length.
 _Memory: TypeAlias = Buffer | _Tensor | tuple[int, int]
 _Parts: TypeAlias = _Memory | Iterable[_Memory]
 _Outcome: TypeAlias = Literal["published", "duplicate", "no_room", "over_quota"]
 
-# A setting, what was asked for, and what the region has.
+# Name of a setting, requested value, actual value of the region.
 _Difference: TypeAlias = tuple[str, str, str]
 
-# Kind, namespace, hash, name and parent's name (0: none), place in its sequence.
+# Kind, namespace id, hash, name, name of the parent (0: none), depth in the sequence.
 _Event: TypeAlias = tuple[Literal["stored", "removed"], int, bytes, int, int, int]
 _Resync: TypeAlias = Literal["begun", "overtaken", "lost", "told"]
 
 def _kill_at(point: str, count: int) -> None:
-    """Kills this process when it comes to a fault point for the `count`-th time. For tests."""
+    """Kills this process when it reaches a fault point for the `count`-th time. For tests."""
 
-# Device, inode, size, nanoseconds of the last change of the content and of anything, kind of file system.
+# Device, inode, size, mtime and ctime in nanoseconds, file system type (`f_type` of `statfs`).
 _Stamp: TypeAlias = tuple[int, int, int, int, int, int]
 
 def file_stamps(paths: Sequence[_Path]) -> list[_Stamp]:
-    """What tells whether a file has changed, for each. Raises OSError, which names the file, for one that cannot be opened."""
+    """One stamp per file; a changed file has another stamp.
+
+    Raises OSError with the file's name if a file cannot be opened.
+    """
 
 def file_digests(paths: Sequence[_Path]) -> list[tuple[_Stamp, bytes]]:
-    """Stamps of files and the BLAKE3 hashes of their content, which all processors compute. Raises CenoteError if one changes
-    meanwhile."""
+    """Stamp and BLAKE3 hash of the content of each file. All processors hash in parallel.
+
+    Raises CenoteError if a file changes while it is hashed.
+    """
+
 def _panic_at(point: str, count: int) -> None:
-    """Panics when it comes to a fault point for the `count`-th time. For tests."""
+    """Panics when the process reaches a fault point for the `count`-th time. For tests."""
 
 class CenoteError(RuntimeError):
-    """Something that a region cannot do, or not now; or a bug in the compiled part. Raised when opening and administering,
-    and while serving for a bug only."""
+    """A region cannot do an operation, or cannot do it now; or the compiled part has a bug.
+
+    Calls that open or administer a region raise it. Serving calls raise it for bugs only.
+    """
 
 class RegionMissing(CenoteError):
-    """There is no such region."""
+    """The region does not exist."""
 
 class RegionMismatch(CenoteError):
-    """The region was made by another version, with another seed, or for another machine; or it is damaged."""
+    """The region has another version or seed, is for another machine, or is damaged."""
 
 class RegionFull(CenoteError):
-    """The region has no room, or no free row, for one more."""
+    """The region has no free space, or no free table row, for the new entry."""
 
 @final
 class Region:
-    """A shared region that this process is a worker of. It is usable in the process that opened it, by all its threads."""
+    """A shared region that this process has joined as a worker.
+
+    All threads of the process that opened it may use it. Forked children may not.
+    """
 
     @staticmethod
     def create(
@@ -76,13 +88,18 @@ class Region:
         events: int | None = None,
         eviction: str | None = None,
     ) -> list[_Difference]:
-        """Makes a region: `shm:NAME`, a file, or a hugetlbfs path. Sizes are numbers of bytes, or texts such as `4GiB`.
+        """Creates a region: `shm:NAME`, a file, or a hugetlbfs path.
 
-        `chunk_size` (2 MiB) is the largest block, `min_block` (16 KiB) the smallest. `max_hosts` is 16, `pins_per_worker` 1792, `mode`
-        0o600. `flush` is `none`; `auto` is for a device that several hosts share without coherence. `events` (0: none) are the lines
-        of each host's event log. `eviction` is `lru`; others are `sieve`, `s3-fifo`, `cost-aware`.
+        Sizes are numbers of bytes, or texts such as `4GiB`.
 
-        With `exist_ok` a region that exists is left as it is. Returns the given settings that it does not have.
+        - `chunk_size` (2 MiB) is the largest block size, `min_block` (16 KiB) the smallest.
+        - Further defaults: `max_hosts` 16, `pins_per_worker` 1792, `mode` 0o600.
+        - `flush` is `none`; `auto` is for a device that several hosts share without coherence.
+        - `events` is the number of lines in each host's event log (0: no log).
+        - `eviction` is `lru` (default), `sieve`, `s3-fifo` or `cost-aware`.
+
+        With `exist_ok`, an existing region stays unchanged. The return value lists the given
+        settings that differ from those of the existing region.
         """
     @staticmethod
     def open(
@@ -97,8 +114,11 @@ class Region:
         numa_node: int | None = None,
         huge_pages: bool = True,
     ) -> Region:
-        """Joins a region. `worker` is shown by `cenote pool info`; `host_slot` is this machine's number where several share
-        the region; `hash_seed`, if given, must be the region's."""
+        """Joins a region.
+
+        `cenote pool info` shows `worker`. `host_slot` is the number of this machine among the
+        machines that share the region. `hash_seed`, if given, must equal the seed of the region.
+        """
     def namespace(
         self,
         fingerprint: bytes,
@@ -109,36 +129,44 @@ class Region:
         num_layers: int = 0,
         codec: Codec | None = None,
     ) -> Namespace:
-        """Blocks of one model shard. `fingerprint` must cover everything in which two users have to agree to share a block:
-        weights, element type, layout, shard, tenant. With a codec, blocks are saved encoded, and those that others have encoded
-        are found; without, they are not. A block tells how it was encoded: what this codec cannot read is a load that fails.
-        Those who name the codec in the fingerprint never see such."""
+        """Namespace for the blocks of one model shard.
+
+        `fingerprint` must cover all facts that two users must share to exchange a block: weights,
+        element type, layout, shard, tenant.
+
+        With a codec, saves encode blocks and lookups find encoded blocks. Without a codec, lookups
+        skip encoded blocks. A block records its encoding; the load of a block that this codec
+        cannot decode fails. Put the codec into the fingerprint to never find such blocks.
+        """
     def follow(self) -> Follower:
-        """A reader of what comes and what leaves, on all hosts. The region must keep events."""
+        """A reader of the stored and evicted blocks of all hosts. The region must keep events."""
     @property
     def degraded(self) -> str | None:
-        """Why this process leaves the region alone, if it does."""
+        """Reason why this process does not use the region; None if it uses the region."""
     def counters(self) -> dict[str, int]:
         """Counters of this host's workers, by name."""
     def info(self) -> dict[str, Any]:
-        """What the region holds and who uses it, as `cenote pool info --json` prints it."""
+        """Content and users of the region, in the form of `cenote pool info --json`."""
     def check(self, payloads: bool = False) -> dict[str, Any]:
-        """Walks everything that this host has, with `payloads` every byte. `is_clean` tells whether all is as it must be."""
+        """Checks all structures of this host, and with `payloads` every payload byte.
+
+        `is_clean` is true if the check found no defect.
+        """
     def gc(self) -> dict[str, Any]:
-        """Reclaims what no living process holds."""
+        """Reclaims resources that no living process holds."""
     def put_object(self, key: str, data: bytes) -> None:
-        """Publishes bytes under a key of at most 56 bytes, in place of what was there."""
+        """Publishes bytes under a key of at most 56 bytes. Replaces the previous object."""
     def get_object(self, key: str) -> bytes | None:
-        """The bytes under a key."""
+        """The bytes under a key; None if the key is absent."""
     @property
     def extent(self) -> tuple[int, int]:
-        """Address in this process and length: for devices that copy by themselves."""
+        """Address in this process and length in bytes, for devices that copy by themselves."""
     @property
     def name(self) -> str: ...
     @property
     def closed(self) -> bool: ...
     def close(self) -> None:
-        """Leaves the region. Leases that are still held keep their blocks."""
+        """Leaves the region. Open leases keep their blocks pinned."""
     def __enter__(self) -> Self: ...
     def __exit__(
         self, _kind: type[BaseException] | None, _value: BaseException | None, _trace: TracebackType | None
@@ -146,7 +174,7 @@ class Region:
 
 @final
 class Hashes:
-    """Names of blocks, in order; 16 bytes each."""
+    """Names of blocks, in order. Each name has 16 bytes."""
 
     def __len__(self) -> int: ...
     @overload
@@ -160,13 +188,17 @@ class Hashes:
 
 @final
 class Codec:
-    """How blocks of an engine are stored in fewer bytes, where it is known how a layer's page lies: K and V of `num_heads`,
-    `block_tokens`, `head_dim`.
+    """Encoding of an engine's blocks for a page layout that is known.
 
-    `codec` is a name that the `cenote` command knows: `int8`, `qpack:RATE`, `qpackz:RATE`, `oaken`, …; the last three need
-    `profile`, the content of a file that `cenote profile` made. `dtype` is `f16`, `bf16` or `f32`. `order`: `NHD` if a token's
-    heads lie together, `HND` if a head's tokens do. `kv`: `joint` if each head and token has its key followed by its value,
-    `split` if all keys are followed by all values.
+    A page of a layer has K and V of `num_heads` × `block_tokens` × `head_dim` values.
+
+    - `codec` is a name that the `cenote` command accepts: `int8`, `qpack:RATE`, `qpackz:RATE`,
+      `oaken`, …
+    - `profile` is the content of a file of `cenote profile`. `qpack`, `qpackz` and `oaken` need it.
+    - `dtype` is `f16`, `bf16` or `f32`.
+    - `order` is `NHD` if the heads of a token are contiguous, `HND` if the tokens of a head are.
+    - `kv` is `joint` if each key is followed by its value, per head and token. It is `split` if all
+      keys precede all values.
     """
 
     def __new__(
@@ -184,39 +216,51 @@ class Codec:
     ) -> Self: ...
     @property
     def name(self) -> str:
-        """The codec's name with its settings, and the profile's fingerprint if it has one."""
+        """The codec's name with its settings, and the fingerprint of the profile if it has one."""
     @property
     def block_bytes(self) -> int:
-        """Bytes of a block as the engine has it."""
+        """Bytes of an unencoded block in the engine's memory."""
 
 @final
 class Namespace:
     """Blocks of one model shard in a region."""
 
     def hash_tokens(self, tokens: Sequence[int], block_tokens: int) -> Hashes:
-        """Names of every full block of a prompt."""
+        """Names of all full blocks of a prompt."""
     def alias(self, keys: Iterable[bytes]) -> Hashes:
-        """Names of blocks that another program names by keys of its own, which cover all tokens up to a block's end."""
-    def count(self, hashes: _Hashes) -> int:
-        """How many blocks, from the first on, are there. Nothing is marked as used, and nothing stays because of it."""
-    def present(self, hashes: _Hashes) -> bytes:
-        """A byte for each block, wherever in the order: 1 if it is there, 0 if not. As with `count`, nothing stays because of it."""
-    def lookup(self, hashes: _Hashes) -> Lease:
-        """Looks blocks up, in order, up to the first that is missing, and pins what is found. Takes no lock and waits for
-        nobody."""
-    def publish(self, hash: bytes, depth: int, parts: _Parts, *, name: int = 0, parent: int = 0) -> _Outcome:
-        """Publishes block number `depth` of its sequence from memory that lies piece after piece in it; each but the last is
-        a multiple of 64 bytes long. Nobody may write it meanwhile. `name` and `parent`, numbers of 64 bits, are what other
-        programs call the block and the one before it, for those who follow; 0: nothing."""
-    def begin(self, hash: bytes, depth: int, *, name: int = 0, parent: int = 0) -> Filling | None:
-        """Reserves memory for a block, to be written in place. None: it is there already, or there is no room.
+        """Names of blocks from another program's keys.
 
-        Chunks into which a host that was declared dead may still write are no room for it.
+        Each key must cover all tokens up to the end of its block.
+        """
+    def count(self, hashes: _Hashes) -> int:
+        """Number of consecutive blocks present, from the first. Neither touches nor pins them."""
+    def present(self, hashes: _Hashes) -> bytes:
+        """One byte per block: 1 if the block is present, 0 if not. Neither touches nor pins."""
+    def lookup(self, hashes: _Hashes) -> Lease:
+        """Looks blocks up in order, up to the first missing one, and pins those found.
+
+        Takes no lock and never waits.
+        """
+    def publish(self, hash: bytes, depth: int, parts: _Parts, *, name: int = 0, parent: int = 0) -> _Outcome:
+        """Publishes block number `depth` of its sequence from the concatenation of `parts`.
+
+        Each part but the last is a multiple of 64 bytes long. Nothing may write the parts during
+        the call. `name` and `parent` are 64-bit names that other programs give to the block and to
+        its predecessor (0: none). Followers receive them.
+        """
+    def begin(self, hash: bytes, depth: int, *, name: int = 0, parent: int = 0) -> Filling | None:
+        """Reserves memory for a block that the caller writes in place.
+
+        Returns None if the block is present or the region has no room. A chunk that a host
+        declared dead may still write does not count as room.
         """
     def forget(self) -> int:
-        """Takes back all blocks that this host has, because the weights have changed; returns how many slots are free now."""
+        """Removes all blocks of this host, for changed weights.
+
+        Returns the number of slots freed now. A pinned block frees its slot when it is unpinned.
+        """
     def set_quota(self, bytes: int) -> None:
-        """Limits what the blocks may take, over all hosts; 0 lifts the limit."""
+        """Limits the bytes of the namespace's blocks over all hosts; 0 removes the limit."""
     @property
     def id(self) -> int: ...
     @property
@@ -224,11 +268,14 @@ class Namespace:
 
 @final
 class Follower:
-    """A reader of a region's event logs: what anybody stored or evicted, on whatever host."""
+    """A reader of a region's event logs: the stored and evicted blocks of all hosts."""
 
     def poll(self) -> tuple[list[_Event], _Resync | None]:
-        """What came and left since the last look: first all that is there. What came and left again in between is not told.
-        The second is why it was found by walking all blocks, if it was; the events are right in any case."""
+        """Changes since the last poll. The first poll returns all present blocks.
+
+        A block that was stored and removed between two polls is omitted. The second value is the
+        reason for a walk over all blocks, or None. The events are correct in both cases.
+        """
 
 @final
 class Lease:
@@ -236,13 +283,16 @@ class Lease:
 
     def __len__(self) -> int: ...
     def read_into(self, index: int, parts: _Parts) -> bool:
-        """Copies a block into writable memory, piece after piece. False: it is damaged, a miss; what is in the memory
-        may not be used."""
+        """Copies a block into writable memory, part after part.
+
+        Nothing else may access the parts during the call. Returns False if the block is damaged.
+        Then the read is a miss, and the content of the parts is invalid.
+        """
     def view(self, index: int) -> BlockView:
-        """The block in place. It stays pinned as long as the view, or a memoryview of it, is there."""
+        """The block in place. It stays pinned as long as the view or a memoryview of it exists."""
     def hashes(self) -> Hashes: ...
     def split(self, count: int) -> Lease:
-        """Takes the first `count` blocks out, into a lease of their own."""
+        """Moves the first `count` blocks into a new lease."""
     def truncate(self, count: int) -> None:
         """Keeps only the first `count` blocks."""
     def release(self) -> None: ...
@@ -253,36 +303,45 @@ class Lease:
 
 @final
 class BlockView(Buffer):
-    """One pinned block in place, read-only: `memoryview(view)`, `numpy.frombuffer(view)`, `torch.frombuffer(view)`."""
+    """One pinned block in place, read-only.
+
+    Use `memoryview(view)`, `numpy.frombuffer(view)` or `torch.frombuffer(view)`.
+    """
 
     @property
     def extent(self) -> tuple[int, int]:
-        """Address in this process and length."""
+        """Address in this process and length in bytes."""
     def verify(self) -> bool:
-        """Whether its bytes are as they were published. What a device has copied of them before, while the block was pinned, is
-        then right as well."""
+        """True if the bytes match the published checksum.
+
+        If so, copies that a device made earlier under the same pin are correct too.
+        """
     def __buffer__(self, flags: int, /) -> memoryview: ...
 
 @final
 class Filling(Buffer):
-    """Memory of a block that nobody finds before `publish`. Writable through the buffer protocol; gone with its owner."""
+    """Memory of a block that lookups cannot find before `publish`.
+
+    Writable through the buffer protocol. Recovery frees it if its process dies.
+    """
 
     @property
     def extent(self) -> tuple[int, int]:
-        """Address in this process and length."""
+        """Address in this process and length in bytes."""
     def publish(self) -> _Outcome:
-        """Sums what was written and makes the block findable. Views of it must have been released."""
+        """Computes the checksum and publishes the block. Release all views of it before."""
     def abort(self) -> None:
-        """Gives the memory back."""
+        """Frees the memory."""
     def __buffer__(self, flags: int, /) -> memoryview: ...
     def __release_buffer__(self, buffer: memoryview, /) -> None: ...
 
 @final
 class KvMemory:
-    """An engine's KV memory: blocks, and in each a page of every layer.
+    """An engine's KV memory: blocks, each with one page per layer.
 
-    `layers` has for each layer the address of its first block's page, the bytes from one block's page to the next, and the
-    bytes of a page, a multiple of 64. `owner` is kept alive; that the addresses are right is the caller's word.
+    `layers` has per layer: address of the first block's page, stride between pages of adjacent
+    blocks, and bytes of a page (a multiple of 64). The object keeps `owner` alive. Callers must
+    guarantee that the addresses are valid.
     """
 
     def __new__(
@@ -298,13 +357,19 @@ class KvMemory:
         names: Sequence[int] | None = None,
         parent: int = 0,
     ) -> Save:
-        """Begins to publish blocks, layer by layer. Those that are there already, or have no room, are left out. `names` are
-        what other programs call the blocks, each of which follows from the one before, and the first from `parent`."""
+        """Begins to publish blocks, layer by layer. Skips present blocks and blocks without room.
+
+        `names` are the names that other programs give to the blocks. Each block follows its
+        predecessor in `names`; the first block follows `parent`.
+        """
     def load(self, lease: Lease, blocks: Sequence[int], *, fail_every: int = 0) -> Load:
-        """Begins to copy the blocks of a lease into `blocks`, layer by layer, in threads of its own. The lease is spent; nobody
-        else may use the blocks until the load has ended. `fail_every=n` makes every n-th block fail and spoils it, for tests."""
+        """Begins to copy the blocks of a lease into `blocks`, layer by layer, in own threads.
+
+        The call consumes the lease. The caller must not use the blocks before the load has ended.
+        `fail_every=n` fails and corrupts every n-th block, for tests.
+        """
     def close(self) -> None:
-        """Lets the threads end when they have done what was begun."""
+        """Ends the threads after the loads in progress."""
     @property
     def block_bytes(self) -> int: ...
     @property
@@ -314,29 +379,35 @@ class KvMemory:
 
 @final
 class Save:
-    """Blocks that are being published. Nobody finds them before `finish`."""
+    """A save in progress. Lookups cannot find its blocks before `finish`."""
 
     def layer(self, layer: int) -> None:
-        """Copies this layer of all blocks, and those before it that were not. The engine must have written them."""
+        """Copies this layer and all uncopied earlier layers.
+
+        The engine must have written them, and must not write them until the save has ended.
+        """
     def finish(self) -> dict[str, int]:
-        """Copies what is left and makes the blocks findable; returns how many came to what."""
+        """Copies the remaining layers and publishes the blocks. Returns the count per outcome."""
     def abort(self) -> None:
-        """Gives all up."""
+        """Drops all blocks of the save."""
     def __len__(self) -> int: ...
 
 @final
 class Load:
-    """Blocks that are being loaded."""
+    """A load in progress."""
 
     def wait_layer(self, layer: int, timeout: float | None) -> bool:
-        """Waits until this layer of all blocks is there. False: not within `timeout`."""
+        """Waits until this layer of all blocks is copied. Returns False after `timeout` seconds."""
     def wait(self, timeout: float | None) -> bool:
-        """Waits until all has ended. False: not within `timeout`."""
+        """Waits until the load has ended. Returns False after `timeout` seconds."""
     @property
     def done(self) -> bool: ...
     def failed(self) -> list[int]:
-        """Places in the load of blocks that are not whole: what is in their pages may not be used. Until all has ended these
-        are all of them, because a block's checksum is known at its end."""
+        """Indices of the failed blocks in the load. The content of their pages is invalid.
+
+        Before the load has ended these are all blocks: a checksum is known only after the last
+        layer.
+        """
     def cancel(self) -> None:
-        """Stops copying, and returns when nothing is written any more."""
+        """Stops copying. Returns when no thread writes the blocks any more."""
     def __len__(self) -> int: ...

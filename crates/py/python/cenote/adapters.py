@@ -1,9 +1,10 @@
-"""Names of LoRA adapters by all of their content. No engine.
+"""Names of LoRA adapters by all of their content. Imports no engine.
 
-An engine loads an adapter on demand, more than once, in several processes, and identifies it by name and path. The files tell
-what it has loaded only if they have not changed between the engine's start and the moment a name is used. An adapter whose files
-are younger than the engine, or have changed since, has no name, and its requests share nothing. That lasts as long as the engine
-lives, because its own prefix cache may hold blocks of both contents by then."""
+An engine loads an adapter on demand, more than once, in several processes, and identifies it by
+name and path. The files show the loaded content only if they do not change between the engine's
+start and the use of a name. An adapter with files that are younger than the engine, or that changed
+since, has no name, and its requests share nothing. This holds until the engine ends: its own
+prefix cache may hold blocks of both contents."""
 
 from __future__ import annotations
 
@@ -20,23 +21,25 @@ from typing import Any
 
 from cenote.content import TRUSTED, Cache, Stamp, contents, stamps
 
-# The files that engines read.
+# Patterns of the files that engines read.
 _READ = ("adapter_*", "new_embeddings*", "lora_*")
 _WEIGHTS = ("adapter_model.safetensors", "adapter_model.bin", "adapter_model.pt")
 
 # A file system's clock may be as coarse as a second.
 _CLOCK_SECONDS = 2.0
-# NFS, SMB, Lustre, Ceph, GPFS: servers keep these times, and their clocks may differ from ours.
+# NFS, SMB, Lustre, Ceph, GPFS: servers set these times, and their clocks may differ from ours.
 _SERVED = {0x6969, 0xFE534D42, 0xFF534D42, 0x0BD00BD0, 0x00C36400, 0x47504653}
 _SERVER_CLOCK_SECONDS = 300.0
 
 
 Find = Callable[[str], list[Path]]
-"""The folder of an adapter's path, and files that decide which folder that is. Raises OSError or ValueError if there is none."""
+"""Returns the folder of an adapter's path, then the files that decide which folder that is.
+
+Raises OSError or ValueError if no folder exists."""
 
 
 def files_of(path: str, find: Find | None = None) -> list[Path]:
-    """The files that engines read of an adapter, and the others that `find` names; none if there are no weights."""
+    """An adapter's files that engines read, plus those of `find`; none without weights."""
     folder, *others = find(path) if find is not None else [Path(path)]
     read = sorted({file for pattern in _READ for file in folder.glob(pattern) if file.is_file()})
     return [*read, *others] if any(file.name in _WEIGHTS for file in read) else []
@@ -51,18 +54,18 @@ class Adapter:
     stamps: tuple[Stamp, ...]
 
     def holds(self) -> bool:
-        """Whether its files are still what they were when they were named."""
+        """True if the stamps of the files are unchanged since the adapter was named."""
         found = stamps([Path(file) for file in self.files])
         return found is not None and tuple(found) == self.stamps
 
 
 class Adapters:
-    """The adapters of one engine, each named once, beside the engine."""
+    """The adapters of one engine. A background thread names each of them once."""
 
     def __init__(self, facts: Any = None, find: Find | None = None, cache: Cache | None = None) -> None:
         """`facts`: settings of the engine that decide what an adapter does."""
         self.facts, self.find, self.cache = facts, find, cache
-        # The engine loads no adapter earlier.
+        # Lower bound of every time at which the engine loads an adapter.
         self.since = time.time()
         self._named: dict[tuple[str, str, str], Future[Adapter | None]] = {}
         self._lost: set[tuple[str, str, str]] = set()
@@ -70,7 +73,7 @@ class Adapters:
         self._lock = threading.Lock()
 
     def get(self, name: str, path: str, facts: Any = None) -> Adapter | None | Future[Adapter | None]:
-        """The adapter; None: it has no name. A future: its files are being read."""
+        """The adapter; None if it has no name; a future while its files are being read."""
         key = _key(name, path, facts)
         if key in self._lost:
             return None
@@ -89,7 +92,7 @@ class Adapters:
         return adapter
 
     def known(self, name: str, path: str, facts: Any = None) -> Adapter | None:
-        """The adapter, if it had a name when it was last asked for."""
+        """The adapter, if the last `get` returned one. Does not check its files again."""
         key = _key(name, path, facts)
         future = self._named.get(key)
         return None if key in self._lost or future is None or not future.done() or future.exception() else future.result()
@@ -101,7 +104,7 @@ class Adapters:
         found = contents(files, self.cache)
         if not all(is_older(content.stamp, self.since) for content in found):
             return None
-        # Files that locate the folder are watched, but are no part of the content.
+        # The stamps include files that only locate the folder. The digest excludes them.
         listed = [
             [file.name, content.size, content.digest.hex()]
             for file, content in zip(files, found, strict=True)
@@ -117,13 +120,13 @@ class Adapters:
 
 
 def is_older(stamp: Stamp, since: float) -> bool:
-    """Whether a file certainly has not changed since then."""
+    """True if a file has certainly not changed since `since`, in seconds since the epoch."""
     margin = _CLOCK_SECONDS if stamp[5] in TRUSTED else _SERVER_CLOCK_SECONDS
     return keeps_times(stamp) and max(stamp[3], stamp[4]) / 1e9 + margin <= since
 
 
 def keeps_times(stamp: Stamp) -> bool:
-    """Whether every change of a file changes its times."""
+    """True if the file system updates the times on every change of a file."""
     return stamp[5] in TRUSTED or stamp[5] in _SERVED
 
 
@@ -132,14 +135,14 @@ def _key(name: str, path: str, facts: Any) -> tuple[str, str, str]:
 
 
 class Loaded:
-    """The adapters that a worker process has loaded, by their numbers, with the stamps of their files."""
+    """The adapters that a worker process has loaded, by number, with the stamps of their files."""
 
     def __init__(self, find: Find | None = None) -> None:
         self.find = find
         self._states: dict[int, set[tuple[str, tuple[Stamp, ...] | None]]] = {}
 
     def look(self, path: str) -> tuple[Stamp, ...] | None:
-        """The present stamps of an adapter's files."""
+        """The current stamps of an adapter's files; None if they cannot be read."""
         try:
             found = stamps(files_of(path, self.find))
         except (OSError, ValueError):
@@ -147,14 +150,16 @@ class Loaded:
         return tuple(found) if found else None
 
     def note(self, number: int, path: str, before: tuple[Stamp, ...] | None) -> None:
-        """An adapter was loaded; these were the stamps of its files before."""
+        """Records that an adapter was loaded. `before` are the stamps of its files before the load.
+
+        If the stamps changed during the load, the loaded content is unknown: None is recorded."""
         after = self.look(path)
         self._states.setdefault(number, set()).add((path, before if before == after else None))
 
     def is_another(self, number: int, path: str, adapter: Adapter) -> bool:
-        """Whether something else was loaded by this number, ever."""
+        """True if this number ever loaded anything other than this adapter from this path."""
         return bool(self._states.get(number, set()) - {(path, adapter.stamps)})
 
     def is_only(self, number: int, path: str, adapter: Adapter) -> bool:
-        """Whether this was loaded, and nothing else."""
+        """True if this number loaded this adapter from this path, and nothing else."""
         return self._states.get(number) == {(path, adapter.stamps)}

@@ -1,13 +1,17 @@
-"""Files named by all of their content. No engine.
+"""Names of files by all of their content. Imports no engine.
 
-The cache keeps hashes until the machine boots again, in a folder of this user in memory. It returns a hash if the file has the
-device, the inode, the size and the times that it had when it was hashed. That is sound because
+The cache keeps hashes until the machine boots again, in a folder of this user in memory. It returns
+a hash if device, inode, size and times of the file equal those at the time of hashing. Four facts
+make that sound:
 
-- no program can set the time of an inode's last change (`ctime`): each write, rename and change of its other times sets it;
-- a file that changed less than a minute before it was hashed is not cached. So a later write has another time, even under a
-  coarse clock. The kernel has also written back mapped pages by then, so the next write to one of them sets the time again;
-- only file systems of this machine's kernel are trusted to keep that time, and tmpfs, which ignores mapped writes, is not;
-- a cache folder or record that another user can write, or that is malformed, counts as missing.
+- No program can set the time of an inode's last change (`ctime`). Each write, each rename and each
+  change of the other times sets it.
+- The cache omits a file that changed less than a minute before it was hashed. So a later write has
+  another time, even under a coarse clock. The kernel has also written back mapped pages by then, so
+  the next write to one of them sets the time again.
+- The cache trusts only file systems of this machine's kernel to keep that time. It does not trust
+  tmpfs, which ignores mapped writes.
+- A cache folder or record that another user can write, or that is malformed, counts as missing.
 
 `python -m cenote.content PATH…` prints the hashes and their cost.
 """
@@ -35,17 +39,19 @@ Stamp = tuple[int, int, int, int, int, int]
 _SETTLED_SECONDS = 60.0
 _RECORD_BYTES_MAX = 1024
 _RECORDS_MAX = 4096
-# Processes wait for the one that hashes for as long as this rate allows. After that they hash the files themselves.
+# A process waits for the process that hashes for this minimum plus the time of all bytes at this
+# rate. After that it hashes the files itself.
 _WAIT_SECONDS_MIN, _WAIT_BYTES_PER_SECOND = 30.0, 200 << 20
 _POLL_SECONDS = 0.05
 
-# ext2 to ext4, XFS, btrfs, F2FS, ZFS, bcachefs, overlayfs, SquashFS, EROFS. Not tmpfs: it does not see writes to mapped pages.
+# ext2 to ext4, XFS, btrfs, F2FS, ZFS, bcachefs, overlayfs, SquashFS, EROFS. Not tmpfs: it does not
+# see writes to mapped pages.
 TRUSTED = {0xEF53, 0x58465342, 0x9123683E, 0xF2F52010, 0x2FC12FC1, 0xCA451A4E, 0x794C7630, 0x73717368, 0xE0F5E1E2}
 
 
 @dataclass(frozen=True)
 class Content:
-    """A file's content, and what tells whether it has changed since."""
+    """The BLAKE3 hash of a file's content, and its stamp when it was hashed."""
 
     digest: bytes
     stamp: Stamp
@@ -56,8 +62,10 @@ class Content:
 
 
 def contents(paths: Sequence[Path], cache: Cache | None = None) -> list[Content]:
-    """Of these files, from the cache or from the files. Processes that ask for the same hash them once, if the cache may have
-    them. Raises OSError for a file that cannot be read, and CenoteError for one that changes meanwhile."""
+    """Contents of these files, from the cache or from the files, in order.
+
+    Processes that request the same cacheable files hash them once. Raises OSError if a file cannot
+    be read, and CenoteError if a file changes while it is hashed."""
     cache = cache or Cache()
     found = [cache.get(stamp) for stamp in _stamps(paths)]
     missing = [place for place, known in enumerate(found) if known is None]
@@ -80,7 +88,7 @@ def _stamps(paths: Sequence[Path]) -> list[Stamp]:
 
 
 def stamps(paths: Sequence[Path]) -> list[Stamp] | None:
-    """What tells whether these files have changed; None if one cannot be opened."""
+    """The stamps of these files; None if a file cannot be opened."""
     try:
         return _stamps(paths)
     except OSError:
@@ -88,7 +96,7 @@ def stamps(paths: Sequence[Path]) -> list[Stamp] | None:
 
 
 class Cache:
-    """Hashes of files, for processes of one user."""
+    """Hashes of files, shared by all processes of one user."""
 
     def __init__(self, folder: Path | None = None, settled_seconds: float = _SETTLED_SECONDS) -> None:
         self.folder = folder or Path(f"/dev/shm/.cenote-content-{os.geteuid()}")
@@ -115,7 +123,7 @@ class Cache:
             os.close(self._descriptor)  # type: ignore[arg-type]
 
     def get(self, stamp: Stamp) -> Content | None:
-        """The content that is cached for this stamp."""
+        """The cached content for this stamp; None if the cache has none."""
         if self._descriptor is None or stamp[5] not in TRUSTED:
             return None
         try:
@@ -143,7 +151,9 @@ class Cache:
         return digest if len(digest) == 32 else None
 
     def put(self, content: Content, began: float) -> None:
-        """Caches the hash of a file that was read after `began`, if the file had been unchanged for long enough."""
+        """Caches the hash of a file that was read after `began`, in seconds since the epoch.
+
+        Skips a file that had changed less than `settled_seconds` before."""
         last = max(content.stamp[3], content.stamp[4]) / 1e9
         if self._descriptor is None or content.stamp[5] not in TRUSTED or last + self.settled_seconds > began:
             return
@@ -173,8 +183,9 @@ class Cache:
 
     @contextlib.contextmanager
     def lock(self, size: int) -> Iterator[None]:
-        """One process hashes at a time, so that the others find its results. The lock only saves work: a process that does not get
-        it in time continues without it."""
+        """Admits one hashing process at a time, so that the others find its results.
+
+        The lock only saves work: a process continues without it after a timeout."""
         descriptor = None
         if self._descriptor is not None:
             with contextlib.suppress(OSError):
@@ -198,7 +209,7 @@ def _wait_for(descriptor: int, seconds: float) -> bool:
         except BlockingIOError:
             if time.monotonic() >= deadline:
                 return False
-            # The kernel has no such lock with a deadline.
+            # `flock` has no variant with a deadline, so poll.
             time.sleep(_POLL_SECONDS)
         except OSError:
             return False

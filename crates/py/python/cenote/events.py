@@ -1,6 +1,6 @@
-"""Publishes which blocks a region has in vLLM's wire format, without vLLM: `python -m cenote.events REGION`. Needs pyzmq.
+"""Publishes the KV events of a region in vLLM's wire format, without vLLM. Needs pyzmq.
 
-See docs/events.md.
+Usage: `python -m cenote.events REGION`. See docs/events.md.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ import zmq
 import cenote
 
 MEDIUM = "CENOTE"
-# What ends an answer on the replay socket.
+# Sequence number of the message that ends an answer on the replay socket.
 END = (-1).to_bytes(8, "big", signed=True)
-# Events of one batch: a region's first batch may have a million.
+# Most events of one batch. The first poll of a region may return a million.
 _BATCH_MAX = 4096
 
 
 def packed(value: Any) -> bytes:
-    """MessagePack of what events are made of."""
+    """MessagePack encoding of the types that events contain. Raises TypeError for other types."""
     match value:
         case None:
             return b"\xc0"
@@ -49,7 +49,7 @@ def packed(value: Any) -> bytes:
         case dict():
             items = b"".join(packed(key) + packed(item) for key, item in value.items())
             return _head(len(value), 0x80, 16, ((0xDE, ">H"), (0xDF, ">I"))) + items
-    raise TypeError(f"no event has {value!r} in it")
+    raise TypeError(f"events cannot contain {value!r}")
 
 
 def _head(length: int, short: int, limit: int, forms: Sequence[tuple[int, str]]) -> bytes:
@@ -60,22 +60,23 @@ def _head(length: int, short: int, limit: int, forms: Sequence[tuple[int, str]])
 
 
 class Events:
-    """A region's events as vLLM's, by the names that others have for the blocks."""
+    """Events of a region as vLLM's events. Blocks have the names that their publishers gave."""
 
     def __init__(self, region: cenote.Region, namespaces: Collection[str] = ()) -> None:
         self.region, self.follower = region, region.follow()
         self.chosen = set(namespaces)
-        # By namespace: its place among those that are followed, and the tokens of its blocks.
+        # By namespace: bit number among the followed namespaces and tokens per block; None if the
+        # namespace is not followed.
         self.rows: dict[int, tuple[int, int] | None] = {}
         self.there: dict[int, int] = {}
         self.begun = False
 
     def take(self) -> list[dict[str, Any]]:
-        """What is new since the last call."""
+        """The events since the last call."""
         polled, _ = self.follower.poll()
         events: list[dict[str, Any]] = []
         if not self.begun:
-            # Whoever listens may still believe what an earlier publisher told.
+            # A subscriber may still hold state from an earlier publisher.
             self.begun = True
             events.append({"type": "AllBlocksCleared"})
         for kind, namespace, digest, name, parent, _ in polled:
@@ -117,7 +118,9 @@ def _stored(name: int, parent: int, tokens: int) -> dict[str, Any]:
 
 
 class Publisher:
-    """Numbered batches on a PUB socket, and past ones on a ROUTER socket for who asks from a number on."""
+    """Publishes numbered batches on a PUB socket.
+
+    A ROUTER socket replays past batches from a requested number on."""
 
     def __init__(
         self, events: Events, endpoint: str, replay: str | None = None, topic: str = "", rank: int = 0, keep: int = 10_000
@@ -135,7 +138,7 @@ class Publisher:
             self.replay.bind(replay)
 
     def step(self) -> int:
-        """Publishes what is new and answers who asks; returns how many events there were."""
+        """Publishes new events and answers replay requests. Returns the number of new events."""
         events = self.events.take()
         for first in range(0, len(events), _BATCH_MAX):
             batch = packed([time.time(), events[first : first + _BATCH_MAX], self.rank])
@@ -158,12 +161,12 @@ class Publisher:
         replay.send_multipart([client, b"", b"", END, b""])
 
     def close(self) -> None:
-        """Sends what is under way, for at most a second."""
+        """Closes the sockets. Pending messages have one second to be sent."""
         self.context.destroy(linger=1000)
 
 
 def _open(socket: zmq.Socket[bytes], endpoint: str) -> None:
-    """As vLLM does: a wildcard is listened on, anything else is somebody who listens."""
+    """Binds to wildcard, `ipc://` and `inproc://` endpoints; connects to others, as vLLM does."""
     if "*" in endpoint or "::" in endpoint or endpoint.startswith(("ipc://", "inproc://")):
         socket.bind(endpoint)
     else:
@@ -171,20 +174,19 @@ def _open(socket: zmq.Socket[bytes], endpoint: str) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """The command."""
     parser = argparse.ArgumentParser(prog="python -m cenote.events", description="Publishes a region's KV events as vLLM does.")
     parser.add_argument("region", help="shm:NAME, a file, a device")
-    parser.add_argument("--endpoint", default="tcp://*:5557", help="PUB socket; * listens, a host is connected to (%(default)s)")
-    parser.add_argument("--replay", help="ROUTER socket that past batches are asked from, such as tcp://*:5558")
+    parser.add_argument("--endpoint", default="tcp://*:5557", help="PUB socket; binds to *, connects to a host (%(default)s)")
+    parser.add_argument("--replay", help="ROUTER socket for replays of past batches, such as tcp://*:5558")
     parser.add_argument("--topic", default="")
-    parser.add_argument("--rank", type=int, default=0, help="data parallel rank that batches bear")
+    parser.add_argument("--rank", type=int, default=0, help="data parallel rank in each batch")
     parser.add_argument(
         "--namespace", action="append", default=[], metavar="LABEL",
-        help="only this model, by its name or number; of several, such as the ranks of one, a block is told of when all have it",
+        help="follow only this namespace, by label or number; with several, such as all ranks, publish a block when all have it",
     )  # fmt: skip
     parser.add_argument("--host-slot", type=int, default=0)
-    parser.add_argument("--every", type=float, default=0.01, metavar="SECONDS", help="between two looks (%(default)s)")
-    parser.add_argument("--for", type=float, dest="duration", metavar="SECONDS", help="ends after so long")
+    parser.add_argument("--every", type=float, default=0.01, metavar="SECONDS", help="poll period (%(default)s)")
+    parser.add_argument("--for", type=float, dest="duration", metavar="SECONDS", help="run time; default: until a signal")
     options = parser.parse_args(arguments)
     ended = threading.Event()
 

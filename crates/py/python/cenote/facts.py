@@ -1,4 +1,6 @@
-"""The facts behind a fingerprint, kept in the region for `cenote pool diff` (docs/format.md#object-row)."""
+"""Facts behind a fingerprint, stored in the region for `cenote pool diff`.
+
+See docs/format.md#object-row."""
 
 from __future__ import annotations
 
@@ -10,33 +12,36 @@ from typing import Any
 
 import cenote
 
-# Fewest chunks of a region that keeps facts: they take one.
+# Fewest chunks of a region that stores facts, because the facts take one chunk.
 _CHUNKS_MIN = 16
 # Digits of a fingerprint in the key; a key has at most 56 bytes.
 _KEY_DIGITS = 32
-# Longer values are named by a digest.
+# Characters of the longest value stored as is. A digest replaces longer values.
 _LONGEST = 200
 
 
 def facts_of(identity: bytes) -> dict[str, str]:
-    """The facts of an identity, which is a name, a space and a JSON object: names and texts. What lies in another object is named by
-    its path."""
+    """The facts of an identity: names and texts. An identity is a maker, a space and a JSON object.
+
+    The name of a nested fact is its path."""
     maker, brace, rest = identity.decode().partition("{")
     facts = json.loads(brace + rest)
     if facts.get("tenant salt"):
-        # Not the salt itself: the region is not to hold it.
+        # Store a digest, because the region must not contain the salt.
         facts["tenant salt"] = _digest(facts["tenant salt"])
     return {"made by": maker.strip()} | _flat(facts)
 
 
 def key_of(fingerprint: str) -> str:
-    """The key of the object with the facts."""
+    """The key of the object with the facts of a fingerprint."""
     return f"cenote/facts/{fingerprint[:_KEY_DIGITS]}"
 
 
 def record(region: cenote.Region, info: Mapping[str, Any], identities: Mapping[int, bytes], logger: logging.Logger) -> None:
-    """Records the facts of namespaces, unless they are there. `info` is the region's, `identities` are by the namespaces' numbers. A
-    region without room keeps none, which is no fault."""
+    """Stores the facts of namespaces in the region, unless they are present.
+
+    `info` is `Region.info`. `identities` are by namespace id. A region without room stores no
+    facts; that is not an error."""
     if info["region_bytes"] // info["chunk_bytes"] < _CHUNKS_MIN:
         return
     try:
@@ -45,7 +50,7 @@ def record(region: cenote.Region, info: Mapping[str, Any], identities: Mapping[i
             if row["id"] in identities and region.get_object(key) is None:
                 region.put_object(key, json.dumps(facts_of(identities[row["id"]]), sort_keys=True).encode())
     except cenote.CenoteError as error:
-        logger.info("Cenote: the facts behind the fingerprint are not recorded, so `cenote pool diff` cannot compare it: %s", error)
+        logger.info("Cenote: cannot record the facts of the fingerprint, so `cenote pool diff` cannot compare it: %s", error)
 
 
 def _flat(facts: Mapping[str, Any]) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""Tells an engine's log when its region is left alone, and when it is used again."""
+"""Logs when this process stops using its region and when it uses the region again."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import cenote
 
 
 class HealthLog:
-    """One line for each change. An engine asks in each of its steps, which costs a look at a flag."""
+    """Logs one line per change. An engine calls `look` in each step; the call reads one flag."""
 
     def __init__(self, region: cenote.Region, logger: logging.Logger) -> None:
         self._region, self._logger = region, logger
@@ -20,8 +20,8 @@ class HealthLog:
             return
         self._is_degraded = reason is not None
         if reason is None:
-            self._logger.info("Cenote: the region %s is sound again and in use", self._region.name)
+            self._logger.info("Cenote: the region %s is repaired and in use again", self._region.name)
         else:
             self._logger.warning(
-                "Cenote: the region %s is damaged and left alone, so that everything is computed: %s", self._region.name, reason
+                "Cenote: the region %s is damaged and not in use, so the engine computes all KV: %s", self._region.name, reason
             )

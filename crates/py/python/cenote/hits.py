@@ -1,4 +1,4 @@
-"""How much of a prompt can be used, where layers look back differently far. Pure: no region, no engine."""
+"""Longest usable prefix of a prompt for layers with different windows. No region, no engine."""
 
 from __future__ import annotations
 
@@ -9,32 +9,36 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Reach:
-    """How far back the layers of one KV cache group look."""
+    """Block size and attention window of one KV cache group."""
 
     block_tokens: int
     window: int | None = None
-    """Tokens that a token attends to, itself among them. None: all."""
+    """Tokens that a token attends to, including itself. None: all."""
 
     def first(self, end: int) -> int:
-        """The first block that somebody needs who goes on at token `end`."""
+        """Number of the first block that the computation of token `end` needs."""
         return 0 if self.window is None else max(end - self.window + 1, 0) // self.block_tokens
 
 
 def alignment(reaches: Sequence[Reach]) -> int:
-    """Tokens of which every hit is a multiple: it ends where a block of each group ends."""
+    """Granularity of hits in tokens: a hit ends at a block border of every group."""
     return math.lcm(*(reach.block_tokens for reach in reaches))
 
 
 def longest_hit(reaches: Sequence[Reach], start: int, end: int, last_missing: Callable[[int, int, int], int | None]) -> int:
-    """Where a prefix ends, at most at token `end`, that has of every group the blocks from token `start` on which are needed to
-    go on behind it. What lies before `start` is there already. Returns `start` if there is none.
+    """Returns the end, in tokens, of the longest hit between `start` and `end`; `start` if none.
 
-    `last_missing(group, first, last)` is the last block from `first` on and before `last` that the group lacks."""
+    Every group has the blocks from `start` on that the computation of the next token needs. The
+    engine has all blocks before `start`.
+
+    `last_missing(group, first, last)` returns the last missing block of a group with
+    `first <= block < last`, or None."""
     step = alignment(reaches)
     end -= end % step
     settled = 0
     group = 0
-    # A block that is missing rules out every end whose window it is in, and of the shorter ones the longest is tried next.
+    # A missing block excludes every end with this block in its window. Try the longest end that
+    # remains.
     while end > start and settled < len(reaches):
         reach = reaches[group]
         size = reach.block_tokens

@@ -1,6 +1,7 @@
-"""The files of a model's folder that can reach its KV, and one digest of them all. No engine.
+"""The files of a model's folder that can affect its KV, and one digest of them all. No engine.
 
-Every file counts, unless it is known not to: so a kind of file that is new here costs sharing and no wrong KV."""
+Every file counts, except known kinds that cannot affect KV. So a new kind of file costs sharing but
+never causes wrong KV."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ from typing import Any
 
 from cenote.content import Cache, Content, contents
 
-# Blocks are named by token ids, so tokenizers do not count; neither do settings of sampling and of training.
+# Names cover token ids, so tokenizers do not count. Nor do settings of sampling and training.
 _NOT_KV = (
     "tokenizer*", "vocab.json", "vocab.txt", "merges.txt", "added_tokens.json", "special_tokens_map.json", "tekken.json", "spiece.model",
     "*.tiktoken", "chat_template*", "generation_config.json", "training_args.bin", "trainer_state.json", "optimizer*", "scheduler*",
@@ -24,19 +25,19 @@ _FOR_PEOPLE = (
     "readme*", "license*", "notice*", "use_policy*", "*.md", "*.pdf", "*.png", "*.jpg", "*.jpeg", "*.gif", "*.svg", "*.webp", "*.mp4",
     "*.log", "*.lock", "*.tmp", "*.pyc",
 )  # fmt: skip
-# Weights for other programs.
+# Weights in formats of other frameworks.
 _FOREIGN = ("*.msgpack", "*.h5", "*.onnx", "*.onnx_data", "*.ot", "*.tflite", "*.mlmodel", "*.mlpackage")
 _IGNORED = _NOT_KV + _FOR_PEOPLE + _FOREIGN
 _IGNORED_FOLDERS = ("checkpoint-*", "global_step*", "runs", "wandb", "onnx", "openvino", "coreml", "__pycache__")
 
-# Engines load one form of the weights: the first of these that is there.
+# Engines load one form of the weights: the first of these patterns that matches a file.
 WEIGHTS = ("*.safetensors", "*.bin", "*.pt", "*.pth")
 
 _CONFIGURATIONS = ("config.json", "params.json")
 
 
 def files_of(folder: Path, ignored: Sequence[str] = (), weights: Sequence[str] = WEIGHTS) -> list[Path]:
-    """The files that count, in the order of their paths. `ignored` are patterns of paths in the folder."""
+    """The files that count, sorted by path. `ignored` are patterns of paths within the folder."""
     return sorted(_files_of(folder, folder, ignored, weights, {os.path.realpath(folder)}))
 
 
@@ -56,15 +57,16 @@ def _matches(path: Path, patterns: Sequence[str]) -> bool:
 
 
 def kv_config(config: Mapping[str, Any]) -> dict[str, Any]:
-    """A configuration without the keys that tell where it lies and which program wrote it."""
+    """A configuration without the keys for its location and the program that wrote it."""
     return {key: value for key, value in config.items() if not key.startswith("_") and key != "transformers_version"}
 
 
 def digest_of_files(
     folder: Path, files: Sequence[Path], facts: Mapping[str, Any], cache: Cache | None = None, tell: Callable[[list[Content]], None] | None = None
 ) -> str:
-    """A digest of these facts, and of the files' paths in the folder and all of their content. Raises OSError for a file that
-    cannot be read, and CenoteError for one that changes meanwhile."""
+    """A digest of these facts, and of the relative paths and all content of the files.
+
+    Raises OSError if a file cannot be read, and CenoteError if a file changes while it is read."""
     found = contents(files, cache)
     if tell is not None:
         tell(found)
@@ -74,11 +76,12 @@ def digest_of_files(
 
 
 def digest_of_folder(folder: Path, cache: Cache | None = None) -> str:
-    """A digest of the model in a folder, for connectors whose engine tells only its name. Raises OSError, and ValueError for a folder
-    without weights."""
+    """A digest of the model in a folder, for engines that pass only the model's name.
+
+    Raises OSError if a file cannot be read, and ValueError for a folder without weights."""
     files = files_of(folder)
     if not any(_matches(file, [*WEIGHTS, "*.gguf"]) for file in files):
-        raise ValueError(f"{folder}: there are no weights in this folder; name the folder that the engine loads its model from")
+        raise ValueError(f"{folder}: this folder has no weights; give the folder from which the engine loads its model")
     facts = {}
     for name in _CONFIGURATIONS:
         file = folder / name
@@ -89,14 +92,15 @@ def digest_of_folder(folder: Path, cache: Cache | None = None) -> str:
 
 
 def weights_name(settings: Mapping[str, Any], where: str) -> str:
-    """The name of the weights from the settings of a connector whose engine tells only the model's name. Raises ValueError, which
-    says what to give."""
+    """The name of the weights from the settings, for engines that pass only the model's name.
+
+    Raises ValueError, with the settings to give, if the settings do not name the weights."""
     text, folder = settings.get("model_fingerprint"), settings.get("model_folder")
     if bool(text) == bool(folder):
         raise ValueError(
-            f'{where}: name the weights, by one of "model_folder" (the folder that the engine loads, which is read at start) and '
-            '"model_fingerprint" (a text of your own, another one for other weights): by the model\'s name alone, engines with other '
-            "weights would be given this one's KV"
+            f'{where}: name the weights by either "model_folder" (the folder that the engine loads; Cenote reads it at start) or '
+            '"model_fingerprint" (a text of your choice, different for different weights): with the model\'s name alone, engines '
+            "with other weights would load this engine's KV"
         )
     if text:
         return f"text {text}"

@@ -1,4 +1,4 @@
-"""Calls of engines' serving paths, into which no fault of ours may go."""
+"""Wrappers that keep Cenote's faults out of an engine's serving path."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ _P = ParamSpec("_P")
 _R = TypeVar("_R")
 _Method = Callable[Concatenate[_S, _P], _R]
 
-# Not faults: the program is asked to end.
+# Requests to end the program, not faults.
 _ENDS = (KeyboardInterrupt, SystemExit, GeneratorExit)
 
 
 def serving(otherwise: Callable[[], _R]) -> Callable[[_Method[_S, _P, _R]], _Method[_S, _P, _R]]:
-    """A method of the serving path: what goes wrong in it is counted, and to the engine it is what `otherwise` makes: a miss."""
+    """Decorates a serving method: counts its errors and returns `otherwise()`, a miss."""
     return serving_with(lambda *_args, **_kwargs: otherwise())
 
 
 def serving_with(otherwise: Callable[_P, _R]) -> Callable[[_Method[_S, _P, _R]], _Method[_S, _P, _R]]:
-    """As `serving`, for a miss whose shape follows from the arguments of the call."""
+    """Like `serving`, but `otherwise` gets the arguments of the call to make the miss."""
 
     def wrap(method: _Method[_S, _P, _R]) -> _Method[_S, _P, _R]:
         @functools.wraps(method)
@@ -37,7 +37,7 @@ def serving_with(otherwise: Callable[_P, _R]) -> Callable[[_Method[_S, _P, _R]],
                 return method(self, *args, **kwargs)
             except _ENDS:
                 raise
-            except BaseException as error:  # A panic of the compiled part is no `Exception`.
+            except BaseException as error:  # A panic of the compiled part is not an `Exception`.
                 self.went_wrong(method.__name__, error)
                 return otherwise(*args, **kwargs)
 

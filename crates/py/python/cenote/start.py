@@ -1,4 +1,4 @@
-"""The line that a connector logs about its region when it starts, and the warning when the region is of no use to it."""
+"""Log lines of a connector about its region at start."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ _NAMED_MAX = 4
 
 
 def log_start(region: str, info: Mapping[str, Any], namespaces: Iterable[int], logger: logging.Logger) -> None:
-    """Logs what the region with this `Region.info` holds, and what of it is for the namespaces with these numbers."""
+    """Logs the content of a region, and the part for the namespaces with these ids.
+
+    `info` is `Region.info`. Warns if the region has blocks but none for these namespaces."""
     ids = set(namespaces)
     own = [row for row in info["namespaces"] if row["id"] in ids]
     others = sum(row["id"] not in ids and row["blocks"] > 0 for row in info["namespaces"])
@@ -28,35 +30,36 @@ def log_start(region: str, info: Mapping[str, Any], namespaces: Iterable[int], l
     )  # fmt: skip
     if blocks > 0 and usable == 0:
         logger.warning(
-            "Cenote: region %s holds %d blocks of %d other fingerprints and none for this engine, so that nothing will hit until it has "
-            "saved blocks itself: `cenote pool diff --region %s %s` names the facts that differ",
+            "Cenote: region %s holds %d blocks of %d other fingerprints and none for this engine, so lookups miss until the engine has "
+            "saved blocks: `cenote pool diff --region %s %s` names the facts that differ",
             region, blocks, others, region, fingerprints[0] if fingerprints else "",
         )  # fmt: skip
 
 
-# Settings of the connectors that count for a region that is made, by the arguments of `Region.create`.
+# Connector settings for the creation of a region, by argument of `Region.create`.
 _OF_NEW = {"size": "create_size", "chunk_size": "chunk_size", "mode": "mode", "eviction": "eviction"}
 
 
 def given_of_new(settings: Mapping[str, Any]) -> dict[str, str]:
-    """Those of them that were given: their names, by the arguments'."""
+    """The names of the given creation settings, by argument of `Region.create`."""
     return {argument: name for argument, name in _OF_NEW.items() if settings.get(name) is not None}
 
 
 def log_ignored(region: str, differences: Sequence[tuple[str, str, str]], given: Mapping[str, str], logger: logging.Logger) -> None:
-    """Logs the settings of a new region that have no effect because the region exists. `differences` are those that `Region.create`
-    returned; `given` are the settings that a user gave, by the names of its arguments."""
+    """Logs the creation settings that have no effect because the region exists.
+
+    `differences` are from `Region.create`; `given` are from `given_of_new`."""
     said = [f"{given[name]} is {wanted}, and the region has {actual}" for name, wanted, actual in differences if name in given]
     if said:
         logger.warning(
-            "Cenote: region %s exists already, so these settings have no effect: %s. Leave them out, or make the region anew: "
+            "Cenote: region %s already exists, so these settings have no effect: %s. Leave them out, or recreate the region: "
             "`cenote pool destroy --region %s` removes it with its blocks",
             region, "; ".join(said), region,
         )  # fmt: skip
 
 
 def _bytes(count: int) -> str:
-    """A size, as `cenote pool info` prints it."""
+    """A size in the format of `cenote pool info`."""
     value, unit = float(count), "B"
     for larger in ("KiB", "MiB", "GiB", "TiB"):
         if value < 1024:

@@ -1,4 +1,4 @@
-"""Whether a connector is written for the engine that is there. Imports nothing of an engine."""
+"""Check of the installed engine's version. Imports nothing of an engine."""
 
 from __future__ import annotations
 
@@ -8,12 +8,14 @@ import warnings
 
 
 def check(engine: str, version: str, written_for: tuple[int, ...], install: str, variable: str) -> None:
-    """Refuses an engine that the connector was not written for: the leading numbers of its version must be these.
+    """Raises ImportError unless the leading numbers of the engine's version equal `written_for`.
 
-    `install` is what to install instead. Set to 1, the environment's `variable` lets the connector try a newer one."""
+    `install` is the requirement that the message recommends. The environment variable `variable`
+    with value 1 permits newer versions, with a warning."""
     module, wanted = f"cenote.{engine.lower()}", ".".join(map(str, written_for))
     said = f"{module} is written for {engine} {wanted}, and this is {engine} {version}"
-    # Such as 0.32.1, 0.32.1rc1+cpu, 0.33.0.dev7+g123abc; builds of a source tree may name none.
+    # Versions such as 0.32.1, 0.32.1rc1+cpu, 0.33.0.dev7+g123abc. Builds of a source tree may have
+    # no number.
     numbers = re.match(r"\d+(?:\.\d+)*", version)
     found = tuple(map(int, numbers[0].split(".")))[: len(written_for)] if numbers else ()
     if found == written_for:

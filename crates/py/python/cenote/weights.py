@@ -1,4 +1,4 @@
-"""Which weights an engine has, where it may be given others while it runs. Pure: no engine."""
+"""Version of an engine's weights, which may change at run time. Pure: no engine."""
 
 from __future__ import annotations
 
@@ -9,8 +9,11 @@ from pathlib import Path
 
 
 class Weights:
-    """At first those that it was started with. Who gives it others may name them in a file, whose content is looked at when it
-    starts and at each change; engines whose files say the same share. Without one, nobody knows who else has the new weights."""
+    """The version of the weights; empty at start without a file.
+
+    A rollout may write the version into a file. The engine reads the file at start and at each
+    change, and engines with equal content share blocks. Without a file, changed weights get a
+    random version, so the engine shares with no other."""
 
     def __init__(self, file: str | None = None) -> None:
         self.file = file
@@ -18,19 +21,22 @@ class Weights:
         self.version = self._read() if file else b""
 
     def change(self) -> None:
-        """There are others now: nothing of before is found by its name, wherever it is."""
-        # If the file cannot be read, so is this, whoever hears of it.
+        """Records new weights: from now on no earlier block has a matching name, on any host.
+
+        Raises OSError if the file cannot be read."""
+        # The random version stays if reading the file raises.
         self.version = secrets.token_bytes(16)
         if self.file:
             self.version = self._read()
 
     def doubt(self) -> None:
-        """It is not known which weights the engine was started with. A later change may be of a part of them, so it shares with no
-        other engine, whatever its file says."""
+        """Records that the initial weights are unknown. The engine then shares with no other.
+
+        A later change may replace only a part of the weights, so the file cannot end this state."""
         self._doubt = secrets.token_bytes(16)
 
     def keys(self, hashes: Sequence[bytes]) -> list[bytes]:
-        """Names of blocks that were computed with these weights. They end as the hashes do."""
+        """Names of blocks that were computed with these weights. The hashes are their suffixes."""
         prefix = self._doubt + self.version
         return [prefix + each for each in hashes] if prefix else list(hashes)
 

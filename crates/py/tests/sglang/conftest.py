@@ -1,4 +1,4 @@
-"""Regions for the tests with SGLang, and its settings."""
+"""Fixtures of regions and SGLang settings."""
 
 import os
 import uuid
@@ -13,7 +13,7 @@ import cenote
 
 @pytest.fixture(autouse=True, scope="session")
 def settings() -> Iterator[None]:
-    """The process has settings as long as threads of a server may ask for them."""
+    """Publishes settings for the whole session, because threads of a server may read them late."""
     with servers.published(served_model_name="demo"):
         yield
 

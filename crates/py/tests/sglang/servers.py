@@ -1,7 +1,9 @@
-"""SGLang's own prefix cache on the processor: radix tree, controller with its threads, host memory, storage by configuration.
+"""SGLang's own prefix cache on the CPU.
 
-Two things need a GPU and are replaced: pinning host memory, and the kernels that copy between the device and host memory. The
-device's memory is the processor's. No model runs: a page's KV is drawn from the tokens up to its end."""
+It has SGLang's radix tree, controller threads, host memory and storage configuration. Two parts
+need a GPU and are replaced: pinning of host memory, and the kernels that copy between device and
+host memory. The device's memory is CPU memory. No model runs: a page's KV is random, seeded by the
+tokens up to its end."""
 
 from __future__ import annotations
 
@@ -37,7 +39,7 @@ BACKEND = {"backend_name": "cenote", "module_path": "cenote.sglang", "class_name
 
 
 def _slots(host: Any, slots: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """Where tokens lie in one layer of host memory."""
+    """Indices of tokens in one layer of host memory."""
     return (slots // host.page_size, slots % host.page_size) if host.layout == "page_first_direct" else (slots,)
 
 
@@ -71,7 +73,7 @@ for _host in (MHATokenToKVPoolHost, MLATokenToKVPoolHost):
 
 @contextlib.contextmanager
 def published(**settings: Any) -> Iterator[Any]:
-    """SGLang's settings of this process, as its scheduler has them."""
+    """Publishes SGLang's settings for this process, as its scheduler does."""
     ranks = {"tp_rank": 0, "tp_size": 1, "pp_rank": 0, "pp_size": 1, "attn_cp_rank": 0, "attn_cp_size": 1}
     ranks |= {"attn_tp_rank": 0, "attn_tp_size": 1, "attn_dp_rank": 0, "attn_dp_size": 1}
     ranks |= {"attn_dcp_rank": 0, "attn_dcp_size": 1}
@@ -84,7 +86,7 @@ def published(**settings: Any) -> Iterator[Any]:
 
 
 def until(done: Callable[[], bool], what: str) -> None:
-    """Polls as the scheduler does, once a step."""
+    """Polls, as the scheduler does once per step."""
     end = time.monotonic() + SECONDS
     while not done():
         if time.monotonic() > end:
@@ -139,7 +141,7 @@ class Server:
             )
             self.cache = UnifiedRadixCache(params)
             self.cache.init_hicache(server_args, params)
-        # Pages by tensor are read into memory that is pinned too.
+        # Reads of pages by tensor would pin their target, which needs a GPU.
         self.controller.mem_pool_host.anchor_entry.host_pool.pin_memory = False
         self.requests = 0
 
@@ -156,11 +158,11 @@ class Server:
         return list(pool.kv_buffer) if isinstance(pool, MLATokenToKVPool) else [*pool.k_buffer, *pool.v_buffer]
 
     def step(self) -> None:
-        """A step of the scheduler."""
+        """Runs a step of the scheduler."""
         self.cache.check_hicache_events()
 
     def compute(self, tokens: Sequence[int], **key: Any) -> None:
-        """Computes a prompt's KV, keeps it, and waits until SGLang has written it to the storage backend."""
+        """Computes a prompt's KV, caches it, and waits for its backup to the storage backend."""
         slots = self.allocator.alloc(len(tokens))
         assert slots is not None, "the device's memory is full: forget first"
         for memory, content in zip(self.memories(), kv(self, tokens), strict=True):
@@ -174,7 +176,9 @@ class Server:
         until(written, "the backup")
 
     def load(self, tokens: Sequence[int], **key: Any) -> int:
-        """Asks the storage backend for a prompt, loads what is there to the device, and checks it. Returns its tokens."""
+        """Prefetches a prompt, loads the hit to the device and checks its KV.
+
+        Returns the number of hit tokens."""
         self.requests += 1
         request = CacheRequestHandle(f"request-{self.requests}", 0)
         found = self.match(tokens, **key)
@@ -188,7 +192,7 @@ class Server:
         self.cache.pop_prefetch_loaded_tokens(request)
         found = self.match(tokens, **key)
         if found.host_hit_length:
-            # What the cache reads of a request: where it matched on the device, and that it has no other state.
+            # The cache reads these fields of a request: its match on the device, no other state.
             asking = SimpleNamespace(rid=request.rid, last_node=found.last_device_node)
             asking.kv, asking.swa_host_hit_length, asking.mamba_host_hit_length = SimpleNamespace(mamba_pool_idx=None), 0, 0
             host = InitLoadBackParams(best_match_node=found.best_match_node, host_hit_length=found.host_hit_length, req=asking)
@@ -222,7 +226,7 @@ class Server:
         self.controller.mem_pool_host.anchor_entry.host_pool.kv_buffer.zero_()
 
     def threads(self) -> list[bool]:
-        """Whether SGLang's threads for the storage backend live."""
+        """For each of SGLang's storage threads, whether it is alive."""
         controller = self.controller
         return [
             thread.is_alive()
@@ -239,7 +243,7 @@ class Server:
 
 
 def extra_config(region: str, settings: dict[str, Any] | None = None, *, by_address: bool = True) -> str:
-    """`--hicache-storage-backend-extra-config`. A setting of None is left out."""
+    """`--hicache-storage-backend-extra-config`, without settings of None."""
     extra = {"interface_v1": int(by_address), "prefetch_threshold": PAGE, "region": region, "model_fingerprint": "weights"}
     all_settings = BACKEND | extra | (settings or {})
     return json.dumps({name: value for name, value in all_settings.items() if value is not None})
@@ -250,7 +254,7 @@ def radix_key(tokens: Sequence[int], **key: Any) -> RadixKey:
 
 
 def kv(server: Server, tokens: Sequence[int]) -> list[torch.Tensor]:
-    """The KV of a prompt, for each of the device's memories: each page follows from all tokens up to its end."""
+    """The KV of a prompt, per memory of the device. All tokens up to a page's end determine it."""
     pages: list[list[torch.Tensor]] = []
     for end in range(PAGE, len(tokens) + 1, PAGE):
         seed = hashlib.sha256(array("q", tokens[:end]).tobytes()).digest()

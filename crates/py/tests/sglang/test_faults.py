@@ -1,4 +1,4 @@
-"""Whatever goes wrong is a miss to SGLang: its scheduler sees no exception, its threads live, and no KV is wrong."""
+"""Faults are misses to SGLang: no exception reaches scheduler or threads, and no KV is wrong."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ def prompt(number: int) -> list[int]:
 
 
 class Panic(BaseException):
-    """As a panic of the compiled part arrives: it is no `Exception`."""
+    """Like a panic of the compiled part, not an `Exception`."""
 
 
 class Faulty:
-    """A region's namespace of which every call fails."""
+    """A namespace that fails every call."""
 
     def __init__(self, error: BaseException) -> None:
         self.error = error
@@ -37,7 +37,7 @@ class Faulty:
         raise self.error
 
 
-def test_every_call_that_fails_is_a_miss_of_the_right_shape(region: str) -> None:
+def test_every_failed_call_returns_a_miss_of_the_right_shape(region: str) -> None:
     server = Server(region)
     server.compute(prompt(0))
     storage, pages = server.storage, server.storage.pages
@@ -50,7 +50,7 @@ def test_every_call_that_fails_is_a_miss_of_the_right_shape(region: str) -> None
         assert storage.batch_exists(keys) == 0
         assert storage.exists("a") is False
         assert storage.batch_get_v1(keys, indices) == [False, False]
-        # SGLang takes `all([])` for a success.
+        # SGLang treats `all([])` as a success.
         assert storage.batch_set_v1(keys, indices) == [False, False]
         assert storage.batch_get(keys, tensors) == [None, None]
         assert storage.batch_set(keys, tensors) is False
@@ -77,7 +77,7 @@ def test_every_call_that_fails_is_a_miss_of_the_right_shape(region: str) -> None
     assert storage.batch_exists(keys) <= 1
     assert storage.errors > before
     server.forget()
-    assert server.load(prompt(0)) == PAGES * PAGE, "what was right before is right"
+    assert server.load(prompt(0)) == PAGES * PAGE, "earlier pages are intact"
     server.close()
 
 
@@ -97,13 +97,13 @@ def test_sglangs_threads_outlive_faults(region: str, error: BaseException) -> No
     server.close()
 
 
-def test_pages_that_turn_out_damaged_end_the_prefix(region: str) -> None:
+def test_a_damaged_page_ends_the_prefix(region: str) -> None:
     server = Server(region)
     server.compute(prompt(0))
     server.forget()
     found = Path("/dev/shm", region.removeprefix("shm:"))
     content = found.read_bytes()
-    # The third page's KV, as it lies in the region: flip a bit of it.
+    # Flip a bit of the third page's KV in the region.
     third = kv(server, prompt(0))[0][2 * PAGE : 3 * PAGE].contiguous().view(torch.uint8).numpy().tobytes()
     at = content.index(third)
     with found.open("r+b") as file:
@@ -113,7 +113,7 @@ def test_pages_that_turn_out_damaged_end_the_prefix(region: str) -> None:
     server.close()
 
 
-def test_a_full_region_costs_hits_and_nothing_else(name: str) -> None:
+def test_a_full_region_costs_only_hits(name: str) -> None:
     cenote.Region.create(name, "2MiB", chunk_size="256KiB", min_block="4KiB", max_hosts=2, pins_per_worker=112)
     server = Server(name, size=2048)
     prompts = 60
@@ -145,7 +145,7 @@ def test_a_missing_region_is_refused_and_named(name: str) -> None:
     server.close()
 
 
-def test_a_region_that_is_destroyed_stays_with_those_that_have_it(region: str) -> None:
+def test_a_destroyed_region_stays_usable_by_its_workers(region: str) -> None:
     server = Server(region)
     server.compute(prompt(0))
     Path("/dev/shm", region.removeprefix("shm:")).unlink()
@@ -161,7 +161,7 @@ def test_a_region_that_is_destroyed_stays_with_those_that_have_it(region: str) -
     server.close()
 
 
-def test_a_batch_that_takes_too_long_leaves_the_rest_out(region: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_batch_beyond_its_deadline_skips_its_remaining_pages(region: str, monkeypatch: pytest.MonkeyPatch) -> None:
     server = Server(region)
     server.compute(prompt(0))
     monkeypatch.setattr(storage_module, "BATCH_SECONDS", 0.0)
@@ -176,7 +176,7 @@ def test_a_batch_that_takes_too_long_leaves_the_rest_out(region: str, monkeypatc
 
 def test_pools_beside_the_kv_are_refused(region: str) -> None:
     server = Server(region)
-    with pytest.raises(ValueError, match="pool `mamba` beside it"):
+    with pytest.raises(ValueError, match="also has a pool `mamba`"):
         server.storage.register_mem_host_pool_v2(object(), PoolName.MAMBA)
     server.close()
 
@@ -185,11 +185,11 @@ def test_pools_beside_the_kv_are_refused(region: str) -> None:
     ("settings", "said"),
     [
         ({"regoin": "shm:a"}, "unknown regoin"),
-        ({"region": ""}, "no region was named"),
+        ({"region": ""}, "no region is given"),
         ({"model_fingerprint": None}, "name the weights"),
     ],
 )
-def test_settings_that_mean_nothing_are_refused(region: str, settings: dict[str, str | None], said: str) -> None:
+def test_invalid_settings_are_refused(region: str, settings: dict[str, str | None], said: str) -> None:
     with pytest.raises(ValueError, match=said):
         Server(region, settings)
 
@@ -205,7 +205,7 @@ def writer(region: str, prompts: int, dies_in: int = 0) -> subprocess.Popen[str]
     return subprocess.Popen(program, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
 
-def test_two_processes_share_and_one_is_killed(region: str) -> None:
+def test_pages_outlive_a_killed_writer(region: str) -> None:
     child = writer(region, 2)
     assert child.stdout is not None
     assert child.stdout.readline() == "computed\n"
@@ -218,13 +218,13 @@ def test_two_processes_share_and_one_is_killed(region: str) -> None:
     server.close()
 
 
-def test_a_writer_that_dies_in_the_middle_of_a_page_leaves_whole_ones(region: str) -> None:
+def test_a_writer_killed_within_a_page_leaves_only_whole_pages(region: str) -> None:
     child = writer(region, 3, dies_in=PAGES + 2)
     child.communicate(timeout=SECONDS)
     assert child.returncode == -9
     server = Server(region)
     assert server.load(prompt(0)) == PAGES * PAGE
-    assert server.load(prompt(1)) == PAGE, "the page before the one that it died in"
+    assert server.load(prompt(1)) == PAGE, "the page before the unfinished one"
     server.compute(prompt(2))
     server.forget()
     assert server.load(prompt(2)) == PAGES * PAGE

@@ -1,4 +1,4 @@
-"""What one server has computed, the others load: with SGLang's own cache, controller and factory of storage backends."""
+"""Servers share pages, with SGLang's own cache, controller and factory of storage backends."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def recorded_facts(name: str) -> list[dict[str, str]]:
     ],
 )
 @pytest.mark.parametrize("is_latent", [False, True])
-def test_one_servers_pages_are_the_others(region: str, layout: str, by_address: bool, is_latent: bool) -> None:
+def test_a_server_loads_the_pages_of_another(region: str, layout: str, by_address: bool, is_latent: bool) -> None:
     how: dict[str, Any] = {"layout": layout, "by_address": by_address, "is_latent": is_latent}
     how |= {"hicache_io_backend": "kernel" if layout == "page_first" else "direct"}
     left, right = Server(region, **how), Server(region, **how)
@@ -52,7 +52,7 @@ def test_one_servers_pages_are_the_others(region: str, layout: str, by_address: 
     right.close()
 
 
-def test_a_server_finds_again_what_it_has_forgotten(region: str) -> None:
+def test_a_server_loads_its_own_pages_after_a_flush(region: str) -> None:
     server = Server(region)
     server.compute(PROMPT)
     server.forget()
@@ -69,8 +69,8 @@ def samples(name: str) -> float:
     )
 
 
-def test_with_metrics_the_scheduler_hears_of_pages_and_speed(region: str) -> None:
-    # Collectors are the process's, so that only one server of a process may have them.
+def test_metrics_report_pages_and_speed(region: str) -> None:
+    # Prometheus collectors are per process, so only one server of a process may have metrics.
     server = Server(region, metrics=True)
     server.compute(PROMPT)
     server.forget()
@@ -79,11 +79,11 @@ def test_with_metrics_the_scheduler_hears_of_pages_and_speed(region: str) -> Non
     for what in ("backup", "prefetch"):
         assert samples(f"{what}_pgs_sum") == len(PROMPT) // PAGE
         assert samples(f"{what}_bandwidth_sum") > 0
-    assert server.storage.get_stats().prefetch_pgs == [], "what was told is not told again"
+    assert server.storage.get_stats().prefetch_pgs == [], "`take` clears the batches"
     server.close()
 
 
-# What makes KV another, and how a server says so.
+# Differences between servers that change KV.
 OTHERS: dict[str, dict[str, Any]] = {
     "served name": {"served_model_name": "other"},
     "quantization": {"quantization": "fp8"},
@@ -115,8 +115,8 @@ def test_servers_that_differ_share_nothing(region: str, other: str) -> None:
         server.close()
 
 
-def test_layer_first_pages_by_address_and_by_tensor_are_not_mistaken(region: str) -> None:
-    # Under this layout K and V of a layer follow each other by address, and all K come before all V in a tensor.
+def test_layer_first_pages_by_address_and_by_tensor_share_nothing(region: str) -> None:
+    # By address, this layout has K and V of a layer in turn. A tensor has all K before all V.
     by_address, by_tensor = Server(region, layout="layer_first"), Server(region, layout="layer_first", by_address=False)
     by_address.compute(PROMPT)
     assert by_tensor.load(PROMPT) == 0
@@ -135,7 +135,7 @@ def test_the_content_of_a_models_folder_names_it(region: str, tmp_path: Path) ->
     named: dict[str, Any] = {"settings": {"model_fingerprint": None}}
     first = Server(region, **named, model_path=folder_of(tmp_path / "first", bytes(1 << 20)))
     copy = Server(region, **named, model_path=folder_of(tmp_path / "copy", bytes(1 << 20)))
-    # One byte between the samples that a shorter look would take.
+    # Differs in one byte, which sampling would miss.
     other = Server(region, **named, model_path=folder_of(tmp_path / "other", bytes(99_999) + b"x" + bytes((1 << 20) - 100_000)))
     first.compute(PROMPT)
     assert other.load(PROMPT) == 0
@@ -144,7 +144,7 @@ def test_the_content_of_a_models_folder_names_it(region: str, tmp_path: Path) ->
         server.close()
 
 
-def test_a_fingerprint_names_the_model_wherever_its_files_lie(region: str) -> None:
+def test_a_fingerprint_names_the_model_independently_of_its_path(region: str) -> None:
     named = {"settings": {"model_fingerprint": "a"}}
     left, right = Server(region, **named, model_path="/here"), Server(region, **named, model_path="/there")
     left.compute(PROMPT)
@@ -164,7 +164,7 @@ def test_salts_and_extra_keys_are_in_sglangs_keys(region: str, key: dict[str, st
     right.close()
 
 
-def test_ranks_of_latent_attention_share_and_the_first_one_writes(region: str) -> None:
+def test_ranks_of_latent_attention_share_and_only_the_first_writes(region: str) -> None:
     first, second = Server(region, is_latent=True, tp_size=2), Server(region, is_latent=True, tp_rank=1, tp_size=2)
     other = list(range(4 * PAGE))
     second.compute(other)
@@ -176,17 +176,17 @@ def test_ranks_of_latent_attention_share_and_the_first_one_writes(region: str) -
     second.close()
 
 
-def test_weights_that_are_updated_end_the_sharing(region: str) -> None:
+def test_a_weight_update_ends_the_sharing(region: str) -> None:
     server = Server(region)
     server.compute(PROMPT)
     server.forget()
     try:
         get_context().override("test", weight_version="2")
-        assert server.load(PROMPT) == 0, "pages of the weights before"
+        assert server.load(PROMPT) == 0, "the pages are of the earlier weights"
         server.compute(PROMPT)
     finally:
         get_context().override("test", weight_version="default")
     assert server.storage.errors > 0
     server.forget()
-    assert server.load(PROMPT) == len(PROMPT), "only what the first weights computed is under their name"
+    assert server.load(PROMPT) == len(PROMPT), "only pages of the first weights have their name"
     server.close()

@@ -1,4 +1,6 @@
-"""A server in a process of its own: computes prompts until it is killed. Arguments: region, prompts, publish to die in (0: none)."""
+"""A server process that computes prompts until it is killed.
+
+Arguments: region, number of prompts, number of the publish in which it dies (0: none)."""
 
 import sys
 

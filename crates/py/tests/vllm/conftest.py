@@ -1,11 +1,11 @@
-"""Regions and models of the tests with vLLM."""
+"""Fixtures of regions and models for the tests with vLLM."""
 
 import os
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
-import engines  # Before anybody else imports vLLM: it sets what vLLM and the hub's client read as they are imported.
+import engines  # First: sets the environment that vLLM and the hub's client read on import.
 import models
 import pytest
 
@@ -34,7 +34,7 @@ def windows(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture(autouse=True)
 def no_engine_is_left() -> Iterator[None]:
-    """Engines of a test that failed would go on, and the run would wait for them at its end."""
+    """Kills engines of a failed test. Otherwise the run would wait for them at its end."""
     yield
     for child in list(engines.Child.running):
         child.kill()
@@ -54,5 +54,5 @@ def region() -> Iterator[str]:
 
 @pytest.fixture
 def small_region() -> Iterator[str]:
-    """Room for some 250 blocks of the smallest model."""
+    """A region with room for about 250 blocks of the smallest model."""
     yield from made("34MiB", "2MiB")

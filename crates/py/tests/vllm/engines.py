@@ -1,4 +1,4 @@
-"""vLLM engines in processes of their own. vLLM is imported once, here; each engine is a child of this process."""
+"""vLLM engines in child processes. This module imports vLLM once; each engine is a forked child."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any, ClassVar
 
-# One thread: two would spin beside each other on a small machine, and the order of sums depends on their number.
+# One thread: two would compete in spin loops on a small machine, and the number of threads changes
+# the order of sums.
 os.environ.update(
     HF_HUB_OFFLINE="1",
     VLLM_NO_USAGE_STATS="1",
@@ -32,7 +33,7 @@ _PROCESSES = multiprocessing.get_context("fork")
 
 @dataclass
 class Answer:
-    """What came of a prompt."""
+    """The answer to a prompt."""
 
     tokens: list[int]
     cached: int
@@ -40,7 +41,7 @@ class Answer:
 
 
 class Engine:
-    """One engine; `region` None is one without our connector: with that of `transfer`, or with none."""
+    """One engine. With `region` None it has the connector of `transfer`, or none."""
 
     def __init__(
         self,
@@ -73,7 +74,7 @@ class Engine:
         return Answer(list(answer.outputs[0].token_ids), answer.num_cached_tokens or 0, took)
 
     def sampling(self, tokens: int, **sampling: Any) -> SamplingParams:
-        """The most likely token, so many times."""
+        """Parameters for exactly `tokens` greedy tokens."""
         return SamplingParams(temperature=0, max_tokens=tokens, ignore_eos=True, **sampling)
 
     def forget(self) -> None:
@@ -82,7 +83,7 @@ class Engine:
 
 
 class Child:
-    """A process that runs a function, which speaks through a pipe. It has a process group, with whatever it starts."""
+    """A process that runs a function with a pipe. Its process group includes all its children."""
 
     running: ClassVar[list[Child]] = []
 
@@ -90,17 +91,17 @@ class Child:
         self.pipe, theirs = _PROCESSES.Pipe()
         self.process = _PROCESSES.Process(target=_work, args=(theirs, function, arguments))
         self.process.start()
-        # Here and there, whoever is first.
+        # Parent and child both set the group, so that the order of the two does not matter.
         with contextlib.suppress(ProcessLookupError):
             os.setpgid(self.process.pid or 0, self.process.pid or 0)
         theirs.close()
         Child.running.append(self)
 
     def receive(self, timeout: float = 240) -> Any:
-        """What the function says next."""
+        """The next message of the function."""
         if not self.pipe.poll(timeout):
             self.kill()
-            raise TimeoutError(f"the child said nothing for {timeout} s")
+            raise TimeoutError(f"the child sent nothing for {timeout} s")
         kind, said = self.pipe.recv()
         if kind == "failed":
             raise AssertionError(said)
@@ -110,7 +111,7 @@ class Child:
         self.pipe.send(said)
 
     def end(self, timeout: float = 60) -> int | None:
-        """Waits for its end; returns its exit code."""
+        """Waits for the process and returns its exit code."""
         self.process.join(timeout)
         if self.process.is_alive():
             self.kill()
@@ -119,7 +120,7 @@ class Child:
         return self.process.exitcode
 
     def kill(self) -> None:
-        """Ends it and all that it started: first so that what tidies up behind it can, then for good."""
+        """Ends the process group: SIGTERM first, so that children can clean up, then SIGKILL."""
         if self not in Child.running:
             return
         Child.running.remove(self)
@@ -132,7 +133,7 @@ class Child:
 
 
 def _signalled(group: int | None, number: int) -> bool:
-    """Whether this group has somebody."""
+    """Sends a signal to a group. Returns True if the group has a process."""
     assert group
     try:
         os.killpg(group, number)
@@ -149,12 +150,12 @@ def _work(pipe: Connection, function: Callable[..., Any], arguments: tuple[Any, 
     except BaseException:
         code = 1
         pipe.send(("failed", traceback.format_exc()))
-    # Without the exit handlers of the parent, whose tests are not ours.
+    # Skip the exit handlers, which are those of the parent's test run.
     os._exit(code)
 
 
 def in_child(function: Callable[..., Any], *arguments: Any, timeout: float = 240) -> Any:
-    """Runs a function in a process of its own; returns what it returned."""
+    """Runs a function in a child process and returns its result."""
     child = Child(function, *arguments)
     try:
         said = child.receive(timeout)

@@ -1,4 +1,4 @@
-"""Models for tests: Llama with random weights, made here, because what a cache may never change is the tokens."""
+"""Test models: Llama with random weights. A cache must never change their tokens."""
 
 from __future__ import annotations
 
@@ -20,13 +20,14 @@ SIZES = {
     "windows": (256, 4, 4, 2, 512),
     "eagle": (256, 1, 4, 2, 512),
 }
-# `eagle` guesses what `tiny` says next, from what that has computed, with a layer of its own.
-# Of `windows`, layers that look back only so far: vLLM makes groups of one layer of them, of which three have the window.
+# `eagle` is a draft head for `tiny`: one layer that predicts from the hidden states of `tiny`.
+# Attention window, in tokens, of three of the four layers of `windows`. vLLM makes a KV cache group
+# of each layer.
 WINDOW = 128
 
 
 def make(folder: Path, size: str, seed: int = 0) -> Path:
-    """Writes a Hugging Face folder: configuration, tokenizer of a thousand words, random weights in bfloat16."""
+    """Writes a Hugging Face folder: configuration, tokenizer, random weights in bfloat16."""
     hidden, layers, heads, kv_heads, intermediate = SIZES[size]
     if (folder / "model.safetensors").exists():
         return folder
@@ -52,7 +53,7 @@ def make(folder: Path, size: str, seed: int = 0) -> Path:
     numbers = torch.Generator().manual_seed(seed)
 
     def matrix(rows: int, columns: int) -> torch.Tensor:
-        # Larger than trained ones, so that the tokens depend on all that was read.
+        # Larger than trained weights, so that the tokens depend on all KV.
         return (torch.randn(rows, columns, generator=numbers) * 1.5 / columns**0.5).to(torch.bfloat16)
 
     weights = {"model.embed_tokens.weight": matrix(WORDS, hidden) * hidden**0.5, "lm_head.weight": matrix(WORDS, hidden)}
@@ -77,12 +78,14 @@ def make(folder: Path, size: str, seed: int = 0) -> Path:
 
 
 def prompt(length: int, seed: int) -> list[int]:
-    """Token ids that are the same for the same seed."""
+    """Random token ids, determined by the seed."""
     return random.Random(seed).choices(range(3, WORDS), k=length)
 
 
 def make_elsewhere(folder: Path, size: str) -> str:
-    """Makes it in a process of its own: who computes has threads, and who has threads cannot fork."""
+    """Makes a model in another process.
+
+    Torch starts threads, and a process with threads must not fork."""
     subprocess.run([sys.executable, __file__, folder, size], check=True, timeout=300)
     return str(folder)
 

@@ -1,4 +1,4 @@
-"""A router's end of vLLM's KV events."""
+"""A router that receives vLLM's KV events."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ _SECONDS = 60.0
 
 
 class Router:
-    """Binds, as a router does that many instances connect to, and reads all the time, in a thread.
+    """Binds, so that many instances can connect, and reads continuously in a thread.
 
-    That matters: a subscriber that has bound sends its subscription to a new publisher when it next calls its socket, and what
-    is published before is lost. Batches that were sent before the subscription had arrived are asked for."""
+    A bound subscriber sends its subscription to a new publisher at its next socket call. Batches
+    published before are lost, so the router requests their replay. Continuous reads keep that gap
+    short."""
 
     def __init__(self, folder: Path) -> None:
         self._context = zmq.Context()
@@ -48,7 +49,7 @@ class Router:
         self._context.destroy(linger=0)
 
     def events(self, medium: str, enough: Callable[[list[dict[str, Any]]], bool]) -> list[dict[str, Any]]:
-        """All events of a medium, in their order, as soon as they are enough."""
+        """All events of a medium in order, as soon as `enough` accepts them."""
         deadline = time.monotonic() + _SECONDS
         while True:
             with self._heard:

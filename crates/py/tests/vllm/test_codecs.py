@@ -1,4 +1,4 @@
-"""Codecs on vLLM's pages of GPUs: they must know which values are a head's, in every layout that vLLM has."""
+"""Codecs on vLLM's GPU pages: they must separate the values of heads in every layout of vLLM."""
 
 from __future__ import annotations
 
@@ -27,14 +27,15 @@ from fake_device import FakeDevice, until
 
 LAYERS, BLOCKS, HEADS, TOKENS, DIM = 3, 8, 2, 16, 64
 COUNT = 5
-# Heads whose values are of so different a size that the step of the one leaves nothing of the other.
+# Magnitudes of the two heads. The quantization step of the first would erase the second.
 SIZES, STEP = [1.0, 1e-4], 0.05
-# Half a step, and what rounding to 16 bits adds, in parts of a head's largest value, which is at least thrice its size.
+# Half a step plus the rounding to 16 bits, relative to a head's largest value. The largest value is
+# at least three times the magnitude.
 BOUND = 0.51 * STEP / 3 + 1 / 128
 
 
 def caches(layout: KVCacheLayout, seed: int) -> torch.Tensor:
-    """Layers, blocks, heads, tokens, keys and values, as they lie in this layout."""
+    """A tensor [layer, block, head, token, key and value] that is stored in this layout."""
     sizes, steps = (LAYERS, BLOCKS, HEADS, TOKENS, 2 * DIM), layout.stride_order
     numbers = torch.randn(sizes, generator=torch.Generator().manual_seed(seed)) * torch.tensor(SIZES).view(HEADS, 1, 1)
     memory = torch.empty([sizes[axis] for axis in steps], dtype=torch.bfloat16)
@@ -44,7 +45,7 @@ def caches(layout: KVCacheLayout, seed: int) -> torch.Tensor:
 
 
 def profile(file: Path) -> Path:
-    """A profile as `cenote profile` writes it, with steps that go by the heads' sizes."""
+    """A profile in the format of `cenote profile`, with steps proportional to the magnitudes."""
     curve = [-6 + 12 * point / 2000 for point in range(2001)]
     sizes = [size for size in SIZES for _ in range(DIM)]
     sides = [("means", [0.0] * HEADS * DIM), ("deviations", sizes), ("steps", [STEP * size for size in sizes])]
@@ -72,7 +73,9 @@ def on_a_device(region: cenote.Region, tensor: torch.Tensor, settings: Settings)
 
 
 def worst_heads(region: cenote.Region, layout: KVCacheLayout, connector: dict[str, Any]) -> list[float]:
-    """Saves blocks from a tensor and loads them into another one; of each head the largest error, in parts of its largest value."""
+    """Saves blocks from one tensor and loads them into another.
+
+    Returns the largest error of each head, relative to its largest value."""
     settings = Settings.of({"region": "shm:none", "codec": "qpack:1", **connector})
     config: Any = SimpleNamespace(
         parallel_config=SimpleNamespace(tensor_parallel_size=1, pipeline_parallel_size=1),
@@ -110,13 +113,13 @@ def round_trips(_: Connection, region: str, folder: Path, name: str) -> None:
     right, wrong = ("NHD", "HND") if name.endswith("NHC") else ("HND", "NHD")
     with cenote.Region.open(region, worker="test") as shared:
         assert max(worst_heads(shared, layout, steps)) <= BOUND
-        # What is given wins; and heads that are taken for tokens have each other's steps.
+        # The `layout` setting overrides vLLM's. With a wrong order, heads get each other's steps.
         assert max(worst_heads(shared, layout, {**steps, "layout": {"order": right, "kv": "joint"}})) <= BOUND
         for mistaken in ({"order": wrong}, {"order": right, "kv": "split"}):
             assert worst_heads(shared, layout, {**steps, "layout": mistaken})[1] > 10 * BOUND
 
 
 @pytest.mark.parametrize("name", [layout.name for layout in KVCacheLayout])
-def test_each_head_comes_back_within_its_own_error(region: str, tmp_path: Path, name: str) -> None:
-    # Who computes has threads, and who has threads cannot fork, as the other tests do.
+def test_each_head_is_within_its_own_error_bound(region: str, tmp_path: Path, name: str) -> None:
+    # In a child: torch starts threads here, and other tests fork, which threads forbid.
     in_child(round_trips, region, tmp_path, name)

@@ -1,4 +1,4 @@
-"""vLLM on the path of devices: its pages lie in the processor's memory, and a fake device copies them, late and in any order."""
+"""vLLM with device memory: its pages are in CPU memory, and a fake device copies them late."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from cenote.device import Stream
 
 
 class BesideTheProcessor(FakeDevice):
-    """The engine computes at once: when it hands work over, that is done, and what it waits for it waits for itself."""
+    """A device next to a CPU engine: engine events have always occurred, and engine waits block."""
 
     def record(self, stream: Stream) -> Event:
         return Event(came=True) if stream is Stream.ENGINE else super().record(stream)
@@ -39,13 +39,13 @@ class BesideTheProcessor(FakeDevice):
 
 @dataclass
 class Run:
-    """What came of an engine on a fake device."""
+    """Results of an engine on a fake device."""
 
     answers: list[Answer]
     staged: str
-    """Why pages go through the buffer, if they do."""
+    """Reason for staging; empty for direct copies."""
     closed: bool
-    """Whether the device had ended when its memory was closed."""
+    """True if the device had finished when its memory was closed."""
 
 
 def on_a_device(_: Connection, job: Job, faults: dict[str, Any]) -> Run:
@@ -65,7 +65,7 @@ def on_a_device(_: Connection, job: Job, faults: dict[str, Any]) -> Run:
     worker.kv_memory = kv_memory  # type: ignore[assignment]
     engine = Engine(job.model, job.region, connector=job.connector)
     answers = [engine.ask(prompt, job.tokens) for prompt in job.prompts]
-    # What was saved last is published beside the steps.
+    # The last saves are published after the steps.
     closed = memories[0].close(10)
     assert not device.wrong, device.wrong
     return Run(answers, memories[0].why_staged, closed)
@@ -78,7 +78,7 @@ def alone(_: Connection, job: Job) -> list[list[int]]:
 
 @pytest.mark.parametrize("load", ["async", "layers"])
 @pytest.mark.parametrize("copies", ["direct", "staged"])
-def test_what_one_device_computed_another_has(tiny: str, region: str, load: str, copies: str) -> None:
+def test_an_engine_loads_the_blocks_of_another_through_a_device(tiny: str, region: str, load: str, copies: str) -> None:
     connector = {"load": load, "gpu_copies": copies, "timeout": 60}
     job = Job(tiny, region, [models.prompt(PROMPT, 41)], connector=connector)
     [expected] = in_child(alone, job)
@@ -93,7 +93,7 @@ def test_what_one_device_computed_another_has(tiny: str, region: str, load: str,
 
 @pytest.mark.parametrize("load", ["async", "layers"])
 @pytest.mark.parametrize("faults", [{"copies_until": 100}, {"queries_until": 5}, {"register_max": 0}])
-def test_a_device_that_fails_changes_no_token(tiny: str, region: str, load: str, faults: dict[str, Any]) -> None:
+def test_a_failing_device_changes_no_token(tiny: str, region: str, load: str, faults: dict[str, Any]) -> None:
     prompts = [models.prompt(PROMPT, number) for number in (42, 43)]
     job = Job(tiny, region, prompts, connector={"load": load, "timeout": 2})
     expected = in_child(alone, job)

@@ -1,4 +1,4 @@
-"""What routers hear of the region, through vLLM's own publisher."""
+"""KV events of the region, through vLLM's own publisher."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PROMPT = 10 * BLOCK + 5
 
 
 def answers(pipe: Connection, model: str, region: str, told: KVEventsConfig) -> None:
-    """An instance with a router, which answers prompts until told to end."""
+    """An instance with a router. It answers prompts until it receives None."""
     engine = Engine(model, region, kv_events_config=told)
     while True:
         pipe.send(("said", "ready"))
@@ -29,24 +29,24 @@ def answers(pipe: Connection, model: str, region: str, told: KVEventsConfig) -> 
 
 
 def stores(_: Connection, model: str, region: str, prompts: list[list[int]]) -> None:
-    """Another instance, without one."""
+    """An instance without a router."""
     engine = Engine(model, region)
     for prompt in prompts:
         engine.ask(prompt, 2)
 
 
 def of_type(kind: str, count: int) -> Callable[[list[dict[str, Any]]], bool]:
-    """Whether so many blocks were told of."""
+    """A condition: events of this type have at least `count` blocks."""
     return lambda events: sum(len(event["block_hashes"]) for event in events if event["type"] == kind) >= count
 
 
-def test_a_router_hears_what_others_stored_and_what_they_evict(tiny: str, small_region: str, tmp_path: Path) -> None:
+def test_a_router_gets_the_stored_and_evicted_blocks_of_others(tiny: str, small_region: str, tmp_path: Path) -> None:
     prompt = models.prompt(PROMPT, 1)
     in_child(stores, tiny, small_region, [prompt])
     with Router(tmp_path) as router:
         instance = Child(answers, tiny, small_region, router.config)
         assert instance.receive() == "ready"
-        # What others have stored is told of when this instance knows the tokens.
+        # Blocks of others are published once this instance knows the tokens.
         instance.send(prompt)
         assert instance.receive() == "ready"
         stored = router.events("CENOTE", of_type("BlockStored", 10))
@@ -54,13 +54,13 @@ def test_a_router_hears_what_others_stored_and_what_they_evict(tiny: str, small_
         assert [token for event in stored for token in event["token_ids"]] == prompt[: 10 * BLOCK]
         assert {event["block_size"] for event in stored} == {BLOCK}
         assert stored[0]["parent_block_hash"] is None
-        # By the names of vLLM's own events.
+        # The names equal those of vLLM's own events.
         own = router.events("GPU", of_type("BlockStored", 10))
         names = [name for event in stored for name in event["block_hashes"]]
         assert names == [name for event in own if event["type"] == "BlockStored" for name in event["block_hashes"]]
-        # More than the region has room for: what was told of is evicted.
+        # More blocks than the region has room for evict the published ones.
         in_child(stores, tiny, small_region, [models.prompt(2000, 100 + number) for number in range(5)])
-        # An instance tells at the end of a step; of this prompt no block becomes full.
+        # An instance publishes at the end of a step. This prompt fills no block.
         instance.send(models.prompt(BLOCK // 2, 2))
         assert instance.receive() == "ready"
         heard = router.events("CENOTE", of_type("BlockRemoved", 10))[len(stored) :]
@@ -71,7 +71,7 @@ def test_a_router_hears_what_others_stored_and_what_they_evict(tiny: str, small_
         instance.end()
 
 
-def test_the_region_is_named_as_vllm_names_blocks(tiny: str, region: str) -> None:
+def test_events_of_the_region_have_vllms_block_names(tiny: str, region: str) -> None:
     in_child(lambda _: Engine(tiny, region).ask(models.prompt(PROMPT, 4), 2).tokens)
     with cenote.Region.open(region) as look:
         events, resync = look.follow().poll()

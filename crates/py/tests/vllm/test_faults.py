@@ -1,4 +1,4 @@
-"""What goes wrong beside a request, and requests that go wrong: each gets its answer, and nothing stays behind."""
+"""Faults of the connector and aborted requests: every request gets its answer, nothing leaks."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def scheduler_of(engine: Engine) -> Any:
 
 
 def get_connector() -> Any:
-    """The worker's."""
+    """The connector of the worker."""
     from vllm.distributed.kv_transfer import get_kv_transfer_group
 
     return get_kv_transfer_group()
@@ -34,7 +34,7 @@ def worker_of(engine: Engine) -> Any:
 
 
 def with_faults(_: Connection, model: str, region: str, prompt: list[int]) -> list[tuple[str, Answer, int]]:
-    """The prompt again and again, each time with one call of the connector that fails."""
+    """Asks the prompt repeatedly, each time with another failing call of the connector."""
     engine = Engine(model, region)
     scheduler, worker = scheduler_of(engine).connector._scheduler, worker_of(engine)
     answers = []
@@ -59,7 +59,7 @@ def with_faults(_: Connection, model: str, region: str, prompt: list[int]) -> li
 
 
 @pytest.mark.parametrize("model", ["tiny", "windows"])
-def test_no_fault_of_the_connector_keeps_a_request_waiting(model: str, region: str, request: pytest.FixtureRequest) -> None:
+def test_every_request_ends_despite_faults_of_the_connector(model: str, region: str, request: pytest.FixtureRequest) -> None:
     folder, prompt = request.getfixturevalue(model), models.prompt(PROMPT, 51)
     [alone] = in_child(ask_all, Job(folder, None, [prompt]))
     in_child(ask_all, Job(folder, region, [prompt]))
@@ -72,7 +72,7 @@ def test_no_fault_of_the_connector_keeps_a_request_waiting(model: str, region: s
 
 
 def steps(engine: Engine, until: Callable[[], bool]) -> None:
-    """Lets an engine work until something is so."""
+    """Runs steps of an engine until a condition holds."""
     for _ in range(1000):
         if until():
             return
@@ -92,14 +92,14 @@ def aborts(_: Connection, model: str, region: str, prompt: list[int]) -> tuple[A
     scheduler, worker = scheduler_of(engine), worker_of(engine)
     straight, free = worker.take_ended, scheduler.kv_cache_manager.block_pool.get_num_free_blocks
     before = free()
-    # Its load is under way for as long as nobody says that it has ended.
+    # The load stays in progress for vLLM until `take_ended` reports its end.
     worker.take_ended = lambda: (set(), set())
     begin(engine, "one", prompt, 16)
     steps(engine, lambda: bool(worker.waiting))
     engine.llm.llm_engine.abort_request(["one"])
     for _ in range(3):
         engine.llm.llm_engine.step()
-    assert free() < before, "blocks that are written to belong to nobody else"
+    assert free() < before, "blocks under a load are not reassigned"
     worker.take_ended = straight
     steps(engine, lambda: free() == before)
     assert not worker.waiting
@@ -110,7 +110,7 @@ def aborts(_: Connection, model: str, region: str, prompt: list[int]) -> tuple[A
     return engine.ask(prompt), pinned
 
 
-def test_a_request_may_be_aborted_while_it_loads(tiny: str, region: str) -> None:
+def test_a_request_aborted_during_its_load_leaks_nothing(tiny: str, region: str) -> None:
     prompt = models.prompt(PROMPT, 52)
     [cold] = in_child(ask_all, Job(tiny, region, [prompt]))
     answer, pinned = in_child(aborts, tiny, region, prompt)
@@ -120,14 +120,14 @@ def test_a_request_may_be_aborted_while_it_loads(tiny: str, region: str) -> None
 
 
 def rolls_out(_: Connection, model: str, region: str, prompt: list[int]) -> tuple[int, int, int]:
-    """Blocks in the region when the weights change, when who was running has ended, and when it was asked again."""
+    """Blocks in the region before a roll-out, after the running request, and after a new one."""
     engine = Engine(model, region)
     begin(engine, "one", prompt, 200)
     request = scheduler_of(engine).requests
     steps(engine, lambda: any(each.num_output_tokens > 50 for each in request.values()))
     with cenote.Region.open(region) as look:
         before = look.check()["ready"]
-    # Requests run on, so vLLM says that not everything was forgotten; the connector has.
+    # False, because a request runs on, so vLLM could not reset everything. The connector did.
     assert not engine.llm.reset_prefix_cache(reset_connector=True)
     steps(engine, lambda: not request)
     with cenote.Region.open(region) as look:
@@ -137,19 +137,19 @@ def rolls_out(_: Connection, model: str, region: str, prompt: list[int]) -> tupl
         return before, old, look.check()["ready"]
 
 
-def test_what_old_weights_computed_is_not_saved_after_a_roll_out(tiny: str, region: str) -> None:
+def test_blocks_of_old_weights_are_not_saved_after_a_roll_out(tiny: str, region: str) -> None:
     prompt = models.prompt(PROMPT, 53)
     before, old, new = in_child(rolls_out, tiny, region, prompt)
     assert before > PROMPT // BLOCK
-    assert old == before, "what is there stays for others, and what runs on adds nothing to it"
+    assert old == before, "present blocks stay, and the running request saves none"
     assert new == old + (PROMPT + 15) // BLOCK
-    # Whoever has not been told of new weights has what it had.
+    # An instance without the roll-out still finds the earlier blocks.
     [other] = in_child(ask_all, Job(tiny, region, [prompt]))
     assert other.cached == FULL
 
 
 def changes_weights(_: Connection, model: str, region: str, prompt: list[int], version: str | None) -> list[int]:
-    """How many tokens are found before a roll-out of weights, after it, and when they were saved again."""
+    """Hit tokens before a roll-out of weights, after it, and after a new save."""
     connector = {}
     if version is not None:
         Path(version).write_text("step 1")
@@ -164,17 +164,17 @@ def changes_weights(_: Connection, model: str, region: str, prompt: list[int], v
     return [*found, engine.ask(prompt).cached]
 
 
-def test_who_has_new_weights_shares_with_those_alone_that_have_the_same(tiny: str, region: str, tmp_path: Path) -> None:
+def test_engines_share_after_a_roll_out_only_under_equal_weight_versions(tiny: str, region: str, tmp_path: Path) -> None:
     prompt, version = models.prompt(PROMPT, 56), str(tmp_path / "version")
     assert in_child(changes_weights, tiny, region, prompt, None) == [0, 0, FULL]
-    # Nobody knows which weights that one has; those who can say so share.
+    # Weights without a version are unknown to others. Engines with equal versions share.
     assert in_child(changes_weights, tiny, region, prompt, version) == [0, 0, FULL]
     assert in_child(changes_weights, tiny, region, prompt, version) == [FULL, FULL, FULL]
     clean(region)
 
 
 def pauses(_: Connection, model: str, region: str, prompt: list[int], version: str | None) -> list[int]:
-    """How many tokens are found before a pause and behind it, when vLLM forgot all and has the weights that it had."""
+    """Hit tokens before and after a pause that clears vLLM's cache but keeps the weights."""
     engine = Engine(model, region, connector={} if version is None else {"weights_version_file": version})
     core = engine.llm.llm_engine.engine_core.engine_core
     found = [engine.ask(prompt).cached]
@@ -183,18 +183,18 @@ def pauses(_: Connection, model: str, region: str, prompt: list[int], version: s
     return [*found, engine.ask(prompt).cached]
 
 
-def test_who_pauses_goes_on_to_share_if_it_can_tell_its_weights(tiny: str, region: str, tmp_path: Path) -> None:
+def test_an_engine_shares_after_a_pause_only_with_a_weight_version(tiny: str, region: str, tmp_path: Path) -> None:
     prompt, version = models.prompt(PROMPT, 57), tmp_path / "version"
     version.write_text("step 1")
     assert in_child(pauses, tiny, region, prompt, str(version)) == [0, FULL]
     assert in_child(pauses, tiny, region, prompt, None) == [0, 0]
-    # The others have lost nothing by it.
+    # The engine without a version did not affect the others.
     assert in_child(pauses, tiny, region, prompt, str(version)) == [FULL, FULL]
     clean(region)
 
 
 def leaves_a_step(_: Connection, model: str, region: str, prompts: list[list[int]]) -> tuple[list[Answer], list[int], list[str]]:
-    """Answers; how many saves were left when each step began; and what went wrong."""
+    """Answers; the number of unfinished saves at the start of each step; failed calls."""
     engine = Engine(model, region)
     connector = get_connector()
     worker, end, begin_step = connector._worker, connector._worker.end_step, connector._worker.begin_step
@@ -205,7 +205,7 @@ def leaves_a_step(_: Connection, model: str, region: str, prompts: list[list[int
         begin_step()
 
     worker.begin_step = begins
-    # As vLLM's V1 runner does on a pipeline's stages where tokens are guessed.
+    # vLLM's V1 runner skips the end of saves on pipeline stages with speculative decoding.
     worker.end_step = lambda orders: worker.end_loads()
     answers = [engine.ask(prompts[0], 1)]
     worker.end_step = end
@@ -213,22 +213,22 @@ def leaves_a_step(_: Connection, model: str, region: str, prompts: list[list[int
     return answers, begun, [where for where, _ in connector._told]
 
 
-def test_what_a_step_did_not_end_is_no_save_of_the_next(tiny: str, region: str) -> None:
+def test_an_unfinished_save_is_aborted_at_the_next_step(tiny: str, region: str) -> None:
     prompts = [models.prompt(PROMPT, number) for number in (58, 59)]
     alone = in_child(ask_all, Job(tiny, None, prompts))
     answers, begun, wrong = in_child(leaves_a_step, tiny, region, prompts)
-    assert begun[:2] == [0, 1], "one save was left, and not for long"
+    assert begun[:2] == [0, 1], "the second step found one unfinished save"
     assert sum(begun) == 1
     assert wrong == ["_begin_step"]
     assert answers[1].tokens == alone[1].tokens
-    # What the second computed is there under its own names, and of the first nothing.
+    # The region has the blocks of the second prompt and none of the first.
     later = in_child(ask_all, Job(tiny, region, [prompts[1], prompts[0]]))
     assert [answer.tokens for answer in later] == [alone[1].tokens, alone[0].tokens]
     assert [answer.cached for answer in later] == [FULL, 0]
     clean(region)
 
 
-def test_a_worker_that_cannot_be_closed_keeps_no_region_open(tiny: str, region: str) -> None:
+def test_the_region_is_closed_even_if_the_workers_close_fails(tiny: str, region: str) -> None:
     assert in_child(closes_badly, tiny, region)
     clean(region)
 

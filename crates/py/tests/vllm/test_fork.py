@@ -1,4 +1,4 @@
-"""vLLM forks: its engine from a process that may have the region open, and engines' processes fork children of their own."""
+"""Forks: a process with an open region forks vLLM's engine, and engine processes fork children."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PAGE = 64 << 10
 
 
 def with_a_member(_: Connection, model: str, name: str, prompt: list[int]) -> list[Answer]:
-    """An engine that is forked by a process which has the region open, with blocks pinned and one half written."""
+    """Answers of an engine forked by a worker of the region with a pin and a half-written block."""
     os.environ.update(VLLM_ENABLE_V1_MULTIPROCESSING="1", VLLM_WORKER_MULTIPROCESSING_METHOD="fork")
     with cenote.Region.open(name, worker="forker") as region:
         blocks = region.namespace(b"of the forker", PAGE)
@@ -44,8 +44,10 @@ def with_a_member(_: Connection, model: str, name: str, prompt: list[int]) -> li
 
 
 def with_children(_: Connection, model: str, name: str, prompts: list[list[int]]) -> list[Answer]:
-    """An engine whose process forks a child after each prompt, which shuts down the connector that it inherited. (vLLM's own
-    engine does not survive its shutdown in a forked child, with or without a connector.)"""
+    """Answers of an engine that forks a child after each prompt.
+
+    The child shuts down the inherited connector only. A shutdown of vLLM's engine in a forked child
+    breaks the engine, with or without a connector."""
     engine = Engine(model, name)
     answers = []
     for prompt in prompts:
@@ -63,16 +65,16 @@ def with_children(_: Connection, model: str, name: str, prompts: list[list[int]]
     return answers + [engine.ask(prompt) for prompt in prompts]
 
 
-def test_an_engine_is_forked_by_a_member(mid: str, region: str) -> None:
+def test_a_worker_of_the_region_may_fork_an_engine(mid: str, region: str) -> None:
     prompt = models.prompt(PROMPT, 31)
     [alone, *_] = in_child(with_children, mid, region, [models.prompt(PROMPT, 30)])
     assert alone.cached == 0
     first, second = in_child(with_a_member, mid, region, prompt)
     assert (first.cached, first.tokens) == (0, second.tokens)
-    assert clean(region)["counters"]["pool_workers_recovered_total"] == 0, "a member was taken for dead"
+    assert clean(region)["counters"]["pool_workers_recovered_total"] == 0, "a live worker was recovered as dead"
 
 
-def test_children_of_an_engine_release_nothing(mid: str, region: str) -> None:
+def test_forked_children_of_an_engine_release_nothing(mid: str, region: str) -> None:
     prompts = [models.prompt(PROMPT, seed) for seed in (41, 42, 43)]
     answers = in_child(with_children, mid, region, prompts)
     cold, warm = answers[: len(prompts)], answers[len(prompts) :]

@@ -1,4 +1,4 @@
-"""Which KV cache groups are shared, by vLLM's own classes: models with the others are too large for a test."""
+"""Supported KV cache groups, with vLLM's own classes: models with other kinds are too large."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_full_attention_and_windows_are_shared() -> None:
     [one, two] = groups(full(64), sliding(100, 32, more=3))
     assert (one.kind, one.reach.window, one.window, one.hashes_per_block) == ("full_attention", None, None, 2)
     assert (two.kind, two.reach.window, two.window, two.hashes_per_block) == ("sliding_window", 103, 100, 1)
-    # As vLLM's manager of such a group drops blocks from its table.
+    # Equals the blocks that vLLM's manager of such a group drops from its table.
     assert two.reach.first(320) == (320 - 100 + 1 - 3) // 32
     request: Any = SimpleNamespace(lora_request=None, block_hashes=[bytes([number]) for number in range(7)])
     assert (one.known(request), two.known(request)) == (3, 7)
@@ -66,7 +66,7 @@ def test_full_attention_and_windows_are_shared() -> None:
     assert one.facts() != two.facts()
 
 
-def test_single_blocks_fail_only_where_all_are_there() -> None:
+def test_loads_fail_by_block_only_for_one_group_of_full_attention() -> None:
     assert fails_by_block(groups(full()))
     assert fails_by_block(groups(latent()))
     assert not fails_by_block(groups(sliding(100)))
@@ -76,14 +76,14 @@ def test_single_blocks_fail_only_where_all_are_there() -> None:
 @pytest.mark.parametrize(
     ("specs", "said"),
     [
-        ([full(), mamba()], r"refuses 1. group 1 \(MambaSpec, 1 layers\): a recurrent state"),
-        ([ChunkedLocalAttentionSpec(block_size=32, attention_chunk_size=64, **SHAPE), full()], r"group 0 \(Chunked.*not known here"),
-        ([latent(), mamba()], r"refuses 2. group 0 \(MLA.*only group; group 1 \(Mamba"),
+        ([full(), mamba()], r"refuses 1 of 2 KV cache groups. group 1 \(MambaSpec, 1 layers\): a recurrent state"),
+        ([ChunkedLocalAttentionSpec(block_size=32, attention_chunk_size=64, **SHAPE), full()], r"group 0 \(Chunked.*not supported"),
+        ([latent(), mamba()], r"refuses 2 of 2 KV cache groups. group 0 \(MLA.*only group; group 1 \(Mamba"),
         ([RSWASpec(block_size=32, rswa_window=64, **SHAPE)], r"group 0 \(RSWASpec, 1 layers\): this kind"),
         ([], "refuses 0"),
     ],
 )
-def test_others_are_refused_group_by_group(specs: list[Any], said: str) -> None:
+def test_a_refusal_names_each_unsupported_group(specs: list[Any], said: str) -> None:
     with pytest.raises(ValueError, match=said):
         groups(*specs)
 
@@ -96,6 +96,6 @@ def test_others_are_refused_group_by_group(specs: list[Any], said: str) -> None:
         ({"pipeline_parallel_size": 2}, "2 pipeline stages"),
     ],
 )
-def test_contexts_that_are_split_are_refused(parallel: dict[str, int], said: str) -> None:
+def test_split_contexts_and_groups_over_stages_are_refused(parallel: dict[str, int], said: str) -> None:
     with pytest.raises(ValueError, match=said):
         groups(full(), sliding(100), **parallel)

@@ -1,4 +1,4 @@
-"""Engines that guess tokens ahead: what is only guessed is in no region, and what a region has is guessed from as before."""
+"""Speculative decoding: the region never stores draft tokens, and drafts work after a hit."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from engines import BLOCK, Answer, Engine, in_child
 from test_sharing import FULL, PROMPT, Job, ask_all, clean
 
 TOKENS = 32
-# Blocks full, one token more, and one less.
+# Prompt lengths: arbitrary, and full blocks plus one, zero and minus one token.
 LENGTHS = (PROMPT, 1025, 1024, 1023)
 
 
 def guesses(
     _: Connection, model: str, region: str | None, prompts: list[list[int]], connector: dict[str, Any], guessing: dict[str, Any]
 ) -> tuple[list[Answer], float]:
-    """Answers to prompts, and how many guesses came true for each that was made."""
+    """Answers to prompts, and the acceptance rate of draft tokens."""
     guessing = {"num_speculative_tokens": 3, **guessing}
     engine = Engine(model, region, connector=connector, speculative_config=guessing, disable_log_stats=False)
     answers = []
@@ -32,8 +32,8 @@ def guesses(
 
 
 @pytest.mark.parametrize("load", ["async", "layers"])
-def test_guessed_tokens_are_neither_saved_nor_kept_from_a_load_that_failed(tiny: str, region: str, load: str) -> None:
-    # Words come again, so that there is something to guess from.
+def test_draft_tokens_are_not_saved_and_failed_loads_change_no_token(tiny: str, region: str, load: str) -> None:
+    # The words repeat, so that the n-gram draft finds matches.
     prompts = [models.prompt(50, number) * 10 for number in (54, 55)]
     guessing = {"method": "ngram", "prompt_lookup_max": 3, "prompt_lookup_min": 1}
     alone = in_child(ask_all, Job(tiny, None, prompts, TOKENS))
@@ -46,9 +46,9 @@ def test_guessed_tokens_are_neither_saved_nor_kept_from_a_load_that_failed(tiny:
     clean(region)
 
 
-def test_a_draft_model_has_its_blocks_too(tiny: str, region: str) -> None:
+def test_blocks_of_a_draft_model_are_shared_too(tiny: str, region: str) -> None:
     prompts = [models.prompt(length, 60 + number) for number, length in enumerate(LENGTHS)]
-    # Itself: every guess comes true, if it guesses from the right blocks.
+    # The draft is the model itself: its tokens are accepted if its blocks are right.
     guessing = {"method": "draft_model", "model": tiny}
     alone = in_child(ask_all, Job(tiny, None, prompts, TOKENS))
     cold, came_true = in_child(guesses, tiny, region, prompts, {}, guessing)

@@ -1,4 +1,4 @@
-"""Who may share: nobody whose KV would differ."""
+"""Fingerprints: engines with different KV never share."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ def of(config: VllmConfig, **settings: Any) -> bytes:
 
 
 def fingerprints(_: Any, model: str, scratch: str) -> dict[str, bytes]:
-    """Of engines that differ in one thing each."""
+    """Fingerprints of engines that differ in one setting each."""
 
     def engine(**arguments: Any) -> VllmConfig:
         return EngineArgs(model, **{"dtype": "float32", "max_model_len": 1024, **arguments}).create_engine_config()
 
     made = {"first": of(engine()), "dtype": of(engine(dtype="bfloat16")), "tenant": of(engine(), tenant_salt="a")}
-    # A longer context changes nothing by itself, and decides on LongRoPE's factors.
+    # A longer context has no effect, except that it selects LongRoPE's factors.
     made["longer"] = of(engine(max_model_len=2048))
     long_rope = {"rope_parameters": {"rope_type": "longrope", "rope_theta": 10000.0}}
     for name, length in (("long", 1024), ("long, longer", 2048)):
@@ -39,7 +39,7 @@ def fingerprints(_: Any, model: str, scratch: str) -> dict[str, bytes]:
         config.model_config.hf_config = SimpleNamespace(to_dict=lambda: long_rope)
         made[name] = of(config)
     made["overrides"] = of(engine(hf_overrides={"rope_theta": 5000.0}))
-    # This model has no images; what would be made of them is as vLLM has it for one that does.
+    # This model has no images, so set the configuration of a multi-modal model.
     for name, value in (
         ("mm_processor_kwargs", {"num_crops": 4}), ("media_io_kwargs", {"video": {"num_frames": 40}}), ("video_pruning_rate", 0.5),
     ):  # fmt: skip
@@ -48,7 +48,7 @@ def fingerprints(_: Any, model: str, scratch: str) -> dict[str, bytes]:
         made[name] = of(config)
     for name, value in (("fp8", "fp8"), ("int8", "int8_per_channel_weight_only")):
         config = engine()
-        # This platform need not have it.
+        # Set after validation, because this platform may not support it.
         object.__setattr__(config.model_config, "quantization", value)
         made[name] = of(config)
     for part, name, value in (
@@ -60,7 +60,7 @@ def fingerprints(_: Any, model: str, scratch: str) -> dict[str, bytes]:
         config = engine()
         object.__setattr__(getattr(config, part), name, value)
         made[name] = of(config)
-    # Files that settings name, by what is in them.
+    # Files that settings name, by content.
     for name, content in (("file", "{}"), ("the same file", "{}"), ("another file", "[]")):
         Path(scratch).write_text(content)
         config = engine()
@@ -74,7 +74,7 @@ def fingerprints(_: Any, model: str, scratch: str) -> dict[str, bytes]:
     return made
 
 
-def test_engines_whose_kv_differs_do_not_share(tiny: str, tmp_path: Path) -> None:
+def test_engines_with_different_kv_have_different_fingerprints(tiny: str, tmp_path: Path) -> None:
     made = in_child(fingerprints, tiny, str(tmp_path / "scratch.json"))
     assert made.pop("the same file") == made["file"]
     assert made.pop("scales of the same file") == made["scales of file"]
@@ -83,21 +83,21 @@ def test_engines_whose_kv_differs_do_not_share(tiny: str, tmp_path: Path) -> Non
 
 
 def a_config(model: str, name: str = "", download_dir: str | None = None, **changes: Any) -> VllmConfig:
-    """Of an engine of the model in this folder; with another name, one that vLLM was given so, and not as a folder."""
+    """The configuration of an engine for this folder. `name` then replaces the model's name."""
     config = EngineArgs(model, dtype="float32", max_model_len=1024, download_dir=download_dir).create_engine_config()
-    for of_whom, attribute, value in [
+    for part, attribute, value in [
         *([(config.model_config, "model", name)] if name else []),
         *((config.load_config if key == "load_format" else config.model_config, key, value) for key, value in changes.items()),
     ]:
-        object.__setattr__(of_whom, attribute, value)
+        object.__setattr__(part, attribute, value)
     return config
 
 
 def of_a_folder(_: Any, model: str, folder: str) -> dict[str, str]:
-    """Digests of one model in other states. A file that is written again is another one by each name that it has."""
+    """Digests of one model in different states."""
     made = {"first": model_digest(a_config(model))}
     config = a_config(model)
-    # As models do while they load.
+    # Models change this object while they load.
     config.model_config.hf_config.update({"num_key_value_heads": 7, "loaded": True})
     made["mutated"] = model_digest(config)
     made["seed"] = model_digest(a_config(model, seed=5))
@@ -117,7 +117,7 @@ def of_a_folder(_: Any, model: str, folder: str) -> dict[str, str]:
     made["weights"] = model_digest(a_config(str(copy)))
     for seed in (1, 2):
         made[f"dummy {seed}"] = model_digest(a_config(model, load_format="dummy", seed=seed))
-    # Without a file that says what the model is, what vLLM has made of it.
+    # Without a configuration file, vLLM's `hf_config` counts.
     config = a_config(model)
     (copy / "config.json").unlink()
     object.__setattr__(config.model_config, "model", str(copy))
@@ -127,7 +127,7 @@ def of_a_folder(_: Any, model: str, folder: str) -> dict[str, str]:
     return made
 
 
-def test_a_digest_is_of_the_files_and_of_nothing_else(tiny: str, tmp_path: Path) -> None:
+def test_a_digest_covers_the_files_and_nothing_else(tiny: str, tmp_path: Path) -> None:
     made = in_child(of_a_folder, tiny, str(tmp_path / "copy"))
     for name in ("mutated", "seed", "copy", "told by another"):
         assert made.pop(name) == made["first"], name
@@ -135,7 +135,9 @@ def test_a_digest_is_of_the_files_and_of_nothing_else(tiny: str, tmp_path: Path)
 
 
 def snapshot(cache: Path, model: str, commit: str, change: Callable[[bytes], bytes] = bytes) -> None:
-    """A commit of `org/model` in a cache as huggingface_hub lays it out: links to blobs, and the newest is what `main` means."""
+    """Adds a commit of `org/model` to a cache of huggingface_hub: links to blobs.
+
+    The reference `main` names the newest commit."""
     repository = cache / "models--org--model"
     folder = repository / "snapshots" / commit
     folder.mkdir(parents=True)
@@ -167,10 +169,10 @@ def of_a_hub(_: Any, model: str, cache: str) -> dict[str, str]:
     return made
 
 
-def test_of_a_repository_its_snapshot_is_named(tiny: str, tmp_path: Path) -> None:
+def test_a_digest_of_a_repository_is_that_of_its_snapshot(tiny: str, tmp_path: Path) -> None:
     made = in_child(of_a_hub, tiny, str(tmp_path))
     assert made["old"] != made["new"]
-    # What is the same may be shared, whatever it is called.
+    # Equal content has equal digests under any revision.
     assert made["old"] == made["old by its commit"] == made["again"]
     assert made["new"] == made["new by its commit"]
 
@@ -187,7 +189,7 @@ def of_a_draft(_: Any, model: str, draft: str) -> list[str | None]:
     return [*made, digest()]
 
 
-def test_a_draft_model_is_in_the_name(tiny: str, eagle: str, tmp_path: Path) -> None:
+def test_the_name_covers_a_draft_model(tiny: str, eagle: str, tmp_path: Path) -> None:
     none, one, same, other = in_child(of_a_draft, tiny, str(shutil.copytree(eagle, tmp_path / "eagle")))
     assert none is None
     assert one == same != other
@@ -203,7 +205,7 @@ def refusals(_: Any, model: str, cases: list[dict[str, Any]]) -> list[str]:
     return said
 
 
-def test_weights_that_cannot_be_looked_at_must_be_named(tiny: str, tmp_path: Path) -> None:
+def test_weights_without_local_files_need_a_model_fingerprint(tiny: str, tmp_path: Path) -> None:
     cases: list[dict[str, Any]] = [
         {"name": "org/none-such", "download_dir": str(tmp_path)},
         {"name": "s3://bucket/model"},
@@ -215,11 +217,11 @@ def test_weights_that_cannot_be_looked_at_must_be_named(tiny: str, tmp_path: Pat
     ]
     for case, said in zip(cases, in_child(refusals, tiny, cases), strict=True):
         place = case.get("model_weights") or case.get("name") or tiny
-        assert f"of {place}, loaded as {case.get('load_format', 'auto')}, it finds none on this machine" in said
+        assert f"finds none of {place} (load format {case.get('load_format', 'auto')}) on this machine" in said
         assert "model_fingerprint" in said
 
 
-def test_one_file_of_weights_is_named_by_its_content(tiny: str, tmp_path: Path) -> None:
+def test_the_content_of_a_gguf_file_names_it(tiny: str, tmp_path: Path) -> None:
     one, other = tmp_path / "a" / "model.gguf", tmp_path / "b" / "model.gguf"
     for file, content in ((one, b"one"), (other, b"other")):
         file.parent.mkdir()
@@ -232,7 +234,7 @@ def test_one_file_of_weights_is_named_by_its_content(tiny: str, tmp_path: Path) 
 def starts_named(_: Any, model: str, region: str, connector: dict[str, Any]) -> str:
     from engines import Engine
 
-    # The connector is made when the model is loaded; until then its folder is what it says.
+    # Replace the model's name only for the connector, because vLLM must load the folder before.
     from cenote.vllm import connector as made
 
     straight = made.Shards
@@ -249,6 +251,6 @@ def starts_named(_: Any, model: str, region: str, connector: dict[str, Any]) -> 
     return "started"
 
 
-@pytest.mark.parametrize(("connector", "said"), [({}, "give kv_connector_extra_config a model_fingerprint"), ({"model_fingerprint": "mine"}, "started")])
-def test_an_engine_starts_with_a_name_of_its_weights(tiny: str, region: str, connector: dict[str, Any], said: str) -> None:
+@pytest.mark.parametrize(("connector", "said"), [({}, "set model_fingerprint in kv_connector_extra_config"), ({"model_fingerprint": "mine"}, "started")])
+def test_an_engine_without_local_weights_starts_only_with_a_model_fingerprint(tiny: str, region: str, connector: dict[str, Any], said: str) -> None:
     assert said in in_child(starts_named, tiny, region, connector)

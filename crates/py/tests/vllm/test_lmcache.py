@@ -1,6 +1,7 @@
-"""LMCache itself on a region: its own test of second levels, and two of its servers between two vLLM engines.
+"""LMCache on a region: its own L2 benchmark, and two of its servers between two vLLM engines.
 
-`CENOTE_TEST_LMCACHE` names a folder with LMCache, whose pins of other packages are not those of vLLM's environment."""
+`CENOTE_TEST_LMCACHE` names a folder with LMCache. A separate folder, because LMCache pins other
+versions of packages than vLLM's environment."""
 
 from __future__ import annotations
 
@@ -40,7 +41,7 @@ def environment() -> dict[str, str]:
     return os.environ | {"PYTHONPATH": PACKAGES, "OMP_NUM_THREADS": "1", "LMCACHE_DISABLE_BANNER": "1"}
 
 
-def test_lmcaches_own_check_of_a_second_level_passes(region: str) -> None:
+def test_lmcaches_own_l2_benchmark_verifies_all_keys(region: str) -> None:
     program = "from lmcache.cli.main import main; main()"
     arguments = ["--num-keys", "16", "--data-size-kb", "512", "--rounds", "2", "--lookup-max-hit-rate", "1", "--no-skip-verify"]
     command = [sys.executable, "-c", program, "bench", "l2", "--l2-adapter", plugin(region), *arguments]
@@ -65,7 +66,7 @@ def free_port() -> int:
 
 @contextlib.contextmanager
 def server(region: str, log: Path) -> Iterator[int]:
-    """An LMCache server whose second level is the region."""
+    """An LMCache server with the region as its L2."""
     port = free_port()
     command = [
         sys.executable, "-m", "lmcache.v1.multiprocess.server", "--host", "localhost", "--port", port, "--chunk-size", BLOCK,
@@ -94,8 +95,10 @@ def server(region: str, log: Path) -> Iterator[int]:
 
 
 def let_lmcache_in() -> None:
-    """LMCache imports modules with attributes whose `__dict__` is no dictionary, and the pass of vLLM 0.32 that rebinds kernels
-    trips over them."""
+    """Lets vLLM 0.32 start with LMCache. See docs/lmcache.md.
+
+    LMCache imports modules with attributes that have a `__dict__` other than a dictionary. vLLM's
+    pass that rebinds kernels raises AttributeError for them."""
     import builtins
 
     from vllm.triton_utils import dispatcher
@@ -119,12 +122,12 @@ def ask(_: Connection, model: str, port: int | None, prompt: list[int]) -> Answe
     return Engine(model, None, transfer=transfer).ask(prompt, 32)
 
 
-def test_one_lmcache_servers_prefix_is_the_others_hit(tiny: str, region: str, tmp_path: Path) -> None:
+def test_an_lmcache_server_loads_the_prefix_of_another(tiny: str, region: str, tmp_path: Path) -> None:
     prompt = models.prompt(PROMPT, 40)
     alone = in_child(ask, tiny, None, prompt)
     with server(region, tmp_path / "first") as port:
         cold = in_child(ask, tiny, port, prompt)
-        # LMCache stores behind the answer.
+        # LMCache stores asynchronously, after the answer.
         deadline = time.monotonic() + 60
         with cenote.Region.open(region) as watch:
             while watch.info()["blocks_ready"] < FULL // BLOCK:

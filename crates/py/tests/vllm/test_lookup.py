@@ -1,4 +1,4 @@
-"""Lookups in a region, without an engine: groups, ranks, and pins that are few."""
+"""Lookups in a region without an engine: groups, ranks and scarce pins."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PAGE, BLOCKS, SIZE, WINDOW = 4096, 40, 32, 128
 
 
 class Held:
-    """A region in which two groups have blocks on two ranks, and a request of so many blocks and one token."""
+    """Namespaces of groups on two ranks, and a request of `BLOCKS` blocks plus one token."""
 
     def __init__(self, region: cenote.Region, *specs: Any, of: str = "") -> None:
         self.groups = groups(*specs)
@@ -56,12 +56,12 @@ def region(request: pytest.FixtureRequest) -> Iterator[cenote.Region]:
     cenote.Region.create(f"shm:{name}", "16MiB", chunk_size="256KiB", min_block="4KiB", max_hosts=2, pins_per_worker=pins)
     with cenote.Region.open(f"shm:{name}") as region:
         yield region
-        # Whoever looks keeps nothing.
+        # Lookups must not leak pins.
         assert region.check()["pinned"] == 0
     Path("/dev/shm", name).unlink()
 
 
-def test_a_hit_is_what_every_rank_has_of_every_group(region: cenote.Region) -> None:
+def test_a_hit_needs_every_rank_and_every_group(region: cenote.Region) -> None:
     held = Held(region, full(), sliding(WINDOW))
     assert held.find() == (0, [])
     for rank in range(2):
@@ -69,38 +69,38 @@ def test_a_hit_is_what_every_rank_has_of_every_group(region: cenote.Region) -> N
     assert held.find() == (0, [])
     held.put(1, 0, range(40))
     assert held.find() == (0, [])
-    # Of a window of 128 tokens, a token looks back at 127: four blocks.
+    # With a window of 128 tokens, a token attends to 127 earlier tokens: four blocks.
     held.put(1, 1, range(16, 20))
     assert held.find() == (20, [20, 20, 4, 4])
     held.put(1, 1, range(21, 25))
     assert held.find() == (25, [25, 25, 4, 4])
     held.put(1, 1, range(25, 40))
     assert held.find() == (30, [30, 30, 4, 4])
-    # What is computed already is not looked for.
+    # The lookup skips computed tokens.
     assert held.find(28) == (30, [2, 2, 2, 2])
     assert held.find(30) == (30, [])
 
 
 @pytest.mark.parametrize("region", [56], indirect=True)
-def test_few_pins_make_hits_short(region: cenote.Region) -> None:
+def test_scarce_pins_shorten_a_hit_evenly(region: cenote.Region) -> None:
     held = Held(region, full(), sliding(WINDOW))
     for group in range(2):
         for rank in range(2):
             held.put(group, rank, range(BLOCKS))
-    # Four for the window on each of two ranks, and the rest for the whole, for each rank as many.
+    # The window takes four pins on each of two ranks. The ranks share the rest equally.
     assert held.find() == (24, [24, 24, 4, 4])
     alone = Held(region, full())
     for rank in range(2):
         alone.put(0, rank, range(BLOCKS))
     assert alone.find() == (28, [28, 28])
-    # One rank has less, and pins are not why.
+    # One rank has fewer blocks, and pins suffice.
     less = Held(region, full(), full(), of="less")
     for group, rank, blocks in ((0, 0, 13), (0, 1, 13), (1, 0, 13), (1, 1, 6)):
         less.put(group, rank, range(blocks))
     assert less.find() == (6, [6, 6, 6, 6])
 
 
-def test_what_leaves_between_the_look_and_the_pin_is_missing(region: cenote.Region) -> None:
+def test_a_block_evicted_before_its_pin_is_missing(region: cenote.Region) -> None:
     held = Held(region, full(), sliding(WINDOW))
     for group in range(2):
         for rank in range(2):
@@ -109,7 +109,7 @@ def test_what_leaves_between_the_look_and_the_pin_is_missing(region: cenote.Regi
     asked = []
 
     class Forgetful:
-        """A rank that says it has everything, and has nothing of the end."""
+        """A rank that reports all blocks as present, but pins only two at the first lookup."""
 
         def __getattr__(self, name: str) -> Any:
             return getattr(window, name)
@@ -122,6 +122,6 @@ def test_what_leaves_between_the_look_and_the_pin_is_missing(region: cenote.Regi
             return lease
 
     held.lookup.ranks[1][1] = Forgetful()  # type: ignore[call-overload]
-    # Blocks 36 to 39 were looked for, and 38 was gone.
+    # The lookup wanted blocks 36 to 39, but 38 was gone.
     assert held.find() == (38, [38, 38, 4, 4])
     assert asked == [4, 4]

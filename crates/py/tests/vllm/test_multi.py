@@ -1,4 +1,4 @@
-"""Cenote among other connectors, as vLLM's MultiConnector has them."""
+"""Cenote under vLLM's MultiConnector."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from test_sharing import FULL, PROMPT, Job, ask_all, clean
 def by_name(_: Connection) -> bool:
     from vllm.distributed.kv_transfer.kv_connector.factory import KVConnectorFactory
 
-    # Whatever other tests have imported.
+    # Undo the imports of other tests.
     KVConnectorFactory._registry.pop("CenoteConnector", None)
     for name in [name for name in sys.modules if name.startswith("cenote.vllm")]:
         del sys.modules[name]
@@ -23,12 +23,12 @@ def by_name(_: Connection) -> bool:
         KVConnectorFactory.get_connector_class_by_name("CenoteConnector")
     import cenote.vllm
 
-    # And where it is known already.
+    # A second registration has no effect.
     cenote.vllm._register()
     return KVConnectorFactory.get_connector_class_by_name("CenoteConnector") is cenote.vllm.CenoteConnector
 
 
-def test_vllm_finds_the_connector_by_its_name() -> None:
+def test_an_import_registers_the_connectors_name() -> None:
     assert in_child(by_name)
 
 
@@ -46,7 +46,8 @@ def among_others(_: Connection, model: str, region: str, prompt: list[int]) -> t
         kv_connector_extra_config={"connectors": [ours]},
     )  # fmt: skip
     engine = Engine(model, None, transfer=transfer, disable_log_stats=False)
-    # As it is between processes: counts come as numbers, and are read by whoever the name leads to.
+    # As between processes: counts arrive as plain numbers, and the class registered under the name
+    # parses them.
     straight, read = MultiConnector.build_kv_connector_stats, []
 
     def build(data: dict[str, Any] | None = None) -> Any:
@@ -68,12 +69,12 @@ def among_others(_: Connection, model: str, region: str, prompt: list[int]) -> t
     for stats in read:
         for name, count in stats.data["CenoteConnector"].data.items():
             total[name] = total.get(name, 0) + count
-    # They are in vLLM's metrics as well.
+    # vLLM's metrics contain the counters as well.
     seen = {metric.name: metric.value for metric in engine.llm.get_metrics() if metric.name.startswith("vllm:cenote_")}
     return answer, {"read": total, "metrics": seen}
 
 
-def test_it_loads_and_is_counted_among_others(tiny: str, region: str) -> None:
+def test_the_connector_loads_and_counts_under_multi_connector(tiny: str, region: str) -> None:
     prompt = models.prompt(PROMPT, 91)
     [cold] = in_child(ask_all, Job(tiny, region, [prompt]))
     warm, counted = in_child(among_others, tiny, region, prompt)
@@ -84,7 +85,7 @@ def test_it_loads_and_is_counted_among_others(tiny: str, region: str) -> None:
     clean(region)
 
 
-def test_only_loads_by_layer_keep_steps_from_being_one_graph() -> None:
+def test_only_loads_by_layer_require_piecewise_graphs() -> None:
     from cenote.vllm import CenoteConnector
     from vllm.distributed.kv_transfer.kv_connector.v1.multi_connector import MultiConnector
 
@@ -96,7 +97,7 @@ def test_only_loads_by_layer_keep_steps_from_being_one_graph() -> None:
         assert MultiConnector.requires_piecewise_for_cudagraph(among) == needs
 
 
-def test_what_it_finds_counts_as_memory_of_the_host() -> None:
+def test_hits_count_as_host_memory() -> None:
     from cenote.vllm import CenoteConnector
     from vllm.v1.metrics.cache_hit_source import CacheHitSource
 

@@ -1,4 +1,4 @@
-"""What cannot work is said at start-up, by name."""
+"""Invalid settings are refused at start, with the name of the setting."""
 
 from __future__ import annotations
 
@@ -27,28 +27,28 @@ def refused(_: Connection, model: str, region: str, connector: dict[str, Any], e
         ({"region": "shm:cenote-none-such"}, {}, "there is no such region"),
         ({"load": "slowly"}, {}, "may be async or layers"),
         ({"timeout": -1}, {}, "timeout is -1"),
-        ({"timeout": 0}, {}, "timeout is 0, so that every load would be late; give seconds above 0"),
-        ({"load_threads": 0}, {}, "load_threads is 0, so that nothing would copy; give 1 or more"),
-        ({"load_threads": 0.5}, {}, "load_threads is 0.5, not a whole number"),
+        ({"timeout": 0}, {}, "timeout is 0, so every load would time out; give seconds above 0"),
+        ({"load_threads": 0}, {}, "load_threads is 0, so no thread would copy; give at least 1"),
+        ({"load_threads": 0.5}, {}, "load_threads is 0.5; give an integer"),
         ({"region": "/no-such-folder/kv", "create_size": "64MiB"}, {}, "region: /no-such-folder/kv: the folder /no-such-folder does not exist"),
         ({"create_size": "4 parsecs"}, {}, "create_size: `4 parsecs` is not a size"),
         ({"create_size": "64MiB", "chunk_size": "3MiB"}, {}, "chunk size 3145728 is not a power of two"),
         ({"create_size": "64MiB", "eviction": "fifo"}, {}, "kv_connector_extra_config: no eviction policy is called `fifo`"),
         ({"gpu_copies": "fast"}, {}, "may be direct or staged"),
         ({"layout": {"order": "DHN"}}, {}, "layout has order 'DHN'"),
-        ({"codec": "int8"}, {}, "lays out a page"),
+        ({"codec": "int8"}, {}, "needs a known page layout"),
         ({}, {"enable_prefix_caching": False}, "prefix caching is off"),
         ({}, {"prefix_caching_hash_algo": "xxhash"}, "set PYTHONHASHSEED"),
     ],
 )
-def test_it_is_named(tiny: str, region: str, connector: dict[str, Any], engine: dict[str, Any], said: str) -> None:
+def test_a_refusal_names_the_setting(tiny: str, region: str, connector: dict[str, Any], engine: dict[str, Any], said: str) -> None:
     assert said in in_child(refused, tiny, region, connector, engine)
 
 
 @pytest.mark.parametrize(
     ("ranks", "ahead", "said"), [(1, False, None), (1, True, "has async scheduling"), (2, False, "has 2 ranks"), (2, True, "has 2 ranks")]
 )
-def test_loads_by_layer_are_refused_where_steps_or_ranks_overlap(ranks: int, ahead: bool, said: str | None) -> None:
+def test_loads_by_layer_are_refused_with_async_scheduling_or_several_ranks(ranks: int, ahead: bool, said: str | None) -> None:
     config: Any = SimpleNamespace(
         parallel_config=SimpleNamespace(world_size=ranks), scheduler_config=SimpleNamespace(async_scheduling=ahead)
     )
@@ -57,5 +57,5 @@ def test_loads_by_layer_are_refused_where_steps_or_ranks_overlap(ranks: int, ahe
     if said is None:
         _check_steps(config, by_layer)
         return
-    with pytest.raises(ValueError, match=f"load is layers.*{said}.*leave it async"):
+    with pytest.raises(ValueError, match=f"load is layers.*{said}.*use async"):
         _check_steps(config, by_layer)

@@ -1,4 +1,4 @@
-"""`vllm serve` as docs/vllm.md has it: two servers on one region, one of them with two engines."""
+"""`vllm serve` as in docs/vllm.md: two servers on one region, one of them with two engines."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from test_sharing import FULL, PROMPT, clean
 
 from cenote.vllm.stats import COUNTERS
 
-# Of a machine that has other things to do.
+# Seconds for a server's start on a busy machine.
 START = 400
 
 
 class Server:
-    """One `vllm serve`, and all that it starts."""
+    """One `vllm serve` with all its processes."""
 
     def __init__(self, model: str, region: str, log: Path, *arguments: str) -> None:
         self.model, self.log = model, log
@@ -46,7 +46,7 @@ class Server:
             "--max-model-len", "4096", "--dtype", "float32", "--block-size", str(BLOCK), "--enable-prompt-tokens-details",
             "--kv-transfer-config", json.dumps(transfer), *arguments,
         ]  # fmt: skip
-        # As a user has it: engines in processes of their own.
+        # As for a user: engines in separate processes.
         environment = {name: value for name, value in os.environ.items() if name != "VLLM_ENABLE_V1_MULTIPROCESSING"}
         with log.open("wb") as output:
             self.process = subprocess.Popen(command, env=environment, stdout=output, stderr=output, start_new_session=True)
@@ -59,7 +59,7 @@ class Server:
                 return
             assert self.process.poll() is None, self.log.read_text()[-4000:]
             assert time.monotonic() < deadline, self.log.read_text()[-4000:]
-            # Between two questions; nothing depends on how long.
+            # Poll period. No result depends on it.
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self.process.wait(0.5)
 
@@ -70,18 +70,18 @@ class Server:
             return str(answer.read().decode())
 
     def ask(self, prompt: list[int]) -> tuple[str, int]:
-        """The greedy answer, and how many tokens of the prompt were not computed."""
+        """The greedy answer, and the number of cached tokens of the prompt."""
         body = {"model": self.model, "prompt": prompt, "max_tokens": 16, "temperature": 0, "ignore_eos": True}
         answer = json.loads(self.get("/v1/completions", body))
         return answer["choices"][0]["text"], (answer["usage"]["prompt_tokens_details"] or {}).get("cached_tokens") or 0
 
     def counter(self, name: str) -> dict[str, float]:
-        """A counter of each engine."""
+        """Values of a counter, by engine."""
         lines = [line for line in self.get("/metrics").splitlines() if line.startswith(f"vllm:cenote_{name}_total{{")]
         return {line.split('engine="')[1].split('"')[0]: float(line.split()[-1]) for line in lines}
 
     def end(self) -> None:
-        """As a user ends it, and for good if that does not."""
+        """Ends the server with SIGTERM, then with SIGKILL."""
         for number in (signal.SIGTERM, signal.SIGKILL):
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.process.pid, number)
@@ -91,13 +91,13 @@ class Server:
 
 @pytest.fixture
 def name() -> Iterator[str]:
-    """Of a region that a server makes."""
+    """The name of a region that a server creates."""
     name = f"cenote-vllm-{os.getpid()}-{uuid.uuid4().hex[:8]}"
     yield name
     Path("/dev/shm", name).unlink(missing_ok=True)
 
 
-def test_servers_share_and_count(tiny: str, name: str, tmp_path: Path) -> None:
+def test_servers_share_blocks_and_export_counters(tiny: str, name: str, tmp_path: Path) -> None:
     prompts = [models.prompt(PROMPT, 80 + number) for number in range(4)]
     with contextlib.ExitStack() as ends:
         one = Server(tiny, f"shm:{name}", tmp_path / "one")
@@ -106,7 +106,7 @@ def test_servers_share_and_count(tiny: str, name: str, tmp_path: Path) -> None:
         ends.callback(two.end)
         one.wait()
         two.wait()
-        # Before the first request.
+        # All counters exist before the first request.
         for name_of in COUNTERS:
             assert one.counter(name_of) == {"0": 0}, name_of
             assert two.counter(name_of) == {"0": 0, "1": 0}, name_of
@@ -114,11 +114,11 @@ def test_servers_share_and_count(tiny: str, name: str, tmp_path: Path) -> None:
         assert [cached for _, cached in cold] == [0] * len(prompts)
         assert [two.ask(prompt) for prompt in prompts] == [(text, FULL) for text, _ in cold]
         blocks = FULL // BLOCK
-        # A step tells of what it counted when it is over, which is after its answer.
+        # A step exports its counts at its end, which is after its answer.
         deadline = time.monotonic() + 30
         while sum(two.counter("loaded_blocks").values()) < len(prompts) * blocks:
             assert time.monotonic() < deadline, two.get("/metrics")
-        # Each block of each prompt was computed by one engine and loaded by another one, once.
+        # One engine computed each block of each prompt, and another one loaded it once.
         assert sum(one.counter("saved_blocks").values()) >= len(prompts) * blocks
         assert sum(two.counter("hit_blocks").values()) == len(prompts) * blocks
         assert sum(two.counter("failed_blocks").values()) == 0

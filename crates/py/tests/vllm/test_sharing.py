@@ -1,4 +1,4 @@
-"""What vLLM instances on one region have of each other, with the tokens of an engine without one as the measure."""
+"""Sharing between vLLM instances on one region, compared with an engine without a connector."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FULL = (PROMPT - 1) // BLOCK * BLOCK
 
 @dataclass
 class Job:
-    """An engine, and what it is asked."""
+    """An engine and its prompts."""
 
     model: str
     region: str | None
@@ -33,14 +33,16 @@ class Job:
 
 def ask_all(_: Connection, job: Job) -> list[Answer]:
     engine = Engine(job.model, job.region, job.role, job.connector)
-    # What is compiled and loaded at first is no part of a prompt's cost; a block is saved of it, and no other prompt has it.
+    # Warm-up, so that compilation is not part of a prompt's cost. It saves one block that no other
+    # prompt has.
     engine.ask(models.prompt(BLOCK + 1, 999), 2)
     return [engine.ask(prompt, job.tokens) for prompt in job.prompts]
 
 
 def clean(region: str) -> dict[str, Any]:
-    """A region that nobody uses any more: nothing held, nothing damaged. What the dead have left is given back by whoever opens
-    it next, so nothing is left to be reclaimed either."""
+    """Checks a region without users: no leaks and no damage.
+
+    The open recovers orphans of dead workers, so `gc` finds nothing to reclaim."""
     with cenote.Region.open(region) as check:
         report = check.check(payloads=True)
         assert report["is_clean"], report
@@ -51,7 +53,7 @@ def clean(region: str) -> dict[str, Any]:
         return report | {"counters": check.counters()}
 
 
-def test_one_instances_prefix_is_the_others_hit(mid: str, region: str) -> None:
+def test_an_instance_loads_the_prefix_of_another(mid: str, region: str) -> None:
     prompt = models.prompt(PROMPT, 1)
     [alone] = in_child(ask_all, Job(mid, None, [prompt], 64))
     [cold] = in_child(ask_all, Job(mid, region, [prompt], 64))
@@ -75,13 +77,13 @@ def test_both_ways_of_loading_give_the_same_tokens(tiny: str, region: str, load:
     in_child(ask_all, Job(tiny, region, prompts[:1], connector={"load": load}))
     warm = in_child(ask_all, Job(tiny, region, prompts, connector={"load": load}))
     assert [answer.tokens for answer in warm] == [answer.tokens for answer in alone]
-    # Later prompts are prefixes of the first, which vLLM itself has by then.
+    # Later prompts are prefixes of the first, which vLLM's own cache has by then.
     assert warm[0].cached == FULL
     clean(region)
 
 
 def in_halves(_: Connection, job: Job) -> tuple[list[Answer], list[bool]]:
-    """An engine that is told of layers when they are computed for half of a step's tokens."""
+    """An engine that announces layers after half of a step's tokens."""
     from cenote.vllm import worker
 
     straight = worker.WorkerSide.__init__
@@ -106,12 +108,12 @@ def in_halves(_: Connection, job: Job) -> tuple[list[Answer], list[bool]]:
     return ask_all(_, job), begun
 
 
-def test_steps_that_are_computed_in_halves_are_saved_at_their_end(tiny: str, region: str) -> None:
+def test_steps_computed_in_halves_are_saved_at_their_end(tiny: str, region: str) -> None:
     prompts = [models.prompt(PROMPT, 22)]
     [alone] = in_child(ask_all, Job(tiny, None, prompts))
     [cold], begun = in_child(in_halves, Job(tiny, region, prompts))
     assert begun
-    assert not any(begun), "nothing is copied before both halves are computed"
+    assert not any(begun), "no copy starts before both halves are computed"
     [warm] = in_child(ask_all, Job(tiny, region, prompts))
     assert warm.cached == FULL
     assert cold.tokens == warm.tokens == alone.tokens
@@ -126,7 +128,7 @@ def permuted(_: Connection, job: Job) -> list[Answer]:
     return ask_all(_, job)
 
 
-def test_wrong_kv_would_be_seen(tiny: str, region: str) -> None:
+def test_wrong_kv_changes_the_tokens(tiny: str, region: str) -> None:
     prompt = models.prompt(PROMPT, 4)
     [cold] = in_child(ask_all, Job(tiny, region, [prompt]))
     [wrong] = in_child(permuted, Job(tiny, region, [prompt]))
@@ -135,7 +137,7 @@ def test_wrong_kv_would_be_seen(tiny: str, region: str) -> None:
 
 
 @pytest.mark.parametrize("load", ["async", "layers"])
-def test_half_of_a_load_fails_and_nobody_sees_it(tiny: str, region: str, load: str) -> None:
+def test_failed_loads_change_no_token(tiny: str, region: str, load: str) -> None:
     prompts = [models.prompt(PROMPT, number) for number in (5, 6)]
     alone = in_child(ask_all, Job(tiny, None, prompts))
     in_child(ask_all, Job(tiny, region, prompts))
@@ -149,7 +151,7 @@ def test_half_of_a_load_fails_and_nobody_sees_it(tiny: str, region: str, load: s
     clean(region)
 
 
-def test_prefill_here_and_decode_there(tiny: str, region: str) -> None:
+def test_a_decode_instance_loads_the_blocks_of_a_prefill_instance(tiny: str, region: str) -> None:
     prompt = models.prompt(PROMPT, 7)
     [alone] = in_child(ask_all, Job(tiny, None, [prompt], 64))
     [prefill] = in_child(ask_all, Job(tiny, region, [prompt], 1, role="kv_producer"))
@@ -171,7 +173,7 @@ def salted(_: Connection, job: Job) -> list[int]:
     return cached
 
 
-def test_salts_keep_tenants_apart(tiny: str, region: str) -> None:
+def test_tenants_with_different_salts_share_nothing(tiny: str, region: str) -> None:
     assert in_child(salted, Job(tiny, region, [models.prompt(PROMPT, 8)])) == [0, 0, FULL]
     [other] = in_child(ask_all, Job(tiny, region, [models.prompt(PROMPT, 9)], connector={"tenant_salt": "a"}))
     [again] = in_child(ask_all, Job(tiny, region, [models.prompt(PROMPT, 9)], connector={"tenant_salt": "b"}))
@@ -179,7 +181,7 @@ def test_salts_keep_tenants_apart(tiny: str, region: str) -> None:
 
 
 def preempted(_: Connection, job: Job) -> tuple[list[list[int]], int]:
-    # Memory for two of the four prompts at a time.
+    # KV memory for two of the four concurrent prompts.
     engine = Engine(job.model, job.region, num_gpu_blocks_override=2 * (PROMPT // BLOCK) + 20, max_num_seqs=4)
     from vllm import SamplingParams
 
@@ -189,7 +191,7 @@ def preempted(_: Connection, job: Job) -> tuple[list[list[int]], int]:
     return [list(answer.outputs[0].token_ids) for answer in answers], sum(a.num_cached_tokens or 0 for a in answers)
 
 
-def test_preempted_requests_come_back_with_their_tokens(tiny: str, region: str) -> None:
+def test_preempted_requests_resume_with_the_same_tokens(tiny: str, region: str) -> None:
     prompts = [models.prompt(PROMPT // 2, number) for number in range(10, 16)]
     alone, _ = in_child(preempted, Job(tiny, None, prompts))
     for _ in range(2):
@@ -209,7 +211,7 @@ def region_goes(_: Connection, job: Job) -> list[Answer]:
     return answers
 
 
-def test_a_region_that_disappears_stops_nobody(tiny: str, region: str) -> None:
+def test_an_engine_survives_the_removal_of_its_region(tiny: str, region: str) -> None:
     prompts = [models.prompt(PROMPT, number) for number in (17, 18)]
     alone = in_child(ask_all, Job(tiny, None, prompts, 64))
     with_it, without, other = in_child(region_goes, Job(tiny, region, prompts))
@@ -218,7 +220,7 @@ def test_a_region_that_disappears_stops_nobody(tiny: str, region: str) -> None:
 
 
 def serve(pipe: Connection, model: str, region: str) -> None:
-    """Answers prompts until told to end."""
+    """Answers prompts until it receives None."""
     engine = Engine(model, region)
     pipe.send(("said", "ready"))
     while (prompt := pipe.recv()) is not None:
@@ -232,7 +234,7 @@ def dies(_: Connection, model: str, region: str, prompt: list[int], page: int) -
     engine.ask(prompt)
 
 
-def test_instances_that_die_while_they_store_take_nothing_with_them(tiny: str, region: str) -> None:
+def test_instances_killed_during_a_save_affect_no_other(tiny: str, region: str) -> None:
     kills, shared = 20, models.prompt(PROMPT, 20)
     [alone] = in_child(ask_all, Job(tiny, None, [shared]))
     others = [Child(serve, tiny, region) for _ in range(2)]
@@ -242,7 +244,7 @@ def test_instances_that_die_while_they_store_take_nothing_with_them(tiny: str, r
     pages = 4 * (PROMPT // BLOCK)
     for kill in range(kills):
         victim = Child(dies, tiny, region, models.prompt(PROMPT, 100 + kill), 1 + kill * pages // kills)
-        assert victim.end(timeout=120) == -9, "it dies in the middle of a store"
+        assert victim.end(timeout=120) == -9, "it must die during a save"
         for other in others:
             other.send(shared)
         for answer in [other.receive() for other in others]:
@@ -257,7 +259,7 @@ def test_instances_that_die_while_they_store_take_nothing_with_them(tiny: str, r
 
 
 def with_two_ranks(_: Connection, job: Job, lose: bool) -> list[Answer]:
-    # A core for each; vLLM would want a NUMA node for each.
+    # One core per rank; by default vLLM wants one NUMA node per rank.
     os.environ["VLLM_CPU_OMP_THREADS_BIND"] = "0|1"
     engine = Engine(job.model, job.region, tensor_parallel_size=2, distributed_executor_backend="mp")
     answers = [engine.ask(prompt) for prompt in job.prompts]

@@ -1,4 +1,4 @@
-"""What the connector exports to Prometheus."""
+"""Prometheus counters of the connector."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from cenote.vllm.stats import COUNTERS, CenotePromMetrics
 
 
-def test_every_counter_is_there_before_its_first_event() -> None:
+def test_every_counter_is_exported_as_zero_from_the_start() -> None:
     registry = CollectorRegistry()
 
     def counter(**given: Any) -> Counter:

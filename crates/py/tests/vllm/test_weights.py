@@ -1,4 +1,4 @@
-"""Engines whose weights differ share nothing, however little it is; and adapters are what lies in their files."""
+"""Engines with different weights share nothing, and the content of its files names an adapter."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from cenote.vllm.names import RequestNames
 
 TOKENS = 16 * BLOCK + 7
 
-# In a process of its own: who computes has threads, and who has threads cannot fork.
+# Runs in another process: torch starts threads, and a process with threads must not fork.
 EDIT = """
 import sys, torch
 from safetensors.torch import load_file, save_file
@@ -74,11 +74,11 @@ def asks(_: Any, model: str, region: str | None) -> tuple[list[int], int]:
 
 
 @pytest.mark.parametrize("what", ["layernorm", "k_proj", "one element"])
-def test_an_engine_with_other_weights_finds_nothing(tiny: str, tmp_path: Path, region: str, what: str) -> None:
+def test_an_engine_with_different_weights_has_no_hits(tiny: str, tmp_path: Path, region: str, what: str) -> None:
     other = str(shutil.copytree(tiny, tmp_path / "other"))
     run(EDIT, Path(other, "model.safetensors"), what)
     assert in_child(asks, tiny, region)[1] == 0
-    # It is there for those with the same.
+    # An engine with equal weights has hits.
     assert in_child(asks, str(shutil.copytree(tiny, tmp_path / "same")), region)[1] == 16 * BLOCK
     tokens, cached = in_child(asks, other, region)
     assert cached == 0
@@ -86,7 +86,7 @@ def test_an_engine_with_other_weights_finds_nothing(tiny: str, tmp_path: Path, r
 
 
 def changes_as_it_starts(_: Any, model: str, region: str) -> tuple[list[int], list[int]]:
-    """The weights are written again when the process has begun, so that nobody can tell which were loaded."""
+    """Touches the weights after the start of the process, so that the loaded content is unknown."""
     began = time.time()
     while Path(model, "model.safetensors").stat().st_ctime <= began:
         os.utime(Path(model, "model.safetensors"))
@@ -98,13 +98,13 @@ def changes_as_it_starts(_: Any, model: str, region: str) -> tuple[list[int], li
     return [answer.cached for answer in answers], answers[0].tokens
 
 
-def test_weights_that_change_as_an_engine_starts_are_shared_with_nobody(tiny: str, tmp_path: Path, region: str) -> None:
+def test_an_engine_with_weights_changed_during_its_start_shares_nothing(tiny: str, tmp_path: Path, region: str) -> None:
     copy = str(shutil.copytree(tiny, tmp_path / "copy"))
     trusted(tmp_path)
     first, _ = in_child(asks, copy, region)
     (before, own), tokens = in_child(changes_as_it_starts, copy, region)
     assert tokens == first
-    # Its own blocks it finds again.
+    # The engine still finds its own blocks.
     assert (before, own) == (0, 16 * BLOCK)
 
 
@@ -112,11 +112,11 @@ def trusted(folder: Path) -> None:
     probe = folder / "probe"
     probe.write_text("")
     if file_stamps([probe])[0][5] not in TRUSTED:
-        pytest.skip(f"{folder} is on a file system whose times are not trusted; name another with --basetemp")
+        pytest.skip(f"the file system of {folder} has untrusted times; give another folder with --basetemp")
 
 
 def facts_of(_: Any, model: str) -> dict[str, str]:
-    """Digests of a model's folder with one thing changed, each."""
+    """Digests of a model's folder with one change each."""
     folder = Path(model)
 
     def digest(**settings: Any) -> str:
@@ -138,9 +138,9 @@ def facts_of(_: Any, model: str) -> dict[str, str]:
     return made
 
 
-def test_all_files_that_a_model_may_be_made_of_name_it(tiny: str, tmp_path: Path) -> None:
+def test_a_models_name_covers_all_files_that_may_affect_kv(tiny: str, tmp_path: Path) -> None:
     made = in_child(facts_of, str(shutil.copytree(tiny, tmp_path / "copy")))
-    # Of weights in two forms one is loaded.
+    # vLLM loads only one of two forms of weights.
     assert made.pop("again") == made["first"] == made.pop("kv_scales.bin")
     assert len(set(made.values())) == len(made), made
 
@@ -170,14 +170,14 @@ def code_of_others(_: Any, model: str, cache: str) -> list[str]:
     return said
 
 
-def test_code_of_another_repository_is_in_the_name(tiny: str, tmp_path: Path) -> None:
+def test_the_name_covers_code_of_another_repository(tiny: str, tmp_path: Path) -> None:
     missing, one, other, again = in_child(code_of_others, str(shutil.copytree(tiny, tmp_path / "copy")), str(tmp_path / "hub"))
     assert "the code of org/code" in missing
     assert "model_fingerprint" in missing
     assert one == again != other
 
 
-def test_images_by_names_of_clients_share_nothing() -> None:
+def test_images_with_names_from_clients_share_nothing() -> None:
     names = RequestNames(SimpleNamespace(lora_config=None))  # type: ignore[arg-type]
 
     def named(*identifiers: str) -> bool | None:
@@ -211,14 +211,14 @@ def asks_with(_: Any, model: str, region: str | None, folder: str) -> tuple[tupl
     return ask(engine, folder), ask(engine, None)
 
 
-def test_an_adapter_that_was_overwritten_finds_nothing_of_before(tiny: str, tmp_path: Path, region: str) -> None:
+def test_an_overwritten_adapter_has_no_hits_of_its_old_content(tiny: str, tmp_path: Path, region: str) -> None:
     folder = tmp_path / "adapter"
     run(ADAPTER, folder, 1)
     trusted(tmp_path)
     first, plain = in_child(asks_with, tiny, region, str(folder))
     assert (first[1], plain[1]) == (0, 0)
     assert first[0] != plain[0]
-    # It is the same after a restart, and so is the model without it.
+    # After a restart, the adapter and the plain model have hits.
     again, plain_again = in_child(asks_with, tiny, region, str(folder))
     assert (again[1], plain_again[1]) == (16 * BLOCK, 16 * BLOCK)
     assert (again[0], plain_again[0]) == (first[0], plain[0])
@@ -226,7 +226,7 @@ def test_an_adapter_that_was_overwritten_finds_nothing_of_before(tiny: str, tmp_
     other, plain_again = in_child(asks_with, tiny, region, str(folder))
     assert (other[1], plain_again[1]) == (0, 16 * BLOCK)
     assert other == in_child(asks_with, tiny, None, str(folder))[0]
-    # As it was: what was found then is still there.
+    # With the old content, the old blocks are hits again.
     run(ADAPTER, folder, 1)
     assert in_child(asks_with, tiny, region, str(folder))[0] == (first[0], 16 * BLOCK)
 
@@ -235,17 +235,17 @@ def changes_under_it(_: Any, model: str, region: str, folder: str) -> list[tuple
     engine = adapted(model, region)
     answers = [ask(engine, folder)]
     run(ADAPTER, folder, 2)
-    # It has the old one loaded. What it computes with that now is saved for nobody, and nothing is found.
+    # vLLM still has the old content. The connector neither saves nor finds blocks for it.
     for seed in (1, 2):
         engine.forget()
         answers.append(ask(engine, folder, seed))
     engine.forget()
-    # Another number: now it is loaded from the files, which are younger than the engine.
+    # With another number, vLLM loads the files, which are younger than the engine.
     answers.append(ask(engine, folder, 2, number=2, name="b"))
     return answers
 
 
-def test_an_adapter_that_changes_under_an_engine_is_shared_no_more(tiny: str, tmp_path: Path, region: str) -> None:
+def test_an_adapter_changed_after_the_engines_start_shares_nothing(tiny: str, tmp_path: Path, region: str) -> None:
     folder = tmp_path / "adapter"
     run(ADAPTER, folder, 1)
     trusted(tmp_path)
@@ -254,14 +254,14 @@ def test_an_adapter_that_changes_under_an_engine_is_shared_no_more(tiny: str, tm
     assert new[0] != other[0]
     assert new[1] == 0
 
-    # Nothing of it is there for the next engine, by either content.
+    # The next engine has no hits with either content for the later prompt.
     def nothing_of(seed: int) -> None:
         assert in_child(asks_second, tiny, region, str(folder))[1] == 0, seed
 
     nothing_of(2)
     run(ADAPTER, folder, 1)
     nothing_of(1)
-    # But what was saved before is.
+    # Blocks saved before the change are hits.
     assert in_child(asks_with, tiny, region, str(folder))[0] == (first[0], 16 * BLOCK)
 
 
@@ -271,11 +271,11 @@ def asks_second(_: Any, model: str, region: str, folder: str) -> tuple[list[int]
 
 def takes_anothers_number(_: Any, model: str, region: str, folders: list[str]) -> list[tuple[list[int], int]]:
     engine = adapted(model, region)
-    # vLLM goes on with what it has loaded by this number.
+    # vLLM keeps the adapter that it has loaded under this number.
     return [ask(engine, folders[0]), ask(engine, folders[1], name="b")]
 
 
-def test_an_adapter_by_the_number_of_another_is_not_saved(tiny: str, tmp_path: Path, region: str) -> None:
+def test_blocks_of_an_adapter_with_a_reused_number_are_not_saved(tiny: str, tmp_path: Path, region: str) -> None:
     folders = [tmp_path / "one", tmp_path / "other"]
     for seed, folder in enumerate(folders):
         run(ADAPTER, folder, seed)
@@ -291,14 +291,14 @@ def loads_in_place(_: Any, model: str, region: str, folders: list[str]) -> list[
     engine = adapted(model, region)
     answers = [ask(engine, folders[0])]
     engine.llm.llm_engine.add_lora(LoRARequest("a", 1, folders[1], load_inplace=True))
-    # A request that still names the old one is computed with the new.
+    # vLLM computes a request for the old adapter with the new one.
     answers.append(ask(engine, folders[0], 2))
     engine.forget()
     answers.append(ask(engine, folders[1], 2))
     return answers
 
 
-def test_what_is_loaded_in_place_of_another_is_not_saved_by_its_name(tiny: str, tmp_path: Path, region: str) -> None:
+def test_blocks_of_an_adapter_replaced_in_place_are_not_saved(tiny: str, tmp_path: Path, region: str) -> None:
     folders = [tmp_path / "one", tmp_path / "other"]
     for seed, folder in enumerate(folders):
         run(ADAPTER, folder, seed)

@@ -1,4 +1,4 @@
-"""A model some of whose layers look back only a window: KV cache groups of its own for each kind of layer."""
+"""A model with sliding-window layers: each kind of layer has its own KV cache groups."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FULL = (PROMPT - 1) // BLOCK * BLOCK
 def ask(
     _: Connection, model: str, region: str | None, prompts: list[list[int]], tokens: int = 16, **settings: Any
 ) -> list[Answer]:
-    """Each prompt to an engine whose own prefix cache is empty."""
+    """Answers to prompts, each with an empty prefix cache in the engine."""
     engine = Engine(model, region, **settings)
     answers = []
     for prompt in prompts:
@@ -39,11 +39,11 @@ def cached(answers: list[Answer]) -> list[int]:
     return [answer.cached for answer in answers]
 
 
-def test_what_one_has_computed_the_other_loads(windows: str, region: str) -> None:
+def test_an_engine_loads_all_groups_of_another(windows: str, region: str) -> None:
     lengths = (PROMPT, FULL + 1, FULL, PROMPT // 2, WINDOW + BLOCK, WINDOW // 2, BLOCK)
     prompts = [models.prompt(length, 31) for length in lengths]
     alone = in_child(ask, windows, None, prompts, 64)
-    # In steps of less than a window, so that blocks leave it while the prompt is computed.
+    # Steps are shorter than the window, so that blocks leave it during the prefill.
     cold = in_child(lambda _: ask(_, windows, region, prompts[:1], 64, max_num_batched_tokens=96, max_num_seqs=8))
     warm = in_child(ask, windows, region, prompts, 64)
     assert tokens(cold) == tokens(alone[:1])
@@ -68,7 +68,7 @@ def without_a_window(_: Connection, model: str, region: str, prompts: list[list[
     return ask(_, model, region, prompts, 64)
 
 
-def test_windows_that_were_not_loaded_would_be_seen(windows: str, region: str) -> None:
+def test_a_missing_window_changes_the_tokens(windows: str, region: str) -> None:
     prompt = models.prompt(PROMPT, 32)
     [cold] = in_child(ask, windows, region, [prompt], 64)
     [wrong] = in_child(without_a_window, windows, region, [prompt])
@@ -84,14 +84,14 @@ def loses_a_group(_: Connection, model: str, region: str, prompt: list[int], pre
     for group in (0, 2):
         [rank] = lookup.ranks[group]
         assert rank.forget() > 0
-        # Nothing, then what came anew with the prefix, and then all of it.
+        # Hits: none, then the prefix saved again, then the whole prompt.
         for asked in (prefix, prompt, prompt):
             engine.forget()
             answers.append(engine.ask(asked))
     return answers
 
 
-def test_what_one_group_has_lost_shortens_the_hit(windows: str, region: str) -> None:
+def test_a_group_without_its_blocks_shortens_the_hit(windows: str, region: str) -> None:
     prompt, prefix = models.prompt(PROMPT, 33), models.prompt(PROMPT, 33)[: PROMPT // 2]
     [alone, short] = in_child(ask, windows, None, [prompt, prefix])
     answers = in_child(loses_a_group, windows, region, prompt, prefix)
@@ -101,11 +101,11 @@ def test_what_one_group_has_lost_shortens_the_hit(windows: str, region: str) -> 
     clean(region)
 
 
-def test_a_load_that_fails_is_computed(windows: str, region: str) -> None:
+def test_blocks_of_a_failed_load_are_computed(windows: str, region: str) -> None:
     prompts = [models.prompt(PROMPT, number) for number in (34, 35)]
     alone = in_child(ask, windows, None, prompts)
     in_child(ask, windows, region, prompts)
-    # Places in a load that are multiples of so many: of a window's few blocks, always the first.
+    # Fails each third index of a load, which includes the first block of a window.
     failing = in_child(lambda _: ask(_, windows, region, prompts, connector={"fail_loads_every": 3}))
     assert tokens(failing) == tokens(alone)
     again = in_child(ask, windows, region, prompts)
@@ -126,7 +126,7 @@ def crowded(_: Connection, model: str, region: str | None, prompts: list[list[in
         straight(self, request, *rest, **more)
 
     Scheduler._preempt_request = preempt  # type: ignore[method-assign]
-    # Memory for the four as they begin, and not as they end.
+    # KV memory for the start of the four requests but not for their end.
     engine = Engine(model, region, num_gpu_blocks_override=130, max_num_seqs=4, max_model_len=736)
     asked = [{"prompt_token_ids": prompt} for prompt in prompts]
     parameters = SamplingParams(temperature=0, max_tokens=400, ignore_eos=True)
@@ -134,7 +134,7 @@ def crowded(_: Connection, model: str, region: str | None, prompts: list[list[in
     return [list(answer.outputs[0].token_ids) for answer in answers], len(preempted)
 
 
-def test_preempted_requests_come_back(windows: str, region: str) -> None:
+def test_preempted_requests_resume_with_the_same_tokens(windows: str, region: str) -> None:
     prompts = [models.prompt(300, number) for number in range(36, 41)]
     alone, preempted = in_child(crowded, windows, None, prompts)
     assert preempted > 0
@@ -145,7 +145,7 @@ def test_preempted_requests_come_back(windows: str, region: str) -> None:
     clean(region)
 
 
-def test_routers_hear_of_each_group(windows: str, region: str, tmp_path: Path) -> None:
+def test_a_router_gets_events_of_each_group(windows: str, region: str, tmp_path: Path) -> None:
     prompt = models.prompt(PROMPT, 42)
     with Router(tmp_path) as router:
         instance = Child(answers, windows, region, router.config)
@@ -172,5 +172,5 @@ def refused(_: Connection, model: str, region: str) -> str:
     return "nothing was refused"
 
 
-def test_loads_by_layer_are_refused(windows: str, region: str) -> None:
-    assert "load is layers, and of a model with sliding windows" in in_child(refused, windows, region)
+def test_loads_by_layer_are_refused_for_sliding_windows(windows: str, region: str) -> None:
+    assert "load is layers, but vLLM cannot undo a step" in in_child(refused, windows, region)

@@ -1,8 +1,8 @@
-"""KV memory that lies on a device: saved and loaded by copies of the device's own, beside what it computes.
+"""KV memory on a device. The device copies blocks itself, concurrently with its computation.
 
-Pure Python over an interface of eight calls (`Device`); `cenote.device.cuda` is that interface over PyTorch and is imported
-only by whoever asks for it.
-`docs/vllm.md` says what is copied when, and why nothing wrong comes of it.
+Pure Python over an interface of eight calls (`Device`). `cenote.device.cuda` implements the
+interface with PyTorch; this package does not import it. `docs/vllm.md#gpus` states the order of
+copies and why the engine never uses wrong bytes.
 """
 
 from cenote.device.interface import Device, DeviceError, Stream

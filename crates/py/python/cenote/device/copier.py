@@ -1,4 +1,4 @@
-"""Threads that drive what a device does beside the engine."""
+"""Threads that drive the copies of a device, concurrently with the engine."""
 
 from __future__ import annotations
 
@@ -8,31 +8,32 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Protocol
 
-# A device has no wait with a deadline, so it is asked now and then.
+# A device has no wait with a deadline, so the threads poll it with this period.
 _ASK_SECONDS = 0.0001
 _IDLE_SECONDS = 1.0
 
 
 class Job(Protocol):
-    """Something that is under way. What a device may still read or write is the job's, and is given back only by `run`."""
+    """Work in progress. It owns all memory that a device may still access; only `run` frees it."""
 
     def run(self) -> Iterator[bool]:
-        """Does one thing after the other, and tells after each whether there was one to do."""
+        """Yields after each step; True if the step made progress."""
         ...
 
     def broke(self, error: Exception) -> None:
-        """`run` has ended so: nobody knows what the device still does."""
+        """`run` raised this error. The device may still execute copies of the job."""
 
 
 class Copier:
-    """Jobs, each by one thread, a step at a time."""
+    """Runs jobs in threads. One thread owns each job and advances its jobs step by step."""
 
     def __init__(self, threads: int) -> None:
         self._bell = threading.Condition()
         self._new: deque[Job] = deque()
         self._under_way = 0
         self._closing = False
-        # Of these the device may still have memory. They are kept as long as the process.
+        # Jobs that raised in `run`. The device may still access their memory, so the list keeps
+        # them until the process ends.
         self.lost: list[Job] = []
         for number in range(threads):
             threading.Thread(target=self._work, name=f"cenote-device-{number}", daemon=True).start()
@@ -47,7 +48,10 @@ class Copier:
             self._bell.notify()
 
     def close(self, timeout: float) -> bool:
-        """Takes no more; returns whether all jobs ended within their time, and the device has nothing of ours."""
+        """Refuses further jobs and waits up to `timeout` seconds for those in progress.
+
+        Returns True if all jobs ended and none was lost: then the device accesses none of our
+        memory."""
         deadline = time.monotonic() + timeout
         with self._bell:
             self._closing = True
@@ -79,7 +83,7 @@ class Copier:
                         self._bell.wait(_ASK_SECONDS)
 
     def _next(self, timeout: float) -> list[Job] | None:
-        """A new job if there is one. None: there will be none."""
+        """At most one new job; None after `close`, if this thread has no job left."""
         with self._bell:
             if not self._new and timeout > 0 and not self._closing:
                 self._bell.wait(timeout)

@@ -1,4 +1,4 @@
-"""GPUs by PyTorch."""
+"""GPUs through PyTorch."""
 
 from __future__ import annotations
 
@@ -15,22 +15,25 @@ from cenote.device.interface import Copy, DeviceError, Stream
 
 
 class CudaDevice:
-    """One GPU, once in a process. Copies are between memory that it has been shown: tensors, what was registered, what was
-    allocated."""
+    """One GPU; one instance per GPU and process.
+
+    Copies are between memory that the instance knows: tensors given to `of`, registered memory and
+    allocated memory."""
 
     _all: ClassVar[dict[torch.device, CudaDevice]] = {}
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
         self._streams = {stream: torch.cuda.Stream(device) for stream in (Stream.LOADS, Stream.SAVES)}
-        # Addresses of memory, in order, and each as a tensor of bytes. Replaced as a whole, because threads look at it.
+        # Sorted addresses of known memory, and each memory as a tensor of bytes. Updates replace
+        # the tuple, because other threads read it without a lock.
         self._memory: tuple[list[int], list[torch.Tensor]] = [], []
-        # How many need a memory, by its address.
+        # Number of users of a memory, by its address.
         self._users: Counter[int] = Counter()
 
     @classmethod
     def of(cls, tensors: Sequence[torch.Tensor]) -> CudaDevice:
-        """The GPU that the tensors are on, which is shown them. It keeps them until `forget` was called for their addresses."""
+        """The GPU of the tensors. Adds them to its memory until `forget` gets their addresses."""
         device = tensors[0].device
         if device not in cls._all:
             cls._all[device] = cls(device)
@@ -68,7 +71,7 @@ class CudaDevice:
         return memory.data_ptr()
 
     def forget(self, addresses: Sequence[int]) -> None:
-        # Layers may lie in one memory, and are one user of it.
+        # Several layers may share one storage. They count as one user of it.
         for start in {self._find(address, 1)[0] for address in addresses}:
             self._users[start] -= 1
         unused = {start for start, users in self._users.items() if users == 0}
@@ -112,15 +115,15 @@ class CudaDevice:
         return memory[address - start : address - start + length]
 
     def _find(self, address: int, length: int) -> tuple[int, torch.Tensor]:
-        """The memory that these bytes lie in, and where it begins."""
+        """Start address and tensor of the memory that contains these bytes."""
         starts, tensors = self._memory
         place = bisect.bisect(starts, address) - 1
         if place < 0 or address - starts[place] + length > len(tensors[place]):
-            raise DeviceError(f"{length} bytes at {address:#x} are no memory that the device was shown")
+            raise DeviceError(f"{length} bytes at {address:#x} are outside of the memory known to the device")
         return starts[place], tensors[place]
 
     def _forget_error(self) -> None:
-        """The runtime keeps the last error, and whoever launches a kernel next would take it for his own."""
+        """Clears the runtime's last error. Otherwise the next kernel launch would report it."""
         try:
             torch.zeros(1, device=self.device)
         except RuntimeError:

@@ -1,4 +1,4 @@
-"""What is asked of a device with memory of its own."""
+"""Interface of a device with its own memory."""
 
 from __future__ import annotations
 
@@ -8,49 +8,50 @@ from typing import Any, Protocol, TypeAlias
 
 
 class DeviceError(RuntimeError):
-    """A device could not do what it was asked for."""
+    """A device could not execute a call."""
 
 
 class Stream(enum.Enum):
-    """Work for the device, in order. Between streams there is no order but what `Device.wait` makes."""
+    """A queue of work for the device, executed in order. Only `Device.wait` orders two streams."""
 
     ENGINE = "engine"
-    """The engine's own, as of the calling thread."""
+    """The engine's current stream, as the calling thread sees it."""
     LOADS = "loads"
     SAVES = "saves"
 
 
-# Where to, where from, how many bytes.
+# Destination address, source address, number of bytes.
 Copy: TypeAlias = tuple[int, int, int]
 
 
 class Device(Protocol):
-    """Addresses are numbers, of the process for its own memory and of the device for the device's. Every call returns at once,
-    and raises if it cannot be done; what goes wrong later, `query` raises. Calls may come from any thread, those for
-    `Stream.ENGINE` from the engine's only."""
+    """A device. Addresses are integers, in the process for host memory and on the device otherwise.
+
+    Every call returns at once and raises if it fails; `query` raises errors that occur later. Any
+    thread may call. Only the engine's thread may call with `Stream.ENGINE`."""
 
     def register(self, address: int, length: int) -> None:
-        """Page-locks memory of the process, so that the device reaches it. Raises `DeviceError` if that cannot be had."""
+        """Page-locks host memory for access by the device. Raises `DeviceError` on failure."""
 
     def unregister(self, address: int) -> None:
-        """Ends that for what was registered at this address."""
+        """Unlocks the memory that was registered at this address."""
 
     def allocate(self, length: int) -> int:
-        """Page-locked memory, there until it is forgotten."""
+        """Allocates page-locked memory; `forget` frees it."""
         ...
 
     def forget(self, addresses: Sequence[int]) -> None:
-        """Whoever had memory there, of the device's or allocated, needs it no more: each has done with it once."""
+        """Drops one use of each memory, of the device or allocated. The last use frees it."""
 
     def copy_async(self, stream: Stream, copies: Sequence[Copy]) -> None:
-        """Copies between the device's memory and page-locked memory. Among themselves they have no order."""
+        """Copies between device memory and page-locked memory. The copies have no mutual order."""
 
     def record(self, stream: Stream) -> Any:
-        """An event that has come when all that the stream was given so far is done."""
+        """An event that occurs when all work queued on the stream so far is done."""
 
     def query(self, event: Any) -> bool:
-        """Whether the event has come."""
+        """True if the event has occurred."""
         ...
 
     def wait(self, stream: Stream, event: Any) -> None:
-        """What the stream is given from now on begins after the event."""
+        """Work queued on the stream from now on begins after the event."""

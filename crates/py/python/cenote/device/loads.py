@@ -1,12 +1,14 @@
-"""Blocks on their way from the region to the device, layer by layer.
+"""Loads of blocks from the region to the device, layer by layer.
 
-Bytes that the engine uses are those whose checksum held. Straight from the region: the device copies a pinned block, then the
-processor sums the block where it lies; nobody writes a pinned block, and the checksum's key names the block and the use of its
-slot, so what holds now held when it was copied. By way of the staging memory: the processor copies and sums in one pass, and
-the device is given what held.
+The engine uses a block only after its checksum matched.
 
-A load that is given up cannot call back what the device was given already. The engine's stream is made to wait for it, so
-whatever the engine writes into these blocks afterwards comes last.
+- Direct: the device copies a pinned block, then the CPU sums the block in place. No process writes
+  a pinned block. The checksum's key covers the block and the use of its slot. So a checksum that
+  matches after the copy also matched during the copy.
+- Staged: the CPU copies and sums in one pass, and the device copies only the blocks that matched.
+
+A cancelled load cannot revoke copies that the device already has. The engine's stream waits for
+them, so later writes of the engine into these blocks come last.
 """
 
 from __future__ import annotations
@@ -23,18 +25,19 @@ if TYPE_CHECKING:
 
 
 class DeviceLoad:
-    """Blocks that are being loaded; used as `cenote.Load` is, by the engine's thread."""
+    """A load in progress, with the interface of `cenote.Load`, for the engine's thread."""
 
     def __init__(self, memory: DeviceMemory, blocks: Sequence[int], fail_every: int) -> None:
         self.memory, self.blocks, self.fail_every = memory, list(blocks), fail_every
         self.bell = threading.Condition()
-        # What the engine still does with these blocks comes first.
+        # Copies begin after the work on these blocks that the engine has queued so far.
         self.ready = memory.device.record(Stream.ENGINE)
         self.parts = 0
         self.stopped = False
-        # A part has failed of which the device may still have copies.
+        # A part has failed, and the device may still execute its copies.
         self.lost = False
-        # Of each layer, the parts that have not been handed to the device, and the events after those that have.
+        # Per layer: the number of parts not yet queued on the device, and the events after the
+        # queued parts.
         self._to_issue: list[int] = []
         self._events: list[list[Any]] = [[] for _ in range(memory.num_layers)]
         self._failed: list[int] = []
@@ -45,11 +48,13 @@ class DeviceLoad:
         for part in parts:
             self.memory.copier.start(part)
 
-    # --- the engine's ---
+    # --- called by the engine ---
 
     def wait_layer(self, layer: int, timeout: float | None) -> bool:
-        """Makes the engine's stream wait for this layer of all blocks, when the device has its copies. False: it has not got them
-        within `timeout`, or the load has failed."""
+        """Makes the engine's stream wait for this layer of all blocks.
+
+        Returns False if the copies were not queued within `timeout` seconds, or if the load has
+        failed or was cancelled."""
         with self.bell:
             if not self.bell.wait_for(lambda: self.stopped or self._to_issue[layer] == 0, timeout) or self.stopped:
                 return False
@@ -63,18 +68,19 @@ class DeviceLoad:
         return True
 
     def wait(self, timeout: float | None) -> bool:
-        """Waits until all has ended. False: not within `timeout`."""
+        """Waits until the load has ended. Returns False after `timeout` seconds."""
         with self.bell:
             return self.bell.wait_for(lambda: self.done, timeout)
 
     @property
     def done(self) -> bool:
-        """Whether all has ended."""
+        """True if all parts have ended, or the load was cancelled."""
         return self.stopped or self.parts == 0
 
     def failed(self) -> list[int]:
-        """Places in the load of blocks that may not be used; all of them until all has ended. What the engine does with them
-        from now on comes after whatever is still copied."""
+        """Indices of the invalid blocks in the load; all indices until all parts have ended.
+
+        Later work of the engine on these blocks comes after the remaining copies."""
         with self.bell:
             if self.lost:
                 self.memory.fence(Stream.LOADS)
@@ -82,7 +88,7 @@ class DeviceLoad:
             return sorted(self._failed) if whole else list(range(len(self.blocks)))
 
     def cancel(self) -> None:
-        """Gives up. What the engine does from now on comes after whatever is still copied."""
+        """Cancels the load. Later work of the engine comes after the remaining copies."""
         with self.bell:
             if self.done:
                 return
@@ -93,10 +99,10 @@ class DeviceLoad:
     def __len__(self) -> int:
         return len(self.blocks)
 
-    # --- a part's ---
+    # --- called by parts ---
 
     def issue(self, layer: int, places: Sequence[tuple[int, int]]) -> bool:
-        """Hands a layer of some blocks to the device. False: the load was given up."""
+        """Queues the copies of a layer of some blocks. Returns False if the load was cancelled."""
         with self.bell:
             if self.stopped:
                 return False
@@ -107,7 +113,7 @@ class DeviceLoad:
             return True
 
     def skip(self, layers: range, numbers: Sequence[int]) -> None:
-        """A part has failed: nobody waits for its layers, and its blocks are not there."""
+        """Records the failure of a part: waits skip its layers, and its blocks are invalid."""
         with self.bell:
             self.lost = True
             for layer in layers:
@@ -123,7 +129,7 @@ class DeviceLoad:
 
 
 class _Part:
-    """Some blocks of a load. `places` are addresses in page-locked memory beside the device's blocks."""
+    """Some blocks of a load. `places` pair addresses in page-locked memory with device blocks."""
 
     def __init__(self, load: DeviceLoad, first: int, count: int) -> None:
         self.load, self.memory = load, load.memory
@@ -147,7 +153,9 @@ class _Part:
             self.load.end_part([])
 
     def _copy(self, places: Sequence[tuple[int, int]]) -> Iterator[bool]:
-        """Hands all layers to the device and waits until it is done with them, whatever went wrong with some."""
+        """Queues the copies of all layers and waits until the device has executed them.
+
+        Waits even after an error, because the device may have earlier layers."""
         device = self.memory.device
         try:
             device.wait(Stream.LOADS, self.load.ready)
@@ -172,11 +180,11 @@ class _Part:
 
 
 class RegionPart(_Part):
-    """Straight from the region."""
+    """A part that the device copies directly from the region."""
 
     def __init__(self, load: DeviceLoad, first: int, views: Sequence[cenote.BlockView]) -> None:
         super().__init__(load, first, len(views))
-        # They keep the blocks where they are.
+        # The views keep the blocks pinned.
         self.views = list(views)
 
     def run(self) -> Iterator[bool]:
@@ -194,7 +202,7 @@ class RegionPart(_Part):
 
 
 class StagedPart(_Part):
-    """By way of the staging memory."""
+    """A part that passes through the staging memory."""
 
     def __init__(self, load: DeviceLoad, first: int, lease: cenote.Lease) -> None:
         super().__init__(load, first, len(lease))

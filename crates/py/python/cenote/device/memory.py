@@ -1,4 +1,4 @@
-"""An engine's KV memory on a device, and the page-locked memory that the device copies from and to."""
+"""An engine's KV memory on a device, and the page-locked memory for copies of the device."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from cenote.device.saves import DeviceSave
 if TYPE_CHECKING:
     from cenote.device.layout import PageLayout
 
-# Blocks of one part of a load: enough that its waits do not matter, few enough that the first is checked early.
+# Blocks of one part of a load. Enough to amortize its waits, few enough to check the first early.
 _PART_BLOCKS = 32
 _LINE = 64
 
-# What a device may still be writing to when its memory was closed. It is left to the end of the process.
+# Memories that a device may still write after `close`. The list keeps them until the process ends.
 _LEFT: list[object] = []
 
 
 class Registered:
-    """A region that a device reaches: page-locked as a whole, or piece by piece; once for all who use it."""
+    """A region page-locked for a device, as a whole or in pieces. All users share one instance."""
 
     _all: ClassVar[dict[tuple[int, int], Registered]] = {}
     _lock = threading.Lock()
@@ -42,7 +42,7 @@ class Registered:
 
     @classmethod
     def share(cls, device: Device, address: int, length: int, piece_bytes: int) -> Registered:
-        """That of this device and this memory."""
+        """The instance for this device and this memory, with one more user."""
         with cls._lock:
             key = (id(device), address)
             if key in cls._all:
@@ -52,7 +52,7 @@ class Registered:
             return cls._all[key]
 
     def leave(self) -> None:
-        """Whoever is the last gives the pages free."""
+        """Removes one user. The last user unregisters the pages."""
         with self._lock:
             self.users -= 1
             if self.users == 0:
@@ -73,7 +73,10 @@ class Registered:
             self.device.unregister(self.pieces.pop())
 
     def split(self, copy: Copy, host: int) -> list[Copy]:
-        """A copy whose memory of the process is its part `host`, in parts that lie in one piece each."""
+        """Splits a copy at the borders of registered pieces.
+
+        `host` is the index of the host address in `copy`: 0 for the destination, 1 for the
+        source."""
         to, start, length = copy
         parts = []
         while length > 0:
@@ -85,13 +88,13 @@ class Registered:
 
 
 class Staging:
-    """Page-locked memory for some blocks, each as it lies in the region."""
+    """Page-locked slots. Each slot holds one block with the layout of the region."""
 
     def __init__(self, device: Device, page_bytes: Sequence[int], size: int, threads: int) -> None:
         self.block_bytes = sum(page_bytes)
         self.count = size // self.block_bytes
         if self.count == 0:
-            raise ValueError(f"{size} bytes of staging memory, where one block has {self.block_bytes}")
+            raise ValueError(f"{size} bytes of staging memory, but one block has {self.block_bytes}")
         self.base = device.allocate(self.count * self.block_bytes)
         layers, at = [], self.base
         for length in page_bytes:
@@ -103,20 +106,20 @@ class Staging:
 
     @property
     def free(self) -> int:
-        """How many slots nobody has."""
+        """Number of free slots."""
         return len(self._free)
 
     def address(self, slot: int) -> int:
-        """Where a slot's block lies."""
+        """Address of a slot."""
         return self.base + slot * self.block_bytes
 
     def take(self, count: int) -> list[int]:
-        """So many slots, or none."""
+        """Takes `count` slots, or none if fewer are free."""
         with self._lock:
             return self._take(count) if count <= len(self._free) else []
 
     def take_most(self, count: int) -> list[int]:
-        """So many slots, or all that are free."""
+        """Takes up to `count` slots."""
         with self._lock:
             return self._take(count)
 
@@ -130,11 +133,14 @@ class Staging:
 
 
 class DeviceMemory:
-    """KV memory of a device: blocks, and in each a page of every layer. It is used as `cenote.KvMemory` is, by the engine's thread.
+    """KV memory on a device: blocks, each with one page per layer.
 
-    `layers` has for each layer the address of its first block and how its blocks lie. The region's memory is registered with
-    the device, once, as a whole or in pieces of `piece_bytes`; where that cannot be had, or `staged` is set, blocks go through
-    `staging_bytes` of page-locked memory, and `why_staged` says why."""
+    It has the interface of `cenote.KvMemory`, for the engine's thread. `layers` has per layer the
+    address of the first block and the layout of a block.
+
+    The constructor registers the region's memory with the device, once per process, as a whole or
+    in pieces of `piece_bytes`. If that fails, or if `staged` is set, blocks pass through
+    `staging_bytes` of page-locked memory, and `why_staged` states the reason."""
 
     def __init__(
         self,
@@ -154,11 +160,12 @@ class DeviceMemory:
         page_bytes = [layout.page_bytes for _, layout in layers]
         for number, length in enumerate(page_bytes):
             if length % _LINE != 0:
-                raise ValueError(f"layer {number}: a page of {length} bytes, which is no multiple of {_LINE}")
+                raise ValueError(f"layer {number}: a page of {length} bytes is not a multiple of {_LINE}")
         self.device, self.region = device, region
         self.num_layers, self.num_blocks = len(layers), layers[0][1].num_blocks
         self.block_bytes = sum(page_bytes)
-        # Of each layer the first block's address, the way to the next, and runs: in the device's block, in the payload, length.
+        # Per layer: address of the first block, stride between blocks, and runs. A run has its
+        # offset in the device's block, its offset in the payload, and its length.
         self._layers: list[tuple[int, int, list[tuple[int, int, int]]]] = []
         at = 0
         for address, layout in layers:
@@ -172,7 +179,7 @@ class DeviceMemory:
         self._lock = threading.Lock()
         self.registered: Registered | None = None
         self.staging: Staging | None = None
-        self.why_staged = "it was asked for" if staged else ""
+        self.why_staged = "requested" if staged else ""
         if not staged:
             try:
                 self.registered = Registered.share(device, *region.extent, piece_bytes)
@@ -193,23 +200,24 @@ class DeviceMemory:
         names: Sequence[int] | None = None,
         parent: int = 0,
     ) -> DeviceSave:
-        """Begins to publish blocks, layer by layer. Those that are there already, or have no room, are left out."""
+        """Begins to publish blocks, layer by layer. Skips present blocks and those without room."""
         names = [0] * len(hashes) if names is None else names
         self._check(blocks)
         if not len(hashes) == len(depths) == len(blocks) == len(names):
             raise ValueError(f"{len(hashes)} hashes, {len(depths)} depths, {len(blocks)} blocks, {len(names)} names")
         if namespace.block_bytes != self.block_bytes:
-            raise ValueError(f"this memory's blocks have {self.block_bytes} bytes, the namespace's {namespace.block_bytes}")
+            raise ValueError(f"this memory's blocks have {self.block_bytes} bytes, but the namespace's have {namespace.block_bytes}")
         save = DeviceSave(self, namespace, hashes, depths, blocks, names, parent)
         self.copier.start(save)
         return save
 
     def load(self, lease: cenote.Lease, blocks: Sequence[int], *, fail_every: int = 0) -> DeviceLoad:
-        """Begins to load the blocks of a lease into `blocks`. The lease is spent; nobody but the engine's stream may use the
-        blocks until the load has ended."""
+        """Begins to load the blocks of a lease into `blocks`. The call consumes the lease.
+
+        Only the engine's stream may use the blocks before the load has ended."""
         self._check(blocks)
         if len(lease) != len(blocks):
-            raise ValueError(f"a lease of {len(lease)} blocks, to be loaded into {len(blocks)}")
+            raise ValueError(f"a lease of {len(lease)} blocks cannot be loaded into {len(blocks)} blocks")
         load = DeviceLoad(self, blocks, fail_every)
         parts: list[RegionPart | StagedPart] = []
         if self.staging is None:
@@ -217,7 +225,7 @@ class DeviceMemory:
             lease.release()
             for view in views:
                 if view.extent[1] != self.block_bytes:
-                    raise ValueError(f"a block of {view.extent[1]} bytes, where this memory's have {self.block_bytes}")
+                    raise ValueError(f"a block of {view.extent[1]} bytes, but this memory's blocks have {self.block_bytes}")
             parts += [RegionPart(load, first, views[first : first + _PART_BLOCKS]) for first in range(0, len(views), _PART_BLOCKS)]
         else:
             size = max(1, min(_PART_BLOCKS, self.staging.count // 2))
@@ -226,8 +234,10 @@ class DeviceMemory:
         return load
 
     def close(self, timeout: float = 5.0) -> bool:
-        """Ends all, and the device forgets this memory: when it is done, or `timeout` is over. Then what it may still use stays
-        page-locked and where it is, and False is returned."""
+        """Ends all jobs and removes this memory from the device, within `timeout` seconds.
+
+        Returns False after the timeout. Then the memory that the device may still use stays
+        page-locked until the process ends."""
         if not self.copier.close(timeout):
             _LEFT.append(self)
             return False
@@ -246,11 +256,11 @@ class DeviceMemory:
     # --- for loads and saves ---
 
     def copy_in(self, layer: int, places: Sequence[tuple[int, int]]) -> None:
-        """Hands a layer's copies from page-locked memory to the device."""
+        """Queues the copies of a layer from page-locked memory to the device."""
         self._copy(Stream.LOADS, [(there, here, length) for here, there, length in self._runs(layer, places)], 1)
 
     def copy_out(self, layer: int, places: Sequence[tuple[int, int]]) -> None:
-        """Hands a layer's copies from the device to page-locked memory."""
+        """Queues the copies of a layer from the device to page-locked memory."""
         self._copy(Stream.SAVES, self._runs(layer, places), 0)
 
     def _copy(self, stream: Stream, copies: list[Copy], host: int) -> None:
@@ -260,7 +270,7 @@ class DeviceMemory:
             self.device.copy_async(stream, copies)
 
     def _runs(self, layer: int, places: Sequence[tuple[int, int]]) -> list[Copy]:
-        """Address in page-locked memory, address on the device, length."""
+        """Per run: address in page-locked memory, address on the device, length."""
         address, stride, runs = self._layers[layer]
         return [
             (place + in_payload, address + block * stride + offset, length)
@@ -269,15 +279,15 @@ class DeviceMemory:
         ]
 
     def fence(self, stream: Stream) -> None:
-        """What the engine's stream is given from now on comes after what this one was given before."""
+        """Orders all later work of the engine's stream after the work queued on this stream."""
         try:
             self.device.wait(Stream.ENGINE, self.device.record(stream))
         except Exception as error:
-            # A device that cannot do this does nothing else either, and the engine hears of it by itself.
+            # A device that fails here fails every call, so the engine detects the fault itself.
             self.tell(error)
 
     def tell(self, error: Exception) -> None:
-        """Something went wrong; it was a miss."""
+        """Reports an error that was a miss."""
         if self._told is not None:
             self._told(error)
 
@@ -286,13 +296,13 @@ class DeviceMemory:
             self._outcomes.update(outcomes)
 
     def take_outcomes(self) -> dict[str, int]:
-        """What came of saves since the last time, by name."""
+        """Counts of save outcomes since the last call, by name."""
         with self._lock:
             taken, self._outcomes = +self._outcomes, Counter()
         return dict(taken)
 
     def _check(self, blocks: Sequence[int]) -> None:
         if blocks and (min(blocks) < 0 or max(blocks) >= self.num_blocks):
-            raise ValueError(f"block {max(blocks)}, where there are {self.num_blocks}")
+            raise ValueError(f"block {max(blocks)} is outside of this memory of {self.num_blocks} blocks")
         if len(set(blocks)) != len(blocks):
             raise ValueError("a block is named twice")

@@ -1,8 +1,10 @@
-"""Blocks on their way from the device into the region, layer by layer as the engine fills them.
+"""Saves of blocks from the device to the region, layer by layer as the engine computes them.
 
-Straight into the region, the device writes memory that is reserved, and what lies there then is summed and published. By way of
-the staging memory it is published from there. What is reserved is given back only when the device is done with it. The engine's
-stream waits for the copies, so the engine may use the blocks for something else as soon as the step is over.
+- Direct: the device writes reserved memory of the region, then the CPU sums and publishes it.
+- Staged: the device writes the staging memory, then the CPU publishes from there.
+
+A save frees reserved memory only after the device has finished its copies. The engine's stream
+waits for the copies, so the engine may reuse the blocks when the step is over.
 """
 
 from __future__ import annotations
@@ -18,12 +20,12 @@ if TYPE_CHECKING:
     import cenote
     from cenote.device.memory import DeviceMemory
 
-# Seconds that the engine waits, at the end of a step, until the device has been given all copies.
+# Seconds that the engine waits at the end of a step until all copies are queued on the device.
 _ISSUE_SECONDS = 5.0
 
 
 class DeviceSave:
-    """Blocks that are being published; used as `cenote.Save` is, by the engine's thread."""
+    """A save in progress, with the interface of `cenote.Save`, for the engine's thread."""
 
     def __init__(
         self,
@@ -38,27 +40,32 @@ class DeviceSave:
         self.memory, self.namespace, self.hashes = memory, namespace, hashes
         self.depths, self.blocks, self.names, self.parent = list(depths), list(blocks), list(names), parent
         self.bell = threading.Condition()
-        # Layers that are computed and not handed to the device, each with the event after which it may be read.
+        # Announced layers without queued copies. Each has the event after which the device may read
+        # it.
         self._ready: deque[tuple[int, Any]] = deque()
         self._announced = 0
         self._issued = 0
         self.stopped = False
         self.wanted = False
-        # What the device writes to.
+        # Destinations of the device's copies: reserved blocks (direct) or staging slots (staged).
         self.fillings: list[cenote.Filling] = []
         self.slots: list[int] = []
 
-    # --- the engine's ---
+    # --- called by the engine ---
 
     def layer(self, layer: int) -> None:
-        """This layer, and those before it, are computed when the engine's stream has come so far."""
+        """Announces this layer and all earlier ones.
+
+        They are computed when the engine's stream has done the work queued so far."""
         event = self.memory.device.record(Stream.ENGINE)
         with self.bell:
             self._ready.extend((number, event) for number in range(self._announced, layer + 1))
             self._announced = max(self._announced, layer + 1)
 
     def finish(self) -> dict[str, int]:
-        """The step is over. The blocks can be found when the device has copied them; returns what came of those before."""
+        """Ends the step. The blocks are published after the device has copied them.
+
+        Returns the counts per outcome of blocks from earlier saves."""
         if self._announced < self.memory.num_layers:
             self.layer(self.memory.num_layers - 1)
         all_issued = self.memory.num_layers
@@ -71,7 +78,7 @@ class DeviceSave:
         return self.memory.take_outcomes()
 
     def abort(self) -> None:
-        """Gives all up."""
+        """Drops all blocks of the save."""
         with self.bell:
             if self.wanted or self.stopped:
                 return
@@ -81,7 +88,7 @@ class DeviceSave:
     def __len__(self) -> int:
         return len(self.blocks)
 
-    # --- a thread's ---
+    # --- called by a copier thread ---
 
     def run(self) -> Iterator[bool]:
         device = self.memory.device
@@ -95,7 +102,7 @@ class DeviceSave:
         last = device.record(Stream.SAVES)
         while not device.query(last):
             yield False
-        # A step whose loads fail is not saved, and that is known at its end.
+        # The engine aborts the save if a load of the step failed, which is known at the step's end.
         while not self.wanted and not self.stopped:
             yield False
         if self.wanted:
@@ -103,7 +110,6 @@ class DeviceSave:
                 yield from self._publish()
             except Exception as error:
                 self.memory.tell(error)
-        # What was not published.
         left = len(self.fillings) + len(self.slots)
         self._give_back()
         self.memory.add_outcomes({"failed": left})
@@ -119,10 +125,10 @@ class DeviceSave:
             self.bell.notify_all()
 
     def _places(self) -> list[tuple[int, int]]:
-        """Reserves memory; of each block that is not there yet its address beside the device's block."""
+        """Reserves memory. Returns the address and the device block of each block to be saved."""
         staging = self.memory.staging
         if staging is not None:
-            # The first ones, because a block is of no use without those before it.
+            # Keep the first blocks: a block is useless without its predecessors.
             self.slots = staging.take_most(len(self.blocks))
             self.memory.add_outcomes({"no_room": len(self.blocks) - len(self.slots)})
             return [(staging.address(slot), block) for slot, block in zip(self.slots, self.blocks, strict=False)]
@@ -140,7 +146,7 @@ class DeviceSave:
         return places
 
     def _issue(self, places: Sequence[tuple[int, int]]) -> bool:
-        """Hands the next layer to the device, if it is computed."""
+        """Queues the copies of the next layer, if the layer was announced."""
         with self.bell:
             if self.stopped or not self._ready:
                 return False
@@ -153,7 +159,7 @@ class DeviceSave:
 
     def _publish(self) -> Iterator[bool]:
         while self.fillings:
-            # The first ones first, because a block is of no use without those before it.
+            # Publish in order: a block is useless without its predecessors.
             outcome = self.fillings[0].publish()
             del self.fillings[0]
             self.memory.add_outcomes({outcome: 1})

@@ -1,4 +1,6 @@
-"""The adapter. LMCache's two controller threads call it: what goes wrong is counted and is a miss, and every task ends."""
+"""LMCache's L2 adapter. Two controller threads of LMCache call it.
+
+The adapter counts each error as a miss and completes every task."""
 
 from __future__ import annotations
 
@@ -33,22 +35,22 @@ _SETTINGS = {
     "region", "create_size", "chunk_size", "mode", "host_slot", "tenant_salt", "lease_timeout", "close_timeout", "model_folder",
     "model_fingerprint",
 }  # fmt: skip
-# A lookup's blocks, and which of them.
+# The lease of a lookup, and the index of a block in it.
 _Kept = tuple[cenote.Lease, int]
 # Model, rank, object group.
 _Shard = tuple[str, int, int]
 
 
 class CenoteL2Adapter(L2AdapterInterface):
-    """LMCache's objects in a region. An object is a block: it is there as a whole or not at all."""
+    """LMCache's objects in a region. An object is one block, present as a whole or absent."""
 
     def __init__(self, params: dict[str, Any], **_: Any) -> None:
         if unknown := sorted(set(params) - _SETTINGS):
             raise ValueError(f"adapter_params: unknown {', '.join(unknown)}; known are {', '.join(sorted(_SETTINGS))}")
         if not params.get("region"):
-            raise ValueError('adapter_params: no region was named; give {"region": "shm:NAME"}')
+            raise ValueError('adapter_params: no region is given; give {"region": "shm:NAME"}')
         self.weights = weights_name(params, "adapter_params")
-        # No capacity of LMCache's: the region makes room by itself, and its other users are nothing that LMCache sees.
+        # No capacity: the region evicts by itself, and LMCache does not see its other users.
         super().__init__()
         self.name, self.salt = str(params["region"]), str(params.get("tenant_salt", ""))
         self.lease_timeout = _seconds(params, "lease_timeout", 60.0)
@@ -63,10 +65,11 @@ class CenoteL2Adapter(L2AdapterInterface):
         self._told: set[str] = set()
         self._lock = threading.Lock()
         self._spaces: dict[bytes, cenote.Namespace] = {}
-        # How objects of a shard look, for lookups that do not say.
+        # Last layout of each shard's objects, for lookups without a layout.
         self._layouts: dict[_Shard, list[Any]] = {}
         self._kept: dict[ObjectKey, deque[_Kept]] = {}
-        # Leases by the time at which they end, should nobody unlock them.
+        # Leases with their deadlines, in order of deadline. They end then if LMCache never unlocks
+        # them.
         self._ends: OrderedDict[int, tuple[float, list[ObjectKey], cenote.Lease]] = OrderedDict()
         self._tasks = 0
         self._stored: dict[int, L2StoreResult] = {}
@@ -87,7 +90,7 @@ class CenoteL2Adapter(L2AdapterInterface):
     def get_load_event_fd(self) -> int:
         return int(self._load_event.fileno())
 
-    # --- storing: on a thread, because it copies ---
+    # --- stores: on a thread, because they copy ---
 
     def submit_store_task(self, keys: list[ObjectKey], objects: list[MemoryObj]) -> int:
         task = self._next_task()
@@ -103,12 +106,13 @@ class CenoteL2Adapter(L2AdapterInterface):
 
     @serving(lambda: None)
     def _store(self, keys: list[ObjectKey], objects: list[MemoryObj]) -> int | None:
-        """Returns how many bytes were written; None: not all are there now."""
+        """Returns the number of bytes written; None if an object is missing from the region."""
         depths: dict[int, int] = {}
         stored, sizes, whole = [], [], True
         for key, item in zip(keys, objects, strict=True):
             space = self._space_of(key, item)
-            # LMCache does not tell where in a prompt an object lies. Those of one task are of one prompt, in order.
+            # LMCache does not pass an object's position in the prompt. The objects of one task are
+            # of one prompt, in order.
             depth = depths[space.id] = depths.get(space.id, -1) + 1
             outcome = space.publish(_name(space, key), depth, item.byte_array)
             if outcome in ("published", "duplicate"):
@@ -125,7 +129,7 @@ class CenoteL2Adapter(L2AdapterInterface):
             done, self._stored = self._stored, {}
         return done
 
-    # --- lookups: reads of memory, done when they are asked ---
+    # --- lookups: reads of memory, in the calling thread ---
 
     def submit_lookup_and_lock_task(
         self, keys: list[ObjectKey], group_layout_descs: dict[int, MemoryLayoutDesc] | None = None
@@ -139,7 +143,7 @@ class CenoteL2Adapter(L2AdapterInterface):
 
     @serving(list)
     def _look_up(self, keys: list[ObjectKey], layouts: dict[int, MemoryLayoutDesc]) -> list[int]:
-        """Which of these keys are there; they stay until they are unlocked, or for so long as a lease may."""
+        """Indices of the present keys. Pins their blocks until unlock or `lease_timeout`."""
         self._health.look()
         self._end_leases()
         shards: dict[_Shard, list[int]] = {}
@@ -147,7 +151,7 @@ class CenoteL2Adapter(L2AdapterInterface):
             shards.setdefault(_shard(key), []).append(place)
         found: list[int] = []
         for shard, places in shards.items():
-            # What LMCache says is a hint, and may be empty.
+            # LMCache's layout is a hint and may be empty.
             described = layouts.get(shard[2])
             layout = _layout(described.shapes, described.dtypes) if described is not None else []
             if _bytes(layout) == 0:
@@ -168,7 +172,7 @@ class CenoteL2Adapter(L2AdapterInterface):
                 self._kept.setdefault(key, deque()).append((lease, number))
 
     def _end_leases(self) -> None:
-        """Ends leases that nobody came back for; then their blocks may be evicted again."""
+        """Releases leases that LMCache did not unlock in time. Their blocks become evictable."""
         now = time.monotonic()
         with self._lock:
             while self._ends and next(iter(self._ends.values()))[0] <= now:
@@ -178,7 +182,9 @@ class CenoteL2Adapter(L2AdapterInterface):
                 lease.release()
 
     def _let_go(self, key: ObjectKey, lease: cenote.Lease | None = None) -> None:
-        """Gives up one lease of this key, the oldest or this one. A lease ends with the last of its keys."""
+        """Drops one lease of this key: the given one, or the oldest.
+
+        Releases a lease with the last of its keys."""
         if (kept := self._kept.get(key)) is None:
             return
         gone = next((one for one in kept if lease is None or one[0] is lease), None)
@@ -203,7 +209,7 @@ class CenoteL2Adapter(L2AdapterInterface):
             for key in keys:
                 self._let_go(key)
 
-    # --- loading: on a thread, because it copies ---
+    # --- loads: on a thread, because they copy ---
 
     def submit_load_task(self, keys: list[ObjectKey], objects: list[MemoryObj]) -> int:
         task = self._next_task()
@@ -219,7 +225,7 @@ class CenoteL2Adapter(L2AdapterInterface):
 
     @serving(list)
     def _load(self, keys: list[ObjectKey], objects: list[MemoryObj]) -> list[int]:
-        """Which of these keys are in their objects' memory now."""
+        """Indices of the keys that were loaded into their objects' memory."""
         loaded = [place for place, (key, item) in enumerate(zip(keys, objects, strict=True)) if self._load_one(key, item)]
         if loaded:
             self._notify_keys_accessed([keys[place] for place in loaded])
@@ -231,7 +237,7 @@ class CenoteL2Adapter(L2AdapterInterface):
             kept = self._kept.get(key)
             lease, number = kept[0] if kept else (None, 0)
         if lease is None:
-            # It was not looked up, or so long ago that its lease has ended.
+            # The key was not looked up, or its lease has timed out.
             space = self._space_of(key, item)
             lease = space.lookup([_name(space, key)])
         return number < len(lease) and lease.read_into(number, item.byte_array)
@@ -240,11 +246,13 @@ class CenoteL2Adapter(L2AdapterInterface):
         with self._lock:
             return self._loaded.pop(task_id, None)
 
-    # --- the rest ---
+    # --- status and end ---
 
     def get_usage(self) -> AdapterUsage:
-        """What LMCache's models take in the region, over all its users. No capacity and no salts: whoever evicts by them
-        would wait for bytes to go that the region gives up by itself."""
+        """Bytes of LMCache's models in the region, over all its users.
+
+        Reports neither a capacity nor salts. LMCache would evict by them and wait for bytes that
+        only the region's own eviction frees."""
         return AdapterUsage(total_bytes_used=self._bytes_used(), total_capacity_bytes=0)
 
     @serving(lambda: 0)
@@ -262,7 +270,9 @@ class CenoteL2Adapter(L2AdapterInterface):
         }  # fmt: skip
 
     def close(self) -> None:
-        """Ends what runs, and leaves the region. What is waiting is given up: a store that failed, a load of nothing."""
+        """Waits for running tasks up to `close_timeout` and leaves the region.
+
+        Cancels queued tasks."""
         with self._lock:
             self._closed = True
             running = list(self._running)
@@ -307,8 +317,8 @@ class CenoteL2Adapter(L2AdapterInterface):
         layout = _layout_of(item)
         if item.get_size() != _bytes(layout):
             raise ValueError(
-                f"an object of {item.get_size()} bytes whose layout has {_bytes(layout)}: Cenote takes objects as they lie in "
-                "memory, none that LMCache has serialized (`serde`)"
+                f"an object of {item.get_size()} bytes has a layout of {_bytes(layout)}: Cenote stores raw objects only; "
+                "turn off LMCache's serialization (`serde`)"
             )
         return self._space(key, layout)
 
@@ -332,8 +342,10 @@ class CenoteL2Adapter(L2AdapterInterface):
 
 
 def _runs(space: cenote.Namespace, keys: list[ObjectKey]) -> Iterator[tuple[int, cenote.Lease]]:
-    """Blocks that are there, run by run: LMCache also uses what lies behind a gap. Each lookup ends at the first that is
-    missing, and is of one instant, so that a prompt's blocks are evicted from its end."""
+    """Yields runs of present blocks: index of the first key, and the lease.
+
+    LMCache also uses runs after a gap. Each lookup ends at the first missing block. It gives all
+    its blocks one recency, so that eviction starts at the end of a prompt."""
     names, at = space.alias(_key_bytes(key) for key in keys), 0
     while at < len(keys):
         lease = space.lookup(names[at:])
@@ -347,7 +359,9 @@ def _name(space: cenote.Namespace, key: ObjectKey) -> bytes:
 
 
 def _key_bytes(key: ObjectKey) -> bytes:
-    """What tells objects of one namespace apart. Ranks too: there may be more of them than a region has rows for namespaces."""
+    """Key of an object in its namespace. It includes the rank.
+
+    A region may have fewer namespace rows than there are ranks."""
     salt = key.cache_salt.encode()
     return key.kv_rank.to_bytes(8, "little") + len(salt).to_bytes(4, "little") + salt + key.chunk_hash
 
@@ -360,7 +374,7 @@ def _layout_of(item: MemoryObj) -> list[Any]:
     try:
         return _layout(item.get_shapes(), item.get_dtypes())
     except AssertionError:
-        # It is one tensor, and knows no list of them.
+        # An object of one tensor has no list of shapes.
         return _layout([item.get_shape()], [item.get_dtype()])
 
 
@@ -387,5 +401,5 @@ def _bitmap(length: int, places: Iterable[int]) -> Bitmap:
 def _seconds(params: dict[str, Any], name: str, otherwise: float) -> float:
     value = params.get(name, otherwise)
     if isinstance(value, bool) or not isinstance(value, int | float) or value < 0:
-        raise ValueError(f"adapter_params: {name} is {value!r}, not a number from 0 on")
+        raise ValueError(f"adapter_params: {name} is {value!r}; give a number of at least 0")
     return float(value)

@@ -1,8 +1,9 @@
-"""SGLang's HiCache on a Cenote region: what one server has computed, the others load.
+"""SGLang's HiCache storage on a Cenote region. All servers on a region share their pages.
 
-    sglang serve --enable-hierarchical-cache --hicache-mem-layout page_first_direct --hicache-storage-backend dynamic
-      --hicache-storage-backend-extra-config '{"backend_name": "cenote", "module_path": "cenote.sglang",
-        "class_name": "CenoteStorage", "interface_v1": 1, "region": "shm:kv", "create_size": "64GiB"}'
+    sglang serve --enable-hierarchical-cache --hicache-mem-layout page_first_direct
+      --hicache-storage-backend dynamic --hicache-storage-backend-extra-config
+      '{"backend_name": "cenote", "module_path": "cenote.sglang", "class_name": "CenoteStorage",
+        "interface_v1": 1, "region": "shm:kv", "create_size": "64GiB"}'
 """
 
 import sglang

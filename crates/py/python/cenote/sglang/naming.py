@@ -1,8 +1,8 @@
-"""Who may share pages with whom: everything in which two servers must agree beside SGLang's keys.
+"""Fingerprint of all facts that servers must share to exchange pages, in addition to SGLang's keys.
 
-A key of SGLang's is a hash over all tokens up to the page's end, seeded with the request's `extra_key` (which has the LoRA's
-id in it, which says nothing of the LoRA's content) and `cache_salt`. It says nothing of the model, the shard, or how a page's
-bytes lie."""
+A key of SGLang is a hash over all tokens up to the end of the page, seeded with `extra_key` and
+`cache_salt` of the request. `extra_key` contains the LoRA's id, which does not cover the LoRA's
+content. The key does not cover the model, the shard or the layout of a page."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ if TYPE_CHECKING:
     from sglang.srt.mem_cache.hicache_storage import HiCacheStorageConfig
     from sglang.srt.mem_cache.pool_host import HostKVCache
 
-# How the engine makes KV of a model's files.
+# Settings that decide how the engine computes KV from a model's files.
 _MODEL = (
     "model_impl",
     "load_format",
     "json_model_override_args",
-    "context_length",  # With LongRoPE it chooses the factors of all positions.
+    "context_length",  # Selects the factors of all positions under LongRoPE.
     "dtype",
     "quantization",
     "quantization_param_path",
-    "kv_cache_dtype",  # A host pool says only how it is stored: both kinds of fp8 are bytes.
+    "kv_cache_dtype",  # A host pool has only the storage type: both kinds of fp8 are bytes.
     "modelopt_quant",
     "rl_quant_profile",
     "custom_weight_loader",
 )
-# Layers of a draft model may lie in the same pages.
+# A page may contain layers of a draft model.
 _DRAFT = (
     "speculative_algorithm",
     "speculative_draft_model_path",
@@ -42,9 +42,9 @@ _DRAFT = (
     "speculative_draft_model_quantization",
     "speculative_draft_kv_cache_dtype",
 )
-# What embeddings become of an image that has the same hash.
+# Settings that decide the embeddings of an image. The hash of the image does not cover them.
 _MULTI_MODAL = ("mm_process_config", "image_processor_backend", "disable_fast_image_processor", "trust_mm_content_hashes")
-# A page of one layer, whatever kind of attention the host pool is for.
+# Attributes of a host pool that decide a layer's page, for all kinds of attention.
 _PAGE = (
     "storage_format_tag",
     "layer_num",
@@ -61,8 +61,9 @@ _PAGE = (
 
 
 def model(extra: dict[str, Any], where: str) -> str:
-    """The name of the model's content: its files, wherever they lie, or a text in their place. Raises ValueError, which says what
-    to give, where the engine loads no folder of this machine."""
+    """The name of the model's content: a digest of its files, or the configured text.
+
+    Raises ValueError, with the settings to give, if the engine loads no folder of this machine."""
     path = str(get_model().model_path)
     if not extra.get("model_fingerprint") and not extra.get("model_folder") and Path(path).is_dir():
         extra = extra | {"model_folder": path}
@@ -70,24 +71,24 @@ def model(extra: dict[str, Any], where: str) -> str:
 
 
 def refuse_adapters() -> None:
-    """Refuses a server with LoRA adapters: their ids are made of names and paths, and not of their content."""
+    """Refuses a server with LoRA adapters: their ids cover names and paths but not content."""
     lora = get_lora()
     if getattr(lora, "enable_lora", None) or getattr(lora, "lora_paths", None):
         raise ValueError(
-            "Cenote cannot share pages of a server with LoRA adapters: SGLang's keys do not tell an adapter from what another "
-            "server loads under its name; start without --enable-lora and --lora-paths, or without --hicache-storage-backend"
+            "Cenote cannot share pages of a server with LoRA adapters: SGLang's keys do not distinguish adapters of the same name "
+            "on two servers; start without --enable-lora and --lora-paths, or without --hicache-storage-backend"
         )
 
 
 def weight_version() -> str:
-    """As the engine has it now: updates of weights while it runs may name another."""
+    """The engine's current weight version. Updates of weights at run time may change it."""
     return str(get_serving().weight_version)
 
 
 def fingerprint(
     config: HiCacheStorageConfig, extra: dict[str, Any], model: str, pool: HostKVCache, page_bytes: int
 ) -> bytes:
-    """The identity of one rank's pages. `model` is the name of its content."""
+    """The identity of one rank's pages. `model` is the name of the model's content."""
     facts = {
         "sglang": sglang.__version__,
         "model": model,
@@ -97,11 +98,11 @@ def fingerprint(
         "draft": {name: getattr(get_spec(), name) for name in _DRAFT},
         "multi-modal": {name: getattr(get_mm(), name) for name in _MULTI_MODAL},
         "pool": [type(pool).__name__, str(pool.dtype), pool.layout, pool.page_size, page_bytes],
-        # By address and by tensor, a page's pieces come in different order under some layouts.
+        # Under some layouts the pieces of a page have one order by address and another by tensor.
         "by address": bool(extra.get("interface_v1", 0)),
         "page": {name: getattr(pool, name, None) for name in _PAGE},
         "device": [str(info.buffers.layout) for info in getattr(pool, "_buffer_infos", ())],
-        # Ranks of multi-head latent attention all have the same.
+        # All ranks of multi-head latent attention have the same KV.
         "tensor parallel": [0, 1] if config.is_mla_model else [config.tp_rank, config.tp_size],
         "pipeline parallel": [config.pp_rank, config.pp_size],
         "context parallel": [config.attn_cp_rank, config.attn_cp_size],

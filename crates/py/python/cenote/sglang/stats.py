@@ -1,4 +1,4 @@
-"""What SGLang asks of a storage backend for its metrics."""
+"""Metrics of the storage backend for SGLang."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import threading
 
 from sglang.srt.observability.metrics_collector import StorageMetrics
 
-# Transfers that are kept if nobody asks for them.
+# Most batches kept between two calls of `take`.
 _KEPT = 1024
 
 
 class Transfers:
-    """Pages and speed of each batch, since SGLang last asked."""
+    """Pages and speed (GB/s) of each batch since the last call of `take`."""
 
     def __init__(self, page_bytes: int) -> None:
         self._page_bytes = page_bytes
@@ -19,17 +19,17 @@ class Transfers:
         self._metrics = StorageMetrics()
 
     def loaded(self, pages: int, seconds: float) -> None:
-        """Pages that were copied out of the region."""
+        """Records a batch of pages copied out of the region."""
         with self._lock:
             self._note(self._metrics.prefetch_pgs, self._metrics.prefetch_bandwidth, pages, seconds)
 
     def stored(self, pages: int, seconds: float) -> None:
-        """Pages that are in the region now."""
+        """Records a batch of pages stored in the region."""
         with self._lock:
             self._note(self._metrics.backup_pgs, self._metrics.backup_bandwidth, pages, seconds)
 
     def take(self) -> StorageMetrics:
-        """What was noted, which is forgotten."""
+        """Returns the recorded batches and clears them."""
         with self._lock:
             taken, self._metrics = self._metrics, StorageMetrics()
         return taken

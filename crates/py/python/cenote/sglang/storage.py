@@ -1,4 +1,6 @@
-"""The storage backend. Its calls come from threads that must not die: what goes wrong is counted and is a miss."""
+"""SGLang's storage backend. SGLang's threads call it and must not die.
+
+The backend counts each error as a miss."""
 
 from __future__ import annotations
 
@@ -27,17 +29,17 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# What SGLang itself reads of the extra configuration, or puts into it.
+# Keys of the extra configuration that SGLang itself reads or adds.
 _SGLANGS = {"backend_name", "module_path", "class_name", "interface_v1", "allocator", "file_storage_path"}
 _SETTINGS = {"region", "create_size", "chunk_size", "mode", "host_slot", "tenant_salt", "model_folder", "model_fingerprint"}
 _LAYOUTS = ("layer_first", "page_first", "page_first_direct", "page_head")
 
-# SGLang gives up on its threads after ten seconds; a batch that takes longer than this leaves the rest of its pages out.
+# SGLang's threads time out after ten seconds. A batch skips its remaining pages after this time.
 BATCH_SECONDS = 5.0
 
 
 def _no_pages(keys: Any, *_args: Any, **_kwargs: Any) -> list[bool]:
-    """One verdict for each key, and at least one: SGLang takes an empty list for a success."""
+    """One False per key, and at least one: SGLang treats an empty list as a success."""
     return [False] * (len(keys) if isinstance(keys, Sized) else 1)
 
 
@@ -50,7 +52,7 @@ def _no_transfers(transfers: Any, *_args: Any, **_kwargs: Any) -> dict[str, list
 
 
 class CenoteStorage(HiCacheStorage):
-    """Pages of one rank's host memory in a region. A page is a block: it is there as a whole or not at all."""
+    """Pages of one rank's host memory in a region. A page is one block, whole or absent."""
 
     def __init__(self, storage_config: HiCacheStorageConfig, kwargs: dict[str, Any] | None = None) -> None:
         extra = dict(storage_config.extra_config or {})
@@ -58,9 +60,9 @@ class CenoteStorage(HiCacheStorage):
             known = ", ".join(sorted(_SETTINGS))
             raise ValueError(f"hicache-storage-backend-extra-config: unknown {', '.join(unknown)}; known are {known}")
         if not extra.get("region"):
-            raise ValueError('hicache-storage-backend-extra-config: no region was named; give "region": "shm:NAME"')
+            raise ValueError('hicache-storage-backend-extra-config: no region is given; give "region": "shm:NAME"')
         if storage_config.should_split_heads:
-            raise ValueError("Cenote stores a rank's heads together; it cannot split them for other tensor parallel sizes")
+            raise ValueError("Cenote stores all heads of a rank together; it cannot split them for other tensor parallel sizes")
         naming.refuse_adapters()
         self.config, self.extra = storage_config, extra
         self.model = naming.model(extra, "hicache-storage-backend-extra-config")
@@ -75,7 +77,7 @@ class CenoteStorage(HiCacheStorage):
         self._pieces = 0
 
     def register_mem_pool_host(self, mem_pool_host: HostKVCache) -> None:
-        """SGLang's host memory is there: now the size of a page is known."""
+        """Joins the region. The size of a page is known only from SGLang's host memory."""
         super().register_mem_pool_host(mem_pool_host)
         self.close()
         page_bytes = self._page_bytes(mem_pool_host)
@@ -106,42 +108,42 @@ class CenoteStorage(HiCacheStorage):
         self.transfers = Transfers(page_bytes) if self.config.enable_storage_metrics else None
 
     def register_mem_host_pool_v2(self, host_pool: HostKVCache, host_pool_name: Any) -> None:
-        """Memory beside the KV: of hybrid models, of draft models."""
+        """Refuses pools other than the KV, such as those of hybrid models and draft models."""
         if str(host_pool_name) != "kv":
             self.close()
             raise ValueError(
-                f"Cenote stores the KV of full attention, and this model has a pool `{host_pool_name}` beside it; "
+                f"Cenote stores only the KV of full attention, but this model also has a pool `{host_pool_name}`; "
                 "start without --hicache-storage-backend"
             )
         super().register_mem_host_pool_v2(host_pool, host_pool_name)
 
     def _page_bytes(self, pool: HostKVCache) -> int:
-        """Bytes of a page, all of whose pieces must be known by address."""
+        """Bytes of a page. The pool must name the addresses of all its pieces."""
         if pool.layout not in _LAYOUTS:
-            raise ValueError(f"--hicache-mem-layout {pool.layout} is not one that Cenote knows: use page_first_direct")
+            raise ValueError(f"--hicache-mem-layout {pool.layout} is not supported: use page_first_direct")
         import torch
 
         addresses, sizes = pool.get_page_buffer_meta(torch.arange(pool.page_size)) or ((), ())
         self._pieces, page_bytes = len(addresses), int(sum(sizes))
         whole = pool.get_size_per_token() * pool.page_size
         if page_bytes == 0 or page_bytes != whole:
-            raise ValueError(f"{type(pool).__name__} names {page_bytes} bytes of a page that has {whole}")
+            raise ValueError(f"{type(pool).__name__} names {page_bytes} bytes of a page of {whole} bytes")
         if any(size % 64 for size in sizes):
             raise ValueError(
-                f"a page of this host memory comes in pieces of {sizes[0]} bytes, which are no multiple of 64: use "
+                f"a page of this host memory has pieces of {sizes[0]} bytes, which is not a multiple of 64: use "
                 "--hicache-mem-layout page_first or page_first_direct"
             )
         return page_bytes
 
     def _places(self, count: int, host_indices: Any) -> list[list[tuple[int, int]]]:
-        """Where these pages lie in host memory: pieces of address and length."""
+        """Pieces of each page in host memory: address and length."""
         addresses, sizes = self.mem_pool_host.get_page_buffer_meta(host_indices)
         if len(addresses) != self._pieces * count:
-            raise ValueError(f"{len(addresses)} pieces of memory for {count} pages of {self._pieces}")
+            raise ValueError(f"{len(addresses)} pieces of memory for {count} pages of {self._pieces} pieces each")
         places = list(zip(addresses, sizes, strict=True))
         return [places[page * self._pieces : (page + 1) * self._pieces] for page in range(count)]
 
-    # --- pages by their place in host memory: nothing is copied twice ---
+    # --- pages by address in host memory: one copy ---
 
     @serving_with(_no_pages)
     def batch_get_v1(
@@ -165,7 +167,7 @@ class CenoteStorage(HiCacheStorage):
     @serving_with(_no_tensors)
     def batch_get(self, keys: list[str], target_locations: Any = None, target_sizes: Any = None) -> Any:
         if target_locations is None or len(target_locations) != len(keys) or any(to is None for to in target_locations):
-            raise ValueError("a page is read into memory that is given, and none was")
+            raise ValueError("a page needs a target tensor, but none was given")
         read = self._read(keys, lambda: [_place(target) for target in target_locations])
         return [target if there else None for target, there in zip(target_locations, read, strict=True)]
 
@@ -180,7 +182,7 @@ class CenoteStorage(HiCacheStorage):
         values = values if values is not None else target_locations
         return all(self._write(keys, [_place(value) for value in values], 0))
 
-    # --- pages with pools beside the KV, which were refused: without them the KV is of no use ---
+    # --- calls with other pools, which registration refused: the KV alone would be incomplete ---
 
     @serving(PoolTransferResult.empty)
     def batch_exists_v2(
@@ -190,7 +192,7 @@ class CenoteStorage(HiCacheStorage):
         extra_info: HiCacheStorageExtraInfo | None = None,
     ) -> PoolTransferResult:
         if pool_transfers:
-            raise ValueError(f"there are pools beside the KV: {', '.join(str(pool.name) for pool in pool_transfers)}")
+            raise ValueError(f"Cenote supports no pools beside the KV: {', '.join(str(pool.name) for pool in pool_transfers)}")
         return PoolTransferResult(self.batch_exists(keys, extra_info), {})
 
     @serving_with(_no_transfers)
@@ -205,7 +207,7 @@ class CenoteStorage(HiCacheStorage):
     ) -> dict[str, list[bool]]:
         raise ValueError("there are pools beside the KV")
 
-    # --- what is there ---
+    # --- lookups, clearing, metrics ---
 
     @serving(lambda: False)
     def exists(self, key: str) -> bool:
@@ -220,7 +222,7 @@ class CenoteStorage(HiCacheStorage):
 
     @serving(lambda: None)
     def clear(self) -> None:
-        # Also of other weights than those that the engine has now.
+        # Also when the engine's weights have changed since registration.
         if self.pages is None:
             raise RuntimeError("no host memory was registered")
         self.pages.forget()
@@ -243,14 +245,14 @@ class CenoteStorage(HiCacheStorage):
             is_new = kind not in self._told
             self._told.add(kind)
         if is_new:
-            logger.warning("Cenote: %s failed, which counts as a miss; more of this kind are only counted", where, exc_info=error)
+            logger.warning("Cenote: %s failed, which counts as a miss; later errors of this kind are not logged", where, exc_info=error)
 
     def _blocks(self) -> cenote.Namespace:
         if self.pages is None:
             raise RuntimeError("no host memory was registered, or the backend is closed")
         if naming.weight_version() != self._weights:
             raise RuntimeError(
-                "the engine was given other weights; detach the storage backend and attach it again to store their pages"
+                "the engine's weights have changed; detach the storage backend and attach it again to store their pages"
             )
         return self.pages
 
@@ -259,7 +261,7 @@ class CenoteStorage(HiCacheStorage):
         blocks = self._blocks()
         with blocks.lookup(_names(blocks, keys)) as lease:
             for page, place in zip(range(len(lease)), places() if len(lease) else (), strict=False):
-                # A page is of use only behind all those before it.
+                # A page is useless without its predecessors.
                 if time.monotonic() - start > BATCH_SECONDS or not lease.read_into(page, place):
                     break
                 whole += 1
@@ -275,7 +277,7 @@ class CenoteStorage(HiCacheStorage):
             raise ValueError(f"{len(places)} pages for {len(keys)} keys")
         for page, place in enumerate(places):
             is_late = time.monotonic() - start > BATCH_SECONDS
-            # SGLang counts pages up to the first that is missing.
+            # SGLang counts pages up to the first missing one.
             if is_late or blocks.publish(names[page], before + page, place) not in ("published", "duplicate"):
                 break
             stored += 1
@@ -289,7 +291,7 @@ def _names(blocks: cenote.Namespace, keys: list[str]) -> cenote.Hashes:
 
 
 def _place(tensor: Any) -> tuple[int, int]:
-    """A tensor's memory."""
+    """Address and length of a tensor's memory."""
     if not tensor.is_contiguous() or tensor.device.type != "cpu":
-        raise ValueError("a page comes in a contiguous tensor of the processor")
+        raise ValueError("a page needs a contiguous tensor on the CPU")
     return tensor.data_ptr(), tensor.nbytes

@@ -1,7 +1,8 @@
-"""vLLM's KV connector: every vLLM instance that names the same region has the others' prefixes.
+"""KV connector for vLLM. All vLLM instances on a region share their prefixes.
 
-    vllm serve MODEL --kv-transfer-config '{"kv_connector": "CenoteConnector", "kv_connector_module_path": "cenote.vllm",
-      "kv_role": "kv_both", "kv_connector_extra_config": {"region": "shm:kv"}}'
+    vllm serve MODEL --kv-transfer-config '{"kv_connector": "CenoteConnector",
+      "kv_connector_module_path": "cenote.vllm", "kv_role": "kv_both",
+      "kv_connector_extra_config": {"region": "shm:kv"}}'
 """
 
 import contextlib
@@ -10,7 +11,7 @@ import vllm
 
 from cenote.vllm.version import check_version
 
-# Before anything is imported that only some versions have.
+# Check before the imports that exist in some versions of vLLM only.
 check_version(vllm.__version__)
 
 from vllm.distributed.kv_transfer.kv_connector.factory import KVConnectorFactory  # noqa: E402
@@ -21,11 +22,11 @@ __all__ = ["CenoteConnector"]
 
 
 def _register() -> None:
-    """Tells vLLM the connector's name, by which MultiConnector looks for whoever reads its counters."""
+    """Registers the connector's name. MultiConnector looks up the class of its counters by name."""
     register = getattr(KVConnectorFactory, "register_connector", None)
     if register is None:
         return
-    # If it is known already.
+    # Raised if the name is already registered.
     with contextlib.suppress(ValueError):
         register("CenoteConnector", "cenote.vllm", "CenoteConnector")
 

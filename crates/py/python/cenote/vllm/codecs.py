@@ -1,4 +1,4 @@
-"""Codecs for vLLM's blocks, where it is known how an attention backend lays them out."""
+"""Codecs for vLLM's blocks, for attention backends with a known page layout."""
 
 from __future__ import annotations
 
@@ -24,24 +24,26 @@ _DTYPES: dict[torch.dtype, Literal["f16", "bf16", "f32"]] = {
 
 
 def page_codec(config: VllmConfig, settings: Settings, spec: AttentionSpec, num_layers: int) -> cenote.Codec | None:
-    """The codec that the settings name, for this worker's pages; none where they are stored as they are."""
+    """The configured codec for this worker's pages; None for raw blocks.
+
+    Raises ValueError if the codec does not support the pages."""
     if settings.codec == "raw":
         return None
     what = f"kv_connector_extra_config: codec {settings.codec!r}"
     if not current_platform.is_cuda():
         raise ValueError(
-            f"{what} needs to know how the attention backend lays out a page; on {current_platform.device_name} it packs values for the "
-            "processor's instructions, so leave it raw"
+            f"{what} needs a known page layout; on {current_platform.device_name} the attention backend packs values for the CPU's "
+            "instruction set; set codec to raw"
         )
     if spec.dtype not in _DTYPES or spec.head_size_v != spec.head_size:
-        raise ValueError(f"{what} is for keys and values of one size in 16 or 32 bits, and the KV cache has {spec.dtype}")
+        raise ValueError(f"{what} needs keys and values of equal size in 16 or 32 bits, but the KV cache has {spec.dtype}")
     if spec.page_size_bytes != 2 * spec.block_size * spec.num_kv_heads * spec.head_size * spec.dtype.itemsize:
-        raise ValueError(f"{what}: a page of {spec.page_size_bytes} bytes has more than keys and values in it")
+        raise ValueError(f"{what}: a page of {spec.page_size_bytes} bytes contains more than keys and values")
     parallel = config.parallel_config
     profile = None
     if settings.codec_profile is not None:
         if parallel.tensor_parallel_size > 1 or parallel.pipeline_parallel_size > 1:
-            raise ValueError(f"{what}: its profile is of a whole model, and a rank has a part of it")
+            raise ValueError(f"{what}: its profile covers a whole model, but a rank has only a part; use one rank or another codec")
         profile = Path(settings.codec_profile).read_bytes()
     order = settings.layout.get("order", _order(config))
     return cenote.Codec(
@@ -58,6 +60,6 @@ def page_codec(config: VllmConfig, settings: Settings, spec: AttentionSpec, num_
 
 
 def _order(config: VllmConfig) -> Literal["NHD", "HND"]:
-    """vLLM names the order of a page's axes at the end of its layout."""
+    """The order of a page's axes. vLLM's layout name ends with it."""
     layout = str(config.cache_config.kv_cache_layout)
     return "NHD" if layout.endswith("NHC") else "HND"

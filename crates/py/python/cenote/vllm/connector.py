@@ -1,4 +1,6 @@
-"""The connector: vLLM's calls, handed to the side that they are for. No fault of ours reaches the engine."""
+"""The connector class. It dispatches vLLM's calls to the scheduler side or the worker side.
+
+No fault of the connector propagates into the engine."""
 
 from __future__ import annotations
 
@@ -46,7 +48,7 @@ logger = logger_of(__name__)
 class CenoteConnector(KVConnectorBase_V1, SupportsHMA):
     """Shares KV blocks through a Cenote region. See docs/vllm.md."""
 
-    # For vLLM's counters: the region is memory of the host.
+    # Source of hits in vLLM's counters: the region is host memory.
     _cache_hit_source = CacheHitSource.HOST
 
     def __init__(self, vllm_config: VllmConfig, role: KVConnectorRole, kv_cache_config: KVCacheConfig) -> None:
@@ -54,8 +56,8 @@ class CenoteConnector(KVConnectorBase_V1, SupportsHMA):
         transfer = self._kv_transfer_config
         settings = Settings.of(transfer.kv_connector_extra_config)
         if transfer.kv_load_failure_policy != "recompute":
-            # vLLM's default ends the request, and a cache that has lost a block is no reason for that.
-            logger.info("Cenote: what cannot be loaded is recomputed (kv_load_failure_policy)")
+            # vLLM's default fails the request. A block lost from a cache must not do that.
+            logger.info("Cenote: kv_load_failure_policy is set to recompute, so vLLM recomputes blocks that cannot be loaded")
             transfer.kv_load_failure_policy = "recompute"
         self.stats = CenoteStats()
         self._told: set[tuple[str, str]] = set()
@@ -69,7 +71,7 @@ class CenoteConnector(KVConnectorBase_V1, SupportsHMA):
             self._log_start(self._scheduler)
         else:
             parallel = vllm_config.parallel_config
-            # Ranks of other data-parallel engines, if they count on, are the same ones to us.
+            # If rank numbers continue across data-parallel engines, reduce them to one engine.
             pp_rank, tp_rank = divmod(parallel.rank % parallel.world_size, parallel.tensor_parallel_size)
             self._worker = WorkerSide(self._shards, self.stats, tp_rank, pp_rank)
 
@@ -86,7 +88,7 @@ class CenoteConnector(KVConnectorBase_V1, SupportsHMA):
 
     @property
     def requires_kv_delivery(self) -> bool:
-        """A block that was not saved is a miss to somebody, nothing more."""
+        """False: an unsaved block is only a later miss."""
         return False
 
     def went_wrong(self, where: str, error: BaseException) -> None:
@@ -96,7 +98,7 @@ class CenoteConnector(KVConnectorBase_V1, SupportsHMA):
             self._told.add(kind)
             logger.warning("Cenote: %s failed, which counts as a miss: %s", where, kind[1], exc_info=error)
 
-    # --- the scheduler's side ---
+    # --- scheduler side ---
 
     @serving(lambda: None)
     def bind_kv_cache_manager(self, kv_cache_manager: KVCacheManager) -> None:
@@ -116,7 +118,7 @@ class CenoteConnector(KVConnectorBase_V1, SupportsHMA):
         except Exception as error:
             self.went_wrong("update_state_after_alloc", error)
             if num_external_tokens > 0:
-                # The request counts on these tokens.
+                # The request depends on these tokens, so report their load as failed.
                 self._scheduler.cannot_load(request, blocks)
 
     def build_connector_meta(self, scheduler_output: SchedulerOutput) -> KVConnectorMetadata:
@@ -155,7 +157,7 @@ class CenoteConnector(KVConnectorBase_V1, SupportsHMA):
     def reset_cache(self) -> bool | None:
         return self._scheduler.reset() if self._scheduler is not None else None
 
-    # --- a worker's side ---
+    # --- worker side ---
 
     def bind_connector_metadata(self, connector_metadata: KVConnectorMetadata) -> None:
         super().bind_connector_metadata(connector_metadata)
@@ -163,7 +165,7 @@ class CenoteConnector(KVConnectorBase_V1, SupportsHMA):
 
     @serving(lambda: None)
     def _begin_step(self) -> None:
-        # Not with its loads: those may begin behind the layers.
+        # Not in `start_load_kv`: vLLM may call that after the layers.
         if self._worker is not None:
             self._worker.begin_step()
 
@@ -199,7 +201,7 @@ class CenoteConnector(KVConnectorBase_V1, SupportsHMA):
     @serving(KVConnectorTransferResults)
     def get_transfer_results(self, finished_req_ids: set[str]) -> KVConnectorTransferResults:
         assert self._worker is not None
-        # Where tokens are guessed, the step's saves end after what failed in it was asked for.
+        # With speculative decoding, vLLM asks for failed loads before it ends the step's saves.
         self._worker.end_loads()
         ended, lost = self._worker.take_ended()
         return KVConnectorTransferResults(finished_recving=ended, failed_recving=lost)
@@ -214,7 +216,7 @@ class CenoteConnector(KVConnectorBase_V1, SupportsHMA):
         assert isinstance(metadata, CenoteMetadata)
         return metadata
 
-    # --- both ---
+    # --- both sides ---
 
     def shutdown(self) -> None:
         self._close_worker()
@@ -247,5 +249,6 @@ class CenoteConnector(KVConnectorBase_V1, SupportsHMA):
 
     @classmethod
     def requires_piecewise_for_cudagraph(cls, extra_config: dict[str, Any]) -> bool:
-        # Otherwise nothing waits for a layer, and a step ends with copying the layers that nobody told of.
+        # Full CUDA graphs call no per-layer hook. Only `load: layers` needs the hooks; otherwise
+        # the end of a step saves the layers that no hook announced.
         return extra_config.get("load") == "layers"

@@ -1,7 +1,8 @@
-"""What a model is, as its files have it: its configuration, its code, and all of its weights.
+"""Digest of a model's files: its configuration, its code, and all of its weights.
 
-The scheduler and every worker make it for themselves, when the weights are loaded, and must come to the same. So nothing is
-taken from objects that models change while they load, nor from files that may still be on their way.
+The scheduler and every worker compute the digest independently after loading, and the results must
+be equal. So the digest excludes objects that models change while they load, and files that may
+still be downloading.
 """
 
 from __future__ import annotations
@@ -28,10 +29,11 @@ if TYPE_CHECKING:
 logger = logger_of(__name__)
 
 _CONFIGURATIONS = ("config.json", "params.json")
-# What becomes of images and videos on their way to the model.
+# Configurations of the preprocessing of images and videos.
 _PROCESSORS = ("preprocessor_config.json", "processor_config.json", "video_preprocessor_config.json")
 
-# Ways of loading that take all weights from the model's files, and which these are: of the first pattern that has any.
+# Load formats that read all weights from the model's files, with the patterns of these files. The
+# first pattern that matches a file applies.
 _ANY = ("*.safetensors", "*.bin", "*.pt")
 _FILES = {
     "auto": _ANY,
@@ -47,12 +49,14 @@ _FILES = {
 
 
 def model_digest(config: VllmConfig, cache: Cache | None = None) -> str:
-    """A digest of the model's content. Weights that are in no file are refused."""
+    """A digest of the model's content. Raises ValueError if no local files have the weights."""
     return _digest(config.model_config, config.load_config, cache)
 
 
 def draft_digest(config: VllmConfig, cache: Cache | None = None) -> str | None:
-    """A digest of the content of the draft model, whose layers keep KV beside the model's; None where there is none."""
+    """A digest of the draft model's content; None without a separate draft model.
+
+    The draft model's layers store KV in the same blocks as the model's layers."""
     speculative = config.speculative_config
     draft = speculative.draft_model_config if speculative is not None else None
     if draft is None or draft.model == config.model_config.model:
@@ -61,8 +65,10 @@ def draft_digest(config: VllmConfig, cache: Cache | None = None) -> str | None:
 
 
 def changed_while_loading(config: VllmConfig) -> Path | None:
-    """A file of the model that has changed since this process began, so that vLLM may have loaded other content. Files in a hub's
-    cache are exempt, because vLLM itself downloads them after its start."""
+    """A file of the model that changed after this process started; None if there is none.
+
+    vLLM may have loaded other content of such a file. Files in a hub's cache are exempt, because
+    vLLM itself downloads them after its start."""
     if str(config.load_config.load_format) == "dummy":
         return None
     _, files = _model_files(config.model_config, config.load_config)
@@ -83,12 +89,12 @@ def _process_began() -> float:
 def _digest(model: ModelConfig, load: LoadConfig, cache: Cache | None) -> str:
     facts: dict[str, Any] = {"configuration": _configuration(model)}
     if str(load.load_format) == "dummy":
-        # Named by what would make the same ones.
+        # Model, revision and seed determine dummy weights.
         facts["dummy"] = [model.model, model.revision, model.seed]
         return digest_of_files(Path(), [], facts, cache)
     folder, files = _model_files(model, load)
     if any(file.name.startswith("consolidated") for file in files):
-        # The folder may hold the weights in two forms, and the way of loading chooses one.
+        # The folder may hold the weights in two forms, and the load format selects one.
         facts["load format"] = str(load.load_format)
     facts["pattern"] = (load.model_loader_extra_config or {}).get("pattern") if isinstance(load.model_loader_extra_config, dict) else None
     own = set(files)
@@ -101,13 +107,13 @@ def _digest(model: ModelConfig, load: LoadConfig, cache: Cache | None) -> str:
 
     def tell(found: list[Content]) -> None:
         size, seconds = sum(content.size for content in found) / 1e9, time.monotonic() - began
-        logger.info("Cenote: %s is named by %d files of %.2f GB, %d known, in %.2f s", model.model, len(found), size, cache.hits, seconds)
+        logger.info("Cenote: digest of %s: %d files, %.2f GB, %d cached, %.2f s", model.model, len(found), size, cache.hits, seconds)
 
     return digest_of_files(folder, files, facts, cache, tell)
 
 
 def _configuration(model: ModelConfig) -> dict[str, Any]:
-    """The files that say what the model is; where there is none, what vLLM has made of it."""
+    """The model's configuration files; vLLM's `hf_config` if there is none."""
     place = model.hf_config_path or model.model
     revision = getattr(model, "_hf_config_revision", None) or model.revision
     found = {name: _read(name, place, revision) for name in _CONFIGURATIONS}
@@ -119,7 +125,7 @@ def _configuration(model: ModelConfig) -> dict[str, Any]:
 
 
 def _read(name: str, place: str, revision: str | None) -> dict[str, Any] | None:
-    """A file of a model, from its folder or its repository, if there is one."""
+    """A JSON file of a model, from its folder or its repository; None if absent."""
     try:
         return None if Path(place).is_file() else get_hf_file_to_dict(name, place, revision)
     except HFValidationError:
@@ -127,36 +133,36 @@ def _read(name: str, place: str, revision: str | None) -> dict[str, Any] | None:
 
 
 def _model_files(model: ModelConfig, load: LoadConfig) -> tuple[Path, list[Path]]:
-    """The files that count, and the folder that they are named in."""
-    # Weights of an object store lie elsewhere than the configuration, of which there is a copy.
+    """The folder of the weights, and its files that count. Raises ValueError if there are none."""
+    # For an object store, vLLM copies the configuration; `model_weights` is the original location.
     place, load_format = str(model.model_weights or model.model), str(load.load_format)
     patterns = _FILES.get(load_format, ())
     if patterns and Path(place).is_file():
         file = Path(place)
-        # The encoder of images lies beside it.
+        # The image encoder is in a separate file of the same folder.
         beside = [other for other in file.parent.glob("*mmproj*") if other != file and other.is_file()]
         return file.parent, sorted([file, *beside])
     folder = _folder(place, model.revision, load.download_dir) if patterns else None
     if folder is not None and any(next(folder.glob(pattern), None) for pattern in patterns):
         ignored = load.ignore_patterns
         files = files_of(folder, [ignored] if isinstance(ignored, str) else list(ignored or ()), patterns)
-        # These were read already, without what does not count in them.
+        # The facts already contain these files, without the keys that do not affect KV.
         known = [*_CONFIGURATIONS, *_PROCESSORS]
         return folder, [file for file in files if file.parent != folder or file.name not in known]
     raise ValueError(
-        f"Cenote names a model by its weights' files, and of {place}, loaded as {load_format}, it finds none on this machine: give "
-        "kv_connector_extra_config a model_fingerprint, a text of your own that is another one for other weights"
+        f"Cenote names a model by its weight files, but finds none of {place} (load format {load_format}) on this machine: set "
+        "model_fingerprint in kv_connector_extra_config to a text of your choice, different for different weights"
     )
 
 
 def _digest_others(folder: Path, own: set[Path], cache: Cache | None) -> str:
-    """Code and settings beside a configuration. The weights of that folder are not loaded."""
+    """A digest of code and settings in a configuration's folder, excluding its unused weights."""
     found = [file for file in files_of(folder) if file.suffix in (".py", ".json") and file.name not in _CONFIGURATIONS]
     return digest_of_files(folder, [file for file in found if file not in own], {}, cache)
 
 
 def _code_elsewhere(configuration: dict[str, Any]) -> Iterable[str]:
-    """Repositories of others whose code the model's configuration names, as `repository--module.Class`."""
+    """Other repositories with code that the configuration names as `repository--module.Class`."""
 
     def names(value: Any) -> Iterable[str]:
         if isinstance(value, str):
@@ -174,20 +180,20 @@ def _digest_code(place: str, model: ModelConfig, load: LoadConfig, cache: Cache 
     code = sorted(folder.rglob("*.py")) if folder is not None else []
     if not code:
         raise ValueError(
-            f"Cenote names a model by its files, and the code of {place}, which {model.model} runs, is not in the hub's cache of this "
-            "machine: give kv_connector_extra_config a model_fingerprint, a text of your own that is another one for other code"
+            f"Cenote names a model by its files, but the code of {place}, which {model.model} runs, is not in the hub's cache of this "
+            "machine: set model_fingerprint in kv_connector_extra_config to a text of your choice, different for different code"
         )
     return digest_of_files(folder or Path(), code, {}, cache)
 
 
 def _folder(place: str, revision: str | None, download_dir: str | None) -> Path | None:
-    """Where the weights lie: in this folder, or in the cache, to which vLLM has downloaded them by now."""
+    """The folder of the weights: this folder, or the snapshot that vLLM has downloaded; or None."""
     if Path(place).is_dir():
         return Path(place)
     if envs.VLLM_USE_MODELSCOPE:
         return None
     try:
-        # Nothing is asked for, so that parts of the repository which vLLM does not need may be missing.
+        # Ignore all files, so that parts of the repository that vLLM does not need may be missing.
         found = huggingface_hub.snapshot_download(
             place, revision=revision, cache_dir=download_dir, local_files_only=True, ignore_patterns="*"
         )

@@ -1,4 +1,6 @@
-"""KV events of the region, in vLLM's words: what anybody stores or evicts in it, told to this instance's router."""
+"""KV events of the region for this instance's router, as vLLM's events.
+
+They cover the stored and evicted blocks of all processes and hosts."""
 
 from __future__ import annotations
 
@@ -25,13 +27,13 @@ if TYPE_CHECKING:
 
 MEDIUM = "CENOTE"
 
-# Blocks whose tokens are remembered. At 128 tokens each they take 32 MiB.
+# Most blocks with stored tokens, per block size. At 128 tokens each, the tokens take 64 MiB.
 _KNOWN_MAX = 65_536
 
 
 @dataclass
 class _Known:
-    """A block of a request that this instance has had."""
+    """A block of a request of this instance, with the data for its event."""
 
     key: bytes
     parent: bytes | None
@@ -42,26 +44,26 @@ class _Known:
 
 
 class _Group:
-    """What is told of one KV cache group."""
+    """Event state of one KV cache group."""
 
     def __init__(self, group: Group, ranks: Sequence[cenote.Namespace], known: OrderedDict[int, _Known]) -> None:
         self.group, self.known = group, known
         self.ranks = {rank.id: 1 << number for number, rank in enumerate(ranks)}
         self.all_ranks = (1 << len(ranks)) - 1
-        # Ranks that have a block, by its name.
+        # Bit set of the ranks that have a block, by its name.
         self.there: dict[int, int] = {}
-        # vLLM's hashes of blocks that were told of and are there, by their names.
+        # vLLM's hashes of present blocks with a stored event, by their names.
         self.told: dict[int, bytes] = {}
         self.stored: list[_Known] = []
         self.removed: list[bytes] = []
 
     def came(self, name: int, rank: int) -> None:
-        """A rank has a block."""
+        """Records that a rank has stored a block."""
         self.there[name] = self.there.get(name, 0) | rank
         self.tell(name)
 
     def left(self, name: int, rank: int) -> None:
-        """A rank has a block no more."""
+        """Records that a rank has removed a block."""
         left = self.there.get(name, 0) & ~rank
         if left:
             self.there[name] = left
@@ -69,7 +71,7 @@ class _Group:
             self.there.pop(name, None)
         key = self.told.pop(name, None)
         if key is not None:
-            # It may have come and gone since the last call.
+            # If the stored event is still pending, drop it instead of adding a removed event.
             before = len(self.stored)
             self.stored = [known for known in self.stored if known.key != key]
             if len(self.stored) == before:
@@ -80,14 +82,14 @@ class _Group:
         self.there, self.told, self.stored, self.removed = {}, {}, [], []
 
     def tell(self, name: int) -> None:
-        """Tells of a block if all have it and its tokens are known."""
+        """Adds a stored event if all ranks have the block and its tokens are known."""
         known = self.known.get(name)
         if known is not None and name not in self.told and self.there.get(name) == self.all_ranks:
             self.told[name] = known.key
             self.stored.append(known)
 
     def take(self) -> list[KVCacheEvent]:
-        """What is new since the last call."""
+        """The events since the last call."""
         events: list[KVCacheEvent] = []
         if self.removed:
             hashes = [maybe_convert_block_hash(key) for key in self.removed]
@@ -114,19 +116,21 @@ class _Group:
 
 
 class KvEvents:
-    """One per engine. A block is told of when every rank has it and its tokens are known here, which routers ask for."""
+    """KV events of one engine.
+
+    A stored event needs the block on every rank, and its tokens, which routers require."""
 
     def __init__(self, region: cenote.Region, groups: Sequence[tuple[Group, Sequence[cenote.Namespace]]]) -> None:
         self.follower = region.follow()
-        # Groups with blocks of the same size have the same ones.
+        # Groups with the same block size share the known blocks.
         self.known: dict[int, OrderedDict[int, _Known]] = {group.block_tokens: OrderedDict() for group, _ in groups}
         self.groups = [_Group(group, ranks, self.known[group.block_tokens]) for group, ranks in groups]
         self.ranks = {rank: group for group in self.groups for rank in group.ranks}
-        # A region without a log says so now, and not in the middle of serving.
+        # Poll now, so that a region without an event log fails at start and not while serving.
         self._look()
 
     def learn(self, request: Request, start: int, end: int) -> None:
-        """The blocks of a request that end between these tokens may be told of with their own."""
+        """Stores the tokens of a request's blocks that end between these tokens."""
         for size, known in self.known.items():
             groups = [group for group in self.groups if group.group.block_tokens == size]
             self._learn(request, known, groups, start // size, min(end // size, groups[0].group.known(request)))
@@ -135,7 +139,8 @@ class KvEvents:
         if end <= start:
             return
         lora, size, image = request.lora_request, groups[0].group.block_tokens, 0
-        # Each block begins with the image at which the last one ended.
+        # Each block begins with the image at which its predecessor ended. So start at block 0 if
+        # the request has images.
         first = 0 if request.mm_features else start
         [parent] = groups[0].group.hashes(request, first - 1, first) if first > 0 else [None]
         for number, key in enumerate(groups[0].group.hashes(request, first, end), first):
@@ -154,18 +159,18 @@ class KvEvents:
             known.popitem(last=False)
 
     def clear(self) -> None:
-        """Nothing of what is there is of use any more. vLLM tells its routers so."""
+        """Forgets all blocks after a reset. vLLM itself publishes the reset to its routers."""
         self._look()
         for group in self.groups:
             group.clear()
 
     def take(self) -> list[KVCacheEvent]:
-        """What is new since the last call."""
+        """The events since the last call."""
         self._look()
         return [event for group in self.groups for event in group.take()]
 
     def _look(self) -> None:
-        """Follows the region."""
+        """Polls the region's events."""
         for kind, namespace, _, name, _, _ in self.follower.poll()[0]:
             group = self.ranks.get(namespace)
             if group is None or name == 0:
@@ -178,7 +183,7 @@ class KvEvents:
 
 
 def _runs(blocks: list[_Known]) -> list[list[_Known]]:
-    """Blocks each of which follows from the one before it, together."""
+    """Splits blocks into runs in which each block is the parent of the next."""
     runs: list[list[_Known]] = []
     for known in blocks:
         if runs and runs[-1][-1].key == known.parent:

@@ -1,4 +1,4 @@
-"""KV cache groups: layers that share a block table, and which of their kinds can be shared."""
+"""KV cache groups: layers that share a block table. Checks whether Cenote supports their kinds."""
 
 from __future__ import annotations
 
@@ -30,29 +30,29 @@ if TYPE_CHECKING:
     from cenote.vllm.names import RequestNames
 
 _REASONS = {
-    MambaSpec: "a recurrent state stands for all tokens before it, and is no page of tokens",
-    ChunkedLocalAttentionSpec: "chunked local attention is not known here",
-    CrossAttentionSpec: "blocks of cross-attention are not named by tokens",
-    EncoderOnlyAttentionSpec: "an encoder's KV depends on tokens behind a block",
-    MLAAttentionSpec: "MLA is shared where it is the only group",
+    MambaSpec: "a recurrent state covers all earlier tokens and is not a page of tokens",
+    ChunkedLocalAttentionSpec: "chunked local attention is not supported",
+    CrossAttentionSpec: "tokens do not name blocks of cross-attention",
+    EncoderOnlyAttentionSpec: "the KV of an encoder depends on tokens after a block",
+    MLAAttentionSpec: "MLA is supported only as the only group",
     UniformTypeKVCacheSpecs: "its layers have pages of different sizes",
 }
 
 
 @dataclass(frozen=True)
 class Group:
-    """Layers with one block table, all of the same kind."""
+    """Layers of the same kind that share one block table."""
 
     number: int
     kind: str
     reach: Reach
     page_bytes: int
-    """Of one block of one layer."""
+    """Bytes of one block of one layer."""
     hashes_per_block: int
-    """vLLM's hashes of a prompt come in the size of the smallest blocks."""
+    """vLLM's hashes per block of this group. vLLM hashes units of `hash_block_size` tokens."""
     layer_names: tuple[str, ...]
     window: int | None
-    """As vLLM tells it in its KV events."""
+    """Window in tokens, as in vLLM's KV events; None for full attention."""
     spec: AttentionSpec
     weights: Weights
     names: RequestNames
@@ -66,16 +66,16 @@ class Group:
         return self.names.keys(request, self.weights.keys(self.hashes(request, start, end)))
 
     def hashes(self, request: Request, start: int, end: int) -> list[bytes]:
-        """vLLM's hashes of these blocks. The last one of each covers all tokens up to its end."""
+        """The last hash of each block, which covers all tokens up to the end of the block."""
         every = self.hashes_per_block
         return list(request.block_hashes[start * every + every - 1 : end * every : every])
 
     def known(self, request: Request) -> int:
-        """Blocks of a request whose tokens are all known."""
+        """Number of the request's blocks that have all their tokens."""
         return len(request.block_hashes) // self.hashes_per_block
 
     def facts(self) -> dict[str, Any]:
-        """What whoever shares its blocks has to agree in."""
+        """Facts of the group that engines must share to exchange its blocks."""
         return {
             "number": self.number,
             "kind": self.kind,
@@ -87,7 +87,7 @@ class Group:
 
 
 def groups_of(config: VllmConfig, kv_cache: KVCacheConfig, weights: Weights, names: RequestNames) -> list[Group]:
-    """The groups of a model; refuses those that have one which cannot be shared."""
+    """The groups of a model. Raises ValueError if Cenote does not support one of them."""
     _check_parallel(config, kv_cache)
     groups = kv_cache.kv_cache_groups
     refused = {number: _why_not(group, len(groups)) for number, group in enumerate(groups)}
@@ -98,17 +98,18 @@ def groups_of(config: VllmConfig, kv_cache: KVCacheConfig, weights: Weights, nam
     ]
     if said or not groups:
         raise ValueError(
-            f"Cenote cannot share the KV of this model, of whose {len(groups)} KV cache groups it refuses {len(said)}. "
+            f"Cenote cannot share the KV of this model: it refuses {len(said)} of {len(groups)} KV cache groups. "
             f"{'; '.join(said)}. "
-            "--disable-hybrid-kv-cache-manager makes one group of full, sliding-window and chunked local attention"
+            "--disable-hybrid-kv-cache-manager merges full, sliding-window and chunked local attention into one group"
         )
     hash_tokens = kv_cache.hash_block_size or math.gcd(*(group.kv_cache_spec.block_size for group in groups))
     return [_group(number, group, hash_tokens, weights, names) for number, group in enumerate(groups)]
 
 
 def fails_by_block(groups: Sequence[Group]) -> bool:
-    """Whether vLLM can go on from the first block that could not be loaded. It can where all blocks of a prompt are there;
-    otherwise it begins the request anew."""
+    """True if vLLM can resume at the first block that failed to load.
+
+    This needs all earlier blocks of the prompt in memory. Otherwise vLLM restarts the request."""
     return len(groups) == 1 and groups[0].reach.window is None
 
 
@@ -128,14 +129,16 @@ def _group(number: int, group: KVCacheGroupSpec, hash_tokens: int, weights: Weig
 
 
 def _why_not(group: KVCacheGroupSpec, groups: int) -> str | None:
-    """Why a group cannot be shared. Only kinds that are known to the last are: of one that derives from them, blocks may
-    leave the table or be written again in ways of its own."""
+    """Reason to refuse a group, or None.
+
+    Only the listed classes are supported, not their subclasses: a subclass may remove or rewrite
+    blocks in other ways."""
     spec = group.kv_cache_spec
     if type(spec) in (FullAttentionSpec, SlidingWindowSpec) or (type(spec) is MLAAttentionSpec and groups == 1):
         if group.host_resident or group.role != KVCacheGroupRole.DEFAULT or not group.enable_kv_transfer:
             return "vLLM keeps its blocks outside of the block pool"
         return None
-    return _REASONS.get(type(spec), "this kind of KV cache is not known here")
+    return _REASONS.get(type(spec), "this kind of KV cache is not supported")
 
 
 def _check_parallel(config: VllmConfig, kv_cache: KVCacheConfig) -> None:
@@ -145,6 +148,6 @@ def _check_parallel(config: VllmConfig, kv_cache: KVCacheConfig) -> None:
             raise ValueError(f"Cenote cannot share the KV of a context that is split over ranks: {name} is {size}, not 1")
     if len(kv_cache.kv_cache_groups) > 1 and parallel.pipeline_parallel_size > 1:
         raise ValueError(
-            f"Cenote cannot share several KV cache groups over {parallel.pipeline_parallel_size} pipeline stages: how many layers "
-            "of a group each stage has is not known to the scheduler. --disable-hybrid-kv-cache-manager makes one group of them"
+            f"Cenote cannot share several KV cache groups over {parallel.pipeline_parallel_size} pipeline stages: the scheduler does "
+            "not know the layers per stage and group. --disable-hybrid-kv-cache-manager merges them into one group"
         )

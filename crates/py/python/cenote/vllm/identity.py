@@ -1,4 +1,4 @@
-"""Who may share blocks with whom: everything in which two workers must agree, in one fingerprint."""
+"""Fingerprint of all facts that two workers must share to exchange blocks."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from cenote.vllm.settings import Settings
 
-# What decides which embeddings become of an image or a video that has the same hash.
+# Settings that decide the embeddings of an image or a video. Its hash does not cover them.
 _MULTI_MODAL = (
     "mm_processor_kwargs",
     "media_io_kwargs",
@@ -37,7 +37,7 @@ _MULTI_MODAL = (
     "interleave_mm_strings",
 )
 
-# What of the model's settings, and of those of kernels, decides what is computed. Weights are in the digest.
+# Settings of the model, the cache and the kernels that affect KV. The digest covers the weights.
 _MODEL = (
     "runner",
     "convert",
@@ -57,14 +57,14 @@ def _named(given: Any, names: Iterable[str]) -> dict[str, str]:
 
 
 def _attention(config: VllmConfig) -> dict[str, str]:
-    """All of how attention is computed, but what models set in workers alone."""
+    """All attention settings, except one that models set only in workers."""
     given = getattr(config, "attention_config", None)
     names = [field.name for field in dataclasses.fields(given)] if dataclasses.is_dataclass(given) else []
     return _named(given, [name for name in names if name != "sparse_mla_force_mqa"])
 
 
 def _content(path: Any) -> str | None:
-    """Of a file that a setting names."""
+    """The BLAKE3 hash, in hex, of a file that a setting names."""
     return contents([Path(path)])[0].digest.hex() if path else None
 
 
@@ -76,7 +76,7 @@ def _multi_modal(config: VllmConfig) -> dict[str, str] | None:
 
 
 def _overrides(config: VllmConfig) -> Any:
-    """Of the model's configuration. What a function does to it cannot be named, and only its result can be looked at."""
+    """Overrides of the model's configuration. A callable has no name, so its result is used."""
     given = config.model_config.hf_overrides
     if callable(given):
         return config.model_config.hf_config.to_dict()
@@ -85,15 +85,17 @@ def _overrides(config: VllmConfig) -> Any:
 
 
 def _positions(config: VllmConfig) -> int | None:
-    """Where it decides how all positions are encoded (LongRoPE's short or long factors), the longest context."""
+    """`max_model_len` for LongRoPE, where it selects short or long factors for all positions."""
     model = config.model_config
     is_long = '"longrope"' in json.dumps(model.hf_config.to_dict(), default=str)
     return int(model.max_model_len) if is_long else None
 
 
 def layout(config: VllmConfig) -> str:
-    """How an attention backend lays out a block's bytes, as far as we need not look inside: only the same backend of the same
-    vLLM on the same instruction set reads them. GPUs of different kinds may be given different ones, whose order vLLM names."""
+    """Names the byte layout of a block, without its details.
+
+    Only the same vLLM version on the same device kind and instruction set (CPU) or capability (GPU)
+    can read the bytes. GPUs of different kinds may have different layouts; vLLM names them."""
     if current_platform.is_cpu():
         kind = torch.backends.cpu.get_cpu_capability()
     else:
@@ -115,7 +117,7 @@ def fingerprint(
         "codec": settings.codec_identity(),
         "attention": _attention(config),
         "kernels": _named(getattr(config, "kernel_config", None), _KERNELS),
-        # Which an engine may do to weights as it loads them.
+        # Quantization that an engine may apply to weights at load time.
         "quantization": [str(config.model_config.quantization), str(config.model_config.quantization_config)],
         "overrides": _overrides(config),
         "positions": _positions(config),
@@ -130,13 +132,13 @@ def fingerprint(
 
 
 def check_hashes(config: VllmConfig) -> None:
-    """Refuses what would never hit: hashes that another process cannot make again."""
+    """Raises ValueError for hashes that another process cannot reproduce: they would never hit."""
     cache = config.cache_config
     if not cache.enable_prefix_caching:
-        raise ValueError("Cenote names blocks by vLLM's prefix hashes, and prefix caching is off: give --enable-prefix-caching")
+        raise ValueError("Cenote names blocks by vLLM's prefix hashes, but prefix caching is off: give --enable-prefix-caching")
     algorithm = str(cache.prefix_caching_hash_algo)
     if algorithm.startswith("xxhash") and "PYTHONHASHSEED" not in os.environ:
         raise ValueError(
-            f"--prefix-caching-hash-algo {algorithm} starts from a random number in every process, so that no two instances "
-            "would ever share a block: set PYTHONHASHSEED to the same number everywhere, or use sha256"
+            f"--prefix-caching-hash-algo {algorithm} uses a random seed in every process, so two instances would never share "
+            "a block: set PYTHONHASHSEED to the same number everywhere, or use sha256"
         )

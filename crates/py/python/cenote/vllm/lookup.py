@@ -1,4 +1,6 @@
-"""What of a prompt is in the region: on every rank, and of every KV cache group what its layers look back at."""
+"""Lookup of a prompt's blocks in the region, on every rank.
+
+A hit needs, of every KV cache group, the blocks in its layers' window."""
 
 from __future__ import annotations
 
@@ -23,10 +25,10 @@ class Found:
 
     start: int
     end: int
-    """In tokens; the blocks lie between."""
+    """The blocks cover the tokens from `start` to `end`."""
     leases: list[cenote.Lease]
     since: float = field(default_factory=time.monotonic)
-    # Set when vLLM has given the request blocks to load them into.
+    # Set when vLLM has allocated blocks for the load.
     ordered_at_step: int | None = None
     block_ids: set[int] = field(default_factory=set)
 
@@ -37,7 +39,7 @@ class Found:
 
 
 class Lookup:
-    """Of one engine. Memory reads, no waiting."""
+    """The lookups of one engine. They read memory and never wait."""
 
     def __init__(self, shards: Shards) -> None:
         self.groups = shards.groups
@@ -45,12 +47,12 @@ class Lookup:
         self.alignment = alignment([group.reach for group in shards.groups])
 
     def limit(self, request: Request) -> int:
-        """Where a hit may end at most. One token has to be computed, or there is nothing to sample from."""
+        """Largest end of a hit, in tokens. The engine must compute one token to sample from."""
         known = (group.known(request) * group.block_tokens for group in self.groups)
         return min(request.num_tokens - 1, *known) // self.alignment * self.alignment
 
     def find(self, request: Request, start: int, end: int) -> Found:
-        """The longest hit between these tokens, which may be none."""
+        """The longest hit between these tokens, pinned; empty on a miss."""
         held = [_Held(group, ranks, request) for group, ranks in zip(self.groups, self.ranks, strict=True)]
         try:
             end = self._pin(held, start, end)
@@ -74,12 +76,13 @@ class Lookup:
         while end > start:
             if windows:
                 end = longest_hit(reaches, start, end, lambda place, first, last: windows[place].last_missing(first, last))
-            # Windows first: they are few, and pins may be. What was seen may have left before it is pinned, and is then missing.
+            # Pin windows first: they have few blocks, and pins may be scarce. A block may be
+            # evicted between the check and the pin; then it counts as missing.
             if not all([each.pin_window(start, end) for each in windows]):
                 continue
             pinned = min([end, *(each.pin_whole(start, end) for each in whole)]) // self.alignment * self.alignment
             if pinned < end and not shared and (share := self._share(whole, start)) > pinned:
-                # The first took what pins there are, and the last got few. Each gets as many, if that is why.
+                # The first groups and ranks may have taken most pins. Retry with equal shares.
                 shared, end = True, min(share, end - self.alignment)
             elif pinned < end and windows:
                 end = pinned
@@ -90,42 +93,44 @@ class Lookup:
         return start
 
     def _share(self, whole: list[_Held], start: int) -> int:
-        """How far the pins that were taken reach, if all groups and ranks had as many."""
+        """The end, in tokens, of equal shares of the taken pins for all groups and ranks."""
         taken = sum(len(lease) for each in whole for lease in each.leases)
         together = sum(self.alignment // each.group.block_tokens * len(each.ranks) for each in whole)
         return start + taken // together * self.alignment
 
 
 class _Held:
-    """Of one group: which blocks were looked at, and which are pinned."""
+    """Lookup state of one group: blocks checked and blocks pinned."""
 
     def __init__(self, group: Group, ranks: Sequence[cenote.Namespace], request: Request) -> None:
         self.group, self.ranks, self.request = group, ranks, request
         self.leases: list[cenote.Lease] = []
-        # Of the blocks that were looked at: the first, and for each whether it is there.
+        # First checked block, and one byte per checked block: 1 if every rank has it.
         self.low = 0
         self.there = bytearray()
 
     def pin(self, first: int, last: int) -> int:
-        """Pins the blocks from `first` on up to one that some rank lacks, which it returns, or up to `last`."""
+        """Pins blocks from `first` up to the first block that a rank lacks, at most up to `last`.
+
+        Returns the number of that missing block, or `last`."""
         self.release()
         keys = self.group.keys(self.request, first, last)
         self.leases = [rank.lookup(rank.alias(keys)) for rank in self.ranks]
         return first + min(len(lease) for lease in self.leases)
 
     def whole_end(self, start: int, end: int) -> int:
-        """The token up to which every block is there, seen from `start` on."""
+        """The token up to which every rank has all blocks from `start` on."""
         size = self.group.block_tokens
         keys = self.group.keys(self.request, start // size, end // size)
         return start + min(rank.count(rank.alias(keys)) for rank in self.ranks) * size
 
     def pin_whole(self, start: int, end: int) -> int:
-        """Pins the blocks between these tokens, and returns the token up to which there are all."""
+        """Pins the blocks between these tokens. Returns the end of the part on all ranks."""
         size = self.group.block_tokens
         return self.pin(start // size, end // size) * size
 
     def pin_window(self, start: int, end: int) -> bool:
-        """Pins the blocks that are needed behind token `start` to go on at `end`, if all are there."""
+        """Pins the blocks after `start` that token `end` needs. Returns True if all are present."""
         size = self.group.block_tokens
         first, last = max(self.group.reach.first(end), start // size), end // size
         reached = self.pin(first, last)
@@ -134,11 +139,11 @@ class _Held:
         return reached == last
 
     def last_missing(self, first: int, last: int) -> int | None:
-        """The last block from `first` on and before `last` that some rank lacks."""
+        """The last block with `first <= block < last` that a rank lacks, or None."""
         if not self.there:
             self.low = last
         if first < self.low:
-            # Twice as many each time, so that a long search asks seldom.
+            # Check twice as many further blocks each time, so that a long search needs few calls.
             low = max(min(first, self.low - 2 * len(self.there)), 0)
             keys = self.group.keys(self.request, low, self.low)
             each = [rank.present(rank.alias(keys)) for rank in self.ranks]
@@ -148,7 +153,7 @@ class _Held:
         return missing + self.low if missing >= 0 else None
 
     def keep(self, count: int) -> None:
-        """Lets go of all but the first."""
+        """Unpins all but the first `count` blocks."""
         for lease in self.leases:
             lease.truncate(count)
 

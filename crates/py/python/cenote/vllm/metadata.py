@@ -1,4 +1,4 @@
-"""What the scheduler's side tells the workers' side in each step."""
+"""Messages from the scheduler side to the worker side, one per step."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from cenote.vllm.names import AdapterUse
 
 
 def short_name(key: bytes | None) -> int:
-    """A block's hash as vLLM's KV events have it by default: its last 64 bits."""
+    """The last 64 bits of a block's hash, which is its default form in vLLM's KV events."""
     return int.from_bytes(key[-8:], "big") if key else 0
 
 
 @dataclass
 class LoadPart:
-    """Blocks of one KV cache group, which follow one another."""
+    """Consecutive blocks of one KV cache group."""
 
     group: int
     keys: list[bytes]
@@ -26,23 +26,23 @@ class LoadPart:
 
 @dataclass
 class LoadOrder:
-    """Blocks of a request that are to be loaded."""
+    """Blocks to load for a request."""
 
     request_id: str
     parts: list[LoadPart]
     waits: bool
-    """The request waits beside the running ones; otherwise it runs in this step."""
+    """True if the request waits for its blocks; False if it runs in this step."""
     adapter: AdapterUse | None = None
 
 
 @dataclass
 class SaveOrder:
-    """Blocks of a request, one after the other, that are full at the end of this step."""
+    """Consecutive blocks of a request that are full at the end of this step."""
 
     group: int
     keys: list[bytes]
     first: int
-    """The number of the first of them in the request."""
+    """Number of the first block in the request."""
     block_ids: list[int]
     parent: bytes | None
     """vLLM's hash of the block before the first."""
@@ -51,7 +51,7 @@ class SaveOrder:
 
 @dataclass
 class CenoteMetadata(KVConnectorMetadata):
-    """One step's orders."""
+    """The loads and saves of one step."""
 
     loads: list[LoadOrder] = field(default_factory=list)
     saves: list[SaveOrder] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""The facts of a request, besides its tokens, that name its blocks."""
+"""Facts of a request, other than its tokens, that name its blocks."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 
 logger = logger_of(__name__)
 
-# vLLM's hash of an image, with an adapter's name before it where that counts. Any other text is a name that a client chose.
+# vLLM's hash of an image, possibly after an adapter's name. Any other text is a name from a client.
 _HASH = re.compile("(?:.*:)?[0-9a-f]{64}(?:[0-9a-f]{64})?", re.DOTALL)
 
 
 @dataclass(frozen=True)
 class AdapterUse:
-    """An adapter as a request names it, and what it is."""
+    """The number and path of an adapter in a request, and the adapter's content."""
 
     number: int
     path: str
@@ -36,13 +36,13 @@ class AdapterUse:
 
 
 class RequestNames:
-    """Of one engine's requests."""
+    """Names of the blocks of one engine's requests."""
 
     def __init__(self, config: VllmConfig) -> None:
         self.adapters = Adapters(_facts(config), find_adapter) if config.lora_config is not None else None
 
     def is_named(self, request: Request) -> bool | None:
-        """Whether everything is known that the KV of a request follows from. None: not yet."""
+        """True if all facts that decide the KV of a request are known. None: not yet known."""
         if not all(_HASH.fullmatch(str(feature.identifier)) for feature in request.mm_features or ()):
             return False
         if request.lora_request is None:
@@ -53,7 +53,7 @@ class RequestNames:
         return None if isinstance(found, Future) else found is not None
 
     def use(self, request: Request) -> AdapterUse | None:
-        """The adapter of a request that is named."""
+        """The adapter of a request, or None. Raises LookupError if the adapter has no name."""
         lora = request.lora_request
         if lora is None:
             return None
@@ -63,7 +63,7 @@ class RequestNames:
         return AdapterUse(lora.lora_int_id, lora.lora_path, found)
 
     def keys(self, request: Request, keys: list[bytes]) -> list[bytes]:
-        """Names of a request's blocks. They end as before."""
+        """Names of a request's blocks. The given keys are their suffixes."""
         use = self.use(request)
         return keys if use is None else [use.adapter.digest + key for key in keys]
 
@@ -77,20 +77,22 @@ def _call(lora: LoRARequest) -> tuple[str, str, bool]:
 
 
 def _facts(config: VllmConfig) -> dict[str, Any]:
-    """The settings that decide what an adapter does to the model."""
+    """The settings that decide the effect of an adapter."""
     lora = config.lora_config
     names = ("lora_dtype", "target_modules", "enable_tower_connector_lora", "enable_mixed_moe_lora_format", "enable_moe_shared_loras")
     return {name: str(getattr(lora, name, None)) for name in names}
 
 
 def find_adapter(path: str) -> list[Path]:
-    """The folder that vLLM reads an adapter from, as far as the network is not needed."""
+    """The local folder from which vLLM reads an adapter, then files that decide the folder.
+
+    Raises OSError or ValueError if the folder cannot be found without the network."""
     if os.path.isabs(path) or path.startswith("~") or Path(path).exists():
         return [Path(path).expanduser().absolute()]
     if envs.VLLM_USE_MODELSCOPE:
-        raise ValueError(f"{path} is in a hub whose cache is not known here")
+        raise ValueError(f"{path} is in ModelScope, which Cenote does not support for adapters")
     folder = Path(huggingface_hub.snapshot_download(path, local_files_only=True))
-    # The reference tells which commit vLLM loads.
+    # The reference decides the commit that vLLM loads.
     return [folder, folder.parent.parent / "refs" / "main"]
 
 
@@ -98,14 +100,16 @@ _loaded = Loaded(find_adapter)
 
 
 def watch_adapters() -> Loaded:
-    """Notes the adapters that vLLM loads in this process from now on. If vLLM loads them in another way, none is noted, and nothing
-    of requests with adapters is saved."""
+    """Records the adapters that vLLM loads in this process from now on.
+
+    If this vLLM loads adapters in another way, the record stays empty, and the connector saves no
+    blocks of requests with adapters."""
     try:
         from vllm.lora.worker_manager import WorkerLoRAManager
 
         straight = WorkerLoRAManager._load_adapter
     except (ImportError, AttributeError) as error:
-        logger.warning("Cenote: requests with adapters share nothing, because this vLLM does not show what it loads: %s", error)
+        logger.warning("Cenote: requests with adapters share nothing, because this vLLM has no hook for loaded adapters: %s", error)
         return _loaded
     if getattr(straight, "noted", False):
         return _loaded

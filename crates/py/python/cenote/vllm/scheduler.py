@@ -1,4 +1,6 @@
-"""The scheduler's side: what is in the region for a request, and what of it is to be saved. Memory reads, no waiting."""
+"""The scheduler side: finds blocks of a request in the region and selects the blocks to save.
+
+It reads memory and never waits."""
 
 from __future__ import annotations
 
@@ -20,12 +22,12 @@ if TYPE_CHECKING:
     from cenote.vllm.shards import Shards
     from cenote.vllm.stats import CenoteStats
 
-# A step's loads are done when its successors are being prepared; vLLM prepares at most two ahead.
+# Steps after which a step's loads have certainly ended: vLLM prepares at most two steps ahead.
 _STEPS_AHEAD = 3
 
 
 class SchedulerSide:
-    """One per engine."""
+    """The scheduler side of one engine."""
 
     def __init__(self, shards: Shards, stats: CenoteStats, loads: bool, saves: bool, events: bool) -> None:
         self.settings, self.stats, self.weights = shards.settings, stats, shards.weights
@@ -35,22 +37,24 @@ class SchedulerSide:
         self.waits = self.settings.load == "async"
         self.manager: KVCacheManager | None = None
         self.requests: dict[str, Request] = {}
-        # Blocks of a request, for each group from its first on, that are in the region, or were.
+        # Per request and group: number of first blocks that were loaded, or ordered to be saved.
         self.saved: dict[str, list[int]] = {}
-        # Requests that have seen other weights: nothing of them is saved.
+        # Requests that began under earlier weights. Their blocks are not saved.
         self.stale: set[str] = set()
-        # Requests that wait for the name of their adapter, and those that have none.
+        # Start times of requests that wait for the name of their adapter, and requests without one.
         self.waiting_for_name: dict[str, float] = {}
         self.unnamed: set[str] = set()
         self.found: dict[str, Found] = {}
         self.orders: list[LoadOrder] = []
-        # Requests whose load failed once: what is missing is computed, however often they are asked about.
+        # Requests with a failed load. Their lookups return no hit, so vLLM computes the rest.
         self.given_up: set[str] = set()
         self.step = 0
         self.events = KvEvents(shards.region, list(zip(self.groups, self.lookup.ranks, strict=True))) if events else None
 
     def matched_tokens(self, request: Request, num_computed_tokens: int) -> tuple[int | None, bool]:
-        """Tokens behind those that are computed which the region has. None: to be asked again."""
+        """Number of hit tokens after `num_computed_tokens`, and whether the request waits for them.
+
+        None: vLLM asks again later."""
         self._let_go(request.request_id)
         if not self.loads or request.request_id in self.given_up or request.skip_reading_prefix_cache:
             return 0, False
@@ -71,7 +75,7 @@ class SchedulerSide:
         return found.end - start, self.waits
 
     def _is_named(self, request: Request) -> bool | None:
-        """Whether a request may share. None: not yet, and it is worth waiting for."""
+        """True if a request may share. None: its name is pending and has not timed out."""
         named = self.names.is_named(request)
         if named is None:
             since = self.waiting_for_name.setdefault(request.request_id, time.monotonic())
@@ -83,13 +87,13 @@ class SchedulerSide:
         return bool(named)
 
     def allocated(self, request: Request, blocks: KVCacheBlocks, num_external_tokens: int) -> None:
-        """vLLM has given the request its blocks."""
+        """Orders the load of a request after vLLM has allocated its blocks."""
         self.requests[request.request_id] = request
         found = self.found.get(request.request_id)
         if found is None or found.ordered_at_step is not None:
             return
         if num_external_tokens == 0:
-            # It takes the blocks of somebody else, or none.
+            # vLLM does not load from this connector: another one has the blocks, or none has.
             self._let_go(request.request_id)
             return
         end = found.start + num_external_tokens
@@ -105,7 +109,9 @@ class SchedulerSide:
         self.saved[request.request_id] = list(map(max, before, ends))
 
     def cannot_load(self, request: Request, blocks: KVCacheBlocks) -> None:
-        """What was promised cannot be ordered. A request that waits is told so by its workers, as of any load that fails."""
+        """Orders a load that fails, because the found blocks cannot be ordered.
+
+        The workers report the failed blocks to vLLM, as for any failed load."""
         self.given_up.add(request.request_id)
         parts = [
             LoadPart(number, [], [block for block in table if block != self._no_block()])
@@ -114,24 +120,24 @@ class SchedulerSide:
         self.orders.append(LoadOrder(request.request_id, parts, self.waits))
 
     def _part(self, group: Group, request: Request, block_ids: list[int], start: int, end: int) -> LoadPart:
-        """A group's blocks between two tokens. Those that no window reaches back to are none."""
+        """A group's blocks between two tokens, without leading blocks before the window."""
         first, last = start // group.block_tokens, end // group.block_tokens
         while first < last and block_ids[first] == self._no_block():
             first += 1
         return LoadPart(group.number, group.keys(request, first, last), list(block_ids[first:last]))
 
     def _no_block(self) -> int:
-        """What stands in a block table where no block is."""
+        """Id of vLLM's null block, the placeholder in block tables."""
         assert self.manager is not None
         return self.manager.block_pool.null_block.block_id
 
     def take_loads(self) -> list[LoadOrder]:
-        """The loads of the step that is being built."""
+        """Returns and clears the loads of the current step."""
         orders, self.orders = self.orders, []
         return orders
 
     def end_step(self, output: SchedulerOutput) -> list[SaveOrder]:
-        """The saves of this step; and what has ended is forgotten."""
+        """The saves of this step. Forgets finished requests and releases old leases."""
         self.step += 1
         try:
             return list(self._saves(output))
@@ -156,10 +162,10 @@ class SchedulerSide:
                 yield from self._saves_of(request, after)
 
     def _saves_of(self, request: Request, after: int) -> Iterator[SaveOrder]:
-        """Blocks of a request that are full when it is computed up to here, and still there."""
+        """Blocks of a request that token `after` fills and that are still in its block table."""
         assert self.manager is not None
         saved = self.saved.setdefault(request.request_id, [0] * len(self.groups))
-        # A block's name is known when its last token is; tokens that are only guessed have none.
+        # A block has a name only when its last token is known. Speculative tokens have no name.
         full = [min(after // group.block_tokens, group.known(request)) for group in self.groups]
         if all(end <= start for start, end in zip(saved, full, strict=True)) or not self.names.is_named(request):
             return
@@ -175,7 +181,7 @@ class SchedulerSide:
                 yield SaveOrder(group.number, group.keys(request, first, last), first, list(table[first:last]), parent, use)
 
     def _runs(self, table: list[int], start: int, end: int) -> Iterator[tuple[int, int]]:
-        """Where a block table has blocks. Those that have left a window are gone."""
+        """Runs of blocks in a block table. Blocks that have left a window are null."""
         none, first = self._no_block(), start
         for number in range(start, end):
             if table[number] == none:
@@ -186,24 +192,27 @@ class SchedulerSide:
             yield first, end
 
     def workers_said(self, output: KVConnectorOutput) -> None:
-        """What came of the orders."""
+        """Handles the workers' results of loads."""
         failed = output.invalid_block_ids or set()
         self.given_up |= {request_id for request_id, found in self.found.items() if found.block_ids & failed}
         self.given_up |= output.failed_recving & self.found.keys()
         if failed or output.failed_recving:
-            # What followed from wrong blocks was not saved; what is there already costs a look.
+            # The workers did not save blocks computed from failed ones. So order all saves again;
+            # present blocks cost one lookup each.
             self.saved.clear()
         for request_id in output.finished_recving or ():
             self._let_go(request_id)
 
     def finished(self, request: Request) -> None:
-        """The request has ended."""
-        # Its last blocks may be in the step that is being built, so it is forgotten with that.
+        """Releases the leases of a finished request."""
+        # The current step may save its last blocks, so `end_step` forgets the request.
         self._let_go(request.request_id)
 
     def reset(self) -> bool:
-        """The weights may have changed: nothing of before may be found, nor be saved by those who run on. It stays for the others,
-        who have not been told of any change."""
+        """Handles weights that may have changed.
+
+        Earlier blocks must not be found, and running requests must not save. The blocks stay in the
+        region for engines with the earlier weights."""
         self.stale |= self.requests.keys()
         if self.events is not None:
             self.events.clear()
@@ -233,5 +242,5 @@ class SchedulerSide:
             if loaded or (old and ordered is None):
                 self._let_go(request_id)
             elif old:
-                # The workers have pins of their own; what becomes of the load is still to be heard.
+                # The workers have their own pins. Keep the entry, because their result is pending.
                 found.release()

@@ -1,4 +1,4 @@
-"""A region, and each rank's blocks in it."""
+"""The region and the namespaces of each rank."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ _CHUNK_MIN, _CHUNK_MAX = 2 << 20, 512 << 20
 
 _PINS_MIN, _PINS_MAX = 1792, 7168
 
-# Lines of each host's event log in a region that is made here, if events are wanted.
+# Lines of each host's event log in a new region, if vLLM publishes KV events.
 _EVENTS = 1024
 
 
 def tells_events(config: VllmConfig) -> bool:
-    """Whether vLLM is to publish KV events."""
+    """True if vLLM is configured to publish KV events."""
     told = config.kv_events_config
     return told is not None and told.enable_kv_cache_events
 
 
 class Shards:
-    """The region that the settings name, and the namespaces of this engine's ranks, one for each KV cache group."""
+    """The configured region, and one namespace for each rank and KV cache group of this engine."""
 
     def __init__(self, config: VllmConfig, settings: Settings, kv_cache: KVCacheConfig, worker: str) -> None:
         check_hashes(config)
@@ -49,8 +49,8 @@ class Shards:
         self.fails_by_block = fails_by_block(self.groups)
         if settings.load == "layers" and not self.fails_by_block:
             raise ValueError(
-                "kv_connector_extra_config: load is layers, and of a model with sliding windows vLLM cannot take a step back "
-                "whose blocks turn out to be damaged; leave it async"
+                "kv_connector_extra_config: load is layers, but vLLM cannot undo a step with damaged blocks "
+                "for a model with sliding windows; use async"
             )
         _check_steps(config, settings)
         self.digest, self.draft = settings.model_fingerprint, None
@@ -60,13 +60,13 @@ class Shards:
                 # vLLM may have loaded the file before it changed or after.
                 self.weights.doubt()
                 logger.warning(
-                    "Cenote: this instance shares nothing, because %s has changed since its process began, maybe after it was loaded: "
-                    "start it anew, or give kv_connector_extra_config a model_fingerprint",
+                    "Cenote: this instance shares nothing, because %s changed after the process started, possibly after it was loaded: "
+                    "restart the instance, or set model_fingerprint in kv_connector_extra_config",
                     young,
                 )
-        # What the namespaces' fingerprints are of, by the namespaces' numbers.
+        # Identities behind the namespaces' fingerprints, by namespace id.
         self.identities: dict[int, bytes] = {}
-        # Settings of a new region that an existing one does not have.
+        # Settings for a new region that differ from those of the existing region.
         self.ignored: list[tuple[str, str, str]] = []
         try:
             if settings.create_size is not None:
@@ -96,18 +96,20 @@ class Shards:
             raise ValueError(f"kv_connector_extra_config: {'create_' if text.startswith('size:') else ''}{text}") from error
 
     def _pins(self) -> int:
-        """So many that a prompt of any length can be promised, if a region can have as many: the scheduler pins all ranks'."""
+        """Enough pins for a prompt of `max_model_len`, within the limits of a region.
+
+        The scheduler's process pins the blocks of all ranks."""
         parallel = self.config.parallel_config
         ranks = parallel.tensor_parallel_size * parallel.pipeline_parallel_size
         blocks = sum(self.config.model_config.max_model_len // group.block_tokens for group in self.groups)
         return min(max(ranks * blocks, _PINS_MIN), _PINS_MAX)
 
     def rank(self, group: Group, tp_rank: int, pp_rank: int) -> cenote.Namespace:
-        """One rank's blocks of a group."""
+        """The namespace of one rank's blocks of a group."""
         layers = self._layers_of(group, pp_rank)
         facts = group.facts()
         if self.config.parallel_config.pipeline_parallel_size == 1:
-            # Each stage knows only its own ones.
+            # With several stages, each stage knows only the names of its own layers.
             facts["layers"] = list(group.layer_names)
         identity = fingerprint(self.config, self.settings, [self.digest, self.draft], facts, tp_rank, pp_rank)
         label = f"{self.config.model_config.model.rstrip('/').rsplit('/', 1)[-1]} {tp_rank}.{pp_rank}"
@@ -123,7 +125,7 @@ class Shards:
         return namespace
 
     def all_ranks(self, group: Group) -> list[cenote.Namespace]:
-        """Every rank's blocks of a group."""
+        """The namespaces of all ranks for a group."""
         parallel = self.config.parallel_config
         return [
             self.rank(group, tp_rank, pp_rank)
@@ -140,16 +142,17 @@ class Shards:
 
 
 def _check_steps(config: VllmConfig, settings: Settings) -> None:
-    """Refuses loads by layer where more computes from a block that turns out to be damaged than the step of the rank that sees
-    it: what that has computed cannot be kept from being saved."""
+    """Raises ValueError for `load: layers` if other steps or ranks would use damaged blocks.
+
+    A damaged block is detected in one step of one rank. Only that step can drop its saves."""
     ranks = config.parallel_config.world_size
-    why = "async scheduling, which begins a step before the one before it has ended" if config.scheduler_config.async_scheduling else None
+    why = "async scheduling, which begins a step before its predecessor has ended" if config.scheduler_config.async_scheduling else None
     if ranks > 1:
-        why = f"{ranks} ranks, of which the others would not see it"
+        why = f"{ranks} ranks, of which only one detects the damage"
     if settings.load == "layers" and why is not None:
         raise ValueError(
-            "kv_connector_extra_config: load is layers, and a block that turns out to be damaged would be computed from beyond its "
-            f"step and its rank, because this engine has {why}; leave it async"
+            "kv_connector_extra_config: load is layers, but other steps or ranks would compute from a damaged block, "
+            f"because this engine has {why}; use async"
         )
 
 
@@ -165,5 +168,5 @@ def _chunk_for(block_bytes: int) -> int:
     while chunk < min(4 * block_bytes, _CHUNK_MAX):
         chunk *= 2
     if block_bytes > chunk:
-        raise ValueError(f"a block of this model takes {block_bytes} bytes, more than a region can hold; use a smaller --block-size")
+        raise ValueError(f"a block of this model has {block_bytes} bytes, but the largest chunk has {chunk}; use a smaller --block-size")
     return chunk

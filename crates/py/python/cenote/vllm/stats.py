@@ -1,4 +1,4 @@
-"""What a connector counts, for vLLM's log and for Prometheus."""
+"""Counters of a connector, for vLLM's log and for Prometheus."""
 
 from __future__ import annotations
 
@@ -8,25 +8,25 @@ from typing import Any
 from vllm.distributed.kv_transfer.kv_connector.v1.metrics import KVConnectorPromMetrics, KVConnectorStats
 
 COUNTERS = {
-    "lookup_blocks": "Blocks asked for in the region.",
-    "hit_blocks": "Blocks found there on every rank.",
-    "loads": "Loads begun.",
-    "loaded_blocks": "Blocks loaded whole.",
-    "failed_blocks": "Blocks whose load failed and that are computed instead.",
-    "late_loads": "Loads that took longer than their timeout.",
-    "load_seconds": "Seconds from the beginning of loads to their end.",
+    "lookup_blocks": "Blocks looked up in the region.",
+    "hit_blocks": "Blocks found in the region on every rank.",
+    "loads": "Loads started.",
+    "loaded_blocks": "Blocks loaded without errors.",
+    "failed_blocks": "Blocks that failed to load and are computed instead.",
+    "late_loads": "Loads that timed out.",
+    "load_seconds": "Seconds from the start of loads to their end.",
     "saved_blocks": "Blocks published.",
-    "duplicate_blocks": "Blocks that were there already.",
-    "refused_blocks": "Blocks that had no room, were over their quota, or could not be copied.",
+    "duplicate_blocks": "Blocks to be saved that were already present.",
+    "refused_blocks": "Blocks without room, over their quota, or with failed copies.",
     "unnamed_requests": "Requests that shared nothing, because an adapter or an image has no name by its content.",
-    "unnamed_blocks": "Blocks not saved or loaded, because vLLM has loaded another adapter by that number, or its files have changed.",
-    "errors": "Faults of the connector itself, each of which was a miss.",
+    "unnamed_blocks": "Blocks not saved or loaded, because vLLM loaded another adapter under that number, or its files changed.",
+    "errors": "Faults of the connector, each counted as a miss.",
 }
 
 
 @dataclass
 class CenoteStats(KVConnectorStats):
-    """Counts since the last look."""
+    """Counts since the last call of `take`."""
 
     def reset(self) -> None:
         self.data = {}
@@ -47,7 +47,7 @@ class CenoteStats(KVConnectorStats):
         return not self.data
 
     def take(self) -> CenoteStats | None:
-        """The counts, which begin anew."""
+        """Returns the counts and resets them; None if there are none."""
         if self.is_empty():
             return None
         taken = CenoteStats(data=self.data)
@@ -56,8 +56,10 @@ class CenoteStats(KVConnectorStats):
 
 
 class CenotePromMetrics(KVConnectorPromMetrics):
-    """One Prometheus counter for each: `vllm:cenote_…_total`. Every counter of every engine is exported from the start, as 0: a counter
-    that is missing until its first event looks like a connector that is not there, and `rate()` cannot see that event."""
+    """Prometheus counters `vllm:cenote_…_total`, one for each entry of `COUNTERS`.
+
+    All counters of all engines are exported as 0 from the start. A counter that is missing until
+    its first event looks like a missing connector, and `rate()` misses that event."""
 
     def __init__(self, vllm_config: Any, metric_types: Any, labelnames: list[str], per_engine_labelvalues: Any) -> None:
         super().__init__(vllm_config, metric_types, labelnames, per_engine_labelvalues)

@@ -1,4 +1,4 @@
-"""Which versions of vLLM the connector is written for. Imports nothing of vLLM."""
+"""The vLLM version that the connector supports. Imports nothing of vLLM."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from cenote import versions
 
 WRITTEN_FOR = (0, 32)
 
-# Set to 1, it lets the connector try itself on a vLLM that is newer.
+# Environment variable. The value 1 permits newer versions of vLLM.
 ANY = "CENOTE_VLLM_ANY"
 
 
 def check_version(version: str) -> None:
-    """Refuses a vLLM that the connector was not written for."""
+    """Raises ImportError for an unsupported version of vLLM."""
     versions.check("vLLM", version, WRITTEN_FOR, f"vllm=={'.'.join(map(str, WRITTEN_FOR))}.*", ANY)

@@ -1,4 +1,6 @@
-"""A worker's side: copies between vLLM's KV memory and the region. Every wait has a deadline, and what fails is recomputed."""
+"""The worker side: copies between vLLM's KV memory and the region.
+
+Every wait has a deadline. vLLM recomputes blocks that fail to load."""
 
 from __future__ import annotations
 
@@ -27,7 +29,7 @@ if TYPE_CHECKING:
     from cenote.vllm.shards import Shards
     from cenote.vllm.stats import CenoteStats
 
-    # A group's number, its blocks that are saved, and the adapter that they were computed with.
+    # Number of a group, the save of its blocks, and the adapter that computed them.
     _Saving = tuple[int, cenote.Save | DeviceSave, AdapterUse | None]
 
 logger = logger_of(__name__)
@@ -35,7 +37,7 @@ logger = logger_of(__name__)
 
 @dataclass
 class _Part:
-    """One rank's share of a KV cache group: blocks in the region, and the same blocks in vLLM's memory."""
+    """One rank's part of a KV cache group: its namespace in the region, and vLLM's memory of it."""
 
     group: Group
     blocks: cenote.Namespace
@@ -44,7 +46,7 @@ class _Part:
 
 @dataclass
 class _Loading:
-    """A load of one group's blocks that is under way."""
+    """A load in progress of one group's blocks."""
 
     load: cenote.Load | DeviceLoad
     order: LoadOrder
@@ -53,7 +55,7 @@ class _Loading:
 
 
 class WorkerSide:
-    """One per worker process."""
+    """The worker side of one worker process."""
 
     def __init__(self, shards: Shards, stats: CenoteStats, tp_rank: int, pp_rank: int) -> None:
         self.settings, self.stats, self.shards = shards.settings, stats, shards
@@ -61,33 +63,33 @@ class WorkerSide:
         self.parts = [_Part(group, shards.rank(group, tp_rank, pp_rank)) for group in shards.groups]
         self.loaded = watch_adapters() if shards.config.lora_config is not None else None
         self.split_steps = shards.config.parallel_config.use_ubatching
-        # A layer's group, and its number there.
+        # Per layer name: number of its group, and number of the layer in the group.
         self.layers: dict[str, tuple[int, int]] = {}
-        # Loads of requests that wait, by request.
+        # Loads of waiting requests, by request id.
         self.waiting: dict[str, list[_Loading]] = {}
         # Loads that this step's layers wait for.
         self.now: list[_Loading] = []
         # Saves of this step, with their groups.
         self.saves: list[_Saving] | None = None
         self.failed: set[int] = set()
-        # Requests that wait and of which something is lost, where vLLM is not told which blocks.
+        # Requests with lost blocks, for models where vLLM gets failed requests, not failed blocks.
         self.lost: set[str] = set()
         self.ended: set[str] = set()
-        # A load of this step has failed: what the step computed from it must not be saved.
+        # A load of this step has failed, so blocks that the step computed must not be saved.
         self.tainted = False
-        # What a device could not do, which threads of ours are told.
+        # Errors of a device, from the copier threads.
         self.faults: deque[Exception] = deque()
         self._told: set[str] = set()
 
     def register(self, caches: dict[str, torch.Tensor]) -> None:
-        """vLLM's KV memory is there."""
+        """Registers vLLM's KV memory. Raises ValueError if it does not match the groups."""
         known = self.shards.config.compilation_config.static_forward_context
         backends = {name: known[name].get_attn_backend().get_name() for name in caches if name in known}
         for part in self.parts:
             group = part.group
             if missing := set(group.layer_names) - caches.keys():
                 raise ValueError(f"vLLM has no KV memory of layers {', '.join(sorted(missing))}")
-            # As vLLM orders them.
+            # Keep vLLM's order of the layers.
             own = {name: cache for name, cache in caches.items() if name in group.layer_names}
             part.memory, layers = kv_memory(
                 own, group.page_bytes, self.settings, self.shards.region, backends, self.faults.append
@@ -95,19 +97,19 @@ class WorkerSide:
             self.layers |= {name: (group.number, layer) for name, layer in layers.items()}
             if part.memory.block_bytes != part.blocks.block_bytes:
                 raise ValueError(
-                    f"a block of this worker has {part.memory.block_bytes} bytes in {len(own)} layers, where "
-                    f"{part.blocks.block_bytes} were expected: its layers are not split as vLLM's defaults say"
+                    f"a block of this worker has {part.memory.block_bytes} bytes in {len(own)} layers, but the connector expects "
+                    f"{part.blocks.block_bytes}: the split of layers over stages is not vLLM's default"
                 )
 
     def begin_step(self) -> None:
-        """What the step before began to save and did not end is no save of this one: its blocks may be somebody else's by now."""
+        """Aborts unfinished saves of the previous step. vLLM may have reassigned their blocks."""
         if self.saves is not None:
             count = len(self.saves)
             self.abort_step()
-            raise RuntimeError(f"vLLM has not ended its last step, of which {count} saves are given up")
+            raise RuntimeError(f"vLLM did not end its last step, so its {count} saves are aborted")
 
     def start_loads(self, orders: Sequence[LoadOrder]) -> None:
-        """Begins this step's loads. Whoever waits for one hears of it, whatever goes wrong."""
+        """Begins this step's loads. Reports every load that cannot begin as failed."""
         wrong: Exception | None = None
         for order in orders:
             if order.waits:
@@ -152,18 +154,20 @@ class WorkerSide:
             self.lost.add(order.request_id)
 
     def wait_for_layer(self, name: str) -> None:
-        """Waits until the layer of this step's loads is there."""
+        """Waits until this step's loads have copied the layer."""
         if name not in self.layers:
             return
         group, layer = self.layers[name]
         for loading in self.now:
             if loading.part.group == group and not loading.load.wait_layer(layer, self._left(loading)):
-                # The layers go on with whatever there is, and the step's result is thrown away.
+                # The layers compute with invalid data, and vLLM discards the result of the step.
                 loading.load.cancel()
 
     def save_layer(self, name: str, orders: Sequence[SaveOrder]) -> None:
-        """The layer of this step's blocks is computed; of half of them only, where vLLM splits steps. Then all is copied at the
-        end."""
+        """Saves a computed layer of this step's blocks.
+
+        If vLLM splits steps, the call covers only a half of the blocks. Then `end_step` copies all
+        layers."""
         if name not in self.layers or not orders or self.split_steps:
             return
         group, layer = self.layers[name]
@@ -185,13 +189,13 @@ class WorkerSide:
         return self.saves
 
     def end_loads(self) -> None:
-        """Ends the loads that this step's layers waited for."""
+        """Waits for the end of the loads that this step's layers use."""
         for loading in self.now:
             self._end(loading)
         self.now = []
 
     def end_step(self, orders: Sequence[SaveOrder]) -> None:
-        """Ends this step's saves, if they follow from nothing wrong."""
+        """Publishes this step's saves, except those from failed loads or from another adapter."""
         self.end_loads()
         saves = self._begin_saves(orders) if orders and not self.tainted else self.saves or []
         uses = {use for _, _, use in saves if use is not None}
@@ -208,7 +212,7 @@ class WorkerSide:
         self.saves, self.tainted = None, False
 
     def _was_computed_with(self, use: AdapterUse) -> bool:
-        """Whether the step that has ended has computed with this adapter, as far as its number says."""
+        """True if the step certainly used this adapter: its number loaded no other content."""
         return self.loaded is not None and self.loaded.is_only(use.number, use.path, use.adapter) and use.adapter.holds()
 
     def _count(self, outcomes: dict[str, int]) -> None:
@@ -218,7 +222,7 @@ class WorkerSide:
         self.stats.add("refused_blocks", refused + outcomes.get("failed", 0))
 
     def abort_step(self) -> None:
-        """Something went wrong in this step: nothing of it is saved, and nothing is written any more."""
+        """Aborts the saves and cancels the loads of this step, after an error."""
         for loading in self.now:
             loading.load.cancel()
             self._end(loading)
@@ -227,7 +231,7 @@ class WorkerSide:
         self.now, self.saves, self.tainted = [], None, False
 
     def take_ended(self) -> tuple[set[str], set[str]]:
-        """Requests whose loads have ended, whatever came of them; and those of them of which something is lost."""
+        """Requests with ended loads, and the subset of them with lost blocks."""
         self._hear_of_devices()
         for request_id, loadings in list(self.waiting.items()):
             if any(not loading.load.done and self._left(loading) > 0 for loading in loadings):
@@ -242,7 +246,7 @@ class WorkerSide:
         return ended, lost
 
     def _hear_of_devices(self) -> None:
-        """What came of copies beside the steps."""
+        """Collects outcomes and errors of copies that devices ended between steps."""
         for part in self.parts:
             if isinstance(part.memory, DeviceMemory) and (outcomes := part.memory.take_outcomes()):
                 self._count(outcomes)
@@ -255,12 +259,12 @@ class WorkerSide:
                 logger.warning("Cenote: copies failed, which counts as a miss: %s", kind, exc_info=error)
 
     def take_failed(self) -> set[int]:
-        """Blocks whose content may not be used."""
+        """Returns and clears the ids of vLLM's blocks with invalid content."""
         failed, self.failed = self.failed, set()
         return failed
 
     def close(self) -> None:
-        """Stops everything."""
+        """Cancels all loads, aborts all saves and closes the KV memory."""
         for loading in [*self.now, *(loading for loadings in self.waiting.values() for loading in loadings)]:
             loading.load.cancel()
         for _, save, _ in self.saves or []:
@@ -274,7 +278,7 @@ class WorkerSide:
         return max(loading.begun + self.settings.timeout - time.monotonic(), 0.0)
 
     def _end(self, loading: _Loading) -> None:
-        """Waits for a load, within its time, and notes what failed."""
+        """Waits for a load until its deadline and records its failed blocks."""
         load, order = loading.load, loading.order
         if not load.wait(self._left(loading)):
             self.stats.add("late_loads")
