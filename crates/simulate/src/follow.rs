@@ -37,8 +37,8 @@ impl Actor {
         is_settled
     }
 
-    /// Checks, while no process changes the pool, that the follower's set of blocks equals the
-    /// blocks that this host finds, with the names under which they were published.
+    /// Checks that the follower's set of blocks equals the blocks that this host finds, with the
+    /// names under which they were published. No process may change the pool meanwhile.
     pub fn check_followed(&self, pool: &SimPool) {
         let host = self.process.host();
         for look in 0.. {

@@ -244,7 +244,7 @@ impl Machine {
         self.cached(host, line);
     }
 
-    /// Starts a fence and, at the `tear` rate, leaves its write-backs half done: some words of the
+    /// Starts a fence. At the `tear` rate, leaves its write-backs half done: some words of the
     /// flushed and streamed lines have arrived, the others are in flight. Returns whether a word is
     /// in flight or a stream has arrived.
     pub fn begin_fence(&mut self, process: usize) -> bool {

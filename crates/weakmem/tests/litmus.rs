@@ -1,5 +1,5 @@
-//! Litmus tests of the cache-line model: the classic shapes (MP, SB, LB, 2+2W, CoRR) between hosts
-//! with private caches, and what a crash of a host may lose.
+//! Litmus tests of the cache-line model. They run the classic shapes (MP, SB, LB, 2+2W, CoRR)
+//! between hosts with private caches, and crashes of hosts.
 //!
 //! A test has one program per process. Its flushes, invalidations and fences are marked: without a
 //! `needed` step the weak outcome is reachable, without a `spare` one it is not. Spare steps only
@@ -13,9 +13,9 @@
 //!
 //! The crash tests are written after the primitives of CXL0 (Assa et al., "A Programming Model for
 //! Disaggregated Memory over CXL", arXiv 2407.16300). In CXL0 each machine has a cache and a
-//! memory, an address belongs to one machine's memory, caches are coherent, and a machine may crash
-//! alone. Here the device belongs to no host, has no cache and never crashes. The primitives map as
-//! follows:
+//! memory, and an address belongs to one machine's memory. Caches are coherent, and a machine may
+//! crash alone. Here the device belongs to no host, has no cache and never crashes. The primitives
+//! map as follows:
 //! - `LStore` (store into the own cache) is [`Fabric::store`].
 //! - `MStore` (store into the memory) is [`Fabric::write_word`] with a fence.
 //! - `RFlush` (write back to the memory) is [`Fabric::publish`]: a flush and a fence.
@@ -28,7 +28,7 @@
 //!   (docs/format.md#assumptions-about-the-fabric).
 //!
 //! The model adds states that CXL0 does not have: a store that is flushed and not fenced, a stale
-//! copy, a torn line, and the crash of one process, which loses no retired store.
+//! copy, and a torn line. It also adds the crash of one process, which loses no retired store.
 
 use Op::{Fence, Flush, Invalidate, Read, Store, Stream};
 use cenote_base::prng::Prng;
