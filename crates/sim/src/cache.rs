@@ -1,7 +1,8 @@
-//! Blocks that a pool or an instance's own memory holds: who is there, and who leaves, as [`cenote_policy::eviction`] decides.
+//! The set of blocks in a pool or in an instance's own cache. [`cenote_policy::eviction`] chooses
+//! the victims.
 //!
-//! Blocks are named by the numbers that a workload gave them, from 0; a slot of the cache holds one. The policy's words and
-//! shared state are the pool's, only that they lie in vectors here.
+//! A block's name is its number in the workload, from 0; a slot of the cache holds one block. The
+//! policy's words and shared state are the same as in the pool, but lie in vectors.
 
 use crate::workload::BlockNumber;
 use cenote_base::BlockIndex;
@@ -11,25 +12,27 @@ use std::sync::atomic::AtomicU64;
 
 /// No slot.
 const NOWHERE: u32 = u32::MAX;
-/// As many leave at once as in the pool: one in so many (`pool/src/evict.rs`).
+/// The eviction batch is the capacity divided by this, as in the pool (`pool/src/evict.rs`).
 const BATCH_SHARE: usize = 64;
 
-/// A set of blocks of limited or unlimited size.
+/// A set of blocks with limited or unlimited capacity.
 pub struct BlockCache {
     policy: &'static dyn EvictionPolicy,
     state: Vec<AtomicU64>,
     capacity: usize,
-    /// By block number.
+    /// Slot by block number, or `NOWHERE`.
     slot_of: Vec<u32>,
-    /// By slot: number, depth, word.
+    /// Policy word, depth and key by slot.
     candidates: Vec<Candidate>,
+    /// Block number by slot.
     numbers: Vec<BlockNumber>,
     plan: Plan,
     evicted: u64,
 }
 
 impl BlockCache {
-    /// An empty cache for blocks numbered below `num_blocks`; without a capacity nobody ever leaves.
+    /// An empty cache for blocks numbered below `num_blocks`. `capacity` is in blocks; `None`: no
+    /// eviction.
     #[must_use]
     pub fn new(eviction: Eviction, capacity: Option<usize>, num_blocks: usize) -> Self {
         let policy = eviction.policy();
@@ -47,19 +50,20 @@ impl BlockCache {
         }
     }
 
-    /// Whether the block is there.
+    /// Whether the block is cached.
     #[must_use]
     pub fn contains(&self, block: BlockNumber) -> bool {
         self.slot_of[block as usize] != NOWHERE
     }
 
-    /// How many blocks, from the first, are there.
+    /// Number of leading blocks that are cached.
     #[must_use]
     pub fn num_found(&self, blocks: &[BlockNumber]) -> usize {
         blocks.iter().take_while(|&&block| self.contains(block)).count()
     }
 
-    /// A block is asked for, or published, at an instant: afterwards it is there. Returns whether it was before.
+    /// Looks up or publishes a block at an instant. Inserts it unless the capacity is 0. Returns
+    /// whether it was cached before.
     pub fn touch(&mut self, block: BlockNumber, depth: u32, instant: u64) -> bool {
         let slot = self.slot_of[block as usize];
         if slot != NOWHERE {
@@ -85,7 +89,7 @@ impl BlockCache {
         false
     }
 
-    /// Empties a slot of a full cache, which the caller fills at once.
+    /// Evicts a block of a full cache. Returns its slot, which the caller must fill.
     fn evict(&mut self, instant: u64) -> usize {
         let at = self.planned().unwrap_or_else(|| {
             let want = (self.capacity / BATCH_SHARE).max(1);
@@ -107,26 +111,26 @@ impl BlockCache {
         self.plan.take(|block| candidates[block.0 as usize].word).map(|block| block.0 as usize)
     }
 
-    /// Blocks that are there.
+    /// Number of cached blocks.
     #[must_use]
     pub fn len(&self) -> usize {
         self.candidates.len()
     }
 
-    /// Whether nothing is there.
+    /// Whether no block is cached.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.candidates.is_empty()
     }
 
-    /// Blocks that left.
+    /// Number of evictions so far.
     #[must_use]
     pub const fn evicted(&self) -> u64 {
         self.evicted
     }
 }
 
-/// What the hash of a block would be: uniform bits.
+/// Stand-in for the block's hash: uniform bits.
 fn key(block: BlockNumber) -> u64 {
     Prng::new(u64::from(block)).next_u64()
 }

@@ -1,43 +1,45 @@
 //! The hit rate of a trace, without engines or time.
 //!
-//! Counting rule: a block hits only if every earlier block of its request hit; all blocks of a request are inserted; a block
-//! that is there is touched, also behind a gap. The blocks of a request are asked for one after the other, each at an instant of its own, so
-//! the policies are exactly the published ones; a pool gives all blocks of a prompt one instant, and evicts its end first.
+//! Counting rule: a block hits only if every earlier block of its request hit. All blocks of a
+//! request are inserted. A cached block is touched, also after a miss. With [`Instants::Block`]
+//! each block of a request has its own instant, so the policies are exactly the published ones. A
+//! pool gives all blocks of a prompt one instant and evicts the end of the prompt first
+//! ([`Instants::Request`]).
 
 use crate::cache::BlockCache;
 use crate::workload::Workload;
 use cenote_policy::Eviction;
 use serde::Serialize;
 
-/// How time passes for the eviction policy.
+/// The clock of the eviction policy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Instants {
-    /// Each block has its own: textbook LRU, SIEVE and S3-FIFO.
+    /// Each block has its own instant: textbook LRU, SIEVE and S3-FIFO.
     #[default]
     Block,
-    /// All blocks of a request share one, as in the pool.
+    /// All blocks of a request share one instant, as in the pool.
     Request,
 }
 
-/// What a trace found.
+/// Hit statistics of a trace.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct HitRate {
-    /// Requests.
+    /// Number of requests.
     pub requests: u64,
-    /// Blocks of all requests.
+    /// Number of blocks of all requests.
     pub blocks: u64,
-    /// Different ones.
+    /// Number of different blocks.
     pub unique_blocks: u64,
-    /// Blocks found with all before them.
+    /// Number of blocks that hit together with all blocks before them.
     pub hit_blocks: u64,
-    /// Found, over all; 0 of none.
+    /// `hit_blocks` divided by `blocks`; 0 without blocks.
     pub hit_rate: f64,
-    /// Blocks that had to leave.
+    /// Number of evicted blocks.
     pub evicted_blocks: u64,
 }
 
-/// Replays a trace in its order through one cache of `capacity` blocks; `None`: as many as there are.
+/// Replays a trace in order through one cache of `capacity` blocks. `None`: unlimited.
 #[must_use]
 pub fn hit_rate(workload: &Workload, eviction: Eviction, capacity: Option<usize>, instants: Instants) -> HitRate {
     let mut cache = BlockCache::new(eviction, capacity, workload.num_blocks());

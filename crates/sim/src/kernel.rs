@@ -1,6 +1,7 @@
-//! The event kernel: what happens next, in integer nanoseconds.
+//! The event kernel: a queue of events in integer nanoseconds.
 //!
-//! Of events at one instant the one scheduled first comes first, so a run has one order whatever the machine.
+//! Events at one instant run in the order in which they were scheduled. So a run has the same order
+//! on every machine.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -8,7 +9,7 @@ use std::collections::BinaryHeap;
 /// Nanoseconds since the simulation began.
 pub type Time = u64;
 
-/// Events to come.
+/// The queue of future events.
 #[derive(Debug)]
 pub struct Calendar<E> {
     now: Time,
@@ -56,7 +57,7 @@ impl<E> Default for Calendar<E> {
 }
 
 impl<E> Calendar<E> {
-    /// The instant of the event that was taken last.
+    /// The time of the last event taken.
     #[must_use]
     pub const fn now(&self) -> Time {
         self.now
@@ -65,14 +66,14 @@ impl<E> Calendar<E> {
     /// Schedules an event.
     ///
     /// # Panics
-    /// It would lie in the past.
+    /// Panics if `at` is in the past.
     pub fn schedule(&mut self, at: Time, event: E) {
-        assert!(at >= self.now, "an event at {at} ns, when it is {} ns already", self.now);
+        assert!(at >= self.now, "an event at {at} ns was scheduled at {} ns", self.now);
         self.sequence += 1;
         self.events.push(Reverse(Entry { at, sequence: self.sequence, event }));
     }
 
-    /// Takes the next event and goes to its instant.
+    /// Takes the next event and advances the clock to its time.
     pub fn next_event(&mut self) -> Option<E> {
         let Reverse(entry) = self.events.pop()?;
         self.now = entry.at;
@@ -86,7 +87,7 @@ mod tests {
     use cenote_base::prng::Prng;
 
     #[test]
-    fn events_come_in_order_and_equals_in_the_order_of_scheduling() {
+    fn events_run_by_time_and_then_in_scheduling_order() {
         let mut calendar = Calendar::default();
         for (at, name) in [(5, 'a'), (3, 'b'), (5, 'c'), (3, 'd')] {
             calendar.schedule(at, name);
@@ -101,7 +102,7 @@ mod tests {
         (0..100).for_each(|_| calendar.schedule(prng.below(50), ()));
         let mut before = 0;
         for _ in 0..10_000 {
-            calendar.next_event().expect("as many come as go");
+            calendar.next_event().expect("each iteration adds one event");
             assert!(calendar.now() >= before);
             before = calendar.now();
             calendar.schedule(before + prng.below(50), ());

@@ -1,12 +1,12 @@
-//! Floor 4: what a pool of a given size would do for a given load, told in seconds.
+//! Floor 4: estimates the effect of a pool of a given size on a given load, within seconds.
 //!
-//! Engines, links and pools are events in integer time ([`kernel`]). What takes time is a model, each of whose
-//! parameters has its source beside it ([`model`]); what decides is not a model: [`cenote_policy`]'s scheduler, eviction and
-//! watermark, the very functions that serve. There is no other scheduler, eviction or watermark here, and `cargo xtask tidy`
-//! holds the crate to it.
+//! Engines, links and pools are events in integer time ([`kernel`]). Durations come from a cost
+//! model, with the source of each parameter beside it ([`model`]). Decisions are not modelled: the
+//! scheduler, eviction and watermark are [`cenote_policy`]'s, the same functions that serve. `cargo
+//! xtask tidy` checks that this crate has no other scheduler, eviction or watermark.
 //!
-//! Loads come from public traces or from generators ([`workload`]). The same configuration, trace and seed give the same result to
-//! the last byte.
+//! Loads come from public traces or from generators ([`workload`]). Equal configuration, trace and
+//! seed give equal results, byte for byte.
 #![forbid(unsafe_code)]
 
 pub mod cache;

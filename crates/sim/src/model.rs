@@ -1,8 +1,8 @@
-//! What a step of an engine takes, and what carrying bytes takes.
+//! The cost model: durations of engine steps and of transfers.
 //!
-//! A step reads all weights once, whatever it computes, and the KV of everything that its tokens attend to; and it multiplies. A GPU
-//! does both at once, so the longer of the two is the step (the roofline): prompts are bound by arithmetic, answers by
-//! memory. On top comes what the host takes to prepare a step.
+//! Every step reads all weights once, reads the KV that its tokens attend to, and multiplies. A GPU
+//! overlaps memory and arithmetic, so the longer of the two is the step's time (the roofline).
+//! Prompts are bound by arithmetic, answers by memory. The host's time to prepare a step is added.
 
 mod calibration;
 mod devices;
@@ -13,20 +13,20 @@ pub use devices::{CXL, DEVICES, Device, MODELS, ModelShape, NIAGARA, PCIE_5, RDM
 use crate::kernel::Time;
 use serde::Serialize;
 
-/// What carries bytes: one transfer at a time, in the order in which they were asked for.
+/// A link that carries one transfer at a time, in the order of the requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Link {
-    /// Bytes in a second.
+    /// Bandwidth in bytes per second.
     pub bytes_per_s: u64,
-    /// From asking to the first byte.
+    /// Nanoseconds from the request to the first byte.
     pub latency_ns: u64,
 }
 
 impl Link {
-    /// How long `bytes` take; nothing takes no time.
+    /// Nanoseconds of a transfer of `bytes` bytes; 0 for 0 bytes.
     ///
     /// # Panics
-    /// The link has no bandwidth.
+    /// Panics if the link has no bandwidth.
     #[must_use]
     pub fn time(&self, bytes: u64) -> Time {
         if bytes == 0 {
@@ -36,21 +36,22 @@ impl Link {
     }
 }
 
-/// What a step computes, summed over its requests.
+/// The work of a step, summed over its requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StepWork {
-    /// Requests that have a part.
+    /// Number of requests with a part in the step.
     pub requests: u64,
-    /// Tokens computed.
+    /// Number of tokens computed.
     pub tokens: u64,
-    /// Pairs of a token computed and a token that it attends to.
+    /// Number of pairs of a computed token and a token that it attends to.
     pub pairs: u64,
-    /// Tokens whose KV is read: of each request those that its last token attends to.
+    /// Number of tokens with KV that the step reads: for each request, the tokens that its last
+    /// token attends to.
     pub context: u64,
 }
 
 impl StepWork {
-    /// Takes in `new` tokens of a request behind `computed` ones.
+    /// Adds `new` tokens of a request that has `computed` tokens already.
     #[inline]
     pub fn add(&mut self, computed: u32, new: u32) {
         let (computed, new) = (u64::from(computed), u64::from(new));
@@ -61,27 +62,29 @@ impl StepWork {
     }
 }
 
-/// Time of a step as a function of its work, in integers. Rates are picoseconds, so that rounding is one part in a thousand at most.
+/// Time of a step as an integer function of its work. Rates are in picoseconds, so that rounding is
+/// at most one part in a thousand.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct CostModel {
-    /// Of any step.
+    /// Nanoseconds per step.
     pub step_ns: u64,
-    /// Of each request in it.
+    /// Nanoseconds per request of the step.
     pub request_ns: u64,
-    /// Arithmetic of a token, without attention.
+    /// Picoseconds of arithmetic per token, without attention.
     pub token_ps: u64,
-    /// Arithmetic of a pair.
+    /// Picoseconds of arithmetic per pair.
     pub pair_ps: u64,
-    /// Reading the weights.
+    /// Picoseconds to read the weights.
     pub weights_ps: u64,
-    /// Reading the KV of a token.
+    /// Picoseconds to read the KV of a token.
     pub context_ps: u64,
-    /// The part of reading the KV of a token that no arithmetic hides: on top of the longer of the two.
+    /// Picoseconds to read the KV of a token that arithmetic does not hide. They are added to the
+    /// longer of arithmetic and memory.
     pub exposed_context_ps: u64,
 }
 
 impl CostModel {
-    /// A model on a device: the roofline.
+    /// The roofline of a model on a device.
     #[must_use]
     pub fn roofline(device: &Device, shape: &ModelShape) -> Self {
         let ps = |amount: u64, per_s: u64, percent: u64| {
@@ -98,7 +101,7 @@ impl CostModel {
         }
     }
 
-    /// Time of a step.
+    /// Nanoseconds of a step.
     #[must_use]
     #[inline]
     pub fn step(&self, work: &StepWork) -> Time {
@@ -109,7 +112,8 @@ impl CostModel {
         self.step_ns + work.requests * self.request_ns + ((arithmetic.max(memory) + exposed) / 1_000) as u64
     }
 
-    /// Time to compute one more token of a prompt, in a large chunk: what giving a block up costs later.
+    /// Nanoseconds to compute one more token of a prompt in a large chunk. This is the later cost
+    /// of a dropped token.
     #[must_use]
     pub const fn recompute_token_ns(&self) -> u64 {
         self.token_ps / 1_000
@@ -127,7 +131,7 @@ mod tests {
         let cost = CostModel::roofline(device, shape);
         let mut prompt = StepWork::default();
         prompt.add(0, 8_192);
-        // 16 TFLOP for a thousand tokens, at half of 312 TFLOPS, and a little attention.
+        // 16 TFLOP per thousand tokens, at 50 % of 312 TFLOPS, and a little attention.
         let expected = 8_192.0 * 2.0 * 8.03e9 / 156e12 * 1e9;
         let taken = (cost.step(&prompt) - cost.step_ns) as f64;
         assert!((1.0..1.2).contains(&(taken / expected)), "{taken} ns, {expected} ns");

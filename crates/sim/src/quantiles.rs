@@ -1,10 +1,11 @@
-//! Quantiles of many values in little memory.
+//! Approximate quantiles of many values in constant memory.
 
-/// Buckets of a power of two: values are kept to one part in 128.
+/// Base-2 logarithm of the buckets per power of two: the relative resolution is 1/128.
 const FINE_BITS: u32 = 7;
 const BUCKETS: usize = (64 - FINE_BITS as usize + 1) << FINE_BITS;
 
-/// Counts of values by size; quantiles are right to one part in 128, the sum is exact.
+/// Counts of values by magnitude. Quantiles have a relative error of at most 1/128; the mean is
+/// exact before rounding.
 #[derive(Clone, Debug)]
 pub struct Histogram {
     counts: Vec<u64>,
@@ -32,7 +33,7 @@ fn value_of(bucket: usize) -> u64 {
 }
 
 impl Histogram {
-    /// Counts a value.
+    /// Adds a value.
     #[inline]
     pub fn record(&mut self, value: u64) {
         self.counts[bucket(value)] += 1;
@@ -40,19 +41,20 @@ impl Histogram {
         self.sum += u128::from(value);
     }
 
-    /// Values counted.
+    /// Number of values.
     #[must_use]
     pub const fn count(&self) -> u64 {
         self.count
     }
 
-    /// Mean, rounded down; 0 of none.
+    /// Mean, rounded down; 0 without values.
     #[must_use]
     pub fn mean(&self) -> u64 {
         (self.sum / u128::from(self.count.max(1))) as u64
     }
 
-    /// The smallest value that `share` of all do not exceed; 0 of none.
+    /// The smallest value that at least `share` (0.0 to 1.0) of all values do not exceed; 0 without
+    /// values.
     #[must_use]
     pub fn quantile(&self, share: f64) -> u64 {
         let rank = ((self.count as f64 * share).ceil() as u64).clamp(1, self.count.max(1));

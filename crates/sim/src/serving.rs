@@ -1,12 +1,15 @@
-//! A load on instances: engines with a scheduler each, caches of their own, and a pool that they share, or not.
+//! A load on instances: engines with one scheduler each, optional caches of their own, and an
+//! optional shared pool.
 //!
-//! An instance computes step after step. What a step holds is decided by [`cenote_policy::Scheduler`], what a pool keeps by
-//! [`cenote_policy::Eviction`]; what it takes is a `CostModel` and `Link`s. One step, as the reference engine does it: blocks are
-//! swapped out and in, matched blocks are loaded, the step computes, tokens leave; a prompt's blocks are published once its first
-//! token is out, without anybody waiting for it, but over the same link.
+//! An instance computes one step after another. [`cenote_policy::Scheduler`] chooses the content of
+//! a step, [`cenote_policy::Eviction`] the victims of a pool. A `CostModel` and `Link`s give
+//! durations. A step follows the reference engine: swap blocks out and in, load matched blocks,
+//! compute, emit tokens. A prompt's blocks are published after its first token. No step waits for
+//! that, but it uses the same link.
 //!
-//! Where it is simpler than the world: a link carries one transfer after the other; nothing is lost; routers know how many requests
-//! each instance has, and choose the one with the fewest; loading is not overlapped with computing.
+//! Simplifications: a link carries one transfer at a time. Nothing is lost. The router knows the
+//! number of requests of each instance and chooses the smallest. Loading does not overlap
+//! computing.
 
 mod setup;
 mod world;
@@ -17,34 +20,35 @@ use crate::workload::Workload;
 use serde::Serialize;
 use world::World;
 
-/// What a run came to. Times are of the simulated clock.
+/// The results of a run. Times are simulated.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Outcome {
-    /// Requests answered.
+    /// Number of finished requests.
     pub requests: u64,
-    /// Tokens of their prompts.
+    /// Number of tokens of their prompts.
     pub prompt_tokens: u64,
-    /// Tokens generated.
+    /// Number of generated tokens.
     pub generated_tokens: u64,
-    /// Of the blocks of all prompts, those found (with all before them) when their request was first let in.
+    /// Share of the prompts' blocks, 0 to 1, that hit together with all blocks before them when
+    /// their request was first admitted.
     pub hit_rate: f64,
-    /// From arrival to first token, milliseconds.
+    /// Mean time from arrival to first token, in milliseconds.
     pub ttft_mean_ms: f64,
-    /// Median.
+    /// Median of it.
     pub ttft_p50_ms: f64,
-    /// 99th percentile.
+    /// 99th percentile of it.
     pub ttft_p99_ms: f64,
-    /// From one token to the next, milliseconds.
+    /// Mean time from one token to the next, in milliseconds.
     pub token_mean_ms: f64,
-    /// Median.
+    /// Median of it.
     pub token_p50_ms: f64,
-    /// 99th percentile.
+    /// 99th percentile of it.
     pub token_p99_ms: f64,
-    /// From the first arrival to the last token, seconds.
+    /// Time from the first arrival to the last token, in seconds.
     pub makespan_s: f64,
-    /// Generated tokens a second of that.
+    /// Generated tokens per second of the makespan.
     pub throughput_tokens_per_s: f64,
-    /// Requests a second of that.
+    /// Finished requests per second of the makespan.
     pub throughput_requests_per_s: f64,
     /// Bytes loaded from the pool.
     pub pool_read_bytes: u64,
@@ -54,44 +58,45 @@ pub struct Outcome {
     pub private_read_bytes: u64,
     /// Bytes put into instances' own caches.
     pub private_written_bytes: u64,
-    /// Blocks that had to leave the pool or a cache.
+    /// Number of blocks evicted from the pool and the caches.
     pub evicted_blocks: u64,
-    /// Times that a request was swapped out.
+    /// Number of times that a request was swapped out.
     pub swaps: u64,
-    /// L1 blocks swapped out.
+    /// Number of L1 blocks swapped out.
     pub swapped_out_blocks: u64,
-    /// L1 blocks swapped in.
+    /// Number of L1 blocks swapped in.
     pub swapped_in_blocks: u64,
-    /// Bytes of both.
+    /// Bytes swapped out and in.
     pub swapped_bytes: u64,
-    /// Times that a request gave its blocks up.
+    /// Number of preemptions that dropped a request's blocks.
     pub preemptions: u64,
-    /// Steps of all instances.
+    /// Number of steps of all instances.
     pub steps: u64,
-    /// Changes of something simulated: arrivals, steps, a request's part of a step (a chunk or a token), blocks looked up and
-    /// published, ends.
+    /// Number of state changes: arrivals, steps, parts of steps (a request's chunk or token),
+    /// lookups and publications of blocks, and ends of requests.
     pub events: u64,
 }
 
-/// Runs a load to its end. `progress` is told of answered requests, now and then.
+/// Runs a load to its end. Calls `progress` now and then with the number of finished requests.
 ///
 /// # Errors
-/// The setup cannot serve the load at all; the error says why.
+/// Returns an error with the reason if the setup cannot serve the load.
 pub fn simulate(setup: &Setup, workload: &Workload, progress: &mut dyn FnMut(u64)) -> Result<Outcome, ConfigError> {
     setup.check(workload)?;
     Ok(World::new(setup, workload).run(progress))
 }
 
-/// A request's blocks went out or came back.
+/// A swap of a request's blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Swap {
-    /// This request's, out.
+    /// This request was swapped out.
     Out(u32),
-    /// This request's, back in.
+    /// This request was swapped back in.
     In(u32),
 }
 
-/// As [`simulate`], and the swaps in their order (CPEN 511 §V-B: what a prefetcher would have to foresee).
+/// As [`simulate`]. Also returns the swaps in order, which a prefetcher would have to predict (CPEN
+/// 511 §V-B).
 ///
 /// # Errors
 /// As [`simulate`].

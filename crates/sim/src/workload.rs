@@ -1,7 +1,7 @@
-//! Loads: who asks when, how long prompts and answers are, and which blocks prompts share.
+//! Loads: arrival times, lengths of prompts and answers, and the blocks that prompts share.
 //!
-//! A prompt is a sequence of block numbers, each for `block_tokens` tokens and all that comes before them: equal numbers, equal
-//! prefix. The last one may stand for fewer tokens.
+//! A prompt is a sequence of block numbers. Each number stands for `block_tokens` tokens and all
+//! tokens before them, so equal numbers mean equal prefixes. The last block may have fewer tokens.
 
 mod azure;
 mod draw;
@@ -17,27 +17,27 @@ use crate::kernel::Time;
 use std::collections::HashMap;
 use std::ops::Range;
 
-/// A block's name within its workload: 0, 1, 2, … in the order of first use.
+/// A block's number within its workload: 0, 1, 2, … in the order of first use.
 pub type BlockNumber = u32;
 
-/// Longest prompt and longest answer that is believed, in tokens.
+/// Longest prompt and longest answer that a trace may have, in tokens.
 pub const TOKENS_MAX: u64 = 16 << 20;
 
 /// One request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Request {
-    /// When it comes.
+    /// Arrival time in nanoseconds.
     pub arrival: Time,
-    /// Tokens of the prompt, at least 1.
+    /// Number of tokens of the prompt, at least 1.
     pub input_tokens: u32,
-    /// Tokens of the answer, at least 1: the first is chosen where the prompt ends.
+    /// Number of tokens of the answer, at least 1: the prompt's last step samples the first.
     pub output_tokens: u32,
-    /// 0 is the most urgent.
+    /// Priority; 0 is the most urgent.
     pub priority: u32,
     blocks: Range<usize>,
 }
 
-/// Requests in the order in which they come.
+/// Requests in order of arrival.
 #[derive(Clone, Debug, Default)]
 pub struct Workload {
     block_tokens: u32,
@@ -47,20 +47,20 @@ pub struct Workload {
 }
 
 impl Workload {
-    /// No requests yet, whose blocks will have so many tokens.
+    /// A workload without requests, with `block_tokens` tokens per block.
     ///
     /// # Panics
-    /// Blocks without tokens.
+    /// Panics if `block_tokens` is 0.
     #[must_use]
     pub fn new(block_tokens: u32) -> Self {
         assert!(block_tokens > 0, "a block has tokens");
         Self { block_tokens, ..Self::default() }
     }
 
-    /// Prompts that share nothing: of each when it comes, its tokens, and those of its answer.
+    /// A workload of prompts that share no blocks, from (arrival, input tokens, output tokens).
     ///
     /// # Panics
-    /// Blocks without tokens.
+    /// Panics if `block_tokens` is 0.
     #[must_use]
     pub fn alone(block_tokens: u32, requests: impl IntoIterator<Item = (Time, u32, u32)>) -> Self {
         let mut builder = Builder::new(block_tokens);
@@ -68,31 +68,31 @@ impl Workload {
         builder.finish()
     }
 
-    /// Tokens of a block.
+    /// Tokens per block.
     #[must_use]
     pub const fn block_tokens(&self) -> u32 {
         self.block_tokens
     }
 
-    /// The requests.
+    /// The requests in order of arrival.
     #[must_use]
     pub fn requests(&self) -> &[Request] {
         &self.requests
     }
 
-    /// Different blocks of all prompts.
+    /// Number of different blocks of all prompts.
     #[must_use]
     pub const fn num_blocks(&self) -> usize {
         self.num_blocks as usize
     }
 
-    /// The blocks of one prompt.
+    /// The blocks of a request's prompt.
     #[must_use]
     pub fn blocks(&self, request: &Request) -> &[BlockNumber] {
         &self.blocks[request.blocks.clone()]
     }
 
-    /// The request with the most blocks: its place, and how many they are.
+    /// The first request with the most blocks: (index, number of blocks).
     #[must_use]
     pub fn widest(&self) -> Option<(usize, usize)> {
         let widths = self.requests.iter().map(|request| request.blocks.len());
@@ -104,26 +104,26 @@ impl Workload {
         self.requests.truncate(count);
     }
 
-    /// Comes `factor` times as fast.
+    /// Divides all arrival times by `factor`.
     ///
     /// # Panics
-    /// The factor is not positive.
+    /// Panics if `factor` is not positive and finite.
     pub fn speed_up(&mut self, factor: f64) {
-        assert!(factor > 0.0 && factor.is_finite(), "time goes on");
+        assert!(factor > 0.0 && factor.is_finite(), "the factor must be positive and finite");
         self.requests.iter_mut().for_each(|request| request.arrival = (request.arrival as f64 / factor) as Time);
     }
 
-    /// Puts requests in the order of their arrival; those of one instant keep theirs.
+    /// Sorts requests by arrival. The sort is stable.
     fn sort(&mut self) {
         self.requests.sort_by_key(|request| request.arrival);
     }
 }
 
-/// Fills a workload, giving blocks numbers by their names in a trace.
+/// Builds a workload. Numbers blocks by their names in a trace.
 struct Builder {
     workload: Workload,
     numbers: HashMap<u64, BlockNumber>,
-    /// Requests with another number of blocks than their length says.
+    /// Number of requests with a block count that does not match their length.
     odd_lengths: usize,
 }
 
@@ -143,7 +143,7 @@ impl Builder {
         self.push_request(arrival, input_tokens, output_tokens, start);
     }
 
-    /// A prompt that shares nothing with any other.
+    /// Adds a prompt that shares no blocks.
     fn push_alone(&mut self, arrival: Time, input_tokens: u32, output_tokens: u32) {
         let start = self.workload.blocks.len();
         let count = input_tokens.div_ceil(self.workload.block_tokens);
@@ -165,47 +165,49 @@ impl Builder {
     }
 }
 
-/// A line that is no request.
+/// A line that is not a valid request.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}: {what}")]
 pub struct BadLine {
-    /// From 1.
+    /// Line number, from 1.
     pub line: usize,
-    /// What is wrong with it.
+    /// The defect.
     pub what: String,
 }
 
-/// Why a trace cannot be used.
+/// Reasons why a trace cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum TraceError {
-    /// It cannot be read.
+    /// Reading failed.
     #[error("line {line}: {error}")]
     Unreadable {
-        /// From 1.
+        /// Line number, from 1.
         line: usize,
-        /// What the system says.
+        /// The system's error.
         error: std::io::Error,
     },
-    /// A line is wrong, and that was not to be overlooked.
+    /// A line is invalid, and the reader is strict or the trace has no valid line.
     #[error(transparent)]
     Bad(#[from] BadLine),
-    /// It has no requests.
-    #[error("it has no requests")]
+    /// The trace has no requests.
+    #[error("the trace has no requests")]
     Empty,
 }
 
-/// A trace, and what was left out of it.
+/// A trace and the lines that were skipped.
 #[derive(Debug)]
 pub struct Read {
-    /// The requests.
+    /// The valid requests.
     pub workload: Workload,
-    /// Lines that were left out.
+    /// The skipped lines.
     pub bad: Vec<BadLine>,
-    /// Requests with another number of blocks than their length says; many of them mean another size of blocks.
+    /// Number of requests with a block count that does not match their length. Many of them
+    /// indicate that the trace uses another block size.
     pub odd_lengths: usize,
 }
 
-/// Reads line by line. `take` puts what a line says into the builder, or says what is wrong with it; empty lines are nothing.
+/// Reads line by line and skips empty lines. `take` adds a line's request to the builder, or
+/// returns the line's defect.
 fn read_lines(
     mut from: impl std::io::BufRead,
     strict: bool,
@@ -240,7 +242,7 @@ fn read_lines(
     Ok(Read { workload, bad, odd_lengths })
 }
 
-/// A number of tokens of a line.
+/// Checks a number of tokens against [`TOKENS_MAX`].
 fn tokens(what: &str, count: u64) -> Result<u32, String> {
     if count > TOKENS_MAX {
         return Err(format!("{what} is {count}, more than any model takes ({TOKENS_MAX})"));

@@ -1,4 +1,5 @@
-//! A small trace in Mooncake's format, made for this, and the public one if it lies beside the repository.
+//! Tests with a small synthetic trace in Mooncake's format, and with the public trace if it lies
+//! beside the repository.
 
 use cenote_policy::{Eviction, Watermark};
 use cenote_sim::hits::Instants;
@@ -10,7 +11,7 @@ use std::collections::VecDeque;
 use std::io::{BufReader, Write};
 use std::path::{Path, PathBuf};
 
-/// Past the test harness's capture, because a skip should be seen.
+/// Prints past the test harness's capture, so that a skip is visible.
 fn say(line: &str) {
     let _ = writeln!(std::io::stderr().lock(), "{line}");
 }
@@ -26,7 +27,7 @@ fn small() -> Workload {
     read(Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/conversations.jsonl")))
 }
 
-/// The counting rule, written down as plainly as possible.
+/// Reference implementation of the counting rule ([`cenote_sim::hits`]) under LRU.
 fn naive(workload: &Workload, capacity: usize) -> u64 {
     let mut oldest_first: VecDeque<u32> = VecDeque::new();
     let mut hits = 0;
@@ -45,7 +46,7 @@ fn naive(workload: &Workload, capacity: usize) -> u64 {
 }
 
 #[test]
-fn hit_rates_are_those_of_the_counting_rule() {
+fn hit_rates_follow_the_counting_rule() {
     let workload = small();
     assert_eq!((workload.requests().len(), workload.num_blocks()), (240, 1_669));
     let found = |capacity| hit_rate(&workload, Eviction::Lru, capacity, Instants::Block);
@@ -53,12 +54,12 @@ fn hit_rates_are_those_of_the_counting_rule() {
     for capacity in [103, 110, 150, 200, 400, 800] {
         assert_eq!(found(Some(capacity)).hit_blocks, naive(&workload, capacity), "{capacity} blocks");
     }
-    // As computed by another program in another language.
+    // Computed by an independent program in another language.
     assert_eq!((found(Some(200)).hit_blocks, found(Some(400)).hit_blocks), (2_162, 2_279));
 }
 
 #[test]
-fn engines_with_a_pool_find_what_the_trace_offers() {
+fn engines_with_a_pool_reach_nearly_the_hit_rate_of_the_trace() {
     let workload = small();
     let (device, shape) = (Device::named("a100").expect("a preset"), ModelShape::named("llama-8b").expect("a preset"));
     let setup = Setup {
@@ -82,20 +83,20 @@ fn engines_with_a_pool_find_what_the_trace_offers() {
     let with = run(&setup);
     let without = run(&Setup { shared: None, ..setup });
     let offered = hit_rate(&workload, Eviction::Lru, None, Instants::Block).hit_rate;
-    // Requests that come while the one before them computes find less than those that come one after the other.
+    // A request that arrives while the previous one computes hits less than in a sequential replay.
     assert!(with.hit_rate <= offered && with.hit_rate > offered - 0.1, "{} of {offered}", with.hit_rate);
     assert_eq!((with.requests, without.requests, without.hit_rate), (240, 240, 0.0));
     assert!(with.ttft_mean_ms < without.ttft_mean_ms);
 }
 
-/// Another place for the data than `../shared` beside the repository.
+/// The directory of the data: `CENOTE_SHARED`, or `shared` beside the repository.
 fn shared() -> PathBuf {
     let beside = || PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../../../shared"));
     std::env::var_os("CENOTE_SHARED").map_or_else(beside, PathBuf::from)
 }
 
 #[test]
-fn mooncake_conversations() {
+fn the_mooncake_trace_has_its_known_hit_rate() {
     let path = shared().join("data/mooncake_conversation.jsonl");
     if !path.exists() {
         say(&format!("SKIPPED: the Mooncake trace is not at {}", path.display()));

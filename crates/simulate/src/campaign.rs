@@ -1,4 +1,4 @@
-//! Many seeds: exploring, repeating one, and leaving things out to see that it is noticed.
+//! Campaigns of many seeds: exploration, repetition of one seed, and mutation testing.
 
 use crate::Args;
 use crate::oracle::Violation;
@@ -12,26 +12,26 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Instant;
 
-/// A run that reached less than it was asked for proves less than it says.
+/// Exit code of a campaign that was clean but reached too few crashes or fault points.
 const EXIT_SHORTFALL: u8 = 16;
-/// Seeds that notice whatever is left out.
+/// Default number of seeds of `--mutate`.
 const MUTATE_SEEDS: u64 = 2000;
-/// So many times more where they notice nothing.
+/// Factor of further seeds for a mutation that the first seeds do not detect.
 const PATIENCE: u64 = 2;
-/// Something was left out and nobody noticed.
+/// Exit code of `--mutate` if a mutation was not detected.
 const EXIT_UNNOTICED: u8 = 17;
 
-/// Where a deliberate mistake hurts.
+/// The conditions under which a deliberate defect shows.
 #[derive(Clone, Copy)]
 enum Hurts {
     Anywhere,
-    /// Near a file's first call of a method of the fabric.
+    /// With the focus on the first call of a fabric method in a file: (file, method).
     Near(&'static str, &'static str),
-    /// When somebody dies at a fault point.
+    /// With a raised crash rate at a fault point.
     At(&'static str),
 }
 
-/// Deliberate mistakes that the pool can be made to make.
+/// Deliberate defects that the feature `sabotage` compiles into the pool.
 const SABOTAGES: &[(&str, Hurts)] = &[
     ("publish.ready-early", Hurts::Near("blocks.rs", "write_line")),
     ("publish.generation-kept", Hurts::Anywhere),
@@ -49,13 +49,13 @@ const SABOTAGES: &[(&str, Hurts)] = &[
     ("recover.evicting-revived", Hurts::Near("evict.rs", "fence")),
 ];
 
-/// Chooses the deliberate mistake of this process.
+/// Enables one deliberate defect in this process, or none.
 pub fn sabotage(name: Option<&str>) -> Result<(), String> {
     #[cfg(feature = "sabotage")]
     cenote_base::fault::sabotage::choose(name);
     #[cfg(not(feature = "sabotage"))]
     if name.is_some() {
-        return Err("this build makes no deliberate mistakes; build it with --features sabotage".to_owned());
+        return Err("this build has no deliberate defects; build it with --features sabotage".to_owned());
     }
     Ok(())
 }
@@ -99,7 +99,7 @@ impl Total {
     }
 }
 
-/// Runs seeds on all processors and shows what came of each, until `see` has seen enough.
+/// Runs seeds on all processors and passes each outcome to `see`, until it returns `Break`.
 fn run_each(seeds: &[u64], setting: &Setting, see: impl Fn(u64, Outcome) -> ControlFlow<()> + Sync) {
     let next = AtomicUsize::new(0);
     let stop = AtomicBool::new(false);
@@ -118,7 +118,7 @@ fn run_each(seeds: &[u64], setting: &Setting, see: impl Fn(u64, Outcome) -> Cont
     });
 }
 
-/// What seeds came to together, until one fails if `stop_early`.
+/// Sums the outcomes of seeds. With `stop_early`, stops after the first failure.
 fn run_seeds(seeds: &[u64], setting: &Setting, stop_early: bool) -> Total {
     let total = Mutex::new(Total::default());
     run_each(seeds, setting, |seed, outcome| {
@@ -172,12 +172,12 @@ fn repeat_command(seed: u64, args: &Args) -> String {
     command
 }
 
-/// Runs all seeds; fails if one does, or if they reached less than they should.
+/// Runs all seeds. Fails if one does, or if the campaign reached too little.
 pub fn explore(args: &Args) -> ExitCode {
     let start = Instant::now();
     let total = run_seeds(&args.all_seeds(), &args.setting(), false);
     println!(
-        "{} seeds, {} operations, {} processes and {} hosts died, {} reads whole, {} missed, {} blocks used in place, {:.1} s",
+        "{} seeds, {} operations, {} process and {} host crashes, {} reads whole, {} missed, {} blocks used in place, {:.1} s",
         total.seeds,
         total.operations,
         total.process_crashes,
@@ -187,7 +187,7 @@ pub fn explore(args: &Args) -> ExitCode {
         total.pins,
         start.elapsed().as_secs_f64()
     );
-    println!("fault points passed / died at:");
+    println!("fault points passed / crashed at:");
     for name in POINTS {
         let passed = total.points.get(name).copied().unwrap_or(0);
         let died = total.deaths_at.get(name).copied().unwrap_or(0);
@@ -215,23 +215,23 @@ pub fn explore(args: &Args) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// What a campaign of this size should have reached and did not.
+/// The goals that a campaign of this size missed.
 fn shortfalls(total: &Total, args: &Args) -> Vec<String> {
     let mut short = Vec::new();
     if total.seeds < args.seeds() {
         short.push(format!("{} of {} seeds ran", total.seeds, args.seeds()));
     }
-    // Nobody dies in the plain design, and much of the pool is not passed.
+    // The plain design has no crashes and does not pass all fault points.
     if args.design == Design::Plain {
         if total.reads_whole < 4 * args.seeds() || total.pins < args.seeds() / 4 {
-            short.push(format!("{} reads were whole and {} blocks used in place", total.reads_whole, total.pins));
+            short.push(format!("only {} reads were whole and {} blocks used in place", total.reads_whole, total.pins));
         }
         return short;
     }
-    // Rates are drawn per seed, so a handful of seeds may happen to be quiet.
+    // Rates are drawn per seed, so a few seeds may have no crash.
     if args.seeds() >= 100 {
         if total.process_crashes < args.seeds() / 4 || total.host_crashes < args.seeds() / 10 {
-            short.push(format!("{} processes and {} hosts died", total.process_crashes, total.host_crashes));
+            short.push(format!("only {} processes and {} hosts crashed", total.process_crashes, total.host_crashes));
         }
         short.extend(
             POINTS
@@ -245,13 +245,13 @@ fn shortfalls(total: &Total, args: &Args) -> Vec<String> {
             POINTS
                 .iter()
                 .filter(|name| !total.deaths_at.contains_key(*name))
-                .map(|name| format!("nobody died at fault point {name}")),
+                .map(|name| format!("no crash at fault point {name}")),
         );
     }
     short
 }
 
-/// Runs one seed and tells what came before its end.
+/// Runs one seed and prints its trace and its violations.
 pub fn repeat(seed: u64, args: &Args) -> ExitCode {
     let outcome = run(seed, &args.setting());
     outcome.report.trace.iter().for_each(|line| println!("{line}"));
@@ -270,8 +270,8 @@ pub fn repeat(seed: u64, args: &Args) -> ExitCode {
     }
 }
 
-/// Leaves out one thing after the other. Each must be noticed by some seed, and that seed must be clean with nothing
-/// left out.
+/// Applies each mutation and each deliberate defect in turn. Some seed must detect it, and that
+/// seed must be clean without it.
 pub fn mutate(args: &Args) -> ExitCode {
     let start = Instant::now();
     let all = args.all_seeds();
@@ -280,7 +280,7 @@ pub fn mutate(args: &Args) -> ExitCode {
     run_each(&all, &sound, |seed, outcome| passes.lock().expect("plain sums").add(seed, outcome));
     let passes = passes.into_inner().expect("plain sums");
     if let Some((seed, violation)) = passes.failures.first() {
-        println!("seed {seed} fails with nothing left out: {violation}");
+        println!("seed {seed} fails without any mutation: {violation}");
         return ExitCode::from(violation.checker.exit_code());
     }
     let mut tally = Tally::default();
@@ -315,13 +315,13 @@ pub fn mutate(args: &Args) -> ExitCode {
         }
     }
     println!(
-        "{} noticed, {} not, {} by seeds that fail anyway, {:.0} s",
+        "{} noticed, {} unnoticed, {} unsound (seeds that fail without the mutation), {:.0} s",
         tally.noticed,
         tally.unnoticed,
         tally.unsound,
         start.elapsed().as_secs_f64()
     );
-    // Where nothing was left out, nothing was shown.
+    // A campaign without any mutation shows nothing, so it fails.
     if tally.noticed > 0 && tally.unnoticed + tally.unsound == 0 {
         ExitCode::SUCCESS
     } else {
@@ -329,7 +329,8 @@ pub fn mutate(args: &Args) -> ExitCode {
     }
 }
 
-/// Seeds until one fails: these, and then many more where what is left out hurts too rarely.
+/// Runs these seeds until one fails. If none does, runs further seeds, for defects that show
+/// rarely.
 fn run_patiently(seeds: &[u64], setting: &Setting, args: &Args) -> Total {
     let total = run_seeds(seeds, setting, true);
     if !total.failures.is_empty() {
@@ -342,7 +343,7 @@ fn run_patiently(seeds: &[u64], setting: &Setting, args: &Args) -> Total {
     more
 }
 
-/// How often each seed passes each place.
+/// The number of calls at each place, by seed.
 #[derive(Default)]
 struct Passes {
     by_place: BTreeMap<Place, BTreeMap<u64, u64>>,
@@ -368,13 +369,13 @@ impl Passes {
         all.into_iter()
     }
 
-    /// Where in a file of the pool a method of the fabric is called first.
+    /// The first call of a fabric method in a file of the pool.
     fn place(&self, file: &str, method: &str) -> Option<Place> {
         let here = |site: &&Site| site.method == method && site.place.file.ends_with(file);
         self.sites.iter().find(here).map(|site| site.place.clone())
     }
 
-    /// The seeds that pass a place, those that do it most often first.
+    /// The seeds that pass a place, most frequent first.
     fn seeds_for(&self, place: &Place) -> Vec<u64> {
         let Some(passing) = self.by_place.get(place) else { return Vec::new() };
         let mut seeds: Vec<u64> = passing.keys().copied().collect();
@@ -404,7 +405,7 @@ impl Tally {
             }
         }
         if let Some((seed, violation)) = unsound {
-            println!("UNSOUND    seed {seed} of {what} fails with nothing left out: {violation}");
+            println!("UNSOUND    seed {seed} of {what} fails without the mutation: {violation}");
             self.unsound += 1;
         } else {
             println!("UNNOTICED  {what}  ({} seeds)", total.seeds);
@@ -429,7 +430,7 @@ mod tests {
     };
 
     #[test]
-    fn some_seeds_hold_and_have_deaths() {
+    fn sixty_seeds_are_clean_and_have_crashes() {
         let total = run_seeds(&SEEDS, &Setting::default(), false);
         assert_eq!(total.failures, []);
         assert!(
@@ -442,7 +443,7 @@ mod tests {
     }
 
     #[test]
-    fn some_seeds_of_the_plain_design_hold() {
+    fn sixty_seeds_of_the_plain_design_are_clean() {
         let total = run_seeds(&SEEDS, &plain(), false);
         assert_eq!(total.failures, []);
         assert!(total.reads_whole > 500 && total.pins > 20);
@@ -452,18 +453,20 @@ mod tests {
         Setting { design: Design::Plain, ..Setting::default() }
     }
 
-    /// The canary of the plain design: who raises a count that another host just lowered must have looked.
+    /// The canary of the plain design: a stale reference count must be detected. A host must
+    /// refresh a count that another host has lowered before it raises it.
     #[test]
-    fn a_count_read_from_the_cache_is_noticed() {
+    fn a_count_read_from_a_stale_line_is_detected() {
         let sound = run_seeds(&SEEDS[..4], &plain(), false);
         let is_fetch = |site: &&Site| site.method == "refresh" && site.place.file.ends_with("plain/turn.rs");
-        let mutation = sound.sites.keys().find(is_fetch).expect("turns refresh").without(Effect::Invalidation);
+        let mutation =
+            sound.sites.keys().find(is_fetch).expect("plain/turn.rs calls refresh").without(Effect::Invalidation);
         let total = run_seeds(&SEEDS, &Setting { without: Some(mutation), ..plain() }, true);
-        assert!(!total.failures.is_empty(), "some seed notices");
+        assert!(!total.failures.is_empty(), "no seed detects the mutation");
     }
 
     #[test]
-    fn a_seed_is_the_same_every_time() {
+    fn equal_seeds_give_equal_runs() {
         let setting = Setting { traced: true, ..Setting::default() };
         for seed in [2, 7] {
             let (left, right) = (run(seed, &setting).report, run(seed, &setting).report);
@@ -473,14 +476,16 @@ mod tests {
         }
     }
 
-    /// The canary: a reader that keeps stale payload lines must be noticed, or the model models nothing.
+    /// The canary: a reader that keeps stale payload lines must be detected. Otherwise the model is
+    /// too strong.
     #[test]
-    fn a_missing_sweep_is_noticed() {
+    fn a_missing_payload_refresh_is_detected() {
         let sound = run_seeds(&SEEDS[..4], &Setting::default(), false);
         let is_sweep = |site: &&Site| site.method == "refresh_payload" && site.place.file.ends_with("blocks.rs");
-        let mutation = sound.sites.keys().find(is_sweep).expect("reads sweep").without(Effect::Invalidation);
+        let mutation =
+            sound.sites.keys().find(is_sweep).expect("blocks.rs calls refresh_payload").without(Effect::Invalidation);
         let total = run_seeds(&SEEDS, &Setting::without(mutation), true);
-        let (_, violations) = total.failures.first().expect("some seed notices");
+        let (_, violations) = total.failures.first().expect("some seed detects the mutation");
         assert_eq!(violations[0].checker, crate::oracle::Checker::Blocks);
     }
 }

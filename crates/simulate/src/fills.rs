@@ -1,4 +1,5 @@
-//! Blocks that are filled in place, by processes that may be held up at it, and children of processes that fork.
+//! Operations on blocks that are filled in place, with stalls during the fill, and on inherited
+//! handles in forked children.
 
 use crate::oracle::Checker;
 use crate::scenario::{Actor, LOCK_TIMEOUT, SimPool, UNLIKE, names_of};
@@ -6,8 +7,9 @@ use cenote_mem::{Fabric, Offset};
 use cenote_pool::{Namespace, NewBlock, Publish, ReadOutcome};
 
 impl Actor {
-    /// Publishes a block whose payload is written in place, through the host's caches, as a program does that has the memory
-    /// mapped itself. The writer may be held up at any word, and its host be declared dead meanwhile.
+    /// Publishes a block with a payload written in place through the host's caches, as a program
+    /// with its own mapping does. The writer may stall at any word, and the other hosts may declare
+    /// its host dead meanwhile.
     pub fn publish_in_place(&self, pool: &SimPool, namespace: &Namespace, number: usize, payload: &[u8]) -> Publish {
         let (hash, depth, names) = (self.shape.hash(number), number as u32, names_of(number));
         let filling = match pool.begin_in_place(&NewBlock { names, ..NewBlock::new(namespace, hash, depth) }) {
@@ -15,7 +17,7 @@ impl Actor {
             Err(outcome) => return outcome,
         };
         let (offset, _) = filling.extent();
-        // Every third is held up with its block written, the others perhaps in between.
+        // A third of the fills stall after the last word. The others may stall at any word.
         let is_held_up = self.process.time().is_multiple_of(3);
         for (word, bytes) in (0..).zip(payload.chunks_exact(8)) {
             let word_value = u64::from_le_bytes(bytes.try_into().expect("eight bytes"));
@@ -25,12 +27,13 @@ impl Actor {
         if is_held_up {
             self.process.hold_up_host();
         }
-        // Some give up.
+        // One in seven abandons the fill.
         if self.process.time().is_multiple_of(7) { Publish::NoRoom } else { filling.publish() }
     }
 
-    /// A child that this process forks uses and drops what it inherited: it must come to nothing, without one operation on
-    /// what the parent shares with others. The parent has no handles on that any more, so it leaves afterwards.
+    /// Uses and drops all inherited handles in a forked child. Every call must fail, without one
+    /// operation on memory, locks or slots. The parent loses the handles, so it must detach
+    /// afterwards.
     pub fn fork(&self, pool: &SimPool, namespace: &Namespace, number: usize) {
         let (hash, depth, names) = (self.shape.hash(number), number as u32, names_of(number));
         let unlike = self.shape.hash(UNLIKE + number);
@@ -60,7 +63,7 @@ impl Actor {
             (found, gone, ticked, any.contains(&true))
         });
         if outcomes != (0, 0, 0, false) || operations != 0 {
-            let fact = format!("a forked child did {operations} operations, and its calls came to {outcomes:?}");
+            let fact = format!("a forked child did {operations} operations, and its calls returned {outcomes:?}");
             self.oracle.report(Checker::Allocator, fact);
         }
         self.process.note("forked");

@@ -1,27 +1,28 @@
-//! Who follows the event log: each host has one follower, which any of its processes looks with.
+//! Followers of the event log. Each host has one, which all its processes share.
 
 use crate::oracle::Checker;
 use crate::scenario::{Actor, SimPool, UNLIKE, names_of};
 use cenote_pool::{Resync, Told};
 use std::collections::BTreeSet;
 
-/// Looks that a follower may take until it waits for nothing that is missing, and the time between two.
+/// Most polls until a follower must have settled.
 const LOOKS_MAX: u32 = 20;
+/// Nanoseconds between two polls.
 const LOOK_NS: u64 = 20_000_000;
 
 impl Actor {
-    /// Looks once; returns whether nothing was new and nothing is waited for.
+    /// Polls once. Returns whether nothing was new and no missing event is pending.
     pub fn follow(&self, pool: &SimPool) -> bool {
         let host = self.process.host();
         let mut follower = self.oracle.notes().followers.remove(&host).unwrap_or_default();
         let followed = match pool.follow(&mut follower) {
             Ok(followed) => followed,
             Err(error) => {
-                self.oracle.report(Checker::Events, format!("no events: {error}"));
+                self.oracle.report(Checker::Events, format!("following the event log failed: {error}"));
                 return true;
             }
         };
-        // The dead read zeros.
+        // A crashed process loads zeros, so its result means nothing.
         if !self.process.lives(self.process.number()) {
             return true;
         }
@@ -36,7 +37,8 @@ impl Actor {
         is_settled
     }
 
-    /// When nobody changes anything, a follower holds for there what this host finds, by the names that it was given.
+    /// Checks that the follower's set of blocks equals the blocks that this host finds, with the
+    /// names under which they were published. No process may change the pool meanwhile.
     pub fn check_followed(&self, pool: &SimPool) {
         let host = self.process.host();
         for look in 0.. {
@@ -44,7 +46,10 @@ impl Actor {
                 break;
             }
             if look == LOOKS_MAX {
-                self.oracle.report_unless_lossy(Checker::Events, format!("host {host} goes on following for ever"));
+                self.oracle.report_unless_lossy(
+                    Checker::Events,
+                    format!("the follower of host {host} does not settle after {LOOKS_MAX} polls"),
+                );
                 return;
             }
             if !self.process.sleep(LOOK_NS) {
@@ -60,17 +65,18 @@ impl Actor {
             notes.found.iter().filter(|(other, _)| *other == host).map(|(_, number)| *number).collect();
         drop(notes);
         if told != found && self.process.lives(self.process.number()) {
-            let fact = format!("host {host} finds {found:?}, and its follower was told of {told:?}");
+            let fact = format!("host {host} finds blocks {found:?}, but its follower has {told:?}");
             self.oracle.report_unless_lossy(Checker::Events, fact);
         }
     }
 
-    /// Which block a follower was told of; what it is called must be its own.
+    /// The number of an event's block. Reports a violation if the hash or the names are not its
+    /// own.
     fn number_told(&self, told: &Told) -> Option<usize> {
         let number = (told.hash.words()[0] >> 32) as usize;
         let number = number.checked_sub(1).filter(|&number| self.shape.hash(number) == told.hash);
         if number.is_none_or(|number| told.names != names_of(number)) {
-            let fact = format!("a follower was told of {told:?}, which is {number:?}");
+            let fact = format!("the follower received {told:?}, which does not match block {number:?}");
             self.oracle.report_unless_lossy(Checker::Events, fact);
         }
         number

@@ -1,11 +1,11 @@
-//! Limits of namespaces that are for all hosts.
+//! Quotas of namespaces, which apply to all hosts together.
 
 use crate::oracle::Checker;
 use crate::scenario::{Actor, SimPool, UNLIKE};
 use cenote_pool::{Design, Publish};
 
 impl Actor {
-    /// A limit that one host sets is heeded by all, once they have ticked.
+    /// Checks that every host enforces a quota that host 0 set, once it has ticked.
     pub fn obey(&self, pool: &SimPool) {
         let label = "strictly";
         let namespace = self.named(pool, label);
@@ -25,16 +25,17 @@ impl Actor {
         if let (true, Some(namespace)) = (is_limited, &namespace)
             && self.publish(pool, namespace, UNLIKE + self.process.host()) == Publish::Published
         {
-            let fact = "a block was published over a limit that another host had set";
+            let fact = "a block was published over the quota that another host had set";
             self.oracle.report_unless_lossy(Checker::Allocator, fact);
         }
         self.meet(42, false, pool);
     }
 
-    /// What one host uses of a limit is not there for the others, whatever they saw of it before.
+    /// Checks that the use of a quota by one host leaves no room for the others, even if they read
+    /// the older usage before.
     pub fn share_a_limit(&self, pool: &SimPool) {
         if self.shape.design == Design::Plain {
-            // It cannot take back what is published here.
+            // The plain design cannot remove the blocks that this check publishes.
             return;
         }
         let label = "jointly";
@@ -54,7 +55,7 @@ impl Actor {
         self.meet(44, false, pool);
         pool.tick();
         let is_limited = !self.oracle.notes().may_be(label, None, from, true);
-        // Everybody has seen that nobody uses any of it.
+        // Every host reads a usage of zero.
         let _ = pool.info();
         self.meet(45, false, pool);
         if self.process.host() == 0
@@ -65,11 +66,12 @@ impl Actor {
         }
         self.meet(46, false, pool);
         let is_used = self.oracle.notes().is_limit_used;
-        // Who publishes does not wait for what he asks: he may go by what he last saw, once.
+        // A publisher does not wait for the refresh that it starts, so one publish may rely on the
+        // usage that it read before. The second must not.
         if let (true, true, Some(namespace)) = (is_used && is_limited, self.process.host() > 0, &namespace)
             && [0, self.shape.hosts].map(|more| self.publish(pool, namespace, number + more))[1] == Publish::Published
         {
-            let fact = "a block was published over a limit that another host had used up";
+            let fact = "a block was published over the quota that another host had used up";
             self.oracle.report_unless_lossy(Checker::Allocator, fact);
         }
         self.meet(47, false, pool);

@@ -1,28 +1,28 @@
-//! What must hold, watched from outside the model: the checkers and what they have found.
+//! The checkers and the violations that they found. The oracle's state lies outside the model.
 
 use cenote_pool::Follower;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::{Mutex, MutexGuard};
 
-/// Who found something; each ends the program with a code of its own.
+/// The property that a violation breaks. Each ends the program with its own exit code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Checker {
-    /// Wrong bytes, or bytes that do not have their checksum.
+    /// A read returned wrong bytes, or bytes do not match their checksum.
     Blocks,
-    /// A block that is there cannot be found, or one host finds what another does not.
+    /// A lookup misses a published block, or two hosts find different blocks.
     Index,
-    /// Two inside one lock, or an update lost under it.
+    /// Two processes hold one lock, or an update under it was lost.
     Locks,
-    /// Space that is lost or given out twice.
+    /// Space leaked, or was allocated twice.
     Allocator,
-    /// Something that must succeed in time did not.
+    /// An operation did not succeed in time.
     Liveness,
     /// The code under test panicked.
     Panic,
-    /// The flight recorder does not tell what happened.
+    /// The flight recorder lacks an event.
     History,
-    /// Who follows the event log believes what is not so.
+    /// A follower of the event log has a wrong set of blocks.
     Events,
 }
 
@@ -41,7 +41,7 @@ impl Checker {
     }
 }
 
-/// Something that does not hold.
+/// A property that does not hold.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Violation {
     pub checker: Checker,
@@ -54,56 +54,60 @@ impl fmt::Display for Violation {
     }
 }
 
-/// What the processes of a run tell each other behind the model's back.
+/// State that the processes of a run share outside the simulated memory.
 #[derive(Default)]
 pub struct Notes {
     pub violations: Vec<Violation>,
-    /// Which process is inside each user lock.
+    /// The process inside each user lock.
     pub inside: BTreeMap<u8, usize>,
     /// Increments of the counter under each user lock: (begun, finished).
     pub counted: BTreeMap<u8, (u64, u64)>,
-    /// Blocks that left when nothing but looking around was to be done.
+    /// Number of blocks evicted since the hosts recorded what they find. Such blocks may be missing
+    /// later.
     pub left: u64,
-    /// How many hosts have come to each meeting.
+    /// Number of hosts that have arrived at each meeting.
     pub arrived: BTreeMap<u8, usize>,
-    /// Blocks that were read damaged, which they may be where a host that was declared dead may still write.
+    /// Blocks that were read damaged. That is allowed where a host that was declared dead may still
+    /// write.
     pub damaged: BTreeSet<usize>,
-    /// Which prompts' blocks each host finds when all is quiet: (host, block's number).
+    /// Blocks that each host reads whole while no process changes the pool: (host, block number).
     pub found: Vec<(usize, usize)>,
-    /// When each host attached after all deaths, in microseconds since 1970.
+    /// The time at which each host attached after the crashes: (host, microseconds since 1970).
     pub attached: Vec<(usize, u64)>,
-    /// Objects and limits by name.
+    /// Writes to objects and quotas, by name.
     pub registers: BTreeMap<String, Register>,
-    /// Which row each namespace has, by its label.
+    /// The row of each namespace, by label.
     pub namespaces: BTreeMap<String, u16>,
-    /// Counts what the processes tell, to know what was before what.
+    /// Logical clock that orders the calls of the oracle.
     clock: u64,
-    /// What each host sees of the whole region at a meeting.
+    /// Each host's summary of the region at a meeting.
     pub pictures: Vec<(usize, String)>,
-    /// Index entries at a meeting, by host: (all, leading nowhere).
+    /// Index entries at a meeting, by host: (all, stale).
     pub entries: Vec<(usize, (u64, u64))>,
-    /// Index entries that led nowhere, at most.
+    /// Largest number of stale index entries of any check.
     pub stale_entries: u64,
-    /// Readable blocks beside another of the same hash, at most.
+    /// Largest number of readable blocks beyond one per hash.
     pub duplicates: u64,
-    /// Blocks that stayed for a pin when they were to leave. Another of the same hash may have been published meanwhile.
+    /// Evictions prevented by a pin. Another block of the same hash may have been published
+    /// meanwhile.
     pub kept: u64,
-    /// One host has used all of a limit that is for all.
+    /// Whether host 0 has used up the joint quota.
     pub is_limit_used: bool,
-    /// Bytes of a namespace over its quota when all was quiet, at most.
+    /// Largest number of bytes by which a namespace exceeded its quota while no process published.
     pub overshoot: u64,
     pub reads_whole: u64,
     pub reads_missed: u64,
     pub pins: u64,
     pub evicted: u64,
     pub lock_timeouts: u64,
-    /// Who follows the event log on each host.
+    /// The follower of the event log of each host.
     pub followers: BTreeMap<usize, Follower>,
-    /// Numbers that were taken for an event and never written.
+    /// Number of resynchronizations because of a lost event: its number was taken and never
+    /// written.
     pub events_lost: u64,
 }
 
-/// Values that were written to one name, when, and whether the writing ended.
+/// All writes to one name, with their values and times.
 #[derive(Default)]
 pub struct Register(Vec<Write>);
 
@@ -114,9 +118,9 @@ struct Write {
 }
 
 impl Register {
-    /// Whether whoever looked from one time to another may have seen this value: it was written, or was so from the
-    /// start, and nobody had written another in between. `None`: there was nothing. `strict`: nobody writes, so
-    /// there is no excuse for having found nothing.
+    /// Whether a read between times `from` and `to` may return this value. It may if the value was
+    /// written before `to`, or is the initial `None`, and no later write was complete at `from`.
+    /// Unless `strict`, a read that overlaps a write may also return `None`: no value.
     fn may_be(&self, value: Option<u64>, from: u64, to: u64, strict: bool) -> bool {
         let always = Write { value: None, begun: 0, ended: Some(0) };
         let overwritten = |ended: u64| {
@@ -137,7 +141,7 @@ impl Notes {
         self.clock
     }
 
-    /// Somebody begins to write; returns the number of the write.
+    /// Records the start of a write. Returns its number.
     pub fn begin_write(&mut self, name: &str, value: Option<u64>) -> usize {
         let begun = self.now();
         let register = self.registers.entry(name.to_owned()).or_default();
@@ -145,25 +149,26 @@ impl Notes {
         register.0.len() - 1
     }
 
-    /// The writer was told that it is done.
+    /// Records the successful return of a write.
     pub fn end_write(&mut self, name: &str, number: usize) {
         let ended = self.now();
         let register = self.registers.get_mut(name).expect("begun");
         register.0[number].ended = Some(ended);
     }
 
-    /// Whether somebody who looked since `from` may have seen this value.
+    /// Whether a read between `from` and now may return this value.
     pub fn may_be(&mut self, name: &str, value: Option<u64>, from: u64, strict: bool) -> bool {
         let to = self.now();
         self.registers.get(name).map_or(value.is_none(), |register| register.may_be(value, from, to, strict))
     }
 }
 
-/// Shared by the processes of a run. Only the one that has the turn touches it, so a run stays deterministic.
+/// The notes and rules of a run, shared by its processes. Only the process that has the turn
+/// accesses them, so runs are deterministic.
 #[derive(Default)]
 pub struct Oracle {
     notes: Mutex<Notes>,
-    /// A host may be taken for dead and live: then blocks may be lost, but never be wrong.
+    /// Whether live hosts may be declared dead. Then blocks may be lost, but never be wrong.
     pub sleepers: bool,
 }
 
@@ -180,12 +185,13 @@ impl Oracle {
         self.notes().violations.push(Violation { checker, fact: fact.into() });
     }
 
-    /// Whether blocks and what leads to them may be lost: a host that was taken for dead goes on, or its caches have written.
+    /// Whether blocks and their index entries may be lost: a host that was declared dead may be
+    /// running or may have written.
     pub fn is_lossy(&self) -> bool {
         self.sleepers || !self.notes().damaged.is_empty()
     }
 
-    /// Reports what may happen only where blocks may be lost.
+    /// Reports a violation, unless blocks may be lost.
     pub fn report_unless_lossy(&self, checker: Checker, fact: impl Into<String>) {
         if !self.is_lossy() {
             self.report(checker, fact);
@@ -198,25 +204,28 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_register_has_the_last_value_or_one_that_was_being_written() {
+    fn a_read_may_return_the_last_value_or_one_being_written() {
         let mut notes = Notes::default();
         let may_be = |notes: &mut Notes, value, from| notes.may_be("x", value, from, true);
         assert!(may_be(&mut notes, None, 0) && !may_be(&mut notes, Some(1), 0));
         let first = notes.begin_write("x", Some(1));
         let from = notes.now();
-        assert!(may_be(&mut notes, None, from) && may_be(&mut notes, Some(1), from), "either, while it is written");
+        assert!(may_be(&mut notes, None, from) && may_be(&mut notes, Some(1), from), "both values, during the write");
         notes.end_write("x", first);
         let from_first = notes.now();
         assert!(!may_be(&mut notes, None, from_first) && may_be(&mut notes, Some(1), from_first));
         let second = notes.begin_write("x", Some(2));
         notes.end_write("x", second);
-        assert!(may_be(&mut notes, Some(1), from_first), "who looked since before the second write");
+        assert!(may_be(&mut notes, Some(1), from_first), "the read began before the second write");
         let from = notes.now();
         assert!(!may_be(&mut notes, Some(1), from) && may_be(&mut notes, Some(2), from));
         let lost = notes.begin_write("x", Some(3));
         let from = notes.now();
-        assert!(may_be(&mut notes, Some(2), from) && may_be(&mut notes, Some(3), from), "its writer may have died");
-        assert!(!may_be(&mut notes, None, from) && notes.may_be("x", None, from, false), "a reader may miss it");
+        assert!(may_be(&mut notes, Some(2), from) && may_be(&mut notes, Some(3), from), "its writer may have crashed");
+        assert!(
+            !may_be(&mut notes, None, from) && notes.may_be("x", None, from, false),
+            "a read during the write may miss the object"
+        );
         assert_eq!(lost, 2);
     }
 }

@@ -1,4 +1,4 @@
-//! One seed: a world, its phases, and what they came to.
+//! One seed: its world, the phases of its run and their checks.
 
 use crate::oracle::{Checker, Oracle, Violation};
 use crate::scenario::{Actor, RECOVERED, Shape};
@@ -8,7 +8,7 @@ use cenote_weakmem::{Focus, Mutation, Place, Process, Rates, RunReport, World};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-/// Fault points that a campaign of some size must pass, and die at.
+/// Fault points that a campaign must pass (from 100 seeds on) and crash at (from 2,000 on).
 pub const POINTS: &[&str] = &[
     "join.registered",
     "join.rebuilt",
@@ -44,32 +44,36 @@ pub const POINTS: &[&str] = &[
     "repack.reserved",
 ];
 
-/// The one that is passed while a region is made.
+/// The fault points of formatting a region.
 const MAKING: [&str; 2] = ["format.cleared", "format.written"];
 
-/// The fault point of this name.
+/// Parses the name of a fault point.
 pub fn parse_point(name: &str) -> Result<&'static str, String> {
-    POINTS.iter().copied().find(|point| *point == name).ok_or_else(|| format!("no fault point is called `{name}`"))
+    POINTS
+        .iter()
+        .copied()
+        .find(|point| *point == name)
+        .ok_or_else(|| format!("unknown fault point `{name}`; use one that the summary of a campaign lists"))
 }
 
-/// More operations than any sound run needs: up to 3.5 million were seen, in a run with TraCT's lock, where waiters look
-/// until their deadline while the manager's host is dead.
+/// Limit of operations per run, more than any sound run needs. The longest seen took 3.5 million:
+/// with TraCT's lock, waiters poll until their deadline while the manager's host is dead.
 const OPERATIONS_MAX: u64 = 10_000_000;
-/// Deaths at the places in focus.
+/// Most crashes and stalls at the places in focus per run.
 const STRIKES: u64 = 2;
-/// Identity of the region that was there before.
+/// UUID of the older region that formatting overwrites.
 const OLDER: [u8; 16] = [8; 16];
-/// How often somebody looks whether the new one is there.
+/// Nanoseconds between two polls for the new region.
 const LOOK_NS: u64 = 10_000;
-/// Lines of the older one that bear something, those of all structures that hosts have for themselves among them.
-/// Nothing but the superblock lies before them.
+/// Lines of the older region with non-zero content. They include all structures per host. Only the
+/// superblock lies before them.
 const PLANTED: std::ops::Range<u64> = 64..1000;
-/// Those of them that are looked at.
+/// The planted lines that the check loads.
 const WATCHED: std::ops::Range<u64> = 100..108;
 const LINE: u64 = 64;
-/// More attempts to make the region than any sound run needs.
+/// Most attempts to format the region, more than any sound run needs.
 const FORMATS_MAX: u64 = 32;
-/// A stall in so many of 2^20 operations.
+/// Rate of stalls, in 1/2^20 per operation.
 const STALL_RATE: u64 = 100;
 
 pub struct Outcome {
@@ -82,23 +86,23 @@ pub struct Outcome {
 
 type Part = fn(&Actor);
 
-/// What to run a seed with.
+/// The settings of a run, beside its seed.
 #[derive(Clone, Default)]
 pub struct Setting {
     /// The pool's design.
     pub design: Design,
-    /// Left out.
+    /// The mutation, if any.
     pub without: Option<Mutation>,
-    /// Where the world turns against the pool; by default the seed says where, if anywhere.
+    /// The place in focus. `None`: the seed chooses a share of all places, or no focus.
     pub focus: Option<Place>,
-    /// Where many die; by default the seed says where.
+    /// The fault point with a raised crash rate. `None`: the seed chooses one, or none.
     pub deadly: Option<&'static str>,
-    /// Whether the report tells what happened.
+    /// Whether the report has a trace.
     pub traced: bool,
 }
 
 impl Setting {
-    /// Without this, and with the focus on its place.
+    /// Settings with this mutation and the focus on its place.
     pub fn without(mutation: Mutation) -> Self {
         Self { focus: Some(mutation.place.clone()), without: Some(mutation), ..Self::default() }
     }
@@ -107,10 +111,11 @@ impl Setting {
 /// Runs one seed to its end.
 pub fn run(seed: u64, setting: &Setting) -> Outcome {
     let mut shape = Shape::of_seed(seed).of_design(setting.design);
-    // Every fifth run, hosts are taken for dead that are not.
-    // Where TraCT's manager dies nothing goes on; that is known, and why there is another lock.
-    // Counts of a dead reader of the plain design stay raised; that is known too.
+    // No crashes with TraCT's manager: if it crashes, all waiters hang. That is the known reason
+    // for the bakery lock. No crashes in the plain design: the reference counts of a crashed reader
+    // stay raised, which is known too.
     let mortal = !shape.has_manager() && setting.design == Design::Cenote;
+    // In every fifth run, hosts that are declared dead may be alive.
     let sleepers = mortal && seed % 5 == 4;
     if sleepers {
         shape = shape.with_sleepers();
@@ -118,7 +123,7 @@ pub fn run(seed: u64, setting: &Setting) -> Outcome {
     let deaths = mortal && !seed.is_multiple_of(4);
     let oracle = Arc::new(Oracle::new(sleepers));
     let mut rates = Rates::of_seed(seed, deaths);
-    // Each fault point has its seeds: some are passed too rarely to die at by chance.
+    // Each fault point has its own seeds, because some are passed too rarely for random crashes.
     let is_about_making = setting.focus.as_ref().is_some_and(|place| place.file.ends_with("superblock.rs"));
     let at_random =
         if is_about_making { MAKING[(seed / 4) as usize % 2] } else { POINTS[(seed / 4) as usize % POINTS.len()] };
@@ -128,16 +133,16 @@ pub fn run(seed: u64, setting: &Setting) -> Outcome {
         world.stall(STALL_RATE);
     }
     let stage = Stage { world: &world, shape: &shape, oracle: &oracle };
-    // Where it is about making regions, all are made over an older one.
+    // Runs that test formatting, and every eighth seed, overwrite an older region.
     if seed % 8 == 3 || rates.deadly.is_some_and(|point| MAKING.contains(&point)) || is_about_making {
         stage.plant();
     }
     world.mutate(setting.without.clone());
-    // Every second seed has its share of all places.
+    // Half of the seeds have a share of all places in focus.
     let share = (seed % 4 < 2).then_some(Focus::Share { part: seed / 4 % 16 });
     world.focus(setting.focus.clone().map(Focus::At).or(share), if deaths { STRIKES } else { 0 });
     if setting.focus.is_some() && !seed.is_multiple_of(3) {
-        // Some places are passed for many lines at a time.
+        // Some places are passed once per line of a range, so some seeds count 32 calls as one.
         let lines = if (seed / 36).is_multiple_of(4) { 32 } else { 1 };
         world.cut_after((1 + seed / 3 % 12) * lines);
     }
@@ -149,11 +154,11 @@ pub fn run(seed: u64, setting: &Setting) -> Outcome {
     if deaths && seed % 3 != 2 {
         stage.work_late(seed);
     }
-    // Whose host comes late is declared dead as well, and what it has is charged to others.
+    // A host that comes late is declared dead too, and its usage is charged to the others.
     let crashed = world.report().process_crashes + world.report().host_crashes > 0 || shape.has_late_host();
     let timeouts = oracle.notes().lock_timeouts;
     if !crashed && !sleepers && timeouts > 0 {
-        oracle.report(Checker::Liveness, format!("{timeouts} locks were not to be had in time, though nobody died"));
+        oracle.report(Checker::Liveness, format!("{timeouts} lock timeouts in a run without crashes"));
     }
     world.calm();
     stage.on_all_hosts(|actor| actor.recover());
@@ -164,21 +169,22 @@ pub fn run(seed: u64, setting: &Setting) -> Outcome {
         let notes_lost = notes.events_lost;
         drop(notes);
         if duplicates > 0 {
-            oracle.report(Checker::Index, format!("{duplicates} blocks are readable twice, though nobody died"));
+            oracle
+                .report(Checker::Index, format!("{duplicates} blocks are readable twice after a run without crashes"));
         }
         if stale > 0 && timeouts == 0 {
-            oracle.report(Checker::Index, format!("{stale} entries lead nowhere, though nobody died"));
+            oracle.report(Checker::Index, format!("{stale} index entries are stale after a run without crashes"));
         }
         if notes_lost > 0 {
-            oracle.report(Checker::Events, format!("{notes_lost} events were lost, though nobody died"));
+            oracle.report(Checker::Events, format!("{notes_lost} events were lost in a run without crashes"));
         }
         if over > shape.hosts as u64 * shape.block_bytes {
-            oracle.report(Checker::Allocator, format!("a namespace has {over} bytes more than its quota"));
+            oracle.report(Checker::Allocator, format!("a namespace exceeds its quota by {over} bytes"));
         }
     }
     let before = oracle.notes().found.split_off(0);
     stage.agree(&before);
-    // What was published is on the device, not in somebody's cache.
+    // Published blocks must be on the device, not only in a cache.
     for host in 0..shape.hosts {
         world.power_off(host);
     }
@@ -187,7 +193,8 @@ pub fn run(seed: u64, setting: &Setting) -> Outcome {
     let after: BTreeSet<usize> = oracle.notes().found.iter().map(|&(_, number)| number).collect();
     for (host, number) in before {
         if !after.contains(&number) && oracle.notes().left == 0 {
-            oracle.report_unless_lossy(Checker::Index, format!("block {number} of host {host} went with the power"));
+            oracle
+                .report_unless_lossy(Checker::Index, format!("block {number} of host {host} was lost with the power"));
         }
     }
     stage.on(0, |actor| actor.audit_counters());
@@ -220,7 +227,7 @@ impl Stage<'_> {
         move |process| Actor { shape, oracle, process }
     }
 
-    /// An older region lies on the device, with something in lines that have to be clear.
+    /// Formats an older region and fills lines that a new region must clear.
     fn plant(&self) {
         let fabric = self.world.scene_setter(0).fabric();
         let older = PoolConfig { uuid: OLDER, ..self.shape.config() };
@@ -228,14 +235,15 @@ impl Stage<'_> {
         formatted.expect("the shape fits");
         PLANTED.for_each(|line| fabric.publish_line(line * LINE, &[line; 8]));
         fabric.fence();
-        // All hosts have looked at it.
+        // Every host caches those lines.
         for host in 0..self.shape.hosts {
             let fabric = self.world.scene_setter(host).fabric();
             PLANTED.for_each(|line| _ = fabric.load_line(line * LINE));
         }
     }
 
-    /// Makes the region, as often as whoever does it dies, while somebody looks.
+    /// Formats the region on host 0, again after each crash. Over an older region, host 1 polls
+    /// meanwhile for the new one.
     fn format(&self) {
         let over_older = Superblock::read(&self.world.scene_setter(0).fabric()).is_ok();
         for _ in 0..FORMATS_MAX {
@@ -256,13 +264,14 @@ impl Stage<'_> {
             let fabric = self.world.scene_setter(1).fabric();
             match found(&fabric) {
                 Some(found) if found.is_older && found.left < WATCHED.end - WATCHED.start => {
-                    self.oracle.report(Checker::Panic, "the older region is half gone, and attaching is not refused");
+                    self.oracle.report(Checker::Panic, "the older region is partly cleared, but can be attached");
                 }
                 Some(found) if !found.is_older => return expect_clean(&fabric, self.oracle),
                 _ => {}
             }
         }
-        self.oracle.report(Checker::Liveness, "the region cannot be made");
+        let fact = format!("the region was not formatted after {FORMATS_MAX} attempts");
+        self.oracle.report(Checker::Liveness, fact);
     }
 
     fn work(&self, seed: u64) {
@@ -276,7 +285,7 @@ impl Stage<'_> {
         self.run(programs);
     }
 
-    /// One more worker of each host.
+    /// Runs one more worker on each host.
     fn work_late(&self, seed: u64) {
         let heir = (seed / 3) as usize % self.shape.hosts;
         let programs = (0..self.shape.hosts).map(|host| {
@@ -287,7 +296,7 @@ impl Stage<'_> {
         self.run(programs.collect());
     }
 
-    /// Runs programs, with a lock manager beside them where the region needs one.
+    /// Runs programs, and a lock manager if the region uses one.
     fn run(&self, mut programs: Vec<(usize, cenote_weakmem::Program)>) {
         if self.shape.has_manager() {
             let actor = self.actor();
@@ -312,12 +321,12 @@ impl Stage<'_> {
         self.run(vec![(host, Box::new(move |process| part(&actor(process))))]);
     }
 
-    /// All hosts find the same blocks when nobody changes any.
+    /// Checks that all hosts found the same blocks while no process changed any.
     fn agree(&self, found: &[(usize, usize)]) {
         for number in 0..self.shape.universe.max(RECOVERED) {
             let hosts: Vec<usize> = found.iter().filter(|(_, other)| *other == number).map(|(host, _)| *host).collect();
             if !hosts.is_empty() && hosts.len() < self.shape.hosts {
-                let fact = format!("block {number} is found by hosts {hosts:?} only");
+                let fact = format!("only hosts {hosts:?} find block {number}");
                 self.oracle.report_unless_lossy(Checker::Index, fact);
             }
         }
@@ -327,7 +336,7 @@ impl Stage<'_> {
 /// A region that can be attached to.
 struct Found {
     is_older: bool,
-    /// Lines of the older one that are not clear.
+    /// Number of watched lines that are not zero.
     left: u64,
 }
 
@@ -340,12 +349,12 @@ fn found<F: Fabric>(fabric: &F) -> Option<Found> {
     Some(Found { is_older: superblock.config.uuid == OLDER, left: left.count() as u64 })
 }
 
-/// Nothing of the older region is left in one that can be attached to.
+/// Checks that a new region that can be attached has no content of the older one.
 fn expect_clean<F: Fabric>(fabric: &F, oracle: &Oracle) {
     if let Some(Found { is_older: false, left: left @ 1.. }) = found(fabric) {
         oracle.report(
             Checker::Panic,
-            format!("{left} lines were left of the older region, and attaching is not refused"),
+            format!("{left} lines of the older region remain, but the new one can be attached"),
         );
     }
 }

@@ -1,4 +1,5 @@
-//! What the simulated processes do: serve, pin, evict, count under locks, come and go.
+//! The programs of the simulated processes: publish, read, pin, evict, count under locks, attach
+//! and detach. The checks of the pool's state run in them too.
 
 use crate::oracle::{Checker, Oracle};
 use cenote_base::prng::Prng;
@@ -14,53 +15,54 @@ use std::time::Duration;
 
 pub type SimPool = Pool<SimFabric, SimHost>;
 
-/// The counter of a user lock, in a line of its own that nothing of the pool uses: at the end of the
-/// superblock's page. Two locks must not guard one line.
+/// Offset of the line with the counter of a user lock. It lies at the end of the superblock's page,
+/// which the pool does not use. Each counter has its own line, because a line must have one lock.
 const fn counter_line(lock: u8) -> u64 {
     4096 - 64 * (lock as u64 + 1)
 }
 
 pub const LOCK_TIMEOUT: Duration = Duration::from_millis(200);
-/// Longer than a worker may wait for two locks, one after the other, without a tick: nobody beats the heart meanwhile.
+/// Longer than two lock timeouts: a worker that waits for two locks in turn sends no heartbeat.
 const HOST_TIMEOUT: Duration = Duration::from_millis(600);
 const QUARANTINE: Duration = Duration::from_millis(100);
-/// Blocks that every host publishes after all deaths.
+/// Number of blocks that every host publishes after the crashes.
 pub const RECOVERED: usize = 3;
-/// Numbers of blocks that nobody has published.
+/// First block number outside the universe, for blocks that the random work never publishes.
 pub const UNLIKE: usize = 1000;
-/// Encoding of blocks that are a line shorter than they were.
+/// Encoding byte of blocks that were repacked to one line less.
 const SHORT: u8 = 1;
-/// Operations of a worker that comes late.
+/// Number of operations of a late worker.
 const LATE_ROUNDS: u64 = 12;
-/// A tick interval well below the host timeout.
+/// Nanoseconds between two ticks, well below the host timeout.
 const TICK_NS: u64 = 100_000_000;
 
-/// The shape of a run, drawn from its seed.
+/// The parameters of a run, drawn from its seed.
 #[derive(Clone, Debug)]
 pub struct Shape {
     pub hosts: usize,
     pub processes_per_host: usize,
-    /// Different blocks that the processes want.
+    /// Number of different blocks that the processes publish and read.
     pub universe: usize,
     pub block_bytes: u64,
     min_block_bytes: u64,
     chunks: u64,
-    /// All hashes share a home bucket, so that probes overflow.
+    /// Whether all hashes share a home bucket, so that probes overflow.
     crowded: bool,
     hosts_lock: HostsLock,
     eviction: Eviction,
-    /// Blocks that all hosts may have together; 0: any number.
+    /// Quota of the namespace in blocks; 0: none.
     quota_blocks: u64,
     pub design: Design,
-    /// This host only stands by when all have recovered: what its dead left must not wait for it to want something.
+    /// A host that stays idle after recovery. The leftovers of its crashed workers must be
+    /// recovered although it requests nothing.
     idle_host: Option<usize>,
-    /// This host comes back only when those who died on it have long been declared dead.
+    /// A host that attaches again only long after its crashed workers were declared dead.
     late_host: Option<usize>,
-    /// Lines of each event log: few are soon written over.
+    /// Lines of each host's event ring. Few lines are soon overwritten.
     events_per_host: u32,
-    /// Operations of each process.
+    /// Number of operations of each process.
     pub rounds: u64,
-    /// Weight of each kind of operation; a swarm leaves some out.
+    /// Weight of each kind of operation; 0 leaves it out (swarm testing).
     weights: [u64; 11],
 }
 
@@ -71,7 +73,7 @@ impl Shape {
         let processes_per_host = 1 + prng.below(2) as usize;
         let block_bytes = [128, 192, 320][prng.below(3) as usize];
         let late_host = (seed / 5).is_multiple_of(3).then_some((seed / 15) as usize % hosts);
-        // Who comes back late may find all that it had taken over, and have nothing to do either.
+        // A late host may find that others have taken over all its chunks, so it may be idle too.
         let idle_host = match seed / 8 % 4 {
             0 => late_host.or(Some((seed / 16) as usize % hosts)),
             2 => Some((seed / 16) as usize % hosts),
@@ -96,7 +98,7 @@ impl Shape {
             weights: [12, 12, 6, 4, 2, 3, 2, 1, 1, 1, 2],
         };
         match prng.below(8) {
-            // Few blocks, few slots: pins and reads meet reuse.
+            // Few blocks and slots, so that pins and reads race with reuse.
             0 | 1 => Self {
                 universe: 2 + prng.below(2) as usize,
                 chunks: hosts as u64,
@@ -104,9 +106,9 @@ impl Shape {
                 weights: [12, 6, 10, 12, 1, 0, 0, 0, 0, 0, 4],
                 ..common
             },
-            // Many at few locks.
+            // Contention on few locks.
             2 => Self { rounds: 20 + prng.below(30), weights: [2, 1, 0, 1, 1, 20, 0, 0, 0, 0, 0], ..common },
-            // One bucket for all hashes: probes overflow.
+            // One home bucket for all hashes, so that probes overflow.
             3 => Self {
                 universe: 20,
                 min_block_bytes: 1 << 10,
@@ -116,7 +118,7 @@ impl Shape {
                 weights: [16, 8, 2, 6, 1, 0, 1, 1, 0, 0, 2],
                 ..common
             },
-            // Chunks go from hand to hand: few of them, emptied and given back as soon as may be.
+            // Few chunks that change hosts often: they are emptied and released early.
             4 => Self {
                 universe: 4 + prng.below(6) as usize,
                 min_block_bytes: 1 << 10,
@@ -125,9 +127,9 @@ impl Shape {
                 weights: [10, 6, 2, 6, 3, 0, 2, 6, 1, 1, 4],
                 ..common
             },
-            // Much in the tables, by comers and goers.
+            // Mostly table operations, and workers that attach and detach.
             5 => Self { rounds: 16 + prng.below(20), weights: [3, 2, 0, 1, 1, 0, 12, 1, 3, 8, 1], ..common },
-            // Anything, some of it left out, some of it much.
+            // A swarm: random kinds of operations are left out or more frequent.
             _ => {
                 let mut weights = common.weights;
                 for weight in &mut weights[2..] {
@@ -138,18 +140,19 @@ impl Shape {
         }
     }
 
-    /// The same where hosts are held up until they are declared dead: others wait for that now and then.
+    /// This shape for runs in which hosts stall until they are declared dead. Workers rest more
+    /// often, so that the declaration happens.
     pub fn with_sleepers(mut self) -> Self {
         self.weights[4] *= 4;
         self
     }
 
-    /// Whether a host comes back late. With TraCT's manager nobody is declared dead in time.
+    /// Whether a host attaches late. Not with TraCT's manager, where the host timeout is too long.
     pub fn has_late_host(&self) -> bool {
         self.late_host.is_some() && !self.has_manager()
     }
 
-    /// The same in another design, which may have an order of eviction of its own.
+    /// This shape for another design. The plain design always evicts by LRU.
     pub fn of_design(self, design: Design) -> Self {
         let eviction = if design == Design::Plain { Eviction::Lru } else { self.eviction };
         Self { design, eviction, ..self }
@@ -171,7 +174,7 @@ impl Shape {
         }
     }
 
-    /// Bytes for exactly this many chunks: control areas take less than half a mebibyte.
+    /// Bytes of a region with exactly this many chunks. Control areas take less than 512 KiB.
     pub const fn region_bytes(&self) -> u64 {
         (448 << 10) + self.chunks * (64 << 10)
     }
@@ -180,20 +183,21 @@ impl Shape {
         self.hosts_lock == HostsLock::Manager
     }
 
-    /// A waiter that gives up just when TraCT's manager grants leaves its lock taken until it comes again, so there
-    /// nobody gives up.
+    /// The timeout of locks. Long with TraCT's manager: a waiter that times out just when the
+    /// manager grants the lock leaves it taken until it retries.
     fn lock_timeout(&self) -> Duration {
         if self.has_manager() { 100 * LOCK_TIMEOUT } else { LOCK_TIMEOUT }
     }
 
-    /// The hash of block `number`. Not a chain: the pool does not care, and homes must be chosen.
+    /// The hash of block `number`. It is no chain hash: the pool does not check that, and the test
+    /// must choose home buckets.
     pub fn hash(&self, number: usize) -> BlockHash {
         let mut prng = Prng::new(number as u64 + 1);
         let low = if self.crowded { 64 * 5 + 3 } else { prng.next_u64() % 128 };
         BlockHash::from_words([low | (number as u64 + 1) << 32, prng.next_u64()])
     }
 
-    /// The only bytes that block `number` may ever have.
+    /// The payload of block `number`, which is the same in every run.
     pub fn payload(&self, number: usize) -> Vec<u8> {
         let mut prng = Prng::new(1000 + number as u64);
         let mut bytes = vec![0; self.block_bytes as usize];
@@ -213,7 +217,8 @@ impl Actor {
         AttachOptions {
             host: HostId(self.process.host() as u8),
             lock_timeout: self.shape.lock_timeout(),
-            // Nobody dies where there is a manager, but a host may wait for it and not tick for long.
+            // Runs with a manager have no crashes, but a host may wait for it without a tick for
+            // long.
             host_timeout: if self.shape.has_manager() { 100 * HOST_TIMEOUT } else { HOST_TIMEOUT },
             quarantine: QUARANTINE,
             ..AttachOptions::named("sim")
@@ -225,10 +230,10 @@ impl Actor {
         let attached = Pool::attach_on(self.process.fabric(), &self.options(), |_, spec| Ok(process.host_memory(spec)));
         match attached {
             Ok(pool) => Some(pool),
-            // A lock whose holder just died is waited for in vain until somebody declares it dead.
+            // A lock times out while its crashed holder has not been declared dead.
             Err(PoolError::Lock { .. } | PoolError::WorkersFull { .. }) => None,
             Err(error) => {
-                self.oracle.report(Checker::Liveness, format!("attaching fails: {error}"));
+                self.oracle.report(Checker::Liveness, format!("attach failed: {error}"));
                 None
             }
         }
@@ -237,13 +242,13 @@ impl Actor {
     fn namespace(&self, pool: &SimPool) -> Option<Namespace> {
         let namespace = self.named(pool, "sim")?;
         if self.shape.quota_blocks > 0 {
-            // Where a lock is not to be had there is none yet.
+            // If the lock times out, there is no quota yet.
             let _ = pool.set_quota(namespace.id, self.shape.quota_blocks * self.shape.block_bytes);
         }
         Some(namespace)
     }
 
-    /// Opens a namespace, which must have the row that anybody else saw.
+    /// Opens a namespace. Its row must be the one that other processes got.
     pub fn named(&self, pool: &SimPool, label: &str) -> Option<Namespace> {
         let record = NamespaceRecord {
             fingerprint: [label.len() as u8; 32],
@@ -264,7 +269,7 @@ impl Actor {
         Some(namespace)
     }
 
-    /// Opens one of several namespaces and limits it.
+    /// Opens one of several namespaces and sets its quota.
     fn limit(&self, pool: &SimPool, prng: &mut Prng) {
         let label = "other".repeat(1 + prng.below(3) as usize);
         let Some(namespace) = self.named(pool, &label) else { return };
@@ -275,7 +280,8 @@ impl Actor {
         }
     }
 
-    /// Attaches and opens the namespace, waiting for the dead to be declared dead.
+    /// Attaches and opens the namespace. Retries until crashed lock holders have been declared
+    /// dead.
     fn open(&self, pool: &mut Option<SimPool>) -> Option<Namespace> {
         for _ in 0..40 {
             if pool.is_none() {
@@ -293,11 +299,11 @@ impl Actor {
                 return None;
             }
         }
-        self.oracle.report_unless_lossy(Checker::Liveness, "attaching takes for ever");
+        self.oracle.report_unless_lossy(Checker::Liveness, "attach did not succeed within 40 ticks");
         None
     }
 
-    /// The life of a worker.
+    /// The program of a worker.
     pub fn work(&self, seed: u64) {
         let mut prng = Prng::at(seed, 100 + self.process.number() as u64);
         if prng.below(3) == 0 && !self.process.sleep(prng.below(3) * 1_000_000) {
@@ -306,8 +312,8 @@ impl Actor {
         self.work_on(prng, self.shape.rounds);
     }
 
-    /// The life of a worker of a host that others may have declared dead meanwhile: the host `heir` comes first, and takes
-    /// over what the dead had.
+    /// The program of a late worker. The other hosts may have declared its host dead. The host
+    /// `heir` attaches first and may take over the chunks of dead hosts.
     pub fn come_late(&self, seed: u64, heir: usize) {
         let mut prng = Prng::at(seed, 100 + self.process.number() as u64);
         if self.process.host() != heir {
@@ -330,7 +336,8 @@ impl Actor {
     fn work_on(&self, mut prng: Prng, rounds: u64) {
         let mut pool = None;
         let Some(namespace) = self.open(&mut pool) else { return };
-        // Where much is pinned, who comes pins at once: nobody has heard of him.
+        // In shapes with many pins, a new worker pins at once, before other hosts have seen its
+        // slot.
         if self.shape.weights[2] >= 10 {
             for number in 0..self.shape.universe {
                 self.use_in_place(pool.as_ref().expect("open"), number);
@@ -342,7 +349,7 @@ impl Actor {
             if self.process.is_cut() {
                 break;
             }
-            // In the plain design, counts that a worker loses stay raised.
+            // Not in the plain design: the fork loses handles, and their counts would stay raised.
             if self.shape.design == Design::Cenote && self.process.time().is_multiple_of(29) {
                 self.fork(open, &namespace, prng.below(self.shape.universe as u64) as usize);
                 pool = None;
@@ -391,8 +398,8 @@ impl Actor {
         }
     }
 
-    /// Waits so long that the dead are declared dead and their quarantine ends, with the heart beating. What they
-    /// had is there to be taken over then.
+    /// Sleeps and ticks until crashed hosts have been declared dead and their quarantine has ended.
+    /// Then their chunks can be taken over.
     fn rest(&self, pool: &SimPool) {
         for _ in 0..7 {
             if !self.process.sleep(TICK_NS) {
@@ -422,7 +429,7 @@ impl Actor {
             0 | 3 | 6 => pool.begin(&NewBlock { names, ..NewBlock::new(namespace, hash, depth) }).map_or_else(
                 |outcome| outcome,
                 |mut filling| {
-                    // Pieces may be written by one thread and published by another.
+                    // One thread may write the pieces and another publish them.
                     filling.append(left);
                     filling.append(right);
                     self.process.change_thread();
@@ -435,8 +442,8 @@ impl Actor {
         outcome
     }
 
-    /// Makes the blocks of the coldest chunk, or two, a line shorter. With `leave` those that were made shorter before are
-    /// among them, and leave.
+    /// Repacks the blocks of the coldest one or two chunks to one line less. With `leave`, blocks
+    /// that were repacked before are included; they are evicted.
     fn shorten(&self, pool: &SimPool, namespace: &Namespace, leave: bool) {
         let whole = |hit: &Hit| leave || hit.length == self.shape.block_bytes;
         let cold = pool.coldest(namespace, 1 + usize::from(self.shape.block_bytes == 192), &whole).concat();
@@ -455,7 +462,7 @@ impl Actor {
         self.process.note(&format!("{count} of {} cold blocks are shorter", cold.len()));
     }
 
-    /// Looks a block up and reads it; returns whether it was whole.
+    /// Looks a block up and reads it. Returns whether the read was whole.
     fn read(&self, pool: &SimPool, number: usize) -> bool {
         let hits = pool.lookup(&[self.shape.hash(number)]);
         let Some(hit) = hits.first() else { return false };
@@ -464,11 +471,11 @@ impl Actor {
         self.process.note(&format!("read {number} ({hit:?}): {outcome:?}"));
         match outcome {
             ReadOutcome::Whole if !self.is_right(hit, number, &bytes) => {
-                self.oracle.report(Checker::Blocks, format!("block {number} was read whole with wrong bytes"));
+                self.oracle.report(Checker::Blocks, format!("a whole read of block {number} returned wrong bytes"));
             }
             ReadOutcome::Damaged => {
                 if pool.strays(hit) == Strays::Never {
-                    let fact = format!("block {number} does not have its checksum: {hit:?}");
+                    let fact = format!("the checksum of block {number} does not match: {hit:?}");
                     self.oracle.report_unless_lossy(Checker::Blocks, fact);
                 }
                 self.oracle.notes().damaged.insert(number);
@@ -485,14 +492,15 @@ impl Actor {
         whole
     }
 
-    /// Whether these are the bytes of a block, all of them or one line less.
+    /// Whether these bytes are the payload of the block, without its last line if it was repacked.
     fn is_right(&self, hit: &Hit, number: usize, bytes: &[u8]) -> bool {
         let is_short = hit.encoding == SHORT;
         let length = self.shape.block_bytes as usize - if is_short { 64 } else { 0 };
         bytes == &self.shape.payload(number)[..length]
     }
 
-    /// Pins a block, waits, and reads it in place: no check of ours may be needed.
+    /// Pins a block, waits, and reads it in place without checks. The pin alone must protect the
+    /// bytes.
     fn use_in_place(&self, pool: &SimPool, number: usize) {
         let hits = pool.lookup(&[self.shape.hash(number)]);
         let Some(pin) = hits.first().and_then(|hit| pool.pin(hit)) else { return };
@@ -514,7 +522,7 @@ impl Actor {
         self.oracle.notes().pins += 1;
     }
 
-    /// Adds one to a counter that a user lock guards.
+    /// Increments a counter under a user lock.
     fn count(&self, pool: &SimPool, lock: u8) {
         let Ok(guard) = pool.lock_user(lock, self.shape.lock_timeout()) else { return };
         let number = self.process.number();
@@ -528,11 +536,13 @@ impl Actor {
                 let fact = format!("processes {other} and {number} are both inside lock {lock}");
                 self.oracle.report_unless_lossy(Checker::Locks, fact);
             } else if let Some(other) = other.filter(|_| !guard.abandoned()) {
-                let fact = format!("process {other} died inside lock {lock} and {number}, the next, was not told");
+                let fact = format!(
+                    "process {other} crashed inside lock {lock}, but {number}, the next holder, did not get it as abandoned"
+                );
                 self.oracle.report_unless_lossy(Checker::Locks, fact);
             }
         }
-        // Now and then somebody stays, so that another would be met.
+        // A third of the holders stay for a while, so that a second holder would be detected.
         let now = self.process.time();
         if now.is_multiple_of(3) && !self.process.sleep(now % 7 * 500) {
             return;
@@ -542,7 +552,7 @@ impl Actor {
         let word = Offset::new(line);
         fabric.refresh(&[line]);
         let value = fabric.load(word);
-        // Around the cache: a line that stayed dirty in it could be written back over what others count.
+        // Store around the cache: a dirty line could be written back over another host's count.
         fabric.publish_word(word, value + 1);
         {
             let mut notes = self.oracle.notes();
@@ -575,7 +585,8 @@ impl Actor {
         }
     }
 
-    /// Reads an object, which must be one that was put last. `strict`: nobody puts any.
+    /// Reads an object, which must have the last value put. `strict`: no process writes objects
+    /// now.
     fn get_object(&self, pool: &SimPool, name: &str, strict: bool) {
         let from = self.oracle.notes().now();
         let Ok(bytes) = pool.get_object(name) else { return };
@@ -584,26 +595,26 @@ impl Actor {
             return;
         }
         if bytes != value.map(|value| value.to_le_bytes().repeat(12)) {
-            self.oracle.report(Checker::Blocks, format!("{name} has bytes that nobody put"));
+            self.oracle.report(Checker::Blocks, format!("{name} has bytes that no process put"));
         } else if !self.oracle.notes().may_be(name, value, from, strict) {
-            // A damaged object is not there.
+            // A damaged object may be missing if a chunk was lost.
             if value.is_some() || pool.info().chunks_lost == 0 {
-                let fact = format!("{name} has value {value:x?}, which was not the last");
+                let fact = format!("{name} has value {value:x?}, which is not the last one put");
                 self.oracle.report_unless_lossy(Checker::Index, fact);
             }
         }
     }
 
-    /// TraCT's manager, for as long as others work.
+    /// Runs TraCT's lock manager until the other processes have ended.
     pub fn manage(&self, others: &[usize]) {
         let process = self.process.clone();
         let opened =
             LockManager::open_on(self.process.fabric(), &self.options(), |_, spec| Ok(process.host_memory(spec)));
         let mut manager = match opened {
             Ok(manager) => manager,
-            Err(error) => return self.oracle.report(Checker::Liveness, format!("no manager: {error}")),
+            Err(error) => return self.oracle.report(Checker::Liveness, format!("no lock manager: {error}")),
         };
-        // Where nobody wants a lock for long, most of a run would be the manager's looks.
+        // Back off while idle. Otherwise the manager's polls would be most of the run.
         let mut pause_ns = 0;
         while others.iter().any(|&other| self.process.lives(other)) {
             let is_idle = manager.round().granted == 0;
@@ -614,7 +625,8 @@ impl Actor {
         }
     }
 
-    /// After all deaths: waits until they are noticed, then everything must work again.
+    /// Checks recovery after all crashes: waits until they have been detected, then every operation
+    /// must work again.
     pub fn recover(&self) {
         if self.shape.has_late_host()
             && self.shape.late_host == Some(self.process.host())
@@ -629,7 +641,7 @@ impl Actor {
         let Some(pool) = pool else { return };
         for _ in 0..10 {
             pool.tick();
-            // Hosts say that they live a new life: what is told after that is told once only.
+            // Restarted hosts log their new incarnation. Later events appear only once.
             self.follow(&pool);
             if !self.process.sleep(TICK_NS) {
                 return;
@@ -637,7 +649,7 @@ impl Actor {
         }
         if self.process.is_cut() {
             self.look_around(&pool, 0);
-            // What was found makes way for what is published now.
+            // The blocks found here may be evicted for the blocks published next.
             self.oracle.notes().found.clear();
         }
         if self.oracle.sleepers {
@@ -645,7 +657,7 @@ impl Actor {
         }
         if self.shape.idle_host != Some(self.process.host()) {
             self.use_everything(&pool, &namespace);
-            // Something goes, and nothing comes in its place.
+            // Evict a block without publishing another.
             self.follow(&pool);
             self.notes_evicted(pool.evict(1));
         }
@@ -656,12 +668,13 @@ impl Actor {
         if self.oracle.sleepers {
             self.mend(&pool);
         }
-        // For a host that wanted room.
+        // Evictions since `look_around` made room for another host.
         self.oracle.notes().left += pool.counter(Counter::Evicted) - evicted;
     }
 
-    /// A host sleeps until the others have declared it dead. When it has looked again, they know that it lives: who did
-    /// not hear of his own death would go on with pins and locks that nobody heeds.
+    /// Lets host 0 sleep until the others have declared it dead. After its next tick all hosts must
+    /// see it alive. A host that missed its own mark would keep pins and locks that the others
+    /// ignore.
     fn oversleep(&self, pool: &SimPool) {
         if !self.meet(50, true, pool) {
             return;
@@ -678,26 +691,27 @@ impl Actor {
         self.meet(53, true, pool);
     }
 
-    /// Nobody is held dead.
+    /// Checks that no host is marked dead.
     fn expect_living(&self, pool: &SimPool) {
         for host in pool.info().hosts.iter().filter(|host| host.marked_dead) {
-            self.oracle.report(Checker::Liveness, format!("host {} is held dead and lives", host.host));
+            self.oracle.report(Checker::Liveness, format!("host {} is marked dead but is alive", host.host));
         }
     }
 
-    /// Space and locks are to be had.
+    /// Checks that this host can allocate space and take locks.
     fn use_everything(&self, pool: &SimPool, namespace: &Namespace) {
         let before = pool.counter(Counter::LockTimeouts);
         for number in 0..RECOVERED {
-            // A host without space gets some when those that have more tick.
+            // A host without space gets a chunk when hosts with more chunks tick.
             let published = (0..20).any(|_| {
                 let outcome = self.publish(pool, namespace, number);
                 self.follow(pool);
                 pool.tick();
                 outcome != Publish::NoRoom || !self.process.sleep(TICK_NS)
             });
-            // A host each of whose chunks has an object in it, which does not leave, gets another from one that has two more.
-            // Where chunks are few, nobody may.
+            // Objects are not evicted. If each chunk of a host holds an object, it gets another
+            // chunk only from a host with at least two more. With few chunks no host may have that
+            // many.
             let (others, objects) = (self.shape.hosts as u64 - 1, pool.info().objects);
             let may_starve = objects > 0 && self.shape.chunks <= objects + (objects + 1) * others;
             if !published && !may_starve {
@@ -708,11 +722,11 @@ impl Actor {
         self.count(pool, 0);
         self.count(pool, 1);
         if pool.counter(Counter::LockTimeouts) > before {
-            self.oracle.report_unless_lossy(Checker::Liveness, "a lock is not to be had after recovery");
+            self.oracle.report_unless_lossy(Checker::Liveness, "a lock timed out after recovery");
         }
     }
 
-    /// Whatever a host that was taken for dead and went on has done, garbage collection mends it.
+    /// Checks that garbage collection repairs all damage by live hosts that were declared dead.
     fn mend(&self, pool: &SimPool) {
         for round in 0..2 {
             if self.meet(30 + 2 * round, true, pool) {
@@ -725,7 +739,7 @@ impl Actor {
         self.meet(38, false, pool);
     }
 
-    /// With nothing going on, what does this host find, and what does it find wrong?
+    /// Inspects the pool from this host while no process changes it.
     pub fn inspect(&self) {
         self.check_history();
         let mut pool = None;
@@ -734,7 +748,8 @@ impl Actor {
         }
         if let Some(pool) = pool {
             self.look_around(&pool, 20);
-            // This host's memory is new: these left since the power came back, to make room for another host.
+            // The host's counters are new, so these evictions came after the power cut. They made
+            // room for another host.
             self.oracle.notes().left += pool.counter(Counter::Evicted);
         }
     }
@@ -743,12 +758,12 @@ impl Actor {
         1_700_000_000_000_000 + self.process.time() / 1_000
     }
 
-    /// What was recorded long before the power went is on the device: that each host had attached.
+    /// Checks that the flight recorder on the device has the attach of each host.
     fn check_history(&self) {
         let (now, attached) = (self.now_us(), self.oracle.notes().attached.clone());
         let records = match cenote_pool::history(&self.process.fabric()) {
             Ok(records) => records,
-            Err(error) => return self.oracle.report(Checker::History, format!("no history: {error}")),
+            Err(error) => return self.oracle.report(Checker::History, format!("reading the history failed: {error}")),
         };
         for (host, since) in attached {
             let told = records.iter().any(|record| {
@@ -757,24 +772,27 @@ impl Actor {
                     && (since..now).contains(&record.time_us)
             });
             if !told {
-                self.oracle.report_unless_lossy(Checker::History, format!("nothing tells that host {host} attached"));
+                self.oracle
+                    .report_unless_lossy(Checker::History, format!("the history lacks the attach of host {host}"));
             }
         }
     }
 
-    /// `first`: number of the first meeting.
+    /// Compares the views of all hosts. `first` is the number of its first meeting; it uses five.
     fn look_around(&self, pool: &SimPool, first: u8) {
         if self.meet(first, true, pool) && self.meet(first + 1, false, pool) {
-            // Every other look begins with the index: who looks first sees what is stale.
+            // In half of the shapes the check comes first, because only the first access finds
+            // stale lines.
             if self.shape.universe.is_multiple_of(2)
                 && let Ok(checked) = pool.check(true)
             {
                 self.compare_entries(&checked, !self.oracle.is_lossy());
             }
-            // What was pinned is not, once it is let go.
+            // A dropped pin must not count as pinned in the check below.
             let hits = pool.lookup(&[self.shape.hash(0)]);
             drop(hits.first().and_then(|hit| pool.pin(hit)));
-            // At the first look: a second one may go by what the first has dropped from the caches.
+            // Take the summary at the first access. A later one would use lines that the first has
+            // invalidated.
             let picture = picture(pool);
             self.oracle.notes().pictures.push((self.process.host(), picture));
             self.take_stock(pool);
@@ -793,9 +811,9 @@ impl Actor {
         self.meet(first + 4, false, pool);
     }
 
-    /// All hosts see the same region when nobody changes it.
+    /// Checks that all hosts see the same region while no process changes it.
     fn compare_pictures(&self) {
-        // A read that meets a damaged block takes it out.
+        // A read of a damaged block removes the block, so the views may differ.
         if self.oracle.is_lossy() {
             return;
         }
@@ -803,19 +821,20 @@ impl Actor {
         if let [(host, picture), others @ ..] = pictures.as_slice()
             && let Some((other, different)) = others.iter().find(|(_, other)| other != picture)
         {
-            let fact = format!("hosts {host} and {other} see different things: {picture} and {different}");
+            let fact = format!("hosts {host} and {other} see different regions: {picture} and {different}");
             self.oracle.report(Checker::Index, fact);
         }
     }
 
-    /// Waits until all hosts have come here.
+    /// Waits until all hosts have arrived at meeting `place`. Returns false on a timeout or a
+    /// crash.
     pub fn meet(&self, place: u8, ticking: bool, pool: &SimPool) -> bool {
         *self.oracle.notes().arrived.entry(place).or_default() += 1;
         for _ in 0..2000 {
             if self.oracle.notes().arrived[&place] == self.shape.hosts {
                 return true;
             }
-            // A tick could give a chunk away while others still look at what is there.
+            // A tick may release a chunk, so phases of inspection do not tick.
             if ticking {
                 pool.tick();
             }
@@ -824,19 +843,20 @@ impl Actor {
                 return false;
             }
         }
-        self.oracle.report_unless_lossy(Checker::Liveness, format!("not all hosts came to meeting {place}"));
+        self.oracle.report_unless_lossy(Checker::Liveness, format!("not all hosts arrived at meeting {place}"));
         false
     }
 
-    /// Which blocks this host finds and reads whole. A first look may go by a stale line.
+    /// Records the blocks that this host finds and reads whole. A first read may use a stale line,
+    /// so each block has three attempts.
     fn take_stock(&self, pool: &SimPool) {
         for number in 0..self.shape.universe.max(RECOVERED) {
             let is_missed = pool.peek(&[self.shape.hash(number)]).is_empty();
             if (0..3).any(|_| self.read(pool, number)) {
                 self.oracle.notes().found.push((self.process.host(), number));
-                // What a lookup finds may be stale, but what it does not find must not be there.
+                // A lookup may return a stale hit, but it must not miss a published block.
                 if is_missed {
-                    let fact = format!("block {number} was there and a lookup missed it");
+                    let fact = format!("a lookup missed block {number}, which is readable");
                     self.oracle.report_unless_lossy(Checker::Index, fact);
                 }
             }
@@ -851,14 +871,15 @@ impl Actor {
         for key in ["object 0", "object 1"] {
             self.get_object(pool, key, true);
             if pool.get_object(key).is_ok_and(|bytes| bytes.is_some()) && !keys.iter().any(|known| known == key) {
-                self.oracle.report_unless_lossy(Checker::Index, format!("{key} is not among {keys:?}"));
+                self.oracle
+                    .report_unless_lossy(Checker::Index, format!("{key} is not in the list of objects {keys:?}"));
             }
         }
         self.look_at_namespaces(pool);
         self.expect_living(pool);
     }
 
-    /// Rows, labels and limits of all namespaces that anybody opened.
+    /// Checks the rows, labels and quotas of all namespaces that a process opened.
     fn look_at_namespaces(&self, pool: &SimPool) {
         let from = self.oracle.notes().now();
         let rows = pool.info().namespaces;
@@ -876,13 +897,14 @@ impl Actor {
             }
             let limit = Some(row.quota_bytes).filter(|&bytes| bytes > 0);
             if label != "sim" && !self.oracle.notes().may_be(&label, limit, from, true) {
-                let fact = format!("namespace `{label}` has the limit {limit:?}, which was not the last");
+                let fact = format!("namespace `{label}` has the quota {limit:?}, which is not the last one set");
                 self.oracle.report_unless_lossy(Checker::Index, fact);
             }
         }
     }
 
-    /// Nothing may be lost, nothing may be damaged, where it is `settled` that nobody took the living for dead.
+    /// Runs the pool's check. If `settled`, its findings are violations: no live host was declared
+    /// dead, so nothing may be leaked or damaged.
     fn check(&self, pool: &SimPool, settled: bool) {
         let host = self.process.host();
         let report = |checker, fact: String| {
@@ -892,7 +914,7 @@ impl Actor {
         };
         let checked = match pool.check(true) {
             Ok(checked) => checked,
-            Err(error) => return report(Checker::Liveness, format!("check fails: {error}")),
+            Err(error) => return report(Checker::Liveness, format!("check failed: {error}")),
         };
         for finding in &checked.damage {
             report(Checker::Blocks, format!("{}: {}", finding.what, finding.fact));
@@ -902,13 +924,14 @@ impl Actor {
             report(checker, format!("{}: {}", finding.what, finding.fact));
         }
         if checked.reserved + checked.pinned > 0 {
-            let fact = format!("{} reserved and {} pinned when nobody works", checked.reserved, checked.pinned);
+            let fact =
+                format!("{} slots are reserved and {} pinned while no process works", checked.reserved, checked.pinned);
             report(Checker::Allocator, fact);
         }
         self.compare_entries(&checked, settled);
     }
 
-    /// All hosts count the same entries, and who leads nowhere, where nobody changes any.
+    /// Checks, if `settled`, that all hosts count the same index entries and stale entries.
     fn compare_entries(&self, checked: &CheckReport, settled: bool) {
         let host = self.process.host();
         let entries = (checked.index_entries, checked.index_stale);
@@ -918,13 +941,14 @@ impl Actor {
         let (other, others) = notes.entries[0];
         drop(notes);
         if entries != others && settled {
-            let fact =
-                format!("host {host}: {entries:?} entries and stale ones, and {others:?} as host {other} sees it");
+            let fact = format!(
+                "host {host} counts {entries:?} index entries (all, stale), and host {other} counts {others:?}"
+            );
             self.oracle.report(Checker::Index, fact);
         }
     }
 
-    /// The counters under user locks, at the end.
+    /// Checks the counters under user locks at the end of the run.
     pub fn audit_counters(&self) {
         let fabric = self.process.fabric();
         let counted = self.oracle.notes().counted.clone();
@@ -933,19 +957,20 @@ impl Actor {
             fabric.refresh(&[line]);
             let value = fabric.load(Offset::new(line));
             if value < finished || value > begun {
-                let fact = format!("the counter under lock {lock} is {value}; {finished} of {begun} increments ended");
+                let fact =
+                    format!("the counter under lock {lock} is {value}, but {finished} of {begun} increments completed");
                 self.oracle.report_unless_lossy(Checker::Locks, fact);
             }
         }
     }
 }
 
-/// What others call block `number`.
+/// The external names of block `number` and its parent, which events carry.
 pub const fn names_of(number: usize) -> Names {
     Names { name: number as u64 + 1, parent: number as u64 }
 }
 
-/// What a host sees of the region that all hosts should see alike.
+/// Summary of the region that must be equal on all hosts.
 fn picture(pool: &SimPool) -> String {
     let info = pool.info();
     let hosts: Vec<_> =

@@ -1,4 +1,4 @@
-//! The lines that a host's cache holds: found, added and removed at once, and one of them drawn at once.
+//! The lines of a host's cache, with lookup, insertion, removal and random choice in constant time.
 
 use crate::machine::{LINE, Words};
 
@@ -10,13 +10,13 @@ pub(crate) struct CachedLine {
 }
 
 pub(crate) struct Cache {
-    /// Place in `lines` plus one, of every line of the device; 0: not held.
+    /// By line of the device: its index in `lines` plus one, or 0 if it is not cached.
     places: Vec<u32>,
     lines: Vec<CachedLine>,
 }
 
 impl Cache {
-    /// Holds nothing of a device of `lines` lines.
+    /// An empty cache for a device of `lines` lines.
     pub fn new(lines: u64) -> Self {
         Self { places: vec![0; lines as usize], lines: Vec::new() }
     }
@@ -34,7 +34,7 @@ impl Cache {
         self.lines.get_mut(place as usize)
     }
 
-    /// Adds a line that is not held.
+    /// Adds a line. Callers must have checked that it is not cached.
     pub fn insert(&mut self, line: CachedLine) {
         self.lines.push(line);
         self.places[(line.line / LINE) as usize] = self.lines.len() as u32;

@@ -1,4 +1,4 @@
-//! The fabric of a simulated process: every call is one or several steps of the model.
+//! The fabric of a simulated process. Each call takes one or several steps of the model.
 
 use crate::machine::LINE;
 use crate::mutation::Effect;
@@ -7,7 +7,7 @@ use cenote_mem::checksum::PayloadSum;
 use cenote_mem::{Fabric, Flush, Offset};
 use std::panic::Location;
 
-/// A region as one simulated process sees it.
+/// The region as seen by one simulated process.
 pub struct SimFabric {
     process: Process,
 }
@@ -23,7 +23,7 @@ impl SimFabric {
         assert!(at.checked_add(len).is_some_and(|end| end <= bytes), "{len} bytes at {at:#x} of {bytes:#x}");
     }
 
-    /// Queues flushes of these lines, unless the call's effect is left out.
+    /// Queues flushes of these lines, unless the mutation leaves out the effect of this call.
     fn flush_lines(
         &self,
         lines: impl Iterator<Item = u64>,
@@ -39,7 +39,7 @@ impl SimFabric {
             return;
         }
         for line in lines {
-            // Who looks again and again is one look late at most.
+            // A repeated refresh completes the previous one, so a poll lags by at most one refresh.
             if kind == Kind::Look {
                 state.machine.run_flush_of(process, line);
             }
@@ -49,13 +49,13 @@ impl SimFabric {
             .note(|| format!("p{process} {method} {}:{}", place.file().rsplit('/').next().unwrap_or(""), place.line()));
     }
 
-    /// Stores words around the cache; where that is left out, through it.
+    /// Stores words around the cache, or through it if the mutation leaves out the flush.
     fn stream(&self, line: u64, words: [u64; 8], mask: u8, method: &'static str, place: &Location<'_>) {
         let process = self.process.number;
         let Ok(mut state) = self.process.shared.step(process, Kind::Act) else { return };
         state.call(method, place);
         state.note(|| format!("p{process} line {line:#x} {words:x?} {mask:#010b}"));
-        // Later stores of one process to one line do not overtake earlier ones.
+        // Stores of one process to one line keep their order.
         state.machine.drain_stores(process);
         if !state.leaves_out(place, Effect::Flush) {
             state.machine.stream(process, line, words, mask);
@@ -66,12 +66,12 @@ impl SimFabric {
         }
     }
 
-    /// The end of a call about these lines.
+    /// Ends a call on these lines. Perturbs the run here if the place is in focus.
     fn end_call(&self, place: &Location<'_>, lines: &[u64]) {
         self.process.shared.state().strike(self.process.number, place, lines);
     }
 
-    /// The lines of a refresh may have been dropped and fetched before what the process did before it arrived.
+    /// May invalidate and fetch the lines of a refresh before the process's earlier stores arrive.
     fn look_early(&self, lines: &[u64]) {
         let process = self.process.number;
         if self.process.shared.state().look_early(process, lines) {
@@ -86,13 +86,13 @@ impl SimFabric {
         if state.leaves_out(place, Effect::Fence) {
             return;
         }
-        // It takes time: what it waits for happens one by one, and others go on meanwhile.
+        // The flushes complete one by one, and other processes run in between.
         while !state.scripted && state.machine.prng.below(6) == 0 && state.machine.run_a_flush(process) {
             drop(state);
             let Ok(again) = self.process.shared.step(process, Kind::Look) else { return };
             state = again;
         }
-        // Other hosts may look while a line is half there.
+        // Other hosts may load a line of which only some words have arrived.
         if state.machine.begin_fence(process) {
             state.torn(process);
             drop(state);
@@ -130,7 +130,7 @@ impl Fabric for SimFabric {
         let mut words = [0; 8];
         let Ok(mut state) = self.process.shared.look(self.process.number) else { return words };
         for (index, word) in words.iter_mut().enumerate() {
-            // The words may come from different writes of the line.
+            // Another process may run here, so the words may come from different writes.
             if index == 4 && !state.scripted && state.machine.prng.below(16) == 0 {
                 drop(state);
                 let Ok(again) = self.process.shared.step(self.process.number, Kind::Look) else { return [0; 8] };

@@ -1,4 +1,4 @@
-//! What a simulated host gives its processes: words, robust locks, slots, time.
+//! The host-local memory of a simulated host: words, robust locks, slots and time.
 
 use crate::world::{Kind, MutexState, Process, in_child};
 use cenote_mem::HostSpec;
@@ -27,7 +27,7 @@ impl fmt::Debug for SimHost {
 }
 
 impl Process {
-    /// This host's memory: the one that is there, or a new one, all zeros.
+    /// This host's local memory. The first call after the host started creates it, all zeros.
     #[must_use]
     pub fn host_memory(&self, spec: HostSpec) -> SimHost {
         let mut state = self.shared.state();
@@ -44,7 +44,7 @@ impl Process {
     }
 }
 
-/// A held lock of a simulated host.
+/// A lock of a simulated host, held until it is dropped.
 pub struct SimLock<'a> {
     host: &'a SimHost,
     index: u32,
@@ -75,7 +75,7 @@ impl SimLock<'_> {
         }
         let process = &self.host.process;
         let Ok(mut state) = process.shared.step(process.number, Kind::Act) else { return };
-        // Whoever gets the lock next sees what was stored under it.
+        // The next holder sees the stores made under the lock.
         state.machine.drain_stores(process.number);
         let number = process.number;
         let index = self.index;
@@ -86,7 +86,7 @@ impl SimLock<'_> {
     }
 }
 
-/// A claimed slot of a simulated host.
+/// A claim on a slot of a simulated host, released when it is dropped.
 pub struct SimClaim {
     process: Process,
     slot: u32,

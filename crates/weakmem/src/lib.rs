@@ -1,19 +1,21 @@
-//! Floor 2: the cache-line model. Hosts with private caches over one shared device, and processes on them,
-//! all simulated: the same pool code that runs on mapped memory runs here, under schedules, delays and deaths
-//! that follow from a seed.
+//! Floor 2: the cache-line model. It simulates hosts with private caches, the device that they
+//! share, and the processes on them. The pool code that runs on mapped memory runs here unchanged.
+//! The seed determines schedules, delays and crashes.
 //!
-//! The model is weaker than any machine we know, on purpose (docs/format.md#assumptions-about-the-fabric): what
-//! holds here does not lean on a kindness of today's hardware. It knows
-//! - stale lines: a host sees its cached copy until something drops it;
-//! - write-back of any dirty line at any time, in any order, whole lines only, and not at once: other hosts
-//!   may see some words of a line before others;
-//! - prefetch: a line that was dropped may come back at any time;
-//! - a store buffer per process, in order (x86's total store order);
-//! - flushes and streaming (non-temporal) stores that happen any time before the next fence;
-//! - death of a process, after which its buffered stores still arrive, and of a host, whose dirty lines and
-//!   buffers may be lost.
+//! The model is deliberately weaker than any known machine
+//! (docs/format.md#assumptions-about-the-fabric). Code that is correct here does not depend on
+//! stronger guarantees of today's hardware. It models
+//! - stale lines: a host reads its cached copy until the line is evicted or invalidated;
+//! - write-back of any dirty line at any time and in any order, always all eight words. The words
+//!   may reach the device one by one, so other hosts may see a torn line;
+//! - prefetch: a cache may fetch an invalidated line again at any time;
+//! - an in-order store buffer per process (x86's total store order);
+//! - flushes and streaming (non-temporal) stores that complete at any time before the next fence;
+//! - the crash of a process, after which its buffered stores still arrive;
+//! - the crash of a host, which may lose its dirty lines and its processes' buffers.
 //!
-//! One process runs at a time; which one is drawn at every operation. Same seed, same run.
+//! One process runs at a time; the scheduler draws it at every operation. Equal seeds give equal
+//! runs.
 #![forbid(unsafe_code)]
 
 mod cache;

@@ -1,5 +1,6 @@
-//! The memory: a device, one cache per host, and what each process has under way. No threads and no schedule;
-//! whoever drives it says what happens next, and draws from one generator where the hardware is free.
+//! The memory: a device, one cache per host, and each process's pending stores, flushes and
+//! streams. It has no threads and no schedule: the caller chooses the next operation. Where the
+//! hardware is free to choose, one seeded generator does.
 
 use crate::cache::{Cache, CachedLine};
 use cenote_base::prng::Prng;
@@ -8,45 +9,46 @@ use std::collections::VecDeque;
 /// Bytes of a line.
 pub(crate) const LINE: u64 = 64;
 
-/// Lines that the world is turned against at most.
+/// Most lines that may be hot.
 const HOT_MAX: usize = 256;
 
-/// Stores that a process may have under way.
+/// Capacity of a process's store buffer, in stores.
 const STORE_BUFFER: usize = 24;
 
 pub(crate) type Words = [u64; 8];
 
-/// What a process has under way.
+/// A process's pending operations.
 #[derive(Default)]
 struct Buffers {
     host: usize,
-    /// In order: (number, offset, value).
+    /// The store buffer, oldest first: (number, offset, value).
     stores: VecDeque<(u64, u64, u64)>,
     stored: u64,
-    /// Lines to flush, each after the stores before it.
+    /// Pending flushes: (line, number of the last store before the flush).
     flushes: Vec<(u64, u64)>,
-    /// Streamed words of lines, by their mask, on their way around the cache.
+    /// Pending streamed stores: (line, words, mask of the words that are stored).
     streams: Vec<(u64, Words, u8)>,
-    /// Lines whose flushes and streams arrive at a fence, or much later.
+    /// Lines with deferred flushes and streams: they wait for a fence, or until `drift` clears this
+    /// list.
     slow: Vec<u64>,
-    /// Flushed lines and streams of other threads of the process. Its fence does not wait for them.
+    /// Pending flushes and streams of the process's other threads. A fence does not wait for them.
     elsewhere: Vec<Elsewhere>,
 }
 
-/// What one thread left under way when another went on with the process's work.
+/// A flush or stream that was pending when the process changed its thread.
 enum Elsewhere {
     Flush(u64),
     Stream(u64, Words, u8),
 }
 
-/// A word of a line that is being written back.
+/// A word that a cache has written back and that has not reached the device.
 struct InFlight {
     host: usize,
     at: u64,
     value: u64,
 }
 
-/// How often things happen by themselves, in 1/1024 of an operation.
+/// Rates of spontaneous events, in 1/1024 per operation.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Spontaneous {
     pub drain: u64,
@@ -56,7 +58,7 @@ pub(crate) struct Spontaneous {
     pub evict: u64,
     pub prefetch: u64,
     pub tear: u64,
-    /// A dirty line goes back just after another host wrote it.
+    /// A host writes its dirty line back just after another host wrote that line.
     pub spite: u64,
 }
 
@@ -65,10 +67,10 @@ pub(crate) struct Machine {
     caches: Vec<Cache>,
     processes: Vec<Buffers>,
     in_flight: Vec<InFlight>,
-    /// Lines that somebody touched, for prefetching.
+    /// A sample of the lines that caches fetched: candidates for prefetching.
     touched: Vec<u64>,
-    /// Lines that the world is turned against: others fetch them just before they change, and their words arrive
-    /// apart.
+    /// By line of the device: whether it is hot. Other hosts fetch a hot line just before it
+    /// changes, and its words arrive apart.
     hot: Vec<bool>,
     hot_lines: Vec<u64>,
     pub prng: Prng,
@@ -111,7 +113,7 @@ impl Machine {
         rate > 0 && self.prng.below(1024) < rate
     }
 
-    // --- what a process does
+    // --- operations of a process
 
     pub fn load(&mut self, process: usize, at: u64) -> u64 {
         let buffers = &self.processes[process];
@@ -131,10 +133,11 @@ impl Machine {
         }
     }
 
-    /// Queues a flush: written back if dirty, and dropped, some time before the next fence.
+    /// Queues a flush: at the latest at the next fence, the cache writes the line back if it is
+    /// dirty and drops it.
     ///
-    /// One of a line that its host does not have, and that the process has not stored to just now, happens at once:
-    /// there is nothing to write back or to drop.
+    /// The flush has no effect if the host does not cache the line and the process has no buffered
+    /// store to it.
     pub fn flush(&mut self, process: usize, line: u64) {
         let buffers = &self.processes[process];
         let has_work =
@@ -145,8 +148,9 @@ impl Machine {
         }
     }
 
-    /// Queues streamed stores of the words of a line that `mask` names. The host's own cache lets go of the
-    /// line at once. Streams of one process to one line arrive in their order.
+    /// Queues a streamed store of the words that `mask` selects. The host's own cache writes the
+    /// line back if it is dirty and drops it at once. Streams of one process to one line arrive in
+    /// order.
     pub fn stream(&mut self, process: usize, line: u64, words: Words, mask: u8) {
         let host = self.processes[process].host;
         self.write_back(host, line);
@@ -157,14 +161,15 @@ impl Machine {
         self.processes[process].streams.push((line, words, mask));
     }
 
-    /// Lets the process's stores reach its host's cache.
+    /// Moves the process's buffered stores into its host's cache.
     pub fn drain_stores(&mut self, process: usize) {
         while !self.processes[process].stores.is_empty() {
             self.drain_one(process);
         }
     }
 
-    /// All that the process has under way arrives.
+    /// Completes the process's stores, flushes and streams, and the write-backs of its host.
+    /// Flushes and streams of its other threads stay pending.
     pub fn fence(&mut self, process: usize) {
         self.drain_stores(process);
         self.processes[process].slow.clear();
@@ -174,8 +179,9 @@ impl Machine {
         self.land(|word| word.host == host);
     }
 
-    /// Another thread of the process goes on, on another core. It sees the stores of the one before, as a
-    /// hand-over by lock or channel promises; flushes and streams only a fence of their own thread completes.
+    /// Continues the process on another thread and core. The new thread sees the old thread's
+    /// stores, as a hand-over by lock or channel guarantees. Its fences do not complete the old
+    /// thread's flushes and streams.
     pub fn change_thread(&mut self, process: usize) {
         self.drain_stores(process);
         let buffers = &mut self.processes[process];
@@ -185,7 +191,8 @@ impl Machine {
         buffers.slow.clear();
     }
 
-    /// The oldest of what other threads of the process have under way arrives.
+    /// Completes the oldest pending flush or stream of the process's other threads. Returns false
+    /// if there is none.
     fn run_elsewhere(&mut self, process: usize) -> bool {
         if self.processes[process].elsewhere.is_empty() {
             return false;
@@ -201,19 +208,19 @@ impl Machine {
         true
     }
 
-    /// What the process has under way to these lines now waits for its next fence.
+    /// Defers the process's pending flushes and streams of these lines to its next fence.
     pub fn slow_down(&mut self, process: usize, lines: &[u64]) {
         self.processes[process].slow.extend(lines);
     }
 
-    /// Lines that the process has streamed or flushed and not fenced.
+    /// Lines with a pending stream or flush of the process.
     pub fn under_way(&self, process: usize) -> Vec<u64> {
         let buffers = &self.processes[process];
         let streamed = buffers.streams.iter().map(|stream| stream.0);
         streamed.chain(buffers.flushes.iter().map(|flush| flush.0)).collect()
     }
 
-    /// From now on the world is turned against these lines, as far as there is room for more.
+    /// Makes these lines hot, until `HOT_MAX` lines are.
     pub fn heat(&mut self, lines: &[u64]) {
         for &line in lines {
             let hot = &mut self.hot[(line / LINE) as usize];
@@ -228,18 +235,18 @@ impl Machine {
         self.hot[(line / LINE) as usize]
     }
 
-    /// Lines that the world is turned against.
     pub fn hot_lines(&self) -> &[u64] {
         &self.hot_lines
     }
 
-    /// A host's cache fetches a line of its own accord.
+    /// Fetches a line into a host's cache, unless it is there.
     pub fn prefetch(&mut self, host: usize, line: u64) {
         self.cached(host, line);
     }
 
-    /// Lines that a fence would write to the device, torn now and then: their first words arrive, the rest is
-    /// on its way. Returns whether anything is.
+    /// Starts a fence. At the `tear` rate, leaves its write-backs half done: some words of the
+    /// flushed and streamed lines have arrived, the others are in flight. Returns whether a word is
+    /// in flight or a stream has arrived.
     pub fn begin_fence(&mut self, process: usize) -> bool {
         self.drain_stores(process);
         if !self.chance(self.rates.tear) {
@@ -256,7 +263,7 @@ impl Machine {
         self.in_flight.len() > before || self.processes[process].streams.len() < streams
     }
 
-    // --- how it happens
+    // --- caches and write-backs
 
     fn touch(&mut self, line: u64) {
         if self.touched.len() < 512 {
@@ -267,7 +274,7 @@ impl Machine {
         }
     }
 
-    /// The host's copy of a line, fetched if it has none.
+    /// The host's copy of a line. Fetches it from the device if it is not cached.
     fn cached(&mut self, host: usize, line: u64) -> &mut CachedLine {
         if self.caches[host].get_mut(line).is_none() {
             self.land(|word| word.host == host && line_of(word.at) == line);
@@ -289,7 +296,7 @@ impl Machine {
         }
     }
 
-    /// Words under way of which `which` is true arrive on the device.
+    /// Writes the words in flight that `which` selects to the device.
     fn land(&mut self, which: impl Fn(&InFlight) -> bool) {
         let device = &mut self.device;
         self.in_flight.retain(|word| {
@@ -300,7 +307,7 @@ impl Machine {
         });
     }
 
-    /// Writes a dirty line to the device, all eight words, perhaps not all at once.
+    /// Writes all eight words of a dirty line to the device. Some of them may stay in flight.
     fn write_back(&mut self, host: usize, line: u64) {
         let Some(cached) = self.caches[host].get_mut(line).filter(|cached| cached.dirty) else { return };
         cached.dirty = false;
@@ -316,7 +323,7 @@ impl Machine {
                 }
             }
         }
-        // What is still under way of an older state of the line goes before it.
+        // Words in flight of an older state of the line arrive before this one.
         self.land(|word| word.host == host && line_of(word.at) == line);
         let late = if self.chance(self.rates.tear) { self.prng.next_u64() } else { 0 };
         for (word, &value) in words.iter().enumerate().filter(|(word, _)| mask >> word & 1 == 1) {
@@ -332,7 +339,8 @@ impl Machine {
         }
     }
 
-    /// Other hosts have the line dirty, which nobody may who is not its only writer: they write it back just now.
+    /// Other hosts that hold the line dirty may write it back now. Code under test must keep a line
+    /// dirty only on the one host that writes it, so this exposes a second writer.
     fn spite(&mut self, host: usize, line: u64) {
         for other in (0..self.caches.len()).filter(|&other| other != host) {
             if self.caches[other].get_mut(line).is_some_and(|cached| cached.dirty) && self.chance(self.rates.spite) {
@@ -341,7 +349,8 @@ impl Machine {
         }
     }
 
-    /// One queued flush happens, whichever.
+    /// Completes a random pending flush. Returns false if there is none, or if the chosen one is
+    /// slow.
     pub fn run_a_flush(&mut self, process: usize) -> bool {
         let count = self.processes[process].flushes.len();
         if count == 0 {
@@ -355,7 +364,7 @@ impl Machine {
         true
     }
 
-    /// The queued flush of a line happens, if there is one.
+    /// Completes the first pending flush of the line, if there is one.
     pub fn run_flush_of(&mut self, process: usize, line: u64) {
         if let Some(chosen) = self.processes[process].flushes.iter().position(|flush| flush.0 == line) {
             self.run_flush(process, chosen);
@@ -364,7 +373,8 @@ impl Machine {
 
     fn run_flush(&mut self, process: usize, chosen: usize) {
         let (line, after) = self.processes[process].flushes.swap_remove(chosen);
-        // A flush is ordered behind older stores to its own line, and the buffer is in order.
+        // A flush takes effect after older stores to its line, and the store buffer drains in
+        // order.
         let older = |stores: &VecDeque<(u64, u64, u64)>| {
             stores.iter().any(|&(number, at, _)| number <= after && line_of(at) == line)
         };
@@ -376,7 +386,8 @@ impl Machine {
         self.caches[host].remove(line);
     }
 
-    /// One streamed line arrives, whichever.
+    /// Completes a random pending stream. Returns false if there is none, or if the chosen one is
+    /// slow.
     fn run_a_stream(&mut self, process: usize) -> bool {
         let count = self.processes[process].streams.len();
         if count == 0 {
@@ -393,15 +404,16 @@ impl Machine {
     fn land_stream(&mut self, process: usize, chosen: usize) {
         let (line, words, mask) = self.processes[process].streams.swap_remove(chosen);
         let host = self.processes[process].host;
-        // The host's caches are coherent among themselves: a copy that was fetched meanwhile goes first.
+        // Caches within a host are coherent: drop the copy that the host fetched since the stream
+        // began.
         self.write_back(host, line);
         self.caches[host].remove(line);
         self.write_line(host, line, words, mask);
     }
 
-    // --- what happens by itself
+    // --- spontaneous events
 
-    /// What the hardware does between two operations.
+    /// The spontaneous events between two operations. `live` are the live processes, at least one.
     pub fn drift(&mut self, live: &[usize]) {
         let rates = self.rates;
         let anyone = live[self.prng.below(live.len() as u64) as usize];
@@ -424,7 +436,7 @@ impl Machine {
         if self.chance(rates.stream.max(8)) {
             self.run_elsewhere(anyone);
         }
-        // Late is not never.
+        // Slow flushes and streams arrive eventually, even without a fence.
         if !self.processes[anyone].slow.is_empty() && self.chance(8) {
             self.processes[anyone].slow.clear();
         }
@@ -447,21 +459,23 @@ impl Machine {
         }
     }
 
-    /// Some line of a host's cache.
+    /// A random line of a host's cache.
     fn any_line(&mut self, host: usize) -> Option<u64> {
         let lines = self.caches[host].lines();
         (!lines.is_empty()).then(|| lines[self.prng.below(lines.len() as u64) as usize].line)
     }
 
-    // --- ends
+    // --- exits and crashes
 
-    /// A process ends: what it had retired arrives, sooner or later.
+    /// Ends a process. Its retired stores, flushes and streams arrive, including those of its other
+    /// threads.
     pub fn end_process(&mut self, process: usize) {
         self.fence(process);
         while self.run_elsewhere(process) {}
     }
 
-    /// A host loses power: of all it had not written back, some had just arrived, the rest is lost.
+    /// Cuts a host's power. Of its streams, dirty lines and words in flight, a random part arrives
+    /// and the rest is lost. Buffered stores and the pending streams of other threads are all lost.
     pub fn lose_host(&mut self, host: usize) {
         for process in 0..self.processes.len() {
             if self.processes[process].host != host {
@@ -515,16 +529,16 @@ mod tests {
     }
 
     #[test]
-    fn a_store_is_seen_by_other_hosts_only_when_flushed_and_refreshed() {
+    fn another_host_sees_a_store_only_after_a_flush_and_an_invalidation() {
         let (mut machine, a, b) = machine(Spontaneous::default());
         assert_eq!(machine.load(b, 64), 0);
         machine.store(a, 64, 7);
         assert_eq!((machine.load(a, 64), machine.load(b, 64)), (7, 0));
         machine.flush(a, 64);
         machine.fence(a);
-        assert_eq!(machine.load(b, 64), 0, "its copy is stale");
+        assert_eq!(machine.load(b, 64), 0, "the host's copy is stale");
         machine.flush(b, 64);
-        assert_eq!(machine.load(b, 64), 0, "nothing has happened before the fence");
+        assert_eq!(machine.load(b, 64), 0, "the flush completes at the fence");
         machine.fence(b);
         assert_eq!(machine.load(b, 64), 7);
     }
@@ -544,10 +558,10 @@ mod tests {
             write(&mut machine);
             machine.change_thread(a);
             machine.fence(a);
-            assert_eq!(machine.device[8], 0, "another thread's fence completed it");
+            assert_eq!(machine.device[8], 0, "another thread's fence completed the write");
             machine.end_process(a);
-            assert_eq!(machine.device[8], 7, "late is not never");
-            // The thread that wrote fences before it hands over.
+            assert_eq!(machine.device[8], 7, "the write arrives when the process ends");
+            // The writing thread fences before the hand-over.
             write(&mut machine);
             machine.fence(a);
             machine.change_thread(a);
@@ -565,11 +579,11 @@ mod tests {
         machine.store(a, 0, 1);
         machine.flush(a, 0);
         machine.fence(a);
-        assert_eq!(machine.device[..2], [1, 0], "another host's word of the line is gone");
+        assert_eq!(machine.device[..2], [1, 0], "the write-back overwrites the other host's word");
     }
 
     #[test]
-    fn streams_and_dirty_lines_may_die_with_their_host_but_not_with_their_process() {
+    fn a_host_crash_may_lose_dirty_lines_and_a_process_exit_loses_no_stream() {
         let (mut lost, mut kept) = (0, 0);
         for seed in 0..64 {
             let mut machine = Machine::new(seed, 4096, 1, Spontaneous::default());
@@ -590,7 +604,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_tear() {
+    fn a_fence_may_write_a_line_back_in_parts() {
         let rates = Spontaneous { tear: 1024, ..Spontaneous::default() };
         let (mut machine, a, _) = machine(rates);
         (0..8).for_each(|word| machine.store(a, word * 8, 1));

@@ -1,18 +1,19 @@
-//! Leaving out the effect of one call site: how it is shown that each flush and each fence is needed.
+//! Mutations that leave out the effect of one call site. They show that each flush, fence and
+//! invalidation is necessary.
 
 use std::fmt;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::panic::Location;
 use std::str::FromStr;
 
-/// A place in the product.
+/// A call site in the code under test.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Place {
     /// Path of the source file.
     pub file: String,
-    /// Line in it.
+    /// Line in the file, from 1.
     pub line: u32,
-    /// Column in it.
+    /// Column in the line, from 1.
     pub column: u32,
 }
 
@@ -40,25 +41,29 @@ impl FromStr for Place {
     }
 }
 
-/// Places at which the world turns against whoever calls the fabric there.
+/// Places at which the world perturbs fabric calls: it delays or crashes the calling process,
+/// delays its flushes and fetches its lines early.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Focus {
-    /// This one.
+    /// One place.
     At(Place),
-    /// The `part`-th of sixteen shares of all places.
+    /// One of sixteen shares of all places, by the hash of the place.
     Share {
-        /// Below sixteen.
+        /// The share's number, 0 to 15.
         part: u64,
     },
 }
 
-/// Lines of code between two places that belong to one thought: who calls at one is held up for the other's sake.
+/// Largest distance in lines of code at which a call near the place in focus may be delayed. Calls
+/// that close probably belong to the same protocol.
 pub(crate) const NEAR: u32 = 12;
-/// Lines of code between two places that are about the same: the world is turned against the lines of both.
+/// Largest distance in lines of code at which the memory lines of a nearby call become hot, as
+/// those of the place in focus do.
 pub(crate) const NEIGHBOURHOOD: u32 = 32;
 
 impl Focus {
-    /// Lines of code between this and the one place in focus.
+    /// Distance in lines of code from the one place in focus. `u32::MAX` in another file, or if the
+    /// focus is a share.
     pub(crate) fn lines_off(&self, location: &Location<'_>) -> u32 {
         match self {
             Self::At(place) if place.file == location.file() => place.line.abs_diff(location.line()),
@@ -78,12 +83,12 @@ impl Focus {
     }
 }
 
-/// A place that calls the fabric.
+/// A place that calls one method of the fabric.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Site {
-    /// Where.
+    /// The place of the call.
     pub place: Place,
-    /// Method of the fabric.
+    /// The method's name.
     pub method: &'static str,
 }
 
@@ -93,13 +98,13 @@ impl Site {
         Self { place, method }
     }
 
-    /// This site with one of its effects left out.
+    /// The mutation that leaves out `effect` at this site.
     #[must_use]
     pub fn without(&self, effect: Effect) -> Mutation {
         Mutation { place: self.place.clone(), effect }
     }
 
-    /// What can be left out at this site.
+    /// The effects that a mutation can leave out at this site.
     #[must_use]
     pub fn effects(&self) -> &'static [Effect] {
         match self.method {
@@ -114,11 +119,11 @@ impl Site {
 /// Part of a call that a mutation leaves out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Effect {
-    /// Lines are not flushed.
+    /// The flush of the lines.
     Flush,
-    /// Nothing is waited for.
+    /// The wait for flushes and streams.
     Fence,
-    /// Lines are not dropped.
+    /// The invalidation of the lines.
     Invalidation,
 }
 
@@ -132,12 +137,12 @@ impl Effect {
     }
 }
 
-/// One effect left out at one site.
+/// Leaves out one effect at one site.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Mutation {
-    /// Where.
+    /// The place of the site.
     pub place: Place,
-    /// What is left out there.
+    /// The effect that is left out.
     pub effect: Effect,
 }
 

@@ -1,5 +1,6 @@
-//! Processes, time and schedule. Each process has a stack of its own, and only the one that has the turn moves; at
-//! every operation the turn may go to another, a process or a host may die, and the memory drifts.
+//! Processes, time and schedule. Each process has its own stack, and only the process that has the
+//! turn runs. At every operation the turn may pass on, a process or host may crash, and spontaneous
+//! memory events happen.
 
 use crate::machine::{Machine, Spontaneous};
 use crate::mutation::{Focus, Mutation, NEAR, NEIGHBOURHOOD, Site};
@@ -12,59 +13,63 @@ use std::collections::{BTreeMap, VecDeque};
 use std::panic::{AssertUnwindSafe, Location, catch_unwind, resume_unwind};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-/// Nanoseconds that an operation takes.
+/// Nanoseconds per operation.
 const OPERATION_NS: u64 = 50;
-/// When all wait, time goes on in such steps.
+/// Nanoseconds that the clock advances while all processes wait.
 const IDLE_STEP_NS: u64 = 10_000_000;
-/// Loads that pass without anything else happening, on average.
+/// Mean number of loads per step: most loads run without a schedule point.
 const LOOKS_PER_STEP: u64 = 12;
-/// How long a host is held up: longer than any timeout.
+/// Nanoseconds of a stalled host's delay: longer than any timeout.
 const STALL_NS: u64 = 2_000_000_000;
-/// Words of a process's stack: only what is touched takes memory.
+/// Words of a process's stack. Only touched pages take memory.
 const STACK_WORDS: usize = 64 << 10;
-/// How long strikes hold processes up in all: far less than any timeout.
+/// Nanoseconds of all delays by strikes in a run: far less than any timeout.
 const STRIKE_NS: u64 = 20_000_000;
-/// How long one strike does: at calls of the fabric, and at fault points.
+/// Nanoseconds of one delay at a call of the fabric; one is drawn.
 const AT_CALLS_NS: [u64; 3] = [1_000, 10_000, 50_000];
+/// Nanoseconds of one delay at a fault point; one is drawn.
 const AT_POINTS_NS: [u64; 3] = [10_000, 50_000, 200_000];
-/// So many operations behind a call in focus its caller is held up at most: there is no telling what hurts.
+/// Limits of the number of operations between a call in focus and the delay of its caller. Which
+/// distance exposes a defect is unknown, so one is drawn.
 const NAPS: [u64; 4] = [4, 12, 30, 80];
-/// Events kept to explain a failure.
+/// Most lines of a trace; older ones are dropped.
 const TRACE: usize = 200_000;
 
-/// How often things happen, drawn anew for each seed so that every run has its own weather.
+/// Rates of events. Each seed draws its own, so that runs differ in kind.
 #[derive(Clone, Copy, Debug)]
 pub struct Rates {
     pub(crate) memory: Spontaneous,
-    /// The turn passes on, in 1/1024 of operations.
+    /// The turn passes to another process, in 1/1024 per operation.
     pub switch: u64,
-    /// A process dies, in 1/2^20 of operations.
+    /// A process crashes, in 1/2^20 per operation.
     pub process_crash: u64,
-    /// A host dies, in 1/2^20 of operations.
+    /// A host crashes, in 1/2^20 per operation.
     pub host_crash: u64,
-    /// The process (or, one time in four, its host) dies at a fault point, in 1/1024 of points passed.
+    /// The process (or, in one of three cases, its host) crashes at a fault point or shortly after
+    /// it, in 1/1024 per passing.
     pub point_crash: u64,
-    /// A host is held up for a long time, in 1/2^20 of operations.
+    /// A host stalls for longer than any timeout, in 1/2^20 per operation.
     pub stall: u64,
-    /// A host dies when a line that it waits for has arrived in part, in 1/1024 of such waits.
+    /// A host crashes during a fence that has written a line back in part, in 1/1024 per such
+    /// fence.
     pub torn_crash: u64,
-    /// A fault point at which many die or are held up.
+    /// A fault point with its own crash rate. Half of its passings are delayed or stalled instead.
     pub deadly: Option<&'static str>,
-    /// How many die, in 1/1024 of its passings.
+    /// Crashes at that fault point, in 1/1024 per passing that is not delayed.
     pub deadly_rate: u64,
 }
 
 impl Rates {
-    /// The weather of a seed. `deaths`: some runs have crashes.
+    /// The rates of a seed. With `deaths`, crash rates are drawn too; otherwise they are 0.
     #[must_use]
     pub fn of_seed(seed: u64, deaths: bool) -> Self {
         let mut prng = Prng::at(seed, 1);
         let mut pick = |choices: &[u64]| choices[prng.below(choices.len() as u64) as usize];
         let memory = Spontaneous {
-            // What is under way arrives some time, without any fence.
+            // Buffered stores and flushes complete eventually, without a fence.
             drain: pick(&[4, 16, 128, 512]),
             flush: pick(&[4, 64, 512]),
-            // What is streamed may stay in the processor until a fence.
+            // Streamed stores may stay in the processor until a fence.
             stream: pick(&[0, 4, 64, 512]),
             write_back: pick(&[0, 0, 4, 64]),
             evict: pick(&[0, 0, 2, 32]),
@@ -81,46 +86,46 @@ impl Rates {
     }
 }
 
-/// Who died.
+/// The extent of a crash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Crash {
     /// One process.
     Process,
-    /// A host with all its processes, and the memory that only it had.
+    /// A host with all its processes, its caches and its host-local memory.
     Host,
 }
 
-/// What a run came to.
+/// The result of a run.
 #[derive(Clone, Debug, Default)]
 pub struct RunReport {
-    /// Operations of all processes.
+    /// Number of operations of all processes.
     pub operations: u64,
-    /// Deaths of single processes.
+    /// Number of process crashes.
     pub process_crashes: u64,
-    /// Deaths of hosts.
+    /// Number of host crashes.
     pub host_crashes: u64,
-    /// Fault points passed, by name.
+    /// Passings of fault points, by name.
     pub points: BTreeMap<&'static str, u64>,
-    /// Deaths at fault points, by name.
+    /// Crashes at fault points, by name.
     pub deaths_at: BTreeMap<&'static str, u64>,
-    /// Calls of the fabric by place.
+    /// Calls of the fabric, by site.
     pub sites: BTreeMap<Site, u64>,
-    /// Panics of the code under test: each is a bug.
+    /// Messages of the panics of the code under test. Each is a bug.
     pub panics: Vec<String>,
-    /// Whether the run was ended because it did not end.
+    /// Whether the run was stopped at its operation limit.
     pub endless: bool,
-    /// The last events.
+    /// The last events, oldest first. Empty unless [`World::trace`] was called.
     pub trace: VecDeque<String>,
 }
 
-/// What an operation means to others.
+/// The effect of an operation on other processes.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// It waits for somebody.
+    /// Waits for another process.
     Wait,
-    /// It only looks: a process that waits still waits.
+    /// Only reads. A waiting process that only reads still counts as waiting.
     Look,
-    /// It may change what others see.
+    /// May change what other processes see.
     Act,
 }
 
@@ -134,20 +139,20 @@ enum Status {
 struct ProcessState {
     host: usize,
     status: Status,
-    /// It has done nothing but look since it last waited.
+    /// Whether it has done nothing but read since it last waited.
     waits: bool,
-    /// Sleeps or is held up until then.
+    /// Time in nanoseconds until which it sleeps or is delayed.
     asleep_until: u64,
 }
 
 #[derive(Clone, Copy, Default)]
 pub(crate) struct MutexState {
     pub owner: Option<usize>,
-    /// Its last holder said so.
+    /// Whether its last holder released it as abandoned.
     pub abandoned: bool,
 }
 
-/// What the processes of a host share, and lose together.
+/// The state that a host's processes share and that a host crash clears.
 #[derive(Default)]
 pub(crate) struct HostState {
     pub locals: Option<Arc<crate::host::Words>>,
@@ -161,19 +166,19 @@ pub(crate) struct State {
     processes: Vec<ProcessState>,
     turn: Option<usize>,
     pub time: u64,
-    /// Nobody but a scene-setter is about: operations happen at once.
+    /// Whether only a scene-setter runs: operations then take effect without schedule or faults.
     pub scripted: bool,
     pub mutation: Option<Mutation>,
     focus: Option<Focus>,
-    /// Deaths that a strike may still bring.
+    /// Crashes and stalls that strikes may still cause.
     strikes: u64,
-    /// How long strikes may still hold processes up.
+    /// Nanoseconds of delay that strikes may still cause.
     strike_ns: u64,
-    /// So many more calls at the place in focus, and the work is cut short.
+    /// Calls at the place in focus until the work is cut short; 0: it is.
     cut: Option<u64>,
-    /// Who will be held up after how many more operations of its own.
+    /// The process that will be delayed, and the number of its own operations until then.
     nap: Option<(usize, u64)>,
-    /// Whose next look at the device overtakes what it has under way.
+    /// The process that will do its next refresh before its pending stores and flushes arrive.
     hasty: Option<usize>,
     tracing: bool,
     pub report: RunReport,
@@ -181,7 +186,7 @@ pub(crate) struct State {
     rates: Rates,
     operations_max: u64,
     idle: u64,
-    /// Who dies after how many more operations of its own.
+    /// The process that will crash, and the number of its own operations until then.
     doomed: Option<(usize, u64)>,
 }
 
@@ -238,8 +243,8 @@ impl State {
         }
     }
 
-    /// Gives the turn to a process that may move, drawn from those that neither sleep nor are held up. Where
-    /// all do, time goes on to the first that wakes.
+    /// Gives the turn to a random live process that is awake. If all sleep, advances the clock to
+    /// the first that wakes.
     fn pass_turn(&mut self) {
         let live = self.live();
         if let Some(first) = live.iter().map(|&process| self.processes[process].asleep_until).min() {
@@ -256,10 +261,10 @@ pub(crate) struct Shared {
     state: Mutex<State>,
 }
 
-/// What unwinds a process that died.
+/// Panic payload that unwinds a crashed process.
 struct Died;
 
-/// The process is dead: it must not do anything any more.
+/// The process has crashed and is unwinding: the caller must return without any effect.
 pub(crate) struct Gone;
 
 impl Shared {
@@ -267,14 +272,18 @@ impl Shared {
         self.state.lock().expect("the model does not panic")
     }
 
-    /// The beginning of an operation of `process`: the turn may pass, somebody may die, memory drifts. `Err`:
-    /// this process is dead, and unwinding already.
+    /// Begins an operation of `process`. The turn may pass on, processes or hosts may crash, and
+    /// spontaneous memory events happen.
+    ///
+    /// # Errors
+    /// [`Gone`] if this process has crashed and is unwinding already. Otherwise a crash of this
+    /// process unwinds from here.
     pub fn step(&self, process: usize, kind: Kind) -> Result<MutexGuard<'_, State>, Gone> {
         let mut state = self.state();
         if state.scripted {
             return Ok(state);
         }
-        // Only one that a panic already unwinds moves on when it is dead.
+        // A crashed process starts to unwind here. If it is unwinding already, this returns `Gone`.
         if !state.is_live(process) {
             drop(state);
             return Self::unwind();
@@ -323,13 +332,14 @@ impl Shared {
                 .iter()
                 .all(|&other| state.processes[other].waits || state.processes[other].asleep_until > state.time)
         {
-            // Everybody looked once more and nothing came: only time can help.
+            // All processes polled again without progress: only a timeout can help, so advance the
+            // clock.
             state.idle += 1;
             if state.idle > 40 * live.len() as u64 {
                 state.idle = 0;
                 let now = state.time;
                 let sleepers = live.iter().map(|&other| state.processes[other].asleep_until);
-                // Not past the first who wakes: it may be the one that is waited for.
+                // Do not skip the first wake-up: the others may be waiting for that process.
                 state.time = sleepers.filter(|&until| until > now).fold(now + IDLE_STEP_NS, u64::min);
             }
         } else if kind == Kind::Act {
@@ -340,7 +350,10 @@ impl Shared {
         }
         if state.turn != Some(process) && state.is_live(process) && !std::thread::panicking() {
             drop(state);
-            #[expect(deprecated, reason = "its successor would have to be handed through the code under test")]
+            #[expect(
+                deprecated,
+                reason = "its replacement needs a handle that the code under test would have to pass on"
+            )]
             generator::yield_with(());
             state = self.state();
         }
@@ -351,7 +364,8 @@ impl Shared {
         Ok(state)
     }
 
-    /// As [`Shared::step`] for an operation that changes nothing: mostly it is one with the operation before it.
+    /// As [`Shared::step`] for an operation that only reads. Most of them run without a schedule
+    /// point.
     pub fn look(&self, process: usize) -> Result<MutexGuard<'_, State>, Gone> {
         let mut state = self.state();
         let moves = state.turn == Some(process) && state.is_live(process);
@@ -375,7 +389,7 @@ impl Shared {
                 state.stall(process);
                 state.pass_turn();
             } else {
-                // The others of its host go on meanwhile.
+                // The other processes of its host run meanwhile.
                 state.hold_up(process, &AT_POINTS_NS);
             }
             drop(state);
@@ -384,7 +398,7 @@ impl Shared {
         }
         let rate = if deadly { state.rates.deadly_rate } else { state.rates.point_crash };
         if !state.scripted && rate > 0 && state.doomed.is_none() && state.prng.below(1024) < rate {
-            // At the point or a little later: what a point stands before is where deaths hurt.
+            // Crash at the point or a little later: the critical steps follow the point.
             let operations = if state.prng.below(2) == 0 { 0 } else { state.prng.below(24) };
             *state.report.deaths_at.entry(name).or_default() += 1;
             state.doomed = Some((process, operations));
@@ -395,13 +409,13 @@ impl Shared {
 }
 
 thread_local! {
-    /// Which process has the turn on this thread.
+    /// The process that has the turn on this thread.
     static CURRENT: RefCell<Option<Process>> = const { RefCell::new(None) };
-    /// Whether what runs is a child of that process.
+    /// Whether that process runs code of a forked child.
     static IN_CHILD: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Whether a forked child of the process that has the turn is at work ([`Process::in_child`]).
+/// Whether the process that has the turn runs code of a forked child ([`Process::in_child`]).
 pub(crate) fn in_child() -> bool {
     IN_CHILD.get()
 }
@@ -413,7 +427,7 @@ fn pass_point(name: &'static str) {
     }
 }
 
-/// A simulated process: what its program gets.
+/// Handle of a simulated process, passed to its program.
 #[derive(Clone)]
 pub struct Process {
     pub(crate) shared: Arc<Shared>,
@@ -422,25 +436,26 @@ pub struct Process {
 }
 
 impl Process {
-    /// Its host.
+    /// The number of its host, from 0.
     #[must_use]
     pub const fn host(&self) -> usize {
         self.host
     }
 
-    /// Its number, different from all others of its world.
+    /// Its number, unique in its world.
     #[must_use]
     pub const fn number(&self) -> usize {
         self.number
     }
 
-    /// The region as it sees it.
+    /// The region as this process sees it.
     #[must_use]
     pub fn fabric(&self) -> crate::SimFabric {
         crate::SimFabric::new(self.clone())
     }
 
-    /// Lets `duration_ns` pass. Returns whether it was not cut short by death.
+    /// Sleeps for `duration_ns` nanoseconds of simulated time. Returns false if the process has
+    /// crashed.
     pub fn sleep(&self, duration_ns: u64) -> bool {
         let Ok(mut state) = self.shared.step(self.number, Kind::Act) else { return false };
         let until = state.time + duration_ns;
@@ -450,7 +465,7 @@ impl Process {
         self.shared.step(self.number, Kind::Wait).is_ok()
     }
 
-    /// Whether this process of the world has neither ended nor died.
+    /// Whether process `number` has neither ended nor crashed.
     #[must_use]
     pub fn lives(&self, number: usize) -> bool {
         self.shared.state().is_live(number)
@@ -462,8 +477,8 @@ impl Process {
         self.shared.state().cut == Some(0)
     }
 
-    /// From here on another thread of this process goes on, on another core: its fences do not complete what
-    /// the one before has flushed.
+    /// Continues this process on another thread and core. Fences of the new thread do not complete
+    /// the flushes and streams of the old one.
     pub fn change_thread(&self) {
         let Ok(mut state) = self.shared.step(self.number, Kind::Act) else { return };
         state.machine.change_thread(self.number);
@@ -471,8 +486,8 @@ impl Process {
         state.note(|| format!("p{number} changes its thread"));
     }
 
-    /// This process's host is held up now, so long that others declare it dead, if that happens in this world at all
-    /// ([`World::stall`]).
+    /// Stalls this process's host until the others declare it dead. Does nothing unless this world
+    /// has stalls ([`World::stall`]).
     pub fn hold_up_host(&self) {
         {
             let Ok(mut state) = self.shared.step(self.number, Kind::Act) else { return };
@@ -484,8 +499,9 @@ impl Process {
         drop(self.shared.step(self.number, Kind::Wait));
     }
 
-    /// Does `work` as a child that this process forks does it, with all that the parent has. Returns how many operations on
-    /// memory, locks and slots that took, of which the parent's are none of the child's to do.
+    /// Runs `work` as a forked child of this process, with all inherited handles. Returns its
+    /// result and the number of operations on memory, locks and slots that it did. The count must
+    /// be 0, because such an operation of a child would act on the parent's state.
     pub fn in_child<T>(&self, work: impl FnOnce() -> T) -> (T, u64) {
         struct Back;
         impl Drop for Back {
@@ -501,30 +517,31 @@ impl Process {
         (done, self.shared.state().report.operations - before)
     }
 
-    /// Nanoseconds of simulated time.
+    /// Simulated time in nanoseconds.
     #[must_use]
     pub fn time(&self) -> u64 {
         self.shared.state().time
     }
 
-    /// Writes a line into the run's trace.
+    /// Appends a line to the run's trace.
     pub fn note(&self, text: &str) {
         let number = self.number;
         self.shared.state().note(|| format!("p{number} {text}"));
     }
 }
 
-/// Hosts, their processes, and the memory between them.
+/// Hosts, their processes and the memory that they share.
 pub struct World {
     shared: Arc<Shared>,
     panics: Arc<Mutex<Vec<String>>>,
 }
 
-/// A program of a process.
+/// The program of a process.
 pub type Program = Box<dyn FnOnce(Process) + Send>;
 
 impl World {
-    /// A world of `hosts` over a device of `bytes`. A run of more than `operations_max` operations is ended.
+    /// A world of `hosts` hosts that share a device of `bytes` bytes, a multiple of 64. After
+    /// `operations_max` operations all processes are stopped.
     #[must_use]
     pub fn new(seed: u64, hosts: usize, bytes: u64, rates: Rates, operations_max: u64) -> Self {
         fault::observe(pass_point);
@@ -553,30 +570,32 @@ impl World {
         Self { shared: Arc::new(Shared { state: Mutex::new(state) }), panics: Arc::default() }
     }
 
-    /// From now on this effect is left out.
+    /// Leaves out the effect of this mutation from now on.
     pub fn mutate(&self, mutation: Option<Mutation>) {
         self.shared.state().mutation = mutation;
     }
 
-    /// From now on whoever calls the fabric at these places is held up just then, dies just then (so many times at most),
-    /// and what it flushed arrives as late and is fetched again as early as may be.
+    /// Perturbs calls of the fabric at these places from now on. Processes are delayed or crash
+    /// there, with at most `deaths` crashes and stalls. Their flushes may arrive late, and
+    /// caches may fetch their lines early.
     pub fn focus(&self, focus: Option<Focus>, deaths: u64) {
         let mut state = self.shared.state();
         (state.focus, state.strikes, state.strike_ns) = (focus, deaths, STRIKE_NS);
     }
 
-    /// After so many calls at the place in focus [`Process::is_cut`], so that what they came to is looked at before
-    /// it is written over.
+    /// Makes [`Process::is_cut`] true after `calls` calls at the place in focus. The program can
+    /// then inspect their effects before later operations overwrite them.
     pub fn cut_after(&self, calls: u64) {
         self.shared.state().cut = Some(calls);
     }
 
-    /// From now on the report tells what happened.
+    /// Records events in the report's trace from now on.
     pub fn trace(&self) {
         self.shared.state().tracing = true;
     }
 
-    /// From now on nobody dies, nobody is held up, and nothing is cut short that was not.
+    /// Disables crashes and stalls from now on, and cancels a pending crash, delay or cut. Work
+    /// that was cut short stays cut. Short delays at places in focus remain.
     pub fn calm(&self) {
         let mut state = self.shared.state();
         let rates = &mut state.rates;
@@ -589,20 +608,21 @@ impl World {
         state.doomed = None;
     }
 
-    /// From now on hosts are held up, so long that others declare them dead, in so many of 2^20 operations.
+    /// Stalls hosts from now on until the others declare them dead, at `rate` in 1/2^20 per
+    /// operation.
     pub fn stall(&self, rate: u64) {
         self.shared.state().rates.stall = rate;
     }
 
-    /// A host loses power now, between runs.
+    /// Cuts a host's power between two runs.
     pub fn power_off(&self, host: usize) {
         let mut state = self.shared.state();
         state.machine.lose_host(host);
         state.hosts[host] = HostState::default();
     }
 
-    /// A process on `host` that this thread plays, alone, with every operation happening at once: for setting
-    /// a scene.
+    /// A process on `host` that the calling thread drives, to set up a run. Its operations take
+    /// effect without schedule or faults.
     #[must_use]
     pub fn scene_setter(&self, host: usize) -> Process {
         let mut state = self.shared.state();
@@ -617,18 +637,19 @@ impl World {
         number
     }
 
-    /// The number that the next process will have.
+    /// The number of the next process.
     #[must_use]
     pub fn next_process(&self) -> usize {
         self.shared.state().processes.len()
     }
 
-    /// Runs programs until all have ended or died. Each gets its process; they are numbered in order.
+    /// Runs (host, program) pairs until all have ended or crashed. Processes are numbered in their
+    /// order.
     pub fn run(&self, programs: Vec<(usize, Program)>) {
         let mut ready = Vec::new();
         {
             let mut state = self.shared.state();
-            // What the scene-setter left under way arrives.
+            // Complete the pending operations of the scene-setters.
             for process in 0..state.processes.len() {
                 if state.is_live(process) {
                     state.machine.fence(process);
@@ -655,10 +676,10 @@ impl World {
         while running > 0 {
             let chosen = {
                 let state = self.shared.state();
-                // The dead come first: they unwind, and nobody hears of them again.
+                // Crashed processes run first, to unwind their stacks.
                 let dead =
                     stacks.iter().position(|(process, stack)| !stack.is_done() && !state.is_live(process.number));
-                dead.or(state.turn.map(|turn| turn - first)).expect("somebody who lives has the turn")
+                dead.or(state.turn.map(|turn| turn - first)).expect("a live process has the turn")
             };
             let (process, stack) = &mut stacks[chosen];
             CURRENT.with(|current| *current.borrow_mut() = Some(process.clone()));
@@ -669,7 +690,7 @@ impl World {
         self.shared.state().scripted = true;
     }
 
-    /// What has happened so far.
+    /// The report of all runs so far.
     #[must_use]
     pub fn report(&self) -> RunReport {
         let mut report = self.shared.state().report.clone();
@@ -678,7 +699,7 @@ impl World {
     }
 }
 
-/// The life of a process.
+/// Runs a process's program to its end, crash or panic.
 fn live(process: &Process, program: Program, panics: &Mutex<Vec<String>>) {
     let given = process.clone();
     let outcome = catch_unwind(AssertUnwindSafe(move || program(given)));
@@ -703,11 +724,11 @@ fn describe(payload: &(dyn Any + Send)) -> String {
         .downcast_ref::<String>()
         .cloned()
         .or_else(|| payload.downcast_ref::<&str>().map(|text| (*text).to_owned()))
-        .unwrap_or_else(|| "a panic without words".to_owned())
+        .unwrap_or_else(|| "a panic without a message".to_owned())
 }
 
 impl State {
-    /// Counts a call of the fabric from this place, and tells whether this effect of it is left out.
+    /// Counts a call of the fabric at this place.
     pub fn call(&mut self, method: &'static str, location: &Location<'_>) {
         if !self.scripted {
             *self.report.sites.entry(Site::new(method, location)).or_default() += 1;
@@ -722,7 +743,7 @@ impl State {
         self.pass_turn();
     }
 
-    /// The host of a process is held up for so long that others declare it dead.
+    /// Delays all processes of this process's host until the others declare the host dead.
     fn stall(&mut self, process: usize) {
         let (host, until) = (self.processes[process].host, self.time + STALL_NS);
         self.note(|| format!("STALL host {host}"));
@@ -731,7 +752,7 @@ impl State {
         }
     }
 
-    /// Some host's cache fetches a line that calls in focus were about, before they come to it.
+    /// May fetch a hot line into a random host's cache, before that host's next access.
     fn warm_up(&mut self) {
         let hot = self.machine.hot_lines();
         if !hot.is_empty() && self.prng.below(16) == 0 {
@@ -741,7 +762,8 @@ impl State {
         }
     }
 
-    /// A line of this process's host is half there: the moment at which losing power hurts most.
+    /// May crash this process's host while only some words of a line have arrived. Otherwise may
+    /// fetch a hot line.
     pub fn torn(&mut self, process: usize) {
         if !self.scripted && self.rates.torn_crash > 0 && self.prng.below(1024) < self.rates.torn_crash {
             self.crash(process, Crash::Host);
@@ -751,8 +773,9 @@ impl State {
         }
     }
 
-    /// A process that called at the place in focus looks at the device now: its cache drops these lines and fetches them
-    /// again while what it did before is still under way, and others go on meanwhile. Returns whether the turn may have passed.
+    /// If this process is hasty, drops these lines from its cache and fetches them again while its
+    /// earlier stores are pending, then delays it. Returns whether it did; the turn may then have
+    /// passed.
     pub fn look_early(&mut self, process: usize, lines: &[u64]) -> bool {
         if self.scripted || self.hasty.take_if(|hasty| *hasty == process).is_none() {
             return false;
@@ -766,7 +789,8 @@ impl State {
         true
     }
 
-    /// What happens just after a call of the fabric about these lines, where the focus is on its place.
+    /// Perturbs the run just after a call of the fabric on these lines, if the focus is on its
+    /// place or near it.
     pub fn strike(&mut self, process: usize, location: &Location<'_>, lines: &[u64]) {
         let Some(focus) = self.focus.as_ref().filter(|_| !self.scripted) else { return };
         if !focus.is_on(location) {
@@ -793,10 +817,10 @@ impl State {
         let host = self.processes[process].host;
         self.machine.heat(lines);
         match self.prng.below(10) {
-            // Others go on while it is here, or a little behind.
+            // Other processes run while this one is here or a few operations later.
             0 => self.hold_up(process, &AT_CALLS_NS),
             length @ 1..5 => self.nap = Some((process, self.prng.below(NAPS[length as usize - 1]))),
-            // Caches fetch what they dropped, or what they will need.
+            // Caches fetch lines that they dropped or will load.
             5 => lines.iter().for_each(|&line| self.machine.prefetch(host, line)),
             6 => (0..self.hosts.len())
                 .for_each(|other| lines.iter().for_each(|&line| self.machine.prefetch(other, line))),
@@ -813,6 +837,7 @@ impl State {
         }
     }
 
+    /// Whether the mutation leaves out `effect` at this place.
     pub fn leaves_out(&self, location: &Location<'_>, effect: crate::Effect) -> bool {
         !self.scripted && self.mutation.as_ref().is_some_and(|mutation| mutation.hits(location, effect))
     }

@@ -3,7 +3,7 @@ use crate::workload::{Request, read_mooncake};
 use cenote_base::prng::Prng;
 use std::collections::VecDeque;
 
-/// The counting rule as slowly and plainly as it can be written: a list from the oldest to the newest, searched from end to end.
+/// Reference implementation of the counting rule: a linear search in a list from oldest to newest.
 fn naive_lru(workload: &Workload, capacity: usize) -> u64 {
     let mut oldest_first: VecDeque<u32> = VecDeque::new();
     let mut hits = 0;
@@ -27,7 +27,7 @@ fn naive_lru(workload: &Workload, capacity: usize) -> u64 {
     hits
 }
 
-/// Conversations that come back longer, and scans that do not.
+/// A trace of conversations that return with more blocks, and of prompts that occur once.
 fn drawn(seed: u64) -> Workload {
     let mut prng = Prng::new(seed);
     let mut text = String::new();
@@ -52,7 +52,7 @@ fn drawn(seed: u64) -> Workload {
 }
 
 #[test]
-fn lru_is_the_naive_one_to_the_last_block() {
+fn lru_hits_equal_the_reference_implementation() {
     for seed in 0..6 {
         let workload = drawn(seed);
         for capacity in [1, 2, 3, 17, 63, 64, 65, 130, 300, 1_000] {
@@ -63,7 +63,7 @@ fn lru_is_the_naive_one_to_the_last_block() {
 }
 
 #[test]
-fn without_end_everything_that_came_before_hits() {
+fn with_unlimited_capacity_every_repeated_prefix_hits() {
     let workload = drawn(9);
     let mut seen: std::collections::BTreeSet<u32> = std::collections::BTreeSet::new();
     let mut expected = 0;
@@ -82,8 +82,9 @@ fn without_end_everything_that_came_before_hits() {
 }
 
 #[test]
-fn a_gap_ends_the_hits_and_what_lies_behind_it_is_touched() {
-    // Block 2 of the first prompt is gone when it comes again; block 3 is there, does not count, and is young again.
+fn a_miss_ends_the_hits_and_later_blocks_are_touched() {
+    // When the first prompt returns, block 2 is evicted. Block 3 is cached: it does not count as a
+    // hit, but it is touched.
     let text = |ids: &[u64]| {
         let tokens = 512 * ids.len();
         format!("{{\"timestamp\":0,\"input_length\":{tokens},\"output_length\":1,\"hash_ids\":{ids:?}}}\n")
@@ -93,6 +94,6 @@ fn a_gap_ends_the_hits_and_what_lies_behind_it_is_touched() {
     let of = |request: &Request| workload.blocks(request).len();
     assert_eq!(workload.requests().iter().map(of).sum::<usize>(), 10);
     let found = hit_rate(&workload, Eviction::Lru, Some(3), Instants::Block);
-    // [3] hits, [1] hits, 1 hits again before the gap at 2, [3] hits.
+    // [3] hits, [1] hits, 1 hits again before the miss of 2, [3] hits.
     assert_eq!((found.hit_blocks, found.blocks), (4, 10));
 }

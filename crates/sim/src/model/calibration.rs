@@ -1,107 +1,115 @@
-//! "This machine": a cost model fitted to steps that were timed.
+//! A cost model of this machine, fitted to timed steps.
 //!
-//! A machine that hardly overlaps arithmetic and memory takes the sum of both, so the fit is linear: a constant, and a rate
-//! each for requests, tokens, pairs and context. A pair of a prompt is cheap, because one read of a key serves many tokens; of an
-//! answer each token reads all that it attends to, which is what the context counts. Rates are not negative: a rate that would be is left out, and the others are fitted anew.
+//! On a machine that hardly overlaps arithmetic and memory, a step takes the sum of both. So the
+//! fit is linear: a constant, and one rate each for requests, tokens, pairs and context. A pair of
+//! a prompt is cheap, because one read of a key serves many tokens. In an answer each token reads
+//! the KV that it attends to, which the context counts. Rates are not negative: the most negative
+//! rate is set to 0, and the others are fitted again.
 //!
-//! The squares are weighted by one over what the fit says, so that over all that was timed the fit says what was measured: a load is a
-//! sum of steps, and its errors should cancel. That is the quasi-likelihood of a variance that grows with the mean, and takes a few rounds, because
-//! the weights come from the fit.
+//! Each square is weighted by the inverse of the fitted time. Then the fitted total over all timed
+//! steps equals the measured total: a load is a sum of steps, and its errors should cancel. This is
+//! the quasi-likelihood of a variance proportional to the mean. It takes a few rounds, because the
+//! weights come from the fit.
 
 use super::{CostModel, StepWork};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// Steps that were timed and are alike, or one.
+/// One timed step, or the mean of several similar ones.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Sample {
-    /// How many; what follows is of one of them, on average.
+    /// Number of steps. The other fields are means per step.
     pub count: u64,
-    /// Requests in it.
+    /// Number of requests.
     pub requests: u64,
-    /// Tokens computed.
+    /// Number of tokens computed.
     pub tokens: u64,
-    /// Pairs of a token and one that it attends to.
+    /// Number of pairs of a computed token and a token that it attends to.
     pub pairs: u64,
-    /// Tokens whose KV is read.
+    /// Number of tokens with KV that the step reads.
     pub context: u64,
-    /// What it took.
+    /// Measured nanoseconds.
     pub ns: u64,
 }
 
-/// An engine on a machine, beside what its steps take.
+/// An engine on a machine: everything but the durations of its steps.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Machine {
-    /// Which model, on which machine.
+    /// Names of the model and the machine.
     pub of: String,
     /// Bytes of K and V of one token.
     pub kv_bytes_per_token: u64,
-    /// Tokens of all the engine's own blocks.
+    /// Capacity of the engine's own blocks (L1), in tokens.
     pub kv_tokens: u64,
-    /// Bytes a second of a copy between the engine's blocks and a region.
+    /// Bytes per second of a copy between the engine's blocks and a region.
     pub copy_bytes_per_s: u64,
-    /// From a client to the engine and back, beside all steps.
+    /// Nanoseconds from a client to the engine and back, without the steps.
     pub front_ns: u64,
 }
 
-/// What a calibration file holds.
+/// The content of a calibration file.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Calibration {
-    /// What was timed.
+    /// The engine and machine that were timed.
     #[serde(flatten)]
     pub machine: Machine,
-    /// Of any step.
+    /// Nanoseconds per step.
     pub step_ns: f64,
-    /// Of each request in it.
+    /// Nanoseconds per request of a step.
     pub request_ns: f64,
-    /// Of each token.
+    /// Nanoseconds per token.
     pub token_ns: f64,
-    /// Of each pair.
+    /// Nanoseconds per pair.
     pub pair_ns: f64,
-    /// Of each token of context.
+    /// Nanoseconds per token of context.
     pub context_ns: f64,
-    /// What the fit is off by, without sign, over what was measured.
+    /// Sum of the fit's absolute errors divided by the measured total.
     pub mean_error: f64,
-    /// The steps that were timed.
+    /// The timed steps.
     pub samples: Vec<Sample>,
 }
 
 /// A calibration file that cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum CalibrationError {
-    /// It is no calibration.
-    #[error("it is no calibration: {0}")]
+    /// The file is not a calibration.
+    #[error("not a calibration: {0}")]
     Malformed(#[from] serde_json::Error),
-    /// A number in it makes no sense.
+    /// A value is out of range.
     #[error("{0}")]
     Senseless(&'static str),
 }
 
 const TERMS: usize = 5;
-/// Rounds of a fit: weights change by less than a thousandth after four.
+/// Rounds of a fit. After four rounds weights change by less than 0.1 %.
 const ROUNDS: usize = 8;
-/// A step that takes so many times what others like it take is left out: somebody else had the machine.
+/// A step that takes more than this many times the median of similar steps is an outlier: another
+/// process probably used the machine.
 const ODD: u64 = 4;
 
 impl Calibration {
-    /// Reads a file's text.
+    /// Parses a file's text.
     ///
     /// # Errors
-    /// It is no calibration, or says what cannot be.
+    /// The text is not a calibration, or a value is out of range.
     pub fn parse(text: &str) -> Result<Self, CalibrationError> {
         let read: Self = serde_json::from_str(text)?;
         let rates = [read.step_ns, read.request_ns, read.token_ns, read.pair_ns, read.context_ns];
         if !rates.iter().all(|rate| (0.0..1e12).contains(rate)) || rates.iter().sum::<f64>() <= 0.0 {
-            return Err(CalibrationError::Senseless("a step takes no time, or no sensible time"));
+            return Err(CalibrationError::Senseless(
+                "each rate must be at least 0 and below 1e12 ns, and their sum above 0",
+            ));
         }
         let machine = &read.machine;
         if machine.kv_bytes_per_token == 0 || machine.kv_tokens == 0 || machine.copy_bytes_per_s == 0 {
-            return Err(CalibrationError::Senseless("tokens without KV, or copies without bandwidth"));
+            return Err(CalibrationError::Senseless(
+                "kv_bytes_per_token, kv_tokens and copy_bytes_per_s must be above 0",
+            ));
         }
         Ok(read)
     }
 
-    /// The cost model.
+    /// The fitted cost model.
     #[must_use]
     pub fn cost(&self) -> CostModel {
         CostModel {
@@ -115,7 +123,7 @@ impl Calibration {
         }
     }
 
-    /// Fits the rates to steps that were timed.
+    /// Fits the rates to timed steps.
     #[must_use]
     pub fn fit(machine: Machine, samples: Vec<Sample>) -> Self {
         let mut kept: Vec<usize> = (0..TERMS).collect();
@@ -137,13 +145,14 @@ impl Calibration {
 }
 
 impl Sample {
-    /// A step of this work that took so long.
+    /// A step with this work that took `ns` nanoseconds.
     #[must_use]
     pub const fn new(work: &StepWork, ns: u64) -> Self {
         Self { count: 1, requests: work.requests, tokens: work.tokens, pairs: work.pairs, context: work.context, ns }
     }
 
-    /// Steps that are alike become one each: the mean of what they computed and of what they took, without the odd ones.
+    /// Merges similar steps into one sample each: the means of their work and time, without
+    /// outliers.
     #[must_use]
     pub fn merged(samples: &[Self]) -> Vec<Self> {
         let size = |count: u64| (8.0 * (count as f64).log2()).round() as u64;
@@ -175,12 +184,12 @@ fn terms(sample: &Sample) -> [f64; TERMS] {
     [1.0, sample.requests as f64, sample.tokens as f64, sample.pairs as f64, sample.context as f64]
 }
 
-/// What rates say of a step.
+/// The fitted nanoseconds of a step.
 fn said(sample: &Sample, rates: &[f64; TERMS]) -> f64 {
     terms(sample).iter().zip(rates).map(|(term, rate)| term * rate).sum()
 }
 
-/// The kept rates, by least squares whose weights come from the fit itself; the other rates are 0.
+/// The kept rates, by iteratively reweighted least squares. The other rates are 0.
 fn weighted_fit(samples: &[Sample], kept: &[usize]) -> [f64; TERMS] {
     let counts = || samples.iter().map(|sample| sample.count as f64);
     let mut weights: Vec<f64> = counts().zip(samples).map(|(count, sample)| count / sample.ns.max(1) as f64).collect();
@@ -189,7 +198,7 @@ fn weighted_fit(samples: &[Sample], kept: &[usize]) -> [f64; TERMS] {
         rates = least_squares(samples, &weights, kept);
         for ((weight, count), sample) in weights.iter_mut().zip(counts()).zip(samples) {
             let (measured, said) = (sample.ns.max(1) as f64, said(sample, &rates));
-            // A fit on its way may say nothing sensible of a step.
+            // An intermediate fit may give a step a negative or tiny time.
             let said = said.max(measured / 10.0);
             *weight = if measured > ODD as f64 * said { 0.0 } else { count / said };
         }
@@ -197,7 +206,7 @@ fn weighted_fit(samples: &[Sample], kept: &[usize]) -> [f64; TERMS] {
     rates
 }
 
-/// The normal equations over the kept terms, solved by elimination; the other rates are 0.
+/// Solves the normal equations over the kept terms by elimination. The other rates are 0.
 fn least_squares(samples: &[Sample], weights: &[f64], kept: &[usize]) -> [f64; TERMS] {
     let size = kept.len();
     let mut rows = vec![vec![0.0; size + 1]; size];
@@ -214,7 +223,7 @@ fn least_squares(samples: &[Sample], weights: &[f64], kept: &[usize]) -> [f64; T
         let best = (pivot..size).max_by(|&a, &b| rows[a][pivot].abs().total_cmp(&rows[b][pivot].abs()));
         rows.swap(pivot, best.expect("a row is left"));
         let pivot_row = rows[pivot].clone();
-        // Samples that do not tell two terms apart leave nothing here; the second one's rate is then 0.
+        // The samples do not distinguish this term from earlier ones: its rate is 0.
         if pivot_row[pivot].abs() < f64::MIN_POSITIVE {
             continue;
         }
@@ -259,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fit_finds_the_rates_again() {
+    fn a_fit_recovers_the_rates() {
         let rates = [900_000.0, 40_000.0, 75_000.0, 130.0, 700.0];
         let fitted = Calibration::fit(machine(), samples(rates));
         let found = [fitted.step_ns, fitted.request_ns, fitted.token_ns, fitted.pair_ns, fitted.context_ns];
@@ -268,9 +277,9 @@ mod tests {
         }
         assert!(fitted.mean_error < 1e-4);
         let text = serde_json::to_string(&fitted).expect("plain data");
-        let read = Calibration::parse(&text).expect("its own text");
+        let read = Calibration::parse(&text).expect("a serialized calibration");
         assert_eq!(read.cost(), fitted.cost());
-        // And the model says of each step what was measured.
+        // The cost model gives each step its measured time.
         for sample in &fitted.samples {
             let work = StepWork {
                 requests: sample.requests,
@@ -284,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn steps_that_are_alike_count_as_their_mean_without_the_odd_ones() {
+    fn similar_steps_merge_into_their_mean_without_outliers() {
         let step = |context: u64, ns: u64| Sample { count: 1, requests: 2, tokens: 2, pairs: context, context, ns };
         let mut timed: Vec<Sample> = (0..20).map(|at| step(1_000 + at, 100 + at)).collect();
         timed.push(step(1_000, 1_000_000));
@@ -294,9 +303,9 @@ mod tests {
         assert_eq!((merged[0].count, merged[0].ns, merged[0].context), (20, 109, 1_009));
     }
 
-    /// What is linear in the wrong terms, and now and then takes far longer, is still right on the whole.
+    /// The total holds for steps that are not linear in the terms, and with outliers.
     #[test]
-    fn a_fit_says_of_all_steps_together_what_was_measured() {
+    fn the_fitted_total_equals_the_measured_total() {
         let mut timed = samples([900_000.0, 40_000.0, 75_000.0, 130.0, 700.0]);
         for (at, sample) in timed.iter_mut().enumerate() {
             sample.count = 1 + at as u64;
@@ -311,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn rates_are_not_negative_and_files_are_doubted() {
+    fn rates_are_not_negative_and_bad_files_are_refused() {
         let fitted = Calibration::fit(machine(), samples([500_000.0, -20_000.0, 70_000.0, 100.0, 10.0]));
         assert_eq!(fitted.request_ns, 0.0);
         assert!(fitted.step_ns >= 0.0 && fitted.token_ns > 0.0);

@@ -1,4 +1,4 @@
-//! What is simulated, and what of it cannot be.
+//! The parameters of a simulation, and the checks that they can serve a load.
 
 use crate::kernel::Time;
 use crate::model::{CostModel, Link};
@@ -6,57 +6,58 @@ use crate::workload::Workload;
 use cenote_policy::scheduler::SchedulerConfig;
 use cenote_policy::{Eviction, SwapConfig, Watermark};
 
-/// A store of blocks.
+/// A store of blocks and the link to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pool {
-    /// Its size; `None`: without end.
+    /// Capacity in bytes. `None`: unlimited.
     pub bytes: Option<u64>,
-    /// What leads to it.
+    /// The link to it.
     pub link: Link,
 }
 
-/// Instances and what they share.
+/// The instances, their caches and the shared pool.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Setup {
-    /// Engines.
+    /// Number of engines.
     pub instances: u32,
-    /// What their steps take.
+    /// Cost of their steps.
     pub cost: CostModel,
-    /// From a client to an engine and back, beside all steps: HTTP, tokenizing, telling.
+    /// Nanoseconds from a client to an engine and back, without the steps: HTTP, tokenizing,
+    /// streaming.
     pub front_ns: Time,
     /// Bytes of K and V of one token.
     pub kv_bytes_per_token: u64,
-    /// Blocks of an engine's own memory (L1).
+    /// Number of blocks of an engine's own memory (L1).
     pub l1_blocks: u32,
-    /// Tokens of each of these.
+    /// Tokens per L1 block.
     pub l1_block_tokens: u32,
-    /// Requests that an engine runs at once.
+    /// Most requests that an engine runs at once.
     pub max_num_seqs: usize,
-    /// Tokens of a step.
+    /// Most tokens of a step.
     pub max_num_batched_tokens: u32,
-    /// What admission leaves free.
+    /// L1 blocks that admission leaves free.
     pub watermark: Watermark,
-    /// L1 blocks that an engine can have swapped out at once; 0: it does not swap.
+    /// Most L1 blocks that an engine can have swapped out at once. 0: no swapping.
     pub swap_blocks: u32,
-    /// Between an engine and its swap space.
+    /// Link between an engine and its swap space.
     pub swap_link: Link,
-    /// Whether swapping is chosen even where computing again would be quicker, as CPEN 511's vLLM was told to.
+    /// Whether to swap even where recomputation would be faster, as CPEN 511 configured vLLM.
     pub always_swap: bool,
-    /// A cache of each instance's own, if any.
+    /// Each instance's own cache, if any.
     pub private: Option<Pool>,
-    /// The pool that all share, if any.
+    /// The pool that all instances share, if any.
     pub shared: Option<Pool>,
-    /// Who leaves caches and pool.
+    /// Eviction policy of the caches and the pool.
     pub eviction: Eviction,
 }
 
 /// Why a setup cannot serve a load.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[allow(missing_docs, reason = "the fields are what the sentence says")]
+#[allow(missing_docs, reason = "the message explains the fields")]
 pub enum ConfigError {
-    #[error("no instances: nobody would answer")]
+    #[error("no instances: no request would be answered")]
     NoInstances,
-    #[error("{0} has no bandwidth: nothing would ever arrive")]
+    #[error("{0} has no bandwidth: no transfer would complete")]
     NoBandwidth(&'static str),
     #[error("{0} is without blocks or tokens: no step could compute anything")]
     Nothing(&'static str),
@@ -74,14 +75,14 @@ pub enum ConfigError {
         needed_bytes: u64,
     },
     #[error(
-        "an engine's own memory holds {held} tokens of KV, but request {request} comes to {needed} tokens ({input} and \
-         {output} generated)"
+        "an engine's own memory holds {held} tokens of KV, but request {request} needs {needed} tokens ({input} of \
+         its prompt and {output} generated)"
     )]
     EngineTooSmall { held: u64, request: usize, needed: u64, input: u32, output: u32 },
 }
 
 impl Setup {
-    /// Bytes of a workload's block.
+    /// Bytes of KV per block of the workload.
     #[must_use]
     pub fn block_bytes(&self, workload: &Workload) -> u64 {
         self.kv_bytes_per_token * u64::from(workload.block_tokens())
@@ -139,7 +140,7 @@ impl Setup {
         }
     }
 
-    /// What each engine's scheduler is told.
+    /// The configuration of each engine's scheduler.
     pub(super) fn scheduler(&self) -> SchedulerConfig {
         let block_bytes = self.kv_bytes_per_token * u64::from(self.l1_block_tokens);
         let swap = SwapConfig {

@@ -42,7 +42,7 @@ fn run(setup: &Setup, workload: &Workload) -> Outcome {
 fn every_request_is_answered_and_counted_once() {
     let (setup, workload) = (setup(), load());
     let mut told = Vec::new();
-    let outcome = simulate(&setup, &workload, &mut |done| told.push(done)).expect("it can be served");
+    let outcome = simulate(&setup, &workload, &mut |done| told.push(done)).expect("the setup can serve the load");
     let sum = |of: fn(&crate::Request) -> u32| workload.requests().iter().map(|r| u64::from(of(r))).sum::<u64>();
     assert_eq!(outcome.requests, 300);
     assert_eq!(outcome.prompt_tokens, sum(|request| request.input_tokens));
@@ -53,13 +53,13 @@ fn every_request_is_answered_and_counted_once() {
 }
 
 #[test]
-fn one_seed_is_one_result() {
+fn equal_seeds_give_equal_results() {
     let setup = Setup { shared: pool(Some(8 * GIB)), eviction: Eviction::S3Fifo, ..setup() };
     assert_eq!(run(&setup, &load()), run(&setup, &load()));
 }
 
 #[test]
-fn a_lone_request_takes_what_the_model_says() {
+fn a_single_request_takes_the_time_of_the_cost_model() {
     let spec = Synthetic { unique: None, output: Length::fixed(3), input: Length::fixed(1_000), ..tract_alone() };
     let workload = spec.draw(1);
     let setup = setup();
@@ -80,7 +80,7 @@ fn tract_alone() -> Synthetic {
 }
 
 #[test]
-fn a_shared_pool_finds_what_private_caches_of_its_size_do_not() {
+fn a_shared_pool_hits_more_than_private_caches() {
     let workload = load();
     let nothing = run(&setup(), &workload);
     let shared = run(&Setup { shared: pool(None), ..setup() }, &workload);
@@ -93,7 +93,7 @@ fn a_shared_pool_finds_what_private_caches_of_its_size_do_not() {
 }
 
 #[test]
-fn a_slow_link_costs_first_tokens() {
+fn a_slow_link_raises_the_time_to_first_token() {
     let workload = load();
     let with = |bytes_per_s| {
         let link = Link { bytes_per_s, latency_ns: 640 };
@@ -102,7 +102,7 @@ fn a_slow_link_costs_first_tokens() {
     assert!(with(1_000_000_000) > 1.5 * with(100_000_000_000));
 }
 
-/// CPEN 511's set-up: 400 prompts at once, few blocks.
+/// CPEN 511's setup: 400 prompts at once, few blocks.
 fn pressed(watermark: Watermark) -> Setup {
     let shape = ModelShape::named("opt-1.3b").expect("a preset");
     let device = Device::named("a100").expect("a preset");
@@ -120,13 +120,13 @@ fn pressed(watermark: Watermark) -> Setup {
 }
 
 #[test]
-fn pressure_swaps_and_a_watermark_relieves_it() {
+fn memory_pressure_swaps_and_a_watermark_reduces_it() {
     let workload = cpen(400, 1.0, 1);
     let (fixed, trace) = swap_trace(&pressed(Watermark::DEFAULT), &workload).expect("it can be served");
     assert_eq!(fixed.requests, 400);
     assert!(fixed.swaps > 50 && fixed.preemptions == 0, "{fixed:?}");
     assert_eq!((fixed.swapped_out_blocks, 2 * fixed.swaps), (fixed.swapped_in_blocks, trace.len() as u64));
-    // Who went out first comes back first.
+    // Requests are swapped in in the order in which they were swapped out.
     let mut out = std::collections::VecDeque::new();
     for swap in trace {
         match swap {
@@ -143,7 +143,7 @@ fn pressure_swaps_and_a_watermark_relieves_it() {
 }
 
 #[test]
-fn what_cannot_be_is_refused_with_its_reason() {
+fn an_impossible_setup_is_refused_with_its_reason() {
     let workload = load();
     let refused = |setup: &Setup| simulate(setup, &workload, &mut |_| ()).expect_err("impossible").to_string();
     let dead = Link { bytes_per_s: 0, latency_ns: 0 };

@@ -1,4 +1,4 @@
-//! The events of a run.
+//! The state and events of a run.
 
 use super::{Outcome, Setup, Swap};
 use crate::cache::BlockCache;
@@ -9,29 +9,28 @@ use crate::workload::Workload;
 use cenote_base::RequestId;
 use cenote_policy::scheduler::{NewRequest, PrefixSource, Scheduler, SchedulerOutput};
 
-/// Answered requests between two words of progress.
+/// Finished requests between two calls of `progress`.
 const PROGRESS_EVERY: u64 = 256;
 
-/// What happens.
 #[derive(Clone, Copy, Debug)]
 enum Event {
-    /// The next request comes.
+    /// The next request arrives.
     Arrival,
-    /// An instance's step is over.
+    /// An instance's step ends.
     Step { instance: usize },
 }
 
-/// A request on its way.
+/// The state of a request.
 #[derive(Clone, Copy, Debug, Default)]
 struct Progress {
     generated: u32,
     was_admitted: bool,
     last_token: Time,
-    /// The lookup's instant, which its blocks are published with.
+    /// The instant of the lookup. The blocks are published with it.
     instant: u64,
 }
 
-/// A link at work.
+/// A link, the end of its last transfer and its byte counts.
 #[derive(Clone, Copy, Debug)]
 struct Busy {
     link: Link,
@@ -45,7 +44,7 @@ impl Busy {
         Self { link, free_at: 0, read: 0, written: 0 }
     }
 
-    /// Carries bytes behind all that was asked for before; returns when they are there.
+    /// Queues a transfer behind the earlier ones. Returns the time at which it is complete.
     fn carry(&mut self, now: Time, bytes: u64) -> Time {
         if bytes == 0 {
             return now;
@@ -55,7 +54,7 @@ impl Busy {
     }
 }
 
-/// A cache with what leads to it.
+/// A cache and the link to it.
 struct Store {
     cache: BlockCache,
     busy: Busy,
@@ -93,7 +92,7 @@ pub(super) struct World<'a> {
     instances: Vec<Instance>,
     shared: Option<Store>,
     requests: Vec<Progress>,
-    /// Time for eviction is lookups, as in the pool.
+    /// Number of lookups: the eviction policy's clock, as in the pool.
     lookups: u64,
     ttft: Histogram,
     gaps: Histogram,
@@ -101,7 +100,7 @@ pub(super) struct World<'a> {
     swap_trace: Option<Vec<Swap>>,
 }
 
-/// Answers how much of a prompt an instance could load.
+/// Prefix source of an instance: its own cache and the shared pool.
 struct Prefix<'a> {
     workload: &'a Workload,
     private: Option<&'a BlockCache>,
@@ -213,17 +212,17 @@ impl<'a> World<'a> {
             deadline_ns: u64::MAX,
             priority: request.priority,
         };
-        instance.scheduler.add(new).expect("whatever never fits was refused before");
+        instance.scheduler.add(new).expect("`Setup::check` refuses requests that never fit");
         instance.unfinished += 1;
         self.totals.prompt_tokens += u64::from(request.input_tokens);
         if !instance.is_busy {
-            // Others may come at this very instant; a step that begins behind them takes them in as well.
+            // Schedule the step behind other arrivals at this instant, so that it admits them too.
             instance.is_busy = true;
             self.calendar.schedule(self.calendar.now(), Event::Step { instance: at });
         }
     }
 
-    /// Decides an instance's next step and when it will be over.
+    /// Chooses an instance's next step and schedules its end.
     fn begin_step(&mut self, at: usize) {
         let now = self.calendar.now();
         let instance = &mut self.instances[at];
@@ -240,7 +239,7 @@ impl<'a> World<'a> {
             };
             instance.scheduler.schedule_into(&mut prefix, &mut instance.output);
             self.totals.events += prefix.lookups;
-            // Whoever made room for itself leaves a step without work; the next one has some.
+            // A request that only preempted others leaves an empty step. The next one has work.
             if !instance.output.scheduled.is_empty() {
                 break;
             }
@@ -257,7 +256,7 @@ impl<'a> World<'a> {
         self.calendar.schedule(end, Event::Step { instance: at });
     }
 
-    /// Carries swapped blocks; returns when all are where they belong.
+    /// Transfers swapped blocks. Returns the time at which both directions are complete.
     fn swap(&mut self, at: usize, now: Time) -> Time {
         let output = &self.instances[at].output;
         if output.swapped_out.is_empty() && output.swapped_in.is_empty() {
@@ -279,7 +278,8 @@ impl<'a> World<'a> {
         now + link.time(out * bytes) + link.time(back * bytes)
     }
 
-    /// Notes the lookups of requests that were let in, and loads what they matched; returns when it is there.
+    /// Counts the lookups of admitted requests and loads their matched blocks. Returns the time at
+    /// which the loads are complete.
     fn load_admitted(&mut self, at: usize, now: Time) -> Time {
         let instance = &mut self.instances[at];
         let mut ready = now;
@@ -306,7 +306,8 @@ impl<'a> World<'a> {
                 self.totals.hit_blocks += found as u64;
             }
             self.totals.events += found as u64;
-            // What is found is touched; of it, as many blocks as hold the matched tokens are loaded.
+            // All found blocks are touched. Only the blocks that hold the matched tokens are
+            // loaded.
             let loaded = part.num_loaded_tokens.div_ceil(self.workload.block_tokens()) as usize;
             let (mut near, mut far) = (0, 0);
             for (depth, &block) in blocks[..found].iter().enumerate() {
@@ -372,7 +373,7 @@ impl<'a> World<'a> {
         self.instances[at].output.scheduled.clear();
     }
 
-    /// A prompt's blocks go into the instance's cache and the pool; nobody waits for it.
+    /// Publishes a prompt's blocks into the instance's cache and the pool. No step waits for it.
     fn publish(&mut self, at: usize, index: usize) {
         let now = self.calendar.now();
         let blocks = self.workload.blocks(&self.workload.requests()[index]);

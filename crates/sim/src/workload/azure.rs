@@ -1,17 +1,19 @@
-//! Azure's format (Splitwise, ISCA '24; Oaken §6.1 takes its batches from it): a line of three values for each request.
+//! Azure's trace format (Splitwise, ISCA '24; Oaken §6.1 takes its batches from it): one line of
+//! three values per request.
 //!
-//! `TIMESTAMP,ContextTokens,GeneratedTokens`, the timestamp as `2023-11-16 18:15:46.6805900`. Nothing is said of what prompts
-//! share, so they share nothing.
+//! The values are `TIMESTAMP,ContextTokens,GeneratedTokens`, with a timestamp such as
+//! `2023-11-16 18:15:46.6805900`. The format has no block hashes, so the prompts share no blocks.
 
 use super::{Builder, Read, TraceError, read_lines, tokens};
 use std::io::BufRead;
 
 const NANOS: u64 = 1_000_000_000;
 
-/// Reads a trace. Lines that are no request are left out and told, or end it if `strict`. The first request comes at 0.
+/// Reads a trace. The first request arrives at 0. Invalid lines are skipped and listed, or are an
+/// error if `strict` is set.
 ///
 /// # Errors
-/// The file cannot be read, has no requests, or a line is wrong and `strict` is set.
+/// Reading failed, the trace has no requests, or a line is invalid and `strict` is set.
 pub fn read_azure(from: impl BufRead, block_tokens: u32, strict: bool) -> Result<Read, TraceError> {
     let mut read = read_lines(from, strict, Builder::new(block_tokens), |text, line, builder| {
         let text = std::str::from_utf8(text).map_err(|_| "not UTF-8".to_owned())?;
@@ -22,14 +24,14 @@ pub fn read_azure(from: impl BufRead, block_tokens: u32, strict: bool) -> Result
         let [timestamp, context, generated] = fields[..] else {
             return Err(format!("{} values instead of 3", fields.len()));
         };
-        let arrival = nanoseconds(timestamp).ok_or_else(|| format!("`{timestamp}` is no date and time"))?;
+        let arrival = nanoseconds(timestamp).ok_or_else(|| format!("`{timestamp}` is not a date and time"))?;
         let count = |what: &str, text: &str| {
-            let count = text.parse().map_err(|_| format!("{what} `{text}` is no number of tokens"))?;
+            let count = text.parse().map_err(|_| format!("{what} `{text}` is not a number of tokens"))?;
             tokens(what, count)
         };
         let (input, output) = (count("ContextTokens", context)?, count("GeneratedTokens", generated)?);
         if input == 0 {
-            return Err("ContextTokens is 0: a prompt has a token".to_owned());
+            return Err("ContextTokens is 0; a prompt has at least one token".to_owned());
         }
         builder.push_alone(arrival, input, output);
         Ok(())
@@ -56,7 +58,7 @@ fn nanoseconds(text: &str) -> Option<u64> {
         .chain(std::iter::repeat(b'0'))
         .take(9)
         .fold(0, |sum, digit| 10 * sum + u64::from(digit - b'0'));
-    // Years begin in March here, so that a leap day is a year's last.
+    // Count years from March, so that the leap day is the last day of a year.
     let (year, month) = if month < 3 { (year - 1, month + 9) } else { (year, month - 3) };
     let days = 365 * year + year / 4 - year / 100 + year / 400 + (153 * month + 2) / 5 + day - 1 - 719_468;
     Some((((days * 24 + hour) * 60 + minute) * 60 + second) * NANOS + nanos)
@@ -67,7 +69,7 @@ mod tests {
     use super::nanoseconds;
 
     #[test]
-    fn dates_are_counted_by_the_calendar() {
+    fn dates_convert_to_nanoseconds_since_1970() {
         assert_eq!(nanoseconds("1970-01-01 00:00:00"), Some(0));
         assert_eq!(nanoseconds("2000-02-29 00:00:00.5"), Some(951_782_400_500_000_000));
         assert_eq!(nanoseconds("2024-03-01T00:00:00Z"), Some(1_709_251_200_000_000_000));

@@ -1,35 +1,36 @@
-//! Loads that are drawn: Poisson arrivals, TraCT's workloads, CPEN 511's prompts.
+//! Generated loads: Poisson arrivals, TraCT's workloads and CPEN 511's prompts.
 
 use super::draw::{Length, exponential};
 use super::{Builder, Workload};
 use cenote_base::prng::Prng;
 
 const SECOND_NS: f64 = 1e9;
-/// Longest drawn prompt or answer.
+/// Longest generated prompt or answer, in tokens.
 const DRAWN_MAX: u32 = 131_072;
 
-/// Requests that come as a Poisson process; of each prompt a part is shared with the others of its group.
+/// A Poisson process of requests. The prompts of a group share a prefix.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Synthetic {
-    /// How many.
+    /// Number of requests.
     pub requests: usize,
-    /// Requests a second; 0: all at once.
+    /// Requests per second. 0: all at once.
     pub rate: f64,
-    /// Tokens of a prompt.
+    /// Length of a prompt.
     pub input: Length,
-    /// Tokens of an answer.
+    /// Length of an answer.
     pub output: Length,
-    /// Tokens at the end of a prompt that no other has; `None`: all of them.
+    /// Length of the end of a prompt that no other prompt shares. `None`: the whole prompt.
     pub unique: Option<Length>,
-    /// Groups whose prompts begin alike, equally popular.
+    /// Number of groups, all with the same probability. The prompts of a group share their prefix.
     pub groups: u64,
-    /// Tokens of a block.
+    /// Tokens per block.
     pub block_tokens: u32,
 }
 
 impl Synthetic {
-    /// TraCT §5.1, Table 1: the workloads A, B and C, from Dynamo's generator with vLLM's blocks of 16 tokens. They differ in
-    /// what prompts do not share. The paper does not say among how many groups: 64 here.
+    /// TraCT's workloads A, B and C (§5.1, Table 1), from Dynamo's generator with vLLM's blocks of
+    /// 16 tokens. They differ in the unshared part of the prompts. The paper does not give the
+    /// number of groups; this uses 64. Returns `None` for other names.
     #[must_use]
     pub fn tract(name: char, requests: usize, rate: f64) -> Option<Self> {
         let (mean, deviation) = match name.to_ascii_uppercase() {
@@ -49,13 +50,14 @@ impl Synthetic {
         })
     }
 
-    /// Draws the requests.
+    /// Generates the requests of a seed.
     #[must_use]
     pub fn draw(&self, seed: u64) -> Workload {
         let mut prng = Prng::new(seed);
         let mut builder = Builder::new(self.block_tokens);
         let (mut at, mut names) = (0.0, Vec::new());
-        // Names of shared blocks are (group, depth), of the others (request, depth) with the highest bit set.
+        // The name of a shared block is (group, depth). The name of an unshared block is
+        // (request, depth) with the highest bit set.
         let name = |owner: u64, depth: u32| owner << 24 | u64::from(depth);
         for request in 0..self.requests as u64 {
             if self.rate > 0.0 {
@@ -76,17 +78,19 @@ impl Synthetic {
     }
 }
 
-/// CPEN 511 §V-B, §VII: the prompts that are fed in at once.
+/// Number of prompts that CPEN 511 submits at once (§V-B, §VII).
 pub const CPEN_PROMPTS: usize = 400;
-/// Mean of a prompt: the paper's two blocks of 16 tokens (§VII-C).
+/// Length of a prompt. The mean is the paper's two blocks of 16 tokens (§VII-C).
 const CPEN_PROMPT: Length = Length { mean: 32.0, deviation: 12.0 };
-/// Mean of an answer, which ends at random after any token. With it a request that runs has 7.5 blocks on average (§VII-B): the two
-/// of its prompt, and 88 tokens, because an answer without memory is on average as old as it will be.
+/// Mean length of an answer, in tokens. An answer ends after each token with the same probability.
+/// A running request then has 7.5 blocks on average (§VII-B): two for its prompt, and the rest for
+/// 88 generated tokens. The mean age of a memoryless answer equals its mean length.
 const CPEN_OUTPUT_MEAN: f64 = 88.0;
-/// vLLM's examples end an answer there at the latest; some end is needed, or one request could outgrow the memory.
+/// Longest answer, in tokens, as in vLLM's examples. Without a limit one request could exceed the
+/// memory.
 const CPEN_OUTPUT_MAX: u32 = 512;
 
-/// CPEN 511's load, all at once; `scale` stretches answers.
+/// CPEN 511's load, with all arrivals at 0. `scale` multiplies the lengths of answers.
 #[must_use]
 pub fn cpen(prompts: usize, scale: f64, seed: u64) -> Workload {
     let mut prng = Prng::new(seed);

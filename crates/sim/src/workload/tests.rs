@@ -5,7 +5,7 @@ fn line(at: u64, tokens: u64, ids: &[u64]) -> String {
 }
 
 #[test]
-fn equal_names_are_equal_blocks() {
+fn equal_names_get_equal_block_numbers() {
     let text = [line(5, 1_000, &[7, 9]), line(0, 600, &[7, 3])].concat();
     let read = read_mooncake(text.as_bytes(), 512, true).expect("a trace");
     let workload = read.workload;
@@ -18,13 +18,13 @@ fn equal_names_are_equal_blocks() {
 }
 
 #[test]
-fn bad_lines_are_named_and_left_out_or_end_it() {
+fn bad_lines_are_skipped_and_listed_or_refused_if_strict() {
     let good = line(1, 512, &[1]);
     let bad = [
         ("{\"timestamp\": 1", "EOF while parsing"),
         ("not json", "expected"),
         ("{\"timestamp\": 1, \"input_length\": 5, \"output_length\": 7}", "hash_ids"),
-        ("{\"timestamp\": -1, \"input_length\": 5, \"output_length\": 7, \"hash_ids\": [1]}", "no time"),
+        ("{\"timestamp\": -1, \"input_length\": 5, \"output_length\": 7, \"hash_ids\": [1]}", "not a time"),
         ("{\"timestamp\": 1, \"input_length\": 0, \"output_length\": 7, \"hash_ids\": []}", "input_length is 0"),
         ("{\"timestamp\": 1, \"input_length\": 99999999999, \"output_length\": 7, \"hash_ids\": []}", "more than any"),
         ("{\"timestamp\": 1, \"input_length\": 5, \"output_length\": 7, \"hash_ids\": [-1]}", "invalid value"),
@@ -32,7 +32,7 @@ fn bad_lines_are_named_and_left_out_or_end_it() {
     ];
     for (text, words) in bad {
         let trace = format!("{good}\n{text}\n{good}");
-        let read = read_mooncake(trace.as_bytes(), 512, false).expect("the others are good");
+        let read = read_mooncake(trace.as_bytes(), 512, false).expect("the other lines are valid");
         assert_eq!((read.workload.requests().len(), read.bad.len()), (2, 1), "{text}");
         let found = read.bad[0].to_string();
         assert!(found.starts_with("line 3: ") && found.contains(words), "{found}");
@@ -40,44 +40,44 @@ fn bad_lines_are_named_and_left_out_or_end_it() {
         assert_eq!(strict.to_string(), found);
     }
     let not_text = [good.as_bytes(), b"\xff\xfe\n"].concat();
-    assert_eq!(read_mooncake(not_text.as_slice(), 512, false).expect("one is good").bad[0].line, 2);
+    assert_eq!(read_mooncake(not_text.as_slice(), 512, false).expect("one line is valid").bad[0].line, 2);
 }
 
 #[test]
-fn a_truncated_file_says_where_it_ends() {
+fn the_last_line_of_a_truncated_file_is_reported() {
     let text = [line(0, 512, &[1]), line(1, 512, &[1])].concat();
     let cut = &text.as_bytes()[..text.len() - 10];
-    let read = read_mooncake(cut, 512, false).expect("the first is whole");
+    let read = read_mooncake(cut, 512, false).expect("the first line is whole");
     assert_eq!(read.workload.requests().len(), 1);
     assert!(read.bad[0].to_string().ends_with("(the file ends within this line)"), "{}", read.bad[0]);
     assert!(matches!(read_mooncake(&b""[..], 512, false), Err(TraceError::Empty)));
-    assert!(matches!(read_mooncake(&b"x\n"[..], 512, false), Err(TraceError::Bad(_))), "not one good line");
+    assert!(matches!(read_mooncake(&b"x\n"[..], 512, false), Err(TraceError::Bad(_))), "no valid line");
 }
 
 #[test]
-fn lengths_that_do_not_fit_the_blocks_are_counted() {
+fn lengths_that_do_not_match_the_blocks_are_counted() {
     let text = [line(0, 512, &[1, 2, 3]), line(1, 512, &[1])].concat();
     let read = read_mooncake(text.as_bytes(), 512, true).expect("a trace");
     assert_eq!((read.odd_lengths, read.workload.requests().len()), (1, 2));
 }
 
 #[test]
-fn azure_prompts_share_nothing() {
+fn azure_prompts_share_no_blocks() {
     let text = "TIMESTAMP,ContextTokens,GeneratedTokens\r\n2023-11-16 18:15:46.6805900,374,44\r\n\
                 2023-11-16 18:15:50.9951690,1396,0\nx,1,1\n2023-11-16 18:15:51.0,12\n2023-11-16 18:15:52.0,-3,1";
     let read = read_azure(text.as_bytes(), 512, false).expect("a trace");
     let [first, second] = read.workload.requests() else { panic!("two requests") };
     assert_eq!((first.arrival, second.arrival), (0, 4_314_579_000));
-    assert_eq!((first.output_tokens, second.output_tokens), (44, 1), "some answer there is");
+    assert_eq!((first.output_tokens, second.output_tokens), (44, 1), "an answer has at least one token");
     assert_eq!((read.workload.blocks(first), read.workload.blocks(second)), (&[0][..], &[1, 2, 3][..]));
     let told: Vec<String> = read.bad.iter().map(ToString::to_string).collect();
-    assert_eq!(told[0], "line 4: `x` is no date and time");
+    assert_eq!(told[0], "line 4: `x` is not a date and time");
     assert_eq!(told[1], "line 5: 2 values instead of 3");
-    assert_eq!(told[2], "line 6: ContextTokens `-3` is no number of tokens (the file ends within this line)");
+    assert_eq!(told[2], "line 6: ContextTokens `-3` is not a number of tokens (the file ends within this line)");
 }
 
 #[test]
-fn drawn_lengths_have_their_mean_and_deviation() {
+fn generated_lengths_have_their_mean_and_deviation() {
     let spec = Synthetic::tract('a', 20_000, 3.0).expect("workload A");
     let workload = spec.draw(1);
     let lengths: Vec<f64> = workload.requests().iter().map(|request| f64::from(request.input_tokens)).collect();
@@ -86,28 +86,28 @@ fn drawn_lengths_have_their_mean_and_deviation() {
     assert!((mean / 4_449.0 - 1.0).abs() < 0.03 && (deviation / 2_424.0 - 1.0).abs() < 0.06, "{mean} ± {deviation}");
     let seconds = workload.requests().last().expect("requests").arrival as f64 / 1e9;
     assert!((20_000.0 / seconds / 3.0 - 1.0).abs() < 0.03, "{seconds} s");
-    assert_eq!(spec.draw(1).requests(), workload.requests(), "one seed, one load");
+    assert_eq!(spec.draw(1).requests(), workload.requests(), "equal seeds give equal loads");
     assert_ne!(spec.draw(2).requests(), workload.requests());
     assert!(Synthetic::tract('d', 1, 1.0).is_none());
 }
 
 #[test]
-fn a_prefix_is_shared_by_a_group_and_nobody_else() {
+fn a_prefix_is_shared_within_its_group_only() {
     let spec = Synthetic { unique: Some(Length::fixed(32)), groups: 2, ..Synthetic::tract('A', 200, 0.0).expect("A") };
     let workload = Synthetic { input: Length::fixed(96), ..spec }.draw(5);
-    // Two groups of four shared blocks, and two blocks of each prompt's own.
+    // Two groups with four shared blocks each, and two unshared blocks per prompt.
     assert_eq!(workload.num_blocks(), 2 * 4 + 200 * 2);
 }
 
 #[test]
-fn cpen_prompts_are_as_long_as_the_paper_says() {
+fn cpen_lengths_match_the_paper() {
     let workload = cpen(4_000, 1.0, 1);
     let mean = |of: fn(&Request) -> u32| {
         workload.requests().iter().map(|request| f64::from(of(request))).sum::<f64>() / workload.requests().len() as f64
     };
     let (input, output) = (mean(|request| request.input_tokens), mean(|request| request.output_tokens));
     assert!((input - 32.0).abs() < 1.0 && (output - 88.0).abs() < 4.0, "{input}, {output}");
-    // Over the time that a request runs: its prompt's blocks, and what it has generated so far.
+    // Mean over the run of a request: the blocks of its prompt and of its answer so far.
     let (mut held, mut steps) = (0, 0);
     for request in workload.requests() {
         for generated in 0..request.output_tokens {
