@@ -209,7 +209,7 @@ pub fn create(region: &RegionArgs, new: &NewRegionArgs, force: bool) -> Result<(
                 .hint("--force formats it; everything in it is lost"));
         }
     }
-    cenote_pool::sweep_host_memory();
+    let _ = cenote_pool::sweep_host_memory();
     let options = MapOptions { prefault: new.prefault, ..region.map_options() };
     let format = |mapping| {
         let fabric = Arc::new(Mapped::new(mapping, flush)?);

@@ -6,7 +6,7 @@ use crate::args::{
 };
 use crate::failure::Failure;
 use crate::output::{self, facts, table, wrapped};
-use crate::region::{self, HostPool};
+use crate::region;
 use crate::signals::EndSignals;
 use cenote_base::HostId;
 use cenote_base::units::ByteSize;
