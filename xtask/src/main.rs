@@ -21,6 +21,7 @@ use std::process::ExitCode;
 const USAGE: &str = "usage: cargo xtask <task>
 
   tidy        rules of the source tree that no compiler checks
+  diagrams    draws the graphs of ARCHITECTURE.md from the imports
   ci          everything: format, clippy, tidy, documentation, tests
   python-env  the Python environment of the tests that are in Python
   python      builds the Python package and runs its tests, those with vLLM and SGLang excepted
@@ -42,6 +43,7 @@ fn main() -> ExitCode {
     }
     let done = match arguments.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
         ["tidy"] => tidy::run(&root),
+        ["diagrams"] => tidy::draw(&root),
         ["ci"] => ci::run(&root),
         ["python"] => python::prepare(&root).and_then(|python| python::test_package(&root, &python)),
         ["wheel"] => python::portable_wheel(&root).map(|wheel| println!("{}", wheel.display())),

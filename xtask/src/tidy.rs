@@ -1,6 +1,6 @@
 //! Rules of the source tree that no compiler checks. Each says where, what, and what to do.
 
-mod floors;
+mod layers;
 mod links;
 mod one_policy;
 mod sources;
@@ -115,8 +115,17 @@ pub fn run(root: &Path) -> Result<(), String> {
     }
 }
 
+/// Draws the diagrams of ARCHITECTURE.md from the imports.
+///
+/// # Errors
+/// The tree cannot be read, or the document has no place for a diagram.
+pub fn draw(root: &Path) -> Result<(), String> {
+    let text = layers::redrawn(&Tree::read(root)?)?;
+    std::fs::write(root.join("ARCHITECTURE.md"), text).map_err(|error| format!("ARCHITECTURE.md: {error}"))
+}
+
 fn check(tree: &Tree) -> Vec<Finding> {
-    [floors::check(tree), one_policy::check(tree), sources::check(tree), texts::check(tree), links::check(tree)]
+    [layers::check(tree), one_policy::check(tree), sources::check(tree), texts::check(tree), links::check(tree)]
         .into_iter()
         .flatten()
         .collect()
