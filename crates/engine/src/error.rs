@@ -29,7 +29,7 @@ pub enum LoadError {
         path: PathBuf,
         /// The tensor's name.
         tensor: String,
-        /// What is wrong with it.
+        /// The fault of the tensor.
         fact: String,
     },
     /// The content of the file is inconsistent or incomplete.
@@ -37,7 +37,7 @@ pub enum LoadError {
     Invalid {
         /// The file.
         path: PathBuf,
-        /// What is wrong.
+        /// The fault.
         fact: String,
     },
     /// A valid model that this engine cannot compute.
@@ -45,7 +45,7 @@ pub enum LoadError {
     Unsupported {
         /// The file.
         path: PathBuf,
-        /// What is not supported.
+        /// The unsupported property.
         fact: String,
     },
     /// A setting is invalid in itself or does not fit the model.
@@ -53,7 +53,7 @@ pub enum LoadError {
     Setting {
         /// The setting's name.
         setting: &'static str,
-        /// What is wrong.
+        /// The fault.
         fact: String,
     },
 }
