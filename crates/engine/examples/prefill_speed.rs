@@ -1,7 +1,9 @@
 //! Prints the prefill and decode speed of a model directory.
 //!
-//! `cargo run --release -p cenote-engine --example prefill_speed -- --model DIR \
-//!   [--tokens 2048] [--threads 0] [--dtype f32]`
+//! ```text
+//! cargo run --release -p cenote-engine --example prefill_speed -- --model DIR \
+//!   [--tokens 2048] [--threads 0] [--dtype f32]
+//! ```
 #![allow(clippy::print_stdout, reason = "an example prints")]
 
 use cenote_base::prng::Prng;

@@ -53,7 +53,6 @@ struct Linear {
 #[derive(Clone, Copy, Debug)]
 pub struct SeqChunk<'a> {
     /// The tokens to compute.
-    /// The tokens to compute.
     pub tokens: &'a [TokenId],
     /// Position of the first token. KV of all earlier positions must be in the arena or in late
     /// blocks.
@@ -146,8 +145,7 @@ impl Llama {
         } else if !checkpoint.contains(EMBEDDING) {
             (pack(&checkpoint.take(OUTPUT, &vocabulary)?), None)
         } else {
-            // As in transformers: if the tensors of a "tied" file differ, both are
-            // used.
+            // As in transformers: if the tensors of a "tied" file differ, both are used.
             let embedding = checkpoint.take(EMBEDDING, &vocabulary)?;
             let output = checkpoint.take(OUTPUT, &vocabulary)?;
             (pack(&embedding), (embedding != output).then(|| pack(&output)))

@@ -99,8 +99,7 @@ fn aborted_and_abandoned_requests_free_their_blocks() {
     assert!(ended.recv().is_err(), "the sink is dropped, not called again");
     assert!(engine.drain(minute()));
     // The engine's thread publishes its gauges when it becomes idle. A request refused while
-    // draining does not
-    // wake the thread, so there is no event to wait for: poll.
+    // draining does not wake the thread, so there is no event to wait for: poll.
     let free = || {
         let values = engine.stats().values;
         (values.get("kv_blocks_free").copied(), values.get("kv_blocks").copied())

@@ -242,8 +242,7 @@ impl<F: Fabric> PrefixStore for RegionStore<F> {
             }
         }
         // The block may have been evicted and published again elsewhere: look it up once more.
-        // `peek` does not
-        // count as a use; the prompt's lookup did.
+        // `peek` does not count as a use; the prompt's lookup did.
         let hits = self.pool.peek(&[hash]);
         hits.first().filter(|hit| Some(**hit) != remembered).map_or(Loaded::Miss, |hit| self.read(hit, pages))
     }

@@ -1,5 +1,4 @@
-//! Agreement of a model's profiles that were made from different texts: the claim of Oaken's Figure
-//! 6.
+//! Agreement of a model's profiles that were made from different texts (Oaken, Figure 6).
 //!
 //! "The range of KV cache values remains consistent across these datasets" (Oaken §4.1, observation
 //! 2), so Oaken determines thresholds once, in advance. This module compares the thresholds

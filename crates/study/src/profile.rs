@@ -2,11 +2,11 @@
 //! each part tolerates.
 //!
 //! The step of a K channel starts as the inverse of the magnitude of its queries. The step of a V
-//! channel starts as the inverse of its gain in the output projection. Both are the sensitivities
-//! of attention to an error in the channel. The balance between layers and between K and V is
+//! channel starts as the inverse of its gain in the output projection. Magnitude and gain are the
+//! sensitivities to errors in the channel. The balance between layers and between K and V is
 //! measured instead. Each part alone is rounded to its steps, and the steps are scaled so that each
-//! part does the same harm (Kullback-Leibler divergence, which grows with the square of the step).
-//! At a given number of bits, equal harm is least harm.
+//! part does the same harm. Harm is the Kullback-Leibler divergence, which grows with the square of
+//! the step. At a given number of bits, equal harm is least harm.
 
 use crate::evaluate::{check_windows, evaluate};
 use crate::{StudyError, Subject, put_values, values_of};

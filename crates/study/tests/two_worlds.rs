@@ -136,9 +136,8 @@ fn engine_swaps(watermark: &Watermark, load: &Workload) -> Vec<Swap> {
     let recorder = Box::new(Recorder(Arc::clone(&trace)));
     let engine = LlmEngine::start_observed(LoadedModel::load(&config).unwrap(), Some(store), recorder).unwrap();
     // The sink of the first token blocks the engine's thread. The others are submitted meanwhile.
-    // Then a too
-    // long request is submitted: its refusal shows that the tokenizing thread has forwarded all
-    // others.
+    // Then a too long request is submitted: its refusal shows that the tokenizing thread has
+    // forwarded all others.
     let (all_sent, are_sent) = channel();
     let (computed, is_computed) = channel();
     let mut gate = Some((computed, are_sent));

@@ -15,8 +15,8 @@ pub struct Evaluation {
     pub tokens: usize,
     /// Mean loss.
     pub loss: f64,
-    /// Mean losses by position in the window, in ranges from 0 that double in length: `[first
-    /// position, mean loss]`. A rise shows that the model fails at long range.
+    /// Mean losses by position in the window, in ranges from 0 that double in length:
+    /// `[first position, mean loss]`. A rise shows that the model fails at long range.
     pub by_position: Vec<(usize, f64)>,
 }
 

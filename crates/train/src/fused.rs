@@ -76,8 +76,7 @@ impl CustomOp2 for CausalSoftmaxBack {
     }
 }
 
-/// `x · rsqrt(mean(x²) + eps) · weight` over the last dimension, with `x` `[.., D]` and `weight`
-/// `[D]`.
+/// `x · rsqrt(mean(x²) + eps) · weight` over the last dimension. `x` is `[.., D]`, `weight` is `[D]`.
 pub struct RmsNorm(pub f32);
 
 impl CustomOp2 for RmsNorm {

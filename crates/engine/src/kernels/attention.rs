@@ -37,8 +37,8 @@ pub struct QueryChunk<'a> {
     pub block_table: &'a [BlockId],
 }
 
-/// Computes attention for a whole ragged batch. `q` has `q_stride` values per row; the first `heads
-/// · head_dim` are the rotated queries. `out` is `[row][heads · head_dim]`.
+/// Computes attention for a whole ragged batch. `q` has `q_stride` values per row; the first
+/// `heads · head_dim` are the rotated queries. `out` is `[row][heads · head_dim]`.
 pub fn attend(kv: &KvLayer, q: &[f32], q_stride: usize, heads: usize, chunks: &[QueryChunk<'_>], out: &mut [f32]) {
     let layout = kv.layout();
     let (kv_heads, head_dim) = (layout.num_kv_heads, layout.head_dim);

@@ -150,8 +150,8 @@ pub fn swiglu(x: &[f32], width: usize, out: &mut [f32]) {
 }
 
 /// Rotates the first `heads` heads of every row of `x` (`width` values per row). Pairs are the two
-/// halves of a head, as Hugging Face stores Llama. Row `i` uses row `i` of `cos_sin`: `head_dim /
-/// 2` cosines, then as many sines.
+/// halves of a head, as Hugging Face stores Llama. Row `i` uses row `i` of `cos_sin`:
+/// `head_dim / 2` cosines, then as many sines.
 pub fn rotate(x: &mut [f32], width: usize, heads: usize, head_dim: usize, cos_sin: &[f32]) {
     let half = head_dim / 2;
     for_rows(

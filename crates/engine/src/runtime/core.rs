@@ -287,9 +287,8 @@ impl Core {
         });
         for part in &scheduled {
             // Save a prompt's blocks only after its first token is sent (TraCT §3.2: step 11 after
-            // step 5), so that
-            // sharing adds nothing to the time to first token. A request preempted within its
-            // prompt recomputes the unsaved part.
+            // step 5), so that sharing adds nothing to the time to first token. A request preempted
+            // within its prompt recomputes the unsaved part.
             if self.requests.get(&part.id).is_some_and(|request| !request.output().is_empty()) {
                 self.publish_blocks(part.id);
             }

@@ -62,8 +62,7 @@ impl Running {
         let mut tokens = admission.prompt;
         tokens.extend(admission.output);
         // A worker may die after its last token but before `Finished`. Then nothing is left to
-        // generate, and
-        // this engine only reports the end.
+        // generate, and this engine only reports the end.
         let finish = if ended || text.stopped {
             Some(FinishReason::Stop)
         } else {

@@ -36,9 +36,8 @@ pub struct Training {
 pub fn train(cases: &[Case], generations: usize, seed: u64, progress: &mut dyn FnMut(usize, f64)) -> Training {
     let fixed: Vec<(f64, f64)> = cases.iter().map(|case| measured(case, &Watermark::DEFAULT)).collect();
     let mut prng = Prng::new(seed);
-    // Initial mean: keep 1/32 of all blocks free, plus the blocks that prompts still need; all
-    // other
-    // weights are 0.
+    // Initial mean: keep 1/32 of all blocks free, plus the blocks that prompts still need. All
+    // other weights are 0.
     let mut mean = [0.0; FEATURES];
     mean[4] = 0.5;
     mean[6] = 16.0;
