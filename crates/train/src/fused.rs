@@ -76,7 +76,7 @@ impl CustomOp2 for CausalSoftmaxBack {
     }
 }
 
-/// `x · rsqrt(mean(x²) + eps) · weight` over the last dimension. `x` is `[.., D]`, `weight` is `[D]`.
+/// `x · rsqrt(mean(x²) + eps) · weight` over the last dimension. `x` is `[.., D]`, `weight` `[D]`.
 pub struct RmsNorm(pub f32);
 
 impl CustomOp2 for RmsNorm {
