@@ -1,4 +1,4 @@
-//! Prints the speed of the matrix product beside candle's, at prefill and decode shapes.
+//! Prints the speed of this crate's matrix product and of candle's, at prefill and decode shapes.
 //!
 //! `cargo run --release -p cenote-engine --example kernel_speed -- [threads]`
 #![allow(clippy::print_stdout, reason = "an example prints")]
@@ -8,7 +8,7 @@ use cenote_engine::kernels::ElementType;
 use cenote_engine::kernels::gemm::{PackedMatrix, matmul};
 use std::time::Instant;
 
-/// Best of several runs, in seconds.
+/// Best of seven runs after a warm-up, in seconds.
 fn best(mut work: impl FnMut()) -> f64 {
     work();
     (0..7)

@@ -1,6 +1,9 @@
-//! Prints how fast a model directory prefills and decodes.
+//! Prints the prefill and decode speed of a model directory.
 //!
-//! `cargo run --release -p cenote-engine --example prefill_speed -- --model DIR [--tokens 2048] [--threads 0] [--dtype f32]`
+//! ```text
+//! cargo run --release -p cenote-engine --example prefill_speed -- --model DIR \
+//!   [--tokens 2048] [--threads 0] [--dtype f32]
+//! ```
 #![allow(clippy::print_stdout, reason = "an example prints")]
 
 use cenote_base::prng::Prng;
@@ -55,12 +58,12 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             SeqChunk { tokens: &[1], start_position: count + step, block_table: &block_table, logits: LogitsOf::Last };
         model.forward(&[chunk], &mut kv);
     }
-    println!("decode behind it: {:.1} tokens/s", 16.0 / start.elapsed().as_secs_f64());
+    println!("decode after it: {:.1} tokens/s", 16.0 / start.elapsed().as_secs_f64());
     Ok(())
 }
 
-/// User and system time of this process, which another process's load does not change as much as it does
-/// the clock's; 0 where there is no /proc. Ticks are 10 ms.
+/// User and system time of this process in seconds, in ticks of 10 ms; 0 without /proc. Load of
+/// other processes affects it less than it affects wall-clock time.
 fn cpu_seconds() -> f64 {
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
     let fields = stat.rsplit_once(')').map_or("", |(_, rest)| rest).split_ascii_whitespace();

@@ -1,9 +1,9 @@
-//! Reads the tensors of a Hugging Face directory: `model.safetensors`, or the shards that
-//! `model.safetensors.index.json` names.
+//! Reads the tensors of a Hugging Face directory: `model.safetensors`, or the shards listed in
+//! `model.safetensors.index.json`.
 //!
-//! A file is input, not truth: headers are checked before anything is allocated from them, tensors are
-//! read one at a time (so that loading needs the memory of one tensor, not of one shard), and every
-//! contradiction is an error that names the file and the tensor.
+//! A file is untrusted input. Headers are checked before they determine an allocation. Tensors are
+//! read one at a time, so that loading needs memory for one tensor, not for one shard. Every
+//! inconsistency is an error that names the file and the tensor.
 
 use crate::error::{LoadError, read_json};
 use candle_core::{DType, Device, Tensor};
@@ -14,7 +14,7 @@ use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
-/// Headers longer than this are refused; the format's own reader does so too.
+/// Longer headers are refused, as in the format's reference reader.
 const MAX_HEADER_BYTES: u64 = 100_000_000;
 
 /// An open checkpoint.
@@ -23,18 +23,18 @@ pub struct Checkpoint {
     /// Tensor name to shard and entry.
     tensors: BTreeMap<String, (usize, Entry)>,
     taken: BTreeSet<String>,
-    /// The file that lists the tensors, for messages.
+    /// The file that lists the tensors, for error messages.
     listing: PathBuf,
 }
 
 struct Shard {
     path: PathBuf,
     file: File,
-    /// Where tensor data begins.
+    /// Offset of the tensor data in the file, in bytes.
     data_start: u64,
 }
 
-/// A tensor as a header describes it.
+/// A tensor's header entry.
 #[derive(Clone, Deserialize)]
 struct Entry {
     dtype: String,
@@ -51,7 +51,7 @@ impl Checkpoint {
     /// Opens the checkpoint of `dir` and checks its headers.
     ///
     /// # Errors
-    /// No checkpoint is there, a shard is missing or cut off, or a header is damaged.
+    /// The directory has no checkpoint, a shard is missing or truncated, or a header is damaged.
     pub fn open(dir: &Path) -> Result<Self, LoadError> {
         let index_path = dir.join("model.safetensors.index.json");
         let single = dir.join("model.safetensors");
@@ -71,7 +71,7 @@ impl Checkpoint {
             return Err(LoadError::invalid(&index_path, "`weight_map` names no file"));
         }
         for file in files {
-            // A map from elsewhere must not make us read files outside of the model's directory.
+            // The index is untrusted: it must not name files outside the model's directory.
             if Path::new(file).file_name().is_none_or(|name| name != file.as_str()) {
                 return Err(LoadError::invalid(&index_path, format!("`{file}` is not a plain file name")));
             }
@@ -113,10 +113,10 @@ impl Checkpoint {
         self.tensors.contains_key(name)
     }
 
-    /// Reads tensor `name`, which must have this shape, as f32 in row-major order.
+    /// Reads tensor `name`, of shape `shape`, as f32 in row-major order.
     ///
     /// # Errors
-    /// The tensor is missing, has another shape or an element type that is not served, or cannot be read.
+    /// The tensor is missing, has another shape or an unsupported element type, or cannot be read.
     pub fn take(&mut self, name: &str, shape: &[usize]) -> Result<Vec<f32>, LoadError> {
         let (shard, entry) =
             self.tensors.get(name).ok_or_else(|| LoadError::tensor(&self.listing, name, "is missing"))?;
@@ -141,8 +141,8 @@ impl Checkpoint {
         Ok(values)
     }
 
-    /// Checks that every tensor was used: one that was not means that the configuration describes another
-    /// model. Buffers that old versions saved beside the weights are let pass.
+    /// Checks that every tensor was taken. A tensor left over means that the configuration
+    /// describes another model. Buffers that old versions saved with the weights are ignored.
     ///
     /// # Errors
     /// A tensor was not taken.
@@ -236,7 +236,7 @@ impl Entry {
         }
     }
 
-    /// Number of values; `None` when it does not fit 64 bits, which no shape of a model does.
+    /// Number of values; `None` if it overflows 64 bits, which no model's shape does.
     fn elements(&self) -> Option<u64> {
         self.shape.iter().try_fold(1_u64, |product, size| product.checked_mul(*size as u64))
     }
@@ -261,7 +261,7 @@ mod tests {
     const PAIR: &str = r#"{"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}"#;
 
     #[test]
-    fn tensors_come_out_as_f32() {
+    fn tensors_are_returned_as_f32() {
         let header = r#"{"__metadata__":{"format":"pt"},"a":{"dtype":"BF16","shape":[1,2],"data_offsets":[0,4]}}"#;
         let mut checkpoint = open(&[("model.safetensors", file(header, &[0x80, 0x3f, 0x00, 0xc0]))]).unwrap();
         assert_eq!(checkpoint.take("a", &[1, 2]).unwrap(), [1.0, -2.0]);
@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn damage_is_named() {
+    fn an_error_names_the_damage() {
         let whole = file(PAIR, &[0; 8]);
         let cut = |bytes: usize| vec![("model.safetensors", whole[..bytes].to_vec())];
         let one = |header: &str, data: usize| vec![("model.safetensors", file(header, &vec![0; data]))];
@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn superfluous_tensors_are_an_error() {
+    fn an_unused_tensor_is_an_error() {
         let checkpoint = open(&[("model.safetensors", file(PAIR, &[0; 8]))]).unwrap();
         assert!(checkpoint.finish().unwrap_err().to_string().contains("`a` of shape [2] has no place"));
     }

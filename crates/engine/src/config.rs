@@ -1,7 +1,7 @@
 //! `config.json` and `generation_config.json` of a Hugging Face Llama directory.
 //!
-//! Defaults are those of PyPI transformers' `LlamaConfig`; what this engine cannot compute is refused by
-//! name instead of being computed wrongly.
+//! Defaults are those of `LlamaConfig` in transformers (PyPI). A model that this engine cannot
+//! compute is refused with the name of the unsupported setting.
 
 use crate::error::{LoadError, read_json, read_json_if_present};
 use cenote_base::TokenId;
@@ -15,13 +15,13 @@ pub struct ModelConfig {
     pub hidden_size: usize,
     /// Width of the MLP.
     pub intermediate_size: usize,
-    /// Layers.
+    /// Number of layers.
     pub num_layers: usize,
     /// Query heads.
     pub num_heads: usize,
     /// Key and value heads; divides `num_heads`.
     pub num_kv_heads: usize,
-    /// Values of a head; even.
+    /// Values per head; even.
     pub head_dim: usize,
     /// Rows of the embedding.
     pub vocab_size: usize,
@@ -29,15 +29,15 @@ pub struct ModelConfig {
     pub rms_norm_eps: f32,
     /// Rotary embedding.
     pub rope: Rope,
-    /// Whether the output projection is the embedding.
+    /// Whether the embedding is also the output projection.
     pub tie_word_embeddings: bool,
     /// Whether Q, K, V and O have biases.
     pub attention_bias: bool,
     /// Whether the MLP has biases.
     pub mlp_bias: bool,
-    /// Longest sequence the model was made for.
+    /// Longest sequence that the model supports, in tokens.
     pub max_position_embeddings: usize,
-    /// Each attention layer sees only so many tokens back (Mistral); `None`: all.
+    /// Number of most recent tokens that attention sees (Mistral); `None`: all.
     pub sliding_window: Option<usize>,
     /// Tokens that end a sequence.
     pub eos_token_ids: Vec<TokenId>,
@@ -48,35 +48,38 @@ pub struct ModelConfig {
 pub struct Rope {
     /// Base of the frequencies.
     pub theta: f64,
-    /// How frequencies are stretched for longer contexts.
+    /// Scaling of the frequencies for longer contexts.
     pub scaling: RopeScaling,
 }
 
-/// Stretching of rotary frequencies.
+/// Scaling of rotary frequencies.
 #[derive(Clone, Debug, PartialEq)]
 pub enum RopeScaling {
-    /// None.
+    /// No scaling.
     Default,
     /// All frequencies divided by `factor`.
     Linear {
         /// The divisor.
         factor: f64,
     },
-    /// Llama 3: low frequencies divided by `factor`, high ones kept, those between blended.
+    /// Llama 3: low frequencies divided by `factor`, high ones kept, those between interpolated.
     Llama3 {
         /// The divisor.
         factor: f64,
-        /// Wavelengths above `original_max_position_embeddings / low_freq_factor` are low frequencies.
+        /// Frequencies are low if their wavelength exceeds
+        /// `original_max_position_embeddings / low_freq_factor`.
         low_freq_factor: f64,
-        /// Wavelengths below `original_max_position_embeddings / high_freq_factor` are high frequencies.
+        /// Frequencies are high if their wavelength is below
+        /// `original_max_position_embeddings / high_freq_factor`.
         high_freq_factor: f64,
-        /// Context length of the first training.
+        /// Context length before the scaling.
         original_max_position_embeddings: f64,
     },
 }
 
 impl Rope {
-    /// Angle per position of each pair of a head, computed in f32 step by step as transformers does.
+    /// Angle per position for each pair of dimensions of a head, in f32 with transformers' order of
+    /// operations.
     #[must_use]
     pub fn inverse_frequencies(&self, head_dim: usize) -> Vec<f32> {
         (0..head_dim / 2)
@@ -139,7 +142,7 @@ struct RawConfig {
 /// `rope_scaling` (until transformers 4) or `rope_parameters` (since 5).
 #[derive(Deserialize)]
 struct RawRope {
-    /// `type` was this key's name once.
+    /// Older files name this key `type`.
     #[serde(alias = "type")]
     rope_type: Option<String>,
     rope_theta: Option<f64>,
@@ -156,8 +159,8 @@ struct RawGenerationConfig {
     eos_token_id: Option<serde_json::Value>,
 }
 
-/// Keeps `null` apart from absence: an `eos_token_id` of `null` means that no token ends a sequence, a
-/// `sliding_window` of `null` that there is none.
+/// Distinguishes `null` from an absent key. `eos_token_id: null` means that no token ends a
+/// sequence, and `sliding_window: null` that there is no window.
 fn present<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<serde_json::Value>, D::Error> {
     serde_json::Value::deserialize(deserializer).map(Some)
 }
@@ -166,7 +169,7 @@ impl ModelConfig {
     /// Reads the configuration files of `dir`.
     ///
     /// # Errors
-    /// A file is missing or not JSON, a value is impossible, or the model is one that this engine cannot compute.
+    /// A file is missing or not JSON, a value is invalid, or this engine cannot compute the model.
     pub fn load(dir: &Path) -> Result<Self, LoadError> {
         let path = dir.join("config.json");
         let raw: RawConfig = read_json(&path)?;
@@ -174,7 +177,7 @@ impl ModelConfig {
         let rope = raw.rope(&path)?;
 
         let positive = |name: &str, value: usize| match value {
-            // Sizes beyond this are typing errors; a bound keeps their products within 64 bits.
+            // Larger sizes are typing errors; the bound keeps products of sizes within 64 bits.
             1..=16_777_216 => Ok(value),
             _ => Err(LoadError::invalid(&path, format!("`{name}` is {value}; it must be 1 to 16777216"))),
         };
@@ -218,7 +221,7 @@ impl ModelConfig {
         })
     }
 
-    /// Every value that KV depends on besides the weights, as text for a fingerprint.
+    /// Every value besides the weights that KV depends on, as text for a fingerprint.
     #[must_use]
     pub fn kv_identity(&self) -> String {
         format!(
@@ -271,7 +274,7 @@ impl RawConfig {
         }
     }
 
-    /// Only Mistral's attention looks at this value; its default is a window.
+    /// The attention window. Only Mistral models use it; their default is 4096 tokens.
     fn sliding_window(&self, path: &Path) -> Result<Option<usize>, LoadError> {
         match &self.sliding_window {
             _ if !self.is_mistral() => Ok(None),
@@ -328,7 +331,8 @@ impl RawConfig {
     }
 }
 
-/// As transformers' `generate`: `generation_config.json` decides, else `config.json`, else token 2.
+/// As transformers' `generate`: `generation_config.json` wins over `config.json`; the default is
+/// token 2.
 fn eos_token_ids(dir: &Path, config: Option<&serde_json::Value>) -> Result<Vec<TokenId>, LoadError> {
     let path = dir.join("generation_config.json");
     let generation = read_json_if_present::<RawGenerationConfig>(&path)?.and_then(|raw| raw.eos_token_id);
@@ -367,7 +371,7 @@ mod tests {
     }
 
     #[test]
-    fn absent_values_are_transformers_defaults() {
+    fn absent_values_take_transformers_defaults() {
         let config = load(&format!("{{{SMALL}}}"), None).unwrap();
         assert_eq!((config.num_kv_heads, config.head_dim, config.tie_word_embeddings), (4, 16, false));
         assert_eq!(config.rope, Rope { theta: 10_000.0, scaling: RopeScaling::Default });
@@ -412,7 +416,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_computed_is_refused_by_name() {
+    fn an_unsupported_model_is_refused_by_name() {
         for (config, words) in [
             (format!(r#"{{{SMALL}, "architectures": ["GPT2LMHeadModel"]}}"#), "GPT2LMHeadModel"),
             (format!(r#"{{{SMALL}, "rope_scaling": {{"rope_type": "yarn", "factor": 2.0}}}}"#), "yarn"),

@@ -1,58 +1,59 @@
-//! Why a model directory cannot be served.
+//! Errors that prevent a model directory from being served.
 
 use std::path::{Path, PathBuf};
 
-/// A checkpoint, configuration or tokenizer that cannot be used. Every message names the file and the fact.
+/// A checkpoint, configuration, tokenizer or setting that cannot be used. Every message names the
+/// file or the setting, and the fault.
 #[derive(Debug, thiserror::Error)]
 pub enum LoadError {
-    /// The operating system did not give the file.
+    /// The file cannot be read.
     #[error("{}: {source}", path.display())]
     Io {
         /// The file.
         path: PathBuf,
-        /// What it said.
+        /// The error of the operating system.
         source: std::io::Error,
     },
-    /// The file is not the JSON it should be.
+    /// The file is not JSON, or not JSON of the expected shape.
     #[error("{}: not valid JSON for this file: {source}", path.display())]
     Json {
         /// The file.
         path: PathBuf,
-        /// What the parser said, with line and column.
+        /// The parser's error, with line and column.
         source: serde_json::Error,
     },
-    /// A tensor is missing, superfluous, cut off or of the wrong shape.
+    /// A tensor is missing, unexpected, truncated or of the wrong shape.
     #[error("{}: tensor `{tensor}` {fact}", path.display())]
     Tensor {
         /// The file.
         path: PathBuf,
         /// The tensor's name.
         tensor: String,
-        /// What is wrong with it.
+        /// The fault of the tensor.
         fact: String,
     },
-    /// The file contradicts itself, or lacks something.
+    /// The content of the file is inconsistent or incomplete.
     #[error("{}: {fact}", path.display())]
     Invalid {
         /// The file.
         path: PathBuf,
-        /// What is wrong.
+        /// The fault.
         fact: String,
     },
-    /// A sound model that this engine cannot compute.
+    /// A valid model that this engine cannot compute.
     #[error("{}: {fact}", path.display())]
     Unsupported {
         /// The file.
         path: PathBuf,
-        /// What is not supported.
+        /// The unsupported property.
         fact: String,
     },
-    /// A setting of the engine does not fit the model.
+    /// A setting is invalid in itself or does not fit the model.
     #[error("{setting}: {fact}")]
     Setting {
         /// The setting's name.
         setting: &'static str,
-        /// What is wrong.
+        /// The fault.
         fact: String,
     },
 }
@@ -75,7 +76,7 @@ impl LoadError {
     }
 }
 
-/// Reads a whole file of text.
+/// Reads a whole text file.
 pub(crate) fn read(path: &Path) -> Result<String, LoadError> {
     std::fs::read_to_string(path).map_err(|source| LoadError::Io { path: path.to_owned(), source })
 }
@@ -85,7 +86,7 @@ pub(crate) fn read_json<T: serde::de::DeserializeOwned>(path: &Path) -> Result<T
     serde_json::from_str(&read(path)?).map_err(|source| LoadError::Json { path: path.to_owned(), source })
 }
 
-/// As [`read_json`], `None` when there is no such file.
+/// As [`read_json`]; `None` if the file does not exist.
 pub(crate) fn read_json_if_present<T: serde::de::DeserializeOwned>(path: &Path) -> Result<Option<T>, LoadError> {
     match read_json(path) {
         Ok(value) => Ok(Some(value)),

@@ -1,9 +1,9 @@
 //! The engine's own KV memory (L1): an arena of blocks, paged per layer.
 //!
-//! A block holds `block_tokens` tokens of all layers: K then V page of layer 0, K then V of layer 1, and so on,
-//! which is the order in which a [`cenote_store::PrefixStore`] takes them. Each layer has memory of its own, so that one
-//! can be filled while another is computed with. Pages are sequences of panels, 16 wide, because that is what the kernels
-//! read:
+//! A block holds `block_tokens` tokens of all layers: K and V page of layer 0, K and V page of
+//! layer 1, and so on. A [`cenote_store::PrefixStore`] takes the pages in this order. Each layer
+//! has its own memory, so one layer can be filled while another is computed with. Pages are
+//! sequences of 16-wide panels, the layout that the kernels read:
 //! * K page `[kv_head][token / 16][dim][token % 16]`: a lane is a key;
 //! * V page `[kv_head][dim / 16][token][dim % 16]`: a lane is a dimension, the last panel padded.
 
@@ -14,20 +14,20 @@ use cenote_policy::kv_blocks::BlockId;
 /// Shape of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KvLayout {
-    /// Layers of the model.
+    /// Layers in the model.
     pub num_layers: usize,
-    /// Heads of K and V.
+    /// K and V heads per layer.
     pub num_kv_heads: usize,
-    /// Values of a head.
+    /// Values per head and token.
     pub head_dim: usize,
-    /// Tokens of a block: a multiple of 16.
+    /// Tokens per block: a multiple of 16.
     pub block_tokens: usize,
-    /// How values are stored.
+    /// Element type of the stored values.
     pub element: ElementType,
 }
 
 impl KvLayout {
-    /// Names the order of values in a page; part of what two engines must agree on to share KV.
+    /// Names the order of values in a page. Engines that share KV must agree on it.
     pub const PAGE_LAYOUT: &'static str =
         "k:[kv_head][token/16][dim][token%16] v:[kv_head][dim/16][token][dim%16], page padded to dim%16=0";
 
@@ -37,39 +37,40 @@ impl KvLayout {
         self.head_dim.next_multiple_of(PANEL)
     }
 
-    /// Values of a page. K and V pages are equally long; where V is padded, the end of a K page is unused.
+    /// Values per page. K and V pages are equally long; where V is padded, the end of a K page
+    /// is unused.
     #[must_use]
     pub const fn page_elements(&self) -> usize {
         self.num_kv_heads * self.padded_head_dim() * self.block_tokens
     }
 
-    /// Bytes of a page.
+    /// Bytes per page.
     #[must_use]
     pub const fn page_bytes(&self) -> usize {
         self.page_elements() * self.element.bytes()
     }
 
-    /// Bytes of a block: all pages.
+    /// Bytes per block: K and V pages of all layers.
     #[must_use]
     pub const fn block_bytes(&self) -> usize {
         2 * self.num_layers * self.page_bytes()
     }
 }
 
-/// Blocks of KV.
+/// Memory for KV blocks: one [`KvLayer`] per layer.
 pub struct KvArena {
     layout: KvLayout,
     layers: Vec<KvLayer>,
 }
 
-/// One layer's part of all blocks: K then V page of each.
+/// One layer's part of all blocks: K then V page of each block.
 pub struct KvLayer {
     layout: KvLayout,
     data: AlignedBuffer,
 }
 
 impl KvArena {
-    /// An arena of `num_blocks` zeroed blocks.
+    /// Creates an arena of `num_blocks` zeroed blocks.
     ///
     /// # Panics
     /// `block_tokens` is not a multiple of 16.
@@ -79,18 +80,18 @@ impl KvArena {
         Self { layout, layers: (0..layout.num_layers).map(|_| KvLayer::new(layout, num_blocks)).collect() }
     }
 
-    /// The shape of its blocks.
+    /// The shape of the blocks.
     #[must_use]
     pub const fn layout(&self) -> &KvLayout {
         &self.layout
     }
 
-    /// The layers, from the first.
+    /// The layers, in model order.
     pub(crate) fn layers_mut(&mut self) -> &mut [KvLayer] {
         &mut self.layers
     }
 
-    /// The pages of a block, K then V of each layer.
+    /// The pages of a block: K then V of each layer, `page_bytes` each.
     #[must_use]
     pub fn pages(&self, block: BlockId) -> Vec<&[u8]> {
         let bytes = self.layout.page_bytes();
@@ -98,7 +99,7 @@ impl KvArena {
         self.layers.iter().flat_map(|layer| layer.data.as_bytes()[at..at + 2 * bytes].chunks_exact(bytes)).collect()
     }
 
-    /// As [`Self::pages`], to write.
+    /// As [`Self::pages`], writable.
     pub fn pages_mut(&mut self, block: BlockId) -> Vec<&mut [u8]> {
         let bytes = self.layout.page_bytes();
         let at = block as usize * 2 * bytes;
@@ -112,13 +113,13 @@ impl KvLayer {
         Self { layout, data: AlignedBuffer::zeroed(num_blocks * 2 * layout.page_bytes()) }
     }
 
-    /// The shape of its blocks.
+    /// The shape of the blocks.
     #[must_use]
     pub const fn layout(&self) -> &KvLayout {
         &self.layout
     }
 
-    /// K and V page, in one piece, of each of some blocks, whose numbers ascend.
+    /// The K and V pages of each of `blocks` as one slice per block. Block numbers must ascend.
     pub(crate) fn pages_of(&mut self, blocks: impl IntoIterator<Item = BlockId>) -> Vec<&mut [u8]> {
         let bytes = 2 * self.layout.page_bytes();
         let (mut first, mut rest) = (0, self.data.as_bytes_mut());
@@ -131,7 +132,8 @@ impl KvLayer {
         blocks.collect()
     }
 
-    /// Stores K and V (`[kv_head][dim]` each) of the token at `position`, rounded to the layer's element type.
+    /// Stores K and V (`[kv_head][dim]` each) of the token at `position`, rounded to the
+    /// layer's element type. `block_table` holds the sequence's blocks.
     pub fn write(&mut self, block_table: &[BlockId], position: usize, k: &[f32], v: &[f32]) {
         let layout = self.layout;
         let (dim, token) = (layout.head_dim, position % layout.block_tokens);
@@ -160,7 +162,8 @@ impl KvLayer {
         }
     }
 
-    /// Keys `16 · key_panel ..` of a sequence, one head, as `[dim][16]`.
+    /// Keys `16 · key_panel ..` of a sequence for one head, as `[dim][16]`. `scratch` receives
+    /// widened bf16 values.
     #[inline(always)]
     pub(crate) fn k_panel<'a>(
         &'a self,
@@ -177,7 +180,7 @@ impl KvLayer {
         self.view(at, length, scratch)
     }
 
-    /// The values of the same 16 tokens, dimensions `16 · strip ..`, as `[token][16]`.
+    /// Values of the same 16 tokens, dimensions `16 · strip ..`, as `[token][16]`.
     #[inline(always)]
     pub(crate) fn v_panel<'a>(
         &'a self,
@@ -202,13 +205,13 @@ impl KvLayer {
         }
     }
 
-    /// Index of the first value of a K page.
+    /// Index of the first element of the block's K page.
     #[inline(always)]
     fn page(&self, block: BlockId) -> usize {
         block as usize * 2 * self.layout.page_elements()
     }
 
-    /// Fills the layer with NaN (all ones), to show in tests what must not be read.
+    /// Fills the layer with NaN (all ones), so that tests detect reads of unwritten values.
     #[cfg(test)]
     pub(crate) fn poison(&mut self) {
         self.data.as_bytes_mut().fill(0xff);

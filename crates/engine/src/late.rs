@@ -1,8 +1,9 @@
-//! Blocks whose pages are decoded layer by layer while earlier layers compute.
+//! Late blocks: their pages are decoded layer by layer while earlier layers compute.
 //!
-//! The decoding of a layer is done when its attention begins and begins when the attention of the layer before does, on the
-//! threads that compute: those with nothing better to do take it, and with one thread it comes just before it is needed.
-//! A layer's memory is lent to either decoding or attention, so neither can see the other's half of the work.
+//! Decoding of a layer starts with the attention of the previous layer and ends before the layer's
+//! own attention. It runs on the compute threads: idle threads take the tasks, and a single thread
+//! decodes just before it needs the pages. A layer's memory is borrowed by either decoding or
+//! attention, so neither sees a half-written layer.
 
 use crate::kv::KvLayer;
 use cenote_policy::kv_blocks::BlockId;
@@ -10,11 +11,11 @@ use cenote_store::PendingBlock;
 use rayon::Scope;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Bytes of pages that one task decodes, at least a block's: long enough to be worth a task, and short enough that a thread
-/// of the model's which takes one while it waits is soon back.
+/// Bytes of pages that one task decodes; a task takes at least one block. The task outweighs its
+/// spawn cost, but is short enough for a compute thread that takes it while waiting.
 const TASK_BYTES: usize = 32 << 10;
 
-/// A block that a pass over the model fills as it goes.
+/// A block that a forward pass fills layer by layer.
 pub struct LateBlock {
     block: BlockId,
     pages: Box<dyn PendingBlock>,
@@ -22,30 +23,31 @@ pub struct LateBlock {
 }
 
 impl LateBlock {
-    /// Block `block` of the arena is to have these pages.
+    /// Creates a late block that decodes `pages` into block `block` of the arena.
     #[must_use]
     pub const fn new(block: BlockId, pages: Box<dyn PendingBlock>) -> Self {
         Self { block, pages, failed: AtomicBool::new(false) }
     }
 
-    /// Which block of the arena it fills.
+    /// The arena block to fill.
     #[must_use]
     pub const fn block(&self) -> BlockId {
         self.block
     }
 
-    /// Some page could not be decoded. What was computed with the block then is of no use.
+    /// True if some page could not be decoded. Results computed with the block are then
+    /// invalid.
     #[must_use]
     pub fn has_failed(&self) -> bool {
         self.failed.load(Ordering::Relaxed)
     }
 
-    /// Decodes all pages, K and V of each layer.
+    /// Decodes all pages, K and V of each layer in order.
     pub fn decode_all<'a>(&self, pages: impl IntoIterator<Item = &'a mut [u8]>) {
         pages.into_iter().enumerate().for_each(|(index, page)| self.decode(index, page));
     }
 
-    /// Decodes a page, unless another one could not be.
+    /// Decodes a page, unless an earlier decode failed.
     fn decode(&self, index: usize, page: &mut [u8]) {
         if !self.has_failed() && !self.pages.decode(index, page) {
             self.failed.store(true, Ordering::Relaxed);
@@ -53,7 +55,8 @@ impl LateBlock {
     }
 }
 
-/// Has a layer of these blocks, which ascend, decoded by whichever threads are free before the scope ends.
+/// Spawns the decoding of one layer of `late`, sorted by block, on `scope`. All tasks finish before
+/// the scope ends.
 pub(crate) fn decode_layer<'scope>(
     scope: &Scope<'scope>,
     late: &'scope [&LateBlock],

@@ -1,9 +1,9 @@
-//! The reference engine: Llama-family models on CPU, with paged KV, continuous batching and a shared
-//! prefix store.
+//! The reference engine: Llama-family models on CPU, with paged KV, continuous batching and a
+//! shared prefix store.
 //!
-//! Where to start reading: [`llama`] is the model on one page; [`kernels`] says why its results do not
-//! depend on batching; [`runtime`] is the serving loop around the scheduler of `cenote-policy`; [`model`] loads
-//! a Hugging Face directory. An engine is started so:
+//! Start reading at [`llama`], which is the model on one page. [`kernels`] explains why results do
+//! not depend on batching. [`runtime`] is the serving loop around the scheduler of `cenote-policy`.
+//! [`model`] loads a Hugging Face directory. To start an engine:
 //!
 //! ```no_run
 //! use cenote_engine::{EngineConfig, LlmEngine, LoadedModel};

@@ -1,12 +1,13 @@
-//! The Llama model (Touvron et al., 2023): embedding, layers of attention and MLP, norm, output projection.
+//! The Llama model (Touvron et al., 2023): embedding, attention and MLP layers, norm, output
+//! projection.
 //!
-//! candle reads the checkpoint and converts element types; the forward pass runs on plain slices with the
-//! kernels of this crate instead of candle tensors, for two reasons. The KV of a batch lies in pages that
-//! this pass reads and writes in place, which a tensor operation without side effects cannot say; and
-//! batch invariance must hold for every product, which candle's matrix product (whose blocking depends on
-//! the number of rows) does not promise.
+//! candle reads the checkpoint and converts element types. The forward pass runs on plain slices
+//! with this crate's kernels instead of candle tensors, for two reasons. First, the pass reads and
+//! writes the batch's KV pages in place, which side-effect-free tensor operations cannot express.
+//! Second, batch invariance must hold for every product; candle's matrix product blocks by the
+//! number of rows and does not guarantee it.
 //!
-//! Shapes: a batch has `rows` tokens in all; activations are row-major `[rows][width]` in f32.
+//! Shapes: a batch has `rows` tokens in total; activations are row-major `[rows][width]` in f32.
 
 use crate::checkpoint::Checkpoint;
 use crate::config::ModelConfig;
@@ -20,15 +21,15 @@ use crate::late::{LateBlock, decode_layer};
 use cenote_base::TokenId;
 use cenote_policy::kv_blocks::BlockId;
 
-/// A model ready to compute.
+/// The weights and the configuration of a model.
 pub struct Llama {
     config: ModelConfig,
     embedding: PackedMatrix,
-    /// `None`: the embedding is the output projection too.
+    /// `None`: the embedding is also the output projection.
     output: Option<PackedMatrix>,
     layers: Vec<Layer>,
     norm: Vec<f32>,
-    /// Angle per position of each pair of a head.
+    /// Angle per position for each pair of dimensions of a head.
     inverse_frequencies: Vec<f32>,
 }
 
@@ -53,27 +54,29 @@ struct Linear {
 pub struct SeqChunk<'a> {
     /// The tokens to compute.
     pub tokens: &'a [TokenId],
-    /// Position of the first of them; KV of all positions before is in the arena.
+    /// Position of the first token. KV of all earlier positions must be in the arena or in late
+    /// blocks.
     pub start_position: usize,
     /// The sequence's blocks, enough for all positions up to the last token.
     pub block_table: &'a [BlockId],
-    /// Which of its tokens need logits.
+    /// Selects the tokens that need logits.
     pub logits: LogitsOf,
 }
 
-/// What attention of a layer works on, as [`Llama::forward_observed`] shows it.
+/// Inputs of one layer's attention, passed to the observer of [`Llama::forward_observed`].
 #[derive(Clone, Copy, Debug)]
 pub struct Observed<'a> {
     /// Layer, from 0.
     pub layer: usize,
-    /// Rows of the batch: of each, all queries, then all keys (both rotated), then all values, `[head][dim]`.
+    /// Rows of the batch. Each row holds all queries, then all keys (both rotated), then all
+    /// values, as `[head][dim]`.
     qkv: &'a [f32],
     q_size: usize,
     kv_size: usize,
 }
 
 impl<'a> Observed<'a> {
-    /// Queries, keys and values of each token of the batch, in order.
+    /// Queries, keys and values of each token, in batch order.
     pub fn tokens(&self) -> impl Iterator<Item = [&'a [f32]; 3]> + use<'a> {
         let (q_size, kv_size) = (self.q_size, self.kv_size);
         self.qkv.chunks_exact(q_size + 2 * kv_size).map(move |row| {
@@ -84,7 +87,7 @@ impl<'a> Observed<'a> {
     }
 }
 
-/// Tokens whose logits are computed.
+/// Selects the tokens of a chunk that need logits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LogitsOf {
     /// None: the chunk ends within a prompt.
@@ -127,7 +130,7 @@ impl Llama {
     /// Loads all weights, rounded to `element`.
     ///
     /// # Errors
-    /// A tensor is missing, superfluous or does not fit the configuration.
+    /// A tensor is missing, unexpected or does not fit the configuration.
     pub fn load(config: ModelConfig, checkpoint: &mut Checkpoint, element: ElementType) -> Result<Self, LoadError> {
         let hidden = config.hidden_size;
         let vocabulary = [config.vocab_size, hidden];
@@ -142,7 +145,7 @@ impl Llama {
         } else if !checkpoint.contains(EMBEDDING) {
             (pack(&checkpoint.take(OUTPUT, &vocabulary)?), None)
         } else {
-            // As transformers: a file that says "tied" but holds two different matrices is believed to hold two.
+            // As in transformers: if the tensors of a "tied" file differ, both are used.
             let embedding = checkpoint.take(EMBEDDING, &vocabulary)?;
             let output = checkpoint.take(OUTPUT, &vocabulary)?;
             (pack(&embedding), (embedding != output).then(|| pack(&output)))
@@ -196,7 +199,7 @@ impl Llama {
         &self.config
     }
 
-    /// Shape of the KV blocks that this model fills.
+    /// Shape of this model's KV blocks for `block_tokens` tokens of `element`.
     #[must_use]
     pub const fn kv_layout(&self, block_tokens: usize, element: ElementType) -> KvLayout {
         KvLayout {
@@ -208,11 +211,12 @@ impl Llama {
         }
     }
 
-    /// How much of an error in each value that attention takes goes on into the residual stream: the norm of its column of
-    /// the output projection, over the query heads that share it. `[kv_head][dim]`.
+    /// Gain of an error in each V value into the residual stream. It is the norm of the value's
+    /// column in the output projection, over all query heads that share the KV head.
+    /// `[kv_head][dim]`.
     ///
     /// # Panics
-    /// There is no such layer.
+    /// `layer` is out of range.
     #[must_use]
     pub fn value_gains(&self, layer: usize) -> Vec<f32> {
         let (config, weight) = (&self.config, &self.layers[layer].attention_output.weight);
@@ -237,14 +241,14 @@ impl Llama {
         matrices.map(PackedMatrix::bytes).sum()
     }
 
-    /// Computes a ragged batch: writes the KV of every token into `kv`, returns the logits asked for,
-    /// `[token][vocab_size]`, in the order of the chunks. All tokens must be below `vocab_size`. Runs on
-    /// the current rayon pool.
+    /// Computes a ragged batch on the current rayon pool and writes the KV of every token into
+    /// `kv`. Returns the requested logits, `[token][vocab_size]`, in the order of the chunks.
+    /// All tokens must be below `vocab_size`.
     pub fn forward(&self, batch: &[SeqChunk<'_>], kv: &mut KvArena) -> Vec<f32> {
         self.forward_observed(batch, kv, &mut |_| {})
     }
 
-    /// As [`Self::forward`], and shows what attention of each layer works on.
+    /// As [`Self::forward`]; calls `observe` with the attention inputs of each layer.
     pub fn forward_observed(
         &self,
         batch: &[SeqChunk<'_>],
@@ -254,8 +258,9 @@ impl Llama {
         self.forward_late(batch, kv, &[], observe)
     }
 
-    /// As [`Self::forward_observed`], with blocks that are filled meanwhile, each layer before its attention. Where one has
-    /// failed in the end, what was computed for its sequence is of no use; for the others it does not matter.
+    /// As [`Self::forward_observed`], while the blocks in `late` are decoded, each layer before
+    /// its attention. If a block has failed afterwards, the results of its sequence are
+    /// invalid; other sequences are unaffected.
     pub fn forward_late(
         &self,
         batch: &[SeqChunk<'_>],
@@ -287,7 +292,8 @@ impl Llama {
             rotate(qkv, qkv_size, config.num_heads + config.num_kv_heads, head_dim, &cos_sin);
         };
 
-        // A scope is what happens between the attentions of two layers: the later one's blocks are decoded beside it.
+        // A scope spans from one layer's attention to the next's. It decodes the next
+        // layer's blocks.
         let layers = kv.layers_mut();
         rayon::in_place_scope(|scope| {
             decode_layer(scope, late, 0, &mut layers[0]);
@@ -334,7 +340,8 @@ impl Llama {
         logits
     }
 
-    /// Per row of the batch, cosines then sines of its position's angles, in f32 as transformers has them.
+    /// Per row of the batch: cosines, then sines, of its position's angles. Positions times
+    /// frequencies are f32, as in transformers.
     fn cos_sin(&self, batch: &[SeqChunk<'_>], rows: usize) -> Vec<f32> {
         let mut table = Vec::with_capacity(rows * self.config.head_dim);
         for chunk in batch {
@@ -361,7 +368,7 @@ fn query_chunks<'a>(batch: &[SeqChunk<'a>]) -> Vec<QueryChunk<'a>> {
         .collect()
 }
 
-/// Rows of the batch whose logits are wanted.
+/// Batch rows with requested logits.
 fn logit_rows(batch: &[SeqChunk<'_>]) -> Vec<usize> {
     let mut rows = Vec::new();
     let mut first = 0;

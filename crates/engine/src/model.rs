@@ -1,4 +1,4 @@
-//! Settings of an engine, and a model directory loaded with them.
+//! Engine settings, and a model directory loaded with them.
 
 use crate::checkpoint::Checkpoint;
 use crate::config::ModelConfig;
@@ -15,42 +15,43 @@ use cenote_policy::Watermark;
 use cenote_store::NamespaceSpec;
 use std::path::PathBuf;
 
-/// Settings of an engine. [`EngineConfig::new`] gives defaults for all but the directory.
+/// Settings of an engine. [`EngineConfig::new`] fills in defaults for all but the directory.
 #[derive(Clone, Debug, PartialEq)]
 pub struct EngineConfig {
     /// A Hugging Face directory: `config.json`, safetensors, `tokenizer.json`.
     pub model_dir: PathBuf,
-    /// Name under which clients ask for the model; `None`: the directory's name.
+    /// Model name for clients; `None`: the directory's name.
     pub model_name: Option<String>,
     /// Element type of weights and KV.
     pub dtype: ElementType,
-    /// Threads that compute; 0: one per core.
+    /// Compute threads; 0: one per core.
     pub threads: usize,
-    /// Most tokens of prompt and output; `None`: what the model was made for, or what the KV memory holds
-    /// if that is less.
+    /// Most tokens of prompt and output together. `None`: the smallest of the model's
+    /// `max_position_embeddings`, its sliding window and the KV capacity.
     pub max_model_len: Option<usize>,
-    /// Tokens of a block: a multiple of 16.
+    /// Tokens per block: a multiple of 16.
     pub block_tokens: usize,
-    /// KV blocks of this engine's own memory; `None`: as many as `kv_bytes` holds.
+    /// KV blocks in this engine's own memory (L1); `None`: as many as `kv_bytes` holds.
     pub kv_blocks: Option<usize>,
-    /// Bytes of this engine's own KV memory. Pages are touched when used.
+    /// Bytes of this engine's own KV memory. A page is touched on its first use.
     pub kv_bytes: u64,
-    /// Requests that run at once.
+    /// Most requests that run at once.
     pub max_num_seqs: usize,
-    /// Tokens computed in one step: the longest time a decoding request waits for a prefilling one.
+    /// Most tokens computed in one step. It bounds the time that prefill delays a decoding request.
     pub max_num_batched_tokens: usize,
-    /// Requests that wait; more are refused.
+    /// Most waiting requests; further ones are refused.
     pub max_waiting: usize,
-    /// What admission leaves free of the KV blocks for running requests to grow.
+    /// Free KV blocks that admission reserves for running requests to grow into.
     pub watermark: Watermark,
-    /// Bytes of the region that requests which make room may be swapped out to; 0: they start again. Without a store there is no swap
-    /// space.
+    /// Bytes of the region used as swap space for preempted requests. 0: preempted requests are
+    /// recomputed. Without a store there is no swap space.
     pub swap_bytes: u64,
-    /// Swap also where computing again would be quicker.
+    /// Swap out even if recomputing would be quicker.
     pub always_swap: bool,
-    /// How long a prefill worker keeps handed-over blocks from eviction, in milliseconds.
+    /// Time for which a prefill worker protects handed-over blocks from eviction, in milliseconds.
     pub hand_over_hold_ms: u64,
-    /// Decode blocks from the store before a step computes with them, not beside it: to measure what that is worth.
+    /// Decode blocks from the store before a step instead of during it. For measurements of the
+    /// overlap.
     pub decode_first: bool,
     /// The shared region's name, for [`cenote_base::engine::EngineDescription`].
     pub region: Option<String>,
@@ -82,7 +83,7 @@ impl EngineConfig {
     }
 }
 
-/// A model with its tokenizer, ready to be served or to be computed with directly.
+/// A model with its tokenizer, for an engine or for direct computation.
 pub struct LoadedModel {
     config: EngineConfig,
     llama: Llama,
@@ -96,10 +97,11 @@ pub struct LoadedModel {
 }
 
 impl LoadedModel {
-    /// Loads the directory that `config` names.
+    /// Loads the directory `config.model_dir`.
     ///
     /// # Errors
-    /// A file is missing or damaged, the model is not of the Llama family, or a setting does not fit it.
+    /// A file is missing or damaged, the model is not of the Llama family, or a setting is invalid
+    /// or does not fit the model.
     pub fn load(config: &EngineConfig) -> Result<Self, LoadError> {
         let dir = &config.model_dir;
         if !dir.is_dir() {
@@ -138,7 +140,7 @@ impl LoadedModel {
             let fact = format!("{} bytes do not hold one block of {} bytes", config.kv_bytes, layout.block_bytes());
             return Err(LoadError::setting("kv_bytes", fact));
         }
-        // More blocks than all sequences at once can fill would never be used.
+        // `max_num_seqs` sequences of full context cannot fill more blocks than this.
         let context = config.max_model_len.unwrap_or(llama.config().max_position_embeddings);
         kv_blocks = kv_blocks.min(config.max_num_seqs.saturating_mul(context.div_ceil(config.block_tokens)).max(1));
         let max_model_len = max_model_len(config, llama.config(), kv_blocks)?;
@@ -160,13 +162,13 @@ impl LoadedModel {
         })
     }
 
-    /// The settings it was loaded with.
+    /// The settings that the model was loaded with.
     #[must_use]
     pub const fn config(&self) -> &EngineConfig {
         &self.config
     }
 
-    /// The model itself.
+    /// The weights and the configuration.
     #[must_use]
     pub const fn llama(&self) -> &Llama {
         &self.llama
@@ -178,13 +180,13 @@ impl LoadedModel {
         &self.tokenizer
     }
 
-    /// The name clients use.
+    /// The model name for clients.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Log-probabilities of a token and of the `top` likeliest ones.
+    /// Log-probabilities of `token` and of the `top` likeliest tokens, from the logits of one row.
     pub(crate) fn logprobs(&self, logits: &[f32], token: TokenId, top: usize) -> TokenLogprobs {
         let (chosen, top) = sampler::logprobs(logits, token, top);
         let named = |token, logprob| TokenLogprob { text: self.tokenizer.piece(token), logprob };
@@ -200,7 +202,7 @@ impl LoadedModel {
         &self.layout
     }
 
-    /// KV blocks of the engine's own memory.
+    /// KV blocks in the engine's own memory.
     #[must_use]
     pub const fn kv_blocks(&self) -> usize {
         self.kv_blocks
@@ -212,19 +214,19 @@ impl LoadedModel {
         self.max_model_len
     }
 
-    /// Threads that compute.
+    /// Number of compute threads.
     #[must_use]
     pub fn threads(&self) -> usize {
         self.threads.current_num_threads()
     }
 
-    /// blake3 of weights and of every configuration value that KV depends on.
+    /// blake3 of the weights and of every configuration value that KV depends on.
     #[must_use]
     pub const fn fingerprint(&self) -> [u8; 32] {
         self.fingerprint
     }
 
-    /// The namespace in which this engine's KV may be shared.
+    /// The namespace in which this engine shares its KV. The salt separates tenants.
     #[must_use]
     pub fn namespace_spec(&self, tenant_salt: &str) -> NamespaceSpec {
         let small =
@@ -242,17 +244,18 @@ impl LoadedModel {
         }
     }
 
-    /// Computes a batch on this model's threads; see [`Llama::forward`].
+    /// Computes a batch on this model's threads; see [`Llama::forward`] for shapes.
     pub fn forward(&self, batch: &[SeqChunk<'_>], kv: &mut KvArena) -> Vec<f32> {
         self.threads.install(|| self.llama.forward(batch, kv))
     }
 
-    /// Computes a batch while blocks are filled; see [`Llama::forward_late`].
+    /// Computes a batch while the blocks in `late` are decoded; see [`Llama::forward_late`].
     pub fn forward_late(&self, batch: &[SeqChunk<'_>], kv: &mut KvArena, late: &[LateBlock]) -> Vec<f32> {
         self.threads.install(|| self.llama.forward_late(batch, kv, late, &mut |_| {}))
     }
 
-    /// Computes a batch and shows what attention works on; see [`Llama::forward_observed`].
+    /// Computes a batch and passes each layer's attention inputs to `observe`; see
+    /// [`Llama::forward_observed`].
     pub fn forward_observed(
         &self,
         batch: &[SeqChunk<'_>],

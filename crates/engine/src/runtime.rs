@@ -1,9 +1,9 @@
 //! [`LlmEngine`]: a loaded model behind the [`Engine`] trait.
 //!
-//! Two threads: one validates and tokenizes (`front`), one owns the KV memory, the scheduler and the store
-//! (`core`); they and the callers talk through channels only. The model computes on a rayon pool of its
-//! own. A panic in a step is a fault of ours: it ends all requests with `Internal` and the engine says
-//! `Unavailable` from then on, but no client hangs.
+//! Two threads: `front` validates and tokenizes; `core` owns the KV memory, the scheduler and the
+//! store. The threads and the callers communicate through channels only. The model computes on its
+//! own rayon pool. A panic in a step is a bug: it ends all requests with `Internal`, and later
+//! requests get `Unavailable`. No client hangs.
 
 mod core;
 mod front;
@@ -24,7 +24,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
-/// A running engine. Dropping it ends its threads; requests that still run end with `Unavailable`.
+/// A running engine. Dropping it stops its threads; requests that still run end with `Unavailable`.
 pub struct LlmEngine {
     model: Arc<LoadedModel>,
     shared: Arc<Shared>,
@@ -40,7 +40,7 @@ enum FrontMessage {
     Stop,
 }
 
-/// What callers and the engine's thread both see. Held only for a few instructions.
+/// State shared by callers and the engine's thread. The lock is held only for a few instructions.
 #[derive(Default)]
 struct Shared {
     state: Mutex<State>,
@@ -49,19 +49,19 @@ struct Shared {
 
 #[derive(Default)]
 struct State {
-    /// Requests taken and not ended.
+    /// Requests submitted and not ended.
     in_flight: usize,
     draining: bool,
-    /// Why no request is served any more.
+    /// The reason why the engine stopped serving, if it did.
     dead: Option<String>,
     stats: EngineStats,
-    /// Of the store.
+    /// Health of the store.
     health: Health,
 }
 
 impl Shared {
     fn state(&self) -> MutexGuard<'_, State> {
-        // The state is whole between any two statements, so a panic elsewhere does not spoil it.
+        // No statement leaves the state inconsistent, so a poisoned lock is usable.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -82,18 +82,18 @@ impl Shared {
 }
 
 impl LlmEngine {
-    /// Starts serving. `store`: the shared KV, if there is any.
+    /// Starts serving. `store`: the shared KV, if any.
     ///
     /// # Errors
-    /// The operating system gives no thread.
+    /// The operating system cannot create a thread.
     pub fn start(model: LoadedModel, store: Option<Box<dyn PrefixStore>>) -> std::io::Result<Self> {
         Self::start_observed(model, store, Box::new(()))
     }
 
-    /// As [`Self::start`]; `observer` hears of every step and every swap.
+    /// As [`Self::start`]; the engine reports requests, swaps and steps to `observer`.
     ///
     /// # Errors
-    /// The operating system gives no thread.
+    /// The operating system cannot create a thread.
     pub fn start_observed(
         model: LoadedModel,
         store: Option<Box<dyn PrefixStore>>,
@@ -118,7 +118,7 @@ impl LlmEngine {
         Ok(Self { model, shared, inbox, clock, threads: vec![front, core] })
     }
 
-    /// The model it serves.
+    /// The loaded model.
     #[must_use]
     pub fn model(&self) -> &LoadedModel {
         &self.model
@@ -127,7 +127,8 @@ impl LlmEngine {
 
 impl Drop for LlmEngine {
     fn drop(&mut self) {
-        // A thread that is gone needs no message, and one that panicked has told its requests.
+        // Sending fails if the thread has ended. A thread that panicked has failed its
+        // requests.
         let _ = self.inbox.send(FrontMessage::Stop);
         for thread in self.threads.drain(..) {
             let _ = thread.join();
@@ -162,7 +163,8 @@ impl Engine for LlmEngine {
             if state.draining {
                 return Err(EngineError::new(ErrorKind::Unavailable, "the engine is draining"));
             }
-            // The scheduler bounds its queue; this bounds what is on the way there.
+            // The scheduler bounds its queue; this check also bounds requests still in the
+            // channels.
             if state.in_flight >= config.max_waiting.saturating_add(config.max_num_seqs) {
                 return Err(self.shared.queue_full(config.max_waiting));
             }
@@ -176,12 +178,12 @@ impl Engine for LlmEngine {
     }
 
     fn abort(&self, id: RequestId) {
-        // An engine that has ended has no request to abort.
+        // Sending fails if the engine has ended; then there is no request to abort.
         let _ = self.inbox.send(FrontMessage::Abort(id));
     }
 
     fn release(&self, id: RequestId) {
-        // An engine that has ended holds nothing.
+        // Sending fails if the engine has ended; then there is no hold to release.
         let _ = self.inbox.send(FrontMessage::Release(id));
     }
 
@@ -205,7 +207,7 @@ impl Engine for LlmEngine {
     }
 }
 
-/// The tokenizing thread.
+/// Main function of the tokenizing thread.
 fn tokenize_all(model: &LoadedModel, shared: &Shared, inbox: &Receiver<FrontMessage>, outbox: &Sender<Message>) {
     while let Ok(message) = inbox.recv() {
         let message = match message {
@@ -229,8 +231,8 @@ fn tokenize_all(model: &LoadedModel, shared: &Shared, inbox: &Receiver<FrontMess
     let _ = outbox.send(Message::Stop);
 }
 
-/// Tokenizes one request, or tells its client why not. The tokenizer and the template engine are not ours
-/// and see text from anywhere; a panic in them is one request's misfortune.
+/// Tokenizes one request, or sends the client the error. The tokenizer and the template engine are
+/// third-party code that parses untrusted text, so a panic in them fails this request only.
 fn tokenize_one(
     model: &LoadedModel,
     request: Request,
@@ -254,13 +256,13 @@ fn tokenize_one(
     }
 }
 
-/// The engine's thread.
+/// Main function of the engine's thread.
 fn serve(mut core: Core, inbox: &Receiver<Message>, shared: &Shared) {
     let error = match catch_unwind(AssertUnwindSafe(|| core.run(inbox))) {
         Ok(()) => EngineError::new(ErrorKind::Unavailable, "the engine is shutting down"),
         Err(_) => {
             tracing::error!("a step panicked; the engine is unavailable");
-            EngineError::new(ErrorKind::Internal, "the engine failed in the middle of a step")
+            EngineError::new(ErrorKind::Internal, "the engine failed during a step")
         }
     };
     shared.state().dead = Some(error.message.clone());

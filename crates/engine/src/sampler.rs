@@ -1,5 +1,5 @@
-//! Choosing a token from logits. Pure: token `n` of a request depends on its logits, its parameters and
-//! `(seed, n)` only, so that another worker continues a request as this one would have.
+//! Token selection from logits. Pure: token `n` of a request depends only on its logits, its
+//! parameters and `(seed, n)`, so another worker continues a request with the same tokens.
 
 use cenote_base::prng::Prng;
 use cenote_base::{SamplingParams, TokenId};
@@ -21,11 +21,11 @@ pub fn sample(logits: &[f32], params: &SamplingParams, seed: u64, position: u64)
             return *token;
         }
     }
-    // Rounding may leave a crumb behind the last candidate.
+    // Rounding may leave a remainder after the last candidate.
     candidates.last().map_or_else(|| greedy(logits), |(token, _)| *token)
 }
 
-/// The logits by which the next token of a request is chosen: with its bias and its penalties (vLLM's order).
+/// The logits of the next token after bias and penalties, applied in vLLM's order.
 #[must_use]
 pub fn adjusted(logits: &[f32], params: &SamplingParams, prompt: &[TokenId], output: &[TokenId]) -> Vec<f32> {
     let mut logits = logits.to_vec();
@@ -50,7 +50,8 @@ pub fn adjusted(logits: &[f32], params: &SamplingParams, prompt: &[TokenId], out
     logits
 }
 
-/// Log-probabilities of a token and of the `top` likeliest ones, the lowest id first among equals.
+/// Log-probabilities of `token` and of the `top` likeliest tokens. Equal logits are ordered by
+/// token id.
 #[must_use]
 pub fn logprobs(logits: &[f32], token: TokenId, top: usize) -> (f32, Vec<(TokenId, f32)>) {
     let max = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
@@ -68,7 +69,7 @@ pub fn logprobs(logits: &[f32], token: TokenId, top: usize) -> (f32, Vec<(TokenI
     (chosen, likeliest.into_iter().map(|(token, logit)| (token, of(logit))).collect())
 }
 
-/// The token with the largest logit, the lowest id among equals; NaN never wins.
+/// The token with the largest logit. Ties go to the lowest id; NaN never wins.
 #[must_use]
 pub fn greedy(logits: &[f32]) -> TokenId {
     let mut best = (0, f32::NEG_INFINITY);
@@ -80,7 +81,7 @@ pub fn greedy(logits: &[f32]) -> TokenId {
     best.0
 }
 
-/// Unnormalised probabilities at the temperature, in order of token.
+/// Unnormalised probabilities at `params.temperature`, in token order.
 fn probabilities(logits: &[f32], params: &SamplingParams) -> Vec<(TokenId, f64)> {
     let max = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
     let temperature = f64::from(params.temperature);
@@ -91,7 +92,8 @@ fn probabilities(logits: &[f32], params: &SamplingParams) -> Vec<(TokenId, f64)>
         .collect()
 }
 
-/// Keeps the `top_k` likeliest, then of those the smallest set that reaches `top_p` (vLLM's order).
+/// Keeps the `top_k` likeliest candidates, then the smallest subset that reaches `top_p` (vLLM's
+/// order).
 fn keep_top(candidates: &mut Vec<(TokenId, f64)>, params: &SamplingParams) {
     let top_k = params.top_k as usize;
     if top_k == 0 && params.top_p >= 1.0 {
@@ -125,7 +127,7 @@ mod tests {
         SamplingParams { temperature, top_k, top_p, ..SamplingParams::default() }
     }
 
-    /// How often each of `logits.len()` tokens comes in many draws.
+    /// Share of each of the `logits.len()` tokens over many draws.
     fn shares(logits: &[f32], params: &SamplingParams) -> Vec<f64> {
         const DRAWS: u64 = 20_000;
         let mut counts = vec![0.0; logits.len()];
@@ -140,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn penalties_and_bias_change_what_was_seen() {
+    fn penalties_apply_to_seen_tokens_and_bias_to_listed_ones() {
         let logits = [1.0, -1.0, 2.0, 0.5];
         let plain = SamplingParams::default();
         assert!(!plain.changes_logits());
@@ -154,13 +156,13 @@ mod tests {
         assert_eq!(with(&|params| params.frequency_penalty = 0.25), [1.0, -1.0, 1.5, 0.25]);
         assert_eq!(with(&|params| params.presence_penalty = -0.5), [1.0, -1.0, 2.5, 1.0]);
         assert_eq!(with(&|params| params.repetition_penalty = 2.0), [0.5, -2.0, 1.0, 0.25], "the prompt counts, too");
-        // A token that the model does not have changes nothing.
+        // A token outside the vocabulary changes nothing.
         assert_eq!(with(&|params| params.logit_bias = [(1, 3.0), (9, 1.0)].into()), [1.0, 2.0, 2.0, 0.5]);
         let all = with(&|params| {
             params.logit_bias = [(1, 3.0)].into();
             params.repetition_penalty = 2.0;
         });
-        assert_eq!(all, [0.5, 1.0, 1.0, 0.25], "the penalty sees the bias");
+        assert_eq!(all, [0.5, 1.0, 1.0, 0.25], "the penalty applies after the bias");
     }
 
     #[test]
@@ -177,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn greedy_takes_the_lowest_of_equals() {
+    fn greedy_takes_the_lowest_id_of_equal_logits() {
         assert_eq!(greedy(&[1.0, 3.0, 3.0, f32::NAN]), 1);
         assert_eq!(greedy(&[f32::NAN, f32::NEG_INFINITY]), 0);
         assert_eq!(sample(&[1.0, 3.0, 3.0], &params(0.0, 0, 1.0), 1, 1), 1);

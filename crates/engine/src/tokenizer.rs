@@ -14,14 +14,14 @@ use std::path::Path;
 /// The tokenizer of a model directory.
 pub struct Tokenizer {
     inner: tokenizers::Tokenizer,
-    /// Whether the decoder joins byte tokens (`<0xE2>`) into characters, as Llama 2's does.
+    /// Whether the decoder joins byte tokens (`<0xE2>`) into characters, as in Llama 2.
     byte_fallback: bool,
-    /// Special tokens: decoding leaves them out.
+    /// Special tokens, which decoding omits.
     special: BTreeSet<TokenId>,
     chat: Option<ChatTemplate>,
 }
 
-/// The parts of `tokenizer_config.json` (and `special_tokens_map.json`) that are read.
+/// The fields used from `tokenizer_config.json` and `special_tokens_map.json`.
 #[derive(Deserialize, Default)]
 struct TokenizerConfig {
     bos_token: Option<SpecialToken>,
@@ -29,7 +29,7 @@ struct TokenizerConfig {
     chat_template: Option<chat::Source>,
 }
 
-/// A special token is written as its text, or as an object that holds it.
+/// A special token: its text, or an object with the text in `content`.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum SpecialToken {
@@ -46,13 +46,13 @@ impl SpecialToken {
 }
 
 impl Tokenizer {
-    /// Loads the tokenizer and the chat template, if there is one, of `dir`.
+    /// Loads the tokenizer of `dir`, and its chat template if there is one.
     ///
     /// # Errors
-    /// `tokenizer.json` is missing or damaged, or a template is there that cannot be parsed.
+    /// `tokenizer.json` is missing or damaged, or the chat template cannot be parsed.
     pub fn load(dir: &Path) -> Result<Self, LoadError> {
         let path = dir.join("tokenizer.json");
-        // Read here, because the tokenizers crate's own message does not name the file.
+        // Read here because errors of the tokenizers crate do not name the file.
         let text = crate::error::read(&path)?;
         let inner: tokenizers::Tokenizer =
             text.parse().map_err(|error| LoadError::invalid(&path, format!("not a tokenizer: {error}")))?;
@@ -70,37 +70,37 @@ impl Tokenizer {
         Ok(Self { inner, byte_fallback: decoder.contains("\"ByteFallback\""), special, chat })
     }
 
-    /// Tokens of a text, with the special tokens that the tokenizer puts around one (BOS, for most Llamas).
+    /// Encodes a text and adds the tokenizer's special tokens (BOS, for most Llamas).
     ///
     /// # Errors
-    /// The tokenizer's reason, as text.
+    /// The tokenizer's error text.
     pub fn encode(&self, text: &str) -> Result<Vec<TokenId>, String> {
         self.encode_with(text, true)
     }
 
-    /// Tokens of a rendered chat: the template has written the special tokens itself.
+    /// Encodes a rendered chat without adding special tokens: the template has written them.
     ///
     /// # Errors
-    /// The tokenizer's reason, as text.
+    /// The tokenizer's error text.
     pub fn encode_rendered(&self, text: &str) -> Result<Vec<TokenId>, String> {
         self.encode_with(text, false)
     }
 
     fn encode_with(&self, text: &str, add_special_tokens: bool) -> Result<Vec<TokenId>, String> {
-        // `encode_fast` leaves out the offsets, which nobody asks for.
+        // `encode_fast` skips the offsets, which are not used.
         let encoding = self.inner.encode_fast(text, add_special_tokens).map_err(|error| error.to_string())?;
         Ok(encoding.get_ids().to_vec())
     }
 
-    /// Text of tokens, without special tokens.
+    /// Decodes tokens to text, without special tokens.
     ///
     /// # Errors
-    /// The tokenizer's reason, as text.
+    /// The tokenizer's error text.
     pub fn decode(&self, tokens: &[TokenId]) -> Result<String, String> {
         self.inner.decode(tokens, true).map_err(|error| error.to_string())
     }
 
-    /// Text of one token by itself, special or not.
+    /// Text of one token alone, special or not; empty if it cannot be decoded.
     #[must_use]
     pub fn piece(&self, token: TokenId) -> String {
         self.inner.decode(&[token], false).unwrap_or_default()
@@ -112,7 +112,7 @@ impl Tokenizer {
         self.chat.as_ref()
     }
 
-    /// Number of tokens, added ones included.
+    /// Size of the vocabulary, added tokens included.
     #[must_use]
     pub fn len(&self) -> usize {
         self.inner.get_vocab_size(true)
@@ -124,7 +124,7 @@ impl Tokenizer {
         self.len() == 0
     }
 
-    /// Whether decoding leaves `token` out: it is special, or (models pad their vocabulary) no token at all.
+    /// Whether decoding omits `token`: it is special or, as padding of the vocabulary, unassigned.
     fn is_skipped(&self, token: TokenId) -> bool {
         self.special.contains(&token) || self.inner.id_to_token(token).is_none()
     }
@@ -144,12 +144,12 @@ impl Tokenizer {
 pub(crate) mod tests {
     use super::*;
 
-    /// The committed byte-level BPE.
+    /// The committed byte-level BPE tokenizer.
     pub fn fixture() -> Tokenizer {
         Tokenizer::load(&Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/tokenizer")).unwrap()
     }
 
-    /// A tokenizer in Llama 2's manner: `▁` for a space, bytes as `<0xNN>`, one leading space stripped.
+    /// A tokenizer like Llama 2's: `▁` for a space, bytes as `<0xNN>`, one leading space stripped.
     pub fn byte_fallback() -> Tokenizer {
         let mut vocab: Vec<String> = ["<s>", "</s>", "▁", "a", "b", "▁a", "é"].map(str::to_owned).into();
         vocab.extend((0..=255).map(|byte| format!("<0x{byte:02X}>")));
@@ -185,7 +185,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn byte_tokens_are_known() {
+    fn byte_tokens_are_recognised_only_with_byte_fallback() {
         let tokenizer = byte_fallback();
         assert!(tokenizer.is_byte_token(7) && tokenizer.is_byte_token(262));
         assert!(!tokenizer.is_byte_token(3) && !fixture().is_byte_token(7));

@@ -1,4 +1,4 @@
-//! The serving loop: the same answers cold, warm, batched, preempted and handed over.
+//! The serving loop gives the same answers cold, warm, batched, preempted and handed over.
 
 mod common;
 
@@ -22,7 +22,8 @@ fn text_is_identical_cold_warm_and_without_pool() {
             let warm = run(&second, new()).unwrap();
             let alone = run(&without, new()).unwrap();
             assert_eq!((cold.usage.cached_tokens, alone.usage.cached_tokens), (0, 0));
-            // At least the last prompt token is computed, so a prompt of whole blocks loses its last one.
+            // The last prompt token is always computed, so a prompt of whole blocks does not load
+            // its last one.
             assert_eq!(warm.usage.cached_tokens as usize, (length - 1) / 16 * 16);
             assert_eq!((&cold.tokens, &cold.text), (&warm.tokens, &warm.text), "{dtype} {length}");
             assert_eq!((&cold.tokens, &cold.text), (&alone.tokens, &alone.text), "{dtype} {length}");
@@ -35,11 +36,11 @@ fn text_is_identical_cold_warm_and_without_pool() {
 }
 
 #[test]
-fn requests_share_with_those_of_their_salt_only() {
+fn requests_share_blocks_only_within_their_salt() {
     let dir = model_dir("gqa-tied");
     let engine = start(&config(dir.path()), Some(MemoryStore::default()));
     let salts = [None, CacheSalt::of(None, Some("red")), CacheSalt::of(Some("red"), None)];
-    // The second prompt is shorter than a block: its first one becomes whole while the answer is generated.
+    // The second prompt is shorter than a block: its first block becomes full during generation.
     for (seed, length, warm) in [(1, 40, 32), (2, 10, 32)] {
         let Prompt::Tokens(first) = prompt(seed, length) else { unreachable!() };
         let ask = |tokens: &[TokenId], cache_salt| {
@@ -57,24 +58,24 @@ fn requests_share_with_those_of_their_salt_only() {
 }
 
 #[test]
-fn generated_blocks_are_shared_too() {
+fn generated_blocks_are_shared() {
     let dir = model_dir("gqa-tied");
     let store = MemoryStore::default();
     let engine = start(&config(dir.path()), Some(store));
     let Prompt::Tokens(mut tokens) = prompt(8, 30) else { unreachable!() };
     let first = run(&engine, request(Prompt::Tokens(tokens.clone()), greedy(40))).unwrap();
-    // A second turn: the first prompt, the answer, and something new.
+    // A second turn: the first prompt, the answer, and a new token.
     tokens.extend(first.tokens);
     tokens.push(5);
     let second = run(&engine, request(Prompt::Tokens(tokens), greedy(4))).unwrap();
-    // 70 tokens are known, of which the last one's KV was never computed: 4 full blocks.
+    // Of the 70 earlier tokens, the last one's KV was never computed: 4 full blocks.
     assert_eq!(second.usage.cached_tokens, 64);
 }
 
 #[test]
-fn neighbours_do_not_show() {
+fn results_do_not_depend_on_neighbours() {
     let dir = model_dir("gqa-untied-llama3");
-    // A small budget cuts prompts into chunks; few blocks force preemption.
+    // A small token budget splits prompts into chunks; few blocks force preemption.
     let crowded = EngineConfig {
         max_num_batched_tokens: 24,
         kv_blocks: Some(14),
@@ -107,7 +108,7 @@ fn neighbours_do_not_show() {
 }
 
 #[test]
-fn blocks_that_vanish_are_computed_again() {
+fn vanished_blocks_are_recomputed_and_saved_again() {
     let dir = model_dir("gqa-tied");
     let store = MemoryStore::default();
     let engine = start(&config(dir.path()), Some(store.clone()));
@@ -120,15 +121,12 @@ fn blocks_that_vanish_are_computed_again() {
         let warm = run(&engine, new()).unwrap();
         assert_eq!(warm.usage.cached_tokens, cached);
         assert_eq!(warm.tokens, cold.tokens);
-        assert!(
-            store.shared.lock().unwrap().blocks.contains_key(&saved[gone]),
-            "what was computed again is saved again"
-        );
+        assert!(store.shared.lock().unwrap().blocks.contains_key(&saved[gone]), "a recomputed block is saved again");
     }
 }
 
 #[test]
-fn a_request_goes_on_at_another_worker() {
+fn another_worker_continues_a_request() {
     let dir = model_dir("gqa-tied");
     let store = MemoryStore::default();
     let (prefill, decode) =
@@ -150,7 +148,7 @@ fn a_request_goes_on_at_another_worker() {
         assert_eq!(rest.usage.completion_tokens, 50);
         assert_eq!(rest.usage.cached_tokens, hand_over.cached_tokens);
 
-        // The decode worker dies after ten more tokens; a third one has all it needs in the hand-over.
+        // The decode worker dies after ten more tokens; the hand-over suffices for a third worker.
         let mut later = hand_over;
         later.output_token_ids = want.tokens[..11].to_vec();
         let resumed = run(&decode, cenote_base::Request { phase: Phase::Decode(later), ..whole }).unwrap();
@@ -159,10 +157,11 @@ fn a_request_goes_on_at_another_worker() {
     }
 }
 
-/// A worker died between its last token and the word that it was the last. The next one must generate none:
-/// it made one token too many after a stop text, and refused the request where `max_tokens` was used up.
+/// A worker died between its last token and `Finished`. The next worker must generate no token.
+/// It generated one token too many after a stop text, and refused the request if `max_tokens` was
+/// used up.
 #[test]
-fn a_hand_over_that_is_complete_only_ends() {
+fn a_complete_hand_over_generates_no_token() {
     let dir = model_dir("gqa-tied");
     let engine = start(&config(dir.path()), None);
     let cenote_base::engine::Prompt::Tokens(prompt_token_ids) = prompt(2, 20) else { panic!("a prompt of tokens") };
@@ -181,13 +180,13 @@ fn a_hand_over_that_is_complete_only_ends() {
         };
         let rest = run(&engine, cenote_base::Request { phase: Phase::Decode(hand_over), ..whole }).unwrap();
         assert_eq!((rest.tokens.len(), rest.reason), (0, reason));
-        assert_eq!(rest.text, want.text, "nothing was sent before, so all of the text is owed");
+        assert_eq!(rest.text, want.text, "nothing was sent before, so all of the text remains");
         assert_eq!(rest.usage.completion_tokens, want.usage.completion_tokens);
     }
 }
 
 #[test]
-fn without_a_seed_requests_differ() {
+fn unseeded_requests_differ() {
     let dir = model_dir("gqa-tied");
     let engine = start(&config(dir.path()), None);
     let new = || request(prompt(1, 10), SamplingParams { max_tokens: Some(20), ..SamplingParams::default() });
@@ -195,13 +194,13 @@ fn without_a_seed_requests_differ() {
 }
 
 #[test]
-fn stop_texts_end_the_text_before_them() {
+fn the_text_ends_before_a_stop_text() {
     let dir = model_dir("gqa-tied");
     let engine = start(&config(dir.path()), None);
     let new = |stop: Vec<String>| request(prompt(2, 20), SamplingParams { stop, ..greedy(60) });
     let whole = run(&engine, new(vec![])).unwrap();
     let chars: Vec<char> = whole.text.chars().collect();
-    // Five characters from the middle are certain to cross tokens somewhere; they need not be unique.
+    // Five characters from the middle cross a token boundary somewhere; they need not be unique.
     let stop: String = chars[chars.len() / 2..chars.len() / 2 + 5].iter().collect();
     let stopped = run(&engine, new(vec!["never there".to_owned(), stop.clone()])).unwrap();
     assert_eq!(stopped.reason, FinishReason::Stop);
@@ -225,7 +224,7 @@ fn the_end_of_sequence_token_ends_the_text() {
 }
 
 #[test]
-fn text_and_chat_prompts_are_tokenized_as_transformers_does() {
+fn text_and_chat_prompts_are_tokenized_as_by_transformers() {
     let dir = model_dir("gqa-tied");
     let engine = start(&config(dir.path()), None);
     let expected = std::fs::read_to_string(dir.path().join("expected.json")).unwrap();
@@ -251,7 +250,7 @@ fn text_and_chat_prompts_are_tokenized_as_transformers_does() {
 }
 
 #[test]
-fn an_idle_engine_notices_that_its_store_is_degraded() {
+fn an_idle_engine_reports_a_degraded_store() {
     let dir = model_dir("gqa-tied");
     let store = MemoryStore::default();
     let engine = start(&config(dir.path()), Some(store.clone()));
@@ -260,7 +259,7 @@ fn an_idle_engine_notices_that_its_store_is_degraded() {
         store.shared.lock().unwrap().health = health.clone();
         let deadline = Deadline::after(Duration::from_secs(30));
         while engine.health() != health {
-            assert!(!deadline.passed(), "no request came, and the engine never asked: {:?}", engine.health());
+            assert!(!deadline.passed(), "an idle engine did not read its store's health: {:?}", engine.health());
             std::thread::yield_now();
         }
     }

@@ -1,4 +1,4 @@
-//! What goes wrong is said, and nothing is left behind.
+//! Failures are reported, and leave no request or block behind.
 
 mod common;
 
@@ -84,7 +84,7 @@ fn aborted_and_abandoned_requests_free_their_blocks() {
     assert!(matches!(events.recv().unwrap(), Event::Token { .. }));
     engine.abort(id);
     assert_eq!(collect(&events).unwrap_err().kind, ErrorKind::Aborted);
-    // Abandoned: the sink says that nobody listens.
+    // Abandoned: the sink returns false.
     let mut tokens = 0;
     let (done, ended) = channel();
     let sink = move |_: Event| {
@@ -98,8 +98,8 @@ fn aborted_and_abandoned_requests_free_their_blocks() {
     ended.recv().unwrap();
     assert!(ended.recv().is_err(), "the sink is dropped, not called again");
     assert!(engine.drain(minute()));
-    // The engine's thread publishes its gauges when it falls idle; a request refused while draining does not
-    // wake it, so waiting for an event is not possible: ask until it has.
+    // The engine's thread publishes its gauges when it becomes idle. A request refused while
+    // draining does not wake the thread, so there is no event to wait for: poll.
     let free = || {
         let values = engine.stats().values;
         (values.get("kv_blocks_free").copied(), values.get("kv_blocks").copied())
@@ -112,13 +112,13 @@ fn aborted_and_abandoned_requests_free_their_blocks() {
 }
 
 #[test]
-fn a_full_engine_says_when_to_come_back() {
+fn an_overloaded_engine_says_when_to_retry() {
     let dir = model_dir("gqa-tied");
     let config = EngineConfig { max_num_seqs: 1, max_waiting: 2, ..config(dir.path()) };
     let engine = start(&config, None);
     let mut events = Vec::new();
     let mut refused: Option<EngineError> = None;
-    // One runs, two wait; the fourth is refused at the door or, if the queue filled behind it, by an event.
+    // One runs, two wait. `submit` refuses the fourth or, if the queue fills later, an event does.
     for seed in 0..4 {
         match submit(&engine, request(prompt(seed, 40), greedy(300))) {
             Ok(receiver) => events.push(receiver),
@@ -134,7 +134,7 @@ fn a_full_engine_says_when_to_come_back() {
 }
 
 #[test]
-fn draining_finishes_what_runs_and_takes_nothing_new() {
+fn draining_finishes_running_requests_and_refuses_new_ones() {
     let dir = model_dir("gqa-tied");
     let engine = start(&config(dir.path()), None);
     let events = submit(&engine, request(prompt(1, 40), greedy(100))).unwrap();
@@ -146,7 +146,7 @@ fn draining_finishes_what_runs_and_takes_nothing_new() {
 }
 
 #[test]
-fn a_panic_in_a_step_hangs_nobody() {
+fn a_panic_in_a_step_ends_all_requests() {
     let dir = model_dir("gqa-tied");
     let store = MemoryStore::default();
     let engine = start(&config(dir.path()), Some(store.clone()));
@@ -174,7 +174,7 @@ fn dropping_an_engine_ends_its_requests() {
 }
 
 #[test]
-fn damaged_directories_are_named() {
+fn an_error_names_the_damaged_directory() {
     type Damage = fn(&std::path::Path);
     let cases: [(Damage, &str, &str); 6] = [
         (|dir| std::fs::remove_file(dir.join("tokenizer.json")).unwrap(), "tokenizer.json", "No such file"),
@@ -209,7 +209,7 @@ fn damaged_directories_are_named() {
 }
 
 #[test]
-fn settings_that_do_not_fit_are_named() {
+fn an_error_names_the_setting_that_does_not_fit() {
     let dir = model_dir("gqa-tied");
     let base = config(dir.path());
     for (config, words) in [
@@ -224,5 +224,5 @@ fn settings_that_do_not_fit_are_named() {
         assert!(error.contains(words), "{error}");
     }
     let small = LoadedModel::load(&EngineConfig { kv_blocks: Some(3), ..base }).unwrap();
-    assert_eq!(small.max_model_len(), 48, "an unset context is what the blocks hold");
+    assert_eq!(small.max_model_len(), 48, "the default context is the capacity of the blocks");
 }

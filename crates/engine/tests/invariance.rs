@@ -1,4 +1,4 @@
-//! The same bits, however the work is cut: batches, chunks, blocks from elsewhere, threads.
+//! Logits have the same bits for all batches, chunks, block sources and thread counts.
 
 use cenote_engine::checkpoint::Checkpoint;
 use cenote_engine::config::ModelConfig;
@@ -22,7 +22,8 @@ fn load(element: ElementType) -> Llama {
 
 static MODELS: LazyLock<[Llama; 2]> = LazyLock::new(|| [load(ElementType::F32), load(ElementType::Bf16)]);
 
-/// Block tables of sequence `index`: interleaved, so that neighbours lie between a sequence's own blocks.
+/// Block table of sequence `index`. Tables interleave, so other sequences' blocks lie between its
+/// own.
 fn table(index: usize, sequences: usize) -> Vec<u32> {
     (0..BLOCKS).map(|block| (block * sequences + index) as u32).collect()
 }
@@ -31,7 +32,7 @@ fn arena(model: &Llama, element: ElementType, sequences: usize) -> KvArena {
     KvArena::new(model.kv_layout(BLOCK, element), sequences * BLOCKS)
 }
 
-/// Logits of every token, each sequence alone and at once: the definition.
+/// The definition: logits of every token of one sequence, computed alone and at once.
 fn alone(model: &Llama, element: ElementType, tokens: &[u32]) -> Vec<f32> {
     let block_table = table(0, 1);
     let chunk = SeqChunk { tokens, start_position: 0, block_table: &block_table, logits: LogitsOf::All };
@@ -41,9 +42,9 @@ fn alone(model: &Llama, element: ElementType, tokens: &[u32]) -> Vec<f32> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 
-    /// Sequences advance by random chunks in common batches; `cuts` says how far each comes in each step.
+    /// Sequences advance by random chunks in common batches; `cuts` gives the chunk lengths.
     #[test]
-    fn batches_and_chunks_do_not_show(
+    fn logits_do_not_depend_on_batches_and_chunks(
         which in 0_usize..2,
         sequences in prop::collection::vec(prop::collection::vec(0..VOCAB, 1..MAX_TOKENS), 1..5),
         cuts in prop::collection::vec(0_usize..40, 1..12),
@@ -72,7 +73,7 @@ proptest! {
                 }
             }
             if batch.is_empty() {
-                // All cuts were zero: let everyone take one token, so that the loop ends.
+                // All cuts were zero: advance by one token each, so that the loop ends.
                 cuts = vec![1].into_iter().cycle();
                 continue;
             }
@@ -90,9 +91,9 @@ proptest! {
         }
     }
 
-    /// Pages copied into other blocks of another arena, as a store does, continue with the same bits.
+    /// Pages copied into other blocks of another arena, as by a store, continue with the same bits.
     #[test]
-    fn copied_pages_do_not_show(which in 0_usize..2, tokens in prop::collection::vec(0..VOCAB, 17..MAX_TOKENS)) {
+    fn logits_do_not_depend_on_copied_pages(which in 0_usize..2, tokens in prop::collection::vec(0..VOCAB, 17..MAX_TOKENS)) {
         let (model, element) = (&MODELS[which], [ElementType::F32, ElementType::Bf16][which]);
         let want = alone(model, element, &tokens);
         let (from, to) = (table(0, 1), table(1, 3));

@@ -1,4 +1,5 @@
-//! Blocks that are decoded beside the computation give what blocks that were decoded before it give, or nothing.
+//! Blocks decoded during the computation give the same results as blocks decoded before it, or
+//! none.
 
 mod common;
 
@@ -50,7 +51,7 @@ fn open(pool: &Pool<Arc<Coherent>>, spec: &NamespaceSpec, layout: &KvLayout, cod
     RegionStore::new(pool.clone(), spec).unwrap().with_codec(BlockCodec::new(pages), spec)
 }
 
-/// INT8, and QPack with steps that any profile could have.
+/// INT8, and QPack with arbitrary steps.
 fn codecs(layout: &KvLayout) -> [Arc<dyn PageCodec>; 2] {
     let count = layout.num_kv_heads * layout.head_dim;
     let channels = || Channels { means: vec![0.1; count], steps: vec![0.05; count] };
@@ -79,7 +80,7 @@ fn fill(model: &LoadedModel, store: &mut Store, tokens: &[TokenId]) -> Vec<Block
 }
 
 #[test]
-fn bits_are_those_of_blocks_decoded_before() {
+fn logits_equal_those_of_blocks_decoded_first() {
     let dir = model_dir("gqa-untied-llama3");
     for (dtype, threads) in
         [(ElementType::F32, 1), (ElementType::F32, 2), (ElementType::Bf16, 1), (ElementType::Bf16, 3)]
@@ -90,7 +91,7 @@ fn bits_are_those_of_blocks_decoded_before() {
             let mut store = open(&pool(), &spec, model.layout(), &codec);
             let (warm, cold) = (tokens(1, 150), tokens(2, 40));
             let hashes = fill(&model, &mut store, &warm);
-            // The warm prompt's blocks lie between those of the cold one, in no order.
+            // The warm prompt's blocks lie between those of the cold one, in arbitrary order.
             let tables: [Vec<u32>; 2] = [(0..10).map(|block| (block * 7 + 3) % 10 * 2).collect(), vec![1, 3, 5]];
             let mut compute = |first: bool| {
                 let mut kv = KvArena::new(*model.layout(), 20);
@@ -124,7 +125,7 @@ fn bits_are_those_of_blocks_decoded_before() {
 }
 
 #[test]
-fn tokens_are_those_of_blocks_decoded_before() {
+fn tokens_equal_those_of_blocks_decoded_first() {
     let dir = model_dir("gqa-tied");
     for threads in [1, 2] {
         let base = EngineConfig { threads, ..config(dir.path()) };
@@ -146,7 +147,7 @@ fn tokens_are_those_of_blocks_decoded_before() {
     }
 }
 
-/// INT8, but what it makes of one layer has a header that holds and a payload that does not.
+/// INT8, but the frames of one layer have a valid header and an invalid payload.
 struct Forger(u16);
 
 impl PageCodec for Forger {
@@ -176,7 +177,7 @@ fn a_forged_layer_costs_a_step_and_no_token() {
     let sound = &codecs(&layout)[0];
     let start = |store: Store| LlmEngine::start(LoadedModel::load(&config).unwrap(), Some(Box::new(store))).unwrap();
     let new = || request(prompt(4, 90), greedy(30));
-    // Codecs lose something: what is right is what comes of three blocks and no more.
+    // Codecs are lossy: the reference is a run with exactly three cached blocks.
     let three = pool();
     fill(&model, &mut open(&three, &spec, &layout, sound), &tokens(4, 48));
     let want = run(&start(open(&three, &spec, &layout, sound)), new()).unwrap();
@@ -192,13 +193,13 @@ fn a_forged_layer_costs_a_step_and_no_token() {
         for (unreadable, steps) in [(1.0, 31.0), (2.0, 61.0)] {
             assert_eq!(run(&engine, new()).unwrap(), want, "layer {layer}");
             let stats = stats_of(&engine, |stats| stats["requests_finished_total"] == unreadable);
-            // The second time the block is known, and costs no step.
+            // The second time the store knows the unreadable block, so it costs no extra step.
             assert_eq!((stats["store_unreadable_total"], stats["engine_steps_total"]), (unreadable, steps));
         }
     }
 }
 
-/// The engine's thread publishes its numbers when it falls idle: asks until they are those of so much work.
+/// Polls the stats until `done`: the engine's thread publishes them when it becomes idle.
 fn stats_of(engine: &LlmEngine, done: impl Fn(&BTreeMap<String, f64>) -> bool) -> BTreeMap<String, f64> {
     let deadline = Deadline::after(Duration::from_secs(60));
     loop {
@@ -212,7 +213,7 @@ fn stats_of(engine: &LlmEngine, done: impl Fn(&BTreeMap<String, f64>) -> bool) -
 }
 
 #[test]
-fn who_shares_a_step_with_a_forged_block_does_not_notice() {
+fn a_forged_block_does_not_affect_other_requests_of_the_step() {
     let dir = model_dir("gqa-tied");
     let model = LoadedModel::load(&config(dir.path())).unwrap();
     let (warm, cold) = (tokens(1, 40), tokens(2, 40));
@@ -221,7 +222,7 @@ fn who_shares_a_step_with_a_forged_block_does_not_notice() {
         |tokens, start_position, block_table| SeqChunk { tokens, start_position, block_table, logits: LogitsOf::All };
     let want = model.forward(&[chunk(&cold[..], 0, &tables[1][..])], &mut KvArena::new(*model.layout(), 6));
     for forged in 0..2 * model.layout().num_layers {
-        // What cannot be decoded is NaN.
+        // Undecodable pages are NaN.
         let pages = || Box::new(Script { forged: Some(forged), ..Script::default() });
         let late = [0, 2].map(|block| LateBlock::new(block, pages()));
         let batch = [chunk(&warm[32..], 32, &tables[0][..]), chunk(&cold, 0, &tables[1])];
@@ -232,7 +233,7 @@ fn who_shares_a_step_with_a_forged_block_does_not_notice() {
 }
 
 #[test]
-fn requests_beside_forged_and_vanished_blocks_have_their_tokens() {
+fn tokens_survive_forged_and_vanished_blocks_of_other_requests() {
     let dir = model_dir("gqa-tied");
     let alone = start(&config(dir.path()), None);
     let store = MemoryStore::default();
@@ -247,7 +248,7 @@ fn requests_beside_forged_and_vanished_blocks_have_their_tokens() {
             let cached = if round == 0 { 0 } else { [96, 48, 32, 0, 96][(seed + round) % 5] };
             assert_eq!(outcome.usage.cached_tokens, cached, "prompt {seed}, round {round}");
         }
-        // What the next round finds of each prompt's six blocks.
+        // Faults in each prompt's six blocks for the next round.
         let mut shared = store.shared.lock().unwrap();
         shared.pending = true;
         shared.forged.clear();
@@ -256,19 +257,19 @@ fn requests_beside_forged_and_vanished_blocks_have_their_tokens() {
             let forged = [&[][..], &[(3, 2)], &[(2, 3)], &[(0, 0), (5, 1)], &[]][(seed + round + 1) % 5];
             shared.forged.extend(forged.iter().map(|&(block, page): &(usize, usize)| (hashes[block], page)));
             if forged == [(2, 3)] {
-                // Behind the forged block one is gone, so no step begins with it.
+                // A later block is missing as well, so no step begins with the forged one.
                 shared.vanish.insert(hashes[4]);
             }
         }
     }
 }
 
-/// A block that tells when its pages are decoded: the pages are zeros.
+/// A pending block of zeros that records when its pages are decoded.
 #[derive(Default)]
 struct Script {
     events: Arc<Events>,
     forged: Option<usize>,
-    /// Decoding waits for the attention of the layer before.
+    /// Whether decoding waits for the attention of the previous layer.
     waits: bool,
 }
 
@@ -280,9 +281,9 @@ struct Events {
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Event {
-    /// Page so and so is decoded.
+    /// The page of this index is decoded.
     Decode(usize),
-    /// A layer has its queries; its attention comes next.
+    /// The layer's queries are computed; its attention follows.
     Attend(usize),
 }
 
@@ -292,12 +293,12 @@ impl Events {
         self.more.notify_all();
     }
 
-    /// Waits for an event of another thread; a minute is for ever.
+    /// Waits for an event of another thread, at most a minute.
     fn await_event(&self, event: Event) {
         let waits = |seen: &mut Vec<Event>| !seen.contains(&event);
         let seen = self.seen.lock().unwrap();
         let waited = self.more.wait_timeout_while(seen, Duration::from_secs(60), waits).unwrap();
-        assert!(!waited.1.timed_out(), "{event:?} does not come");
+        assert!(!waited.1.timed_out(), "{event:?} does not occur");
     }
 }
 
@@ -313,7 +314,8 @@ impl PendingBlock for Script {
     }
 }
 
-/// Computes a prompt whose first two blocks come late, on so many threads; of these, two meet at each layer.
+/// Computes a prompt with two late blocks on `threads` threads. With several threads, the decoding
+/// and the attention of each layer wait for each other.
 fn compute_late(model: &LoadedModel, threads: usize) -> Vec<Event> {
     let (model, num_layers) = (model.llama(), model.layout().num_layers);
     let mut kv = KvArena::new(model.kv_layout(BLOCK, ElementType::F32), 3);
@@ -334,10 +336,10 @@ fn compute_late(model: &LoadedModel, threads: usize) -> Vec<Event> {
     events.seen.lock().unwrap().clone()
 }
 
-/// In the midst of its computation a layer waits until the next one's decoding has begun, and that waits for the layer to
-/// compute: they would wait for ever if either came after the other.
+/// Each layer waits during its computation until the next layer's decoding has begun. That decoding
+/// waits for the layer to compute. Both would time out if one ran after the other.
 #[test]
-fn a_layer_is_decoded_while_the_one_before_computes() {
+fn a_layer_is_decoded_while_the_previous_layer_computes() {
     let dir = model_dir("gqa-tied");
     let model = LoadedModel::load(&config(dir.path())).unwrap();
     let seen = compute_late(&model, 2);

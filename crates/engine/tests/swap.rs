@@ -1,4 +1,4 @@
-//! Requests that wait in the region for room say what they would have said with room for all.
+//! Swapped-out requests give the same tokens as requests that always fit.
 
 mod common;
 
@@ -32,7 +32,7 @@ fn pool() -> (Arc<Coherent>, RegionPool) {
     (Arc::clone(&fabric), Pool::attach(fabric, &options).unwrap())
 }
 
-/// Fourteen blocks, which two or three of the requests fill.
+/// Fourteen KV blocks, which two or three of the requests fill.
 fn crowded(dir: &Path) -> EngineConfig {
     EngineConfig {
         max_num_batched_tokens: 24,
@@ -71,13 +71,13 @@ fn open(dir: &Path, pool: &RegionPool) -> RegionStore<Arc<Coherent>> {
     RegionStore::new(pool.clone(), &model.namespace_spec("")).unwrap()
 }
 
-/// All requests at once; their tokens, and the engine's numbers once nothing runs.
+/// Runs all requests at once. Returns their tokens, and the engine's stats once nothing runs.
 fn crowd(engine: &LlmEngine, requests: &[Request]) -> (Vec<Vec<TokenId>>, BTreeMap<String, f64>) {
     let events: Vec<_> = requests.iter().map(|request| submit(engine, request.clone()).unwrap()).collect();
     let tokens: Vec<Vec<TokenId>> = events.iter().map(|events| collect(events).unwrap().tokens).collect();
     let told = tokens.iter().map(Vec::len).sum::<usize>() as f64;
     assert!(engine.drain(Deadline::after(Duration::from_secs(60))));
-    // The numbers follow when the engine falls idle.
+    // The engine publishes its stats when it becomes idle.
     let deadline = Deadline::after(Duration::from_secs(60));
     loop {
         let stats = engine.stats().values;
@@ -96,7 +96,7 @@ fn alone(dir: &Path, requests: &[Request]) -> Vec<Vec<TokenId>> {
 }
 
 #[test]
-fn tokens_are_those_of_a_run_with_room_for_all() {
+fn swapping_does_not_change_tokens() {
     let dir = model_dir("gqa-untied-llama3");
     let requests = requests();
     let expected = alone(dir.path(), &requests);
@@ -113,11 +113,11 @@ fn tokens_are_those_of_a_run_with_room_for_all() {
         assert_eq!(stats["preemptions_total"], count(&trace, Direction::Dropped, None).0 as f64, "{watermark}");
         let (out, out_blocks) = count(&trace, Direction::Out, Some(Why::Pressure));
         let (back, in_blocks) = count(&trace, Direction::In, Some(Why::Room));
-        assert_eq!((out, out_blocks), (back, in_blocks), "whoever went out came back whole");
+        assert_eq!((out, out_blocks), (back, in_blocks), "every request that swapped out came back whole");
         assert_eq!((out as f64, out_blocks as f64), (stats["swaps_total"], stats["swap_out_blocks_total"]));
         assert!(trace.is_sorted_by_key(|record| record.step));
         drop(engine);
-        assert_eq!(pool.check(true).unwrap().reserved, 0, "nothing stays behind");
+        assert_eq!(pool.check(true).unwrap().reserved, 0, "no reservation is left");
     }
 }
 
@@ -126,9 +126,9 @@ fn count(trace: &[SwapRecord], direction: Direction, why: Option<Why>) -> (usize
     of.fold((0, 0), |(count, blocks), record| (count + 1, blocks + u64::from(record.blocks)))
 }
 
-/// Costs are measured here, so either may be chosen; the tokens are the same.
+/// The costs are measured on this machine, so either choice may occur; the tokens are the same.
 #[test]
-fn what_swapping_costs_here_decides() {
+fn measured_costs_choose_between_swapping_and_recomputing() {
     let dir = model_dir("gqa-tied");
     let requests = requests();
     let (_, pool) = pool();
@@ -143,13 +143,13 @@ fn what_swapping_costs_here_decides() {
 }
 
 #[test]
-fn a_full_region_makes_requests_start_again() {
+fn a_full_region_makes_requests_recompute() {
     let dir = model_dir("gqa-tied");
     let requests = requests();
     let (_, pool) = pool();
     let store = open(dir.path(), &pool);
     let taken = std::iter::from_fn(|| pool.allocate(256 << 10).ok()).count();
-    assert!(taken > 16, "the region is full now");
+    assert!(taken > 16, "the region is full");
     let (engine, trace) = start_traced(&crowded(dir.path()), Box::new(store));
     let (tokens, stats) = crowd(&engine, &requests);
     assert!(tokens == alone(dir.path(), &requests));
@@ -160,7 +160,7 @@ fn a_full_region_makes_requests_start_again() {
     );
 }
 
-/// A store in a region of which every third swapped block loses a bit.
+/// A region store in which every third swapped block loses a bit.
 struct Leaky {
     store: RegionStore<Arc<Coherent>>,
     fabric: Arc<Coherent>,
@@ -189,7 +189,7 @@ impl PrefixStore for Leaky {
         self.swapped += 1;
         if self.swapped.is_multiple_of(3) {
             let word = |at: usize| u64::from_le_bytes(pages[0][8 * at..8 * at + 8].try_into().unwrap());
-            // Wherever these pages lie, published ones too.
+            // Damages every copy of these pages, published ones too.
             for at in (0..self.fabric.len()).step_by(64) {
                 if (0..8).all(|index| self.fabric.load(Offset::<u64>::new(at + 8 * index)) == word(index as usize)) {
                     self.fabric.store(Offset::new(at), word(0) ^ 1);
@@ -217,7 +217,7 @@ impl PrefixStore for Leaky {
 }
 
 #[test]
-fn damaged_blocks_are_computed_again() {
+fn damaged_swapped_blocks_are_recomputed() {
     let dir = model_dir("gqa-tied");
     let requests = requests();
     let (fabric, pool) = pool();
@@ -231,9 +231,9 @@ fn damaged_blocks_are_computed_again() {
     assert_eq!(stats["swap_in_blocks_total"] + lost as f64, stats["swap_out_blocks_total"]);
 }
 
-/// Room that comes and goes, blocks that are lost, small swap space, matched blocks that are decoded late: all at once.
+/// Refused swaps, lost blocks, a small swap space and late blocks together.
 #[test]
-fn everything_may_happen_at_once() {
+fn tokens_survive_all_swap_failures_together() {
     let dir = model_dir("gqa-untied-llama3");
     let mut requests = requests();
     requests[7].use_pool = false;
@@ -241,7 +241,7 @@ fn everything_may_happen_at_once() {
     let block_bytes = LoadedModel::load(&config(dir.path())).unwrap().layout().block_bytes() as u64;
     let wanted = [Why::Pressure, Why::Room, Why::SwapFull, Why::Damaged, Why::Refused];
     let mut seen = Vec::new();
-    // Requests arrive in any order, on which it depends what happens to them.
+    // The arrival order varies and decides which failures occur.
     for _ in 0..20 {
         let store = MemoryStore::default();
         {
@@ -257,11 +257,11 @@ fn everything_may_happen_at_once() {
             return;
         }
     }
-    panic!("of {wanted:?} there was only {seen:?}");
+    panic!("expected all of {wanted:?}, saw only {seen:?}");
 }
 
 #[test]
-fn who_ends_while_it_is_out_leaves_nothing_behind() {
+fn a_request_that_ends_while_swapped_out_leaves_no_reservation() {
     let dir = model_dir("gqa-tied");
     let (_, pool) = pool();
     let (engine, trace) = start_traced(&crowded(dir.path()), Box::new(open(dir.path(), &pool)));
@@ -277,7 +277,7 @@ fn who_ends_while_it_is_out_leaves_nothing_behind() {
         if let Some(out) = (0..8).find(|&sequence| is_out(sequence)) {
             break out;
         }
-        assert!(!deadline.passed(), "nobody was swapped out");
+        assert!(!deadline.passed(), "no request was swapped out");
         std::thread::yield_now();
     };
     engine.abort(requests[out as usize].id);

@@ -1,4 +1,4 @@
-//! Checkpoints that PyPI transformers made and computed (`fixtures/make_fixtures.py`).
+//! Compares with PyPI transformers on its own checkpoints (`fixtures/make_fixtures.py`).
 
 use cenote_engine::checkpoint::Checkpoint;
 use cenote_engine::config::ModelConfig;
@@ -38,7 +38,7 @@ fn expected(case: &str) -> Expected {
     Expected { prompt: ids("prompt"), greedy: ids("greedy"), logits }
 }
 
-/// Computes `tokens` from `start` on; logits of all of them.
+/// Computes `tokens` from position `start` on; returns the logits of all of them.
 fn forward(model: &Llama, kv: &mut KvArena, tokens: &[u32], start: usize) -> Vec<f32> {
     let block_table: Vec<u32> = (0..16).rev().collect();
     let chunk = SeqChunk { tokens, start_position: start, block_table: &block_table, logits: LogitsOf::All };
@@ -52,7 +52,7 @@ fn relative_error(got: &[f32], want: &[f32]) -> f64 {
 }
 
 #[test]
-fn logits_and_greedy_tokens_are_those_of_transformers() {
+fn logits_and_greedy_tokens_match_transformers() {
     for case in CASES {
         let model = load(case, ElementType::F32);
         let want = expected(case);
@@ -76,9 +76,9 @@ fn logits_and_greedy_tokens_are_those_of_transformers() {
     }
 }
 
-/// bf16 keeps 8 bits: the model is another one, but not a different one.
+/// bf16 keeps 8 significant bits: the logits change, but only a little.
 #[test]
-fn bf16_stays_near() {
+fn bf16_logits_stay_near_the_f32_ones() {
     for case in CASES {
         let model = load(case, ElementType::Bf16);
         let want = expected(case);

@@ -1,5 +1,6 @@
-//! Digests of whole files, which name the weights that KV follows from. All threads read pieces of all files, so one large
-//! file takes no longer than many small ones of the same size.
+//! BLAKE3 digests of whole files, to identify the weights that KV depends on. All threads share
+//! pieces of all files, so one large file takes no longer than many small ones of the same total
+//! size.
 
 use blake3::Hasher;
 use blake3::hazmat::{ChainingValue, HasherExt, Mode, left_subtree_len, merge_subtrees_non_root, merge_subtrees_root};
@@ -10,21 +11,22 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
 
-/// A power of two, so that pieces are subtrees of a file's hash.
+/// Bytes per piece: a power of two, so that pieces are subtrees of a file's hash tree.
 const PIECE_BYTES: u64 = 8 << 20;
 const READ_BYTES: usize = 256 << 10;
 
-/// The BLAKE3 hash of each file's content, in their order.
+/// The BLAKE3 hash of each file's content, in the order of `files`.
 ///
 /// # Errors
-/// A file cannot be read, or became shorter meanwhile; the number is its place.
+/// A file cannot be read, or became shorter during the call. The number is the file's index in
+/// `files`.
 pub fn digests(files: &[&File]) -> Result<Vec<[u8; 32]>, (usize, io::Error)> {
     let mut lengths = Vec::with_capacity(files.len());
     let mut pieces = Vec::new();
     for (number, file) in files.iter().enumerate() {
         let length = file.metadata().map_err(|error| (number, error))?.len();
         lengths.push(length);
-        // An empty file has one piece too.
+        // An empty file also has one piece.
         pieces.extend((0..length.div_ceil(PIECE_BYTES).max(1)).map(|piece| (number, piece * PIECE_BYTES)));
     }
     let next = AtomicUsize::new(0);
@@ -37,7 +39,7 @@ pub fn digests(files: &[&File]) -> Result<Vec<[u8; 32]>, (usize, io::Error)> {
             match hash_piece(files[file], start, end, whole, &mut buffer) {
                 Ok(value) => done.push((file, start, value)),
                 Err(error) => {
-                    // The other threads find no piece left.
+                    // Makes the other threads find no further piece.
                     next.store(pieces.len(), Ordering::Relaxed);
                     *failed.lock().unwrap_or_else(PoisonError::into_inner) = Some((file, error));
                 }
@@ -62,7 +64,7 @@ pub fn digests(files: &[&File]) -> Result<Vec<[u8; 32]>, (usize, io::Error)> {
     Ok(lengths.iter().enumerate().map(|(number, &length)| root(&of_file(number), length)).collect())
 }
 
-/// `whole`: the piece is all of the file, and its value the file's hash.
+/// The chaining value of a piece or, if it is the `whole` file, the file's hash.
 fn hash_piece(file: &File, start: u64, end: u64, whole: bool, buffer: &mut [u8]) -> io::Result<ChainingValue> {
     let mut hasher = Hasher::new();
     hasher.set_input_offset(start);
@@ -76,7 +78,7 @@ fn hash_piece(file: &File, start: u64, end: u64, whole: bool, buffer: &mut [u8])
     Ok(if whole { *hasher.finalize().as_bytes() } else { hasher.finalize_non_root() })
 }
 
-/// The hash of a file of this length from its pieces' values.
+/// The hash of a file of `length` bytes from its pieces' values.
 fn root(pieces: &[ChainingValue], length: u64) -> [u8; 32] {
     match pieces {
         [whole] => *whole,
@@ -162,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn every_byte_counts() {
+    fn every_byte_changes_the_digest() {
         let folder = Folder::new("byte");
         let mut bytes = content(2 * PIECE_BYTES + 100);
         let first = digests(&[&folder.file("first", &bytes)]).expect("it can be read");
@@ -174,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_cannot_be_read_is_named_by_its_place() {
+    fn the_error_gives_the_index_of_the_unreadable_file() {
         let folder = Folder::new("unread");
         let directory = File::open(&folder.0).expect("it was just made");
         let (number, _) = digests(&[&folder.file("fine", b"fine"), &directory]).expect_err("a folder has no content");

@@ -1,23 +1,24 @@
-//! Blocks as codecs make them: the frames of all pages, one after the other.
+//! Encoded blocks: the frames of all pages, concatenated and padded to whole lines.
 
 use cenote_codec::{CodecId, Codecs, DecodeError, Frame, Page, PageCodec, PageKind, PageMut, encode};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Lines of a region.
+/// Bytes of a line of the region.
 const LINE: usize = 64;
 
-/// How an engine's pages are encoded, and what it can decode.
+/// Codecs that encode an engine's pages, and all codecs that can decode them.
 pub struct BlockCodec {
-    /// Each page of a block, and what it is encoded with.
+    /// Each page of a block with the codec that encodes it.
     pages: Vec<(PageKind, Arc<dyn PageCodec>)>,
-    /// What the pages of blocks are encoded with that make way; none: such blocks leave.
+    /// Codecs for the pages of cold blocks; empty: cold blocks are evicted instead.
     cold: Vec<Arc<dyn PageCodec>>,
     known: Codecs,
 }
 
 impl BlockCodec {
-    /// For blocks of such pages, in the order in which the engine has them. Pages may be followed by padding.
+    /// Creates a codec for blocks of these pages, in the engine's page order. Pages in memory may
+    /// be followed by padding.
     #[must_use]
     pub fn new(pages: Vec<(PageKind, Arc<dyn PageCodec>)>) -> Self {
         let mut known = Codecs::default();
@@ -25,10 +26,10 @@ impl BlockCodec {
         Self { pages, cold: Vec::new(), known }
     }
 
-    /// Blocks that nobody has asked for in a while are encoded anew, with a codec for each page, before any leaves.
+    /// Adds one codec per page that re-encodes blocks without recent use before any is evicted.
     ///
     /// # Panics
-    /// There are not as many codecs as pages: a bug of the caller.
+    /// The number of codecs differs from the number of pages (a bug in the caller).
     #[must_use]
     pub fn with_cold(mut self, codecs: Vec<Arc<dyn PageCodec>>) -> Self {
         assert_eq!(codecs.len(), self.pages.len(), "one codec for each page");
@@ -37,7 +38,7 @@ impl BlockCodec {
         self
     }
 
-    /// Whether blocks are saved as the engine has them.
+    /// Whether blocks are saved raw.
     pub(crate) fn saves_raw(&self) -> bool {
         self.pages.iter().all(|(_, codec)| codec.id() == CodecId::Raw)
     }
@@ -46,12 +47,12 @@ impl BlockCodec {
         !self.cold.is_empty()
     }
 
-    /// The frames of a block, in whole lines.
+    /// Encodes a block into `frames`, padded to whole lines.
     pub(crate) fn encode(&self, pages: &[&[u8]], frames: &mut Vec<u8>) {
         encode_with(self.pages.iter().map(|(kind, codec)| (kind, &**codec)), pages, frames);
     }
 
-    /// The frames of a block that has become cold. Its pages are put one after the other into `pages`.
+    /// Encodes a cold block into `frames`. Frames are decoded into `pages` first.
     pub(crate) fn encode_cold(
         &self,
         payload: &[u8],
@@ -78,25 +79,26 @@ impl BlockCodec {
         Ok(())
     }
 
-    /// Appends the frame of page `index`, for whoever has one page after the other; [`Self::seal`] ends the block.
+    /// Appends the frame of page `index`, for callers that produce a block page by page.
+    /// [`Self::seal`] ends the block.
     ///
     /// # Panics
-    /// There is no such page, or it is shorter than its kind: bugs of the caller.
+    /// There is no such page, or `page` is shorter than its kind (a bug in the caller).
     pub fn encode_page(&self, index: usize, page: &[u8], frames: &mut Vec<u8>) {
         let (kind, codec) = &self.pages[index];
         encode(&**codec, &Page::new(*kind, &page[..kind.bytes()]), frames);
     }
 
-    /// Ends the frames of a block, which are whole lines.
+    /// Pads the frames of a block to whole lines.
     pub fn seal(frames: &mut Vec<u8>) {
         frames.resize(frames.len().next_multiple_of(LINE), 0);
     }
 
-    /// Splits a block into frames and checks all of them but what their payloads say: checksums hold, codecs and profiles are
-    /// known, pages are those of the block.
+    /// Splits a block into frames and checks everything except the payloads' content: checksums are
+    /// valid, codecs and profiles are known, and the pages are those of the block.
     ///
     /// # Errors
-    /// They are no block of this codec.
+    /// The bytes are not a block of this codec.
     pub fn split(&self, frames: &[u8]) -> Result<Vec<PageFrame>, DecodeError> {
         let mut rest = frames;
         let mut pages = Vec::with_capacity(self.pages.len());
@@ -110,20 +112,20 @@ impl BlockCodec {
         if rest.len() < LINE { Ok(pages) } else { Err(DecodeError::Trailing(rest.len())) }
     }
 
-    /// Decodes page `index` of a block that was split.
+    /// Decodes page `index` of a split block into `bytes`.
     ///
     /// # Errors
-    /// The payload does not hold. What the page has then is undefined.
+    /// The payload is invalid. The content of `bytes` is then undefined.
     ///
     /// # Panics
-    /// There is no such page, or `bytes` are fewer than it has: bugs of the caller.
+    /// There is no such page, or `bytes` is shorter than the page (a bug in the caller).
     pub fn decode(&self, index: usize, page: &PageFrame, frames: &[u8], bytes: &mut [u8]) -> Result<(), DecodeError> {
         let (kind, _) = self.pages[index];
         let frame = Frame { payload: &frames[page.payload.clone()], ..page.frame };
         self.known.decode_frame(&frame, &mut PageMut::new(kind, &mut bytes[..kind.bytes()]))
     }
 
-    /// Whether these are the pages that it is for.
+    /// Whether blocks have `num_pages` pages that fit into `page_bytes` bytes each.
     pub(crate) fn fits(&self, num_pages: usize, page_bytes: usize) -> bool {
         self.pages.len() == num_pages && self.pages.iter().all(|(kind, _)| kind.bytes() <= page_bytes)
     }
@@ -141,7 +143,7 @@ fn encode_with<'a>(
     BlockCodec::seal(frames);
 }
 
-/// One page's frame: what its header says, and where in the block its payload is.
+/// One page's frame: its header, and the range of its payload in the block.
 pub struct PageFrame {
     frame: Frame<'static>,
     payload: Range<usize>,

@@ -1,7 +1,8 @@
 //! Floor 3: moves KV blocks between an engine's own memory (L1) and a shared region (L3).
 //!
-//! The engine sees [`PrefixStore`] only: match a prompt's prefix, load blocks into its pages, save the
-//! blocks it computed. Nothing here can fail an engine: what is not there, or not whole, is a miss.
+//! The engine uses only [`PrefixStore`]: match a prompt's prefix, load blocks into its pages, save
+//! the blocks that it computed. Nothing here fails an engine: a block that is missing or damaged is
+//! a miss.
 #![forbid(unsafe_code)]
 
 pub mod content;
@@ -15,18 +16,19 @@ pub use region::{FRAMES, RegionStore};
 use cenote_base::{BlockHash, CacheSalt, Health, TokenId};
 use std::collections::BTreeMap;
 
-/// What makes two engines able to share KV: equal in every field, or they never see each other's blocks.
+/// Identity of shareable KV. Engines share blocks only if all fields except `label` are equal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NamespaceSpec {
-    /// blake3 of the model's content: weights (and adapters), and every config value that changes KV.
+    /// blake3 of the model's content: weights (and adapters), and every configuration value that
+    /// changes KV.
     pub model_fingerprint: [u8; 32],
-    /// For people: the model's name.
+    /// The model's name, for display only.
     pub label: String,
     /// Element type of stored KV: `f32`, `bf16` or `f16`.
     pub dtype: String,
-    /// Tokens of a block.
+    /// Tokens per block.
     pub block_tokens: u32,
-    /// Layers of this shard; a block holds a K and a V page for each.
+    /// Layers in this shard; a block holds a K and a V page for each.
     pub num_layers: u32,
     /// Bytes of one page (one layer's K *or* V part of a block); a multiple of 64.
     pub page_bytes: u32,
@@ -45,7 +47,8 @@ impl NamespaceSpec {
         self.num_layers as u64 * 2 * self.page_bytes as u64
     }
 
-    /// What the fingerprint covers, by name, for people who compare two of them. The tenant salt is named by a digest.
+    /// The fields that the fingerprint covers, by display name, for comparing two namespaces. The
+    /// tenant salt appears only as a digest.
     #[must_use]
     pub fn facts(&self) -> BTreeMap<String, String> {
         let digest = |bytes: &[u8]| blake3::hash(bytes).to_hex()[..16].to_owned();
@@ -66,7 +69,8 @@ impl NamespaceSpec {
         .into()
     }
 
-    /// blake3 over every field but the label, each with its length, so that no two specs run together.
+    /// blake3 over every field except the label. Each field is preceded by its length, so that
+    /// different specs never hash the same bytes.
     #[must_use]
     pub fn fingerprint(&self) -> [u8; 32] {
         let mut hasher = blake3::Hasher::new();
@@ -87,36 +91,36 @@ impl NamespaceSpec {
     }
 }
 
-/// The prefix of a prompt that the region holds.
+/// Result of a prefix lookup.
 #[derive(Clone, Debug, Default)]
 pub struct PrefixMatch {
     /// Hashes of all full blocks of the prompt.
     pub hashes: Vec<BlockHash>,
-    /// How many of them, from the first, were found.
+    /// Number of leading blocks that the region holds.
     pub num_matched: usize,
 }
 
-/// A block on its way into an engine's pages: out of the region and whole, not decoded yet. Threads may decode pages of one
-/// block at the same time. Dropping it gives its memory back.
+/// A block copied whole out of the region, but not decoded yet. Threads may decode different pages
+/// at the same time. Dropping it releases its memory.
 pub trait PendingBlock: Send + Sync {
-    /// Decodes page `page` of the block, counted as in [`PrefixStore::load`], into `bytes`. `false`: it cannot be decoded, so
-    /// the block counts as a miss and none of its pages may be used.
+    /// Decodes page `page`, numbered as in [`PrefixStore::load`], into `bytes`. Returns `false` if
+    /// it cannot be decoded. The block is then a miss, and none of its pages may be used.
     fn decode(&self, page: usize, bytes: &mut [u8]) -> bool;
 }
 
-/// What loading a block came to.
+/// Result of loading a block.
 #[must_use]
 pub enum Loaded {
-    /// Gone, torn or damaged; the pages' content is undefined.
+    /// The block is gone, torn or damaged; the pages' content is undefined.
     Miss,
     /// The pages are filled.
     Whole,
-    /// The pages are untouched, and to be decoded from this.
+    /// The pages are untouched; the caller decodes them from this block.
     Pending(Box<dyn PendingBlock>),
 }
 
 impl Loaded {
-    /// Fills the pages now, whatever is left to do. Returns whether the block is there.
+    /// Decodes the remaining pages. Returns whether the block is complete.
     pub fn finish(self, pages: &mut [&mut [u8]]) -> bool {
         match self {
             Self::Miss => false,
@@ -126,38 +130,41 @@ impl Loaded {
     }
 }
 
-/// A block that an engine has swapped out. Nobody else can find it. Dropping it gives its memory back.
+/// A block that an engine has swapped out. No other engine can find it. Dropping it frees its
+/// memory in the region.
 pub trait SwappedBlock: Send {
-    /// Copies it back into pages as they were given to [`PrefixStore::swap_out`]. `false`: it is not what it was, the pages' content is
-    /// undefined, and the engine computes the block again.
+    /// Copies the block back into pages of the same sizes as given to [`PrefixStore::swap_out`].
+    /// Returns `false` if the block is damaged. The pages' content is then undefined, and the
+    /// engine recomputes the block.
     fn swap_in(&self, pages: &mut [&mut [u8]]) -> bool;
 }
 
-/// Shared KV as an engine uses it. One value per engine thread.
+/// Shared KV as an engine uses it. Each engine thread has its own store.
 pub trait PrefixStore: Send {
-    /// What takes the place of the first block's parent in requests with this salt.
+    /// The hash that replaces the first block's parent in requests with this salt.
     fn root(&self, salt: &CacheSalt) -> BlockHash;
 
-    /// Hashes the full blocks of `tokens`, below the [`root`](Self::root) of the request's salt if it has one, and looks
-    /// all of them up.
+    /// Hashes the full blocks of `tokens` and looks all of them up. `root` is the
+    /// [`root`](Self::root) of the request's salt, if it has one.
     fn match_prefix(&mut self, root: Option<BlockHash>, tokens: &[TokenId]) -> PrefixMatch;
 
-    /// Copies block `hash` into `pages`: K then V of layer 0, K then V of layer 1, and so on, each of
-    /// `page_bytes`. A block that is stored encoded is only copied out and checked; decoding it is left to the caller.
+    /// Copies block `hash` into `pages`: K then V of layer 0, K then V of layer 1, and so on,
+    /// `page_bytes` each. An encoded block is only copied out and checked; the caller decodes it.
     fn load(&mut self, hash: BlockHash, pages: &mut [&mut [u8]]) -> Loaded;
 
-    /// Publishes a block, block number `depth` of its sequence, unless it is there already. `false` when there was
-    /// no room; the engine goes on without.
+    /// Publishes a block unless it is in the store already. `depth` is its index in the sequence.
+    /// Returns `false` if there is no space; the engine continues without sharing the block.
     fn save(&mut self, hash: BlockHash, depth: u32, pages: &[&[u8]]) -> bool;
 
-    /// Copies a block out for this engine alone, byte for byte, whole or in the making. `None`: there is no room.
+    /// Copies a full or partial block out, byte for byte, for this engine only. `None`: no space.
     fn swap_out(&mut self, pages: &[&[u8]]) -> Option<Box<dyn SwappedBlock>>;
 
-    /// Hash of the full block `tokens` that follows `parent`: a block, or the root of a salt.
+    /// Hash of the full block `tokens` after `parent`: a block's hash, or the root of a salt.
     fn block_hash(&self, parent: Option<BlockHash>, tokens: &[TokenId]) -> BlockHash;
 
-    /// Keeps these blocks from being evicted until [`PrefixStore::release`] or `ttl_ms` passes: a prefill
-    /// worker does so for a request it hands over. Returns a ticket.
+    /// Protects these blocks from eviction until [`PrefixStore::release`], or until `ttl_ms`
+    /// milliseconds pass. A prefill worker holds the blocks of a request that it hands over.
+    /// Returns a ticket.
     fn hold(&mut self, hashes: &[BlockHash], ttl_ms: u64) -> u64;
 
     /// Ends a hold; unknown tickets are ignored.
@@ -166,8 +173,8 @@ pub trait PrefixStore: Send {
     /// Counters by Prometheus name (`pool_hits_total`, …).
     fn stats(&self) -> BTreeMap<String, f64>;
 
-    /// Whether the store can still match, load and save. The engine asks with the counters, and about
-    /// once a second while it is idle; the answer must not wait.
+    /// Whether the store can match, load and save. The engine calls this with [`Self::stats`], and
+    /// about once a second while it is idle, so it must not block.
     fn health(&self) -> Health {
         Health::Ok
     }
@@ -180,7 +187,7 @@ mod tests {
     type Change = fn(&mut NamespaceSpec);
 
     #[test]
-    fn one_fact_differs_wherever_the_fingerprint_does() {
+    fn every_fingerprint_change_shows_as_one_differing_fact() {
         let spec = NamespaceSpec {
             model_fingerprint: [1; 32],
             label: "demo".to_owned(),

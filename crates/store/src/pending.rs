@@ -1,4 +1,4 @@
-//! Blocks that were copied out of the region as frames, to be decoded page by page when an engine needs them.
+//! Encoded blocks copied out of the region, which an engine decodes page by page.
 
 use crate::encoding::PageFrame;
 use crate::{BlockCodec, PendingBlock};
@@ -7,13 +7,14 @@ use cenote_pool::Hit;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Buffers of frames that are kept for the next block: together as long as this at most.
+/// Most bytes of buffers that are kept for reuse, in total.
 const SPARE_BYTES_MAX: usize = 64 << 20;
 
-/// Bad blocks remembered at most; then the memory starts anew, which costs a request a step that is thrown away.
+/// Most remembered bad blocks. Beyond this all are forgotten, which costs a request one discarded
+/// step.
 const BAD_MAX: usize = 1 << 12;
 
-/// What a store and its pending blocks share.
+/// State that a store and its pending blocks share.
 #[derive(Default)]
 pub(crate) struct Desk(Mutex<State>);
 
@@ -21,18 +22,18 @@ pub(crate) struct Desk(Mutex<State>);
 struct State {
     spare: Vec<Vec<u8>>,
     spare_bytes: usize,
-    /// Blocks whose frames looked right and whose payloads were none of their codecs: not to be tried again.
+    /// Blocks with valid frames and invalid payloads, which must not be loaded again.
     bad: HashMap<BlockHash, Hit>,
     unreadable: u64,
 }
 
 impl Desk {
     fn state(&self) -> MutexGuard<'_, State> {
-        // The state is whole between any two statements, so a panic elsewhere does not spoil it.
+        // No statement leaves the state inconsistent, so a poisoned lock is usable.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A buffer of so many bytes, of any value.
+    /// Returns a buffer of `bytes` bytes with arbitrary content.
     pub fn buffer(&self, bytes: usize) -> Vec<u8> {
         let mut state = self.state();
         let mut buffer = state.spare.pop().unwrap_or_default();
@@ -42,7 +43,7 @@ impl Desk {
         buffer
     }
 
-    /// Takes a buffer back.
+    /// Returns a buffer for reuse.
     pub fn give_back(&self, buffer: Vec<u8>) {
         let mut state = self.state();
         if state.spare_bytes + buffer.capacity() <= SPARE_BYTES_MAX {
@@ -51,22 +52,22 @@ impl Desk {
         }
     }
 
-    /// Counts a load of a block that was found and whole, and cannot be decoded.
+    /// Counts a load of a block that is intact but cannot be decoded.
     pub fn count_unreadable(&self) {
         self.state().unreadable += 1;
     }
 
-    /// How many there were.
+    /// Number of such loads.
     pub fn unreadable(&self) -> u64 {
         self.state().unreadable
     }
 
-    /// Whether the payload of just this block did not decode before.
+    /// Whether a payload of exactly this hit failed to decode before.
     pub fn is_bad(&self, hit: &Hit) -> bool {
         self.state().bad.get(&hit.hash) == Some(hit)
     }
 
-    /// Remembers a block, and counts it once, however many of its pages did not decode.
+    /// Remembers a bad block. Counts it once, even if several of its pages fail to decode.
     fn remember_bad(&self, hit: &Hit) {
         let mut state = self.state();
         if state.bad.len() >= BAD_MAX {
@@ -78,7 +79,7 @@ impl Desk {
     }
 }
 
-/// The frames of a block, whole and checked as far as that goes without decoding.
+/// The frames of an intact block, checked as far as possible without decoding.
 pub(crate) struct PendingFrames {
     pub hit: Hit,
     pub frames: Vec<u8>,

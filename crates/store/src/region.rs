@@ -17,60 +17,60 @@ pub struct RegionStore<F: Fabric> {
     pool: Pool<F>,
     namespace: Namespace,
     block_tokens: usize,
-    /// Blocks are saved as this makes them; none: as the engine has them.
+    /// Codec for saved blocks; `None`: blocks are saved raw.
     codec: Option<Arc<BlockCodec>>,
-    /// A block's frames, on their way into the region.
+    /// Buffer for the frames of a block to save.
     frames: Vec<u8>,
     encoded: Encoded,
-    /// Blocks to save before cold ones are looked at again.
+    /// Saves to skip before the next attempt to squeeze cold blocks.
     squeeze_pause: u32,
     desk: Arc<Desk>,
-    /// What the last lookups found, so that loading does not look up again.
+    /// Hits of the last lookups, so that `load` needs no second lookup.
     found: HashMap<BlockHash, Hit>,
     holds: Holds<F>,
     next_ticket: u64,
 }
 
-/// What codecs came to.
+/// Totals of published encoded blocks.
 #[derive(Default)]
 struct Encoded {
-    /// Bytes of frames that were saved.
+    /// Bytes of their frames.
     bytes: u64,
-    /// Bytes of the blocks that they were made of.
+    /// Bytes of the same blocks before encoding.
     from_bytes: u64,
 }
 
-/// Holds by ticket; shared with whoever lets the expired ones go while the engine sleeps.
+/// Holds by ticket. Shared with the expirer, which drops expired holds while the engine is idle.
 type Holds<F> = Arc<Mutex<BTreeMap<u64, Hold<F>>>>;
 
 struct Hold<F: Fabric> {
     until: Deadline,
-    /// Dropping a pin lets its block go.
+    /// Dropping a pin makes its block evictable.
     _pins: Vec<Pin<F>>,
 }
 
-/// What descriptors say of a payload of frames.
+/// Encoding in the descriptor of a block saved as frames.
 pub const FRAMES: u8 = 1;
-/// Frames of a block that became cold: as short as it gets.
+/// Encoding in the descriptor of a cold block, re-encoded as short as possible.
 const COLD_FRAMES: u8 = 2;
 
-/// Chunks whose blocks are made shorter together, at most, for one chunk to become free.
+/// Most chunks with blocks that are shortened together to free one chunk.
 const SQUEEZED_CHUNKS_MAX: usize = 8;
-/// Blocks that tell how much shorter all become.
+/// Blocks in the sample that predicts the shortened size.
 const SAMPLED_BLOCKS: usize = 4;
-/// What slots take beyond what is in them.
+/// Overhead of slots, as a share of the blocks' bytes before shortening.
 const SQUEEZE_SLACK: f64 = 0.04;
-/// Blocks saved without room until it is tried again after there was nothing to gain.
+/// Saves to skip after an attempt at squeezing that could free no chunk.
 const SQUEEZE_PAUSE: u32 = 64;
 
-/// Lookups remembered at most; then the memory starts anew, which costs a second lookup and nothing else.
+/// Most remembered lookups. Beyond this all are forgotten, which costs second lookups only.
 const FOUND_MAX: usize = 1 << 16;
 
 impl<F: Fabric> RegionStore<F> {
-    /// Opens (or enters) the namespace of `spec`.
+    /// Opens the namespace of `spec`, or registers it.
     ///
     /// # Errors
-    /// Its blocks do not fit into the region's chunks, or the namespace table is full.
+    /// The namespace's blocks do not fit into the region's chunks, or the namespace table is full.
     pub fn new(pool: Pool<F>, spec: &NamespaceSpec) -> Result<Self, PoolError> {
         let namespace = pool.namespace(&NamespaceRecord {
             fingerprint: spec.fingerprint(),
@@ -94,10 +94,10 @@ impl<F: Fabric> RegionStore<F> {
         })
     }
 
-    /// Saves blocks as a codec makes them from now on, and reads such blocks of others.
+    /// Sets the codec that saves blocks from now on and reads encoded blocks.
     ///
     /// # Panics
-    /// The codec is for other pages than the namespace's: a bug of the caller.
+    /// The codec is for other pages than the namespace's (a bug in the caller).
     #[must_use]
     pub fn with_codec(mut self, codec: BlockCodec, spec: &NamespaceSpec) -> Self {
         assert!(codec.fits(2 * spec.num_layers as usize, spec.page_bytes as usize), "a codec for other pages");
@@ -105,12 +105,12 @@ impl<F: Fabric> RegionStore<F> {
         self
     }
 
-    /// Copies a block into pages, or its frames into memory of their own.
+    /// Copies a raw block into `pages`, or the frames of an encoded one into a buffer.
     fn read(&self, hit: &Hit, pages: &mut [&mut [u8]]) -> Loaded {
         if hit.encoding == 0 {
             return if self.pool.read(hit, pages) == ReadOutcome::Whole { Loaded::Whole } else { Loaded::Miss };
         }
-        // What is longer than a block nobody published so, and is given no memory.
+        // A length above the block size is corrupt; do not allocate for it.
         let known = matches!(hit.encoding, FRAMES | COLD_FRAMES) && hit.length <= self.namespace.block_bytes;
         let known = known && !self.desk.is_bad(hit);
         let Some(codec) = self.codec.as_ref().filter(|_| known) else {
@@ -135,7 +135,8 @@ impl<F: Fabric> RegionStore<F> {
         }
     }
 
-    /// Where there is no room for a payload, makes cold blocks shorter, so that none has to leave.
+    /// If a payload of `length` bytes has no space, shortens cold blocks, so that none must be
+    /// evicted.
     fn squeeze(&mut self, length: u64) {
         let Some(codec) = self.codec.clone().filter(|codec| codec.has_cold()) else { return };
         if self.pool.has_room(&self.namespace, length) {
@@ -147,7 +148,8 @@ impl<F: Fabric> RegionStore<F> {
         }
         let mut chunks = self.pool.coldest(&self.namespace, SQUEEZED_CHUNKS_MAX, &|hit| hit.encoding != COLD_FRAMES);
         let mut pages = Vec::new();
-        // How much shorter blocks become, by some of them; and so of how many chunks all fit into one chunk less.
+        // A sample predicts the shortened size. The prediction gives the number of chunks with
+        // blocks that fit into one chunk less.
         let sample: Vec<ColdBlock> = chunks.iter().flatten().take(SAMPLED_BLOCKS).copied().collect();
         let bytes = |blocks: &[ColdBlock]| blocks.iter().map(|block| block.hit.length).sum::<u64>() as f64;
         let mut payloads: Vec<Vec<u8>> = sample.iter().map(|block| self.shortened(&codec, block, &mut pages)).collect();
@@ -160,23 +162,23 @@ impl<F: Fabric> RegionStore<F> {
             sum <= f64::from(others) * chunk_bytes
         });
         let Some(last) = enough else {
-            // Making them shorter would make no room, and blocks would leave nevertheless.
+            // Shortening would free no chunk, so blocks would be evicted anyway.
             self.squeeze_pause = SQUEEZE_PAUSE;
             return;
         };
         chunks.truncate(last + 1);
         let cold = chunks.concat();
-        // The sample is of the first of them, so its blocks are not encoded again.
+        // The sample is the first of these blocks, so do not encode it again.
         payloads.extend(cold.iter().skip(sample.len()).map(|block| self.shortened(&codec, block, &mut pages)));
         let shorter = cold.iter().zip(&payloads);
         let shorter = shorter.map(|(of, payload)| Shorter { of, encoding: COLD_FRAMES, payload });
         self.pool.repack(&self.namespace, &shorter.collect::<Vec<_>>());
     }
 
-    /// A cold block's payload from now on; empty: it leaves.
+    /// The new payload of a cold block; empty: the block is evicted.
     fn shortened(&self, codec: &BlockCodec, block: &ColdBlock, pages: &mut Vec<u8>) -> Vec<u8> {
         let are_frames = block.hit.encoding != 0;
-        // What is longer than a block nobody published so, and is given no memory.
+        // A length above the block size is corrupt; do not allocate for it.
         let bytes = if block.hit.length <= self.namespace.block_bytes { block.hit.length as usize } else { 0 };
         let (mut payload, mut frames) = (vec![0; bytes], Vec::new());
         if self.pool.read(&block.hit, &mut [&mut payload]) != ReadOutcome::Whole {
@@ -184,13 +186,15 @@ impl<F: Fabric> RegionStore<F> {
         }
         match codec.encode_cold(&payload, are_frames, pages, &mut frames) {
             Ok(()) if frames.len() <= payload.len() => frames,
-            // What others can read, or what would not become shorter, stays as it is if it says itself what it is.
+            // Frames that this codec cannot decode or shorten stay as they are: they describe
+            // themselves. Raw pages do not, so they are evicted.
             _ if are_frames => payload,
             _ => Vec::new(),
         }
     }
 
-    /// Lets expired holds go when called, from any thread: call it about once a second.
+    /// Returns a function that drops expired holds, callable from any thread. Call it about once a
+    /// second.
     pub fn expirer(&self) -> impl Fn() + Send + use<F> {
         let holds = Arc::clone(&self.holds);
         move || lock(&holds).retain(|_, hold| !hold.until.passed())
@@ -205,7 +209,7 @@ impl<F: Fabric> SwappedBlock for KeptBlock<F> {
     }
 }
 
-/// A panic elsewhere leaves the map as it is, which is good enough: every entry stands alone.
+/// A panic elsewhere leaves the map consistent, because its entries are independent.
 fn lock<F: Fabric>(holds: &Holds<F>) -> MutexGuard<'_, BTreeMap<u64, Hold<F>>> {
     holds.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -238,19 +242,19 @@ impl<F: Fabric> PrefixStore for RegionStore<F> {
                 return loaded;
             }
         }
-        // What was remembered may have been evicted and published anew elsewhere: ask once more. The prompt's own lookup
-        // was its use.
+        // The block may have been evicted and published again elsewhere: look it up once more.
+        // `peek` does not count as a use; the prompt's lookup did.
         let hits = self.pool.peek(&[hash]);
         hits.first().filter(|hit| Some(**hit) != remembered).map_or(Loaded::Miss, |hit| self.read(hit, pages))
     }
 
     fn save(&mut self, hash: BlockHash, depth: u32, pages: &[&[u8]]) -> bool {
         let mut outcome = None;
-        // What is there already is not encoded again to find that out, and nothing is made shorter for it.
+        // A block that is in the pool is neither encoded nor worth squeezing others for.
         let is_new = self.codec.is_some() && self.pool.peek(&[hash]).is_empty();
         if let Some(codec) = self.codec.clone().filter(|codec| is_new && !codec.saves_raw()) {
             codec.encode(pages, &mut self.frames);
-            // What would not become smaller stays as it is.
+            // A block that encoding does not shorten is saved raw.
             if (self.frames.len() as u64) < self.namespace.block_bytes {
                 self.squeeze(self.frames.len() as u64);
                 let published = self.pool.publish(
@@ -274,7 +278,7 @@ impl<F: Fabric> PrefixStore for RegionStore<F> {
     }
 
     fn swap_out(&mut self, pages: &[&[u8]]) -> Option<Box<dyn SwappedBlock>> {
-        // Never encoded: a request goes on with just the numbers that it had.
+        // Never encoded: the request must continue with exactly the same values.
         let kept = self.pool.keep(&self.namespace, pages).ok()?;
         Some(Box::new(KeptBlock(kept)))
     }

@@ -1,4 +1,4 @@
-//! A store over a real region: what one engine saves, another loads, byte for byte.
+//! A store over a real region: one engine loads the bytes that another engine saved.
 
 use cenote_base::{BlockHash, HashSeed, TokenId};
 use cenote_codec::{
@@ -62,14 +62,14 @@ fn save(store: &mut RegionStore<Arc<Coherent>>, tokens: &[TokenId], blocks: usiz
     }
 }
 
-/// Loads a block and decodes what is left to decode.
+/// Loads a block and decodes it if it is pending.
 fn load(store: &mut RegionStore<Arc<Coherent>>, hash: BlockHash, pages: &mut [Vec<u8>]) -> bool {
     let mut pages: Vec<&mut [u8]> = pages.iter_mut().map(Vec::as_mut_slice).collect();
     store.load(hash, &mut pages).finish(&mut pages)
 }
 
 #[test]
-fn what_one_saves_the_other_loads() {
+fn a_saved_block_loads_in_another_store() {
     for design in Design::ALL {
         let pool = pool_of(design);
         let mut one = RegionStore::new(pool.clone(), &spec("")).unwrap();
@@ -93,9 +93,9 @@ fn what_one_saves_the_other_loads() {
 }
 
 #[test]
-fn what_is_swapped_out_is_one_engines_own_and_comes_back_byte_for_byte() {
+fn a_swapped_block_is_private_and_comes_back_byte_for_byte() {
     let pool = pool();
-    // A codec that loses something changes nothing of it.
+    // A lossy codec must not affect swapped blocks.
     let mut store = RegionStore::new(pool.clone(), &spec("")).unwrap().with_codec(block_codec("int8"), &spec(""));
     let pages = pages(3);
     let swapped = store.swap_out(&pages.iter().map(Vec::as_slice).collect::<Vec<_>>()).expect("there is room");
@@ -108,7 +108,7 @@ fn what_is_swapped_out_is_one_engines_own_and_comes_back_byte_for_byte() {
 }
 
 #[test]
-fn tenants_see_nothing_of_each_other() {
+fn tenants_do_not_share_blocks() {
     let pool = pool();
     let tokens: Vec<TokenId> = (0..16).collect();
     save(&mut RegionStore::new(pool.clone(), &spec("a")).unwrap(), &tokens, 1);
@@ -116,9 +116,9 @@ fn tenants_see_nothing_of_each_other() {
     assert_eq!(RegionStore::new(pool, &spec("a")).unwrap().match_prefix(None, &tokens).num_matched, 1);
 }
 
-/// A prefill worker that fell idle kept the blocks of its last hand-over pinned until its next request.
+/// An idle prefill worker kept the blocks of its last hand-over pinned until its next request.
 #[test]
-fn a_hold_ends_by_itself_while_its_engine_sleeps() {
+fn a_hold_expires_while_its_engine_is_idle() {
     let pool = pool();
     let mut store = RegionStore::new(pool.clone(), &spec("")).unwrap();
     let tokens: Vec<TokenId> = (0..48).collect();
@@ -138,7 +138,7 @@ fn page_codec(codec: &str) -> Arc<dyn PageCodec> {
     codec.parse::<CodecSpec>().unwrap().build(None).unwrap()
 }
 
-/// Pages of 16 tokens, one head of 16 channels, `f32`: as `spec` has them.
+/// Pages of 16 tokens, one head of 16 channels, `f32`: those of `spec`.
 fn block_codec(codec: &str) -> BlockCodec {
     block_codec_of(&page_codec(codec))
 }
@@ -155,14 +155,14 @@ fn block_codec_of(codec: &Arc<dyn PageCodec>) -> BlockCodec {
     BlockCodec::new(pages.map(|(layer, side)| (kind(layer, side), Arc::clone(codec))).collect())
 }
 
-/// Numbers that eight bits hold exactly.
+/// Values that eight bits represent exactly.
 fn number_pages(depth: u32) -> Vec<Vec<u8>> {
     let value = |page: u32, at: u32| ((at + page + depth) % 255) as f32 - 127.0;
     (0..4).map(|page| (0..256).flat_map(|at| value(page, at).to_le_bytes()).collect()).collect()
 }
 
 #[test]
-fn encoded_blocks_take_less_and_come_back_to_whoever_knows_the_codec() {
+fn encoded_blocks_are_smaller_and_load_only_with_their_codec() {
     for design in Design::ALL {
         let pool = pool_of(design);
         let open = || RegionStore::new(pool.clone(), &spec("")).unwrap();
@@ -173,7 +173,7 @@ fn encoded_blocks_take_less_and_come_back_to_whoever_knows_the_codec() {
         for (depth, &hash) in (0..).zip(&hashes) {
             let pages = number_pages(depth);
             let pages: Vec<&[u8]> = pages.iter().map(Vec::as_slice).collect();
-            // The second and the last are saved by somebody without a codec.
+            // A store without a codec saves the second and the last block.
             let store = if depth % 2 == 0 { &mut encoding } else { &mut plain };
             assert!(store.save(hash, depth, &pages));
         }
@@ -191,7 +191,7 @@ fn encoded_blocks_take_less_and_come_back_to_whoever_knows_the_codec() {
                 let pairs = page.chunks(4).zip(expected.chunks(4));
                 assert!(pairs.map(|(a, b)| (number(a) - number(b)).abs()).fold(0.0, f32::max) <= 0.51);
             }
-            // Who knows no codec misses, and says so.
+            // A store without the codec misses, and counts the block as unreadable.
             assert_eq!(loaded(&mut plain, hash).is_some(), depth % 2 == 1);
         }
         assert!(plain.stats()["store_unreadable_total"] >= 2.0);
@@ -202,9 +202,10 @@ fn encoded_blocks_take_less_and_come_back_to_whoever_knows_the_codec() {
 }
 
 #[test]
-fn under_pressure_cold_blocks_become_shorter_and_more_of_them_stay() {
+fn under_pressure_cold_blocks_are_shortened_and_more_blocks_stay() {
     let tokens = |prompt: u32| (0..16).map(|token| prompt << 8 | token).collect::<Vec<TokenId>>();
-    // Of so many prompts, how many are still there, and how many of them to the bit; blocks made shorter, and evicted.
+    // Returns, of `count` prompts: blocks present, blocks present bit-exact, blocks shortened,
+    // blocks evicted.
     let kept = |codec: BlockCodec, count: u32| {
         let config = PoolConfig { chunk_bytes: 64 << 10, min_block_bytes: 1 << 10, ..config() };
         let pool = pool_in(2 << 20, &config);
@@ -233,15 +234,15 @@ fn under_pressure_cold_blocks_become_shorter_and_more_of_them_stay() {
     let cold = |codec: &str| block_codec(codec).with_cold(vec![page_codec("int8"); 4]);
     let (capacity, exact, repacked, evicted) = kept(block_codec("raw"), 1000);
     assert!(capacity == exact && repacked == 0 && evicted + capacity == 1000, "{capacity} {evicted}");
-    // Half as much again as there is room for: nothing leaves, and only what is cold is no more exact.
+    // With half as many blocks again as fit, none is evicted, and only cold blocks lose precision.
     let more = capacity + capacity / 2;
     let (whole, exact, repacked, evicted) = kept(cold("raw"), more);
     assert_eq!((whole, evicted), (more, 0));
     assert!(exact >= capacity / 8 && exact + repacked >= more, "{exact} of {more} are exact, {repacked} are shorter");
-    // What does not become shorter any more leaves like any other.
+    // Blocks that cannot be shortened further are evicted as usual.
     let (whole, _, repacked, evicted) = kept(cold("raw"), 1000);
     assert!(whole >= 2 * capacity && whole + evicted == 1000, "{whole} of {capacity}, {repacked} were made shorter");
-    // What is as short as it gets already stays as it is, and is not tried again.
+    // Blocks that are as short as possible already stay unchanged and are not tried again.
     let (as_saved, ..) = kept(block_codec("int8"), 1500);
     let (whole, _, repacked, evicted) = kept(cold("int8"), 1500);
     assert!(
@@ -250,7 +251,7 @@ fn under_pressure_cold_blocks_become_shorter_and_more_of_them_stay() {
     );
 }
 
-/// INT8, but what it makes of layer 1 has a header that holds and a payload that does not.
+/// INT8, but frames of layer 1 have a valid header and an invalid payload.
 struct Forger;
 
 impl PageCodec for Forger {
@@ -272,7 +273,7 @@ impl PageCodec for Forger {
 }
 
 #[test]
-fn a_payload_that_does_not_hold_is_a_miss_once_decoded_and_at_once_after_that() {
+fn an_invalid_payload_is_a_miss_when_decoded_and_at_once_afterwards() {
     let pool = pool();
     let open = |codec| RegionStore::new(pool.clone(), &spec("")).unwrap().with_codec(codec, &spec(""));
     let forging: Arc<dyn PageCodec> = Arc::new(Forger);
@@ -295,5 +296,5 @@ fn a_payload_that_does_not_hold_is_a_miss_once_decoded_and_at_once_after_that() 
     assert_eq!(reader.match_prefix(None, &tokens).num_matched, 2);
     assert!(matches!(reader.load(hashes[0], &mut []), Loaded::Miss), "it is not tried again");
     assert_eq!(unreadable(&reader), 2);
-    assert!(load(&mut reader, hashes[1], &mut pages), "its neighbour is as before");
+    assert!(load(&mut reader, hashes[1], &mut pages), "the next block still loads");
 }

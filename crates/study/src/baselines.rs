@@ -1,29 +1,33 @@
-//! Other people's quantizers, for comparison only: values go in and come out, bits are counted as each would take them.
+//! Quantizers of other projects, for comparison only. Each rounds values in place and counts the
+//! bits that the original encoding would take.
 //!
-//! * `int4`: groups of channels of a token, a scale and a least value each (the usual asymmetric grouping).
-//! * `kivi`: K in groups of tokens of a channel, V in groups of channels of a token (KIVI, Liu et al. 2024). Its window of
-//!   recent tokens at full precision is not counted against it: the block that fills plays that part for all codecs here.
-//! * `kvquant`: K normalized by channel beforehand, V by token; levels where values are (k-means over what a profile knows of
-//!   them), and the outermost one in a hundred kept as they are (KVQuant, Hooper et al. 2024). Keys are taken after rotary
-//!   embedding, as pools have them; the original takes them before it.
+//! * `group`: groups of channels of one token, with a scale and a minimum each (the usual
+//!   asymmetric grouping).
+//! * `kivi`: K in groups of tokens of one channel, V in groups of channels of one token (KIVI, Liu
+//!   et al. 2024). Its window of recent tokens at full precision is not counted: the partially
+//!   filled block has that role for all codecs here.
+//! * `kvquant`: K normalized by channel in advance, V by token. Levels follow the values (k-means
+//!   over the profile's curves); the outermost one in a hundred stays at full precision (KVQuant,
+//!   Hooper et al. 2024). Keys are taken after rotary embedding, as pools store them; the original
+//!   takes them before it.
 
 use crate::{StudyError, Subject, put_values, values_of};
 use cenote_codec::{PageKind, Profile, Side};
 use half::f16;
 use std::sync::Arc;
 
-/// Bits of a scale and a least value.
+/// Bits of a scale and a minimum.
 const GROUP_BITS: u64 = 32;
-/// An outlier's value and place.
+/// Bits of an outlier's value and position.
 const OUTLIER_BITS: u64 = 32;
-/// Where a token's outliers begin.
+/// Bits of the start of a token's outliers.
 const ROW_BITS: u64 = 16;
 /// The share of outliers.
 const OUTLIERS: f64 = 0.01;
 /// Passes of k-means.
 const PASSES: usize = 100;
 
-/// Rounds a group to `bits` between its least and its greatest, scale and least as halves.
+/// Rounds a group to `bits` bits between its minimum and maximum. Scale and minimum are halves.
 fn round_group(values: &mut [&mut f32], bits: u32) {
     let least = values.iter().map(|value| **value).fold(f32::INFINITY, f32::min);
     let greatest = values.iter().map(|value| **value).fold(f32::NEG_INFINITY, f32::max);
@@ -35,15 +39,15 @@ fn round_group(values: &mut [&mut f32], bits: u32) {
     }
 }
 
-/// Groups of channels of a token.
+/// Groups of channels of one token.
 pub struct Int4 {
-    /// Bits of a code.
+    /// Bits per code.
     pub bits: u32,
-    /// Channels of a group.
+    /// Channels per group.
     pub group: usize,
 }
 
-/// Groups along channels, or along tokens.
+/// Rounds in groups of channels; returns the bits of codes, scales and minima.
 fn round_along_channels(kind: &PageKind, values: &mut [f32], bits: u32, group: usize) -> u64 {
     let mut groups = 0;
     for token in values.chunks_exact_mut(usize::from(kind.shape.dim)) {
@@ -55,6 +59,7 @@ fn round_along_channels(kind: &PageKind, values: &mut [f32], bits: u32, group: u
     u64::from(bits) * values.len() as u64 + GROUP_BITS * groups
 }
 
+/// Rounds in groups of tokens; returns the bits of codes, scales and minima.
 fn round_along_tokens(kind: &PageKind, values: &mut [f32], bits: u32, group: usize) -> u64 {
     let dim = usize::from(kind.shape.dim);
     let mut groups = 0;
@@ -84,9 +89,9 @@ impl Subject for Int4 {
 
 /// Groups of tokens for K, of channels for V.
 pub struct Kivi {
-    /// Bits of a code.
+    /// Bits per code.
     pub bits: u32,
-    /// Values of a group; of K no more than a page has tokens.
+    /// Values per group; for K at most the tokens of a page.
     pub group: usize,
 }
 
@@ -106,16 +111,16 @@ impl Subject for Kivi {
     }
 }
 
-/// Levels where values are, and outliers apart.
+/// Levels that follow the distribution of values, with outliers stored separately.
 pub struct KvQuant {
     bits: u32,
     profile: Arc<Profile>,
-    /// Of K and V of each layer, ascending.
+    /// Levels for K and V of each layer, ascending.
     levels: Vec<[Vec<f32>; 2]>,
 }
 
 impl KvQuant {
-    /// With levels for what the profile knows.
+    /// Creates a quantizer with levels for the profile's distributions.
     #[must_use]
     pub fn new(bits: u32, profile: Arc<Profile>) -> Self {
         let levels = profile.layers.iter().map(|[k, v]| {
@@ -145,7 +150,7 @@ impl KvQuant {
         }
     }
 
-    /// Returns how many were outliers.
+    /// Rounds K values; returns the number of outliers.
     fn round_keys(&self, kind: &PageKind, values: &mut [f32]) -> u64 {
         let (layer, dim) = (usize::from(kind.layer), usize::from(kind.shape.dim));
         let (side, levels) = (&self.profile.layers[layer][0], &self.levels[layer][0]);
@@ -166,6 +171,7 @@ impl KvQuant {
         outliers
     }
 
+    /// Rounds V values; returns the number of outliers.
     fn round_values(&self, kind: &PageKind, values: &mut [f32]) -> u64 {
         let (heads, tokens, dim) =
             (usize::from(kind.shape.heads), usize::from(kind.shape.tokens), usize::from(kind.shape.dim));
@@ -210,13 +216,13 @@ impl Subject for KvQuant {
     }
 }
 
-/// What is left of sorted values without the outermost, half of them at either end.
+/// Sorted values without the outermost [`OUTLIERS`], half of them cut at either end.
 fn inliers(sorted: &[f32]) -> &[f32] {
     let cut = (sorted.len() as f64 * OUTLIERS / 2.0).round() as usize;
     &sorted[cut.min((sorted.len() - 1) / 2)..sorted.len() - cut.min((sorted.len() - 1) / 2)]
 }
 
-/// Levels of least squared error for sorted values, from levels at equal shares of them.
+/// Levels of least squared error for sorted values (k-means), starting from quantiles.
 fn k_means(sorted: &[f32], count: usize) -> Vec<f32> {
     let mut levels: Vec<f64> = (0..count)
         .map(|level| f64::from(sorted[((2 * level + 1) * sorted.len() / (2 * count)).min(sorted.len() - 1)]))
@@ -246,7 +252,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn levels_are_where_values_are() {
+    fn k_means_finds_the_clusters_and_nearest_rounds_to_them() {
         let sorted = [-1.0, -1.0, -1.0, 3.0, 3.0, 3.0, 3.0, 10.0];
         assert_eq!(k_means(&sorted, 3), [-1.0, 3.0, 10.0]);
         assert_eq!(

@@ -1,9 +1,10 @@
-//! Which codec each layer is stored with: what [`cenote_policy::codec`] decides, measured.
+//! Chooses a codec for each layer: measurements for the decision of [`cenote_policy::codec`].
 //!
-//! Each layer goes through each candidate alone, all else as it is. What that does to the model's output, what bits it takes
-//! and how long it takes make up a [`CodecTable`]. Harms of single layers nearly add up, but only nearly; so what is chosen is
-//! evaluated with all layers together, and where a limit is broken the layers get less to spend and are chosen again, until
-//! every choice that any memory pressure leads to holds the limits on this text.
+//! Each candidate is applied to each layer alone, with all other layers unchanged. The harm to the
+//! model's output, the bits and the time make up a [`CodecTable`]. Harms of single layers add up
+//! only approximately, so the choice is evaluated with all layers together. If it exceeds a limit,
+//! the budget of the layers shrinks and they are chosen again. At the end, the choices under all
+//! memory pressures hold the limits on this text.
 
 mod cost;
 mod table;
@@ -19,26 +20,26 @@ use cost::Pages;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// Subjects that are computed at once: each has an arena of its own.
+/// Subjects evaluated at once: each has its own arena.
 const AT_ONCE: usize = 8;
-/// Where a limit is broken, layers get at most so much of what they had.
+/// Largest factor on the budget after a limit is exceeded.
 const TIGHTER: f64 = 0.95;
-/// And at least so much.
+/// Smallest factor on the budget after a limit is exceeded.
 const LEAST: f64 = 0.1;
 
-/// What all layers together may do.
+/// Limits on the harm of all layers together.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Limits {
-    /// Divergence from the model without codecs, nats a token.
+    /// Divergence from the model without codecs, in nats per token.
     pub kl_max: f64,
-    /// Rise of perplexity in percent, if that is limited as well.
+    /// Rise of perplexity in percent; `None`: no limit.
     pub loss_percent_max: Option<f64>,
 }
 
 impl Limits {
-    /// A limit of perplexity. Were the model right about the text, its loss would rise by the divergence, so that is
-    /// limited to as much.
+    /// A limit on the rise of perplexity, in percent. If the text followed the model's
+    /// distribution, the loss would rise by the divergence, so the divergence gets the same limit.
     #[must_use]
     pub fn of_loss(percent: f64) -> Self {
         Self { kl_max: (percent / 100.0).ln_1p(), loss_percent_max: Some(percent) }
@@ -49,7 +50,7 @@ impl Limits {
         positive(self.kl_max) && self.loss_percent_max.is_none_or(positive)
     }
 
-    /// The most of any limit that this takes; above 1 one is broken.
+    /// The largest used share of any limit; above 1 a limit is exceeded.
     fn use_of(&self, quality: &Quality) -> f64 {
         let loss = self.loss_percent_max.map_or(0.0, |most| quality.loss_percent / most);
         let both = [quality.kl / self.kl_max, loss];
@@ -57,29 +58,29 @@ impl Limits {
     }
 }
 
-/// A choice for all layers, and what it was measured to do.
+/// A choice for all layers, with its measured harm.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Verified {
-    /// The least pressure that leads to it.
+    /// The lowest pressure that leads to this choice.
     pub pressure: f64,
-    /// The codecs, as `--codec` takes them.
+    /// The codecs, in the syntax of `--codec`.
     pub codec: String,
-    /// 16 bits over what a value takes.
+    /// Compression ratio: 16 bits over the bits per value.
     pub ratio: f64,
-    /// The sum of what its layers do alone, nats a token.
+    /// Sum of the divergences of its layers alone, in nats per token.
     pub kl_predicted: f64,
-    /// What all of them do together.
+    /// Measured divergence of all layers together, in nats per token.
     pub kl: f64,
-    /// Its standard error over windows.
+    /// Standard error of `kl` over windows.
     pub kl_se: f64,
-    /// Rise of perplexity, percent.
+    /// Rise of perplexity, in percent.
     pub loss_percent: f64,
-    /// Its standard error over windows.
+    /// Standard error of `loss_percent` over windows.
     pub loss_percent_se: f64,
 }
 
-/// Codecs by what flags call them; `raw` is always among them.
+/// Codecs by their `--codec` names; `raw` is always among them.
 struct Known(BTreeMap<String, CodecSubject>);
 
 impl Known {
@@ -96,7 +97,7 @@ impl Known {
     }
 }
 
-/// One layer through a codec, the others as they are.
+/// Applies a codec to one layer and leaves the others unchanged.
 struct Alone<'a> {
     layer: u16,
     through: &'a CodecSubject,
@@ -112,7 +113,7 @@ impl Subject for Alone<'_> {
     }
 }
 
-/// Each layer through its own codec. A layer that stays as it is takes what its frames take, and is not changed.
+/// Applies a codec to each layer. A raw layer counts the bits of its frames but stays unchanged.
 struct Together<'a> {
     name: String,
     layers: Vec<(&'a CodecSubject, bool)>,
@@ -137,15 +138,15 @@ impl Subject for Together<'_> {
     }
 }
 
-/// A text and how it goes through a model.
+/// A model, a text, and the settings of an evaluation.
 pub struct Trial<'a> {
     /// The model.
     pub model: &'a LoadedModel,
-    /// Its profile, if codecs go by one.
+    /// The model's profile, for codecs that need one.
     pub profile: Option<&'a Profile>,
     /// Windows of the text, of equal length.
     pub windows: &'a [Vec<TokenId>],
-    /// Tokens of a block.
+    /// Tokens per block.
     pub block_tokens: usize,
 }
 
@@ -154,10 +155,12 @@ impl Trial<'_> {
         Ok(evaluate(self.model, self.windows, self.block_tokens, subjects, &mut |_| {})?.codecs)
     }
 
-    /// Measures each layer with each candidate, and makes choices that hold the limits. `progress` hears of each measurement.
+    /// Measures each layer with each candidate and makes choices that hold the limits. `progress`
+    /// receives the number of finished measurements of one layer.
     ///
     /// # Errors
-    /// A codec cannot be had or does not give pages back; windows do not fit blocks or the model; limits are no limits.
+    /// A codec cannot be built or decoded, the windows do not fit the blocks or the model, or a
+    /// limit is not positive.
     pub fn choose(
         &self,
         candidates: &[CodecSpec],
@@ -165,7 +168,7 @@ impl Trial<'_> {
         progress: &mut dyn FnMut(usize),
     ) -> Result<CodecTable, StudyError> {
         if !limits.are_sound() {
-            return Err(StudyError::Model("limits are positive numbers".to_owned()));
+            return Err(StudyError::Model("limits must be positive numbers".to_owned()));
         }
         crate::evaluate::check_windows(self.model, self.windows, self.block_tokens)?;
         let known = Known::new(candidates, self.profile)?;
@@ -194,13 +197,14 @@ impl Trial<'_> {
                 let subjects: Vec<&dyn Subject> = alone.iter().map(|one| one as &dyn Subject).collect();
                 for (through, quality) in some.iter().zip(self.evaluate(&subjects)?) {
                     if !quality.kl.is_finite() {
-                        return Err(StudyError::Model(format!("{}: what comes of it are no numbers", quality.codec)));
+                        return Err(StudyError::Model(format!("{}: its divergence is not finite", quality.codec)));
                     }
                     rows.push(Row {
                         codec: through.name(),
-                        // Bits are over the values of all layers, which have equally many.
+                        // Bits are averaged over the values of all layers, which have equally many
+                        // values.
                         ratio: quality.ratio / num_layers as f64,
-                        // Rounding of logits may leave less than nothing.
+                        // Rounding of logits may leave a negative divergence.
                         kl: quality.kl.max(0.0),
                         cost: pages.cost(layer, &through.codec),
                     });
@@ -212,7 +216,7 @@ impl Trial<'_> {
         Ok(layers)
     }
 
-    /// Evaluates what is chosen, and takes from the budget until all of it holds.
+    /// Evaluates the choices and shrinks the budget until all of them hold the limits.
     fn verify(&self, table: &mut CodecTable, codecs: &Known) -> Result<(), StudyError> {
         hold_limits(table, &mut |choices| {
             let mut qualities = Vec::with_capacity(choices.len());
@@ -227,11 +231,11 @@ impl Trial<'_> {
     }
 }
 
-/// What choices do with all layers together, in their order.
+/// Measures choices with all layers together. Returns their qualities in the same order.
 type MeasureTogether<'a> = dyn FnMut(&[&Choice]) -> Result<Vec<Quality>, StudyError> + 'a;
 
-/// Measures what is chosen under every pressure, and takes from the budget until all of it holds the limits. No choice is
-/// measured twice.
+/// Measures the choices under every pressure and shrinks the budget until all of them hold the
+/// limits. No choice is measured twice.
 fn hold_limits(table: &mut CodecTable, measure: &mut MeasureTogether<'_>) -> Result<(), StudyError> {
     let unsound = |error: TableError| StudyError::Model(error.to_string());
     let mut seen: BTreeMap<String, Quality> = BTreeMap::new();
@@ -250,12 +254,13 @@ fn hold_limits(table: &mut CodecTable, measure: &mut MeasureTogether<'_>) -> Res
         seen.extend(names.zip(measure(&unseen)?));
         let use_of = |choice: &Choice| table.limits.use_of(&seen[&choice.name]);
         let worst = choices.iter().map(use_of).fold(0.0, f64::max);
-        // Layers that all stay as they are break nothing, so this ends.
+        // The choice of raw for all layers holds every limit, so the loop ends.
         if worst <= 1.0 {
             table.choices = choices.into_iter().map(|choice| choice.verified(&seen)).collect();
             return Ok(());
         }
-        // What does no harm alone no budget forbids. If it does together, it is no candidate.
+        // A budget cannot exclude rows that do no harm alone. If they do harm together, remove
+        // them.
         let harmless = |choice: &&Choice| choice.kl_predicted == 0.0 && use_of(choice) > 1.0;
         if let Some(Choice { specs, .. }) = choices.iter().find(harmless) {
             for (rows, spec) in table.layers.iter_mut().zip(specs) {
@@ -267,7 +272,7 @@ fn hold_limits(table: &mut CodecTable, measure: &mut MeasureTogether<'_>) -> Res
     }
 }
 
-/// What is chosen from a pressure on.
+/// The choice from a given pressure on.
 struct Choice {
     pressure: f64,
     name: String,

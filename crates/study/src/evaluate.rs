@@ -1,9 +1,11 @@
-//! What a codec costs: a text through the engine with all past KV through the codec, beside the engine without it.
+//! Measures the harm of a codec: a text runs through the engine with all past KV through the codec,
+//! and through the engine without it.
 //!
-//! Windows of the text go through the engine block by block. When a block of tokens is full, its pages go through the
-//! codec, so every later token attends to what came out; the block that fills is as it was computed, as it is where a pool is
-//! used. The logits of every token are compared with those of the same engine whose pages stay as they are: same batches, same
-//! kernels, so a codec that changes nothing has a divergence of exactly zero.
+//! Windows of the text are computed block by block. When a block is full, its pages go through the
+//! codec, so every later token attends to the decoded values. The partially filled block stays
+//! unchanged, as in an engine with a pool. The logits of every token are compared with those of the
+//! engine without a codec. Batches and kernels are the same, so a codec that changes nothing has a
+//! divergence of exactly zero.
 
 use crate::{StudyError, Subject, engine_page, values_of};
 use cenote_base::TokenId;
@@ -13,59 +15,60 @@ use cenote_engine::kv::{KvArena, KvLayout};
 use cenote_engine::llama::{LogitsOf, SeqChunk};
 use serde::{Deserialize, Serialize};
 
-/// Windows that are computed at once.
+/// Windows computed at once.
 const BATCH: usize = 8;
-/// What ratios are against.
+/// Bits per raw value, the reference of ratios.
 const RAW_BITS: f64 = 16.0;
 
-/// What a codec came to.
+/// Measured quality of a codec.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Quality {
-    /// The codec.
+    /// Name of the codec.
     pub codec: String,
-    /// Bits that a value takes, headers and all.
+    /// Bits per value, headers included.
     pub bits: f64,
-    /// 16 bits over that.
+    /// Compression ratio: 16 over `bits`.
     pub ratio: f64,
-    /// Squared error over squared values.
+    /// Squared error of K over its squared values.
     pub k_mse: f64,
-    /// The same of values.
+    /// Squared error of V over its squared values.
     pub v_mse: f64,
-    /// Perplexity.
+    /// Perplexity with the codec.
     pub perplexity: f64,
-    /// Its standard error: over windows, that is, for another text of the same kind.
+    /// Standard error of `perplexity` over windows, that is, for another text of the same kind.
     pub perplexity_se: f64,
-    /// By how much it is above that without a codec, in percent.
+    /// Rise of perplexity over that without a codec, in percent.
     pub loss_percent: f64,
-    /// Standard error of that, which is much smaller: the text is the same.
+    /// Standard error of `loss_percent`. It is much smaller, because both runs use the same text.
     pub loss_percent_se: f64,
-    /// Kullback-Leibler divergence from the model without a codec, nats a token.
+    /// Kullback-Leibler divergence from the model without a codec, in nats per token.
     pub kl: f64,
-    /// Its standard error over windows.
+    /// Standard error of `kl` over windows.
     pub kl_se: f64,
-    /// Share of tokens after which both would go on with the same token.
+    /// Share of tokens after which both models choose the same next token.
     pub greedy_agreement: f64,
 }
 
-/// What was looked at.
+/// The settings of an evaluation, and its results.
 #[derive(Clone, Debug, Serialize)]
 pub struct Evaluation {
-    /// Windows of the text.
+    /// Number of windows.
     pub windows: usize,
-    /// Tokens of a window.
+    /// Tokens per window.
     pub context: usize,
-    /// Tokens of a block.
+    /// Tokens per block.
     pub block_tokens: usize,
     /// Perplexity without a codec.
     pub perplexity: f64,
-    /// Its standard error.
+    /// Standard error of `perplexity` over windows.
     pub perplexity_se: f64,
-    /// By codec, in the order they were given.
+    /// Quality by codec, in the order of the subjects.
     pub codecs: Vec<Quality>,
 }
 
-/// The bits that codecs of one kind take for a divergence: between two of their rates, linear in its logarithm. `None`: it lies
-/// outside of all of them.
+/// Bits per value at which codecs of one kind reach the divergence `kl`. Interpolates between two
+/// rates, linear in the logarithm of the divergence. `None`: `kl` is outside the range of all
+/// rates.
 #[must_use]
 pub fn bits_at(codecs: &[&Quality], kl: f64) -> Option<f64> {
     let mut points: Vec<(f64, f64)> =
@@ -82,7 +85,7 @@ pub fn bits_at(codecs: &[&Quality], kl: f64) -> Option<f64> {
     }
 }
 
-/// Sums over a window.
+/// Sums over one window.
 #[derive(Clone, Copy, Default)]
 struct Sums {
     loss: f64,
@@ -92,7 +95,7 @@ struct Sums {
     predicted: u64,
 }
 
-/// Sums over pages.
+/// Sums over all pages.
 #[derive(Clone, Copy, Default)]
 struct Pages {
     bits: u64,
@@ -102,10 +105,12 @@ struct Pages {
     squares: [f64; 2],
 }
 
-/// Runs windows of equal length, whole blocks, through the engine and all of the subjects.
+/// Runs windows of equal length, in whole blocks, through the engine without a codec and with each
+/// subject. `progress` receives the number of finished windows.
 ///
 /// # Errors
-/// A subject fails; windows are not whole blocks or longer than the model's context; blocks are not whole panels.
+/// A subject fails. The windows are not whole blocks, or longer than the model's context.
+/// `block_tokens` is not a multiple of 16 up to 4096.
 pub fn evaluate(
     model: &LoadedModel,
     windows: &[Vec<TokenId>],
@@ -188,7 +193,7 @@ pub(crate) fn check_windows(
     Ok(())
 }
 
-/// Pages of a block through a subject.
+/// Runs the pages of a block through a subject.
 fn through(
     subject: &dyn Subject,
     layout: &KvLayout,
@@ -210,7 +215,7 @@ fn through(
     Ok(())
 }
 
-/// Compares the logits of one block of each window.
+/// Compares the logits of one block of each window. `truth` are those without a codec.
 fn compare(
     truth: &[f32],
     logits: &[f32],
@@ -240,7 +245,7 @@ fn compare(
     }
 }
 
-/// The logarithm of the sum of exponentials, and the first of the largest.
+/// The logarithm of the sum of exponentials, and the index of the first largest logit.
 fn norm_and_best(logits: &[f32]) -> (f64, usize) {
     let mut best = 0;
     for (index, logit) in logits.iter().enumerate() {
@@ -304,7 +309,7 @@ mod tests {
         assert_eq!((sums[0].divergence, sums[0].agreed, sums[0].tokens, sums[0].predicted), (0.0, 2, 2, 1));
         let mut other = [Sums::default()];
         compare(&truth, &[1.0, 0.0, 2.0, 1.0], &windows, 0, 2, &mut other);
-        // Two outcomes whose odds are turned around: e/(1+e) to 1/(1+e), of log odds 1.
+        // Two outcomes with inverted odds: e/(1+e) to 1/(1+e), of log odds 1.
         let odds = 1.0_f64.exp();
         assert!((other[0].divergence - (odds - 1.0) / (odds + 1.0)).abs() < 1e-12);
         assert_eq!(other[0].agreed, 1);

@@ -1,13 +1,15 @@
-//! Floor 5: what codecs do to a model, measured on the reference engine.
+//! Floor 5: the effect of codecs on a model, measured on the reference engine, and of watermarks on
+//! the scheduler.
 //!
-//! [`profile`] looks at a model at work and makes the [`cenote_codec::Profile`] that codecs go by. [`evaluate`] runs a text
-//! through the engine with all past KV through a codec, and compares with the same engine without one. [`choose`] measures each
-//! layer with each codec and writes down which to take, [`agreement`] compares profiles of several texts. [`baselines`] are other
-//! people's quantizers, for comparison only: no pool stores what they make. [`outliers`] makes a model whose keys have outlier
-//! channels, as large models have. [`papers`] has what two papers say of
-//! theirs. [`report`] draws it, with [`plot`].
+//! [`profile`] observes a model and makes the [`cenote_codec::Profile`] that codecs use.
+//! [`evaluate`] runs a text through the engine with all past KV through a codec, and compares the
+//! result with the same engine without a codec. [`choose`] measures each layer with each codec and
+//! records the choice. [`agreement`] compares profiles made from several texts. [`baselines`] are
+//! quantizers of other projects, for comparison only: no pool stores their output. [`outliers`]
+//! makes a model with outlier key channels, which large models have. [`papers`] holds the figures
+//! of two papers about their codecs. [`report`] renders an evaluation with [`plot`].
 //!
-//! [`watermark`] and [`swap`] look at the scheduler instead, in the simulator.
+//! [`watermark`] and [`swap`] study the scheduler in the simulator.
 #![forbid(unsafe_code)]
 
 pub mod agreement;
@@ -28,40 +30,41 @@ use cenote_engine::ElementType;
 use cenote_engine::kv::KvLayout;
 use std::sync::Arc;
 
-/// Why something could not be measured.
+/// The reason why a measurement failed.
 #[derive(Debug, thiserror::Error)]
 pub enum StudyError {
-    /// The text cannot be read, or is too short.
+    /// The text cannot be read or tokenized, is too short, or its windows are not whole blocks.
     #[error("{0}")]
     Text(String),
-    /// The model is not one that this can be asked of.
+    /// The model, its files or the settings do not support this measurement.
     #[error("{0}")]
     Model(String),
-    /// A codec's frame did not come back: a bug of the codec.
-    #[error("{subject}: a page of layer {layer} did not come back: {fact}")]
+    /// A codec's frame cannot be decoded: a bug in the codec.
+    #[error("{subject}: a page of layer {layer} cannot be decoded: {fact}")]
     Lost {
-        /// Which codec.
+        /// Name of the codec.
         subject: String,
-        /// Of which layer the page was.
+        /// Layer of the page.
         layer: u16,
-        /// What decoding said.
+        /// The decoding error.
         fact: String,
     },
 }
 
-/// Something that pages go through.
+/// A transformation of pages under study: a codec or a quantizer.
 pub trait Subject: Send + Sync {
-    /// What tables call it.
+    /// The name in tables.
     fn name(&self) -> String;
 
-    /// Puts what comes out of a page in its place; returns the bits that it takes between, all of them counted.
+    /// Replaces a page by its round trip. Returns the bits of the encoded form, headers and scales
+    /// included.
     ///
     /// # Errors
-    /// It cannot.
+    /// The page cannot be encoded or decoded.
     fn round_trip(&self, kind: &PageKind, page: &mut [u8]) -> Result<u64, StudyError>;
 }
 
-/// A codec of the pool, frames and all. Pages go in with 16 bits a value, as pools have them.
+/// A codec of the pool with its frames. It encodes values of 16 bits, as pools store them.
 pub struct CodecSubject {
     name: String,
     codec: Arc<dyn PageCodec>,
@@ -69,7 +72,7 @@ pub struct CodecSubject {
 }
 
 impl CodecSubject {
-    /// The codec under a name.
+    /// Creates a subject for `codec`; `name` is its name in tables.
     #[must_use]
     pub fn new(name: impl Into<String>, codec: Arc<dyn PageCodec>) -> Self {
         let mut codecs = Codecs::default();
@@ -97,7 +100,7 @@ impl Subject for CodecSubject {
     }
 }
 
-/// The page with 16 bits a value.
+/// Converts a page to 16 bits per value.
 fn narrowed(kind: &PageKind, page: &[u8]) -> (PageKind, Vec<u8>) {
     if kind.element.bytes() == 2 {
         return (*kind, page.to_vec());
@@ -122,7 +125,7 @@ fn values_of(kind: &PageKind, page: &[u8]) -> Vec<f32> {
     values
 }
 
-/// Puts all values of a page in their places.
+/// Writes all values of a page, `[head][token][channel]`.
 fn put_values(kind: &PageKind, page: &mut [u8], values: &[f32]) {
     let mut page = PageMut::new(*kind, page);
     for (head, values) in values.chunks_exact(kind.shape.head_values()).enumerate() {
@@ -130,10 +133,10 @@ fn put_values(kind: &PageKind, page: &mut [u8], values: &[f32]) {
     }
 }
 
-/// The kind of a whole page of the engine; its bytes may be followed by padding.
+/// The kind of a whole engine page. Padding may follow the page's bytes.
 ///
 /// # Panics
-/// A shape is too large for frames, which the engine's configuration rules out.
+/// A shape is too large for frames. The engine's configuration excludes that.
 #[must_use]
 pub fn engine_page(layout: &KvLayout, layer: usize, side: Side) -> PageKind {
     let small = |value: usize| u16::try_from(value).expect("the engine's configuration bounds shapes");

@@ -1,10 +1,11 @@
-//! Makes a model whose keys have outlier channels, as those of large models have and those of small ones have not.
+//! Makes a model with outlier key channels, as in large models; small models have none.
 //!
-//! Two things are done to a checkpoint. Each pair of K channels that rotary embedding turns together is scaled, and the same
-//! pair of Q by the inverse: no product of a query and a key changes, so the model computes what it did. And some channels of
-//! the slowest pairs get a bias several standard deviations large; as these pairs hardly turn within a context it adds
-//! nearly the same to all products of a query, which softmax does not see. Nearly: it is another model, a little,
-//! and is to be compared with itself.
+//! A checkpoint is changed in two ways. First, each pair of K channels that rotary embedding turns
+//! together is scaled, and the same pair of Q by the inverse. No product of a query and a key
+//! changes, so the model computes the same. Second, some channels of the slowest pairs get a bias
+//! of several standard deviations. These pairs hardly turn within a context, so the bias adds
+//! nearly the same to all products of a query, which softmax ignores. The model still changes
+//! slightly, so it must be compared with itself.
 
 use crate::StudyError;
 use cenote_base::prng::Prng;
@@ -13,14 +14,14 @@ use safetensors::tensor::{Dtype, SafeTensors, TensorView};
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// Logarithm of scales: their standard deviation.
+/// Standard deviation of the logarithm of the scales.
 const SPREAD: f64 = 0.7;
-/// One in so many pairs is scaled by more.
+/// On average one of this many pairs is scaled by the additional factor `LOUD`.
 const LOUD_PAIRS: u64 = 16;
 const LOUD: f64 = 6.0;
-/// A bias, in standard deviations of its channel.
+/// Magnitude of a bias, in standard deviations of its channel.
 const BIAS: f64 = 8.0;
-/// Of the slowest pairs, so many of 64 channels have one.
+/// Number of slowest pairs per KV head in which one channel gets a bias.
 const BIASED_PAIRS: usize = 2;
 
 struct Tensor {
@@ -28,10 +29,11 @@ struct Tensor {
     values: Vec<f32>,
 }
 
-/// Writes such a model: the files of `from`, weights changed and a single file. Returns how many K channels got a bias.
+/// Writes the changed model: the files of `from`, with changed weights in a single file. Returns
+/// the number of K channels with a bias.
 ///
 /// # Errors
-/// A file cannot be read or written, or the model has no attention of the Llama kind.
+/// A file cannot be read or written, or the model's attention is not of the Llama kind.
 pub fn write(from: &Path, to: &Path, seed: u64) -> Result<usize, StudyError> {
     let failed = |path: &Path, error: &dyn std::fmt::Display| StudyError::Model(format!("{}: {error}", path.display()));
     let config_path = from.join("config.json");
@@ -44,7 +46,7 @@ pub fn write(from: &Path, to: &Path, seed: u64) -> Result<usize, StudyError> {
     let kv_heads = number("num_key_value_heads").unwrap_or(heads);
     let dim = number("head_dim").unwrap_or(hidden / heads.max(1));
     if heads == 0 || kv_heads == 0 || !heads.is_multiple_of(kv_heads) || dim == 0 || !dim.is_multiple_of(2) {
-        return Err(failed(&config_path, &"its heads are not those of a Llama"));
+        return Err(failed(&config_path, &"its head counts are not those of a Llama"));
     }
     std::fs::create_dir_all(to).map_err(|error| failed(to, &error))?;
     let mut tensors = BTreeMap::new();
@@ -101,7 +103,7 @@ fn change_layer(
         1.0 / scales[row / dim / group * dim + row % dim]
     })?;
     let keys = find(tensors, &name("self_attn.k_proj.weight"), kv_heads * dim)?;
-    // What goes in has a mean square of one, before it is multiplied by the norm's weight.
+    // The norm's output has a mean square of one before multiplication with its weight.
     for row in keys.values.chunks_exact(norm.len()) {
         let square: f64 = row.iter().zip(&norm).map(|(weight, norm)| f64::from(weight * norm).powi(2)).sum();
         deviations.push(square.sqrt());
@@ -127,16 +129,16 @@ fn change_layer(
     Ok(count)
 }
 
-/// Of mean 0 and deviation 1, nearly: the sum of twelve even draws.
+/// Approximately normal with mean 0 and deviation 1: the sum of twelve uniform numbers less six.
 fn gaussian(prng: &mut Prng) -> f64 {
     (0..12).map(|_| prng.next_f64()).sum::<f64>() - 6.0
 }
 
-/// A tensor of at least so many rows.
+/// Finds a tensor of at least `rows` rows.
 fn find<'a>(tensors: &'a mut BTreeMap<String, Tensor>, name: &str, rows: usize) -> Result<&'a mut Tensor, String> {
     let tensor = tensors.get_mut(name).ok_or_else(|| format!("there is no tensor `{name}`"))?;
     if tensor.shape.first().is_none_or(|&first| first < rows) {
-        Err(format!("`{name}` has another shape"))
+        Err(format!("`{name}` has an unexpected shape"))
     } else {
         Ok(tensor)
     }

@@ -1,9 +1,9 @@
-//! What two papers say of their codecs, beside what is measured here.
+//! Figures of two papers about their codecs, for comparison with the measurements here.
 
 use crate::evaluate::{Evaluation, Quality};
 use serde::Serialize;
 
-/// A line of a paper's table.
+/// A row of a paper's table.
 struct Line {
     codec: &'static str,
     bits: f64,
@@ -16,14 +16,14 @@ struct Paper {
     lines: &'static [Line],
 }
 
-/// Perplexity of Llama2-7B without quantization (Oaken, Table 2), against which its Table 3 is taken.
+/// Perplexity of Llama2-7B without quantization (Oaken, Table 2), the reference for its Table 3.
 const LLAMA2_7B: f64 = 5.47;
 
 const fn oaken(codec: &'static str, bits: f64, perplexity: f64, why: &'static str) -> Line {
     Line { codec, bits, loss_percent: 100.0 * (perplexity / LLAMA2_7B - 1.0), why }
 }
 
-const SCALES: &str = "scales count here: 4 bytes a token and group, which many channels a token make small";
+const SCALES: &str = "scales count here: 4 bytes per token and group, which many channels per token make small";
 const WIDE: &str = "an entry of two bytes, as the paper pads it; scales count, of one more group";
 const NARROW: &str = "fits a byte; scales count, of one more group";
 const NARROW_5: &str = "fits a byte; scales count, of two more groups";
@@ -43,7 +43,7 @@ const PAPERS: [Paper; 2] = [
                 codec: "int8+delta",
                 bits: 16.0 / 2.73,
                 loss_percent: 0.9,
-                why: "channels beside each other are not alike: differences take more bits, so codes stay; and nothing is lost that INT8 has not",
+                why: "neighbouring channels are not alike: differences take more bits, so codes stay; nothing is lost beyond INT8",
             },
             Line {
                 codec: "int8+delta+rle",
@@ -69,29 +69,30 @@ const PAPERS: [Paper; 2] = [
     },
 ];
 
-/// A paper's figure and ours.
+/// A paper's figures beside the measured ones.
 #[derive(Serialize)]
 pub struct Compared {
-    /// Which table.
+    /// The paper and its table.
     pub table: &'static str,
-    /// The codec, as this project calls it.
+    /// The codec, by its name in this project.
     pub codec: &'static str,
-    /// Bits a value: the paper's.
+    /// The paper's bits per value.
     pub paper_bits: f64,
-    /// The paper's loss of perplexity, percent.
+    /// The paper's rise of perplexity, in percent.
     pub paper_loss_percent: f64,
-    /// What was measured.
+    /// The measured figures.
     pub ours: Quality,
-    /// What makes the difference.
+    /// Reason for the difference.
     pub why: &'static str,
 }
 
-/// All codecs of the tables.
+/// All codecs of the papers' tables.
 pub fn codecs() -> impl Iterator<Item = &'static str> {
     PAPERS.iter().flat_map(|paper| paper.lines.iter().map(|line| line.codec))
 }
 
-/// The tables beside an evaluation of their codecs.
+/// Pairs the papers' rows with an evaluation of their codecs; rows without an evaluation are left
+/// out.
 #[must_use]
 pub fn compare(evaluation: &Evaluation) -> Vec<Compared> {
     let lines = PAPERS.iter().flat_map(|paper| paper.lines.iter().map(move |line| (paper.table, line)));

@@ -1,13 +1,13 @@
-//! Reports as one HTML file each: text, tables, and plots as SVG, so that nothing is loaded from anywhere.
+//! HTML reports in single files: text, tables, and plots as SVG, without external resources.
 
 use std::fmt::Write;
 
 const WIDTH: f64 = 860.0;
 const HEIGHT: f64 = 460.0;
 const MARGIN: f64 = 56.0;
-/// Labels of the vertical axis stand here.
+/// Left margin, which holds the labels of the vertical axis.
 const MARGIN_LEFT: f64 = 84.0;
-/// Colours of the first series, on light paper and on dark.
+/// Colours of the first series, for the light and the dark mode.
 const COLOURS: [(&str, &str); 8] = [
     ("#0b7285", "#3bc9db"),
     ("#d9480f", "#ff922b"),
@@ -18,7 +18,7 @@ const COLOURS: [(&str, &str); 8] = [
     ("#8a6d00", "#ffd43b"),
     ("#5c636a", "#ced4da"),
 ];
-/// Hues of later series lie so far apart, so that no two are equal.
+/// Angle in degrees between the hues of later series, so that no two series have the same colour.
 const GOLDEN_ANGLE: f64 = 137.508;
 
 const STYLE: &str = "\
@@ -35,7 +35,8 @@ th{white-space:normal;overflow-wrap:normal;vertical-align:bottom}td:first-child,
 .legend i{display:inline-block;width:.8em;height:.8em;border-radius:50%;margin-right:.4em}\n\
 @media (max-width:40rem){svg text{font-size:24px}.odd{display:none}h1{font-size:1.3rem}}\n";
 
-/// A whole page around this body. It follows the reader's light or dark mode, and fits a phone.
+/// Wraps `body` into a whole page. The page follows the reader's light or dark mode, and fits a
+/// phone.
 #[must_use]
 pub fn page(title: &str, body: &str) -> String {
     let colours = |of: fn(&(&'static str, &'static str)) -> &'static str| -> String {
@@ -49,7 +50,7 @@ pub fn page(title: &str, body: &str) -> String {
     )
 }
 
-/// The colour of a series: another one for each.
+/// The colour of a series, different for each index.
 fn colour(index: usize) -> String {
     match index.checked_sub(COLOURS.len()) {
         None => format!("var(--s{index})"),
@@ -57,13 +58,13 @@ fn colour(index: usize) -> String {
     }
 }
 
-/// Text as HTML.
+/// Escapes text for HTML.
 #[must_use]
 pub fn escaped(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('"', "&quot;")
 }
 
-/// A table of text.
+/// An HTML table of text; cells are escaped.
 #[must_use]
 pub fn table<S: AsRef<str>>(header: &[&str], rows: impl IntoIterator<Item = Vec<S>>) -> String {
     let row = |cells: &mut dyn Iterator<Item = &str>, tag: &str| {
@@ -77,34 +78,34 @@ pub fn table<S: AsRef<str>>(header: &[&str], rows: impl IntoIterator<Item = Vec<
     out + "</table></div>\n"
 }
 
-/// How an axis goes.
+/// Scale of an axis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scale {
-    /// Evenly.
+    /// Linear.
     Linear,
-    /// By powers of ten; what is not positive is not shown.
+    /// Logarithmic, with ticks at powers of ten; values that are not positive are not shown.
     Log,
 }
 
-/// An axis: what it says, and how it goes.
+/// An axis with its label and scale.
 #[derive(Clone, Copy, Debug)]
 pub struct Axis<'a> {
     /// Name and unit.
     pub label: &'a str,
-    /// How it goes.
+    /// Scale of the values.
     pub scale: Scale,
 }
 
-/// Points of one colour, joined in the order of their x.
+/// Points of one colour, connected by rising x.
 #[derive(Clone, Debug, Default)]
 pub struct Series {
-    /// What the colour means.
+    /// Name in the legend.
     pub name: String,
-    /// x, y, and what is told where the pointer rests.
+    /// Points as x, y and tooltip.
     pub points: Vec<(f64, f64, String)>,
 }
 
-/// Where an axis' values come to lie, and its lines.
+/// Range and ticks of an axis.
 struct Ruler {
     scale: Scale,
     low: f64,
@@ -142,7 +143,7 @@ impl Ruler {
         }
     }
 
-    /// From 0 to 1.
+    /// Position of a value on the axis, 0 to 1 within its range.
     fn part(&self, value: f64) -> f64 {
         let value = if self.scale == Scale::Log { value.log10() } else { value };
         self.part_of_tick(value)
@@ -153,7 +154,7 @@ impl Ruler {
     }
 }
 
-/// A plot of these series, with their names below it; nothing where no point can be shown.
+/// An SVG plot of `series` with a legend below; empty if no point can be shown.
 #[must_use]
 pub fn plot(title: &str, x_axis: Axis<'_>, y_axis: Axis<'_>, series: &[Series]) -> String {
     let fits = |scale: Scale, value: f64| value.is_finite() && (scale == Scale::Linear || value > 0.0);
@@ -168,7 +169,7 @@ pub fn plot(title: &str, x_axis: Axis<'_>, y_axis: Axis<'_>, series: &[Series]) 
     let y = |part: f64| HEIGHT - MARGIN - part * (HEIGHT - 2.0 * MARGIN);
     let mut out =
         format!("<figure><svg viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\" aria-label=\"{}\">\n", escaped(title));
-    // On a phone, letters are larger and every other label of the horizontal axis gives way.
+    // On a phone, text is larger, so every other label of the horizontal axis is hidden.
     let mut line = |from: (f64, f64), to: (f64, f64), label: &str, at: (f64, f64), text: &str| {
         let _ = writeln!(
             out,
@@ -229,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn points_lie_where_their_values_are() {
+    fn points_lie_at_their_values() {
         let drawn = plot("t", LINEAR, LINEAR, &[series(&[(0.0, 0.0), (10.0, 5.0)])]);
         for place in ["cx=\"84.0\" cy=\"404.0\"", "cx=\"804.0\" cy=\"56.0\""] {
             assert!(drawn.contains(place), "{drawn}");
@@ -238,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_shown_is_left_out() {
+    fn points_that_cannot_be_shown_are_left_out() {
         let log = Axis { scale: Scale::Log, ..LINEAR };
         assert_eq!(plot("t", LINEAR, log, &[series(&[(1.0, 0.0), (f64::NAN, 1.0)])]), "");
         let drawn = plot("t", LINEAR, log, &[series(&[(1.0, 0.0), (1.0, 100.0)])]);
@@ -266,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_follows_the_dark_and_the_phone() {
+    fn a_page_supports_dark_mode_and_phones() {
         let page = page("t", &plot("t", LINEAR, LINEAR, &[series(&[(0.0, 1.0)])]));
         for part in
             ["prefers-color-scheme:dark", "name=\"viewport\"", "max-width:40rem", "--s0:#0b7285", "--s7:#ced4da"]

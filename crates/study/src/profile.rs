@@ -1,9 +1,12 @@
-//! Makes a model's profile: one look at a text for means and steps, one for curves, one for how much each part may err.
+//! Makes a model's profile in three passes over a text: means and steps, curves, and the error that
+//! each part tolerates.
 //!
-//! The step of a K channel starts as the inverse of how large queries are there, that of a V channel as the inverse of what the
-//! output projection makes of it: an error is felt as far as it is looked at. What that leaves open, how much a whole layer's K
-//! or V may err, is measured: each alone is rounded to its steps, and steps become such that each does the same harm
-//! (Kullback-Leibler divergence, which grows with the square of the step). At a given number of bits equal harm is least harm.
+//! The step of a K channel starts as the inverse of the magnitude of its queries. The step of a V
+//! channel starts as the inverse of its gain in the output projection. Magnitude and gain are the
+//! sensitivities to errors in the channel. The balance between layers and between K and V is
+//! measured instead. Each part alone is rounded to its steps, and the steps are scaled so that each
+//! part does the same harm. Harm is the Kullback-Leibler divergence, which grows with the square of
+//! the step. At a given number of bits, equal harm is least harm.
 
 use crate::evaluate::{check_windows, evaluate};
 use crate::{StudyError, Subject, put_values, values_of};
@@ -14,14 +17,14 @@ use cenote_engine::LoadedModel;
 use cenote_engine::kv::{KvArena, KvLayout};
 use cenote_engine::llama::{LogitsOf, Observed, SeqChunk};
 
-/// Prompts that the measured part goes by: the first of them.
+/// Number of leading prompts for the measurement of harm.
 const PROBED_PROMPTS: usize = 16;
-/// Steps that it is measured at, in standard deviations on average.
+/// Step size of that measurement: standard deviations, on average over the channels.
 const PROBE: f32 = 0.5;
-/// A part's steps change by no more than this.
+/// Bound on the factor by which a part's steps change.
 const GAIN_MAX: f64 = 8.0;
 
-/// Sums over tokens, by channel.
+/// Sums and sums of squares over tokens, by channel.
 #[derive(Clone, Default)]
 struct Moments {
     sums: Vec<f64>,
@@ -39,10 +42,11 @@ impl Moments {
     }
 }
 
-/// Looks at a model at work on prompts of equal length.
+/// Profiles a model on prompts of equal length. `progress` receives 1 per prompt in each of the
+/// first two passes.
 ///
 /// # Errors
-/// Prompts are not whole blocks of 16 or too long for the model, or its KV is not of numbers.
+/// The prompts are not whole blocks of 16, or too long for the model, or its KV is not finite.
 pub fn profile(
     model: &LoadedModel,
     prompts: &[Vec<TokenId>],
@@ -67,10 +71,10 @@ pub fn profile(
     let mut sides: Vec<[SideProfile; 2]> =
         moments.iter().map(|sides| sides.each_ref().map(|moments| of_moments(moments, tokens))).collect();
     if !sides.iter().flatten().flat_map(|side| &side.deviations).all(|value| value.is_finite()) {
-        return Err(StudyError::Model("its KV is not of numbers".to_owned()));
+        return Err(StudyError::Model("its KV is not finite".to_owned()));
     }
     for (layer, sides) in sides.iter_mut().enumerate() {
-        // All query heads of a group look at the same keys.
+        // All query heads of a group attend to the same keys.
         let felt: Vec<f64> = (0..sides[0].means.len())
             .map(|channel| {
                 let (head, channel) = (channel / dim, channel % dim);
@@ -89,7 +93,7 @@ pub fn profile(
     Ok(Profile { model: model.fingerprint(), tokens: tokens as u64, prompts: prompts.len() as u64, layers: sides })
 }
 
-/// Computes a prompt, and shows each layer.
+/// Computes a prompt and passes each layer's attention inputs to `observe`.
 fn look(model: &LoadedModel, prompt: &[TokenId], observe: &mut (dyn FnMut(Observed<'_>) + Send)) {
     let layout = KvLayout { block_tokens: 16, ..*model.layout() };
     let table: Vec<u32> = (0..prompt.len().div_ceil(16) as u32).collect();
@@ -106,9 +110,10 @@ fn of_moments(moments: &Moments, tokens: usize) -> SideProfile {
     SideProfile { means: means.into_iter().map(|mean| mean as f32).collect(), deviations, ..Default::default() }
 }
 
-/// Steps as the inverse of what is felt, on average a standard deviation.
+/// Steps inversely proportional to the sensitivities `felt`, scaled to one standard deviation on
+/// average.
 fn steps(felt: &[f64], deviations: &[f32]) -> Vec<f32> {
-    // A channel that nobody looks at, or that never changes, is not for that allowed any error.
+    // The floors bound the step of a channel without sensitivity or variance.
     let floor = |values: &dyn Fn(usize) -> f64| {
         let mean = (0..felt.len()).map(values).sum::<f64>() / felt.len() as f64;
         (mean * 1e-3).max(1e-12)
@@ -123,7 +128,8 @@ fn steps(felt: &[f64], deviations: &[f32]) -> Vec<f32> {
     inverse.into_iter().map(|inverse| (inverse / mean.exp()) as f32).collect()
 }
 
-/// The second look: what values, values less means, and those over deviations are spread like.
+/// Second pass: adds the curves of values, of values less their means, and of those over their
+/// deviations.
 fn add_curves(
     model: &LoadedModel,
     prompts: &[Vec<TokenId>],
@@ -165,7 +171,7 @@ fn add_curve(sums: &mut Vec<f64>, curve: &Curve) {
     sums.iter_mut().zip(curve).for_each(|(sum, value)| *sum += f64::from(*value));
 }
 
-/// One side of one layer rounded to its steps, all else as it is.
+/// Rounds one side of one layer to its steps and leaves all else unchanged.
 struct Probe<'a> {
     layer: usize,
     side: Side,
@@ -192,14 +198,14 @@ impl Subject for Probe<'_> {
     }
 }
 
-/// Changes steps such that each part does the same harm.
+/// Scales the steps so that each part does the same harm.
 fn even_out(model: &LoadedModel, prompts: &[Vec<TokenId>], sides: &mut [[SideProfile; 2]]) -> Result<(), StudyError> {
     let probes: Vec<Probe<'_>> = (sides.iter().enumerate())
         .flat_map(|(layer, [k, v])| [Probe { layer, side: Side::K, of: k }, Probe { layer, side: Side::V, of: v }])
         .collect();
     let subjects: Vec<&dyn Subject> = probes.iter().map(|probe| probe as &dyn Subject).collect();
     let mut harms = Vec::new();
-    // A few at a time: each has an arena of its own.
+    // A few at a time: each subject has its own arena.
     for subjects in subjects.chunks(8) {
         let measured = evaluate(model, prompts, 16, subjects, &mut |_| {})?;
         harms.extend(measured.codecs.iter().map(|quality| quality.kl.max(1e-12).ln()));

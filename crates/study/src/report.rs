@@ -1,14 +1,14 @@
-//! An evaluation as one HTML file: the table, and divergence over bits.
+//! Renders an evaluation as one HTML file: a table, and a plot of divergence over bits.
 
 use crate::evaluate::{Evaluation, Quality};
 use crate::plot::{self, Axis, Scale, Series};
 
-/// The file.
+/// The HTML file.
 #[must_use]
 pub fn html(model: &str, evaluation: &Evaluation) -> String {
     let Evaluation { windows, context, block_tokens, perplexity, perplexity_se, codecs } = evaluation;
     let header =
-        ["codec", "bits a value", "ratio", "KL × 1000", "perplexity", "loss %", "same token %", "K error", "V error"];
+        ["codec", "bits per value", "ratio", "KL × 1000", "perplexity", "loss %", "same token %", "K error", "V error"];
     let row = |quality: &Quality| {
         vec![
             quality.codec.clone(),
@@ -32,12 +32,12 @@ pub fn html(model: &str, evaluation: &Evaluation) -> String {
     plot::page("KV codecs", &body)
 }
 
-/// What codecs of one kind are called before their settings.
+/// Name of a codec without its settings.
 fn family(quality: &Quality) -> &str {
     quality.codec.split([':', ' ', '+']).next().unwrap_or_default()
 }
 
-/// Divergence, by powers of ten, over bits a value.
+/// Plot of divergence (logarithmic) over bits per value.
 fn divergence(codecs: &[Quality]) -> String {
     let shown = || codecs.iter().filter(|quality| quality.bits <= 9.0);
     let mut families: Vec<&str> = Vec::new();
@@ -54,7 +54,7 @@ fn divergence(codecs: &[Quality]) -> String {
         name: (*name).to_owned(),
         points: shown().filter(|quality| family(quality) == *name).map(point).collect(),
     });
-    let x_axis = Axis { label: "bits a value", scale: Scale::Linear };
-    let y_axis = Axis { label: "KL, nats a token", scale: Scale::Log };
+    let x_axis = Axis { label: "bits per value", scale: Scale::Linear };
+    let y_axis = Axis { label: "KL, nats per token", scale: Scale::Log };
     plot::plot("KL over bits", x_axis, y_axis, &series.collect::<Vec<_>>())
 }

@@ -1,12 +1,14 @@
-//! Can the next swap-in be foreseen? CPEN 511 §V-B, Figures 3 and 4, redone in the simulator.
+//! Tests whether the next swap-in is predictable: reproduces CPEN 511 §V-B, Figures 3 and 4, in the
+//! simulator.
 //!
 //! Traces come from the simulator, or from an engine that recorded its own ([`swaps_of`]).
 //!
-//! A run of 400 prompts in little memory gives the numbers of the requests that were swapped in, in order. From a window of the last ones the
-//! next is predicted: by regression, with a perceptron of one hidden layer and with an LSTM; and by classification of the number
-//! modulo ten, where the tens are the most common of the window (the paper takes them from a batch). The first four fifths of a trace
-//! train, the last fifth is asked. Beside them stands who needs no model: the scheduler takes back whoever went out first, so
-//! the head of its queue is the answer (§V-C).
+//! A run of 400 prompts with little memory gives the sequence of request numbers that were swapped
+//! in. Predictors see a window of the last numbers and predict the next one. Regression uses a
+//! perceptron with one hidden layer, or an LSTM. Classification predicts the number modulo ten; the
+//! tens are the most common ones of the window (the paper takes them from a batch). The first four
+//! fifths of a trace are for training, the last fifth for testing. The baseline needs no model: the
+//! scheduler swaps in the request that has been out longest, which is the head of its queue (§V-C).
 
 mod nets;
 
@@ -19,49 +21,51 @@ use nets::{Lstm, Mlp};
 use serde::Serialize;
 use std::collections::{BTreeMap, VecDeque};
 
-/// The model with the fewest blocks of the paper's, where most is swapped.
+/// The paper's model with the fewest blocks, which swaps most.
 const MODEL: (&str, u32) = ("opt-2.7b", 150);
-/// Windows of the perceptrons, and of the LSTM, which takes much longer.
+/// Windows for the perceptrons, and for the LSTM, which trains much slower.
 const WINDOWS: [usize; 6] = [1, 2, 4, 8, 12, 16];
 const LSTM_WINDOWS: [usize; 3] = [2, 4, 8];
-/// What numbers are divided by for the classes.
+/// Modulus of the classes.
 const MODULUS: u32 = 10;
-/// Of a trace, what trains.
+/// Share of a trace for training.
 const TRAINED: f64 = 0.8;
-/// Times that a net sees all examples.
+/// Passes over all examples.
 const EPOCHS: usize = 150;
 /// "Mostly off within ±2" (§V-B).
 const NEAR: u32 = 2;
 
-/// How well one predictor does with one window, on average over the traces.
+/// Accuracy of one predictor with one window, averaged over the traces.
 #[derive(Clone, Debug, Serialize)]
 pub struct Accuracy {
-    /// Which predictor.
+    /// Name of the predictor.
     pub predictor: &'static str,
-    /// Swap-ins that it looks back at.
+    /// Number of past swap-ins in its input.
     pub window: usize,
-    /// Predictions that are right, of all asked.
+    /// Share of exact predictions.
     pub exact: f64,
-    /// Within two of the right number.
+    /// Share of predictions within two of the right number.
     pub near: f64,
 }
 
-/// The study.
+/// Results of the study.
 #[derive(Clone, Debug, Serialize)]
 pub struct SwapStudy {
-    /// Traces, one for each seed.
+    /// Number of traces, one per seed.
     pub traces: usize,
-    /// Swap-ins of each, on average.
+    /// Mean number of swap-ins per trace.
     pub swap_ins: f64,
-    /// Swaps in and out, on average: the paper counts 3,214 accesses of 400 sequences, allocations among them.
+    /// Mean number of swaps in and out per trace. The paper counts 3,214 accesses of 400 sequences,
+    /// which include allocations.
     pub accesses: f64,
-    /// Of all swap-ins, those of the request at the head of the swapped queue.
+    /// Share of swap-ins that took the head of the queue of swapped requests.
     pub queue_head: f64,
-    /// The predictors.
+    /// Accuracies by predictor and window.
     pub rows: Vec<Accuracy>,
 }
 
-/// Runs it over so many simulated traces; `progress` is told of each predictor on each.
+/// Runs the study on `traces` simulated traces. Calls `progress` after each predictor on each
+/// trace.
 ///
 /// # Panics
 /// Never: every prompt fits the engine.
@@ -73,7 +77,7 @@ pub fn swap_study(traces: u64, progress: &mut dyn FnMut()) -> SwapStudy {
     study_traces(&(1..=traces).map(trace).collect::<Vec<_>>(), progress)
 }
 
-/// Runs it over traces, of whichever engine.
+/// Runs the study on existing traces.
 #[must_use]
 pub fn study_traces(traces: &[Vec<Swap>], progress: &mut dyn FnMut()) -> SwapStudy {
     let (mut swap_ins, mut accesses, mut heads) = (0, 0, 0);
@@ -109,8 +113,8 @@ pub fn study_traces(traces: &[Vec<Swap>], progress: &mut dyn FnMut()) -> SwapStu
     }
 }
 
-/// What an engine's records come to: who went out and came back. Whoever ended while it was out
-/// is left out: nobody could have foreseen its return.
+/// Converts an engine's records to swaps. A swap-out of a request that ended while it was out is
+/// dropped: no predictor could have known that it would not return.
 #[must_use]
 pub fn swaps_of(records: &[SwapRecord]) -> Vec<Swap> {
     let comes_back = |at: usize, sequence: u64| {
@@ -128,22 +132,22 @@ pub fn swaps_of(records: &[SwapRecord]) -> Vec<Swap> {
     records.iter().enumerate().filter_map(swap).collect()
 }
 
-/// Reads what `--swap-trace` wrote.
+/// Parses a file written with `--swap-trace`.
 ///
 /// # Errors
-/// The number of the first line that is no record, and what is wrong with it.
+/// A line is not a record: its number, from 1, and the parser's error.
 pub fn read_trace(text: &str) -> Result<Vec<SwapRecord>, (usize, serde_json::Error)> {
     let lines = (1..).zip(text.lines()).filter(|(_, line)| !line.trim().is_empty());
     lines.map(|(number, line)| serde_json::from_str(line).map_err(|error| (number, error))).collect()
 }
 
-/// Steps of progress of a study of so many traces.
+/// Number of `progress` calls for a study of `traces` traces.
 #[must_use]
 pub fn steps(traces: u64) -> u64 {
     traces * PREDICTORS.iter().map(|predictor| predictor.windows.len() as u64).sum::<u64>()
 }
 
-/// Swap-ins of whoever has been out longest.
+/// Number of swap-ins of the request that has been out longest.
 fn queue_heads(swaps: &[Swap]) -> usize {
     let mut out = VecDeque::new();
     let mut heads = 0;
@@ -162,7 +166,7 @@ fn queue_heads(swaps: &[Swap]) -> usize {
 struct Predictor {
     name: &'static str,
     windows: &'static [usize],
-    /// Predicts the number behind each of the asked windows.
+    /// Predicts the number after each test window.
     predict: fn(&Task<'_>) -> Vec<u32>,
 }
 
@@ -177,7 +181,7 @@ const PREDICTORS: [Predictor; 4] = [
     },
 ];
 
-/// A trace in windows.
+/// A trace cut into windows.
 struct Task<'a> {
     ids: &'a [u32],
     window: usize,
@@ -189,7 +193,7 @@ impl Task<'_> {
         self.ids.windows(self.window + 1).map(|window| (&window[..self.window], window[self.window]))
     }
 
-    /// The largest number that there may be: those of a run are below the number of its prompts.
+    /// Upper bound for request numbers: at least the number of prompts of a run.
     fn most(&self) -> f64 {
         f64::from(self.ids.iter().copied().max().unwrap_or(0)).max(CPEN_PROMPTS as f64)
     }
@@ -207,7 +211,7 @@ impl Task<'_> {
     }
 }
 
-/// Shares of exact and of near predictions; none of a trace that is too short to train on.
+/// Shares of exact and of near predictions; zero if the trace is too short for training.
 fn asked(ids: &[u32], window: usize, seed: u64, predictor: &Predictor) -> (f64, f64) {
     if ids.len() < 5 * (window + 2) {
         return (0.0, 0.0);
@@ -223,13 +227,13 @@ fn asked(ids: &[u32], window: usize, seed: u64, predictor: &Predictor) -> (f64, 
     (share(0), share(NEAR))
 }
 
-/// Numbers as classes see them: around nothing, and small.
+/// Input of the classifier: numbers scaled to -0.5 to 0.5.
 fn inputs(window: &[u32], most: f64) -> Vec<f64> {
     window.iter().map(|&id| f64::from(id) / most - 0.5).collect()
 }
 
-/// What regression sees and answers: how far numbers are from the last one, in steps of this. Numbers grow over a run, so a net
-/// that sees them as they are is asked for larger ones than it ever saw.
+/// Unit of the distances from the last number that regression uses as input and output. Numbers
+/// grow over a run, so absolute numbers would lie beyond those in training.
 const REACH: f64 = 20.0;
 
 fn distances(window: &[u32]) -> Vec<f64> {
@@ -263,7 +267,8 @@ fn recurrent(task: &Task<'_>) -> Vec<u32> {
 fn classification(task: &Task<'_>) -> Vec<u32> {
     let class = |next: u32| (next % MODULUS) as usize;
     let most = task.most();
-    // Classes modulo ten need the digit that counts, which is lost in a number between -1 and 1: it gets inputs of its own.
+    // Classes modulo ten depend on the last digit, which scaled numbers do not resolve: it gets
+    // separate inputs.
     let digits = |window: &[u32]| -> Vec<f64> {
         let last = window.iter().map(|id| f64::from(id % MODULUS) / f64::from(MODULUS) - 0.5);
         inputs(window, most).into_iter().chain(last).collect()
@@ -284,7 +289,8 @@ fn classification(task: &Task<'_>) -> Vec<u32> {
     task.asked().map(predict).collect()
 }
 
-/// The most common; of equals the largest, which is the latest: numbers grow over a run.
+/// The most common value; of equals the largest, which is the latest because numbers grow over a
+/// run.
 fn most_common(values: impl Iterator<Item = u32>) -> u32 {
     let mut counts: BTreeMap<u32, usize> = BTreeMap::new();
     values.for_each(|value| *counts.entry(value).or_default() += 1);
@@ -296,10 +302,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pattern_is_learned_and_noise_is_not() {
+    fn predictors_learn_a_pattern_but_not_noise() {
         let steps: Vec<u32> = (0..200).collect();
         let regular = asked(&steps, 4, 1, &PREDICTORS[0]);
-        assert!(regular.1 > 0.5, "a line goes on: {regular:?}");
+        assert!(regular.1 > 0.5, "a line continues: {regular:?}");
         let mut prng = cenote_base::prng::Prng::new(7);
         let noise: Vec<u32> = (0..200).map(|_| prng.below(400) as u32).collect();
         for predictor in &PREDICTORS[..3] {
@@ -313,14 +319,14 @@ mod tests {
     }
 
     #[test]
-    fn the_lstm_learns_what_repeats() {
+    fn the_lstm_learns_a_repeating_sequence() {
         let repeated: Vec<u32> = (0..120).map(|at| [150, 158, 170][at % 3]).collect();
         let found = asked(&repeated, 2, 1, &PREDICTORS[1]);
         assert!(found.1 > 0.8, "{found:?}");
     }
 
     #[test]
-    fn an_engines_records_are_read_as_swaps() {
+    fn an_engines_records_convert_to_swaps() {
         let text = r#"{"step":3,"sequence":4,"blocks":2,"direction":"out","why":"pressure"}
 
 {"step":3,"sequence":5,"blocks":1,"direction":"dropped","why":"refused"}
@@ -338,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn the_queue_tells_who_comes_back() {
+    fn every_swap_in_takes_the_head_of_the_queue() {
         let study = swap_study(0, &mut || ());
         assert_eq!(study.rows.len(), 0);
         let (model, blocks) = MODEL;

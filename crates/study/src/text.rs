@@ -1,4 +1,4 @@
-//! A text of any length as windows of tokens, read as it is needed.
+//! A text of any length as windows of tokens, read on demand.
 
 use crate::StudyError;
 use cenote_base::TokenId;
@@ -6,10 +6,10 @@ use cenote_engine::tokenizer::Tokenizer;
 use std::collections::VecDeque;
 use std::io::BufRead;
 
-/// So much is tokenized at a time, up to the end of a line.
+/// Bytes tokenized at a time; a piece extends to the end of its last line.
 const PIECE_BYTES: usize = 64 << 10;
 
-/// Windows of equal length, end to end; what is left at the end of the text is dropped.
+/// Consecutive windows of equal length. An incomplete window at the end of the text is dropped.
 pub struct Windows<'a, R> {
     text: R,
     tokenizer: &'a Tokenizer,
@@ -19,7 +19,7 @@ pub struct Windows<'a, R> {
 }
 
 impl<'a, R: BufRead> Windows<'a, R> {
-    /// Windows of `length` tokens.
+    /// Creates windows of `length` tokens.
     pub const fn new(text: R, tokenizer: &'a Tokenizer, length: usize) -> Self {
         Self { text, tokenizer, length, tokens: VecDeque::new(), ended: false }
     }
@@ -35,14 +35,14 @@ impl<'a, R: BufRead> Windows<'a, R> {
         }
         let text = String::from_utf8_lossy(&piece);
         let tokens = self.tokenizer.encode_rendered(&text);
-        self.tokens.extend(tokens.map_err(|error| StudyError::Text(format!("the text has no tokens: {error}")))?);
+        self.tokens.extend(tokens.map_err(|error| StudyError::Text(format!("the text cannot be tokenized: {error}")))?);
         Ok(())
     }
 
-    /// The first `count` windows.
+    /// Returns the first `count` windows, or fewer if the text ends before.
     ///
     /// # Errors
-    /// The text cannot be read, or has none.
+    /// The text cannot be read or tokenized, or has fewer tokens than one window.
     pub fn take_some(&mut self, count: usize) -> Result<Vec<Vec<TokenId>>, StudyError> {
         let windows: Result<Vec<_>, _> = self.by_ref().take(count).collect();
         let windows = windows?;

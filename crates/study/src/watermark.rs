@@ -1,5 +1,5 @@
-//! Watermarks compared in the simulator: CPEN 511's Figures 5 to 10 redone, and all controllers on loads that the learned one was
-//! trained on and on others.
+//! Compares watermarks in the simulator: reproduces CPEN 511's Figures 5 to 10, and runs all
+//! controllers on training loads of the learned watermark and on held-out loads.
 
 mod figures;
 mod train;
@@ -15,20 +15,21 @@ use serde::Serialize;
 
 /// vLLM's default `--swap-space`.
 const SWAP_BYTES: u64 = 4 << 30;
-/// vLLM's defaults: requests of a step, and tokens of one.
+/// vLLM's defaults: most requests and most tokens per step.
 const MAX_NUM_SEQS: usize = 256;
 const MAX_NUM_BATCHED_TOKENS: u32 = 2_048;
-/// Where the paper's models run. It does not say; TraCT's card is of the kind.
+/// Device of the paper's models. The paper does not name it; TraCT uses a card of this kind.
 const DEVICE: &str = "a6000";
 
-/// CPEN 511 §VII-A: its four models, "chosen such that there are 100–500 GPU blocks". Which has how many it does not say.
+/// CPEN 511 §VII-A: its four models, "chosen such that there are 100–500 GPU blocks". The paper
+/// does not assign block counts to models; these are assumptions.
 pub const CPEN_MODELS: [(&str, u32); 4] =
     [("opt-125m", 500), ("opt-1.3b", 300), ("opt-2.7b", 150), ("r1-qwen-1.5b", 400)];
 
-/// One engine of CPEN 511's kind.
+/// An engine like those of CPEN 511.
 ///
 /// # Panics
-/// There is no such model.
+/// `model` is not a preset of the simulator.
 #[must_use]
 pub fn cpen_setup(model: &str, l1_blocks: u32) -> Setup {
     let shape = ModelShape::named(model).expect("a preset");
@@ -54,12 +55,12 @@ pub fn cpen_setup(model: &str, l1_blocks: u32) -> Setup {
     }
 }
 
-/// A load and an engine too small for it.
+/// A load, and an engine too small for it.
 #[derive(Clone, Debug)]
 pub struct Case {
-    /// What it is called.
+    /// Name in tables.
     pub name: String,
-    /// Whether the learned watermark never saw it.
+    /// Whether the learned watermark was not trained on the load.
     pub held_out: bool,
     /// The engine.
     pub setup: Setup,
@@ -77,7 +78,8 @@ impl Case {
         }
     }
 
-    /// Poisson arrivals on one engine of 8 billion parameters: as many a second as keep it full, or more.
+    /// Poisson arrivals of `rate` requests per second on one engine of 8 billion parameters, enough
+    /// to keep it full.
     fn poisson(name: &str, rate: f64, l1_blocks: u32, lengths: [Length; 2], seed: u64, held_out: bool) -> Self {
         let [input, output] = lengths;
         let spec = Synthetic { requests: 500, rate, input, output, unique: None, groups: 1, block_tokens: 16 };
@@ -85,7 +87,8 @@ impl Case {
         Self { name, held_out, setup: cpen_setup("llama-8b", l1_blocks), workload: spec.draw(seed) }
     }
 
-    /// A public trace, of which the first requests come `speed` times as fast, to an engine of 8 billion parameters.
+    /// The first `requests` requests of a public trace, arriving `speed` times as fast, on an
+    /// engine of 8 billion parameters.
     #[must_use]
     pub fn trace(name: &str, mut workload: Workload, requests: usize, speed: f64, l1_blocks: u32) -> Self {
         workload.truncate(requests);
@@ -94,10 +97,10 @@ impl Case {
         Self { name, held_out: true, setup: cpen_setup("llama-8b", l1_blocks), workload }
     }
 
-    /// The run with this watermark.
+    /// Simulates the case with `watermark`.
     ///
     /// # Panics
-    /// The engine cannot hold a request at all.
+    /// The engine cannot hold some request.
     #[must_use]
     pub fn run(&self, watermark: &Watermark) -> Outcome {
         let setup = Setup { watermark: watermark.clone(), ..self.setup.clone() };
@@ -111,7 +114,7 @@ const SUMMARIES: [Length; 2] = [Length { mean: 1_200.0, deviation: 600.0 }, Leng
 const DOCUMENTS: [Length; 2] = [Length { mean: 7_000.0, deviation: 6_000.0 }, Length { mean: 400.0, deviation: 250.0 }];
 const CODE: [Length; 2] = [Length { mean: 600.0, deviation: 500.0 }, Length { mean: 350.0, deviation: 350.0 }];
 
-/// What the learned watermark is trained on.
+/// Training loads of the learned watermark.
 #[must_use]
 pub fn training_cases() -> Vec<Case> {
     let mut cases: Vec<Case> = (CPEN_MODELS.iter().zip(101..))
@@ -131,7 +134,7 @@ pub fn training_cases() -> Vec<Case> {
     cases
 }
 
-/// Loads that it was not trained on: other seeds, other lengths, other engines. Public traces come on top, where they are at hand.
+/// Held-out loads: other seeds, lengths and engines. Callers add public traces if available.
 #[must_use]
 pub fn held_out_cases() -> Vec<Case> {
     let mut cases: Vec<Case> = (CPEN_MODELS.iter().zip(1..))
@@ -144,10 +147,10 @@ pub fn held_out_cases() -> Vec<Case> {
     cases
 }
 
-/// The controllers of the table.
+/// The controllers in the comparison.
 ///
 /// # Panics
-/// Never: they are named here.
+/// Never: the names are constants.
 #[must_use]
 pub fn controllers() -> Vec<Watermark> {
     let names = [
@@ -166,30 +169,30 @@ pub fn controllers() -> Vec<Watermark> {
     names.map(|name| name.parse().expect("a watermark")).to_vec()
 }
 
-/// One controller on one load, beside fixed 1 %.
+/// Results of one controller on one load, relative to fixed 1 %.
 #[derive(Clone, Debug, Serialize)]
 pub struct Compared {
     /// The load.
     pub case: String,
-    /// Whether the learned watermark never saw it.
+    /// Whether the learned watermark was not trained on the load.
     pub held_out: bool,
     /// The controller.
     pub watermark: String,
     /// Blocks swapped out.
     pub swapped_blocks: u64,
-    /// Times that a request was swapped out.
+    /// Number of swap-outs of requests.
     pub swaps: u64,
-    /// Generated tokens a second.
+    /// Generated tokens per second.
     pub throughput: f64,
-    /// Blocks swapped out, over those of fixed 1 %; 1 where that swaps nothing either.
+    /// Blocks swapped out over those of fixed 1 %; 1 if both are 0.
     pub swapped_ratio: f64,
     /// Throughput over that of fixed 1 %.
     pub throughput_ratio: f64,
-    /// Mean time to first token, milliseconds.
+    /// Mean time to first token, in milliseconds.
     pub ttft_mean_ms: f64,
 }
 
-/// All controllers on all cases.
+/// Runs all controllers on all cases. `progress` is called after each run.
 #[must_use]
 pub fn compare(cases: &[Case], controllers: &[Watermark], progress: &mut dyn FnMut()) -> Vec<Compared> {
     let mut rows = Vec::new();
@@ -214,29 +217,29 @@ pub fn compare(cases: &[Case], controllers: &[Watermark], progress: &mut dyn FnM
     rows
 }
 
-/// 1 of nothing and nothing.
+/// `value / of`; 1 if both are 0.
 fn ratio(value: f64, of: f64) -> f64 {
     if of > 0.0 { value / of } else { 1.0 + value }
 }
 
-/// A controller over several loads.
+/// Results of one controller over several loads.
 #[derive(Clone, Debug, Serialize)]
 pub struct Overall {
     /// The controller.
     pub watermark: String,
     /// Blocks swapped out on all loads, over those of fixed 1 % on all.
     pub swapped_ratio: f64,
-    /// The mean over the loads of each one's ratio: large loads count as much as small ones.
+    /// Mean over the loads of `Compared::swapped_ratio`: all loads have equal weight.
     pub swapped_mean: f64,
-    /// The worst of them.
+    /// The largest of these ratios.
     pub swapped_worst: f64,
-    /// The worst throughput over that of fixed 1 %.
+    /// The smallest ratio of throughput to that of fixed 1 %.
     pub throughput_worst: f64,
-    /// Its mean over the loads.
+    /// Mean of that ratio over the loads.
     pub throughput_mean: f64,
 }
 
-/// Sums a comparison up, over the loads that were held out or over the others.
+/// Summarises a comparison over the held-out loads, or over the training loads.
 #[must_use]
 pub fn overall(rows: &[Compared], held_out: bool) -> Vec<Overall> {
     let mut names: Vec<&str> = Vec::new();

@@ -1,7 +1,9 @@
-//! One policy code, two worlds: the engine swaps whom the simulator swaps, in the same order.
+//! The engine and the simulator run the same policy code, so they swap the same requests in the
+//! same order.
 //!
-//! Both are asked the same at the same moments: one request that is computed alone, and while it is, all others come. What follows is
-//! the scheduler's and its watermark's alone, in either world, so it is equal to the last swap.
+//! Both get the same requests at the same moments: one request is computed alone, and all others
+//! arrive meanwhile. All further decisions are made by the scheduler and its watermark, so the
+//! traces are equal up to the last swap.
 
 use cenote_base::engine::{Phase, Prompt};
 use cenote_base::{
@@ -26,10 +28,10 @@ const REQUESTS: usize = 80;
 const BLOCKS: u32 = 48;
 const MAX_NUM_SEQS: usize = 64;
 const MAX_NUM_BATCHED_TOKENS: u32 = 256;
-/// Every wait's.
+/// Timeout of every wait.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// Swap space without end, and nothing to share.
+/// A store with unlimited swap space and no shared blocks.
 struct Space(ChainHasher);
 
 struct Copy(Vec<u8>);
@@ -88,12 +90,12 @@ impl Observer for Recorder {
         self.0.lock().unwrap().push(match record.direction {
             Direction::Out => Swap::Out(sequence),
             Direction::In => Swap::In(sequence),
-            Direction::Dropped => panic!("there is swap space for all: {record:?}"),
+            Direction::Dropped => panic!("the swap space holds all requests: {record:?}"),
         });
     }
 }
 
-/// The first request alone, all others a moment later.
+/// The first request alone, all others one nanosecond later.
 fn load(seed: u64) -> Workload {
     let drawn = cpen(REQUESTS, 0.7, seed);
     let others = drawn.requests().iter().map(|request| (1, request.input_tokens, request.output_tokens));
@@ -133,8 +135,9 @@ fn engine_swaps(watermark: &Watermark, load: &Workload) -> Vec<Swap> {
     let store = Box::new(Space(ChainHasher::new(&HashSeed([7; 32]), &[1; 32])));
     let recorder = Box::new(Recorder(Arc::clone(&trace)));
     let engine = LlmEngine::start_observed(LoadedModel::load(&config).unwrap(), Some(store), recorder).unwrap();
-    // The others are asked while the first one's token is told, and that lasts until a last request is refused, where prompts are
-    // counted: then all others are on their way to the engine's thread.
+    // The sink of the first token blocks the engine's thread. The others are submitted meanwhile.
+    // Then a too long request is submitted: its refusal shows that the tokenizing thread has
+    // forwarded all others.
     let (all_sent, are_sent) = channel();
     let (computed, is_computed) = channel();
     let mut gate = Some((computed, are_sent));
@@ -173,7 +176,7 @@ fn engine_swaps(watermark: &Watermark, load: &Workload) -> Vec<Swap> {
 fn simulated_swaps(watermark: &Watermark, load: &Workload) -> Vec<Swap> {
     let setup = Setup {
         instances: 1,
-        // Long enough for all others to come within the first step; else time decides nothing.
+        // A step longer than the interval to the other arrivals, so that times decide nothing.
         cost: CostModel { step_ns: 1_000, ..CostModel::default() },
         front_ns: 0,
         kv_bytes_per_token: 1,
@@ -193,7 +196,7 @@ fn simulated_swaps(watermark: &Watermark, load: &Workload) -> Vec<Swap> {
 }
 
 #[test]
-fn the_engine_swaps_whom_the_simulator_swaps() {
+fn the_engine_and_the_simulator_swap_the_same_requests() {
     let rules = ["fixed:0.01", "fixed:0.05", "opt:6", "avg-above:3.6", "avg-below:1.8", "avg-below:7.5", "learned"];
     let mut swapped = Vec::new();
     for (seed, rule) in (1..).zip(rules) {

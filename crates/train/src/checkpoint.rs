@@ -1,4 +1,4 @@
-//! Writes the model as Hugging Face reads it: bf16 weights, configuration, generation settings.
+//! Writes the model in Hugging Face format: bf16 weights, configuration, generation settings.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -11,9 +11,10 @@ use crate::error::{Error, Result, write_whole};
 use crate::model::Model;
 use crate::tokens::{BOS_ID, EOS_ID};
 
-/// Writes `model.safetensors` (weights rounded to nearest-even bf16), `config.json` and `generation_config.json`.
+/// Writes `model.safetensors` (weights rounded to nearest-even bf16), `config.json` and
+/// `generation_config.json`.
 ///
-/// The tied output head is not written: `tie_word_embeddings` says where it is.
+/// The tied output head is not written; `tie_word_embeddings` is set instead.
 pub fn save(model: &Model, folder: &Path) -> Result<()> {
     let path = folder.join("model.safetensors");
     let mut rounded = Vec::new();
@@ -27,7 +28,7 @@ pub fn save(model: &Model, folder: &Path) -> Result<()> {
         .map(|(name, shape, bytes)| Ok((*name, TensorView::new(Dtype::BF16, shape.clone(), bytes)?)))
         .collect::<std::result::Result<Vec<_>, safetensors::SafeTensorError>>()
         .map_err(|error| Error::content(&path, error))?;
-    // Without this note `transformers` refuses to guess the framework.
+    // Without this metadata `transformers` refuses to guess the framework.
     let note = HashMap::from([("format".to_owned(), "pt".to_owned())]);
     let bytes = safetensors::serialize(views, Some(note)).map_err(|error| Error::content(&path, error))?;
     write_whole(&path, &bytes)?;
@@ -59,7 +60,7 @@ mod tests {
         assert_eq!(file.len(), 2 + 9 * 2);
         let key = file.tensor("model.layers.1.self_attn.k_proj.weight").unwrap();
         assert_eq!((key.shape(), key.dtype()), (&[64, 64][..], Dtype::BF16));
-        assert!(file.tensor("lm_head.weight").is_err(), "the tied head is written nowhere");
+        assert!(file.tensor("lm_head.weight").is_err(), "the tied head is not written");
         let loaded = Model::load(folder.path()).unwrap();
         assert_eq!(loaded.config(), model.config());
         for (name, var) in model.weights() {

@@ -1,8 +1,9 @@
-//! Gathers freely licensed documentation text: the Markdown files and doc comments of the crates that a `Cargo.lock`
-//! names, as Cargo unpacked them on this machine.
+//! Collects freely licensed documentation text: the Markdown files and doc comments of the crates
+//! listed in a `Cargo.lock`, from the sources that Cargo unpacked on this machine.
 //!
-//! The order is that of the lock file, then of the file names, so equal sources give equal bytes. A crate whose licence
-//! is not plainly MIT or Apache-2.0 is left out, and so are change logs and texts already taken.
+//! Documents follow the order of the lock file, then of the file names, so equal sources give equal
+//! bytes. Excluded are crates without a plain MIT or Apache-2.0 licence, change logs and duplicate
+//! texts.
 
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
@@ -18,9 +19,9 @@ pub struct Document {
     pub name: String,
     /// The crate's version.
     pub version: String,
-    /// Its licence, an SPDX expression.
+    /// The crate's licence, an SPDX expression.
     pub licence: String,
-    /// The file inside the crate.
+    /// Path of the file inside the crate.
     pub file: String,
     /// The text, Markdown.
     pub text: String,
@@ -49,7 +50,8 @@ struct Package {
     license: Option<String>,
 }
 
-/// Where Cargo unpacks crates: every folder of `$CARGO_HOME/registry/src`, or of `~/.cargo/registry/src`.
+/// The folders with Cargo's unpacked crates: every folder of `$CARGO_HOME/registry/src`, or of
+/// `~/.cargo/registry/src`.
 pub fn source_folders() -> Result<Vec<PathBuf>> {
     let home = std::env::var_os("CARGO_HOME")
         .map(PathBuf::from)
@@ -60,7 +62,8 @@ pub fn source_folders() -> Result<Vec<PathBuf>> {
     entries(&home.join("registry").join("src"))
 }
 
-/// Gathers the documents of every locked crate found under `sources`; at most `bytes_max` bytes of text a crate.
+/// Collects the documents of every locked crate found under `sources`, at most `bytes_max` bytes of
+/// text per crate.
 pub fn gather(lock: &Path, sources: &[PathBuf], bytes_max: usize) -> Result<Vec<Document>> {
     let parsed: Lock = toml::from_str(&read_text(lock)?).map_err(|error| Error::content(lock, error))?;
     let mut seen = HashSet::new();
@@ -68,7 +71,7 @@ pub fn gather(lock: &Path, sources: &[PathBuf], bytes_max: usize) -> Result<Vec<
     for locked in parsed.package.iter().filter(|locked| locked.source.is_some()) {
         let folder_name = format!("{}-{}", locked.name, locked.version);
         let Some(folder) = sources.iter().map(|source| source.join(&folder_name)).find(|folder| folder.is_dir()) else {
-            continue; // A crate for another platform, which Cargo had no reason to unpack.
+            continue; // A crate for another platform, which Cargo has not unpacked.
         };
         let manifest_path = folder.join("Cargo.toml");
         let manifest: Manifest =
@@ -76,7 +79,7 @@ pub fn gather(lock: &Path, sources: &[PathBuf], bytes_max: usize) -> Result<Vec<
         let Some(licence) = manifest.package.license.filter(|licence| is_free(licence)) else { continue };
         let mut bytes_left = bytes_max;
         for path in documentation_files(&folder)? {
-            let Ok(raw) = std::fs::read_to_string(&path) else { continue }; // Not UTF-8: a test fixture.
+            let Ok(raw) = std::fs::read_to_string(&path) else { continue }; // Not UTF-8: a fixture.
             let text = if path.extension().is_some_and(|extension| extension == "rs") {
                 doc_comments(&raw)
             } else {
@@ -92,12 +95,12 @@ pub fn gather(lock: &Path, sources: &[PathBuf], bytes_max: usize) -> Result<Vec<
         }
     }
     if documents.is_empty() {
-        return Err(Error::content(lock, "none of its crates lies unpacked in the source folders; run cargo fetch"));
+        return Err(Error::content(lock, "none of its crates is unpacked in the source folders; run cargo fetch"));
     }
     Ok(documents)
 }
 
-/// Reads a corpus file that [`gather`] filled.
+/// Reads a corpus file written by [`gather`] and [`to_lines`].
 pub fn read(path: &Path) -> Result<Vec<Document>> {
     let parse = |(number, line)| {
         serde_json::from_str(line).map_err(|error| Error::content(path, format!("line {}: {error}", number + 1)))
@@ -105,7 +108,7 @@ pub fn read(path: &Path) -> Result<Vec<Document>> {
     read_text(path)?.lines().enumerate().map(parse).collect()
 }
 
-/// The corpus file's bytes: one JSON object a line.
+/// The content of the corpus file: one JSON object per line.
 pub fn to_lines(documents: &[Document]) -> Result<String> {
     let mut lines = String::new();
     for document in documents {
@@ -115,13 +118,13 @@ pub fn to_lines(documents: &[Document]) -> Result<String> {
     Ok(lines)
 }
 
-/// An expression that lets the reader choose MIT or Apache-2.0; one with `AND` asks for more and is refused.
+/// Whether the SPDX expression offers MIT or Apache-2.0. `AND` adds obligations, so it is refused.
 fn is_free(licence: &str) -> bool {
     let mut words = licence.split(|character: char| !(character.is_alphanumeric() || "-.".contains(character)));
     !licence.contains(" AND ") && words.any(|word| word == "MIT" || word == "Apache-2.0")
 }
 
-/// Markdown at the crate's root and in `docs`, then Rust sources under `src`.
+/// Markdown files at the crate's root and in `docs`, then Rust sources under `src`.
 fn documentation_files(folder: &Path) -> Result<Vec<PathBuf>> {
     let mut markdown = Vec::new();
     let mut rust = Vec::new();
@@ -157,7 +160,7 @@ fn walk(folder: &Path, found: &mut Vec<PathBuf>) -> Result<()> {
     Ok(())
 }
 
-/// A folder's entries in name order, because the operating system promises none.
+/// A folder's entries in name order; the operating system guarantees no order.
 fn entries(folder: &Path) -> Result<Vec<PathBuf>> {
     let listed = std::fs::read_dir(folder).map_err(Error::io(folder))?;
     let mut paths =
@@ -166,7 +169,7 @@ fn entries(folder: &Path) -> Result<Vec<PathBuf>> {
     Ok(paths)
 }
 
-/// The `//!` and `///` comments of a Rust source; an empty line parts two comments.
+/// The `//!` and `///` comments of a Rust source; an empty line separates two comments.
 fn doc_comments(source: &str) -> String {
     let mut text = String::new();
     let mut inside = false;
@@ -185,7 +188,8 @@ fn doc_comments(source: &str) -> String {
     text
 }
 
-/// Drops the lines that hold only badges, images, HTML or link targets: they teach a small model nothing but noise.
+/// Drops lines that hold only badges, images, HTML or link targets: they are noise to a small
+/// model.
 fn without_badges(markdown: &str) -> String {
     let noise = |line: &str| {
         let line = line.trim_start();
@@ -202,19 +206,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_licences_with_a_free_choice_pass() {
+    fn only_a_choice_of_mit_or_apache_is_free() {
         assert!(is_free("MIT OR Apache-2.0") && is_free("MIT/Apache-2.0") && is_free("Unlicense OR MIT"));
         assert!(!is_free("Unicode-3.0") && !is_free("(MIT OR Apache-2.0) AND Unicode-3.0") && !is_free("LIMITED"));
     }
 
     #[test]
-    fn doc_comments_are_taken_and_code_is_not() {
+    fn doc_comments_are_extracted_without_code() {
         let source = "//! A crate.\n\n/// Adds.\n/// Twice.\nfn add() {} // no\n//// banner\n/// Next.\nstruct S;\n";
         assert_eq!(doc_comments(source), "A crate.\n\nAdds.\nTwice.\n\nNext.\n\n");
     }
 
     #[test]
-    fn a_locked_crate_is_gathered_once_and_change_logs_are_not() {
+    fn a_locked_crate_is_gathered_once_and_without_change_logs() {
         let root = tempfile::tempdir().unwrap();
         let crate_folder = root.path().join("demo-1.0.0");
         std::fs::create_dir_all(crate_folder.join("src")).unwrap();

@@ -1,4 +1,5 @@
-//! The training text as three token streams (articles, documentation, conversations) and the windows cut from them.
+//! The training text as three token streams (articles, documentation, conversations), and windows
+//! of them.
 
 use cenote_base::prng::Prng;
 use tokenizers::Tokenizer;
@@ -8,20 +9,21 @@ use crate::dialogue;
 use crate::error::{Error, Result};
 use crate::tokens::{BOS, EOS, encode};
 
-/// Texts before tokenizing. Every document is wrapped in the begin and end tokens.
+/// Texts before tokenizing. Every document and conversation begins with `BOS` and ends with `EOS`.
 pub struct Texts {
-    /// The main text's articles, its held-out end left out.
+    /// The main text's articles, without the held-out end.
     pub articles: Vec<String>,
-    /// Documentation, one text a crate: long and contiguous.
+    /// Documentation, one long contiguous text per crate.
     pub documentation: Vec<String>,
-    /// Conversations in the chat template's form.
+    /// Conversations in the format of the chat template.
     pub conversations: Vec<String>,
-    /// The main text's end, which training never sees, as it stands in the file.
+    /// The end of the main text, unchanged and excluded from training.
     pub held_out: String,
 }
 
 impl Texts {
-    /// Splits `main` at the line after its first `1 − held_out_share` bytes and makes conversations from what is left.
+    /// Splits `main` at the first line end after `1 − held_out_share` of its bytes. Makes
+    /// conversations from the first part and from `documents`.
     pub fn new(main: &str, documents: &[Document], held_out_share: f64, seed: u64) -> Result<Self> {
         if !(0.0..0.5).contains(&held_out_share) {
             return Err(Error::Flag(format!("--held-out {held_out_share} is not in 0.0..0.5")));
@@ -55,13 +57,14 @@ impl Texts {
         Ok(Self { articles, documentation, conversations, held_out: held_out.to_owned() })
     }
 
-    /// Everything that may be trained on.
+    /// All texts for training.
     pub fn training(&self) -> impl Iterator<Item = &str> + Send {
         self.articles.iter().chain(&self.documentation).chain(&self.conversations).map(String::as_str)
     }
 }
 
-/// WikiText marks an article by a line ` = Title = `; a text without such lines is one article.
+/// Splits a text into titles and articles. WikiText marks an article by a line ` = Title = `; a
+/// text without such lines is one article.
 fn split_articles(text: &str) -> Vec<(&str, &str)> {
     let title = |line: &str| line.starts_with(" = ") && !line.starts_with(" = =") && line.trim_end().ends_with(" =");
     let mut starts = Vec::new();
@@ -79,7 +82,7 @@ fn split_articles(text: &str) -> Vec<(&str, &str)> {
     starts.iter().zip(ends).map(|((start, title), end)| (*title, &text[*start..end])).collect()
 }
 
-/// One stream of tokens and how often windows come from it.
+/// A token stream, and the weight with which windows are drawn from it.
 struct Stream {
     tokens: Vec<u32>,
     share: f64,
@@ -88,21 +91,22 @@ struct Stream {
 /// The tokenized training text.
 pub struct Streams {
     streams: Vec<Stream>,
-    /// Probability that a window repeats its own beginning, see [`Streams::batch`].
+    /// Probability that a window repeats its own beginning; see [`Streams::batch`].
     repeat_share: f64,
 }
 
-/// Input ids and the ids that follow them, `batch` windows laid end to end.
+/// Input ids and the ids that follow them, `batch` windows concatenated.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Batch {
-    /// What the model sees.
+    /// Input of the model.
     pub ids: Vec<u32>,
-    /// What it must say.
+    /// Next token of each input token.
     pub targets: Vec<u32>,
 }
 
 impl Streams {
-    /// Tokenizes; `shares` are those of articles, documentation and conversations, in any unit.
+    /// Tokenizes the texts. `shares` are the weights of articles, documentation and conversations,
+    /// in any unit.
     pub fn new(texts: &Texts, tokenizer: &Tokenizer, shares: [f64; 3], repeat_share: f64) -> Result<Self> {
         let mut streams = Vec::new();
         for (texts, share) in [&texts.articles, &texts.documentation, &texts.conversations].into_iter().zip(shares) {
@@ -119,15 +123,17 @@ impl Streams {
         Ok(Self { streams, repeat_share })
     }
 
-    /// Tokens of each stream.
+    /// Number of tokens in each stream.
     pub fn lengths(&self) -> Vec<usize> {
         self.streams.iter().map(|stream| stream.tokens.len()).collect()
     }
 
-    /// `batch` windows of `length` contiguous tokens from random places; a stream too short for one wraps around.
+    /// Draws `batch` windows of `length` contiguous tokens from random places. A stream shorter
+    /// than a window wraps around.
     ///
-    /// Some windows say a stretch of text again and again, to their end. Only attention to the earlier copy predicts
-    /// the later ones, so these windows teach the model to look far back long before plain text would.
+    /// Some windows repeat a stretch of text up to their end. Only attention to the earlier copy
+    /// predicts the later copies. These windows teach the model to look far back earlier in
+    /// training than plain text would.
     pub fn batch(&self, batch: usize, length: usize, prng: &mut Prng) -> Batch {
         let total = self.streams.iter().map(|stream| stream.share).sum::<f64>();
         let mut made = Batch { ids: Vec::new(), targets: Vec::new() };

@@ -1,11 +1,12 @@
-//! Turns documents into question-and-answer conversations, so that the chat template's special tokens are trained and
-//! an answer ends where its paragraph ends. The questions are formulaic; the answers are the documents' own words.
+//! Converts documents into question-and-answer conversations. They train the chat template's
+//! special tokens, and teach that an answer ends where its paragraph ends. Questions follow fixed
+//! patterns; answers are paragraphs of the documents.
 
 use cenote_base::prng::Prng;
 
 use crate::tokens::{ASSISTANT, BOS, EOS, SYSTEM, USER};
 
-/// Answers shorter or longer than this many bytes make poor turns.
+/// Accepted length of an answer in bytes; other paragraphs make poor turns.
 const ANSWER_BYTES: std::ops::RangeInclusive<usize> = 60..=1200;
 
 const QUESTIONS: [&str; 6] = [
@@ -26,7 +27,8 @@ const SYSTEM_LINES: [&str; 3] = [
 /// A question and its answer.
 type Turn = (String, String);
 
-/// Conversations of one to four turns from a document called `title`; none when no section suits.
+/// Conversations of one to four turns from a document called `title`; empty if no section
+/// qualifies.
 pub fn from_document(title: &str, text: &str, prng: &mut Prng) -> Vec<String> {
     let turns = sections(title, text, prng);
     let mut conversations = Vec::new();
@@ -40,7 +42,7 @@ pub fn from_document(title: &str, text: &str, prng: &mut Prng) -> Vec<String> {
     conversations
 }
 
-/// The same bytes as the `chat_template` of `tokenizer_config.json` writes.
+/// Renders turns to the same bytes as the `chat_template` of `tokenizer_config.json`.
 fn render(turns: &[Turn], prng: &mut Prng) -> String {
     let mut text = BOS.to_owned();
     if prng.below(2) == 0 {
@@ -52,7 +54,8 @@ fn render(turns: &[Turn], prng: &mut Prng) -> String {
     text
 }
 
-/// Each heading with the first paragraph below it. Knows Markdown (`## Name`) and WikiText (`= = Name = =`) headings.
+/// Pairs each heading with the first paragraph below it. Supports Markdown (`## Name`) and WikiText
+/// (`= = Name = =`) headings.
 fn sections(title: &str, text: &str, prng: &mut Prng) -> Vec<Turn> {
     let mut turns = Vec::new();
     let mut subject = Some(title.to_owned());
@@ -81,7 +84,8 @@ fn heading(line: &str) -> Option<String> {
     ((markdown || wikitext) && !name.is_empty() && name.len() < 80).then(|| name.to_owned())
 }
 
-/// Paragraphs parted by empty lines; a heading line is a paragraph of its own. WikiText's paragraphs are single lines.
+/// Paragraphs separated by empty lines. A heading line is a paragraph of its own, and WikiText's
+/// paragraphs are single lines.
 struct Paragraphs<'a>(&'a str);
 
 impl<'a> Iterator for Paragraphs<'a> {
@@ -124,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn wikitext_headings_count_too() {
+    fn wikitext_headings_are_recognised() {
         assert_eq!(heading("= = Early life = =").as_deref(), Some("Early life"));
         assert_eq!(heading("a = b"), None);
     }

@@ -1,11 +1,11 @@
-//! The one error of this program: what was being read or written, and the fact that stopped it.
+//! The error type of this program. Errors name the file or flag at fault.
 
 use std::path::{Path, PathBuf};
 
-/// Result with this program's error.
+/// Result with this program's [`Error`].
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// Why a subcommand could not finish.
+/// The reason why a subcommand failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// A file or folder could not be read or written.
@@ -13,18 +13,18 @@ pub enum Error {
     Io {
         /// The file or folder.
         path: PathBuf,
-        /// What the operating system said.
+        /// The error of the operating system.
         source: std::io::Error,
     },
-    /// A file was read, but what it holds is not what this program needs.
+    /// The content of a file is not usable.
     #[error("{}: {fact}", path.display())]
     Content {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The fault in the content.
         fact: String,
     },
-    /// A flag's value is outside what the program accepts.
+    /// A flag's value is invalid, or has led to an invalid result.
     #[error("{0}")]
     Flag(String),
     /// The tensor library failed.
@@ -36,12 +36,12 @@ pub enum Error {
 }
 
 impl Error {
-    /// An I/O error on `path`, for `map_err`.
+    /// Wraps an I/O error on `path`, for `map_err`.
     pub fn io(path: &Path) -> impl FnOnce(std::io::Error) -> Self + '_ {
         move |source| Self::Io { path: path.to_owned(), source }
     }
 
-    /// A complaint about what `path` holds.
+    /// An error about the content of `path`.
     pub fn content(path: &Path, fact: impl std::fmt::Display) -> Self {
         Self::Content { path: path.to_owned(), fact: fact.to_string() }
     }
@@ -52,8 +52,8 @@ pub fn read_text(path: &Path) -> Result<String> {
     std::fs::read_to_string(path).map_err(Error::io(path))
 }
 
-/// Writes through a neighbouring temporary file and a rename, so that a reader, or an interruption, never meets half
-/// a file.
+/// Writes a whole file through a temporary file and a rename, so that neither a reader nor an
+/// interruption leaves half a file.
 pub fn write_whole(path: &Path, bytes: &[u8]) -> Result<()> {
     let temporary = path.with_extension("partial");
     std::fs::write(&temporary, bytes).map_err(Error::io(&temporary))?;

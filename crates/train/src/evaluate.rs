@@ -1,4 +1,4 @@
-//! The loss on text that training never saw.
+//! The loss on held-out text.
 
 use serde::Serialize;
 
@@ -6,21 +6,22 @@ use crate::error::{Error, Result};
 use crate::fused::row_losses;
 use crate::model::Model;
 
-/// Losses in nats a token.
+/// Losses in nats per token.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Evaluation {
-    /// Tokens of context at most: windows of this length, end to end.
+    /// Most tokens of context: the text is cut into windows of this length.
     pub window: usize,
-    /// Tokens predicted.
+    /// Number of predicted tokens.
     pub tokens: usize,
     /// Mean loss.
     pub loss: f64,
-    /// Mean loss of the tokens at positions 0…, doubling: `[first position, mean loss]`. A model that has lost its
-    /// way at long range shows a rise here.
+    /// Mean losses by position in the window, in ranges from 0 that double in length:
+    /// `[first position, mean loss]`. A rise shows that the model fails at long range.
     pub by_position: Vec<(usize, f64)>,
 }
 
-/// Cuts `tokens` into windows of `window` (the last, shorter one included) and predicts each window's next tokens.
+/// Cuts `tokens` into windows of `window` tokens, the last one possibly shorter, and predicts each
+/// window's next tokens.
 pub fn evaluate(model: &Model, tokens: &[u32], window: usize) -> Result<Evaluation> {
     if tokens.len() < 2 || window == 0 || window > model.config().max_position_embeddings {
         return Err(Error::Flag(format!(

@@ -1,7 +1,9 @@
-//! Operations with hand-written gradients. Composed from candle's elementary operations each of these walks memory five
-//! to ten times; training on one core spends its time in matrix products only when these are one pass each.
+//! Operations with hand-written gradients. Composed from candle's elementary operations, each would
+//! pass over memory five to ten times. With one pass each, training on one core spends its time in
+//! matrix products.
 //!
-//! All take and give contiguous `f32` on the CPU. The tests compare every gradient with a numeric one.
+//! Inputs and outputs are contiguous `f32` on the CPU. The tests compare every gradient with a
+//! numeric one.
 
 use std::sync::Arc;
 
@@ -18,8 +20,9 @@ fn made(values: Vec<f32>, shape: impl Into<Shape>) -> Result<(CpuStorage, Shape)
     Ok((CpuStorage::F32(values), shape.into()))
 }
 
-/// Softmax over the last dimension with a causal mask: `[.., rows, T]` where row `r` stands at position `r mod T` and
-/// sees columns `0..=r mod T`. The scores are multiplied by the scale first. Masked entries are 0.
+/// Softmax over the last dimension with a causal mask, for scores `[.., rows, T]`. Row `r` is at
+/// position `r mod T` and sees columns `0..=r mod T`. The scores are multiplied by the scale first.
+/// Masked entries are 0.
 pub struct CausalSoftmax(pub f32);
 
 impl CustomOp1 for CausalSoftmax {
@@ -73,7 +76,7 @@ impl CustomOp2 for CausalSoftmaxBack {
     }
 }
 
-/// `x · rsqrt(mean(x²) + eps) · weight` over the last dimension: `x` is `[.., D]`, `weight` `[D]`.
+/// `x · rsqrt(mean(x²) + eps) · weight` over the last dimension. `x` is `[.., D]`, `weight` `[D]`.
 pub struct RmsNorm(pub f32);
 
 impl CustomOp2 for RmsNorm {
@@ -156,7 +159,7 @@ impl CustomOp2 for RmsNormWeightBack {
     }
 }
 
-/// `silu(gate) · up`, the gate of Llama's feed-forward; both of one shape.
+/// `silu(gate) · up`, the gate of Llama's feed-forward; both have the same shape.
 pub struct SwiGlu;
 
 impl CustomOp2 for SwiGlu {
@@ -228,13 +231,15 @@ impl RopeTable {
     }
 }
 
-/// Rotates and moves heads forward: `[B, T, H, D]` → `[B, H, T, D]`; its gradient is the way back.
+/// Rotates, and moves the head dimension forward: `[B, T, H, D]` → `[B, H, T, D]`. Its gradient is
+/// the inverse operation.
 ///
-/// The pairs are (`i`, `i + D/2`), as Hugging Face's `rotate_half` has them, not (`2i`, `2i + 1`) of the RoFormer paper.
+/// The pairs are (`i`, `i + D/2`), as in Hugging Face's `rotate_half`, not (`2i`, `2i + 1`) as in
+/// the RoFormer paper.
 pub struct Rope {
-    /// At least `T` positions.
+    /// Table of at least `T` positions.
     pub table: Arc<RopeTable>,
-    /// False for the way back: `[B, H, T, D]` → `[B, T, H, D]` with the opposite angle.
+    /// False for the inverse: `[B, H, T, D]` → `[B, T, H, D]` with the opposite angle.
     pub forward: bool,
 }
 
@@ -275,7 +280,7 @@ impl CustomOp1 for Rope {
     }
 }
 
-/// Mean cross-entropy in nats: logits `[N, V]`, one target a row; the result is a scalar.
+/// Mean cross-entropy in nats for logits `[N, V]` and one target per row; the result is a scalar.
 pub struct CrossEntropy(pub Arc<[u32]>);
 
 impl CrossEntropy {
@@ -288,7 +293,7 @@ impl CrossEntropy {
     }
 }
 
-/// Each row's cross-entropy in nats, for reports by position: logits `[N, V]`, one target a row.
+/// Each row's cross-entropy in nats, for logits `[N, V]` and one target per row.
 pub fn row_losses(logits: &[f32], targets: &[u32]) -> Vec<f32> {
     let rows = logits.chunks_exact(logits.len() / targets.len().max(1)).zip(targets);
     rows.map(|(row, target)| log_sum_exp(row) - row[*target as usize]).collect()
@@ -359,7 +364,7 @@ mod tests {
         Tensor::from_vec(data, shape, &Device::Cpu).unwrap()
     }
 
-    /// Holds the gradient of `sum(f(x) · w)` against central differences.
+    /// Compares the gradient of `sum(f(x) · w)` with central differences.
     fn check_gradient(x: &Tensor, f: impl Fn(&Tensor) -> Tensor) {
         let weights = random(f(x).shape().clone(), 99);
         let loss = |x: &Tensor| (f(x) * &weights).unwrap().sum_all().unwrap();
@@ -399,7 +404,7 @@ mod tests {
     }
 
     #[test]
-    fn softmax_sees_no_future_and_cross_entropy_of_equal_logits_is_the_log_of_their_count() {
+    fn softmax_masks_the_future_and_equal_logits_have_the_log_of_their_count_as_loss() {
         let out = random((1, 4, 4), 8).apply_op1(CausalSoftmax(1.0)).unwrap().to_vec3::<f32>().unwrap();
         for (row, values) in out[0].iter().enumerate() {
             assert!(values[row + 1..].iter().all(|value| *value == 0.0));
@@ -408,9 +413,10 @@ mod tests {
         assert!((row_losses(&[0.5; 24], &[3, 9])[1] - 12f32.ln()).abs() < 1e-6);
     }
 
-    /// `rotate_half` of `transformers`: x·cos + cat(−x[d/2..], x[..d/2])·sin with the angles repeated for both halves.
+    /// `rotate_half` of `transformers`: `x·cos + cat(−x[d/2..], x[..d/2])·sin`, with the angles
+    /// repeated for both halves.
     #[test]
-    fn rope_is_rotate_half() {
+    fn rope_matches_rotate_half() {
         let (positions, width, theta) = (3usize, 4usize, 10_000f64);
         let x = random((1, positions, 1, width), 9);
         let table = Arc::new(RopeTable::new(positions, width, theta));

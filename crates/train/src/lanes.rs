@@ -1,5 +1,5 @@
-//! Reductions and the exponential over `f32` slices, written so that the compiler keeps eight independent lanes: a
-//! plain loop adds in order, which no compiler may reorder, and is several times slower.
+//! Reductions and the exponential over `f32` slices in eight independent lanes. A plain loop adds
+//! in order, which a compiler may not change; it is several times slower.
 
 const LANES: usize = 8;
 
@@ -19,12 +19,12 @@ pub fn sum(values: &[f32]) -> f32 {
     fold(values, 0.0, |total, value| total + value)
 }
 
-/// The largest value; negative infinity for none.
+/// The largest value; negative infinity for an empty slice.
 pub fn max(values: &[f32]) -> f32 {
     fold(values, f32::NEG_INFINITY, |largest, value| if value > largest { value } else { largest })
 }
 
-/// The dot product of two slices of one length.
+/// The dot product of two slices of equal length.
 pub fn dot(left: &[f32], right: &[f32]) -> f32 {
     let ((left, left_rest), (right, right_rest)) = (left.as_chunks::<LANES>(), right.as_chunks::<LANES>());
     let mut lanes = [0.0; LANES];
@@ -37,10 +37,12 @@ pub fn dot(left: &[f32], right: &[f32]) -> f32 {
     lanes.iter().sum::<f32>() + rest
 }
 
-/// e to the `x`, branch-free so that it vectorises; relative error below 2e-7 × 4 for |x| < 87, clamped outside.
+/// e to the `x`, branch-free so that it vectorises. Relative error below 8e-7 for |x| < 87; the
+/// argument is clamped to -87 and 88.
 #[inline(always)]
 pub fn exp(x: f32) -> f32 {
-    // Adding and subtracting 1.5 × 2^23 rounds to the nearest integer. The polynomial is Cephes' `expf`.
+    // Adding and subtracting 1.5 × 2^23 rounds to the nearest integer. The polynomial is Cephes'
+    // `expf`.
     const ROUND: f32 = 12_582_912.0;
     const LN2_HIGH: f32 = 0.693_359_4;
     const LN2_LOW: f32 = -2.121_944_4e-4;
@@ -72,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn reductions_see_every_element() {
+    fn reductions_cover_every_element() {
         let values = (0..21).map(|value| value as f32).collect::<Vec<_>>();
         assert_eq!((sum(&values), max(&values), dot(&values, &values)), (210.0, 20.0, 2870.0));
     }

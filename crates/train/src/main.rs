@@ -1,5 +1,6 @@
-//! Trains the demo model that Cenote ships: a small Llama with real, trained attention, whose KV cache therefore has
-//! the statistics that codecs and predictors live on. See `models/demo/README.md` for the run that made it.
+//! Trains Cenote's demo model: a small Llama with real, trained attention. Its KV cache therefore
+//! has the statistics that codecs and predictors need. See `models/demo/README.md` for the run that
+//! produced it.
 #![forbid(unsafe_code)]
 
 mod checkpoint;
@@ -33,7 +34,8 @@ struct Command {
 
 #[derive(Subcommand)]
 enum Action {
-    /// Gather freely licensed documentation text from the unpacked sources of the crates in a Cargo.lock
+    /// Gather freely licensed documentation text from the unpacked sources of the crates in a
+    /// Cargo.lock
     Corpus(CorpusFlags),
     /// Learn a byte-level BPE tokenizer
     Tokenizer(TokenizerFlags),
@@ -48,7 +50,7 @@ struct CorpusFlags {
     /// The corpus file to write: one JSON document a line
     #[arg(long, value_name = "FILE")]
     out: PathBuf,
-    /// Whose crates to gather
+    /// Lock file that lists the crates
     #[arg(long, value_name = "FILE", default_value = "Cargo.lock")]
     manifest: PathBuf,
     /// Folder of unpacked crates; Cargo's own unless given
@@ -213,14 +215,14 @@ fn make_folder(path: &Path) -> Result<()> {
     std::fs::create_dir_all(path).map_err(Error::io(path))
 }
 
-/// The program's result goes to standard output, as JSON.
+/// Prints the program's result to standard output, as JSON.
 #[allow(clippy::print_stdout)]
 fn print_json(value: &impl serde::Serialize) -> Result<()> {
     println!("{}", serde_json::to_string_pretty(value).map_err(|error| Error::Flag(error.to_string()))?);
     Ok(())
 }
 
-/// Words for a person go to standard error.
+/// Prints a message for the user to standard error.
 #[allow(clippy::print_stderr)]
 fn say(words: &str) {
     eprintln!("{words}");

@@ -1,5 +1,5 @@
-//! A Llama in the layout and with the names of Hugging Face's `LlamaForCausalLM`, for training: whole sequences, no
-//! cache, `f32`.
+//! A Llama for training, with the layout and names of Hugging Face's `LlamaForCausalLM`: whole
+//! sequences, no cache, `f32`.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -41,11 +41,13 @@ pub struct Config {
     pub torch_dtype: String,
 }
 
-/// The width of an attention head, fixed: the codecs and the tests of the other crates want a realistic one.
+/// Width of an attention head, fixed at a realistic value for the codecs and the tests of other
+/// crates.
 pub const HEAD_DIM: usize = 64;
 
 impl Config {
-    /// A model of `layers` layers, `heads` query heads and `kv_heads` key-value heads.
+    /// A configuration of `layers` layers, `heads` query heads and `kv_heads` key-value heads.
+    /// `context` is in tokens.
     pub fn new(
         vocab: usize,
         hidden: usize,
@@ -136,8 +138,8 @@ pub struct Model {
 }
 
 impl Model {
-    /// Random weights: normal with deviation 0.02, the projections that write into the residual stream smaller by
-    /// √(2 · layers) (GPT-2's habit), norms one.
+    /// Creates random weights: normal with deviation 0.02, norms 1. Projections into the residual
+    /// stream are smaller by √(2 · layers), as in GPT-2.
     pub fn random(config: Config, seed: u64) -> Result<Self> {
         let mut prng = Prng::new(seed);
         let residual = 1.0 / (2.0 * config.num_hidden_layers as f64).sqrt();
@@ -219,12 +221,13 @@ impl Model {
         &self.weights
     }
 
-    /// How many numbers are trained; the tied output head counts once.
+    /// Number of trained parameters; the tied output head counts once.
     pub fn parameter_count(&self) -> usize {
         self.weights.values().map(|var| var.elem_count()).sum()
     }
 
-    /// Logits `[batch · length, vocab]` for `batch` sequences of `length` ids, laid end to end, each from position 0.
+    /// Logits `[batch · length, vocab]` for `batch` concatenated sequences of `length` ids, each
+    /// from position 0.
     pub fn logits(&self, ids: &[u32], batch: usize) -> Result<Tensor> {
         let length = ids.len() / batch;
         let eps = self.config.rms_norm_eps as f32;
@@ -240,13 +243,13 @@ impl Model {
         project(&x.apply_op2(&self.norm, RmsNorm(eps))?, &self.embedding)
     }
 
-    /// Mean cross-entropy in nats a token of `targets` under the logits for `ids`.
+    /// Mean cross-entropy of `targets` under the logits for `ids`, in nats per token.
     pub fn loss(&self, ids: &[u32], targets: &[u32], batch: usize) -> Result<Tensor> {
         Ok(self.logits(ids, batch)?.apply_op1(CrossEntropy(Arc::from(targets)))?)
     }
 
-    /// Causal grouped-query attention: `[batch · length, hidden]` in and out. The query heads of one key-value head are
-    /// stacked as rows, so that keys and values are never repeated in memory.
+    /// Causal grouped-query attention: `[batch · length, hidden]` in and out. The query heads of
+    /// one key-value head are stacked as rows, so that keys and values are not repeated in memory.
     fn attention(&self, layer: &Layer, x: &Tensor, batch: usize, length: usize) -> Result<Tensor> {
         let Config { num_attention_heads: heads, num_key_value_heads: kv_heads, head_dim, .. } = self.config;
         let rotated = |weight: &Var, heads: usize| -> Result<Tensor> {
@@ -265,7 +268,7 @@ impl Model {
     }
 }
 
-/// `x · weightᵀ`: `[N, in]` by `[out, in]`.
+/// `x · weightᵀ`, with `x` `[N, in]` and `weight` `[out, in]`.
 fn project(x: &Tensor, weight: &Tensor) -> Result<Tensor> {
     Ok(x.matmul(&weight.t()?)?)
 }

@@ -1,5 +1,5 @@
-//! The tokenizer: byte-level BPE (so every string has tokens and none is unknown), five special tokens, and the chat
-//! template that goes with them.
+//! The tokenizer: byte-level BPE (so every string can be encoded), five special tokens, and the
+//! matching chat template.
 
 use std::path::Path;
 
@@ -11,29 +11,30 @@ use tokenizers::{AddedToken, Tokenizer, TokenizerBuilder};
 
 use crate::error::{Error, Result, write_whole};
 
-/// Begins every document and every conversation; id 0.
+/// First token of every document and conversation; id 0.
 pub const BOS: &str = "<|bos|>";
-/// Ends every document and every turn; id 1.
+/// Last token of every document and turn; id 1.
 pub const EOS: &str = "<|eos|>";
-/// Opens a user's turn; id 2.
+/// First token of a user's turn; id 2.
 pub const USER: &str = "<|user|>";
-/// Opens the assistant's turn; id 3.
+/// First token of the assistant's turn; id 3.
 pub const ASSISTANT: &str = "<|assistant|>";
-/// Opens the system's line; id 4.
+/// First token of the system line; id 4.
 pub const SYSTEM: &str = "<|system|>";
-/// In id order: the trainer numbers special tokens first, from 0.
+/// The special tokens in id order: the trainer numbers special tokens first, from 0.
 pub const SPECIAL: [&str; 5] = [BOS, EOS, USER, ASSISTANT, SYSTEM];
 /// Id of [`BOS`].
 pub const BOS_ID: u32 = 0;
 /// Id of [`EOS`].
 pub const EOS_ID: u32 = 1;
 
-/// Jinja, as `transformers` and vLLM read it. The trained conversations have exactly these bytes (`dialogue.rs`).
+/// Jinja template for `transformers` and vLLM. The training conversations have exactly its output
+/// format (`dialogue.rs`).
 pub const CHAT_TEMPLATE: &str = "{{ bos_token }}{% for message in messages %}\
 {{ '<|' + message['role'] + '|>\\n' + message['content'] | trim + '<|eos|>' }}{% endfor %}\
 {% if add_generation_prompt %}{{ '<|assistant|>\\n' }}{% endif %}";
 
-/// Learns the merges from `texts`.
+/// Trains a BPE tokenizer of `vocab_size` tokens on `texts`.
 pub fn train<'a>(texts: impl Iterator<Item = &'a str> + Send, vocab_size: usize) -> Result<Tokenizer> {
     let fail = |error: tokenizers::Error| Error::Tokenizer(error.to_string());
     if vocab_size < 256 + SPECIAL.len() {
@@ -74,7 +75,7 @@ pub fn load(path: &Path) -> Result<Tokenizer> {
     Tokenizer::from_file(path).map_err(|error| Error::content(path, error))
 }
 
-/// Writes `tokenizer.json` and `tokenizer_config.json` into `folder`.
+/// Writes `tokenizer.json` and `tokenizer_config.json` to `folder`. `context` is in tokens.
 pub fn save(tokenizer: &Tokenizer, folder: &Path, context: usize) -> Result<()> {
     let text = tokenizer.to_string(true).map_err(|error| Error::Tokenizer(error.to_string()))?;
     write_whole(&folder.join("tokenizer.json"), text.as_bytes())?;
@@ -90,7 +91,7 @@ pub fn save(tokenizer: &Tokenizer, folder: &Path, context: usize) -> Result<()> 
     write_whole(&folder.join("tokenizer_config.json"), format!("{config:#}\n").as_bytes())
 }
 
-/// Ids of `text`, its special tokens recognised and none added.
+/// Encodes `text`. Special tokens in it are recognised; none are added.
 pub fn encode(tokenizer: &Tokenizer, text: &str) -> Result<Vec<u32>> {
     let encoding = tokenizer.encode_fast(text, false).map_err(|error| Error::Tokenizer(error.to_string()))?;
     Ok(encoding.get_ids().to_vec())
@@ -101,7 +102,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn any_text_survives_and_special_tokens_have_their_ids() {
+    fn any_text_round_trips_and_special_tokens_have_their_ids() {
         let tokenizer = train(["the pool, the region and the host"; 4].into_iter(), 300).unwrap();
         let text = "Ünknown → the pool\n\t\u{1F600}";
         assert_eq!(tokenizer.decode(&encode(&tokenizer, text).unwrap(), true).unwrap(), text);

@@ -1,7 +1,9 @@
-//! The training loop: AdamW, a cosine schedule over steps or minutes, windows of four lengths, checkpoints.
+//! The training loop: AdamW, a cosine schedule over steps or minutes, windows of four lengths,
+//! checkpoints.
 //!
-//! A step allocates and frees gigabytes. With glibc set `MALLOC_MMAP_MAX_=0` and `MALLOC_TRIM_THRESHOLD_=17179869184`:
-//! freed memory is then reused instead of returned, and a third of the processor time, page faults, goes away.
+//! A step allocates and frees gigabytes. With glibc set `MALLOC_MMAP_MAX_=0` and
+//! `MALLOC_TRIM_THRESHOLD_=17179869184`. Freed memory is then reused instead of returned, which
+//! avoids page faults worth a third of the processor time.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -20,16 +22,17 @@ use crate::error::{Error, Result, write_whole};
 use crate::evaluate::{Evaluation, evaluate};
 use crate::model::Model;
 
-/// How to train. Lengths are in tokens.
+/// The training schedule. Lengths are in tokens.
 #[derive(Debug, Clone, clap::Args)]
 pub struct Schedule {
     /// Stop after this many steps
     #[arg(long, default_value_t = 1_000_000)]
     pub steps: u64,
-    /// Stop after this many minutes, the schedule stretched to fit; 0 for no limit (then equal seeds give equal weights)
+    /// Stop after this many minutes, with the schedule stretched to fit; 0: no limit (then equal
+    /// seeds give equal weights)
     #[arg(long, default_value_t = 0.0)]
     pub minutes: f64,
-    /// Tokens a step: windows of one length, as many as fit (at least one)
+    /// Tokens per step: as many windows of one length as fit (at least one)
     #[arg(long, default_value_t = 1024)]
     pub step_tokens: usize,
     /// Length of most windows
@@ -38,22 +41,22 @@ pub struct Schedule {
     /// Length of the middle windows
     #[arg(long, default_value_t = 1024)]
     pub length_middle: usize,
-    /// Every how many steps the windows are of the middle length
+    /// Steps between windows of the middle length
     #[arg(long, default_value_t = 4)]
     pub middle_every: u64,
     /// Length of the long windows
     #[arg(long, default_value_t = 2048)]
     pub length_long: usize,
-    /// Every how many steps the windows are long
+    /// Steps between long windows
     #[arg(long, default_value_t = 16)]
     pub long_every: u64,
-    /// Every how many steps the window is as long as the model's whole context; 0 for never
+    /// Steps between windows of the model's whole context; 0: never
     #[arg(long, default_value_t = 192)]
     pub context_every: u64,
     /// Highest learning rate
     #[arg(long, default_value_t = 2e-3)]
     pub rate: f64,
-    /// Steps until the learning rate is at its highest
+    /// Steps until the learning rate reaches its highest value
     #[arg(long, default_value_t = 60)]
     pub warm_up: u64,
     /// Weight decay of the matrices; norms have none
@@ -62,10 +65,10 @@ pub struct Schedule {
     /// Largest norm of a step's gradient
     #[arg(long, default_value_t = 1.0)]
     pub clip: f64,
-    /// Save, and measure the held-out loss, every so many minutes
+    /// Minutes between checkpoints, which also measure the held-out loss
     #[arg(long, default_value_t = 4.0)]
     pub checkpoint_minutes: f64,
-    /// JSON lines: one a step, one a checkpoint
+    /// File for JSON lines, one per step and one per checkpoint
     #[arg(long, value_name = "FILE")]
     pub log: Option<PathBuf>,
     /// Seeds weights, windows and conversations
@@ -85,7 +88,7 @@ impl Schedule {
         Ok(())
     }
 
-    /// The window length of a step; the longest that is due wins.
+    /// The window length of a step; the longest due length wins.
     fn length_at(&self, step: u64, context: usize) -> usize {
         let due = |every: u64| every > 0 && step % every == every - 1;
         if due(self.context_every) {
@@ -99,13 +102,13 @@ impl Schedule {
         }
     }
 
-    /// How much of the work is done, 0 to 1.
+    /// Share of the work that is done, 0 to 1.
     fn progress(&self, step: u64, elapsed: Duration) -> f64 {
         let by_time = if self.minutes > 0.0 { elapsed.as_secs_f64() / (self.minutes * 60.0) } else { 0.0 };
         by_time.max(step as f64 / self.steps as f64)
     }
 
-    /// Linear warm-up, then a cosine down to a twentieth.
+    /// The learning rate: linear warm-up, then a cosine down to a twentieth.
     fn rate_at(&self, step: u64, progress: f64) -> f64 {
         let cosine = 0.5 * (1.0 + (std::f64::consts::PI * progress.min(1.0)).cos());
         let warm = ((step + 1) as f64 / self.warm_up.max(1) as f64).min(1.0);
@@ -113,24 +116,25 @@ impl Schedule {
     }
 }
 
-/// What a run did: `training.json`.
+/// Result of a run, written to `training.json`.
 #[derive(Debug, Serialize)]
 pub struct Summary {
-    /// Trained numbers.
+    /// Number of trained parameters.
     pub parameters: usize,
     /// Optimizer steps.
     pub steps: u64,
     /// Tokens predicted in training.
     pub tokens: u64,
-    /// Wall time.
+    /// Wall-clock time in seconds.
     pub seconds: f64,
-    /// Mean training loss of the last steps, in nats a token, over windows of every length.
+    /// Running mean of the training loss in nats per token, over windows of every length. A step
+    /// has weight 0.02.
     pub train_loss: f64,
-    /// The saved, rounded weights on held-out text.
+    /// Losses of the saved, rounded weights on held-out text.
     pub held_out: Vec<Evaluation>,
 }
 
-/// Both optimizers: matrices decay, norms do not.
+/// Two optimizers: matrices have weight decay, norms have none.
 struct Optimizers([AdamW; 2]);
 
 impl Optimizers {
@@ -149,7 +153,8 @@ impl Optimizers {
     }
 }
 
-/// Scales the gradients so that their joint norm is at most `limit`; returns the norm before.
+/// Scales the gradients so that their joint norm is at most `limit`; returns the norm before
+/// scaling.
 fn clip(model: &Model, gradients: &mut GradStore, limit: f64) -> Result<f64> {
     let mut square = 0.0;
     for var in model.weights().values() {
@@ -168,7 +173,8 @@ fn clip(model: &Model, gradients: &mut GradStore, limit: f64) -> Result<f64> {
     Ok(norm)
 }
 
-/// Trains `model` on `streams` and leaves it in `out`, which always holds the newest checkpoint.
+/// Trains `model` on `streams`. `out` always holds the newest checkpoint, at the end the trained
+/// model.
 pub fn run(model: &Model, streams: &Streams, held_out: &[u32], schedule: &Schedule, out: &Path) -> Result<Summary> {
     let context = model.config().max_position_embeddings;
     schedule.check(context)?;
@@ -230,7 +236,8 @@ pub fn run(model: &Model, streams: &Streams, held_out: &[u32], schedule: &Schedu
     Ok(summary)
 }
 
-/// The loss log; every line is on disk before the next step, so an interrupted run keeps its history.
+/// The loss log. Every line is written before the next step, so an interrupted run keeps its
+/// history.
 struct Log {
     path: PathBuf,
     file: std::fs::File,
@@ -262,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn the_rate_warms_up_and_falls_and_every_length_comes() {
+    fn the_rate_warms_up_and_falls_and_every_length_occurs() {
         let schedule = schedule(&["--steps", "100", "--warm-up", "10", "--rate", "1"]);
         assert!((schedule.rate_at(0, 0.0) - 0.1).abs() < 1e-9);
         assert!(schedule.rate_at(50, 0.5) < schedule.rate_at(10, 0.1));

@@ -1,11 +1,11 @@
 //! Paged causal attention with grouped-query heads.
 //!
-//! A task is one KV head and a few consecutive query tokens of one sequence; its rows are those tokens
-//! times the query heads that share the KV head. Scores of all rows are computed against every key panel
-//! (16 keys; K pages keep the key innermost, so that a lane is a key), kept, turned into softmax terms,
-//! and multiplied with the V panels (a lane is a dimension). Two passes over stored scores, instead of an
-//! online softmax, make each output element one chain over keys 0, 1, 2, … of its row, which neither the
-//! chunk a query came in nor its neighbours can change.
+//! A task covers one KV head and a few consecutive query tokens of one sequence. Its rows are those
+//! tokens times the query heads that share the KV head. Scores of all rows are computed per key
+//! panel (16 keys; K pages keep the key innermost, so a lane is a key) and stored. They are turned
+//! into softmax terms and multiplied with the V panels (a lane is a dimension). Two passes over
+//! stored scores, instead of an online softmax, make each output element one chain over keys 0, 1,
+//! 2, … of its row. The chunk of a query and its neighbours cannot change that order.
 
 use super::PANEL;
 use super::buffer::{ElementType, widen};
@@ -17,28 +17,28 @@ use pulp::{Arch, Simd, WithSimd};
 use rayon::prelude::*;
 use std::ops::Range;
 
-/// Rows per task: enough that a key panel, once in the L1 cache (or widened), is used several times; few
-/// enough that the rows' scores stay in the L2 cache for contexts of some thousand tokens.
+/// Rows per task. Enough rows use a key panel several times while it is in the L1 cache (or
+/// widened). Few enough keep the rows' scores in the L2 cache for contexts of some thousand tokens.
 const ROWS_PER_TASK: usize = 24;
-/// Key panels whose values are multiplied in one go: the V panels of a superblock stay in the L1/L2 cache.
+/// Key panels per pass over the values: the V panels of a superblock stay in the L1/L2 cache.
 const SUPERBLOCK: usize = 8;
 
 /// Consecutive tokens of one sequence within a batch.
 #[derive(Clone, Copy, Debug)]
 pub struct QueryChunk<'a> {
-    /// First row of the batch that belongs to it.
+    /// First row of the chunk in the batch.
     pub first_row: usize,
-    /// Rows, one a token.
+    /// Number of rows, one per token.
     pub rows: usize,
-    /// Position of its first token in the sequence. The KV of all positions up to the last row's must be
-    /// in the layer.
+    /// Position of the first token in the sequence. The layer must hold the KV of all positions up
+    /// to the last row's.
     pub start_position: usize,
     /// The sequence's blocks.
     pub block_table: &'a [BlockId],
 }
 
-/// Attends for a whole ragged batch. `q` has `q_stride` values a row, of which the first
-/// `heads · head_dim` are the rotated queries; `out` is `[row][heads · head_dim]`.
+/// Computes attention for a whole ragged batch. `q` has `q_stride` values per row; the first
+/// `heads · head_dim` are the rotated queries. `out` is `[row][heads · head_dim]`.
 pub fn attend(kv: &KvLayer, q: &[f32], q_stride: usize, heads: usize, chunks: &[QueryChunk<'_>], out: &mut [f32]) {
     let layout = kv.layout();
     let (kv_heads, head_dim) = (layout.num_kv_heads, layout.head_dim);
@@ -74,7 +74,8 @@ pub fn attend(kv: &KvLayer, q: &[f32], q_stride: usize, heads: usize, chunks: &[
     if work < 1 << 17 {
         tasks.into_iter().for_each(|task| arch.dispatch(task));
     } else {
-        // Later tokens see more keys: the longest tasks first leave the least waiting at the end.
+        // Later tokens see more keys. Starting the longest tasks first shortens the wait at the
+        // end.
         tasks.into_par_iter().rev().with_max_len(1).for_each(|task| arch.dispatch(task));
     }
 }
@@ -104,7 +105,7 @@ impl WithSimd for HeadTask<'_> {
 /// Expands to a call of `$function` with the number of rows as its const argument.
 macro_rules! with_rows {
     ($rows:expr, $function:ident, $S:ident, $V:ident, ($($argument:expr),*)) => {
-        // The first condition is constant: machines without vectors need no tiles.
+        // The first condition is constant: without vector instructions, tiles do not pay.
         if $V > 4 {
             $function::<$S, 1, $V>($($argument),*)
         } else {
@@ -118,7 +119,7 @@ macro_rules! with_rows {
     };
 }
 
-/// Cuts rows into tiles of the sizes that [`with_rows`] knows.
+/// Splits rows into tiles of the sizes that [`with_rows`] supports.
 fn tiles(rows: usize, vectors_per_panel: usize) -> Vec<Range<usize>> {
     let sizes: &[usize] = if vectors_per_panel > 4 { &[1] } else { &[6, 4, 2, 1] };
     let mut tiles = Vec::new();
@@ -141,7 +142,7 @@ impl HeadTask<'_> {
         let tiles = tiles(rows, V);
         let keys = self.start_position + tokens;
         let key_panels = keys.div_ceil(PANEL);
-        // Row `r` is token `r / group` and sees that token and all before it.
+        // Row `r` is token `r / group`; it sees that token and all earlier ones.
         let visible = |row: usize| self.start_position + row / self.group + 1;
 
         // Scaling the query instead of the scores saves a multiplication per key.
@@ -156,7 +157,7 @@ impl HeadTask<'_> {
             }
         }
 
-        // One extra line a row keeps rows of a tile from falling into the same cache set.
+        // One extra cache line per row keeps the rows of a tile out of the same cache set.
         let stride = key_panels * PANEL + PANEL;
         let mut scores = vec![0.0; rows * stride];
         let mut scratch = Scratch::new(&layout);
@@ -174,7 +175,8 @@ impl HeadTask<'_> {
             }
         }
 
-        // A loop, not `map`: the adapter's code would be compiled for the oldest machine.
+        // A loop instead of `map`: the adapter's code would be compiled for the baseline
+        // instruction set.
         let mut sums = vec![0.0; rows];
         for (row, (sum, scores)) in sums.iter_mut().zip(scores.chunks_exact_mut(stride)).enumerate() {
             let visible = visible(row);
@@ -196,8 +198,8 @@ impl HeadTask<'_> {
                 }
                 for tile in &tiles {
                     let (first, count) = (tile.start, tile.len());
-                    // All rows of the tile see the keys that its first row sees; the few after that are
-                    // added row by row, so that no row multiplies with a value it must not see.
+                    // All rows of the tile see the keys that its first row sees. Later keys are
+                    // added row by row, so that no row reads an invisible value.
                     let common = visible(first).saturating_sub(first_key).min(keys_here);
                     let terms = &scores[first * stride + first_key..];
                     let out = &mut sums_of_values[first * padded_dim + strip * PANEL..];
@@ -224,7 +226,7 @@ impl HeadTask<'_> {
     }
 }
 
-/// Room to widen bf16 panels; empty for f32, which is read in place.
+/// Buffers for widened bf16 panels; empty for f32, which is read in place.
 struct Scratch {
     k: Vec<f32>,
     v: Vec<f32>,
@@ -259,7 +261,8 @@ fn score_tile<S: Simd, const MR: usize, const V: usize>(
     }
 }
 
-/// Adds terms × values of the keys `range` (counted from the superblock's first) to `MR` rows.
+/// Adds terms × values of the keys in `range` (relative to the superblock's first key) to `MR`
+/// rows.
 #[inline(always)]
 fn value_tile<S: Simd, const MR: usize, const V: usize>(
     simd: S,

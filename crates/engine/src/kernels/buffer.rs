@@ -1,8 +1,8 @@
-//! Cache-line aligned memory for weights and KV, viewed as `f32` or as bf16 bits.
+//! Cache-line-aligned memory for weights and KV, viewed as `f32` or as bf16 bits.
 
 use zerocopy::{FromBytes, IntoBytes};
 
-/// How weights and KV are stored. Arithmetic is f32 in both cases.
+/// Storage type of weights and KV. Arithmetic is f32 in both cases.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ElementType {
     /// IEEE single precision.
@@ -70,18 +70,19 @@ pub const fn narrow(value: f32) -> u16 {
 /// Bytes of a cache line.
 const LINE: usize = 64;
 
-/// Zeroed memory that begins on a cache line: loads that straddle two lines cost double, and a plain
-/// vector begins anywhere. The system hands out zeroed pages lazily, so an arena costs what it uses.
+/// Zeroed memory that begins on a cache line, because loads that straddle two lines cost double.
+/// The operating system provides zeroed pages lazily, so an arena costs only the memory that it
+/// uses.
 pub struct AlignedBuffer {
-    /// A line longer than asked for, so that an aligned range of the wanted length lies within.
+    /// One cache line longer than requested, so that an aligned range of the requested length fits.
     words: Vec<u32>,
-    /// Where that range begins, in bytes. A vector that never grows never moves.
+    /// Byte offset of the aligned range. It stays valid because the vector never grows or moves.
     start: usize,
     bytes: usize,
 }
 
 impl AlignedBuffer {
-    /// A buffer of this many zero bytes.
+    /// Creates a buffer of `bytes` zero bytes.
     #[must_use]
     pub fn zeroed(bytes: usize) -> Self {
         let words = vec![0_u32; bytes.div_ceil(4) + LINE / 4];
@@ -96,32 +97,32 @@ impl AlignedBuffer {
         &self.words.as_bytes()[self.start..self.start + self.bytes]
     }
 
-    /// The bytes, to write.
+    /// The bytes, writable.
     pub fn as_bytes_mut(&mut self) -> &mut [u8] {
         &mut self.words.as_mut_bytes()[self.start..self.start + self.bytes]
     }
 
-    /// The buffer as f32 values. Its length must be a whole number of them.
+    /// The buffer as f32 values. Its length must be a multiple of 4 bytes.
     #[inline]
     #[must_use]
     pub fn as_f32(&self) -> &[f32] {
         <[f32]>::ref_from_bytes(self.as_bytes()).expect("the start is aligned and the owner asked for whole elements")
     }
 
-    /// As [`Self::as_f32`], to write.
+    /// As [`Self::as_f32`], writable.
     pub fn as_f32_mut(&mut self) -> &mut [f32] {
         <[f32]>::mut_from_bytes(self.as_bytes_mut())
             .expect("the start is aligned and the owner asked for whole elements")
     }
 
-    /// The buffer as bf16 bits. Its length must be a whole number of them.
+    /// The buffer as bf16 bits. Its length must be a multiple of 2 bytes.
     #[inline]
     #[must_use]
     pub fn as_bf16(&self) -> &[u16] {
         <[u16]>::ref_from_bytes(self.as_bytes()).expect("the start is aligned and the owner asked for whole elements")
     }
 
-    /// As [`Self::as_bf16`], to write.
+    /// As [`Self::as_bf16`], writable.
     pub fn as_bf16_mut(&mut self) -> &mut [u16] {
         <[u16]>::mut_from_bytes(self.as_bytes_mut())
             .expect("the start is aligned and the owner asked for whole elements")
@@ -133,7 +134,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn narrowing_is_what_half_does() {
+    fn narrowing_matches_the_half_crate() {
         let mut prng = cenote_base::prng::Prng::new(3);
         let mut cases = vec![0.0_f32, -0.0, 1.0, f32::INFINITY, f32::NEG_INFINITY, f32::MAX, f32::MIN_POSITIVE, 1e-45];
         cases.extend((0..10_000).map(|_| f32::from_bits(prng.next_u64() as u32)).filter(|value| !value.is_nan()));
@@ -145,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn buffers_begin_on_a_line() {
+    fn buffers_begin_on_a_cache_line() {
         for bytes in [4, 64, 1000, 4096] {
             let mut buffer = AlignedBuffer::zeroed(bytes);
             assert_eq!(buffer.as_bytes().len(), bytes);

@@ -1,18 +1,18 @@
-//! What happens between products: norms, rotary embedding, activation, softmax, sums.
+//! Elementwise and row-wise operations: norms, rotary embedding, activation, softmax, sums.
 //!
-//! Plain loops over arrays of 16; the compiler makes vectors of them inside [`pulp::Arch::dispatch`].
-//! A sum over a row is 16 interleaved chains that are added in one fixed tree, whatever the vector width.
+//! The code is plain loops over arrays of 16; the compiler vectorises them inside
+//! [`pulp::Arch::dispatch`]. A sum over a row is 16 interleaved chains added in one fixed tree,
+//! independent of the vector width.
 
 use super::PANEL;
 use pulp::{Arch, Simd, WithSimd};
 use rayon::prelude::*;
 
-/// Below this many values a step is done by one thread.
+/// Below this many values one thread computes the operation.
 const PARALLEL_THRESHOLD: usize = 1 << 15;
 
 /// `e^x` in f32, within 2 ulp; 0 below -87 and about 1.6e38 above 88. Cephes' polynomial (Moshier,
-/// `expf.c`), written with fused multiply-adds. One and the same for every caller: std's differs between
-/// machines.
+/// `expf.c`) with fused multiply-adds. Used instead of std's `exp`, which differs between machines.
 #[inline(always)]
 #[must_use]
 pub fn exp(x: f32) -> f32 {
@@ -42,8 +42,8 @@ fn add_lanes(lanes: [f32; PANEL]) -> f32 {
     (four[0] + four[2]) + (four[1] + four[3])
 }
 
-/// Turns the first `valid` scores of a row into `e^(score - max)` and returns their sum. The row's length
-/// is `valid` rounded up to 16; what lies behind `valid` becomes 0.
+/// Replaces the first `valid` scores of a row by `e^(score - max)` and returns their sum. The row's
+/// length must be `valid` rounded up to 16; the values after `valid` become 0.
 #[inline(always)]
 pub(super) fn softmax_terms(row: &mut [f32], valid: usize) -> f32 {
     row[valid..].fill(f32::NEG_INFINITY);
@@ -65,8 +65,8 @@ pub(super) fn softmax_terms(row: &mut [f32], valid: usize) -> f32 {
     add_lanes(sum)
 }
 
-/// Runs `row(index, out_row)` for every row of `width` values, on several threads when there is enough to do,
-/// compiled for the widest instruction set of the machine.
+/// Calls `row(index, out_row)` for every row of `width` values, compiled for the widest instruction
+/// set of the machine. Large inputs run in parallel.
 fn for_rows<F: Fn(usize, &mut [f32]) + Sync + Send>(out: &mut [f32], width: usize, row: F) {
     struct Rows<'a, F> {
         first: usize,
@@ -120,7 +120,7 @@ pub fn rms_norm(x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]) {
     );
 }
 
-/// `out += x`: the residual stream.
+/// `out += x` (the residual stream).
 pub fn add(x: &[f32], out: &mut [f32], width: usize) {
     for_rows(
         out,
@@ -134,7 +134,7 @@ pub fn add(x: &[f32], out: &mut [f32], width: usize) {
     );
 }
 
-/// `out = silu(gate) · up`, where a row of `x` is `gate` then `up`, each `width` wide (Shazeer, 2020).
+/// `out = silu(gate) · up`. A row of `x` is `gate` then `up`, each `width` wide (Shazeer, 2020).
 pub fn swiglu(x: &[f32], width: usize, out: &mut [f32]) {
     for_rows(
         out,
@@ -149,8 +149,9 @@ pub fn swiglu(x: &[f32], width: usize, out: &mut [f32]) {
     );
 }
 
-/// Rotates the first `heads` heads of every row of `x` (`width` values a row): pairs are the two halves of a
-/// head, as Hugging Face stores Llama. Row `i` takes `cos_sin[i]`: `head_dim / 2` cosines, then as many sines.
+/// Rotates the first `heads` heads of every row of `x` (`width` values per row). Pairs are the two
+/// halves of a head, as Hugging Face stores Llama. Row `i` uses row `i` of `cos_sin`:
+/// `head_dim / 2` cosines, then as many sines.
 pub fn rotate(x: &mut [f32], width: usize, heads: usize, head_dim: usize, cos_sin: &[f32]) {
     let half = head_dim / 2;
     for_rows(
@@ -192,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn softmax_ignores_what_lies_behind() {
+    fn softmax_ignores_values_beyond_valid() {
         let mut row = [1.0, 2.0, 3.0, f32::NAN, f32::INFINITY, 0., 0., 0., 0., 0., 0., 0., 0., 0., 0., 0.];
         let sum = softmax_terms(&mut row, 3);
         assert!((sum - (1.0 + (-1.0_f32).exp() + (-2.0_f32).exp())).abs() < 1e-6);
@@ -201,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_are_normed_alone() {
+    fn each_row_is_normed_by_itself() {
         let width = 40;
         let x: Vec<f32> = (0..3 * width).map(|i| (i as f32 * 0.37).sin() * (1 + i / width) as f32).collect();
         let weight: Vec<f32> = (0..width).map(|i| 1.0 + i as f32 * 0.01).collect();

@@ -1,9 +1,10 @@
 //! `out[m][n] = Σ_k x[m][k] · w[n][k]`: activations times a packed weight matrix.
 //!
-//! Weights are packed once, at load, into panels of 16 output columns (`[n/16][k][16]`, the last one
-//! padded with zeros). Activations are packed per call into tiles of a few rows (`[m/MR][k][MR]`), so
-//! that the inner loop reads both operands in sequence. Long `k` is cut into blocks that fit the L1
-//! cache; a block continues the chain where the previous one stopped, so the cut does not show.
+//! Weights are packed once, at load, into panels of 16 output columns (`[n/16][k][16]`, the last
+//! panel padded with zeros). Activations are packed per call into tiles of a few rows
+//! (`[m/MR][k][MR]`), so that the inner loop reads both operands sequentially. Long `k` is split
+//! into blocks that fit the L1 cache. A block continues the chain of the previous block, so
+//! splitting does not change results.
 
 use super::PANEL;
 use super::buffer::{AlignedBuffer, ElementType, narrow, widen};
@@ -14,11 +15,12 @@ use std::ops::Range;
 
 /// Rows of `k` per block: a panel block is then 16 KiB, half of a usual L1 cache.
 const K_BLOCK: usize = 256;
-/// The same when four bf16 panels are widened at a time: together they take 16 KiB.
+/// As [`K_BLOCK`] when four bf16 panels are widened at a time: together they take 16 KiB.
 const K_BLOCK_WIDENED: usize = 64;
 /// Rows of `x` per block: with [`K_BLOCK`] they take 192 KiB of the L2 cache.
 const M_BLOCK: usize = 192;
-/// Below this many multiply-adds a thread costs more to wake than it saves (some 10 µs).
+/// Minimum of multiply-adds for parallel execution: below it, waking a thread (some 10 µs) costs
+/// more than it saves.
 const PARALLEL_THRESHOLD: usize = 1 << 18;
 
 /// A weight matrix of `n` rows (outputs) by `k` columns (inputs), packed in panels.
@@ -30,7 +32,7 @@ pub struct PackedMatrix {
 }
 
 impl PackedMatrix {
-    /// An all-zero matrix to be filled with [`Self::fill_rows`].
+    /// Creates an all-zero matrix, to be filled with [`Self::fill_rows`].
     #[must_use]
     pub fn zeroed(n: usize, k: usize, element: ElementType) -> Self {
         Self { n, k, element, panels: AlignedBuffer::zeroed(n.div_ceil(PANEL) * PANEL * k * element.bytes()) }
@@ -44,8 +46,11 @@ impl PackedMatrix {
         packed
     }
 
-    /// Overwrites rows from `first` on with row-major `rows`; several source matrices that share an
-    /// input (Q, K and V; gate and up) are fused this way.
+    /// Overwrites the rows from `first` on with row-major `rows`. Fuses source matrices that share
+    /// an input (Q, K and V; gate and up).
+    ///
+    /// # Panics
+    /// The rows do not lie within the matrix.
     pub fn fill_rows(&mut self, first: usize, rows: &[f32]) {
         let k = self.k;
         assert!(rows.len().is_multiple_of(k) && first + rows.len() / k <= self.n, "rows must lie within the matrix");
@@ -70,13 +75,13 @@ impl PackedMatrix {
         }
     }
 
-    /// Outputs.
+    /// Number of outputs.
     #[must_use]
     pub fn n(&self) -> usize {
         self.n
     }
 
-    /// Inputs.
+    /// Number of inputs.
     #[must_use]
     pub fn k(&self) -> usize {
         self.k
@@ -88,7 +93,7 @@ impl PackedMatrix {
         self.panels.as_bytes().len()
     }
 
-    /// Copies row `row` out (an embedding lookup in a matrix that is also the output projection).
+    /// Copies row `row` to `out`, which must have `k` values. Used for embedding lookups.
     pub fn row(&self, row: usize, out: &mut [f32]) {
         let span = row / PANEL * self.k * PANEL..(row / PANEL + 1) * self.k * PANEL;
         let lane = row % PANEL;
@@ -110,7 +115,7 @@ impl PackedMatrix {
         self.n.div_ceil(PANEL)
     }
 
-    /// Rows `k_range` of a panel as f32: in place, or widened into `scratch`.
+    /// Rows `k_range` of a panel as f32: in place for f32, widened into `scratch` for bf16.
     #[inline(always)]
     fn panel_block<'a>(&'a self, panel: usize, k_range: Range<usize>, scratch: &'a mut [f32]) -> &'a [f32] {
         let span = (panel * self.k + k_range.start) * PANEL..(panel * self.k + k_range.end) * PANEL;
@@ -128,9 +133,9 @@ impl PackedMatrix {
     }
 }
 
-/// Rows that a tile may have on this machine, the largest first: as many as its registers hold beside one
-/// row of a panel, and a few smaller ones for what is left. Each size is a loop of its own in the program, so
-/// there are no more of them than pay.
+/// Tile heights for this machine, largest first. The largest fills the registers together with one
+/// row of a panel; smaller ones cover the remaining rows. Each height is compiled as a loop of its
+/// own, so the list is short.
 fn tile_sizes() -> &'static [usize] {
     struct Lanes;
     impl WithSimd for Lanes {
@@ -147,12 +152,12 @@ fn tile_sizes() -> &'static [usize] {
     }
 }
 
-/// `x` in tiles `[k][rows]`.
+/// `x` packed in tiles `[k][rows]`.
 struct PackedRows {
     m: usize,
     k: usize,
     tiles: Vec<Range<usize>>,
-    /// Tiles that take about [`M_BLOCK`] rows.
+    /// Number of tiles that cover about [`M_BLOCK`] rows.
     tiles_per_block: usize,
     values: Vec<f32>,
 }
@@ -197,9 +202,13 @@ impl PackedRows {
     }
 }
 
-/// Multiplies `m` rows of `x` with `w` into `out` (`[m][w.n()]`), and adds `bias` if there is one.
+/// Multiplies `m` rows of `x` (`[m][w.k()]`) with `w` into `out` (`[m][w.n()]`), and adds `bias` if
+/// given.
 ///
-/// Parallel over columns on the current rayon pool; bits do not depend on how many threads it has.
+/// Parallel over columns on the current rayon pool; results do not depend on the number of threads.
+///
+/// # Panics
+/// The length of `x` or `out` does not match.
 pub fn matmul(x: &[f32], m: usize, w: &PackedMatrix, bias: Option<&[f32]>, out: &mut [f32]) {
     assert_eq!(x.len(), m * w.k, "x must be [m][k]");
     assert_eq!(out.len(), m * w.n, "out must be [m][n]");
@@ -209,7 +218,8 @@ pub fn matmul(x: &[f32], m: usize, w: &PackedMatrix, bias: Option<&[f32]>, out: 
     let parallel = m * w.n * w.k >= PARALLEL_THRESHOLD;
     let packed = PackedRows::pack(x, m, w.k, parallel);
     let panels = w.panels();
-    // Groups of four panels at least: the one-row kernel runs four at once to hide the latency of its chains.
+    // At least four panels per task: the one-row kernel runs four at once to hide the latency of
+    // its chains.
     let tasks = if parallel { (rayon::current_num_threads() * 4).min(panels.div_ceil(4)) } else { 1 };
     let per_task = panels.div_ceil(tasks).next_multiple_of(4);
     let mut columns: Vec<ColumnTask<'_>> = (0..panels)
@@ -235,7 +245,7 @@ pub fn matmul(x: &[f32], m: usize, w: &PackedMatrix, bias: Option<&[f32]>, out: 
     }
 }
 
-/// A range of panels for all rows, computed by one thread.
+/// A range of panels for all rows, computed as one task.
 struct ColumnTask<'a> {
     x: &'a PackedRows,
     w: &'a PackedMatrix,
@@ -275,7 +285,8 @@ impl ColumnTask<'_> {
             for tiles in x.tiles.chunks(x.tiles_per_block) {
                 let mut panel = self.panels.start;
                 while panel < self.panels.end {
-                    // One or two rows leave most of the multipliers idle; several panels fill them.
+                    // One or two rows leave most multipliers idle; several panels at once fill
+                    // them.
                     let wide = match x.m {
                         _ if V > 4 => 1,
                         1 => 4,
@@ -294,7 +305,7 @@ impl ColumnTask<'_> {
         }
     }
 
-    /// `P` panels from `panel` on, for the rows of `tiles`. Returns `P`.
+    /// Computes `P` panels starting at `panel` for the rows of `tiles`. Returns `P`.
     #[inline(always)]
     fn panel_group<S: Simd, const V: usize, const P: usize>(
         &mut self,
@@ -322,7 +333,8 @@ impl ColumnTask<'_> {
                     }
                 };
             }
-            // Constant conditions: they keep code for sizes that an instruction set never has out of it.
+            // The conditions are constants. They exclude tile sizes that an instruction set never
+            // uses.
             if P == 4 || V > 4 {
                 rows!(1);
             } else if V == 1 {
@@ -337,7 +349,7 @@ impl ColumnTask<'_> {
     }
 }
 
-/// Continues (`fresh`: begins) the chains of one tile.
+/// Continues the chains of one tile, or begins them if `fresh`.
 #[inline(always)]
 fn tile_step<S: Simd, const MR: usize, const P: usize, const V: usize>(
     simd: S,
@@ -350,7 +362,8 @@ fn tile_step<S: Simd, const MR: usize, const P: usize, const V: usize>(
     let a = a.as_chunks::<MR>().0;
     let mut tile: Tile<S, MR, P, V> = zero(simd);
     let width = P * PANEL;
-    // The last panel of a ragged matrix is wider than what is left of the row: it goes through a full one.
+    // The last panel may extend beyond the row: it is then computed in the full-width buffer
+    // `edge`.
     let ragged = out[0].len() < column + width;
     let mut edge = [[0.0_f32; 64]; MR];
     if !fresh {
@@ -385,7 +398,7 @@ mod tests {
         (0..len).map(|_| prng.next_f64() as f32 - 0.5).collect()
     }
 
-    /// The definition: one chain per element.
+    /// Definition of the product: one chain per element.
     fn oracle(x: &[f32], m: usize, w: &[f32], n: usize, k: usize) -> Vec<f32> {
         (0..m * n).map(|at| (0..k).fold(0.0_f32, |sum, i| x[at / n * k + i].mul_add(w[at % n * k + i], sum))).collect()
     }
@@ -419,7 +432,7 @@ mod tests {
     }
 
     #[test]
-    fn threads_do_not_show() {
+    fn the_result_does_not_depend_on_thread_count() {
         let mut prng = Prng::new(12);
         let (m, n, k) = (37, 530, 300);
         let (x, w) = (random(m * k, &mut prng), random(n * k, &mut prng));
@@ -437,7 +450,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_come_back_out_of_panels() {
+    fn row_returns_the_packed_row() {
         let mut prng = Prng::new(13);
         let w = random(21 * 9, &mut prng);
         let packed = PackedMatrix::pack(&w, 21, 9, ElementType::F32);

@@ -1,4 +1,4 @@
-//! The one inner loop of the crate: a tile of outer products.
+//! The only inner loop of the matrix kernels: a tile of outer products.
 
 use pulp::Simd;
 
@@ -11,12 +11,13 @@ pub fn zero<S: Simd, const MR: usize, const P: usize, const V: usize>(simd: S) -
     [[[simd.splat_f32s(0.0); V]; P]; MR]
 }
 
-/// For each `i` in order: `tile[m][p] = a(i, m) * b[p][i] + tile[m][p]`, fused. All of `b` must have at
-/// least `k` rows. This fixes the order of accumulation for every product in the engine.
+/// For each `i` in order: `tile[m][p] = a(i, m) * b[p][i] + tile[m][p]`, fused. Every element of
+/// `b` must have at least `k` rows. This fixes the order of accumulation for all products of the
+/// engine.
 #[inline(always)]
 #[allow(
     clippy::needless_range_loop,
-    reason = "indices run over registers; iterators over arrays of arrays do not unroll as surely"
+    reason = "indices run over registers; iterators over arrays of arrays do not unroll as reliably"
 )]
 pub fn fma_chain<S: Simd, const MR: usize, const P: usize, const V: usize>(
     simd: S,
@@ -27,7 +28,7 @@ pub fn fma_chain<S: Simd, const MR: usize, const P: usize, const V: usize>(
 ) -> Tile<S, MR, P, V> {
     let b: [&[[S::f32s; V]]; P] = std::array::from_fn(|p| &b[p][..k]);
     for i in 0..k {
-        // Loops over const bounds unroll fully; arrays of vectors then live in registers.
+        // Loops over const bounds unroll fully; the arrays of vectors then live in registers.
         let rows: [[S::f32s; V]; P] = std::array::from_fn(|p| b[p][i]);
         for m in 0..MR {
             let factor = simd.splat_f32s(a(i, m));
@@ -47,14 +48,14 @@ pub fn panel<S: Simd, const V: usize>(values: &[f32]) -> &[[S::f32s; V]] {
     S::as_simd_f32s(values).0.as_chunks::<V>().0
 }
 
-/// As [`panel`], to write.
+/// As [`panel`], writable.
 #[inline(always)]
 pub fn panel_mut<S: Simd, const V: usize>(values: &mut [f32]) -> &mut [[S::f32s; V]] {
     S::as_mut_simd_f32s(values).0.as_chunks_mut::<V>().0
 }
 
-/// Runs `$body` with the constant `$V` set to the vectors of a panel row on this instruction set. The
-/// lane count is a constant of `S`, so that all arms but one vanish in compilation.
+/// Runs `$body` with the constant `$V` set to the number of vectors per panel row on this
+/// instruction set. The lane count is a constant of `S`, so the compiler removes all arms but one.
 macro_rules! with_vectors_per_panel {
     ($S:ident, $V:ident, $body:expr) => {
         match $S::F32_LANES {

@@ -1,11 +1,12 @@
-//! The engine's thread: takes messages, decides with the scheduler, computes, tells.
+//! The engine's thread: receives messages, schedules, computes and sends events.
 //!
-//! A step, in order: messages, expired requests, `schedule`, swap blocks out and in, load matched blocks, forward, sample and send
-//! tokens, save completed blocks, end requests. Tokens leave before blocks are saved, so that saving does
-//! not add to their latency; `Finished` leaves after, so that whoever hears it finds the blocks.
+//! The order of a step: messages, expired requests, `schedule`, swap blocks out and in, load
+//! matched blocks, forward, sample and send tokens, save completed blocks, end requests. Tokens are
+//! sent before blocks are saved, so that saving does not add to their latency. `Finished` is sent
+//! after saving, so that its receiver finds the blocks.
 //!
-//! Blocks that come encoded are decoded while the step computes. If one turns out not to be what it claimed, what the step
-//! computed for its request is thrown away, and the request goes on from the blocks before.
+//! Encoded blocks are decoded while the step computes. If a block fails to decode, the step's
+//! result for its request is discarded, and the request continues from the blocks before.
 
 use super::Shared;
 use super::observe::{Observer, StepRecord, TakenRecord};
@@ -28,7 +29,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError};
 use std::time::Duration;
 
-/// To the engine's thread.
+/// A message to the engine's thread.
 pub(super) enum Message {
     Admit(Box<Admission>),
     Abort(RequestId),
@@ -36,7 +37,7 @@ pub(super) enum Message {
     Stop,
 }
 
-/// Numbers that only grow.
+/// Monotonic counters.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Counters {
     pub taken: u64,
@@ -48,12 +49,13 @@ pub(super) struct Counters {
     pub steps: u64,
 }
 
-/// How often the store is asked for its counters while requests run.
+/// Period in which the store's counters are read while requests run.
 const STATS_PERIOD_NS: u64 = 50_000_000;
-/// How often an idle engine asks its store: a region may be damaged while no request runs.
+/// Period in which an idle engine reads its store's health: a region may be damaged while no
+/// request runs.
 const IDLE_PERIOD: Duration = Duration::from_secs(1);
 
-/// All that the engine's thread owns.
+/// State of the engine's thread.
 pub(super) struct Core {
     model: Arc<LoadedModel>,
     store: Option<Box<dyn PrefixStore>>,
@@ -65,17 +67,18 @@ pub(super) struct Core {
     shared: Arc<Shared>,
     counters: Counters,
     stats_due_ns: u64,
-    /// Of requests that were handed over.
+    /// Holds on the blocks of handed-over requests.
     holds: BTreeMap<RequestId, Hold>,
 }
 
-/// Blocks that stay for another engine.
+/// A hold that protects a handed-over request's blocks from eviction. `ticket` identifies it in the
+/// store.
 struct Hold {
     ticket: u64,
     until_ns: u64,
 }
 
-/// Asks the store for the prefix of a request that is about to be admitted.
+/// Looks up the prefix of a request in the store when the scheduler is about to admit it.
 struct Matcher<'a> {
     store: &'a mut Option<Box<dyn PrefixStore>>,
     requests: &'a mut BTreeMap<RequestId, Running>,
@@ -132,11 +135,11 @@ impl Core {
         core
     }
 
-    /// Serves until told to stop, or until all senders are gone.
+    /// Serves until `Stop` arrives or all senders are dropped.
     pub fn run(&mut self, inbox: &Receiver<Message>) {
         loop {
             if self.scheduler.is_idle() {
-                // Nothing to do: say so, then sleep until someone writes.
+                // Publish the idle state before blocking on the next message.
                 self.publish_stats(true);
                 match self.sleep(inbox) {
                     Ok(message) => {
@@ -167,7 +170,8 @@ impl Core {
         }
     }
 
-    /// Waits for a message; an engine with a store wakes from time to time to ask it.
+    /// Waits for a message. With a store the wait ends after `IDLE_PERIOD`, to read the store's
+    /// health.
     fn sleep(&self, inbox: &Receiver<Message>) -> Result<Message, RecvTimeoutError> {
         match self.store {
             Some(_) => inbox.recv_timeout(IDLE_PERIOD),
@@ -175,7 +179,8 @@ impl Core {
         }
     }
 
-    /// Nothing could be scheduled although requests wait: only a message or a deadline changes that.
+    /// Waits for a message or a deadline: nothing else makes the waiting requests schedulable.
+    /// Returns `false` if the thread must end.
     fn wait(&mut self, inbox: &Receiver<Message>) -> bool {
         let now = self.clock.now_ns();
         let until = self.scheduler.poll_timeout().unwrap_or(now);
@@ -233,7 +238,7 @@ impl Core {
         let root = salted.map(|(store, salt)| store.root(salt));
         self.requests.insert(id, Running::new(*admission, self.counters.taken, root, &self.model));
         self.counters.taken += 1;
-        // A hand-over may have nothing left to generate.
+        // A handed-over request may have nothing left to generate.
         self.end_if_finished(id);
     }
 
@@ -244,7 +249,7 @@ impl Core {
         }
     }
 
-    /// One step. `false` when there was nothing to compute.
+    /// Runs one step. Returns `false` if there was nothing to do.
     fn step(&mut self) -> bool {
         let begin = self.clock.now_ns();
         let block_tokens = self.model.config().block_tokens;
@@ -281,9 +286,9 @@ impl Core {
             true
         });
         for part in &scheduled {
-            // A prompt's blocks are saved once its first token is out (TraCT §3.2: step 11 after step 5), so
-            // that sharing costs no time to first token. What a request loses by that when it is preempted in
-            // the middle of its prompt, it computes again.
+            // Save a prompt's blocks only after its first token is sent (TraCT §3.2: step 11 after
+            // step 5), so that sharing adds nothing to the time to first token. A request preempted
+            // within its prompt recomputes the unsaved part.
             if self.requests.get(&part.id).is_some_and(|request| !request.output().is_empty()) {
                 self.publish_blocks(part.id);
             }
@@ -294,8 +299,8 @@ impl Core {
         true
     }
 
-    /// Moves what the scheduler has swapped. Returns the requests of which blocks did not come back; they go on from those that did,
-    /// with the next step.
+    /// Copies the blocks that the scheduler has swapped. Returns the requests with blocks that did
+    /// not return intact; these requests continue from their intact blocks in the next step.
     fn swap(&mut self, output: &SchedulerOutput) -> Vec<RequestId> {
         let step = self.counters.steps + 1;
         for preempted in &output.preempted {
@@ -320,8 +325,9 @@ impl Core {
         damaged
     }
 
-    /// Copies matched blocks into the request's own, or adds them to those that are decoded while the step computes. `false`:
-    /// some were gone; the request goes on from what came, in the next step.
+    /// Copies matched blocks into the request's own blocks, or adds them to `late` for decoding
+    /// during the step. Returns `false` if some were missing; the request then continues from the
+    /// loaded blocks in the next step.
     fn load(&mut self, part: &ScheduledRequest, late: &mut Vec<LateBlock>) -> bool {
         let store = self.store.as_mut().expect("only a store matches");
         let config = self.model.config();
@@ -344,7 +350,7 @@ impl Core {
         if loaded == blocks {
             return true;
         }
-        // No step computes with them now.
+        // The request leaves this step, so decode its pending blocks here.
         let mut own = late.split_off(own);
         own.iter().for_each(|block| block.decode_all(self.kv.pages_mut(block.block())));
         own.retain(LateBlock::has_failed);
@@ -352,23 +358,24 @@ impl Core {
         false
     }
 
-    /// The first of a request's blocks that is one of these.
+    /// Index of the first of a request's blocks that is in `blocks`.
     fn first_of(&self, id: RequestId, blocks: &[LateBlock]) -> Option<usize> {
         let is_one = |own: &BlockId| blocks.iter().any(|block| block.block() == *own);
         if blocks.is_empty() { None } else { self.scheduler.block_table(id).iter().position(is_one) }
     }
 
-    /// Only the first `blocks` of a request's matched blocks are there: what comes after them it computes, from the next step on.
+    /// Keeps only the first `blocks` of a request's matched blocks; the next steps compute the
+    /// rest.
     fn fall_back(&mut self, id: RequestId, blocks: usize) {
         let tokens = u32::try_from(blocks * self.model.config().block_tokens).expect("less than was matched");
         let request = self.requests.get_mut(&id).expect("scheduled requests are known");
-        // What was not found will be computed, and then be worth saving.
+        // The computed blocks are saved in place of the missing ones.
         request.published = request.published.min(blocks);
         self.scheduler.rollback(id, tokens);
         self.note_cached(id, tokens);
     }
 
-    /// Settles how much of the prompt came from the pool, when a request runs for the first time.
+    /// Records how many prompt tokens came from the pool, when the request runs for the first time.
     fn note_cached(&mut self, id: RequestId, tokens: u32) {
         let request = self.requests.get_mut(&id).expect("scheduled requests are known");
         if request.cached_tokens.is_none() {
@@ -394,7 +401,7 @@ impl Core {
         self.model.forward_late(&batch, &mut self.kv, late)
     }
 
-    /// Chooses the next token and sends it.
+    /// Samples the next token and sends it.
     fn choose(&mut self, id: RequestId, logits: &[f32]) {
         let request = self.requests.get_mut(&id).expect("scheduled requests are known");
         let sampling = &request.sampling;
@@ -410,7 +417,7 @@ impl Core {
         }
     }
 
-    /// Saves the full blocks that a request has computed since the last time.
+    /// Saves the full blocks that the request has computed since the last call.
     fn publish_blocks(&mut self, id: RequestId) {
         let Some(request) = self.requests.get_mut(&id) else { return };
         let Some(store) = self.store.as_mut().filter(|_| request.use_pool) else { return };
@@ -425,7 +432,8 @@ impl Core {
             }
             let depth = u32::try_from(at).expect("contexts are shorter");
             if !store.save(request.hashes[at], depth, &self.kv.pages(table[at])) {
-                // No room. Later blocks are of no use without this one; it is tried again with the next.
+                // No space. A later block is unreachable without this one, so retry it with the
+                // next full block.
                 return;
             }
             request.published += 1;
@@ -441,7 +449,7 @@ impl Core {
                 let time_ms = self.model.config().hand_over_hold_ms;
                 let ticket = store.hold(&request.hashes[..request.published], time_ms);
                 let now_ns = self.clock.now_ns();
-                // The store ends these by itself.
+                // The store ends expired holds itself.
                 self.holds.retain(|_, hold| hold.until_ns > now_ns);
                 let until_ns = now_ns.saturating_add(time_ms.saturating_mul(1_000_000));
                 self.holds.insert(id, Hold { ticket, until_ns });
@@ -465,7 +473,7 @@ impl Core {
         }
     }
 
-    /// Ends the hold on the KV of a request that was handed over.
+    /// Ends the hold on the blocks of a handed-over request.
     fn release(&mut self, id: RequestId) {
         if let (Some(hold), Some(store)) = (self.holds.remove(&id), self.store.as_mut()) {
             store.release(hold.ticket);
@@ -480,8 +488,8 @@ impl Core {
         }
     }
 
-    /// Ends every request with `error`, and those that are still on their way: until `Stop`, or only those
-    /// that are here already if that has come.
+    /// Fails all requests with `error`, including those still in the channel. If `stopped`, the
+    /// loop has ended normally, so only messages already queued remain. Otherwise waits for `Stop`.
     pub fn fail_all(&mut self, inbox: &Receiver<Message>, error: &EngineError, stopped: bool) {
         for (_, mut request) in std::mem::take(&mut self.requests) {
             (request.sink)(Event::Failed(error.clone()));
@@ -536,7 +544,7 @@ impl Core {
     }
 }
 
-/// What a step computes; how long it takes is not known yet.
+/// The work of a step, with a duration of 0 until it is known.
 fn work(scheduled: &[ScheduledRequest]) -> StepRecord {
     let mut record = StepRecord { requests: scheduled.len() as u64, tokens: 0, pairs: 0, context: 0, ns: 0 };
     for part in scheduled {

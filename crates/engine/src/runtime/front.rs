@@ -1,7 +1,7 @@
-//! What happens to a request before the engine's thread sees it: validation and tokenization.
+//! Validation and tokenization of a request before it reaches the engine's thread.
 //!
-//! Tokenizing a long prompt takes milliseconds, during which decoding must not stand still; so it has a
-//! thread of its own, and requests and aborts pass through it in order.
+//! Tokenizing a long prompt takes milliseconds and must not delay decoding. So it has its own
+//! thread, and requests and aborts pass through that thread in order.
 
 use super::request::Admission;
 use crate::model::LoadedModel;
@@ -9,16 +9,16 @@ use cenote_base::engine::{ErrorKind, Phase, Prompt};
 use cenote_base::{EngineError, EventSink, Request, SamplingParams, TokenId};
 use std::hash::{BuildHasher, RandomState};
 
-/// OpenAI's bound on the number of stop texts is 4; a bound is needed, and there is no reason to be stricter.
+/// OpenAI allows at most 4 stop texts. This engine needs a bound, but not one that strict.
 const MAX_STOPS: usize = 16;
-/// A longer stop text would only hold text back.
+/// Most bytes of a stop text. A longer one would only hold back output.
 const MAX_STOP_BYTES: usize = 1024;
-/// As vLLM's default.
+/// vLLM's default.
 const MAX_LOGPROBS: u32 = 20;
-/// More would make a request larger than any prompt.
+/// Most biased tokens. More would make the request larger than any prompt.
 const MAX_BIASES: usize = 1024;
 
-/// Checks all that needs no tokenizer.
+/// Checks all parameters that need no tokenizer.
 pub(super) fn check(request: &Request) -> Result<(), EngineError> {
     let sampling = &request.sampling;
     let refuse = |field, message: String| Err(EngineError::invalid(field, message));
@@ -67,7 +67,7 @@ pub(super) fn check(request: &Request) -> Result<(), EngineError> {
     }
 }
 
-/// Tokenizes and checks what depends on the number of tokens. An error comes with the sink that should hear of it.
+/// Tokenizes and checks the token counts. An error is returned with the sink that must receive it.
 pub(super) fn admit(
     model: &LoadedModel,
     request: Request,
@@ -89,7 +89,7 @@ pub(super) fn admit(
         Ok(checked) => checked,
         Err(error) => return Err((sink, error)),
     };
-    // std seeds its hash maps from the system's random source; a seed needs no more than that.
+    // std seeds its hash maps from the system's random source, which suffices for a sampling seed.
     let seed = given_seed.unwrap_or_else(|| RandomState::new().hash_one(request.id));
     Ok(Admission {
         id: request.id,
@@ -128,7 +128,7 @@ impl From<cenote_base::engine::HandOver> for HandOverParts {
     }
 }
 
-/// The prompt's tokens, and the field that an error about them names.
+/// Tokenizes the prompt. Returns the tokens and the request field to name in errors about them.
 fn tokenize(model: &LoadedModel, prompt: Prompt) -> Result<(Vec<TokenId>, &'static str), EngineError> {
     let tokenizer = model.tokenizer();
     match prompt {
@@ -141,14 +141,16 @@ fn tokenize(model: &LoadedModel, prompt: Prompt) -> Result<(Vec<TokenId>, &'stat
             let template = tokenizer.chat().ok_or_else(|| {
                 invalid(format!("the model `{}` has no chat template; send a `prompt` instead", model.name()))
             })?;
-            let text =
-                template.render(&messages).map_err(|why| invalid(format!("the chat template refused them: {why}")))?;
+            let text = template
+                .render(&messages)
+                .map_err(|why| invalid(format!("the chat template refused the messages: {why}")))?;
             tokenizer.encode_rendered(&text).map(|tokens| (tokens, "messages")).map_err(invalid)
         }
     }
 }
 
-/// Most tokens that the request can come to.
+/// Checks token ids and lengths. Returns the most tokens that the request can reach, prompt
+/// included. Errors about the prompt name `field`.
 fn check_lengths(
     model: &LoadedModel,
     prompt: &[TokenId],
@@ -178,7 +180,7 @@ fn check_lengths(
     };
     if wanted > context {
         let message = format!(
-            "is {}; behind a prompt of {} tokens the context of {context} has room for {}",
+            "is {}; after a prompt of {} tokens the context of {context} has room for {}",
             wanted - prompt.len(),
             prompt.len(),
             context - prompt.len()

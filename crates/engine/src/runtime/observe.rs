@@ -1,95 +1,97 @@
-//! What an engine tells of its work to whoever measures it.
+//! Records of an engine's work for measurements.
 
 use serde::{Deserialize, Serialize};
 
-/// What a request's blocks did.
+/// Movement of a request's blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Direction {
     /// From L1 to the region.
     Out,
-    /// Back.
+    /// From the region back to L1.
     In,
-    /// They were given up, in L1 or in the region.
+    /// Discarded, in L1 or in the region.
     Dropped,
 }
 
-/// Why they did.
+/// Reason for a movement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Why {
-    /// Out: another request needed room.
+    /// Out: another request needed KV blocks.
     Pressure,
-    /// In: there is room again.
+    /// In: L1 has free blocks again.
     Room,
     /// Dropped: the request had computed nothing.
     Empty,
     /// Dropped: the swap space was full, or there is none.
     SwapFull,
-    /// Dropped: computing again is quicker than the way there and back.
+    /// Dropped: recomputing is quicker than copying out and back.
     Quicker,
-    /// Dropped: the region had no room.
+    /// Dropped: the region had no space.
     Refused,
     /// Dropped: the client keeps the request's KV out of the region.
     KeptOut,
-    /// Dropped: they did not come back as they went.
+    /// Dropped: the blocks did not return intact.
     Damaged,
-    /// Dropped: the request ended while they were out.
+    /// Dropped: the request ended while its blocks were out.
     Ended,
 }
 
 /// A line of a swap trace (docs/simulator.md).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SwapRecord {
-    /// The engine's step, from 1, before whose computation it happened.
+    /// The step, from 1; the blocks moved before its computation.
     pub step: u64,
-    /// The request: the how many-th that this engine took, from 0.
+    /// Sequence number of the request in this engine, from 0.
     pub sequence: u64,
-    /// Blocks of it.
+    /// Number of blocks.
     pub blocks: u32,
-    /// Where they went.
+    /// Direction of the movement.
     pub direction: Direction,
-    /// Why.
+    /// Reason for the movement.
     pub why: Why,
 }
 
-/// A step that was computed.
+/// A computed step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StepRecord {
-    /// Requests that had a part in it.
+    /// Requests in the step.
     pub requests: u64,
     /// Tokens computed.
     pub tokens: u64,
     /// Pairs of a token computed and a token that it attends to.
     pub pairs: u64,
-    /// Tokens whose KV was read: of each request those that its last token attends to.
+    /// Tokens with KV that was read: per request, all that its last token attends to.
     pub context: u64,
-    /// From when the scheduler was asked until the next step could begin: computing, telling and publishing.
+    /// Nanoseconds from the call of the scheduler until the next step could begin: computing,
+    /// sending and publishing.
     pub ns: u64,
 }
 
-/// A request that the engine took: the scheduler knows it from here on.
+/// A request that the scheduler has accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TakenRecord {
-    /// The how many-th, from 0.
+    /// Sequence number of the request, from 0.
     pub sequence: u64,
-    /// Tokens of its prompt.
+    /// Prompt length in tokens.
     pub prompt_tokens: u32,
-    /// Most tokens of prompt and output.
+    /// Most tokens of prompt and output together.
     pub max_num_tokens: u32,
 }
 
-/// Hears of requests, swaps and steps, on the engine's thread: it must not block for long.
+/// Receives records of requests, swaps and steps. The engine's thread calls it, so it must not
+/// block for long.
 pub trait Observer: Send {
-    /// A request was taken.
+    /// A request was accepted.
     fn taken(&mut self, _record: &TakenRecord) {}
 
-    /// Blocks were swapped, or given up.
+    /// Blocks were swapped or dropped.
     fn swapped(&mut self, _record: &SwapRecord) {}
 
     /// A step was computed.
     fn stepped(&mut self, _record: &StepRecord) {}
 }
 
-/// Nobody listens.
+/// Ignores all records.
 impl Observer for () {}

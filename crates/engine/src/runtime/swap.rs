@@ -1,8 +1,9 @@
-//! Blocks of running requests that wait in the region until L1 has room again.
+//! Blocks of swapped-out requests, stored in the region until L1 has free blocks again.
 //!
-//! Who makes room, and whether by swapping or by starting again, is the scheduler's decision (`cenote_policy`); here bytes are
-//! moved. What the region does not take, and what it does not give back whole, is computed again: a request loses time and nothing
-//! else. Blocks are copied byte for byte, never encoded, so tokens are those of a run without pressure.
+//! The scheduler (`cenote_policy`) selects the request to preempt and decides between swapping and
+//! recomputing. This module copies the bytes. Blocks that the region refuses or does not return
+//! intact are recomputed: the request loses time only. Blocks are copied byte for byte, never
+//! encoded, so the tokens equal those of a run without pressure.
 
 use super::observe::{Direction, Observer, SwapRecord, Why};
 use crate::kv::KvArena;
@@ -14,7 +15,7 @@ use cenote_store::{PrefixStore, SwappedBlock};
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-/// Numbers that only grow.
+/// Monotonic counters.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Swaps {
     pub swaps: u64,
@@ -24,12 +25,12 @@ pub(super) struct Swaps {
     pub damaged_blocks: u64,
 }
 
-/// Times that decide between swapping and computing again are the best of so many.
+/// Repetitions of each cost measurement; the shortest time counts.
 const MEASUREMENTS: usize = 4;
-/// Tokens whose computation is timed.
+/// Tokens per measurement of the recompute time.
 const MEASURED_TOKENS: usize = 256;
 
-/// The swap space, and what requests have in it.
+/// The swapped-out blocks of all requests.
 pub(super) struct Swapper {
     out: BTreeMap<RequestId, Out>,
     pub observer: Box<dyn Observer>,
@@ -51,7 +52,7 @@ impl Swapper {
         self.observer.swapped(&SwapRecord { step, sequence, blocks, direction, why });
     }
 
-    /// A request starts again.
+    /// Reports a request that is preempted without swapping and recomputed.
     pub fn preempted(&mut self, step: u64, sequence: u64, preempted: &Preemption) {
         let why = match preempted.why {
             NoSwap::Empty => Why::Empty,
@@ -61,7 +62,8 @@ impl Swapper {
         self.tell(step, sequence, preempted.blocks as usize, Direction::Dropped, why);
     }
 
-    /// Copies a request's blocks out. `false`: they are not there; it starts again. `store`: none where the request is to stay out of it.
+    /// Copies a request's blocks out. Returns `false` if the blocks were not stored; the request is
+    /// then recomputed. `store`: `None` if the request must not use the store.
     pub fn swap_out(
         &mut self,
         step: u64,
@@ -88,9 +90,10 @@ impl Swapper {
         true
     }
 
-    /// Copies a request's blocks back. Returns how many, from the first, are whole: those behind them are to be computed again.
+    /// Copies a request's blocks back. Returns the number of intact blocks, from the first; the
+    /// rest must be recomputed.
     pub fn swap_in(&mut self, step: u64, transfer: &SwapTransfer, kv: &mut KvArena) -> usize {
-        let out = self.out.remove(&transfer.id).expect("who comes back went out");
+        let out = self.out.remove(&transfer.id).expect("a request that swaps in has swapped out");
         let pairs = out.blocks.iter().zip(&transfer.blocks);
         let whole = pairs.take_while(|(swapped, block)| swapped.swap_in(&mut kv.pages_mut(**block))).count();
         self.totals.in_blocks += whole as u64;
@@ -103,7 +106,7 @@ impl Swapper {
         whole
     }
 
-    /// A request is over, and what it has out goes.
+    /// Frees the swap space of a request that has ended.
     pub fn forget(&mut self, step: u64, id: RequestId) {
         if let Some(out) = self.out.remove(&id) {
             self.tell(step, out.sequence, out.blocks.len(), Direction::Dropped, Why::Ended);
@@ -111,8 +114,8 @@ impl Swapper {
     }
 }
 
-/// The swap space that a model's settings give the scheduler, with what blocks and tokens cost here: one is carried and some are
-/// computed, before there are requests.
+/// The scheduler's swap settings for a model. The costs of a block and of a token are measured on
+/// this machine, before there are requests.
 pub(super) fn config(model: &LoadedModel, kv: &mut KvArena, store: Option<&mut (dyn PrefixStore + '_)>) -> SwapConfig {
     let settings = model.config();
     let bytes = model.layout().block_bytes() as u64;
@@ -123,7 +126,7 @@ pub(super) fn config(model: &LoadedModel, kv: &mut KvArena, store: Option<&mut (
     }
     let swap =
         SwapConfig { num_blocks, block_ns: block_ns(kv, store), recompute_token_ns: recompute_token_ns(model, kv) };
-    tracing::info!(?swap, "what swapping and computing again cost here");
+    tracing::info!(?swap, "measured the costs of swapping and recomputing");
     swap
 }
 
@@ -136,14 +139,14 @@ fn best(mut measured: impl FnMut()) -> u64 {
     times.min().unwrap_or(u64::MAX)
 }
 
-/// Time to carry a block one way.
+/// Nanoseconds to copy a block in one direction.
 fn block_ns(kv: &mut KvArena, store: &mut dyn PrefixStore) -> u64 {
     let both = best(|| match store.swap_out(&kv.pages(0)) {
         Some(swapped) => {
-            // It is the block's own content, or nothing that anybody has computed yet.
+            // The pages are unused at this time, so the result of the copy does not matter.
             swapped.swap_in(&mut kv.pages_mut(0));
         }
-        // A region without room now may have some later: then it is a copy.
+        // The region may have no space now but some later: measure a plain copy instead.
         None => {
             let copy: Vec<u8> = kv.pages(0).concat();
             let pages = kv.pages_mut(0);
@@ -154,7 +157,7 @@ fn block_ns(kv: &mut KvArena, store: &mut dyn PrefixStore) -> u64 {
     both / 2
 }
 
-/// Time to compute one more token of a prompt.
+/// Nanoseconds to compute one token of a prompt.
 fn recompute_token_ns(model: &LoadedModel, kv: &mut KvArena) -> u64 {
     let config = model.config();
     let room = (model.max_model_len() - 1).min(model.kv_blocks() * config.block_tokens);

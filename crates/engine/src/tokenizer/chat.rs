@@ -1,4 +1,4 @@
-//! Chat templates: Jinja as Hugging Face renders it.
+//! Chat templates: Jinja with the settings and extensions of Hugging Face.
 
 use crate::error::{LoadError, read};
 use cenote_base::engine::ChatMessage;
@@ -8,14 +8,14 @@ use serde::Deserialize;
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// A parsed template with the tokens it may print.
+/// A parsed template with the special tokens that it may print.
 pub struct ChatTemplate {
     environment: Environment<'static>,
     bos_token: String,
     eos_token: String,
 }
 
-/// `chat_template` of `tokenizer_config.json`: one template, or several with names.
+/// `chat_template` of `tokenizer_config.json`: one template, or several named ones.
 #[derive(Deserialize)]
 #[serde(untagged)]
 pub(super) enum Source {
@@ -32,7 +32,7 @@ pub(super) struct Named {
 const NAME: &str = "chat_template";
 
 impl ChatTemplate {
-    /// The template of `chat_template.jinja`, else the one of `tokenizer_config.json`.
+    /// Loads `chat_template.jinja` or, without that file, the template of `tokenizer_config.json`.
     pub(super) fn load(
         dir: &Path,
         source: Option<Source>,
@@ -65,23 +65,23 @@ impl ChatTemplate {
 
     fn new(text: &str, bos_token: String, eos_token: String) -> Result<Self, Error> {
         let mut environment = Environment::new();
-        // What transformers' Jinja environment is set to.
+        // The settings of transformers' Jinja environment.
         environment.set_syntax(SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build()?);
         environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
         environment.add_function("raise_exception", |message: String| -> Result<String, Error> {
             Err(Error::new(ErrorKind::InvalidOperation, message))
         });
         environment.add_function("strftime_now", |format: String| strftime(&format, SystemTime::now()));
-        // A template is the model's, not ours: it must end.
+        // A template is untrusted input: fuel bounds its run time.
         environment.set_fuel(Some(50_000_000));
         environment.add_template_owned(NAME, without_generation_tags(text))?;
         Ok(Self { environment, bos_token, eos_token })
     }
 
-    /// The prompt for these messages, ending where the assistant's answer begins.
+    /// Renders the messages to a prompt that ends where the assistant's answer begins.
     ///
     /// # Errors
-    /// The template refused the messages, or failed; the text says why.
+    /// The template raised an exception or failed; the text gives the reason.
     pub fn render(&self, messages: &[ChatMessage]) -> Result<String, String> {
         let one =
             |message: &ChatMessage| context! { role => message.role.as_str(), content => message.content.as_str() };
@@ -103,7 +103,8 @@ impl ChatTemplate {
     }
 }
 
-/// transformers adds a tag that marks the assistant's words for training; for rendering it means nothing.
+/// Removes the tags by which transformers marks assistant text for training. They do not affect
+/// rendering.
 fn without_generation_tags(text: &str) -> String {
     let mut text = text.to_owned();
     for (open, close) in [("{%", "%}"), ("{%-", "%}"), ("{%", "-%}"), ("{%-", "-%}")] {
@@ -113,7 +114,8 @@ fn without_generation_tags(text: &str) -> String {
     text
 }
 
-/// The directives of `strftime` that chat templates use, in UTC; others are left as they stand.
+/// Formats `time` with the `strftime` directives that chat templates use, in UTC. Other directives
+/// stay unchanged.
 fn strftime(format: &str, time: SystemTime) -> String {
     const MONTHS: [&str; 12] = [
         "January",
@@ -133,7 +135,8 @@ fn strftime(format: &str, time: SystemTime) -> String {
     let seconds = time.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
     let days = seconds / 86_400;
     let (hour, minute, second) = (seconds / 3600 % 24, seconds / 60 % 60, seconds % 60);
-    // Days since 1 March of year 0, then eras of 400 years (Hinnant, "chrono-Compatible Low-Level Date Algorithms").
+    // Days since 1 March of year 0, then eras of 400 years
+    // (Hinnant, "chrono-Compatible Low-Level Date Algorithms").
     let shifted = days + 719_468;
     let (era, day_of_era) = (shifted / 146_097, shifted % 146_097);
     let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
@@ -186,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn templates_see_messages_tokens_and_python_methods() {
+    fn templates_access_messages_tokens_and_python_methods() {
         let chat = template(
             "{{ bos_token }}{% for m in messages %}\n  {% if m.content.startswith('x') %}\n!{% endif %}\n\
              {{ m['role'].upper() + ': ' + m.content.strip() }}{{ eos_token }}\n{% endfor %}\n\
@@ -197,26 +200,26 @@ mod tests {
     }
 
     #[test]
-    fn a_template_may_refuse() {
+    fn a_template_may_refuse_messages() {
         let chat = template("{{ raise_exception('roles must alternate') }}");
         assert_eq!(chat.render(&[message("user", "hi")]).unwrap_err(), "roles must alternate");
         assert!(ChatTemplate::new("{% if %}", String::new(), String::new()).is_err());
     }
 
     #[test]
-    fn an_endless_template_ends() {
+    fn fuel_stops_an_endless_template() {
         let chat = template("{% for a in range(9999) %}{% for b in range(9999) %}{{ a }}{% endfor %}{% endfor %}");
         assert!(chat.render(&[]).is_err());
     }
 
     #[test]
-    fn training_tags_mean_nothing() {
+    fn generation_tags_do_not_affect_rendering() {
         let chat = template("a {%- generation -%} b {%- endgeneration %} c");
         assert_eq!(chat.render(&[]).unwrap(), "ab c");
     }
 
     #[test]
-    fn dates_are_right() {
+    fn strftime_formats_dates_in_utc() {
         let at = |seconds: u64, format: &str| strftime(format, UNIX_EPOCH + Duration::from_secs(seconds));
         assert_eq!(at(0, "%A %d %B %Y %H:%M:%S"), "Thursday 01 January 1970 00:00:00");
         assert_eq!(at(951_782_400, "%a, %d %b %y"), "Tue, 29 Feb 00");

@@ -1,31 +1,31 @@
-//! Stop texts, which may begin in one token and end in another.
+//! Stop texts, which may span several tokens.
 
-/// Watches generated text for stop texts.
+/// Searches generated text for stop texts.
 #[derive(Clone, Debug)]
 pub struct StopMatcher {
     stops: Vec<String>,
-    /// Text not passed on yet: the longest tail that is the beginning of a stop text.
+    /// Text held back: the longest suffix that may begin a stop text.
     held: String,
 }
 
-/// What became of a piece of text.
+/// Result of [`StopMatcher::push`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Passed {
-    /// Text that no stop text can take back.
+    /// Text that is final: no stop text can begin in it.
     pub text: String,
-    /// Whether a stop text was found. `text` then ends before it.
+    /// Whether a stop text was found. `text` then ends before the stop text.
     pub stopped: bool,
 }
 
 impl StopMatcher {
-    /// A matcher for these texts; empty ones are ignored.
+    /// Creates a matcher for `stops`; empty stop texts are ignored.
     #[must_use]
     pub fn new(stops: &[String]) -> Self {
         Self { stops: stops.iter().filter(|stop| !stop.is_empty()).cloned().collect(), held: String::new() }
     }
 
-    /// Takes more text. The stop text that is complete first wins, so that the outcome does not depend on
-    /// how the text was cut into tokens.
+    /// Appends text. The stop text that ends first wins, so the result does not depend on the token
+    /// boundaries.
     pub fn push(&mut self, text: &str) -> Passed {
         self.held.push_str(text);
         let first = self
@@ -43,13 +43,13 @@ impl StopMatcher {
         Passed { text: std::mem::replace(&mut self.held, kept), stopped: false }
     }
 
-    /// The text that was held back: generation ended without completing a stop text.
+    /// Returns the text held back, when generation ends without a complete stop text.
     pub fn finish(&mut self) -> String {
         std::mem::take(&mut self.held)
     }
 }
 
-/// Bytes of the longest end of `text` that is a beginning of `stop`, shorter than all of it.
+/// Length in bytes of the longest suffix of `text` that is a proper prefix of `stop`.
 fn overlap(text: &str, stop: &str) -> usize {
     let most = text.len().min(stop.len() - 1);
     (1..=most).rev().find(|&n| stop.is_char_boundary(n) && text.ends_with(&stop[..n])).unwrap_or(0)
@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_held_without_need() {
+    fn text_is_held_only_while_it_may_begin_a_stop_text() {
         let mut matcher = StopMatcher::new(&["\n\n".to_owned()]);
         assert_eq!(matcher.push("line").text, "line");
         assert_eq!(matcher.push("\n").text, "");
@@ -92,7 +92,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn cuts_do_not_show(text in "[abé]{0,24}", stops in prop::collection::vec("[abé]{1,4}", 0..3), cuts in prop::collection::vec(0_usize..24, 0..6)) {
+        fn the_result_does_not_depend_on_piece_boundaries(text in "[abé]{0,24}", stops in prop::collection::vec("[abé]{1,4}", 0..3), cuts in prop::collection::vec(0_usize..24, 0..6)) {
             let stops: Vec<&str> = stops.iter().map(String::as_str).collect();
             let chars: Vec<char> = text.chars().collect();
             let mut ends: Vec<usize> = cuts.into_iter().map(|cut| cut.min(chars.len())).chain([chars.len()]).collect();
@@ -104,7 +104,7 @@ mod tests {
                 piece
             }).collect();
             let pieces: Vec<&str> = pieces.iter().map(String::as_str).collect();
-            // The definition: the text up to the begin of the stop text that ends first.
+            // Definition: the text before the stop text that ends first.
             let first = (0..=text.len()).filter(|end| text.is_char_boundary(*end)).find_map(|end| {
                 stops.iter().filter(|stop| text[..end].ends_with(**stop)).map(|stop| end - stop.len()).min()
             });

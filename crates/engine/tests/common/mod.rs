@@ -1,4 +1,4 @@
-//! A small engine with a store in memory, for the tests of the serving loop.
+//! A small engine with an in-memory store, for tests of the serving loop.
 
 use cenote_base::engine::{Event, FinishReason, HandOver, Phase, Prompt, Usage};
 use cenote_base::hash::HashSeed;
@@ -37,7 +37,7 @@ pub fn start(config: &EngineConfig, store: Option<MemoryStore>) -> LlmEngine {
     LlmEngine::start(LoadedModel::load(config).unwrap(), store).unwrap()
 }
 
-/// Blocks in a map that several engines share.
+/// A store in a map that several engines share.
 #[derive(Clone, Default)]
 pub struct MemoryStore {
     pub shared: Arc<Mutex<Blocks>>,
@@ -46,24 +46,24 @@ pub struct MemoryStore {
 #[derive(Default)]
 pub struct Blocks {
     pub blocks: HashMap<BlockHash, Vec<u8>>,
-    /// Blocks that are found, but gone when they are loaded.
+    /// Blocks that match, but are missing when they are loaded.
     pub vanish: BTreeSet<BlockHash>,
-    /// Hashes in the order they were saved.
+    /// Hashes in the order in which they were saved.
     pub saved: Vec<BlockHash>,
     pub held: Vec<Vec<BlockHash>>,
     pub loads: usize,
-    /// Blocks are loaded to be decoded later, as if they were encoded.
+    /// Whether blocks are loaded as pending, as if they were encoded.
     pub pending: bool,
-    /// Pages of such blocks that turn out undecodable.
+    /// Page index per pending block that fails to decode.
     pub forged: HashMap<BlockHash, usize>,
     /// Makes the next save panic.
     pub explode: bool,
-    /// Blocks that may be swapped out from now on; each takes one.
+    /// Number of blocks that can still be swapped out.
     pub swap_room: usize,
-    /// Of the blocks that were swapped out, every how many-th does not come back.
+    /// `Some(n)`: every n-th swapped-out block does not come back.
     pub swap_damage: Option<usize>,
     pub swapped_out: usize,
-    /// What the store says of itself.
+    /// The health that the store reports.
     pub health: Health,
 }
 
@@ -74,7 +74,7 @@ struct Swapped {
 
 impl SwappedBlock for Swapped {
     fn swap_in(&self, pages: &mut [&mut [u8]]) -> bool {
-        // NaN would show if it were used.
+        // NaN changes the result if it is read.
         pages.iter_mut().for_each(|page| page.fill(0xff));
         if !self.damaged {
             pages.iter_mut().zip(&self.pages).for_each(|(page, kept)| page.copy_from_slice(kept));
@@ -83,7 +83,7 @@ impl SwappedBlock for Swapped {
     }
 }
 
-/// A block's pages, one after the other.
+/// A block's pages, concatenated.
 struct Copy {
     block: Vec<u8>,
     forged: Option<usize>,
@@ -92,7 +92,7 @@ struct Copy {
 impl PendingBlock for Copy {
     fn decode(&self, page: usize, bytes: &mut [u8]) -> bool {
         let whole = self.forged != Some(page);
-        // NaN would show if it were used.
+        // NaN changes the result if it is read.
         bytes.fill(0xff);
         if whole {
             bytes.copy_from_slice(&self.block[page * bytes.len()..][..bytes.len()]);
@@ -126,7 +126,7 @@ impl PrefixStore for MemoryStore {
         shared.loads += 1;
         if shared.vanish.remove(&hash) {
             shared.blocks.remove(&hash);
-            // The trait leaves the content undefined; NaN would show if it were used.
+            // The trait leaves the content undefined; NaN changes the result if it is read.
             pages.iter_mut().for_each(|page| page.fill(0xff));
             return Loaded::Miss;
         }
@@ -143,7 +143,7 @@ impl PrefixStore for MemoryStore {
 
     fn save(&mut self, hash: BlockHash, _depth: u32, pages: &[&[u8]]) -> bool {
         let mut shared = self.shared.lock().unwrap();
-        assert!(!shared.explode, "told to explode");
+        assert!(!shared.explode, "`explode` is set");
         shared.saved.push(hash);
         shared.blocks.insert(hash, pages.concat());
         true
@@ -195,13 +195,13 @@ pub fn request(prompt: Prompt, sampling: SamplingParams) -> Request {
     }
 }
 
-/// Tokens that differ for each `seed`.
+/// Random tokens; each `seed` gives others.
 pub fn prompt(seed: u64, length: usize) -> Prompt {
     let mut prng = cenote_base::prng::Prng::new(seed);
     Prompt::Tokens((0..length).map(|_| prng.below(300) as u32).collect())
 }
 
-/// What came of a request.
+/// The result of a finished request.
 #[derive(Debug, PartialEq)]
 pub struct Outcome {
     pub tokens: Vec<TokenId>,
@@ -211,7 +211,7 @@ pub struct Outcome {
     pub hand_over: Option<HandOver>,
 }
 
-/// Submits; the events come through the channel.
+/// Submits a request; its events arrive in the channel.
 pub fn submit(engine: &LlmEngine, request: Request) -> Result<Receiver<Event>, EngineError> {
     let (sender, receiver) = channel();
     engine.submit(request, Box::new(move |event| sender.send(event).is_ok()))?;

@@ -1,4 +1,4 @@
-//! What encoding and decoding a layer's own pages takes, beside copying them.
+//! Time to encode and decode a layer's own pages, relative to copying them.
 
 use crate::engine_page;
 use cenote_base::TokenId;
@@ -10,10 +10,10 @@ use std::hint::black_box;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Passes over the pages, of which the median counts.
+/// Counted passes over the pages; the median counts.
 const PASSES: usize = 15;
 
-/// The pages that a model makes of a prompt.
+/// The KV pages of a prompt.
 pub(super) struct Pages {
     layout: KvLayout,
     arena: KvArena,
@@ -21,7 +21,7 @@ pub(super) struct Pages {
 }
 
 impl Pages {
-    /// Computes them.
+    /// Computes the KV of `prompt`.
     pub fn compute(model: &LoadedModel, prompt: &[TokenId], block_tokens: usize) -> Self {
         let layout = KvLayout { block_tokens, ..*model.layout() };
         let blocks = (prompt.len() / block_tokens) as u32;
@@ -32,7 +32,7 @@ impl Pages {
         Self { layout, arena, blocks }
     }
 
-    /// K and V of a layer, of all blocks.
+    /// The K and V pages of a layer, of all blocks.
     fn of_layer(&self, layer: usize) -> Vec<(PageKind, &[u8])> {
         let kinds = [Side::K, Side::V].map(|side| engine_page(&self.layout, layer, side));
         let of_block = |block| {
@@ -46,8 +46,8 @@ impl Pages {
         (0..self.blocks).flat_map(|block| -> Vec<_> { of_block(block) }).collect()
     }
 
-    /// Encoding and decoding over copying there and back. Pages go round together: what else the machine does meanwhile falls on
-    /// some passes only, and copies are timed between them.
+    /// Time of encoding and decoding over the time of copying there and back. Each pass covers all
+    /// pages and times copies as well, so load from other processes affects only some passes.
     pub fn cost(&self, layer: usize, codec: &Arc<dyn PageCodec>) -> f64 {
         let pages = self.of_layer(layer);
         let mut codecs = Codecs::default();
@@ -55,7 +55,7 @@ impl Pages {
         let mut frames = vec![Vec::new(); pages.len()];
         let mut back: Vec<Vec<u8>> = pages.iter().map(|(kind, _)| vec![0; kind.bytes()]).collect();
         let (mut coded, mut copied) = (Vec::new(), Vec::new());
-        // The first pass finds memory untouched, and does not count.
+        // The first pass touches fresh memory and does not count.
         for pass in 0..=PASSES {
             let started = Instant::now();
             for ((kind, bytes), frame) in pages.iter().zip(&mut frames) {
@@ -70,7 +70,7 @@ impl Pages {
             for ((_, bytes), back) in pages.iter().zip(&mut back) {
                 back.copy_from_slice(black_box(bytes));
             }
-            // There, and back.
+            // A copy there and back takes twice this time.
             let once = between.elapsed();
             if pass > 0 {
                 coded.push((between - started).as_secs_f64());

@@ -1,8 +1,8 @@
-//! What was measured of codecs on the layers of a model: a small file that `--codec auto` goes by.
+//! Measurements of codecs on the layers of a model, in a small file for `--codec auto`.
 //!
-//! It is JSON, so that people can read it. It counts for one model and, where a codec goes by a profile, for one profile, both
-//! told by fingerprint. What is in it is input: numbers are checked, and a table cannot make a choice that its own limits
-//! forbid.
+//! The file is JSON, so that it is readable. It applies to one model and, if a codec needs a
+//! profile, to one profile, both identified by fingerprint. The file is untrusted input: numbers
+//! are checked, and a table cannot make a choice that exceeds its own limits.
 
 use super::{Limits, Verified};
 use cenote_codec::{CodecSpec, LayerSpecs, Profile, SpecError};
@@ -11,70 +11,71 @@ use serde::{Deserialize, Serialize};
 
 const FORMAT: &str = "cenote-codec-table";
 const VERSION: u32 = 1;
-/// Pressures are told apart in so many steps, so that every choice there can be was evaluated.
+/// Pressure is rounded down to multiples of 1 / `PRESSURE_STEPS`, so that every possible choice was
+/// evaluated.
 pub const PRESSURE_STEPS: u32 = 10;
 
-/// One codec on one layer, the others as they are.
+/// Measurements of one codec on one layer, with the other layers unchanged.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Row {
-    /// The codec, as flags call it.
+    /// The codec, in the syntax of `--codec`.
     pub codec: String,
-    /// 16 bits over what a value takes, headers and all.
+    /// Compression ratio: 16 bits over the bits per value, headers included.
     pub ratio: f64,
-    /// Divergence from the model without codecs, nats a token.
+    /// Divergence from the model without codecs, in nats per token.
     pub kl: f64,
-    /// Encoding and decoding, in copies there and back.
+    /// Time of encoding and decoding, in units of copying there and back.
     pub cost: f64,
 }
 
-/// The whole file.
+/// The content of the file.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CodecTable {
     format: String,
     version: u32,
-    /// Fingerprint of the model, hex.
+    /// Fingerprint of the model, in hex.
     model: String,
-    /// Fingerprint of the profile, hex, if there was one.
+    /// Fingerprint of the profile, in hex, if there was one.
     profile: Option<String>,
-    /// Windows of the text, tokens of one, and of a block.
+    /// Number of windows of the measured text.
     pub windows: usize,
-    /// See `windows`.
+    /// Tokens per window.
     pub context: usize,
-    /// See `windows`.
+    /// Tokens per block.
     pub block_tokens: usize,
-    /// What all layers together may do.
+    /// Limits for all layers together.
     pub limits: Limits,
-    /// What single layers may add up to, so that all together stay within the limits.
+    /// Budget for the sum over single layers that keeps all layers together within the limits.
     pub kl_budget: f64,
-    /// By layer, what was measured of each codec; `raw` is not among them, and may always be taken.
+    /// Rows by layer. `raw` is not among them and is always allowed.
     pub layers: Vec<Vec<Row>>,
-    /// What is chosen as pressure grows, and what it was measured to do.
+    /// Choices by rising pressure, with their measured harm.
     pub choices: Vec<Verified>,
 }
 
-/// Why bytes are no table, or none for this model.
+/// The reason why a file is not a table, or not one for this model.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TableError {
-    /// It is no such file.
-    #[error("it is no codec table: {0}")]
+    /// The file is not a codec table.
+    #[error("it is not a codec table: {0}")]
     File(String),
-    /// It is one, and says what cannot be.
+    /// The file is a codec table with invalid content.
     #[error("{0}")]
     Content(String),
-    /// Its codecs were measured on another model.
+    /// The codecs were measured on another model.
     #[error("it is the codec table of another model")]
     OtherModel,
-    /// Its codecs were measured with another profile.
+    /// The codecs were measured with another profile.
     #[error("its codecs were measured with another profile")]
     OtherProfile,
-    /// More harm is asked for than it answers for.
-    #[error("it was measured for a divergence of {measured} at most, and {asked} is asked for")]
+    /// The requested limit is above the table's own.
+    #[error("it was measured for a divergence of at most {measured}, but {asked} was requested")]
     Laxer {
-        /// What it answers for.
+        /// The table's limit, in nats per token.
         measured: String,
-        /// What was asked.
+        /// The requested limit, in nats per token.
         asked: String,
     },
 }
@@ -84,7 +85,7 @@ fn hex(bytes: &[u8; 32]) -> String {
 }
 
 impl CodecTable {
-    /// A table in which nothing is chosen yet.
+    /// Creates a table without choices.
     pub(super) fn new(
         model: &[u8; 32],
         profile: Option<&Profile>,
@@ -107,10 +108,10 @@ impl CodecTable {
         }
     }
 
-    /// Reads a file.
+    /// Parses a file.
     ///
     /// # Errors
-    /// It is no table, or what it says cannot be.
+    /// The file is not a codec table, or its content is invalid.
     pub fn parse(text: &[u8]) -> Result<Self, TableError> {
         #[derive(Deserialize)]
         struct Head {
@@ -133,7 +134,7 @@ impl CodecTable {
             return wrong("it has no layers, or too many");
         }
         if !table.limits.are_sound() {
-            return wrong("its limits are no positive numbers");
+            return wrong("its limits are not positive numbers");
         }
         if !(0.0..=table.limits.kl_max).contains(&table.kl_budget) {
             return wrong("its budget is above its limit");
@@ -141,20 +142,21 @@ impl CodecTable {
         Ok(table)
     }
 
-    /// The file.
+    /// The content of the file, as JSON.
     ///
     /// # Panics
-    /// Never: texts and numbers can always be written.
+    /// Never: strings and numbers always serialize.
     #[must_use]
     pub fn to_json(&self) -> String {
         serde_json::to_string_pretty(self).expect("texts and finite numbers") + "\n"
     }
 
-    /// Whether it counts for a model with so many layers, whose fingerprint may not be known yet, and for a profile; without one,
-    /// codecs that need it say so themselves.
+    /// Checks that the table applies to a model with `layers` layers and to `profile`. `model` is
+    /// `None` if its fingerprint is not known yet. Without a profile, codecs that need one report
+    /// that themselves.
     ///
     /// # Errors
-    /// It does not.
+    /// The table is for another model or another profile.
     pub fn check(&self, model: Option<&[u8; 32]>, layers: usize, profile: Option<&Profile>) -> Result<(), TableError> {
         let others = [model, profile.map(|profile| &profile.model)];
         if self.layers.len() != layers || others.into_iter().flatten().any(|other| hex(other) != self.model) {
@@ -164,11 +166,11 @@ impl CodecTable {
         if hex(&profile.fingerprint()) == *own { Ok(()) } else { Err(TableError::OtherProfile) }
     }
 
-    /// The codecs of the layers under memory pressure, 0 (hot blocks) to 1 (cold blocks). `kl_max` asks for less harm than the
-    /// table's own limit, in the same proportion of single layers to all together.
+    /// The codecs of the layers at a memory pressure from 0 (hot blocks) to 1 (cold blocks).
+    /// `kl_max` sets a lower limit than the table's; the budget shrinks in proportion.
     ///
     /// # Errors
-    /// More harm is asked for than the table answers for.
+    /// `kl_max` is above the table's limit.
     pub fn specs(&self, pressure: f64, kl_max: Option<f64>) -> Result<LayerSpecs, TableError> {
         let limit = self.limits.kl_max;
         let asked = kl_max.unwrap_or(limit);
@@ -178,7 +180,7 @@ impl CodecTable {
         Ok(LayerSpecs::of_layers(&self.chosen(pressure, self.kl_budget * (asked / limit))?.0))
     }
 
-    /// The codecs of the layers, and the sum of what they do alone.
+    /// The codecs of the layers, and the sum of their divergences alone.
     pub(super) fn chosen(&self, pressure: f64, kl_budget: f64) -> Result<(Vec<CodecSpec>, f64), TableError> {
         let (measured, codecs) = (self.measured()?, self.codecs()?);
         let steps = f64::from(PRESSURE_STEPS);
@@ -193,7 +195,7 @@ impl CodecTable {
     }
 
     fn measured(&self) -> Result<Vec<Vec<Measured>>, TableError> {
-        let wrong = || TableError::Content("some of its measurements are no numbers".to_owned());
+        let wrong = || TableError::Content("some of its measurements are not valid numbers".to_owned());
         let one = |row: &Row| Measured::new(row.ratio, row.kl, row.cost).ok_or_else(wrong);
         self.layers.iter().map(|rows| rows.iter().map(one).collect()).collect()
     }
@@ -240,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_comes_back_and_what_cannot_be_is_refused() {
+    fn a_table_round_trips_and_invalid_content_is_refused() {
         let text = table().to_json();
         assert_eq!(CodecTable::parse(text.as_bytes()), Ok(table()));
         for (from, to) in [
@@ -260,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn it_counts_for_one_model() {
+    fn a_table_applies_to_one_model() {
         assert_eq!(table().check(Some(&[7; 32]), 3, None), Ok(()));
         assert_eq!(table().check(Some(&[8; 32]), 3, None), Err(TableError::OtherModel));
         assert_eq!(table().check(None, 4, None), Err(TableError::OtherModel));

@@ -1,5 +1,5 @@
-//! The loop that tightens, held against measurements that are made up: what layers do together is more, or less, than the sum
-//! of what they do alone.
+//! The tightening loop against made-up measurements, in which layers together do more or less harm
+//! than the sum of their harms alone.
 
 use super::*;
 use proptest::prelude::*;
@@ -14,7 +14,7 @@ fn table(limits: Limits, layers: Vec<Vec<Row>>) -> CodecTable {
     CodecTable::new(&[7; 32], None, [4, 64, 16], limits, layers)
 }
 
-/// A quality of which only harm and loss count.
+/// A quality with meaningful harm and loss only.
 fn quality(name: &str, kl: f64, loss_percent: f64) -> Quality {
     Quality {
         codec: name.to_owned(),
@@ -32,7 +32,7 @@ fn quality(name: &str, kl: f64, loss_percent: f64) -> Quality {
     }
 }
 
-/// Some harm nothing alone.
+/// Layers with random rows; some rows do no harm alone.
 fn any_layers() -> impl Strategy<Value = Vec<Vec<Row>>> {
     let kl = prop_oneof![1 => Just(0.0), 6 => (-7.0..0.0_f64).prop_map(|exponent| 10_f64.powf(exponent))];
     let one = (1.0..9.0_f64, kl, 0.0..200.0_f64);
@@ -41,17 +41,17 @@ fn any_layers() -> impl Strategy<Value = Vec<Vec<Row>>> {
     prop::collection::vec(layer, 1..6)
 }
 
-/// What one row does alone, by layer and codec.
+/// Divergence of one row alone, by layer and codec.
 fn alone(layers: &[Vec<Row>], layer: usize, spec: &CodecSpec) -> f64 {
     let row = layers[layer].iter().find(|row| row.codec == spec.to_string());
     row.map_or(0.0, |row| row.kl)
 }
 
 proptest! {
-    /// However much a sum of single layers understates what they do together, what is chosen in the end holds all limits, and
-    /// nothing is measured twice.
+    /// The final choices hold all limits, however far the sum over single layers is off. No choice
+    /// is measured twice.
     #[test]
-    fn limits_hold_together_whatever_layers_do_alone(
+    fn limits_hold_together_for_any_harm_of_single_layers(
         layers in any_layers(),
         factor in prop_oneof![Just(1.0), 0.1..1.0, 1.0..100.0, Just(1e12)],
         unseen_harm in prop_oneof![Just(0.0), 0.0..0.01],
@@ -65,7 +65,7 @@ proptest! {
                 measured.push(choice.name.clone());
                 let sum: f64 = choice.specs.iter().enumerate().map(|(layer, spec)| alone(&layers, layer, spec)).sum();
                 assert!((sum - choice.kl_predicted).abs() <= 1e-12 * sum.max(1.0), "the sum is what is predicted");
-                // What is not there alone comes with every layer that is encoded at all.
+                // Harm that no single layer shows grows with the number of encoded layers.
                 let encoded = choice.specs.iter().filter(|spec| **spec != CodecSpec::Raw).count() as f64;
                 let kl = factor * sum + unseen_harm * encoded;
                 quality(&choice.name, kl, 120.0 * kl)
@@ -81,11 +81,11 @@ proptest! {
         once.sort();
         once.dedup();
         prop_assert_eq!(once.len(), measured.len(), "{:?}", measured);
-        // What `--codec auto` will take is what was measured last.
+        // `--codec auto` takes the choices that were measured last.
         for choice in &table.choices {
             prop_assert_eq!(table.specs(choice.pressure, None).expect("a choice").to_string(), choice.codec.clone());
         }
-        // Where the sum was right at once, nothing is taken away.
+        // If the first choices hold the limits, nothing is removed.
         if factor <= 1.0 && unseen_harm == 0.0 && percent.is_none() {
             prop_assert_eq!(table.kl_budget, limits.kl_max);
             prop_assert_eq!(&table.layers, &layers);
@@ -93,9 +93,10 @@ proptest! {
     }
 }
 
-/// Layers that do three times together what they do alone: the budget goes down until the second best holds.
+/// Layers do twice as much harm together as alone: the budget shrinks until the second-best codec
+/// holds.
 #[test]
-fn a_sum_that_understates_is_made_good() {
+fn the_budget_shrinks_if_the_sum_understates_the_harm() {
     let limits = Limits { kl_max: 4e-3, loss_percent_max: None };
     let layer =
         || vec![row("int8", 2.0, 1e-4, 1.0), row("qpack:0.5", 4.0, 9e-4, 1.0), row("qpack:0.9", 6.0, 1.9e-3, 1.0)];
@@ -115,9 +116,9 @@ fn a_sum_that_understates_is_made_good() {
     assert_eq!((last.codec.as_str(), last.kl_predicted, last.kl), ("qpack:0.5", 1.8e-3, 3.6e-3));
 }
 
-/// Where no candidate is good enough all layers stay as they are, be it that each is too bad alone or all are together.
+/// If no candidate holds the limits, alone or together, all layers stay raw.
 #[test]
-fn where_nothing_is_good_enough_all_stays_as_it_is() {
+fn all_layers_stay_raw_if_no_candidate_holds_the_limits() {
     let limits = Limits { kl_max: 1e-3, loss_percent_max: Some(0.5) };
     let measure = |kl: f64| {
         move |choices: &[&Choice]| {
@@ -138,7 +139,7 @@ fn where_nothing_is_good_enough_all_stays_as_it_is() {
 }
 
 #[test]
-fn what_cannot_be_measured_is_an_error() {
+fn a_failed_measurement_is_an_error() {
     let limits = Limits { kl_max: 1e-3, loss_percent_max: None };
     let mut table = table(limits, vec![vec![row("int8", 2.0, 1e-5, 1.0)]]);
     let failed = hold_limits(&mut table, &mut |_| Err(StudyError::Model("no memory".to_owned())));

@@ -1,8 +1,8 @@
-//! Two small nets, trained with Adam on all examples at once; one seed, one net.
+//! Two small nets, trained with Adam on all examples at once. The seed determines the net.
 
 use cenote_base::prng::Prng;
 
-/// Kingma and Ba's defaults, but for the step.
+/// Defaults of Kingma and Ba, except for the step size.
 const STEP: f64 = 0.01;
 const BETA_1: f64 = 0.9;
 const BETA_2: f64 = 0.999;
@@ -40,7 +40,7 @@ pub(super) struct Mlp {
     inputs: usize,
     hidden: usize,
     outputs: usize,
-    /// Into each hidden unit, its bias; then into each output, its bias.
+    /// Per hidden unit its input weights and its bias; then per output its weights and its bias.
     weights: Vec<f64>,
 }
 
@@ -67,7 +67,8 @@ impl Mlp {
         self.forward(input).1
     }
 
-    /// `slope` is that of the loss over the outputs, for a target.
+    /// Trains on all examples. `slope` is the gradient of the loss with respect to the outputs, for
+    /// a target.
     pub(super) fn fit<T>(&mut self, examples: &[(Vec<f64>, T)], epochs: usize, slope: impl Fn(&[f64], &T) -> Vec<f64>) {
         let mut adam = Adam::new(self.weights.len());
         let split = self.hidden * (self.inputs + 1);
@@ -103,16 +104,18 @@ impl Mlp {
     }
 }
 
-/// A recurrent net with gates (Hochreiter and Schmidhuber 1997, with a gate to forget), one number in each step and one in the end.
+/// An LSTM (Hochreiter and Schmidhuber 1997, with a forget gate): one number per step as input, and
+/// one output after the last step.
 pub(super) struct Lstm {
     hidden: usize,
-    /// For each of four gates and each unit: from the input, a bias, and from each unit; then the way out and its bias.
+    /// Per gate and unit: input weight, bias, and a weight per unit; then the output weights and
+    /// the output bias.
     weights: Vec<f64>,
 }
 
 const GATES: usize = 4;
 
-/// What one step leaves for the way back.
+/// Values of one step that back-propagation needs.
 struct Trace {
     input: f64,
     before: Vec<f64>,
@@ -162,7 +165,7 @@ impl Lstm {
         self.forward(inputs).2
     }
 
-    /// Least squares.
+    /// Trains with squared error as the loss.
     pub(super) fn fit(&mut self, examples: &[(Vec<f64>, f64)], epochs: usize) {
         let mut adam = Adam::new(self.weights.len());
         for _ in 0..epochs {
@@ -192,7 +195,7 @@ impl Lstm {
                 let [input, forget, output, candidate] = std::array::from_fn(|gate| trace.gates[gate][unit]);
                 let squashed = trace.cell[unit].tanh();
                 let cell = to_cell[unit] + to_state[unit] * output * (1.0 - squashed * squashed);
-                // Through each gate's own shape.
+                // Chain rule through the activation of each gate.
                 let slopes = [
                     cell * candidate * input * (1.0 - input),
                     cell * trace.cell_before[unit] * forget * (1.0 - forget),
@@ -219,9 +222,9 @@ impl Lstm {
 mod tests {
     use super::*;
 
-    /// Slopes against differences: the way back is right.
+    /// Compares the analytic gradient with central differences.
     #[test]
-    fn the_lstm_knows_its_slopes() {
+    fn the_lstm_gradient_equals_central_differences() {
         let mut net = Lstm::new(3, 5);
         let (inputs, target) = ([0.3, -0.7, 0.1], 0.4);
         let mut gradient = vec![0.0; net.weights.len()];
@@ -240,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn the_perceptron_fits_what_is_not_a_line() {
+    fn the_perceptron_fits_xor() {
         let examples: Vec<(Vec<f64>, f64)> =
             [([0.0, 0.0], 0.0), ([0.0, 1.0], 1.0), ([1.0, 0.0], 1.0), ([1.0, 1.0], 0.0)]
                 .map(|(x, y)| (x.to_vec(), y))

@@ -1,4 +1,5 @@
-//! CPEN 511's Figures 5 to 10: what is swapped and what comes out, over the factor `a` and over the average block length.
+//! CPEN 511's Figures 5 to 10: swaps and throughput over the factor `a`, and over the average block
+//! length.
 
 use super::{CPEN_MODELS, cpen_setup};
 use cenote_policy::Watermark;
@@ -6,14 +7,14 @@ use cenote_sim::workload::{CPEN_PROMPTS, cpen};
 use cenote_sim::{Setup, simulate};
 use serde::Serialize;
 
-/// §VII-B: 0 to 12 in steps of 0.2, in thousandths.
+/// §VII-B: factors 0 to 12, in units of 0.2.
 pub const FACTORS: std::ops::RangeInclusive<u32> = 0..=60;
-/// §VII-C: 1.8 to 7.5 in steps of 0.2, in thousandths.
+/// §VII-C: thresholds from 1.8 to 7.5 in steps of 0.2, in thousandths.
 pub fn thresholds() -> impl Iterator<Item = u32> {
     (1_800..=7_500).step_by(200)
 }
 
-/// Means over the repeats of one point.
+/// Means over the repeats at one point.
 #[derive(Clone, Debug, Serialize)]
 pub struct Point {
     /// The factor, or the threshold in blocks.
@@ -22,7 +23,7 @@ pub struct Point {
     pub swapped_blocks: f64,
     /// Requests swapped out (Figures 6 and 9).
     pub swaps: f64,
-    /// Generated tokens a second (Figures 7 and 10).
+    /// Generated tokens per second (Figures 7 and 10).
     pub throughput: f64,
     /// Standard deviation of the throughput between repeats.
     pub throughput_deviation: f64,
@@ -33,12 +34,12 @@ pub struct Point {
 pub struct Curve {
     /// The model.
     pub model: String,
-    /// By x.
+    /// Points by rising `x`.
     pub points: Vec<Point>,
 }
 
 impl Curve {
-    /// From the first point to the last, as a share of the first: blocks swapped, and throughput.
+    /// Relative change from the first point to the last: of blocks swapped, and of throughput.
     #[must_use]
     pub fn change(&self) -> (f64, f64) {
         let (Some(first), Some(last)) = (self.points.first(), self.points.last()) else { return (0.0, 0.0) };
@@ -46,7 +47,8 @@ impl Curve {
         (change(first.swapped_blocks, last.swapped_blocks), change(first.throughput, last.throughput))
     }
 
-    /// Steps from one point to the next at which more was swapped than before, over all steps: 0 of a line that only falls.
+    /// Share of the steps between points at which more blocks were swapped than before; 0 for a
+    /// line that never rises.
     #[must_use]
     pub fn rises(&self) -> f64 {
         let rises = self.points.windows(2).filter(|pair| pair[1].swapped_blocks > pair[0].swapped_blocks).count();
@@ -54,18 +56,20 @@ impl Curve {
     }
 }
 
-/// The figures.
+/// The data of all figures.
 #[derive(Clone, Debug, Serialize)]
 pub struct Figures {
     /// Figures 5 to 7.
     pub factor: Vec<Curve>,
-    /// Figures 8 to 10 as the text prints the rule: nobody is let in while the average is above the threshold.
+    /// Figures 8 to 10 with the rule as printed: no admission while the average is above the
+    /// threshold.
     pub stop_above: Vec<Curve>,
-    /// The same with the other reading: while it is below.
+    /// Figures 8 to 10 with the inverse rule: no admission while the average is below the
+    /// threshold.
     pub stop_below: Vec<Curve>,
 }
 
-/// Runs all points; `progress` is told of each.
+/// Simulates all points with `repeats` seeds each; calls `progress` after each point.
 #[must_use]
 pub fn figures(repeats: u64, progress: &mut dyn FnMut()) -> Figures {
     let mut curves = |points: &[(f64, Watermark)]| -> Vec<Curve> {

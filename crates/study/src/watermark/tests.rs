@@ -1,9 +1,10 @@
 use super::*;
 use cenote_policy::watermark::SHIPPED;
 
-/// The shipped weights are what is said of them, on loads that they were not trained on. `docs/simulator.md` has the table.
+/// Checks the documented quality of the shipped weights on held-out loads. `docs/simulator.md` has
+/// the table.
 #[test]
-fn the_learned_watermark_swaps_half_as_much_at_no_price() {
+fn the_learned_watermark_halves_swaps_without_losing_throughput() {
     let cases = held_out_cases();
     let controllers = [Watermark::DEFAULT, Watermark::Learned(SHIPPED)];
     let rows = compare(&cases, &controllers, &mut || ());
@@ -27,7 +28,7 @@ fn training_and_held_out_loads_differ() {
 }
 
 #[test]
-fn a_training_repeats_itself_and_finds_something() {
+fn training_is_deterministic_and_finds_weights() {
     let cases = [Case::cpen("opt-1.3b", 200, 0.5, 111, false)];
     let mut told = Vec::new();
     let one = train(&cases, 1, 7, &mut |generation, reward| told.push((generation, reward)));
@@ -41,7 +42,7 @@ fn a_training_repeats_itself_and_finds_something() {
 }
 
 #[test]
-fn figures_have_the_papers_points() {
+fn figures_have_the_points_of_the_paper() {
     assert_eq!(FACTORS.count(), 61);
     let thresholds: Vec<u32> = thresholds().collect();
     assert_eq!((thresholds[0], thresholds.len(), thresholds[thresholds.len() - 1]), (1_800, 29, 7_400));

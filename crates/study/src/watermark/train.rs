@@ -1,8 +1,10 @@
-//! How the learned watermark learns: the cross-entropy method (Rubinstein 1999), a search that needs no gradient.
+//! Trains the learned watermark with the cross-entropy method (Rubinstein 1999), a search without
+//! gradients.
 //!
-//! A population of weights is drawn around a mean, each is tried on all training loads, and mean and spread move to those of
-//! the best. The reward (CPEN 511 §IX has throughput alone) takes off what is swapped, because throughput alone hardly tells
-//! controllers apart, and much where throughput falls below that of fixed 1 %. One seed, one result, whatever the number of cores.
+//! Each generation draws a population of weights around a mean and runs each on all training loads.
+//! Mean and spread then move to those of the best. CPEN 511 §IX rewards throughput alone, which
+//! hardly distinguishes controllers. This reward subtracts swapped blocks, and penalises throughput
+//! below that of fixed 1 %. The result depends only on the seed, not on the number of cores.
 
 use super::Case;
 use cenote_base::prng::Prng;
@@ -10,29 +12,32 @@ use cenote_policy::Watermark;
 use cenote_policy::watermark::{FEATURES, ONE, Weights};
 use std::fmt::Write;
 
-/// Weights of each generation, and how many of them the next one comes from.
+/// Weights per generation, and the number of best ones that the next generation is drawn around.
 const POPULATION: usize = 40;
 const BEST: usize = 8;
-/// Throughput, over that of fixed 1 %, below which weights are of no use; a little above what is asked for in the end.
+/// Throughput over that of fixed 1 %; weights below this are penalised. A little above the final
+/// requirement.
 const THROUGHPUT_FLOOR: f64 = 1.0;
-/// What a hundredth below the floor costs, in swapped blocks over those of fixed 1 %.
+/// Penalty per hundredth below the floor, in swapped blocks over those of fixed 1 %.
 const FLOOR_PRICE: f64 = 1.0;
 
-/// What a training came to.
+/// Result of a training.
 #[derive(Clone, Debug)]
 pub struct Training {
     /// The best weights found.
     pub weights: Weights,
-    /// Their reward; 0 would be no swap at all, and fixed 1 % has -1.
+    /// Reward of the weights: 0 would be no swaps at all, and fixed 1 % has -1.
     pub reward: f64,
 }
 
-/// Trains on these loads. `progress` is told of every generation and its best reward.
+/// Trains on `cases`. `progress` receives each generation's number, from 1, and the best reward so
+/// far.
 #[must_use]
 pub fn train(cases: &[Case], generations: usize, seed: u64, progress: &mut dyn FnMut(usize, f64)) -> Training {
     let fixed: Vec<(f64, f64)> = cases.iter().map(|case| measured(case, &Watermark::DEFAULT)).collect();
     let mut prng = Prng::new(seed);
-    // To begin with: a thirtieth of all blocks, what prompts still need, and anything else around nothing.
+    // Initial mean: keep 1/32 of all blocks free, plus the blocks that prompts still need. All
+    // other weights are 0.
     let mut mean = [0.0; FEATURES];
     mean[4] = 0.5;
     mean[6] = 16.0;
@@ -55,7 +60,7 @@ pub fn train(cases: &[Case], generations: usize, seed: u64, progress: &mut dyn F
             let values = || elite.iter().map(|(_, weights)| weights[feature]);
             mean[feature] = values().sum::<f64>() / BEST as f64;
             let variance = values().map(|value| (value - mean[feature]).powi(2)).sum::<f64>() / BEST as f64;
-            // Never so narrow that nothing new is tried.
+            // A minimum spread keeps the search exploring.
             spread[feature] = variance.sqrt().max(0.02);
         }
         progress(generation + 1, best.reward);
@@ -63,7 +68,7 @@ pub fn train(cases: &[Case], generations: usize, seed: u64, progress: &mut dyn F
     best
 }
 
-/// Sum of twelve uniform numbers less six: normal enough, and the same on every machine.
+/// Sum of twelve uniform numbers less six: approximately normal, and equal on every machine.
 fn normal(prng: &mut Prng) -> f64 {
     (0..12).map(|_| prng.next_f64()).sum::<f64>() - 6.0
 }
@@ -72,7 +77,7 @@ fn rounded(weights: &[f64; FEATURES]) -> Weights {
     weights.map(|weight| (weight * ONE as f64).round() as i32)
 }
 
-/// Blocks swapped out, and throughput.
+/// Blocks swapped out, and generated tokens per second.
 fn measured(case: &Case, watermark: &Watermark) -> (f64, f64) {
     let outcome = case.run(watermark);
     (outcome.swapped_out_blocks as f64, outcome.throughput_tokens_per_s)
@@ -91,7 +96,7 @@ fn reward(cases: &[Case], fixed: &[(f64, f64)], weights: &Weights) -> f64 {
     0.5 * (mean + worst)
 }
 
-/// The source file that ships these weights.
+/// Source code of the file with the shipped weights.
 #[must_use]
 pub fn weights_source(training: &Training, generations: usize, seed: u64) -> String {
     let mut out = String::from(

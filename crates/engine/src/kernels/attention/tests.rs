@@ -5,7 +5,8 @@ fn random(len: usize, prng: &mut Prng) -> Vec<f32> {
     (0..len).map(|_| prng.next_f64() as f32 * 2.0 - 1.0).collect()
 }
 
-/// A layer whose free memory is NaN, so that a key or value that must not be seen shows.
+/// A layer with NaN in unwritten memory, so that reading an invisible key or value changes the
+/// result.
 fn filled(layout: KvLayout, table: &[BlockId], tokens: usize, prng: &mut Prng) -> (KvLayer, Vec<f32>, Vec<f32>) {
     let mut layer = KvLayer::new(layout, 16);
     layer.poison();
@@ -58,7 +59,7 @@ fn attention_is_softmax_of_scores_times_values() {
 }
 
 #[test]
-fn chunks_and_neighbours_do_not_show() {
+fn results_do_not_depend_on_chunks_or_neighbours() {
     let mut prng = Prng::new(6);
     for element in [ElementType::F32, ElementType::Bf16] {
         let layout = KvLayout { num_layers: 1, num_kv_heads: 2, head_dim: 24, block_tokens: 16, element };
