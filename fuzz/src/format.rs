@@ -1,5 +1,6 @@
-//! A second implementation of `docs/format.md`: where things lie and how lines are sealed. Written from the
-//! document and not from the pool's code, so that a test of the one is a test of the other.
+//! A second implementation of `docs/internals/format.md`: where things lie and how lines are
+//! sealed. Written from the document and not from the pool's code, so that a test of the one is a
+//! test of the other.
 
 /// Bytes of a line.
 pub(crate) const LINE: u64 = 64;

@@ -29,7 +29,7 @@ const USAGE: &str = "usage: cargo xtask <task>
               makes one for this machine, and runs no tests
   vllm        the tests with vLLM, in an environment of some 5 GB that it makes; arguments go to pytest
   sglang      the tests with SGLang's own classes, on the processor, in such an environment; arguments go to pytest
-  peers       beside rivals: vLLM's connectors, Redis, Mooncake Store; --help tells its flags (docs/peers.md)
+  peers       beside rivals: vLLM's connectors, Redis, Mooncake Store; --help tells its flags (docs/evidence/peers.md)
   simulate    the pool on a model of hosts with private caches; --help tells its flags
   two-host    two emulated hosts that share one CXL memory device; names of scenarios may follow
   fuzz        hostile regions under cargo-fuzz; --seconds N and names of targets may follow";

@@ -1,4 +1,5 @@
-//! Two virtual hosts that share one emulated CXL memory device. docs/two-host.md tells what that shows.
+//! Two virtual hosts that share one emulated CXL memory device. docs/guides/several-hosts.md tells
+//! what that shows.
 
 mod debian;
 mod guest;

@@ -97,7 +97,7 @@ def _answer(_: Connection, model: str, rival: Rival, prompts: list[list[int]]) -
 
 
 def _let_lmcache_in() -> None:
-    """Lets vLLM 0.32 start with LMCache. See docs/lmcache.md.
+    """Lets vLLM 0.32 start with LMCache. See docs/guides/lmcache.md.
 
     LMCache imports modules with attributes that have a `__dict__` other than a dictionary. vLLM's
     pass that rebinds kernels raises for them; this replacement skips them."""

@@ -26,7 +26,7 @@ id!(
     RequestId(u64)
 );
 id!(
-    /// Index of a block descriptor in a region; at most 40 bits (docs/format.md).
+    /// Index of a block descriptor in a region; at most 40 bits (docs/internals/format.md).
     BlockIndex(u64)
 );
 id!(

@@ -1,5 +1,5 @@
 //! Hostile calls from C: the sizes and offsets that were let through once, and what the fuzzer draws, from seeds.
-//! `cargo xtask fuzz capi` searches on, guided by coverage (docs/testing.md).
+//! `cargo xtask fuzz capi` searches on, guided by coverage (docs/evidence/testing.md).
 
 mod calls;
 

@@ -76,8 +76,8 @@ pub enum Commands {
     Outliers(OutliersArgs),
     /// Simulate engines and a shared pool under a load, and tell what a pool of a given size would do
     ///
-    /// The scheduler, eviction and watermarks are those that serve; engines and links are models (docs/simulator.md). The same
-    /// flags and seed print the same bytes.
+    /// The scheduler, eviction and watermarks are those that serve; engines and links are models
+    /// (docs/evidence/simulator.md). The same flags and seed print the same bytes.
     Sim(Box<SimArgs>),
     /// Study the scheduler, in the simulator and in the engine: watermarks, whether swaps can be foreseen, how far the two are apart
     #[command(subcommand)]
@@ -362,7 +362,7 @@ pub struct EngineArgs {
     #[arg(long, value_name = "N", env = "CENOTE_MAX_WAITING", default_value_t = 512, value_parser = positive)]
     pub max_waiting: usize,
     /// What admission leaves free of these blocks: fixed:SHARE, opt:FACTOR, avg-above:BLOCKS, avg-below:BLOCKS or learned
-    /// (docs/simulator.md)
+    /// (docs/internals/policies.md)
     #[arg(long, value_name = "KIND", env = "CENOTE_WATERMARK", default_value = "fixed:0.01")]
     pub watermark: Watermark,
     /// Memory of the region to which requests are swapped out that must make room; without it they are computed again
@@ -371,7 +371,8 @@ pub struct EngineArgs {
     /// Swap also where computing again would be quicker
     #[arg(long, env = "CENOTE_ALWAYS_SWAP")]
     pub always_swap: bool,
-    /// Write what is swapped, a line of JSON each (docs/simulator.md); workers add their names to the file's
+    /// Write what is swapped, a line of JSON each (docs/guides/serve.md); workers add their names
+    /// to the file's
     #[arg(long, value_name = "FILE", env = "CENOTE_SWAP_TRACE")]
     pub swap_trace: Option<PathBuf>,
     /// What KV is stored as in the region: raw, int8, oaken, qpack:RATE or qpackz:RATE, for all layers or as in

@@ -1,4 +1,5 @@
-//! The facts behind a fingerprint, kept in the region for `pool diff` (docs/format.md#object-row).
+//! The facts behind a fingerprint, kept in the region for `pool diff`
+//! (docs/internals/format.md#object-row).
 
 use crate::region::HostPool;
 use cenote_mem::Fabric;

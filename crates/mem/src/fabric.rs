@@ -149,7 +149,8 @@ pub trait Fabric: Send + Sync + 'static {
 
     /// Waits until the payload that this thread wrote is visible to others. The descriptor that makes
     /// the payload findable is stored after this. It does not wait for what other threads wrote: each
-    /// thread calls this before it hands its part over (docs/format.md, assumptions about the fabric).
+    /// thread calls this before it hands its part over (docs/internals/format.md, assumptions about
+    /// the fabric).
     #[track_caller]
     fn publish_payload(&self);
 

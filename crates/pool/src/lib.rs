@@ -1,9 +1,10 @@
 //! Floor 2: the KV block pool inside a shared region.
 //!
-//! Everything that participants share lives in the region at fixed places (`docs/format.md`); what only the
-//! processes of one host share (locks, free lists, recency) lives in that host's own memory and can be
-//! rebuilt from the region. The rules the code keeps, all of them from the non-coherent design, so that a
-//! fabric without coherence changes code and not the format:
+//! Everything that participants share lives in the region at fixed places
+//! (`docs/internals/format.md`); what only the processes of one host share (locks, free lists,
+//! recency) lives in that host's own memory and can be rebuilt from the region. The rules the code
+//! keeps, all of them from the non-coherent design, so that a fabric without coherence changes code
+//! and not the format:
 //!
 //! - every line has one writing host; bucket and chunk lines change hands only under a lock;
 //! - the descriptor is the truth, the index is a hint;

@@ -160,7 +160,7 @@ fn bytes_apart(size: u64, other: u64) -> String {
     if text == ByteSize(other).to_string() { format!("{size} B") } else { text }
 }
 
-/// Number of pins in `lines` hazard lines (docs/format.md#hazard-line), as a text.
+/// Number of pins in `lines` hazard lines (docs/internals/format.md#hazard-line), as a text.
 fn pins(lines: u16) -> String {
     (u32::from(lines) * PINS_PER_LINE).to_string()
 }

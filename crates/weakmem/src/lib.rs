@@ -3,8 +3,8 @@
 //! The seed determines schedules, delays and crashes.
 //!
 //! The model is deliberately weaker than any known machine
-//! (docs/format.md#assumptions-about-the-fabric). Code that is correct here does not depend on
-//! stronger guarantees of today's hardware. It models
+//! (docs/internals/format.md#assumptions-about-the-fabric). Code that is correct here does not
+//! depend on stronger guarantees of today's hardware. It models
 //! - stale lines: a host reads its cached copy until the line is evicted or invalidated;
 //! - write-back of any dirty line at any time and in any order, always all eight words. The words
 //!   may reach the device one by one, so other hosts may see a torn line;

@@ -25,7 +25,7 @@
 //! - `RStore` and `LFlush` (store or write back into the owner's cache) have no equal, because the
 //!   device has no cache. A value that only the owner's cache holds does not exist here.
 //! - The read-modify-writes have no equal: the fabric has none between hosts
-//!   (docs/format.md#assumptions-about-the-fabric).
+//!   (docs/internals/format.md#assumptions-about-the-fabric).
 //!
 //! The model adds states that CXL0 does not have: a store that is flushed and not fenced, a stale
 //! copy, and a torn line. It also adds the crash of one process, which loses no retired store.

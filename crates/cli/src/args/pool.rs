@@ -23,7 +23,8 @@ pub enum PoolCommands {
     History(PoolHistoryArgs),
     /// Tell which blocks a region has and follow which come and leave, a line of JSON each, without joining
     ///
-    /// Whoever stores or evicts them, on whatever host. For routers that send a prompt to where it is warm: docs/events.md.
+    /// Whoever stores or evicts them, on whatever host. For routers that send a prompt to where it
+    /// is warm: docs/guides/events.md.
     Events(PoolEventsArgs),
     /// Give back what nobody can use any more
     Gc(PoolArgs),

@@ -5,7 +5,7 @@ use super::support::region::Region;
 use std::fs;
 use std::os::unix::fs::FileExt;
 
-/// Words of the superblock (docs/format.md#superblock).
+/// Words of the superblock (docs/internals/format.md#superblock).
 const VERSION_AT: u64 = 8;
 const LAYOUT_AT: u64 = 16;
 const SEED_AT: u64 = 96;

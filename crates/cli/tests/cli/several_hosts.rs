@@ -80,7 +80,7 @@ async fn a_host_is_fenced_by_its_number() {
     assert_eq!((&second["incarnation"], &second["marked_dead"]), (&json!(2), &json!(false)), "{info}");
 }
 
-/// As the superblock's check word is computed (docs/format.md#superblock).
+/// As the superblock's check word is computed (docs/internals/format.md#superblock).
 fn check_word(superblock: &[u8]) -> u64 {
     let word = |bytes: &[u8]| u64::from_le_bytes(bytes.try_into().expect("eight bytes"));
     superblock.chunks_exact(8).take(23).map(word).fold(0x243f_6a88_85a3_08d3, |sum, word| {

@@ -38,7 +38,7 @@ pub enum Why {
     Ended,
 }
 
-/// A line of a swap trace (docs/simulator.md).
+/// A line of a swap trace (docs/guides/serve.md).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SwapRecord {
     /// The step, from 1; the blocks moved before its computation.

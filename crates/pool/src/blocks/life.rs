@@ -1,4 +1,4 @@
-//! The life of a block, in the order of this file (docs/format.md#publish):
+//! The life of a block, in the order of this file (docs/internals/protocol.md#publish):
 //!
 //! 1. `crate::eviction` reserves a slot: private to this worker, invisible in the region.
 //! 2. [`Blocks::write`] copies and sums the payload, fences, and writes the descriptor.

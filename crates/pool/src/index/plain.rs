@@ -1,4 +1,5 @@
-//! TraCT's plain design, to be measured beside ours (TraCT §3.4, §4.2; docs/format.md#the-plain-design).
+//! TraCT's plain design, to be measured beside ours (TraCT §3.4, §4.2;
+//! docs/internals/protocol.md#plain-design).
 //!
 //! One lock between hosts guards what all of them change: index entries, a reference count for each block, and one
 //! list of all blocks in the order of their last use. Who looks blocks up takes the lock, finds them, raises their

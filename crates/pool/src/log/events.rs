@@ -1,5 +1,5 @@
 //! The event log: which blocks became readable and which left, for routers that follow where a
-//! prompt is warm (docs/format.md#event, docs/events.md).
+//! prompt is warm (docs/internals/protocol.md#events, docs/guides/events.md).
 //!
 //! Each host writes its own ring. A worker takes a number from a word of the host's memory and
 //! stores the line without waiting for it; the lock of an index shard, taken next in any case,

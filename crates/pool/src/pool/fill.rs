@@ -105,7 +105,8 @@ impl<F: Fabric, H: HostLocal> Filling<F, H> {
     fn describe(mut self, checksum: u64) -> Publish {
         let member = Arc::clone(&self.member);
         // The checksum must cover only bytes that were written and summed in one life. If another host
-        // adopts the slot after this check, its bytes do not have this checksum. (docs/format.md#publish)
+        // adopts the slot after this check, its bytes do not have this checksum.
+        // (docs/internals/protocol.md#publish)
         if !member.space.still_reserved(self.slot.block, self.life) {
             member.region.counters().add(Counter::NoRoom, 1);
             return Publish::NoRoom;

@@ -1,5 +1,5 @@
-//! Where everything lies in a region (docs/format.md#areas). Computed from the configuration by one
-//! function, so that two processes cannot disagree.
+//! Where everything lies in a region (docs/internals/format.md#areas). Computed from the
+//! configuration by one function, so that two processes cannot disagree.
 
 use crate::error::PoolError;
 use crate::region::config::{Design, PoolConfig};

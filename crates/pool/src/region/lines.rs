@@ -1,4 +1,5 @@
-//! The shared structures, each one cache line of eight little-endian words (docs/format.md#lines).
+//! The shared structures, each one cache line of eight little-endian words
+//! (docs/internals/format.md#lines).
 //!
 //! A line that must not be believed when torn, damaged or misplaced carries a check word over its other
 //! words, its own offset and the region's identity. An all-zero line was never written.
@@ -7,7 +8,7 @@ use cenote_base::{BlockHash, BlockIndex, Generation};
 use cenote_mem::assert_layout;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-/// The check word of a line at `offset` (docs/format.md#check-word).
+/// The check word of a line at `offset` (docs/internals/format.md#check-word).
 #[inline]
 fn check_word(words: &[u64; 8], offset: u64, salt: u64) -> u64 {
     let mut sum = salt ^ offset.wrapping_mul(0x9e37_79b9_7f4a_7c15);

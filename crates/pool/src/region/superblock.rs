@@ -1,4 +1,5 @@
-//! The superblock: what a region is (docs/format.md#superblock). Read before anything else is believed.
+//! The superblock: what a region is (docs/internals/format.md#superblock). Read before anything
+//! else is believed.
 
 use crate::error::PoolError;
 use crate::region::config::{Design, HostsLock, PoolConfig};

@@ -3,7 +3,8 @@
 //! A slot is charged to its namespace when it is reserved and discharged when it is free again, both
 //! under the heap lock, so the sums of a host are exact; after a death the next holder counts again.
 //! Each host publishes its sums in words that only it writes. A publisher adds up the words of all
-//! living hosts, which may be a little old: that is the overshoot (docs/format.md#usage).
+//! living hosts, which may be a little old: that is the overshoot
+//! (docs/internals/protocol.md#quotas).
 
 use super::Space;
 use crate::region::host_layout::{FREE, OBJECT};

@@ -86,7 +86,7 @@ pub(super) struct Entered {
 /// The deadline passed first. The caller leaves.
 pub(super) struct Late;
 
-/// Words of the line that a host writes for a lock (docs/format.md#locks).
+/// Words of the line that a host writes for a lock (docs/internals/format.md#locks).
 const TICKET: u64 = 0;
 pub(super) const INCARNATION: u64 = 8;
 const INTENT: u64 = 16;

@@ -2,9 +2,10 @@
 //! owners of slots, recency, counters, and the generations whose payload was swept. The pool's own code runs, over
 //! loom's atomics and locks, with a small region of plain memory (`world.rs`).
 //!
-//! Exploring is bounded: two preemptions, or one where a process dies (docs/testing.md#loom). Deaths are not drawn but tried out: a process
-//! lives for one step, then for two, and so on, until it comes to its end. A step is a use of a word or a store to
-//! the region.
+//! Exploring is bounded: two preemptions, or one where a process dies
+//! (docs/evidence/testing.md#loom). Deaths are not drawn but tried out: a process lives for one
+//! step, then for two, and so on, until it comes to its end. A step is a use of a word or a store
+//! to the region.
 //!
 //! Each test names the mistakes that were made to see whether it notices. One was not noticed and is none: generations
 //! seen may be stored relaxed, because the fence of the sweep stands before the store. What processes share of the

@@ -1,6 +1,6 @@
 """Publishes the KV events of a region in vLLM's wire format, without vLLM. Needs pyzmq.
 
-Usage: `python -m cenote.events REGION`. See docs/events.md.
+Usage: `python -m cenote.events REGION`. See docs/guides/events.md.
 """
 
 from __future__ import annotations

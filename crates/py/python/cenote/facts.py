@@ -1,6 +1,6 @@
 """Facts behind a fingerprint, stored in the region for `cenote pool diff`.
 
-See docs/format.md#object-row."""
+See docs/internals/format.md#object-row."""
 
 from __future__ import annotations
 

@@ -95,7 +95,7 @@ def server(region: str, log: Path) -> Iterator[int]:
 
 
 def let_lmcache_in() -> None:
-    """Lets vLLM 0.32 start with LMCache. See docs/lmcache.md.
+    """Lets vLLM 0.32 start with LMCache. See docs/guides/lmcache.md.
 
     LMCache imports modules with attributes that have a `__dict__` other than a dictionary. vLLM's
     pass that rebinds kernels raises AttributeError for them."""

@@ -1,4 +1,4 @@
-"""`vllm serve` as in docs/vllm.md: two servers on one region, one of them with two engines."""
+"""`vllm serve` as in docs/guides/vllm.md: two servers on one region, one of them with two engines."""
 
 from __future__ import annotations
 

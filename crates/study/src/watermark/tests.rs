@@ -1,8 +1,8 @@
 use super::*;
 use cenote_policy::watermark::SHIPPED;
 
-/// Checks the documented quality of the shipped weights on held-out loads. `docs/simulator.md` has
-/// the table.
+/// Checks the documented quality of the shipped weights on held-out loads.
+/// `docs/evidence/simulator.md` has the table.
 #[test]
 fn the_learned_watermark_halves_swaps_without_losing_throughput() {
     let cases = held_out_cases();

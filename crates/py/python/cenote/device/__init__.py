@@ -1,7 +1,7 @@
 """KV memory on a device. The device copies blocks itself, concurrently with its computation.
 
 Pure Python over an interface of eight calls (`Device`). `cenote.device.cuda` implements the
-interface with PyTorch; this package does not import it. `docs/vllm.md#gpus` states the order of
+interface with PyTorch; this package does not import it. `docs/guides/vllm.md#gpus` states the order of
 copies and why the engine never uses wrong bytes.
 """
 

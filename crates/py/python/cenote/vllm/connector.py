@@ -46,7 +46,7 @@ logger = logger_of(__name__)
 
 
 class CenoteConnector(KVConnectorBase_V1, SupportsHMA):
-    """Shares KV blocks through a Cenote region. See docs/vllm.md."""
+    """Shares KV blocks through a Cenote region. See docs/guides/vllm.md."""
 
     # Source of hits in vLLM's counters: the region is host memory.
     _cache_hit_source = CacheHitSource.HOST
