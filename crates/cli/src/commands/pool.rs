@@ -142,7 +142,11 @@ fn info_text(info: &Info, flush: Flush) -> String {
     let info = &info.pool;
     let mut chunks = format!("{} of {} taken, {} each", info.chunks_taken, info.num_chunks, ByteSize(info.chunk_bytes));
     if info.chunks_with_strays > 0 {
-        let _ = write!(chunks, "; {} take no writes in place (docs/internals/protocol.md, Stray writes)", info.chunks_with_strays);
+        let _ = write!(
+            chunks,
+            "; {} take no writes in place (docs/internals/protocol.md, Stray writes)",
+            info.chunks_with_strays
+        );
     }
     let mut text = facts(&[
         ("size", ByteSize(info.region_bytes).to_string()),
