@@ -1,8 +1,8 @@
-//! The [`Engine`] trait and its messages: all that a server knows of an engine.
+//! The [`Engine`] trait and its messages: the complete interface between a server and an engine.
 //!
-//! An engine may be a thread of this process or another process behind a socket; a router over several
-//! engines is an engine too. Messages are plain data, serialisable, because they cross processes.
-//! The words are vLLM's where vLLM has one.
+//! An engine may be a thread of this process or another process behind a socket. A router over
+//! several engines is an engine too. Messages are plain serialisable data, because they cross
+//! processes. Names are vLLM's where vLLM has one.
 
 use crate::hash::CacheSalt;
 use crate::health::Health;
@@ -13,13 +13,13 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// What a client wants continued.
+/// Input of a request.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Prompt {
-    /// Text, tokenized by the engine (which adds the model's BOS token if the tokenizer says so).
+    /// Text. The engine tokenizes it, and adds the model's BOS token if the tokenizer says so.
     Text(String),
-    /// Token ids, taken as they are.
+    /// Token ids, used unchanged.
     Tokens(Vec<TokenId>),
     /// A conversation, rendered by the model's chat template.
     Chat(Vec<ChatMessage>),
@@ -28,39 +28,40 @@ pub enum Prompt {
 /// One turn of a conversation.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ChatMessage {
-    /// `system`, `user`, `assistant` or what else the template knows.
+    /// `system`, `user`, `assistant` or another role that the template supports.
     pub role: String,
     /// The text.
     pub content: String,
 }
 
-/// Which part of a request an engine does.
+/// The part of a request that an engine runs.
 #[derive(Clone, Debug, PartialEq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Phase {
-    /// Prefill and decode here.
+    /// Prefill and decode on this engine.
     #[default]
     Whole,
     /// Compute and publish the prompt's KV, choose the first token, and end with
-    /// [`FinishReason::HandOver`] (TraCT §3.2, steps 1–5 and 11–12) unless that token ended the request.
+    /// [`FinishReason::HandOver`] (TraCT §3.2, steps 1–5 and 11–12). If the first token ends the
+    /// request, it finishes without a hand-over.
     Prefill,
-    /// Go on from where another engine stopped (TraCT §3.2, steps 6–10). The KV is read from the
-    /// region; what is not there any more is computed again.
+    /// Continue a request of another engine (TraCT §3.2, steps 6–10). Reads the KV from the region,
+    /// and recomputes blocks that are no longer there.
     Decode(HandOver),
 }
 
-/// All that another worker needs to continue a request, whatever became of the first one.
+/// State from which another worker continues a request, even if the first worker died.
 #[derive(Clone, Debug, PartialEq, Default, Serialize, Deserialize)]
 pub struct HandOver {
     /// The prompt, tokenized.
     pub prompt_token_ids: Vec<TokenId>,
     /// Tokens generated so far.
     pub output_token_ids: Vec<TokenId>,
-    /// Bytes of output text already sent to the client; the continuation starts behind them.
+    /// Bytes of output text already sent to the client; the continuation starts after them.
     pub emitted_bytes: u64,
-    /// The request's seed, drawn or given. Token `n` depends on `(seed, n)` only.
+    /// The request's seed, given or drawn. Token `n` depends on `(seed, n)` only.
     pub seed: u64,
-    /// Prompt tokens whose KV the first engine found in the region.
+    /// Prompt tokens of which the first engine found the KV in the region.
     pub cached_tokens: u32,
 }
 
@@ -69,20 +70,23 @@ pub struct HandOver {
 pub struct Request {
     /// Unique among the requests in flight at this engine.
     pub id: RequestId,
-    /// What to continue. With [`Phase::Decode`] the hand-over's tokens count, not this.
+    /// Input. With [`Phase::Decode`] it is ignored; the hand-over's tokens are the input.
     pub prompt: Prompt,
-    /// How to choose tokens, and how many.
+    /// Sampling parameters and output length.
     pub sampling: SamplingParams,
-    /// Which part to do.
+    /// The part of the request to run.
     #[serde(default)]
     pub phase: Phase,
-    /// Whether KV may be read from and written to the region. `false` measures the engine alone.
+    /// Whether the engine may read KV from the region and write it there. `false` measures the
+    /// engine alone.
     #[serde(default = "yes")]
     pub use_pool: bool,
-    /// Whose KV this request shares: that of requests with the same salt, or of those without one.
+    /// Requests share KV only with requests of the same salt; `None` shares with all requests
+    /// without a salt.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cache_salt: Option<CacheSalt>,
-    /// Milliseconds this request may take in all; then it fails with [`ErrorKind::DeadlineExceeded`].
+    /// Time limit of the whole request in milliseconds; then it fails with
+    /// [`ErrorKind::DeadlineExceeded`].
     pub timeout_ms: u64,
 }
 
@@ -90,7 +94,7 @@ const fn yes() -> bool {
     true
 }
 
-/// Why a request ended.
+/// Reason for which a request ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FinishReason {
@@ -98,7 +102,7 @@ pub enum FinishReason {
     Stop,
     /// `max_tokens` or the end of the context.
     Length,
-    /// The prefill part is done; `hand_over` tells how to go on.
+    /// The prefill part is complete; `hand_over` has the state to continue from.
     HandOver,
 }
 
@@ -109,94 +113,96 @@ pub struct Usage {
     pub prompt_tokens: u32,
     /// Tokens generated.
     pub completion_tokens: u32,
-    /// Prompt tokens whose KV came from the region instead of being computed.
+    /// Prompt tokens with KV from the region instead of computed KV.
     pub cached_tokens: u32,
 }
 
-/// How likely a token was by the model's own logits, before temperature, penalties and bias (vLLM's `raw_logprobs`).
+/// Log-probabilities by the model's own logits, before temperature, penalties and bias (vLLM's
+/// `raw_logprobs`).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TokenLogprobs {
-    /// The token that was chosen.
+    /// The chosen token.
     pub chosen: TokenLogprob,
-    /// The likeliest tokens, the likeliest first.
+    /// The likeliest tokens, in descending order.
     pub top: Vec<TokenLogprob>,
 }
 
 /// A token and its log-probability.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TokenLogprob {
-    /// The token's text by itself. A part of a character is U+FFFD.
+    /// The token's text by itself. An incomplete character is U+FFFD.
     pub text: String,
-    /// Natural logarithm of its probability.
+    /// Natural logarithm of the token's probability.
     pub logprob: f32,
 }
 
-/// What an engine tells of a request, in order: any number of `Token`, then one `Finished` or `Failed`.
+/// Events of a request, in order: any number of `Token`, then one `Finished` or `Failed`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Event {
-    /// One more token was generated.
+    /// One token was generated.
     Token {
         /// The token.
         token: TokenId,
-        /// Text that became certain with it. Empty while a character or a possible stop text is
+        /// Text that this token completes. Empty while a character or a possible stop text is
         /// incomplete; the rest comes with a later token or with `Finished`.
         text: String,
-        /// Where the request asks for them.
+        /// Log-probabilities, if the request asks for them.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         logprobs: Option<Box<TokenLogprobs>>,
     },
-    /// The request ended well.
+    /// The request ended successfully.
     Finished {
-        /// Why.
+        /// Reason of the end.
         reason: FinishReason,
-        /// Text that was held back and is now certain.
+        /// Text that was held back and is now complete.
         text: String,
         /// Token counts.
         usage: Usage,
-        /// With [`FinishReason::HandOver`]: how to go on.
+        /// With [`FinishReason::HandOver`]: the state to continue from.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         hand_over: Option<HandOver>,
     },
-    /// The request ended without its answer.
+    /// The request ended with an error.
     Failed(EngineError),
 }
 
-/// Receives the events of one request, on the engine's thread: it must not block. Returning `false`
-/// means that nobody listens any more; the engine then aborts the request and frees its blocks.
+/// Receives the events of one request. Runs on the engine's thread, so it must not block. Returns
+/// `false` if the receiver is gone; the engine then aborts the request and frees its blocks.
 pub type EventSink = Box<dyn FnMut(Event) -> bool + Send>;
 
-/// What went wrong, as far as the client's reaction depends on it.
+/// Kinds of errors, by the client's reaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ErrorKind {
-    /// The request can never be served; `field` names the part that is wrong (HTTP 400).
+    /// The request can never be served; `field` names the invalid part (HTTP 400).
     InvalidRequest,
-    /// Prompt and output together are longer than the model's context; `field` names which to shorten (HTTP 400).
+    /// Prompt and output together exceed the model's context; `field` names the part to shorten
+    /// (HTTP 400).
     ContextLength,
-    /// No room now; try again after `retry_after_ms` (HTTP 503).
+    /// No capacity now; retry after `retry_after_ms` (HTTP 503).
     Overloaded,
-    /// The engine is gone or going (HTTP 503).
+    /// The engine has stopped or is stopping (HTTP 503).
     Unavailable,
     /// `timeout_ms` passed (HTTP 504).
     DeadlineExceeded,
-    /// The request was aborted by its owner.
+    /// The caller aborted the request.
     Aborted,
-    /// A fault of ours (HTTP 500).
+    /// An internal fault (HTTP 500).
     Internal,
 }
 
-/// An error that a client can be told.
+/// An error that is reported to the client.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EngineError {
     /// The kind.
     pub kind: ErrorKind,
-    /// The request field that is wrong, in the API's words (`prompt`, `max_tokens`, …).
+    /// The invalid request field, by its API name (`prompt`, `max_tokens`, …).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub field: Option<String>,
-    /// A sentence that names the thing and the fact.
+    /// A sentence that names the failing thing and the fact.
     pub message: String,
-    /// With [`ErrorKind::Overloaded`]: when trying again may help.
+    /// With [`ErrorKind::Overloaded`]: milliseconds after which a retry may succeed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retry_after_ms: Option<u64>,
 }
@@ -208,19 +214,19 @@ impl EngineError {
         Self { kind, field: None, message: message.into(), retry_after_ms: None }
     }
 
-    /// The request is longer than the model's context; `field` is to be shorter.
+    /// A request that exceeds the model's context; the client must shorten `field`.
     #[must_use]
     pub fn context_length(field: &str, message: impl Into<String>) -> Self {
         Self { field: Some(field.to_owned()), ..Self::new(ErrorKind::ContextLength, message) }
     }
 
-    /// The request's `field` cannot be served.
+    /// A request with an invalid `field`.
     #[must_use]
     pub fn invalid(field: &str, message: impl Into<String>) -> Self {
         Self { field: Some(field.to_owned()), ..Self::new(ErrorKind::InvalidRequest, message) }
     }
 
-    /// No room now.
+    /// No capacity now; retry after `retry_after_ms`.
     #[must_use]
     pub fn overloaded(message: impl Into<String>, retry_after_ms: u64) -> Self {
         Self { retry_after_ms: Some(retry_after_ms), ..Self::new(ErrorKind::Overloaded, message) }
@@ -238,20 +244,20 @@ impl fmt::Display for EngineError {
 
 impl std::error::Error for EngineError {}
 
-/// What an engine serves.
+/// Properties of an engine and its model.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EngineDescription {
     /// Model name as clients write it.
     pub model: String,
-    /// Most tokens of prompt and output together.
+    /// Maximum number of tokens of prompt and output together.
     pub max_model_len: u32,
-    /// Tokens of a block.
+    /// Tokens per block.
     pub block_tokens: u32,
     /// Element type of weights and KV: `f32` or `bf16`.
     pub dtype: String,
     /// Whether the model has a chat template.
     pub has_chat_template: bool,
-    /// The region this engine shares, if any.
+    /// The region that this engine shares, if any.
     pub region: Option<String>,
     /// Process ids of the workers, this engine's own first.
     pub process_ids: Vec<u32>,
@@ -266,8 +272,8 @@ pub struct EngineStats {
 }
 
 impl EngineStats {
-    /// Takes in the values of another worker, as a router does. Values add up, but those of the whole host: every worker
-    /// of it tells the same ones, and the latest is the largest.
+    /// Merges the values of another worker, as a router does. Values add up, except those of the
+    /// host: all its workers report the same counters, so the largest value is the latest.
     pub fn merge(&mut self, other: &Self) {
         for (name, value) in &other.values {
             let sum = self.values.entry(name.clone()).or_default();
@@ -275,49 +281,50 @@ impl EngineStats {
         }
     }
 
-    /// Whether a value only grows in the life of its process.
+    /// Whether a value only grows during the life of its process.
     #[must_use]
     pub fn is_counter(name: &str) -> bool {
         name.ends_with("_total")
     }
 
-    /// Whether a value is of the whole host, not of one process.
+    /// Whether a value belongs to the whole host rather than to one process.
     #[must_use]
     pub fn is_of_host(name: &str) -> bool {
         name.starts_with("pool_")
     }
 }
 
-/// Something that serves requests. Calls return at once; results come through the sink.
+/// A server of requests. Calls return at once, except [`Engine::drain`]; results arrive through the
+/// sink.
 pub trait Engine: Send + Sync {
-    /// What this engine serves.
+    /// Description of the model and its limits.
     fn describe(&self) -> EngineDescription;
 
-    /// Takes a request, or says why not. Validation that needs the tokenizer may also come later, as
-    /// the first and only event `Failed`.
+    /// Accepts a request, or returns the reason of refusal. Validation that needs the tokenizer may
+    /// fail later, with `Failed` as the only event.
     ///
     /// # Errors
-    /// The request is invalid, the engine is full or draining.
+    /// The request is invalid, or the engine is full or draining.
     fn submit(&self, request: Request, events: EventSink) -> Result<(), EngineError>;
 
-    /// Ends a request and frees what it holds; unknown ids are ignored.
+    /// Aborts a request and frees its resources; ignores unknown ids.
     fn abort(&self, id: RequestId);
 
-    /// Another engine has read the KV of a request that this one handed over, or the request is over: what this one holds
-    /// for it may be evicted. Unknown ids are ignored.
+    /// Releases the KV that this engine keeps for a request which it handed over. Called when
+    /// another engine has read the KV or the request has ended. Ignores unknown ids.
     fn release(&self, _id: RequestId) {}
 
     /// Current gauges and counters.
     fn stats(&self) -> EngineStats;
 
-    /// Whether the engine has all that it was given. Unlike [`Self::stats`], it never waits: an engine
-    /// behind a socket returns what it last heard.
+    /// Whether all of the engine's parts work. Unlike [`Self::stats`] it never waits: an engine
+    /// behind a socket returns the last value that it received.
     fn health(&self) -> Health {
         Health::Ok
     }
 
-    /// Refuses new requests and waits until the running ones are done or the deadline passes.
-    /// Returns whether all were done.
+    /// Refuses new requests, and waits until the running ones end or the deadline passes. Returns
+    /// whether all ended.
     fn drain(&self, deadline: Deadline) -> bool;
 }
 
@@ -326,7 +333,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_hosts_counters_are_not_counted_once_per_worker() {
+    fn merging_workers_of_a_host_counts_its_counters_once() {
         let stats = |reads: f64, running: f64| EngineStats {
             values: [("pool_reads_total", reads), ("requests_running", running)].map(|(n, v)| (n.to_owned(), v)).into(),
         };

@@ -1,9 +1,9 @@
-//! Named places where a test can end the process, or count that they were passed.
+//! Named points at which a test can kill the process or count passes.
 //!
-//! Budget: one relaxed atomic load per point while nothing is armed. A point is armed for the whole
-//! process, by name and count, from [`arm`] (the `CENOTE_FAULT=name:count` variable, read by the
-//! command line). When the count is reached the handler runs; the command's handler kills the process
-//! with SIGKILL, because that is the death the pool must survive.
+//! Cost: one relaxed atomic load per point while nothing is armed. [`arm`] arms a point for the
+//! whole process, by name and count; the command line takes them from `CENOTE_FAULT=name:count`.
+//! The handler runs when the count is reached. The command's handler kills the process with
+//! SIGKILL, because the pool must survive that death.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, OnceLock};
@@ -18,22 +18,22 @@ struct Plan {
     handler: fn(&str),
 }
 
-/// Runs `handler` when the point `name` is passed for the `count`-th time (1: the first time).
+/// Runs `handler` when the point `name` is passed for the `count`-th time (1 is the first time).
 pub fn arm(name: &str, count: u64, handler: fn(&str)) {
     *PLAN.lock().expect("no fault handler panics") =
         Some(Plan { name: name.to_owned(), passes_left: count.max(1), handler });
     ARMED.store(true, Ordering::Release);
 }
 
-/// Calls `observer` at every point from now on, armed or not; for simulations, which decide themselves
-/// what a point means to the process that passes it. The first observer stays.
+/// Calls `observer` at every point from now on, whether armed or not. Simulations use it to decide
+/// the effect of a point on the simulated process. Only the first observer is kept.
 pub fn observe(observer: fn(&'static str)) {
     let _ = OBSERVER.set(observer);
     ARMED.store(true, Ordering::Release);
 }
 
-/// Whether a deliberate mistake is to be made here: never, but in builds with the feature `sabotage`, where a
-/// test that does not notice the mistake fails.
+/// Whether the code must make the deliberate mistake `name` here. Always false without the feature
+/// `sabotage`. With it, a test that does not detect the mistake fails.
 #[inline]
 #[must_use]
 pub fn sabotaged(name: &str) -> bool {
@@ -48,13 +48,13 @@ pub fn sabotaged(name: &str) -> bool {
 
 #[cfg(feature = "sabotage")]
 pub mod sabotage {
-    //! Which deliberate mistake this process makes.
+    //! Selects the deliberate mistake of this process.
 
     use std::sync::RwLock;
 
     static CHOSEN: RwLock<Option<String>> = RwLock::new(None);
 
-    /// Makes this mistake from now on, or none.
+    /// Selects the mistake to make from now on; `None` makes none.
     pub fn choose(name: Option<&str>) {
         *CHOSEN.write().expect("no reader panics") = name.map(str::to_owned);
     }
@@ -64,13 +64,13 @@ pub mod sabotage {
     }
 }
 
-/// Forgets what was armed.
+/// Disarms the armed point. An observer stays, but is no longer called.
 pub fn disarm() {
     ARMED.store(false, Ordering::Release);
     *PLAN.lock().expect("no fault handler panics") = None;
 }
 
-/// Marks a place where a process may be made to die.
+/// Marks a point at which a test may kill the process.
 #[inline]
 pub fn point(name: &'static str) {
     if ARMED.load(Ordering::Relaxed) {

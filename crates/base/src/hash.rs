@@ -1,14 +1,15 @@
 //! The identity of a token block: a chained, keyed 128-bit hash (TraCT §4.2).
 //!
-//! `h_i = H(key, h_{i-1}, tokens_i)`: equal hashes mean equal tokens from the first one on, under the
-//! same namespace. The key is derived from the region's seed and the namespace's fingerprint, so no
-//! two namespaces ever name the same block, and nobody who lacks the salt can guess a name.
+//! `h_i = H(key, h_{i-1}, tokens_i)`: within a namespace, equal hashes mean equal tokens from the
+//! first one on. The key is derived from the region's seed and the namespace's fingerprint. Two
+//! namespaces therefore never name the same block, and names cannot be guessed without the salt.
 
 use crate::ids::TokenId;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// Region-wide secret from which every namespace's hash key is derived; kept in the superblock.
+/// Region-wide secret from which the hash keys of all namespaces are derived. Stored in the
+/// superblock.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct HashSeed(pub [u8; 32]);
 
@@ -23,7 +24,7 @@ impl fmt::Debug for HashSeed {
 pub struct BlockHash(pub [u8; 16]);
 
 impl BlockHash {
-    /// The two little-endian words as they stand in a descriptor.
+    /// The hash as two little-endian words, as a descriptor stores it.
     #[must_use]
     #[inline]
     pub fn words(self) -> [u64; 2] {
@@ -54,13 +55,14 @@ impl fmt::Display for BlockHash {
     }
 }
 
-/// What keeps the KV of some requests apart from that of others with the same tokens: vLLM's `cache_salt`, here together
-/// with the salt of the request's API key. A digest of both, so that a message carries no secret of a client.
+/// Separates the KV of requests with equal tokens: vLLM's `cache_salt` combined with the salt of
+/// the request's API key. A digest of both, so that no message carries a client's secret.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CacheSalt([u8; 32]);
 
 impl CacheSalt {
-    /// Of the salt of an API key and that of a request. `None`: the request shares with all others that have no salt.
+    /// Digest of the salts of an API key and a request. Returns `None` without either: such
+    /// requests share KV with each other.
     #[must_use]
     pub fn of(key: Option<&str>, request: Option<&str>) -> Option<Self> {
         if key.is_none() && request.is_none() {
@@ -68,7 +70,8 @@ impl CacheSalt {
         }
         let mut hasher = blake3::Hasher::new_derive_key("cenote cache salt v1");
         for part in [key, request] {
-            // The length keeps ("a", "bc") apart from ("ab", "c"), and a part that is missing from an empty one.
+            // The length separates ("a", "bc") from ("ab", "c"), and a missing part from an empty
+            // one.
             hasher.update(&part.map_or(u64::MAX, |part| part.len() as u64).to_le_bytes());
             hasher.update(part.unwrap_or_default().as_bytes());
         }
@@ -83,7 +86,7 @@ pub struct ChainHasher {
 }
 
 impl ChainHasher {
-    /// The hasher of the namespace with this fingerprint (which already covers the tenant salt).
+    /// The hasher of the namespace with this fingerprint, which already covers the tenant salt.
     #[must_use]
     pub fn new(seed: &HashSeed, namespace_fingerprint: &[u8; 32]) -> Self {
         let mut keyed = blake3::Hasher::new_keyed(&seed.0);
@@ -92,7 +95,7 @@ impl ChainHasher {
         Self { key: *keyed.finalize().as_bytes() }
     }
 
-    /// Hash of the block `tokens` that follows `parent` (`None`: the first block of a sequence).
+    /// Hash of the block `tokens` after `parent` (`None`: the first block of a sequence).
     #[must_use]
     pub fn block(&self, parent: Option<BlockHash>, tokens: &[TokenId]) -> BlockHash {
         let mut keyed = blake3::Hasher::new_keyed(&self.key);
@@ -108,8 +111,9 @@ impl ChainHasher {
         Self::named(&keyed)
     }
 
-    /// Identity of a block that another program names by `key`: its own hash of all tokens up to the block's end, and of
-    /// whatever else it tells blocks apart by. Never that of a block which is named by its tokens.
+    /// Identity of a block that another program names by `key`. The key must cover all tokens up to
+    /// the block's end and all else that separates blocks there. Never equals the identity of a
+    /// block that is named by its tokens.
     #[must_use]
     pub fn alias(&self, key: &[u8]) -> BlockHash {
         let mut keyed = blake3::Hasher::new_keyed(&self.key);
@@ -118,7 +122,7 @@ impl ChainHasher {
         Self::named(&keyed)
     }
 
-    /// What takes the place of the first block's parent in sequences with this salt. No block has this name.
+    /// Parent of the first block in sequences with this salt. No block has this name.
     #[must_use]
     pub fn root(&self, salt: &CacheSalt) -> BlockHash {
         let mut keyed = blake3::Hasher::new_keyed(&self.key);
@@ -136,13 +140,13 @@ impl ChainHasher {
         BlockHash(hash)
     }
 
-    /// Hashes of every *full* block of `tokens`, in order: `tokens.len() / block_tokens` of them.
+    /// Hashes of all full blocks of `tokens`, in order; `tokens.len() / block_tokens` hashes.
     #[must_use]
     pub fn chain(&self, tokens: &[TokenId], block_tokens: usize) -> Vec<BlockHash> {
         self.chain_from(None, tokens, block_tokens)
     }
 
-    /// The same below a parent: a block, or the [`root`](Self::root) of a salt.
+    /// As [`Self::chain`], below a parent: a block, or the [`root`](Self::root) of a salt.
     #[must_use]
     pub fn chain_from(&self, parent: Option<BlockHash>, tokens: &[TokenId], block_tokens: usize) -> Vec<BlockHash> {
         let mut parent = parent;
@@ -187,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn an_alias_is_of_its_namespace_and_no_blocks_of_tokens() {
+    fn an_alias_differs_between_namespaces_and_from_token_blocks() {
         let key = [[0; 16].as_slice(), &4_u64.to_le_bytes(), &[0; 16]].concat();
         assert_eq!(hasher(1).alias(&key), hasher(1).alias(&key));
         assert_ne!(hasher(1).alias(&key), hasher(2).alias(&key));
@@ -224,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn words_keep_the_bytes() {
+    fn words_convert_back_to_the_same_hash() {
         let hash = hasher(1).block(None, &[1]);
         assert_eq!(BlockHash::from_words(hash.words()), hash);
     }

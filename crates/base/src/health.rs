@@ -1,18 +1,18 @@
-//! How well an engine or a store works, beyond whether it answers.
+//! Health of an engine or a store, beyond whether it answers.
 
 use serde::{Deserialize, Serialize};
 
-/// Whether something does all that it is there for.
+/// Whether all parts of a component work.
 #[derive(Clone, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Health {
     /// Everything works.
     #[default]
     Ok,
-    /// Answers are correct, but a part is out of use: an engine whose region is damaged computes
-    /// without it.
+    /// Answers are correct, but a part is out of use. Example: an engine with a damaged region
+    /// computes without it.
     Degraded {
-        /// Sentences that name the thing and the fact; at least one.
+        /// Sentences that name the failing part and the fact; at least one.
         reasons: Vec<String>,
     },
 }
@@ -24,7 +24,7 @@ impl Health {
         Self::Degraded { reasons: vec![reason.into()] }
     }
 
-    /// Why it is degraded; empty when it is not.
+    /// Reasons of degradation; empty if healthy.
     #[must_use]
     pub fn reasons(&self) -> &[String] {
         match self {
@@ -39,7 +39,7 @@ impl Health {
         matches!(self, Self::Degraded { .. })
     }
 
-    /// The health of several parts together; each reason is prefixed with the name of its part.
+    /// Combined health of several parts; each reason is prefixed with the name of its part.
     #[must_use]
     pub fn of_parts(parts: impl IntoIterator<Item = (String, Self)>) -> Self {
         let mut all = Vec::new();

@@ -1,4 +1,4 @@
-//! Names of things: tokens, requests, blocks, hosts, workers, namespaces.
+//! Ids of tokens, requests, blocks, hosts, workers and namespaces.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -22,7 +22,7 @@ macro_rules! id {
 }
 
 id!(
-    /// One request, unique within the process that named it.
+    /// One request, unique within the process that assigned the id.
     RequestId(u64)
 );
 id!(
@@ -30,12 +30,12 @@ id!(
     BlockIndex(u64)
 );
 id!(
-    /// How often a descriptor has been reused; 48 bits. A reader that saw generation `g` and later
-    /// reads another one has lost the block.
+    /// Number of reuses of a descriptor; 48 bits. If a reader sees the generation change, the block
+    /// that it read is gone.
     Generation(u64)
 );
 id!(
-    /// One cache-coherence domain, that is one operating system. At most 64 in a region.
+    /// One cache-coherence domain, that is, one operating system. At most 64 per region.
     HostId(u8)
 );
 id!(
@@ -48,7 +48,7 @@ id!(
 );
 
 impl Generation {
-    /// Generations live in 48 bits of a descriptor word and wrap there.
+    /// Generations occupy 48 bits of a descriptor word and wrap there.
     pub const MASK: u64 = (1 << 48) - 1;
 
     /// The generation after this one.

@@ -1,8 +1,9 @@
-//! The ground floor: words that every other crate speaks.
+//! The ground floor: types that all other crates share.
 //!
-//! Nothing here does I/O, holds a lock or knows of a region. Ids and units, time, a deterministic
-//! generator, the block hash that is a block's identity, fault points, and the [`engine::Engine`]
-//! trait with its messages, through which servers and engines meet without knowing each other.
+//! Nothing here does I/O, holds a lock or uses a region. The crate has ids and units, time, a
+//! deterministic generator, the block hash (a block's identity) and fault points. The
+//! [`engine::Engine`] trait and its messages connect servers and engines, which do not depend on
+//! each other.
 #![forbid(unsafe_code)]
 
 pub mod engine;

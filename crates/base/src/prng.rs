@@ -1,4 +1,4 @@
-//! A small deterministic generator: same seed, same numbers, on every machine.
+//! A small deterministic generator: a seed gives the same numbers on every machine.
 
 /// SplitMix64 (Steele, Lea and Flood, OOPSLA 2014): one 64-bit word of state, full period.
 #[derive(Clone, Debug)]
@@ -12,7 +12,7 @@ impl Prng {
     }
 
     /// The generator of one position of one stream. Sampling step `n` of a request depends on
-    /// `(seed, n)` only, so that another worker can continue an interrupted request token by token.
+    /// `(seed, n)` only, so another worker can continue an interrupted request at any token.
     #[must_use]
     pub fn at(seed: u64, position: u64) -> Self {
         let mut mixed = Self(seed);
@@ -29,12 +29,12 @@ impl Prng {
         z ^ (z >> 31)
     }
 
-    /// Uniform in `[0, 1)`, with 53 random bits.
+    /// A uniform number in `[0, 1)`, with 53 random bits.
     pub fn next_f64(&mut self) -> f64 {
         (self.next_u64() >> 11) as f64 / (1_u64 << 53) as f64
     }
 
-    /// Uniform in `0..bound`; `bound` must not be zero.
+    /// A uniform number in `0..bound`. Panics if `bound` is zero.
     pub fn below(&mut self, bound: u64) -> u64 {
         assert!(bound > 0, "a draw below zero has no value");
         ((u128::from(self.next_u64()) * u128::from(bound)) >> 64) as u64

@@ -1,41 +1,43 @@
-//! How a client wants tokens chosen (vLLM's `SamplingParams`).
+//! Sampling parameters of a request (vLLM's `SamplingParams`).
 
 use crate::ids::TokenId;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// Sampling of one request. `Default` is OpenAI's default: temperature 1, nothing cut off.
+/// Sampling parameters. `Default` is OpenAI's default: temperature 1, no truncation.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SamplingParams {
     /// 0 means greedy. At most 2.
     pub temperature: f32,
-    /// Smallest set of tokens whose probability reaches this; 1 keeps all. In (0, 1].
+    /// Keeps the smallest set of tokens with at least this total probability; 1 keeps all. In (0,
+    /// 1].
     pub top_p: f32,
     /// Number of most likely tokens kept; 0 keeps all.
     pub top_k: u32,
     /// Seed of the request; `None` lets the engine draw one.
     pub seed: Option<u64>,
-    /// Texts at which generation ends; the text returned ends before them.
+    /// Texts that end generation. The returned text ends before them.
     pub stop: Vec<String>,
-    /// Most tokens to generate; `None` goes on to the end of the context.
+    /// Maximum number of tokens to generate; `None` continues to the end of the context.
     pub max_tokens: Option<u32>,
-    /// Go on past the model's end-of-sequence token (benchmarks).
+    /// Continue past the model's end-of-sequence token (for benchmarks).
     pub ignore_eos: bool,
-    /// Taken from a token's logit for each time that it was generated. -2 to 2.
+    /// Subtracted from a token's logit for each time that the token was generated. -2 to 2.
     pub frequency_penalty: f32,
-    /// Taken from the logit of each token that was generated. -2 to 2.
+    /// Subtracted once from the logit of each generated token. -2 to 2.
     pub presence_penalty: f32,
-    /// The logit of each token of prompt and output is divided by this, or multiplied where it is negative. Above 0;
-    /// 1 changes nothing.
+    /// Divides positive logits of tokens in prompt and output, and multiplies negative ones. Above
+    /// 0; 1 changes nothing.
     pub repetition_penalty: f32,
     /// Added to logits, by token. -100 to 100.
     pub logit_bias: BTreeMap<TokenId, f32>,
-    /// Tell the log-probability of each token, and of so many of the likeliest.
+    /// Number of the likeliest tokens to report per position, beside the chosen one; `None` reports
+    /// no log-probabilities.
     pub logprobs: Option<u32>,
 }
 
 impl SamplingParams {
-    /// Whether tokens are chosen by other logits than the model's.
+    /// Whether sampling changes the model's logits before it chooses a token.
     #[must_use]
     pub fn changes_logits(&self) -> bool {
         self.frequency_penalty != 0.0

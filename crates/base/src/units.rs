@@ -25,7 +25,7 @@ impl fmt::Display for ByteSize {
     }
 }
 
-/// The text was not a byte size; it is carried along so that the message can name it.
+/// The text is not a byte size. Carries the text for the message.
 #[derive(Debug, PartialEq, Eq)]
 pub struct ParseByteSizeError(String);
 
@@ -57,7 +57,7 @@ impl FromStr for ByteSize {
             return whole.checked_mul(unit).map(ByteSize).ok_or_else(wrong);
         }
         let value = digits.parse::<f64>().map_err(|_| wrong())? * unit as f64;
-        // Above 2^53 a float no longer holds every byte count; such a size is a typing error.
+        // A float above 2^53 does not hold every byte count; such a size is a typing error.
         if value.is_finite() && (0.0..9.0e15).contains(&value) { Ok(ByteSize(value as u64)) } else { Err(wrong()) }
     }
 }

@@ -1,13 +1,14 @@
-//! The [`Fabric`] trait: how code touches a region, whatever stands between the hosts.
+//! The [`Fabric`] trait: access to a region, independent of the coherence between hosts.
 //!
-//! Code above is written for the weakest fabric: memory without coherence between hosts, where another
-//! host sees a line only after its writer published it and the reader refreshed it. On a coherent machine
-//! the same calls cost a fence. The methods tell their callers' places (`#[track_caller]`), so that a model of
-//! private caches can leave out the flush of one place and see whether anybody notices.
+//! Code above is written for the weakest fabric, memory without coherence between hosts. There,
+//! another host sees a line only after its writer published it and the reader refreshed it. On a
+//! coherent machine the same calls cost a fence. The methods are `#[track_caller]`, so that a model
+//! of private caches can leave out the flush of one call site and test whether a check fails.
 //!
-//! [`Coherent`] is memory of one host, [`Flushed`] memory that several hosts share without coherence, and
-//! [`Mapped`] either of them for programs that learn which when they open a region, [`ReadOnly`] either of them for
-//! programs that only look.
+//! - [`Coherent`]: memory of one host.
+//! - [`Flushed`]: memory that several hosts share without coherence.
+//! - [`Mapped`]: either of them, chosen when a region is opened.
+//! - [`ReadOnly`]: either of them, without stores.
 
 mod around;
 mod bytes;
@@ -31,13 +32,13 @@ use std::sync::Arc;
 /// Access to one region. Offsets are bytes from its start.
 ///
 /// Control structures are words and 64-byte lines; payload is everything else (KV blocks, tables).
-/// Offsets that are misaligned or out of bounds are a bug of the caller and panic; who reads an offset
-/// out of a region checks it before it comes here.
+/// Methods panic on misaligned or out-of-bounds offsets. Callers must check offsets that they read
+/// from a region before they use them here.
 pub trait Fabric: Send + Sync + 'static {
     /// Bytes of the region; a multiple of 64.
     fn len(&self) -> u64;
 
-    /// Whether there is nothing to touch. Never so: a region has at least one page.
+    /// Always false: a region has at least one page.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -50,92 +51,93 @@ pub trait Fabric: Send + Sync + 'static {
     #[track_caller]
     fn store(&self, at: Offset<u64>, value: u64);
 
-    /// Loads the eight words of the line at `at`, a multiple of 64, word 0 first. Each word is whole,
-    /// but they may come from different writes of the line.
+    /// Loads the eight words of the line at `at`, a multiple of 64, word 0 first. Each word is
+    /// atomic; the words may come from different writes of the line.
     #[track_caller]
     fn load_line(&self, at: u64) -> [u64; 8];
 
-    /// Stores the eight words of the line at `at`, a multiple of 64. Word 0 is stored last, so on one
-    /// host whoever loads the new word 0 also finds the other seven.
+    /// Stores the eight words of the line at `at`, a multiple of 64. Word 0 is stored last: on one
+    /// host, a load that returns the new word 0 makes the other seven visible.
     #[track_caller]
     fn store_line(&self, at: u64, words: &[u64; 8]);
 
-    /// Flushes these lines and waits: from here on the other hosts can see what was stored in them.
+    /// Flushes these lines and waits: when it returns, other hosts can see the stores to them.
     #[track_caller]
     fn publish(&self, lines: &[u64]);
 
-    /// Stores all eight words of the line at `at`, a multiple of 64, for others to see after the next
-    /// [`Fabric::fence`], or sooner. The words arrive in any order, on this host too, so the line carries a check word
-    /// or each word stands alone.
+    /// Stores all eight words of the line at `at`, a multiple of 64. Others may see the words at
+    /// once, and can see them after the next [`Fabric::fence`]. The words arrive in any order, also
+    /// on this host: the line needs a check word, or words that stand alone.
     ///
-    /// This and the calls below are for lines that another host may write next. Where the processor can store
-    /// around its cache they never leave the line dirty in it: a process that dies in the middle must leave
-    /// nothing that could be written back later, over what the other host wrote.
+    /// [`Fabric::write_line`], [`Fabric::write_word`] and the `publish_line` methods on them serve
+    /// lines that another host may write next. Where the processor has stores around its cache,
+    /// they never leave the line dirty in it. A dirty line of a process that dies in the middle
+    /// could be written back later, over the other host's stores.
     #[track_caller]
     fn write_line(&self, at: u64, words: &[u64; 8]);
 
-    /// As [`Fabric::write_line`] for one word. `at` is a multiple of 8.
+    /// As [`Fabric::write_line`], for one word. `at` is a multiple of 8.
     #[track_caller]
     fn write_word(&self, at: Offset<u64>, value: u64);
 
-    /// Waits until others can see what this thread wrote and flushed. [`Fabric::publish`] and [`Fabric::refresh`] do as
-    /// much.
+    /// Waits until others can see what this thread wrote and flushed. [`Fabric::publish`] and
+    /// [`Fabric::refresh`] include it.
     #[track_caller]
     fn fence(&self);
 
-    /// Writes a line and waits.
+    /// [`Fabric::write_line`], then [`Fabric::fence`].
     #[track_caller]
     fn publish_line(&self, at: u64, words: &[u64; 8]) {
         self.write_line(at, words);
         self.fence();
     }
 
-    /// Writes several lines and waits once.
+    /// [`Fabric::write_line`] for each line, then one [`Fabric::fence`].
     #[track_caller]
     fn publish_lines(&self, lines: &[(u64, [u64; 8])]) {
-        // A loop, because a closure would be the place that a panic names.
+        // A loop: in a closure, `#[track_caller]` would report this place instead of the caller's.
         for (at, words) in lines {
             self.write_line(*at, words);
         }
         self.fence();
     }
 
-    /// Writes a word and waits.
+    /// [`Fabric::write_word`], then [`Fabric::fence`].
     #[track_caller]
     fn publish_word(&self, at: Offset<u64>, value: u64) {
         self.write_word(at, value);
         self.fence();
     }
 
-    /// Starts flushing one line and does not wait. For stores that others may see late without harm:
-    /// unpinning, unlocking.
+    /// Starts flushing one line and does not wait. For stores that others may see late without
+    /// harm: unpinning, unlocking.
     #[track_caller]
     fn publish_unfenced(&self, line: u64);
 
-    /// Drops cached copies of these lines and waits: later loads see values as of now or newer.
+    /// Drops cached copies of these lines and waits: later loads return current or newer values.
     #[track_caller]
     fn refresh(&self, lines: &[u64]);
 
-    /// Starts dropping the cached copy of one line and does not wait: the loads that follow may still find it, later ones
-    /// do not. For looks that are repeated.
+    /// Starts dropping the cached copy of one line and does not wait. The next loads may still
+    /// return the cached copy; later ones do not. For polling.
     #[track_caller]
     fn refresh_unfenced(&self, line: u64) {
         self.refresh(&[line]);
     }
 
-    /// Asks for the line at `at`, a multiple of 64, which will be loaded soon. Waits for nothing, and what is loaded
-    /// is the same without it.
+    /// Prefetches the line at `at`, a multiple of 64. Does not wait, and does not change what later
+    /// loads return.
     #[track_caller]
     fn prefetch(&self, _at: u64) {}
 
-    /// Writes `part` from `at` (a multiple of 64) on and adds it to `sum`; `whole` is how long the payload is of which
-    /// this is a part. Each part but the last must be a multiple of 64 bytes long. Visible to others after
-    /// [`Fabric::publish_payload`].
+    /// Writes `part` at `at` (a multiple of 64) and adds it to `sum`. `whole` is the length in
+    /// bytes of the complete payload. Each part but the last must be a multiple of 64 bytes long.
+    /// Others see the bytes after [`Fabric::publish_payload`].
     #[track_caller]
     fn write_payload_part(&self, at: u64, part: &[u8], whole: u64, sum: &mut PayloadSum);
 
-    /// Writes `parts` one after the other from `at` on, as [`Fabric::write_payload_part`] does, and returns the checksum
-    /// of their concatenation under `key` (see [`crate::checksum`]).
+    /// Writes `parts` in sequence from `at` on, as [`Fabric::write_payload_part`] does. Returns the
+    /// checksum of their concatenation under `key` (see [`crate::checksum`]).
     #[track_caller]
     fn write_payload(&self, at: u64, parts: &[&[u8]], key: u64) -> u64 {
         let whole = parts.iter().map(|part| part.len() as u64).sum();
@@ -147,21 +149,22 @@ pub trait Fabric: Send + Sync + 'static {
         sum.finish()
     }
 
-    /// Waits until the payload that this thread wrote is visible to others. The descriptor that makes
-    /// the payload findable is stored after this. It does not wait for what other threads wrote: each
-    /// thread calls this before it hands its part over (docs/internals/format.md, assumptions about
-    /// the fabric).
+    /// Waits until the payload that this thread wrote is visible to others. Call it before storing
+    /// the descriptor that makes the payload findable. It does not wait for writes of other
+    /// threads: each thread calls it before it hands over its part (docs/internals/format.md, assumptions
+    /// about the fabric).
     #[track_caller]
     fn publish_payload(&self);
 
-    /// Copies from `at` (a multiple of 64) on into `part` and adds exactly the bytes that were copied to `sum`; `whole` is
-    /// how long the payload is of which this is a part. Each part but the last must be a multiple of 64 bytes long.
-    /// The source may change meanwhile; then the checksum differs from the writer's.
+    /// Copies `part.len()` bytes from `at` (a multiple of 64) and adds exactly the copied bytes to
+    /// `sum`. `whole` is the length in bytes of the complete payload. Each part but the last must
+    /// be a multiple of 64 bytes long. If the source changes during the copy, the checksum differs
+    /// from the writer's.
     #[track_caller]
     fn read_payload_part(&self, at: u64, part: &mut [u8], whole: u64, sum: &mut PayloadSum);
 
-    /// Copies from `at` on into `parts` one after the other, as [`Fabric::read_payload_part`] does, and returns the
-    /// checksum of what was copied.
+    /// Copies from `at` on into `parts` in sequence, as [`Fabric::read_payload_part`] does. Returns
+    /// the checksum of the copied bytes under `key`.
     #[track_caller]
     fn read_payload(&self, at: u64, parts: &mut [&mut [u8]], key: u64) -> u64 {
         let whole = parts.iter().map(|part| part.len() as u64).sum();
@@ -173,24 +176,25 @@ pub trait Fabric: Send + Sync + 'static {
         sum.finish()
     }
 
-    /// Drops stale cached copies of these `len` bytes of payload and waits. Needed once per generation
-    /// of a block and host; nothing to do where caches are coherent.
+    /// Drops stale cached copies of these `len` bytes of payload and waits. Needed once per
+    /// generation of a block and host. Does nothing where caches are coherent.
     #[track_caller]
     fn refresh_payload(&self, at: u64, len: u64);
 
-    /// The checksum of `len` bytes from `at` (a multiple of 64) on, without copying them.
+    /// Checksum under `key` of `len` bytes from `at` (a multiple of 64), without copying them.
     #[track_caller]
     fn checksum_payload(&self, at: u64, len: u64, key: u64) -> u64;
 
-    /// How lines reach other hosts, and come from them.
+    /// The instruction that moves lines to and from the device.
     fn flush(&self) -> Flush;
 
-    /// The file or device that the region is, where it is one.
+    /// The region's file or device; `None` for anonymous memory.
     fn region_file(&self) -> Option<RegionFile> {
         None
     }
 
-    /// Whether all of the region is still there: [`Mapping::still_whole`](crate::Mapping::still_whole).
+    /// Whether all of the region's memory still exists:
+    /// [`Mapping::still_whole`](crate::Mapping::still_whole).
     fn still_whole(&self) -> bool {
         true
     }

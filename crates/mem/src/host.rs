@@ -1,13 +1,14 @@
-//! Memory that the processes of one host share beside the region: tier 1 of the locks (TraCT §3.3), and
-//! arrays of counters that need no coherence between hosts.
+//! Memory that the processes of one host share beside the region: tier 1 of the locks (TraCT §3.3),
+//! and arrays of counters that need no coherence between hosts.
 //!
-//! A [`HostArea`] survives the death of any process at any point. Its locks are robust: the next holder after a dead one
-//! gets the lock and is told. Its slots tell whether the process that claimed one still lives, by a lock that the kernel
-//! drops with the process. Process and thread ids are not used anywhere, because they repeat and differ between
-//! containers.
+//! A [`HostArea`] survives the death of any process at any point. Its locks are robust: if the
+//! holder dies, the next holder gets the lock and sees that it was abandoned. A slot shows whether
+//! the process that claimed it is alive: the claim is a kernel lock, which ends with the process.
+//! Process and thread ids are not used, because they repeat and differ between containers.
 //!
-//! The area is a file in `/dev/shm`, for those who may write its region. It is initialised under an exclusive
-//! `flock`, and a word that is written last says that it is ready; whoever finds that word missing starts anew.
+//! The area is a file in `/dev/shm`, accessible to the users that may write its region. It is
+//! initialised under an exclusive `flock`. The ready word is written last; an opener that does not
+//! find it initialises the area again.
 
 mod file;
 mod layout;
@@ -40,7 +41,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// How much of everything an area has. All who open an area must agree.
+/// Sizes of an area's arrays. All openers of an area must pass the same values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HostSpec {
     /// Robust locks.
@@ -53,64 +54,65 @@ pub struct HostSpec {
     pub slots: u32,
 }
 
-/// Why an area could not be opened or a slot not be asked for.
+/// Errors of opening a host area or claiming a slot.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum HostError {
-    /// The name is no file name.
+    /// The name is not a valid file name.
     #[error("`{name}` cannot name a host area: {fact}")]
     Name {
         /// The name.
         name: String,
-        /// What is wrong with it.
+        /// The rule that the name breaks.
         fact: &'static str,
     },
-    /// The area is there and ready, but was made for something else.
+    /// The area is ready, but was made with another specification.
     #[error("{}: made with {found:?}, but {wanted:?} is wanted; another version or region uses this name", path.display())]
     Spec {
         /// The file.
         path: PathBuf,
-        /// What it was made with; `None` where another version of this program made it.
+        /// Specification of the existing area; `None` if its layout version is unknown to this
+        /// program.
         found: Option<HostSpec>,
-        /// What was asked for.
+        /// Specification that the caller asked for.
         wanted: HostSpec,
     },
-    /// The file is not what a host area is.
+    /// The file cannot be a host area.
     #[error("{}: not a host area: {fact}", path.display())]
     NotAnArea {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The rule that the file breaks.
         fact: &'static str,
     },
-    /// The file is another user's, or shared with others than the region is.
+    /// The file's owner or sharing does not match the region's.
     #[error("{}: {found}, of a region with {region}: {fact}", path.display())]
     Permissions {
         /// The file.
         path: PathBuf,
-        /// Whose it is.
+        /// Owner, group and mode of the area's file.
         found: Permissions,
-        /// Whose the region is.
+        /// Owner, group and mode of the region's file.
         region: Permissions,
-        /// What is wrong with it.
+        /// The mismatch, and the remedy if there is one.
         fact: &'static str,
     },
-    /// There is no such file, and it cannot be made.
+    /// The file does not exist and cannot be made.
     #[error(transparent)]
     Make(MapError),
-    /// More processes have it open than there are numbers for.
+    /// All opener numbers of the area are in use ([`HostArea::open`] takes one).
     #[error("{}: too many processes have it open", path.display())]
     Crowded {
         /// The file.
         path: PathBuf,
     },
-    /// Another process has been initialising the area for too long; perhaps it is stopped.
+    /// Another process held the file's lock for longer than the timeout; it may be stopped.
     #[error("{}: still being initialised by another process", path.display())]
     Busy {
         /// The file.
         path: PathBuf,
     },
-    /// A specification that no machine has room for.
+    /// The area would not fit an address space.
     #[error("a host area with {0:?} is too large")]
     TooLarge(HostSpec),
     /// A system call failed.
@@ -118,9 +120,9 @@ pub enum HostError {
     Io {
         /// The file.
         path: PathBuf,
-        /// What was tried.
+        /// The action that failed.
         action: &'static str,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
 }
@@ -129,7 +131,7 @@ fn failed(path: &Path, action: &'static str, source: impl Into<io::Error>) -> Ho
     HostError::Io { path: path.into(), action, source: source.into() }
 }
 
-/// An open area. Clones are the same area; it is unmapped with the last of them.
+/// An open area. Clones share one mapping; dropping the last clone unmaps it.
 #[derive(Clone, Debug)]
 pub struct HostArea(Arc<Inner>);
 
@@ -138,12 +140,12 @@ struct Inner {
     base: *mut u8,
     layout: Layout,
     path: PathBuf,
-    /// What this opener's locks bear; no other living opener of the file has it.
+    /// Owner number of this opener's locks; no other living opener of the file has it.
     number: NonZeroU32,
-    /// Held by the thread that looks whether a lock's owner is dead.
+    /// Held while a thread tests whether a lock's owner is dead.
     seizing: Mutex<()>,
     stamp: ProcessStamp,
-    /// Of the mapping, and of the file. They go before what they stand for.
+    /// Registrations of the mapping and of the file. Dropped before the resources that they name.
     registrations: Vec<Registration>,
     backing: Backing,
 }
@@ -151,34 +153,35 @@ struct Inner {
 #[derive(Debug)]
 enum Backing {
     File(File),
-    /// Which slots are claimed.
+    /// Claimed slots, by index.
     Private(Mutex<Vec<bool>>),
-    /// A file that is only looked at.
+    /// A file opened read-only by [`HostArea::view`].
     View(File),
 }
 
-// SAFETY: the mapping lives as long as the value, wherever it is moved; its bytes are reached as atomics,
-// and as a header that is only written before anybody else can see it.
+// SAFETY: the mapping lives as long as the value, on any thread. Its words are accessed only as
+// atomics; the header is written only before other processes use the area.
 unsafe impl Send for Inner {}
-// SAFETY: as above.
+// SAFETY: as for `Send`.
 unsafe impl Sync for Inner {}
 
-/// How long another process may take to initialise an area: it zeroes memory and writes some mutexes.
+/// Timeout of waiting for another process that initialises, opens or sweeps the area. Initialising
+/// zeroes memory and writes the header.
 const INITIALISE_TIMEOUT: Duration = Duration::from_secs(10);
 
 impl HostArea {
-    /// Opens the area `name`, or makes it if it is not there or was only half made. `true` beside it
-    /// says that it was made now: all words are zero.
+    /// Opens the area `name`, or makes it if it is missing or its initialisation was interrupted.
+    /// Returns `true` beside the area if this call made it: all words are zero.
     ///
-    /// Who gets `true` may die before giving the words a meaning, and who gets `false` may come before
-    /// that is done. So words that must be rebuilt are rebuilt under one of the area's locks, with a word
-    /// that says so at the end.
+    /// The caller that gets `true` may die before it sets up the words, and a caller that gets
+    /// `false` may run before that setup. Callers must therefore set up words under one of the
+    /// area's locks, and mark completion in a word that is written last.
     ///
-    /// `private` makes anonymous memory instead, which only clones of the result share; for regions that
-    /// are private to a process themselves.
+    /// With `private`, the area is anonymous memory that only clones of the result share. Regions
+    /// that are private to a process use it.
     ///
     /// # Errors
-    /// The name is bad, the area has another specification, there is no space, or it may not be opened.
+    /// The name is bad, the area has another specification, there is no space, or access is denied.
     pub fn open(name: &str, spec: HostSpec, private: bool) -> Result<(Self, bool), HostError> {
         if private {
             let layout = Layout::of(spec).ok_or(HostError::TooLarge(spec))?;
@@ -187,8 +190,8 @@ impl HostArea {
         Self::open_for(name, spec, None)
     }
 
-    /// As [`HostArea::open`], for a `region`: with the permissions of its file, and with its path recorded for
-    /// [`HostArea::sweep`].
+    /// As [`HostArea::open`], for a `region`: the area gets the permissions of the region's file,
+    /// and records its path for [`HostArea::sweep`].
     ///
     /// # Errors
     /// As for [`HostArea::open`].
@@ -196,7 +199,7 @@ impl HostArea {
         let layout = Layout::of(spec).ok_or(HostError::TooLarge(spec))?;
         let (path, access) = (area_path(name)?, Access::to(region));
         let owner = region.map(|region| region.path.as_path());
-        // An area may be removed between our opening and locking it; then there is a new one to open.
+        // The file may be removed between opening and locking it; retry with the new file.
         for _ in 0..1000 {
             let Some(file) = access.open(&path)? else { continue };
             lock_file(&file, &path)?;
@@ -204,10 +207,11 @@ impl HostArea {
                 continue;
             }
             let opened = Self::open_locked(&path, &file, layout, owner)?;
-            // From here on it is in use, as long as this description or a child's copy of it is open.
+            // Marks the area as in use while this file description, or a child's duplicate of it,
+            // is open.
             slot::hold(&file).map_err(|error| failed(&path, "lock a byte", error))?;
             let number = lock::number(&file).ok_or_else(|| HostError::Crowded { path: path.clone() })?;
-            // Descriptors duplicated from this one would share its lock, so it is dropped by name.
+            // Unlock explicitly: descriptors duplicated from this one would keep the lock.
             rustix::fs::flock(&file, FlockOperation::Unlock)
                 .map_err(|error| failed(&path, "unlock the file", error))?;
             let (base, created) = opened;
@@ -218,14 +222,16 @@ impl HostArea {
         Err(HostError::Busy { path })
     }
 
-    /// Removes an area's name. Processes that have it open keep it; who opens the name next gets a new one.
-    /// No error if there is none. `false`: it is another user's, who alone may remove it.
+    /// Removes an area's name. Processes that have the area open keep it; the next open makes a new
+    /// area. Succeeds if the name does not exist. Returns `false` if the file belongs to another
+    /// user; only that user may remove it.
     ///
     /// # Errors
     /// The name is bad, or the file cannot be removed.
     pub fn remove(name: &str) -> Result<bool, HostError> {
         let path = area_path(name)?;
-        // Whoever removes a name holds the file's lock, so that nobody else removes what was made after it.
+        // The file's lock prevents the removal of a newer area that another process makes under
+        // this name.
         let _held = match file::open_existing(&path, OFlags::RDWR) {
             Ok(file) => {
                 lock_file(&file, &path)?;
@@ -241,19 +247,23 @@ impl HostArea {
         }
     }
 
-    /// Removes areas that nobody has open: of the files whose name `is_area`'s, those of which `is_orphan` says so, given
-    /// name and owner, and those that their maker did not live to finish. Returns how many. Areas that are another user's,
-    /// or of which nobody recorded an owner, stay.
+    /// Removes orphaned areas that no process has open, and returns their number.
     ///
-    /// Others may open, make and sweep areas meanwhile: an area is removed under the lock under which it is made and
-    /// opened, and who opened its file before that finds it without a name and makes a new one.
+    /// Looks at the files with a name that `is_area` accepts. An area is an orphan if its
+    /// initialisation was interrupted, or if `is_orphan` returns true for its name and recorded
+    /// region path. Keeps areas of other users and areas without a recorded path.
+    ///
+    /// Safe beside concurrent open, make and sweep: an area is removed under the lock that also
+    /// guards opening. A process that opened the file earlier finds that it has no name, and makes
+    /// a new one.
     pub fn sweep(is_area: impl Fn(&str) -> bool, is_orphan: impl Fn(&str, &Path) -> bool) -> usize {
         let Ok(entries) = std::fs::read_dir(SHM_DIRECTORY) else { return 0 };
         let names = entries.flatten().filter_map(|entry| entry.file_name().into_string().ok());
         names.filter(|name| is_area(name) && sweep_one(name, &is_orphan)).count()
     }
 
-    /// The areas of this machine that this user can read, of the files whose name `is_area`'s. Nothing is joined or locked.
+    /// Lists the areas that this user can read, sorted by name, among files with a name that
+    /// `is_area` accepts. Joins and locks nothing.
     #[must_use]
     pub fn list(is_area: impl Fn(&str) -> bool) -> Vec<AreaFile> {
         let Ok(entries) = std::fs::read_dir(SHM_DIRECTORY) else { return Vec::new() };
@@ -269,8 +279,9 @@ impl HostArea {
         areas
     }
 
-    /// Opens the area `name` to look at it; `None` if it is not there, or is not made yet. Words show what others
-    /// store; what this process stores in them stays its own. It has no locks to give and no slots to claim.
+    /// Opens the area `name` for inspection. Returns `None` if it does not exist or is not ready.
+    /// Words show stores of other processes; stores of this process stay private. Locks and slots
+    /// of a view cannot be taken.
     ///
     /// # Errors
     /// The name is bad, the area has another specification, or it may not be read.
@@ -285,7 +296,7 @@ impl HostArea {
         Ok(Some(Self(Arc::new(Inner::new(base, layout, path, Backing::View(file), NonZeroU32::MIN)))))
     }
 
-    /// What the area was made with.
+    /// Specification with which the area was made.
     #[must_use]
     pub fn spec(&self) -> HostSpec {
         self.0.layout.spec
@@ -295,8 +306,9 @@ impl HostArea {
     #[must_use]
     pub fn words32(&self) -> &[AtomicU32] {
         let layout = &self.0.layout;
-        // SAFETY: the layout lies inside the mapping, which lives as long as `self`, and is aligned; the
-        // words are shared as atomics only, and every bit pattern is one.
+        // SAFETY: `Layout::of` placed `words32` words inside the mapping, aligned; the mapping
+        // lives as long as `self`. The words are accessed only as atomics, for which every bit
+        // pattern is valid.
         unsafe { std::slice::from_raw_parts(self.0.at(layout.words32).cast(), layout.spec.words32 as usize) }
     }
 
@@ -304,20 +316,22 @@ impl HostArea {
     #[must_use]
     pub fn words64(&self) -> &[AtomicU64] {
         let layout = &self.0.layout;
-        // SAFETY: as in `words32`.
+        // SAFETY: as in `words32`, for the array of 64-bit words.
         unsafe { std::slice::from_raw_parts(self.0.at(layout.words64).cast(), layout.spec.words64 as usize) }
     }
 
-    /// Whether this process was forked by the one that opened the area: locks and slots are not its to take or to release.
+    /// Whether this process was forked from the one that opened the area. It must not take or
+    /// release the parent's locks and slots.
     #[must_use]
     pub fn is_inherited(&self) -> bool {
         self.0.stamp.is_inherited()
     }
 
-    /// Takes lock `index`, waiting until `deadline` at the latest. Panics if there is no such lock.
+    /// Takes lock `index`, waiting until `deadline` at the latest. Panics if the index is out of
+    /// range.
     ///
     /// # Errors
-    /// The deadline passed, or this process inherited the area.
+    /// The deadline passed, this process inherited the area, or the area is a view.
     pub fn lock(&self, index: u32, deadline: Deadline) -> Result<HostLock<'_>, LockTimeout> {
         if matches!(self.0.backing, Backing::View(_)) {
             return Err(LockTimeout::Passed { index });
@@ -325,25 +339,25 @@ impl HostArea {
         lock::lock(self, index, Some(deadline))
     }
 
-    /// Takes lock `index` if it is free. Panics if there is no such lock.
+    /// Takes lock `index` if it is free. Panics if the index is out of range.
     #[must_use]
     pub fn try_lock(&self, index: u32) -> Option<HostLock<'_>> {
         (!matches!(self.0.backing, Backing::View(_))).then(|| lock::lock(self, index, None).ok()).flatten()
     }
 
-    /// Claims `slot` for as long as the claim, or this process, lives. `None` if it is claimed. Panics if
-    /// there is no such slot.
+    /// Claims `slot` until the claim is dropped or this process ends. Returns `None` if it is
+    /// claimed already. Panics if the index is out of range.
     ///
     /// # Errors
-    /// The file cannot be opened once more, or cannot be locked.
+    /// The file cannot be opened again or cannot be locked.
     pub fn claim_slot(&self, slot: u32) -> Result<Option<SlotClaim>, HostError> {
         slot::claim(self, slot)
     }
 
-    /// Whether somebody's claim of `slot` lives. Panics if there is no such slot.
+    /// Whether `slot` has a living claim. Panics if the index is out of range.
     ///
-    /// A dead process's claim ends while the kernel closes its files, in an order that is not ours to
-    /// know: devices that it drove may still be writing (docs on recovery say how to wait for them).
+    /// The kernel ends a dead process's claim while it closes its files, in no defined order.
+    /// Devices that the process drove may still be writing (docs on recovery describe the wait).
     #[must_use]
     pub fn slot_alive(&self, slot: u32) -> bool {
         slot::alive(self, slot)
@@ -352,13 +366,15 @@ impl HostArea {
     fn open_private(layout: Layout) -> Result<Self, HostError> {
         let path = PathBuf::from("private host area");
         let base = map(None, &layout, &path, Sharing::Shared)?;
-        // SAFETY: the memory was mapped now, is as large as the layout, and nobody else knows it.
+        // SAFETY: `map` has just mapped `layout.bytes` zeroed bytes at `base`, and no other code
+        // has the address.
         unsafe { layout.initialise(base) };
         let backing = Backing::Private(Mutex::new(vec![false; layout.spec.slots as usize]));
         Ok(Self(Arc::new(Inner::new(base, layout, path, backing, NonZeroU32::MIN))))
     }
 
-    /// Maps the file, initialising it first unless it is ready. The caller holds the file's lock.
+    /// Maps the file, and initialises it first unless it is ready. The caller holds the file's
+    /// lock.
     fn open_locked(
         path: &Path,
         file: &File,
@@ -370,13 +386,13 @@ impl HostArea {
         }
         let made = Self::initialise(path, file, &layout, owner);
         if made.is_err() {
-            // Who waits for the lock finds a file without a name and opens a new one.
+            // Processes that wait for the lock find a file without a name, and open a new one.
             let _ = rustix::fs::unlink(path);
         }
         made.map(|base| (base, true))
     }
 
-    /// Maps a file that is ready.
+    /// Maps a file after checking that its header has this specification.
     fn open_made(path: &Path, file: &File, layout: Layout, sharing: Sharing) -> Result<(*mut u8, bool), HostError> {
         let found = layout::read_header(file).flatten();
         if found != Some(layout.spec) {
@@ -389,7 +405,7 @@ impl HostArea {
     }
 
     fn initialise(path: &Path, file: &File, layout: &Layout, owner: Option<&Path>) -> Result<*mut u8, HostError> {
-        // Cut first, so that the words of a half-made area are zero again.
+        // Truncate first, so that the words of an interrupted initialisation are zero again.
         rustix::fs::ftruncate(file, 0).map_err(|error| failed(path, "empty the file", error))?;
         cenote_base::fault::point("host-area.emptied");
         rustix::fs::ftruncate(file, layout.bytes).map_err(|error| failed(path, "set the file's length", error))?;
@@ -399,7 +415,8 @@ impl HostArea {
             layout::write_owner(file, owner).map_err(|error| failed(path, "record its owner", error))?;
         }
         let base = map(Some(file), layout, path, Sharing::Shared)?;
-        // SAFETY: the mapping is as large as the layout, and whoever else opens the file waits for its lock.
+        // SAFETY: `map` mapped `layout.bytes` bytes of the emptied file; other openers wait for the
+        // file's lock, which the caller holds.
         unsafe { layout.initialise(base) };
         Ok(base)
     }
@@ -417,10 +434,11 @@ impl Inner {
         Self { base, layout, path, number, seizing, stamp, registrations, backing }
     }
 
-    /// The address of a part of the layout.
+    /// Address of an offset of the layout.
     fn at(&self, offset: u64) -> *mut u8 {
         debug_assert!(offset <= self.layout.bytes, "offsets come from the layout");
-        // SAFETY: offsets of a layout lie inside its `bytes`, all of which are mapped at `base`.
+        // SAFETY: `offset` comes from the layout, so it is at most `layout.bytes`, all mapped at
+        // `base`.
         unsafe { self.base.add(offset as usize) }
     }
 }
@@ -428,21 +446,21 @@ impl Inner {
 impl Drop for Inner {
     fn drop(&mut self) {
         self.registrations.clear();
-        // SAFETY: `map` gave `base` and this length; no reference outlives the value, because all of them
-        // borrow a `HostArea`.
+        // SAFETY: `map` returned `base` with this length. No reference outlives the value, because
+        // all of them borrow a `HostArea`.
         let unmapped = unsafe { rustix::mm::munmap(self.base.cast(), self.layout.bytes as usize) };
         debug_assert!(unmapped.is_ok(), "a mapping of ours can be unmapped");
     }
 }
 
-/// An area as it lies on the machine.
+/// An area's file as found on the machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AreaFile {
-    /// The file's name.
+    /// File name below `/dev/shm`.
     pub name: String,
-    /// The file of the region that it belongs to, as far as its maker recorded it.
+    /// Path of the region that the area belongs to, if it was recorded.
     pub region: Option<PathBuf>,
-    /// Size of the file.
+    /// Size of the file in bytes.
     pub bytes: u64,
     /// Whether a process has it open.
     pub is_open: bool,
@@ -457,7 +475,7 @@ fn area_path(name: &str) -> Result<PathBuf, HostError> {
 fn sweep_one(name: &str, is_orphan: &impl Fn(&str, &Path) -> bool) -> bool {
     let Ok(path) = area_path(name) else { return false };
     let Ok(file) = file::open_existing(&path, OFlags::RDWR) else { return false };
-    // Whoever has the lock is making it, opening it or sweeping it.
+    // A held lock means that a process makes, opens or sweeps the area.
     if rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
         return false;
     }
@@ -474,8 +492,8 @@ fn sweep_one(name: &str, is_orphan: &impl Fn(&str, &Path) -> bool) -> bool {
     rustix::fs::unlink(&path).is_ok()
 }
 
-/// Takes the file's lock. It is only held while an area is initialised, so waiting is polling: a wait
-/// without an end would hang with a process that was stopped at the wrong moment.
+/// Takes the file's lock, by polling with a timeout: a process that stops while it initialises an
+/// area must not hang others.
 fn lock_file(file: &File, path: &Path) -> Result<(), HostError> {
     let deadline = Deadline::after(INITIALISE_TIMEOUT);
     loop {
@@ -493,12 +511,12 @@ fn status_of(file: &File, path: &Path) -> Result<Metadata, HostError> {
     file.metadata().map_err(|error| failed(path, "ask for the file's status", error))
 }
 
-/// Who sees what a mapping's user stores.
+/// Visibility of stores to a mapping.
 #[derive(Clone, Copy)]
 enum Sharing {
-    /// All who map the file.
+    /// Stores reach all processes that map the file.
     Shared,
-    /// Nobody else: a page that is stored to becomes the process's own copy.
+    /// Stores stay in this process: the kernel copies a page on its first store.
     Copied,
 }
 
@@ -508,7 +526,8 @@ fn map(file: Option<&File>, layout: &Layout, path: &Path, sharing: Sharing) -> R
         Sharing::Shared => MapFlags::SHARED,
         Sharing::Copied => MapFlags::PRIVATE | MapFlags::NORESERVE,
     };
-    // SAFETY: the kernel picks the address of a new mapping, so no memory in use changes.
+    // SAFETY: a null hint lets the kernel choose the address, so the call replaces no memory in
+    // use.
     let mapped = unsafe {
         match file {
             Some(file) => rustix::mm::mmap(std::ptr::null_mut(), len, protection, flags, file, 0),

@@ -1,12 +1,12 @@
-//! Floor 1: bytes that several processes share, and how to touch them.
+//! Floor 1: bytes that several processes share, and access to them.
 //!
-//! A [`region::Mapping`] owns mapped memory; a [`fabric::Fabric`] is the only door through which code
-//! above reads and writes it, by 64-bit offsets and never by pointers. [`host::HostArea`] is memory that
-//! only the processes of one host share: robust locks, counters, and slots that tell who is alive.
-//! [`cpu::probe`] and [`numa`] tell what the machine offers.
+//! A [`region::Mapping`] owns mapped memory. Code above reads and writes it only through a
+//! [`fabric::Fabric`], by 64-bit offsets and never by pointers. [`host::HostArea`] is memory that
+//! the processes of one host share: robust locks, counters, and slots that show which processes are
+//! alive. [`cpu::probe`] and [`numa`] report the features of the machine.
 //!
-//! This is one of the few crates that may use `unsafe`; all of it is about mapped memory, system calls
-//! and vector instructions.
+//! This crate is one of the few that may use `unsafe`. All of its `unsafe` concerns mapped memory,
+//! system calls and vector instructions.
 
 #[cfg(not(all(target_os = "linux", target_endian = "little", target_pointer_width = "64")))]
 compile_error!("cenote maps little-endian structures with Linux system calls on 64-bit machines");

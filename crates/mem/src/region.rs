@@ -1,4 +1,4 @@
-//! Where a region's bytes come from, and the mapping of them into this process.
+//! Sources of a region's bytes, and their mapping into this process.
 //!
 //! A region is anonymous memory (one process, for tests and single-process use), a file on tmpfs,
 //! hugetlbfs or a disk, or a DAX character device (CXL or persistent memory).
@@ -22,13 +22,14 @@ pub use source::{ParseRegionError, RegionSource, SHM_DIRECTORY};
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// How to map a region. The defaults try for the best and are content with less.
+/// Options of mapping a region. By default it uses huge pages where it can; a failure is a note in
+/// [`Obtained`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MapOptions {
-    /// NUMA node on which pages are to be placed; `None` leaves it to the kernel (a DAX device has a
-    /// node of its own).
+    /// NUMA node for the pages; `None` leaves placement to the kernel. Ignored for DAX devices,
+    /// which have a node of their own.
     pub numa_node: Option<u32>,
-    /// Ask for transparent huge pages where the memory is not made of huge pages anyway.
+    /// Request transparent huge pages, unless the memory consists of huge pages already.
     pub huge_pages: bool,
     /// Touch and lock every page now, so that the first block does not pay for page faults.
     pub prefault: bool,
@@ -40,27 +41,27 @@ impl Default for MapOptions {
     }
 }
 
-/// What was really obtained; asking for more than the machine has is no error.
+/// Properties of the mapping that the machine granted. Asking for more than it has is not an error.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Obtained {
-    /// Bytes of the pages that back the region, as far as they are fixed: the base page, the huge page
-    /// of hugetlbfs, or the alignment of a DAX device.
+    /// Size in bytes of the pages that back the region: the base page, the huge page of hugetlbfs,
+    /// or the alignment of a DAX device.
     pub page_bytes: u64,
     /// Whether the kernel has mapped at least part of the region with transparent huge pages.
     pub transparent_huge: bool,
-    /// NUMA node of the region's first page, where the kernel tells.
+    /// NUMA node of the region's first page, if the kernel reports it.
     pub numa_node: Option<u32>,
     /// Whether the memory cannot be swapped out.
     pub locked: bool,
-    /// Sentences about what was asked for and not obtained.
+    /// Sentences about requested properties that were not granted.
     pub notes: Vec<String>,
 }
 
-/// Why a region could not be made, opened or removed.
+/// Errors of making, opening or removing a region.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum MapError {
-    /// Something has this name already, perhaps a region in use.
+    /// The name is taken, perhaps by a region in use.
     #[error("{}: exists already", path.display())]
     Exists {
         /// The name.
@@ -72,7 +73,7 @@ pub enum MapError {
         /// The name.
         path: PathBuf,
     },
-    /// A new file would lie in a folder that does not exist.
+    /// The folder of the new file does not exist.
     #[error("{}: the folder {} does not exist; create it with `mkdir -p {}`", path.display(), folder.display(), folder.display())]
     NoFolder {
         /// The name.
@@ -80,13 +81,13 @@ pub enum MapError {
         /// Its folder.
         folder: PathBuf,
     },
-    /// This user may not.
+    /// This user has no access.
     #[error("{}: permission denied", path.display())]
     Permission {
         /// The name.
         path: PathBuf,
     },
-    /// The file belongs to a user whose memory this process must not take for its own.
+    /// The file's owner is not trusted: another user may have planted it.
     #[error(
         "{}: it belongs to user {user} (group {group}, mode {mode:04o}), who may have planted it: blocks could be read \
          and forged; remove it, or share it with a group that both are in (mode 0660), or name its owner in {TRUSTED_OWNERS}",
@@ -102,35 +103,35 @@ pub enum MapError {
         /// Its permission bits.
         mode: u32,
     },
-    /// The file or device is smaller than what was asked for, or the length asked for is no length.
+    /// The file or device is smaller than the requested length.
     #[error("{}: {have} bytes, but {wanted} are wanted", path.display())]
     TooSmall {
         /// The name.
         path: PathBuf,
-        /// Bytes there are.
+        /// Existing bytes.
         have: u64,
-        /// Bytes asked for.
+        /// Requested bytes.
         wanted: u64,
     },
-    /// The file system or the machine has no room for so large a region.
+    /// The file system or the machine has no room for the region.
     #[error("{}: no space for {wanted} bytes, {free} bytes are free", path.display())]
     NoSpace {
         /// The name.
         path: PathBuf,
-        /// Bytes asked for.
+        /// Requested bytes.
         wanted: u64,
-        /// Bytes that are free.
+        /// Free bytes.
         free: u64,
     },
-    /// What has this name cannot be a region.
+    /// The named object cannot be a region.
     #[error("{}: not a region: {fact}", path.display())]
     NotARegion {
         /// The name.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The rule that it breaks.
         fact: String,
     },
-    /// The region cannot be removed by removing a file.
+    /// The region is a device, which cannot be removed as a file.
     #[error("{}: a device cannot be removed; format it anew instead", path.display())]
     NotRemovable {
         /// The name.
@@ -141,15 +142,15 @@ pub enum MapError {
     Io {
         /// The name.
         path: PathBuf,
-        /// What was tried.
+        /// The action that failed.
         action: &'static str,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
 }
 
 impl MapError {
-    /// Gives a system call's failure the kind that a person can act on.
+    /// Maps the kind of an I/O error to the variant that names the user's next step.
     fn from_io(path: &Path, action: &'static str, source: impl Into<io::Error>) -> Self {
         let path = path.to_owned();
         let source = source.into();

@@ -1,29 +1,31 @@
-//! Which codec a layer's pages are stored with (CXL-SpecKV §3.6.3, eq. 8).
+//! Chooses the codec of each layer's pages (CXL-SpecKV §3.6.3, eq. 8).
 //!
-//! Of a layer's candidates the one with the largest *J = w_r·R + w_q·Q − w_c·L* is taken, among those with *Q ≥ Q_min*. The
-//! paper does not say what the terms are measured in. Here each is 1 where it is worth talking about, so that equal weights
-//! mean something:
+//! Among the candidates of a layer with *Q ≥ Q_min*, the choice is the one with the largest *J =
+//! w_r·R + w_q·Q − w_c·L*. The paper does not give the units of the terms. Here each term is scaled
+//! so that 1 is a relevant amount, which makes equal weights meaningful:
 //!
-//! - *R* is the compression ratio; 1 is 16 bits a value.
-//! - *Q* is 1 less the harm over the harm that the layer may do. Harm is the Kullback-Leibler divergence, in nats a token, from
-//!   the model without codecs where only this layer is encoded so. *Q_min* is 0: the floor. Small harms of layers add up, so
-//!   [`choose_layers`] gives every layer an equal part of what the whole model may suffer.
-//! - *L* is the time to encode and decode over that of copying the page there and back, in tens ([`COPIES`]). A page that stays
-//!   as it is is copied anyway: 0.
+//! - *R* is the compression ratio; 1 is 16 bits per value.
+//! - *Q* is 1 minus the harm divided by the harm that the layer may do. Harm is the
+//!   Kullback-Leibler divergence, in nats per token, between the model without codecs and the model
+//!   with only this layer encoded. *Q_min* is 0, the floor. Small harms of layers add up, so
+//!   [`choose_layers`] gives every layer an equal share of the model's limit.
+//! - *L* is the time to encode and decode a page, divided by the time to copy it there and back, in
+//!   tens ([`COPIES`]). A raw page is copied anyway, so its *L* is 0.
 //!
-//! **The floor is never crossed.** No weight buys a candidate that harms more; where none is left the layer stays as it is,
-//! which harms nothing, costs nothing and has the ratio 1.
+//! **The floor is never crossed.** No weight selects a candidate with more harm. A layer without an
+//! admissible candidate stays raw: it has no harm, no cost and the ratio 1.
 //!
-//! Weights change with memory pressure ([`Weights::under`]) and may learn from what comes of them ([`WeightLearner`]).
+//! Weights change with memory pressure ([`Weights::under`]) and may learn from their results
+//! ([`WeightLearner`]).
 
 mod learner;
 
 pub use learner::{Reward, WeightLearner};
 
-/// Copies of a page there and back whose time counts as much as a page's bytes do.
+/// Number of page copies there and back that weigh as much as one unit of ratio or quality.
 pub const COPIES: f64 = 10.0;
 
-/// What was measured of one codec on one layer.
+/// Measurements of one codec on one layer.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Measured {
     ratio: f64,
@@ -32,38 +34,39 @@ pub struct Measured {
 }
 
 impl Measured {
-    /// `ratio`: 16 bits over what a value takes. `harm`: nats a token. `cost`: encoding and decoding, in
-    /// copies there and back.
+    /// `ratio`: 16 bits divided by the bits per value. `harm`: nats per token. `cost`: encoding and
+    /// decoding, in copies there and back.
     ///
-    /// `None`: some are no finite numbers, the ratio is not positive, or harm or cost are negative.
+    /// Returns `None` if a number is not finite, the ratio is not positive, or harm or cost is
+    /// negative.
     #[must_use]
     pub fn new(ratio: f64, harm: f64, cost: f64) -> Option<Self> {
         let sound = [ratio, harm, cost].iter().all(|number| number.is_finite() && *number >= 0.0) && ratio > 0.0;
         sound.then_some(Self { ratio, harm, cost })
     }
 
-    /// A layer that stays as it is.
+    /// A raw layer.
     pub const RAW: Self = Self { ratio: 1.0, harm: 0.0, cost: 0.0 };
 
-    /// 16 bits over what a value takes.
+    /// 16 bits divided by the bits per value.
     #[must_use]
     pub const fn ratio(&self) -> f64 {
         self.ratio
     }
 
-    /// Divergence in nats a token.
+    /// Divergence in nats per token.
     #[must_use]
     pub const fn harm(&self) -> f64 {
         self.harm
     }
 
-    /// Encoding and decoding, in copies there and back.
+    /// Cost of encoding and decoding, in copies there and back.
     #[must_use]
     pub const fn cost(&self) -> f64 {
         self.cost
     }
 
-    /// *Q*, if it is not below the floor.
+    /// *Q*; `None` below the floor.
     fn quality(&self, harm_max: f64) -> Option<f64> {
         match self.harm <= harm_max {
             true if self.harm == 0.0 => Some(1.0),
@@ -73,7 +76,7 @@ impl Measured {
     }
 }
 
-/// *w*: what a unit of each term is worth. Not negative, together 1.
+/// *w*: the weight of one unit of each term. Weights are not negative and sum to 1.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Weights {
     ratio: f64,
@@ -82,14 +85,15 @@ pub struct Weights {
 }
 
 impl Default for Weights {
-    /// All terms alike.
+    /// Equal weights.
     fn default() -> Self {
         Self { ratio: 1.0 / 3.0, quality: 1.0 / 3.0, cost: 1.0 / 3.0 }
     }
 }
 
 impl Weights {
-    /// Weights in this proportion. `None`: some are negative or no numbers, or all are zero.
+    /// Weights in this proportion. Returns `None` if a weight is negative or no number, or all are
+    /// zero.
     #[must_use]
     pub fn new(ratio: f64, quality: f64, cost: f64) -> Option<Self> {
         let all = [ratio, quality, cost];
@@ -98,32 +102,33 @@ impl Weights {
         sound.then(|| Self { ratio: ratio / sum, quality: quality / sum, cost: cost / sum })
     }
 
-    /// Of ratio, quality and cost.
+    /// Weights of ratio, quality and cost, in this order.
     #[must_use]
     pub const fn as_array(&self) -> [f64; 3] {
         [self.ratio, self.quality, self.cost]
     }
 
-    /// These weights where memory is short: 0 leaves them as they are, at 1 only the ratio counts. In between quality and cost
-    /// keep their proportion, which is why **more pressure never makes a layer larger**: it moves along one line.
+    /// The weights under memory pressure: 0 leaves them unchanged; at 1 only the ratio counts. In
+    /// between, quality and cost keep their proportion. Weights thus move along one line, and
+    /// **more pressure never makes a layer larger**.
     #[must_use]
     pub fn under(self, pressure: f64) -> Self {
-        // What is no number is no pressure.
+        // NaN counts as no pressure.
         let pressure = if pressure > 0.0 { pressure.min(1.0) } else { 0.0 };
         let rest = 1.0 - pressure;
         Self { ratio: self.ratio + pressure * (1.0 - self.ratio), quality: self.quality * rest, cost: self.cost * rest }
     }
 
-    /// *J*.
+    /// *J* of eq. 8.
     fn score(&self, of: &Measured, quality: f64) -> f64 {
         self.ratio * of.ratio + self.quality * quality - self.cost * of.cost / COPIES
     }
 }
 
-/// *C\**: the place of the best of a layer's candidates. `None`: the layer stays as it is.
+/// *C\**: index of the best candidate of a layer; `None` leaves the layer raw.
 ///
-/// Of equally good ones that which harms less is taken, then the cheaper one, then the first; to stay as one is comes before
-/// all of them.
+/// Ties go to the candidate with less harm, then less cost, then the lower index. Raw has neither
+/// harm nor cost, so it wins all its ties.
 #[must_use]
 pub fn choose(weights: Weights, harm_max: f64, candidates: &[Measured]) -> Option<usize> {
     let (mut best, mut best_at) = (Measured::RAW, None);
@@ -142,7 +147,7 @@ pub fn choose(weights: Weights, harm_max: f64, candidates: &[Measured]) -> Optio
     best_at
 }
 
-/// The choice of every layer, if the whole model may suffer `harm_max` nats a token.
+/// Chooses for every layer, within a limit of `harm_max` nats per token for the whole model.
 #[must_use]
 pub fn choose_layers(weights: Weights, harm_max: f64, layers: &[Vec<Measured>]) -> Vec<Option<usize>> {
     let share = harm_max / layers.len() as f64;

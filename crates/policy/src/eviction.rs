@@ -1,37 +1,47 @@
-//! Which blocks leave the pool when it is full.
+//! Selects the blocks that leave the pool when it is full.
 //!
-//! A policy owns one opaque 64-bit word per block and a few shared words of its own ([`State`]). The words lie in
-//! memory that all processes of a host map, or in a simulator's vector; the policy itself is a constant, so every
-//! process decides alike.
+//! A policy owns one opaque 64-bit word per block, and a few shared words ([`State`]). The words
+//! lie in memory that all processes of a host map, or in a simulator's vector. The policy itself is
+//! a constant, so every process decides alike.
 //!
-//! - A hit is a relaxed load, a pure function and at most one relaxed store. Nobody waits, and of two hits at
-//!   once one may be lost, which costs accuracy and nothing else.
-//! - Making room is rare and is done by one process at a time. It gets copies of the words and returns what it wants
-//!   changed as *from → to*, so that the caller can compare and exchange: a hit that came meanwhile is kept.
-//! - Shared words are handed over as atomics and not as `&mut`: a publisher asks for one bucket of the ghost table
-//!   without any lock, and copying a table of millions of words to hand it over would cost more than the decision.
-//! - Any bit pattern is a valid word and a valid state. Zeroed memory, another policy's words and lost stores
-//!   give worse decisions, never a panic.
+//! - A hit is a relaxed load, a pure function and at most one relaxed store. Hits never wait. Of
+//!   two concurrent hits one may be lost, which costs accuracy only.
+//! - Making room is rare, and one process does it at a time. The policy gets copies of the words
+//!   and returns changes as *from → to*. The caller applies them with compare-and-exchange, so that
+//!   a concurrent hit is kept.
+//! - Shared words are passed as atomics, not as `&mut`. A publisher reads one bucket of the ghost
+//!   table without a lock, and copying a table of millions of words would cost more than the
+//!   decision.
+//! - Any bit pattern is a valid word and a valid state. Zeroed memory, another policy's words and
+//!   lost stores give worse decisions, never a panic.
 //!
-//! Time is the number of lookups. What one lookup found and what is then published for it bear one instant, so an
-//! instant names a prompt. A block without its predecessors can never be found again; therefore **among blocks of one
-//! instant the deepest goes first**, in every policy. Where a policy keeps an order of its own (SIEVE's and S3-FIFO's
-//! queues are ordered by arrival, and a prompt's head arrived first) its choice is taken as the choice of a *place*
-//! in the queue: the deepest block of that instant leaves, and the chosen block moves to the place that became free.
-//! With one block per instant that is exactly the published algorithm.
+//! Time is the number of lookups. The blocks that one lookup finds, and the blocks that are then
+//! published for it, carry the same instant, so an instant identifies a prompt. A block without its
+//! predecessors can never be found again. Therefore **among blocks of one instant the deepest goes
+//! first**, in every policy. The queues of SIEVE and S3-FIFO are ordered by arrival, and a prompt's
+//! head arrived first. There, the policy's choice is read as a *place* in the queue. The deepest
+//! block of that instant leaves, and the chosen block moves to the freed place. With one block per
+//! instant this is exactly the published algorithm.
 //!
-//! What it does not give: a predecessor that another prompt touched later has another instant, and a queue ordered by
-//! arrival may still drop it before its older successors. On an hour of public conversations (Mooncake) that happened
-//! to at most four of 200,000 victims of S3-FIFO and to none of SIEVE's; by arrival alone, to one in a hundred of
-//! S3-FIFO's. And a prompt whose publication other lookups interrupt bears several instants until it is found again,
-//! under every policy; a caller that knows the instant of the prompt's own lookup should publish with that one.
+//! Limits: a predecessor that another prompt touched later has another instant, and a queue ordered
+//! by arrival may still drop it before its older successors. On an hour of public conversations
+//! (Mooncake) that happened to at most four of 200,000 victims of S3-FIFO and to none of SIEVE's.
+//! By arrival alone, it happened to one in a hundred of S3-FIFO's. A prompt with a publication that
+//! other lookups interrupt carries several instants until the next lookup finds it, under every
+//! policy. A caller that knows the instant of the prompt's own lookup should publish with that
+//! instant.
 //!
-//! [`Plan`] takes victims one at a time from choices made ahead; for LRU that gives exactly what asking each time would.
+//! [`Plan`] hands out victims one at a time from choices made ahead. For LRU the result equals
+//! choosing anew each time.
 //!
-//! Which one: on that trace of 183,000 blocks S3-FIFO finds more than LRU in a pool of 4,096 blocks (11.5 % against
-//! 8.7 %) and less in one of 16,384 (23 % against 26 %), where SIEVE finds 18 %; with 65,536 all find 36 %. Most likely
-//! conversations that come back once after minutes look like a scan to both queues: the published algorithms, run on
-//! the same blocks, find as little. The cost-aware one finds 9.6 %, 27.6 % and 36 % there. LRU is the default.
+//! Which policy: on that trace of 183,000 blocks, hit ratios by pool size are:
+//!
+//! - 4,096 blocks: S3-FIFO 11.5 %, LRU 8.7 %, cost-aware 9.6 %.
+//! - 16,384 blocks: S3-FIFO 23 %, LRU 26 %, SIEVE 18 %, cost-aware 27.6 %.
+//! - 65,536 blocks: 36 % for all.
+//!
+//! Conversations that return once after minutes probably look like a scan to both queues: the
+//! published algorithms find as little on the same blocks. LRU is the default.
 
 mod cost_aware;
 mod lru;
@@ -52,39 +62,39 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::atomic::AtomicU64;
 
-/// A policy's shared words: [`EvictionPolicy::state_words`] of them, zero at first.
+/// A policy's shared words: [`EvictionPolicy::state_words`] of them, initially zero.
 pub type State = [AtomicU64];
 
-/// A block that may be evicted: published, unpinned.
+/// A block that may be evicted: published and unpinned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Candidate {
     /// The block.
     pub block: BlockIndex,
-    /// What the policy wrote last for it.
+    /// The word that the policy last stored for it.
     pub word: u64,
-    /// Its place in the sequence it belongs to: 0 is the first block of a prompt.
+    /// Index of the block in its sequence; 0 is the first block of a prompt.
     pub depth: u32,
-    /// 64 uniform bits of its hash, the same ones that [`EvictionPolicy::inserted`] gets.
+    /// 64 uniform bits of the block's hash, the same bits that [`EvictionPolicy::inserted`] gets.
     pub key: u64,
 }
 
-/// A word to change, if it still is what it was.
+/// A change of a word, to apply only if the word is unchanged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rewrite {
-    /// Whose word.
+    /// The block of the word.
     pub block: BlockIndex,
-    /// What the candidate had.
+    /// The candidate's word.
     pub from: u64,
-    /// What it should have.
+    /// The new word.
     pub to: u64,
 }
 
-/// What making room came to.
+/// Result of making room.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Choice {
-    /// Who leaves, the first to go first.
+    /// Blocks to evict, in order.
     pub victims: Vec<BlockIndex>,
-    /// Words of blocks that stay.
+    /// Changed words of blocks that stay.
     pub rewrites: Vec<Rewrite>,
 }
 
@@ -93,23 +103,24 @@ pub trait EvictionPolicy: Send + Sync {
     /// Name on command lines and in reports.
     fn name(&self) -> &'static str;
 
-    /// Shared words needed for a pool of at most `num_blocks` blocks.
+    /// Number of shared words for a pool of at most `num_blocks` blocks.
     fn state_words(&self, num_blocks: u64) -> usize;
 
     /// The word of a block that is published at `clock`. May run at any time, in any process.
     fn inserted(&self, clock: u64, key: u64, state: &State) -> u64;
 
-    /// The word after a hit at `clock`; equal to `word` where there is nothing to store. Touching a block twice in one
-    /// instant is one hit, and touching it in the instant of its publication is none.
+    /// The word after a hit at `clock`; equal to `word` if there is nothing to store. Two touches
+    /// in one instant are one hit. A touch in the instant of publication is no hit.
     fn accessed(&self, word: u64, clock: u64) -> u64;
 
-    /// Lookups since the block was last touched.
+    /// Number of lookups since the last touch of the block.
     fn idle(&self, word: u64, clock: u64) -> u64;
 
-    /// Picks `want` of `candidates`, or all if there are fewer. Calls must not overlap. `clock` is best read after
-    /// the words: words from its future count as new.
+    /// Picks `want` of `candidates`, or all if there are fewer. Calls must not overlap. Callers
+    /// should read `clock` after the words: words from its future count as new.
     ///
-    /// Costs time in proportion to the candidates, with a logarithm only of those that are passed over.
+    /// Takes time linear in the candidates, plus a logarithm for each candidate that is passed
+    /// over.
     fn victims(&self, clock: u64, state: &State, candidates: &[Candidate], want: usize) -> Choice;
 }
 
@@ -142,8 +153,8 @@ impl Eviction {
         }
     }
 
-    /// Marks the blocks whose words these are as hit at `clock`, by loading and storing them. The policy is chosen once
-    /// for all of them.
+    /// Marks blocks as hit at `clock`, by loading and storing their words. Dispatches on the policy
+    /// once for all words.
     #[inline]
     pub fn touch<W>(
         self,
@@ -206,7 +217,7 @@ impl FromStr for Eviction {
     }
 }
 
-/// The rewrites that turn the candidates' words into `words`, for those that stay.
+/// Rewrites that turn the candidates' words into `words`, except for the candidates in `gone`.
 fn rewrites(candidates: &[Candidate], words: &[u64], mut gone: Vec<usize>) -> Vec<Rewrite> {
     gone.sort_unstable();
     let changed = candidates.iter().zip(words).enumerate().filter(|(_, (candidate, to))| candidate.word != **to);

@@ -1,8 +1,8 @@
 //! Floor 1: decisions as values.
 //!
-//! Nothing in this crate reads a clock, starts a thread, does I/O or iterates an unordered map: the same
-//! inputs give the same decisions, in the engine, in the pool and in a simulator. `cargo xtask tidy`
-//! holds it to that.
+//! Nothing in this crate reads a clock, starts a thread, does I/O or iterates an unordered map. The
+//! same inputs give the same decisions in the engine, in the pool and in a simulator. `cargo xtask
+//! tidy` checks it.
 #![forbid(unsafe_code)]
 
 pub mod codec;

@@ -1,25 +1,32 @@
-//! The continuous-batching scheduler, a pure state machine (vLLM's, in vLLM's words; CPEN 511 Algorithm 1).
+//! The continuous-batching scheduler, a pure state machine (vLLM's, in vLLM's terms; CPEN 511
+//! Algorithm 1).
 //!
-//! There is no prefill state and no decode state. A request has `num_tokens` known tokens and
-//! `num_computed_tokens` whose KV exists; a step gives each scheduled request `num_new_tokens` of the
-//! step's token budget. A decode is a request that lacks one token, a prefill one that lacks many, and a
-//! long prompt is computed in chunks because running requests are served first and what is left of the
-//! budget goes to prompts.
+//! There is no prefill state and no decode state. A request has `num_tokens` known tokens, and
+//! `num_computed_tokens` of them have KV. A step gives each scheduled request `num_new_tokens` of
+//! the step's token budget. A decode is a request that lacks one token, a prefill one that lacks
+//! many. A long prompt is computed in chunks, because running requests come first and prompts get
+//! the rest of the budget.
 //!
-//! When L1 blocks run out, the request at the tail of the running queue makes room: the least urgent, and of those the one admitted
-//! last. It is *swapped out*, if there is swap space and carrying its blocks there and back takes less time than
-//! computing them anew ([`SwapConfig`]); else it is *preempted*: it gives its blocks back and starts again later, from whatever the
-//! shared region still holds. In a step in which nobody made room there may be no pressure: then the swapped come back, the
-//! first one out first, and when none is left those that wait are admitted. Both leave the blocks free that the
-//! [watermark](crate::watermark) asks for.
+//! When L1 blocks run out, the request at the tail of the running queue makes room: the least
+//! urgent, and of those the one admitted last. It is *swapped out* if there is swap space and
+//! moving its blocks there and back takes no longer than recomputing them ([`SwapConfig`]).
+//! Otherwise it is *preempted*: it frees its blocks and restarts later, from what the shared region
+//! still holds. A step in which no request made room brings swapped requests back, the first one
+//! out first. Only when none is swapped does it admit waiting requests. Both keep the blocks free
+//! that the [watermark](crate::watermark) demands.
 //!
-//! Where this differs from the paper's print of Algorithm 1: new requests are admitted behind the running ones and behind the swapped
-//! ones instead of before them (as in vLLM), or whoever was swapped out would make room for its own successor.
+//! Difference to Algorithm 1 as printed: new requests are admitted after the running and the
+//! swapped ones instead of before them (as in vLLM). Otherwise a swapped request would make room
+//! for its own successor.
 //!
 //! One step of its driver:
-//! `schedule` → copy `swapped_out` (`lose_swapped` where that failed), then `swapped_in` and matched blocks (`rollback` where that
-//! failed) → forward → `computed` for each scheduled request → `append_token` for each that chose a token → `finish` for each
-//! that ended.
+//! 1. `schedule`.
+//! 2. Copy `swapped_out`; call `lose_swapped` for each failure.
+//! 3. Copy `swapped_in` and matched blocks; call `rollback` for each failure.
+//! 4. Forward.
+//! 5. `computed` for each scheduled request.
+//! 6. `append_token` for each request that chose a token.
+//! 7. `finish` for each request that ended.
 
 mod requests;
 mod swap;
@@ -35,57 +42,58 @@ use std::collections::VecDeque;
 /// Limits of a scheduler; all counts are of tokens, requests or L1 blocks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SchedulerConfig {
-    /// Requests that may run at once.
+    /// Maximum number of running requests.
     pub max_num_seqs: usize,
-    /// Tokens computed in one step, over all requests.
+    /// Maximum number of tokens computed in one step, over all requests.
     pub max_num_batched_tokens: u32,
-    /// Most prompt tokens of one request in one step; 0: only the budget limits.
+    /// Maximum number of prompt tokens of one request in one step; 0: only the budget limits.
     pub long_prefill_token_threshold: u32,
-    /// Tokens of a block.
+    /// Tokens per block.
     pub block_size: u32,
-    /// L1 blocks in all.
+    /// Number of L1 blocks.
     pub num_blocks: u32,
-    /// What admission leaves free, so that running requests can grow before anyone has to make room.
+    /// Blocks that admission leaves free, so that running requests can grow before one must make
+    /// room.
     pub watermark: Watermark,
-    /// Requests that may wait.
+    /// Maximum number of waiting requests.
     pub max_waiting: usize,
-    /// Where blocks can go instead of being given up.
+    /// Swap space for the blocks of requests that make room.
     pub swap: SwapConfig,
 }
 
-/// A request as the scheduler sees it.
+/// A request for the scheduler.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NewRequest {
-    /// Its name.
+    /// Id, unique within the scheduler.
     pub id: RequestId,
-    /// Tokens known now: the prompt, and what another worker already generated.
+    /// Known tokens: the prompt, and tokens that another worker generated.
     pub num_tokens: u32,
-    /// Most tokens it can come to.
+    /// Maximum number of tokens that it can reach.
     pub max_num_tokens: u32,
-    /// When it expires, on the driver's clock.
+    /// Deadline in nanoseconds of the driver's clock.
     pub deadline_ns: u64,
-    /// 0 is the most urgent. The urgent are admitted first and make room last.
+    /// 0 is the most urgent. Urgent requests are admitted first and make room last.
     pub priority: u32,
 }
 
-/// Why a request was not taken.
+/// Reason for which a request was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AddError {
-    /// `max_waiting` requests wait already.
+    /// `max_waiting` requests are waiting already.
     QueueFull,
-    /// Even alone it would not fit into L1: it needs `needed` of `num_blocks` blocks.
+    /// The request does not fit into L1 even alone: it needs `needed` of `num_blocks` blocks.
     NeverFits {
         /// Blocks needed.
         needed: u32,
-        /// Blocks there are for requests.
+        /// Number of L1 blocks.
         num_blocks: u32,
     },
 }
 
-/// Where the scheduler asks how much of a request's prefix another worker has already computed.
+/// Source of prefixes that other workers have computed.
 pub trait PrefixSource {
-    /// Tokens of `id`, from the first, whose KV can be loaded: a multiple of the block size. Called when a
-    /// request is about to be admitted; the answer is a hint, see [`Scheduler::rollback`].
+    /// Number of tokens of `id`, from the first, with loadable KV: a multiple of the block size.
+    /// Called before a request is admitted. The answer is a hint, see [`Scheduler::rollback`].
     fn num_matched_tokens(&mut self, id: RequestId) -> u32;
 }
 
@@ -105,29 +113,29 @@ pub struct ScheduledRequest {
     pub num_computed_tokens: u32,
     /// Tokens to compute.
     pub num_new_tokens: u32,
-    /// Tokens whose KV is to be loaded into the first blocks of the request's table before computing;
-    /// not zero only in the step that admits the request.
+    /// Tokens of which the KV must be loaded into the first blocks of the request's table before
+    /// computing. Nonzero only in the step that admits the request.
     pub num_loaded_tokens: u32,
-    /// Whether the last of the new tokens is the request's last known one, so that its logits choose the
-    /// next token.
+    /// Whether the last of the new tokens is the request's last known one, so that its logits
+    /// choose the next token.
     pub samples: bool,
 }
 
 /// The decisions of one step.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SchedulerOutput {
-    /// What to compute, running requests first.
+    /// Work of the step, running requests first.
     pub scheduled: Vec<ScheduledRequest>,
     /// Requests that lost their blocks in this step.
     pub preempted: Vec<Preemption>,
-    /// Blocks to copy out, before anything is written into L1: they belong to others from here on.
+    /// Blocks to copy out before the first write to L1: other requests own them from here on.
     pub swapped_out: Vec<SwapTransfer>,
     /// Blocks to copy back before the step computes. Their swap slots are free from here on.
     pub swapped_in: Vec<SwapTransfer>,
 }
 
 impl SchedulerOutput {
-    /// Tokens of the whole step.
+    /// Total number of tokens of the step.
     #[must_use]
     pub fn num_batched_tokens(&self) -> u32 {
         self.scheduled.iter().map(|s| s.num_new_tokens).sum()
@@ -140,7 +148,7 @@ impl SchedulerOutput {
         self.swapped_in.clear();
     }
 
-    /// Whether somebody had to make room.
+    /// Whether a request had to make room.
     fn is_under_pressure(&self) -> bool {
         !(self.preempted.is_empty() && self.swapped_out.is_empty())
     }
@@ -154,16 +162,16 @@ pub struct Scheduler {
     blocks: KvBlocks,
     swap: KvBlocks,
     requests: Requests,
-    /// By urgency, then in order of arrival; who was preempted comes before its equals.
+    /// By urgency, then in order of arrival; a preempted request comes before its equals.
     waiting: VecDeque<Slot>,
     /// By urgency, then in order of admission.
     running: Vec<Slot>,
-    /// By urgency, then in the order in which they went out.
+    /// By urgency, then in the order of being swapped out.
     swapped: VecDeque<Slot>,
     totals: Totals,
 }
 
-/// Sums since the start, and over those who run.
+/// Sums since the start, and over running requests.
 #[derive(Clone, Copy, Debug, Default)]
 struct Totals {
     preemptions: u64,
@@ -171,7 +179,7 @@ struct Totals {
     finished_requests: u64,
     finished_tokens: u64,
     running_tokens: u64,
-    /// Of the running requests, with KV or without.
+    /// Tokens of running requests, with or without KV.
     known_tokens: u64,
 }
 
@@ -200,10 +208,10 @@ impl Scheduler {
     /// Queues a request.
     ///
     /// # Errors
-    /// It can never fit, or too many wait.
+    /// The request can never fit, or too many requests wait.
     ///
     /// # Panics
-    /// Its id is in use, or it has no token.
+    /// The id is in use, or the request has no token.
     pub fn add(&mut self, new: NewRequest) -> Result<(), AddError> {
         assert!(new.num_tokens > 0 && new.num_tokens <= new.max_num_tokens, "a request starts with a token");
         // The last token is never computed, but its block may have been allocated for a chunk.
@@ -227,14 +235,14 @@ impl Scheduler {
         output
     }
 
-    /// As [`Self::schedule`], into an output whose memory is used again.
+    /// As [`Self::schedule`], but reuses the memory of `output`.
     pub fn schedule_into(&mut self, prefix: &mut impl PrefixSource, output: &mut SchedulerOutput) {
         output.clear();
         let mut budget = self.config.max_num_batched_tokens;
         self.schedule_running(&mut budget, output);
         let load = self.load();
         self.watermark.observe(&load);
-        // Who has just made room must not be let in again at the cost of those who stayed.
+        // A request that just made room must not return at the cost of those that stayed.
         if !output.is_under_pressure() {
             self.swap_in(&mut budget, output);
             if self.swapped.is_empty() {
@@ -291,9 +299,11 @@ impl Scheduler {
         }
     }
 
-    /// What must stay free beside the blocks of `slot`, which is let in to compute `num_new_tokens` first.
+    /// Number of blocks that must stay free after `slot` is admitted and gets blocks for its first
+    /// `num_new_tokens` tokens.
     fn reserve(&self, slot: Slot, num_new_tokens: u32) -> Option<u32> {
-        // Alone, a request may use the watermark's blocks too; else it could wait for ever.
+        // A request that runs alone may use the watermark's blocks too; otherwise it could wait for
+        // ever.
         if self.running.is_empty() {
             return Some(0);
         }
@@ -302,7 +312,7 @@ impl Scheduler {
         self.watermark.reserve_blocks(&Load { next_tokens, ..self.load() })
     }
 
-    /// What the watermark goes by.
+    /// The watermark's input.
     #[must_use]
     pub fn load(&self) -> Load {
         let count = |length: usize| u32::try_from(length).unwrap_or(u32::MAX);
@@ -322,11 +332,11 @@ impl Scheduler {
         }
     }
 
-    /// Tells that a match, or what was swapped in, was worth less than promised: only `num_computed_tokens` tokens are there. The
-    /// request is not part of the current step any more and goes on with the next one.
+    /// Reports that a match or a swap-in delivered less than promised: only `num_computed_tokens`
+    /// tokens have KV. The request leaves the current step and continues with the next one.
     ///
     /// # Panics
-    /// The request is unknown or has not come that far.
+    /// The request is unknown or has fewer computed tokens.
     pub fn rollback(&mut self, id: RequestId, num_computed_tokens: u32) {
         let slot = self.requests.slot(id);
         let state = &mut self.requests[slot];
@@ -335,10 +345,10 @@ impl Scheduler {
         state.num_computed_tokens = num_computed_tokens;
     }
 
-    /// Tells that `num_new_tokens` more tokens of `id` have KV.
+    /// Reports that `num_new_tokens` more tokens of `id` have KV.
     ///
     /// # Panics
-    /// The request is unknown or does not have so many tokens.
+    /// The request is unknown or has fewer tokens.
     pub fn computed(&mut self, id: RequestId, num_new_tokens: u32) {
         let slot = self.requests.slot(id);
         let state = &mut self.requests[slot];
@@ -347,7 +357,7 @@ impl Scheduler {
         self.totals.running_tokens += u64::from(num_new_tokens);
     }
 
-    /// Tells that `id` has one more token.
+    /// Reports that `id` has one more token.
     ///
     /// # Panics
     /// The request is unknown.
@@ -358,7 +368,7 @@ impl Scheduler {
         self.totals.known_tokens += u64::from(state.place == Place::Running);
     }
 
-    /// Forgets `id`, wherever it is, and frees its blocks. Returns whether it was known.
+    /// Removes `id` from its queue and frees its blocks. Returns whether it was known.
     pub fn finish(&mut self, id: RequestId) -> bool {
         let Some((slot, mut state)) = self.requests.remove(id) else { return false };
         match state.place {
@@ -379,19 +389,20 @@ impl Scheduler {
         true
     }
 
-    /// Requests whose deadline is at or before `now_ns`. The driver fails and [`finish`](Self::finish)es them.
+    /// Requests with a deadline at or before `now_ns`. The driver fails and
+    /// [`finish`](Self::finish)es them.
     #[must_use]
     pub fn expired(&self, now_ns: u64) -> Vec<RequestId> {
         self.requests.iter().filter(|state| state.deadline_ns <= now_ns).map(|state| state.id).collect()
     }
 
-    /// The earliest deadline, at which the driver should look for expired requests.
+    /// The earliest deadline, at which the driver should check for expired requests.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<u64> {
         self.requests.iter().map(|state| state.deadline_ns).min()
     }
 
-    /// L1 blocks of a running request, in token order.
+    /// L1 blocks of a running request, in token order; empty for a swapped one.
     ///
     /// # Panics
     /// The request is unknown.
@@ -410,37 +421,37 @@ impl Scheduler {
         self.requests[self.requests.slot(id)].num_computed_tokens
     }
 
-    /// Requests that run.
+    /// Number of running requests.
     #[must_use]
     pub fn num_running(&self) -> usize {
         self.running.len()
     }
 
-    /// Requests that wait.
+    /// Number of waiting requests.
     #[must_use]
     pub fn num_waiting(&self) -> usize {
         self.waiting.len()
     }
 
-    /// Requests whose blocks are swapped out.
+    /// Number of swapped requests.
     #[must_use]
     pub fn num_swapped(&self) -> usize {
         self.swapped.len()
     }
 
-    /// Whether nothing waits, runs or is swapped out.
+    /// Whether no request waits, runs or is swapped out.
     #[must_use]
     pub fn is_idle(&self) -> bool {
         self.requests.is_empty()
     }
 
-    /// Free L1 blocks.
+    /// Number of free L1 blocks.
     #[must_use]
     pub fn num_free_blocks(&self) -> u32 {
         self.blocks.free()
     }
 
-    /// Preemptions since the start.
+    /// Number of preemptions since the start.
     #[must_use]
     pub const fn num_preemptions(&self) -> u64 {
         self.totals.preemptions
@@ -471,7 +482,7 @@ impl Scheduler {
         }
     }
 
-    /// Gives `slot` the blocks for its first `num_tokens` tokens, leaving `reserve` blocks free.
+    /// Allocates blocks for the first `num_tokens` tokens of `slot` if `reserve` blocks stay free.
     fn grow(&mut self, slot: Slot, num_tokens: u32, reserve: u32) -> bool {
         let wanted = self.blocks_for(num_tokens);
         let state = &mut self.requests[slot];
@@ -496,9 +507,9 @@ impl Scheduler {
         self.running.insert(behind, slot);
     }
 
-    /// The tail of the running queue gives its blocks away.
+    /// Takes the blocks of the request at the tail of the running queue, and returns it.
     fn make_room(&mut self, output: &mut SchedulerOutput) -> Slot {
-        let slot = self.running.pop().expect("whoever asks for room is running");
+        let slot = self.running.pop().expect("a request that needs room is running");
         let state = &self.requests[slot];
         self.totals.running_tokens -= u64::from(state.num_computed_tokens);
         self.totals.known_tokens -= u64::from(state.num_tokens);
@@ -516,7 +527,7 @@ impl Scheduler {
         slot
     }
 
-    /// Puts a request that has given its blocks back before its waiting equals.
+    /// Queues a request without blocks before waiting requests of equal priority.
     fn start_again(&mut self, slot: Slot) {
         let state = &mut self.requests[slot];
         state.num_computed_tokens = 0;

@@ -1,18 +1,21 @@
-//! How many blocks admission leaves free, so that those who run can grow (CPEN 511 §VI to §IX).
+//! Number of blocks that admission leaves free, so that running requests can grow (CPEN 511 §VI to
+//! §IX).
 //!
-//! A request that is let in takes blocks at once, and more while it grows. Where too many are let in, the last ones lose their
-//! blocks again: they are swapped out or start over. Where too few are, the engine computes with smaller batches than it could.
-//! A controller sees the [`Load`] and says what is to stay free, or that nobody is to be let in.
+//! An admitted request takes blocks at once, and more while it grows. If the scheduler admits too
+//! many requests, the last ones lose their blocks again: they are swapped out or restart. If it
+//! admits too few, the engine computes with smaller batches than it could. A controller gets the
+//! [`Load`] and returns the number of blocks to keep free, or stops admission.
 //!
-//! Four kinds stand behind one trait:
-//! * a fixed share of all blocks (vLLM keeps 1 %);
-//! * `a·N/16` blocks for `N` running requests, the paper's *opt_factor* (§VII-B);
-//! * the average block length `b/N` against a threshold (§VII-C), in two readings: as printed, nobody is let in while it is above;
-//!   and the other way round, while it is below. The paper's figures show fewer swaps with larger thresholds, and only the
-//!   second reading can do that: whoever stops above a larger threshold stops later;
-//! * one that learned its factor from states (§IX), see [`Learned`].
+//! Four kinds implement one trait:
+//! * A fixed share of all blocks (vLLM keeps 1 %).
+//! * `a·N/16` blocks for `N` running requests, the paper's *opt_factor* (§VII-B).
+//! * The average block length `b/N` against a threshold (§VII-C), in two readings. As printed,
+//!   admission stops while it is above the threshold; the other reading stops while it is below.
+//!   The paper's figures show fewer swaps with larger thresholds. Only the second reading can do
+//!   that: a controller that stops above a larger threshold stops later.
+//! * A factor that is learned from states (§IX), see [`Learned`].
 //!
-//! Everything is integers, so that a simulator and an engine decide alike, on any machine.
+//! All arithmetic is on integers, so that a simulator and an engine decide alike on any machine.
 
 mod learned;
 mod weights;
@@ -23,32 +26,32 @@ pub use weights::SHIPPED;
 use std::fmt;
 use std::str::FromStr;
 
-/// What a controller goes by. Blocks are L1 blocks; totals count from the start.
+/// Input of a controller. Blocks are L1 blocks; totals count from the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Load {
-    /// Blocks in all.
+    /// Number of all blocks.
     pub num_blocks: u32,
-    /// Blocks that nobody holds.
+    /// Free blocks.
     pub free_blocks: u32,
-    /// Tokens of a block.
+    /// Tokens per block.
     pub block_size: u32,
     /// Requests that hold blocks.
     pub num_running: u32,
-    /// Requests that were never let in, or lost what they had.
+    /// Requests that were never admitted, or lost their blocks.
     pub num_waiting: u32,
-    /// Requests whose blocks were swapped out.
+    /// Requests with swapped-out blocks.
     pub num_swapped: u32,
-    /// Tokens of the running requests that have KV.
+    /// Tokens of running requests that have KV.
     pub running_tokens: u64,
-    /// Tokens of the running requests that are known and have no KV yet: prompts in the middle.
+    /// Known tokens of running requests that have no KV yet: partly computed prompts.
     pub pending_tokens: u64,
-    /// Of the request that would be let in, known tokens beyond those of its first step.
+    /// Known tokens of the next request to admit, beyond those of its first step.
     pub next_tokens: u64,
-    /// Blocks swapped out, and blocks that were given up to be computed again.
+    /// Blocks that were swapped out, and blocks that were freed for recomputation.
     pub lost_blocks: u64,
-    /// Requests that ran to their end.
+    /// Finished requests.
     pub finished_requests: u64,
-    /// Their tokens, prompts and outputs.
+    /// Tokens of finished requests, prompts and outputs.
     pub finished_tokens: u64,
 }
 
@@ -60,22 +63,23 @@ impl Load {
     }
 }
 
-/// Says how many blocks stay free at an admission.
+/// Returns the number of blocks to keep free at an admission.
 pub trait WatermarkController: fmt::Debug + Send {
-    /// Looks at the load; called once a step, before anyone is let in.
+    /// Observes the load; called once per step, before admissions.
     fn observe(&mut self, load: &Load);
 
-    /// Blocks that must stay free when one more request has got its own; `None`: nobody is let in now. Not asked while
-    /// nobody runs: then the first request may have all blocks, or it could wait for ever.
+    /// Number of blocks that must stay free after one more request has its own; `None` stops
+    /// admission. Not called while no request runs: the first request may then take all blocks,
+    /// because otherwise it could wait for ever.
     fn reserve_blocks(&self, load: &Load) -> Option<u32>;
 }
 
-/// The controllers by name and setting.
+/// The controllers, by name and setting.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Watermark {
     /// A share of all blocks, in millionths.
     Fixed {
-        /// Blocks of a million.
+        /// Blocks per million blocks.
         share_millionths: u32,
     },
     /// `a·N/16` blocks, `a` in thousandths.
@@ -83,14 +87,14 @@ pub enum Watermark {
         /// Thousandths of `a`.
         factor_thousandths: u32,
     },
-    /// Nobody is let in while `b/N` is above (or below) a threshold, in thousandths of a block.
+    /// Stops admission while `b/N` is above (or below) a threshold, in thousandths of a block.
     AverageLength {
         /// Thousandths of a block.
         threshold_thousandths: u32,
-        /// Below instead of above, as the paper prints it.
+        /// Stops below the threshold; the paper prints above.
         stop_below: bool,
     },
-    /// The learned one, with these weights.
+    /// The learned controller, with these weights.
     Learned(Weights),
 }
 
@@ -98,7 +102,7 @@ impl Watermark {
     /// vLLM's default: 1 % of the blocks.
     pub const DEFAULT: Self = Self::Fixed { share_millionths: 10_000 };
 
-    /// The controller itself.
+    /// Makes the controller.
     #[must_use]
     pub fn controller(&self) -> Box<dyn WatermarkController> {
         match *self {
@@ -111,7 +115,7 @@ impl Watermark {
         }
     }
 
-    /// A fixed share of all blocks; more than all count as all.
+    /// A fixed share of all blocks, clamped to 0 to 1.
     #[must_use]
     pub fn share(share: f64) -> Self {
         Self::Fixed { share_millionths: (share.clamp(0.0, 1.0) * 1e6).round() as u32 }
@@ -186,7 +190,7 @@ impl fmt::Display for Watermark {
     }
 }
 
-/// No controller is called so.
+/// A name that no controller has.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnknownWatermark(String);
 

@@ -191,7 +191,7 @@ fn drawings(tree: &Tree, packages: &BTreeMap<String, Package<'_>>) -> Vec<(Strin
             let edges = edges.filter(|(from, to)| from != to && order.contains(&to.as_str())).collect();
             let nodes: Vec<String> = order.iter().rev().map(|module| (*module).to_owned()).collect();
             let name = name.trim_start_matches("cenote-");
-            drawings.push((format!("modules of {name}"), fenced(&flowchart(&[(None, nodes)], &reduced(edges)))));
+            drawings.push((format!("modules of {name}"), fenced(&flowchart(&[(None, nodes)], &reduced(&edges)))));
         }
     }
     drawings
@@ -209,11 +209,11 @@ fn draw_crates(packages: &BTreeMap<String, Package<'_>>) -> String {
         all.extend(below.map(|edge| (short(name), short(&edge.dependency))));
     }
     let groups: Vec<_> = floors.into_iter().rev().map(|(floor, names)| (Some(floor.title()), names)).collect();
-    fenced(&flowchart(&groups, &reduced(all)))
+    fenced(&flowchart(&groups, &reduced(&all)))
 }
 
 /// Edges without those that a longer path implies.
-fn reduced(edges: BTreeSet<(String, String)>) -> BTreeSet<(String, String)> {
+fn reduced(edges: &BTreeSet<(String, String)>) -> BTreeSet<(String, String)> {
     let next = |from: &str| -> Vec<&String> { edges.iter().filter(|(f, _)| f == from).map(|(_, to)| to).collect() };
     let reaches = |from: &str, to: &str| {
         let mut seen = BTreeSet::new();
@@ -389,6 +389,6 @@ mod tests {
     fn edges_that_a_path_implies_are_left_out() {
         let edge = |from: &str, to: &str| (from.to_owned(), to.to_owned());
         let edges = BTreeSet::from([edge("a", "b"), edge("b", "c"), edge("a", "c")]);
-        assert_eq!(reduced(edges), BTreeSet::from([edge("a", "b"), edge("b", "c")]));
+        assert_eq!(reduced(&edges), BTreeSet::from([edge("a", "b"), edge("b", "c")]));
     }
 }

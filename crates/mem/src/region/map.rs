@@ -12,46 +12,48 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-/// A region mapped into this process, shared with all who map the same source; unmapped on drop.
+/// A region mapped into this process, shared with all processes that map the same source. Unmapped
+/// on drop.
 ///
-/// The memory is reached through a [`Fabric`](crate::Fabric).
+/// Code reaches the memory through a [`Fabric`](crate::Fabric).
 #[derive(Debug)]
 pub struct Mapping {
     base: *mut u8,
     len: u64,
     source: RegionSource,
-    /// Of the mapping, and of the file. They go before what they stand for.
+    /// Registrations of the mapping and of the file. Dropped before the resources that they name.
     registrations: Vec<Registration>,
     /// `None` for anonymous memory.
     file: Option<File>,
     obtained: Obtained,
 }
 
-// SAFETY: a mapping is an address range that lives as long as the value, wherever it is moved; it is only
-// read and written through raw pointers and atomics, under the rules of `Fabric`.
+// SAFETY: the address range lives as long as the value, on any thread. It is accessed only through
+// raw pointers and atomics, under the rules of `Fabric`.
 unsafe impl Send for Mapping {}
-// SAFETY: as above; no method changes the value itself.
+// SAFETY: as for `Send`; no method with `&self` changes the value itself.
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    /// Makes a region of at least `len` bytes, rounded up to whole pages (huge pages on hugetlbfs). The
-    /// new bytes are zero, and every page of a file has its place in the file system, so that nobody who
-    /// maps it meets SIGBUS later. Nothing stays behind when this fails.
+    /// Makes a region of at least `len` bytes, rounded up to whole pages (huge pages on hugetlbfs).
+    /// The new bytes are zero. All space of a file is allocated now, so that no process that maps
+    /// it gets SIGBUS later. A failure leaves nothing behind.
     ///
-    /// `mode` is the file's permission bits, exactly (0o600 unless several users share it). A DAX device
-    /// exists already and keeps its bytes and mode; `len` 0 takes all of it.
+    /// `mode` is the exact permission bits of the file (0o600 unless several users share it). A DAX
+    /// device exists already and keeps its bytes and mode; `len` 0 takes all of it.
     ///
     /// # Errors
-    /// The name is taken, the path cannot be written, there is no space, or `len` is 0 or does not fit a
-    /// device.
+    /// The name is taken, the path cannot be written, there is no space, or `len` is 0 or does not
+    /// fit a device.
     pub fn create(source: &RegionSource, len: u64, mode: u32, options: &MapOptions) -> Result<Self, MapError> {
         let (mapping, fresh) = Self::prepare(source, len, mode, options)?;
         fresh.publish()?;
         Ok(mapping)
     }
 
-    /// As [`Mapping::create`], but a file has no name before [`Fresh::publish`]: nobody opens it half made, and if this process dies,
-    /// nothing is left of it. (Where the file system has no files without a name, one beside it may be left.)
+    /// As [`Mapping::create`], but a file has no name before [`Fresh::publish`]. No process can
+    /// open it unfinished, and a death of this process leaves nothing. On a file system without
+    /// unnamed files, a death may leave a temporary file beside `path`.
     ///
     /// # Errors
     /// As for [`Mapping::create`].
@@ -82,14 +84,14 @@ impl Mapping {
         let kind = Kind::of_file(&file).map_err(failed("ask for the file system"))?;
         let len = len.next_multiple_of(kind.page());
         let no_space = |free| MapError::NoSpace { path: path.clone(), wanted: len, free };
-        // Asked first because a tmpfs would fill up before it fails, and starve everybody meanwhile.
+        // Checked first: a tmpfs fills up before it fails, and starves other processes meanwhile.
         let free = obtain::free_space(&file, kind);
         if free < len {
             return Err(no_space(free));
         }
         rustix::fs::ftruncate(&file, len).map_err(failed("set the file's length"))?;
-        // Mapped before space is allocated, because placement and huge pages are set on the mapping and
-        // hold for pages allocated after it.
+        // Map before allocating: placement and huge pages are set on the mapping, and apply to
+        // pages that are allocated after it.
         let mapping = Self::map(
             source,
             Some(file),
@@ -109,11 +111,12 @@ impl Mapping {
         Ok((mapping, fresh))
     }
 
-    /// Opens a region that exists, in its whole length.
+    /// Opens an existing region in its whole length.
     ///
     /// # Errors
-    /// There is none, it may not be read and written, or what has this name cannot be a region (a
-    /// directory, an empty file, a part of a page). Anonymous memory can never be opened.
+    /// The region does not exist, access is denied, its owner is not trusted, or the file cannot be
+    /// a region (a directory, an empty file, no whole number of pages). Anonymous memory can never
+    /// be opened.
     pub fn open(source: &RegionSource, options: &MapOptions) -> Result<Self, MapError> {
         Self::open_for(source, Access::Write, options)
     }
@@ -152,11 +155,11 @@ impl Mapping {
         Self::map(source, Some(file), len, kind, access, options, None)
     }
 
-    /// Removes a region's name. Who has it mapped keeps the memory until they unmap it. Anonymous
-    /// memory has no name, so nothing happens.
+    /// Removes a region's name. Processes that have it mapped keep the memory until they unmap it.
+    /// Does nothing for anonymous memory, which has no name.
     ///
     /// # Errors
-    /// There is none, it may not be removed, it is no regular file, or it is a device.
+    /// The name does not exist, may not be removed, is no regular file, or is a device.
     pub fn remove(source: &RegionSource) -> Result<(), MapError> {
         source.check_name()?;
         let Some(path) = source.path() else { return Ok(()) };
@@ -171,33 +174,34 @@ impl Mapping {
         rustix::fs::unlink(&path).map_err(|error| MapError::from_io(&path, "remove the file", error))
     }
 
-    /// Bytes mapped.
+    /// Mapped bytes.
     #[must_use]
     #[inline]
     pub const fn len(&self) -> u64 {
         self.len
     }
 
-    /// Never: an empty region cannot be mapped.
+    /// Always false: an empty region cannot be mapped.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// What the machine gave of what was asked for.
+    /// The properties that the machine granted for the [`MapOptions`].
     #[must_use]
     pub const fn obtained(&self) -> &Obtained {
         &self.obtained
     }
 
-    /// Where the bytes are.
+    /// Source of the bytes.
     #[must_use]
     pub const fn source(&self) -> &RegionSource {
         &self.source
     }
 
-    /// Whether the file is still at least as long as the mapping, and no part of the memory was gone as it was touched. What
-    /// is gone reads as zeros, and stores to it reach nobody (`bus_error.rs`): a user that finds this leaves the region.
+    /// Whether the file is still at least as long as the mapping, and no access has found memory
+    /// missing. Missing memory reads as zeros, and stores to it are lost (`bus_error.rs`). A user
+    /// that gets `false` must leave the region.
     #[must_use]
     pub fn still_whole(&self) -> bool {
         if self.registrations.iter().any(Registration::has_lost) {
@@ -240,7 +244,7 @@ impl Mapping {
         Self::map(source, Some(file), len, Kind::Dax(facts), access, options, None)
     }
 
-    /// Maps and advises; `allocate` runs between, so that it finds the advice in place.
+    /// Maps and advises. `allocate` runs after the advice, so that new pages follow it.
     fn map(
         source: &RegionSource,
         file: Option<File>,
@@ -251,8 +255,8 @@ impl Mapping {
         allocate: Option<&Allocate<'_>>,
     ) -> Result<Self, MapError> {
         let (size, protection) = (len as usize, access.protection());
-        // SAFETY: the kernel picks the address of a new mapping, so no memory in use changes; `size` is
-        // not zero.
+        // SAFETY: a null hint lets the kernel choose the address, so the call replaces no memory in
+        // use; callers pass a `len` above zero.
         let mapped = unsafe {
             match &file {
                 Some(file) => rustix::mm::mmap(std::ptr::null_mut(), size, protection, MapFlags::SHARED, file, 0),
@@ -272,7 +276,7 @@ impl Mapping {
         let mut notes = Vec::new();
         obtain::advise(mapping.base, len, kind, options, &mut notes);
         if let (Some(allocate), Some(file)) = (allocate, &mapping.file) {
-            // Faulting pages in through the mapping heeds the advice for huge pages, which allocating
+            // Faulting pages in through the mapping follows the advice for huge pages; allocating
             // them through the file does not.
             if options.prefault {
                 obtain::populate(mapping.base, len, &mut Vec::new());
@@ -287,7 +291,7 @@ impl Mapping {
     }
 }
 
-/// What a mapping is for.
+/// Access that a mapping allows.
 #[derive(Clone, Copy)]
 enum Access {
     Read,
@@ -310,21 +314,22 @@ impl Access {
     }
 }
 
-/// A region that this process can only read: a store would be its end. See [`ReadOnly`](crate::ReadOnly).
+/// A region mapped read-only; a store to it raises SIGSEGV. See [`ReadOnly`](crate::ReadOnly).
 #[derive(Debug)]
 pub struct ReadMapping(Mapping);
 
 impl ReadMapping {
-    /// Opens a region that exists, in its whole length, and leaves its memory's placement as it is.
+    /// Opens an existing region in its whole length, and leaves the placement of its memory
+    /// unchanged.
     ///
     /// # Errors
-    /// As for [`Mapping::open`], but it need only be readable.
+    /// As for [`Mapping::open`], but read access is enough, and its owner need not be trusted.
     pub fn open(source: &RegionSource) -> Result<Self, MapError> {
         let options = MapOptions { numa_node: None, huge_pages: false, prefault: false };
         Mapping::open_for(source, Access::Read, &options).map(Self)
     }
 
-    /// The mapping, for the fabric that does not write.
+    /// The mapping, for the fabric that does not store.
     pub(crate) fn into_inner(self) -> Mapping {
         self.0
     }
@@ -333,17 +338,19 @@ impl ReadMapping {
 impl Drop for Mapping {
     fn drop(&mut self) {
         self.registrations.clear();
-        // SAFETY: `base` and `len` are what `mmap` gave, nothing else unmaps them, and no reference into
-        // the mapping outlives the value: fabrics own it and lend references only under their own borrow.
+        // SAFETY: `mmap` returned `base` and `len`, and nothing else unmaps them. No reference into
+        // the mapping outlives the value: fabrics own it, and lend references only under their own
+        // borrow.
         let unmapped = unsafe { rustix::mm::munmap(self.base.cast(), self.len as usize) };
         debug_assert!(unmapped.is_ok(), "a mapping of ours can be unmapped");
     }
 }
 
-/// Gives a new file its space.
+/// Allocates the space of a new file.
 type Allocate<'a> = dyn Fn(&File) -> Result<(), MapError> + 'a;
 
-/// How much of a device to map: all of it for 0, otherwise `len` rounded up to the device's alignment.
+/// Length in bytes to map of a device: all of it for 0, otherwise `len` rounded up to the
+/// alignment.
 fn device_len(path: &Path, facts: &DaxFacts, len: u64) -> Result<u64, MapError> {
     let too_small = MapError::TooSmall { path: path.into(), have: facts.size, wanted: len };
     match len.checked_next_multiple_of(facts.align) {
@@ -356,7 +363,7 @@ fn device_len(path: &Path, facts: &DaxFacts, len: u64) -> Result<u64, MapError> 
     }
 }
 
-/// Opens a region's file. A link may have been planted, and may lead elsewhere the next time.
+/// Opens a region's file. Refuses symbolic links: a link may be planted, and its target may change.
 fn open_file(path: &Path, access: Access) -> Result<File, MapError> {
     open_with(path, access, OFlags::NOFOLLOW)
 }
@@ -366,7 +373,7 @@ fn open_existing(path: &Path, access: Access) -> Result<File, MapError> {
 }
 
 fn open_with(path: &Path, access: Access, more: OFlags) -> Result<File, MapError> {
-    // Not blocking, because the name may be a pipe without a writer.
+    // Nonblocking, because the name may be a FIFO without a writer.
     let flags = access.flags() | OFlags::CLOEXEC | OFlags::NONBLOCK | more;
     match rustix::fs::open(path, flags, Mode::empty()) {
         Err(Errno::LOOP) => Err(MapError::NotARegion {
@@ -382,12 +389,13 @@ fn open_with(path: &Path, access: Access, more: OFlags) -> Result<File, MapError
     }
 }
 
-/// Gives every byte of the file its place in the file system.
+/// Allocates space for every byte of the file.
 pub(crate) fn allocate(file: &File, len: u64) -> Result<(), Errno> {
     let len = libc::off_t::try_from(len).map_err(|_| Errno::FBIG)?;
     loop {
-        // SAFETY: the descriptor is open for writing. Unlike the bare system call, this also works on
-        // file systems that cannot allocate, by writing to each block.
+        // SAFETY: `file` keeps the descriptor open for the call, which takes no pointers. Unlike
+        // the `fallocate` system call, it also works on file systems without allocation, by writing
+        // to each block.
         match unsafe { libc::posix_fallocate(file.as_raw_fd(), 0, len) } {
             0 => return Ok(()),
             libc::EINTR => (),

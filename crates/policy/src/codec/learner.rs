@@ -1,58 +1,60 @@
-//! Weights that learn from what comes of them.
+//! Weights that learn from their results.
 //!
-//! The paper: "time-varying weights updated via stochastic gradient descent on reward function *Θ(t) − λ_q·|Q_target −
-//! Q(t)|*" (§3.6.3), and no more. The reward is known only by trying, and its gradient not at all; so it is estimated from two
-//! observations, as simultaneous perturbation does (Spall 1992): all weights are changed a little at once, in directions that a
-//! seed draws, first one way and then the other, and the difference of the two rewards moves the weights.
+//! The paper says only this: "time-varying weights updated via stochastic gradient descent on
+//! reward function *Θ(t) − λ_q·|Q_target − Q(t)|*" (§3.6.3). The reward is known only by trial, and
+//! its gradient is unknown. The learner estimates the gradient from two observations, as
+//! simultaneous perturbation does (Spall 1992). It shifts all weights a little at once in seeded
+//! random directions, first forward, then backward. The difference of the two rewards moves the
+//! weights.
 //!
-//! What moves are the weights' logarithms, so weights are positive and together 1 whatever is observed. A step changes no
-//! logarithm by more than [`STEP_MAX`], however large a reward is.
+//! The learner moves the weights' logarithms, so weights stay positive and sum to 1 for all
+//! observations. A step changes no logarithm by more than [`STEP_MAX`], for any reward.
 
 use super::Weights;
 use cenote_base::prng::Prng;
 
-/// How far a trial is from the weights, in logarithms.
+/// Distance of a trial from the weights, in logarithms.
 const TRIAL: f64 = 0.1;
-/// Of the gradient, at first; later steps are smaller.
+/// Initial factor of the gradient; it decreases with the steps.
 const RATE: f64 = 0.3;
-/// Steps after which a step is half as large.
+/// Number of steps after which the factor is halved.
 const COOLING: f64 = 50.0;
-/// The most that a step changes a logarithm.
+/// Maximum change of a logarithm per step.
 const STEP_MAX: f64 = 0.25;
-/// Logarithms lie this close to each other, so that no weight is ever lost for good.
+/// Maximum difference between logarithms, so that each weight can grow again.
 const SPREAD_MAX: f64 = 12.0;
 
-/// What is to become large.
+/// The reward function to maximize.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Reward {
     /// *Q_target*.
     pub quality_target: f64,
-    /// *λ_q*: what a unit of quality beside the target costs, in units of throughput.
+    /// *λ_q*: cost of one unit of distance from the quality target, in units of throughput.
     pub quality_weight: f64,
 }
 
 impl Reward {
-    /// Of a throughput, best relative to a usual one so that it is about 1, and a quality.
+    /// The reward. `throughput` should be relative to a usual value, so that it is about 1.
     fn of(&self, throughput: f64, quality: f64) -> f64 {
         throughput - self.quality_weight * (self.quality_target - quality).abs()
     }
 }
 
-/// Tries weights, hears what came of them, and tries others.
+/// Learns weights by trials in pairs.
 #[derive(Clone, Debug)]
 pub struct WeightLearner {
     reward: Reward,
     logarithms: [f64; 3],
     prng: Prng,
-    /// Where the trial at hand lies: each 1 or -1.
+    /// Direction of the current trial; each component is 1 or -1.
     direction: [f64; 3],
-    /// The reward one way, if the other way is being tried.
+    /// Reward of the forward trial while the backward one runs.
     first: Option<f64>,
     steps: u32,
 }
 
 impl WeightLearner {
-    /// Starts from these weights; of a zero it takes the least there is.
+    /// Starts from these weights. A zero weight starts at the minimum.
     #[must_use]
     pub fn new(from: Weights, reward: Reward, seed: u64) -> Self {
         let logarithms = bounded(from.as_array().map(|weight| weight.max(f64::MIN_POSITIVE).ln()));
@@ -61,20 +63,21 @@ impl WeightLearner {
         Self { reward, logarithms, prng, direction, first: None, steps: 0 }
     }
 
-    /// What was learned so far.
+    /// The weights learned so far.
     #[must_use]
     pub fn learned(&self) -> Weights {
         normal(self.logarithms)
     }
 
-    /// The weights to choose with until the next observation.
+    /// The weights to use until the next observation.
     #[must_use]
     pub fn trial(&self) -> Weights {
         let way = if self.first.is_none() { TRIAL } else { -TRIAL };
         normal(std::array::from_fn(|at| self.logarithms[at] + way * self.direction[at]))
     }
 
-    /// What came of [`Self::trial`]. What is no number is not heard: the same weights are tried again.
+    /// Records the result of [`Self::trial`]. Ignores a reward that is not finite; the same trial
+    /// then repeats.
     pub fn observe(&mut self, throughput: f64, quality: f64) {
         let reward = self.reward.of(throughput, quality);
         if !reward.is_finite() {
@@ -93,13 +96,14 @@ impl WeightLearner {
     }
 }
 
-/// Directions are drawn that are not the same for all: those would change nothing.
+/// Draws a direction. Never draws equal components, which would leave the normalized weights
+/// unchanged.
 fn draw(prng: &mut Prng) -> [f64; 3] {
     let bits = 1 + prng.below(6);
     std::array::from_fn(|at| if bits >> at & 1 == 1 { 1.0 } else { -1.0 })
 }
 
-/// The largest is zero, the others not far below.
+/// Shifts the logarithms so that the largest is 0, and clamps the others to `SPREAD_MAX` below it.
 fn bounded(logarithms: [f64; 3]) -> [f64; 3] {
     let most = logarithms.iter().copied().fold(f64::MIN, f64::max);
     logarithms.map(|logarithm| (logarithm - most).max(-SPREAD_MAX))

@@ -1,34 +1,35 @@
-//! Cost-aware: what would cost most to be without stays.
+//! Cost-aware eviction: keeps the blocks that would be most expensive to lose.
 //!
-//! A block is worth its chance to be asked for soon times the time that a hit saves. The chance is taken as hits over time
-//! idle (as in hyperbolic caching, Blankstein et al., USENIX ATC 2017, with the time since the last touch instead of that since
-//! arrival, so that with equal hits and costs it is LRU). What a hit saves is computing the block's tokens: the part
-//! of it that grows with the tokens before it, attention's, is what blocks differ in. It is weighed so that a
-//! block [`COST_DEPTH`] blocks into its prompt counts twice.
+//! The value of a block is its chance of a hit soon, times the time that a hit saves. The chance is
+//! estimated as hits divided by idle time. Hyperbolic caching (Blankstein et al., USENIX ATC 2017)
+//! uses the time since arrival; this policy uses the time since the last touch, so that it is LRU
+//! for equal hits and costs. A hit saves the computation of the block's tokens. Blocks differ in
+//! the part that grows with the preceding tokens, attention. The weight is such that a block
+//! [`COST_DEPTH`] blocks into its prompt counts twice.
 //!
-//! Deeper blocks count more, and a head without its tail is still worth something, but not the other way round. So the block
-//! that leaves of an instant is the deepest one all the same, as in every policy here.
+//! Deeper blocks are worth more. But a head is of use without its tail, and a tail is of no use
+//! without its head. So, as in every policy here, the deepest block of an instant leaves first.
 
 use super::tails::tails_first;
 use super::word::{Word, deepest_first};
 use super::{Candidate, Choice, EvictionPolicy, State};
 
-/// Hits over idle time, weighed by what a hit saves.
+/// Evicts by hits over idle time, weighted with the time that a hit saves.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct CostAware;
 
-/// At this depth attention to what comes before takes as long as all else (of an 8-billion-parameter Llama: some 30,000 tokens,
-/// that is 60 blocks of 512).
+/// Depth at which attention to the preceding tokens takes as long as all else. For an
+/// 8-billion-parameter Llama it is about 30,000 tokens, that is 60 blocks of 512.
 const COST_DEPTH: u64 = 60;
-/// Hits are counted up to this.
+/// Cap of the hit count.
 const HITS_MAX: u64 = 7;
 
-/// What a block is worth: it grows with hits and depth, and falls with idle time.
+/// Value of a block: grows with hits and depth, and falls with idle time.
 fn worth(candidate: &Candidate, clock: u64) -> u64 {
     let word = Word(candidate.word);
     let cost = COST_DEPTH + u64::from(candidate.depth).min(COST_DEPTH);
     let hits = 1 + word.flags().min(HITS_MAX);
-    // 2^45 over an idle time of at most 2^31: never zero for what was asked for, and never too large.
+    // The numerator is between 2^37 and 2^42, the idle time at most 2^31: no overflow, never zero.
     ((cost * hits) << 32) / (1 + word.idle(clock))
 }
 
@@ -58,7 +59,7 @@ impl EvictionPolicy for CostAware {
         Word(word).idle(clock)
     }
 
-    /// A linear selection, then a sort of the chosen; 32 bytes for each candidate.
+    /// A linear selection, then a sort of the chosen; 32 bytes of memory per candidate.
     fn victims(&self, clock: u64, _: &State, candidates: &[Candidate], want: usize) -> Choice {
         let want = want.min(candidates.len());
         if want == 0 {
@@ -69,7 +70,8 @@ impl EvictionPolicy for CostAware {
         let (first, _, _) = keys.select_nth_unstable(want - 1);
         first.sort_unstable();
         let chosen: Vec<usize> = keys[..want].iter().map(|&(_, _, index)| index).collect();
-        // Worth is computed from the words, which nobody's place is stored in: what stays keeps its own.
+        // Values come from the words, which store no queue places, so blocks that stay keep their
+        // words.
         let mut words: Vec<u64> = candidates.iter().map(|candidate| candidate.word).collect();
         let victims = tails_first(candidates, &mut words, &chosen);
         Choice { victims: victims.iter().map(|&index| candidates[index].block).collect(), rewrites: Vec::new() }

@@ -4,8 +4,9 @@ use super::{Candidate, Choice, EvictionPolicy, State};
 use cenote_base::BlockIndex;
 use std::cmp::Reverse;
 
-/// Least recently used; the word is the instant of the last touch, all 64 bits of it. The baseline that the others are
-/// measured against, and the only one here by which a block that was ever found leaves after all its successors.
+/// Least recently used. The word is the instant of the last touch, in all 64 bits. It is the
+/// baseline for the other policies. Only here, a block that was ever found leaves after all its
+/// successors.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Lru;
 
@@ -31,7 +32,7 @@ impl EvictionPolicy for Lru {
         clock.saturating_sub(word)
     }
 
-    /// A linear selection, then a sort of the chosen; 24 bytes for each candidate.
+    /// A linear selection, then a sort of the chosen; 24 bytes of memory per candidate.
     fn victims(&self, _: u64, _: &State, candidates: &[Candidate], want: usize) -> Choice {
         let want = want.min(candidates.len());
         if want == 0 {

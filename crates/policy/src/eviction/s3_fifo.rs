@@ -1,13 +1,14 @@
-//! S3-FIFO (Yang et al., SOSP 2023): two queues in order of arrival, and a memory of who left the first.
+//! S3-FIFO (Yang et al., SOSP 2023): two queues in order of arrival, and a memory of keys that left
+//! the first.
 //!
-//! A new block enters the *small* queue, a tenth of the pool. At its end a block that was hit more than once goes
-//! over to the *main* queue; any other leaves, and the *ghost* table remembers its key. A block whose key is
-//! remembered enters main at once. At the end of main a block that was hit goes to the front again with one hit less;
-//! any other leaves.
+//! A new block enters the *small* queue, a tenth of the pool. At its end, a block with more than
+//! one hit moves to the *main* queue. Any other block leaves, and the *ghost* table remembers its
+//! key. A block with a remembered key enters main at once. At the end of main, a block with hits
+//! moves to the front with one hit less; any other block leaves.
 //!
-//! The queues are never stored: a bit of the word names the queue, its place is the instant at which the block
-//! entered it. Blocks that change places in one call get one instant; among them the one touched longest ago comes
-//! first.
+//! The queues are not stored. A bit of the word names the queue, and the block's place is the
+//! instant at which it entered the queue. Blocks that move in one call get one instant; among them
+//! the one touched longest ago comes first.
 
 use super::tails::tails_first;
 use super::word::{Word, deepest_first, place_rank};
@@ -15,17 +16,17 @@ use super::{Candidate, Choice, EvictionPolicy, State, rewrites};
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
-/// S3-FIFO, with tails before heads.
+/// S3-FIFO that evicts tails before heads.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct S3Fifo;
 
-/// Flags: hits since the block entered its queue, and the queue.
+/// Flags of the word: the hits since the block entered its queue, and the queue.
 const HITS_MAX: u64 = 3;
 const MAIN: u64 = 4;
 
-/// The small queue's part of the pool.
+/// The small queue is one part in `SMALL_SHARE` of the pool.
 const SMALL_SHARE: usize = 10;
-/// More hits than this lead from small to main (the paper's Algorithm 1).
+/// A block with more hits than this moves from small to main (the paper's Algorithm 1).
 const HITS_TO_STAY: u64 = 1;
 
 fn hits(word: u64) -> u64 {
@@ -63,8 +64,8 @@ impl EvictionPolicy for S3Fifo {
         Word(word).idle(clock)
     }
 
-    /// Walks the ends of both queues, which are heaps, so that only blocks walked over cost a logarithm; 40 bytes
-    /// for each candidate.
+    /// Walks the ends of both queues. They are heaps, so that only walked blocks cost a logarithm.
+    /// Takes 40 bytes of memory per candidate.
     fn victims(&self, clock: u64, state: &State, candidates: &[Candidate], want: usize) -> Choice {
         let want = want.min(candidates.len());
         if want == 0 {
@@ -86,7 +87,8 @@ impl EvictionPolicy for S3Fifo {
     }
 }
 
-/// Place, last touch, order within an instant, candidate: the smallest is at the end of its queue.
+/// Rank of place and last touch, order within an instant, candidate. The smallest is at the end of
+/// its queue.
 type Entry = Reverse<(u64, u64, usize)>;
 
 struct Queues<'a> {
@@ -95,9 +97,9 @@ struct Queues<'a> {
     clock: u64,
     small: BinaryHeap<Entry>,
     small_share: usize,
-    /// Built when it is first needed: most calls end in the small queue.
+    /// Built when first needed: most calls end in the small queue.
     main: Option<BinaryHeap<Entry>>,
-    /// Who entered main in this call, behind all of `main`.
+    /// Candidates that entered main in this call; they come after all of `main`.
     main_front: VecDeque<usize>,
 }
 
@@ -114,7 +116,8 @@ impl<'a> Queues<'a> {
         }
     }
 
-    /// Takes one candidate out, and tells whether it was in the small queue. Not all may be out.
+    /// Takes one candidate out; the flag is true if it was in the small queue. Panics if all are
+    /// out.
     fn evict(&mut self) -> (usize, bool) {
         loop {
             let from_small = self.small.len() >= self.small_share || self.main_is_empty();
@@ -125,7 +128,7 @@ impl<'a> Queues<'a> {
         }
     }
 
-    /// `None`: what was at the end went over to main.
+    /// `None`: the block at the end moved to main.
     fn evict_small(&mut self) -> Option<usize> {
         let Reverse((_, _, index)) = self.small.pop().expect("not everything is out");
         if hits(self.words[index]) <= HITS_TO_STAY {
@@ -135,7 +138,7 @@ impl<'a> Queues<'a> {
         None
     }
 
-    /// `None`: what was at the end went to the front.
+    /// `None`: the block at the end moved to the front.
     fn evict_main(&mut self) -> Option<usize> {
         let oldest = self.main_heap().pop().map(|Reverse((_, _, index))| index);
         let index = oldest.or_else(|| self.main_front.pop_front()).expect("main has a block");
@@ -172,28 +175,28 @@ fn heap(candidates: &[Candidate], clock: u64, main: bool) -> BinaryHeap<Entry> {
     candidates.iter().enumerate().filter(|(_, candidate)| is_main(candidate.word) == main).map(entry).collect()
 }
 
-/// Who left the small queue: a table of buckets, a bucket being a line of memory. An entry is a fingerprint and the
-/// number of the departure; it is forgotten when main's worth of others have left since, or when its bucket is full
-/// of younger ones.
+/// Keys that left the small queue: a table of buckets, each one cache line. An entry is a
+/// fingerprint and the number of its departure. An entry expires when as many later keys have left
+/// as main holds. Younger entries replace the oldest one of a full bucket.
 mod ghost {
     use super::State;
     use std::sync::atomic::AtomicU64;
     use std::sync::atomic::Ordering::Relaxed;
 
-    /// Departures so far, and how many of the last are remembered.
+    /// Number of departures so far, and how many of the latest are valid.
     const DEPARTURES: usize = 0;
     const REACH: usize = 1;
-    /// The table starts with a line of its own.
+    /// The table starts on a line of its own.
     const TABLE: usize = 8;
     const BUCKET: usize = 8;
 
-    /// Half as many entries again as there are blocks, because buckets do not fill evenly.
+    /// 1.5 entries per block, because buckets do not fill evenly.
     pub fn words(num_blocks: u64) -> usize {
         let entries = usize::try_from(num_blocks).unwrap_or(usize::MAX / 4);
         TABLE + (entries + entries / 2).div_ceil(BUCKET).max(1) * BUCKET
     }
 
-    /// High bits of the key choose the bucket, low bits tell the keys in it apart.
+    /// High bits of the key select the bucket; low bits are the fingerprint.
     fn bucket(state: &State, key: u64) -> &State {
         let count = (state.len() - TABLE) / BUCKET;
         let start = TABLE + ((u128::from(key) * count as u128) >> 64) as usize * BUCKET;
@@ -208,7 +211,7 @@ mod ghost {
         state[DEPARTURES].load(Relaxed) as u32
     }
 
-    /// How many left after this one; more than can be for an empty entry.
+    /// Number of departures after this entry; for an empty entry a value above all others.
     fn age(entry: u64, departures: u32) -> u64 {
         if entry == 0 { u64::MAX } else { u64::from(departures.wrapping_sub(entry as u32)) }
     }
@@ -231,7 +234,7 @@ mod ghost {
         }
     }
 
-    /// Whether the key is remembered; it is forgotten with that.
+    /// Whether the key is remembered. Removes its entry.
     pub fn take(state: &State, key: u64) -> bool {
         let (now, reach) = (departures(state), state[REACH].load(Relaxed));
         for slot in bucket(state, key) {

@@ -1,32 +1,32 @@
 //! SIEVE (Zhang et al., NSDI 2024): a queue in order of arrival, one bit per block, one hand.
 //!
-//! The hand goes from the oldest block to the newest and starts over; who was hit since it last came by loses the bit
-//! and stays where it is, who was not leaves. So a block that is never hit leaves after one visit of the hand, while
-//! blocks that are hit stay without ever being moved.
+//! The hand moves from the oldest block to the newest and starts over. A block that was hit since
+//! the hand's last visit loses its bit and stays in place; any other block leaves. So a block that
+//! is never hit leaves after one visit, and blocks that are hit stay without being moved.
 //!
-//! The queue is never stored: a block's place is the instant of its arrival, and the hand is the place that it looked
-//! at last. The published algorithm does not store at a hit if the bit is set already. Here a hit also stores its
-//! instant, as LRU's does: without it nobody would know which blocks form a prompt (see the module above), nor how
-//! long a chunk has been idle.
+//! The queue is not stored: a block's place is the instant of its arrival, and the hand is its last
+//! place. The published algorithm does not store at a hit if the bit is set already. Here a hit
+//! also stores its instant, as in LRU. The instant shows which blocks form a prompt (see the module
+//! above), and how long a chunk has been idle.
 
 use super::tails::tails_first;
 use super::word::{Word, deepest_first, place_rank};
 use super::{Candidate, Choice, EvictionPolicy, State, rewrites};
 use std::sync::atomic::Ordering::Relaxed;
 
-/// SIEVE, with tails before heads.
+/// SIEVE that evicts tails before heads.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Sieve;
 
 const VISITED: u64 = 1;
 
-/// Where the hand was last: its place's instant and [`SET`], and its order within that instant.
+/// The hand's last place: the instant with [`SET`], and the order within that instant.
 const HAND_PLACE: usize = 0;
 const HAND_ORDER: usize = 1;
-/// Without it the hand starts at the oldest block, as in zeroed memory.
+/// Unset, as in zeroed memory, the hand starts at the oldest block.
 const SET: u64 = 1 << 63;
 
-/// From the oldest place to the newest.
+/// Ordered from the oldest place to the newest.
 type QueueKey = (u64, u64);
 
 fn queue_key(candidate: &Candidate, clock: u64) -> QueueKey {
@@ -60,16 +60,16 @@ impl EvictionPolicy for Sieve {
         Word(word).idle(clock)
     }
 
-    /// The hand's way is known without walking it: it ends at the `want`-th block without the bit, or, if there are
-    /// fewer, goes around once and takes the first of those that had it. So two selections do; 24 bytes for each
-    /// candidate.
+    /// The hand's path is known without walking it. It ends at the `want`-th block without the bit.
+    /// If there are fewer, the hand goes around once and takes the first blocks that had the bit.
+    /// So two selections suffice; 24 bytes of memory per candidate.
     fn victims(&self, clock: u64, state: &State, candidates: &[Candidate], want: usize) -> Choice {
         let want = want.min(candidates.len());
         if want == 0 {
             return Choice::default();
         }
         let hand = load_hand(state, clock);
-        // What the hand has passed comes after the rest.
+        // Blocks that the hand has passed come after the rest.
         let ring_key = |index: usize| {
             let key = queue_key(&candidates[index], clock);
             (hand.is_some_and(|hand| key <= hand), key)
@@ -98,7 +98,7 @@ impl EvictionPolicy for Sieve {
             last
         };
         let hand = queue_key(&candidates[last], clock);
-        // At the newest block the hand starts over, before anything newer arrives.
+        // At the newest block the hand starts over, before newer blocks arrive.
         let at_the_end = candidates.iter().all(|candidate| queue_key(candidate, clock) <= hand);
         store_hand(state, (!at_the_end).then_some(&candidates[last]));
 

@@ -1,27 +1,27 @@
-//! Tails before heads: makes a choice of places in a queue a choice of blocks.
+//! Tails before heads: turns a choice of places in a queue into a choice of blocks.
 
 use super::Candidate;
 use super::word::{Word, deepest_first};
 
-/// Replaces each chosen candidate by the deepest one of its instant that has not been taken yet, and gives the place
-/// of a block that leaves unchosen to one that was chosen and stays. `words` are the candidates' words as the policy
-/// left them. The answer has one candidate for each chosen one.
+/// Replaces each chosen candidate by the deepest block of its instant that is not yet taken. A
+/// chosen candidate that stays gets the place of an unchosen one that leaves. `words` are the
+/// candidates' words as the policy left them. Returns one candidate for each chosen one.
 ///
-/// Takes time in proportion to the candidates, times the logarithm of the number of instants chosen.
+/// Takes time linear in the candidates, times the logarithm of the number of chosen instants.
 pub(super) fn tails_first(candidates: &[Candidate], words: &mut [u64], chosen: &[usize]) -> Vec<usize> {
     let instant = |words: &[u64], index: usize| Word(words[index]).touched();
     let mut instants: Vec<u64> = chosen.iter().map(|&index| instant(words, index)).collect();
     instants.sort_unstable();
     instants.dedup();
 
-    // All blocks of the chosen instants, one group after the other.
+    // Group all blocks of the chosen instants.
     let group_of = |words: &[u64], index: usize| instants.binary_search(&instant(words, index)).ok();
     let groups: Vec<Option<u32>> =
         (0..words.len()).map(|index| group_of(words, index).map(|group| group as u32)).collect();
     let mut starts = vec![0; instants.len() + 1];
     groups.iter().flatten().for_each(|&group| starts[group as usize + 1] += 1);
     if starts.iter().sum::<usize>() == instants.len() {
-        // Each instant is one block.
+        // Each chosen instant has a single block.
         return chosen.to_vec();
     }
     for group in 0..instants.len() {
@@ -59,7 +59,7 @@ pub(super) fn tails_first(candidates: &[Candidate], words: &mut [u64], chosen: &
     chosen.iter().map(&mut take).collect()
 }
 
-/// Splits off the `count` deepest, in the order in which they leave.
+/// Splits off the `count` deepest members, in order of eviction.
 fn deepest<'a>(candidates: &[Candidate], members: &'a mut [usize], count: usize) -> (&'a [usize], &'a [usize]) {
     let key = |&index: &usize| deepest_first(&candidates[index]);
     if count < members.len() {

@@ -1,4 +1,4 @@
-//! The requests that a scheduler knows, by name and by slot: queues hold slots, so that a step costs no search.
+//! The scheduler's requests, by id and by slot. Queues hold slots, so that a step needs no search.
 
 use super::NewRequest;
 use crate::kv_blocks::BlockId;
@@ -6,7 +6,7 @@ use cenote_base::RequestId;
 use std::collections::BTreeMap;
 use std::ops::{Index, IndexMut};
 
-/// Where a request's state lies.
+/// Index of a request's state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Slot(u32);
 
@@ -15,7 +15,7 @@ pub(super) struct Slot(u32);
 pub(super) enum Place {
     Waiting,
     Running,
-    /// Its table names blocks of the swap space.
+    /// Its block table names blocks of the swap space.
     Swapped,
 }
 
@@ -71,7 +71,7 @@ impl Requests {
         *self.by_id.get(&id).unwrap_or_else(|| panic!("request {id} is unknown to the scheduler"))
     }
 
-    /// In the order of their ids.
+    /// Iterates in the order of ids.
     pub fn iter(&self) -> impl Iterator<Item = &State> {
         self.by_id.values().map(|&slot| &self[slot])
     }

@@ -1,62 +1,63 @@
-//! Blocks that wait elsewhere until there is room again.
+//! Swapping: blocks that wait outside L1 until there is room again.
 
 use super::requests::{Place, Slot};
 use super::{Scheduler, SchedulerOutput};
 use crate::kv_blocks::BlockId;
 use cenote_base::RequestId;
 
-/// Swap space, and what a block costs there against what its tokens cost here.
+/// Swap space, and the cost of moving a block against the cost of recomputing its tokens.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SwapConfig {
-    /// Blocks that can be out at once; 0: nobody is ever swapped.
+    /// Blocks that the swap space holds; 0 disables swapping.
     pub num_blocks: u32,
-    /// Time to carry one block one way.
+    /// Nanoseconds to move one block one way.
     pub block_ns: u64,
-    /// Time to compute one token anew.
+    /// Nanoseconds to recompute one token.
     pub recompute_token_ns: u64,
 }
 
 impl SwapConfig {
-    /// No swap space: whoever makes room starts again.
+    /// No swap space: a request that makes room restarts.
     pub const OFF: Self = Self { num_blocks: 0, block_ns: 0, recompute_token_ns: 0 };
 }
 
-/// Why a request that made room was not swapped out.
+/// Reason for which a request was preempted instead of swapped out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NoSwap {
-    /// It had computed nothing yet.
+    /// It has no computed tokens.
     Empty,
-    /// The swap space has fewer free blocks than it needs.
+    /// The swap space has too few free blocks.
     Full,
-    /// Its tokens are computed again in less time than its blocks go there and back.
+    /// Recomputing its tokens takes less time than moving its blocks there and back.
     Quicker,
 }
 
-/// A request that gave its blocks up and starts again.
+/// A request that gave up its blocks and restarts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Preemption {
-    /// Which.
+    /// The request.
     pub id: RequestId,
-    /// Blocks with KV that it had.
+    /// Number of its blocks that held KV.
     pub blocks: u32,
-    /// Why it was not swapped out.
+    /// Reason for which it was not swapped out.
     pub why: NoSwap,
 }
 
-/// Blocks of one request that change places.
+/// Blocks of one request that move.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SwapTransfer {
-    /// Whose.
+    /// The request.
     pub id: RequestId,
     /// L1 blocks, in token order.
     pub blocks: Vec<BlockId>,
-    /// Blocks of the swap space, one for each.
+    /// Blocks of the swap space, one for each L1 block.
     pub swap_blocks: Vec<BlockId>,
 }
 
 impl Scheduler {
-    /// Whether there is swap space for what `slot` has computed, and the way there and back takes no more time than computing it
-    /// again. What the shared region may still hold of it is not counted: nobody knows before it is looked up.
+    /// Checks that the computed tokens of `slot` fit the swap space, and that moving there and back
+    /// takes no longer than recomputing. It ignores blocks that the shared region may still hold,
+    /// which are unknown before a lookup.
     pub(super) fn is_worth_swapping(&self, slot: Slot) -> Result<(), NoSwap> {
         let swap = &self.config.swap;
         let tokens = self.requests[slot].num_computed_tokens;
@@ -70,8 +71,8 @@ impl Scheduler {
         }
     }
 
-    /// Tells that the blocks of a swapped request are not in the swap space: they found no room there, or are gone. It waits, before
-    /// its equals, and starts again.
+    /// Reports that a swapped request's blocks are not in the swap space, because they did not fit
+    /// or are lost. The request waits, before requests of equal priority, and restarts.
     ///
     /// # Panics
     /// The request is unknown or not swapped out.
@@ -84,13 +85,13 @@ impl Scheduler {
         self.start_again(slot);
     }
 
-    /// Moves a request that has left the running queue to the swapped one.
+    /// Moves a request that has left the running queue to the swapped queue.
     pub(super) fn swap_out(&mut self, slot: Slot, output: &mut SchedulerOutput) {
         let count = self.blocks_for(self.requests[slot].num_computed_tokens);
         let state = &mut self.requests[slot];
         let mut swap_blocks = Vec::new();
-        assert!(self.swap.allocate(count, &mut swap_blocks), "asked for before");
-        // Blocks beyond the computed tokens were there for tokens to come, and hold nothing.
+        assert!(self.swap.allocate(count, &mut swap_blocks), "`is_worth_swapping` checked the room");
+        // Blocks beyond the computed tokens were reserved for later tokens and hold no KV.
         let blocks = state.block_table[..count as usize].to_vec();
         self.blocks.release(&mut state.block_table);
         state.block_table.clone_from(&swap_blocks);
@@ -101,7 +102,8 @@ impl Scheduler {
         self.swapped.insert(behind, slot);
     }
 
-    /// Takes back who was swapped out, the first one out first, while there is room for what it has and for its next tokens.
+    /// Swaps requests back in, in queue order, while blocks are free for their KV and their next
+    /// tokens.
     pub(super) fn swap_in(&mut self, budget: &mut u32, output: &mut SchedulerOutput) {
         while *budget > 0 && self.running.len() < self.config.max_num_seqs {
             let Some(&slot) = self.swapped.front() else { break };

@@ -1,53 +1,59 @@
-//! The watermark that learned (CPEN 511 §IX).
+//! The learned watermark (CPEN 511 §IX).
 //!
-//! *State*: what the load says of how full, how old and how crowded the blocks are, and what was lost lately. *Action*: the factor
-//! `a` of `a·N/16`, any number from 0 to [`FACTOR_MAX`]. *Policy*: `a` is a weighted sum of the state's features. *Reward*, in the
-//! simulator where it learns: throughput less what was swapped. The weights are found by trial: a population of them is tried,
-//! and the next one is drawn around the best.
+//! - *State*: how full, how old and how crowded the blocks are, and recent losses.
+//! - *Action*: the factor `a` of `a·N/16`, from 0 to [`FACTOR_MAX`].
+//! - *Policy*: `a` is a weighted sum of the state's features.
+//! - *Reward*, in the simulator in which it learns: throughput minus swaps.
 //!
-//! Features are chosen so that the sum can say what a person would: keep a share of all blocks free, more of it after losses; keep as
-//! much free as those who run will still need, which is how long requests have been in the end, less how long those who run
-//! are now, and the rest of the prompts that are in the middle; and keep what chance adds to that. A linear rule of few weights can be read,
-//! cannot run away outside what it was trained on, and costs a dozen multiplications at an admission.
+//! Training searches the weights by trial: it evaluates a population, and draws the next one around
+//! the best.
+//!
+//! The features let the sum express a plausible rule. Keep a share of all blocks free, and more of
+//! it after losses. Keep free what running requests will still need: their length at the end, minus
+//! their length now, plus the rest of partly computed prompts. Add a reserve for random deviation.
+//! A linear rule of few weights is readable, stays bounded outside its training data, and costs a
+//! dozen multiplications per admission.
 
 use super::{Load, WatermarkController};
 
-/// Features of a state.
+/// Number of features of a state.
 pub const FEATURES: usize = 8;
-/// One, in the fixed point of features and weights.
+/// One, in the fixed-point format of features and weights.
 pub const ONE: i64 = 1 << 10;
-/// What each feature is worth to the factor, in [`ONE`]ths.
+/// Weight of each feature in the factor, in units of 1/[`ONE`].
 pub type Weights = [i32; FEATURES];
 
-/// The largest factor: 16,384 blocks for each running request.
+/// The largest factor: 16,384 blocks per running request.
 const FACTOR_MAX: i64 = 16 << 14;
-/// Larger ratios count as this one, so that no sum overflows.
+/// Cap of ratios, so that no sum overflows.
 const RATIO_MAX: i64 = ONE << 14;
-/// Steps over which losses are averaged.
+/// Number of steps over which losses are averaged.
 const MEMORY_STEPS: i64 = 64;
-/// Requests whose length is assumed before any has ended: as long as `PRIOR_BLOCKS`.
+/// Prior of the final length: this many finished requests of `PRIOR_BLOCKS` blocks each.
 const PRIOR_REQUESTS: u64 = 4;
 const PRIOR_BLOCKS: u64 = 8;
 
-/// The controller.
+/// The learned controller.
 #[derive(Clone, Debug)]
 pub struct Learned {
     weights: Weights,
     lost_before: u64,
-    /// A hundred times the blocks lost in a step over all blocks, in [`ONE`]ths: the mean over [`MEMORY_STEPS`], times as many, because
-    /// a mean that is kept in integers stops falling where what is left is less than the number of steps.
+    /// Loss per step as a percentage of all blocks, in units of 1/[`ONE`]: the mean over
+    /// [`MEMORY_STEPS`], times that number. An integer mean stops falling when it is below the
+    /// number of steps, so the sum is kept.
     lost_sum: i64,
 }
 
 impl Learned {
-    /// A controller that knows nothing of the past.
+    /// A controller without past observations.
     #[must_use]
     pub const fn new(weights: Weights) -> Self {
         Self { weights, lost_before: 0, lost_sum: 0 }
     }
 
-    /// The state as features. Each is multiplied by the number of running requests in the end; what is divided by it here is a
-    /// number of blocks, whoever runs.
+    /// The state's features. [`WatermarkController::reserve_blocks`] multiplies their sum by the
+    /// number of running requests. A feature that is divided by that number here thus stands for a
+    /// number of blocks, independent of it.
     fn features(&self, load: &Load) -> [i64; FEATURES] {
         let ratio = |part: u64, whole: u64| {
             let ratio = u128::from(part) * ONE as u128 / u128::from(whole.max(1));
@@ -55,7 +61,7 @@ impl Learned {
         };
         let running = u64::from(load.num_running.max(1));
         let block_tokens = u64::from(load.block_size.max(1));
-        // Blocks of a running request, and of one that has ended.
+        // Mean length in blocks of running requests, and of finished ones.
         let length_now = ratio(load.running_tokens, running * block_tokens);
         let ended = load.finished_requests + PRIOR_REQUESTS;
         let length_then =
@@ -64,7 +70,7 @@ impl Learned {
         let room = ratio(u64::from(load.num_blocks), running);
         let losses = room * (self.lost_sum / MEMORY_STEPS).min(4 * ONE) / ONE;
         let pending = ratio(load.pending_tokens + load.next_tokens, running * block_tokens);
-        // What many requests need beyond their mean grows with the root of what they are.
+        // The deviation of many requests from their mean grows with the square root of their total.
         let deviation = ratio((u64::from(load.num_blocks) * (length_then / ONE).max(1) as u64).isqrt(), running);
         [ONE, length_now, length_then, to_come, room, losses, pending, deviation]
     }
@@ -80,7 +86,7 @@ impl WatermarkController for Learned {
     fn observe(&mut self, load: &Load) {
         let lost = load.lost_blocks.saturating_sub(self.lost_before).min(u64::from(load.num_blocks)) as i64;
         self.lost_before = load.lost_blocks;
-        // A hundred times the share, so that a block in a hundred is 1.
+        // Percentage of all blocks: the loss of one block in a hundred is 1.
         let share = 100 * lost * ONE / i64::from(load.num_blocks.max(1));
         self.lost_sum += share - self.lost_sum / MEMORY_STEPS;
     }
