@@ -8,9 +8,9 @@ pub use figures::{Curve, FACTORS, Figures, Point, figures, thresholds};
 pub use train::{Training, train, weights_source};
 
 use cenote_policy::{Eviction, Watermark};
-use cenote_sim::model::{CostModel, Device, Link, ModelShape};
-use cenote_sim::workload::{CPEN_PROMPTS, Length, Synthetic, cpen};
-use cenote_sim::{Outcome, Setup, Workload, simulate};
+use cenote_serving_sim::model::{CostModel, Device, Link, ModelShape};
+use cenote_serving_sim::workload::{CPEN_PROMPTS, Length, Synthetic, cpen};
+use cenote_serving_sim::{Outcome, Setup, Workload, simulate};
 use serde::Serialize;
 
 /// vLLM's default `--swap-space`.

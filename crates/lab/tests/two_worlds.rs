@@ -13,10 +13,10 @@ use cenote_base::{
 use cenote_engine::runtime::Direction;
 use cenote_engine::{EngineConfig, LlmEngine, LoadedModel, Observer, SwapRecord};
 use cenote_policy::{Eviction, Watermark};
-use cenote_sim::model::{CostModel, Link};
-use cenote_sim::serving::{Swap, swap_trace};
-use cenote_sim::workload::cpen;
-use cenote_sim::{Setup, Workload};
+use cenote_serving_sim::model::{CostModel, Link};
+use cenote_serving_sim::serving::{Swap, swap_trace};
+use cenote_serving_sim::workload::cpen;
+use cenote_serving_sim::{Setup, Workload};
 use cenote_store::{Loaded, PrefixMatch, PrefixStore, SwappedBlock};
 use std::collections::BTreeMap;
 use std::path::Path;

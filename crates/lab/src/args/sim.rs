@@ -4,7 +4,7 @@ use cenote_base::units::ByteSize;
 use cenote_console::args::positive;
 use cenote_console::output::OutputArgs;
 use cenote_policy::{Eviction, Watermark};
-use cenote_sim::model::{CXL, Link, NIAGARA, PCIE_5, RDMA_100G};
+use cenote_serving_sim::model::{CXL, Link, NIAGARA, PCIE_5, RDMA_100G};
 use clap::{Args, ValueEnum};
 use std::fmt;
 use std::path::PathBuf;

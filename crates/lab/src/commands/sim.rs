@@ -13,9 +13,9 @@ use cenote_base::units::ByteSize;
 use cenote_console::failure::Failure;
 use cenote_console::output;
 use cenote_policy::{Eviction, Watermark};
-use cenote_sim::model::{Calibration, CostModel, DEVICES, Device, MODELS, Machine, ModelShape};
-use cenote_sim::serving::{ConfigError, Pool};
-use cenote_sim::{Outcome, Setup, Workload, simulate};
+use cenote_serving_sim::model::{Calibration, CostModel, DEVICES, Device, MODELS, Machine, ModelShape};
+use cenote_serving_sim::serving::{ConfigError, Pool};
+use cenote_serving_sim::{Outcome, Setup, Workload, simulate};
 use serde::Serialize;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -116,7 +116,7 @@ fn pool(capacity: CapacityArg, args: &SimArgs) -> Option<Pool> {
     store(capacity, args.pool_link)
 }
 
-fn store(capacity: CapacityArg, link: cenote_sim::Link) -> Option<Pool> {
+fn store(capacity: CapacityArg, link: cenote_serving_sim::Link) -> Option<Pool> {
     match capacity {
         CapacityArg::None => None,
         CapacityArg::Bytes(bytes) => Some(Pool { bytes: Some(bytes), link }),
@@ -130,7 +130,7 @@ fn engine(args: &SimArgs) -> Result<Engine, Failure> {
         Some(path) => {
             let read = calibration(path)?;
             let Machine { of, kv_bytes_per_token, kv_tokens, copy_bytes_per_s, front_ns } = read.machine.clone();
-            let link = cenote_sim::Link { bytes_per_s: copy_bytes_per_s, latency_ns: 0 };
+            let link = cenote_serving_sim::Link { bytes_per_s: copy_bytes_per_s, latency_ns: 0 };
             (of, read.cost(), front_ns, kv_bytes_per_token, link, kv_tokens)
         }
         None => {

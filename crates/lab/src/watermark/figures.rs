@@ -3,8 +3,8 @@
 
 use super::{CPEN_MODELS, cpen_setup};
 use cenote_policy::Watermark;
-use cenote_sim::workload::{CPEN_PROMPTS, cpen};
-use cenote_sim::{Setup, simulate};
+use cenote_serving_sim::workload::{CPEN_PROMPTS, cpen};
+use cenote_serving_sim::{Setup, simulate};
 use serde::Serialize;
 
 /// §VII-B: factors 0 to 12, in units of 0.2.

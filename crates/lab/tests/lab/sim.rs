@@ -5,7 +5,7 @@ use super::support::process::bare_lab;
 use super::support::repository;
 
 fn trace() -> String {
-    repository("crates/sim/tests/data/conversations.jsonl").display().to_string()
+    repository("crates/serving-sim/tests/data/conversations.jsonl").display().to_string()
 }
 
 #[tokio::test]

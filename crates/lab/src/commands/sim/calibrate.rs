@@ -15,9 +15,9 @@ use cenote_console::failure::Failure;
 use cenote_console::output;
 use cenote_console::region::TemporaryRegion;
 use cenote_console::region::own_region_bytes;
-use cenote_sim::Workload;
-use cenote_sim::model::{Calibration, Machine, Sample};
-use cenote_sim::workload::{Length, Synthetic};
+use cenote_serving_sim::Workload;
+use cenote_serving_sim::model::{Calibration, Machine, Sample};
+use cenote_serving_sim::workload::{Length, Synthetic};
 use std::path::Path;
 use std::time::Instant;
 

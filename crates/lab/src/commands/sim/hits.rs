@@ -4,8 +4,8 @@ use super::{Begin, Load};
 use crate::args::{InstantArg, SimArgs};
 use cenote_console::failure::Failure;
 use cenote_console::output;
-use cenote_sim::hits::Instants;
-use cenote_sim::{HitRate, hit_rate};
+use cenote_serving_sim::hits::Instants;
+use cenote_serving_sim::{HitRate, hit_rate};
 use serde::Serialize;
 
 #[derive(Serialize)]

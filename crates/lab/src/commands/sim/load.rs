@@ -4,7 +4,9 @@ use super::Load;
 use crate::args::{LoadArg, SimArgs, TraceFormatArg};
 use cenote_console::failure::Failure;
 use cenote_console::output;
-use cenote_sim::workload::{CPEN_PROMPTS, Length, Read, Synthetic, TraceError, cpen, read_azure, read_mooncake};
+use cenote_serving_sim::workload::{
+    CPEN_PROMPTS, Length, Read, Synthetic, TraceError, cpen, read_azure, read_mooncake,
+};
 use std::io::BufReader;
 
 /// Lines told one by one; of the rest only how many there are.
@@ -48,7 +50,7 @@ pub fn read(args: &SimArgs) -> Result<Load, Failure> {
     Ok(Load { name, workload })
 }
 
-fn drawn(load: LoadArg, args: &SimArgs) -> (String, cenote_sim::Workload) {
+fn drawn(load: LoadArg, args: &SimArgs) -> (String, cenote_serving_sim::Workload) {
     let requests = args.requests.unwrap_or(DRAWN);
     let tract = |name| Synthetic::tract(name, requests, args.rate).expect("there are A, B and C").draw(args.seed);
     match load {

@@ -4,7 +4,7 @@ use super::Run;
 use cenote_base::units::ByteSize;
 use cenote_console::output;
 use cenote_lab::plot::{self, Axis, Scale, Series};
-use cenote_sim::Outcome;
+use cenote_serving_sim::Outcome;
 
 pub fn facts(run: &Run) -> String {
     let Run { load, engine, instances, l1_blocks, pool, eviction, watermark, outcome, .. } = run;

@@ -9,8 +9,8 @@ use cenote_console::failure::Failure;
 use cenote_console::output;
 use cenote_console::region::TemporaryRegion;
 use cenote_console::region::own_region_bytes;
-use cenote_sim::workload::{Length, Synthetic};
-use cenote_sim::{Outcome, Setup, Workload, simulate};
+use cenote_serving_sim::workload::{Length, Synthetic};
+use cenote_serving_sim::{Outcome, Setup, Workload, simulate};
 use serde::Serialize;
 
 /// How far a figure may be off.

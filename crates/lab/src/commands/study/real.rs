@@ -10,9 +10,9 @@ use cenote_console::region::TemporaryRegion;
 use cenote_console::region::own_region_bytes;
 use cenote_engine::SwapRecord;
 use cenote_policy::Watermark;
-use cenote_sim::model::{Calibration, Link};
-use cenote_sim::workload::{CPEN_PROMPTS, cpen};
-use cenote_sim::{Setup, Workload};
+use cenote_serving_sim::model::{Calibration, Link};
+use cenote_serving_sim::workload::{CPEN_PROMPTS, cpen};
+use cenote_serving_sim::{Setup, Workload};
 use std::collections::BTreeMap;
 
 /// The engine's own blocks: as many as the paper's models with few have.

@@ -7,7 +7,7 @@ use cenote_console::output;
 use cenote_lab::plot::{self, Axis, Scale, Series};
 use cenote_lab::swap::{Accuracy, SwapStudy, read_trace, steps, study_traces, swap_study, swaps_of};
 use cenote_policy::Watermark;
-use cenote_sim::serving::Swap;
+use cenote_serving_sim::serving::Swap;
 use std::path::PathBuf;
 
 pub fn run(args: &StudySwapArgs) -> Result<(), Failure> {

@@ -8,7 +8,7 @@ use cenote_lab::watermark::{
     CPEN_MODELS, Case, Compared, Curve, FACTORS, Figures, Overall, Point, compare, controllers, figures,
     held_out_cases, overall, thresholds, train, training_cases, weights_source,
 };
-use cenote_sim::workload::{MOONCAKE_BLOCK_TOKENS, Read, TraceError, read_azure, read_mooncake};
+use cenote_serving_sim::workload::{MOONCAKE_BLOCK_TOKENS, Read, TraceError, read_azure, read_mooncake};
 use serde::Serialize;
 use std::fmt::Write;
 use std::io::BufReader;

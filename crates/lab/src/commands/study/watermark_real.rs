@@ -7,7 +7,7 @@ use crate::commands::sim::calibrate::calibrate;
 use cenote_console::failure::Failure;
 use cenote_console::output;
 use cenote_policy::Watermark;
-use cenote_sim::simulate;
+use cenote_serving_sim::simulate;
 use serde::Serialize;
 
 /// Ends and middle of the figures, fixed 1 % and the learned one. The rule as printed, stop above,
@@ -54,7 +54,7 @@ pub fn run(args: &StudyWatermarkArgs) -> Result<(), Failure> {
                 let run = real.run(&watermark, seed).await?;
                 // The same requests in the order in which they came to the engine, past the front:
                 // with some rules it decides.
-                let setup = cenote_sim::Setup { watermark: watermark.clone(), front_ns: 0, ..setup.clone() };
+                let setup = cenote_serving_sim::Setup { watermark: watermark.clone(), front_ns: 0, ..setup.clone() };
                 let said = simulate(&setup, &run.taken, &mut |_| ())?;
                 let count = |name: &str| run.stats.get(name).copied().unwrap_or_default();
                 for (sum, value) in [

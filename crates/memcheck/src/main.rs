@@ -1,4 +1,4 @@
-//! `cenote-simulate` runs the pool on the cache-line model. `cargo xtask simulate` starts it.
+//! `cenote-memcheck` runs the pool on the cache-line model. `cargo xtask simulate` starts it.
 #![forbid(unsafe_code)]
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a command-line tool prints its results")]
 
@@ -33,11 +33,11 @@ pub struct Args {
     design: Design,
     /// Leave out one effect: FILE:LINE:COLUMN=flush, =fence or =invalidation.
     #[arg(long)]
-    without: Option<cenote_weakmem::Mutation>,
+    without: Option<cenote_memmodel::Mutation>,
     /// Add delays, crashes and early fetches at FILE:LINE:COLUMN. Default with --without: its
     /// place.
     #[arg(long)]
-    focus: Option<cenote_weakmem::Place>,
+    focus: Option<cenote_memmodel::Place>,
     /// Raise the rate of crashes and delays at this fault point.
     #[arg(long, value_parser = run::parse_point)]
     deadly: Option<&'static str>,

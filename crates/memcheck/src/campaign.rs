@@ -3,8 +3,8 @@
 use crate::Args;
 use crate::oracle::Violation;
 use crate::run::{Outcome, POINTS, Setting, run};
+use cenote_memmodel::{Mutation, Place, Site};
 use cenote_pool::Design;
-use cenote_weakmem::{Mutation, Place, Site};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
 use std::process::ExitCode;
@@ -417,7 +417,7 @@ impl Tally {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use cenote_weakmem::Effect;
+    use cenote_memmodel::Effect;
 
     const SEEDS: [u64; 60] = {
         let mut seeds = [0; 60];

@@ -33,7 +33,7 @@
 use Op::{Fence, Flush, Invalidate, Read, Store, Stream};
 use cenote_base::prng::Prng;
 use cenote_mem::{Fabric, Offset};
-use cenote_weakmem::{Process, Program, Rates, World};
+use cenote_memmodel::{Process, Program, Rates, World};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 

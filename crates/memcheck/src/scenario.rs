@@ -5,11 +5,11 @@ use crate::oracle::{Checker, Oracle};
 use cenote_base::prng::Prng;
 use cenote_base::{BlockHash, HashSeed, HostId};
 use cenote_mem::{Fabric, Offset};
+use cenote_memmodel::{Process, SimFabric, SimHost};
 use cenote_pool::{
     AttachOptions, CheckReport, ColdBlock, Counter, Design, Event, Eviction, Hit, HostsLock, LockManager, Names,
     Namespace, NamespaceRecord, NewBlock, Pool, PoolConfig, PoolError, Publish, ReadOutcome, Shorter, Strays,
 };
-use cenote_weakmem::{Process, SimFabric, SimHost};
 use std::sync::Arc;
 use std::time::Duration;
 

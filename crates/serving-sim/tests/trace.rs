@@ -2,11 +2,11 @@
 //! beside the repository.
 
 use cenote_policy::{Eviction, Watermark};
-use cenote_sim::hits::Instants;
-use cenote_sim::model::{CXL, CostModel, Device, ModelShape};
-use cenote_sim::serving::Pool;
-use cenote_sim::workload::read_mooncake;
-use cenote_sim::{Setup, Workload, hit_rate, simulate};
+use cenote_serving_sim::hits::Instants;
+use cenote_serving_sim::model::{CXL, CostModel, Device, ModelShape};
+use cenote_serving_sim::serving::Pool;
+use cenote_serving_sim::workload::read_mooncake;
+use cenote_serving_sim::{Setup, Workload, hit_rate, simulate};
 use std::collections::VecDeque;
 use std::io::{BufReader, Write};
 use std::path::{Path, PathBuf};
@@ -27,7 +27,7 @@ fn small() -> Workload {
     read(Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/conversations.jsonl")))
 }
 
-/// Reference implementation of the counting rule ([`cenote_sim::hits`]) under LRU.
+/// Reference implementation of the counting rule ([`cenote_serving_sim::hits`]) under LRU.
 fn naive(workload: &Workload, capacity: usize) -> u64 {
     let mut oldest_first: VecDeque<u32> = VecDeque::new();
     let mut hits = 0;

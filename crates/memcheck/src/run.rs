@@ -3,8 +3,8 @@
 use crate::oracle::{Checker, Oracle, Violation};
 use crate::scenario::{Actor, RECOVERED, Shape};
 use cenote_mem::Fabric;
+use cenote_memmodel::{Focus, Mutation, Place, Process, Rates, RunReport, World};
 use cenote_pool::{Design, PoolConfig, Superblock};
-use cenote_weakmem::{Focus, Mutation, Place, Process, Rates, RunReport, World};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -248,7 +248,7 @@ impl Stage<'_> {
         let over_older = Superblock::read(&self.world.scene_setter(0).fabric()).is_ok();
         for _ in 0..FORMATS_MAX {
             let (config, maker) = (self.shape.config(), self.world.next_process());
-            let mut programs: Vec<(usize, cenote_weakmem::Program)> =
+            let mut programs: Vec<(usize, cenote_memmodel::Program)> =
                 vec![(0, Box::new(move |process| drop(Superblock::format(&process.fabric(), &config))))];
             if over_older {
                 let oracle = Arc::clone(self.oracle);
@@ -275,7 +275,7 @@ impl Stage<'_> {
     }
 
     fn work(&self, seed: u64) {
-        let mut programs: Vec<(usize, cenote_weakmem::Program)> = Vec::new();
+        let mut programs: Vec<(usize, cenote_memmodel::Program)> = Vec::new();
         for host in 0..self.shape.hosts {
             for _ in 0..self.shape.processes_per_host {
                 let actor = self.actor();
@@ -290,14 +290,14 @@ impl Stage<'_> {
         let heir = (seed / 3) as usize % self.shape.hosts;
         let programs = (0..self.shape.hosts).map(|host| {
             let actor = self.actor();
-            let program: cenote_weakmem::Program = Box::new(move |process| actor(process).come_late(seed, heir));
+            let program: cenote_memmodel::Program = Box::new(move |process| actor(process).come_late(seed, heir));
             (host, program)
         });
         self.run(programs.collect());
     }
 
     /// Runs programs, and a lock manager if the region uses one.
-    fn run(&self, mut programs: Vec<(usize, cenote_weakmem::Program)>) {
+    fn run(&self, mut programs: Vec<(usize, cenote_memmodel::Program)>) {
         if self.shape.has_manager() {
             let actor = self.actor();
             let first = self.world.next_process();
@@ -310,7 +310,7 @@ impl Stage<'_> {
     fn on_all_hosts(&self, part: Part) {
         let programs = (0..self.shape.hosts).map(|host| {
             let actor = self.actor();
-            let program: cenote_weakmem::Program = Box::new(move |process| part(&actor(process)));
+            let program: cenote_memmodel::Program = Box::new(move |process| part(&actor(process)));
             (host, program)
         });
         self.run(programs.collect());
