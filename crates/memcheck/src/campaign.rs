@@ -453,14 +453,18 @@ mod tests {
         Setting { design: Design::Plain, ..Setting::default() }
     }
 
+    /// The first place in a file at which these runs called a method of the fabric.
+    fn first_call<'a>(total: &'a Total, method: &str, file: &str) -> &'a Site {
+        let is_it = |site: &&Site| site.method == method && site.place.file.ends_with(file);
+        total.sites.keys().find(is_it).unwrap_or_else(|| panic!("{file} does not call {method}"))
+    }
+
     /// The canary of the plain design: a stale reference count must be detected. A host must
     /// refresh a count that another host has lowered before it raises it.
     #[test]
     fn a_count_read_from_a_stale_line_is_detected() {
         let sound = run_seeds(&SEEDS[..4], &plain(), false);
-        let is_fetch = |site: &&Site| site.method == "refresh" && site.place.file.ends_with("plain/turn.rs");
-        let mutation =
-            sound.sites.keys().find(is_fetch).expect("plain/turn.rs calls refresh").without(Effect::Invalidation);
+        let mutation = first_call(&sound, "refresh", "index/list.rs").without(Effect::Invalidation);
         let total = run_seeds(&SEEDS, &Setting { without: Some(mutation), ..plain() }, true);
         assert!(!total.failures.is_empty(), "no seed detects the mutation");
     }
@@ -481,9 +485,7 @@ mod tests {
     #[test]
     fn a_missing_payload_refresh_is_detected() {
         let sound = run_seeds(&SEEDS[..4], &Setting::default(), false);
-        let is_sweep = |site: &&Site| site.method == "refresh_payload" && site.place.file.ends_with("blocks.rs");
-        let mutation =
-            sound.sites.keys().find(is_sweep).expect("blocks.rs calls refresh_payload").without(Effect::Invalidation);
+        let mutation = first_call(&sound, "refresh_payload", "blocks/life.rs").without(Effect::Invalidation);
         let total = run_seeds(&SEEDS, &Setting::without(mutation), true);
         let (_, violations) = total.failures.first().expect("some seed detects the mutation");
         assert_eq!(violations[0].checker, crate::oracle::Checker::Blocks);
