@@ -4,7 +4,7 @@
 mod calls;
 
 use cenote::*;
-use cenote_base::fault;
+use cenote_base::fault::{self, Plan, Point};
 use cenote_base::prng::Prng;
 use std::ffi::{CStr, CString, c_void};
 use std::ptr::null_mut;
@@ -182,15 +182,15 @@ fn a_region_that_cannot_be_is_refused_with_the_limit() {
 #[test]
 fn a_panic_does_not_cross_into_c() {
     let _region = Region::open("panics");
-    fault::arm("memory.allocated", 1, |point| panic!("at {point}"));
+    fault::arm(Plan::first(Point::MemoryAllocated), |point| panic!("at {point}"));
     assert!(shmalloc(64).is_null());
     assert!(words().contains("a bug in libcenote: at memory.allocated"), "{}", words());
     let memory = shmalloc(64);
     assert!(!memory.is_null());
-    fault::arm("object.written", 1, |point| panic!("at {point}"));
+    fault::arm(Plan::first(Point::ObjectWritten), |point| panic!("at {point}"));
     // SAFETY: the key ends with a zero.
     assert_eq!(unsafe { cxl_shm_put(c"key".as_ptr(), memory) }, -libc::EFAULT);
-    fault::arm("user.locked", 1, |point| panic!("at {point}"));
+    fault::arm(Plan::first(Point::UserLocked), |point| panic!("at {point}"));
     let mut lock = 0;
     // SAFETY: there is a place for the lock.
     let mut allocate = || unsafe { cxl_shm_allocate_lock(&raw mut lock) };

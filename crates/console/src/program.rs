@@ -2,6 +2,7 @@
 
 use crate::failure::Failure;
 use crate::{args, output, settings, usage};
+use cenote_base::fault::{self, Plan};
 use clap::{Args, Parser};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -61,19 +62,17 @@ fn parse_and_run<P: Program>() -> Result<ExitCode, Failure> {
     };
     let program = P::from_arg_matches(&matches).map_err(|error| Failure::new(error.to_string()))?;
     output::start_logging(&program.process().log)?;
-    arm_fault();
+    arm_fault()?;
     program.run()
 }
 
-/// `CENOTE_FAULT=point:count` makes this process kill itself at a named point, for tests of
+/// `CENOTE_FAULT=point:count` makes this process kill itself at a fault point, for tests of
 /// recovery.
-fn arm_fault() {
-    if let Ok(plan) = std::env::var("CENOTE_FAULT")
-        && let Some((name, count)) = plan.rsplit_once(':')
-        && let Ok(count) = count.parse()
-    {
-        cenote_base::fault::arm(name, count, |_| {
-            let _ = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL);
-        });
-    }
+fn arm_fault() -> Result<(), Failure> {
+    let Ok(plan) = std::env::var("CENOTE_FAULT") else { return Ok(()) };
+    let plan: Plan = plan.parse().map_err(|error| Failure::new(format!("CENOTE_FAULT: {error}")))?;
+    fault::arm(plan, |_| {
+        let _ = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL);
+    });
+    Ok(())
 }

@@ -26,6 +26,7 @@ use crate::fork::ProcessStamp;
 use crate::region::{MapError, RegionFile, SHM_DIRECTORY, allocate, check_shm_name};
 use crate::registry::{Instead, Registration};
 use cenote_base::Deadline;
+use cenote_base::fault::{self, Point};
 use file::Access;
 use layout::Layout;
 use rustix::fs::{FlockOperation, OFlags};
@@ -407,10 +408,10 @@ impl HostArea {
     fn initialise(path: &Path, file: &File, layout: &Layout, owner: Option<&Path>) -> Result<*mut u8, HostError> {
         // Truncate first, so that the words of an interrupted initialisation are zero again.
         rustix::fs::ftruncate(file, 0).map_err(|error| failed(path, "empty the file", error))?;
-        cenote_base::fault::point("host-area.emptied");
+        fault::point(Point::HostAreaEmptied);
         rustix::fs::ftruncate(file, layout.bytes).map_err(|error| failed(path, "set the file's length", error))?;
         allocate(file, layout.bytes).map_err(|error| failed(path, "allocate space", error))?;
-        cenote_base::fault::point("host-area.allocated");
+        fault::point(Point::HostAreaAllocated);
         if let Some(owner) = owner {
             layout::write_owner(file, owner).map_err(|error| failed(path, "record its owner", error))?;
         }
@@ -488,7 +489,7 @@ fn sweep_one(name: &str, is_orphan: &impl Fn(&str, &Path) -> bool) -> bool {
     if layout::read_header(&file).is_some() && !layout::read_owner(&file).is_some_and(|owner| is_orphan(name, &owner)) {
         return false;
     }
-    cenote_base::fault::point("host-area.sweeping");
+    fault::point(Point::HostAreaSweeping);
     rustix::fs::unlink(&path).is_ok()
 }
 

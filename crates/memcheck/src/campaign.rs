@@ -3,6 +3,7 @@
 use crate::Args;
 use crate::oracle::Violation;
 use crate::run::{Outcome, POINTS, Setting, run};
+use cenote_base::fault::{Mistake, Point};
 use cenote_memmodel::{Mutation, Place, Site};
 use cenote_pool::Design;
 use std::collections::{BTreeMap, BTreeSet};
@@ -21,41 +22,42 @@ const PATIENCE: u64 = 2;
 /// Exit code of `--mutate` if a mutation was not detected.
 const EXIT_UNNOTICED: u8 = 17;
 
-/// The conditions under which a deliberate defect shows.
+/// The conditions under which a deliberate mistake shows.
 #[derive(Clone, Copy)]
 enum Hurts {
     Anywhere,
     /// With the focus on the first call of a fabric method in a file: (file, method).
     Near(&'static str, &'static str),
     /// With a raised crash rate at a fault point.
-    At(&'static str),
+    At(Point),
 }
 
-/// Deliberate defects that the feature `sabotage` compiles into the pool.
-const SABOTAGES: &[(&str, Hurts)] = &[
-    ("publish.ready-early", Hurts::Near("blocks.rs", "write_line")),
-    ("publish.generation-kept", Hurts::Anywhere),
-    ("read.seen-early", Hurts::At("read.unseen")),
-    ("read.recheck-skipped", Hurts::Anywhere),
-    ("read.checksum-skipped", Hurts::At("publish.payload")),
-    ("evict.scan-skipped", Hurts::Near("evict.rs", "fence")),
-    ("pin.recheck-skipped", Hurts::Near("pins.rs", "refresh")),
-    ("index.overflow-uncounted", Hurts::Anywhere),
-    ("bakery.choosing-ignored", Hurts::Near("bakery.rs", "publish")),
-    ("bakery.alone-unsaid", Hurts::Anywhere),
-    ("lock.repair-skipped", Hurts::Anywhere),
-    ("event.stored-untold", Hurts::Anywhere),
-    ("event.removed-untold", Hurts::Anywhere),
-    ("recover.evicting-revived", Hurts::Near("evict.rs", "fence")),
-];
+/// Where a deliberate mistake of the pool does harm.
+fn harm(mistake: Mistake) -> Hurts {
+    match mistake {
+        Mistake::BakeryChoosingIgnored => Hurts::Near("sync/bakery.rs", "publish"),
+        Mistake::EvictScanSkipped | Mistake::RecoverEvictingRevived => Hurts::Near("blocks/life.rs", "fence"),
+        Mistake::PinRecheckSkipped => Hurts::Near("hosts/hazards.rs", "refresh"),
+        Mistake::PublishReadyEarly => Hurts::Near("blocks/life.rs", "write_line"),
+        Mistake::ReadChecksumSkipped => Hurts::At(Point::PublishPayload),
+        Mistake::ReadSeenEarly => Hurts::At(Point::ReadUnseen),
+        Mistake::BakeryAloneUnsaid
+        | Mistake::EventRemovedUntold
+        | Mistake::EventStoredUntold
+        | Mistake::IndexOverflowUncounted
+        | Mistake::LockRepairSkipped
+        | Mistake::PublishGenerationKept
+        | Mistake::ReadRecheckSkipped => Hurts::Anywhere,
+    }
+}
 
-/// Enables one deliberate defect in this process, or none.
-pub fn sabotage(name: Option<&str>) -> Result<(), String> {
+/// Enables one deliberate mistake in this process, or none.
+pub fn sabotage(mistake: Option<Mistake>) -> Result<(), String> {
     #[cfg(feature = "sabotage")]
-    cenote_base::fault::sabotage::choose(name);
+    cenote_base::fault::sabotage::choose(mistake);
     #[cfg(not(feature = "sabotage"))]
-    if name.is_some() {
-        return Err("this build has no deliberate defects; build it with --features sabotage".to_owned());
+    if mistake.is_some() {
+        return Err("this build has no deliberate mistakes; build it with --features sabotage".to_owned());
     }
     Ok(())
 }
@@ -69,8 +71,8 @@ struct Total {
     reads_whole: u64,
     reads_missed: u64,
     pins: u64,
-    points: BTreeMap<&'static str, u64>,
-    deaths_at: BTreeMap<&'static str, u64>,
+    points: BTreeMap<Point, u64>,
+    deaths_at: BTreeMap<Point, u64>,
     sites: BTreeMap<Site, u64>,
     failures: Vec<(u64, Vec<Violation>)>,
 }
@@ -84,11 +86,11 @@ impl Total {
         self.reads_whole += outcome.reads_whole;
         self.reads_missed += outcome.reads_missed;
         self.pins += outcome.pins;
-        for (name, count) in outcome.report.points {
-            *self.points.entry(name).or_default() += count;
+        for (point, count) in outcome.report.points {
+            *self.points.entry(point).or_default() += count;
         }
-        for (name, count) in outcome.report.deaths_at {
-            *self.deaths_at.entry(name).or_default() += count;
+        for (point, count) in outcome.report.deaths_at {
+            *self.deaths_at.entry(point).or_default() += count;
         }
         for (site, count) in outcome.report.sites {
             *self.sites.entry(site).or_default() += count;
@@ -166,7 +168,7 @@ fn repeat_command(seed: u64, args: &Args) -> String {
     if let Some(point) = args.deadly {
         command += &format!(" --deadly {point}");
     }
-    if let Some(name) = &args.sabotage {
+    if let Some(name) = args.sabotage {
         command += &format!(" --sabotage {name}");
     }
     command
@@ -188,10 +190,10 @@ pub fn explore(args: &Args) -> ExitCode {
         start.elapsed().as_secs_f64()
     );
     println!("fault points passed / crashed at:");
-    for name in POINTS {
-        let passed = total.points.get(name).copied().unwrap_or(0);
-        let died = total.deaths_at.get(name).copied().unwrap_or(0);
-        println!("  {name:<20} {passed:>9} {died:>7}");
+    for point in POINTS.iter() {
+        let passed = total.points.get(point).copied().unwrap_or(0);
+        let died = total.deaths_at.get(point).copied().unwrap_or(0);
+        println!("  {point:<20} {passed:>9} {died:>7}");
     }
     println!("{} places call the fabric", total.sites.len());
     for (seed, violations) in total.failures.iter().take(40) {
@@ -236,16 +238,16 @@ fn shortfalls(total: &Total, args: &Args) -> Vec<String> {
         short.extend(
             POINTS
                 .iter()
-                .filter(|name| !total.points.contains_key(*name))
-                .map(|name| format!("fault point {name} was never passed")),
+                .filter(|point| !total.points.contains_key(point))
+                .map(|point| format!("fault point {point} was never passed")),
         );
     }
     if args.seeds() >= 2000 {
         short.extend(
             POINTS
                 .iter()
-                .filter(|name| !total.deaths_at.contains_key(*name))
-                .map(|name| format!("no crash at fault point {name}")),
+                .filter(|point| !total.deaths_at.contains_key(point))
+                .map(|point| format!("no crash at fault point {point}")),
         );
     }
     short
@@ -270,7 +272,7 @@ pub fn repeat(seed: u64, args: &Args) -> ExitCode {
     }
 }
 
-/// Applies each mutation and each deliberate defect in turn. Some seed must detect it, and that
+/// Applies each mutation and each deliberate mistake in turn. Some seed must detect it, and that
 /// seed must be clean without it.
 pub fn mutate(args: &Args) -> ExitCode {
     let start = Instant::now();
@@ -292,23 +294,23 @@ pub fn mutate(args: &Args) -> ExitCode {
         tally.judge(&format!("--without {mutation}"), &total, &Setting { without: None, ..setting });
     }
     if cfg!(feature = "sabotage") {
-        for (name, hurts) in SABOTAGES.iter().filter(|(name, _)| wanted(name)) {
+        for &mistake in Mistake::ALL.iter().filter(|mistake| wanted(mistake.name())) {
             let mut setting = sound.clone();
-            let (mut seeds, mut what) = (all.clone(), format!("--sabotage {name}"));
-            match hurts {
+            let (mut seeds, mut what) = (all.clone(), format!("--sabotage {mistake}"));
+            match harm(mistake) {
                 Hurts::Anywhere => {}
                 Hurts::Near(file, method) => {
                     let place = passes.place(file, method);
-                    seeds = place.as_ref().map_or(seeds, |place| passes.seeds_for(place));
-                    what += &place.as_ref().map(|place| format!(" --focus {place}")).unwrap_or_default();
-                    setting.focus = place;
+                    seeds = passes.seeds_for(&place);
+                    what += &format!(" --focus {place}");
+                    setting.focus = Some(place);
                 }
                 Hurts::At(point) => {
                     what += &format!(" --deadly {point}");
                     setting.deadly = Some(point);
                 }
             }
-            let _ = sabotage(Some(name));
+            let _ = sabotage(Some(mistake));
             let total = run_patiently(&seeds, &setting, args);
             let _ = sabotage(None);
             tally.judge(&what, &total, &setting);
@@ -370,9 +372,10 @@ impl Passes {
     }
 
     /// The first call of a fabric method in a file of the pool.
-    fn place(&self, file: &str, method: &str) -> Option<Place> {
+    fn place(&self, file: &str, method: &str) -> Place {
         let here = |site: &&Site| site.method == method && site.place.file.ends_with(file);
-        self.sites.iter().find(here).map(|site| site.place.clone())
+        let site = self.sites.iter().find(here);
+        site.unwrap_or_else(|| panic!("{file} does not call {method} in these runs")).place.clone()
     }
 
     /// The seeds that pass a place, most frequent first.

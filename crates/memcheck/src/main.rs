@@ -10,6 +10,7 @@ mod oracle;
 mod run;
 mod scenario;
 
+use cenote_base::fault::{Mistake, Point};
 use cenote_pool::Design;
 use clap::Parser;
 use std::process::ExitCode;
@@ -40,11 +41,11 @@ pub struct Args {
     focus: Option<cenote_memmodel::Place>,
     /// Raise the rate of crashes and delays at this fault point.
     #[arg(long, value_parser = run::parse_point)]
-    deadly: Option<&'static str>,
-    /// Enable one deliberate defect of the pool (needs the feature `sabotage`).
+    deadly: Option<Point>,
+    /// Enable one deliberate mistake of the pool (needs the feature `sabotage`).
     #[arg(long)]
-    sabotage: Option<String>,
-    /// Leave out every flush, fence and invalidation in turn, and enable every deliberate defect in
+    sabotage: Option<Mistake>,
+    /// Leave out every flush, fence and invalidation in turn, and enable every deliberate mistake in
     /// turn. Some seed must detect each.
     #[arg(long)]
     mutate: bool,
@@ -65,7 +66,7 @@ fn parse_design(text: &str) -> Result<Design, String> {
 
 fn main() -> ExitCode {
     let args = Args::parse();
-    if let Err(reason) = campaign::sabotage(args.sabotage.as_deref()) {
+    if let Err(reason) = campaign::sabotage(args.sabotage) {
         eprintln!("error: {reason}");
         return ExitCode::from(2);
     }

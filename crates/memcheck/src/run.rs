@@ -2,58 +2,41 @@
 
 use crate::oracle::{Checker, Oracle, Violation};
 use crate::scenario::{Actor, RECOVERED, Shape};
+use cenote_base::fault::{Point, UnknownName};
 use cenote_mem::Fabric;
 use cenote_memmodel::{Focus, Mutation, Place, Process, Rates, RunReport, World};
 use cenote_pool::{Design, PoolConfig, Superblock};
 use std::collections::BTreeSet;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
-/// Fault points that a campaign must pass (from 100 seeds on) and crash at (from 2,000 on).
-pub const POINTS: &[&str] = &[
-    "join.registered",
-    "join.rebuilt",
-    "recover.scanned",
-    "recover.freed",
-    "namespace.named",
-    "chunk.claimed",
-    "chunk.adopted",
-    "host.marked",
-    "host.reborn",
-    "user.locked",
-    "lock.left",
-    "format.cleared",
-    "format.written",
-    "usage.stored",
-    "event.numbered",
-    "event.told",
-    "publish.reserved",
-    "publish.payload",
-    "publish.ready",
-    "publish.indexed",
-    "index.counted",
-    "index.unlinked",
-    "read.unseen",
-    "read.copied",
-    "object.written",
-    "object.named",
-    "object.entered",
-    "evict.marked",
-    "evict.unlinked",
-    "evict.freed",
-    "repack.emptied",
-    "repack.reserved",
+/// The fault points of code that the simulation does not run.
+const OUTSIDE: &[Point] = &[
+    Point::EngineBlockSaved,
+    Point::EngineHandOver,
+    Point::EngineStep,
+    Point::HostAreaAllocated,
+    Point::HostAreaEmptied,
+    Point::HostAreaHeader,
+    Point::HostAreaSweeping,
+    Point::LoadLayer,
+    Point::MemoryAllocated,
+    Point::SavePage,
+    Point::SwapReserved,
+    Point::SwapWritten,
+    Point::TortureIncrement,
 ];
 
-/// The fault points of formatting a region.
-const MAKING: [&str; 2] = ["format.cleared", "format.written"];
+/// The fault points that a campaign must pass (from 100 seeds on) and crash at (from 2,000 on).
+pub static POINTS: LazyLock<Vec<Point>> =
+    LazyLock::new(|| Point::ALL.iter().copied().filter(|point| !OUTSIDE.contains(point)).collect());
 
-/// Parses the name of a fault point.
-pub fn parse_point(name: &str) -> Result<&'static str, String> {
-    POINTS
-        .iter()
-        .copied()
-        .find(|point| *point == name)
-        .ok_or_else(|| format!("unknown fault point `{name}`; use one that the summary of a campaign lists"))
+/// The fault points of formatting a region.
+const FORMATTING: [Point; 2] = [Point::FormatCleared, Point::FormatWritten];
+
+/// Parses the name of a fault point of [`POINTS`].
+pub fn parse_point(name: &str) -> Result<Point, String> {
+    let point = name.parse().map_err(|error: UnknownName| error.to_string())?;
+    if POINTS.contains(&point) { Ok(point) } else { Err(format!("no simulated process passes `{point}`")) }
 }
 
 /// Limit of operations per run, more than any sound run needs. The longest seen took 3.5 million:
@@ -96,7 +79,7 @@ pub struct Setting {
     /// The place in focus. `None`: the seed chooses a share of all places, or no focus.
     pub focus: Option<Place>,
     /// The fault point with a raised crash rate. `None`: the seed chooses one, or none.
-    pub deadly: Option<&'static str>,
+    pub deadly: Option<Point>,
     /// Whether the report has a trace.
     pub traced: bool,
 }
@@ -124,9 +107,12 @@ pub fn run(seed: u64, setting: &Setting) -> Outcome {
     let oracle = Arc::new(Oracle::new(sleepers));
     let mut rates = Rates::of_seed(seed, deaths);
     // Each fault point has its own seeds, because some are passed too rarely for random crashes.
-    let is_about_making = setting.focus.as_ref().is_some_and(|place| place.file.ends_with("superblock.rs"));
-    let at_random =
-        if is_about_making { MAKING[(seed / 4) as usize % 2] } else { POINTS[(seed / 4) as usize % POINTS.len()] };
+    let is_about_formatting = setting.focus.as_ref().is_some_and(|place| place.file.ends_with("superblock.rs"));
+    let at_random = if is_about_formatting {
+        FORMATTING[(seed / 4) as usize % 2]
+    } else {
+        POINTS[(seed / 4) as usize % POINTS.len()]
+    };
     rates.deadly = setting.deadly.or(seed.is_multiple_of(2).then_some(at_random)).filter(|_| mortal);
     let world = World::new(seed, shape.hosts, shape.region_bytes(), rates, OPERATIONS_MAX);
     if sleepers {
@@ -134,7 +120,7 @@ pub fn run(seed: u64, setting: &Setting) -> Outcome {
     }
     let stage = Stage { world: &world, shape: &shape, oracle: &oracle };
     // Runs that test formatting, and every eighth seed, overwrite an older region.
-    if seed % 8 == 3 || rates.deadly.is_some_and(|point| MAKING.contains(&point)) || is_about_making {
+    if seed % 8 == 3 || rates.deadly.is_some_and(|point| FORMATTING.contains(&point)) || is_about_formatting {
         stage.plant();
     }
     world.mutate(setting.without.clone());

@@ -4,7 +4,7 @@
 
 use crate::machine::{Machine, Spontaneous};
 use crate::mutation::{Focus, Mutation, NEAR, NEIGHBOURHOOD, Site};
-use cenote_base::fault;
+use cenote_base::fault::{self, Point};
 use cenote_base::prng::Prng;
 use generator::Gn;
 use std::any::Any;
@@ -54,7 +54,7 @@ pub struct Rates {
     /// fence.
     pub torn_crash: u64,
     /// A fault point with its own crash rate. Half of its passings are delayed or stalled instead.
-    pub deadly: Option<&'static str>,
+    pub deadly: Option<Point>,
     /// Crashes at that fault point, in 1/1024 per passing that is not delayed.
     pub deadly_rate: u64,
 }
@@ -104,10 +104,10 @@ pub struct RunReport {
     pub process_crashes: u64,
     /// Number of host crashes.
     pub host_crashes: u64,
-    /// Passings of fault points, by name.
-    pub points: BTreeMap<&'static str, u64>,
-    /// Crashes at fault points, by name.
-    pub deaths_at: BTreeMap<&'static str, u64>,
+    /// Passings of fault points.
+    pub points: BTreeMap<Point, u64>,
+    /// Crashes at fault points.
+    pub deaths_at: BTreeMap<Point, u64>,
     /// Calls of the fabric, by site.
     pub sites: BTreeMap<Site, u64>,
     /// Messages of the panics of the code under test. Each is a bug.
@@ -380,10 +380,10 @@ impl Shared {
         if std::thread::panicking() { Err(Gone) } else { resume_unwind(Box::new(Died)) }
     }
 
-    fn point(&self, process: usize, name: &'static str) {
+    fn point(&self, process: usize, point: Point) {
         let Ok(mut state) = self.step(process, Kind::Act) else { return };
-        *state.report.points.entry(name).or_default() += 1;
-        let deadly = state.rates.deadly == Some(name);
+        *state.report.points.entry(point).or_default() += 1;
+        let deadly = state.rates.deadly == Some(point);
         if deadly && !state.scripted && state.prng.below(2) == 0 {
             if state.rates.stall > 0 && state.prng.below(2) == 0 {
                 state.stall(process);
@@ -400,7 +400,7 @@ impl Shared {
         if !state.scripted && rate > 0 && state.doomed.is_none() && state.prng.below(1024) < rate {
             // Crash at the point or a little later: the critical steps follow the point.
             let operations = if state.prng.below(2) == 0 { 0 } else { state.prng.below(24) };
-            *state.report.deaths_at.entry(name).or_default() += 1;
+            *state.report.deaths_at.entry(point).or_default() += 1;
             state.doomed = Some((process, operations));
             drop(state);
             drop(self.step(process, Kind::Look));
@@ -420,10 +420,10 @@ pub(crate) fn in_child() -> bool {
     IN_CHILD.get()
 }
 
-fn pass_point(name: &'static str) {
+fn pass_point(point: Point) {
     let current = CURRENT.with(|current| current.borrow().clone());
     if let Some(process) = current {
-        process.shared.point(process.number, name);
+        process.shared.point(process.number, point);
     }
 }
 

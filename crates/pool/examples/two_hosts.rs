@@ -11,9 +11,10 @@
 //! uses what `a` had).
 #![allow(clippy::print_stdout, reason = "a command line tool talks")]
 
+use cenote_base::fault::{self, Plan, Point};
 use cenote_base::prng::Prng;
 use cenote_base::time::Deadline;
-use cenote_base::{BlockHash, HashSeed, HostId, fault};
+use cenote_base::{BlockHash, HashSeed, HostId};
 use cenote_mem::{Fabric, Flush, Flushed, MapOptions, Mapping, Offset, RegionSource};
 use cenote_pool::{
     AttachOptions, Counter, Hit, Namespace, NamespaceRecord, NewBlock, Pin, PoolConfig, PoolError, Publish,
@@ -266,8 +267,8 @@ impl Host {
                 "lock" => self.lock(count()?),
                 "blocks" => self.blocks(count()?),
                 "churn" => self.churn(count()?),
-                "takeover" if self.me == 0 => self.die_in_a_publish(how),
-                "takeover" => self.take_over(how),
+                "takeover" if self.me == 0 => self.die_in_a_publish(parse_point(how)?),
+                "takeover" => self.take_over(parse_point(how)?),
                 other => Err(format!("there is no test `{other}`")),
             }
             .map_err(|reason| format!("{name}: {reason}; counters {:?}", self.counters()))?;
@@ -534,7 +535,7 @@ const AFTER_SET: u64 = 5;
 
 impl Host {
     /// Dies in the middle of a publish with a lock held, which guards half an update, and with blocks pinned.
-    fn die_in_a_publish(&mut self, point: &str) -> Result<String, String> {
+    fn die_in_a_publish(&mut self, point: Point) -> Result<String, String> {
         self.publish_all(DEATH_SET, DEATH_BLOCKS)?;
         tell(self.fabric(), finished(self.me), DEATH_BLOCKS);
         self.meet("the start of the takeover")?;
@@ -559,7 +560,7 @@ impl Host {
         self.meet("the other host to try the lock and its evictions")?;
         self.meet("the other host's reading")?;
         self.wait_for(self.step + 1, "the other host to come for the lock")?;
-        fault::arm(point, LAST_WORDS, |_| {
+        fault::arm(Plan { point, pass: LAST_WORDS }, |_| {
             println!("two_hosts a: holds the lock mid-publish");
             thread::sleep(PATIENCE);
             println!("two_hosts a: FAILED: nobody killed this host");
@@ -575,7 +576,7 @@ impl Host {
         Err(format!("no publish came by the point `{point}`"))
     }
 
-    fn take_over(&mut self, point: &str) -> Result<String, String> {
+    fn take_over(&mut self, point: Point) -> Result<String, String> {
         self.publish_all(PINNED_SET, PINNED_BLOCKS)?;
         self.meet("the start of the takeover")?;
         self.meet("the other host to take the lock and pin blocks")?;
@@ -627,7 +628,7 @@ impl Host {
     }
 
     /// Everything that host a finished can still be read, and what it had is used again.
-    fn inherit(&self, point: &str) -> Result<String, String> {
+    fn inherit(&self, point: Point) -> Result<String, String> {
         let late = self.pool.counter(Counter::LockTimeouts);
         let dead = self.other();
         let done = asked(self.fabric(), finished(dead));
@@ -642,7 +643,7 @@ impl Host {
             (None, false) => Ok(()),
             (found, _) => Err(format!("{when} the half published block is {found:?}")),
         };
-        is_there(point == "publish.indexed", "after the death")?;
+        is_there(point == Point::PublishIndexed, "after the death")?;
         let chunk = |hit: &Hit| hit.block.0 / SLOTS_PER_CHUNK;
         let hits = (0..done).filter_map(|number| self.look_up(hash(dead, DEATH_SET, number)));
         let chunks: BTreeSet<u64> = hits.map(|hit| chunk(&hit)).collect();
@@ -670,7 +671,7 @@ impl Host {
             alone += 1;
         }
         // The adopted chunks have a free slot or two, so nothing had to leave yet.
-        let becomes_readable = ["publish.ready", "index.counted", "publish.indexed"].contains(&point);
+        let becomes_readable = [Point::PublishReady, Point::IndexCounted, Point::PublishIndexed].contains(&point);
         is_there(becomes_readable, "after the adoption")?;
         self.read_all(dead, DEATH_SET, done).map_err(|reason| format!("after the adoption {reason}"))?;
         let mut reused = 0_u64;
@@ -697,4 +698,8 @@ impl Host {
         let abandoned = self.pool.counter(Counter::LocksAbandoned);
         Ok(format!("{done} blocks of the dead host were whole; {abandoned} locks repaired; {checked}"))
     }
+}
+
+fn parse_point(name: &str) -> Result<Point, String> {
+    name.parse().map_err(|error: fault::UnknownName| error.to_string())
 }

@@ -2,7 +2,8 @@
 
 mod support;
 
-use cenote_base::{BlockHash, HostId, fault};
+use cenote_base::fault::{self, Point};
+use cenote_base::{BlockHash, HostId};
 use cenote_mem::{Fabric, Flush, Flushed, MapOptions, Mapping, RegionSource};
 use cenote_pool::{
     AttachOptions, BlockEvent, Follower, Inspector, Names, Namespace, NewBlock, Pool, PoolConfig, Publish, Resync,
@@ -118,8 +119,8 @@ fn a_block_that_was_to_leave_and_is_pinned_stays() {
     let pin = pool.pin(&pool.lookup(&hashes)[0]).expect("it is there");
     let mut follower = Follower::default();
     look(&pool, &mut follower);
-    fault::observe(|name| {
-        if name == "evict.marked"
+    fault::observe(|point| {
+        if point == Point::EvictMarked
             && let Some(pool) = LOOKER.take()
         {
             let mut late = Follower::default();

@@ -2,7 +2,8 @@
 
 mod support;
 
-use cenote_base::{BlockHash, HostId, fault};
+use cenote_base::fault::{self, Plan, Point};
+use cenote_base::{BlockHash, HostId};
 use cenote_mem::{Fabric, Flush, Flushed, MapOptions, Mapping, Offset, RegionSource};
 use cenote_pool::{
     AttachOptions, Counter, Inspector, Namespace, NamespaceRecord, NewBlock, Pin, Pool, PoolConfig, Publish,
@@ -157,13 +158,14 @@ fn hosts_are_told_of_with_what_they_own() {
     drop(first);
 }
 
-/// Not a test of its own: a worker of host 1 that publishes until it is killed in the middle of it.
+/// A worker of host 1, which a test starts. It publishes until it is killed mid-publish.
 #[test]
+#[ignore = "the process that other tests start"]
 fn publisher() {
-    let Ok(source) = std::env::var(REGION) else { return };
+    let source = std::env::var(REGION).expect("other tests start this one");
     let pool = attach_host(&source.parse().expect("a region"), 1);
     let ns = namespace_of(&pool);
-    fault::arm("publish.payload", 3, |_| {
+    fault::arm(Plan { point: Point::PublishPayload, pass: 3 }, |_| {
         rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL).expect("it can");
     });
     for prompt in 500..600 {
@@ -228,7 +230,11 @@ fn hosts_share_a_quota() {
     // A worker of the second host dies with a slot reserved: charged until its host cleans up.
     first.evict(3);
     let mut child = Command::new(std::env::current_exe().expect("this test"));
-    child.args(["--exact", "publisher"]).env(REGION, source.to_string()).stdout(Stdio::null()).stderr(Stdio::null());
+    child
+        .args(["--exact", "publisher", "--ignored"])
+        .env(REGION, source.to_string())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null());
     let status = child.status().expect("the test starts itself");
     assert_eq!(status.signal(), Some(9), "{status}");
     assert_eq!(used(), 6, "three of the first host, two whole ones and a reservation of the second");

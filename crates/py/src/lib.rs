@@ -51,20 +51,29 @@ mod _native {
     #[pymodule_export]
     use super::save::Save;
 
+    use cenote_base::fault::{self, Plan, UnknownName};
+    use pyo3::exceptions::PyValueError;
     use pyo3::prelude::*;
 
     /// Kills this process with SIGKILL at the `count`-th pass of a fault point. For tests.
     #[pyfunction]
-    fn _kill_at(point: &str, count: u64) {
-        cenote_base::fault::arm(point, count, |_| {
+    fn _kill_at(point: &str, count: u64) -> PyResult<()> {
+        fault::arm(plan(point, count)?, |_| {
             let _ = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL);
         });
+        Ok(())
     }
 
     /// Panics at the `count`-th pass of a fault point. For tests.
     #[pyfunction]
-    fn _panic_at(point: &str, count: u64) {
-        cenote_base::fault::arm(point, count, |point| panic!("at {point}"));
+    fn _panic_at(point: &str, count: u64) -> PyResult<()> {
+        fault::arm(plan(point, count)?, |point| panic!("at {point}"));
+        Ok(())
+    }
+
+    fn plan(point: &str, pass: u64) -> PyResult<Plan> {
+        let point = point.parse().map_err(|error: UnknownName| PyValueError::new_err(error.to_string()))?;
+        Ok(Plan { point, pass })
     }
 
     #[pymodule_init]

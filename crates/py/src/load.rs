@@ -6,7 +6,7 @@ use crate::codec::Coding;
 use crate::errors::wrong;
 use crate::lease::Pin;
 use crate::memory::Pages;
-use cenote_base::fault;
+use cenote_base::fault::{self, Point};
 use cenote_mem::Mapped;
 use cenote_pool::{ReadOutcome, Reading};
 use cenote_store::PageFrame;
@@ -152,7 +152,7 @@ impl Task {
                 // SAFETY: as above: this load alone accesses its blocks until it has ended.
                 unsafe { pages.page_mut(layer, block) }.fill(SPOILT);
             }
-            fault::point("load.layer");
+            fault::point(Point::LoadLayer);
             progress.change(|done| done.layers[layer] -= 1);
             copied.set(layer + 1);
         }

@@ -4,7 +4,8 @@ use crate::codec::Coding;
 use crate::errors::{guarded, wrong};
 use crate::memory::Pages;
 use crate::namespace::outcome as outcome_name;
-use cenote_base::{BlockHash, fault};
+use cenote_base::BlockHash;
+use cenote_base::fault::{self, Point};
 use cenote_mem::Mapped;
 use cenote_pool::{Filling, HostPool, Names, Namespace, NewBlock, Publish};
 use cenote_store::{BlockCodec, FRAMES};
@@ -117,7 +118,7 @@ impl State {
                     (Block::Frames { frames, .. }, Some(coding)) => coding.encode(now, page, frames),
                     (Block::Frames { .. }, None) => unreachable!("only a save with a codec encodes blocks"),
                 }
-                fault::point("save.page");
+                fault::point(Point::SavePage);
             }
         }
         self.blocks = blocks;

@@ -18,7 +18,8 @@ use crate::llama::{LogitsOf, SeqChunk};
 use crate::model::LoadedModel;
 use crate::sampler::{adjusted, sample};
 use cenote_base::engine::{ErrorKind, FinishReason};
-use cenote_base::{Clock, EngineError, Event, Health, RequestId, SystemClock, fault};
+use cenote_base::fault::{self, Point};
+use cenote_base::{Clock, EngineError, Event, Health, RequestId, SystemClock};
 use cenote_policy::kv_blocks::BlockId;
 use cenote_policy::scheduler::{
     AddError, NewRequest, PrefixSource, ScheduledRequest, Scheduler, SchedulerConfig, SchedulerOutput,
@@ -266,7 +267,7 @@ impl Core {
         if scheduled.is_empty() {
             return progressed;
         }
-        fault::point("engine.step");
+        fault::point(Point::EngineStep);
         self.counters.steps += 1;
         let mut record = work(&scheduled);
         let logits = self.compute(&scheduled, &late);
@@ -437,7 +438,7 @@ impl Core {
                 return;
             }
             request.published += 1;
-            fault::point("engine.block_saved");
+            fault::point(Point::EngineBlockSaved);
         }
     }
 
@@ -454,7 +455,7 @@ impl Core {
                 let until_ns = now_ns.saturating_add(time_ms.saturating_mul(1_000_000));
                 self.holds.insert(id, Hold { ticket, until_ns });
             }
-            fault::point("engine.hand_over");
+            fault::point(Point::EngineHandOver);
             (String::new(), Some(request.hand_over()))
         } else {
             (request.text.finish(&self.model), None)

@@ -1,5 +1,6 @@
 //! Flags of `cenote-lab torture`.
 
+use cenote_base::fault::Plan;
 use cenote_base::units::ByteSize;
 use cenote_console::args::{FlushArg, RegionArgs, WatchArgs, parse_flush, parse_seconds};
 use cenote_console::output::OutputArgs;
@@ -46,7 +47,7 @@ pub struct TortureChildArgs {
     #[arg(long)]
     pub ledger: RegionSource,
     #[arg(long)]
-    pub fault: Option<String>,
+    pub fault: Option<Plan>,
     #[command(flatten)]
     pub region: RegionArgs,
     #[command(flatten)]

@@ -281,10 +281,10 @@ impl Torture {
             Some(End::Killed(point)) => {
                 self.report.kills += 1;
                 if let Some(point) = point {
-                    if faults::named(&point).is_some_and(|point| point.critical) {
+                    if faults::is_critical(point) {
                         self.report.kills_in_critical_sections += 1;
                     }
-                    *self.report.kills_by_fault_point.entry(point).or_default() += 1;
+                    *self.report.kills_by_fault_point.entry(point.name()).or_default() += 1;
                 }
             }
             Some(End::Failed(status)) => {

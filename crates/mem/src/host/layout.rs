@@ -8,6 +8,7 @@
 //! ```
 
 use super::HostSpec;
+use cenote_base::fault::{self, Point};
 use std::ffi::OsString;
 use std::fs::File;
 use std::io;
@@ -67,7 +68,7 @@ impl Layout {
             // SAFETY: the header's words lie in the caller's first page, aligned.
             let word = unsafe { AtomicU64::from_ptr(base.add(8 * word).cast()) };
             word.store(value, Ordering::Release);
-            cenote_base::fault::point("host-area.header");
+            fault::point(Point::HostAreaHeader);
         }
     }
 }

@@ -15,7 +15,8 @@ use crate::region::host_layout::{DRAINING, PUBLISHED};
 use crate::region::lines::{BlockState, Descriptor, checksum_key};
 use crate::space::Slot;
 use crate::sync::{Heap, Holds, Timeout};
-use cenote_base::{BlockHash, BlockIndex, Generation, fault};
+use cenote_base::fault::{self, Mistake, Point};
+use cenote_base::{BlockHash, BlockIndex, Generation};
 use cenote_mem::{Fabric, HostLocal, Word};
 use cenote_policy::EvictionPolicy;
 use std::collections::BTreeSet;
@@ -72,7 +73,7 @@ impl<F: Fabric, H: HostLocal> Blocks<F, H> {
     /// The generation of the next block in a reserved slot.
     pub fn next_generation(&self, block: BlockIndex) -> Generation {
         let last = self.region.raw_generation(block);
-        if fault::sabotaged("publish.generation-kept") { last } else { last.next() }
+        if fault::makes(Mistake::PublishGenerationKept) { last } else { last.next() }
     }
 
     /// Writes the descriptor of a payload that lies in its slot.
@@ -81,12 +82,12 @@ impl<F: Fabric, H: HostLocal> Blocks<F, H> {
         if label.state == BlockState::Ready {
             self.log.put_names(slot.block, label.names);
         }
-        let early = fault::sabotaged("publish.ready-early");
+        let early = fault::makes(Mistake::PublishReadyEarly);
         if !early {
             // Names and payload before the descriptor.
             region.fabric.publish_payload();
         }
-        fault::point("publish.payload");
+        fault::point(Point::PublishPayload);
         let descriptor = Descriptor {
             state: Descriptor::state_word(label.state, generation),
             hash: label.hash.words(),
@@ -103,7 +104,7 @@ impl<F: Fabric, H: HostLocal> Blocks<F, H> {
         }
         // This host wrote the payload around its caches, so they hold no stale line of it.
         region.set_seen(slot.block, generation);
-        fault::point("publish.ready");
+        fault::point(Point::PublishReady);
         // Log before indexing, so that a crash cannot leave an unlogged block.
         if label.state == BlockState::Ready {
             self.log.tell_stored(slot.block, &descriptor, label.names);
@@ -116,7 +117,7 @@ impl<F: Fabric, H: HostLocal> Blocks<F, H> {
         use crate::index::Inserted;
         let outcome = match self.index.insert(hash, block) {
             Ok(Inserted::New) => {
-                fault::point("publish.indexed");
+                fault::point(Point::PublishIndexed);
                 match word {
                     Some(word) => self.region.policy_word(block).store(word, Relaxed),
                     None => self.place(block, hash),
@@ -203,13 +204,13 @@ impl<F: Fabric, H: HostLocal> Blocks<F, H> {
         let region = &self.region;
         let seen = self.drop_stale_lines(hit, wanted);
         let checksum = region.fabric.read_payload(hit.offset, parts, checksum_key(hit.hash, hit.generation));
-        fault::point("read.copied");
+        fault::point(Point::ReadCopied);
         let state = region.fresh_line(region.layout.descriptor(hit.block))[0];
         let same = state == Descriptor::state_word(BlockState::Ready, hit.generation);
-        if !same && !fault::sabotaged("read.recheck-skipped") {
+        if !same && !fault::makes(Mistake::ReadRecheckSkipped) {
             return ReadOutcome::Stale;
         }
-        if checksum != hit.checksum && !fault::sabotaged("read.checksum-skipped") {
+        if checksum != hit.checksum && !fault::makes(Mistake::ReadChecksumSkipped) {
             region.forget_seen(hit.block);
             return ReadOutcome::Damaged;
         }
@@ -228,7 +229,7 @@ impl<F: Fabric, H: HostLocal> Blocks<F, H> {
         let fabric = &self.region.fabric;
         fabric.refresh_payload(hit.offset, wanted);
         let checksum = fabric.read_payload(hit.offset, parts, checksum_key(hit.hash, hit.generation));
-        fault::point("read.copied");
+        fault::point(Point::ReadCopied);
         self.index.give_count(hit);
         if checksum == hit.checksum { ReadOutcome::Whole } else { ReadOutcome::Damaged }
     }
@@ -240,10 +241,10 @@ impl<F: Fabric, H: HostLocal> Blocks<F, H> {
         let region = &self.region;
         let seen = region.has_seen(hit.block, hit.generation);
         if !seen {
-            if fault::sabotaged("read.seen-early") {
+            if fault::makes(Mistake::ReadSeenEarly) {
                 region.set_seen(hit.block, hit.generation);
             }
-            fault::point("read.unseen");
+            fault::point(Point::ReadUnseen);
             region.fabric.refresh_payload(hit.offset, bytes);
         }
         seen
@@ -303,7 +304,7 @@ impl<F: Fabric, H: HostLocal> Blocks<F, H> {
             }
         }
         self.region.fabric.fence();
-        fault::point("evict.marked");
+        fault::point(Point::EvictMarked);
         let pinned = self.pinned();
         let mut freed = 0;
         let mut patience = self.region.lock_timeout;
@@ -350,10 +351,10 @@ impl<F: Fabric, H: HostLocal> Blocks<F, H> {
             self.region.slot_owner(block).store(DRAINING, Release);
             return false;
         }
-        fault::point("evict.unlinked");
+        fault::point(Point::EvictUnlinked);
         self.space.write_free(block);
         self.space.push_free(heap, block);
-        fault::point("evict.freed");
+        fault::point(Point::EvictFreed);
         true
     }
 

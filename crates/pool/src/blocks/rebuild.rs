@@ -8,7 +8,8 @@ use crate::region::counters::Counter;
 use crate::region::host_layout::{CLASSES, DRAINING, FREE, OBJECT, PUBLISHED};
 use crate::region::lines::{BlockState, ChunkLine, Descriptor};
 use crate::sync::{Guard, Heap, Holds, Intent, Timeout};
-use cenote_base::{BlockHash, BlockIndex, fault};
+use cenote_base::fault::{self, Mistake, Point};
+use cenote_base::{BlockHash, BlockIndex};
 use cenote_mem::host::LockTimeout;
 use cenote_mem::{Fabric, HostLocal, LINE, Word};
 use std::collections::BTreeSet;
@@ -114,7 +115,7 @@ impl<F: Fabric, H: HostLocal> Blocks<F, H> {
             self.space.charge(heap, block, charged.namespace(), slot_bytes);
         }
         match descriptor.and_then(|descriptor| descriptor.block_state()) {
-            Some(BlockState::Evicting) if fault::sabotaged("recover.evicting-revived") => self.restore(heap, block),
+            Some(BlockState::Evicting) if fault::makes(Mistake::RecoverEvictingRevived) => self.restore(heap, block),
             // It drains even if its descriptor is readable: the index may no longer lead to it.
             Some(BlockState::Ready) if owner == DRAINING => {}
             Some(BlockState::Ready) => region.slot_owner(block).store(PUBLISHED, Release),
@@ -167,7 +168,7 @@ impl<F: Fabric, H: HostLocal> Blocks<F, H> {
             // finishes the adoption.
             region.adopting().store(1, Relaxed);
             self.space.put_chunk(&chunks, chunk, ours);
-            fault::point("chunk.adopted");
+            fault::point(Point::ChunkAdopted);
             self.take_over(heap, chunk, class, &ours, &pinned);
             self.log.record(Event::ChunkAdopted, chunk, owner);
             adopted += 1;

@@ -6,7 +6,8 @@ use crate::index::{LIST, Turn, block_of};
 use crate::region::counters::Counter;
 use crate::region::host_layout::{FREE, PUBLISHED};
 use crate::sync::{Heap, Holds};
-use cenote_base::{BlockIndex, fault};
+use cenote_base::BlockIndex;
+use cenote_base::fault::{self, Point};
 use cenote_mem::{Fabric, HostLocal, Word};
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
@@ -106,10 +107,10 @@ impl<F: Fabric, H: HostLocal> Evictor<F, H> {
             turn.remove(block);
         }
         drop(turn);
-        fault::point("evict.unlinked");
+        fault::point(Point::EvictUnlinked);
         blocks.iter().for_each(|&block| self.space.push_free(heap, block));
         self.region.counters().add(Counter::Evicted, blocks.len() as u64);
-        fault::point("evict.freed");
+        fault::point(Point::EvictFreed);
         blocks.len()
     }
 }

@@ -12,7 +12,8 @@ use crate::region::host_layout::{FREE, PUBLISHED};
 use crate::region::lines::Descriptor;
 use crate::space::{Fill, Slot};
 use crate::sync::{Heap, Holds};
-use cenote_base::{BlockIndex, fault};
+use cenote_base::BlockIndex;
+use cenote_base::fault::{self, Point};
 use cenote_mem::{Fabric, HostLocal, LINE, Word};
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
@@ -97,7 +98,7 @@ impl<F: Fabric, H: HostLocal> Evictor<F, H> {
             self.blocks.restore(heap, block);
             kept.insert(block);
         });
-        fault::point("repack.emptied");
+        fault::point(Point::RepackEmptied);
         left.retain(|&at| !kept.contains(&shorter[at].of.hit.block));
         let chunks: BTreeSet<u64> = blocks.iter().map(|&block| self.region.layout.chunk_of(block)).collect();
         for chunk in chunks {

@@ -7,7 +7,8 @@ use super::Hosts;
 use crate::region::layout::PINS_PER_LINE;
 use crate::region::lines::{hazard_block, hazard_word};
 use crate::sync::{Holds, Membership};
-use cenote_base::{BlockIndex, Generation, fault};
+use cenote_base::fault::{self, Mistake};
+use cenote_base::{BlockIndex, Generation};
 use cenote_mem::{Fabric, HostLocal, Offset};
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
@@ -131,7 +132,7 @@ impl<F: Fabric, H: HostLocal> Hosts<F, H> {
     pub fn pinned_blocks(&self) -> BTreeSet<BlockIndex> {
         let region = &self.region;
         let mut pinned = BTreeSet::new();
-        if fault::sabotaged("evict.scan-skipped") {
+        if fault::makes(Mistake::EvictScanSkipped) {
             return pinned;
         }
         let others = (0..region.layout.max_hosts).filter(|&host| host != region.host);

@@ -5,7 +5,7 @@ use crate::log::recorder::Event;
 use crate::region::counters::Counter;
 use crate::region::lines::{HostLine, Line, WorkerLine, pack_text};
 use crate::sync::{Holds, Membership};
-use cenote_base::fault;
+use cenote_base::fault::{self, Point};
 use cenote_mem::{Fabric, HostLocal, Offset};
 use std::time::Duration;
 
@@ -63,7 +63,7 @@ impl<F: Fabric, H: HostLocal> Hosts<F, H> {
             region.fabric.write_word(word, incarnation);
             region.counters().add(Counter::HostsDeclaredDead, 1);
             self.log.record(Event::HostDead, host, incarnation);
-            fault::point("host.marked");
+            fault::point(Point::HostMarked);
         }
     }
 

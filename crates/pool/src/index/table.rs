@@ -9,7 +9,8 @@ use crate::index::Index;
 use crate::region::layout::SHARDS;
 use crate::region::lines::{BlockState, Descriptor, Entry, tag_of};
 use crate::sync::{Guard, Holds, Intent, Shard, Timeout};
-use cenote_base::{BlockHash, BlockIndex, fault};
+use cenote_base::fault::{self, Mistake, Point};
+use cenote_base::{BlockHash, BlockIndex};
 use cenote_mem::host::LockTimeout;
 use cenote_mem::{Fabric, HostLocal, Offset};
 use std::time::Duration;
@@ -307,11 +308,11 @@ impl<F: Fabric, H: HostLocal> Index<F, H> {
         // In any order: a reader that is not sent on yet has a miss, and whoever dies in between leaves an intent, for
         // which the probe's counts are made anew.
         for passed in 0..step {
-            if !fault::sabotaged("index.overflow-uncounted") {
+            if !fault::makes(Mistake::IndexOverflowUncounted) {
                 self.add_overflow(shard, probe.bucket(passed), 1);
             }
         }
-        fault::point("index.counted");
+        fault::point(Point::IndexCounted);
         let bucket = probe.bucket(step);
         self.put(shard, bucket, entry, Entry::new(block, tag_of(hash)).0);
         Inserted::New
@@ -358,7 +359,7 @@ impl<F: Fabric, H: HostLocal> Index<F, H> {
             let words = self.bucket_now(shard, bucket);
             if let Some(entry) = words[..7].iter().position(|&word| word == wanted) {
                 self.put(shard, bucket, entry, 0);
-                fault::point("index.unlinked");
+                fault::point(Point::IndexUnlinked);
                 for passed in 0..step {
                     self.add_overflow(shard, probe.bucket(passed), -1);
                 }

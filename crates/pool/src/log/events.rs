@@ -14,7 +14,8 @@
 
 use crate::log::Log;
 use crate::region::lines::{Descriptor, EventLine};
-use cenote_base::{BlockHash, BlockIndex, Generation, NamespaceId, fault};
+use cenote_base::fault::{self, Mistake, Point};
+use cenote_base::{BlockHash, BlockIndex, Generation, NamespaceId};
 use cenote_mem::{Fabric, HostLocal, Offset, Word};
 use serde::Serialize;
 use std::sync::atomic::Ordering::Relaxed;
@@ -88,7 +89,7 @@ impl<F: Fabric, H: HostLocal> Log<F, H> {
     /// Tells that a block is readable whose descriptor this is, which was written.
     #[inline]
     pub(crate) fn tell_stored(&self, block: BlockIndex, descriptor: &Descriptor, names: Names) {
-        if self.region.has_events() && !fault::sabotaged("event.stored-untold") {
+        if self.region.has_events() && !fault::makes(Mistake::EventStoredUntold) {
             // A host that dies may lose what it did not wait for. Were that the descriptor and not the line, its
             // generation would be told of and never end.
             self.region.fabric.fence();
@@ -106,7 +107,7 @@ impl<F: Fabric, H: HostLocal> Log<F, H> {
     /// Tells that a block will not be readable any more in its generation. Nothing but this host's descriptor is looked
     /// at, and that may not hold: who reads the line knows what the block was.
     pub(crate) fn tell_removed(&self, block: BlockIndex) {
-        if self.region.has_events() && !fault::sabotaged("event.removed-untold") {
+        if self.region.has_events() && !fault::makes(Mistake::EventRemovedUntold) {
             let generation = self.region.raw_generation(block);
             // A slot that was never used has nothing to tell.
             if generation != Generation(0) {
@@ -130,10 +131,10 @@ impl<F: Fabric, H: HostLocal> Log<F, H> {
             let _ = next.compare_exchange(0, self.last_event() + 1, Relaxed, Relaxed);
         }
         let sequence = next.fetch_add(1, Relaxed);
-        fault::point("event.numbered");
+        fault::point(Point::EventNumbered);
         let at = self.event_place(self.region.host, sequence);
         self.region.write(at, EventLine { sequence, ..line });
-        fault::point("event.told");
+        fault::point(Point::EventTold);
         // Whoever was held up for a whole turn of the ring has written over what others had told.
         if next.load(Relaxed).wrapping_sub(sequence) > events {
             self.tell_gap();

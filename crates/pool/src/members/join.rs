@@ -3,7 +3,7 @@
 use super::Member;
 use crate::error::PoolError;
 use crate::log::recorder::Event;
-use cenote_base::fault;
+use cenote_base::fault::{self, Point};
 use cenote_mem::{Fabric, HostLocal, LINE, Word};
 use std::sync::atomic::Ordering::{Acquire, Release};
 
@@ -49,7 +49,7 @@ impl<F: Fabric, H: HostLocal> Member<F, H> {
             self.blocks.rebuild_heap(&heap);
             self.blocks.enter_unindexed(&heap);
             self.blocks.retry_draining(&heap);
-            fault::point("join.rebuilt");
+            fault::point(Point::JoinRebuilt);
             region.rebuilt().store(1, Release);
             drop(heap);
             // A worker that died while it published an object may have left it without a row.
@@ -64,7 +64,7 @@ impl<F: Fabric, H: HostLocal> Member<F, H> {
         let epoch = self.hosts.write_worker(&membership, slot, worker_name);
         self.log.record_as(slot, Event::Attached, epoch >> 1, 0);
         self.hosts.raise_workers_high(&membership, slot + 1);
-        fault::point("join.registered");
+        fault::point(Point::JoinRegistered);
         self.recover_dead_locked(&membership, slot)?;
         if region.is_plain() {
             let others_live = || (0..region.layout.max_hosts).any(|host| self.hosts.has_other_worker(host, slot));

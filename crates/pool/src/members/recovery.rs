@@ -11,7 +11,8 @@ use crate::region::counters::Counter;
 use crate::region::host_layout::{FREE, OBJECT};
 use crate::region::lines::BlockState;
 use crate::sync::{Holds, Membership, Name, Timeout};
-use cenote_base::{BlockIndex, fault};
+use cenote_base::BlockIndex;
+use cenote_base::fault::{self, Point};
 use cenote_mem::{Fabric, HostLocal, Word};
 use serde::Serialize;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
@@ -99,12 +100,12 @@ impl<F: Fabric, H: HostLocal> Member<F, H> {
             .filter(|(_, word)| word.load(Acquire) == owner)
             .map(|(block, _)| BlockIndex(block))
             .collect();
-        fault::point("recover.scanned");
+        fault::point(Point::RecoverScanned);
         for block in left {
             self.recover_block(block, owner, &mut recovered)?;
         }
         recovered.reservations += self.tables.free_unnamed_objects();
-        fault::point("recover.freed");
+        fault::point(Point::RecoverFreed);
         self.hosts.clear_worker_line(membership, slot);
         self.region.counters().add(Counter::ReservationsRecovered, recovered.reservations);
         Ok(recovered)

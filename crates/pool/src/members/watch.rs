@@ -15,7 +15,8 @@ use super::Member;
 use crate::error::PoolError;
 use crate::region::host_layout::Beat;
 use crate::sync::{Holds, Intent, Membership, Name, Timeout};
-use cenote_base::{HostId, fault};
+use cenote_base::HostId;
+use cenote_base::fault::{self, Point};
 use cenote_mem::{Fabric, HostLocal, Word};
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -85,7 +86,7 @@ impl<F: Fabric, H: HostLocal> Member<F, H> {
     pub(super) fn begin_life(&self, _: &Holds<Membership>) -> Result<(), PoolError> {
         let heap = self.blocks.lock_heap_patiently().map_err(PoolError::lock("heap"))?;
         self.region.forget_region();
-        fault::point("host.reborn");
+        fault::point(Point::HostReborn);
         self.log.tell_gap();
         self.settle_locks();
         self.space.reclaim_chunks();

@@ -12,7 +12,8 @@ use crate::members::{Allocation, Member};
 use crate::region::host_layout::OBJECT;
 use crate::region::lines::{BlockState, Descriptor};
 use crate::space::{Fill, Slot};
-use cenote_base::{BlockHash, BlockIndex, Generation, fault};
+use cenote_base::fault::{self, Point};
+use cenote_base::{BlockHash, BlockIndex, Generation};
 use cenote_mem::{Fabric, HostLocal, Word};
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -44,7 +45,7 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
         let slot = member.evictor.reserve(slot_bytes, None, Fill::InPlace).map_err(|_| PoolError::NoRoom(bytes))?;
         let offset = member.region.layout.payload(slot.block, slot.bytes);
         member.allocated().insert(offset, Allocation { slot, life });
-        fault::point("memory.allocated");
+        fault::point(Point::MemoryAllocated);
         Ok(offset)
     }
 
@@ -87,7 +88,7 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
         let replaced = member.name_slot(key, hash, allocation.slot).inspect_err(|_| {
             member.allocated().insert(offset, allocation);
         })?;
-        fault::point("object.entered");
+        fault::point(Point::ObjectEntered);
         member.tables.free_objects(&replaced);
         Ok(())
     }
@@ -119,7 +120,7 @@ impl<F: Fabric, H: HostLocal> Member<F, H> {
         let kind = Descriptor::pack_kind(0, MUTABLE, region.slot() as u16, 0);
         let label = Label { hash, state: BlockState::Object, kind, names: Names::default() };
         self.blocks.describe(slot, &label, generation, slot.bytes, 0);
-        fault::point("object.written");
+        fault::point(Point::ObjectWritten);
         let tables = self.locks.lock_tables(self.locks.patient()).map_err(PoolError::lock("table"))?;
         self.tables.enter_object(&tables, key, hash, slot.block, slot.bytes, generation)
     }

@@ -13,7 +13,8 @@ use crate::region::hit::Hit;
 use crate::region::lines::{BlockState, Descriptor};
 use crate::space::{Fill, Slot};
 use crate::tables::namespaces::Namespace;
-use cenote_base::{BlockHash, BlockIndex, fault};
+use cenote_base::fault::{self, Point};
+use cenote_base::{BlockHash, BlockIndex};
 use cenote_mem::{Fabric, HostLocal, LINE};
 
 /// A block to be published.
@@ -109,7 +110,7 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
             Ok(heap) if !member.region.is_plain() => member.evictor.swap_slots(&heap, namespace.id.0, shorter),
             _ => return 0,
         };
-        fault::point("repack.reserved");
+        fault::point(Point::RepackReserved);
         let (mut published, count) = (0, left.len());
         for (at, slot) in left {
             let (Shorter { of, encoding, payload }, Some(slot)) = (shorter[at], slot) else { continue };
@@ -142,7 +143,7 @@ impl<F: Fabric, H: HostLocal> Member<F, H> {
             return Err(Publish::Duplicate);
         }
         let slot = self.reserve_charged(new.namespace, slot_bytes, fill)?;
-        fault::point("publish.reserved");
+        fault::point(Point::PublishReserved);
         Ok(slot)
     }
 

@@ -7,7 +7,8 @@ use crate::region::counters::Counter;
 use crate::region::hit::Hit;
 use crate::region::lines::{BlockState, Descriptor, checksum_key};
 use crate::space::strays::Strays;
-use cenote_base::{BlockHash, fault};
+use cenote_base::BlockHash;
+use cenote_base::fault::{self, Mistake};
 use cenote_mem::checksum::PayloadSum;
 use cenote_mem::{Fabric, HostArea, HostLocal};
 use std::sync::Arc;
@@ -84,7 +85,7 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
         let still = words[0] == Descriptor::state_word(BlockState::Ready, hit.generation)
             && words[1..3] == hit.hash.words()
             && words[4] == hit.checksum;
-        if !still && !fault::sabotaged("pin.recheck-skipped") {
+        if !still && !fault::makes(Mistake::PinRecheckSkipped) {
             return None;
         }
         if !member.blocks.drop_stale_lines(hit, hit.length) {

@@ -8,7 +8,7 @@ use crate::members::Member;
 use crate::region::counters::Counter;
 use crate::space::{Fill, Slot};
 use crate::tables::namespaces::Namespace;
-use cenote_base::fault;
+use cenote_base::fault::{self, Point};
 use cenote_mem::{Fabric, HostArea, HostLocal};
 use std::sync::Arc;
 
@@ -38,13 +38,13 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
         assert_eq!(length, namespace.block_bytes, "a block of this namespace has another size");
         let member = Arc::clone(&self.0);
         let slot = member.reserve_charged(namespace, namespace.slot_bytes(), Fill::Copied)?;
-        fault::point("keep.reserved");
+        fault::point(Point::SwapReserved);
         let offset = member.region.layout.payload(slot.block, slot.bytes);
         let key = member.region.salt ^ offset ^ member.blocks.next_generation(slot.block).0.rotate_left(32);
         let checksum = member.region.fabric.write_payload(offset, parts, key);
         // Another thread may read it back.
         member.region.fabric.publish_payload();
-        fault::point("keep.written");
+        fault::point(Point::SwapWritten);
         let life = member.region.incarnation();
         Ok(Kept { member, slot, length, key, checksum, life })
     }

@@ -9,7 +9,8 @@ use crate::region::lines::{BlockState, NameLine, QuotaLine};
 use crate::space::Fill;
 use crate::tables::namespaces::{Namespace, NamespaceRecord};
 use crate::tables::objects::{ObjectMark, READ_ATTEMPTS};
-use cenote_base::{ChainHasher, NamespaceId, fault};
+use cenote_base::fault::{self, Point};
+use cenote_base::{ChainHasher, NamespaceId};
 use cenote_mem::{Fabric, HostLocal, LINE};
 use std::collections::BTreeSet;
 
@@ -76,12 +77,12 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
         let slot = member.evictor.reserve(slot_bytes, None, Fill::Copied).map_err(|_| PoolError::NoRoom(length))?;
         let label = Label { hash, state: BlockState::Object, kind: 0, names: Names::default() };
         let generation = member.blocks.write(slot, &label, &[bytes]);
-        fault::point("object.written");
+        fault::point(Point::ObjectWritten);
         let tables = member.locks.lock_tables(member.locks.patient()).map_err(|_| PoolError::Lock { lock: "table" });
         let entered =
             tables.and_then(|tables| member.tables.enter_object(&tables, key, hash, slot.block, length, generation));
         let replaced = entered.inspect_err(|_| member.blocks.unreserve(slot.block))?;
-        fault::point("object.entered");
+        fault::point(Point::ObjectEntered);
         member.tables.free_objects(&replaced);
         Ok(())
     }

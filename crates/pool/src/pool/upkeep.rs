@@ -10,7 +10,8 @@ use crate::members::recovery::Recovered;
 use crate::region::layout::USER_LOCKS;
 use crate::sync::{Guard, User};
 use crate::tables::namespaces::Namespace;
-use cenote_base::{Health, HostId, fault};
+use cenote_base::fault::{self, Point};
+use cenote_base::{Health, HostId};
 use cenote_mem::{Fabric, HostArea, HostLocal};
 use std::time::Duration;
 
@@ -112,7 +113,7 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
             return Err(PoolError::Config(format!("there is no lock {number}; users have {}", Self::USER_LOCKS)));
         }
         let guard = self.0.locks.lock_user(number.into(), timeout.into()).map_err(PoolError::lock("user"))?;
-        fault::point("user.locked");
+        fault::point(Point::UserLocked);
         Ok(UserLock(guard))
     }
 }

@@ -4,7 +4,8 @@
 use crate::error::PoolError;
 use crate::region::config::{Design, HostsLock, PoolConfig};
 use crate::region::layout::{LOCKS, Layout, NAMESPACES, OBJECTS, SUPERBLOCK_BYTES};
-use cenote_base::{HashSeed, fault};
+use cenote_base::HashSeed;
+use cenote_base::fault::{self, Point};
 use cenote_mem::{Fabric, Flush, LINE, Offset, assert_layout};
 use cenote_policy::Eviction;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -111,11 +112,11 @@ impl Superblock {
                 fabric.publish_unfenced(line);
             }
         }
-        fault::point("format.cleared");
+        fault::point(Point::FormatCleared);
         fabric.fence();
         let superblock = Self { config: config.clone(), region_bytes, created: unix_seconds(), flush: fabric.flush() };
         superblock.store(fabric);
-        fault::point("format.written");
+        fault::point(Point::FormatWritten);
         Ok(superblock)
     }
 

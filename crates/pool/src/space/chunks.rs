@@ -5,7 +5,8 @@ use crate::log::recorder::Event;
 use crate::region::host_layout::FREE;
 use crate::region::lines::{BlockState, ChunkLine, Line};
 use crate::sync::{Chunks, Guard, Heap, Holds, Intent, Timeout};
-use cenote_base::{BlockIndex, fault};
+use cenote_base::BlockIndex;
+use cenote_base::fault::{self, Point};
 use cenote_mem::host::LockTimeout;
 use cenote_mem::{Fabric, HostLocal, Word};
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
@@ -57,7 +58,7 @@ impl<F: Fabric, H: HostLocal> Space<F, H> {
                 ..free
             };
             self.put_chunk(&chunks, chunk, line);
-            fault::point("chunk.claimed");
+            fault::point(Point::ChunkClaimed);
             self.list_slots(heap, chunk, class, &line);
             self.log.record(Event::ChunkTaken, chunk, line.slot_bytes);
             learn(passed.unwrap_or(chunk + 1));

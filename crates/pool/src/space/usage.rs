@@ -11,7 +11,8 @@ use crate::region::host_layout::{FREE, OBJECT};
 use crate::region::layout::NAMESPACES;
 use crate::region::lines::{NamespaceLine, QuotaLine};
 use crate::sync::{Heap, Holds};
-use cenote_base::{BlockIndex, fault};
+use cenote_base::BlockIndex;
+use cenote_base::fault::{self, Point};
 use cenote_mem::{Fabric, HostLocal, LINE, Offset, Word};
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 
@@ -76,7 +77,7 @@ impl<F: Fabric, H: HostLocal> Space<F, H> {
     /// Publishes this host's use of a namespace without a fence: publishing the block fences.
     fn show_usage(&self, namespace: u64) {
         self.show_line_of(namespace, self.known());
-        fault::point("usage.stored");
+        fault::point(Point::UsageStored);
     }
 
     /// Writes around the caches, so that a death at this point leaves no line that only this host sees.

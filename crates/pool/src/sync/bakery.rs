@@ -15,7 +15,7 @@
 
 use super::locks::{Entered, INCARNATION, Late, TICKET_MASK, Tier};
 use super::{Intent, Locks};
-use cenote_base::fault;
+use cenote_base::fault::{self, Mistake};
 use cenote_mem::{Fabric, HostLocal, Offset};
 use std::time::Duration;
 
@@ -34,7 +34,7 @@ const fn ticket(number: u64) -> u64 {
 fn goes_before(number: u64, host: u64, other_ticket: u64, other: u64) -> bool {
     let other_number = other_ticket >> 1;
     other_ticket == 0
-        || (other_ticket == CHOOSING && fault::sabotaged("bakery.choosing-ignored"))
+        || (other_ticket == CHOOSING && fault::makes(Mistake::BakeryChoosingIgnored))
         || (other_ticket & CHOOSING == 0 && (other_number > number || (other_number == number && other > host)))
 }
 
@@ -62,7 +62,7 @@ impl Tier for Bakery {
             let highest = others.iter().map(|&host| locks.ticket(lock, host)).max().unwrap_or(0);
             if highest == 0 {
                 // For the next process of this host, which must know whether a dead one was inside.
-                if !fault::sabotaged("bakery.alone-unsaid") {
+                if !fault::makes(Mistake::BakeryAloneUnsaid) {
                     locks.set_ticket(lock, ticket(ALONE));
                 }
                 return Ok(Entered::default());

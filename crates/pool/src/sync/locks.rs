@@ -20,7 +20,7 @@ use crate::region::Region;
 use crate::region::config::HostsLock;
 use crate::region::counters::Counter;
 use crate::region::layout::LOCKS;
-use cenote_base::fault;
+use cenote_base::fault::{self, Mistake, Point};
 use cenote_mem::host::{HeldLock, LockTimeout};
 use cenote_mem::{Fabric, HostLocal, Offset, Word};
 use std::ops::Deref;
@@ -207,7 +207,7 @@ impl<F: Fabric, H: HostLocal> Locks<F, H> {
             mutex: Some(mutex),
         };
         let mut repair = |holds: &Holds<L>, left: Intent, host: u64| {
-            if !fault::sabotaged("lock.repair-skipped") {
+            if !fault::makes(Mistake::LockRepairSkipped) {
                 region.counters().add(Counter::LocksAbandoned, 1);
                 self.log.record(Event::LockRepaired, name.mutex().into(), host | left.word() << 8);
                 repair(holds, left);
@@ -364,7 +364,7 @@ impl<F: Fabric, H: HostLocal> Locks<F, H> {
     /// Withdraws the ticket. Other hosts see it, and earlier stores to the line, a little later.
     pub(super) fn retract(&self, lock: u64) {
         self.set_ticket(lock, 0);
-        fault::point("lock.left");
+        fault::point(Point::LockLeft);
         self.show_left(lock);
     }
 

@@ -4,7 +4,8 @@ use crate::error::PoolError;
 use crate::region::layout::NAMESPACES;
 use crate::region::lines::{NameLine, NamespaceLine};
 use crate::sync::{Holds, Tables};
-use cenote_base::{ChainHasher, NamespaceId, fault};
+use cenote_base::fault::{self, Point};
+use cenote_base::{ChainHasher, NamespaceId};
 use cenote_mem::{Fabric, HostLocal, LINE};
 
 /// A namespace as its first user declares it.
@@ -67,7 +68,7 @@ impl<F: Fabric, H: HostLocal> super::Tables<F, H> {
         let at = self.region.layout.namespace(row);
         let name = NameLine::new(&record.label);
         self.region.write(at + LINE, name);
-        fault::point("namespace.named");
+        fault::point(Point::NamespaceNamed);
         // An earlier namespace of this row may have had a limit.
         if self.space.read_quota(row) != 0 {
             self.region.clear(self.region.layout.quota(row));

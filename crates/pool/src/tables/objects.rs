@@ -6,7 +6,8 @@ use crate::region::host_layout::OBJECT;
 use crate::region::layout::OBJECTS;
 use crate::region::lines::{BlockState, Descriptor, NameLine, ObjectLine, checksum_key};
 use crate::sync::{Holds, Tables};
-use cenote_base::{BlockHash, BlockIndex, Generation, fault};
+use cenote_base::fault::{self, Point};
+use cenote_base::{BlockHash, BlockIndex, Generation};
 use cenote_mem::{Fabric, HostLocal, LINE, Word};
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
@@ -105,7 +106,7 @@ impl<F: Fabric, H: HostLocal> super::Tables<F, H> {
         // Before the old row is cleared, and before the owner word sends others to look for the row.
         self.region.fabric.fence();
         self.region.slot_owner(block).store(OBJECT, Release);
-        fault::point("object.named");
+        fault::point(Point::ObjectNamed);
         Ok(self.clear_rows(tables, old))
     }
 

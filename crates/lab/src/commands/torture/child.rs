@@ -2,12 +2,13 @@
 //! told to end, and checks every byte it gets.
 
 use super::content;
-use super::faults;
 use super::ledger::{LOCKS, Ledger};
 use super::message::Message;
 use super::operations::{COUNTERS, Operation, Operations};
 use crate::args::TortureChildArgs;
-use cenote_base::fault;
+#[cfg(feature = "canary")]
+use cenote_base::fault::Mistake;
+use cenote_base::fault::{self, Point};
 use cenote_base::prng::Prng;
 use cenote_console::failure::Failure;
 use cenote_console::region::HostPool;
@@ -68,11 +69,10 @@ pub fn keys(namespace: &Namespace, data_bytes: u64) -> u64 {
 pub fn run(args: &TortureChildArgs) -> Result<(), Failure> {
     set_parent_process_death_signal(Some(Signal::KILL))?;
     #[cfg(feature = "canary")]
-    fault::sabotage::choose(Some("evict.scan-skipped"));
-    if let Some((point, count)) = args.fault.as_deref().and_then(|plan| plan.rsplit_once(':')) {
-        let count = count.parse().map_err(|_| Failure::new("a fault is POINT:COUNT"))?;
-        fault::arm(point, count, |point| {
-            Message::Fault(point.to_owned()).send();
+    fault::sabotage::choose(Some(Mistake::EvictScanSkipped));
+    if let Some(plan) = args.fault {
+        fault::arm(plan, |point| {
+            Message::Fault(point).send();
             let _ = kill_process(getpid(), Signal::KILL);
         });
     }
@@ -357,7 +357,7 @@ impl Child {
             self.ledger.finished(self.index, false);
             return self.did.add(Operation::IncrementLate, 1);
         };
-        let increment = self.ledger.increment(lock, held.abandoned(), || fault::point(faults::INCREMENT));
+        let increment = self.ledger.increment(lock, held.abandoned(), || fault::point(Point::TortureIncrement));
         drop(held);
         self.ledger.finished(self.index, true);
         self.did.add(Operation::Increment, 1);

@@ -2,6 +2,7 @@
 
 use super::faults::{self, When};
 use super::message::Message;
+use cenote_base::fault::Point;
 use cenote_base::prng::Prng;
 use cenote_console::args::{RegionArgs, WatchArgs};
 use cenote_console::failure::Failure;
@@ -33,7 +34,7 @@ pub struct Told {
 /// How a child ended.
 pub enum End {
     /// By SIGKILL, at this fault point if it said one.
-    Killed(Option<String>),
+    Killed(Option<Point>),
     /// As it was told to.
     Orderly,
     /// In a way of its own.
@@ -62,7 +63,7 @@ pub struct Slot {
     /// It was stopped, and goes on then.
     pub stopped_until: Option<Instant>,
     /// At which point it said it would die.
-    announced: Option<String>,
+    announced: Option<Point>,
 }
 
 impl Slot {
@@ -99,8 +100,8 @@ impl Slot {
         flag("ledger", nursery.ledger.to_string());
         flag("index", self.index.to_string());
         flag("seed", seed.to_string());
-        if let Some((point, count)) = death {
-            flag("fault", format!("{}:{count}", point.name));
+        if let Some(plan) = death {
+            flag("fault", plan.to_string());
         }
         command.env_remove("CENOTE_FAULT").stdin(Stdio::null()).stdout(Stdio::piped());
         let mut process =
@@ -117,7 +118,7 @@ impl Slot {
     pub fn hear(&mut self, message: &Message) {
         self.heard = Instant::now();
         if let Message::Fault(point) = message {
-            self.announced = Some(point.clone());
+            self.announced = Some(*point);
         }
     }
 

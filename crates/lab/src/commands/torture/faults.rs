@@ -1,17 +1,18 @@
-//! Where children kill themselves. Budget: three of four children are given a point, two of three
-//! of these one where a lock is held, and die when they have passed it so often as was drawn, if
-//! the parent does not kill them first.
+//! Deaths of torture children at fault points.
+//!
+//! Budget: three of four children are given a point, two of three of these a point at which a lock
+//! is held. A child dies at a drawn pass of its point, if the parent does not kill it first.
 
+use cenote_base::fault::{Plan, Point};
 use cenote_base::prng::Prng;
 
-/// A fault point and how often it may be passed before the death.
+/// A fault point and the passes until a death at it.
 #[derive(Clone, Copy, Debug)]
-pub struct Point {
-    pub name: &'static str,
+struct Spot {
+    point: Point,
     passes_max: u64,
-    /// Whether whoever passes it holds a lock.
-    pub critical: bool,
-    /// When it is passed.
+    /// Whether a lock is held at it.
+    critical: bool,
     when: When,
 }
 
@@ -26,72 +27,68 @@ pub enum When {
     HostAway,
 }
 
-const fn locked(name: &'static str, passes_max: u64) -> Point {
-    Point { name, passes_max, critical: true, when: When::Always }
+const fn locked(point: Point, passes_max: u64) -> Spot {
+    Spot { point, passes_max, critical: true, when: When::Always }
 }
 
-const fn free(name: &'static str, passes_max: u64) -> Point {
-    Point { name, passes_max, critical: false, when: When::Always }
+const fn free(point: Point, passes_max: u64) -> Spot {
+    Spot { point, passes_max, critical: false, when: When::Always }
 }
 
-const fn of_hosts(name: &'static str, when: When) -> Point {
-    Point { name, passes_max: 1, critical: true, when }
+const fn of_hosts(point: Point, when: When) -> Spot {
+    Spot { point, passes_max: 1, critical: true, when }
 }
 
-/// In the middle of an increment, with a user lock in hand.
-pub const INCREMENT: &str = "torture.increment";
-
-/// What stands behind a name: which lock is held there.
-const POINTS: [Point; 22] = [
-    // The heap's, and that of the chunks.
-    locked("chunk.claimed", 2),
-    // A shard's.
-    locked("index.counted", 300),
-    // A shard's, and the heap's.
-    locked("index.unlinked", 150),
-    // The heap's.
-    locked("evict.marked", 20),
-    locked("evict.unlinked", 150),
-    locked("evict.freed", 150),
-    // That of the tables.
-    locked("object.named", 10),
-    // A user's.
-    locked(INCREMENT, 40),
-    // That of the membership.
-    locked("recover.scanned", 2),
-    locked("recover.freed", 2),
-    locked("join.registered", 1),
-    of_hosts("join.rebuilt", When::HostReturns),
-    of_hosts("host.marked", When::HostAway),
-    // That of the membership, and the heap's.
-    of_hosts("host.reborn", When::HostReturns),
-    // The heap's, and that of the chunks.
-    of_hosts("chunk.adopted", When::HostAway),
-    free("publish.reserved", 300),
-    free("publish.payload", 300),
-    free("publish.ready", 300),
-    free("publish.indexed", 300),
-    free("object.written", 10),
-    free("object.entered", 10),
-    free("read.copied", 300),
+/// The points, by the locks that are held at them.
+const SPOTS: [Spot; 22] = [
+    // The heap's lock and the chunks'.
+    locked(Point::ChunkClaimed, 2),
+    of_hosts(Point::ChunkAdopted, When::HostAway),
+    // A shard's lock.
+    locked(Point::IndexCounted, 300),
+    // A shard's lock and the heap's.
+    locked(Point::IndexUnlinked, 150),
+    // The heap's lock.
+    locked(Point::EvictMarked, 20),
+    locked(Point::EvictUnlinked, 150),
+    locked(Point::EvictFreed, 150),
+    // The tables' lock.
+    locked(Point::ObjectNamed, 10),
+    // A user lock.
+    locked(Point::TortureIncrement, 40),
+    // The membership's lock.
+    locked(Point::RecoverScanned, 2),
+    locked(Point::RecoverFreed, 2),
+    locked(Point::JoinRegistered, 1),
+    of_hosts(Point::JoinRebuilt, When::HostReturns),
+    of_hosts(Point::HostMarked, When::HostAway),
+    // The membership's lock and the heap's.
+    of_hosts(Point::HostReborn, When::HostReturns),
+    // No lock.
+    free(Point::PublishReserved, 300),
+    free(Point::PublishPayload, 300),
+    free(Point::PublishReady, 300),
+    free(Point::PublishIndexed, 300),
+    free(Point::ObjectWritten, 10),
+    free(Point::ObjectEntered, 10),
+    free(Point::ReadCopied, 300),
 ];
 
-/// The point of this name.
-pub fn named(name: &str) -> Option<Point> {
-    POINTS.into_iter().find(|point| point.name == name)
+/// Whether a lock is held at a point.
+pub fn is_critical(point: Point) -> bool {
+    SPOTS.iter().any(|spot| spot.point == point && spot.critical)
 }
 
-/// Draws a death: a point and the pass at which it comes. `None`: this child lives until it is
-/// killed.
-pub fn draw(prng: &mut Prng, now: When) -> Option<(Point, u64)> {
+/// Draws a death. `None`: this child lives until it is killed.
+pub fn draw(prng: &mut Prng, now: When) -> Option<Plan> {
     if prng.below(4) == 0 {
         return None;
     }
     let critical = prng.below(3) > 0;
-    // What is rare is not left to chance alone.
+    // Half of these deaths are at the points that only this situation passes, because it is rare.
     let when = if critical && prng.below(2) == 0 { now } else { When::Always };
-    let fits = |point: &Point| point.critical == critical && point.when == when;
-    let possible: Vec<Point> = POINTS.into_iter().filter(fits).collect();
-    let point = possible[prng.below(possible.len() as u64) as usize];
-    Some((point, 1 + prng.below(point.passes_max)))
+    let fits = |spot: &Spot| spot.critical == critical && spot.when == when;
+    let possible: Vec<Spot> = SPOTS.into_iter().filter(fits).collect();
+    let spot = possible[prng.below(possible.len() as u64) as usize];
+    Some(Plan { point: spot.point, pass: 1 + prng.below(spot.passes_max) })
 }

@@ -2,6 +2,7 @@
 //! of one.
 
 use super::operations::Operations;
+use cenote_base::fault::Point;
 use std::io::Write;
 
 /// One line on the child's stdout.
@@ -20,7 +21,7 @@ pub enum Message {
     /// A lock let two in, or did not tell of a death.
     Lock(String),
     /// It kills itself at this fault point now.
-    Fault(String),
+    Fault(Point),
 }
 
 impl Message {
@@ -57,7 +58,7 @@ impl Message {
             "counters" => Some(Self::Counters(numbers()?)),
             "wrong" => rest.split_once(' ').and_then(|(n, place)| Some(Self::Wrong(n.parse().ok()?, place.to_owned()))),
             "lock" => Some(Self::Lock(rest.to_owned())),
-            "fault" => Some(Self::Fault(rest.to_owned())),
+            "fault" => rest.parse().ok().map(Self::Fault),
             _ => None,
         }
     }
@@ -78,7 +79,7 @@ mod tests {
             Message::Counters(vec![1, 2, 3]),
             Message::Wrong(5, "block 3, pinned".to_owned()),
             Message::Lock("two inside".to_owned()),
-            Message::Fault("index.counted".to_owned()),
+            Message::Fault(Point::IndexCounted),
         ] {
             assert_eq!(Message::parse(message.line().trim_end()), Some(message));
         }

@@ -34,7 +34,7 @@ pub struct Report {
     pub kills: u64,
     pub kills_in_critical_sections: u64,
     /// Of kills at fault points, how many at each.
-    pub kills_by_fault_point: BTreeMap<String, u64>,
+    pub kills_by_fault_point: BTreeMap<&'static str, u64>,
     /// How often a child was stopped for a while and went on.
     pub stops: u64,
     /// How often all children of a host were killed at once.
@@ -157,7 +157,7 @@ impl Report {
     pub fn text(&self) -> String {
         let mut points = table(&["killed at", "times"]);
         for (point, times) in &self.kills_by_fault_point {
-            points.add_row([point.clone(), times.to_string()]);
+            points.add_row([(*point).to_owned(), times.to_string()]);
         }
         let done = self.operations.iter().filter(|(_, times)| **times > 0);
         let operations: Vec<String> = done.map(|(operation, times)| format!("{times}\u{a0}{operation}")).collect();
