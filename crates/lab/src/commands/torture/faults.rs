@@ -6,16 +6,6 @@
 use cenote_base::fault::{Plan, Point};
 use cenote_base::prng::Prng;
 
-/// A fault point and the passes until a death at it.
-#[derive(Clone, Copy, Debug)]
-struct Spot {
-    point: Point,
-    passes_max: u64,
-    /// Whether a lock is held at it.
-    critical: bool,
-    when: When,
-}
-
 /// What happens while a child lives, as far as it decides which points are passed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum When {
@@ -27,56 +17,86 @@ pub enum When {
     HostAway,
 }
 
-const fn locked(point: Point, passes_max: u64) -> Spot {
-    Spot { point, passes_max, critical: true, when: When::Always }
+/// When a child can die at a fault point.
+#[derive(Clone, Copy, Debug)]
+struct Spot {
+    passes_max: u64,
+    /// Whether a lock is held at the point.
+    critical: bool,
+    when: When,
 }
 
-const fn free(point: Point, passes_max: u64) -> Spot {
-    Spot { point, passes_max, critical: false, when: When::Always }
+const fn locked(passes_max: u64) -> Option<Spot> {
+    Some(Spot { passes_max, critical: true, when: When::Always })
 }
 
-const fn of_hosts(point: Point, when: When) -> Spot {
-    Spot { point, passes_max: 1, critical: true, when }
+const fn free(passes_max: u64) -> Option<Spot> {
+    Some(Spot { passes_max, critical: false, when: When::Always })
 }
 
-/// The points, by the locks that are held at them.
-const SPOTS: [Spot; 22] = [
-    // The heap's lock and the chunks'.
-    locked(Point::ChunkClaimed, 2),
-    of_hosts(Point::ChunkAdopted, When::HostAway),
-    // A shard's lock.
-    locked(Point::IndexCounted, 300),
-    // A shard's lock and the heap's.
-    locked(Point::IndexUnlinked, 150),
-    // The heap's lock.
-    locked(Point::EvictMarked, 20),
-    locked(Point::EvictUnlinked, 150),
-    locked(Point::EvictFreed, 150),
-    // The tables' lock.
-    locked(Point::ObjectNamed, 10),
-    // A user lock.
-    locked(Point::TortureIncrement, 40),
-    // The membership's lock.
-    locked(Point::RecoverScanned, 2),
-    locked(Point::RecoverFreed, 2),
-    locked(Point::JoinRegistered, 1),
-    of_hosts(Point::JoinRebuilt, When::HostReturns),
-    of_hosts(Point::HostMarked, When::HostAway),
-    // The membership's lock and the heap's.
-    of_hosts(Point::HostReborn, When::HostReturns),
-    // No lock.
-    free(Point::PublishReserved, 300),
-    free(Point::PublishPayload, 300),
-    free(Point::PublishReady, 300),
-    free(Point::PublishIndexed, 300),
-    free(Point::ObjectWritten, 10),
-    free(Point::ObjectEntered, 10),
-    free(Point::ReadCopied, 300),
-];
+const fn of_hosts(when: When) -> Option<Spot> {
+    Some(Spot { passes_max: 1, critical: true, when })
+}
+
+/// `None`: no child passes the point, or none often enough.
+const fn spot(point: Point) -> Option<Spot> {
+    match point {
+        // The locks of the heap and of the chunks.
+        Point::ChunkAdopted => of_hosts(When::HostAway),
+        Point::ChunkClaimed => locked(2),
+        // A shard's lock.
+        Point::IndexCounted => locked(300),
+        // The locks of a shard and of the heap.
+        Point::IndexUnlinked => locked(150),
+        // The heap's lock.
+        Point::EvictMarked => locked(20),
+        Point::EvictUnlinked | Point::EvictFreed => locked(150),
+        // The tables' lock.
+        Point::ObjectNamed => locked(10),
+        // A user lock.
+        Point::TortureIncrement | Point::UserLocked => locked(40),
+        // The membership's lock.
+        Point::JoinRebuilt => of_hosts(When::HostReturns),
+        Point::JoinRegistered => locked(1),
+        Point::RecoverFreed | Point::RecoverScanned => locked(2),
+        Point::HostMarked => of_hosts(When::HostAway),
+        // The locks of the membership and of the heap.
+        Point::HostReborn => of_hosts(When::HostReturns),
+        Point::EventNumbered
+        | Point::EventTold
+        | Point::PublishIndexed
+        | Point::PublishPayload
+        | Point::PublishReady
+        | Point::PublishReserved
+        | Point::ReadCopied
+        | Point::UsageStored => free(300),
+        Point::ObjectEntered | Point::ObjectWritten => free(10),
+        // Passed once per region or per namespace of a region.
+        Point::FormatCleared | Point::FormatWritten | Point::NamespaceNamed => None,
+        // Passed only where the region is shared by several hosts.
+        Point::LockLeft | Point::ReadUnseen => None,
+        // No child swaps, repacks, or allocates memory of its own.
+        Point::MemoryAllocated
+        | Point::RepackEmptied
+        | Point::RepackReserved
+        | Point::SwapReserved
+        | Point::SwapWritten => None,
+        // Host memory is tested in `mem`, engines in theirs.
+        Point::EngineBlockSaved
+        | Point::EngineHandOver
+        | Point::EngineStep
+        | Point::HostAreaAllocated
+        | Point::HostAreaEmptied
+        | Point::HostAreaHeader
+        | Point::HostAreaSweeping
+        | Point::LoadLayer
+        | Point::SavePage => None,
+    }
+}
 
 /// Whether a lock is held at a point.
 pub fn is_critical(point: Point) -> bool {
-    SPOTS.iter().any(|spot| spot.point == point && spot.critical)
+    spot(point).is_some_and(|spot| spot.critical)
 }
 
 /// Draws a death. `None`: this child lives until it is killed.
@@ -87,8 +107,8 @@ pub fn draw(prng: &mut Prng, now: When) -> Option<Plan> {
     let critical = prng.below(3) > 0;
     // Half of these deaths are at the points that only this situation passes, because it is rare.
     let when = if critical && prng.below(2) == 0 { now } else { When::Always };
-    let fits = |spot: &Spot| spot.critical == critical && spot.when == when;
-    let possible: Vec<Spot> = SPOTS.into_iter().filter(fits).collect();
-    let spot = possible[prng.below(possible.len() as u64) as usize];
-    Some(Plan { point: spot.point, pass: 1 + prng.below(spot.passes_max) })
+    let spots = Point::ALL.iter().filter_map(|&point| Some((point, spot(point)?)));
+    let possible: Vec<_> = spots.filter(|(_, spot)| spot.critical == critical && spot.when == when).collect();
+    let (point, spot) = possible[prng.below(possible.len() as u64) as usize];
+    Some(Plan { point, pass: 1 + prng.below(spot.passes_max) })
 }
