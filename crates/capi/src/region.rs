@@ -5,7 +5,7 @@ use crate::locks::Given;
 use cenote_base::{HashSeed, HostId};
 use cenote_mem::fork::ProcessStamp;
 use cenote_mem::{Flush, MapOptions, Mapped, RegionSource};
-use cenote_pool::{AttachOptions, Heart, HostPool, Pool, PoolConfig, make_region, open_region, random_bytes};
+use cenote_pool::{AttachOptions, HostPool, Pool, PoolConfig, Ticker, make_region, open_region, random_bytes};
 use std::ffi::{c_char, c_int};
 use std::ops::Deref;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -21,7 +21,7 @@ pub struct Region {
     stamp: ProcessStamp,
     /// Locks that threads hold or wait for.
     busy: AtomicUsize,
-    _heart: Heart,
+    _ticker: Ticker,
 }
 
 /// Keeps a region from being closed, for a thread that holds a lock of it or waits for one.
@@ -138,9 +138,9 @@ pub unsafe extern "C" fn cenote_open(region: *const c_char, name: *const c_char,
             ticking.tick();
             true
         };
-        let heart = Heart::start(pace, beat).map_err(|error| Fault::new(libc::EAGAIN, error.to_string()))?;
+        let ticker = Ticker::start(pace, beat).map_err(|error| Fault::new(libc::EAGAIN, error.to_string()))?;
         let (stamp, busy) = (ProcessStamp::current(), AtomicUsize::new(0));
-        *place = Some(Arc::new(Region { pool, given: Given::default(), stamp, busy, _heart: heart }));
+        *place = Some(Arc::new(Region { pool, given: Given::default(), stamp, busy, _ticker: ticker }));
         Ok(0)
     })
 }

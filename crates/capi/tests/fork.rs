@@ -145,7 +145,7 @@ fn role() {
     let hashes = chain(&ns, 1, 3);
     assert_eq!(publish(&pool, &ns, hashes[0]), Publish::Published);
     let pin = pool.pin(&pool.lookup(&hashes[..1])[0]).expect("it is there");
-    let kept = pool.keep(&ns, &[&payload(hashes[2], BLOCK_BYTES)]).expect("there is room");
+    let kept = pool.swap_out(&ns, &[&payload(hashes[2], BLOCK_BYTES)]).expect("there is room");
     let memory = pool.allocate(4096).expect("there is room");
     let filling = pool.begin_in_place(&NewBlock::new(&ns, hashes[1], 1)).expect("there is room");
     let lock = pool.lock_user(LOCK, SOON).expect("free");
@@ -170,7 +170,7 @@ fn role() {
             pool.begin(&NewBlock { names: Names::default(), ..NewBlock::new(&ns, hashes[2], 0) }).err(),
             Some(Publish::NoRoom)
         );
-        assert_eq!(pool.keep(&ns, &[&bytes]).err(), Some(Publish::NoRoom));
+        assert_eq!(pool.swap_out(&ns, &[&bytes]).err(), Some(Publish::NoRoom));
         assert_eq!(pool.read(pin.hit(), &mut [&mut bytes.clone()]), ReadOutcome::Stale);
         assert_eq!(kept.read(&mut [&mut bytes.clone()]), ReadOutcome::Stale);
         assert_eq!(pin.verify(), ReadOutcome::Stale);

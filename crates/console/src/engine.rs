@@ -11,7 +11,7 @@ use cenote_codec::{LayerSpecs, PageCodec, Profile, Raw, Side, SpecError};
 use cenote_engine::config::ModelConfig;
 use cenote_engine::{EngineConfig, LlmEngine, LoadedModel, Observer, SwapRecord};
 use cenote_mem::numa;
-use cenote_pool::Heart;
+use cenote_pool::Ticker;
 use cenote_store::{BlockCodec, RegionStore};
 use std::fs::File;
 use std::io::{LineWriter, Write};
@@ -29,7 +29,7 @@ pub struct Running {
     /// The engine.
     pub engine: Arc<LlmEngine>,
     /// After the engine, so that the pool outlives it.
-    _heart: Option<Heart>,
+    _ticker: Option<Ticker>,
 }
 
 /// Loads the model and starts the engine; with a region, as its worker `worker_name`.
@@ -65,7 +65,7 @@ pub fn start_observed(
     let model = load(args, region)?;
     spinner.finish_and_clear();
     let Some((pool, region)) = pool.zip(region) else {
-        return Ok(Running { engine: Arc::new(LlmEngine::start_observed(model, None, observer)?), _heart: None });
+        return Ok(Running { engine: Arc::new(LlmEngine::start_observed(model, None, observer)?), _ticker: None });
     };
     let spec = model.namespace_spec(&args.tenant_salt);
     let mut store = RegionStore::new(pool.clone(), &spec).map_err(|error| region.explain(&error))?;
@@ -73,9 +73,9 @@ pub fn start_observed(
     if let Some(codec) = block_codec(args, &model)? {
         store = store.with_codec(codec, &spec);
     }
-    let heart = beat(pool, watch.tick(), store.expirer())?;
+    let ticker = beat(pool, watch.tick(), store.expirer())?;
     let engine = LlmEngine::start_observed(model, Some(Box::new(store)), observer)?;
-    Ok(Running { engine: Arc::new(engine), _heart: Some(heart) })
+    Ok(Running { engine: Arc::new(engine), _ticker: Some(ticker) })
 }
 
 /// Writes swaps to a file, each at once: whoever reads it may look while the engine runs. A file
@@ -258,7 +258,7 @@ pub fn named_dir(model: Option<&PathBuf>) -> Result<PathBuf, Failure> {
 
 /// Beats the worker's heart in the region, and lets expired holds go, until dropped: every `pace`;
 /// so long, too, a dead neighbour's things wait to be given back.
-fn beat(pool: HostPool, pace: Duration, expire: impl Fn() + Send + 'static) -> Result<Heart, Failure> {
+fn beat(pool: HostPool, pace: Duration, expire: impl Fn() + Send + 'static) -> Result<Ticker, Failure> {
     let beat = move || {
         expire();
         let recovered = pool.tick();
@@ -267,7 +267,7 @@ fn beat(pool: HostPool, pace: Duration, expire: impl Fn() + Send + 'static) -> R
         }
         true
     };
-    Heart::start(pace, beat).map_err(|error| Failure::new(format!("no thread for the worker's heart: {error}")))
+    Ticker::start(pace, beat).map_err(|error| Failure::new(format!("no thread for the worker's heart: {error}")))
 }
 
 #[cfg(test)]

@@ -20,7 +20,7 @@ pub mod config;
 pub mod error;
 pub mod kernels;
 pub mod kv;
-pub mod late;
+pub mod lazy;
 pub mod llama;
 pub mod model;
 pub mod runtime;

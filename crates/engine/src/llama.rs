@@ -16,7 +16,7 @@ use crate::kernels::attention::{QueryChunk, attend};
 use crate::kernels::elementwise::{add, rms_norm, rotate, swiglu};
 use crate::kernels::gemm::{PackedMatrix, matmul};
 use crate::kv::{KvArena, KvLayout};
-use crate::late::{LateBlock, decode_layer};
+use crate::lazy::{LazyBlock, decode_layer};
 use cenote_base::TokenId;
 use cenote_policy::kv_blocks::BlockId;
 
@@ -53,7 +53,7 @@ struct Linear {
 pub struct SeqChunk<'a> {
     /// The tokens to compute.
     pub tokens: &'a [TokenId],
-    /// Position of the first token. KV of all earlier positions must be in the arena or in late
+    /// Position of the first token. KV of all earlier positions must be in the arena or in lazy
     /// blocks.
     pub start_position: usize,
     /// The sequence's blocks, enough for all positions up to the last token.
@@ -254,17 +254,17 @@ impl Llama {
         kv: &mut KvArena,
         observe: &mut dyn FnMut(Observed<'_>),
     ) -> Vec<f32> {
-        self.forward_late(batch, kv, &[], observe)
+        self.forward_lazy(batch, kv, &[], observe)
     }
 
-    /// As [`Self::forward_observed`], while the blocks in `late` are decoded, each layer before
+    /// As [`Self::forward_observed`], while the blocks in `lazy` are decoded, each layer before
     /// its attention. If a block has failed afterwards, the results of its sequence are
     /// invalid; other sequences are unaffected.
-    pub fn forward_late(
+    pub fn forward_lazy(
         &self,
         batch: &[SeqChunk<'_>],
         kv: &mut KvArena,
-        late: &[LateBlock],
+        lazy: &[LazyBlock],
         observe: &mut dyn FnMut(Observed<'_>),
     ) -> Vec<f32> {
         let config = &self.config;
@@ -274,9 +274,9 @@ impl Llama {
         let rows = batch.iter().map(|chunk| chunk.tokens.len()).sum();
         let chunks = query_chunks(batch);
         let cos_sin = self.cos_sin(batch, rows);
-        let mut late: Vec<&LateBlock> = late.iter().collect();
-        late.sort_unstable_by_key(|late| late.block());
-        let late = &late[..];
+        let mut lazy: Vec<&LazyBlock> = lazy.iter().collect();
+        lazy.sort_unstable_by_key(|lazy| lazy.block());
+        let lazy = &lazy[..];
 
         let mut x = vec![0.0; rows * hidden];
         let mut normed = vec![0.0; rows * hidden];
@@ -295,7 +295,7 @@ impl Llama {
         // layer's blocks.
         let layers = kv.layers_mut();
         rayon::in_place_scope(|scope| {
-            decode_layer(scope, late, 0, &mut layers[0]);
+            decode_layer(scope, lazy, 0, &mut layers[0]);
             let tokens = batch.iter().flat_map(|chunk| chunk.tokens);
             x.chunks_exact_mut(hidden).zip(tokens).for_each(|(row, token)| self.embedding.row(*token as usize, row));
             project(&self.layers[0], &x, &mut normed, &mut qkv);
@@ -304,7 +304,7 @@ impl Llama {
             let [kv, later @ ..] = &mut layers[index..] else { unreachable!("the arena has the model's layers") };
             rayon::in_place_scope(|scope| {
                 if let Some(next) = later.first_mut() {
-                    decode_layer(scope, late, index + 1, next);
+                    decode_layer(scope, lazy, index + 1, next);
                 }
                 observe(Observed { layer: index, qkv: &qkv, q_size, kv_size });
                 for chunk in &chunks {

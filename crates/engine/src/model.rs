@@ -5,7 +5,7 @@ use crate::config::ModelConfig;
 use crate::error::LoadError;
 use crate::kernels::ElementType;
 use crate::kv::{KvArena, KvLayout};
-use crate::late::LateBlock;
+use crate::lazy::LazyBlock;
 use crate::llama::{Llama, Observed, SeqChunk};
 use crate::sampler;
 use crate::tokenizer::Tokenizer;
@@ -249,9 +249,9 @@ impl LoadedModel {
         self.threads.install(|| self.llama.forward(batch, kv))
     }
 
-    /// Computes a batch while the blocks in `late` are decoded; see [`Llama::forward_late`].
-    pub fn forward_late(&self, batch: &[SeqChunk<'_>], kv: &mut KvArena, late: &[LateBlock]) -> Vec<f32> {
-        self.threads.install(|| self.llama.forward_late(batch, kv, late, &mut |_| {}))
+    /// Computes a batch while the blocks in `lazy` are decoded; see [`Llama::forward_lazy`].
+    pub fn forward_lazy(&self, batch: &[SeqChunk<'_>], kv: &mut KvArena, lazy: &[LazyBlock]) -> Vec<f32> {
+        self.threads.install(|| self.llama.forward_lazy(batch, kv, lazy, &mut |_| {}))
     }
 
     /// Computes a batch and passes each layer's attention inputs to `observe`; see

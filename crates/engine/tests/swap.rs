@@ -231,7 +231,7 @@ fn damaged_swapped_blocks_are_recomputed() {
     assert_eq!(stats["swap_in_blocks_total"] + lost as f64, stats["swap_out_blocks_total"]);
 }
 
-/// Refused swaps, lost blocks, a small swap space and late blocks together.
+/// Refused swaps, lost blocks, a small swap space and lazy blocks together.
 #[test]
 fn tokens_survive_all_swap_failures_together() {
     let dir = model_dir("gqa-untied-llama3");

@@ -40,7 +40,7 @@ impl Actor {
         let payload = self.shape.payload(number);
         let pin = pool.lookup(&[hash]).first().and_then(|hit| pool.pin(hit));
         let reading = pool.lookup(&[hash]).first().and_then(|hit| pool.pin(hit)).map(cenote_pool::Pin::read);
-        let kept = pool.keep(namespace, &[&payload]).ok();
+        let kept = pool.swap_out(namespace, &[&payload]).ok();
         let filling = pool.begin_in_place(&NewBlock { names, ..NewBlock::new(namespace, unlike, depth) }).ok();
         let memory = pool.allocate(64).ok();
         let (outcomes, operations) = self.process.in_child(|| {
@@ -52,7 +52,7 @@ impl Actor {
             let verified = pin.as_ref().is_some_and(|pin| pin.verify() == ReadOutcome::Whole);
             let published = self.publish_plainly(pool, namespace, number) != Publish::NoRoom;
             let kept_there = kept.as_ref().is_some_and(|kept| kept.read(&mut [&mut bytes]) == ReadOutcome::Whole);
-            let kept_more = pool.keep(namespace, &[&payload]).is_ok();
+            let kept_more = pool.swap_out(namespace, &[&payload]).is_ok();
             let freed = memory.is_some_and(|memory| pool.free(memory).is_ok());
             let locked = pool.lock_user(4, LOCK_TIMEOUT).is_ok() || pool.put_object("a", b"b").is_ok();
             let gone = pool.evict(3) + pool.forget(namespace);

@@ -2,7 +2,7 @@
 
 use crate::oracle::Checker;
 use crate::scenario::{Actor, SimPool, UNLIKE, names_of};
-use cenote_pool::{Resync, Told};
+use cenote_pool::{LoggedBlock, Resync};
 use std::collections::BTreeSet;
 
 /// Most polls until a follower must have settled.
@@ -72,7 +72,7 @@ impl Actor {
 
     /// The number of an event's block. Reports a violation if the hash or the names are not its
     /// own.
-    fn number_told(&self, told: &Told) -> Option<usize> {
+    fn number_told(&self, told: &LoggedBlock) -> Option<usize> {
         let number = (told.hash.words()[0] >> 32) as usize;
         let number = number.checked_sub(1).filter(|&number| self.shape.hash(number) == told.hash);
         if number.is_none_or(|number| told.names != names_of(number)) {

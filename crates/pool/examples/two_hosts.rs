@@ -164,12 +164,12 @@ struct Tally {
 }
 
 /// The thread that keeps this host alive for the other one.
-struct Heart {
+struct Ticker {
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Heart {
+impl Ticker {
     fn start(pool: &Pool, me: u64) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
         let (pool, stopped) = (pool.clone(), Arc::clone(&stop));
@@ -187,7 +187,7 @@ impl Heart {
     }
 }
 
-impl Drop for Heart {
+impl Drop for Ticker {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
         // A heart that panicked has said so.
@@ -224,7 +224,7 @@ fn guarded(fabric: &Flushed, line: u64) -> Result<(u64, u64), String> {
 
 /// One of the two hosts. The heart stops before the pool is left.
 struct Host {
-    _heart: Heart,
+    _ticker: Ticker,
     pool: Pool,
     namespace: Namespace,
     me: u64,
@@ -244,7 +244,7 @@ impl Host {
             ..AttachOptions::named("two_hosts")
         };
         let pool = Pool::attach(fabric, &options).map_err(|error| format!("attaching: {error}"))?;
-        let heart = Heart::start(&pool, me);
+        let ticker = Ticker::start(&pool, me);
         let record = NamespaceRecord {
             fingerprint: [1; 32],
             label: "two_hosts".to_owned(),
@@ -253,7 +253,7 @@ impl Host {
             num_layers: 1,
         };
         let namespace = pool.namespace(&record).map_err(|error| format!("the namespace: {error}"))?;
-        Ok(Self { _heart: heart, pool, namespace, me, step: 0 })
+        Ok(Self { _ticker: ticker, pool, namespace, me, step: 0 })
     }
 
     fn run(&mut self, side: &str, tests: &[String]) -> Result<(), String> {

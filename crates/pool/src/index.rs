@@ -5,7 +5,7 @@ mod list;
 pub mod plain;
 mod table;
 
-pub(crate) use list::{LIST, Turn, block_of};
+pub(crate) use list::{LIST, ListGuard, block_of};
 pub(crate) use table::Inserted;
 
 use crate::region::Region;

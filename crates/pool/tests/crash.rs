@@ -109,7 +109,7 @@ fn worker() {
             publish(&pool, &ns, hash, depth as u32);
         }
         let kept_bytes = vec![round as u8; BLOCK_BYTES as usize];
-        if let Ok(kept) = pool.keep(&ns, &[&kept_bytes]) {
+        if let Ok(kept) = pool.swap_out(&ns, &[&kept_bytes]) {
             let mut back = vec![0; BLOCK_BYTES as usize];
             assert_eq!(kept.read(&mut [&mut back]), ReadOutcome::Whole);
             assert!(back == kept_bytes);

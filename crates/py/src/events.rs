@@ -38,7 +38,7 @@ const fn reason(resync: Resync) -> &'static str {
         Resync::Begun => "begun",
         Resync::Overtaken => "overtaken",
         Resync::Lost => "lost",
-        Resync::Told => "told",
+        Resync::LoggedBlock => "told",
     }
 }
 

@@ -8,7 +8,7 @@ use crate::namespace::Namespace;
 use cenote_base::{HashSeed, HostId};
 use cenote_mem::fork::ProcessStamp;
 use cenote_mem::{MapOptions, RegionSource};
-use cenote_pool::{AttachOptions, Counter, Heart, HostPool, NamespaceRecord, Pool, open_region};
+use cenote_pool::{AttachOptions, Counter, HostPool, NamespaceRecord, Pool, Ticker, open_region};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
@@ -50,7 +50,7 @@ impl Open {
 #[pyclass(frozen, module = "cenote")]
 pub struct Region {
     open: Arc<Open>,
-    heart: Mutex<Option<Heart>>,
+    ticker: Mutex<Option<Ticker>>,
 }
 
 fn source(region: &str) -> PyResult<RegionSource> {
@@ -142,8 +142,8 @@ impl Region {
             }
             None => false,
         };
-        let heart = Mutex::new(Some(Heart::start(every, beat)?));
-        Ok(Self { open, heart })
+        let ticker = Mutex::new(Some(Ticker::start(every, beat)?));
+        Ok(Self { open, ticker })
     }
 
     /// The namespace of a fingerprint. Creates it if it does not exist.
@@ -270,8 +270,8 @@ impl Region {
             return;
         }
         py.detach(|| {
-            let heart = self.heart.lock().unwrap_or_else(PoisonError::into_inner).take();
-            drop(heart);
+            let ticker = self.ticker.lock().unwrap_or_else(PoisonError::into_inner).take();
+            drop(ticker);
             drop(self.open.pool.write().unwrap_or_else(PoisonError::into_inner).take());
         });
     }

@@ -16,7 +16,7 @@ const BAD_MAX: usize = 1 << 12;
 
 /// State that a store and its pending blocks share.
 #[derive(Default)]
-pub(crate) struct Desk(Mutex<State>);
+pub(crate) struct DecodeState(Mutex<State>);
 
 #[derive(Default)]
 struct State {
@@ -27,7 +27,7 @@ struct State {
     unreadable: u64,
 }
 
-impl Desk {
+impl DecodeState {
     fn state(&self) -> MutexGuard<'_, State> {
         // No statement leaves the state inconsistent, so a poisoned lock is usable.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
@@ -85,14 +85,14 @@ pub(crate) struct PendingFrames {
     pub frames: Vec<u8>,
     pub pages: Vec<PageFrame>,
     pub codec: Arc<BlockCodec>,
-    pub desk: Arc<Desk>,
+    pub decoding: Arc<DecodeState>,
 }
 
 impl PendingBlock for PendingFrames {
     fn decode(&self, page: usize, bytes: &mut [u8]) -> bool {
         let decoded = self.codec.decode(page, &self.pages[page], &self.frames, bytes);
         if decoded.is_err() {
-            self.desk.remember_bad(&self.hit);
+            self.decoding.remember_bad(&self.hit);
         }
         decoded.is_ok()
     }
@@ -100,6 +100,6 @@ impl PendingBlock for PendingFrames {
 
 impl Drop for PendingFrames {
     fn drop(&mut self) {
-        self.desk.give_back(std::mem::take(&mut self.frames));
+        self.decoding.give_back(std::mem::take(&mut self.frames));
     }
 }

@@ -1,12 +1,12 @@
 //! [`PrefixStore`] over a pool in a region.
 
-use crate::pending::{Desk, PendingFrames};
+use crate::pending::{DecodeState, PendingFrames};
 use crate::{BlockCodec, Loaded, NamespaceSpec, PrefixMatch, PrefixStore, SwappedBlock};
 use cenote_base::{BlockHash, CacheSalt, Deadline, Health, TokenId};
 use cenote_mem::Fabric;
 use cenote_pool::{
-    ColdBlock, Counter, Hit, Kept, Namespace, NamespaceRecord, NewBlock, Pin, Pool, PoolError, Publish, ReadOutcome,
-    Shorter,
+    ColdBlock, Counter, Hit, Namespace, NamespaceRecord, NewBlock, Pin, Pool, PoolError, Publish, ReadOutcome, Shorter,
+    SwapSlot,
 };
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -24,7 +24,7 @@ pub struct RegionStore<F: Fabric> {
     encoded: Encoded,
     /// Saves to skip before the next attempt to squeeze cold blocks.
     squeeze_pause: u32,
-    desk: Arc<Desk>,
+    decoding: Arc<DecodeState>,
     /// Hits of the last lookups, so that `load` needs no second lookup.
     found: HashMap<BlockHash, Hit>,
     holds: Holds<F>,
@@ -87,7 +87,7 @@ impl<F: Fabric> RegionStore<F> {
             frames: Vec::new(),
             encoded: Encoded::default(),
             squeeze_pause: 0,
-            desk: Arc::default(),
+            decoding: Arc::default(),
             found: HashMap::new(),
             holds: Holds::default(),
             next_ticket: 1,
@@ -112,24 +112,24 @@ impl<F: Fabric> RegionStore<F> {
         }
         // A length above the block size is corrupt; do not allocate for it.
         let known = matches!(hit.encoding, FRAMES | COLD_FRAMES) && hit.length <= self.namespace.block_bytes;
-        let known = known && !self.desk.is_bad(hit);
+        let known = known && !self.decoding.is_bad(hit);
         let Some(codec) = self.codec.as_ref().filter(|_| known) else {
-            self.desk.count_unreadable();
+            self.decoding.count_unreadable();
             return Loaded::Miss;
         };
-        let mut frames = self.desk.buffer(usize::try_from(hit.length).unwrap_or(0));
+        let mut frames = self.decoding.buffer(usize::try_from(hit.length).unwrap_or(0));
         if self.pool.read(hit, &mut [&mut frames]) != ReadOutcome::Whole {
-            self.desk.give_back(frames);
+            self.decoding.give_back(frames);
             return Loaded::Miss;
         }
         match codec.split(&frames) {
             Ok(pages) => {
-                let (codec, desk) = (Arc::clone(codec), Arc::clone(&self.desk));
-                Loaded::Pending(Box::new(PendingFrames { hit: *hit, frames, pages, codec, desk }))
+                let (codec, decoding) = (Arc::clone(codec), Arc::clone(&self.decoding));
+                Loaded::Pending(Box::new(PendingFrames { hit: *hit, frames, pages, codec, decoding }))
             }
             Err(_) => {
-                self.desk.count_unreadable();
-                self.desk.give_back(frames);
+                self.decoding.count_unreadable();
+                self.decoding.give_back(frames);
                 Loaded::Miss
             }
         }
@@ -201,9 +201,9 @@ impl<F: Fabric> RegionStore<F> {
     }
 }
 
-struct KeptBlock<F: Fabric>(Kept<F>);
+struct RegionSwap<F: Fabric>(SwapSlot<F>);
 
-impl<F: Fabric> SwappedBlock for KeptBlock<F> {
+impl<F: Fabric> SwappedBlock for RegionSwap<F> {
     fn swap_in(&self, pages: &mut [&mut [u8]]) -> bool {
         self.0.read(pages) == ReadOutcome::Whole
     }
@@ -279,8 +279,8 @@ impl<F: Fabric> PrefixStore for RegionStore<F> {
 
     fn swap_out(&mut self, pages: &[&[u8]]) -> Option<Box<dyn SwappedBlock>> {
         // Never encoded: the request must continue with exactly the same values.
-        let kept = self.pool.keep(&self.namespace, pages).ok()?;
-        Some(Box::new(KeptBlock(kept)))
+        let kept = self.pool.swap_out(&self.namespace, pages).ok()?;
+        Some(Box::new(RegionSwap(kept)))
     }
 
     fn block_hash(&self, parent: Option<BlockHash>, tokens: &[TokenId]) -> BlockHash {
@@ -306,7 +306,7 @@ impl<F: Fabric> PrefixStore for RegionStore<F> {
             ("store_holds", lock(&self.holds).len() as u64),
             ("store_encoded_bytes_total", self.encoded.bytes),
             ("store_encoded_from_bytes_total", self.encoded.from_bytes),
-            ("store_unreadable_total", self.desk.unreadable()),
+            ("store_unreadable_total", self.decoding.unreadable()),
         ] {
             stats.insert(name.to_owned(), value as f64);
         }

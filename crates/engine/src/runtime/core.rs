@@ -13,7 +13,7 @@ use super::observe::{Observer, StepRecord, TakenRecord};
 use super::request::{Admission, Running};
 use super::swap::{self, Swapper};
 use crate::kv::KvArena;
-use crate::late::LateBlock;
+use crate::lazy::LazyBlock;
 use crate::llama::{LogitsOf, SeqChunk};
 use crate::model::LoadedModel;
 use crate::sampler::{adjusted, sample};
@@ -259,10 +259,10 @@ impl Core {
         let mut progressed = !(output.preempted.is_empty() && output.swapped_out.is_empty());
         let damaged = self.swap(&output);
         let mut scheduled = output.scheduled;
-        let mut late = Vec::new();
+        let mut lazy = Vec::new();
         scheduled.retain(|part| {
             progressed = true;
-            !damaged.contains(&part.id) && (part.num_loaded_tokens == 0 || self.load(part, &mut late))
+            !damaged.contains(&part.id) && (part.num_loaded_tokens == 0 || self.load(part, &mut lazy))
         });
         if scheduled.is_empty() {
             return progressed;
@@ -270,12 +270,12 @@ impl Core {
         fault::point(Point::EngineStep);
         self.counters.steps += 1;
         let mut record = work(&scheduled);
-        let logits = self.compute(&scheduled, &late);
-        late.retain(LateBlock::has_failed);
+        let logits = self.compute(&scheduled, &lazy);
+        lazy.retain(LazyBlock::has_failed);
         let mut rows = logits.chunks_exact(self.model.llama().config().vocab_size);
         scheduled.retain(|part| {
             let row = part.samples.then(|| rows.next().expect("one row of logits for each request that samples"));
-            if let Some(blocks) = self.first_of(part.id, &late) {
+            if let Some(blocks) = self.first_of(part.id, &lazy) {
                 self.fall_back(part.id, blocks);
                 return false;
             }
@@ -326,22 +326,22 @@ impl Core {
         damaged
     }
 
-    /// Copies matched blocks into the request's own blocks, or adds them to `late` for decoding
+    /// Copies matched blocks into the request's own blocks, or adds them to `lazy` for decoding
     /// during the step. Returns `false` if some were missing; the request then continues from the
     /// loaded blocks in the next step.
-    fn load(&mut self, part: &ScheduledRequest, late: &mut Vec<LateBlock>) -> bool {
+    fn load(&mut self, part: &ScheduledRequest, lazy: &mut Vec<LazyBlock>) -> bool {
         let store = self.store.as_mut().expect("only a store matches");
         let config = self.model.config();
         let blocks = part.num_loaded_tokens as usize / config.block_tokens;
         let hashes = &self.requests[&part.id].hashes;
         let table = self.scheduler.block_table(part.id);
-        let own = late.len();
+        let own = lazy.len();
         let loaded = (0..blocks)
             .take_while(|&at| {
                 let mut pages = self.kv.pages_mut(table[at]);
                 match store.load(hashes[at], &mut pages) {
                     Loaded::Pending(block) if !config.decode_first => {
-                        late.push(LateBlock::new(table[at], block));
+                        lazy.push(LazyBlock::new(table[at], block));
                         true
                     }
                     other => other.finish(&mut pages),
@@ -352,15 +352,15 @@ impl Core {
             return true;
         }
         // The request leaves this step, so decode its pending blocks here.
-        let mut own = late.split_off(own);
+        let mut own = lazy.split_off(own);
         own.iter().for_each(|block| block.decode_all(self.kv.pages_mut(block.block())));
-        own.retain(LateBlock::has_failed);
+        own.retain(LazyBlock::has_failed);
         self.fall_back(part.id, self.first_of(part.id, &own).unwrap_or(loaded));
         false
     }
 
     /// Index of the first of a request's blocks that is in `blocks`.
-    fn first_of(&self, id: RequestId, blocks: &[LateBlock]) -> Option<usize> {
+    fn first_of(&self, id: RequestId, blocks: &[LazyBlock]) -> Option<usize> {
         let is_one = |own: &BlockId| blocks.iter().any(|block| block.block() == *own);
         if blocks.is_empty() { None } else { self.scheduler.block_table(id).iter().position(is_one) }
     }
@@ -386,7 +386,7 @@ impl Core {
         }
     }
 
-    fn compute(&mut self, scheduled: &[ScheduledRequest], late: &[LateBlock]) -> Vec<f32> {
+    fn compute(&mut self, scheduled: &[ScheduledRequest], lazy: &[LazyBlock]) -> Vec<f32> {
         let batch: Vec<SeqChunk<'_>> = scheduled
             .iter()
             .map(|part| {
@@ -399,7 +399,7 @@ impl Core {
                 }
             })
             .collect();
-        self.model.forward_late(&batch, &mut self.kv, late)
+        self.model.forward_lazy(&batch, &mut self.kv, lazy)
     }
 
     /// Samples the next token and sends it.

@@ -10,12 +10,12 @@ mod child;
 mod codec;
 mod index;
 mod lock;
-mod party;
 mod pool;
 mod regions;
 mod rows;
 mod trace;
 mod ttft;
+mod worker;
 
 pub use child::run as run_child;
 

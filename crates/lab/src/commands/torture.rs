@@ -29,7 +29,7 @@ use cenote_console::region::TemporaryRegion;
 use cenote_console::signals::EndSignals;
 use cenote_console::stale::{self, Owned};
 use cenote_mem::{Flush, HostArea, Mapping, RegionSource};
-use children::{End, Event, Nursery, Slot, Told};
+use children::{ChildEvent, End, Event, Nursery, Slot};
 use faults::When;
 use indicatif::ProgressBar;
 use ledger::Ledger;
@@ -93,7 +93,7 @@ impl Drop for LedgerFile {
 struct Torture {
     slots: Vec<Slot>,
     nursery: Nursery,
-    told: Receiver<Told>,
+    events: Receiver<ChildEvent>,
     ledger: Ledger,
     _ledger_file: LedgerFile,
     region: TemporaryRegion,
@@ -136,13 +136,13 @@ impl Torture {
         let ledger_name = RegionSource::Shm(stale::own_name("torture-ledger"));
         let ledger = Ledger::create(&ledger_name, flush)?;
         let ledger_file = LedgerFile(ledger_name.clone(), stale::own(&ledger_name)?);
-        let (sender, told) = channel();
+        let (sender, events) = channel();
         let nursery = Nursery {
             region: region.args().clone(),
             watch: WatchArgs { host_timeout: HOST_TIMEOUT, quarantine: QUARANTINE },
             ledger: ledger_name,
             prng: Prng::at(seed, 1),
-            told: sender,
+            events: sender,
         };
         let report = Report {
             region: region.args().source()?.to_string(),
@@ -155,7 +155,7 @@ impl Torture {
         Ok(Self {
             slots: (0..args.processes as usize).map(|index| Slot::new(index, args.hosts)).collect(),
             nursery,
-            told,
+            events,
             ledger,
             _ledger_file: ledger_file,
             region,
@@ -237,21 +237,21 @@ impl Torture {
 
     /// Handles what children say, until `deadline` at the latest; one message is enough to return.
     fn hear_until(&mut self, deadline: Instant) -> Result<(), Failure> {
-        match self.told.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
-            Ok(told) => self.hear(told),
+        match self.events.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+            Ok(event) => self.hear(event),
             Err(RecvTimeoutError::Timeout) => Ok(()),
             Err(RecvTimeoutError::Disconnected) => unreachable!("the nursery has a sender"),
         }
     }
 
-    fn hear(&mut self, told: Told) -> Result<(), Failure> {
-        let slot = &mut self.slots[told.child];
-        let message = match told.event {
+    fn hear(&mut self, from: ChildEvent) -> Result<(), Failure> {
+        let slot = &mut self.slots[from.child];
+        let message = match from.event {
             Event::Said(message) => message,
-            Event::Closed if slot.life == told.life => return self.bury(told.child),
+            Event::Closed if slot.life == from.life => return self.bury(from.child),
             Event::Closed => return Ok(()),
         };
-        if slot.life == told.life {
+        if slot.life == from.life {
             slot.hear(&message);
         }
         let host = usize::from(slot.host);

@@ -2,7 +2,7 @@
 
 use super::Evictor;
 use super::room::Room;
-use crate::index::{LIST, Turn, block_of};
+use crate::index::{LIST, ListGuard, block_of};
 use crate::region::counters::Counter;
 use crate::region::host_layout::{FREE, PUBLISHED};
 use crate::sync::{Heap, Holds};
@@ -15,19 +15,19 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed};
 impl<F: Fabric, H: HostLocal> Evictor<F, H> {
     /// Evicts up to `want` blocks of this host, the oldest first. Returns their number.
     pub(super) fn evict_oldest(&self, heap: &Holds<Heap>, want: usize) -> usize {
-        let Ok(mut turn) = self.index.turn() else { return 0 };
+        let Ok(mut list) = self.index.lock_list() else { return 0 };
         let mut victims = Vec::new();
         let mut at = LIST;
         while victims.len() < want
-            && let Some(newer) = turn.newer(at)
+            && let Some(newer) = list.newer(at)
         {
             at = newer;
             let block = block_of(at);
-            if self.is_ours(block) && self.may_leave(&mut turn, block) {
+            if self.is_ours(block) && self.may_leave(&mut list, block) {
                 victims.push(block);
             }
         }
-        self.leave(heap, turn, &victims)
+        self.leave(heap, list, &victims)
     }
 
     /// Makes room for a class: evicts its oldest block, or all blocks of another class's chunk if they are
@@ -42,10 +42,10 @@ impl<F: Fabric, H: HostLocal> Evictor<F, H> {
             self.space.release_chunk(heap, chunk);
             return Room::Made;
         }
-        let Ok(mut turn) = self.index.turn() else { return Room::None };
+        let Ok(mut list) = self.index.lock_list() else { return Room::None };
         let mut older: BTreeMap<u64, usize> = BTreeMap::new();
         let mut at = LIST;
-        while let Some(newer) = turn.newer(at) {
+        while let Some(newer) = list.newer(at) {
             at = newer;
             let block = block_of(at);
             if !self.is_ours(block) {
@@ -53,15 +53,15 @@ impl<F: Fabric, H: HostLocal> Evictor<F, H> {
             }
             let chunk = self.region.layout.chunk_of(block);
             if !of_others(&chunk) {
-                if self.may_leave(&mut turn, block) {
-                    return if self.leave(heap, turn, &[block]) > 0 { Room::Made } else { Room::None };
+                if self.may_leave(&mut list, block) {
+                    return if self.leave(heap, list, &[block]) > 0 { Room::Made } else { Room::None };
                 }
                 continue;
             }
             let count = older.entry(chunk).or_default();
             *count += 1;
-            if let Some(blocks) = self.all_may_leave(&mut turn, chunk).filter(|blocks| blocks.len() == *count) {
-                self.leave(heap, turn, &blocks);
+            if let Some(blocks) = self.all_may_leave(&mut list, chunk).filter(|blocks| blocks.len() == *count) {
+                self.leave(heap, list, &blocks);
                 self.space.release_chunk(heap, chunk);
                 return Room::Made;
             }
@@ -75,38 +75,38 @@ impl<F: Fabric, H: HostLocal> Evictor<F, H> {
             && self.region.slot_owner(block).load(Acquire) == PUBLISHED
     }
 
-    fn may_leave(&self, turn: &mut Turn<'_, F, H>, block: BlockIndex) -> bool {
-        let counted = turn.count(block) > 0;
+    fn may_leave(&self, list: &mut ListGuard<'_, F, H>, block: BlockIndex) -> bool {
+        let counted = list.count(block) > 0;
         self.region.counters().add(Counter::EvictionsPinned, u64::from(counted));
         !counted
     }
 
     /// The blocks of a chunk, if it holds nothing else and no block has a reference count.
-    fn all_may_leave(&self, turn: &mut Turn<'_, F, H>, chunk: u64) -> Option<Vec<BlockIndex>> {
+    fn all_may_leave(&self, list: &mut ListGuard<'_, F, H>, chunk: u64) -> Option<Vec<BlockIndex>> {
         let mut blocks = Vec::new();
         for block in self.region.slots_of(chunk) {
             match self.region.slot_owner(block).load(Acquire) {
                 FREE => {}
-                PUBLISHED if turn.count(block) == 0 => blocks.push(block),
+                PUBLISHED if list.count(block) == 0 => blocks.push(block),
                 _ => return None,
             }
         }
         Some(blocks)
     }
 
-    /// Evicts blocks without reference counts and ends the turn. Returns their number.
-    fn leave(&self, heap: &Holds<Heap>, mut turn: Turn<'_, F, H>, blocks: &[BlockIndex]) -> usize {
+    /// Evicts blocks without reference counts and ends the list. Returns their number.
+    fn leave(&self, heap: &Holds<Heap>, mut list: ListGuard<'_, F, H>, blocks: &[BlockIndex]) -> usize {
         for &block in blocks {
             let descriptor = self.region.read_descriptor(block);
             self.log.tell_removed(block);
             // A reader with an old hit finds it gone from here on.
             self.space.write_free(block);
             if let Some(descriptor) = descriptor {
-                self.index.unlink_locked(turn.shard(), descriptor.block_hash(), block);
+                self.index.unlink_locked(list.shard(), descriptor.block_hash(), block);
             }
-            turn.remove(block);
+            list.remove(block);
         }
-        drop(turn);
+        drop(list);
         fault::point(Point::EvictUnlinked);
         blocks.iter().for_each(|&block| self.space.push_free(heap, block));
         self.region.counters().add(Counter::Evicted, blocks.len() as u64);

@@ -85,7 +85,7 @@ impl<F: Fabric, H: HostLocal> Evictor<F, H> {
 
     /// Retracts blocks and reserves slots for their shorter forms from the freed space, without evicting
     /// others. Returns the index of each retracted block, with its slot if there is one.
-    pub fn swap_slots(
+    pub fn reserve_shorter(
         &self,
         heap: &Holds<Heap>,
         namespace: u16,

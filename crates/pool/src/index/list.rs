@@ -1,8 +1,9 @@
-//! One turn at the plain design's lock, with the counts and the list of blocks that the lock guards.
+//! Guard of the plain design's lock, with access to the counts and the list of blocks under it.
 //!
-//! The list goes round: member 0 is its two ends, member `b + 1` is block `b`. A turn refreshes every line that it
-//! looks at once, works on its own copies, and publishes those that it changed together before it lets go. Links that
-//! do not agree are left alone and the list is made anew at the end of the turn: they are a dead holder's, or damage.
+//! The list is a ring: member 0 is its two ends, member `b + 1` is block `b`. The guard refreshes
+//! each line once, works on copies, and publishes the changed lines together before it releases the
+//! lock. Links that disagree are a dead holder's or damage: the guard leaves them alone and rebuilds
+//! the list when it is dropped.
 
 use crate::index::Index;
 use crate::sync::{Guard, Holds, Shard};
@@ -31,13 +32,13 @@ pub(super) fn stored_count<F: Fabric, H: HostLocal>(index: &Index<F, H>, block: 
     index.region.fabric.load(Offset::new(index.region.layout.plain(member_of(block)) + COUNT as u64 * 8))
 }
 
-/// The lock of a turn.
+/// The plain design's lock, which guards the list.
 enum Lock<'a, F: Fabric, H: HostLocal> {
     Own(Guard<'a, Shard, F, H>),
     Callers(&'a Holds<Shard>),
 }
 
-pub(crate) struct Turn<'a, F: Fabric, H: HostLocal> {
+pub(crate) struct ListGuard<'a, F: Fabric, H: HostLocal> {
     index: &'a Index<F, H>,
     /// By member; `true`: changed.
     lines: BTreeMap<u64, ([u64; 8], bool)>,
@@ -46,18 +47,18 @@ pub(crate) struct Turn<'a, F: Fabric, H: HostLocal> {
     lock: Lock<'a, F, H>,
 }
 
-impl<'a, F: Fabric, H: HostLocal> Turn<'a, F, H> {
-    /// A turn that releases the lock at its end.
+impl<'a, F: Fabric, H: HostLocal> ListGuard<'a, F, H> {
+    /// A guard that releases the lock when it is dropped.
     pub(super) fn new(index: &'a Index<F, H>, lock: Guard<'a, Shard, F, H>) -> Self {
         Self { index, lines: BTreeMap::new(), broken: false, lock: Lock::Own(lock) }
     }
 
-    /// A turn within a lock that the caller keeps.
+    /// A guard within a lock that the caller keeps.
     pub(super) fn within(index: &'a Index<F, H>, lock: &'a Holds<Shard>) -> Self {
         Self { index, lines: BTreeMap::new(), broken: false, lock: Lock::Callers(lock) }
     }
 
-    /// The lock of the turn.
+    /// The lock that guards the list.
     pub fn shard(&self) -> &Holds<Shard> {
         match &self.lock {
             Lock::Own(guard) => guard,
@@ -218,7 +219,7 @@ impl<'a, F: Fabric, H: HostLocal> Turn<'a, F, H> {
     }
 }
 
-impl<F: Fabric, H: HostLocal> Drop for Turn<'_, F, H> {
+impl<F: Fabric, H: HostLocal> Drop for ListGuard<'_, F, H> {
     fn drop(&mut self) {
         if self.broken {
             self.relink();

@@ -5,7 +5,7 @@
 //! list of all blocks in the order of their last use. Who looks blocks up takes the lock, finds them, raises their
 //! counts and moves them to the new end of the list; who has read one takes the lock again and lowers its count. A
 //! block may be evicted while its count is zero, the oldest first. Nothing is believed of a cached line: what the lock
-//! guards is refreshed after taking it and published before letting go ([`turn`]).
+//! guards is refreshed after taking it and published before letting go ([`list`]).
 //!
 //! Everything else is shared with our design: chunks, free lists, descriptors, payloads and their checksums, the
 //! index's table, objects, the locks themselves. So what differs between the two in a measurement is this file.
@@ -22,7 +22,7 @@
 //!   anew from what is readable. Counts of a dead reader stay raised, because nobody knows which were its own; they
 //!   are cleared by the next worker that joins and finds nobody else alive.
 
-use crate::index::list::{Turn, member_of, stored_count};
+use crate::index::list::{ListGuard, member_of, stored_count};
 use crate::index::{Index, Inserted};
 use crate::region::hit::Hit;
 use crate::region::host_layout::PUBLISHED;
@@ -46,30 +46,30 @@ impl<F: Fabric, H: HostLocal> Index<F, H> {
     }
 
     /// Takes the lock, and lowers the counts that this worker owes.
-    pub fn turn(&self) -> Result<Turn<'_, F, H>, LockTimeout> {
-        self.turn_within(self.locks.serving())
+    pub fn lock_list(&self) -> Result<ListGuard<'_, F, H>, LockTimeout> {
+        self.lock_list_within(self.locks.serving())
     }
 
-    fn turn_within(&self, timeout: Timeout) -> Result<Turn<'_, F, H>, LockTimeout> {
-        let mut turn = Turn::new(self, self.lock_shard(0, Intent::ALL, timeout)?);
+    fn lock_list_within(&self, timeout: Timeout) -> Result<ListGuard<'_, F, H>, LockTimeout> {
+        let mut list = ListGuard::new(self, self.lock_shard(0, Intent::ALL, timeout)?);
         let owed = self.held().owed(self.region.area.now());
-        turn.fetch(owed.iter().map(|&block| member_of(block)));
-        owed.into_iter().for_each(|block| turn.lower(block, 1));
-        Ok(turn)
+        list.fetch(owed.iter().map(|&block| member_of(block)));
+        owed.into_iter().for_each(|block| list.lower(block, 1));
+        Ok(list)
     }
 
     /// Finds the blocks of a prompt, in order, up to the first that is missing; each hit has a count.
     pub fn lookup_counted(&self, hashes: &[BlockHash]) -> Vec<Hit> {
         let mut hits = Vec::with_capacity(hashes.len());
-        let Ok(mut turn) = self.turn() else { return hits };
+        let Ok(mut list) = self.lock_list() else { return hits };
         self.find_all_now(hashes, |block, descriptor| hits.push(Hit::of(block, descriptor)));
-        turn.fetch_around(hits.iter().map(|hit| member_of(hit.block)));
+        list.fetch_around(hits.iter().map(|hit| member_of(hit.block)));
         // The last first, so that the head of a prompt leaves after its tail.
         for hit in hits.iter().rev() {
-            turn.raise(hit.block);
-            turn.set_newest(hit.block);
+            list.raise(hit.block);
+            list.set_newest(hit.block);
         }
-        drop(turn);
+        drop(list);
         let until = self.region.area.now() + HELD_FOR;
         self.held().add(&hits, until);
         hits
@@ -77,10 +77,10 @@ impl<F: Fabric, H: HostLocal> Index<F, H> {
 
     /// Whether a readable block of this hash is there; if so it counts as used now.
     pub fn use_if_there(&self, hash: BlockHash) -> bool {
-        let Ok(mut turn) = self.turn() else { return false };
+        let Ok(mut list) = self.lock_list() else { return false };
         let mut found = None;
         self.find_all_now(&[hash], |block, _| found = Some(block));
-        found.into_iter().for_each(|block| turn.set_newest(block));
+        found.into_iter().for_each(|block| list.set_newest(block));
         found.is_some()
     }
 
@@ -90,19 +90,19 @@ impl<F: Fabric, H: HostLocal> Index<F, H> {
         if self.held().take(hit) {
             return true;
         }
-        let Ok(mut turn) = self.turn() else { return false };
+        let Ok(mut list) = self.lock_list() else { return false };
         self.region.fabric.refresh(&[self.region.layout.descriptor(hit.block)]);
         let same = self.region.hit(hit.block).is_some_and(|now| now == *hit);
         if same {
-            turn.raise(hit.block);
+            list.raise(hit.block);
         }
         same
     }
 
     /// Gives a count back; without the lock, in a later turn of this worker.
     pub fn give_count(&self, hit: &Hit) {
-        match self.turn() {
-            Ok(mut turn) => turn.lower(hit.block, 1),
+        match self.lock_list() {
+            Ok(mut list) => list.lower(hit.block, 1),
             Err(_) => self.held().owe(hit),
         }
     }
@@ -112,7 +112,7 @@ impl<F: Fabric, H: HostLocal> Index<F, H> {
         let now = self.region.area.now();
         let owes = self.held().owes(now);
         if owes {
-            drop(self.turn());
+            drop(self.lock_list());
         }
     }
 
@@ -124,25 +124,25 @@ impl<F: Fabric, H: HostLocal> Index<F, H> {
 
     /// Enters a readable block in index and list, unless its hash is there already.
     pub fn insert_plain(&self, hash: BlockHash, block: BlockIndex) -> Result<Inserted, LockTimeout> {
-        let mut turn = self.turn()?;
-        let outcome = self.insert_locked(turn.shard(), hash, block);
+        let mut list = self.lock_list()?;
+        let outcome = self.insert_locked(list.shard(), hash, block);
         if outcome == Inserted::New {
-            turn.set_newest(block);
+            list.set_newest(block);
         }
         Ok(outcome)
     }
 
     /// Removes a block from index and list; returns whether it is gone. One with a count stays.
     pub fn unlink_plain(&self, hash: BlockHash, block: BlockIndex, patience: &mut Duration) -> bool {
-        let Ok(mut turn) = self.turn_within((*patience).into()) else {
+        let Ok(mut list) = self.lock_list_within((*patience).into()) else {
             *patience = Duration::ZERO;
             return false;
         };
-        if turn.count(block) > 0 {
+        if list.count(block) > 0 {
             return false;
         }
-        self.unlink_locked(turn.shard(), hash, block);
-        turn.remove(block);
+        self.unlink_locked(list.shard(), hash, block);
+        list.remove(block);
         true
     }
 
@@ -161,14 +161,14 @@ impl<F: Fabric, H: HostLocal> Index<F, H> {
         for shard in 0..SHARDS {
             self.repair_shard(held, shard);
         }
-        Turn::within(self, held).relink();
+        ListGuard::within(self, held).relink();
     }
 
     /// Rebuilds the list if it is not what it must be.
     pub fn mend_list(&self, heap: &Holds<Heap>) -> Result<(), LockTimeout> {
         if self.check_list(heap)? != ListFaults::default() {
             let shard = self.lock_shard(0, Intent::ALL, self.locks.patient())?;
-            Turn::within(self, &shard).relink();
+            ListGuard::within(self, &shard).relink();
         }
         Ok(())
     }
@@ -176,8 +176,8 @@ impl<F: Fabric, H: HostLocal> Index<F, H> {
     /// Compares the list with the blocks that it must have.
     pub fn check_list(&self, _: &Holds<Heap>) -> Result<ListFaults, LockTimeout> {
         let region = &self.region;
-        let mut turn = self.turn_within(self.locks.patient())?;
-        let listed = turn.all();
+        let mut list = self.lock_list_within(self.locks.patient())?;
+        let listed = list.all();
         let is_unready = |&block: &BlockIndex| {
             region.fabric.refresh(&[region.layout.descriptor(block)]);
             region.block_state(block) != Some(BlockState::Ready)
@@ -188,15 +188,15 @@ impl<F: Fabric, H: HostLocal> Index<F, H> {
             .flat_map(|chunk| region.slots_of(chunk))
             .filter(|&block| region.slot_owner(block).load(Acquire) == PUBLISHED && !listed.contains(&block))
             .collect();
-        Ok(ListFaults { is_broken: turn.is_broken(), unready, unlisted })
+        Ok(ListFaults { is_broken: list.is_broken(), unready, unlisted })
     }
 
     /// Clears all counts if no other worker lives: they are counts of dead workers.
     pub fn forget_dead_counts(&self, others_live: impl FnOnce() -> bool) {
-        let Ok(mut turn) = self.turn() else { return };
+        let Ok(mut list) = self.lock_list() else { return };
         // Workers that joined before this turn show in their lines; later ones have no count yet.
         if !others_live() {
-            self.counted_blocks().into_iter().for_each(|block| turn.lower(block, u64::MAX));
+            self.counted_blocks().into_iter().for_each(|block| list.lower(block, u64::MAX));
         }
     }
 }

@@ -9,7 +9,7 @@
 use crate::error::PoolError;
 use crate::log::Log;
 use crate::log::events::{Kind, Names};
-use crate::log::view::{BlockEvent, News, Told, View};
+use crate::log::view::{BlockEvent, LoggedBlock, News, View};
 use crate::region::lines::{BlockState, ChunkLine, Descriptor, EventLine, Line};
 use cenote_base::{BlockHash, BlockIndex, NamespaceId};
 use cenote_mem::{Fabric, HostLocal, LINE};
@@ -33,7 +33,7 @@ pub enum Resync {
     /// An event was numbered and not written.
     Lost,
     /// A host says that events of its own, or of one that it holds dead, may be missing.
-    Told,
+    LoggedBlock,
 }
 
 /// What a look came to.
@@ -75,12 +75,12 @@ struct Hole {
 impl Follower {
     /// What is told of a block, if it is there.
     #[must_use]
-    pub fn told(&self, namespace: NamespaceId, hash: BlockHash) -> Option<Told> {
+    pub fn told(&self, namespace: NamespaceId, hash: BlockHash) -> Option<LoggedBlock> {
         self.view.told(namespace, hash)
     }
 
     /// All that is there.
-    pub fn all(&self) -> impl Iterator<Item = Told> + '_ {
+    pub fn all(&self) -> impl Iterator<Item = LoggedBlock> + '_ {
         self.view.all()
     }
 
@@ -96,7 +96,7 @@ impl Follower {
         let (block, generation) = (line.block().0, line.generation());
         match line.kind() {
             Some(Kind::Stored) if block < blocks => {
-                let told = Told {
+                let told = LoggedBlock {
                     namespace: line.namespace(),
                     hash: line.block_hash(),
                     names: Names { name: line.names[0], parent: line.names[1] },
@@ -105,7 +105,7 @@ impl Follower {
                 self.view.learn(block, generation, News::Stored(told));
             }
             Some(Kind::Removed) if block < blocks => self.view.learn(block, generation, News::Gone),
-            Some(Kind::Gap) => return Some(Resync::Told),
+            Some(Kind::Gap) => return Some(Resync::LoggedBlock),
             // Forged.
             _ => {}
         }
@@ -307,12 +307,12 @@ impl<F: Fabric, H: HostLocal> Log<F, H> {
 
     /// What there is to tell of a block; `None`: its descriptor has changed since. Names are there before the descriptor is,
     /// and stay until the next, so they are its own if it is the same before and after the look at them.
-    fn told_by(&self, block: u64, descriptor: &Descriptor) -> Option<Told> {
+    fn told_by(&self, block: u64, descriptor: &Descriptor) -> Option<LoggedBlock> {
         let block = BlockIndex(block);
         self.region.fabric.refresh(&[self.region.layout.names(block) / LINE * LINE]);
         let names = self.names_of(block);
         let state = self.region.fresh_line(self.region.layout.descriptor(block))[0];
-        (state == descriptor.state).then(|| Told {
+        (state == descriptor.state).then(|| LoggedBlock {
             namespace: NamespaceId(descriptor.namespace()),
             hash: descriptor.block_hash(),
             names,

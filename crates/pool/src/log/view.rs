@@ -11,15 +11,15 @@ use std::collections::BTreeMap;
 #[serde(tag = "event", rename_all = "snake_case")]
 pub enum BlockEvent {
     /// It can be read.
-    Stored(Told),
+    Stored(LoggedBlock),
     /// It can be read no more.
-    Removed(Told),
+    Removed(LoggedBlock),
 }
 
 impl BlockEvent {
     /// Which block it tells of.
     #[must_use]
-    pub const fn told(&self) -> &Told {
+    pub const fn told(&self) -> &LoggedBlock {
         match self {
             Self::Stored(told) | Self::Removed(told) => told,
         }
@@ -28,7 +28,7 @@ impl BlockEvent {
 
 /// Which block an event tells of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Told {
+pub struct LoggedBlock {
     /// Whose it is.
     pub namespace: NamespaceId,
     /// What it is called here.
@@ -39,11 +39,11 @@ pub struct Told {
     pub depth: u16,
 }
 
-impl Serialize for Told {
+impl Serialize for LoggedBlock {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         use serde::ser::SerializeStruct;
         let name = |name: u64| (name != 0).then_some(name);
-        let mut map = serializer.serialize_struct("Told", 5)?;
+        let mut map = serializer.serialize_struct("LoggedBlock", 5)?;
         map.serialize_field("namespace", &self.namespace.0)?;
         map.serialize_field("hash", &self.hash.to_string())?;
         map.serialize_field("name", &name(self.names.name))?;
@@ -57,9 +57,9 @@ impl Serialize for Told {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum News {
     /// It is readable.
-    Stored(Told),
+    Stored(LoggedBlock),
     /// It is marked as leaving, which may be taken back.
-    Leaving(Told),
+    Leaving(LoggedBlock),
     /// It is gone for good.
     Gone,
 }
@@ -72,7 +72,7 @@ struct Known {
 
 type Key = (u16, BlockHash);
 
-fn key(told: &Told) -> Key {
+fn key(told: &LoggedBlock) -> Key {
     (told.namespace.0, told.hash)
 }
 
@@ -81,10 +81,10 @@ fn key(told: &Told) -> Key {
 pub(super) struct View {
     blocks: BTreeMap<u64, Known>,
     /// How many blocks bear a hash, and what was told of the last.
-    holders: BTreeMap<Key, (u32, Told)>,
+    holders: BTreeMap<Key, (u32, LoggedBlock)>,
     /// Hashes whose number of holders has changed since it was last asked, in order, and what there was before.
     changed: Vec<Key>,
-    before: BTreeMap<Key, Option<Told>>,
+    before: BTreeMap<Key, Option<LoggedBlock>>,
 }
 
 /// Whether a generation comes after another; they wrap at 48 bits.
@@ -120,7 +120,7 @@ impl View {
         }
     }
 
-    fn note(&mut self, told: &Told) {
+    fn note(&mut self, told: &LoggedBlock) {
         let key = key(told);
         if !self.before.contains_key(&key) {
             self.before.insert(key, self.holders.get(&key).map(|(_, told)| *told));
@@ -158,11 +158,11 @@ impl View {
         there.map(|(block, _)| *block).collect()
     }
 
-    pub fn told(&self, namespace: NamespaceId, hash: BlockHash) -> Option<Told> {
+    pub fn told(&self, namespace: NamespaceId, hash: BlockHash) -> Option<LoggedBlock> {
         self.holders.get(&(namespace.0, hash)).map(|(_, told)| *told)
     }
 
-    pub fn all(&self) -> impl Iterator<Item = Told> + '_ {
+    pub fn all(&self) -> impl Iterator<Item = LoggedBlock> + '_ {
         self.holders.values().map(|(_, told)| *told)
     }
 }
@@ -172,9 +172,9 @@ mod tests {
     use super::*;
     use cenote_base::prng::Prng;
 
-    fn told(hash: u64) -> Told {
+    fn told(hash: u64) -> LoggedBlock {
         let names = Names { name: hash, parent: 0 };
-        Told { namespace: NamespaceId(0), hash: BlockHash::from_words([hash, 1]), names, depth: 0 }
+        LoggedBlock { namespace: NamespaceId(0), hash: BlockHash::from_words([hash, 1]), names, depth: 0 }
     }
 
     /// However often and in whatever order news arrive, the last state is the one that they were told in order.

@@ -6,14 +6,14 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 /// A thread that beats until this is dropped.
-pub struct Heart {
+pub struct Ticker {
     /// Dropping it ends the thread.
     stop: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,
     stamp: ProcessStamp,
 }
 
-impl Heart {
+impl Ticker {
     /// Calls `beat` every `pace`, the first time when that has passed, until it returns false.
     ///
     /// # Errors
@@ -21,12 +21,12 @@ impl Heart {
     pub fn start(pace: Duration, mut beat: impl FnMut() -> bool + Send + 'static) -> std::io::Result<Self> {
         let (stop, stopped) = channel::<()>();
         let work = move || while stopped.recv_timeout(pace) == Err(RecvTimeoutError::Timeout) && beat() {};
-        let thread = std::thread::Builder::new().name("cenote-heart".to_owned()).spawn(work)?;
+        let thread = std::thread::Builder::new().name("cenote-ticker".to_owned()).spawn(work)?;
         Ok(Self { stop: Some(stop), thread: Some(thread), stamp: ProcessStamp::current() })
     }
 }
 
-impl Drop for Heart {
+impl Drop for Ticker {
     fn drop(&mut self) {
         if self.stamp.is_inherited() {
             // A forked child has no such thread to stop or to wait for, and the thread may have held the channel's lock.

@@ -107,7 +107,7 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
         assert!(shorter.iter().all(fits), "not payloads, or longer than what they replace");
         let member = &*self.0;
         let left = match member.blocks.lock_heap() {
-            Ok(heap) if !member.region.is_plain() => member.evictor.swap_slots(&heap, namespace.id.0, shorter),
+            Ok(heap) if !member.region.is_plain() => member.evictor.reserve_shorter(&heap, namespace.id.0, shorter),
             _ => return 0,
         };
         fault::point(Point::RepackReserved);

@@ -13,7 +13,7 @@ use cenote_mem::{Fabric, HostArea, HostLocal};
 use std::sync::Arc;
 
 /// A block of this worker alone. Dropping it frees its slot.
-pub struct Kept<F: Fabric, H: HostLocal = HostArea> {
+pub struct SwapSlot<F: Fabric, H: HostLocal = HostArea> {
     member: Arc<Member<F, H>>,
     slot: Slot,
     length: u64,
@@ -33,7 +33,7 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
     ///
     /// # Panics
     /// The parts do not make up a block of this namespace: a bug of the caller.
-    pub fn keep(&self, namespace: &Namespace, parts: &[&[u8]]) -> Result<Kept<F, H>, Publish> {
+    pub fn swap_out(&self, namespace: &Namespace, parts: &[&[u8]]) -> Result<SwapSlot<F, H>, Publish> {
         let length: u64 = parts.iter().map(|part| part.len() as u64).sum();
         assert_eq!(length, namespace.block_bytes, "a block of this namespace has another size");
         let member = Arc::clone(&self.0);
@@ -46,11 +46,11 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
         member.region.fabric.publish_payload();
         fault::point(Point::SwapWritten);
         let life = member.region.incarnation();
-        Ok(Kept { member, slot, length, key, checksum, life })
+        Ok(SwapSlot { member, slot, length, key, checksum, life })
     }
 }
 
-impl<F: Fabric, H: HostLocal> Kept<F, H> {
+impl<F: Fabric, H: HostLocal> SwapSlot<F, H> {
     /// Copies it back into parts of the same total length, and checks it. It is damaged if this host was
     /// declared dead and the slot adopted, or if the memory is bad.
     ///
@@ -72,7 +72,7 @@ impl<F: Fabric, H: HostLocal> Kept<F, H> {
     }
 }
 
-impl<F: Fabric, H: HostLocal> Drop for Kept<F, H> {
+impl<F: Fabric, H: HostLocal> Drop for SwapSlot<F, H> {
     fn drop(&mut self) {
         self.member.blocks.unreserve_in(self.slot.block, self.life);
     }

@@ -1,9 +1,9 @@
 //! `cenote-lab bench alloc`: what space costs, by blocks so small that their bytes cost nothing.
 
 use super::child::{Child, perform_together};
-use super::party::Job;
 use super::regions::{Shape, fabrics, other_host};
 use super::rows::{Row, Times};
+use super::worker::Job;
 use super::{Part, Setting};
 use cenote_console::failure::Failure;
 

@@ -2,7 +2,7 @@
 //! reading ahead, and every answer is held against the whole hash; but no check words, no eviction,
 //! nobody else.
 
-use super::party::bare_memory;
+use super::worker::bare_memory;
 use cenote_base::BlockHash;
 use cenote_console::failure::Failure;
 use cenote_mem::{Fabric, Flush, Mapped, Offset};
@@ -185,7 +185,7 @@ impl Table for Flat {
 
 #[cfg(test)]
 mod tests {
-    use super::super::party::hash_of;
+    use super::super::worker::hash_of;
     use super::*;
 
     #[test]

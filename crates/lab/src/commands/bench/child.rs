@@ -1,8 +1,8 @@
 //! Children of a bench: other processes at the same region. They do jobs that come on their stdin,
 //! and end with it.
 
-use super::party::{Job, Party};
 use super::rows::Times;
+use super::worker::{Job, Worker};
 use crate::args::BenchChildArgs;
 use cenote_console::args::{RegionArgs, WatchArgs};
 use cenote_console::failure::Failure;
@@ -121,12 +121,12 @@ pub fn run(args: &BenchChildArgs) -> Result<(), Failure> {
     if args.manager {
         return manage(args);
     }
-    let party = Party::join(&args.region)?;
+    let worker = Worker::join(&args.region)?;
     send(&mut std::io::stdout(), &())?;
     let mut words = BufReader::new(std::io::stdin());
     while !words.fill_buf()?.is_empty() {
         let job: Job = receive(&mut words)?;
-        let times = party.perform(&job, &mut || {
+        let times = worker.perform(&job, &mut || {
             send(&mut std::io::stdout(), &())?;
             let start: Duration = receive(&mut words)?;
             while now() < start {

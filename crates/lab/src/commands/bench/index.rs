@@ -1,9 +1,9 @@
 //! `cenote-lab bench index`: lookups of prompts of 64 blocks that are all there.
 
 use super::child::{Child, perform_together};
-use super::party::{Job, PROMPT};
 use super::regions::{Shape, fabrics, other_host};
 use super::rows::{Row, Times, median};
+use super::worker::{Job, PROMPT};
 use super::{Part, Setting};
 use cenote_console::args::DesignArg;
 use cenote_console::failure::Failure;

@@ -2,9 +2,9 @@
 //! with more hosts than processors a turn also waits for the kernel to let its host run.
 
 use super::child::{Child, perform_together};
-use super::party::Job;
 use super::regions::{Shape, fabrics};
 use super::rows::{Row, Times, median};
+use super::worker::Job;
 use super::{Part, Setting};
 use cenote_console::args::HostsLockArg;
 use cenote_console::failure::Failure;

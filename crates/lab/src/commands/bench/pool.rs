@@ -2,9 +2,9 @@
 //! attaching.
 
 use super::child::Child;
-use super::party::Job;
 use super::regions::{Shape, fabrics, other_host};
 use super::rows::{Row, Times, median};
+use super::worker::Job;
 use super::{Part, Setting};
 use cenote_base::units::ByteSize;
 use cenote_console::args::RegionArgs;

@@ -25,7 +25,7 @@ pub enum Event {
 }
 
 /// An event, and which life of which child it is of.
-pub struct Told {
+pub struct ChildEvent {
     pub child: usize,
     pub life: u64,
     pub event: Event,
@@ -47,7 +47,7 @@ pub struct Nursery {
     pub watch: WatchArgs,
     pub ledger: RegionSource,
     pub prng: Prng,
-    pub told: Sender<Told>,
+    pub events: Sender<ChildEvent>,
 }
 
 /// One child's place; it lives many lives.
@@ -107,8 +107,8 @@ impl Slot {
         let mut process =
             command.spawn().map_err(|error| Failure::new(format!("a child cannot be started: {error}")))?;
         let stdout = process.stdout.take().expect("it is piped");
-        let (told, child, life) = (nursery.told.clone(), self.index, self.life);
-        std::thread::spawn(move || listen(stdout, child, life, &told));
+        let (events, child, life) = (nursery.events.clone(), self.index, self.life);
+        std::thread::spawn(move || listen(stdout, child, life, &events));
         (self.process, self.heard, self.announced) = (Some(process), Instant::now(), None);
         self.stopped_until = None;
         Ok(())
@@ -199,14 +199,14 @@ impl Drop for Slot {
     }
 }
 
-fn listen(stdout: ChildStdout, child: usize, life: u64, told: &Sender<Told>) {
+fn listen(stdout: ChildStdout, child: usize, life: u64, events: &Sender<ChildEvent>) {
     let mut reader = BufReader::new(stdout);
     let mut line = String::new();
     while reader.read_line(&mut line).is_ok_and(|length| length > 0) {
         if let Some(message) = Message::parse(line.trim_end()) {
-            let _ = told.send(Told { child, life, event: Event::Said(message) });
+            let _ = events.send(ChildEvent { child, life, event: Event::Said(message) });
         }
         line.clear();
     }
-    let _ = told.send(Told { child, life, event: Event::Closed });
+    let _ = events.send(ChildEvent { child, life, event: Event::Closed });
 }

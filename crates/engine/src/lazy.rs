@@ -1,4 +1,4 @@
-//! Late blocks: their pages are decoded layer by layer while earlier layers compute.
+//! Lazy blocks: their pages are decoded layer by layer while earlier layers compute.
 //!
 //! Decoding of a layer starts with the attention of the previous layer and ends before the layer's
 //! own attention. It runs on the compute threads: idle threads take the tasks, and a single thread
@@ -16,14 +16,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 const TASK_BYTES: usize = 32 << 10;
 
 /// A block that a forward pass fills layer by layer.
-pub struct LateBlock {
+pub struct LazyBlock {
     block: BlockId,
     pages: Box<dyn PendingBlock>,
     failed: AtomicBool,
 }
 
-impl LateBlock {
-    /// Creates a late block that decodes `pages` into block `block` of the arena.
+impl LazyBlock {
+    /// Creates a lazy block that decodes `pages` into block `block` of the arena.
     #[must_use]
     pub const fn new(block: BlockId, pages: Box<dyn PendingBlock>) -> Self {
         Self { block, pages, failed: AtomicBool::new(false) }
@@ -55,17 +55,17 @@ impl LateBlock {
     }
 }
 
-/// Spawns the decoding of one layer of `late`, sorted by block, on `scope`. All tasks finish before
+/// Spawns the decoding of one layer of `lazy`, sorted by block, on `scope`. All tasks finish before
 /// the scope ends.
 pub(crate) fn decode_layer<'scope>(
     scope: &Scope<'scope>,
-    late: &'scope [&LateBlock],
+    lazy: &'scope [&LazyBlock],
     index: usize,
     layer: &'scope mut KvLayer,
 ) {
     let page_bytes = layer.layout().page_bytes();
-    let mut pages = layer.pages_of(late.iter().map(|late| late.block)).into_iter();
-    for blocks in late.chunks((TASK_BYTES / (2 * page_bytes)).max(1)) {
+    let mut pages = layer.pages_of(lazy.iter().map(|lazy| lazy.block)).into_iter();
+    for blocks in lazy.chunks((TASK_BYTES / (2 * page_bytes)).max(1)) {
         let pages: Vec<&mut [u8]> = pages.by_ref().take(blocks.len()).collect();
         scope.spawn(move |_| {
             for (block, pages) in blocks.iter().zip(pages) {

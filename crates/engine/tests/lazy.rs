@@ -9,7 +9,7 @@ use cenote_codec::{
     Shape, Side, SpecKv, SpecKvMode,
 };
 use cenote_engine::kv::{KvArena, KvLayout};
-use cenote_engine::late::LateBlock;
+use cenote_engine::lazy::LazyBlock;
 use cenote_engine::llama::{LogitsOf, SeqChunk};
 use cenote_engine::{ElementType, EngineConfig, LlmEngine, LoadedModel};
 use cenote_mem::{Coherent, MapOptions, Mapping, RegionSource};
@@ -95,12 +95,12 @@ fn logits_equal_those_of_blocks_decoded_first() {
             let tables: [Vec<u32>; 2] = [(0..10).map(|block| (block * 7 + 3) % 10 * 2).collect(), vec![1, 3, 5]];
             let mut compute = |first: bool| {
                 let mut kv = KvArena::new(*model.layout(), 20);
-                let mut late = Vec::new();
+                let mut lazy = Vec::new();
                 for (hash, &block) in hashes.iter().zip(&tables[0]) {
                     let mut pages = kv.pages_mut(block);
                     let loaded = store.load(*hash, &mut pages);
                     match loaded {
-                        Loaded::Pending(pending) if !first => late.push(LateBlock::new(block, pending)),
+                        Loaded::Pending(pending) if !first => lazy.push(LazyBlock::new(block, pending)),
                         loaded => assert!(loaded.finish(&mut pages)),
                     }
                 }
@@ -112,10 +112,10 @@ fn logits_equal_those_of_blocks_decoded_first() {
                     logits: LogitsOf::All,
                 };
                 let batch = [chunk(&cold[..], 0, &tables[1][..]), chunk(&warm[start..], start, &tables[0])];
-                assert_eq!(late.len(), if first { 0 } else { hashes.len() });
+                assert_eq!(lazy.len(), if first { 0 } else { hashes.len() });
                 let logits: Vec<u32> =
-                    model.forward_late(&batch, &mut kv, &late).into_iter().map(f32::to_bits).collect();
-                assert!(!late.iter().any(LateBlock::has_failed));
+                    model.forward_lazy(&batch, &mut kv, &lazy).into_iter().map(f32::to_bits).collect();
+                assert!(!lazy.iter().any(LazyBlock::has_failed));
                 let blocks: Vec<Vec<u8>> = (0..20).map(|block| kv.pages(block).concat()).collect();
                 (logits, blocks)
             };
@@ -137,12 +137,12 @@ fn tokens_equal_those_of_blocks_decoded_first() {
                 let store = open(&pool, &spec, model.layout(), &codecs(model.layout())[which]);
                 LlmEngine::start(model, Some(Box::new(store))).unwrap()
             };
-            let (first, late) = (engine(true), engine(false));
+            let (first, lazy) = (engine(true), engine(false));
             let new = || request(prompt(4, 100), greedy(30));
-            let cold = run(&late, new()).unwrap();
-            let (first, late) = (run(&first, new()).unwrap(), run(&late, new()).unwrap());
-            assert_eq!((cold.usage.cached_tokens, late.usage.cached_tokens), (0, 96));
-            assert_eq!(first, late);
+            let cold = run(&lazy, new()).unwrap();
+            let (first, lazy) = (run(&first, new()).unwrap(), run(&lazy, new()).unwrap());
+            assert_eq!((cold.usage.cached_tokens, lazy.usage.cached_tokens), (0, 96));
+            assert_eq!(first, lazy);
         }
     }
 }
@@ -224,10 +224,10 @@ fn a_forged_block_does_not_affect_other_requests_of_the_step() {
     for forged in 0..2 * model.layout().num_layers {
         // Undecodable pages are NaN.
         let pages = || Box::new(Script { forged: Some(forged), ..Script::default() });
-        let late = [0, 2].map(|block| LateBlock::new(block, pages()));
+        let lazy = [0, 2].map(|block| LazyBlock::new(block, pages()));
         let batch = [chunk(&warm[32..], 32, &tables[0][..]), chunk(&cold, 0, &tables[1])];
-        let logits = model.forward_late(&batch, &mut KvArena::new(*model.layout(), 6), &late);
-        assert!(late.iter().all(LateBlock::has_failed));
+        let logits = model.forward_lazy(&batch, &mut KvArena::new(*model.layout(), 6), &lazy);
+        assert!(lazy.iter().all(LazyBlock::has_failed));
         assert!(logits[logits.len() - want.len()..] == want, "page {forged}");
     }
 }
@@ -314,19 +314,19 @@ impl PendingBlock for Script {
     }
 }
 
-/// Computes a prompt with two late blocks on `threads` threads. With several threads, the decoding
+/// Computes a prompt with two lazy blocks on `threads` threads. With several threads, the decoding
 /// and the attention of each layer wait for each other.
 fn compute_late(model: &LoadedModel, threads: usize) -> Vec<Event> {
     let (model, num_layers) = (model.llama(), model.layout().num_layers);
     let mut kv = KvArena::new(model.kv_layout(BLOCK, ElementType::F32), 3);
     let (events, waits) = (Arc::new(Events::default()), threads > 1);
     let pages = || Box::new(Script { events: Arc::clone(&events), forged: None, waits });
-    let late = [0, 1].map(|block| LateBlock::new(block, pages()));
+    let lazy = [0, 1].map(|block| LazyBlock::new(block, pages()));
     let (tokens, table) = (tokens(1, 5), [0, 1, 2]);
     let chunk = SeqChunk { tokens: &tokens, start_position: 32, block_table: &table, logits: LogitsOf::Last };
     let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
     pool.install(|| {
-        model.forward_late(&[chunk], &mut kv, &late, &mut |seen| {
+        model.forward_lazy(&[chunk], &mut kv, &lazy, &mut |seen| {
             events.tell(Event::Attend(seen.layer));
             if waits && seen.layer + 1 < num_layers {
                 events.await_event(Event::Decode(2 * seen.layer + 2));

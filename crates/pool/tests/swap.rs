@@ -3,7 +3,7 @@
 mod support;
 
 use cenote_mem::{Fabric, Offset};
-use cenote_pool::{Counter, Kept, Publish, ReadOutcome};
+use cenote_pool::{Counter, Publish, ReadOutcome, SwapSlot};
 use std::sync::Arc;
 use support::*;
 
@@ -11,7 +11,7 @@ fn bytes(fill: u8) -> Vec<u8> {
     (0..BLOCK_BYTES).map(|at| fill ^ (at % 251) as u8).collect()
 }
 
-fn read_back<F: Fabric>(kept: &Kept<F>) -> (ReadOutcome, Vec<u8>) {
+fn read_back<F: Fabric>(kept: &SwapSlot<F>) -> (ReadOutcome, Vec<u8>) {
     let mut back = vec![0; BLOCK_BYTES as usize];
     let (left, right) = back.split_at_mut(4096);
     let outcome = kept.read(&mut [left, right]);
@@ -24,7 +24,9 @@ fn what_was_kept_comes_back_and_is_given_back() {
         let (_, pool) = anonymous(2 << 20, &config);
         let ns = namespace(&pool, 1, BLOCK_BYTES);
         let kept: Vec<_> = (1..4)
-            .map(|fill| pool.keep(&ns, &[&bytes(fill)]).unwrap_or_else(|refused| panic!("there is room: {refused:?}")))
+            .map(|fill| {
+                pool.swap_out(&ns, &[&bytes(fill)]).unwrap_or_else(|refused| panic!("there is room: {refused:?}"))
+            })
             .collect();
         assert_eq!(pool.check(true).expect("it checks").reserved, 3);
         // Others' traffic evicts what it published, and nothing that is kept.
@@ -52,7 +54,7 @@ fn a_full_region_takes_nothing_and_takes_again_what_was_given_back() {
     }
     let mut kept = Vec::new();
     let refusal = loop {
-        match pool.keep(&ns, &[&bytes(kept.len() as u8)]) {
+        match pool.swap_out(&ns, &[&bytes(kept.len() as u8)]) {
             Ok(more) => kept.push(more),
             Err(refusal) => break refusal,
         }
@@ -64,14 +66,14 @@ fn a_full_region_takes_nothing_and_takes_again_what_was_given_back() {
         assert!(read_back(kept) == (ReadOutcome::Whole, bytes(fill as u8)));
     }
     kept.pop();
-    assert!(pool.keep(&ns, &[&bytes(9)]).is_ok());
+    assert!(pool.swap_out(&ns, &[&bytes(9)]).is_ok());
 }
 
 #[test]
 fn a_damaged_block_is_told() {
     let (fabric, pool) = anonymous(2 << 20, &small_config(63));
     let ns = namespace(&pool, 1, BLOCK_BYTES);
-    let kept = pool.keep(&ns, &[&bytes(7)]).unwrap_or_else(|refused| panic!("there is room: {refused:?}"));
+    let kept = pool.swap_out(&ns, &[&bytes(7)]).unwrap_or_else(|refused| panic!("there is room: {refused:?}"));
     let first = u64::from_le_bytes(bytes(7)[..8].try_into().expect("eight bytes"));
     let places = (0..fabric.len()).step_by(64).map(Offset::<u64>::new);
     let at = places.into_iter().find(|&at| fabric.load(at) == first).expect("it is somewhere");

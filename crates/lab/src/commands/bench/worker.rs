@@ -57,7 +57,7 @@ pub enum Job {
 /// Called when everything is ready for the measurement; comes back when it is to begin.
 pub type Begin<'a> = dyn FnMut() -> Result<(), Failure> + 'a;
 
-pub struct Party {
+pub struct Worker {
     pool: HostPool,
 }
 
@@ -77,7 +77,7 @@ fn clock() -> f64 {
     super::rows::median(&times)
 }
 
-impl Party {
+impl Worker {
     pub fn join(region: &RegionArgs) -> Result<Self, Failure> {
         // Nobody beats these hosts' hearts, so nobody may hold them dead either.
         let patient = WatchArgs { host_timeout: Duration::from_secs(3600), ..WatchArgs::default() };
