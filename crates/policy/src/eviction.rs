@@ -65,6 +65,15 @@ use std::sync::atomic::AtomicU64;
 /// A policy's shared words: [`EvictionPolicy::state_words`] of them, initially zero.
 pub type State = [AtomicU64];
 
+/// One eviction evicts one in this many blocks, so that the walk over all of them is rare.
+const BATCH_SHARE: usize = 64;
+
+/// Number of victims that one eviction asks a policy for: a share of `blocks`, at least 1.
+#[must_use]
+pub const fn batch(blocks: usize) -> usize {
+    if blocks < 2 * BATCH_SHARE { 1 } else { blocks / BATCH_SHARE }
+}
+
 /// A block that may be evicted: published and unpinned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Candidate {

@@ -7,13 +7,11 @@
 use crate::workload::BlockNumber;
 use cenote_base::BlockIndex;
 use cenote_base::prng::Prng;
-use cenote_policy::eviction::{Candidate, Eviction, EvictionPolicy, Plan};
+use cenote_policy::eviction::{Candidate, Eviction, EvictionPolicy, Plan, batch};
 use std::sync::atomic::AtomicU64;
 
 /// No slot.
 const NOWHERE: u32 = u32::MAX;
-/// The eviction batch is the capacity divided by this, as in the pool (`pool/src/evict.rs`).
-const BATCH_SHARE: usize = 64;
 
 /// A set of blocks with limited or unlimited capacity.
 pub struct BlockCache {
@@ -92,8 +90,7 @@ impl BlockCache {
     /// Evicts a block of a full cache. Returns its slot, which the caller must fill.
     fn evict(&mut self, instant: u64) -> usize {
         let at = self.planned().unwrap_or_else(|| {
-            let want = (self.capacity / BATCH_SHARE).max(1);
-            let choice = self.policy.victims(instant, &self.state, &self.candidates, want);
+            let choice = self.policy.victims(instant, &self.state, &self.candidates, batch(self.capacity));
             for rewrite in &choice.rewrites {
                 self.candidates[rewrite.block.0 as usize].word = rewrite.to;
             }

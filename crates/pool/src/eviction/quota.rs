@@ -4,11 +4,10 @@
 //! suffice, the block is not published.
 
 use super::Evictor;
-use super::room::BATCH_SHARE;
 use crate::sync::{Heap, Holds};
 use cenote_base::BlockIndex;
 use cenote_mem::{Fabric, HostLocal, Word};
-use cenote_policy::Candidate;
+use cenote_policy::{Candidate, eviction::batch};
 use std::sync::atomic::Ordering::Relaxed;
 
 impl<F: Fabric, H: HostLocal> Evictor<F, H> {
@@ -35,7 +34,7 @@ impl<F: Fabric, H: HostLocal> Evictor<F, H> {
         let own: Vec<Candidate> =
             self.all_candidates().filter(|candidate| charge(candidate.block) == u32::from(namespace) + 1).collect();
         let need = || usize::try_from(over().div_ceil(slot_bytes)).unwrap_or(usize::MAX);
-        let victims = self.victims(&own, need().max(own.len() / BATCH_SHARE));
+        let victims = self.victims(&own, need().max(batch(own.len())));
         self.evict_blocks(heap, &victims);
         if need() > 0 {
             // Some victims were pinned: take any others.

@@ -9,7 +9,7 @@ use crate::space::Fill;
 use crate::sync::{Heap, Holds};
 use cenote_base::BlockIndex;
 use cenote_mem::{Fabric, HostLocal, Word};
-use cenote_policy::Candidate;
+use cenote_policy::{Candidate, eviction::batch};
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 
@@ -21,9 +21,6 @@ pub(super) enum Room {
     /// No block may leave.
     None,
 }
-
-/// One eviction clears this part of the published blocks, so that the walk over all of them is rare.
-pub(super) const BATCH_SHARE: usize = 64;
 
 impl<F: Fabric, H: HostLocal> Evictor<F, H> {
     /// Evicts for a class, in chunks that may be written by `fill`: blocks of the class itself, or all
@@ -55,8 +52,7 @@ impl<F: Fabric, H: HostLocal> Evictor<F, H> {
                 idlest_chunk = idlest_chunk.max(Some((idle, chunk)));
             }
         }
-        let want = (own.len() / BATCH_SHARE).max(1);
-        let victims = self.victims(&own, want);
+        let victims = self.victims(&own, batch(own.len()));
         let own_idle = victims.first().map(|&block| self.idle(block));
         if let Some((idle, chunk)) = idlest_chunk
             && own_idle.is_none_or(|own| idle > own)
