@@ -13,6 +13,8 @@ compile_error!("cenote maps little-endian structures with Linux system calls on 
 
 mod bus_error;
 pub mod checksum;
+#[cfg(feature = "conformance")]
+pub mod conformance;
 pub mod cpu;
 pub mod fabric;
 pub mod fork;

@@ -7,7 +7,7 @@ use cenote_base::Deadline;
 use cenote_base::fault::{self, Point};
 use cenote_mem::host::{HostError, LockTimeout};
 use cenote_mem::region::RegionFile;
-use cenote_mem::{AreaFile, HostArea, HostSpec};
+use cenote_mem::{AreaFile, HostArea, HostSpec, conformance};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -242,6 +242,15 @@ fn child_role() {
     }
     drop(area);
     std::process::exit(0);
+}
+
+#[test]
+fn a_host_area_conforms() {
+    let name = Name::new("conforms");
+    let open = || HostArea::open(&name.0, conformance::HOST_SPEC, false).expect("the area opens").0;
+    conformance::host_local(&open(), &open());
+    let private = HostArea::open("private", conformance::HOST_SPEC, true).expect("it opens").0;
+    conformance::host_local(&private, &private.clone());
 }
 
 #[test]

@@ -15,7 +15,7 @@ mod world;
 
 use cenote_base::prng::Prng;
 use cenote_base::{BlockHash, HashSeed, HostId};
-use cenote_mem::Flush;
+use cenote_mem::{Flush, conformance};
 use cenote_pool::{
     AttachOptions, CheckReport, Counter, Namespace, NamespaceRecord, NewBlock, Pool, PoolConfig, Publish, ReadOutcome,
     Superblock,
@@ -446,4 +446,16 @@ fn a_recoverer_may_die_at_any_step() {
         all += runs;
     }
     assert!(all > 50, "{all} deaths");
+}
+
+/// The fabric and the host memory of these tests meet the requirements of real ones.
+#[test]
+fn the_explored_memory_conforms() {
+    let runs = explore(0, || {
+        let host = LoomHost::new(conformance::HOST_SPEC);
+        conformance::host_local(&host, &host.clone());
+        let fabric = LoomFabric::new(conformance::REGION_BYTES, Flush::Clwb);
+        conformance::fabric(&fabric.as_of_host(0), &fabric.as_of_host(1));
+    });
+    assert!(runs > 0);
 }
