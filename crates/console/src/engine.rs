@@ -263,7 +263,7 @@ fn beat(pool: HostPool, pace: Duration, expire: impl Fn() + Send + 'static) -> R
         expire();
         let recovered = pool.tick();
         if recovered.workers > 0 {
-            tracing::warn!(?recovered, "cleaned up after workers that died");
+            tracing::warn!(?recovered, "recovered dead workers");
         }
         true
     };

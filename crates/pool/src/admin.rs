@@ -1,4 +1,4 @@
-//! Looking at a region and mending it: summary, check, garbage collection, health, and the view from
+//! Inspection and repair of a region: summary, check, garbage collection, health, and the view from
 //! outside.
 
 pub mod check;

@@ -1,5 +1,5 @@
-//! Blocks: from a reserved slot to a readable block and back to a free slot ([`life`]), and what a death
-//! leaves half done ([`rebuild`]).
+//! Blocks: from a reserved slot to a readable block and back to a free slot ([`life`]), and the
+//! repair of what a death leaves half done ([`rebuild`]).
 
 pub mod life;
 mod rebuild;

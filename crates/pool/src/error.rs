@@ -1,5 +1,5 @@
-//! What can go wrong before and beside serving. In the serving path nothing here occurs: there, what does
-//! not hold is an outcome (a miss, no room) and a counter.
+//! Errors of setup and administration. The serving path has none: there a failure is an outcome (a
+//! miss, no room) and a counter.
 
 use cenote_base::units::ByteSize;
 use cenote_mem::Flush;
@@ -9,43 +9,43 @@ use thiserror::Error;
 /// An error of creating, attaching or administering a pool.
 #[derive(Debug, Error)]
 pub enum PoolError {
-    /// The first bytes are not a superblock's.
+    /// The first word is not a superblock's magic number.
     #[error("this is not a Cenote region: it starts with {found:#018x}, not with the magic number")]
     NotARegion {
-        /// First word found.
+        /// The first word.
         found: u64,
     },
-    /// The magic number is still missing: whoever creates the region has not finished, or died at it.
+    /// The magic number is missing: the creator has not finished, or died while it formatted.
     #[error("the region is empty or its creation never finished")]
     Unfinished,
-    /// Written by another version of the format.
+    /// Another version of the format wrote the region.
     #[error("the region has format version {found}, this program has version {expected}")]
     Version {
         /// Version in the superblock.
         found: u64,
-        /// Our version.
+        /// The version of this build.
         expected: u64,
     },
-    /// Same version, but other structures (a build that was changed).
+    /// The version is the same, but the structures differ (a changed build).
     #[error("the region has layout {found:#018x}, this program has layout {expected:#018x}")]
     Layout {
         /// Layout word in the superblock.
         found: u64,
-        /// Our layout word.
+        /// The layout word of this build.
         expected: u64,
     },
-    /// The hash seed differs from the one that was asked for.
+    /// The hash seed differs from the requested one.
     #[error("the region was created with another hash seed than the one given")]
     Seed,
     /// The region needs another flush instruction than the one it was opened with.
     #[error("the region was made for flush instruction `{}`, but was opened with `{}`", recorded.name(), opened.name())]
     Flush {
-        /// In the superblock.
+        /// Recorded in the superblock.
         recorded: Flush,
-        /// Of the fabric.
+        /// Of the fabric in use.
         opened: Flush,
     },
-    /// The region is shorter than its superblock says.
+    /// The region is shorter than its superblock records.
     #[error("the region is {} long, but its superblock says {}", ByteSize(*mapped), ByteSize(*recorded))]
     Truncated {
         /// Bytes mapped.
@@ -53,10 +53,10 @@ pub enum PoolError {
         /// Bytes recorded.
         recorded: u64,
     },
-    /// A structure that must hold does not.
+    /// A structure is corrupt.
     #[error("the region is damaged: {0}")]
     Damaged(String),
-    /// A configuration that cannot work.
+    /// The configuration is invalid.
     #[error("{0}")]
     Config(String),
     /// A block, an object or memory that does not fit into a chunk.
@@ -66,7 +66,7 @@ pub enum PoolError {
         ByteSize(*chunk_bytes)
     )]
     BlockTooLarge {
-        /// Bytes that were asked for.
+        /// Requested bytes.
         block_bytes: u64,
         /// Bytes of a chunk.
         chunk_bytes: u64,
@@ -74,37 +74,37 @@ pub enum PoolError {
     /// A fixed table has no free row.
     #[error("the region's {table} table is full ({rows} rows){fact}")]
     TableFull {
-        /// What else is to be known of it.
+        /// A further fact or the next step.
         fact: &'static str,
-        /// Which table.
+        /// Name of the table.
         table: &'static str,
-        /// Its rows.
+        /// Rows of the table.
         rows: u64,
     },
-    /// All worker slots of this host are taken by live processes.
+    /// Live processes hold all worker slots of this host.
     #[error("all {slots} worker slots of host {host} are taken")]
     WorkersFull {
-        /// Slots.
+        /// Number of slots.
         slots: u64,
-        /// This host.
+        /// Number of this host.
         host: u8,
     },
     /// No free memory for an object.
     #[error("the region has no room for {} more", ByteSize(*.0))]
     NoRoom(u64),
-    /// A lock was not to be had in time.
+    /// The lock's deadline passed.
     #[error("the {lock} lock of the region was not free within its deadline")]
     Lock {
-        /// Which lock.
+        /// Name of the lock.
         lock: &'static str,
     },
-    /// Other hosts hold this one dead, and may have taken its memory over.
+    /// Another host declared this one dead and may have adopted its chunks.
     #[error("this host was declared dead, and what it had allocated may be another host's; allocate it again")]
     DeclaredDead,
-    /// The process that attached has forked, and this is the child.
+    /// This process is a forked child of the one that attached.
     #[error("this process inherited the region through fork, and is no member of it; open the region here")]
     Inherited,
-    /// Host-local memory.
+    /// Opening the host's memory failed.
     #[error(transparent)]
     Host(#[from] HostError),
 }

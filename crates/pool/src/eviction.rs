@@ -1,4 +1,4 @@
-//! Reservations that evict: which blocks leave so that a new one has a slot, and within which quota.
+//! Reservations that evict: selects the blocks that leave for a new one, within the quota.
 
 mod plain;
 mod quota;
@@ -25,12 +25,12 @@ pub(crate) struct Evictor<F: Fabric, H: HostLocal> {
     blocks: Arc<Blocks<F, H>>,
 }
 
-/// Why no slot was reserved.
+/// The reason that no slot was reserved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Refusal {
-    /// No block may be evicted, or the lock was busy for too long.
+    /// No block may be evicted, or a lock timed out.
     NoRoom,
-    /// The namespace has used its quota, and evicting this host's blocks of it would not suffice.
+    /// The namespace has used its quota, and evicting its blocks on this host would not suffice.
     OverQuota,
 }
 
@@ -48,8 +48,8 @@ impl<F: Fabric, H: HostLocal> Evictor<F, H> {
         Self { region, log, index, space, blocks }
     }
 
-    /// Reserves a slot of `slot_bytes`, or a little more, for this worker and charges it to a namespace.
-    /// Evicts blocks if it must.
+    /// Reserves a slot of `slot_bytes`, or a little more, for this worker and charges it to a
+    /// namespace. Evicts blocks if it must.
     pub fn reserve(&self, slot_bytes: u64, namespace: Option<u16>, fill: Fill) -> Result<Slot, Refusal> {
         if !self.region.layout.is_slot(slot_bytes) {
             return Err(Refusal::NoRoom);
@@ -72,7 +72,7 @@ impl<F: Fabric, H: HostLocal> Evictor<F, H> {
                 return slot;
             }
             if self.make_room(heap, self.space.class_of(heap, slot_bytes)?, fill) == Room::None {
-                // The next heartbeat tells hosts with more chunks.
+                // The next heartbeat asks hosts with more chunks for one.
                 self.region.wants_chunk().store(1, Relaxed);
                 return None;
             }

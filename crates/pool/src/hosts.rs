@@ -1,5 +1,5 @@
-//! What this host and its workers write about themselves and about other hosts: the host's line, worker
-//! lines, marks of dead hosts, and hazard lines (pins).
+//! Lines that this host and its workers write: the host's line, worker lines, marks of dead hosts,
+//! and hazard lines (pins).
 
 pub mod hazards;
 mod lines;

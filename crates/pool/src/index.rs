@@ -1,4 +1,4 @@
-//! The prefix index: which block has which hash. It proves nothing; descriptors decide.
+//! The prefix index maps hashes to blocks. It is a hint; descriptors decide.
 
 pub mod held;
 mod list;

@@ -1,17 +1,16 @@
 //! Floor 2: the KV block pool inside a shared region.
 //!
-//! Everything that participants share lives in the region at fixed places
-//! (`docs/internals/format.md`); what only the processes of one host share (locks, free lists,
-//! recency) lives in that host's own memory and can be rebuilt from the region. The rules the code
-//! keeps, all of them from the non-coherent design, so that a fabric without coherence changes code
-//! and not the format:
+//! All shared structures lie in the region at fixed places (`docs/internals/format.md`). What only
+//! the processes of one host share (locks, free lists, recency) lies in that host's own memory and
+//! can be rebuilt from the region. Rules, all of them from the non-coherent design, so that a
+//! fabric without coherence changes code and not the format:
 //!
-//! - every line has one writing host; bucket and chunk lines change hands only under a lock;
-//! - the descriptor is the truth, the index is a hint;
-//! - `READY` is written last, and a reader believes nothing it has not checked: line check, bounds, hash,
-//!   generation, payload checksum. What does not hold is a miss.
+//! - Every line has one writing host; bucket and chunk lines change hands only under a lock.
+//! - The descriptor decides; the index is a hint.
+//! - `READY` is written last. A reader checks the line's check word, bounds, hash, generation and
+//!   payload checksum before it uses a byte. A failed check is a miss.
 //!
-//! [`Design::Plain`] is TraCT's design instead, with one lock and reference counts, to be measured beside it.
+//! [`Design::Plain`] is TraCT's design instead, with one lock and reference counts, for comparison.
 //!
 //! Lock order: membership → heap → one of chunks, tables, index shards.
 #![forbid(unsafe_code)]

@@ -1,4 +1,4 @@
-//! What happened in a region: the flight recorder, and the event log of stored and removed blocks.
+//! The history of a region: the flight recorder, and the event log of stored and removed blocks.
 //! Both are rings of lines that one host writes.
 
 pub mod events;

@@ -1,8 +1,8 @@
 //! Membership: a worker joins a region, watches other hosts, recovers dead workers, and leaves.
 //!
-//! A worker lives as long as its claim on a slot of the host's memory. The kernel drops the claim when
-//! the process is gone, whatever its end and its PID namespace. Heartbeats tell other hosts that a host
-//! lives; processes of one host conclude nothing from them.
+//! A worker lives as long as its claim on a slot of the host's memory. The kernel drops the claim
+//! when the process is gone, whatever its end and its PID namespace. Heartbeats tell other hosts
+//! that a host lives; processes of one host conclude nothing from them.
 
 mod join;
 pub mod recovery;
@@ -22,7 +22,7 @@ use cenote_mem::{Fabric, HostLocal};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// All parts of one participant: a worker once it has joined, before that an observer.
+/// All parts of one participant: a worker once it has joined, an observer before.
 pub(crate) struct Member<F: Fabric, H: HostLocal> {
     pub region: Arc<Region<F, H>>,
     pub log: Arc<Log<F, H>>,
@@ -33,8 +33,8 @@ pub(crate) struct Member<F: Fabric, H: HostLocal> {
     pub blocks: Arc<Blocks<F, H>>,
     pub evictor: Evictor<F, H>,
     pub tables: Tables<F, H>,
-    /// Memory that this worker has allocated and not named, by offset. Freeing and naming remove the
-    /// entry first, so that of several threads one succeeds.
+    /// Memory that this worker has allocated and not named, by offset. Freeing and naming remove
+    /// the entry first, so that of several threads one succeeds.
     allocated: Mutex<BTreeMap<u64, Allocation>>,
     name: String,
     /// Held while the worker lives.
@@ -79,8 +79,8 @@ impl<F: Fabric, H: HostLocal> Member<F, H> {
         Self { region, log, locks, hosts, index, space, blocks, evictor, tables, allocated, name, _claim: None }
     }
 
-    /// Whether calls of the serving path must leave the region alone: this process was forked by the
-    /// member, or the breaker is open.
+    /// Whether calls of the serving path must leave the region alone: this process was forked by
+    /// the member, or the breaker is open.
     #[inline]
     pub fn is_out(&self) -> bool {
         self.locks.breaker.is_out() || self.region.area.is_inherited()

@@ -19,7 +19,7 @@ use cenote_mem::host::HostError;
 use cenote_mem::{Fabric, HostArea, HostLocal, HostSpec, Mapped};
 use std::sync::Arc;
 
-/// A pool of one host or of several, as its region says, over a mapped file or device.
+/// A pool over a mapped file or device, of one host or of several.
 pub type HostPool = Pool<Arc<Mapped>>;
 
 /// One worker's view of a region. Clones share the worker.
@@ -35,7 +35,8 @@ impl<F: Fabric> Pool<F> {
     /// Joins the region as a worker of `options.host`, and recovers dead workers of this host.
     ///
     /// # Errors
-    /// The region is unreadable (see [`Superblock::read`]) or has another seed, or no worker slot is free.
+    /// The region is unreadable (see [`Superblock::read`]) or has another seed, or no worker slot
+    /// is free.
     pub fn attach(fabric: F, options: &AttachOptions) -> Result<Self, PoolError> {
         if !options.private {
             let _ = sweep_host_memory();
@@ -46,10 +47,7 @@ impl<F: Fabric> Pool<F> {
 }
 
 impl<F: Fabric, H: HostLocal> Pool<F, H> {
-    /// As [`Pool::attach`], with host memory that `host` makes by name and shape.
-    ///
-    /// # Errors
-    /// As for [`Pool::attach`].
+    /// As [`Pool::attach`], with host memory that `host` opens by name and shape.
     pub fn attach_on(
         fabric: F,
         options: &AttachOptions,
@@ -59,13 +57,13 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
         Ok(Self(Arc::new(member.join(&options.worker_name)?)))
     }
 
-    /// What the region's creator chose.
+    /// The settings that the region's creator chose.
     #[must_use]
     pub fn superblock(&self) -> &Superblock {
         &self.0.region.superblock
     }
 
-    /// The fabric, for callers that lay buffers beside it.
+    /// The fabric, for callers that place buffers of their own in the region.
     #[must_use]
     pub fn fabric(&self) -> &F {
         &self.0.region.fabric

@@ -1,5 +1,5 @@
-//! The bytes: what lies where in a region and in a host's memory, and how one participant sees
-//! both. Every other module reads and writes through a [`Region`].
+//! The bytes: the layout of a region and of a host's memory, and one participant's view of both.
+//! Every other module reads and writes through a [`Region`].
 
 pub mod area;
 pub mod config;
@@ -209,7 +209,7 @@ impl<F: Fabric, H: HostLocal> Region<F, H> {
         self.read_chunk(chunk).filter(|line| line.owner == self.host + 1)
     }
 
-    /// The line of a chunk that no host owns; `None` also where the line does not hold.
+    /// The line of a chunk that no host owns; `None` also if the line is corrupt.
     pub fn free_chunk(&self, chunk: u64) -> Option<ChunkLine> {
         let at = self.layout.chunk(chunk);
         match self.fabric.load_line(at) {
@@ -223,13 +223,13 @@ impl<F: Fabric, H: HostLocal> Region<F, H> {
         (0..self.layout.num_chunks).filter(|&chunk| self.chunk_class(chunk).load(Relaxed) != 0)
     }
 
-    /// The blocks of a chunk; none where its line does not hold.
+    /// The blocks of a chunk; none where its line is corrupt.
     pub fn slots_of(&self, chunk: u64) -> impl Iterator<Item = BlockIndex> + use<F, H> {
         let slot_bytes = self.read_chunk(chunk).map(|line| line.slot_bytes);
         slot_bytes.map_or(0..0, |slot_bytes| self.layout.blocks_of(chunk, slot_bytes)).map(BlockIndex)
     }
 
-    /// A descriptor whose line holds and whose payload lies within the data area.
+    /// An intact descriptor with a payload inside the data area.
     #[inline(always)]
     pub fn read_descriptor(&self, block: BlockIndex) -> Option<Descriptor> {
         let descriptor: Descriptor = self.read(self.layout.descriptor(block))?;
@@ -238,7 +238,7 @@ impl<F: Fabric, H: HostLocal> Region<F, H> {
         (offset >= self.layout.data() && end <= self.layout.data() + self.layout.data_bytes()).then_some(descriptor)
     }
 
-    /// The state of a block whose descriptor holds.
+    /// The state of a block, if its descriptor is intact.
     pub fn block_state(&self, block: BlockIndex) -> Option<BlockState> {
         self.read_descriptor(block)?.block_state()
     }

@@ -1,11 +1,12 @@
 //! Space (TraCT §3.5): chunks from the region, and block slots from chunks.
 //!
-//! A chunk belongs to one host and is divided into slots of one size. Only host memory records which
-//! slots are free, so reserving and freeing touch no shared line, and a process that dies with
-//! reservations leaves nothing in the region. Chunk lines and descriptors suffice to rebuild all of it.
+//! A chunk belongs to one host and is divided into slots of one size. Only host memory records
+//! which slots are free, so reserving and freeing touch no shared line, and a process that dies
+//! with reservations leaves nothing in the region. Chunk lines and descriptors suffice to rebuild
+//! all of it.
 //!
-//! Each slot has an owner word in host memory: free, reserved by a worker, published, draining, or an
-//! object. A reservation belongs to its worker alone; every other change needs the heap lock.
+//! Each slot has an owner word in host memory: free, reserved by a worker, published, draining, or
+//! an object. A reservation belongs to its worker alone; every other change needs the heap lock.
 
 mod chunks;
 mod slots;

@@ -157,7 +157,7 @@ fn a_scribbled_superblock_is_mended_and_another_one_is_left_alone() {
     assert!(Superblock::read(&fabric).is_ok());
     let other = Superblock::format(&fabric, &small_config(55)).expect("the configuration fits");
     let health = tick_until(&pool, "it is noticed", Health::is_degraded);
-    assert!(health.reasons()[0].contains("formatted anew"), "{health:?}");
+    assert!(health.reasons()[0].contains("formatted again"), "{health:?}");
     for _ in 0..100 {
         pool.tick();
     }

@@ -337,7 +337,7 @@ fn a_check_changes_nothing_and_needs_nobody() {
         assert_eq!((report.reserved, report.pinned), (0, 0), "{point}: the dead hold nothing");
         assert!(report.payloads_verified > 10 || report.ready < 10, "{point}: {report:?}");
         let dead = report.pending.iter().find(|finding| finding.what == "worker slot 0 of host 0").expect("it is told");
-        assert!(dead.fact.contains("is dead") && dead.repair.contains("attaches next"), "{dead:?}");
+        assert!(dead.fact.contains("is dead") && dead.repair.contains("next worker that attaches"), "{dead:?}");
         let info = region.inspector().info();
         assert_eq!(info.workers.iter().map(|worker| worker.alive).collect::<Vec<_>>(), [Some(false)], "{point}");
         assert_eq!((info.hosts.len(), info.hosts[0].alive, info.hosts[0].workers), (1, Some(false), 1), "{point}");

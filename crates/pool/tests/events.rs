@@ -246,6 +246,6 @@ fn hosts_tell_each_other() {
     assert_eq!(all(&outside), all(&follower), "who follows need not join");
     first.fence_host(HostId(1)).expect("it attached");
     let (stored, removed, resync) = look(&first, &mut follower);
-    assert_eq!((stored, removed, resync), (vec![], vec![], Some(Resync::LoggedBlock)), "its blocks stay readable");
+    assert_eq!((stored, removed, resync), (vec![], vec![], Some(Resync::Gap)), "its blocks stay readable");
     assert_right(&first, &ns, &follower, &others);
 }

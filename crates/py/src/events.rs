@@ -38,7 +38,7 @@ const fn reason(resync: Resync) -> &'static str {
         Resync::Begun => "begun",
         Resync::Overtaken => "overtaken",
         Resync::Lost => "lost",
-        Resync::LoggedBlock => "told",
+        Resync::Gap => "told",
     }
 }
 

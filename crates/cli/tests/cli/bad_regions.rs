@@ -48,7 +48,7 @@ async fn regions_that_do_not_hold_are_refused() {
         (0, "this is not a Cenote region"),
         (VERSION_AT, "format version"),
         (LAYOUT_AT, "the region has layout"),
-        (SEED_AT, "the superblock's check word does not hold"),
+        (SEED_AT, "the superblock's check word is wrong"),
     ] {
         let region = Region::create("8MiB").await;
         let file = fs::OpenOptions::new().read(true).write(true).open(region.path()).expect("it is ours");

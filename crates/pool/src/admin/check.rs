@@ -1,4 +1,4 @@
-//! `check` walks a region and reports what does not hold.
+//! `check` walks a region and reports structures and payloads that are corrupt, leaked or pending.
 
 use crate::error::PoolError;
 use crate::members::Member;
@@ -16,25 +16,25 @@ use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 
-/// Something that is not as it must be, or not yet.
+/// A structure or payload that is wrong, or not settled yet.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Finding {
-    /// The thing: `chunk 3`, `block 17`.
+    /// Its name: `chunk 3`, `block 17`.
     pub what: String,
     /// The fact.
     pub fact: String,
-    /// What it means for those who use the region.
+    /// The consequence for users of the region.
     pub means: &'static str,
-    /// What ends it.
+    /// The step that repairs it.
     pub repair: &'static str,
-    /// Bytes that nobody can use as long as it lasts.
+    /// Bytes that stay unusable until then.
     pub bytes: u64,
 }
 
-/// What a walk over the region found.
+/// Result of a walk over the region.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct CheckReport {
-    /// Chunks that were walked: those of this host, or of all hosts where [`crate::Inspector`] looked.
+    /// Chunks walked: those of this host, or of all hosts from a [`crate::Inspector`].
     pub chunks: u64,
     /// Block slots in them.
     pub slots: u64,
@@ -46,33 +46,33 @@ pub struct CheckReport {
     pub reserved: u64,
     /// Slots with objects.
     pub objects: u64,
-    /// Slots that wait for a pin to go.
+    /// Slots of retracted blocks that are still pinned.
     pub draining: u64,
-    /// Blocks pinned by someone.
+    /// Pinned blocks.
     pub pinned: u64,
-    /// Payloads whose checksum was verified.
+    /// Payloads with a verified checksum.
     pub payloads_verified: u64,
     /// Index entries.
     pub index_entries: u64,
-    /// Index entries that lead nowhere: harmless, dropped by `gc`.
+    /// Index entries without a readable block: harmless, dropped by `gc`.
     pub index_stale: u64,
-    /// Lines of event logs that hold.
+    /// Intact lines of event logs.
     pub events: u64,
-    /// What died before this check and was cleaned up when it attached.
+    /// Dead workers that were recovered when the check attached.
     pub recovered: Recovered,
-    /// Bytes that nobody can use and nobody will give back: the slots of the leaks, and chunks whose line names no
-    /// owner that could be.
+    /// Bytes that stay unusable without a repair: leaked slots, and chunks whose line names an
+    /// impossible owner.
     pub leaked_bytes: u64,
-    /// Space that nobody can use and nobody will give back.
+    /// Space that stays unusable without a repair.
     pub leaks: Vec<Finding>,
-    /// Structures or payloads that do not hold.
+    /// Corrupt structures and payloads.
     pub damage: Vec<Finding>,
-    /// What the dead left and the living will clear up by themselves.
+    /// Leftovers of dead workers and hosts, which recovery clears.
     pub pending: Vec<Finding>,
 }
 
 impl CheckReport {
-    /// No leak and no damage. What is pending is no fault.
+    /// No leak and no damage. Pending findings are no faults.
     #[must_use]
     pub fn is_clean(&self) -> bool {
         self.leaks.is_empty() && self.damage.is_empty()
@@ -82,8 +82,8 @@ impl CheckReport {
         self.leaked_bytes = self.leaks.iter().chain(&self.damage).map(|finding| finding.bytes).sum();
     }
 
-    /// Moves what a host's memory and the region disagree about to what is pending: a worker of that host died, and
-    /// perhaps in the middle of it. What was found before `leaks` and `damage` stays.
+    /// Moves disagreements between a host's memory and the region to `pending`: a worker of that
+    /// host died, perhaps in the middle of a change. Findings before `leaks` and `damage` stay.
     pub(crate) fn blame_the_dead(&mut self, leaks: usize, damage: usize) {
         let (payloads, structures): (Vec<_>, Vec<_>) =
             self.damage.drain(damage..).partition(|finding| finding.fact == PAYLOAD_FACT);
@@ -93,25 +93,25 @@ impl CheckReport {
     }
 }
 
-const PAYLOAD_FACT: &str = "its payload does not have its checksum";
+const PAYLOAD_FACT: &str = "its payload does not match its checksum";
 
-const UNSETTLED: &str = "its space is not to be had yet; nothing else is wrong with it";
-const BY_THE_NEXT: &str = "whoever attaches next, or a worker of that host when it ticks; `cenote pool gc` does it now";
-const SPACE: &str = "its space is lost to everybody";
-const MISS: &str = "reads of it are misses, and its space serves nobody";
-const UNFOUND: &str = "lookups miss it, and its space serves nobody";
-const RISK: &str = "two users of its space could meet: whoever comes second costs the first a miss";
+const UNSETTLED: &str = "its space is not free yet; nothing else is wrong";
+const BY_THE_NEXT: &str = "the next worker that attaches, or the next tick of that host; `cenote pool gc` does it now";
+const SPACE: &str = "its space is lost";
+const MISS: &str = "reads of it are misses, and its space is unusable";
+const UNFOUND: &str = "lookups miss it, and its space is unusable";
+const RISK: &str = "two workers could write to its space; the first block then becomes a miss";
 const GC: &str = "cenote pool gc";
 
-/// How a walk looks at slots.
+/// Settings of a walk over slots.
 pub(crate) struct Walk<'a> {
-    /// Free slots by the host's own lists.
+    /// Slots in this host's free lists.
     pub listed: BTreeSet<BlockIndex>,
     /// Blocks that rows of the object table name.
     pub objects: &'a BTreeSet<BlockIndex>,
-    /// Whether the heap lock is held, so that nothing is just leaving.
+    /// Whether the heap lock is held, so that no block is being evicted.
     pub is_locked: bool,
-    /// Whose payload is verified.
+    /// Whether to verify a block's payload.
     pub payloads: &'a dyn Fn(BlockIndex) -> bool,
 }
 
@@ -140,13 +140,13 @@ impl<F: Fabric, H: HostLocal> Member<F, H> {
 }
 
 impl<F: Fabric, H: HostLocal> Member<F, H> {
-    /// The highest owner that a chunk line may name.
+    /// The highest valid owner in a chunk line.
     pub(super) fn owners_max(&self) -> u64 {
         if self.region.is_coherent() { 1 } else { self.region.layout.max_hosts }
     }
 
-    /// The lines of all chunks that some host owns. What cannot be a chunk's line is reported. The caller has refreshed
-    /// them, or looks at this host's only.
+    /// The lines of all chunks that some host owns. Reports lines that cannot be a chunk's. The
+    /// caller has refreshed them, or checks this host's only.
     pub(crate) fn check_chunk_lines(&self, report: &mut CheckReport) -> Vec<(u64, ChunkLine)> {
         let mut lines = Vec::new();
         for chunk in 0..self.region.layout.num_chunks {
@@ -158,20 +158,21 @@ impl<F: Fabric, H: HostLocal> Member<F, H> {
             let lost = |fact: &str, repair| Finding {
                 what: format!("chunk {chunk}"),
                 fact: fact.to_owned(),
-                means: "no block can be put into it, and those in it stay as long as their host knows them",
+                means: "it takes no new block, and its blocks stay only as long as their host's memory lists them",
                 repair,
                 bytes: self.region.layout.chunk_bytes,
             };
             match self.region.read_chunk(chunk) {
                 Some(line) if line.owner <= self.owners_max() => lines.push((chunk, line)),
-                Some(_) => report.leaks.push(lost("its owner is a host that cannot be", GC)),
-                None => report.damage.push(lost("its line does not hold", "cenote pool gc, on each host")),
+                Some(_) => report.leaks.push(lost("its owner is an impossible host number", GC)),
+                None => report.damage.push(lost("its line is corrupt", "cenote pool gc, on each host")),
             }
         }
         lines
     }
 
-    /// Checks this host's free lists and chunks, with the heap lock held or not; returns blocks that `gc` should discard.
+    /// Checks this host's free lists and chunks, with or without the heap lock. Returns blocks that
+    /// `gc` should discard.
     pub(crate) fn check_own(
         &self,
         lines: &[(u64, ChunkLine)],
@@ -196,14 +197,14 @@ impl<F: Fabric, H: HostLocal> Member<F, H> {
                     report.damage.push(finding(what(), "it is in two free lists", RISK, GC));
                 }
                 if self.region.slot_owner(block).load(Acquire) != FREE {
-                    report.damage.push(finding(what(), "it is in a free list but taken", RISK, GC));
+                    report.damage.push(finding(what(), "it is in a free list but in use", RISK, GC));
                 }
             }
         }
         listed
     }
 
-    /// Checks one chunk of this host; returns blocks that `gc` should discard.
+    /// Checks one chunk of this host. Returns blocks that `gc` should discard.
     fn check_chunk(&self, chunk: u64, line: &ChunkLine, walk: &Walk<'_>, report: &mut CheckReport) -> Vec<BlockIndex> {
         report.chunks += 1;
         let first = chunk * self.region.layout.descriptors_per_chunk;
@@ -218,8 +219,8 @@ impl<F: Fabric, H: HostLocal> Member<F, H> {
             }
         }
         if !unnamed.is_empty() {
-            // They may have been put since the rows were read. One more look serves for the whole chunk: a damaged
-            // region may be full of objects without names.
+            // The rows may have been written after they were read. Read them once more for the
+            // whole chunk, because a corrupt region may be full of unnamed objects.
             let named = self.tables.object_blocks();
             for block in unnamed.into_iter().filter(|block| !named.contains(block)) {
                 let nameless = finding(format!("block {block}"), "it holds an object that no key names", SPACE, GC);
@@ -262,10 +263,10 @@ impl<F: Fabric, H: HostLocal> Member<F, H> {
                 let namespace = self.region.read_descriptor(block).map(|descriptor| u32::from(descriptor.namespace()));
                 if namespace.is_some_and(|namespace| Some(namespace) != charged && u64::from(namespace) < NAMESPACES) {
                     let fact = "it is not charged to its namespace";
-                    report.damage.push(finding(what(), fact, "a quota is applied to a wrong sum", GC));
+                    report.damage.push(finding(what(), fact, "its quota is applied to a wrong sum", GC));
                 }
                 let Some(hit) = self.region.hit(block) else {
-                    let fact = "it is published but its descriptor does not hold";
+                    let fact = "it is published but its descriptor is corrupt";
                     report.damage.push(finding(what(), fact, MISS, GC));
                     return;
                 };
@@ -285,7 +286,7 @@ impl<F: Fabric, H: HostLocal> Member<F, H> {
                 }
             }
             worker if u64::from(worker) > self.region.layout.workers_per_host => {
-                let fact = format!("it is reserved by worker slot {worker}, which cannot be");
+                let fact = format!("it is reserved by worker slot {worker}, which does not exist");
                 report.damage.push(finding(what(), &fact, SPACE, GC).costs(slot_bytes));
             }
             worker if self.region.area.slot_alive(worker - 1) => report.reserved += 1,
@@ -296,7 +297,8 @@ impl<F: Fabric, H: HostLocal> Member<F, H> {
         }
     }
 
-    /// Verifies a block's payload, unless it leaves meanwhile. `own`: this host writes its descriptor.
+    /// Verifies a block's payload, unless the block leaves meanwhile. `own`: this host writes its
+    /// descriptor.
     fn check_payload(&self, hit: &Hit, own: bool, report: &mut CheckReport) {
         self.blocks.drop_stale_lines(hit, hit.length);
         report.payloads_verified += 1;
@@ -312,8 +314,8 @@ impl<F: Fabric, H: HostLocal> Member<F, H> {
         }
     }
 
-    /// Checks a chunk of a host whose own memory is not to be seen: what the region itself says. `lives`: its host
-    /// may, and may be changing what is looked at.
+    /// Checks a chunk of a host whose memory is not accessible, from the region alone. `lives`: the
+    /// host may live, and may be changing it.
     pub(crate) fn check_from_outside(
         &self,
         chunk: u64,
@@ -359,14 +361,14 @@ impl<F: Fabric, H: HostLocal> Member<F, H> {
                 Some(Some(BlockState::Free)) => report.free += 1,
                 Some(None) | None if words == [0; 8] => report.free += 1,
                 Some(None) | None if lives => report.reserved += 1,
-                Some(None) | None => pend("its descriptor does not hold: its writer died"),
+                Some(None) | None => pend("its descriptor is corrupt: its writer died"),
             }
         }
     }
 }
 
 impl<F: Fabric, H: HostLocal> Member<F, H> {
-    /// Looks at a host's ring, as this host's caches have it: how many lines hold, and which do not.
+    /// Checks a host's ring, from this host's caches: counts the intact lines, reports the others.
     pub(crate) fn check_events(&self, host: u64, report: &mut CheckReport) {
         let (mut used, mut broken) = (0, 0);
         for position in 0..self.region.layout.events_per_host {
@@ -380,36 +382,36 @@ impl<F: Fabric, H: HostLocal> Member<F, H> {
         if broken > 0 {
             report.pending.push(finding(
                 format!("event log of host {host}"),
-                &format!("{broken} of its lines do not hold: who wrote them died, or is not done"),
-                "followers of the log notice, and go by the descriptors once",
-                "later events are written over them",
+                &format!("{broken} of its lines are corrupt: their writers died, or are still writing"),
+                "followers of the log detect it and walk the descriptors once",
+                "later events overwrite them",
             ));
         }
     }
 
-    /// Compares the plain design's list with the blocks that it must have.
+    /// Checks the plain design's list against the blocks that it must have.
     fn check_list(&self, heap: &Holds<Heap>, report: &mut CheckReport) -> Result<(), LockTimeout> {
-        const STAY: &str = "blocks may stay that should leave";
-        const RELINK: &str = "`cenote pool gc` makes the list anew";
+        const STAY: &str = "blocks may stay that should be evicted";
+        const RELINK: &str = "`cenote pool gc` rebuilds the list";
         let faults = self.index.check_list(heap)?;
         if faults.is_broken {
             let what = "the list of the plain design".to_owned();
             report.damage.push(finding(what, "its links do not agree", STAY, RELINK));
         }
         for block in faults.unready {
-            let fact = "it is listed as a block that may leave, and is none";
+            let fact = "it is listed as evictable but not published";
             report.damage.push(finding(format!("block {block}"), fact, STAY, RELINK));
         }
         for block in faults.unlisted {
-            let fact = "it is published but not in the list of those that may leave";
-            report.leaks.push(finding(format!("block {block}"), fact, "it can be found but never leaves", RELINK));
+            let fact = "it is published but not in the list of evictable blocks";
+            report.leaks.push(finding(format!("block {block}"), fact, "it can be found but is never evicted", RELINK));
         }
         Ok(())
     }
 }
 
 impl<F: Fabric, H: HostLocal> Member<F, H> {
-    /// Compares what this host has charged with the slots that are charged, and with what it shows.
+    /// Checks this host's charges against the charged slots, and against the published sums.
     pub(crate) fn check_usage(&self, report: &mut CheckReport) {
         let mut charged = BTreeMap::<u64, u64>::new();
         for block in (0..self.region.layout.num_descriptors()).map(BlockIndex) {
@@ -423,7 +425,7 @@ impl<F: Fabric, H: HostLocal> Member<F, H> {
             let slots = charged.get(&namespace).copied().unwrap_or(0);
             if usage != slots || usage != shown {
                 let fact = format!(
-                    "host {} accounts {usage} bytes, shows {shown}, and its slots have {slots}",
+                    "host {} counts {usage} bytes, publishes {shown}, and its slots have {slots}",
                     self.region.host
                 );
                 report.damage.push(finding(format!("namespace {namespace}"), &fact, WRONG_SUM, "cenote pool gc"));
@@ -431,7 +433,7 @@ impl<F: Fabric, H: HostLocal> Member<F, H> {
         }
     }
 
-    /// The same of a host whose memory is not to be seen.
+    /// As [`Self::check_usage`], for a host without accessible memory.
     pub(crate) fn check_usage_from_outside(&self, host: u64, lines: &[(u64, ChunkLine)], report: &mut CheckReport) {
         let mut stored = BTreeMap::<u64, u64>::new();
         for (chunk, line) in lines.iter().filter(|(_, line)| line.owner == host + 1) {
@@ -446,18 +448,18 @@ impl<F: Fabric, H: HostLocal> Member<F, H> {
         for (namespace, shown) in (0..).zip(self.space.shown_by(host)) {
             let stored = stored.get(&namespace).copied().unwrap_or(0);
             if shown != stored {
-                let fact = format!("host {host} accounts {shown} bytes, and its blocks have {stored}");
+                let fact = format!("host {host} publishes {shown} bytes, and its blocks have {stored}");
                 let what = format!("namespace {namespace}");
-                report.pending.push(finding(what, &fact, WRONG_SUM, "the next life of that host counts anew"));
+                report.pending.push(finding(what, &fact, WRONG_SUM, "the next life of that host recounts"));
             }
         }
     }
 }
 
-const WRONG_SUM: &str = "a quota of the namespace is applied to a wrong sum";
+const WRONG_SUM: &str = "the namespace's quota is applied to a wrong sum";
 
 impl Finding {
-    /// A finding that keeps this many bytes from everybody.
+    /// The finding, with the bytes that it makes unusable.
     const fn costs(mut self, bytes: u64) -> Self {
         self.bytes = bytes;
         self

@@ -1,4 +1,4 @@
-//! Garbage collection: gives back what no worker uses.
+//! Garbage collection: frees what no worker uses.
 
 use super::check::CheckReport;
 use crate::error::PoolError;
@@ -14,27 +14,27 @@ use serde::Serialize;
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 
-/// What garbage collection gave back.
+/// Result of a garbage collection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct GcReport {
-    /// Dead workers and what they held.
+    /// Dead workers and their reservations.
     pub recovered: Recovered,
     /// Index entries dropped.
     pub index_dropped: u64,
-    /// Overflow counts mended.
+    /// Overflow counts corrected.
     pub counts_mended: u64,
-    /// Blocks freed that nobody could find, damaged ones among them.
+    /// Blocks freed that lookups could not find, corrupt ones among them.
     pub blocks_freed: u64,
-    /// Chunks taken over from dead hosts whose quarantine has ended.
+    /// Chunks adopted from dead hosts after their quarantine.
     pub chunks_adopted: u64,
-    /// Chunks given back to the region.
+    /// Chunks released to the region.
     pub chunks_released: u64,
 }
 
 impl<F: Fabric, H: HostLocal> Member<F, H> {
-    /// Recovers dead workers, drops index entries that lead nowhere, frees blocks that lookups cannot find
-    /// or that do not hold, and returns empty chunks. With `payloads` it reads every byte. Waits `timeout`
-    /// for each lock.
+    /// Recovers dead workers, drops index entries without a readable block, frees blocks that
+    /// lookups cannot find or that are corrupt, and releases empty chunks. With `payloads` it
+    /// verifies every payload. Waits `timeout` for each lock.
     pub fn collect_garbage(&self, payloads: bool, timeout: Timeout) -> Result<GcReport, PoolError> {
         let Self { region, index, space, blocks, .. } = self;
         let mut report = GcReport { recovered: self.recover_dead()?, ..GcReport::default() };
@@ -80,8 +80,8 @@ impl<F: Fabric, H: HostLocal> Member<F, H> {
         Ok(report)
     }
 
-    /// Writes chunk lines that do not hold again, where this host owns the chunk, and clears those that no
-    /// host can own. Another host's line is left to its owner.
+    /// Rewrites corrupt chunk lines of this host's chunks, and clears lines with an impossible
+    /// owner. The owner rewrites another host's line.
     fn mend_chunks(&self, _: &Holds<Heap>, chunks: &Holds<Chunks>) {
         let Self { region, space, .. } = self;
         let holds = |chunk: u64| {
@@ -110,8 +110,8 @@ impl<F: Fabric, H: HostLocal> Member<F, H> {
         }
     }
 
-    /// Readable blocks in chunks without owner, which only a corrupt chunk line leaves behind. No host would
-    /// evict them, and their hashes could not be published again.
+    /// Readable blocks in chunks without owner, which only a corrupt chunk line leaves. No host
+    /// would evict them, and their hashes could not be published again.
     fn orphans(&self, _: &Holds<Chunks>) -> Vec<(BlockHash, BlockIndex)> {
         let region = &self.region;
         let mut orphans = Vec::new();

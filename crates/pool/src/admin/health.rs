@@ -1,12 +1,13 @@
-//! Health: finds damage, trips the breaker, mends, and closes the breaker.
+//! Health: finds damage, trips the breaker, repairs, and closes the breaker.
 //!
-//! Damage costs hits and never wrong bytes, but it may cost unbounded time: calls wait for locks whose
-//! lines are corrupt, or walk structures that lead nowhere. So a worker that meets it leaves the region
-//! alone: serving calls return at once, and its engine computes. Its tick then mends what this host may
-//! mend, and closes the breaker when a walk finds no damage.
+//! Damage costs hits and never returns wrong bytes, but it may cost unbounded time: calls wait for
+//! locks whose lines are corrupt, or walk corrupt structures. So a worker that finds damage leaves
+//! the region alone: serving calls return at once, and its engine computes. Its tick then repairs
+//! what this host may write, and closes the breaker when a walk finds no damage.
 //!
-//! The breaker trips on lock timeouts (`crate::sync::breaker`). It also trips when a tick finds that the
-//! superblock, an own line or a chunk line of this host does not hold, or that memory is gone.
+//! The breaker trips on lock timeouts (`crate::sync::breaker`). It also trips when a tick finds
+//! that the superblock, an own line or a chunk line of this host is corrupt, or that memory is
+//! gone.
 
 use super::check::CheckReport;
 use crate::error::PoolError;
@@ -22,7 +23,7 @@ use std::sync::atomic::Ordering::Relaxed;
 const CHUNKS_A_TICK: u64 = 256;
 
 impl<F: Fabric, H: HostLocal> Member<F, H> {
-    /// Checks the region and trips the breaker, or mends and closes it.
+    /// Checks the region and trips the breaker, or repairs and closes it.
     pub fn look_after_health(&self) {
         let now = self.region.area.now();
         if !self.locks.breaker.is_out() {
@@ -37,7 +38,7 @@ impl<F: Fabric, H: HostLocal> Member<F, H> {
         }
     }
 
-    /// The first damage that a quick look finds.
+    /// The first damage that a short check finds.
     fn first_damage(&self) -> Option<String> {
         if let Err(reason) = self.whole_region() {
             return Some(reason);
@@ -47,13 +48,13 @@ impl<F: Fabric, H: HostLocal> Member<F, H> {
             self.region.layout.host(self.region.host),
         );
         if self.region.read::<WorkerLine>(worker).is_none() {
-            return Some("this worker's line does not hold".to_owned());
+            return Some("this worker's line is corrupt".to_owned());
         }
         if self.region.read::<HostLine>(host).is_none() {
             // Another process of the host may be writing it.
             let _membership = self.locks.lock_membership(Timeout::TRY).ok()?;
             if self.region.read::<HostLine>(host).is_none() {
-                return Some("this host's line does not hold".to_owned());
+                return Some("this host's line is corrupt".to_owned());
             }
         }
         let first = self.locks.breaker.next_chunk(CHUNKS_A_TICK);
@@ -63,10 +64,10 @@ impl<F: Fabric, H: HostLocal> Member<F, H> {
             .find(|&chunk| self.is_lost(chunk))?;
         // It may be in the middle of a change.
         let _heap = self.blocks.lock_heap_within(Timeout::TRY).ok()?;
-        self.is_lost(torn).then(|| format!("the line of chunk {torn} does not hold"))
+        self.is_lost(torn).then(|| format!("the line of chunk {torn} is corrupt"))
     }
 
-    /// Whether this host lists a chunk whose line does not name it.
+    /// Whether this host lists a chunk that, by its line, it does not own.
     fn is_lost(&self, chunk: u64) -> bool {
         self.region.chunk_class(chunk).load(Relaxed) != 0
             && self.region.own_chunk(chunk).is_none()
@@ -76,18 +77,18 @@ impl<F: Fabric, H: HostLocal> Member<F, H> {
     /// Whether the whole region is mapped, and is the one that was opened.
     fn whole_region(&self) -> Result<(), String> {
         if !self.region.fabric.still_whole() {
-            return Err("a part of the region's memory is gone: its file was cut, or the hardware lost it; \
-                        make a new region and restart its users"
+            return Err("part of the region's memory is gone: its file was truncated, or the hardware failed; \
+                        create a new region and restart its users"
                 .to_owned());
         }
         match Superblock::read(&self.region.fabric) {
             Ok(now) if now == self.region.superblock => Ok(()),
-            Ok(_) => Err("the region was formatted anew while it was in use; restart its users".to_owned()),
-            Err(error) => Err(format!("the superblock does not hold: {error}")),
+            Ok(_) => Err("the region was formatted again while it was in use; restart its users".to_owned()),
+            Err(error) => Err(format!("the superblock is corrupt: {error}")),
         }
     }
 
-    /// Mends what this host may mend, then walks its data.
+    /// Repairs what this host may write, then checks its data.
     fn mend(&self) -> Result<(), String> {
         if self.region.fabric.still_whole() {
             self.region.superblock.mend(&self.region.fabric);
@@ -104,16 +105,16 @@ impl<F: Fabric, H: HostLocal> Member<F, H> {
         {
             let _heap = self.blocks.lock_heap().map_err(PoolError::lock("heap")).map_err(busy)?;
             if let Some(chunk) = (0..self.region.layout.num_chunks).find(|&chunk| self.is_lost(chunk)) {
-                return Err(format!("the line of chunk {chunk} does not hold"));
+                return Err(format!("the line of chunk {chunk} is corrupt"));
             }
             let objects: BTreeSet<_> = self.tables.object_blocks().into_iter().collect();
-            // Other hosts mend their own lines.
+            // Other hosts repair their own lines.
             let lines = self.check_chunk_lines(&mut CheckReport::default());
             self.check_own(&lines, &objects, &|_| false, true, &mut report);
         }
         match report.damage.first() {
             None => Ok(()),
-            Some(finding) => Err(format!("{} does not hold: {}", finding.what, finding.fact)),
+            Some(finding) => Err(format!("{} is corrupt: {}", finding.what, finding.fact)),
         }
     }
 }

@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 impl<F: Fabric, H: HostLocal> Member<F, H> {
-    /// `alive` tells whether the worker of a host's slot lives, where that is known.
+    /// `alive` tells whether the worker of a host's slot lives, if that is known.
     pub(crate) fn info(&self, alive: impl Fn(u64, u32) -> Option<bool>) -> PoolInfo {
         self.region.refresh_tables();
         let mut namespaces = self.namespace_rows();
@@ -78,7 +78,7 @@ impl<F: Fabric, H: HostLocal> Member<F, H> {
                     row.workers += 1;
                 }
             }
-            // Where its workers' claims can be seen they decide; elsewhere its heart does.
+            // Visible claims of workers decide; without them the heartbeat does.
             let of_host = info.workers.iter().filter(|worker| u64::from(worker.host) == host);
             let seen: Vec<bool> = of_host.filter_map(|worker| worker.alive).collect();
             if !seen.is_empty() || alive(host, 0).is_some() {
@@ -91,7 +91,7 @@ impl<F: Fabric, H: HostLocal> Member<F, H> {
         info
     }
 
-    /// What is known of a host but its workers and chunks.
+    /// A host's row without its workers and chunks.
     fn host_info(&self, host: u64) -> HostInfo {
         let line = self.region.read_host(host).unwrap_or_default();
         let marked_dead = self.region.is_dead(host, line.incarnation);
@@ -141,7 +141,7 @@ impl<F: Fabric, H: HostLocal> Member<F, H> {
     }
 }
 
-/// What [`crate::Pool::info`] tells.
+/// Summary of a region: [`crate::Pool::info`].
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct PoolInfo {
     /// Bytes of the region.
@@ -154,9 +154,10 @@ pub struct PoolInfo {
     pub num_chunks: u64,
     /// Chunks owned by some host.
     pub chunks_taken: u64,
-    /// Chunks that a host has lost by being declared dead.
+    /// Chunks lost by hosts that were declared dead.
     pub chunks_lost: u64,
-    /// Those of them into which a host that was declared dead may still write. They take copies only ([`crate::Pool::begin_in_place`]).
+    /// Those of them that such a host may still write to. They take copies only
+    /// ([`crate::Pool::begin_in_place`]).
     pub chunks_with_strays: u64,
     /// Readable blocks.
     pub blocks_ready: u64,
@@ -168,7 +169,7 @@ pub struct PoolInfo {
     pub fabric: &'static str,
     /// Name of the design.
     pub design: &'static str,
-    /// Name of the policy that says which blocks leave.
+    /// Name of the eviction policy.
     pub eviction: &'static str,
     /// Blocks that one worker can pin at once.
     pub pins_per_worker: u64,
@@ -180,18 +181,18 @@ pub struct PoolInfo {
     pub namespaces: Vec<NamespaceInfo>,
     /// Hosts that attached at least once.
     pub hosts: Vec<HostInfo>,
-    /// Processes that have it open.
+    /// Processes that have joined.
     pub workers: Vec<WorkerInfo>,
     /// This host's counters by name.
     pub counters: BTreeMap<&'static str, u64>,
 }
 
-/// A namespace and what it holds.
+/// A namespace and its use of the region.
 #[derive(Clone, Debug, Serialize)]
 pub struct NamespaceInfo {
     /// Row.
     pub id: NamespaceId,
-    /// The model's name, for people.
+    /// The model's name, for reports.
     pub label: String,
     /// Hex of the fingerprint.
     pub fingerprint: String,
@@ -203,41 +204,42 @@ pub struct NamespaceInfo {
     pub blocks: u64,
     /// Their payload bytes.
     pub bytes: u64,
-    /// Bytes of slots that are charged to it, as the hosts that live account them.
+    /// Bytes of slots that are charged to it, as the living hosts count them.
     pub used_bytes: u64,
-    /// Bytes that it may take; 0: no limit.
+    /// Limit of those bytes; 0: none.
     pub quota_bytes: u64,
 }
 
-/// A host that attached.
+/// A host that has attached.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct HostInfo {
     /// Its slot.
     pub host: u8,
-    /// Which life of it.
+    /// Number of its life.
     pub incarnation: u64,
-    /// Whether it lives: its workers' claims tell where they can be seen, its heart elsewhere; `None`: not known.
+    /// Whether it lives: by its workers' claims where they are visible, otherwise by its heartbeat.
+    /// `None`: unknown.
     pub alive: Option<bool>,
-    /// Milliseconds that its heart has stood still, as the host that asks has seen it.
+    /// Milliseconds since this host last saw its heartbeat advance.
     pub silent_ms: Option<u64>,
-    /// Whether somebody declared this life dead.
+    /// Whether a host declared this life dead.
     pub marked_dead: bool,
-    /// Workers that joined and have not left.
+    /// Workers that have joined and not left.
     pub workers: u64,
     /// Chunks that it owns.
     pub chunks: u64,
 }
 
-/// A worker that joined and has not left.
+/// A worker that has joined and not left.
 #[derive(Clone, Debug, Serialize)]
 pub struct WorkerInfo {
     /// Its host.
     pub host: u8,
     /// Its slot there.
     pub slot: u16,
-    /// Process id, as its host counts.
+    /// Process id, in its host's numbering.
     pub pid: u64,
-    /// Name it gave.
+    /// The name that it gave when it joined.
     pub name: String,
     /// Seconds since 1970.
     pub joined: u64,

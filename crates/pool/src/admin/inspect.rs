@@ -1,9 +1,9 @@
-//! Looking at a region from outside: nothing is joined, locked or written, and nobody need live.
+//! A view of a region from outside: it joins, locks and writes nothing and needs no live process.
 //!
-//! What hosts keep in their own memory (free lists, who holds which slot) is looked at where it is on this machine;
-//! of other hosts' chunks, and of hosts whose memory is gone, only what the region itself says is known. Others may
-//! work meanwhile, so something odd may be the middle of a change: it is looked at again, and told of only if it
-//! stays.
+//! Hosts' own memory (free lists, slot owners) is read if it is on this machine. For other hosts'
+//! chunks, and for hosts whose memory is gone, only the region itself is read. Workers may be
+//! active meanwhile, so a disagreement may be the middle of a change. The check repeats and reports
+//! only what stays.
 
 use super::check::{CheckReport, Finding, Walk, finding};
 use super::info::{NamespaceInfo, PoolInfo};
@@ -22,24 +22,24 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering::Acquire;
 use std::time::Duration;
 
-/// How long something odd may be the middle of a change.
+/// Longest time for which a disagreement may be the middle of a change.
 const PATIENCE: Duration = Duration::from_millis(500);
-/// Looks that it must stand at least.
+/// Fewest repetitions that a reported disagreement must survive.
 const LOOKS_MIN: u32 = 3;
 
-/// A region seen from outside.
+/// A region, seen from outside.
 pub struct Inspector<F: Fabric + Clone> {
-    /// As the host that asks sees it.
+    /// The view of the asking host.
     own: Member<F, HostArea>,
-    /// Hosts whose memory is on this machine and belongs to the region as it is.
+    /// Hosts with memory of this region on this machine.
     seen: BTreeMap<u64, Member<F, HostArea>>,
 }
 
 impl<F: Fabric + Clone> Inspector<F> {
-    /// Opens the region as seen by `options.host`.
+    /// Opens the region as `options.host` sees it.
     ///
     /// # Errors
-    /// The region is not ours to read (see [`Superblock::read`]), or a host's memory on this machine is not.
+    /// The region is unreadable (see [`Superblock::read`]), or a host's memory on this machine is.
     pub fn open(fabric: &F, options: &AttachOptions) -> Result<Self, PoolError> {
         let (own, _) = view(fabric.clone(), options)?;
         let mut seen = BTreeMap::new();
@@ -54,7 +54,7 @@ impl<F: Fabric + Clone> Inspector<F> {
         Ok(Self { own, seen })
     }
 
-    /// What the region's creator chose.
+    /// The settings that the region's creator chose.
     #[must_use]
     pub fn superblock(&self) -> &Superblock {
         &self.own.region.superblock
@@ -66,7 +66,7 @@ impl<F: Fabric + Clone> Inspector<F> {
         self.own.info(|host, slot| self.slot_alive(host, slot))
     }
 
-    /// Which models share the region. Their blocks are not counted.
+    /// The models that share the region, without counts of their blocks.
     #[must_use]
     pub fn namespaces(&self) -> Vec<NamespaceInfo> {
         self.own.region.refresh_tables();
@@ -81,7 +81,8 @@ impl<F: Fabric + Clone> Inspector<F> {
         self.own.log.read_log(follower)
     }
 
-    /// Walks chunks, descriptors, free lists and index of all hosts, and with `payloads` every byte.
+    /// Walks chunks, descriptors, free lists and index of all hosts, and with `payloads` verifies
+    /// every payload.
     #[must_use]
     pub fn check(&self, payloads: bool) -> CheckReport {
         let mut report = self.walk(&|_| payloads);
@@ -102,13 +103,14 @@ impl<F: Fabric + Clone> Inspector<F> {
         report
     }
 
-    /// Whether a worker's claim lives. A region of one host is this machine's: where it has no memory, nobody lives.
+    /// Whether a worker's claim lives. If a region of one host has no host memory here, no worker
+    /// lives.
     fn slot_alive(&self, host: u64, slot: u32) -> Option<bool> {
         let seen = self.current(host).map(|inner| inner.region.area.slot_alive(slot));
         seen.or_else(|| self.own.region.is_coherent().then_some(false))
     }
 
-    /// A host's memory, unless it is another life's.
+    /// A host's memory, unless it is of another life.
     fn current(&self, host: u64) -> Option<&Member<F, HostArea>> {
         let life = self.own.region.read_host(host)?.incarnation;
         self.seen.get(&host).filter(|inner| inner.region.incarnation() == life)
@@ -134,7 +136,7 @@ impl<F: Fabric + Clone> Inspector<F> {
         let objects: BTreeSet<BlockIndex> = own.tables.object_blocks().into_iter().collect();
         let (entries, stale) = own.index.look_at_index();
         let mut lines = Vec::new();
-        // A line that another host is just writing is whole at the next look.
+        // A line that another host is writing is whole at the next attempt.
         for _ in 0..3 {
             report = CheckReport::default();
             own.region.refresh_chunks();
@@ -172,7 +174,7 @@ impl<F: Fabric + Clone> Inspector<F> {
         report
     }
 
-    /// Workers that died and were not cleaned up after.
+    /// Dead workers that were not recovered.
     fn left_workers(&self, host: u64) -> Vec<Finding> {
         let own = &self.own;
         let high =
@@ -185,9 +187,9 @@ impl<F: Fabric + Clone> Inspector<F> {
             let pid = own.region.fabric.load_line(own.region.layout.worker(host, slot))[1];
             finding(
                 format!("worker slot {slot} of host {host}"),
-                &format!("its process {pid} is dead, and nobody has cleaned up after it"),
-                "what it had reserved is not free yet, and what it had pinned stays",
-                "whoever attaches next, or a worker of that host when it ticks; `cenote pool gc` does it now",
+                &format!("its process {pid} is dead and not recovered yet"),
+                "its reservations are not free yet, and blocks that it pinned stay",
+                "the next worker that attaches, or the next tick of that host; `cenote pool gc` does it now",
             )
         })
         .collect()
@@ -201,7 +203,7 @@ impl<F: Fabric + Clone> Inspector<F> {
             finding(
                 format!("host {host}"),
                 &format!("it is declared dead and owns {chunks} chunks"),
-                "its blocks stay readable; nothing new goes into its space",
+                "its blocks stay readable; its space takes no new blocks",
                 "hosts that need space adopt it when the quarantine is over, or the host returns",
             )
         })
@@ -215,14 +217,14 @@ impl<F: Fabric + Clone> Inspector<F> {
             ..finding(
                 format!("chunk {chunk}"),
                 &format!("its owner, host {host}, never attached"),
-                "its space is lost to everybody",
+                "its space is lost",
                 "cenote pool gc, with that host's number",
             )
         })
         .collect()
     }
 
-    /// Blocks that somebody pins who may live.
+    /// Blocks pinned by workers that may live.
     fn pinned_by_the_living(&self) -> BTreeSet<BlockIndex> {
         let own = &self.own;
         let mut pinned = BTreeSet::new();

@@ -59,8 +59,8 @@ pub(crate) struct Label {
 
 /// Write.
 impl<F: Fabric, H: HostLocal> Blocks<F, H> {
-    /// Writes payload and descriptor into a reserved slot. From then on a reader that has the block's
-    /// number can read it. Returns its generation.
+    /// Writes payload and descriptor into a reserved slot. From then on a reader that has the
+    /// block's number can read it. Returns its generation.
     pub fn write(&self, slot: Slot, label: &Label, parts: &[&[u8]]) -> Generation {
         let generation = self.next_generation(slot.block);
         let offset = self.region.layout.payload(slot.block, slot.bytes);
@@ -111,8 +111,8 @@ impl<F: Fabric, H: HostLocal> Blocks<F, H> {
         }
     }
 
-    /// Leads the index to a readable block of this worker, or retracts the block. `word` is the eviction
-    /// policy's word of a block that was repacked.
+    /// Leads the index to a readable block of this worker, or retracts the block. `word` is the
+    /// eviction policy's word of a block that was repacked.
     pub fn enter(&self, block: BlockIndex, hash: BlockHash, word: Option<u64>) -> Publish {
         use crate::index::Inserted;
         let outcome = match self.index.insert(hash, block) {
@@ -128,8 +128,8 @@ impl<F: Fabric, H: HostLocal> Blocks<F, H> {
             Ok(Inserted::Duplicate) => Publish::Duplicate,
             Ok(Inserted::Full) | Err(_) => Publish::NoRoom,
         };
-        // Retract instead of freeing: a stale index entry may have led a reader here, which may have
-        // pinned the block. Without the lock the slot stays reserved until this worker leaves.
+        // Retract instead of freeing: a stale index entry may have led a reader here, which may
+        // have pinned the block. Without the lock the slot stays reserved until this worker leaves.
         if let Ok(heap) = self.lock_heap() {
             self.withdraw(&heap, block);
         }
@@ -179,9 +179,9 @@ impl<F: Fabric, H: HostLocal> Blocks<F, H> {
         found.is_some()
     }
 
-    /// Marks blocks as used at an instant. Only lookups advance the recency clock: the blocks that a
-    /// prompt finds and those published for it share one instant, and of equal blocks eviction takes the
-    /// deepest first.
+    /// Marks blocks as used at an instant. Only lookups advance the recency clock: the blocks that
+    /// a prompt finds and those published for it share one instant, and of equal blocks eviction
+    /// takes the deepest first.
     fn touch(&self, now: u64, blocks: impl IntoIterator<Item = BlockIndex>) {
         let words = blocks.into_iter().map(|block| self.region.policy_word(block));
         let (load, store) = (|word: &&H::Word64| word.load(Relaxed), |word: &&H::Word64, now| word.store(now, Relaxed));
@@ -234,9 +234,9 @@ impl<F: Fabric, H: HostLocal> Blocks<F, H> {
         if checksum == hit.checksum { ReadOutcome::Whole } else { ReadOutcome::Damaged }
     }
 
-    /// Drops payload lines of an older use of the slot from this host's caches, once per generation.
-    /// Returns whether they had been dropped. If not, the caller records it after the descriptor has
-    /// confirmed the generation.
+    /// Drops payload lines of an older use of the slot from this host's caches, once per
+    /// generation. Returns whether they had been dropped. If not, the caller records it after the
+    /// descriptor has confirmed the generation.
     pub fn drop_stale_lines(&self, hit: &Hit, bytes: u64) -> bool {
         let region = &self.region;
         let seen = region.has_seen(hit.block, hit.generation);
@@ -250,8 +250,8 @@ impl<F: Fabric, H: HostLocal> Blocks<F, H> {
         seen
     }
 
-    /// Takes a block without its checksum out of the pool: readers would miss it again and again, and
-    /// publishers would take it for a duplicate. Another host's block only leaves the index.
+    /// Takes a block without its checksum out of the pool: readers would miss it again and again,
+    /// and publishers would take it for a duplicate. Another host's block only leaves the index.
     pub fn discard_damaged(&self, hit: &Hit) {
         let region = &self.region;
         if region.is_plain() {
@@ -283,8 +283,8 @@ impl<F: Fabric, H: HostLocal> Blocks<F, H> {
 
 /// Leave.
 ///
-/// The owner host marks a block `EVICTING`, publishes the mark, and then looks for pins. A reader stores
-/// its pin, publishes it, and then looks at the state. So one of the two sees the other.
+/// The owner host marks a block `EVICTING`, publishes the mark, and then looks for pins. A reader
+/// stores its pin, publishes it, and then looks at the state. So one of the two sees the other.
 impl<F: Fabric, H: HostLocal> Blocks<F, H> {
     /// Every block that a worker pins, or that has a reference count in the plain design.
     pub fn pinned(&self) -> BTreeSet<BlockIndex> {
@@ -329,7 +329,8 @@ impl<F: Fabric, H: HostLocal> Blocks<F, H> {
         }
     }
 
-    /// Retracts a readable block for good. If it is pinned, its slot becomes free with the last pin.
+    /// Retracts a readable block for good. If it is pinned, its slot becomes free with the last
+    /// pin.
     pub fn withdraw(&self, heap: &Holds<Heap>, block: BlockIndex) {
         self.retract(heap, &[block], |block| self.drain(heap, block));
     }
@@ -340,8 +341,8 @@ impl<F: Fabric, H: HostLocal> Blocks<F, H> {
         self.region.slot_owner(block).store(DRAINING, Release);
     }
 
-    /// Takes a marked block out of the index and frees its slot. `false`: the index was busy, and the
-    /// block drains.
+    /// Takes a marked block out of the index and frees its slot. `false`: the index was busy, and
+    /// the block drains.
     pub fn finish_eviction(&self, heap: &Holds<Heap>, block: BlockIndex, patience: &mut Duration) -> bool {
         // The mark is final. Taking the shard's lock fences the event.
         self.log.tell_removed(block);
@@ -358,14 +359,15 @@ impl<F: Fabric, H: HostLocal> Blocks<F, H> {
         true
     }
 
-    /// Frees draining blocks whose pins are gone. Returns their number.
+    /// Frees draining blocks that are no longer pinned. Returns their number.
     pub fn retry_draining(&self, heap: &Holds<Heap>) -> usize {
         let draining: Vec<BlockIndex> = (0_u64..)
             .zip(self.region.slot_owners())
             .filter(|(_, owner)| owner.load(Relaxed) == DRAINING)
             .map(|(block, _)| BlockIndex(block))
             .collect();
-        // Marked again: the process that marked a block may have died before other hosts saw the mark.
+        // Marked again: the process that marked a block may have died before other hosts saw the
+        // mark.
         let freed = self.retract(heap, &draining, |_| ());
         self.region.counters().add(Counter::Evicted, freed as u64);
         freed

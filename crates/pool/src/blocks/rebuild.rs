@@ -1,5 +1,6 @@
-//! The heap lock, and what its next holder rebuilds after a death: owner words, free lists, charges, and
-//! blocks that were on their way into the index. Also the adoption of a dead host's chunks.
+//! The heap lock, and what its next holder rebuilds after a death: owner words, free lists,
+//! charges, and blocks that were on their way into the index. Also the adoption of a dead host's
+//! chunks.
 
 use super::Blocks;
 use crate::index::Inserted;
@@ -17,8 +18,8 @@ use std::ops::Range;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 impl<F: Fabric, H: HostLocal> Blocks<F, H> {
-    /// Takes the heap lock within the serving path's timeout, and rebuilds the heap if its last holder
-    /// died.
+    /// Takes the heap lock within the serving path's timeout, and rebuilds the heap if its last
+    /// holder died.
     pub fn lock_heap(&self) -> Result<Guard<'_, Heap, F, H>, LockTimeout> {
         self.lock_heap_within(self.locks.serving())
     }
@@ -38,9 +39,9 @@ impl<F: Fabric, H: HostLocal> Blocks<F, H> {
 
     /// Rebuilds free lists, classes and owner words from the region.
     ///
-    /// A block that was being evicted never becomes readable again, because its slot may have been reused
-    /// in part. It is not free either: its marker may have died before other hosts saw the mark. It
-    /// drains: it is marked again, and freed if it has no pin.
+    /// A block that was being evicted never becomes readable again, because its slot may have been
+    /// reused in part. It is not free either: its marker may have died before other hosts saw the
+    /// mark. It drains: it is marked again, and freed if it has no pin.
     pub fn rebuild_heap(&self, heap: &Holds<Heap>) {
         let region = &self.region;
         for class in 0..CLASSES {
@@ -71,8 +72,9 @@ impl<F: Fabric, H: HostLocal> Blocks<F, H> {
         self.space.show_all_usage(heap);
     }
 
-    /// Drops cached copies of the descriptors and names of a chunk that another host owned. Only then
-    /// does this host list the chunk; after a death in between the next rebuild refreshes them.
+    /// Drops cached copies of the descriptors and names of a chunk that another host owned. Only
+    /// then does this host list the chunk; after a death in between the next rebuild refreshes
+    /// them.
     fn refresh_taken(&self, blocks: Range<u64>) {
         let region = &self.region;
         if region.is_coherent() || blocks.is_empty() {
@@ -86,8 +88,8 @@ impl<F: Fabric, H: HostLocal> Blocks<F, H> {
         region.fabric.refresh(&lines);
     }
 
-    /// Clears owner words and charges of a chunk that another host owns now. Reservations are left to the
-    /// recovery of their workers.
+    /// Clears owner words and charges of a chunk that another host owns now. Reservations are left
+    /// to the recovery of their workers.
     fn forget_slots(&self, chunk: u64) {
         let region = &self.region;
         let first = chunk * region.layout.descriptors_per_chunk;
@@ -155,7 +157,8 @@ impl<F: Fabric, H: HostLocal> Blocks<F, H> {
                 continue;
             }
             let Some(class) = self.space.class_of(heap, line.slot_bytes) else { continue };
-            // A write of its own: the list must be complete in a line that is torn at the change of owner.
+            // A write of its own: the list must be complete in a line that is torn at the change of
+            // owner.
             let line = self.space.with_stray_owner(&chunks, line);
             self.space.put_chunk(&chunks, chunk, line);
             let ours = ChunkLine {
@@ -164,8 +167,8 @@ impl<F: Fabric, H: HostLocal> Blocks<F, H> {
                 generation: line.generation.wrapping_add(1),
                 ..line
             };
-            // Before the change of owner: after a death from here on, the next holder of the heap lock
-            // finishes the adoption.
+            // Before the change of owner: after a death from here on, the next holder of the heap
+            // lock finishes the adoption.
             region.adopting().store(1, Relaxed);
             self.space.put_chunk(&chunks, chunk, ours);
             fault::point(Point::ChunkAdopted);
@@ -192,8 +195,8 @@ impl<F: Fabric, H: HostLocal> Blocks<F, H> {
         }
     }
 
-    /// Enters blocks of adopted chunks that their host had written but not indexed. If a shard is busy for
-    /// too long, the next adoption or `gc` enters the rest.
+    /// Enters blocks of adopted chunks that their host had written but not indexed. If a shard is
+    /// busy for too long, the next adoption or `gc` enters the rest.
     fn finish_adoption(&self, heap: &Holds<Heap>) {
         if self.region.adopting().load(Relaxed) == 1 {
             self.enter_unindexed(heap);
@@ -201,8 +204,8 @@ impl<F: Fabric, H: HostLocal> Blocks<F, H> {
         }
     }
 
-    /// Enters readable blocks of this host that the index does not lead to: their worker died, and so did
-    /// the host memory that named it.
+    /// Enters readable blocks of this host that the index does not lead to: their worker died, and
+    /// so did the host memory that named it.
     pub fn enter_unindexed(&self, heap: &Holds<Heap>) {
         // This host's caches may hold an index entry of an older use of the block.
         self.index.refresh_index();
@@ -215,11 +218,11 @@ impl<F: Fabric, H: HostLocal> Blocks<F, H> {
         }
     }
 
-    /// Enters a readable block that its worker did not enter, or withdraws it if another block has its
-    /// hash. Returns whether the block stays.
+    /// Enters a readable block that its worker did not enter, or withdraws it if another block has
+    /// its hash. Returns whether the block stays.
     pub fn enter_recovered(&self, heap: &Holds<Heap>, block: BlockIndex, hash: BlockHash) -> bool {
-        // If the shard is busy, another host may have died with its lock. Only workers that have joined
-        // notice that, so joining must not wait for it.
+        // If the shard is busy, another host may have died with its lock. Only workers that have
+        // joined notice that, so joining must not wait for it.
         if !matches!(self.index.insert(hash, block), Ok(Inserted::New)) {
             self.withdraw(heap, block);
             return false;

@@ -30,8 +30,8 @@ impl<F: Fabric, H: HostLocal> Evictor<F, H> {
         self.leave(heap, list, &victims)
     }
 
-    /// Makes room for a class: evicts its oldest block, or all blocks of another class's chunk if they are
-    /// older. Without a class, empties any chunk.
+    /// Makes room for a class: evicts its oldest block, or all blocks of another class's chunk if
+    /// they are older. Without a class, empties any chunk.
     pub(super) fn make_plain_room(&self, heap: &Holds<Heap>, class: Option<usize>) -> Room {
         let wanted = class.map(|class| class as u32 + 1);
         let of_others =

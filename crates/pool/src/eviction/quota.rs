@@ -1,7 +1,7 @@
 //! Byte quotas of namespaces: how much of the region a model's blocks may take, over all hosts.
 //!
-//! A host over a quota evicts its own blocks of the namespace, never another host's. If its own do not
-//! suffice, the block is not published.
+//! A host over a quota evicts its own blocks of the namespace, never another host's. If its own do
+//! not suffice, the block is not published.
 
 use super::Evictor;
 use crate::sync::{Heap, Holds};

@@ -1,9 +1,9 @@
-//! Repacking: under pressure a host empties its coldest chunks and publishes their blocks again in fewer
-//! bytes. The caller (`store`) makes them shorter.
+//! Repacking: under pressure a host empties its coldest chunks and publishes their blocks again in
+//! fewer bytes. The caller (`store`) makes them shorter.
 //!
-//! Whole chunks, because space changes its slot size only by chunk: single free slots are of no use to
-//! shorter blocks. Between retraction and publication a block exists only in its caller's memory, and
-//! lookups miss it. A death in between loses cached content and nothing else.
+//! Whole chunks, because space changes its slot size only by chunk: single free slots are of no use
+//! to shorter blocks. Between retraction and publication a block exists only in its caller's
+//! memory, and lookups miss it. A death in between loses cached content and nothing else.
 
 use super::Evictor;
 use crate::log::events::Names;
@@ -43,8 +43,8 @@ pub struct Shorter<'a> {
     pub payload: &'a [u8],
 }
 
-/// Slot size of a payload of any length: sixteen sizes per doubling, so that few sizes serve all lengths
-/// and at most a sixteenth is lost.
+/// Slot size of a payload of any length: sixteen sizes per doubling, so that few sizes serve all
+/// lengths and at most a sixteenth is lost.
 pub(crate) const fn slot_for(length: u64) -> u64 {
     let length = if length < LINE { LINE } else { length };
     let step = 1 << length.ilog2().saturating_sub(4);
@@ -56,7 +56,8 @@ pub(crate) const fn slot_for(length: u64) -> u64 {
 }
 
 impl<F: Fabric, H: HostLocal> Evictor<F, H> {
-    /// All blocks of a chunk, if all are published blocks of this namespace and `wanted` accepts each.
+    /// All blocks of a chunk, if all are published blocks of this namespace and `wanted` accepts
+    /// each.
     fn cold_blocks(&self, chunk: u64, namespace: u16, wanted: &dyn Fn(&Hit) -> bool) -> Option<Vec<ColdBlock>> {
         let mut cold = Vec::new();
         for block in self.region.slots_of(chunk) {
@@ -83,8 +84,8 @@ impl<F: Fabric, H: HostLocal> Evictor<F, H> {
             && self.region.read_descriptor(cold.hit.block).is_some_and(same)
     }
 
-    /// Retracts blocks and reserves slots for their shorter forms from the freed space, without evicting
-    /// others. Returns the index of each retracted block, with its slot if there is one.
+    /// Retracts blocks and reserves slots for their shorter forms from the freed space, without
+    /// evicting others. Returns the index of each retracted block, with its slot if there is one.
     pub fn reserve_shorter(
         &self,
         heap: &Holds<Heap>,

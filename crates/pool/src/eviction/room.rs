@@ -23,8 +23,8 @@ pub(super) enum Room {
 }
 
 impl<F: Fabric, H: HostLocal> Evictor<F, H> {
-    /// Evicts for a class, in chunks that may be written by `fill`: blocks of the class itself, or all
-    /// blocks of another class's chunk that has been idle for longer.
+    /// Evicts for a class, in chunks that may be written by `fill`: blocks of the class itself, or
+    /// all blocks of another class's chunk that has been idle for longer.
     pub(super) fn make_room(&self, heap: &Holds<Heap>, class: usize, fill: Fill) -> Room {
         let region = &self.region;
         // The plain design evicts one by one, and must not look at every slot each time.
@@ -63,7 +63,8 @@ impl<F: Fabric, H: HostLocal> Evictor<F, H> {
         if self.evict_blocks(heap, &victims) > 0 { Room::Made } else { self.evict_unpinned(heap, &own) }
     }
 
-    /// Evicts all blocks of a chunk and returns it to the region. `false`: a block was pinned meanwhile.
+    /// Evicts all blocks of a chunk and returns it to the region. `false`: a block was pinned
+    /// meanwhile.
     fn evict_chunk(&self, heap: &Holds<Heap>, chunk: u64) -> bool {
         let blocks: Vec<BlockIndex> = self.candidates(chunk).map(|candidate| candidate.block).collect();
         let is_empty = self.evict_blocks(heap, &blocks) == blocks.len();
@@ -73,8 +74,8 @@ impl<F: Fabric, H: HostLocal> Evictor<F, H> {
         is_empty
     }
 
-    /// Returns the chunk that has been idle longest to the region, if a host that wants one has at least
-    /// two fewer than this host.
+    /// Returns the chunk that has been idle longest to the region, if a host that wants one has at
+    /// least two fewer than this host.
     pub fn share_chunks(&self, wanting: &[u64]) {
         let Ok(heap) = self.blocks.lock_heap() else { return };
         // A host that wants a chunk takes a free one if there is any.
@@ -157,8 +158,8 @@ impl<F: Fabric, H: HostLocal> Evictor<F, H> {
         Some(idle)
     }
 
-    /// Evicts published blocks of this host that are not pinned. Returns the number of slots that became
-    /// free.
+    /// Evicts published blocks of this host that are not pinned. Returns the number of slots that
+    /// became free.
     pub(super) fn evict_blocks(&self, heap: &Holds<Heap>, blocks: &[BlockIndex]) -> usize {
         let mut kept = 0;
         let freed = self.blocks.retract(heap, blocks, |block| {
@@ -183,8 +184,8 @@ impl<F: Fabric, H: HostLocal> Evictor<F, H> {
         self.evict_blocks(&heap, &self.victims(&all, count))
     }
 
-    /// Withdraws all blocks of a namespace that this host owns. Pinned ones drain. Returns the number of
-    /// slots that became free.
+    /// Withdraws all blocks of a namespace that this host owns. Pinned ones drain. Returns the
+    /// number of slots that became free.
     pub fn forget(&self, namespace: u16) -> usize {
         let region = &self.region;
         let Ok(heap) = self.blocks.lock_heap() else { return 0 };

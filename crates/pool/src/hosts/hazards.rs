@@ -1,7 +1,7 @@
 //! Pins: a pinned block must not be reused, because it is used in place or promised.
 //!
-//! A pin is a word in a hazard line that only its worker writes. Pins end with their worker: recovery
-//! clears its lines.
+//! A pin is a word in a hazard line that only its worker writes. Pins end with their worker:
+//! recovery clears its lines.
 
 use super::Hosts;
 use crate::region::layout::PINS_PER_LINE;
@@ -127,8 +127,8 @@ impl<F: Fabric, H: HostLocal> Hosts<F, H> {
         }
     }
 
-    /// Every block that a worker of a host not declared dead pins. Lines of worker slots never used are
-    /// not read.
+    /// Every block that a worker of a host not declared dead pins. Lines of worker slots never used
+    /// are not read.
     pub fn pinned_blocks(&self) -> BTreeSet<BlockIndex> {
         let region = &self.region;
         let mut pinned = BTreeSet::new();

@@ -10,8 +10,8 @@ use cenote_mem::{Fabric, HostLocal, Offset};
 use std::time::Duration;
 
 impl<F: Fabric, H: HostLocal> Hosts<F, H> {
-    /// Registers this host. Begins a new life if there was none, if the last one was declared dead, or
-    /// if `is_new`. Returns whether it did.
+    /// Registers this host. Begins a new life if there was none, if the last one was declared dead,
+    /// or if `is_new`. Returns whether it did.
     pub fn register_host(&self, membership: &Holds<Membership>, is_new: bool) -> bool {
         let region = &self.region;
         let boot_id = boot_id();

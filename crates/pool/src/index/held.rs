@@ -1,5 +1,5 @@
-//! Counts that a worker raised by looking blocks up and has not lowered: in its own memory, as the paper's workers
-//! would keep them.
+//! Reference counts that a worker raised by lookups and has not lowered. They are in its own
+//! memory, as in TraCT.
 
 use crate::region::hit::Hit;
 use cenote_base::{BlockIndex, Generation};
@@ -8,16 +8,16 @@ use std::time::Duration;
 
 type Use = (BlockIndex, Generation);
 
-/// Counts of hits that nobody has read yet.
+/// Counts of hits that were not read yet.
 #[derive(Debug, Default)]
 pub(crate) struct Held {
     unread: HashMap<Use, Unread>,
-    /// A notice for each count that came in, by the time until which it is held.
+    /// One notice per count, by the time until which it is held.
     notices: VecDeque<(Duration, Use)>,
 }
 
-/// Who reads takes the oldest count and leaves its notice; so there may be more notices than counts, and the first of
-/// them mean nothing.
+/// Unread counts of a hit. A read takes the oldest count and leaves its notice, so there may be
+/// more notices than counts; the oldest notices are then void.
 #[derive(Debug, Default)]
 struct Unread {
     counts: u64,
@@ -25,7 +25,7 @@ struct Unread {
 }
 
 impl Held {
-    /// Each of these hits has a count, which is held until then.
+    /// Adds one count for each hit, held until `until`.
     pub fn add(&mut self, hits: &[Hit], until: Duration) {
         for hit in hits {
             let key = (hit.block, hit.generation);
@@ -36,13 +36,13 @@ impl Held {
         }
     }
 
-    /// A count that could not be given back.
+    /// Adds a count that could not be lowered.
     pub fn owe(&mut self, hit: &Hit) {
         self.add(&[*hit], Duration::ZERO);
         self.notices.rotate_right(1);
     }
 
-    /// Hands the count of a hit to who reads it, if there is one.
+    /// Takes the count of a hit for its reader. `false`: there is none.
     pub fn take(&mut self, hit: &Hit) -> bool {
         match self.unread.get_mut(&(hit.block, hit.generation)) {
             Some(unread) if unread.counts > 0 => {
@@ -53,7 +53,7 @@ impl Held {
         }
     }
 
-    /// Whether any count is owed.
+    /// Whether some counts are due to be lowered.
     pub fn owes(&mut self, now: Duration) -> bool {
         while let Some(&(until, key)) = self.notices.front()
             && until <= now
@@ -67,7 +67,7 @@ impl Held {
         false
     }
 
-    /// Takes out what is owed: the caller lowers it.
+    /// Removes the due counts; the caller lowers them.
     pub fn owed(&mut self, now: Duration) -> Vec<BlockIndex> {
         let mut owed = Vec::new();
         while self.owes(now) {
@@ -77,7 +77,7 @@ impl Held {
         owed
     }
 
-    /// Takes the first notice away, and the count with it if it has one.
+    /// Removes the oldest notice, and its count if it has one.
     fn end_notice(&mut self) -> Use {
         let (_, key) = self.notices.pop_front().expect("there is one");
         let unread = self.unread.get_mut(&key).expect("it has notices");
@@ -89,7 +89,7 @@ impl Held {
         key
     }
 
-    /// From now on everything is owed.
+    /// Makes all counts due.
     pub fn end(&mut self) {
         self.notices.iter_mut().for_each(|(until, _)| *until = Duration::ZERO);
     }

@@ -2,8 +2,8 @@
 //!
 //! The list is a ring: member 0 is its two ends, member `b + 1` is block `b`. The guard refreshes
 //! each line once, works on copies, and publishes the changed lines together before it releases the
-//! lock. Links that disagree are a dead holder's or damage: the guard leaves them alone and rebuilds
-//! the list when it is dropped.
+//! lock. Links that disagree are a dead holder's or damage: the guard leaves them alone and
+//! rebuilds the list when it is dropped.
 
 use crate::index::Index;
 use crate::sync::{Guard, Holds, Shard};
@@ -27,7 +27,7 @@ pub(crate) const fn block_of(member: u64) -> BlockIndex {
     BlockIndex(member - 1)
 }
 
-/// A block's count in whatever copy of its line this host has.
+/// A block's count, from this host's caches.
 pub(super) fn stored_count<F: Fabric, H: HostLocal>(index: &Index<F, H>, block: BlockIndex) -> u64 {
     index.region.fabric.load(Offset::new(index.region.layout.plain(member_of(block)) + COUNT as u64 * 8))
 }
@@ -66,7 +66,7 @@ impl<'a, F: Fabric, H: HostLocal> ListGuard<'a, F, H> {
         }
     }
 
-    /// Looks at these members, waiting once.
+    /// Fetches these members with one wait.
     pub fn fetch(&mut self, members: impl IntoIterator<Item = u64>) {
         let unknown: BTreeSet<u64> = members.into_iter().filter(|member| !self.lines.contains_key(member)).collect();
         if unknown.is_empty() {
@@ -79,7 +79,7 @@ impl<'a, F: Fabric, H: HostLocal> ListGuard<'a, F, H> {
         }
     }
 
-    /// Looks at these members and those beside them in the list, waiting twice.
+    /// Fetches these members and their neighbours in the list with two waits.
     pub fn fetch_around(&mut self, members: impl Iterator<Item = u64>) {
         let members: Vec<u64> = members.collect();
         self.fetch(members.iter().copied().chain([LIST]));
@@ -107,7 +107,7 @@ impl<'a, F: Fabric, H: HostLocal> ListGuard<'a, F, H> {
         line.0[word] = value;
     }
 
-    /// Where a link leads; `None`: nowhere.
+    /// The member that a link leads to; `None`: the link is corrupt.
     fn link(&mut self, member: u64, word: usize) -> Option<u64> {
         match self.words(member)[word] {
             // A list that was never written is empty.
@@ -116,7 +116,7 @@ impl<'a, F: Fabric, H: HostLocal> ListGuard<'a, F, H> {
         }
     }
 
-    /// The neighbour in one direction, if it agrees.
+    /// The neighbour in one direction, if both links agree.
     fn neighbour(&mut self, member: u64, word: usize) -> Option<u64> {
         let other = if word == NEWER { OLDER } else { NEWER };
         let next = self.link(member, word).filter(|&next| next == LIST || next != member);
@@ -139,7 +139,7 @@ impl<'a, F: Fabric, H: HostLocal> ListGuard<'a, F, H> {
         self.set(member_of(block), COUNT, count.saturating_sub(by));
     }
 
-    /// Takes a block out of the list, if it is there.
+    /// Removes a block from the list, if it is in it.
     pub fn remove(&mut self, block: BlockIndex) {
         let member = member_of(block);
         let words = self.words(member);
@@ -167,13 +167,13 @@ impl<'a, F: Fabric, H: HostLocal> ListGuard<'a, F, H> {
         self.set(LIST, OLDER, member + 1);
     }
 
-    /// The member after this one from the old end, where [`LIST`] stands for what is before the oldest. Ends, because
-    /// links agree: a way that came back to a member would come to it from two sides.
+    /// The next newer member; [`LIST`] stands before the oldest. The walk ends, because links
+    /// agree: a walk that returned to a member would reach it from two neighbours.
     pub fn newer(&mut self, member: u64) -> Option<u64> {
         self.neighbour(member, NEWER).filter(|&newer| newer != LIST)
     }
 
-    /// All members, the oldest first.
+    /// All blocks in the list.
     pub fn all(&mut self) -> BTreeSet<BlockIndex> {
         let members = self.index.region.layout.num_descriptors() + 1;
         self.fetch(0..members);
@@ -186,13 +186,13 @@ impl<'a, F: Fabric, H: HostLocal> ListGuard<'a, F, H> {
         all
     }
 
-    /// Whether links were met that do not agree.
+    /// Whether some links disagree.
     pub const fn is_broken(&self) -> bool {
         self.broken
     }
 
-    /// Makes the list anew of all blocks that can be found: first those that the links of the old one still lead to
-    /// from its new end, in their order, then the others.
+    /// Rebuilds the list from all findable blocks: first those that the old links still reach from
+    /// the new end, in their order, then the others.
     pub fn relink(&mut self) {
         let members = self.index.region.layout.num_descriptors() + 1;
         self.fetch(0..members);

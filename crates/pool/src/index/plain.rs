@@ -1,26 +1,29 @@
-//! TraCT's plain design, to be measured beside ours (TraCT §3.4, §4.2;
+//! TraCT's plain design, for comparison (TraCT §3.4, §4.2;
 //! docs/internals/protocol.md#plain-design).
 //!
-//! One lock between hosts guards what all of them change: index entries, a reference count for each block, and one
-//! list of all blocks in the order of their last use. Who looks blocks up takes the lock, finds them, raises their
-//! counts and moves them to the new end of the list; who has read one takes the lock again and lowers its count. A
-//! block may be evicted while its count is zero, the oldest first. Nothing is believed of a cached line: what the lock
-//! guards is refreshed after taking it and published before letting go ([`list`]).
+//! One lock between hosts guards all shared state: index entries, a reference count for each block,
+//! and one list of all blocks in the order of their last use. A lookup takes the lock, finds the
+//! blocks, raises their counts and moves them to the new end of the list. A finished read takes the
+//! lock again and lowers the count. A block may be evicted while its count is zero, the oldest
+//! first. Cached lines are never trusted: the guarded state is refreshed after the lock is taken
+//! and published before it is released ([`super::list`]).
 //!
-//! Everything else is shared with our design: chunks, free lists, descriptors, payloads and their checksums, the
-//! index's table, objects, the locks themselves. So what differs between the two in a measurement is this file.
+//! Everything else is shared with our design: chunks, free lists, descriptors, payloads and their
+//! checksums, the index's table, objects, the locks themselves. So this file and [`super::list`]
+//! are all that differs between the two in a measurement.
 //!
-//! What the paper leaves open, and what is done here:
-//! - *Which count a hit has.* A lookup raises one for every hit; [`Pool::read`] or a dropped pin lowers it. A hit that
-//!   nobody reads within [`HELD_FOR`] loses its count in a later turn of its worker ([`held`]); reading it then takes
-//!   a turn more.
-//! - *Whose block leaves.* Space belongs to the host that owns the chunk, so a host passes over the blocks of others
-//!   in the list; where its own have other sizes, a whole chunk leaves, when all in it is older.
-//! - *Payload.* GPUs read it past the caches there; processors read it here, so each read drops its cached lines.
-//!   It is written before the lock is taken to enter the block.
-//! - *Deaths.* The paper tells of none. A death under the lock is repaired as under any lock: index and list are made
-//!   anew from what is readable. Counts of a dead reader stay raised, because nobody knows which were its own; they
-//!   are cleared by the next worker that joins and finds nobody else alive.
+//! Decisions where the paper is silent:
+//! - *Counts of hits.* A lookup raises one per hit; [`crate::Pool::read`] or a dropped pin lowers
+//!   it. A hit that is not read within [`HELD_FOR`] loses its count when its worker next takes the
+//!   lock ([`super::held`]); reading it then takes the lock once more.
+//! - *Victims.* Space belongs to the host that owns the chunk, so a host skips other hosts' blocks
+//!   in the list. If its own blocks have other sizes, a whole chunk leaves when all its blocks are
+//!   older.
+//! - *Payload.* GPUs read it past the caches there; processors read it here, so each read drops its
+//!   cached lines. It is written before the lock is taken to index the block.
+//! - *Deaths.* A death under the lock is repaired as under any lock: index and list are rebuilt
+//!   from the readable blocks. Counts of a dead reader stay raised, because their owner is unknown.
+//!   The next worker that joins clears them if no other worker lives.
 
 use crate::index::list::{ListGuard, member_of, stored_count};
 use crate::index::{Index, Inserted};
@@ -37,7 +40,7 @@ use std::sync::MutexGuard;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 use std::time::Duration;
 
-/// How long a hit keeps its count unread.
+/// Time for which an unread hit keeps its count.
 const HELD_FOR: Duration = Duration::from_secs(1);
 
 impl<F: Fabric, H: HostLocal> Index<F, H> {
@@ -58,13 +61,13 @@ impl<F: Fabric, H: HostLocal> Index<F, H> {
         Ok(list)
     }
 
-    /// Finds the blocks of a prompt, in order, up to the first that is missing; each hit has a count.
+    /// Finds the blocks of a prompt, in order, up to the first miss. Each hit has a count.
     pub fn lookup_counted(&self, hashes: &[BlockHash]) -> Vec<Hit> {
         let mut hits = Vec::with_capacity(hashes.len());
         let Ok(mut list) = self.lock_list() else { return hits };
         self.find_all_now(hashes, |block, descriptor| hits.push(Hit::of(block, descriptor)));
         list.fetch_around(hits.iter().map(|hit| member_of(hit.block)));
-        // The last first, so that the head of a prompt leaves after its tail.
+        // In reverse, so that the head of a prompt is evicted after its tail.
         for hit in hits.iter().rev() {
             list.raise(hit.block);
             list.set_newest(hit.block);
@@ -75,7 +78,7 @@ impl<F: Fabric, H: HostLocal> Index<F, H> {
         hits
     }
 
-    /// Whether a readable block of this hash is there; if so it counts as used now.
+    /// Whether a readable block of this hash exists. If so, the call marks it as used.
     pub fn use_if_there(&self, hash: BlockHash) -> bool {
         let Ok(mut list) = self.lock_list() else { return false };
         let mut found = None;
@@ -84,8 +87,8 @@ impl<F: Fabric, H: HostLocal> Index<F, H> {
         found.is_some()
     }
 
-    /// Gives this caller a count of the block that a hit names: one that its lookup raised, or one more if the block
-    /// is still there.
+    /// Gives the caller a count of the hit's block: the one that its lookup raised, or a new one if
+    /// the block is still there.
     pub fn take_count(&self, hit: &Hit) -> bool {
         if self.held().take(hit) {
             return true;
@@ -99,7 +102,7 @@ impl<F: Fabric, H: HostLocal> Index<F, H> {
         same
     }
 
-    /// Gives a count back; without the lock, in a later turn of this worker.
+    /// Lowers a count. If the lock is busy, the worker lowers it when it next takes the lock.
     pub fn give_count(&self, hit: &Hit) {
         match self.lock_list() {
             Ok(mut list) => list.lower(hit.block, 1),
@@ -107,7 +110,7 @@ impl<F: Fabric, H: HostLocal> Index<F, H> {
         }
     }
 
-    /// Lowers the counts that this worker owes, if it does.
+    /// Lowers the counts that are due.
     pub fn give_owed_counts(&self) {
         let now = self.region.area.now();
         let owes = self.held().owes(now);
@@ -122,7 +125,7 @@ impl<F: Fabric, H: HostLocal> Index<F, H> {
         self.give_owed_counts();
     }
 
-    /// Enters a readable block in index and list, unless its hash is there already.
+    /// Indexes and lists a readable block, unless its hash is indexed already.
     pub fn insert_plain(&self, hash: BlockHash, block: BlockIndex) -> Result<Inserted, LockTimeout> {
         let mut list = self.lock_list()?;
         let outcome = self.insert_locked(list.shard(), hash, block);
@@ -132,7 +135,7 @@ impl<F: Fabric, H: HostLocal> Index<F, H> {
         Ok(outcome)
     }
 
-    /// Removes a block from index and list; returns whether it is gone. One with a count stays.
+    /// Removes a block from index and list. `false`: the block has a count, or the lock is busy.
     pub fn unlink_plain(&self, hash: BlockHash, block: BlockIndex, patience: &mut Duration) -> bool {
         let Ok(mut list) = self.lock_list_within((*patience).into()) else {
             *patience = Duration::ZERO;
@@ -146,7 +149,7 @@ impl<F: Fabric, H: HostLocal> Index<F, H> {
         true
     }
 
-    /// Blocks that have a count, of whatever host.
+    /// Blocks of all hosts that have a count.
     pub fn counted_blocks(&self) -> BTreeSet<BlockIndex> {
         let blocks = (0..self.region.layout.num_descriptors()).map(BlockIndex);
         self.region.refresh_range(
@@ -164,7 +167,7 @@ impl<F: Fabric, H: HostLocal> Index<F, H> {
         ListGuard::within(self, held).relink();
     }
 
-    /// Rebuilds the list if it is not what it must be.
+    /// Rebuilds the list if it is corrupt.
     pub fn mend_list(&self, heap: &Holds<Heap>) -> Result<(), LockTimeout> {
         if self.check_list(heap)? != ListFaults::default() {
             let shard = self.lock_shard(0, Intent::ALL, self.locks.patient())?;
@@ -194,20 +197,21 @@ impl<F: Fabric, H: HostLocal> Index<F, H> {
     /// Clears all counts if no other worker lives: they are counts of dead workers.
     pub fn forget_dead_counts(&self, others_live: impl FnOnce() -> bool) {
         let Ok(mut list) = self.lock_list() else { return };
-        // Workers that joined before this turn show in their lines; later ones have no count yet.
+        // Workers that joined before the lock was taken show in their lines; later ones have no
+        // count yet.
         if !others_live() {
             self.counted_blocks().into_iter().for_each(|block| list.lower(block, u64::MAX));
         }
     }
 }
 
-/// What is wrong with the plain design's list.
+/// Faults of the plain design's list.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct ListFaults {
-    /// Its links do not agree.
+    /// Its links disagree.
     pub is_broken: bool,
     /// Blocks in the list that are not readable.
     pub unready: Vec<BlockIndex>,
-    /// Published blocks of this host that the list does not have.
+    /// Published blocks of this host that are not in the list.
     pub unlisted: Vec<BlockIndex>,
 }

@@ -1,9 +1,10 @@
 //! The prefix index: a fixed hash table of one-word hints (TraCT §4.2).
 //!
-//! A bucket is a line of seven entries and an overflow count. An entry that finds its home bucket full goes
-//! to a later one of the same shard, and every bucket it passed counts it; a lookup goes on only while the
-//! count is not zero (as in Facebook's F14). Deleting zeroes the entry in place: entries never move, so a reader without a
-//! lock cannot miss one that stays. An entry proves nothing; the descriptor it leads to decides.
+//! A bucket is a line of seven entries and an overflow count. If its home bucket is full, an entry
+//! goes to a later one of the same shard, and the overflow count of every bucket that it passed is
+//! raised. A lookup continues only while the count is not zero (as in Facebook's F14). Deleting
+//! zeroes the entry in place. Entries never move, so a reader without a lock cannot miss one that
+//! stays. An entry is a hint; its descriptor decides.
 
 use crate::index::Index;
 use crate::region::layout::SHARDS;
@@ -18,43 +19,43 @@ use std::time::Duration;
 /// The word of a bucket that counts entries which passed it.
 const OVERFLOW: usize = 7;
 
-/// Buckets a probe visits at most.
+/// Most buckets of a probe.
 const PROBES_MAX: u64 = 64;
 
-/// Blocks of a prompt whose lines are under way together: as many as a core can wait for at once.
+/// Number of a prompt's blocks that are fetched together: as many misses as a core has in flight.
 const GROUP: usize = 16;
 
-/// Groups whose buckets are asked for before the first is looked at.
+/// Number of groups that are prefetched before the first is read.
 const GROUPS_AHEAD: usize = 2;
 
-/// Which copy of a line will do.
+/// The copy of a line that a search may use.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum View {
-    /// Any, however old.
+    /// The cached copy, however old.
     Cache,
-    /// The one that the device has now.
+    /// The device's current copy.
     Device,
 }
 
-/// What an insertion came to.
+/// Result of an insertion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Inserted {
-    /// The entry is in.
+    /// The entry is written.
     New,
     /// Another readable block has this hash.
     Duplicate,
-    /// The shard has no room within a probe's reach.
+    /// All buckets of the probe are full.
     Full,
 }
 
-/// What a shard's repair changed.
+/// Changes of a shard's repair.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Repaired {
     pub entries_dropped: u64,
     pub counts_mended: u64,
 }
 
-/// A hash's way through its shard.
+/// The buckets of a hash, in its shard.
 #[derive(Clone, Copy)]
 struct Probe {
     shard: u64,
@@ -63,7 +64,7 @@ struct Probe {
 }
 
 impl Probe {
-    /// The `step`-th bucket; it wraps within the shard, so that one lock covers the whole way.
+    /// The `step`-th bucket. It wraps within the shard, so that one lock covers the probe.
     #[inline]
     fn bucket(self, step: u64) -> u64 {
         // `buckets` is a power of two.
@@ -87,17 +88,17 @@ impl<F: Fabric, H: HostLocal> Index<F, H> {
         Offset::new(self.region.layout.bucket(bucket) + entry as u64 * 8)
     }
 
-    /// The block that an entry names, if it may be the one with this hash.
+    /// The block that an entry names, if it may have this hash.
     fn named(&self, entry: u64, hash: BlockHash) -> Option<BlockIndex> {
         let entry = Entry(entry);
-        // Asked first because most entries are others'.
+        // Compare the tag first, because most entries are of other hashes.
         if entry.tag() != tag_of(hash) {
             return None;
         }
         entry.block().filter(|block| block.0 < self.region.layout.num_descriptors())
     }
 
-    /// The descriptor that an entry leads to, if it is readable and has this hash.
+    /// The descriptor of an entry's block, if it is readable and has this hash.
     fn follow(&self, entry: u64, hash: BlockHash, from: View) -> Option<(BlockIndex, Descriptor)> {
         let block = self.named(entry, hash)?;
         if from == View::Device {
@@ -108,8 +109,8 @@ impl<F: Fabric, H: HostLocal> Index<F, H> {
 
     /// Finds the readable block of this hash. Takes no lock.
     ///
-    /// What caches hold is tried first: if it leads astray, the read that follows notices. Only what is missing
-    /// is looked for on the device.
+    /// Searches cached lines first: if a stale line misleads, the read that follows notices. Only a
+    /// miss searches the device.
     pub fn find(&self, hash: BlockHash) -> Option<(BlockIndex, Descriptor)> {
         let probe = self.probe(hash);
         let search = |words: &[u64; 8], from| words[..7].iter().find_map(|&entry| self.follow(entry, hash, from));
@@ -128,11 +129,11 @@ impl<F: Fabric, H: HostLocal> Index<F, H> {
         None
     }
 
-    /// Finds the readable blocks of a prompt, in order, up to the first that is missing.
+    /// Finds the readable blocks of a prompt, in order, up to the first miss.
     ///
-    /// One lookup waits twice for memory, for its bucket and for its descriptor. Those of a group are waited for
-    /// together, and the next group's buckets are on their way meanwhile. What the first bucket names is nearly always
-    /// it; everything else is left to [`Index::find`].
+    /// One lookup waits twice for memory, for its bucket and for its descriptor. The blocks of a
+    /// group wait together while the next group's buckets are prefetched. The first candidate of
+    /// the home bucket is nearly always right; [`Index::find`] handles the rest.
     pub fn find_all(&self, hashes: &[BlockHash], mut found: impl FnMut(BlockIndex, &Descriptor)) {
         let ask = |group: &[BlockHash]| {
             for &hash in group {
@@ -160,8 +161,8 @@ impl<F: Fabric, H: HostLocal> Index<F, H> {
         }
     }
 
-    /// The last block in a bucket that may have this hash. Which entry it is cannot be foretold, so there is no branch
-    /// that depends on it.
+    /// The last block in a bucket that may have this hash. The entry's position is unpredictable,
+    /// so no branch depends on it.
     #[inline(always)]
     fn likely(&self, hash: BlockHash, bucket: &[u64; 8]) -> Option<BlockIndex> {
         let tag = tag_of(hash);
@@ -179,14 +180,15 @@ impl<F: Fabric, H: HostLocal> Index<F, H> {
         (descriptor.is_ready() & (descriptor.hash == hash.words())).then_some(descriptor)
     }
 
-    /// Where a probe begins.
+    /// The home bucket of a probe.
     #[inline]
     fn home(&self, probe: Probe) -> u64 {
         self.region.layout.bucket(probe.bucket(0))
     }
 
-    /// Whether an entry leads from this hash to this block, in the copies of buckets that this host has. Another block
-    /// of the same hash may be found before it: one that was leaving when this one was published, and stayed for a pin.
+    /// Whether an entry leads from this hash to this block, in this host's copies of buckets.
+    /// Another block of the same hash may be found before it: one that was being evicted when this
+    /// one was published, and stayed because of a pin.
     pub fn leads_to(&self, hash: BlockHash, block: BlockIndex) -> bool {
         let (probe, wanted) = (self.probe(hash), Entry::new(block, tag_of(hash)).0);
         for step in 0..probe.steps() {
@@ -201,7 +203,8 @@ impl<F: Fabric, H: HostLocal> Index<F, H> {
         false
     }
 
-    /// As [`Index::find_all`], going by what the device has now: for a caller whose lock keeps it so.
+    /// As [`Index::find_all`], from the device's current copies, for a caller whose lock keeps them
+    /// current.
     pub fn find_all_now(&self, hashes: &[BlockHash], mut found: impl FnMut(BlockIndex, &Descriptor)) {
         for group in hashes.chunks(GROUP) {
             let places: Vec<u64> = group.iter().map(|&hash| self.home(self.probe(hash))).collect();
@@ -218,7 +221,7 @@ impl<F: Fabric, H: HostLocal> Index<F, H> {
         }
     }
 
-    /// The same for one hash, where its first bucket and the descriptors that it names have been refreshed.
+    /// As [`Index::find_all_now`] for one hash, after its home bucket and descriptors were refreshed.
     fn find_now(&self, hash: BlockHash, home: [u64; 8]) -> Option<(BlockIndex, Descriptor)> {
         let probe = self.probe(hash);
         for step in 0..probe.steps() {
@@ -234,7 +237,7 @@ impl<F: Fabric, H: HostLocal> Index<F, H> {
         None
     }
 
-    /// Whether a block is readable and the index leads to it, going by what the device has now.
+    /// Whether a block is readable and indexed, by the device's current copies.
     pub fn is_findable(&self, block: BlockIndex) -> bool {
         self.region.fabric.refresh(&[self.region.layout.descriptor(block)]);
         let mut found = None;
@@ -244,8 +247,8 @@ impl<F: Fabric, H: HostLocal> Index<F, H> {
         found == Some(block)
     }
 
-    /// Takes the lock of a shard; in the plain design shard 0 has the only one. Repairs what a dead holder
-    /// left.
+    /// Takes the lock of a shard; in the plain design shard 0 has the only one. Repairs what a dead
+    /// holder left.
     pub fn lock_shard(
         &self,
         shard: u64,
@@ -263,7 +266,7 @@ impl<F: Fabric, H: HostLocal> Index<F, H> {
         self.lock_shard(probe.shard, Intent::probe(probe.home), timeout)
     }
 
-    /// Enters a readable block, unless the index has one of its hash.
+    /// Indexes a readable block, unless its hash is indexed already.
     pub fn insert(&self, hash: BlockHash, block: BlockIndex) -> Result<Inserted, LockTimeout> {
         if self.region.is_plain() {
             return self.insert_plain(hash, block);
@@ -290,7 +293,8 @@ impl<F: Fabric, H: HostLocal> Index<F, H> {
             let words = self.bucket_now(shard, bucket);
             for (entry, &word) in words[..7].iter().enumerate() {
                 match self.follow(word, hash, View::Device) {
-                    // Left over from an earlier use, or entered by one who died: another may lie behind it.
+                    // The entry is left over from an earlier use, or a worker that died wrote it.
+                    // Another may follow.
                     Some((other, _)) if other == block => entered = true,
                     Some(_) => return Inserted::Duplicate,
                     None if word == 0 && free.is_none() => free = Some((step, entry)),
@@ -305,8 +309,8 @@ impl<F: Fabric, H: HostLocal> Index<F, H> {
             return Inserted::New;
         }
         let Some((step, entry)) = free else { return Inserted::Full };
-        // In any order: a reader that is not sent on yet has a miss, and whoever dies in between leaves an intent, for
-        // which the probe's counts are made anew.
+        // In any order: a reader that stops too early has a miss. A death in between leaves an
+        // intent, for which the next holder recounts the probe.
         for passed in 0..step {
             if !fault::makes(Mistake::IndexOverflowUncounted) {
                 self.add_overflow(shard, probe.bucket(passed), 1);
@@ -333,11 +337,11 @@ impl<F: Fabric, H: HostLocal> Index<F, H> {
         self.region.fabric.write_word(self.entry_at(bucket, word), value);
     }
 
-    /// Removes the entry that leads from this hash to this block, if there is one. `false`: the lock was
-    /// busy for too long, or, in the plain design, the block has a reference count.
+    /// Removes the entry that leads from this hash to this block, if there is one. `false`: the
+    /// lock timed out, or, in the plain design, the block has a reference count.
     ///
-    /// A caller that removes many blocks passes one `patience` for all: a timeout sets it to zero, so the
-    /// rest is removed only where no lock is busy.
+    /// A caller that removes many blocks passes one `patience` for all: a timeout sets it to zero,
+    /// so the remaining blocks are removed only if no lock is busy.
     pub fn unlink(&self, hash: BlockHash, block: BlockIndex, patience: &mut Duration) -> bool {
         if self.region.is_plain() {
             return self.unlink_plain(hash, block, patience);
@@ -371,7 +375,7 @@ impl<F: Fabric, H: HostLocal> Index<F, H> {
         }
     }
 
-    /// Drops entries of a shard that lead nowhere and counts its overflow anew.
+    /// Drops entries of a shard without a readable block and recounts its overflows.
     pub fn repair_shard(&self, held: &Holds<Shard>, shard: u64) -> Repaired {
         self.repair_buckets(held, shard, 0, self.region.layout.buckets_per_shard())
     }
@@ -382,8 +386,8 @@ impl<F: Fabric, H: HostLocal> Index<F, H> {
         self.repair_buckets(held, held.0, home % buckets, PROBES_MAX.min(buckets))
     }
 
-    /// Mends `count` buckets of a shard, the first of them `first`. Entries that passed one of them lie at most
-    /// a probe behind the last.
+    /// Repairs `count` buckets of a shard from `first` on. Entries that passed one of them are at
+    /// most a probe behind the last.
     fn repair_buckets(&self, held: &Holds<Shard>, shard: u64, first: u64, count: u64) -> Repaired {
         let buckets = self.region.layout.buckets_per_shard();
         let mut repaired = Repaired::default();
@@ -416,8 +420,8 @@ impl<F: Fabric, H: HostLocal> Index<F, H> {
         repaired
     }
 
-    /// Buckets of the shard that an entry in bucket `local` passed, if the entry leads to a readable (or
-    /// leaving) block whose way comes by here.
+    /// Buckets of the shard that an entry in bucket `local` passed, if the entry leads to a
+    /// readable or evicting block with `local` in its probe.
     fn way_to(&self, word: u64, shard: u64, local: u64) -> Option<impl Iterator<Item = u64> + use<F, H>> {
         let block = Entry(word).block().filter(|block| block.0 < self.region.layout.num_descriptors())?;
         self.region.fabric.refresh(&[self.region.layout.descriptor(block)]);
@@ -430,13 +434,13 @@ impl<F: Fabric, H: HostLocal> Index<F, H> {
         here.then(|| (0..distance).map(move |step| (probe.home + step) % probe.buckets))
     }
 
-    /// Makes all buckets as fresh as the device's.
+    /// Refreshes all buckets.
     pub fn refresh_index(&self) {
         self.region
             .refresh_range(self.region.layout.bucket(0), self.region.layout.bucket(self.region.layout.num_buckets));
     }
 
-    /// Counts entries as the device has them: (all, leading nowhere).
+    /// Counts entries by the device's current copies: (all, without a readable block).
     pub fn look_at_index(&self) -> (u64, u64) {
         self.refresh_index();
         let (mut all, mut stale) = (0, 0);

@@ -2,12 +2,13 @@
 //! prompt is warm (docs/internals/protocol.md#events, docs/guides/events.md).
 //!
 //! Each host writes its own ring. A worker takes a number from a word of the host's memory and
-//! stores the line without waiting for it; the lock of an index shard, taken next in any case,
-//! fences it. The log says "stored" before the index leads to a block. It says "removed" after the
-//! last moment at which the block could become readable again and before its slot is free. So a
-//! worker that dies in between leaves only blocks that are logged, or that recovery logs.
+//! stores the line without waiting for it. The lock of an index shard, taken next in any case,
+//! fences it. The log records "stored" before the index leads to a block. It records "removed"
+//! after the last moment at which the block could become readable again and before its slot is
+//! free. So a worker that dies in between leaves only blocks that are logged, or that recovery
+//! logs.
 //!
-//! A line names a block and its generation. Of one generation a block is stored once and then
+//! A line names a block and its generation. Each generation of a block is stored once and then
 //! removed once, so a reader may take lines in any order and repeatedly ([`super::view`]). A reader
 //! must not miss a line: a number without a line is noticed, and the follower then walks the
 //! descriptors ([`super::follow`]).
@@ -20,24 +21,25 @@ use cenote_mem::{Fabric, HostLocal, Offset, Word};
 use serde::Serialize;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// What other programs call a block, for routers that know it by that. The pool keeps names and does not ask.
+/// Names of a block in an engine, for routers that know blocks by them. The pool stores them and
+/// does not interpret them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Names {
-    /// Its own name; 0: none.
+    /// The block's own name; 0: none.
     pub name: u64,
-    /// The name of the block before it in its sequence; 0: none, or not known.
+    /// Name of the preceding block of its sequence; 0: none, or unknown.
     pub parent: u64,
 }
 
-/// What a line tells.
+/// The kind of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum Kind {
-    /// A block is readable.
+    /// A block became readable.
     Stored = 1,
-    /// It is not, and will not be.
+    /// A block left and will not be readable again in this generation.
     Removed = 2,
-    /// Something may have gone untold.
+    /// Events may be missing.
     Gap = 3,
 }
 
@@ -47,7 +49,7 @@ impl Kind {
     }
 }
 
-/// A number that no host reaches; above it a line was forged.
+/// Limit of sequence numbers that a host can reach; a line above it is forged.
 const SEQUENCE_MAX: u64 = 1 << 62;
 
 impl EventLine {
@@ -86,12 +88,12 @@ impl EventLine {
 }
 
 impl<F: Fabric, H: HostLocal> Log<F, H> {
-    /// Tells that a block is readable whose descriptor this is, which was written.
+    /// Logs that a block is readable. Its descriptor is written.
     #[inline]
     pub(crate) fn tell_stored(&self, block: BlockIndex, descriptor: &Descriptor, names: Names) {
         if self.region.has_events() && !fault::makes(Mistake::EventStoredUntold) {
-            // A host that dies may lose what it did not wait for. Were that the descriptor and not the line, its
-            // generation would be told of and never end.
+            // A dying host may lose unfenced stores. If it lost the descriptor and not the event,
+            // the log would hold a generation that never ends.
             self.region.fabric.fence();
             let line = EventLine::new(Kind::Stored, block, descriptor.generation());
             self.tell(EventLine {
@@ -104,19 +106,19 @@ impl<F: Fabric, H: HostLocal> Log<F, H> {
         }
     }
 
-    /// Tells that a block will not be readable any more in its generation. Nothing but this host's descriptor is looked
-    /// at, and that may not hold: who reads the line knows what the block was.
+    /// Logs that a block will not be readable again in its generation. Only the generation is taken
+    /// from the descriptor, which may be corrupt; readers of the log know the rest.
     pub(crate) fn tell_removed(&self, block: BlockIndex) {
         if self.region.has_events() && !fault::makes(Mistake::EventRemovedUntold) {
             let generation = self.region.raw_generation(block);
-            // A slot that was never used has nothing to tell.
+            // A slot that was never used has no event.
             if generation != Generation(0) {
                 self.tell(EventLine::new(Kind::Removed, block, generation));
             }
         }
     }
 
-    /// Tells that something may have gone untold, so that who follows goes by the descriptors.
+    /// Logs that events may be missing, so that followers walk the descriptors.
     pub(crate) fn tell_gap(&self) {
         if self.region.has_events() {
             self.tell(EventLine::new(Kind::Gap, BlockIndex(0), Generation(0)));
@@ -127,7 +129,7 @@ impl<F: Fabric, H: HostLocal> Log<F, H> {
         let events = self.region.layout.events_per_host;
         let next = self.region.next_event();
         if next.load(Relaxed) == 0 {
-            // New memory of the host does not know where the log ends.
+            // New host memory does not record the end of the log.
             let _ = next.compare_exchange(0, self.last_event() + 1, Relaxed, Relaxed);
         }
         let sequence = next.fetch_add(1, Relaxed);
@@ -135,18 +137,18 @@ impl<F: Fabric, H: HostLocal> Log<F, H> {
         let at = self.event_place(self.region.host, sequence);
         self.region.write(at, EventLine { sequence, ..line });
         fault::point(Point::EventTold);
-        // Whoever was held up for a whole turn of the ring has written over what others had told.
+        // A writer that was delayed for a whole round of the ring has overwritten newer events.
         if next.load(Relaxed).wrapping_sub(sequence) > events {
             self.tell_gap();
         }
     }
 
-    /// Where a host's event of this number lies.
+    /// Offset of a host's event with this number.
     pub(super) fn event_place(&self, host: u64, sequence: u64) -> u64 {
         self.region.layout.event(host, sequence.wrapping_sub(1) % self.region.layout.events_per_host)
     }
 
-    /// What a line of a host's ring tells, if it holds.
+    /// The event in a line of a host's ring; `None` if the line is corrupt.
     pub(crate) fn event_at(&self, host: u64, position: u64) -> Option<EventLine> {
         let at = self.region.layout.event(host, position);
         let line = self.region.read::<EventLine>(at)?;
@@ -159,7 +161,8 @@ impl<F: Fabric, H: HostLocal> Log<F, H> {
         positions.filter_map(|position| Some(self.event_at(self.region.host, position)?.sequence)).max().unwrap_or(0)
     }
 
-    /// Keeps a block's names beside it, for those who walk. The caller fences before anybody can believe the descriptor.
+    /// Stores a block's names for followers that walk descriptors. The caller fences before a
+    /// reader can accept the descriptor.
     #[inline]
     pub(crate) fn put_names(&self, block: BlockIndex, names: Names) {
         if self.region.has_events() {

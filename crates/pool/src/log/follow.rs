@@ -1,10 +1,10 @@
-//! Reading all hosts' event logs, and what to do when something is missing.
+//! Reads the event logs of all hosts and recovers from missing events.
 //!
-//! A follower knows the number of each host's next event. What it finds it learns; a number that is passed over is a
-//! *hole*: its writer has taken it and not written it yet, or died. Holes are looked at again at each poll. One that stays
-//! empty for [`PATIENCE`], that is written over before it was seen, or a ring that has gone round since the last poll, mean
-//! that an event may be lost, and so does a host that says so. Then the follower walks all descriptors once, and learns
-//! from them what is there: no removal is missed silently.
+//! A follower knows the number of each host's next event. A number without a line is a *hole*: its
+//! writer has taken the number and not written the line yet, or died. Each poll looks at the holes
+//! again. An event may be lost if a hole stays empty for [`PATIENCE`], if its line was overwritten,
+//! if a ring was overwritten since the last poll, or if a host logs a gap. Then the follower walks
+//! all descriptors once and learns from them which blocks exist. So it misses no removal silently.
 
 use crate::error::PoolError;
 use crate::log::Log;
@@ -17,46 +17,48 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// Lines of each ring that are looked at for the next event: so many numbers in a row may be without a line.
+/// Lines of each ring that one poll reads beyond the last event: at most this many consecutive
+/// numbers may lack their line.
 const AHEAD: u64 = 16;
-/// How long a number that was taken may be without its line.
+/// Longest time that a number may lack its line.
 const PATIENCE: Duration = Duration::from_millis(100);
 
-/// Why a follower went by the descriptors instead of the log.
+/// Reason for which a follower walked the descriptors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Resync {
-    /// It was the first look.
+    /// It was the first poll.
     Begun,
-    /// A host wrote over events before they were looked at, because its ring is small or looks are rare.
+    /// A host overwrote events before they were read: its ring is small or polls are rare.
     Overtaken,
-    /// An event was numbered and not written.
+    /// A numbered event was not written.
     Lost,
-    /// A host says that events of its own, or of one that it holds dead, may be missing.
-    LoggedBlock,
+    /// A host logged that events of its own, or of a host that it declared dead, may be missing.
+    Gap,
 }
 
-/// What a look came to.
+/// Result of one poll.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Followed {
-    /// What came and what left since the last look. What came and left again in between is not told.
+    /// Blocks that came and left since the last poll. A block that did both is not listed.
     pub events: Vec<BlockEvent>,
-    /// Set if it had to go by the descriptors. The events are right in any case.
+    /// Set if the follower walked the descriptors. The events are right in any case.
     pub resync: Option<Resync>,
 }
 
-/// One reader's knowledge of which blocks are there. It belongs to nobody's process: any worker of any host, or none, can
-/// look with it.
+/// One reader's knowledge of the readable blocks. It is bound to no process: any worker of any
+/// host, or an observer, can poll with it.
 #[derive(Default)]
 pub struct Follower {
-    /// Which region it has looked at.
+    /// Identity of the region that it has polled.
     salt: u64,
-    /// By host; empty before the first look.
+    /// By host; empty before the first poll.
     rings: Vec<Ring>,
     view: View,
-    /// Blocks whose descriptor did not hold when all were walked, and since when.
+    /// Blocks with a corrupt descriptor at the last walk, and the time since when.
     unsure: BTreeMap<u64, Duration>,
-    /// Since when the line of some chunk does not hold, so that all are walked again.
+    /// Time since when some chunk's line is corrupt; until it is not, all descriptors are walked
+    /// again.
     torn: Option<Duration>,
 }
 
@@ -68,23 +70,23 @@ struct Ring {
 
 struct Hole {
     since: Duration,
-    /// All descriptors were walked since it was noticed.
+    /// All descriptors were walked since the hole was found.
     walked: bool,
 }
 
 impl Follower {
-    /// What is told of a block, if it is there.
+    /// The logged block of a hash, if it is readable.
     #[must_use]
     pub fn told(&self, namespace: NamespaceId, hash: BlockHash) -> Option<LoggedBlock> {
         self.view.told(namespace, hash)
     }
 
-    /// All that is there.
+    /// All readable blocks.
     pub fn all(&self) -> impl Iterator<Item = LoggedBlock> + '_ {
         self.view.all()
     }
 
-    /// Whether nothing is waited for that was noticed to be missing.
+    /// Whether no hole is open.
     #[must_use]
     pub fn is_settled(&self) -> bool {
         self.unsure.is_empty()
@@ -105,8 +107,8 @@ impl Follower {
                 self.view.learn(block, generation, News::Stored(told));
             }
             Some(Kind::Removed) if block < blocks => self.view.learn(block, generation, News::Gone),
-            Some(Kind::Gap) => return Some(Resync::LoggedBlock),
-            // Forged.
+            Some(Kind::Gap) => return Some(Resync::Gap),
+            // The line is forged.
             _ => {}
         }
         None
@@ -123,7 +125,7 @@ impl<F: Fabric, H: HostLocal> Log<F, H> {
         let now = self.region.area.now();
         let resync = if follower.rings.is_empty() || follower.salt != self.region.salt {
             *follower = Follower { salt: self.region.salt, ..Follower::default() };
-            // Before anything is walked: what is told from here on is read.
+            // Read the ends of the rings before the walk, so that later events are read after it.
             let hosts = if self.region.is_coherent() { 1 } else { self.region.layout.max_hosts };
             for host in 0..hosts {
                 let ring = self.read_ring(follower, host, now);
@@ -142,13 +144,13 @@ impl<F: Fabric, H: HostLocal> Log<F, H> {
         Ok(Followed { events: follower.view.take_changes(), resync })
     }
 
-    /// Learns all that is in a host's ring, as this host's caches have it. What is missing, or only newer than they are, is looked
-    /// at again: lines before the last as holes, those behind it as the next ones.
+    /// Learns all events in a host's ring, from this host's caches. Missing lines are polled again:
+    /// those before the last event as holes, those after it as the next events.
     fn read_ring(&self, follower: &mut Follower, host: u64, now: Duration) -> Ring {
         let events = self.region.layout.events_per_host;
         let lines: Vec<Option<EventLine>> = (0..events).map(|position| self.event_at(host, position)).collect();
         for line in lines.iter().flatten() {
-            // Whoever reads whole rings walks all blocks next.
+            // The caller walks all blocks after it reads whole rings.
             let _ = follower.learn(line, self.region.layout.num_descriptors());
         }
         let number = |position: u64| lines[position as usize].map_or(0, |line| line.sequence);
@@ -159,12 +161,12 @@ impl<F: Fabric, H: HostLocal> Log<F, H> {
         Ring { next: last + 1, holes: missing.collect() }
     }
 
-    /// Learns what hosts have told since the last look.
+    /// Learns the events since the last poll.
     fn read_rings(&self, follower: &mut Follower, now: Duration) -> Option<Resync> {
         let ahead = AHEAD.min(self.region.layout.events_per_host);
         let mut resync = None;
         let mut open: Vec<usize> = (0..follower.rings.len()).collect();
-        // Of somebody who writes faster than this reads, the rest is read at the next look.
+        // If a host writes faster than this loop reads, the next poll reads the rest.
         for _ in 0..=self.region.layout.events_per_host / ahead {
             let window = |&host: &usize| {
                 let next = follower.rings[host].next;
@@ -205,7 +207,7 @@ impl<F: Fabric, H: HostLocal> Log<F, H> {
         resync
     }
 
-    /// Looks again at numbers that had no line.
+    /// Polls the numbers that had no line.
     fn fill_holes(&self, follower: &mut Follower, now: Duration) -> Option<Resync> {
         let all = |ring: (usize, &Ring)| {
             let host = ring.0 as u64;
@@ -239,12 +241,12 @@ impl<F: Fabric, H: HostLocal> Log<F, H> {
         resync
     }
 
-    /// Learns from all descriptors what is there, and what is not any more.
+    /// Learns from all descriptors which blocks exist and which do not.
     fn walk_blocks(&self, follower: &mut Follower, now: Duration) {
         follower.unsure.clear();
         self.region.refresh_chunks();
         let mut all_hold = true;
-        // Slots of each chunk that were looked at; none: its line did not hold.
+        // Slots that were walked, by chunk; `None`: the chunk's line is corrupt.
         let mut walked = vec![None; self.region.layout.num_chunks as usize];
         for chunk in 0..self.region.layout.num_chunks {
             let Some(slots) = self.chunk_slots(chunk) else {
@@ -263,19 +265,21 @@ impl<F: Fabric, H: HostLocal> Log<F, H> {
         for block in follower.view.there() {
             let (chunk, slot) =
                 (block / self.region.layout.descriptors_per_chunk, block % self.region.layout.descriptors_per_chunk);
-            // Who told of it had taken the chunk before, so it is gone, and so is what it told of.
+            // The event's writer had claimed the chunk before, so the chunk was released since, and
+            // the block is gone.
             if walked[chunk as usize].is_some_and(|slots| slot >= slots)
                 && let Some(generation) = follower.view.generation(block)
             {
                 follower.view.learn(block, generation, News::Gone);
             }
         }
-        // Once nobody can be still writing it, it is somebody's who died, and survivors tell of those.
+        // A line that stays corrupt for this long belongs to a dead host; survivors log a gap for
+        // those.
         let since = follower.torn.unwrap_or(now);
         follower.torn = (!all_hold && now.saturating_sub(since) <= PATIENCE).then_some(since);
     }
 
-    /// How many slots a chunk has, as this host's caches have its line; `None`: that does not hold.
+    /// Number of slots of a chunk, from this host's caches; `None`: the line is corrupt.
     fn chunk_slots(&self, chunk: u64) -> Option<u64> {
         if let Some(line) = self.region.read_chunk(chunk) {
             return Some(self.region.layout.slots(line.slot_bytes));
@@ -285,7 +289,8 @@ impl<F: Fabric, H: HostLocal> Log<F, H> {
         (words == [0; 8] || ChunkLine::open(words, at, self.region.salt).is_some()).then_some(0)
     }
 
-    /// Learns what a block's descriptor says, as this host's caches have it. One that does not hold may be just being written.
+    /// Learns a block's state from its descriptor, in this host's caches. A corrupt descriptor may
+    /// be in the middle of a write.
     fn look_at(&self, follower: &mut Follower, block: u64, now: Duration) {
         let news = match self.region.read_descriptor(BlockIndex(block)) {
             Some(descriptor) => match descriptor.block_state() {
@@ -305,8 +310,9 @@ impl<F: Fabric, H: HostLocal> Log<F, H> {
         }
     }
 
-    /// What there is to tell of a block; `None`: its descriptor has changed since. Names are there before the descriptor is,
-    /// and stay until the next, so they are its own if it is the same before and after the look at them.
+    /// The block that a descriptor describes; `None`: the descriptor has changed since. Names are
+    /// written before the descriptor and stay until the next one, so they belong to it if it is the
+    /// same before and after reading them.
     fn told_by(&self, block: u64, descriptor: &Descriptor) -> Option<LoggedBlock> {
         let block = BlockIndex(block);
         self.region.fabric.refresh(&[self.region.layout.names(block) / LINE * LINE]);
@@ -320,7 +326,8 @@ impl<F: Fabric, H: HostLocal> Log<F, H> {
         })
     }
 
-    /// Looks again at descriptors that did not hold. One that stays so is no block that can be read.
+    /// Polls the descriptors that were corrupt. A descriptor that stays corrupt is no readable
+    /// block.
     fn look_at_unsure(&self, follower: &mut Follower, now: Duration) {
         for (block, since) in follower.unsure.clone() {
             self.region.refresh_descriptors(block..block + 1);

@@ -1,9 +1,11 @@
-//! The flight recorder: what happened last, and who did it, also when nobody lives to tell.
+//! The flight recorder: the last operations on a region and the process that did each. It is
+//! readable without any live process.
 //!
-//! Each host has a ring of lines that only it writes. A process takes the number of its record from a word of the
-//! host's own memory and stores the line without waiting for it, so recording costs the data path nothing. Two
-//! processes that meet at one line tear it, and a torn record is not believed. What happens again without
-//! anything between is counted in the line that tells of it: a host that evicts all day keeps the other records.
+//! Each host has a ring of lines that only it writes. A process takes the number of its record from
+//! a word of the host's memory and stores the line without waiting for it, so recording costs the
+//! data path nothing. Two processes that meet at one line tear it, and its check word then fails. A
+//! repeated record without another in between is counted in the line of the first, so a host that
+//! evicts all day keeps its other records.
 
 use crate::error::PoolError;
 use crate::log::Log;
@@ -14,38 +16,39 @@ use cenote_mem::{Fabric, HostLocal, Word};
 use serde::Serialize;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// What a record tells of. The numbers beside it are told in [`Record::what`].
+/// The kind of a record. [`Record::what`] explains its operands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 #[repr(u8)]
 pub enum Event {
     /// A worker joined.
     Attached = 1,
-    /// A worker left in order.
+    /// A worker left.
     Left = 2,
     /// A worker was found dead: its slot, its process id.
     WorkerDead = 3,
-    /// What dead workers left was given back: reservations freed, blocks published.
+    /// A dead worker's resources were recovered: reservations freed, blocks published.
     Recovered = 4,
-    /// A host was declared dead: which, and which life of it.
+    /// A host was declared dead: its number, its life.
     HostDead = 5,
-    /// This host began a life: its number, the last life that somebody had declared dead.
+    /// This host began a life: the number of the life, the last life that was declared dead.
     LifeBegun = 6,
-    /// A chunk was taken from the region: which, bytes of its slots.
+    /// A chunk was claimed: its number, bytes of its slots.
     ChunkTaken = 7,
-    /// A chunk was taken over from a dead host: which, the host.
+    /// A dead host's chunk was adopted: its number, the host.
     ChunkAdopted = 8,
-    /// A chunk was given back to the region: which, bytes of its slots.
+    /// A chunk was released: its number, bytes of its slots.
     ChunkGivenBack = 9,
-    /// A lock's holder had died inside, and what it guards was repaired: lock, whose intent.
+    /// A lock's holder died in the critical section, and the guarded state was repaired: lock,
+    /// intent.
     LockRepaired = 10,
-    /// Garbage was collected: blocks freed, chunks given back.
+    /// Garbage was collected: blocks freed, chunks released.
     Collected = 11,
-    /// Blocks were evicted: how many became free, how many stayed for their pins.
+    /// Blocks were evicted: how many were freed, how many stayed because of pins.
     Evicted = 12,
-    /// A block was read without its checksum: which, first word of its hash.
+    /// A read failed its checksum: block, first word of its hash.
     ReadDamaged = 13,
-    /// A publish would have gone over its namespace's quota: which, bytes of the block.
+    /// A publish exceeded its namespace's quota: namespace, bytes of the block.
     QuotaRefused = 14,
 }
 
@@ -71,7 +74,7 @@ impl Event {
         Self::ALL.into_iter().find(|event| *event as u64 == number)
     }
 
-    /// The numbers of a record that tells of `last` and of `now`; `None` where each needs its own.
+    /// The operands of one record that stands for `last` and `now`; `None` if each needs its own.
     fn again(self, last: [u64; 2], now: [u64; 2]) -> Option<[u64; 2]> {
         match self {
             Self::Evicted => Some([last[0].saturating_add(now[0]), last[1].saturating_add(now[1])]),
@@ -83,41 +86,42 @@ impl Event {
     }
 }
 
-/// One thing that happened.
+/// One recorded operation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Record {
-    /// Microseconds since 1970, by the clock of the host.
+    /// Microseconds since 1970, by the host's clock.
     pub time_us: u64,
-    /// Who wrote it.
+    /// Number of the host that wrote it.
     pub host: u8,
-    /// The worker's slot; `None` for who had none yet.
+    /// The worker's slot; `None` for a process that had not joined.
     pub slot: Option<u16>,
-    /// Process id, as the host counts.
+    /// Process id, in the host's numbering.
     pub pid: u32,
-    /// Which life of the host.
+    /// Number of the host's life.
     pub life: u64,
     /// Number of the record among its host's.
     pub sequence: u64,
-    /// What happened.
+    /// The kind of operation.
     pub event: Event,
-    /// Numbers whose meaning the event gives.
+    /// Numbers; the event defines their meaning.
     pub operands: [u64; 2],
-    /// How often, with nothing between.
+    /// Number of consecutive occurrences.
     pub times: u64,
-    /// The same in words.
+    /// The record as text.
     pub what: String,
 }
 
-/// A number that no host reaches; above it a ring's line was forged.
+/// Limit of sequence numbers that a host can reach; a line above it is forged.
 const SEQUENCE_MAX: u64 = 1 << 62;
 
-/// Worker slot of who has none.
+/// Worker slot of a process that has not joined.
 const NO_WORKER: u64 = 0xffff;
 
-/// What the flight recorders of all hosts still hold, in order of time. Nobody need live, and nothing is written.
+/// The records in the flight recorders of all hosts, by time. Needs no live process and writes
+/// nothing.
 ///
 /// # Errors
-/// The region is not ours to read (see [`Superblock::read`]).
+/// The region is unreadable (see [`Superblock::read`]).
 pub fn history<F: Fabric>(fabric: &F) -> Result<Vec<Record>, PoolError> {
     let superblock = Superblock::read(fabric)?;
     let layout = Layout::new(&superblock.config, superblock.region_bytes)?;
@@ -136,22 +140,22 @@ pub fn history<F: Fabric>(fabric: &F) -> Result<Vec<Record>, PoolError> {
 }
 
 impl RecordLine {
-    /// Whether a record of its number belongs at this place of the ring.
+    /// Whether a record with its number belongs at this position of the ring.
     const fn is_at(&self, position: u64, records: u64) -> bool {
         self.sequence >= 1 && self.sequence <= SEQUENCE_MAX && (self.sequence - 1) % records == position
     }
 }
 
 impl Record {
-    /// `None`: the line tells of another host, or of nothing that is known.
+    /// `None`: the line is another host's or of an unknown kind.
     fn of(line: &RecordLine, host: u64) -> Option<Self> {
         let event = Event::from_number(line.kind & 0xff)?;
-        let (slot, operands) = (line.who >> 16 & 0xffff, [line.first, line.second]);
-        (line.who & 0xffff == host).then(|| Self {
+        let (slot, operands) = (line.writer >> 16 & 0xffff, [line.first, line.second]);
+        (line.writer & 0xffff == host).then(|| Self {
             time_us: line.time,
             host: host as u8,
             slot: (slot != NO_WORKER).then_some(slot as u16),
-            pid: (line.who >> 32) as u32,
+            pid: (line.writer >> 32) as u32,
             life: line.kind >> 8,
             sequence: line.sequence,
             event,
@@ -171,7 +175,7 @@ fn words(event: Event, [first, second]: [u64; 2], times: u64) -> String {
         Event::Attached => format!("attached, as holder {first} of its slot"),
         Event::Left => "left".to_owned(),
         Event::WorkerDead => format!("found worker slot {first} (process {second}) dead"),
-        Event::Recovered => format!("cleaned up after it: {first} reservations freed, {second} blocks published"),
+        Event::Recovered => format!("recovered it: {first} reservations freed, {second} blocks published"),
         Event::HostDead => format!("declared life {second} of host {first} dead"),
         Event::LifeBegun if second > 0 => format!("began life {first} of the host; life {second} was declared dead"),
         Event::LifeBegun => format!("began life {first} of the host"),
@@ -188,7 +192,7 @@ fn words(event: Event, [first, second]: [u64; 2], times: u64) -> String {
     }
 }
 
-fn lock_words(lock: u64, whose: u64) -> String {
+fn lock_words(lock: u64, holder: u64) -> String {
     let name = match lock {
         0 => "membership lock".to_owned(),
         1 => "heap lock".to_owned(),
@@ -197,7 +201,7 @@ fn lock_words(lock: u64, whose: u64) -> String {
         _ if lock < 4 + SHARDS => format!("lock of index shard {}", lock - 4),
         _ => format!("user lock {}", lock.saturating_sub(4 + SHARDS)),
     };
-    let (host, intent) = (whose & 0xff, whose >> 8);
+    let (host, intent) = (holder & 0xff, holder >> 8);
     let aim = match intent.checked_sub(2) {
         Some(bucket) => format!("a probe from bucket {bucket} on"),
         None => "anything it guards".to_owned(),
@@ -206,12 +210,12 @@ fn lock_words(lock: u64, whose: u64) -> String {
 }
 
 impl<F: Fabric, H: HostLocal> Log<F, H> {
-    /// Records what this worker saw or did.
+    /// Records an operation of this worker.
     pub(crate) fn record(&self, event: Event, first: u64, second: u64) {
         self.record_as(self.region.slot(), event, first, second);
     }
 
-    /// As [`Inner::record`], for a worker that is just joining.
+    /// As [`Log::record`], for a worker that has no slot yet.
     pub(crate) fn record_as(&self, slot: u64, event: Event, first: u64, second: u64) {
         let records = self.region.layout.records_per_host;
         if records == 0 {
@@ -219,12 +223,12 @@ impl<F: Fabric, H: HostLocal> Log<F, H> {
         }
         let next = self.region.next_record();
         if next.load(Relaxed) == 0 {
-            // New memory of the host does not know where the ring ends.
+            // New host memory does not record the end of the ring.
             let _ = next.compare_exchange(0, self.last_record() + 1, Relaxed, Relaxed);
         }
         let now = RecordLine {
             time: u64::try_from(self.region.area.unix_time().as_micros()).unwrap_or(u64::MAX),
-            who: self.region.host | slot.min(NO_WORKER) << 16 | u64::from(std::process::id()) << 32,
+            writer: self.region.host | slot.min(NO_WORKER) << 16 | u64::from(std::process::id()) << 32,
             kind: event as u64 | self.region.incarnation() << 8,
             first,
             second,
@@ -236,7 +240,7 @@ impl<F: Fabric, H: HostLocal> Log<F, H> {
             .unwrap_or_else(|| RecordLine { sequence: next.fetch_add(1, Relaxed), ..now });
         let at = self.record_place(line.sequence);
         self.region.fabric.store_line(at, &line.seal(at, self.region.salt));
-        // Whatever this process publishes next takes the record along.
+        // The next fence of this process completes the flush.
         self.region.fabric.publish_unfenced(at);
     }
 
@@ -244,7 +248,7 @@ impl<F: Fabric, H: HostLocal> Log<F, H> {
         self.region.layout.record(self.region.host, sequence.wrapping_sub(1) % self.region.layout.records_per_host)
     }
 
-    /// The host's last record, told anew for what just happened again.
+    /// The host's last record, changed to count `now` as well.
     fn record_again(&self, event: Event, now: &RecordLine, last: u64) -> Option<RecordLine> {
         let at = self.record_place(last);
         let line = self.region.read::<RecordLine>(at)?;

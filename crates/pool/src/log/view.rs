@@ -1,23 +1,23 @@
-//! What is there, as far as one has heard. News may come in any order and more than once: of each block the highest
-//! generation counts, and within a generation that it is gone counts for more than that it came.
+//! Block set reconstructed from the event log. Events may arrive in any order and repeatedly: the
+//! highest generation of a slot counts, and within a generation a removal counts more than a store.
 
 use crate::log::events::Names;
 use cenote_base::{BlockHash, Generation, NamespaceId};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
-/// A block came, or left.
+/// A block became readable, or left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 pub enum BlockEvent {
-    /// It can be read.
+    /// The block is readable.
     Stored(LoggedBlock),
-    /// It can be read no more.
+    /// The block is no longer readable.
     Removed(LoggedBlock),
 }
 
 impl BlockEvent {
-    /// Which block it tells of.
+    /// The block of the event.
     #[must_use]
     pub const fn told(&self) -> &LoggedBlock {
         match self {
@@ -26,16 +26,16 @@ impl BlockEvent {
     }
 }
 
-/// Which block an event tells of.
+/// A block, as an event describes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LoggedBlock {
-    /// Whose it is.
+    /// Its namespace.
     pub namespace: NamespaceId,
-    /// What it is called here.
+    /// Its hash in the pool.
     pub hash: BlockHash,
-    /// What others call it.
+    /// Its names in an engine.
     pub names: Names,
-    /// Its place in its sequence; 65,535: there or behind.
+    /// Its index in its sequence; 65,535: that or more.
     pub depth: u16,
 }
 
@@ -53,12 +53,12 @@ impl Serialize for LoggedBlock {
     }
 }
 
-/// What is heard of one generation of a block.
+/// What an event says about one generation of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum News {
     /// It is readable.
     Stored(LoggedBlock),
-    /// It is marked as leaving, which may be taken back.
+    /// It is marked as evicting, which may be reverted.
     Leaving(LoggedBlock),
     /// It is gone for good.
     Gone,
@@ -76,18 +76,18 @@ fn key(told: &LoggedBlock) -> Key {
     (told.namespace.0, told.hash)
 }
 
-/// What is there. Two blocks may bear one hash for a while: it is gone when both are.
+/// The readable blocks. Two slots may hold one hash for a while; the block is gone when both are.
 #[derive(Default)]
 pub(super) struct View {
     blocks: BTreeMap<u64, Known>,
-    /// How many blocks bear a hash, and what was told of the last.
+    /// Number of slots with a hash, and the last logged block of it.
     holders: BTreeMap<Key, (u32, LoggedBlock)>,
-    /// Hashes whose number of holders has changed since it was last asked, in order, and what there was before.
+    /// Hashes with a changed number of slots since the last query, in order.
     changed: Vec<Key>,
     before: BTreeMap<Key, Option<LoggedBlock>>,
 }
 
-/// Whether a generation comes after another; they wrap at 48 bits.
+/// Whether one generation follows another; generations wrap at 48 bits.
 const fn is_after(generation: Generation, other: Generation) -> bool {
     let ahead = generation.0.wrapping_sub(other.0) & ((1 << 48) - 1);
     ahead != 0 && ahead < 1 << 47
@@ -104,7 +104,7 @@ impl View {
             old = Some(known.news);
         }
         self.blocks.insert(block, Known { generation, news });
-        // What comes instead is there before what was there goes.
+        // Add the new block before the old one of the slot is removed.
         if let News::Stored(told) = news {
             self.note(&told);
             let holder = self.holders.entry(key(&told)).or_insert((0, told));
@@ -128,7 +128,7 @@ impl View {
         }
     }
 
-    /// What has changed since this was last asked; what came and went again has not.
+    /// Changes since the last call. A block that came and left again is no change.
     pub fn take_changes(&mut self) -> Vec<BlockEvent> {
         let mut before = std::mem::take(&mut self.before);
         let changed = std::mem::take(&mut self.changed);
@@ -140,19 +140,19 @@ impl View {
         changed.into_iter().filter_map(change).collect()
     }
 
-    /// Generation of a block that was heard of.
+    /// Last known generation of a slot.
     pub fn generation(&self, block: u64) -> Option<Generation> {
         self.blocks.get(&block).map(|known| known.generation)
     }
 
-    /// A block that is not readable for want of a descriptor that holds.
+    /// Hides a block with a corrupt descriptor.
     pub fn hide(&mut self, block: u64) {
         if let Some(Known { generation, news: News::Stored(told) }) = self.blocks.get(&block).copied() {
             self.learn(block, generation, News::Leaving(told));
         }
     }
 
-    /// Blocks that are not known to be gone.
+    /// Slots of blocks that are not known to be gone.
     pub fn there(&self) -> Vec<u64> {
         let there = self.blocks.iter().filter(|(_, known)| known.news != News::Gone);
         there.map(|(block, _)| *block).collect()
@@ -177,7 +177,7 @@ mod tests {
         LoggedBlock { namespace: NamespaceId(0), hash: BlockHash::from_words([hash, 1]), names, depth: 0 }
     }
 
-    /// However often and in whatever order news arrive, the last state is the one that they were told in order.
+    /// In any order and with repetitions, events lead to the same last state as in order.
     #[test]
     fn the_order_of_news_does_not_matter() {
         for seed in 0..300 {

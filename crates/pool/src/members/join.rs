@@ -12,8 +12,8 @@ impl<F: Fabric, H: HostLocal> Member<F, H> {
     pub fn join(mut self, worker_name: &str) -> Result<Self, PoolError> {
         let region = &*self.region;
         if region.rebuilt().load(Acquire) == 0 {
-            // This host's caches may hold an older region at this place, and lines that only this host
-            // writes are not refreshed otherwise. Taking the lock fences.
+            // This host's caches may hold an older region at this place, and lines that only this
+            // host writes are not refreshed otherwise. Taking the lock fences.
             let own = region.layout.written_by(region.host).into_iter().filter(|_| !region.is_coherent());
             let lines = own.flat_map(|(start, end)| (start..end).step_by(LINE as usize));
             lines.for_each(|line| region.fabric.refresh_unfenced(line));
@@ -21,7 +21,8 @@ impl<F: Fabric, H: HostLocal> Member<F, H> {
         let membership = self.locks.lock_membership(self.locks.patient()).map_err(PoolError::lock("membership"))?;
         let area_is_new = region.rebuilt().load(Acquire) == 0;
         let slots = u32::try_from(region.layout.workers_per_host).expect("validated");
-        // Without a worker there was no heartbeat, and another host may be about to declare this life dead.
+        // Without a worker there was no heartbeat, and another host may be about to declare this
+        // life dead.
         let was_silent = !region.is_coherent() && !(0..slots).any(|slot| region.area.slot_alive(slot));
         let new_life = self.hosts.register_host(&membership, area_is_new || was_silent);
         if was_silent && self.space.sweep_strays(&membership) {
@@ -87,8 +88,8 @@ impl<F: Fabric, H: HostLocal> Drop for Member<F, H> {
         if self.region.is_plain() {
             self.index.give_all_counts();
         }
-        // Without the lock the worker is recovered like a dead one, by the next worker that joins or
-        // ticks.
+        // Without the lock the worker is recovered like a dead one, by the next worker that joins
+        // or ticks.
         if let Ok(membership) = self.locks.lock_membership(self.locks.serving()) {
             let _ = self.recover_slot(&membership, self.region.slot());
             self.log.record(Event::Left, 0, 0);

@@ -1,8 +1,9 @@
 //! Recovery of dead workers of this host by living ones.
 //!
-//! A dead worker may leave reserved slots, blocks that are readable but not indexed, pins, its worker line,
-//! and locks. Locks repair themselves (`crate::sync`). The first worker that notices the death recovers the
-//! rest, and holds the dead worker's slot meanwhile so that no process joins in it.
+//! A dead worker may leave reserved slots, blocks that are readable but not indexed, pins, its
+//! worker line, and locks. Locks repair themselves (`crate::sync`). The first worker that notices
+//! the death recovers the rest, and holds the dead worker's slot meanwhile so that no process joins
+//! in it.
 
 use super::Member;
 use crate::error::PoolError;
@@ -61,8 +62,8 @@ impl<F: Fabric, H: HostLocal> Member<F, H> {
         Ok(recovered)
     }
 
-    /// Recovers the worker that died with `slot`, if there was one, and counts it. The caller is the worker
-    /// of slot `own` and has claimed `slot`.
+    /// Recovers the worker that died with `slot`, if there was one, and counts it. The caller is
+    /// the worker of slot `own` and has claimed `slot`.
     pub(super) fn recover_last_worker(
         &self,
         membership: &Holds<Membership>,
@@ -81,14 +82,16 @@ impl<F: Fabric, H: HostLocal> Member<F, H> {
         Ok(recovered)
     }
 
-    /// Frees all that the last holder of `slot` held. The caller has claimed the slot or is its holder.
+    /// Frees all that the last holder of `slot` held. The caller has claimed the slot or is its
+    /// holder.
     ///
-    /// The worker's line is cleared last: if this recovery dies or fails, the next one finds the dead worker
-    /// again.
+    /// The worker's line is cleared last: if this recovery dies or fails, the next one finds the
+    /// dead worker again.
     pub(super) fn recover_slot(&self, membership: &Holds<Membership>, slot: u64) -> Result<Recovered, PoolError> {
         let mut recovered = Recovered::default();
         let owner = u32::try_from(slot + 1).expect("at most 1,024 workers");
-        // Taking the heap lock repairs the heap, which may leave draining blocks and objects without rows.
+        // Taking the heap lock repairs the heap, which may leave draining blocks and objects
+        // without rows.
         self.settle_locks();
         if let Ok(heap) = self.blocks.lock_heap() {
             self.blocks.retry_draining(&heap);
@@ -144,9 +147,9 @@ impl<F: Fabric, H: HostLocal> Member<F, H> {
         Ok(())
     }
 
-    /// Takes and releases every lock between hosts that a dead process of this host holds. That repairs
-    /// what it guards; other hosts would wait for this host, which lives. Locks of living processes are
-    /// skipped: their mutex is busy.
+    /// Takes and releases every lock between hosts that a dead process of this host holds. That
+    /// repairs what it guards; other hosts would wait for this host, which lives. Locks of living
+    /// processes are skipped: their mutex is busy.
     pub(super) fn settle_locks(&self) {
         // One deadline for all locks: a host that holds many must not delay this one once for each.
         let deadline = self.region.area.now().saturating_add(self.region.lock_timeout);

@@ -29,12 +29,14 @@ impl Ticker {
 impl Drop for Ticker {
     fn drop(&mut self) {
         if self.stamp.is_inherited() {
-            // A forked child has no such thread to stop or to wait for, and the thread may have held the channel's lock.
+            // A forked child has no such thread to stop or to wait for, and the thread may have
+            // held the channel's lock.
             std::mem::forget((self.stop.take(), self.thread.take()));
             return;
         }
         drop(self.stop.take());
-        // The thread may hold the pool last; a process that ended before it would not leave the region in order.
+        // The thread may hold the pool last; a process that ended before it would not leave the
+        // region in order.
         let _ = self.thread.take().map(JoinHandle::join);
     }
 }

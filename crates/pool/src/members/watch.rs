@@ -1,15 +1,15 @@
 //! Hosts among each other: which are dead, and what becomes of their data.
 //!
-//! A host's heartbeat advances as long as one of its workers ticks. A host that sees it stand still for
-//! the host timeout, by its own clock, marks that life as dead in a line that only it writes. A life is
-//! dead once any host has marked it. Hosts need not agree, because marks are never withdrawn: a host that
-//! finds itself marked begins a new life.
+//! A host's heartbeat advances as long as one of its workers ticks. A host that sees it stand still
+//! for the host timeout, by its own clock, marks that life as dead in a line that only it writes. A
+//! life is dead once any host has marked it. Hosts need not agree, because marks are never
+//! withdrawn: a host that finds itself marked begins a new life.
 //!
-//! **Assumption.** A host that was silent for so long is dead. If it was only suspended, it may write for
-//! a while, and two hosts may hold one lock or one chunk. Index entries may be lost, and blocks may become
-//! corrupt and be misses. No reader takes wrong bytes, because every payload has a checksum keyed by hash
-//! and generation. Chunks of dead hosts are reused only after a quarantine, so even this takes a suspended
-//! host that outlasts both times.
+//! **Assumption.** A host that was silent for so long is dead. If it was only suspended, it may
+//! write for a while, and two hosts may hold one lock or one chunk. Index entries may be lost, and
+//! blocks may become corrupt and be misses. No reader takes wrong bytes, because every payload has
+//! a checksum keyed by hash and generation. Chunks of dead hosts are reused only after a
+//! quarantine, so even this takes a suspended host that outlasts both times.
 
 use super::Member;
 use crate::error::PoolError;
@@ -21,8 +21,8 @@ use cenote_mem::{Fabric, HostLocal, Word};
 use std::sync::atomic::Ordering::Relaxed;
 
 impl<F: Fabric, H: HostLocal> Member<F, H> {
-    /// Advances this host's heartbeat, watches the other hosts, and begins a new life if this one was
-    /// declared dead.
+    /// Advances this host's heartbeat, watches the other hosts, and begins a new life if this one
+    /// was declared dead.
     pub fn watch_hosts(&self) -> Result<(), PoolError> {
         let region = &self.region;
         if region.is_coherent() {
@@ -62,8 +62,8 @@ impl<F: Fabric, H: HostLocal> Member<F, H> {
         Ok(())
     }
 
-    /// Takes every lock that a dead host held, which repairs what it guards: no other process may want that
-    /// lock soon.
+    /// Takes every lock that a dead host held, which repairs what it guards: no other process may
+    /// want that lock soon.
     fn repair_after_dead(&self) {
         let region = &self.region;
         for host in (0..region.layout.max_hosts).filter(|&host| host != region.host && region.highest_mark(host) > 0) {
@@ -71,8 +71,8 @@ impl<F: Fabric, H: HostLocal> Member<F, H> {
         }
     }
 
-    /// Takes and releases a lock between hosts, which repairs what a dead holder left. Without the lock the
-    /// intent stays, and its next holder repairs. Users repair what their locks guard.
+    /// Takes and releases a lock between hosts, which repairs what a dead holder left. Without the
+    /// lock the intent stays, and its next holder repairs. Users repair what their locks guard.
     pub(super) fn pass_through(&self, name: Name, timeout: Timeout) {
         match name {
             Name::Shard(shard) => drop(self.index.lock_shard(shard, Intent::ALL, timeout)),
@@ -82,7 +82,8 @@ impl<F: Fabric, H: HostLocal> Member<F, H> {
         }
     }
 
-    /// Begins a new life of this host, which is registered: host memory of the earlier life is stale.
+    /// Begins a new life of this host, which is registered: host memory of the earlier life is
+    /// stale.
     pub(super) fn begin_life(&self, _: &Holds<Membership>) -> Result<(), PoolError> {
         let heap = self.blocks.lock_heap_patiently().map_err(PoolError::lock("heap"))?;
         self.region.forget_region();

@@ -1,4 +1,5 @@
-//! Blocks that are written piece by piece: an engine has one layer after the other and need not keep them.
+//! Blocks that are written piece by piece: an engine has one layer after the other and need not
+//! keep them.
 
 use super::Pool;
 use super::publish::NewBlock;
@@ -13,8 +14,8 @@ use cenote_mem::checksum::PayloadSum;
 use cenote_mem::{Fabric, HostArea, HostLocal};
 use std::sync::Arc;
 
-/// A block that is being written. Lookups do not find it before [`Filling::publish`]. Dropping it earlier
-/// frees its slot, and so does recovery if its process dies.
+/// A block that is being written. Lookups do not find it before [`Filling::publish`]. Dropping it
+/// earlier frees its slot, and so does recovery if its process dies.
 pub struct Filling<F: Fabric, H: HostLocal = HostArea> {
     member: Arc<Member<F, H>>,
     label: Label,
@@ -37,12 +38,13 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
         self.begin_filling(new, Fill::Copied)
     }
 
-    /// As [`Pool::begin`], for a block that a device writes, or a program through memory mapped elsewhere.
+    /// As [`Pool::begin`], for a block that a device writes, or a program through memory mapped
+    /// elsewhere.
     ///
     /// # Errors
-    /// As [`Pool::begin`]. There is also no room in chunks adopted from a dead host, because its caches may
-    /// still write there: they take copies only, until that host has no worker of the time before and one
-    /// of it has joined again.
+    /// As [`Pool::begin`]. There is also no room in chunks adopted from a dead host, because its
+    /// caches may still write there: they take copies only, until that host has no worker of the
+    /// time before and one of it has joined again.
     pub fn begin_in_place(&self, new: &NewBlock<'_>) -> Result<InPlace<F, H>, Publish> {
         self.begin_filling(new, Fill::InPlace).map(InPlace)
     }
@@ -64,8 +66,8 @@ impl<F: Fabric, H: HostLocal> Filling<F, H> {
     /// Writes the next piece. Another thread may write the one after it, or publish the block.
     ///
     /// # Panics
-    /// The piece is longer than the rest, or an earlier piece was not of whole lines (64 bytes): bugs of
-    /// the caller.
+    /// The piece is longer than the rest, or an earlier piece was not of whole lines (64 bytes):
+    /// bugs of the caller.
     pub fn append(&mut self, piece: &[u8]) {
         let missing = self.missing();
         assert!(piece.len() as u64 <= missing, "{} bytes, where {missing} are missing", piece.len());
@@ -104,8 +106,8 @@ impl<F: Fabric, H: HostLocal> Filling<F, H> {
 
     fn describe(mut self, checksum: u64) -> Publish {
         let member = Arc::clone(&self.member);
-        // The checksum must cover only bytes that were written and summed in one life. If another host
-        // adopts the slot after this check, its bytes do not have this checksum.
+        // The checksum must cover only bytes that were written and summed in one life. If another
+        // host adopts the slot after this check, its bytes do not have this checksum.
         // (docs/internals/protocol.md#publish)
         if !member.space.still_reserved(self.slot.block, self.life) {
             member.region.counters().add(Counter::NoRoom, 1);
@@ -135,11 +137,11 @@ impl<F: Fabric, H: HostLocal> InPlace<F, H> {
         self.0.extent()
     }
 
-    /// Reads the payload once more for its checksum, and publishes the block. The writes must happen
-    /// before this call.
+    /// Reads the payload once more for its checksum, and publishes the block. The writes must
+    /// happen before this call.
     ///
-    /// Publishes nothing if this host was declared dead since [`Pool::begin_in_place`]: another host may
-    /// have adopted the slot, and the bytes in it may be another block's.
+    /// Publishes nothing if this host was declared dead since [`Pool::begin_in_place`]: another
+    /// host may have adopted the slot, and the bytes in it may be another block's.
     pub fn publish(self) -> Publish {
         let Self(filling) = self;
         let region = &filling.member.region;

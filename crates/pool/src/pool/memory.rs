@@ -1,8 +1,9 @@
 //! Raw memory of the region for programs that keep their own structures in it (TraCT §3.5, §3.6):
 //! allocated from this host's chunks, named when it is ready, found by name on every host.
 //!
-//! Callers pass unchecked sizes and offsets. A worker's own record says which memory it has allocated, so
-//! neither a corrupt region nor a slot reserved for something else makes an offset valid.
+//! Callers pass unchecked sizes and offsets. A worker's own record says which memory it has
+//! allocated, so neither a corrupt region nor a slot reserved for something else makes an offset
+//! valid.
 
 use super::Pool;
 use crate::blocks::Label;
@@ -19,7 +20,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::atomic::Ordering::Acquire;
 
-/// Encoding of objects whose bytes change after they were named. They have no checksum.
+/// Encoding of objects that change after they were named. They have no checksum.
 const MUTABLE: u8 = 1;
 
 impl<F: Fabric, H: HostLocal> Pool<F, H> {
@@ -30,8 +31,9 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
         layout.data()..layout.data() + layout.data_bytes()
     }
 
-    /// Allocates at least `bytes` of memory. Returns its offset in the region, a multiple of 64. Recovery
-    /// frees it when this worker dies or leaves, unless [`Pool::name_memory`] has named it.
+    /// Allocates at least `bytes` of memory. Returns its offset in the region, a multiple of 64.
+    /// Recovery frees it when this worker dies or leaves, unless [`Pool::name_memory`] has named
+    /// it.
     ///
     /// # Errors
     /// It is more than a chunk, or there is no room.
@@ -72,8 +74,8 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
         member.allocated_at(&member.allocated(), offset).map(|allocation| allocation.slot.bytes)
     }
 
-    /// Names allocated memory, in place of the object that had the name. From then on it belongs to the
-    /// region and outlives this process. Writes through this processor's caches are flushed.
+    /// Names allocated memory, in place of the object that had the name. From then on it belongs to
+    /// the region and outlives this process. Writes through this processor's caches are flushed.
     ///
     /// # Errors
     /// As for [`Pool::free`] and [`Pool::put_object`]; also if this host was declared dead.

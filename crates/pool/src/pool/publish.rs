@@ -26,8 +26,9 @@ pub struct NewBlock<'a> {
     pub hash: BlockHash,
     /// Number of the block in its sequence, from 0.
     pub depth: u32,
-    /// 0: the payload is the engine's pages, of exactly the namespace's block size. Otherwise the caller's
-    /// number of an encoding; the payload is shorter, in whole lines (64 bytes). The pool records it.
+    /// 0: the payload is the engine's pages, of exactly the namespace's block size. Otherwise the
+    /// caller's number of an encoding; the payload is shorter, in whole lines (64 bytes). The pool
+    /// records it.
     pub encoding: u8,
     /// Names by which other programs know the block; event followers get them.
     pub names: Names,
@@ -56,8 +57,8 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
     /// Publishes a block. `parts`, one after the other, are its payload.
     ///
     /// # Panics
-    /// The length of the payload does not suit the namespace and the encoding ([`NewBlock::encoding`]): a
-    /// bug of the caller.
+    /// The length of the payload does not suit the namespace and the encoding
+    /// ([`NewBlock::encoding`]): a bug of the caller.
     pub fn publish(&self, new: &NewBlock<'_>, parts: &[&[u8]]) -> Publish {
         let member = &*self.0;
         let length: u64 = parts.iter().map(|part| part.len() as u64).sum();
@@ -72,8 +73,8 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
         member.enter_new(slot.block, new.hash, length)
     }
 
-    /// Whether a payload of so many bytes could be published without eviction. A hint: other processes
-    /// publish too.
+    /// Whether a payload of so many bytes could be published without eviction. A hint: other
+    /// processes publish too.
     #[must_use]
     pub fn has_room(&self, namespace: &Namespace, length: u64) -> bool {
         let space = &self.0.space;
@@ -86,19 +87,21 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
         self.0.region.layout.chunk_bytes
     }
 
-    /// Blocks of this host's cold chunks, by chunk, the one that was idle longest first. Only chunks whose
-    /// blocks are all of this namespace, not pinned, and accepted by `wanted`; at most `most` chunks.
+    /// Blocks of this host's cold chunks, by chunk, the one that was idle longest first. Only
+    /// chunks whose blocks are all of this namespace, not pinned, and accepted by `wanted`; at most
+    /// `most` chunks.
     #[must_use]
     pub fn coldest(&self, namespace: &Namespace, most: usize, wanted: &dyn Fn(&Hit) -> bool) -> Vec<Vec<ColdBlock>> {
         self.0.evictor.coldest(namespace.id.0, most, wanted)
     }
 
-    /// Publishes blocks of some chunks again in a shorter form, with their depth and age. Blocks that are
-    /// pinned or have changed stay as they are; blocks that find no slot are evicted. Returns the number
-    /// of blocks that became shorter.
+    /// Publishes blocks of some chunks again in a shorter form, with their depth and age. Blocks
+    /// that are pinned or have changed stay as they are; blocks that find no slot are evicted.
+    /// Returns the number of blocks that became shorter.
     ///
     /// # Panics
-    /// A payload is not of whole lines or longer than its block, or an encoding is 0: bugs of the caller.
+    /// A payload is not of whole lines or longer than its block, or an encoding is 0: bugs of the
+    /// caller.
     pub fn repack(&self, namespace: &Namespace, shorter: &[Shorter<'_>]) -> usize {
         let fits = |one: &Shorter<'_>| {
             let length = one.payload.len() as u64;

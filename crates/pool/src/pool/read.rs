@@ -14,8 +14,9 @@ use cenote_mem::{Fabric, HostArea, HostLocal};
 use std::sync::Arc;
 
 impl<F: Fabric, H: HostLocal> Pool<F, H> {
-    /// Finds the blocks of a prompt, in order, up to the first miss, and marks them as used. Takes no lock.
-    /// ([`crate::Design::Plain`] takes its lock, and finds nothing if that is busy for too long.)
+    /// Finds the blocks of a prompt, in order, up to the first miss, and marks them as used. Takes
+    /// no lock. ([`crate::Design::Plain`] takes its lock, and finds nothing if that is busy for too
+    /// long.)
     #[must_use]
     pub fn lookup(&self, hashes: &[BlockHash]) -> Vec<Hit> {
         let member = &*self.0;
@@ -28,7 +29,8 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
         hits
     }
 
-    /// As [`Pool::lookup`], without marking or counting, so that repeated queries keep no block alive.
+    /// As [`Pool::lookup`], without marking or counting, so that repeated queries keep no block
+    /// alive.
     #[must_use]
     pub fn peek(&self, hashes: &[BlockHash]) -> Vec<Hit> {
         if self.0.is_out() { Vec::new() } else { self.0.blocks.peek(hashes) }
@@ -36,8 +38,8 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
 
     /// Copies a block's payload into `parts`, one after the other, and checks it.
     ///
-    /// The protocol is optimistic: copy and sum, then read the descriptor again. The owner does not know
-    /// of the read, so a block that leaves meanwhile is a miss and never wrong bytes.
+    /// The protocol is optimistic: copy and sum, then read the descriptor again. The owner does not
+    /// know of the read, so a block that leaves meanwhile is a miss and never wrong bytes.
     #[must_use]
     pub fn read(&self, hit: &Hit, parts: &mut [&mut [u8]]) -> ReadOutcome {
         let member = &*self.0;
@@ -79,8 +81,8 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
         // From here on the drop of the pin releases the slot.
         let pin = Pin { member: Arc::clone(member), keeper: Keeper::Hazard(slot), hit: *hit, life };
         member.hosts.show_pin(slot, hit.block, hit.generation);
-        // The pin is visible. If the block is readable now, its owner sees the pin before it reuses the
-        // slot. The lookup checked the whole descriptor, so these words suffice.
+        // The pin is visible. If the block is readable now, its owner sees the pin before it reuses
+        // the slot. The lookup checked the whole descriptor, so these words suffice.
         let words = region.fresh_line(region.layout.descriptor(hit.block));
         let still = words[0] == Descriptor::state_word(BlockState::Ready, hit.generation)
             && words[1..3] == hit.hash.words()
@@ -94,8 +96,8 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
         Some(pin)
     }
 
-    /// Whether hosts that were declared dead may write into the memory of this block. Reads that copy it
-    /// notice such writes; a use in place does not.
+    /// Whether hosts that were declared dead may write into the memory of this block. Reads that
+    /// copy it notice such writes; a use in place does not.
     #[must_use]
     pub fn strays(&self, hit: &Hit) -> Strays {
         self.0.space.strays(self.0.region.layout.chunk_of(hit.block))
@@ -127,10 +129,10 @@ impl<F: Fabric, H: HostLocal> Pin<F, H> {
         &self.hit
     }
 
-    /// Whether the pin has kept the block until now, so that bytes used in place are the verified ones. It
-    /// has not if this host was suspended for longer than the host timeout and declared dead, or if the
-    /// chunk was adopted from a dead host whose caches may still write there. A copy that is verified
-    /// after it was made ([`Pin::verify`], [`Pin::read`]) needs neither.
+    /// Whether the pin has kept the block until now, so that bytes used in place are the verified
+    /// ones. It has not if this host was suspended for longer than the host timeout and declared
+    /// dead, or if the chunk was adopted from a dead host whose caches may still write there. A
+    /// copy that is verified after it was made ([`Pin::verify`], [`Pin::read`]) needs neither.
     #[must_use]
     pub fn protects(&self) -> bool {
         let region = &self.member.region;
@@ -140,8 +142,8 @@ impl<F: Fabric, H: HostLocal> Pin<F, H> {
             && self.member.space.strays(region.layout.chunk_of(self.hit.block)) != Strays::Possible
     }
 
-    /// Offset and length in bytes of the payload in the region, for use in place. The bytes do not change
-    /// while the pin lives and [protects](Pin::protects) them.
+    /// Offset and length in bytes of the payload in the region, for use in place. The bytes do not
+    /// change while the pin lives and [protects](Pin::protects) them.
     #[must_use]
     pub const fn extent(&self) -> (u64, u64) {
         (self.hit.offset, self.hit.length)
@@ -154,9 +156,9 @@ impl<F: Fabric, H: HostLocal> Pin<F, H> {
         Reading { pin: self, read: 0, sum }
     }
 
-    /// Sums the payload in place and compares. A device that has copied it under this pin has copied the
-    /// same bytes: a pinned slot is not written, and the checksum's key contains the generation, so bytes
-    /// of another use of the slot do not match.
+    /// Sums the payload in place and compares. A device that has copied it under this pin has
+    /// copied the same bytes: a pinned slot is not written, and the checksum's key contains the
+    /// generation, so bytes of another use of the slot do not match.
     #[must_use]
     pub fn verify(&self) -> ReadOutcome {
         let region = &self.member.region;
@@ -179,8 +181,8 @@ impl<F: Fabric, H: HostLocal> Drop for Pin<F, H> {
     }
 }
 
-/// A pinned block that is being read piece by piece. The bytes are usable only if [`Reading::finish`]
-/// returns [`ReadOutcome::Whole`].
+/// A pinned block that is being read piece by piece. The bytes are usable only if
+/// [`Reading::finish`] returns [`ReadOutcome::Whole`].
 pub struct Reading<F: Fabric, H: HostLocal = HostArea> {
     pin: Pin<F, H>,
     read: u64,
@@ -191,8 +193,8 @@ impl<F: Fabric, H: HostLocal> Reading<F, H> {
     /// Copies the next piece out.
     ///
     /// # Panics
-    /// The piece is longer than the rest, or an earlier piece was not of whole lines (64 bytes): bugs of
-    /// the caller.
+    /// The piece is longer than the rest, or an earlier piece was not of whole lines (64 bytes):
+    /// bugs of the caller.
     pub fn copy(&mut self, piece: &mut [u8]) {
         let (offset, length) = self.pin.extent();
         let left = length - self.read;
@@ -201,7 +203,8 @@ impl<F: Fabric, H: HostLocal> Reading<F, H> {
         self.read += piece.len() as u64;
     }
 
-    /// Whether all bytes are as they were published. A block that was not read to its end is damaged.
+    /// Whether all bytes are as they were published. A block that was not read to its end is
+    /// damaged.
     #[must_use]
     pub fn finish(self) -> ReadOutcome {
         let Self { pin, read, sum } = self;

@@ -1,6 +1,6 @@
-//! Swap space of an engine: blocks that only their worker knows. Each has a slot, but no descriptor and no
-//! index entry, so lookups and eviction do not see it. It is a reservation: recovery frees it when its
-//! worker dies.
+//! Swap space of an engine: blocks that only their worker knows. Each has a slot, but no descriptor
+//! and no index entry, so lookups and eviction do not see it. It is a reservation: recovery frees
+//! it when its worker dies.
 
 use super::Pool;
 use crate::blocks::life::{Publish, ReadOutcome};
@@ -18,7 +18,8 @@ pub struct SwapSlot<F: Fabric, H: HostLocal = HostArea> {
     slot: Slot,
     length: u64,
     key: u64,
-    /// Of the written bytes. It stays in this process, so nothing in the region can match other bytes.
+    /// Of the written bytes. It stays in this process, so nothing in the region can match other
+    /// bytes.
     checksum: u64,
     /// Life of the host when it was written.
     life: u64,
@@ -51,8 +52,8 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
 }
 
 impl<F: Fabric, H: HostLocal> SwapSlot<F, H> {
-    /// Copies it back into parts of the same total length, and checks it. It is damaged if this host was
-    /// declared dead and the slot adopted, or if the memory is bad.
+    /// Copies it back into parts of the same total length, and checks it. It is damaged if this
+    /// host was declared dead and the slot adopted, or if the memory is bad.
     ///
     /// # Panics
     /// The parts have another length: a bug of the caller.

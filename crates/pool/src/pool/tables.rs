@@ -43,9 +43,9 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
         })
     }
 
-    /// Limits the bytes that a namespace's blocks may take in the region, over all hosts; 0 removes the
-    /// limit. It applies to this host at once, to other hosts from their next tick. Nothing is evicted before
-    /// the next publish.
+    /// Limits the bytes that a namespace's blocks may take in the region, over all hosts; 0 removes
+    /// the limit. It applies to this host at once, to other hosts from their next tick. Nothing is
+    /// evicted before the next publish.
     ///
     /// # Errors
     /// There is no such namespace, or the table was busy for too long.
@@ -94,8 +94,8 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
     pub fn get_object(&self, key: &str) -> Result<Option<Vec<u8>>, PoolError> {
         let member = &*self.0;
         let hash = member.tables.object_hash(key)?;
-        // During a replacement neither row may be visible, and caches may hold an older descriptor and an
-        // older payload.
+        // During a replacement neither row may be visible, and caches may hold an older descriptor
+        // and an older payload.
         Ok((0..READ_ATTEMPTS).find_map(|_| member.tables.read_object(hash)).map(|(bytes, _)| bytes))
     }
 
@@ -109,7 +109,8 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
         Ok((0..READ_ATTEMPTS).find_map(|_| member.tables.read_object(hash)))
     }
 
-    /// Whether an object has neither been replaced nor destroyed since it was read. Looks at one line of the region.
+    /// Whether an object has neither been replaced nor destroyed since it was read. Looks at one
+    /// line of the region.
     #[must_use]
     pub fn is_current(&self, mark: &ObjectMark) -> bool {
         let member = &*self.0;

@@ -16,9 +16,9 @@ use cenote_mem::{Fabric, HostArea, HostLocal};
 use std::time::Duration;
 
 impl<F: Fabric, H: HostLocal> Pool<F, H> {
-    /// Advances this host's heartbeat, recovers dead workers of this host, and declares hosts dead that
-    /// were silent for the host timeout. Call it about once a second, and more often than the host
-    /// timeout; it is cheap while no process dies.
+    /// Advances this host's heartbeat, recovers dead workers of this host, and declares hosts dead
+    /// that were silent for the host timeout. Call it about once a second, and more often than the
+    /// host timeout; it is cheap while no process dies.
     pub fn tick(&self) -> Recovered {
         let member = &*self.0;
         if member.region.area.is_inherited() {
@@ -34,8 +34,8 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
         recovered
     }
 
-    /// Declares a host dead on the operator's word that it will not write again, without timeout and
-    /// without this host's quarantine. Its blocks stay readable; its chunks may be reused.
+    /// Declares a host dead on the operator's word that it will not write again, without timeout
+    /// and without this host's quarantine. Its blocks stay readable; its chunks may be reused.
     ///
     /// # Errors
     /// There is no such host, it is this one, or the lock was busy for too long.
@@ -51,29 +51,29 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
         if breaker.is_out() { Health::degraded(breaker.reason()) } else { Health::Ok }
     }
 
-    /// Evicts up to `count` of this host's blocks, in the order of the region's policy. Returns the number
-    /// of slots that became free.
+    /// Evicts up to `count` of this host's blocks, in the order of the region's policy. Returns the
+    /// number of slots that became free.
     pub fn evict(&self, count: usize) -> usize {
         self.0.evictor.evict(count)
     }
 
-    /// Withdraws all blocks of a namespace that this host owns, because they no longer match its model.
-    /// Lookups miss them from then on; pinned ones free their slots with the last pin. Returns the number
-    /// of slots that became free. ([`crate::Design::Plain`] does nothing.)
+    /// Withdraws all blocks of a namespace that this host owns, because they no longer match its
+    /// model. Lookups miss them from then on; pinned ones free their slots with the last pin.
+    /// Returns the number of slots that became free. ([`crate::Design::Plain`] does nothing.)
     pub fn forget(&self, namespace: &Namespace) -> usize {
         self.0.evictor.forget(namespace.id.0)
     }
 
-    /// A summary of the region. Counts are of one pass over the descriptors and may disagree a little while
-    /// other processes work.
+    /// A summary of the region. Counts are of one pass over the descriptors and may disagree a
+    /// little while other processes work.
     #[must_use]
     pub fn info(&self) -> PoolInfo {
         let member = &*self.0;
         member.info(|host, slot| (host == member.region.host).then(|| member.region.area.slot_alive(slot)))
     }
 
-    /// Walks chunks, descriptors, free lists and index of this host, and with `payloads` every byte. Other
-    /// processes may work meanwhile; the heap lock keeps space from changing hands.
+    /// Walks chunks, descriptors, free lists and index of this host, and with `payloads` every
+    /// byte. Other processes may work meanwhile; the heap lock keeps space from changing hands.
     ///
     /// # Errors
     /// A lock was busy for too long.
@@ -81,8 +81,8 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
         self.0.check(payloads)
     }
 
-    /// Recovers dead workers, drops index entries that lead nowhere, frees blocks that lookups cannot find
-    /// or that do not hold, and returns empty chunks to the region.
+    /// Recovers dead workers, drops index entries that lead nowhere, frees blocks that lookups
+    /// cannot find or that do not hold, and returns empty chunks to the region.
     ///
     /// # Errors
     /// A lock was busy for too long.
@@ -90,8 +90,8 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
         self.0.collect_garbage(true, self.0.locks.patient())
     }
 
-    /// Blocks that were stored and removed in the whole region since this follower last looked. Reads
-    /// memory and takes no lock. A follower that polls rarely only has more to read.
+    /// Blocks that were stored and removed in the whole region since this follower last looked.
+    /// Reads memory and takes no lock. A follower that polls rarely only has more to read.
     ///
     /// # Errors
     /// The region keeps no events.
@@ -102,9 +102,9 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
     /// How many locks users have.
     pub const USER_LOCKS: u8 = USER_LOCKS as u8;
 
-    /// Takes a lock that all processes of all hosts share, for data that the caller keeps in the region.
-    /// After taking it, refresh that data; before releasing it, publish changes by calls of the fabric that
-    /// leave no line dirty ([`Fabric::publish_lines`], [`Fabric::publish_word`]).
+    /// Takes a lock that all processes of all hosts share, for data that the caller keeps in the
+    /// region. After taking it, refresh that data; before releasing it, publish changes by calls of
+    /// the fabric that leave no line dirty ([`Fabric::publish_lines`], [`Fabric::publish_word`]).
     ///
     /// # Errors
     /// The lock was not free within `timeout`, or it does not exist.
@@ -122,8 +122,8 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
 pub struct UserLock<'a, F: Fabric, H: HostLocal = HostArea>(Guard<'a, User, F, H>);
 
 impl<F: Fabric, H: HostLocal> UserLock<'_, F, H> {
-    /// Whether a holder died with it, so that the data may be half changed. The next holder learns it, and
-    /// so does one of each other host.
+    /// Whether a holder died with it, so that the data may be half changed. The next holder learns
+    /// it, and so does one of each other host.
     #[must_use]
     pub const fn abandoned(&self) -> bool {
         self.0.abandoned

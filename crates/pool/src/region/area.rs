@@ -16,7 +16,7 @@ pub(crate) fn host_area_name(uuid: &[u8; 16], host: u8) -> String {
     format!("{AREA_PREFIX}{}-h{host}", hex(uuid))
 }
 
-/// The identity of the region whose host memory has this name, as in `cenote-<32 hex digits>-h0`.
+/// The region's identity in a name of host memory, such as `cenote-<32 hex digits>-h0`.
 #[must_use]
 pub fn area_identity(name: &str) -> Option<&str> {
     let (identity, host) = name.strip_prefix(AREA_PREFIX)?.split_once("-h")?;
@@ -43,7 +43,8 @@ pub(crate) fn area_opener<F: Fabric>(
 }
 
 /// Removes host memory whose region is gone and which no process has open: the region was removed
-/// by hand, or its last user was killed. Every attach calls it. Returns the number of files removed.
+/// by hand, or its last user was killed. Every attach calls it. Returns the number of files
+/// removed.
 #[must_use]
 pub fn sweep_host_memory() -> usize {
     HostArea::sweep(

@@ -1,18 +1,18 @@
-//! What the creator of a region chooses, and what an attaching process says of itself.
+//! Settings: of a region, by its creator, and of a process that attaches.
 
 use crate::error::PoolError;
 use cenote_base::{HashSeed, HostId};
 use cenote_policy::Eviction;
 use std::time::Duration;
 
-/// How blocks are found and kept; recorded in the superblock.
+/// How blocks are found and evicted; recorded in the superblock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 #[repr(u8)]
 pub enum Design {
     /// Ours: readers take no lock.
     #[default]
     Cenote = 0,
-    /// TraCT's (TraCT §4.2), to be measured beside ours: one lock, reference counts, one LRU list.
+    /// TraCT's (TraCT §4.2), for comparison: one lock, reference counts, one LRU list.
     Plain = 1,
 }
 
@@ -30,20 +30,21 @@ impl Design {
     }
 }
 
-/// Which lock hosts use among each other; recorded in the superblock.
+/// The lock that hosts use between each other; recorded in the superblock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 #[repr(u8)]
 pub enum HostsLock {
     /// Lamport's bakery over words that one host writes each: no manager, first come first served.
     #[default]
     Bakery = 0,
-    /// TraCT's: a manager thread on one host grants (TraCT §3.3). For comparison: it stops with its manager, and a
-    /// waiter that gives up just when it is granted leaves the lock taken until its host asks again.
+    /// TraCT's: a manager thread on one host grants (TraCT §3.3). For comparison: it stops with its
+    /// manager, and a waiter that gives up while it is granted leaves the lock taken until its host
+    /// asks again.
     Manager = 1,
 }
 
 impl HostsLock {
-    /// As a superblock records it.
+    /// The lock with this number in a superblock.
     #[must_use]
     pub const fn from_number(number: u64) -> Option<Self> {
         match number {
@@ -54,17 +55,17 @@ impl HostsLock {
     }
 }
 
-/// Fewest lines of a host's event log, where it has one.
+/// Fewest lines of a host's event log, if it has one.
 pub const EVENTS_MIN: u32 = 16;
-/// Most of them.
+/// Most lines of a host's event log.
 pub const EVENTS_MAX: u32 = 1 << 20;
 
-/// Fixed at creation, kept in the superblock. Sizes in bytes.
+/// Settings of a region, fixed at creation and recorded in the superblock. Sizes in bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PoolConfig {
-    /// Unit in which hosts take space from the region (TraCT §3.5): a power of two, 64 KiB to 512 MiB.
+    /// Unit in which hosts claim space (TraCT §3.5): a power of two, 64 KiB to 512 MiB.
     pub chunk_bytes: u64,
-    /// Smallest block a chunk is carved into; sets how many descriptors a chunk has. A power of two.
+    /// Smallest slot in a chunk; sets the number of descriptors per chunk. A power of two.
     pub min_block_bytes: u64,
     /// Host slots, 1 to 64.
     pub max_hosts: u8,
@@ -74,13 +75,14 @@ pub struct PoolConfig {
     pub hazard_lines_per_worker: u16,
     /// Lines of each host's flight recorder, 0 to 4,096 (see [`crate::history`]).
     pub records_per_host: u16,
-    /// Lines of each host's event log, 0 (it keeps none) or [`EVENTS_MIN`] to [`EVENTS_MAX`] (see [`crate::Follower`]).
+    /// Lines of each host's event log: 0 (no log) or [`EVENTS_MIN`] to [`EVENTS_MAX`] (see
+    /// [`crate::Follower`]).
     pub events_per_host: u32,
-    /// How hosts exclude each other where they do not share their caches.
+    /// How hosts without shared caches exclude each other.
     pub hosts_lock: HostsLock,
-    /// How blocks are found and kept.
+    /// How blocks are found and evicted.
     pub design: Design,
-    /// Which blocks leave first when a host's chunks are full.
+    /// The policy that orders evictions.
     pub eviction: Eviction,
     /// Secret from which all block hashes derive.
     pub seed: HashSeed,
@@ -114,7 +116,7 @@ impl PoolConfig {
         u16::try_from(pins.div_ceil(crate::region::layout::PINS_PER_LINE)).unwrap_or(u16::MAX)
     }
 
-    /// Refuses what the format cannot hold.
+    /// Rejects settings that the format cannot hold.
     ///
     /// # Errors
     /// Names the field and its bounds.
@@ -157,30 +159,31 @@ impl PoolConfig {
     }
 }
 
-/// Longest timeout: sums of a few of them are still durations and instants.
+/// Longest timeout. Sums of a few of them still fit durations and instants.
 const TIMEOUT_MAX: Duration = Duration::from_secs(u32::MAX as u64);
 
-/// What an attaching process says of itself.
+/// Settings of a process that attaches.
 #[derive(Clone, Debug)]
 pub struct AttachOptions {
-    /// Which host slot this operating system has. The operator gives it; single-host regions use 0.
+    /// This operating system's host slot, assigned by the operator; 0 in regions of one host.
     pub host: HostId,
     /// Shown by `pool info`; cut at 16 bytes.
     pub worker_name: String,
     /// If given, the region must have this seed.
     pub expected_seed: Option<HashSeed>,
-    /// Longest wait for any lock in the serving path; then the operation is a miss.
+    /// Longest wait for any lock in the serving path; after it the operation is a miss.
     pub lock_timeout: Duration,
-    /// How long a host's heart may stand still before this host declares it dead (see [`crate::Pool::tick`]).
+    /// Time without a heartbeat after which this host declares another one dead (see
+    /// [`crate::Pool::tick`]).
     pub host_timeout: Duration,
-    /// How much longer a dead host's space is left alone, in case it only slept.
+    /// Further time until a dead host's space is reused, in case the host was only suspended.
     pub quarantine: Duration,
     /// The region is anonymous memory of this process; so is its host-local memory.
     pub private: bool,
 }
 
 impl AttachOptions {
-    /// Refuses times that no clock can wait for.
+    /// Rejects times that overflow.
     ///
     /// # Errors
     /// Names the time and its bound.

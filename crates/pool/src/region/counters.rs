@@ -1,4 +1,4 @@
-//! Counters that all processes of a host share, in host-local memory: what `pool info` and metrics show.
+//! Counters that all processes of a host share, in host-local memory, for `pool info` and metrics.
 
 use cenote_mem::Word;
 use std::sync::atomic::Ordering;
@@ -24,7 +24,7 @@ macro_rules! counters {
 }
 
 counters! {
-    /// Blocks asked for in lookups.
+    /// Blocks in lookups.
     Lookups = "pool_lookups_total",
     /// Blocks found in lookups.
     Found = "pool_lookup_hits_total",
@@ -32,45 +32,45 @@ counters! {
     Reads = "pool_reads_total",
     /// Bytes read.
     ReadBytes = "pool_read_bytes_total",
-    /// Reads that met another generation or state.
+    /// Reads of blocks that were evicted or reused meanwhile.
     ReadsStale = "pool_reads_stale_total",
-    /// Reads whose checksum did not hold.
+    /// Reads with a wrong checksum.
     ReadsDamaged = "pool_reads_damaged_total",
     /// Blocks published.
     Published = "pool_published_total",
     /// Bytes published.
     PublishedBytes = "pool_published_bytes_total",
-    /// Publishes that found the block there already.
+    /// Publishes of blocks that were there already.
     Duplicates = "pool_duplicates_total",
-    /// Publishes without room.
+    /// Publishes that found no room.
     NoRoom = "pool_no_room_total",
-    /// Publishes that would have gone over their namespace's quota.
+    /// Publishes that exceeded their namespace's quota.
     QuotaRefused = "pool_quota_refused_total",
     /// Blocks evicted.
     Evicted = "pool_evicted_total",
-    /// Evictions put off because the block was pinned.
+    /// Evictions postponed because the block was pinned.
     EvictionsPinned = "pool_evictions_pinned_total",
-    /// Blocks published anew in fewer bytes.
+    /// Blocks republished in fewer bytes.
     Repacked = "pool_repacked_total",
-    /// Locks not got within their deadline.
+    /// Lock acquisitions that timed out.
     LockTimeouts = "pool_lock_timeouts_total",
-    /// Locks whose holder died inside.
+    /// Locks left by a holder that died in the critical section.
     LocksAbandoned = "pool_locks_abandoned_total",
-    /// Dead workers cleaned up after.
+    /// Dead workers recovered.
     WorkersRecovered = "pool_workers_recovered_total",
-    /// Block reservations of dead workers given back.
+    /// Reservations of dead workers freed.
     ReservationsRecovered = "pool_reservations_recovered_total",
     /// Hosts that this host declared dead.
     HostsDeclaredDead = "pool_hosts_declared_dead_total",
-    /// Chunks given back because another host had too few.
+    /// Chunks released because another host had too few.
     ChunksShared = "pool_chunks_shared_total",
-    /// Chunks taken over from dead hosts.
+    /// Chunks adopted from dead hosts.
     ChunksAdopted = "pool_chunks_adopted_total",
-    /// Structures that did not hold (index hints that led nowhere are not among them).
+    /// Corrupt structures found (stale index hints are not among them).
     Damaged = "pool_damaged_total",
 }
 
-/// View of the counters' words: several sets, which add up.
+/// View of the counters' words: several sets, which are summed.
 #[derive(Clone, Copy)]
 pub struct Counters<'a, W> {
     pub words: &'a [W],

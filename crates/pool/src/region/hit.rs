@@ -1,22 +1,23 @@
-//! A block as a reader found it: a copy of what its descriptor said.
+//! A block as a reader found it: a copy of its descriptor's fields.
 
 use crate::region::Region;
 use crate::region::lines::{BlockState, Descriptor, checksum_key};
 use cenote_base::{BlockHash, BlockIndex, Generation};
 use cenote_mem::{Fabric, HostLocal};
 
-/// A block that a lookup found. A hint like everything from a lookup: reading it may still miss.
+/// A block that a lookup found. It is a hint: a read of it may still miss.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hit {
-    /// Where it is.
+    /// Number of its slot.
     pub block: BlockIndex,
-    /// Which use of the descriptor.
+    /// Generation of the slot.
     pub generation: Generation,
-    /// Whose content.
+    /// Hash of its tokens and namespace.
     pub hash: BlockHash,
     /// Bytes of its payload, in whole lines.
     pub length: u64,
-    /// Encoding of the payload, as its publisher set in [`crate::NewBlock`]; 0: as the engine has it.
+    /// Encoding of the payload, set by its publisher in [`crate::NewBlock`]; 0: the engine's own
+    /// layout.
     pub encoding: u8,
     pub(crate) offset: u64,
     pub(crate) checksum: u64,
@@ -39,7 +40,7 @@ impl Hit {
 }
 
 impl<F: Fabric, H: HostLocal> Region<F, H> {
-    /// Whether the payload that a hit names still has its checksum.
+    /// Whether the payload still has the hit's checksum.
     pub fn verify(&self, hit: &Hit) -> bool {
         let key = checksum_key(hit.hash, hit.generation);
         self.fabric.checksum_payload(hit.offset, hit.length, key) == hit.checksum

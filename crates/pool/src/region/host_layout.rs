@@ -1,5 +1,5 @@
-//! What the words of host-local memory mean. All of it can be rebuilt from the region, and is when the
-//! memory is new: no format, only an agreement among the processes of one host and one version.
+//! Layout of a host's memory. It is rebuilt from the region if it is new, so it is no format:
+//! processes of one host and one version share it.
 
 use crate::region::Region;
 use crate::region::counters::{Counter, Counters};
@@ -11,51 +11,51 @@ use std::ops::Range;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
-/// Owner word of a block slot: in the free list of its class. A reserved slot has its worker's slot
-/// plus one instead.
+/// Owner word of a free slot, which is in its class's free list. A reserved slot has its worker's
+/// slot plus one.
 pub(crate) const FREE: u32 = 0;
-/// Owner word of a readable block; eviction may take it.
+/// Owner word of a readable block, which eviction may take.
 pub(crate) const PUBLISHED: u32 = u32::MAX;
-/// Owner word of a block that leaves when its last pin does.
+/// Owner word of a retracted block that is still pinned.
 pub(crate) const DRAINING: u32 = u32::MAX - 1;
 /// Owner word of an object.
 pub(crate) const OBJECT: u32 = u32::MAX - 2;
 
-/// Block sizes a host can serve at once.
+/// Number of slot sizes that a host can serve at once.
 pub(crate) const CLASSES: usize = 64;
 
-/// Words of a cache line. What is written all the time has lines of its own.
+/// Words of a cache line. Words that change often have lines of their own.
 const LINE_WORDS: usize = 8;
 
-/// Single words of 64 bits.
+/// Single 64-bit words.
 #[derive(Clone, Copy)]
 enum Single {
-    /// Counts lookups: the recency clock.
+    /// Number of lookups: the recency clock.
     AccessClock,
-    /// 1 once this host-local memory agrees with the region; new memory is all zeros, and whoever made it
-    /// may have died before it filled it.
+    /// 1 once this memory agrees with the region. New memory is all zeros, and its creator may have
+    /// died before it filled it.
     Rebuilt = LINE_WORDS as isize,
-    /// Which life of the host this memory belongs to.
+    /// The life of the host that this memory belongs to.
     Incarnation,
-    /// 1: a reservation found neither a chunk nor anything to evict.
+    /// 1: a reservation found neither a chunk nor a block to evict.
     Wants,
-    /// 1: blocks of adopted chunks may be readable that the index does not lead to.
+    /// 1: adopted chunks may hold readable blocks that are not in the index.
     Adopting,
-    /// Number of this host's next record; 0: nobody has looked where its records end.
+    /// Number of this host's next record; 0: unknown.
     NextRecord,
-    /// Rows of the namespace table whose limits this host looks after.
+    /// Rows of the namespace table with limits that this host enforces.
     Namespaces,
-    /// Number of this host's next event; 0: nobody has looked where its events end.
+    /// Number of this host's next event; 0: unknown.
     NextEvent = 2 * LINE_WORDS as isize,
 }
 
 const WORDS: usize = 3 * LINE_WORDS;
 
-/// Workers count into this many sets of counters, so that counting costs the others nothing.
+/// Number of sets of counters. Workers of different sets do not contend.
 const COUNTER_SETS: usize = 16;
 const COUNTER_SET_WORDS: usize = Counter::ALL.len().next_multiple_of(LINE_WORDS);
 
-/// Where each array begins.
+/// Offsets of the arrays.
 #[derive(Clone, Debug)]
 pub(crate) struct HostLayout {
     descriptors: usize,
@@ -84,7 +84,8 @@ impl HostLayout {
         }
     }
 
-    // 32-bit: slot owners, free-list links, chunk classes, class heads, the chunk hint, slots' namespaces.
+    // 32-bit: slot owners, free-list links, chunk classes, class heads, the chunk hint, slots'
+    // namespaces.
     const fn links(&self) -> usize {
         self.descriptors
     }
@@ -102,8 +103,8 @@ impl HostLayout {
         self.chunk_hint() + 1
     }
 
-    // 64-bit: policy words, generations seen, class sizes, counters, heartbeats, repairs, locks heeded, namespaces'
-    // usage and quotas, single words, the policy's own.
+    // 64-bit: policy words, seen generations, class sizes, counters, heartbeats, repairs, locks
+    // heeded, namespaces' usage and quotas, single words, the policy's state.
     const fn seen(&self) -> usize {
         self.descriptors
     }
@@ -133,7 +134,7 @@ impl HostLayout {
     }
 }
 
-/// What this host last saw of another's heart.
+/// Last heartbeat that this host saw of another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Beat {
     pub incarnation: u64,
@@ -147,7 +148,7 @@ impl<F: Fabric, H: HostLocal> Region<F, H> {
         &self.area.words64()[self.host_layout.single() + word as usize]
     }
 
-    /// Who holds each block slot: see [`crate::heap`].
+    /// State and owner of a block slot.
     pub fn slot_owner(&self, block: BlockIndex) -> &H::Word32 {
         &self.area.words32()[block.0 as usize]
     }
@@ -170,7 +171,7 @@ impl<F: Fabric, H: HostLocal> Region<F, H> {
         &self.area.words32()[self.host_layout.class_heads() + class]
     }
 
-    /// No chunk before this one was free when this host last looked.
+    /// All chunks before this one were taken when this host last looked.
     pub fn chunk_hint(&self) -> &H::Word32 {
         &self.area.words32()[self.host_layout.chunk_hint()]
     }
@@ -185,22 +186,22 @@ impl<F: Fabric, H: HostLocal> Region<F, H> {
         &self.area.words64()[self.host_layout.usage() + namespace as usize]
     }
 
-    /// A namespace's limit in bytes as this host knows it; 0: none.
+    /// A namespace's limit in bytes, as this host last read it; 0: none.
     pub fn quota(&self, namespace: u64) -> &H::Word64 {
         &self.area.words64()[self.host_layout.quotas() + namespace as usize]
     }
 
-    /// Rows of the namespace table whose limits this host looks after.
+    /// Rows of the namespace table with limits that this host enforces.
     pub fn namespaces_known(&self) -> &H::Word64 {
         self.word(Single::Namespaces)
     }
 
-    /// What the eviction policy keeps of a block.
+    /// The eviction policy's word of a block.
     pub fn policy_word(&self, block: BlockIndex) -> &H::Word64 {
         &self.area.words64()[block.0 as usize]
     }
 
-    /// What the eviction policy keeps of all.
+    /// The eviction policy's shared words.
     pub fn policy_state(&self) -> &[AtomicU64] {
         self.area.bare_words64(self.host_layout.single() + WORDS)
     }
@@ -224,17 +225,17 @@ impl<F: Fabric, H: HostLocal> Region<F, H> {
         self.word(Single::Rebuilt)
     }
 
-    /// Which life of this host the processes now lead.
+    /// Number of this host's current life.
     pub fn incarnation(&self) -> u64 {
         self.word(Single::Incarnation).load(Relaxed)
     }
 
-    /// Whether a reservation of this host failed for want of a chunk.
+    /// Whether a reservation of this host failed because it found no chunk.
     pub fn wants_chunk(&self) -> &H::Word64 {
         self.word(Single::Wants)
     }
 
-    /// Whether blocks of adopted chunks are still to be entered into the index.
+    /// Whether blocks of adopted chunks are not in the index yet.
     pub fn adopting(&self) -> &H::Word64 {
         self.word(Single::Adopting)
     }
@@ -244,7 +245,7 @@ impl<F: Fabric, H: HostLocal> Region<F, H> {
         self.word(Single::NextRecord)
     }
 
-    /// The number of this host's next event: see [`crate::events`].
+    /// The number of this host's next event: see `crate::log::events`.
     pub fn next_event(&self) -> &H::Word64 {
         self.word(Single::NextEvent)
     }
@@ -253,14 +254,15 @@ impl<F: Fabric, H: HostLocal> Region<F, H> {
         self.word(Single::Incarnation).store(incarnation, Relaxed);
     }
 
-    /// Whether this host's caches hold nothing older than this generation of the block's payload. Who is told so loads
-    /// payload after the lines were dropped, whichever process dropped them.
+    /// Whether this host's caches hold nothing older than this generation of the block's payload.
+    /// `true` orders later loads of the payload after the drop of the lines, whichever process
+    /// dropped them.
     pub fn has_seen(&self, block: BlockIndex, generation: Generation) -> bool {
         self.area.words64()[self.host_layout.seen() + block.0 as usize].load(Acquire) == generation.0 + 1
     }
 
-    /// Remembers that stale payload lines of the block were dropped after this generation was published.
-    /// Recording it before the drop was fenced would return the bytes of an older use.
+    /// Records that stale payload lines of the block were dropped after this generation was
+    /// published. Recording it before the drop was fenced would return bytes of an older use.
     pub fn set_seen(&self, block: BlockIndex, generation: Generation) {
         self.area.words64()[self.host_layout.seen() + block.0 as usize].store(generation.0 + 1, Release);
     }
@@ -274,7 +276,7 @@ impl<F: Fabric, H: HostLocal> Region<F, H> {
         &self.area.words64()[start..start + 3]
     }
 
-    /// Written under the membership lock.
+    /// Recorded under the membership lock.
     pub fn beat(&self, host: u64) -> Beat {
         let words = self.beat_words(host);
         Beat { incarnation: words[0].load(Relaxed), heartbeat: words[1].load(Relaxed), since: words[2].load(Relaxed) }
@@ -287,17 +289,17 @@ impl<F: Fabric, H: HostLocal> Region<F, H> {
         words[2].store(beat.since, Relaxed);
     }
 
-    /// The dead life of `host` whose doings under lock `lock` this host has repaired last.
+    /// The last dead life of `host` that this host repaired under lock `lock`.
     pub fn repaired(&self, lock: u64, host: u64) -> &H::Word64 {
         &self.area.words64()[self.host_layout.repairs() + lock as usize * self.host_layout.hosts + host as usize]
     }
 
-    /// How often `host` had left user lock `number` when this host last had it.
+    /// How often `host` had left user lock `number` when this host last held it.
     pub fn heeded(&self, number: u64, host: u64) -> &H::Word64 {
         &self.area.words64()[self.host_layout.heeded() + number as usize * self.host_layout.hosts + host as usize]
     }
 
-    /// All words that speak of the region as it was before a new life of this host.
+    /// Clears all words that describe the region before a new life of this host.
     pub fn forget_region(&self) {
         let stale: [Range<usize>; 2] = [
             self.host_layout.seen()..self.host_layout.class_sizes(),

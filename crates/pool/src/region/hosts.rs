@@ -1,4 +1,4 @@
-//! What the region says about hosts: their lines, and which of their lives were declared dead.
+//! Host lines of the region: hosts' lives, and which of them were declared dead.
 
 use crate::region::Region;
 use crate::region::lines::{HostLine, Line, WorkerLine};
@@ -18,8 +18,8 @@ impl<F: Fabric, H: HostLocal> Region<F, H> {
         Some(HostLine::open(words, at, self.salt).unwrap_or(torn))
     }
 
-    /// Whether a worker's line, as this host's caches have it, says that a process holds the slot.
-    /// A torn line counts as held: its worker may have died while writing it.
+    /// Whether a worker's line, in this host's caches, shows that a process holds the slot. A torn
+    /// line counts as held: its worker may have died while it wrote the line.
     pub fn joined(&self, host: u64, slot: u64) -> bool {
         let at = self.layout.worker(host, slot);
         let words = self.fabric.load_line(at);

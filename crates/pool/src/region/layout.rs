@@ -1,5 +1,5 @@
-//! Where everything lies in a region (docs/internals/format.md#areas). Computed from the
-//! configuration by one function, so that two processes cannot disagree.
+//! Offsets of all areas of a region (docs/internals/format.md#areas). One function computes them
+//! from the configuration, so that two processes cannot disagree.
 
 use crate::error::PoolError;
 use crate::region::config::{Design, PoolConfig};
@@ -9,7 +9,7 @@ use cenote_mem::offset::LINE;
 
 /// Inter-host locks: [`SHARDS`] index shards, then the chunk lock and the table lock.
 pub const SHARDS: u64 = 64;
-/// Lock lines are reserved for shards, chunks and tables; the rest is spare.
+/// Lock lines are reserved for shards, chunks and tables; the rest are spare.
 pub const LOCKS: u64 = SHARDS + 8;
 /// Locks for users of the region.
 pub const USER_LOCKS: u64 = LOCKS - SHARDS - 2;
@@ -21,12 +21,13 @@ pub const PINS_PER_LINE: u32 = 7;
 pub const NAMESPACES: u64 = 256;
 /// Rows of the object table.
 pub const OBJECTS: u64 = 1024;
-/// Longest region: descriptors have 40 bits for a payload's line. Within it no sum of the layout overflows.
+/// Longest region: descriptors have 40 bits for a payload's line. Up to it no sum of the layout
+/// overflows.
 pub const REGION_BYTES_MAX: u64 = 1 << 46;
 /// Bytes of the superblock.
 pub const SUPERBLOCK_BYTES: u64 = 4096;
 
-/// Why a region cannot have so many bytes.
+/// The error text for a region of so many bytes.
 pub fn too_long(region_bytes: u64) -> String {
     format!("a region of {region_bytes} bytes; the format has room for {}", ByteSize(REGION_BYTES_MAX))
 }
@@ -78,12 +79,14 @@ impl Layout {
             ))
         };
         let mut num_chunks = region_bytes / config.chunk_bytes;
-        // Control areas shrink with the number of chunks, so a few steps down find the largest that fits.
+        // Control areas shrink with the number of chunks, so a few steps down find the largest that
+        // fits.
         while num_chunks > 0 {
             let layout = Self::with_chunks(config, region_bytes, num_chunks);
             let end = layout.data + num_chunks * config.chunk_bytes;
             if end <= region_bytes {
-                // Host-local memory links blocks by 32-bit words; the format itself has room for 2^40.
+                // Host-local memory links blocks by 32-bit words; the format itself has room for
+                // 2^40.
                 if layout.num_descriptors() >= u64::from(u32::MAX) - 8 {
                     return Err(PoolError::Config(
                         "the region would have over four billion blocks; raise the smallest block".to_owned(),
@@ -104,7 +107,7 @@ impl Layout {
         let events_per_host = u64::from(config.events_per_host);
         let descriptors_per_chunk = config.chunk_bytes / config.min_block_bytes;
         let num_descriptors = num_chunks * descriptors_per_chunk;
-        // At most half of the entries are ever used: a lookup rarely leaves its home bucket.
+        // At most half of the entries are used, so a lookup rarely leaves its home bucket.
         let num_buckets = (num_descriptors * 2).div_ceil(7).next_power_of_two().max(SHARDS);
         let plain_lines = if config.design == Design::Plain { num_descriptors + 1 } else { 0 };
         let mut end = SUPERBLOCK_BYTES;
@@ -128,8 +131,8 @@ impl Layout {
             marks: area(max_hosts * 8 * LINE),
             workers: area(max_hosts * workers_per_host * LINE),
             hazards: area(max_hosts * workers_per_host * hazard_lines_per_worker * LINE),
-            // Two lines for each lock and host: the bakery's, written by the host, and the grant line of
-            // TraCT's manager.
+            // Two lines for each lock and host: the bakery's, written by the host, and the grant
+            // line of TraCT's manager.
             locks: area(LOCKS * max_hosts * 2 * LINE),
             records: area(max_hosts * records_per_host * LINE),
             events: area(max_hosts * events_per_host * LINE),
@@ -154,17 +157,18 @@ impl Layout {
         self.hosts + host * LINE
     }
 
-    /// The word in which `observer` keeps the last life of `host` that it holds dead.
+    /// The word in which `observer` records the last life of `host` that it declared dead.
     pub const fn mark(&self, observer: u64, host: u64) -> u64 {
         self.marks + observer * 8 * LINE + host * 8
     }
 
-    /// The line that `host` writes for a lock between hosts; the manager's slot is in the line behind it.
+    /// The line that `host` writes for a lock between hosts; the manager's slot is in the next
+    /// line.
     pub const fn lock(&self, lock: u64, host: u64) -> u64 {
         self.locks + (lock * self.max_hosts + host) * 2 * LINE
     }
 
-    /// What only `host` writes, from where to where: nobody who refreshes what others wrote comes by here.
+    /// Areas that only `host` writes, as (start, end). Refreshes of other hosts' lines skip them.
     pub const fn written_by(&self, host: u64) -> [(u64, u64); 8] {
         [
             (self.host(host), self.host(host + 1)),
@@ -205,7 +209,7 @@ impl Layout {
         self.namespace(row) + 2 * LINE
     }
 
-    /// The word in which a host tells how many bytes a namespace takes on it.
+    /// The word in which a host publishes the bytes that a namespace takes on it.
     pub const fn usage(&self, host: u64, namespace: u64) -> u64 {
         self.usage + (host * NAMESPACES + namespace) * 8
     }
@@ -223,12 +227,12 @@ impl Layout {
         self.descriptors + block.0 * LINE
     }
 
-    /// Bytes of the names of a chunk's blocks: whole lines, because another chunk may be another host's.
+    /// Bytes of the names of a chunk's blocks: whole lines, because hosts own whole chunks.
     const fn names_bytes(descriptors_per_chunk: u64) -> u64 {
         (descriptors_per_chunk * 16).next_multiple_of(LINE)
     }
 
-    /// The two words that name a block to others, where the region keeps events.
+    /// The two words with a block's names in an engine, if the region keeps events.
     #[inline]
     pub const fn names(&self, block: BlockIndex) -> u64 {
         let chunk = self.names + self.chunk_of(block) * Self::names_bytes(self.descriptors_per_chunk);
@@ -240,7 +244,8 @@ impl Layout {
         self.buckets + bucket * LINE
     }
 
-    /// The line of a member of the plain design's list: 0 is the list itself, block `b` is member `b + 1`.
+    /// The line of a member of the plain design's list: member 0 is the list itself, block `b` is
+    /// member `b + 1`.
     pub const fn plain(&self, member: u64) -> u64 {
         self.plain + member * LINE
     }
@@ -255,7 +260,7 @@ impl Layout {
         self.data + chunk * self.chunk_bytes
     }
 
-    /// First byte of the data area to its end.
+    /// Bytes of the data area.
     #[inline]
     pub const fn data_bytes(&self) -> u64 {
         self.num_chunks * self.chunk_bytes
@@ -265,7 +270,7 @@ impl Layout {
         block.0 / self.descriptors_per_chunk
     }
 
-    /// Where a block's payload lies, given the slot size of its chunk.
+    /// Offset of a block's payload, for the slot size of its chunk.
     pub const fn payload(&self, block: BlockIndex, slot_bytes: u64) -> u64 {
         self.chunk_data(self.chunk_of(block)) + (block.0 % self.descriptors_per_chunk) * slot_bytes
     }
@@ -275,7 +280,7 @@ impl Layout {
         slot_bytes >= LINE && slot_bytes <= self.chunk_bytes && slot_bytes.is_multiple_of(LINE)
     }
 
-    /// Blocks that a chunk with this slot size holds.
+    /// Number of slots of a chunk with this slot size.
     pub fn slots(&self, slot_bytes: u64) -> u64 {
         (self.chunk_bytes / slot_bytes.max(1)).min(self.descriptors_per_chunk)
     }
@@ -286,7 +291,7 @@ impl Layout {
         first..first + self.slots(slot_bytes)
     }
 
-    /// Buckets of one shard; a probe never leaves its shard, so one lock covers it.
+    /// Buckets of one shard. A probe never leaves its shard, so one lock covers it.
     #[inline]
     pub const fn buckets_per_shard(&self) -> u64 {
         self.num_buckets / SHARDS

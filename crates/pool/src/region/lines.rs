@@ -1,8 +1,8 @@
 //! The shared structures, each one cache line of eight little-endian words
 //! (docs/internals/format.md#lines).
 //!
-//! A line that must not be believed when torn, damaged or misplaced carries a check word over its other
-//! words, its own offset and the region's identity. An all-zero line was never written.
+//! A line whose reader must detect tearing, damage or a wrong place carries a check word over its
+//! other words, its own offset and the region's identity. An all-zero line was never written.
 
 use cenote_base::{BlockHash, BlockIndex, Generation};
 use cenote_mem::assert_layout;
@@ -52,28 +52,29 @@ macro_rules! line {
 }
 
 line!(
-    /// A host: written by that host only.
+    /// A host. Only that host writes it.
     HostLine {
-        /// Counts the boots this host attached from; 0: never attached.
+        /// Number of the host's current life, from 1; 0: it never attached.
         incarnation: u64 = 0,
-        /// The kernel's boot id: tells a new boot, and two machines under one host id.
+        /// The kernel's boot id: distinguishes boots, and two machines under one host id.
         boot_id: [u64; 2] = 8,
-        /// Grows while any worker of the host lives.
+        /// Advances while any worker of the host lives.
         heartbeat: u64 = 24,
-        /// Worker slots ever used: hazard lines of higher ones need no scan.
+        /// Worker slots ever used; hazard lines of higher slots need no scan.
         workers_high: u64 = 32,
-        /// 1: this host found no chunk when it wanted one; hosts that have many give one back.
+        /// 1: this host found no free chunk; hosts with many release one.
         wants: u64 = 40,
-        /// The life that wrote back what earlier ones had left dirty in this host's caches; 0: none.
+        /// The life that wrote back lines that earlier lives had left dirty in this host's caches;
+        /// 0: none.
         swept: u64 = 48,
         check: u64 = 56,
     }
 );
 
 line!(
-    /// A worker process: written by its host only.
+    /// A worker process. Only its host writes it.
     WorkerLine {
-        /// How often the slot was taken, shifted left by one; bit 0: taken now.
+        /// Number of times that the slot was taken, shifted left by one; bit 0: taken now.
         epoch: u64 = 0,
         pid: u64 = 8,
         /// Seconds since 1970.
@@ -85,7 +86,7 @@ line!(
 );
 
 line!(
-    /// A chunk: written by whoever holds the chunk lock.
+    /// A chunk. The holder of the chunk lock writes it.
     ChunkLine {
         /// Owner host plus one; 0: free.
         owner: u64 = 0,
@@ -93,23 +94,25 @@ line!(
         incarnation: u64 = 8,
         /// Bytes of each block slot.
         slot_bytes: u64 = 16,
-        /// Counts the owners.
+        /// Number of owners so far.
         generation: u64 = 24,
-        /// Hosts that lost the chunk by death and may still write into it: host plus one:8 | life:56.
+        /// Hosts that lost the chunk by death and may still write to it: host plus one:8 | life:56.
         strays: [u64; 3] = 32,
         check: u64 = 56,
     }
 );
 
 impl ChunkLine {
-    /// The list of a line that may be torn. Each word of it is whole, and a change of the line's owner does not change it.
+    /// The list in a line that may be torn. Each of its words is whole, and a change of owner does
+    /// not change it.
     pub const fn strays_of([.., first, second, third, _]: [u64; 8]) -> [u64; 3] {
         [first, second, third]
     }
 }
 
 line!(
-    /// A block descriptor: the truth about a block. Written by the host that owns its chunk only.
+    /// A block descriptor, which decides the state of a block. Only the owner of its chunk writes
+    /// it.
     Descriptor {
         /// state:8 | flags:8 | generation:48, lowest bits first. Stored last.
         state: u64 = 0,
@@ -127,31 +130,33 @@ line!(
 );
 
 line!(
-    /// A line of a host's flight recorder: written by that host only.
+    /// A line of a host's flight recorder. Only that host writes it.
     RecordLine {
-        /// Counts the host's records, from 1; its place is this less one, modulo the records per host.
+        /// Number of the record among the host's, from 1. Its position is this number less one,
+        /// modulo the records per host.
         sequence: u64 = 0,
         /// Microseconds since 1970.
         time: u64 = 8,
         /// host:16 | worker slot:16 (all ones: none) | process id:32.
-        who: u64 = 16,
+        writer: u64 = 16,
         /// kind:8 | life of the host:56.
         kind: u64 = 24,
         first: u64 = 32,
         second: u64 = 40,
-        /// How often the same happened without anything between.
+        /// Number of consecutive occurrences.
         times: u64 = 48,
         check: u64 = 56,
     }
 );
 
 line!(
-    /// A line of a host's event log: written by that host only.
+    /// A line of a host's event log. Only that host writes it.
     EventLine {
-        /// Counts the host's events, from 1; its place is this less one, modulo the events per host.
+        /// Number of the event among the host's, from 1. Its position is this number less one,
+        /// modulo the events per host.
         sequence: u64 = 0,
         hash: [u64; 2] = 8,
-        /// What another program calls the block, and the one before it; 0: nothing.
+        /// Names of the block and of its predecessor in an engine; 0: none.
         names: [u64; 2] = 24,
         /// kind:8 | namespace:16 | block:40, lowest bits first.
         what: u64 = 40,
@@ -240,17 +245,17 @@ pub fn unpack_text(words: &[u64]) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-/// State of a block, the low byte of a descriptor.
+/// State of a block: the low byte of its descriptor's first word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum BlockState {
-    /// Nothing in it; also the state of a line that was never written.
+    /// No block. Also the state of a line that was never written.
     Free = 0,
-    /// Whole and readable.
+    /// Complete and readable.
     Ready = 1,
-    /// Leaving: readers must not start, pins decide whether it may be reused.
+    /// Being evicted: readers must not start, and pins decide whether the slot may be reused.
     Evicting = 2,
-    /// Holds an object of the object table.
+    /// An object of the object table.
     Object = 3,
 }
 
@@ -289,7 +294,7 @@ impl Descriptor {
         BlockHash::from_words(self.hash)
     }
 
-    /// Length and offset of the payload in bytes.
+    /// Offset and length of the payload in bytes.
     #[inline]
     pub const fn extent(&self) -> (u64, u64) {
         ((self.place & 0xff_ffff) * 64, (self.place >> 24) * 64)
@@ -304,7 +309,7 @@ impl Descriptor {
         (namespace as u64) | ((encoding as u64) << 16) | ((worker as u64) << 32) | (depth << 48)
     }
 
-    /// What its payload is: 0 as the engine has it; the rest is for those who publish to tell apart.
+    /// Encoding of the payload: 0 is the engine's own layout; publishers assign the rest.
     pub const fn encoding(&self) -> u8 {
         (self.kind >> 16) as u8
     }
@@ -329,7 +334,7 @@ impl Descriptor {
     }
 }
 
-/// Key of a block's payload checksum: another generation or another block gives another sum.
+/// Key of a block's payload checksum: other generations and other blocks give other sums.
 pub fn checksum_key(hash: BlockHash, generation: Generation) -> u64 {
     let [low, high] = hash.words();
     let mixed = (low ^ high.rotate_left(32)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -362,7 +367,7 @@ pub fn tag_of(hash: BlockHash) -> u32 {
     (hash.words()[1] >> 40) as u32
 }
 
-/// One hazard slot: block plus one:40 | low bits of the generation:24. 0 is an empty slot.
+/// One hazard slot: block plus one:40 | low bits of the generation:24. 0: an empty slot.
 pub const fn hazard_word(block: BlockIndex, generation: Generation) -> u64 {
     (block.0 + 1) | ((generation.0 & 0xff_ffff) << 40)
 }

@@ -1,4 +1,5 @@
-//! Regions of this machine: mapped with the instruction that they were made for, and made whole before they have a name.
+//! Creates and opens regions of this machine. A region is mapped with the flush instruction that it
+//! was created for, and gets its name only when it is complete.
 
 use crate::error::PoolError;
 use crate::region::area::sweep_host_memory;
@@ -10,45 +11,47 @@ use std::io::Read;
 use std::sync::Arc;
 use thiserror::Error;
 
-/// Why a region cannot be opened or made.
+/// Reasons for which a region cannot be opened or created.
 #[derive(Debug, Error)]
 pub enum OpenError {
-    /// Its memory.
+    /// Mapping its memory failed.
     #[error(transparent)]
     Map(#[from] MapError),
-    /// This processor has not what the region needs.
+    /// This processor lacks the region's flush instruction.
     #[error(transparent)]
     Flush(#[from] UnsupportedFlush),
-    /// What is in it.
+    /// Its content is not a usable region.
     #[error(transparent)]
     Pool(#[from] PoolError),
 }
 
-/// Reads what a mapped region says of itself. Its own instruction is not known yet; any that drops stale lines
-/// will do, and without one the caches are all there is to go by.
+/// Reads the superblock of a mapped region. The region's own flush instruction is not known yet.
+/// Any instruction that drops stale lines is good; without one the caches are read.
 ///
 /// # Errors
-/// It is no region of ours (see [`Superblock::read`]).
+/// It is no region of this format (see [`Superblock::read`]).
 pub fn peek(mapping: Mapping) -> Result<Superblock, PoolError> {
     let fabric = Mapped::new(mapping, Flush::best().unwrap_or(Flush::None)).expect("this processor has it");
     Superblock::read(&fabric)
 }
 
-/// Maps a region with the flush instruction that it was made for.
+/// Maps a region with the flush instruction that it was created for.
 ///
 /// # Errors
-/// There is none, it is not ours, or this processor lacks its instruction.
+/// It does not exist, is no region of this format, or this processor lacks its instruction.
 pub fn open_region(source: &RegionSource, options: &MapOptions) -> Result<Arc<Mapped>, OpenError> {
     let superblock = peek(Mapping::open(source, options)?)?;
     Ok(Arc::new(Mapped::new(Mapping::open(source, options)?, superblock.flush)?))
 }
 
-/// Makes a region of `size` bytes that is not there yet. `mode` are the permissions of its file.
+/// Creates a region of `size` bytes that does not exist yet. `mode` holds the permissions of its
+/// file.
 ///
-/// It gets its name when it is whole: nobody ever opens half of one, whatever becomes of its maker.
+/// The region gets its name when it is complete, so no process opens an incomplete one, even if the
+/// creator dies.
 ///
 /// # Errors
-/// There is one, the configuration cannot be, or there is not enough memory.
+/// It exists already, the configuration is invalid, or there is not enough memory.
 pub fn make_region(
     source: &RegionSource,
     size: u64,
@@ -69,7 +72,7 @@ pub fn make_region(
     Ok((fabric, superblock))
 }
 
-/// Bytes that nobody can guess, for a region's seeds.
+/// Unpredictable bytes, for a region's seeds.
 ///
 /// # Errors
 /// The system's generator cannot be read.

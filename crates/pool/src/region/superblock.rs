@@ -1,5 +1,5 @@
-//! The superblock: what a region is (docs/internals/format.md#superblock). Read before anything
-//! else is believed.
+//! The superblock: identity, configuration and version of a region
+//! (docs/internals/format.md#superblock). It is read before everything else.
 
 use crate::error::PoolError;
 use crate::region::config::{Design, HostsLock, PoolConfig};
@@ -17,8 +17,8 @@ pub const FORMAT_VERSION: u64 = 1;
 /// `CENOTE` in ASCII, then a byte that breaks text tools and a zero.
 const MAGIC: u64 = u64::from_le_bytes(*b"CENOTE\x1a\0");
 
-/// Every structure of the format in one line of text. Whoever changes a structure changes this text, and
-/// its hash keeps programs of different structures apart.
+/// Every structure of the format as text. A change of a structure changes this text, and its hash
+/// keeps programs with different structures apart.
 const STRUCTURES: &str = "line64 le; host:inc,boot2,beat,high,wants,0,check; worker:epoch,pid,joined,name4,check; \
     chunk:owner,inc,slot,gen,0x3,check; desc:state8.flags8.gen48,hash2,len24.off40,sum,ns16.codec8.0.worker16.depth16,\
     time32.inc32,check; bucket:7x(block40.tag24),overflow; hazard:7x(block40.gen24),epoch; ns:fp4,bytes,shape,created,check+\
@@ -42,26 +42,28 @@ const LAYOUT_WORD: u64 = text_hash(STRUCTURES);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C, align(64))]
 struct Words {
-    /// Stored last, after all else has been published.
+    /// Stored last, after all other areas were published.
     magic: u64,
     version: u64,
     layout: u64,
     region_bytes: u64,
     chunk_bytes: u64,
     min_block_bytes: u64,
-    /// hosts:8 | workers per host:16 | hazard lines per worker:16 | records per host:16, lowest bits first.
+    /// hosts:8 | workers per host:16 | hazard lines per worker:16 | records per host:16, lowest
+    /// bits first.
     limits: u64,
     /// locks:16 | namespaces:16 | objects:16.
     tables: u64,
     uuid: [u64; 2],
     created: u64,
-    /// flush instruction:8 (0: none is needed, one host) | lock between hosts:8 | eviction policy:8 | design:8.
+    /// flush instruction:8 (0: none is needed, one host) | lock between hosts:8 | eviction policy:8
+    /// | design:8.
     flush: u64,
     seed: [u64; 4],
     /// Events per host.
     events: u64,
     reserved: [u64; 6],
-    /// Over all words before it, the magic included.
+    /// Check word over all words before it, the magic number included.
     check: u64,
 }
 
@@ -77,19 +79,20 @@ impl Words {
     }
 }
 
-/// Words that are put right. Superblocks of two regions differ in more: identity, seed and check are seven.
+/// Most words that a repair corrects. Superblocks of two regions differ in more: identity, seed and
+/// check are seven.
 const MENDED_WORDS_MAX: usize = 4;
 
-/// What a valid superblock says.
+/// Content of a valid superblock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Superblock {
-    /// What the creator chose.
+    /// The creator's settings.
     pub config: PoolConfig,
     /// Bytes of the region.
     pub region_bytes: u64,
     /// Seconds since 1970.
     pub created: u64,
-    /// How lines reach other hosts: whoever opens the region must use the same.
+    /// How lines reach other hosts. Every process that opens the region must use the same.
     pub flush: Flush,
 }
 
@@ -97,14 +100,16 @@ impl Superblock {
     /// Writes an empty pool over the whole of `fabric`.
     ///
     /// # Errors
-    /// The configuration cannot work or does not fit.
+    /// The configuration is invalid or does not fit.
     pub fn format<F: Fabric>(fabric: &F, config: &PoolConfig) -> Result<Self, PoolError> {
         let region_bytes = fabric.len() / LINE * LINE;
         let layout = Layout::new(config, region_bytes)?;
-        // A device may hold an older region: without magic nobody attaches while we clear the control areas.
+        // The device may hold an older region. Without its magic number no process attaches while
+        // the control areas are cleared.
         fabric.store(Offset::new(0), 0);
-        // What another host wrote may lie hidden behind old copies, and so may zeros of a creator of this host who died.
-        // Dropping all lines also writes the first one back, before anything else changes.
+        // Stale cached lines may hide what another host wrote, and so may zeros of a creator of
+        // this host that died. Dropping all lines also writes the first one back, before anything
+        // else changes.
         fabric.refresh_payload(0, layout.data());
         for line in (0..layout.data()).step_by(usize::try_from(LINE).expect("64")) {
             if fabric.load_line(line) != [0; 8] {
@@ -156,7 +161,8 @@ impl Superblock {
         zerocopy::transmute!(words)
     }
 
-    /// Stores it where it belongs; the caller fences. A reader of a part of it sees a check word that does not hold.
+    /// Stores the superblock; the caller fences. A reader that sees only a part finds a wrong check
+    /// word.
     fn store<F: Fabric>(&self, fabric: &F) {
         for (at, line) in [0, 64, 128].into_iter().zip(&self.lines()) {
             fabric.store_line(at, line);
@@ -164,8 +170,8 @@ impl Superblock {
         }
     }
 
-    /// Writes it again if what is there is this superblock with a few words that are wrong. Another superblock, whole or in
-    /// the making, is left alone.
+    /// Rewrites the superblock if a few words of it are wrong. Leaves another superblock alone,
+    /// complete or not.
     pub(crate) fn mend<F: Fabric>(&self, fabric: &F) {
         fabric.refresh(&[0, 64, 128]);
         let ours = self.lines();
@@ -180,7 +186,7 @@ impl Superblock {
     /// Reads and validates the superblock.
     ///
     /// # Errors
-    /// Not a region, unfinished, of another version or layout, shorter than recorded, or damaged.
+    /// Not a region, unfinished, of another version or layout, shorter than recorded, or corrupt.
     pub fn read<F: Fabric>(fabric: &F) -> Result<Self, PoolError> {
         if fabric.len() < SUPERBLOCK_BYTES {
             return Err(PoolError::Truncated { mapped: fabric.len(), recorded: SUPERBLOCK_BYTES });
@@ -200,7 +206,7 @@ impl Superblock {
             return Err(PoolError::Layout { found: words.layout, expected: LAYOUT_WORD });
         }
         if words.check != words.sum() {
-            return Err(PoolError::Damaged("the superblock's check word does not hold".to_owned()));
+            return Err(PoolError::Damaged("the superblock's check word is wrong".to_owned()));
         }
         if words.region_bytes > fabric.len() {
             return Err(PoolError::Truncated { mapped: fabric.len(), recorded: words.region_bytes });
@@ -236,7 +242,7 @@ impl Superblock {
     }
 }
 
-/// Wall-clock seconds, for stamps that people and recency read; nothing depends on them for safety.
+/// Wall-clock seconds, for reports and recency. Safety never depends on them.
 pub(crate) fn unix_seconds() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |elapsed| elapsed.as_secs())
 }

@@ -79,7 +79,7 @@ impl<F: Fabric, H: HostLocal> Space<F, H> {
         }
     }
 
-    /// Returns a chunk whose slots are all free to the region.
+    /// Returns a chunk without used slots to the region.
     pub fn release_chunk(&self, heap: &Holds<Heap>, chunk: u64) {
         let region = &self.region;
         let Ok(chunks) = self.lock_chunks(self.locks.serving()) else { return };
@@ -89,8 +89,8 @@ impl<F: Fabric, H: HostLocal> Space<F, H> {
             self.unlist(heap, class as usize, |block| slots.contains(&block.0));
         }
         if !region.is_coherent() {
-            // Lines written in place may be dirty in this host's caches and would later overwrite the
-            // next owner's blocks.
+            // Lines written in place may be dirty in this host's caches and would later overwrite
+            // the next owner's blocks.
             region.fabric.refresh_payload(region.layout.chunk_data(chunk), region.layout.chunk_bytes);
         }
         if line.owner != region.host + 1 {
@@ -109,8 +109,9 @@ impl<F: Fabric, H: HostLocal> Space<F, H> {
         slots.all(|block| self.region.slot_owner(block).load(Acquire) == FREE)
     }
 
-    /// Mends chunk lines that were torn when their writer died with the chunk lock. A chunk that was just
-    /// taken or returned holds no block and becomes free. A chunk with blocks was changing hands.
+    /// Mends chunk lines that were torn when their writer died with the chunk lock. A chunk that
+    /// was just taken or returned holds no block and becomes free. A chunk with blocks was changing
+    /// hands.
     fn repair_lines(&self, chunks: &Holds<Chunks>) {
         let region = &self.region;
         for chunk in 0..region.layout.num_chunks {
@@ -123,8 +124,8 @@ impl<F: Fabric, H: HostLocal> Space<F, H> {
         }
     }
 
-    /// The line of a chunk with blocks whose line is torn. Its owner is the one before or the one after
-    /// the change; both have the same slot size.
+    /// The line of a chunk with blocks whose line is torn. Its owner is the one before or the one
+    /// after the change; both have the same slot size.
     fn line_of_blocks(&self, chunk: u64, [owner, _, slot_bytes, generation, ..]: [u64; 8]) -> Option<ChunkLine> {
         let region = &self.region;
         let host = owner.checked_sub(1).filter(|&host| host < region.layout.max_hosts)?;
@@ -136,16 +137,16 @@ impl<F: Fabric, H: HostLocal> Space<F, H> {
                 !is_free && descriptor.extent().1 == region.layout.payload(block, slot_bytes)
             })
         };
-        // The last known life of the owner: a new life reclaims the chunk, and other hosts may adopt it
-        // if that life is over.
+        // The last known life of the owner: a new life reclaims the chunk, and other hosts may
+        // adopt it if that life is over.
         let life = region.read_host(host).map_or(0, |line| line.incarnation);
         let incarnation = life.max(region.highest_mark(host)).max(1);
         let line = ChunkLine { owner, incarnation, slot_bytes, generation, ..ChunkLine::default() };
         slots.map(BlockIndex).any(holds).then_some(line)
     }
 
-    /// Writes this life's number into chunks that an earlier life of this host owned, unless other hosts
-    /// have adopted them.
+    /// Writes this life's number into chunks that an earlier life of this host owned, unless other
+    /// hosts have adopted them.
     pub fn reclaim_chunks(&self) {
         let Ok(chunks) = self.lock_chunks(self.locks.patient()) else { return };
         let incarnation = self.region.incarnation();

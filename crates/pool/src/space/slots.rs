@@ -19,8 +19,8 @@ pub(crate) struct Slot {
 }
 
 impl<F: Fabric, H: HostLocal> Space<F, H> {
-    /// Reserves a slot for this worker without evicting: a free slot, one of a free chunk, or a free slot
-    /// that is a little larger, because few chunks cannot serve every size.
+    /// Reserves a slot for this worker without evicting: a free slot, one of a free chunk, or a
+    /// free slot that is a little larger, because few chunks cannot serve every size.
     pub fn take_free_slot(&self, heap: &Holds<Heap>, slot_bytes: u64, fill: Fill) -> Option<Slot> {
         let class = self.class_of(heap, slot_bytes)?;
         let claimed = || {
@@ -56,8 +56,9 @@ impl<F: Fabric, H: HostLocal> Space<F, H> {
             .any(|class| fits(region.class_bytes(class).load(Relaxed)) && region.class_head(class).load(Relaxed) != 0)
     }
 
-    /// Marks a slot free in the region. Readers miss the block already. The line must not stay dirty in
-    /// this host's caches, where it could overwrite the line of a host that takes the chunk over.
+    /// Marks a slot free in the region. Readers miss the block already. The line must not stay
+    /// dirty in this host's caches, where it could overwrite the line of a host that takes the
+    /// chunk over.
     pub fn write_free(&self, block: BlockIndex) {
         let free = Descriptor {
             state: Descriptor::state_word(BlockState::Free, self.region.raw_generation(block)),
@@ -67,15 +68,15 @@ impl<F: Fabric, H: HostLocal> Space<F, H> {
         self.region.write(self.region.layout.descriptor(block), free);
     }
 
-    /// Puts a slot whose descriptor is free into its free list.
+    /// Puts a slot with a free descriptor into its free list.
     pub fn push_free(&self, heap: &Holds<Heap>, block: BlockIndex) {
         let region = &self.region;
         let class = region.chunk_class(region.layout.chunk_of(block)).load(Relaxed);
         let Some(class) = class.checked_sub(1) else { return };
         let slot_bytes = region.class_bytes(class as usize).load(Relaxed);
         if block.0 % region.layout.descriptors_per_chunk >= region.layout.slots(slot_bytes) {
-            // Only a corrupt region names a slot that the chunk does not have. Its payload would lie
-            // behind the chunk.
+            // Only a corrupt region names a slot that the chunk does not have. Its payload would
+            // lie behind the chunk.
             region.counters().add(Counter::Damaged, 1);
             region.slot_owner(block).store(FREE, Release);
             return;
@@ -92,8 +93,8 @@ impl<F: Fabric, H: HostLocal> Space<F, H> {
         let head = region.class_head(class);
         let block = BlockIndex(u64::from(head.load(Relaxed).checked_sub(1)?));
         if region.slot_owner(block).load(Acquire) != FREE {
-            // A list that leads to a taken slot is corrupt from here on. Drop the rest: `gc` finds lost
-            // slots, but a taken slot must not be reserved again.
+            // A list that leads to a taken slot is corrupt from here on. Drop the rest: `gc` finds
+            // lost slots, but a taken slot must not be reserved again.
             region.counters().add(Counter::Damaged, 1);
             head.store(0, Release);
             return None;
@@ -175,8 +176,9 @@ impl<F: Fabric, H: HostLocal> Space<F, H> {
         list
     }
 
-    /// Whether a slot that this worker reserved in a life of its host is still its own. Another host may
-    /// have declared that life dead, adopted the slot and published in it, before this host notices.
+    /// Whether a slot that this worker reserved in a life of its host is still its own. Another
+    /// host may have declared that life dead, adopted the slot and published in it, before this
+    /// host notices.
     pub fn still_reserved(&self, block: BlockIndex, life: u64) -> bool {
         let region = &self.region;
         !region.area.is_inherited()

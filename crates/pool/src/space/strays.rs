@@ -1,14 +1,16 @@
-//! Stray writes: a host that was declared dead may still write into chunks that other hosts adopted.
+//! Stray writes: a host that was declared dead may still write into chunks that other hosts
+//! adopted.
 //!
-//! A program that writes in place (a device, or stores through its own mapping) leaves lines dirty in
-//! its host's caches until publication flushes them. If the host is declared dead before that and its
-//! machine runs on, its caches may write such a line back at any time, over another host's block.
+//! A program that writes in place (a device, or stores through its own mapping) leaves lines dirty
+//! in its host's caches until publication flushes them. If the host is declared dead before that
+//! and its machine runs on, its caches may write such a line back at any time, over another host's
+//! block.
 //!
-//! A copied payload is safe: its checksum is that of its source, so a stray write makes it a miss. A
-//! payload written in place is summed where it lies, and its checksum would include the stray write. So
-//! each chunk line lists the hosts that lost the chunk by death, and memory to be written in place comes
-//! from chunks without such hosts. A host leaves the lists when it has flushed the chunks and no worker
-//! of its earlier lives is left.
+//! A copied payload is safe: its checksum is that of its source, so a stray write makes it a miss.
+//! A payload written in place is summed where it lies, and its checksum would include the stray
+//! write. So each chunk line lists the hosts that lost the chunk by death, and memory to be written
+//! in place comes from chunks without such hosts. A host leaves the lists when it has flushed the
+//! chunks and no worker of its earlier lives is left.
 
 use super::Space;
 use crate::region::lines::{ChunkLine, HostLine, Line};
@@ -75,7 +77,8 @@ impl<F: Fabric, H: HostLocal> Space<F, H> {
     pub fn with_stray_owner(&self, _: &Holds<Chunks>, line: ChunkLine) -> ChunkLine {
         let region = &self.region;
         let host = line.owner - 1;
-        // The host may have returned. Its writes to this chunk then count as those of its current life.
+        // The host may have returned. Its writes to this chunk then count as those of its current
+        // life.
         let life = region.read_host(host).map_or(0, |known| known.incarnation).max(region.highest_mark(host));
         let mut kept = line.strays;
         kept.iter_mut().filter(|word| !self.is_unsettled(**word)).for_each(|word| *word = 0);

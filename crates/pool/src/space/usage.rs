@@ -1,9 +1,10 @@
-//! Use of space by namespace: how many bytes of slots a model's blocks take, and which limits apply.
+//! Use of space by namespace: how many bytes of slots a model's blocks take, and which limits
+//! apply.
 //!
-//! A slot is charged to its namespace when it is reserved and discharged when it is free again, both
-//! under the heap lock, so the sums of a host are exact; after a death the next holder counts again.
-//! Each host publishes its sums in words that only it writes. A publisher adds up the words of all
-//! living hosts, which may be a little old: that is the overshoot
+//! A slot is charged to its namespace when it is reserved and discharged when it is free again,
+//! both under the heap lock, so the sums of a host are exact; after a death the next holder counts
+//! again. Each host publishes its sums in words that only it writes. A publisher adds up the words
+//! of all living hosts, which may be a little old: that is the overshoot
 //! (docs/internals/protocol.md#quotas).
 
 use super::Space;
@@ -80,7 +81,8 @@ impl<F: Fabric, H: HostLocal> Space<F, H> {
         fault::point(Point::UsageStored);
     }
 
-    /// Writes around the caches, so that a death at this point leaves no line that only this host sees.
+    /// Writes around the caches, so that a death at this point leaves no line that only this host
+    /// sees.
     fn show_line_of(&self, namespace: u64, known: u64) {
         let first = namespace / LINE_WORDS * LINE_WORDS;
         let usage = |namespace| if namespace < known { self.region.usage(namespace).load(Relaxed) } else { 0 };
@@ -88,8 +90,8 @@ impl<F: Fabric, H: HostLocal> Space<F, H> {
         self.region.fabric.write_line(self.region.layout.usage(self.region.host, first), &words);
     }
 
-    /// Removes all charges except those of reservations. The caller charges what it finds and ends with
-    /// [`Space::show_all_usage`].
+    /// Removes all charges except those of reservations. The caller charges what it finds and ends
+    /// with [`Space::show_all_usage`].
     pub fn clear_usage(&self, _: &Holds<Heap>) {
         (0..self.known()).for_each(|namespace| self.region.usage(namespace).store(0, Relaxed));
         for (block, owner) in (0..).map(BlockIndex).zip(self.region.slot_owners()) {
@@ -99,8 +101,8 @@ impl<F: Fabric, H: HostLocal> Space<F, H> {
         }
     }
 
-    /// Publishes all sums again: a dead process may have left one unpublished, and an earlier life of
-    /// this host may have charged more namespaces. The release of the lock fences.
+    /// Publishes all sums again: a dead process may have left one unpublished, and an earlier life
+    /// of this host may have charged more namespaces. The release of the lock fences.
     pub fn show_all_usage(&self, _: &Holds<Heap>) {
         let known = self.known();
         (0..NAMESPACES).step_by(LINE_WORDS as usize).for_each(|first| self.show_line_of(first, known));

@@ -1,17 +1,18 @@
-//! Lamport's bakery over words that one host writes each: no manager and no atomic instruction between
-//! hosts.
+//! Lamport's bakery over words that one host writes each: no manager and no atomic instruction
+//! between hosts.
 //!
-//! A host marks itself as choosing, takes a number above all that it sees, then waits for every lower
-//! one. Number and mark share one word, because two words could be seen torn. Giving up is leaving: only
-//! the host itself writes its word, so a waiter that stops at its deadline confuses no other. Order is
-//! first come, first served; a host waits for at most one turn of each other host.
+//! A host marks itself as choosing, takes a number above all that it sees, then waits for every
+//! lower one. Number and mark share one word, because two words could be seen torn. Giving up is
+//! leaving: only the host itself writes its word, so a waiter that stops at its deadline confuses
+//! no other. Order is first come, first served; a host waits for at most one turn of each other
+//! host.
 //!
-//! **Alone.** A host that marks itself as choosing and then sees no ticket enters at once: a later host
-//! sees the mark and waits. So an uncontended lock costs one published line and one look at each host's
-//! line. Lamport's second round runs only under contention.
+//! **Alone.** A host that marks itself as choosing and then sees no ticket enters at once: a later
+//! host sees the mark and waits. So an uncontended lock costs one published line and one look at
+//! each host's line. Lamport's second round runs only under contention.
 //!
-//! A silent host is passed over once it is marked dead. If it lives after all, two hosts may be inside:
-//! then hits and space suffer, bytes do not.
+//! A silent host is passed over once it is marked dead. If it lives after all, two hosts may be
+//! inside: then hits and space suffer, bytes do not.
 
 use super::locks::{Entered, INCARNATION, Late, TICKET_MASK, Tier};
 use super::{Intent, Locks};
@@ -23,7 +24,8 @@ pub(super) struct Bakery;
 
 /// Ticket of a host that is about to take a number, or that entered without one.
 const CHOOSING: u64 = 1;
-/// Number of a host that entered alone, below all numbers taken. Other hosts may still see it choosing.
+/// Number of a host that entered alone, below all numbers taken. Other hosts may still see it
+/// choosing.
 const ALONE: u64 = 1;
 
 const fn ticket(number: u64) -> u64 {
@@ -79,7 +81,8 @@ impl Tier for Bakery {
             let mut looks = 0;
             let (mut ticket, mut life) = (locks.ticket(lock, other), incarnation(line));
             while !goes_before(number, locks.region.host, ticket, other) {
-                // The other host has not marked itself yet. When it does, it sees this host's number.
+                // The other host has not marked itself yet. When it does, it sees this host's
+                // number.
                 if life == 0 {
                     break;
                 }

@@ -20,7 +20,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 pub(crate) struct Breaker {
     is_out: AtomicBool,
     state: Mutex<State>,
-    /// The chunk whose line the next tick checks first.
+    /// The first chunk that the next tick checks.
     next_chunk: AtomicU64,
 }
 

@@ -1,13 +1,14 @@
-//! The pool's locks (TraCT §3.3), in two tiers. Tier 1 is a robust process-shared mutex in the host's
-//! memory and admits one process of a host. Tier 2 lies in the region and admits one host. Where all
-//! participants share their caches there is one host, and tier 2 is skipped.
+//! The pool's locks (TraCT §3.3), in two tiers. Tier 1 is a robust process-shared mutex in the
+//! host's memory and admits one process of a host. Tier 2 lies in the region and admits one host.
+//! Where all participants share their caches there is one host, and tier 2 is skipped.
 //!
 //! Order: membership → heap → one of the others, which have both tiers.
 //!
 //! **A holder that dies.** A holder writes its intent, one word, before it changes anything. A dead
-//! process is announced by its mutex, a dead host by the marks of other hosts. The next holder repairs
-//! what the intent names before it does anything else: [`Locks::acquire`] calls the repair of the
-//! module that owns the data. Only space and hits depend on this; readers trust checksums, not locks.
+//! process is announced by its mutex, a dead host by the marks of other hosts. The next holder
+//! repairs what the intent names before it does anything else: [`Locks::acquire`] calls the repair
+//! of the module that owns the data. Only space and hits depend on this; readers trust checksums,
+//! not locks.
 
 use super::bakery::Bakery;
 use super::breaker::Breaker;
@@ -90,9 +91,9 @@ pub(super) struct Late;
 const TICKET: u64 = 0;
 pub(super) const INCARNATION: u64 = 8;
 const INTENT: u64 = 16;
-/// Low bits of the ticket word that are the ticket. The bits above count the times that a process of
-/// the host died with the lock while the host lived on. One word holds both, so a waiter that sees the
-/// lock free also sees that it was abandoned.
+/// Low bits of the ticket word that are the ticket. The bits above count the times that a process
+/// of the host died with the lock while the host lived on. One word holds both, so a waiter that
+/// sees the lock free also sees that it was abandoned.
 const TICKET_BITS: u32 = 40;
 pub(super) const TICKET_MASK: u64 = (1 << TICKET_BITS) - 1;
 
@@ -135,7 +136,8 @@ impl<L, F: Fabric, H: HostLocal> Drop for Guard<'_, L, F, H> {
             if self.gives_up {
                 locks.count_left(line);
             }
-            // From here on nothing needs repair: the change is complete, or users know that it is not.
+            // From here on nothing needs repair: the change is complete, or users know that it is
+            // not.
             region.fabric.store(Offset::new(line + INTENT), Intent::NONE.word());
             if !region.is_coherent() {
                 locks.leave_tier(lock);
@@ -162,13 +164,13 @@ impl<F: Fabric, H: HostLocal> Locks<F, H> {
         self.region.lock_timeout.max(Duration::from_secs(10)).into()
     }
 
-    /// Takes the membership lock, whose data need no repair.
+    /// Takes the membership lock. Its data need no repair.
     pub fn lock_membership(&self, timeout: Timeout) -> Result<Guard<'_, Membership, F, H>, LockTimeout> {
         self.acquire(Membership, Intent::ALL, timeout, |_, _| ())
     }
 
-    /// Takes the table lock. A torn row is no row, and publishing an object clears all other rows of
-    /// its key, so the tables need no repair.
+    /// Takes the table lock. A torn row is no row, and publishing an object clears all other rows
+    /// of its key, so the tables need no repair.
     pub fn lock_tables(&self, timeout: Timeout) -> Result<Guard<'_, Tables, F, H>, LockTimeout> {
         self.acquire(Tables, Intent::ALL, timeout, |_, _| ())
     }
@@ -268,8 +270,8 @@ impl<F: Fabric, H: HostLocal> Locks<F, H> {
         }
     }
 
-    /// Drops cached copies of small tables that a lock guards. Buckets of a shard are refreshed one by
-    /// one.
+    /// Drops cached copies of small tables that a lock guards. Buckets of a shard are refreshed one
+    /// by one.
     fn refresh_guarded(&self, name: Name) {
         match name {
             Name::Tables => self.region.refresh_tables(),
@@ -278,8 +280,8 @@ impl<F: Fabric, H: HostLocal> Locks<F, H> {
         }
     }
 
-    /// Whether any host has reported a dead holder of a user's lock since this host last held it. The
-    /// lines of all hosts were refreshed to enter the lock.
+    /// Whether any host has reported a dead holder of a user's lock since this host last held it.
+    /// The lines of all hosts were refreshed to enter the lock.
     fn heed_left_locks(&self, user: u64, lock: u64) -> bool {
         let region = &self.region;
         (0..region.layout.max_hosts).fold(false, |news, host| {
@@ -289,7 +291,8 @@ impl<F: Fabric, H: HostLocal> Locks<F, H> {
     }
 
     /// Releases a user's lock that a dead process of this host held, and reports the death to all
-    /// hosts: only users can repair what it guards, and they must not wait until this host wants it.
+    /// hosts: only users can repair what it guards, and they must not wait until this host wants
+    /// it.
     pub fn release_dead_user_lock(&self, user: u64) {
         let region = &self.region;
         // Where all are one host, its mutex reports the death.
@@ -320,9 +323,9 @@ impl<F: Fabric, H: HostLocal> Locks<F, H> {
             HostsLock::Bakery => Bakery.enter(self, lock, intent, inherited, deadline),
             HostsLock::Manager => Managed.enter(self, lock, intent, inherited, deadline),
         }?;
-        // A host that waited may have been declared dead meanwhile; then other hosts pass over what it
-        // holds. Clocks do not show it: the monotonic one stops in suspend, and all of them stop while
-        // a virtual machine is paused.
+        // A host that waited may have been declared dead meanwhile; then other hosts pass over what
+        // it holds. Clocks do not show it: the monotonic one stops in suspend, and all of them stop
+        // while a virtual machine is paused.
         let is_dead = entered.contended && region.is_dead(region.host, region.incarnation());
         if is_dead { Err(Late) } else { Ok(entered.dead) }
     }
@@ -373,8 +376,9 @@ impl<F: Fabric, H: HostLocal> Locks<F, H> {
         self.region.fabric.publish_unfenced(self.region.layout.lock(lock, self.region.host));
     }
 
-    /// Repairs what a dead host left under a lock, once for each of its lives. Its ticket stands until it
-    /// returns, so later holders meet it again. Returns whether there was anything to repair.
+    /// Repairs what a dead host left under a lock, once for each of its lives. Its ticket stands
+    /// until it returns, so later holders meet it again. Returns whether there was anything to
+    /// repair.
     fn repair_once(&self, lock: u64, host: u64, mut repair: impl FnMut(Intent)) -> bool {
         let region = &self.region;
         let line = region.layout.lock(lock, host);
@@ -388,8 +392,8 @@ impl<F: Fabric, H: HostLocal> Locks<F, H> {
         unrepaired
     }
 
-    /// Ticket, incarnation and intent of a host's line for a lock. They may be those of the last look;
-    /// every caller looks again.
+    /// Ticket, incarnation and intent of a host's line for a lock. They may be those of the last
+    /// look; every caller looks again.
     pub(super) fn lock_words(&self, lock: u64, host: u64) -> [u64; 3] {
         let region = &self.region;
         let line = region.layout.lock(lock, host);

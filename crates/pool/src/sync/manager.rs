@@ -1,10 +1,11 @@
-//! TraCT's lock between hosts (TraCT §3.3), for comparison: each host has a slot per lock, and a manager
-//! thread on one host turns one waiting slot at a time into a granted one.
+//! TraCT's lock between hosts (TraCT §3.3), for comparison: each host has a slot per lock, and a
+//! manager thread on one host turns one waiting slot at a time into a granted one.
 //!
-//! As in the paper, both its host and the manager write a slot. Two faults follow that the bakery does
-//! not have. Without a manager no host enters. A waiter that gives up while the manager grants may leave
-//! its slot granted with no process inside, until its host asks again. Two additions make the lock
-//! usable where hosts die: a slot found granted is taken, and the manager frees slots of dead hosts.
+//! As in the paper, both its host and the manager write a slot. Two faults follow that the bakery
+//! does not have. Without a manager no host enters. A waiter that gives up while the manager grants
+//! may leave its slot granted with no process inside, until its host asks again. Two additions make
+//! the lock usable where hosts die: a slot found granted is taken, and the manager frees slots of
+//! dead hosts.
 
 use super::locks::{Entered, Late, Tier};
 use super::{Intent, Locks};
@@ -37,7 +38,8 @@ impl<F: Fabric, H: HostLocal> Locks<F, H> {
         self.region.layout.lock(lock, host) + LINE
     }
 
-    /// A slot as the device had it at this look or the last one, never older than this host's last write.
+    /// A slot as the device had it at this look or the last one, never older than this host's last
+    /// write.
     fn fresh_grant(&self, slot: u64) -> u64 {
         self.region.fabric.refresh_unfenced(slot);
         self.region.fabric.load(Offset::new(slot))

@@ -1,4 +1,5 @@
-//! Namespaces: engines with the same fingerprint share blocks. A row binds a fingerprint to a block size.
+//! Namespaces: engines with the same fingerprint share blocks. A row binds a fingerprint to a block
+//! size.
 
 use crate::error::PoolError;
 use crate::region::layout::NAMESPACES;
@@ -73,7 +74,8 @@ impl<F: Fabric, H: HostLocal> super::Tables<F, H> {
         if self.space.read_quota(row) != 0 {
             self.region.clear(self.region.layout.quota(row));
         }
-        // A host that loses power must not leave a row with another namespace's limit or without a name.
+        // A host that loses power must not leave a row with another namespace's limit or without a
+        // name.
         self.region.fabric.fence();
         let line = NamespaceLine {
             fingerprint,

@@ -20,7 +20,8 @@ pub(crate) const READ_ATTEMPTS: u32 = 4;
 /// Longest key in bytes.
 const KEY_BYTES_MAX: usize = 56;
 
-/// A publication of an object. Generations are never reused, so an unchanged row is an unchanged object.
+/// A publication of an object. Generations are never reused, so an unchanged row is an unchanged
+/// object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ObjectMark {
     pub(crate) row: u64,
@@ -79,8 +80,8 @@ impl<F: Fabric, H: HostLocal> super::Tables<F, H> {
             .collect()
     }
 
-    /// Names `block` by `key`. Returns the blocks that the key named before. The new row is complete before
-    /// the old one is cleared, so a death in between loses neither.
+    /// Names `block` by `key`. Returns the blocks that the key named before. The new row is
+    /// complete before the old one is cleared, so a death in between loses neither.
     pub fn enter_object(
         &self,
         tables: &Holds<Tables>,
@@ -103,7 +104,8 @@ impl<F: Fabric, H: HostLocal> super::Tables<F, H> {
         };
         self.region.write(at + LINE, NameLine::new(key));
         self.region.write(at, line);
-        // Before the old row is cleared, and before the owner word sends others to look for the row.
+        // Before the old row is cleared, and before the owner word sends others to look for the
+        // row.
         self.region.fabric.fence();
         self.region.slot_owner(block).store(OBJECT, Release);
         fault::point(Point::ObjectNamed);
@@ -115,8 +117,8 @@ impl<F: Fabric, H: HostLocal> super::Tables<F, H> {
         self.region.refresh_objects();
         let (row, line) = self.rows_of(hash).into_iter().next()?;
         let block = BlockIndex(line.block.checked_sub(1).filter(|&b| b < self.region.layout.num_descriptors())?);
-        // No fence: a stale descriptor does not have the row's generation, a stale payload does not have
-        // its checksum, and callers look again.
+        // No fence: a stale descriptor does not have the row's generation, a stale payload does not
+        // have its checksum, and callers look again.
         self.region.fabric.refresh_unfenced(self.region.layout.descriptor(block));
         let descriptor = self.region.read_descriptor(block)?;
         let whole = descriptor.state == Descriptor::state_word(BlockState::Object, Generation(line.generation));
@@ -146,11 +148,11 @@ impl<F: Fabric, H: HostLocal> super::Tables<F, H> {
         (0..OBJECTS).filter_map(|row| self.object_line(row)).map(|line| BlockIndex(line.block - 1)).collect()
     }
 
-    /// Frees objects that no row names: their worker died before it freed them, or another host destroyed
-    /// them. Returns their number.
+    /// Frees objects that no row names: their worker died before it freed them, or another host
+    /// destroyed them. Returns their number.
     pub fn free_unnamed_objects(&self) -> u64 {
-        // A row is written before the owner word of its block, so reading owner words first and rows
-        // second finds no block that is about to be named.
+        // A row is written before the owner word of its block, so reading owner words first and
+        // rows second finds no block that is about to be named.
         let marked: Vec<(BlockIndex, Generation)> = (0_u64..)
             .zip(self.region.slot_owners())
             .filter(|(_, owner)| owner.load(Acquire) == OBJECT)

@@ -28,7 +28,7 @@ const HELP: &[(&str, &str)] = &[
     ("pool_reads_total", "Blocks read whole"),
     ("pool_repacked_total", "Cold blocks published anew in fewer bytes"),
     ("pool_reservations_recovered_total", "Reservations of dead workers given back"),
-    ("pool_workers_recovered_total", "Dead workers cleaned up after"),
+    ("pool_workers_recovered_total", "Dead workers recovered"),
     ("preemptions_total", "Requests preempted for lack of KV blocks"),
     ("prompt_tokens_total", "Prompt tokens of accepted requests"),
     ("request_errors_total", "Requests that ended with an error"),
