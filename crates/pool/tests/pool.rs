@@ -505,7 +505,7 @@ fn accounts_are_checked_and_counted_anew() {
     fabric.store(Offset::new(at), 5);
     let report = pool.check(true).unwrap();
     assert_eq!(report.damage.len(), 1, "{report:?}");
-    assert!(report.damage[0].fact.contains("shows 5, and its slots have 147456"), "{report:?}");
+    assert!(report.damage[0].fact.contains("publishes 5, and its slots have 147456"), "{report:?}");
     pool.gc().unwrap();
     assert!(pool.check(true).unwrap().is_clean());
     assert_eq!(fabric.load(Offset::new(at)), 9 * BLOCK_BYTES);
