@@ -15,8 +15,8 @@
 //!
 //! All numbers are little-endian. Any bytes may be given to [`Frame::parse`]: what is not a frame is an error.
 
+use crate::error::{CodecId, DecodeError};
 use crate::page::{Element, PageKind, Shape, Side};
-use crate::{CodecId, DecodeError};
 
 /// Bytes before the payload.
 pub const HEADER_BYTES: usize = 24;

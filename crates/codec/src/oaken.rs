@@ -16,10 +16,12 @@
 //! a byte, or two where five bits and more than two outlier groups do not fit one.
 //! Values of one head are together, in the order of tokens, so that attention reads them in bursts (§5.2).
 
+use crate::codec::{GrowingPayload, PageCodec};
+use crate::error::{CodecId, Declined, DecodeError};
+use crate::frame::Frame;
 use crate::page::{self, Element, Page, PageKind, PageMut, Shape, Side};
 use crate::simd::{self, Level};
 use crate::tile::{Axis, EDGE, Span, Tile};
-use crate::{CodecId, Declined, DecodeError, Frame, GrowingPayload, PageCodec};
 use half::f16;
 use std::fmt;
 use std::str::FromStr;

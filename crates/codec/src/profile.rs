@@ -5,8 +5,7 @@
 //! layer, `[layer][side][…]`: `means`, `deviations` and `steps` by channel, and `values`, `centered` and `normal`, which are
 //! [curves](Curve).
 
-use crate::Thresholds;
-use crate::oaken::Groups;
+use crate::oaken::{Groups, Thresholds};
 use safetensors::tensor::{Dtype, SafeTensors, TensorView};
 use std::collections::HashMap;
 

@@ -12,10 +12,12 @@
 //! `code(t) + levels × code(t + 4)`, of tokens `t` 0 to 3, then 8 to 11. Index 15 is sixteen halves instead: values too far from the mean.
 //! Tokens that are not there have the code of the mean.
 
+use crate::codec::{GrowingPayload, PageCodec};
+use crate::error::{CodecId, Declined, DecodeError};
+use crate::frame::Frame;
 use crate::page::{Page, PageKind, PageMut, Side};
 use crate::simd::{self, Level};
 use crate::tile::{Axis, EDGE, Span, Tile};
-use crate::{CodecId, Declined, DecodeError, Frame, GrowingPayload, PageCodec};
 use half::f16;
 
 /// Tokens that share a width.

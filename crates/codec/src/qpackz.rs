@@ -11,12 +11,14 @@
 //! states, or as many as tokens if these are fewer. So the sixteen codes of a channel go by one table and sixteen states,
 //! which do not wait for each other.
 
+use crate::codec::PageCodec;
+use crate::error::{CodecId, Declined, DecodeError};
+use crate::frame::Frame;
 use crate::page::{Page, PageMut, Shape, Side};
-use crate::profile::{Curve, Profile};
+use crate::profile::{Curve, Profile, SideProfile};
 use crate::qpack::{Channels, GROUP, code_of};
 use crate::simd::{self, Level};
 use crate::tile::{Axis, EDGE, Span, Tile};
-use crate::{CodecId, Declined, DecodeError, Frame, PageCodec};
 use std::collections::BTreeMap;
 use std::slice::ChunksExact;
 
@@ -142,7 +144,7 @@ pub(crate) struct Part {
 }
 
 impl Part {
-    fn new(side: &crate::SideProfile, rate: f32) -> Self {
+    fn new(side: &SideProfile, rate: f32) -> Self {
         let steps: Vec<f32> = side.steps.iter().map(|step| step * rate).collect();
         let class = |(step, deviation): (&f32, &f32)| {
             let ratio = f64::from(*step) / f64::from(*deviation).max(1e-30);

@@ -1,8 +1,10 @@
 //! Pages as they are: `[head][token][channel]`, without padding.
 
+use crate::codec::PageCodec;
+use crate::error::{CodecId, Declined, DecodeError};
+use crate::frame::Frame;
 use crate::page::{self, Element, Order, Page, PageKind, PageMut};
 use crate::simd::{self, Level};
-use crate::{CodecId, Declined, DecodeError, Frame, PageCodec};
 
 /// Leaves every value as it is.
 #[derive(Clone, Copy, Debug, Default)]

@@ -11,12 +11,12 @@ mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
 
+use crate::error::{Declined, DecodeError};
 use crate::oaken::{Coder, Groups, Restorer};
 use crate::page::{Page, PageMut};
 use crate::qpack::{GROUP, Known};
 use crate::qpackz::{Decoder, Part, Place, push_all};
 use crate::tile::{Axis, EDGE, Span};
-use crate::{Declined, DecodeError};
 use std::cell::Cell;
 
 thread_local! {

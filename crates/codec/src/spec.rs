@@ -1,8 +1,12 @@
 //! A codec in words: what flags, settings and tables call it.
 
-use crate::oaken::Groups;
+use crate::codec::PageCodec;
+use crate::oaken::{Groups, Oaken};
 use crate::profile::Profile;
-use crate::{Channels, Oaken, PageCodec, QPack, QPackZ, Raw, SpecKv, SpecKvMode};
+use crate::qpack::{Channels, QPack};
+use crate::qpackz::QPackZ;
+use crate::raw::Raw;
+use crate::speckv::{SpecKv, SpecKvMode};
 use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;

@@ -12,10 +12,12 @@
 //! channel (0), or by channel and then token (3).
 //! The error is at most half a scale, but for the rounding of the page's element type.
 
+use crate::codec::PageCodec;
+use crate::error::{CodecId, Declined, DecodeError};
+use crate::frame::Frame;
 use crate::page::{Page, PageMut};
 use crate::simd::{self, Level};
 use crate::tile::{Axis, EDGE, Span, Tile};
-use crate::{CodecId, Declined, DecodeError, Frame, PageCodec};
 use std::borrow::Cow;
 
 const HEAD: usize = 5;

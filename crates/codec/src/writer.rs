@@ -4,24 +4,11 @@
 //! ([`PageCodec::grow`]): Oaken keeps what tokens became, QPack what whole sixteens of tokens became. Where all values of a page
 //! have a part in every code, as a scale has or the states of a coder, a frame is encoded anew, which nobody can avoid.
 
+use crate::codec::{GrowingPayload, PageCodec};
+use crate::codecs::encode;
+use crate::error::CodecId;
 use crate::frame::FrameWriter;
 use crate::page::{self, Page, PageKind};
-use crate::{CodecId, Declined, PageCodec, encode};
-
-/// A payload that grows with its page.
-pub trait GrowingPayload {
-    /// Takes the tokens of a page from `first` on; those before were there at the last call.
-    ///
-    /// # Errors
-    /// The page is no longer for this codec. No other call follows.
-    fn append(&mut self, page: &Page<'_>, first: usize) -> Result<(), Declined>;
-
-    /// Appends the payload of all tokens of the page that was given last.
-    ///
-    /// # Errors
-    /// As for [`PageCodec::encode_payload`].
-    fn payload(&self, page: &Page<'_>, payload: &mut Vec<u8>) -> Result<(), Declined>;
-}
 
 /// A page that grows.
 pub struct PageWriter<'a> {

@@ -12,10 +12,10 @@ pub use tokens::{bounds, code_token, read_tokens};
 use super::super::avx512;
 use super::rows::Rows;
 use super::{bytes_at, bytes_at_mut, load_half, round, store_bytes, store_half, with_element};
+use crate::error::DecodeError;
 use crate::oaken::{BLOCK, Coder, OF_NO_CHANNEL, OF_NO_GROUP, Restorer};
-use crate::page::PageMut;
+use crate::page::{PageMut, Shape};
 use crate::tile::{Axis, EDGE, PageRows, Span};
-use crate::{DecodeError, Shape};
 use std::arch::x86_64::*;
 
 const LANES: usize = 8;

@@ -3,7 +3,7 @@
 
 use super::rows::Rows;
 use super::with_element;
-use crate::DecodeError;
+use crate::error::DecodeError;
 use crate::page::PageMut;
 use crate::qpack::GROUP;
 use crate::qpackz::{BITS, Decoder, ESCAPE, LOW, Part, Place, Slots, push_all};

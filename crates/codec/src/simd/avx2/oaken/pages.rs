@@ -9,10 +9,10 @@ use super::super::super::avx512;
 use super::super::rows::Rows;
 use super::super::{BF16, F16, Room, bytes_at, bytes_at_mut, load_bytes, load_half, store_bytes, store_half, widen};
 use super::{LANES, Tables, ends, region, regions, with_intervals};
+use crate::error::Declined;
 use crate::oaken::{BLOCK, Coder, Grid, Groups, grids, outwards};
-use crate::page::{Element, Page};
+use crate::page::{Element, Page, Shape};
 use crate::tile::{Axis, EDGE, PageRows, Span};
-use crate::{Declined, Shape};
 use half::{bf16, f16};
 use std::arch::x86_64::*;
 

@@ -2,7 +2,7 @@
 
 use super::super::{BF16, F32, Room, round, store_half, with_element};
 use super::{F16, Rows, WINDOW, has_halves, whole, words};
-use crate::Declined;
+use crate::error::Declined;
 use crate::page::Page;
 use crate::qpack::{HALVES, HALVES_BYTES, WIDTHS};
 use crate::tile::{Axis, EDGE, PageRows, Span};
