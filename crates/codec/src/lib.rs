@@ -17,15 +17,20 @@ mod codec;
 mod codecs;
 mod error;
 mod frame;
+#[allow(unsafe_code, reason = "vector instructions")]
 mod oaken;
 mod page;
 pub mod profile;
+#[allow(unsafe_code, reason = "vector instructions")]
 mod qpack;
+#[allow(unsafe_code, reason = "vector instructions")]
 mod qpackz;
+#[allow(unsafe_code, reason = "vector instructions")]
 mod raw;
 #[allow(unsafe_code, reason = "vector instructions")]
 mod simd;
 mod spec;
+#[allow(unsafe_code, reason = "vector instructions")]
 mod speckv;
 mod tile;
 mod writer;

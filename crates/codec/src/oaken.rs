@@ -19,12 +19,49 @@
 use crate::codec::{GrowingPayload, PageCodec};
 use crate::error::{CodecId, Declined, DecodeError};
 use crate::frame::Frame;
-use crate::page::{self, Element, Page, PageKind, PageMut, Shape, Side};
-use crate::simd::{self, Level};
+use crate::page::{self, Page, PageKind, PageMut, Shape, Side};
+use crate::simd::ByLevel;
 use crate::tile::{Axis, EDGE, Span, Tile};
 use half::f16;
 use std::fmt;
 use std::str::FromStr;
+
+#[cfg(target_arch = "x86_64")]
+mod avx2;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
+#[cfg(target_arch = "x86_64")]
+mod seen;
+
+/// What instruction sets do for Oaken. Callers must guarantee that the machine has the level.
+struct Kernels {
+    /// A whole page at once; `None`: only token by token.
+    encode: unsafe fn(&Groups, &[(f32, f32)], &Page<'_>, &mut Vec<u8>) -> Option<Result<(), Declined>>,
+    read_tokens: unsafe fn(&Page<'_>, &mut [f32]),
+    bounds: unsafe fn(&[(f32, f32)], &[f32], &mut [(f32, f32)]) -> Result<(), Declined>,
+    code_token: unsafe fn(&Coder<'_>, &[f32], usize, &mut [[Vec<u8>; 3]]),
+    decode: unsafe fn(&mut Restorer<'_>, &mut PageMut<'_>) -> Result<(), DecodeError>,
+}
+
+static KERNELS: ByLevel<Kernels> = ByLevel {
+    scalar: Kernels { encode: |_, _, _, _| None, read_tokens, bounds, code_token, decode },
+    #[cfg(target_arch = "x86_64")]
+    avx2: Kernels {
+        encode: avx2::encode,
+        read_tokens: avx2::read_tokens,
+        bounds: avx2::bounds,
+        code_token: avx2::code_token,
+        decode: avx2::decode,
+    },
+    #[cfg(target_arch = "x86_64")]
+    avx512: Kernels {
+        encode: avx512::encode,
+        read_tokens: avx2::read_tokens,
+        bounds: avx2::bounds,
+        code_token: avx2::code_token,
+        decode: avx2::decode,
+    },
+};
 
 /// Channels that an outlier's place can name.
 pub(crate) const BLOCK: usize = 64;
@@ -374,6 +411,24 @@ impl Coder<'_> {
     }
 }
 
+/// Widens bounds of the rest of values in each group.
+fn bounds(intervals: &[(f32, f32)], values: &[f32], bounds: &mut [(f32, f32)]) -> Result<(), Declined> {
+    for &value in values {
+        if !value.is_finite() {
+            return Err(Declined);
+        }
+        let (group, shifted) = shift(intervals, value);
+        let bounds = &mut bounds[group];
+        *bounds = (bounds.0.min(shifted), bounds.1.max(shifted));
+    }
+    Ok(())
+}
+
+/// Appends dense codes, counts and entries of a token's values, `[head][channel]`.
+fn code_token(coder: &Coder<'_>, values: &[f32], dim: usize, heads: &mut [[Vec<u8>; 3]]) {
+    values.chunks_exact(dim).zip(heads).for_each(|(head, parts)| coder.code_head(head, parts));
+}
+
 impl<'a> OakenWriter<'a> {
     /// An empty page of one side of a layer.
     #[must_use]
@@ -414,21 +469,11 @@ impl<'a> OakenWriter<'a> {
                 &self.centered
             }
         };
-        let (level, intervals) = (Level::current(), thresholds.intervals());
+        let (kernels, intervals) = (KERNELS.current(), thresholds.intervals());
         self.bounds.clear();
         self.bounds.resize(groups.shares.len(), (f32::INFINITY, f32::NEG_INFINITY));
-        let rest = match simd::oaken_bounds(level, intervals, values, &mut self.bounds) {
-            Some(rest) => rest.ok_or(Declined)?,
-            None => values,
-        };
-        for &value in rest {
-            if !value.is_finite() {
-                return Err(Declined);
-            }
-            let (group, shifted) = shift(intervals, value);
-            let bounds = &mut self.bounds[group];
-            *bounds = (bounds.0.min(shifted), bounds.1.max(shifted));
-        }
+        // SAFETY: the machine has the current level.
+        unsafe { (kernels.bounds)(intervals, values, &mut self.bounds)? };
         let bounds: Option<Vec<(f16, f16)>> =
             self.bounds.iter().map(|&(least, greatest)| outwards(least, greatest)).collect();
         let bounds = bounds.ok_or(Declined)?;
@@ -437,10 +482,8 @@ impl<'a> OakenWriter<'a> {
             self.scales.extend(least.to_le_bytes());
             self.scales.extend(greatest.to_le_bytes());
         }
-        if !simd::oaken_code_token(level, &coder, values, self.dim, &mut self.parts) {
-            let heads = values.chunks_exact(self.dim).zip(&mut self.parts);
-            heads.for_each(|(head, parts)| coder.code_head(head, parts));
-        }
+        // SAFETY: the machine has the current level.
+        unsafe { (kernels.code_token)(&coder, values, self.dim, &mut self.parts) };
         self.tokens += 1;
         Ok(())
     }
@@ -575,11 +618,14 @@ impl PageCodec for Oaken {
         let kind = page.kind();
         if self.means.is_empty() {
             let intervals = self.thresholds(kind.layer, kind.side).ok_or(Declined)?.intervals();
-            if let Some(encoded) = simd::oaken_encode(Level::current(), &self.groups, intervals, page, payload) {
+            // SAFETY: the machine has the current level.
+            if let Some(encoded) = unsafe { (KERNELS.current().encode)(&self.groups, intervals, page, payload) } {
                 return encoded;
             }
         }
-        let values = read_tokens(page);
+        let mut values = vec![0.0; kind.shape.values()];
+        // SAFETY: the machine has the current level.
+        unsafe { (KERNELS.current().read_tokens)(page, &mut values) };
         let mut writer = OakenWriter::new(self, kind.layer, kind.side, kind.shape.heads, kind.shape.dim);
         writer.reserve(kind.shape.tokens);
         values.chunks_exact(kind.shape.token_values()).try_for_each(|token| writer.push(token))?;
@@ -604,24 +650,14 @@ impl PageCodec for Oaken {
         }
         let (intervals, entries) = (thresholds.intervals(), parts.entries);
         let mut restorer = Restorer { groups, intervals, means, grids, parts, entries };
-        if page.kind().element != Element::F32
-            && means.is_none()
-            && let Some(decoded) = simd::oaken_decode(Level::current(), &mut restorer, page)
-        {
-            return decoded;
-        }
-        restorer.decode(page)
+        // SAFETY: the machine has the current level.
+        unsafe { (KERNELS.current().decode)(&mut restorer, page) }
     }
 }
 
 /// The values of a page as `[token][head][channel]`.
-fn read_tokens(page: &Page<'_>) -> Vec<f32> {
-    let shape = page.kind().shape;
-    let mut values = vec![0.0; shape.values()];
-    if simd::oaken_read_tokens(Level::current(), page, &mut values) {
-        return values;
-    }
-    let mut tile = Tile::ZERO;
+fn read_tokens(page: &Page<'_>, values: &mut [f32]) {
+    let (shape, mut tile) = (page.kind().shape, Tile::ZERO);
     for span in Span::all(shape) {
         page.load_tile(&span, Axis::Tokens, &mut tile);
         for (token, row) in tile.0.chunks_exact(EDGE).enumerate().take(span.tokens) {
@@ -630,7 +666,10 @@ fn read_tokens(page: &Page<'_>) -> Vec<f32> {
                 .copy_from_slice(&row[..span.channels]);
         }
     }
-    values
+}
+
+fn decode(restorer: &mut Restorer<'_>, page: &mut PageMut<'_>) -> Result<(), DecodeError> {
+    restorer.decode(page)
 }
 
 /// What codes of a page are turned to values by.
@@ -660,18 +699,6 @@ impl<'a> Restorer<'a> {
         let (entries, rest) = self.entries.split_at_checked(bytes).ok_or(MISSING)?;
         self.entries = rest;
         Ok(entries)
-    }
-
-    /// Entries of a byte each that come next, as many as a block may have; where they end, they are copied, and zeros follow.
-    #[inline]
-    pub fn outliers_window<'b>(&self, padded: &'b mut [u8; BLOCK]) -> &'b [u8; BLOCK]
-    where
-        'a: 'b,
-    {
-        self.entries.first_chunk().unwrap_or_else(|| {
-            padded[..self.entries.len()].copy_from_slice(self.entries);
-            padded
-        })
     }
 
     fn decode(&mut self, page: &mut PageMut<'_>) -> Result<(), DecodeError> {

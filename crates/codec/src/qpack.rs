@@ -16,13 +16,38 @@ use crate::codec::{GrowingPayload, PageCodec};
 use crate::error::{CodecId, Declined, DecodeError};
 use crate::frame::Frame;
 use crate::page::{Page, PageKind, PageMut, Side};
-use crate::simd::{self, Level};
+use crate::simd::ByLevel;
 use crate::tile::{Axis, EDGE, Span, Tile};
 use half::f16;
+
+#[cfg(target_arch = "x86_64")]
+mod avx2;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
+
+/// What instruction sets do for QPack. Callers must guarantee that the machine has the level.
+pub(crate) struct Kernels {
+    encode_group: unsafe fn(&Page<'_>, usize, usize, &Known<'_>, &mut Vec<u8>) -> Result<(), Declined>,
+    decode_group: for<'a> unsafe fn(&'a [u8], &Known<'_>, &mut PageMut<'_>, usize, usize) -> Option<&'a [u8]>,
+    /// For QPackZ.
+    pub codes: unsafe fn(&Page<'_>, &Span, &[f32], &[f32], &mut [i16; EDGE * EDGE]) -> Result<(), Declined>,
+}
+
+pub(crate) static KERNELS: ByLevel<Kernels> = ByLevel {
+    scalar: Kernels { encode_group, decode_group, codes },
+    #[cfg(target_arch = "x86_64")]
+    avx2: Kernels { encode_group: avx2::encode_group, decode_group: avx2::decode_group, codes: avx2::codes },
+    #[cfg(target_arch = "x86_64")]
+    avx512: Kernels { encode_group: avx512::encode_group, decode_group: avx512::decode_group, codes: avx2::codes },
+};
 
 /// Tokens that share a width.
 pub(crate) const GROUP: usize = 16;
 pub(crate) const PAIRS: usize = GROUP / 2;
+
+/// Bytes that kernels read or write for a channel that is not halves, of which it may take fewer.
+#[cfg(target_arch = "x86_64")]
+const WINDOW: usize = 16;
 
 /// What a width index stands for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -195,14 +220,12 @@ impl PageCodec for QPack {
         let (shape, dim) = (frame.shape, usize::from(frame.shape.dim));
         let part = self.part(frame.layer, frame.side, shape.token_values());
         let part = part.ok_or(DecodeError::Payload("no steps of its layer"))?;
-        let level = Level::current();
+        let kernels = KERNELS.current();
         let mut rest = frame.payload;
         for (head, known) in part.by_head(dim).enumerate() {
             for token in (0..usize::from(shape.tokens)).step_by(GROUP) {
-                let decoded = match simd::qpack_decode_group(level, rest, &known, page, head, token) {
-                    Some(decoded) => decoded,
-                    None => decode_group(rest, &known, page, head, token),
-                };
+                // SAFETY: the machine has the current level.
+                let decoded = unsafe { (kernels.decode_group)(rest, &known, page, head, token) };
                 rest = decoded.ok_or(DecodeError::Payload("it is cut short"))?;
             }
         }
@@ -249,20 +272,40 @@ fn encode_at(
     page: &Page<'_>,
     head: usize,
     token: usize,
-    Known { means, steps, .. }: &Known<'_>,
+    known: &Known<'_>,
     payload: &mut Vec<u8>,
 ) -> Result<(), Declined> {
-    simd::qpack_encode_group(Level::current(), page, head, token, means, steps, payload)
-        .unwrap_or_else(|| encode_group(page, head, token, means, steps, payload))
+    // SAFETY: the machine has the current level.
+    unsafe { (KERNELS.current().encode_group)(page, head, token, known, payload) }
 }
 
 /// How many steps a value is from the mean.
 #[inline]
-pub(crate) fn code_of(value: f32, mean: f32, inverse: f32) -> Result<i32, Declined> {
+fn code_of(value: f32, mean: f32, inverse: f32) -> Result<i32, Declined> {
     if !f16::from_f32(value).is_finite() {
         return Err(Declined);
     }
     Ok(((value - mean) * inverse).round_ties_even() as i32)
+}
+
+/// Codes of a tile, by channel, saturated to 16 bits; zeros where the page has no values.
+fn codes(
+    page: &Page<'_>,
+    span: &Span,
+    means: &[f32],
+    steps: &[f32],
+    codes: &mut [i16; EDGE * EDGE],
+) -> Result<(), Declined> {
+    let mut tile = Tile::ZERO;
+    page.load_tile(span, Axis::Channels, &mut tile);
+    codes.fill(0);
+    let rows = codes.chunks_exact_mut(GROUP).zip(tile.0.chunks_exact(GROUP));
+    for ((codes, values), (mean, step)) in rows.zip(means.iter().zip(steps)) {
+        for (code, value) in codes.iter_mut().zip(values).take(span.tokens) {
+            *code = code_of(*value, *mean, 1.0 / step)?.clamp(i16::MIN.into(), i16::MAX.into()) as i16;
+        }
+    }
+    Ok(())
 }
 
 /// The same in plain code.
@@ -270,8 +313,7 @@ fn encode_group(
     page: &Page<'_>,
     head: usize,
     token: usize,
-    means: &[f32],
-    steps: &[f32],
+    Known { means, steps, .. }: &Known<'_>,
     payload: &mut Vec<u8>,
 ) -> Result<(), Declined> {
     let indices_at = payload.len();

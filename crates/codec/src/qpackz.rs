@@ -16,11 +16,28 @@ use crate::error::{CodecId, Declined, DecodeError};
 use crate::frame::Frame;
 use crate::page::{Page, PageMut, Shape, Side};
 use crate::profile::{Curve, Profile, SideProfile};
-use crate::qpack::{Channels, GROUP, code_of};
-use crate::simd::{self, Level};
+use crate::qpack::{self, Channels, GROUP};
+use crate::simd::ByLevel;
 use crate::tile::{Axis, EDGE, Span, Tile};
 use std::collections::BTreeMap;
 use std::slice::ChunksExact;
+
+#[cfg(target_arch = "x86_64")]
+mod avx2;
+
+/// What instruction sets do for QPackZ. Callers must guarantee that the machine has the level.
+struct Kernels {
+    push: unsafe fn(&mut [u32; GROUP], &[i8; GROUP], &[Place; 256], &mut [u8; 2 * GROUP]) -> usize,
+    decode: unsafe fn(&mut Decoder<'_>, &Part, &mut PageMut<'_>) -> Result<(), DecodeError>,
+}
+
+static KERNELS: ByLevel<Kernels> = ByLevel {
+    scalar: Kernels { push, decode },
+    #[cfg(target_arch = "x86_64")]
+    avx2: Kernels { push: avx2::push, decode: avx2::decode },
+    #[cfg(target_arch = "x86_64")]
+    avx512: Kernels { push: avx2::push, decode: avx2::decode },
+};
 
 /// Bits of a probability.
 pub(crate) const BITS: u32 = 12;
@@ -206,11 +223,15 @@ impl PageCodec for QPackZ {
         let kind = page.kind();
         let (shape, dim) = (kind.shape, usize::from(kind.shape.dim));
         let part = self.part(kind.layer, kind.side, shape.token_values()).ok_or(Declined)?;
-        let level = Level::current();
+        let kernels = qpack::KERNELS.current();
         let mut symbols = Vec::with_capacity(shape.values().next_multiple_of(GROUP));
         let (mut escaped, mut tile) = (Vec::new(), [0; EDGE * EDGE]);
         for span in Span::all(shape) {
-            codes_of(level, page, &span, &part.channels, &mut tile)?;
+            let first = span.head * dim + span.channel;
+            let [means, steps] =
+                [&part.channels.means, &part.channels.steps].map(|all| &all[first..first + span.channels]);
+            // SAFETY: the machine has the current level.
+            unsafe { (kernels.codes)(page, &span, means, steps, &mut tile)? };
             for (channel, codes) in tile.as_chunks::<GROUP>().0.iter().enumerate().take(span.channels) {
                 let table = part.table(span.head * dim + span.channel + channel);
                 let row = codes.map(|code| table.symbol(code));
@@ -226,7 +247,7 @@ impl PageCodec for QPackZ {
         }
         payload.extend(u16::try_from(escaped.len()).map_err(|_| Declined)?.to_le_bytes());
         escaped.iter().for_each(|code| payload.extend(code.to_le_bytes()));
-        compress(level, &symbols, part, shape, payload);
+        compress(&symbols, part, shape, payload);
         Ok(())
     }
 
@@ -234,49 +255,21 @@ impl PageCodec for QPackZ {
         let part = self.part(frame.layer, frame.side, frame.shape.token_values());
         let part = part.ok_or(DecodeError::Payload("no steps of its layer"))?;
         let mut decoder = Decoder::new(frame).ok_or(DecodeError::Payload("it is cut short"))?;
-        match simd::qpackz_decode(Level::current(), &mut decoder, part, page) {
-            Some(decoded) => decoded?,
-            None => decoder.decode(part, page)?,
-        }
+        // SAFETY: the machine has the current level.
+        unsafe { (KERNELS.current().decode)(&mut decoder, part, page)? };
         decoder.end()
     }
 }
 
-/// Codes of a tile's values, by channel; zeros where the page has none. What is too large for 16 bits becomes the least or the
-/// greatest number that they have.
-fn codes_of(
-    level: Level,
-    page: &Page<'_>,
-    span: &Span,
-    channels: &Channels,
-    codes: &mut [i16; EDGE * EDGE],
-) -> Result<(), Declined> {
-    let first = span.head * usize::from(page.kind().shape.dim) + span.channel;
-    let [means, steps] = [&channels.means, &channels.steps].map(|all| &all[first..first + span.channels]);
-    if let Some(done) = simd::qpack_codes(level, page, span, means, steps, codes) {
-        return done;
-    }
-    let mut tile = Tile::ZERO;
-    page.load_tile(span, Axis::Channels, &mut tile);
-    codes.fill(0);
-    let rows = codes.chunks_exact_mut(GROUP).zip(tile.0.chunks_exact(GROUP));
-    for ((codes, values), (mean, step)) in rows.zip(means.iter().zip(steps)) {
-        for (code, value) in codes.iter_mut().zip(values).take(span.tokens) {
-            *code = code_of(*value, *mean, 1.0 / step)?.clamp(i16::MIN.into(), i16::MAX.into()) as i16;
-        }
-    }
-    Ok(())
-}
-
 /// Appends states and words of the symbols of a page's channels, in their order.
-fn compress(level: Level, symbols: &[[i8; GROUP]], part: &Part, shape: Shape, payload: &mut Vec<u8>) {
+fn compress(symbols: &[[i8; GROUP]], part: &Part, shape: Shape, payload: &mut Vec<u8>) {
     let (dim, tokens) = (usize::from(shape.dim), usize::from(shape.tokens));
     let states_at = payload.len();
     let words_at = states_at + 4 * tokens.min(GROUP);
     // Words come last first, at most one for each symbol.
     payload.resize(words_at + 2 * GROUP * symbols.len(), 0);
     let (mut states, mut at) = ([LOW; GROUP], payload.len());
-    let (mut rest, groups) = (symbols, tokens.div_ceil(GROUP));
+    let (mut rest, groups, push) = (symbols, tokens.div_ceil(GROUP), KERNELS.current().push);
     for head in (0..usize::from(shape.heads)).rev() {
         for group in (0..groups).rev() {
             let here = (tokens - group * GROUP).min(GROUP);
@@ -287,7 +280,8 @@ fn compress(level: Level, symbols: &[[i8; GROUP]], part: &Part, shape: Shape, pa
                 at -= 2 * GROUP;
                 let room = payload[at..].first_chunk_mut().expect("a word for each symbol");
                 at += if here == GROUP {
-                    simd::qpackz_push(level, &mut states, row, places, room)
+                    // SAFETY: the machine has the current level.
+                    unsafe { (push)(&mut states, row, places, room) }
                 } else {
                     push_all(&mut states, row, places, room, here)
                 };
@@ -324,6 +318,30 @@ pub(crate) fn push_all(
         *state = left + u32::from(place.start) + quotient * u32::from(place.rest);
     }
     2 * at
+}
+
+/// [`push_all`] of sixteen.
+fn push(states: &mut [u32; GROUP], symbols: &[i8; GROUP], places: &[Place; 256], room: &mut [u8; 2 * GROUP]) -> usize {
+    push_all(states, symbols, places, room, GROUP)
+}
+
+/// Decodes all codes to a page.
+fn decode(decoder: &mut Decoder<'_>, part: &Part, page: &mut PageMut<'_>) -> Result<(), DecodeError> {
+    let (shape, mut tile) = (page.kind().shape, Tile::ZERO);
+    for span in Span::all(shape) {
+        for (channel, row) in tile.0.as_chunks_mut::<GROUP>().0.iter_mut().enumerate().take(span.channels) {
+            let of = span.head * usize::from(shape.dim) + span.channel + channel;
+            let (mean, step) = (part.channels.means[of], part.channels.steps[of]);
+            let mut symbols = [0; GROUP];
+            decoder.next_symbols(part.slots(of), &mut symbols[..span.tokens]);
+            for (value, symbol) in row.iter_mut().zip(symbols).take(span.tokens) {
+                let code = if symbol == ESCAPE { decoder.next_escaped()? } else { symbol.into() };
+                *value = f32::from(code) * step + mean;
+            }
+        }
+        page.store_tile(&span, Axis::Channels, &tile);
+    }
+    Ok(())
 }
 
 /// What decoding goes on from.
@@ -365,24 +383,6 @@ impl<'a> Decoder<'a> {
     pub fn next_escaped(&mut self) -> Result<i16, DecodeError> {
         let code = self.escaped.next().ok_or(DecodeError::Payload("an escaped code is missing"))?;
         Ok(i16::from_le_bytes([code[0], code[1]]))
-    }
-
-    fn decode(&mut self, part: &Part, page: &mut PageMut<'_>) -> Result<(), DecodeError> {
-        let (shape, mut tile) = (page.kind().shape, Tile::ZERO);
-        for span in Span::all(shape) {
-            for (channel, row) in tile.0.as_chunks_mut::<GROUP>().0.iter_mut().enumerate().take(span.channels) {
-                let of = span.head * usize::from(shape.dim) + span.channel + channel;
-                let (mean, step) = (part.channels.means[of], part.channels.steps[of]);
-                let mut symbols = [0; GROUP];
-                self.next_symbols(part.slots(of), &mut symbols[..span.tokens]);
-                for (value, symbol) in row.iter_mut().zip(symbols).take(span.tokens) {
-                    let code = if symbol == ESCAPE { self.next_escaped()? } else { symbol.into() };
-                    *value = f32::from(code) * step + mean;
-                }
-            }
-            page.store_tile(&span, Axis::Channels, &tile);
-        }
-        Ok(())
     }
 
     /// The next symbol of each of the first states.

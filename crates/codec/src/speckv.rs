@@ -16,9 +16,48 @@ use crate::codec::PageCodec;
 use crate::error::{CodecId, Declined, DecodeError};
 use crate::frame::Frame;
 use crate::page::{Page, PageMut};
-use crate::simd::{self, Level};
+use crate::simd::ByLevel;
 use crate::tile::{Axis, EDGE, Span, Tile};
 use std::borrow::Cow;
+
+#[cfg(target_arch = "x86_64")]
+mod avx2;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
+#[cfg(target_arch = "x86_64")]
+mod rows;
+
+/// What instruction sets do for INT8. Callers must guarantee that the machine has the level.
+struct Kernels {
+    largest: unsafe fn(&Page<'_>) -> f32,
+    quantize: unsafe fn(&Page<'_>, f32, &mut [u8]),
+    quantize_tiles: unsafe fn(&Page<'_>, f32, &mut Vec<u8>),
+    restore: unsafe fn(&[u8], f32, &mut PageMut<'_>),
+    restore_tiles: unsafe fn(&[u8], Axis, f32, &mut PageMut<'_>),
+    sums: unsafe fn(&mut [u8], usize),
+}
+
+static KERNELS: ByLevel<Kernels> = ByLevel {
+    scalar: Kernels { largest, quantize, quantize_tiles, restore, restore_tiles, sums },
+    #[cfg(target_arch = "x86_64")]
+    avx2: Kernels {
+        largest: avx2::largest,
+        quantize: avx2::quantize,
+        quantize_tiles: avx2::quantize_tiles,
+        restore: avx2::restore,
+        restore_tiles: avx2::restore_tiles,
+        sums: avx2::sums,
+    },
+    #[cfg(target_arch = "x86_64")]
+    avx512: Kernels {
+        largest: avx512::largest,
+        quantize: avx2::quantize,
+        quantize_tiles: avx512::quantize_tiles,
+        restore: avx2::restore,
+        restore_tiles: avx512::restore_tiles,
+        sums: avx2::sums,
+    },
+};
 
 const HEAD: usize = 5;
 /// Steps of a payload: codes, by token or by channel within their tiles.
@@ -54,19 +93,22 @@ impl PageCodec for SpecKv {
     }
 
     fn encode_payload(&self, page: &Page<'_>, payload: &mut Vec<u8>) -> Result<(), Declined> {
-        let level = Level::current();
+        let kernels = KERNELS.current();
         let (count, dim) = (page.kind().shape.values(), usize::from(page.kind().shape.dim));
-        let (scale, inverse) = scale_of(largest(level, page)).ok_or(Declined)?;
+        // SAFETY: the machine has the current level.
+        let (scale, inverse) = scale_of(unsafe { (kernels.largest)(page) }).ok_or(Declined)?;
         let start = payload.len();
         payload.push(self.mode as u8);
         payload.extend(scale.to_le_bytes());
         if self.mode == SpecKvMode::Int8 {
             payload[start] = if page.axis() == Axis::Tokens { BY_TOKEN } else { BY_CHANNEL };
-            quantize_tiles(level, page, inverse, payload);
+            // SAFETY: the machine has the current level.
+            unsafe { (kernels.quantize_tiles)(page, inverse, payload) };
             return Ok(());
         }
         let mut codes = vec![0; count];
-        quantize(level, page, inverse, &mut codes);
+        // SAFETY: the machine has the current level.
+        unsafe { (kernels.quantize)(page, inverse, &mut codes) };
         if self.mode == SpecKvMode::DeltaRle {
             let mut changes = vec![0; count];
             differences(&codes, &mut changes, dim);
@@ -96,13 +138,16 @@ impl PageCodec for SpecKv {
         if codes.len() != shape.values() {
             return Err(DecodeError::Payload("codes are missing"));
         }
-        let level = Level::current();
-        match head[0] {
-            BY_TOKEN => restore_tiles(level, &codes, Axis::Tokens, scale, page),
-            BY_CHANNEL => restore_tiles(level, &codes, Axis::Channels, scale, page),
-            _ => {
-                sums(level, codes.to_mut(), shape.dim.into());
-                restore(level, &codes, scale, page);
+        let kernels = KERNELS.current();
+        // SAFETY: the machine has the current level.
+        unsafe {
+            match head[0] {
+                BY_TOKEN => (kernels.restore_tiles)(&codes, Axis::Tokens, scale, page),
+                BY_CHANNEL => (kernels.restore_tiles)(&codes, Axis::Channels, scale, page),
+                _ => {
+                    (kernels.sums)(codes.to_mut(), shape.dim.into());
+                    (kernels.restore)(&codes, scale, page);
+                }
             }
         }
         Ok(())
@@ -110,10 +155,7 @@ impl PageCodec for SpecKv {
 }
 
 /// The largest magnitude of a page; no number, or infinite, where some value is so.
-fn largest(level: Level, page: &Page<'_>) -> f32 {
-    if let Some(largest) = simd::speckv_largest(level, page) {
-        return largest;
-    }
+fn largest(page: &Page<'_>) -> f32 {
     let (mut largest, mut tile) = (0.0_f32, Tile::ZERO);
     for span in Span::all(page.kind().shape) {
         page.load_tile(&span, Axis::Tokens, &mut tile);
@@ -137,10 +179,7 @@ fn scale_of(largest: f32) -> Option<(f32, f32)> {
 }
 
 /// Codes of a page's values, `[head][token][channel]`.
-fn quantize(level: Level, page: &Page<'_>, inverse: f32, codes: &mut [u8]) {
-    if simd::speckv_quantize(level, page, inverse, codes) {
-        return;
-    }
+fn quantize(page: &Page<'_>, inverse: f32, codes: &mut [u8]) {
     let shape = page.kind().shape;
     let mut tile = Tile::ZERO;
     for span in Span::all(shape) {
@@ -160,10 +199,7 @@ fn code_of(value: f32, inverse: f32) -> u8 {
 }
 
 /// Appends codes of a page's values by tiles, with rows as the page has them.
-fn quantize_tiles(level: Level, page: &Page<'_>, inverse: f32, payload: &mut Vec<u8>) {
-    if simd::speckv_quantize_tiles(level, page, inverse, payload) {
-        return;
-    }
+fn quantize_tiles(page: &Page<'_>, inverse: f32, payload: &mut Vec<u8>) {
     let (axis, mut tile) = (page.axis(), Tile::ZERO);
     for span in Span::all(page.kind().shape) {
         page.load_tile(&span, axis, &mut tile);
@@ -175,10 +211,7 @@ fn quantize_tiles(level: Level, page: &Page<'_>, inverse: f32, payload: &mut Vec
 }
 
 /// Stores what codes by tiles stand for, whose rows are of `axis`.
-fn restore_tiles(level: Level, codes: &[u8], axis: Axis, scale: f32, page: &mut PageMut<'_>) {
-    if simd::speckv_restore_tiles(level, codes, axis, scale, page) {
-        return;
-    }
+fn restore_tiles(codes: &[u8], axis: Axis, scale: f32, page: &mut PageMut<'_>) {
     let (mut tile, mut rest) = (Tile::ZERO, codes);
     for span in Span::all(page.kind().shape) {
         let (count, len) = span.rows(axis);
@@ -192,10 +225,7 @@ fn restore_tiles(level: Level, codes: &[u8], axis: Axis, scale: f32, page: &mut 
 }
 
 /// Stores what codes stand for.
-fn restore(level: Level, codes: &[u8], scale: f32, page: &mut PageMut<'_>) {
-    if simd::speckv_restore(level, codes, scale, page) {
-        return;
-    }
+fn restore(codes: &[u8], scale: f32, page: &mut PageMut<'_>) {
     let shape = page.kind().shape;
     let mut tile = Tile::ZERO;
     for span in Span::all(shape) {
@@ -219,10 +249,7 @@ fn differences(codes: &[u8], changes: &mut [u8], dim: usize) {
 }
 
 /// Codes from differences.
-fn sums(level: Level, codes: &mut [u8], dim: usize) {
-    if simd::speckv_sums(level, codes, dim) {
-        return;
-    }
+fn sums(codes: &mut [u8], dim: usize) {
     for row in codes.chunks_exact_mut(dim) {
         for channel in 1..row.len() {
             row[channel] = row[channel].wrapping_add(row[channel - 1]);
@@ -281,7 +308,7 @@ mod tests {
         let mut changes = [0; 8];
         differences(&codes, &mut changes, 4);
         assert_eq!(changes[..2], [127, 2]);
-        sums(Level::Scalar, &mut changes, 4);
+        sums(&mut changes, 4);
         assert_eq!(changes, codes);
     }
 }

@@ -5,6 +5,8 @@ use crate::page::{self, Layout, Order, Page, PageKind, PageMut, Shape};
 
 /// Tokens of a tile, and channels.
 pub(crate) const EDGE: usize = 16;
+/// Bytes of a row of 16-bit elements.
+pub(crate) const ROW_BYTES: usize = 2 * EDGE;
 
 /// Values by row. Of tokens and channels that the page does not have, they are zero when loaded, and ignored when stored.
 #[derive(Clone)]

@@ -5,20 +5,13 @@
 //! Sixteen values are two registers of `f32`, *split*: values 0 to 3 and 8 to 11 in the first, 4 to 7 and 12 to 15 in the
 //! second. Packing and unpacking stay within 128 bits so, and give sixteen elements of 16 bits in order.
 
-pub mod oaken;
-pub mod qpack;
-pub mod qpackz;
-pub mod raw;
-pub mod rows;
-pub mod speckv;
-
 use std::arch::x86_64::*;
 use std::mem::MaybeUninit;
 
 /// Element types of pages, as constants that kernels are made for.
 pub const F16: u8 = 0;
 pub const BF16: u8 = 1;
-const F32: u8 = 2;
+pub const F32: u8 = 2;
 
 /// Runs `$body` with the constant `$E` set to the page's element type.
 macro_rules! with_element {
@@ -39,19 +32,19 @@ macro_rules! with_element {
         }
     };
 }
-use with_element;
+pub(crate) use with_element;
 
 /// Thirty-two bytes.
 #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
 #[inline]
-fn load_bytes(from: &[u8; 32]) -> __m256i {
+pub fn load_bytes(from: &[u8; 32]) -> __m256i {
     // SAFETY: thirty-two bytes are there; the load wants no alignment.
     unsafe { _mm256_loadu_si256(from.as_ptr().cast()) }
 }
 
 #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
 #[inline]
-fn store_bytes(to: &mut [u8; 32], bytes: __m256i) {
+pub fn store_bytes(to: &mut [u8; 32], bytes: __m256i) {
     // SAFETY: there is room for thirty-two bytes; the store wants no alignment.
     unsafe { _mm256_storeu_si256(to.as_mut_ptr().cast(), bytes) };
 }
@@ -59,39 +52,39 @@ fn store_bytes(to: &mut [u8; 32], bytes: __m256i) {
 /// Sixteen bytes.
 #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
 #[inline]
-fn load_half(from: &[u8; 16]) -> __m128i {
+pub fn load_half(from: &[u8; 16]) -> __m128i {
     // SAFETY: sixteen bytes are there; the load wants no alignment.
     unsafe { _mm_loadu_si128(from.as_ptr().cast()) }
 }
 
 #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
 #[inline]
-fn store_half(to: &mut [u8; 16], bytes: __m128i) {
+pub fn store_half(to: &mut [u8; 16], bytes: __m128i) {
     // SAFETY: there is room for sixteen bytes; the store wants no alignment.
     unsafe { _mm_storeu_si128(to.as_mut_ptr().cast(), bytes) };
 }
 
 /// The bytes at a place, so many as the array has.
 #[inline]
-fn bytes_at<const N: usize>(bytes: &[u8], at: usize) -> &[u8; N] {
+pub fn bytes_at<const N: usize>(bytes: &[u8], at: usize) -> &[u8; N] {
     bytes[at..at + N].as_array().expect("so many bytes")
 }
 
 /// The bytes at a place, to be written.
 #[inline]
-fn bytes_at_mut<const N: usize>(bytes: &mut [u8], at: usize) -> &mut [u8; N] {
+pub fn bytes_at_mut<const N: usize>(bytes: &mut [u8], at: usize) -> &mut [u8; N] {
     bytes[at..at + N].as_mut_array().expect("so many bytes")
 }
 
 /// Room behind the bytes of a buffer. It is filled from its start, and not with zeros before that.
-struct Room<'a> {
-    room: &'a mut [MaybeUninit<u8>],
-    filled: usize,
+pub struct Room<'a> {
+    pub room: &'a mut [MaybeUninit<u8>],
+    pub filled: usize,
 }
 
 impl<'a> Room<'a> {
     /// Room for so many bytes.
-    fn behind(buffer: &'a mut Vec<u8>, most: usize) -> Self {
+    pub fn behind(buffer: &'a mut Vec<u8>, most: usize) -> Self {
         buffer.reserve(most);
         Self { room: &mut buffer.spare_capacity_mut()[..most], filled: 0 }
     }
@@ -99,7 +92,7 @@ impl<'a> Room<'a> {
     /// Sixteen bytes, of which the first `len` count.
     #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
     #[inline]
-    fn put_half(&mut self, bytes: __m128i, len: usize) {
+    pub fn put_half(&mut self, bytes: __m128i, len: usize) {
         assert!(len <= 16);
         let to = &mut self.room[self.filled..self.filled + 16];
         // SAFETY: there is room for sixteen bytes; the store wants no alignment.
@@ -107,8 +100,15 @@ impl<'a> Room<'a> {
         self.filled += len;
     }
 
+    /// The next bytes, for the caller to write.
+    pub fn take(&mut self, len: usize) -> &mut [MaybeUninit<u8>] {
+        let first = self.filled;
+        self.filled += len;
+        &mut self.room[first..first + len]
+    }
+
     /// Some bytes.
-    fn put_slice(&mut self, bytes: &[u8]) {
+    pub fn put_slice(&mut self, bytes: &[u8]) {
         self.room[self.filled..self.filled + bytes.len()].write_copy_of_slice(bytes);
         self.filled += bytes.len();
     }
@@ -116,7 +116,7 @@ impl<'a> Room<'a> {
     /// Thirty-two bytes.
     #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
     #[inline]
-    fn put(&mut self, bytes: __m256i) {
+    pub fn put(&mut self, bytes: __m256i) {
         let to = &mut self.room[self.filled..self.filled + 32];
         // SAFETY: there is room for thirty-two bytes; the store wants no alignment.
         unsafe { _mm256_storeu_si256(to.as_mut_ptr().cast(), bytes) };
@@ -127,7 +127,7 @@ impl<'a> Room<'a> {
 /// Sixteen halves, or bfloats, as numbers, split.
 #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
 #[inline]
-fn widen<const E: u8>(bits: __m256i) -> [__m256; 2] {
+pub fn widen<const E: u8>(bits: __m256i) -> [__m256; 2] {
     if E == BF16 {
         let zero = _mm256_setzero_si256();
         let (first, second) = (_mm256_unpacklo_epi16(zero, bits), _mm256_unpackhi_epi16(zero, bits));
@@ -141,7 +141,7 @@ fn widen<const E: u8>(bits: __m256i) -> [__m256; 2] {
 /// what they are and become quiet.
 #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
 #[inline]
-fn round<const E: u8, const NAN: bool>([first, second]: [__m256; 2]) -> __m256i {
+pub fn round<const E: u8, const NAN: bool>([first, second]: [__m256; 2]) -> __m256i {
     if E == BF16 {
         return _mm256_packus_epi32(upper_half::<NAN>(first), upper_half::<NAN>(second));
     }
@@ -153,7 +153,7 @@ fn round<const E: u8, const NAN: bool>([first, second]: [__m256; 2]) -> __m256i 
 /// The bits of bfloats, in lanes of 32 bits.
 #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
 #[inline]
-fn upper_half<const NAN: bool>(values: __m256) -> __m256i {
+pub fn upper_half<const NAN: bool>(values: __m256) -> __m256i {
     let bits = _mm256_castps_si256(values);
     let odd = _mm256_and_si256(_mm256_srli_epi32::<16>(bits), _mm256_set1_epi32(1));
     let up = _mm256_add_epi32(bits, _mm256_set1_epi32(0x7fff));

@@ -4,28 +4,21 @@
 //! A lane of 32 bits is a channel of a tile, so what is known of channels is loaded once for a tile, and nothing is ever
 //! broadcast. Two tokens are the halves of a lane, a *pair*: eight registers are a tile.
 
-pub mod oaken;
-pub mod qpack;
-pub mod speckv;
-
 use super::avx2::{BF16, F16};
-use crate::tile::EDGE;
+use crate::tile::{EDGE, ROW_BYTES};
 use std::arch::x86_64::*;
 
 /// Pairs of tokens of a tile.
-const PAIRS: usize = EDGE / 2;
-
-/// Bytes of a row of 16-bit elements.
-const ROW_BYTES: usize = 2 * EDGE;
+pub const PAIRS: usize = EDGE / 2;
 
 /// Numbers that lanes are loaded from, or look up.
 #[repr(C, align(64))]
-struct Lanes<T, const N: usize>([T; N]);
+pub struct Lanes<T, const N: usize>(pub [T; N]);
 
 impl<T: Copy, const N: usize> Lanes<T, N> {
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vbmi,avx512vbmi2,bmi1,bmi2,popcnt")]
     #[inline]
-    fn load(&self) -> __m512i {
+    pub fn load(&self) -> __m512i {
         const { assert!(size_of::<T>() * N == 64) };
         // SAFETY: sixty-four bytes are there, and aligned.
         unsafe { _mm512_load_si512(self.0.as_ptr().cast()) }
@@ -34,22 +27,15 @@ impl<T: Copy, const N: usize> Lanes<T, N> {
 
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vbmi,avx512vbmi2,bmi1,bmi2,popcnt")]
 #[inline]
-fn load(from: &[u8; 64]) -> __m512i {
+pub fn load(from: &[u8; 64]) -> __m512i {
     // SAFETY: sixty-four bytes are there; the load wants no alignment.
     unsafe { _mm512_loadu_si512(from.as_ptr().cast()) }
-}
-
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vbmi,avx512vbmi2,bmi1,bmi2,popcnt")]
-#[inline]
-fn store(to: &mut [u8; 64], bytes: __m512i) {
-    // SAFETY: there is room for sixty-four bytes; the store wants no alignment.
-    unsafe { _mm512_storeu_si512(to.as_mut_ptr().cast(), bytes) };
 }
 
 /// Sixteen numbers.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vbmi,avx512vbmi2,bmi1,bmi2,popcnt")]
 #[inline]
-fn numbers(from: &[f32; EDGE]) -> __m512 {
+pub fn numbers(from: &[f32; EDGE]) -> __m512 {
     // SAFETY: sixteen numbers are there; the load wants no alignment.
     unsafe { _mm512_loadu_ps(from.as_ptr()) }
 }
@@ -169,14 +155,14 @@ static TO_TOKENS: Lanes<u16, 32> = Lanes({
 /// A tile as pairs. `OF_TOKENS`: its rows are of tokens; otherwise of channels.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vbmi,avx512vbmi2,bmi1,bmi2,popcnt")]
 #[inline]
-fn load_pairs<const TOKENS: bool>(bytes: &[u8], stride: usize) -> [__m512i; PAIRS] {
+pub fn load_pairs<const TOKENS: bool>(bytes: &[u8], stride: usize) -> [__m512i; PAIRS] {
     let rows = load_rows(bytes, stride);
     if TOKENS { rows.map(|both| _mm512_permutexvar_epi16(OF_TOKENS.load(), both)) } else { turned(&rows, &TO_PAIRS) }
 }
 
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vbmi,avx512vbmi2,bmi1,bmi2,popcnt")]
 #[inline]
-fn store_pairs<const TOKENS: bool>(pairs: &[__m512i; PAIRS], to: &mut [u8], stride: usize) {
+pub fn store_pairs<const TOKENS: bool>(pairs: &[__m512i; PAIRS], to: &mut [u8], stride: usize) {
     let rows = if TOKENS {
         pairs.map(|pair| _mm512_permutexvar_epi16(TO_TOKENS.load(), pair))
     } else {
@@ -188,7 +174,7 @@ fn store_pairs<const TOKENS: bool>(pairs: &[__m512i; PAIRS], to: &mut [u8], stri
 /// The numbers of a pair's first token, and of its second.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vbmi,avx512vbmi2,bmi1,bmi2,popcnt")]
 #[inline]
-fn widen<const E: u8>(pair: __m512i) -> [__m512; 2] {
+pub fn widen<const E: u8>(pair: __m512i) -> [__m512; 2] {
     if E == BF16 {
         let second = _mm512_and_si512(pair, _mm512_set1_epi32(0xffff_0000_u32.cast_signed()));
         return [_mm512_castsi512_ps(_mm512_slli_epi32::<16>(pair)), _mm512_castsi512_ps(second)];
@@ -200,7 +186,7 @@ fn widen<const E: u8>(pair: __m512i) -> [__m512; 2] {
 /// The other way, rounded to nearest. None is no number, and bfloats have no ties.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vbmi,avx512vbmi2,bmi1,bmi2,popcnt")]
 #[inline]
-fn narrow<const E: u8>([first, second]: [__m512; 2]) -> __m512i {
+pub fn narrow<const E: u8>([first, second]: [__m512; 2]) -> __m512i {
     if E == F16 {
         let first = _mm512_cvtepu16_epi32(_mm512_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(first));
         let second = _mm512_cvtepu16_epi32(_mm512_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(second));

@@ -1,66 +1,67 @@
-//! SpecKV: the largest magnitude by the bits of elements, and codes of a token's channels. Codes are turned round as bytes,
-//! of which a tile has fewer than of elements.
+//! INT8 on AVX2. Codes are transposed as bytes, of which a tile has half as many as of elements.
 
-use super::super::avx512;
-use super::rows::{Rows, whole};
-use super::{
-    BF16, F16, F32, Room, bytes_at, load_bytes, load_half, round, store_bytes, store_half, widen, with_element,
-};
-use crate::page::{Page, PageMut, Shape};
-use crate::tile::{Axis, EDGE, PageRows, Span, lie_in_a_row};
+use super::rows;
+use crate::page::{Element, Page, PageMut, Shape};
+use crate::simd::avx2::{BF16, F32, Room, bytes_at, load_half, store_bytes, store_half, with_element};
+use crate::simd::rows::{Rows, whole};
+use crate::tile::{Axis, EDGE, PageRows, ROW_BYTES, Span, lie_in_a_row};
 use half::{bf16, f16};
 use std::arch::x86_64::*;
 
-/// The largest magnitude of a page; none of a number where some are no numbers.
+/// The largest magnitude of a page; NaN or infinite if a value is.
 #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
-pub fn largest(page: &Page<'_>, is_wide: bool) -> f32 {
-    with_element!(page.kind().element, E, largest_of::<E>(page, is_wide))
+pub fn largest(page: &Page<'_>) -> f32 {
+    with_element!(page.kind().element, E, largest_of::<E>(page))
 }
 
-/// Bits without their sign are in the order of magnitudes, with what is no number last.
 #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
-fn largest_of<const E: u8>(page: &Page<'_>, is_wide: bool) -> f32 {
-    let (mut largest, mut rows) = (_mm256_setzero_si256(), Rows::zero());
-    let in_a_row = if E != F32 && lie_in_a_row(page.kind()) { page.bytes() } else { &[] };
-    let mut left = in_a_row;
-    if is_wide {
-        // SAFETY: the caller says that the machine has AVX-512.
-        (largest, left) = unsafe { avx512::speckv::largest(in_a_row) };
+fn largest_of<const E: u8>(page: &Page<'_>) -> f32 {
+    let kind = page.kind();
+    let mut largest = [_mm256_setzero_si256(); 2];
+    if E != F32 && lie_in_a_row(kind) {
+        // SAFETY: this function has AVX2 enabled.
+        unsafe { rows::widen_largest(&mut largest, page.bytes(), ROW_BYTES) };
+        return magnitude(kind.element, _mm256_max_epu16(largest[0], largest[1]));
     }
-    for row in left.as_chunks().0 {
-        largest = _mm256_max_epu16(largest, _mm256_and_si256(load_bytes(row), _mm256_set1_epi16(i16::MAX)));
-    }
-    for span in Span::all(page.kind().shape).take_while(|_| in_a_row.is_empty()) {
-        let of_page = PageRows::of(page.kind(), &span);
+    let (mut tile, sign) = (Rows::zero(), _mm256_set1_epi16(i16::MAX));
+    for span in Span::all(kind.shape) {
+        let of_page = PageRows::of(kind, &span);
         if let Some((place, stride)) = whole::<E>(&of_page) {
-            let bytes = &page.bytes()[place];
-            for row in 0..EDGE {
-                let bits = load_bytes(bytes_at(bytes, row * stride));
-                largest = _mm256_max_epu16(largest, _mm256_and_si256(bits, _mm256_set1_epi16(i16::MAX)));
-            }
+            // SAFETY: this function has AVX2 enabled.
+            unsafe { rows::widen_largest(&mut largest, &page.bytes()[place], stride) };
             continue;
         }
-        rows.load::<E>(page.bytes(), &of_page, of_page.axis);
+        tile.load::<E>(page.bytes(), &of_page, of_page.axis);
         for row in 0..EDGE {
             if E == F32 {
-                for values in rows.get::<E>(row) {
+                for values in tile.get::<E>(row) {
                     let bits = _mm256_and_si256(_mm256_castps_si256(values), _mm256_set1_epi32(i32::MAX));
-                    largest = _mm256_max_epu32(largest, bits);
+                    largest[0] = _mm256_max_epu32(largest[0], bits);
                 }
             } else {
-                let bits = _mm256_and_si256(rows.bits[row], _mm256_set1_epi16(i16::MAX));
-                largest = _mm256_max_epu16(largest, bits);
+                largest[0] = _mm256_max_epu16(largest[0], _mm256_and_si256(tile.bits[row], sign));
             }
         }
     }
+    let either = if E == F32 { largest[0] } else { _mm256_max_epu16(largest[0], largest[1]) };
+    magnitude(kind.element, either)
+}
+
+/// The largest of magnitudes, by their bits.
+#[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
+pub fn magnitude(element: Element, bits: __m256i) -> f32 {
     let mut all = [0; 32];
-    super::store_bytes(&mut all, largest);
-    if E == F32 {
-        let bits = all.as_chunks::<4>().0.iter().map(|bytes| u32::from_le_bytes(*bytes)).fold(0, u32::max);
-        return f32::from_bits(bits);
+    store_bytes(&mut all, bits);
+    let words = all.as_chunks::<2>().0.iter().map(|bytes| u16::from_le_bytes(*bytes));
+    let word = words.fold(0, u16::max);
+    match element {
+        Element::Bf16 => bf16::from_bits(word).to_f32(),
+        Element::F16 => f16::from_bits(word).to_f32(),
+        Element::F32 => {
+            let bits = all.as_chunks::<4>().0.iter().map(|bytes| u32::from_le_bytes(*bytes));
+            f32::from_bits(bits.fold(0, u32::max))
+        }
     }
-    let bits = all.as_chunks::<2>().0.iter().map(|bytes| u16::from_le_bytes(*bytes)).fold(0, u16::max);
-    if E == super::BF16 { bf16::from_bits(bits).to_f32() } else { f16::from_bits(bits).to_f32() }
 }
 
 /// Codes of a tile: rows i and i + 8 side by side.
@@ -116,51 +117,37 @@ fn quantize_as<const E: u8>(page: &Page<'_>, inverse: f32, codes: &mut [u8]) {
     }
 }
 
-/// Appends codes by tiles, with rows as the page has them, of values that times `inverse` are numbers that fit.
+/// Appends codes by tiles, with rows as the page has them. Values times `inverse` must fit eight bits.
 #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
-pub fn quantize_tiles(page: &Page<'_>, inverse: f32, payload: &mut Vec<u8>, is_wide: bool) {
+pub fn quantize_tiles(page: &Page<'_>, inverse: f32, payload: &mut Vec<u8>) {
     let count = page.kind().shape.values();
     let mut room = Room::behind(payload, count);
-    with_element!(page.kind().element, E, quantize_tiles_as::<E>(page, inverse, &mut room, is_wide));
+    with_element!(page.kind().element, E, quantize_tiles_as::<E>(page, inverse, &mut room));
     assert_eq!(room.filled, count, "every value has a code");
-    // SAFETY: so many bytes were written behind the others.
+    // SAFETY: `quantize_tiles_as` stored so many codes.
     unsafe { payload.set_len(payload.len() + count) };
 }
 
 #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
-fn quantize_tiles_as<const E: u8>(page: &Page<'_>, inverse: f32, room: &mut Room<'_>, is_wide: bool) {
-    let mut rows = Rows::zero();
+fn quantize_tiles_as<const E: u8>(page: &Page<'_>, inverse: f32, room: &mut Room<'_>) {
     if E != F32 && lie_in_a_row(page.kind()) {
-        if is_wide {
-            // SAFETY: the caller says that the machine has AVX-512.
-            room.filled = unsafe {
-                if E == BF16 {
-                    avx512::speckv::quantize::<BF16>(page.bytes(), inverse, room.room)
-                } else {
-                    avx512::speckv::quantize::<F16>(page.bytes(), inverse, room.room)
-                }
-            };
-        }
-        let inverse = _mm256_set1_ps(inverse);
-        for [first, second] in page.bytes()[2 * room.filled..].as_chunks().0.as_chunks().0 {
-            let values = [widen::<E>(load_bytes(first)), widen::<E>(load_bytes(second))];
-            room.put(quantize_rows(values, inverse));
-        }
-        return;
+        let codes = room.take(page.kind().shape.values());
+        // SAFETY: this function has AVX2 enabled.
+        return unsafe { rows::quantize::<E, __m256i>(page.bytes(), ROW_BYTES, inverse, codes) };
     }
-    let inverse = _mm256_set1_ps(inverse);
+    let mut tile = Rows::zero();
     for span in Span::all(page.kind().shape) {
         let of_page = PageRows::of(page.kind(), &span);
         if let Some((place, stride)) = whole::<E>(&of_page) {
-            let bytes = &page.bytes()[place];
-            let row = |row: usize| widen::<E>(load_bytes(bytes_at(bytes, row * stride)));
-            (0..EDGE).step_by(2).for_each(|first| room.put(quantize_rows([row(first), row(first + 1)], inverse)));
+            let codes = room.take(EDGE * EDGE);
+            // SAFETY: this function has AVX2 enabled.
+            unsafe { rows::quantize::<E, __m256i>(&page.bytes()[place], stride, inverse, codes) };
             continue;
         }
-        rows.load::<E>(page.bytes(), &of_page, of_page.axis);
-        let mut all = [0; EDGE * EDGE];
+        tile.load::<E>(page.bytes(), &of_page, of_page.axis);
+        let (mut all, inverse) = ([0; EDGE * EDGE], _mm256_set1_ps(inverse));
         for (pair, codes) in all.as_chunks_mut().0.iter_mut().enumerate() {
-            store_bytes(codes, quantize_rows([rows.get::<E>(2 * pair), rows.get::<E>(2 * pair + 1)], inverse));
+            store_bytes(codes, quantize_rows([tile.get::<E>(2 * pair), tile.get::<E>(2 * pair + 1)], inverse));
         }
         all.as_chunks::<EDGE>().0.iter().take(of_page.count).for_each(|codes| room.put_slice(&codes[..of_page.len]));
     }
@@ -230,104 +217,53 @@ fn restore_as<const E: u8>(codes: &[u8], scale: f32, page: &mut PageMut<'_>) {
     }
 }
 
-/// Stores what codes by tiles stand for, whose rows are of `axis`.
+/// Stores the values of codes by tiles, whose rows are of `axis`.
 #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
-pub fn restore_tiles(codes: &[u8], axis: Axis, scale: f32, page: &mut PageMut<'_>, is_wide: bool) {
-    with_element!(page.kind().element, E, restore_tiles_as::<E>(codes, axis, scale, page, is_wide));
+pub fn restore_tiles(codes: &[u8], axis: Axis, scale: f32, page: &mut PageMut<'_>) {
+    with_element!(page.kind().element, E, restore_tiles_as::<E>(codes, axis, scale, page));
 }
 
 #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
-fn restore_tiles_as<const E: u8>(codes: &[u8], axis: Axis, scale: f32, page: &mut PageMut<'_>, is_wide: bool) {
+fn restore_tiles_as<const E: u8>(codes: &[u8], axis: Axis, scale: f32, page: &mut PageMut<'_>) {
     let kind = *page.kind();
-    let (mut rows, mut rest) = (Rows::zero(), codes);
-    let is_plain = E == BF16 && is_plain(scale);
-    if is_wide && (is_plain || E == F16) && axis == page.axis() && lie_in_a_row(&kind) {
-        let bytes = page.bytes_mut();
-        // SAFETY: the caller says that the machine has AVX-512.
-        let done = unsafe {
-            if E == BF16 {
-                avx512::speckv::restore::<BF16>(codes, scale, bytes)
-            } else {
-                avx512::speckv::restore::<F16>(codes, scale, bytes)
-            }
-        };
-        // Tiles are of so many values that nothing is left.
-        assert_eq!(done, codes.len(), "whole tiles");
-        return;
+    let by_rows = axis == page.axis() && E != F32 && (E != BF16 || is_plain(scale));
+    if by_rows && lie_in_a_row(&kind) {
+        // SAFETY: this function has AVX2 enabled.
+        return unsafe { rows::restore::<E, __m256i>(codes, scale, page.bytes_mut(), ROW_BYTES) };
     }
-    if is_plain && axis == page.axis() && lie_in_a_row(&kind) {
-        return restore_plain(codes, scale, page.bytes_mut(), 2 * EDGE);
-    }
+    let (mut tile, mut rest) = (Rows::zero(), codes);
     for span in Span::all(kind.shape) {
         let of_page = PageRows::of(&kind, &span);
         let (count, len) = span.rows(axis);
         let (codes, behind) = rest.split_at(count * len);
         rest = behind;
-        if axis == of_page.axis
-            && let Some((place, stride)) = whole::<E>(&of_page)
-        {
-            let bytes = &mut page.bytes_mut()[place];
-            if is_plain {
-                restore_plain(codes, scale, bytes, stride);
-                continue;
-            }
-            for (row, codes) in codes.as_chunks::<EDGE>().0.iter().enumerate().take(EDGE) {
-                let elements = round::<E, false>(row_values(codes, _mm256_set1_ps(scale)));
-                // SAFETY: the last of sixteen rows ends with these bytes.
-                unsafe { _mm256_storeu_si256(bytes.as_mut_ptr().add(row * stride).cast(), elements) };
-            }
+        if by_rows && let Some((place, stride)) = whole::<E>(&of_page) {
+            // SAFETY: this function has AVX2 enabled.
+            unsafe { rows::restore::<E, __m256i>(codes, scale, &mut page.bytes_mut()[place], stride) };
             continue;
         }
         let mut all = [0; EDGE * EDGE];
         for (all, codes) in all.as_chunks_mut::<EDGE>().0.iter_mut().zip(codes.chunks_exact(len)) {
             all[..len].copy_from_slice(codes);
         }
-        restore_tile::<E>(&all, EDGE, scale, axis != of_page.axis, &mut rows);
-        rows.store::<E>(page.bytes_mut(), &of_page, of_page.axis);
+        restore_tile::<E>(&all, EDGE, scale, axis != of_page.axis, &mut tile);
+        tile.store::<E>(page.bytes_mut(), &of_page, of_page.axis);
     }
 }
 
-/// Exponents go so far down that a scale may lose this factor and stays what it is.
-const CODE_SHIFT: f32 = 1.0 / (1 << 24) as f32;
-
-/// Whether no code stands for what lies halfway between two bfloats, so that an addition rounds to them, and the scale is
-/// not too small for codes that are shifted to the left.
+/// Whether no code's value lies halfway between two bfloats, so that an addition rounds, and the scale
+/// stays normal for codes shifted left by sixteen.
 #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
-fn is_plain(scale: f32) -> bool {
+pub fn is_plain(scale: f32) -> bool {
     let mut ties = _mm256_setzero_si256();
     for eight in 0..EDGE {
-        // The sign has no part in this.
+        // Negative codes have the same ties.
         let codes = _mm256_add_epi32(_mm256_setr_epi32(1, 2, 3, 4, 5, 6, 7, 8), _mm256_set1_epi32(8 * eight as i32));
         let values = _mm256_mul_ps(_mm256_cvtepi32_ps(codes), _mm256_set1_ps(scale));
         let lower = _mm256_slli_epi32::<16>(_mm256_castps_si256(values));
         ties = _mm256_or_si256(ties, _mm256_cmpeq_epi32(lower, _mm256_set1_epi32(i32::MIN)));
     }
-    _mm256_testz_si256(ties, ties) == 1 && (scale * CODE_SHIFT).is_normal()
-}
-
-/// Stores what rows of sixteen codes stand for as bfloats, in rows that begin `stride` apart.
-#[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
-#[inline]
-fn restore_plain(codes: &[u8], scale: f32, to: &mut [u8], stride: usize) {
-    let (codes, _) = codes.as_chunks::<EDGE>();
-    assert!(to.len() + stride >= codes.len() * stride + 2 * EDGE, "so many rows");
-    // A code becomes the upper byte of a number: the even ones, and the odd ones.
-    let evens = _mm256_setr_epi8(
-        -1, -1, -1, 0, -1, -1, -1, 2, -1, -1, -1, 4, -1, -1, -1, 6, // and the other eight
-        -1, -1, -1, 8, -1, -1, -1, 10, -1, -1, -1, 12, -1, -1, -1, 14,
-    );
-    let odds = _mm256_or_si256(evens, _mm256_set1_epi32(1 << 24));
-    let (scale, half) = (_mm256_set1_ps(scale * CODE_SHIFT), _mm256_set1_epi32(0x8000));
-    for (row, codes) in codes.iter().enumerate() {
-        let codes = _mm256_broadcastsi128_si256(load_half(codes));
-        let even = _mm256_mul_ps(_mm256_cvtepi32_ps(_mm256_shuffle_epi8(codes, evens)), scale);
-        let odd = _mm256_mul_ps(_mm256_cvtepi32_ps(_mm256_shuffle_epi8(codes, odds)), scale);
-        let even = _mm256_add_epi32(_mm256_castps_si256(even), half);
-        let odd = _mm256_add_epi32(_mm256_castps_si256(odd), half);
-        let elements = _mm256_blend_epi16::<0xaa>(_mm256_srli_epi32::<16>(even), odd);
-        // SAFETY: the last row ends with these bytes.
-        unsafe { _mm256_storeu_si256(to.as_mut_ptr().add(row * stride).cast(), elements) };
-    }
+    _mm256_testz_si256(ties, ties) == 1 && (scale / (1 << 16) as f32).is_normal()
 }
 
 /// Values of sixteen rows whose codes begin `stride` apart; `is_turned`: as columns.

@@ -1,14 +1,74 @@
 //! QPack: a lane is a channel, of which a register holds what one pair of tokens is coded as, so that what widths and channels
 //! are goes by lanes, and codes are packed and unpacked by shifts.
 
-use super::super::avx2::{BF16, F16};
-use super::{EDGE, Lanes, PAIRS, load_pairs, narrow, numbers, store_pairs, widen};
-use crate::qpack::{HALVES, WIDTHS, Width};
+use super::avx2::{self, Lying, OfTile, Tiles};
+use super::{HALVES, Known, WIDTHS, WINDOW, Width};
+use crate::error::Declined;
+use crate::page::{Page, PageMut};
+use crate::simd::avx2::{BF16, F32};
+use crate::simd::avx512::{Lanes, PAIRS, load_pairs, narrow, numbers, store_pairs, widen};
+use crate::tile::{Axis, EDGE};
 use std::arch::x86_64::*;
 use std::mem::MaybeUninit;
 
-/// Bytes that are read, or written, for a channel, of which it may be fewer.
-const WINDOW: usize = 16;
+/// As [`avx2::encode_group`].
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vbmi,avx512vbmi2,bmi1,bmi2,popcnt")]
+pub fn encode_group(
+    page: &Page<'_>,
+    head: usize,
+    token: usize,
+    known: &Known<'_>,
+    payload: &mut Vec<u8>,
+) -> Result<(), Declined> {
+    // SAFETY: this function has AVX-512 enabled, and machines with AVX-512 have AVX2.
+    unsafe { avx2::encode_by::<Wide>(page, head, token, known, payload) }
+}
+
+/// As [`avx2::decode_group`].
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vbmi,avx512vbmi2,bmi1,bmi2,popcnt")]
+pub fn decode_group<'a>(
+    payload: &'a [u8],
+    known: &Known<'_>,
+    page: &mut PageMut<'_>,
+    head: usize,
+    token: usize,
+) -> Option<&'a [u8]> {
+    // SAFETY: this function has AVX-512 enabled, and machines with AVX-512 have AVX2.
+    unsafe { avx2::decode_by::<Wide>(payload, known, page, head, token) }
+}
+
+/// AVX-512.
+enum Wide {}
+
+impl Tiles for Wide {
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vbmi,avx512vbmi2,bmi1,bmi2,popcnt")]
+    unsafe fn decode<const E: u8>(
+        bytes: &[u8; EDGE * WINDOW],
+        nibbles: u64,
+        known: OfTile<'_>,
+        to: &mut [u8],
+        lying: Lying,
+    ) -> Option<usize> {
+        (E != F32).then(|| match lying.axis {
+            Axis::Tokens => decode_tile::<E, true>(bytes, nibbles, known, to, lying.stride),
+            Axis::Channels => decode_tile::<E, false>(bytes, nibbles, known, to, lying.stride),
+        })
+    }
+
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vbmi,avx512vbmi2,bmi1,bmi2,popcnt")]
+    unsafe fn encode<const E: u8>(
+        bytes: &[u8],
+        lying: Lying,
+        known: OfTile<'_>,
+        room: &mut [MaybeUninit<u8>; EDGE * WINDOW],
+    ) -> Option<(u64, usize)> {
+        match lying.axis {
+            _ if E == F32 => None,
+            Axis::Tokens => encode_tile::<E, true>(bytes, lying.stride, known, room),
+            Axis::Channels => encode_tile::<E, false>(bytes, lying.stride, known, room),
+        }
+    }
+}
 
 /// What is added to a whole number below 2^23 so that it is the lower bits of a single.
 const MAGIC: u32 = 0x4b00_0000;
@@ -49,15 +109,13 @@ fn look_up<T: Copy>(indices: __m512i, table: &Lanes<T, EDGE>) -> __m512i {
 /// Decodes a tile without halves to rows that begin `stride` apart. `TOKENS`: they are of tokens. Returns how many bytes were
 /// its own. Of bfloats none of the codes may stand for what lies halfway between two.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vbmi,avx512vbmi2,bmi1,bmi2,popcnt")]
-pub fn decode_tile<const E: u8, const TOKENS: bool>(
+fn decode_tile<const E: u8, const TOKENS: bool>(
     bytes: &[u8; EDGE * WINDOW],
     nibbles: u64,
-    means: &[f32; EDGE],
-    steps: &[f32; EDGE],
+    [means, steps]: OfTile<'_>,
     to: &mut [u8],
     stride: usize,
 ) -> usize {
-    const { assert!(E == BF16 || E == F16) };
     let shifts = _mm512_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28, 0, 4, 8, 12, 16, 20, 24, 28);
     let both = _mm512_castsi128_si512(_mm_cvtsi64_si128(nibbles.cast_signed()));
     let both = _mm512_permutexvar_epi32(_mm512_setr_epi32(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1), both);
@@ -189,14 +247,12 @@ fn width_indices(least: __m512, greatest: __m512) -> __m512i {
 /// Encodes a tile to the beginning of the room. Returns the nibbles of widths and how many bytes channels take; `None`: some
 /// channel has to be halves, or has values that are none.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vbmi,avx512vbmi2,bmi1,bmi2,popcnt")]
-pub fn encode_tile<const E: u8, const TOKENS: bool>(
+fn encode_tile<const E: u8, const TOKENS: bool>(
     bytes: &[u8],
     stride: usize,
-    means: &[f32; EDGE],
-    steps: &[f32; EDGE],
+    [means, steps]: OfTile<'_>,
     room: &mut [MaybeUninit<u8>; EDGE * WINDOW],
 ) -> Option<(u64, usize)> {
-    const { assert!(E == BF16 || E == F16) };
     let tile = load_pairs::<TOKENS>(bytes, stride);
     let magnitude = |pair: __m512i| _mm512_and_si512(pair, _mm512_set1_epi16(i16::MAX));
     let largest = tile.iter().fold(_mm512_setzero_si512(), |all, pair| _mm512_max_epu16(all, magnitude(*pair)));

@@ -1,10 +1,11 @@
 //! Oaken, token by token: any values, and pages that are not whole.
 
-use super::super::rows::Rows;
-use super::super::with_element;
-use super::{LANES, Tables, ends, load, region, regions, store, with_intervals};
-use crate::oaken::{BLOCK, Coder};
+use super::{GROUPS_MAX, LANES, Tables, ends, load, region, regions, store, with_intervals};
+use crate::error::Declined;
+use crate::oaken::{self, BLOCK, Coder};
 use crate::page::Page;
+use crate::simd::avx2::with_element;
+use crate::simd::rows::Rows;
 use crate::tile::{Axis, EDGE, PageRows, Span};
 use std::arch::x86_64::*;
 
@@ -61,13 +62,18 @@ impl Split {
     }
 }
 
-/// Widens bounds of what is left of values in each group, but for the last few values, fewer than eight, which it returns; `None`:
-/// some are no numbers.
+/// Widens bounds of the rest of values in each group.
 #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
-pub fn bounds<'a>(intervals: &[(f32, f32)], values: &'a [f32], bounds: &mut [(f32, f32)]) -> Option<&'a [f32]> {
-    with_intervals!(intervals, intervals, bounds_by(intervals, values, bounds))
+pub fn bounds(intervals: &[(f32, f32)], values: &[f32], bounds: &mut [(f32, f32)]) -> Result<(), Declined> {
+    let rest = if intervals.len() < GROUPS_MAX {
+        with_intervals!(intervals, intervals, bounds_by(intervals, values, bounds)).ok_or(Declined)?
+    } else {
+        values
+    };
+    oaken::bounds(intervals, rest, bounds)
 }
 
+/// Leaves a last few values, fewer than eight, which it returns; `None`: some are not finite.
 #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
 fn bounds_by<'a, const G: usize>(
     intervals: &[(f32, f32); G],
@@ -138,6 +144,9 @@ fn greatest_of(values: __m256) -> f32 {
 /// Appends dense codes, counts and entries of a token's values, `[head][channel]`.
 #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
 pub fn code_token(coder: &Coder<'_>, values: &[f32], dim: usize, heads: &mut [[Vec<u8>; 3]]) {
+    if coder.intervals.len() >= GROUPS_MAX {
+        return oaken::code_token(coder, values, dim, heads);
+    }
     with_intervals!(coder.intervals, intervals, {
         let tables = Tables::of(coder, intervals);
         for (values, parts) in values.chunks_exact(dim).zip(heads) {

@@ -1,24 +1,81 @@
 //! Oaken, whole pages of 16-bit elements.
 //!
-//! Elements are numbers of 16 bits that have an order, and ends of regions are places in it. How far an element is behind an
-//! end, modulo 2^16, is least for the first behind it and greatest for the last before it, so one subtraction tells both
-//! bounds that an end has in a token. Then most values are of the middle group and are coded as if all of them were; the others
-//! are gathered by rows and coded eight at a time.
+//! Most values are of the middle group. They are coded as if all values were; the others are gathered
+//! by rows and coded eight at a time.
 
-use super::super::super::avx512;
-use super::super::rows::Rows;
-use super::super::{BF16, F16, Room, bytes_at, bytes_at_mut, load_bytes, load_half, store_bytes, store_half, widen};
-use super::{LANES, Tables, ends, region, regions, with_intervals};
+use super::{GROUPS_MAX, LANES, Tables, ends, region, regions, with_intervals};
 use crate::error::Declined;
+use crate::oaken::seen::{ENDS_MAX, Seen, see};
 use crate::oaken::{BLOCK, Coder, Grid, Groups, grids, outwards};
 use crate::page::{Element, Page, Shape};
+use crate::simd::avx2::{BF16, F16, bytes_at, bytes_at_mut, load_bytes, load_half, store_bytes, store_half, widen};
+use crate::simd::rows::Rows;
 use crate::tile::{Axis, EDGE, PageRows, Span};
 use half::{bf16, f16};
 use std::arch::x86_64::*;
 
-/// Ends of regions at most, and groups.
-const ENDS_MAX: usize = 6;
-const GROUPS_MAX: usize = 4;
+/// The steps of encoding for which instruction sets have kernels of their own.
+///
+/// # Safety
+/// Callers must guarantee that the machine has the instruction set of the implementation.
+pub trait Steps {
+    /// [`see`], with the lanes of one register.
+    unsafe fn see<const G: usize>(
+        bytes: &[u8],
+        starts: &[usize],
+        behind: usize,
+        rows: (usize, usize),
+        ends: &[u16; ENDS_MAX],
+    ) -> Seen<__m256i, G>;
+
+    /// Codes sixteen tokens of a head: dense codes, counts, and entries of `BYTES` each.
+    unsafe fn code<const E: u8, const G: usize, const BYTES: usize>(
+        some: &mut Sixteen,
+        by: &Coders<'_, G>,
+        parts: [&mut [u8]; 2],
+        entries: &mut Vec<u8>,
+    );
+}
+
+/// What sixteen tokens are coded by.
+pub struct Coders<'a, const G: usize> {
+    pub tokens: &'a [TokenCoder],
+    pub ends: &'a [u16; ENDS_MAX],
+    /// Where in an entry the upper bits of the code begin.
+    pub upper_at: u32,
+    middle: &'a Middle,
+    bounds: &'a ([f32; G], [f32; G]),
+}
+
+/// AVX2.
+pub enum Narrow {}
+
+impl Steps for Narrow {
+    #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
+    unsafe fn see<const G: usize>(
+        bytes: &[u8],
+        starts: &[usize],
+        behind: usize,
+        rows: (usize, usize),
+        ends: &[u16; ENDS_MAX],
+    ) -> Seen<__m256i, G> {
+        // SAFETY: this function has AVX2 enabled.
+        unsafe { see(bytes, starts, behind, rows, ends) }
+    }
+
+    #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
+    unsafe fn code<const E: u8, const G: usize, const BYTES: usize>(
+        some: &mut Sixteen,
+        by: &Coders<'_, G>,
+        [dense, counts]: [&mut [u8]; 2],
+        entries: &mut Vec<u8>,
+    ) {
+        for (token, counts) in counts.chunks_exact_mut(some.dim / BLOCK).enumerate() {
+            some.code::<E, G, BYTES>(token, by, counts, entries);
+        }
+        dense.chunks_exact_mut(some.dim / 2).enumerate().for_each(|(token, dense)| some.pack(token, dense));
+    }
+}
 
 /// An element, by its bits, as a place in the order of values. What is no number is behind infinities.
 const fn ordered(bits: u16) -> u16 {
@@ -67,55 +124,7 @@ fn ends_of<const E: u8, const G: usize>(intervals: &[(f32, f32); G]) -> [u16; EN
     all
 }
 
-/// Of sixteen tokens, or of sixteen channels of one: of each end the least distance behind it and the greatest, and of
-/// all the first place and the last.
-struct Seen<const G: usize> {
-    nearest: [[__m256i; G]; 2],
-    furthest: [[__m256i; G]; 2],
-    first: __m256i,
-    last: __m256i,
-}
-
-impl<const G: usize> Seen<G> {
-    #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
-    #[inline]
-    fn new() -> Self {
-        let (none, all) = (_mm256_setzero_si256(), _mm256_set1_epi16(-1));
-        Self { nearest: [[all; G]; 2], furthest: [[none; G]; 2], first: all, last: none }
-    }
-
-    #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
-    #[inline]
-    fn add(&mut self, bits: __m256i, ends: &[u16; ENDS_MAX]) {
-        let order = _mm256_xor_si256(in_order(bits), _mm256_set1_epi16(i16::MIN));
-        (self.first, self.last) = (_mm256_min_epu16(self.first, order), _mm256_max_epu16(self.last, order));
-        for side in 0..2 {
-            for number in 0..G {
-                let behind = _mm256_sub_epi16(order, _mm256_set1_epi16(ends[side * G + number].cast_signed()));
-                self.nearest[side][number] = _mm256_min_epu16(self.nearest[side][number], behind);
-                self.furthest[side][number] = _mm256_max_epu16(self.furthest[side][number], behind);
-            }
-        }
-    }
-
-    /// What registers of twice the size have in both halves.
-    #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
-    fn of_wide(wide: &avx512::oaken::Seen<G>) -> Self {
-        let mut all = Self::new();
-        // SAFETY: a register of AVX-512 is two of these.
-        let halves = |wide: __m512i| unsafe { std::mem::transmute::<__m512i, [__m256i; 2]>(wide) };
-        let least = |wide| _mm256_min_epu16(halves(wide)[0], halves(wide)[1]);
-        let greatest = |wide| _mm256_max_epu16(halves(wide)[0], halves(wide)[1]);
-        (all.first, all.last) = (least(wide.first), greatest(wide.last));
-        for side in 0..2 {
-            for number in 0..G {
-                all.nearest[side][number] = least(wide.nearest[side][number]);
-                all.furthest[side][number] = greatest(wide.furthest[side][number]);
-            }
-        }
-        all
-    }
-
+impl<const G: usize> Seen<__m256i, G> {
     /// Each lane by itself.
     #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
     fn by_lane(&self) -> [Lane; EDGE] {
@@ -207,63 +216,34 @@ impl Lane {
     }
 }
 
-/// What sixteen tokens come to, from one on.
+/// Places of sixteen tokens from `first` on.
+///
+/// # Safety
+/// Callers must guarantee that the machine has the instruction set of `S`.
 #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
-fn seen<const E: u8, const G: usize>(
-    page: &Page<'_>,
-    first: usize,
-    ends: &[u16; ENDS_MAX],
-    is_wide: bool,
-) -> [Lane; EDGE] {
+unsafe fn seen<const G: usize, S: Steps>(page: &Page<'_>, first: usize, ends: &[u16; ENDS_MAX]) -> [Lane; EDGE] {
     let (kind, bytes) = (page.kind(), page.bytes());
     let (heads, dim) = (usize::from(kind.shape.heads), usize::from(kind.shape.dim));
     if page.axis() == Axis::Channels {
-        if is_wide {
-            let rows = |head, channel| PageRows::of(kind, &Span::at(kind.shape, head, first, channel));
-            let tiles = (0..heads).flat_map(|head| (0..dim).step_by(EDGE).map(move |channel| (head, channel)));
-            let starts: Vec<usize> = tiles.map(|(head, channel)| 2 * rows(head, channel).place).collect();
-            let each = (EDGE, 2 * rows(0, 0).stride);
-            // SAFETY: the caller says that the machine has AVX-512.
-            return Seen::of_wide(&unsafe { avx512::oaken::see::<G>(bytes, &starts, 0, each, ends) }).by_lane();
-        }
-        let mut seen = Seen::<G>::new();
-        for head in 0..heads {
-            for channel in (0..dim).step_by(EDGE) {
-                let rows = PageRows::of(kind, &Span::at(kind.shape, head, first, channel));
-                for row in 0..EDGE {
-                    seen.add(load_bytes(bytes_at(bytes, 2 * (rows.place + row * rows.stride))), ends);
-                }
-            }
-        }
-        return seen.by_lane();
+        let rows = |head, channel| PageRows::of(kind, &Span::at(kind.shape, head, first, channel));
+        let tiles = (0..heads).flat_map(|head| (0..dim).step_by(EDGE).map(move |channel| (head, channel)));
+        let starts: Vec<usize> = tiles.map(|(head, channel)| 2 * rows(head, channel).place).collect();
+        // SAFETY: the caller guarantees the instruction set of `S`.
+        return unsafe { S::see::<G>(bytes, &starts, 0, (EDGE, 2 * rows(0, 0).stride), ends) }.by_lane();
     }
     let of_head = |head| kind.layout.place(kind.shape, head, first, 0);
     let tile_stride = kind.layout.place(kind.shape, 0, first, EDGE) - of_head(0);
     let token_stride = PageRows::of(kind, &Span::at(kind.shape, 0, first, 0)).stride;
     let starts: Vec<usize> = (0..heads).map(|head| 2 * of_head(head)).collect();
-    let mut lanes = [Lane { first: 0, last: 0, ends: [(0, 0); ENDS_MAX] }; EDGE];
-    for (token, lane) in lanes.iter_mut().enumerate() {
-        if is_wide {
-            let behind = 2 * token * token_stride;
-            // SAFETY: the caller says that the machine has AVX-512.
-            let seen = unsafe { avx512::oaken::see::<G>(bytes, &starts, behind, (dim / EDGE, 2 * tile_stride), ends) };
-            *lane = Seen::of_wide(&seen).together();
-            continue;
-        }
-        let mut seen = Seen::<G>::new();
-        for head in 0..heads {
-            let first = of_head(head) + token * token_stride;
-            for tile in 0..dim / EDGE {
-                seen.add(load_bytes(bytes_at(bytes, 2 * (first + tile * tile_stride))), ends);
-            }
-        }
-        *lane = seen.together();
-    }
-    lanes
+    std::array::from_fn(|token| {
+        let behind = 2 * token * token_stride;
+        // SAFETY: the caller guarantees the instruction set of `S`.
+        unsafe { S::see::<G>(bytes, &starts, behind, (dim / EDGE, 2 * tile_stride), ends) }.together()
+    })
 }
 
 /// What the values of a token are coded by.
-struct TokenCoder {
+pub struct TokenCoder {
     /// Of the middle group: the lower bound, the bits in which the upper one differs, the least of what is left, the inverse
     /// of the step.
     bound: f32,
@@ -274,7 +254,7 @@ struct TokenCoder {
     below: i16,
     above: i16,
     /// Of all groups.
-    tables: Tables,
+    pub tables: Tables,
 }
 
 impl TokenCoder {
@@ -351,8 +331,8 @@ impl Middle {
 }
 
 /// Sixteen tokens of a head on their way to a payload.
-struct Sixteen {
-    dim: usize,
+pub struct Sixteen {
+    pub dim: usize,
     /// Elements and codes of the middle group, token by token, and places for what is none.
     elements: Vec<[u8; 2]>,
     codes: Vec<u8>,
@@ -387,12 +367,12 @@ impl Sixteen {
     fn code<const E: u8, const G: usize, const BYTES: usize>(
         &mut self,
         token: usize,
-        middle: &Middle,
-        (by, upper_at): (&TokenCoder, u32),
-        (lows, highs): &([f32; G], [f32; G]),
+        coders: &Coders<'_, G>,
         counts: &mut [u8],
         entries: &mut Vec<u8>,
     ) {
+        let Coders { middle, bounds: (lows, highs), upper_at, .. } = *coders;
+        let by = &coders.tokens[token];
         let first = token * self.dim;
         let mut found = 0;
         for (block, count) in counts.iter_mut().enumerate() {
@@ -461,36 +441,9 @@ impl Sixteen {
         entries.truncate(end);
     }
 
-    /// Codes all tokens, and appends their entries, which are of a byte, on AVX-512, which the caller says that the machine has.
-    #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
-    fn code_wide<const E: u8, const G: usize>(
-        &self,
-        coders: &[TokenCoder],
-        upper_at: u32,
-        ends: &[u16; ENDS_MAX],
-        [dense, counts]: [&mut [u8]; 2],
-        entries: &mut Vec<u8>,
-    ) {
-        use avx512::oaken::{Row, Tables, encode_row};
-        let parts = dense.chunks_exact_mut(self.dim / 2).zip(counts.chunks_exact_mut(self.dim / BLOCK));
-        for ((token, by), (dense, counts)) in coders.iter().enumerate().zip(parts) {
-            let (of_region, bytes) = &by.tables.plain;
-            let tables = Tables { of_region: of_region.each_ref(), bytes: *bytes, upper_at };
-            let elements = self.elements[token * self.dim..][..self.dim].as_flattened();
-            let mut room = Room::behind(entries, self.dim + BLOCK);
-            let row = Row { elements, dense, counts };
-            // SAFETY: as the caller says.
-            room.filled = unsafe {
-                if E == BF16 {
-                    encode_row::<BF16, G>(row, &tables, ends, room.room)
-                } else {
-                    encode_row::<F16, G>(row, &tables, ends, room.room)
-                }
-            };
-            let filled = room.filled;
-            // SAFETY: so many bytes were written behind the others.
-            unsafe { entries.set_len(entries.len() + filled) };
-        }
+    /// Elements of a token.
+    pub fn elements(&self, token: usize) -> &[u8] {
+        self.elements[token * self.dim..][..self.dim].as_flattened()
     }
 
     /// Dense codes of a token, two to a byte.
@@ -506,45 +459,62 @@ impl Sixteen {
     }
 }
 
-/// As [`crate::simd::oaken_encode`].
+/// Appends the payload of a page of whole tiles and blocks of 16-bit elements, by up to four groups;
+/// `None`: the page or the groups are others.
 #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
 pub fn encode(
     groups: &Groups,
     intervals: &[(f32, f32)],
     page: &Page<'_>,
     payload: &mut Vec<u8>,
-    is_wide: bool,
 ) -> Option<Result<(), Declined>> {
-    let Shape { tokens, dim, .. } = page.kind().shape;
-    if !usize::from(tokens).is_multiple_of(EDGE) || !usize::from(dim).is_multiple_of(BLOCK) {
+    // SAFETY: this function has AVX2 enabled.
+    unsafe { encode_by::<Narrow>(groups, intervals, page, payload) }
+}
+
+/// As [`encode`], by the steps of `S`.
+///
+/// # Safety
+/// Callers must guarantee that the machine has AVX2 and the instruction set of `S`.
+#[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
+pub unsafe fn encode_by<S: Steps>(
+    groups: &Groups,
+    intervals: &[(f32, f32)],
+    page: &Page<'_>,
+    payload: &mut Vec<u8>,
+) -> Option<Result<(), Declined>> {
+    let (Shape { tokens, dim, .. }, element) = (page.kind().shape, page.kind().element);
+    let is_whole = usize::from(tokens).is_multiple_of(EDGE) && usize::from(dim).is_multiple_of(BLOCK);
+    if !is_whole || intervals.len() >= GROUPS_MAX || element == Element::F32 {
         return None;
     }
-    let is_byte = groups.entry_bytes() == 1;
-    Some(with_intervals!(intervals, intervals, {
-        match (page.kind().element, is_byte) {
-            (Element::Bf16, true) => encode_as::<BF16, _, 1>(groups, intervals, page, payload, is_wide),
-            (Element::Bf16, false) => encode_as::<BF16, _, 2>(groups, intervals, page, payload, is_wide),
-            (Element::F16, true) => encode_as::<F16, _, 1>(groups, intervals, page, payload, is_wide),
-            (Element::F16, false) => encode_as::<F16, _, 2>(groups, intervals, page, payload, is_wide),
-            (Element::F32, _) => return None,
+    // SAFETY: the caller guarantees the instruction set of `S`.
+    Some(with_intervals!(intervals, intervals, unsafe {
+        match (element, groups.entry_bytes()) {
+            (Element::Bf16, 1) => encode_as::<BF16, _, 1, S>(groups, intervals, page, payload),
+            (Element::Bf16, _) => encode_as::<BF16, _, 2, S>(groups, intervals, page, payload),
+            (_, 1) => encode_as::<F16, _, 1, S>(groups, intervals, page, payload),
+            (_, _) => encode_as::<F16, _, 2, S>(groups, intervals, page, payload),
         }
     }))
 }
 
+/// # Safety
+/// As for [`encode_by`].
 #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
-fn encode_as<const E: u8, const G: usize, const BYTES: usize>(
+unsafe fn encode_as<const E: u8, const G: usize, const BYTES: usize, S: Steps>(
     groups: &Groups,
     intervals: &[(f32, f32); G],
     page: &Page<'_>,
     payload: &mut Vec<u8>,
-    is_wide: bool,
 ) -> Result<(), Declined> {
     let shape = page.kind().shape;
     let (tokens, dim) = (usize::from(shape.tokens), usize::from(shape.dim));
     let ends_of_regions = ends_of::<E, G>(intervals);
     let mut coders = Vec::with_capacity(tokens);
     for first in (0..tokens).step_by(EDGE) {
-        for lane in seen::<E, G>(page, first, &ends_of_regions, is_wide) {
+        // SAFETY: the caller guarantees the instruction set of `S`.
+        for lane in unsafe { seen::<G, S>(page, first, &ends_of_regions) } {
             let bounds = lane.bounds::<E, G>(intervals, &ends_of_regions).ok_or(Declined)?;
             let mut rounded = [(f16::ZERO, f16::ZERO); GROUPS_MAX];
             for (rounded, (least, greatest)) in rounded.iter_mut().zip(bounds).take(G + 1) {
@@ -567,21 +537,11 @@ fn encode_as<const E: u8, const G: usize, const BYTES: usize>(
                 unreachable!("every sixteen tokens have their places")
             };
             some.load::<E>(page, head, first, &mut rows);
-            if is_wide && BYTES == 1 {
-                some.code_wide::<E, G>(
-                    &coders[first..first + EDGE],
-                    groups.upper_at(),
-                    &ends_of_regions,
-                    [dense, counts],
-                    &mut entries,
-                );
-                continue;
-            }
-            for (token, counts) in counts.chunks_exact_mut(dim / BLOCK).enumerate() {
-                let by = (&coders[first + token], groups.upper_at());
-                some.code::<E, G, BYTES>(token, &middle, by, &bounds, counts, &mut entries);
-            }
-            dense.chunks_exact_mut(dim / 2).enumerate().for_each(|(token, dense)| some.pack(token, dense));
+            let tokens = &coders[first..first + EDGE];
+            let (ends, bounds, upper_at) = (&ends_of_regions, &bounds, groups.upper_at());
+            let by = Coders { tokens, middle: &middle, ends, bounds, upper_at };
+            // SAFETY: the caller guarantees the instruction set of `S`.
+            unsafe { S::code::<E, G, BYTES>(&mut some, &by, [dense, counts], &mut entries) };
         }
     }
     payload.extend_from_slice(&entries);

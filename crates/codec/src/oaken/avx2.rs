@@ -3,22 +3,23 @@
 //! codes have sixteen meanings in a token, so decoding looks elements up by their bytes. Whole pages are encoded in an order of
 //! their own (`pages`), all others token by token (`tokens`).
 
-mod pages;
+pub mod pages;
 mod tokens;
 
 pub use pages::encode;
 pub use tokens::{bounds, code_token, read_tokens};
 
-use super::super::avx512;
-use super::rows::Rows;
-use super::{bytes_at, bytes_at_mut, load_half, round, store_bytes, store_half, with_element};
+use super::{BLOCK, Coder, OF_NO_CHANNEL, OF_NO_GROUP, Restorer};
 use crate::error::DecodeError;
-use crate::oaken::{BLOCK, Coder, OF_NO_CHANNEL, OF_NO_GROUP, Restorer};
-use crate::page::{PageMut, Shape};
+use crate::page::{Element, PageMut, Shape};
+use crate::simd::avx2::{bytes_at, bytes_at_mut, load_half, round, store_bytes, store_half, with_element};
+use crate::simd::rows::Rows;
 use crate::tile::{Axis, EDGE, PageRows, Span};
 use std::arch::x86_64::*;
 
 const LANES: usize = 8;
+/// The most groups that kernels encode.
+const GROUPS_MAX: usize = 4;
 
 /// Runs `$body` with the intervals as an array, so that what belongs to them stays in registers.
 macro_rules! with_intervals {
@@ -81,7 +82,7 @@ fn region<const G: usize>(intervals: &[(f32, f32); G], number: usize) -> (usize,
 }
 
 /// What lanes look up by their region.
-struct Tables {
+pub struct Tables {
     bound: __m256,
     least: __m256,
     inverse: __m256,
@@ -91,7 +92,7 @@ struct Tables {
     /// What an outlier's entry says of its group, in its place, below a bit that says that it is one.
     number: __m256i,
     /// All of these as they lie in memory, for AVX-512: numbers, and bytes.
-    plain: ([[f32; LANES]; 3], [[u8; EDGE]; 4]),
+    pub plain: ([[f32; LANES]; 3], [[u8; EDGE]; 4]),
 }
 
 impl Tables {
@@ -158,10 +159,13 @@ fn regions<const G: usize>(values: __m256, lows: &[f32; G], highs: &[f32; G]) ->
     region
 }
 
-/// Decodes a payload to a page of 16-bit elements; the caller sees to others.
+/// Decodes a payload to a page. The reference decodes pages of singles and values less means.
 #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
-pub fn decode(restorer: &mut Restorer<'_>, page: &mut PageMut<'_>, is_wide: bool) -> Result<(), DecodeError> {
-    with_element!(page.kind().element, E, decode_as::<E>(restorer, page, is_wide))
+pub fn decode(restorer: &mut Restorer<'_>, page: &mut PageMut<'_>) -> Result<(), DecodeError> {
+    if page.kind().element == Element::F32 || restorer.means.is_some() {
+        return super::decode(restorer, page);
+    }
+    with_element!(page.kind().element, E, decode_as::<E>(restorer, page))
 }
 
 /// Sorts of outliers at most.
@@ -173,8 +177,6 @@ struct Meanings {
     outliers: [[u16; EDGE]; SORTS],
     /// Of dense codes of the middle: lower bytes, and upper ones.
     middle: [[u8; EDGE]; 2],
-    /// The same for AVX-512, where the machine has it and entries are bytes of four sorts.
-    wide: Option<avx512::oaken::Meanings>,
 }
 
 /// By sort of outlier, its group and the upper bits of its code; `None`: of no group.
@@ -196,7 +198,7 @@ fn meanings<const E: u8>(restorer: &Restorer<'_>, sorts: &Sorts, token: usize) -
     let mut middle = [[0; EDGE]; 2];
     store_half(&mut middle[0], _mm256_castsi256_si128(bytes));
     store_half(&mut middle[1], _mm256_extracti128_si256::<1>(bytes));
-    Meanings { outliers, middle, wide: None }
+    Meanings { outliers, middle }
 }
 
 /// What sixteen codes of a group from one on stand for, as elements.
@@ -219,11 +221,7 @@ fn sixteen<const E: u8>(restorer: &Restorer<'_>, token: usize, group: usize, sta
 }
 
 #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
-fn decode_as<const E: u8>(
-    restorer: &mut Restorer<'_>,
-    page: &mut PageMut<'_>,
-    is_wide: bool,
-) -> Result<(), DecodeError> {
+fn decode_as<const E: u8>(restorer: &mut Restorer<'_>, page: &mut PageMut<'_>) -> Result<(), DecodeError> {
     let kind = *page.kind();
     let Shape { heads, tokens, dim } = kind.shape;
     let (tokens, dim) = (usize::from(tokens), usize::from(dim));
@@ -231,14 +229,7 @@ fn decode_as<const E: u8>(
     let sorts: Sorts = std::array::from_fn(|sort| sort_of(sort).map(|(_, group, upper)| (group, upper)));
     let known = sorts.iter().rev().fold(0, |known, sort| known << 1 | usize::from(sort.is_some()));
     let is_byte = restorer.groups.entry_bytes() == 1;
-    let mut meanings: Vec<Meanings> = (0..tokens).map(|token| meanings::<E>(restorer, &sorts, token)).collect();
-    if is_wide && is_byte && known == 15 {
-        for meanings in &mut meanings {
-            let (four, _) = meanings.outliers.as_flattened().split_first_chunk().expect("sorts of outliers");
-            // SAFETY: the caller says that the machine has AVX-512.
-            meanings.wide = Some(unsafe { avx512::oaken::Meanings::new(four, meanings.middle) });
-        }
-    }
+    let meanings: Vec<Meanings> = (0..tokens).map(|token| meanings::<E>(restorer, &sorts, token)).collect();
     // Up to sixteen tokens of a head, each padded to whole blocks.
     let stride = 2 * dim.next_multiple_of(BLOCK);
     let mut values = vec![0; EDGE * stride];
@@ -283,17 +274,6 @@ fn decode_row<const BYTES: usize>(
     for (block, &count) in counts.iter().enumerate() {
         let values: &mut [u8; 2 * BLOCK] = bytes_at_mut(values, 2 * BLOCK * block);
         let channels = (dim - block * BLOCK).min(BLOCK);
-        if let (Some(wide), Some((own, rest)), true) = (&meanings.wide, dense.split_first_chunk(), channels == BLOCK) {
-            let mut padded = [0; BLOCK];
-            let window = restorer.outliers_window(&mut padded);
-            // SAFETY: meanings for AVX-512 are made where the machine has it.
-            let is_done = unsafe { avx512::oaken::decode_block(own, window, count.into(), wide, values) };
-            if is_done {
-                dense = rest;
-                restorer.next_outliers(count.into())?;
-                continue;
-            }
-        }
         let mut padded = [0; BLOCK / 2];
         let own = if channels == BLOCK {
             bytes_at(dense, 0)

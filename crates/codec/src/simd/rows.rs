@@ -1,13 +1,10 @@
 //! Sixteen rows of sixteen values, as elements: out of pages and into them, turned round where rows of the page are columns
 //! of these.
 
-use super::{F32, bytes_at, load_bytes, round, store_bytes, widen};
-use crate::tile::{Axis, EDGE, PageRows};
+use super::avx2::{F32, bytes_at, load_bytes, round, store_bytes, widen};
+use crate::tile::{Axis, EDGE, PageRows, ROW_BYTES};
 use std::arch::x86_64::*;
 use std::ops::Range;
-
-/// Bytes of a row of 16-bit elements.
-pub const ROW_BYTES: usize = 2 * EDGE;
 
 /// The bytes that a whole tile of 16-bit elements lies in, and from row to row; `None`: it is not whole, or of singles.
 pub fn whole<const E: u8>(rows: &PageRows) -> Option<(Range<usize>, usize)> {

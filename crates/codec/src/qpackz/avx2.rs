@@ -1,12 +1,12 @@
 //! QPackZ: a state is a lane, and a channel's sixteen two registers. Lanes look their slots up in one table, and those that
 //! have become low take the next words among them, in order.
 
-use super::rows::Rows;
-use super::with_element;
+use super::{BITS, Decoder, ESCAPE, LOW, Part, Place, Slots, push_all};
 use crate::error::DecodeError;
 use crate::page::PageMut;
 use crate::qpack::GROUP;
-use crate::qpackz::{BITS, Decoder, ESCAPE, LOW, Part, Place, Slots, push_all};
+use crate::simd::avx2::with_element;
+use crate::simd::rows::Rows;
 use crate::tile::{Axis, EDGE, PageRows, Span};
 use std::arch::x86_64::*;
 

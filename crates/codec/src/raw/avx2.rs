@@ -1,12 +1,9 @@
 //! Raw: elements of 16 bits between a page and `[head][token][channel]`, as they are.
 
-use super::rows::Rows;
-use super::{BF16, bytes_at, load_bytes, store_bytes};
 use crate::page::{Page, PageMut};
-use crate::tile::{Axis, EDGE, PageRows, Span};
-
-/// Bytes of a row.
-const ROW_BYTES: usize = 2 * EDGE;
+use crate::simd::avx2::{BF16, bytes_at, load_bytes, store_bytes};
+use crate::simd::rows::Rows;
+use crate::tile::{Axis, EDGE, PageRows, ROW_BYTES, Span};
 
 /// Gathers a page's elements.
 #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]

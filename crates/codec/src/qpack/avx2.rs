@@ -6,19 +6,81 @@
 
 mod encode;
 
-pub use encode::{codes, encode_group};
+pub use encode::{codes, encode_by, encode_group};
 
-use super::rows::{Rows, turned, whole};
-use super::{BF16, F16, F32, bytes_at, load_bytes, load_half, widen, with_element};
+use super::{HALVES, HALVES_BYTES, Known, PAIRS, WIDTHS, WINDOW, Width};
 use crate::page::PageMut;
-use crate::qpack::{HALVES, HALVES_BYTES, Known, PAIRS, WIDTHS, Width};
+use crate::simd::avx2::{BF16, F16, F32, bytes_at, load_bytes, load_half, widen, with_element};
+use crate::simd::rows::{Rows, turned, whole};
 use crate::tile::{Axis, EDGE, PageRows, Span, lie_in_a_row};
 use std::arch::x86_64::*;
+use std::mem::MaybeUninit;
 
 /// Bytes that a tile of halves takes; no other takes more.
 const TILE_BYTES_MAX: usize = EDGE * HALVES_BYTES;
-/// Bytes that are read, or written, for a channel that is not halves, of which it may be fewer.
-const WINDOW: usize = 16;
+/// Where a whole tile of 16-bit elements lies: rows that begin `stride` bytes apart.
+#[derive(Clone, Copy)]
+pub struct Lying {
+    pub stride: usize,
+    pub axis: Axis,
+}
+
+/// What is known of the channels of a tile: means and steps.
+pub type OfTile<'a> = [&'a [f32; EDGE]; 2];
+
+/// Whole tiles of 16-bit elements, for which instruction sets have kernels of their own.
+///
+/// # Safety
+/// Callers must guarantee that the machine has the instruction set of the implementation.
+pub trait Tiles {
+    /// Decodes a tile without halves, none of whose codes stands for a tie of bfloats. Returns the
+    /// length of its bytes; `None`: not supported.
+    unsafe fn decode<const E: u8>(
+        bytes: &[u8; EDGE * WINDOW],
+        nibbles: u64,
+        known: OfTile<'_>,
+        to: &mut [u8],
+        lying: Lying,
+    ) -> Option<usize>;
+
+    /// Encodes a tile to the beginning of the room. Returns the nibbles of widths and the length of
+    /// the channels' bytes; `None`: not supported, or some channel needs halves.
+    unsafe fn encode<const E: u8>(
+        bytes: &[u8],
+        lying: Lying,
+        known: OfTile<'_>,
+        room: &mut [MaybeUninit<u8>; EDGE * WINDOW],
+    ) -> Option<(u64, usize)>;
+}
+
+/// AVX2.
+enum Narrow {}
+
+impl Tiles for Narrow {
+    #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
+    #[inline]
+    unsafe fn decode<const E: u8>(
+        bytes: &[u8; EDGE * WINDOW],
+        nibbles: u64,
+        known: OfTile<'_>,
+        to: &mut [u8],
+        lying: Lying,
+    ) -> Option<usize> {
+        (E == BF16).then(|| match lying.axis {
+            Axis::Tokens => decode_plain::<true>(bytes, nibbles, known, to, lying.stride),
+            Axis::Channels => decode_plain::<false>(bytes, nibbles, known, to, lying.stride),
+        })
+    }
+
+    unsafe fn encode<const E: u8>(
+        _: &[u8],
+        _: Lying,
+        _: OfTile<'_>,
+        _: &mut [MaybeUninit<u8>; EDGE * WINDOW],
+    ) -> Option<(u64, usize)> {
+        None
+    }
+}
 
 /// What a width is for lanes. What unpacking goes by is there for every lane, so that instructions take it from memory.
 #[repr(C, align(256))]
@@ -105,7 +167,8 @@ fn numbers(from: &[f32; PAIRS]) -> __m256 {
     unsafe { _mm256_loadu_ps(from.as_ptr()) }
 }
 
-/// As [`crate::simd::qpack_decode_group`].
+/// Decodes up to sixteen tokens of a head from `token` on. Returns the bytes behind them; `None`: bytes
+/// are missing.
 #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
 pub fn decode_group<'a>(
     payload: &'a [u8],
@@ -113,23 +176,39 @@ pub fn decode_group<'a>(
     page: &mut PageMut<'_>,
     head: usize,
     token: usize,
-    is_wide: bool,
 ) -> Option<&'a [u8]> {
-    with_element!(page.kind().element, E, decode_as::<E>(payload, known, page, head, token, is_wide))
+    // SAFETY: this function has AVX2 enabled.
+    unsafe { decode_by::<Narrow>(payload, known, page, head, token) }
 }
 
+/// As [`decode_group`], with whole tiles decoded by `T`.
+///
+/// # Safety
+/// Callers must guarantee that the machine has AVX2 and the instruction set of `T`.
 #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
-fn decode_as<'a, const E: u8>(
+pub unsafe fn decode_by<'a, T: Tiles>(
     payload: &'a [u8],
     known: &Known<'_>,
     page: &mut PageMut<'_>,
     head: usize,
     token: usize,
-    is_wide: bool,
 ) -> Option<&'a [u8]> {
-    let kind = *page.kind();
+    // SAFETY: the caller guarantees the instruction set of `T`.
+    with_element!(page.kind().element, E, unsafe { decode_as::<E, T>(payload, known, page, head, token) })
+}
+
+/// As [`decode_by`].
+#[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
+unsafe fn decode_as<'a, const E: u8, T: Tiles>(
+    payload: &'a [u8],
+    known: &Known<'_>,
+    page: &mut PageMut<'_>,
+    head: usize,
+    token: usize,
+) -> Option<&'a [u8]> {
+    let (kind, axis) = (*page.kind(), page.axis());
     let (indices, mut rest) = payload.split_at_checked(known.means.len().div_ceil(2))?;
-    let (mut rows, is_turned) = (Rows::zero(), page.axis() == Axis::Tokens);
+    let mut rows = Rows::zero();
     let in_a_row = E != F32 && lie_in_a_row(&kind);
     let first_place = 2 * kind.layout.place(kind.shape, head, token, 0);
     for (number, indices) in indices.chunks(EDGE / 2).enumerate() {
@@ -145,31 +224,17 @@ fn decode_as<'a, const E: u8>(
         } else {
             whole::<E>(&of_page())
         };
-        if (E == BF16 || E == F16 && is_wide)
-            && let (Some(window), Some((place, stride))) = (rest.first_chunk(), place)
+        if let (Some(window), Some((place, stride))) = (rest.first_chunk(), place)
             && let (Some(means), Some(steps)) = (means.first_chunk(), steps.first_chunk())
             && (is_known || E == F16)
             && !has_halves(nibbles)
         {
-            let to = &mut page.bytes_mut()[place];
-            let len = if is_wide {
-                use super::super::avx512::qpack::decode_tile;
-                // SAFETY: the caller says that the machine has AVX-512.
-                unsafe {
-                    match (E, is_turned) {
-                        (BF16, true) => decode_tile::<BF16, true>(window, nibbles, means, steps, to, stride),
-                        (BF16, false) => decode_tile::<BF16, false>(window, nibbles, means, steps, to, stride),
-                        (_, true) => decode_tile::<F16, true>(window, nibbles, means, steps, to, stride),
-                        (_, false) => decode_tile::<F16, false>(window, nibbles, means, steps, to, stride),
-                    }
-                }
-            } else if is_turned {
-                decode_plain::<true>(window, nibbles, means, steps, to, stride)
-            } else {
-                decode_plain::<false>(window, nibbles, means, steps, to, stride)
-            };
-            rest = &rest[len..];
-            continue;
+            let (to, lying) = (&mut page.bytes_mut()[place], Lying { stride, axis });
+            // SAFETY: the caller guarantees the instruction set of `T`.
+            if let Some(len) = unsafe { T::decode::<E>(window, nibbles, [means, steps], to, lying) } {
+                rest = &rest[len..];
+                continue;
+            }
         }
         let len = if rest.len() < TILE_BYTES_MAX {
             let mut padded = [0; TILE_BYTES_MAX + WINDOW];
@@ -212,8 +277,7 @@ fn plain_values(window: &[u8; WINDOW], lanes: &Lanes, mean: f32, step: f32) -> [
 fn decode_plain<const TURNED: bool>(
     bytes: &[u8; EDGE * WINDOW],
     nibbles: u64,
-    means: &[f32; EDGE],
-    steps: &[f32; EDGE],
+    [means, steps]: OfTile<'_>,
     to: &mut [u8],
     stride: usize,
 ) -> usize {
@@ -283,9 +347,9 @@ fn decode_tile<const E: u8>(bytes: &[u8], nibbles: u64, means: &[f32], steps: &[
 
 #[cfg(test)]
 mod tests {
-    use super::super::store_half;
     use super::encode::width_indices;
     use super::*;
+    use crate::simd::avx2::store_half;
 
     /// What tests need of the machine; they are of no use on another.
     fn has_avx2() -> bool {

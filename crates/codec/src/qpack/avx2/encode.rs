@@ -1,45 +1,63 @@
 //! Codes of channels, the width that each of them takes, and the bits that the payload has.
 
-use super::super::{BF16, F32, Room, round, store_half, with_element};
-use super::{F16, Rows, WINDOW, has_halves, whole, words};
+use super::{Lying, Narrow, Tiles, has_halves, words};
 use crate::error::Declined;
 use crate::page::Page;
-use crate::qpack::{HALVES, HALVES_BYTES, WIDTHS};
+use crate::qpack::{HALVES, HALVES_BYTES, Known, WIDTHS, WINDOW};
+use crate::simd::avx2::{BF16, F16, F32, Room, round, store_half, with_element};
+use crate::simd::rows::{Rows, whole};
 use crate::tile::{Axis, EDGE, PageRows, Span};
 use std::arch::x86_64::*;
 use std::mem::MaybeUninit;
 
 /// Bits of the least number that no half can be near: to nearest it is infinite.
 const HALF_OVERFLOW: i32 = 0x477f_f000;
-/// As [`crate::simd::qpack_encode_group`].
+
+/// Appends the codes of up to sixteen tokens of a head from `token` on.
 #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
 pub fn encode_group(
     page: &Page<'_>,
     head: usize,
     token: usize,
-    means: &[f32],
-    steps: &[f32],
+    known: &Known<'_>,
     payload: &mut Vec<u8>,
-    is_wide: bool,
+) -> Result<(), Declined> {
+    // SAFETY: this function has AVX2 enabled.
+    unsafe { encode_by::<Narrow>(page, head, token, known, payload) }
+}
+
+/// As [`encode_group`], with whole tiles encoded by `T`.
+///
+/// # Safety
+/// Callers must guarantee that the machine has AVX2 and the instruction set of `T`.
+#[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
+pub unsafe fn encode_by<T: Tiles>(
+    page: &Page<'_>,
+    head: usize,
+    token: usize,
+    known: &Known<'_>,
+    payload: &mut Vec<u8>,
 ) -> Result<(), Declined> {
     // Whole tiles, and windows that may reach beyond the last.
-    let most = means.len().div_ceil(2) + means.len().next_multiple_of(EDGE) * HALVES_BYTES + WINDOW;
+    let channels = known.means.len();
+    let most = channels.div_ceil(2) + channels.next_multiple_of(EDGE) * HALVES_BYTES + WINDOW;
     let mut room = Room::behind(payload, most);
-    with_element!(page.kind().element, E, encode_as::<E>(page, head, token, [means, steps], &mut room, is_wide)?);
+    // SAFETY: the caller guarantees the instruction set of `T`.
+    with_element!(page.kind().element, E, unsafe { encode_as::<E, T>(page, head, token, known, &mut room)? });
     let filled = room.filled;
-    // SAFETY: so many bytes were written behind the others.
+    // SAFETY: `encode_as` wrote so many bytes behind the others.
     unsafe { payload.set_len(payload.len() + filled) };
     Ok(())
 }
 
+/// As [`encode_by`].
 #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
-fn encode_as<const E: u8>(
+unsafe fn encode_as<const E: u8, T: Tiles>(
     page: &Page<'_>,
     head: usize,
     token: usize,
-    [means, steps]: [&[f32]; 2],
+    Known { means, steps, .. }: &Known<'_>,
     room: &mut Room<'_>,
-    is_wide: bool,
 ) -> Result<(), Declined> {
     let kind = page.kind();
     let (mut rows, mut codes) = (Rows::zero(), [_mm256_setzero_si256(); EDGE]);
@@ -47,13 +65,17 @@ fn encode_as<const E: u8>(
     for (number, (means, steps)) in means.chunks(EDGE).zip(steps.chunks(EDGE)).enumerate() {
         let span = Span::at(kind.shape, head, token, number * EDGE);
         let of_page = PageRows::of(kind, &span);
-        if is_wide
-            && let Some((place, stride)) = whole::<E>(&of_page)
+        if let Some((place, stride)) = whole::<E>(&of_page)
             && let (Some(means), Some(steps)) = (means.as_array(), steps.as_array())
-            && let Some(nibbles) = encode_wide::<E>(&page.bytes()[place], stride, of_page.axis, means, steps, room)
+            && let Some(to) = room.room[room.filled..].first_chunk_mut()
         {
-            room.room[number * EDGE / 2..][..EDGE / 2].write_copy_of_slice(&nibbles.to_le_bytes());
-            continue;
+            let (bytes, lying) = (&page.bytes()[place], Lying { stride, axis: of_page.axis });
+            // SAFETY: the caller guarantees the instruction set of `T`.
+            if let Some((nibbles, len)) = unsafe { T::encode::<E>(bytes, lying, [means, steps], to) } {
+                room.filled += len;
+                room.room[number * EDGE / 2..][..EDGE / 2].write_copy_of_slice(&nibbles.to_le_bytes());
+                continue;
+            }
         }
         rows.load::<E>(page.bytes(), &of_page, Axis::Channels);
         codes_of::<E>(&rows, span.tokens, means, steps, &mut codes)?;
@@ -84,32 +106,6 @@ fn encode_as<const E: u8>(
     Ok(())
 }
 
-/// A whole tile of 16-bit elements on AVX-512, which the caller says that the machine has. `None`: it is for these kernels.
-#[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
-#[inline]
-fn encode_wide<const E: u8>(
-    bytes: &[u8],
-    stride: usize,
-    axis: Axis,
-    means: &[f32; EDGE],
-    steps: &[f32; EDGE],
-    room: &mut Room<'_>,
-) -> Option<u64> {
-    use super::super::super::avx512::qpack::encode_tile;
-    let to = room.room[room.filled..].first_chunk_mut()?;
-    // SAFETY: as the caller says.
-    let (nibbles, len) = unsafe {
-        match (E, axis) {
-            (BF16, Axis::Tokens) => encode_tile::<BF16, true>(bytes, stride, means, steps, to),
-            (BF16, Axis::Channels) => encode_tile::<BF16, false>(bytes, stride, means, steps, to),
-            (_, Axis::Tokens) => encode_tile::<F16, true>(bytes, stride, means, steps, to),
-            (_, Axis::Channels) => encode_tile::<F16, false>(bytes, stride, means, steps, to),
-        }
-    }?;
-    room.filled += len;
-    Some(nibbles)
-}
-
 /// Packs the channels of a tile, none of which is of halves. Those that are not there take nothing.
 #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
 #[inline]
@@ -129,7 +125,7 @@ fn pack_tile(codes: &[__m256i; EDGE], indices: &[u8; EDGE], room: &mut Room<'_>)
     room.filled += at;
 }
 
-/// As [`crate::simd::qpack_codes`].
+/// Codes of a tile, by channel, saturated to 16 bits; zeros where the page has no values.
 #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
 pub fn codes(
     page: &Page<'_>,

@@ -1,0 +1,62 @@
+//! Bounds of groups by the bits of 16-bit elements, for registers of any width.
+//!
+//! The bits of elements have an order, and ends of regions are places in it. The distance of an
+//! element behind an end, modulo 2^16, is least for the first element behind it and greatest for the
+//! last before it. So one subtraction finds both bounds at an end.
+
+use crate::simd::vector::Vector;
+use crate::tile::ROW_BYTES;
+
+/// The most ends of regions.
+pub const ENDS_MAX: usize = 6;
+
+/// By lane: for each end the least distance behind it and the greatest; of all elements the first
+/// place and the last.
+pub struct Seen<V, const G: usize> {
+    pub nearest: [[V; G]; 2],
+    pub furthest: [[V; G]; 2],
+    pub first: V,
+    pub last: V,
+}
+
+/// Looks at rows of sixteen elements: `rows` that begin `stride` bytes apart, `behind` bytes behind
+/// each start.
+///
+/// # Safety
+/// Callers must guarantee that the machine has the instruction set of `V`, and must have it enabled.
+#[inline(always)]
+pub unsafe fn see<V: Vector, const G: usize>(
+    bytes: &[u8],
+    starts: &[usize],
+    behind: usize,
+    (rows, stride): (usize, usize),
+    ends: &[u16; ENDS_MAX],
+) -> Seen<V, G> {
+    assert!(rows.is_multiple_of(V::ROWS), "whole registers");
+    // SAFETY: the caller guarantees the instruction set; all rows lie in the slice of each start.
+    unsafe {
+        let (none, all, top) = (V::splat16(0), V::splat16(u16::MAX), V::splat16(0x8000));
+        let mut seen = Seen { nearest: [[all; G]; 2], furthest: [[none; G]; 2], first: all, last: none };
+        let mut of_ends = [[none; G]; 2];
+        for (lanes, end) in of_ends.as_flattened_mut().iter_mut().zip(ends) {
+            *lanes = V::splat16(*end);
+        }
+        for start in starts {
+            let bytes = &bytes[start + behind..][..(rows - 1) * stride + ROW_BYTES];
+            for row in (0..rows).step_by(V::ROWS) {
+                let bits = V::load_rows(bytes.as_ptr().add(row * stride), stride);
+                // Negative numbers are in reverse order, before all others.
+                let order = bits.xor(bits.signs16().or(top));
+                (seen.first, seen.last) = (seen.first.min16(order), seen.last.max16(order));
+                for side in 0..2 {
+                    for number in 0..G {
+                        let behind = order.sub16(of_ends[side][number]);
+                        seen.nearest[side][number] = seen.nearest[side][number].min16(behind);
+                        seen.furthest[side][number] = seen.furthest[side][number].max16(behind);
+                    }
+                }
+            }
+        }
+        seen
+    }
+}
