@@ -2,8 +2,8 @@
 //! they are, outliers too. A mask then takes out the entries of outliers, so the time does not depend
 //! on their number.
 
-use super::avx2::pages::{self, Coders, Narrow, Sixteen, Steps};
-use super::seen::{ENDS_MAX, Seen, see};
+use super::avx2::pages::{self, Coders, Lane, Narrow, Sixteen, Steps};
+use super::seen::{ENDS_MAX, RowsAt, Seen, see};
 use super::{BLOCK, Groups};
 use crate::error::Declined;
 use crate::page::Page;
@@ -30,23 +30,15 @@ enum Wide {}
 
 impl Steps for Wide {
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vbmi,avx512vbmi2,bmi1,bmi2,popcnt")]
-    unsafe fn see<const G: usize>(
-        bytes: &[u8],
-        starts: &[usize],
-        behind: usize,
-        rows: (usize, usize),
-        ends: &[u16; ENDS_MAX],
-    ) -> Seen<__m256i, G> {
+    unsafe fn see_tokens<const G: usize>(rows: &RowsAt<'_>, ends: &[u16; ENDS_MAX]) -> [Lane; EDGE] {
         // SAFETY: this function has AVX-512 enabled.
-        let wide: Seen<__m512i, G> = unsafe { see(bytes, starts, behind, rows, ends) };
-        let least = |all| _mm256_min_epu16(_mm512_castsi512_si256(all), _mm512_extracti64x4_epi64::<1>(all));
-        let greatest = |all| _mm256_max_epu16(_mm512_castsi512_si256(all), _mm512_extracti64x4_epi64::<1>(all));
-        Seen {
-            nearest: wide.nearest.map(|ends| ends.map(least)),
-            furthest: wide.furthest.map(|ends| ends.map(greatest)),
-            first: least(wide.first),
-            last: greatest(wide.last),
-        }
+        halved(unsafe { see::<_, G>(rows, ends) }).by_lane()
+    }
+
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vbmi,avx512vbmi2,bmi1,bmi2,popcnt")]
+    unsafe fn see_token<const G: usize>(rows: &RowsAt<'_>, ends: &[u16; ENDS_MAX]) -> Lane {
+        // SAFETY: this function has AVX-512 enabled.
+        halved(unsafe { see::<_, G>(rows, ends) }).together()
     }
 
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vbmi,avx512vbmi2,bmi1,bmi2,popcnt")]
@@ -71,6 +63,20 @@ impl Steps for Wide {
             // SAFETY: `encode_row` wrote so many bytes behind the others.
             unsafe { entries.set_len(entries.len() + filled) };
         }
+    }
+}
+
+/// The lanes of both halves as one.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vbmi,avx512vbmi2,bmi1,bmi2,popcnt")]
+#[inline]
+fn halved<const G: usize>(wide: Seen<__m512i, G>) -> Seen<__m256i, G> {
+    let least = |all| _mm256_min_epu16(_mm512_castsi512_si256(all), _mm512_extracti64x4_epi64::<1>(all));
+    let greatest = |all| _mm256_max_epu16(_mm512_castsi512_si256(all), _mm512_extracti64x4_epi64::<1>(all));
+    Seen {
+        nearest: wide.nearest.map(|ends| ends.map(least)),
+        furthest: wide.furthest.map(|ends| ends.map(greatest)),
+        first: least(wide.first),
+        last: greatest(wide.last),
     }
 }
 

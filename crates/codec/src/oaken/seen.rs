@@ -19,20 +19,25 @@ pub struct Seen<V, const G: usize> {
     pub last: V,
 }
 
-/// Looks at rows of sixteen elements: `rows` that begin `stride` bytes apart, `behind` bytes behind
-/// each start.
+/// Rows of sixteen elements: `count` that begin `stride` bytes apart, `behind` bytes behind each start.
+pub struct RowsAt<'a> {
+    pub bytes: &'a [u8],
+    pub starts: &'a [usize],
+    pub behind: usize,
+    pub count: usize,
+    pub stride: usize,
+}
+
+/// Looks at the elements of rows.
 ///
 /// # Safety
 /// Callers must guarantee that the machine has the instruction set of `V`, and must have it enabled.
 #[inline(always)]
 pub unsafe fn see<V: Vector, const G: usize>(
-    bytes: &[u8],
-    starts: &[usize],
-    behind: usize,
-    (rows, stride): (usize, usize),
+    &RowsAt { bytes, starts, behind, count, stride }: &RowsAt<'_>,
     ends: &[u16; ENDS_MAX],
 ) -> Seen<V, G> {
-    assert!(rows.is_multiple_of(V::ROWS), "whole registers");
+    assert!(count.is_multiple_of(V::ROWS), "whole registers");
     // SAFETY: the caller guarantees the instruction set; all rows lie in the slice of each start.
     unsafe {
         let (none, all, top) = (V::splat16(0), V::splat16(u16::MAX), V::splat16(0x8000));
@@ -42,8 +47,8 @@ pub unsafe fn see<V: Vector, const G: usize>(
             *lanes = V::splat16(*end);
         }
         for start in starts {
-            let bytes = &bytes[start + behind..][..(rows - 1) * stride + ROW_BYTES];
-            for row in (0..rows).step_by(V::ROWS) {
+            let bytes = &bytes[start + behind..][..(count - 1) * stride + ROW_BYTES];
+            for row in (0..count).step_by(V::ROWS) {
                 let bits = V::load_rows(bytes.as_ptr().add(row * stride), stride);
                 // Negative numbers are in reverse order, before all others.
                 let order = bits.xor(bits.signs16().or(top));

@@ -5,7 +5,7 @@
 
 use super::{GROUPS_MAX, LANES, Tables, ends, region, regions, with_intervals};
 use crate::error::Declined;
-use crate::oaken::seen::{ENDS_MAX, Seen, see};
+use crate::oaken::seen::{ENDS_MAX, RowsAt, Seen, see};
 use crate::oaken::{BLOCK, Coder, Grid, Groups, grids, outwards};
 use crate::page::{Element, Page, Shape};
 use crate::simd::avx2::{BF16, F16, bytes_at, bytes_at_mut, load_bytes, load_half, store_bytes, store_half, widen};
@@ -19,14 +19,11 @@ use std::arch::x86_64::*;
 /// # Safety
 /// Callers must guarantee that the machine has the instruction set of the implementation.
 pub trait Steps {
-    /// [`see`], with the lanes of one register.
-    unsafe fn see<const G: usize>(
-        bytes: &[u8],
-        starts: &[usize],
-        behind: usize,
-        rows: (usize, usize),
-        ends: &[u16; ENDS_MAX],
-    ) -> Seen<__m256i, G>;
+    /// [`see`] of rows of channels.
+    unsafe fn see_tokens<const G: usize>(rows: &RowsAt<'_>, ends: &[u16; ENDS_MAX]) -> [Lane; EDGE];
+
+    /// [`see`] of the rows of one token.
+    unsafe fn see_token<const G: usize>(rows: &RowsAt<'_>, ends: &[u16; ENDS_MAX]) -> Lane;
 
     /// Codes sixteen tokens of a head: dense codes, counts, and entries of `BYTES` each.
     unsafe fn code<const E: u8, const G: usize, const BYTES: usize>(
@@ -52,15 +49,15 @@ pub enum Narrow {}
 
 impl Steps for Narrow {
     #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
-    unsafe fn see<const G: usize>(
-        bytes: &[u8],
-        starts: &[usize],
-        behind: usize,
-        rows: (usize, usize),
-        ends: &[u16; ENDS_MAX],
-    ) -> Seen<__m256i, G> {
+    unsafe fn see_tokens<const G: usize>(rows: &RowsAt<'_>, ends: &[u16; ENDS_MAX]) -> [Lane; EDGE] {
         // SAFETY: this function has AVX2 enabled.
-        unsafe { see(bytes, starts, behind, rows, ends) }
+        unsafe { see::<_, G>(rows, ends) }.by_lane()
+    }
+
+    #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
+    unsafe fn see_token<const G: usize>(rows: &RowsAt<'_>, ends: &[u16; ENDS_MAX]) -> Lane {
+        // SAFETY: this function has AVX2 enabled.
+        unsafe { see::<_, G>(rows, ends) }.together()
     }
 
     #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
@@ -71,7 +68,8 @@ impl Steps for Narrow {
         entries: &mut Vec<u8>,
     ) {
         for (token, counts) in counts.chunks_exact_mut(some.dim / BLOCK).enumerate() {
-            some.code::<E, G, BYTES>(token, by, counts, entries);
+            let of_token = (&by.tokens[token], by.upper_at);
+            some.code::<E, G, BYTES>(token, by.middle, of_token, by.bounds, counts, entries);
         }
         dense.chunks_exact_mut(some.dim / 2).enumerate().for_each(|(token, dense)| some.pack(token, dense));
     }
@@ -127,7 +125,7 @@ fn ends_of<const E: u8, const G: usize>(intervals: &[(f32, f32); G]) -> [u16; EN
 impl<const G: usize> Seen<__m256i, G> {
     /// Each lane by itself.
     #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
-    fn by_lane(&self) -> [Lane; EDGE] {
+    pub fn by_lane(&self) -> [Lane; EDGE] {
         let mut lanes = [Lane { first: 0, last: 0, ends: [(0, 0); ENDS_MAX] }; EDGE];
         let [first, last] = [words(self.first), words(self.last)];
         for (at, lane) in lanes.iter_mut().enumerate() {
@@ -143,7 +141,7 @@ impl<const G: usize> Seen<__m256i, G> {
 
     /// All lanes as one.
     #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
-    fn together(&self) -> Lane {
+    pub fn together(&self) -> Lane {
         let mut lane = Lane { first: least_of(self.first), last: greatest_of(self.last), ends: [(0, 0); ENDS_MAX] };
         for end in 0..2 * G {
             let [nearest, furthest] = [self.nearest[end / G][end % G], self.furthest[end / G][end % G]];
@@ -177,7 +175,7 @@ fn greatest_of(numbers: __m256i) -> u16 {
 
 /// The same of one token.
 #[derive(Clone, Copy)]
-struct Lane {
+pub struct Lane {
     first: u16,
     last: u16,
     ends: [(u16, u16); ENDS_MAX],
@@ -228,8 +226,9 @@ unsafe fn seen<const G: usize, S: Steps>(page: &Page<'_>, first: usize, ends: &[
         let rows = |head, channel| PageRows::of(kind, &Span::at(kind.shape, head, first, channel));
         let tiles = (0..heads).flat_map(|head| (0..dim).step_by(EDGE).map(move |channel| (head, channel)));
         let starts: Vec<usize> = tiles.map(|(head, channel)| 2 * rows(head, channel).place).collect();
+        let of_all = RowsAt { bytes, starts: &starts, behind: 0, count: EDGE, stride: 2 * rows(0, 0).stride };
         // SAFETY: the caller guarantees the instruction set of `S`.
-        return unsafe { S::see::<G>(bytes, &starts, 0, (EDGE, 2 * rows(0, 0).stride), ends) }.by_lane();
+        return unsafe { S::see_tokens::<G>(&of_all, ends) };
     }
     let of_head = |head| kind.layout.place(kind.shape, head, first, 0);
     let tile_stride = kind.layout.place(kind.shape, 0, first, EDGE) - of_head(0);
@@ -237,8 +236,9 @@ unsafe fn seen<const G: usize, S: Steps>(page: &Page<'_>, first: usize, ends: &[
     let starts: Vec<usize> = (0..heads).map(|head| 2 * of_head(head)).collect();
     std::array::from_fn(|token| {
         let behind = 2 * token * token_stride;
+        let of_token = RowsAt { bytes, starts: &starts, behind, count: dim / EDGE, stride: 2 * tile_stride };
         // SAFETY: the caller guarantees the instruction set of `S`.
-        unsafe { S::see::<G>(bytes, &starts, behind, (dim / EDGE, 2 * tile_stride), ends) }.together()
+        unsafe { S::see_token::<G>(&of_token, ends) }
     })
 }
 
@@ -367,12 +367,12 @@ impl Sixteen {
     fn code<const E: u8, const G: usize, const BYTES: usize>(
         &mut self,
         token: usize,
-        coders: &Coders<'_, G>,
+        middle: &Middle,
+        (by, upper_at): (&TokenCoder, u32),
+        (lows, highs): &([f32; G], [f32; G]),
         counts: &mut [u8],
         entries: &mut Vec<u8>,
     ) {
-        let Coders { middle, bounds: (lows, highs), upper_at, .. } = *coders;
-        let by = &coders.tokens[token];
         let first = token * self.dim;
         let mut found = 0;
         for (block, count) in counts.iter_mut().enumerate() {
