@@ -21,10 +21,6 @@ pub trait Vector: Copy {
     unsafe fn store(self, to: *mut u8);
     /// Loads [`Self::ROWS`] rows of 32 bytes that begin `stride` bytes apart.
     unsafe fn load_rows(from: *const u8, stride: usize) -> Self;
-    /// Loads half as many bytes and extends their signs to 16 bits.
-    unsafe fn load_bytes(from: *const u8) -> Self;
-    /// Loads a quarter as many bytes and extends their signs to 32 bits.
-    unsafe fn load_quarter(from: *const u8) -> Self;
     unsafe fn splat16(value: u16) -> Self;
     unsafe fn splat32(value: u32) -> Self;
     unsafe fn and(self, other: Self) -> Self;
@@ -37,21 +33,14 @@ pub trait Vector: Copy {
     unsafe fn max16(self, other: Self) -> Self;
     /// Shifts 32 bits left by sixteen.
     unsafe fn up16(self) -> Self;
-    /// Shifts 32 bits right by sixteen.
-    unsafe fn down16(self) -> Self;
     /// The lower 16 of each 32 bits from `self`, the upper from `odd`.
     unsafe fn with_odd(self, odd: Self) -> Self;
-    unsafe fn add32(self, other: Self) -> Self;
-    /// 32-bit integers as `f32`.
-    unsafe fn to_f32(self) -> Self;
     /// `f32` rounded to integers, to nearest, ties to even.
     unsafe fn to_i32(self) -> Self;
     /// Products of `f32`.
     unsafe fn mul(self, other: Self) -> Self;
     /// Halves as `f32`: the first half of the register, then the second.
     unsafe fn halves_to_f32(self) -> [Self; 2];
-    /// `f32` rounded to halves, half a register.
-    unsafe fn store_halves(self, to: *mut u8);
     /// Integers of 32 bits, saturated to 16, in order.
     unsafe fn narrow16(all: [Self; 2]) -> Self;
     /// The lower bytes of elements, which are the sign extension of bytes, in order.
@@ -77,8 +66,6 @@ impl Vector for __m256i {
     by_intrinsics! {
         store(self: Self, to: *mut u8) -> () = _mm256_storeu_si256(to.cast(), self);
         load_rows(from: *const u8, _stride: usize) -> Self = _mm256_loadu_si256(from.cast());
-        load_bytes(from: *const u8) -> Self = _mm256_cvtepi8_epi16(_mm_loadu_si128(from.cast()));
-        load_quarter(from: *const u8) -> Self = _mm256_cvtepi8_epi32(_mm_loadl_epi64(from.cast()));
         splat16(value: u16) -> Self = _mm256_set1_epi16(value.cast_signed());
         splat32(value: u32) -> Self = _mm256_set1_epi32(value.cast_signed());
         and(self: Self, other: Self) -> Self = _mm256_and_si256(self, other);
@@ -89,10 +76,7 @@ impl Vector for __m256i {
         min16(self: Self, other: Self) -> Self = _mm256_min_epu16(self, other);
         max16(self: Self, other: Self) -> Self = _mm256_max_epu16(self, other);
         up16(self: Self) -> Self = _mm256_slli_epi32::<16>(self);
-        down16(self: Self) -> Self = _mm256_srli_epi32::<16>(self);
         with_odd(self: Self, odd: Self) -> Self = _mm256_blend_epi16::<0xaa>(self, odd);
-        add32(self: Self, other: Self) -> Self = _mm256_add_epi32(self, other);
-        to_f32(self: Self) -> Self = _mm256_castps_si256(_mm256_cvtepi32_ps(self));
         to_i32(self: Self) -> Self = _mm256_cvtps_epi32(_mm256_castsi256_ps(self));
         mul(self: Self, other: Self) -> Self =
             _mm256_castps_si256(_mm256_mul_ps(_mm256_castsi256_ps(self), _mm256_castsi256_ps(other)));
@@ -101,9 +85,6 @@ impl Vector for __m256i {
                 _mm256_castps_si256(_mm256_cvtph_ps(_mm256_castsi256_si128(self))),
                 _mm256_castps_si256(_mm256_cvtph_ps(_mm256_extracti128_si256::<1>(self))),
             ]
-        };
-        store_halves(self: Self, to: *mut u8) -> () = {
-            _mm_storeu_si128(to.cast(), _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(_mm256_castsi256_ps(self)))
         };
         narrow16(all: [Self; 2]) -> Self = {
             _mm256_permute4x64_epi64::<0b11_01_10_00>(_mm256_packs_epi32(all[0], all[1]))
@@ -115,7 +96,7 @@ impl Vector for __m256i {
 }
 
 /// Of the bytes of two registers, those in even places.
-static EVEN_BYTES: Lanes<u8, 64> = Lanes({
+pub static EVEN_BYTES: Lanes<u8, 64> = Lanes({
     let mut bytes = [0; 64];
     let mut at = 0;
     while at < 64 {
@@ -134,8 +115,6 @@ impl Vector for __m512i {
             let low = _mm512_castsi256_si512(_mm256_loadu_si256(from.cast()));
             _mm512_inserti64x4::<1>(low, _mm256_loadu_si256(from.add(stride).cast()))
         };
-        load_bytes(from: *const u8) -> Self = _mm512_cvtepi8_epi16(_mm256_loadu_si256(from.cast()));
-        load_quarter(from: *const u8) -> Self = _mm512_cvtepi8_epi32(_mm_loadu_si128(from.cast()));
         splat16(value: u16) -> Self = _mm512_set1_epi16(value.cast_signed());
         splat32(value: u32) -> Self = _mm512_set1_epi32(value.cast_signed());
         and(self: Self, other: Self) -> Self = _mm512_and_si512(self, other);
@@ -146,10 +125,7 @@ impl Vector for __m512i {
         min16(self: Self, other: Self) -> Self = _mm512_min_epu16(self, other);
         max16(self: Self, other: Self) -> Self = _mm512_max_epu16(self, other);
         up16(self: Self) -> Self = _mm512_slli_epi32::<16>(self);
-        down16(self: Self) -> Self = _mm512_srli_epi32::<16>(self);
         with_odd(self: Self, odd: Self) -> Self = _mm512_mask_blend_epi16(0xaaaa_aaaa, self, odd);
-        add32(self: Self, other: Self) -> Self = _mm512_add_epi32(self, other);
-        to_f32(self: Self) -> Self = _mm512_castps_si512(_mm512_cvtepi32_ps(self));
         to_i32(self: Self) -> Self = _mm512_cvtps_epi32(_mm512_castsi512_ps(self));
         mul(self: Self, other: Self) -> Self =
             _mm512_castps_si512(_mm512_mul_ps(_mm512_castsi512_ps(self), _mm512_castsi512_ps(other)));
@@ -158,10 +134,6 @@ impl Vector for __m512i {
                 _mm512_castps_si512(_mm512_cvtph_ps(_mm512_castsi512_si256(self))),
                 _mm512_castps_si512(_mm512_cvtph_ps(_mm512_extracti64x4_epi64::<1>(self))),
             ]
-        };
-        store_halves(self: Self, to: *mut u8) -> () = {
-            let halves = _mm512_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(_mm512_castsi512_ps(self));
-            _mm256_storeu_si256(to.cast(), halves)
         };
         narrow16(all: [Self; 2]) -> Self = {
             let low = _mm512_castsi256_si512(_mm512_cvtsepi32_epi16(all[0]));

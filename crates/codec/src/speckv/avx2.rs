@@ -2,7 +2,7 @@
 
 use super::rows;
 use crate::page::{Element, Page, PageMut, Shape};
-use crate::simd::avx2::{BF16, F32, Room, bytes_at, load_half, store_bytes, store_half, with_element};
+use crate::simd::avx2::{BF16, F32, Room, bytes_at, load_half, round, store_bytes, store_half, with_element};
 use crate::simd::rows::{Rows, whole};
 use crate::tile::{Axis, EDGE, PageRows, ROW_BYTES, Span, lie_in_a_row};
 use half::{bf16, f16};
@@ -228,8 +228,7 @@ fn restore_tiles_as<const E: u8>(codes: &[u8], axis: Axis, scale: f32, page: &mu
     let kind = *page.kind();
     let by_rows = axis == page.axis() && E != F32 && (E != BF16 || is_plain(scale));
     if by_rows && lie_in_a_row(&kind) {
-        // SAFETY: this function has AVX2 enabled.
-        return unsafe { rows::restore::<E, __m256i>(codes, scale, page.bytes_mut(), ROW_BYTES) };
+        return restore_rows::<E>(codes, scale, page.bytes_mut(), ROW_BYTES);
     }
     let (mut tile, mut rest) = (Rows::zero(), codes);
     for span in Span::all(kind.shape) {
@@ -238,8 +237,7 @@ fn restore_tiles_as<const E: u8>(codes: &[u8], axis: Axis, scale: f32, page: &mu
         let (codes, behind) = rest.split_at(count * len);
         rest = behind;
         if by_rows && let Some((place, stride)) = whole::<E>(&of_page) {
-            // SAFETY: this function has AVX2 enabled.
-            unsafe { rows::restore::<E, __m256i>(codes, scale, &mut page.bytes_mut()[place], stride) };
+            restore_rows::<E>(codes, scale, &mut page.bytes_mut()[place], stride);
             continue;
         }
         let mut all = [0; EDGE * EDGE];
@@ -254,7 +252,7 @@ fn restore_tiles_as<const E: u8>(codes: &[u8], axis: Axis, scale: f32, page: &mu
 /// Whether no code's value lies halfway between two bfloats, so that an addition rounds, and the scale
 /// stays normal for codes shifted left by sixteen.
 #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
-pub fn is_plain(scale: f32) -> bool {
+fn is_plain(scale: f32) -> bool {
     let mut ties = _mm256_setzero_si256();
     for eight in 0..EDGE {
         // Negative codes have the same ties.
@@ -264,6 +262,31 @@ pub fn is_plain(scale: f32) -> bool {
         ties = _mm256_or_si256(ties, _mm256_cmpeq_epi32(lower, _mm256_set1_epi32(i32::MIN)));
     }
     _mm256_testz_si256(ties, ties) == 1 && (scale / (1 << 16) as f32).is_normal()
+}
+
+/// Stores the values of codes as rows that begin `stride` bytes apart; of bfloats, scales must be plain.
+#[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
+#[inline]
+fn restore_rows<const E: u8>(codes: &[u8], scale: f32, to: &mut [u8], stride: usize) {
+    let (codes, _) = codes.as_chunks::<EDGE>();
+    assert!(to.len() + stride >= codes.len() * stride + ROW_BYTES, "so many rows");
+    let shifted = _mm256_set1_ps(scale / (1 << 16) as f32);
+    let number = |words: __m256i| {
+        let value = _mm256_mul_ps(_mm256_cvtepi32_ps(words), shifted);
+        _mm256_add_epi32(_mm256_castps_si256(value), _mm256_set1_epi32(0x8000))
+    };
+    for (row, codes) in codes.iter().enumerate() {
+        let elements = if E == BF16 {
+            let words = _mm256_cvtepi8_epi16(load_half(codes));
+            let odd = _mm256_and_si256(words, _mm256_set1_epi32(0xffff_0000_u32.cast_signed()));
+            let even = _mm256_srli_epi32::<16>(number(_mm256_slli_epi32::<16>(words)));
+            _mm256_blend_epi16::<0xaa>(even, number(odd))
+        } else {
+            round::<E, false>(row_values(codes, _mm256_set1_ps(scale)))
+        };
+        // SAFETY: the last row lies in `to`, by the assertion.
+        unsafe { _mm256_storeu_si256(to.as_mut_ptr().add(row * stride).cast(), elements) };
+    }
 }
 
 /// Values of sixteen rows whose codes begin `stride` apart; `is_turned`: as columns.
@@ -288,6 +311,17 @@ fn restore_tile<const E: u8>(codes: &[u8], stride: usize, scale: f32, is_turned:
         rows.set::<E, false>(2 * pair, values(_mm256_castsi256_si128(both), scale));
         rows.set::<E, false>(2 * pair + 1, values(_mm256_extracti128_si256::<1>(both), scale));
     }
+}
+
+/// The elements of the codes from 0 to 127.
+#[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
+pub fn table<const E: u8>(scale: f32) -> [u8; 256] {
+    let mut all = [0; 256];
+    for (row, to) in all.as_chunks_mut().0.iter_mut().enumerate() {
+        let codes = std::array::from_fn(|at| (row * EDGE + at) as u8);
+        store_bytes(to, round::<E, false>(row_values(&codes, _mm256_set1_ps(scale))));
+    }
+    all
 }
 
 /// What a row of codes stands for, split.

@@ -1,9 +1,10 @@
 //! INT8 on AVX-512: pages whose tiles lie in a row. AVX2 does all others.
 
-use super::avx2::{self, is_plain, magnitude};
+use super::avx2::{self, magnitude};
 use super::rows;
 use crate::page::{Element, Page, PageMut};
 use crate::simd::avx2::{BF16, F16, Room};
+use crate::simd::vector::EVEN_BYTES;
 use crate::tile::{Axis, ROW_BYTES, lie_in_a_row};
 use std::arch::x86_64::*;
 
@@ -43,18 +44,43 @@ pub fn quantize_tiles(page: &Page<'_>, inverse: f32, payload: &mut Vec<u8>) {
     unsafe { payload.set_len(payload.len() + count) };
 }
 
-/// As [`avx2::restore_tiles`].
+/// As [`avx2::restore_tiles`]. All values of a scale are in two tables of bytes, by the code's magnitude.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vbmi,avx512vbmi2,bmi1,bmi2,popcnt")]
 pub fn restore_tiles(codes: &[u8], axis: Axis, scale: f32, page: &mut PageMut<'_>) {
-    let in_a_row = axis == page.axis() && lie_in_a_row(page.kind());
-    // SAFETY: machines with AVX-512 have AVX2, and this function has AVX-512 enabled.
-    unsafe {
-        match page.kind().element {
-            Element::Bf16 if in_a_row && is_plain(scale) => {
-                rows::restore::<BF16, __m512i>(codes, scale, page.bytes_mut(), ROW_BYTES);
-            }
-            Element::F16 if in_a_row => rows::restore::<F16, __m512i>(codes, scale, page.bytes_mut(), ROW_BYTES),
-            _ => avx2::restore_tiles(codes, axis, scale, page),
+    let element = page.kind().element;
+    if element == Element::F32 || axis != page.axis() || !lie_in_a_row(page.kind()) {
+        return avx2::restore_tiles(codes, axis, scale, page);
+    }
+    let elements = match element {
+        Element::Bf16 => avx2::table::<BF16>(scale),
+        _ => avx2::table::<F16>(scale),
+    };
+    // SAFETY: the table has four times sixty-four bytes; loads want no alignment.
+    let [a, b, c, d] = [0, 64, 128, 192].map(|at| unsafe { _mm512_loadu_si512(elements.as_ptr().add(at).cast()) });
+    let [even, odd] = [EVEN_BYTES.load(), _mm512_or_si512(EVEN_BYTES.load(), _mm512_set1_epi8(1))];
+    let low = [_mm512_permutex2var_epi8(a, even, b), _mm512_permutex2var_epi8(c, even, d)];
+    let high = [_mm512_permutex2var_epi8(a, odd, b), _mm512_permutex2var_epi8(c, odd, d)];
+    let mut beyond = 0;
+    let quarters = _mm512_setr_epi64(0, 4, 1, 5, 2, 6, 3, 7);
+    let (all, codes, to) = (codes, codes.as_chunks::<64>().0, page.bytes_mut().as_chunks_mut::<128>().0);
+    assert_eq!(codes.len(), to.len(), "an element for each code");
+    for (codes, to) in codes.iter().zip(to) {
+        // SAFETY: sixty-four codes are there; the load wants no alignment.
+        let codes = unsafe { _mm512_loadu_si512(codes.as_ptr().cast()) };
+        // Bytes of two registers are joined by quarters.
+        let codes = _mm512_permutexvar_epi64(quarters, codes);
+        beyond |= _mm512_cmpeq_epi8_mask(codes, _mm512_set1_epi8(i8::MIN));
+        let magnitudes = _mm512_abs_epi8(codes);
+        let lower = _mm512_permutex2var_epi8(low[0], magnitudes, low[1]);
+        let upper = _mm512_permutex2var_epi8(high[0], magnitudes, high[1]);
+        let upper = _mm512_ternarylogic_epi32::<0xf8>(upper, codes, _mm512_set1_epi8(i8::MIN));
+        // SAFETY: there is room for sixty-four elements; the stores want no alignment.
+        unsafe {
+            _mm512_storeu_si512(to.as_mut_ptr().cast(), _mm512_unpacklo_epi8(lower, upper));
+            _mm512_storeu_si512(to.as_mut_ptr().add(64).cast(), _mm512_unpackhi_epi8(lower, upper));
         }
+    } // Encoders never write the code -128, whose magnitude is beyond the tables.
+    if beyond != 0 {
+        avx2::restore_tiles(all, axis, scale, page);
     }
 }

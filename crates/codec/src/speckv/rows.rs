@@ -1,10 +1,10 @@
-//! INT8 over rows of sixteen elements of 16 bits, for registers of any width.
+//! Encoding INT8 over rows of sixteen elements of 16 bits, for registers of any width.
 //!
 //! # Safety
 //! Callers of all functions must guarantee that the machine has the instruction set of `V`, and must
 //! have it enabled.
 
-use crate::simd::avx2::{BF16, F16};
+use crate::simd::avx2::BF16;
 use crate::simd::vector::Vector;
 use crate::tile::{EDGE, ROW_BYTES};
 use std::mem::MaybeUninit;
@@ -60,35 +60,6 @@ pub unsafe fn quantize<const E: u8, V: Vector>(
                 };
             }
             V::narrow8(words).store(codes.as_mut_ptr().add(first * EDGE).cast());
-        }
-    }
-}
-
-/// Stores the values of codes as rows. The codes' bfloats must have no ties, and the scale must
-/// stay normal when divided by 2^16. Only rows without gaps fit registers of more than a row.
-#[inline(always)]
-pub unsafe fn restore<const E: u8, V: Vector>(codes: &[u8], scale: f32, to: &mut [u8], stride: usize) {
-    let rows = count(to, stride);
-    assert!(codes.len() == rows * EDGE && rows.is_multiple_of(V::ROWS), "a code for each element");
-    assert!(V::ROWS == 1 || stride == ROW_BYTES, "no gaps");
-    // SAFETY: `count` rows lie in `to`, and each has its codes; the caller guarantees the instruction
-    // set.
-    unsafe {
-        if E == F16 {
-            let (scale, some) = (V::splat32(scale.to_bits()), V::BYTES / 4);
-            for at in (0..codes.len()).step_by(some) {
-                let values = V::load_quarter(codes.as_ptr().add(at)).to_f32().mul(scale);
-                values.store_halves(to.as_mut_ptr().add(at / EDGE * stride + at % EDGE * 2));
-            }
-            return;
-        }
-        let scale = V::splat32((scale / (1 << 16) as f32).to_bits());
-        let half = V::splat32(0x8000);
-        for first in (0..rows).step_by(V::ROWS) {
-            let words = V::load_bytes(codes.as_ptr().add(first * EDGE));
-            let even = words.up16().to_f32().mul(scale).add32(half);
-            let odd = words.and(V::splat32(0xffff_0000)).to_f32().mul(scale).add32(half);
-            even.down16().with_odd(odd).store(to.as_mut_ptr().add(first * stride));
         }
     }
 }
