@@ -4,17 +4,17 @@ use crate::error::{CodecId, Declined, DecodeError};
 use crate::frame::Frame;
 use crate::page::{Page, PageKind, PageMut};
 
-/// One way of encoding pages.
+/// A way to encode pages.
 pub trait PageCodec: Send + Sync {
-    /// Its number.
+    /// The id in frames.
     fn id(&self) -> CodecId;
 
-    /// Version of the payloads that it makes.
+    /// The version of its payloads.
     fn version(&self) -> u8 {
         1
     }
 
-    /// What frames must be decoded with; 0: nothing.
+    /// The id of the profile that decoding needs; 0: none.
     fn profile(&self) -> u32 {
         0
     }
@@ -22,31 +22,33 @@ pub trait PageCodec: Send + Sync {
     /// Appends the payload of a page.
     ///
     /// # Errors
-    /// The page is not for this codec. What was appended is of no use then.
+    /// The codec declines the page. The appended bytes are undefined.
     fn encode_payload(&self, page: &Page<'_>, payload: &mut Vec<u8>) -> Result<(), Declined>;
 
-    /// What keeps the payload of a page that grows ([`PageWriter`](crate::PageWriter)), empty now, from being made anew; none: it has to be.
+    /// A growing payload of an empty page, for [`PageWriter`](crate::PageWriter). `None`: payloads
+    /// cannot grow and are encoded anew.
     fn grow(&self, kind: &PageKind) -> Option<Box<dyn GrowingPayload + '_>> {
         let _ = kind;
         None
     }
 
-    /// Decodes a payload of this codec, version and profile, of a page of just this kind (but its element type).
+    /// Decodes a payload of this codec, version and profile to a page of the same kind; the element
+    /// type and the layout may differ.
     ///
     /// # Errors
-    /// The payload does not hold. What the page has then is undefined.
+    /// The payload is invalid. The page is undefined then.
     fn decode_payload(&self, frame: &Frame<'_>, page: &mut PageMut<'_>) -> Result<(), DecodeError>;
 }
 
 /// A payload that grows with its page.
 pub trait GrowingPayload {
-    /// Takes the tokens of a page from `first` on; those before were there at the last call.
+    /// Takes the tokens of a page from `first` on; earlier calls took those before.
     ///
     /// # Errors
-    /// The page is no longer for this codec. No other call follows.
+    /// The codec declines the page. No other call follows.
     fn append(&mut self, page: &Page<'_>, first: usize) -> Result<(), Declined>;
 
-    /// Appends the payload of all tokens of the page that was given last.
+    /// Appends the payload of all tokens of the page of the last call.
     ///
     /// # Errors
     /// As for [`PageCodec::encode_payload`].

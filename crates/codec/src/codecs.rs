@@ -1,4 +1,4 @@
-//! Pages to frames by any codec, and frames to pages by those that are known.
+//! Encoding with any codec, and decoding with the known ones.
 
 use crate::codec::PageCodec;
 use crate::error::{CodecId, DecodeError};
@@ -9,8 +9,8 @@ use crate::speckv::SpecKv;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Appends the frame of a page, and returns how it was encoded: where the codec declines, or would not make the page
-/// smaller, as it is (SpecKV's early exit, §3.5.3).
+/// Appends the frame of a page and returns its codec: [`Raw`] if the codec declines, or if the page
+/// would not become smaller (SpecKV §3.5.3).
 pub fn encode(codec: &dyn PageCodec, page: &Page<'_>, frames: &mut Vec<u8>) -> CodecId {
     let kind = page.kind();
     let raw_bytes = kind.shape.values() * kind.element.bytes();
@@ -28,7 +28,7 @@ pub fn encode(codec: &dyn PageCodec, page: &Page<'_>, frames: &mut Vec<u8>) -> C
     CodecId::Raw
 }
 
-/// Codecs by what frames say of themselves.
+/// Codecs by id and profile.
 #[derive(Clone)]
 pub struct Codecs(BTreeMap<(CodecId, u32), Arc<dyn PageCodec>>);
 
@@ -42,7 +42,7 @@ impl Default for Codecs {
 }
 
 impl Codecs {
-    /// From now on frames of this codec and profile decode.
+    /// Adds a codec: frames of its id and profile decode from now on.
     pub fn add(&mut self, codec: Arc<dyn PageCodec>) {
         self.0.insert((codec.id(), codec.profile()), codec);
     }
@@ -50,12 +50,13 @@ impl Codecs {
     /// Decodes a frame into a page of the same kind, of any element type and layout.
     ///
     /// # Errors
-    /// The bytes are not one whole frame, its codec or profile is not known, or it is of another kind of page.
+    /// The bytes are not one whole frame, the codec or profile is unknown, or the kind of page
+    /// differs.
     pub fn decode(&self, frame: &[u8], page: &mut PageMut<'_>) -> Result<(), DecodeError> {
         self.decode_frame(&Frame::parse(frame)?, page)
     }
 
-    /// The same of a frame that was parsed.
+    /// As [`Self::decode`], of a parsed frame.
     ///
     /// # Errors
     /// As for [`Self::decode`].
@@ -63,10 +64,10 @@ impl Codecs {
         self.codec_of(frame, page.kind())?.decode_payload(frame, page)
     }
 
-    /// What decodes a frame into such a page: all that can be said without a look at the payload.
+    /// The codec of a frame for a kind of page. It does not look at the payload.
     ///
     /// # Errors
-    /// The frame's codec or profile is not known, or it is of another kind of page.
+    /// The codec or profile is unknown, or the kind of page differs.
     pub fn codec_of(&self, frame: &Frame<'_>, kind: &PageKind) -> Result<&dyn PageCodec, DecodeError> {
         if (frame.shape, frame.side, frame.layer) != (kind.shape, kind.side, kind.layer) {
             return Err(DecodeError::OtherPage);

@@ -1,6 +1,6 @@
 //! Ids of codecs, and errors of decoding.
 
-/// Which codec made a payload: a byte that frames bear for ever.
+/// The codec of a payload: a byte of the frame, which never changes its meaning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum CodecId {
@@ -17,7 +17,7 @@ pub enum CodecId {
 }
 
 impl CodecId {
-    /// The codec of this number.
+    /// The codec of a number.
     #[must_use]
     pub const fn of(number: u8) -> Option<Self> {
         match number {
@@ -34,40 +34,41 @@ impl CodecId {
 /// Why bytes do not decode to a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DecodeError {
-    /// There are fewer than a frame takes.
+    /// Fewer bytes than the frame's length.
     #[error("the frame is cut short")]
     Truncated,
-    /// There are more than the frame takes: by so many.
+    /// Bytes behind the frame: so many.
     #[error("{0} bytes follow the frame")]
     Trailing(usize),
-    /// They are not what was written.
-    #[error("the frame's checksum does not hold")]
+    /// The bytes differ from those that were written.
+    #[error("the frame's checksum does not match; the frame is corrupt")]
     Checksum,
-    /// A field of the header has a value without a meaning.
-    #[error("the frame's header does not hold: {0}")]
+    /// A field of the header has an invalid value.
+    #[error("the frame's header is invalid: {0}")]
     Header(&'static str),
-    /// No codec has this number.
+    /// An unknown codec.
     #[error("no codec has the number {0}")]
     UnknownCodec(u8),
     /// A version of a payload that this program does not know.
-    #[error("version {version} of codec {codec:?} is not known")]
+    #[error("version {version} of codec {codec:?} is unknown")]
     UnknownVersion {
-        /// Whose.
+        /// The codec.
         codec: CodecId,
-        /// Which.
+        /// The version.
         version: u8,
     },
-    /// A profile that nobody has given to this program.
-    #[error("profile {0:08x} is not known")]
+    /// A profile that this program does not have.
+    #[error("profile {0:08x} is unknown; decode with the profile that encoded the frame")]
     UnknownProfile(u32),
-    /// The frame is of a page of another shape, side or layer.
+    /// The page has another shape, side or layer than the frame.
     #[error("the frame is of another kind of page")]
     OtherPage,
-    /// The payload is none of this codec.
-    #[error("the payload does not hold: {0}")]
+    /// The codec did not make this payload.
+    #[error("the payload is invalid: {0}")]
     Payload(&'static str),
 }
 
-/// A page that a codec leaves to [`Raw`](crate::Raw): it has values that are no numbers, or would not become smaller.
+/// A page that a codec leaves to [`Raw`](crate::Raw): it has values that are not finite, or does
+/// not become smaller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Declined;

@@ -1,16 +1,16 @@
 //! Floor 1: codecs for pages of a KV cache.
 //!
-//! A codec turns one [`Page`] into the payload of a [`Frame`] and back, without looking at any other page. A frame says
-//! how it was made, so pages of different codecs may lie side by side. Frames are input: whatever bytes they are, decoding
-//! ends in a page or in a [`DecodeError`].
+//! A codec turns one [`Page`] into the payload of a [`Frame`] and back. It reads no other page. A
+//! frame names its codec, so pages of different codecs can lie side by side. Frames are input:
+//! decoding any bytes ends in a page or in a [`DecodeError`].
 //!
 //! | codec | bits a value | what it is |
 //! |---|---|---|
 //! | [`Raw`] | as the page | the values |
 //! | [`SpecKv`] | 8 and less | INT8 with a scale a page; differences along channels; runs of zeros (SpecKV §3.5) |
-//! | [`Oaken`] | 4.8 and scales | three groups by magnitude, thresholds known beforehand (Oaken §4) |
-//! | [`QPack`] | what a bound on the error takes | a mean and a step for each channel known beforehand, widths by page |
-//! | [`QPackZ`] | half a bit less | the same codes, entropy-coded with tables known beforehand |
+//! | [`Oaken`] | 4.8 and scales | three groups by magnitude, thresholds from a profile (Oaken §4) |
+//! | [`QPack`] | by the bound on the error | a mean and a step per channel from a profile, widths per page |
+//! | [`QPackZ`] | half a bit less | the same codes, entropy-coded with tables from a profile |
 #![deny(unsafe_code)]
 
 mod codec;

@@ -1,4 +1,4 @@
-//! Pages as they are: `[head][token][channel]`, without padding.
+//! Raw: pages as they are, `[head][token][channel]`, without padding.
 
 use crate::codec::PageCodec;
 use crate::error::{CodecId, Declined, DecodeError};
@@ -9,8 +9,8 @@ use crate::simd::ByLevel;
 #[cfg(target_arch = "x86_64")]
 mod avx2;
 
-/// What instruction sets do for pages of 16-bit elements whose order is not the payload's. Callers must
-/// guarantee that the machine has the level.
+/// Kernels for pages of 16-bit elements in another order than the payload. Callers must guarantee
+/// that the machine has the level.
 struct Kernels {
     read: unsafe fn(&Page<'_>, &mut [u8]),
     write: unsafe fn(&[u8], &mut PageMut<'_>),
@@ -24,11 +24,12 @@ static KERNELS: ByLevel<Kernels> = ByLevel {
     avx512: Kernels { read: avx2::read, write: avx2::write },
 };
 
-/// Leaves every value as it is.
+/// Stores values as they are.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Raw;
 
-/// Calls `run` with places of the page and of the payload, in bytes, and how many bytes lie together at both.
+/// Calls `run` with the places of a run in the page and in the payload, and its length: all in
+/// bytes.
 fn runs(kind: &PageKind, mut run: impl FnMut(usize, usize, usize)) {
     let (shape, size) = (kind.shape, kind.element.bytes());
     let together = if kind.layout.order == Order::TokenMajor { shape.dim as usize } else { 1 };
@@ -61,7 +62,7 @@ pub(crate) fn encode(page: &Page<'_>, payload: &mut Vec<u8>) {
     if is_scattered(page.kind()) {
         let start = payload.len();
         payload.resize(start + page.kind().shape.values() * page.kind().element.bytes(), 0);
-        // SAFETY: the machine has the current level.
+        // SAFETY: `current` returns kernels of a level of this machine.
         unsafe { (KERNELS.current().read)(page, &mut payload[start..]) };
     } else {
         runs(page.kind(), |place, _, len| payload.extend_from_slice(&page.bytes()[place..place + len]));
@@ -85,7 +86,7 @@ impl PageCodec for Raw {
         }
         if frame.element == kind.element {
             let kernels = if is_scattered(&kind) { KERNELS.current() } else { &KERNELS.scalar };
-            // SAFETY: the machine has the current level, and the scalar one.
+            // SAFETY: `current` returns kernels of a level of this machine; scalar ones run on all.
             unsafe { (kernels.write)(frame.payload, page) };
             return Ok(());
         }

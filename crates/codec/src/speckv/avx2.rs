@@ -19,7 +19,7 @@ fn largest_of<const E: u8>(page: &Page<'_>) -> f32 {
     let kind = page.kind();
     let mut largest = [_mm256_setzero_si256(); 2];
     if E != F32 && lie_in_a_row(kind) {
-        // SAFETY: this function has AVX2 enabled.
+        // SAFETY: AVX2 is enabled in this function.
         unsafe { rows::widen_largest(&mut largest, page.bytes(), ROW_BYTES) };
         return magnitude(kind.element, _mm256_max_epu16(largest[0], largest[1]));
     }
@@ -27,7 +27,7 @@ fn largest_of<const E: u8>(page: &Page<'_>) -> f32 {
     for span in Span::all(kind.shape) {
         let of_page = PageRows::of(kind, &span);
         if let Some((place, stride)) = whole::<E>(&of_page) {
-            // SAFETY: this function has AVX2 enabled.
+            // SAFETY: AVX2 is enabled in this function.
             unsafe { rows::widen_largest(&mut largest, &page.bytes()[place], stride) };
             continue;
         }
@@ -47,7 +47,7 @@ fn largest_of<const E: u8>(page: &Page<'_>) -> f32 {
     magnitude(kind.element, either)
 }
 
-/// The largest of magnitudes, by their bits.
+/// The largest magnitude in a register, by bits.
 #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
 pub fn magnitude(element: Element, bits: __m256i) -> f32 {
     let mut all = [0; 32];
@@ -64,15 +64,16 @@ pub fn magnitude(element: Element, bits: __m256i) -> f32 {
     }
 }
 
-/// Codes of a tile: rows i and i + 8 side by side.
+/// Codes of a tile: row i beside row i + 8.
 type Codes = [__m256i; EDGE / 2];
 
-/// Rows 2 i and 2 i + 1 of what were columns, side by side but for the order of their quarters, which is 0, 2, 1, 3.
+/// Transposes codes. Rows 2 i and 2 i + 1 come out side by side, with quarters in the order 0, 2,
+/// 1, 3.
 #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
 #[inline]
 fn transposed(codes: &Codes) -> Codes {
     let mut codes = *codes;
-    // Each step moves one bit of the number of a row into the number of a byte, and one the other way.
+    // Each step exchanges one bit of the row's number with one of the byte's.
     for _ in 0..3 {
         let before = codes;
         for row in 0..4 {
@@ -83,7 +84,7 @@ fn transposed(codes: &Codes) -> Codes {
     codes
 }
 
-/// Codes of a page whose values times `inverse` are numbers that fit, `[head][token][channel]`.
+/// Stores codes of a page, `[head][token][channel]`. Values times `inverse` must fit eight bits.
 #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
 pub fn quantize(page: &Page<'_>, inverse: f32, codes: &mut [u8]) {
     with_element!(page.kind().element, E, quantize_as::<E>(page, inverse, codes));
@@ -132,7 +133,7 @@ pub fn quantize_tiles(page: &Page<'_>, inverse: f32, payload: &mut Vec<u8>) {
 fn quantize_tiles_as<const E: u8>(page: &Page<'_>, inverse: f32, room: &mut Room<'_>) {
     if E != F32 && lie_in_a_row(page.kind()) {
         let codes = room.take(page.kind().shape.values());
-        // SAFETY: this function has AVX2 enabled.
+        // SAFETY: AVX2 is enabled in this function.
         return unsafe { rows::quantize::<E, __m256i>(page.bytes(), ROW_BYTES, inverse, codes) };
     }
     let mut tile = Rows::zero();
@@ -140,7 +141,7 @@ fn quantize_tiles_as<const E: u8>(page: &Page<'_>, inverse: f32, room: &mut Room
         let of_page = PageRows::of(page.kind(), &span);
         if let Some((place, stride)) = whole::<E>(&of_page) {
             let codes = room.take(EDGE * EDGE);
-            // SAFETY: this function has AVX2 enabled.
+            // SAFETY: AVX2 is enabled in this function.
             unsafe { rows::quantize::<E, __m256i>(&page.bytes()[place], stride, inverse, codes) };
             continue;
         }
@@ -153,7 +154,7 @@ fn quantize_tiles_as<const E: u8>(page: &Page<'_>, inverse: f32, room: &mut Room
     }
 }
 
-/// Codes of two rows, one after the other.
+/// Codes of two rows.
 #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
 #[inline]
 fn quantize_rows([first, second]: [[__m256; 2]; 2], inverse: __m256) -> __m256i {
@@ -161,7 +162,7 @@ fn quantize_rows([first, second]: [[__m256; 2]; 2], inverse: __m256) -> __m256i 
     _mm256_permute4x64_epi64::<0b11_01_10_00>(codes)
 }
 
-/// Codes of sixteen values as 16 bits, in order.
+/// Codes of sixteen values, as 16 bits.
 #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
 #[inline]
 fn quantize_row([first, second]: [__m256; 2], inverse: __m256) -> __m256i {
@@ -169,7 +170,7 @@ fn quantize_row([first, second]: [__m256; 2], inverse: __m256) -> __m256i {
     _mm256_packs_epi32(_mm256_cvtps_epi32(first), _mm256_cvtps_epi32(second))
 }
 
-/// Puts codes of two tokens where they belong, if they are there.
+/// Stores codes of two tokens, if the page has them.
 #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
 #[inline]
 fn put(codes: &mut [u8], shape: Shape, span: &Span, tokens: [usize; 2], both: __m256i) {
@@ -188,7 +189,7 @@ fn put(codes: &mut [u8], shape: Shape, span: &Span, tokens: [usize; 2], both: __
     }
 }
 
-/// Stores what codes, `[head][token][channel]`, stand for.
+/// Stores the values of codes, `[head][token][channel]`.
 #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
 pub fn restore(codes: &[u8], scale: f32, page: &mut PageMut<'_>) {
     with_element!(page.kind().element, E, restore_as::<E>(codes, scale, page));
@@ -264,7 +265,8 @@ fn is_plain(scale: f32) -> bool {
     _mm256_testz_si256(ties, ties) == 1 && (scale / (1 << 16) as f32).is_normal()
 }
 
-/// Stores the values of codes as rows that begin `stride` bytes apart; of bfloats, scales must be plain.
+/// Stores the values of codes as rows that begin `stride` bytes apart. For bfloats, the scale must
+/// be plain.
 #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
 #[inline]
 fn restore_rows<const E: u8>(codes: &[u8], scale: f32, to: &mut [u8], stride: usize) {
@@ -289,7 +291,7 @@ fn restore_rows<const E: u8>(codes: &[u8], scale: f32, to: &mut [u8], stride: us
     }
 }
 
-/// Values of sixteen rows whose codes begin `stride` apart; `is_turned`: as columns.
+/// Values of sixteen rows of codes that begin `stride` bytes apart; `is_turned`: transposed.
 #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
 #[inline]
 fn restore_tile<const E: u8>(codes: &[u8], stride: usize, scale: f32, is_turned: bool, rows: &mut Rows) {
@@ -324,7 +326,7 @@ pub fn table<const E: u8>(scale: f32) -> [u8; 256] {
     all
 }
 
-/// What a row of codes stands for, split.
+/// Values of a row of codes, split.
 #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
 #[inline]
 fn row_values(codes: &[u8; EDGE], scale: __m256) -> [__m256; 2] {
@@ -332,7 +334,7 @@ fn row_values(codes: &[u8; EDGE], scale: __m256) -> [__m256; 2] {
     values(_mm_shuffle_epi8(load_half(codes), split), scale)
 }
 
-/// What sixteen codes stand for, in their order.
+/// Values of sixteen codes.
 #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
 #[inline]
 fn values(codes: __m128i, scale: __m256) -> [__m256; 2] {
@@ -341,7 +343,7 @@ fn values(codes: __m128i, scale: __m256) -> [__m256; 2] {
     [_mm256_mul_ps(first, scale), _mm256_mul_ps(second, scale)]
 }
 
-/// Codes of rows of `dim` become sums of all codes up to them.
+/// Replaces codes of rows of `dim` by the sums of all codes up to them.
 #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
 pub fn sums(codes: &mut [u8], dim: usize) {
     for row in codes.chunks_exact_mut(dim) {

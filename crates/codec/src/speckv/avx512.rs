@@ -16,7 +16,7 @@ pub fn largest(page: &Page<'_>) -> f32 {
         return avx2::largest(page);
     }
     let mut all = [_mm512_setzero_si512(); 2];
-    // SAFETY: this function has AVX-512 enabled.
+    // SAFETY: AVX-512 is enabled in this function.
     unsafe { rows::widen_largest(&mut all, page.bytes(), ROW_BYTES) };
     let all = _mm512_max_epu16(all[0], all[1]);
     let both = _mm256_max_epu16(_mm512_castsi512_si256(all), _mm512_extracti64x4_epi64::<1>(all));
@@ -33,7 +33,7 @@ pub fn quantize_tiles(page: &Page<'_>, inverse: f32, payload: &mut Vec<u8>) {
     let count = page.kind().shape.values();
     let mut room = Room::behind(payload, count);
     let codes = room.take(count);
-    // SAFETY: this function has AVX-512 enabled.
+    // SAFETY: AVX-512 is enabled in this function.
     unsafe {
         match element {
             Element::Bf16 => rows::quantize::<BF16, __m512i>(page.bytes(), ROW_BYTES, inverse, codes),
@@ -44,7 +44,7 @@ pub fn quantize_tiles(page: &Page<'_>, inverse: f32, payload: &mut Vec<u8>) {
     unsafe { payload.set_len(payload.len() + count) };
 }
 
-/// As [`avx2::restore_tiles`]. All values of a scale are in two tables of bytes, by the code's magnitude.
+/// As [`avx2::restore_tiles`]: two tables give the bytes of an element by the code's magnitude.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vbmi,avx512vbmi2,bmi1,bmi2,popcnt")]
 pub fn restore_tiles(codes: &[u8], axis: Axis, scale: f32, page: &mut PageMut<'_>) {
     let element = page.kind().element;
@@ -55,7 +55,7 @@ pub fn restore_tiles(codes: &[u8], axis: Axis, scale: f32, page: &mut PageMut<'_
         Element::Bf16 => avx2::table::<BF16>(scale),
         _ => avx2::table::<F16>(scale),
     };
-    // SAFETY: the table has four times sixty-four bytes; loads want no alignment.
+    // SAFETY: `elements` has 256 bytes; loads need no alignment.
     let [a, b, c, d] = [0, 64, 128, 192].map(|at| unsafe { _mm512_loadu_si512(elements.as_ptr().add(at).cast()) });
     let [even, odd] = [EVEN_BYTES.load(), _mm512_or_si512(EVEN_BYTES.load(), _mm512_set1_epi8(1))];
     let low = [_mm512_permutex2var_epi8(a, even, b), _mm512_permutex2var_epi8(c, even, d)];
@@ -65,21 +65,22 @@ pub fn restore_tiles(codes: &[u8], axis: Axis, scale: f32, page: &mut PageMut<'_
     let (all, codes, to) = (codes, codes.as_chunks::<64>().0, page.bytes_mut().as_chunks_mut::<128>().0);
     assert_eq!(codes.len(), to.len(), "an element for each code");
     for (codes, to) in codes.iter().zip(to) {
-        // SAFETY: sixty-four codes are there; the load wants no alignment.
+        // SAFETY: `codes` has 64 bytes; loads need no alignment.
         let codes = unsafe { _mm512_loadu_si512(codes.as_ptr().cast()) };
-        // Bytes of two registers are joined by quarters.
+        // `unpack` joins bytes within quarters.
         let codes = _mm512_permutexvar_epi64(quarters, codes);
         beyond |= _mm512_cmpeq_epi8_mask(codes, _mm512_set1_epi8(i8::MIN));
         let magnitudes = _mm512_abs_epi8(codes);
         let lower = _mm512_permutex2var_epi8(low[0], magnitudes, low[1]);
         let upper = _mm512_permutex2var_epi8(high[0], magnitudes, high[1]);
         let upper = _mm512_ternarylogic_epi32::<0xf8>(upper, codes, _mm512_set1_epi8(i8::MIN));
-        // SAFETY: there is room for sixty-four elements; the stores want no alignment.
+        // SAFETY: `to` has 128 bytes; stores need no alignment.
         unsafe {
             _mm512_storeu_si512(to.as_mut_ptr().cast(), _mm512_unpacklo_epi8(lower, upper));
             _mm512_storeu_si512(to.as_mut_ptr().add(64).cast(), _mm512_unpackhi_epi8(lower, upper));
         }
-    } // Encoders never write the code -128, whose magnitude is beyond the tables.
+    }
+    // Encoders never write the code -128; the tables lack its magnitude.
     if beyond != 0 {
         avx2::restore_tiles(all, axis, scale, page);
     }

@@ -9,14 +9,14 @@ use crate::simd::vector::Vector;
 use crate::tile::{EDGE, ROW_BYTES};
 use std::mem::MaybeUninit;
 
-/// The rows in `bytes`, which begin `stride` bytes apart and end with the last byte.
+/// The number of rows in `bytes`, which begin `stride` bytes apart.
 const fn count(bytes: &[u8], stride: usize) -> usize {
     assert!((bytes.len() + stride - ROW_BYTES).is_multiple_of(stride), "whole rows");
     (bytes.len() + stride - ROW_BYTES) / stride
 }
 
-/// Widens two registers of magnitudes by those of rows. The bits of magnitudes have their order, and
-/// NaN is the greatest.
+/// Widens two registers of magnitudes by rows. Magnitudes are compared by bits, so NaN is the
+/// greatest.
 #[inline(always)]
 pub unsafe fn widen_largest<V: Vector>(largest: &mut [V; 2], bytes: &[u8], stride: usize) {
     let rows = count(bytes, stride);
