@@ -1,8 +1,9 @@
-//! QPack: tokens of a pair are the same lane of the two registers that a channel is, which are split as all values are.
+//! QPack on AVX2: a channel is two registers, *split*; the tokens of a pair have the same lane in
+//! both.
 //!
-//! Most tiles are *plain*: whole, of bfloats, without halves, and none of what their codes stand for lies halfway between two
-//! bfloats, which the codec knows of its channels beforehand. Those are rounded by an addition, and where the page has
-//! tokens side by side, channels are already put together in pairs when they lose their lower halves.
+//! Most tiles are *plain*: whole, of bfloats, without halves, and without ties. An addition rounds
+//! their values. If the page has channels side by side, rounding already joins two channels in a
+//! register.
 
 mod encode;
 
@@ -16,16 +17,16 @@ use crate::tile::{Axis, EDGE, PageRows, Span, lie_in_a_row};
 use std::arch::x86_64::*;
 use std::mem::MaybeUninit;
 
-/// Bytes that a tile of halves takes; no other takes more.
+/// Bytes of a tile of halves, the longest.
 const TILE_BYTES_MAX: usize = EDGE * HALVES_BYTES;
-/// Where a whole tile of 16-bit elements lies: rows that begin `stride` bytes apart.
+/// Where a whole tile of 16-bit elements lies: its rows begin `stride` bytes apart.
 #[derive(Clone, Copy)]
 pub struct Lying {
     pub stride: usize,
     pub axis: Axis,
 }
 
-/// What is known of the channels of a tile: means and steps.
+/// Means and steps of a tile's channels.
 pub type OfTile<'a> = [&'a [f32; EDGE]; 2];
 
 /// Whole tiles of 16-bit elements, for which instruction sets have kernels of their own.
@@ -33,8 +34,8 @@ pub type OfTile<'a> = [&'a [f32; EDGE]; 2];
 /// # Safety
 /// Callers must guarantee that the machine has the instruction set of the implementation.
 pub trait Tiles {
-    /// Decodes a tile without halves, none of whose codes stands for a tie of bfloats. Returns the
-    /// length of its bytes; `None`: not supported.
+    /// Decodes a tile without halves. Bfloats must have no ties. Returns the length of the tile's
+    /// bytes; `None`: not supported.
     unsafe fn decode<const E: u8>(
         bytes: &[u8; EDGE * WINDOW],
         nibbles: u64,
@@ -82,18 +83,18 @@ impl Tiles for Narrow {
     }
 }
 
-/// What a width is for lanes. What unpacking goes by is there for every lane, so that instructions take it from memory.
+/// A width, repeated for each lane so that instructions take it from memory.
 #[repr(C, align(256))]
 struct Lanes {
-    /// Where a lane's pair begins: three bytes of the window.
+    /// Where the pair of a lane begins: three bytes of the window.
     bytes: [u8; 32],
-    /// At which bit of them.
+    /// The first bit of the pair in these bytes.
     shifts: [u32; PAIRS],
     mask: [u32; PAIRS],
-    /// What pairs are more than the pair of codes less the center of each.
+    /// The pair of two mean codes.
     center_pair: [u32; PAIRS],
     levels: [f32; PAIRS],
-    /// The inverse of `levels`, and what is added to the product so that the nearest whole number is the upper code.
+    /// The inverse of `levels`, and the addend with which the nearest integer is the upper code.
     inverse: [f32; PAIRS],
     leaning: [f32; PAIRS],
     /// Bytes of a channel.
@@ -129,7 +130,7 @@ impl Lanes {
     }
 }
 
-/// By width index; that of halves is not for use.
+/// By width index; the entry of halves is unused.
 static LANES: [Lanes; HALVES + 1] = {
     let mut all = [const { Lanes::of(WIDTHS[0]) }; HALVES + 1];
     let mut index = 0;
@@ -140,14 +141,15 @@ static LANES: [Lanes; HALVES + 1] = {
     all
 };
 
-/// Sixteen codes of a width, less the center, as numbers, split. A zero may be negative.
+/// Sixteen codes of a width less the center, as `f32`, split. A zero may be negative.
 #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
 #[inline]
 fn unpack(window: &[u8; WINDOW], lanes: &Lanes) -> [__m256; 2] {
     let bytes = _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(load_half(window)), load_bytes(&lanes.bytes));
     let pairs = _mm256_and_si256(_mm256_srlv_epi32(bytes, words(&lanes.shifts)), words(&lanes.mask));
     let pairs = _mm256_cvtepi32_ps(_mm256_sub_epi32(pairs, words(&lanes.center_pair)));
-    // Quotients are further from halves of whole numbers than they are wrong, and products are of whole numbers below 2^14.
+    // Exact: errors of quotients are less than their distance from ties, and products are below
+    // 2^14.
     let near = _mm256_fmadd_ps(pairs, numbers(&lanes.inverse), numbers(&lanes.leaning));
     let high = _mm256_round_ps::<{ _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC }>(near);
     [_mm256_fnmadd_ps(high, numbers(&lanes.levels), pairs), high]
@@ -156,14 +158,14 @@ fn unpack(window: &[u8; WINDOW], lanes: &Lanes) -> [__m256; 2] {
 #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
 #[inline]
 fn words(from: &[u32; PAIRS]) -> __m256i {
-    // SAFETY: eight words are there; the load wants no alignment.
+    // SAFETY: `from` has eight words; the load needs no alignment.
     unsafe { _mm256_loadu_si256(from.as_ptr().cast()) }
 }
 
 #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
 #[inline]
 fn numbers(from: &[f32; PAIRS]) -> __m256 {
-    // SAFETY: eight numbers are there; the load wants no alignment.
+    // SAFETY: `from` has eight numbers; the load needs no alignment.
     unsafe { _mm256_loadu_ps(from.as_ptr()) }
 }
 
@@ -177,7 +179,7 @@ pub fn decode_group<'a>(
     head: usize,
     token: usize,
 ) -> Option<&'a [u8]> {
-    // SAFETY: this function has AVX2 enabled.
+    // SAFETY: AVX2 is enabled in this function.
     unsafe { decode_by::<Narrow>(payload, known, page, head, token) }
 }
 
@@ -197,7 +199,8 @@ pub unsafe fn decode_by<'a, T: Tiles>(
     with_element!(page.kind().element, E, unsafe { decode_as::<E, T>(payload, known, page, head, token) })
 }
 
-/// As [`decode_by`].
+/// # Safety
+/// As for [`decode_by`].
 #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
 unsafe fn decode_as<'a, const E: u8, T: Tiles>(
     payload: &'a [u8],
@@ -249,18 +252,18 @@ unsafe fn decode_as<'a, const E: u8, T: Tiles>(
     Some(rest)
 }
 
-/// Whether any of them is so, without a look at each.
+/// Whether any is true, without a branch for each.
 fn any(all: &[bool]) -> bool {
     all.iter().fold(false, |any, one| any | one)
 }
 
-/// Whether some of sixteen indices is that of halves.
+/// Whether one of sixteen indices is that of halves.
 const fn has_halves(nibbles: u64) -> bool {
     let both = nibbles & (nibbles >> 1);
     both & (both >> 2) & 0x1111_1111_1111_1111 != 0
 }
 
-/// A channel's values, split, as numbers whose upper halves are what they are rounded to.
+/// Values of a channel, split, whose upper 16 bits are the rounded bfloats.
 #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
 #[inline]
 fn plain_values(window: &[u8; WINDOW], lanes: &Lanes, mean: f32, step: f32) -> [__m256i; 2] {
@@ -271,7 +274,8 @@ fn plain_values(window: &[u8; WINDOW], lanes: &Lanes, mean: f32, step: f32) -> [
     [_mm256_add_epi32(_mm256_castps_si256(first), half), _mm256_add_epi32(_mm256_castps_si256(second), half)]
 }
 
-/// Decodes a plain tile to rows that begin `stride` apart. `TURNED`: they are of tokens. Returns how many bytes were its own.
+/// Decodes a plain tile to rows that begin `stride` bytes apart; `TURNED`: rows of tokens. Returns
+/// the length of the tile's bytes.
 #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
 #[inline]
 fn decode_plain<const TURNED: bool>(
@@ -281,9 +285,9 @@ fn decode_plain<const TURNED: bool>(
     to: &mut [u8],
     stride: usize,
 ) -> usize {
-    assert!(to.len() >= (EDGE - 1) * stride + 2 * EDGE, "sixteen rows");
+    assert!(to.len() >= (EDGE - 1) * stride + 2 * EDGE, "room for sixteen rows");
     let first = to.as_mut_ptr();
-    // SAFETY: the last of sixteen rows ends with these bytes.
+    // SAFETY: the assertion above: sixteen rows lie in `to`.
     let store = |row: usize, bits: __m256i| unsafe { _mm256_storeu_si256(first.add(row * stride).cast(), bits) };
     let (mut at, mut rest) = (0, nibbles);
     let mut pairs = [[_mm256_setzero_si256(); EDGE / 2]; 2];
@@ -291,7 +295,7 @@ fn decode_plain<const TURNED: bool>(
         let mut both = [[_mm256_setzero_si256(); 2]; 2];
         for (odd, values) in both.iter_mut().enumerate() {
             let (lanes, channel) = (&LANES[(rest & 15) as usize], start + odd);
-            // SAFETY: sixteen windows are there, and no channel takes more than one.
+            // SAFETY: `bytes` has sixteen windows, and each channel takes at most one.
             let window = unsafe { &*bytes.as_ptr().add(at).cast() };
             *values = plain_values(window, lanes, means[channel], steps[channel]);
             (at, rest) = (at + lanes.len, rest >> 4);
@@ -320,7 +324,8 @@ fn decode_plain<const TURNED: bool>(
     at
 }
 
-/// Decodes a tile from bytes that are enough for any. Returns how many were its own.
+/// Decodes a tile from bytes that are long enough for any tile. Returns the length of the tile's
+/// bytes.
 #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
 #[inline]
 fn decode_tile<const E: u8>(bytes: &[u8], nibbles: u64, means: &[f32], steps: &[f32], rows: &mut Rows) -> usize {
@@ -337,7 +342,7 @@ fn decode_tile<const E: u8>(bytes: &[u8], nibbles: u64, means: &[f32], steps: &[
             rows.set::<E, false>(channel, [first, second]);
             at += lanes.len;
         } else {
-            // Of a forged frame they may be no numbers.
+            // Halves of a forged frame may be NaN.
             rows.set::<E, true>(channel, widen::<F16>(load_bytes(bytes_at(bytes, at))));
             at += HALVES_BYTES;
         }
@@ -351,25 +356,26 @@ mod tests {
     use super::*;
     use crate::simd::avx2::store_half;
 
-    /// What tests need of the machine; they are of no use on another.
+    /// These tests fail, rather than pass without a check, on machines without AVX2.
     fn has_avx2() -> bool {
         crate::simd::Level::available().contains(&crate::simd::Level::Avx2)
     }
 
-    /// Every pair of every width, also such as are of no two codes.
+    /// All pairs of every width, including forged ones.
     #[test]
-    fn every_pair_is_taken_apart_as_division_does() {
-        assert!(has_avx2(), "these kernels are tested on machines that run them");
+    fn unpacking_equals_division_for_every_pair() {
+        assert!(has_avx2(), "run these tests on a machine with AVX2");
         for (width, lanes) in WIDTHS.iter().zip(&LANES) {
             for first in (0..1_u32 << width.pair_bits).step_by(PAIRS) {
                 let pair = |lane: usize| (first + lane as u32) & ((1 << width.pair_bits) - 1);
                 let bits = (0..PAIRS)
                     .fold(0, |all, lane| all | u128::from(pair(lane)) << (lane * usize::from(width.pair_bits)));
-                // Bits of the channel that follows.
+                // Bits of the next channel.
                 let behind =
                     (u128::MAX << (PAIRS * usize::from(width.pair_bits) % 128)) & !u128::from(width.pair_bits == 0);
                 let mut codes = [[0.0; PAIRS]; 2];
-                // SAFETY: the machine has AVX2, and there is room for eight numbers twice.
+                // SAFETY: the machine has AVX2, by the assertion above, and each array has eight
+                // numbers.
                 unsafe {
                     let unpacked = unpack(&(bits | behind).to_le_bytes(), lanes);
                     codes
@@ -379,7 +385,7 @@ mod tests {
                 }
                 let (levels, center) = (u32::from(width.levels), f32::from(width.center));
                 for (lane, (low, high)) in codes[0].iter().zip(&codes[1]).enumerate() {
-                    // A zero may be negative, which a step and a mean that is not make good.
+                    // A zero may be negative, which adding a mean corrects.
                     let code = |code: u32| code as f32 - center;
                     assert_eq!(*low, code(pair(lane) % levels), "{width:?}");
                     assert_eq!(*high, code(pair(lane) / levels), "{width:?}");
@@ -389,12 +395,12 @@ mod tests {
     }
 
     #[test]
-    fn every_reach_has_the_width_that_plain_code_gives() {
-        assert!(has_avx2(), "these kernels are tested on machines that run them");
+    fn width_indices_equal_those_of_the_reference() {
+        assert!(has_avx2(), "run these tests on a machine with AVX2");
         let ends = || (-70..=70).chain([i16::MIN, -1000, 1000, i16::MAX]);
         for (least, greatest) in ends().flat_map(|a| ends().map(move |b| (a.min(b), a.max(b)))) {
             for place in 0..EDGE {
-                // Both ends anywhere, the others in between; channels differ.
+                // Both ends are anywhere in a channel, other codes in between; channels differ.
                 let channel = |channel: usize| {
                     let mut codes = [least; EDGE];
                     codes[(place + channel) % EDGE] = greatest;
@@ -402,7 +408,8 @@ mod tests {
                 };
                 let all: [[i16; EDGE]; EDGE] = std::array::from_fn(channel);
                 let mut indices = [0; EDGE];
-                // SAFETY: the machine has AVX2, and each register is loaded from sixteen words.
+                // SAFETY: the machine has AVX2, by the assertion above, and each array has sixteen
+                // words.
                 unsafe {
                     let all = all.map(|codes| _mm256_loadu_si256(codes.as_ptr().cast()));
                     store_half(&mut indices, width_indices(&all));

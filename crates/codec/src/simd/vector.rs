@@ -1,4 +1,4 @@
-//! Vectors of any width, for algorithms that do not depend on it.
+//! Registers of any width, for algorithms that do not depend on it.
 //!
 //! Functions generic over [`Vector`] are `#[inline(always)]` and have no closures, so that each is
 //! compiled with the instruction set of the kernel that calls it.
@@ -53,7 +53,7 @@ macro_rules! by_intrinsics {
         $(
             #[inline(always)]
             unsafe fn $name($($arg: $kind),*) -> $out {
-                // SAFETY: the trait's callers guarantee the instruction set and the bytes behind pointers.
+                // SAFETY: the trait's callers guarantee the instruction set, and valid pointers.
                 unsafe { $body }
             }
         )*
@@ -95,7 +95,7 @@ impl Vector for __m256i {
     }
 }
 
-/// Of the bytes of two registers, those in even places.
+/// The even bytes of two registers.
 pub static EVEN_BYTES: Lanes<u8, 64> = Lanes({
     let mut bytes = [0; 64];
     let mut at = 0;
