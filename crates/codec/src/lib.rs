@@ -7,9 +7,9 @@
 //! | codec | bits a value | what it is |
 //! |---|---|---|
 //! | [`Raw`] | as the page | the values |
-//! | [`SpecKv`] | 8 and less | INT8 with a scale a page; differences along channels; runs of zeros (SpecKV §3.5) |
+//! | [`SpecKv`] | 8 and less | INT8, differences, runs of zeros (SpecKV §3.5) |
 //! | [`Oaken`] | 4.8 and scales | three groups by magnitude, thresholds from a profile (Oaken §4) |
-//! | [`QPack`] | by the bound on the error | a mean and a step per channel from a profile, widths per page |
+//! | [`QPack`] | by the error bound | mean and step per channel from a profile, widths per page |
 //! | [`QPackZ`] | half a bit less | the same codes, entropy-coded with tables from a profile |
 #![deny(unsafe_code)]
 

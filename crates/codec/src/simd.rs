@@ -1,7 +1,7 @@
 //! Instruction sets: detection, the selection of kernels, and what kernels of several codecs share.
 //!
-//! Every codec has a scalar reference, which runs on all machines. Kernels return bit for bit what the
-//! reference returns. Each codec lists its kernels by [`Level`] in a static [`ByLevel`].
+//! Every codec has a scalar reference, which runs on all machines. Kernels return bit for bit what
+//! the reference returns. Each codec lists its kernels by [`Level`] in a static [`ByLevel`].
 
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod avx2;

@@ -1,6 +1,6 @@
-//! Oaken on AVX-512: blocks of sixty-four channels of a token. All values of a block are coded as what
-//! they are, outliers too. A mask then takes out the entries of outliers, so the time does not depend
-//! on their number.
+//! Oaken's encoding on AVX-512: blocks of sixty-four channels of a token. All values of a block are
+//! coded by their regions, outliers too. A mask then takes out the entries of outliers, so the time
+//! does not depend on their number.
 
 use super::avx2::pages::{self, Coders, Lane, Narrow, Sixteen, Steps};
 use super::seen::{ENDS_MAX, RowsAt, Seen, see};
@@ -21,7 +21,7 @@ pub fn encode(
     page: &Page<'_>,
     payload: &mut Vec<u8>,
 ) -> Option<Result<(), Declined>> {
-    // SAFETY: this function has AVX-512 enabled, and machines with AVX-512 have AVX2.
+    // SAFETY: AVX-512 is enabled in this function, which implies AVX2.
     unsafe { pages::encode_by::<Wide>(groups, intervals, page, payload) }
 }
 
@@ -31,13 +31,13 @@ enum Wide {}
 impl Steps for Wide {
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vbmi,avx512vbmi2,bmi1,bmi2,popcnt")]
     unsafe fn see_tokens<const G: usize>(rows: &RowsAt<'_>, ends: &[u16; ENDS_MAX]) -> [Lane; EDGE] {
-        // SAFETY: this function has AVX-512 enabled.
+        // SAFETY: AVX-512 is enabled in this function.
         halved(unsafe { see::<_, G>(rows, ends) }).by_lane()
     }
 
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vbmi,avx512vbmi2,bmi1,bmi2,popcnt")]
     unsafe fn see_token<const G: usize>(rows: &RowsAt<'_>, ends: &[u16; ENDS_MAX]) -> Lane {
-        // SAFETY: this function has AVX-512 enabled.
+        // SAFETY: AVX-512 is enabled in this function.
         halved(unsafe { see::<_, G>(rows, ends) }).together()
     }
 
@@ -49,7 +49,7 @@ impl Steps for Wide {
         entries: &mut Vec<u8>,
     ) {
         if BYTES != 1 {
-            // SAFETY: machines with AVX-512 have AVX2.
+            // SAFETY: AVX-512 is enabled in this function, which implies AVX2.
             return unsafe { Narrow::code::<E, G, BYTES>(some, by, [dense, counts], entries) };
         }
         let parts = dense.chunks_exact_mut(some.dim / 2).zip(counts.chunks_exact_mut(some.dim / BLOCK));
@@ -80,27 +80,28 @@ fn halved<const G: usize>(wide: Seen<__m512i, G>) -> Seen<__m256i, G> {
     }
 }
 
-/// What values of a token are coded by, by region.
+/// Parameters of a token's codes, by region.
 struct Tables<'a> {
-    /// Bound, least of what is left, and inverse of the step.
+    /// The bound, the least rest, and the inverse of the step.
     of_region: [&'a [f32; 8]; 3],
-    /// Least code and greatest, what an outlier's entry says of its group, and a sign where values are outliers.
+    /// The least code and the greatest, the group bits of an outlier's entry, and the sign of
+    /// outliers.
     bytes: [[u8; EDGE]; 4],
-    /// Where in an entry the fifth bit of the code is.
+    /// The bit of the code's fifth bit in an entry.
     upper_at: u32,
 }
 
-/// A row of blocks on its way to a payload.
+/// A token's head, and room for its payload.
 struct Row<'a> {
     /// Elements of a token's head.
     elements: &'a [u8],
     dense: &'a mut [u8],
-    /// How many outliers each block has.
+    /// The number of outliers of each block.
     counts: &'a mut [u8],
 }
 
-/// Codes a row, and puts entries of a byte into the room, which has some for all channels and a block more. Returns how many
-/// there are. Of regions, but the last, `ends` are the first places of the next, of both sides.
+/// Codes a row, and stores entries of a byte to the room, which must have a block more than the
+/// channels. Returns their number. `ends` are the first places of the regions but the first.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vbmi,avx512vbmi2,bmi1,bmi2,popcnt")]
 fn encode_row<const E: u8, const G: usize>(
     row: Row<'_>,
@@ -123,17 +124,17 @@ fn encode_row<const E: u8, const G: usize>(
         let ([near, far], _) = elements.as_chunks::<64>() else { unreachable!("two halves") };
         let (near, near_region) = code_half::<E, G>(load(near), &lanes, &by);
         let (far, far_region) = code_half::<E, G>(load(far), &lanes, &by);
-        // Packing goes by quarters of registers.
+        // Packing works by quarters of registers.
         let codes = _mm512_permutexvar_epi32(PACKED.load(), _mm512_packus_epi16(near, far));
         let regions = _mm512_permutexvar_epi64(PACKED_ONCE.load(), _mm512_packus_epi16(near_region, far_region));
-        // All limits are whole, so that they may come after rounding.
+        // Limits are integers, so they may come after rounding.
         let codes = _mm512_min_epu8(codes, _mm512_shuffle_epi8(high, regions));
         let codes = _mm512_max_epu8(codes, _mm512_shuffle_epi8(low, regions));
         let is_outlier = _mm512_movepi8_mask(_mm512_shuffle_epi8(signs, regions));
         let upper = _mm512_sll_epi16(_mm512_and_si512(codes, _mm512_set1_epi8(16)), upper_at);
         let all = _mm512_or_si512(_mm512_or_si512(_mm512_shuffle_epi8(numbers, regions), upper), PLACES.load());
         let room: &mut [_; BLOCK] = entries[filled..filled + BLOCK].as_mut_array().expect("room for a block");
-        // SAFETY: there is room for sixty-four bytes; the store wants no alignment.
+        // SAFETY: `room` has 64 bytes; the store needs no alignment.
         unsafe {
             _mm512_storeu_si512(room.as_mut_ptr().cast(), _mm512_maskz_compress_epi8(is_outlier, all));
         }
@@ -141,7 +142,7 @@ fn encode_row<const E: u8, const G: usize>(
         filled += usize::from(*count);
         let lower = _mm512_and_si512(codes, _mm512_set1_epi8(15));
         let pairs = _mm512_cvtepi16_epi8(_mm512_maddubs_epi16(lower, _mm512_set1_epi16(0x1001)));
-        // SAFETY: there is room for thirty-two bytes; the store wants no alignment.
+        // SAFETY: `dense` has 32 bytes; the store needs no alignment.
         unsafe { _mm256_storeu_si256(dense.as_mut_ptr().cast(), pairs) };
     }
     filled
@@ -156,7 +157,7 @@ fn in_order(bits: __m512i) -> __m512i {
     _mm512_xor_si512(bits, _mm512_or_si512(sign, _mm512_set1_epi16(i16::MIN)))
 }
 
-/// Codes of thirty-two elements as words, by quarters of two registers of sixteen, before any limit; and regions, in order.
+/// Codes of thirty-two elements as words before limits, by quarters; and regions, in order.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vbmi,avx512vbmi2,bmi1,bmi2,popcnt")]
 #[inline]
 fn code_half<const E: u8, const G: usize>(
@@ -189,11 +190,11 @@ fn code<const E: u8>(bits: __m256i, region: __m256i, [bound, least, inverse]: &[
     _mm512_cvtps_epi32(_mm512_mul_ps(left, _mm512_permutexvar_ps(region, *inverse)))
 }
 
-/// Eight numbers; the other lanes mean nothing.
+/// Eight numbers; the other lanes are undefined.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vbmi,avx512vbmi2,bmi1,bmi2,popcnt")]
 #[inline]
 fn eight(from: &[f32; 8]) -> __m512 {
-    // SAFETY: eight numbers are there; the load wants no alignment.
+    // SAFETY: `from` has eight numbers; the load needs no alignment.
     unsafe { _mm512_castps256_ps512(_mm256_loadu_ps(from.as_ptr())) }
 }
 
@@ -201,11 +202,11 @@ fn eight(from: &[f32; 8]) -> __m512 {
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vbmi,avx512vbmi2,bmi1,bmi2,popcnt")]
 #[inline]
 fn quarters(from: &[u8; EDGE]) -> __m512i {
-    // SAFETY: sixteen bytes are there; the load wants no alignment.
+    // SAFETY: `from` has sixteen bytes; the load needs no alignment.
     _mm512_broadcast_i32x4(unsafe { _mm_loadu_si128(from.as_ptr().cast()) })
 }
 
-/// Where in a block a lane of a byte is.
+/// The place of each byte lane in its block.
 static PLACES: Lanes<u8, 64> = Lanes({
     let mut places = [0; 64];
     let mut at = 0;
@@ -216,8 +217,8 @@ static PLACES: Lanes<u8, 64> = Lanes({
     places
 });
 
-/// Where fours of bytes are that were packed twice, each time by quarters of two registers.
+/// The order of fours of bytes after two packings by quarters.
 static PACKED: Lanes<u32, EDGE> = Lanes([0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15]);
 
-/// Where eights of bytes are that were packed once.
+/// The order of eights of bytes after one packing.
 static PACKED_ONCE: Lanes<u64, 8> = Lanes([0, 2, 4, 6, 1, 3, 5, 7]);

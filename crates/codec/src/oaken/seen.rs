@@ -1,8 +1,8 @@
 //! Bounds of groups by the bits of 16-bit elements, for registers of any width.
 //!
 //! The bits of elements have an order, and ends of regions are places in it. The distance of an
-//! element behind an end, modulo 2^16, is least for the first element behind it and greatest for the
-//! last before it. So one subtraction finds both bounds at an end.
+//! element behind an end, modulo 2^16, is least for the first element behind it and greatest for
+//! the last before it. So one subtraction finds both bounds at an end.
 
 use crate::simd::vector::Vector;
 use crate::tile::ROW_BYTES;
@@ -19,7 +19,8 @@ pub struct Seen<V, const G: usize> {
     pub last: V,
 }
 
-/// Rows of sixteen elements: `count` that begin `stride` bytes apart, `behind` bytes behind each start.
+/// Rows of sixteen elements: `count` that begin `stride` bytes apart, `behind` bytes behind each
+/// start.
 pub struct RowsAt<'a> {
     pub bytes: &'a [u8],
     pub starts: &'a [usize],
@@ -31,14 +32,15 @@ pub struct RowsAt<'a> {
 /// Looks at the elements of rows.
 ///
 /// # Safety
-/// Callers must guarantee that the machine has the instruction set of `V`, and must have it enabled.
+/// Callers must guarantee that the machine has the instruction set of `V`, and must have it
+/// enabled.
 #[inline(always)]
 pub unsafe fn see<V: Vector, const G: usize>(
     &RowsAt { bytes, starts, behind, count, stride }: &RowsAt<'_>,
     ends: &[u16; ENDS_MAX],
 ) -> Seen<V, G> {
-    assert!(count.is_multiple_of(V::ROWS), "whole registers");
-    // SAFETY: the caller guarantees the instruction set; all rows lie in the slice of each start.
+    assert!(count.is_multiple_of(V::ROWS), "the rows fill whole registers");
+    // SAFETY: the caller guarantees the instruction set, and `bytes` below has all rows of a start.
     unsafe {
         let (none, all, top) = (V::splat16(0), V::splat16(u16::MAX), V::splat16(0x8000));
         let mut seen = Seen { nearest: [[all; G]; 2], furthest: [[none; G]; 2], first: all, last: none };

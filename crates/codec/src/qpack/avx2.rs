@@ -169,8 +169,8 @@ fn numbers(from: &[f32; PAIRS]) -> __m256 {
     unsafe { _mm256_loadu_ps(from.as_ptr()) }
 }
 
-/// Decodes up to sixteen tokens of a head from `token` on. Returns the bytes behind them; `None`: bytes
-/// are missing.
+/// Decodes up to sixteen tokens of a head from `token` on. Returns the bytes behind them; `None`:
+/// bytes are missing.
 #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
 pub fn decode_group<'a>(
     payload: &'a [u8],

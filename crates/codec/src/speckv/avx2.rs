@@ -118,7 +118,8 @@ fn quantize_as<const E: u8>(page: &Page<'_>, inverse: f32, codes: &mut [u8]) {
     }
 }
 
-/// Appends codes by tiles, with rows as the page has them. Values times `inverse` must fit eight bits.
+/// Appends codes by tiles, with rows as the page has them. Values times `inverse` must fit eight
+/// bits.
 #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
 pub fn quantize_tiles(page: &Page<'_>, inverse: f32, payload: &mut Vec<u8>) {
     let count = page.kind().shape.values();
@@ -250,8 +251,8 @@ fn restore_tiles_as<const E: u8>(codes: &[u8], axis: Axis, scale: f32, page: &mu
     }
 }
 
-/// Whether no code's value lies halfway between two bfloats, so that an addition rounds, and the scale
-/// stays normal for codes shifted left by sixteen.
+/// Whether no code's value lies halfway between two bfloats, so that an addition rounds, and the
+/// scale stays normal for codes shifted left by sixteen.
 #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
 fn is_plain(scale: f32) -> bool {
     let mut ties = _mm256_setzero_si256();

@@ -1,8 +1,8 @@
 //! Encoding INT8 over rows of sixteen elements of 16 bits, for registers of any width.
 //!
 //! # Safety
-//! Callers of all functions must guarantee that the machine has the instruction set of `V`, and must
-//! have it enabled.
+//! Callers of all functions must guarantee that the machine has the instruction set of `V`, and
+//! must have it enabled.
 
 use crate::simd::avx2::BF16;
 use crate::simd::vector::Vector;

@@ -1,7 +1,7 @@
 //! Oaken, whole pages of 16-bit elements.
 //!
-//! Most values are of the middle group. They are coded as if all values were; the others are gathered
-//! by rows and coded eight at a time.
+//! Most values are of the middle group. They are coded as if all values were; the others are
+//! gathered by rows and coded eight at a time.
 
 use super::{GROUPS_MAX, LANES, Tables, ends, region, regions, with_intervals};
 use crate::error::Declined;
@@ -50,13 +50,13 @@ pub enum Narrow {}
 impl Steps for Narrow {
     #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
     unsafe fn see_tokens<const G: usize>(rows: &RowsAt<'_>, ends: &[u16; ENDS_MAX]) -> [Lane; EDGE] {
-        // SAFETY: this function has AVX2 enabled.
+        // SAFETY: AVX2 is enabled in this function.
         unsafe { see::<_, G>(rows, ends) }.by_lane()
     }
 
     #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
     unsafe fn see_token<const G: usize>(rows: &RowsAt<'_>, ends: &[u16; ENDS_MAX]) -> Lane {
-        // SAFETY: this function has AVX2 enabled.
+        // SAFETY: AVX2 is enabled in this function.
         unsafe { see::<_, G>(rows, ends) }.together()
     }
 
@@ -75,7 +75,7 @@ impl Steps for Narrow {
     }
 }
 
-/// An element, by its bits, as a place in the order of values. What is no number is behind infinities.
+/// The place of an element in the order of values. NaN is beyond the infinities.
 const fn ordered(bits: u16) -> u16 {
     if bits & 0x8000 == 0 { bits | 0x8000 } else { !bits }
 }
@@ -99,7 +99,7 @@ fn in_order(bits: __m256i) -> __m256i {
     _mm256_xor_si256(bits, _mm256_srli_epi16::<1>(_mm256_srai_epi16::<15>(bits)))
 }
 
-/// Where regions end: of each but the last, the first place of the next. The others mean nothing.
+/// The first place of each region but the first; others are unused.
 fn ends_of<const E: u8, const G: usize>(intervals: &[(f32, f32); G]) -> [u16; ENDS_MAX] {
     let first = |is_behind: &dyn Fn(f32) -> bool| {
         let (mut before, mut behind) = infinities::<E>();
@@ -155,7 +155,7 @@ impl<const G: usize> Seen<__m256i, G> {
 #[inline]
 fn words(numbers: __m256i) -> [u16; EDGE] {
     let mut all = [0; EDGE];
-    // SAFETY: there is room for sixteen words; the store wants no alignment.
+    // SAFETY: `all` has sixteen words; the store needs no alignment.
     unsafe { _mm256_storeu_si256(all.as_mut_ptr().cast(), numbers) };
     all
 }
@@ -173,7 +173,7 @@ fn greatest_of(numbers: __m256i) -> u16 {
     !least_of(_mm256_xor_si256(numbers, _mm256_set1_epi16(-1)))
 }
 
-/// The same of one token.
+/// The places of one token, as in [`Seen`].
 #[derive(Clone, Copy)]
 pub struct Lane {
     first: u16,
@@ -182,7 +182,7 @@ pub struct Lane {
 }
 
 impl Lane {
-    /// Bounds of what is left of the values in each group; `None`: some are no numbers.
+    /// Bounds of the rest of values in each group; `None`: some are not finite.
     fn bounds<const E: u8, const G: usize>(
         &self,
         intervals: &[(f32, f32); G],
@@ -194,7 +194,7 @@ impl Lane {
         }
         let mut bounds = [(f32::INFINITY, f32::NEG_INFINITY); GROUPS_MAX];
         let mut first = Some(self.first);
-        // What is behind an end is less far than the order goes on; what is before it is further.
+        // A distance behind an end fits below the last place; a distance before it wraps.
         let at_ends = ends.iter().zip(&self.ends).take(2 * G).map(|(end, (nearest, furthest))| {
             let (last, is_before) = end.overflowing_add(*furthest);
             (is_before.then_some(last), end.checked_add(*nearest))
@@ -214,7 +214,7 @@ impl Lane {
     }
 }
 
-/// Places of sixteen tokens from `first` on.
+/// The places of sixteen tokens from `first` on.
 ///
 /// # Safety
 /// Callers must guarantee that the machine has the instruction set of `S`.
@@ -242,10 +242,10 @@ unsafe fn seen<const G: usize, S: Steps>(page: &Page<'_>, first: usize, ends: &[
     })
 }
 
-/// What the values of a token are coded by.
+/// The parameters of a token's codes.
 pub struct TokenCoder {
-    /// Of the middle group: the lower bound, the bits in which the upper one differs, the least of what is left, the inverse
-    /// of the step.
+    /// Of the middle group: the lower bound, its bits that differ from the upper one's, the least
+    /// rest, and the inverse of the step.
     bound: f32,
     differs: u32,
     least: f32,
@@ -277,29 +277,29 @@ impl TokenCoder {
 }
 
 impl TokenCoder {
-    /// Codes of eight values of the middle group that are nearest to them, whatever their side.
+    /// The nearest codes of eight values of the middle group, on either side.
     #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
     #[inline]
     fn nearest(&self, values: __m256, is_high: __m256i) -> __m256i {
         let differs = _mm256_and_si256(is_high, _mm256_set1_epi32(self.differs.cast_signed()));
         let bound = _mm256_xor_ps(_mm256_set1_ps(self.bound), _mm256_castsi256_ps(differs));
         let left = _mm256_sub_ps(_mm256_sub_ps(values, bound), _mm256_set1_ps(self.least));
-        // To nearest, ties to even. It is no less than zero, and no more than the greatest code.
+        // To nearest, ties to even. Values of the group have codes within the limits.
         _mm256_cvtps_epi32(_mm256_mul_ps(left, _mm256_set1_ps(self.inverse)))
     }
 }
 
-/// Which elements are of the middle group: those in one of two spans of the order, of which the second is above.
+/// The middle group: two spans of the order, the second above the first.
 struct Middle {
     starts: [i16; 2],
-    /// How long they are, less 2^15.
+    /// Their lengths, less 2^15.
     lens: [i16; 2],
 }
 
 impl Middle {
     fn new<const G: usize>(groups: &Groups, ends: &[u16; ENDS_MAX]) -> Self {
         let middle = groups.middle();
-        // Before the first end, and behind the last, is also what is no number, of which there is none.
+        // NaN is beyond the first and last end too, but pages with NaN are declined before.
         let span = |region: usize| {
             let start = if region == 0 { 0 } else { ends[region - 1] };
             let end = if region == 2 * G { u16::MAX } else { ends[region] };
@@ -309,7 +309,7 @@ impl Middle {
         Self { starts: [low.0, high.0], lens: [low.1, high.1] }
     }
 
-    /// Codes of sixteen elements, zero where they are not of the middle group, and where they are.
+    /// Codes of sixteen elements, zero outside the middle group, and the mask of the group.
     #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
     #[inline]
     fn codes<const E: u8>(&self, bits: __m256i, by: &TokenCoder) -> (__m256i, __m256i) {
@@ -323,20 +323,20 @@ impl Middle {
         let first = by.nearest(first, _mm256_unpacklo_epi16(is_high, is_high));
         let second = by.nearest(second, _mm256_unpackhi_epi16(is_high, is_high));
         let codes = _mm256_packs_epi32(first, second);
-        // The greatest code that may be is any where a value is above, and the least is none where it is below.
+        // The upper limit applies below the middle interval, the lower limit above.
         let codes = _mm256_min_epu16(codes, _mm256_or_si256(is_high, _mm256_set1_epi16(by.below)));
         let codes = _mm256_max_epi16(codes, _mm256_and_si256(is_high, _mm256_set1_epi16(by.above)));
         (_mm256_and_si256(codes, is_middle), is_middle)
     }
 }
 
-/// Sixteen tokens of a head on their way to a payload.
+/// Sixteen tokens of a head between page and payload.
 pub struct Sixteen {
     pub dim: usize,
-    /// Elements and codes of the middle group, token by token, and places for what is none.
+    /// Elements and codes of the middle group, by token, with spare places behind.
     elements: Vec<[u8; 2]>,
     codes: Vec<u8>,
-    /// Of a token's outliers: where they are among the codes, and their elements.
+    /// A token's outliers: their places among the codes, and their elements.
     places: Vec<u32>,
     outliers: Vec<[u8; 2]>,
 }
@@ -348,7 +348,7 @@ impl Sixteen {
         Self { dim, elements, codes, places: vec![0; dim + 2 * LANES], outliers: vec![[0; 2]; dim + 2 * LANES] }
     }
 
-    /// Takes the elements of a head's tokens from a page.
+    /// Loads the elements of a head's tokens.
     #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
     fn load<const E: u8>(&mut self, page: &Page<'_>, head: usize, token: usize, rows: &mut Rows) {
         for channel in (0..self.dim).step_by(EDGE) {
@@ -361,8 +361,8 @@ impl Sixteen {
         }
     }
 
-    /// Codes a token, but what its outliers have in the dense place, and says how many there are of each block. Appends
-    /// their entries, of so many bytes.
+    /// Codes a token, except the dense codes of outliers, and counts the outliers of each block.
+    /// Appends entries of `BYTES` each.
     #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
     fn code<const E: u8, const G: usize, const BYTES: usize>(
         &mut self,
@@ -388,7 +388,8 @@ impl Sixteen {
                 outliers |= u64::from(!_mm256_movemask_epi8(is_middle).cast_unsigned()) << (2 * EDGE * half);
             }
             *count = outliers.count_ones() as u8;
-            // Nearly always there are few, and nothing depends on how many: what follows the last counts for nothing.
+            // Eight at a time without a branch, since most blocks have fewer outliers; the rest is
+            // ignored.
             let mut at = found;
             loop {
                 let places = self.places[at..at + LANES].iter_mut().zip(&mut self.outliers[at..at + LANES]);
@@ -404,7 +405,7 @@ impl Sixteen {
             }
             found += usize::from(*count);
         }
-        // What follows the last goes where no codes are.
+        // Places behind the last outlier are spare.
         self.places[found..found + LANES].fill((EDGE * self.dim) as u32);
         let end = entries.len() + found * BYTES;
         for at in (0..found).step_by(LANES) {
@@ -417,7 +418,7 @@ impl Sixteen {
             let region = regions(values, lows, highs);
             let codes = by.tables.codes(region, values);
             let places: &mut [u32; LANES] = self.places[at..at + LANES].as_mut_array().expect("eight");
-            // SAFETY: eight words are there; the load wants no alignment.
+            // SAFETY: `places` has eight words; the load needs no alignment.
             let of_block = unsafe { _mm256_loadu_si256(places.as_ptr().cast()) };
             let of_block = _mm256_and_si256(of_block, _mm256_set1_epi32(BLOCK as i32 - 1));
             let of_group = _mm256_permutevar8x32_epi32(by.tables.number, region);
@@ -429,7 +430,7 @@ impl Sixteen {
             store_half(&mut all, if BYTES == 1 { _mm_packus_epi16(words, words) } else { words });
             entries.extend_from_slice(&all[..BYTES * LANES]);
             let mut lower = [0_u32; LANES];
-            // SAFETY: there is room for eight words; the store wants no alignment.
+            // SAFETY: `lower` has eight words; the store needs no alignment.
             unsafe {
                 let codes = _mm256_and_si256(codes, _mm256_set1_epi32(15));
                 _mm256_storeu_si256(lower.as_mut_ptr().cast(), codes);
@@ -459,8 +460,8 @@ impl Sixteen {
     }
 }
 
-/// Appends the payload of a page of whole tiles and blocks of 16-bit elements, by up to four groups;
-/// `None`: the page or the groups are others.
+/// Appends the payload of a page of whole tiles and blocks of 16-bit elements, by up to four
+/// groups; `None`: the page or the groups are others.
 #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
 pub fn encode(
     groups: &Groups,
@@ -468,7 +469,7 @@ pub fn encode(
     page: &Page<'_>,
     payload: &mut Vec<u8>,
 ) -> Option<Result<(), Declined>> {
-    // SAFETY: this function has AVX2 enabled.
+    // SAFETY: AVX2 is enabled in this function.
     unsafe { encode_by::<Narrow>(groups, intervals, page, payload) }
 }
 
