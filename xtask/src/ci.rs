@@ -35,7 +35,7 @@ pub fn run(root: &Path) -> Result<(), String> {
     steps.run("tests of a pool with a mistake", || {
         cargo(
             root,
-            &["test", "--workspace", "--features", "cenote-cli/canary", "--test", "cli", "--", "torture::"],
+            &["test", "--package", "cenote-lab", "--features", "canary", "--test", "lab", "--", "torture::"],
             &[],
         )
     })?;

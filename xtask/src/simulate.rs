@@ -1,4 +1,4 @@
-//! `cargo xtask simulate`: the pool on the cache-line model (crates/simulate). Its exit code tells which checker
+//! `cargo xtask simulate`: the pool on the cache-line model (crates/memcheck). Its exit code tells which checker
 //! found something, so it is passed on.
 
 use std::path::Path;
@@ -8,7 +8,7 @@ use std::process::{Command, ExitCode};
 pub fn run(root: &Path, arguments: &[&str]) -> ExitCode {
     let program = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = Command::new(program);
-    command.args(["run", "--quiet", "--release", "--package", "cenote-simulate"]);
+    command.args(["run", "--quiet", "--release", "--package", "cenote-memcheck"]);
     // Deliberate mistakes are compiled in only where one is asked for.
     if arguments.iter().any(|argument| *argument == "--mutate" || argument.starts_with("--sabotage")) {
         command.args(["--features", "sabotage", "--target-dir"]).arg(root.join("target/sabotage"));

@@ -1,7 +1,7 @@
 //! The regions of this machine, and what killed processes have left of them.
 
-use crate::args::{RegionArgs, WatchArgs};
-use crate::stale;
+use cenote_console::args::{RegionArgs, WatchArgs};
+use cenote_console::stale;
 use cenote_mem::cpu::Machine;
 use cenote_mem::region::SHM_DIRECTORY;
 use cenote_mem::{AreaFile, Flush, HostArea, ReadMapping, ReadOnly, RegionSource};
@@ -64,8 +64,8 @@ impl State {
     }
 }
 
-/// All that this user can read: in shared memory, on hugetlbfs, on DAX devices, and wherever a file lies whose host memory
-/// is here. Nothing is joined.
+/// All that this user can read: in shared memory, on hugetlbfs, on DAX devices, and wherever a file
+/// lies whose host memory is here. Nothing is joined.
 pub fn look(machine: &Machine) -> Vec<Found> {
     let areas = HostArea::list(|name| area_identity(name).is_some());
     let orphans: BTreeSet<String> = stale::orphans().into_iter().map(|(name, _)| name).collect();
@@ -153,7 +153,8 @@ fn region(source: &RegionSource) -> Option<(Found, Option<String>)> {
     Some((found, Some(info.uuid)))
 }
 
-/// An empty file or device is a region in the making only if its name says that it is meant to be one.
+/// An empty file or device is a region in the making only if its name says that it is meant to be
+/// one.
 fn is_ours_by_name(source: &RegionSource) -> bool {
     matches!(source, RegionSource::Shm(name) if name.starts_with("cenote-"))
 }

@@ -6,8 +6,8 @@
 //! inconsistency is an error that names the file and the tensor.
 
 use crate::error::{LoadError, read_json};
-use candle_core::{DType, Device, Tensor};
 use cenote_store::content::digests;
+use half::{bf16, f16};
 use serde::Deserialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -40,6 +40,32 @@ struct Entry {
     dtype: String,
     shape: Vec<usize>,
     data_offsets: (u64, u64),
+}
+
+/// An element type that the engine reads. Files are little-endian.
+#[derive(Clone, Copy)]
+enum Dtype {
+    F32,
+    F16,
+    Bf16,
+}
+
+impl Dtype {
+    const fn bytes(self) -> u64 {
+        match self {
+            Self::F32 => 4,
+            Self::F16 | Self::Bf16 => 2,
+        }
+    }
+
+    fn values(self, bytes: &[u8]) -> Vec<f32> {
+        let pairs = || bytes.as_chunks::<2>().0.iter();
+        match self {
+            Self::F32 => bytes.as_chunks::<4>().0.iter().map(|value| f32::from_le_bytes(*value)).collect(),
+            Self::F16 => pairs().map(|value| f16::from_le_bytes(*value).to_f32()).collect(),
+            Self::Bf16 => pairs().map(|value| bf16::from_le_bytes(*value).to_f32()).collect(),
+        }
+    }
 }
 
 #[derive(Deserialize)]
@@ -134,11 +160,8 @@ impl Checkpoint {
         shard.file.seek(SeekFrom::Start(shard.data_start + begin)).map_err(io)?;
         let mut bytes = vec![0; usize::try_from(end - begin).expect("the file was measured to hold it")];
         shard.file.read_exact(&mut bytes).map_err(io)?;
-        let values = Tensor::from_raw_buffer(&bytes, dtype, shape, &Device::Cpu)
-            .and_then(|tensor| tensor.to_dtype(DType::F32)?.flatten_all()?.to_vec1::<f32>())
-            .map_err(|error| LoadError::tensor(&shard.path, name, error.to_string()))?;
         self.taken.insert(name.to_owned());
-        Ok(values)
+        Ok(dtype.values(&bytes))
     }
 
     /// Checks that every tensor was taken. A tensor left over means that the configuration
@@ -215,7 +238,7 @@ impl Shard {
                 return Err(cut(data_start.saturating_add(end)));
             }
             if let (Some(dtype), Some(elements)) = (entry.served_dtype(), entry.elements())
-                && elements.checked_mul(dtype.size_in_bytes() as u64) != Some(end - begin)
+                && elements.checked_mul(dtype.bytes()) != Some(end - begin)
             {
                 let fact = format!("has {} bytes, but {elements} values of type {}", end - begin, entry.dtype);
                 return Err(LoadError::tensor(&path, &name, fact));
@@ -227,11 +250,11 @@ impl Shard {
 }
 
 impl Entry {
-    fn served_dtype(&self) -> Option<DType> {
+    fn served_dtype(&self) -> Option<Dtype> {
         match self.dtype.as_str() {
-            "F32" => Some(DType::F32),
-            "F16" => Some(DType::F16),
-            "BF16" => Some(DType::BF16),
+            "F32" => Some(Dtype::F32),
+            "F16" => Some(Dtype::F16),
+            "BF16" => Some(Dtype::Bf16),
             _ => None,
         }
     }
@@ -268,6 +291,13 @@ mod tests {
         assert!(checkpoint.finish().is_ok());
         assert!(checkpoint.take("a", &[2]).unwrap_err().to_string().contains("has shape [1, 2]"));
         assert!(checkpoint.take("b", &[2]).unwrap_err().to_string().contains("`b` is missing"));
+        let header = r#"{"a":{"dtype":"F16","shape":[2],"data_offsets":[0,4]},"b":{"dtype":"F32","shape":[],"data_offsets":[4,8]}}"#;
+        let data = [0x00, 0x3c, 0x00, 0xc0, 0, 0, 0x20, 0x40];
+        let mut checkpoint = open(&[("model.safetensors", file(header, &data))]).unwrap();
+        assert_eq!(
+            (checkpoint.take("a", &[2]).unwrap(), checkpoint.take("b", &[]).unwrap()),
+            (vec![1.0, -2.0], vec![2.5])
+        );
     }
 
     #[test]

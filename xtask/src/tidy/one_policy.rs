@@ -9,7 +9,7 @@ use crate::rust_text::{is_word, test_modules, words};
 use std::collections::BTreeSet;
 
 const POLICY: &str = "crates/policy/src/";
-const SIMULATOR: &str = "crates/sim/src/";
+const SIMULATOR: &str = "crates/serving-sim/src/";
 
 /// A decision: how it is called, and where the product calls it.
 const DECISIONS: [(&str, &str); 6] = [
@@ -76,7 +76,7 @@ fn copies(tree: &Tree) -> Vec<Finding> {
 
 fn uncalled(tree: &Tree) -> Vec<Finding> {
     let mut findings = Vec::new();
-    if !tree.exists("crates/sim/src/lib.rs") {
+    if !tree.exists("crates/serving-sim/src/lib.rs") {
         return findings;
     }
     for (call, folder) in DECISIONS {
@@ -127,10 +127,10 @@ mod tests {
             ("fn f(policy: &dyn EvictionPolicy) {}", false),
             ("#[cfg(test)]\nmod tests { struct Lru; }", false),
         ] {
-            let found = findings(&[POLICY_FILE, ("crates/sim/src/x.rs", text)]);
+            let found = findings(&[POLICY_FILE, ("crates/serving-sim/src/x.rs", text)]);
             assert_eq!(!found.is_empty(), bad, "{text}: {found:?}");
         }
-        assert!(findings(&[POLICY_FILE, ("crates/sim/src/x/tests.rs", "struct Lru;")]).is_empty());
+        assert!(findings(&[POLICY_FILE, ("crates/serving-sim/src/x/tests.rs", "struct Lru;")]).is_empty());
     }
 
     #[test]
@@ -142,12 +142,15 @@ mod tests {
             findings(&[
                 ("crates/engine/src/x.rs", engine),
                 ("crates/pool/src/x.rs", pool),
-                ("crates/sim/src/lib.rs", sim),
+                ("crates/serving-sim/src/lib.rs", sim),
             ])
         };
         assert_eq!(tree(&sim), Vec::<String>::new());
         let found = tree(&sim.replace("p.victims(c)", "mine(c)"));
-        assert!(found.len() == 1 && found[0].contains("`.victims(` is not called below crates/sim/src/"), "{found:?}");
+        assert!(
+            found.len() == 1 && found[0].contains("`.victims(` is not called below crates/serving-sim/src/"),
+            "{found:?}"
+        );
     }
 
     #[test]

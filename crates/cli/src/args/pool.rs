@@ -1,43 +1,44 @@
 //! Flags of `cenote pool`.
 
-use super::{NewRegionArgs, RegionArgs, host_slot, parse_seconds};
-use crate::output::OutputArgs;
 use cenote_base::units::ByteSize;
+use cenote_console::args::{NewRegionArgs, RegionArgs, host_slot, parse_seconds};
+use cenote_console::output::OutputArgs;
 use clap::{Args, Subcommand};
 use std::time::Duration;
 
 #[derive(Subcommand, Debug)]
 pub enum PoolCommands {
-    /// Make a region and an empty pool in it
+    /// Create a region with an empty pool
     Create(PoolCreateArgs),
-    /// List the regions of this machine: size, memory, users, and what killed commands have left
+    /// List the regions of this machine: size, memory, users, orphans of killed commands
     List(PoolListArgs),
-    /// Tell what a region holds and who uses it, without joining
+    /// Show the contents, users and counters of a region, without attaching
     Info(PoolArgs),
-    /// Walk everything and report leaks and damage; exits with 2 if there are any
+    /// Check a region for leaks and damage; exits with 2 if there are any
     ///
-    /// Nothing is joined, locked or written, so it also serves when everybody is dead. Each finding comes with what it
-    /// means and what repairs it.
+    /// Attaches, locks and writes nothing, so it works on a region without live processes. Each
+    /// finding states its consequence and its repair.
     Check(PoolCheckArgs),
-    /// Tell what happened last in a region and who did it, also when nobody who did lives
+    /// Show a region's last events: attaches, deaths, repaired locks, adopted chunks
     History(PoolHistoryArgs),
-    /// Tell which blocks a region has and follow which come and leave, a line of JSON each, without joining
+    /// List the blocks of a region and follow stores and evictions, one line of JSON each
     ///
-    /// Whoever stores or evicts them, on whatever host. For routers that send a prompt to where it
-    /// is warm: docs/guides/events.md.
+    /// Covers all hosts, without attaching. Routers use it to send a prompt to a worker that has
+    /// its prefix: docs/guides/events.md.
     Events(PoolEventsArgs),
-    /// Give back what nobody can use any more
+    /// Free memory that dead processes left and blocks that no lookup can find
     Gc(PoolArgs),
-    /// Limit the bytes that a model's blocks may take in a region, over all hosts
+    /// Limit the bytes of a model's blocks in a region, over all hosts
     ///
-    /// Who publishes over it evicts blocks of the same model on its own host first; if that does not suffice the block is
-    /// not published, which `pool info` counts. Other hosts heed a new limit when they tick.
+    /// A publisher over the limit first evicts blocks of the same model on its own host. If that
+    /// does not suffice, the block is not published, which `pool info` counts. Other hosts apply a
+    /// new limit at their next tick.
     Quota(PoolQuotaArgs),
-    /// Name the facts in which two fingerprints differ, so that their engines share nothing
+    /// Show why two models or engines share no blocks: the facts in which their fingerprints differ
     Diff(PoolDiffArgs),
-    /// Declare another host dead, which will not write again: its space is free for the others
+    /// Declare another host dead, so that other hosts recover its space; it must not write again
     Fence(PoolFenceArgs),
-    /// Grant locks between the hosts of a region made with `--hosts-lock manager`, until ended
+    /// Grant locks between hosts, for a region created with `--hosts-lock manager`
     Manage(PoolManageArgs),
     /// Remove a region
     Destroy(PoolDestroyArgs),
@@ -49,7 +50,7 @@ pub struct PoolCreateArgs {
     pub region: RegionArgs,
     #[command(flatten)]
     pub new: NewRegionArgs,
-    /// Format a device (or an existing file) anew; everything in it is lost
+    /// Format an existing device or file; its content is lost
     #[arg(long)]
     pub force: bool,
     #[command(flatten)]
@@ -74,7 +75,7 @@ pub struct PoolListArgs {
 pub struct PoolCheckArgs {
     #[command(flatten)]
     pub region: RegionArgs,
-    /// Check structures only, not every payload byte
+    /// Check structures only, not the checksums of payloads
     #[arg(long)]
     pub quick: bool,
     #[command(flatten)]
@@ -85,7 +86,7 @@ pub struct PoolCheckArgs {
 pub struct PoolQuotaArgs {
     #[command(flatten)]
     pub region: RegionArgs,
-    /// The model: its name, its number, or how its fingerprint starts, as `pool info` has them
+    /// The model: its name, its number, or a prefix of its fingerprint, as in `pool info`
     #[arg(value_name = "NAMESPACE")]
     pub namespace: String,
     /// The limit, as in 2GiB; 0 lifts it
@@ -97,10 +98,11 @@ pub struct PoolQuotaArgs {
 pub struct PoolDiffArgs {
     #[command(flatten)]
     pub region: RegionArgs,
-    /// A model: its name, its number, or how its fingerprint starts, as `pool info` has them; if not given, the newest
+    /// A model: its name, its number, or a prefix of its fingerprint, as in `pool info` [default:
+    /// the newest]
     #[arg(value_name = "NAMESPACE")]
     pub one: Option<String>,
-    /// What to compare it with; if not given, every other model, the most alike first
+    /// The model to compare with [default: all others, the most similar first]
     #[arg(value_name = "OTHER")]
     pub other: Option<String>,
     #[command(flatten)]
@@ -111,7 +113,7 @@ pub struct PoolDiffArgs {
 pub struct PoolHistoryArgs {
     #[command(flatten)]
     pub region: RegionArgs,
-    /// Only what this host recorded
+    /// Only events that this host recorded
     #[arg(id = "of_host", long = "host", value_name = "N", value_parser = host_slot())]
     pub host: Option<u8>,
     #[command(flatten)]
@@ -122,10 +124,11 @@ pub struct PoolHistoryArgs {
 pub struct PoolEventsArgs {
     #[command(flatten)]
     pub region: RegionArgs,
-    /// End after so many seconds; 0 tells what is there and ends [default: at SIGINT or SIGTERM]
+    /// End after this many seconds; 0 lists the present blocks and ends [default: at SIGINT or
+    /// SIGTERM]
     #[arg(id = "for", long = "for", value_name = "SECONDS", value_parser = parse_seconds)]
     pub duration: Option<Duration>,
-    /// Seconds between two looks
+    /// Seconds between two reads of the logs
     #[arg(long, value_name = "SECONDS", default_value = "0.01", value_parser = parse_seconds)]
     pub every: Duration,
 }
@@ -134,7 +137,7 @@ pub struct PoolEventsArgs {
 pub struct PoolFenceArgs {
     #[command(flatten)]
     pub region: RegionArgs,
-    /// The slot of the host that is dead
+    /// The slot of the dead host
     #[arg(long, value_name = "N", value_parser = host_slot())]
     pub dead_host: u8,
 }
@@ -149,7 +152,7 @@ pub struct PoolManageArgs {
 pub struct PoolDestroyArgs {
     #[command(flatten)]
     pub region: RegionArgs,
-    /// Even if live processes use it, or it is not readable
+    /// Remove it even if live processes use it or it is unreadable
     #[arg(long)]
     pub force: bool,
 }

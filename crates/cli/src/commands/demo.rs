@@ -1,17 +1,18 @@
 //! `cenote demo`: a prefill and a decode worker on one region, asked over HTTP like any server.
 //!
-//! Each prompt is sent three times: without the region, cold (nothing of it there) and warm (all of it
-//! there), one after the other so that a noisy machine disturbs all three alike; and then all prompts at
-//! once. The greedy answers must be the same every time.
+//! Each prompt is sent three times: without the region, cold (nothing of it there) and warm (all of
+//! it there), one after the other so that a noisy machine disturbs all three alike; and then all
+//! prompts at once. The greedy answers must be the same every time.
 
-use super::bench::{COLD_GOAL, percentiles};
-use super::engine;
-use super::serve::{Workers, own_region_bytes};
-use crate::args::{DemoArgs, WatchArgs};
-use crate::failure::Failure;
-use crate::output::{self, BenchRow, bench_table, wrapped};
-use crate::region::TemporaryRegion;
+use super::serve::Workers;
+use crate::args::DemoArgs;
 use cenote_base::{Deadline, Engine, TokenId};
+use cenote_console::args::WatchArgs;
+use cenote_console::engine;
+use cenote_console::failure::Failure;
+use cenote_console::measure::{BenchRow, COLD_GOAL, bench_table, percentiles};
+use cenote_console::output::{self, wrapped};
+use cenote_console::region::{TemporaryRegion, own_region_bytes};
 use cenote_serve::{AppState, Grace, HttpConfig};
 use serde::Serialize;
 use serde_json::{Value, json};

@@ -2,8 +2,8 @@
 
 use super::pool::find_namespace;
 use crate::args::PoolDiffArgs;
-use crate::facts::{self, CHUNKS_MIN, Facts};
-use crate::failure::Failure;
+use cenote_console::facts::{self, CHUNKS_MIN, Facts};
+use cenote_console::failure::Failure;
 use cenote_pool::NamespaceInfo;
 use serde::Serialize;
 use std::cmp::Reverse;

@@ -1,10 +1,10 @@
 //! `cenote doctor`: what this machine offers, and which region to choose.
 
 use crate::args::DoctorArgs;
-use crate::failure::Failure;
 use crate::inventory::{self, Found, State};
-use crate::output::{facts, wrapped};
 use cenote_base::units::ByteSize;
+use cenote_console::failure::Failure;
+use cenote_console::output::{facts, wrapped};
 use cenote_mem::cpu::{self, Machine};
 use serde::Serialize;
 use std::path::Path;

@@ -1,8 +1,8 @@
 //! `cenote pool events`: what a region has, what comes and what leaves, a line of JSON each.
 
 use crate::args::PoolEventsArgs;
-use crate::failure::Failure;
-use crate::signals::EndSignals;
+use cenote_console::failure::Failure;
+use cenote_console::signals::EndSignals;
 use cenote_pool::{BlockEvent, Follower, NamespaceInfo, Resync};
 use serde::Serialize;
 use std::collections::BTreeMap;

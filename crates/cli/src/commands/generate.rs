@@ -1,11 +1,12 @@
 //! `cenote generate`: one prompt, no server.
 
-use super::engine;
-use crate::args::{GenerateArgs, WatchArgs};
-use crate::failure::Failure;
-use crate::output::{self, facts};
+use crate::args::GenerateArgs;
 use cenote_base::engine::{ChatMessage, FinishReason, Phase, Prompt, Usage};
 use cenote_base::{Engine, Event, Request, RequestId, SamplingParams};
+use cenote_console::args::WatchArgs;
+use cenote_console::engine;
+use cenote_console::failure::Failure;
+use cenote_console::output::{self, facts};
 use serde::Serialize;
 use std::io::Read;
 use std::sync::mpsc::channel;
@@ -82,7 +83,8 @@ pub fn run(args: &GenerateArgs) -> Result<(), Failure> {
     })
 }
 
-/// A note on a prompt that cannot hit: blocks are shared whole, and at least one token is always computed.
+/// A note on a prompt that cannot hit: blocks are shared whole, and at least one token is always
+/// computed.
 fn too_short(prompt_tokens: u32, block_tokens: u32) -> Option<String> {
     (prompt_tokens <= block_tokens).then(|| {
         format!(

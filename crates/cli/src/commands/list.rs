@@ -1,10 +1,10 @@
 //! `cenote pool list`: the regions of this machine.
 
 use crate::args::PoolListArgs;
-use crate::failure::Failure;
 use crate::inventory::{self, Found, State};
-use crate::output::{self, table};
 use cenote_base::units::ByteSize;
+use cenote_console::failure::Failure;
+use cenote_console::output::{self, table};
 use cenote_mem::cpu;
 use std::path::Path;
 use std::process::ExitCode;

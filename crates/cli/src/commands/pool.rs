@@ -2,14 +2,15 @@
 
 use crate::args::{
     PoolArgs, PoolCheckArgs, PoolCommands, PoolCreateArgs, PoolDestroyArgs, PoolFenceArgs, PoolHistoryArgs,
-    PoolManageArgs, PoolQuotaArgs, WatchArgs,
+    PoolManageArgs, PoolQuotaArgs,
 };
-use crate::failure::Failure;
-use crate::output::{self, facts, table, wrapped};
-use crate::region;
-use crate::signals::EndSignals;
 use cenote_base::HostId;
 use cenote_base::units::ByteSize;
+use cenote_console::args::WatchArgs;
+use cenote_console::failure::Failure;
+use cenote_console::output::{self, facts, table, wrapped};
+use cenote_console::region;
+use cenote_console::signals::EndSignals;
 use cenote_mem::{Fabric, Flush, MapError, Mapping, RegionSource};
 use cenote_pool::{CheckReport, HostsLock, LockManager, NamespaceInfo, PoolInfo, Superblock};
 use serde::Serialize;

@@ -1,12 +1,13 @@
 //! `cenote serve`: the OpenAI API over one combined engine, or over prefill and decode workers.
 
-use super::engine::{self, Running};
-use crate::args::{EngineArgs, NewRegionArgs, RegionArgs, ServeArgs, WatchArgs};
-use crate::failure::Failure;
-use crate::output;
-use crate::region::{self, TemporaryRegion};
+use crate::args::ServeArgs;
 use cenote_base::units::ByteSize;
 use cenote_base::{Deadline, Engine};
+use cenote_console::args::{EngineArgs, NewRegionArgs, RegionArgs, WatchArgs};
+use cenote_console::engine::{self, Running};
+use cenote_console::failure::Failure;
+use cenote_console::output;
+use cenote_console::region::{self, ENCODED_MIN_BLOCK, TemporaryRegion, own_region_bytes};
 use cenote_mem::{MapError, Mapping, RegionSource};
 use cenote_serve::{
     ApiKeys, AppState, Disaggregated, DisaggregatedConfig, Grace, HttpConfig, Role, Supervisor, SupervisorConfig,
@@ -19,9 +20,6 @@ use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio::process::Command;
 use tokio::signal::unix::{SignalKind, signal};
-
-/// A server's own region takes at most this, and at most a quarter of what shared memory has free.
-const OWN_REGION_BYTES: u64 = 2 << 30;
 
 /// Starting includes loading the model in every worker.
 const START_TIMEOUT: Duration = Duration::from_secs(300);
@@ -176,8 +174,8 @@ impl Workers {
     }
 }
 
-/// Hands the front's settings to a worker, in variables: other users cannot read them, as they could
-/// arguments.
+/// Hands the front's settings to a worker, in variables: other users cannot read them, as they
+/// could arguments.
 fn pass_on(command: &mut Command, engine: &EngineArgs, region: &RegionArgs, watch: &WatchArgs, model_dir: &Path) {
     command.env("CENOTE_MODEL", model_dir);
     let mut set = |name: &str, value: Option<String>| {
@@ -212,9 +210,6 @@ fn pass_on(command: &mut Command, engine: &EngineArgs, region: &RegionArgs, watc
     set("CENOTE_HOST_TIMEOUT", Some(watch.host_timeout.as_secs_f64().to_string()));
     set("CENOTE_QUARANTINE", Some(watch.quarantine.as_secs_f64().to_string()));
 }
-
-/// Smallest block of a region that is made for encoded blocks.
-pub const ENCODED_MIN_BLOCK: ByteSize = ByteSize(4 << 10);
 
 /// The region a server uses: named, or its own.
 enum ServedRegion {
@@ -262,7 +257,8 @@ impl ServedRegion {
     }
 }
 
-/// Warns of a size that has no effect because the region exists. A file is rounded up to pages, and a device is taken whole.
+/// Warns of a size that has no effect because the region exists. A file is rounded up to pages, and
+/// a device is taken whole.
 fn warn_if_ignored(source: &RegionSource, size: ByteSize, mapping: &Mapping) {
     let actual = mapping.len();
     let is_rounded = actual >= size.0 && actual - size.0 < mapping.obtained().page_bytes;
@@ -273,10 +269,4 @@ fn warn_if_ignored(source: &RegionSource, size: ByteSize, mapping: &Mapping) {
             ByteSize(actual)
         ));
     }
-}
-
-/// Size of a region that nobody gave a size for.
-pub fn own_region_bytes() -> u64 {
-    let free = cenote_mem::cpu::probe(Path::new("/")).shm.map_or(OWN_REGION_BYTES, |shm| shm.free_bytes);
-    (free / 4).min(OWN_REGION_BYTES)
 }

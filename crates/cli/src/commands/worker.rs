@@ -1,8 +1,9 @@
 //! `cenote worker`: one engine process behind the worker protocol, started by a front.
 
-use super::engine;
-use crate::args::{EngineArgs, WorkerArgs};
-use crate::failure::Failure;
+use crate::args::WorkerArgs;
+use cenote_console::args::EngineArgs;
+use cenote_console::engine;
+use cenote_console::failure::Failure;
 use cenote_serve::{Grace, WorkerConfig, WorkerToken, parent_gone, run_worker};
 use std::time::Duration;
 use tokio::signal::unix::{SignalKind, signal};

@@ -1,4 +1,5 @@
-//! What clients may not send, against the real engine: a status, OpenAI's shape, and the field's name.
+//! What clients may not send, against the real engine: a status, OpenAI's shape, and the field's
+//! name.
 
 use super::support::MODEL;
 use super::support::client::greedy;

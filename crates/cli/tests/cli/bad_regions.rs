@@ -1,4 +1,5 @@
-//! Files that are no regions, and regions that cannot be made: the file and the fact, nothing left behind.
+//! Files that are no regions, and regions that cannot be made: the file and the fact, nothing left
+//! behind.
 
 use super::support::process::{Server, cenote};
 use super::support::region::Region;

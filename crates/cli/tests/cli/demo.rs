@@ -1,6 +1,6 @@
 //! `cenote demo`: what the README promises of it.
 
-use super::support::process::{cenote, own_region, signal};
+use super::support::process::{cenote, lab, own_region, signal};
 use super::support::{soon, until};
 use rustix::process::Signal;
 use serde_json::Value;
@@ -34,13 +34,14 @@ async fn the_demo_tells_what_it_promises() {
     assert!(!Path::new("/dev/shm").join(region).exists(), "{region} is left");
 }
 
-/// Whoever was shown enough presses Ctrl-C, and used to keep two gigabytes of shared memory.
+/// A command that Ctrl-C ended left its region of two gigabytes.
 #[tokio::test]
 async fn an_interrupted_command_takes_its_region_along() {
-    for (command, code) in [(&["demo"][..], 130), (&["bench", "ttft", "--region-size", "64MiB"], 143)] {
-        let mut child = cenote(command.iter().copied()).spawn();
+    let bench = ["bench", "ttft", "--region-size", "64MiB"];
+    for (command, purpose, code) in [(cenote(["demo"]), "demo", 130), (lab(bench), "bench", 143)] {
+        let mut child = command.spawn();
         let pid = child.id().expect("it was just started");
-        let region = own_region(command[0], pid);
+        let region = own_region(purpose, pid);
         let region = Path::new("/dev/shm").join(region.strip_prefix("shm:").expect("it is in shared memory"));
         until("its region", async || region.exists().then_some(())).await;
         signal(pid, if code == 130 { Signal::INT } else { Signal::TERM });

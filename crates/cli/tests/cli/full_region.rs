@@ -30,8 +30,8 @@ async fn a_full_region_evicts_and_every_prompt_is_answered() {
     region.expect_clean_and_idle().await;
 }
 
-/// L1 holds one prompt of the longest kind: together they must take turns, and what can never fit is
-/// refused before it waits for anything.
+/// L1 holds one prompt of the longest kind: together they must take turns, and what can never fit
+/// is refused before it waits for anything.
 #[tokio::test]
 async fn an_engine_with_little_memory_takes_turns_and_refuses_what_never_fits() {
     let region = Region::create("128MiB").await;

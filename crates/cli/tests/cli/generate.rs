@@ -27,13 +27,14 @@ async fn the_second_time_the_prompt_comes_from_the_region() {
     region.expect_clean_and_idle().await;
 }
 
-/// The prompt of the README was shorter than a block, so it never came from the region, and nothing said why.
+/// The prompt of the README was shorter than a block, so it never came from the region, and nothing
+/// said why.
 #[tokio::test]
 async fn the_prompt_of_the_readme_comes_from_the_region() {
     let region = Region::create("64MiB").await;
-    let readme = std::fs::read_to_string(repository("README.md")).expect("the README");
-    let line = readme.lines().find(|line| line.starts_with("cenote generate ")).expect("an example");
-    let prompt = line.split('"').nth(1).expect("a prompt in quotes");
+    let guide = std::fs::read_to_string(repository("docs/guides/start.md")).expect("the guide");
+    let (_, example) = guide.split_once("cenote generate ").expect("an example");
+    let prompt = &example.split('"').nth(1).expect("a prompt in quotes").replace("\\\n  ", "");
     let generate = |prompt| cenote(["generate", "--region", &region.name, "--prompt", prompt, "--max-tokens", "2"]);
     let first = generate(prompt).ok().await;
     assert!(first.out.contains(", 0 from the region") && !first.err.contains("are shared"), "{first:?}");

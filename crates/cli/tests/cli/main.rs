@@ -1,11 +1,10 @@
 //! The `cenote` binary as people and programs use it: real processes, real regions, real sockets.
 //!
-//! Every test makes regions of its own and ends what it started, also when it fails. Nothing sleeps to
-//! give something else time: a test reads until an event, or asks until a deadline.
+//! Every test makes regions of its own and ends what it started, also when it fails. Nothing sleeps
+//! to give something else time: a test reads until an event, or asks until a deadline.
 
 mod bad_http;
 mod bad_regions;
-mod bench;
 mod codecs;
 mod damaged_models;
 mod demo;
@@ -22,11 +21,9 @@ mod sampling;
 mod settings;
 mod several_hosts;
 mod shell;
-mod sim;
 mod support;
 mod swapping;
 mod tenants;
 mod terminal;
-mod torture;
 mod two_models;
 mod words;

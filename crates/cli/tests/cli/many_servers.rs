@@ -18,8 +18,8 @@ const BLOCK: usize = 16;
 const BLOCKS_MAX: usize = 12;
 const MAX_TOKENS: u32 = 6;
 
-/// Prompts with the prefix structure of the first conversations of the Mooncake trace. Each of its hash
-/// ids stands for 512 tokens there, and for one block here.
+/// Prompts with the prefix structure of the first conversations of the Mooncake trace. Each of its
+/// hash ids stands for 512 tokens there, and for one block here.
 fn from_trace(trace: &str) -> Vec<Vec<TokenId>> {
     let prompts = trace.lines().take(REQUESTS).enumerate().map(|(number, line)| {
         let request: Value = serde_json::from_str(line).expect("a line of the trace is JSON");
@@ -31,7 +31,8 @@ fn from_trace(trace: &str) -> Vec<Vec<TokenId>> {
     prompts.collect()
 }
 
-/// Groups of prompts with a common beginning, of all sizes: group *g* is twice as likely as group *g + 1*.
+/// Groups of prompts with a common beginning, of all sizes: group *g* is twice as likely as group
+/// *g + 1*.
 fn synthetic(seed: u64) -> Vec<Vec<TokenId>> {
     let mut prng = Prng::new(seed);
     let prompts = (0..REQUESTS).map(|number| {

@@ -1,4 +1,5 @@
-//! The PyPI `openai` client against real servers: whole answers, chat, streams, errors as its exceptions.
+//! The PyPI `openai` client against real servers: whole answers, chat, streams, errors as its
+//! exceptions.
 //!
 //! Needs a Python with the package; `CENOTE_TEST_PYTHON` names it.
 

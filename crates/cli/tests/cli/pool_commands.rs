@@ -203,7 +203,8 @@ async fn a_model_gets_a_quota_and_serves_on_over_it() {
     region.expect_clean_and_idle().await;
 }
 
-/// A payload's byte is turned in the file: `check` tells and exits with 2, `gc` takes the block out.
+/// A payload's byte is turned in the file: `check` tells and exits with 2, `gc` takes the block
+/// out.
 #[tokio::test]
 async fn a_rotten_payload_is_found_and_taken_out() {
     let region = Region::create("64MiB").await;
@@ -232,7 +233,8 @@ async fn a_rotten_payload_is_found_and_taken_out() {
     server.stop().await;
 }
 
-/// A killed server leaves its region and its host memory. Both are shown as orphans, and the next command removes them.
+/// A killed server leaves its region and its host memory. Both are shown as orphans, and the next
+/// command removes them.
 #[tokio::test]
 async fn what_a_killed_server_leaves_is_shown_and_removed() {
     let server = Server::start(&["--region-size", "64MiB"]).await;

@@ -1,5 +1,5 @@
-//! How tokens are chosen and what is told of them: choices, log-probabilities, penalties and bias. Workers give the answer
-//! of one process.
+//! How tokens are chosen and what is told of them: choices, log-probabilities, penalties and bias.
+//! Workers give the answer of one process.
 
 use super::support::client::greedy;
 use super::support::process::Server;

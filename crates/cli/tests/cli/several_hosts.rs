@@ -1,4 +1,5 @@
-//! Regions for several hosts, which this machine plays one after the other: it is another host in each command.
+//! Regions for several hosts, which this machine plays one after the other: it is another host in
+//! each command.
 
 use super::support::process::{cenote, signal};
 use super::support::region::Region;

@@ -41,7 +41,7 @@ async fn every_command_has_a_manual_page() {
         .expect("it is there")
         .map(|entry| entry.expect("an entry").file_name().into_string().expect("UTF-8"))
         .collect();
-    for name in ["cenote.1", "cenote-serve.1", "cenote-pool-create.1", "cenote-bench-ttft.1"] {
+    for name in ["cenote.1", "cenote-serve.1", "cenote-pool-create.1", "cenote-pool-info.1"] {
         assert!(names.contains(&name.to_owned()), "{names:?}");
     }
     assert!(!names.iter().any(|name| name.contains("child") || name.contains("worker")), "{names:?}");

@@ -1,7 +1,7 @@
-//! A server with too little memory of its own for all who ask swaps, and nobody can tell by an answer.
+//! A server with too little memory for all requests swaps, and its answers do not change.
 
 use super::support::client::{Answer, Client, greedy, without_pool};
-use super::support::process::{Server, bare};
+use super::support::process::{Server, bare_lab};
 use super::support::tokens;
 use futures::future::join_all;
 use serde_json::Value;
@@ -46,7 +46,7 @@ async fn answers_under_pressure_are_those_with_room_for_all() {
     let lines: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).expect("a line is JSON")).collect();
     let count = |direction: &str| lines.iter().filter(|line| line["direction"] == direction).count();
     assert!(count("out") >= swaps as usize && count("out") == count("in"), "{text}");
-    let learned = bare(["study", "swap", "--json", "--trace", &trace_flag]).ok().await.json();
+    let learned = bare_lab(["study", "swap", "--json", "--trace", &trace_flag]).ok().await.json();
     assert_eq!((learned["traces"].as_u64(), learned["swap_ins"].as_f64()), (Some(1), Some(count("in") as f64)));
 }
 

@@ -45,7 +45,8 @@ async fn keep_apart(flags: &[&str]) {
     let body = greedy(&tokens(3, 100), 3);
     let asked = [(&red, &body), (&red_too, &body), (&blue, &body), (&plain, &body), (&plain_too, &body)];
     assert_eq!(cached(&asked).await, [0, 96, 0, 0, 96]);
-    // A request's own salt, alone and with a key's. The text of another tenant's salt opens nothing.
+    // A request's own salt, alone and with a key's. The text of another tenant's salt opens
+    // nothing.
     let own = salted(&body, "red");
     let asked = [(&plain, &own), (&plain_too, &own), (&red, &own), (&red_too, &own), (&blue, &own), (&red, &body)];
     assert_eq!(cached(&asked).await, [0, 96, 0, 96, 0, 96]);

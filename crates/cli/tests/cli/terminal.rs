@@ -1,6 +1,6 @@
 //! Output on a terminal: tables fit its width, and no progress stays behind.
 
-use super::support::process::{Cenote, bare, cenote};
+use super::support::process::{Cenote, bare, bare_lab, cenote};
 use super::support::region::Region;
 use super::support::repository;
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
@@ -9,8 +9,8 @@ use std::fs::File;
 use std::io::Read;
 use std::process::Stdio;
 
-/// Runs a command on a terminal of so many columns and returns its output, escapes included. Its stderr goes there only
-/// `with_words`.
+/// Runs a command on a terminal of so many columns and returns its output, escapes included. Its
+/// stderr goes there only `with_words`.
 async fn at_terminal(columns: u16, command: Cenote, with_words: bool) -> String {
     let ours = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).expect("a terminal");
     grantpt(&ours).and_then(|()| unlockpt(&ours)).expect("it is ours");
@@ -50,7 +50,7 @@ const SWEEP: [&str; 8] =
 #[tokio::test]
 async fn tables_fit_the_terminal() {
     for columns in [60, 80, 132] {
-        let written = at_terminal(columns, bare(SWEEP), false).await;
+        let written = at_terminal(columns, bare_lab(SWEEP), false).await;
         let screen = stays(&written).join("\n");
         assert!(screen.contains("cost-aware") && screen.contains('─'), "{screen}");
         expect_to_fit(columns.into(), &screen);
@@ -63,14 +63,16 @@ async fn tables_have_80_columns_without_a_terminal() {
     let region = Region::create("64MiB").await;
     let generate = ["generate", "--region", &region.name, "--prompt", "The cave", "--max-tokens", "2", "--model-name"];
     cenote(generate.into_iter().chain(["a-model-with-a-name-as-long-as-some-people-like"])).ok().await;
-    for command in [&["pool", "info", "--region", &region.name][..], &["doctor"], &SWEEP] {
-        let outcome = bare(command.iter().copied()).ok().await;
+    let info = ["pool", "info", "--region", &region.name];
+    let commands: [&dyn Fn() -> Cenote; 3] = [&|| bare(info), &|| bare(["doctor"]), &|| bare_lab(SWEEP)];
+    for command in commands {
+        let outcome = command().ok().await;
         expect_to_fit(80, &outcome.out);
-        let narrow = bare(command.iter().copied()).env("COLUMNS", "50").ok().await;
+        let narrow = command().env("COLUMNS", "50").ok().await;
         let fits = |line: &str| line.chars().count() <= 50 || !line.trim().contains(' ');
         assert!(narrow.out.lines().all(fits), "{}", narrow.out);
     }
-    let info = bare(["pool", "info", "--region", &region.name]).ok().await.out;
+    let info = bare(info).ok().await.out;
     let tables: Vec<&str> = info.split("\n\n").filter(|table| table.contains('─')).collect();
     assert!(tables.len() >= 2, "{info}");
     for table in tables {

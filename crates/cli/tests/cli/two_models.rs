@@ -16,7 +16,8 @@ async fn ask(client: &Client, body: &Value) -> [String; 3] {
     [alone.text, cold.text, warm.text]
 }
 
-/// The fixtures of the engine have no tokenizer, so the models differ in element type and in tenant.
+/// The fixtures of the engine have no tokenizer, so the models differ in element type and in
+/// tenant.
 #[tokio::test]
 async fn two_element_types_and_two_tenants_share_no_block() {
     let region = Region::create("128MiB").await;

@@ -1,61 +1,13 @@
-//! What people read: `--help` of every command, and errors whose words are stable. The words themselves
-//! are in `snapshots/`; `INSTA_UPDATE=always` writes them anew.
+//! `--help` of every command by its structure, and the texts of errors as a snapshot, which
+//! `INSTA_UPDATE=always` writes anew.
 
+use super::support::help::expect_pages;
 use super::support::process::bare;
 use insta::assert_snapshot;
 
-async fn help(command: &str) -> String {
-    let outcome = bare(command.split_whitespace().chain(["--help"])).ok().await;
-    assert_eq!(outcome.err, "");
-    assert!(outcome.out.lines().all(|line| line.chars().count() <= 100), "{}", outcome.out);
-    outcome.out
-}
-
 #[tokio::test]
 async fn every_command_explains_itself() {
-    for command in [
-        "",
-        "demo",
-        "serve",
-        "generate",
-        "pool",
-        "pool create",
-        "pool info",
-        "pool check",
-        "pool history",
-        "pool events",
-        "pool gc",
-        "pool quota",
-        "pool diff",
-        "pool fence",
-        "pool manage",
-        "pool destroy",
-        "doctor",
-        "bench",
-        "bench ttft",
-        "bench pool",
-        "bench index",
-        "bench lock",
-        "bench alloc",
-        "bench all",
-        "bench codec",
-        "bench trace",
-        "profile",
-        "eval",
-        "choose",
-        "outliers",
-        "sim",
-        "study",
-        "study watermark",
-        "study swap",
-        "study engine",
-        "torture",
-        "completions",
-        "man",
-    ] {
-        let name = format!("help {command}").trim_end().replace(' ', "_");
-        assert_snapshot!(name, help(command).await);
-    }
+    assert!(expect_pages(|line| bare(line.split_whitespace())).await > 20);
 }
 
 #[tokio::test]
@@ -84,15 +36,6 @@ async fn errors_name_the_thing_and_the_fact() {
         "serve --port 100000",
         "generate --prompt x --model no-such-model",
         "generate --prompt x --dtype f16",
-        "bench ttft --hits 2 --model no-such-model",
-        "sim",
-        "sim --trace no-such-file.jsonl",
-        "sim --load cpen --pool much",
-        "sim --load cpen --pool-link string",
-        "sim --load cpen --eviction clock",
-        "sim --load cpen --watermark high",
-        "torture --processes 1 --hosts 2",
-        "torture --hosts 2 --flush none",
         "serve --host-timeout 0",
         "doctor --log =",
         "doctor --config no-such-file.toml",

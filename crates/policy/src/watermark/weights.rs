@@ -1,4 +1,4 @@
-//! Weights of the learned watermark. `cenote study watermark --train FILE` writes this file.
+//! Weights of the learned watermark. `cenote-lab study watermark --train FILE` writes this file.
 //!
 //! 20 generations, seed 3: reward -0.3331; fixed 1 % has -1.
 

@@ -141,7 +141,7 @@ impl<F: Fabric, H: HostLocal> Member<F, H> {
     }
 }
 
-/// What [`Pool::info`] tells.
+/// What [`crate::Pool::info`] tells.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct PoolInfo {
     /// Bytes of the region.
@@ -156,7 +156,7 @@ pub struct PoolInfo {
     pub chunks_taken: u64,
     /// Chunks that a host has lost by being declared dead.
     pub chunks_lost: u64,
-    /// Those of them into which a host that was declared dead may still write. They take copies only ([`Pool::begin_in_place`]).
+    /// Those of them into which a host that was declared dead may still write. They take copies only ([`crate::Pool::begin_in_place`]).
     pub chunks_with_strays: u64,
     /// Readable blocks.
     pub blocks_ready: u64,

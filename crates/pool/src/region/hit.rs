@@ -16,7 +16,7 @@ pub struct Hit {
     pub hash: BlockHash,
     /// Bytes of its payload, in whole lines.
     pub length: u64,
-    /// What the payload is: what [`Pool::publish_encoded`] was told; 0: as [`Pool::publish`] was given it.
+    /// Encoding of the payload, as its publisher set in [`crate::NewBlock`]; 0: as the engine has it.
     pub encoding: u8,
     pub(crate) offset: u64,
     pub(crate) checksum: u64,

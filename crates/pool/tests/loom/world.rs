@@ -1,6 +1,6 @@
 //! A host as loom has it: its words and locks are loom's, so that every order is tried in which its processes may see
 //! them. The region's bytes are plain memory here, seen by all as they are, and loom only knows who came to which line
-//! before whom; what else may go wrong with those the cache-line model tries (crates/weakmem). A process is a loom
+//! before whom; what else may go wrong with those the cache-line model tries (crates/memmodel). A process is a loom
 //! thread with a [`Life`].
 
 use cenote_mem::LINE;

@@ -1,6 +1,8 @@
-//! What the tests share: processes, regions, a client, and patience with an end.
+//! Shared by the tests: processes, regions, a client, and deadlines.
+#![allow(dead_code, reason = "two test binaries share it")]
 
 pub mod client;
+pub mod help;
 pub mod process;
 pub mod region;
 

@@ -1,4 +1,4 @@
-//! `cenote` as a child process, one that ends by itself or one that serves.
+//! `cenote` and `cenote-lab` as child processes, one that ends by itself or one that serves.
 
 use super::client::Client;
 use super::{repository, soon};
@@ -6,22 +6,67 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use std::fs::File;
 use std::os::unix::fs::{FileExt, MetadataExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
+use std::sync::OnceLock;
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, Command};
 
-/// A `cenote` command that is not running yet. It knows nothing of the environment but what a test gives.
+/// A command that is not running yet. Its environment has no `CENOTE_` variable but those that a
+/// test sets.
 pub struct Cenote(Command);
 
-/// The command with these arguments and the demo model.
+/// `cenote` with these arguments and the demo model.
 pub fn cenote<'a>(arguments: impl IntoIterator<Item = &'a str>) -> Cenote {
     bare(arguments).env("CENOTE_MODEL", repository("models/demo"))
 }
 
-/// The command without a model.
+/// `cenote` without a model.
 pub fn bare<'a>(arguments: impl IntoIterator<Item = &'a str>) -> Cenote {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_cenote"));
+    start(cenote_program(), arguments)
+}
+
+/// The path of `cenote`.
+pub fn cenote_program() -> &'static Path {
+    static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
+    PROGRAM.get_or_init(|| program("cenote", option_env!("CARGO_BIN_EXE_cenote")))
+}
+
+/// `cenote-lab` with these arguments and the demo model.
+pub fn lab<'a>(arguments: impl IntoIterator<Item = &'a str>) -> Cenote {
+    bare_lab(arguments).env("CENOTE_MODEL", repository("models/demo"))
+}
+
+/// `cenote-lab` without a model.
+pub fn bare_lab<'a>(arguments: impl IntoIterator<Item = &'a str>) -> Cenote {
+    static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
+    start(PROGRAM.get_or_init(|| program("cenote-lab", option_env!("CARGO_BIN_EXE_cenote-lab"))), arguments)
+}
+
+/// The path of a binary: of this package, as Cargo built it, or of the other package, built now.
+fn program(name: &str, of_this_package: Option<&str>) -> PathBuf {
+    if let Some(path) = of_this_package {
+        return PathBuf::from(path);
+    }
+    // target/PROFILE/deps/TEST
+    let test = std::env::current_exe().expect("the test's path");
+    let folder = test.ancestors().nth(2).expect("the folder of the profile");
+    let profile = folder.file_name().and_then(|name| name.to_str()).expect("a profile");
+    let profile = if profile == "debug" { "dev" } else { profile };
+    let built = std::process::Command::new(env!("CARGO"))
+        .args(["build", "--quiet", "--manifest-path"])
+        .arg(repository("Cargo.toml"))
+        .args(["--bin", name, "--profile", profile, "--package"])
+        .arg(if name == "cenote" { "cenote-cli" } else { name })
+        .arg("--target-dir")
+        .arg(folder.parent().expect("the target folder"))
+        .status();
+    assert!(built.is_ok_and(|status| status.success()), "cargo cannot build {name}");
+    folder.join(name)
+}
+
+fn start<'a>(program: &Path, arguments: impl IntoIterator<Item = &'a str>) -> Cenote {
+    let mut command = Command::new(program);
     command.args(arguments).stdin(Stdio::null()).kill_on_drop(true);
     for (name, _) in std::env::vars_os() {
         if name.to_string_lossy().starts_with("CENOTE_") || name == "COLUMNS" {
@@ -112,8 +157,8 @@ pub struct Server {
 }
 
 impl Server {
-    /// Starts a server with these flags, and waits until it says its address. Of the machine's few cores
-    /// every process gets one, because tests and servers run side by side.
+    /// Starts a server with these flags, and waits until it says its address. Of the machine's few
+    /// cores every process gets one, because tests and servers run side by side.
     pub async fn start(flags: &[&str]) -> Self {
         let words = tempfile::tempfile().expect("a file for the server's words");
         let Cenote(mut command) = cenote(["serve", "--port", "0", "--threads", "1"].iter().chain(flags).copied());

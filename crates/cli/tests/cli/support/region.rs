@@ -1,6 +1,6 @@
 //! Regions that go with their test.
 
-use super::process::{Outcome, cenote};
+use super::process::{Outcome, cenote, cenote_program};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -85,7 +85,7 @@ impl Drop for Region {
 
 /// Removes a region and the host's memory for it, if it is there.
 pub fn remove(name: &str) {
-    let _ = Command::new(env!("CARGO_BIN_EXE_cenote"))
+    let _ = Command::new(cenote_program())
         .args(["pool", "destroy", "--force", "--region", name])
         .stdin(Stdio::null())
         .stdout(Stdio::null())

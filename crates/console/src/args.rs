@@ -1,0 +1,13 @@
+//! Flags that both commands have.
+
+mod engine;
+mod headings;
+mod region;
+mod shell;
+
+pub use engine::{CodecArg, DtypeArg, EngineArgs, StudiedModelArgs, positive};
+pub use headings::with_headings;
+pub use region::{
+    DesignArg, FlushArg, HostsLockArg, NewRegionArgs, RegionArgs, WatchArgs, host_slot, parse_flush, parse_seconds,
+};
+pub use shell::{CompletionsArgs, ManArgs};

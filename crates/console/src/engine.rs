@@ -1,0 +1,289 @@
+//! An engine of this process, with its store in a region.
+
+use crate::args::{CodecArg, EngineArgs, RegionArgs, StudiedModelArgs, WatchArgs};
+use crate::codec_table;
+use crate::facts;
+use crate::failure::Failure;
+use crate::output;
+use crate::profile;
+use crate::region::HostPool;
+use cenote_codec::{LayerSpecs, PageCodec, Profile, Raw, Side, SpecError};
+use cenote_engine::config::ModelConfig;
+use cenote_engine::{EngineConfig, LlmEngine, LoadedModel, Observer, SwapRecord};
+use cenote_mem::numa;
+use cenote_pool::Heart;
+use cenote_store::{BlockCodec, RegionStore};
+use std::fs::File;
+use std::io::{LineWriter, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The memory pressure that blocks are encoded under when they are computed, and when they have to
+/// make room.
+const HOT: f64 = 0.0;
+const COLD: f64 = 1.0;
+
+/// An engine and what keeps its place in the region.
+pub struct Running {
+    /// The engine.
+    pub engine: Arc<LlmEngine>,
+    /// After the engine, so that the pool outlives it.
+    _heart: Option<Heart>,
+}
+
+/// Loads the model and starts the engine; with a region, as its worker `worker_name`.
+pub fn start(
+    args: &EngineArgs,
+    region: Option<&RegionArgs>,
+    watch: &WatchArgs,
+    worker_name: &str,
+) -> Result<Running, Failure> {
+    let observer: Box<dyn Observer> = match &args.swap_trace {
+        Some(path) => Box::new(SwapFile::create(path)?),
+        None => Box::new(()),
+    };
+    start_observed(args, region, watch, worker_name, observer)
+}
+
+/// As [`start`], with another observer than `--swap-trace`'s.
+pub fn start_observed(
+    args: &EngineArgs,
+    region: Option<&RegionArgs>,
+    watch: &WatchArgs,
+    worker_name: &str,
+    observer: Box<dyn Observer>,
+) -> Result<Running, Failure> {
+    if region.is_none() && args.swap.0 > 0 {
+        return Err(Failure::new(format!("--swap {}: without a region there is nothing to swap to", args.swap)));
+    }
+    let pool = region.map(|region| region.attach_watching(worker_name, watch)).transpose()?;
+    if let Some(pool) = &pool {
+        stay_near(pool);
+    }
+    let spinner = output::spinner("loading the model");
+    let model = load(args, region)?;
+    spinner.finish_and_clear();
+    let Some((pool, region)) = pool.zip(region) else {
+        return Ok(Running { engine: Arc::new(LlmEngine::start_observed(model, None, observer)?), _heart: None });
+    };
+    let spec = model.namespace_spec(&args.tenant_salt);
+    let mut store = RegionStore::new(pool.clone(), &spec).map_err(|error| region.explain(&error))?;
+    facts::record(&pool, &spec);
+    if let Some(codec) = block_codec(args, &model)? {
+        store = store.with_codec(codec, &spec);
+    }
+    let heart = beat(pool, watch.tick(), store.expirer())?;
+    let engine = LlmEngine::start_observed(model, Some(Box::new(store)), observer)?;
+    Ok(Running { engine: Arc::new(engine), _heart: Some(heart) })
+}
+
+/// Writes swaps to a file, each at once: whoever reads it may look while the engine runs. A file
+/// that can no longer be written ends the trace, not the engine.
+struct SwapFile {
+    path: PathBuf,
+    file: Option<LineWriter<File>>,
+}
+
+impl SwapFile {
+    fn create(path: &Path) -> Result<Self, Failure> {
+        let failed = |error| Failure::new(format!("{}: cannot write the swap trace: {error}", path.display()));
+        let file = LineWriter::new(File::create(path).map_err(failed)?);
+        Ok(Self { path: path.to_owned(), file: Some(file) })
+    }
+}
+
+impl Observer for SwapFile {
+    fn swapped(&mut self, record: &SwapRecord) {
+        let Some(file) = &mut self.file else { return };
+        let line = serde_json::to_string(record).expect("plain data");
+        if let Err(error) = writeln!(file, "{line}") {
+            tracing::warn!(path = %self.path.display(), %error, "the swap trace ends here");
+            self.file = None;
+        }
+    }
+}
+
+/// What blocks are stored as, if not as the engine has them.
+fn block_codec(args: &EngineArgs, model: &LoadedModel) -> Result<Option<BlockCodec>, Failure> {
+    if !args.encodes() {
+        return Ok(None);
+    }
+    let profile = args.profile.as_ref().map(|path| profile::read(path, model)).transpose()?;
+    let layout = model.layout();
+    let of_layers = codecs(args, Some(&model.fingerprint()), layout.num_layers, profile.as_ref())?;
+    let of_pages = |codecs: Vec<Arc<dyn PageCodec>>| -> Vec<_> {
+        codecs.into_iter().flat_map(|codec| [Arc::clone(&codec), codec]).collect()
+    };
+    let [fresh, cold] = of_layers.map(|codecs| codecs.map(of_pages));
+    let raw: Arc<dyn PageCodec> = Arc::new(Raw);
+    let fresh = fresh.unwrap_or_else(|| vec![raw; 2 * layout.num_layers]);
+    let kinds = (0..layout.num_layers)
+        .flat_map(|layer| [Side::K, Side::V].map(|side| cenote_quality::engine_page(layout, layer, side)));
+    let codec = BlockCodec::new(kinds.zip(fresh).collect());
+    Ok(Some(match cold {
+        Some(cold) => codec.with_cold(cold),
+        None => codec,
+    }))
+}
+
+/// Codecs of the layers, one each: of blocks that were just computed, and of those that have to
+/// make room.
+type LayerCodecs = [Option<Vec<Arc<dyn PageCodec>>>; 2];
+
+/// The codecs that arguments name. `model`: its fingerprint, where it is known yet.
+fn codecs(
+    args: &EngineArgs,
+    model: Option<&[u8; 32]>,
+    layers: usize,
+    profile: Option<&Profile>,
+) -> Result<LayerCodecs, Failure> {
+    let named = |codec: &Option<CodecArg>, pressure: f64| {
+        let codec = codec.as_ref();
+        let specs =
+            codec.map(|codec| codec_table::layer_specs(codec, pressure, args, model, layers, profile)).transpose()?;
+        specs.map(|specs| layer_codecs(&specs, layers, profile)).transpose()
+    };
+    Ok([named(&args.codec, HOT)?, named(&args.cold_codec, COLD)?])
+}
+
+fn layer_codecs(
+    specs: &LayerSpecs,
+    layers: usize,
+    profile: Option<&Profile>,
+) -> Result<Vec<Arc<dyn PageCodec>>, Failure> {
+    let layers = u16::try_from(layers).map_err(|_| Failure::new(format!("{layers} layers are too many for frames")))?;
+    specs.build(layers, profile).map_err(|error| match error {
+        SpecError::NoProfile(_) => Failure::from(error).hint("name it with --profile"),
+        other => other.into(),
+    })
+}
+
+/// Refuses codecs that no worker could have, before there are any.
+pub fn check_codec(args: &EngineArgs, model_dir: &Path) -> Result<(), Failure> {
+    if !args.encodes() {
+        return Ok(());
+    }
+    let profile = args.profile.as_ref().map(|path| profile::parse(path)).transpose()?;
+    codecs(args, None, ModelConfig::load(model_dir)?.num_layers, profile.as_ref()).map(drop)
+}
+
+/// Binds this thread, and with it every thread of the engine, to the NUMA node that the region lies
+/// on (TraCT §4.4). Only where there is more than one node to choose from.
+fn stay_near(pool: &HostPool) {
+    let nodes = numa::nodes(Path::new("/"));
+    if nodes.iter().filter(|node| !node.cpus.is_empty()).count() < 2 {
+        return;
+    }
+    let Some(node) = pool.fabric().mapping().obtained().numa_node.and_then(|node| nearest(&nodes, node)) else {
+        return;
+    };
+    match numa::bind_thread_to_node(node) {
+        Ok(()) => tracing::info!(node, "threads are bound to the region's NUMA node"),
+        Err(error) => tracing::warn!(node, %error, "threads are not bound to the region's NUMA node"),
+    }
+}
+
+/// The node with processors that is nearest to `node`: itself, or for a CXL expander, which has
+/// none, the node of its socket.
+fn nearest(nodes: &[numa::Node], node: u32) -> Option<u32> {
+    let distances = &nodes.iter().find(|other| other.id == node)?.distances;
+    let near = |at: usize| distances.get(at).copied().unwrap_or(u32::MAX);
+    let (_, nearest) =
+        nodes.iter().enumerate().filter(|(_, other)| !other.cpus.is_empty()).min_by_key(|(at, _)| near(*at))?;
+    Some(nearest.id)
+}
+
+/// Loads the model that the arguments name.
+pub fn load(args: &EngineArgs, region: Option<&RegionArgs>) -> Result<LoadedModel, Failure> {
+    Ok(LoadedModel::load(&config(args, region)?)?)
+}
+
+fn config(args: &EngineArgs, region: Option<&RegionArgs>) -> Result<EngineConfig, Failure> {
+    Ok(EngineConfig {
+        model_name: args.model_name.clone(),
+        dtype: args.dtype.element(),
+        threads: args.threads.unwrap_or(0),
+        max_model_len: args.max_model_len.map(|tokens| tokens as usize),
+        block_tokens: args.block_tokens as usize,
+        kv_bytes: args.kv_size.0,
+        max_num_seqs: args.max_num_seqs,
+        max_num_batched_tokens: args.max_num_batched_tokens,
+        max_waiting: args.max_waiting,
+        watermark: args.watermark.clone(),
+        swap_bytes: args.swap.0,
+        always_swap: args.always_swap,
+        decode_first: args.decode_first,
+        region: region.and_then(|region| region.region.as_ref()).map(ToString::to_string),
+        ..EngineConfig::new(model_dir(args)?)
+    })
+}
+
+/// The model's directory: as given, or the demo model that comes with the project.
+pub fn model_dir(args: &EngineArgs) -> Result<PathBuf, Failure> {
+    named_dir(args.model.as_ref())
+}
+
+/// A model that is only looked at, with all the context it has.
+pub fn load_to_study(args: &StudiedModelArgs) -> Result<LoadedModel, Failure> {
+    let spinner = output::spinner("loading the model");
+    let config = EngineConfig {
+        dtype: args.dtype.element(),
+        threads: args.threads.unwrap_or(0),
+        ..EngineConfig::new(named_dir(args.model.as_ref())?)
+    };
+    let model = LoadedModel::load(&config)?;
+    spinner.finish_and_clear();
+    Ok(model)
+}
+
+/// The model's directory, or that of the demo model.
+pub fn named_dir(model: Option<&PathBuf>) -> Result<PathBuf, Failure> {
+    if let Some(dir) = model {
+        if !dir.is_dir() {
+            return Err(Failure::new(format!("{}: there is no such model directory", dir.display()))
+                .hint("--model names a directory with config.json, tokenizer.json and the weights as safetensors"));
+        }
+        return Ok(dir.clone());
+    }
+    let executable = std::env::current_exe().unwrap_or_default();
+    // Beside the working directory, or above the build folder that this program was built into.
+    std::iter::once(Path::new("."))
+        .chain(executable.ancestors())
+        .map(|dir| dir.join("models/demo"))
+        .find(|dir| dir.join("config.json").is_file())
+        .map(|dir| dir.strip_prefix(".").map(Path::to_path_buf).unwrap_or(dir))
+        .ok_or_else(|| Failure::new("models/demo: the demo model is not here").hint("name a model with --model DIR"))
+}
+
+/// Beats the worker's heart in the region, and lets expired holds go, until dropped: every `pace`;
+/// so long, too, a dead neighbour's things wait to be given back.
+fn beat(pool: HostPool, pace: Duration, expire: impl Fn() + Send + 'static) -> Result<Heart, Failure> {
+    let beat = move || {
+        expire();
+        let recovered = pool.tick();
+        if recovered.workers > 0 {
+            tracing::warn!(?recovered, "cleaned up after workers that died");
+        }
+        true
+    };
+    Heart::start(pace, beat).map_err(|error| Failure::new(format!("no thread for the worker's heart: {error}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_expander_is_served_by_the_socket_it_hangs_on() {
+        let node = |id, cpus: &[u32], distances: &[u32]| numa::Node {
+            id,
+            cpus: cpus.to_vec(),
+            memory_total_bytes: 0,
+            memory_free_bytes: 0,
+            distances: distances.to_vec(),
+        };
+        let nodes = [node(0, &[0], &[10, 21, 24]), node(1, &[1], &[21, 10, 14]), node(2, &[], &[24, 14, 10])];
+        assert_eq!((nearest(&nodes, 0), nearest(&nodes, 2), nearest(&nodes, 7)), (Some(0), Some(1), None));
+    }
+}

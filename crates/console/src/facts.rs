@@ -1,0 +1,46 @@
+//! The facts behind a fingerprint, kept in the region for `pool diff`
+//! (docs/internals/format.md#object-row).
+
+use crate::region::HostPool;
+use cenote_mem::Fabric;
+use cenote_pool::PoolError;
+use cenote_store::NamespaceSpec;
+use std::collections::BTreeMap;
+
+/// Facts by name.
+pub type Facts = BTreeMap<String, String>;
+
+/// Fewest chunks of a region that keeps facts: they take one.
+pub const CHUNKS_MIN: u64 = 16;
+
+/// Digits of a fingerprint in the key; a key has at most 56 bytes.
+const KEY_DIGITS: usize = 32;
+
+fn key(fingerprint: &str) -> String {
+    format!("cenote/facts/{fingerprint:.KEY_DIGITS$}")
+}
+
+/// Records the facts of a namespace, unless they are there. A region without room keeps none, which
+/// is no fault.
+pub fn record(pool: &HostPool, spec: &NamespaceSpec) {
+    if pool.fabric().len() / pool.chunk_bytes() < CHUNKS_MIN {
+        return;
+    }
+    let fingerprint: String = spec.fingerprint().iter().map(|byte| format!("{byte:02x}")).collect();
+    let key = key(&fingerprint);
+    let text = serde_json::to_vec(&spec.facts()).expect("plain data");
+    let recorded = pool.get_object(&key).and_then(|found| match found {
+        Some(_) => Ok(()),
+        None => pool.put_object(&key, &text),
+    });
+    if let Err(error) = recorded {
+        tracing::info!(%error, "the facts behind the fingerprint are not recorded, so `pool diff` cannot compare it");
+    }
+}
+
+/// The facts of a fingerprint; `None` where none are recorded, or where the object is no record of
+/// facts.
+pub fn read(pool: &HostPool, fingerprint: &str) -> Result<Option<Facts>, PoolError> {
+    let found = pool.get_object(&key(fingerprint))?;
+    Ok(found.and_then(|bytes| serde_json::from_slice(&bytes).ok()))
+}

@@ -1,0 +1,19 @@
+//! Floor 6: the parts that `cenote` and `cenote-lab` share. They parse flags and settings, print
+//! tables and errors, create and attach regions, and start the reference engine.
+#![forbid(unsafe_code)]
+
+pub mod args;
+pub mod codec_table;
+pub mod engine;
+pub mod facts;
+pub mod failure;
+pub mod measure;
+pub mod output;
+pub mod profile;
+pub mod program;
+pub mod region;
+pub mod settings;
+pub mod shell;
+pub mod signals;
+pub mod stale;
+pub mod usage;

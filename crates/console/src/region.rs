@@ -1,0 +1,361 @@
+//! Opening, making and removing regions for commands.
+
+use crate::args::{DesignArg, FlushArg, HostsLockArg, NewRegionArgs, RegionArgs, WatchArgs};
+use crate::failure::Failure;
+use crate::signals::EndSignals;
+use cenote_base::units::ByteSize;
+use cenote_base::{HashSeed, HostId};
+use cenote_mem::{Flush, MapError, MapOptions, Mapped, Mapping, ReadMapping, ReadOnly, RegionSource, UnsupportedFlush};
+pub use cenote_pool::HostPool;
+use cenote_pool::{
+    AttachOptions, Eviction, Inspector, OpenError, Pool, PoolConfig, PoolError, Superblock, make_region, open_region,
+    peek, random_bytes,
+};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// A region as commands look at it.
+pub type RegionInspector = Inspector<Arc<ReadOnly>>;
+
+/// A server's own region takes at most this, and at most a quarter of what shared memory has free.
+const OWN_REGION_BYTES: u64 = 2 << 30;
+
+/// Smallest block of a region that is made for encoded blocks.
+pub const ENCODED_MIN_BLOCK: ByteSize = ByteSize(4 << 10);
+
+impl RegionArgs {
+    /// The region that was named.
+    pub fn source(&self) -> Result<&RegionSource, Failure> {
+        self.region.as_ref().ok_or_else(|| {
+            Failure::new("no region was named")
+                .hint("give --region shm:NAME (or a file, or /dev/daxX.Y), or set CENOTE_REGION")
+        })
+    }
+
+    /// How to map it.
+    #[must_use]
+    pub const fn map_options(&self) -> MapOptions {
+        MapOptions { numa_node: self.numa_node, huge_pages: !self.no_huge_pages, prefault: false }
+    }
+
+    /// Maps the named region, with the flush instruction that it was made for.
+    pub fn map(&self) -> Result<Arc<Mapped>, Failure> {
+        open_region(self.source()?, &self.map_options()).map_err(|error| self.explain_open(error))
+    }
+
+    /// Maps the named region to be read: nothing in it changes, and nobody learns of it.
+    pub fn map_read_only(&self) -> Result<Arc<ReadOnly>, Failure> {
+        let source = self.source()?;
+        let open = || ReadMapping::open(source).map_err(|error| self.explain_map(error));
+        let fabric = ReadOnly::new(open()?, Flush::best().unwrap_or(Flush::None)).expect("this processor has it");
+        let superblock = Superblock::read(&fabric).map_err(|error| self.explain(&error))?;
+        let fabric = ReadOnly::new(open()?, superblock.flush).map_err(|error| self.explain_flush(&error))?;
+        Ok(Arc::new(fabric))
+    }
+
+    /// Looks at the named region without joining it.
+    pub fn inspect(&self) -> Result<RegionInspector, Failure> {
+        let options = self.attach_options("", &WatchArgs::default());
+        Inspector::open(&self.map_read_only()?, &options).map_err(|error| self.explain(&error))
+    }
+
+    fn explain_open(&self, error: OpenError) -> Failure {
+        match error {
+            OpenError::Map(error) => self.explain_map(error),
+            OpenError::Flush(error) => self.explain_flush(&error),
+            OpenError::Pool(error) => self.explain(&error),
+        }
+    }
+
+    /// An error of mapping, with the next step.
+    pub fn explain_map(&self, error: MapError) -> Failure {
+        let Some(source) = &self.region else { return error.into() };
+        match &error {
+            MapError::Missing { path } if matches!(source, RegionSource::DevDax(_)) => {
+                Failure::new(format!("{}: there is no such device", path.display()))
+                    .hint("`cenote doctor` lists the devices of this machine")
+            }
+            MapError::Missing { .. } => {
+                Failure::from(error).hint(format!("cenote pool create --region {source} --size 1GiB"))
+            }
+            MapError::Exists { .. } => Failure::from(error).hint(format!(
+                "`cenote pool info --region {source}` shows what it holds; --force formats it anew, and everything in it is lost"
+            )),
+            MapError::NoSpace { path, wanted, free } => {
+                let (wanted, free) = (ByteSize(*wanted), ByteSize(*free));
+                Failure::new(format!("{}: there is no space for {wanted}: {free} are free", path.display()))
+                    .hint("give a smaller size, or remove a region with `cenote pool destroy`; `ls -l /dev/shm` lists those in shared memory")
+            }
+            MapError::Permission { .. } => Failure::from(error)
+                .hint("run as the region's owner; `cenote pool create --mode 660` lets a group share a region"),
+            _ => error.into(),
+        }
+    }
+
+    fn explain_flush(&self, error: &UnsupportedFlush) -> Failure {
+        let name = self.region.as_ref().map_or_else(String::new, |source| format!("{source}: "));
+        Failure::new(format!("{name}{error}")).hint("the region's instruction is chosen by `pool create --flush`")
+    }
+
+    /// Joins the named region as a worker with this name.
+    pub fn attach(&self, worker_name: &str) -> Result<HostPool, Failure> {
+        self.attach_watching(worker_name, &WatchArgs::default())
+    }
+
+    /// As [`RegionArgs::attach`], for a worker that stays and looks after other hosts.
+    pub fn attach_watching(&self, worker_name: &str, watch: &WatchArgs) -> Result<HostPool, Failure> {
+        Pool::attach(self.map()?, &self.attach_options(worker_name, watch)).map_err(|error| self.explain(&error))
+    }
+
+    /// What a process with this name says of itself.
+    pub fn attach_options(&self, worker_name: &str, watch: &WatchArgs) -> AttachOptions {
+        AttachOptions {
+            host: HostId(self.host_slot),
+            host_timeout: watch.host_timeout,
+            quarantine: watch.quarantine,
+            ..AttachOptions::named(worker_name)
+        }
+    }
+
+    /// An error of the pool with the region's name before it.
+    pub fn explain(&self, error: &PoolError) -> Failure {
+        let name = self.region.as_ref().map_or_else(String::new, |source| format!("{source}: "));
+        let failure = Failure::new(format!("{name}{error}"));
+        match error {
+            PoolError::Version { .. } | PoolError::Layout { .. } => {
+                failure.hint("use the program that made the region, or make a new one")
+            }
+            PoolError::Unfinished | PoolError::NotARegion { .. } => failure.hint("cenote pool create makes a region"),
+            _ => failure,
+        }
+    }
+}
+
+impl WatchArgs {
+    /// Time between two ticks: often enough for people, and for hosts that wait for this one's
+    /// heart.
+    pub fn tick(&self) -> Duration {
+        Duration::from_secs(1).min(self.host_timeout / 4)
+    }
+}
+
+impl NewRegionArgs {
+    /// All defaults, of this size.
+    pub fn of_size(size: u64) -> Self {
+        Self {
+            size: Some(cenote_base::units::ByteSize(size)),
+            chunk_size: cenote_base::units::ByteSize(2 << 20),
+            min_block: cenote_base::units::ByteSize(16 << 10),
+            max_hosts: 16,
+            flush: FlushArg::Fixed(Flush::None),
+            hosts_lock: HostsLockArg::Bakery,
+            design: DesignArg::Cenote,
+            eviction: Eviction::Lru,
+            pins_per_worker: Some(448),
+            events: 1024,
+            mode: 0o600,
+            prefault: false,
+            hash_seed: None,
+        }
+    }
+
+    fn config(&self) -> Result<PoolConfig, Failure> {
+        let seed = HashSeed(match self.hash_seed {
+            Some(seed) => seed,
+            None => random_bytes()?,
+        });
+        Ok(PoolConfig {
+            chunk_bytes: self.chunk_size.0,
+            min_block_bytes: self.min_block.0,
+            max_hosts: self.max_hosts,
+            hosts_lock: self.hosts_lock.kind(),
+            design: self.design.kind(),
+            eviction: self.eviction,
+            hazard_lines_per_worker: self.hazard_lines(),
+            events_per_host: self.events,
+            ..PoolConfig::new(seed, random_bytes()?)
+        })
+    }
+
+    fn hazard_lines(&self) -> u16 {
+        // So many take 16 MiB of a region, with room for all the workers of all its hosts.
+        let is_small = self.size.is_some_and(|size| size.0 < 256 << 20);
+        PoolConfig::hazard_lines_for(self.pins_per_worker.unwrap_or(if is_small { 448 } else { 1792 }))
+    }
+
+    fn flush(&self) -> Result<Flush, Failure> {
+        match self.flush {
+            FlushArg::Fixed(flush) => Ok(flush),
+            FlushArg::Auto => {
+                Flush::best().ok_or_else(|| Failure::new("this processor has no flush instruction that is known"))
+            }
+        }
+    }
+}
+
+/// Makes the region and formats it. A region whose formatting fails is removed again.
+pub fn create(region: &RegionArgs, new: &NewRegionArgs, force: bool) -> Result<(Arc<Mapped>, Superblock), Failure> {
+    let source = region.source()?;
+    let config = new.config()?;
+    config.validate()?;
+    let flush = new.flush()?;
+    if !flush.is_coherent() && !Flush::available().contains(&flush) {
+        return Err(UnsupportedFlush { flush }.into());
+    }
+    let is_device = matches!(source, RegionSource::DevDax(_));
+    let size = match new.size {
+        Some(size) => size.0,
+        None if is_device => 0,
+        None => return Err(Failure::new("a new region needs a size").hint("give --size, as in --size 4GiB")),
+    };
+    let reuse = force && (is_device || source.path().is_some_and(|path| path.exists()));
+    if is_device && !force {
+        // A device always exists; whether it holds something of value only its owner knows.
+        let mapping = Mapping::open(source, &region.map_options()).map_err(|error| region.explain_map(error))?;
+        if !matches!(peek(mapping), Err(PoolError::Unfinished)) {
+            return Err(Failure::new(format!("{source}: the device is not empty"))
+                .hint("--force formats it; everything in it is lost"));
+        }
+    }
+    let _ = cenote_pool::sweep_host_memory();
+    let options = MapOptions { prefault: new.prefault, ..region.map_options() };
+    let format = |mapping| {
+        let fabric = Arc::new(Mapped::new(mapping, flush)?);
+        let superblock = Superblock::format(&fabric, &config).map_err(|error| region.explain(&error))?;
+        Ok::<_, Failure>((fabric, superblock))
+    };
+    if reuse || is_device {
+        let mapping = Mapping::open(source, &options).map_err(|error| region.explain_map(error))?;
+        if let (Some(path), true) = (source.path(), mapping.len() < size) {
+            return Err(MapError::TooSmall { path, have: mapping.len(), wanted: size }.into());
+        }
+        let old = peek(Mapping::open(source, &options)?);
+        if old.is_ok() {
+            refuse_if_used(region)?;
+        }
+        let made = format(mapping)?;
+        // The old pool's memory on this host has the old pool's name; nobody would ever remove it.
+        if let Ok(old) = old {
+            say_what_stays(&cenote_pool::remove_host_memory(&old)?);
+        }
+        return Ok(made);
+    }
+    let spinner = new.prefault.then(|| crate::output::spinner("touching every page of the region"));
+    let made =
+        make_region(source, size, new.mode, flush, &config, &options).map_err(|error| region.explain_open(error));
+    if let Some(spinner) = spinner {
+        spinner.finish_and_clear();
+    }
+    made
+}
+
+/// Tells of host-local memory that only other users of the group may remove.
+pub fn say_what_stays(left: &[PathBuf]) {
+    for path in left {
+        let path = path.display();
+        crate::output::say(&format!(
+            "note: {path} is another user's; it goes when that user or root next joins or makes a region"
+        ));
+    }
+}
+
+/// Fails if live processes of this host use the region.
+pub fn refuse_if_used(region: &RegionArgs) -> Result<(), Failure> {
+    let info = region.inspect()?.info();
+    match info.workers.iter().find(|worker| worker.alive == Some(true)) {
+        None => Ok(()),
+        Some(worker) => {
+            Err(Failure::new(format!("{}: process {} ({}) uses it", region.source()?, worker.pid, worker.name))
+                .hint("stop it first; `pool destroy --force` removes the region under it, which ends its sharing"))
+        }
+    }
+}
+
+/// A region of this process's own in shared memory, which goes when this value goes.
+pub struct TemporaryRegion {
+    args: RegionArgs,
+    superblock: Superblock,
+    _owned: Option<crate::stale::Owned>,
+}
+
+impl TemporaryRegion {
+    /// Makes it. `purpose` is part of its name; `prefault` touches its pages now.
+    pub fn new(purpose: &str, size: u64, prefault: bool) -> Result<Self, Failure> {
+        Self::make(purpose, &NewRegionArgs { prefault, ..NewRegionArgs::of_size(size) })
+    }
+
+    /// Makes one that is like this.
+    pub fn make(purpose: &str, new: &NewRegionArgs) -> Result<Self, Failure> {
+        let region = Some(RegionSource::Shm(crate::stale::own_name(purpose)));
+        let args = RegionArgs { region, numa_node: None, no_huge_pages: false, host_slot: 0 };
+        let (_, superblock) = create(&args, new, false)?;
+        let owned = crate::stale::own(args.source()?)?;
+        Ok(Self { args, superblock, _owned: owned })
+    }
+
+    /// As [`TemporaryRegion::make`], but pages take memory when they are first used. Who fills it
+    /// up on a machine that has too little dies of it, so this is for measurements of a region's
+    /// size alone.
+    pub fn sparse(purpose: &str, new: &NewRegionArgs) -> Result<Self, Failure> {
+        let source = RegionSource::Shm(crate::stale::own_name(purpose));
+        let path = source.path().expect("shared memory has a path");
+        let size = new.size.expect("its maker gives a size").0;
+        let made = std::fs::File::create_new(&path).and_then(|file| file.set_len(size));
+        made.map_err(|error| Failure::new(format!("{}: cannot make the file: {error}", path.display())))?;
+        // A huge page would take memory for all that surrounds the page that is used.
+        let args = RegionArgs { region: Some(source), numa_node: None, no_huge_pages: true, host_slot: 0 };
+        let (_, superblock) = create(&args, new, true).inspect_err(|_| drop(std::fs::remove_file(&path)))?;
+        let owned = crate::stale::own(args.source()?)?;
+        Ok(Self { args, superblock, _owned: owned })
+    }
+
+    /// Makes it for a command that has nothing to finish when it is told to end: SIGINT and SIGTERM
+    /// remove the region and end the process. Such commands measure, so the region's pages are
+    /// touched beforehand.
+    pub fn until_signal(purpose: &str, size: u64) -> Result<Self, Failure> {
+        let signals = EndSignals::catch()?;
+        let region = Self::new(purpose, size, true)?;
+        let (args, superblock) = (region.args.clone(), region.superblock.clone());
+        // To free its pages takes long; while this is open, that happens when the process has
+        // ended.
+        let held = args.source()?.path().map(std::fs::File::open).transpose()?;
+        signals.then(move |code| {
+            let _held = held;
+            remove(&args, &superblock);
+            std::process::exit(code.into());
+        });
+        Ok(region)
+    }
+
+    /// Flags that name it.
+    #[must_use]
+    pub const fn args(&self) -> &RegionArgs {
+        &self.args
+    }
+
+    /// Its superblock.
+    #[must_use]
+    pub const fn superblock(&self) -> &Superblock {
+        &self.superblock
+    }
+}
+
+impl Drop for TemporaryRegion {
+    fn drop(&mut self) {
+        remove(&self.args, &self.superblock);
+    }
+}
+
+fn remove(args: &RegionArgs, superblock: &Superblock) {
+    if let Some(source) = &args.region {
+        let _ = Mapping::remove(source);
+    }
+    let _ = cenote_pool::remove_host_memory(superblock);
+}
+
+/// Default size of a region, in bytes: a quarter of the free shared memory, at most 2 GiB.
+pub fn own_region_bytes() -> u64 {
+    let free = cenote_mem::cpu::probe(Path::new("/")).shm.map_or(OWN_REGION_BYTES, |shm| shm.free_bytes);
+    (free / 4).min(OWN_REGION_BYTES)
+}

@@ -1,0 +1,186 @@
+//! The flags of `cenote-lab`, with the variables that set them. The doc comments are the text of
+//! `--help`.
+
+mod bench;
+mod sim;
+mod study;
+mod torture;
+
+pub use bench::{
+    BenchChildArgs, BenchCodecArgs, BenchCommands, BenchCoreArgs, BenchTraceArgs, BenchTtftArgs, PageElementArg,
+    RivalArg,
+};
+pub use sim::{CapacityArg, InstantArg, LoadArg, SimArgs, TraceFormatArg};
+pub use study::{StudyCommands, StudyEngineArgs, StudySwapArgs, StudyWatermarkArgs};
+pub use torture::{TortureArgs, TortureChildArgs};
+
+use cenote_console::args::{CompletionsArgs, ManArgs, StudiedModelArgs, positive};
+use cenote_console::output::OutputArgs;
+use cenote_console::program::ProcessArgs;
+use clap::{Args, Parser, Subcommand};
+use std::path::PathBuf;
+
+/// Measurements, studies and simulations of Cenote.
+#[derive(Parser, Debug)]
+#[command(name = "cenote-lab", version, propagate_version = true, arg_required_else_help = true)]
+pub struct Cli {
+    #[command(flatten)]
+    pub process: ProcessArgs,
+    #[command(subcommand)]
+    pub command: Commands,
+}
+
+#[derive(Subcommand, Debug)]
+pub enum Commands {
+    /// Measure codecs on a model: compression, divergence and loss on a text
+    Eval(EvalArgs),
+    /// Choose a codec for each layer of a model, and write a table for `--codec auto`
+    ///
+    /// The harm of single layers adds up only approximately. Each choice is measured with all
+    /// layers together, and the budget of the layers shrinks until all choices hold the limit on
+    /// this text.
+    Choose(ChooseArgs),
+    /// Write a copy of a model with outlier key channels, as large models have
+    Outliers(OutliersArgs),
+    /// Simulate engines and a shared pool under a load or a trace
+    ///
+    /// Scheduler, eviction and watermarks are the code that serves; engines and links are models
+    /// (docs/evidence/simulator.md). The same flags and seed print the same bytes.
+    Sim(Box<SimArgs>),
+    /// Study the scheduler in the simulator and the engine: watermarks, swap prediction, deviation
+    #[command(subcommand)]
+    Study(StudyCommands),
+    /// Measure the pool, the codecs and the engine beside what the machine can do
+    #[command(subcommand)]
+    Bench(BenchCommands),
+    /// Kill processes at work on a full region, and check for wrong bytes, leaks and hangs
+    ///
+    /// Exits with 3 if bytes were wrong or memory leaked, 4 if a process hung, and 5 if a run of a
+    /// minute or more had too few deaths or a region that was not full.
+    Torture(Box<TortureArgs>),
+    /// Print a completion script for a shell
+    Completions(CompletionsArgs),
+    /// Print a manual page, or write the pages of all commands
+    Man(ManArgs),
+    /// Child process of `torture`
+    #[command(hide = true)]
+    TortureChild(TortureChildArgs),
+    /// Child process of `bench`
+    #[command(hide = true)]
+    BenchChild(BenchChildArgs),
+}
+
+#[derive(Args, Debug)]
+pub struct EvalArgs {
+    #[command(flatten)]
+    pub model: StudiedModelArgs,
+    /// Text file; only the needed part is read
+    #[arg(long, value_name = "FILE")]
+    pub text: PathBuf,
+    /// Profile of this model, from `cenote profile` [default: made from the beginning of the text,
+    /// which is then not evaluated]
+    #[arg(long, value_name = "FILE", conflicts_with = "profile_text")]
+    pub profile: Option<PathBuf>,
+    /// Text to make the profile from; several are compared (Oaken, Figure 6)
+    #[arg(long, value_name = "FILE")]
+    pub profile_text: Vec<PathBuf>,
+    /// Codecs, as in `qpack:0.5,oaken,int8+delta`, and for comparison `group:BITS:CHANNELS`,
+    /// `kivi:BITS`, `kvquant:BITS` [default: all at several rates]
+    #[arg(long, value_name = "CODEC,CODEC", value_delimiter = ',')]
+    pub codec: Vec<String>,
+    /// Codecs of CXL-SpecKV's Table 9 and Oaken's Table 3, beside the papers' figures
+    #[arg(long, conflicts_with = "codec")]
+    pub papers: bool,
+    /// Number of windows of the text
+    #[arg(long, value_name = "N", default_value_t = 24, value_parser = positive)]
+    pub windows: usize,
+    /// Tokens per window
+    #[arg(long, value_name = "N", default_value_t = 256, value_parser = positive)]
+    pub context: usize,
+    /// Tokens per KV block, the unit of a codec
+    #[arg(long, value_name = "N", default_value_t = 32, value_parser = positive)]
+    pub block_tokens: usize,
+    /// Write the table and a plot as an HTML page
+    #[arg(long, value_name = "FILE")]
+    pub html: Option<PathBuf>,
+    #[command(flatten)]
+    pub output: OutputArgs,
+}
+
+#[derive(Args, Debug)]
+pub struct ChooseArgs {
+    #[command(flatten)]
+    pub model: StudiedModelArgs,
+    /// Text file; only the needed part is read
+    #[arg(long, value_name = "FILE")]
+    pub text: PathBuf,
+    /// Profile of this model, from `cenote profile`; oaken and qpack need it
+    #[arg(long, value_name = "FILE")]
+    pub profile: Option<PathBuf>,
+    /// Candidate codecs [default: int8, and qpack and qpackz at rates from 0.25 to 1.7]; raw is
+    /// always one
+    #[arg(long, value_name = "CODEC,CODEC", value_delimiter = ',')]
+    pub codec: Vec<String>,
+    /// Maximum divergence from the model without codecs, nats per token
+    #[arg(long, value_name = "KL", conflicts_with = "loss_max")]
+    pub kl_max: Option<f64>,
+    /// Maximum rise of perplexity, percent; limits the divergence to its logarithm
+    #[arg(long, value_name = "PERCENT", default_value_t = 0.5)]
+    pub loss_max: f64,
+    /// Number of windows of the text
+    #[arg(long, value_name = "N", default_value_t = 24, value_parser = positive)]
+    pub windows: usize,
+    /// Tokens per window
+    #[arg(long, value_name = "N", default_value_t = 256, value_parser = positive)]
+    pub context: usize,
+    /// Tokens per KV block, the unit of a codec
+    #[arg(long, value_name = "N", default_value_t = 32, value_parser = positive)]
+    pub block_tokens: usize,
+    /// Output file
+    #[arg(long, value_name = "FILE", default_value = "codecs.json")]
+    pub out: PathBuf,
+    #[command(flatten)]
+    pub output: OutputArgs,
+}
+
+#[derive(Args, Debug)]
+pub struct OutliersArgs {
+    /// Hugging Face directory of a Llama-family model [default: the demo model]
+    #[arg(long, value_name = "DIR", env = "CENOTE_MODEL")]
+    pub model: Option<PathBuf>,
+    /// Directory of the new model
+    #[arg(long, value_name = "DIR")]
+    pub out: PathBuf,
+    /// Seed of the channels
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub seed: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use cenote_console::args::with_headings;
+    use clap::{Arg, Command, CommandFactory};
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    /// The flags of a command that have no heading.
+    fn bare(command: &Command) -> Vec<String> {
+        let bare = command.get_arguments().filter(|flag| flag.get_help_heading().is_none());
+        bare.map(|flag| flag.get_id().to_string()).collect()
+    }
+
+    #[test]
+    fn every_flag_of_a_long_list_has_a_heading() {
+        let command = with_headings(Cli::command());
+        let find = |path: &str| path.split(' ').fold(&command, |at, name| at.find_subcommand(name).expect("a command"));
+        for path in ["bench ttft", "bench trace"] {
+            assert_eq!(bare(find(path)), if path == "serve" { vec![] } else { vec!["json"] }, "{path}");
+        }
+        let load = find("sim").get_arguments().find(|flag| flag.get_id() == "trace");
+        assert_eq!(load.and_then(Arg::get_help_heading), Some("Load"), "its own heading stays");
+    }
+}

@@ -1,0 +1,155 @@
+//! Flags of `cenote-lab bench`.
+
+use cenote_base::units::ByteSize;
+use cenote_console::args::{DesignArg, EngineArgs, RegionArgs, positive};
+use cenote_console::output::OutputArgs;
+use clap::{Args, Subcommand, ValueEnum};
+use std::path::PathBuf;
+
+#[derive(Subcommand, Debug)]
+#[allow(clippy::large_enum_variant, reason = "there is one of them")]
+pub enum BenchCommands {
+    /// Time to first token by prompt length and share of the prompt in the region
+    Ttft(Box<BenchTtftArgs>),
+    /// Publish and read blocks, beside plain copies of as many bytes; pins; attaching
+    Pool(BenchCoreArgs),
+    /// Replay a trace on an engine with a region that is too small, with and without a codec
+    Trace(Box<BenchTraceArgs>),
+    /// Look up prompts, beside a bare hash table of the same size
+    Index(BenchCoreArgs),
+    /// Take locks between emulated hosts: the bakery beside the manager
+    Lock(BenchCoreArgs),
+    /// Publish small blocks into free and full regions, and claim chunks
+    Alloc(BenchCoreArgs),
+    /// Run pool, index, lock and alloc, beside TraCT's plain design
+    All(BenchCoreArgs),
+    /// Encode and decode pages on one core, beside copies of as many bytes
+    Codec(BenchCodecArgs),
+}
+
+fn whole_panels(text: &str) -> Result<u16, String> {
+    let tokens: u16 = text.parse().map_err(|_| "no number of tokens".to_owned())?;
+    let fits = (16..=128).contains(&tokens) && tokens.is_multiple_of(16);
+    if fits { Ok(tokens) } else { Err("tokens are a multiple of 16 up to 128".to_owned()) }
+}
+
+fn codec_level(name: &str) -> Result<cenote_codec::Level, String> {
+    let all = cenote_codec::Level::available();
+    let names = || all.iter().map(|level| level.name()).collect::<Vec<_>>().join(", ");
+    all.iter().copied().find(|level| level.name() == name).ok_or_else(|| format!("this machine has {}", names()))
+}
+
+/// Element type of a bench's pages.
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PageElementArg {
+    /// The upper half of a single
+    Bf16,
+    /// IEEE half
+    F16,
+}
+
+#[derive(Args, Debug)]
+pub struct BenchCodecArgs {
+    /// Use less memory and fewer passes; rows named `dram` are then partly from caches
+    #[arg(long)]
+    pub quick: bool,
+    /// Only these codecs, such as `qpack` or `int8`
+    #[arg(long, value_name = "CODEC,CODEC", value_delimiter = ',')]
+    pub only: Vec<String>,
+    /// Instruction set of the kernels: scalar, avx2 or avx512 [default: the fastest of this
+    /// machine]
+    #[arg(long, value_name = "LEVEL", value_parser = codec_level)]
+    pub level: Option<cenote_codec::Level>,
+    /// Element type of the pages
+    #[arg(long, value_enum, value_name = "TYPE", default_value = "bf16")]
+    pub element: PageElementArg,
+    /// Tokens per page: a multiple of 16, so that no page has padding
+    #[arg(long, value_name = "N", default_value_t = 16, value_parser = whole_panels)]
+    pub tokens: u16,
+    #[command(flatten)]
+    pub output: OutputArgs,
+}
+
+impl BenchCodecArgs {
+    /// Whether a codec of this name is to be measured.
+    pub fn wants(&self, name: &str) -> bool {
+        self.only.is_empty() || self.only.iter().any(|only| only == name)
+    }
+}
+
+#[derive(Args, Debug)]
+pub struct BenchCoreArgs {
+    /// Use smaller regions and fewer measurements; names of rows state a different size
+    #[arg(long)]
+    pub quick: bool,
+    /// Only these parts of the bench, such as `copies` or `pins`
+    #[arg(long, value_name = "PART,PART", value_delimiter = ',')]
+    pub only: Vec<String>,
+    /// Designs of the region [default: cenote, and for `all` plain beside it]
+    #[arg(long, value_enum, value_name = "DESIGN,DESIGN", value_delimiter = ',')]
+    pub design: Vec<DesignArg>,
+    #[command(flatten)]
+    pub output: OutputArgs,
+}
+
+#[derive(Args, Debug)]
+pub struct BenchChildArgs {
+    /// Grants locks, and does no jobs
+    #[arg(long)]
+    pub manager: bool,
+    #[command(flatten)]
+    pub region: RegionArgs,
+}
+
+/// A rival to measure.
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RivalArg {
+    /// PyPI `transformers` with the same checkpoint, prompt, threads and element type
+    Transformers,
+}
+
+#[derive(Args, Debug)]
+pub struct BenchTtftArgs {
+    /// Prompt lengths in tokens [default: 256, doubled up to the context]
+    #[arg(long, value_name = "N,N", value_delimiter = ',')]
+    pub lengths: Vec<u32>,
+    /// Shares of the prompt that the region holds
+    #[arg(long, value_name = "F,F", value_delimiter = ',', default_values_t = [0.0, 0.25, 0.5, 0.75, 1.0])]
+    pub hits: Vec<f64>,
+    /// Measurements per point
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub repeat: u32,
+    /// Also measure a rival
+    #[arg(long, value_enum, value_name = "RIVAL")]
+    pub against: Option<RivalArg>,
+    /// Python with the rival installed
+    #[arg(long, value_name = "FILE", env = "CENOTE_PYTHON", default_value = "python3")]
+    pub python: PathBuf,
+    /// Bytes of the region for the measurement
+    #[arg(long, value_name = "SIZE", default_value = "1GiB")]
+    pub region_size: ByteSize,
+    #[command(flatten)]
+    pub engine: EngineArgs,
+    #[command(flatten)]
+    pub output: OutputArgs,
+}
+
+#[derive(Args, Debug)]
+pub struct BenchTraceArgs {
+    /// The trace: one line of JSON per request with its `hash_ids`, Mooncake's format
+    #[arg(long, value_name = "FILE")]
+    pub trace: PathBuf,
+    /// Requests, from the first
+    #[arg(long, value_name = "N", default_value_t = 500, value_parser = positive)]
+    pub requests: usize,
+    /// Tokens per hash id, 512 in the trace; the same id gives the same tokens
+    #[arg(long, value_name = "N", default_value_t = 16, value_parser = positive)]
+    pub tokens_per_id: usize,
+    /// Bytes of the region, as a share of all distinct blocks at 16 bits per value
+    #[arg(long, value_name = "SHARE", default_value_t = 0.25)]
+    pub share: f64,
+    #[command(flatten)]
+    pub engine: EngineArgs,
+    #[command(flatten)]
+    pub output: OutputArgs,
+}

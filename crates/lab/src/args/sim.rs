@@ -1,0 +1,244 @@
+//! Flags of the simulator.
+
+use cenote_base::units::ByteSize;
+use cenote_console::args::positive;
+use cenote_console::output::OutputArgs;
+use cenote_policy::{Eviction, Watermark};
+use cenote_serving_sim::model::{CXL, Link, NIAGARA, PCIE_5, RDMA_100G};
+use clap::{Args, ValueEnum};
+use std::fmt;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+/// Format of a trace.
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TraceFormatArg {
+    /// Lines of JSON with `timestamp`, `input_length`, `output_length` and `hash_ids`
+    Mooncake,
+    /// CSV with `TIMESTAMP,ContextTokens,GeneratedTokens`
+    Azure,
+}
+
+/// A synthetic load.
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LoadArg {
+    /// Poisson arrivals of prompts of 1,155 ± 1,100 tokens and answers of 211 ± 160, as in Azure's
+    /// conversations
+    Poisson,
+    /// TraCT's workload A: 4,449 ± 2,424 tokens, 1,073 of them unique
+    TractA,
+    /// TraCT's workload B: 1,215 unique
+    TractB,
+    /// TraCT's workload C: 1,631 unique
+    TractC,
+    /// CPEN 511's prompts, two blocks of 16 tokens each, all at once
+    Cpen,
+}
+
+/// Clock of eviction policies.
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub enum InstantArg {
+    /// Each block has its own instant, as in the textbook
+    Block,
+    /// All blocks of a request share an instant, as in the pool
+    Request,
+}
+
+/// Capacity of a pool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CapacityArg {
+    /// No pool.
+    None,
+    /// This many bytes.
+    Bytes(u64),
+    /// Unlimited.
+    Infinite,
+}
+
+impl FromStr for CapacityArg {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "none" => Ok(Self::None),
+            "infinite" | "inf" => Ok(Self::Infinite),
+            size => match size.parse::<ByteSize>() {
+                Ok(ByteSize(0)) => Err("a pool of 0 bytes holds nothing; write none for no pool".to_owned()),
+                Ok(size) => Ok(Self::Bytes(size.0)),
+                Err(error) => Err(format!("{error}; or none, or infinite")),
+            },
+        }
+    }
+}
+
+impl fmt::Display for CapacityArg {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::None => f.pad("none"),
+            Self::Bytes(bytes) => f.pad(&ByteSize(*bytes).to_string()),
+            Self::Infinite => f.pad("infinite"),
+        }
+    }
+}
+
+/// A link by name, or as `GB/S:NANOSECONDS`.
+fn parse_link(text: &str) -> Result<Link, String> {
+    match text {
+        "cxl" => return Ok(CXL),
+        "niagara" => return Ok(NIAGARA),
+        "rdma" => return Ok(RDMA_100G),
+        "pcie5" => return Ok(PCIE_5),
+        _ => {}
+    }
+    let wrong = || {
+        format!("`{text}` is no link: cxl, niagara, rdma, pcie5, or gigabytes a second and nanoseconds, as in 25:640")
+    };
+    let (bandwidth, latency) = text.split_once(':').ok_or_else(wrong)?;
+    let bandwidth: f64 = bandwidth.parse().map_err(|_| wrong())?;
+    let latency_ns = latency.parse().map_err(|_| wrong())?;
+    if !(0.0..1e6).contains(&bandwidth) {
+        return Err(wrong());
+    }
+    Ok(Link { bytes_per_s: (bandwidth * 1e9) as u64, latency_ns })
+}
+
+fn parse_speed(text: &str) -> Result<f64, String> {
+    text.parse().ok().filter(|speed| (1e-6..=1e6).contains(speed)).ok_or_else(|| format!("`{text}` is no speed"))
+}
+
+pub(super) fn parse_rate(text: &str) -> Result<f64, String> {
+    text.parse().ok().filter(|rate| (0.0..=1e6).contains(rate)).ok_or_else(|| format!("`{text}` is no rate"))
+}
+
+#[derive(Args, Debug)]
+pub struct SimArgs {
+    /// A public trace in Mooncake's or Azure's format
+    #[arg(long, value_name = "FILE", required_unless_present_any = ["load", "calibrate"], help_heading = "Load")]
+    pub trace: Option<PathBuf>,
+    /// A synthetic load instead of a trace
+    #[arg(long, value_enum, value_name = "LOAD", conflicts_with = "trace", help_heading = "Load")]
+    pub load: Option<LoadArg>,
+    /// Format of the trace [default: by the file's name; .csv is Azure's]
+    #[arg(long, value_enum, value_name = "FORMAT", help_heading = "Load")]
+    pub format: Option<TraceFormatArg>,
+    /// Fail at the first invalid line instead of skipping it
+    #[arg(long, help_heading = "Load")]
+    pub strict: bool,
+    /// Tokens per block of the trace and of the pool
+    #[arg(long, value_name = "N", default_value_t = 512, value_parser = clap::value_parser!(u32).range(1..=65536), help_heading = "Load")]
+    pub block_tokens: u32,
+    /// Number of requests [default: all of a trace, 2,000 of a synthetic load, 400 of `cpen`]
+    #[arg(long, value_name = "N", value_parser = positive, help_heading = "Load")]
+    pub requests: Option<usize>,
+    /// Requests per second of a synthetic load; 0: all at once
+    #[arg(long, value_name = "R", default_value = "4", value_parser = parse_rate, help_heading = "Load")]
+    pub rate: f64,
+    /// Factor on the arrival rate
+    #[arg(long, value_name = "X", default_value = "1", value_parser = parse_speed, help_heading = "Load")]
+    pub speed: f64,
+    /// Seed of the synthetic load
+    #[arg(long, value_name = "N", default_value_t = 1, help_heading = "Load")]
+    pub seed: u64,
+
+    /// Compute the hit rate only, without engines and time: blocks that hit with all blocks before
+    /// them
+    #[arg(long, help_heading = "Hit rate only")]
+    pub hit_rate_only: bool,
+    /// Blocks that the pool holds [default: unlimited]
+    #[arg(long, value_name = "N,N", value_delimiter = ',', requires = "hit_rate_only", value_parser = positive, help_heading = "Hit rate only")]
+    pub pool_blocks: Vec<usize>,
+    /// Clock of the eviction policy
+    #[arg(
+        long,
+        value_enum,
+        value_name = "UNIT",
+        default_value = "block",
+        requires = "hit_rate_only",
+        help_heading = "Hit rate only"
+    )]
+    pub instant: InstantArg,
+
+    /// Bytes of the shared pool, none or infinite; several values make a sweep
+    #[arg(long, value_name = "SIZE,SIZE", value_delimiter = ',', default_value = "none", help_heading = "Pool")]
+    pub pool: Vec<CapacityArg>,
+    /// Link to the pool: cxl (64 GB/s), niagara (TraCT's device, 10.1 GB/s), rdma, pcie5, or
+    /// GB/S:NANOSECONDS, as in 25:640
+    #[arg(long, value_name = "LINK", default_value = "cxl", value_parser = parse_link, help_heading = "Pool")]
+    pub pool_link: Link,
+    /// Bytes of each instance's own cache in host memory, none or infinite
+    #[arg(long, value_name = "SIZE", default_value = "none", help_heading = "Pool")]
+    pub private: CapacityArg,
+    /// Eviction policy: lru, sieve, s3-fifo or cost-aware; several values make a sweep
+    #[arg(long, value_name = "POLICY,POLICY", value_delimiter = ',', default_value = "lru", help_heading = "Pool")]
+    pub eviction: Vec<Eviction>,
+
+    /// Device: a100, h200, l20 or a6000
+    #[arg(long, value_name = "DEVICE", default_value = "a100", help_heading = "Engine")]
+    pub device: String,
+    /// File that --calibrate wrote: this machine as the device
+    #[arg(long, value_name = "FILE", conflicts_with = "calibrate", help_heading = "Engine")]
+    pub calibration: Option<PathBuf>,
+    /// Time the reference engine on this machine and write a file for --calibration
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["trace", "load"], help_heading = "Engine")]
+    pub calibrate: Option<PathBuf>,
+    /// Model: llama-8b, llama-70b, qwen3-32b, opt-125m, opt-1.3b, opt-2.7b or r1-qwen-1.5b; with
+    /// --calibrate a Hugging Face directory [default: the demo model]
+    #[arg(long, value_name = "MODEL", help_heading = "Engine")]
+    pub model: Option<String>,
+    /// Number of engines
+    #[arg(long, value_name = "N", default_value_t = 8, help_heading = "Engine")]
+    pub instances: u32,
+    /// Blocks of an engine's own memory [default: the device's memory less the weights]
+    #[arg(long, value_name = "N", help_heading = "Engine")]
+    pub l1_blocks: Option<u32>,
+    /// Tokens per block of an engine's own memory
+    #[arg(long, value_name = "N", default_value_t = 16, help_heading = "Engine")]
+    pub l1_block_tokens: u32,
+    /// Requests that an engine runs at once
+    #[arg(long, value_name = "N", default_value_t = 256, help_heading = "Engine")]
+    pub max_num_seqs: usize,
+    /// Tokens per step
+    #[arg(long, value_name = "N", default_value_t = 8192, help_heading = "Engine")]
+    pub max_num_batched_tokens: u32,
+    /// Blocks that admission leaves free: fixed:SHARE, opt:FACTOR, avg-above:BLOCKS,
+    /// avg-below:BLOCKS or learned; several values make a sweep
+    #[arg(
+        long,
+        value_name = "KIND,KIND",
+        value_delimiter = ',',
+        default_value = "fixed:0.01",
+        help_heading = "Engine"
+    )]
+    pub watermark: Vec<Watermark>,
+    /// Swap memory of each engine's host; without it preempted requests are recomputed
+    #[arg(long, value_name = "SIZE", default_value = "0", help_heading = "Engine")]
+    pub swap: ByteSize,
+    /// Swap even where recomputing would be faster
+    #[arg(long, help_heading = "Engine")]
+    pub always_swap: bool,
+
+    /// Write the table and plots as an HTML page
+    #[arg(long, value_name = "FILE")]
+    pub html: Option<PathBuf>,
+    #[command(flatten)]
+    pub output: OutputArgs,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn links_and_capacities_are_checked() {
+        assert_eq!(parse_link("cxl"), Ok(CXL));
+        assert_eq!(parse_link("25:640"), Ok(Link { bytes_per_s: 25_000_000_000, latency_ns: 640 }));
+        for wrong in ["", "cx", "25", "-1:5", "x:5", "5:x", "1e9:1"] {
+            assert!(parse_link(wrong).unwrap_err().contains(wrong), "{wrong}");
+        }
+        assert_eq!("64GiB".parse(), Ok(CapacityArg::Bytes(64 << 30)));
+        assert_eq!("none".parse(), Ok(CapacityArg::None));
+        assert_eq!("infinite".parse(), Ok(CapacityArg::Infinite));
+        assert!("0".parse::<CapacityArg>().is_err() && "much".parse::<CapacityArg>().is_err());
+        assert!(parse_speed("0").is_err() && parse_rate("-1").is_err());
+    }
+}

@@ -1,0 +1,104 @@
+//! Flags of the studies of the scheduler.
+
+use cenote_console::args::{EngineArgs, positive};
+use cenote_console::output::OutputArgs;
+use clap::{Args, Subcommand};
+use std::path::PathBuf;
+
+#[derive(Subcommand, Debug)]
+pub enum StudyCommands {
+    /// Compare watermark controllers: CPEN 511's Figures 5 to 10, and all beside fixed 1 %
+    ///
+    /// Loads outside the learned watermark's training set are marked. Named public traces are
+    /// added.
+    Watermark(StudyWatermarkArgs),
+    /// Predict the next request to swap in: CPEN 511's Figures 3 and 4
+    Swap(StudySwapArgs),
+    /// Compare the simulator with the reference engine on the same requests at the same times
+    ///
+    /// Times the engine first, as `sim --calibrate` does; it serves over HTTP. The requests of one
+    /// load arrive one after the other, those of the other all at once. Exits with 0 whatever the
+    /// deviation; `goal` states whether it is within 15 %.
+    Engine(Box<StudyEngineArgs>),
+}
+
+#[derive(Args, Debug)]
+pub struct StudyEngineArgs {
+    /// Requests of each load
+    #[arg(long, value_name = "N", default_value_t = 200, value_parser = clap::value_parser!(u32).range(2..=512))]
+    pub requests: u32,
+    /// Arrival rate in requests per second [default: --share of the engine's throughput]
+    #[arg(long, value_name = "R", value_parser = super::sim::parse_rate)]
+    pub rate: Option<f64>,
+    /// Arrival rate as a share of the engine's simulated throughput, without --rate
+    #[arg(long, value_name = "SHARE", default_value_t = 0.5)]
+    pub share: f64,
+    /// Mean tokens per prompt
+    #[arg(long, value_name = "N", default_value_t = 256, value_parser = clap::value_parser!(u32).range(1..))]
+    pub prompt_tokens: u32,
+    /// Mean tokens per answer
+    #[arg(long, value_name = "N", default_value_t = 48, value_parser = clap::value_parser!(u32).range(1..))]
+    pub answer_tokens: u32,
+    /// Seed of lengths and times
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub seed: u64,
+    /// Repetitions of calibration and loads
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=100))]
+    pub repeats: u32,
+    /// File that --calibrate wrote, instead of timing the engine now
+    #[arg(long, value_name = "FILE")]
+    pub calibration: Option<PathBuf>,
+    #[command(flatten)]
+    pub engine: EngineArgs,
+    #[command(flatten)]
+    pub output: OutputArgs,
+}
+
+#[derive(Args, Debug)]
+pub struct StudyWatermarkArgs {
+    /// Train the learned watermark and write its weights as a source file
+    #[arg(long, value_name = "FILE")]
+    pub train: Option<PathBuf>,
+    /// Generations of the training
+    #[arg(long, value_name = "N", default_value_t = 20, requires = "train", value_parser = positive)]
+    pub generations: usize,
+    /// Seed of the training
+    #[arg(long, value_name = "N", default_value_t = 3, requires = "train")]
+    pub seed: u64,
+    /// A trace in Mooncake's format to hold out
+    #[arg(long, value_name = "FILE")]
+    pub mooncake: Option<PathBuf>,
+    /// A trace in Azure's format to hold out
+    #[arg(long, value_name = "FILE")]
+    pub azure: Option<PathBuf>,
+    /// Runs per point of the figures; 0 omits the figures
+    #[arg(long, value_name = "N", default_value_t = 10)]
+    pub repeats: u64,
+    /// Measure one point of each figure on the reference engine, which swaps in little memory,
+    /// beside the simulator with this machine's calibration
+    #[arg(long, conflicts_with_all = ["train", "mooncake", "azure", "html"])]
+    pub real: bool,
+    /// Write tables and figures as an HTML page
+    #[arg(long, value_name = "FILE")]
+    pub html: Option<PathBuf>,
+    #[command(flatten)]
+    pub output: OutputArgs,
+}
+
+#[derive(Args, Debug)]
+pub struct StudySwapArgs {
+    /// Training traces, of 400 prompts each
+    #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=1000))]
+    pub repeats: u64,
+    /// Train on swaps of the reference engine with the demo model in little memory
+    #[arg(long)]
+    pub real: bool,
+    /// Train on traces of `serve --swap-trace`
+    #[arg(long, value_name = "FILE,FILE", value_delimiter = ',', conflicts_with_all = ["real", "repeats"])]
+    pub trace: Vec<PathBuf>,
+    /// Write the table and figures as an HTML page
+    #[arg(long, value_name = "FILE")]
+    pub html: Option<PathBuf>,
+    #[command(flatten)]
+    pub output: OutputArgs,
+}

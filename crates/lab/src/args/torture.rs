@@ -1,0 +1,54 @@
+//! Flags of `cenote-lab torture`.
+
+use cenote_base::units::ByteSize;
+use cenote_console::args::{FlushArg, RegionArgs, WatchArgs, parse_flush, parse_seconds};
+use cenote_console::output::OutputArgs;
+use cenote_mem::RegionSource;
+use clap::Args;
+
+#[derive(Args, Debug)]
+pub struct TortureArgs {
+    /// Number of processes
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u64).range(1..))]
+    pub processes: u64,
+    /// Duration in seconds
+    #[arg(long, value_name = "S", default_value = "60", value_parser = parse_run)]
+    pub seconds: f64,
+    /// Bytes of the region, which is removed at the end
+    #[arg(long, value_name = "SIZE", default_value = "64MiB")]
+    pub size: ByteSize,
+    /// Seed of operations and deaths; interleavings differ between runs
+    #[arg(long, value_name = "K")]
+    pub seed: Option<u64>,
+    /// Emulated hosts, each with its own host memory
+    #[arg(long, value_name = "H", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=64))]
+    pub hosts: u8,
+    /// Flush instruction as in `pool create` [default: none for one host, auto for several]
+    #[arg(long, value_name = "INSTRUCTION", value_parser = parse_flush)]
+    pub flush: Option<FlushArg>,
+    #[command(flatten)]
+    pub output: OutputArgs,
+}
+
+fn parse_run(text: &str) -> Result<f64, String> {
+    match parse_seconds(text)?.as_secs_f64() {
+        seconds if (1.0..=1e6).contains(&seconds) => Ok(seconds),
+        _ => Err("must be 1 to 1000000".to_owned()),
+    }
+}
+
+#[derive(Args, Debug)]
+pub struct TortureChildArgs {
+    #[arg(long)]
+    pub index: u64,
+    #[arg(long)]
+    pub seed: u64,
+    #[arg(long)]
+    pub ledger: RegionSource,
+    #[arg(long)]
+    pub fault: Option<String>,
+    #[command(flatten)]
+    pub region: RegionArgs,
+    #[command(flatten)]
+    pub watch: WatchArgs,
+}

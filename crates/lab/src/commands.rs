@@ -1,0 +1,50 @@
+//! The subcommands, one file each.
+
+mod bench;
+mod choose;
+mod eval;
+mod live;
+mod outliers;
+mod sim;
+mod study;
+mod torture;
+
+use crate::args::{Cli, Commands};
+use cenote_console::failure::Failure;
+use cenote_console::program::{ProcessArgs, Program};
+use cenote_console::settings::Part;
+use cenote_console::{shell, stale};
+use std::process::ExitCode;
+
+impl Program for Cli {
+    const SETTINGS: Part = Part::Lab;
+
+    fn process(&self) -> &ProcessArgs {
+        &self.process
+    }
+
+    /// Runs a subcommand. Regions that killed commands left are removed first, except by child
+    /// processes.
+    fn run(self) -> Result<ExitCode, Failure> {
+        if !matches!(self.command, Commands::BenchChild(_) | Commands::TortureChild(_)) {
+            stale::sweep();
+        }
+        let done = |()| ExitCode::SUCCESS;
+        match self.command {
+            Commands::Eval(args) => eval::run(&args).map(done),
+            Commands::Choose(args) => choose::run(&args).map(done),
+            Commands::Outliers(args) => outliers::run(&args).map(done),
+            Commands::Sim(args) => sim::run(&args).map(done),
+            Commands::Study(command) => study::run(&command).map(done),
+            Commands::Bench(command) => bench::run(&command).map(done),
+            Commands::BenchChild(args) => bench::run_child(&args).map(done),
+            Commands::Torture(args) => torture::run(&args),
+            Commands::TortureChild(args) => torture::run_child(&args).map(done),
+            Commands::Completions(args) => {
+                shell::completions::<Self>(&args);
+                Ok(ExitCode::SUCCESS)
+            }
+            Commands::Man(args) => shell::man::<Self>(&args).map(done),
+        }
+    }
+}

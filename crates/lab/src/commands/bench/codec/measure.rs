@@ -1,0 +1,325 @@
+//! One core encodes pages and decodes them, beside copies of as many bytes of pages, pass by pass
+//! in turn.
+
+use cenote_base::prng::Prng;
+use cenote_codec::profile::curve_of;
+use cenote_codec::{
+    Channels, Codecs, Element, Frame, Groups, Layout, Level, Oaken, Order, Page, PageCodec, PageKind, PageMut, Profile,
+    QPack, QPackZ, Raw, Shape, Side, SideProfile, SpecKv, SpecKvMode, Thresholds, at_level, encode,
+};
+use std::hint::black_box;
+use std::sync::Arc;
+use std::time::Instant;
+
+const HEADS: u16 = 8;
+const DIM: u16 = 128;
+const PROFILE: u32 = 1;
+/// Steps of QPack in standard deviations of a channel: what takes about four bits a value.
+const QPACK_STEP: f32 = 0.37;
+
+/// Pages that differ; larger sets repeat them.
+pub struct Sample {
+    /// K and V in turn, as the reference engine has them.
+    pages: Vec<(PageKind, Vec<u8>)>,
+    channels: [Channels; 2],
+}
+
+/// Nearly a normal distribution: mean 0, deviation 1.
+fn bell(prng: &mut Prng) -> f32 {
+    let sum: f64 = (0..6).map(|_| prng.next_f64()).sum();
+    ((sum - 3.0) * std::f64::consts::SQRT_2) as f32
+}
+
+impl Sample {
+    /// Pages of one layer: each channel has a scale of its own, and some channels of K are far from
+    /// zero.
+    pub fn new(element: Element, tokens: u16, count: usize) -> Self {
+        let shape = Shape { heads: HEADS, tokens, dim: DIM };
+        let mut prng = Prng::new(0xc0dec);
+        let channels = [Side::K, Side::V].map(|side| {
+            let scales: Vec<f32> = (0..shape.token_values()).map(|_| (0.6 * bell(&mut prng)).exp()).collect();
+            let offset = |prng: &mut Prng| if side == Side::K && prng.below(16) == 0 { 8.0 * bell(prng) } else { 0.0 };
+            let means = scales.iter().map(|_| offset(&mut prng)).collect();
+            Channels { means, steps: scales.iter().map(|scale| scale * QPACK_STEP).collect() }
+        });
+        let page = |at: usize| {
+            let (side, order) = [(Side::K, Order::KeyPanels), (Side::V, Order::ValuePanels)][at % 2];
+            let kind = PageKind { shape, element, layout: Layout { order, capacity: tokens }, side, layer: 0 };
+            let mut bytes = vec![0; kind.bytes()];
+            let mut page = PageMut::new(kind, &mut bytes);
+            let known = &channels[side as usize];
+            let mut values = vec![0.0; shape.head_values()];
+            for head in 0..usize::from(HEADS) {
+                for (at, value) in values.iter_mut().enumerate() {
+                    let channel = head * usize::from(DIM) + at % usize::from(DIM);
+                    *value = known.means[channel] + known.steps[channel] / QPACK_STEP * bell(&mut prng);
+                }
+                page.write_head(head, &values);
+            }
+            (kind, bytes)
+        };
+        Self { pages: (0..count).map(page).collect(), channels }
+    }
+
+    pub fn page_bytes(&self) -> usize {
+        self.pages[0].1.len()
+    }
+
+    /// What page follows page, over and over.
+    fn kinds(&self) -> impl Iterator<Item = PageKind> {
+        self.pages.iter().map(|(kind, _)| *kind).cycle()
+    }
+
+    /// All values of K, or of V.
+    fn values(&self, side: Side) -> Vec<f32> {
+        let mut all = Vec::new();
+        for (kind, bytes) in self.pages.iter().filter(|(kind, _)| kind.side == side) {
+            let mut values = vec![0.0; kind.shape.head_values()];
+            for head in 0..usize::from(HEADS) {
+                Page::new(*kind, bytes).read_head(head, &mut values);
+                all.extend_from_slice(&values);
+            }
+        }
+        all
+    }
+
+    /// What a profile would say of these pages, as far as QPack's entropy coding asks.
+    fn profile(&self) -> Profile {
+        let mut prng = Prng::new(0x9f0f_11e5);
+        let normal = curve_of((0..200_000).map(|_| bell(&mut prng)).collect());
+        let side = |channels: &Channels| SideProfile {
+            means: channels.means.clone(),
+            deviations: channels.steps.iter().map(|step| step / QPACK_STEP).collect(),
+            steps: channels.steps.clone(),
+            normal: normal.clone(),
+            ..SideProfile::default()
+        };
+        Profile { model: [0; 32], tokens: 0, prompts: 0, layers: vec![self.channels.each_ref().map(side)] }
+    }
+
+    /// Every codec, by its name in the table.
+    pub fn codecs(&self) -> Vec<(&'static str, Arc<dyn PageCodec>)> {
+        let groups = Groups::default();
+        let thresholds = [Side::K, Side::V].map(|side| Thresholds::of_sample(&groups, &self.values(side)));
+        let speckv = |mode| Arc::new(SpecKv { mode }) as Arc<dyn PageCodec>;
+        vec![
+            ("raw", Arc::new(Raw)),
+            ("int8", speckv(SpecKvMode::Int8)),
+            ("int8+delta", speckv(SpecKvMode::Delta)),
+            ("int8+delta+rle", speckv(SpecKvMode::DeltaRle)),
+            ("qpack", Arc::new(QPack::new(vec![self.channels.clone()], PROFILE))),
+            ("qpackz", Arc::new(QPackZ::new(&self.profile(), 1.0, PROFILE).expect("steps are sound"))),
+            ("oaken", Arc::new(Oaken::new(groups, vec![thresholds], PROFILE))),
+        ]
+    }
+}
+
+/// What one codec took for a slice of a working set: medians, in seconds.
+pub struct Times {
+    /// Bytes of pages that these times are of.
+    pub bytes: usize,
+    /// Bits of a value in frames, with all that is around it.
+    pub bits: f64,
+    pub encode: f64,
+    pub decode: f64,
+    /// Of checking the frames' sums alone.
+    pub checksum: f64,
+    /// Of the copies between the passes that encode, and those that decode.
+    pub copy: [f64; 2],
+}
+
+/// How much is measured.
+#[derive(Clone, Copy, Debug)]
+pub struct Extent {
+    /// Bytes of all pages.
+    pub bytes: usize,
+    /// Bytes of pages that are timed together: so few that the machine's other work falls between
+    /// most of them.
+    pub slice_bytes: usize,
+    /// How often everything is gone through.
+    pub passes: usize,
+}
+
+/// Times slices of pages.
+struct Watch {
+    pages: usize,
+    /// Seconds of each slice.
+    slices: Vec<f64>,
+}
+
+impl Watch {
+    /// Calls `each` with page after page.
+    fn pass<T>(&mut self, pages: impl Iterator<Item = T>, mut each: impl FnMut(T)) {
+        let mut pages = pages.peekable();
+        while pages.peek().is_some() {
+            let start = Instant::now();
+            pages.by_ref().take(self.pages).for_each(&mut each);
+            self.slices.push(start.elapsed().as_secs_f64());
+        }
+    }
+
+    fn median(mut self) -> f64 {
+        self.slices.sort_by(f64::total_cmp);
+        self.slices[self.slices.len() / 2]
+    }
+}
+
+/// Bytes that begin so far behind a page boundary: copies between places that are the same in their
+/// memory pages are several times slower on some machines, and are no limit.
+struct Bytes {
+    all: Vec<u8>,
+    start: usize,
+}
+
+impl Bytes {
+    fn new(count: usize, past_page: usize) -> Self {
+        const PAGE: usize = 4096;
+        let all = vec![0xff; count + 2 * PAGE];
+        let start = all.as_ptr().align_offset(PAGE) + past_page;
+        Self { all, start }
+    }
+
+    fn bytes(&self, count: usize) -> &[u8] {
+        &self.all[self.start..][..count]
+    }
+
+    fn bytes_mut(&mut self, count: usize) -> &mut [u8] {
+        &mut self.all[self.start..][..count]
+    }
+}
+
+/// Pages of a working set, one behind the other, and room for as many.
+pub struct WorkingSet<'a> {
+    sample: &'a Sample,
+    extent: Extent,
+    from: Bytes,
+    to: Bytes,
+    /// Frames of all pages.
+    frames: Vec<u8>,
+}
+
+impl<'a> WorkingSet<'a> {
+    pub fn new(sample: &'a Sample, extent: Extent) -> Self {
+        // Whole slices of whole pages.
+        let size = sample.page_bytes();
+        let slice_bytes = (extent.slice_bytes / size).max(1) * size;
+        let bytes = (extent.bytes / slice_bytes).max(1) * slice_bytes;
+        let extent = Extent { bytes, slice_bytes, ..extent };
+        let (mut from, to) = (Bytes::new(bytes, 0), Bytes::new(bytes, 2048 + 64));
+        let pages = from.bytes_mut(bytes).chunks_exact_mut(size).zip(sample.pages.iter().cycle());
+        pages.for_each(|(to, (_, page))| to.copy_from_slice(page));
+        Self { sample, extent, from, to, frames: Vec::new() }
+    }
+
+    /// Values of all pages.
+    fn values(&self) -> usize {
+        let (kind, bytes) = &self.sample.pages[0];
+        self.extent.bytes / bytes.len() * kind.shape.values()
+    }
+
+    fn watch(&self) -> Watch {
+        Watch { pages: self.extent.slice_bytes / self.sample.page_bytes(), slices: Vec::new() }
+    }
+
+    fn copy(&mut self, watch: &mut Watch) {
+        let size = self.sample.page_bytes();
+        let both = self
+            .from
+            .bytes(self.extent.bytes)
+            .chunks_exact(size)
+            .zip(self.to.bytes_mut(self.extent.bytes).chunks_exact_mut(size));
+        watch.pass(both, |(from, to)| black_box(to).copy_from_slice(from));
+    }
+
+    fn encode(&mut self, codec: &dyn PageCodec, watch: &mut Watch) {
+        self.frames.clear();
+        let pages = self.from.bytes(self.extent.bytes).chunks_exact(self.sample.page_bytes()).zip(self.sample.kinds());
+        watch.pass(pages, |(page, kind)| _ = encode(codec, &Page::new(kind, page), black_box(&mut self.frames)));
+    }
+
+    /// Pages that do not decode stay as they are, which [`Self::check`] sees.
+    fn decode(&mut self, codecs: &Codecs, watch: &mut Watch) {
+        let mut rest = &self.frames[..];
+        let pages =
+            self.to.bytes_mut(self.extent.bytes).chunks_exact_mut(self.sample.page_bytes()).zip(self.sample.kinds());
+        watch.pass(pages, |(page, kind)| {
+            if let Ok((frame, behind)) = Frame::split(rest) {
+                rest = behind;
+                _ = codecs.decode_frame(&frame, &mut PageMut::new(kind, black_box(page)));
+            }
+        });
+    }
+
+    fn check_sums(&self, watch: &mut Watch) {
+        let mut rest = &self.frames[..];
+        watch.pass(self.from.bytes(self.extent.bytes).chunks_exact(self.sample.page_bytes()), |_| {
+            if let Ok((_, behind)) = Frame::split(black_box(rest)) {
+                rest = behind;
+            }
+        });
+    }
+
+    /// Measures one codec.
+    ///
+    /// # Errors
+    /// Frames or pages are not what plain code makes of the same.
+    pub fn measure(&mut self, codec: &Arc<dyn PageCodec>) -> Result<Times, String> {
+        let mut codecs = Codecs::default();
+        codecs.add(Arc::clone(codec));
+        // The first pass of all is not counted: memory is touched for the first time.
+        let mut first = self.watch();
+        self.encode(codec.as_ref(), &mut first);
+        self.decode(&codecs, &mut first);
+        let [mut encode, mut decode, mut checksum] = [(); 3].map(|()| self.watch());
+        let mut copies = [(); 2].map(|()| self.watch());
+        for _ in 0..self.extent.passes {
+            self.copy(&mut copies[0]);
+            self.encode(codec.as_ref(), &mut encode);
+        }
+        for _ in 0..self.extent.passes {
+            self.copy(&mut copies[1]);
+            self.decode(&codecs, &mut decode);
+            self.check_sums(&mut checksum);
+        }
+        self.to.bytes_mut(self.extent.bytes).fill(0xff);
+        self.decode(&codecs, &mut decode);
+        self.check(codec, &codecs)?;
+        Ok(Times {
+            bytes: self.extent.slice_bytes,
+            bits: self.frames.len() as f64 * 8.0 / self.values() as f64,
+            encode: encode.median(),
+            decode: decode.median(),
+            checksum: checksum.median(),
+            copy: copies.map(Watch::median),
+        })
+    }
+
+    /// Whether the last frames and pages are bit for bit what plain code makes.
+    fn check(&self, codec: &Arc<dyn PageCodec>, codecs: &Codecs) -> Result<(), String> {
+        let plain: Result<Vec<_>, String> = at_level(Level::Scalar, || {
+            let both = |(kind, bytes): &(PageKind, Vec<u8>)| {
+                let mut frame = Vec::new();
+                encode(codec.as_ref(), &Page::new(*kind, bytes), &mut frame);
+                // Padding stays as it was.
+                let mut page = vec![0xff; bytes.len()];
+                let decoded = codecs.decode(&frame, &mut PageMut::new(*kind, &mut page));
+                decoded.map(|()| (frame, page)).map_err(|error| format!("a frame does not decode: {error}"))
+            };
+            self.sample.pages.iter().map(both).collect()
+        });
+        let plain = plain?;
+        let mut rest = &self.frames[..];
+        for ((frame, page), decoded) in
+            plain.iter().cycle().zip(self.to.bytes(self.extent.bytes).chunks_exact(self.sample.page_bytes()))
+        {
+            let Some(behind) = rest.strip_prefix(&frame[..]) else {
+                return Err("a frame is not what plain code makes of the page".to_owned());
+            };
+            rest = behind;
+            if page != decoded {
+                return Err("a page is not what plain code makes of the frame".to_owned());
+            }
+        }
+        if rest.is_empty() { Ok(()) } else { Err("there are more frames than pages".to_owned()) }
+    }
+}

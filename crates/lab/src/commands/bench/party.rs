@@ -1,0 +1,427 @@
+//! One process of a bench at its region, and the jobs it can do. Whatever is published or read is
+//! so through the pool, and a block that does not come back whole ends the bench.
+
+use super::bare::{Flat, Table, TwoLevels};
+use super::rows::Times;
+use cenote_base::BlockHash;
+use cenote_base::prng::Prng;
+use cenote_console::args::{RegionArgs, WatchArgs};
+use cenote_console::failure::Failure;
+use cenote_console::region::HostPool;
+use cenote_mem::{Fabric, Flush, MapOptions, Mapped, Mapping, Offset, RegionSource};
+use cenote_pool::{Hit, Namespace, NamespaceRecord, NewBlock, Pin, Publish, ReadOutcome};
+use serde::{Deserialize, Serialize};
+use std::hint::black_box;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Blocks of a prompt.
+pub const PROMPT: u64 = 64;
+/// Private memory that blocks are copied from and to in turn, as an engine's own KV memory: in no
+/// cache.
+const PRIVATE_BYTES: u64 = 128 << 20;
+/// Where single lines are published: as large as the control areas of a small region.
+const LINES_BYTES: u64 = 4 << 20;
+/// Operations between two looks at the clock, where one would cost as much as the operation.
+const BATCH: usize = 16;
+const LOCK_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Lookups in one table before the next has its turn.
+const TABLE_ROUNDS: u64 = 500;
+
+/// What a process is told to do. Blocks have numbers, from which hash and first bytes follow.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub enum Job {
+    /// Publishes blocks: publishing, `memcpy` in, copy around the cache in. Copies go to where
+    /// blocks come `ahead` and twice `ahead` bytes later, which must be within the region.
+    Put { block_bytes: u64, first: u64, count: u64, ahead: u64 },
+    /// Takes blocks out in three ways: reading, `memcpy`, copy around the cache. Each block goes
+    /// one way, another one with another `pass`.
+    Get { block_bytes: u64, first: u64, count: u64, pass: u64 },
+    /// Publishes blocks without copies beside it.
+    Publish { block_bytes: u64, first: u64, count: u64 },
+    /// The same, and nobody asks how long it takes.
+    Fill { block_bytes: u64, first: u64, count: u64 },
+    /// Looks up prompts among those that blocks 0 to `blocks` make up, and reads a block of each.
+    Lookup { blocks: u64, rounds: u64, seed: u64 },
+    /// The same, and in turn in bare tables with as many entries: of two levels, flat.
+    LookupBesideBare { blocks: u64, rounds: u64, seed: u64 },
+    /// Pins and unpins blocks.
+    Pin { blocks: u64, rounds: u64 },
+    /// Publishes single lines of bare memory.
+    Line { rounds: u64 },
+    /// Takes and gives back a lock for users: each turn, and all of them together.
+    Lock { rounds: u64 },
+}
+
+/// Called when everything is ready for the measurement; comes back when it is to begin.
+pub type Begin<'a> = dyn FnMut() -> Result<(), Failure> + 'a;
+
+pub struct Party {
+    pool: HostPool,
+}
+
+/// The hash of a block. Its words are mixed, as those of a chain hash are.
+pub fn hash_of(block: u64) -> BlockHash {
+    let mut prng = Prng::new(block);
+    BlockHash::from_words([prng.next_u64(), prng.next_u64()])
+}
+
+fn nanoseconds(since: Instant) -> f64 {
+    since.elapsed().as_nanos() as f64
+}
+
+/// What asking for the time costs.
+fn clock() -> f64 {
+    let times = (0..1000).map(|_| nanoseconds(Instant::now())).collect();
+    super::rows::median(&times)
+}
+
+impl Party {
+    pub fn join(region: &RegionArgs) -> Result<Self, Failure> {
+        // Nobody beats these hosts' hearts, so nobody may hold them dead either.
+        let patient = WatchArgs { host_timeout: Duration::from_secs(3600), ..WatchArgs::default() };
+        Ok(Self { pool: region.attach_watching("bench", &patient)? })
+    }
+
+    pub fn perform(&self, job: &Job, begin: &mut Begin<'_>) -> Result<Vec<Times>, Failure> {
+        match *job {
+            Job::Put { block_bytes, first, count, ahead } => self.put(block_bytes, first, count, ahead, begin),
+            Job::Get { block_bytes, first, count, pass } => self.get(block_bytes, first, count, pass, begin),
+            Job::Publish { block_bytes, first, count } => Ok(vec![self.publish(block_bytes, first, count, begin)?]),
+            Job::Fill { block_bytes, first, count } => {
+                self.publish(block_bytes, first, count, begin)?;
+                Ok(Vec::new())
+            }
+            Job::Lookup { blocks, rounds, seed } => Ok(vec![self.lookup(blocks, rounds, seed, begin)?]),
+            Job::LookupBesideBare { blocks, rounds, seed } => self.lookup_beside_bare(blocks, rounds, seed, begin),
+            Job::Pin { blocks, rounds } => Ok(vec![self.pin(blocks, rounds, begin)?]),
+            Job::Line { rounds } => Ok(vec![self.line(rounds, begin)?]),
+            Job::Lock { rounds } => self.lock(rounds, begin),
+        }
+    }
+
+    fn namespace(&self, block_bytes: u64) -> Result<Namespace, Failure> {
+        let mut fingerprint = [0; 32];
+        fingerprint[..8].copy_from_slice(&block_bytes.to_le_bytes());
+        let label = format!("bench {block_bytes}");
+        let record = NamespaceRecord { fingerprint, label, block_bytes, block_tokens: 16, num_layers: 1 };
+        Ok(self.pool.namespace(&record)?)
+    }
+
+    fn find(&self, block: u64) -> Result<Hit, Failure> {
+        let hit = self.pool.lookup(&[hash_of(block)]).pop();
+        hit.ok_or_else(|| Failure::new(format!("block {block} is not to be found")))
+    }
+
+    fn publish_one(&self, namespace: &Namespace, block: u64, bytes: &mut [u8]) -> Result<f64, Failure> {
+        bytes[..8].copy_from_slice(&block.to_le_bytes());
+        let hash = hash_of(block);
+        let start = Instant::now();
+        let outcome = self.pool.publish(&NewBlock::new(namespace, hash, (block % PROMPT) as u32), &[bytes]);
+        let time = nanoseconds(start);
+        match outcome {
+            Publish::Published => Ok(time),
+            other => Err(Failure::new(format!("block {block} could not be published: {other:?}"))),
+        }
+    }
+
+    /// Publishing and plain copies take turns, so that a busy machine is fair to all. All go from
+    /// private memory to the same places, each in no cache by then: which pages memory is made of
+    /// changes what copying to it takes by a quarter.
+    fn put(
+        &self,
+        block_bytes: u64,
+        first: u64,
+        count: u64,
+        ahead: u64,
+        begin: &mut Begin<'_>,
+    ) -> Result<Vec<Times>, Failure> {
+        let (namespace, fabric) = (self.namespace(block_bytes)?, self.pool.fabric());
+        self.touch_region();
+        self.touch_data();
+        let mut private = Private::new(block_bytes);
+        self.publish_one(&namespace, first, private.next())?;
+        let base = self.place_of(first)?;
+        let mut times = vec![Times::new(); 3];
+        let mut prng = Prng::new(first);
+        begin()?;
+        for turn in 1..count {
+            // What one leaves to be written back slows the next, so they come in any order.
+            for way in shuffled(&mut prng) {
+                let bytes = private.next();
+                times[way].push(if way == 0 {
+                    self.publish_one(&namespace, first + turn, bytes)?
+                } else {
+                    let at = base + turn * block_bytes + way as u64 * ahead;
+                    let start = Instant::now();
+                    if way == 1 {
+                        fabric.copy_plain_in(at, bytes)
+                    } else {
+                        fabric.copy_around_in(at, bytes)
+                    }
+                    nanoseconds(start)
+                });
+            }
+        }
+        // A fresh region hands its places out in order, or the copies went elsewhere.
+        let (last, wanted) = (self.place_of(first + count - 1)?, base + (count - 1) * block_bytes);
+        if last != wanted {
+            return Err(Failure::new(format!("the last block is at {last} instead of {wanted}")));
+        }
+        Ok(times)
+    }
+
+    /// Where the payload of a block is.
+    fn place_of(&self, block: u64) -> Result<u64, Failure> {
+        Ok(self.pinned(block)?.extent().0)
+    }
+
+    /// A block that nobody else may have the place of.
+    fn pinned(&self, block: u64) -> Result<Pin<Arc<Mapped>>, Failure> {
+        let pin = self.pool.pin(&self.find(block)?);
+        pin.ok_or_else(|| Failure::new(format!("block {block} cannot be pinned")))
+    }
+
+    /// Reading and plain copies take turns. All go from blocks of the region, in no cache, to
+    /// private memory.
+    fn get(
+        &self,
+        block_bytes: u64,
+        first: u64,
+        count: u64,
+        pass: u64,
+        begin: &mut Begin<'_>,
+    ) -> Result<Vec<Times>, Failure> {
+        let fabric = self.pool.fabric();
+        self.touch_region();
+        let mut private = Private::new(block_bytes);
+        let mut times = vec![Times::new(); 3];
+        begin()?;
+        for turn in 0..count {
+            // Three blocks in a row go the three ways, in any order, and with each pass another
+            // one.
+            let order = shuffled(&mut Prng::new(turn / 3));
+            let (block, way, bytes) = (first + turn, order[((turn + pass) % 3) as usize], private.next());
+            // Nobody else may have the place of a block that is copied without asking.
+            let pin = self.pinned(block)?;
+            let hit = *pin.hit();
+            if way == 0 {
+                drop(pin);
+                let start = Instant::now();
+                let outcome = self.pool.read(&hit, &mut [bytes]);
+                times[0].push(nanoseconds(start));
+                whole(block, outcome, bytes)?;
+                continue;
+            }
+            let at = pin.extent().0;
+            let start = Instant::now();
+            if way == 1 {
+                fabric.copy_plain_out(at, bytes)
+            } else {
+                fabric.copy_around_out(at, bytes)
+            }
+            times[way].push(nanoseconds(start));
+            whole(block, ReadOutcome::Whole, black_box(bytes))?;
+        }
+        Ok(times)
+    }
+
+    /// Has the kernel map every page of the region into this process, which is not measured.
+    fn touch_region(&self) {
+        let fabric = self.pool.fabric();
+        black_box((0..fabric.len()).step_by(4096).map(|at| fabric.load(Offset::new(at))).max());
+    }
+
+    /// The same for writing, where blocks will be: the processor marks a page at the first store to
+    /// it, which takes as long as storing to a dozen lines. Nobody has published anything yet.
+    fn touch_data(&self) {
+        let fabric = self.pool.fabric();
+        for at in (fabric.len() / 16..fabric.len()).step_by(4096) {
+            fabric.store(Offset::new(at), fabric.load(Offset::new(at)));
+        }
+    }
+
+    fn publish(&self, block_bytes: u64, first: u64, count: u64, begin: &mut Begin<'_>) -> Result<Times, Failure> {
+        let (namespace, clock) = (self.namespace(block_bytes)?, clock());
+        let mut bytes = vec![0; block_bytes as usize];
+        begin()?;
+        (first..first + count).map(|block| Ok(self.publish_one(&namespace, block, &mut bytes)? - clock)).collect()
+    }
+
+    /// Looks every block up once: the kernel maps what is used into this process first, which is
+    /// not measured.
+    fn know_all(&self, blocks: u64) -> Result<(), Failure> {
+        for first in (0..blocks).step_by(PROMPT as usize) {
+            if self.pool.lookup(&prompt(first)).len() as u64 != PROMPT {
+                return Err(Failure::new(format!("block {first} or one behind it is not to be found")));
+            }
+        }
+        Ok(())
+    }
+
+    /// Nanoseconds per block.
+    fn lookup(&self, blocks: u64, rounds: u64, seed: u64, begin: &mut Begin<'_>) -> Result<Times, Failure> {
+        let (mut prng, clock) = (Prng::new(seed), clock());
+        self.know_all(blocks)?;
+        begin()?;
+        (0..rounds).map(|_| self.look_up_one(&mut prng, blocks, clock)).collect()
+    }
+
+    /// Looks a prompt up and reads one of its blocks. Nanoseconds per block of the lookup.
+    fn look_up_one(&self, prng: &mut Prng, blocks: u64, clock: f64) -> Result<f64, Failure> {
+        let first = prng.below(blocks / PROMPT) * PROMPT;
+        let hashes = prompt(first);
+        let start = Instant::now();
+        let hits = black_box(self.pool.lookup(&hashes));
+        let time = (nanoseconds(start) - clock) / PROMPT as f64;
+        if hits.len() as u64 != PROMPT {
+            return Err(Failure::new(format!("{} of {PROMPT} blocks were found", hits.len())));
+        }
+        let (one, mut bytes) = (prng.below(PROMPT), [0; 64]);
+        let outcome = self.pool.read(&hits[one as usize], &mut [&mut bytes]);
+        whole(first + one, outcome, &bytes)?;
+        Ok(time)
+    }
+
+    fn lookup_beside_bare(
+        &self,
+        blocks: u64,
+        rounds: u64,
+        seed: u64,
+        begin: &mut Begin<'_>,
+    ) -> Result<Vec<Times>, Failure> {
+        let (mut prng, clock) = (Prng::new(seed), clock());
+        let config = &self.pool.superblock().config;
+        let descriptors = self.pool.info().num_chunks * (config.chunk_bytes / config.min_block_bytes);
+        // As many buckets as the region has.
+        let buckets = (descriptors * 2).div_ceil(7).next_power_of_two();
+        let (two_levels, flat) = (TwoLevels::new(buckets, blocks)?, Flat::new(blocks)?);
+        for block in 0..blocks {
+            two_levels.insert(hash_of(block), block);
+            flat.insert(hash_of(block), block);
+        }
+        self.know_all(blocks)?;
+        let mut times = vec![Times::new(); 3];
+        begin()?;
+        for _ in 0..rounds.div_ceil(TABLE_ROUNDS) {
+            for _ in 0..TABLE_ROUNDS {
+                times[0].push(self.look_up_one(&mut prng, blocks, clock)?);
+            }
+            times[1].extend(probe(&two_levels, &mut prng, blocks, clock)?);
+            times[2].extend(probe(&flat, &mut prng, blocks, clock)?);
+        }
+        Ok(times)
+    }
+
+    fn pin(&self, blocks: u64, rounds: u64, begin: &mut Begin<'_>) -> Result<Times, Failure> {
+        let hits = (0..blocks).map(|block| self.find(block)).collect::<Result<Vec<_>, _>>()?;
+        let clock = clock();
+        begin()?;
+        let mut times = Times::new();
+        for hits in hits.chunks_exact(BATCH).cycle().take(rounds as usize) {
+            let start = Instant::now();
+            let pinned = hits.iter().filter(|hit| self.pool.pin(hit).is_some()).count();
+            times.push((nanoseconds(start) - clock) / BATCH as f64);
+            if pinned != BATCH {
+                return Err(Failure::new("a block that nobody evicts could not be pinned"));
+            }
+        }
+        Ok(times)
+    }
+
+    fn line(&self, rounds: u64, begin: &mut Begin<'_>) -> Result<Times, Failure> {
+        let bare = bare_memory(LINES_BYTES, self.pool.superblock().flush)?;
+        let clock = clock();
+        let lines = bare.len() / 64;
+        let publish = |turn: u64| {
+            let start = Instant::now();
+            bare.publish_line(turn * 1_000_003 % lines * 64, &[turn; 8]);
+            nanoseconds(start) - clock
+        };
+        begin()?;
+        Ok((0..rounds).map(publish).collect())
+    }
+
+    fn lock(&self, rounds: u64, begin: &mut Begin<'_>) -> Result<Vec<Times>, Failure> {
+        let clock = clock();
+        let turn = |_| {
+            let start = Instant::now();
+            drop(self.pool.lock_user(0, LOCK_TIMEOUT)?);
+            Ok(nanoseconds(start) - clock)
+        };
+        begin()?;
+        let start = Instant::now();
+        let turns: Result<Times, Failure> = (0..rounds).map(turn).collect();
+        Ok(vec![turns?, vec![nanoseconds(start)]])
+    }
+}
+
+/// Fails unless a block came back as it was published.
+fn whole(block: u64, outcome: ReadOutcome, bytes: &[u8]) -> Result<(), Failure> {
+    if outcome != ReadOutcome::Whole || bytes[..8] != block.to_le_bytes() {
+        return Err(Failure::new(format!("block {block} came back wrong: {outcome:?}")));
+    }
+    Ok(())
+}
+
+/// The three ways to move a block, in a random order.
+fn shuffled(prng: &mut Prng) -> [usize; 3] {
+    let mut ways = [0, 1, 2];
+    ways.swap(0, prng.below(3) as usize);
+    ways.swap(1, 1 + prng.below(2) as usize);
+    ways
+}
+
+fn prompt(first: u64) -> Vec<BlockHash> {
+    (first..first + PROMPT).map(hash_of).collect()
+}
+
+/// Nanoseconds per block of prompts in a bare table.
+fn probe(table: &impl Table, prng: &mut Prng, blocks: u64, clock: f64) -> Result<Times, Failure> {
+    let mut values = Vec::with_capacity(PROMPT as usize);
+    let mut one = |_| {
+        let first = prng.below(blocks / PROMPT) * PROMPT;
+        let hashes = prompt(first);
+        let start = Instant::now();
+        let found = table.probe(&hashes, black_box(&mut values));
+        let time = (nanoseconds(start) - clock) / PROMPT as f64;
+        let right = found as u64 == PROMPT && values.iter().copied().eq(first..first + PROMPT);
+        right.then_some(time).ok_or_else(|| Failure::new("a bare table lost an entry"))
+    };
+    (0..TABLE_ROUNDS).map(&mut one).collect()
+}
+
+/// Shared memory as a region's, all of it touched, that nobody else knows of.
+pub fn bare_memory(bytes: u64, flush: Flush) -> Result<Mapped, Failure> {
+    let source = RegionSource::Shm(format!("cenote-bench-bare-{}", std::process::id()));
+    let options = MapOptions { prefault: true, ..MapOptions::default() };
+    let mapping = Mapping::create(&source, bytes, 0o600, &options)?;
+    Mapping::remove(&source)?;
+    Ok(Mapped::new(mapping, flush)?)
+}
+
+/// Private buffers in turn, off the region's pages by half a page: some processors' `memcpy` is
+/// several times slower when source and destination lie at nearly the same place of their pages,
+/// and that is not measured here.
+struct Private {
+    memory: Vec<u8>,
+    block: usize,
+    start: usize,
+    turn: usize,
+}
+
+impl Private {
+    /// Made after the region was touched: to go through it drives what that left out of the caches.
+    fn new(block_bytes: u64) -> Self {
+        let memory = vec![0x5a; PRIVATE_BYTES as usize + (8 << 10)];
+        black_box(memory.iter().step_by(64).map(|&byte| u64::from(byte)).sum::<u64>());
+        let start = memory.as_ptr().addr().wrapping_neg() % 4096 + 2048;
+        Self { memory, block: block_bytes as usize, start, turn: 0 }
+    }
+
+    fn next(&mut self) -> &mut [u8] {
+        self.turn = (self.turn + 1) % (PRIVATE_BYTES as usize / self.block);
+        &mut self.memory[self.start + self.turn * self.block..][..self.block]
+    }
+}

@@ -1,0 +1,121 @@
+//! What a bench of the pool tells: times with their tails, and goals.
+
+use cenote_console::output::table;
+use serde::Serialize;
+
+/// Nanoseconds of one operation, many times over.
+pub type Times = Vec<f64>;
+
+/// One line of the result.
+#[derive(Clone, Debug, Serialize)]
+pub struct Row {
+    /// The bench that it is of.
+    pub bench: &'static str,
+    /// The region's design.
+    pub design: &'static str,
+    /// What was measured.
+    pub name: String,
+    /// Unit of the times.
+    pub unit: &'static str,
+    /// Median.
+    pub p50: f64,
+    /// 99th percentile (the worst, of fewer than a hundred).
+    pub p99: f64,
+    /// Of a thousand, the last but one.
+    pub p999: f64,
+    /// Where the goal is a ratio, that ratio; else the median over the goal.
+    pub ratio: Option<f64>,
+    /// What is wanted.
+    pub goal: Option<String>,
+    /// Whether it is so.
+    pub met: Option<bool>,
+}
+
+/// The value that this share of all are not above.
+pub fn percentile(times: &Times, share: f64) -> f64 {
+    let mut sorted = times.clone();
+    sorted.sort_by(f64::total_cmp);
+    sorted.get((sorted.len().saturating_sub(1) as f64 * share).ceil() as usize).copied().unwrap_or(f64::NAN)
+}
+
+pub fn median(times: &Times) -> f64 {
+    percentile(times, 0.5)
+}
+
+impl Row {
+    /// Times of one operation, in nanoseconds.
+    pub fn nanoseconds(name: impl Into<String>, times: &Times) -> Self {
+        Self::scaled(name, times, "ns", 1.0)
+    }
+
+    pub fn microseconds(name: impl Into<String>, times: &Times) -> Self {
+        Self::scaled(name, times, "us", 1e3)
+    }
+
+    pub fn milliseconds(name: impl Into<String>, times: &Times) -> Self {
+        Self::scaled(name, times, "ms", 1e6)
+    }
+
+    fn scaled(name: impl Into<String>, times: &Times, unit: &'static str, scale: f64) -> Self {
+        let at = |share| percentile(times, share) / scale;
+        let (p50, p99, p999) = (at(0.5), at(0.99), at(0.999));
+        Self { bench: "", design: "", name: name.into(), unit, p50, p99, p999, ratio: None, goal: None, met: None }
+    }
+
+    /// The median should be this at most, in the row's unit.
+    pub fn at_most(self, most: f64) -> Self {
+        let (met, ratio) = (self.p50 <= most, self.p50 / most);
+        let goal = format!("<= {most} {}", self.unit);
+        Self { ratio: Some(ratio), goal: Some(goal), met: Some(met), ..self }
+    }
+
+    /// A ratio to something else, without a goal.
+    pub fn ratio(self, ratio: f64) -> Self {
+        Self { ratio: Some(ratio), ..self }
+    }
+
+    /// A ratio that should be at least so.
+    pub fn ratio_at_least(self, ratio: f64, least: f64) -> Self {
+        Self { ratio: Some(ratio), goal: Some(format!(">= {least:.2} x")), met: Some(ratio >= least), ..self }
+    }
+
+    /// A ratio that should be at most so.
+    pub fn ratio_at_most(self, ratio: f64, most: f64) -> Self {
+        Self { ratio: Some(ratio), goal: Some(format!("<= {most:.2} x")), met: Some(ratio <= most), ..self }
+    }
+}
+
+/// The rows for people.
+pub fn rows_table(rows: &[Row]) -> String {
+    let mut out = table(&["design", "name", "p50", "p99", "p99.9", "unit", "ratio", "goal", "met"]).keys(2);
+    for row in rows {
+        out.add_row([
+            row.design.to_owned(),
+            row.name.clone(),
+            format!("{:.1}", row.p50),
+            format!("{:.1}", row.p99),
+            format!("{:.1}", row.p999),
+            row.unit.to_owned(),
+            row.ratio.map_or_else(String::new, |ratio| format!("{ratio:.2}")),
+            row.goal.clone().unwrap_or_default(),
+            row.met.map_or_else(String::new, |met| if met { "met" } else { "missed" }.to_owned()),
+        ]);
+    }
+    out.to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn goals_are_held_against_the_median() {
+        let times: Times = (1..=1000).map(f64::from).collect();
+        let row = Row::nanoseconds("it", &times);
+        assert_eq!((row.p50, row.p99, row.p999), (501.0, 991.0, 1000.0));
+        assert_eq!(row.clone().at_most(501.0).met, Some(true));
+        assert_eq!(row.clone().at_most(500.0).met, Some(false));
+        assert_eq!(row.clone().ratio_at_least(0.89, 0.9).met, Some(false));
+        assert_eq!(row.ratio_at_most(2.9, 3.0).goal.as_deref(), Some("<= 3.00 x"));
+    }
+}

@@ -1,0 +1,260 @@
+//! `cenote-lab eval`: what codecs save and cost, in one table.
+
+mod agreement;
+
+use crate::args::EvalArgs;
+use cenote_codec::{CodecSpec, Profile, SpecError};
+use cenote_console::failure::Failure;
+use cenote_console::output;
+use cenote_console::{engine, profile};
+use cenote_lab::baselines::{Int4, Kivi, KvQuant};
+use cenote_lab::papers::{self, Compared};
+use cenote_lab::report;
+use cenote_quality::evaluate::{Evaluation, Quality, bits_at, evaluate};
+use cenote_quality::text::Windows;
+use cenote_quality::{CodecSubject, Subject};
+use serde::Serialize;
+use std::sync::Arc;
+
+/// What is compared if nothing is named.
+const ALL: &[&str] = &[
+    "raw",
+    "int8",
+    "int8+delta",
+    "int8+delta+rle",
+    "oaken",
+    "oaken:2/2/90/6:5",
+    "oaken:10/90:5",
+    "oaken:4/90/6:4",
+    "oaken-mean",
+    "qpack:0.13",
+    "qpack:0.18",
+    "qpack:0.25",
+    "qpack:0.35",
+    "qpack:0.5",
+    "qpack:0.7",
+    "qpack:0.9",
+    "qpack:1.2",
+    "qpackz:0.13",
+    "qpackz:0.25",
+    "qpackz:0.35",
+    "qpackz:0.5",
+    "qpackz:0.7",
+    "qpackz:0.9",
+    "qpackz:1.2",
+    "group:4:32",
+    "group:4:64",
+    "kivi:2",
+    "kivi:3",
+    "kivi:4",
+    "kivi:5",
+    "kvquant:2",
+    "kvquant:3",
+    "kvquant:4",
+    "kvquant:5",
+];
+/// Prompts that a profile is made from beside an evaluation.
+const PROFILE_PROMPTS: usize = 100;
+/// Values of a group of KIVI's.
+const KIVI_GROUP: usize = 32;
+/// At whose divergence codecs are compared.
+const REFERENCE: &str = "kivi:4";
+
+#[derive(Serialize)]
+struct Report {
+    model: String,
+    #[serde(flatten)]
+    evaluation: Evaluation,
+    /// What kinds of codecs take for the divergence of one of them.
+    at_equal_kl: Vec<AtEqualKl>,
+    /// The papers' figures beside these, if they were asked for.
+    papers: Vec<Compared>,
+}
+
+/// A kind of codecs at a given divergence.
+#[derive(Serialize)]
+struct AtEqualKl {
+    kind: String,
+    kl: f64,
+    /// None: none of its rates is as good, or all are better.
+    bits: Option<f64>,
+    ratio: Option<f64>,
+}
+
+pub fn run(args: &EvalArgs) -> Result<(), Failure> {
+    let model = engine::load_to_study(&args.model)?;
+    if args.profile_text.len() > 1 {
+        return agreement::run(args, &model);
+    }
+    let names: Vec<String> = match args.codec.as_slice() {
+        [] if args.papers => papers::codecs().map(str::to_owned).collect(),
+        [] => ALL.iter().map(|name| (*name).to_owned()).collect(),
+        names => names.to_vec(),
+    };
+    let mut text = Windows::new(profile::open(&args.text)?, model.tokenizer(), args.context);
+    let (profile, windows) = match (&args.profile, args.profile_text.first()) {
+        (Some(path), _) => (Some(profile::read(path, &model)?), text.take_some(args.windows)?),
+        (None, Some(other)) => {
+            (Some(profile::make(&model, other, PROFILE_PROMPTS, args.context)?), text.take_some(args.windows)?)
+        }
+        (None, None) if names.iter().any(|name| needs_profile(name)) => {
+            let mut prompts = text.take_some(PROFILE_PROMPTS + args.windows)?;
+            let windows = prompts.split_off(prompts.len() - args.windows.min(prompts.len() / 2));
+            if windows.is_empty() {
+                return Err(Failure::new(format!(
+                    "{}: too short to make a profile from it as well",
+                    args.text.display()
+                ))
+                .hint("name a profile with --profile, or a text to make one from with --profile-text"));
+            }
+            output::say(&format!(
+                "no profile was named: it is made from the first {} windows of the text, and the {} behind them are looked at",
+                prompts.len(),
+                windows.len()
+            ));
+            (Some(profile::of_prompts(&model, &prompts)?), windows)
+        }
+        (None, None) => (None, text.take_some(args.windows)?),
+    };
+    let profile = profile.map(Arc::new);
+    let subjects: Result<Vec<_>, Failure> = names.iter().map(|name| subject(name, profile.as_ref())).collect();
+    let subjects = subjects?;
+    let borrowed: Vec<&dyn Subject> = subjects.iter().map(|subject| &**subject).collect();
+    let progress = output::progress("computing windows", windows.len() as u64);
+    let evaluation = evaluate(&model, &windows, args.block_tokens, &borrowed, &mut |steps| progress.inc(steps as u64))?;
+    progress.finish_and_clear();
+    if let Some(path) = &args.html {
+        std::fs::write(path, report::html(model.name(), &evaluation))
+            .map_err(|error| Failure::new(format!("{}: cannot write the page: {error}", path.display())))?;
+    }
+    let at_equal_kl = at_equal_kl(&evaluation.codecs);
+    let papers = if args.papers { papers::compare(&evaluation) } else { Vec::new() };
+    let report = Report { model: model.name().to_owned(), evaluation, at_equal_kl, papers };
+    args.output.show(&report, || table(&report))
+}
+
+/// Whether a codec goes by what is known of the model.
+fn needs_profile(name: &str) -> bool {
+    name.starts_with("kvquant")
+        || name.parse::<CodecSpec>().is_ok_and(|spec| matches!(spec.build(None), Err(SpecError::NoProfile(_))))
+}
+
+fn subject(name: &str, profile: Option<&Arc<Profile>>) -> Result<Box<dyn Subject>, Failure> {
+    let unknown = || {
+        let hint = "for comparison there are group:BITS:CHANNELS, kivi:BITS and kvquant:BITS, of 2 to 8 bits";
+        Failure::from(SpecError::Unknown(name.to_owned())).hint(hint)
+    };
+    let no_profile = || Failure::from(SpecError::NoProfile(name.to_owned()));
+    let bits = |text: &str| text.parse().ok().filter(|bits| (2..=8).contains(bits)).ok_or_else(unknown);
+    let mut parts = name.split(':');
+    let subject: Box<dyn Subject> = match (parts.next(), parts.next(), parts.next()) {
+        (Some("group"), Some(number), Some(group)) => {
+            let group = group.parse().ok().filter(|group| *group > 0).ok_or_else(unknown)?;
+            Box::new(Int4 { bits: bits(number)?, group })
+        }
+        (Some("kivi"), Some(number), None) => Box::new(Kivi { bits: bits(number)?, group: KIVI_GROUP }),
+        (Some("kvquant"), Some(number), None) => {
+            Box::new(KvQuant::new(bits(number)?, Arc::clone(profile.ok_or_else(no_profile)?)))
+        }
+        _ => {
+            let spec: CodecSpec = name.parse().map_err(|error| match error {
+                SpecError::Unknown(_) => unknown(),
+                other => Failure::from(other),
+            })?;
+            return Ok(Box::new(CodecSubject::new(name, spec.build(profile.map(Arc::as_ref))?)));
+        }
+    };
+    Ok(subject)
+}
+
+/// What a codec is called before its rate.
+fn kind(name: &str) -> &str {
+    name.split(':').next().unwrap_or_default()
+}
+
+fn at_equal_kl(codecs: &[Quality]) -> Vec<AtEqualKl> {
+    let Some(reference) = codecs.iter().find(|quality| quality.codec == REFERENCE) else { return Vec::new() };
+    let mut kinds: Vec<&str> = Vec::new();
+    for quality in codecs {
+        if !kinds.contains(&kind(&quality.codec)) {
+            kinds.push(kind(&quality.codec));
+        }
+    }
+    let of_kind = |name: &&str| {
+        let members: Vec<&Quality> = codecs.iter().filter(|quality| kind(&quality.codec) == *name).collect();
+        let bits = bits_at(&members, reference.kl);
+        AtEqualKl { kind: (*name).to_owned(), kl: reference.kl, bits, ratio: bits.map(|bits| 16.0 / bits) }
+    };
+    kinds.iter().map(of_kind).collect()
+}
+
+fn table(report: &Report) -> String {
+    let evaluation = &report.evaluation;
+    let mut rows = output::table(&[
+        "codec",
+        "bits",
+        "ratio",
+        "KL ×1000",
+        "perplexity",
+        "loss %",
+        "same token %",
+        "K error",
+        "V error",
+    ]);
+    for quality in &evaluation.codecs {
+        rows.add_row([
+            quality.codec.clone(),
+            format!("{:.3}", quality.bits),
+            format!("{:.2}", quality.ratio),
+            format!("{:.3} ± {:.3}", 1e3 * quality.kl, 1e3 * quality.kl_se),
+            format!("{:.3}", quality.perplexity),
+            format!("{:+.3} ± {:.3}", quality.loss_percent, quality.loss_percent_se),
+            format!("{:.2}", 100.0 * quality.greedy_agreement),
+            format!("{:.1e}", quality.k_mse),
+            format!("{:.1e}", quality.v_mse),
+        ]);
+    }
+    let words = format!(
+        "{}: {} windows of {} tokens, blocks of {}; perplexity without a codec {:.3} ± {:.3}",
+        report.model,
+        evaluation.windows,
+        evaluation.context,
+        evaluation.block_tokens,
+        evaluation.perplexity,
+        evaluation.perplexity_se
+    );
+    let mut text = format!("{}\n\n{rows}", output::wrapped(&words, ""));
+    if !report.papers.is_empty() {
+        let mut rows = output::table(&[
+            "table",
+            "codec",
+            "bits: paper",
+            "bits: ours",
+            "loss %: paper",
+            "loss %: ours",
+            "why they differ",
+        ]);
+        for one in &report.papers {
+            rows.add_row([
+                one.table.to_owned(),
+                one.codec.to_owned(),
+                format!("{:.2}", one.paper_bits),
+                format!("{:.2}", one.ours.bits),
+                format!("{:+.2}", one.paper_loss_percent),
+                format!("{:+.2}", one.ours.loss_percent),
+                one.why.to_owned(),
+            ]);
+        }
+        text += &format!("\n\n{rows}");
+    }
+    if let Some(first) = report.at_equal_kl.first() {
+        let mut rows = output::table(&["kind", "bits", "ratio"]);
+        for one in &report.at_equal_kl {
+            let number =
+                |value: Option<f64>| value.map_or_else(|| "not reached".to_owned(), |value| format!("{value:.2}"));
+            rows.add_row([one.kind.clone(), number(one.bits), number(one.ratio)]);
+        }
+        text += &format!("\n\nat the divergence of {REFERENCE}, KL ×1000 = {:.3}\n\n{rows}", 1e3 * first.kl);
+    }
+    text
+}

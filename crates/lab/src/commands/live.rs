@@ -1,0 +1,251 @@
+//! An engine of this process behind the server of `cenote serve`, under a load, with a clock at
+//! each step: what models are fitted to and compared with.
+
+use cenote_base::{Deadline, Engine, TokenId};
+use cenote_console::args::{EngineArgs, WatchArgs};
+use cenote_console::engine::{self, Running};
+use cenote_console::failure::Failure;
+use cenote_console::region::TemporaryRegion;
+use cenote_engine::{Observer, StepRecord, SwapRecord, TakenRecord};
+use cenote_serve::{AppState, Grace, HttpConfig};
+use cenote_serving_sim::Workload;
+use cenote_serving_sim::model::Sample;
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+use tokio::net::TcpListener;
+use tokio::sync::oneshot;
+use tokio::task::{JoinHandle, JoinSet};
+
+/// Longest time of one answer: a crowd's last one waits for all others.
+const TIMEOUT: Duration = Duration::from_secs(900);
+
+/// Size of a region for such loads: room for a thousand prompts of the demo model.
+pub const LIVE_REGION_BYTES: u64 = 512 << 20;
+
+/// What an engine told.
+#[derive(Default)]
+struct Records {
+    taken: Vec<(Instant, TakenRecord)>,
+    steps: Vec<StepRecord>,
+    swaps: Vec<SwapRecord>,
+}
+
+struct Recorder(Arc<Mutex<Records>>);
+
+fn lock(records: &Mutex<Records>) -> MutexGuard<'_, Records> {
+    // Every push stands alone.
+    records.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Observer for Recorder {
+    fn taken(&mut self, record: &TakenRecord) {
+        lock(&self.0).taken.push((Instant::now(), *record));
+    }
+
+    fn swapped(&mut self, record: &SwapRecord) {
+        lock(&self.0).swaps.push(*record);
+    }
+
+    fn stepped(&mut self, record: &StepRecord) {
+        lock(&self.0).steps.push(*record);
+    }
+}
+
+/// One answer, as its client saw it.
+#[derive(Clone, Copy, Debug)]
+pub struct Answered {
+    /// When it was asked, from the load's begin.
+    pub asked: Duration,
+    /// From asking to the first text.
+    pub first: Duration,
+    /// From asking to the end.
+    pub whole: Duration,
+}
+
+/// A running server.
+pub struct Live {
+    running: Running,
+    records: Arc<Mutex<Records>>,
+    http: reqwest::Client,
+    url: String,
+    model: String,
+    stop: Option<oneshot::Sender<()>>,
+    server: Option<JoinHandle<bool>>,
+    text: Vec<TokenId>,
+    /// Where in the text the next prompt begins.
+    next_prompt: usize,
+    /// Requests so far.
+    asked: usize,
+}
+
+impl Live {
+    /// Starts an engine on this region, and its server. Within a tokio runtime of several threads.
+    pub async fn start(args: &EngineArgs, region: &TemporaryRegion) -> Result<Self, Failure> {
+        let records = Arc::new(Mutex::new(Records::default()));
+        let observer = Box::new(Recorder(Arc::clone(&records)));
+        let running = tokio::task::block_in_place(|| {
+            engine::start_observed(args, Some(region.args()), &WatchArgs::default(), "live", observer)
+        })?;
+        let text = include_str!("../../../../models/demo/demo.txt");
+        let text = running.engine.model().tokenizer().encode(text).map_err(Failure::new)?;
+        let listener = TcpListener::bind(("127.0.0.1", 0)).await?;
+        let url = format!("http://{}", listener.local_addr()?);
+        let config = HttpConfig { request_timeout: TIMEOUT, ..HttpConfig::default() };
+        let state = AppState::new(running.engine.clone(), config);
+        let (stop, stopped) = oneshot::channel::<()>();
+        let grace = Grace { drain: Duration::from_secs(5), ..Grace::default() };
+        let server = tokio::spawn(cenote_serve::serve(listener, state, async { drop(stopped.await) }, grace));
+        let http = reqwest::Client::builder().timeout(TIMEOUT).no_proxy().build()?;
+        let model = running.engine.describe().model;
+        let (stop, server) = (Some(stop), Some(server));
+        Ok(Self { running, records, http, url, model, stop, server, text, next_prompt: 0, asked: 0 })
+    }
+
+    /// The engine.
+    pub fn engine(&self) -> &cenote_engine::LlmEngine {
+        &self.running.engine
+    }
+
+    /// The steps since the last time, as samples.
+    pub fn take_steps(&self) -> Vec<Sample> {
+        let steps = std::mem::take(&mut lock(&self.records).steps);
+        let sample = |step: &StepRecord| Sample {
+            count: 1,
+            requests: step.requests,
+            tokens: step.tokens,
+            pairs: step.pairs,
+            context: step.context,
+            ns: step.ns,
+        };
+        steps.iter().map(sample).collect()
+    }
+
+    /// The requests since the last time, in the order in which the engine took them and at these
+    /// times: what came to it of a load. Each is believed to answer as long as it may.
+    pub fn take_taken(&self) -> Workload {
+        let taken = std::mem::take(&mut lock(&self.records).taken);
+        let begin = taken.first().map_or_else(Instant::now, |(at, _)| *at);
+        let block_tokens = self.engine().model().config().block_tokens;
+        let requests = taken.iter().map(|(at, record)| {
+            let output = record.max_num_tokens - record.prompt_tokens;
+            ((*at - begin).as_nanos() as u64, record.prompt_tokens, output)
+        });
+        Workload::alone(u32::try_from(block_tokens).unwrap_or(u32::MAX), requests)
+    }
+
+    /// The swaps since the last time.
+    pub fn take_swaps(&self) -> Vec<SwapRecord> {
+        std::mem::take(&mut lock(&self.records).swaps)
+    }
+
+    /// What the engine counts, once it is done with all that was asked: clients have their answers
+    /// before a last step is over.
+    pub async fn settled(&self) -> Result<BTreeMap<String, f64>, Failure> {
+        let deadline = Deadline::after(Duration::from_secs(60));
+        let mut pace = tokio::time::interval(Duration::from_millis(5));
+        loop {
+            let stats = self.running.engine.stats().values;
+            // They are published between steps.
+            if stats.get("requests_finished_total").is_some_and(|&finished| finished >= self.asked as f64) {
+                return Ok(stats);
+            }
+            if deadline.passed() {
+                return Err(Failure::new(format!(
+                    "of {} requests the engine has not finished all: {stats:?}",
+                    self.asked
+                )));
+            }
+            pace.tick().await;
+        }
+    }
+
+    /// A prompt of real text that begins like no other.
+    fn prompt(&mut self, length: usize) -> Vec<TokenId> {
+        let start = self.next_prompt;
+        self.next_prompt += 1;
+        // The first tokens are a number of its own, so that a text gone round again shares no block
+        // with what was.
+        let mut prompt: Vec<TokenId> = start.to_string().bytes().map(|digit| 100 + TokenId::from(digit)).collect();
+        prompt.extend(self.text.iter().cycle().skip(start * 7 % self.text.len()).take(length));
+        prompt.truncate(length);
+        prompt
+    }
+
+    /// Asks what a load asks, when it asks it, and waits for all answers, in the order of the load.
+    pub async fn replay(&mut self, load: &Workload, progress: &dyn Fn()) -> Result<Vec<Answered>, Failure> {
+        let mut asked = JoinSet::new();
+        let bodies: Vec<Value> = load
+            .requests()
+            .iter()
+            .map(|request| {
+                json!({
+                    "model": self.model, "prompt": self.prompt(request.input_tokens as usize), "temperature": 0,
+                    "max_tokens": request.output_tokens, "ignore_eos": true, "stream": true,
+                })
+            })
+            .collect();
+        let begin = Instant::now();
+        for (index, (request, body)) in load.requests().iter().zip(bodies).enumerate() {
+            let at = Duration::from_nanos(request.arrival);
+            let (http, url) = (self.http.clone(), format!("{}/v1/completions", self.url));
+            asked.spawn(async move {
+                tokio::time::sleep_until((begin + at).into()).await;
+                (index, ask(&http, &url, &body, begin).await)
+            });
+        }
+        let mut answers = vec![None; load.requests().len()];
+        while let Some(joined) = asked.join_next().await {
+            let (index, answer) = joined.map_err(|error| Failure::new(format!("a client failed: {error}")))?;
+            answers[index] = Some(answer?);
+            progress();
+        }
+        self.asked += answers.len();
+        self.settled().await?;
+        Ok(answers.into_iter().flatten().collect())
+    }
+
+    /// Ends the server, then the engine.
+    pub async fn end(mut self) {
+        drop(self.stop.take());
+        if let Some(server) = self.server.take() {
+            // What it still had to say was asked for by nobody.
+            let _ = server.await;
+        }
+        tokio::task::block_in_place(|| drop(self.running));
+    }
+}
+
+async fn ask(http: &reqwest::Client, url: &str, body: &Value, begin: Instant) -> Result<Answered, Failure> {
+    let asked = Instant::now();
+    let mut response = http.post(url).json(body).send().await?;
+    if !response.status().is_success() {
+        let status = response.status();
+        let text = response.text().await.unwrap_or_default();
+        return Err(Failure::new(format!("the server answered {status}: {text}")));
+    }
+    let (mut first, mut done, mut pending) = (None, false, Vec::new());
+    while let Some(bytes) = response.chunk().await? {
+        pending.extend_from_slice(&bytes);
+        while let Some(end) = pending.iter().position(|&byte| byte == b'\n') {
+            let line: Vec<u8> = pending.drain(..=end).collect();
+            let Some(data) = line.strip_prefix(b"data: ") else { continue };
+            if data.starts_with(b"[DONE]") {
+                done = true;
+            } else if data.starts_with(b"{\"error\"") {
+                return Err(Failure::new(format!("the server ended a stream: {}", String::from_utf8_lossy(data))));
+            } else {
+                first.get_or_insert_with(|| asked.elapsed());
+            }
+        }
+    }
+    let whole = asked.elapsed();
+    // An answer without certain text has no first one; then it is the end.
+    let first = first.unwrap_or(whole);
+    if done {
+        Ok(Answered { asked: asked - begin, first, whole })
+    } else {
+        Err(Failure::new("the server's stream broke off"))
+    }
+}

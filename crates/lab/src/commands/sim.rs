@@ -1,0 +1,234 @@
+//! `cenote-lab sim`: what a pool would do for a load, in simulated time.
+//!
+//! What is printed depends on the configuration, the load and the seed only; how long it took goes
+//! to stderr.
+
+pub mod calibrate;
+mod hits;
+mod load;
+mod show;
+
+use crate::args::{CapacityArg, SimArgs};
+use cenote_base::units::ByteSize;
+use cenote_console::failure::Failure;
+use cenote_console::output;
+use cenote_policy::{Eviction, Watermark};
+use cenote_serving_sim::model::{Calibration, CostModel, DEVICES, Device, MODELS, Machine, ModelShape};
+use cenote_serving_sim::serving::{ConfigError, Pool};
+use cenote_serving_sim::{Outcome, Setup, Workload, simulate};
+use serde::Serialize;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// Most blocks of an engine that are kept track of one by one.
+const L1_BLOCKS_MAX: u64 = 1 << 26;
+
+/// One configuration, and what came of it.
+#[derive(Serialize)]
+struct Run {
+    load: String,
+    engine: String,
+    instances: u32,
+    l1_blocks: u32,
+    /// Bytes of the shared pool; none where there is no pool or no end of it.
+    pool_bytes: Option<u64>,
+    /// `none`, a size, or `infinite`.
+    pool: String,
+    eviction: String,
+    watermark: String,
+    #[serde(flatten)]
+    outcome: Outcome,
+}
+
+/// What is the same for all configurations of a sweep.
+struct Engine {
+    name: String,
+    setup: Setup,
+}
+
+pub fn run(args: &SimArgs) -> Result<(), Failure> {
+    if let Some(path) = &args.calibrate {
+        return calibrate::run(args, path);
+    }
+    let load = load::read(args)?;
+    if args.hit_rate_only {
+        return hits::run(args, &load);
+    }
+    let engine = engine(args)?;
+    let configurations: Vec<(CapacityArg, Eviction, Watermark)> = (args.pool.iter())
+        .flat_map(|&pool| args.eviction.iter().map(move |&eviction| (pool, eviction)))
+        .flat_map(|(pool, eviction)| args.watermark.iter().map(move |mark| (pool, eviction, mark.clone())))
+        .collect();
+    let total = configurations.len() * load.workload.requests().len();
+    let bar = output::progress("simulating", total as u64);
+    let begin = Begin::now();
+    let mut runs = Vec::new();
+    for (index, (capacity, eviction, watermark)) in configurations.into_iter().enumerate() {
+        let shared = pool(capacity, args);
+        let setup = Setup { shared, eviction, watermark: watermark.clone(), ..engine.setup.clone() };
+        let done = (index * load.workload.requests().len()) as u64;
+        let outcome =
+            simulate(&setup, &load.workload, &mut |answered| bar.set_position(done + answered)).map_err(|error| {
+                let hint = hint(&error, args);
+                Failure::from(error).hint(hint)
+            })?;
+        runs.push(Run {
+            load: load.name.clone(),
+            engine: engine.name.clone(),
+            instances: args.instances,
+            l1_blocks: setup.l1_blocks,
+            pool_bytes: shared.and_then(|pool| pool.bytes),
+            pool: capacity.to_string(),
+            eviction: eviction.to_string(),
+            watermark: watermark.to_string(),
+            outcome,
+        });
+    }
+    bar.finish_and_clear();
+    let events = runs.iter().map(|run| run.outcome.events).sum();
+    begin.tell(total as u64, events);
+    if let Some(path) = &args.html {
+        std::fs::write(path, show::html(&runs))
+            .map_err(|error| Failure::new(format!("{}: cannot write the page: {error}", path.display())))?;
+    }
+    match runs.as_slice() {
+        [one] => args.output.show(one, || show::facts(one)),
+        _ => args.output.show(&runs, || show::table(&runs)),
+    }
+}
+
+/// What may help where a configuration cannot be.
+fn hint(error: &ConfigError, args: &SimArgs) -> &'static str {
+    match error {
+        ConfigError::NoInstances => "give one or more --instances",
+        ConfigError::NoBandwidth(_) => "a link is gigabytes a second and nanoseconds, as in --pool-link 25:640",
+        ConfigError::Nothing(_) => {
+            "--l1-blocks, --l1-block-tokens, --max-num-seqs and --max-num-batched-tokens must be 1 or more"
+        }
+        ConfigError::TooSmall { what: "a pool", .. } => "give a larger --pool",
+        ConfigError::TooSmall { .. } => "give a larger --private",
+        ConfigError::EngineTooSmall { .. } if args.l1_blocks.is_some() => "give more --l1-blocks",
+        ConfigError::EngineTooSmall { .. } => "give a --device with more memory, or a smaller --model",
+    }
+}
+
+fn pool(capacity: CapacityArg, args: &SimArgs) -> Option<Pool> {
+    store(capacity, args.pool_link)
+}
+
+fn store(capacity: CapacityArg, link: cenote_serving_sim::Link) -> Option<Pool> {
+    match capacity {
+        CapacityArg::None => None,
+        CapacityArg::Bytes(bytes) => Some(Pool { bytes: Some(bytes), link }),
+        CapacityArg::Infinite => Some(Pool { bytes: None, link }),
+    }
+}
+
+/// The engine that flags or a calibration describe, without a pool.
+fn engine(args: &SimArgs) -> Result<Engine, Failure> {
+    let (name, cost, front_ns, kv_bytes, host, l1_tokens) = match &args.calibration {
+        Some(path) => {
+            let read = calibration(path)?;
+            let Machine { of, kv_bytes_per_token, kv_tokens, copy_bytes_per_s, front_ns } = read.machine.clone();
+            let link = cenote_serving_sim::Link { bytes_per_s: copy_bytes_per_s, latency_ns: 0 };
+            (of, read.cost(), front_ns, kv_bytes_per_token, link, kv_tokens)
+        }
+        None => {
+            let device = Device::named(&args.device).ok_or_else(|| {
+                let names: Vec<_> = DEVICES.iter().map(|device| device.name).collect();
+                Failure::new(format!("--device {}: there are {}", args.device, names.join(", ")))
+                    .hint("this machine is --calibration FILE, which --calibrate FILE writes")
+            })?;
+            let model = args.model.as_deref().unwrap_or("llama-8b");
+            let shape = ModelShape::named(model).ok_or_else(|| {
+                let names: Vec<_> = MODELS.iter().map(|shape| shape.name).collect();
+                Failure::new(format!("--model {model}: there are {}", names.join(", ")))
+            })?;
+            let usable = device.memory_bytes / 100 * device.usable_percent;
+            let Some(free) = usable.checked_sub(shape.weight_bytes()).filter(|free| *free > 0) else {
+                return Err(Failure::new(format!(
+                    "{} does not fit: its weights take {} bytes, and {} has {usable} of which an engine may use all",
+                    shape.name,
+                    shape.weight_bytes(),
+                    device.name
+                )));
+            };
+            let cost = CostModel::roofline(device, shape);
+            let name = format!("{} on {}", shape.name, device.name);
+            (name, cost, 0, shape.kv_bytes_per_token(), device.host, free / shape.kv_bytes_per_token())
+        }
+    };
+    let l1_blocks = match args.l1_blocks {
+        Some(blocks) => blocks,
+        None => (l1_tokens / u64::from(args.l1_block_tokens.max(1))).min(L1_BLOCKS_MAX) as u32,
+    };
+    let swap_block = kv_bytes * u64::from(args.l1_block_tokens.max(1));
+    let setup = Setup {
+        instances: args.instances,
+        cost,
+        front_ns,
+        kv_bytes_per_token: kv_bytes,
+        l1_blocks,
+        l1_block_tokens: args.l1_block_tokens,
+        max_num_seqs: args.max_num_seqs,
+        max_num_batched_tokens: args.max_num_batched_tokens,
+        watermark: Watermark::DEFAULT,
+        swap_blocks: (args.swap.0 / swap_block).min(L1_BLOCKS_MAX) as u32,
+        swap_link: host,
+        always_swap: args.always_swap,
+        private: store(args.private, host),
+        shared: None,
+        eviction: Eviction::Lru,
+    };
+    Ok(Engine { name, setup })
+}
+
+/// What `--calibrate` wrote.
+pub fn calibration(path: &Path) -> Result<Calibration, Failure> {
+    let failed = |fact: String| Failure::new(format!("{}: {fact}", path.display()));
+    let text = std::fs::read_to_string(path).map_err(|error| failed(error.to_string()))?;
+    Calibration::parse(&text).map_err(|error| failed(error.to_string()))
+}
+
+/// When a run began: by the wall's clock, and by the processor's, which does not go on while others
+/// have the core.
+struct Begin {
+    wall: Instant,
+    processor: Duration,
+}
+
+impl Begin {
+    fn now() -> Self {
+        Self { wall: Instant::now(), processor: processor_time() }
+    }
+
+    /// Tells on stderr how quick it was, and what memory it took.
+    fn tell(&self, requests: u64, events: u64) {
+        let memory = peak_memory_bytes().map_or_else(String::new, |bytes| format!("; {} at most", ByteSize(bytes)));
+        let seconds = (processor_time() - self.processor).as_secs_f64();
+        output::say(&format!(
+            "{requests} requests, {events} events in {:.3} s, {seconds:.3} s of one core: {:.1} million events a second of it{memory}",
+            self.wall.elapsed().as_secs_f64(),
+            events as f64 / seconds.max(1e-9) / 1e6
+        ));
+    }
+}
+
+/// What this thread, which does all of the work, has had of a core.
+fn processor_time() -> Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+}
+
+/// The most memory that this process has had, as the kernel counts it.
+fn peak_memory_bytes() -> Option<u64> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+    line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok().map(|kib| kib << 10)
+}
+
+/// The load, by the name that results bear.
+struct Load {
+    name: String,
+    workload: Workload,
+}

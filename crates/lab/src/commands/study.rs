@@ -1,0 +1,23 @@
+//! `cenote-lab study`: what the scheduler does under pressure, in simulated time and in an engine.
+
+mod engine;
+mod real;
+mod swap;
+mod watermark;
+mod watermark_real;
+
+use crate::args::StudyCommands;
+use cenote_console::failure::Failure;
+use std::path::Path;
+
+pub fn run(command: &StudyCommands) -> Result<(), Failure> {
+    match command {
+        StudyCommands::Watermark(args) => watermark::run(args),
+        StudyCommands::Swap(args) => swap::run(args),
+        StudyCommands::Engine(args) => engine::run(args),
+    }
+}
+
+fn write(path: &Path, text: &str) -> Result<(), Failure> {
+    std::fs::write(path, text).map_err(|error| Failure::new(format!("{}: cannot write it: {error}", path.display())))
+}

@@ -1,0 +1,115 @@
+//! CPEN 511's load on the reference engine: 400 prompts at once in little memory, with real swaps.
+
+use crate::commands::live::{Answered, LIVE_REGION_BYTES, Live};
+use cenote_base::units::ByteSize;
+use cenote_console::args::EngineArgs;
+use cenote_console::engine;
+use cenote_console::failure::Failure;
+use cenote_console::output;
+use cenote_console::region::TemporaryRegion;
+use cenote_console::region::own_region_bytes;
+use cenote_engine::SwapRecord;
+use cenote_policy::Watermark;
+use cenote_serving_sim::model::{Calibration, Link};
+use cenote_serving_sim::workload::{CPEN_PROMPTS, cpen};
+use cenote_serving_sim::{Setup, Workload};
+use std::collections::BTreeMap;
+
+/// The engine's own blocks: as many as the paper's models with few have.
+pub const L1_BLOCKS: u64 = 150;
+/// Requests that run at once, and tokens of a step: vLLM's defaults.
+const MAX_NUM_SEQS: usize = 256;
+const MAX_NUM_BATCHED_TOKENS: usize = 2_048;
+/// Room for all of them.
+const SWAP: ByteSize = ByteSize(256 << 20);
+
+/// What clients saw of a load.
+pub struct Measured {
+    pub ttft_mean_ms: f64,
+    pub throughput_tokens_per_s: f64,
+}
+
+/// Times as the simulator counts them: of a request from when it was asked (a client's clock wakes
+/// it up a millisecond late), of the whole load from when the first one was to come.
+pub fn measured(load: &Workload, answers: &[Answered]) -> Measured {
+    let waits = answers.iter().map(|answer| answer.first.as_secs_f64());
+    let ttft = waits.sum::<f64>() / answers.len().max(1) as f64;
+    let begin = load.requests().first().map_or(0.0, |request| request.arrival as f64 / 1e9);
+    let end = answers.iter().map(|answer| (answer.asked + answer.whole).as_secs_f64()).fold(begin, f64::max);
+    let tokens: u64 = load.requests().iter().map(|request| u64::from(request.output_tokens)).sum();
+    Measured { ttft_mean_ms: 1e3 * ttft, throughput_tokens_per_s: tokens as f64 / (end - begin).max(1e-9) }
+}
+
+/// A live engine as the simulator has it.
+pub fn setup_of(live: &Live, fitted: &Calibration) -> Setup {
+    let (model, small) = (live.engine().model(), |value: usize| u32::try_from(value).unwrap_or(u32::MAX));
+    let config = model.config();
+    Setup {
+        instances: 1,
+        cost: fitted.cost(),
+        front_ns: fitted.machine.front_ns,
+        kv_bytes_per_token: fitted.machine.kv_bytes_per_token,
+        l1_blocks: small(model.kv_blocks()),
+        l1_block_tokens: small(config.block_tokens),
+        max_num_seqs: config.max_num_seqs,
+        max_num_batched_tokens: small(config.max_num_batched_tokens),
+        watermark: config.watermark.clone(),
+        swap_blocks: u32::try_from(config.swap_bytes / model.layout().block_bytes() as u64).unwrap_or(u32::MAX),
+        swap_link: Link { bytes_per_s: fitted.machine.copy_bytes_per_s, latency_ns: 0 },
+        always_swap: config.always_swap,
+        private: None,
+        shared: None,
+        eviction: cenote_policy::Eviction::Lru,
+    }
+}
+
+/// One run of the load on the engine.
+pub struct CpenRun {
+    pub measured: Measured,
+    pub swaps: Vec<SwapRecord>,
+    /// The load as it came to the engine: clients that ask at once come in any order.
+    pub taken: Workload,
+    /// What the engine counts.
+    pub stats: BTreeMap<String, f64>,
+}
+
+/// The engine of these runs: the demo model, little memory, always swaps, as CPEN 511's vLLM was
+/// told to.
+pub struct Cpen {
+    args: EngineArgs,
+    region: TemporaryRegion,
+}
+
+impl Cpen {
+    pub fn new() -> Result<Self, Failure> {
+        let args = EngineArgs::of_model(None)?;
+        let block_bytes = engine::load(&args, None)?.layout().block_bytes() as u64;
+        let args = EngineArgs {
+            kv_size: ByteSize(L1_BLOCKS * block_bytes),
+            max_num_seqs: MAX_NUM_SEQS,
+            max_num_batched_tokens: MAX_NUM_BATCHED_TOKENS,
+            max_waiting: CPEN_PROMPTS,
+            swap: SWAP,
+            always_swap: true,
+            ..args
+        };
+        let region = TemporaryRegion::until_signal("study", own_region_bytes().min(LIVE_REGION_BYTES))?;
+        Ok(Self { args, region })
+    }
+
+    pub async fn start(&self, watermark: &Watermark) -> Result<Live, Failure> {
+        let args = EngineArgs { watermark: watermark.clone(), ..self.args.clone() };
+        Live::start(&args, &self.region).await
+    }
+
+    pub async fn run(&self, watermark: &Watermark, seed: u64) -> Result<CpenRun, Failure> {
+        let mut live = self.start(watermark).await?;
+        let load = cpen(CPEN_PROMPTS, 1.0, seed);
+        let bar = output::progress("serving", load.requests().len() as u64);
+        let answers = live.replay(&load, &|| bar.inc(1)).await;
+        bar.finish_and_clear();
+        let (swaps, taken, stats) = (live.take_swaps(), live.take_taken(), live.settled().await);
+        live.end().await;
+        Ok(CpenRun { measured: measured(&load, &answers?), swaps, taken, stats: stats? })
+    }
+}

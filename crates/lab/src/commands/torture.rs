@@ -1,0 +1,389 @@
+//! `cenote-lab torture`: processes that do everything at once to one region that is full, while they
+//! are killed, whenever it comes and right inside critical sections. Nothing may be wrong, lost or
+//! stuck afterwards.
+//!
+//! The parent decides who dies when, and touches the region only when all have gone. Deaths: a
+//! child is killed every [`KILL_PAUSE_MS`]; most children also have a fault point where they kill
+//! themselves ([`faults`]); with several hosts, all children of one go at once every
+//! [`HOST_KILL_PAUSE_MS`], every other time with the memory of that host.
+
+mod child;
+mod children;
+mod content;
+mod faults;
+mod inspection;
+mod ledger;
+mod message;
+mod operations;
+mod report;
+
+pub use child::run as run_child;
+
+use crate::args::TortureArgs;
+use cenote_base::prng::Prng;
+use cenote_base::units::ByteSize;
+use cenote_console::args::{FlushArg, NewRegionArgs, RegionArgs, WatchArgs};
+use cenote_console::failure::Failure;
+use cenote_console::output;
+use cenote_console::region::TemporaryRegion;
+use cenote_console::signals::EndSignals;
+use cenote_console::stale::{self, Owned};
+use cenote_mem::{Flush, HostArea, Mapping, RegionSource};
+use children::{End, Event, Nursery, Slot, Told};
+use faults::When;
+use indicatif::ProgressBar;
+use ledger::Ledger;
+use message::Message;
+use operations::{COUNTERS, Operations};
+use report::Report;
+use std::ops::Range;
+use std::process::ExitCode;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::{Duration, Instant};
+
+const KILL_PAUSE_MS: Range<u64> = 100..400;
+const STOP_PAUSE_MS: Range<u64> = 200..1500;
+/// How long a child is stopped: often longer than others wait for a lock, never so long that its
+/// host is declared dead.
+const STOPPED_MS: Range<u64> = 20..700;
+const HOST_KILL_PAUSE_MS: Range<u64> = 3000..8000;
+/// So short that a host which stays away for a while is declared dead and its chunks are taken
+/// over.
+const HOST_TIMEOUT: Duration = Duration::from_millis(1500);
+const QUARANTINE: Duration = Duration::from_millis(500);
+/// A host that died stays away for at most this long.
+const HOST_ABSENCE_MS_MAX: u64 = 4000;
+/// Between two looks at who hangs.
+const LOOK: Duration = Duration::from_millis(200);
+/// A region has about so many chunks, so that one more or less is no matter.
+const CHUNKS: u64 = 256;
+
+pub fn run(args: &TortureArgs) -> Result<ExitCode, Failure> {
+    if args.processes < u64::from(args.hosts) || args.processes > ledger::CHILDREN_MAX {
+        let most = ledger::CHILDREN_MAX;
+        return Err(Failure::new(format!("--processes {}: at least one per host, at most {most}", args.processes)));
+    }
+    let signals = EndSignals::catch()?;
+    let mut torture = Torture::begin(args)?;
+    let (end, ended) = channel();
+    signals.then(move |code| end.send(code).unwrap_or_default());
+    if let Some(code) = torture.go_on(&ended)? {
+        return Ok(ExitCode::from(code));
+    }
+    let mut report = torture.finish()?;
+    let code = report.judge();
+    args.output.show(&report, || report.text())?;
+    report.findings.iter().for_each(|finding| output::say(finding));
+    if code != 0 {
+        output::report_failure(&Failure::new(report.failure()).hint(format!("--seed {} starts alike", report.seed)));
+    }
+    Ok(ExitCode::from(code))
+}
+
+/// The ledger's memory, which goes with this value.
+struct LedgerFile(RegionSource, #[expect(dead_code, reason = "it is the ledger's lock")] Option<Owned>);
+
+impl Drop for LedgerFile {
+    fn drop(&mut self) {
+        let _ = Mapping::remove(&self.0);
+    }
+}
+
+/// A run. Fields are dropped in order: the children first, then what they use.
+struct Torture {
+    slots: Vec<Slot>,
+    nursery: Nursery,
+    told: Receiver<Told>,
+    ledger: Ledger,
+    _ledger_file: LedgerFile,
+    region: TemporaryRegion,
+    prng: Prng,
+    report: Report,
+    operations: Operations,
+    fill: Vec<f64>,
+    /// The host that was killed last, until its first child is back.
+    returning: Option<u8>,
+    /// Counters by host: as last told, and what was counted before the host lost its memory.
+    counters: Vec<[u64; COUNTERS.len()]>,
+    counters_lost: [u64; COUNTERS.len()],
+    started: Instant,
+    seconds: f64,
+    bar: ProgressBar,
+}
+
+impl Torture {
+    fn begin(args: &TortureArgs) -> Result<Self, Failure> {
+        let seed = args.seed.unwrap_or_else(|| std::process::id().into());
+        let flush = match args.flush {
+            Some(flush) => flush,
+            None if args.hosts > 1 => FlushArg::Auto,
+            None => FlushArg::Fixed(Flush::None),
+        };
+        if args.hosts > 1 && flush == FlushArg::Fixed(Flush::None) {
+            return Err(Failure::new("several hosts need a flush instruction").hint("--flush auto takes the best"));
+        }
+        let chunk_bytes = (args.size.0 / CHUNKS).next_power_of_two().clamp(64 << 10, 2 << 20);
+        let [_, smallest] = child::block_sizes(chunk_bytes);
+        let new = NewRegionArgs {
+            chunk_size: ByteSize(chunk_bytes),
+            min_block: ByteSize(smallest),
+            max_hosts: args.hosts,
+            flush,
+            ..NewRegionArgs::of_size(args.size.0)
+        };
+        let region = TemporaryRegion::make("torture", &new)?;
+        let flush = region.superblock().flush;
+        let ledger_name = RegionSource::Shm(stale::own_name("torture-ledger"));
+        let ledger = Ledger::create(&ledger_name, flush)?;
+        let ledger_file = LedgerFile(ledger_name.clone(), stale::own(&ledger_name)?);
+        let (sender, told) = channel();
+        let nursery = Nursery {
+            region: region.args().clone(),
+            watch: WatchArgs { host_timeout: HOST_TIMEOUT, quarantine: QUARANTINE },
+            ledger: ledger_name,
+            prng: Prng::at(seed, 1),
+            told: sender,
+        };
+        let report = Report {
+            region: region.args().source()?.to_string(),
+            processes: args.processes,
+            hosts: args.hosts,
+            flush: flush.name(),
+            seed,
+            ..Report::default()
+        };
+        Ok(Self {
+            slots: (0..args.processes as usize).map(|index| Slot::new(index, args.hosts)).collect(),
+            nursery,
+            told,
+            ledger,
+            _ledger_file: ledger_file,
+            region,
+            prng: Prng::at(seed, 2),
+            report,
+            operations: Operations::default(),
+            fill: Vec::new(),
+            returning: None,
+            counters: vec![[0; COUNTERS.len()]; args.hosts.into()],
+            counters_lost: [0; COUNTERS.len()],
+            started: Instant::now(),
+            seconds: args.seconds,
+            bar: output::progress("torture", args.seconds as u64),
+        })
+    }
+
+    fn pause(&mut self, milliseconds: Range<u64>) -> Duration {
+        Duration::from_millis(milliseconds.start + self.prng.below(milliseconds.end - milliseconds.start))
+    }
+
+    /// Runs until the time is over, or until a signal, whose exit code it returns.
+    fn go_on(&mut self, ended: &Receiver<u8>) -> Result<Option<u8>, Failure> {
+        let mut kill_at = self.started + self.pause(KILL_PAUSE_MS);
+        let mut stop_at = self.started + self.pause(STOP_PAUSE_MS);
+        let mut host_kill_at = self.started + self.pause(HOST_KILL_PAUSE_MS);
+        let end = self.started + Duration::from_secs_f64(self.seconds);
+        loop {
+            let now = Instant::now();
+            if let Ok(code) = ended.try_recv() {
+                return Ok(Some(code));
+            }
+            if now >= end {
+                return Ok(None);
+            }
+            self.start_children()?;
+            if now >= kill_at {
+                let chosen = self.prng.below(self.slots.len() as u64) as usize;
+                self.slots[chosen].kill();
+                kill_at = now + self.pause(KILL_PAUSE_MS);
+            }
+            if now >= stop_at {
+                let chosen = self.prng.below(self.slots.len() as u64) as usize;
+                let until = now + self.pause(STOPPED_MS);
+                self.report.stops += u64::from(self.slots[chosen].stop(until));
+                stop_at = now + self.pause(STOP_PAUSE_MS);
+            }
+            self.slots.iter_mut().for_each(|slot| slot.go_on_after(now));
+            if self.report.hosts > 1 && now >= host_kill_at {
+                self.kill_host()?;
+                host_kill_at = Instant::now() + self.pause(HOST_KILL_PAUSE_MS);
+            }
+            self.look_for_hangs();
+            let next = self.slots.iter().filter_map(|slot| slot.stopped_until).chain([end, kill_at, now + LOOK]).min();
+            self.hear_until(next.unwrap_or(end))?;
+            self.show_progress();
+        }
+    }
+
+    /// Starts all who died and may live again.
+    fn start_children(&mut self) -> Result<(), Failure> {
+        let now = Instant::now();
+        for child in 0..self.slots.len() {
+            let slot = &self.slots[child];
+            if slot.process.is_some() || slot.asleep_until > now {
+                continue;
+            }
+            let when = if self.slots.iter().any(|other| other.asleep_until > now) {
+                When::HostAway
+            } else if self.returning == Some(slot.host) {
+                When::HostReturns
+            } else {
+                When::Always
+            };
+            self.returning.take_if(|host| *host == self.slots[child].host);
+            self.slots[child].start(&mut self.nursery, when)?;
+        }
+        Ok(())
+    }
+
+    /// Handles what children say, until `deadline` at the latest; one message is enough to return.
+    fn hear_until(&mut self, deadline: Instant) -> Result<(), Failure> {
+        match self.told.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+            Ok(told) => self.hear(told),
+            Err(RecvTimeoutError::Timeout) => Ok(()),
+            Err(RecvTimeoutError::Disconnected) => unreachable!("the nursery has a sender"),
+        }
+    }
+
+    fn hear(&mut self, told: Told) -> Result<(), Failure> {
+        let slot = &mut self.slots[told.child];
+        let message = match told.event {
+            Event::Said(message) => message,
+            Event::Closed if slot.life == told.life => return self.bury(told.child),
+            Event::Closed => return Ok(()),
+        };
+        if slot.life == told.life {
+            slot.hear(&message);
+        }
+        let host = usize::from(slot.host);
+        match message {
+            Message::Did(operations) => self.operations.add_all(&operations),
+            Message::Fill(ready, data) => self.fill.push(ready as f64 / data as f64),
+            Message::Counters(values) => {
+                if let Ok(values) = values.try_into() {
+                    self.counters[host] = values;
+                }
+            }
+            Message::Wrong(bytes, place) => {
+                self.report.wrong_bytes += bytes;
+                self.report.find(format!("{bytes} wrong bytes: {place}"));
+            }
+            Message::Lock(fact) => {
+                self.report.increments_wrong += 1;
+                self.report.find(fact);
+            }
+            Message::Joined | Message::Fault(_) => {}
+        }
+        Ok(())
+    }
+
+    fn bury(&mut self, child: usize) -> Result<(), Failure> {
+        match self.slots[child].reap()? {
+            Some(End::Killed(point)) => {
+                self.report.kills += 1;
+                if let Some(point) = point {
+                    if faults::named(&point).is_some_and(|point| point.critical) {
+                        self.report.kills_in_critical_sections += 1;
+                    }
+                    *self.report.kills_by_fault_point.entry(point).or_default() += 1;
+                }
+            }
+            Some(End::Failed(status)) => {
+                self.report.failed_children += 1;
+                self.report.find(format!("child {child} ended by itself: {status}"));
+            }
+            Some(End::Orderly) | None => {}
+        }
+        Ok(())
+    }
+
+    /// Kills all children of a host at once; it stays away for a while.
+    fn kill_host(&mut self) -> Result<(), Failure> {
+        let host = self.prng.below(self.report.hosts.into()) as u8;
+        let until = Instant::now() + Duration::from_millis(self.prng.below(HOST_ABSENCE_MS_MAX));
+        for slot in self.slots.iter_mut().filter(|slot| slot.host == host) {
+            slot.kill();
+            slot.asleep_until = until;
+        }
+        self.returning = Some(host);
+        self.bury_all(|slot| slot.host == host)?;
+        self.report.host_kills += 1;
+        if self.prng.below(2) == 0 {
+            self.report.host_reboots += 1;
+            let uuid: String = self.region.superblock().config.uuid.iter().map(|byte| format!("{byte:02x}")).collect();
+            HostArea::remove(&format!("cenote-{uuid}-h{host}"))?;
+            let lost = std::mem::take(&mut self.counters[usize::from(host)]);
+            self.counters_lost.iter_mut().zip(lost).for_each(|(sum, count)| *sum += count);
+        }
+        Ok(())
+    }
+
+    /// Waits until all of these children, which are about to end, have ended.
+    fn bury_all(&mut self, these: impl Fn(&Slot) -> bool) -> Result<(), Failure> {
+        self.slots.iter_mut().for_each(Slot::go_on);
+        while self.slots.iter().any(|slot| these(slot) && slot.process.is_some()) {
+            self.look_for_hangs();
+            self.hear_until(Instant::now() + LOOK)?;
+        }
+        Ok(())
+    }
+
+    fn look_for_hangs(&mut self) {
+        for slot in self.slots.iter_mut().filter(|slot| slot.hangs()) {
+            self.report.hangs += 1;
+            let whereabouts = slot.whereabouts();
+            output::say(&format!("child {} has said nothing for {:?}:\n{whereabouts}", slot.index, children::HANG));
+            slot.kill();
+            // What the kernel does not end at once is not counted again for a while.
+            slot.heard = Instant::now();
+        }
+    }
+
+    fn show_progress(&self) {
+        self.bar.set_position(self.started.elapsed().as_secs());
+        self.bar.set_message(format!(
+            "{} kills ({} in critical sections), {} operations, {:.2} full, {} wrong bytes, {} hangs",
+            self.report.kills,
+            self.report.kills_in_critical_sections,
+            self.operations.total(),
+            self.fill.last().copied().unwrap_or(0.0),
+            self.report.wrong_bytes,
+            self.report.hangs,
+        ));
+    }
+
+    /// Ends the children, half of them by force so that they leave something behind, and inspects
+    /// what is left.
+    fn finish(mut self) -> Result<Report, Failure> {
+        self.report.seconds = self.started.elapsed().as_secs_f64();
+        self.ledger.stop();
+        for slot in self.slots.iter_mut().skip(1).step_by(2) {
+            slot.kill();
+        }
+        self.bury_all(|_| true)?;
+        self.bar.finish_and_clear();
+        let mut report = std::mem::take(&mut self.report);
+        let spinner = output::spinner("checking what is left");
+        let region: &RegionArgs = self.region.args();
+        let hosts = report.hosts;
+        inspection::inspect(region, &self.nursery.watch, hosts, &mut report)?;
+        spinner.finish_and_clear();
+        (0..report.processes).for_each(|child| self.ledger.settle(child));
+        report.set_increments(self.ledger.balance(report.processes));
+        report.set_fill(std::mem::take(&mut self.fill));
+        report.operations = self.operations.by_name();
+        let mut sums = self.counters_lost;
+        for host in &self.counters {
+            sums.iter_mut().zip(host).for_each(|(sum, count)| *sum += count);
+        }
+        [
+            report.lock_timeouts,
+            report.locks_abandoned,
+            report.recovered_workers,
+            report.recovered_reservations,
+            report.hosts_declared_dead,
+            report.chunks_adopted,
+            report.damage_met,
+        ] = sums;
+        Ok(report)
+    }
+}

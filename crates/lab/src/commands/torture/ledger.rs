@@ -1,0 +1,131 @@
+//! Memory beside the region: what the pool's user locks guard, and how often each child went
+//! through them.
+//!
+//! A counter is two words that are equal whenever its lock is free: a holder raises the one, then
+//! the other. A child writes down before it asks for a lock that it will, and afterwards that it
+//! did, so at the end every increment is known but those whose child died on the way.
+
+use cenote_console::failure::Failure;
+use cenote_mem::{Fabric, Flush, LINE, MapOptions, Mapped, Mapping, Offset, RegionSource};
+
+/// Locks that children contend for.
+pub const LOCKS: u8 = 3;
+
+/// Most children that the ledger has lines for.
+pub const CHILDREN_MAX: u64 = 256;
+
+const BYTES: u64 = (1 + LOCKS as u64 + CHILDREN_MAX) * LINE;
+
+/// The first line's only word: the run is over.
+const STOP: u64 = 0;
+
+// Words of a child's line.
+const STARTED: u64 = 0;
+const FINISHED: u64 = 8;
+const UNCERTAIN: u64 = 16;
+
+/// The ledger as one process maps it.
+pub struct Ledger(Mapped);
+
+/// What a run's increments came to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Increments {
+    /// In the counters.
+    pub counted: u64,
+    /// That children saw through.
+    pub finished: u64,
+    /// Whose child died on the way: they may be in the counters or not.
+    pub uncertain: u64,
+}
+
+impl Increments {
+    /// How many increments the counters lack, or have too many.
+    pub const fn wrong(self) -> u64 {
+        self.finished.saturating_sub(self.counted) + self.counted.saturating_sub(self.finished + self.uncertain)
+    }
+}
+
+impl Ledger {
+    pub fn create(source: &RegionSource, flush: Flush) -> Result<Self, Failure> {
+        let options = MapOptions { numa_node: None, huge_pages: false, prefault: false };
+        Ok(Self(Mapped::new(Mapping::create(source, BYTES.next_multiple_of(4096), 0o600, &options)?, flush)?))
+    }
+
+    pub fn open(source: &RegionSource, flush: Flush) -> Result<Self, Failure> {
+        let options = MapOptions { numa_node: None, huge_pages: false, prefault: false };
+        Ok(Self(Mapped::new(Mapping::open(source, &options)?, flush)?))
+    }
+
+    fn read(&self, line: u64, word: u64) -> u64 {
+        self.0.refresh(&[line]);
+        self.0.load(Offset::new(line + word))
+    }
+
+    fn write(&self, line: u64, word: u64, value: u64) {
+        self.0.store(Offset::new(line + word), value);
+        self.0.publish(&[line]);
+    }
+
+    /// Tells the children to end in order.
+    pub fn stop(&self) {
+        self.write(STOP, 0, 1);
+    }
+
+    pub fn is_stopped(&self) -> bool {
+        self.read(STOP, 0) != 0
+    }
+
+    const fn counter(lock: u8) -> u64 {
+        (1 + lock as u64) * LINE
+    }
+
+    /// Raises a counter whose lock the caller holds; `between` comes when it is half done.
+    /// `repair`: a holder died, so the words may differ. An error says that they differ although
+    /// they must not.
+    pub fn increment(&self, lock: u8, repair: bool, between: impl FnOnce()) -> Result<(), String> {
+        let line = Self::counter(lock);
+        let (first, second) = (self.read(line, 0), self.read(line, 8));
+        self.write(line, 0, first + 1);
+        between();
+        self.write(line, 8, first + 1);
+        if first == second || repair { Ok(()) } else { Err(format!("counter {lock} was {first} and {second}")) }
+    }
+
+    const fn child(child: u64) -> u64 {
+        (1 + LOCKS as u64 + child) * LINE
+    }
+
+    /// A child's new life begins, or its last is over: what the one before began and did not finish
+    /// is uncertain.
+    pub fn settle(&self, child: u64) {
+        let line = Self::child(child);
+        let (started, finished) = (self.read(line, STARTED), self.read(line, FINISHED));
+        self.write(line, UNCERTAIN, self.read(line, UNCERTAIN) + (started - finished));
+        self.write(line, STARTED, finished);
+    }
+
+    pub fn started(&self, child: u64) {
+        let line = Self::child(child);
+        self.write(line, STARTED, self.read(line, STARTED) + 1);
+    }
+
+    /// The increment came to its end, or, as the lock was not free in time, never began.
+    pub fn finished(&self, child: u64, done: bool) {
+        let line = Self::child(child);
+        if done {
+            self.write(line, FINISHED, self.read(line, FINISHED) + 1);
+        } else {
+            self.write(line, STARTED, self.read(line, FINISHED));
+        }
+    }
+
+    /// The balance, when all children have gone and are settled.
+    pub fn balance(&self, children: u64) -> Increments {
+        let sum = |word: u64| (0..children).map(|child| self.read(Self::child(child), word)).sum();
+        Increments {
+            counted: (0..LOCKS).map(|lock| self.read(Self::counter(lock), 0)).sum(),
+            finished: sum(FINISHED),
+            uncertain: sum(UNCERTAIN),
+        }
+    }
+}

@@ -1,0 +1,220 @@
+//! What a torture came to: figures, what they must be, and how they are told.
+
+use super::ledger::Increments;
+use cenote_console::output::{facts, table, wrapped};
+use serde::Serialize;
+use std::collections::BTreeMap;
+
+/// Exit code where bytes were wrong, or anything was lost or damaged.
+pub const WRONG: u8 = 3;
+/// Exit code where a child hung.
+pub const HUNG: u8 = 4;
+/// Exit code where nothing was wrong, but the run did not do what makes it worth something.
+pub const TOO_LITTLE: u8 = 5;
+
+/// From so many seconds on a run has goals.
+const GOALS_FROM_SECONDS: f64 = 60.0;
+const KILLS_GOAL: u64 = 100;
+const CRITICAL_KILLS_GOAL: u64 = 20;
+const FILL_GOAL: f64 = 0.95;
+
+/// What is told at the end.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Report {
+    pub seconds: f64,
+    pub processes: u64,
+    pub hosts: u8,
+    pub flush: &'static str,
+    pub seed: u64,
+    pub region: String,
+    pub region_bytes: u64,
+    pub data_bytes: u64,
+    pub operations: BTreeMap<&'static str, u64>,
+    /// Children that ended by SIGKILL, wherever they were.
+    pub kills: u64,
+    pub kills_in_critical_sections: u64,
+    /// Of kills at fault points, how many at each.
+    pub kills_by_fault_point: BTreeMap<String, u64>,
+    /// How often a child was stopped for a while and went on.
+    pub stops: u64,
+    /// How often all children of a host were killed at once.
+    pub host_kills: u64,
+    /// Of those, how often the host lost its own memory, too.
+    pub host_reboots: u64,
+    /// Readable bytes over bytes for blocks: nine of ten looks at it found at least this.
+    pub fill: f64,
+    pub fill_median: f64,
+    pub fill_looks: usize,
+    pub wrong_bytes: u64,
+    /// Slots and chunks that nobody can reach.
+    pub leaked_bytes: u64,
+    pub hangs: u64,
+    /// Increments of locked counters that are missing or too many.
+    pub increments_wrong: u64,
+    pub increments_uncertain: u64,
+    /// Structures or payloads that did not hold at the end.
+    pub damaged: u64,
+    /// Slots still reserved and blocks still pinned when everybody had gone.
+    pub left_reserved: u64,
+    pub left_pinned: u64,
+    /// Children that ended in a way of their own.
+    pub failed_children: u64,
+    pub lock_timeouts: u64,
+    pub locks_abandoned: u64,
+    pub recovered_workers: u64,
+    pub recovered_reservations: u64,
+    pub hosts_declared_dead: u64,
+    pub chunks_adopted: u64,
+    /// Structures that did not hold, as children met them.
+    pub damage_met: u64,
+    /// Blocks that were still there at the end, and whose every byte was compared.
+    pub blocks_verified: u64,
+    /// What was wrong, the first few.
+    pub findings: Vec<String>,
+    /// What the run did not reach.
+    pub short_of: Vec<String>,
+    pub pass: bool,
+}
+
+/// Findings that are kept word for word.
+const FINDINGS_MAX: usize = 32;
+
+impl Report {
+    pub fn find(&mut self, fact: String) {
+        if self.findings.len() < FINDINGS_MAX {
+            self.findings.push(fact);
+        }
+    }
+
+    pub fn set_increments(&mut self, increments: Increments) {
+        self.increments_wrong += increments.wrong();
+        self.increments_uncertain = increments.uncertain;
+        if increments.wrong() > 0 {
+            self.find(format!("increments do not add up: {increments:?}"));
+        }
+    }
+
+    /// From all looks of all children.
+    pub fn set_fill(&mut self, mut looks: Vec<f64>) {
+        looks.sort_by(f64::total_cmp);
+        let at = |percent: usize| looks.get(looks.len() * percent / 100).copied().unwrap_or(0.0);
+        (self.fill, self.fill_median, self.fill_looks) = (at(10), at(50), looks.len());
+    }
+
+    fn wrong(&self) -> u64 {
+        let lost = self.leaked_bytes + self.left_reserved + self.left_pinned;
+        self.wrong_bytes + lost + self.increments_wrong + self.damaged + self.failed_children
+    }
+
+    /// Compares the figures with what they must be; returns the exit code.
+    pub fn judge(&mut self) -> u8 {
+        if self.seconds >= GOALS_FROM_SECONDS {
+            if self.kills < KILLS_GOAL {
+                self.short_of.push(format!("{} kills, {KILLS_GOAL} are the least", self.kills));
+            }
+            if self.kills_in_critical_sections < CRITICAL_KILLS_GOAL {
+                let kills = self.kills_in_critical_sections;
+                self.short_of.push(format!("{kills} kills in critical sections, {CRITICAL_KILLS_GOAL} are the least"));
+            }
+            if self.fill < FILL_GOAL {
+                self.short_of.push(format!("the region was {:.3} full, {FILL_GOAL} is the least", self.fill));
+            }
+        }
+        let code = if self.wrong() > 0 {
+            WRONG
+        } else if self.hangs > 0 {
+            HUNG
+        } else if self.short_of.is_empty() {
+            0
+        } else {
+            TOO_LITTLE
+        };
+        self.pass = code == 0;
+        code
+    }
+
+    /// One line on what failed.
+    pub fn failure(&self) -> String {
+        if self.wrong() > 0 {
+            return format!(
+                "{} wrong bytes, {} leaked bytes, {} damaged, {} increments wrong, {} reserved and {} pinned left, \
+                 {} children failed",
+                self.wrong_bytes,
+                self.leaked_bytes,
+                self.damaged,
+                self.increments_wrong,
+                self.left_reserved,
+                self.left_pinned,
+                self.failed_children
+            );
+        }
+        if self.hangs > 0 {
+            return format!("{} children hung", self.hangs);
+        }
+        format!("nothing is wrong, but the run was too little: {}", self.short_of.join("; "))
+    }
+
+    pub fn text(&self) -> String {
+        let mut points = table(&["killed at", "times"]);
+        for (point, times) in &self.kills_by_fault_point {
+            points.add_row([point.clone(), times.to_string()]);
+        }
+        let done = self.operations.iter().filter(|(_, times)| **times > 0);
+        let operations: Vec<String> = done.map(|(operation, times)| format!("{times}\u{a0}{operation}")).collect();
+        let hosts = if self.hosts > 1 {
+            format!(
+                "{}, flushed with {}; {} times all of one were killed, {} declared dead, {} chunks adopted",
+                self.hosts, self.flush, self.host_kills, self.hosts_declared_dead, self.chunks_adopted
+            )
+        } else {
+            format!("1, flush instruction {}", self.flush)
+        };
+        let rows = facts(&[
+            ("seed", self.seed.to_string()),
+            ("ran", format!("{:.1} s with {} processes", self.seconds, self.processes)),
+            ("hosts", hosts),
+            ("kills", format!("{}, {} in critical sections", self.kills, self.kills_in_critical_sections)),
+            ("fill", format!("{:.3} (median {:.3})", self.fill, self.fill_median)),
+            ("wrong bytes", self.wrong_bytes.to_string()),
+            ("leaked bytes", self.leaked_bytes.to_string()),
+            ("hangs", self.hangs.to_string()),
+            ("increments wrong", format!("{} ({} died on the way)", self.increments_wrong, self.increments_uncertain)),
+            ("damaged", self.damaged.to_string()),
+            ("left", format!("{} reserved, {} pinned", self.left_reserved, self.left_pinned)),
+            ("lock timeouts", format!("{}, {} locks abandoned", self.lock_timeouts, self.locks_abandoned)),
+            ("recovered", format!("{} workers, {} reservations", self.recovered_workers, self.recovered_reservations)),
+            ("verified", format!("{} blocks at the end", self.blocks_verified)),
+            ("verdict", if self.pass { "pass" } else { "FAIL" }.to_owned()),
+        ]);
+        format!("{}\n\n{points}\n\n{rows}", wrapped(&operations.join(", "), ""))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_failure_has_its_code() {
+        let good = Report {
+            seconds: 60.0,
+            kills: KILLS_GOAL,
+            kills_in_critical_sections: CRITICAL_KILLS_GOAL,
+            fill: FILL_GOAL,
+            ..Report::default()
+        };
+        assert_eq!(good.clone().judge(), 0);
+        assert_eq!(Report { fill: 0.9, ..good.clone() }.judge(), TOO_LITTLE);
+        assert_eq!(Report { fill: 0.9, seconds: 5.0, ..good.clone() }.judge(), 0, "a short run has no goals");
+        assert_eq!(Report { hangs: 1, ..good.clone() }.judge(), HUNG);
+        assert_eq!(Report { hangs: 1, wrong_bytes: 1, ..good.clone() }.judge(), WRONG);
+        assert_eq!(Report { left_pinned: 1, ..good }.judge(), WRONG);
+    }
+
+    #[test]
+    fn nine_of_ten_looks_found_at_least_the_fill() {
+        let mut report = Report::default();
+        report.set_fill((0..100).rev().map(f64::from).collect());
+        assert_eq!((report.fill, report.fill_median), (10.0, 50.0));
+    }
+}

@@ -1,0 +1,20 @@
+//! Roof: the studies of `cenote-lab`.
+//!
+//! [`choose`] measures each layer of a model with each codec and records the choice. [`agreement`]
+//! compares profiles made from several texts. [`baselines`] are quantizers of other projects, for
+//! comparison only: no pool stores their output. [`outliers`] makes a model with outlier key
+//! channels, which large models have. [`papers`] holds the figures of two papers about their
+//! codecs. [`report`] renders an evaluation with [`plot`].
+//!
+//! [`watermark`] and [`swap`] study the scheduler in the simulator.
+#![forbid(unsafe_code)]
+
+pub mod agreement;
+pub mod baselines;
+pub mod choose;
+pub mod outliers;
+pub mod papers;
+pub mod plot;
+pub mod report;
+pub mod swap;
+pub mod watermark;

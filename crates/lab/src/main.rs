@@ -1,0 +1,11 @@
+//! The `cenote-lab` command: benchmarks, studies, simulations and torture of the product.
+#![forbid(unsafe_code)]
+
+mod args;
+mod commands;
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    cenote_console::program::main::<args::Cli>()
+}

@@ -1,0 +1,60 @@
+//! Renders an evaluation as one HTML file: a table, and a plot of divergence over bits.
+
+use crate::plot::{self, Axis, Scale, Series};
+use cenote_quality::evaluate::{Evaluation, Quality};
+
+/// The HTML file.
+#[must_use]
+pub fn html(model: &str, evaluation: &Evaluation) -> String {
+    let Evaluation { windows, context, block_tokens, perplexity, perplexity_se, codecs } = evaluation;
+    let header =
+        ["codec", "bits per value", "ratio", "KL × 1000", "perplexity", "loss %", "same token %", "K error", "V error"];
+    let row = |quality: &Quality| {
+        vec![
+            quality.codec.clone(),
+            format!("{:.3}", quality.bits),
+            format!("{:.2}", quality.ratio),
+            format!("{:.3} ± {:.3}", 1e3 * quality.kl, 1e3 * quality.kl_se),
+            format!("{:.3}", quality.perplexity),
+            format!("{:+.3} ± {:.3}", quality.loss_percent, quality.loss_percent_se),
+            format!("{:.2}", 100.0 * quality.greedy_agreement),
+            format!("{:.2e}", quality.k_mse),
+            format!("{:.2e}", quality.v_mse),
+        ]
+    };
+    let body = format!(
+        "<h1>KV codecs on {}</h1>\n<p>{windows} windows of {context} tokens, blocks of {block_tokens}. Perplexity without a codec: \
+         {perplexity:.3} ± {perplexity_se:.3}.</p>\n{}\n{}",
+        plot::escaped(model),
+        divergence(codecs),
+        plot::table(&header, codecs.iter().map(row))
+    );
+    plot::page("KV codecs", &body)
+}
+
+/// Name of a codec without its settings.
+fn family(quality: &Quality) -> &str {
+    quality.codec.split([':', ' ', '+']).next().unwrap_or_default()
+}
+
+/// Plot of divergence (logarithmic) over bits per value.
+fn divergence(codecs: &[Quality]) -> String {
+    let shown = || codecs.iter().filter(|quality| quality.bits <= 9.0);
+    let mut families: Vec<&str> = Vec::new();
+    for quality in shown() {
+        if !families.contains(&family(quality)) {
+            families.push(family(quality));
+        }
+    }
+    let point = |quality: &Quality| {
+        let told = format!("{}: {:.3} bits, KL {:.2e}", quality.codec, quality.bits, quality.kl);
+        (quality.bits, quality.kl, told)
+    };
+    let series = families.iter().map(|name| Series {
+        name: (*name).to_owned(),
+        points: shown().filter(|quality| family(quality) == *name).map(point).collect(),
+    });
+    let x_axis = Axis { label: "bits per value", scale: Scale::Linear };
+    let y_axis = Axis { label: "KL, nats per token", scale: Scale::Log };
+    plot::plot("KL over bits", x_axis, y_axis, &series.collect::<Vec<_>>())
+}

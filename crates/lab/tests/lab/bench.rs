@@ -1,0 +1,40 @@
+//! `cenote-lab bench` on the pool alone. What it measures depends on the machine; what it tells does
+//! not.
+
+use super::support::process::bare_lab;
+
+#[tokio::test]
+async fn a_row_says_what_was_measured_on_which_design_and_with_which_tails() {
+    let report = bare_lab(["bench", "all", "--quick", "--only", "pins,lines", "--json"]).ok().await.json();
+    let rows = report["rows"].as_array().expect("rows");
+    let of = |design: &str| rows.iter().filter(|row| row["design"] == design).count();
+    assert!(of("cenote") > 0 && of("cenote") + of("plain") == rows.len() && of("plain") > 0, "{report}");
+    for row in rows {
+        assert_eq!(row["bench"], "pool", "{row}");
+        let [p50, p99, p999] = ["p50", "p99", "p999"].map(|key| row[key].as_f64().expect("a number"));
+        assert!(0.0 < p50 && p50 <= p99 && p99 <= p999, "{row}");
+        assert_eq!(row["goal"].is_string(), row["met"].is_boolean(), "{row}");
+        assert!(row["goal"].is_null() || row["design"] == "cenote", "goals are ours: {row}");
+    }
+    bare_lab(["bench", "lock", "--only", "pins"]).fails(&["there is no such part", "parts: locks"]).await;
+}
+
+#[tokio::test]
+async fn codecs_are_held_against_copies_with_and_without_kernels() {
+    for (more, has_goals) in [(&["--level", "scalar"][..], false), (&["--element", "f16", "--tokens", "32"][..], true)]
+    {
+        let args = ["bench", "codec", "--quick", "--only", "int8,qpack", "--json"].iter().chain(more).copied();
+        let report = bare_lab(args).ok().await.json();
+        let rows = report["rows"].as_array().expect("rows");
+        assert_eq!(rows.len(), 8, "two codecs, both ways, in two places: {report}");
+        let vectors = report["kernel"] != "scalar";
+        assert!(has_goals || !vectors, "{report}");
+        for row in rows {
+            let [bits, ratio, share] =
+                ["bits", "ratio", "checksum_share"].map(|key| row[key].as_f64().expect("a number"));
+            assert!((2.0..16.0).contains(&bits) && ratio > 0.0 && (0.0..=1.0).contains(&share), "{row}");
+            assert!(row["goal"].is_null() || vectors, "{row}");
+        }
+    }
+    bare_lab(["bench", "codec", "--only", "qpaque"]).fails(&["there is no such codec", "codecs: raw, int8"]).await;
+}

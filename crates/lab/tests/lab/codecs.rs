@@ -1,0 +1,165 @@
+//! Codecs from end to end: a profile is made, codecs are evaluated, blocks are stored encoded.
+
+use super::support::process::{cenote, lab};
+use super::support::region::Region;
+use super::support::repository;
+
+fn text() -> String {
+    repository("models/demo/demo.txt").display().to_string()
+}
+
+#[tokio::test]
+async fn a_profile_serves_evaluation_and_storing() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let profile = dir.path().join("demo.safetensors").display().to_string();
+    let (text, page) = (text(), dir.path().join("report.html").display().to_string());
+    cenote(["profile", "--text", &text, "--prompts", "8", "--context", "64", "--out", &profile]).ok().await;
+
+    let codecs = "raw,int8,int8+delta+rle,oaken,oaken-mean,qpack:0.5,qpackz:0.5,kivi:4,kvquant:4,group:4:32";
+    let eval =
+        ["eval", "--text", &text, "--profile", &profile, "--codec", codecs, "--windows", "4", "--context", "128"];
+    let report = lab(eval.iter().copied().chain(["--html", &page, "--json"])).ok().await.json();
+    let of = |codec: &str| {
+        let rows = report["codecs"].as_array().expect("rows");
+        rows.iter().find(|row| row["codec"] == codec).unwrap_or_else(|| panic!("no {codec}: {report}")).clone()
+    };
+    let number = |codec: &str, field: &str| of(codec)[field].as_f64().expect("a number");
+    // Half precision is next to nothing, and what is finer diverges less.
+    assert!(number("raw", "kl") < 1e-6 && (16.0..16.2).contains(&number("raw", "bits")));
+    assert!(number("int8", "kl") < number("qpack:0.5", "kl") && number("qpack:0.5", "kl") < 0.01);
+    assert!(number("int8", "greedy_agreement") > 0.97);
+    // The same codes, in fewer bits. (Rarely, one of them keeps a value as it is where the other
+    // does not.)
+    assert!((number("qpackz:0.5", "kl") / number("qpack:0.5", "kl") - 1.0).abs() < 0.2);
+    assert!(number("qpackz:0.5", "bits") < number("qpack:0.5", "bits") - 0.2);
+    assert!(number("qpack:0.5", "ratio") > 3.5, "{report}");
+    let html = std::fs::read_to_string(&page).expect("a page");
+    assert!(html.contains("<svg") && html.contains("qpackz:0.5") && html.ends_with("</html>\n"));
+
+    // Blocks are stored encoded, and found by whoever knows the profile; who does not computes.
+    let region = Region::create("64MiB").await;
+    let prompt: String = std::fs::read_to_string(&text).expect("the demo's text").chars().take(1200).collect();
+    let flags = ["generate", "--prompt", &prompt, "--max-tokens", "8", "--ignore-eos", "--json"];
+    let generate = || cenote(flags).env("CENOTE_REGION", &region.name);
+    let encoded = || generate().env("CENOTE_CODEC", "0=int8,qpack:0.25").env("CENOTE_PROFILE", &profile);
+    let first = encoded().ok().await.json();
+    let second = encoded().ok().await.json();
+    let cached = |answer: &serde_json::Value| answer["usage"]["cached_tokens"].as_u64().expect("a count");
+    assert_eq!(cached(&first), 0);
+    assert!(cached(&second) * 2 > second["usage"]["prompt_tokens"].as_u64().expect("a count"), "{second}");
+    let without = generate().ok().await.json();
+    assert_eq!(cached(&without), 0, "frames are no pages: {without}");
+    assert_eq!(without["text"], first["text"], "both computed the whole prompt");
+    region.expect_clean_and_idle().await;
+}
+
+#[tokio::test]
+async fn codecs_are_chosen_by_layer_and_the_limit_holds_together() {
+    let (text, dir) = (text(), tempfile::tempdir().expect("a directory"));
+    let path = |name: &str| dir.path().join(name).display().to_string();
+    let (profile, table) = (path("demo.safetensors"), path("codecs.json"));
+    cenote(["profile", "--text", &text, "--prompts", "6", "--context", "64", "--out", &profile]).ok().await;
+    let sizes = ["--windows", "3", "--context", "96"];
+    let choose = |more: &[&str]| {
+        let flags = ["choose", "--text", &text, "--profile", &profile, "--out", &table, "--json"];
+        lab(flags.iter().chain(&sizes).chain(more).copied())
+    };
+    let codecs = "raw,int8,qpack:0.35,qpack:0.9,qpackz:0.9";
+    let chosen = choose(&["--codec", codecs, "--kl-max", "4e-4"]).ok().await.json();
+    let choices = chosen["choices"].as_array().expect("choices");
+    let number = |of: &serde_json::Value, field: &str| of[field].as_f64().expect("a number");
+    assert_eq!(number(&choices[0], "pressure"), 0.0);
+    assert!(choices.iter().all(|choice| number(choice, "kl") <= 4e-4), "{chosen}");
+    assert!(choices.windows(2).all(|pair| number(&pair[0], "ratio") < number(&pair[1], "ratio")), "{chosen}");
+    let last = choices.last().expect("a choice");
+    assert!(number(last, "ratio") > 2.0 && number(last, "kl_predicted") <= 4e-4, "{chosen}");
+    let file: serde_json::Value = serde_json::from_slice(&std::fs::read(&table).expect("a table")).expect("JSON");
+    assert_eq!(file, chosen);
+    let rows = chosen["layers"].as_array().expect("layers");
+    assert!(rows.len() == 4 && rows.iter().all(|rows| rows.as_array().is_some_and(|rows| rows.len() == 4)), "{chosen}");
+
+    // Blocks are stored so, and found again by who chooses alike or knows what was chosen.
+    let region = Region::create("64MiB").await;
+    let prompt: String = std::fs::read_to_string(&text).expect("the demo's text").chars().take(900).collect();
+    let flags = ["generate", "--prompt", &prompt, "--max-tokens", "4", "--ignore-eos", "--json"];
+    let generate = |codec: &str| {
+        let named = cenote(flags).env("CENOTE_REGION", &region.name).env("CENOTE_PROFILE", &profile);
+        named.env("CENOTE_CODEC_TABLE", &table).env("CENOTE_CODEC", codec)
+    };
+    let cached = |answer: &serde_json::Value| answer["usage"]["cached_tokens"].as_u64().expect("a count");
+    assert_eq!(cached(&generate("auto").ok().await.json()), 0);
+    assert!(cached(&generate("auto").ok().await.json()) > 0);
+    assert!(cached(&generate(choices[0]["codec"].as_str().expect("a codec")).ok().await.json()) > 0);
+    region.expect_clean_and_idle().await;
+    // And so may the codec of what grows cold.
+    let cold = |codec: &str| generate("auto").env("CENOTE_COLD_CODEC", codec);
+    cold("auto").ok().await;
+    cold("0-1=int8").fails(&["layer 2 has no codec"]).await;
+
+    // Less harm may be asked for than was measured, more may not.
+    generate("auto").env("CENOTE_KL_MAX", "1e-5").ok().await;
+    generate("auto").env("CENOTE_KL_MAX", "1e-3").fails(&["at most 0.0004", "hint:"]).await;
+    let other = path("other.safetensors");
+    cenote(["profile", "--text", &text, "--prompts", "5", "--context", "64", "--out", &other]).ok().await;
+    generate("auto").env("CENOTE_PROFILE", &other).fails(&["another profile", "hint:"]).await;
+    let serve = ["serve", "--port", "0", "--prefill", "1", "--codec", "auto", "--profile", &other];
+    cenote(serve).fails(&["needs a codec table", "hint:"]).await;
+    cenote(serve.iter().copied().chain(["--codec-table", &table])).fails(&["another profile"]).await;
+    let outliers = path("outliers");
+    lab(["outliers", "--out", &outliers]).ok().await;
+    let plain = choose(&["--codec", "int8", "--loss-max", "1"]).ok().await.json();
+    assert!(plain["choices"].as_array().is_some_and(|all| all.iter().all(|one| number(one, "loss_percent") <= 1.0)));
+    let elsewhere = cenote(flags).env("CENOTE_MODEL", &outliers).env("CENOTE_REGION", &region.name);
+    let elsewhere = elsewhere.env("CENOTE_CODEC", "auto").env("CENOTE_CODEC_TABLE", &table);
+    elsewhere.fails(&["the codec table of another model", "hint:"]).await;
+    std::fs::write(&table, "{}").expect("written");
+    generate("auto").fails(&["not a codec table"]).await;
+    choose(&["--kl-max", "0"]).fails(&["positive"]).await;
+    lab(["choose", "--text", &text]).fails(&["needs a profile", "hint:"]).await;
+}
+
+#[tokio::test]
+async fn profiles_of_two_texts_are_compared() {
+    let (text, dir) = (text(), tempfile::tempdir().expect("a directory"));
+    let other = dir.path().join("source.txt").display().to_string();
+    std::fs::copy(repository("crates/lab/src/args.rs"), &other).expect("copied");
+    let sizes = ["--windows", "4", "--context", "32", "--codec", "oaken,qpack:0.5"];
+    let flags = ["eval", "--text", &text, "--profile-text", &text, "--profile-text"];
+    let report = lab(flags.into_iter().chain([other.as_str(), "--json"]).chain(sizes)).ok().await.json();
+    let (apart, rows) = (report["thresholds"].as_array().expect("rows"), report["rows"].as_array().expect("rows"));
+    assert_eq!((apart.len(), rows.len()), (8, 4), "K and V of four layers, two codecs by two profiles: {report}");
+    for spread in apart {
+        let [mean, worst] = ["mean", "worst"].map(|field| spread[field].as_f64().expect("a number"));
+        assert!(0.0 < mean && mean <= worst && worst < 2.0, "{spread}");
+    }
+    let names: Vec<_> = rows.iter().map(|row| (row["codec"].as_str(), row["profile"].as_str())).collect();
+    assert_eq!(names[1], (Some("oaken"), Some(other.as_str())), "{names:?}");
+    assert!(rows.iter().all(|row| row["kl"].as_f64().is_some_and(|kl| kl < 0.05)), "{report}");
+}
+
+#[tokio::test]
+async fn what_does_not_fit_is_refused() {
+    let (text, dir) = (text(), tempfile::tempdir().expect("a directory"));
+    lab(["eval", "--text", &text, "--codec", "qpack", "--context", "64", "--windows", "2"]).ok().await;
+    cenote(["generate", "--prompt", "x", "--region", "shm:cenote-test-no-such", "--codec", "qpack"])
+        .fails(&["no such region"])
+        .await;
+    lab(["eval", "--text", &text, "--codec", "int5"]).fails(&["`int5` is no codec", "hint:"]).await;
+    lab(["eval", "--text", "no-such-text"]).fails(&["no-such-text"]).await;
+    lab(["eval", "--text", &text, "--codec", "raw", "--context", "100"]).fails(&["not whole blocks of 32"]).await;
+    let serve = ["serve", "--port", "0", "--prefill", "1", "--codec"];
+    let with = |codec: &'static str| cenote(serve.iter().copied().chain([codec]));
+    with("0-1=int8,qpack").fails(&["`qpack:0.5` needs a profile", "hint:"]).await;
+    with("0-1=int8").fails(&["layer 2 has no codec"]).await;
+    with("int8").env("CENOTE_COLD_CODEC", "qpack").fails(&["needs a profile", "hint:"]).await;
+    let other = dir.path().join("outliers");
+    let other_name = other.display().to_string();
+    lab(["outliers", "--out", &other_name]).ok().await;
+    lab(["outliers", "--out", &other_name]).fails(&["there is a model already"]).await;
+    let profile = dir.path().join("other.safetensors").display().to_string();
+    let flags = ["profile", "--text", &text, "--prompts", "2", "--context", "32", "--out", &profile];
+    cenote(flags.iter().copied().chain(["--model", &other_name])).ok().await;
+    lab(["eval", "--text", &text, "--codec", "qpack", "--profile", &profile]).fails(&["another model", "hint:"]).await;
+    std::fs::write(&profile, b"not a profile").expect("written");
+    lab(["eval", "--text", &text, "--codec", "qpack", "--profile", &profile]).fails(&["not a safetensors file"]).await;
+}

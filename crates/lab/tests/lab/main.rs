@@ -1,0 +1,9 @@
+//! The `cenote-lab` binary as users run it: real processes, real regions.
+
+mod bench;
+mod codecs;
+mod sim;
+#[path = "../../../cli/tests/cli/support/mod.rs"]
+mod support;
+mod torture;
+mod words;

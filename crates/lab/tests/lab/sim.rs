@@ -1,0 +1,149 @@
+//! The simulator from the command line: same bytes for the same flags, traces that are not what
+//! they should be, and configurations that cannot be.
+
+use super::support::process::bare_lab;
+use super::support::repository;
+
+fn trace() -> String {
+    repository("crates/serving-sim/tests/data/conversations.jsonl").display().to_string()
+}
+
+#[tokio::test]
+async fn hit_rates_are_told_for_programs_and_people() {
+    let trace = trace();
+    let hits = ["sim", "--trace", &trace, "--hit-rate-only", "--eviction", "lru"];
+    let infinite = bare_lab(hits.iter().copied().chain(["--json"])).ok().await.json();
+    assert_eq!((infinite["hit_blocks"].as_u64(), infinite["blocks"].as_u64()), (Some(2_283), Some(3_952)));
+    assert_eq!(infinite["hit_rate"].as_f64(), Some(2_283.0 / 3_952.0));
+    let finite = bare_lab(hits.iter().copied().chain(["--json", "--pool-blocks", "200"])).ok().await.json();
+    assert_eq!(finite["hit_rate"].as_f64(), Some(2_162.0 / 3_952.0));
+    let table = bare_lab(["sim", "--trace", &trace, "--hit-rate-only", "--eviction", "lru,sieve,s3-fifo,cost-aware"])
+        .ok()
+        .await;
+    assert_eq!(table.out.matches("57.768 %").count(), 4, "{table:?}");
+    assert!(table.err.contains("million events a second"), "{table:?}");
+}
+
+#[tokio::test]
+async fn a_sweep_is_one_table_and_one_page_and_the_same_twice() {
+    let (trace, dir) = (trace(), tempfile::tempdir().expect("a directory"));
+    let page = dir.path().join("sweep.html").display().to_string();
+    let sweep = [
+        "sim",
+        "--trace",
+        &trace,
+        "--instances",
+        "2",
+        "--pool",
+        "none,16GiB,infinite",
+        "--eviction",
+        "lru,sieve",
+        "--html",
+        &page,
+    ];
+    let first = bare_lab(sweep).ok().await;
+    let drawn = std::fs::read_to_string(&page).expect("a page");
+    let second = bare_lab(sweep).ok().await;
+    assert_eq!((&first.out, &drawn), (&second.out, &std::fs::read_to_string(&page).expect("a page")), "the same bytes");
+    assert!(first.out.contains("TTFT") && first.out.contains("infinite"), "{first:?}");
+    assert!(drawn.matches("<svg").count() == 4 && drawn.ends_with("</html>\n"));
+    let rows = bare_lab(sweep[..sweep.len() - 2].iter().copied().chain(["--json"])).ok().await.json();
+    let rows = rows.as_array().expect("a row for each configuration");
+    assert_eq!(rows.len(), 6);
+    let rate = |at: usize| rows[at]["hit_rate"].as_f64().expect("a rate");
+    assert!(rate(0) == 0.0 && rate(2) > 0.0 && rate(4) > rate(2), "{rows:?}");
+    assert!(rows[4]["ttft_mean_ms"].as_f64() < rows[0]["ttft_mean_ms"].as_f64());
+}
+
+#[tokio::test]
+async fn bad_lines_are_named_and_strict_ends_it() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().join("torn.jsonl").display().to_string();
+    let text = std::fs::read_to_string(trace()).expect("the trace");
+    let lines: Vec<&str> = text.lines().take(20).collect();
+    std::fs::write(
+        &path,
+        format!("{}\n{{\"timestamp\": oops}}\n{}", lines[..10].join("\n"), &lines[10..].join("\n")[..900]),
+    )
+    .expect("a file");
+    let hits = ["sim", "--trace", &path, "--hit-rate-only", "--json"];
+    let lenient = bare_lab(hits).ok().await;
+    assert!(lenient.err.contains("torn.jsonl: line 11: expected value"), "{lenient:?}");
+    assert!(lenient.err.contains("(the file ends within this line)"), "{lenient:?}");
+    assert!(lenient.json()["requests"].as_u64().is_some_and(|requests| requests > 10));
+    bare_lab(hits.iter().copied().chain(["--strict"]))
+        .fails(&["torn.jsonl: line 11: expected value", "--strict"])
+        .await;
+    bare_lab(["sim", "--trace", &path, "--format", "azure"]).fails(&["line 1: ", "is --format right?"]).await;
+}
+
+#[tokio::test]
+async fn what_cannot_be_is_refused_with_its_reason() {
+    let trace = trace();
+    for (flags, facts) in [
+        (
+            &["--pool", "1GiB"][..],
+            &["a pool of 1073741824 bytes holds 16 blocks of 512 tokens, but request", "larger --pool"][..],
+        ),
+        (&["--private", "1GiB"], &["an instance's own cache of 1073741824 bytes holds 16 blocks", "larger --private"]),
+        (&["--pool", "infinite", "--pool-link", "0:1"], &["the pool's link has no bandwidth", "--pool-link 25:640"]),
+        (&["--instances", "0"], &["no instances", "one or more --instances"]),
+        (&["--max-num-seqs", "0"], &["a step is without blocks or tokens", "--max-num-seqs"]),
+        (&["--model", "llama-70b"], &["llama-70b does not fit"]),
+        (&["--l1-blocks", "10"], &["an engine's own memory holds 160 tokens", "more --l1-blocks"]),
+        (&["--hit-rate-only", "--pool-blocks", "102"], &["alone has 103 blocks"]),
+        (&["--device", "abacus"], &["there are a100, h200, l20, a6000"]),
+        (&["--calibration", "no-such-file"], &["no-such-file: "]),
+    ] {
+        bare_lab(["sim", "--trace", &trace].into_iter().chain(flags.iter().copied())).fails(facts).await;
+    }
+}
+
+#[tokio::test]
+async fn loads_are_drawn_and_pressure_swaps() {
+    let load =
+        ["sim", "--load", "cpen", "--model", "opt-1.3b", "--device", "a6000", "--instances", "1", "--l1-blocks", "300"];
+    let swapping =
+        load.iter().copied().chain(["--swap", "4GiB", "--always-swap", "--watermark", "fixed:0.01,learned", "--json"]);
+    let rows = bare_lab(swapping).ok().await.json();
+    let swapped = |at: usize| rows[at]["swapped_out_blocks"].as_u64().expect("a count");
+    assert!(swapped(0) > 100 && 2 * swapped(1) < swapped(0), "{rows}");
+    for load in ["poisson", "tract-b"] {
+        let drawn = bare_lab(["sim", "--load", load, "--requests", "50", "--json"]).ok().await.json();
+        assert_eq!(drawn["requests"].as_u64(), Some(50), "{drawn}");
+    }
+}
+
+#[tokio::test]
+async fn this_machine_can_be_calibrated_and_simulated() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().join("here.json").display().to_string();
+    let model = repository("models/demo").display().to_string();
+    bare_lab(["sim", "--calibrate", &path, "--model", &model]).ok().await;
+    let simulated = ["sim", "--load", "poisson", "--requests", "20", "--rate", "0.2", "--calibration", &path, "--json"];
+    let outcome = bare_lab(simulated.into_iter().chain(["--instances", "1"])).ok().await.json();
+    assert_eq!(outcome["requests"].as_u64(), Some(20), "{outcome}");
+    assert!(outcome["ttft_mean_ms"].as_f64().is_some_and(|ms| ms > 1.0), "{outcome}");
+    // Whether the goal is met depends on who else has the machine; that both worlds are told of
+    // does not.
+    let study = ["study", "engine", "--requests", "12", "--rate", "20", "--calibration", &path, "--model", &model];
+    let study = bare_lab(study.into_iter().chain(["--json"])).ok().await.json();
+    let rows = study["rows"].as_array().expect("a row for each load");
+    assert_eq!(rows.len(), 2, "{study}");
+    for row in rows {
+        for figure in ["ttft_mean_ms", "ttft_mean_ms_simulated", "throughput_tokens_per_s"] {
+            assert!(row[figure].as_f64().is_some_and(|value| value > 0.0), "{figure}: {row}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn studies_say_what_holds() {
+    let swap = bare_lab(["study", "swap", "--repeats", "1", "--json"]).ok().await.json();
+    assert_eq!(swap["queue_head"].as_f64(), Some(1.0));
+    let dir = tempfile::tempdir().expect("a directory");
+    let page = dir.path().join("marks.html").display().to_string();
+    let marks = bare_lab(["study", "watermark", "--repeats", "0", "--html", &page]).ok().await;
+    assert!(marks.out.contains("held out") && marks.out.contains("learned"), "{marks:?}");
+    assert!(std::fs::read_to_string(&page).expect("a page").ends_with("</html>\n"));
+}

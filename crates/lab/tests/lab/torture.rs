@@ -1,0 +1,83 @@
+//! Short runs of `cenote-lab torture`; long runs are started by hand. The feature `canary` puts a
+//! mistake into the pool, which torture must detect.
+
+use super::support::process::{Outcome, cenote, lab, own_region, signal};
+use super::support::{soon, until};
+use rustix::process::Signal;
+use std::path::{Path, PathBuf};
+
+async fn torture(flags: &str) -> Outcome {
+    lab(["torture", "--json"].into_iter().chain(flags.split(' '))).run().await
+}
+
+/// What a torture's process leaves in shared memory.
+fn leavings(region: &str, uuid: Option<&str>) -> Vec<PathBuf> {
+    let region = region.strip_prefix("shm:").expect("it is in shared memory");
+    let entries = std::fs::read_dir("/dev/shm").expect("shared memory").map(|entry| entry.expect("an entry").path());
+    let ours = |path: &Path| {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        name.starts_with(region) || uuid.is_some_and(|uuid| name.contains(uuid))
+    };
+    entries.filter(|path| ours(path)).collect()
+}
+
+#[cfg(not(feature = "canary"))]
+fn expect_pass(outcome: &Outcome) -> serde_json::Value {
+    let report = outcome.json();
+    assert_eq!(outcome.code, Some(0), "{outcome:?}");
+    assert_eq!(report["pass"], true, "{report}");
+    for figure in ["wrong_bytes", "leaked_bytes", "hangs", "damaged", "increments_wrong", "failed_children"] {
+        assert_eq!(report[figure], 0, "{figure}: {report}");
+    }
+    for figure in ["kills", "blocks_verified"] {
+        assert!(report[figure].as_u64() > Some(0), "{figure}: {report}");
+    }
+    assert!(report["operations"]["put"].as_u64() > Some(0), "{report}");
+    assert_eq!(leavings(report["region"].as_str().expect("a name"), None), Vec::<PathBuf>::new());
+    report
+}
+
+#[cfg(not(feature = "canary"))]
+#[tokio::test]
+async fn nothing_is_wrong_lost_or_stuck_on_one_host() {
+    let report = expect_pass(&torture("--processes 3 --seconds 5 --size 8MiB --seed 1").await);
+    assert_eq!(report["flush"], "none", "{report}");
+}
+
+#[cfg(not(feature = "canary"))]
+#[tokio::test]
+async fn nor_between_two_hosts() {
+    let Some(best) = cenote_mem::Flush::best() else {
+        return super::support::say("not tested: this processor has no flush instruction that is known");
+    };
+    let report = expect_pass(&torture("--processes 4 --hosts 2 --seconds 6 --size 8MiB --seed 2").await);
+    assert_eq!(report["flush"], best.name(), "{report}");
+}
+
+/// Eviction that does not look for pins takes blocks that are in use.
+#[cfg(feature = "canary")]
+#[tokio::test]
+async fn a_mistake_is_found() {
+    let outcome = torture("--processes 3 --seconds 10 --size 8MiB --seed 1").await;
+    let report = outcome.json();
+    assert_eq!(outcome.code, Some(3), "{report}");
+    assert!(report["wrong_bytes"].as_u64() > Some(0), "{report}");
+    assert!(outcome.err.contains("changed while it was pinned"), "{report}");
+    assert_eq!(leavings(report["region"].as_str().expect("a name"), None), Vec::<PathBuf>::new());
+}
+
+#[tokio::test]
+async fn an_interrupted_torture_leaves_nothing() {
+    let mut child = lab(["torture", "--processes", "2", "--seconds", "60", "--size", "8MiB"]).spawn();
+    let pid = child.id().expect("it was just started");
+    let region = own_region("torture", pid);
+    let at_work = async || {
+        let info = cenote(["pool", "info", "--json", "--region", &region]).run().await;
+        (info.code == Some(0)).then(|| info.json()).filter(|info| info["blocks_ready"].as_u64() > Some(0))
+    };
+    let info = until("children at work", at_work).await;
+    signal(pid, Signal::INT);
+    let status = soon("the end of the torture", child.wait()).await.expect("it is our child");
+    assert_eq!(status.code(), Some(130));
+    assert_eq!(leavings(&region, info["uuid"].as_str()), Vec::<PathBuf>::new());
+}

@@ -1,0 +1,493 @@
+//! Campaigns of many seeds: exploration, repetition of one seed, and mutation testing.
+
+use crate::Args;
+use crate::oracle::Violation;
+use crate::run::{Outcome, POINTS, Setting, run};
+use cenote_memmodel::{Mutation, Place, Site};
+use cenote_pool::Design;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::ControlFlow;
+use std::process::ExitCode;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Instant;
+
+/// Exit code of a campaign that was clean but reached too few crashes or fault points.
+const EXIT_SHORTFALL: u8 = 16;
+/// Default number of seeds of `--mutate`.
+const MUTATE_SEEDS: u64 = 2000;
+/// Factor of further seeds for a mutation that the first seeds do not detect.
+const PATIENCE: u64 = 2;
+/// Exit code of `--mutate` if a mutation was not detected.
+const EXIT_UNNOTICED: u8 = 17;
+
+/// The conditions under which a deliberate defect shows.
+#[derive(Clone, Copy)]
+enum Hurts {
+    Anywhere,
+    /// With the focus on the first call of a fabric method in a file: (file, method).
+    Near(&'static str, &'static str),
+    /// With a raised crash rate at a fault point.
+    At(&'static str),
+}
+
+/// Deliberate defects that the feature `sabotage` compiles into the pool.
+const SABOTAGES: &[(&str, Hurts)] = &[
+    ("publish.ready-early", Hurts::Near("blocks.rs", "write_line")),
+    ("publish.generation-kept", Hurts::Anywhere),
+    ("read.seen-early", Hurts::At("read.unseen")),
+    ("read.recheck-skipped", Hurts::Anywhere),
+    ("read.checksum-skipped", Hurts::At("publish.payload")),
+    ("evict.scan-skipped", Hurts::Near("evict.rs", "fence")),
+    ("pin.recheck-skipped", Hurts::Near("pins.rs", "refresh")),
+    ("index.overflow-uncounted", Hurts::Anywhere),
+    ("bakery.choosing-ignored", Hurts::Near("bakery.rs", "publish")),
+    ("bakery.alone-unsaid", Hurts::Anywhere),
+    ("lock.repair-skipped", Hurts::Anywhere),
+    ("event.stored-untold", Hurts::Anywhere),
+    ("event.removed-untold", Hurts::Anywhere),
+    ("recover.evicting-revived", Hurts::Near("evict.rs", "fence")),
+];
+
+/// Enables one deliberate defect in this process, or none.
+pub fn sabotage(name: Option<&str>) -> Result<(), String> {
+    #[cfg(feature = "sabotage")]
+    cenote_base::fault::sabotage::choose(name);
+    #[cfg(not(feature = "sabotage"))]
+    if name.is_some() {
+        return Err("this build has no deliberate defects; build it with --features sabotage".to_owned());
+    }
+    Ok(())
+}
+
+#[derive(Default)]
+struct Total {
+    seeds: u64,
+    operations: u64,
+    process_crashes: u64,
+    host_crashes: u64,
+    reads_whole: u64,
+    reads_missed: u64,
+    pins: u64,
+    points: BTreeMap<&'static str, u64>,
+    deaths_at: BTreeMap<&'static str, u64>,
+    sites: BTreeMap<Site, u64>,
+    failures: Vec<(u64, Vec<Violation>)>,
+}
+
+impl Total {
+    fn add(&mut self, seed: u64, outcome: Outcome) {
+        self.seeds += 1;
+        self.operations += outcome.report.operations;
+        self.process_crashes += outcome.report.process_crashes;
+        self.host_crashes += outcome.report.host_crashes;
+        self.reads_whole += outcome.reads_whole;
+        self.reads_missed += outcome.reads_missed;
+        self.pins += outcome.pins;
+        for (name, count) in outcome.report.points {
+            *self.points.entry(name).or_default() += count;
+        }
+        for (name, count) in outcome.report.deaths_at {
+            *self.deaths_at.entry(name).or_default() += count;
+        }
+        for (site, count) in outcome.report.sites {
+            *self.sites.entry(site).or_default() += count;
+        }
+        if !outcome.violations.is_empty() {
+            self.failures.push((seed, outcome.violations));
+        }
+    }
+}
+
+/// Runs seeds on all processors and passes each outcome to `see`, until it returns `Break`.
+fn run_each(seeds: &[u64], setting: &Setting, see: impl Fn(u64, Outcome) -> ControlFlow<()> + Sync) {
+    let next = AtomicUsize::new(0);
+    let stop = AtomicBool::new(false);
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| {
+                while !stop.load(Ordering::Relaxed) {
+                    let Some(&seed) = seeds.get(next.fetch_add(1, Ordering::Relaxed)) else { return };
+                    if see(seed, run(seed, setting)).is_break() {
+                        stop.store(true, Ordering::Relaxed);
+                    }
+                }
+            });
+        }
+    });
+}
+
+/// Sums the outcomes of seeds. With `stop_early`, stops after the first failure.
+fn run_seeds(seeds: &[u64], setting: &Setting, stop_early: bool) -> Total {
+    let total = Mutex::new(Total::default());
+    run_each(seeds, setting, |seed, outcome| {
+        let stop = stop_early && !outcome.violations.is_empty();
+        total.lock().expect("plain sums").add(seed, outcome);
+        if stop { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    });
+    let mut total = total.into_inner().expect("plain sums");
+    total.failures.sort_by_key(|(seed, _)| *seed);
+    total
+}
+
+impl Args {
+    fn setting(&self) -> Setting {
+        let place = self.without.as_ref().map(|mutation| mutation.place.clone());
+        Setting {
+            without: self.without.clone(),
+            focus: self.focus.clone().or(place),
+            deadly: self.deadly,
+            traced: self.repeat.is_some(),
+            design: self.design,
+        }
+    }
+
+    fn seeds(&self) -> u64 {
+        self.seeds.unwrap_or(if self.mutate { MUTATE_SEEDS } else { 200 })
+    }
+
+    fn all_seeds(&self) -> Vec<u64> {
+        (self.first..self.first + self.seeds()).collect()
+    }
+}
+
+fn repeat_command(seed: u64, args: &Args) -> String {
+    let mut command = format!("cargo xtask simulate --repeat {seed}");
+    if args.design != Design::Cenote {
+        command += &format!(" --design {}", args.design.name());
+    }
+    if let Some(mutation) = &args.without {
+        command += &format!(" --without {mutation}");
+    }
+    if let Some(place) = &args.focus {
+        command += &format!(" --focus {place}");
+    }
+    if let Some(point) = args.deadly {
+        command += &format!(" --deadly {point}");
+    }
+    if let Some(name) = &args.sabotage {
+        command += &format!(" --sabotage {name}");
+    }
+    command
+}
+
+/// Runs all seeds. Fails if one does, or if the campaign reached too little.
+pub fn explore(args: &Args) -> ExitCode {
+    let start = Instant::now();
+    let total = run_seeds(&args.all_seeds(), &args.setting(), false);
+    println!(
+        "{} seeds, {} operations, {} process and {} host crashes, {} reads whole, {} missed, {} blocks used in place, {:.1} s",
+        total.seeds,
+        total.operations,
+        total.process_crashes,
+        total.host_crashes,
+        total.reads_whole,
+        total.reads_missed,
+        total.pins,
+        start.elapsed().as_secs_f64()
+    );
+    println!("fault points passed / crashed at:");
+    for name in POINTS {
+        let passed = total.points.get(name).copied().unwrap_or(0);
+        let died = total.deaths_at.get(name).copied().unwrap_or(0);
+        println!("  {name:<20} {passed:>9} {died:>7}");
+    }
+    println!("{} places call the fabric", total.sites.len());
+    for (seed, violations) in total.failures.iter().take(40) {
+        println!("seed {seed}: {}", violations[0]);
+        if args.verbose {
+            violations.iter().skip(1).for_each(|violation| println!("    {violation}"));
+            println!("    {:?}", crate::scenario::Shape::of_seed(*seed).of_design(args.design));
+        }
+        println!("  repeat: {}", repeat_command(*seed, args));
+    }
+    if let Some((_, violations)) = total.failures.first() {
+        println!("{} of {} seeds failed", total.failures.len(), total.seeds);
+        return ExitCode::from(violations[0].checker.exit_code());
+    }
+    let short = shortfalls(&total, args);
+    if !short.is_empty() {
+        short.iter().for_each(|fact| println!("too little: {fact}"));
+        return ExitCode::from(EXIT_SHORTFALL);
+    }
+    println!("clean");
+    ExitCode::SUCCESS
+}
+
+/// The goals that a campaign of this size missed.
+fn shortfalls(total: &Total, args: &Args) -> Vec<String> {
+    let mut short = Vec::new();
+    if total.seeds < args.seeds() {
+        short.push(format!("{} of {} seeds ran", total.seeds, args.seeds()));
+    }
+    // The plain design has no crashes and does not pass all fault points.
+    if args.design == Design::Plain {
+        if total.reads_whole < 4 * args.seeds() || total.pins < args.seeds() / 4 {
+            short.push(format!("only {} reads were whole and {} blocks used in place", total.reads_whole, total.pins));
+        }
+        return short;
+    }
+    // Rates are drawn per seed, so a few seeds may have no crash.
+    if args.seeds() >= 100 {
+        if total.process_crashes < args.seeds() / 4 || total.host_crashes < args.seeds() / 10 {
+            short.push(format!("only {} processes and {} hosts crashed", total.process_crashes, total.host_crashes));
+        }
+        short.extend(
+            POINTS
+                .iter()
+                .filter(|name| !total.points.contains_key(*name))
+                .map(|name| format!("fault point {name} was never passed")),
+        );
+    }
+    if args.seeds() >= 2000 {
+        short.extend(
+            POINTS
+                .iter()
+                .filter(|name| !total.deaths_at.contains_key(*name))
+                .map(|name| format!("no crash at fault point {name}")),
+        );
+    }
+    short
+}
+
+/// Runs one seed and prints its trace and its violations.
+pub fn repeat(seed: u64, args: &Args) -> ExitCode {
+    let outcome = run(seed, &args.setting());
+    outcome.report.trace.iter().for_each(|line| println!("{line}"));
+    println!(
+        "seed {seed}: {} operations, {:?}",
+        outcome.report.operations,
+        crate::scenario::Shape::of_seed(seed).of_design(args.design)
+    );
+    outcome.violations.iter().for_each(|violation| println!("{violation}"));
+    match outcome.violations.first() {
+        Some(violation) => ExitCode::from(violation.checker.exit_code()),
+        None => {
+            println!("clean");
+            ExitCode::SUCCESS
+        }
+    }
+}
+
+/// Applies each mutation and each deliberate defect in turn. Some seed must detect it, and that
+/// seed must be clean without it.
+pub fn mutate(args: &Args) -> ExitCode {
+    let start = Instant::now();
+    let all = args.all_seeds();
+    let sound = Setting { design: args.design, ..Setting::default() };
+    let passes = Mutex::new(Passes::default());
+    run_each(&all, &sound, |seed, outcome| passes.lock().expect("plain sums").add(seed, outcome));
+    let passes = passes.into_inner().expect("plain sums");
+    if let Some((seed, violation)) = passes.failures.first() {
+        println!("seed {seed} fails without any mutation: {violation}");
+        return ExitCode::from(violation.checker.exit_code());
+    }
+    let mut tally = Tally::default();
+    let wanted = |text: &str| args.only.is_empty() || args.only.iter().any(|only| text.contains(only.as_str()));
+    for mutation in passes.mutations().filter(|mutation| wanted(&mutation.to_string())) {
+        let seeds = passes.seeds_for(&mutation.place);
+        let setting = Setting { design: args.design, ..Setting::without(mutation.clone()) };
+        let total = run_patiently(&seeds, &setting, args);
+        tally.judge(&format!("--without {mutation}"), &total, &Setting { without: None, ..setting });
+    }
+    if cfg!(feature = "sabotage") {
+        for (name, hurts) in SABOTAGES.iter().filter(|(name, _)| wanted(name)) {
+            let mut setting = sound.clone();
+            let (mut seeds, mut what) = (all.clone(), format!("--sabotage {name}"));
+            match hurts {
+                Hurts::Anywhere => {}
+                Hurts::Near(file, method) => {
+                    let place = passes.place(file, method);
+                    seeds = place.as_ref().map_or(seeds, |place| passes.seeds_for(place));
+                    what += &place.as_ref().map(|place| format!(" --focus {place}")).unwrap_or_default();
+                    setting.focus = place;
+                }
+                Hurts::At(point) => {
+                    what += &format!(" --deadly {point}");
+                    setting.deadly = Some(point);
+                }
+            }
+            let _ = sabotage(Some(name));
+            let total = run_patiently(&seeds, &setting, args);
+            let _ = sabotage(None);
+            tally.judge(&what, &total, &setting);
+        }
+    }
+    println!(
+        "{} noticed, {} unnoticed, {} unsound (seeds that fail without the mutation), {:.0} s",
+        tally.noticed,
+        tally.unnoticed,
+        tally.unsound,
+        start.elapsed().as_secs_f64()
+    );
+    // A campaign without any mutation shows nothing, so it fails.
+    if tally.noticed > 0 && tally.unnoticed + tally.unsound == 0 {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::from(EXIT_UNNOTICED)
+    }
+}
+
+/// Runs these seeds until one fails. If none does, runs further seeds, for defects that show
+/// rarely.
+fn run_patiently(seeds: &[u64], setting: &Setting, args: &Args) -> Total {
+    let total = run_seeds(seeds, setting, true);
+    if !total.failures.is_empty() {
+        return total;
+    }
+    let first = args.first + args.seeds();
+    let more: Vec<u64> = (first..first + PATIENCE * args.seeds()).collect();
+    let mut more = run_seeds(&more, setting, true);
+    more.seeds += total.seeds;
+    more
+}
+
+/// The number of calls at each place, by seed.
+#[derive(Default)]
+struct Passes {
+    by_place: BTreeMap<Place, BTreeMap<u64, u64>>,
+    sites: BTreeSet<Site>,
+    failures: Vec<(u64, Violation)>,
+}
+
+impl Passes {
+    fn add(&mut self, seed: u64, outcome: Outcome) -> ControlFlow<()> {
+        for (site, &count) in &outcome.report.sites {
+            let seeds = self.by_place.entry(site.place.clone()).or_default();
+            seeds.insert(seed, count);
+            self.sites.insert(site.clone());
+        }
+        self.failures.extend(outcome.violations.into_iter().map(|violation| (seed, violation)));
+        if self.failures.is_empty() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+    }
+
+    fn mutations(&self) -> impl Iterator<Item = Mutation> + '_ {
+        let sites = self.sites.iter().filter(|site| site.place.file.starts_with("crates/pool/"));
+        let all: BTreeSet<_> =
+            sites.flat_map(|site| site.effects().iter().map(|&effect| site.without(effect))).collect();
+        all.into_iter()
+    }
+
+    /// The first call of a fabric method in a file of the pool.
+    fn place(&self, file: &str, method: &str) -> Option<Place> {
+        let here = |site: &&Site| site.method == method && site.place.file.ends_with(file);
+        self.sites.iter().find(here).map(|site| site.place.clone())
+    }
+
+    /// The seeds that pass a place, most frequent first.
+    fn seeds_for(&self, place: &Place) -> Vec<u64> {
+        let Some(passing) = self.by_place.get(place) else { return Vec::new() };
+        let mut seeds: Vec<u64> = passing.keys().copied().collect();
+        seeds.sort_by_key(|seed| std::cmp::Reverse(passing[seed]));
+        seeds
+    }
+}
+
+#[derive(Default)]
+struct Tally {
+    noticed: u64,
+    unnoticed: u64,
+    unsound: u64,
+}
+
+impl Tally {
+    fn judge(&mut self, what: &str, total: &Total, control: &Setting) {
+        let mut unsound = None;
+        for (seed, violations) in &total.failures {
+            match run(*seed, control).violations.first() {
+                None => {
+                    println!("noticed    {what} --repeat {seed}  ({})", violations[0]);
+                    self.noticed += 1;
+                    return;
+                }
+                Some(violation) => unsound = Some((seed, violation.clone())),
+            }
+        }
+        if let Some((seed, violation)) = unsound {
+            println!("UNSOUND    seed {seed} of {what} fails without the mutation: {violation}");
+            self.unsound += 1;
+        } else {
+            println!("UNNOTICED  {what}  ({} seeds)", total.seeds);
+            self.unnoticed += 1;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use cenote_memmodel::Effect;
+
+    const SEEDS: [u64; 60] = {
+        let mut seeds = [0; 60];
+        let mut seed = 0;
+        while seed < 60 {
+            seeds[seed] = seed as u64;
+            seed += 1;
+        }
+        seeds
+    };
+
+    #[test]
+    fn sixty_seeds_are_clean_and_have_crashes() {
+        let total = run_seeds(&SEEDS, &Setting::default(), false);
+        assert_eq!(total.failures, []);
+        assert!(
+            total.process_crashes > 10 && total.host_crashes > 3,
+            "{} {}",
+            total.process_crashes,
+            total.host_crashes
+        );
+        assert!(total.reads_whole > 500 && total.pins > 20);
+    }
+
+    #[test]
+    fn sixty_seeds_of_the_plain_design_are_clean() {
+        let total = run_seeds(&SEEDS, &plain(), false);
+        assert_eq!(total.failures, []);
+        assert!(total.reads_whole > 500 && total.pins > 20);
+    }
+
+    fn plain() -> Setting {
+        Setting { design: Design::Plain, ..Setting::default() }
+    }
+
+    /// The first place in a file at which these runs called a method of the fabric.
+    fn first_call<'a>(total: &'a Total, method: &str, file: &str) -> &'a Site {
+        let is_it = |site: &&Site| site.method == method && site.place.file.ends_with(file);
+        total.sites.keys().find(is_it).unwrap_or_else(|| panic!("{file} does not call {method}"))
+    }
+
+    /// The canary of the plain design: a stale reference count must be detected. A host must
+    /// refresh a count that another host has lowered before it raises it.
+    #[test]
+    fn a_count_read_from_a_stale_line_is_detected() {
+        let sound = run_seeds(&SEEDS[..4], &plain(), false);
+        let mutation = first_call(&sound, "refresh", "index/list.rs").without(Effect::Invalidation);
+        let total = run_seeds(&SEEDS, &Setting { without: Some(mutation), ..plain() }, true);
+        assert!(!total.failures.is_empty(), "no seed detects the mutation");
+    }
+
+    #[test]
+    fn equal_seeds_give_equal_runs() {
+        let setting = Setting { traced: true, ..Setting::default() };
+        for seed in [2, 7] {
+            let (left, right) = (run(seed, &setting).report, run(seed, &setting).report);
+            assert_eq!(left.operations, right.operations);
+            assert_eq!(left.sites, right.sites);
+            assert!(left.trace == right.trace, "seed {seed}");
+        }
+    }
+
+    /// The canary: a reader that keeps stale payload lines must be detected. Otherwise the model is
+    /// too strong.
+    #[test]
+    fn a_missing_payload_refresh_is_detected() {
+        let sound = run_seeds(&SEEDS[..4], &Setting::default(), false);
+        let mutation = first_call(&sound, "refresh_payload", "blocks/life.rs").without(Effect::Invalidation);
+        let total = run_seeds(&SEEDS, &Setting::without(mutation), true);
+        let (_, violations) = total.failures.first().expect("some seed detects the mutation");
+        assert_eq!(violations[0].checker, crate::oracle::Checker::Blocks);
+    }
+}

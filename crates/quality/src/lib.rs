@@ -1,0 +1,144 @@
+//! Floor 5: what codecs do to a model, measured on the reference engine.
+//!
+//! [`profile`] observes a model and makes the [`cenote_codec::Profile`] that codecs use.
+//! [`evaluate`] runs a text through the engine with all past KV through a codec, and compares the
+//! result with the same engine without a codec. [`table`] reads measured choices of a codec for
+//! each layer.
+#![forbid(unsafe_code)]
+
+pub mod evaluate;
+pub mod profile;
+pub mod table;
+pub mod text;
+
+use cenote_codec::{Codecs, Element, Layout, Order, Page, PageCodec, PageKind, PageMut, Shape, Side, encode};
+use cenote_engine::ElementType;
+use cenote_engine::kv::KvLayout;
+use std::sync::Arc;
+
+/// The reason why a measurement failed.
+#[derive(Debug, thiserror::Error)]
+pub enum StudyError {
+    /// The text cannot be read or tokenized, is too short, or its windows are not whole blocks.
+    #[error("{0}")]
+    Text(String),
+    /// The model, its files or the settings do not support this measurement.
+    #[error("{0}")]
+    Model(String),
+    /// A codec's frame cannot be decoded: a bug in the codec.
+    #[error("{subject}: a page of layer {layer} cannot be decoded: {fact}")]
+    Lost {
+        /// Name of the codec.
+        subject: String,
+        /// Layer of the page.
+        layer: u16,
+        /// The decoding error.
+        fact: String,
+    },
+}
+
+/// A transformation of pages under study: a codec or a quantizer.
+pub trait Subject: Send + Sync {
+    /// The name in tables.
+    fn name(&self) -> String;
+
+    /// Replaces a page by its round trip. Returns the bits of the encoded form, headers and scales
+    /// included.
+    ///
+    /// # Errors
+    /// The page cannot be encoded or decoded.
+    fn round_trip(&self, kind: &PageKind, page: &mut [u8]) -> Result<u64, StudyError>;
+}
+
+/// A codec of the pool with its frames. It encodes values of 16 bits, as pools store them.
+pub struct CodecSubject {
+    name: String,
+    codec: Arc<dyn PageCodec>,
+    codecs: Codecs,
+}
+
+impl CodecSubject {
+    /// Creates a subject for `codec`; `name` is its name in tables.
+    #[must_use]
+    pub fn new(name: impl Into<String>, codec: Arc<dyn PageCodec>) -> Self {
+        let mut codecs = Codecs::default();
+        codecs.add(Arc::clone(&codec));
+        Self { name: name.into(), codec, codecs }
+    }
+
+    /// The codec.
+    #[must_use]
+    pub fn codec(&self) -> &Arc<dyn PageCodec> {
+        &self.codec
+    }
+}
+
+impl Subject for CodecSubject {
+    fn name(&self) -> String {
+        self.name.clone()
+    }
+
+    fn round_trip(&self, kind: &PageKind, page: &mut [u8]) -> Result<u64, StudyError> {
+        let (narrow, bytes) = narrowed(kind, page);
+        let mut frame = Vec::new();
+        encode(&*self.codec, &Page::new(narrow, &bytes), &mut frame);
+        let decoded = self.codecs.decode(&frame, &mut PageMut::new(*kind, page));
+        decoded.map_err(|error| StudyError::Lost {
+            subject: self.name.clone(),
+            layer: kind.layer,
+            fact: error.to_string(),
+        })?;
+        Ok(8 * frame.len() as u64)
+    }
+}
+
+/// Converts a page to 16 bits per value.
+fn narrowed(kind: &PageKind, page: &[u8]) -> (PageKind, Vec<u8>) {
+    if kind.element.bytes() == 2 {
+        return (*kind, page.to_vec());
+    }
+    let narrow = PageKind { element: Element::F16, ..*kind };
+    let mut bytes = vec![0; narrow.bytes()];
+    let mut values = vec![0.0; kind.shape.head_values()];
+    let mut narrowed = PageMut::new(narrow, &mut bytes);
+    for head in 0..usize::from(kind.shape.heads) {
+        Page::new(*kind, page).read_head(head, &mut values);
+        narrowed.write_head(head, &values);
+    }
+    (narrow, bytes)
+}
+
+/// All values of a page, `[head][token][channel]`.
+#[must_use]
+pub fn values_of(kind: &PageKind, page: &[u8]) -> Vec<f32> {
+    let mut values = vec![0.0; kind.shape.values()];
+    for (head, values) in values.chunks_exact_mut(kind.shape.head_values()).enumerate() {
+        Page::new(*kind, page).read_head(head, values);
+    }
+    values
+}
+
+/// Writes all values of a page, `[head][token][channel]`.
+pub fn put_values(kind: &PageKind, page: &mut [u8], values: &[f32]) {
+    let mut page = PageMut::new(*kind, page);
+    for (head, values) in values.chunks_exact(kind.shape.head_values()).enumerate() {
+        page.write_head(head, values);
+    }
+}
+
+/// The kind of a whole engine page. Padding may follow the page's bytes.
+///
+/// # Panics
+/// A shape is too large for frames. The engine's configuration excludes that.
+#[must_use]
+pub fn engine_page(layout: &KvLayout, layer: usize, side: Side) -> PageKind {
+    let small = |value: usize| u16::try_from(value).expect("the engine's configuration bounds shapes");
+    let shape =
+        Shape { heads: small(layout.num_kv_heads), tokens: small(layout.block_tokens), dim: small(layout.head_dim) };
+    let order = if side == Side::K { Order::KeyPanels } else { Order::ValuePanels };
+    let element = match layout.element {
+        ElementType::F32 => Element::F32,
+        ElementType::Bf16 => Element::Bf16,
+    };
+    PageKind { shape, element, layout: Layout { order, capacity: shape.tokens }, side, layer: small(layer) }
+}

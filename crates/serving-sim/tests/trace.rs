@@ -1,0 +1,112 @@
+//! Tests with a small synthetic trace in Mooncake's format, and with the public trace if it lies
+//! beside the repository.
+
+use cenote_policy::{Eviction, Watermark};
+use cenote_serving_sim::hits::Instants;
+use cenote_serving_sim::model::{CXL, CostModel, Device, ModelShape};
+use cenote_serving_sim::serving::Pool;
+use cenote_serving_sim::workload::read_mooncake;
+use cenote_serving_sim::{Setup, Workload, hit_rate, simulate};
+use std::collections::VecDeque;
+use std::io::{BufReader, Write};
+use std::path::{Path, PathBuf};
+
+/// Prints past the test harness's capture, so that a skip is visible.
+fn say(line: &str) {
+    let _ = writeln!(std::io::stderr().lock(), "{line}");
+}
+
+fn read(path: &Path) -> Workload {
+    let file = BufReader::new(std::fs::File::open(path).expect("the trace"));
+    let read = read_mooncake(file, 512, true).expect("a trace");
+    assert_eq!(read.odd_lengths, 0);
+    read.workload
+}
+
+fn small() -> Workload {
+    read(Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/conversations.jsonl")))
+}
+
+/// Reference implementation of the counting rule ([`cenote_serving_sim::hits`]) under LRU.
+fn naive(workload: &Workload, capacity: usize) -> u64 {
+    let mut oldest_first: VecDeque<u32> = VecDeque::new();
+    let mut hits = 0;
+    for request in workload.requests() {
+        let blocks = workload.blocks(request);
+        hits += blocks.iter().take_while(|block| oldest_first.contains(block)).count() as u64;
+        for block in blocks {
+            oldest_first.retain(|other| other != block);
+            oldest_first.push_back(*block);
+            if oldest_first.len() > capacity {
+                oldest_first.pop_front();
+            }
+        }
+    }
+    hits
+}
+
+#[test]
+fn hit_rates_follow_the_counting_rule() {
+    let workload = small();
+    assert_eq!((workload.requests().len(), workload.num_blocks()), (240, 1_669));
+    let found = |capacity| hit_rate(&workload, Eviction::Lru, capacity, Instants::Block);
+    assert_eq!((found(None).hit_blocks, found(None).blocks), (2_283, 3_952));
+    for capacity in [103, 110, 150, 200, 400, 800] {
+        assert_eq!(found(Some(capacity)).hit_blocks, naive(&workload, capacity), "{capacity} blocks");
+    }
+    // Computed by an independent program in another language.
+    assert_eq!((found(Some(200)).hit_blocks, found(Some(400)).hit_blocks), (2_162, 2_279));
+}
+
+#[test]
+fn engines_with_a_pool_reach_nearly_the_hit_rate_of_the_trace() {
+    let workload = small();
+    let (device, shape) = (Device::named("a100").expect("a preset"), ModelShape::named("llama-8b").expect("a preset"));
+    let setup = Setup {
+        instances: 4,
+        cost: CostModel::roofline(device, shape),
+        front_ns: 0,
+        kv_bytes_per_token: shape.kv_bytes_per_token(),
+        l1_blocks: 26_000,
+        l1_block_tokens: 16,
+        max_num_seqs: 256,
+        max_num_batched_tokens: 8_192,
+        watermark: Watermark::DEFAULT,
+        swap_blocks: 0,
+        swap_link: device.host,
+        always_swap: false,
+        private: None,
+        shared: Some(Pool { bytes: None, link: CXL }),
+        eviction: Eviction::Lru,
+    };
+    let run = |setup: &Setup| simulate(setup, &workload, &mut |_| ()).expect("it can be served");
+    let with = run(&setup);
+    let without = run(&Setup { shared: None, ..setup });
+    let offered = hit_rate(&workload, Eviction::Lru, None, Instants::Block).hit_rate;
+    // A request that arrives while the previous one computes hits less than in a sequential replay.
+    assert!(with.hit_rate <= offered && with.hit_rate > offered - 0.1, "{} of {offered}", with.hit_rate);
+    assert_eq!((with.requests, without.requests, without.hit_rate), (240, 240, 0.0));
+    assert!(with.ttft_mean_ms < without.ttft_mean_ms);
+}
+
+/// The directory of the data: `CENOTE_SHARED`, or `shared` beside the repository.
+fn shared() -> PathBuf {
+    let beside = || PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../../../shared"));
+    std::env::var_os("CENOTE_SHARED").map_or_else(beside, PathBuf::from)
+}
+
+#[test]
+fn the_mooncake_trace_has_its_known_hit_rate() {
+    let path = shared().join("data/mooncake_conversation.jsonl");
+    if !path.exists() {
+        say(&format!("SKIPPED: the Mooncake trace is not at {}", path.display()));
+        return;
+    }
+    let workload = read(&path);
+    let found = hit_rate(&workload, Eviction::Lru, None, Instants::Block);
+    assert_eq!((found.requests, found.blocks, found.unique_blocks), (12_031, 288_500, 182_790));
+    assert_eq!(format!("{:.3}", found.hit_rate), "0.366");
+    let capacity = 1_000;
+    let small = hit_rate(&workload, Eviction::Lru, Some(capacity), Instants::Block);
+    assert_eq!(small.hit_blocks, naive(&workload, capacity));
+}
