@@ -2,7 +2,7 @@
 
 use super::rows;
 use crate::page::{Element, Page, PageMut, Shape};
-use crate::simd::avx2::{BF16, F32, Room, bytes_at, load_half, round, store_bytes, store_half, with_element};
+use crate::simd::avx2::{BF16, F32, Room, load_half, round, store_bytes, store_half, with_element};
 use crate::simd::rows::{Rows, whole};
 use crate::tile::{Axis, EDGE, PageRows, ROW_BYTES, Span, lie_in_a_row};
 use half::{bf16, f16};
@@ -64,26 +64,6 @@ pub fn magnitude(element: Element, bits: __m256i) -> f32 {
     }
 }
 
-/// Codes of a tile: row i beside row i + 8.
-type Codes = [__m256i; EDGE / 2];
-
-/// Transposes codes. Rows 2 i and 2 i + 1 come out side by side, with quarters in the order 0, 2,
-/// 1, 3.
-#[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
-#[inline]
-fn transposed(codes: &Codes) -> Codes {
-    let mut codes = *codes;
-    // Each step exchanges one bit of the row's number with one of the byte's.
-    for _ in 0..3 {
-        let before = codes;
-        for row in 0..4 {
-            codes[2 * row] = _mm256_unpacklo_epi8(before[row], before[row + 4]);
-            codes[2 * row + 1] = _mm256_unpackhi_epi8(before[row], before[row + 4]);
-        }
-    }
-    codes
-}
-
 /// Stores codes of a page, `[head][token][channel]`. Values times `inverse` must fit eight bits.
 #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
 pub fn quantize(page: &Page<'_>, inverse: f32, codes: &mut [u8]) {
@@ -96,24 +76,10 @@ fn quantize_as<const E: u8>(page: &Page<'_>, inverse: f32, codes: &mut [u8]) {
     let inverse = _mm256_set1_ps(inverse);
     let mut rows = Rows::zero();
     for span in Span::all(kind.shape) {
-        let of_page = PageRows::of(kind, &span);
-        rows.load::<E>(page.bytes(), &of_page, of_page.axis);
-        let mut tile = [_mm256_setzero_si256(); EDGE / 2];
-        for (row, codes) in tile.iter_mut().enumerate() {
-            let [near, far] =
-                [quantize_row(rows.get::<E>(row), inverse), quantize_row(rows.get::<E>(row + 8), inverse)];
-            *codes = _mm256_permute4x64_epi64::<0b11_01_10_00>(_mm256_packs_epi16(near, far));
-        }
-        if of_page.axis == Axis::Channels {
-            tile = transposed(&tile);
-            for (pair, codes_of_two) in tile.iter().enumerate() {
-                let both = _mm256_permute4x64_epi64::<0b11_01_10_00>(*codes_of_two);
-                put(codes, kind.shape, &span, [2 * pair, 2 * pair + 1], both);
-            }
-        } else {
-            for (token, both) in tile.iter().enumerate() {
-                put(codes, kind.shape, &span, [token, token + 8], *both);
-            }
+        rows.load::<E>(page.bytes(), &PageRows::of(kind, &span), Axis::Tokens);
+        for token in (0..span.tokens).step_by(2) {
+            let both = quantize_rows([rows.get::<E>(token), rows.get::<E>(token + 1)], inverse);
+            put(codes, kind.shape, &span, [token, token + 1], both);
         }
     }
 }
@@ -198,25 +164,25 @@ pub fn restore(codes: &[u8], scale: f32, page: &mut PageMut<'_>) {
 
 #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
 fn restore_as<const E: u8>(codes: &[u8], scale: f32, page: &mut PageMut<'_>) {
-    let kind = *page.kind();
-    let dim = usize::from(kind.shape.dim);
+    let (kind, scale) = (*page.kind(), _mm256_set1_ps(scale));
     let mut rows = Rows::zero();
     for span in Span::all(kind.shape) {
-        let of_page = PageRows::of(&kind, &span);
-        let first = span.first_of(kind.shape, 0);
-        if (span.tokens, span.channels) == (EDGE, EDGE) {
-            let codes = &codes[first..first + (EDGE - 1) * dim + EDGE];
-            restore_tile::<E>(codes, dim, scale, of_page.axis == Axis::Channels, &mut rows);
-        } else {
-            let mut some = [0; EDGE * EDGE];
-            for token in 0..span.tokens {
-                let row = &codes[first + token * dim..][..span.channels];
-                some[token * EDGE..][..span.channels].copy_from_slice(row);
-            }
-            restore_tile::<E>(&some, EDGE, scale, of_page.axis == Axis::Channels, &mut rows);
+        for token in 0..span.tokens {
+            let codes = &codes[span.first_of(kind.shape, token)..][..span.channels];
+            rows.set::<E, false>(token, row_values(&padded(codes), scale));
         }
-        rows.store::<E>(page.bytes_mut(), &of_page, of_page.axis);
+        rows.store::<E>(page.bytes_mut(), &PageRows::of(&kind, &span), Axis::Tokens);
     }
+}
+
+/// Sixteen codes, of which the last may be missing.
+#[inline]
+fn padded(codes: &[u8]) -> [u8; EDGE] {
+    codes.as_array().copied().unwrap_or_else(|| {
+        let mut all = [0; EDGE];
+        all[..codes.len()].copy_from_slice(codes);
+        all
+    })
 }
 
 /// Stores the values of codes by tiles, whose rows are of `axis`.
@@ -242,12 +208,10 @@ fn restore_tiles_as<const E: u8>(codes: &[u8], axis: Axis, scale: f32, page: &mu
             restore_rows::<E>(codes, scale, &mut page.bytes_mut()[place], stride);
             continue;
         }
-        let mut all = [0; EDGE * EDGE];
-        for (all, codes) in all.as_chunks_mut::<EDGE>().0.iter_mut().zip(codes.chunks_exact(len)) {
-            all[..len].copy_from_slice(codes);
+        for (row, codes) in codes.chunks_exact(len).enumerate() {
+            tile.set::<E, false>(row, row_values(&padded(codes), _mm256_set1_ps(scale)));
         }
-        restore_tile::<E>(&all, EDGE, scale, axis != of_page.axis, &mut tile);
-        tile.store::<E>(page.bytes_mut(), &of_page, of_page.axis);
+        tile.store::<E>(page.bytes_mut(), &of_page, axis);
     }
 }
 
@@ -292,30 +256,6 @@ fn restore_rows<const E: u8>(codes: &[u8], scale: f32, to: &mut [u8], stride: us
     }
 }
 
-/// Values of sixteen rows of codes that begin `stride` bytes apart; `is_turned`: transposed.
-#[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
-#[inline]
-fn restore_tile<const E: u8>(codes: &[u8], stride: usize, scale: f32, is_turned: bool, rows: &mut Rows) {
-    let scale = _mm256_set1_ps(scale);
-    if !is_turned {
-        for row in 0..EDGE {
-            rows.set::<E, false>(row, row_values(bytes_at(codes, row * stride), scale));
-        }
-        return;
-    }
-    let mut tile = [_mm256_setzero_si256(); EDGE / 2];
-    for (token, both) in tile.iter_mut().enumerate() {
-        let far = load_half(bytes_at(codes, (token + 8) * stride));
-        *both = _mm256_set_m128i(far, load_half(bytes_at(codes, token * stride)));
-    }
-    let split = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
-    for (pair, both) in transposed(&tile).into_iter().enumerate() {
-        let both = _mm256_permutevar8x32_epi32(both, split);
-        rows.set::<E, false>(2 * pair, values(_mm256_castsi256_si128(both), scale));
-        rows.set::<E, false>(2 * pair + 1, values(_mm256_extracti128_si256::<1>(both), scale));
-    }
-}
-
 /// The elements of the codes from 0 to 127.
 #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
 pub fn table<const E: u8>(scale: f32) -> [u8; 256] {
@@ -332,13 +272,7 @@ pub fn table<const E: u8>(scale: f32) -> [u8; 256] {
 #[inline]
 fn row_values(codes: &[u8; EDGE], scale: __m256) -> [__m256; 2] {
     let split = _mm_setr_epi8(0, 1, 2, 3, 8, 9, 10, 11, 4, 5, 6, 7, 12, 13, 14, 15);
-    values(_mm_shuffle_epi8(load_half(codes), split), scale)
-}
-
-/// Values of sixteen codes.
-#[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
-#[inline]
-fn values(codes: __m128i, scale: __m256) -> [__m256; 2] {
+    let codes = _mm_shuffle_epi8(load_half(codes), split);
     let first = _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(codes));
     let second = _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_unpackhi_epi64(codes, codes)));
     [_mm256_mul_ps(first, scale), _mm256_mul_ps(second, scale)]
