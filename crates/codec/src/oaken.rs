@@ -35,13 +35,23 @@ mod avx512;
 #[cfg(target_arch = "x86_64")]
 mod seen;
 
+/// The least and the greatest value.
+type Interval = (f32, f32);
+/// Dense codes, counts and entries of a head.
+type HeadParts = [Vec<u8>; 3];
+/// `None`: the kernel does not encode such a page.
+type Encoded = Option<Result<(), Declined>>;
+
+/// Widens bounds of the rest of values in each group.
+type Bounds = unsafe fn(&[Interval], &[f32], &mut [Interval]) -> Result<(), Declined>;
+
 /// The kernels of Oaken. Callers must guarantee that the machine has the level.
 struct Kernels {
     /// Encodes a whole page; `None`: the page must be encoded token by token.
-    encode: unsafe fn(&Groups, &[(f32, f32)], &Page<'_>, &mut Vec<u8>) -> Option<Result<(), Declined>>,
+    encode: unsafe fn(&Groups, &[Interval], &Page<'_>, &mut Vec<u8>) -> Encoded,
     read_tokens: unsafe fn(&Page<'_>, &mut [f32]),
-    bounds: unsafe fn(&[(f32, f32)], &[f32], &mut [(f32, f32)]) -> Result<(), Declined>,
-    code_token: unsafe fn(&Coder<'_>, &[f32], usize, &mut [[Vec<u8>; 3]]),
+    bounds: Bounds,
+    code_token: unsafe fn(&Coder<'_>, &[f32], usize, &mut [HeadParts]),
     decode: unsafe fn(&mut Restorer<'_>, &mut PageMut<'_>) -> Result<(), DecodeError>,
 }
 
@@ -190,8 +200,8 @@ impl Thresholds {
     /// `None`: the intervals are not nested, or not finite.
     #[must_use]
     pub fn new(intervals: Vec<(f32, f32)>) -> Option<Self> {
-        let sound = |&(low, high): &(f32, f32)| low.is_finite() && high.is_finite() && low <= high;
-        let nested = |pair: &[(f32, f32)]| pair[0].0 <= pair[1].0 && pair[1].1 <= pair[0].1;
+        let sound = |&(low, high): &Interval| low.is_finite() && high.is_finite() && low <= high;
+        let nested = |pair: &[Interval]| pair[0].0 <= pair[1].0 && pair[1].1 <= pair[0].1;
         (intervals.iter().all(sound) && intervals.windows(2).all(nested)).then_some(Self(intervals))
     }
 
@@ -248,7 +258,7 @@ impl Thresholds {
 
 /// The group of a value, and the rest of the value.
 #[inline]
-fn shift(intervals: &[(f32, f32)], value: f32) -> (usize, f32) {
+fn shift(intervals: &[Interval], value: f32) -> (usize, f32) {
     for (group, &(low, high)) in intervals.iter().enumerate() {
         if value < low {
             return (group, value - low);
@@ -378,23 +388,23 @@ pub struct OakenWriter<'a> {
     dim: usize,
     scales: Vec<u8>,
     /// Dense codes, counts and entries of each head.
-    parts: Vec<[Vec<u8>; 3]>,
+    parts: Vec<HeadParts>,
     tokens: u16,
     /// Bounds of the rest of the last token's values, by group.
-    bounds: Vec<(f32, f32)>,
+    bounds: Vec<Interval>,
     centered: Vec<f32>,
 }
 
 /// The parameters of a token's codes.
 pub(crate) struct Coder<'a> {
     pub groups: &'a Groups,
-    pub intervals: &'a [(f32, f32)],
+    pub intervals: &'a [Interval],
     pub grids: &'a [Grid],
 }
 
 impl Coder<'_> {
     /// Appends dense codes, counts and entries of one head's values.
-    fn code_head(&self, values: &[f32], [dense, counts, entries]: &mut [Vec<u8>; 3]) {
+    fn code_head(&self, values: &[f32], [dense, counts, entries]: &mut HeadParts) {
         for block in values.chunks(BLOCK) {
             let mut outliers = 0;
             let mut pending = None;
@@ -419,7 +429,7 @@ impl Coder<'_> {
 }
 
 /// Widens bounds of the rest of values in each group.
-fn bounds(intervals: &[(f32, f32)], values: &[f32], bounds: &mut [(f32, f32)]) -> Result<(), Declined> {
+fn bounds(intervals: &[Interval], values: &[f32], bounds: &mut [Interval]) -> Result<(), Declined> {
     for &value in values {
         if !value.is_finite() {
             return Err(Declined);
@@ -432,7 +442,7 @@ fn bounds(intervals: &[(f32, f32)], values: &[f32], bounds: &mut [(f32, f32)]) -
 }
 
 /// Appends dense codes, counts and entries of a token's values, `[head][channel]`.
-fn code_token(coder: &Coder<'_>, values: &[f32], dim: usize, heads: &mut [[Vec<u8>; 3]]) {
+fn code_token(coder: &Coder<'_>, values: &[f32], dim: usize, heads: &mut [HeadParts]) {
     values.chunks_exact(dim).zip(heads).for_each(|(head, parts)| coder.code_head(head, parts));
 }
 
@@ -683,7 +693,7 @@ fn decode(restorer: &mut Restorer<'_>, page: &mut PageMut<'_>) -> Result<(), Dec
 /// The state of decoding.
 pub(crate) struct Restorer<'a> {
     pub groups: &'a Groups,
-    pub intervals: &'a [(f32, f32)],
+    pub intervals: &'a [Interval],
     /// The means of channels; only the reference adds them.
     means: Option<&'a [f32]>,
     /// The grids of each token.

@@ -26,12 +26,20 @@ mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
 
+/// Codes of a tile: sixteen tokens of each channel.
+type TileCodes = [i16; EDGE * EDGE];
+/// Codes of a tile by the means and the steps of its channels.
+type Codes = unsafe fn(&Page<'_>, &Span, &[f32], &[f32], &mut TileCodes) -> Result<(), Declined>;
+/// Decodes up to sixteen tokens of a head from a token on. Returns the bytes behind them; `None`:
+/// bytes are missing.
+type DecodeGroup = for<'a> unsafe fn(&'a [u8], &Known<'_>, usize, &mut PageMut<'_>) -> Option<&'a [u8]>;
+
 /// The kernels of QPack. Callers must guarantee that the machine has the level.
 pub(crate) struct Kernels {
-    encode_group: unsafe fn(&Page<'_>, usize, usize, &Known<'_>, &mut Vec<u8>) -> Result<(), Declined>,
-    decode_group: for<'a> unsafe fn(&'a [u8], &Known<'_>, &mut PageMut<'_>, usize, usize) -> Option<&'a [u8]>,
+    encode_group: unsafe fn(&Page<'_>, &Known<'_>, usize, &mut Vec<u8>) -> Result<(), Declined>,
+    decode_group: DecodeGroup,
     /// For QPackZ.
-    pub codes: unsafe fn(&Page<'_>, &Span, &[f32], &[f32], &mut [i16; EDGE * EDGE]) -> Result<(), Declined>,
+    pub codes: Codes,
 }
 
 pub(crate) static KERNELS: ByLevel<Kernels> = ByLevel {
@@ -155,13 +163,14 @@ impl Part {
     fn by_head(&self, dim: usize) -> impl Iterator<Item = Known<'_>> {
         let Channels { means, steps } = &self.channels;
         let all = means.chunks_exact(dim).zip(steps.chunks_exact(dim)).zip(self.ties.chunks_exact(dim));
-        all.map(|((means, steps), ties)| Known { means, steps, ties })
+        all.enumerate().map(|(head, ((means, steps), ties))| Known { head, means, steps, ties })
     }
 }
 
 /// Statistics of a head's channels.
 #[derive(Clone, Copy)]
 pub(crate) struct Known<'a> {
+    pub head: usize,
     pub means: &'a [f32],
     pub steps: &'a [f32],
     pub ties: &'a [bool],
@@ -205,9 +214,9 @@ impl PageCodec for QPack {
         let kind = page.kind();
         let (shape, dim) = (kind.shape, usize::from(kind.shape.dim));
         let part = self.part(kind.layer, kind.side, shape.token_values()).ok_or(Declined)?;
-        for (head, known) in part.by_head(dim).enumerate() {
+        for known in part.by_head(dim) {
             for token in (0..usize::from(shape.tokens)).step_by(GROUP) {
-                encode_at(page, head, token, &known, payload)?;
+                encode_at(page, &known, token, payload)?;
             }
         }
         Ok(())
@@ -224,10 +233,10 @@ impl PageCodec for QPack {
         let part = part.ok_or(DecodeError::Payload("the profile has no steps for this layer"))?;
         let kernels = KERNELS.current();
         let mut rest = frame.payload;
-        for (head, known) in part.by_head(dim).enumerate() {
+        for known in part.by_head(dim) {
             for token in (0..usize::from(shape.tokens)).step_by(GROUP) {
                 // SAFETY: `current` returns kernels of a level of this machine.
-                let decoded = unsafe { (kernels.decode_group)(rest, &known, page, head, token) };
+                let decoded = unsafe { (kernels.decode_group)(rest, &known, token, page) };
                 rest = decoded.ok_or(DecodeError::Payload("codes are missing"))?;
             }
         }
@@ -248,9 +257,9 @@ impl GrowingPayload for Growing<'_> {
     fn append(&mut self, page: &Page<'_>, _: usize) -> Result<(), Declined> {
         let shape = page.kind().shape;
         let whole = usize::from(shape.tokens) / GROUP * GROUP;
-        for (head, (known, encoded)) in self.part.by_head(shape.dim.into()).zip(&mut self.heads).enumerate() {
+        for (known, encoded) in self.part.by_head(shape.dim.into()).zip(&mut self.heads) {
             for token in (self.tokens..whole).step_by(GROUP) {
-                encode_at(page, head, token, &known, encoded)?;
+                encode_at(page, &known, token, encoded)?;
             }
         }
         self.tokens = whole;
@@ -259,10 +268,10 @@ impl GrowingPayload for Growing<'_> {
 
     fn payload(&self, page: &Page<'_>, payload: &mut Vec<u8>) -> Result<(), Declined> {
         let shape = page.kind().shape;
-        for (head, (known, encoded)) in self.part.by_head(shape.dim.into()).zip(&self.heads).enumerate() {
+        for (known, encoded) in self.part.by_head(shape.dim.into()).zip(&self.heads) {
             payload.extend_from_slice(encoded);
             if self.tokens < shape.tokens.into() {
-                encode_at(page, head, self.tokens, &known, payload)?;
+                encode_at(page, &known, self.tokens, payload)?;
             }
         }
         Ok(())
@@ -270,15 +279,9 @@ impl GrowingPayload for Growing<'_> {
 }
 
 /// Encodes up to sixteen tokens of a head from `token` on.
-fn encode_at(
-    page: &Page<'_>,
-    head: usize,
-    token: usize,
-    known: &Known<'_>,
-    payload: &mut Vec<u8>,
-) -> Result<(), Declined> {
+fn encode_at(page: &Page<'_>, known: &Known<'_>, token: usize, payload: &mut Vec<u8>) -> Result<(), Declined> {
     // SAFETY: `current` returns kernels of a level of this machine.
-    unsafe { (KERNELS.current().encode_group)(page, head, token, known, payload) }
+    unsafe { (KERNELS.current().encode_group)(page, known, token, payload) }
 }
 
 /// The steps from the mean to a value.
@@ -291,13 +294,7 @@ fn code_of(value: f32, mean: f32, inverse: f32) -> Result<i32, Declined> {
 }
 
 /// Codes of a tile, by channel, saturated to 16 bits; zeros where the page has no values.
-fn codes(
-    page: &Page<'_>,
-    span: &Span,
-    means: &[f32],
-    steps: &[f32],
-    codes: &mut [i16; EDGE * EDGE],
-) -> Result<(), Declined> {
+fn codes(page: &Page<'_>, span: &Span, means: &[f32], steps: &[f32], codes: &mut TileCodes) -> Result<(), Declined> {
     let mut tile = Tile::ZERO;
     page.load_tile(span, Axis::Channels, &mut tile);
     codes.fill(0);
@@ -311,13 +308,8 @@ fn codes(
 }
 
 /// Appends the codes of up to sixteen tokens of a head from `token` on.
-fn encode_group(
-    page: &Page<'_>,
-    head: usize,
-    token: usize,
-    Known { means, steps, .. }: &Known<'_>,
-    payload: &mut Vec<u8>,
-) -> Result<(), Declined> {
+fn encode_group(page: &Page<'_>, known: &Known<'_>, token: usize, payload: &mut Vec<u8>) -> Result<(), Declined> {
+    let Known { head, means, steps, .. } = *known;
     let indices_at = payload.len();
     payload.resize(indices_at + means.len().div_ceil(2), 0);
     let mut tile = Tile::ZERO;
@@ -381,10 +373,9 @@ fn pack(codes: &[i32; GROUP], width: Width, payload: &mut Vec<u8>) {
 /// bytes are missing.
 fn decode_group<'a>(
     payload: &'a [u8],
-    Known { means, steps, .. }: &Known<'_>,
-    page: &mut PageMut<'_>,
-    head: usize,
+    &Known { head, means, steps, .. }: &Known<'_>,
     token: usize,
+    page: &mut PageMut<'_>,
 ) -> Option<&'a [u8]> {
     let (indices, mut rest) = payload.split_at_checked(means.len().div_ceil(2))?;
     let mut tile = Tile::ZERO;

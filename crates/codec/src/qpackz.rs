@@ -26,9 +26,16 @@ use std::slice::ChunksExact;
 #[cfg(target_arch = "x86_64")]
 mod avx2;
 
+/// One state of the coder for each token.
+type States = [u32; GROUP];
+/// Places of symbols in a table, by the symbol's bits.
+type Places = [Place; 256];
+/// Room for one word of each state.
+type Words = [u8; 2 * GROUP];
+
 /// The kernels of QPackZ. Callers must guarantee that the machine has the level.
 struct Kernels {
-    push: unsafe fn(&mut [u32; GROUP], &[i8; GROUP], &[Place; 256], &mut [u8; 2 * GROUP]) -> usize,
+    push: unsafe fn(&mut States, &[i8; GROUP], &Places, &mut Words) -> usize,
     decode: unsafe fn(&mut Decoder<'_>, &Part, &mut PageMut<'_>) -> Result<(), DecodeError>,
 }
 
@@ -64,7 +71,7 @@ struct Table {
     codes: (i16, i16),
     slots: Box<Slots>,
     /// By symbol, as eight bits.
-    places: Box<[Place; 256]>,
+    places: Box<Places>,
 }
 
 /// The range of a symbol, for encoding.
@@ -304,10 +311,10 @@ fn compress(symbols: &[[i8; GROUP]], part: &Part, shape: Shape, payload: &mut Ve
 /// returns where they begin.
 #[inline(always)]
 pub(crate) fn push_all(
-    states: &mut [u32; GROUP],
+    states: &mut States,
     symbols: &[i8; GROUP],
-    places: &[Place; 256],
-    room: &mut [u8; 2 * GROUP],
+    places: &Places,
+    room: &mut Words,
     count: usize,
 ) -> usize {
     let room = room.as_chunks_mut().0;
@@ -328,7 +335,7 @@ pub(crate) fn push_all(
 }
 
 /// [`push_all`] of sixteen.
-fn push(states: &mut [u32; GROUP], symbols: &[i8; GROUP], places: &[Place; 256], room: &mut [u8; 2 * GROUP]) -> usize {
+fn push(states: &mut States, symbols: &[i8; GROUP], places: &Places, room: &mut Words) -> usize {
     push_all(states, symbols, places, room, GROUP)
 }
 
@@ -353,7 +360,7 @@ fn decode(decoder: &mut Decoder<'_>, part: &Part, page: &mut PageMut<'_>) -> Res
 
 /// The state of decoding.
 pub(crate) struct Decoder<'a> {
-    pub states: [u32; GROUP],
+    pub states: States,
     words: &'a [u8],
     /// Words taken; more than there are if some are missing.
     pub taken: usize,
@@ -375,7 +382,7 @@ impl<'a> Decoder<'a> {
 
     /// As many words as a channel may take, as bytes. Zeros follow the last word.
     #[inline]
-    pub fn window<'b>(&self, padded: &'b mut [u8; 2 * GROUP]) -> &'b [u8; 2 * GROUP]
+    pub fn window<'b>(&self, padded: &'b mut Words) -> &'b Words
     where
         'a: 'b,
     {

@@ -9,7 +9,7 @@ mod tokens;
 pub use pages::encode;
 pub use tokens::{bounds, code_token, read_tokens};
 
-use super::{BLOCK, Coder, OF_NO_CHANNEL, OF_NO_GROUP, Restorer};
+use super::{BLOCK, Coder, Interval, OF_NO_CHANNEL, OF_NO_GROUP, Restorer};
 use crate::error::DecodeError;
 use crate::page::{Element, PageMut, Shape};
 use crate::simd::avx2::{bytes_at, bytes_at_mut, load_half, round, store_bytes, store_half, with_element};
@@ -57,7 +57,7 @@ fn store(to: &mut [f32; LANES], values: __m256) {
 }
 
 /// Ends of regions, in order: lower bounds, outermost first, then upper bounds, innermost first.
-const fn ends<const G: usize>(intervals: &[(f32, f32); G]) -> ([f32; G], [f32; G]) {
+const fn ends<const G: usize>(intervals: &[Interval; G]) -> ([f32; G], [f32; G]) {
     let (mut lows, mut highs) = ([0.0; G], [0.0; G]);
     let mut number = 0;
     while number < G {
@@ -70,7 +70,7 @@ const fn ends<const G: usize>(intervals: &[(f32, f32); G]) -> ([f32; G], [f32; G
 
 /// The group of a region, and the bound that its values lose.
 #[inline]
-fn region<const G: usize>(intervals: &[(f32, f32); G], number: usize) -> (usize, f32) {
+fn region<const G: usize>(intervals: &[Interval; G], number: usize) -> (usize, f32) {
     if number < G {
         (number, intervals[number].0)
     } else if number == G {
@@ -96,7 +96,7 @@ pub struct Tables {
 
 impl Tables {
     #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
-    fn of<const G: usize>(coder: &Coder<'_>, intervals: &[(f32, f32); G]) -> Self {
+    fn of<const G: usize>(coder: &Coder<'_>, intervals: &[Interval; G]) -> Self {
         let mut all = [[0.0; LANES]; 5];
         let mut numbers = [0_i32; LANES];
         for number in 0..=2 * G {

@@ -4,8 +4,7 @@
 
 use super::avx2::pages::{self, Coders, Lane, Narrow, Sixteen, Steps};
 use super::seen::{ENDS_MAX, RowsAt, Seen, see};
-use super::{BLOCK, Groups};
-use crate::error::Declined;
+use super::{BLOCK, Encoded, Groups, Interval};
 use crate::page::Page;
 use crate::simd::avx2::{BF16, Room};
 use crate::simd::avx512::{Lanes, load};
@@ -15,12 +14,7 @@ use std::mem::MaybeUninit;
 
 /// As [`pages::encode`].
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vbmi,avx512vbmi2,bmi1,bmi2,popcnt")]
-pub fn encode(
-    groups: &Groups,
-    intervals: &[(f32, f32)],
-    page: &Page<'_>,
-    payload: &mut Vec<u8>,
-) -> Option<Result<(), Declined>> {
+pub fn encode(groups: &Groups, intervals: &[Interval], page: &Page<'_>, payload: &mut Vec<u8>) -> Encoded {
     // SAFETY: AVX-512 is enabled in this function, which implies AVX2.
     unsafe { pages::encode_by::<Wide>(groups, intervals, page, payload) }
 }
@@ -32,13 +26,13 @@ impl Steps for Wide {
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vbmi,avx512vbmi2,bmi1,bmi2,popcnt")]
     unsafe fn see_tokens<const G: usize>(rows: &RowsAt<'_>, ends: &[u16; ENDS_MAX]) -> [Lane; EDGE] {
         // SAFETY: AVX-512 is enabled in this function.
-        halved(unsafe { see::<_, G>(rows, ends) }).by_lane()
+        halved(&unsafe { see::<_, G>(rows, ends) }).by_lane()
     }
 
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vbmi,avx512vbmi2,bmi1,bmi2,popcnt")]
     unsafe fn see_token<const G: usize>(rows: &RowsAt<'_>, ends: &[u16; ENDS_MAX]) -> Lane {
         // SAFETY: AVX-512 is enabled in this function.
-        halved(unsafe { see::<_, G>(rows, ends) }).together()
+        halved(&unsafe { see::<_, G>(rows, ends) }).together()
     }
 
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vbmi,avx512vbmi2,bmi1,bmi2,popcnt")]
@@ -69,7 +63,7 @@ impl Steps for Wide {
 /// The lanes of both halves as one.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vbmi,avx512vbmi2,bmi1,bmi2,popcnt")]
 #[inline]
-fn halved<const G: usize>(wide: Seen<__m512i, G>) -> Seen<__m256i, G> {
+fn halved<const G: usize>(wide: &Seen<__m512i, G>) -> Seen<__m256i, G> {
     let least = |all| _mm256_min_epu16(_mm512_castsi512_si256(all), _mm512_extracti64x4_epi64::<1>(all));
     let greatest = |all| _mm256_max_epu16(_mm512_castsi512_si256(all), _mm512_extracti64x4_epi64::<1>(all));
     Seen {

@@ -55,12 +55,10 @@ pub unsafe fn see<V: Vector, const G: usize>(
                 // Negative numbers are in reverse order, before all others.
                 let order = bits.xor(bits.signs16().or(top));
                 (seen.first, seen.last) = (seen.first.min16(order), seen.last.max16(order));
-                for side in 0..2 {
-                    for number in 0..G {
-                        let behind = order.sub16(of_ends[side][number]);
-                        seen.nearest[side][number] = seen.nearest[side][number].min16(behind);
-                        seen.furthest[side][number] = seen.furthest[side][number].max16(behind);
-                    }
+                let bounds = seen.nearest.as_flattened_mut().iter_mut().zip(seen.furthest.as_flattened_mut());
+                for (end, (nearest, furthest)) in of_ends.as_flattened().iter().zip(bounds) {
+                    let behind = order.sub16(*end);
+                    (*nearest, *furthest) = (nearest.min16(behind), furthest.max16(behind));
                 }
             }
         }

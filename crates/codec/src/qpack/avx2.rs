@@ -19,15 +19,17 @@ use std::mem::MaybeUninit;
 
 /// Bytes of a tile of halves, the longest.
 const TILE_BYTES_MAX: usize = EDGE * HALVES_BYTES;
-/// Where a whole tile of 16-bit elements lies: its rows begin `stride` bytes apart.
+/// A whole tile of 16-bit elements: its rows begin `stride` bytes apart.
 #[derive(Clone, Copy)]
-pub struct Lying {
-    pub stride: usize,
+pub struct WholeTile<'a> {
+    pub means: &'a [f32; EDGE],
+    pub steps: &'a [f32; EDGE],
     pub axis: Axis,
+    pub stride: usize,
 }
 
-/// Means and steps of a tile's channels.
-pub type OfTile<'a> = [&'a [f32; EDGE]; 2];
+/// Bytes for the channels of a tile without halves.
+pub type Windows<T> = [T; EDGE * WINDOW];
 
 /// Whole tiles of 16-bit elements, for which instruction sets have kernels of their own.
 ///
@@ -37,20 +39,18 @@ pub trait Tiles {
     /// Decodes a tile without halves. Bfloats must have no ties. Returns the length of the tile's
     /// bytes; `None`: not supported.
     unsafe fn decode<const E: u8>(
-        bytes: &[u8; EDGE * WINDOW],
+        from: &Windows<u8>,
         nibbles: u64,
-        known: OfTile<'_>,
+        tile: WholeTile<'_>,
         to: &mut [u8],
-        lying: Lying,
     ) -> Option<usize>;
 
-    /// Encodes a tile to the beginning of the room. Returns the nibbles of widths and the length of
-    /// the channels' bytes; `None`: not supported, or some channel needs halves.
+    /// Encodes a tile. Returns the nibbles of widths and the length of the channels' bytes;
+    /// `None`: not supported, or some channel needs halves.
     unsafe fn encode<const E: u8>(
-        bytes: &[u8],
-        lying: Lying,
-        known: OfTile<'_>,
-        room: &mut [MaybeUninit<u8>; EDGE * WINDOW],
+        from: &[u8],
+        tile: WholeTile<'_>,
+        to: &mut Windows<MaybeUninit<u8>>,
     ) -> Option<(u64, usize)>;
 }
 
@@ -61,23 +61,21 @@ impl Tiles for Narrow {
     #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
     #[inline]
     unsafe fn decode<const E: u8>(
-        bytes: &[u8; EDGE * WINDOW],
+        from: &Windows<u8>,
         nibbles: u64,
-        known: OfTile<'_>,
+        tile: WholeTile<'_>,
         to: &mut [u8],
-        lying: Lying,
     ) -> Option<usize> {
-        (E == BF16).then(|| match lying.axis {
-            Axis::Tokens => decode_plain::<true>(bytes, nibbles, known, to, lying.stride),
-            Axis::Channels => decode_plain::<false>(bytes, nibbles, known, to, lying.stride),
+        (E == BF16).then(|| match tile.axis {
+            Axis::Tokens => decode_plain::<true>(from, nibbles, tile, to),
+            Axis::Channels => decode_plain::<false>(from, nibbles, tile, to),
         })
     }
 
     unsafe fn encode<const E: u8>(
         _: &[u8],
-        _: Lying,
-        _: OfTile<'_>,
-        _: &mut [MaybeUninit<u8>; EDGE * WINDOW],
+        _: WholeTile<'_>,
+        _: &mut Windows<MaybeUninit<u8>>,
     ) -> Option<(u64, usize)> {
         None
     }
@@ -175,12 +173,11 @@ fn numbers(from: &[f32; PAIRS]) -> __m256 {
 pub fn decode_group<'a>(
     payload: &'a [u8],
     known: &Known<'_>,
-    page: &mut PageMut<'_>,
-    head: usize,
     token: usize,
+    page: &mut PageMut<'_>,
 ) -> Option<&'a [u8]> {
     // SAFETY: AVX2 is enabled in this function.
-    unsafe { decode_by::<Narrow>(payload, known, page, head, token) }
+    unsafe { decode_by::<Narrow>(payload, known, token, page) }
 }
 
 /// As [`decode_group`], with whole tiles decoded by `T`.
@@ -191,12 +188,11 @@ pub fn decode_group<'a>(
 pub unsafe fn decode_by<'a, T: Tiles>(
     payload: &'a [u8],
     known: &Known<'_>,
-    page: &mut PageMut<'_>,
-    head: usize,
     token: usize,
+    page: &mut PageMut<'_>,
 ) -> Option<&'a [u8]> {
     // SAFETY: the caller guarantees the instruction set of `T`.
-    with_element!(page.kind().element, E, unsafe { decode_as::<E, T>(payload, known, page, head, token) })
+    with_element!(page.kind().element, E, unsafe { decode_as::<E, T>(payload, known, token, page) })
 }
 
 /// # Safety
@@ -205,11 +201,10 @@ pub unsafe fn decode_by<'a, T: Tiles>(
 unsafe fn decode_as<'a, const E: u8, T: Tiles>(
     payload: &'a [u8],
     known: &Known<'_>,
-    page: &mut PageMut<'_>,
-    head: usize,
     token: usize,
+    page: &mut PageMut<'_>,
 ) -> Option<&'a [u8]> {
-    let (kind, axis) = (*page.kind(), page.axis());
+    let (kind, axis, head) = (*page.kind(), page.axis(), known.head);
     let (indices, mut rest) = payload.split_at_checked(known.means.len().div_ceil(2))?;
     let mut rows = Rows::zero();
     let in_a_row = E != F32 && lie_in_a_row(&kind);
@@ -232,9 +227,9 @@ unsafe fn decode_as<'a, const E: u8, T: Tiles>(
             && (is_known || E == F16)
             && !has_halves(nibbles)
         {
-            let (to, lying) = (&mut page.bytes_mut()[place], Lying { stride, axis });
+            let (to, tile) = (&mut page.bytes_mut()[place], WholeTile { means, steps, axis, stride });
             // SAFETY: the caller guarantees the instruction set of `T`.
-            if let Some(len) = unsafe { T::decode::<E>(window, nibbles, [means, steps], to, lying) } {
+            if let Some(len) = unsafe { T::decode::<E>(window, nibbles, tile, to) } {
                 rest = &rest[len..];
                 continue;
             }
@@ -278,13 +273,8 @@ fn plain_values(window: &[u8; WINDOW], lanes: &Lanes, mean: f32, step: f32) -> [
 /// the length of the tile's bytes.
 #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
 #[inline]
-fn decode_plain<const TURNED: bool>(
-    bytes: &[u8; EDGE * WINDOW],
-    nibbles: u64,
-    [means, steps]: OfTile<'_>,
-    to: &mut [u8],
-    stride: usize,
-) -> usize {
+fn decode_plain<const TURNED: bool>(bytes: &Windows<u8>, nibbles: u64, tile: WholeTile<'_>, to: &mut [u8]) -> usize {
+    let WholeTile { means, steps, stride, .. } = tile;
     assert!(to.len() >= (EDGE - 1) * stride + 2 * EDGE, "room for sixteen rows");
     let first = to.as_mut_ptr();
     // SAFETY: the assertion above: sixteen rows lie in `to`.

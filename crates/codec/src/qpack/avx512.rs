@@ -1,8 +1,8 @@
 //! QPack on AVX-512: a lane is a channel, and a register holds one pair of each. Widths and
 //! channels vary by lane, and shifts pack and unpack codes.
 
-use super::avx2::{self, Lying, OfTile, Tiles};
-use super::{HALVES, Known, WIDTHS, WINDOW, Width};
+use super::avx2::{self, Tiles, WholeTile, Windows};
+use super::{HALVES, Known, WIDTHS, Width};
 use crate::error::Declined;
 use crate::page::{Page, PageMut};
 use crate::simd::avx2::{BF16, F32};
@@ -13,15 +13,9 @@ use std::mem::MaybeUninit;
 
 /// As [`avx2::encode_group`].
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vbmi,avx512vbmi2,bmi1,bmi2,popcnt")]
-pub fn encode_group(
-    page: &Page<'_>,
-    head: usize,
-    token: usize,
-    known: &Known<'_>,
-    payload: &mut Vec<u8>,
-) -> Result<(), Declined> {
+pub fn encode_group(page: &Page<'_>, known: &Known<'_>, token: usize, payload: &mut Vec<u8>) -> Result<(), Declined> {
     // SAFETY: AVX-512 is enabled in this function, which implies AVX2.
-    unsafe { avx2::encode_by::<Wide>(page, head, token, known, payload) }
+    unsafe { avx2::encode_by::<Wide>(page, known, token, payload) }
 }
 
 /// As [`avx2::decode_group`].
@@ -29,12 +23,11 @@ pub fn encode_group(
 pub fn decode_group<'a>(
     payload: &'a [u8],
     known: &Known<'_>,
-    page: &mut PageMut<'_>,
-    head: usize,
     token: usize,
+    page: &mut PageMut<'_>,
 ) -> Option<&'a [u8]> {
     // SAFETY: AVX-512 is enabled in this function, which implies AVX2.
-    unsafe { avx2::decode_by::<Wide>(payload, known, page, head, token) }
+    unsafe { avx2::decode_by::<Wide>(payload, known, token, page) }
 }
 
 /// AVX-512.
@@ -43,29 +36,27 @@ enum Wide {}
 impl Tiles for Wide {
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vbmi,avx512vbmi2,bmi1,bmi2,popcnt")]
     unsafe fn decode<const E: u8>(
-        bytes: &[u8; EDGE * WINDOW],
+        from: &Windows<u8>,
         nibbles: u64,
-        known: OfTile<'_>,
+        tile: WholeTile<'_>,
         to: &mut [u8],
-        lying: Lying,
     ) -> Option<usize> {
-        (E != F32).then(|| match lying.axis {
-            Axis::Tokens => decode_tile::<E, true>(bytes, nibbles, known, to, lying.stride),
-            Axis::Channels => decode_tile::<E, false>(bytes, nibbles, known, to, lying.stride),
+        (E != F32).then(|| match tile.axis {
+            Axis::Tokens => decode_tile::<E, true>(from, nibbles, tile, to),
+            Axis::Channels => decode_tile::<E, false>(from, nibbles, tile, to),
         })
     }
 
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vbmi,avx512vbmi2,bmi1,bmi2,popcnt")]
     unsafe fn encode<const E: u8>(
-        bytes: &[u8],
-        lying: Lying,
-        known: OfTile<'_>,
-        room: &mut [MaybeUninit<u8>; EDGE * WINDOW],
+        from: &[u8],
+        tile: WholeTile<'_>,
+        to: &mut Windows<MaybeUninit<u8>>,
     ) -> Option<(u64, usize)> {
-        match lying.axis {
+        match tile.axis {
             _ if E == F32 => None,
-            Axis::Tokens => encode_tile::<E, true>(bytes, lying.stride, known, room),
-            Axis::Channels => encode_tile::<E, false>(bytes, lying.stride, known, room),
+            Axis::Tokens => encode_tile::<E, true>(from, tile, to),
+            Axis::Channels => encode_tile::<E, false>(from, tile, to),
         }
     }
 }
@@ -110,11 +101,10 @@ fn look_up<T: Copy>(indices: __m512i, table: &Lanes<T, EDGE>) -> __m512i {
 /// Bfloats must have no ties. Returns the length of the tile's bytes.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vbmi,avx512vbmi2,bmi1,bmi2,popcnt")]
 fn decode_tile<const E: u8, const TOKENS: bool>(
-    bytes: &[u8; EDGE * WINDOW],
+    bytes: &Windows<u8>,
     nibbles: u64,
-    [means, steps]: OfTile<'_>,
+    WholeTile { means, steps, stride, .. }: WholeTile<'_>,
     to: &mut [u8],
-    stride: usize,
 ) -> usize {
     let shifts = _mm512_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28, 0, 4, 8, 12, 16, 20, 24, 28);
     let both = _mm512_castsi128_si512(_mm_cvtsi64_si128(nibbles.cast_signed()));
@@ -160,7 +150,7 @@ fn decode_tile<const E: u8, const TOKENS: bool>(
 /// Sixteen bytes of each channel, four to a lane; and the end of the last channel.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vbmi,avx512vbmi2,bmi1,bmi2,popcnt")]
 #[inline]
-fn windows(bytes: &[u8; EDGE * WINDOW], lens: __m512i) -> ([__m512i; 4], usize) {
+fn windows(bytes: &Windows<u8>, lens: __m512i) -> ([__m512i; 4], usize) {
     let mut ends = _mm512_cvtepi32_epi8(lens);
     ends = _mm_add_epi8(ends, _mm_slli_si128::<1>(ends));
     ends = _mm_add_epi8(ends, _mm_slli_si128::<2>(ends));
@@ -250,9 +240,8 @@ fn width_indices(least: __m512, greatest: __m512) -> __m512i {
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vbmi,avx512vbmi2,bmi1,bmi2,popcnt")]
 fn encode_tile<const E: u8, const TOKENS: bool>(
     bytes: &[u8],
-    stride: usize,
-    [means, steps]: OfTile<'_>,
-    room: &mut [MaybeUninit<u8>; EDGE * WINDOW],
+    WholeTile { means, steps, stride, .. }: WholeTile<'_>,
+    room: &mut Windows<MaybeUninit<u8>>,
 ) -> Option<(u64, usize)> {
     let tile = load_pairs::<TOKENS>(bytes, stride);
     let magnitude = |pair: __m512i| _mm512_and_si512(pair, _mm512_set1_epi16(i16::MAX));

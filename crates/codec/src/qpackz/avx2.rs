@@ -1,7 +1,7 @@
 //! QPackZ on AVX2: a state is a lane, and a channel's states are two registers. Lanes look up slots
 //! in one table. Lanes with low states take the next words, in order.
 
-use super::{BITS, Decoder, ESCAPE, LOW, Part, Place, Slots, push_all};
+use super::{BITS, Decoder, ESCAPE, LOW, Part, Places, Slots, States, Words, push_all};
 use crate::error::DecodeError;
 use crate::page::PageMut;
 use crate::qpack::GROUP;
@@ -33,12 +33,7 @@ static SPREAD: [[u8; 2 * LANES]; 1 << LANES] = {
 
 /// The reference's [`push_all`], compiled for AVX2.
 #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
-pub fn push(
-    states: &mut [u32; GROUP],
-    symbols: &[i8; GROUP],
-    places: &[Place; 256],
-    room: &mut [u8; 2 * GROUP],
-) -> usize {
+pub fn push(states: &mut States, symbols: &[i8; GROUP], places: &Places, room: &mut Words) -> usize {
     push_all(states, symbols, places, room, GROUP)
 }
 
@@ -170,14 +165,14 @@ fn escaped(
 
 #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
 #[inline]
-fn load(numbers: &[u32; GROUP]) -> [__m256i; 2] {
+fn load(numbers: &States) -> [__m256i; 2] {
     // SAFETY: `numbers` has sixteen words; loads need no alignment.
     unsafe { [_mm256_loadu_si256(numbers.as_ptr().cast()), _mm256_loadu_si256(numbers.as_ptr().add(LANES).cast())] }
 }
 
 #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
 #[inline]
-fn store(numbers: &mut [u32; GROUP], [first, second]: [__m256i; 2]) {
+fn store(numbers: &mut States, [first, second]: [__m256i; 2]) {
     // SAFETY: `numbers` has sixteen words; stores need no alignment.
     unsafe {
         _mm256_storeu_si256(numbers.as_mut_ptr().cast(), first);

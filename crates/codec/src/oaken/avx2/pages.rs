@@ -6,7 +6,7 @@
 use super::{GROUPS_MAX, LANES, Tables, ends, region, regions, with_intervals};
 use crate::error::Declined;
 use crate::oaken::seen::{ENDS_MAX, RowsAt, Seen, see};
-use crate::oaken::{BLOCK, Coder, Grid, Groups, grids, outwards};
+use crate::oaken::{BLOCK, Coder, Encoded, Grid, Groups, Interval, grids, outwards};
 use crate::page::{Element, Page, Shape};
 use crate::simd::avx2::{BF16, F16, bytes_at, bytes_at_mut, load_bytes, load_half, store_bytes, store_half, widen};
 use crate::simd::rows::Rows;
@@ -100,7 +100,7 @@ fn in_order(bits: __m256i) -> __m256i {
 }
 
 /// The first place of each region but the first; others are unused.
-fn ends_of<const E: u8, const G: usize>(intervals: &[(f32, f32); G]) -> [u16; ENDS_MAX] {
+fn ends_of<const E: u8, const G: usize>(intervals: &[Interval; G]) -> [u16; ENDS_MAX] {
     let first = |is_behind: &dyn Fn(f32) -> bool| {
         let (mut before, mut behind) = infinities::<E>();
         while before < behind {
@@ -185,9 +185,9 @@ impl Lane {
     /// Bounds of the rest of values in each group; `None`: some are not finite.
     fn bounds<const E: u8, const G: usize>(
         &self,
-        intervals: &[(f32, f32); G],
+        intervals: &[Interval; G],
         ends: &[u16; ENDS_MAX],
-    ) -> Option<[(f32, f32); GROUPS_MAX]> {
+    ) -> Option<[Interval; GROUPS_MAX]> {
         let (least, greatest) = infinities::<E>();
         if self.first <= least || self.last >= greatest {
             return None;
@@ -259,7 +259,7 @@ pub struct TokenCoder {
 
 impl TokenCoder {
     #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
-    fn new<const G: usize>(groups: &Groups, intervals: &[(f32, f32); G], grids: &[Grid]) -> Self {
+    fn new<const G: usize>(groups: &Groups, intervals: &[Interval; G], grids: &[Grid]) -> Self {
         let middle = groups.middle();
         let (low, high) = intervals.get(middle).copied().unwrap_or((0.0, 0.0));
         let Grid { least, inverse, .. } = grids[middle];
@@ -463,12 +463,7 @@ impl Sixteen {
 /// Appends the payload of a page of whole tiles and blocks of 16-bit elements, by up to four
 /// groups; `None`: the page or the groups are others.
 #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
-pub fn encode(
-    groups: &Groups,
-    intervals: &[(f32, f32)],
-    page: &Page<'_>,
-    payload: &mut Vec<u8>,
-) -> Option<Result<(), Declined>> {
+pub fn encode(groups: &Groups, intervals: &[Interval], page: &Page<'_>, payload: &mut Vec<u8>) -> Encoded {
     // SAFETY: AVX2 is enabled in this function.
     unsafe { encode_by::<Narrow>(groups, intervals, page, payload) }
 }
@@ -480,10 +475,10 @@ pub fn encode(
 #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
 pub unsafe fn encode_by<S: Steps>(
     groups: &Groups,
-    intervals: &[(f32, f32)],
+    intervals: &[Interval],
     page: &Page<'_>,
     payload: &mut Vec<u8>,
-) -> Option<Result<(), Declined>> {
+) -> Encoded {
     let (Shape { tokens, dim, .. }, element) = (page.kind().shape, page.kind().element);
     let is_whole = usize::from(tokens).is_multiple_of(EDGE) && usize::from(dim).is_multiple_of(BLOCK);
     if !is_whole || intervals.len() >= GROUPS_MAX || element == Element::F32 {
@@ -505,7 +500,7 @@ pub unsafe fn encode_by<S: Steps>(
 #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
 unsafe fn encode_as<const E: u8, const G: usize, const BYTES: usize, S: Steps>(
     groups: &Groups,
-    intervals: &[(f32, f32); G],
+    intervals: &[Interval; G],
     page: &Page<'_>,
     payload: &mut Vec<u8>,
 ) -> Result<(), Declined> {

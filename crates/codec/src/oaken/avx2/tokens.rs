@@ -2,7 +2,7 @@
 
 use super::{GROUPS_MAX, LANES, Tables, ends, load, region, regions, store, with_intervals};
 use crate::error::Declined;
-use crate::oaken::{self, BLOCK, Coder};
+use crate::oaken::{self, BLOCK, Coder, HeadParts, Interval};
 use crate::page::Page;
 use crate::simd::avx2::with_element;
 use crate::simd::rows::Rows;
@@ -64,7 +64,7 @@ impl Split {
 
 /// Widens bounds of the rest of values in each group.
 #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
-pub fn bounds(intervals: &[(f32, f32)], values: &[f32], bounds: &mut [(f32, f32)]) -> Result<(), Declined> {
+pub fn bounds(intervals: &[Interval], values: &[f32], bounds: &mut [Interval]) -> Result<(), Declined> {
     let rest = if intervals.len() < GROUPS_MAX {
         with_intervals!(intervals, intervals, bounds_by(intervals, values, bounds)).ok_or(Declined)?
     } else {
@@ -77,9 +77,9 @@ pub fn bounds(intervals: &[(f32, f32)], values: &[f32], bounds: &mut [(f32, f32)
 /// finite.
 #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
 fn bounds_by<'a, const G: usize>(
-    intervals: &[(f32, f32); G],
+    intervals: &[Interval; G],
     values: &'a [f32],
-    bounds: &mut [(f32, f32)],
+    bounds: &mut [Interval],
 ) -> Option<&'a [f32]> {
     let (lows, highs) = ends(intervals);
     let mut of_lows = [(); G].map(|()| Split::new());
@@ -114,10 +114,10 @@ fn bounds_by<'a, const G: usize>(
 /// Widens the bounds of a region's group, unless the region is empty.
 #[inline]
 fn widen_bounds<const G: usize>(
-    intervals: &[(f32, f32); G],
-    bounds: &mut [(f32, f32)],
+    intervals: &[Interval; G],
+    bounds: &mut [Interval],
     number: usize,
-    (least, greatest): (f32, f32),
+    (least, greatest): Interval,
 ) {
     if least <= greatest {
         let (group, bound) = region(intervals, number);
@@ -144,7 +144,7 @@ fn greatest_of(values: __m256) -> f32 {
 
 /// Appends dense codes, counts and entries of a token's values, `[head][channel]`.
 #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
-pub fn code_token(coder: &Coder<'_>, values: &[f32], dim: usize, heads: &mut [[Vec<u8>; 3]]) {
+pub fn code_token(coder: &Coder<'_>, values: &[f32], dim: usize, heads: &mut [HeadParts]) {
     if coder.intervals.len() >= GROUPS_MAX {
         return oaken::code_token(coder, values, dim, heads);
     }
@@ -161,9 +161,9 @@ pub fn code_token(coder: &Coder<'_>, values: &[f32], dim: usize, heads: &mut [[V
 fn code_by<const G: usize>(
     coder: &Coder<'_>,
     tables: &Tables,
-    intervals: &[(f32, f32); G],
+    intervals: &[Interval; G],
     values: &[f32],
-    [dense, counts, entries]: &mut [Vec<u8>; 3],
+    [dense, counts, entries]: &mut HeadParts,
 ) {
     let is_byte = coder.groups.entry_bytes() == 1;
     let upper_at = _mm_cvtsi32_si128(coder.groups.upper_at() as i32);

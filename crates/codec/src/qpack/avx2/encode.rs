@@ -1,9 +1,9 @@
 //! QPack's encoding on AVX2: codes of channels, their widths, and the bits of the payload.
 
-use super::{Lying, Narrow, Tiles, has_halves, words};
+use super::{Narrow, Tiles, WholeTile, has_halves, words};
 use crate::error::Declined;
 use crate::page::Page;
-use crate::qpack::{HALVES, HALVES_BYTES, Known, WIDTHS, WINDOW};
+use crate::qpack::{HALVES, HALVES_BYTES, Known, TileCodes, WIDTHS, WINDOW};
 use crate::simd::avx2::{BF16, F16, F32, Room, round, store_half, with_element};
 use crate::simd::rows::{Rows, whole};
 use crate::tile::{Axis, EDGE, PageRows, Span};
@@ -15,15 +15,9 @@ const HALF_OVERFLOW: i32 = 0x477f_f000;
 
 /// Appends the codes of up to sixteen tokens of a head from `token` on.
 #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
-pub fn encode_group(
-    page: &Page<'_>,
-    head: usize,
-    token: usize,
-    known: &Known<'_>,
-    payload: &mut Vec<u8>,
-) -> Result<(), Declined> {
+pub fn encode_group(page: &Page<'_>, known: &Known<'_>, token: usize, payload: &mut Vec<u8>) -> Result<(), Declined> {
     // SAFETY: AVX2 is enabled in this function.
-    unsafe { encode_by::<Narrow>(page, head, token, known, payload) }
+    unsafe { encode_by::<Narrow>(page, known, token, payload) }
 }
 
 /// As [`encode_group`], with whole tiles encoded by `T`.
@@ -33,9 +27,8 @@ pub fn encode_group(
 #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
 pub unsafe fn encode_by<T: Tiles>(
     page: &Page<'_>,
-    head: usize,
-    token: usize,
     known: &Known<'_>,
+    token: usize,
     payload: &mut Vec<u8>,
 ) -> Result<(), Declined> {
     // Room for whole tiles, and for the last window.
@@ -43,7 +36,7 @@ pub unsafe fn encode_by<T: Tiles>(
     let most = channels.div_ceil(2) + channels.next_multiple_of(EDGE) * HALVES_BYTES + WINDOW;
     let mut room = Room::behind(payload, most);
     // SAFETY: the caller guarantees the instruction set of `T`.
-    with_element!(page.kind().element, E, unsafe { encode_as::<E, T>(page, head, token, known, &mut room)? });
+    with_element!(page.kind().element, E, unsafe { encode_as::<E, T>(page, known, token, &mut room)? });
     let filled = room.filled;
     // SAFETY: `encode_as` wrote so many bytes behind the others.
     unsafe { payload.set_len(payload.len() + filled) };
@@ -55,9 +48,8 @@ pub unsafe fn encode_by<T: Tiles>(
 #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
 unsafe fn encode_as<const E: u8, T: Tiles>(
     page: &Page<'_>,
-    head: usize,
+    &Known { head, means, steps, .. }: &Known<'_>,
     token: usize,
-    Known { means, steps, .. }: &Known<'_>,
     room: &mut Room<'_>,
 ) -> Result<(), Declined> {
     let kind = page.kind();
@@ -70,9 +62,9 @@ unsafe fn encode_as<const E: u8, T: Tiles>(
             && let (Some(means), Some(steps)) = (means.as_array(), steps.as_array())
             && let Some(to) = room.room[room.filled..].first_chunk_mut()
         {
-            let (bytes, lying) = (&page.bytes()[place], Lying { stride, axis: of_page.axis });
+            let (bytes, tile) = (&page.bytes()[place], WholeTile { means, steps, axis: of_page.axis, stride });
             // SAFETY: the caller guarantees the instruction set of `T`.
-            if let Some((nibbles, len)) = unsafe { T::encode::<E>(bytes, lying, [means, steps], to) } {
+            if let Some((nibbles, len)) = unsafe { T::encode::<E>(bytes, tile, to) } {
                 room.filled += len;
                 room.room[number * EDGE / 2..][..EDGE / 2].write_copy_of_slice(&nibbles.to_le_bytes());
                 continue;
@@ -133,7 +125,7 @@ pub fn codes(
     span: &Span,
     means: &[f32],
     steps: &[f32],
-    codes: &mut [i16; EDGE * EDGE],
+    codes: &mut TileCodes,
 ) -> Result<(), Declined> {
     let of_page = PageRows::of(page.kind(), span);
     let mut rows = Rows::zero();
