@@ -1,10 +1,10 @@
-//! Frames: an encoded page that says what it is.
+//! Frames: encoded pages with a header that names their codec and kind.
 //!
 //! | bytes | |
 //! |---|---|
 //! | 0 | codec ([`CodecId`]) |
 //! | 1 | version of its payload |
-//! | 2 | element type of the page that was encoded: 0 f16, 1 bf16, 2 f32; 16 is added for V |
+//! | 2 | element type of the encoded page: 0 f16, 1 bf16, 2 f32; 16 is added for V |
 //! | 3 | 0 |
 //! | 4..6, 6..8, 8..10 | heads, channels of a head, tokens |
 //! | 10..12 | layer |
@@ -13,12 +13,13 @@
 //! | 20..24 | CRC-32 of bytes 0 to 20 and of the payload |
 //! | 24.. | payload |
 //!
-//! All numbers are little-endian. Any bytes may be given to [`Frame::parse`]: what is not a frame is an error.
+//! All numbers are little-endian. [`Frame::parse`] accepts any bytes and returns an error unless
+//! they are a frame.
 
+use crate::error::{CodecId, DecodeError};
 use crate::page::{Element, PageKind, Shape, Side};
-use crate::{CodecId, DecodeError};
 
-/// Bytes before the payload.
+/// Bytes of the header, before the payload.
 pub const HEADER_BYTES: usize = 24;
 
 const V_BIT: u8 = 16;
@@ -26,21 +27,21 @@ const V_BIT: u8 = 16;
 /// A frame whose checksum holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Frame<'a> {
-    /// How it was encoded.
+    /// The codec.
     pub codec: CodecId,
-    /// Version of the payload.
+    /// The version of the payload.
     pub version: u8,
-    /// Element type of the page that was encoded; it may be decoded as another.
+    /// The element type of the encoded page. Decoding may write another type.
     pub element: Element,
     /// Keys or values.
     pub side: Side,
-    /// How many values.
+    /// The number of values.
     pub shape: Shape,
-    /// Layer of the model.
+    /// The layer of the model, from 0.
     pub layer: u16,
-    /// What the payload was encoded with; 0: nothing but the page.
+    /// The profile of the encoder; 0: none.
     pub profile: u32,
-    /// The rest is the codec's.
+    /// Bytes for the codec.
     pub payload: &'a [u8],
 }
 
@@ -53,10 +54,10 @@ fn word(bytes: &[u8], at: usize) -> u32 {
 }
 
 impl<'a> Frame<'a> {
-    /// The frame that `bytes` begin with, and what follows it.
+    /// Splits bytes into their first frame and the rest.
     ///
     /// # Errors
-    /// They do not begin with a whole frame of a known codec.
+    /// The bytes do not begin with a whole frame of a known codec.
     pub fn split(bytes: &'a [u8]) -> Result<(Self, &'a [u8]), DecodeError> {
         let (header, rest) = bytes.split_at_checked(HEADER_BYTES).ok_or(DecodeError::Truncated)?;
         let (payload, rest) = rest.split_at_checked(word(header, 16) as usize).ok_or(DecodeError::Truncated)?;
@@ -90,10 +91,10 @@ impl<'a> Frame<'a> {
         Ok((frame, rest))
     }
 
-    /// The frame that `bytes` are, all of them.
+    /// Parses bytes that are one frame.
     ///
     /// # Errors
-    /// They are not one whole frame of a known codec.
+    /// The bytes are not one whole frame of a known codec.
     pub fn parse(bytes: &'a [u8]) -> Result<Self, DecodeError> {
         match Self::split(bytes)? {
             (frame, []) => Ok(frame),
@@ -102,14 +103,14 @@ impl<'a> Frame<'a> {
     }
 }
 
-/// A frame in the making, at the end of a buffer.
+/// A frame that is being written at the end of a buffer.
 pub(crate) struct FrameWriter<'a> {
     buffer: &'a mut Vec<u8>,
     start: usize,
 }
 
 impl<'a> FrameWriter<'a> {
-    /// Begins a frame of a page; its payload is what is pushed to [`Self::payload`].
+    /// Begins the frame of a page. The payload follows, through [`Self::payload`].
     pub fn begin(buffer: &'a mut Vec<u8>, codec: CodecId, version: u8, kind: &PageKind, profile: u32) -> Self {
         let start = buffer.len();
         let element = match kind.element {
@@ -127,7 +128,7 @@ impl<'a> FrameWriter<'a> {
         Self { buffer, start }
     }
 
-    /// The buffer, at whose end the payload grows.
+    /// The buffer; the payload grows at its end.
     pub const fn payload(&mut self) -> &mut Vec<u8> {
         self.buffer
     }
@@ -137,7 +138,7 @@ impl<'a> FrameWriter<'a> {
         self.buffer.len() - self.start - HEADER_BYTES
     }
 
-    /// Ends the frame.
+    /// Fills in length and checksum.
     pub fn end(self) {
         let len = u32::try_from(self.payload_len()).expect("a page is less than 4 GiB");
         let (header, payload) = self.buffer[self.start..].split_at_mut(HEADER_BYTES);
@@ -146,7 +147,7 @@ impl<'a> FrameWriter<'a> {
         header[20..24].copy_from_slice(&sum.to_le_bytes());
     }
 
-    /// Takes back all that was written.
+    /// Removes the frame from the buffer.
     pub fn abandon(self) {
         self.buffer.truncate(self.start);
     }

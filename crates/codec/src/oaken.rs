@@ -1,44 +1,95 @@
-//! Oaken's quantization (Oaken §4): groups by magnitude, whose thresholds are known beforehand.
+//! Oaken's quantization (Oaken §4): groups by magnitude, with thresholds from a profile.
 //!
-//! A token's values of one layer are sorted into groups by nested intervals around zero, outermost first. Each group but
-//! the innermost is *shifted*: of a value above its interval the upper bound is taken, of one below the lower (eq. 4). What is
-//! left is quantized uniformly between the group's least and greatest value of that token (eq. 2, 3). The largest group,
-//! the *middle*, has four bits, which lie densely; the few values of the others, the outliers, have four or five:
-//! four in the dense place, and the rest beside their place and group in a list (§4.5).
+//! Nested intervals around zero sort a token's values of one layer into groups, outermost first.
+//! Each group but the innermost is *shifted*: the upper bound is subtracted from values above the
+//! interval, the lower from values below (eq. 4). The rest is quantized uniformly between the
+//! group's least and greatest value of the token (eq. 2, 3). The largest group, the *middle*, has
+//! four bits, stored densely. Outliers, the few values of other groups, have four or five bits:
+//! four in the dense place, the fifth in a list with their place and group (§4.5).
 //!
-//! As printed, a code near zero does not tell which bound was taken. Here the grid of a shifted group is cut where it crosses
-//! zero: codes below belong to the lower side, the others to the upper, and a value is given the nearest code of its own
-//! side. So the error is at most one step, and half a step but at the cut.
+//! As printed, a code near zero does not tell the bound. Here a shifted group's grid is cut where
+//! it crosses zero: codes below belong to the lower side, the others to the upper. A value gets the
+//! nearest code of its side. So the error is at most half a step, and one step at the cut.
 //!
-//! Payload: for each token and group the least and greatest value, as `f16`, rounded outwards · dense codes
-//! `[head][token][channel]`, two to a byte, lower half first, each token of a head padded to whole bytes · how many outliers
-//! each 64 channels have, a byte, `[head][token][channel / 64]` · outliers in that order: place:6, group, fifth bit;
-//! a byte, or two where five bits and more than two outlier groups do not fit one.
-//! Values of one head are together, in the order of tokens, so that attention reads them in bursts (§5.2).
+//! Payload: for each token and group the least and greatest value, as `f16`, rounded outwards ·
+//! dense codes `[head][token][channel]`, two to a byte, lower half first, each token of a head
+//! padded to whole bytes · the number of outliers of each 64 channels, a byte,
+//! `[head][token][channel / 64]` · outliers in that order: place (6 bits), group, fifth bit. An
+//! outlier has one byte, or two if five bits and more than two outlier groups do not fit. The
+//! values of a head lie together in the order of tokens, so that attention reads bursts (§5.2).
 
-use crate::page::{self, Element, Page, PageKind, PageMut, Shape, Side};
-use crate::simd::{self, Level};
+use crate::codec::{GrowingPayload, PageCodec};
+use crate::error::{CodecId, Declined, DecodeError};
+use crate::frame::Frame;
+use crate::page::{self, Page, PageKind, PageMut, Shape, Side};
+use crate::simd::ByLevel;
 use crate::tile::{Axis, EDGE, Span, Tile};
-use crate::{CodecId, Declined, DecodeError, Frame, GrowingPayload, PageCodec};
 use half::f16;
 use std::fmt;
 use std::str::FromStr;
 
-/// Channels that an outlier's place can name.
+#[cfg(target_arch = "x86_64")]
+mod avx2;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
+#[cfg(target_arch = "x86_64")]
+mod seen;
+
+/// The least and the greatest value.
+type Interval = (f32, f32);
+/// Dense codes, counts and entries of a head.
+type HeadParts = [Vec<u8>; 3];
+/// `None`: the kernel does not encode such a page.
+type Encoded = Option<Result<(), Declined>>;
+
+/// Widens bounds of the rest of values in each group.
+type Bounds = unsafe fn(&[Interval], &[f32], &mut [Interval]) -> Result<(), Declined>;
+
+/// The kernels of Oaken. Callers must guarantee that the machine has the level.
+struct Kernels {
+    /// Encodes a whole page; `None`: the page must be encoded token by token.
+    encode: unsafe fn(&Groups, &[Interval], &Page<'_>, &mut Vec<u8>) -> Encoded,
+    read_tokens: unsafe fn(&Page<'_>, &mut [f32]),
+    bounds: Bounds,
+    code_token: unsafe fn(&Coder<'_>, &[f32], usize, &mut [HeadParts]),
+    decode: unsafe fn(&mut Restorer<'_>, &mut PageMut<'_>) -> Result<(), DecodeError>,
+}
+
+static KERNELS: ByLevel<Kernels> = ByLevel {
+    scalar: Kernels { encode: |_, _, _, _| None, read_tokens, bounds, code_token, decode },
+    #[cfg(target_arch = "x86_64")]
+    avx2: Kernels {
+        encode: avx2::encode,
+        read_tokens: avx2::read_tokens,
+        bounds: avx2::bounds,
+        code_token: avx2::code_token,
+        decode: avx2::decode,
+    },
+    #[cfg(target_arch = "x86_64")]
+    avx512: Kernels {
+        encode: avx512::encode,
+        read_tokens: avx2::read_tokens,
+        bounds: avx2::bounds,
+        code_token: avx2::code_token,
+        decode: avx2::decode,
+    },
+};
+
+/// Channels of a block, in which an outlier has a place.
 pub(crate) const BLOCK: usize = 64;
 const DENSE_BITS: u32 = 4;
 const GROUPS_MAX: usize = 5;
 
-/// How values are shared out: Table 3's rows, and any others.
+/// The shares of groups: those of Table 3, and any others.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Groups {
-    /// The share of each group, outermost first; together 1.
+    /// The share of each group, outermost first; their sum is 1.
     shares: Vec<f64>,
-    /// Which is the middle.
+    /// The index of the middle group.
     middle: usize,
     /// Bits of an outlier: 4 or 5.
     outlier_bits: u32,
-    /// Bits that tell outlier groups apart.
+    /// Bits of an outlier's group.
     group_bits: u32,
 }
 
@@ -56,7 +107,7 @@ impl Groups {
         &self.shares
     }
 
-    /// Bits of a value, and of the pair of bounds that a token has in each group, by the shares.
+    /// Bits of a value by the shares, with bounds and counts.
     #[must_use]
     pub fn bits(&self, token_values: usize) -> f64 {
         let outliers = 1.0 - self.shares[self.middle];
@@ -73,7 +124,7 @@ impl Groups {
         if self.upper_at() + (self.outlier_bits - DENSE_BITS) > 8 { 2 } else { 1 }
     }
 
-    /// Where in an entry the upper bits of the code begin.
+    /// The first bit of the code's upper bits in an entry.
     pub(crate) const fn upper_at(&self) -> u32 {
         6 + self.group_bits
     }
@@ -82,13 +133,13 @@ impl Groups {
         self.middle
     }
 
-    /// What an outlier's entry says of its place, its group and its code.
+    /// The entry of an outlier: place, group and upper bits of the code.
     pub(crate) fn pack(&self, place: usize, group: usize, code: u32) -> u16 {
         let number = if group > self.middle { group - 1 } else { group };
         place as u16 | (number as u16) << 6 | ((code >> DENSE_BITS) as u16) << self.upper_at()
     }
 
-    /// How many sorts of outliers entries tell apart: what follows the place, group and upper bits of the code.
+    /// The number of sorts: values of the bits behind the place.
     pub(crate) const fn sorts(&self) -> usize {
         1 << (self.group_bits + self.outlier_bits - DENSE_BITS)
     }
@@ -121,13 +172,13 @@ impl FromStr for Groups {
         let wrong = |fact: &str| format!("`{text}` is no choice of groups like 4/90/6:5: {fact}");
         let (shares, bits) = text.split_once(':').unwrap_or((text, "5"));
         let shares: Result<Vec<f64>, _> = shares.split('/').map(str::parse).collect();
-        let shares: Vec<f64> = shares.map_err(|_| wrong("a share is no number"))?;
+        let shares: Vec<f64> = shares.map_err(|_| wrong("a share is not a number"))?;
         if !(2..=GROUPS_MAX).contains(&shares.len()) {
-            return Err(wrong("there are two to five groups"));
+            return Err(wrong("give two to five groups"));
         }
         if shares.iter().any(|share| !(0.0..100.0).contains(share)) || (shares.iter().sum::<f64>() - 100.0).abs() > 1e-6
         {
-            return Err(wrong("shares are percentages and make up 100"));
+            return Err(wrong("shares are percentages with the sum 100"));
         }
         let outlier_bits = match bits {
             "4" => 4,
@@ -140,28 +191,31 @@ impl FromStr for Groups {
     }
 }
 
-/// Nested intervals around zero, outermost first: a value is of the first group whose interval it is outside of, or of the
-/// last group.
+/// Nested intervals around zero, outermost first. A value belongs to the first group whose interval
+/// does not contain it, or to the last group.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Thresholds(Vec<(f32, f32)>);
 
 impl Thresholds {
-    /// `None`: they are not nested, or no numbers.
+    /// `None`: the intervals are not nested, or not finite.
     #[must_use]
     pub fn new(intervals: Vec<(f32, f32)>) -> Option<Self> {
-        let sound = |&(low, high): &(f32, f32)| low.is_finite() && high.is_finite() && low <= high;
-        let nested = |pair: &[(f32, f32)]| pair[0].0 <= pair[1].0 && pair[1].1 <= pair[0].1;
+        let sound = |&(low, high): &Interval| low.is_finite() && high.is_finite() && low <= high;
+        let nested = |pair: &[Interval]| pair[0].0 <= pair[1].0 && pair[1].1 <= pair[0].1;
         (intervals.iter().all(sound) && intervals.windows(2).all(nested)).then_some(Self(intervals))
     }
 
-    /// The thresholds that share out one sample of values: the topK of §4.3. Half of an outer share lies at each end; the
-    /// inner ones lie around zero, half on each side of it in number, as far as there are so many.
+    /// The thresholds of a sample: the topK of §4.3. Half of an outer share lies at each end. Inner
+    /// shares lie around zero, half on each side as far as the sample has values there.
     ///
     /// # Panics
-    /// The sample is empty, or not all of it are numbers.
+    /// The sample is empty, or has values that are not finite.
     #[must_use]
     pub fn of_sample(groups: &Groups, sample: &[f32]) -> Self {
-        assert!(!sample.is_empty() && sample.iter().all(|value| value.is_finite()), "a sample of numbers");
+        assert!(
+            !sample.is_empty() && sample.iter().all(|value| value.is_finite()),
+            "the sample is empty or not finite"
+        );
         let mut sorted = sample.to_vec();
         sorted.sort_by(f32::total_cmp);
         let count = sorted.len();
@@ -178,14 +232,14 @@ impl Thresholds {
                 (low.min(count - 1), (low + inside.max(1) - 1).min(count - 1))
             };
             let (low, high) = (sorted[bounds.0.min(bounds.1)], sorted[bounds.0.max(bounds.1)]);
-            // Shares so large that intervals would cross leave empty groups instead.
+            // Intervals of large shares would cross; clamping leaves their groups empty.
             let (floor, ceiling) = intervals.last().copied().unwrap_or((f32::MIN, f32::MAX));
             intervals.push((low.clamp(floor, ceiling), high.clamp(floor, ceiling)));
         }
         Self(intervals)
     }
 
-    /// The mean of several: what the offline profiling of §4.3 ends with.
+    /// The mean of several thresholds, the last step of offline profiling (§4.3).
     #[must_use]
     pub fn mean(all: &[Self]) -> Option<Self> {
         let intervals = all.first()?.0.len();
@@ -202,9 +256,9 @@ impl Thresholds {
     }
 }
 
-/// The group of a value, and what is left of it.
+/// The group of a value, and the rest of the value.
 #[inline]
-fn shift(intervals: &[(f32, f32)], value: f32) -> (usize, f32) {
+fn shift(intervals: &[Interval], value: f32) -> (usize, f32) {
     for (group, &(low, high)) in intervals.iter().enumerate() {
         if value < low {
             return (group, value - low);
@@ -216,20 +270,20 @@ fn shift(intervals: &[(f32, f32)], value: f32) -> (usize, f32) {
     (intervals.len(), value)
 }
 
-/// What codes of a group stand for in one token.
+/// The grid of a group's codes in one token.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Grid {
     pub least: f32,
     pub step: f32,
     pub inverse: f32,
-    /// The first code of the upper side; the innermost group has no sides, and 0.
+    /// The first code of the upper side; 0 for the innermost group, which has no sides.
     pub cut: u32,
     pub codes: u32,
     is_shifted: bool,
 }
 
 impl Grid {
-    /// Of no code.
+    /// The grid of no codes.
     const EMPTY: Self = Self { least: 0.0, step: 0.0, inverse: 0.0, cut: 0, codes: 1, is_shifted: false };
 
     fn new(least: f16, greatest: f16, bits: u32, is_shifted: bool) -> Self {
@@ -249,7 +303,7 @@ impl Grid {
         Self { least, step, inverse, cut, codes, is_shifted }
     }
 
-    /// The largest code of what is below zero, and the least of what is not.
+    /// The largest code of negative values, and the least of others.
     pub fn sides(&self) -> (u32, u32) {
         match self.is_shifted {
             false => (self.codes - 1, 0),
@@ -257,7 +311,8 @@ impl Grid {
         }
     }
 
-    /// The code of what is left of a value. In a shifted group that is never zero, so its sign is its side.
+    /// The code of the rest of a value. In shifted groups the rest is not zero, so its sign is its
+    /// side.
     #[inline]
     fn code(&self, shifted: f32) -> u32 {
         let nearest =
@@ -278,31 +333,32 @@ pub struct Oaken {
     groups: Groups,
     /// K and V of each layer.
     thresholds: Vec<[Thresholds; 2]>,
-    /// Of channels, `[head][channel]`, taken from values first; none: they are taken as they are.
+    /// The means of channels, `[head][channel]`, subtracted from values; empty: none are.
     means: Vec<[Vec<f32>; 2]>,
     profile: u32,
 }
 
 impl Oaken {
-    /// A codec with thresholds of K and of V for each layer. `profile` names all of that in frames.
+    /// A codec with thresholds of K and V for each layer. `profile` is their id in frames.
     ///
     /// # Panics
-    /// Some thresholds are of another number of groups.
+    /// The number of intervals differs from that of the groups.
     #[must_use]
     pub fn new(groups: Groups, thresholds: Vec<[Thresholds; 2]>, profile: u32) -> Self {
         let intervals = groups.shares.len() - 1;
-        assert!(thresholds.iter().flatten().all(|one| one.0.len() == intervals), "an interval for each group but one");
+        assert!(thresholds.iter().flatten().all(|one| one.0.len() == intervals), "thresholds do not fit the groups");
         Self { groups, thresholds, means: Vec::new(), profile }
     }
 
-    /// The same for values less the means of their channels, K and V of each layer, `[head][channel]`: not the paper's, and
-    /// what it lacks where some channels lie far from zero. Thresholds must be of such values.
+    /// The same for values less the means of their channels: K and V of each layer,
+    /// `[head][channel]`. It is not in the paper, which suffers from channels far from zero.
+    /// Thresholds must be of centered values.
     #[must_use]
     pub fn with_means(self, means: Vec<[Vec<f32>; 2]>) -> Self {
         Self { means, ..self }
     }
 
-    /// `Err`: there are some, of other layers or numbers of channels.
+    /// `Err`: there are means, of other layers or numbers of channels.
     fn means(&self, layer: u16, side: Side, channels: usize) -> Result<Option<&[f32]>, Declined> {
         if self.means.is_empty() {
             return Ok(None);
@@ -311,7 +367,7 @@ impl Oaken {
         if means.len() == channels { Ok(Some(means)) } else { Err(Declined) }
     }
 
-    /// How values are shared out.
+    /// The shares of groups.
     #[must_use]
     pub const fn groups(&self) -> &Groups {
         &self.groups
@@ -331,24 +387,24 @@ pub struct OakenWriter<'a> {
     heads: usize,
     dim: usize,
     scales: Vec<u8>,
-    /// Of each head: dense codes, counts and entries.
-    parts: Vec<[Vec<u8>; 3]>,
+    /// Dense codes, counts and entries of each head.
+    parts: Vec<HeadParts>,
     tokens: u16,
-    /// Bounds of what is left of the last token's values, by group.
-    bounds: Vec<(f32, f32)>,
+    /// Bounds of the rest of the last token's values, by group.
+    bounds: Vec<Interval>,
     centered: Vec<f32>,
 }
 
-/// What the values of a token are coded by.
+/// The parameters of a token's codes.
 pub(crate) struct Coder<'a> {
     pub groups: &'a Groups,
-    pub intervals: &'a [(f32, f32)],
+    pub intervals: &'a [Interval],
     pub grids: &'a [Grid],
 }
 
 impl Coder<'_> {
     /// Appends dense codes, counts and entries of one head's values.
-    fn code_head(&self, values: &[f32], [dense, counts, entries]: &mut [Vec<u8>; 3]) {
+    fn code_head(&self, values: &[f32], [dense, counts, entries]: &mut HeadParts) {
         for block in values.chunks(BLOCK) {
             let mut outliers = 0;
             let mut pending = None;
@@ -372,6 +428,24 @@ impl Coder<'_> {
     }
 }
 
+/// Widens bounds of the rest of values in each group.
+fn bounds(intervals: &[Interval], values: &[f32], bounds: &mut [Interval]) -> Result<(), Declined> {
+    for &value in values {
+        if !value.is_finite() {
+            return Err(Declined);
+        }
+        let (group, shifted) = shift(intervals, value);
+        let bounds = &mut bounds[group];
+        *bounds = (bounds.0.min(shifted), bounds.1.max(shifted));
+    }
+    Ok(())
+}
+
+/// Appends dense codes, counts and entries of a token's values, `[head][channel]`.
+fn code_token(coder: &Coder<'_>, values: &[f32], dim: usize, heads: &mut [HeadParts]) {
+    values.chunks_exact(dim).zip(heads).for_each(|(head, parts)| coder.code_head(head, parts));
+}
+
 impl<'a> OakenWriter<'a> {
     /// An empty page of one side of a layer.
     #[must_use]
@@ -382,7 +456,7 @@ impl<'a> OakenWriter<'a> {
         Self { codec, layer, side, heads, dim: dim.into(), scales, parts, tokens: 0, bounds, centered }
     }
 
-    /// Makes room for what so many tokens usually take.
+    /// Reserves room for what tokens usually take.
     fn reserve(&mut self, tokens: u16) {
         let values = self.dim * usize::from(tokens);
         for [dense, counts, entries] in &mut self.parts {
@@ -392,13 +466,13 @@ impl<'a> OakenWriter<'a> {
         }
     }
 
-    /// Appends a token: values of all heads, `[head][channel]`. What was written before does not change.
+    /// Appends a token: values of all heads, `[head][channel]`. Earlier tokens do not change.
     ///
     /// # Errors
-    /// Some values are no numbers, or too large for the scales; nothing was appended.
+    /// A value is not finite, or too large for the scales. The token is not appended.
     ///
     /// # Panics
-    /// There are more or fewer values than heads and channels.
+    /// The number of values is not heads times channels.
     pub fn push(&mut self, values: &[f32]) -> Result<(), Declined> {
         assert_eq!(values.len(), self.heads * self.dim, "values of a token");
         let codec = self.codec;
@@ -412,21 +486,11 @@ impl<'a> OakenWriter<'a> {
                 &self.centered
             }
         };
-        let (level, intervals) = (Level::current(), thresholds.intervals());
+        let (kernels, intervals) = (KERNELS.current(), thresholds.intervals());
         self.bounds.clear();
         self.bounds.resize(groups.shares.len(), (f32::INFINITY, f32::NEG_INFINITY));
-        let rest = match simd::oaken_bounds(level, intervals, values, &mut self.bounds) {
-            Some(rest) => rest.ok_or(Declined)?,
-            None => values,
-        };
-        for &value in rest {
-            if !value.is_finite() {
-                return Err(Declined);
-            }
-            let (group, shifted) = shift(intervals, value);
-            let bounds = &mut self.bounds[group];
-            *bounds = (bounds.0.min(shifted), bounds.1.max(shifted));
-        }
+        // SAFETY: `current` returns kernels of a level of this machine.
+        unsafe { (kernels.bounds)(intervals, values, &mut self.bounds)? };
         let bounds: Option<Vec<(f16, f16)>> =
             self.bounds.iter().map(|&(least, greatest)| outwards(least, greatest)).collect();
         let bounds = bounds.ok_or(Declined)?;
@@ -435,10 +499,8 @@ impl<'a> OakenWriter<'a> {
             self.scales.extend(least.to_le_bytes());
             self.scales.extend(greatest.to_le_bytes());
         }
-        if !simd::oaken_code_token(level, &coder, values, self.dim, &mut self.parts) {
-            let heads = values.chunks_exact(self.dim).zip(&mut self.parts);
-            heads.for_each(|(head, parts)| coder.code_head(head, parts));
-        }
+        // SAFETY: `current` returns kernels of a level of this machine.
+        unsafe { (kernels.code_token)(&coder, values, self.dim, &mut self.parts) };
         self.tokens += 1;
         Ok(())
     }
@@ -449,7 +511,7 @@ impl<'a> OakenWriter<'a> {
         self.tokens
     }
 
-    /// Appends the payload of what was pushed so far.
+    /// Appends the payload of all tokens.
     pub fn payload(&self, payload: &mut Vec<u8>) {
         payload.extend(&self.scales);
         for part in 0..3 {
@@ -478,7 +540,7 @@ impl GrowingPayload for OakenWriter<'_> {
     }
 }
 
-/// The bounds as `f16`, rounded outwards; of an empty group both zero, and zero has no sign. `None`: they are too large.
+/// The bounds as `f16`, rounded outwards; zeros for an empty group. `None`: they are too large.
 pub(crate) fn outwards(least: f32, greatest: f32) -> Option<(f16, f16)> {
     if least > greatest {
         return Some((f16::ZERO, f16::ZERO));
@@ -487,7 +549,7 @@ pub(crate) fn outwards(least: f32, greatest: f32) -> Option<(f16, f16)> {
         let near = f16::from_f32(value);
         if near.to_f32() > value { next_down(near) } else { near }
     };
-    // Which of two zeros is the least is a matter of which came first.
+    // The order of values must not decide the sign of zero.
     let unsigned = |value: f16| if value == f16::ZERO { f16::ZERO } else { value };
     let (low, high) = (unsigned(down(least)), unsigned(-down(-greatest)));
     (low.is_finite() && high.is_finite()).then_some((low, high))
@@ -502,7 +564,7 @@ fn next_down(value: f16) -> f16 {
     }
 }
 
-/// Of each group; places beyond the last mean nothing.
+/// The grid of each group; others are unused.
 pub(crate) type Grids = [Grid; GROUPS_MAX];
 
 pub(crate) fn grids(groups: &Groups, bounds: &[(f16, f16)]) -> Grids {
@@ -514,11 +576,11 @@ pub(crate) fn grids(groups: &Groups, bounds: &[(f16, f16)]) -> Grids {
     grids
 }
 
-const MISSING: DecodeError = DecodeError::Payload("outliers are missing, or too many");
-pub(crate) const OF_NO_GROUP: DecodeError = DecodeError::Payload("an outlier of no group");
-pub(crate) const OF_NO_CHANNEL: DecodeError = DecodeError::Payload("an outlier behind the last channel");
+const MISSING: DecodeError = DecodeError::Payload("the number of outliers differs from the counts");
+pub(crate) const OF_NO_GROUP: DecodeError = DecodeError::Payload("an outlier has no group");
+pub(crate) const OF_NO_CHANNEL: DecodeError = DecodeError::Payload("an outlier is behind the last channel");
 
-/// A payload cut into its parts.
+/// The parts of a payload.
 #[derive(Clone, Copy)]
 struct Parts<'a> {
     scales: &'a [u8],
@@ -531,7 +593,7 @@ struct Parts<'a> {
 
 impl<'a> Parts<'a> {
     fn of(groups: &Groups, shape: Shape, payload: &'a [u8]) -> Result<Self, DecodeError> {
-        let short = DecodeError::Payload("it is cut short");
+        let short = DecodeError::Payload("codes are missing");
         let rows = usize::from(shape.heads) * usize::from(shape.tokens);
         let (blocks, rest) = (usize::from(shape.dim) / BLOCK, usize::from(shape.dim) % BLOCK);
         let (row_bytes, row_blocks) = (blocks * BLOCK / 2 + rest.div_ceil(2), usize::from(shape.dim).div_ceil(BLOCK));
@@ -553,7 +615,7 @@ impl<'a> Parts<'a> {
         for (bounds, [a, b, c, d]) in bounds.iter_mut().zip(of_token) {
             *bounds = (f16::from_le_bytes([*a, *b]), f16::from_le_bytes([*c, *d]));
             if !(bounds.0.is_finite() && bounds.1.is_finite() && bounds.0 <= bounds.1) {
-                return Err(DecodeError::Payload("bounds of a group are none"));
+                return Err(DecodeError::Payload("bounds of a group are not finite or in reverse order"));
             }
         }
         Ok(grids(groups, &bounds[..count]))
@@ -573,11 +635,14 @@ impl PageCodec for Oaken {
         let kind = page.kind();
         if self.means.is_empty() {
             let intervals = self.thresholds(kind.layer, kind.side).ok_or(Declined)?.intervals();
-            if let Some(encoded) = simd::oaken_encode(Level::current(), &self.groups, intervals, page, payload) {
+            // SAFETY: `current` returns kernels of a level of this machine.
+            if let Some(encoded) = unsafe { (KERNELS.current().encode)(&self.groups, intervals, page, payload) } {
                 return encoded;
             }
         }
-        let values = read_tokens(page);
+        let mut values = vec![0.0; kind.shape.values()];
+        // SAFETY: `current` returns kernels of a level of this machine.
+        unsafe { (KERNELS.current().read_tokens)(page, &mut values) };
         let mut writer = OakenWriter::new(self, kind.layer, kind.side, kind.shape.heads, kind.shape.dim);
         writer.reserve(kind.shape.tokens);
         values.chunks_exact(kind.shape.token_values()).try_for_each(|token| writer.push(token))?;
@@ -591,10 +656,11 @@ impl PageCodec for Oaken {
 
     fn decode_payload(&self, frame: &Frame<'_>, page: &mut PageMut<'_>) -> Result<(), DecodeError> {
         let (shape, groups) = (frame.shape, &self.groups);
-        let thresholds =
-            self.thresholds(frame.layer, frame.side).ok_or(DecodeError::Payload("no thresholds of its layer"))?;
+        let thresholds = self
+            .thresholds(frame.layer, frame.side)
+            .ok_or(DecodeError::Payload("the profile has no thresholds for this layer"))?;
         let means = self.means(frame.layer, frame.side, shape.token_values());
-        let means = means.map_err(|Declined| DecodeError::Payload("no means of its layer"))?;
+        let means = means.map_err(|Declined| DecodeError::Payload("the profile has no means for this layer"))?;
         let parts = Parts::of(groups, shape, frame.payload)?;
         let mut grids = Vec::with_capacity(shape.tokens.into());
         for token in 0..shape.tokens.into() {
@@ -602,24 +668,14 @@ impl PageCodec for Oaken {
         }
         let (intervals, entries) = (thresholds.intervals(), parts.entries);
         let mut restorer = Restorer { groups, intervals, means, grids, parts, entries };
-        if page.kind().element != Element::F32
-            && means.is_none()
-            && let Some(decoded) = simd::oaken_decode(Level::current(), &mut restorer, page)
-        {
-            return decoded;
-        }
-        restorer.decode(page)
+        // SAFETY: `current` returns kernels of a level of this machine.
+        unsafe { (KERNELS.current().decode)(&mut restorer, page) }
     }
 }
 
-/// The values of a page as `[token][head][channel]`.
-fn read_tokens(page: &Page<'_>) -> Vec<f32> {
-    let shape = page.kind().shape;
-    let mut values = vec![0.0; shape.values()];
-    if simd::oaken_read_tokens(Level::current(), page, &mut values) {
-        return values;
-    }
-    let mut tile = Tile::ZERO;
+/// Stores the values of a page as `[token][head][channel]`.
+fn read_tokens(page: &Page<'_>, values: &mut [f32]) {
+    let (shape, mut tile) = (page.kind().shape, Tile::ZERO);
     for span in Span::all(shape) {
         page.load_tile(&span, Axis::Tokens, &mut tile);
         for (token, row) in tile.0.chunks_exact(EDGE).enumerate().take(span.tokens) {
@@ -628,24 +684,27 @@ fn read_tokens(page: &Page<'_>) -> Vec<f32> {
                 .copy_from_slice(&row[..span.channels]);
         }
     }
-    values
 }
 
-/// What codes of a page are turned to values by.
+fn decode(restorer: &mut Restorer<'_>, page: &mut PageMut<'_>) -> Result<(), DecodeError> {
+    restorer.decode(page)
+}
+
+/// The state of decoding.
 pub(crate) struct Restorer<'a> {
     pub groups: &'a Groups,
-    pub intervals: &'a [(f32, f32)],
-    /// Of channels; vector instructions are for codes without.
+    pub intervals: &'a [Interval],
+    /// The means of channels; only the reference adds them.
     means: Option<&'a [f32]>,
-    /// Of each token, by group.
+    /// The grids of each token.
     pub grids: Vec<Grids>,
     parts: Parts<'a>,
-    /// Of outliers that were not come to yet.
+    /// Entries of the outliers that are left.
     entries: &'a [u8],
 }
 
 impl<'a> Restorer<'a> {
-    /// Dense codes of a token's head, and how many outliers each block has.
+    /// Dense codes of a token's head, and the number of outliers of each block.
     pub fn row(&self, row: usize) -> (&'a [u8], &'a [u8]) {
         let Parts { dense, counts, row_bytes, row_blocks, .. } = self.parts;
         (&dense[row * row_bytes..][..row_bytes], &counts[row * row_blocks..][..row_blocks])
@@ -658,18 +717,6 @@ impl<'a> Restorer<'a> {
         let (entries, rest) = self.entries.split_at_checked(bytes).ok_or(MISSING)?;
         self.entries = rest;
         Ok(entries)
-    }
-
-    /// Entries of a byte each that come next, as many as a block may have; where they end, they are copied, and zeros follow.
-    #[inline]
-    pub fn outliers_window<'b>(&self, padded: &'b mut [u8; BLOCK]) -> &'b [u8; BLOCK]
-    where
-        'a: 'b,
-    {
-        self.entries.first_chunk().unwrap_or_else(|| {
-            padded[..self.entries.len()].copy_from_slice(self.entries);
-            padded
-        })
     }
 
     fn decode(&mut self, page: &mut PageMut<'_>) -> Result<(), DecodeError> {
@@ -729,9 +776,9 @@ mod tests {
         }
     }
 
-    /// Table 3's column of effective bits, without scales and counts, which the paper leaves out.
+    /// Table 3's effective bits, which leave out scales and counts.
     #[test]
-    fn entries_take_what_table_3_says() {
+    fn entries_take_the_bits_of_table_3() {
         for (text, bits) in [
             ("4/90/6:5", 4.8),
             ("90/10:5", 4.8),
@@ -749,7 +796,7 @@ mod tests {
     }
 
     #[test]
-    fn entries_come_back() {
+    fn entries_are_unpacked() {
         for text in ["4/90/6:5", "90/10:5", "10/90:5", "2/2/90/3/3:5", "2/2/90/3/3:4"] {
             let groups: Groups = text.parse().expect("groups");
             for group in (0..groups.shares.len()).filter(|&group| group != groups.middle) {
@@ -763,7 +810,7 @@ mod tests {
     }
 
     #[test]
-    fn thresholds_share_a_sample_out() {
+    fn thresholds_divide_a_sample_by_the_shares() {
         let groups = Groups::default();
         let sample: Vec<f32> = (0..1000).map(|value| value as f32 - 499.5).collect();
         let thresholds = Thresholds::of_sample(&groups, &sample);

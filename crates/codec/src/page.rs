@@ -1,11 +1,11 @@
-//! Pages as engines have them: which values, of which element type, in which order.
+//! Pages as engines store them: values, element type and order.
 
 use half::{bf16, f16};
 
-/// Tokens, and channels, that some engines keep together.
+/// Tokens or channels of a panel.
 const PANEL: usize = 16;
 
-/// Which half of attention a page belongs to.
+/// The half of attention that a page belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Side {
     /// Keys, after rotary embedding.
@@ -14,12 +14,12 @@ pub enum Side {
     V,
 }
 
-/// What a page's values are stored as.
+/// The element type of a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Element {
     /// IEEE half.
     F16,
-    /// The upper half of an `f32`.
+    /// Bfloat: the upper half of an `f32`.
     Bf16,
     /// IEEE single.
     F32,
@@ -36,12 +36,12 @@ impl Element {
     }
 }
 
-/// How many values a page has.
+/// The number of values of a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Shape {
     /// K or V heads.
     pub heads: u16,
-    /// Tokens that are there: a block that still fills has fewer than it has room for.
+    /// Tokens so far: a block that fills has fewer than its capacity.
     pub tokens: u16,
     /// Channels of a head.
     pub dim: u16,
@@ -60,37 +60,38 @@ impl Shape {
         self.tokens as usize * self.dim as usize
     }
 
-    /// Values of a token: of all heads.
+    /// Values of a token, of all heads.
     #[must_use]
     pub const fn token_values(self) -> usize {
         self.heads as usize * self.dim as usize
     }
 }
 
-/// In which order values lie, by the axis that runs fastest.
+/// The order of values, with the fastest axis last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Order {
     /// `[head][token][channel]`
     TokenMajor,
     /// `[head][channel][token]`
     ChannelMajor,
-    /// `[head][token / 16][channel][token % 16]`: keys, for kernels in which a lane is a key.
+    /// `[head][token / 16][channel][token % 16]`: keys, for kernels with a key in each lane.
     KeyPanels,
-    /// `[head][channel / 16][token][channel % 16]`, channels padded to whole panels: values, where a lane is a channel.
+    /// `[head][channel / 16][token][channel % 16]`, channels padded to whole panels: values, for
+    /// kernels with a channel in each lane.
     ValuePanels,
 }
 
-/// Where the values of a page lie.
+/// The place of each value of a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Layout {
-    /// Their order.
+    /// The order of values.
     pub order: Order,
-    /// Tokens that there is room for.
+    /// Room for tokens.
     pub capacity: u16,
 }
 
 impl Layout {
-    /// Values from the start of one head to the next, and of a page of so many heads.
+    /// Values from the start of a head to the start of the next.
     const fn head_stride(self, dim: usize) -> usize {
         let capacity = self.capacity as usize;
         match self.order {
@@ -100,13 +101,13 @@ impl Layout {
         }
     }
 
-    /// Values that a page takes, with those that are padding or not there yet.
+    /// Values of a page, with padding and room for tokens.
     #[must_use]
     pub const fn page_values(self, shape: Shape) -> usize {
         shape.heads as usize * self.head_stride(shape.dim as usize)
     }
 
-    /// Where a value lies, counted in values.
+    /// The place of a value, counted in values.
     #[must_use]
     pub const fn place(self, shape: Shape, head: usize, token: usize, channel: usize) -> usize {
         let (dim, capacity) = (shape.dim as usize, self.capacity as usize);
@@ -120,31 +121,31 @@ impl Layout {
     }
 }
 
-/// What is the same for all pages of a layer: everything but the bytes.
+/// What all pages of a layer share: everything but the bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct PageKind {
-    /// How many values.
+    /// The number of values.
     pub shape: Shape,
-    /// Stored as what.
+    /// The element type.
     pub element: Element,
-    /// Lying where.
+    /// The place of each value.
     pub layout: Layout,
     /// Keys or values.
     pub side: Side,
-    /// Layer of the model, from 0.
+    /// The layer of the model, from 0.
     pub layer: u16,
 }
 
 impl PageKind {
-    /// Bytes that a page takes.
+    /// Bytes of a page.
     #[must_use]
     pub const fn bytes(&self) -> usize {
         self.layout.page_values(self.shape) * self.element.bytes()
     }
 
     fn check(&self, len: usize) {
-        assert!(self.shape.tokens <= self.layout.capacity, "a page has no more tokens than it has room for");
-        assert_eq!(len, self.bytes(), "bytes of the page");
+        assert!(self.shape.tokens <= self.layout.capacity, "the page has more tokens than its layout has room for");
+        assert_eq!(len, self.bytes(), "the bytes do not fit the kind of page");
     }
 }
 
@@ -159,26 +160,26 @@ impl<'a> Page<'a> {
     /// A page in `bytes`.
     ///
     /// # Panics
-    /// There are more or fewer bytes than the kind of page takes: a bug of the caller.
+    /// The number of bytes differs from that of the kind.
     #[must_use]
     pub fn new(kind: PageKind, bytes: &'a [u8]) -> Self {
         kind.check(bytes.len());
         Self { kind, bytes }
     }
 
-    /// What it is.
+    /// The kind of the page.
     #[must_use]
     pub const fn kind(&self) -> &PageKind {
         &self.kind
     }
 
-    /// Its bytes, with padding.
+    /// The bytes, with padding.
     #[must_use]
     pub const fn bytes(&self) -> &'a [u8] {
         self.bytes
     }
 
-    /// The values of a head as `[token][channel]`.
+    /// Loads the values of a head as `[token][channel]`.
     pub fn read_head(&self, head: usize, values: &mut [f32]) {
         let PageKind { shape, element, layout, .. } = self.kind;
         let dim = shape.dim as usize;
@@ -198,23 +199,23 @@ pub struct PageMut<'a> {
 }
 
 impl<'a> PageMut<'a> {
-    /// A page in `bytes`. Padding, and tokens that are not there, are left as they are.
+    /// A page in `bytes`. Decoding leaves padding and missing tokens as they are.
     ///
     /// # Panics
-    /// There are more or fewer bytes than the kind of page takes: a bug of the caller.
+    /// The number of bytes differs from that of the kind.
     #[must_use]
     pub fn new(kind: PageKind, bytes: &'a mut [u8]) -> Self {
         kind.check(bytes.len());
         Self { kind, bytes }
     }
 
-    /// What it is.
+    /// The kind of the page.
     #[must_use]
     pub const fn kind(&self) -> &PageKind {
         &self.kind
     }
 
-    /// Its bytes, with padding.
+    /// The bytes, with padding.
     pub const fn bytes_mut(&mut self) -> &mut [u8] {
         self.bytes
     }
@@ -231,7 +232,7 @@ impl<'a> PageMut<'a> {
     }
 }
 
-/// The value at a place, counted in values.
+/// Loads the value at a place, counted in values.
 #[inline]
 pub(crate) fn load(element: Element, bytes: &[u8], place: usize) -> f32 {
     match element {
@@ -274,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read_and_padding_stays() {
+    fn written_values_are_read_back_and_padding_stays() {
         let shape = Shape { heads: 2, tokens: 3, dim: 5 };
         for element in [Element::F16, Element::Bf16, Element::F32] {
             let layout = Layout { order: Order::ValuePanels, capacity: 4 };

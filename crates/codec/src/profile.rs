@@ -1,12 +1,11 @@
-//! What is known of a model's KV before any page is encoded: a small file, made once for each model.
+//! Profiles: statistics of a model's KV, in a small file that is made once for each model.
 //!
-//! It is a safetensors file, so any tool that reads those shows what is in it. Metadata: `format` = `cenote-profile`, `version`
-//! = `1`, `model` (fingerprint, hex), `tokens` and `prompts` it was made from. Tensors are `f32`, each with K and V of every
-//! layer, `[layer][side][…]`: `means`, `deviations` and `steps` by channel, and `values`, `centered` and `normal`, which are
-//! [curves](Curve).
+//! The file is a safetensors file. Metadata: `format` = `cenote-profile`, `version` = `1`, `model`
+//! (fingerprint, hex), and the `tokens` and `prompts` of its text. Tensors are `f32`, each with K
+//! and V of every layer, `[layer][side][…]`: `means`, `deviations` and `steps` by channel;
+//! `values`, `centered` and `normal`, which are [curves](Curve).
 
-use crate::Thresholds;
-use crate::oaken::Groups;
+use crate::oaken::{Groups, Thresholds};
 use safetensors::tensor::{Dtype, SafeTensors, TensorView};
 use std::collections::HashMap;
 
@@ -15,59 +14,60 @@ pub const CURVE_POINTS: usize = 2001;
 const FORMAT: &str = "cenote-profile";
 const VERSION: &str = "1";
 
-/// Quantiles of the values of a prompt, evenly from the least to the greatest, averaged over prompts (Oaken §4.3: the order of
-/// magnitudes is a property of the model, not of the prompt).
+/// Quantiles of the values of a prompt, at even steps from the least to the greatest, averaged over
+/// prompts (Oaken §4.3: the order of magnitudes depends on the model, not on the prompt).
 pub type Curve = Vec<f32>;
 
 /// The curve of one prompt's values.
 ///
 /// # Panics
-/// There are none, or not all of them are numbers.
+/// There are no values, or some are not finite.
 #[must_use]
 pub fn curve_of(mut values: Vec<f32>) -> Curve {
-    assert!(!values.is_empty() && values.iter().all(|value| value.is_finite()), "a sample of numbers");
+    assert!(!values.is_empty() && values.iter().all(|value| value.is_finite()), "no values, or some are not finite");
     values.sort_by(f32::total_cmp);
     let last = (values.len() - 1) as f64;
     (0..CURVE_POINTS).map(|point| values[(point as f64 / (CURVE_POINTS - 1) as f64 * last).round() as usize]).collect()
 }
 
-/// What is known of K or V of one layer.
+/// Statistics of K or V of one layer.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct SideProfile {
     /// The mean of each channel, `[head][channel]`.
     pub means: Vec<f32>,
-    /// Its standard deviation.
+    /// The standard deviation of each channel.
     pub deviations: Vec<f32>,
-    /// A step of each channel: errors of one step in any channel, of any layer and side, do about the same harm.
+    /// A step for each channel: an error of one step does about the same harm in any channel, layer
+    /// and side.
     pub steps: Vec<f32>,
-    /// Of values.
+    /// The curve of values.
     pub values: Curve,
-    /// Of values less the mean of their channel.
+    /// The curve of values less the mean of their channel.
     pub centered: Curve,
-    /// Of those, over the deviation of their channel.
+    /// The curve of centered values over the deviation of their channel.
     pub normal: Curve,
 }
 
-/// What is known of a model's KV.
+/// Statistics of a model's KV.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Profile {
-    /// Fingerprint of the model, as engines and namespaces have it.
+    /// Fingerprint of the model, as in engines and namespaces.
     pub model: [u8; 32],
-    /// Tokens that it was made from.
+    /// Tokens of the text.
     pub tokens: u64,
-    /// Prompts that they made up.
+    /// Prompts of the text.
     pub prompts: u64,
     /// K and V of each layer.
     pub layers: Vec<[SideProfile; 2]>,
 }
 
-/// Why bytes are no profile.
+/// Bytes that are not a profile.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ProfileError {
     /// Not a safetensors file.
     #[error("it is not a safetensors file: {0}")]
     File(String),
-    /// It is one, and says something else.
+    /// A safetensors file with other content.
     #[error("{0}")]
     Content(String),
 }
@@ -90,7 +90,7 @@ const PARTS: [(&str, Part, PartMut); 6] = [
 ];
 
 impl Profile {
-    /// The file.
+    /// The bytes of the file.
     ///
     /// # Panics
     /// Layers or sides have different numbers of channels.
@@ -118,10 +118,10 @@ impl Profile {
         safetensors::serialize(tensors, Some(metadata)).expect("names and shapes are sound")
     }
 
-    /// Reads a file.
+    /// Parses the bytes of a file.
     ///
     /// # Errors
-    /// The bytes are no such file, or what it says cannot be.
+    /// The bytes are not a profile, or its numbers are invalid.
     pub fn parse(bytes: &[u8]) -> Result<Self, ProfileError> {
         let file = |error: safetensors::SafeTensorError| ProfileError::File(error.to_string());
         let (_, header) = SafeTensors::read_metadata(bytes).map_err(file)?;
@@ -178,7 +178,7 @@ impl Profile {
         Ok(())
     }
 
-    /// Names what codecs go by: two files with the same one are the same profile.
+    /// A name of all that codecs use: files of the same name are the same profile.
     #[must_use]
     pub fn fingerprint(&self) -> [u8; 32] {
         let mut hasher = blake3::Hasher::new();
@@ -186,7 +186,7 @@ impl Profile {
         *hasher.finalize().as_bytes()
     }
 
-    /// Takes in all that codecs go by. (Files of the same profile may differ in the order of what they tell.)
+    /// Hashes all that codecs use. (Files of one profile may differ in the order of their tensors.)
     pub(crate) fn hash_into(&self, hasher: &mut blake3::Hasher) {
         hasher.update(&self.model).update(&(self.layers.len() as u64).to_le_bytes());
         for (_, part, _) in PARTS {
@@ -199,7 +199,7 @@ impl Profile {
         }
     }
 
-    /// Oaken's thresholds of each layer, of values as they are or less their means.
+    /// Oaken's thresholds of each layer, of values or of centered values.
     #[must_use]
     pub fn thresholds(&self, groups: &Groups, centered: bool) -> Vec<[Thresholds; 2]> {
         let of =
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn a_profile_comes_back_and_no_other_bytes_pass_for_one() {
+    fn a_profile_is_parsed_back_and_other_bytes_are_refused() {
         let bytes = profile().to_bytes();
         assert_eq!(Profile::parse(&bytes), Ok(profile()));
         (0..bytes.len()).for_each(|end| assert!(Profile::parse(&bytes[..end]).is_err(), "cut at {end}"));
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn a_curve_goes_from_the_least_to_the_greatest() {
+    fn a_curve_runs_from_the_least_to_the_greatest_value() {
         let curve = curve_of((0..=4000).rev().map(|value| value as f32).collect());
         assert_eq!((curve.len(), curve[0], curve[1000], curve[2000]), (CURVE_POINTS, 0.0, 2000.0, 4000.0));
     }

@@ -1,35 +1,71 @@
-//! QPack, our own: a step for each channel that follows how much attention feels an error there, and widths that follow what
-//! a page has.
+//! QPack, our own: a step for each channel, after the harm that errors there do to attention, and
+//! widths after the values of a page.
 //!
-//! Of each channel an offline profile knows the mean and a *step*. A code is `round((x - mean) / step)`; what the step buys is
-//! a bound on the error, half a step, whatever the value: nothing is clipped. Sixteen tokens of a channel share a width, the
-//! least that all of them fit: two codes together take `k` bits, so widths go by halves of a bit
-//! (two codes of eleven values fit seven bits). Codes of a channel lie together, so decoding has one mean, one step and one
-//! width for sixteen values, and its output is channel-major.
+//! A profile knows the mean and a *step* of each channel. A code is `round((x - mean) / step)`.
+//! Values are not clipped, so the error is at most half a step. Sixteen tokens of a channel share a
+//! width: the least that fits all of them. Two codes together take `k` bits, so widths differ by
+//! half bits (two codes of eleven levels fit seven bits). Codes of a channel lie together: decoding
+//! has one mean, step and width for sixteen values, and its output is channel-major.
 //!
-//! Payload: for each head, for each 16 tokens: width indices, a nibble for each channel, lower half first, padded to whole
-//! bytes · of each channel in turn, `k` bytes: eight pairs of `k` bits, lowest first; a pair is
-//! `code(t) + levels × code(t + 4)`, of tokens `t` 0 to 3, then 8 to 11. Index 15 is sixteen halves instead: values too far from the mean.
-//! Tokens that are not there have the code of the mean.
+//! Payload, for each head and each 16 tokens: width indices, a nibble for each channel, lower half
+//! first, padded to whole bytes · for each channel `k` bytes: eight pairs of `k` bits, lowest
+//! first. A pair is `code(t) + levels × code(t + 4)`, of tokens `t` 0 to 3, then 8 to 11. Index 15
+//! means sixteen halves, for values too far from the mean. Missing tokens have the code of the
+//! mean.
 
+use crate::codec::{GrowingPayload, PageCodec};
+use crate::error::{CodecId, Declined, DecodeError};
+use crate::frame::Frame;
 use crate::page::{Page, PageKind, PageMut, Side};
-use crate::simd::{self, Level};
+use crate::simd::ByLevel;
 use crate::tile::{Axis, EDGE, Span, Tile};
-use crate::{CodecId, Declined, DecodeError, Frame, GrowingPayload, PageCodec};
 use half::f16;
+
+#[cfg(target_arch = "x86_64")]
+mod avx2;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
+
+/// Codes of a tile: sixteen tokens of each channel.
+type TileCodes = [i16; EDGE * EDGE];
+/// Codes of a tile by the means and the steps of its channels.
+type Codes = unsafe fn(&Page<'_>, &Span, &[f32], &[f32], &mut TileCodes) -> Result<(), Declined>;
+/// Decodes up to sixteen tokens of a head from a token on. Returns the bytes behind them; `None`:
+/// bytes are missing.
+type DecodeGroup = for<'a> unsafe fn(&'a [u8], &Known<'_>, usize, &mut PageMut<'_>) -> Option<&'a [u8]>;
+
+/// The kernels of QPack. Callers must guarantee that the machine has the level.
+pub(crate) struct Kernels {
+    encode_group: unsafe fn(&Page<'_>, &Known<'_>, usize, &mut Vec<u8>) -> Result<(), Declined>,
+    decode_group: DecodeGroup,
+    /// For QPackZ.
+    pub codes: Codes,
+}
+
+pub(crate) static KERNELS: ByLevel<Kernels> = ByLevel {
+    scalar: Kernels { encode_group, decode_group, codes },
+    #[cfg(target_arch = "x86_64")]
+    avx2: Kernels { encode_group: avx2::encode_group, decode_group: avx2::decode_group, codes: avx2::codes },
+    #[cfg(target_arch = "x86_64")]
+    avx512: Kernels { encode_group: avx512::encode_group, decode_group: avx512::decode_group, codes: avx2::codes },
+};
 
 /// Tokens that share a width.
 pub(crate) const GROUP: usize = 16;
 pub(crate) const PAIRS: usize = GROUP / 2;
 
-/// What a width index stands for.
+/// Bytes that kernels read or write for a channel without halves, which may take fewer.
+#[cfg(target_arch = "x86_64")]
+const WINDOW: usize = 16;
+
+/// A width of codes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Width {
-    /// Bits of a pair of codes, and bytes of a channel's sixteen.
+    /// Bits of a pair of codes, and bytes of a channel's sixteen codes.
     pub pair_bits: u8,
-    /// How many codes there are.
+    /// The number of codes.
     pub levels: u16,
-    /// Which of them is the mean.
+    /// The code of the mean.
     pub center: u16,
 }
 
@@ -38,11 +74,12 @@ const fn width(pair_bits: u8, levels: u16, center: u16) -> Width {
     Width { pair_bits, levels, center }
 }
 
-/// Index of channels that are stored as halves.
+/// The index of channels that are stored as halves.
 pub(crate) const HALVES: usize = 15;
 pub(crate) const HALVES_BYTES: usize = 2 * GROUP;
 
-/// By index, in order of size. Two and four levels lean to one side, so there is one of each for either side.
+/// Widths by index, in order of size. Widths of two and four levels lean to one side, so each has
+/// two entries.
 pub(crate) const WIDTHS: [Width; HALVES] = [
     width(0, 1, 0),
     width(2, 2, 1),
@@ -76,17 +113,17 @@ impl Width {
     }
 }
 
-/// What is known beforehand of the channels of one side of a layer.
+/// Statistics of the channels of K or V of a layer.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Channels {
-    /// The mean of each, `[head][channel]`.
+    /// The mean of each channel, `[head][channel]`.
     pub means: Vec<f32>,
-    /// The step of each.
+    /// The step of each channel.
     pub steps: Vec<f32>,
 }
 
 impl Channels {
-    /// Whether all of them are numbers, and steps have inverses.
+    /// Whether all numbers are finite and steps have inverses.
     #[must_use]
     pub fn is_sound(&self) -> bool {
         let sound = |step: &f32| step.is_finite() && *step > 0.0 && (1.0 / step).is_finite();
@@ -96,13 +133,13 @@ impl Channels {
     }
 }
 
-/// Codes that channels of no halves may have, also in payloads that nobody made, are less than this from the mean.
+/// Codes without halves are less than this from the mean, also in forged payloads.
 const CODES_END: i16 = 64;
 
-/// Whether a code of a channel may stand for what lies halfway between two bfloats: to round others takes less.
+/// Whether some code's value lies halfway between two bfloats. Without ties, an addition rounds.
 fn has_ties(mean: f32, step: f32) -> bool {
     let is_tie = |code: i16| (f32::from(code) * step + mean).to_bits() & 0xffff == 0x8000;
-    // No short circuit, so that many codes are looked at together.
+    // Without a short circuit, the compiler vectorizes the loop.
     (-CODES_END..CODES_END).fold(false, |any, code| any | is_tie(code))
 }
 
@@ -110,13 +147,13 @@ fn has_ties(mean: f32, step: f32) -> bool {
 #[derive(Clone, Debug)]
 struct Part {
     channels: Channels,
-    /// Of each channel, whether it [`has_ties`].
+    /// Whether each channel [`has_ties`].
     ties: Vec<bool>,
 }
 
 impl Part {
     fn new(mut channels: Channels) -> Self {
-        // To a mean that is no negative zero kernels may add either zero.
+        // Kernels may add zeros of either sign to a mean that is not -0.0.
         channels.means.iter_mut().for_each(|mean| *mean += 0.0);
         let ties = channels.means.iter().zip(&channels.steps).map(|(mean, step)| has_ties(*mean, *step)).collect();
         Self { channels, ties }
@@ -126,13 +163,14 @@ impl Part {
     fn by_head(&self, dim: usize) -> impl Iterator<Item = Known<'_>> {
         let Channels { means, steps } = &self.channels;
         let all = means.chunks_exact(dim).zip(steps.chunks_exact(dim)).zip(self.ties.chunks_exact(dim));
-        all.map(|((means, steps), ties)| Known { means, steps, ties })
+        all.enumerate().map(|(head, ((means, steps), ties))| Known { head, means, steps, ties })
     }
 }
 
-/// What is known beforehand of a head's channels.
+/// Statistics of a head's channels.
 #[derive(Clone, Copy)]
 pub(crate) struct Known<'a> {
+    pub head: usize,
     pub means: &'a [f32],
     pub steps: &'a [f32],
     pub ties: &'a [bool],
@@ -147,13 +185,13 @@ pub struct QPack {
 }
 
 impl QPack {
-    /// A codec with what is known of K and V of each layer. `profile` names all of that in frames.
+    /// A codec from the statistics of K and V of each layer. `profile` is their id in frames.
     ///
     /// # Panics
-    /// Some means are no numbers, or some steps too small to divide by.
+    /// A mean is not finite, or a step has no inverse.
     #[must_use]
     pub fn new(channels: Vec<[Channels; 2]>, profile: u32) -> Self {
-        assert!(channels.iter().flatten().all(Channels::is_sound), "means and steps are numbers");
+        assert!(channels.iter().flatten().all(Channels::is_sound), "a mean is not finite or a step has no inverse");
         Self { parts: channels.into_iter().map(|sides| sides.map(Part::new)).collect(), profile }
     }
 
@@ -176,9 +214,9 @@ impl PageCodec for QPack {
         let kind = page.kind();
         let (shape, dim) = (kind.shape, usize::from(kind.shape.dim));
         let part = self.part(kind.layer, kind.side, shape.token_values()).ok_or(Declined)?;
-        for (head, known) in part.by_head(dim).enumerate() {
+        for known in part.by_head(dim) {
             for token in (0..usize::from(shape.tokens)).step_by(GROUP) {
-                encode_at(page, head, token, &known, payload)?;
+                encode_at(page, &known, token, payload)?;
             }
         }
         Ok(())
@@ -192,28 +230,26 @@ impl PageCodec for QPack {
     fn decode_payload(&self, frame: &Frame<'_>, page: &mut PageMut<'_>) -> Result<(), DecodeError> {
         let (shape, dim) = (frame.shape, usize::from(frame.shape.dim));
         let part = self.part(frame.layer, frame.side, shape.token_values());
-        let part = part.ok_or(DecodeError::Payload("no steps of its layer"))?;
-        let level = Level::current();
+        let part = part.ok_or(DecodeError::Payload("the profile has no steps for this layer"))?;
+        let kernels = KERNELS.current();
         let mut rest = frame.payload;
-        for (head, known) in part.by_head(dim).enumerate() {
+        for known in part.by_head(dim) {
             for token in (0..usize::from(shape.tokens)).step_by(GROUP) {
-                let decoded = match simd::qpack_decode_group(level, rest, &known, page, head, token) {
-                    Some(decoded) => decoded,
-                    None => decode_group(rest, &known, page, head, token),
-                };
-                rest = decoded.ok_or(DecodeError::Payload("it is cut short"))?;
+                // SAFETY: `current` returns kernels of a level of this machine.
+                let decoded = unsafe { (kernels.decode_group)(rest, &known, token, page) };
+                rest = decoded.ok_or(DecodeError::Payload("codes are missing"))?;
             }
         }
-        if rest.is_empty() { Ok(()) } else { Err(DecodeError::Payload("codes of no channel")) }
+        if rest.is_empty() { Ok(()) } else { Err(DecodeError::Payload("bytes follow the last code")) }
     }
 }
 
-/// A page whose whole sixteens of tokens are kept as they were encoded.
+/// A growing page. It keeps the codes of each whole sixteen tokens.
 struct Growing<'a> {
     part: &'a Part,
-    /// Of each head, what such tokens became.
+    /// The codes of each head.
     heads: Vec<Vec<u8>>,
-    /// Tokens of a head that are in it.
+    /// Tokens of a head that are encoded.
     tokens: usize,
 }
 
@@ -221,9 +257,9 @@ impl GrowingPayload for Growing<'_> {
     fn append(&mut self, page: &Page<'_>, _: usize) -> Result<(), Declined> {
         let shape = page.kind().shape;
         let whole = usize::from(shape.tokens) / GROUP * GROUP;
-        for (head, (known, encoded)) in self.part.by_head(shape.dim.into()).zip(&mut self.heads).enumerate() {
+        for (known, encoded) in self.part.by_head(shape.dim.into()).zip(&mut self.heads) {
             for token in (self.tokens..whole).step_by(GROUP) {
-                encode_at(page, head, token, &known, encoded)?;
+                encode_at(page, &known, token, encoded)?;
             }
         }
         self.tokens = whole;
@@ -232,46 +268,48 @@ impl GrowingPayload for Growing<'_> {
 
     fn payload(&self, page: &Page<'_>, payload: &mut Vec<u8>) -> Result<(), Declined> {
         let shape = page.kind().shape;
-        for (head, (known, encoded)) in self.part.by_head(shape.dim.into()).zip(&self.heads).enumerate() {
+        for (known, encoded) in self.part.by_head(shape.dim.into()).zip(&self.heads) {
             payload.extend_from_slice(encoded);
             if self.tokens < shape.tokens.into() {
-                encode_at(page, head, self.tokens, &known, payload)?;
+                encode_at(page, &known, self.tokens, payload)?;
             }
         }
         Ok(())
     }
 }
 
-/// Encodes up to sixteen tokens of a head that begin with `token`.
-fn encode_at(
-    page: &Page<'_>,
-    head: usize,
-    token: usize,
-    Known { means, steps, .. }: &Known<'_>,
-    payload: &mut Vec<u8>,
-) -> Result<(), Declined> {
-    simd::qpack_encode_group(Level::current(), page, head, token, means, steps, payload)
-        .unwrap_or_else(|| encode_group(page, head, token, means, steps, payload))
+/// Encodes up to sixteen tokens of a head from `token` on.
+fn encode_at(page: &Page<'_>, known: &Known<'_>, token: usize, payload: &mut Vec<u8>) -> Result<(), Declined> {
+    // SAFETY: `current` returns kernels of a level of this machine.
+    unsafe { (KERNELS.current().encode_group)(page, known, token, payload) }
 }
 
-/// How many steps a value is from the mean.
+/// The steps from the mean to a value.
 #[inline]
-pub(crate) fn code_of(value: f32, mean: f32, inverse: f32) -> Result<i32, Declined> {
+fn code_of(value: f32, mean: f32, inverse: f32) -> Result<i32, Declined> {
     if !f16::from_f32(value).is_finite() {
         return Err(Declined);
     }
     Ok(((value - mean) * inverse).round_ties_even() as i32)
 }
 
-/// The same in plain code.
-fn encode_group(
-    page: &Page<'_>,
-    head: usize,
-    token: usize,
-    means: &[f32],
-    steps: &[f32],
-    payload: &mut Vec<u8>,
-) -> Result<(), Declined> {
+/// Codes of a tile, by channel, saturated to 16 bits; zeros where the page has no values.
+fn codes(page: &Page<'_>, span: &Span, means: &[f32], steps: &[f32], codes: &mut TileCodes) -> Result<(), Declined> {
+    let mut tile = Tile::ZERO;
+    page.load_tile(span, Axis::Channels, &mut tile);
+    codes.fill(0);
+    let rows = codes.chunks_exact_mut(GROUP).zip(tile.0.chunks_exact(GROUP));
+    for ((codes, values), (mean, step)) in rows.zip(means.iter().zip(steps)) {
+        for (code, value) in codes.iter_mut().zip(values).take(span.tokens) {
+            *code = code_of(*value, *mean, 1.0 / step)?.clamp(i16::MIN.into(), i16::MAX.into()) as i16;
+        }
+    }
+    Ok(())
+}
+
+/// Appends the codes of up to sixteen tokens of a head from `token` on.
+fn encode_group(page: &Page<'_>, known: &Known<'_>, token: usize, payload: &mut Vec<u8>) -> Result<(), Declined> {
+    let Known { head, means, steps, .. } = *known;
     let indices_at = payload.len();
     payload.resize(indices_at + means.len().div_ceil(2), 0);
     let mut tile = Tile::ZERO;
@@ -287,7 +325,7 @@ fn encode_group(
     Ok(())
 }
 
-/// Encodes a channel's values, zeros where there are no tokens. Returns the index of its width.
+/// Encodes the values of a channel; missing tokens are zero. Returns the index of its width.
 fn encode_channel(
     values: &[f32],
     tokens: usize,
@@ -298,7 +336,7 @@ fn encode_channel(
     let inverse = 1.0 / step;
     let mut codes = [0_i32; GROUP];
     for (code, &value) in codes.iter_mut().zip(&values[..tokens]) {
-        // Too large a number becomes the largest, which no width but halves has room for.
+        // The cast saturates; only halves fit such codes.
         *code = code_of(value, mean, inverse)?;
     }
     let least = codes.iter().copied().min().expect("sixteen");
@@ -312,7 +350,8 @@ fn encode_channel(
     Ok(index)
 }
 
-/// The tokens of a pair: four apart, so that vector units find them side by side when they make 32-bit numbers of 16-bit ones.
+/// The tokens of a pair. They are four apart, because widening 16-bit lanes to 32 puts these side
+/// by side.
 const fn tokens_of(pair: usize) -> [usize; 2] {
     let first = pair % 4 + pair / 4 * 8;
     [first, first + 4]
@@ -330,13 +369,13 @@ fn pack(codes: &[i32; GROUP], width: Width, payload: &mut Vec<u8>) {
     payload.extend(&bits.to_le_bytes()[..usize::from(width.pair_bits)]);
 }
 
-/// Decodes up to sixteen tokens of a head that begin with `token`; returns what follows them. `None`: bytes are missing.
+/// Decodes up to sixteen tokens of a head from `token` on. Returns the bytes behind them; `None`:
+/// bytes are missing.
 fn decode_group<'a>(
     payload: &'a [u8],
-    Known { means, steps, .. }: &Known<'_>,
-    page: &mut PageMut<'_>,
-    head: usize,
+    &Known { head, means, steps, .. }: &Known<'_>,
     token: usize,
+    page: &mut PageMut<'_>,
 ) -> Option<&'a [u8]> {
     let (indices, mut rest) = payload.split_at_checked(means.len().div_ceil(2))?;
     let mut tile = Tile::ZERO;
@@ -363,7 +402,7 @@ fn decode_group<'a>(
     Some(rest)
 }
 
-/// Sixteen codes of a width. Bits that no codes were packed to give codes beyond the levels, and do no other harm.
+/// Sixteen codes of a width. Forged bits give codes beyond the levels, which do no harm.
 fn unpack(bytes: &[u8], width: Width) -> [i32; GROUP] {
     let mut all = [0; 16];
     all[..bytes.len()].copy_from_slice(bytes);
@@ -383,7 +422,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn codes_of_every_width_come_back() {
+    fn codes_of_every_width_are_unpacked() {
         for (index, width) in WIDTHS.into_iter().enumerate() {
             let (least, levels) = (-i32::from(width.center), i32::from(width.levels));
             for shift in 0..levels {

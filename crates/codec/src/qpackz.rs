@@ -1,62 +1,91 @@
-//! QPack's codes, entropy-coded: for data that is read seldom, at some half a bit a value less and a slower decoding.
+//! QPackZ: QPack's codes, entropy-coded. It takes half a bit less a value and decodes slower, for
+//! data that is seldom read.
 //!
-//! Codes are the same as [`crate::QPack`]'s, and so is the bound on the error. How often a code occurs is known beforehand: a
-//! profile knows how a layer's values are spread in units of their channel's deviation, and the step of a channel says which of
-//! those go to one code. So there is a table for each ratio of step and deviation (in quarters of an octave), made when the
-//! codec is, and none in any page. Codes that no table has are escaped.
+//! Codes and the bound on the error are [`crate::QPack`]'s. Tables of probabilities come from the
+//! profile: it has the distribution of a layer's values in deviations of their channel. A channel's
+//! step says which values share a code. So there is a table for each ratio of step and deviation,
+//! in quarters of an octave. No page stores a table. Codes outside a table are escaped.
 //!
-//! Payload: how many codes are escaped, `u16` · those, `i16` each, in order · the states of a range coder (rANS, Duda 2013; 12
-//! bits of probability, 16-bit words), `u32` each · words, in the order in which decoding takes them. Codes are in the order
-//! `[head][token / 16][channel][token % 16]`, and state `t` has those of tokens `t`, `16 + t` and so on: there are sixteen
-//! states, or as many as tokens if these are fewer. So the sixteen codes of a channel go by one table and sixteen states,
-//! which do not wait for each other.
+//! Payload: the number of escaped codes, `u16` · these codes, `i16` each, in order · the states of
+//! a range coder (rANS, Duda 2013; 12 bits of probability, 16-bit words), `u32` each · words, in
+//! the order of decoding. Codes are in the order `[head][token / 16][channel][token % 16]`. State
+//! `t` has the codes of tokens `t`, `16 + t` and so on: there are sixteen states, or one for each
+//! token if these are fewer. So a channel's sixteen codes use one table and independent states.
 
+use crate::codec::PageCodec;
+use crate::error::{CodecId, Declined, DecodeError};
+use crate::frame::Frame;
 use crate::page::{Page, PageMut, Shape, Side};
-use crate::profile::{Curve, Profile};
-use crate::qpack::{Channels, GROUP, code_of};
-use crate::simd::{self, Level};
+use crate::profile::{Curve, Profile, SideProfile};
+use crate::qpack::{self, Channels, GROUP};
+use crate::simd::ByLevel;
 use crate::tile::{Axis, EDGE, Span, Tile};
-use crate::{CodecId, Declined, DecodeError, Frame, PageCodec};
 use std::collections::BTreeMap;
 use std::slice::ChunksExact;
+
+#[cfg(target_arch = "x86_64")]
+mod avx2;
+
+/// One state of the coder for each token.
+type States = [u32; GROUP];
+/// Places of symbols in a table, by the symbol's bits.
+type Places = [Place; 256];
+/// Room for one word of each state.
+type Words = [u8; 2 * GROUP];
+
+/// The kernels of QPackZ. Callers must guarantee that the machine has the level.
+struct Kernels {
+    push: unsafe fn(&mut States, &[i8; GROUP], &Places, &mut Words) -> usize,
+    decode: unsafe fn(&mut Decoder<'_>, &Part, &mut PageMut<'_>) -> Result<(), DecodeError>,
+}
+
+static KERNELS: ByLevel<Kernels> = ByLevel {
+    scalar: Kernels { push, decode },
+    #[cfg(target_arch = "x86_64")]
+    avx2: Kernels { push: avx2::push, decode: avx2::decode },
+    #[cfg(target_arch = "x86_64")]
+    avx512: Kernels { push: avx2::push, decode: avx2::decode },
+};
 
 /// Bits of a probability.
 pub(crate) const BITS: u32 = 12;
 const TOTAL: u32 = 1 << BITS;
-/// States are at least this between codes, and less than this times 65,536: 31 bits, so that quotients are products.
+/// Between codes, states are at least this and less than 65,536 times this: 31 bits, for quotients
+/// by products.
 pub(crate) const LOW: u32 = 1 << 15;
-/// Codes that a table may have, either side of the mean.
+/// The most codes of a table on each side of the mean.
 const REACH: i32 = 127;
 /// Symbol of an escaped code.
 pub(crate) const ESCAPE: i8 = i8::MIN;
-/// Tables to an octave of the ratio of step and deviation.
+/// Tables in an octave of the ratio of step and deviation.
 const TABLES_PER_OCTAVE: f64 = 4.0;
 
-/// What decoding looks up by the lower bits of a state: the symbol (bits 24 to 31), the width of its place (12 to 23) and
-/// how far into that it is (0 to 11).
+/// By the lower bits of a state: the symbol (bits 24 to 31), the width of its range (12 to 23) and
+/// the offset in it (0 to 11).
 pub(crate) type Slots = [u32; TOTAL as usize];
 
-/// How often codes occur where a step is so many deviations.
+/// The probabilities of codes for one ratio of step and deviation.
 #[derive(Debug)]
 struct Table {
-    /// The least and the greatest code that has a place.
+    /// The least and the greatest code of the table.
     codes: (i16, i16),
     slots: Box<Slots>,
     /// By symbol, as eight bits.
-    places: Box<[Place; 256]>,
+    places: Box<Places>,
 }
 
-/// What encoding a symbol does to a state.
+/// The range of a symbol, for encoding.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Place {
-    /// From here on a state gives up a word first.
+    /// States from here on give up a word first.
     limit: u32,
-    /// The inverse of the width, as a fraction of `1 << (32 + shift)`: products with states are rounded down to quotients.
+    /// The inverse of the width, as a fraction of `1 << (32 + shift)`: products with states round
+    /// down to quotients.
     inverse: u32,
     shift: u32,
-    /// Where the place begins.
+    /// The start of the range.
     start: u16,
-    /// What there is beside the place.
+    /// All probability outside the range.
     rest: u16,
 }
 
@@ -64,10 +93,11 @@ impl Place {
     fn new(start: u32, width: u32) -> Self {
         let (limit, rest) = (width << (31 - BITS), (TOTAL - width) as u16);
         if width == 1 {
-            // The inverse would be one more than there is: quotients are less by one, which the start makes good.
+            // The inverse 2^32 does not fit. Quotients are less by one, which the start
+            // compensates.
             return Self { limit, inverse: u32::MAX, shift: 0, start: (start + TOTAL - 1) as u16, rest };
         }
-        // Granlund and Montgomery 1994: enough for 31 bits.
+        // Granlund and Montgomery 1994: exact for 31 bits.
         let shift = (width - 1).ilog2();
         let inverse = (1_u64 << (32 + shift)).div_ceil(width.into()) as u32;
         Self { limit, inverse, shift, start: start as u16, rest }
@@ -75,12 +105,12 @@ impl Place {
 }
 
 impl Table {
-    /// For values spread as `curve` says, in deviations, and a step of so many.
+    /// A table for values after `curve`, in deviations, and for a step in deviations.
     fn new(curve: &Curve, step: f64) -> Self {
         let code = |value: f32| (f64::from(value) / step).round().clamp(-f64::from(REACH), f64::from(REACH)) as i32;
         let (least, greatest) = (code(curve[0]), code(curve[curve.len() - 1]));
         let below = |value: f64| share_below(curve, value);
-        // Each code that may occur has a place, and so has the escape; the rest is shared out by how often they do.
+        // Each possible code and the escape get one slot; probabilities share the rest.
         let count = (greatest - least + 1) as usize;
         let spare = f64::from(TOTAL) - (count + 1) as f64;
         let mut widths: Vec<u32> = (least..=greatest)
@@ -95,7 +125,7 @@ impl Table {
         widths[most] += rest;
         let mut slots = Vec::with_capacity(TOTAL as usize);
         let mut places = Box::new([Place::default(); 256]);
-        // The escape comes last, and whatever has no place has the escape's.
+        // The escape comes last. Codes outside the table share its range.
         for (code, &width) in (least..greatest + 2).zip(&widths).rev() {
             let place = Place::new(TOTAL - width - slots.len() as u32, width);
             let symbol = if code > greatest { ESCAPE } else { code as i8 };
@@ -111,7 +141,7 @@ impl Table {
         Self { codes: (least as i16, greatest as i16), slots, places }
     }
 
-    /// The symbol of a code: itself, if it has a place.
+    /// The symbol of a code: the code, if the table has it.
     #[inline]
     fn symbol(&self, code: i16) -> i8 {
         if (self.codes.0..=self.codes.1).contains(&code) { code as i8 } else { ESCAPE }
@@ -137,12 +167,12 @@ fn share_below(curve: &Curve, value: f64) -> f64 {
 pub(crate) struct Part {
     pub channels: Channels,
     tables: Vec<Table>,
-    /// Which of them each channel has.
+    /// The table of each channel.
     table_of: Vec<u16>,
 }
 
 impl Part {
-    fn new(side: &crate::SideProfile, rate: f32) -> Self {
+    fn new(side: &SideProfile, rate: f32) -> Self {
         let steps: Vec<f32> = side.steps.iter().map(|step| step * rate).collect();
         let class = |(step, deviation): (&f32, &f32)| {
             let ratio = f64::from(*step) / f64::from(*deviation).max(1e-30);
@@ -177,7 +207,8 @@ pub struct QPackZ {
 }
 
 impl QPackZ {
-    /// A codec at a rate: a profile's steps times that. `id` names all of that in frames. `None`: steps are too small or too large.
+    /// A codec at a rate: the profile's steps times the rate. `id` is the id of both in frames.
+    /// `None`: some steps are too small or too large.
     #[must_use]
     pub fn new(profile: &Profile, rate: f32, id: u32) -> Option<Self> {
         let parts: Vec<[Part; 2]> =
@@ -204,11 +235,15 @@ impl PageCodec for QPackZ {
         let kind = page.kind();
         let (shape, dim) = (kind.shape, usize::from(kind.shape.dim));
         let part = self.part(kind.layer, kind.side, shape.token_values()).ok_or(Declined)?;
-        let level = Level::current();
+        let kernels = qpack::KERNELS.current();
         let mut symbols = Vec::with_capacity(shape.values().next_multiple_of(GROUP));
         let (mut escaped, mut tile) = (Vec::new(), [0; EDGE * EDGE]);
         for span in Span::all(shape) {
-            codes_of(level, page, &span, &part.channels, &mut tile)?;
+            let first = span.head * dim + span.channel;
+            let [means, steps] =
+                [&part.channels.means, &part.channels.steps].map(|all| &all[first..first + span.channels]);
+            // SAFETY: `current` returns kernels of a level of this machine.
+            unsafe { (kernels.codes)(page, &span, means, steps, &mut tile)? };
             for (channel, codes) in tile.as_chunks::<GROUP>().0.iter().enumerate().take(span.channels) {
                 let table = part.table(span.head * dim + span.channel + channel);
                 let row = codes.map(|code| table.symbol(code));
@@ -224,57 +259,29 @@ impl PageCodec for QPackZ {
         }
         payload.extend(u16::try_from(escaped.len()).map_err(|_| Declined)?.to_le_bytes());
         escaped.iter().for_each(|code| payload.extend(code.to_le_bytes()));
-        compress(level, &symbols, part, shape, payload);
+        compress(&symbols, part, shape, payload);
         Ok(())
     }
 
     fn decode_payload(&self, frame: &Frame<'_>, page: &mut PageMut<'_>) -> Result<(), DecodeError> {
         let part = self.part(frame.layer, frame.side, frame.shape.token_values());
-        let part = part.ok_or(DecodeError::Payload("no steps of its layer"))?;
-        let mut decoder = Decoder::new(frame).ok_or(DecodeError::Payload("it is cut short"))?;
-        match simd::qpackz_decode(Level::current(), &mut decoder, part, page) {
-            Some(decoded) => decoded?,
-            None => decoder.decode(part, page)?,
-        }
+        let part = part.ok_or(DecodeError::Payload("the profile has no steps for this layer"))?;
+        let mut decoder = Decoder::new(frame).ok_or(DecodeError::Payload("states are missing"))?;
+        // SAFETY: `current` returns kernels of a level of this machine.
+        unsafe { (KERNELS.current().decode)(&mut decoder, part, page)? };
         decoder.end()
     }
 }
 
-/// Codes of a tile's values, by channel; zeros where the page has none. What is too large for 16 bits becomes the least or the
-/// greatest number that they have.
-fn codes_of(
-    level: Level,
-    page: &Page<'_>,
-    span: &Span,
-    channels: &Channels,
-    codes: &mut [i16; EDGE * EDGE],
-) -> Result<(), Declined> {
-    let first = span.head * usize::from(page.kind().shape.dim) + span.channel;
-    let [means, steps] = [&channels.means, &channels.steps].map(|all| &all[first..first + span.channels]);
-    if let Some(done) = simd::qpack_codes(level, page, span, means, steps, codes) {
-        return done;
-    }
-    let mut tile = Tile::ZERO;
-    page.load_tile(span, Axis::Channels, &mut tile);
-    codes.fill(0);
-    let rows = codes.chunks_exact_mut(GROUP).zip(tile.0.chunks_exact(GROUP));
-    for ((codes, values), (mean, step)) in rows.zip(means.iter().zip(steps)) {
-        for (code, value) in codes.iter_mut().zip(values).take(span.tokens) {
-            *code = code_of(*value, *mean, 1.0 / step)?.clamp(i16::MIN.into(), i16::MAX.into()) as i16;
-        }
-    }
-    Ok(())
-}
-
-/// Appends states and words of the symbols of a page's channels, in their order.
-fn compress(level: Level, symbols: &[[i8; GROUP]], part: &Part, shape: Shape, payload: &mut Vec<u8>) {
+/// Appends the states and words of the symbols of a page's channels, in their order.
+fn compress(symbols: &[[i8; GROUP]], part: &Part, shape: Shape, payload: &mut Vec<u8>) {
     let (dim, tokens) = (usize::from(shape.dim), usize::from(shape.tokens));
     let states_at = payload.len();
     let words_at = states_at + 4 * tokens.min(GROUP);
-    // Words come last first, at most one for each symbol.
+    // Encoding runs backwards: the last word is first, and each symbol has at most one.
     payload.resize(words_at + 2 * GROUP * symbols.len(), 0);
     let (mut states, mut at) = ([LOW; GROUP], payload.len());
-    let (mut rest, groups) = (symbols, tokens.div_ceil(GROUP));
+    let (mut rest, groups, push) = (symbols, tokens.div_ceil(GROUP), KERNELS.current().push);
     for head in (0..usize::from(shape.heads)).rev() {
         for group in (0..groups).rev() {
             let here = (tokens - group * GROUP).min(GROUP);
@@ -285,7 +292,8 @@ fn compress(level: Level, symbols: &[[i8; GROUP]], part: &Part, shape: Shape, pa
                 at -= 2 * GROUP;
                 let room = payload[at..].first_chunk_mut().expect("a word for each symbol");
                 at += if here == GROUP {
-                    simd::qpackz_push(level, &mut states, row, places, room)
+                    // SAFETY: `current` returns kernels of a level of this machine.
+                    unsafe { (push)(&mut states, row, places, room) }
                 } else {
                     push_all(&mut states, row, places, room, here)
                 };
@@ -299,20 +307,22 @@ fn compress(level: Level, symbols: &[[i8; GROUP]], part: &Part, shape: Shape, pa
     payload.truncate(words_at + payload.len() - at);
 }
 
-/// Takes up to sixteen symbols into their states, last first. Words go to the end of the room; returns where they begin.
+/// Adds up to sixteen symbols to their states, last first. Stores words at the end of the room;
+/// returns where they begin.
 #[inline(always)]
 pub(crate) fn push_all(
-    states: &mut [u32; GROUP],
+    states: &mut States,
     symbols: &[i8; GROUP],
-    places: &[Place; 256],
-    room: &mut [u8; 2 * GROUP],
+    places: &Places,
+    room: &mut Words,
     count: usize,
 ) -> usize {
     let room = room.as_chunks_mut().0;
     let mut at = GROUP;
     for (state, symbol) in states.iter_mut().zip(symbols).take(count).rev() {
         let place = places[usize::from(symbol.cast_unsigned())];
-        // The word is written in any case, and stays if the state gives it up: whether it does nobody can guess.
+        // The word is always written, and kept if the state overflows: a branch would be
+        // mispredicted.
         room[(at - 1) % GROUP] = (*state as u16).to_le_bytes();
         let is_full = u32::from(*state >= place.limit);
         at -= is_full as usize;
@@ -324,11 +334,35 @@ pub(crate) fn push_all(
     2 * at
 }
 
-/// What decoding goes on from.
+/// [`push_all`] of sixteen.
+fn push(states: &mut States, symbols: &[i8; GROUP], places: &Places, room: &mut Words) -> usize {
+    push_all(states, symbols, places, room, GROUP)
+}
+
+/// Decodes all codes to a page.
+fn decode(decoder: &mut Decoder<'_>, part: &Part, page: &mut PageMut<'_>) -> Result<(), DecodeError> {
+    let (shape, mut tile) = (page.kind().shape, Tile::ZERO);
+    for span in Span::all(shape) {
+        for (channel, row) in tile.0.as_chunks_mut::<GROUP>().0.iter_mut().enumerate().take(span.channels) {
+            let of = span.head * usize::from(shape.dim) + span.channel + channel;
+            let (mean, step) = (part.channels.means[of], part.channels.steps[of]);
+            let mut symbols = [0; GROUP];
+            decoder.next_symbols(part.slots(of), &mut symbols[..span.tokens]);
+            for (value, symbol) in row.iter_mut().zip(symbols).take(span.tokens) {
+                let code = if symbol == ESCAPE { decoder.next_escaped()? } else { symbol.into() };
+                *value = f32::from(code) * step + mean;
+            }
+        }
+        page.store_tile(&span, Axis::Channels, &tile);
+    }
+    Ok(())
+}
+
+/// The state of decoding.
 pub(crate) struct Decoder<'a> {
-    pub states: [u32; GROUP],
+    pub states: States,
     words: &'a [u8],
-    /// Words that were taken; more than there are if some are missing.
+    /// Words taken; more than there are if some are missing.
     pub taken: usize,
     escaped: ChunksExact<'a, u8>,
 }
@@ -346,9 +380,9 @@ impl<'a> Decoder<'a> {
         Some(Self { states, words, taken: 0, escaped: escaped.chunks_exact(2) })
     }
 
-    /// As many words as a channel may take, as bytes; where they end, they are copied, and zeros follow.
+    /// As many words as a channel may take, as bytes. Zeros follow the last word.
     #[inline]
-    pub fn window<'b>(&self, padded: &'b mut [u8; 2 * GROUP]) -> &'b [u8; 2 * GROUP]
+    pub fn window<'b>(&self, padded: &'b mut Words) -> &'b Words
     where
         'a: 'b,
     {
@@ -359,31 +393,13 @@ impl<'a> Decoder<'a> {
         })
     }
 
-    /// The next code that is escaped.
+    /// The next escaped code.
     pub fn next_escaped(&mut self) -> Result<i16, DecodeError> {
         let code = self.escaped.next().ok_or(DecodeError::Payload("an escaped code is missing"))?;
         Ok(i16::from_le_bytes([code[0], code[1]]))
     }
 
-    fn decode(&mut self, part: &Part, page: &mut PageMut<'_>) -> Result<(), DecodeError> {
-        let (shape, mut tile) = (page.kind().shape, Tile::ZERO);
-        for span in Span::all(shape) {
-            for (channel, row) in tile.0.as_chunks_mut::<GROUP>().0.iter_mut().enumerate().take(span.channels) {
-                let of = span.head * usize::from(shape.dim) + span.channel + channel;
-                let (mean, step) = (part.channels.means[of], part.channels.steps[of]);
-                let mut symbols = [0; GROUP];
-                self.next_symbols(part.slots(of), &mut symbols[..span.tokens]);
-                for (value, symbol) in row.iter_mut().zip(symbols).take(span.tokens) {
-                    let code = if symbol == ESCAPE { self.next_escaped()? } else { symbol.into() };
-                    *value = f32::from(code) * step + mean;
-                }
-            }
-            page.store_tile(&span, Axis::Channels, &tile);
-        }
-        Ok(())
-    }
-
-    /// The next symbol of each of the first states.
+    /// Takes the next symbol from each of the first states.
     fn next_symbols(&mut self, slots: &Slots, symbols: &mut [i8]) {
         let mut padded = [0; 2 * GROUP];
         let (window, mut taken) = (self.window(&mut padded), 0);
@@ -399,10 +415,10 @@ impl<'a> Decoder<'a> {
         self.taken += taken;
     }
 
-    /// Whether that was all: encoding began with these states, and what follows belongs to nothing.
+    /// Checks the end: states are those in which encoding began, and no bytes are left.
     fn end(&self) -> Result<(), DecodeError> {
         if self.states != [LOW; GROUP] || 2 * self.taken != self.words.len() || self.escaped.len() > 0 {
-            return Err(DecodeError::Payload("its codes do not end where they began"));
+            return Err(DecodeError::Payload("final states or lengths differ from those of encoding"));
         }
         Ok(())
     }
@@ -414,7 +430,7 @@ mod tests {
     use crate::profile::curve_of;
 
     #[test]
-    fn a_table_gives_each_code_a_place_by_how_often_it_occurs() {
+    fn a_table_gives_each_code_a_range_by_its_probability() {
         let curve = curve_of((-3000..=3000).map(|value| (value as f32 / 1000.0).powi(3) / 9.0).collect());
         for step in [0.05, 0.3, 1.0, 5.0, 60.0] {
             let table = Table::new(&curve, step);
@@ -428,9 +444,9 @@ mod tests {
         }
     }
 
-    /// What encoding does to any state, decoding undoes.
+    /// Decoding inverts encoding, from any state.
     #[test]
-    fn every_symbol_comes_back_from_every_sort_of_state() {
+    fn every_symbol_is_decoded_from_every_kind_of_state() {
         let curve = curve_of((-3000..=3000).map(|value| (value as f32 / 1000.0).powi(3) / 9.0).collect());
         for step in [0.05, 0.3, 1.0, 60.0] {
             let table = Table::new(&curve, step);

@@ -1,14 +1,35 @@
-//! Pages as they are: `[head][token][channel]`, without padding.
+//! Raw: pages as they are, `[head][token][channel]`, without padding.
 
+use crate::codec::PageCodec;
+use crate::error::{CodecId, Declined, DecodeError};
+use crate::frame::Frame;
 use crate::page::{self, Element, Order, Page, PageKind, PageMut};
-use crate::simd::{self, Level};
-use crate::{CodecId, Declined, DecodeError, Frame, PageCodec};
+use crate::simd::ByLevel;
 
-/// Leaves every value as it is.
+#[cfg(target_arch = "x86_64")]
+mod avx2;
+
+/// Kernels for pages of 16-bit elements in another order than the payload. Callers must guarantee
+/// that the machine has the level.
+struct Kernels {
+    read: unsafe fn(&Page<'_>, &mut [u8]),
+    write: unsafe fn(&[u8], &mut PageMut<'_>),
+}
+
+static KERNELS: ByLevel<Kernels> = ByLevel {
+    scalar: Kernels { read, write },
+    #[cfg(target_arch = "x86_64")]
+    avx2: Kernels { read: avx2::read, write: avx2::write },
+    #[cfg(target_arch = "x86_64")]
+    avx512: Kernels { read: avx2::read, write: avx2::write },
+};
+
+/// Stores values as they are.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Raw;
 
-/// Calls `run` with places of the page and of the payload, in bytes, and how many bytes lie together at both.
+/// Calls `run` with the places of a run in the page and in the payload, and its length: all in
+/// bytes.
 fn runs(kind: &PageKind, mut run: impl FnMut(usize, usize, usize)) {
     let (shape, size) = (kind.shape, kind.element.bytes());
     let together = if kind.layout.order == Order::TokenMajor { shape.dim as usize } else { 1 };
@@ -28,16 +49,24 @@ fn is_scattered(kind: &PageKind) -> bool {
     kind.element != Element::F32 && kind.layout.order != Order::TokenMajor
 }
 
+fn read(page: &Page<'_>, payload: &mut [u8]) {
+    runs(page.kind(), |place, at, len| payload[at..at + len].copy_from_slice(&page.bytes()[place..place + len]));
+}
+
+fn write(payload: &[u8], page: &mut PageMut<'_>) {
+    let (kind, bytes) = (*page.kind(), page.bytes_mut());
+    runs(&kind, |place, at, len| bytes[place..place + len].copy_from_slice(&payload[at..at + len]));
+}
+
 pub(crate) fn encode(page: &Page<'_>, payload: &mut Vec<u8>) {
     if is_scattered(page.kind()) {
         let start = payload.len();
         payload.resize(start + page.kind().shape.values() * page.kind().element.bytes(), 0);
-        if simd::raw_read(Level::current(), page, &mut payload[start..]) {
-            return;
-        }
-        payload.truncate(start);
+        // SAFETY: `current` returns kernels of a level of this machine.
+        unsafe { (KERNELS.current().read)(page, &mut payload[start..]) };
+    } else {
+        runs(page.kind(), |place, _, len| payload.extend_from_slice(&page.bytes()[place..place + len]));
     }
-    runs(page.kind(), |place, _, len| payload.extend_from_slice(&page.bytes()[place..place + len]));
 }
 
 impl PageCodec for Raw {
@@ -55,24 +84,19 @@ impl PageCodec for Raw {
         if frame.payload.len() != kind.shape.values() * frame.element.bytes() {
             return Err(DecodeError::Payload("values are missing"));
         }
-        if frame.element == kind.element
-            && is_scattered(&kind)
-            && simd::raw_write(Level::current(), frame.payload, page)
-        {
+        if frame.element == kind.element {
+            let kernels = if is_scattered(&kind) { KERNELS.current() } else { &KERNELS.scalar };
+            // SAFETY: `current` returns kernels of a level of this machine; scalar ones run on all.
+            unsafe { (kernels.write)(frame.payload, page) };
             return Ok(());
         }
-        let bytes = page.bytes_mut();
-        if frame.element == kind.element {
-            runs(&kind, |place, at, len| bytes[place..place + len].copy_from_slice(&frame.payload[at..at + len]));
-        } else {
-            let to = kind.element.bytes();
-            runs(&kind, |place, at, len| {
-                for value in 0..len / to {
-                    let number = page::load(frame.element, frame.payload, (at / to) + value);
-                    page::store(kind.element, &mut bytes[place..], value, number);
-                }
-            });
-        }
+        let (bytes, to) = (page.bytes_mut(), kind.element.bytes());
+        runs(&kind, |place, at, len| {
+            for value in 0..len / to {
+                let number = page::load(frame.element, frame.payload, (at / to) + value);
+                page::store(kind.element, &mut bytes[place..], value, number);
+            }
+        });
         Ok(())
     }
 }

@@ -1,53 +1,58 @@
-//! A codec in words: what flags, settings and tables call it.
+//! Codecs as text, in flags, settings and tables.
 
-use crate::oaken::Groups;
+use crate::codec::PageCodec;
+use crate::oaken::{Groups, Oaken};
 use crate::profile::Profile;
-use crate::{Channels, Oaken, PageCodec, QPack, QPackZ, Raw, SpecKv, SpecKvMode};
+use crate::qpack::{Channels, QPack};
+use crate::qpackz::QPackZ;
+use crate::raw::Raw;
+use crate::speckv::{SpecKv, SpecKvMode};
 use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
-/// Which codec, with its settings.
+/// A codec with its settings.
 #[derive(Clone, Debug, PartialEq)]
 pub enum CodecSpec {
     /// `raw`
     Raw,
     /// `int8`, `int8+delta` or `int8+delta+rle`
     SpecKv(SpecKvMode),
-    /// `oaken`, or with other groups as in `oaken:4/90/6:5`; `oaken-mean`: of values less the means of their channels
+    /// `oaken`, or with other groups as in `oaken:4/90/6:5`; `oaken-mean`: of values less the means
+    /// of their channels
     Oaken {
-        /// Shares of the groups and bits of outliers.
+        /// The shares of the groups and the bits of outliers.
         groups: Groups,
-        /// Means are taken away first.
+        /// Whether means are subtracted first.
         centered: bool,
     },
-    /// `qpack:0.5`: the profile's steps times that
+    /// `qpack:0.5`: the profile's steps times 0.5
     QPack(f32),
     /// `qpackz:0.5`: the same codes, entropy-coded
     QPackZ(f32),
 }
 
-/// The rate of `qpack` and `qpackz` without a number: some four bits a value.
+/// The default rate of `qpack` and `qpackz`: about four bits a value.
 pub const QPACK_RATE: f32 = 0.5;
 
-/// Why a codec cannot be had.
+/// A codec that cannot be built.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SpecError {
-    /// No codec is called so.
+    /// An unknown name.
     #[error(
         "`{0}` is no codec: raw, int8, int8+delta, int8+delta+rle, oaken[:SHARES:BITS], oaken-mean[:…], qpack[:RATE] or qpackz[:RATE]"
     )]
     Unknown(String),
-    /// Its settings cannot be.
+    /// An invalid setting.
     #[error("`{codec}`: {fact}")]
     Setting {
-        /// As it was written.
+        /// The codec's text.
         codec: String,
-        /// What is wrong with it.
+        /// The problem.
         fact: String,
     },
-    /// It needs to know the model.
-    #[error("`{0}` needs a profile of the model, which `cenote profile` makes")]
+    /// The codec needs a profile.
+    #[error("`{0}` needs a profile of the model: make one with `cenote profile`")]
     NoProfile(String),
 }
 
@@ -101,10 +106,10 @@ impl fmt::Display for CodecSpec {
 }
 
 impl CodecSpec {
-    /// The codec. Its frames name the profile and these settings together.
+    /// Builds the codec. Its frames name the profile and these settings together.
     ///
     /// # Errors
-    /// It needs a profile and there is none, or its steps do not go with this one.
+    /// The profile is missing, or its steps do not fit the rate.
     pub fn build(&self, profile: Option<&Profile>) -> Result<Arc<dyn PageCodec>, SpecError> {
         let known = || profile.ok_or_else(|| SpecError::NoProfile(self.to_string()));
         Ok(match self {
@@ -145,7 +150,7 @@ impl CodecSpec {
         SpecError::Setting { codec: self.to_string(), fact }
     }
 
-    /// Names the profile and the settings in frames; never 0.
+    /// The id of the profile and the settings in frames; never 0.
     fn id_with(&self, profile: &Profile) -> u32 {
         let mut hasher = blake3::Hasher::new();
         hasher.update(self.to_string().as_bytes()).update(&[0]);
@@ -155,8 +160,8 @@ impl CodecSpec {
     }
 }
 
-/// A codec for each layer, as in `0-1=int8,qpack:0.5`: the first that names a layer is its codec, one without layers is for
-/// all the others.
+/// A codec for each layer, as in `0-1=int8,qpack:0.5`. The first entry that names a layer applies;
+/// an entry without layers applies to all others.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LayerSpecs(Vec<(Option<(u16, u16)>, CodecSpec)>);
 
@@ -199,7 +204,7 @@ impl fmt::Display for LayerSpecs {
 }
 
 impl LayerSpecs {
-    /// The codecs of the layers, from the first.
+    /// Entries for the codecs of the layers, in their order.
     #[must_use]
     pub fn of_layers(layers: &[CodecSpec]) -> Self {
         let mut specs: Vec<(Option<(u16, u16)>, CodecSpec)> = Vec::new();
@@ -215,10 +220,10 @@ impl LayerSpecs {
         Self(specs)
     }
 
-    /// The codec of each layer.
+    /// Builds the codec of each layer.
     ///
     /// # Errors
-    /// A layer has none, or one cannot be had.
+    /// A layer has no codec, or a codec cannot be built.
     pub fn build(&self, layers: u16, profile: Option<&Profile>) -> Result<Vec<Arc<dyn PageCodec>>, SpecError> {
         let built: Result<Vec<_>, _> = self.0.iter().map(|(_, spec)| spec.build(profile)).collect();
         let built = built?;
@@ -238,7 +243,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn layers_have_the_codec_that_names_them_or_the_one_for_the_others() {
+    fn a_layer_gets_the_codec_that_names_it_or_the_default() {
         let ids = |text: &str| {
             let codecs = text.parse::<LayerSpecs>().unwrap().build(4, None);
             codecs.map(|codecs| codecs.iter().map(|codec| codec.id() as u8).collect::<Vec<u8>>())
@@ -252,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn neighbours_with_the_same_codec_are_told_together() {
+    fn adjacent_layers_with_one_codec_share_an_entry() {
         let told = |layers: &[&str]| {
             let layers: Vec<CodecSpec> = layers.iter().map(|layer| layer.parse().unwrap()).collect();
             LayerSpecs::of_layers(&layers).to_string()
@@ -262,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read() {
+    fn texts_of_codecs_are_parsed_back() {
         for text in
             ["raw", "int8", "int8+delta", "int8+delta+rle", "oaken:4/90/6:5", "oaken-mean:10/90:4", "qpack:0.35"]
         {

@@ -1,40 +1,83 @@
-//! SpecKV's compression (SpecKV §3.5, Algorithm 2): INT8 with one scale a page, then differences between neighbouring
-//! channels, then run lengths.
+//! SpecKV's compression (SpecKV §3.5, Algorithm 2): INT8 with one scale a page, then differences
+//! between adjacent channels, then run lengths.
 //!
-//! The algorithm as printed divides by `s = max|X| / 127` and multiplies by 127 once more, which gives numbers up to 16,129
-//! where eight bits are meant, and it rounds down. Here a code is `round(x / s)`, to nearest. "Run lengths" are those of
-//! zeros, which are all that pays for values that are no symbols: `0, n` stands for `n + 1` zeros. Differences wrap at eight
-//! bits, so they need no ninth. A payload that would be shorter without its last step is stored without it.
+//! The printed algorithm divides by `s = max
+//! X
+//! / 127` and multiplies by 127 again, which gives numbers up to 16,129 for eight bits; and it
+//! rounds down. Here a code is `round(x / s)`, to nearest. Run lengths count zeros only: `0, n`
+//! stands for `n + 1` zeros. Differences wrap at eight bits, so they need no ninth. If the last
+//! step does not shorten a payload, it is left out.
 //!
-//! Payload: `u8` steps (0 and 3 codes, 1 differences, 2 differences and runs) · `f32` scale · codes. Differences, and runs of
-//! them, are in the order `[head][token][channel]`. Codes alone are in the order that the writer's page has them, more or
-//! less, so that whoever has such pages only streams: `[head][token / 16][channel / 16]`, within that by token and then
-//! channel (0), or by channel and then token (3).
-//! The error is at most half a scale, but for the rounding of the page's element type.
+//! Payload: `u8` steps (0 and 3 codes, 1 differences, 2 differences and runs) · `f32` scale ·
+//! codes. Differences and runs are in the order `[head][token][channel]`. Codes alone follow the
+//! order of the writer's page, so equal pages stream: `[head][token / 16][channel / 16]`, then by
+//! token and channel (0) or by channel and token (3). The error is at most half a scale, plus the
+//! rounding to the page's element type.
 
+use crate::codec::PageCodec;
+use crate::error::{CodecId, Declined, DecodeError};
+use crate::frame::Frame;
 use crate::page::{Page, PageMut};
-use crate::simd::{self, Level};
+use crate::simd::ByLevel;
 use crate::tile::{Axis, EDGE, Span, Tile};
-use crate::{CodecId, Declined, DecodeError, Frame, PageCodec};
 use std::borrow::Cow;
 
+#[cfg(target_arch = "x86_64")]
+mod avx2;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
+#[cfg(target_arch = "x86_64")]
+mod rows;
+
+/// The kernels of INT8. Callers must guarantee that the machine has the level.
+struct Kernels {
+    largest: unsafe fn(&Page<'_>) -> f32,
+    quantize: unsafe fn(&Page<'_>, f32, &mut [u8]),
+    quantize_tiles: unsafe fn(&Page<'_>, f32, &mut Vec<u8>),
+    restore: unsafe fn(&[u8], f32, &mut PageMut<'_>),
+    restore_tiles: unsafe fn(&[u8], Axis, f32, &mut PageMut<'_>),
+    sums: unsafe fn(&mut [u8], usize),
+}
+
+static KERNELS: ByLevel<Kernels> = ByLevel {
+    scalar: Kernels { largest, quantize, quantize_tiles, restore, restore_tiles, sums },
+    #[cfg(target_arch = "x86_64")]
+    avx2: Kernels {
+        largest: avx2::largest,
+        quantize: avx2::quantize,
+        quantize_tiles: avx2::quantize_tiles,
+        restore: avx2::restore,
+        restore_tiles: avx2::restore_tiles,
+        sums: avx2::sums,
+    },
+    #[cfg(target_arch = "x86_64")]
+    avx512: Kernels {
+        largest: avx512::largest,
+        quantize: avx2::quantize,
+        quantize_tiles: avx512::quantize_tiles,
+        restore: avx2::restore,
+        restore_tiles: avx512::restore_tiles,
+        sums: avx2::sums,
+    },
+};
+
 const HEAD: usize = 5;
-/// Steps of a payload: codes, by token or by channel within their tiles.
+/// Steps of a payload: codes by token, or by channel, within tiles.
 const BY_TOKEN: u8 = SpecKvMode::Int8 as u8;
 const BY_CHANNEL: u8 = 3;
 /// The largest code.
 const CODE_MAX: f32 = 127.0;
-/// Zeros that one pair of bytes stands for.
+/// The most zeros of a run.
 const RUN_MAX: usize = 256;
 
-/// How many of the algorithm's steps are taken.
+/// The steps of the algorithm that encoding takes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum SpecKvMode {
     /// Codes.
     Int8 = 0,
     /// Differences of codes along channels.
     Delta = 1,
-    /// The same with runs of zeros shortened: the paper's algorithm.
+    /// Differences with runs of zeros shortened: the paper's algorithm.
     #[default]
     DeltaRle = 2,
 }
@@ -42,7 +85,7 @@ pub enum SpecKvMode {
 /// INT8, differences, run lengths.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SpecKv {
-    /// How far encoding goes; decoding knows from the payload.
+    /// The steps of encoding. Decoding reads them from the payload.
     pub mode: SpecKvMode,
 }
 
@@ -52,19 +95,22 @@ impl PageCodec for SpecKv {
     }
 
     fn encode_payload(&self, page: &Page<'_>, payload: &mut Vec<u8>) -> Result<(), Declined> {
-        let level = Level::current();
+        let kernels = KERNELS.current();
         let (count, dim) = (page.kind().shape.values(), usize::from(page.kind().shape.dim));
-        let (scale, inverse) = scale_of(largest(level, page)).ok_or(Declined)?;
+        // SAFETY: `current` returns kernels of a level of this machine.
+        let (scale, inverse) = scale_of(unsafe { (kernels.largest)(page) }).ok_or(Declined)?;
         let start = payload.len();
         payload.push(self.mode as u8);
         payload.extend(scale.to_le_bytes());
         if self.mode == SpecKvMode::Int8 {
             payload[start] = if page.axis() == Axis::Tokens { BY_TOKEN } else { BY_CHANNEL };
-            quantize_tiles(level, page, inverse, payload);
+            // SAFETY: `current` returns kernels of a level of this machine.
+            unsafe { (kernels.quantize_tiles)(page, inverse, payload) };
             return Ok(());
         }
         let mut codes = vec![0; count];
-        quantize(level, page, inverse, &mut codes);
+        // SAFETY: `current` returns kernels of a level of this machine.
+        unsafe { (kernels.quantize)(page, inverse, &mut codes) };
         if self.mode == SpecKvMode::DeltaRle {
             let mut changes = vec![0; count];
             differences(&codes, &mut changes, dim);
@@ -81,37 +127,37 @@ impl PageCodec for SpecKv {
 
     fn decode_payload(&self, frame: &Frame<'_>, page: &mut PageMut<'_>) -> Result<(), DecodeError> {
         let shape = frame.shape;
-        let (head, rest) = frame.payload.split_at_checked(HEAD).ok_or(DecodeError::Payload("no scale"))?;
+        let (head, rest) = frame.payload.split_at_checked(HEAD).ok_or(DecodeError::Payload("the scale is missing"))?;
         let scale = f32::from_le_bytes(head[1..].try_into().expect("four bytes"));
         if !(0.0..f32::INFINITY).contains(&scale) {
-            return Err(DecodeError::Payload("the scale is no scale"));
+            return Err(DecodeError::Payload("the scale is negative or not finite"));
         }
         let mut codes: Cow<'_, [u8]> = match head[0] {
             BY_TOKEN | BY_CHANNEL | 1 => rest.into(),
             2 => lengthen_runs(rest, shape.values())?.into(),
-            _ => return Err(DecodeError::Payload("no such steps")),
+            _ => return Err(DecodeError::Payload("unknown steps")),
         };
         if codes.len() != shape.values() {
             return Err(DecodeError::Payload("codes are missing"));
         }
-        let level = Level::current();
-        match head[0] {
-            BY_TOKEN => restore_tiles(level, &codes, Axis::Tokens, scale, page),
-            BY_CHANNEL => restore_tiles(level, &codes, Axis::Channels, scale, page),
-            _ => {
-                sums(level, codes.to_mut(), shape.dim.into());
-                restore(level, &codes, scale, page);
+        let kernels = KERNELS.current();
+        // SAFETY: `current` returns kernels of a level of this machine.
+        unsafe {
+            match head[0] {
+                BY_TOKEN => (kernels.restore_tiles)(&codes, Axis::Tokens, scale, page),
+                BY_CHANNEL => (kernels.restore_tiles)(&codes, Axis::Channels, scale, page),
+                _ => {
+                    (kernels.sums)(codes.to_mut(), shape.dim.into());
+                    (kernels.restore)(&codes, scale, page);
+                }
             }
         }
         Ok(())
     }
 }
 
-/// The largest magnitude of a page; no number, or infinite, where some value is so.
-fn largest(level: Level, page: &Page<'_>) -> f32 {
-    if let Some(largest) = simd::speckv_largest(level, page) {
-        return largest;
-    }
+/// The largest magnitude of a page; NaN or infinite if a value is.
+fn largest(page: &Page<'_>) -> f32 {
     let (mut largest, mut tile) = (0.0_f32, Tile::ZERO);
     for span in Span::all(page.kind().shape) {
         page.load_tile(&span, Axis::Tokens, &mut tile);
@@ -125,7 +171,7 @@ fn largest(level: Level, page: &Page<'_>) -> f32 {
     largest
 }
 
-/// The scale of values up to `largest`, and what they are multiplied by; `None` where that is no number, or has no inverse.
+/// The scale of values up to `largest`, and its inverse; `None`: one of them is not finite.
 fn scale_of(largest: f32) -> Option<(f32, f32)> {
     if largest == 0.0 {
         return Some((0.0, 0.0));
@@ -134,11 +180,8 @@ fn scale_of(largest: f32) -> Option<(f32, f32)> {
     (largest.is_finite() && inverse.is_finite()).then_some((largest / CODE_MAX, inverse))
 }
 
-/// Codes of a page's values, `[head][token][channel]`.
-fn quantize(level: Level, page: &Page<'_>, inverse: f32, codes: &mut [u8]) {
-    if simd::speckv_quantize(level, page, inverse, codes) {
-        return;
-    }
+/// Stores the codes of a page's values, `[head][token][channel]`.
+fn quantize(page: &Page<'_>, inverse: f32, codes: &mut [u8]) {
     let shape = page.kind().shape;
     let mut tile = Tile::ZERO;
     for span in Span::all(shape) {
@@ -157,11 +200,8 @@ fn code_of(value: f32, inverse: f32) -> u8 {
     (scaled as i8).cast_unsigned()
 }
 
-/// Appends codes of a page's values by tiles, with rows as the page has them.
-fn quantize_tiles(level: Level, page: &Page<'_>, inverse: f32, payload: &mut Vec<u8>) {
-    if simd::speckv_quantize_tiles(level, page, inverse, payload) {
-        return;
-    }
+/// Appends the codes of a page's values by tiles, with rows as the page has them.
+fn quantize_tiles(page: &Page<'_>, inverse: f32, payload: &mut Vec<u8>) {
     let (axis, mut tile) = (page.axis(), Tile::ZERO);
     for span in Span::all(page.kind().shape) {
         page.load_tile(&span, axis, &mut tile);
@@ -172,11 +212,8 @@ fn quantize_tiles(level: Level, page: &Page<'_>, inverse: f32, payload: &mut Vec
     }
 }
 
-/// Stores what codes by tiles stand for, whose rows are of `axis`.
-fn restore_tiles(level: Level, codes: &[u8], axis: Axis, scale: f32, page: &mut PageMut<'_>) {
-    if simd::speckv_restore_tiles(level, codes, axis, scale, page) {
-        return;
-    }
+/// Stores the values of codes by tiles, whose rows are of `axis`.
+fn restore_tiles(codes: &[u8], axis: Axis, scale: f32, page: &mut PageMut<'_>) {
     let (mut tile, mut rest) = (Tile::ZERO, codes);
     for span in Span::all(page.kind().shape) {
         let (count, len) = span.rows(axis);
@@ -189,11 +226,8 @@ fn restore_tiles(level: Level, codes: &[u8], axis: Axis, scale: f32, page: &mut 
     }
 }
 
-/// Stores what codes stand for.
-fn restore(level: Level, codes: &[u8], scale: f32, page: &mut PageMut<'_>) {
-    if simd::speckv_restore(level, codes, scale, page) {
-        return;
-    }
+/// Stores the values of codes, `[head][token][channel]`.
+fn restore(codes: &[u8], scale: f32, page: &mut PageMut<'_>) {
     let shape = page.kind().shape;
     let mut tile = Tile::ZERO;
     for span in Span::all(shape) {
@@ -206,7 +240,7 @@ fn restore(level: Level, codes: &[u8], scale: f32, page: &mut PageMut<'_>) {
     }
 }
 
-/// Of each code but the first of a token and head, the difference to the one before it.
+/// Replaces codes by differences to the code before, except the first of a token and head.
 fn differences(codes: &[u8], changes: &mut [u8], dim: usize) {
     for (codes, changes) in codes.chunks_exact(dim).zip(changes.chunks_exact_mut(dim)) {
         changes[0] = codes[0];
@@ -216,11 +250,8 @@ fn differences(codes: &[u8], changes: &mut [u8], dim: usize) {
     }
 }
 
-/// Codes from differences.
-fn sums(level: Level, codes: &mut [u8], dim: usize) {
-    if simd::speckv_sums(level, codes, dim) {
-        return;
-    }
+/// Replaces differences by codes.
+fn sums(codes: &mut [u8], dim: usize) {
     for row in codes.chunks_exact_mut(dim) {
         for channel in 1..row.len() {
             row[channel] = row[channel].wrapping_add(row[channel - 1]);
@@ -279,7 +310,7 @@ mod tests {
         let mut changes = [0; 8];
         differences(&codes, &mut changes, 4);
         assert_eq!(changes[..2], [127, 2]);
-        sums(Level::Scalar, &mut changes, 4);
+        sums(&mut changes, 4);
         assert_eq!(changes, codes);
     }
 }

@@ -1,12 +1,14 @@
-//! Tiles: sixteen tokens of sixteen channels of a head as `f32`, the unit in which codecs take values from pages and put
-//! them there. All four orders keep sixteen of a tile's values together along one of its axes; here is which.
+//! Tiles: sixteen tokens of sixteen channels of a head, the unit in which codecs load and store
+//! values. In all four orders, sixteen values of a tile lie side by side along one of its axes.
 
 use crate::page::{self, Layout, Order, Page, PageKind, PageMut, Shape};
 
-/// Tokens of a tile, and channels.
+/// Tokens and channels of a tile.
 pub(crate) const EDGE: usize = 16;
+/// Bytes of a row of 16-bit elements.
+pub(crate) const ROW_BYTES: usize = 2 * EDGE;
 
-/// Values by row. Of tokens and channels that the page does not have, they are zero when loaded, and ignored when stored.
+/// Values by row. Values that the page does not have are zero when loaded, and ignored when stored.
 #[derive(Clone)]
 pub(crate) struct Tile(pub [f32; EDGE * EDGE]);
 
@@ -14,7 +16,7 @@ impl Tile {
     pub const ZERO: Self = Self([0.0; EDGE * EDGE]);
 }
 
-/// What a row is.
+/// The meaning of a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Axis {
     /// A row is a token, with its channels.
@@ -23,20 +25,20 @@ pub(crate) enum Axis {
     Channels,
 }
 
-/// Which part of a page a tile is.
+/// The part of a page that a tile covers.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Span {
     pub head: usize,
-    /// The first token, and the first channel: multiples of sixteen.
+    /// The first token and the first channel: multiples of sixteen.
     pub token: usize,
     pub channel: usize,
-    /// How many of sixteen the page has.
+    /// Tokens and channels of the tile that the page has.
     pub tokens: usize,
     pub channels: usize,
 }
 
 impl Span {
-    /// The tile of a head that begins with this token and channel.
+    /// The tile of a head from a token and a channel on.
     pub fn at(shape: Shape, head: usize, token: usize, channel: usize) -> Self {
         let tokens = (usize::from(shape.tokens) - token).min(EDGE);
         let channels = (usize::from(shape.dim) - channel).min(EDGE);
@@ -52,12 +54,12 @@ impl Span {
         })
     }
 
-    /// Where a token's first channel is in `[head][token][channel]`.
+    /// The place of a token's first channel in `[head][token][channel]`.
     pub fn first_of(&self, shape: Shape, token: usize) -> usize {
         (self.head * usize::from(shape.tokens) + self.token + token) * usize::from(shape.dim) + self.channel
     }
 
-    /// Rows that are there, and values of a row.
+    /// The number of rows in the page, and the values of a row.
     pub const fn rows(&self, axis: Axis) -> (usize, usize) {
         match axis {
             Axis::Tokens => (self.tokens, self.channels),
@@ -66,8 +68,7 @@ impl Span {
     }
 }
 
-/// Whether all tiles of a page are whole and lie one behind the other in the order of [`Span::all`], as rows one behind the
-/// other.
+/// Whether all tiles of a page are whole, and lie without gaps in the order of [`Span::all`].
 pub(crate) const fn lie_in_a_row(kind: &PageKind) -> bool {
     let (Shape { tokens, dim, .. }, Layout { order, capacity }) = (kind.shape, kind.layout);
     let (edge, are_whole) = (EDGE as u16, tokens % EDGE as u16 == 0 && dim % EDGE as u16 == 0);
@@ -80,16 +81,16 @@ pub(crate) const fn lie_in_a_row(kind: &PageKind) -> bool {
         }
 }
 
-/// How a tile lies in a page: rows of values that are side by side.
+/// The place of a tile in a page: rows of adjacent values.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PageRows {
-    /// What they are.
+    /// The meaning of a row.
     pub axis: Axis,
-    /// Where the first value is, counted in values.
+    /// The place of the first value, counted in values.
     pub place: usize,
-    /// Values from one row to the next.
+    /// Values from the start of a row to the start of the next.
     pub stride: usize,
-    /// How many there are, and values of each.
+    /// The number of rows, and values of a row.
     pub count: usize,
     pub len: usize,
 }
@@ -109,7 +110,8 @@ impl PageRows {
         Self { axis, place, stride, count, len }
     }
 
-    /// Calls `each` with places of values in the page and in a tile whose rows are of `axis`.
+    /// Calls `each` with the place of each value in the page and in a tile whose rows are of
+    /// `axis`.
     pub fn places(&self, axis: Axis, mut each: impl FnMut(usize, usize)) {
         for row in 0..self.count {
             for at in 0..self.len {
@@ -120,7 +122,7 @@ impl PageRows {
     }
 }
 
-/// Which values a page has side by side.
+/// The axis along which values of a page are adjacent.
 const fn axis_of(order: Order) -> Axis {
     match order {
         Order::TokenMajor | Order::ValuePanels => Axis::Tokens,
@@ -129,12 +131,12 @@ const fn axis_of(order: Order) -> Axis {
 }
 
 impl Page<'_> {
-    /// Which values the page has side by side.
+    /// The axis along which values are adjacent.
     pub(crate) const fn axis(&self) -> Axis {
         axis_of(self.kind().layout.order)
     }
 
-    /// The values of a tile.
+    /// Loads a tile with rows of `axis`.
     pub(crate) fn load_tile(&self, span: &Span, axis: Axis, tile: &mut Tile) {
         *tile = Tile::ZERO;
         let (element, bytes) = (self.kind().element, self.bytes());
@@ -143,12 +145,12 @@ impl Page<'_> {
 }
 
 impl PageMut<'_> {
-    /// Which values the page has side by side.
+    /// The axis along which values are adjacent.
     pub(crate) const fn axis(&self) -> Axis {
         axis_of(self.kind().layout.order)
     }
 
-    /// Stores the values of a tile, rounded to the page's element type.
+    /// Stores a tile with rows of `axis`, rounded to the element type.
     pub(crate) fn store_tile(&mut self, span: &Span, axis: Axis, tile: &Tile) {
         let kind = *self.kind();
         let bytes = self.bytes_mut();

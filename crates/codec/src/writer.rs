@@ -1,46 +1,34 @@
-//! Pages that fill: tokens are appended as they come, and there is a frame of all so far at any time.
+//! Pages that fill: tokens are appended, and a frame of all tokens is available at any time.
 //!
-//! A frame is what [`encode`] makes of the same tokens at once, byte for byte. Codecs whose payloads grow say so
-//! ([`PageCodec::grow`]): Oaken keeps what tokens became, QPack what whole sixteens of tokens became. Where all values of a page
-//! have a part in every code, as a scale has or the states of a coder, a frame is encoded anew, which nobody can avoid.
+//! A frame equals that of [`encode`] for the same tokens, byte for byte. Codecs with growing
+//! payloads ([`PageCodec::grow`]) keep what they encoded: Oaken each token, QPack each sixteen
+//! tokens. In other codecs all values of a page share a scale or coder states, so each frame is
+//! encoded anew.
 
+use crate::codec::{GrowingPayload, PageCodec};
+use crate::codecs::encode;
+use crate::error::CodecId;
 use crate::frame::FrameWriter;
 use crate::page::{self, Page, PageKind};
-use crate::{CodecId, Declined, PageCodec, encode};
-
-/// A payload that grows with its page.
-pub trait GrowingPayload {
-    /// Takes the tokens of a page from `first` on; those before were there at the last call.
-    ///
-    /// # Errors
-    /// The page is no longer for this codec. No other call follows.
-    fn append(&mut self, page: &Page<'_>, first: usize) -> Result<(), Declined>;
-
-    /// Appends the payload of all tokens of the page that was given last.
-    ///
-    /// # Errors
-    /// As for [`PageCodec::encode_payload`].
-    fn payload(&self, page: &Page<'_>, payload: &mut Vec<u8>) -> Result<(), Declined>;
-}
 
 /// A page that grows.
 pub struct PageWriter<'a> {
     codec: &'a dyn PageCodec,
     kind: PageKind,
     bytes: Vec<u8>,
-    /// What was kept of its payload; none: nothing can be.
+    /// The payload so far; `None`: each frame is encoded anew.
     growing: Option<Box<dyn GrowingPayload + 'a>>,
 }
 
 impl<'a> PageWriter<'a> {
-    /// An empty page with room for as many tokens as its layout has.
+    /// An empty page with room for the tokens of its layout.
     #[must_use]
     pub fn new(codec: &'a dyn PageCodec, mut kind: PageKind) -> Self {
         kind.shape.tokens = 0;
         Self { codec, kind, bytes: vec![0; kind.bytes()], growing: codec.grow(&kind) }
     }
 
-    /// What it is by now.
+    /// The kind of the page so far.
     #[must_use]
     pub const fn kind(&self) -> &PageKind {
         &self.kind
@@ -49,12 +37,12 @@ impl<'a> PageWriter<'a> {
     /// Appends tokens, `[token][head][channel]`, rounded to the page's element type.
     ///
     /// # Panics
-    /// There is a part of a token, or more than there is room for.
+    /// A token is incomplete, or there are more tokens than room.
     pub fn append(&mut self, values: &[f32]) {
         let (shape, layout) = (self.kind.shape, self.kind.layout);
-        assert!(values.len().is_multiple_of(shape.token_values()), "whole tokens");
+        assert!(values.len().is_multiple_of(shape.token_values()), "incomplete token: append whole tokens");
         let more = values.len() / shape.token_values();
-        assert!(more <= usize::from(layout.capacity - shape.tokens), "room for all tokens");
+        assert!(more <= usize::from(layout.capacity - shape.tokens), "the page has no room for {more} tokens");
         let first = usize::from(shape.tokens);
         self.kind.shape.tokens += more as u16;
         for (row, values) in values.chunks_exact(shape.dim.into()).enumerate() {
@@ -73,7 +61,7 @@ impl<'a> PageWriter<'a> {
         }
     }
 
-    /// Appends the frame of all tokens so far, and returns how they were encoded. `None`: there are none.
+    /// Appends the frame of all tokens so far and returns its codec; `None`: there are no tokens.
     pub fn frame(&self, frames: &mut Vec<u8>) -> Option<CodecId> {
         if self.kind.shape.values() == 0 {
             return None;

@@ -1,4 +1,5 @@
-//! What holds for every codec: pages come back within the stated bound, and bytes that are no frame are an error.
+//! Rules of every codec: pages decode within the stated bound, and other bytes than frames are
+//! errors.
 
 use cenote_base::prng::Prng;
 use cenote_codec::profile::curve_of;
@@ -12,7 +13,7 @@ use std::sync::Arc;
 
 const PROFILE: u32 = 0x00c0_ffee;
 
-/// Values as keys have them: bell-shaped, with a few channels that are far from zero.
+/// Values like keys: bell-shaped, with a few channels far from zero.
 fn sample(prng: &mut Prng, shape: Shape, spread: f32) -> Vec<f32> {
     let bell = |prng: &mut Prng| (0..4).map(|_| prng.below(2001) as f32 / 1000.0 - 1.0).sum::<f32>();
     let dim = shape.dim as usize;
@@ -46,7 +47,7 @@ fn oaken(groups: &str, values: &[f32]) -> Oaken {
     Oaken::new(groups, vec![[thresholds.clone(), thresholds]; 2], PROFILE)
 }
 
-/// Means as the sample has them, and steps of a tenth of its spread, finer for some channels.
+/// Means of the sample, and steps of a tenth of its spread, finer for some channels.
 fn qpack(shape: Shape, spread: f32) -> QPack {
     let channel = |at: usize| at % shape.dim as usize;
     let channels = Channels {
@@ -56,7 +57,7 @@ fn qpack(shape: Shape, spread: f32) -> QPack {
     QPack::new(vec![[channels.clone(), channels]; 2], PROFILE)
 }
 
-/// The same means and steps, and tables for a spread that fits.
+/// The same means and steps, with tables for that spread.
 fn qpackz(shape: Shape, spread: f32) -> QPackZ {
     let channel = |at: usize| at % shape.dim as usize;
     let side = SideProfile {
@@ -91,7 +92,7 @@ fn kinds() -> impl Strategy<Value = PageKind> {
     )
 }
 
-/// What an element type may add to an error.
+/// The error of rounding to an element type.
 fn rounding(element: Element, value: f32) -> f32 {
     match element {
         Element::F16 => value.abs() / 2048.0 + 6e-8,
@@ -158,7 +159,7 @@ proptest! {
             let thresholds = Thresholds::of_sample(codec.groups(), &values);
             let shared: Arc<dyn PageCodec> = Arc::new(codec);
             let (_, before, after) = round_trip(&shared, kind, &values, to);
-            // No group is wider than what it may hold of this page.
+            // No group is wider than its part of this page.
             let widest = before.iter().fold(0.0_f32, |most, value| most.max(value.abs()));
             let inner = thresholds.intervals().first().expect("two groups at least");
             let reach = (2.0 * widest).max(inner.1 - inner.0);
@@ -173,7 +174,7 @@ proptest! {
     fn qpack_stays_within_half_a_step(kind in kinds(), other in kinds(), seed: u64, spread in 1e-2_f32..100.0) {
         let mut prng = Prng::new(seed);
         let mut values = sample(&mut prng, kind.shape, spread);
-        // Some are far from what the profile knows.
+        // Some values are far from the profile.
         for _ in 0..prng.below(4) {
             let at = prng.below(values.len() as u64) as usize;
             values[at] = (prng.below(1000) as f32 - 500.0) * spread;
@@ -192,14 +193,14 @@ proptest! {
         }
     }
 
-    /// Tokens that come in pieces, with frames asked for in between: always what encoding all of them at once gives.
+    /// Frames in between, after any number of tokens, equal those of encoding all tokens at once.
     #[test]
     fn pages_grow_in_pieces(kind in kinds(), seed: u64, spread in 1e-2_f32..10.0, odd in 0_u8..8) {
         let mut prng = Prng::new(seed);
         let shape = kind.shape;
         let mut rows = sample(&mut prng, shape, spread);
         let sampled = rows.clone();
-        // From some token on there may be what no codec takes.
+        // One token may have a value that no codec takes.
         if odd == 0 {
             let at = prng.below(rows.len() as u64) as usize;
             rows[at] = f32::NAN;
@@ -250,7 +251,7 @@ proptest! {
         }
     }
 
-    /// Any byte changed, any end cut off, anything added: an error, and no panic.
+    /// A changed byte, a missing end or a longer frame is an error, without a panic.
     #[test]
     fn frames_that_are_not_whole_are_errors(kind in kinds(), seed: u64, flip in 1_u8..=255) {
         let mut prng = Prng::new(seed);
@@ -282,7 +283,7 @@ proptest! {
         }
     }
 
-    /// Payloads that bear a valid checksum and are nonsense: an error or a page, never a panic.
+    /// Forged payloads with a valid checksum give an error or a page, without a panic.
     #[test]
     fn forged_payloads_do_no_harm(kind in kinds(), seed: u64) {
         let mut prng = Prng::new(seed);
@@ -322,7 +323,7 @@ proptest! {
 }
 
 #[test]
-fn pages_that_are_no_numbers_stay_as_they_are() {
+fn pages_with_values_that_are_not_finite_stay_raw() {
     let shape = Shape { heads: 1, tokens: 2, dim: 64 };
     let layout = Layout { order: Order::TokenMajor, capacity: 2 };
     let kind = PageKind { shape, element: Element::F16, layout, side: Side::K, layer: 0 };
@@ -348,7 +349,7 @@ fn pages_that_are_no_numbers_stay_as_they_are() {
 }
 
 #[test]
-fn extreme_pages_come_back() {
+fn extreme_pages_decode_within_the_bounds() {
     let shape = Shape { heads: 2, tokens: 3, dim: 70 };
     let layout = Layout { order: Order::ChannelMajor, capacity: 16 };
     let kind = PageKind { shape, element: Element::F32, layout, side: Side::V, layer: 1 };
@@ -368,7 +369,7 @@ fn extreme_pages_come_back() {
             let (_, before, after) = round_trip(&codec, kind, &values, kind);
             let widest = before.iter().fold(0.0_f32, |most, value| most.max(value.abs()));
             let worst = before.iter().zip(&after).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
-            // Bounds are halves, of which the smallest is 6e-8; the largest of the steps is 2e-4.
+            // Bounds are halves, of which the smallest is 6e-8; the largest step is 2e-4.
             assert!(worst <= (widest / 15.0).max(1e-4) + 6e-8, "{worst} of {widest}");
         }
     }
@@ -404,7 +405,7 @@ fn a_page_grows_token_by_token() {
 }
 
 #[test]
-fn frames_name_what_they_need() {
+fn frames_name_their_codec_profile_and_page() {
     let shape = Shape { heads: 1, tokens: 4, dim: 64 };
     let layout = Layout { order: Order::TokenMajor, capacity: 4 };
     let kind = PageKind { shape, element: Element::F32, layout, side: Side::K, layer: 1 };

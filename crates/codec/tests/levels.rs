@@ -1,5 +1,5 @@
-//! Every level gives what the plain code gives: frames byte for byte, decoded pages bit for bit, also of pages and payloads that
-//! nobody would make.
+//! Every level equals the reference: frames byte for byte, decoded pages bit for bit, also for odd
+//! pages and forged payloads.
 
 use cenote_base::prng::Prng;
 use cenote_codec::profile::curve_of;
@@ -32,12 +32,12 @@ fn kinds() -> impl Strategy<Value = PageKind> {
     })
 }
 
-/// What a page is filled with.
+/// The values of a page.
 #[derive(Clone, Copy, Debug)]
 enum Filling {
     /// Bell-shaped, with channels far from zero.
     Bell(f32),
-    /// The same, with some values of these far away.
+    /// The same, with this value in some places.
     Odd(f32),
     /// One value.
     Equal(f32),
@@ -45,8 +45,8 @@ enum Filling {
     Bits,
 }
 
-/// Infinities, numbers that are none, zeros of both signs, the smallest, the largest, the edges of halves, and what makes
-/// small codes of INT8 stand for what lies halfway between two bfloats.
+/// Infinities, NaN, zeros of both signs, the smallest and largest numbers, the edges of halves, and
+/// a value that gives small codes of INT8 ties of bfloats.
 const ODD: [f32; 17] = [
     f32::NAN,
     f32::INFINITY,
@@ -80,7 +80,7 @@ fn bell(prng: &mut Prng) -> f32 {
     (0..4).map(|_| prng.below(2001) as f32 / 1000.0 - 1.0).sum()
 }
 
-/// Bytes of a page; padding has any.
+/// The bytes of a page, with random padding.
 fn page_of(prng: &mut Prng, kind: PageKind, filling: Filling) -> Vec<u8> {
     let mut bytes = vec![0; kind.bytes()];
     bytes.iter_mut().for_each(|byte| *byte = prng.next_u64() as u8);
@@ -115,12 +115,12 @@ fn codecs(prng: &mut Prng, shape: Shape) -> Vec<Arc<dyn PageCodec>> {
     let steps = steps.collect();
     let means = (0..shape.token_values()).map(|_| bell(prng)).collect();
     let mut channels = Channels { means, steps };
-    // Codes of some stand for what lies halfway between two bfloats, and zero may be either.
+    // Codes of some channels are ties of bfloats, and a zero may have either sign.
     for channel in 0..prng.below(3) as usize * shape.token_values() / 8 {
         (channels.means[channel], channels.steps[channel]) =
             if prng.below(4) == 0 { (-0.0, 1.0) } else { (257.0 / 256.0, 1.0 / 128.0) };
     }
-    // Of some channels less is known than they have: codes are escaped.
+    // Tables are too narrow for some channels: codes are escaped.
     let side = SideProfile {
         means: channels.means.clone(),
         deviations: channels.steps.iter().map(|step| step * (prng.below(16) + 1) as f32).collect(),
@@ -144,7 +144,7 @@ fn codecs(prng: &mut Prng, shape: Shape) -> Vec<Arc<dyn PageCodec>> {
     all
 }
 
-/// Levels that have something to be held against plain code.
+/// The levels to compare with the reference.
 fn levels() -> impl Iterator<Item = Level> {
     Level::available().iter().copied().filter(|&level| level != Level::Scalar)
 }
@@ -180,7 +180,7 @@ proptest! {
         }
     }
 
-    /// Payloads that bear no codes: the same error, or the same page.
+    /// Forged payloads: the same error, or the same page.
     #[test]
     fn forged_payloads_decode_alike(kind in kinds(), filling in fillings(), seed: u64) {
         let mut prng = Prng::new(seed);
@@ -228,7 +228,7 @@ proptest! {
 }
 
 #[test]
-fn levels_are_forced_for_a_while_only() {
+fn at_level_forces_a_level_until_it_returns() {
     let fastest = Level::current();
     assert_eq!(Some(&fastest), Level::available().last());
     assert_eq!(at_level(Level::Scalar, Level::current), Level::Scalar);

@@ -1,24 +1,19 @@
-//! Kernels on AVX2 and F16C: loads and stores, and rounding to the element types of pages.
+//! What kernels on AVX2 and F16C share: loads and stores, and rounding to element types.
 //!
-//! Products and sums are rounded one by one, as plain code rounds them. Fused they are only where nothing is rounded.
+//! Products and sums are rounded one by one, as in the reference. Fused operations are used only
+//! where they are exact.
 //!
-//! Sixteen values are two registers of `f32`, *split*: values 0 to 3 and 8 to 11 in the first, 4 to 7 and 12 to 15 in the
-//! second. Packing and unpacking stay within 128 bits so, and give sixteen elements of 16 bits in order.
-
-pub mod oaken;
-pub mod qpack;
-pub mod qpackz;
-pub mod raw;
-pub mod rows;
-pub mod speckv;
+//! Sixteen values are two registers of `f32`, *split*: values 0 to 3 and 8 to 11 in the first, 4 to
+//! 7 and 12 to 15 in the second. Packing and unpacking within 128 bits then keep sixteen elements
+//! in order.
 
 use std::arch::x86_64::*;
 use std::mem::MaybeUninit;
 
-/// Element types of pages, as constants that kernels are made for.
+/// Element types of pages, as constants of generic kernels.
 pub const F16: u8 = 0;
 pub const BF16: u8 = 1;
-const F32: u8 = 2;
+pub const F32: u8 = 2;
 
 /// Runs `$body` with the constant `$E` set to the page's element type.
 macro_rules! with_element {
@@ -39,95 +34,98 @@ macro_rules! with_element {
         }
     };
 }
-use with_element;
+pub(crate) use with_element;
 
-/// Thirty-two bytes.
 #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
 #[inline]
-fn load_bytes(from: &[u8; 32]) -> __m256i {
-    // SAFETY: thirty-two bytes are there; the load wants no alignment.
+pub fn load_bytes(from: &[u8; 32]) -> __m256i {
+    // SAFETY: `from` has 32 bytes; the load needs no alignment.
     unsafe { _mm256_loadu_si256(from.as_ptr().cast()) }
 }
 
 #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
 #[inline]
-fn store_bytes(to: &mut [u8; 32], bytes: __m256i) {
-    // SAFETY: there is room for thirty-two bytes; the store wants no alignment.
+pub fn store_bytes(to: &mut [u8; 32], bytes: __m256i) {
+    // SAFETY: `to` has 32 bytes; the store needs no alignment.
     unsafe { _mm256_storeu_si256(to.as_mut_ptr().cast(), bytes) };
 }
 
-/// Sixteen bytes.
 #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
 #[inline]
-fn load_half(from: &[u8; 16]) -> __m128i {
-    // SAFETY: sixteen bytes are there; the load wants no alignment.
+pub fn load_half(from: &[u8; 16]) -> __m128i {
+    // SAFETY: `from` has 16 bytes; the load needs no alignment.
     unsafe { _mm_loadu_si128(from.as_ptr().cast()) }
 }
 
 #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
 #[inline]
-fn store_half(to: &mut [u8; 16], bytes: __m128i) {
-    // SAFETY: there is room for sixteen bytes; the store wants no alignment.
+pub fn store_half(to: &mut [u8; 16], bytes: __m128i) {
+    // SAFETY: `to` has 16 bytes; the store needs no alignment.
     unsafe { _mm_storeu_si128(to.as_mut_ptr().cast(), bytes) };
 }
 
-/// The bytes at a place, so many as the array has.
+/// The array of bytes at a place.
 #[inline]
-fn bytes_at<const N: usize>(bytes: &[u8], at: usize) -> &[u8; N] {
-    bytes[at..at + N].as_array().expect("so many bytes")
+pub fn bytes_at<const N: usize>(bytes: &[u8], at: usize) -> &[u8; N] {
+    bytes[at..at + N].as_array().expect("the slice has N bytes")
 }
 
-/// The bytes at a place, to be written.
+/// The array of bytes at a place, for writing.
 #[inline]
-fn bytes_at_mut<const N: usize>(bytes: &mut [u8], at: usize) -> &mut [u8; N] {
-    bytes[at..at + N].as_mut_array().expect("so many bytes")
+pub fn bytes_at_mut<const N: usize>(bytes: &mut [u8], at: usize) -> &mut [u8; N] {
+    bytes[at..at + N].as_mut_array().expect("the slice has N bytes")
 }
 
-/// Room behind the bytes of a buffer. It is filled from its start, and not with zeros before that.
-struct Room<'a> {
-    room: &'a mut [MaybeUninit<u8>],
-    filled: usize,
+/// Spare room behind the bytes of a buffer, filled from its start. It is not zeroed first.
+pub struct Room<'a> {
+    pub room: &'a mut [MaybeUninit<u8>],
+    pub filled: usize,
 }
 
 impl<'a> Room<'a> {
-    /// Room for so many bytes.
-    fn behind(buffer: &'a mut Vec<u8>, most: usize) -> Self {
+    /// Reserves room for `most` bytes.
+    pub fn behind(buffer: &'a mut Vec<u8>, most: usize) -> Self {
         buffer.reserve(most);
         Self { room: &mut buffer.spare_capacity_mut()[..most], filled: 0 }
     }
 
-    /// Sixteen bytes, of which the first `len` count.
+    /// Stores sixteen bytes, of which the first `len` count.
     #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
     #[inline]
-    fn put_half(&mut self, bytes: __m128i, len: usize) {
+    pub fn put_half(&mut self, bytes: __m128i, len: usize) {
         assert!(len <= 16);
         let to = &mut self.room[self.filled..self.filled + 16];
-        // SAFETY: there is room for sixteen bytes; the store wants no alignment.
+        // SAFETY: `to` has 16 bytes; the store needs no alignment.
         unsafe { _mm_storeu_si128(to.as_mut_ptr().cast(), bytes) };
         self.filled += len;
     }
 
-    /// Some bytes.
-    fn put_slice(&mut self, bytes: &[u8]) {
+    /// The next bytes, for the caller to write.
+    pub fn take(&mut self, len: usize) -> &mut [MaybeUninit<u8>] {
+        let first = self.filled;
+        self.filled += len;
+        &mut self.room[first..first + len]
+    }
+
+    pub fn put_slice(&mut self, bytes: &[u8]) {
         self.room[self.filled..self.filled + bytes.len()].write_copy_of_slice(bytes);
         self.filled += bytes.len();
     }
 
-    /// Thirty-two bytes.
     #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
     #[inline]
-    fn put(&mut self, bytes: __m256i) {
+    pub fn put(&mut self, bytes: __m256i) {
         let to = &mut self.room[self.filled..self.filled + 32];
-        // SAFETY: there is room for thirty-two bytes; the store wants no alignment.
+        // SAFETY: `to` has 32 bytes; the store needs no alignment.
         unsafe { _mm256_storeu_si256(to.as_mut_ptr().cast(), bytes) };
         self.filled += 32;
     }
 }
 
-/// Sixteen halves, or bfloats, as numbers, split.
+/// Sixteen halves or bfloats as `f32`, split.
 #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
 #[inline]
-fn widen<const E: u8>(bits: __m256i) -> [__m256; 2] {
+pub fn widen<const E: u8>(bits: __m256i) -> [__m256; 2] {
     if E == BF16 {
         let zero = _mm256_setzero_si256();
         let (first, second) = (_mm256_unpacklo_epi16(zero, bits), _mm256_unpackhi_epi16(zero, bits));
@@ -137,11 +135,11 @@ fn widen<const E: u8>(bits: __m256i) -> [__m256; 2] {
     [_mm256_cvtph_ps(_mm256_castsi256_si128(bits)), _mm256_cvtph_ps(_mm256_extracti128_si256::<1>(bits))]
 }
 
-/// Sixteen numbers, split, rounded to halves or bfloats, to nearest, ties to even. `NAN`: some may be no numbers, which stay
-/// what they are and become quiet.
+/// Sixteen `f32`, split, rounded to halves or bfloats, to nearest, ties to even. `NAN`: some may be
+/// NaN, which stays NaN and becomes quiet.
 #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
 #[inline]
-fn round<const E: u8, const NAN: bool>([first, second]: [__m256; 2]) -> __m256i {
+pub fn round<const E: u8, const NAN: bool>([first, second]: [__m256; 2]) -> __m256i {
     if E == BF16 {
         return _mm256_packus_epi32(upper_half::<NAN>(first), upper_half::<NAN>(second));
     }
@@ -150,10 +148,10 @@ fn round<const E: u8, const NAN: bool>([first, second]: [__m256; 2]) -> __m256i 
     _mm256_set_m128i(_mm_unpackhi_epi64(first, second), _mm_unpacklo_epi64(first, second))
 }
 
-/// The bits of bfloats, in lanes of 32 bits.
+/// The bits of bfloats, in 32-bit lanes.
 #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
 #[inline]
-fn upper_half<const NAN: bool>(values: __m256) -> __m256i {
+pub fn upper_half<const NAN: bool>(values: __m256) -> __m256i {
     let bits = _mm256_castps_si256(values);
     let odd = _mm256_and_si256(_mm256_srli_epi32::<16>(bits), _mm256_set1_epi32(1));
     let up = _mm256_add_epi32(bits, _mm256_set1_epi32(0x7fff));

@@ -1,72 +1,56 @@
-//! Kernels on AVX-512 (with VBMI and VBMI2) for what pages mostly are: whole tiles of 16-bit elements. All else is done by the
-//! kernels on AVX2, which call these where `is_wide`.
+//! What kernels on AVX-512 (with VBMI and VBMI2) share: tables, and whole tiles of 16-bit elements.
 //!
-//! A lane of 32 bits is a channel of a tile, so what is known of channels is loaded once for a tile, and nothing is ever
-//! broadcast. Two tokens are the halves of a lane, a *pair*: eight registers are a tile.
-
-pub mod oaken;
-pub mod qpack;
-pub mod speckv;
+//! A 32-bit lane is a channel of a tile, so statistics of channels are loaded once for a tile. Two
+//! tokens are the halves of a lane, a *pair*: eight registers are a tile.
 
 use super::avx2::{BF16, F16};
-use crate::tile::EDGE;
+use crate::tile::{EDGE, ROW_BYTES};
 use std::arch::x86_64::*;
 
 /// Pairs of tokens of a tile.
-const PAIRS: usize = EDGE / 2;
+pub const PAIRS: usize = EDGE / 2;
 
-/// Bytes of a row of 16-bit elements.
-const ROW_BYTES: usize = 2 * EDGE;
-
-/// Numbers that lanes are loaded from, or look up.
+/// A table that a register is loaded from.
 #[repr(C, align(64))]
-struct Lanes<T, const N: usize>([T; N]);
+pub struct Lanes<T, const N: usize>(pub [T; N]);
 
 impl<T: Copy, const N: usize> Lanes<T, N> {
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vbmi,avx512vbmi2,bmi1,bmi2,popcnt")]
     #[inline]
-    fn load(&self) -> __m512i {
+    pub fn load(&self) -> __m512i {
         const { assert!(size_of::<T>() * N == 64) };
-        // SAFETY: sixty-four bytes are there, and aligned.
+        // SAFETY: the table has 64 bytes, by the assertion above, and is aligned to 64.
         unsafe { _mm512_load_si512(self.0.as_ptr().cast()) }
     }
 }
 
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vbmi,avx512vbmi2,bmi1,bmi2,popcnt")]
 #[inline]
-fn load(from: &[u8; 64]) -> __m512i {
-    // SAFETY: sixty-four bytes are there; the load wants no alignment.
+pub fn load(from: &[u8; 64]) -> __m512i {
+    // SAFETY: `from` has 64 bytes; the load needs no alignment.
     unsafe { _mm512_loadu_si512(from.as_ptr().cast()) }
 }
 
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vbmi,avx512vbmi2,bmi1,bmi2,popcnt")]
 #[inline]
-fn store(to: &mut [u8; 64], bytes: __m512i) {
-    // SAFETY: there is room for sixty-four bytes; the store wants no alignment.
-    unsafe { _mm512_storeu_si512(to.as_mut_ptr().cast(), bytes) };
-}
-
-/// Sixteen numbers.
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vbmi,avx512vbmi2,bmi1,bmi2,popcnt")]
-#[inline]
-fn numbers(from: &[f32; EDGE]) -> __m512 {
-    // SAFETY: sixteen numbers are there; the load wants no alignment.
+pub fn numbers(from: &[f32; EDGE]) -> __m512 {
+    // SAFETY: `from` has sixteen numbers; the load needs no alignment.
     unsafe { _mm512_loadu_ps(from.as_ptr()) }
 }
 
-/// Sixteen rows that begin `stride` bytes apart, and where they end.
+/// Asserts that sixteen rows that begin `stride` bytes apart fit.
 fn assert_rows(len: usize, stride: usize) {
-    assert!(len >= (EDGE - 1) * stride + ROW_BYTES, "sixteen rows");
+    assert!(len >= (EDGE - 1) * stride + ROW_BYTES, "sixteen rows fit");
 }
 
-/// Rows 2 i and 2 i + 1, one after the other.
+/// Rows 2 i and 2 i + 1 in one register.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vbmi,avx512vbmi2,bmi1,bmi2,popcnt")]
 #[inline]
 fn load_rows(bytes: &[u8], stride: usize) -> [__m512i; PAIRS] {
     assert_rows(bytes.len(), stride);
     let mut rows = [_mm512_setzero_si512(); PAIRS];
     for (pair, both) in rows.iter_mut().enumerate() {
-        // SAFETY: the last of sixteen rows ends with these bytes.
+        // SAFETY: `assert_rows` above: all sixteen rows lie in `bytes`.
         *both = unsafe {
             let first = bytes.as_ptr().add(2 * pair * stride);
             let low = _mm512_castsi256_si512(_mm256_loadu_si256(first.cast()));
@@ -81,7 +65,7 @@ fn load_rows(bytes: &[u8], stride: usize) -> [__m512i; PAIRS] {
 fn store_rows(rows: &[__m512i; PAIRS], to: &mut [u8], stride: usize) {
     assert_rows(to.len(), stride);
     for (pair, both) in rows.iter().enumerate() {
-        // SAFETY: the last of sixteen rows ends with these bytes.
+        // SAFETY: `assert_rows` above: all sixteen rows lie in `to`.
         unsafe {
             let first = to.as_mut_ptr().add(2 * pair * stride);
             _mm256_storeu_si256(first.cast(), _mm512_castsi512_si256(*both));
@@ -90,8 +74,8 @@ fn store_rows(rows: &[__m512i; PAIRS], to: &mut [u8], stride: usize) {
     }
 }
 
-/// What a lane of two registers takes: bit `bit` of the lane's number changes places with the number of the register, of which
-/// `second` is the one that comes out. Lanes come out in the order of `lane`.
+/// The lanes of one of two registers after an exchange of bit `bit` of the lane's number with the
+/// register's number; `second`: of the second register. They come out in the order of `lane`.
 const fn exchange(bit: usize, second: bool, lane: [usize; EDGE]) -> Lanes<u32, EDGE> {
     let mut from = [0; EDGE];
     let mut at = 0;
@@ -106,7 +90,7 @@ const fn exchange(bit: usize, second: bool, lane: [usize; EDGE]) -> Lanes<u32, E
 
 const IN_ORDER: [usize; EDGE] = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15];
 
-/// Lanes by their numbers with bits moved up by one, the highest to the lowest place; and the other way.
+/// Lane numbers with their four bits rotated left (`up`) or right.
 const fn rotated(up: bool) -> [usize; EDGE] {
     let mut lanes = IN_ORDER;
     let mut at = 0;
@@ -123,13 +107,14 @@ const fn step(bit: usize, lane: [usize; EDGE]) -> Step {
     [exchange(bit, false, lane), exchange(bit, true, lane)]
 }
 
-/// Of rows of channels make pairs: a register is two channels of eight pairs, and becomes a pair of sixteen channels.
+/// From rows of channels to pairs: a register of two channels with eight pairs becomes a pair of
+/// sixteen channels.
 static TO_PAIRS: [Step; 3] = [step(0, IN_ORDER), step(1, IN_ORDER), step(2, rotated(false))];
 
-/// And back.
+/// From pairs to rows of channels.
 static TO_CHANNELS: [Step; 3] = [step(1, IN_ORDER), step(2, IN_ORDER), step(3, rotated(true))];
 
-/// Each step moves one bit of the number of a register into the number of a lane, and one the other way.
+/// Each step exchanges one bit of the register's number with one of the lane's.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vbmi,avx512vbmi2,bmi1,bmi2,popcnt")]
 #[inline]
 fn turned(registers: &[__m512i; PAIRS], steps: &[Step; 3]) -> [__m512i; PAIRS] {
@@ -146,7 +131,7 @@ fn turned(registers: &[__m512i; PAIRS], steps: &[Step; 3]) -> [__m512i; PAIRS] {
     all
 }
 
-/// Where in pairs elements of two rows of tokens are, as words, and the other way.
+/// The words of two rows of tokens as pairs, and the inverse.
 static OF_TOKENS: Lanes<u16, 32> = Lanes({
     let mut words = [0; 32];
     let mut at = 0;
@@ -166,17 +151,17 @@ static TO_TOKENS: Lanes<u16, 32> = Lanes({
     words
 });
 
-/// A tile as pairs. `OF_TOKENS`: its rows are of tokens; otherwise of channels.
+/// A tile as pairs. `TOKENS`: its rows are tokens; otherwise channels.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vbmi,avx512vbmi2,bmi1,bmi2,popcnt")]
 #[inline]
-fn load_pairs<const TOKENS: bool>(bytes: &[u8], stride: usize) -> [__m512i; PAIRS] {
+pub fn load_pairs<const TOKENS: bool>(bytes: &[u8], stride: usize) -> [__m512i; PAIRS] {
     let rows = load_rows(bytes, stride);
     if TOKENS { rows.map(|both| _mm512_permutexvar_epi16(OF_TOKENS.load(), both)) } else { turned(&rows, &TO_PAIRS) }
 }
 
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vbmi,avx512vbmi2,bmi1,bmi2,popcnt")]
 #[inline]
-fn store_pairs<const TOKENS: bool>(pairs: &[__m512i; PAIRS], to: &mut [u8], stride: usize) {
+pub fn store_pairs<const TOKENS: bool>(pairs: &[__m512i; PAIRS], to: &mut [u8], stride: usize) {
     let rows = if TOKENS {
         pairs.map(|pair| _mm512_permutexvar_epi16(TO_TOKENS.load(), pair))
     } else {
@@ -185,10 +170,10 @@ fn store_pairs<const TOKENS: bool>(pairs: &[__m512i; PAIRS], to: &mut [u8], stri
     store_rows(&rows, to, stride);
 }
 
-/// The numbers of a pair's first token, and of its second.
+/// The numbers of the first and the second token of a pair.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vbmi,avx512vbmi2,bmi1,bmi2,popcnt")]
 #[inline]
-fn widen<const E: u8>(pair: __m512i) -> [__m512; 2] {
+pub fn widen<const E: u8>(pair: __m512i) -> [__m512; 2] {
     if E == BF16 {
         let second = _mm512_and_si512(pair, _mm512_set1_epi32(0xffff_0000_u32.cast_signed()));
         return [_mm512_castsi512_ps(_mm512_slli_epi32::<16>(pair)), _mm512_castsi512_ps(second)];
@@ -197,10 +182,10 @@ fn widen<const E: u8>(pair: __m512i) -> [__m512; 2] {
         .map(|words| _mm512_cvtph_ps(words))
 }
 
-/// The other way, rounded to nearest. None is no number, and bfloats have no ties.
+/// Pairs of numbers, rounded to nearest. None may be NaN, and bfloats must have no ties.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vbmi,avx512vbmi2,bmi1,bmi2,popcnt")]
 #[inline]
-fn narrow<const E: u8>([first, second]: [__m512; 2]) -> __m512i {
+pub fn narrow<const E: u8>([first, second]: [__m512; 2]) -> __m512i {
     if E == F16 {
         let first = _mm512_cvtepu16_epi32(_mm512_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(first));
         let second = _mm512_cvtepu16_epi32(_mm512_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(second));

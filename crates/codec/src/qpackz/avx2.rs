@@ -1,18 +1,18 @@
-//! QPackZ: a state is a lane, and a channel's sixteen two registers. Lanes look their slots up in one table, and those that
-//! have become low take the next words among them, in order.
+//! QPackZ on AVX2: a state is a lane, and a channel's states are two registers. Lanes look up slots
+//! in one table. Lanes with low states take the next words, in order.
 
-use super::rows::Rows;
-use super::with_element;
-use crate::DecodeError;
+use super::{BITS, Decoder, ESCAPE, LOW, Part, Places, Slots, States, Words, push_all};
+use crate::error::DecodeError;
 use crate::page::PageMut;
 use crate::qpack::GROUP;
-use crate::qpackz::{BITS, Decoder, ESCAPE, LOW, Part, Place, Slots, push_all};
+use crate::simd::avx2::with_element;
+use crate::simd::rows::Rows;
 use crate::tile::{Axis, EDGE, PageRows, Span};
 use std::arch::x86_64::*;
 
 const LANES: usize = 8;
 
-/// By which of eight lanes are low: where in eight words each has its own, as bytes.
+/// By the mask of low lanes: the bytes of each lane's word among eight words.
 static SPREAD: [[u8; 2 * LANES]; 1 << LANES] = {
     let mut all = [[0x80; 2 * LANES]; 1 << LANES];
     let mut low = 0;
@@ -31,18 +31,13 @@ static SPREAD: [[u8; 2 * LANES]; 1 << LANES] = {
     all
 };
 
-/// Takes sixteen symbols into their states: plain code, compiled for these instructions.
+/// The reference's [`push_all`], compiled for AVX2.
 #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
-pub fn push(
-    states: &mut [u32; GROUP],
-    symbols: &[i8; GROUP],
-    places: &[Place; 256],
-    room: &mut [u8; 2 * GROUP],
-) -> usize {
+pub fn push(states: &mut States, symbols: &[i8; GROUP], places: &Places, room: &mut Words) -> usize {
     push_all(states, symbols, places, room, GROUP)
 }
 
-/// Decodes to a page.
+/// Decodes all codes to a page.
 #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
 pub fn decode(decoder: &mut Decoder<'_>, part: &Part, page: &mut PageMut<'_>) -> Result<(), DecodeError> {
     with_element!(page.kind().element, E, decode_as::<E>(decoder, part, page))
@@ -65,7 +60,7 @@ fn decode_as<const E: u8>(decoder: &mut Decoder<'_>, part: &Part, page: &mut Pag
     Ok(())
 }
 
-/// Decodes a tile that begins with this channel of the part. `WHOLE`: it has sixteen tokens.
+/// Decodes a tile from channel `first` of the part on. `WHOLE`: it has sixteen tokens.
 #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
 #[inline]
 fn decode_tile<const E: u8, const WHOLE: bool>(
@@ -94,7 +89,8 @@ fn decode_tile<const E: u8, const WHOLE: bool>(
                 is_low = _mm256_and_si256(is_low, are_there[half]);
             }
             let low = _mm256_movemask_ps(_mm256_castsi256_ps(is_low)) as usize;
-            // SAFETY: the first half took at most eight of sixteen words, and eight bits name one of 256 rows.
+            // SAFETY: the first half took at most eight of sixteen words; `low` has eight bits, for
+            // 256 rows.
             let (words, spread) = unsafe {
                 (
                     _mm_loadu_si128(window.as_ptr().add(2 * taken).cast()),
@@ -128,13 +124,13 @@ fn decode_tile<const E: u8, const WHOLE: bool>(
     Ok(())
 }
 
-/// What eight states become before they take words, and their slots.
+/// The next eight states before they take words, and their slots.
 #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
 #[inline]
 fn next(states: __m256i, slots: &Slots) -> (__m256i, __m256i) {
     const REST: i32 = (1 << BITS) - 1;
     let rest = _mm256_set1_epi32(REST);
-    // Eight loads one by one take less than a gather does where that is a program of its own.
+    // Eight loads are faster than a gather where gathers are microcoded.
     let places = _mm256_and_si256(states, rest);
     let of_four = |places: __m128i| {
         let (low, high) = (_mm_cvtsi128_si64(places).cast_unsigned(), _mm_extract_epi64::<1>(places).cast_unsigned());
@@ -148,7 +144,7 @@ fn next(states: __m256i, slots: &Slots) -> (__m256i, __m256i) {
     (_mm256_add_epi32(product, _mm256_and_si256(slot, rest)), slot)
 }
 
-/// Codes, with those that are escaped in their places.
+/// Replaces escaped codes by the next ones of the payload.
 #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
 #[cold]
 fn escaped(
@@ -169,15 +165,15 @@ fn escaped(
 
 #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
 #[inline]
-fn load(numbers: &[u32; GROUP]) -> [__m256i; 2] {
-    // SAFETY: sixteen numbers are there; loads want no alignment.
+fn load(numbers: &States) -> [__m256i; 2] {
+    // SAFETY: `numbers` has sixteen words; loads need no alignment.
     unsafe { [_mm256_loadu_si256(numbers.as_ptr().cast()), _mm256_loadu_si256(numbers.as_ptr().add(LANES).cast())] }
 }
 
 #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
 #[inline]
-fn store(numbers: &mut [u32; GROUP], [first, second]: [__m256i; 2]) {
-    // SAFETY: there is room for sixteen numbers; stores want no alignment.
+fn store(numbers: &mut States, [first, second]: [__m256i; 2]) {
+    // SAFETY: `numbers` has sixteen words; stores need no alignment.
     unsafe {
         _mm256_storeu_si256(numbers.as_mut_ptr().cast(), first);
         _mm256_storeu_si256(numbers.as_mut_ptr().add(LANES).cast(), second);

@@ -1,39 +1,40 @@
-//! Oaken: bounds of intervals are ends of regions, one after the other; how many ends a value is behind is its region, and says
-//! its group and side. What codes a region has, lanes look up by its number, so there are kernels for up to four groups. Dense
-//! codes have sixteen meanings in a token, so decoding looks elements up by their bytes. Whole pages are encoded in an order of
-//! their own (`pages`), all others token by token (`tokens`).
+//! Oaken on AVX2. Bounds of intervals divide numbers into regions. The number of bounds below a
+//! value is its region, and gives its group and side. Lanes look up a region's parameters, which
+//! fit registers for up to four groups. A dense code has sixteen meanings in a token, so decoding
+//! looks elements up by bytes. `pages` encodes whole pages, `tokens` all others.
 
-mod pages;
+pub mod pages;
 mod tokens;
 
 pub use pages::encode;
 pub use tokens::{bounds, code_token, read_tokens};
 
-use super::super::avx512;
-use super::rows::Rows;
-use super::{bytes_at, bytes_at_mut, load_half, round, store_bytes, store_half, with_element};
-use crate::oaken::{BLOCK, Coder, OF_NO_CHANNEL, OF_NO_GROUP, Restorer};
-use crate::page::PageMut;
+use super::{BLOCK, Coder, Interval, OF_NO_CHANNEL, OF_NO_GROUP, Restorer};
+use crate::error::DecodeError;
+use crate::page::{Element, PageMut, Shape};
+use crate::simd::avx2::{bytes_at, bytes_at_mut, load_half, round, store_bytes, store_half, with_element};
+use crate::simd::rows::Rows;
 use crate::tile::{Axis, EDGE, PageRows, Span};
-use crate::{DecodeError, Shape};
 use std::arch::x86_64::*;
 
 const LANES: usize = 8;
+/// The most groups that kernels encode.
+const GROUPS_MAX: usize = 4;
 
-/// Runs `$body` with the intervals as an array, so that what belongs to them stays in registers.
+/// Runs `$body` with the intervals as an array, which keeps their parameters in registers.
 macro_rules! with_intervals {
     ($all:expr, $intervals:ident, $body:expr) => {
         match $all.len() {
             1 => {
-                let $intervals = $all.as_array::<1>().expect("so many");
+                let $intervals = $all.as_array::<1>().expect("one interval");
                 $body
             }
             2 => {
-                let $intervals = $all.as_array::<2>().expect("so many");
+                let $intervals = $all.as_array::<2>().expect("two intervals");
                 $body
             }
             _ => {
-                let $intervals = $all.as_array::<3>().expect("up to seven regions");
+                let $intervals = $all.as_array::<3>().expect("at most three intervals");
                 $body
             }
         }
@@ -41,23 +42,22 @@ macro_rules! with_intervals {
 }
 use with_intervals;
 
-/// Eight numbers.
 #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
 #[inline]
 fn load(from: &[f32; LANES]) -> __m256 {
-    // SAFETY: eight numbers are there; the load wants no alignment.
+    // SAFETY: `from` has eight numbers; the load needs no alignment.
     unsafe { _mm256_loadu_ps(from.as_ptr()) }
 }
 
 #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
 #[inline]
 fn store(to: &mut [f32; LANES], values: __m256) {
-    // SAFETY: there is room for eight numbers; the store wants no alignment.
+    // SAFETY: `to` has eight numbers; the store needs no alignment.
     unsafe { _mm256_storeu_ps(to.as_mut_ptr(), values) };
 }
 
-/// Ends of regions, in order: the lower bounds of all intervals, outermost first, then the upper ones, innermost first.
-const fn ends<const G: usize>(intervals: &[(f32, f32); G]) -> ([f32; G], [f32; G]) {
+/// Ends of regions, in order: lower bounds, outermost first, then upper bounds, innermost first.
+const fn ends<const G: usize>(intervals: &[Interval; G]) -> ([f32; G], [f32; G]) {
     let (mut lows, mut highs) = ([0.0; G], [0.0; G]);
     let mut number = 0;
     while number < G {
@@ -68,9 +68,9 @@ const fn ends<const G: usize>(intervals: &[(f32, f32); G]) -> ([f32; G], [f32; G
     (lows, highs)
 }
 
-/// The group of a region, and what is taken from its values.
+/// The group of a region, and the bound that its values lose.
 #[inline]
-fn region<const G: usize>(intervals: &[(f32, f32); G], number: usize) -> (usize, f32) {
+fn region<const G: usize>(intervals: &[Interval; G], number: usize) -> (usize, f32) {
     if number < G {
         (number, intervals[number].0)
     } else if number == G {
@@ -80,23 +80,23 @@ fn region<const G: usize>(intervals: &[(f32, f32); G], number: usize) -> (usize,
     }
 }
 
-/// What lanes look up by their region.
-struct Tables {
+/// Parameters by region, for lookups by lanes.
+pub struct Tables {
     bound: __m256,
     least: __m256,
     inverse: __m256,
     /// The least code and the greatest.
     low: __m256,
     high: __m256,
-    /// What an outlier's entry says of its group, in its place, below a bit that says that it is one.
+    /// The group bits of an outlier's entry, with the sign set; 0: no outlier.
     number: __m256i,
-    /// All of these as they lie in memory, for AVX-512: numbers, and bytes.
-    plain: ([[f32; LANES]; 3], [[u8; EDGE]; 4]),
+    /// The same in memory, for AVX-512: numbers and bytes.
+    pub plain: ([[f32; LANES]; 3], [[u8; EDGE]; 4]),
 }
 
 impl Tables {
     #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
-    fn of<const G: usize>(coder: &Coder<'_>, intervals: &[(f32, f32); G]) -> Self {
+    fn of<const G: usize>(coder: &Coder<'_>, intervals: &[Interval; G]) -> Self {
         let mut all = [[0.0; LANES]; 5];
         let mut numbers = [0_i32; LANES];
         for number in 0..=2 * G {
@@ -119,7 +119,7 @@ impl Tables {
             bytes.iter_mut().zip(of_region).for_each(|(bytes, byte)| bytes[region] = byte);
         }
         let [bound, least, inverse, low, high] = &all;
-        // SAFETY: eight words are there; the load wants no alignment.
+        // SAFETY: `numbers` has eight words; the load needs no alignment.
         let number = unsafe { _mm256_loadu_si256(numbers.as_ptr().cast()) };
         Self {
             bound: load(bound),
@@ -132,19 +132,19 @@ impl Tables {
         }
     }
 
-    /// Codes of eight values, of these regions.
+    /// Codes of eight values of these regions.
     #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
     #[inline]
     fn codes(&self, region: __m256i, values: __m256) -> __m256i {
         let of = |table: __m256| _mm256_permutevar8x32_ps(table, region);
         let shifted = _mm256_sub_ps(values, of(self.bound));
         let scaled = _mm256_mul_ps(_mm256_sub_ps(shifted, of(self.least)), of(self.inverse));
-        // All limits are whole, so that rounding comes last: to nearest, ties to even.
+        // Limits are integers, so rounding may come last: to nearest, ties to even.
         _mm256_cvtps_epi32(_mm256_max_ps(_mm256_min_ps(scaled, of(self.high)), of(self.low)))
     }
 }
 
-/// Regions of eight values: how many ends they are behind.
+/// Regions of eight values: the number of ends below each.
 #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
 #[inline]
 fn regions<const G: usize>(values: __m256, lows: &[f32; G], highs: &[f32; G]) -> __m256i {
@@ -158,26 +158,27 @@ fn regions<const G: usize>(values: __m256, lows: &[f32; G], highs: &[f32; G]) ->
     region
 }
 
-/// Decodes a payload to a page of 16-bit elements; the caller sees to others.
+/// Decodes a payload to a page. The reference decodes pages of singles and values less means.
 #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
-pub fn decode(restorer: &mut Restorer<'_>, page: &mut PageMut<'_>, is_wide: bool) -> Result<(), DecodeError> {
-    with_element!(page.kind().element, E, decode_as::<E>(restorer, page, is_wide))
+pub fn decode(restorer: &mut Restorer<'_>, page: &mut PageMut<'_>) -> Result<(), DecodeError> {
+    if page.kind().element == Element::F32 || restorer.means.is_some() {
+        return super::decode(restorer, page);
+    }
+    with_element!(page.kind().element, E, decode_as::<E>(restorer, page))
 }
 
-/// Sorts of outliers at most.
+/// The most sorts of outliers.
 const SORTS: usize = 8;
 
-/// What codes stand for in a token, as elements.
+/// The elements of a token's codes.
 struct Meanings {
-    /// Of outliers, by sort and dense code.
+    /// Elements of outliers, by sort and dense code.
     outliers: [[u16; EDGE]; SORTS],
-    /// Of dense codes of the middle: lower bytes, and upper ones.
+    /// Elements of the middle's codes: lower bytes and upper bytes.
     middle: [[u8; EDGE]; 2],
-    /// The same for AVX-512, where the machine has it and entries are bytes of four sorts.
-    wide: Option<avx512::oaken::Meanings>,
 }
 
-/// By sort of outlier, its group and the upper bits of its code; `None`: of no group.
+/// The group and the upper bits of the code of each sort; `None`: no group.
 type Sorts = [Option<(usize, u32)>; SORTS];
 
 #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
@@ -185,7 +186,7 @@ fn meanings<const E: u8>(restorer: &Restorer<'_>, sorts: &Sorts, token: usize) -
     let mut outliers = [[0; EDGE]; SORTS];
     for (meanings, sort) in outliers.iter_mut().zip(sorts) {
         if let Some((group, upper)) = *sort {
-            // SAFETY: sixteen words take as many bytes; the store wants no alignment.
+            // SAFETY: `meanings` has sixteen words; the store needs no alignment.
             unsafe { _mm256_storeu_si256(meanings.as_mut_ptr().cast(), sixteen::<E>(restorer, token, group, upper)) };
         }
     }
@@ -196,10 +197,10 @@ fn meanings<const E: u8>(restorer: &Restorer<'_>, sorts: &Sorts, token: usize) -
     let mut middle = [[0; EDGE]; 2];
     store_half(&mut middle[0], _mm256_castsi256_si128(bytes));
     store_half(&mut middle[1], _mm256_extracti128_si256::<1>(bytes));
-    Meanings { outliers, middle, wide: None }
+    Meanings { outliers, middle }
 }
 
-/// What sixteen codes of a group from one on stand for, as elements.
+/// The elements of sixteen codes of a group from `start` on.
 #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
 #[inline]
 fn sixteen<const E: u8>(restorer: &Restorer<'_>, token: usize, group: usize, start: u32) -> __m256i {
@@ -219,11 +220,7 @@ fn sixteen<const E: u8>(restorer: &Restorer<'_>, token: usize, group: usize, sta
 }
 
 #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
-fn decode_as<const E: u8>(
-    restorer: &mut Restorer<'_>,
-    page: &mut PageMut<'_>,
-    is_wide: bool,
-) -> Result<(), DecodeError> {
+fn decode_as<const E: u8>(restorer: &mut Restorer<'_>, page: &mut PageMut<'_>) -> Result<(), DecodeError> {
     let kind = *page.kind();
     let Shape { heads, tokens, dim } = kind.shape;
     let (tokens, dim) = (usize::from(tokens), usize::from(dim));
@@ -231,14 +228,7 @@ fn decode_as<const E: u8>(
     let sorts: Sorts = std::array::from_fn(|sort| sort_of(sort).map(|(_, group, upper)| (group, upper)));
     let known = sorts.iter().rev().fold(0, |known, sort| known << 1 | usize::from(sort.is_some()));
     let is_byte = restorer.groups.entry_bytes() == 1;
-    let mut meanings: Vec<Meanings> = (0..tokens).map(|token| meanings::<E>(restorer, &sorts, token)).collect();
-    if is_wide && is_byte && known == 15 {
-        for meanings in &mut meanings {
-            let (four, _) = meanings.outliers.as_flattened().split_first_chunk().expect("sorts of outliers");
-            // SAFETY: the caller says that the machine has AVX-512.
-            meanings.wide = Some(unsafe { avx512::oaken::Meanings::new(four, meanings.middle) });
-        }
-    }
+    let meanings: Vec<Meanings> = (0..tokens).map(|token| meanings::<E>(restorer, &sorts, token)).collect();
     // Up to sixteen tokens of a head, each padded to whole blocks.
     let stride = 2 * dim.next_multiple_of(BLOCK);
     let mut values = vec![0; EDGE * stride];
@@ -264,8 +254,8 @@ fn decode_as<const E: u8>(
     Ok(())
 }
 
-/// Elements of one head's values of a token, padded to whole blocks. Entries have so many bytes; bits of `known` say which sorts
-/// of them there are.
+/// Stores the elements of a token's head, padded to whole blocks. Entries have `BYTES`; bits of
+/// `known` are the valid sorts.
 #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
 #[inline]
 fn decode_row<const BYTES: usize>(
@@ -283,17 +273,6 @@ fn decode_row<const BYTES: usize>(
     for (block, &count) in counts.iter().enumerate() {
         let values: &mut [u8; 2 * BLOCK] = bytes_at_mut(values, 2 * BLOCK * block);
         let channels = (dim - block * BLOCK).min(BLOCK);
-        if let (Some(wide), Some((own, rest)), true) = (&meanings.wide, dense.split_first_chunk(), channels == BLOCK) {
-            let mut padded = [0; BLOCK];
-            let window = restorer.outliers_window(&mut padded);
-            // SAFETY: meanings for AVX-512 are made where the machine has it.
-            let is_done = unsafe { avx512::oaken::decode_block(own, window, count.into(), wide, values) };
-            if is_done {
-                dense = rest;
-                restorer.next_outliers(count.into())?;
-                continue;
-            }
-        }
         let mut padded = [0; BLOCK / 2];
         let own = if channels == BLOCK {
             bytes_at(dense, 0)
@@ -312,7 +291,7 @@ fn decode_row<const BYTES: usize>(
         let values: &mut [_; BLOCK] = values.as_chunks_mut::<2>().0.as_mut_array().expect("a block");
         let entries = restorer.next_outliers(count.into())?;
         if BYTES == 1 && known == 15 && channels == BLOCK {
-            // Nothing is wrong with any of them.
+            // All sorts and places are valid: no checks.
             for &entry in entries {
                 let place = usize::from(entry) % BLOCK;
                 let meaning = entry >> 2 & 48 | codes[place];
@@ -335,7 +314,7 @@ fn decode_row<const BYTES: usize>(
     Ok(())
 }
 
-/// Thirty-two dense codes, a byte each: the lower half of each byte, then the upper.
+/// Thirty-two dense codes, a byte each: of each byte the lower half, then the upper.
 #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
 #[inline]
 fn apart(codes: __m128i) -> __m256i {
@@ -344,7 +323,7 @@ fn apart(codes: __m128i) -> __m256i {
     _mm256_and_si256(codes, _mm256_set1_epi8(15))
 }
 
-/// What thirty-two dense codes stand for.
+/// The elements of thirty-two dense codes.
 #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
 #[inline]
 fn look_up(codes: __m256i, [low, high]: [__m256i; 2]) -> [__m256i; 2] {

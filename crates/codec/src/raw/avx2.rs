@@ -1,20 +1,17 @@
 //! Raw: elements of 16 bits between a page and `[head][token][channel]`, as they are.
 
-use super::rows::Rows;
-use super::{BF16, bytes_at, load_bytes, store_bytes};
 use crate::page::{Page, PageMut};
-use crate::tile::{Axis, EDGE, PageRows, Span};
+use crate::simd::avx2::{BF16, bytes_at, load_bytes, store_bytes};
+use crate::simd::rows::Rows;
+use crate::tile::{Axis, EDGE, PageRows, ROW_BYTES, Span};
 
-/// Bytes of a row.
-const ROW_BYTES: usize = 2 * EDGE;
-
-/// Gathers a page's elements.
+/// Gathers the elements of a page.
 #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
 pub fn read(page: &Page<'_>, payload: &mut [u8]) {
     let kind = page.kind();
     let mut rows = Rows::zero();
     for span in Span::all(kind.shape) {
-        // Bits are only moved, so that it is all one of which 16-bit type they are.
+        // Bits are only moved, so kernels for bfloats serve halves too.
         rows.load::<BF16>(page.bytes(), &PageRows::of(kind, &span), Axis::Tokens);
         for token in 0..span.tokens {
             let to = &mut payload[2 * span.first_of(kind.shape, token)..][..2 * span.channels];
@@ -29,7 +26,7 @@ pub fn read(page: &Page<'_>, payload: &mut [u8]) {
     }
 }
 
-/// Puts a page's elements where they belong.
+/// Scatters elements to a page.
 #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
 pub fn write(payload: &[u8], page: &mut PageMut<'_>) {
     let kind = *page.kind();

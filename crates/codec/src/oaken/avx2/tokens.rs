@@ -1,17 +1,18 @@
-//! Oaken, token by token: any values, and pages that are not whole.
+//! Oaken token by token: any values, and pages that are not whole.
 
-use super::super::rows::Rows;
-use super::super::with_element;
-use super::{LANES, Tables, ends, load, region, regions, store, with_intervals};
-use crate::oaken::{BLOCK, Coder};
+use super::{GROUPS_MAX, LANES, Tables, ends, load, region, regions, store, with_intervals};
+use crate::error::Declined;
+use crate::oaken::{self, BLOCK, Coder, HeadParts, Interval};
 use crate::page::Page;
+use crate::simd::avx2::with_element;
+use crate::simd::rows::Rows;
 use crate::tile::{Axis, EDGE, PageRows, Span};
 use std::arch::x86_64::*;
 
-/// Bits of the least magnitude that is no number or infinite.
+/// Bits of the least magnitude that is not finite.
 const INFINITE: i32 = 0x7f80_0000;
 
-/// The values of a page as `[token][head][channel]`.
+/// Stores the values of a page as `[token][head][channel]`.
 #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
 pub fn read_tokens(page: &Page<'_>, values: &mut [f32]) {
     with_element!(page.kind().element, E, read_as::<E>(page, values));
@@ -40,7 +41,7 @@ fn read_as<const E: u8>(page: &Page<'_>, values: &mut [f32]) {
     }
 }
 
-/// The least and the greatest value on either side of an end.
+/// The least value above an end, and the greatest below.
 struct Split {
     below: __m256,
     above: __m256,
@@ -61,18 +62,24 @@ impl Split {
     }
 }
 
-/// Widens bounds of what is left of values in each group, but for the last few values, fewer than eight, which it returns; `None`:
-/// some are no numbers.
+/// Widens bounds of the rest of values in each group.
 #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
-pub fn bounds<'a>(intervals: &[(f32, f32)], values: &'a [f32], bounds: &mut [(f32, f32)]) -> Option<&'a [f32]> {
-    with_intervals!(intervals, intervals, bounds_by(intervals, values, bounds))
+pub fn bounds(intervals: &[Interval], values: &[f32], bounds: &mut [Interval]) -> Result<(), Declined> {
+    let rest = if intervals.len() < GROUPS_MAX {
+        with_intervals!(intervals, intervals, bounds_by(intervals, values, bounds)).ok_or(Declined)?
+    } else {
+        values
+    };
+    oaken::bounds(intervals, rest, bounds)
 }
 
+/// As [`bounds`], except the last values, fewer than eight, which it returns; `None`: some are not
+/// finite.
 #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
 fn bounds_by<'a, const G: usize>(
-    intervals: &[(f32, f32); G],
+    intervals: &[Interval; G],
     values: &'a [f32],
-    bounds: &mut [(f32, f32)],
+    bounds: &mut [Interval],
 ) -> Option<&'a [f32]> {
     let (lows, highs) = ends(intervals);
     let mut of_lows = [(); G].map(|()| Split::new());
@@ -94,7 +101,7 @@ fn bounds_by<'a, const G: usize>(
     if _mm256_movemask_epi8(_mm256_cmpgt_epi32(largest, _mm256_set1_epi32(INFINITE - 1))) != 0 {
         return None;
     }
-    // Regions go from end to end; of an empty one the least value is behind the next end, the greatest before the last.
+    // Regions lie between ends. In an empty region the least is above the greatest.
     let mut least = least_of(of_all.above);
     for (number, end) in of_lows.iter().chain(&of_highs).enumerate() {
         widen_bounds(intervals, bounds, number, (least, greatest_of(end.below)));
@@ -104,13 +111,13 @@ fn bounds_by<'a, const G: usize>(
     Some(rest)
 }
 
-/// Widens bounds of a region's group; of none where the least is greater than the greatest.
+/// Widens the bounds of a region's group, unless the region is empty.
 #[inline]
 fn widen_bounds<const G: usize>(
-    intervals: &[(f32, f32); G],
-    bounds: &mut [(f32, f32)],
+    intervals: &[Interval; G],
+    bounds: &mut [Interval],
     number: usize,
-    (least, greatest): (f32, f32),
+    (least, greatest): Interval,
 ) {
     if least <= greatest {
         let (group, bound) = region(intervals, number);
@@ -137,7 +144,10 @@ fn greatest_of(values: __m256) -> f32 {
 
 /// Appends dense codes, counts and entries of a token's values, `[head][channel]`.
 #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
-pub fn code_token(coder: &Coder<'_>, values: &[f32], dim: usize, heads: &mut [[Vec<u8>; 3]]) {
+pub fn code_token(coder: &Coder<'_>, values: &[f32], dim: usize, heads: &mut [HeadParts]) {
+    if coder.intervals.len() >= GROUPS_MAX {
+        return oaken::code_token(coder, values, dim, heads);
+    }
     with_intervals!(coder.intervals, intervals, {
         let tables = Tables::of(coder, intervals);
         for (values, parts) in values.chunks_exact(dim).zip(heads) {
@@ -146,14 +156,14 @@ pub fn code_token(coder: &Coder<'_>, values: &[f32], dim: usize, heads: &mut [[V
     });
 }
 
-/// One head's.
+/// Appends the parts of one head.
 #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
 fn code_by<const G: usize>(
     coder: &Coder<'_>,
     tables: &Tables,
-    intervals: &[(f32, f32); G],
+    intervals: &[Interval; G],
     values: &[f32],
-    [dense, counts, entries]: &mut [Vec<u8>; 3],
+    [dense, counts, entries]: &mut HeadParts,
 ) {
     let is_byte = coder.groups.entry_bytes() == 1;
     let upper_at = _mm_cvtsi32_si128(coder.groups.upper_at() as i32);
@@ -179,7 +189,7 @@ fn code_by<const G: usize>(
                 let of_group = _mm256_permutevar8x32_epi32(tables.number, region);
                 let upper = _mm256_sll_epi32(_mm256_srli_epi32::<4>(codes[half]), upper_at);
                 let entry = _mm256_or_si256(_mm256_or_si256(places, of_group), upper);
-                // SAFETY: there is room for eight words.
+                // SAFETY: `packed[eight]` has eight words; the store needs no alignment.
                 unsafe { _mm256_storeu_si256(packed[eight].as_mut_ptr().cast(), entry) };
                 let is_outlier = _mm256_movemask_ps(_mm256_castsi256_ps(of_group));
                 outliers |= u64::from(is_outlier.cast_unsigned()) << (eight * LANES);
@@ -187,7 +197,7 @@ fn code_by<const G: usize>(
             dense.extend_from_slice(&nibbles(codes));
         }
         if block.len() < BLOCK {
-            // Padding has codes, of zeros, and they are none.
+            // Padding is coded as zeros; its codes and outliers are removed.
             let bytes = block.len().div_ceil(2);
             dense.truncate(dense.len() + bytes - BLOCK / 2);
             if let Some(last) = dense.last_mut().filter(|_| block.len() % 2 == 1) {
@@ -204,7 +214,7 @@ fn code_by<const G: usize>(
     }
 }
 
-/// Appends the entries of the outliers of a block, of so many bytes.
+/// Appends the entries of a block's outliers, of `BYTES` each.
 #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
 #[inline]
 fn take<const BYTES: usize>(mut outliers: u64, packed: &[[u32; LANES]; BLOCK / LANES], entries: &mut Vec<u8>) {
@@ -215,7 +225,7 @@ fn take<const BYTES: usize>(mut outliers: u64, packed: &[[u32; LANES]; BLOCK / L
         entry.iter_mut().zip(bits).for_each(|(byte, bits)| _ = byte.write(bits));
         outliers &= outliers - 1;
     }
-    // SAFETY: so many bytes were written behind the others.
+    // SAFETY: the loop wrote `len` bytes behind the others.
     unsafe { entries.set_len(entries.len() + len) };
 }
 

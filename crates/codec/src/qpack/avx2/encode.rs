@@ -1,45 +1,56 @@
-//! Codes of channels, the width that each of them takes, and the bits that the payload has.
+//! QPack's encoding on AVX2: codes of channels, their widths, and the bits of the payload.
 
-use super::super::{BF16, F32, Room, round, store_half, with_element};
-use super::{F16, Rows, WINDOW, has_halves, whole, words};
-use crate::Declined;
+use super::{Narrow, Tiles, WholeTile, has_halves, words};
+use crate::error::Declined;
 use crate::page::Page;
-use crate::qpack::{HALVES, HALVES_BYTES, WIDTHS};
+use crate::qpack::{HALVES, HALVES_BYTES, Known, TileCodes, WIDTHS, WINDOW};
+use crate::simd::avx2::{BF16, F16, F32, Room, round, store_half, with_element};
+use crate::simd::rows::{Rows, whole};
 use crate::tile::{Axis, EDGE, PageRows, Span};
 use std::arch::x86_64::*;
 use std::mem::MaybeUninit;
 
-/// Bits of the least number that no half can be near: to nearest it is infinite.
+/// Bits of the least number that rounds to an infinite half.
 const HALF_OVERFLOW: i32 = 0x477f_f000;
-/// As [`crate::simd::qpack_encode_group`].
+
+/// Appends the codes of up to sixteen tokens of a head from `token` on.
 #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
-pub fn encode_group(
+pub fn encode_group(page: &Page<'_>, known: &Known<'_>, token: usize, payload: &mut Vec<u8>) -> Result<(), Declined> {
+    // SAFETY: AVX2 is enabled in this function.
+    unsafe { encode_by::<Narrow>(page, known, token, payload) }
+}
+
+/// As [`encode_group`], with whole tiles encoded by `T`.
+///
+/// # Safety
+/// Callers must guarantee that the machine has AVX2 and the instruction set of `T`.
+#[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
+pub unsafe fn encode_by<T: Tiles>(
     page: &Page<'_>,
-    head: usize,
+    known: &Known<'_>,
     token: usize,
-    means: &[f32],
-    steps: &[f32],
     payload: &mut Vec<u8>,
-    is_wide: bool,
 ) -> Result<(), Declined> {
-    // Whole tiles, and windows that may reach beyond the last.
-    let most = means.len().div_ceil(2) + means.len().next_multiple_of(EDGE) * HALVES_BYTES + WINDOW;
+    // Room for whole tiles, and for the last window.
+    let channels = known.means.len();
+    let most = channels.div_ceil(2) + channels.next_multiple_of(EDGE) * HALVES_BYTES + WINDOW;
     let mut room = Room::behind(payload, most);
-    with_element!(page.kind().element, E, encode_as::<E>(page, head, token, [means, steps], &mut room, is_wide)?);
+    // SAFETY: the caller guarantees the instruction set of `T`.
+    with_element!(page.kind().element, E, unsafe { encode_as::<E, T>(page, known, token, &mut room)? });
     let filled = room.filled;
-    // SAFETY: so many bytes were written behind the others.
+    // SAFETY: `encode_as` wrote so many bytes behind the others.
     unsafe { payload.set_len(payload.len() + filled) };
     Ok(())
 }
 
+/// # Safety
+/// As for [`encode_by`].
 #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
-fn encode_as<const E: u8>(
+unsafe fn encode_as<const E: u8, T: Tiles>(
     page: &Page<'_>,
-    head: usize,
+    &Known { head, means, steps, .. }: &Known<'_>,
     token: usize,
-    [means, steps]: [&[f32]; 2],
     room: &mut Room<'_>,
-    is_wide: bool,
 ) -> Result<(), Declined> {
     let kind = page.kind();
     let (mut rows, mut codes) = (Rows::zero(), [_mm256_setzero_si256(); EDGE]);
@@ -47,13 +58,17 @@ fn encode_as<const E: u8>(
     for (number, (means, steps)) in means.chunks(EDGE).zip(steps.chunks(EDGE)).enumerate() {
         let span = Span::at(kind.shape, head, token, number * EDGE);
         let of_page = PageRows::of(kind, &span);
-        if is_wide
-            && let Some((place, stride)) = whole::<E>(&of_page)
+        if let Some((place, stride)) = whole::<E>(&of_page)
             && let (Some(means), Some(steps)) = (means.as_array(), steps.as_array())
-            && let Some(nibbles) = encode_wide::<E>(&page.bytes()[place], stride, of_page.axis, means, steps, room)
+            && let Some(to) = room.room[room.filled..].first_chunk_mut()
         {
-            room.room[number * EDGE / 2..][..EDGE / 2].write_copy_of_slice(&nibbles.to_le_bytes());
-            continue;
+            let (bytes, tile) = (&page.bytes()[place], WholeTile { means, steps, axis: of_page.axis, stride });
+            // SAFETY: the caller guarantees the instruction set of `T`.
+            if let Some((nibbles, len)) = unsafe { T::encode::<E>(bytes, tile, to) } {
+                room.filled += len;
+                room.room[number * EDGE / 2..][..EDGE / 2].write_copy_of_slice(&nibbles.to_le_bytes());
+                continue;
+            }
         }
         rows.load::<E>(page.bytes(), &of_page, Axis::Channels);
         codes_of::<E>(&rows, span.tokens, means, steps, &mut codes)?;
@@ -84,33 +99,7 @@ fn encode_as<const E: u8>(
     Ok(())
 }
 
-/// A whole tile of 16-bit elements on AVX-512, which the caller says that the machine has. `None`: it is for these kernels.
-#[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
-#[inline]
-fn encode_wide<const E: u8>(
-    bytes: &[u8],
-    stride: usize,
-    axis: Axis,
-    means: &[f32; EDGE],
-    steps: &[f32; EDGE],
-    room: &mut Room<'_>,
-) -> Option<u64> {
-    use super::super::super::avx512::qpack::encode_tile;
-    let to = room.room[room.filled..].first_chunk_mut()?;
-    // SAFETY: as the caller says.
-    let (nibbles, len) = unsafe {
-        match (E, axis) {
-            (BF16, Axis::Tokens) => encode_tile::<BF16, true>(bytes, stride, means, steps, to),
-            (BF16, Axis::Channels) => encode_tile::<BF16, false>(bytes, stride, means, steps, to),
-            (_, Axis::Tokens) => encode_tile::<F16, true>(bytes, stride, means, steps, to),
-            (_, Axis::Channels) => encode_tile::<F16, false>(bytes, stride, means, steps, to),
-        }
-    }?;
-    room.filled += len;
-    Some(nibbles)
-}
-
-/// Packs the channels of a tile, none of which is of halves. Those that are not there take nothing.
+/// Packs the channels of a tile without halves. Missing channels take no bytes.
 #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
 #[inline]
 fn pack_tile(codes: &[__m256i; EDGE], indices: &[u8; EDGE], room: &mut Room<'_>) {
@@ -118,7 +107,7 @@ fn pack_tile(codes: &[__m256i; EDGE], indices: &[u8; EDGE], room: &mut Room<'_>)
     for (codes, indices) in codes.as_chunks::<2>().0.iter().zip(indices.as_chunks::<2>().0) {
         let indices = [usize::from(indices[0] & 15), usize::from(indices[1] & 15)];
         let [first, second] = pack(*codes, indices);
-        // SAFETY: sixteen windows are there, and no channel takes more than one.
+        // SAFETY: `to` has sixteen windows, and each channel takes at most one.
         unsafe {
             _mm_storeu_si128(to.as_mut_ptr().add(at).cast(), first);
             at += WEIGHTS[indices[0]].len();
@@ -129,14 +118,14 @@ fn pack_tile(codes: &[__m256i; EDGE], indices: &[u8; EDGE], room: &mut Room<'_>)
     room.filled += at;
 }
 
-/// As [`crate::simd::qpack_codes`].
+/// Codes of a tile, by channel, saturated to 16 bits; zeros where the page has no values.
 #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
 pub fn codes(
     page: &Page<'_>,
     span: &Span,
     means: &[f32],
     steps: &[f32],
-    codes: &mut [i16; EDGE * EDGE],
+    codes: &mut TileCodes,
 ) -> Result<(), Declined> {
     let of_page = PageRows::of(page.kind(), span);
     let mut rows = Rows::zero();
@@ -146,14 +135,13 @@ pub fn codes(
         codes_of::<E>(&rows, span.tokens, means, steps, &mut all)?;
     });
     for (row, codes) in all.iter().zip(codes.as_chunks_mut::<EDGE>().0) {
-        // SAFETY: there is room for sixteen words.
+        // SAFETY: `codes` has sixteen words; the store needs no alignment.
         unsafe { _mm256_storeu_si256(codes.as_mut_ptr().cast(), *row) };
     }
     Ok(())
 }
 
-/// Codes of a tile's channels as 16 bits, in the order of tokens; too large ones as large as can be. Of channels that are not
-/// there they are zero.
+/// Codes of a tile's channels, saturated to 16 bits, by token; zeros of missing channels.
 #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
 #[inline]
 fn codes_of<const E: u8>(
@@ -180,13 +168,13 @@ fn codes_of<const E: u8>(
             let magnitude = _mm256_and_si256(rows.bits[channel], _mm256_set1_epi16(i16::MAX));
             largest = _mm256_max_epu16(largest, magnitude);
         }
-        // To nearest, ties to even; what is no 32-bit number becomes the least, which no width but halves has room for.
+        // To nearest, ties to even. Overflow gives the least number, which fits halves only.
         let [first, second] = values;
         let first = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_sub_ps(first, mean), inverse));
         let second = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_sub_ps(second, mean), inverse));
         codes[channel] = _mm256_packs_epi32(first, second);
     }
-    // The largest magnitude that is near a half, of elements of this type.
+    // The largest magnitude of an element that rounds to a finite half.
     let beyond = match E {
         F32 => _mm256_cmpgt_epi32(largest, _mm256_set1_epi32(HALF_OVERFLOW - 1)),
         BF16 => _mm256_subs_epu16(largest, _mm256_set1_epi16((HALF_OVERFLOW >> 16) as i16)),
@@ -210,7 +198,7 @@ fn inverses(steps: &[f32]) -> [f32; EDGE] {
     let mut all = [1.0; EDGE];
     all[..steps.len()].copy_from_slice(steps);
     for some in all.as_chunks_mut::<8>().0 {
-        // SAFETY: eight numbers are there; loads and stores want no alignment.
+        // SAFETY: `some` has eight numbers; loads and stores need no alignment.
         unsafe {
             let inverses = _mm256_div_ps(_mm256_set1_ps(1.0), _mm256_loadu_ps(some.as_ptr()));
             _mm256_storeu_ps(some.as_mut_ptr(), inverses);
@@ -219,12 +207,12 @@ fn inverses(steps: &[f32]) -> [f32; EDGE] {
     all
 }
 
-/// What packing goes by.
+/// The operands of packing a width.
 #[repr(C, align(128))]
 struct Weights {
-    /// What codes are less of than they are packed as, twice.
+    /// The mean codes of two tokens.
     centers: [u32; 8],
-    /// What the codes of a pair weigh, and two pairs side by side: each in 16 bits.
+    /// The factors of the codes of a pair, and of two pairs: each in 16 bits.
     codes: [u32; 8],
     pairs: [u32; 8],
     /// Bits of two pairs.
@@ -239,7 +227,7 @@ impl Weights {
     }
 }
 
-/// By width index; that of halves is not for use.
+/// By width index; the entry of halves is unused.
 static WEIGHTS: [Weights; HALVES + 1] = {
     let mut all = [const { Weights { centers: [0; 8], codes: [0; 8], pairs: [0; 8], bits: [0; 4] } }; HALVES + 1];
     let mut index = 0;
@@ -256,15 +244,15 @@ static WEIGHTS: [Weights; HALVES + 1] = {
     all
 };
 
-/// The codes of two channels, which fit these widths, as the bits that the payload has.
+/// The bits of two channels' codes, which must fit the widths.
 #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
 #[inline]
 fn pack(codes: [__m256i; 2], indices: [usize; 2]) -> [__m128i; 2] {
     let [first, second] = [&WEIGHTS[indices[0]], &WEIGHTS[indices[1]]];
-    // Four pairs to a quarter of a register: those of the first channel and of the second in turn.
+    // Four pairs to a quarter of a register: the first channel's and the second's alternate.
     let pairs = _mm256_packus_epi32(pairs_of(codes[0], first), pairs_of(codes[1], second));
     let weigh = _mm256_blend_epi32::<0b1100_1100>(words(&first.pairs), words(&second.pairs));
-    // Two pairs to a lane of 32 bits, then four to one of 64.
+    // Two pairs to a lane of 32 bits, then four pairs to one of 64.
     let twos = _mm256_madd_epi16(pairs, weigh);
     let bits = _mm256_blend_epi32::<0b1100_1100>(quarters(&first.bits), quarters(&second.bits));
     let low = _mm256_blend_epi32::<0b1010_1010>(twos, _mm256_setzero_si256());
@@ -289,12 +277,12 @@ fn pairs_of(codes: __m256i, weights: &Weights) -> __m256i {
 #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
 #[inline]
 fn quarters(from: &[u64; 4]) -> __m256i {
-    // SAFETY: four words are there; the load wants no alignment.
+    // SAFETY: `from` has four words; the load needs no alignment.
     unsafe { _mm256_loadu_si256(from.as_ptr().cast()) }
 }
 
-/// How far from the mean codes may go on one side before another width is the first with room for them, and by how many its
-/// index is larger.
+/// The reach of codes on one side at which the next width is needed, and how much larger its index
+/// is.
 const fn rooms(is_below: bool) -> [(i8, i8); 12] {
     let mut rooms = [(0, 0); 12];
     let (mut count, mut before, mut index) = (0, 0, 0);
@@ -315,8 +303,8 @@ const fn rooms(is_below: bool) -> [(i8, i8); 12] {
     rooms
 }
 
-/// What the least code of a channel is less than, and the complement of the greatest, where the next width is needed; and by
-/// how many the index is larger then. A byte each, the least first.
+/// Thresholds of the least code and of the complement of the greatest, a byte each, the least
+/// first; and the increments of the index beyond them.
 const STEPS: [(i16, i16); 12] = {
     let (below, above) = (rooms(true), rooms(false));
     let mut steps = [(0, 0); 12];
@@ -330,12 +318,13 @@ const STEPS: [(i16, i16); 12] = {
     steps
 };
 
-/// The width index of each of sixteen channels: [`crate::qpack::Width::index_of`] of its least and greatest code.
+/// The width index of each of sixteen channels, as [`crate::qpack::Width::index_of`].
 #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
 #[inline]
 pub fn width_indices(codes: &[__m256i; EDGE]) -> __m128i {
-    // No width but halves has room for what eight bits have not. Halves of registers are channels apart by eight, so that
-    // what is left to do is within them; of each channel there are the least, and the complements of the greatest, of two.
+    // Codes beyond eight bits fit halves only, so saturating to bytes is safe. Halves of registers
+    // are channels eight apart, so the rest stays within halves. Each channel keeps the least, and
+    // the complements of the greatest, of two bytes.
     let mut least = [_mm256_setzero_si256(); 4];
     let mut greatest = [_mm256_setzero_si256(); 4];
     for (at, first) in [0, 1, 4, 5].into_iter().enumerate() {
@@ -346,7 +335,7 @@ pub fn width_indices(codes: &[__m256i; EDGE]) -> __m128i {
         greatest[at] = _mm256_xor_si256(_mm256_max_epi8(low, high), _mm256_set1_epi8(-1));
     }
     let [least, greatest] = [least_of_eight(&least), least_of_eight(&greatest)];
-    // The least of a channel in its lower byte, the complement of the greatest in the upper.
+    // The least of a channel in the lower byte, the complement of the greatest in the upper.
     let low = _mm256_min_epi8(least, _mm256_srli_epi16::<8>(least));
     let high = _mm256_min_epi8(greatest, _mm256_slli_epi16::<8>(greatest));
     let ends = _mm256_or_si256(
@@ -359,15 +348,15 @@ pub fn width_indices(codes: &[__m256i; EDGE]) -> __m128i {
         both = _mm256_add_epi8(both, _mm256_and_si256(is_beyond, _mm256_set1_epi16(more)));
     }
     let (below, above) = (_mm256_and_si256(both, _mm256_set1_epi16(0xff)), _mm256_srli_epi16::<8>(both));
-    // Two widths of one size that lean to different sides: the next has room for both.
+    // Two widths of one size lean to different sides: the next width fits both.
     let leans = _mm256_cmpeq_epi16(_mm256_add_epi16(below, _mm256_set1_epi16(1)), above);
     let leans = _mm256_and_si256(leans, _mm256_cmpgt_epi16(_mm256_set1_epi16(5), above));
     let indices = _mm256_sub_epi16(_mm256_max_epi16(below, above), leans);
     _mm_packus_epi16(_mm256_castsi256_si128(indices), _mm256_extracti128_si256::<1>(indices))
 }
 
-/// The least two of eight bytes of each channel, side by side in the order of channels. Of each register a quarter is a
-/// channel: in a half those of 0 and 2, 1 and 3, 4 and 6, 5 and 7.
+/// The least two of eight bytes of each channel, by channel. A quarter of each register is a
+/// channel: 0 and 2, 1 and 3, 4 and 6, 5 and 7 in the halves of the four registers.
 #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
 #[inline]
 fn least_of_eight([a, b, c, d]: &[__m256i; 4]) -> __m256i {

@@ -1,29 +1,27 @@
-//! Sixteen rows of sixteen values, as elements: out of pages and into them, turned round where rows of the page are columns
-//! of these.
+//! Sixteen rows of sixteen elements, loaded from pages and stored to them, and transposed if the
+//! page's rows are columns here.
 
-use super::{F32, bytes_at, load_bytes, round, store_bytes, widen};
-use crate::tile::{Axis, EDGE, PageRows};
+use super::avx2::{F32, bytes_at, load_bytes, round, store_bytes, widen};
+use crate::tile::{Axis, EDGE, PageRows, ROW_BYTES};
 use std::arch::x86_64::*;
 use std::ops::Range;
 
-/// Bytes of a row of 16-bit elements.
-pub const ROW_BYTES: usize = 2 * EDGE;
-
-/// The bytes that a whole tile of 16-bit elements lies in, and from row to row; `None`: it is not whole, or of singles.
+/// The bytes of a whole tile of 16-bit elements, and its stride in bytes; `None`: it is not whole,
+/// or of singles.
 pub fn whole<const E: u8>(rows: &PageRows) -> Option<(Range<usize>, usize)> {
     let (first, stride) = (2 * rows.place, 2 * rows.stride);
     let is_whole = E != F32 && (rows.count, rows.len) == (EDGE, EDGE);
     is_whole.then(|| (first..first + (EDGE - 1) * stride + ROW_BYTES, stride))
 }
 
-/// The same of singles.
+/// The same for singles.
 fn whole_singles(rows: &PageRows) -> Option<(Range<usize>, usize)> {
     let (first, stride) = (4 * rows.place, 4 * rows.stride);
     let is_whole = (rows.count, rows.len) == (EDGE, EDGE);
     is_whole.then(|| (first..first + (EDGE - 1) * stride + 2 * ROW_BYTES, stride))
 }
 
-/// Rows of elements. Those of 16 bits have one register; singles have two, as they lie in memory.
+/// Rows of elements: one register for 16-bit elements, two for singles as in memory.
 pub struct Rows {
     pub bits: [__m256i; EDGE],
     more: [__m256i; EDGE],
@@ -36,7 +34,7 @@ impl Rows {
         Self { bits: [_mm256_setzero_si256(); EDGE], more: [_mm256_setzero_si256(); EDGE] }
     }
 
-    /// Sixteen numbers, split.
+    /// Sixteen numbers of a row, split.
     #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
     #[inline]
     pub fn get<const E: u8>(&self, row: usize) -> [__m256; 2] {
@@ -48,7 +46,7 @@ impl Rows {
         [_mm256_castsi256_ps(halves[0]), _mm256_castsi256_ps(halves[1])]
     }
 
-    /// Rounds sixteen numbers, split.
+    /// Stores sixteen numbers, split, as a row, rounded.
     #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
     #[inline]
     pub fn set<const E: u8, const NAN: bool>(&mut self, row: usize, values: [__m256; 2]) {
@@ -61,7 +59,7 @@ impl Rows {
         self.more[row] = _mm256_permute2x128_si256::<0x31>(first, second);
     }
 
-    /// Sixteen singles of a row as they lie in memory.
+    /// The bytes of sixteen singles of a row.
     #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
     #[inline]
     fn singles(&self, row: usize) -> [u8; 2 * ROW_BYTES] {
@@ -72,7 +70,7 @@ impl Rows {
         all
     }
 
-    /// Rows of `axis` from a page; zeros where it has no values.
+    /// Loads rows of `axis` from a page; zeros where the page has no values.
     #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
     pub fn load<const E: u8>(&mut self, bytes: &[u8], rows: &PageRows, axis: Axis) {
         if E == F32 {
@@ -83,7 +81,7 @@ impl Rows {
             let stride = 2 * rows.stride;
             let bytes = &bytes[first..first + (EDGE - 1) * stride + ROW_BYTES];
             if axis != rows.axis {
-                // SAFETY: the last of sixteen rows ends with these bytes.
+                // SAFETY: all sixteen rows lie in `bytes`, which ends with the last.
                 let half = |row: usize, right: usize| unsafe {
                     _mm_loadu_si128(bytes.as_ptr().add(row * stride + right * ROW_BYTES / 2).cast())
                 };
@@ -94,7 +92,7 @@ impl Rows {
                 return columns(&mut self.bits);
             }
             for (row, bits) in self.bits.iter_mut().enumerate() {
-                // SAFETY: the last of sixteen rows ends with these bytes.
+                // SAFETY: all sixteen rows lie in `bytes`, which ends with the last.
                 *bits = unsafe { _mm256_loadu_si256(bytes.as_ptr().add(row * stride).cast()) };
             }
         } else {
@@ -114,7 +112,7 @@ impl Rows {
     fn load_singles(&mut self, bytes: &[u8], rows: &PageRows, axis: Axis) {
         if let Some((place, stride)) = whole_singles(rows) {
             let bytes = &bytes[place];
-            // SAFETY: the last of sixteen rows ends with these bytes.
+            // SAFETY: all sixteen rows lie in `bytes`, which ends with the last.
             let eight = |row: usize, right: usize| unsafe {
                 _mm256_loadu_si256(bytes.as_ptr().add(row * stride + right * ROW_BYTES).cast())
             };
@@ -143,7 +141,7 @@ impl Rows {
         }
     }
 
-    /// Stores rows of `axis` to a page, as far as it has values, and loses them.
+    /// Stores rows of `axis` to a page, where it has values. The rows are undefined afterwards.
     #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
     pub fn store<const E: u8>(&mut self, bytes: &mut [u8], rows: &PageRows, axis: Axis) {
         if E == F32 {
@@ -157,7 +155,7 @@ impl Rows {
             let stride = 2 * rows.stride;
             let bytes = &mut bytes[first..first + (EDGE - 1) * stride + ROW_BYTES];
             for (row, bits) in self.bits.iter().enumerate() {
-                // SAFETY: the last of sixteen rows ends with these bytes.
+                // SAFETY: all sixteen rows lie in `bytes`, which ends with the last.
                 unsafe { _mm256_storeu_si256(bytes.as_mut_ptr().add(row * stride).cast(), *bits) };
             }
         } else {
@@ -174,7 +172,7 @@ impl Rows {
         if let Some((place, stride)) = whole_singles(rows) {
             let first = bytes[place].as_mut_ptr();
             let put = |row: usize, right: usize, eight: __m256i| {
-                // SAFETY: the last of sixteen rows ends with the bytes of the tile.
+                // SAFETY: all sixteen rows lie in the place of the tile, which ends with the last.
                 unsafe { _mm256_storeu_si256(first.add(row * stride + right * ROW_BYTES).cast(), eight) };
             };
             if axis == rows.axis {
@@ -203,7 +201,7 @@ impl Rows {
     }
 }
 
-/// Sixteen rows of sixteen 16-bit elements become columns.
+/// Transposes sixteen rows of sixteen 16-bit elements.
 #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
 #[inline]
 fn transpose(rows: &mut [__m256i; EDGE]) {
@@ -216,15 +214,15 @@ fn transpose(rows: &mut [__m256i; EDGE]) {
     *rows = halves;
 }
 
-/// The same of rows whose left halves lie together, that of row i beside that of row i + 8, and then the right halves so: what
-/// is left to do is within 128 bits.
+/// Transposes rows whose left halves lie together, row i beside row i + 8, followed by the right
+/// halves: all moves are within 128 bits.
 #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
 #[inline]
 fn columns(rows: &mut [__m256i; EDGE]) {
     for start in [0, 8] {
         let mut eight = [_mm256_setzero_si256(); 8];
         eight.copy_from_slice(&rows[start..start + 8]);
-        // Each step moves one bit of the number of a row into the number of an element, and one the other way.
+        // Each step exchanges one bit of the row's number with one of the element's.
         for _ in 0..3 {
             let before = eight;
             for row in 0..4 {
@@ -236,7 +234,8 @@ fn columns(rows: &mut [__m256i; EDGE]) {
     }
 }
 
-/// Eight rows of eight 32-bit numbers become columns: 0 and 4, 1 and 5, and so on.
+/// Transposes eight rows of eight 32-bit numbers. Columns come in pairs: 0 and 4, 1 and 5, and so
+/// on.
 #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
 #[inline]
 pub fn turned(rows: &[__m256i; 8]) -> [[__m256i; 2]; 4] {
@@ -262,7 +261,7 @@ pub fn turned(rows: &[__m256i; 8]) -> [[__m256i; 2]; 4] {
     columns
 }
 
-/// Puts columns of eight rows, in order.
+/// Transposes eight rows, with columns in order.
 #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
 #[inline]
 fn put_turned(rows: &[__m256i; 8], columns: &mut [__m256i; 8]) {

@@ -1,26 +1,81 @@
 //! Oaken, whole pages of 16-bit elements.
 //!
-//! Elements are numbers of 16 bits that have an order, and ends of regions are places in it. How far an element is behind an
-//! end, modulo 2^16, is least for the first behind it and greatest for the last before it, so one subtraction tells both
-//! bounds that an end has in a token. Then most values are of the middle group and are coded as if all of them were; the others
-//! are gathered by rows and coded eight at a time.
+//! Most values are of the middle group. They are coded as if all values were; the others are
+//! gathered by rows and coded eight at a time.
 
-use super::super::super::avx512;
-use super::super::rows::Rows;
-use super::super::{BF16, F16, Room, bytes_at, bytes_at_mut, load_bytes, load_half, store_bytes, store_half, widen};
-use super::{LANES, Tables, ends, region, regions, with_intervals};
-use crate::oaken::{BLOCK, Coder, Grid, Groups, grids, outwards};
-use crate::page::{Element, Page};
+use super::{GROUPS_MAX, LANES, Tables, ends, region, regions, with_intervals};
+use crate::error::Declined;
+use crate::oaken::seen::{ENDS_MAX, RowsAt, Seen, see};
+use crate::oaken::{BLOCK, Coder, Encoded, Grid, Groups, Interval, grids, outwards};
+use crate::page::{Element, Page, Shape};
+use crate::simd::avx2::{BF16, F16, bytes_at, bytes_at_mut, load_bytes, load_half, store_bytes, store_half, widen};
+use crate::simd::rows::Rows;
 use crate::tile::{Axis, EDGE, PageRows, Span};
-use crate::{Declined, Shape};
 use half::{bf16, f16};
 use std::arch::x86_64::*;
 
-/// Ends of regions at most, and groups.
-const ENDS_MAX: usize = 6;
-const GROUPS_MAX: usize = 4;
+/// The steps of encoding for which instruction sets have kernels of their own.
+///
+/// # Safety
+/// Callers must guarantee that the machine has the instruction set of the implementation.
+pub trait Steps {
+    /// [`see`] of rows of channels.
+    unsafe fn see_tokens<const G: usize>(rows: &RowsAt<'_>, ends: &[u16; ENDS_MAX]) -> [Lane; EDGE];
 
-/// An element, by its bits, as a place in the order of values. What is no number is behind infinities.
+    /// [`see`] of the rows of one token.
+    unsafe fn see_token<const G: usize>(rows: &RowsAt<'_>, ends: &[u16; ENDS_MAX]) -> Lane;
+
+    /// Codes sixteen tokens of a head: dense codes, counts, and entries of `BYTES` each.
+    unsafe fn code<const E: u8, const G: usize, const BYTES: usize>(
+        some: &mut Sixteen,
+        by: &Coders<'_, G>,
+        parts: [&mut [u8]; 2],
+        entries: &mut Vec<u8>,
+    );
+}
+
+/// What sixteen tokens are coded by.
+pub struct Coders<'a, const G: usize> {
+    pub tokens: &'a [TokenCoder],
+    pub ends: &'a [u16; ENDS_MAX],
+    /// Where in an entry the upper bits of the code begin.
+    pub upper_at: u32,
+    middle: &'a Middle,
+    bounds: &'a ([f32; G], [f32; G]),
+}
+
+/// AVX2.
+pub enum Narrow {}
+
+impl Steps for Narrow {
+    #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
+    unsafe fn see_tokens<const G: usize>(rows: &RowsAt<'_>, ends: &[u16; ENDS_MAX]) -> [Lane; EDGE] {
+        // SAFETY: AVX2 is enabled in this function.
+        unsafe { see::<_, G>(rows, ends) }.by_lane()
+    }
+
+    #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
+    unsafe fn see_token<const G: usize>(rows: &RowsAt<'_>, ends: &[u16; ENDS_MAX]) -> Lane {
+        // SAFETY: AVX2 is enabled in this function.
+        unsafe { see::<_, G>(rows, ends) }.together()
+    }
+
+    #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
+    unsafe fn code<const E: u8, const G: usize, const BYTES: usize>(
+        some: &mut Sixteen,
+        by: &Coders<'_, G>,
+        [dense, counts]: [&mut [u8]; 2],
+        entries: &mut Vec<u8>,
+    ) {
+        for (token, counts) in counts.chunks_exact_mut(some.dim / BLOCK).enumerate() {
+            let of_token = (&by.tokens[token], by.upper_at);
+            some.code::<E, G, BYTES>(token, by.middle, of_token, by.bounds, counts, entries);
+        }
+        dense.chunks_exact_mut(some.dim / 2).enumerate().for_each(|(token, dense)| some.pack(token, dense));
+    }
+}
+
+/// The place of an element in the order of values. NaN is beyond the infinities.
 const fn ordered(bits: u16) -> u16 {
     if bits & 0x8000 == 0 { bits | 0x8000 } else { !bits }
 }
@@ -44,8 +99,8 @@ fn in_order(bits: __m256i) -> __m256i {
     _mm256_xor_si256(bits, _mm256_srli_epi16::<1>(_mm256_srai_epi16::<15>(bits)))
 }
 
-/// Where regions end: of each but the last, the first place of the next. The others mean nothing.
-fn ends_of<const E: u8, const G: usize>(intervals: &[(f32, f32); G]) -> [u16; ENDS_MAX] {
+/// The first place of each region but the first; others are unused.
+fn ends_of<const E: u8, const G: usize>(intervals: &[Interval; G]) -> [u16; ENDS_MAX] {
     let first = |is_behind: &dyn Fn(f32) -> bool| {
         let (mut before, mut behind) = infinities::<E>();
         while before < behind {
@@ -67,58 +122,10 @@ fn ends_of<const E: u8, const G: usize>(intervals: &[(f32, f32); G]) -> [u16; EN
     all
 }
 
-/// Of sixteen tokens, or of sixteen channels of one: of each end the least distance behind it and the greatest, and of
-/// all the first place and the last.
-struct Seen<const G: usize> {
-    nearest: [[__m256i; G]; 2],
-    furthest: [[__m256i; G]; 2],
-    first: __m256i,
-    last: __m256i,
-}
-
-impl<const G: usize> Seen<G> {
-    #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
-    #[inline]
-    fn new() -> Self {
-        let (none, all) = (_mm256_setzero_si256(), _mm256_set1_epi16(-1));
-        Self { nearest: [[all; G]; 2], furthest: [[none; G]; 2], first: all, last: none }
-    }
-
-    #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
-    #[inline]
-    fn add(&mut self, bits: __m256i, ends: &[u16; ENDS_MAX]) {
-        let order = _mm256_xor_si256(in_order(bits), _mm256_set1_epi16(i16::MIN));
-        (self.first, self.last) = (_mm256_min_epu16(self.first, order), _mm256_max_epu16(self.last, order));
-        for side in 0..2 {
-            for number in 0..G {
-                let behind = _mm256_sub_epi16(order, _mm256_set1_epi16(ends[side * G + number].cast_signed()));
-                self.nearest[side][number] = _mm256_min_epu16(self.nearest[side][number], behind);
-                self.furthest[side][number] = _mm256_max_epu16(self.furthest[side][number], behind);
-            }
-        }
-    }
-
-    /// What registers of twice the size have in both halves.
-    #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
-    fn of_wide(wide: &avx512::oaken::Seen<G>) -> Self {
-        let mut all = Self::new();
-        // SAFETY: a register of AVX-512 is two of these.
-        let halves = |wide: __m512i| unsafe { std::mem::transmute::<__m512i, [__m256i; 2]>(wide) };
-        let least = |wide| _mm256_min_epu16(halves(wide)[0], halves(wide)[1]);
-        let greatest = |wide| _mm256_max_epu16(halves(wide)[0], halves(wide)[1]);
-        (all.first, all.last) = (least(wide.first), greatest(wide.last));
-        for side in 0..2 {
-            for number in 0..G {
-                all.nearest[side][number] = least(wide.nearest[side][number]);
-                all.furthest[side][number] = greatest(wide.furthest[side][number]);
-            }
-        }
-        all
-    }
-
+impl<const G: usize> Seen<__m256i, G> {
     /// Each lane by itself.
     #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
-    fn by_lane(&self) -> [Lane; EDGE] {
+    pub fn by_lane(&self) -> [Lane; EDGE] {
         let mut lanes = [Lane { first: 0, last: 0, ends: [(0, 0); ENDS_MAX] }; EDGE];
         let [first, last] = [words(self.first), words(self.last)];
         for (at, lane) in lanes.iter_mut().enumerate() {
@@ -134,7 +141,7 @@ impl<const G: usize> Seen<G> {
 
     /// All lanes as one.
     #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
-    fn together(&self) -> Lane {
+    pub fn together(&self) -> Lane {
         let mut lane = Lane { first: least_of(self.first), last: greatest_of(self.last), ends: [(0, 0); ENDS_MAX] };
         for end in 0..2 * G {
             let [nearest, furthest] = [self.nearest[end / G][end % G], self.furthest[end / G][end % G]];
@@ -148,7 +155,7 @@ impl<const G: usize> Seen<G> {
 #[inline]
 fn words(numbers: __m256i) -> [u16; EDGE] {
     let mut all = [0; EDGE];
-    // SAFETY: there is room for sixteen words; the store wants no alignment.
+    // SAFETY: `all` has sixteen words; the store needs no alignment.
     unsafe { _mm256_storeu_si256(all.as_mut_ptr().cast(), numbers) };
     all
 }
@@ -166,28 +173,28 @@ fn greatest_of(numbers: __m256i) -> u16 {
     !least_of(_mm256_xor_si256(numbers, _mm256_set1_epi16(-1)))
 }
 
-/// The same of one token.
+/// The places of one token, as in [`Seen`].
 #[derive(Clone, Copy)]
-struct Lane {
+pub struct Lane {
     first: u16,
     last: u16,
     ends: [(u16, u16); ENDS_MAX],
 }
 
 impl Lane {
-    /// Bounds of what is left of the values in each group; `None`: some are no numbers.
+    /// Bounds of the rest of values in each group; `None`: some are not finite.
     fn bounds<const E: u8, const G: usize>(
         &self,
-        intervals: &[(f32, f32); G],
+        intervals: &[Interval; G],
         ends: &[u16; ENDS_MAX],
-    ) -> Option<[(f32, f32); GROUPS_MAX]> {
+    ) -> Option<[Interval; GROUPS_MAX]> {
         let (least, greatest) = infinities::<E>();
         if self.first <= least || self.last >= greatest {
             return None;
         }
         let mut bounds = [(f32::INFINITY, f32::NEG_INFINITY); GROUPS_MAX];
         let mut first = Some(self.first);
-        // What is behind an end is less far than the order goes on; what is before it is further.
+        // A distance behind an end fits below the last place; a distance before it wraps.
         let at_ends = ends.iter().zip(&self.ends).take(2 * G).map(|(end, (nearest, furthest))| {
             let (last, is_before) = end.overflowing_add(*furthest);
             (is_before.then_some(last), end.checked_add(*nearest))
@@ -207,65 +214,38 @@ impl Lane {
     }
 }
 
-/// What sixteen tokens come to, from one on.
+/// The places of sixteen tokens from `first` on.
+///
+/// # Safety
+/// Callers must guarantee that the machine has the instruction set of `S`.
 #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
-fn seen<const E: u8, const G: usize>(
-    page: &Page<'_>,
-    first: usize,
-    ends: &[u16; ENDS_MAX],
-    is_wide: bool,
-) -> [Lane; EDGE] {
+unsafe fn seen<const G: usize, S: Steps>(page: &Page<'_>, first: usize, ends: &[u16; ENDS_MAX]) -> [Lane; EDGE] {
     let (kind, bytes) = (page.kind(), page.bytes());
     let (heads, dim) = (usize::from(kind.shape.heads), usize::from(kind.shape.dim));
     if page.axis() == Axis::Channels {
-        if is_wide {
-            let rows = |head, channel| PageRows::of(kind, &Span::at(kind.shape, head, first, channel));
-            let tiles = (0..heads).flat_map(|head| (0..dim).step_by(EDGE).map(move |channel| (head, channel)));
-            let starts: Vec<usize> = tiles.map(|(head, channel)| 2 * rows(head, channel).place).collect();
-            let each = (EDGE, 2 * rows(0, 0).stride);
-            // SAFETY: the caller says that the machine has AVX-512.
-            return Seen::of_wide(&unsafe { avx512::oaken::see::<G>(bytes, &starts, 0, each, ends) }).by_lane();
-        }
-        let mut seen = Seen::<G>::new();
-        for head in 0..heads {
-            for channel in (0..dim).step_by(EDGE) {
-                let rows = PageRows::of(kind, &Span::at(kind.shape, head, first, channel));
-                for row in 0..EDGE {
-                    seen.add(load_bytes(bytes_at(bytes, 2 * (rows.place + row * rows.stride))), ends);
-                }
-            }
-        }
-        return seen.by_lane();
+        let rows = |head, channel| PageRows::of(kind, &Span::at(kind.shape, head, first, channel));
+        let tiles = (0..heads).flat_map(|head| (0..dim).step_by(EDGE).map(move |channel| (head, channel)));
+        let starts: Vec<usize> = tiles.map(|(head, channel)| 2 * rows(head, channel).place).collect();
+        let of_all = RowsAt { bytes, starts: &starts, behind: 0, count: EDGE, stride: 2 * rows(0, 0).stride };
+        // SAFETY: the caller guarantees the instruction set of `S`.
+        return unsafe { S::see_tokens::<G>(&of_all, ends) };
     }
     let of_head = |head| kind.layout.place(kind.shape, head, first, 0);
     let tile_stride = kind.layout.place(kind.shape, 0, first, EDGE) - of_head(0);
     let token_stride = PageRows::of(kind, &Span::at(kind.shape, 0, first, 0)).stride;
     let starts: Vec<usize> = (0..heads).map(|head| 2 * of_head(head)).collect();
-    let mut lanes = [Lane { first: 0, last: 0, ends: [(0, 0); ENDS_MAX] }; EDGE];
-    for (token, lane) in lanes.iter_mut().enumerate() {
-        if is_wide {
-            let behind = 2 * token * token_stride;
-            // SAFETY: the caller says that the machine has AVX-512.
-            let seen = unsafe { avx512::oaken::see::<G>(bytes, &starts, behind, (dim / EDGE, 2 * tile_stride), ends) };
-            *lane = Seen::of_wide(&seen).together();
-            continue;
-        }
-        let mut seen = Seen::<G>::new();
-        for head in 0..heads {
-            let first = of_head(head) + token * token_stride;
-            for tile in 0..dim / EDGE {
-                seen.add(load_bytes(bytes_at(bytes, 2 * (first + tile * tile_stride))), ends);
-            }
-        }
-        *lane = seen.together();
-    }
-    lanes
+    std::array::from_fn(|token| {
+        let behind = 2 * token * token_stride;
+        let of_token = RowsAt { bytes, starts: &starts, behind, count: dim / EDGE, stride: 2 * tile_stride };
+        // SAFETY: the caller guarantees the instruction set of `S`.
+        unsafe { S::see_token::<G>(&of_token, ends) }
+    })
 }
 
-/// What the values of a token are coded by.
-struct TokenCoder {
-    /// Of the middle group: the lower bound, the bits in which the upper one differs, the least of what is left, the inverse
-    /// of the step.
+/// The parameters of a token's codes.
+pub struct TokenCoder {
+    /// Of the middle group: the lower bound, its bits that differ from the upper one's, the least
+    /// rest, and the inverse of the step.
     bound: f32,
     differs: u32,
     least: f32,
@@ -274,12 +254,12 @@ struct TokenCoder {
     below: i16,
     above: i16,
     /// Of all groups.
-    tables: Tables,
+    pub tables: Tables,
 }
 
 impl TokenCoder {
     #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
-    fn new<const G: usize>(groups: &Groups, intervals: &[(f32, f32); G], grids: &[Grid]) -> Self {
+    fn new<const G: usize>(groups: &Groups, intervals: &[Interval; G], grids: &[Grid]) -> Self {
         let middle = groups.middle();
         let (low, high) = intervals.get(middle).copied().unwrap_or((0.0, 0.0));
         let Grid { least, inverse, .. } = grids[middle];
@@ -297,29 +277,29 @@ impl TokenCoder {
 }
 
 impl TokenCoder {
-    /// Codes of eight values of the middle group that are nearest to them, whatever their side.
+    /// The nearest codes of eight values of the middle group, on either side.
     #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
     #[inline]
     fn nearest(&self, values: __m256, is_high: __m256i) -> __m256i {
         let differs = _mm256_and_si256(is_high, _mm256_set1_epi32(self.differs.cast_signed()));
         let bound = _mm256_xor_ps(_mm256_set1_ps(self.bound), _mm256_castsi256_ps(differs));
         let left = _mm256_sub_ps(_mm256_sub_ps(values, bound), _mm256_set1_ps(self.least));
-        // To nearest, ties to even. It is no less than zero, and no more than the greatest code.
+        // To nearest, ties to even. Values of the group have codes within the limits.
         _mm256_cvtps_epi32(_mm256_mul_ps(left, _mm256_set1_ps(self.inverse)))
     }
 }
 
-/// Which elements are of the middle group: those in one of two spans of the order, of which the second is above.
+/// The middle group: two spans of the order, the second above the first.
 struct Middle {
     starts: [i16; 2],
-    /// How long they are, less 2^15.
+    /// Their lengths, less 2^15.
     lens: [i16; 2],
 }
 
 impl Middle {
     fn new<const G: usize>(groups: &Groups, ends: &[u16; ENDS_MAX]) -> Self {
         let middle = groups.middle();
-        // Before the first end, and behind the last, is also what is no number, of which there is none.
+        // NaN is beyond the first and last end too, but pages with NaN are declined before.
         let span = |region: usize| {
             let start = if region == 0 { 0 } else { ends[region - 1] };
             let end = if region == 2 * G { u16::MAX } else { ends[region] };
@@ -329,7 +309,7 @@ impl Middle {
         Self { starts: [low.0, high.0], lens: [low.1, high.1] }
     }
 
-    /// Codes of sixteen elements, zero where they are not of the middle group, and where they are.
+    /// Codes of sixteen elements, zero outside the middle group, and the mask of the group.
     #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
     #[inline]
     fn codes<const E: u8>(&self, bits: __m256i, by: &TokenCoder) -> (__m256i, __m256i) {
@@ -343,20 +323,20 @@ impl Middle {
         let first = by.nearest(first, _mm256_unpacklo_epi16(is_high, is_high));
         let second = by.nearest(second, _mm256_unpackhi_epi16(is_high, is_high));
         let codes = _mm256_packs_epi32(first, second);
-        // The greatest code that may be is any where a value is above, and the least is none where it is below.
+        // The upper limit applies below the middle interval, the lower limit above.
         let codes = _mm256_min_epu16(codes, _mm256_or_si256(is_high, _mm256_set1_epi16(by.below)));
         let codes = _mm256_max_epi16(codes, _mm256_and_si256(is_high, _mm256_set1_epi16(by.above)));
         (_mm256_and_si256(codes, is_middle), is_middle)
     }
 }
 
-/// Sixteen tokens of a head on their way to a payload.
-struct Sixteen {
-    dim: usize,
-    /// Elements and codes of the middle group, token by token, and places for what is none.
+/// Sixteen tokens of a head between page and payload.
+pub struct Sixteen {
+    pub dim: usize,
+    /// Elements and codes of the middle group, by token, with spare places behind.
     elements: Vec<[u8; 2]>,
     codes: Vec<u8>,
-    /// Of a token's outliers: where they are among the codes, and their elements.
+    /// A token's outliers: their places among the codes, and their elements.
     places: Vec<u32>,
     outliers: Vec<[u8; 2]>,
 }
@@ -368,7 +348,7 @@ impl Sixteen {
         Self { dim, elements, codes, places: vec![0; dim + 2 * LANES], outliers: vec![[0; 2]; dim + 2 * LANES] }
     }
 
-    /// Takes the elements of a head's tokens from a page.
+    /// Loads the elements of a head's tokens.
     #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
     fn load<const E: u8>(&mut self, page: &Page<'_>, head: usize, token: usize, rows: &mut Rows) {
         for channel in (0..self.dim).step_by(EDGE) {
@@ -381,8 +361,8 @@ impl Sixteen {
         }
     }
 
-    /// Codes a token, but what its outliers have in the dense place, and says how many there are of each block. Appends
-    /// their entries, of so many bytes.
+    /// Codes a token, except the dense codes of outliers, and counts the outliers of each block.
+    /// Appends entries of `BYTES` each.
     #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
     fn code<const E: u8, const G: usize, const BYTES: usize>(
         &mut self,
@@ -408,7 +388,8 @@ impl Sixteen {
                 outliers |= u64::from(!_mm256_movemask_epi8(is_middle).cast_unsigned()) << (2 * EDGE * half);
             }
             *count = outliers.count_ones() as u8;
-            // Nearly always there are few, and nothing depends on how many: what follows the last counts for nothing.
+            // Eight at a time without a branch, since most blocks have fewer outliers; the rest is
+            // ignored.
             let mut at = found;
             loop {
                 let places = self.places[at..at + LANES].iter_mut().zip(&mut self.outliers[at..at + LANES]);
@@ -424,7 +405,7 @@ impl Sixteen {
             }
             found += usize::from(*count);
         }
-        // What follows the last goes where no codes are.
+        // Places behind the last outlier are spare.
         self.places[found..found + LANES].fill((EDGE * self.dim) as u32);
         let end = entries.len() + found * BYTES;
         for at in (0..found).step_by(LANES) {
@@ -437,7 +418,7 @@ impl Sixteen {
             let region = regions(values, lows, highs);
             let codes = by.tables.codes(region, values);
             let places: &mut [u32; LANES] = self.places[at..at + LANES].as_mut_array().expect("eight");
-            // SAFETY: eight words are there; the load wants no alignment.
+            // SAFETY: `places` has eight words; the load needs no alignment.
             let of_block = unsafe { _mm256_loadu_si256(places.as_ptr().cast()) };
             let of_block = _mm256_and_si256(of_block, _mm256_set1_epi32(BLOCK as i32 - 1));
             let of_group = _mm256_permutevar8x32_epi32(by.tables.number, region);
@@ -449,7 +430,7 @@ impl Sixteen {
             store_half(&mut all, if BYTES == 1 { _mm_packus_epi16(words, words) } else { words });
             entries.extend_from_slice(&all[..BYTES * LANES]);
             let mut lower = [0_u32; LANES];
-            // SAFETY: there is room for eight words; the store wants no alignment.
+            // SAFETY: `lower` has eight words; the store needs no alignment.
             unsafe {
                 let codes = _mm256_and_si256(codes, _mm256_set1_epi32(15));
                 _mm256_storeu_si256(lower.as_mut_ptr().cast(), codes);
@@ -461,36 +442,9 @@ impl Sixteen {
         entries.truncate(end);
     }
 
-    /// Codes all tokens, and appends their entries, which are of a byte, on AVX-512, which the caller says that the machine has.
-    #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
-    fn code_wide<const E: u8, const G: usize>(
-        &self,
-        coders: &[TokenCoder],
-        upper_at: u32,
-        ends: &[u16; ENDS_MAX],
-        [dense, counts]: [&mut [u8]; 2],
-        entries: &mut Vec<u8>,
-    ) {
-        use avx512::oaken::{Row, Tables, encode_row};
-        let parts = dense.chunks_exact_mut(self.dim / 2).zip(counts.chunks_exact_mut(self.dim / BLOCK));
-        for ((token, by), (dense, counts)) in coders.iter().enumerate().zip(parts) {
-            let (of_region, bytes) = &by.tables.plain;
-            let tables = Tables { of_region: of_region.each_ref(), bytes: *bytes, upper_at };
-            let elements = self.elements[token * self.dim..][..self.dim].as_flattened();
-            let mut room = Room::behind(entries, self.dim + BLOCK);
-            let row = Row { elements, dense, counts };
-            // SAFETY: as the caller says.
-            room.filled = unsafe {
-                if E == BF16 {
-                    encode_row::<BF16, G>(row, &tables, ends, room.room)
-                } else {
-                    encode_row::<F16, G>(row, &tables, ends, room.room)
-                }
-            };
-            let filled = room.filled;
-            // SAFETY: so many bytes were written behind the others.
-            unsafe { entries.set_len(entries.len() + filled) };
-        }
+    /// Elements of a token.
+    pub fn elements(&self, token: usize) -> &[u8] {
+        self.elements[token * self.dim..][..self.dim].as_flattened()
     }
 
     /// Dense codes of a token, two to a byte.
@@ -506,45 +460,57 @@ impl Sixteen {
     }
 }
 
-/// As [`crate::simd::oaken_encode`].
+/// Appends the payload of a page of whole tiles and blocks of 16-bit elements, by up to four
+/// groups; `None`: the page or the groups are others.
 #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
-pub fn encode(
+pub fn encode(groups: &Groups, intervals: &[Interval], page: &Page<'_>, payload: &mut Vec<u8>) -> Encoded {
+    // SAFETY: AVX2 is enabled in this function.
+    unsafe { encode_by::<Narrow>(groups, intervals, page, payload) }
+}
+
+/// As [`encode`], by the steps of `S`.
+///
+/// # Safety
+/// Callers must guarantee that the machine has AVX2 and the instruction set of `S`.
+#[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
+pub unsafe fn encode_by<S: Steps>(
     groups: &Groups,
-    intervals: &[(f32, f32)],
+    intervals: &[Interval],
     page: &Page<'_>,
     payload: &mut Vec<u8>,
-    is_wide: bool,
-) -> Option<Result<(), Declined>> {
-    let Shape { tokens, dim, .. } = page.kind().shape;
-    if !usize::from(tokens).is_multiple_of(EDGE) || !usize::from(dim).is_multiple_of(BLOCK) {
+) -> Encoded {
+    let (Shape { tokens, dim, .. }, element) = (page.kind().shape, page.kind().element);
+    let is_whole = usize::from(tokens).is_multiple_of(EDGE) && usize::from(dim).is_multiple_of(BLOCK);
+    if !is_whole || intervals.len() >= GROUPS_MAX || element == Element::F32 {
         return None;
     }
-    let is_byte = groups.entry_bytes() == 1;
-    Some(with_intervals!(intervals, intervals, {
-        match (page.kind().element, is_byte) {
-            (Element::Bf16, true) => encode_as::<BF16, _, 1>(groups, intervals, page, payload, is_wide),
-            (Element::Bf16, false) => encode_as::<BF16, _, 2>(groups, intervals, page, payload, is_wide),
-            (Element::F16, true) => encode_as::<F16, _, 1>(groups, intervals, page, payload, is_wide),
-            (Element::F16, false) => encode_as::<F16, _, 2>(groups, intervals, page, payload, is_wide),
-            (Element::F32, _) => return None,
+    // SAFETY: the caller guarantees the instruction set of `S`.
+    Some(with_intervals!(intervals, intervals, unsafe {
+        match (element, groups.entry_bytes()) {
+            (Element::Bf16, 1) => encode_as::<BF16, _, 1, S>(groups, intervals, page, payload),
+            (Element::Bf16, _) => encode_as::<BF16, _, 2, S>(groups, intervals, page, payload),
+            (_, 1) => encode_as::<F16, _, 1, S>(groups, intervals, page, payload),
+            (_, _) => encode_as::<F16, _, 2, S>(groups, intervals, page, payload),
         }
     }))
 }
 
+/// # Safety
+/// As for [`encode_by`].
 #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
-fn encode_as<const E: u8, const G: usize, const BYTES: usize>(
+unsafe fn encode_as<const E: u8, const G: usize, const BYTES: usize, S: Steps>(
     groups: &Groups,
-    intervals: &[(f32, f32); G],
+    intervals: &[Interval; G],
     page: &Page<'_>,
     payload: &mut Vec<u8>,
-    is_wide: bool,
 ) -> Result<(), Declined> {
     let shape = page.kind().shape;
     let (tokens, dim) = (usize::from(shape.tokens), usize::from(shape.dim));
     let ends_of_regions = ends_of::<E, G>(intervals);
     let mut coders = Vec::with_capacity(tokens);
     for first in (0..tokens).step_by(EDGE) {
-        for lane in seen::<E, G>(page, first, &ends_of_regions, is_wide) {
+        // SAFETY: the caller guarantees the instruction set of `S`.
+        for lane in unsafe { seen::<G, S>(page, first, &ends_of_regions) } {
             let bounds = lane.bounds::<E, G>(intervals, &ends_of_regions).ok_or(Declined)?;
             let mut rounded = [(f16::ZERO, f16::ZERO); GROUPS_MAX];
             for (rounded, (least, greatest)) in rounded.iter_mut().zip(bounds).take(G + 1) {
@@ -567,21 +533,11 @@ fn encode_as<const E: u8, const G: usize, const BYTES: usize>(
                 unreachable!("every sixteen tokens have their places")
             };
             some.load::<E>(page, head, first, &mut rows);
-            if is_wide && BYTES == 1 {
-                some.code_wide::<E, G>(
-                    &coders[first..first + EDGE],
-                    groups.upper_at(),
-                    &ends_of_regions,
-                    [dense, counts],
-                    &mut entries,
-                );
-                continue;
-            }
-            for (token, counts) in counts.chunks_exact_mut(dim / BLOCK).enumerate() {
-                let by = (&coders[first + token], groups.upper_at());
-                some.code::<E, G, BYTES>(token, &middle, by, &bounds, counts, &mut entries);
-            }
-            dense.chunks_exact_mut(dim / 2).enumerate().for_each(|(token, dense)| some.pack(token, dense));
+            let tokens = &coders[first..first + EDGE];
+            let (ends, bounds, upper_at) = (&ends_of_regions, &bounds, groups.upper_at());
+            let by = Coders { tokens, middle: &middle, ends, bounds, upper_at };
+            // SAFETY: the caller guarantees the instruction set of `S`.
+            unsafe { S::code::<E, G, BYTES>(&mut some, &by, [dense, counts], &mut entries) };
         }
     }
     payload.extend_from_slice(&entries);
