@@ -1,8 +1,8 @@
-//! How fast payload moves: medians of plain `memcpy`, of the copy that also sums, of the check in place
-//! and of the write around the cache, for blocks that come from DRAM and from the cache.
+//! Payload copy speeds: medians of plain `memcpy`, of the copy that also sums, of the check in
+//! place and of the write around the cache, for blocks from DRAM and from the cache.
 //!
-//! `cargo run --release -p cenote-mem --example copy_speed`; `CENOTE_SIMD=scalar|avx2|avx512|neon` picks
-//! the kernel. Ratios are to the memcpy of the same line.
+//! `cargo run --release -p cenote-mem --example copy_speed`; `CENOTE_SIMD=scalar|avx2|avx512|neon`
+//! selects the kernel. Ratios are to the memcpy of the same line.
 #![allow(clippy::print_stdout)]
 
 use cenote_base::prng::Prng;
@@ -11,12 +11,13 @@ use cenote_mem::{Coherent, Fabric, MapOptions, Mapping, RegionSource};
 use std::hint::black_box;
 use std::time::Instant;
 
-/// Large enough that no cache holds a good part of it.
+/// Large enough that no cache holds a significant part of it.
 const REGION_BYTES: u64 = 512 << 20;
 const ROUNDS: usize = 400;
 
-/// Medians, in seconds, of several ways to do the same, taken in turn so that a busy machine is fair.
-/// `warm` runs each way once untimed first, so that source and destination are in the cache.
+/// Medians, in seconds, of several methods for the same work. The methods alternate, so that load
+/// from other programs affects all of them. `warm` first runs each method once untimed, so that
+/// source and destination are in the cache.
 fn medians<const N: usize>(mut ways: [&mut dyn FnMut(u64); N], warm: bool, places: impl Fn(usize) -> u64) -> [f64; N] {
     let mut times = [const { Vec::new() }; N];
     for round in 0..ROUNDS {
@@ -36,8 +37,9 @@ fn medians<const N: usize>(mut ways: [&mut dyn FnMut(u64); N], warm: bool, place
     })
 }
 
-/// A buffer half a page off the region's pages: some processors' `memcpy` is several times slower when
-/// source and destination lie at nearly the same place of their pages, and that is not what is measured.
+/// A buffer half a page away from the region's page offsets. Some processors' `memcpy` is several
+/// times slower if source and destination have nearly the same page offset, which is not measured
+/// here.
 fn half_a_page_off(buffer: &mut [u8], bytes: usize) -> &mut [u8] {
     let start = (buffer.as_ptr() as usize).wrapping_neg() % 4096 + 2048;
     &mut buffer[start..start + bytes]

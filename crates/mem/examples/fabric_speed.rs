@@ -1,8 +1,9 @@
-//! How near both fabrics come to the memory's own speed, in one run over the same shared memory.
+//! Speed of both fabrics against the memory's own, in one run over the same shared memory.
 //!
-//! `cargo run --release -p cenote-mem --example fabric_speed [-- ROUNDS]`. Ratios are speeds over the limit's: the
-//! faster of `memcpy` and of a plain copy around the cache, in the same direction. Blocks rotate through a
-//! region that no cache holds a good part of, and the ways take turns, so that a busy machine is fair to all.
+//! `cargo run --release -p cenote-mem --example fabric_speed [-- ROUNDS]`. Ratios are speeds over
+//! the limit: the faster of `memcpy` and of a plain copy around the cache, in the same direction.
+//! Blocks rotate through a region that no cache holds a significant part of. The methods alternate,
+//! so that load from other programs affects all of them.
 #![allow(clippy::print_stdout)]
 
 use cenote_mem::checksum::Level;
@@ -13,19 +14,20 @@ use std::os::fd::AsRawFd;
 use std::time::Instant;
 
 const REGION_BYTES: usize = 512 << 20;
-/// Where lines are: as large as the control structures of a region, so that the processor has most of their
-/// addresses at hand.
+/// Area of the lines: as large as a region's control structures, so that the processor's TLB holds
+/// most of their addresses.
 const CONTROL_BYTES: u64 = 4 << 20;
 const LINES_TIMED: usize = 20_000;
 
-/// The region once more, as bare memory.
+/// A second mapping of the region, as bare memory.
 struct Bare(*mut u8);
 
 impl Bare {
     fn map(file: &File) -> Self {
         let protection = libc::PROT_READ | libc::PROT_WRITE;
         let flags = libc::MAP_SHARED | libc::MAP_POPULATE;
-        // SAFETY: a new mapping of a file of this length, wherever there is room.
+        // SAFETY: the call creates a mapping of a file of this length, at an address that the
+        // kernel chooses.
         let base = unsafe { libc::mmap(std::ptr::null_mut(), REGION_BYTES, protection, flags, file.as_raw_fd(), 0) };
         assert_ne!(base, libc::MAP_FAILED, "mapped");
         Self(base.cast())
@@ -39,7 +41,7 @@ impl Bare {
 
     fn copy_out(&self, at: u64, to: &mut [u8], around: bool) {
         let (from, len) = (self.at(at, to.len()), to.len());
-        // SAFETY: `at` checked the bounds, and nobody writes meanwhile.
+        // SAFETY: `at` checked the bounds, and no other thread writes meanwhile.
         unsafe { copy(from, to.as_mut_ptr(), len, around) };
     }
 
@@ -51,9 +53,10 @@ impl Bare {
 }
 
 /// # Safety
-/// Callers must guarantee that `len` bytes, a multiple of 64, are readable and writable and do not overlap.
+/// Callers must guarantee that `len` bytes, a multiple of 64, are readable and writable and do not
+/// overlap.
 unsafe fn copy(from: *const u8, to: *mut u8, len: usize, around: bool) {
-    // SAFETY: the caller's guarantee.
+    // SAFETY: callers guarantee both ranges of `len` bytes, a multiple of 64.
     unsafe {
         #[cfg(target_arch = "x86_64")]
         if around && std::is_x86_feature_detected!("avx2") {
@@ -68,12 +71,12 @@ unsafe fn copy(from: *const u8, to: *mut u8, len: usize, around: bool) {
 /// As for [`copy`]; the machine must have AVX2 and `to` must be aligned to 32 bytes.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2")]
-#[allow(clippy::cast_ptr_alignment, reason = "the caller's guarantee")]
+#[allow(clippy::cast_ptr_alignment, reason = "callers guarantee the alignment")]
 unsafe fn copy_around(from: *const u8, to: *mut u8, len: usize) {
     use std::arch::x86_64::{_mm_sfence, _mm256_loadu_si256, _mm256_stream_si256};
     assert!(to.addr().is_multiple_of(32));
     for at in (0..len).step_by(64) {
-        // SAFETY: the caller's guarantee.
+        // SAFETY: callers guarantee the ranges, the alignment of `to` and AVX2.
         unsafe {
             let first = _mm256_loadu_si256(from.add(at).cast());
             let second = _mm256_loadu_si256(from.add(at + 32).cast());
@@ -84,8 +87,9 @@ unsafe fn copy_around(from: *const u8, to: *mut u8, len: usize) {
     _mm_sfence();
 }
 
-/// Private memory off the region's pages by half a page: some processors' `memcpy` is several times slower
-/// when source and destination lie at nearly the same place of their pages, and that is not measured here.
+/// Private memory half a page away from the region's page offsets. Some processors' `memcpy` is
+/// several times slower if source and destination have nearly the same page offset, which is not
+/// measured here.
 struct Private {
     memory: Vec<u8>,
     block: usize,
@@ -106,7 +110,7 @@ impl Private {
     }
 }
 
-/// Something that is done to a place of the region and a private buffer.
+/// An operation on a place of the region and a private buffer.
 type Way<'a> = Box<dyn FnMut(u64, &mut [u8]) + 'a>;
 
 fn median(mut list: Vec<f64>) -> f64 {
@@ -162,7 +166,8 @@ fn payload_table(bare: &Bare, coherent: &Mapped, flushed: &Mapped, private_bytes
         let mut times = [const { Vec::new() }; 10];
         let mut turn = 0_u64;
         for round in 0..rounds {
-            // What a way leaves in the caches is paid by the next, so each has every other before it.
+            // Each method pays for what its predecessor left in the caches, so each follows every
+            // other one.
             let step = [1, 3, 7, 9][round % 4];
             for turn_of_round in 0..ways.len() {
                 let index = (turn_of_round * step + round) % ways.len();
@@ -172,7 +177,8 @@ fn payload_table(bare: &Bare, coherent: &Mapped, flushed: &Mapped, private_bytes
                 let warm = private.blocks == 1;
                 let private = private.next();
                 if warm {
-                    // A way that writes around the cache must not cool the buffer for the next one.
+                    // A method that writes around the cache must not evict the buffer for the next
+                    // one.
                     private.fill(turn as u8);
                 }
                 let start = Instant::now();
@@ -194,7 +200,8 @@ fn payload_table(bare: &Bare, coherent: &Mapped, flushed: &Mapped, private_bytes
     }
 }
 
-/// Prints percentiles of an operation on lines all over an area, less what asking for the time costs.
+/// Prints percentiles of an operation on lines all over an area, minus the cost of reading the
+/// clock.
 fn line_row(name: &str, per: usize, mut operation: impl FnMut(u64)) {
     let lines = CONTROL_BYTES / 64;
     let mut list = Vec::with_capacity(LINES_TIMED);

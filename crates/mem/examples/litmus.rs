@@ -1,14 +1,14 @@
-//! Two hosts that share one region test each other: does what one publishes reach the other, whole and in order?
+//! Two hosts that share one region test each other: published data must arrive whole and in order.
 //!
-//! `litmus REGION a|b TEST[=COUNT]…` runs one side; the other side runs the same tests as `b`. The region is all zero
-//! at the start. `cargo xtask two-host` runs both sides in two virtual machines that share a CXL memory device; on one
-//! machine two processes and a tmpfs file do: `truncate -s 2M /dev/shm/litmus`, then `litmus shm:litmus a …` beside
-//! `litmus shm:litmus b …`.
+//! `litmus REGION a|b TEST[=COUNT]…` runs one side; the other side runs the same tests as `b`. The
+//! region is all zero at the start. `cargo xtask two-host` runs both sides in two virtual machines
+//! that share a CXL memory device. On one machine, two processes and a tmpfs file suffice:
+//! `truncate -s 2M /dev/shm/litmus`, then `litmus shm:litmus a …` beside `litmus shm:litmus b …`.
 //!
-//! Tests: `messages` (payload line, then flag line, in both directions), `crossing` (each publishes a word and then
-//! reads the other's: one of them must see it), `lock` (a counter under a lock of plain words), `xadd` (one word with
-//! locked instructions: the control, because a region promises none), `takeover` (`a` is killed while it holds the
-//! lock, `b` notices and repairs).
+//! Tests: `messages` (payload line, then flag line, in both directions), `crossing` (each side
+//! publishes a word and then reads the other's: one of them must see it), `lock` (a counter under a
+//! lock of plain words), `xadd` (one word with locked instructions: the control, because a region
+//! promises none), `takeover` (`a` is killed while it holds the lock, `b` detects it and repairs).
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a command line tool talks")]
 
 use cenote_base::prng::Prng;
@@ -26,16 +26,16 @@ fn wire(mapping: Mapping) -> Result<Wire, String> {
     Wire::new(mapping, flush).map_err(|error| error.to_string())
 }
 
-/// Nobody waits longer than this for the other host to do its next step. The guests' clocks may run fast.
+/// Longest wait for the other host's next step. Guests' clocks may run fast.
 const PATIENCE: Duration = Duration::from_secs(120);
-/// A heartbeat that stands still for so long is of a dead host.
+/// Time without a heartbeat after which a host counts as dead.
 const SILENCE: Duration = Duration::from_secs(5);
 /// Messages in flight in one direction.
 const SLOTS: u64 = 64;
-/// The device is mapped in pages of this size; the control needs no more than the first.
+/// Page size of the device's mapping; the control needs only the first page.
 const DEVICE_PAGE: usize = 2 << 20;
 
-/// Lines that side `side` alone writes.
+/// Lines that only side `side` writes.
 const fn own(side: u64, line: u64) -> u64 {
     0x1000 * (1 + side) + line * LINE
 }
@@ -45,7 +45,7 @@ const fn phase(side: u64) -> u64 {
 const fn heartbeat(side: u64) -> u64 {
     own(side, 1)
 }
-/// Word 0: wants the lock or has it. Word 1: this side's half of the turn.
+/// Word 0: wants or holds the lock. Word 1: this side's half of the turn.
 const fn wish(side: u64) -> u64 {
     own(side, 2)
 }
@@ -55,7 +55,7 @@ const fn acknowledged(side: u64) -> u64 {
 const fn crossing(side: u64) -> u64 {
     own(side, 4)
 }
-/// What this side saw of the other's word.
+/// The other side's word, as this side read it.
 const fn sighting(side: u64) -> u64 {
     own(side, 5)
 }
@@ -65,7 +65,8 @@ const fn payload(side: u64, slot: u64) -> u64 {
 const fn flag(side: u64, slot: u64) -> u64 {
     payload(side, slot) + LINE
 }
-/// Written under the lock, and the same a moment later: who dies between leaves them different.
+/// Two words that are equal except during an update under the lock. A death in between leaves them
+/// different.
 const COUNTER: u64 = 0x4000;
 const MIRROR: u64 = 0x5000;
 /// The word of the locked instructions.
@@ -79,8 +80,9 @@ struct Host {
     step: u64,
 }
 
-/// Loops that wait on the other side give up at a deadline. The clock is asked rarely and never at first: in an emulator
-/// that takes microseconds, and the sides would hardly ever meet at the same instant.
+/// Loops that wait for the other side end at a deadline. They read the clock rarely and never at
+/// first: in an emulator that takes microseconds, and the sides would hardly ever meet at the same
+/// instant.
 #[derive(Default)]
 struct Patience {
     deadline: Option<Deadline>,
@@ -90,7 +92,7 @@ struct Patience {
 impl Patience {
     fn turn(&mut self, what: &str) -> Result<(), String> {
         self.turns = self.turns.wrapping_add(1);
-        // Nor a hint that this is a loop, which takes an emulator off its fast path.
+        // No spin-loop hint either, because it takes an emulator off its fast path.
         if !self.turns.is_multiple_of(1 << 14) {
             return Ok(());
         }
@@ -174,7 +176,7 @@ impl Host {
         }
     }
 
-    /// Both sides get here before one goes on.
+    /// Both sides reach this point before either continues.
     fn meet(&mut self, what: &str) -> Result<(), String> {
         self.step += 1;
         self.tell(phase(self.me), 0, self.step);
@@ -241,14 +243,15 @@ impl Host {
         Ok(format!("{count} each way, none stale, none torn; {full} waits for room, {empty} for a message"))
     }
 
-    /// Every lock of plain words rests on this: who comes second sees who came first.
+    /// The assumption under every lock of plain words: the later of two writers sees the earlier
+    /// one's word.
     fn crossing(&mut self, count: u64) -> Result<String, String> {
         let (me, other) = (self.me, self.other());
         let mut prng = Prng::new(me);
         let mut both = 0_u64;
         for round in 1..=count {
             self.meet("the other host's next crossing")?;
-            // The sides leave a meeting one after the other; now and then the pauses make up for it.
+            // The sides leave a meeting one after the other; occasional pauses compensate for that.
             for turn in 0..prng.next_u64() % 64 {
                 std::hint::black_box(turn);
             }
@@ -266,7 +269,8 @@ impl Host {
         Ok(format!("{count} rounds, never both blind; both saw the other in {both}"))
     }
 
-    /// Kessels' lock for two: Peterson's, with the turn split in two so that each side writes its own words only.
+    /// Kessels' lock for two: Peterson's, with the turn split so that each side writes only its own
+    /// words.
     fn enter(&self, mut is_dead: impl FnMut() -> bool) -> Result<(), String> {
         let (mine, theirs) = (wish(self.me), wish(self.other()));
         self.tell(mine, 0, 1);
@@ -287,7 +291,8 @@ impl Host {
         self.tell(wish(self.me), 0, 0);
     }
 
-    /// A line of the lock's: the value, its last writer, and words that are wrong if another got in between.
+    /// A line of the lock's data: the value, its last writer, and words that are inconsistent if
+    /// the other side was inside as well.
     fn guarded(&self, line: u64) -> Result<(u64, u64), String> {
         self.fabric.refresh(&[line]);
         let words = self.fabric.load_line(line);
@@ -334,7 +339,8 @@ impl Host {
         Ok(format!("counter {got} exact; {changes} entries after the other host"))
     }
 
-    /// The region's own interface has no such instruction, so the control maps the first bytes once more.
+    /// The region's interface has no such instruction, so the control maps the first bytes a second
+    /// time.
     fn xadd(&mut self, count: u64) -> Result<String, String> {
         let path = self.source.path().ok_or("anonymous memory is not shared")?;
         let file = std::fs::File::options().read(true).write(true).open(&path).map_err(|error| error.to_string())?;
@@ -343,8 +349,8 @@ impl Host {
         // SAFETY: the kernel picks the address of a new mapping, so no memory in use changes.
         let base = unsafe { rustix::mm::mmap(nowhere, DEVICE_PAGE, protection, shared, &file, 0) }
             .map_err(|error| format!("mapping once more: {error}"))?;
-        // SAFETY: the word lies inside the mapping, which is page aligned and stays until the process ends, and all
-        // accesses to it are atomic.
+        // SAFETY: the word lies inside the mapping, which is page aligned and stays until the
+        // process ends, and all accesses to it are atomic.
         #[allow(clippy::cast_ptr_alignment, reason = "the place is a multiple of a line")]
         let word: &AtomicU64 = unsafe { &*base.cast::<u8>().add(XADD as usize).cast::<AtomicU64>() };
         let start = word.load(Ordering::SeqCst);
@@ -354,7 +360,7 @@ impl Host {
         }
         self.meet("the end of the locked instructions")?;
         let (got, expected) = (word.load(Ordering::SeqCst) - start, 2 * count);
-        // Nobody goes on to change what the other has not read yet.
+        // Neither side changes a value that the other has not read yet.
         self.meet("the other host's reading")?;
         Ok(if got == expected {
             format!("{got} of {expected} exact")
@@ -363,14 +369,14 @@ impl Host {
         })
     }
 
-    /// Holds the lock with one of two lines written, and lives on until somebody kills this host.
+    /// Holds the lock with one of two lines written, until this host is killed.
     fn die_in_the_lock(&mut self) -> Result<String, String> {
         self.meet("the start of the takeover")?;
         self.enter(|| false)?;
         let (value, _) = self.guarded(COUNTER)?;
         self.write_guarded(COUNTER, value + 1);
         self.meet("the other host to come for the lock")?;
-        // The other host has seen the heartbeat move when it takes its next step.
+        // The other host sees the heartbeat advance when it takes its next step.
         let deadline = Deadline::after(PATIENCE);
         let (mut beat, mut said) = (0, false);
         while !deadline.passed() {
@@ -382,7 +388,7 @@ impl Host {
             }
             std::thread::sleep(Duration::from_millis(10));
         }
-        Err("nobody killed this host".to_owned())
+        Err("this host was not killed".to_owned())
     }
 
     fn take_over(&mut self) -> Result<String, String> {
@@ -390,7 +396,7 @@ impl Host {
         self.meet("the other host to take the lock")?;
         let (start, mut asked) = (self.fresh(heartbeat(self.other()), 0), false);
         let (mut last, mut since) = (start, Instant::now());
-        // In `enter` the clock is asked at every turn; it is this host's own, so only its speed matters.
+        // In `enter` every turn reads the clock. It is this host's own, so only its speed matters.
         self.enter(|| {
             let beat = self.fresh(heartbeat(self.other()), 0);
             if beat != last {

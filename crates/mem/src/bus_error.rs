@@ -1,28 +1,29 @@
-//! Memory that is gone when it is touched: a region's file was cut, or the hardware lost the page.
+//! Handles access to missing memory: a region's file was truncated, or the hardware lost the page.
 //!
-//! The kernel raises SIGBUS in the thread that touches it, which ends the process. A region that a careless command cut
-//! must cost a server its hits and not its life. So a handler puts zeros in the place of all that is behind the address and
-//! lets the thread go on: no structure of the region holds with zeros in it, and no payload has its checksum. The mapping is
-//! noted as lost, and its user leaves it ([`Mapping::still_whole`](crate::Mapping::still_whole)).
+//! The kernel raises SIGBUS in the thread that touches it, which ends the process. A truncated
+//! region must cost a server its hits and not its life. So a handler maps zeros from the address to
+//! the mapping's end and lets the thread continue. With zeros, every structure of the region fails
+//! its check word, and every payload its checksum. The mapping is marked as lost, and its user
+//! leaves it ([`Mapping::still_whole`](crate::Mapping::still_whole)).
 //!
-//! Errors elsewhere go to the handler that was there before, as if there were none of ours. A program that installs its own
-//! handler afterwards takes ours away.
+//! Bus errors elsewhere go to the previous handler, as if this one did not exist. A program that
+//! installs its own handler later replaces this one.
 
 use crate::registry::{REGISTRY, Thing};
 use std::mem::MaybeUninit;
 use std::sync::Once;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-/// What was there before: a leaked `sigaction`.
+/// The previous action: a leaked `sigaction`.
 static BEFORE: AtomicPtr<libc::sigaction> = AtomicPtr::new(std::ptr::null_mut());
 
-/// Installs the handler, once in a process.
+/// Installs the handler, once per process.
 pub(crate) fn handle() {
     static INSTALLED: Once = Once::new();
     INSTALLED.call_once(|| {
         let mut before = MaybeUninit::<libc::sigaction>::zeroed();
-        // SAFETY: a `sigaction` of zeros is valid; the handler keeps to what may be called in a signal handler; the old
-        // action is leaked, so that the handler can always read it.
+        // SAFETY: a `sigaction` of zeros is valid. The handler calls only what is allowed in a
+        // signal handler. The old action is leaked, so the handler can always read it.
         unsafe {
             let mut action: libc::sigaction = std::mem::zeroed();
             action.sa_sigaction = on_bus_error as *const () as usize;
@@ -38,16 +39,17 @@ pub(crate) fn handle() {
 extern "C" fn on_bus_error(signal: libc::c_int, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
     // SAFETY: the kernel gives a valid `siginfo_t`; for a fault, `si_addr` is the address.
     let (code, address) = unsafe { ((*info).si_code, (*info).si_addr() as usize) };
-    // Sent by a process, it names no address.
+    // A signal from a process names no address.
     if code > 0 && replace(address) {
         return;
     }
-    // SAFETY: it points to a leaked `sigaction`, whose handlers take what this one was given.
+    // SAFETY: the pointer is to a leaked `sigaction`, and its handlers take the same arguments as
+    // this one.
     unsafe {
         let before = BEFORE.load(Ordering::Acquire);
         match (*before).sa_sigaction {
             libc::SIG_IGN if code <= 0 => {}
-            // The fault comes again, and then ends the process as it would have.
+            // The fault repeats, and then ends the process with the default action.
             libc::SIG_DFL | libc::SIG_IGN => {
                 libc::sigaction(libc::SIGBUS, before, std::ptr::null_mut());
                 if code <= 0 {
@@ -67,9 +69,10 @@ extern "C" fn on_bus_error(signal: libc::c_int, info: *mut libc::siginfo_t, cont
     }
 }
 
-/// Puts zeros in the place of a mapping of ours from the page of `address` on. `false`: it is none of ours.
+/// Maps zeros over a registered mapping from the page of `address` on. `false`: no registered
+/// mapping has the address.
 fn replace(address: usize) -> bool {
-    // The thread that is interrupted here touched a mapping, which no holder of this lock does.
+    // The interrupted thread accessed a mapping, which no holder of this lock does.
     REGISTRY.take();
     // SAFETY: the lock is held until `give`.
     let table = unsafe { REGISTRY.held_table() };
@@ -81,14 +84,15 @@ fn replace(address: usize) -> bool {
     });
     let mut replaced = false;
     if let Some((base, len, lost)) = found {
-        // Whole huge pages are replaced at once, where memory consists of them. No more than a page is known to be lost, but
-        // a file that was cut has lost all that is behind it.
+        // Replace whole huge pages where memory consists of them. Only one page is known to be
+        // lost, but a truncated file has lost everything after it.
         let page = [4096, 2 << 20, 1 << 30].into_iter().find(|page| {
             let from = (address / page * page).max(base.addr());
             let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_FIXED | libc::MAP_PRIVATE);
             let flags = flags | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-            // SAFETY: the range lies in a mapping of ours that its owner has not unmapped, because owners drop their
-            // registration first; what replaces it is mapped at the same place, so no pointer into it dangles.
+            // SAFETY: the range lies in a registered mapping that its owner has not unmapped,
+            // because owners drop their registration first. The replacement is mapped at the same
+            // place, so no pointer into it dangles.
             let mapped = unsafe {
                 libc::mmap(base.add(from - base.addr()).cast(), base.addr() + len - from, protection, flags, -1, 0)
             };

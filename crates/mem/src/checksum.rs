@@ -1,20 +1,22 @@
 //! A keyed 64-bit checksum that is computed while bytes are copied.
 //!
-//! It finds torn, stale and misplaced payload: a reader copies a block and compares with what its
-//! descriptor says, under a key made of the block's hash and generation. It is no message authentication
-//! code: who can write the region and knows the key can forge it.
+//! It detects torn, stale and misplaced payload: a reader copies a block and compares the sum with
+//! its descriptor's, under a key made of the block's hash and generation. It is no message
+//! authentication code: a process that can write the region and knows the key can forge it.
 //!
-//! **Definition**, over `n` bytes padded with zeros to lines of eight little-endian 64-bit words, where
-//! lane `i` takes word `i` of every line and all arithmetic wraps at 64 bits:
-//! - `k_i` starts as the `i`-th number of SplitMix64 seeded with the key, and grows by `STEP` per line;
-//! - per line, with `x = d ^ k_i`: `product_i += low32(x) * high32(x)`, `sum_i += d`, `prefix_i += sum_i`;
+//! **Definition**, over `n` bytes padded with zeros to lines of eight little-endian 64-bit words,
+//! where lane `i` takes word `i` of every line and all arithmetic wraps at 64 bits:
+//! - `k_i` starts as the `i`-th number of SplitMix64 seeded with the key, and grows by `STEP` per
+//!   line;
+//! - per line, with `x = d ^ k_i`: `product_i += low32(x) * high32(x)`, `sum_i += d`, `prefix_i +=
+//!   sum_i`;
 //! - after every 16th line `product_i = ((product_i ^ product_i >> 47) + prefix_i) * PRIME`;
 //! - the lanes' 24 accumulators, `n` and the key are folded by bijective steps.
 //!
-//! `sum` makes every change within a single word certain to reach the fold, `prefix` weighs a line by its
-//! place (as Fletcher's sum does), and `product` is what makes other changes collide no more often than
-//! chance. The lanes are independent, so a vector unit runs them side by side at memory speed; XXH3
-//! showed the way (32×32→64 multiplication of keyed words), but this is not XXH3.
+//! With `sum`, every change within a single word reaches the fold. `prefix` weighs a line by its
+//! position (as Fletcher's sum does). With `product`, other changes collide no more often than
+//! chance. The lanes are independent, so a vector unit computes them side by side at memory speed.
+//! The 32×32→64 multiplication of keyed words is taken from XXH3, but this is not XXH3.
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
@@ -36,10 +38,11 @@ const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 /// The same in 32 bits; a narrow multiplier costs two vector multiplications instead of three.
 const PRIME: u64 = 0x9e37_79b1;
 
-/// How private memory must be aligned to be written around the cache: as allocators align large buffers.
+/// Alignment of private memory that is written around the cache: that of large buffers from
+/// allocators.
 const PRIVATE_STREAM_ALIGN: usize = 16;
 
-/// Instruction sets that the kernel exists for.
+/// Instruction sets with a kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Level {
     /// One word at a time; every machine.
@@ -48,7 +51,7 @@ pub enum Level {
     Avx2,
     /// x86-64 with AVX-512F.
     Avx512,
-    /// AArch64, where NEON is always there.
+    /// AArch64, which always has NEON.
     Neon,
 }
 
@@ -71,8 +74,9 @@ impl Level {
         levels
     }
 
-    /// The level that every copy of this process uses: the fastest one, or the one that the environment
-    /// variable `CENOTE_SIMD` names (`scalar`, `avx2`, `avx512`, `neon`) if the machine has it.
+    /// The level that every copy of this process uses: the fastest one, or the one that the
+    /// environment variable `CENOTE_SIMD` names (`scalar`, `avx2`, `avx512`, `neon`) if the machine
+    /// has it.
     #[must_use]
     pub fn chosen() -> Self {
         static CHOSEN: OnceLock<Level> = OnceLock::new();
@@ -104,17 +108,18 @@ pub fn checksum(bytes: &[u8], key: u64) -> u64 {
     sum.finish()
 }
 
-/// The checksum of a payload that is copied piece by piece: pieces in order, each but the last a multiple of 64 bytes long.
+/// The checksum of a payload that is copied piece by piece: pieces in order, each but the last a
+/// multiple of 64 bytes long.
 pub struct PayloadSum(pub(crate) Checksummer);
 
 impl PayloadSum {
-    /// Of nothing yet, under `key`.
+    /// The sum of no bytes yet, under `key`.
     #[must_use]
     pub fn new(key: u64) -> Self {
         Self(Checksummer::new(key))
     }
 
-    /// Adds bytes that nobody else writes.
+    /// Adds bytes that no other thread writes.
     pub fn absorb(&mut self, piece: &[u8]) {
         self.0.absorb(piece);
     }
@@ -137,7 +142,7 @@ struct State {
     lines: u64,
 }
 
-/// Where a kernel reads from and writes to.
+/// Source and destination of a kernel.
 #[derive(Clone, Copy)]
 enum Job {
     /// Private memory, not copied.
@@ -148,7 +153,8 @@ enum Job {
     Out,
     /// From shared to private memory, around the cache.
     OutStreamed,
-    /// The same, where the private memory is aligned as lines are: fewer and wider stores.
+    /// From shared to private memory that is aligned to lines, around the cache: fewer and wider
+    /// stores.
     OutStreamedLines,
     /// From private to shared memory, through the cache.
     In,
@@ -156,7 +162,7 @@ enum Job {
     InStreamed,
 }
 
-/// One checksum in the making. Feed it parts, each but the last a multiple of 64 bytes long.
+/// A checksum of parts. Each part but the last must be a multiple of 64 bytes long.
 pub(crate) struct Checksummer {
     state: State,
     level: Level,
@@ -170,7 +176,7 @@ impl Checksummer {
         Self::at_level(Level::chosen(), key)
     }
 
-    /// A checksummer of a level that the machine must have.
+    /// A checksum with the kernel of a level. The machine must have the level.
     pub(crate) fn at_level(level: Level, key: u64) -> Self {
         let mut prng = Prng::new(key);
         let key_lanes = std::array::from_fn(|_| prng.next_u64());
@@ -189,11 +195,12 @@ impl Checksummer {
     /// Adds `len` bytes of shared memory.
     ///
     /// # Safety
-    /// Callers must guarantee that `from` is aligned to 64 bytes and `len` bytes from it are readable.
-    /// Others may write them meanwhile.
+    /// Callers must guarantee that `from` is aligned to 64 bytes and `len` bytes from it are
+    /// readable. Others may write them meanwhile.
     pub(crate) unsafe fn absorb_shared(&mut self, from: *const u8, len: usize) {
         let (lines, tail) = self.split(len);
-        // SAFETY: the caller's guarantee; `lines` whole lines and `tail` bytes make up `len`.
+        // SAFETY: callers guarantee `len` readable bytes at the aligned `from`; `lines` whole lines
+        // and `tail` bytes make up `len`.
         unsafe {
             self.run(Job::Shared, from, std::ptr::null_mut(), lines);
             let mut last = [0; LINE_BYTES];
@@ -202,13 +209,13 @@ impl Checksummer {
         }
     }
 
-    /// Copies shared memory into `part`, around the cache if `stream` and its alignment allow, and adds
-    /// exactly the bytes that arrived there.
+    /// Copies shared memory into `part`, around the cache if `stream` and its alignment allow, and
+    /// adds exactly the bytes that arrived there.
     ///
     /// # Safety
     /// Callers must guarantee that `from` is aligned to 64 bytes and `part.len()` bytes from it are
-    /// readable and do not overlap `part`. Others may write them meanwhile. After streaming, callers must
-    /// execute a store fence before another thread may see `part`.
+    /// readable and do not overlap `part`. Others may write them meanwhile. After streaming,
+    /// callers must execute a store fence before another thread may see `part`.
     pub(crate) unsafe fn copy_out(&mut self, from: *const u8, part: &mut [u8], stream: bool) {
         let (lines, tail) = self.split(part.len());
         let (body, end) = part.split_at_mut(part.len() - tail);
@@ -218,8 +225,8 @@ impl Checksummer {
             true if aligned(PRIVATE_STREAM_ALIGN) => Job::OutStreamed,
             _ => Job::Out,
         };
-        // SAFETY: the caller's guarantee for `from`; `body` is exactly `lines` lines long, and aligned if
-        // it is streamed to.
+        // SAFETY: callers guarantee `from`; `body` is exactly `lines` lines long, and aligned if it
+        // is streamed to.
         unsafe {
             self.run(job, from, body.as_mut_ptr(), lines);
             copy_tail_out(from.add(body.len()), end);
@@ -231,13 +238,13 @@ impl Checksummer {
     ///
     /// # Safety
     /// Callers must guarantee that `to` is aligned to 64 bytes and `part.len()` bytes from it are
-    /// writable and do not overlap `part`. Others may read them meanwhile. Streamed bytes are visible to
-    /// others only after a store fence.
+    /// writable and do not overlap `part`. Others may read them meanwhile. Streamed bytes are
+    /// visible to others only after a store fence.
     pub(crate) unsafe fn copy_in(&mut self, part: &[u8], to: *mut u8, stream: bool) {
         let (lines, tail) = self.split(part.len());
         let (body, end) = part.split_at(part.len() - tail);
         let job = if stream { Job::InStreamed } else { Job::In };
-        // SAFETY: the caller's guarantee for `to`; `body` is exactly `lines` lines long.
+        // SAFETY: callers guarantee `to`; `body` is exactly `lines` lines long.
         unsafe {
             self.run(job, body.as_ptr(), to, lines);
             for (index, byte) in end.iter().enumerate() {
@@ -273,13 +280,13 @@ impl Checksummer {
     }
 
     /// # Safety
-    /// Callers must guarantee that the shared side of `job` is aligned to 64 bytes, that both sides have
-    /// `lines` lines and do not overlap, and that a private side that is streamed to is aligned to
-    /// [`PRIVATE_STREAM_ALIGN`], and to 64 bytes for [`Job::OutStreamedLines`].
+    /// Callers must guarantee that the shared side of `job` is aligned to 64 bytes, that both sides
+    /// have `lines` lines and do not overlap, and that a private side that is streamed to is
+    /// aligned to [`PRIVATE_STREAM_ALIGN`], and to 64 bytes for [`Job::OutStreamedLines`].
     unsafe fn run(&mut self, job: Job, from: *const u8, to: *mut u8, lines: usize) {
         let state = &mut self.state;
-        // SAFETY: the caller's guarantee; a level other than `Scalar` is only ever taken from
-        // `Level::available`, so the machine has its instructions.
+        // SAFETY: callers guarantee both sides of `job`. A level other than `Scalar` only comes
+        // from `Level::available`, so the machine has its instructions.
         unsafe {
             match self.level {
                 #[cfg(target_arch = "x86_64")]
@@ -300,7 +307,8 @@ impl Checksummer {
 /// Callers must guarantee that `to.len()` bytes from `from` are readable and do not overlap `to`.
 unsafe fn copy_tail_out(from: *const u8, to: &mut [u8]) {
     for (index, byte) in to.iter_mut().enumerate() {
-        // SAFETY: the caller's guarantee. Volatile, because others may write these bytes meanwhile.
+        // SAFETY: callers guarantee `to.len()` readable bytes at `from`. Volatile, because other
+        // processes may write these bytes meanwhile.
         *byte = unsafe { from.add(index).read_volatile() };
     }
 }
@@ -317,7 +325,8 @@ fn fold(state: &State, bytes: u64, key: u64) -> u64 {
     avalanche(folded)
 }
 
-/// SplitMix64's finaliser (Stafford's mix 13): a bijection in which every bit moves about half of them.
+/// SplitMix64's finaliser (Stafford's mix 13): a bijection that flips about half of the output bits
+/// for each changed input bit.
 const fn avalanche(mut z: u64) -> u64 {
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);

@@ -1,5 +1,6 @@
 //! Requirements that every [`Fabric`] and every [`HostLocal`] meets: real memory, the cache-line
-//! model and the schedule explorer run the same assertions. Compiled with the feature `conformance`.
+//! model and the schedule explorer run the same assertions. Compiled with the feature
+//! `conformance`.
 
 #![allow(clippy::missing_panics_doc, reason = "each function panics if its argument does not conform")]
 
@@ -12,10 +13,10 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering::{Acquire, Release};
 use std::time::Duration;
 
-/// Bytes of a region for [`fabric`] at least; they are zero before.
+/// Least bytes of a region for [`fabric`]. They must be zero.
 pub const REGION_BYTES: u64 = 16 << 10;
 
-/// Host memory for [`host_local`]; all of its words are zero before.
+/// Shape of host memory for [`host_local`]. All of its words must be zero.
 pub const HOST_SPEC: HostSpec = HostSpec { mutexes: 2, words32: 4, words64: 4, slots: 3 };
 
 /// Bytes without a pattern of 64.

@@ -1,4 +1,5 @@
-//! What the processor and the machine offer a shared region: plain data for `doctor` and bug reports.
+//! Features of the processor and the machine that matter to a shared region: plain data for
+//! `doctor` and bug reports.
 
 use crate::checksum::Level;
 use crate::numa::{self, Node};
@@ -7,12 +8,12 @@ use serde::{Deserialize, Serialize};
 use std::fs;
 use std::path::Path;
 
-/// Everything that decides how a region can be mapped and flushed here.
+/// All facts that decide how a region can be mapped and flushed here.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Machine {
     /// Rust's name of the architecture: `x86_64`, `aarch64`.
     pub architecture: String,
-    /// The processor's own name, where `/proc/cpuinfo` has one.
+    /// The processor's name, if `/proc/cpuinfo` has one.
     pub processor: Option<String>,
     /// The instructions that write cache lines back.
     pub flush: FlushInstructions,
@@ -22,7 +23,7 @@ pub struct Machine {
     pub numa_nodes: Vec<Node>,
     /// Bytes of memory.
     pub memory_total_bytes: Option<u64>,
-    /// Bytes of memory that programs can still get.
+    /// Bytes of memory that programs can still allocate.
     pub memory_available_bytes: Option<u64>,
     /// Bytes of a base page.
     pub page_bytes: u64,
@@ -32,17 +33,17 @@ pub struct Machine {
     pub transparent_huge: Option<String>,
     /// The chosen word of `transparent_hugepage/shmem_enabled`, for tmpfs and shared memory.
     pub transparent_huge_shmem: Option<String>,
-    /// Room in `/dev/shm`, where `shm:` regions are.
+    /// Space in `/dev/shm`, which holds `shm:` regions.
     pub shm: Option<Space>,
-    /// Where hugetlbfs is mounted.
+    /// Mount points of hugetlbfs.
     pub hugetlbfs_mounts: Vec<String>,
     /// DAX devices, by name.
     pub dax_devices: Vec<DaxDevice>,
     /// Names on the CXL bus: `mem0`, `decoder0.0`, `region0`.
     pub cxl_devices: Vec<String>,
-    /// How much memory this process may lock.
+    /// Limit of locked memory of this process.
     pub memlock: Limit,
-    /// How many files this process may open.
+    /// Limit of open files of this process.
     pub open_files: Limit,
 }
 
@@ -51,9 +52,9 @@ pub struct Machine {
 pub struct FlushInstructions {
     /// Writes back and drops a line, ordered with other `clflush`.
     pub clflush: bool,
-    /// Writes back and drops a line; many run at once, a fence waits for them.
+    /// Writes back and drops a line; several run at once, and a fence waits for them.
     pub clflushopt: bool,
-    /// Writes back and may keep a line: good for publishing, not for refreshing.
+    /// Writes back and may keep a line: usable for publishing, not for refreshing.
     pub clwb: bool,
     /// Stores 64 bytes at once, around the cache.
     pub movdir64b: bool,
@@ -70,10 +71,10 @@ pub struct HugePages {
     pub free: u64,
 }
 
-/// Room in a file system.
+/// Space in a file system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Space {
-    /// Bytes in all; 0 where the file system has no limit.
+    /// Bytes in all; 0 if the file system has no limit.
     pub total_bytes: u64,
     /// Bytes this user can still write.
     pub free_bytes: u64,
@@ -84,28 +85,28 @@ pub struct Space {
 pub struct DaxDevice {
     /// `dax0.0`.
     pub name: String,
-    /// Whether `/dev` has a character device of this name. Without one the memory is the kernel's
-    /// (`daxctl reconfigure-device --mode=devdax` gives it to programs).
+    /// Whether `/dev` has a character device of this name. Without one the kernel uses the memory
+    /// itself (`daxctl reconfigure-device --mode=devdax` changes that).
     pub mappable: bool,
-    /// Bytes, where known.
+    /// Bytes, if known.
     pub size_bytes: Option<u64>,
-    /// Alignment of mappings in bytes, where known.
+    /// Alignment of mappings in bytes, if known.
     pub align_bytes: Option<u64>,
-    /// NUMA node of the memory, where known.
+    /// NUMA node of the memory, if known.
     pub numa_node: Option<u32>,
 }
 
 /// A resource limit of this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Limit {
-    /// What holds now; `None` is no limit.
+    /// The current limit; `None`: unlimited.
     pub soft: Option<u64>,
-    /// What the process may raise it to; `None` is no limit.
+    /// The highest limit that the process may set; `None`: unlimited.
     pub hard: Option<u64>,
 }
 
-/// Looks at the machine. Files are read below `root` (`/` but for tests); processor, page size and limits
-/// are this process's own. What cannot be read is left out.
+/// Probes the machine. Files are read below `root` (`/` except in tests); processor, page size and
+/// limits are this process's own. Unreadable facts are left out.
 #[must_use]
 pub fn probe(root: &Path) -> Machine {
     let limit = |resource| {
@@ -144,7 +145,8 @@ pub(crate) fn memory_bytes(root: &Path, name: &str) -> Option<u64> {
 #[allow(unused_unsafe, reason = "some compilers call these safe")]
 pub(crate) fn flush_instructions() -> FlushInstructions {
     use std::arch::x86_64::{__cpuid, __cpuid_count};
-    // SAFETY: every x86-64 processor has the instruction; leaves above the highest are not asked for.
+    // SAFETY: every x86-64 processor has the instruction, and leaves above the highest are not
+    // read.
     let (features, extended) = unsafe {
         let highest = __cpuid(0).eax;
         (__cpuid(1), (highest >= 7).then(|| __cpuid_count(7, 0)))
@@ -204,7 +206,7 @@ fn hugetlbfs_mounts(root: &Path) -> Vec<String> {
     fields.filter(|fields| fields.get(2) == Some(&"hugetlbfs")).map(|fields| unescape(fields[1])).collect()
 }
 
-/// Mount points have blanks written as three octal digits.
+/// Mount points encode blanks as three octal digits.
 fn unescape(text: &str) -> String {
     text.replace("\\040", " ").replace("\\011", "\t").replace("\\134", "\\")
 }

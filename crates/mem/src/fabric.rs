@@ -151,8 +151,8 @@ pub trait Fabric: Send + Sync + 'static {
 
     /// Waits until the payload that this thread wrote is visible to others. Call it before storing
     /// the descriptor that makes the payload findable. It does not wait for writes of other
-    /// threads: each thread calls it before it hands over its part (docs/internals/format.md, assumptions
-    /// about the fabric).
+    /// threads: each thread calls it before it hands over its part (docs/internals/format.md,
+    /// assumptions about the fabric).
     #[track_caller]
     fn publish_payload(&self);
 

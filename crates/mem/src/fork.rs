@@ -1,28 +1,31 @@
-//! What a forked child inherits, made harmless.
+//! Makes inherited handles harmless in forked children.
 //!
-//! `fork` copies handles on shared memory into a child that is no member of the region: dropping them there would release
-//! what the living parent holds. A handler that runs in the child before `fork` returns takes all of it away:
+//! `fork` copies handles on shared memory into a child that is no member of the region. Dropping
+//! them in the child would release what the parent holds. A handler runs in the child before `fork`
+//! returns:
 //!
-//! - Each shared mapping of a file becomes a private one. The child still reads the bytes that it finds through inherited
-//!   pointers; what it stores reaches nobody. Memory that cannot be mapped privately (a DAX device, memory without a file)
-//!   becomes read-only, or, where only this crate points into it, empty private memory.
-//! - Each descriptor is replaced by one of an empty file. So the child keeps no lock alive that its dead parent held, unlocks
-//!   nothing, and closes no descriptor that it opened itself.
-//! - The process stamp changes, so that every object knows that it was inherited ([`ProcessStamp`]).
+//! - It replaces each shared mapping of a file by a private one. The child still reads the bytes
+//!   through inherited pointers; its stores reach no other process. Memory that cannot be mapped
+//!   privately (a DAX device, memory without a file) becomes read-only or, if only this crate
+//!   points into it, empty private memory.
+//! - It replaces each descriptor by one of an empty file. So the child keeps no lock of its dead
+//!   parent alive, unlocks nothing, and closes no descriptor that it opened itself.
+//! - It changes the process stamp, so that every object detects that it was inherited
+//!   ([`ProcessStamp`]).
 //!
-//! The handler runs for `fork`, not for a bare `clone` system call; a child that `exec`s needs none of this, because all
-//! descriptors are close-on-exec.
+//! The handler runs for `fork`, not for a bare `clone` system call. A child that calls `exec` needs
+//! none of this, because all descriptors are close-on-exec.
 
 use crate::registry::{Instead, REGISTRY, Thing};
 use std::os::fd::RawFd;
 use std::sync::Once;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Tells a process from the processes that it forks.
+/// Identifies a process among those that it forks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProcessStamp(u32);
 
-/// Forks between the first process and this one, since the handlers were installed.
+/// Number of forks between the first process and this one, since the handlers were installed.
 static FORKS: AtomicU32 = AtomicU32::new(0);
 
 impl ProcessStamp {
@@ -33,7 +36,7 @@ impl ProcessStamp {
         Self(FORKS.load(Ordering::Relaxed))
     }
 
-    /// Whether the calling process has inherited what bears this stamp.
+    /// Whether the calling process inherited the object with this stamp.
     #[must_use]
     #[inline]
     pub fn is_inherited(self) -> bool {
@@ -41,20 +44,21 @@ impl ProcessStamp {
     }
 }
 
-/// Seconds after which a child of [`run_in_child`] is ended.
+/// Seconds after which a child of [`run_in_child`] is killed.
 const CHILD_SECONDS_MAX: u32 = 10;
 
-/// Forks, calls `work` in the child, which ends with the status that it returns, and waits for that. For tests of what a child
-/// must not do to its parent.
+/// Forks and calls `work` in the child. The child ends with the status that `work` returns, and the
+/// parent waits for it. For tests of effects of a child on its parent.
 ///
-/// The child has only the calling thread, so `work` must not wait for what other threads may hold: it would be ended after ten
-/// seconds.
+/// The child has only the calling thread, so `work` must not wait for what other threads may hold.
+/// The child is killed after ten seconds.
 ///
 /// # Errors
-/// There can be no more processes, or the child did not end by itself.
+/// The process limit is reached, or the child was killed.
 pub fn run_in_child(work: impl FnOnce() -> u8) -> std::io::Result<u8> {
-    // SAFETY: the child uses only memory of its own, which the C library has prepared for it (its allocator's locks are free),
-    // and leaves by `_exit`, so no destructor and no handler of the parent's runs twice.
+    // SAFETY: the child uses only its own memory, which the C library has prepared for it (its
+    // allocator's locks are free), and leaves by `_exit`, so no destructor and no handler of the
+    // parent's runs twice.
     let child = unsafe {
         let child = libc::fork();
         if child == 0 {
@@ -87,8 +91,9 @@ fn install() {
         if let Ok(file) = rustix::fs::memfd_create("cenote-after-fork", flags) {
             REGISTRY.with(|table| table.stand_in = std::os::fd::IntoRawFd::into_raw_fd(file));
         }
-        // SAFETY: the handlers are functions of this library, which is never unloaded while its threads run; they call
-        // nothing that is unsafe between `fork` and its return in the child.
+        // SAFETY: the handlers are functions of this library, which is never unloaded while its
+        // threads run. They call only async-signal-safe functions between `fork` and its return in
+        // the child.
         let code = unsafe { libc::pthread_atfork(Some(before), Some(in_parent), Some(in_child)) };
         assert_eq!(code, 0, "the C library has no memory for three pointers");
     });
@@ -111,11 +116,11 @@ extern "C" fn in_child() {
             Thing::Descriptor(_) => {}
         }
     }
-    // Mappings came first: they are made anew from these descriptors.
+    // Mappings came first, because they are remapped from these descriptors.
     for (_, thing) in &table.things {
         if let (Thing::Descriptor(descriptor), true) = (thing, table.stand_in >= 0) {
-            // SAFETY: both are descriptors of this process; the objects that own `descriptor` go on owning what is in its
-            // place.
+            // SAFETY: both are open descriptors of this process. The objects that own `descriptor`
+            // own its replacement.
             unsafe { libc::dup3(table.stand_in, *descriptor, libc::O_CLOEXEC) };
         }
     }
@@ -124,12 +129,13 @@ extern "C" fn in_child() {
     REGISTRY.give();
 }
 
-/// Puts memory of the child's own in the place of an inherited mapping.
+/// Replaces an inherited mapping by memory of the child's own.
 fn replace(base: *mut u8, len: usize, file: Option<RawFd>, instead: Instead) {
     let (protection, fixed) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_FIXED | libc::MAP_PRIVATE);
     let flags = fixed | libc::MAP_NORESERVE;
-    // SAFETY: `base` and `len` are a mapping of this library that its owner has not unmapped, because owners drop their
-    // registration first; what replaces it is mapped at the same place, so no pointer into it dangles.
+    // SAFETY: `base` and `len` are a mapping of this library that its owner has not unmapped,
+    // because owners drop their registration first. The replacement is mapped at the same place, so
+    // no pointer into it dangles.
     unsafe {
         let mapped = match (file, instead) {
             (Some(file), Instead::Same) => libc::mmap(base.cast(), len, protection, flags, file, 0),

@@ -1,14 +1,14 @@
-//! NUMA nodes: what sysfs tells of them, and placing threads and pages on them.
+//! NUMA nodes: their description in sysfs, and the placement of threads and pages.
 //!
 //! A CXL memory expander appears as a node without processors, so a node with memory and no CPUs is
-//! where a region may want to be.
+//! a candidate for a region.
 
 use serde::{Deserialize, Serialize};
 use std::fs;
 use std::io;
 use std::path::Path;
 
-// Of `linux/mempolicy.h`; the libc crate has the policies but not these flags.
+// Constants of `linux/mempolicy.h`; the libc crate has the policies but not these flags.
 const MPOL_MF_MOVE: libc::c_uint = 1 << 1;
 const MPOL_F_NODE: libc::c_ulong = 1 << 0;
 const MPOL_F_ADDR: libc::c_ulong = 1 << 1;
@@ -16,7 +16,7 @@ const MPOL_F_ADDR: libc::c_ulong = 1 << 1;
 /// One NUMA node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Node {
-    /// The kernel's number of it.
+    /// Its number in the kernel.
     pub id: u32,
     /// Its processors; none for a memory expander.
     pub cpus: Vec<u32>,
@@ -24,11 +24,11 @@ pub struct Node {
     pub memory_total_bytes: u64,
     /// Bytes of memory that are free.
     pub memory_free_bytes: u64,
-    /// The firmware's distance to each online node, in the order of node numbers; 10 is local.
+    /// The firmware's distances to the online nodes, in the order of node numbers; 10 is local.
     pub distances: Vec<u32>,
 }
 
-/// The nodes below `root` (`/` but for tests), by number. Empty where the kernel tells of none.
+/// The nodes below `root` (`/` except in tests), by number. Empty if the kernel reports none.
 #[must_use]
 pub fn nodes(root: &Path) -> Vec<Node> {
     let directory = root.join("sys/devices/system/node");
@@ -59,21 +59,21 @@ fn read_node(directory: &Path, id: u32) -> Node {
     }
 }
 
-/// The kernel's list format: `0-3,8,10-11`. What cannot be read is left out.
+/// Parses the kernel's list format: `0-3,8,10-11`. Unreadable parts are left out.
 fn parse_list(text: &str) -> Vec<u32> {
     let range = |part: &str| {
         let (first, last) = part.split_once('-').unwrap_or((part, part));
         let (first, last): (u32, u32) = (first.parse().ok()?, last.parse().ok()?);
-        // More processors than Linux can have is no list of processors.
+        // A number above Linux's limit of processors is invalid.
         (first <= last && last < 1 << 16).then_some(first..=last)
     };
     text.split(',').filter_map(range).flatten().collect()
 }
 
-/// Lets this thread run only on the processors of `node`.
+/// Restricts this thread to the processors of `node`.
 ///
 /// # Errors
-/// There is no such node, it has no processors, or this thread may use none of them.
+/// The node does not exist, has no processors, or this thread may use none of them.
 pub fn bind_thread_to_node(node: u32) -> io::Result<()> {
     let nodes = nodes(Path::new("/"));
     let cpus = &nodes.iter().find(|candidate| candidate.id == node).ok_or_else(|| missing(node))?.cpus;
@@ -90,7 +90,7 @@ fn missing(node: u32) -> io::Error {
     io::Error::new(io::ErrorKind::NotFound, format!("there is no NUMA node {node}"))
 }
 
-/// Binds pages of a mapping to a node; pages that are there already are moved if possible.
+/// Binds pages of a mapping to a node, and moves existing pages if possible.
 ///
 /// # Safety
 /// Callers must guarantee that `base` and `len` are a whole mapping of theirs.
@@ -99,10 +99,10 @@ pub(crate) unsafe fn place(base: *mut u8, len: usize, node: u32) -> io::Result<(
     let bits = u64::BITS as usize;
     let mut mask = [0_u64; WORDS];
     *mask.get_mut(node as usize / bits).ok_or_else(|| missing(node))? |= 1 << (node as usize % bits);
-    // The kernel reads one bit less than it is told (mbind(2), bugs).
+    // The kernel reads one bit less than the length says (mbind(2), bugs).
     let max_node = WORDS * bits + 1;
-    // SAFETY: the range is the caller's mapping, and the mask has as many bits as the call says. Placement
-    // changes no bytes.
+    // SAFETY: callers guarantee the mapping, and the mask has as many bits as the call says.
+    // Placement changes no bytes.
     let done =
         unsafe { libc::syscall(libc::SYS_mbind, base, len, libc::MPOL_BIND, mask.as_ptr(), max_node, MPOL_MF_MOVE) };
     if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
@@ -115,7 +115,8 @@ pub(crate) unsafe fn place(base: *mut u8, len: usize, node: u32) -> io::Result<(
 pub(crate) unsafe fn node_of_page(address: *mut u8) -> io::Result<u32> {
     let mut node: libc::c_int = -1;
     let flags = MPOL_F_NODE | MPOL_F_ADDR;
-    // SAFETY: `node` is a valid place for the answer, and no mask is asked for. The kernel checks the address.
+    // SAFETY: `node` is a valid place for the answer, and no mask is requested. The kernel checks
+    // the address.
     let done = unsafe {
         libc::syscall(libc::SYS_get_mempolicy, &raw mut node, std::ptr::null_mut::<u64>(), 0_usize, address, flags)
     };
@@ -159,9 +160,9 @@ mod tests {
     #[test]
     fn a_thread_can_be_bound_where_there_are_processors() {
         let Some(node) = nodes(Path::new("/")).into_iter().find(|node| !node.cpus.is_empty()) else { return };
-        // A thread of its own, so that the tests beside it keep all processors.
+        // In a thread of its own, so that parallel tests keep all processors.
         std::thread::spawn(move || {
-            // A container may be kept off the node's processors; then the kernel says so.
+            // A container may be denied the node's processors; then the kernel reports it.
             if bind_thread_to_node(node.id).is_ok() {
                 let set = rustix::thread::sched_getaffinity(None).expect("readable");
                 assert!(

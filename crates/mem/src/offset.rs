@@ -1,6 +1,6 @@
 //! Typed region offsets and cache-line structures.
 //!
-//! Every process maps the region at an address of its own, so structures in it name each other by
+//! Every process maps the region at its own address, so structures in it refer to each other by
 //! distance from the region's first byte (TraCT §4.3).
 
 use std::cmp::Ordering;
@@ -12,8 +12,8 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 /// Bytes of a cache line, the unit of flushing and of single-writer ownership.
 pub const LINE: u64 = 64;
 
-/// Distance in bytes from the start of a region to a `T`. Nothing is checked here: whoever follows an
-/// offset checks bounds and alignment, because offsets are also read from regions.
+/// Distance in bytes from the start of a region to a `T`. It is unchecked, because offsets are also
+/// read from regions: users of an offset check bounds and alignment.
 pub struct Offset<T>(u64, PhantomData<fn() -> T>);
 
 impl<T> Offset<T> {
@@ -29,27 +29,28 @@ impl<T> Offset<T> {
         self.0
     }
 
-    /// `bytes` further on. Saturates: an overflow ends outside of every region, where the fabric's
-    /// check finds it, instead of wrapping round into the region.
+    /// The offset plus `bytes`. Saturates: an overflow ends outside of every region, where the
+    /// fabric's check finds it.
     #[must_use]
     pub const fn add_bytes(self, bytes: u64) -> Self {
         Self::new(self.0.saturating_add(bytes))
     }
 
-    /// The `n`-th element of an array of `T` that starts here. Saturates like [`Offset::add_bytes`].
+    /// The `n`-th element of an array of `T` that starts here. Saturates like
+    /// [`Offset::add_bytes`].
     #[must_use]
     pub const fn index(self, n: u64) -> Self {
         self.add_bytes((size_of::<T>() as u64).saturating_mul(n))
     }
 
-    /// The same place, seen as another type: a word of a line, the first field of a structure.
+    /// The same offset with another type: a word of a line, the first field of a structure.
     #[must_use]
     pub const fn cast<U>(self) -> Offset<U> {
         Offset::new(self.0)
     }
 }
 
-// Derives would ask `T` for these traits, and an offset is a number whatever it points to.
+// Derives would require these traits of `T`, but an offset is a number for any `T`.
 impl<T> Clone for Offset<T> {
     fn clone(&self) -> Self {
         *self
@@ -90,9 +91,9 @@ impl<T> fmt::Debug for Offset<T> {
     }
 }
 
-/// A structure that fills exactly one cache line: `#[repr(C, align(64))]`, 64 bytes, no padding, every
-/// bit pattern valid (a region's bytes are input). Derive zerocopy's traits, then write
-/// `impl Line for T {}` beside an [`assert_layout!`](crate::assert_layout).
+/// A structure that fills exactly one cache line: `#[repr(C, align(64))]`, 64 bytes, no padding,
+/// every bit pattern valid (a region's bytes are input). Derive zerocopy's traits, then write `impl
+/// Line for T {}` beside an [`assert_layout!`](crate::assert_layout).
 pub trait Line: FromBytes + IntoBytes + Immutable + KnownLayout + Copy {
     /// The line as the eight words a [`Fabric`](crate::Fabric) stores.
     #[must_use]
@@ -109,8 +110,8 @@ pub trait Line: FromBytes + IntoBytes + Immutable + KnownLayout + Copy {
     }
 }
 
-/// Fails the build unless a mapped type has exactly this size, alignment and field offsets (TraCT §4.3):
-/// `assert_layout!(Header, 64, 64, magic@0, version@8)`.
+/// Fails the build unless a mapped type has exactly this size, alignment and field offsets (TraCT
+/// §4.3): `assert_layout!(Header, 64, 64, magic@0, version@8)`.
 #[macro_export]
 macro_rules! assert_layout {
     ($type:ty, $size:expr, $align:expr $(, $field:ident @ $offset:expr)* $(,)?) => {

@@ -89,7 +89,7 @@ pub enum MapError {
     },
     /// The file's owner is not trusted: another user may have planted it.
     #[error(
-        "{}: it belongs to user {user} (group {group}, mode {mode:04o}), who may have planted it: blocks could be read \
+        "{}: it belongs to user {user} (group {group}, mode {mode:04o}), which may have planted it: blocks could be read \
          and forged; remove it, or share it with a group that both are in (mode 0660), or name its owner in {TRUSTED_OWNERS}",
         path.display()
     )]

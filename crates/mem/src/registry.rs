@@ -1,12 +1,12 @@
-//! The shared mappings and the descriptors of this process, for handlers that must know them: of `fork` ([`crate::fork`])
-//! and of bus errors ([`crate::bus_error`]).
+//! Registered shared mappings and descriptors of this process, for the handlers of `fork`
+//! ([`crate::fork`]) and of bus errors ([`crate::bus_error`]).
 
 use crate::fork::ProcessStamp;
 use std::cell::UnsafeCell;
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// What the child finds in place of an inherited mapping.
+/// What replaces an inherited mapping in a child.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Instead {
     /// The same bytes; stores stay in the child.
@@ -22,13 +22,14 @@ pub(crate) enum Thing {
         len: usize,
         file: Option<RawFd>,
         instead: Instead,
-        /// Set when a part of the memory was gone as it was touched. Lives until the registration is dropped.
+        /// Set when part of the memory was found missing. Lives until the registration is dropped.
         lost: *const AtomicBool,
     },
     Descriptor(RawFd),
 }
 
-/// A mapping or a descriptor that children must not inherit as it is. Drop it before the thing itself goes.
+/// Registration of a mapping or a descriptor that children must not inherit as it is. Drop it
+/// before the object itself.
 #[derive(Debug)]
 pub(crate) struct Registration {
     key: u64,
@@ -47,7 +48,7 @@ impl Registration {
         Self::of(Thing::Descriptor(descriptor), None)
     }
 
-    /// Whether a part of the mapping was gone as it was touched.
+    /// Whether part of the mapping was found missing.
     pub fn has_lost(&self) -> bool {
         self.lost.as_ref().is_some_and(|lost| lost.load(Ordering::Relaxed))
     }
@@ -106,16 +107,17 @@ impl Registry {
     /// The table, for handlers that took the lock before.
     ///
     /// # Safety
-    /// Callers must guarantee that they hold the lock, and use the table no longer than that.
+    /// Callers must guarantee that they hold the lock for the life of the reference.
     #[allow(clippy::mut_from_ref, reason = "the lock makes it the caller's alone")]
     pub unsafe fn held_table(&self) -> &mut Table {
-        // SAFETY: the caller's guarantee.
+        // SAFETY: callers guarantee that they hold the lock.
         unsafe { &mut *self.table.get() }
     }
 
     pub fn with<T>(&self, work: impl FnOnce(&mut Table) -> T) -> T {
         self.take();
-        // SAFETY: this thread has the lock; `work` is this module's, and neither forks nor comes back here.
+        // SAFETY: this thread has the lock; `work` is this module's, and neither forks nor calls
+        // this function.
         let done = work(unsafe { &mut *self.table.get() });
         self.give();
         done

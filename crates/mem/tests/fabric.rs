@@ -1,4 +1,4 @@
-//! What every fabric over mapped memory must do, run for each of them and each flush instruction.
+//! Fabrics over mapped memory, for each flush instruction of the machine.
 
 use cenote_mem::{
     Fabric, Flush, Flushed, MapError, MapOptions, Mapped, Mapping, Offset, ReadMapping, ReadOnly, RegionSource,
@@ -10,7 +10,7 @@ use std::thread;
 
 const MIB: u64 = 1 << 20;
 
-/// A name in shared memory that is gone after the test, whatever happened.
+/// A name in shared memory, removed after the test.
 struct Shm(RegionSource);
 
 impl Shm {
@@ -39,7 +39,7 @@ fn anon(len: u64, flush: Flush) -> Mapped {
     fabric(Mapping::create(&RegionSource::Anon, len, 0o600, &MapOptions::default()), flush)
 }
 
-/// Every way to share memory that this machine has.
+/// Every flush instruction of this machine, and none.
 fn all() -> Vec<Flush> {
     let mut all = vec![Flush::None];
     all.extend(Flush::available());
@@ -90,8 +90,8 @@ fn payload_overwrites_nothing_after_its_end() {
     }
 }
 
-/// Large reads write around the cache if the destination's alignment allows it; another thread must find
-/// every byte of them all the same.
+/// Large reads write around the cache if the destination's alignment allows it. Another thread must
+/// find every byte of them.
 #[test]
 fn large_reads_arrive_at_any_alignment() {
     for flush in all() {
@@ -123,7 +123,7 @@ fn the_whole_region_is_payload() {
         fabric.refresh_payload(0, 8192);
         fabric.refresh_payload(8192, 0);
         assert_eq!(fabric.checksum_payload(0, 8192, 0), sum);
-        // The last line of a mapping, whole and in part.
+        // The last line of a mapping, complete and incomplete.
         let sum = fabric.write_payload(8128, &[&payload[..63]], 0);
         fabric.publish_payload();
         fabric.refresh_payload(8128, 63);
@@ -176,8 +176,8 @@ fn two_mappings_share_bytes() {
     }
 }
 
-/// A writer publishes payload and then a line that says which; a reader polls the line. The line's words
-/// may come from two rounds, so it carries a check word.
+/// A writer publishes payload and then a line that identifies it; a reader polls the line. The
+/// line's words may come from two rounds, so it carries a check word.
 #[test]
 fn messages_pass_between_two_threads() {
     const ROUNDS: u64 = 300;

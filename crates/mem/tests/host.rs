@@ -1,7 +1,7 @@
-//! Host areas: what processes share, and what is left when they are killed.
+//! Host areas: what processes share, and what remains when they are killed.
 //!
-//! Children are this test binary again, run with a role in the environment. They say where they are
-//! through a pipe and are then killed with SIGKILL; nothing here waits for a time to pass.
+//! Children are this test binary, run with a role in the environment. They report their position
+//! through a pipe and are then killed with SIGKILL. No test waits for a time to pass.
 
 use cenote_base::Deadline;
 use cenote_base::fault::{self, Point};
@@ -26,7 +26,7 @@ fn at_once() -> Deadline {
     Deadline::after(Duration::ZERO)
 }
 
-/// An area's name, removed after the test whatever happened.
+/// An area's name, removed after the test.
 struct Name(String);
 
 impl Name {
@@ -44,7 +44,7 @@ impl Drop for Name {
     }
 }
 
-/// A child that dies at the latest when the test ends.
+/// A child that is killed at the latest when the test ends.
 struct Helper {
     child: Child,
     says: BufReader<ChildStdout>,
@@ -55,7 +55,8 @@ impl Helper {
         Self::start_by(Command::new(std::env::current_exe().expect("this binary has a path")), role, name, fault)
     }
 
-    /// In a PID namespace of its own, where the child has process id 1. `Err`: this machine does not allow it.
+    /// Starts it in its own PID namespace, where it has process id 1. `Err`: this machine does not
+    /// allow it.
     fn start_apart(role: &str, name: &Name) -> Result<Self, String> {
         let unshare = || {
             let mut command = Command::new("unshare");
@@ -84,7 +85,7 @@ impl Helper {
         Self { child, says }
     }
 
-    /// Waits until the child says something that starts with `word`, and returns the rest.
+    /// Waits until the child prints a line that starts with `word`, and returns the rest.
     fn told(&mut self, word: &str) -> String {
         loop {
             let mut line = String::new();
@@ -95,7 +96,7 @@ impl Helper {
         }
     }
 
-    /// Waits until the child says `word`; the test harness's own lines are passed over.
+    /// Waits until the child prints `word`; skips the test harness's own lines.
     fn wait_for(&mut self, word: &str) {
         let mut line = String::new();
         while !line.trim_end().ends_with(&format!("@{word}")) {
@@ -104,7 +105,7 @@ impl Helper {
         }
     }
 
-    /// SIGKILL, and then the kernel has done all that it does for the dead.
+    /// Kills the child and waits until the kernel has released its resources.
     fn kill(&mut self) {
         self.child.kill().expect("it can be killed");
         self.child.wait().expect("it was a child");
@@ -118,7 +119,7 @@ impl Drop for Helper {
     }
 }
 
-/// Past the harness's capture, because a skip should be seen.
+/// Past the harness's capture, so that a skip is visible.
 fn skipped(what: &str) {
     let _ = writeln!(std::io::stderr().lock(), "SKIPPED: {what}");
 }
@@ -129,7 +130,7 @@ fn say(word: &str) {
     std::io::stdout().flush().expect("the parent listens");
 }
 
-/// Until the parent kills this process, or is gone itself.
+/// Waits until the parent kills this process, or dies.
 fn wait_for_death() -> ! {
     let _ = std::io::stdin().read_to_end(&mut Vec::new());
     std::process::exit(1);
@@ -141,7 +142,7 @@ fn kill_self(_: Point) {
 
 /// Two words that are equal whenever lock 0 is free and its owners lived.
 fn step(area: &HostArea) {
-    let lock = area.lock(0, soon()).expect("nobody holds it long");
+    let lock = area.lock(0, soon()).expect("it is held briefly");
     let [left, right] = [&area.words64()[0], &area.words64()[1]];
     if lock.abandoned() {
         right.store(left.load(Ordering::Relaxed), Ordering::Relaxed);
@@ -155,13 +156,13 @@ fn step(area: &HostArea) {
 
 /// Forks. Returns the child's process id in the parent, and `None` in the child.
 fn fork() -> Option<rustix::process::Pid> {
-    // SAFETY: the roles that fork have one thread, so the child may do whatever the parent could.
+    // SAFETY: the roles that fork have one thread, so the child may use all inherited state.
     let pid = unsafe { libc::fork() };
     assert!(pid >= 0, "{}", std::io::Error::last_os_error());
     rustix::process::Pid::from_raw(pid)
 }
 
-/// A child of this process drops all that it inherited, and stores wherever it can.
+/// A child of this process drops everything that it inherited, and stores wherever it can.
 fn fork_and_drop(area: HostArea) {
     let lock = area.lock(1, soon()).expect("free");
     let claim = area.claim_slot(69).expect("asked").expect("free");
@@ -183,7 +184,8 @@ fn fork_and_drop(area: HostArea) {
     wait_for_death();
 }
 
-/// A child of this process keeps all that it inherited until it is killed, which is long after its parent is.
+/// A child of this process keeps everything that it inherited until it is killed, long after its
+/// parent.
 fn fork_and_linger(area: &HostArea) {
     let _lock = area.lock(1, soon()).expect("free");
     let _claim = area.claim_slot(69).expect("asked").expect("free");
@@ -287,7 +289,7 @@ fn many_openers_initialise_once() {
         }
     });
     assert_eq!(created.into_inner(), 1);
-    assert_eq!(name.open().0.words64()[5].load(Ordering::Acquire), 8, "nobody's words were reset");
+    assert_eq!(name.open().0.words64()[5].load(Ordering::Acquire), 8, "no words were reset");
 }
 
 #[test]
@@ -372,7 +374,7 @@ fn a_killed_process_gives_back_its_lock_and_its_slot() {
     helper.kill();
     assert!(!area.slot_alive(69), "the dead hold no slot");
 
-    // Who recovers may die as well, and the next one must be told again.
+    // The repairer may die as well, and the next holder must be told again.
     let mut second = Helper::start("recover", &name, "");
     second.wait_for("recovering");
     second.kill();
@@ -402,7 +404,7 @@ fn slots_are_claimed_once() {
     let name = Name::new("slots");
     let shared = name.open();
     let private = HostArea::open("any name", SPEC, true).expect("memory");
-    // Another opening of the same area, and a clone of the private one, which has no name to open.
+    // Another opener of the same area, and a clone of the private one, which has no name to open.
     for (area, other) in [(shared.0, name.open().0), (private.0.clone(), private.0)] {
         let claim = area.claim_slot(0).expect("asked").expect("free");
         let last = other.claim_slot(69).expect("asked").expect("free");
@@ -433,7 +435,8 @@ fn a_claim_survives_the_removal_of_the_name() {
 
 #[test]
 fn an_area_whose_maker_was_killed_is_made_anew() {
-    // The header has five words, the ready word last: at the fourth the area is not ready, at the fifth it is.
+    // The header has five words, the ready word last: at the fourth the area is not ready, at the
+    // fifth it is.
     for (fault, ready) in [
         ("host-area.emptied:1", false),
         ("host-area.allocated:1", false),
@@ -472,7 +475,7 @@ fn counts_stay_right_while_processes_are_killed() {
 #[test]
 fn who_looks_sees_words_and_the_living_and_changes_nothing() {
     let name = Name::new("view");
-    assert!(HostArea::view(&name.0, SPEC, None).expect("a name").is_none(), "nobody made it");
+    assert!(HostArea::view(&name.0, SPEC, None).expect("a name").is_none(), "it does not exist");
     let (area, _) = name.open();
     let view = HostArea::view(&name.0, SPEC, None).expect("it is ours").expect("it is there");
     area.words64()[3].store(7, Ordering::Relaxed);
@@ -497,19 +500,19 @@ fn path_of(name: &Name) -> std::path::PathBuf {
     std::path::Path::new("/dev/shm").join(&name.0)
 }
 
-/// A private region that is not there any more.
+/// A private region that does not exist any more.
 fn gone_region() -> RegionFile {
     let user = rustix::process::geteuid().as_raw();
     RegionFile { path: "/no/such/region".into(), user, group: 0, mode: 0o600 }
 }
 
-/// Sweeps this area only.
+/// Sweeps only this area.
 fn sweep(name: &Name, is_orphan: bool) -> usize {
     HostArea::sweep(|other| other == name.0, |_, owner| is_orphan && owner == std::path::Path::new("/no/such/region"))
 }
 
-/// The same, once nobody has it open: a process that another test is just starting has all that this one had open, until it
-/// runs its own program.
+/// As [`sweep`], once no process has it open: a process that another test is starting holds all
+/// open files until its `exec`.
 fn sweep_once_closed(name: &Name, is_orphan: bool) -> usize {
     let deadline = Instant::now() + Duration::from_secs(10);
     loop {
@@ -542,17 +545,17 @@ fn an_area_is_swept_when_it_is_an_orphan_and_nobody_has_it_open() {
     assert!(path_of(&name).exists());
     assert_eq!((sweep_once_closed(&name, true), path_of(&name).exists()), (1, false));
     assert_eq!(listed(), []);
-    // Nobody recorded what this one belongs to.
+    // This area has no recorded region.
     drop(name.open());
     assert_eq!(sweep(&name, true), 0);
     HostArea::remove(&name.0).expect("it is ours");
-    // This one's maker died; whoever opens it would make it anew.
+    // This area's creator died; the next opener would initialise it again.
     std::fs::write(path_of(&name), [0; 100]).expect("shared memory");
     std::fs::set_permissions(path_of(&name), std::os::unix::fs::PermissionsExt::from_mode(0o600)).expect("it is ours");
     assert_eq!((sweep_once_closed(&name, false), path_of(&name).exists()), (1, false));
 }
 
-/// A process that is killed lets go of its area, and one that lives keeps it, whatever its region's fate.
+/// A killed process releases its area, and a living one keeps it, whatever happens to its region.
 #[test]
 fn the_killed_hold_no_area() {
     let name = Name::new("sweep-killed");
@@ -564,8 +567,8 @@ fn the_killed_hold_no_area() {
     assert_eq!((sweep_once_closed(&name, true), path_of(&name).exists()), (1, false));
 }
 
-/// Sweepers, openers and removers at once: what somebody has open is never swept away under him, so that whoever opens
-/// the name meanwhile shares it with him.
+/// Sweepers, openers and removers at once: an area that a process has open is never swept, so that
+/// later openers of the name share it.
 #[test]
 fn sweepers_and_openers_do_not_part_those_who_share() {
     let name = Name::new("sweep-race");
@@ -597,7 +600,7 @@ fn sweepers_and_openers_do_not_part_those_who_share() {
     assert!(swept.load(Ordering::Relaxed) > 0, "nothing was ever swept");
 }
 
-/// A process and one that it forked do not share what the process holds.
+/// A process and its forked child do not share what the process holds.
 #[test]
 fn a_forked_child_releases_nothing_of_its_parent() {
     let name = Name::new("fork");
@@ -627,8 +630,9 @@ fn a_forked_child_keeps_nothing_of_its_dead_parent() {
     assert_eq!(lock, Ok(true), "the child keeps its dead parent's lock");
 }
 
-/// Containers that share `/dev/shm` and not a PID namespace: the same process and thread ids in each. With the C library's
-/// robust mutexes, the death of a waiter marked the lock of a living owner with the same thread id as abandoned.
+/// Containers that share `/dev/shm` and not a PID namespace: the same process and thread ids in
+/// each. With the C library's robust mutexes, the death of a waiter marked the lock of a living
+/// owner with the same thread id as abandoned.
 #[test]
 fn a_waiter_of_another_pid_namespace_dies_without_harm() {
     let name = Name::new("namespaces");
@@ -641,7 +645,7 @@ fn a_waiter_of_another_pid_namespace_dies_without_harm() {
     for _ in 0..20 {
         let mut waiter = Helper::start_apart("wait", &name).expect("it worked before");
         waiter.wait_for("waiting");
-        // However far the waiter has come.
+        // At any progress of the waiter.
         std::thread::yield_now();
         let late = area.lock(1, Deadline::after(Duration::from_millis(20))).map(|lock| lock.abandoned());
         assert_eq!(late, Err(LockTimeout::Passed { index: 1 }), "the owner lives");
@@ -657,7 +661,7 @@ fn a_waiter_of_another_pid_namespace_dies_without_harm() {
     assert!(!area.slot_alive(69));
 }
 
-/// An opener that gets a dead one's number must not be taken for the owner of what the dead one held.
+/// An opener that gets a dead opener's number must not count as the owner of the dead one's locks.
 #[test]
 fn the_number_of_a_dead_opener_is_free_of_its_locks() {
     let name = Name::new("number");

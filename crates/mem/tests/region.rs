@@ -10,17 +10,17 @@ fn shm(test: &str) -> Removed {
     Removed(RegionSource::Shm(format!("cenote-test-{test}-{}", std::process::id())))
 }
 
-/// A source whose file is gone after the test, whatever happened.
+/// A source, with its file removed after the test.
 struct Removed(RegionSource);
 
 impl Drop for Removed {
     fn drop(&mut self) {
-        // `Mapping::remove` leaves what is no region, such as a planted link.
+        // `Mapping::remove` leaves files that are no regions, such as a planted link.
         let _ = self.0.path().map(fs::remove_file);
     }
 }
 
-/// Past the harness's capture, because a skip should be seen.
+/// Past the harness's capture, so that a skip is visible.
 fn skipped(what: &str) {
     use std::io::Write;
     let _ = writeln!(std::io::stderr().lock(), "SKIPPED: {what}");
@@ -47,7 +47,7 @@ fn a_name_is_created_once_and_opened_when_there() {
     Coherent::new(first).store(Offset::new(0), 1);
 }
 
-/// As if its maker had died before it was done: nothing of its bytes is there under any name.
+/// As if its creator had died before it was complete: none of its bytes exists under any name.
 #[test]
 fn what_is_not_published_leaves_nothing() {
     let directory = tempfile::tempdir().expect("a temporary directory");
@@ -61,7 +61,7 @@ fn what_is_not_published_leaves_nothing() {
     assert!(matches!(open(&source), Err(MapError::Missing { .. })));
 }
 
-/// Many workers of a machine start at once, and the region's size is what the machine has.
+/// Many workers of a machine start at once, and the region's size is all that the machine has.
 #[test]
 fn of_many_who_want_one_region_one_takes_its_space() {
     let directory = tempfile::tempdir().expect("a temporary directory");
@@ -72,7 +72,7 @@ fn of_many_who_want_one_region_one_takes_its_space() {
         let others: Vec<_> = (0..3).map(|_| scope.spawn(prepare)).collect();
         fresh.publish().expect("named");
         for other in others {
-            // One that went on at once would have been prepared.
+            // A creator that continued at once would have allocated its own file.
             assert!(matches!(other.join().expect("no panic"), Err(MapError::Exists { .. })));
         }
     });
@@ -166,7 +166,7 @@ fn a_file_that_was_cut_is_noticed() {
     assert!(!fabric.still_whole(), "what was lost stays lost");
 }
 
-/// A bus error that is none of a region's goes where it would have gone.
+/// A bus error outside of regions goes to the previous handler.
 #[test]
 fn other_bus_errors_end_the_process() {
     const ROLE: &str = "CENOTE_TEST_ROLE";
@@ -189,7 +189,8 @@ fn other_bus_errors_end_the_process() {
     assert_eq!(signal, Some(libc::SIGBUS), "{}", String::from_utf8_lossy(&output.stdout));
 }
 
-/// In a directory that everybody may write, the first to take a name decides what others read and who sees what they write.
+/// In a directory that every user may write, the first to take a name controls what others read and
+/// sees what they write.
 #[test]
 fn a_planted_region_is_refused() {
     let name = shm("planted");
@@ -215,7 +216,8 @@ fn a_planted_region_is_refused() {
         assert!(matches!(error, MapError::Untrusted { user: OUTSIDER, .. }), "{mode:o}: {error}");
         assert!(matches!(Mapping::is_there(&name.0, 0o660), Err(MapError::Untrusted { .. })));
     }
-    // Of a group that this process is in: shared on purpose, but not with a maker who wants a region of its own.
+    // A file of a group that this process is in: shared on purpose, but not with a creator that
+    // wants a region of its own.
     let group = rustix::process::getegid().as_raw();
     std::os::unix::fs::chown(&path, None, Some(group)).expect("root may");
     assert!(open(&name.0).is_err(), "everybody may write it");
@@ -234,7 +236,7 @@ fn wishes_that_cannot_be_met_are_notes() {
         let obtained = mapping.obtained();
         assert!(obtained.page_bytes >= 4096);
         assert!(obtained.notes.iter().any(|note| note.contains("777")), "{obtained:?}");
-        // Whatever node the pages are on, it is one that the machine has.
+        // The pages are on some node of the machine.
         let nodes = cenote_mem::numa::nodes(std::path::Path::new("/"));
         assert!(obtained.numa_node.is_none_or(|node| nodes.is_empty() || nodes.iter().any(|known| known.id == node)));
     }

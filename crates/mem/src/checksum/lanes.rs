@@ -1,34 +1,37 @@
-//! The kernel, once for all vector widths.
+//! The kernel, generic over the vector width.
 
 use super::{Job, MIX_LINES, PRIME, STEP, State};
 
 /// A register of 64-bit lanes. Pointers are to the register's first lane.
 pub(super) trait Vector: Copy {
     /// # Safety
-    /// Callers must guarantee the level's instructions and a readable register's worth of bytes, of any
-    /// alignment, that nobody writes meanwhile.
+    /// Callers must guarantee the level's instructions and a readable register's worth of bytes, of
+    /// any alignment, that no other thread writes meanwhile.
     unsafe fn load(from: *const u8) -> Self;
     /// Loads exactly once, so that the bytes that are summed are the bytes that are stored.
     ///
     /// # Safety
-    /// Callers must guarantee the level's instructions and a readable, aligned register's worth of bytes.
+    /// Callers must guarantee the level's instructions and a readable, aligned register's worth of
+    /// bytes.
     unsafe fn load_shared(from: *const u8) -> Self;
     /// # Safety
-    /// Callers must guarantee the level's instructions and a writable register's worth of bytes, of any
-    /// alignment.
+    /// Callers must guarantee the level's instructions and a writable register's worth of bytes, of
+    /// any alignment.
     unsafe fn store(self, to: *mut u8);
     /// # Safety
-    /// Callers must guarantee the level's instructions and a writable, aligned register's worth of bytes.
+    /// Callers must guarantee the level's instructions and a writable, aligned register's worth of
+    /// bytes.
     unsafe fn store_shared(self, to: *mut u8);
-    /// Stores around the cache where the machine can.
+    /// Stores around the cache if the machine can.
     ///
     /// # Safety
     /// As for [`Vector::store_shared`].
     unsafe fn stream(self, to: *mut u8);
-    /// Stores around the cache where the machine can.
+    /// Stores around the cache if the machine can.
     ///
     /// # Safety
-    /// As for [`Vector::store`]; `to` must be aligned to [`PRIVATE_STREAM_ALIGN`](super::PRIVATE_STREAM_ALIGN).
+    /// As for [`Vector::store`]; `to` must be aligned to
+    /// [`PRIVATE_STREAM_ALIGN`](super::PRIVATE_STREAM_ALIGN).
     unsafe fn stream_private(self, to: *mut u8);
     /// # Safety
     /// Callers must guarantee the level's instructions.
@@ -52,13 +55,13 @@ pub(super) trait Vector: Copy {
     unsafe fn shift_left<const N: i32>(self) -> Self;
 }
 
-/// Sums, and perhaps copies, `lines` lines with `N` registers to the line.
+/// Sums, and copies if `job` has a destination, `lines` lines with `N` registers per line.
 ///
 /// # Safety
-/// Callers must guarantee the level's instructions, that the shared side of `job` is aligned to 64 bytes,
-/// that both sides have `lines` lines and do not overlap, and that a private side that is streamed to is
-/// aligned to [`PRIVATE_STREAM_ALIGN`](super::PRIVATE_STREAM_ALIGN), and to 64 bytes for
-/// [`Job::OutStreamedLines`].
+/// Callers must guarantee the level's instructions, that the shared side of `job` is aligned to 64
+/// bytes, that both sides have `lines` lines and do not overlap, and that a private side that is
+/// streamed to is aligned to [`PRIVATE_STREAM_ALIGN`](super::PRIVATE_STREAM_ALIGN), and to 64 bytes
+/// for [`Job::OutStreamedLines`].
 #[inline(always)]
 pub(super) unsafe fn run<V: Vector, const N: usize>(
     state: &mut State,
@@ -67,7 +70,7 @@ pub(super) unsafe fn run<V: Vector, const N: usize>(
     to: *mut u8,
     lines: usize,
 ) {
-    // SAFETY: the caller's guarantee.
+    // SAFETY: callers guarantee the level and both sides; each arm passes the side that is shared.
     unsafe {
         match job {
             Job::Private => pass::<V, N, false, NOWHERE>(state, from, to, lines),
@@ -87,12 +90,12 @@ const SHARED: u8 = 2;
 const STREAM: u8 = 3;
 const PRIVATE_STREAM: u8 = 4;
 
-/// How many lines ahead the source is fetched. The processor's own prefetching stops at a page's end and is not far
-/// enough ahead; with 64 lines or more, huge pages are read a tenth more slowly. Every line, because fetching some of
-/// them confuses it and is slower than fetching none.
+/// Distance in lines at which the source is prefetched. The processor's own prefetching stops at
+/// the end of a page and is too short; with 64 lines or more, huge pages are read a tenth more
+/// slowly. Every line is prefetched: prefetching only some is slower than none.
 const PREFETCH_LINES: usize = 32;
 
-/// The accumulators in registers, `N` to the line.
+/// The accumulators in registers, `N` per line.
 struct Lanes<V, const N: usize> {
     key: [V; N],
     product: [V; N],
@@ -101,7 +104,7 @@ struct Lanes<V, const N: usize> {
 }
 
 impl<V: Vector, const N: usize> Lanes<V, N> {
-    /// Adds one line, and perhaps copies it.
+    /// Adds one line, and stores it if `TO` has a destination.
     ///
     /// # Safety
     /// As for [`run`], for the one line at these pointers.
@@ -109,7 +112,7 @@ impl<V: Vector, const N: usize> Lanes<V, N> {
     unsafe fn line<const FROM_SHARED: bool, const TO: u8>(&mut self, from: *const u8, to: *mut u8, step: V) {
         for register in 0..N {
             let at = register * size_of::<V>();
-            // SAFETY: `N` registers are one line, so all addresses stay within the caller's.
+            // SAFETY: `N` registers are one line, so all addresses stay within the callers' line.
             unsafe {
                 let data = if FROM_SHARED { V::load_shared(from.add(at)) } else { V::load(from.add(at)) };
                 match TO {
@@ -134,7 +137,7 @@ impl<V: Vector, const N: usize> Lanes<V, N> {
     #[inline(always)]
     unsafe fn mix(&mut self, prime: V) {
         for register in 0..N {
-            // SAFETY: the caller's guarantee.
+            // SAFETY: callers guarantee the level's instructions.
             unsafe {
                 let old = self.product[register];
                 let mixed = old.xor(old.shift_right::<47>()).add(self.prefix[register]);
@@ -146,7 +149,7 @@ impl<V: Vector, const N: usize> Lanes<V, N> {
     }
 }
 
-/// One job with its kind of loads and stores fixed at compile time.
+/// One job with its kinds of loads and stores fixed at compile time.
 ///
 /// # Safety
 /// As for [`run`]; `FROM_SHARED` and `TO` say which side is shared.
@@ -158,9 +161,9 @@ unsafe fn pass<V: Vector, const N: usize, const FROM_SHARED: bool, const TO: u8>
     lines: usize,
 ) {
     const GROUP: usize = MIX_LINES as usize;
-    // SAFETY: lane arrays of eight words hold the `N` registers of a line, and all addresses below stay
-    // within the caller's `lines` lines. A pass that stores nothing may have no `to`, so only `wrapping_add`
-    // moves it.
+    // SAFETY: lane arrays of eight words hold the `N` registers of a line, and all addresses below
+    // stay within the callers' `lines` lines. A pass that stores nothing may have no `to`, so only
+    // `wrapping_add` moves it.
     unsafe {
         let mut lanes = Lanes::<V, N> {
             key: load_lanes(&state.key),
@@ -173,8 +176,9 @@ unsafe fn pass<V: Vector, const N: usize, const FROM_SHARED: bool, const TO: u8>
         while done < lines {
             let until_mix = GROUP - (state.lines % MIX_LINES) as usize;
             let now = until_mix.min(lines - done);
-            // A whole group has a loop of its own, of a length that the compiler knows. What is fetched is
-            // never beyond the source: what lies there may be somebody else's, and stale.
+            // A whole group has its own loop, of a length known at compile time. Prefetches never
+            // pass the end of the source: bytes after it may be another host's, and prefetching
+            // them would make them stale.
             if now == GROUP && done + GROUP + PREFETCH_LINES <= lines {
                 for line in done..done + GROUP {
                     prefetch(from.add((line + PREFETCH_LINES) * 64));
@@ -198,11 +202,12 @@ unsafe fn pass<V: Vector, const N: usize, const FROM_SHARED: bool, const TO: u8>
     }
 }
 
-/// Begins to load a line into the cache. A hint: it changes nothing and cannot fail.
+/// Prefetches a line. A hint: it changes nothing and cannot fail.
 #[inline(always)]
 fn prefetch(line: *const u8) {
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: SSE is part of x86-64, and a prefetch of any address is without effect on the program.
+    // SAFETY: SSE is part of x86-64, and a prefetch of any address is without effect on the
+    // program.
     unsafe {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
         _mm_prefetch::<_MM_HINT_T0>(line.cast());
@@ -224,7 +229,7 @@ unsafe fn load_lanes<V: Vector, const N: usize>(words: &[u64; 8]) -> [V; N] {
     // SAFETY: `N` registers are exactly the eight words.
     unsafe {
         let from = words.as_ptr().cast::<u8>();
-        // A loop and not `from_fn`: a closure would be a function without the level's instructions.
+        // A loop, not `from_fn`: a closure would be compiled without the level's instructions.
         let mut registers = [V::load(from); N];
         for (register, value) in registers.iter_mut().enumerate() {
             *value = V::load(from.add(register * size_of::<V>()));
@@ -247,40 +252,40 @@ unsafe fn store_lanes<V: Vector, const N: usize>(registers: &[V; N], words: &mut
 impl Vector for u64 {
     #[inline(always)]
     unsafe fn load(from: *const u8) -> Self {
-        // SAFETY: the caller's guarantee.
+        // SAFETY: callers guarantee readable bytes that no other thread writes.
         unsafe { from.cast::<Self>().read_unaligned() }
     }
     #[inline(always)]
     unsafe fn load_shared(from: *const u8) -> Self {
-        // SAFETY: the caller's guarantee.
+        // SAFETY: callers guarantee readable, aligned bytes.
         unsafe { aligned::<Self>(from).read_volatile() }
     }
     #[inline(always)]
     unsafe fn store(self, to: *mut u8) {
-        // SAFETY: the caller's guarantee.
+        // SAFETY: callers guarantee writable bytes.
         unsafe { to.cast::<Self>().write_unaligned(self) };
     }
     #[inline(always)]
     unsafe fn store_shared(self, to: *mut u8) {
-        // SAFETY: the caller's guarantee.
+        // SAFETY: callers guarantee writable, aligned bytes.
         unsafe { aligned_mut::<Self>(to).write_volatile(self) };
     }
     #[inline(always)]
     unsafe fn stream(self, to: *mut u8) {
         #[cfg(target_arch = "x86_64")]
-        // SAFETY: the caller's guarantee.
+        // SAFETY: as for `store_shared`.
         unsafe {
             std::arch::x86_64::_mm_stream_si64(aligned_mut(to), self.cast_signed());
         }
         #[cfg(not(target_arch = "x86_64"))]
-        // SAFETY: the caller's guarantee.
+        // SAFETY: as for `store`.
         unsafe {
             self.store_shared(to);
         }
     }
     #[inline(always)]
     unsafe fn stream_private(self, to: *mut u8) {
-        // SAFETY: the caller's guarantee.
+        // SAFETY: callers guarantee the instructions.
         unsafe { self.stream(to) };
     }
     #[inline(always)]
@@ -310,7 +315,7 @@ impl Vector for u64 {
     }
 }
 
-/// A pointer whose alignment the caller of a [`Vector`] operation guarantees.
+/// A pointer with an alignment that the caller of a [`Vector`] operation guarantees.
 #[inline(always)]
 #[allow(clippy::cast_ptr_alignment, reason = "the vector trait's contract is alignment")]
 pub(super) const fn aligned<T>(from: *const u8) -> *const T {

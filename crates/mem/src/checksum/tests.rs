@@ -1,10 +1,10 @@
-//! Every level against an oracle, and the changes that a checksum must not miss.
+//! Every level against an oracle, and the changes that a checksum must detect.
 
 use super::*;
 use proptest::prelude::*;
 use std::collections::HashSet;
 
-/// The module's definition, word by word, and nothing of the kernels.
+/// The module's definition, word by word, without any kernel.
 fn oracle(bytes: &[u8], key: u64) -> u64 {
     let mut prng = Prng::new(key);
     let mut k: [u64; 8] = std::array::from_fn(|_| prng.next_u64());
@@ -45,7 +45,7 @@ impl Shared {
     fn new(bytes: &[u8]) -> Self {
         let mut memory: Vec<Line64> = Vec::new();
         for chunk in bytes.chunks(64) {
-            // What lies behind the end must not count, so it is not zero.
+            // Bytes after the end must not count, so they are not zero.
             let mut line = [0xee; 64];
             line[..chunk.len()].copy_from_slice(chunk);
             memory.push(Line64(line));
@@ -64,7 +64,7 @@ impl Shared {
     }
 }
 
-/// All ways of one level to sum `bytes`, cut at `cuts` (in lines).
+/// Sums `bytes` by all methods of one level, cut at `cuts` (in lines).
 fn every_way(level: Level, bytes: &[u8], cuts: &[usize], key: u64) -> Vec<u64> {
     let mut bounds: Vec<usize> = cuts.iter().map(|cut| (cut * 64).min(bytes.len() / 64 * 64)).collect();
     bounds.extend([0, bytes.len()]);
@@ -85,7 +85,7 @@ fn every_way(level: Level, bytes: &[u8], cuts: &[usize], key: u64) -> Vec<u64> {
     }
     results.push(in_place.finish());
 
-    // The private side is aligned to 16 bytes and no more, or not at all.
+    // The private side is aligned to 16 bytes only, or not at all.
     for (stream, off) in [(false, 1), (true, 1), (true, 16), (true, 48)] {
         let mut out = Checksummer::at_level(level, key);
         let mut copy = vec![0; bytes.len() + 128];
@@ -174,8 +174,8 @@ fn every_changed_bit_shows() {
 #[test]
 fn swapped_lines_and_pages_show() {
     let random = random(4, 64 << 10);
-    // Lines that differ in one bit only, the weakest case: first the lowest bit, then the sign bit of the
-    // last 16-bit float of a word, which a position-weighted sum alone loses.
+    // Lines that differ in one bit, the weakest case: first the lowest bit, then the sign bit of
+    // the last 16-bit float of a word, which a position-weighted sum alone misses.
     let counted = |flip: u8, at: usize| -> Vec<u8> {
         let mut bytes = vec![0x3c; 64 << 10];
         bytes.chunks_exact_mut(64).step_by(3).for_each(|line| line[at] ^= flip);

@@ -1,4 +1,5 @@
-//! A mapping's bytes, with every bound and alignment checked: what all fabrics over mapped memory share.
+//! A mapping's bytes, with every bound and alignment checked: common code of all fabrics over
+//! mapped memory.
 
 use super::{around, flush};
 use crate::checksum::{Checksummer, PayloadSum};
@@ -6,12 +7,13 @@ use crate::offset::LINE;
 use crate::region::Mapping;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Reads from this size on write their destination around the cache: most likely it is not in there, and fetching it
-/// first would cost half as much again. One block of this size is half of what a core's own cache holds, and blocks are
-/// read many at a time, so the first would be out of it before it is used. Smaller ones may be used at once.
+/// Reads of at least this size write their destination around the cache: it is most likely not
+/// cached, and fetching it first would cost half as much again. One block of this size is half of a
+/// core's own cache, and blocks are read many at a time, so the first would be evicted before it is
+/// used. The result of smaller reads may be used at once.
 const READ_STREAM_BYTES_MIN: u64 = 256 << 10;
 
-/// Lets other threads see what this one streamed, even when a copy panics midway.
+/// Makes streamed stores of this thread visible to other threads, even when a copy panics midway.
 struct DrainStreams;
 
 impl Drop for DrainStreams {
@@ -20,7 +22,7 @@ impl Drop for DrainStreams {
     }
 }
 
-/// The bytes of one mapping. Its methods know nothing of other hosts.
+/// The bytes of one mapping, without regard to other hosts.
 #[derive(Debug)]
 pub(super) struct Bytes {
     mapping: Mapping,
@@ -67,7 +69,8 @@ impl Bytes {
         }
     }
 
-    /// Copies a part in, around the cache if `stream` (as far as whole lines go), and adds it to `sum`.
+    /// Copies a part in, around the cache if `stream` (as far as whole lines go), and adds it to
+    /// `sum`.
     #[track_caller]
     pub(super) fn write(&self, at: u64, part: &[u8], stream: bool, sum: &mut PayloadSum) {
         let to = self.payload(at, part.len() as u64);
@@ -148,9 +151,9 @@ impl Bytes {
         assert!(at.is_multiple_of(8), "word at {at:#x} is not aligned to 8 bytes");
         #[allow(clippy::cast_ptr_alignment, reason = "asserted above, and mappings are page aligned")]
         let address = self.address(at, 8).cast::<AtomicU64>();
-        // SAFETY: `address` checked that the eight bytes lie inside the mapping, which `self` keeps alive
-        // and which is mapped readable and writable; mappings are page aligned, so `at` decides the
-        // alignment. Words of a region are touched by atomics only.
+        // SAFETY: `address` checked that the eight bytes lie inside the mapping, which `self` keeps
+        // alive and which is mapped readable and writable. Mappings are page aligned, so `at`
+        // decides the alignment. Words of a region are accessed by atomics only.
         unsafe { &*address }
     }
 

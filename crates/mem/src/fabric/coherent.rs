@@ -1,4 +1,5 @@
-//! Memory of one host: the processor keeps all caches equal, so publishing and refreshing are fences only.
+//! Memory of one host: the processor keeps all caches coherent, so publishing and refreshing are
+//! fences only.
 
 use super::bytes::Bytes;
 use super::{Fabric, Flush, flush};
@@ -13,8 +14,8 @@ pub struct Coherent {
     bytes: Bytes,
 }
 
-/// Payloads from this size on are written around the cache: below it a reader on this host is likely to
-/// come soon, and the write-combining buffers cost more than they save.
+/// Payloads of at least this size are written around the cache. A smaller one is likely to be read
+/// on this host soon, and write-combining buffers would cost more than they save.
 const STREAM_BYTES_MIN: u64 = 16 << 10;
 
 impl Coherent {
@@ -29,31 +30,31 @@ impl Coherent {
         &self.bytes
     }
 
-    /// The memory beneath.
+    /// The mapping.
     #[must_use]
     pub const fn mapping(&self) -> &Mapping {
         self.bytes.mapping()
     }
 
-    /// Plain `memcpy` of payload out of the region, to compare with. `at` is a multiple of 64.
+    /// Plain `memcpy` of payload out of the region, for comparison. `at` is a multiple of 64.
     #[track_caller]
     pub fn copy_plain_out(&self, at: u64, to: &mut [u8]) {
         self.bytes.copy_plain_out(at, to);
     }
 
-    /// Plain `memcpy` of payload into the region, to compare with. `at` is a multiple of 64.
+    /// Plain `memcpy` of payload into the region, for comparison. `at` is a multiple of 64.
     #[track_caller]
     pub fn copy_plain_in(&self, at: u64, from: &[u8]) {
         self.bytes.copy_plain_in(at, from);
     }
 
-    /// As `copy_plain_out`, around the cache where the processor can.
+    /// As `copy_plain_out`, around the cache if the processor can.
     #[track_caller]
     pub fn copy_around_out(&self, at: u64, to: &mut [u8]) {
         self.bytes.copy_around_out(at, to);
     }
 
-    /// As `copy_plain_in`, around the cache where the processor can.
+    /// As `copy_plain_in`, around the cache if the processor can.
     #[track_caller]
     pub fn copy_around_in(&self, at: u64, from: &[u8]) {
         self.bytes.copy_around_in(at, from);

@@ -1,4 +1,5 @@
-//! Which instruction moves a line between a cache and the device, and what this processor has.
+//! The instruction that moves a line between a cache and the device, and those that this processor
+//! has.
 
 mod instructions;
 mod whole_line;
@@ -9,16 +10,16 @@ pub(super) use whole_line::WholeLine;
 use std::fmt;
 use std::str::FromStr;
 
-/// The instruction that moves a line between a cache and the device: chosen once per region, recorded in
-/// its superblock.
+/// The instruction that moves a line between a cache and the device: chosen once per region,
+/// recorded in its superblock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Flush {
-    /// None: all who share the region share their caches too. One host.
+    /// None: all processes that share the region share their caches too. One host.
     None = 0,
     /// x86 `clflush`: writes the line back and drops it, ordered with stores and other `clflush`.
     Clflush = 1,
-    /// x86 `clflushopt`: the same, ordered by fences only.
+    /// x86 `clflushopt`: as `clflush`, but ordered by fences only.
     ClflushOpt = 2,
     /// x86 `clwb` to publish, which may keep the line, and `clflushopt` to refresh, which must not.
     Clwb = 3,
@@ -29,7 +30,7 @@ pub enum Flush {
 impl Flush {
     const ALL: [Self; 5] = [Self::None, Self::Clflush, Self::ClflushOpt, Self::Clwb, Self::DcCivac];
 
-    /// What this processor has, best last; [`Flush::None`] is never among them.
+    /// The instructions of this processor, best last; [`Flush::None`] is never among them.
     #[must_use]
     pub fn available() -> Vec<Self> {
         let has = crate::cpu::flush_instructions();
@@ -37,14 +38,14 @@ impl Flush {
             (Self::Clflush, has.clflush),
             (Self::ClflushOpt, has.clflushopt),
             (Self::Clwb, has.clwb && has.clflushopt),
-            // Every AArch64 processor has it, and Linux lets programs use it.
+            // Every AArch64 processor has it, and Linux allows it in programs.
             (Self::DcCivac, cfg!(target_arch = "aarch64")),
         ];
         wanted.into_iter().filter_map(|(flush, there)| there.then_some(flush)).collect()
     }
 
-    /// The best that this processor has, for a region whose hosts are all like this one. None on
-    /// architectures that the fabric has no instructions for.
+    /// The best instruction of this processor, for a region of hosts with the same processor.
+    /// `None` on architectures without a supported instruction.
     #[must_use]
     pub fn best() -> Option<Self> {
         Self::available().pop()
@@ -62,13 +63,13 @@ impl Flush {
         }
     }
 
-    /// As a superblock records it; `None` for a number of another program.
+    /// The instruction with this number in a superblock; `None` if the number is unknown.
     #[must_use]
     pub fn from_number(number: u64) -> Option<Self> {
         Self::ALL.into_iter().find(|flush| *flush as u64 == number)
     }
 
-    /// Whether caches are equal without help.
+    /// Whether caches are coherent without flushes.
     #[must_use]
     pub const fn is_coherent(self) -> bool {
         matches!(self, Self::None)
@@ -81,7 +82,7 @@ impl fmt::Display for Flush {
     }
 }
 
-/// A word that names no flush instruction.
+/// Text that names no flush instruction.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is no flush instruction: none, clflush, clflushopt, clwb or dc-civac")]
 pub struct ParseFlushError(String);
@@ -89,16 +90,16 @@ pub struct ParseFlushError(String);
 impl FromStr for Flush {
     type Err = ParseFlushError;
 
-    /// Reads what [`Flush::name`] says.
+    /// Parses the names that [`Flush::name`] returns.
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         Self::ALL.into_iter().find(|flush| flush.name() == text).ok_or_else(|| ParseFlushError(text.to_owned()))
     }
 }
 
-/// A region's flush instruction cannot be used here.
+/// This processor lacks a region's flush instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UnsupportedFlush {
-    /// What was asked for.
+    /// The requested instruction.
     pub flush: Flush,
 }
 

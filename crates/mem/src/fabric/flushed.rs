@@ -1,9 +1,10 @@
-//! Memory that several hosts share without coherence, as CXL 2.0 offers it: every line that another host is
-//! to see is flushed by its writer, and dropped by its reader before the load.
+//! Memory that several hosts share without coherence, as CXL 2.0 offers it. A writer flushes every
+//! line that another host reads, and a reader drops its copy before the load.
 //!
-//! All of it follows from what a host's cache may do on its own: keep a clean line for ever (so readers
-//! drop lines), keep a dirty one for ever or write it back at any time, over what another host wrote since
-//! (so a line has one writing host, and payload never becomes dirty in a cache at all).
+//! The rules follow from what a host's cache may do on its own. It may keep a clean line forever,
+//! so readers drop lines. It may keep a dirty line forever, or write it back at any time over newer
+//! stores of another host. So a line has one writing host, and payload never becomes dirty in a
+//! cache.
 
 use super::bytes::Bytes;
 use super::flush::{self, WholeLine};
@@ -12,7 +13,7 @@ use crate::checksum::PayloadSum;
 use crate::offset::{LINE, Offset};
 use crate::region::{Mapping, RegionFile};
 
-/// The fabric of several hosts without coherence between them. Within a host it is as good as
+/// The fabric of several hosts without coherence between them. Within a host it is as coherent as
 /// [`Coherent`](super::Coherent).
 #[derive(Debug)]
 pub struct Flushed {
@@ -22,7 +23,7 @@ pub struct Flushed {
 }
 
 impl Flushed {
-    /// A fabric over `mapping` whose lines are flushed by `flush`.
+    /// A fabric over `mapping` that flushes lines with `flush`.
     ///
     /// # Errors
     /// This processor lacks the instruction, or it is [`Flush::None`].
@@ -39,32 +40,32 @@ impl Flushed {
         &self.bytes
     }
 
-    /// The memory beneath.
+    /// The mapping.
     #[must_use]
     pub const fn mapping(&self) -> &Mapping {
         self.bytes.mapping()
     }
 
-    /// Plain `memcpy` of payload out of the region, to compare with. `at` is a multiple of 64.
+    /// Plain `memcpy` of payload out of the region, for comparison. `at` is a multiple of 64.
     #[track_caller]
     pub fn copy_plain_out(&self, at: u64, to: &mut [u8]) {
         self.bytes.copy_plain_out(at, to);
     }
 
-    /// Plain `memcpy` of payload into the region, to compare with: it leaves dirty lines behind. `at` is a
+    /// Plain `memcpy` of payload into the region, for comparison: it leaves dirty lines. `at` is a
     /// multiple of 64.
     #[track_caller]
     pub fn copy_plain_in(&self, at: u64, from: &[u8]) {
         self.bytes.copy_plain_in(at, from);
     }
 
-    /// As `copy_plain_out`, around the cache where the processor can.
+    /// As `copy_plain_out`, around the cache if the processor can.
     #[track_caller]
     pub fn copy_around_out(&self, at: u64, to: &mut [u8]) {
         self.bytes.copy_around_out(at, to);
     }
 
-    /// As `copy_plain_in`, around the cache where the processor can.
+    /// As `copy_plain_in`, around the cache if the processor can.
     #[track_caller]
     pub fn copy_around_in(&self, at: u64, from: &[u8]) {
         self.bytes.copy_around_in(at, from);
@@ -74,7 +75,8 @@ impl Flushed {
     #[track_caller]
     fn write_back(&self, line: u64) {
         let line = self.bytes.line(line);
-        // SAFETY: `line` lies inside the mapping, and `new` saw that the processor has the instruction.
+        // SAFETY: `line` lies inside the mapping, and `new` saw that the processor has the
+        // instruction.
         unsafe { self.flush.write_back(line) };
     }
 }
@@ -118,7 +120,8 @@ impl Fabric for Flushed {
             return self.write_back(at);
         }
         let line = self.bytes.line(at);
-        // SAFETY: `line` is a whole line inside the mapping, and `new` saw that the processor has the instruction.
+        // SAFETY: `line` is a whole line inside the mapping, and `new` saw that the processor has
+        // the instruction.
         unsafe { self.whole_line.store(line, words) };
     }
 
@@ -170,8 +173,8 @@ impl Fabric for Flushed {
     fn write_payload_part(&self, at: u64, part: &[u8], _whole: u64, sum: &mut PayloadSum) {
         self.bytes.write(at, part, true, sum);
         let len = part.len() as u64;
-        // What went through the cache after all: the last line if it is not whole, or everything where
-        // the architecture has no way around the cache.
+        // Flush what went through the cache: an incomplete last line, or everything if the
+        // architecture cannot store around the cache.
         let streamed = if flush::STREAMS { len / LINE * LINE } else { 0 };
         for line in (at + streamed..at + len).step_by(LINE as usize) {
             self.write_back(line);
@@ -191,8 +194,9 @@ impl Fabric for Flushed {
         let first = self.bytes.payload(at, len).cast_const();
         flush::loads_first();
         for line in 0..len.div_ceil(LINE) {
-            // SAFETY: `payload` checked that the bytes lie inside the mapping, and so does their last
-            // line, because a mapping is whole pages; `new` saw that the processor has the instruction.
+            // SAFETY: `payload` checked that the bytes lie inside the mapping, and so does their
+            // last line, because a mapping is whole pages; `new` saw that the processor has the
+            // instruction.
             unsafe { self.flush.drop_line(first.add((line * LINE) as usize)) };
         }
         flush::drain();

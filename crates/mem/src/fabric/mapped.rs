@@ -1,4 +1,4 @@
-//! Either fabric over mapped memory, for programs that learn from a region which one it needs.
+//! Either fabric over mapped memory, chosen at run time by the region.
 
 use super::bytes::Bytes;
 use super::{Coherent, Fabric, Flush, Flushed, UnsupportedFlush};
@@ -15,7 +15,7 @@ pub enum Mapped {
     Flushed(Flushed),
 }
 
-/// The same call on whichever fabric it is.
+/// Makes the same call on either fabric.
 macro_rules! either {
     ($self:expr, $fabric:ident => $call:expr) => {
         match $self {
@@ -37,45 +37,46 @@ impl Mapped {
         Flushed::new(mapping, flush).map(Self::Flushed)
     }
 
-    /// What both do in the same way is done here, without asking which of them it is.
+    /// Calls that are the same for both fabrics.
     #[inline(always)]
     const fn bytes(&self) -> &Bytes {
         either!(self, fabric => fabric.bytes())
     }
 
-    /// Where `len` bytes of payload from `at` (a multiple of 64) on lie in this process, for programs in other languages and
-    /// for devices. Whoever writes there keeps to the rules of [`Fabric::write_payload`] by himself.
+    /// Address in this process of `len` bytes of payload at `at` (a multiple of 64), for programs
+    /// in other languages and for devices. A writer must keep the rules of
+    /// [`Fabric::write_payload`] itself.
     #[must_use]
     #[track_caller]
     pub fn address(&self, at: u64, len: u64) -> *mut u8 {
         self.bytes().payload(at, len)
     }
 
-    /// The memory beneath.
+    /// The mapping.
     #[must_use]
     pub const fn mapping(&self) -> &Mapping {
         either!(self, fabric => fabric.mapping())
     }
 
-    /// Plain `memcpy` of payload out of the region, to compare with. `at` is a multiple of 64.
+    /// Plain `memcpy` of payload out of the region, for comparison. `at` is a multiple of 64.
     #[track_caller]
     pub fn copy_plain_out(&self, at: u64, to: &mut [u8]) {
         either!(self, fabric => fabric.copy_plain_out(at, to));
     }
 
-    /// Plain `memcpy` of payload into the region, to compare with. `at` is a multiple of 64.
+    /// Plain `memcpy` of payload into the region, for comparison. `at` is a multiple of 64.
     #[track_caller]
     pub fn copy_plain_in(&self, at: u64, from: &[u8]) {
         either!(self, fabric => fabric.copy_plain_in(at, from));
     }
 
-    /// As [`Mapped::copy_plain_out`], around the cache where the processor can.
+    /// As [`Mapped::copy_plain_out`], around the cache if the processor can.
     #[track_caller]
     pub fn copy_around_out(&self, at: u64, to: &mut [u8]) {
         either!(self, fabric => fabric.copy_around_out(at, to));
     }
 
-    /// As [`Mapped::copy_plain_in`], around the cache where the processor can.
+    /// As [`Mapped::copy_plain_in`], around the cache if the processor can.
     #[track_caller]
     pub fn copy_around_in(&self, at: u64, from: &[u8]) {
         either!(self, fabric => fabric.copy_around_in(at, from));

@@ -1,19 +1,20 @@
-//! A region that is looked at and not changed: its owner may be dead, or may not want company.
+//! Read-only access to a region, for inspection.
 
 use super::{Fabric, Flush, Mapped, UnsupportedFlush};
 use crate::checksum::PayloadSum;
 use crate::offset::Offset;
 use crate::region::{Mapping, ReadMapping, RegionFile};
 
-/// The fabric of a region that this process may only read. Dropping cached lines changes nothing, so refreshing
-/// works; everything that stores panics, which the processor would otherwise answer less politely.
+/// The fabric of a region that this process may only read. Dropping cached lines changes nothing,
+/// so refreshing works. Every method that stores panics; the store itself would raise SIGSEGV.
 ///
-/// Loads are atomic loads of at most eight bytes, plain load instructions on all processors that this crate is for.
+/// Loads are atomic loads of at most eight bytes, plain load instructions on all supported
+/// processors.
 #[derive(Debug)]
 pub struct ReadOnly(Mapped);
 
 impl ReadOnly {
-    /// A fabric over `mapping`, whose stale lines are dropped by `flush`.
+    /// A fabric over `mapping` that drops stale lines with `flush`.
     ///
     /// # Errors
     /// This processor lacks the instruction.
@@ -21,7 +22,7 @@ impl ReadOnly {
         Mapped::new(mapping.into_inner(), flush).map(Self)
     }
 
-    /// The memory beneath.
+    /// The mapping.
     #[must_use]
     pub const fn mapping(&self) -> &Mapping {
         self.0.mapping()

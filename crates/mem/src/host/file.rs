@@ -1,11 +1,12 @@
-//! The files of areas: who may open them, and which of them are believed.
+//! The files of areas: their permissions, and the trust in them.
 //!
-//! An area is open to those who may write its region: to its maker alone, or, where the region's file is readable and
-//! writable for its group, to that group (mode 0660). The directory is everybody's, so a file of an area's name may have
-//! been planted, and whoever owns a file that others map can change it under them. A file is therefore believed only if
-//! nobody but those who may write the region anyway could have made it: it belongs to the region's owner, to this process's
-//! user or to root, or it is of the region's group, which only members of a group (and root) can give a file; or everybody
-//! may write the region.
+//! An area is accessible to the users that may write its region: to its creator alone, or to the
+//! group of the region's file if that group may read and write it (mode 0660). Every user can
+//! create files in the directory, so a file with an area's name may be planted, and a file's owner
+//! can change it under its users. A file is therefore trusted only if a user that may write the
+//! region anyway created it. That holds if it belongs to the region's owner, to this process's user
+//! or to root. It also holds if the file has the region's group, because only members of a group
+//! (and root) can give a file to it, or if every user may write the region.
 
 use super::{HostError, failed, slot, status_of};
 use crate::region::{Fresh, MapError, RegionFile};
@@ -16,25 +17,26 @@ use std::fs::{File, Metadata};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-/// What the kernel shows for users and groups that have no number in this user namespace: they may be anybody.
+/// Number that the kernel reports for users and groups without a number in this user namespace. It
+/// identifies no user.
 pub(crate) const UNMAPPED: u32 = 65534;
 
-/// Who may use an area.
+/// The users that may open an area.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Access<'a> {
     region: Option<&'a RegionFile>,
-    /// The group that the region is shared with, if this process is in it.
+    /// The group that shares the region, if this process is in it.
     group: Option<u32>,
 }
 
-/// How a file that is believed is shared.
+/// Sharing of a trusted file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fit {
-    /// As the region is.
+    /// As the region is shared.
     Right,
-    /// With nobody, though the region is.
+    /// Not shared, though the region is.
     Narrow,
-    /// With a group that is not the region's, which may have changed it.
+    /// Shared with a group other than the region's, which may have changed it.
     Wrong,
 }
 
@@ -44,21 +46,22 @@ impl<'a> Access<'a> {
         Self { region, group: shared.map(|region| region.group).filter(|&group| is_member(group)) }
     }
 
-    /// Opens the area's file or makes an empty one. `None`: others are making or removing it, so look again.
+    /// Opens the area's file or creates an empty one. `None`: another process creates or removes
+    /// it, so retry.
     pub(super) fn open(&self, path: &Path) -> Result<Option<File>, HostError> {
-        // Never with `CREATE`: in a directory with the sticky bit that may be refused for files of others
-        // (fs.protected_regular), whatever their permissions.
+        // Never with `CREATE`: in a directory with the sticky bit that may be refused for other
+        // users' files (fs.protected_regular), whatever their permissions.
         let file = match open_existing(path, OFlags::RDWR) {
             Ok(file) => file,
             Err(Errno::NOENT) => return self.make(path),
             Err(error) => return Err(self.refusal(path, error)),
         };
-        // Before anybody waits for its lock: an outsider's file may be locked for ever.
+        // Check before waiting for the file's lock: an untrusted owner may hold it forever.
         self.check(&status_of(&file, path)?, path)?;
         Ok(Some(file))
     }
 
-    /// Opens the area's file to look at it.
+    /// Opens the area's file for inspection.
     pub(super) fn open_to_look(&self, path: &Path) -> Result<Option<File>, HostError> {
         let file = match open_existing(path, OFlags::RDONLY) {
             Ok(file) => file,
@@ -72,7 +75,8 @@ impl<'a> Access<'a> {
         }
     }
 
-    /// Makes an empty file, which has its permissions before it has its name: nobody can open it in between.
+    /// Creates an empty file that has its permissions before it has its name, so that no other
+    /// process opens it in between.
     fn make(&self, path: &Path) -> Result<Option<File>, HostError> {
         let (fresh, file) = match Fresh::make(path) {
             Ok(made) => made,
@@ -82,7 +86,8 @@ impl<'a> Access<'a> {
         self.share(&file, path)?;
         let user = rustix::process::geteuid();
         if let Some(region) = self.region.filter(|region| user.is_root() && region.user != user.as_raw()) {
-            // So that root's look at a user's region does not keep the user out. Not every root may, and it is well so.
+            // Otherwise an area that root creates for a user's region would exclude the user. Some
+            // containers' root may not do this; then the file stays root's.
             let _ = rustix::fs::fchown(&file, Some(Uid::from_raw(region.user)), None);
         }
         match fresh.publish() {
@@ -92,7 +97,8 @@ impl<'a> Access<'a> {
         }
     }
 
-    /// Gives a file of ours the region's group, and the permissions that go with it, whatever the umask.
+    /// Gives a file of this user the region's group and the permissions that go with it, whatever
+    /// the umask.
     fn share(&self, file: &File, path: &Path) -> Result<(), HostError> {
         let mut mode = Mode::RUSR | Mode::WUSR;
         if let Some(group) = self.group {
@@ -103,8 +109,8 @@ impl<'a> Access<'a> {
         rustix::fs::fchmod(file, mode).map_err(|error| failed(path, "set its permissions", error))
     }
 
-    /// Makes a file that is open and locked fit the region, where others may have changed the region's permissions since.
-    /// `false`: the file is gone, so look again.
+    /// Adjusts an open and locked file to the region's permissions, which may have changed.
+    /// `false`: the file is gone, so retry.
     pub(super) fn settle(&self, file: &File, path: &Path) -> Result<bool, HostError> {
         let status = status_of(file, path)?;
         if status.nlink() == 0 {
@@ -112,7 +118,7 @@ impl<'a> Access<'a> {
         }
         match self.check(&status, path)? {
             Fit::Right => Ok(true),
-            // Nobody but those who are believed ever had it.
+            // Only trusted users have ever had access to it.
             Fit::Narrow => self.share(file, path).map(|()| true),
             Fit::Wrong if is_ours(&status) && !slot::is_held(file) => {
                 rustix::fs::unlink(path).map_err(|error| failed(path, "remove the file", error))?;
@@ -122,7 +128,7 @@ impl<'a> Access<'a> {
         }
     }
 
-    /// Whether a file is believed, and how it is shared.
+    /// Whether a file is trusted, and how it is shared.
     fn check(&self, status: &Metadata, path: &Path) -> Result<Fit, HostError> {
         let wrong = |fact| Err(HostError::NotAnArea { path: path.into(), fact });
         if !status.is_file() {
@@ -151,7 +157,7 @@ impl<'a> Access<'a> {
         user == 0 || user == rustix::process::geteuid().as_raw() || self.region.is_some_and(is_regions)
     }
 
-    /// Why an area could not be opened.
+    /// Reasons for which an area cannot be opened.
     fn refusal(&self, path: &Path, error: Errno) -> HostError {
         let status = match path.symlink_metadata() {
             Ok(status) if error == Errno::ACCESS => status,
@@ -182,7 +188,7 @@ impl<'a> Access<'a> {
     }
 }
 
-/// Whose a file is, and who may open it.
+/// Owner and permissions of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Permissions {
     /// Owner.

@@ -1,4 +1,4 @@
-//! Where things are in an area, and how they begin.
+//! Layout and initialisation of an area.
 //!
 //! ```text
 //! 0      ready magic, then the four numbers of the specification; 64-bit words
@@ -23,9 +23,9 @@ const READY: u64 = u64::from_le_bytes(*b"cenoteh2");
 const ANY_VERSION: u64 = u64::MAX >> 8;
 const HEADER_BYTES: u64 = 4096;
 const HEADER_WORDS: usize = 5;
-/// Where the owner's path is recorded, if there is one and it fits.
+/// Offset of the owner's path, which is recorded if there is one and it fits.
 const OWNER_AT: u64 = 64;
-/// One line each: two locks in a line would disturb each other.
+/// One line per lock, so that two locks do not share a line.
 const LOCK_BYTES: u64 = 64;
 
 /// Offsets of an area with a given specification.
@@ -58,14 +58,14 @@ impl Layout {
         [READY, mutexes.into(), words32, words64, slots.into()]
     }
 
-    /// Gives zeroed memory its header, the ready word last. A zero word is a free lock.
+    /// Writes the header of zeroed memory, the ready word last. A zero word is a free lock.
     ///
     /// # Safety
-    /// Callers must guarantee that `base` starts `bytes` mapped, page-aligned, zeroed bytes that nobody
-    /// else uses yet.
+    /// Callers must guarantee that `base` starts `bytes` mapped, page-aligned, zeroed bytes that no
+    /// other code uses yet.
     pub(super) unsafe fn initialise(&self, base: *mut u8) {
         for (word, value) in self.header().into_iter().enumerate().rev() {
-            // SAFETY: the header's words lie in the caller's first page, aligned.
+            // SAFETY: the header's words lie in the first page that callers guarantee, aligned.
             let word = unsafe { AtomicU64::from_ptr(base.add(8 * word).cast()) };
             word.store(value, Ordering::Release);
             fault::point(Point::HostAreaHeader);
@@ -73,7 +73,8 @@ impl Layout {
     }
 }
 
-/// The specification of a ready area: `None` if it is not ready, `Some(None)` if another version of this program made it.
+/// The specification of a ready area: `None` if it is not ready, `Some(None)` if another version of
+/// this program created it.
 pub(super) fn read_header(file: &File) -> Option<Option<HostSpec>> {
     let mut bytes = [0; 8 * HEADER_WORDS];
     file.read_exact_at(&mut bytes, 0).ok()?;
@@ -92,7 +93,7 @@ pub(super) fn read_header(file: &File) -> Option<Option<HostSpec>> {
     }))
 }
 
-/// Records the path of what an area belongs to, if there is room for it. Before the header says that the area is ready.
+/// Records the path of the area's region if it fits. Runs before the header makes the area ready.
 pub(super) fn write_owner(file: &File, owner: &Path) -> io::Result<()> {
     let owner = std::path::absolute(owner)?;
     let bytes = owner.as_os_str().as_bytes();
@@ -103,7 +104,7 @@ pub(super) fn write_owner(file: &File, owner: &Path) -> io::Result<()> {
     file.write_all_at(&(bytes.len() as u64).to_le_bytes(), OWNER_AT)
 }
 
-/// The path that was recorded, if there is one.
+/// The recorded path, if any.
 pub(super) fn read_owner(file: &File) -> Option<PathBuf> {
     let mut length = [0; 8];
     file.read_exact_at(&mut length, OWNER_AT).ok()?;

@@ -1,6 +1,6 @@
-//! What a process gets from its host beside the region, as a trait: the pool runs the same code over
-//! [`HostArea`] and over a simulated host whose time, deaths and schedules a test owns. Its atomics are a trait as well,
-//! so that a model checker can put its own in their place and try every order in which they may be seen.
+//! A host's memory as a trait: the pool runs the same code over [`HostArea`] and over a simulated
+//! host with simulated time, deaths and schedules. Atomics are a trait as well, so that a model
+//! checker can substitute its own and explore memory orders.
 
 use super::{HostArea, HostError, HostLock, LockTimeout, SlotClaim};
 use cenote_base::Deadline;
@@ -31,7 +31,7 @@ pub trait Word<T>: Send + Sync {
     /// As [`AtomicU64::compare_exchange`].
     ///
     /// # Errors
-    /// What was there instead.
+    /// The current value differs; it is returned.
     fn compare_exchange(&self, current: T, new: T, success: Ordering, failure: Ordering) -> Result<T, T>;
 }
 
@@ -103,50 +103,53 @@ pub trait HostLocal: Clone + Debug + Send + Sync + 'static {
     /// 64-bit words.
     fn words64(&self) -> &[Self::Word64];
 
-    /// The 64-bit words from this one on as bare atomics, for code that knows no other: an eviction policy's state.
+    /// The 64-bit words from this one on as plain atomics, for code without this trait: an eviction
+    /// policy's state.
     fn bare_words64(&self, from: usize) -> &[AtomicU64];
 
-    /// Takes lock `index`, waiting no longer than `timeout`.
+    /// Takes lock `index`, waiting at most `timeout`.
     ///
     /// # Errors
-    /// The time passed, or this process inherited the memory.
+    /// The timeout passed, or this process inherited the memory.
     fn lock(&self, index: u32, timeout: Duration) -> Result<Self::Lock<'_>, LockTimeout>;
 
-    /// Claims `slot` for as long as the claim, or this process, lives. `None` if it is claimed.
+    /// Claims `slot` for the life of the claim or of this process. `None` if it is claimed.
     ///
     /// # Errors
-    /// The system refuses what a claim needs.
+    /// A system call failed.
     fn claim_slot(&self, slot: u32) -> Result<Option<Self::Claim>, HostError>;
 
-    /// Whether somebody's claim of `slot` lives.
+    /// Whether `slot` has a living claim.
     fn slot_alive(&self, slot: u32) -> bool;
 
-    /// Whether this process was forked by the one that opened this memory, so that nothing of it is its own.
+    /// Whether this process was forked by the one that opened this memory, so that it owns none of
+    /// it.
     fn is_inherited(&self) -> bool {
         false
     }
 
-    /// Time since an origin that all processes of the host share until it boots again; never goes back.
+    /// Time since an origin that all processes of the host share until the next boot; never
+    /// decreases.
     fn now(&self) -> Duration;
 
-    /// Wall-clock time since 1970, for people.
+    /// Wall-clock time since 1970, for reports.
     fn unix_time(&self) -> Duration;
 
-    /// The same in seconds.
+    /// Wall-clock seconds since 1970.
     fn unix_seconds(&self) -> u64 {
         self.unix_time().as_secs()
     }
 
-    /// Lets time pass between two looks at a word that another host will change; `looks` counts them.
+    /// Pauses between two loads of a word that another host will change; `looks` counts them.
     fn pause(&self, looks: u32);
 }
 
-/// A lock that tells whether its last holder died with it.
+/// A lock that reports whether its last holder died.
 pub trait HeldLock: Sized {
-    /// Whether what the lock guards may be half changed. Only this holder is told.
+    /// Whether the guarded state may be half changed. Only this holder is told.
     fn abandoned(&self) -> bool;
 
-    /// Releases the lock as a death would: the next holder is told.
+    /// Releases the lock as a death would, so that the next holder repairs.
     fn abandon(self);
 }
 
@@ -160,7 +163,7 @@ impl HeldLock for HostLock<'_> {
     }
 }
 
-/// Looks at a word before a waiter gives its processor away between them.
+/// Number of loads before a waiter yields its processor.
 const BUSY_LOOKS: u32 = 64;
 
 impl HostLocal for HostArea {
@@ -198,7 +201,8 @@ impl HostLocal for HostArea {
     }
 
     fn now(&self) -> Duration {
-        // The kernel's monotonic clock is one for all processes; `Instant` only hides its origin.
+        // The kernel's monotonic clock is the same for all processes; `Instant` only hides its
+        // origin.
         let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
         Duration::new(now.tv_sec.unsigned_abs(), u32::try_from(now.tv_nsec).unwrap_or(0))
     }
@@ -211,7 +215,8 @@ impl HostLocal for HostArea {
         if looks < BUSY_LOOKS {
             std::hint::spin_loop();
         } else {
-            // More waiters than processors: who holds the lock may be waiting for this one.
+            // There may be more waiters than processors, and the holder may be waiting for this
+            // one.
             std::thread::yield_now();
         }
     }

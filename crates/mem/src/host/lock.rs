@@ -1,17 +1,19 @@
 //! Robust locks with deadlines, for processes of any PID namespace.
 //!
-//! A lock is one word: the number of the opener that holds it, and two bits. Each opener of an area has a number of its
-//! own, which it holds by a kernel lock on one byte of the area's file ([`super::slot`]). The kernel drops that lock when
-//! the process has gone, and it means the same in every PID namespace. The C library's robust mutexes identify an owner
-//! by its thread id, which repeats between namespaces: the kernel then marks the lock of a living owner as abandoned when
-//! a waiter with the same id dies.
+//! A lock is one word: the number of the opener that holds it, and two bits. Each opener of an area
+//! has its own number, which it holds by a kernel lock on one byte of the area's file
+//! ([`super::slot`]). The kernel drops that lock when the process has ended, and it means the same
+//! in every PID namespace. The C library's robust mutexes identify an owner by its thread id, which
+//! repeats between namespaces: the kernel then marks the lock of a living owner as abandoned when a
+//! waiter with the same id dies.
 //!
 //! - *Take*: the number replaces zero. A waiter sets [`WAITED`] and sleeps on the word.
 //! - *Release*: zero replaces the number; the releaser wakes one waiter if there may be one.
-//! - *Death*: a waiter wakes every [`LOOK_EVERY`] and tries to lock the owner's byte. If that succeeds, the owner is dead,
-//!   and no other opener can get its number before the waiter unlocks the byte. Meanwhile the waiter replaces the number by
-//!   [`ABANDONED`], which the next holder is told of. An opener that gets a dead one's number first does the same for all
-//!   locks that still bear it.
+//! - *Death*: a waiter wakes every [`LOOK_EVERY`] and tries to lock the owner's byte. If that
+//!   succeeds, the owner is dead, and no other opener can get its number before the waiter unlocks
+//!   the byte. Meanwhile the waiter replaces the number by [`ABANDONED`], which the next holder
+//!   sees. An opener that gets a dead opener's number first does the same for all locks that still
+//!   hold it.
 //!
 //! A process that dies between releasing and waking delays a waiter by [`LOOK_EVERY`].
 
@@ -25,32 +27,33 @@ use std::sync::PoisonError;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-/// Somebody may be asleep on the word.
+/// A waiter may sleep on the word.
 const WAITED: u32 = 1 << 31;
 /// The lock is free, and its last holder did not release it.
 const ABANDONED: u32 = 1 << 30;
 /// The holder's number; 0: the lock is free.
 const OWNER: u32 = ABANDONED - 1;
 
-/// How long a waiter sleeps before it looks whether the owner lives.
+/// Time that a waiter sleeps before it checks whether the owner lives.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 
-/// Looks at a held lock before a waiter goes to sleep: most locks are held for less than a system call takes.
+/// Loads of a held lock before a waiter sleeps. Most locks are held for less time than a system
+/// call takes.
 const SPINS: u32 = 64;
 
 /// A lock was not obtained.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LockTimeout {
-    /// Another holder had it until the deadline.
+    /// Another holder kept it until the deadline.
     #[error("host lock {index} was not free before the deadline")]
     Passed {
-        /// Which lock.
+        /// Number of the lock.
         index: u32,
     },
     /// This process was forked by the one that opened the area.
     #[error("host lock {index} belongs to the parent of this process; open the region in this process")]
     Inherited {
-        /// Which lock.
+        /// Number of the lock.
         index: u32,
     },
 }
@@ -61,26 +64,27 @@ pub struct HostLock<'a> {
     area: &'a HostArea,
     index: u32,
     abandoned: bool,
-    /// Callers identify the holder by its thread.
+    /// Identifies the holding thread.
     not_send: PhantomData<*const ()>,
 }
 
 impl HostLock<'_> {
-    /// Whether the last holder died or gave up while it held the lock, so that what the lock guards may be half changed.
-    /// Only this guard is told: a guard that is dropped without a repair leaves the damage unannounced. If this holder
-    /// dies, the next one is told again.
+    /// Whether the last holder died or gave up while it held the lock, so that the guarded state
+    /// may be half changed. Only this guard is told: a guard that is dropped without a repair
+    /// leaves the damage unreported. If this holder dies, the next one is told again.
     #[must_use]
     pub const fn abandoned(&self) -> bool {
         self.abandoned
     }
 
-    /// Which lock this is.
+    /// Number of the lock.
     #[must_use]
     pub const fn index(&self) -> u32 {
         self.index
     }
 
-    /// Releases the lock as a death would: the next holder is told that what it guards may be half changed.
+    /// Releases the lock as a death would: the next holder learns that the guarded state may be
+    /// half changed.
     pub fn abandon(self) {
         self.release(ABANDONED);
         std::mem::forget(self);
@@ -107,7 +111,8 @@ impl Drop for HostLock<'_> {
 
 fn word(area: &Inner, index: u32) -> &AtomicU32 {
     #[allow(clippy::cast_ptr_alignment, reason = "the layout gives every lock a line of its own")]
-    // SAFETY: the layout lies inside the mapping, which lives as long as `area`; the word is shared as an atomic only.
+    // SAFETY: the layout lies inside the mapping, which lives as long as `area`. The word is
+    // accessed as an atomic only.
     unsafe {
         AtomicU32::from_ptr(area.at(area.layout.lock(index)).cast())
     }
@@ -117,14 +122,14 @@ fn wake(word: &AtomicU32) {
     let _ = futex::wake(word, futex::Flags::empty(), 1);
 }
 
-/// Takes a lock; without a deadline only if it is free now.
+/// Takes a lock; without a deadline only if it is free.
 pub(super) fn lock(area: &HostArea, index: u32, deadline: Option<Deadline>) -> Result<HostLock<'_>, LockTimeout> {
     if area.is_inherited() {
         return Err(LockTimeout::Inherited { index });
     }
     let word = word(&area.0, index);
     let number = area.0.number.get();
-    // After a sleep others may still be asleep, and nobody else will say so.
+    // After a sleep other waiters may still sleep, so the release must wake one.
     let mut waited = 0;
     let mut looks = 0;
     loop {
@@ -138,7 +143,7 @@ pub(super) fn lock(area: &HostArea, index: u32, deadline: Option<Deadline>) -> R
         }
         let remaining = deadline.map_or(Duration::ZERO, |deadline| deadline.remaining());
         if remaining.is_zero() {
-            // The owner may be dead, and a caller that only tries would otherwise never learn of it.
+            // The owner may be dead, and a caller that never waits would not learn it otherwise.
             if seize(&area.0, word, seen) {
                 continue;
             }
@@ -163,7 +168,7 @@ pub(super) fn lock(area: &HostArea, index: u32, deadline: Option<Deadline>) -> R
     }
 }
 
-/// Gives a lock back whose holder, by the number in `seen`, is dead. Returns whether it was.
+/// Releases a lock if its holder, by the number in `seen`, is dead. Returns whether it did.
 fn seize(area: &Inner, word: &AtomicU32, seen: u32) -> bool {
     let owner = seen & OWNER;
     let Backing::File(file) = &area.backing else { return false };
@@ -180,7 +185,8 @@ fn seize(area: &Inner, word: &AtomicU32, seen: u32) -> bool {
     true
 }
 
-/// Marks a lock that `owner` held as abandoned, if it still does. The caller holds the owner's number.
+/// Marks a lock of `owner` as abandoned, if `owner` still holds it. The caller holds the owner's
+/// number.
 fn leave_abandoned(word: &AtomicU32, owner: u32) {
     let mut seen = word.load(Ordering::Relaxed);
     while seen & OWNER == owner {
@@ -197,7 +203,8 @@ pub(super) fn number(file: &File) -> Option<NonZeroU32> {
     (1..=slot::NUMBERS).find(|&number| slot::take_number(file, number)).and_then(NonZeroU32::new)
 }
 
-/// Locks that the last opener with this number died with are abandoned: it cannot be told from this one any more.
+/// Marks locks that the last opener with this number held as abandoned: that opener is dead and has
+/// the same number as this one.
 pub(super) fn succeed(area: &Inner) {
     for index in 0..area.layout.spec.mutexes {
         leave_abandoned(word(area, index), area.number.get());

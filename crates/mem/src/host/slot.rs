@@ -1,9 +1,10 @@
 //! Slots: claims that end with the process that made them.
 //!
-//! A claim is a write lock on one byte of the area's file, owned by an open file description that belongs
-//! to the claim alone (`F_OFD_SETLK`). Such a lock is not tied to a process id, is not lost when another
-//! descriptor of the file is closed, and ends when the last duplicate of the descriptor is closed, which
-//! the kernel does for the dead. A forked child gives its duplicate up before `fork` returns ([`crate::fork`]).
+//! A claim is a write lock on one byte of the area's file, owned by an open file description that
+//! belongs to the claim alone (`F_OFD_SETLK`). Such a lock is independent of process ids and of
+//! other descriptors of the file. It ends when the last duplicate of the descriptor is closed,
+//! which the kernel does for dead processes. A forked child closes its duplicate before `fork`
+//! returns ([`crate::fork`]).
 
 use super::{Backing, HostArea, HostError, failed};
 use crate::fork::ProcessStamp;
@@ -14,19 +15,19 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::sync::PoisonError;
 
-/// A claimed slot, free again on drop.
+/// A claimed slot, released on drop.
 #[derive(Debug)]
 pub struct SlotClaim {
     area: HostArea,
     slot: u32,
     stamp: ProcessStamp,
     _registration: Option<Registration>,
-    /// Whose description holds the lock; `None` in private areas.
+    /// The description that holds the lock; `None` in private areas.
     description: Option<File>,
 }
 
 impl SlotClaim {
-    /// Which slot.
+    /// Number of the slot.
     #[must_use]
     pub const fn slot(&self) -> u32 {
         self.slot
@@ -38,7 +39,7 @@ impl Drop for SlotClaim {
         if self.stamp.is_inherited() {
             return;
         }
-        // Closing the descriptor is not enough: a child that another thread is just starting has a
+        // Closing the descriptor is not enough: a child that another thread is starting has a
         // duplicate of it until its `exec`.
         if let Some(description) = &self.description {
             let _ = byte_lock(description, libc::F_OFD_SETLK, libc::F_UNLCK, self.slot);
@@ -87,8 +88,8 @@ pub(super) fn claim(area: &HostArea, slot: u32) -> Result<Option<SlotClaim>, Hos
 pub(super) fn alive(area: &HostArea, slot: u32) -> bool {
     check(area, slot);
     match &area.0.backing {
-        // The area's own description never holds a byte, so every holder is another one. A kernel that
-        // does not answer leaves the slot with its owner: nothing may be taken from the living.
+        // The area's own description never locks a slot's byte, so every holder is another one. If
+        // the kernel does not answer, the slot stays with its owner.
         Backing::File(file) | Backing::View(file) => {
             byte_lock(file, libc::F_OFD_GETLK, libc::F_WRLCK, slot).map_or(true, |found| found != libc::F_UNLCK)
         }
@@ -96,41 +97,42 @@ pub(super) fn alive(area: &HostArea, slot: u32) -> bool {
     }
 }
 
-/// The byte that all who have an area open share a lock on; no slot is so high.
+/// The byte on which every opener of an area holds a shared lock; above all slots.
 const HELD: u64 = 1 << 40;
 
-/// Marks the area as in use, as long as this description of its file is open.
+/// Marks the area as in use for the life of this file description.
 pub(super) fn hold(file: &File) -> io::Result<()> {
     lock_bytes(file, libc::F_OFD_SETLK, libc::F_RDLCK, HELD, 1).map(|_| ())
 }
 
-/// Whether another description of the file holds the area or a slot of it. A kernel that does not answer says so.
+/// Whether another file description holds the area or one of its slots. True if the kernel does not
+/// answer.
 pub(super) fn is_held(file: &File) -> bool {
     lock_bytes(file, libc::F_OFD_GETLK, libc::F_WRLCK, 0, 0).map_or(true, |found| found != libc::F_UNLCK)
 }
 
-/// Openers of an area at a time.
+/// Most simultaneous openers of an area.
 pub(super) const NUMBERS: u32 = 1 << 16;
 
 /// The byte of opener number 0.
 const FIRST_NUMBER: u64 = 1 << 41;
 
-/// Takes an opener's number for this description of the file; `false`: a living opener has it.
+/// Takes an opener's number for this file description. `false`: a living opener has it.
 pub(super) fn take_number(file: &File, number: u32) -> bool {
     lock_bytes(file, libc::F_OFD_SETLK, libc::F_WRLCK, FIRST_NUMBER + u64::from(number), 1).is_ok()
 }
 
-/// Gives an opener's number back.
+/// Releases an opener's number.
 pub(super) fn give_number(file: &File, number: u32) {
     let _ = lock_bytes(file, libc::F_OFD_SETLK, libc::F_UNLCK, FIRST_NUMBER + u64::from(number), 1);
 }
 
-/// Runs a command for a lock of this kind on byte `slot`, and returns the kind after the call.
+/// Runs a lock command of this kind on byte `slot`, and returns the kind after the call.
 fn byte_lock(file: &File, command: libc::c_int, kind: libc::c_int, slot: u32) -> io::Result<libc::c_int> {
     lock_bytes(file, command, kind, slot.into(), 1)
 }
 
-/// The same on `len` bytes from `start` on; 0: all of them.
+/// As [`byte_lock`], on `len` bytes from `start`; 0: all of them.
 fn lock_bytes(
     file: &File,
     command: libc::c_int,
@@ -138,8 +140,8 @@ fn lock_bytes(
     start: u64,
     len: libc::off_t,
 ) -> io::Result<libc::c_int> {
-    // SAFETY: `flock` is a structure of numbers, for which zero is valid; `l_pid` must be zero for these
-    // commands.
+    // SAFETY: `flock` is a structure of numbers, for which zero is valid; `l_pid` must be zero for
+    // these commands.
     let mut wanted: libc::flock = unsafe { std::mem::zeroed() };
     wanted.l_type = kind as libc::c_short;
     wanted.l_whence = libc::SEEK_SET as libc::c_short;

@@ -1,4 +1,4 @@
-//! What sysfs tells about a DAX character device.
+//! Facts about DAX character devices from sysfs.
 
 use std::fs;
 use std::io;

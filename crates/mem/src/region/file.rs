@@ -1,4 +1,4 @@
-//! Whose a region's file is.
+//! Ownership and permissions of a region's file.
 
 use super::{MapError, Mapping, RegionSource};
 use crate::host::UNMAPPED;
@@ -7,13 +7,14 @@ use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// Variable of the environment with user ids, separated by commas, whose regions this process trusts as its own.
+/// Environment variable with user ids, separated by commas. Regions of these users are trusted like
+/// this process's own.
 pub const TRUSTED_OWNERS: &str = "CENOTE_TRUSTED_OWNERS";
 
-/// The file or device that a region is, with its permissions: who may write it may use its host areas.
+/// A region's file or device and its permissions. A user that may write it may use its host areas.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RegionFile {
-    /// Where it is.
+    /// Its path.
     pub path: PathBuf,
     /// Its owner.
     pub user: u32,
@@ -34,10 +35,11 @@ impl RegionFile {
         Self { path: path.into(), user: status.uid(), group: status.gid(), mode: status.mode() & 0o777 }
     }
 
-    /// Refuses a region that another user may have planted: in a directory that everybody may write, the first to take a
-    /// name decides what all others read and who sees what they write. Believed is a file of this process's user or of root,
-    /// whatever its mode; one that its owner shares with a group that this process is in, and with nobody else; and one of
-    /// an owner that [`TRUSTED_OWNERS`] names.
+    /// Refuses a region that another user may have planted. In a directory that every user may
+    /// write, the first to take a name controls what others read and sees what they write. Trusted
+    /// are: a file of this process's user or of root, whatever its mode; a file that its owner
+    /// shares only with a group that this process is in; and a file of an owner that
+    /// [`TRUSTED_OWNERS`] names.
     pub(super) fn believe(&self) -> Result<(), MapError> {
         let Self { user, group, mode, .. } = *self;
         let shared = self.is_of_group() && mode & 0o007 == 0 && group != UNMAPPED && is_member(group);
@@ -51,7 +53,7 @@ impl RegionFile {
         self.user == 0 || self.user == rustix::process::geteuid().as_raw()
     }
 
-    /// Whether everybody may write it.
+    /// Whether every user may write it.
     #[must_use]
     pub const fn is_of_everybody(&self) -> bool {
         self.mode & 0o002 != 0
@@ -59,17 +61,19 @@ impl RegionFile {
 }
 
 impl Mapping {
-    /// The file behind the mapping, as it is now; `None` where there is none, or where the kernel does not tell.
+    /// The file behind the mapping and its present permissions; `None` if there is none, or if the
+    /// kernel does not report it.
     #[must_use]
     pub fn region_file(&self) -> Option<RegionFile> {
         Some(RegionFile::of(&self.source().path()?, &self.file()?.metadata().ok()?))
     }
 
-    /// Whether a region has this name already that a maker with this `mode` may use instead of making one.
+    /// Whether a region has this name already that a creator with this `mode` may use instead.
     ///
     /// # Errors
-    /// What has the name is not to be trusted: another user's file, of which only a maker that shares with a group takes
-    /// one that is shared with it; or no file at all.
+    /// The file with this name is not trusted, or is no regular file. Of another user's files, only
+    /// one that is shared with this process's group is trusted, and only for a creator that shares
+    /// with a group too.
     pub fn is_there(source: &RegionSource, mode: u32) -> Result<bool, MapError> {
         let Some(path) = source.path() else { return Ok(false) };
         if matches!(source, RegionSource::DevDax(_)) {

@@ -1,4 +1,4 @@
-//! Files that get their name when they are done: whose maker dies before that leaves nothing.
+//! Files that get their name when they are complete. A creator that dies before leaves nothing.
 
 use super::MapError;
 use cenote_base::time::Deadline;
@@ -9,10 +9,10 @@ use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// How long a maker waits for others who make files in the same folder. Taking the space of a large one is slow.
+/// Longest wait for other creators of files in the same folder. Allocating a large file is slow.
 const TURN_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// A new file that nobody can open yet; gone if it is dropped.
+/// A new file that no other process can open yet; removed if it is dropped.
 #[derive(Debug)]
 pub struct Fresh(Option<Named>);
 
@@ -20,9 +20,9 @@ pub struct Fresh(Option<Named>);
 struct Named {
     file: File,
     name: PathBuf,
-    /// What it is called meanwhile, where the file system knows no files without a name.
+    /// Its temporary name, on file systems without unnamed files.
     meanwhile: Option<PathBuf>,
-    /// Kept until it has its name.
+    /// Held until the file has its name.
     _turn: Option<File>,
 }
 
@@ -34,8 +34,9 @@ impl Drop for Named {
     }
 }
 
-/// Waits until nobody else makes a file in this folder: of many who want the same, all but the first would take its space for
-/// nothing. Whoever cannot wait, or not for ever, goes on without.
+/// Waits until no other process creates a file in this folder. Of many processes that create the
+/// same file, all but the first would allocate its space for nothing. After the longest wait, or if
+/// waiting fails, it continues.
 fn take_turn(folder: &Path) -> Option<File> {
     let folder = File::open(folder).ok()?;
     let deadline = Deadline::after(TURN_TIMEOUT);
@@ -58,10 +59,10 @@ fn refuse_existing(name: &Path) -> Result<(), MapError> {
 }
 
 impl Fresh {
-    /// What has no name, or has one already.
+    /// A file without a name, or one that has its name already.
     pub(super) const NAMELESS: Self = Self(None);
 
-    /// As [`Fresh::make`], for a file of any size: one after the other in a folder.
+    /// As [`Fresh::make`], for a file of any size; creators in a folder take turns.
     pub(super) fn make_large(name: &Path) -> Result<(Self, File), MapError> {
         refuse_existing(name)?;
         let turn = take_turn(folder_of(name));
@@ -72,17 +73,17 @@ impl Fresh {
         Ok((fresh, file))
     }
 
-    /// An empty file that is to be called `name`, for its owner alone.
+    /// An empty file, to be named `name`, accessible to its owner alone.
     pub(crate) fn make(name: &Path) -> Result<(Self, File), MapError> {
         refuse_existing(name)?;
         let (mode, access) = (Mode::RUSR | Mode::WUSR, OFlags::RDWR | OFlags::CLOEXEC);
         let failed = |error| match error {
-            // The file is new, so the folder is what is missing.
+            // The file is new, so the folder is missing.
             Errno::NOENT => MapError::NoFolder { path: name.into(), folder: folder_of(name).into() },
             error => MapError::from_io(name, "create the file", error),
         };
         let (opened, meanwhile) = match rustix::fs::open(folder_of(name), access | OFlags::TMPFILE, mode) {
-            // Old kernels say that a folder cannot be written.
+            // Old kernels report that the folder is a directory.
             Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::INVAL) => {
                 let mut path = name.as_os_str().to_owned();
                 path.push(format!(".making-{}", std::process::id()));
@@ -97,10 +98,10 @@ impl Fresh {
         Ok((Self(Some(Named { file: other, name: name.into(), meanwhile, _turn: None })), file))
     }
 
-    /// Gives it its name: from now on others can open it.
+    /// Gives the file its name. From then on other processes can open it.
     ///
     /// # Errors
-    /// Something has that name already, or it cannot be written.
+    /// The name is taken, or the folder cannot be written.
     pub fn publish(self) -> Result<(), MapError> {
         let Some(named) = &self.0 else { return Ok(()) };
         let opened = PathBuf::from(format!("/proc/self/fd/{}", named.file.as_raw_fd()));

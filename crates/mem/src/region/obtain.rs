@@ -1,4 +1,4 @@
-//! Asking for good memory, and telling what was obtained.
+//! Requests good memory, and reports what was granted.
 
 use super::{DaxFacts, MapOptions, Obtained};
 use crate::numa;
@@ -6,7 +6,7 @@ use rustix::io::Errno;
 use std::fs::{self, File};
 use std::path::Path;
 
-/// What kind of memory a file's bytes are.
+/// Kind of memory behind a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     /// Anonymous memory, tmpfs, or the page cache of a disk; pages of this many bytes.
@@ -39,15 +39,15 @@ impl Kind {
 
 /// Sets placement and huge pages, for pages that are faulted in later.
 pub(super) fn advise(base: *mut u8, len: u64, kind: Kind, options: &MapOptions, notes: &mut Vec<String>) {
-    // A DAX device's memory is where it is.
+    // A DAX device's memory has a fixed place.
     if let (Some(node), false) = (options.numa_node, matches!(kind, Kind::Dax(_))) {
-        // SAFETY: the range is the caller's whole new mapping.
+        // SAFETY: callers pass their whole new mapping.
         if let Err(error) = unsafe { numa::place(base, len as usize, node) } {
             notes.push(format!("pages were not bound to NUMA node {node}: {error}"));
         }
     }
     if options.huge_pages && matches!(kind, Kind::Memory { .. }) {
-        // SAFETY: advice changes no bytes, and the range is the caller's whole new mapping.
+        // SAFETY: advice changes no bytes, and callers pass their whole new mapping.
         let advised = unsafe { rustix::mm::madvise(base.cast(), len as usize, rustix::mm::Advice::LinuxHugepage) };
         if let Err(error) = advised {
             notes.push(format!("the kernel has no transparent huge pages for this memory: {error}"));
@@ -57,18 +57,18 @@ pub(super) fn advise(base: *mut u8, len: u64, kind: Kind, options: &MapOptions, 
 
 /// Faults every page in. A failure is a note: the region works without.
 pub(super) fn populate(base: *mut u8, len: u64, notes: &mut Vec<String>) {
-    // SAFETY: populating changes no bytes, and the range is the caller's whole mapping.
+    // SAFETY: populating changes no bytes, and callers pass their whole mapping.
     let populated = unsafe { rustix::mm::madvise(base.cast(), len as usize, rustix::mm::Advice::LinuxPopulateWrite) };
     if let Err(error) = populated {
         notes.push(format!("pages were not touched in advance: {error}"));
     }
 }
 
-/// Looks at the mapping and tells what became of the wishes.
+/// Inspects the mapping and reports which requests were granted.
 pub(super) fn obtained(base: *mut u8, len: u64, kind: Kind, options: &MapOptions, mut notes: Vec<String>) -> Obtained {
     let mut locked = !matches!(kind, Kind::Memory { .. });
     if options.prefault && !locked {
-        // SAFETY: locking changes no bytes, and the range is the caller's whole mapping.
+        // SAFETY: locking changes no bytes, and callers pass their whole mapping.
         match unsafe { rustix::mm::mlock(base.cast(), len as usize) } {
             Ok(()) => locked = true,
             Err(error) => notes.push(format!("memory was not locked ({error}); see the memlock limit")),
@@ -81,7 +81,7 @@ pub(super) fn obtained(base: *mut u8, len: u64, kind: Kind, options: &MapOptions
             }
             facts.numa_node
         }
-        // SAFETY: `base` is the first byte of the caller's mapping.
+        // SAFETY: `base` is the first byte of the callers' mapping.
         _ => match unsafe { numa::node_of_page(base) } {
             Ok(node) => Some(node),
             Err(error) => {
@@ -90,8 +90,8 @@ pub(super) fn obtained(base: *mut u8, len: u64, kind: Kind, options: &MapOptions
             }
         },
     };
-    // Where nothing was touched there is nothing to see yet, and to look takes the kernel a walk over all memory of this
-    // process, which may be a large one.
+    // An untouched mapping has no pages yet, and inspecting it makes the kernel walk all memory of
+    // this process, which may be large.
     let may_tell = options.prefault && matches!(kind, Kind::Memory { .. });
     let transparent_huge = may_tell && huge_bytes(base) > 0;
     if options.huge_pages && may_tell && !transparent_huge {
@@ -122,7 +122,7 @@ fn huge_bytes_in(smaps: &str, base: u64) -> u64 {
         * 1024
 }
 
-/// Bytes that the file's file system can still give.
+/// Bytes that the file's file system can still allocate.
 pub(super) fn free_space(file: &File, kind: Kind) -> u64 {
     if let Kind::HugeTlb { page } = kind {
         let counter = format!("/sys/kernel/mm/hugepages/hugepages-{}kB/free_hugepages", page >> 10);
@@ -130,14 +130,14 @@ pub(super) fn free_space(file: &File, kind: Kind) -> u64 {
         return pages.unwrap_or(0).saturating_mul(page);
     }
     match rustix::fs::fstatvfs(file) {
-        // A tmpfs without a limit tells no size; memory is the limit.
+        // A tmpfs without a limit reports no size; memory is the limit.
         Ok(status) if status.f_blocks == 0 => free_memory(),
         Ok(status) => status.f_bavail.saturating_mul(status.f_frsize),
         Err(_) => 0,
     }
 }
 
-/// Memory that programs can still get, for messages.
+/// Memory that programs can still allocate, for messages.
 pub(super) fn free_memory() -> u64 {
     crate::cpu::memory_bytes(Path::new("/"), "MemAvailable").unwrap_or(0)
 }

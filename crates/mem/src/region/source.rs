@@ -1,35 +1,36 @@
-//! The names of regions, as people write them.
+//! Names of regions.
 
 use super::MapError;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-/// Where `shm:NAME` regions and host areas live: the machine's own tmpfs.
+/// Directory of `shm:NAME` regions and host areas: the machine's own tmpfs.
 pub const SHM_DIRECTORY: &str = "/dev/shm";
 
-/// Where a region's bytes are.
+/// Source of a region's bytes.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum RegionSource {
     /// Memory of this process only, written `anon`.
     Anon,
     /// A tmpfs file of this name, written `shm:NAME`.
     Shm(String),
-    /// Any file: tmpfs, hugetlbfs, a DAX file system, a disk. Written as its path, which contains a slash, or `file:PATH`.
+    /// Any file: tmpfs, hugetlbfs, a DAX file system, a disk. Written as its path, which contains a
+    /// slash, or `file:PATH`.
     File(PathBuf),
     /// A DAX character device, written as its path `/dev/daxX.Y`.
     DevDax(PathBuf),
 }
 
-/// The text names no region.
+/// Text that names no region.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ParseRegionError {
-    /// No kind of region has such a name.
+    /// The name fits no kind of region.
     #[error("`{text}` names no region ({fact}); write shm:NAME, a path, file:PATH, /dev/daxX.Y or anon")]
     Malformed {
-        /// As written.
+        /// The name as given.
         text: String,
-        /// What is wrong with it.
+        /// The reason.
         fact: &'static str,
     },
     /// A bare word, which may mean shared memory or a file.
@@ -55,7 +56,7 @@ impl RegionSource {
         self.path().unwrap_or_else(|| PathBuf::from("anon"))
     }
 
-    /// A `Shm` built by hand may hold what parsing refuses, and must not reach outside its directory.
+    /// Code can build a `Shm` that parsing would refuse; it must not reach outside its directory.
     pub(super) fn check_name(&self) -> Result<(), MapError> {
         match self {
             Self::Shm(name) => match check_shm_name(name) {

@@ -1,4 +1,4 @@
-//! The instructions themselves, and the fences that order them.
+//! The flush instructions and the fences that order them.
 
 use super::Flush;
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
@@ -6,28 +6,30 @@ use std::arch::asm;
 #[cfg(target_arch = "x86_64")]
 use std::arch::x86_64::{_MM_HINT_T0, _mm_clflush, _mm_lfence, _mm_mfence, _mm_prefetch, _mm_sfence};
 
-/// Whether streamed stores leave nothing dirty in the cache. Elsewhere they are ordinary stores, and
-/// their lines must be flushed.
+/// Whether streamed stores leave no dirty line in the cache. On other architectures they are
+/// ordinary stores, and their lines must be flushed.
 pub(in crate::fabric) const STREAMS: bool = cfg!(target_arch = "x86_64");
 
 impl Flush {
-    /// Starts writing a line back; the cache may keep it. Done after [`drain`].
+    /// Starts writing a line back; the cache may keep it. [`drain`] waits for it.
     ///
     /// # Safety
-    /// Callers must guarantee that this processor has the instruction and that `line` is in mapped memory.
+    /// Callers must guarantee that this processor has the instruction and that `line` is in mapped
+    /// memory.
     #[inline(always)]
     pub(in crate::fabric) unsafe fn write_back(self, line: *const u8) {
         match self {
-            // SAFETY: the caller's guarantee. The instruction changes no byte that a load sees; as it may
-            // touch all memory in the compiler's eyes, stores stay before it.
+            // SAFETY: callers guarantee the instruction and the line. The instruction changes no
+            // byte that a load sees. The compiler must assume that it touches all memory, so stores
+            // stay before it.
             #[cfg(target_arch = "x86_64")]
             Self::Clwb => unsafe { asm!("clwb [{}]", in(reg) line, options(nostack, preserves_flags)) },
-            // SAFETY: the caller's guarantee.
+            // SAFETY: callers guarantee the instruction and the line.
             _ => unsafe { self.drop_line(line) },
         }
     }
 
-    /// Starts writing a line back, if it is dirty, and dropping it. Done after [`drain`].
+    /// Starts writing a line back, if it is dirty, and dropping it. [`drain`] waits for it.
     ///
     /// # Safety
     /// As for [`Flush::write_back`].
@@ -35,11 +37,11 @@ impl Flush {
     pub(in crate::fabric) unsafe fn drop_line(self, line: *const u8) {
         match self {
             #[cfg(target_arch = "x86_64")]
-            // SAFETY: the caller's guarantee.
+            // SAFETY: callers guarantee the instruction and the line.
             Self::Clflush => unsafe { _mm_clflush(line) },
             // `clwb` may keep the line, so it never refreshes.
             #[cfg(target_arch = "x86_64")]
-            // SAFETY: as in `write_back`; who has `clwb` has `clflushopt`.
+            // SAFETY: as in `write_back`; every processor with `clwb` has `clflushopt`.
             Self::ClflushOpt | Self::Clwb => unsafe {
                 asm!("clflushopt [{}]", in(reg) line, options(nostack, preserves_flags));
             },
@@ -51,8 +53,8 @@ impl Flush {
     }
 }
 
-/// Waits for all flushes and stores of this thread, and holds later loads back. On x86 only MFENCE holds
-/// loads back; SFENCE does not, not even behind the ordered `clflush`.
+/// Waits for all flushes and stores of this thread, and delays later loads until then. On x86 only
+/// MFENCE delays loads; SFENCE does not, not even after the ordered `clflush`.
 #[inline(always)]
 pub(in crate::fabric) fn drain() {
     #[cfg(target_arch = "x86_64")]
@@ -67,8 +69,9 @@ pub(in crate::fabric) fn drain() {
     }
 }
 
-/// Completes earlier loads before a later flush. A refresh starts here: manuals order flushes with fences
-/// and not with loads, and a line that was dropped before the load that asked for it could come back stale.
+/// Completes earlier loads before a later flush. A refresh starts with it: manuals order flushes
+/// with fences and not with loads, and a line that was dropped before an earlier load of it
+/// completes could come back stale.
 #[inline(always)]
 pub(in crate::fabric) fn loads_first() {
     #[cfg(target_arch = "x86_64")]
@@ -83,7 +86,7 @@ pub(in crate::fabric) fn loads_first() {
     }
 }
 
-/// Waits for this thread's streamed stores: a release store does not order them.
+/// Waits for this thread's streamed stores, which a release store does not order.
 #[inline(always)]
 pub(in crate::fabric) fn drain_streams() {
     #[cfg(target_arch = "x86_64")]
@@ -93,11 +96,11 @@ pub(in crate::fabric) fn drain_streams() {
     }
 }
 
-/// Asks for a line that will be loaded soon.
+/// Prefetches a line that will be loaded soon.
 #[inline(always)]
 pub(in crate::fabric) fn prefetch(line: *const u8) {
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: a prefetch changes nothing that a program sees, whatever the address.
+    // SAFETY: a prefetch changes nothing that a program sees, at any address.
     unsafe {
         _mm_prefetch::<_MM_HINT_T0>(line.cast());
     }

@@ -1,5 +1,5 @@
-//! Stores of a whole line around the cache: nothing is read first, and nothing dirty stays behind, so a
-//! line is published without a flush.
+//! Stores of a whole line around the cache. The line is not read first, and no dirty line stays in
+//! the cache, so a line is published without a flush.
 
 #[cfg(target_arch = "x86_64")]
 use std::arch::{
@@ -10,10 +10,10 @@ use std::arch::{
     },
 };
 
-/// How this processor stores a line around the cache.
+/// The processor's method of storing a line around the cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::fabric) enum WholeLine {
-    /// Not at all: store through the cache and flush.
+    /// None: store through the cache and flush.
     No,
     /// Eight words.
     #[cfg(target_arch = "x86_64")]
@@ -24,13 +24,13 @@ pub(in crate::fabric) enum WholeLine {
     /// One register.
     #[cfg(target_arch = "x86_64")]
     Avx512,
-    /// From memory to memory, 64 bytes at once even on the device.
+    /// From memory to memory, 64 bytes at once, on the device too.
     #[cfg(target_arch = "x86_64")]
     Movdir64b,
 }
 
 impl WholeLine {
-    /// What this processor has, best last.
+    /// The methods of this processor, best last.
     pub(in crate::fabric) fn available() -> Vec<Self> {
         #[cfg(target_arch = "x86_64")]
         {
@@ -46,53 +46,55 @@ impl WholeLine {
         vec![Self::No]
     }
 
-    /// Starts storing one word around the cache, where there is a way; else through it.
+    /// Starts storing one word around the cache if the processor can, otherwise through it.
     ///
     /// # Safety
-    /// Callers must guarantee that `to` is writable and aligned to 8 bytes. Others may read it meanwhile, by
-    /// atomics.
+    /// Callers must guarantee that `to` is writable and aligned to 8 bytes. Others may read it
+    /// meanwhile, by atomics.
     #[inline]
     pub(in crate::fabric) unsafe fn store_word(to: *mut u64, value: u64) {
         #[cfg(target_arch = "x86_64")]
-        // SAFETY: the caller's guarantee.
+        // SAFETY: callers guarantee a writable, aligned word.
         unsafe {
             _mm_stream_si64(to.cast(), value.cast_signed());
         }
         #[cfg(not(target_arch = "x86_64"))]
-        // SAFETY: the caller's guarantee; an aligned word is stored at once.
+        // SAFETY: callers guarantee a writable, aligned word, which is stored at once.
         unsafe {
             to.write_volatile(value);
         }
     }
 
-    /// Starts storing a line; it is on its way after [`super::drain`]. Words arrive in any order. Not for
+    /// Starts storing a line; [`super::drain`] waits for it. Words arrive in any order. Not for
     /// [`WholeLine::No`].
     ///
     /// # Safety
-    /// Callers must guarantee that this processor has the instruction and that the 64 bytes at `to` are
-    /// writable and aligned to 64 bytes. Others may read them meanwhile, by atomics or around the compiler.
+    /// Callers must guarantee that this processor has the instruction and that the 64 bytes at `to`
+    /// are writable and aligned to 64 bytes. Others may read them meanwhile, by atomics or by
+    /// instructions.
     #[inline]
     pub(in crate::fabric) unsafe fn store(self, to: *mut u8, words: &[u64; 8]) {
         match self {
             Self::No => unreachable!("this processor stores no line around its cache: {words:?} for {to:?}"),
             #[cfg(target_arch = "x86_64")]
-            // SAFETY: the caller's guarantee.
+            // SAFETY: callers guarantee a writable, aligned line.
             Self::Movnti => unsafe {
-                #[allow(clippy::cast_ptr_alignment, reason = "the caller's guarantee")]
+                #[allow(clippy::cast_ptr_alignment, reason = "callers guarantee the alignment")]
                 let to = to.cast::<i64>();
                 for (index, word) in words.iter().enumerate() {
                     _mm_stream_si64(to.add(index), word.cast_signed());
                 }
             },
             #[cfg(target_arch = "x86_64")]
-            // SAFETY: the caller's guarantee.
+            // SAFETY: callers guarantee AVX and a writable, aligned line.
             Self::Avx2 => unsafe { avx2(to, words) },
             #[cfg(target_arch = "x86_64")]
-            // SAFETY: the caller's guarantee.
+            // SAFETY: callers guarantee AVX-512F and a writable, aligned line.
             Self::Avx512 => unsafe { avx512(to, words) },
             #[cfg(target_arch = "x86_64")]
-            // SAFETY: the caller's guarantee; the instruction reads the 64 bytes of `words` and writes
-            // the line whose address is in the register.
+            // SAFETY: callers guarantee the instruction and a writable, aligned line. The
+            // instruction reads the 64 bytes of `words` and writes the line at the register's
+            // address.
             Self::Movdir64b => unsafe {
                 asm!("movdir64b {}, [{}]", in(reg) to, in(reg) words, options(nostack, preserves_flags));
             },
@@ -105,9 +107,9 @@ impl WholeLine {
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2")]
 unsafe fn avx2(to: *mut u8, words: &[u64; 8]) {
-    #[allow(clippy::cast_ptr_alignment, reason = "the caller's guarantee")]
+    #[allow(clippy::cast_ptr_alignment, reason = "callers guarantee the alignment")]
     let (from, to) = (words.as_ptr().cast::<__m256i>(), to.cast::<__m256i>());
-    // SAFETY: the caller's guarantee; two registers are the eight words.
+    // SAFETY: callers guarantee the line and the instructions; two registers are the eight words.
     unsafe {
         let halves = (_mm256_loadu_si256(from), _mm256_loadu_si256(from.add(1)));
         _mm256_stream_si256(to, halves.0);
@@ -120,9 +122,9 @@ unsafe fn avx2(to: *mut u8, words: &[u64; 8]) {
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f")]
 unsafe fn avx512(to: *mut u8, words: &[u64; 8]) {
-    #[allow(clippy::cast_ptr_alignment, reason = "the caller's guarantee")]
+    #[allow(clippy::cast_ptr_alignment, reason = "callers guarantee the alignment")]
     let to = to.cast::<__m512i>();
-    // SAFETY: the caller's guarantee; one register is the eight words.
+    // SAFETY: callers guarantee the line and the instruction; one register is the eight words.
     unsafe { _mm512_stream_si512(to, _mm512_loadu_si512(words.as_ptr().cast())) };
 }
 
