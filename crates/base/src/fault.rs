@@ -1,10 +1,10 @@
 //! Named places in the code at which a test can kill the process, and deliberate mistakes that a
 //! test must detect.
 //!
-//! Cost of a point: one relaxed atomic load while nothing is armed. [`arm`] arms a [`Point`] for the
-//! whole process; the command line takes a [`Plan`] from `CENOTE_FAULT=name:count`. The handler runs
-//! when the count is reached. The command's handler kills the process with SIGKILL, because the pool
-//! must survive that death.
+//! Cost of a point: one relaxed atomic load while nothing is armed. [`arm`] arms a [`Point`] for
+//! the whole process; the command line takes a [`Plan`] from `CENOTE_FAULT=name:count`. The handler
+//! runs when the count is reached. The command's handler kills the process with SIGKILL, because
+//! the pool must survive that death.
 
 use std::fmt;
 use std::str::FromStr;
@@ -59,7 +59,8 @@ macro_rules! named {
 pub struct UnknownName(String);
 
 named! {
-    /// A place in the code at which a test may kill the process. Each tells the state at that instant.
+    /// A place in the code at which a test may kill the process. Each tells the state at that
+    /// instant.
     Point, "fault point":
     /// A dead host's chunk has its new owner; its blocks are not taken over yet.
     ChunkAdopted = "chunk.adopted",
@@ -154,8 +155,8 @@ named! {
 }
 
 named! {
-    /// A deliberate mistake, compiled in with the feature `sabotage`. A test that does not detect an
-    /// enabled mistake is too weak.
+    /// A deliberate mistake, compiled in with the feature `sabotage`. A test that does not detect
+    /// an enabled mistake is too weak.
     Mistake, "mistake":
     /// The only live host takes a lock without showing its ticket.
     BakeryAloneUnsaid = "bakery.alone-unsaid",

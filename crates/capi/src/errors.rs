@@ -1,5 +1,5 @@
-//! Errors as C has them: a number, and words for whoever asks. Every call from C comes in through [`status`] or [`or`],
-//! which let no panic out.
+//! C errors: a number, and a text for [`cenote_last_error`]. Every call from C runs inside
+//! [`status`] or [`or`], which catch panics.
 
 use cenote_mem::MapError;
 use cenote_pool::{OpenError, PoolError};
@@ -8,7 +8,7 @@ use std::cell::RefCell;
 use std::ffi::{CStr, CString, c_char, c_int};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-// A build that aborts on a panic would take the C program along.
+// A build that aborts on a panic would end the C program.
 #[cfg(not(panic = "unwind"))]
 compile_error!("libcenote turns panics into errors, which needs `panic = \"unwind\"`");
 
@@ -16,14 +16,15 @@ thread_local! {
     static LAST: RefCell<CString> = RefCell::default();
 }
 
-/// What went wrong in this thread last, in words; empty if nothing did. It stays until the thread's next error.
+/// Text of this thread's last error; empty if there was none. It stays until the thread's next
+/// error.
 #[unsafe(no_mangle)]
 pub extern "C" fn cenote_last_error() -> *const c_char {
-    // A thread that is ending has no words any more.
+    // A thread that is ending has no text any more.
     LAST.try_with(|last| last.borrow().as_ptr()).unwrap_or(c"".as_ptr())
 }
 
-/// An error: its number, and the fact.
+/// An error: its number and its text.
 #[derive(Debug)]
 pub struct Fault {
     pub number: c_int,
@@ -35,7 +36,7 @@ impl Fault {
         Self { number, text: text.into() }
     }
 
-    /// A bug of ours, as an error that the program survives.
+    /// A bug in this library, as an error that the program survives.
     fn of_panic(payload: &(dyn Any + Send)) -> Self {
         let text = payload.downcast_ref::<&str>().copied();
         let text = text.or_else(|| payload.downcast_ref::<String>().map(String::as_str)).unwrap_or("no words");
@@ -78,25 +79,26 @@ impl From<OpenError> for Fault {
     }
 }
 
-/// Notes an error for [`cenote_last_error`] and returns its number.
+/// Stores an error for [`cenote_last_error`] and returns its number.
 fn note(fault: &Fault) -> c_int {
     let text = CString::new(fault.text.replace('\0', " ")).unwrap_or_default();
-    // A thread that is ending has nowhere to keep it.
+    // A thread that is ending has no place to store it.
     let _ = LAST.try_with(|last| *last.borrow_mut() = text);
     fault.number
 }
 
-/// Does what a call from C asks for. Locks of this process that a panic leaves behind are taken over by the next caller.
+/// Runs the body of a call from C. The next caller takes over locks of this process that a panic
+/// leaves behind.
 fn enter<T>(call: impl FnOnce() -> Result<T, Fault>) -> Result<T, Fault> {
     catch_unwind(AssertUnwindSafe(call)).unwrap_or_else(|payload| Err(Fault::of_panic(&*payload)))
 }
 
-/// What a call that returns a number returns.
+/// Runs a call that returns an error number.
 pub fn status(call: impl FnOnce() -> Result<c_int, Fault>) -> c_int {
     enter(call).unwrap_or_else(|fault| -note(&fault))
 }
 
-/// What a call that returns something returns instead.
+/// Runs a call that returns another value; `failed` is its value on error.
 pub fn or<T>(otherwise: T, call: impl FnOnce() -> Result<T, Fault>) -> T {
     enter(call).unwrap_or_else(|fault| {
         note(&fault);
@@ -104,7 +106,7 @@ pub fn or<T>(otherwise: T, call: impl FnOnce() -> Result<T, Fault>) -> T {
     })
 }
 
-/// A text that C gave.
+/// A text from C.
 ///
 /// # Safety
 /// Callers must guarantee that it is null or ends with a zero.
@@ -112,7 +114,7 @@ pub unsafe fn text<'a>(what: &str, given: *const c_char) -> Result<&'a str, Faul
     if given.is_null() {
         return Err(Fault::new(libc::EINVAL, format!("no {what} was given")));
     }
-    // SAFETY: the caller's guarantee.
+    // SAFETY: callers guarantee that it ends with a zero; null was excluded above.
     let given = unsafe { CStr::from_ptr(given) };
     given.to_str().map_err(|_| Fault::new(libc::EINVAL, format!("the {what} is no UTF-8")))
 }

@@ -1,8 +1,9 @@
 //! Roof: `libcenote`, the region for programs in C.
 //!
-//! TraCT's calls (§4.1: locks, memory, objects, offsets) and CXL-SpecKV's (§3.6.1: memory with hints), on the pool that
-//! everybody else uses. One region to a process, as in both papers. Calls return 0, or a negative error number of errno.h;
-//! those that return pointers, NULL. [`cenote_last_error`] tells a thread what went wrong in words.
+//! TraCT's calls (§4.1: locks, memory, objects, offsets) and CXL-SpecKV's (§3.6.1: memory with
+//! hints), on the same pool as all other users. One region per process, as in both papers. Calls
+//! return 0, or a negative error number of errno.h; those that return pointers, NULL.
+//! [`cenote_last_error`] returns the text of a thread's last error.
 
 mod errors;
 mod locks;

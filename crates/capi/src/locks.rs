@@ -1,8 +1,10 @@
-//! Locks that all processes of all hosts contend for (TraCT §4.1 (1)). Which of them are given out is kept in the region.
+//! Locks that all processes of all hosts contend for (TraCT §4.1 (1)). The region records which of
+//! them are allocated.
 //!
-//! A lock is given out and taken back under the registry's lock. It is taken back by a caller that holds it as well, for a
-//! moment: so a lock that somebody holds stays given out, and an acquirer that holds it and finds it given out is right for as
-//! long as it holds it. Order: the registry's lock, then the lock itself, which is only tried.
+//! The registry's lock guards allocation. A caller that frees a lock holds that lock as well, for a
+//! moment. So a held lock stays allocated, and a caller that acquires a lock and finds it allocated
+//! may rely on that while it holds it. Order: the registry's lock, then the lock itself, which is
+//! only tried.
 
 use crate::errors::{Fault, status};
 use crate::region::{Busy, Region, busy_region, region};
@@ -14,32 +16,33 @@ use std::ffi::c_int;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-/// A lock of the region, by number: the same in all processes, so it can be kept in the region.
+/// A lock of the region, by number. The number is the same in all processes, so it can be stored in
+/// the region.
 pub type CenoteLock = u32;
 
-/// How long `cxl_shm_acquire_lock` waits.
+/// Longest wait of `cxl_shm_acquire_lock`.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Guards which locks are given out; never given out itself.
+/// Guards the registry; never allocated itself.
 const REGISTRY: u8 = 0;
 
 const REGISTRY_KEY: &str = "cenote/locks given out";
 
-/// What the registry says before it says anything: its own lock is taken.
+/// The registry of a region without a record: only its own lock is allocated.
 const NONE_GIVEN: u64 = 1 << REGISTRY;
 
-/// A lock that is held, and the region that it is of. The lock goes first.
+/// A held lock and its region. The lock is dropped first.
 struct Held {
     lock: UserLock<'static, Arc<Mapped>>,
     region: Busy,
 }
 
-/// What a thread holds: a lock is released by the thread that took it.
+/// Locks that this thread holds. Only the thread that took a lock releases it.
 #[derive(Default)]
 struct HeldHere(RefCell<BTreeMap<CenoteLock, Held>>);
 
 impl HeldHere {
-    /// Without what the thread that forked this process held.
+    /// Forgets locks of the thread that forked this process.
     fn own(&self) -> RefMut<'_, BTreeMap<CenoteLock, Held>> {
         let mut held = self.0.borrow_mut();
         held.retain(|_, held| !held.region.is_inherited());
@@ -48,7 +51,8 @@ impl HeldHere {
 }
 
 impl Drop for HeldHere {
-    /// The thread ends, or the process exits, with locks held: what they guard may be half changed.
+    /// The thread ends, or the process exits, with locks held: the state that they guard may be
+    /// half changed.
     fn drop(&mut self) {
         for (_, held) in std::mem::take(self.0.get_mut()) {
             held.lock.abandon();
@@ -60,12 +64,13 @@ thread_local! {
     static HELD: HeldHere = HeldHere::default();
 }
 
-/// What the registry said when it was last read, one bit for each lock: reading it anew costs a walk over the table of objects.
+/// The registry as last read, one bit per lock. Reading it again costs a walk over the table of
+/// objects.
 #[derive(Debug, Default)]
 pub struct Given(Mutex<Option<(u64, ObjectMark)>>);
 
 impl Region {
-    /// Which locks are given out now.
+    /// The allocated locks.
     fn given_out(&self) -> Result<u64, Fault> {
         let mut known = self.given.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((given, _)) = known.filter(|(_, mark)| self.pool.is_current(mark)) {
@@ -83,13 +88,13 @@ fn damaged() -> Fault {
     Fault::new(libc::EIO, "the region's record of locks is damaged: make the region anew")
 }
 
-/// Changes which locks are given out.
+/// Changes the allocated locks.
 fn change<T>(pool: &HostPool, change: impl FnOnce(&mut u64) -> Result<T, Fault>) -> Result<T, Fault> {
     let _registry = pool.lock_user(REGISTRY, PATIENCE)?;
     let before = match pool.get_object(REGISTRY_KEY)? {
         Some(bytes) => u64::from_le_bytes(bytes.try_into().map_err(|_| damaged())?),
-        // Nobody replaces it now, so a record that is there and cannot be read stays so. To take it for none would give
-        // locks out that others have.
+        // The registry's lock is held, so no other process replaces the record: an unreadable
+        // record stays so. Taking it for an empty one would allocate locks that others use.
         None if pool.object_keys().iter().any(|key| key == REGISTRY_KEY) => return Err(damaged()),
         None => NONE_GIVEN,
     };
@@ -110,7 +115,7 @@ fn not_given_out(lock: CenoteLock) -> Fault {
     Fault::new(libc::EINVAL, format!("lock {lock} is not given out"))
 }
 
-/// Gives out a lock that nobody has. -ENOSPC: there is none left. -ENOMEM: the region is full, and has no room to record it.
+/// Allocates a lock. -ENOSPC: all are allocated. -ENOMEM: the region has no room to record it.
 ///
 /// # Safety
 /// `lock` must point to a lock.
@@ -127,14 +132,15 @@ pub unsafe extern "C" fn cxl_shm_allocate_lock(lock: *mut CenoteLock) -> c_int {
             *given |= 1 << number;
             Ok(number)
         })?;
-        // SAFETY: the caller's guarantee. It may lie anywhere, as a member of a packed structure does.
+        // SAFETY: callers guarantee a place for a lock. It may be unaligned, in a packed structure.
         unsafe { lock.write_unaligned(number) };
         Ok(0)
     })
 }
 
-/// Takes a lock back that was given out. -EBUSY: a thread of some process holds it. -EINVAL: it is not given out. -ENOMEM: the
-/// region is full, and the lock stays given out. Nobody may use it again: a thread that waits for it is refused when it gets it.
+/// Frees an allocated lock. -EBUSY: a thread of some process holds it. -EINVAL: it is not
+/// allocated. -ENOMEM: the region is full, and the lock stays allocated. A thread that waits for
+/// the lock is refused when it gets it.
 #[unsafe(no_mangle)]
 pub extern "C" fn cxl_shm_free_lock(lock: CenoteLock) -> c_int {
     status(|| {
@@ -148,21 +154,22 @@ pub extern "C" fn cxl_shm_free_lock(lock: CenoteLock) -> c_int {
                 other => other.into(),
             })?;
             *given &= !(1 << number);
-            // Kept until the registry says so.
+            // Held until the registry is written.
             Ok(held)
         })?;
         Ok(0)
     })
 }
 
-/// Takes a lock, waiting for a minute at most (-ETIMEDOUT). 1 instead of 0: whoever had it died with it, so what it guards
-/// may be half changed. -EDEADLK: this thread has it. -EINVAL: it is not given out, or no longer.
+/// Takes a lock, waiting for a minute at most (-ETIMEDOUT). Returns 1 instead of 0 if its last
+/// holder died with it: the guarded state may be half changed. -EDEADLK: this thread holds it.
+/// -EINVAL: it is not allocated, or was freed during the wait.
 #[unsafe(no_mangle)]
 pub extern "C" fn cxl_shm_acquire_lock(lock: CenoteLock) -> c_int {
     acquire(lock, PATIENCE)
 }
 
-/// As `cxl_shm_acquire_lock`, waiting for so many milliseconds at most.
+/// As `cxl_shm_acquire_lock`, waiting for this many milliseconds at most.
 #[unsafe(no_mangle)]
 pub extern "C" fn cxl_shm_acquire_lock_within(lock: CenoteLock, milliseconds: u32) -> c_int {
     acquire(lock, Duration::from_millis(milliseconds.into()))
@@ -178,11 +185,12 @@ fn acquire(lock: CenoteLock, timeout: Duration) -> c_int {
         if !is_given()? {
             return Err(not_given_out(lock));
         }
-        // SAFETY: the region is behind an `Arc` that lies beside the guard until after the guard is dropped (`Held`'s
-        // fields are dropped in their order; abandoning a guard drops it first), and what an `Arc` points to does not move.
+        // SAFETY: the region is behind an `Arc` that lives beside the guard until the guard is
+        // dropped (`Held` drops its fields in order, and abandoning a guard drops it first). The
+        // content of an `Arc` does not move.
         let pool: &'static HostPool = unsafe { &*std::ptr::from_ref(&region.pool) };
         let guard = pool.lock_user(number, timeout)?;
-        // Whoever frees a lock holds it, so what is said now stays so.
+        // A caller that frees a lock holds it, so the lock stays allocated from here on.
         if !is_given()? {
             return Err(not_given_out(lock));
         }
@@ -192,7 +200,7 @@ fn acquire(lock: CenoteLock, timeout: Duration) -> c_int {
     })
 }
 
-/// Gives a lock back that this thread holds. -EPERM: it does not.
+/// Releases a lock that this thread holds. -EPERM: it does not hold it.
 #[unsafe(no_mangle)]
 pub extern "C" fn cxl_shm_release_lock(lock: CenoteLock) -> c_int {
     status(|| {

@@ -1,8 +1,8 @@
-//! Memory of the region by pointers (TraCT §4.1 (2) and (4)). A pointer is good in this process alone; what is kept in the
-//! region refers to other parts of it by offsets.
+//! Memory of the region by pointers (TraCT §4.1 (2) and (4)). A pointer is valid in this process
+//! only; data in the region refers to other data by offsets.
 //!
-//! Sizes, pointers and offsets are input, whatever made them: only what lies in the region's space is turned into the
-//! other, so no call leads a program to the region's own structures.
+//! Sizes, pointers and offsets are unchecked input. Only addresses and offsets inside the region's
+//! space are converted, so no call leads a program to the region's own structures.
 
 use crate::errors::{Fault, or, status};
 use crate::region::{Region, region};
@@ -23,7 +23,7 @@ pub fn offset_of(region: &Region, pointer: *const c_void) -> Result<u64, Fault> 
         .ok_or_else(|| Fault::new(libc::EINVAL, format!("{pointer:p} does not point into the region's space")))
 }
 
-/// Where an offset of the region's space lies in this process.
+/// The address in this process of an offset in the region's space.
 pub fn pointer_to(region: &Region, offset: u64) -> Result<*mut c_void, Fault> {
     let space = region.pool.space();
     if !space.contains(&offset) {
@@ -31,13 +31,14 @@ pub fn pointer_to(region: &Region, offset: u64) -> Result<*mut c_void, Fault> {
         let place = format!("the region's space, which is {start:#x} to {end:#x}");
         return Err(Fault::new(libc::EINVAL, format!("offset {offset:#x} lies outside {place}")));
     }
-    // The space is of whole lines.
+    // The space consists of whole lines.
     let (line, into) = (offset / LINE * LINE, offset % LINE);
     Ok(region.fabric().address(line, LINE).wrapping_add(into as usize).cast())
 }
 
-/// Allocates memory of the region, aligned to 64 bytes. It is this process's, and goes with it, until `cxl_shm_put` names it.
-/// 0 bytes get the smallest piece. NULL: there is no room, or `size` is above the region's chunk size.
+/// Allocates memory of the region, aligned to 64 bytes. It belongs to this process, and is freed
+/// with it, until `cxl_shm_put` names it. 0 bytes get the smallest piece. NULL: there is no room,
+/// or `size` exceeds the region's chunk size.
 #[unsafe(no_mangle)]
 pub extern "C" fn shmalloc(size: usize) -> *mut c_void {
     or(null_mut(), || {
@@ -47,8 +48,8 @@ pub extern "C" fn shmalloc(size: usize) -> *mut c_void {
     })
 }
 
-/// Gives memory back that `shmalloc` gave this process and that has no name. NULL is nothing to give back. -EINVAL: the
-/// pointer is none of these, or was given back before.
+/// Frees memory that `shmalloc` returned to this process and that has no name. NULL is ignored.
+/// -EINVAL: any other pointer, or one that was freed before.
 #[unsafe(no_mangle)]
 pub extern "C" fn shfree(pointer: *mut c_void) -> c_int {
     if pointer.is_null() {
@@ -61,22 +62,24 @@ pub extern "C" fn shfree(pointer: *mut c_void) -> c_int {
     })
 }
 
-/// The offset of a pointer into the region, which every process can turn into a pointer of its own; 0: it does not point to
-/// where memory can be.
+/// The offset of a pointer into the region, which every process can convert to its own pointer; 0:
+/// it does not point into the region's space.
 #[unsafe(no_mangle)]
 pub extern "C" fn cxl_shm_get_offset(pointer: *const c_void) -> u64 {
     or(0, || offset_of(&*region()?, pointer))
 }
 
-/// A pointer to an offset in the region; NULL: no memory can be there. That there is some is the caller's to know.
+/// A pointer to an offset in the region; NULL: it is outside the region's space. The caller must
+/// know that memory is allocated there.
 #[unsafe(no_mangle)]
 pub extern "C" fn cxl_shm_get_ptr(offset: u64) -> *mut c_void {
     or(null_mut(), || pointer_to(&*region()?, offset))
 }
 
-/// Writes back what this processor's caches have of these bytes and drops it: after writing, so that other hosts see it; before
-/// reading what other hosts wrote. Waits until it is done. Where all who share the region share their caches, a fence.
-/// -EINVAL: they do not all lie where memory can be.
+/// Writes back and drops this processor's cached lines of these bytes: after writing, so that other
+/// hosts see the bytes; before reading what other hosts wrote. Waits until it is done. If all
+/// processes that share the region share their caches, it is a fence. -EINVAL: some bytes are
+/// outside the region's space.
 #[unsafe(no_mangle)]
 pub extern "C" fn cenote_flush(address: *const c_void, size: usize) -> c_int {
     status(|| {
@@ -93,7 +96,7 @@ pub extern "C" fn cenote_flush(address: *const c_void, size: usize) -> c_int {
     })
 }
 
-/// TraCT's name for `cenote_flush`. What does not lie in the region is left alone.
+/// TraCT's name for `cenote_flush`. Ignores bytes outside the region.
 #[unsafe(no_mangle)]
 pub extern "C" fn clflush(address: *mut c_void, size: usize) {
     cenote_flush(address, size);

@@ -12,19 +12,20 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
-/// A region that is open.
+/// An open region.
 pub struct Region {
     pub pool: HostPool,
-    /// Which locks are given out.
+    /// The registry of locks.
     pub given: Given,
-    /// Of the process that opened it: a forked child has its memory and not its place in the region.
+    /// Stamp of the process that opened it. A forked child has its memory but is no worker of the
+    /// region.
     stamp: ProcessStamp,
-    /// Locks that threads hold or wait for.
+    /// Number of locks that threads hold or wait for.
     busy: AtomicUsize,
     _ticker: Ticker,
 }
 
-/// Keeps a region from being closed, for a thread that holds a lock of it or waits for one.
+/// Keeps a region from being closed while a thread holds a lock of it or waits for one.
 pub struct Busy(Arc<Region>);
 
 impl Deref for Busy {
@@ -59,9 +60,9 @@ pub fn region() -> Result<Arc<Region>, Fault> {
     of_this_process(OPEN.read().unwrap_or_else(PoisonError::into_inner).as_ref())
 }
 
-/// The region of this process, which is not closed meanwhile.
+/// The region of this process, kept open until the result is dropped.
 pub fn busy_region() -> Result<Busy, Fault> {
-    // Counted before the place is let go of: closing holds it while it looks at the count.
+    // Count before releasing the place: closing holds the place while it reads the count.
     let open = OPEN.read().unwrap_or_else(PoisonError::into_inner);
     let region = of_this_process(open.as_ref())?;
     region.busy.fetch_add(1, Ordering::AcqRel);
@@ -80,17 +81,18 @@ fn source(region: &str) -> Result<RegionSource, Fault> {
     region.parse().map_err(|error| Fault::new(libc::EINVAL, format!("{region}: {error}")))
 }
 
-/// Makes a region of `size` bytes: `shm:NAME`, a file, or a hugetlbfs path. `chunk_size` is the largest piece of memory that can
-/// be allocated, a power of two from 64 KiB to 512 MiB; 0: 2 MiB. `hosts`, 1 to 64, is how many may share it; with more than one
-/// the region is made for hosts that do not share their caches. -EEXIST: it is there already. -EINVAL: such a region cannot be,
-/// for `hosts` 0 as well. -ENOSPC: there is no room for it.
+/// Creates a region of `size` bytes: `shm:NAME`, a file, or a hugetlbfs path. `chunk_size` is the
+/// largest piece of memory that can be allocated, a power of two from 64 KiB to 512 MiB; 0: 2 MiB.
+/// `hosts`, 1 to 64, is the number of hosts that may share it; with more than one, the region is
+/// made for hosts that do not share their caches. -EEXIST: it exists already. -EINVAL: an invalid
+/// argument, `hosts` 0 included. -ENOSPC: there is no space for it.
 ///
 /// # Safety
 /// `region` must end with a zero.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cenote_create(region: *const c_char, size: u64, chunk_size: u64, hosts: u8) -> c_int {
     status(|| {
-        // SAFETY: the caller's guarantee.
+        // SAFETY: callers guarantee that `region` ends with a zero.
         let source = source(unsafe { text("region", region)? })?;
         if source == RegionSource::Anon {
             return Err(Fault::new(
@@ -113,21 +115,21 @@ pub unsafe extern "C" fn cenote_create(region: *const c_char, size: u64, chunk_s
     })
 }
 
-/// Opens a region for this process, as host `host` of those that share it. `name` is what `cenote pool info` shows. -EBUSY: this process has
-/// one open.
+/// Opens a region for this process, as host `host` of those that share it. `cenote pool info` shows
+/// `name`. -EBUSY: this process has a region open.
 ///
 /// # Safety
 /// `region` and `name` must end with zeros.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cenote_open(region: *const c_char, name: *const c_char, host: u8) -> c_int {
     status(|| {
-        // SAFETY: the caller's guarantee.
+        // SAFETY: callers guarantee that both end with zeros.
         let (source, name) = unsafe { (source(text("region", region)?)?, text("name", name)?) };
         let mut place = OPEN.write().unwrap_or_else(PoisonError::into_inner);
         if place.as_ref().is_some_and(|open| !open.is_inherited()) {
             return Err(Fault::new(libc::EBUSY, "this process has a region open"));
         }
-        // The parent's is the parent's to close.
+        // The parent's region is the parent's to close.
         std::mem::forget(place.take());
         let fabric = open_region(&source, &MapOptions::default())?;
         let options = AttachOptions { host: HostId(host), ..AttachOptions::named(name) };
@@ -145,8 +147,8 @@ pub unsafe extern "C" fn cenote_open(region: *const c_char, name: *const c_char,
     })
 }
 
-/// Leaves the region. Memory that was not named by `cxl_shm_put` goes; pointers into the region must not be used any more.
-/// -EBUSY: a thread holds a lock or waits for one.
+/// Leaves the region. Memory without a name is freed; pointers into the region are invalid from
+/// then on. -EBUSY: a thread holds a lock or waits for one.
 #[unsafe(no_mangle)]
 pub extern "C" fn cenote_close() -> c_int {
     status(|| {
@@ -155,7 +157,8 @@ pub extern "C" fn cenote_close() -> c_int {
         if region.busy.load(Ordering::Acquire) > 0 {
             return Err(Fault::new(libc::EBUSY, "a thread holds a lock of the region or waits for one"));
         }
-        // The worker leaves before the place is let go of: a program that opens the region at once finds its slot free.
+        // The worker leaves before the place is released, so that a program that opens the region
+        // at once finds its slot free.
         place.take();
         drop(region);
         Ok(0)

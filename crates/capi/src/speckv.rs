@@ -1,4 +1,5 @@
-//! CXL-SpecKV's allocator (§3.6.1): memory by handles, with a hint how it will be used, and accesses that fetch ahead.
+//! CXL-SpecKV's allocator (§3.6.1): memory by handles, with a hint on its use, and accesses that
+//! prefetch.
 
 use crate::errors::{Fault, or, status};
 use crate::memory::pointer_to;
@@ -7,15 +8,17 @@ use cenote_mem::Fabric;
 use std::ffi::{c_int, c_void};
 use std::ptr::null_mut;
 
-/// Read through once, from its start to its end: an access fetches what comes next.
+/// Read once from start to end: an access prefetches what follows.
 pub const CXL_HINT_SEQUENTIAL: u32 = 1;
-/// Read here and there: an access fetches what was asked for and nothing more.
+/// Read at random: an access prefetches the requested bytes only.
 pub const CXL_HINT_RANDOM: u32 = 2;
 
-/// Lines that an access fetches ahead, and of those what lies behind the access where it goes through once.
+/// Number of lines that an access prefetches, and with CXL_HINT_SEQUENTIAL also after the requested
+/// bytes.
 const AHEAD_LINES: u64 = 32;
 
-/// The handle of memory: its offset in the region, and its hint in the lowest bits, which offsets leave free.
+/// A handle of memory: its offset in the region, and its hint in the lowest bits, which are zero in
+/// offsets.
 const HINT_MASK: u64 = 63;
 
 /// The offset and the hint of a handle.
@@ -27,7 +30,8 @@ fn parts(handle: u64) -> Result<(u64, u64), Fault> {
     Ok((offset, hint))
 }
 
-/// Allocates memory of the region; returns its handle, 0: there is none, as for `shmalloc`. `hint` is 0 or one of CXL_HINT_….
+/// Allocates memory of the region and returns its handle; 0: there is no room, as for `shmalloc`.
+/// `hint` is 0 or one of CXL_HINT_….
 #[unsafe(no_mangle)]
 pub extern "C" fn cxl_malloc(size: usize, hint: u32) -> u64 {
     or(0, || {
@@ -38,8 +42,9 @@ pub extern "C" fn cxl_malloc(size: usize, hint: u32) -> u64 {
     })
 }
 
-/// A pointer to `size` bytes at `offset` of the memory, on their way into the processor's caches already; NULL: they leave it,
-/// or nothing is there. Bytes that another host may have written since are to be dropped first (`cenote_flush`).
+/// A pointer to `size` bytes at `offset` of the memory, which are being prefetched. NULL: they are
+/// outside the memory, or the handle is invalid. Drop bytes that another host may have written
+/// since first (`cenote_flush`).
 #[unsafe(no_mangle)]
 pub extern "C" fn cxl_access(handle: u64, offset: u64, size: usize) -> *mut c_void {
     or(null_mut(), || {
@@ -49,7 +54,7 @@ pub extern "C" fn cxl_access(handle: u64, offset: u64, size: usize) -> *mut c_vo
         let end = offset.checked_add(size as u64).filter(|&end| offset < length && end <= length);
         let end = end
             .ok_or_else(|| Fault::new(libc::EINVAL, format!("{size} bytes at {offset} of memory that has {length}")))?;
-        // Within one piece of memory, so that no sum overflows.
+        // Within one piece of memory, so no sum overflows.
         let ahead = if hint == u64::from(CXL_HINT_SEQUENTIAL) { AHEAD_LINES * 64 } else { 0 };
         let last = (end + ahead).min(length);
         let lines = (start + offset) / 64..(start + last).div_ceil(64);
@@ -60,7 +65,7 @@ pub extern "C" fn cxl_access(handle: u64, offset: u64, size: usize) -> *mut c_vo
     })
 }
 
-/// Gives memory back. -EINVAL: the handle is none of this process, or was given back before.
+/// Frees memory. -EINVAL: the handle is none of this process, or was freed before.
 #[unsafe(no_mangle)]
 pub extern "C" fn cxl_free(handle: u64) -> c_int {
     status(|| {

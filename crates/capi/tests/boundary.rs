@@ -1,5 +1,6 @@
-//! Hostile calls from C: the sizes and offsets that were let through once, and what the fuzzer draws, from seeds.
-//! `cargo xtask fuzz capi` searches on, guided by coverage (docs/evidence/testing.md).
+//! Hostile calls from C: sizes and offsets that passed the checks of earlier versions, and the
+//! fuzzer's inputs drawn from seeds. `cargo xtask fuzz capi` searches further, guided by coverage
+//! (docs/evidence/testing.md).
 
 mod calls;
 
@@ -44,11 +45,11 @@ impl Drop for Region {
 }
 
 fn words() -> String {
-    // SAFETY: the library's text, which ends with a zero.
+    // SAFETY: the library's text ends with a zero.
     unsafe { CStr::from_ptr(cenote_last_error()) }.to_string_lossy().into_owned()
 }
 
-/// Sizes near 2^63 were rounded up to 2^64, which is 0: memory of no bytes was handed out again and again.
+/// Sizes near 2^63 were rounded up to 2^64, which is 0: memory of no bytes was returned repeatedly.
 #[test]
 fn a_size_above_the_chunk_size_is_refused_and_does_no_harm() {
     let _region = Region::open("sizes");
@@ -78,7 +79,7 @@ fn an_offset_outside_of_the_space_has_no_pointer() {
     for offset in (u64::MAX - 130..=u64::MAX).chain([0, 1, 64, 4095, 1 << 20, (1 << 20) + 1]) {
         assert!(cxl_shm_get_ptr(offset).is_null(), "{offset:#x}");
     }
-    assert_eq!(cxl_shm_get_offset(memory.wrapping_sub(offset as usize)), 0, "the superblock is nobody's memory");
+    assert_eq!(cxl_shm_get_offset(memory.wrapping_sub(offset as usize)), 0, "the superblock is no allocated memory");
     for size in [usize::MAX, usize::MAX - 64, 1 << 63, 1 << 20] {
         assert_eq!(cenote_flush(memory, size), -libc::EINVAL);
     }
@@ -100,7 +101,7 @@ fn a_handle_is_exactly_what_was_given() {
     assert_eq!([cxl_free(handle), cxl_free(handle)], [0, -libc::EINVAL]);
 }
 
-/// A lock that was given back could be taken, and then the region could not be closed.
+/// A freed lock could be taken, and then the region could not be closed.
 #[test]
 fn a_lock_that_is_not_given_out_is_refused() {
     let _region = Region::open("locks");
@@ -115,7 +116,7 @@ fn a_lock_that_is_not_given_out_is_refused() {
     assert_eq!([cxl_shm_release_lock(lock), cxl_shm_free_lock(lock)], [0, 0]);
     assert_eq!(cxl_shm_acquire_lock_within(lock, 0), -libc::EINVAL);
     assert_eq!(cxl_shm_free_lock(lock), -libc::EINVAL);
-    // The record of locks is no program's to name.
+    // No program may name the record of locks.
     for key in [c"cenote/locks given out", c"cenote/"] {
         // SAFETY: the key ends with a zero.
         unsafe {
@@ -126,7 +127,8 @@ fn a_lock_that_is_not_given_out_is_refused() {
     assert_eq!(cenote_close(), 0);
 }
 
-/// A thread that waits for a lock while another frees it must not be left with a lock that is somebody else's by then.
+/// A thread that waits for a lock while another frees it must not get a lock that was allocated
+/// again.
 #[test]
 fn a_lock_that_is_freed_while_a_thread_waits_for_it_is_refused() {
     let _region = Region::open("waiters");
@@ -178,7 +180,7 @@ fn a_region_that_cannot_be_is_refused_with_the_limit() {
     }
 }
 
-/// A bug of ours must not take the program along.
+/// A bug in the library must not end the program.
 #[test]
 fn a_panic_does_not_cross_into_c() {
     let _region = Region::open("panics");

@@ -1,4 +1,4 @@
-//! The header is the one that the code makes, and a C program of two processes works with it.
+//! The checked-in header matches the code, and a C program of two processes works with it.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
@@ -23,7 +23,7 @@ fn the_header_in_the_tree_is_the_one_that_is_made() {
     assert!(there == text, "{} is out of date: CENOTE_UPDATE_HEADER=1 cargo test -p cenote-capi", path.display());
 }
 
-/// The folder that cargo put the library into: that of this test's program, or the one above it.
+/// The folder of the library: that of this test's program, or the one above it.
 fn library() -> PathBuf {
     let program = std::env::current_exe().expect("this program has a path");
     let folders = program.ancestors().skip(1).take(2);
@@ -66,7 +66,7 @@ fn ended(child: Child) -> String {
     String::from_utf8(output.stdout).expect("text")
 }
 
-/// Runs both processes, under `checker` if there is one.
+/// Runs both processes, under `checker` if it is given.
 fn run(program: &Path, region: &Region, checker: &[&str]) {
     let start = |role: &str| {
         let command: Vec<&str> = checker.iter().copied().chain([program.to_str().expect("a text")]).collect();
@@ -105,13 +105,13 @@ fn two_processes_share_memory_locks_and_names() {
                 ["valgrind", "--quiet", "--error-exitcode=9", "--leak-check=full", "--errors-for-leak-kinds=definite"];
             run(&program, &Region::new("valgrind"), &checker);
         }
-        // Past the test harness, which shows nothing of what passes.
+        // Past the test harness, which hides the output of passing tests.
         _ => drop(writeln!(std::io::stderr(), "SKIPPED: the same under valgrind, which is not installed")),
     }
 }
 
-/// A child's `exit` released its parent's lock, and a thread that ended or a main thread that exited with a lock told the
-/// next holder nothing.
+/// Earlier, a child's `exit` released its parent's lock, and the next holder did not learn that a
+/// thread or a process had ended with the lock.
 #[test]
 fn locks_outlive_children_and_tell_of_ended_threads() {
     let folder = tempfile::tempdir().expect("a folder");

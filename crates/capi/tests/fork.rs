@@ -1,8 +1,11 @@
-//! What a process that forks keeps, by the pool's own calls: `fork` is not safe to call, so this stands where C is served.
+//! Effects of forks on a process's handles, by the pool's own calls. They are tested here because
+//! `fork` needs unsafe code, which this crate may use.
 //!
-//! The child inherits every handle, and dropping them there must release nothing of the parent's.
+//! The child inherits every handle. Dropping them in the child must release nothing of the
+//! parent's.
 //!
-//! The tests start this binary again with a role, because a role's process may have one thread only when it forks.
+//! The tests start this binary again with a role, because a process that forks may have one thread
+//! only.
 
 use cenote_base::prng::Prng;
 use cenote_base::{BlockHash, HashSeed};
@@ -19,12 +22,12 @@ const BLOCK_BYTES: u64 = 16 << 10;
 const REGION: &str = "CENOTE_TEST_REGION";
 const ROLE: &str = "CENOTE_TEST_ROLE";
 
-/// A lock that is held is not free any sooner.
+/// Lock timeout of a child: the parent holds the lock all the time.
 const SOON: Duration = Duration::from_millis(20);
 /// The user lock that the parent holds.
 const LOCK: u8 = 3;
 
-/// A region in shared memory that goes with the test.
+/// A region in shared memory, removed after the test.
 struct Region {
     source: RegionSource,
     superblock: Superblock,
@@ -75,13 +78,13 @@ fn namespace(pool: &HostPool) -> Namespace {
     pool.namespace(&record).expect("the table has room")
 }
 
-/// Hashes of `blocks` blocks of the prompt number `prompt`.
+/// Hashes of `blocks` blocks of prompt number `prompt`.
 fn chain(namespace: &Namespace, prompt: u32, blocks: usize) -> Vec<BlockHash> {
     let tokens: Vec<u32> = (0..blocks as u32 * 16).map(|token| token ^ (prompt << 12)).collect();
     namespace.hasher.chain(&tokens, 16)
 }
 
-/// The payload that belongs to a hash.
+/// The payload for a hash.
 fn payload(hash: BlockHash, bytes: u64) -> Vec<u8> {
     let mut prng = Prng::new(hash.words()[0]);
     (0..bytes / 8).flat_map(|_| prng.next_u64().to_le_bytes()).collect()
@@ -91,7 +94,7 @@ fn publish(pool: &HostPool, namespace: &Namespace, hash: BlockHash) -> Publish {
     pool.publish(&NewBlock::new(namespace, hash, 0), &[&payload(hash, BLOCK_BYTES)])
 }
 
-/// Whether a block is there with the bytes that belong to its hash.
+/// Whether a block is there with the payload for its hash.
 fn has(pool: &HostPool, hash: BlockHash) -> Result<(), ReadOutcome> {
     let hit = *pool.lookup(&[hash]).first().ok_or(ReadOutcome::Stale)?;
     let mut bytes = vec![0; BLOCK_BYTES as usize];
@@ -104,10 +107,10 @@ fn has(pool: &HostPool, hash: BlockHash) -> Result<(), ReadOutcome> {
     }
 }
 
-/// Writes a part of a block in place, as a device would.
+/// Writes part of a block in place, as a device would.
 fn write_in_place(pool: &HostPool, offset: u64, bytes: &[u8]) {
     let address = pool.fabric().address(offset, bytes.len().next_multiple_of(64) as u64);
-    // SAFETY: the memory is a reservation of this process, which nobody else writes.
+    // SAFETY: the memory is a reservation of this process, and no other thread writes it.
     unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), address, bytes.len()) };
 }
 
@@ -122,7 +125,7 @@ fn wait_for_go() {
 
 /// Forks. Returns the child's process id in the parent, and `None` in the child.
 fn fork() -> Option<rustix::process::Pid> {
-    // SAFETY: roles have one thread, so the child may do whatever the parent could.
+    // SAFETY: roles have one thread, so the child may use all inherited state.
     let pid = unsafe { libc::fork() };
     assert!(pid >= 0, "{}", std::io::Error::last_os_error());
     rustix::process::Pid::from_raw(pid)
@@ -163,7 +166,7 @@ fn role() {
         }
     }
     let Some(child) = child else {
-        // All of it leaves the region alone.
+        // None of these calls changes the region.
         assert!(pool.lookup(&hashes).is_empty() && pool.peek(&hashes).is_empty() && pool.pin(pin.hit()).is_none());
         assert_eq!(publish(&pool, &ns, hashes[2]), Publish::NoRoom);
         assert_eq!(
@@ -192,7 +195,7 @@ fn role() {
         write_in_place(&pool, offset, &vec![0xbb; BLOCK_BYTES as usize]);
         drop((lock, pin, kept));
         drop(filling);
-        // As a process of its own it is welcome.
+        // The child may join as a worker of its own.
         let own = attach(&source);
         assert_eq!(publish(&own, &namespace(&own), hashes[2]), Publish::Published);
         drop((own, pool));
@@ -260,8 +263,8 @@ fn flushes() -> [Flush; 2] {
     [Flush::None, Flush::available()[0]]
 }
 
-/// Before forked children were told apart, the child's exit gave its parent's reservation to this worker, and the
-/// parent's hash then read this worker's bytes as whole.
+/// Earlier, the exit of a forked child gave its parent's reservation to this worker. The parent's
+/// hash then read this worker's bytes as whole.
 #[test]
 fn a_childs_end_takes_nothing_from_its_parent() {
     for flush in flushes() {
@@ -274,7 +277,7 @@ fn a_childs_end_takes_nothing_from_its_parent() {
         assert_eq!(pool.tick(), Recovered::default(), "all members live");
         assert!(pool.lock_user(LOCK, SOON).is_err(), "{flush:?}: the parent holds the lock");
         assert_eq!(has(&pool, hashes[2]), Ok(()), "{flush:?}: the child published as itself");
-        // All the space there is: whatever the parent has reserved or pinned stays its own.
+        // Reserve all remaining space: the parent's reservations and pins must stay its own.
         let mut taken = Vec::new();
         while let Ok(filling) = pool.begin_in_place(&NewBlock::new(&ns, chain(&ns, 100 + taken.len() as u32, 1)[0], 0))
         {
@@ -296,7 +299,7 @@ fn a_childs_end_takes_nothing_from_its_parent() {
     }
 }
 
-/// The child had duplicates of the descriptors whose locks say that its parent lives.
+/// The child had duplicates of the descriptors whose locks show that its parent lives.
 #[test]
 fn a_child_that_outlives_its_parent_holds_nothing_of_it() {
     for flush in flushes() {

@@ -1,10 +1,10 @@
 //! The Llama model (Touvron et al., 2023): embedding, attention and MLP layers, norm, output
 //! projection.
 //!
-//! The forward pass runs on plain slices with this crate's kernels instead of a tensor library, for two
-//! reasons. First, the pass reads and writes the batch's KV pages in place, which side-effect-free
-//! tensor operations cannot express. Second, batch invariance must hold for every product; libraries
-//! block a product by the number of rows and do not guarantee it.
+//! The forward pass runs on plain slices with this crate's kernels instead of a tensor library, for
+//! two reasons. First, the pass reads and writes the batch's KV pages in place, which
+//! side-effect-free tensor operations cannot express. Second, batch invariance must hold for every
+//! product; libraries block a product by the number of rows and do not guarantee it.
 //!
 //! Shapes: a batch has `rows` tokens in total; activations are row-major `[rows][width]` in f32.
 

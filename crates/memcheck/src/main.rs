@@ -45,8 +45,8 @@ pub struct Args {
     /// Enable one deliberate mistake of the pool (needs the feature `sabotage`).
     #[arg(long)]
     sabotage: Option<Mistake>,
-    /// Leave out every flush, fence and invalidation in turn, and enable every deliberate mistake in
-    /// turn. Some seed must detect each.
+    /// Leave out every flush, fence and invalidation in turn, and enable every deliberate mistake
+    /// in turn. Some seed must detect each.
     #[arg(long)]
     mutate: bool,
     /// Print all violations of a failing seed, and its shape.

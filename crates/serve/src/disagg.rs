@@ -1,17 +1,20 @@
-//! Prefill here, decode there (TraCT §3.2), and streams that survive their workers.
+//! Prefill and decode on separate workers (TraCT §3.2), and streams that survive their workers.
 //!
-//! A request goes to a prefill worker (steps 1–5, 11 and 12: lookup, KV read, prefill, publish, free),
-//! whose hand-over goes to a decode worker (steps 6–10). Both speak to the front only; the KV itself goes
-//! through the region, so any decode worker will do and nothing is lost with a worker but its time.
+//! A request goes to a prefill worker (steps 1–5, 11 and 12: lookup, KV read, prefill, publish,
+//! free), and its hand-over goes to a decode worker (steps 6–10). Both speak only to the front. The
+//! KV goes through the region, so any decode worker can continue, and the death of a worker costs
+//! only time.
 //!
-//! What was forwarded to the client is remembered (`progress.rs`). When a worker dies, or goes silent, or
-//! refuses, the request goes on elsewhere from exactly there: token `n` depends on the seed and `n` only,
-//! and the seed is drawn here if the client gave none. A replacement that disagrees with what the client
-//! has already seen ends the request with an error: better no token than a wrong one.
+//! The front remembers what it forwarded to the client (`progress.rs`). If a worker dies, goes
+//! silent or refuses, the request continues elsewhere from exactly there: token `n` depends on the
+//! seed and `n` only, and the front draws the seed if the client gave none. A replacement that
+//! contradicts forwarded text ends the request with an error: a missing token is better than a
+//! wrong one.
 //!
-//! Expected of an engine that takes [`Phase::Decode`](cenote_base::engine::Phase): `sampling.max_tokens`
-//! counts all output tokens, those of the hand-over among them, and so does `usage.completion_tokens`; a
-//! hand-over whose tokens already end the request is answered with `Finished` and the text still owed.
+//! Requirements on an engine that takes [`Phase::Decode`](cenote_base::engine::Phase):
+//! `sampling.max_tokens` counts all output tokens, the hand-over's included, and so does
+//! `usage.completion_tokens`. A hand-over whose tokens already end the request is answered with
+//! `Finished` and the remaining text.
 
 mod drive;
 mod fleet;
@@ -29,18 +32,18 @@ use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
-/// How hard to try.
+/// Limits of retries.
 #[derive(Clone, Debug)]
 pub struct DisaggregatedConfig {
-    /// Failures in a row without one new token; then the request fails.
+    /// Failures in a row without a new token, after which the request fails.
     pub failures_in_a_row_max: u32,
-    /// Failures of one request in all: a request that kills every worker must end some time.
+    /// Failures of one request in total, so that a request that kills every worker ends.
     pub failures_max: u32,
-    /// Pause before trying again where it failed before; doubles up to `backoff_max`.
+    /// Pause before a retry on a worker that failed before; doubles up to `backoff_max`.
     pub backoff_min: Duration,
     /// Longest such pause.
     pub backoff_max: Duration,
-    /// Longest wait for any worker at all, while they restart.
+    /// Longest wait for any worker while workers restart.
     pub worker_wait: Duration,
 }
 
@@ -62,12 +65,13 @@ pub struct Disaggregated {
     runtime: Handle,
 }
 
-/// What the requests' tasks share.
+/// State that the requests' tasks share.
 struct Shared {
     fleet: Arc<Fleet>,
     config: DisaggregatedConfig,
     counters: Counters,
-    /// Names of attempts: a worker may still hold an attempt that was given up, so none is used twice.
+    /// Number of the next attempt. A worker may still run an abandoned attempt, so no number is
+    /// used twice.
     last_attempt: AtomicU64,
     draining: AtomicBool,
     running: Mutex<HashMap<RequestId, oneshot::Sender<()>>>,
@@ -84,10 +88,10 @@ struct Counters {
 }
 
 impl Counters {
-    /// A request ended with this error. `has_begun`: its client had tokens before.
+    /// Counts a request that ended with this error. `has_begun`: its client had tokens before.
     fn failed(&self, kind: ErrorKind, has_begun: bool) {
         let counter = match kind {
-            // The client's own doing.
+            // The client caused it.
             ErrorKind::InvalidRequest | ErrorKind::ContextLength | ErrorKind::Aborted => return,
             ErrorKind::DeadlineExceeded => &self.expired,
             ErrorKind::Overloaded if !has_begun => &self.refused,
@@ -98,7 +102,7 @@ impl Counters {
 }
 
 impl Disaggregated {
-    /// A router over `fleet`. Must be called within a tokio runtime, which then carries the requests.
+    /// A router over `fleet`. Must be called within a tokio runtime, which then runs the requests.
     #[must_use]
     pub fn new(fleet: Arc<Fleet>, config: DisaggregatedConfig) -> Self {
         let shared = Shared {
@@ -120,7 +124,7 @@ impl Shared {
     }
 }
 
-/// Strikes a request off the list when its task ends, however it ends.
+/// Removes a request from the list when its task ends, by any cause.
 struct Listed {
     shared: Arc<Shared>,
     id: RequestId,
@@ -160,7 +164,8 @@ impl Engine for Disaggregated {
             if let Some(event) = last {
                 events(event);
             }
-            // The sink goes first: who waits for the drain must find every answer given.
+            // Drop the sink first, so that a drain that waits for the request finds its answer
+            // complete.
             drop(events);
             drop(listed);
         });
@@ -168,7 +173,8 @@ impl Engine for Disaggregated {
     }
 
     fn abort(&self, id: RequestId) {
-        // The entry stays until the task has let go of its worker, so that a drain waits for that too.
+        // The entry stays until the task has released its worker, so that a drain waits for that
+        // too.
         if let Some(cancel) = self.shared.running().get_mut(&id) {
             let (spent, _) = oneshot::channel();
             let _ = std::mem::replace(cancel, spent).send(());
@@ -203,7 +209,7 @@ impl Engine for Disaggregated {
         let (running, _) = waited.unwrap_or_else(PoisonError::into_inner);
         let done = running.is_empty();
         drop(running);
-        // The workers come last: a prefill that runs out still needs a decode worker that takes it.
+        // Workers drain last: a prefill that ends still needs a decode worker.
         done && self.shared.fleet.engines().iter().all(|engine| engine.drain(deadline))
     }
 }

@@ -1,8 +1,9 @@
 //! The HTTP front over any engine.
 //!
-//! `/v1/models`, `/v1/completions`, `/v1/chat/completions`, `/health`, `/ready`, `/metrics`. A handler translates
-//! ([`crate::openai`]), submits, and waits with a deadline; whatever ends it early, a broken connection
-//! included, drops its `Generation`, and that aborts the request in the engine.
+//! `/v1/models`, `/v1/completions`, `/v1/chat/completions`, `/health`, `/ready`, `/metrics`. A
+//! handler translates ([`crate::openai`]), submits, and waits with a deadline. If it ends early,
+//! for example because the connection broke, it drops its `Generation`, which aborts the request in
+//! the engine.
 
 pub(crate) mod body;
 pub(crate) mod budget;

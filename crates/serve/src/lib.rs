@@ -1,9 +1,10 @@
 //! Floor 4: what clients and operators talk to.
 //!
 //! OpenAI-compatible HTTP over any [`Engine`](cenote_base::Engine), Prometheus metrics, the worker
-//! protocol, and the router that splits prefill and decode over worker processes (TraCT §3.2). Nothing
-//! here knows how tokens are computed or where KV lies: an engine in this process, an engine behind a
-//! socket ([`RemoteEngine`]) and a fleet of them ([`Disaggregated`]) look the same from above.
+//! protocol, and the router that splits prefill and decode over worker processes (TraCT §3.2).
+//! Nothing here knows how tokens are computed or where KV lies: an engine in this process, an
+//! engine behind a socket ([`RemoteEngine`]) and a fleet of them ([`Disaggregated`]) look the same
+//! from above.
 //!
 //! ```text
 //! client ── http ──▶ Disaggregated ──▶ Fleet ──▶ RemoteEngine ── HTTP ──▶ worker process
@@ -25,8 +26,8 @@
 //! # }
 //! ```
 //!
-//! With workers, the engine is [`Disaggregated`] over the [`Fleet`] that a [`Supervisor`] keeps filled, and
-//! a worker process is little more than [`run_worker`].
+//! With workers, the engine is [`Disaggregated`] over the [`Fleet`] that a [`Supervisor`] keeps
+//! filled, and a worker process is little more than [`run_worker`].
 #![forbid(unsafe_code)]
 
 pub mod disagg;

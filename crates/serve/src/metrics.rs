@@ -1,8 +1,8 @@
-//! Prometheus text: what the server measures itself, and what its engine reports.
+//! Prometheus text: the server's own measurements, and its engine's statistics.
 //!
-//! The recorder is this value's own, not the process's: several servers may live in one process, and
-//! whoever installed a global recorder keeps it. The server's own series start with `cenote_http_`
-//! (`cenote_degraded` apart), the engine's with `cenote_`, so the two cannot collide and no series is
+//! The recorder belongs to this value, not to the process: several servers may live in one process,
+//! and a program's global recorder stays. The server's own series start with `cenote_http_` (except
+//! `cenote_degraded`), the engine's with `cenote_`, so the two cannot collide and no series is
 //! written twice.
 
 mod help;
@@ -15,11 +15,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 const METADATA: Metadata<'static> = Metadata::new("cenote_serve", Level::INFO, None);
-/// Upper bounds of the latency buckets, in seconds: decode steps at the low end, long answers at the high.
+/// Upper bounds of the latency buckets, in seconds: decode steps at the low end, long answers at
+/// the high.
 const SECONDS: &[f64] =
     &[0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0];
-/// The exporter keeps raw samples until it is told to fold them into buckets; a server that nobody
-/// scrapes would keep them for ever, so every so many samples we tell it.
+/// The exporter keeps raw samples until it folds them into buckets. A server without scrapes would
+/// keep them forever, so this many samples trigger a fold.
 const SAMPLES_BETWEEN_FOLDS: u64 = 8192;
 
 const REFUSED: &str = "cenote_http_requests_refused_total";
@@ -56,7 +57,7 @@ impl Default for Metrics {
 }
 
 impl Metrics {
-    /// Nothing measured yet.
+    /// No measurements yet.
     #[must_use]
     pub fn new() -> Self {
         let recorder = PrometheusBuilder::new()
@@ -139,19 +140,19 @@ impl Metrics {
         }
     }
 
-    /// One answer was sent.
+    /// Counts an answer.
     pub fn answered(&self, endpoint: &'static str, status: u16) {
         let labels = vec![Label::from_static_parts("endpoint", endpoint), Label::new("status", status.to_string())];
         let key = Key::from_parts("cenote_http_requests_total", labels);
         self.recorder.register_counter(&key, &METADATA).increment(1);
     }
 
-    /// A generating request began.
+    /// Counts the start of a generating request.
     pub fn began(&self) {
         self.running.increment(1.0);
     }
 
-    /// A generating request ended, well (with its counts) or not.
+    /// Counts the end of a generating request, with its token counts if it succeeded.
     pub fn ended(&self, duration: Duration, usage: Option<Usage>) {
         self.running.decrement(1.0);
         self.whole_request.record(duration.as_secs_f64());
@@ -166,46 +167,47 @@ impl Metrics {
         }
     }
 
-    /// The engine became degraded, or whole again.
+    /// Records whether the engine is degraded.
     pub fn degraded(&self, is_degraded: bool) {
         self.degraded.set(if is_degraded { 1.0 } else { 0.0 });
     }
 
-    /// A generating request met a bound, one of `requests`, `length`, `time` and `memory`.
+    /// Counts a generating request that was refused because of a limit: `requests`, `length`,
+    /// `time` or `memory`.
     pub fn refused(&self, bound: &'static str) {
         self.recorder.register_counter(&refused_key(bound), &METADATA).increment(1);
     }
 
-    /// Open connections now; refused and evicted ones since the start.
+    /// Records open connections, and refused and evicted ones since the start.
     pub fn connections(&self, open: usize, refused: u64, evicted: u64) {
         self.connections.set(open as f64);
         self.connections_refused.absolute(refused);
         self.connections_evicted.absolute(evicted);
     }
 
-    /// Bytes of bodies held now.
+    /// Records the bytes of bodies held now.
     pub fn body_bytes(&self, held: usize) {
         self.body_bytes.set(held as f64);
     }
 
-    /// A first token came.
+    /// Records the time to the first token.
     pub fn first_token(&self, after: Duration) {
         self.time_to_first_token.record(after.as_secs_f64());
         self.sampled();
     }
 
-    /// Another token came.
+    /// Records the time to a later token.
     pub fn next_token(&self, after: Duration) {
         self.inter_token.record(after.as_secs_f64());
         self.sampled();
     }
 
-    /// All series as Prometheus text.
+    /// All series, as Prometheus text.
     #[must_use]
     pub fn render(&self, engine: &EngineStats) -> String {
         let mut text = self.handle.render();
         for (name, value) in &engine.values {
-            // An engine's names are input: a bad one must not spoil the page for the others.
+            // An engine's names are input: a bad one must not invalidate the page.
             if !is_metric_name(name) || name.starts_with("http_") || name == "degraded" {
                 tracing::warn!(name, "the engine reports a statistic whose name is not a Prometheus name");
                 continue;

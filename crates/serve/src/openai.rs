@@ -1,8 +1,9 @@
-//! The OpenAI API as data: bodies in, bodies out. Pure translation; no socket, clock or engine.
+//! The OpenAI API as data: bodies in, bodies out. Pure translation without sockets, clocks or
+//! engines.
 //!
-//! A request is refused only for a reason that can be named: the error carries the field (`param`) in
-//! the client's own spelling. Fields that nobody here knows are ignored, because clients send extras;
-//! fields that are known and would change the answer are refused, because silence would be a lie.
+//! A request is refused only for a nameable reason: the error carries the field (`param`) in the
+//! client's spelling. Unknown fields are ignored, because clients send extra fields. Known fields
+//! that this server does not support and that would change the answer are refused.
 
 mod chat;
 mod completions;

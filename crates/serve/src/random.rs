@@ -1,14 +1,15 @@
-//! Random numbers for names and secrets. Nothing that must be reproducible comes from here, except
-//! that a request's seed, once drawn, makes all that follows reproducible.
+//! Random numbers for names, secrets and seeds. Only a request's seed affects results; once drawn,
+//! it makes the request reproducible.
 
 use std::fs::File;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io::Read;
 
-/// 64 bits that an observer of earlier ones may not guess cheaply: names of requests, seeds.
+/// 64 bits that are expensive to predict from earlier ones: request names, seeds.
 #[must_use]
 pub fn number() -> u64 {
-    // Each RandomState is keyed from the system's generator, so this needs no state and cannot fail.
+    // Each `RandomState` is keyed from the system's generator, so this needs no state and cannot
+    // fail.
     RandomState::new().build_hasher().finish()
 }
 
@@ -22,7 +23,7 @@ pub fn secret() -> std::io::Result<String> {
     Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
-/// Whether two secrets are equal, in a time that depends on their lengths only.
+/// Compares two secrets, in a time that depends on their lengths only.
 #[must_use]
 pub fn secrets_equal(given: &[u8], expected: &[u8]) -> bool {
     if given.len() != expected.len() {

@@ -1,9 +1,9 @@
-//! An engine in another process, spoken to over the worker protocol ([`crate::worker`]).
+//! An engine in another process, reached over the worker protocol ([`crate::worker`]).
 //!
-//! Every wait has a bound: connecting, the silence between two lines (the worker says "alive" when it has
-//! nothing else to say), and the request's own deadline. A worker that cannot be reached, goes silent or
-//! breaks off is [`ErrorKind::Unavailable`], which a router may retry; what the worker itself says of a
-//! request is passed on as it is.
+//! Every wait has a limit: connecting, the silence between two lines (the worker sends a blank line
+//! when it has nothing else to send), and the request's own deadline. A worker that cannot be
+//! reached, goes silent or closes the connection is [`ErrorKind::Unavailable`], which a router may
+//! retry. The worker's own errors are passed on unchanged.
 
 mod stream;
 
@@ -21,17 +21,17 @@ use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
-/// Longest idle time of a kept connection; below the server's own.
+/// Longest idle time of a pooled connection; below the server's own.
 const KEPT_IDLE: Duration = Duration::from_secs(10);
 
-/// How long to wait for what.
+/// Timeouts.
 #[derive(Clone, Debug)]
 pub struct RemoteConfig {
-    /// For a connection.
+    /// Of a connection.
     pub connect_timeout: Duration,
-    /// For the next line of a running request; several of the worker's heartbeats.
+    /// Of the next line of a running request; several of the worker's heartbeats.
     pub idle_timeout: Duration,
-    /// For `describe`, `stats` and `health`.
+    /// Of `describe`, `stats` and `health`.
     pub call_timeout: Duration,
 }
 
@@ -45,13 +45,13 @@ impl Default for RemoteConfig {
     }
 }
 
-/// A worker could not be spoken to.
+/// A worker could not be called.
 #[derive(Debug, thiserror::Error)]
 pub enum RemoteError {
     /// The HTTP client could not be set up.
     #[error("the HTTP client for workers: {0}")]
     Client(#[source] reqwest::Error),
-    /// The worker's secret cannot be a header.
+    /// The worker's secret is no valid header.
     #[error("the worker token is not a header value")]
     Token,
     /// A call failed.
@@ -59,9 +59,9 @@ pub enum RemoteError {
     Call {
         /// The worker's address.
         address: SocketAddr,
-        /// Which call.
+        /// The call.
         call: &'static str,
-        /// Why.
+        /// The reason.
         #[source]
         source: reqwest::Error,
     },
@@ -77,7 +77,7 @@ pub struct RemoteEngine {
     draining: AtomicBool,
 }
 
-/// What a request's task needs of the engine; it may outlive it.
+/// The part of the engine that a request's task needs; it may outlive the engine.
 struct Link {
     client: Client,
     address: SocketAddr,
@@ -86,8 +86,8 @@ struct Link {
 }
 
 impl RemoteEngine {
-    /// Reaches the worker at `address` and asks what it serves. Must be called within a tokio runtime,
-    /// which then carries the requests.
+    /// Connects to the worker at `address` and reads its description. Must be called within a tokio
+    /// runtime, which then runs the requests.
     ///
     /// # Errors
     /// The worker does not answer in time, or not as a worker.
@@ -95,8 +95,8 @@ impl RemoteEngine {
         let mut secret = HeaderValue::from_str(token.expose()).map_err(|_| RemoteError::Token)?;
         secret.set_sensitive(true);
         let headers = HeaderMap::from_iter([(HeaderName::from_static(TOKEN_HEADER), secret)]);
-        // The environment's proxies are for the outside; a worker is on the loopback.
-        // Kept connections go before the worker closes them, or a request might meet one that is closing.
+        // Proxies of the environment are for other hosts; a worker is on the loopback. Pooled
+        // connections close before the worker closes them, so that no request meets a closing one.
         let client = Client::builder()
             .no_proxy()
             .pool_idle_timeout(KEPT_IDLE)
@@ -116,8 +116,8 @@ impl RemoteEngine {
         })
     }
 
-    /// Whether the worker's socket answers in time. Remembers what the worker says of its health; the
-    /// supervisor asks every few seconds.
+    /// Whether the worker's socket answers in time. Stores the worker's health; the supervisor
+    /// calls it every few seconds.
     pub async fn is_healthy(&self) -> bool {
         match self.link.get("health").await {
             Ok(health) => {
@@ -131,7 +131,7 @@ impl RemoteEngine {
         }
     }
 
-    /// Runs a call on the runtime and waits here, whatever thread this is. `None` after `timeout`.
+    /// Runs a call on the runtime and blocks this thread until it ends. `None` after `timeout`.
     fn wait_for<T: Send + 'static>(
         &self,
         timeout: Duration,
@@ -180,7 +180,8 @@ impl Engine for RemoteEngine {
         let link = self.link.clone();
         self.runtime.spawn(async move {
             let last = tokio::select! {
-                // The sender is dropped only when it is replaced, which no caller with unique ids does.
+                // The sender is dropped only if it is replaced, which no caller with unique ids
+                // does.
                 _ = cancelled => Some(Event::Failed(EngineError::new(ErrorKind::Aborted, "the request was aborted"))),
                 last = stream::run(&link, &request, &mut events) => last,
             };
@@ -194,7 +195,7 @@ impl Engine for RemoteEngine {
 
     fn abort(&self, id: RequestId) {
         if let Some(cancel) = self.link.running().remove(&id) {
-            // Dropping the call closes its connection, and that aborts the request in the worker.
+            // Dropping the call closes its connection, which aborts the request in the worker.
             let _ = cancel.send(());
         }
     }
@@ -204,7 +205,7 @@ impl Engine for RemoteEngine {
         self.runtime.spawn(async move {
             let call = link.client.post(link.url(&format!("release/{id}"))).timeout(link.config.call_timeout);
             if let Err(error) = call.send().await {
-                // The hold ends by itself, later.
+                // If this fails, the hold expires.
                 tracing::debug!(%error, "a worker was not told to release a request's KV");
             }
         });

@@ -1,4 +1,4 @@
-//! Sockets and the end: accepts connections, and on shutdown drains within a deadline.
+//! Sockets and shutdown: accepts connections, and drains within a deadline.
 
 mod gate;
 mod refusal;
@@ -26,21 +26,21 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::MissedTickBehavior;
 
-/// Most bytes of a request's head, and of what is read ahead of a body.
+/// Most bytes of a request's head, and of a body that are read ahead.
 const READ_BUFFER_BYTES_MAX: usize = 32 << 10;
-/// Longest time a client may take no byte of an answer; then it is cut off.
+/// Longest time that a client may read no byte of an answer; then its connection is closed.
 const STALL_TIMEOUT: Duration = Duration::from_secs(60);
-/// How often the engine's health is looked at when no client asks.
+/// Interval of checking the engine's health without requests.
 const HEALTH_PERIOD: Duration = Duration::from_secs(1);
-/// Pause after `accept` fails; the usual reason is that the process is out of descriptors.
+/// Pause after `accept` fails; the usual cause is that the process has no free descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// How long a shutdown may take.
+/// Time limits of a shutdown.
 #[derive(Clone, Copy, Debug)]
 pub struct Grace {
     /// For running requests to finish; then they are aborted.
     pub drain: Duration,
-    /// For connections to write their last bytes after that; then they are cut.
+    /// For connections to write their last bytes after that; then they are closed.
     pub close: Duration,
 }
 
@@ -50,8 +50,8 @@ impl Default for Grace {
     }
 }
 
-/// Serves the OpenAI API on `listener` until `shutdown` resolves; then stops accepting, lets running
-/// requests finish for `grace.drain`, aborts the rest and returns whether all were finished.
+/// Serves the OpenAI API on `listener` until `shutdown` resolves. Then stops accepting, lets
+/// running requests finish for `grace.drain`, aborts the others and returns whether all finished.
 pub async fn serve(
     listener: TcpListener,
     state: Arc<AppState>,
@@ -67,7 +67,7 @@ pub async fn serve(
     let engine = state.engine().clone();
     let deadline = Deadline::after(grace.drain);
     let drained = tokio::task::spawn_blocking(move || engine.drain(deadline));
-    // The engine promises to come back by its deadline; the second one is for when it does not.
+    // The engine returns by its deadline; the second deadline is for an engine that does not.
     let drained = tokio::time::timeout(grace.drain + grace.close, drained).await;
     let drained = matches!(drained, Ok(Ok(true)));
     if !drained {
@@ -78,7 +78,7 @@ pub async fn serve(
     drained
 }
 
-/// A change of health is logged even if no client ever asks for it.
+/// Logs changes of health even without requests for it.
 async fn watch_health(state: &AppState) -> Infallible {
     let mut ticks = tokio::time::interval(HEALTH_PERIOD);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -95,9 +95,10 @@ pub(crate) struct Connections {
 }
 
 impl Connections {
-    /// Serves `router` on `listener` until `shutdown` resolves; no connection is accepted after that, and
-    /// open ones end with their current answer. `head_timeout` bounds the wait for a request's head, from
-    /// the connection's start or the end of the answer before; answers may take as long as they like.
+    /// Serves `router` on `listener` until `shutdown` resolves; accepts no connection after that,
+    /// and open ones end with their current answer. `head_timeout` limits the wait for a request's
+    /// head, from the connection's start or the end of the previous answer. Answers have no time
+    /// limit.
     pub(crate) async fn accept_until(
         listener: TcpListener,
         router: Router,
@@ -124,7 +125,7 @@ impl Connections {
                         tokio::time::sleep(ACCEPT_PAUSE).await;
                     }
                 },
-                // Ended tasks are collected as they end, or a long-lived server would keep them all.
+                // Collect ended tasks now, because a long-lived server would accumulate them.
                 Some(_) = tasks.join_next() => {}
                 () = refusals.closed() => {}
             }
@@ -134,7 +135,7 @@ impl Connections {
         Self { tasks, closing }
     }
 
-    /// Waits for the connections to end, and cuts those that do not.
+    /// Waits for the connections to end, and closes those that do not.
     pub(crate) async fn finish(mut self, timeout: Duration) {
         let all = async { while self.tasks.join_next().await.is_some() {} };
         if tokio::time::timeout(timeout, all).await.is_err() {
@@ -152,7 +153,7 @@ async fn connection(
     head_timeout: Duration,
     mut closed: watch::Receiver<bool>,
 ) {
-    // A token is a small packet that must not wait for the acknowledgement of the one before.
+    // A token is a small packet, which must not wait for an acknowledgement (Nagle).
     if let Err(error) = socket.set_nodelay(true) {
         tracing::debug!(%error, "TCP_NODELAY could not be set");
     }
@@ -179,7 +180,7 @@ async fn connection(
                 if !seat.works() {
                     return;
                 }
-                // A request came in just now; the connection leaves with its answer.
+                // A request has just arrived; the connection closes after its answer.
                 served.as_mut().graceful_shutdown();
             }
         }
@@ -189,8 +190,8 @@ async fn connection(
     }
 }
 
-/// Waits until the flag is up or nobody can raise it any more.
+/// Waits until the flag is set or all its setters are gone.
 async fn raised(flag: &mut watch::Receiver<bool>) {
-    // The value that comes back holds a lock, so it must not live in a caller's `select!`.
+    // The returned value holds a lock, so it must not live in a caller's `select!`.
     let _ = flag.wait_for(|up| *up).await;
 }

@@ -1,10 +1,10 @@
-//! Keeps worker processes alive: starts them, waits for their word, restarts what dies, ends all with
-//! itself.
+//! Keeps worker processes alive: starts them, waits until they are ready, restarts dead ones, and
+//! ends all of them with itself.
 //!
-//! A worker is given the shared secret by environment, a stdin whose end tells it that the parent is gone,
-//! and a process group of its own, so that a Ctrl-C reaches the front alone, which then drains before it
-//! ends its workers. Each slot's task publishes the worker's engine to the [`Fleet`] and retracts it the
-//! moment the process ends or its socket stops answering.
+//! A worker gets the shared secret through its environment, and a stdin that closes when its parent
+//! is gone. It has its own process group, so that a Ctrl-C reaches only the front, which drains
+//! before it ends its workers. Each slot's task publishes the worker's engine to the [`Fleet`] and
+//! retracts it when the process ends or its socket stops answering.
 
 mod process;
 
@@ -21,26 +21,26 @@ use tokio::process::Command;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-/// How patient to be.
+/// Time limits and intervals.
 #[derive(Clone, Debug)]
 pub struct SupervisorConfig {
-    /// From the start of a process to its ready line: it loads a model in that time.
+    /// From the start of a process to its ready line, which includes loading the model.
     pub ready_timeout: Duration,
-    /// Between two questions whether a worker's socket answers.
+    /// Interval of checks whether a worker's socket answers.
     pub health_interval: Duration,
-    /// Questions in a row without an answer; then the worker is killed and started again.
+    /// Failed checks in a row after which the worker is killed and restarted.
     pub health_failures_max: u32,
     /// Pause before the first restart; doubles up to `backoff_max`.
     pub backoff_min: Duration,
-    /// Longest pause: there is no limit on the number of restarts, only on their rate.
+    /// Longest pause. The number of restarts is unlimited, only their rate is limited.
     pub backoff_max: Duration,
-    /// A worker that lived this long starts its successor's pauses afresh.
+    /// A worker that lived this long resets its successor's pauses.
     pub healthy_after: Duration,
-    /// A worker that never became ready and failed this often makes [`Supervisor::all_ready`] fail.
+    /// Failures of a worker that was never ready, after which [`Supervisor::all_ready`] fails.
     pub first_failures_max: u32,
-    /// From SIGTERM to SIGKILL at the end.
+    /// From SIGTERM to SIGKILL at shutdown.
     pub stop_grace: Duration,
-    /// How to speak to workers.
+    /// Timeouts of calls to workers.
     pub remote: RemoteConfig,
 }
 
@@ -60,7 +60,7 @@ impl Default for SupervisorConfig {
     }
 }
 
-/// A worker is not there.
+/// A worker is not running.
 #[derive(Debug, thiserror::Error)]
 pub enum SupervisorError {
     /// No secret could be drawn.
@@ -69,38 +69,38 @@ pub enum SupervisorError {
     /// The process could not be started.
     #[error("worker {worker}: starting the process: {source}")]
     Spawn {
-        /// Which worker.
+        /// Name of the worker.
         worker: String,
-        /// Why.
+        /// The reason.
         #[source]
         source: io::Error,
     },
     /// The process ended before it was ready.
     #[error("worker {worker}: ended before it was ready ({status})")]
     Ended {
-        /// Which worker.
+        /// Name of the worker.
         worker: String,
         /// Its exit status.
         status: String,
     },
-    /// The process did not say that it is ready.
+    /// The process did not report that it is ready.
     #[error("worker {worker}: not ready within {seconds} s")]
     NotReady {
-        /// Which worker.
+        /// Name of the worker.
         worker: String,
-        /// The time it had.
+        /// The time limit.
         seconds: f64,
     },
-    /// The process is ready but does not speak as a worker.
+    /// The process is ready but does not answer as a worker.
     #[error("worker {worker}: {source}")]
     Remote {
-        /// Which worker.
+        /// Name of the worker.
         worker: String,
-        /// Why.
+        /// The reason.
         #[source]
         source: RemoteError,
     },
-    /// Some workers were not there by the deadline.
+    /// Some workers were not ready by the deadline.
     #[error("{missing} of {all} workers were not ready in time")]
     Missing {
         /// Workers not ready.
@@ -122,7 +122,7 @@ pub struct Supervisor {
     tasks: JoinSet<()>,
 }
 
-/// Who became ready, and who cannot.
+/// Which workers became ready, and which cannot.
 #[derive(Clone, Default)]
 struct Starts {
     ready: Vec<usize>,
@@ -132,11 +132,11 @@ struct Starts {
 
 type MakeCommand = dyn Fn(Role, usize) -> Command + Send + Sync;
 
-/// What the task of one slot works with.
+/// State of the task of one slot.
 struct Keeper {
     slot: usize,
     role: Role,
-    /// Within its role.
+    /// Its number within the role.
     index: usize,
     command: Arc<MakeCommand>,
     token: WorkerToken,
@@ -147,7 +147,7 @@ struct Keeper {
 }
 
 impl Supervisor {
-    /// Starts one worker for each role; `command` says how, given the role and the index within it.
+    /// Starts one worker per role; `command` makes the command of a role and an index within it.
     /// Returns at once: see [`Self::all_ready`]. Must be called within a tokio runtime.
     ///
     /// # Errors
@@ -195,7 +195,7 @@ impl Supervisor {
     /// Waits until every worker has been ready once.
     ///
     /// # Errors
-    /// The deadline passed, or a worker fails again and again.
+    /// The deadline passed, or a worker fails repeatedly.
     pub async fn all_ready(&self, deadline: Deadline) -> Result<(), SupervisorError> {
         let all = self.fleet.roles().len();
         let mut starts = self.starts.clone();
@@ -210,7 +210,8 @@ impl Supervisor {
         Err(SupervisorError::Missing { missing, all })
     }
 
-    /// Ends all workers: SIGTERM, a grace, SIGKILL. Dropping a supervisor kills them at once.
+    /// Ends all workers: SIGTERM, a grace period, SIGKILL. Dropping a supervisor kills them at
+    /// once.
     pub async fn shutdown(mut self) {
         self.stop.send_replace(true);
         while self.tasks.join_next().await.is_some() {}
@@ -246,7 +247,8 @@ impl Keeper {
             if began.elapsed() >= self.config.healthy_after {
                 backoff = self.config.backoff_min;
             }
-            // Ends early on stop; a closed channel means that the supervisor is gone, and so are we.
+            // Ends early on stop. A closed channel means that the supervisor is gone, so the task
+            // ends too.
             if let Ok(Err(_)) = tokio::time::timeout(backoff, self.stop.wait_for(|stop| *stop)).await {
                 return;
             }
@@ -254,7 +256,7 @@ impl Keeper {
         }
     }
 
-    /// A worker that is ready and published; `None` when stopped meanwhile.
+    /// A worker that is ready and published; `None` if stopped meanwhile.
     async fn start(&mut self) -> Result<Option<Process>, SupervisorError> {
         let command = (self.command)(self.role, self.index);
         let mut stop = self.stop.clone();
@@ -273,7 +275,7 @@ impl Keeper {
         Ok(Some(process))
     }
 
-    /// Returns when the worker is of no use any more, and why.
+    /// Returns when the worker has failed, with the reason.
     async fn attend(&mut self, process: &mut Process) -> String {
         let mut silent = 0;
         loop {

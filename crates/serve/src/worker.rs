@@ -5,17 +5,18 @@
 //! | `GET /engine/health` | | `Health`, always with 200 |
 //! | `GET /engine/describe` | | `EngineDescription` |
 //! | `GET /engine/stats` | | `EngineStats` |
-//! | `POST /engine/submit` | `Request` | one `Event` per line as it happens; a blank line each second says "alive" |
+//! | `POST /engine/submit` | `Request` | one `Event` per line as it happens; a blank line each second is a heartbeat |
 //! | `POST /engine/abort/{id}` | | 204 |
 //! | `POST /engine/release/{id}` | | 204 |
 //! | `POST /engine/drain` | `{"timeout_ms"}` | `{"drained"}` |
 //!
-//! A submit that is refused answers with an `EngineError` and a status of 400 or more. Closing the
-//! connection of a submit aborts its request. Every call carries the secret that parent and worker share
-//! ([`WorkerToken`]), because other users of the host reach the loopback too.
+//! A refused submit answers with an `EngineError` and a status of 400 or more. Closing the
+//! connection of a submit aborts its request. Every call carries the secret that parent and worker
+//! share ([`WorkerToken`]), because other users of the host reach the loopback too.
 //!
-//! The blank lines come from the socket's thread, not from the engine: they tell a stopped process from a
-//! long prefill. An engine that is stuck in a live process is the business of the request's deadline.
+//! The blank lines come from the socket's thread, not from the engine. They distinguish a stopped
+//! process from a long prefill. A stuck engine in a living process is detected by the request's
+//! deadline.
 
 mod protocol;
 mod ready;
@@ -33,19 +34,19 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::TcpListener;
 
-/// How a worker behaves.
+/// Settings of a worker.
 #[derive(Clone, Debug)]
 pub struct WorkerConfig {
-    /// Time between two signs of life on a silent stream; well below the front's idle timeout.
+    /// Interval of heartbeats on a silent stream; well below the front's idle timeout.
     pub heartbeat: Duration,
-    /// Largest request; prompts of the longest context as JSON fit easily.
+    /// Largest request; prompts of the longest context fit as JSON.
     pub body_bytes_max: usize,
-    /// Most open connections, one for each running request and some for questions; as
+    /// Most open connections: one per running request and some for checks; as
     /// [`HttpConfig::connections_max`](crate::HttpConfig::connections_max).
     pub connections_max: usize,
-    /// Longest time a caller may take to send a head, to send a body, and to keep a connection idle.
+    /// Longest time that a caller may take to send a head or a body, and to keep a connection idle.
     pub head_timeout: Duration,
-    /// How long the end may take.
+    /// Time limits of the shutdown.
     pub grace: Grace,
 }
 
@@ -61,8 +62,8 @@ impl Default for WorkerConfig {
     }
 }
 
-/// A worker process's life: binds a loopback port, tells the parent on stdout, serves until `shutdown`
-/// resolves, drains. Returns whether all requests were finished.
+/// Runs a worker process: binds a loopback port, reports it on stdout, serves until `shutdown`
+/// resolves, drains. Returns whether all requests finished.
 ///
 /// # Errors
 /// No port could be bound, or the parent does not read.
@@ -82,8 +83,8 @@ pub async fn run_worker(
     Ok(serve_worker(listener, engine, token, config, shutdown).await)
 }
 
-/// Serves the worker protocol on `listener` until `shutdown` resolves, then drains. Returns whether all
-/// requests were finished.
+/// Serves the worker protocol on `listener` until `shutdown` resolves, then drains. Returns whether
+/// all requests finished.
 pub async fn serve_worker(
     listener: TcpListener,
     engine: Arc<dyn Engine>,
@@ -98,7 +99,7 @@ pub async fn serve_worker(
     let deadline = Deadline::after(grace.drain);
     let drained = tokio::task::spawn_blocking(move || engine.drain(deadline));
     let drained = matches!(tokio::time::timeout(grace.drain + grace.close, drained).await, Ok(Ok(true)));
-    // Cutting a connection aborts its request, and the front resumes it elsewhere.
+    // Closing a connection aborts its request, and the front resumes it elsewhere.
     connections.finish(grace.close).await;
     drained
 }

@@ -1,4 +1,5 @@
-//! The PyPI `openai` client against this server: whole answers, streams, errors as its exceptions.
+//! The PyPI `openai` client against this server: complete answers, streams, errors as its
+//! exceptions.
 //!
 //! Needs a Python with the package; `CENOTE_TEST_PYTHON` names it.
 
@@ -15,7 +16,7 @@ use tokio::process::Command;
 
 async fn run_script(engine: Arc<dyn Engine>) {
     let Ok(python) = std::env::var("CENOTE_TEST_PYTHON") else {
-        // Past the capture of the test harness: a check that was not made must be seen.
+        // Past the test harness's capture, so that a skip is visible.
         let _ = writeln!(std::io::stderr(), "skipped: CENOTE_TEST_PYTHON is not set");
         return;
     };

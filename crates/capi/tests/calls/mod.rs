@@ -1,13 +1,14 @@
-//! What a C program may do to the library: any calls in any order, with hostile sizes, offsets, pointers and keys, by two
-//! threads. A byte string is spent on the calls; any byte string is an input.
+//! Hostile C programs: any calls in any order, with hostile sizes, offsets, pointers and keys, by
+//! two threads. A byte string selects the calls; any byte string is an input.
 //!
-//! A model says what each call must come to: which of them succeed, and with which number the others fail. Memory that is
-//! handed out never overlaps, never leaves the region, and keeps its bytes; at the end a walk over the region is clean.
+//! A model predicts each result: which calls succeed, and the error numbers of the others.
+//! Allocated memory never overlaps, never leaves the region, and keeps its bytes. At the end a
+//! check of the region is clean.
 //!
-//! Two things drive it: libFuzzer (`cargo xtask fuzz capi`) and a test that draws inputs from seeds.
+//! Two callers drive it: libFuzzer (`cargo xtask fuzz capi`) and a test that draws inputs from
+//! seeds.
 //!
-//! What it leaves out: pointers that no process may read (a C program that writes past its memory is lost anyway), several
-//! processes, and forks.
+//! Not covered: unreadable pointers, several processes, and forks.
 
 #[path = "../../../../fuzz/src/input.rs"]
 #[allow(dead_code, reason = "the fuzzer's other targets use the rest")]
@@ -26,13 +27,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Barrier, OnceLock};
 
-/// Calls of one input.
+/// Most calls of one input.
 const STEPS_MAX: u32 = 64;
 const REGION_BYTES: u64 = 1 << 20;
 const CHUNK_BYTES: u64 = 64 << 10;
-/// Locks 1 to 5 are given out.
+/// Locks 1 to 5 can be allocated.
 const LOCKS: u32 = 6;
-/// Keys that are keys, from the shortest to the longest.
+/// Valid keys, from the shortest to the longest.
 const KEYS: [&[u8]; 4] = [b"a", "köy".as_bytes(), b"table/of contents", &[b'k'; 56]];
 const WRONG_KEYS: [&[u8]; 5] = [b"", &[b'k'; 57], &[0xff, 0xfe], b"cenote/locks given out", b"cenote/"];
 const HOSTILE: [u64; 12] = [
@@ -52,7 +53,7 @@ const HOSTILE: [u64; 12] = [
 
 type Job = Box<dyn FnOnce() + Send>;
 
-/// The second thread, which lives as long as the process: locks belong to threads.
+/// The second thread. It lives as long as the process, because locks belong to threads.
 fn second() -> &'static Sender<Job> {
     static SECOND: OnceLock<Sender<Job>> = OnceLock::new();
     SECOND.get_or_init(|| {
@@ -90,13 +91,13 @@ fn race<T: Send + 'static>(
     (first, said.1.recv().expect("the call returns"))
 }
 
-/// Memory that the library handed out.
+/// Memory that the library allocated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Piece {
     offset: u64,
-    /// As many as were asked for.
+    /// Requested bytes.
     bytes: u64,
-    /// What is written in it.
+    /// The byte that fills it.
     fill: u8,
 }
 
@@ -108,13 +109,13 @@ struct Program {
     named: BTreeMap<Vec<u8>, Piece>,
     given: BTreeSet<u32>,
     held: [BTreeSet<u32>; 2],
-    /// Whether a lock was ever given out, so that the region has a record of them.
+    /// Whether a lock was ever allocated, so that the region has a record of them.
     recorded: bool,
     fills: u8,
 }
 
 fn words() -> String {
-    // SAFETY: the library's text of this thread, which ends with a zero.
+    // SAFETY: the library's text of this thread ends with a zero.
     unsafe { CStr::from_ptr(cenote_last_error()) }.to_string_lossy().into_owned()
 }
 
@@ -140,17 +141,17 @@ fn put(key: &CStr, address: usize) -> c_int {
     unsafe { cxl_shm_put(key.as_ptr(), at(address)) }
 }
 
-/// Spends an input.
+/// Runs an input.
 ///
 /// # Panics
-/// The library does what it must not.
+/// The library contradicts the model.
 pub fn play(input: &[u8]) {
     static COUNT: AtomicU64 = AtomicU64::new(0);
     let number = COUNT.fetch_add(1, Ordering::Relaxed);
     let mut input = Input::new(input);
     let shm = format!("cenote-calls-{}-{number}", std::process::id());
     let name = CString::new(format!("shm:{shm}")).expect("no zeros");
-    // A few have a flushed region, whose calls take longer.
+    // A few inputs have a flushed region, which takes longer.
     let hosts = if input.byte() < 16 { 2 } else { 1 };
     // SAFETY: the name ends with a zero.
     let made = unsafe { cenote_create(name.as_ptr(), REGION_BYTES, CHUNK_BYTES, hosts) };
@@ -221,7 +222,7 @@ impl Program {
         }
     }
 
-    /// An offset that memory begins at, or nearly, or any at all.
+    /// An offset where memory begins, one near it, or any.
     fn offset(&self, input: &mut Input<'_>) -> u64 {
         let known: Vec<Piece> = self.own.values().chain(self.named.values()).copied().collect();
         if known.is_empty() || input.below(4) == 0 {
@@ -243,7 +244,7 @@ impl Program {
         keys[input.below(keys.len() as u64) as usize].to_vec()
     }
 
-    /// Notes what was handed out, and writes to it.
+    /// Records allocated memory, and fills it.
     fn handed_out(&mut self, offset: u64, bytes: u64) {
         let bytes = bytes.max(1);
         assert!(bytes <= CHUNK_BYTES && offset.is_multiple_of(64), "{bytes} bytes at {offset:#x}");
@@ -264,7 +265,7 @@ impl Program {
         let all = self.own.values_mut().chain(self.named.values_mut());
         let piece = all.into_iter().find(|piece| piece.offset == offset).expect("it is known");
         piece.fill = fill;
-        // SAFETY: the library handed these bytes out.
+        // SAFETY: the library allocated these bytes.
         unsafe { at(pointer(offset)).cast::<u8>().write_bytes(fill, piece.bytes as usize) };
     }
 
@@ -274,9 +275,9 @@ impl Program {
         }
         for piece in self.own.values().chain(self.named.values()) {
             let start = at(pointer(piece.offset)).cast::<u8>();
-            // SAFETY: as in `fill`; nobody else writes them.
+            // SAFETY: as in `fill`; no other thread writes them.
             let bytes = unsafe { std::slice::from_raw_parts(start, piece.bytes as usize) };
-            assert!(bytes.iter().all(|&byte| byte == piece.fill), "{piece:?} was written by somebody else");
+            assert!(bytes.iter().all(|&byte| byte == piece.fill), "{piece:?} was overwritten");
         }
     }
 
@@ -300,7 +301,7 @@ impl Program {
 
     fn free(&mut self, input: &mut Input<'_>) {
         let (by_handle, thread) = (input.chance(64), input.below(2) as usize);
-        // A handle has its hint in the bits that offsets leave free.
+        // A handle has its hint in the bits that are zero in offsets.
         let offset = self.offset(input) & if by_handle { !63 } else { u64::MAX };
         let wanted = match (self.open, self.own.contains_key(&offset)) {
             (false, _) => -ENXIO,
@@ -311,7 +312,8 @@ impl Program {
             let hint = input.below(3);
             must(on(thread, move || cxl_free(offset | hint)), wanted);
         } else {
-            // What is not in the region's space has no pointer: this process's own memory in its place.
+            // Memory outside the region's space has no offset: use this process's own memory
+            // instead.
             let mine = std::ptr::from_ref(self).addr();
             let address = Some(pointer(offset)).filter(|&address| address != 0).unwrap_or(mine);
             must(on(thread, move || shfree(at(address))), wanted);
@@ -335,7 +337,7 @@ impl Program {
             }
             None => must(found, if self.open { -EINVAL } else { -ENXIO }),
         }
-        // SAFETY: the library takes null for no key.
+        // SAFETY: the library accepts null as a missing key.
         must(unsafe { cxl_shm_put(null(), null_mut()) }, if self.open { -EINVAL } else { -ENXIO });
     }
 
@@ -394,8 +396,8 @@ impl Program {
         clflush(at(any), size as usize);
     }
 
-    /// The record of locks needs a piece of memory for a moment, which a full region has not: one with a piece in every chunk,
-    /// but for the chunk in which the record lies.
+    /// Recording a lock needs a piece of memory for a moment. A full region has none: every chunk
+    /// holds a piece, except the chunk of the record.
     fn is_full(&self) {
         let chunks = (0..REGION_BYTES / CHUNK_BYTES).filter(|chunk| pointer(chunk * CHUNK_BYTES) != 0).count();
         let pieces = self.own.len() + self.named.len();
@@ -424,7 +426,7 @@ impl Program {
                     }
                     None => must(found, if self.open { -ENOSPC } else { -ENXIO }),
                 }
-                // SAFETY: the library takes null for no place.
+                // SAFETY: the library accepts null as a missing place.
                 must(unsafe { cxl_shm_allocate_lock(null_mut()) }, -EINVAL);
             }
             1 => {
@@ -532,7 +534,7 @@ impl Program {
         }
     }
 
-    /// Two threads that want the same, of which one may have it.
+    /// Two threads compete for a thing that only one may get.
     fn race(&mut self, input: &mut Input<'_>) {
         if !self.open {
             return;

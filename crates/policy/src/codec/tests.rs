@@ -78,7 +78,8 @@ proptest! {
                 prop_assert!(weights.as_array().iter().all(|weight| *weight > 0.0));
                 prop_assert!((weights.as_array().iter().sum::<f64>() - 1.0).abs() < 1e-9);
             }
-            // No logarithm moves by more than a quarter; what makes them sum to 1 again, by as much.
+            // No logarithm moves by more than a quarter; what makes them sum to 1 again, by as
+            // much.
             let after = learner.learned().as_array();
             prop_assert!(before.iter().zip(after).all(|(before, after)| (after / before).ln().abs() < 0.51));
         }

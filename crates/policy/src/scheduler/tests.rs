@@ -157,7 +157,7 @@ fn the_tail_is_swapped_out_and_comes_back_when_nobody_presses() {
     compute(&mut scheduler, &pressed);
     scheduler.add(request(3, 4, 1)).unwrap();
     let calm = scheduler.schedule(&mut ());
-    assert!(calm.swapped_in.is_empty() && scheduler.num_waiting() == 1, "nobody overtakes the swapped");
+    assert!(calm.swapped_in.is_empty() && scheduler.num_waiting() == 1, "no request overtakes the swapped one");
     compute(&mut scheduler, &calm);
     assert!(scheduler.finish(RequestId(1)));
     let back = scheduler.schedule(&mut ());

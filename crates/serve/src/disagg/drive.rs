@@ -1,4 +1,4 @@
-//! One request's way through the workers.
+//! Runs one request through the workers.
 
 use super::fleet::{Lease, Life, Stage};
 use super::progress::{Progress, Step};
@@ -10,8 +10,8 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokio::sync::mpsc;
 
-/// Carries a request to its end and passes its tokens on. Returns the last event, still to be passed on,
-/// or `None` when nobody listens any more.
+/// Runs a request to its end and forwards its tokens. Returns the last event, which the caller
+/// forwards, or `None` if the client has left.
 pub(super) async fn run(shared: &Shared, request: Request, events: &mut EventSink) -> Option<Event> {
     let deadline = Deadline::after(Duration::from_millis(request.timeout_ms));
     let mut progress = Progress::new(request, shared.fleet.is_split());
@@ -24,7 +24,7 @@ pub(super) async fn run(shared: &Shared, request: Request, events: &mut EventSin
 
 async fn carry(shared: &Shared, progress: &mut Progress, deadline: Deadline, events: &mut EventSink) -> Option<Event> {
     let mut failures = Failures::default();
-    // Released when the next worker shows its first token, and whenever this ends.
+    // Released when the next worker sends its first token, and at the end of this function.
     let mut held = None;
     loop {
         let lease = match find_worker(shared, progress, &failures, deadline).await {
@@ -54,12 +54,12 @@ async fn carry(shared: &Shared, progress: &mut Progress, deadline: Deadline, eve
     }
 }
 
-/// How an attempt on one worker ended.
+/// Result of an attempt on one worker.
 enum Outcome {
     HandedOver(Held),
-    /// With the last event, unless nobody listens.
+    /// The request ended, with the last event, or `None` if the client has left.
     Ended(Option<Event>),
-    /// Worth another worker.
+    /// Another worker may succeed.
     Failed(EngineError),
 }
 
@@ -106,7 +106,7 @@ async fn attempt(
     }
 }
 
-/// KV that a worker holds for the next one. Dropping this releases it.
+/// KV that a worker keeps for the next one. Dropping this releases it.
 struct Held {
     engine: Arc<dyn Engine>,
     id: RequestId,
@@ -118,7 +118,7 @@ impl Drop for Held {
     }
 }
 
-/// A submitted attempt. The worker hears of its end; to one that has ended by itself this says nothing.
+/// A submitted attempt. Dropping it aborts it in the worker, unless it has ended.
 struct Open<'a> {
     lease: &'a Lease,
     id: RequestId,
@@ -130,10 +130,10 @@ impl Drop for Open<'_> {
     }
 }
 
-/// What another worker may do better, and what nobody can.
+/// Whether another worker may succeed after this error.
 fn failed(error: EngineError) -> Outcome {
     match error.kind {
-        // A worker that is told to end aborts what it has; the request's owner is not the one who did.
+        // A worker that drains aborts its requests; the request's client did not abort it.
         ErrorKind::Unavailable | ErrorKind::Overloaded | ErrorKind::Internal | ErrorKind::Aborted => {
             Outcome::Failed(error)
         }
@@ -147,18 +147,18 @@ fn time_is_up() -> EngineError {
     EngineError::new(ErrorKind::DeadlineExceeded, "the request's time is up")
 }
 
-/// What went wrong so far.
+/// Failures of a request.
 #[derive(Default)]
 struct Failures {
     in_a_row: u32,
     all: u32,
-    /// Workers that failed since the last progress, and what they said last.
+    /// Workers that failed since the last progress, and their last errors.
     avoid: Vec<Life>,
     last: Option<EngineError>,
 }
 
 impl Failures {
-    /// Progress was made: what failed before may work now.
+    /// Records progress: workers that failed before may succeed now.
     fn start_afresh(&mut self) {
         self.in_a_row = 0;
         self.avoid.clear();
@@ -183,7 +183,8 @@ impl Failures {
     }
 }
 
-/// A worker for the next attempt: one that has not failed this request yet, or else, after a pause, any.
+/// A worker for the next attempt: one that has not failed this request since its last progress, or
+/// else, after a pause, any.
 async fn find_worker(
     shared: &Shared,
     progress: &Progress,
@@ -198,13 +199,13 @@ async fn find_worker(
     }
     let full = failures.last.as_ref().filter(|error| error.kind == ErrorKind::Overloaded);
     if let Some(error) = full.filter(|_| !progress.has_begun() && choose(&[]).is_some()) {
-        // All workers are full and nothing was promised yet: the client knows best when to come again.
+        // All workers are full and the client has no tokens yet: let it retry.
         return Err(error.clone());
     }
     let patience = Deadline::after(shared.config.worker_wait.min(deadline.remaining()));
     let pause = Deadline::after(failures.backoff(&shared.config));
     loop {
-        // A new worker ends the pause; the end of the pause makes the old ones good enough.
+        // A new worker ends the pause early. After the pause, workers that failed are tried again.
         let wait = if pause.passed() { patience.remaining() } else { pause.remaining().min(patience.remaining()) };
         let news = tokio::time::timeout(wait, changes.changed()).await;
         if let Some(lease) = choose(&failures.avoid) {

@@ -1,4 +1,4 @@
-//! The workers that are there right now, and who gets the next request.
+//! The living workers, and the choice of a worker for each request.
 
 use cenote_base::engine::{EngineDescription, EngineStats};
 use cenote_base::{Engine, Health};
@@ -8,12 +8,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use tokio::sync::watch;
 
-/// What a worker is there for. Any worker can do anything; roles say who is asked first.
+/// Role of a worker. Every worker can serve every stage; roles give preferences.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Role {
-    /// Prefill; decodes only when no decode worker is alive.
+    /// Prefill; decodes only if no decode worker lives.
     Prefill,
-    /// Decode; prefills only when no prefill worker is alive.
+    /// Decode; prefills only if no prefill worker lives.
     Decode,
     /// Both.
     Whole,
@@ -42,7 +42,7 @@ impl FromStr for Role {
     }
 }
 
-/// Which half of a request needs a worker.
+/// The stage of a request that needs a worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
     /// From the prompt.
@@ -51,7 +51,7 @@ pub enum Stage {
     Continue,
 }
 
-/// A worker in one of its lives: a restarted worker is another one.
+/// A worker process. A restarted worker is another one.
 pub(super) type Life = (usize, u64);
 
 /// Slots for workers; a supervisor fills and empties them.
@@ -71,22 +71,23 @@ struct Slot {
 struct Worker {
     engine: Option<Arc<dyn Engine>>,
     life: u64,
-    /// Why there is no engine; empty until the first worker of the slot is ready or has failed.
+    /// Reason that the slot has no engine; empty until its first worker is ready or has failed.
     absence: String,
 }
 
-/// Counters of a slot's workers: a worker begins at zero, and the slot must not fall back with it.
+/// Counters of a slot's workers. A new worker counts from zero, and the slot's sums must not
+/// decrease.
 #[derive(Default)]
 struct Tally {
     life: u64,
-    /// What the worker of this life said last.
+    /// Last report of the current worker.
     last: EngineStats,
-    /// Sums over the lives before.
+    /// Sums of earlier workers.
     before: EngineStats,
 }
 
 impl Tally {
-    /// Takes in what a worker says in one of its lives.
+    /// Records a report of a worker.
     fn note(&mut self, life: u64, counters: EngineStats) {
         if life < self.life {
             return;
@@ -101,7 +102,7 @@ impl Tally {
         }
     }
 
-    /// The counters over all lives.
+    /// Sums over all workers of the slot.
     fn sums(&self) -> EngineStats {
         let mut sums = self.before.clone();
         sums.merge(&self.last);
@@ -109,7 +110,7 @@ impl Tally {
     }
 }
 
-/// A worker chosen for one attempt; its load is counted until this is dropped.
+/// A worker chosen for one attempt. Its load counts until this is dropped.
 pub struct Lease {
     engine: Arc<dyn Engine>,
     life: Life,
@@ -154,14 +155,14 @@ impl Fleet {
         self.slots.iter().map(|slot| slot.role).collect()
     }
 
-    /// A worker's name: its role, and its number among the workers of that role.
+    /// A worker's name: its role, and its number within the role.
     pub(crate) fn name(&self, slot: usize) -> String {
         let role = self.slots[slot].role;
         let index = self.slots[..slot].iter().filter(|before| before.role == role).count();
         format!("{role}-{index}")
     }
 
-    /// Puts a living worker into a slot.
+    /// Records a living worker in a slot.
     pub fn publish(&self, slot: usize, engine: Arc<dyn Engine>) {
         *self.last_description.write().unwrap_or_else(PoisonError::into_inner) = Some(engine.describe());
         let mut worker = self.slots[slot].worker.write().unwrap_or_else(PoisonError::into_inner);
@@ -171,7 +172,7 @@ impl Fleet {
         self.changed.send_modify(|version| *version += 1);
     }
 
-    /// Takes a dead worker out of its slot, or tells why none could be put there.
+    /// Removes a dead worker from its slot, or records why none could be started.
     pub fn retract(&self, slot: usize, why: &str) {
         let mut worker = self.slots[slot].worker.write().unwrap_or_else(PoisonError::into_inner);
         worker.engine = None;
@@ -180,8 +181,9 @@ impl Fleet {
         self.changed.send_modify(|version| *version += 1);
     }
 
-    /// The least loaded worker for `stage`, of the first group that has one: the workers meant for it,
-    /// then combined ones, then whoever lives. `avoid` names workers that have just failed this request.
+    /// The least loaded worker for `stage`, of the first group with a worker: those of the stage's
+    /// role, then combined ones, then any. `avoid` names workers that have just failed this
+    /// request.
     #[must_use]
     pub(super) fn choose(&self, stage: Stage, cost: u64, avoid: &[Life]) -> Option<Lease> {
         let preference = |role| match (stage, role) {
@@ -208,7 +210,7 @@ impl Fleet {
         has(Role::Prefill) && has(Role::Decode)
     }
 
-    /// A value that changes with every worker that comes or goes.
+    /// A value that changes with every worker that starts or ends.
     #[must_use]
     pub fn changes(&self) -> watch::Receiver<u64> {
         self.changed.subscribe()
@@ -224,7 +226,7 @@ impl Fleet {
         living.collect()
     }
 
-    /// What the workers serve, with the processes that live now: none means that nothing can be served.
+    /// The workers' common description, from the living ones; `None`: no worker lives.
     #[must_use]
     pub fn describe(&self) -> EngineDescription {
         let last = self.last_description.read().unwrap_or_else(PoisonError::into_inner).clone();
@@ -255,11 +257,11 @@ impl Fleet {
         }))
     }
 
-    /// The workers' statistics together, and how many workers live.
+    /// The workers' statistics in sum, and the number of living workers.
     #[must_use]
     pub fn stats(&self) -> EngineStats {
         let mut sum = EngineStats::default();
-        // Side by side: a worker that does not answer costs its timeout once, not once for each.
+        // In parallel: a worker that does not answer costs its timeout once.
         std::thread::scope(|scope| {
             let ask = |slot: &Slot| {
                 let worker = slot.worker.read().unwrap_or_else(PoisonError::into_inner);
@@ -268,7 +270,7 @@ impl Fleet {
             };
             let asked: Vec<_> = self.slots.iter().map(ask).collect();
             for (slot, asked) in self.slots.iter().zip(asked) {
-                // A panic of one engine's statistics is not worth the others'.
+                // A panic in one engine's statistics must not lose the others'.
                 let answer = asked.map(|(life, answer)| (life, answer.join().unwrap_or_default()));
                 let mut tally = slot.tally.lock().unwrap_or_else(PoisonError::into_inner);
                 if let Some((life, stats)) = answer {

@@ -1,7 +1,9 @@
-//! What a client has seen of its answer, and what a worker must be told to go on from there.
+//! The part of its answer that a client has seen, and the request from which the next worker
+//! continues.
 //!
-//! Plain state: events in, steps out. Text that a worker holds back (half a character, the start of a stop
-//! text) was not forwarded and is not counted; its tokens are, and the next worker owes the text.
+//! Plain state: events in, steps out. Text that a worker holds back (half a character, the start of
+//! a stop text) was not forwarded and is not counted. Its tokens are, and the next worker sends the
+//! text.
 
 use cenote_base::engine::{EngineError, ErrorKind, Event, FinishReason, HandOver, Phase, Prompt, TokenLogprobs, Usage};
 use cenote_base::{Request, RequestId, TokenId};
@@ -11,40 +13,40 @@ pub(super) struct Progress {
     request: Request,
     seed: u64,
     split: bool,
-    /// Known from a hand-over or because the client sent tokens.
+    /// Known from a hand-over, or because the client sent tokens.
     prompt_token_ids: Option<Vec<TokenId>>,
     output_token_ids: Vec<TokenId>,
     /// All text accepted so far.
     text: String,
-    /// End of `text` that no event has carried to the client yet.
+    /// End of the part of `text` that events have carried to the client.
     carry: String,
     /// Counts of the prefill, once one has finished.
     prefill: Option<Usage>,
     attempt: Attempt,
 }
 
-/// Where the present worker is in the answer. It starts behind what was forwarded, or at the very start
-/// and says again what the client has already seen.
+/// Position of the present worker in the answer. It starts after the forwarded part, or at the
+/// beginning and repeats what the client has seen.
 #[derive(Clone, Copy, Default)]
 struct Attempt {
     tokens: usize,
     text_bytes: usize,
 }
 
-/// What to do about an event.
+/// What the caller does with an event.
 #[derive(Debug, PartialEq)]
 pub(super) enum Step {
-    /// Pass it on.
+    /// Forward it.
     Forward(Event),
-    /// The client has it already.
+    /// Drop it: the client has it.
     Known,
-    /// The prefill is done; a decode worker goes on.
+    /// The prefill is done; a decode worker continues.
     HandedOver,
-    /// Pass it on; it is the last.
+    /// Forward it; it is the last.
     Done(Event),
-    /// The worker failed. Someone else may do better.
+    /// The worker failed; another may succeed.
     Failed(EngineError),
-    /// The worker contradicts what the client has seen. Nobody can repair that.
+    /// The worker contradicts what the client has seen, which no retry repairs.
     Contradiction(EngineError),
 }
 
@@ -67,23 +69,23 @@ impl Progress {
         }
     }
 
-    /// Whether the client has seen anything.
+    /// Whether the client has seen tokens.
     pub(super) fn has_begun(&self) -> bool {
         !self.output_token_ids.is_empty()
     }
 
-    /// Tokens accepted so far; grows when an attempt made progress.
+    /// Number of accepted tokens; grows if an attempt made progress.
     pub(super) fn tokens(&self) -> usize {
         self.output_token_ids.len()
     }
 
-    /// Whether the next worker goes on from a hand-over.
+    /// Whether the next worker continues from a hand-over.
     pub(super) fn is_handed_over(&self) -> bool {
         self.prefill.is_some() || (self.has_begun() && self.prompt_token_ids.is_some())
     }
 
-    /// How heavy the next attempt is: the prompt's size for a prefill, one for a decode. Texts count their
-    /// bytes; only the comparison matters.
+    /// Cost of the next attempt: the prompt's size for a prefill, one for a decode. Texts count
+    /// their bytes; costs are only compared.
     pub(super) fn cost(&self) -> u64 {
         if self.is_handed_over() {
             return 1;
@@ -157,14 +159,15 @@ impl Progress {
         Ok(Step::Forward(Event::Token { token, text: std::mem::take(&mut self.carry), logprobs }))
     }
 
-    /// Takes text at the attempt's place: what is known must be the same, what is new is carried on.
+    /// Takes text at the attempt's position. Known text must be the same; new text is appended.
     fn take_text(&mut self, text: &str) -> Result<(), EngineError> {
         let known = self.text.get(self.attempt.text_bytes..).unwrap_or_default();
         let overlap = known.len().min(text.len());
         if known.as_bytes()[..overlap] != text.as_bytes()[..overlap] {
             return Err(contradiction(&format!("the text at byte {}", self.attempt.text_bytes)));
         }
-        // When `known` ends within `text` it ends with a whole character, and so does the common part.
+        // If `known` ends within `text`, it ends with a complete character, and so does the common
+        // part.
         let new = text.get(overlap..).unwrap_or_default();
         self.text.push_str(new);
         self.carry.push_str(new);
@@ -191,14 +194,15 @@ impl Progress {
             return Err(internal("has other tokens than its events"));
         }
         self.take_text(text)?;
-        // Tokens that no event told are taken along; their text is still owed and will come.
+        // Tokens without an event are included. The worker still sends their text.
         self.output_token_ids = hand_over.output_token_ids;
         self.prompt_token_ids = Some(hand_over.prompt_token_ids);
         self.prefill = Some(usage);
         Ok(())
     }
 
-    /// The prompt's counts are the prefill's: what a decode worker finds cached was put there for it.
+    /// The prompt's counts are the prefill's, because the decode worker's cached tokens come from
+    /// the prefill.
     fn usage(&self, last: Usage) -> Usage {
         let prefill = self.prefill.unwrap_or(last);
         Usage {
@@ -273,7 +277,7 @@ mod tests {
         }
         progress.next_request(RequestId(2), 1000);
         assert_eq!(progress.accept(token(1, "a")), Step::Known);
-        // More text than before with a known token: it is carried to the client by the next event.
+        // A known token with more text than before: the next event carries it to the client.
         assert_eq!(progress.accept(token(2, "bcéd")), Step::Known);
         assert_eq!(progress.accept(token(3, "e")), Step::Forward(token(3, "de")));
     }

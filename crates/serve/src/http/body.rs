@@ -1,4 +1,4 @@
-//! Reading a request's body with a bound in bytes, in time, and in what all bodies together hold.
+//! Reads a request's body within limits: bytes, time, and the bytes of all bodies together.
 
 use super::budget::{Budget, Share};
 use crate::openai::ApiError;
@@ -10,32 +10,33 @@ use futures::StreamExt;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A body that is too large is still read up to this many times its limit before the answer: a client
-/// that writes all before it reads would otherwise see a reset connection instead of the 413. One whose
-/// `Content-Length` says that it is too large has a second to arrive; one that says still more is refused unread.
+/// A body that is too large is still read up to this many times its limit before the answer: a
+/// client that writes everything before it reads would otherwise see a reset connection instead of
+/// the 413. A body with too large a `Content-Length` has one second to arrive; with a larger one
+/// still, it is refused unread.
 const DISCARD_FACTOR: usize = 4;
-/// Longest time for taking in a body that is refused unread, for the same reason.
+/// Longest time for reading a body that is refused, for the same reason.
 const DISCARD_TIME: Duration = Duration::from_secs(1);
 
-/// What a body may cost.
+/// Limits of a body.
 pub(crate) struct Bounds<'a> {
     pub(crate) bytes_max: usize,
     pub(crate) timeout: Duration,
-    /// Of all bodies together, where they are counted.
+    /// Budget of all bodies together, if they are counted.
     pub(crate) budget: Option<&'a Arc<Budget>>,
 }
 
-/// A body that arrived.
+/// A complete body.
 pub(crate) struct Whole {
     pub(crate) bytes: Vec<u8>,
-    /// To be kept for as long as the bytes, or what was made of them, are in memory.
+    /// Kept as long as the bytes, or data made of them, are in memory.
     pub(crate) share: Option<Share>,
 }
 
-/// Why a body was not taken.
+/// Reasons for which a body was refused.
 #[derive(Debug)]
 pub(crate) struct BodyError {
-    /// Which bound it met, as a label of a metric; `None` when it is wrong or broke off.
+    /// The exceeded limit, as a label of a metric; `None` if the body is invalid or incomplete.
     pub(crate) bound: Option<&'static str>,
     pub(crate) error: ApiError,
 }
@@ -52,7 +53,8 @@ pub(super) async fn read_json(parts: &Parts, body: Body, bounds: &Bounds<'_>) ->
     read(parts, body, bounds).await
 }
 
-/// The body, if it keeps the bounds. Meanwhile its connection may be cut to make room for another one.
+/// The body, if it is within the limits. Meanwhile its connection may be closed to make room for
+/// another one.
 pub(crate) async fn read(parts: &Parts, body: Body, bounds: &Bounds<'_>) -> Result<Whole, BodyError> {
     if content_length(&parts.headers) > bounds.bytes_max as u64 {
         discard(parts, body, bounds.bytes_max.saturating_mul(DISCARD_FACTOR)).await;
@@ -68,7 +70,7 @@ pub(crate) async fn read(parts: &Parts, body: Body, bounds: &Bounds<'_>) -> Resu
     .await
 }
 
-/// Throws away the body of a request that is refused whatever it says.
+/// Reads and drops the body of a request that is refused in any case.
 pub(super) async fn discard(parts: &Parts, body: Body, bytes_max: usize) {
     if content_length(&parts.headers) > bytes_max as u64 {
         return;
@@ -115,7 +117,7 @@ async fn collect(body: Body, bounds: &Bounds<'_>) -> Result<Whole, BodyError> {
                 None
             };
             if refusal.is_some() {
-                // The rest is read and dropped, and what was kept is not needed any more.
+                // Read and drop the rest, and free what was read so far.
                 whole = Whole { bytes: Vec::new(), share: None };
             } else {
                 whole.bytes.extend_from_slice(&piece);
@@ -139,7 +141,8 @@ fn no_memory(budget: usize) -> BodyError {
     BodyError { bound: Some("memory"), error: ApiError::overloaded(message, 1) }
 }
 
-/// 0 when it is not said. A value that is no number never gets here: hyper answers it with 400.
+/// The `Content-Length`; 0 if there is none. A value that is no number does not get here: hyper
+/// answers it with 400.
 fn content_length(headers: &HeaderMap) -> u64 {
     let given = headers.get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok());
     given.map_or(0, |value| value.trim().parse().unwrap_or(u64::MAX))

@@ -1,13 +1,13 @@
-//! Bytes of request bodies that the front holds, all requests together.
+//! Bytes of request bodies that the front holds, over all requests.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// So much of each body is not counted: small requests pass while large ones fill the budget. Connections
-/// are counted, so what is not counted here is bounded as well.
+/// Bytes of each body that are not counted, so that small requests pass while large ones fill the
+/// budget. Connections are limited, so these bytes are limited as well.
 const FREE_BYTES: usize = 16 << 10;
 
-/// A bound on bytes.
+/// A limit of bytes.
 pub(crate) struct Budget {
     max: usize,
     used: AtomicUsize,
@@ -27,20 +27,20 @@ impl Budget {
         self.used.load(Ordering::Relaxed)
     }
 
-    /// A share that is still empty.
+    /// An empty share.
     pub(crate) fn share(self: &Arc<Self>) -> Share {
         Share { budget: self.clone(), counted: 0 }
     }
 }
 
-/// One body's part of the budget, given back on drop.
+/// One body's share of the budget, returned on drop.
 pub(crate) struct Share {
     budget: Arc<Budget>,
     counted: usize,
 }
 
 impl Share {
-    /// Grows to hold `bytes` in all. `false`: there is no room, and nothing changed.
+    /// Grows the share to `bytes`. `false`: there is no room, and nothing changed.
     pub(crate) fn grow_to(&mut self, bytes: usize) -> bool {
         let wanted = bytes.saturating_sub(FREE_BYTES);
         let more = wanted.saturating_sub(self.counted);

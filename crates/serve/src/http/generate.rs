@@ -1,4 +1,5 @@
-//! One generating HTTP request: its engine requests, their events, and the promise that none outlives it.
+//! One generating HTTP request: its engine requests, their events, and their abort if it ends
+//! early.
 
 use super::AppState;
 use super::budget::Share;
@@ -9,27 +10,27 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
 
-/// The engine keeps the deadline; this much later the front stops believing in it.
+/// The engine enforces the deadline. The front gives up this much later.
 const DEADLINE_SLACK: Duration = Duration::from_secs(2);
 
-/// A running request. Dropping it aborts what has not ended.
+/// A running request. Dropping it aborts the choices that have not finished.
 pub(super) struct Generation {
     state: Arc<AppState>,
     events: mpsc::UnboundedReceiver<(usize, Event)>,
-    /// By choice: the engine's request, until it ends.
+    /// The engine's request of each choice, until it ends.
     open: Vec<Option<RequestId>>,
     last_token: Vec<Option<Instant>>,
     began: Instant,
     timeout: Duration,
     usage: Usage,
-    /// Choices of each prompt.
+    /// Choices per prompt.
     choices: usize,
-    /// All choices have finished, and that has been counted.
+    /// All choices have finished and were counted.
     complete: bool,
 }
 
 impl Generation {
-    /// Whether a request would be taken now, as far as that does not depend on what it says.
+    /// Whether a request would be accepted now, before its content is known.
     pub(super) fn check_room(state: &AppState) -> Result<(), ApiError> {
         if state.is_draining() {
             return Err(ApiError::unavailable("the server is shutting down"));
@@ -42,8 +43,8 @@ impl Generation {
         ApiError::overloaded(format!("{} requests are running already", state.config.requests_max), 1)
     }
 
-    /// Submits every prompt of `call`. `salt`: of the client's key and the request. `share`: what its prompts cost; given back when the engine has let
-    /// go of them.
+    /// Submits every prompt of `call`. `salt` combines the client's key and the request's salt.
+    /// `share` is the body's part of the budget, returned when the engine has dropped the prompts.
     pub(super) fn start(
         state: &Arc<AppState>,
         call: &Call,
@@ -53,8 +54,8 @@ impl Generation {
     ) -> Result<Self, ApiError> {
         Self::check_room(state)?;
         let place = state.places.clone().try_acquire_owned().map_err(|_| Self::no_place(state))?;
-        // The place is freed when the engine lets go of the last sink, not when the client has read its
-        // answer: a client that stops reading must not hold one.
+        // The place is freed when the engine drops the last sink, not when the client has read its
+        // answer: a client that stops reading must not occupy one.
         let place = Arc::new((place, share));
         let (sender, events) = mpsc::unbounded_channel();
         let count = call.prompts.len() * call.choices;
@@ -73,7 +74,8 @@ impl Generation {
         let prompts = call.prompts.iter().flat_map(|prompt| std::iter::repeat_n(prompt, call.choices));
         for (index, prompt) in prompts.enumerate() {
             let mut sampling = call.sampling.clone();
-            // Choices of one prompt are to differ, and the first is the one that it has alone (vLLM's way).
+            // Choices of one prompt must differ, and the first must equal the choice of a request
+            // for one, as in vLLM.
             let choice = (index % call.choices) as u64;
             sampling.seed = sampling.seed.map(|seed| seed.wrapping_add(choice));
             let id = state.name_request();
@@ -97,7 +99,7 @@ impl Generation {
         Ok(generation)
     }
 
-    /// The next event of any choice; `None` when all have finished. Counts and times on the way.
+    /// The next event of any choice; `None` when all have finished. Updates metrics.
     pub(super) async fn next(&mut self) -> Result<Option<(usize, Event)>, ApiError> {
         if self.complete {
             return Ok(None);
@@ -115,7 +117,7 @@ impl Generation {
             Event::Token { .. } => self.token(index),
             Event::Finished { usage, .. } => {
                 self.usage.completion_tokens += usage.completion_tokens;
-                // The choices of a prompt share it.
+                // All choices of a prompt share its count.
                 if index.is_multiple_of(self.choices) {
                     self.usage.prompt_tokens += usage.prompt_tokens;
                     self.usage.cached_tokens += usage.cached_tokens;
@@ -134,12 +136,12 @@ impl Generation {
         Ok(Some((index, event)))
     }
 
-    /// Token counts of all choices; complete once [`Self::next`] has said `None`.
+    /// Token counts of all choices; complete once [`Self::next`] has returned `None`.
     pub(super) const fn usage(&self) -> Usage {
         self.usage
     }
 
-    /// Waits for everything.
+    /// Waits for all events.
     pub(super) async fn collect(mut self) -> Result<(Vec<Answer>, Usage), ApiError> {
         let mut answers = vec![Answer::default(); self.open.len()];
         while let Some((index, event)) = self.next().await? {

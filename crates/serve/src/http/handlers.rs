@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// Longest wait for an engine's statistics; a scrape answers without them then.
+/// Longest wait for an engine's statistics. After it, a scrape is answered without them.
 const STATS_TIMEOUT: Duration = Duration::from_secs(5);
 const TIMEOUT_HEADER: &str = "x-cenote-timeout-ms";
 
@@ -42,8 +42,8 @@ async fn generate(
     let config = &state.config;
     let timeout = timeout(&parts.headers, config.request_timeout)?;
     let bytes_max = config.body_bytes_max;
-    // A first look, so that a full server holds no bodies; the place itself is taken when the body is whole,
-    // or slow bodies would take all places.
+    // Check before reading the body, so that a full server holds no bodies. The place itself is
+    // taken when the body is complete, so that slow bodies do not take all places.
     if let Err(error) = Generation::check_room(state) {
         body::discard(&parts, body, bytes_max).await;
         return Err(error);
@@ -76,7 +76,7 @@ async fn generate(
     };
     let max_tokens_field = call.max_tokens_field;
     let answer = answer(state, call, salt, reply, timeout, share).await;
-    // The engine has its own words for what this client wrote.
+    // Errors name fields in the client's spelling.
     answer.map_err(|error| match (shape, error.param.as_deref()) {
         (Shape::Chat, Some("prompt")) => error.renamed("messages"),
         (_, Some("max_tokens")) => error.renamed(max_tokens_field),
@@ -101,7 +101,7 @@ async fn answer(
     Ok(Json(reply.whole(&answers, usage)).into_response())
 }
 
-/// The client may ask for less time than the server would give.
+/// The request's time limit; the client may ask for less than the server's.
 fn timeout(headers: &HeaderMap, longest: Duration) -> Result<Duration, ApiError> {
     let Some(given) = headers.get(TIMEOUT_HEADER) else { return Ok(longest) };
     let asked = given.to_str().ok().and_then(|text| text.trim().parse::<u64>().ok()).filter(|ms| *ms > 0);
@@ -131,21 +131,21 @@ fn model_body(state: &AppState) -> Value {
     })
 }
 
-/// For a liveness probe: 200 unless only a restart may help. A server that drains ends by itself, and a degraded engine
-/// serves correctly.
+/// For a liveness probe: 200 unless a restart is needed. A draining server ends by itself, and a
+/// degraded engine serves correctly.
 pub(super) async fn health(State(state): State<Arc<AppState>>) -> Response {
     let has_worker = !state.engine.describe().process_ids.is_empty();
     report(&state, has_worker || state.is_draining())
 }
 
-/// For a readiness probe and for load balancers: 200 only while a request sent now would be taken and some worker is there
-/// to do it.
+/// For a readiness probe and for load balancers: 200 only if a request sent now would be accepted
+/// and some worker lives.
 pub(super) async fn ready(State(state): State<Arc<AppState>>) -> Response {
     let has_worker = !state.engine.describe().process_ids.is_empty();
     report(&state, has_worker && !state.is_draining())
 }
 
-/// The state of the server, with 200 or 503.
+/// The server's state, with 200 or 503.
 fn report(state: &AppState, is_well: bool) -> Response {
     let health = state.health();
     let description = state.engine.describe();
@@ -173,7 +173,8 @@ fn report(state: &AppState, is_well: bool) -> Response {
 pub(super) async fn metrics(State(state): State<Arc<AppState>>) -> Response {
     state.health();
     let engine = state.engine.clone();
-    // An engine may have to ask its workers, so it is not called on a thread that serves others.
+    // An engine may have to ask its workers, so do not call it on a thread that serves other
+    // requests.
     let asked = tokio::task::spawn_blocking(move || engine.stats());
     let stats = match tokio::time::timeout(STATS_TIMEOUT, asked).await {
         Ok(Ok(stats)) => stats,

@@ -1,4 +1,4 @@
-//! The API keys that a front accepts, and the salt that each puts into the names of its blocks.
+//! The API keys that a front accepts, and the salt that each adds to the names of its blocks.
 
 use crate::random;
 use std::collections::BTreeSet;
@@ -10,12 +10,12 @@ struct ApiKey {
     salt: Option<String>,
 }
 
-/// The keys of a front. Without one, all clients are served.
+/// The keys of a front. Without a key, all clients are served.
 #[derive(Clone, Default)]
 pub struct ApiKeys(Vec<ApiKey>);
 
 impl std::fmt::Debug for ApiKeys {
-    /// Shows no secret.
+    /// Hides the keys.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "ApiKeys({})", self.0.len())
     }
@@ -29,11 +29,11 @@ impl ApiKeys {
         self
     }
 
-    /// Reads a file of keys: on each line a key and, after white space, its salt or nothing. Keys with the same salt share
-    /// KV. Empty lines and lines that begin with `#` are skipped.
+    /// Parses a file of keys: on each line a key and, after white space, optionally its salt. Keys
+    /// with the same salt share KV. Empty lines and lines that begin with `#` are skipped.
     ///
     /// # Errors
-    /// Names the line, and never what is on it: no key at all, more than two words, or a key given twice.
+    /// Names the line, but never its content: no key, more than two words, or a duplicate key.
     pub fn parse(text: &str) -> Result<Self, String> {
         let mut keys = Self::default();
         let mut seen = BTreeSet::new();
@@ -52,12 +52,13 @@ impl ApiKeys {
         if keys.0.is_empty() { Err("has no key".to_owned()) } else { Ok(keys) }
     }
 
-    /// Whether all clients are served, whatever they present.
+    /// Whether all clients are served, with any key.
     pub(super) const fn is_open(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// The key that a client presents. The time this takes does not depend on how much of a key is right.
+    /// The key that a client sent. The comparison takes the same time however much of a key is
+    /// right.
     pub(super) fn find(&self, given: &[u8]) -> Option<KeySalt> {
         let mut found = None;
         for key in &self.0 {
@@ -69,7 +70,7 @@ impl ApiKeys {
     }
 }
 
-/// The salt of the key that came with a request; an extension of the request.
+/// The salt of the request's key; an extension of the request.
 #[derive(Clone, Default)]
 pub(super) struct KeySalt(pub(super) Option<String>);
 

@@ -1,4 +1,4 @@
-//! Around every handler: the request's name, the API key, the count.
+//! Runs around every handler: request id, API key, count of answers.
 
 use super::AppState;
 use super::keys::KeySalt;
@@ -11,7 +11,7 @@ use axum::response::{IntoResponse, Response};
 use std::sync::Arc;
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
-/// A client's own request id is echoed up to this length; longer ones are replaced.
+/// Longest client-provided request id that is echoed; longer ones are replaced.
 const REQUEST_ID_BYTES_MAX: usize = 128;
 
 pub(super) async fn around(State(state): State<Arc<AppState>>, mut request: Request, next: Next) -> Response {
@@ -34,7 +34,7 @@ pub(super) async fn around(State(state): State<Arc<AppState>>, mut request: Requ
     response
 }
 
-/// A path as a label: a bounded set, whatever clients send.
+/// A path as a metric label, from a bounded set.
 fn endpoint(path: &str) -> &'static str {
     const KNOWN: &[&str] = &["/v1/completions", "/v1/chat/completions", "/v1/models", "/health", "/ready", "/metrics"];
     match KNOWN.iter().find(|known| **known == path) {

@@ -1,4 +1,4 @@
-//! A running request as server-sent events, exactly OpenAI's chunks.
+//! A running request as server-sent events, in OpenAI's chunks.
 
 use super::generate::Generation;
 use crate::openai::{ApiError, Piece, Reply};
@@ -12,12 +12,13 @@ use std::collections::{BTreeMap, VecDeque};
 use std::convert::Infallible;
 use std::time::Duration;
 
-/// Tells nginx and its kin not to collect the stream before passing it on.
+/// Tells nginx and other proxies not to buffer the stream.
 const NO_BUFFERING: (HeaderName, HeaderValue) =
     (HeaderName::from_static("x-accel-buffering"), HeaderValue::from_static("no"));
 
-/// Starts the stream. The first event is awaited before the status line is sent, so that a request which
-/// fails at once (prompt too long, region full) gets its 4xx or 5xx instead of a broken stream.
+/// Starts the stream. Waits for the first event before it sends the status line, so that a request
+/// that fails at once (prompt too long, region full) gets its 4xx or 5xx instead of a broken
+/// stream.
 pub(super) async fn respond(
     mut generation: Generation,
     reply: Reply,
@@ -35,12 +36,12 @@ pub(super) async fn respond(
     Ok(response)
 }
 
-/// What of the stream is not written yet.
+/// The part of the stream that is not written yet.
 struct Feed {
     /// `None` after the last event; the stream ends when `pending` is empty too.
     generation: Option<Generation>,
     reply: Reply,
-    /// Choices whose opening chunk was sent, and the characters of their tokens so far.
+    /// Choices with a sent opening chunk, and the characters of their tokens so far.
     offsets: BTreeMap<usize, usize>,
     pending: VecDeque<String>,
 }
@@ -92,8 +93,8 @@ impl Feed {
         }
     }
 
-    /// An error instead of the rest: told in the stream, because the status is long sent, and without
-    /// `[DONE]`, so that no client takes the text for the whole.
+    /// An error in place of the rest of the stream, because the status was sent already. Without
+    /// `[DONE]`, so that no client takes the text for complete.
     fn break_off(&mut self, error: &ApiError) {
         self.generation = None;
         self.push(&error.body());

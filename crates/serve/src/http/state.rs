@@ -1,4 +1,4 @@
-//! What the handlers share.
+//! State that the handlers share.
 
 use super::ApiKeys;
 use super::budget::Budget;
@@ -12,30 +12,32 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::sync::Semaphore;
 
-/// How the front behaves.
+/// Settings of the front.
 #[derive(Clone, Debug)]
 pub struct HttpConfig {
-    /// Clients must send `Authorization: Bearer <key>` with one of these; `/health` and `/ready` stay open.
+    /// Keys that clients must send as `Authorization: Bearer <key>`; `/health` and `/ready` need
+    /// none.
     pub api_keys: ApiKeys,
     /// Longest time of one request; clients may ask for less (`x-cenote-timeout-ms`).
     pub request_timeout: Duration,
     /// Longest time a client may take to send a body.
     pub body_timeout: Duration,
-    /// Longest time a client may take to send a request's head, and longest idle time of a kept connection.
+    /// Longest time that a client may take to send a request's head, and longest idle time of a
+    /// connection.
     pub head_timeout: Duration,
     /// Largest body.
     pub body_bytes_max: usize,
-    /// Most bytes of bodies held at once, all requests together; more are refused with 503. The first
+    /// Most bytes of bodies held at once, over all requests; more are refused with 503. The first
     /// 16 KiB of each body are not counted.
     pub body_bytes_total: usize,
-    /// Most open connections. When they are reached, the one that has been idle or slow for longest is cut
-    /// for a new one; where all are at work, the new one is refused with 503.
+    /// Most open connections. When they are reached, the connection that has been idle or slow for
+    /// longest is closed for a new one; if all are busy, the new one is refused with 503.
     pub connections_max: usize,
     /// Most generating requests at once; more are refused with 503.
     pub requests_max: usize,
     /// Most prompts of one completions request.
     pub prompts_max: usize,
-    /// A comment is sent on a silent stream after this time, so that proxies keep it.
+    /// Time after which a silent stream gets a comment, so that proxies keep it open.
     pub keep_alive: Duration,
 }
 
@@ -56,7 +58,7 @@ impl Default for HttpConfig {
     }
 }
 
-/// An engine, how to serve it, and what is running.
+/// An engine, its settings, and its running requests.
 pub struct AppState {
     pub(crate) engine: Arc<dyn Engine>,
     pub(crate) config: HttpConfig,
@@ -96,7 +98,7 @@ impl AppState {
         &self.engine
     }
 
-    /// Refuses generating requests from now on; `/health` says so.
+    /// Refuses generating requests from now on; `/health` reports it.
     pub fn start_draining(&self) {
         self.draining.store(true, Ordering::Release);
     }
@@ -107,7 +109,7 @@ impl AppState {
         self.draining.load(Ordering::Acquire)
     }
 
-    /// The engine's health now. A change since the last call is logged and goes into the metrics.
+    /// The engine's current health. Logs a change since the last call and updates the metrics.
     pub fn health(&self) -> Health {
         let health = self.engine.health();
         let mut last = self.last_health.lock().unwrap_or_else(PoisonError::into_inner);
@@ -124,7 +126,7 @@ impl AppState {
         health
     }
 
-    /// Everything measured, as Prometheus text.
+    /// All metrics, as Prometheus text.
     pub(super) fn render(&self, engine: &EngineStats) -> String {
         self.health();
         self.metrics.connections(self.gate.open(), self.gate.refused(), self.gate.evicted());
@@ -132,15 +134,15 @@ impl AppState {
         self.metrics.render(engine)
     }
 
-    /// Generating requests that have not ended.
+    /// Number of generating requests that have not ended.
     #[must_use]
     pub fn running(&self) -> usize {
         self.ids().len()
     }
 
-    /// Aborts everything; the clients' answers end with an error.
+    /// Aborts all requests; their answers end with an error.
     pub fn abort_all(&self) {
-        // The engine is called without the lock, because an abort may end a request at once.
+        // Call the engine without the lock, because an abort may end a request at once.
         let ids: Vec<_> = self.ids().iter().copied().collect();
         for id in ids {
             self.engine.abort(id);

@@ -1,6 +1,6 @@
-//! What the statistics of engines mean, for `# HELP`.
+//! Descriptions of engine statistics, for `# HELP`.
 
-/// Name without `cenote_`, and a sentence.
+/// Name without `cenote_`, and a description.
 const HELP: &[(&str, &str)] = &[
     ("cached_tokens_total", "Prompt tokens whose KV was loaded from the region"),
     ("engine_steps_total", "Steps that the engine has computed"),
@@ -59,7 +59,7 @@ const HELP: &[(&str, &str)] = &[
     ("workers_configured", "Worker processes that should serve"),
 ];
 
-/// What a statistic means; something general for one that is not known here.
+/// The description of a statistic, or a general one for an unknown name.
 pub fn of(name: &str) -> &'static str {
     let found = HELP.binary_search_by_key(&name, |(known, _)| known);
     found.map_or("A statistic of the engine", |at| HELP[at].1)

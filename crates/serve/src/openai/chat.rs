@@ -24,7 +24,7 @@ pub(crate) fn chat_call(mut body: Body, limits: &Limits) -> Result<Call, ApiErro
     Ok(call)
 }
 
-/// How many of the likeliest tokens the client wants to see.
+/// Number of most likely tokens that the client requested.
 fn logprobs(body: &Body) -> Result<Option<u32>, ApiError> {
     let wanted = match &body.logprobs {
         None | Some(Value::Null) => false,

@@ -21,7 +21,7 @@ pub(crate) fn completions_call(mut body: Body, limits: &Limits) -> Result<Call, 
     Ok(call)
 }
 
-/// How many of the likeliest tokens the client wants to see.
+/// Number of most likely tokens that the client requested.
 fn logprobs(body: &Body) -> Result<Option<u32>, ApiError> {
     if body.top_logprobs.is_some_and(|top| top > 0) {
         return Err(ApiError::invalid("top_logprobs", "is of chat completions; here logprobs is a number"));
@@ -64,8 +64,7 @@ fn several(items: Vec<Value>, limits: &Limits) -> Result<Vec<Prompt>, ApiError> 
 }
 
 fn tokens(name: &str, items: &[Value], limits: &Limits) -> Result<Vec<TokenId>, ApiError> {
-    // One more must fit, or there is nothing to generate; texts are measured by the engine, which alone
-    // can tokenize them.
+    // One more token must fit. Texts are measured by the engine, which alone can tokenize them.
     if items.len() >= limits.max_model_len as usize {
         let fact = format!("{} tokens, but prompt and output share {} tokens", items.len(), limits.max_model_len);
         return Err(ApiError::context_length(name, &fact));

@@ -6,16 +6,16 @@ use axum::response::{IntoResponse, Response};
 use cenote_base::engine::{EngineError, ErrorKind};
 use serde_json::{Value, json};
 
-/// An answer that is an error.
+/// An error answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ApiError {
     /// HTTP status.
     pub status: StatusCode,
     /// OpenAI's `type`.
     pub kind: &'static str,
-    /// A sentence that names the thing and the fact.
+    /// A sentence that names the thing and the reason.
     pub message: String,
-    /// The request field that is wrong.
+    /// The invalid request field.
     pub param: Option<String>,
     /// Machine-readable code.
     pub code: Option<&'static str>,
@@ -24,7 +24,7 @@ pub struct ApiError {
 }
 
 impl ApiError {
-    /// An error with nothing but a status, a type and a message.
+    /// An error with only a status, a type and a message.
     #[must_use]
     pub fn new(status: StatusCode, kind: &'static str, message: impl Into<String>) -> Self {
         Self { status, kind, message: message.into(), param: None, code: None, retry_after_s: None }
@@ -38,7 +38,7 @@ impl ApiError {
         Self { param: Some(param), ..Self::new(StatusCode::BAD_REQUEST, "invalid_request_error", message) }
     }
 
-    /// 400: the body as a whole is wrong.
+    /// 400: the body is invalid as a whole.
     #[must_use]
     pub fn malformed(message: impl Into<String>) -> Self {
         Self::new(StatusCode::BAD_REQUEST, "invalid_request_error", message)
@@ -54,25 +54,25 @@ impl ApiError {
         }
     }
 
-    /// 503: the server is going or its workers are gone.
+    /// 503: the server is shutting down, or no worker lives.
     #[must_use]
     pub fn unavailable(message: impl Into<String>) -> Self {
         Self { code: Some("unavailable"), ..Self::overloaded(message, 1) }
     }
 
-    /// 400: prompt and output are longer than the model's context; `param` is to be shorter.
+    /// 400: prompt and output exceed the model's context; `param` is the field to shorten.
     #[must_use]
     pub fn context_length(param: impl Into<String>, fact: &str) -> Self {
         Self { code: Some("context_length_exceeded"), ..Self::invalid(param, fact) }
     }
 
-    /// 504: the request's time is up.
+    /// 504: the request's deadline passed.
     #[must_use]
     pub fn deadline(message: impl Into<String>) -> Self {
         Self { code: Some("deadline_exceeded"), ..Self::new(StatusCode::GATEWAY_TIMEOUT, "timeout_error", message) }
     }
 
-    /// 500: a fault of ours.
+    /// 500: a bug or failure of the server.
     #[must_use]
     pub fn internal(message: impl Into<String>) -> Self {
         Self { code: Some("internal_error"), ..Self::new(StatusCode::INTERNAL_SERVER_ERROR, "server_error", message) }
@@ -86,7 +86,7 @@ impl ApiError {
         Self { message, param: Some(param.to_owned()), ..self }
     }
 
-    /// The JSON body; also what a stream carries when it breaks.
+    /// The JSON body; also sent in a stream that breaks.
     #[must_use]
     pub fn body(&self) -> Value {
         json!({ "error": {
@@ -114,8 +114,8 @@ impl From<EngineError> for ApiError {
             }
             ErrorKind::Unavailable => Self::unavailable(error.to_string()),
             ErrorKind::DeadlineExceeded => Self::deadline(error.to_string()),
-            // The owner of the request is this server: it aborts when the client has left, who does not
-            // read this, and when it shuts down.
+            // The server owns the request. It aborts a request when its client has left, which does
+            // not read this, and when the server shuts down.
             ErrorKind::Aborted => Self { code: Some("aborted"), ..Self::unavailable(error.to_string()) },
             ErrorKind::Internal => Self::internal(error.to_string()),
         }

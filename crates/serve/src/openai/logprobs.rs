@@ -4,10 +4,12 @@ use super::Shape;
 use cenote_base::engine::{TokenLogprob, TokenLogprobs};
 use serde_json::{Map, Value, json};
 
-/// As many likeliest tokens as OpenAI tells for a chat, and vLLM for both.
+/// Most likely tokens that a request may ask for: OpenAI's limit for chats, vLLM's for both
+/// endpoints.
 pub(super) const LOGPROBS_MAX: u32 = 20;
 
-/// The `logprobs` of a choice or of a chunk; null where none were asked for. `offset`: characters of the choice before it.
+/// The `logprobs` of a choice or of a chunk; null if not requested. `offset`: characters of the
+/// choice before it.
 pub(super) fn body(shape: Shape, tokens: &[TokenLogprobs], offset: usize) -> Value {
     if tokens.is_empty() {
         return Value::Null;
@@ -48,7 +50,8 @@ fn chat(token: &TokenLogprob) -> Value {
     json!({ "token": token.text, "logprob": number(token.logprob), "bytes": token.text.as_bytes() })
 }
 
-/// The likeliest tokens and the chosen one. Of those with the same text the likeliest is told.
+/// The most likely tokens and the chosen one. Of those with the same text, only the most likely is
+/// listed.
 fn by_text(token: &TokenLogprobs) -> Value {
     let mut all = Map::new();
     for one in token.top.iter().chain([&token.chosen]) {

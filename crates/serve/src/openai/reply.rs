@@ -1,4 +1,4 @@
-//! Answers in OpenAI's shape, whole and in chunks.
+//! Answers in OpenAI's shape, complete and in chunks.
 
 use super::logprobs;
 use cenote_base::engine::{FinishReason, TokenLogprobs, Usage};
@@ -13,7 +13,7 @@ pub enum Shape {
     Chat,
 }
 
-/// All parts of one answer carry these.
+/// Fields that all parts of one answer carry.
 #[derive(Clone, Debug)]
 pub struct Reply {
     /// The shape.
@@ -24,27 +24,27 @@ pub struct Reply {
     pub created: u64,
     /// Model name.
     pub model: String,
-    /// Whether chunks announce the usage that will follow (`"usage": null`), as OpenAI's do.
+    /// Whether chunks announce the usage that follows (`"usage": null`), as OpenAI's do.
     pub include_usage: bool,
 }
 
 /// One finished choice.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Answer {
-    /// The whole text.
+    /// The complete text.
     pub text: String,
-    /// Why it ended.
+    /// The reason that it ended.
     pub reason: Option<FinishReason>,
-    /// Of each token, where they were asked for.
+    /// Log-probabilities of each token, if requested.
     pub logprobs: Vec<TokenLogprobs>,
 }
 
-/// What one token adds to a choice.
+/// One token's contribution to a choice.
 #[derive(Clone, Copy, Debug)]
 pub struct Piece<'a> {
-    /// Text that became certain with it.
+    /// Text that became certain with this token.
     pub text: &'a str,
-    /// Its log-probabilities, where they were asked for.
+    /// Its log-probabilities, if requested.
     pub logprobs: Option<&'a TokenLogprobs>,
     /// Characters of the tokens before it.
     pub offset: usize,
@@ -59,7 +59,7 @@ impl Piece<'_> {
 }
 
 impl Reply {
-    /// The whole answer.
+    /// The complete answer.
     #[must_use]
     pub fn whole(&self, answers: &[Answer], usage: Usage) -> Value {
         let choices = answers.iter().enumerate().map(|(index, answer)| {
@@ -153,7 +153,7 @@ impl Reply {
 fn reason_name(reason: FinishReason) -> &'static str {
     match reason {
         FinishReason::Stop => "stop",
-        // A hand-over that reaches a client would be a router's fault; the answer is then cut short.
+        // A hand-over that reaches a client is a router's bug; the answer is then cut short.
         FinishReason::Length | FinishReason::HandOver => "length",
     }
 }

@@ -1,4 +1,4 @@
-//! The body of both generating endpoints, and what is common to them.
+//! The request body of both generating endpoints, and their common checks.
 
 use super::{ApiError, unsupported, words};
 use axum::http::StatusCode;
@@ -8,13 +8,14 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 
-/// A request body as the client wrote it. One type serves both endpoints: nearly all fields are shared,
-/// and nesting them would cost the exact paths that error messages are made of.
+/// A request body, as the client wrote it. One type serves both endpoints, because nearly all
+/// fields are shared, and nesting would lose the exact paths for error messages.
 #[derive(Debug, Deserialize)]
 pub struct Body {
     /// Model name.
     pub model: String,
-    /// Completions: text, tokens, or an array of either. Left as JSON, so that errors name the element.
+    /// Completions: text, tokens, or an array of either. Left as JSON, so that errors name the
+    /// element.
     #[serde(default)]
     pub prompt: Option<Value>,
     /// Chat: the conversation.
@@ -23,7 +24,7 @@ pub struct Body {
     /// Most tokens to generate.
     #[serde(default)]
     pub max_tokens: Option<u32>,
-    /// The newer name of the same.
+    /// The newer name of `max_tokens`.
     #[serde(default)]
     pub max_completion_tokens: Option<u32>,
     /// 0 to 2.
@@ -47,13 +48,13 @@ pub struct Body {
     /// By token id, written as text: -100 to 100.
     #[serde(default)]
     pub logit_bias: Option<Map<String, Value>>,
-    /// Completions: a number of likeliest tokens. Chat: whether to tell.
+    /// Completions: a number of most likely tokens. Chat: whether to return log-probabilities.
     #[serde(default)]
     pub logprobs: Option<Value>,
-    /// Chat: a number of likeliest tokens.
+    /// Chat: a number of most likely tokens.
     #[serde(default)]
     pub top_logprobs: Option<u32>,
-    /// Choices for each prompt.
+    /// Choices per prompt.
     #[serde(default)]
     pub n: Option<u32>,
     /// Seed.
@@ -68,29 +69,29 @@ pub struct Body {
     /// Options of the stream.
     #[serde(default)]
     pub stream_options: Option<StreamOptions>,
-    /// Extension (vLLM): go on past the end-of-sequence token.
+    /// Extension (vLLM): continue after the end-of-sequence token.
     #[serde(default)]
     pub ignore_eos: Option<bool>,
     /// Extension: `false` keeps this request's KV out of the shared region.
     #[serde(default)]
     pub use_pool: Option<bool>,
-    /// Extension (vLLM): KV is shared only with requests that have the same salt.
+    /// Extension (vLLM): share KV only with requests that have the same salt.
     #[serde(default)]
     pub cache_salt: Option<String>,
-    /// All else; looked through for what may not be ignored.
+    /// All other fields, checked for those that must not be ignored.
     #[serde(flatten)]
     pub extra: Map<String, Value>,
 }
 
-/// One turn of a conversation as the client wrote it.
+/// One turn of a conversation, as the client wrote it.
 #[derive(Debug, Deserialize)]
 pub struct Message {
-    /// Who speaks.
+    /// Role of the speaker.
     pub role: String,
     /// Text or an array of text parts.
     #[serde(default)]
     pub content: Option<Value>,
-    /// All else.
+    /// All other fields.
     #[serde(flatten)]
     pub extra: Map<String, Value>,
 }
@@ -103,14 +104,14 @@ pub struct StreamOptions {
     pub include_usage: Option<bool>,
 }
 
-/// A request understood: what to ask of the engine and how to answer.
+/// A parsed request: what to ask of the engine and how to answer.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Call {
-    /// What to continue.
+    /// Prompts to continue.
     pub prompts: Vec<Prompt>,
-    /// Choices for each prompt, at least one.
+    /// Choices per prompt, at least one.
     pub choices: usize,
-    /// How.
+    /// Sampling settings.
     pub sampling: SamplingParams,
     /// Answer as a stream.
     pub stream: bool,
@@ -118,13 +119,13 @@ pub struct Call {
     pub include_usage: bool,
     /// Whether KV may be shared.
     pub use_pool: bool,
-    /// The client's own salt, not empty.
+    /// The request's salt, not empty.
     pub cache_salt: Option<String>,
-    /// How the client wrote `max_tokens`; an engine's error about it is told in that word.
+    /// The field in which the client wrote `max_tokens`, for errors about it.
     pub max_tokens_field: &'static str,
 }
 
-/// What the served model allows.
+/// Limits of the served model.
 #[derive(Clone, Debug)]
 pub struct Limits {
     /// Model name.
@@ -151,7 +152,7 @@ impl Limits {
 }
 
 impl Body {
-    /// Reads a body; the error names the field.
+    /// Parses a body; the error names the field.
     ///
     /// # Errors
     /// Not JSON, or a field is missing or of the wrong type.
@@ -178,12 +179,12 @@ impl Body {
         Ok(body)
     }
 
-    /// The model must be the one that is served.
+    /// Checks that the request names the served model.
     pub(super) fn check_model(&self, limits: &Limits) -> Result<(), ApiError> {
         if self.model == limits.model { Ok(()) } else { Err(unknown_model(&self.model, &limits.model)) }
     }
 
-    /// All but the prompts, checked and translated.
+    /// Everything but the prompts, checked and translated.
     pub(super) fn call(self, limits: &Limits, prompts: Vec<Prompt>) -> Result<Call, ApiError> {
         unsupported::refuse(&self.extra)?;
         let stream = self.stream.unwrap_or(false);
@@ -211,7 +212,7 @@ impl Body {
         })
     }
 
-    /// Choices for each prompt; all of them together are bounded as prompts are.
+    /// Choices per prompt. All choices together have the limit of prompts.
     fn choices(&self, limits: &Limits, prompts: usize) -> Result<usize, ApiError> {
         let most = limits.prompts_max / prompts.max(1);
         match self.n.unwrap_or(1) as usize {
@@ -221,7 +222,7 @@ impl Body {
         }
     }
 
-    /// A penalty in OpenAI's range.
+    /// A penalty within OpenAI's range.
     fn penalty(name: &str, value: Option<f64>) -> Result<f32, ApiError> {
         let value = value.unwrap_or(0.0);
         if (-2.0..=2.0).contains(&value) {
@@ -271,7 +272,7 @@ impl Body {
             temperature,
             top_p,
             top_k,
-            // Clients write seeds as signed numbers; the bits are all that counts.
+            // Clients write seeds as signed numbers; only the bits matter.
             seed: self.seed.map(i64::cast_unsigned),
             stop: self.stop_texts()?,
             max_tokens: self.max_tokens(limits)?,
@@ -301,7 +302,7 @@ impl Body {
     }
 
     fn stop_texts(&self) -> Result<Vec<String>, ApiError> {
-        /// As many as OpenAI takes.
+        /// OpenAI's limit.
         const STOPS_MAX: usize = 4;
         let texts = match &self.stop {
             None | Some(Value::Null) => return Ok(Vec::new()),
@@ -329,7 +330,7 @@ impl Body {
     }
 }
 
-/// 404: the model is not the one that is served.
+/// 404: another model is served.
 pub(crate) fn unknown_model(asked: &str, served: &str) -> ApiError {
     let message = format!("model: `{asked}` does not exist here; this server has `{served}`");
     ApiError {
@@ -339,7 +340,7 @@ pub(crate) fn unknown_model(asked: &str, served: &str) -> ApiError {
     }
 }
 
-/// What a JSON value is, in a client's words.
+/// A JSON value's type, in the client's words.
 pub(super) fn type_name(value: &Value) -> &'static str {
     match value {
         Value::Null => "null",

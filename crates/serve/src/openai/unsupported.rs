@@ -1,20 +1,20 @@
-//! Features that clients know and this server does not have. Ignoring them would change the answer
-//! without a word, so each is refused by name unless its value asks for nothing.
+//! Features that clients know and this server does not have. Each is refused by name unless its
+//! value requests nothing, because ignoring it would silently change the answer.
 
 use super::ApiError;
 use super::request::type_name;
 use serde_json::{Map, Value};
 
-/// A value that asks for nothing, besides null.
+/// A value that requests nothing, besides null.
 #[derive(Clone, Copy)]
 enum Harmless {
     /// `false`.
     False,
-    /// This number, by default the only one that works.
+    /// This number, usually the only one that works.
     Number(f64),
     /// An empty text, array or object.
     Empty,
-    /// One of these texts, or nothing in it.
+    /// One of these texts, or none.
     Words(&'static [&'static str]),
     /// `{"type": "text"}`.
     TextFormat,
@@ -46,7 +46,7 @@ const FEATURES: &[(&str, Harmless)] = &[
     ("structured_outputs", Harmless::Empty),
 ];
 
-/// Refuses the first feature asked for that is not there.
+/// Refuses the first requested feature that is unsupported.
 pub(super) fn refuse(extra: &Map<String, Value>) -> Result<(), ApiError> {
     for (name, harmless) in FEATURES {
         let Some(value) = extra.get(*name) else { continue };

@@ -1,9 +1,8 @@
-//! Errors of request fields in a client's words. The parser's words name types of this program, which a client does not
-//! know.
+//! Errors of request fields in the client's words. The parser's own messages name Rust types.
 
-/// Translates the parser's message to the value that is there and the value that is meant.
+/// Translates the parser's message to the actual and the expected value.
 pub(super) fn fact(parser: &str) -> String {
-    // The client knows fields; a library wrote the lines of the body.
+    // Clients know fields; line numbers come from a library that formatted the body.
     let fact = parser.rsplit_once(" at line ").map_or(parser, |(fact, _)| fact);
     if let Some(rest) = fact.strip_prefix("invalid type: ").or_else(|| fact.strip_prefix("invalid value: "))
         && let Some((found, expected)) = rest.rsplit_once(", expected ")
@@ -25,7 +24,7 @@ pub(super) fn fact(parser: &str) -> String {
     "not of the type that this field has".to_owned()
 }
 
-/// The field that the parser's message names; the path then leads only to the object around it.
+/// The field in the parser's message; the path then leads only to the surrounding object.
 pub(super) fn named_field(parser: &str) -> Option<&str> {
     let rest = parser.strip_prefix("missing field `").or_else(|| parser.strip_prefix("duplicate field `"))?;
     rest.split('`').next()

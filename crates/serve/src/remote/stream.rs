@@ -6,13 +6,14 @@ use cenote_base::{Deadline, EventSink, Request};
 use reqwest::Response;
 use std::time::Duration;
 
-/// A line longer than this is not an event. Hand-overs carry whole prompts, hence the size.
+/// Longest line; hand-overs carry whole prompts, hence the size.
 const LINE_BYTES_MAX: usize = 64 << 20;
-/// The worker keeps the deadline too, and its word on it says more than ours.
+/// The worker enforces the deadline too, and its error says more, so the front waits this much
+/// longer.
 const DEADLINE_SLACK: Duration = Duration::from_millis(500);
 
-/// Carries a request out and passes its tokens on. Returns the last event, still to be passed on, or
-/// `None` when nobody listens any more.
+/// Runs a request and forwards its tokens. Returns the last event, which the caller forwards, or
+/// `None` if the receiver is gone.
 pub(super) async fn run(link: &Link, request: &Request, events: &mut EventSink) -> Option<Event> {
     match follow(link, request, events).await {
         Ok(last) => last,
@@ -51,7 +52,7 @@ async fn follow(link: &Link, request: &Request, events: &mut EventSink) -> Resul
     }
 }
 
-/// Waits no longer than the deadline and the longest silence allow.
+/// Waits at most until the deadline, and at most for the longest silence.
 async fn within<T>(
     link: &Link,
     deadline: Deadline,
@@ -69,7 +70,7 @@ async fn within<T>(
     })
 }
 
-/// The worker took the request, or its refusal becomes ours.
+/// Sends the request. A refusal becomes this request's error.
 async fn accepted(link: &Link, deadline: Deadline, answer: Response) -> Result<Response, EngineError> {
     let status = answer.status();
     if status.is_success() {
@@ -82,7 +83,7 @@ async fn accepted(link: &Link, deadline: Deadline, answer: Response) -> Result<R
     }))
 }
 
-/// Blank lines are signs of life.
+/// Blank lines are heartbeats.
 fn parse(link: &Link, line: &[u8]) -> Result<Option<Event>, EngineError> {
     if line.is_empty() {
         return Ok(None);
@@ -97,7 +98,7 @@ fn gone(link: &Link, error: &reqwest::Error) -> EngineError {
     EngineError::new(ErrorKind::Unavailable, format!("worker at {}: {error}", link.address))
 }
 
-/// Bytes in, lines out.
+/// Splits bytes into lines.
 #[derive(Default)]
 struct Lines(Vec<u8>, usize);
 
@@ -108,7 +109,7 @@ impl Lines {
 
     fn next(&mut self) -> Option<Vec<u8>> {
         let Some(length) = self.0[self.1..].iter().position(|byte| *byte == b'\n') else {
-            // What was searched is not searched again when more of a long line comes.
+            // Do not search the searched part again when more of a long line arrives.
             self.1 = self.0.len();
             return None;
         };

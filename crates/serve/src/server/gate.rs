@@ -1,9 +1,10 @@
-//! How many connections a listener has open, and which of them leaves when there is no room.
+//! Limits the open connections of a listener, and chooses the one to close when it is full.
 //!
-//! A connection *waits* while it owes bytes to the server: idle, in the middle of a head, or in the middle
-//! of a body. It *works* from then until its answer is written. A listener that is full cuts the connection
-//! that has waited longest to admit a new one, so idle or slow clients cannot lock others out; only where
-//! all connections work is the new one refused. Answers are never cut for a newcomer.
+//! A connection *waits* while it owes bytes to the server: idle, in the middle of a head, or in the
+//! middle of a body. It *works* from then until its answer is written. A full listener closes the
+//! connection that has waited longest to admit a new one, so idle or slow clients cannot exclude
+//! others. If all connections work, the new one is refused. Answers are never cut for a new
+//! connection.
 
 use axum::body::{Body, HttpBody};
 use bytes::Bytes;
@@ -17,7 +18,8 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 
-/// Longest wait for a connection that was told to leave. It has nothing to finish, so it needs one poll.
+/// Longest wait for a connection that was asked to close. It has nothing to finish, so one poll is
+/// enough.
 const LEAVE_TIMEOUT: Duration = Duration::from_millis(100);
 
 /// The connections of one listener.
@@ -29,7 +31,7 @@ pub(crate) struct Gate {
     evicted: AtomicU64,
 }
 
-/// Connections that owe bytes, the one that has waited longest first.
+/// Waiting connections, the one that has waited longest first.
 #[derive(Default)]
 struct Waiting {
     last: u64,
@@ -37,8 +39,7 @@ struct Waiting {
 }
 
 impl Gate {
-    /// Room for `max` connections, or for what the limit on open files allows: a quarter of it is left to
-    /// everything else.
+    /// Room for `max` connections, or for three quarters of the limit on open files.
     pub(crate) fn new(max: usize) -> Arc<Self> {
         let files = getrlimit(Resource::Nofile).current.map_or(usize::MAX, |files| files as usize);
         let allowed = (files / 4 * 3).clamp(1, Semaphore::MAX_PERMITS);
@@ -64,7 +65,7 @@ impl Gate {
         self.max
     }
 
-    /// Open connections.
+    /// Number of open connections.
     pub(crate) fn open(&self) -> usize {
         self.max - self.places.available_permits()
     }
@@ -74,12 +75,12 @@ impl Gate {
         self.refused.load(Ordering::Relaxed)
     }
 
-    /// Connections that were cut while they waited, to make room.
+    /// Waiting connections that were closed to make room.
     pub(crate) fn evicted(&self) -> u64 {
         self.evicted.load(Ordering::Relaxed)
     }
 
-    /// A place for a new connection; `None` when all connections work.
+    /// A place for a new connection; `None` if all connections work.
     pub(crate) async fn admit(self: &Arc<Self>) -> Option<Seat> {
         let place = match self.places.clone().try_acquire_owned() {
             Ok(place) => Some(place),
@@ -103,7 +104,7 @@ impl Gate {
         Some(Seat { ticket, _place: place })
     }
 
-    /// Tells the connection that has waited longest to leave.
+    /// Asks the connection that has waited longest to close.
     fn evict(&self) -> bool {
         let Some((_, leave)) = self.waiting().by_age.pop_first() else { return false };
         leave.notify_one();
@@ -127,7 +128,7 @@ impl Seat {
         &self.ticket
     }
 
-    /// Resolves when the connection should make room, if it still waits.
+    /// Resolves when the connection should close, if it still waits.
     pub(crate) async fn told_to_leave(&self) {
         self.ticket.0.leave.notified().await;
     }
@@ -143,7 +144,7 @@ impl Drop for Seat {
     }
 }
 
-/// Whether a connection waits or works, for those who handle its requests.
+/// Whether a connection waits or works, for its handlers.
 #[derive(Clone)]
 pub(crate) struct Ticket(Arc<Standing>);
 
@@ -151,12 +152,12 @@ struct Standing {
     gate: Arc<Gate>,
     leave: Arc<Notify>,
     works: AtomicBool,
-    /// In `Waiting::by_age`.
+    /// Its key in `Waiting::by_age`.
     number: Mutex<Option<u64>>,
 }
 
 impl Ticket {
-    /// From now on the connection owes bytes.
+    /// Marks that the connection owes bytes.
     pub(crate) fn wait(&self) {
         let mut number = self.0.number.lock().unwrap_or_else(PoisonError::into_inner);
         if self.0.works.swap(false, Ordering::AcqRel) {
@@ -168,7 +169,7 @@ impl Ticket {
         }
     }
 
-    /// From now on the server owes an answer.
+    /// Marks that the server owes an answer.
     pub(crate) fn work(&self) {
         let mut number = self.0.number.lock().unwrap_or_else(PoisonError::into_inner);
         self.0.works.store(true, Ordering::Release);
@@ -177,7 +178,7 @@ impl Ticket {
         }
     }
 
-    /// `body`, after whose end the connection waits again.
+    /// `body`; when it ends, the connection waits again.
     pub(crate) fn until_end_of(&self, body: Body) -> Body {
         Body::new(Answer { body, _end: WaitsAfter(self.clone()) })
     }

@@ -1,4 +1,4 @@
-//! The last word to a connection that there is no room for.
+//! Answers connections that are refused for lack of room.
 
 use crate::openai::ApiError;
 use bytes::Bytes;
@@ -8,15 +8,15 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 
-/// Refused connections that are given time to read their answer; others are closed at once.
+/// Most refused connections that get time to read their answer; others are closed at once.
 const LINGERING_MAX: usize = 64;
-/// How long that is.
+/// That time.
 const LINGER: Duration = Duration::from_secs(1);
-/// Of what such a client still sends, this much is taken and thrown away: a socket that is closed with
-/// unread bytes resets the connection, and the client would not see its answer.
+/// Most bytes that are read and dropped from such a client: closing a socket with unread bytes
+/// resets the connection, and the client would not see its answer.
 const DISCARD_BYTES_MAX: usize = 64 << 10;
 
-/// Connections that were refused and are not closed yet.
+/// Refused connections that are not closed yet.
 pub(super) struct Refusals {
     answer: Bytes,
     lingering: JoinSet<()>,
@@ -34,17 +34,19 @@ impl Refusals {
         Self { answer: answer.into(), lingering: JoinSet::new() }
     }
 
-    /// Answers and closes; never waits, and keeps a bounded number of sockets.
+    /// Answers and closes without waiting. Keeps a limited number of sockets.
     pub(super) fn refuse(&mut self, mut socket: TcpStream) {
         if self.lingering.len() >= LINGERING_MAX {
-            // The buffer of a new socket is empty, so the answer fits; if not, the client hears nothing.
+            // The send buffer of a new socket is empty, so the answer fits; if not, the client gets
+            // none.
             let _ = socket.try_write(&self.answer);
             return;
         }
         let answer = self.answer.clone();
         self.lingering.spawn(async move {
             let mut scratch = [0; 1024];
-            // A client that gets an answer before it has asked takes the connection for broken.
+            // A client that gets an answer before it has sent a request treats the connection as
+            // broken.
             let _ = tokio::time::timeout(LINGER, socket.peek(&mut scratch)).await;
             let _ = tokio::time::timeout(LINGER, async {
                 socket.write_all(&answer).await?;
@@ -62,7 +64,7 @@ impl Refusals {
         });
     }
 
-    /// Collects one that has closed; pending for ever when there is none.
+    /// Waits for one that has closed; forever if there is none.
     pub(super) async fn closed(&mut self) {
         if self.lingering.join_next().await.is_none() {
             std::future::pending::<()>().await;

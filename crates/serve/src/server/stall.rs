@@ -1,5 +1,5 @@
-//! A connection whose writes have a deadline: a client that stops reading is cut off, instead of keeping
-//! its connection and its answer for ever.
+//! Write deadlines: a client that stops reading is disconnected, so that it does not occupy its
+//! connection and its answer forever.
 
 use std::io;
 use std::pin::Pin;
@@ -21,7 +21,7 @@ impl<S> StallGuard<S> {
         Self { socket, timeout, stalled: None }
     }
 
-    /// Passes on what a write came to, and starts, stops or heeds the clock.
+    /// Passes a write's result on, and starts, stops or checks the timer.
     fn watch<T>(&mut self, result: Poll<io::Result<T>>, context: &mut Context<'_>) -> Poll<io::Result<T>> {
         if result.is_ready() {
             self.stalled = None;
@@ -85,7 +85,7 @@ mod tests {
     async fn a_reader_that_stops_fails_the_write_and_a_slow_one_does_not() {
         let (near, _far) = tokio::io::duplex(8);
         let mut guarded = StallGuard::new(near, Duration::from_millis(20));
-        let error = guarded.write_all(&[0; 64]).await.expect_err("nobody reads");
+        let error = guarded.write_all(&[0; 64]).await.expect_err("the peer reads nothing");
         assert_eq!(error.kind(), io::ErrorKind::TimedOut);
 
         let (near, mut far) = tokio::io::duplex(8);

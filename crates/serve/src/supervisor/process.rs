@@ -11,7 +11,7 @@ use std::time::Duration;
 use tokio::io::{AsyncBufReadExt, BufReader, Lines};
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 
-/// Time for the kernel to deliver a SIGKILL and for us to hear of it.
+/// Time for the kernel to deliver a SIGKILL and for this process to see the exit.
 const KILL_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A worker that is ready. Dropping it kills the process.
@@ -19,12 +19,12 @@ pub(super) struct Process {
     name: String,
     child: Child,
     engine: Arc<RemoteEngine>,
-    /// Never written to: its end tells the worker that its parent is gone.
+    /// Never written to. Its end tells the worker that its parent is gone.
     _stdin: Option<ChildStdin>,
 }
 
 impl Process {
-    /// Starts the process and waits until it can be called.
+    /// Starts the process and waits until it is ready.
     pub(super) async fn start(
         name: String,
         mut command: Command,
@@ -44,7 +44,7 @@ impl Process {
         let ready = match ready {
             Ok(Some(ready)) => ready,
             Ok(None) => {
-                // It closed its stdout, so it is ending; its status says more than "ended".
+                // It closed its stdout, so it is ending; its exit status says more than "ended".
                 let status = tokio::time::timeout(KILL_TIMEOUT, child.wait()).await;
                 let status = status.map_or_else(|_| "stdout closed".to_owned(), |status| tell(&status));
                 return Err(SupervisorError::Ended { worker: name, status });
@@ -55,7 +55,7 @@ impl Process {
             }
         };
         let forwarded = name.clone();
-        // The pipe is read to its end, or the worker would block on a full one some day.
+        // Read the pipe to its end, so that the worker never blocks on a full one.
         tokio::spawn(async move { while forward(&forwarded, &mut lines).await.is_some() {} });
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, ready.port));
         let engine = RemoteEngine::connect(address, token, config.remote.clone()).await;
@@ -72,15 +72,15 @@ impl Process {
         self.child.id()
     }
 
-    /// Waits for the process to end by itself.
+    /// Waits for the process to end.
     pub(super) async fn ended(&mut self) -> String {
         tell(&self.child.wait().await)
     }
 
-    /// Ends the process: SIGTERM and a grace, unless the grace is zero; then SIGKILL.
+    /// Ends the process: SIGTERM and a grace period, unless that is zero; then SIGKILL.
     pub(super) async fn end(mut self, grace: Duration) {
         let pid = self.child.id().and_then(|id| Pid::from_raw(id.cast_signed()));
-        // Until it has been waited for, the id cannot be another process's.
+        // Until it has been waited for, no other process can get its id.
         let Some(pid) = pid else { return };
         if !grace.is_zero() {
             if let Err(error) = rustix::process::kill_process(pid, Signal::TERM) {
@@ -107,7 +107,7 @@ async fn ready(name: &str, lines: &mut Lines<BufReader<ChildStdout>>) -> Option<
     }
 }
 
-/// The next line of a worker's stdout; what is not for us goes to the log.
+/// The next protocol line of a worker's stdout; other lines go to the log.
 async fn forward(name: &str, lines: &mut Lines<BufReader<ChildStdout>>) -> Option<String> {
     let line = lines.next_line().await.ok().flatten()?;
     if Ready::from_line(&line).is_none() {

@@ -21,7 +21,7 @@ use tokio::sync::mpsc;
 
 /// Largest body of any call but `submit`.
 const CALL_BYTES_MAX: usize = 4096;
-/// Carries the secret.
+/// Header with the secret.
 pub(crate) const TOKEN_HEADER: &str = "x-cenote-worker-token";
 
 /// Body of `drain`.
@@ -40,7 +40,7 @@ struct Worker {
     engine: Arc<dyn Engine>,
     token: WorkerToken,
     config: WorkerConfig,
-    /// The connections, where this crate accepts them.
+    /// The connections, if this crate accepts them.
     gate: Option<Arc<Gate>>,
 }
 
@@ -159,7 +159,8 @@ fn refusal(error: &EngineError) -> Response {
     (status, axum::Json(error)).into_response()
 }
 
-/// One submit's events as lines. Dropped early, by a closed connection, it aborts the request.
+/// One submit's events as lines. Dropping it early, because the connection closed, aborts the
+/// request.
 struct Lines {
     engine: Arc<dyn Engine>,
     id: RequestId,
@@ -176,7 +177,7 @@ impl Lines {
         let event = match tokio::time::timeout(self.heartbeat, self.events.recv()).await {
             Err(_) => return Some(Bytes::from_static(b"\n")),
             Ok(Some(event)) => event,
-            // The engine let go without a last word; the front must not wait for one.
+            // The engine dropped the request without a last event; do not let the front wait.
             Ok(None) => Event::Failed(EngineError::new(ErrorKind::Unavailable, "the engine dropped the request")),
         };
         self.ended = !matches!(event, Event::Token { .. });

@@ -1,5 +1,5 @@
-//! How a parent and its worker find each other: the secret in the environment, the port on stdout, and
-//! the end of stdin when the parent is gone.
+//! Contact between a parent and its worker: the secret in the environment, the port on stdout, and
+//! a stdin that ends when the parent is gone.
 
 use crate::random;
 use serde::{Deserialize, Serialize};
@@ -7,13 +7,13 @@ use std::fmt;
 use std::io::{self, Read};
 use std::sync::Arc;
 
-/// The secret that a front and its workers share, new at every start.
+/// The secret that a front and its workers share; drawn at every start.
 #[derive(Clone, PartialEq, Eq)]
 pub struct WorkerToken(Arc<str>);
 
 impl WorkerToken {
-    /// The environment variable in which a parent hands the token down: unlike arguments, other users
-    /// cannot read it.
+    /// Environment variable with the token. Other users can read arguments, but not the
+    /// environment.
     pub const ENVIRONMENT: &str = "CENOTE_WORKER_TOKEN";
 
     /// A new secret.
@@ -24,7 +24,7 @@ impl WorkerToken {
         Ok(Self(random::secret()?.into()))
     }
 
-    /// The token that the parent handed down.
+    /// The token from the parent.
     ///
     /// # Errors
     /// There is none: this process was not started as a worker.
@@ -44,7 +44,7 @@ impl WorkerToken {
         &self.0
     }
 
-    /// Whether a caller knows the secret.
+    /// Whether a caller sent the secret.
     #[must_use]
     pub fn matches(&self, given: &[u8]) -> bool {
         random::secrets_equal(given, self.0.as_bytes())
@@ -57,7 +57,7 @@ impl fmt::Debug for WorkerToken {
     }
 }
 
-/// The line a worker writes on stdout once it can be called: `{"ready":{"port":N,"pid":P}}`.
+/// The line that a worker prints when it is ready: `{"ready":{"port":N,"pid":P}}`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ready {
     /// Loopback port.
@@ -78,18 +78,19 @@ impl Ready {
         format!(r#"{{"ready":{{"port":{},"pid":{}}}}}"#, self.port, self.pid)
     }
 
-    /// The message of a line, if it is one.
+    /// Parses a line.
     #[must_use]
     pub fn from_line(line: &str) -> Option<Self> {
         serde_json::from_str::<Line>(line.trim()).ok().map(|line| line.ready)
     }
 }
 
-/// Resolves when the parent is gone: it holds the other end of this process's stdin and never writes.
-/// A kill by SIGKILL is noticed too, because the kernel closes the pipe.
+/// Resolves when the parent is gone: it holds the other end of this process's stdin and never
+/// writes. This detects a SIGKILL too, because the kernel closes the pipe.
 pub async fn parent_gone() {
     let (gone, told) = tokio::sync::oneshot::channel();
-    // A thread of its own: the runtime could not end while one of its own waited in `read`.
+    // In a thread of its own, because the runtime could not end while one of its threads waited in
+    // `read`.
     let watching = std::thread::Builder::new().name("parent-watch".to_owned()).spawn(move || {
         let mut scratch = [0_u8; 64];
         let mut stdin = io::stdin().lock();

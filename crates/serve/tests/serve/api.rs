@@ -1,4 +1,4 @@
-//! The OpenAI endpoints, answered whole and as streams.
+//! The OpenAI endpoints, as complete answers and as streams.
 
 use crate::support::TestServer;
 use crate::support::client::{Reply, client, read};
@@ -109,7 +109,7 @@ async fn a_conversation_is_answered_by_the_assistant() {
 async fn a_stop_text_ends_the_answer_before_it() {
     let server = server().await;
     let (free, ..) = answer(&Prompt::Text("stop here".into()), &sampling(40, 1));
-    // A text across two words, so that it has to be held back token by token.
+    // A text across two words, so that it is held back token by token.
     let spaces: Vec<_> = free.match_indices(' ').map(|(at, _)| at).filter(|at| *at > 20).collect();
     let stop = &free[spaces[0] - 2..spaces[0] + 2];
     let expected = &free[..free.find(stop).expect("it is from there")];
@@ -247,7 +247,7 @@ async fn metrics_are_prometheus_text() {
     ] {
         assert!(reply.text.lines().any(|got| got == line), "`{line}` is missing in\n{}", reply.text);
     }
-    // Every series belongs to a family that was announced, once.
+    // Every series belongs to a family that is announced once.
     let announced: Vec<_> =
         reply.text.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split(' ').next()).collect();
     let unique: std::collections::HashSet<_> = announced.iter().collect();

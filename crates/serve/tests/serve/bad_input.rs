@@ -1,4 +1,4 @@
-//! Requests that cannot be served: each is refused with a status, and by the name of what is wrong.
+//! Invalid requests: each is refused with a status and the name of the invalid field.
 
 use crate::support::client::{client, read};
 use crate::support::fake::FakeEngine;
@@ -17,7 +17,7 @@ async fn server() -> TestServer {
     TestServer::start(FakeEngine::new().shared(), HttpConfig::default()).await
 }
 
-/// A good request with `changes` laid over it; null fields are sent as null.
+/// A valid request with `changes` applied; null fields are sent as null.
 fn changed(mut good: Value, changes: Value) -> Value {
     let (Value::Object(good), Value::Object(changes)) = (&mut good, changes) else { panic!("objects were meant") };
     good.extend(changes);
@@ -180,7 +180,7 @@ async fn bodies_that_are_no_requests_are_refused() {
     assert_eq!(read(sent.send().await.expect("the server is there")).await.status, 400);
 }
 
-/// Errors said `invalid type: string "many", expected u32` and `expected struct Body`.
+/// Earlier, errors said `invalid type: string "many", expected u32` and `expected struct Body`.
 #[tokio::test]
 async fn errors_do_not_name_types_of_the_program() {
     let server = server().await;
@@ -260,7 +260,8 @@ async fn an_engine_s_troubles_have_their_status() {
         for prompt in ["!internal", "!vanish"] {
             let broken = ask(prompt).await;
             if stream {
-                // The status was sent long ago: the stream says what happened and is not "done".
+                // The status was sent already: the stream carries the error and does not end with
+                // "done".
                 assert_eq!(broken.status, 200);
                 assert!(is_openai_shaped(broken.chunks().last().expect("an error event")), "{}", broken.text);
                 assert!(!broken.is_done());

@@ -1,5 +1,5 @@
-//! Streams over a fleet whose workers die at every possible moment: the client sees one answer, the same
-//! as from one undisturbed engine.
+//! Streams over a fleet with workers that die at every possible moment: the client sees one answer,
+//! the same as from one undisturbed engine.
 
 use crate::support::client::{client, read};
 use crate::support::fake::{FakeEngine, FakePool};
@@ -48,7 +48,7 @@ async fn prefill_and_decode_together_give_the_answer_of_one_engine() {
     }
     assert!(prefill.seen().borrow().iter().all(|request| request.phase == Phase::Prefill));
     assert!(decode.seen().borrow().iter().all(|request| matches!(request.phase, Phase::Decode(_))));
-    // A request that its first token ends never gets to a decode worker.
+    // A request that ends with its first token never reaches a decode worker.
     assert_eq!(decode.seen().borrow().len(), requests().len() - 1);
 }
 
@@ -104,8 +104,8 @@ async fn a_prefill_worker_may_die_at_any_event() {
 
 #[tokio::test]
 async fn a_combined_worker_may_die_at_any_event() {
-    // The prompt is text and nobody has told its tokens yet: the next worker starts anew and says again
-    // what is known, and none of it reaches the client twice.
+    // The prompt is text and its tokens are unknown yet: the next worker starts from the beginning
+    // and repeats known tokens, and none reaches the client twice.
     for request in requests() {
         let expected = undisturbed(&request);
         for events in 0..expected.len() as u32 {
@@ -338,7 +338,8 @@ async fn counters_do_not_fall_when_a_worker_dies() {
     assert_eq!(fleet.stats().values["workers_alive"], 1.0, "gauges are of the living");
 }
 
-/// What a prefill worker holds for the next one is released when that one has shown a token, and when the client leaves.
+/// KV that a prefill worker keeps for the next one is released when that one has sent a token, and
+/// when the client leaves.
 #[tokio::test]
 async fn a_hand_over_is_released_when_it_is_done_with() {
     let (prefill, decode) = (FakeEngine::new(), FakeEngine::gated());

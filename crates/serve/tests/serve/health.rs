@@ -1,4 +1,5 @@
-//! A degraded engine serves on, and says so: over HTTP, in the metrics, in the log, through workers.
+//! A degraded engine keeps serving and reports it: over HTTP, in the metrics, in the log, through
+//! workers.
 
 use crate::support::fake::FakeEngine;
 use crate::support::script::MODEL;
@@ -36,7 +37,7 @@ async fn a_degraded_engine_is_told_with_200_and_serves_on() {
     assert_eq!(health(&server).await, (200, json!("ok"), json!([])));
     assert_eq!(gauge(&server).await, "cenote_degraded 0");
     engine.set_health(Health::degraded(DAMAGED));
-    // The metrics do not depend on a question for the health.
+    // The metrics are right without a request for the health.
     assert_eq!(gauge(&server).await, "cenote_degraded 1");
     assert_eq!(health(&server).await, (200, json!("degraded"), json!([DAMAGED])));
     let body = json!({"model": MODEL, "prompt": "still here", "max_tokens": 3});
@@ -74,7 +75,7 @@ async fn a_degraded_worker_is_named_through_socket_fleet_and_router() {
     let server = TestServer::start(Arc::new(router), HttpConfig::default()).await;
     assert_eq!(health(&server).await, (200, json!("ok"), json!([])));
     engines[2].set_health(Health::degraded(DAMAGED));
-    // As the supervisor does from time to time.
+    // As the supervisor does periodically.
     assert!(remotes[2].is_healthy().await);
     assert_eq!(health(&server).await, (200, json!("degraded"), json!([format!("decode-1: {DAMAGED}")])));
     fleet.retract(2, "killed by signal 9");
@@ -96,7 +97,7 @@ async fn a_worker_that_starts_degraded_is_known_at_once() {
     assert_eq!(remote.health(), Health::degraded(DAMAGED));
 }
 
-/// Keeps the log lines that speak of degradation.
+/// Collects log lines about degradation.
 #[derive(Clone, Default)]
 struct Log(Arc<Mutex<Vec<String>>>);
 

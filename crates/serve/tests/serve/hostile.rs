@@ -1,4 +1,5 @@
-//! Clients that mean harm: many, slow, silent, or large. Meanwhile a legitimate request passes.
+//! Hostile clients: many, slow, silent, or with large bodies. Meanwhile a legitimate request
+//! succeeds.
 
 use crate::support::client::{client, read};
 use crate::support::fake::FakeEngine;
@@ -38,10 +39,10 @@ async fn connect(address: SocketAddr, bytes: &[u8]) -> TcpStream {
     socket
 }
 
-/// What the server says until it closes.
+/// The server's bytes until it closes.
 async fn until_closed(socket: &mut TcpStream) -> String {
     let mut text = Vec::new();
-    // A reset is a way to close as well.
+    // A reset closes the connection as well.
     let _ = soon("the server to close", socket.read_to_end(&mut text)).await;
     String::from_utf8_lossy(&text).into_owned()
 }
@@ -84,7 +85,7 @@ async fn above_the_cap_of_working_connections_there_is_a_503() {
         assert_eq!(refused.headers["connection"], "close");
         assert!(refused.headers.contains_key("retry-after"));
     }
-    // What does not even ask is answered and closed just so.
+    // Connections without a request are answered and closed as well.
     let text = until_closed(&mut connect(server.address, b"").await).await;
     assert!(text.starts_with("HTTP/1.1 503"), "{text}");
     engine.let_out(1000);
@@ -101,13 +102,13 @@ async fn slow_heads_and_idle_connections_have_a_deadline_and_long_answers_have_n
     let engine = FakeEngine::new();
     let head_timeout = Duration::from_millis(100);
     let server = TestServer::start(engine.shared(), HttpConfig { head_timeout, ..HttpConfig::default() }).await;
-    // Nothing, a part of a head, and an answer after which nothing comes.
+    // No byte, part of a head, and an answer without a further request.
     let health = b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n";
     let mut sockets = Vec::new();
     for bytes in [b"".as_slice(), b"GET /health HT", health] {
         sockets.push(connect(server.address, bytes).await);
     }
-    // One byte at a time does not move the deadline.
+    // One byte at a time does not extend the deadline.
     let mut dripping = connect(server.address, b"").await;
     let began = Instant::now();
     let mut ticks = tokio::time::interval(Duration::from_millis(10));
@@ -152,7 +153,7 @@ async fn a_giant_length_is_refused_by_its_head() {
         let mut socket = connect(server.address, head.as_bytes()).await;
         let mut status = [0; 12];
         soon("an answer to the head alone", socket.read_exact(&mut status)).await.expect("an answer");
-        // The last one hyper refuses by itself.
+        // hyper itself refuses the last one.
         let status = String::from_utf8_lossy(&status[9..]).into_owned();
         assert!(status.starts_with(expected), "{length}: {status}");
         a_request_passes(&server).await;
@@ -168,7 +169,7 @@ async fn a_full_server_refuses_before_it_reads_a_body() {
     let server = TestServer::start(engine.shared(), config).await;
     engine.let_out(3);
     let _running = server.open(COMPLETIONS, &body(true)).await;
-    // The body never ends; its bounds in time and size are far away.
+    // The body never ends; its limits of time and size are far away.
     let mut endless = connect(server.address, (head("content-length: 4000000\r\n") + "{").as_bytes()).await;
     let began = Instant::now();
     let mut status = [0; 12];
@@ -186,7 +187,7 @@ async fn large_bodies_at_once_stay_within_their_memory() {
     let start = head(&format!("content-length: {}\r\n", EACH + 1)) + "{\"prompt\": \"";
     let filler = vec![b'x'; MIB];
     let before = resident_bytes();
-    // 48 times 8 MiB, each but its last byte: nothing of it may be given up for its own sake.
+    // 48 times 8 MiB, each without its last byte: none exceeds a limit of its own.
     let mut senders = tokio::task::JoinSet::new();
     for _ in 0..48 {
         let (start, filler, address) = (start.clone(), filler.clone(), server.address);
@@ -209,7 +210,7 @@ async fn large_bodies_at_once_stay_within_their_memory() {
     }
     a_request_passes(&server).await;
     let grown = resident_bytes().saturating_sub(before);
-    // The senders' own fillers are a part of it.
+    // The senders' own padding is part of it.
     assert!(grown < (32 * 2 + 48 + 64) * MIB, "{grown} bytes more for 384 MiB of bodies");
     for socket in &mut sockets {
         socket.write_all(b"\"").await.expect("the connection is kept");
@@ -221,7 +222,8 @@ async fn large_bodies_at_once_stay_within_their_memory() {
         answers.push(String::from_utf8_lossy(&status[9..]).into_owned());
     }
     let count = |status: &str| answers.iter().filter(|answer| *answer == status).count();
-    // Three whole bodies fit, and perhaps a fourth; they are no JSON. The others were refused for their memory.
+    // Three complete bodies fit, and perhaps a fourth; they are not JSON. The others were refused
+    // because of the budget.
     assert!((3..=4).contains(&count("400")) && count("400") + count("503") == 48, "{answers:?}");
     assert_eq!(metric(&server, "cenote_http_body_bytes").await, 0.0);
 }
@@ -289,7 +291,7 @@ async fn garbage_on_a_worker_port_harms_no_request() {
             assert_eq!(answer_of(&remote, request.clone()).await, undisturbed(&request));
         }
     }
-    // Who knows the secret may still not make the worker take in more than the limit.
+    // A caller with the secret must not make the worker read more than the limit either.
     let secret = token.expose();
     let long = format!("POST /engine/submit HTTP/1.1\r\nhost: x\r\nx-cenote-worker-token: {secret}\r\n");
     let mut giant = connect(address, format!("{long}content-length: 99999999999\r\n\r\n").as_bytes()).await;

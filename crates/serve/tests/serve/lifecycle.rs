@@ -1,4 +1,4 @@
-//! Requests that end early and servers that end: clients leave, deadlines pass, SIGTERM comes.
+//! Requests and servers that end early: clients leave, deadlines pass, SIGTERM arrives.
 
 use crate::support::client::client;
 use crate::support::fake::FakeEngine;
@@ -14,7 +14,7 @@ fn body(prompt: &str, stream: bool) -> Value {
     json!({"model": MODEL, "prompt": prompt, "max_tokens": 50, "seed": 1, "ignore_eos": true, "stream": stream})
 }
 
-/// Waits until the engine has seen so many requests.
+/// Waits until the engine has received this many requests.
 async fn seen(engine: &FakeEngine, count: usize) {
     soon("the engine to see requests", engine.seen().wait_for(|seen| seen.len() >= count)).await.expect("it lives");
 }
@@ -56,7 +56,7 @@ async fn an_engine_that_says_nothing_costs_a_deadline() {
     let late = server.post(COMPLETIONS, &body("!hang", false)).await;
     assert_eq!((late.status, late.json()["error"]["code"].clone()), (504, json!("deadline_exceeded")));
     aborted(&engine, 1).await;
-    // The engine is told the same time, and a client may only shorten it.
+    // The engine gets the same time limit, and a client may only shorten it.
     let sent =
         client().post(server.url(COMPLETIONS)).header("x-cenote-timeout-ms", "20").json(&body("a", false)).send();
     assert_eq!(soon("an answer", sent).await.expect("the server is there").status(), 200);

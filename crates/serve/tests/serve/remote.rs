@@ -90,7 +90,7 @@ async fn a_worker_that_cannot_be_reached_is_unavailable() {
     let router = cenote_serve::worker_router(engine.shared(), token.clone(), WorkerConfig::default());
     let served = tokio::spawn(async move { axum::serve(listener, router).await });
     let remote = RemoteEngine::connect(address, &token, RemoteConfig::default()).await.expect("the worker answers");
-    // The listener goes, and with a second engine there is no kept connection either.
+    // The listener closes, and a second engine has no pooled connection either.
     served.abort();
     let _ = served.await;
     assert!(RemoteEngine::connect(address, &token, RemoteConfig::default()).await.is_err());
@@ -105,7 +105,7 @@ async fn a_silent_worker_is_unavailable_and_a_slow_one_is_not() {
     let remote = connect(&FakeEngine::gated(), silent, short.clone()).await;
     assert_eq!(failure(&answer_of(&remote, text_request(1, 5)).await).kind, ErrorKind::Unavailable);
 
-    // Signs of life keep a request that says nothing; only its own deadline ends it.
+    // Heartbeats keep a silent request alive; only its own deadline ends it.
     let beating = WorkerConfig { heartbeat: Duration::from_millis(5), ..WorkerConfig::default() };
     let remote = connect(&FakeEngine::gated(), beating, short).await;
     let slow = cenote_base::Request { timeout_ms: 300, ..text_request(2, 5) };

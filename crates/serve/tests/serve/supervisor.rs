@@ -1,7 +1,7 @@
-//! Real worker processes, really killed.
+//! Real worker processes, killed for real.
 //!
-//! The worker is this test binary, called again for one ignored test that serves a fake engine. Every
-//! worker has few events in it and then kills itself with SIGKILL, so each death comes at a known event.
+//! The worker is this test binary, run with one ignored test that serves a fake engine. Every
+//! worker kills itself with SIGKILL after a few events, so each death occurs at a known event.
 
 use crate::support::client::client;
 use crate::support::fake::FakeEngine;
@@ -19,10 +19,10 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::process::Command;
 
-/// Events that a worker has in it; unset, it lives on.
+/// Events until the worker dies; if unset, it lives.
 const LIFE: &str = "CENOTE_TEST_WORKER_LIFE";
 
-/// The worker process. It does nothing when it was not started as one.
+/// The worker process. Does nothing if it was not started as one.
 #[test]
 #[ignore = "a process of the other tests, not a test"]
 fn worker_process() {
@@ -32,7 +32,7 @@ fn worker_process() {
         let engine = FakeEngine::new();
         if let Some(life) = std::env::var(LIFE).ok().and_then(|life| life.parse().ok()) {
             engine.die_after(life);
-            // What a worker has just said is lost with it if it dies before the socket has it.
+            // A dying worker loses its last output if the socket does not have it yet.
             engine.pace(Duration::from_millis(2));
         }
         let mut death = engine.death();
@@ -210,7 +210,7 @@ async fn a_worker_ends_with_its_parent() {
     command.env(WorkerToken::ENVIRONMENT, token.expose());
     command.stdin(std::process::Stdio::piped()).stdout(std::process::Stdio::null()).kill_on_drop(true);
     let mut child = command.spawn().expect("this binary starts");
-    // All that happens when a parent dies is that its end of the pipe closes.
+    // When a parent dies, its end of the pipe closes; nothing else happens.
     drop(child.stdin.take());
     soon("the worker's end", child.wait()).await.expect("it ends");
 }

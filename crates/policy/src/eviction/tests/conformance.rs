@@ -10,7 +10,8 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 /// Inserted, depth, hits, or any word instead.
 type Row = (u64, u32, Vec<u64>, Option<u64>);
 
-/// Few instants and depths, so that ties are common; a clock that is about to wrap; and sometimes any word at all.
+/// Few instants and depths, so that ties are common; a clock that is about to wrap; and sometimes
+/// any word at all.
 fn words() -> impl Strategy<Value = Vec<Row>> {
     let hits = prop::collection::vec(0_u64..20, 0..4);
     let odd = prop_oneof![8 => Just(None), 1 => any::<u64>().prop_map(Some)];
@@ -69,7 +70,7 @@ proptest! {
                 prop_assert_eq!(policy.idle(rewrite.from, clock), policy.idle(rewrite.to, clock));
                 candidate.expect("checked").word = rewrite.to;
             }
-            // The prefix property: who stays is no deeper than a victim of the same instant.
+            // The prefix property: no block that stays is deeper than a victim of the same instant.
             for victim in &victims {
                 for stays in by_block.values() {
                     let together = policy.idle(victim.word, clock) == policy.idle(stays.word, clock);

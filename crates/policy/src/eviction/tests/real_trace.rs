@@ -6,7 +6,8 @@ use crate::eviction::Eviction;
 use std::io::Write;
 use std::path::PathBuf;
 
-/// Past the test harness's capture, because a skip should be seen, and the table is the point of the test.
+/// Past the test harness's capture, because a skip should be seen, and the table is the point of
+/// the test.
 fn say(line: &str) {
     let _ = writeln!(std::io::stderr().lock(), "{line}");
 }

@@ -56,7 +56,8 @@ struct Node {
     older: Option<usize>,
 }
 
-/// SIEVE's Algorithm 1: a doubly linked list, inserted at the head, a hand that goes from tail to head.
+/// SIEVE's Algorithm 1: a doubly linked list, inserted at the head, a hand that goes from tail to
+/// head.
 pub struct SieveList {
     capacity: usize,
     nodes: Vec<Node>,
@@ -120,8 +121,8 @@ impl Textbook for SieveList {
     }
 }
 
-/// S3-FIFO's Algorithm 1. As in its authors' simulator, a block that goes from small to main pushes nobody out of
-/// main: what is there in all does not change.
+/// S3-FIFO's Algorithm 1. As in its authors' simulator, a block that goes from small to main evicts
+/// no block of main: what is there in all does not change.
 pub struct S3Queues {
     capacity: usize,
     small: VecDeque<Id>,

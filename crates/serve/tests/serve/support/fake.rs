@@ -1,4 +1,4 @@
-//! An engine that plays the script and does on command what real ones do by accident.
+//! An engine that follows the script, and fails on command.
 
 use super::script;
 use cenote_base::engine::{EngineDescription, EngineError, EngineStats, ErrorKind, Event, Phase};
@@ -9,7 +9,7 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 use tokio::sync::{Semaphore, oneshot, watch};
 
-/// The region, as far as the fake knows it: prompts whose KV is there.
+/// The region as the fake sees it: prompts with cached KV.
 pub type FakePool = Arc<Mutex<HashSet<Vec<TokenId>>>>;
 
 #[derive(Clone)]
@@ -19,10 +19,10 @@ struct Inner {
     pool: FakePool,
     /// Time that one event takes, in microseconds.
     pace_us: AtomicU64,
-    /// Generates other tokens than its fellows.
+    /// Generates other tokens than the other engines.
     lies: bool,
     process_ids: Vec<u32>,
-    /// One permit lets one event out.
+    /// Each permit releases one event.
     gate: Semaphore,
     /// Events until it dies; negative means never.
     life: AtomicI64,
@@ -37,24 +37,24 @@ struct Inner {
 }
 
 impl FakeEngine {
-    /// An engine that says everything at once.
+    /// An engine that sends everything at once.
     pub fn new() -> Self {
         let engine = Self::gated();
         engine.let_out(Semaphore::MAX_PERMITS);
         engine
     }
 
-    /// An engine that says nothing until [`Self::let_out`].
+    /// An engine that sends nothing until [`Self::let_out`].
     pub fn gated() -> Self {
         Self::sharing(FakePool::default(), 0)
     }
 
-    /// An engine whose tokens differ from all others', as with wrong weights.
+    /// An engine with other tokens than all others, as with wrong weights.
     pub fn lying() -> Self {
         Self::build(FakePool::default(), Semaphore::MAX_PERMITS, true)
     }
 
-    /// An engine that finds what others put into the pool, and lets so many events out.
+    /// An engine that shares a pool of prompts with others, and sends this many events.
     pub fn sharing(pool: FakePool, events: usize) -> Self {
         Self::build(pool, events, false)
     }
@@ -82,7 +82,7 @@ impl FakeEngine {
         Arc::new(self.clone())
     }
 
-    /// Lets so many more events out.
+    /// Releases this many more events.
     pub fn let_out(&self, events: usize) {
         self.0.gate.add_permits(events);
     }
@@ -92,7 +92,7 @@ impl FakeEngine {
         self.0.pace_us.store(event.as_micros() as u64, Ordering::SeqCst);
     }
 
-    /// Dies before the event after so many more.
+    /// Dies before the event after this many more.
     pub fn die_after(&self, events: u32) {
         self.0.life.store(i64::from(events), Ordering::SeqCst);
     }
@@ -118,7 +118,7 @@ impl FakeEngine {
         self.0.aborted.subscribe()
     }
 
-    /// Requests whose hand-over is done with.
+    /// Requests with a released hand-over.
     pub fn released(&self) -> watch::Receiver<Vec<RequestId>> {
         self.0.released.subscribe()
     }
@@ -133,8 +133,8 @@ impl FakeEngine {
 }
 
 impl Inner {
-    /// What text prompts may ask for: `!overloaded` and `!unavailable` are refused, `!internal` fails after
-    /// three tokens, `!vanish` loses its sink after two, `!hang` never says a word.
+    /// Commands in text prompts: `!overloaded` and `!unavailable` are refused, `!internal` fails
+    /// after three tokens, `!vanish` loses its sink after two, `!hang` sends nothing.
     fn command(request: &Request) -> &str {
         match &request.prompt {
             cenote_base::engine::Prompt::Text(text) if text.starts_with('!') => text,
@@ -142,7 +142,7 @@ impl Inner {
         }
     }
 
-    /// The time that computing a token takes, where a test wants tokens to take time. Nothing waits for it.
+    /// The time that computing a token takes, for tests that need it. No other code waits for it.
     async fn pace(&self) {
         let pace_us = self.pace_us.load(Ordering::SeqCst);
         if pace_us > 0 {
@@ -152,7 +152,7 @@ impl Inner {
         }
     }
 
-    /// Says what there is to say; whether the listener left before the end.
+    /// Sends the events; returns whether the receiver left before the end.
     async fn play(&self, mut request: Request, sink: &mut EventSink) -> bool {
         if self.lies {
             request.sampling.seed = request.sampling.seed.map(|seed| seed ^ 1);

@@ -1,4 +1,4 @@
-//! What the tests of this crate share: a deterministic engine, a server around it, and its client.
+//! Common parts of this crate's tests: a deterministic engine, a server around it, and its client.
 
 #![allow(dead_code, reason = "every test binary uses its own part")]
 
@@ -16,7 +16,7 @@ use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
-/// No test waits longer than this for anything; it is a bound, not a pace.
+/// Longest wait of a test; a limit, not a pace.
 pub const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Awaits with the tests' deadline.
@@ -56,12 +56,12 @@ impl TestServer {
         format!("http://{}{path}", self.address)
     }
 
-    /// Tells the server to end.
+    /// Asks the server to end.
     pub fn stop(&mut self) {
         drop(self.stop.take());
     }
 
-    /// Waits for its end; whether it drained.
+    /// Waits for its end; returns whether it drained.
     pub async fn ended(self) -> bool {
         soon("the server's end", self.served).await.expect("the server does not panic")
     }

@@ -1,4 +1,4 @@
-//! Requests given straight to an engine, and their events.
+//! Requests submitted directly to an engine, and their events.
 
 use super::{script, soon};
 use cenote_base::engine::{EngineError, Event, Phase, Prompt, Request};
@@ -23,7 +23,7 @@ pub fn text_request(id: u64, max_tokens: u32) -> Request {
     request(id, Prompt::Text(format!("request {id}")), max_tokens)
 }
 
-/// What an undisturbed engine says.
+/// The events of an undisturbed engine.
 pub fn undisturbed(request: &Request) -> Vec<Event> {
     script::events(request, |_| 0)
 }
@@ -34,7 +34,7 @@ pub fn submit(engine: &dyn Engine, request: Request) -> Result<mpsc::UnboundedRe
     Ok(events)
 }
 
-/// Everything until the last event.
+/// All events up to the last.
 pub async fn collect(events: &mut mpsc::UnboundedReceiver<Event>) -> Vec<Event> {
     let mut all = Vec::new();
     while let Some(event) = soon("an event", events.recv()).await {

@@ -1,7 +1,7 @@
 //! A language model that is a pure function: token `n` depends on the prompt, the seed and `n`.
 //!
-//! It is awkward where real ones are: it holds text back, ends at stop texts that span tokens, ends by
-//! itself, and its words have characters of several bytes.
+//! It has the awkward properties of real ones: it holds text back, ends at stop texts that span
+//! tokens, ends by itself, and its words have characters of several bytes.
 
 use cenote_base::engine::{EngineError, Event, FinishReason, HandOver, Phase, Prompt, Request, Usage};
 use cenote_base::{SamplingParams, TokenId, prng::Prng};
@@ -35,7 +35,7 @@ fn text(tokens: &[TokenId]) -> String {
     tokens.iter().filter(|id| **id != END).map(|id| WORDS[*id as usize % WORDS.len()]).collect()
 }
 
-/// Where these tokens end the request, if they do.
+/// The token at which these tokens end the request, if any.
 fn end(tokens: &[TokenId], sampling: &SamplingParams, most: usize) -> Option<FinishReason> {
     let text = text(tokens);
     if sampling.stop.iter().any(|stop| text.contains(stop.as_str())) {
@@ -53,7 +53,8 @@ fn certain(tokens: &[TokenId], sampling: &SamplingParams, ended: bool) -> String
     if let Some(at) = sampling.stop.iter().filter_map(|stop| text.find(stop.as_str())).min() {
         text.truncate(at);
     } else if !ended {
-        // As if the last few characters might still change, and as if every stop text were about to come.
+        // As if the last few characters could still change, and as if every stop text were about to
+        // follow.
         let held = tokens.last().map_or(0, |id| *id as usize % 4);
         let longest_stop = sampling.stop.iter().map(|stop| stop.chars().count() - 1).max().unwrap_or(0);
         for _ in 0..held.max(longest_stop) {
@@ -63,7 +64,8 @@ fn certain(tokens: &[TokenId], sampling: &SamplingParams, ended: bool) -> String
     text
 }
 
-/// All that an engine says to `request`. `cached` says how many of the prompt's tokens the pool has.
+/// All events of an engine for `request`. `cached` is the number of the prompt's tokens in the
+/// pool.
 pub fn events(request: &Request, cached: impl Fn(&[TokenId]) -> u32) -> Vec<Event> {
     let (prompt, mut tokens, mut emitted, seed, found) = match &request.phase {
         Phase::Decode(given) => (
@@ -120,7 +122,7 @@ pub fn events(request: &Request, cached: impl Fn(&[TokenId]) -> u32) -> Vec<Even
             return events;
         }
         tokens.push(token(&prompt, seed, tokens.len()));
-        // What a stop text would cut off is only certain to be said when the request has ended.
+        // Text that a stop text may cut off is certain only when the request has ended.
         let ended = end(&tokens, &request.sampling, most).is_some();
         let new = if ended { String::new() } else { certain(&tokens, &request.sampling, false).split_off_at(emitted) };
         emitted += new.len();
@@ -133,7 +135,7 @@ trait SplitOffAt {
 }
 
 impl SplitOffAt for String {
-    /// The end of the text from `at` on; nothing when the text is shorter, because more was held back.
+    /// The end of the text from `at` on; empty if the text is shorter, because more was held back.
     fn split_off_at(self, at: usize) -> String {
         self.get(at..).unwrap_or_default().to_owned()
     }
