@@ -1,4 +1,4 @@
-//! The regions of this machine, and what killed processes have left of them.
+//! The regions of this machine, and the orphans of killed processes.
 
 use cenote_console::args::{RegionArgs, WatchArgs};
 use cenote_console::stale;
@@ -12,10 +12,10 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Something of ours that takes memory.
+/// A file or device of cenote that takes memory.
 #[derive(Debug, Serialize)]
 pub struct Found {
-    /// The region as `--region` takes it; a path for host memory.
+    /// The region's name for `--region`, or a path of host memory.
     pub region: String,
     /// Size in bytes.
     pub bytes: u64,
@@ -25,7 +25,7 @@ pub struct Found {
     pub blocks: Option<u64>,
     /// Processes that have it open, on all hosts.
     pub users: Vec<User>,
-    /// What is to be done with it.
+    /// Its state.
     pub state: State,
 }
 
@@ -42,13 +42,13 @@ pub struct User {
 pub enum State {
     /// Processes have it open.
     InUse,
-    /// No process has it open; its blocks wait for the next.
+    /// No process has it open; its blocks serve the next one.
     Idle,
     /// A killed process left it, and no process can use it again.
     Orphan,
     /// Another version of this program made it.
     OtherVersion,
-    /// It is being made, or its maker was killed.
+    /// It is being created, or its creator was killed.
     Unfinished,
 }
 
@@ -64,8 +64,8 @@ impl State {
     }
 }
 
-/// All that this user can read: in shared memory, on hugetlbfs, on DAX devices, and wherever a file
-/// lies whose host memory is here. Nothing is joined.
+/// All that this user can read: in shared memory, on hugetlbfs, on DAX devices, and files elsewhere
+/// with host memory here. Joins nothing.
 pub fn look(machine: &Machine) -> Vec<Found> {
     let areas = HostArea::list(|name| area_identity(name).is_some());
     let orphans: BTreeSet<String> = stale::orphans().into_iter().map(|(name, _)| name).collect();
@@ -92,7 +92,7 @@ pub fn look(machine: &Machine) -> Vec<Found> {
     found
 }
 
-/// What may be a region.
+/// Paths that may be regions.
 fn candidates(machine: &Machine, areas: &[AreaFile]) -> Vec<RegionSource> {
     let files = |folder: &Path| -> Vec<PathBuf> {
         let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
@@ -116,7 +116,7 @@ fn candidates(machine: &Machine, areas: &[AreaFile]) -> Vec<RegionSource> {
     all
 }
 
-/// A region and its identity; `None` if it is none, or not this user's to read.
+/// A region and its identity; `None` if it is no region or unreadable.
 fn region(source: &RegionSource) -> Option<(Found, Option<String>)> {
     let open = || ReadMapping::open(source).ok();
     let mut found = Found {
@@ -153,13 +153,13 @@ fn region(source: &RegionSource) -> Option<(Found, Option<String>)> {
     Some((found, Some(info.uuid)))
 }
 
-/// An empty file or device is a region in the making only if its name says that it is meant to be
-/// one.
+/// An empty file or device counts as an unfinished region only if its name says so.
 fn is_ours_by_name(source: &RegionSource) -> bool {
     matches!(source, RegionSource::Shm(name) if name.starts_with("cenote-"))
 }
 
-/// Whether host memory belongs to a region that is not there any more, and no process has it open.
+/// Whether host memory belongs to a region that does not exist any more, and no process has it
+/// open.
 fn is_orphan(area: &AreaFile, identities: &BTreeMap<PathBuf, String>) -> bool {
     let Some(path) = area.region.as_ref().filter(|_| !area.is_open) else { return false };
     match identities.get(path) {

@@ -1,4 +1,4 @@
-//! The `cenote` command: wires regions, engines and servers into processes. Crates below decide;
+//! The `cenote` command: wires regions, engines and servers into processes. Lower crates decide;
 //! this one has flags, messages and processes.
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! Flags that both commands have.
+//! Flags that both programs have.
 
 mod engine;
 mod headings;

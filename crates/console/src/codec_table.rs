@@ -6,7 +6,7 @@ use cenote_codec::{LayerSpecs, Profile};
 use cenote_quality::table::{CodecTable, TableError};
 use std::path::Path;
 
-/// Reads a table without checking which model it is for.
+/// Reads a table without checking its model.
 fn parse(path: &Path) -> Result<CodecTable, Failure> {
     let bytes = std::fs::read(path).map_err(|error| Failure::new(format!("{}: {error}", path.display())))?;
     CodecTable::parse(&bytes).map_err(|error| refused(path, &error))
@@ -25,7 +25,7 @@ fn refused(path: &Path, error: &TableError) -> Failure {
 
 /// The codecs that `--codec` or `--cold-codec` names. `auto` reads the table at `pressure`: 0 for
 /// blocks that were just computed, 1 for blocks that would be evicted. `model` is its fingerprint,
-/// if it is known yet.
+/// if it is known.
 ///
 /// # Errors
 /// The table is missing, damaged, or for another model or profile.

@@ -19,16 +19,15 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The memory pressure that blocks are encoded under when they are computed, and when they have to
-/// make room.
+/// Memory pressure for choosing codecs: of blocks that were just computed, and of cold blocks.
 const HOT: f64 = 0.0;
 const COLD: f64 = 1.0;
 
-/// An engine and what keeps its place in the region.
+/// An engine and its worker in the region.
 pub struct Running {
     /// The engine.
     pub engine: Arc<LlmEngine>,
-    /// After the engine, so that the pool outlives it.
+    /// Dropped after the engine, so that the pool outlives it.
     _ticker: Option<Ticker>,
 }
 
@@ -78,7 +77,7 @@ pub fn start_observed(
     Ok(Running { engine: Arc::new(engine), _ticker: Some(ticker) })
 }
 
-/// Writes swaps to a file, each at once: whoever reads it may look while the engine runs. A file
+/// Writes swaps to a file, each at once, so that readers see them while the engine runs. A file
 /// that can no longer be written ends the trace, not the engine.
 struct SwapFile {
     path: PathBuf,
@@ -104,7 +103,7 @@ impl Observer for SwapFile {
     }
 }
 
-/// What blocks are stored as, if not as the engine has them.
+/// Codecs of blocks, if they are not stored in the engine's own layout.
 fn block_codec(args: &EngineArgs, model: &LoadedModel) -> Result<Option<BlockCodec>, Failure> {
     if !args.encodes() {
         return Ok(None);
@@ -127,11 +126,10 @@ fn block_codec(args: &EngineArgs, model: &LoadedModel) -> Result<Option<BlockCod
     }))
 }
 
-/// Codecs of the layers, one each: of blocks that were just computed, and of those that have to
-/// make room.
+/// Codecs of the layers, one each: of blocks that were just computed, and of cold blocks.
 type LayerCodecs = [Option<Vec<Arc<dyn PageCodec>>>; 2];
 
-/// The codecs that arguments name. `model`: its fingerprint, where it is known yet.
+/// The codecs that arguments name. `model`: its fingerprint, if it is known.
 fn codecs(
     args: &EngineArgs,
     model: Option<&[u8; 32]>,
@@ -159,7 +157,7 @@ fn layer_codecs(
     })
 }
 
-/// Refuses codecs that no worker could have, before there are any.
+/// Refuses codecs that would fail in every worker, before any starts.
 pub fn check_codec(args: &EngineArgs, model_dir: &Path) -> Result<(), Failure> {
     if !args.encodes() {
         return Ok(());
@@ -168,8 +166,8 @@ pub fn check_codec(args: &EngineArgs, model_dir: &Path) -> Result<(), Failure> {
     codecs(args, None, ModelConfig::load(model_dir)?.num_layers, profile.as_ref()).map(drop)
 }
 
-/// Binds this thread, and with it every thread of the engine, to the NUMA node that the region lies
-/// on (TraCT §4.4). Only where there is more than one node to choose from.
+/// Binds this thread, and with it every thread of the engine, to the region's NUMA node (TraCT
+/// §4.4), if there are several nodes.
 fn stay_near(pool: &HostPool) {
     let nodes = numa::nodes(Path::new("/"));
     if nodes.iter().filter(|node| !node.cpus.is_empty()).count() < 2 {
@@ -184,8 +182,8 @@ fn stay_near(pool: &HostPool) {
     }
 }
 
-/// The node with processors that is nearest to `node`: itself, or for a CXL expander, which has
-/// none, the node of its socket.
+/// The nearest node with processors: `node` itself, or for a CXL expander, which has none, the node
+/// of its socket.
 fn nearest(nodes: &[numa::Node], node: u32) -> Option<u32> {
     let distances = &nodes.iter().find(|other| other.id == node)?.distances;
     let near = |at: usize| distances.get(at).copied().unwrap_or(u32::MAX);
@@ -219,12 +217,12 @@ fn config(args: &EngineArgs, region: Option<&RegionArgs>) -> Result<EngineConfig
     })
 }
 
-/// The model's directory: as given, or the demo model that comes with the project.
+/// The model's directory: as given, or the project's demo model.
 pub fn model_dir(args: &EngineArgs) -> Result<PathBuf, Failure> {
     named_dir(args.model.as_ref())
 }
 
-/// A model that is only looked at, with all the context it has.
+/// A model for inspection, with its full context.
 pub fn load_to_study(args: &StudiedModelArgs) -> Result<LoadedModel, Failure> {
     let spinner = output::spinner("loading the model");
     let config = EngineConfig {
@@ -247,7 +245,7 @@ pub fn named_dir(model: Option<&PathBuf>) -> Result<PathBuf, Failure> {
         return Ok(dir.clone());
     }
     let executable = std::env::current_exe().unwrap_or_default();
-    // Beside the working directory, or above the build folder that this program was built into.
+    // Below the working directory, or above the build folder of this program.
     std::iter::once(Path::new("."))
         .chain(executable.ancestors())
         .map(|dir| dir.join("models/demo"))
@@ -256,8 +254,8 @@ pub fn named_dir(model: Option<&PathBuf>) -> Result<PathBuf, Failure> {
         .ok_or_else(|| Failure::new("models/demo: the demo model is not here").hint("name a model with --model DIR"))
 }
 
-/// Beats the worker's heart in the region, and lets expired holds go, until dropped: every `pace`;
-/// so long, too, a dead neighbour's things wait to be given back.
+/// Ticks the worker's pool and releases expired holds every `pace`, until dropped. `pace` bounds
+/// the time until a dead neighbour is recovered.
 fn beat(pool: HostPool, pace: Duration, expire: impl Fn() + Send + 'static) -> Result<Ticker, Failure> {
     let beat = move || {
         expire();

@@ -1,4 +1,4 @@
-//! The facts behind a fingerprint, kept in the region for `pool diff`
+//! The facts behind a fingerprint, stored in the region for `pool diff`
 //! (docs/internals/format.md#object-row).
 
 use crate::region::HostPool;
@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 /// Facts by name.
 pub type Facts = BTreeMap<String, String>;
 
-/// Fewest chunks of a region that keeps facts: they take one.
+/// Fewest chunks of a region that stores facts, which take one chunk.
 pub const CHUNKS_MIN: u64 = 16;
 
 /// Digits of a fingerprint in the key; a key has at most 56 bytes.
@@ -20,8 +20,8 @@ fn key(fingerprint: &str) -> String {
     format!("cenote/facts/{fingerprint:.KEY_DIGITS$}")
 }
 
-/// Records the facts of a namespace, unless they are there. A region without room keeps none, which
-/// is no fault.
+/// Records the facts of a namespace, unless they are there. A region without room stores none,
+/// which is no error.
 pub fn record(pool: &HostPool, spec: &NamespaceSpec) {
     if pool.fabric().len() / pool.chunk_bytes() < CHUNKS_MIN {
         return;
@@ -38,7 +38,7 @@ pub fn record(pool: &HostPool, spec: &NamespaceSpec) {
     }
 }
 
-/// The facts of a fingerprint; `None` where none are recorded, or where the object is no record of
+/// The facts of a fingerprint; `None` if none are recorded, or if the object is not a record of
 /// facts.
 pub fn read(pool: &HostPool, fingerprint: &str) -> Result<Option<Facts>, PoolError> {
     let found = pool.get_object(&key(fingerprint))?;

@@ -1,4 +1,4 @@
-//! How a command ends badly: a sentence that names the thing and the fact, and what may help.
+//! Failures of commands: a sentence that names the thing and the fact, and advice.
 
 use std::fmt;
 
@@ -15,7 +15,7 @@ impl Failure {
         Self { message: message.into(), hint: None }
     }
 
-    /// With advice on what to do.
+    /// Adds advice.
     #[must_use]
     pub fn hint(mut self, hint: impl Into<String>) -> Self {
         self.hint = Some(hint.into());

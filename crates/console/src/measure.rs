@@ -3,13 +3,13 @@
 use crate::output::table;
 use serde::Serialize;
 
-/// Cold with a region against no region.
+/// Goal of cold with a region against no region.
 pub const COLD_GOAL: f64 = 1.1;
 
 /// One line of a benchmark.
 #[derive(Clone, Debug, Serialize)]
 pub struct BenchRow {
-    /// What was measured.
+    /// Name of the measurement.
     pub name: String,
     /// Unit of `p50` and `p99`.
     pub unit: &'static str,
@@ -17,11 +17,11 @@ pub struct BenchRow {
     pub p50: f64,
     /// 99th percentile (the worst, of fewer than a hundred).
     pub p99: f64,
-    /// Against what the name says, in the same run.
+    /// Ratio to the reference in the name, in the same run.
     pub ratio: Option<f64>,
-    /// What the ratio should be at most (or at least, where the name says so).
+    /// The most that the ratio should be (or the least, if the name says so).
     pub goal: Option<f64>,
-    /// Whether it is.
+    /// Whether the goal is met.
     pub met: Option<bool>,
 }
 

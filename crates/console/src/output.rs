@@ -1,5 +1,4 @@
-//! Data to stdout, words to stderr. Tables for people, `--json` for programs, progress on a
-//! terminal.
+//! Results to stdout, messages to stderr. Tables, `--json` for programs, progress on a terminal.
 
 mod table;
 
@@ -23,7 +22,7 @@ pub struct OutputArgs {
 }
 
 impl OutputArgs {
-    /// Prints `table`, or `data` as JSON, or both as asked.
+    /// Prints `table`, or `data` as JSON, or both.
     pub fn show<T: Serialize>(&self, data: &T, table: impl FnOnce() -> String) -> Result<(), Failure> {
         let text = || serde_json::to_string_pretty(data).map_err(|error| Failure::new(error.to_string()));
         match &self.json {
@@ -53,7 +52,7 @@ pub fn facts(rows: &[(&str, String)]) -> String {
     table::facts(rows, table::width())
 }
 
-/// Prose as wide as the reader's terminal, each line after `indent`.
+/// Prose as wide as the terminal, each line after `indent`.
 pub fn wrapped(text: &str, indent: &str) -> String {
     table::wrapped(text, indent, table::width())
 }
@@ -76,7 +75,7 @@ pub fn utc(time_us: u64) -> String {
     format!("{year:04}-{month:02}-{day:02} {hour:02}:{minute:02}:{second:02}.{micros:06}")
 }
 
-/// A line to stdout. A reader that went away (`| head`) has what it wanted; that is no failure.
+/// Prints a line to stdout. A reader that went away (`| head`) is no failure.
 pub fn print(text: &str) -> Result<(), Failure> {
     match write(&mut std::io::stdout(), &format!("{text}\n")) {
         Err(error) if error.kind() != ErrorKind::BrokenPipe => {
@@ -91,23 +90,23 @@ fn write(to: &mut impl Write, text: &str) -> std::io::Result<()> {
     to.flush()
 }
 
-/// A line of words to stderr. Where nobody can read them there is nobody to tell.
+/// Prints a message to stderr. Ignores errors of writing.
 pub fn say(words: &str) {
     let _ = write(&mut std::io::stderr(), &format!("{words}\n"));
 }
 
-/// Advice to stderr.
+/// Prints advice to stderr.
 pub fn hint(words: &str) {
     say(&format!("hint: {words}"));
 }
 
-/// Part of a command's output to stdout, at once.
+/// Prints part of a command's output to stdout at once.
 pub fn print_piece(text: &str) {
-    // A reader that went away is no reason to fail.
+    // A reader that went away is no failure.
     let _ = write(&mut std::io::stdout(), text);
 }
 
-/// Tells a failure the way every command does.
+/// Prints a failure, in the format of all commands.
 pub fn report_failure(failure: &Failure) {
     say(&format!("error: {failure}"));
     if let Some(advice) = failure.advice() {
@@ -115,16 +114,16 @@ pub fn report_failure(failure: &Failure) {
     }
 }
 
-/// Progress of something countable that may take longer than a second; silent where stderr is no
-/// terminal. It clears its line when dropped, so that a failure does not leave it behind.
+/// Progress of countable work that may take longer than a second; silent if stderr is no terminal.
+/// It clears its line when dropped, even if the work fails.
 pub fn progress(what: &'static str, steps: u64) -> ProgressBar {
     let style = ProgressStyle::with_template("{msg} {wide_bar} {pos}/{len} {eta}").expect("the template is ours");
     let bar = if std::io::stderr().is_terminal() { ProgressBar::new(steps) } else { ProgressBar::hidden() };
     bar.with_style(style).with_message(what).with_finish(ProgressFinish::AndClear)
 }
 
-/// Progress of something that has no steps. Where stderr is no terminal it is one line. It clears
-/// its line when dropped.
+/// Progress of work without steps. If stderr is no terminal, it is one line. It clears its line
+/// when dropped.
 pub fn spinner(what: &str) -> ProgressBar {
     if !std::io::stderr().is_terminal() {
         say(&format!("{what} …"));
@@ -139,7 +138,7 @@ pub fn spinner(what: &str) -> ProgressBar {
 pub fn start_logging(filter: &str) -> Result<(), Failure> {
     let filter = tracing_subscriber::EnvFilter::try_new(filter)
         .map_err(|error| Failure::new(format!("--log `{filter}`: {error}")))?;
-    // A second start in one process (tests) keeps the first.
+    // A second call in one process (tests) keeps the first.
     let _ = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)

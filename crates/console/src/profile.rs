@@ -10,12 +10,12 @@ use std::fs::File;
 use std::io::BufReader;
 use std::path::Path;
 
-/// Looks at a model at work on the beginning of a text.
+/// Collects statistics of a model's KV on the beginning of a text.
 pub fn make(model: &LoadedModel, text: &Path, prompts: usize, context: usize) -> Result<Profile, Failure> {
     of_prompts(model, &Windows::new(open(text)?, model.tokenizer(), context).take_some(prompts)?)
 }
 
-/// Looks at a model at work on prompts.
+/// Collects statistics of a model's KV on prompts.
 pub fn of_prompts(model: &LoadedModel, prompts: &[Vec<TokenId>]) -> Result<Profile, Failure> {
     let progress = output::progress("looking at prompts", 2 * prompts.len() as u64);
     let profile = cenote_quality::profile::profile(model, prompts, &mut |steps| progress.inc(steps as u64))?;
@@ -29,14 +29,14 @@ pub fn open(text: &Path) -> Result<BufReader<File>, Failure> {
     Ok(BufReader::new(file))
 }
 
-/// A profile, of whichever model.
+/// A profile of any model.
 pub fn parse(path: &Path) -> Result<Profile, Failure> {
     let failed = |fact: String| Failure::new(format!("{}: {fact}", path.display()));
     let bytes = std::fs::read(path).map_err(|error| failed(error.to_string()))?;
     Profile::parse(&bytes).map_err(|error| failed(error.to_string()))
 }
 
-/// A profile of just this model.
+/// A profile of this model.
 pub fn read(path: &Path, model: &LoadedModel) -> Result<Profile, Failure> {
     let profile = parse(path)?;
     let layout = model.layout();

@@ -1,4 +1,4 @@
-//! The frame of a command: settings, flags, logging, and the exit code.
+//! Frame of a program: settings, flags, logging, and the exit code.
 
 use crate::failure::Failure;
 use crate::{args, output, settings, usage};
@@ -23,7 +23,7 @@ pub struct ProcessArgs {
 
 /// A command with subcommands.
 pub trait Program: Parser {
-    /// The part of the settings file that applies to it.
+    /// The part of the settings file for this program.
     const SETTINGS: settings::Part;
 
     /// The flags of every command.

@@ -1,4 +1,4 @@
-//! Opening, making and removing regions for commands.
+//! Opens, creates and removes regions for commands.
 
 use crate::args::{DesignArg, FlushArg, HostsLockArg, NewRegionArgs, RegionArgs, WatchArgs};
 use crate::failure::Failure;
@@ -15,17 +15,17 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A region as commands look at it.
+/// The type of a region in commands.
 pub type RegionInspector = Inspector<Arc<ReadOnly>>;
 
-/// A server's own region takes at most this, and at most a quarter of what shared memory has free.
+/// Most bytes of a server's own region; it also takes at most a quarter of the free shared memory.
 const OWN_REGION_BYTES: u64 = 2 << 30;
 
-/// Smallest block of a region that is made for encoded blocks.
+/// Smallest slot in a region for encoded blocks.
 pub const ENCODED_MIN_BLOCK: ByteSize = ByteSize(4 << 10);
 
 impl RegionArgs {
-    /// The region that was named.
+    /// The named region.
     pub fn source(&self) -> Result<&RegionSource, Failure> {
         self.region.as_ref().ok_or_else(|| {
             Failure::new("no region was named")
@@ -33,18 +33,18 @@ impl RegionArgs {
         })
     }
 
-    /// How to map it.
+    /// Mapping options.
     #[must_use]
     pub const fn map_options(&self) -> MapOptions {
         MapOptions { numa_node: self.numa_node, huge_pages: !self.no_huge_pages, prefault: false }
     }
 
-    /// Maps the named region, with the flush instruction that it was made for.
+    /// Maps the named region with its flush instruction.
     pub fn map(&self) -> Result<Arc<Mapped>, Failure> {
         open_region(self.source()?, &self.map_options()).map_err(|error| self.explain_open(error))
     }
 
-    /// Maps the named region to be read: nothing in it changes, and nobody learns of it.
+    /// Maps the named region read-only; changes nothing.
     pub fn map_read_only(&self) -> Result<Arc<ReadOnly>, Failure> {
         let source = self.source()?;
         let open = || ReadMapping::open(source).map_err(|error| self.explain_map(error));
@@ -54,7 +54,7 @@ impl RegionArgs {
         Ok(Arc::new(fabric))
     }
 
-    /// Looks at the named region without joining it.
+    /// Inspects the named region without joining it.
     pub fn inspect(&self) -> Result<RegionInspector, Failure> {
         let options = self.attach_options("", &WatchArgs::default());
         Inspector::open(&self.map_read_only()?, &options).map_err(|error| self.explain(&error))
@@ -103,12 +103,12 @@ impl RegionArgs {
         self.attach_watching(worker_name, &WatchArgs::default())
     }
 
-    /// As [`RegionArgs::attach`], for a worker that stays and looks after other hosts.
+    /// As [`RegionArgs::attach`], for a worker that stays and watches other hosts.
     pub fn attach_watching(&self, worker_name: &str, watch: &WatchArgs) -> Result<HostPool, Failure> {
         Pool::attach(self.map()?, &self.attach_options(worker_name, watch)).map_err(|error| self.explain(&error))
     }
 
-    /// What a process with this name says of itself.
+    /// Attach options of a process with this name.
     pub fn attach_options(&self, worker_name: &str, watch: &WatchArgs) -> AttachOptions {
         AttachOptions {
             host: HostId(self.host_slot),
@@ -118,7 +118,7 @@ impl RegionArgs {
         }
     }
 
-    /// An error of the pool with the region's name before it.
+    /// Prefixes an error of the pool with the region's name.
     pub fn explain(&self, error: &PoolError) -> Failure {
         let name = self.region.as_ref().map_or_else(String::new, |source| format!("{source}: "));
         let failure = Failure::new(format!("{name}{error}"));
@@ -133,15 +133,15 @@ impl RegionArgs {
 }
 
 impl WatchArgs {
-    /// Time between two ticks: often enough for people, and for hosts that wait for this one's
-    /// heart.
+    /// Time between two ticks: short enough for users, and for hosts that wait for this one's
+    /// heartbeat.
     pub fn tick(&self) -> Duration {
         Duration::from_secs(1).min(self.host_timeout / 4)
     }
 }
 
 impl NewRegionArgs {
-    /// All defaults, of this size.
+    /// The default configuration of this size.
     pub fn of_size(size: u64) -> Self {
         Self {
             size: Some(cenote_base::units::ByteSize(size)),
@@ -179,7 +179,7 @@ impl NewRegionArgs {
     }
 
     fn hazard_lines(&self) -> u16 {
-        // So many take 16 MiB of a region, with room for all the workers of all its hosts.
+        // Pins of this number take 16 MiB of a region, for all workers of all its hosts.
         let is_small = self.size.is_some_and(|size| size.0 < 256 << 20);
         PoolConfig::hazard_lines_for(self.pins_per_worker.unwrap_or(if is_small { 448 } else { 1792 }))
     }
@@ -194,7 +194,7 @@ impl NewRegionArgs {
     }
 }
 
-/// Makes the region and formats it. A region whose formatting fails is removed again.
+/// Creates the region and formats it. Removes it again if formatting fails.
 pub fn create(region: &RegionArgs, new: &NewRegionArgs, force: bool) -> Result<(Arc<Mapped>, Superblock), Failure> {
     let source = region.source()?;
     let config = new.config()?;
@@ -211,7 +211,7 @@ pub fn create(region: &RegionArgs, new: &NewRegionArgs, force: bool) -> Result<(
     };
     let reuse = force && (is_device || source.path().is_some_and(|path| path.exists()));
     if is_device && !force {
-        // A device always exists; whether it holds something of value only its owner knows.
+        // A device always exists; only its owner knows whether its content matters.
         let mapping = Mapping::open(source, &region.map_options()).map_err(|error| region.explain_map(error))?;
         if !matches!(peek(mapping), Err(PoolError::Unfinished)) {
             return Err(Failure::new(format!("{source}: the device is not empty"))
@@ -235,7 +235,8 @@ pub fn create(region: &RegionArgs, new: &NewRegionArgs, force: bool) -> Result<(
             refuse_if_used(region)?;
         }
         let made = format(mapping)?;
-        // The old pool's memory on this host has the old pool's name; nobody would ever remove it.
+        // The old pool's memory on this host has the old pool's name, and no later command would
+        // remove it.
         if let Ok(old) = old {
             say_what_stays(&cenote_pool::remove_host_memory(&old)?);
         }
@@ -250,7 +251,7 @@ pub fn create(region: &RegionArgs, new: &NewRegionArgs, force: bool) -> Result<(
     made
 }
 
-/// Tells of host-local memory that only other users of the group may remove.
+/// Reports host memory that only other users of the group may remove.
 pub fn say_what_stays(left: &[PathBuf]) {
     for path in left {
         let path = path.display();
@@ -272,7 +273,7 @@ pub fn refuse_if_used(region: &RegionArgs) -> Result<(), Failure> {
     }
 }
 
-/// A region of this process's own in shared memory, which goes when this value goes.
+/// A region of this process in shared memory, removed when this value is dropped.
 pub struct TemporaryRegion {
     args: RegionArgs,
     superblock: Superblock,
@@ -280,12 +281,12 @@ pub struct TemporaryRegion {
 }
 
 impl TemporaryRegion {
-    /// Makes it. `purpose` is part of its name; `prefault` touches its pages now.
+    /// Creates it. `purpose` is part of its name; `prefault` touches its pages now.
     pub fn new(purpose: &str, size: u64, prefault: bool) -> Result<Self, Failure> {
         Self::make(purpose, &NewRegionArgs { prefault, ..NewRegionArgs::of_size(size) })
     }
 
-    /// Makes one that is like this.
+    /// Creates one with the same settings.
     pub fn make(purpose: &str, new: &NewRegionArgs) -> Result<Self, Failure> {
         let region = Some(RegionSource::Shm(crate::stale::own_name(purpose)));
         let args = RegionArgs { region, numa_node: None, no_huge_pages: false, host_slot: 0 };
@@ -294,30 +295,29 @@ impl TemporaryRegion {
         Ok(Self { args, superblock, _owned: owned })
     }
 
-    /// As [`TemporaryRegion::make`], but pages take memory when they are first used. Who fills it
-    /// up on a machine that has too little dies of it, so this is for measurements of a region's
-    /// size alone.
+    /// As [`TemporaryRegion::make`], but pages take memory when they are first used. If the machine
+    /// has too little memory, filling it kills the process, so this is for measurements of a
+    /// region's size alone.
     pub fn sparse(purpose: &str, new: &NewRegionArgs) -> Result<Self, Failure> {
         let source = RegionSource::Shm(crate::stale::own_name(purpose));
         let path = source.path().expect("shared memory has a path");
         let size = new.size.expect("its maker gives a size").0;
         let made = std::fs::File::create_new(&path).and_then(|file| file.set_len(size));
         made.map_err(|error| Failure::new(format!("{}: cannot make the file: {error}", path.display())))?;
-        // A huge page would take memory for all that surrounds the page that is used.
+        // A huge page would take memory for the unused pages around a used one.
         let args = RegionArgs { region: Some(source), numa_node: None, no_huge_pages: true, host_slot: 0 };
         let (_, superblock) = create(&args, new, true).inspect_err(|_| drop(std::fs::remove_file(&path)))?;
         let owned = crate::stale::own(args.source()?)?;
         Ok(Self { args, superblock, _owned: owned })
     }
 
-    /// Makes it for a command that has nothing to finish when it is told to end: SIGINT and SIGTERM
-    /// remove the region and end the process. Such commands measure, so the region's pages are
-    /// touched beforehand.
+    /// Creates it for a command that may end at once: SIGINT and SIGTERM remove the region and end
+    /// the process. Such commands measure, so the region's pages are touched beforehand.
     pub fn until_signal(purpose: &str, size: u64) -> Result<Self, Failure> {
         let signals = EndSignals::catch()?;
         let region = Self::new(purpose, size, true)?;
         let (args, superblock) = (region.args.clone(), region.superblock.clone());
-        // To free its pages takes long; while this is open, that happens when the process has
+        // Freeing its pages takes long; while this is open, that happens after the process has
         // ended.
         let held = args.source()?.path().map(std::fs::File::open).transpose()?;
         signals.then(move |code| {

@@ -1,29 +1,29 @@
-//! Flags, `CENOTE_*` variables and a TOML file become one thing, here and nowhere else.
+//! Merges flags, `CENOTE_*` variables and a TOML file.
 //!
 //! A flag beats a variable, a variable beats the file, the file beats the default. The file's
-//! values are put in as the flags' defaults, so they are parsed and checked as if typed. Keys have
-//! the flags' names; top-level keys apply to every command that has such a flag. A table named like
-//! a command (`[serve]`, `[pool.create]`) applies to that command of `cenote`, and one below
-//! `[lab]` (`[lab.bench.ttft]`) to that of `cenote-lab`.
+//! values become the flags' defaults, so they are parsed and checked as if typed. Keys have the
+//! flags' names; top-level keys apply to every command with such a flag. A table named like a
+//! command (`[serve]`, `[pool.create]`) applies to that command of `cenote`, and one below `[lab]`
+//! (`[lab.bench.ttft]`) to that of `cenote-lab`.
 
 use crate::failure::Failure;
 use clap::Command;
 use std::path::{Path, PathBuf};
 use toml::{Table, Value};
 
-/// Looked for in the working directory when no file is named.
+/// Default settings file, in the working directory.
 const FILE: &str = "cenote.toml";
 
 /// Name of the table for `cenote-lab`.
 const LAB: &str = "lab";
 
-/// The part of the settings file that applies to a command.
+/// The part of the settings file that applies to a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
     /// All but the table `[lab]`. Every key must belong to some flag.
     Product,
-    /// The table `[lab]`, in which every key must belong to some flag, and the top-level keys for
-    /// which there is a flag.
+    /// The table `[lab]`, in which every key must belong to some flag, and the top-level keys that
+    /// have a flag.
     Lab,
 }
 

@@ -6,7 +6,7 @@ use crate::output::{hint, print_piece, say};
 use clap::{Command, CommandFactory};
 use clap_mangen::Man;
 
-/// The command line with all its commands complete.
+/// The command line with all its commands.
 fn complete<C: CommandFactory>() -> Command {
     let mut command = with_headings(C::command());
     command.build();

@@ -4,8 +4,8 @@ use crate::failure::Failure;
 use tokio::runtime::Runtime;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-/// Caught from its making on, so that no signal falls between that and the making of what it would
-/// remove.
+/// Signals are caught from the creation of this value on, so that none is lost before the resource
+/// that it would remove exists.
 pub struct EndSignals {
     runtime: Runtime,
     interrupt: Signal,
@@ -25,8 +25,8 @@ impl EndSignals {
         Ok(Self { runtime, interrupt, terminate })
     }
 
-    /// At the first signal, on a thread of its own, acts with the exit code by which shells tell
-    /// such an end: 128 and the signal's number.
+    /// On the first signal, runs `act` on a thread of its own with the exit code of shells for it:
+    /// 128 and the signal's number.
     pub fn then(mut self, act: impl FnOnce(u8) + Send + 'static) {
         std::thread::spawn(move || {
             let code = self.runtime.block_on(async {

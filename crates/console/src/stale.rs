@@ -1,11 +1,11 @@
-//! Regions that commands make for themselves, and how the next command finds those whose command
-//! was killed: a server killed by SIGKILL must not leave gigabytes behind.
+//! Regions that commands create for themselves, and the removal of those that killed commands left,
+//! for example a server killed by SIGKILL.
 //!
 //! A command holds a lock on the file of its region, which the kernel drops with the process. It
-//! takes the lock when the file has its name already, so the name tells the process and its PID
-//! namespace: a file is an orphan if its lock is free and its process is gone. In another namespace
-//! a process cannot be looked for; there, and where the process number has been given to another
-//! process, the file must be older than any command needs to take its lock.
+//! takes the lock after the file has its name, so the name contains the process and its PID
+//! namespace: a file is an orphan if its lock is free and its process has ended. Processes of
+//! another namespace are not visible. For them, and if the process number was reused, the file must
+//! be older than any command needs to take its lock.
 
 use cenote_base::units::ByteSize;
 use cenote_mem::{Flush, MapOptions, Mapped, Mapping, RegionSource};
@@ -17,15 +17,15 @@ use std::path::Path;
 use std::time::Duration;
 
 const SHM: &str = "/dev/shm";
-/// What commands make regions for, as the names of these say: `cenote-serve-123-4026531836`.
+/// Purposes of commands' own regions, as in their names: `cenote-serve-123-4026531836`.
 const PURPOSES: [&str; 5] = ["serve", "demo", "bench", "torture", "torture-ledger"];
-/// A file of an unknown process that is younger may belong to a command that has not locked it yet.
+/// A younger file of an unknown process may belong to a command that has not locked it yet.
 const AGE_MIN: Duration = Duration::from_secs(60);
 
-/// Tells others that a region has a living owner, as long as it lives.
+/// Marks a region as owned by a living process, until dropped.
 pub struct Owned(#[expect(dead_code, reason = "the open file holds the lock")] File);
 
-/// Takes the lock on a region's file. `None` where it has no file.
+/// Takes the lock on a region's file. `None` if it has no file.
 pub fn own(source: &RegionSource) -> std::io::Result<Option<Owned>> {
     let Some(path) = source.path() else { return Ok(None) };
     let file = File::open(path)?;
@@ -33,12 +33,12 @@ pub fn own(source: &RegionSource) -> std::io::Result<Option<Owned>> {
     Ok(Some(Owned(file)))
 }
 
-/// The region of this process for a purpose.
+/// The name of this process's region for a purpose.
 pub fn own_name(purpose: &str) -> String {
     format!("cenote-{purpose}-{}-{}", std::process::id(), pid_namespace().unwrap_or(0))
 }
 
-/// Removes the regions of dead commands, and tells of each.
+/// Removes the regions of dead commands, and reports each.
 pub fn sweep() {
     for (name, bytes) in orphans() {
         if remove_if_free(&name) {
@@ -59,7 +59,7 @@ pub fn orphans() -> Vec<(String, u64)> {
     orphans.collect()
 }
 
-/// A process and its PID namespace, 0 where it is not known.
+/// A process and its PID namespace, 0 if unknown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Maker {
     pid: u32,
@@ -67,14 +67,14 @@ struct Maker {
 }
 
 impl Maker {
-    /// The maker of a command's own region, by its name.
+    /// The creator of a command's own region, by its name.
     fn of(name: &str) -> Option<Self> {
         let (rest, namespace) = name.strip_prefix("cenote-")?.rsplit_once('-')?;
         let (purpose, pid) = rest.rsplit_once('-')?;
         PURPOSES.contains(&purpose).then_some(Self { pid: pid.parse().ok()?, namespace: namespace.parse().ok()? })
     }
 
-    /// Whether it is certain that this process has ended.
+    /// Whether this process has certainly ended.
     fn is_gone(self) -> bool {
         let is_here = pid_namespace().is_some_and(|ours| ours == self.namespace);
         is_here && !Path::new("/proc").join(self.pid.to_string()).exists()
@@ -144,7 +144,7 @@ mod tests {
         assert!(!remove_if_free(&name), "it has an owner");
         drop(owned);
         assert!(remove_if_free(&name) && !path.exists(), "its process is gone");
-        // A process of another namespace, and a number that has been given to another process.
+        // A process of another namespace, and a reused process number.
         for name in [format!("cenote-torture-{gone}-{}", here + 1), own_name("torture")] {
             let path = make(&name);
             assert!(!remove_if_free(&name), "{name}: it is young");

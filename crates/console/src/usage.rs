@@ -1,14 +1,14 @@
-//! Errors of the command line. Where a wrong value came from a variable or from the settings file,
-//! the error names that variable or file instead of a flag that is not on the command line.
+//! Errors of the command line. If a wrong value came from a variable or from the settings file, the
+//! error names that variable or file instead of a flag.
 
 use crate::failure::Failure;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Arg, Command, Error};
 use std::path::Path;
 
-/// A better message than the parser's, or `None` if the parser's message serves.
+/// A better message than the parser's, or `None` if the parser's is good.
 ///
-/// `file` is the settings file that was read.
+/// `file` is the settings file in use.
 pub fn explain(error: &Error, command: &Command, arguments: &[String], file: Option<&Path>) -> Option<Failure> {
     match error.kind() {
         ErrorKind::InvalidValue | ErrorKind::ValueValidation => elsewhere(error, command, arguments, file),
@@ -21,7 +21,7 @@ pub fn explain(error: &Error, command: &Command, arguments: &[String], file: Opt
 fn elsewhere(error: &Error, command: &Command, arguments: &[String], file: Option<&Path>) -> Option<Failure> {
     let Some(ContextValue::String(shown)) = error.get(ContextKind::InvalidArg) else { return None };
     let Some(ContextValue::String(value)) = error.get(ContextKind::InvalidValue) else { return None };
-    // Flags can be written out only of a command that is complete.
+    // Only a complete command can render its flags.
     let mut command = command.clone();
     command.build();
     let flag = called(&command, arguments).into_iter().find_map(|command| {
@@ -45,7 +45,7 @@ fn elsewhere(error: &Error, command: &Command, arguments: &[String], file: Optio
     Some(Failure::new(format!("{file}: `{key}` is `{value}`: {fact}")).hint(format!("change it there, or give {long}")))
 }
 
-/// Why the value is wrong.
+/// The reason that the value is wrong.
 fn fact(error: &Error) -> String {
     if let Some(source) = std::error::Error::source(error) {
         return source.to_string();
@@ -77,7 +77,7 @@ fn called<'a>(command: &'a Command, arguments: &[String]) -> Vec<&'a Command> {
     called
 }
 
-/// Makes `-1` a value wherever a value may be: its flag then says what is wrong with it.
+/// Accepts `-1` as a value everywhere; its flag then reports what is wrong with it.
 pub fn with_negative_values(command: Command) -> Command {
     let command = command
         .mut_args(|flag: Arg| if flag.get_action().takes_values() { flag.allow_negative_numbers(true) } else { flag });

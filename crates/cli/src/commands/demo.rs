@@ -1,8 +1,8 @@
-//! `cenote demo`: a prefill and a decode worker on one region, asked over HTTP like any server.
+//! `cenote demo`: a prefill and a decode worker on one region, queried over HTTP like any server.
 //!
-//! Each prompt is sent three times: without the region, cold (nothing of it there) and warm (all of
-//! it there), one after the other so that a noisy machine disturbs all three alike; and then all
-//! prompts at once. The greedy answers must be the same every time.
+//! Each prompt is sent three times: without the region, cold (its blocks are not in the region) and
+//! warm (all of them are). The three alternate, so that load from other programs affects all alike.
+//! Then all prompts are sent at once. The greedy answers must be the same every time.
 
 use super::serve::Workers;
 use crate::args::DemoArgs;
@@ -23,9 +23,9 @@ use tokio::sync::oneshot;
 
 const START_TIMEOUT: Duration = Duration::from_secs(120);
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(120);
-/// Room for the demo's prompts many times over.
+/// A region with room for the demo's prompts many times over.
 const DEMO_REGION_BYTES: u64 = 512 << 20;
-/// Warm against cold, for a shared prefix of 1,500 tokens or more.
+/// Goal of warm against cold, for a shared prefix of 1,500 tokens or more.
 const WARM_GOAL: f64 = 0.2;
 
 #[derive(Serialize)]
@@ -84,7 +84,7 @@ pub fn run(args: &DemoArgs) -> Result<ExitCode, Failure> {
     }
 }
 
-/// Prompts of real text that share nothing: each starts at another place of the text.
+/// Prompts of real text without common beginnings: each starts at another place of the text.
 fn prompts(args: &DemoArgs) -> Result<Vec<Vec<TokenId>>, Failure> {
     let spinner = output::spinner("reading the text");
     let model = engine::load(&args.engine, None)?;
@@ -108,7 +108,7 @@ struct Client {
     max_tokens: u32,
 }
 
-/// One answer, as a client saw it.
+/// One answer, as a client received it.
 struct Answer {
     ttft_ms: f64,
     text: String,
@@ -171,7 +171,7 @@ struct Measured {
     cold_ms: Vec<f64>,
     warm_ms: Vec<f64>,
     prompt_tokens: u64,
-    /// Fewest of all warm answers.
+    /// Least number of cached tokens of all warm answers.
     cached_tokens: u64,
     outputs_equal: bool,
     output: String,
@@ -185,7 +185,7 @@ async fn measure(client: &Client, prompts: &[Vec<TokenId>]) -> Result<Measured, 
     client.ask(&prompts[0], true).await?;
     let mut texts = Vec::new();
     for (number, prompt) in prompts[1..].iter().enumerate() {
-        // Whoever comes first may find colder caches; the order alternates.
+        // The first of the two may find colder caches, so the order alternates.
         let (no_pool, cold) = if number % 2 == 0 {
             let no_pool = client.ask(prompt, false).await?;
             (no_pool, client.ask(prompt, true).await?)
@@ -213,7 +213,7 @@ async fn measure(client: &Client, prompts: &[Vec<TokenId>]) -> Result<Measured, 
     Ok(measured)
 }
 
-/// All answers, asked for at once, in order.
+/// All answers to simultaneous requests, in order.
 async fn futures_all(
     asks: impl Iterator<Item = impl Future<Output = Result<Answer, Failure>>>,
 ) -> Result<Vec<Answer>, Failure> {

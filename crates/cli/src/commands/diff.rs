@@ -1,4 +1,4 @@
-//! `cenote pool diff`: why two engines share nothing.
+//! `cenote pool diff`: the reason that two engines share nothing.
 
 use super::pool::find_namespace;
 use crate::args::PoolDiffArgs;
@@ -17,7 +17,7 @@ const DIGITS: usize = 12;
 struct Comparison {
     one: Named,
     other: Named,
-    /// `None`: the facts of one of them are not recorded.
+    /// `None`: one of them has no recorded facts.
     differences: Option<Vec<Difference>>,
 }
 
@@ -29,7 +29,7 @@ struct Named {
     has_facts: bool,
 }
 
-/// A fact that two namespaces do not agree in; `None`: one of them does not have it.
+/// A fact with different values in two namespaces; `None`: one of them does not have it.
 #[derive(Serialize)]
 struct Difference {
     fact: String,
@@ -40,7 +40,7 @@ struct Difference {
 pub fn run(args: &PoolDiffArgs) -> Result<ExitCode, Failure> {
     let source = args.region.source()?;
     let mut rows = args.region.inspect()?.namespaces();
-    // Rows are given out in order, and none is given back.
+    // Rows are assigned in order and never freed.
     rows.sort_by_key(|row| Reverse(row.id.0));
     let one = match &args.one {
         Some(name) => find_namespace(source, &rows, name)?,
@@ -66,7 +66,7 @@ pub fn run(args: &PoolDiffArgs) -> Result<ExitCode, Failure> {
             differences,
         });
     }
-    // The most alike first: what differs there is most likely the reason.
+    // The most alike first: their differences are most likely the reason.
     comparisons.sort_by_key(|comparison| comparison.differences.as_ref().map_or(usize::MAX, Vec::len));
     args.output.show(&comparisons, || comparisons.iter().map(text).collect::<Vec<_>>().join("\n"))?;
     Ok(ExitCode::SUCCESS)
@@ -104,7 +104,7 @@ fn text(comparison: &Comparison) -> String {
     };
     let count = differences.len();
     let mut text = format!("{both} differ in {count} {}", if count == 1 { "fact" } else { "facts" });
-    // Facts are bytes of the region, so they may hold anything.
+    // Facts are bytes of the region, so they are unchecked input.
     let value = |value: &Option<String>| {
         value.as_ref().map_or_else(|| "(not given)".to_owned(), |value| value.escape_debug().to_string())
     };

@@ -1,4 +1,4 @@
-//! `cenote doctor`: what this machine offers, and which region to choose.
+//! `cenote doctor`: the features of this machine, and the recommended region.
 
 use crate::args::DoctorArgs;
 use crate::inventory::{self, Found, State};
@@ -13,14 +13,15 @@ use std::path::Path;
 struct Diagnosis {
     machine: Machine,
     advice: Vec<Advice>,
-    /// What killed processes have left.
+    /// Orphans of killed processes.
     orphans: Vec<Found>,
 }
 
-/// Shared memory with less room than this is full: a region of the smallest models takes more.
+/// Shared memory with less space than this counts as full: a region of the smallest models takes
+/// more.
 const ROOM_MIN: u64 = 64 << 20;
 
-/// A region that can be made here, the best first.
+/// A region that can be created here, the best first.
 #[derive(Serialize, Debug, PartialEq, Eq)]
 struct Advice {
     region: String,

@@ -1,4 +1,5 @@
-//! `cenote pool events`: what a region has, what comes and what leaves, a line of JSON each.
+//! `cenote pool events`: the blocks of a region, and its later stores and evictions, a line of JSON
+//! each.
 
 use crate::args::PoolEventsArgs;
 use cenote_console::failure::Failure;
@@ -25,12 +26,13 @@ struct Line<'a> {
 #[derive(Serialize)]
 #[serde(untagged)]
 enum What<'a> {
-    /// The log had a gap, or this is the first look: what follows was found by walking all blocks.
+    /// The log had a gap, or this is the first poll: the following events come from a walk over all
+    /// blocks.
     Resync { event: &'static str, reason: Resync },
     Block {
         #[serde(flatten)]
         block: &'a BlockEvent,
-        /// The model's name and its blocks' tokens, where the region has them.
+        /// The model's name and its blocks' tokens, if the region has them.
         model: Option<&'a str>,
         block_tokens: Option<u32>,
     },
@@ -70,7 +72,7 @@ pub fn run(args: &PoolEventsArgs) -> Result<ExitCode, Failure> {
     }
 }
 
-/// Writes lines; returns whether anybody still reads them.
+/// Writes lines. Returns whether the reader is still there.
 fn write(lines: Vec<What<'_>>, sequence: &mut u64) -> Result<bool, Failure> {
     if lines.is_empty() {
         return Ok(true);

@@ -1,4 +1,4 @@
-//! `cenote generate`: one prompt, no server.
+//! `cenote generate`: one prompt, without a server.
 
 use crate::args::GenerateArgs;
 use cenote_base::engine::{ChatMessage, FinishReason, Phase, Prompt, Usage};
@@ -22,7 +22,7 @@ struct Generated {
     total_ms: f64,
 }
 
-/// A prompt without a server has no one who waits for it but the person who typed it.
+/// Timeout of a prompt without a server, which only its user waits for.
 const TIMEOUT: Duration = Duration::from_secs(3600);
 
 pub fn run(args: &GenerateArgs) -> Result<(), Failure> {
@@ -83,8 +83,8 @@ pub fn run(args: &GenerateArgs) -> Result<(), Failure> {
     })
 }
 
-/// A note on a prompt that cannot hit: blocks are shared whole, and at least one token is always
-/// computed.
+/// A note on a prompt that cannot hit: only whole blocks are shared, and at least one token is
+/// always computed.
 fn too_short(prompt_tokens: u32, block_tokens: u32) -> Option<String> {
     (prompt_tokens <= block_tokens).then(|| {
         format!(

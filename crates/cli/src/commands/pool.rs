@@ -20,13 +20,13 @@ use std::process::ExitCode;
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
 
-/// Exit code of `check` when something is leaked or damaged.
+/// Exit code of `check` if it finds leaks or damage.
 const UNCLEAN: u8 = 2;
 
-/// Digits of a fingerprint that tell it from a number.
+/// Digits of a fingerprint, more than a number has.
 const FINGERPRINT_MIN: usize = 6;
 
-/// How long a lock's manager that found nothing to do looks away.
+/// Pause of a lock manager that found nothing to do.
 const MANAGER_PAUSE: Duration = Duration::from_micros(50);
 
 pub fn run(command: PoolCommands) -> Result<ExitCode, Failure> {
@@ -105,7 +105,7 @@ const fn lock_name(lock: HostsLock) -> &'static str {
     }
 }
 
-/// Who may share a region.
+/// The users that may share a region.
 fn hosts_text(flush: Flush, max_hosts: u8, lock: &str) -> String {
     if flush.is_coherent() {
         return "one: its processes share their caches".to_owned();
@@ -117,7 +117,7 @@ fn hosts_text(flush: Flush, max_hosts: u8, lock: &str) -> String {
 struct Info {
     #[serde(flatten)]
     pool: PoolInfo,
-    /// The host that asks.
+    /// The host of this command.
     host: u8,
     max_hosts: u8,
     flush: &'static str,
@@ -307,7 +307,7 @@ fn gc(args: &PoolArgs) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The row that a person names: by its label, its number, or how its fingerprint starts.
+/// The row of a model, by its label, its number, or the start of its fingerprint.
 pub(super) fn find_namespace<'a>(
     source: &RegionSource,
     rows: &'a [NamespaceInfo],
@@ -370,7 +370,7 @@ fn manage(args: &PoolManageArgs) -> Result<ExitCode, Failure> {
 fn destroy(args: &PoolDestroyArgs) -> Result<ExitCode, Failure> {
     let source = args.region.source()?;
     let opened = Mapping::open(source, &args.region.map_options()).map_err(|error| match error {
-        // There is nothing to do for one that wanted it gone.
+        // The region is gone already, as requested.
         MapError::Missing { .. } => error.into(),
         error => args.region.explain_map(error),
     })?;

@@ -1,4 +1,4 @@
-//! `cenote profile`: what codecs need to know of a model.
+//! `cenote profile`: statistics of a model's KV that codecs need.
 
 use crate::args::ProfileArgs;
 use cenote_console::failure::Failure;

@@ -21,15 +21,15 @@ use tokio::net::TcpListener;
 use tokio::process::Command;
 use tokio::signal::unix::{SignalKind, signal};
 
-/// Starting includes loading the model in every worker.
+/// Longest start, which includes loading the model in every worker.
 const START_TIMEOUT: Duration = Duration::from_secs(300);
 
 pub fn run(args: &ServeArgs) -> Result<(), Failure> {
-    // A wrong model is told by the front, before any worker starts.
+    // The front checks the model, before any worker starts.
     let dir = engine::model_dir(&args.engine)?;
     engine::check_codec(&args.engine, &dir)?;
     let api_keys = api_keys(args)?;
-    // Last, because it takes memory: a wrong flag must not cost that.
+    // Last, because it takes memory that a wrong flag must not cost.
     let region = if args.no_pool { None } else { Some(ServedRegion::open(args)?) };
     let region_args = region.as_ref().map(ServedRegion::args);
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
@@ -174,8 +174,8 @@ impl Workers {
     }
 }
 
-/// Hands the front's settings to a worker, in variables: other users cannot read them, as they
-/// could arguments.
+/// Passes the front's settings to a worker in variables: other users can read arguments, but not
+/// the environment.
 fn pass_on(command: &mut Command, engine: &EngineArgs, region: &RegionArgs, watch: &WatchArgs, model_dir: &Path) {
     command.env("CENOTE_MODEL", model_dir);
     let mut set = |name: &str, value: Option<String>| {
@@ -221,7 +221,7 @@ impl ServedRegion {
     fn open(args: &ServeArgs) -> Result<Self, Failure> {
         let new = |size: u64| {
             let new = NewRegionArgs::of_size(size);
-            // Encoded blocks are a fraction of those the defaults are for.
+            // Encoded blocks have a fraction of the default block size.
             if args.engine.encodes() { NewRegionArgs { min_block: ENCODED_MIN_BLOCK, ..new } } else { new }
         };
         let Some(source) = &args.region.region else {
@@ -237,11 +237,11 @@ impl ServedRegion {
         if let (Err(MapError::Missing { .. }), Some(size)) = (&existing, args.region_size) {
             match region::create(&args.region, &new(size.0), false) {
                 Ok(_) => output::say(&format!("made the region {source} of {size}")),
-                // Another server may have been faster; then its region is the one.
+                // Another server may have been faster; then use its region.
                 Err(failure) => args.region.map().map(drop).map_err(|_| failure)?,
             }
         }
-        // Refuse now what would only fail in the workers.
+        // Refuse now what would fail in the workers.
         drop(args.region.attach_watching("front", &args.watch)?);
         if let (Ok(mapping), Some(size)) = (&existing, args.region_size) {
             warn_if_ignored(source, size, mapping);

@@ -12,7 +12,7 @@ pub fn run(args: &WorkerArgs) -> Result<(), Failure> {
     let token = WorkerToken::from_environment()?;
     let name =
         format!("{}-{}", if args.role == crate::args::RoleArg::Prefill { "prefill" } else { "decode" }, args.index);
-    // Workers of one front are told one file.
+    // Workers of one front share one setting, so each appends its name to the file's.
     let swap_trace = args.engine.swap_trace.as_ref().map(|path| {
         let mut path = path.clone().into_os_string();
         path.push(format!(".{name}"));
@@ -30,7 +30,7 @@ pub fn run(args: &WorkerArgs) -> Result<(), Failure> {
     let engine = running.engine;
     runtime.block_on(async {
         let mut terminate = signal(SignalKind::terminate())?;
-        // A terminal's Ctrl-C reaches the whole group; the front decides when its workers end.
+        // A terminal's Ctrl-C reaches the whole process group; the front ends its workers.
         let mut interrupt = signal(SignalKind::interrupt())?;
         let ignore_interrupts = tokio::spawn(async move { while interrupt.recv().await.is_some() {} });
         let ended = run_worker(engine, token, config, async move {

@@ -1,5 +1,4 @@
-//! What clients may not send, against the real engine: a status, OpenAI's shape, and the field's
-//! name.
+//! Invalid requests to the real engine: each gets a status, OpenAI's shape, and the field's name.
 
 use super::support::MODEL;
 use super::support::client::greedy;
@@ -53,7 +52,7 @@ async fn refusals(flags: &[&str]) {
         (CHAT, with(&chat, "max_completion_tokens", json!(100_000)), 400, "max_completion_tokens"),
     ];
     for (path, body, status, param) in cases {
-        // A refusal is the same whether a stream was asked for or not.
+        // A refusal is the same with and without a stream.
         for stream in [false, true] {
             let mut body = body.clone();
             if stream && param != "stream_options" {

@@ -1,5 +1,5 @@
-//! Files that are no regions, and regions that cannot be made: the file and the fact, nothing left
-//! behind.
+//! Files that are no regions, and regions that cannot be created: the error names the file and the
+//! fact, and nothing stays behind.
 
 use super::support::process::{Server, cenote};
 use super::support::region::Region;
@@ -11,7 +11,7 @@ const VERSION_AT: u64 = 8;
 const LAYOUT_AT: u64 = 16;
 const SEED_AT: u64 = 96;
 
-/// Everything that opens a region refuses this one, names it and says `fact`.
+/// Every command that opens a region refuses this one, names it and prints `fact`.
 async fn refused(name: &str, fact: &str) {
     let file = name.strip_prefix("shm:").unwrap_or(name);
     for command in [&["pool", "info"][..], &["pool", "check", "--json"], &["pool", "gc"], &["pool", "destroy"]] {
@@ -84,7 +84,7 @@ async fn what_cannot_be_made_leaves_nothing_behind() {
     }
     let nowhere = ["pool", "create", "--region", "no-such-dir/region", "--size", "8MiB"];
     cenote(nowhere).fails(&["no-such-dir/region", "mkdir -p no-such-dir"]).await;
-    // A server that should make its region, but not of this size.
+    // A server that would create its region, but not of this size.
     let serve = ["serve", "--port", "0", "--region", &region.name, "--region-size", "1MiB"];
     cenote(serve).fails(&["1 MiB"]).await;
     assert!(region.files().is_empty());

@@ -1,4 +1,4 @@
-//! Model directories that are missing or damaged: the file and the fact, and never a panic.
+//! Missing or damaged model directories: the error names the file and the fact, without a panic.
 
 use super::support::process::cenote;
 use super::support::repository;
@@ -47,7 +47,7 @@ async fn a_missing_model_is_told_by_every_command_that_needs_one() {
     for command in [&["generate", "--prompt", "x"][..], &["serve", "--port", "0", "--no-pool"], &["demo"]] {
         cenote(command.iter().copied().chain(missing)).fails(&["no-such-model"]).await;
     }
-    // The front tells it once, instead of each worker again and again.
+    // The front reports it once, instead of each worker repeatedly.
     let workers = ["serve", "--port", "0", "--region-size", "32MiB", "--prefill", "1", "--decode", "1"];
     let outcome = cenote(workers.into_iter().chain(missing)).fails(&["no-such-model"]).await;
     assert_eq!(outcome.err.matches("no-such-model").count(), 1, "{outcome:?}");
@@ -88,7 +88,7 @@ async fn damaged_texts_are_told() {
     }
 }
 
-/// The weights say one thing and the configuration another.
+/// Weights that contradict the configuration.
 #[tokio::test]
 async fn a_configuration_that_does_not_fit_is_told() {
     for (from, to, fact) in [

@@ -1,4 +1,4 @@
-//! `cenote demo`: what the README promises of it.
+//! `cenote demo` keeps the README's promises.
 
 use super::support::process::{cenote, lab, own_region, signal};
 use super::support::{soon, until};
@@ -34,7 +34,7 @@ async fn the_demo_tells_what_it_promises() {
     assert!(!Path::new("/dev/shm").join(region).exists(), "{region} is left");
 }
 
-/// A command that Ctrl-C ended left its region of two gigabytes.
+/// Earlier, a command that Ctrl-C ended left its region of two gigabytes.
 #[tokio::test]
 async fn an_interrupted_command_takes_its_region_along() {
     let bench = ["bench", "ttft", "--region-size", "64MiB"];

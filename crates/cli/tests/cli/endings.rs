@@ -1,4 +1,5 @@
-//! How servers and streams end: SIGTERM drains, and a client that leaves takes its blocks along.
+//! Ends of servers and streams: SIGTERM drains, and the request of a client that leaves frees its
+//! blocks.
 
 use super::support::client::greedy;
 use super::support::process::Server;

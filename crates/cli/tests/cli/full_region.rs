@@ -1,4 +1,4 @@
-//! No room: a region that is full, an engine whose own memory is small, a region that goes away.
+//! Lack of room: a full region, an engine with little memory, a region that is removed.
 
 use super::support::client::{greedy, without_pool};
 use super::support::process::{Server, cenote};
@@ -21,7 +21,7 @@ async fn a_full_region_evicts_and_every_prompt_is_answered() {
     let answers = join_all(bodies.iter().map(|body| server.client.complete(body))).await;
     assert!(server.client.metric("cenote_pool_evicted_total").await > 0.0);
     region.expect_clean_and_idle().await;
-    // The last are still there, the first are not; both are answered as before.
+    // The last prompts are still there, the first are not; both are answered as before.
     for (body, answer) in bodies.iter().zip(&answers).rev().step_by(5) {
         assert_eq!(server.client.complete(body).await.text, answer.text);
         assert_eq!(server.client.complete(&without_pool(body.clone())).await.text, answer.text);
@@ -30,8 +30,8 @@ async fn a_full_region_evicts_and_every_prompt_is_answered() {
     region.expect_clean_and_idle().await;
 }
 
-/// L1 holds one prompt of the longest kind: together they must take turns, and what can never fit
-/// is refused before it waits for anything.
+/// L1 holds one prompt of the longest kind: the requests must take turns, and one that can never
+/// fit is refused before it waits.
 #[tokio::test]
 async fn an_engine_with_little_memory_takes_turns_and_refuses_what_never_fits() {
     let region = Region::create("128MiB").await;
@@ -53,7 +53,7 @@ async fn an_engine_with_little_memory_takes_turns_and_refuses_what_never_fits() 
     region.expect_clean_and_idle().await;
 }
 
-/// Whoever removes a region ends its sharing, and nothing else: those who have it mapped keep it.
+/// Removing a region ends its sharing only: processes that have it mapped keep it.
 #[tokio::test]
 async fn servers_answer_on_when_their_region_is_removed() {
     for flags in [&[][..], &["--prefill", "1", "--decode", "1"]] {

@@ -1,4 +1,4 @@
-//! `cenote generate`: one prompt, no server.
+//! `cenote generate`: one prompt, without a server.
 
 use super::support::process::cenote;
 use super::support::region::Region;
@@ -27,8 +27,8 @@ async fn the_second_time_the_prompt_comes_from_the_region() {
     region.expect_clean_and_idle().await;
 }
 
-/// The prompt of the README was shorter than a block, so it never came from the region, and nothing
-/// said why.
+/// Earlier, the README's prompt was shorter than a block, so it never came from the region, without
+/// a message.
 #[tokio::test]
 async fn the_prompt_of_the_readme_comes_from_the_region() {
     let region = Region::create("64MiB").await;

@@ -1,4 +1,4 @@
-//! Decode workers die in the middle of streams, and clients do not notice.
+//! Decode workers die in the middle of streams, and clients notice nothing.
 
 use super::support::client::{greedy, without_pool};
 use super::support::process::{Server, signal};
@@ -8,11 +8,10 @@ use futures::future::join_all;
 use rustix::process::Signal;
 
 const KILLS: usize = 10;
-/// So many that no worker is through with them before it is killed.
+/// More tokens than a worker can compute before it is killed.
 const MAX_TOKENS: u32 = 500;
 
-/// The decode worker, once the server gives it work: it joins the region before it has loaded its
-/// model.
+/// The decode worker, once it has joined the region, which it does before it loads its model.
 async fn decode_worker(server: &Server, region: &Region) -> Option<u32> {
     let pid = region.workers("decode-0").await.pop()?;
     let health = server.client.health().await;
@@ -23,16 +22,16 @@ async fn resumed(server: &Server) -> f64 {
     server.client.metric("cenote_router_resumed_total").await
 }
 
-/// There is one decode worker, so a kill meets every stream. The prefill worker, or the dead one's
-/// successor, takes them up at the token after the last one that was forwarded.
+/// There is one decode worker, so a kill hits every stream. The prefill worker, or the dead one's
+/// successor, continues at the token after the last forwarded one.
 #[tokio::test]
 async fn ten_kills_in_a_row_change_no_answer() {
     let region = Region::create("256MiB").await;
     let server = Server::start(&["--region", &region.name, "--prefill", "1", "--decode", "1"]).await;
     let prompts = [tokens(1, 200), tokens(2, 90), tokens(3, 33)];
     let mut bodies = prompts.map(|prompt| greedy(&prompt, MAX_TOKENS));
-    // A model this small likes to repeat itself, and one repetition looks like another; a sampled
-    // text does not, and is just as bound to its seed.
+    // A model this small repeats itself, and repetitions look alike. A sampled text does not
+    // repeat, and its seed determines it as well.
     bodies[1]["temperature"] = 1.into();
     bodies[1]["seed"] = 11.into();
     let undisturbed =

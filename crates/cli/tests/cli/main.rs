@@ -1,7 +1,7 @@
-//! The `cenote` binary as people and programs use it: real processes, real regions, real sockets.
+//! The `cenote` binary as its users run it: real processes, real regions, real sockets.
 //!
-//! Every test makes regions of its own and ends what it started, also when it fails. Nothing sleeps
-//! to give something else time: a test reads until an event, or asks until a deadline.
+//! Every test creates its own regions and ends what it started, even if it fails. No test sleeps to
+//! wait for something: it reads until an event, or polls until a deadline.
 
 mod bad_http;
 mod bad_regions;

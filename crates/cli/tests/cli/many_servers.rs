@@ -1,4 +1,5 @@
-//! Four servers share a region: two hundred requests at once, every answer as if it were alone.
+//! Four servers share a region: two hundred simultaneous requests, each with the answer that it
+//! gets alone.
 
 use super::support::client::{Answer, greedy, without_pool};
 use super::support::process::Server;
@@ -14,12 +15,12 @@ use std::collections::HashSet;
 const SERVERS: usize = 4;
 const REQUESTS: usize = 200;
 const BLOCK: usize = 16;
-/// Of a prompt; enough for a shared beginning and an end of its own.
+/// Tokens of a prompt; enough for a shared beginning and an end of its own.
 const BLOCKS_MAX: usize = 12;
 const MAX_TOKENS: u32 = 6;
 
-/// Prompts with the prefix structure of the first conversations of the Mooncake trace. Each of its
-/// hash ids stands for 512 tokens there, and for one block here.
+/// Prompts with the prefix structure of the first conversations of the Mooncake trace. Each hash id
+/// stands for 512 tokens there, and for one block here.
 fn from_trace(trace: &str) -> Vec<Vec<TokenId>> {
     let prompts = trace.lines().take(REQUESTS).enumerate().map(|(number, line)| {
         let request: Value = serde_json::from_str(line).expect("a line of the trace is JSON");
@@ -77,7 +78,7 @@ async fn two_hundred_requests_at_four_servers_are_answered_as_by_one_alone() {
         done.set(true);
         answers
     };
-    // Looks at the region again and again for as long as they work on it.
+    // Polls the region while they work on it.
     let looks = async {
         while !done.get() {
             region.expect_clean().await;
@@ -95,7 +96,7 @@ async fn two_hundred_requests_at_four_servers_are_answered_as_by_one_alone() {
     assert!(alone.iter().all(|answer| answer.cached_tokens == 0));
     assert!(answers.iter().any(|answer| answer.cached_tokens > 0), "nothing was shared");
 
-    // What one server computed, another finds: once more, each prompt elsewhere.
+    // Each server finds what the others computed: send each prompt again, to another server.
     let elsewhere = bodies.iter().enumerate().map(|(n, body)| servers[(n + 1) % SERVERS].client.complete(body));
     let again = join_all(elsewhere).await;
     assert_eq!(texts(&again), texts(&alone));

@@ -1,4 +1,4 @@
-//! `/metrics` keeps to Prometheus' rules, also when workers die.
+//! `/metrics` follows Prometheus' rules, even if workers die.
 
 use super::support::client::greedy;
 use super::support::process::{Server, signal};
@@ -15,7 +15,7 @@ struct Page {
 }
 
 impl Page {
-    /// Reads a page, and checks its form on the way.
+    /// Parses a page, and checks its form.
     async fn of(server: &Server) -> Self {
         let text = server.client.metrics().await;
         let mut page = Self::default();
@@ -54,7 +54,7 @@ async fn counters_only_grow_when_workers_are_killed() {
     for round in 0..3 {
         server.client.complete(&greedy(&tokens(round, 60), 20)).await;
         let tokens = "cenote_generation_tokens_total";
-        // An engine publishes its counters from time to time.
+        // An engine publishes its counters periodically.
         until("the counted tokens", async || {
             let now = server.client.metric(tokens).await;
             (now >= 20.0 * (round + 1) as f64).then_some(())

@@ -1,4 +1,4 @@
-//! The PyPI `openai` client against real servers: whole answers, chat, streams, errors as its
+//! The PyPI `openai` client against real servers: complete answers, chat, streams, errors as its
 //! exceptions.
 //!
 //! Needs a Python with the package; `CENOTE_TEST_PYTHON` names it.

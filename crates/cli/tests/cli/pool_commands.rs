@@ -1,4 +1,4 @@
-//! `cenote pool`: create, info, check, gc and destroy on regions that are well.
+//! `cenote pool`: create, info, check, gc and destroy on intact regions.
 
 use super::support::client::greedy;
 use super::support::process::{Server, bare, cenote, own_region};
@@ -46,7 +46,7 @@ async fn a_region_without_space_says_how_much_there_is() {
     assert!(region.files().is_empty());
 }
 
-/// Everybody is gone and so is the host's memory; the region may not even be written.
+/// No process is left and the host's memory is gone; the region may even be read-only.
 #[tokio::test]
 async fn a_dead_region_is_looked_at_without_a_change() {
     let region = Region::create("16MiB").await;
@@ -67,7 +67,7 @@ async fn a_dead_region_is_looked_at_without_a_change() {
     let other = cenote(["pool", "history", "--region", &region.name, "--host", "1", "--json"]).ok().await.json();
     assert_eq!(other, json!([]));
     assert!(std::fs::read(region.path()).expect("a file") == before, "nothing is written");
-    assert!(!std::path::Path::new(&format!("/dev/shm/cenote-{uuid}-h0")).exists(), "nobody joined");
+    assert!(!std::path::Path::new(&format!("/dev/shm/cenote-{uuid}-h0")).exists(), "info joins nothing");
 }
 
 #[tokio::test]
@@ -119,7 +119,7 @@ async fn a_region_with_blocks_tells_of_them_and_force_makes_it_new() {
     region.expect_clean_and_idle().await;
 }
 
-/// A region's blocks, and what comes and goes while somebody looks.
+/// A region's blocks, and its stores and evictions while a follower polls.
 #[tokio::test]
 async fn blocks_are_followed() {
     let region = Region::name_only();
@@ -148,7 +148,7 @@ async fn blocks_are_followed() {
     let known = snapshot().await;
     let hashes =
         |lines: &[&Value]| lines.iter().map(|line| line["hash"].to_string()).collect::<std::collections::BTreeSet<_>>();
-    assert_eq!(hashes(&known[1..].iter().collect::<Vec<_>>()), hashes(&stored), "who comes later is told the same");
+    assert_eq!(hashes(&known[1..].iter().collect::<Vec<_>>()), hashes(&stored), "a later reader gets the same");
     let silent = Region::name_only();
     cenote(["pool", "create", "--region", &silent.name, "--size", "16MiB"]).ok().await;
     cenote(["pool", "events", "--for", "0", "--region", &silent.name]).fails(&["keeps no events", "--events"]).await;
@@ -190,7 +190,7 @@ async fn a_model_gets_a_quota_and_serves_on_over_it() {
     let after = model().await;
     assert_eq!((&after["used_bytes"], &after["quota_bytes"]), (&json!(five), &json!(five)));
     assert_eq!(server.client.complete(&prompt).await.text, answer.text);
-    // Nothing fits into a limit below one block; a refusal is no error of the engine's.
+    // No block fits a limit below one block; a refusal is no error of the engine's.
     quota("0", "100").ok().await;
     let refused = server.client.complete(&greedy(&tokens(3, 200), 2)).await;
     assert_eq!(refused.cached_tokens, 0);
@@ -256,7 +256,7 @@ async fn what_a_killed_server_leaves_is_shown_and_removed() {
     assert_eq!(left(), 2, "the region and its host memory");
 
     server.kill().await;
-    // Another test's command may be the next one.
+    // The next command may be another test's.
     if let Some(found) = listed().await {
         assert_eq!(found["state"], "orphan", "{found}");
         let table = bare(["pool", "list"]).ok().await;

@@ -1,5 +1,5 @@
-//! How tokens are chosen and what is told of them: choices, log-probabilities, penalties and bias.
-//! Workers give the answer of one process.
+//! Sampling settings: choices, log-probabilities, penalties and bias. Workers give the answer of
+//! one process.
 
 use super::support::client::greedy;
 use super::support::process::Server;
@@ -34,7 +34,7 @@ fn texts(answer: &Value) -> Vec<&str> {
         .collect()
 }
 
-/// The requests of this test, with what one process says to each.
+/// The requests of this test, with the answers of one process.
 async fn answers(server: &Server) -> Vec<Value> {
     let plain = greedy(&tokens(7, 40), 24);
     let warm = with(&plain, json!({ "temperature": 1, "seed": 5 }));
@@ -97,7 +97,7 @@ async fn choices_logprobs_penalties_and_bias() {
         assert!(top.len() == 3 && top[0]["logprob"] == token["logprob"] && token["bytes"].is_array(), "{token}");
     }
 
-    // A stream tells the same, piece by piece.
+    // A stream returns the same, piece by piece.
     let body = with(&greedy(&tokens(7, 40), 24), json!({ "logprobs": 2, "stream": true }));
     let mut streamed = Vec::new();
     for event in server.client.events(COMPLETIONS, &body).await {

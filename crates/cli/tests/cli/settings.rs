@@ -1,4 +1,4 @@
-//! Where settings come from: a flag beats a variable, a variable beats the file.
+//! Sources of settings: a flag beats a variable, a variable beats the file.
 
 use super::support::process::{bare, cenote};
 use super::support::region::Region;
@@ -25,7 +25,7 @@ async fn a_flag_beats_a_variable_and_a_variable_beats_the_file() {
     let flag = cenote(["pool", "info", "--json", "--region", in_flag]).current_dir(dir.path());
     assert_eq!(uuid(&flag.env("CENOTE_REGION", in_variable).ok().await), uuids[2]);
 
-    // The same file by name, from elsewhere.
+    // The same file by name, from another directory.
     let file = dir.path().join("cenote.toml");
     let named = cenote(["pool", "info", "--json", "--config", file.to_str().expect("UTF-8")]);
     assert_eq!(uuid(&named.ok().await), uuids[0]);
@@ -47,7 +47,7 @@ async fn a_wrong_settings_file_is_told_with_its_name() {
     cenote(["doctor", "--config", "no-such-file.toml"]).fails(&["no-such-file.toml", "cannot read"]).await;
 }
 
-/// The parser blamed `--port` where only `CENOTE_PORT` was wrong.
+/// Earlier, the parser blamed `--port` although only `CENOTE_PORT` was wrong.
 #[tokio::test]
 async fn a_wrong_variable_or_setting_is_named_instead_of_the_flag() {
     for (name, value, fact) in [
@@ -80,7 +80,7 @@ async fn a_port_in_use_says_what_to_do() {
     cenote(serve).fails(&[&format!("127.0.0.1:{port}: the port is in use"), "hint: give another --port"]).await;
 }
 
-/// Who clones the repository and types a command in it has a model.
+/// A command in a fresh clone of the repository has a model.
 #[tokio::test]
 async fn the_demo_model_is_found_from_the_repository() {
     let generate = ["generate", "--prompt", "A cenote is", "--max-tokens", "2", "--json"];

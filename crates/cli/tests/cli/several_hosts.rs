@@ -1,5 +1,4 @@
-//! Regions for several hosts, which this machine plays one after the other: it is another host in
-//! each command.
+//! Regions for several hosts. This machine plays each of them in turn, one per command.
 
 use super::support::process::{cenote, signal};
 use super::support::region::Region;
@@ -9,7 +8,7 @@ use rustix::process::Signal;
 use serde_json::json;
 use std::os::unix::fs::FileExt;
 
-/// A region that hosts share with this processor's best instruction; `None` where it has none.
+/// A region that hosts share with this processor's best instruction; `None` if it has none.
 async fn shared(flags: &[&str]) -> Option<(Region, Flush)> {
     let Some(flush) = Flush::best() else {
         say("not tested: this processor has no flush instruction that is known");
@@ -39,7 +38,7 @@ async fn what_one_host_has_computed_another_one_finds() {
     let hosts = info["hosts"].as_array().expect("an array");
     let known = |row: &serde_json::Value| (row["host"].clone(), row["alive"].clone(), row["workers"].clone());
     let rows: Vec<_> = hosts.iter().map(known).collect();
-    // Nobody is left, and who looks does not join.
+    // No worker is left, and `info` does not join.
     assert_eq!(rows, [(json!(0), json!(false), json!(0)), (json!(2), json!(false), json!(0))], "{info}");
     assert!(hosts[0]["chunks"].as_u64() > Some(0), "{info}");
     let people = cenote(["pool", "info", "--region", &region.name]).ok().await.out;
@@ -74,14 +73,14 @@ async fn a_host_is_fenced_by_its_number() {
     let info = cenote(["pool", "info", "--json", "--region", &region.name]).ok().await.json();
     assert_eq!(info["counters"]["pool_hosts_declared_dead_total"], 1, "{info}");
     assert_eq!((&info["hosts"][1]["host"], &info["hosts"][1]["marked_dead"]), (&json!(1), &json!(true)), "{info}");
-    // The dead begin a new life when they come back.
+    // A dead host that returns begins a new life.
     cenote(["pool", "gc", "--region", &region.name, "--host-slot", "1"]).ok().await;
     let info = cenote(["pool", "info", "--json", "--region", &region.name]).ok().await.json();
     let second = &info["hosts"][1];
     assert_eq!((&second["incarnation"], &second["marked_dead"]), (&json!(2), &json!(false)), "{info}");
 }
 
-/// As the superblock's check word is computed (docs/internals/format.md#superblock).
+/// Computes the superblock's check word (docs/internals/format.md#superblock).
 fn check_word(superblock: &[u8]) -> u64 {
     let word = |bytes: &[u8]| u64::from_le_bytes(bytes.try_into().expect("eight bytes"));
     superblock.chunks_exact(8).take(23).map(word).fold(0x243f_6a88_85a3_08d3, |sum, word| {

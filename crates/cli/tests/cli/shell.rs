@@ -16,7 +16,7 @@ async fn completions_know_commands_and_flags() {
     assert!(refused.err.contains("possible values: bash"), "{refused:?}");
 }
 
-/// The script in the shell itself: `cenote pool des` becomes `cenote pool destroy`.
+/// Runs the script in the shell itself: `cenote pool des` becomes `cenote pool destroy`.
 #[tokio::test]
 async fn bash_completes() {
     let script = bare(["completions", "bash"]).ok().await.out;

@@ -21,7 +21,7 @@ async fn answers_under_pressure_are_those_with_room_for_all() {
     let trace_flag = trace.to_str().expect("UTF-8").to_owned();
     let bodies: Vec<Value> = (0..REQUESTS).map(|n| greedy(&tokens(n as u64, 20 + 3 * n), MAX_TOKENS)).collect();
     let ample = Server::start(&["--region-size", "64MiB"]).await;
-    // A block of the demo model is 64 KiB: here are 40 of them, and eight requests fill those.
+    // A block of the demo model has 64 KiB: these are 40 of them, and eight requests fill those.
     let small = Server::start(&[
         "--region-size",
         "64MiB",

@@ -19,7 +19,7 @@ fn salted(body: &Value, salt: &str) -> Value {
     body
 }
 
-/// How many tokens of these requests are cached, in turn. All answers must be the same.
+/// Cached tokens of these requests, in turn. All answers must be the same.
 async fn cached(asked: &[(&Client, &Value)]) -> Vec<u64> {
     let (mut counts, mut texts) = (Vec::new(), Vec::new());
     for (client, body) in asked {
@@ -45,8 +45,7 @@ async fn keep_apart(flags: &[&str]) {
     let body = greedy(&tokens(3, 100), 3);
     let asked = [(&red, &body), (&red_too, &body), (&blue, &body), (&plain, &body), (&plain_too, &body)];
     assert_eq!(cached(&asked).await, [0, 96, 0, 0, 96]);
-    // A request's own salt, alone and with a key's. The text of another tenant's salt opens
-    // nothing.
+    // A request's own salt, alone and with a key's. Knowing another tenant's salt gives no access.
     let own = salted(&body, "red");
     let asked = [(&plain, &own), (&plain_too, &own), (&red, &own), (&red_too, &own), (&blue, &own), (&red, &body)];
     assert_eq!(cached(&asked).await, [0, 96, 0, 96, 0, 96]);

@@ -1,4 +1,4 @@
-//! Output on a terminal: tables fit its width, and no progress stays behind.
+//! Output on a terminal: tables fit its width, and progress is cleared.
 
 use super::support::process::{Cenote, bare, bare_lab, cenote};
 use super::support::region::Region;
@@ -9,7 +9,7 @@ use std::fs::File;
 use std::io::Read;
 use std::process::Stdio;
 
-/// Runs a command on a terminal of so many columns and returns its output, escapes included. Its
+/// Runs a command on a terminal of this many columns and returns its output, escapes included. Its
 /// stderr goes there only `with_words`.
 async fn at_terminal(columns: u16, command: Cenote, with_words: bool) -> String {
     let ours = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).expect("a terminal");
@@ -20,7 +20,7 @@ async fn at_terminal(columns: u16, command: Cenote, with_words: bool) -> String 
     assert_eq!(tcgetwinsize(&theirs).expect("a size").ws_col, columns);
     let reader = std::thread::spawn(move || {
         let (mut ours, mut bytes, mut piece) = (File::from(ours), Vec::new(), [0; 4096]);
-        // The last writer's end is an error (EIO) here.
+        // On Linux, reading after the last writer's end is an error (EIO).
         while let Ok(length @ 1..) = ours.read(&mut piece) {
             bytes.extend_from_slice(&piece[..length]);
         }
@@ -31,7 +31,7 @@ async fn at_terminal(columns: u16, command: Cenote, with_words: bool) -> String 
     reader.join().expect("it reads")
 }
 
-/// The screen at the end: each line without the text that was cleared from it.
+/// The screen at the end: each line without cleared text.
 fn stays(written: &str) -> Vec<&str> {
     written.lines().map(|line| line.rsplit("\u{1b}[2K").next().unwrap_or(line).trim_start_matches('\r')).collect()
 }
@@ -57,7 +57,7 @@ async fn tables_fit_the_terminal() {
     }
 }
 
-/// Tables were as wide as their content where nothing said how wide a line may be.
+/// Earlier, tables were as wide as their content without a known width.
 #[tokio::test]
 async fn tables_have_80_columns_without_a_terminal() {
     let region = Region::create("64MiB").await;
@@ -85,7 +85,7 @@ async fn tables_have_80_columns_without_a_terminal() {
     }
 }
 
-/// A model that cannot be loaded left `⠁ loading the model` above the error.
+/// Earlier, a model that failed to load left `⠁ loading the model` above the error.
 #[tokio::test]
 async fn a_failure_leaves_no_progress_behind() {
     let dir = tempfile::tempdir().expect("a directory");

@@ -1,4 +1,4 @@
-//! Models that differ share a region and never a block.
+//! Different models share a region and never a block.
 
 use super::support::client::{Client, greedy, without_pool};
 use super::support::process::Server;
@@ -6,7 +6,7 @@ use super::support::region::Region;
 use super::support::tokens;
 use serde_json::Value;
 
-/// One prompt, and what an engine says to it alone, cold and warm.
+/// One prompt, and an engine's answers to it alone, cold and warm.
 async fn ask(client: &Client, body: &Value) -> [String; 3] {
     let alone = client.complete(&without_pool(body.clone())).await;
     let cold = client.complete(body).await;

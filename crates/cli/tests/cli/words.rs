@@ -1,5 +1,5 @@
 //! `--help` of every command by its structure, and the texts of errors as a snapshot, which
-//! `INSTA_UPDATE=always` writes anew.
+//! `INSTA_UPDATE=always` rewrites.
 
 use super::support::help::expect_pages;
 use super::support::process::bare;
@@ -55,7 +55,7 @@ async fn the_version_is_told() {
     assert_eq!(bare(["--version"]).ok().await.out, concat!("cenote ", env!("CARGO_PKG_VERSION"), "\n"));
 }
 
-/// `cenote doctor | head -1` ended in a panic and a backtrace.
+/// Earlier, `cenote doctor | head -1` ended with a panic and a backtrace.
 #[test]
 fn a_reader_that_goes_away_is_no_failure() {
     let (reader, writer) = std::io::pipe().expect("a pipe");

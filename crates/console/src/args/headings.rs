@@ -1,8 +1,8 @@
-//! Headings of `--help` where a command has so many flags that one list of them is hard to read.
+//! Headings of `--help` for commands with many flags.
 
 use clap::{Arg, Command};
 
-/// A command with fewer flags shows one list.
+/// A command with fewer flags has one list.
 const FLAGS_MIN: usize = 18;
 
 const HEADINGS: [(&str, &[&str]); 9] = [
@@ -88,14 +88,13 @@ const HEADINGS: [(&str, &[&str]); 9] = [
     ),
 ];
 
-/// Puts the flags of commands that have many under headings. A flag that has a heading keeps it.
+/// Puts the flags of commands with many flags under headings. A flag that has a heading keeps it.
 pub fn with_headings(command: Command) -> Command {
     let all: Vec<String> = command.get_arguments().map(|flag| flag.get_id().to_string()).collect();
     let is_long = all.len() >= FLAGS_MIN;
     let command = command.mut_args(|flag: Arg| {
         let id = flag.get_id().as_str();
-        // A heading over one flag says no more than the flag, so the next one that has the flag
-        // takes it.
+        // A heading over one flag repeats the flag, so the next heading takes the flag.
         let is_used = |ids: &[&str]| all.iter().filter(|id| ids.contains(&id.as_str())).count() > 1;
         let heading = HEADINGS.iter().find(|(_, ids)| ids.contains(&id) && is_used(ids)).map(|(heading, _)| *heading);
         if is_long && flag.get_help_heading().is_none() { flag.help_heading(heading) } else { flag }

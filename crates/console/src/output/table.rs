@@ -1,28 +1,28 @@
-//! Tables that fit the reader's width: one rule under the header, numbers to the right, no spaces
-//! at the end of a line.
+//! Tables that fit the terminal's width: one rule under the header, numbers to the right, no
+//! trailing spaces.
 //!
-//! Columns give way by breaking lines between words. Where not even the words fit beside each
-//! other, the columns are spread over several tables that begin with the same ones. Where that does
-//! not help, each row becomes a list of its own.
+//! Columns shrink by breaking lines between words. If the words of all columns do not fit beside
+//! each other, the columns are spread over several tables with the same first columns. If that does
+//! not fit either, each row becomes a list.
 
 use comfy_table::{CellAlignment, ColumnConstraint, ContentArrangement, LineStyle, TableStyle, Width};
 use std::fmt;
 use std::io::IsTerminal;
 use unicode_width::UnicodeWidthStr;
 
-/// Columns of an output that is no terminal and has no `COLUMNS`.
+/// Columns of an output that is no terminal, without `COLUMNS`.
 const WIDTH: usize = 80;
-/// A narrower terminal is written as if it had so many columns.
+/// Least number of columns; a narrower terminal is treated as this wide.
 const WIDTH_MIN: usize = 24;
 /// Spaces between two columns.
 const GAP: usize = 2;
 /// A longer word, such as a path, may be broken.
 const WORD_MAX: usize = 32;
-/// Stands for a space at which no line may break. The table's crate breaks lines at plain spaces
+/// Stands for a space at which no line may break. The table crate breaks lines at plain spaces
 /// only.
 const GLUE: &str = "\u{a0}";
 
-/// Columns that the reader of stdout has: the terminal's, or those of `COLUMNS`, or 80.
+/// Columns of stdout: the terminal's, or those of `COLUMNS`, or 80.
 pub fn width() -> usize {
     let stdout = std::io::stdout();
     let terminal = || rustix::termios::tcgetwinsize(&stdout).ok().map(|size| usize::from(size.ws_col));
@@ -35,7 +35,7 @@ pub fn width() -> usize {
 pub struct Table {
     header: Vec<String>,
     rows: Vec<Vec<String>>,
-    /// Columns from the first that name a row.
+    /// Number of first columns that identify a row.
     keys: usize,
     /// Whether programs that read lines may read it.
     is_log: bool,
@@ -47,14 +47,14 @@ impl Table {
         Self { header: header.iter().map(|&cell| cell.to_owned()).collect(), rows: Vec::new(), keys: 1, is_log: false }
     }
 
-    /// It takes the first `keys` columns to name a row.
+    /// The first `keys` columns identify a row.
     #[must_use]
     pub const fn keys(mut self, keys: usize) -> Self {
         self.keys = keys;
         self
     }
 
-    /// A row takes one line, however long, where no terminal reads it: `grep` must find whole rows.
+    /// Rows keep to one line, however long, if stdout is no terminal: `grep` must find whole rows.
     #[must_use]
     pub const fn log(mut self) -> Self {
         self.is_log = true;
@@ -87,7 +87,7 @@ impl Table {
         }
         parts.push(shown);
         let part = |shown: &Vec<usize>| Some(self.part(shown, &columns, &widths(shown)?));
-        // A part with nothing but keys says nothing.
+        // A part with only key columns has no content.
         let parts: Option<Vec<String>> = match parts.iter().all(|shown| shown.len() > self.keys) || parts.len() == 1 {
             true => parts.iter().map(part).collect(),
             false => None,
@@ -95,10 +95,10 @@ impl Table {
         parts.map_or_else(|| self.as_lists(width), |parts| parts.join("\n\n"))
     }
 
-    /// The table of just these columns.
+    /// The table of these columns only.
     fn part(&self, shown: &[usize], columns: &[Column], widths: &[usize]) -> String {
         let mut table = comfy_table::Table::new();
-        // Rows of many lines need something between them.
+        // Rows of many lines need a separator.
         let is_tall = shown.iter().zip(widths).any(|(at, width)| columns[*at].lines(*width) > 2);
         let style = TableStyle::new().header_separator(LineStyle::none().fill('─'));
         table.load_style(if is_tall { style.row_separator(LineStyle::none().fill(' ')) } else { style });
@@ -159,7 +159,7 @@ pub fn wrapped(text: &str, indent: &str, width: usize) -> String {
     lines.join("\n").replace(GLUE, " ")
 }
 
-/// A column and the widths that it can use.
+/// A column and its useful widths.
 struct Column {
     /// Its header and cells.
     texts: Vec<String>,
@@ -190,7 +190,7 @@ impl Column {
     }
 }
 
-/// Lines that a line's words fill.
+/// Lines that a line's words need.
 fn lines_of(line: &str, width: usize) -> usize {
     let (mut lines, mut at) = (1, 0);
     for word in line.split(' ').map(UnicodeWidthStr::width) {
@@ -204,7 +204,7 @@ fn lines_of(line: &str, width: usize) -> usize {
     lines
 }
 
-/// A number, perhaps with a bound before it, and its error or a unit behind it.
+/// A number, perhaps with a bound before it, and an error or a unit after it.
 fn is_quantity(cell: &str) -> bool {
     let is_number = |word: &str| {
         let digits = word.trim_start_matches(['+', '-']).trim_end_matches(['%', '×']).replace(',', "");
@@ -218,17 +218,17 @@ fn is_quantity(cell: &str) -> bool {
     }
 }
 
-/// The cell such that no line ends between a number and its unit.
+/// The cell, so that no line breaks between a number and its unit.
 fn glued(cell: &str) -> String {
     if is_quantity(cell) { cell.replace(' ', GLUE) } else { cell.to_owned() }
 }
 
-/// The width of each column, gaps left out; none where the words do not fit.
+/// The width of each column without gaps; none if the words do not fit.
 fn arrange(columns: &[&Column], width: usize) -> Option<Vec<usize>> {
     let room = width.checked_sub(GAP * columns.len().saturating_sub(1))?;
     let mut widths: Vec<usize> = columns.iter().map(|column| column.least).collect();
     let mut spare = room.checked_sub(widths.iter().sum())?;
-    // The tallest column gets as much of the spare width as saves it a line.
+    // The tallest column gets as much spare width as saves it a line.
     loop {
         let mut tall: Vec<(usize, usize)> =
             (0..columns.len()).map(|at| (at, columns[at].lines(widths[at]))).filter(|(_, lines)| *lines > 1).collect();
@@ -246,7 +246,7 @@ fn arrange(columns: &[&Column], width: usize) -> Option<Vec<usize>> {
 
 /// The table's text with columns of these widths.
 fn laid_out(mut table: comfy_table::Table, widths: &[usize]) -> String {
-    // The crate lays out only tables that have a width; the columns' own decide.
+    // The crate lays out only tables with a width; the columns' own decide.
     table.set_content_arrangement(ContentArrangement::Dynamic).set_width(u16::MAX);
     for (at, column) in table.column_iter_mut().enumerate() {
         let gap = if at + 1 < widths.len() { GAP } else { 0 };

@@ -24,7 +24,7 @@ pub fn greedy(prompt: &[TokenId], max_tokens: u32) -> Value {
     json!({ "model": MODEL, "prompt": prompt, "max_tokens": max_tokens, "temperature": 0, "ignore_eos": true })
 }
 
-/// The same without the region.
+/// As [`Self::greedy`], without the region.
 pub fn without_pool(mut body: Value) -> Value {
     body["use_pool"] = false.into();
     body
@@ -36,7 +36,7 @@ impl Client {
         Self { http, url: url.to_owned(), key: None }
     }
 
-    /// The same with an API key.
+    /// As [`Self::greedy`], with an API key.
     pub fn with_key(&self, key: &str) -> Self {
         Self { key: Some(key.to_owned()), ..self.clone() }
     }
@@ -108,7 +108,7 @@ impl Client {
 pub struct Stream {
     response: reqwest::Response,
     pending: Vec<u8>,
-    /// What has been read of the answer's text.
+    /// The part of the answer's text that was read.
     pub text: String,
 }
 
@@ -132,14 +132,14 @@ impl Stream {
         }
     }
 
-    /// Reads `count` events, which must be there.
+    /// Reads `count` events, which must exist.
     pub async fn read(&mut self, count: usize) {
         for _ in 0..count {
             assert!(self.next().await, "the stream ended early: {}", self.text);
         }
     }
 
-    /// Reads to the end; the whole text.
+    /// Reads to the end; returns the whole text.
     pub async fn rest(mut self) -> String {
         while self.next().await {}
         self.text

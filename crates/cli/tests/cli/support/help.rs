@@ -5,8 +5,9 @@ use super::process::Cenote;
 /// Words that describe people where code should be the subject.
 const PEOPLE: [&str; 5] = ["who", "whoever", "whose", "nobody", "somebody"];
 
-/// Asks a program and all its subcommands for help. Each page starts with a sentence, explains
-/// every flag and every subcommand, and has at most 100 columns. Returns the number of pages.
+/// Calls a program and all its subcommands with `--help`. Each page starts with a sentence,
+/// explains every flag and every subcommand, and has at most 100 columns. Returns the number of
+/// pages.
 pub async fn expect_pages(program: impl Fn(&str) -> Cenote) -> usize {
     let mut open = vec![String::new()];
     let mut pages = 0;

@@ -11,10 +11,10 @@ use cenote_base::prng::Prng;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// No test waits longer than this for one thing; it is a bound, not a pace.
+/// Longest wait of a test for one thing; a limit, not a pace.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Pause between two questions about something that happens by itself.
+/// Pause between two polls.
 const PACE: Duration = Duration::from_millis(20);
 
 /// Name under which the demo model is served: its directory's.
@@ -33,7 +33,7 @@ pub async fn soon<T>(what: &str, wait: impl Future<Output = T>) -> T {
     }
 }
 
-/// Asks until there is an answer, with the tests' deadline.
+/// Polls until there is an answer, with the tests' deadline.
 pub async fn until<T>(what: &str, mut ask: impl AsyncFnMut() -> Option<T>) -> T {
     let mut pace = tokio::time::interval(PACE);
     let answered = async {
@@ -53,7 +53,7 @@ pub fn tokens(seed: u64, length: usize) -> Vec<TokenId> {
     (0..length).map(|_| 100 + prng.below(3000) as TokenId).collect()
 }
 
-/// Words to stderr past the harness's capture: a check that was not made must be seen.
+/// Prints to stderr past the harness's capture, so that a skip is visible.
 pub fn say(words: &str) {
     use std::io::Write;
     let _ = writeln!(std::io::stderr(), "{words}");

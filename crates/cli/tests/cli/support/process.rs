@@ -12,7 +12,7 @@ use std::sync::OnceLock;
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, Command};
 
-/// A command that is not running yet. Its environment has no `CENOTE_` variable but those that a
+/// A command that is not running yet. Its environment has only those `CENOTE_` variables that a
 /// test sets.
 pub struct Cenote(Command);
 
@@ -87,17 +87,17 @@ impl Cenote {
         self
     }
 
-    /// Starts it, with nobody to hear what it says.
+    /// Starts it and discards its output.
     pub fn spawn(mut self) -> Child {
         self.0.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("the program starts")
     }
 
-    /// Runs it to its end at this terminal; `words` takes what it says on stderr.
+    /// Runs it to its end at this terminal; `words` gets its stderr.
     pub async fn run_at(mut self, terminal: File, words: Stdio) {
         let shown = format!("{:?}", self.0.as_std().get_args().collect::<Vec<_>>());
         self.0.stdout(terminal).stderr(words);
         let mut child = self.0.spawn().expect("the program starts");
-        // The command holds the terminal, too, and its reader waits for the end of all that do.
+        // The command holds the terminal, too, and its reader waits until all holders have ended.
         drop(self);
         soon(&shown, child.wait()).await.expect("it is our child");
     }
@@ -112,14 +112,14 @@ impl Cenote {
         outcome
     }
 
-    /// Runs it to its end, which must be a good one.
+    /// Runs it to its end, which must be a success.
     pub async fn ok(self) -> Outcome {
         let outcome = self.run().await;
         assert_eq!(outcome.code, Some(0), "{outcome:?}");
         outcome
     }
 
-    /// Runs it to its end, which must be a failure that says all of `facts`.
+    /// Runs it to its end, which must be a failure that prints all of `facts`.
     pub async fn fails(self, facts: &[&str]) -> Outcome {
         let outcome = self.run().await;
         assert!(outcome.code.is_some_and(|code| code != 0), "{outcome:?}");
@@ -129,7 +129,7 @@ impl Cenote {
     }
 }
 
-/// What a command left.
+/// The output of a command.
 #[derive(Debug)]
 #[allow(dead_code, reason = "all of it is for assertion messages too")]
 pub struct Outcome {
@@ -157,8 +157,8 @@ pub struct Server {
 }
 
 impl Server {
-    /// Starts a server with these flags, and waits until it says its address. Of the machine's few
-    /// cores every process gets one, because tests and servers run side by side.
+    /// Starts a server with these flags, and waits until it prints its address. Each process gets
+    /// one core, because tests and servers run in parallel on few cores.
     pub async fn start(flags: &[&str]) -> Self {
         let words = tempfile::tempfile().expect("a file for the server's words");
         let Cenote(mut command) = cenote(["serve", "--port", "0", "--threads", "1"].iter().chain(flags).copied());
@@ -174,25 +174,25 @@ impl Server {
         server
     }
 
-    /// All that it said on stderr so far.
+    /// Its stderr so far.
     pub fn words(&self) -> String {
         let mut text = vec![0; self.words.metadata().map_or(0, |status| status.len() as usize)];
         let length = self.words.read_at(&mut text, 0).unwrap_or(0);
         String::from_utf8_lossy(&text[..length]).into_owned()
     }
 
-    /// Asks it to end.
+    /// Sends SIGTERM.
     pub fn terminate(&self) {
         signal(self.pid, Signal::TERM);
     }
 
-    /// Waits for its end, which must be a good one.
+    /// Waits for its end, which must be a success.
     pub async fn ended(mut self) {
         let status = soon("the server's end", self.child.wait()).await.expect("it is our child");
         assert!(status.success(), "{status}: {}", self.words());
     }
 
-    /// Kills it and waits for its end. What it made for itself stays.
+    /// Kills it and waits for its end. Its own region stays.
     pub async fn kill(mut self) {
         soon("the server's end", self.child.kill()).await.expect("it is our child");
     }
@@ -214,13 +214,13 @@ impl Drop for Server {
         }
         if self.child.try_wait().is_ok_and(|ended| ended.is_none()) {
             let _ = self.child.start_kill();
-            // A killed server cannot remove the region that was its own.
+            // A killed server cannot remove its own region.
             super::region::remove(&own_region("serve", self.pid));
         }
     }
 }
 
-/// The region that a command makes for itself.
+/// The region that a command creates for itself.
 pub fn own_region(purpose: &str, pid: u32) -> String {
     let namespace = std::fs::metadata("/proc/self/ns/pid").expect("this machine has /proc").ino();
     format!("shm:cenote-{purpose}-{pid}-{namespace}")

@@ -1,4 +1,4 @@
-//! Regions that go with their test.
+//! Regions that are removed with their test.
 
 use super::process::{Outcome, cenote, cenote_program};
 use serde_json::Value;
@@ -12,7 +12,7 @@ pub struct Region {
 }
 
 impl Region {
-    /// A name that nobody has.
+    /// An unused name.
     pub fn name_only() -> Self {
         static LAST: AtomicU32 = AtomicU32::new(0);
         let number = LAST.fetch_add(1, Ordering::Relaxed);
@@ -26,12 +26,12 @@ impl Region {
         region
     }
 
-    /// Where its bytes are.
+    /// The path of its bytes.
     pub fn path(&self) -> PathBuf {
         Path::new("/dev/shm").join(self.name.strip_prefix("shm:").expect("it is in shared memory"))
     }
 
-    /// Everything in shared memory whose name starts with this region's.
+    /// All files in shared memory with a name that starts with this region's.
     pub fn files(&self) -> Vec<PathBuf> {
         let entries =
             std::fs::read_dir("/dev/shm").expect("shared memory").map(|entry| entry.expect("an entry").path());
@@ -60,7 +60,7 @@ impl Region {
         report
     }
 
-    /// Checks it when nobody works on it any more: then nothing is in anybody's hands either.
+    /// Checks it when no process uses it any more: then nothing is reserved or pinned either.
     pub async fn expect_clean_and_idle(&self) -> Value {
         let report = self.expect_clean().await;
         assert_eq!((&report["reserved"], &report["pinned"]), (&Value::from(0), &Value::from(0)), "{report}");
@@ -83,7 +83,7 @@ impl Drop for Region {
     }
 }
 
-/// Removes a region and the host's memory for it, if it is there.
+/// Removes a region and the host's memory for it, if it exists.
 pub fn remove(name: &str) {
     let _ = Command::new(cenote_program())
         .args(["pool", "destroy", "--force", "--region", name])
