@@ -1,8 +1,8 @@
-//! `cenote-lab bench`: how near the pool comes to what the machine can do, in the same run.
+//! `cenote-lab bench`: the pool's speed against the machine's limits, in the same run.
 //!
 //! `ttft` measures a whole engine, `codec` only codecs. The others measure the pool alone: this
-//! process and children of its own share a region, and every block that is timed is published,
-//! found and read through the pool, so its checksum and generation were right.
+//! process and its children share a region, and every timed block is published, found and read
+//! through the pool, so its checksum and generation were verified.
 
 mod alloc;
 mod bare;
@@ -35,7 +35,7 @@ struct Report {
     rows: Vec<Row>,
 }
 
-/// What a bench is given: where its regions come from, and whether it is to be short.
+/// Settings of a bench: its regions, and whether it is short.
 struct Setting {
     regions: Regions,
     quick: bool,
@@ -48,7 +48,7 @@ impl Setting {
     }
 }
 
-/// What can be measured alone: its name for `--only`, and how.
+/// Benches of the pool: their names for `--only`, and their functions.
 struct Part {
     name: &'static str,
     measure: fn(&Setting) -> Result<Vec<Row>, Failure>,
@@ -70,7 +70,7 @@ pub fn run(command: &BenchCommands) -> Result<(), Failure> {
     }
 }
 
-/// Measures what these benches have, in the designs that were asked for, or else in `usual`.
+/// Runs these benches in the requested designs, or else in `usual`.
 fn core(names: &[&str], usual: &[DesignArg], args: &BenchCoreArgs) -> Result<(), Failure> {
     let parts = BENCHES.iter().filter(|(bench, _)| names.contains(bench)).flat_map(|(bench, parts)| {
         let wanted = |part: &&Part| args.only.is_empty() || args.only.iter().any(|only| only == part.name);
@@ -89,7 +89,7 @@ fn core(names: &[&str], usual: &[DesignArg], args: &BenchCoreArgs) -> Result<(),
     for &design in designs {
         setting.regions.design = design;
         for &(bench, part) in &parts {
-            // Goals are ours; what stands beside is for comparison.
+            // Only rows of our design have goals; others are for comparison.
             let goals = |row: Row| if design == DesignArg::Cenote { row } else { Row { goal: None, met: None, ..row } };
             let of = |row| Row { bench, design: design.kind().name(), ..goals(row) };
             rows.extend((part.measure)(&setting)?.into_iter().map(of));

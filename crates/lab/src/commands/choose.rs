@@ -1,4 +1,4 @@
-//! `cenote-lab choose`: which codec each layer is best stored with, measured.
+//! `cenote-lab choose`: the best codec of each layer, measured.
 
 use crate::args::ChooseArgs;
 use cenote_codec::{CodecSpec, SpecError};
@@ -9,7 +9,7 @@ use cenote_lab::choose::Trial;
 use cenote_quality::table::{CodecTable, Limits};
 use cenote_quality::text::Windows;
 
-/// Rates of `qpack` and `qpackz` that are measured if nothing is named.
+/// Default rates of `qpack` and `qpackz`.
 const RATES: [f32; 7] = [0.25, 0.35, 0.5, 0.7, 0.9, 1.2, 1.7];
 
 pub fn run(args: &ChooseArgs) -> Result<(), Failure> {
@@ -44,7 +44,7 @@ fn candidates(named: &[String]) -> Result<Vec<CodecSpec>, Failure> {
         return Ok(all);
     }
     let mut all: Vec<CodecSpec> = named.iter().map(|name| name.parse()).collect::<Result<_, SpecError>>()?;
-    // Layers may always stay as they are.
+    // Raw is always a choice.
     all.retain(|codec| *codec != CodecSpec::Raw);
     Ok(all)
 }

@@ -1,4 +1,4 @@
-//! `cenote-lab eval`: what codecs save and cost, in one table.
+//! `cenote-lab eval`: savings and costs of codecs, in one table.
 
 mod agreement;
 
@@ -16,7 +16,7 @@ use cenote_quality::{CodecSubject, Subject};
 use serde::Serialize;
 use std::sync::Arc;
 
-/// What is compared if nothing is named.
+/// Default codecs.
 const ALL: &[&str] = &[
     "raw",
     "int8",
@@ -53,11 +53,11 @@ const ALL: &[&str] = &[
     "kvquant:4",
     "kvquant:5",
 ];
-/// Prompts that a profile is made from beside an evaluation.
+/// Prompts for a profile that is made for an evaluation.
 const PROFILE_PROMPTS: usize = 100;
-/// Values of a group of KIVI's.
+/// Values per group of KIVI.
 const KIVI_GROUP: usize = 32;
-/// At whose divergence codecs are compared.
+/// The codec whose divergence is the common reference.
 const REFERENCE: &str = "kivi:4";
 
 #[derive(Serialize)]
@@ -65,9 +65,9 @@ struct Report {
     model: String,
     #[serde(flatten)]
     evaluation: Evaluation,
-    /// What kinds of codecs take for the divergence of one of them.
+    /// Bits that kinds of codecs need at the reference's divergence.
     at_equal_kl: Vec<AtEqualKl>,
-    /// The papers' figures beside these, if they were asked for.
+    /// The papers' figures beside the measured ones, if requested.
     papers: Vec<Compared>,
 }
 
@@ -76,7 +76,7 @@ struct Report {
 struct AtEqualKl {
     kind: String,
     kl: f64,
-    /// None: none of its rates is as good, or all are better.
+    /// None: no rate is as good, or all are better.
     bits: Option<f64>,
     ratio: Option<f64>,
 }
@@ -133,7 +133,7 @@ pub fn run(args: &EvalArgs) -> Result<(), Failure> {
     args.output.show(&report, || table(&report))
 }
 
-/// Whether a codec goes by what is known of the model.
+/// Whether a codec needs a profile.
 fn needs_profile(name: &str) -> bool {
     name.starts_with("kvquant")
         || name.parse::<CodecSpec>().is_ok_and(|spec| matches!(spec.build(None), Err(SpecError::NoProfile(_))))
@@ -167,7 +167,7 @@ fn subject(name: &str, profile: Option<&Arc<Profile>>) -> Result<Box<dyn Subject
     Ok(subject)
 }
 
-/// What a codec is called before its rate.
+/// A codec's name without its rate.
 fn kind(name: &str) -> &str {
     name.split(':').next().unwrap_or_default()
 }

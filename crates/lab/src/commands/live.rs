@@ -1,5 +1,5 @@
-//! An engine of this process behind the server of `cenote serve`, under a load, with a clock at
-//! each step: what models are fitted to and compared with.
+//! An engine of this process behind the server of `cenote serve`, under a load, with the time of
+//! each step: data for fitting models and for comparing them.
 
 use cenote_base::{Deadline, Engine, TokenId};
 use cenote_console::args::{EngineArgs, WatchArgs};
@@ -24,7 +24,7 @@ const TIMEOUT: Duration = Duration::from_secs(900);
 /// Size of a region for such loads: room for a thousand prompts of the demo model.
 pub const LIVE_REGION_BYTES: u64 = 512 << 20;
 
-/// What an engine told.
+/// Events of an engine.
 #[derive(Default)]
 struct Records {
     taken: Vec<(Instant, TakenRecord)>,
@@ -53,14 +53,14 @@ impl Observer for Recorder {
     }
 }
 
-/// One answer, as its client saw it.
+/// One answer, as its client received it.
 #[derive(Clone, Copy, Debug)]
 pub struct Answered {
-    /// When it was asked, from the load's begin.
+    /// Time of the request, from the load's start.
     pub asked: Duration,
-    /// From asking to the first text.
+    /// From the request to the first text.
     pub first: Duration,
-    /// From asking to the end.
+    /// From the request to the end.
     pub whole: Duration,
 }
 
@@ -74,14 +74,15 @@ pub struct Live {
     stop: Option<oneshot::Sender<()>>,
     server: Option<JoinHandle<bool>>,
     text: Vec<TokenId>,
-    /// Where in the text the next prompt begins.
+    /// Position in the text of the next prompt.
     next_prompt: usize,
-    /// Requests so far.
+    /// Number of requests so far.
     asked: usize,
 }
 
 impl Live {
-    /// Starts an engine on this region, and its server. Within a tokio runtime of several threads.
+    /// Starts an engine on this region, and its server. Requires a tokio runtime of several
+    /// threads.
     pub async fn start(args: &EngineArgs, region: &TemporaryRegion) -> Result<Self, Failure> {
         let records = Arc::new(Mutex::new(Records::default()));
         let observer = Box::new(Recorder(Arc::clone(&records)));
@@ -108,7 +109,7 @@ impl Live {
         &self.running.engine
     }
 
-    /// The steps since the last time, as samples.
+    /// The steps since the last call, as samples.
     pub fn take_steps(&self) -> Vec<Sample> {
         let steps = std::mem::take(&mut lock(&self.records).steps);
         let sample = |step: &StepRecord| Sample {
@@ -122,8 +123,8 @@ impl Live {
         steps.iter().map(sample).collect()
     }
 
-    /// The requests since the last time, in the order in which the engine took them and at these
-    /// times: what came to it of a load. Each is believed to answer as long as it may.
+    /// The requests since the last call, in the order and at the times at which the engine took
+    /// them. Each counts as if it generated its maximum.
     pub fn take_taken(&self) -> Workload {
         let taken = std::mem::take(&mut lock(&self.records).taken);
         let begin = taken.first().map_or_else(Instant::now, |(at, _)| *at);
@@ -135,19 +136,19 @@ impl Live {
         Workload::alone(u32::try_from(block_tokens).unwrap_or(u32::MAX), requests)
     }
 
-    /// The swaps since the last time.
+    /// The swaps since the last call.
     pub fn take_swaps(&self) -> Vec<SwapRecord> {
         std::mem::take(&mut lock(&self.records).swaps)
     }
 
-    /// What the engine counts, once it is done with all that was asked: clients have their answers
-    /// before a last step is over.
+    /// The engine's counters when it is idle: clients may have their answers before the last step
+    /// ends.
     pub async fn settled(&self) -> Result<BTreeMap<String, f64>, Failure> {
         let deadline = Deadline::after(Duration::from_secs(60));
         let mut pace = tokio::time::interval(Duration::from_millis(5));
         loop {
             let stats = self.running.engine.stats().values;
-            // They are published between steps.
+            // Counters are published between steps.
             if stats.get("requests_finished_total").is_some_and(|&finished| finished >= self.asked as f64) {
                 return Ok(stats);
             }
@@ -161,19 +162,19 @@ impl Live {
         }
     }
 
-    /// A prompt of real text that begins like no other.
+    /// A prompt of real text with a beginning of its own.
     fn prompt(&mut self, length: usize) -> Vec<TokenId> {
         let start = self.next_prompt;
         self.next_prompt += 1;
-        // The first tokens are a number of its own, so that a text gone round again shares no block
-        // with what was.
+        // The first tokens encode its number, so that prompts share no block when the text is used
+        // again.
         let mut prompt: Vec<TokenId> = start.to_string().bytes().map(|digit| 100 + TokenId::from(digit)).collect();
         prompt.extend(self.text.iter().cycle().skip(start * 7 % self.text.len()).take(length));
         prompt.truncate(length);
         prompt
     }
 
-    /// Asks what a load asks, when it asks it, and waits for all answers, in the order of the load.
+    /// Sends a load's requests at their times, and waits for all answers, in the order of the load.
     pub async fn replay(&mut self, load: &Workload, progress: &dyn Fn()) -> Result<Vec<Answered>, Failure> {
         let mut asked = JoinSet::new();
         let bodies: Vec<Value> = load
@@ -206,11 +207,11 @@ impl Live {
         Ok(answers.into_iter().flatten().collect())
     }
 
-    /// Ends the server, then the engine.
+    /// Stops the server, then the engine.
     pub async fn end(mut self) {
         drop(self.stop.take());
         if let Some(server) = self.server.take() {
-            // What it still had to say was asked for by nobody.
+            // No client waits for its remaining output.
             let _ = server.await;
         }
         tokio::task::block_in_place(|| drop(self.running));
@@ -241,7 +242,7 @@ async fn ask(http: &reqwest::Client, url: &str, body: &Value, begin: Instant) ->
         }
     }
     let whole = asked.elapsed();
-    // An answer without certain text has no first one; then it is the end.
+    // An answer without certain text has no first text; use its end.
     let first = first.unwrap_or(whole);
     if done {
         Ok(Answered { asked: asked - begin, first, whole })

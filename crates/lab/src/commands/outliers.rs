@@ -1,4 +1,4 @@
-//! `cenote-lab outliers`: a model with outlier channels, to see what they do to codecs.
+//! `cenote-lab outliers`: makes a model with outlier channels, for tests of codecs.
 
 use crate::args::OutliersArgs;
 use cenote_console::engine;

@@ -1,7 +1,6 @@
-//! `cenote-lab sim`: what a pool would do for a load, in simulated time.
+//! `cenote-lab sim`: the effect of a pool on a load, in simulated time.
 //!
-//! What is printed depends on the configuration, the load and the seed only; how long it took goes
-//! to stderr.
+//! The output depends only on the configuration, the load and the seed; running times go to stderr.
 
 pub mod calibrate;
 mod hits;
@@ -20,17 +19,17 @@ use serde::Serialize;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// Most blocks of an engine that are kept track of one by one.
+/// Most blocks of an engine that are tracked individually.
 const L1_BLOCKS_MAX: u64 = 1 << 26;
 
-/// One configuration, and what came of it.
+/// One configuration and its result.
 #[derive(Serialize)]
 struct Run {
     load: String,
     engine: String,
     instances: u32,
     l1_blocks: u32,
-    /// Bytes of the shared pool; none where there is no pool or no end of it.
+    /// Bytes of the shared pool; none if there is no pool or no limit.
     pool_bytes: Option<u64>,
     /// `none`, a size, or `infinite`.
     pool: String,
@@ -40,7 +39,7 @@ struct Run {
     outcome: Outcome,
 }
 
-/// What is the same for all configurations of a sweep.
+/// Settings that are equal for all configurations of a sweep.
 struct Engine {
     name: String,
     setup: Setup,
@@ -97,7 +96,7 @@ pub fn run(args: &SimArgs) -> Result<(), Failure> {
     }
 }
 
-/// What may help where a configuration cannot be.
+/// Advice for an impossible configuration.
 fn hint(error: &ConfigError, args: &SimArgs) -> &'static str {
     match error {
         ConfigError::NoInstances => "give one or more --instances",
@@ -124,7 +123,7 @@ fn store(capacity: CapacityArg, link: cenote_serving_sim::Link) -> Option<Pool> 
     }
 }
 
-/// The engine that flags or a calibration describe, without a pool.
+/// The engine of the flags or of a calibration, without a pool.
 fn engine(args: &SimArgs) -> Result<Engine, Failure> {
     let (name, cost, front_ns, kv_bytes, host, l1_tokens) = match &args.calibration {
         Some(path) => {
@@ -183,15 +182,15 @@ fn engine(args: &SimArgs) -> Result<Engine, Failure> {
     Ok(Engine { name, setup })
 }
 
-/// What `--calibrate` wrote.
+/// Output of `--calibrate`.
 pub fn calibration(path: &Path) -> Result<Calibration, Failure> {
     let failed = |fact: String| Failure::new(format!("{}: {fact}", path.display()));
     let text = std::fs::read_to_string(path).map_err(|error| failed(error.to_string()))?;
     Calibration::parse(&text).map_err(|error| failed(error.to_string()))
 }
 
-/// When a run began: by the wall's clock, and by the processor's, which does not go on while others
-/// have the core.
+/// Start of a run: by wall-clock time, and by processor time, which stops while other programs have
+/// the core.
 struct Begin {
     wall: Instant,
     processor: Duration,
@@ -202,7 +201,7 @@ impl Begin {
         Self { wall: Instant::now(), processor: processor_time() }
     }
 
-    /// Tells on stderr how quick it was, and what memory it took.
+    /// Prints speed and memory use to stderr.
     fn tell(&self, requests: u64, events: u64) {
         let memory = peak_memory_bytes().map_or_else(String::new, |bytes| format!("; {} at most", ByteSize(bytes)));
         let seconds = (processor_time() - self.processor).as_secs_f64();
@@ -214,20 +213,20 @@ impl Begin {
     }
 }
 
-/// What this thread, which does all of the work, has had of a core.
+/// Processor time of this thread, which does all of the work.
 fn processor_time() -> Duration {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
-/// The most memory that this process has had, as the kernel counts it.
+/// Peak memory of this process, as the kernel counts it.
 fn peak_memory_bytes() -> Option<u64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
     line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok().map(|kib| kib << 10)
 }
 
-/// The load, by the name that results bear.
+/// The load and its name in results.
 struct Load {
     name: String,
     workload: Workload,

@@ -1,4 +1,4 @@
-//! `cenote-lab study`: what the scheduler does under pressure, in simulated time and in an engine.
+//! `cenote-lab study`: the scheduler under pressure, in simulated time and in an engine.
 
 mod engine;
 mod real;

@@ -1,10 +1,10 @@
-//! `cenote-lab torture`: processes that do everything at once to one region that is full, while they
-//! are killed, whenever it comes and right inside critical sections. Nothing may be wrong, lost or
-//! stuck afterwards.
+//! `cenote-lab torture`: processes use one full region with all operations at once, while they are
+//! killed at random instants and inside critical sections. Afterwards no byte may be wrong, and
+//! nothing lost or stuck.
 //!
-//! The parent decides who dies when, and touches the region only when all have gone. Deaths: a
-//! child is killed every [`KILL_PAUSE_MS`]; most children also have a fault point where they kill
-//! themselves ([`faults`]); with several hosts, all children of one go at once every
+//! The parent decides on deaths, and touches the region only when all children have ended. Deaths:
+//! a child is killed every [`KILL_PAUSE_MS`]. Most children also have a fault point at which they
+//! kill themselves ([`faults`]). With several hosts, all children of one are killed every
 //! [`HOST_KILL_PAUSE_MS`], every other time with the memory of that host.
 
 mod child;
@@ -43,19 +43,18 @@ use std::time::{Duration, Instant};
 
 const KILL_PAUSE_MS: Range<u64> = 100..400;
 const STOP_PAUSE_MS: Range<u64> = 200..1500;
-/// How long a child is stopped: often longer than others wait for a lock, never so long that its
+/// Time that a child is stopped: often longer than others wait for a lock, never so long that its
 /// host is declared dead.
 const STOPPED_MS: Range<u64> = 20..700;
 const HOST_KILL_PAUSE_MS: Range<u64> = 3000..8000;
-/// So short that a host which stays away for a while is declared dead and its chunks are taken
-/// over.
+/// So short that a host that stays away is declared dead and its chunks are adopted.
 const HOST_TIMEOUT: Duration = Duration::from_millis(1500);
 const QUARANTINE: Duration = Duration::from_millis(500);
-/// A host that died stays away for at most this long.
+/// Longest time that a dead host stays away.
 const HOST_ABSENCE_MS_MAX: u64 = 4000;
-/// Between two looks at who hangs.
+/// Interval of checks for hanging children.
 const LOOK: Duration = Duration::from_millis(200);
-/// A region has about so many chunks, so that one more or less is no matter.
+/// About this many chunks per region, so that a single chunk matters little.
 const CHUNKS: u64 = 256;
 
 pub fn run(args: &TortureArgs) -> Result<ExitCode, Failure> {
@@ -80,7 +79,7 @@ pub fn run(args: &TortureArgs) -> Result<ExitCode, Failure> {
     Ok(ExitCode::from(code))
 }
 
-/// The ledger's memory, which goes with this value.
+/// The ledger's memory, removed when this value is dropped.
 struct LedgerFile(RegionSource, #[expect(dead_code, reason = "it is the ledger's lock")] Option<Owned>);
 
 impl Drop for LedgerFile {
@@ -103,7 +102,7 @@ struct Torture {
     fill: Vec<f64>,
     /// The host that was killed last, until its first child is back.
     returning: Option<u8>,
-    /// Counters by host: as last told, and what was counted before the host lost its memory.
+    /// Counters by host: the last report, and the sums before the host lost its memory.
     counters: Vec<[u64; COUNTERS.len()]>,
     counters_lost: [u64; COUNTERS.len()],
     started: Instant,
@@ -214,7 +213,7 @@ impl Torture {
         }
     }
 
-    /// Starts all who died and may live again.
+    /// Starts all dead children that may live again.
     fn start_children(&mut self) -> Result<(), Failure> {
         let now = Instant::now();
         for child in 0..self.slots.len() {
@@ -235,7 +234,8 @@ impl Torture {
         Ok(())
     }
 
-    /// Handles what children say, until `deadline` at the latest; one message is enough to return.
+    /// Handles children's messages, until `deadline` at the latest; returns after one message or
+    /// more.
     fn hear_until(&mut self, deadline: Instant) -> Result<(), Failure> {
         match self.events.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
             Ok(event) => self.hear(event),
@@ -333,7 +333,7 @@ impl Torture {
             let whereabouts = slot.whereabouts();
             output::say(&format!("child {} has said nothing for {:?}:\n{whereabouts}", slot.index, children::HANG));
             slot.kill();
-            // What the kernel does not end at once is not counted again for a while.
+            // A child that the kernel does not end at once is not counted again for a while.
             slot.heard = Instant::now();
         }
     }
@@ -351,8 +351,8 @@ impl Torture {
         ));
     }
 
-    /// Ends the children, half of them by force so that they leave something behind, and inspects
-    /// what is left.
+    /// Ends the children, half of them by SIGKILL so that they leave something behind, and inspects
+    /// the region.
     fn finish(mut self) -> Result<Report, Failure> {
         self.report.seconds = self.started.elapsed().as_secs_f64();
         self.ledger.stop();

@@ -1,5 +1,5 @@
-//! `cenote-lab bench` on the pool alone. What it measures depends on the machine; what it tells does
-//! not.
+//! `cenote-lab bench` on the pool alone. The figures depend on the machine; the names of the rows
+//! do not.
 
 use super::support::process::bare_lab;
 

@@ -1,4 +1,4 @@
-//! Codecs from end to end: a profile is made, codecs are evaluated, blocks are stored encoded.
+//! Codecs from end to end: a profile is made, codecs are evaluated, encoded blocks are stored.
 
 use super::support::process::{cenote, lab};
 use super::support::region::Region;
@@ -24,19 +24,19 @@ async fn a_profile_serves_evaluation_and_storing() {
         rows.iter().find(|row| row["codec"] == codec).unwrap_or_else(|| panic!("no {codec}: {report}")).clone()
     };
     let number = |codec: &str, field: &str| of(codec)[field].as_f64().expect("a number");
-    // Half precision is next to nothing, and what is finer diverges less.
+    // Half precision has almost no effect, and finer steps diverge less.
     assert!(number("raw", "kl") < 1e-6 && (16.0..16.2).contains(&number("raw", "bits")));
     assert!(number("int8", "kl") < number("qpack:0.5", "kl") && number("qpack:0.5", "kl") < 0.01);
     assert!(number("int8", "greedy_agreement") > 0.97);
-    // The same codes, in fewer bits. (Rarely, one of them keeps a value as it is where the other
-    // does not.)
+    // The same codes, in fewer bits. (Rarely, one of them keeps a value exactly and the other does
+    // not.)
     assert!((number("qpackz:0.5", "kl") / number("qpack:0.5", "kl") - 1.0).abs() < 0.2);
     assert!(number("qpackz:0.5", "bits") < number("qpack:0.5", "bits") - 0.2);
     assert!(number("qpack:0.5", "ratio") > 3.5, "{report}");
     let html = std::fs::read_to_string(&page).expect("a page");
     assert!(html.contains("<svg") && html.contains("qpackz:0.5") && html.ends_with("</html>\n"));
 
-    // Blocks are stored encoded, and found by whoever knows the profile; who does not computes.
+    // Encoded blocks are stored, and found by engines with the profile; engines without it compute.
     let region = Region::create("64MiB").await;
     let prompt: String = std::fs::read_to_string(&text).expect("the demo's text").chars().take(1200).collect();
     let flags = ["generate", "--prompt", &prompt, "--max-tokens", "8", "--ignore-eos", "--json"];
@@ -78,7 +78,8 @@ async fn codecs_are_chosen_by_layer_and_the_limit_holds_together() {
     let rows = chosen["layers"].as_array().expect("layers");
     assert!(rows.len() == 4 && rows.iter().all(|rows| rows.as_array().is_some_and(|rows| rows.len() == 4)), "{chosen}");
 
-    // Blocks are stored so, and found again by who chooses alike or knows what was chosen.
+    // Blocks are stored with the table's codecs, and found by engines with the same table or the
+    // same codecs.
     let region = Region::create("64MiB").await;
     let prompt: String = std::fs::read_to_string(&text).expect("the demo's text").chars().take(900).collect();
     let flags = ["generate", "--prompt", &prompt, "--max-tokens", "4", "--ignore-eos", "--json"];
@@ -91,12 +92,12 @@ async fn codecs_are_chosen_by_layer_and_the_limit_holds_together() {
     assert!(cached(&generate("auto").ok().await.json()) > 0);
     assert!(cached(&generate(choices[0]["codec"].as_str().expect("a codec")).ok().await.json()) > 0);
     region.expect_clean_and_idle().await;
-    // And so may the codec of what grows cold.
+    // The codec of cold blocks may come from the table, too.
     let cold = |codec: &str| generate("auto").env("CENOTE_COLD_CODEC", codec);
     cold("auto").ok().await;
     cold("0-1=int8").fails(&["layer 2 has no codec"]).await;
 
-    // Less harm may be asked for than was measured, more may not.
+    // The limit may be below the table's, but not above.
     generate("auto").env("CENOTE_KL_MAX", "1e-5").ok().await;
     generate("auto").env("CENOTE_KL_MAX", "1e-3").fails(&["at most 0.0004", "hint:"]).await;
     let other = path("other.safetensors");

@@ -1,5 +1,5 @@
-//! The simulator from the command line: same bytes for the same flags, traces that are not what
-//! they should be, and configurations that cannot be.
+//! The simulator from the command line: the same bytes for the same flags, invalid traces, and
+//! impossible configurations.
 
 use super::support::process::bare_lab;
 use super::support::repository;
@@ -124,7 +124,7 @@ async fn this_machine_can_be_calibrated_and_simulated() {
     let outcome = bare_lab(simulated.into_iter().chain(["--instances", "1"])).ok().await.json();
     assert_eq!(outcome["requests"].as_u64(), Some(20), "{outcome}");
     assert!(outcome["ttft_mean_ms"].as_f64().is_some_and(|ms| ms > 1.0), "{outcome}");
-    // Whether the goal is met depends on who else has the machine; that both worlds are told of
+    // Whether the goal is met depends on the machine's other load; that both results are reported
     // does not.
     let study = ["study", "engine", "--requests", "12", "--rate", "20", "--calibration", &path, "--model", &model];
     let study = bare_lab(study.into_iter().chain(["--json"])).ok().await.json();

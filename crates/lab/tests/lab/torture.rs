@@ -10,7 +10,7 @@ async fn torture(flags: &str) -> Outcome {
     lab(["torture", "--json"].into_iter().chain(flags.split(' '))).run().await
 }
 
-/// What a torture's process leaves in shared memory.
+/// Files that a torture's process leaves in shared memory.
 fn leavings(region: &str, uuid: Option<&str>) -> Vec<PathBuf> {
     let region = region.strip_prefix("shm:").expect("it is in shared memory");
     let entries = std::fs::read_dir("/dev/shm").expect("shared memory").map(|entry| entry.expect("an entry").path());
@@ -54,7 +54,7 @@ async fn nor_between_two_hosts() {
     assert_eq!(report["flush"], best.name(), "{report}");
 }
 
-/// Eviction that does not look for pins takes blocks that are in use.
+/// Eviction that ignores pins evicts blocks in use.
 #[cfg(feature = "canary")]
 #[tokio::test]
 async fn a_mistake_is_found() {

@@ -1,5 +1,5 @@
 //! `--help` of every command by its structure, and the texts of errors as a snapshot, which
-//! `INSTA_UPDATE=always` writes anew.
+//! `INSTA_UPDATE=always` rewrites.
 
 use super::support::help::expect_pages;
 use super::support::process::bare_lab;

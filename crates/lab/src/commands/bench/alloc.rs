@@ -1,4 +1,4 @@
-//! `cenote-lab bench alloc`: what space costs, by blocks so small that their bytes cost nothing.
+//! `cenote-lab bench alloc`: the cost of space, with blocks so small that their bytes cost nothing.
 
 use super::child::{Child, perform_together};
 use super::regions::{Shape, fabrics, other_host};
@@ -15,7 +15,7 @@ fn rows(setting: &Setting) -> Result<Vec<Row>, Failure> {
     let mut rows = Vec::new();
     let count = setting.choose(50_000, 10_000);
     for (fabric, flush) in fabrics() {
-        // Room for more than is published, and for less.
+        // The free region has room for all blocks, the full one does not.
         let full = Shape { chunk_bytes: 64 << 10, min_block_bytes: 512, ..Shape::of(flush, 16 << 20) };
         let roomy = Shape { bytes: count * 4 * 1024 + (32 << 20), ..full };
         let region = setting.regions.make(&roomy)?;
@@ -36,8 +36,8 @@ fn rows(setting: &Setting) -> Result<Vec<Row>, Failure> {
     Ok(rows)
 }
 
-/// Publishes into a full region. Victims leave in groups, so most publishes find room and a few
-/// make it.
+/// Publishes into a full region. Evictions free groups of blocks, so most publishes find room and a
+/// few make it.
 fn evicting(setting: &Setting, shape: &Shape, count: u64) -> Result<Times, Failure> {
     let region = setting.regions.make(shape)?;
     let mut child = Child::start(&region, 0)?;

@@ -1,29 +1,29 @@
-//! Hash tables with nothing around them, to hold lookups against: same hashes, same memory, same
-//! reading ahead, and every answer is held against the whole hash; but no check words, no eviction,
-//! nobody else.
+//! Bare hash tables, which lookups are compared with: the same hashes, the same memory, the same
+//! prefetching, and a comparison of the whole hash, but no check words, no eviction and no other
+//! user.
 
 use super::worker::bare_memory;
 use cenote_base::BlockHash;
 use cenote_console::failure::Failure;
 use cenote_mem::{Fabric, Flush, Mapped, Offset};
 
-/// Hashes whose lines are under way together.
+/// Hashes with lines in flight together.
 const GROUP: usize = 16;
-/// Groups whose buckets are asked for before the first is looked at.
+/// Groups that are prefetched before the first is read.
 const GROUPS_AHEAD: usize = 2;
 
-/// What a table tells of a hash.
+/// A table from hashes to numbers.
 pub trait Table {
-    /// Enters `value` under a hash that is not in yet.
+    /// Inserts `value` under a hash that is not in the table yet.
     fn insert(&self, hash: BlockHash, value: u64);
 
-    /// The values of `hashes` into `values`, in order; returns how many are there before the first
-    /// that is missing.
+    /// Writes the values of `hashes` into `values`, in order; returns the number of hits before the
+    /// first miss.
     fn probe(&self, hashes: &[BlockHash], values: &mut Vec<u64>) -> usize;
 }
 
-/// As the index has it: buckets of a line with seven words, each a tag and a record's number;
-/// records of a line.
+/// The index's form: buckets of a line with seven words, each a tag and a record's number; records
+/// of a line.
 pub struct TwoLevels {
     memory: Mapped,
     buckets: u64,
@@ -44,7 +44,7 @@ impl TwoLevels {
         (self.buckets + number) * 64
     }
 
-    /// The value in a record, if it is this hash's.
+    /// The value in a record, if its hash is this one.
     #[inline]
     fn value(&self, number: u64, hash: BlockHash) -> Option<u64> {
         let words = self.memory.load_line(self.record(number));
@@ -61,7 +61,7 @@ impl TwoLevels {
         (entry & ((1 << 40) - 1)).checked_sub(1)
     }
 
-    /// One hash on its own.
+    /// Looks one hash up.
     fn find(&self, hash: BlockHash) -> Option<u64> {
         let tag = hash.words()[1] >> 40;
         for step in 0..self.buckets {
@@ -120,8 +120,8 @@ impl Table for TwoLevels {
     }
 }
 
-/// As a program for itself would have it: hash and value side by side, two of them to a line, at
-/// most half of it used. One line to wait for, where the index has two.
+/// The form of a program's own table: hash and value side by side, two of them per line, at most
+/// half of the table used. A lookup waits for one line, where the index waits for two.
 pub struct Flat {
     memory: Mapped,
     slots: u64,

@@ -1,5 +1,5 @@
-//! Children of a bench: other processes at the same region. They do jobs that come on their stdin,
-//! and end with it.
+//! Child processes of a bench at the same region. They read jobs from stdin, and end when it
+//! closes.
 
 use super::rows::Times;
 use super::worker::{Job, Worker};
@@ -25,7 +25,7 @@ impl Child {
         Self::spawn(region, host, false)
     }
 
-    /// A process that grants the region's locks until this value goes.
+    /// A process that grants the region's locks until this value is dropped.
     pub fn manager(region: &RegionArgs) -> Result<Self, Failure> {
         Self::spawn(region, 0, true)
     }
@@ -41,8 +41,7 @@ impl Child {
         if manager {
             command.arg("--manager");
         }
-        // Engines keep their KV memory in huge pages; so do the buffers here, where the C library
-        // can.
+        // Engines keep their KV memory in huge pages; so do the buffers here, if the C library can.
         command.env("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1");
         command.env_remove("CENOTE_FAULT").stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut process =
@@ -54,7 +53,7 @@ impl Child {
         Ok(child)
     }
 
-    /// Waits for what its job came to.
+    /// Waits for the result of its job.
     fn finish(&mut self) -> Result<Vec<Times>, Failure> {
         receive(&mut self.answers)
     }
@@ -68,11 +67,11 @@ impl Child {
     }
 }
 
-/// From the word that all begin together to the beginning: longer than a process takes to read it.
+/// From the command until the common start: longer than a process takes to read it.
 const HEAD_START: Duration = Duration::from_millis(2);
 
-/// Has children do their jobs at the same time: each prepares itself, and when all have, they begin
-/// at one instant.
+/// Runs jobs in several children at the same time: each prepares itself, and when all have, they
+/// start at one instant.
 pub fn perform_together(jobs: &mut [(&mut Child, &Job)]) -> Result<Vec<Vec<Times>>, Failure> {
     for (child, job) in &mut *jobs {
         child.say(job)?;
@@ -95,7 +94,7 @@ fn now() -> Duration {
 
 impl Drop for Child {
     fn drop(&mut self) {
-        // It ends when nothing more can come.
+        // It ends when its stdin closes.
         drop(self.jobs.take());
         let _ = self.process.wait();
     }
@@ -151,7 +150,7 @@ fn manage(args: &BenchChildArgs) -> Result<(), Failure> {
         });
         while !ended.load(Ordering::Relaxed) {
             manager.round();
-            // As waiters do: there may be fewer processors than processes.
+            // Yield like waiters do: there may be fewer processors than processes.
             std::thread::yield_now();
         }
     });

@@ -1,5 +1,5 @@
-//! `cenote-lab bench codec`: what one core makes of pages, beside copies of as many bytes in the same
-//! run.
+//! `cenote-lab bench codec`: encoding and decoding of pages on one core, beside copies of as many
+//! bytes in the same run.
 
 mod measure;
 
@@ -11,12 +11,12 @@ use measure::{Extent, Sample, Times, WorkingSet};
 use serde::Serialize;
 use std::path::Path;
 
-/// Pages that differ.
+/// Number of different pages.
 const SAMPLE: usize = 32;
-/// Pages in and pages out, so many that all of them stay in a core's own cache.
+/// Bytes of pages in and out that stay in a core's own cache.
 const CACHED_BYTES: usize = 128 << 10;
-/// Eight times the largest cache, within these: what is gone through last is in no cache when it is
-/// come to again.
+/// Eight times the largest cache, within these bounds, so that no cache still holds a page when a
+/// pass returns to it.
 const DRAM_BYTES_MIN: usize = 256 << 20;
 const DRAM_BYTES_MAX: usize = 1 << 30;
 
@@ -37,22 +37,22 @@ struct Row {
     place: &'static str,
     what: &'static str,
     codec: &'static str,
-    /// Bits of a value in frames, with all that is around it.
+    /// Bits per value in frames, headers included.
     bits: f64,
-    /// Bytes of pages in a second, divided by 10⁹: the median.
+    /// Bytes of pages per second, divided by 10⁹: the median.
     gb_per_s: f64,
-    /// The same of copies of the pages, between the same passes: the limit.
+    /// The same for copies of the pages between the same passes: the limit.
     copy_gb_per_s: f64,
-    /// The one over the other.
+    /// Their ratio.
     ratio: f64,
-    /// The least ratio that is wanted.
+    /// Least ratio that is required.
     goal: Option<f64>,
     met: Option<bool>,
-    /// The share of the time that the frames' CRC-32 takes, where it was measured alone.
+    /// The share of the time that the frames' CRC-32 takes, if it was measured alone.
     checksum_share: f64,
 }
 
-/// What is wanted of a codec's kernels, if anything.
+/// The goal of a codec's kernels, if any.
 fn goal(level: Level, place: &str, what: &str, codec: &str) -> Option<f64> {
     let [avx2, avx512] = match (place, what, codec) {
         ("cache", "encode", "int8") => [0.2, 0.4],
@@ -91,7 +91,7 @@ fn rows(level: Level, place: &'static str, codec: &'static str, times: &Times) -
     [row("encode", times.encode, times.copy[0]), row("decode", times.decode, times.copy[1])]
 }
 
-/// Bytes of the largest cache of the first core; `None`: the system does not tell.
+/// Bytes of the first core's largest cache; `None`: the system does not report it.
 fn last_cache_bytes() -> Option<usize> {
     let caches = Path::new("/sys/devices/system/cpu/cpu0/cache").read_dir().ok()?;
     let size = |cache: std::io::Result<std::fs::DirEntry>| {

@@ -1,4 +1,4 @@
-//! `cenote-lab bench index`: lookups of prompts of 64 blocks that are all there.
+//! `cenote-lab bench index`: lookups of prompts of 64 blocks that all hit.
 
 use super::child::{Child, perform_together};
 use super::regions::{Shape, fabrics, other_host};
@@ -17,9 +17,9 @@ const BARE_GOAL: f64 = 3.0;
 const SCALING_GOAL: f64 = 1.8;
 const FEW: u64 = 10_048;
 const BLOCK: u64 = 64;
-/// How often one process and two are measured.
+/// Number of measurements with one process and with two.
 const TURNS: u64 = 21;
-/// Smallest block, which says how many descriptors there are; the blocks here are smaller still.
+/// Smallest slot, which determines the number of descriptors; the blocks here are smaller still.
 const SMALLEST: u64 = 256;
 
 fn lookups(setting: &Setting) -> Result<Vec<Row>, Failure> {
@@ -31,12 +31,12 @@ fn lookups(setting: &Setting) -> Result<Vec<Row>, Failure> {
         owner.perform(&Job::Fill { block_bytes: BLOCK, first: 0, count: FEW })?;
         let [mine, theirs] = [1, 2].map(|seed| Job::Lookup { blocks: FEW, rounds, seed });
         let (mut one, mut two, mut ratios) = (Times::new(), Times::new(), Vec::new());
-        // In turns, so that a processor that changes its pace changes it for both.
+        // Alternating, so that changes of the processor's speed affect both.
         for _ in 0..setting.choose(TURNS, 3) {
             let alone = [owner.perform(&mine)?.remove(0), reader.perform(&theirs)?.remove(0)];
             let both = perform_together(&mut [(&mut owner, &mine), (&mut reader, &theirs)])?;
             let both: Vec<Times> = both.into_iter().map(|mut times| times.remove(0)).collect();
-            // By medians: a busy machine's pauses are not the pool's.
+            // By medians, so that other load of the machine counts little.
             ratios.push(alone.iter().zip(&both).map(|(alone, both)| median(alone) / median(both)).sum::<f64>());
             one.extend(alone.concat());
             two.extend(both.concat());
@@ -51,15 +51,14 @@ fn lookups(setting: &Setting) -> Result<Vec<Row>, Failure> {
 
 fn shape(setting: &Setting, flush: Flush, entries: u64) -> Shape {
     let chunk_bytes = if entries > 1 << 17 { 4 << 20 } else { 64 << 10 };
-    // Control areas take three quarters as much again, the plain design's more: one line more for
-    // each block.
+    // Control areas take three quarters as much again, and in the plain design one more line per
+    // block.
     let quarters = if setting.regions.design == DesignArg::Plain { 16 } else { 8 };
     let bytes = entries * SMALLEST * quarters / 4 + (8 << 20);
     Shape { chunk_bytes, min_block_bytes: SMALLEST, ..Shape::of(flush, bytes) }
 }
 
-/// Against a table of the same form, which is the goal, and against one as a single program would
-/// have it.
+/// Against a table of the same form, which is the goal, and against a program's own table.
 fn beside_bare(setting: &Setting) -> Result<Vec<Row>, Failure> {
     let mut rows = Vec::new();
     let rounds = setting.choose(20_000, 4_000);

@@ -1,5 +1,5 @@
-//! `cenote-lab bench pool`: blocks in and out beside plain copies of as many bytes, pins, and
-//! attaching.
+//! `cenote-lab bench pool`: publishing and reading blocks, beside plain copies of as many bytes;
+//! pins; attaching.
 
 use super::child::Child;
 use super::regions::{Shape, fabrics, other_host};
@@ -13,9 +13,9 @@ use cenote_mem::Flush;
 use std::time::Instant;
 
 const COPY_GOAL: f64 = 0.90;
-/// Of a block that this host has read before, or writes, where lines are flushed.
+/// Goal for a block that this host has read before, or writes, if lines are flushed.
 const FLUSHED_GOAL: f64 = 0.85;
-/// With the sweep of what an older use left in the reader's caches.
+/// Goal with the drop of stale lines of an older use in the reader's caches.
 const SWEPT_GOAL: f64 = 0.70;
 const LINE_GOAL_NS: f64 = 150.0;
 const PIN_GOAL_NS: f64 = 50.0;
@@ -53,16 +53,16 @@ fn copies(setting: &Setting, fabric: &str, flush: Flush, block_bytes: u64) -> Re
     let shape = Shape { chunk_bytes: 16 << 20, min_block_bytes: 64 << 10, ..Shape::of(flush, bytes) };
     let region = setting.regions.make(&shape)?;
     let (mut writer, mut reader) = (Child::start(&region, 0)?, Child::start(&region, other_host(flush))?);
-    // So much of everything goes through the caches between two uses of a place that nothing of the
-    // first is left.
+    // Between two uses of a place, this many other bytes pass through the caches, so that nothing
+    // of the first use is left in them.
     let ahead = 2 * shape.chunk_bytes;
-    // A chunk's worth is left to control structures.
+    // Leave a chunk's worth to control structures.
     let count = (bytes - shape.chunk_bytes - 2 * ahead) / block_bytes;
     let size = ByteSize(block_bytes);
     let put = writer.perform(&Job::Put { block_bytes, first: 0, count, ahead })?;
     let mut get = |pass| reader.perform(&Job::Get { block_bytes, first: 0, count, pass });
     let first = get(0)?;
-    // Every block once in every way.
+    // Every block once by every method.
     let mut again = get(1)?;
     for pass in [2, 3] {
         again.iter_mut().zip(get(pass)?).for_each(|(all, more)| all.extend(more));
@@ -107,16 +107,16 @@ fn attaching(setting: &Setting) -> Result<Vec<Row>, Failure> {
     Ok(rows)
 }
 
-/// Times of joining a region that is full of entries: by one more process of the host that made
-/// them, and by the first process of a host that has not seen it. Blocks are of one line, so that
-/// of the region's pages only those with control structures and a few of each chunk take memory.
+/// Times of joining a region full of entries: for one more process of the host that wrote them, and
+/// for the first process of a new host. Blocks have one line, so that only pages with control
+/// structures and a few of each chunk take memory.
 fn attaching_to(setting: &Setting, fabric: &str, flush: Flush) -> Result<Vec<Row>, Failure> {
     let bytes = setting.choose(16 << 30, 1 << 30);
     let shape = Shape { sparse: true, ..Shape::of(flush, bytes) };
     let region = setting.regions.make(&shape)?;
     let mut owner = Child::start(&region, 0)?;
-    // Each chunk has a descriptor for each of its smallest blocks; control areas take a little of
-    // the region.
+    // Each chunk has a descriptor for each of its smallest blocks; control areas take a small part
+    // of the region.
     let entries = bytes / shape.min_block_bytes / 64 * 63;
     owner.perform(&Job::Fill { block_bytes: 64, first: 0, count: entries })?;
     let name = format!("{fabric}: attach to {}, {entries} entries", ByteSize(bytes));

@@ -1,4 +1,4 @@
-//! Regions of a bench. They go when it ends, also by a signal.
+//! Regions of a bench, removed when it ends, also by a signal.
 
 use cenote_base::units::ByteSize;
 use cenote_console::args::{DesignArg, FlushArg, HostsLockArg, NewRegionArgs, RegionArgs};
@@ -8,7 +8,7 @@ use cenote_console::signals::EndSignals;
 use cenote_mem::Flush;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// How a bench's region differs from the recommended one.
+/// Differences of a bench's region from the recommended one.
 #[derive(Clone, Copy)]
 pub struct Shape {
     pub bytes: u64,
@@ -17,7 +17,7 @@ pub struct Shape {
     pub max_hosts: u8,
     pub flush: Flush,
     pub hosts_lock: HostsLockArg,
-    /// Only pages that are used take memory; else all are touched now.
+    /// Only used pages take memory; otherwise all are touched now.
     pub sparse: bool,
 }
 
@@ -35,28 +35,28 @@ impl Shape {
     }
 }
 
-/// The fabrics that are measured, by name: one host, and several where the processor has an
-/// instruction for them.
+/// The measured fabrics, by name: one host, and several if the processor has an instruction for
+/// them.
 pub fn fabrics() -> impl Iterator<Item = (&'static str, Flush)> {
     [Some(("Coherent", Flush::None)), Flush::best().map(|flush| ("Flushed", flush))].into_iter().flatten()
 }
 
-/// A host that reads what host 0 publishes: another one, where there can be several.
+/// The host that reads what host 0 publishes: another one, if there are several.
 pub const fn other_host(flush: Flush) -> u8 {
     if flush.is_coherent() { 0 } else { 1 }
 }
 
 impl Drop for Regions {
     fn drop(&mut self) {
-        // Who waits for signals has it too, and does not end.
+        // The thread that waits for signals holds it too, and does not end.
         *self.current.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
 }
 
-/// The last region that was made is there until the next is made.
+/// The last region, kept until the next is created.
 pub struct Regions {
     current: Arc<Mutex<Option<TemporaryRegion>>>,
-    /// What the next region is like.
+    /// Settings of the next region.
     pub design: DesignArg,
 }
 
@@ -65,14 +65,15 @@ impl Regions {
         let current = Arc::new(Mutex::new(None));
         let held = Arc::clone(&current);
         EndSignals::catch()?.then(move |code| {
-            // Who makes a region holds the lock, so half of one is waited for.
+            // The lock is held during creation, so that a signal handler waits for a complete
+            // region.
             *held.lock().unwrap_or_else(PoisonError::into_inner) = None;
             std::process::exit(code.into());
         });
         Ok(Self { current, design: DesignArg::Cenote })
     }
 
-    /// Makes one, in place of the last. Nobody has that one open any more.
+    /// Creates one in place of the last, which no process has open any more.
     pub fn make(&self, shape: &Shape) -> Result<RegionArgs, Failure> {
         let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
         *current = None;

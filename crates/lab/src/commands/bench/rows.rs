@@ -1,19 +1,19 @@
-//! What a bench of the pool tells: times with their tails, and goals.
+//! Rows of a bench of the pool: times with percentiles, and goals.
 
 use cenote_console::output::table;
 use serde::Serialize;
 
-/// Nanoseconds of one operation, many times over.
+/// Nanoseconds of one operation, for many repetitions.
 pub type Times = Vec<f64>;
 
 /// One line of the result.
 #[derive(Clone, Debug, Serialize)]
 pub struct Row {
-    /// The bench that it is of.
+    /// Its bench.
     pub bench: &'static str,
     /// The region's design.
     pub design: &'static str,
-    /// What was measured.
+    /// Name of the measurement.
     pub name: String,
     /// Unit of the times.
     pub unit: &'static str,
@@ -21,17 +21,17 @@ pub struct Row {
     pub p50: f64,
     /// 99th percentile (the worst, of fewer than a hundred).
     pub p99: f64,
-    /// Of a thousand, the last but one.
+    /// 999th of a thousand.
     pub p999: f64,
-    /// Where the goal is a ratio, that ratio; else the median over the goal.
+    /// The ratio, if the goal is one; otherwise the median over the goal.
     pub ratio: Option<f64>,
-    /// What is wanted.
+    /// The goal.
     pub goal: Option<String>,
-    /// Whether it is so.
+    /// Whether it is met.
     pub met: Option<bool>,
 }
 
-/// The value that this share of all are not above.
+/// The value that this share of all does not exceed.
 pub fn percentile(times: &Times, share: f64) -> f64 {
     let mut sorted = times.clone();
     sorted.sort_by(f64::total_cmp);
@@ -62,7 +62,7 @@ impl Row {
         Self { bench: "", design: "", name: name.into(), unit, p50, p99, p999, ratio: None, goal: None, met: None }
     }
 
-    /// The median should be this at most, in the row's unit.
+    /// Goal: the median is at most this, in the row's unit.
     pub fn at_most(self, most: f64) -> Self {
         let (met, ratio) = (self.p50 <= most, self.p50 / most);
         let goal = format!("<= {most} {}", self.unit);
@@ -74,18 +74,18 @@ impl Row {
         Self { ratio: Some(ratio), ..self }
     }
 
-    /// A ratio that should be at least so.
+    /// Goal: the ratio is at least this.
     pub fn ratio_at_least(self, ratio: f64, least: f64) -> Self {
         Self { ratio: Some(ratio), goal: Some(format!(">= {least:.2} x")), met: Some(ratio >= least), ..self }
     }
 
-    /// A ratio that should be at most so.
+    /// Goal: the ratio is at most this.
     pub fn ratio_at_most(self, ratio: f64, most: f64) -> Self {
         Self { ratio: Some(ratio), goal: Some(format!("<= {most:.2} x")), met: Some(ratio <= most), ..self }
     }
 }
 
-/// The rows for people.
+/// The rows as a table.
 pub fn rows_table(rows: &[Row]) -> String {
     let mut out = table(&["design", "name", "p50", "p99", "p99.9", "unit", "ratio", "goal", "met"]).keys(2);
     for row in rows {

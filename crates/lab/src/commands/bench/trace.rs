@@ -1,10 +1,10 @@
-//! `cenote-lab bench trace`: what a codec is worth where the region is too small for the prompts.
+//! `cenote-lab bench trace`: the value of a codec if the region is too small for the prompts.
 //!
-//! The prompts of a trace go one after the other through an engine of this process: with blocks as
-//! they are, with the codec, with the codec once more but blocks decoded before a step computes
-//! instead of beside it, and with the codec for cold blocks. Each time the region is a fresh one of
-//! the same size. Each hash id stands for the same few tokens whenever it comes, so prompts share
-//! prefixes as the trace's do. Prompts are clipped to the model's context.
+//! The prompts of a trace run one after the other through an engine of this process: with raw
+//! blocks; with the codec; with the codec and blocks decoded before a step instead of during it;
+//! and with the codec for cold blocks. Each run has a fresh region of the same size. Each hash id
+//! always stands for the same few tokens, so prompts share prefixes as in the trace. Prompts are
+//! clipped to the model's context.
 
 use super::ttft::Bench;
 use crate::args::BenchTraceArgs;
@@ -22,7 +22,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader};
 
-/// Bytes of a value, for what ratios are against.
+/// Bytes of a raw value, the reference of ratios.
 const RAW_VALUE_BYTES: u64 = 2;
 
 #[derive(Deserialize)]
@@ -36,31 +36,32 @@ struct Report {
     dtype: &'static str,
     requests: usize,
     prompt_tokens: u64,
-    /// Of all different blocks, 16 bits a value.
+    /// Bytes of all different blocks, at 16 bits per value.
     working_set_bytes: u64,
     region_bytes: u64,
-    /// Share of prompt tokens whose block came before: what a region without end would find.
+    /// Share of prompt tokens in blocks that occurred before: the hit rate of an unlimited region.
     repeated: f64,
     warm_requests: usize,
     rows: Vec<Run>,
 }
 
-/// What one way of storing blocks came to.
+/// Results of one encoding of blocks.
 #[derive(Serialize)]
 struct Run {
     codec: String,
     /// Share of prompt tokens that came from the region.
     hit_rate: f64,
-    /// Milliseconds to the first token, of all requests.
+    /// Milliseconds to the first token, over all requests.
     ttft_p50_ms: f64,
     ttft_p99_ms: f64,
     ttft_mean_ms: f64,
-    /// Of those half of whose blocks, or more, came before: the same requests for every codec.
+    /// The same over requests with at least half of their blocks known: the same requests for every
+    /// codec.
     warm_ttft_p50_ms: f64,
     warm_ttft_mean_ms: f64,
-    /// Blocks in the region in the end.
+    /// Blocks in the region at the end.
     blocks: u64,
-    /// What they would take with 16 bits a value, over the whole region.
+    /// Their bytes at 16 bits per value, over those of the region.
     capacity: f64,
 }
 
@@ -141,8 +142,8 @@ fn prompts(args: &BenchTraceArgs, longest: usize, vocabulary: u64) -> Result<Vec
     if prompts.is_empty() { Err(failed("it has no requests".to_owned())) } else { Ok(prompts) }
 }
 
-/// Of each prompt, how many of its blocks came before with all that comes before them; and how many
-/// there are that differ.
+/// Per prompt, the number of blocks that occurred before with all their predecessors; and the
+/// number of different blocks.
 fn repeated_blocks(prompts: &[Vec<TokenId>], block_tokens: usize) -> (Vec<usize>, u64) {
     let mut seen = BTreeSet::new();
     let repeated = prompts.iter().map(|prompt| {

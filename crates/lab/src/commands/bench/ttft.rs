@@ -18,11 +18,11 @@ use std::process::{Command, Stdio};
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
-/// A prompt found whole starts in at most this part of the time it takes to compute, from
+/// A fully cached prompt must start within this part of the time that computing it takes, from
 /// [`LONG_PROMPT`] tokens on.
 const WARM_GOAL: f64 = 0.2;
 const LONG_PROMPT: u32 = 1500;
-/// Against `transformers`.
+/// Goal against `transformers`.
 const RIVAL_GOAL: f64 = 1.5;
 const TIMEOUT: Duration = Duration::from_secs(600);
 
@@ -75,7 +75,8 @@ pub fn run(args: &BenchTtftArgs) -> Result<(), Failure> {
     args.output.show(&report, || bench_table(&report.rows))
 }
 
-/// Cold with a region against no region, in turn, so that a noisy machine disturbs both alike.
+/// Cold with a region against no region, alternating, so that load from other programs affects
+/// both.
 fn cost_of_publishing(bench: &mut Bench, length: u32, repeat: u32) -> Result<Vec<BenchRow>, Failure> {
     let (mut without, mut cold) = (Vec::new(), Vec::new());
     for _ in 0..repeat {
@@ -104,7 +105,7 @@ fn cost_of_publishing(bench: &mut Bench, length: u32, repeat: u32) -> Result<Vec
 }
 
 fn lengths(args: &BenchTtftArgs, context: u32) -> Result<Vec<u32>, Failure> {
-    // One place is for the token that is generated.
+    // Leave room for the generated token.
     let longest = context - 1;
     if let Some(wrong) = args.lengths.iter().find(|length| !(1..=longest).contains(*length)) {
         return Err(Failure::new(format!("--lengths {wrong}: the model takes prompts of 1 to {longest} tokens")));
@@ -133,17 +134,17 @@ impl Bench {
         Self { running, prng: Prng::new(1), next_id: 1 }
     }
 
-    /// Tokens nobody has seen before. Time does not depend on which tokens they are.
+    /// Tokens that no earlier prompt had. Times do not depend on the choice of tokens.
     fn tokens(&mut self, length: u32) -> Vec<TokenId> {
         (0..length).map(|_| 100 + self.prng.below(150) as u32).collect()
     }
 
-    /// One measurement: the region gets `hit` of a fresh prompt, then the prompt is timed.
+    /// One measurement: publishes the share `hit` of a fresh prompt, then times the prompt.
     fn point(&mut self, length: u32, hit: f64) -> Result<f64, Failure> {
         let prompt = self.tokens(length);
         let known = (f64::from(length) * hit).round() as usize;
         if known > 0 {
-            // Blocks are published when whole, so the known part is prefilled as a prompt of its
+            // Only whole blocks are published, so the known part is prefilled as a prompt of its
             // own.
             self.first_token(&prompt[..known], true)?;
         }
@@ -155,7 +156,7 @@ impl Bench {
         self.ask(prompt, use_pool).map(|(milliseconds, _)| milliseconds)
     }
 
-    /// The same, and what was found.
+    /// The same, and the number of cached tokens.
     pub fn ask(&mut self, prompt: &[TokenId], use_pool: bool) -> Result<(f64, Usage), Failure> {
         let (events, received) = channel();
         let request = Request {
@@ -190,7 +191,7 @@ impl Bench {
     }
 }
 
-/// What the rival's program tells of one length.
+/// The rival's result for one length.
 #[derive(Deserialize)]
 struct RivalTimes {
     length: u32,
@@ -204,7 +205,8 @@ fn against_transformers(args: &BenchTtftArgs, lengths: &[u32], bench: &mut Bench
     spinner.finish_and_clear();
     let mut rows = Vec::new();
     for rival in theirs {
-        // Ours again, next to theirs in time, without a region: the engines alone are compared.
+        // Our engine again, next to the rival in time, without a region: only the engines are
+        // compared.
         let prompt = bench.tokens(rival.length);
         let ours = (0..args.repeat).map(|_| bench.first_token(&prompt, false)).collect::<Result<Vec<_>, _>>()?;
         let ((ours_p50, ours_p99), (theirs_p50, theirs_p99)) = (percentiles(ours), percentiles(rival.times_ms));

@@ -1,5 +1,5 @@
-//! One process of a bench at its region, and the jobs it can do. Whatever is published or read is
-//! so through the pool, and a block that does not come back whole ends the bench.
+//! A worker process of a bench, and its jobs. Blocks are published and read through the pool, and a
+//! block that does not come back whole ends the bench.
 
 use super::bare::{Flat, Table, TwoLevels};
 use super::rows::Times;
@@ -17,51 +17,51 @@ use std::time::{Duration, Instant};
 
 /// Blocks of a prompt.
 pub const PROMPT: u64 = 64;
-/// Private memory that blocks are copied from and to in turn, as an engine's own KV memory: in no
+/// Private memory that blocks are copied from and to in turn, like an engine's KV memory: in no
 /// cache.
 const PRIVATE_BYTES: u64 = 128 << 20;
-/// Where single lines are published: as large as the control areas of a small region.
+/// Area of single lines: as large as the control areas of a small region.
 const LINES_BYTES: u64 = 4 << 20;
-/// Operations between two looks at the clock, where one would cost as much as the operation.
+/// Operations per reading of the clock, if reading it costs as much as the operation.
 const BATCH: usize = 16;
 const LOCK_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Lookups in one table before the next has its turn.
+/// Lookups in one table before the next takes its turn.
 const TABLE_ROUNDS: u64 = 500;
 
-/// What a process is told to do. Blocks have numbers, from which hash and first bytes follow.
+/// A job of a worker. Blocks have numbers, which determine their hashes and first bytes.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum Job {
-    /// Publishes blocks: publishing, `memcpy` in, copy around the cache in. Copies go to where
-    /// blocks come `ahead` and twice `ahead` bytes later, which must be within the region.
+    /// Publishes blocks: publishing, `memcpy` in, copy around the cache in. Copies go `ahead` and
+    /// twice `ahead` bytes after the block, which must be within the region.
     Put { block_bytes: u64, first: u64, count: u64, ahead: u64 },
-    /// Takes blocks out in three ways: reading, `memcpy`, copy around the cache. Each block goes
-    /// one way, another one with another `pass`.
+    /// Reads blocks by three methods: reading, `memcpy`, copy around the cache. Each block uses one
+    /// method, and another one in another `pass`.
     Get { block_bytes: u64, first: u64, count: u64, pass: u64 },
-    /// Publishes blocks without copies beside it.
+    /// Publishes blocks without copies.
     Publish { block_bytes: u64, first: u64, count: u64 },
-    /// The same, and nobody asks how long it takes.
+    /// The same, untimed.
     Fill { block_bytes: u64, first: u64, count: u64 },
-    /// Looks up prompts among those that blocks 0 to `blocks` make up, and reads a block of each.
+    /// Looks up prompts of blocks 0 to `blocks`, and reads a block of each.
     Lookup { blocks: u64, rounds: u64, seed: u64 },
-    /// The same, and in turn in bare tables with as many entries: of two levels, flat.
+    /// The same, alternating with bare tables of as many entries: of two levels, flat.
     LookupBesideBare { blocks: u64, rounds: u64, seed: u64 },
     /// Pins and unpins blocks.
     Pin { blocks: u64, rounds: u64 },
-    /// Publishes single lines of bare memory.
+    /// Publishes single lines of plain memory.
     Line { rounds: u64 },
-    /// Takes and gives back a lock for users: each turn, and all of them together.
+    /// Takes and releases a user lock: the time of each turn, and of all together.
     Lock { rounds: u64 },
 }
 
-/// Called when everything is ready for the measurement; comes back when it is to begin.
+/// Called when the measurement is prepared; returns when it must start.
 pub type Begin<'a> = dyn FnMut() -> Result<(), Failure> + 'a;
 
 pub struct Worker {
     pool: HostPool,
 }
 
-/// The hash of a block. Its words are mixed, as those of a chain hash are.
+/// The hash of a block. Its words are mixed like those of a chain hash.
 pub fn hash_of(block: u64) -> BlockHash {
     let mut prng = Prng::new(block);
     BlockHash::from_words([prng.next_u64(), prng.next_u64()])
@@ -71,7 +71,7 @@ fn nanoseconds(since: Instant) -> f64 {
     since.elapsed().as_nanos() as f64
 }
 
-/// What asking for the time costs.
+/// Cost of reading the clock.
 fn clock() -> f64 {
     let times = (0..1000).map(|_| nanoseconds(Instant::now())).collect();
     super::rows::median(&times)
@@ -79,7 +79,7 @@ fn clock() -> f64 {
 
 impl Worker {
     pub fn join(region: &RegionArgs) -> Result<Self, Failure> {
-        // Nobody beats these hosts' hearts, so nobody may hold them dead either.
+        // These hosts have no heartbeat, so none may be declared dead.
         let patient = WatchArgs { host_timeout: Duration::from_secs(3600), ..WatchArgs::default() };
         Ok(Self { pool: region.attach_watching("bench", &patient)? })
     }
@@ -126,9 +126,9 @@ impl Worker {
         }
     }
 
-    /// Publishing and plain copies take turns, so that a busy machine is fair to all. All go from
-    /// private memory to the same places, each in no cache by then: which pages memory is made of
-    /// changes what copying to it takes by a quarter.
+    /// Publishing and plain copies alternate, so that load from other programs affects all. All
+    /// copy from private memory to the same places, none of them cached, because the choice of
+    /// physical pages changes the copying time by a quarter.
     fn put(
         &self,
         block_bytes: u64,
@@ -147,7 +147,7 @@ impl Worker {
         let mut prng = Prng::new(first);
         begin()?;
         for turn in 1..count {
-            // What one leaves to be written back slows the next, so they come in any order.
+            // Write-backs of one method slow the next, so their order is random.
             for way in shuffled(&mut prng) {
                 let bytes = private.next();
                 times[way].push(if way == 0 {
@@ -164,7 +164,7 @@ impl Worker {
                 });
             }
         }
-        // A fresh region hands its places out in order, or the copies went elsewhere.
+        // A fresh region assigns its places in order; otherwise the copies went elsewhere.
         let (last, wanted) = (self.place_of(first + count - 1)?, base + (count - 1) * block_bytes);
         if last != wanted {
             return Err(Failure::new(format!("the last block is at {last} instead of {wanted}")));
@@ -172,19 +172,19 @@ impl Worker {
         Ok(times)
     }
 
-    /// Where the payload of a block is.
+    /// Offset of a block's payload.
     fn place_of(&self, block: u64) -> Result<u64, Failure> {
         Ok(self.pinned(block)?.extent().0)
     }
 
-    /// A block that nobody else may have the place of.
+    /// A pinned block.
     fn pinned(&self, block: u64) -> Result<Pin<Arc<Mapped>>, Failure> {
         let pin = self.pool.pin(&self.find(block)?);
         pin.ok_or_else(|| Failure::new(format!("block {block} cannot be pinned")))
     }
 
-    /// Reading and plain copies take turns. All go from blocks of the region, in no cache, to
-    /// private memory.
+    /// Reading and plain copies alternate. All copy from uncached blocks of the region to private
+    /// memory.
     fn get(
         &self,
         block_bytes: u64,
@@ -199,11 +199,11 @@ impl Worker {
         let mut times = vec![Times::new(); 3];
         begin()?;
         for turn in 0..count {
-            // Three blocks in a row go the three ways, in any order, and with each pass another
-            // one.
+            // Three blocks in a row use the three methods in random order, and other ones in each
+            // pass.
             let order = shuffled(&mut Prng::new(turn / 3));
             let (block, way, bytes) = (first + turn, order[((turn + pass) % 3) as usize], private.next());
-            // Nobody else may have the place of a block that is copied without asking.
+            // A block that is copied without the pool must stay in its place.
             let pin = self.pinned(block)?;
             let hit = *pin.hit();
             if way == 0 {
@@ -227,14 +227,14 @@ impl Worker {
         Ok(times)
     }
 
-    /// Has the kernel map every page of the region into this process, which is not measured.
+    /// Makes the kernel map every page of the region into this process, which is not measured.
     fn touch_region(&self) {
         let fabric = self.pool.fabric();
         black_box((0..fabric.len()).step_by(4096).map(|at| fabric.load(Offset::new(at))).max());
     }
 
-    /// The same for writing, where blocks will be: the processor marks a page at the first store to
-    /// it, which takes as long as storing to a dozen lines. Nobody has published anything yet.
+    /// The same for writing, where blocks will be: at the first store to a page the processor marks
+    /// it, which takes as long as a dozen stores. No block is published yet.
     fn touch_data(&self) {
         let fabric = self.pool.fabric();
         for at in (fabric.len() / 16..fabric.len()).step_by(4096) {
@@ -249,8 +249,8 @@ impl Worker {
         (first..first + count).map(|block| Ok(self.publish_one(&namespace, block, &mut bytes)? - clock)).collect()
     }
 
-    /// Looks every block up once: the kernel maps what is used into this process first, which is
-    /// not measured.
+    /// Looks every block up once, so that the kernel maps the used pages into this process, which
+    /// is not measured.
     fn know_all(&self, blocks: u64) -> Result<(), Failure> {
         for first in (0..blocks).step_by(PROMPT as usize) {
             if self.pool.lookup(&prompt(first)).len() as u64 != PROMPT {
@@ -268,7 +268,7 @@ impl Worker {
         (0..rounds).map(|_| self.look_up_one(&mut prng, blocks, clock)).collect()
     }
 
-    /// Looks a prompt up and reads one of its blocks. Nanoseconds per block of the lookup.
+    /// Looks a prompt up and reads one of its blocks. Returns nanoseconds per block of the lookup.
     fn look_up_one(&self, prng: &mut Prng, blocks: u64, clock: f64) -> Result<f64, Failure> {
         let first = prng.below(blocks / PROMPT) * PROMPT;
         let hashes = prompt(first);
@@ -324,7 +324,7 @@ impl Worker {
             let pinned = hits.iter().filter(|hit| self.pool.pin(hit).is_some()).count();
             times.push((nanoseconds(start) - clock) / BATCH as f64);
             if pinned != BATCH {
-                return Err(Failure::new("a block that nobody evicts could not be pinned"));
+                return Err(Failure::new("a block could not be pinned although none is evicted"));
             }
         }
         Ok(times)
@@ -357,7 +357,7 @@ impl Worker {
     }
 }
 
-/// Fails unless a block came back as it was published.
+/// Fails unless a block came back as published.
 fn whole(block: u64, outcome: ReadOutcome, bytes: &[u8]) -> Result<(), Failure> {
     if outcome != ReadOutcome::Whole || bytes[..8] != block.to_le_bytes() {
         return Err(Failure::new(format!("block {block} came back wrong: {outcome:?}")));
@@ -365,7 +365,7 @@ fn whole(block: u64, outcome: ReadOutcome, bytes: &[u8]) -> Result<(), Failure> 
     Ok(())
 }
 
-/// The three ways to move a block, in a random order.
+/// The three methods to move a block, in random order.
 fn shuffled(prng: &mut Prng) -> [usize; 3] {
     let mut ways = [0, 1, 2];
     ways.swap(0, prng.below(3) as usize);
@@ -392,7 +392,7 @@ fn probe(table: &impl Table, prng: &mut Prng, blocks: u64, clock: f64) -> Result
     (0..TABLE_ROUNDS).map(&mut one).collect()
 }
 
-/// Shared memory as a region's, all of it touched, that nobody else knows of.
+/// Shared memory like a region's, touched, and used by this process only.
 pub fn bare_memory(bytes: u64, flush: Flush) -> Result<Mapped, Failure> {
     let source = RegionSource::Shm(format!("cenote-bench-bare-{}", std::process::id()));
     let options = MapOptions { prefault: true, ..MapOptions::default() };
@@ -401,9 +401,9 @@ pub fn bare_memory(bytes: u64, flush: Flush) -> Result<Mapped, Failure> {
     Ok(Mapped::new(mapping, flush)?)
 }
 
-/// Private buffers in turn, off the region's pages by half a page: some processors' `memcpy` is
-/// several times slower when source and destination lie at nearly the same place of their pages,
-/// and that is not measured here.
+/// Private buffers in turn, half a page away from the region's page offsets. Some processors'
+/// `memcpy` is several times slower if source and destination have nearly the same page offset,
+/// which is not measured here.
 struct Private {
     memory: Vec<u8>,
     block: usize,
@@ -412,7 +412,8 @@ struct Private {
 }
 
 impl Private {
-    /// Made after the region was touched: to go through it drives what that left out of the caches.
+    /// Created after the region was touched, so that touching them evicts the region from the
+    /// caches.
     fn new(block_bytes: u64) -> Self {
         let memory = vec![0x5a; PRIVATE_BYTES as usize + (8 << 10)];
         black_box(memory.iter().step_by(64).map(|&byte| u64::from(byte)).sum::<u64>());

@@ -1,5 +1,5 @@
-//! One text under profiles of several others: whether what is known beforehand depends on the text
-//! it was learnt from (Oaken, Figure 6).
+//! One text under profiles of several others: whether profiles depend on their text (Oaken, Figure
+//! 6).
 
 use super::{PROFILE_PROMPTS, profile, subject};
 use crate::args::EvalArgs;
@@ -15,15 +15,15 @@ use serde::Serialize;
 use std::path::Path;
 use std::sync::Arc;
 
-/// What is compared if nothing is named.
+/// Default codecs.
 const CODECS: [&str; 4] = ["oaken", "qpack:0.35", "qpack:0.5", "qpackz:0.5"];
 
 #[derive(Serialize)]
 struct Report {
     model: String,
-    /// Texts that profiles were made from.
+    /// Texts of the profiles.
     profiles: Vec<String>,
-    /// How far Oaken's thresholds under these profiles lie apart.
+    /// Disagreement of Oaken's thresholds under these profiles.
     thresholds: Vec<Spread>,
     windows: usize,
     context: usize,

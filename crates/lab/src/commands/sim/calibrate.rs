@@ -1,12 +1,12 @@
-//! `cenote-lab sim --calibrate`: how long steps take on this machine.
+//! `cenote-lab sim --calibrate`: step times on this machine.
 //!
-//! The reference engine is asked, over HTTP and with a region, what differs in what a cost model
-//! goes by: prompts of several lengths, one by one; crowds of several sizes, whose answers are
-//! computed together; a crowd that it cannot take in at once; and a stream at half of what it can
-//! do. The last two are how an engine is used: a step among others takes less than one in an idle
-//! process, whose caches have gone cold, and less than one while a crowd's prompts are still being
-//! read. The engine times its own steps, so what is fitted holds all that a step is: deciding,
-//! computing, telling and publishing. What a client waits beyond the steps is the front's.
+//! Sends requests to the reference engine, over HTTP and with a region, that differ in the terms of
+//! the cost model: single prompts of several lengths; crowds of several sizes with answers that are
+//! computed together; a crowd that exceeds the engine's limit; and a stream at half of the engine's
+//! throughput. The last two are ordinary use: a step among others is faster than one in an idle
+//! process with cold caches, and slower while a crowd's prompts are still being parsed. The engine
+//! times its own steps, so the fit covers all parts of a step: scheduling, computing, replying and
+//! publishing. A client's further wait is the front's.
 
 use crate::args::SimArgs;
 use crate::commands::live::{LIVE_REGION_BYTES, Live};
@@ -21,20 +21,20 @@ use cenote_serving_sim::workload::{Length, Synthetic};
 use std::path::Path;
 use std::time::Instant;
 
-/// Lengths of prompts that come one by one.
+/// Lengths of single prompts.
 const PROMPTS: [u32; 9] = [16, 32, 64, 128, 192, 256, 384, 512, 1024];
-/// Requests that come together.
+/// Sizes of crowds.
 const CROWDS: [usize; 6] = [2, 4, 8, 16, 32, 64];
-/// More requests than run at once, if the engine lets so many wait.
+/// A crowd above the number of running requests, if the engine's queue admits it.
 const QUEUE: usize = 128;
-/// Requests of the stream, and how many of those that the engine answers in a second come in one.
+/// Requests of the stream, and its rate as a share of the engine's throughput.
 const STREAM: usize = 96;
 const STREAM_SHARE: f64 = 0.5;
 /// Tokens of answers.
 const ALONE_OUTPUT: u32 = 8;
 const CROWD_OUTPUT: Length = Length { mean: 32.0, deviation: 20.0 };
 const CROWD_INPUT: Length = Length { mean: 192.0, deviation: 160.0 };
-/// Prompts that come alone come so often.
+/// Repetitions of single prompts.
 const ALONE_REPEATS: usize = 2;
 
 pub fn run(args: &SimArgs, path: &Path) -> Result<(), Failure> {
@@ -53,15 +53,15 @@ pub fn run(args: &SimArgs, path: &Path) -> Result<(), Failure> {
     args.output.show(&fitted, || table(&fitted))
 }
 
-/// What was timed of an engine.
+/// Timings of an engine.
 #[derive(Default)]
 pub struct Timed {
     samples: Vec<Sample>,
-    /// What clients waited for first tokens beyond the steps.
+    /// Clients' waits for first tokens beyond the steps.
     fronts: Vec<u64>,
 }
 
-/// Times a live engine, and fits a model to that.
+/// Times a live engine, and fits a model.
 pub async fn calibrate(live: &mut Live) -> Result<Calibration, Failure> {
     let mut timed = Timed::default();
     timed.more(live).await?;
@@ -69,8 +69,7 @@ pub async fn calibrate(live: &mut Live) -> Result<Calibration, Failure> {
 }
 
 impl Timed {
-    /// Times a live engine. A machine that serves at several speeds is better known by several
-    /// times.
+    /// Times a live engine. Several timings describe a machine with varying speed better.
     pub async fn more(&mut self, live: &mut Live) -> Result<(), Failure> {
         let context = live.engine().model().max_model_len() as u32;
         let prompts: Vec<u32> = PROMPTS.into_iter().filter(|length| length + ALONE_OUTPUT <= context).collect();
@@ -79,7 +78,7 @@ impl Timed {
         let requests = ALONE_REPEATS * prompts.len() + CROWDS.iter().sum::<usize>() + queue + STREAM;
         let bar = output::progress("timing steps", requests as u64);
         let tick = || bar.inc(1);
-        // Once untimed: pages are touched, caches and branches settle.
+        // Once untimed, to touch pages and to warm caches and branch predictors.
         live.replay(&crowd(4, 0.0, context, 0), &|| ()).await?;
         live.take_steps();
         for &length in std::iter::repeat_n(&prompts, ALONE_REPEATS).flatten() {
@@ -109,7 +108,7 @@ impl Timed {
         Ok(())
     }
 
-    /// The model of what was timed.
+    /// The model fitted to the timings.
     pub fn fit(&self, live: &Live) -> Calibration {
         let mut fronts = self.fronts.clone();
         fronts.sort_unstable();
@@ -131,7 +130,7 @@ fn alone(length: u32) -> Workload {
     Synthetic { requests: 1, rate: 0.0, input, output, unique: None, groups: 1, block_tokens: 16 }.draw(1)
 }
 
-/// Requests that come at `rate`, or, without one, all at once.
+/// Requests that arrive at `rate`, or, without one, all at once.
 fn crowd(count: usize, rate: f64, context: u32, seed: u64) -> Workload {
     let within = |length: Length| {
         let mean = length.mean.min(f64::from(context) / 16.0);
@@ -141,7 +140,7 @@ fn crowd(count: usize, rate: f64, context: u32, seed: u64) -> Workload {
     Synthetic { requests: count, rate, input, output, unique: None, groups: 1, block_tokens: 16 }.draw(seed)
 }
 
-/// Bytes a second of a copy between two buffers that no cache holds.
+/// Bytes per second of a copy between two buffers that no cache holds.
 fn copy_speed() -> u64 {
     let (from, mut to) = (vec![1_u8; 64 << 20], vec![0_u8; 64 << 20]);
     let mut best = u64::MAX;

@@ -1,4 +1,4 @@
-//! `cenote-lab sim --hit-rate-only`: what a trace finds in so many blocks.
+//! `cenote-lab sim --hit-rate-only`: hit rates of a trace by the number of blocks.
 
 use super::{Begin, Load};
 use crate::args::{InstantArg, SimArgs};
@@ -12,7 +12,7 @@ use serde::Serialize;
 struct Run {
     load: String,
     eviction: String,
-    /// None: without end.
+    /// None: unlimited.
     pool_blocks: Option<usize>,
     #[serde(flatten)]
     found: HitRate,

@@ -1,4 +1,4 @@
-//! The load: a trace that is read, or requests that are drawn.
+//! The load: a trace from a file, or drawn requests.
 
 use super::Load;
 use crate::args::{LoadArg, SimArgs, TraceFormatArg};
@@ -9,9 +9,9 @@ use cenote_serving_sim::workload::{
 };
 use std::io::BufReader;
 
-/// Lines told one by one; of the rest only how many there are.
+/// Invalid lines that are listed individually; the others are counted.
 const BAD_LINES_TOLD: usize = 5;
-/// Requests of a drawn load.
+/// Number of requests of a drawn load.
 const DRAWN: usize = 2_000;
 
 pub fn read(args: &SimArgs) -> Result<Load, Failure> {
@@ -73,7 +73,7 @@ fn drawn(load: LoadArg, args: &SimArgs) -> (String, cenote_serving_sim::Workload
     }
 }
 
-/// Says what was left out of a trace, and what is odd about it.
+/// Reports what was left out of a trace, and its peculiarities.
 fn tell(name: &str, read: &Read, block_tokens: u32) {
     for bad in read.bad.iter().take(BAD_LINES_TOLD) {
         output::say(&format!("{name}: {bad}; left out"));

@@ -1,4 +1,4 @@
-//! Results for people: facts of one run, a table or a page of a sweep.
+//! Results as text: facts of one run, a table or a page of a sweep.
 
 use super::Run;
 use cenote_base::units::ByteSize;
@@ -101,7 +101,7 @@ pub fn table(runs: &[Run]) -> String {
     rows.to_string()
 }
 
-/// The table, and over the pool's size what changes with it: a line for each policy and watermark.
+/// The table, and plots over the pool's size: a line for each policy and watermark.
 pub fn html(runs: &[Run]) -> String {
     let (load, engine, instances) =
         runs.first().map_or(("", "", 0), |run| (run.load.as_str(), run.engine.as_str(), run.instances));

@@ -13,7 +13,7 @@ use cenote_serving_sim::workload::{Length, Synthetic};
 use cenote_serving_sim::{Outcome, Setup, Workload, simulate};
 use serde::Serialize;
 
-/// How far a figure may be off.
+/// Largest deviation of a figure.
 const GOAL: f64 = 0.15;
 /// Deviation of lengths, as a share of their mean.
 const SPREAD: f64 = 0.5;
@@ -28,7 +28,7 @@ struct Report {
     rows: Vec<Row>,
 }
 
-/// One load through both.
+/// One load through engine and simulator.
 #[derive(Serialize)]
 struct Row {
     load: String,
@@ -38,7 +38,7 @@ struct Row {
     throughput_tokens_per_s: f64,
     throughput_tokens_per_s_simulated: f64,
     throughput_deviation: f64,
-    /// Of the fit of the cost model, over the steps it was fitted to.
+    /// Deviation of the cost model's fit, over the steps that it was fitted to.
     calibration_error: f64,
     /// Processes that wanted a processor in the last minute, these among them.
     load_average: f64,
@@ -91,8 +91,7 @@ async fn compare(args: &StudyEngineArgs, live: &mut Live, seed: u64) -> Result<V
         live.take_steps();
         served.push((name, measured(&load, &answers), load));
     }
-    // Before and after: a machine that others use as well becomes faster and slower within a
-    // minute.
+    // Calibrate before and after, because a shared machine's speed changes within a minute.
     if given.is_none() {
         timed.more(live).await?;
     }
@@ -129,7 +128,7 @@ fn simulated(setup: &Setup, load: &Workload) -> Result<Outcome, Failure> {
         .map_err(|error| Failure::from(error).hint("give a larger --kv-size, or shorter prompts and answers"))
 }
 
-/// Over the last minute; 0 where the kernel does not say.
+/// Over the last minute; 0 if the kernel does not report it.
 fn load_average() -> f64 {
     let text = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
     text.split(' ').next().and_then(|first| first.parse().ok()).unwrap_or(0.0)

@@ -15,22 +15,22 @@ use cenote_serving_sim::workload::{CPEN_PROMPTS, cpen};
 use cenote_serving_sim::{Setup, Workload};
 use std::collections::BTreeMap;
 
-/// The engine's own blocks: as many as the paper's models with few have.
+/// The engine's own blocks: as few as the paper's smallest models have.
 pub const L1_BLOCKS: u64 = 150;
-/// Requests that run at once, and tokens of a step: vLLM's defaults.
+/// Running requests, and tokens per step: vLLM's defaults.
 const MAX_NUM_SEQS: usize = 256;
 const MAX_NUM_BATCHED_TOKENS: usize = 2_048;
-/// Room for all of them.
+/// Swap space for all of them.
 const SWAP: ByteSize = ByteSize(256 << 20);
 
-/// What clients saw of a load.
+/// Clients' results of a load.
 pub struct Measured {
     pub ttft_mean_ms: f64,
     pub throughput_tokens_per_s: f64,
 }
 
-/// Times as the simulator counts them: of a request from when it was asked (a client's clock wakes
-/// it up a millisecond late), of the whole load from when the first one was to come.
+/// Times in the simulator's definition: of a request from its arrival (a client's timer is about a
+/// millisecond late), of the whole load from the first arrival.
 pub fn measured(load: &Workload, answers: &[Answered]) -> Measured {
     let waits = answers.iter().map(|answer| answer.first.as_secs_f64());
     let ttft = waits.sum::<f64>() / answers.len().max(1) as f64;
@@ -40,7 +40,7 @@ pub fn measured(load: &Workload, answers: &[Answered]) -> Measured {
     Measured { ttft_mean_ms: 1e3 * ttft, throughput_tokens_per_s: tokens as f64 / (end - begin).max(1e-9) }
 }
 
-/// A live engine as the simulator has it.
+/// The simulator's model of a live engine.
 pub fn setup_of(live: &Live, fitted: &Calibration) -> Setup {
     let (model, small) = (live.engine().model(), |value: usize| u32::try_from(value).unwrap_or(u32::MAX));
     let config = model.config();
@@ -67,14 +67,14 @@ pub fn setup_of(live: &Live, fitted: &Calibration) -> Setup {
 pub struct CpenRun {
     pub measured: Measured,
     pub swaps: Vec<SwapRecord>,
-    /// The load as it came to the engine: clients that ask at once come in any order.
+    /// The load as it arrived at the engine: clients that send at once arrive in any order.
     pub taken: Workload,
-    /// What the engine counts.
+    /// The engine's counters.
     pub stats: BTreeMap<String, f64>,
 }
 
-/// The engine of these runs: the demo model, little memory, always swaps, as CPEN 511's vLLM was
-/// told to.
+/// The engine of these runs: the demo model, little memory, always swaps, as CPEN 511 configured
+/// vLLM.
 pub struct Cpen {
     args: EngineArgs,
     region: TemporaryRegion,

@@ -25,7 +25,7 @@ pub fn run(args: &StudySwapArgs) -> Result<(), Failure> {
     args.output.show(&study, || table(&study))
 }
 
-/// What the engine swaps under CPEN 511's load, once for each seed.
+/// The engine's swaps under CPEN 511's load, once per seed.
 fn recorded(repeats: u64) -> Result<Vec<Vec<Swap>>, Failure> {
     let cpen = Cpen::new()?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
@@ -38,7 +38,7 @@ fn recorded(repeats: u64) -> Result<Vec<Vec<Swap>>, Failure> {
     })
 }
 
-/// Traces of files; none if none are named.
+/// Traces from files, if any are named.
 fn read(files: &[PathBuf]) -> Result<Option<Vec<Vec<Swap>>>, Failure> {
     let one = |path: &PathBuf| {
         let failed = |fact: String| Failure::new(format!("{}: {fact}", path.display()));
@@ -79,7 +79,7 @@ fn table(study: &SwapStudy) -> String {
     format!("{}\n\n{rows}\n\n{}", output::wrapped(&summary(study), ""), output::wrapped(&findings(study), ""))
 }
 
-/// What of the paper holds, from the figures themselves.
+/// The paper's claims that hold, by the figures themselves.
 fn findings(study: &SwapStudy) -> String {
     let best = |name: &str, of: fn(&Accuracy) -> f64| {
         let rows = study.rows.iter().filter(|row| row.predictor.starts_with(name));

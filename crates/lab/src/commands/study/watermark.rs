@@ -14,8 +14,7 @@ use std::fmt::Write;
 use std::io::BufReader;
 use std::path::Path;
 
-/// How public traces are made too much for one engine: requests, how many times as fast, and its
-/// blocks.
+/// Overload of one engine by public traces: requests, factor on their speed, and its blocks.
 const MOONCAKE: (usize, f64, u32) = (500, 0.5, 12_000);
 const AZURE: (usize, f64, u32) = (1_500, 1.0, 2_500);
 
@@ -157,7 +156,7 @@ fn named(figures: &Figures) -> [(&'static str, &[Curve]); 3] {
     ]
 }
 
-/// What of the paper holds, from the figures themselves.
+/// The paper's claims that hold, by the figures themselves.
 fn findings(figures: &Figures) -> String {
     let all = |curves: &[Curve], holds: fn(&Curve) -> bool| {
         let count = curves.iter().filter(|curve| holds(curve)).count();
@@ -178,7 +177,7 @@ fn findings(figures: &Figures) -> String {
     )
 }
 
-/// What a figure shows of a point.
+/// A figure's value of a point.
 type Measure = fn(&Point) -> f64;
 
 fn html(report: &Report) -> String {

@@ -10,8 +10,8 @@ use cenote_policy::Watermark;
 use cenote_serving_sim::simulate;
 use serde::Serialize;
 
-/// Ends and middle of the figures, fixed 1 % and the learned one. The rule as printed, stop above,
-/// lets hardly a second request in and would take an hour.
+/// Ends and middle of the figures, fixed 1 % and the learned watermark. The rule as printed, stop
+/// above, admits hardly a second request and would take an hour.
 const POINTS: [&str; 8] =
     ["fixed:0.01", "fixed:0.05", "opt:0", "opt:6", "opt:12", "avg-below:1.8", "avg-below:7.5", "learned"];
 
@@ -32,7 +32,7 @@ struct Row {
     simulated_swaps: f64,
     simulated_swapped_blocks: f64,
     simulated_throughput: f64,
-    /// Requests that started again instead.
+    /// Requests that were recomputed instead.
     preemptions: f64,
 }
 
@@ -52,8 +52,8 @@ pub fn run(args: &StudyWatermarkArgs) -> Result<(), Failure> {
             let mut row = Row { watermark: name.to_owned(), ..Row::none() };
             for seed in 1..=repeats {
                 let run = real.run(&watermark, seed).await?;
-                // The same requests in the order in which they came to the engine, past the front:
-                // with some rules it decides.
+                // The same requests in their order of arrival at the engine, without the front:
+                // some rules depend on it.
                 let setup = cenote_serving_sim::Setup { watermark: watermark.clone(), front_ns: 0, ..setup.clone() };
                 let said = simulate(&setup, &run.taken, &mut |_| ())?;
                 let count = |name: &str| run.stats.get(name).copied().unwrap_or_default();

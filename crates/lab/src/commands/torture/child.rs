@@ -1,5 +1,5 @@
-//! `cenote-lab torture-child`: one process that does random things to the region until it is killed or
-//! told to end, and checks every byte it gets.
+//! `cenote-lab torture-child`: one process that runs random operations on the region until it is
+//! killed or told to end, and checks every byte that it reads.
 
 use super::content;
 use super::ledger::{LOCKS, Ledger};
@@ -19,27 +19,26 @@ use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
-/// Between two words to the parent at most, while all goes well.
+/// Longest interval of messages to the parent while all is well.
 const REPORT_PACE: Duration = Duration::from_millis(50);
-/// Between two looks at how full the region is.
+/// Interval of checks of the region's fill level.
 const FILL_PACE: Duration = Duration::from_millis(250);
-/// Between two forks at least.
+/// Least interval of forks.
 const FORK_PACE: Duration = Duration::from_millis(200);
-/// Between two heartbeats.
+/// Interval of heartbeats.
 const TICK_MAX: Duration = Duration::from_millis(100);
-/// Longest wait for a user lock; then the increment does not happen.
+/// Longest wait for a user lock; then the increment is skipped.
 const USER_LOCK_TIMEOUT: Duration = Duration::from_secs(2);
-/// Blocks that a child holds pinned at once at most.
+/// Most blocks that a child holds pinned at once.
 const PINS_MAX: usize = 8;
 const PIN_TIME_MS_MAX: u64 = 1500;
 /// Objects that all children share.
 const OBJECTS: u64 = 6;
-/// The keys' blocks would take this much of the data area, in percent: so it fills, and eviction
-/// never rests.
+/// Size of all keys' blocks in percent of the data area: more than 100, so that eviction never
+/// stops.
 const KEYS_PERCENT: u64 = 150;
 
-/// The sizes of blocks in a region with these chunks: two, so that chunks change from one to the
-/// other.
+/// The block sizes of a region with these chunks: two, so that chunks change from one to the other.
 pub const fn block_sizes(chunk_bytes: u64) -> [u64; 2] {
     [chunk_bytes / 16, chunk_bytes / 64]
 }
@@ -61,7 +60,7 @@ pub fn namespaces(pool: &HostPool) -> Result<Vec<Namespace>, PoolError> {
         .collect()
 }
 
-/// How many keys a namespace has.
+/// Number of keys of a namespace.
 pub fn keys(namespace: &Namespace, data_bytes: u64) -> u64 {
     data_bytes * KEYS_PERCENT / 100 / 2 / namespace.block_bytes
 }
@@ -110,7 +109,7 @@ struct Child {
     prng: Prng,
     namespaces: Vec<Namespace>,
     data_bytes: u64,
-    /// How likely each of [`STEPS`] is in this life.
+    /// Probability of each of [`STEPS`] in this life.
     weights: [u64; STEPS.len()],
     held: Vec<Held>,
     buffer: Vec<u8>,
@@ -123,7 +122,7 @@ struct Child {
 
 type Step = fn(&mut Child);
 
-/// What a child does, and how much of it at most.
+/// The operations of a child, and their limits.
 const STEPS: [(Step, u64); 8] = [
     (Child::put, 16),
     (Child::get, 16),
@@ -139,8 +138,8 @@ impl Child {
     fn new(pool: HostPool, ledger: Ledger, args: &TortureChildArgs) -> Result<Self, PoolError> {
         let mut prng = Prng::new(args.seed);
         let namespaces = namespaces(&pool)?;
-        // Some lives go without some of the steps, and others do little else (but all put, or
-        // nothing happens).
+        // Some lives skip some of the steps, and others do little else; all put, or nothing
+        // happens.
         let mut weights = STEPS.map(|(_, most)| if prng.below(4) == 0 { 0 } else { 1 + prng.below(most * 4) });
         weights[0] = weights[0].max(STEPS[0].1);
         let longest = namespaces.iter().map(|namespace| namespace.block_bytes).max().unwrap_or(0);
@@ -173,7 +172,7 @@ impl Child {
         if let Some(expired) = self.held.iter().position(|held| held.until <= now) {
             self.release(expired);
         }
-        // Until the region is full there is little to be seen in it.
+        // Until the region is full there is little to find in it.
         if !self.is_full && self.prng.below(8) != 0 {
             return self.put();
         }
@@ -187,7 +186,7 @@ impl Child {
     }
 
     fn report(&mut self) {
-        // An empty report is a sign of life, too.
+        // An empty report is a heartbeat, too.
         Message::Did(std::mem::take(&mut self.did)).send();
         self.reported = Instant::now();
     }
@@ -269,7 +268,7 @@ impl Child {
         }
     }
 
-    /// Reads a pinned payload in place, as a device would: nothing but the pin keeps it as it is.
+    /// Reads a pinned payload in place, as a device would: only the pin protects it.
     fn read_held(&mut self, at: usize) {
         let hit = *self.held[at].pin.hit();
         let (offset, length) = self.held[at].pin.extent();
@@ -293,10 +292,10 @@ impl Child {
         }
     }
 
-    /// Forks a child, which drops all that this process has pinned and tries to publish and to
-    /// tick, and ends. What it dropped must still be pinned: the next look at it tells.
+    /// Forks a child, which drops all pins of this process and tries to publish and to tick, and
+    /// ends. The dropped pins must still hold, which the next check of them shows.
     fn fork(&mut self) {
-        // A fork copies the tables of all memory; a few a second are enough.
+        // A fork copies the tables of all memory; a few per second are enough.
         if self.forked.elapsed() < FORK_PACE {
             return;
         }

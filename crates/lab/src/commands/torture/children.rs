@@ -1,4 +1,4 @@
-//! The children of a torture: started, listened to, killed, and started again.
+//! The children of a torture: starts them, reads their messages, kills and restarts them.
 
 use super::faults::{self, When};
 use super::message::Message;
@@ -13,35 +13,35 @@ use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
 use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 
-/// A child that says nothing for so long hangs.
+/// A child without a message for this long hangs.
 pub const HANG: Duration = Duration::from_secs(10);
 
-/// What comes to the parent.
+/// An event of a child.
 pub enum Event {
-    /// A child said something.
+    /// A message of a child.
     Said(Message),
     /// A child's stdout was closed: it has ended or is about to.
     Closed,
 }
 
-/// An event, and which life of which child it is of.
+/// An event of one life of one child.
 pub struct ChildEvent {
     pub child: usize,
     pub life: u64,
     pub event: Event,
 }
 
-/// How a child ended.
+/// The end of a child.
 pub enum End {
-    /// By SIGKILL, at this fault point if it said one.
+    /// By SIGKILL, at this fault point if it announced one.
     Killed(Option<Point>),
-    /// As it was told to.
+    /// On request.
     Orderly,
-    /// In a way of its own.
+    /// In any other way.
     Failed(ExitStatus),
 }
 
-/// What all children are started with.
+/// Settings of all children.
 pub struct Nursery {
     pub region: RegionArgs,
     pub watch: WatchArgs,
@@ -50,19 +50,19 @@ pub struct Nursery {
     pub events: Sender<ChildEvent>,
 }
 
-/// One child's place; it lives many lives.
+/// One child's place, which has many lives.
 pub struct Slot {
     pub index: usize,
     pub host: u8,
     pub life: u64,
     pub process: Option<Child>,
-    /// When it last said something.
+    /// Time of its last message.
     pub heard: Instant,
-    /// Since when it is dead, or when it may live again.
+    /// Since when it is dead, or when it may be restarted.
     pub asleep_until: Instant,
-    /// It was stopped, and goes on then.
+    /// It was stopped, and continues then.
     pub stopped_until: Option<Instant>,
-    /// At which point it said it would die.
+    /// The fault point at which it announced its death.
     announced: Option<Point>,
 }
 
@@ -114,7 +114,7 @@ impl Slot {
         Ok(())
     }
 
-    /// Takes note of what this life said.
+    /// Records a message of this life.
     pub fn hear(&mut self, message: &Message) {
         self.heard = Instant::now();
         if let Message::Fault(point) = message {
@@ -122,7 +122,7 @@ impl Slot {
         }
     }
 
-    /// Stops it, if it lives and goes; returns whether it did.
+    /// Stops it, if it runs; returns whether it did.
     pub fn stop(&mut self, until: Instant) -> bool {
         let stops = self.stopped_until.is_none() && self.signal(Signal::STOP);
         if stops {
@@ -131,14 +131,14 @@ impl Slot {
         stops
     }
 
-    /// Lets it go on, if it was stopped until now at the latest.
+    /// Continues it, if it was stopped until now at the latest.
     pub fn go_on_after(&mut self, now: Instant) {
         if self.stopped_until.is_some_and(|until| until <= now) {
             self.go_on();
         }
     }
 
-    /// Lets it go on, if it was stopped.
+    /// Continues it, if it was stopped.
     pub fn go_on(&mut self) {
         if self.stopped_until.take().is_some() {
             self.signal(Signal::CONT);
@@ -147,7 +147,7 @@ impl Slot {
     }
 
     fn signal(&self, signal: Signal) -> bool {
-        // The process is not reaped before, so its number is no other's.
+        // The process is not reaped before, so no other process has its number.
         let process =
             self.process.as_ref().and_then(|process| i32::try_from(process.id()).ok()).and_then(Pid::from_raw);
         process.is_some_and(|process| kill_process(process, signal).is_ok())
@@ -155,11 +155,11 @@ impl Slot {
 
     /// Kills it, if it lives; [`Event::Closed`] follows.
     pub fn kill(&mut self) -> bool {
-        // The process is not reaped before, so its number is nobody else's.
+        // The process is not reaped before, so no other process has its number.
         self.process.as_mut().is_some_and(|process| process.kill().is_ok())
     }
 
-    /// Its stdout is closed: waits for its end, which is at hand.
+    /// Waits for its end, which is near, because its stdout is closed.
     pub fn reap(&mut self) -> Result<Option<End>, Failure> {
         use std::os::unix::process::ExitStatusExt;
         let Some(mut process) = self.process.take() else { return Ok(None) };
@@ -171,12 +171,12 @@ impl Slot {
         }))
     }
 
-    /// Whether it should have said something.
+    /// Whether a message of it is overdue.
     pub fn hangs(&self) -> bool {
         self.process.is_some() && self.heard.elapsed() > HANG
     }
 
-    /// What the kernel tells of its threads.
+    /// The kernel's report on its threads.
     pub fn whereabouts(&self) -> String {
         let Some(process) = &self.process else { return String::new() };
         let tasks = std::fs::read_dir(format!("/proc/{}/task", process.id())).into_iter().flatten().flatten();

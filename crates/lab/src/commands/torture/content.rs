@@ -1,9 +1,9 @@
-//! What blocks and objects hold: pure functions of their names, so that any process can tell
-//! whether bytes are the right ones.
+//! Contents of blocks and objects: pure functions of their names, so that any process can check the
+//! bytes.
 
 use cenote_base::BlockHash;
 
-/// The `index`-th word of the content that `key` names.
+/// The `index`-th word of the content for `key`.
 const fn word(key: [u64; 2], index: u64) -> u64 {
     let mixed =
         (key[0].wrapping_add(index.wrapping_mul(0x9e37_79b9_7f4a_7c15)) ^ key[1]).wrapping_mul(0xd6e8_feb8_6659_fd93);
@@ -16,7 +16,7 @@ fn write(key: [u64; 2], bytes: &mut [u8]) {
     }
 }
 
-/// How many bytes are not as they should be.
+/// Number of wrong bytes.
 fn count_wrong(key: [u64; 2], bytes: &[u8]) -> u64 {
     let wrong = (0..).zip(bytes.chunks(8)).map(|(index, chunk)| {
         let expected = word(key, index).to_le_bytes();
@@ -30,15 +30,15 @@ pub fn write_block(hash: BlockHash, payload: &mut [u8]) {
     write(hash.words(), payload);
 }
 
-/// How many bytes of a payload are not the block's.
+/// Number of wrong bytes in a payload.
 pub fn wrong_block_bytes(hash: BlockHash, payload: &[u8]) -> u64 {
     count_wrong(hash.words(), payload)
 }
 
-/// Bytes of an object's head: which of its many contents this is.
+/// Bytes of an object's head, which contains its version.
 pub const OBJECT_HEAD_BYTES: usize = 8;
 
-/// The content `version` of object `number`, `length` bytes long with its head.
+/// Content `version` of object `number`, `length` bytes long with its head.
 pub fn object(number: u64, version: u64, length: usize) -> Vec<u8> {
     let mut bytes = vec![0; length.max(OBJECT_HEAD_BYTES)];
     let (head, body) = bytes.split_at_mut(OBJECT_HEAD_BYTES);
@@ -47,7 +47,7 @@ pub fn object(number: u64, version: u64, length: usize) -> Vec<u8> {
     bytes
 }
 
-/// How many bytes of object `number` are not of the version that its head tells.
+/// Number of bytes of object `number` that do not match the version in its head.
 pub fn wrong_object_bytes(number: u64, bytes: &[u8]) -> u64 {
     let Some((head, body)) = bytes.split_first_chunk::<OBJECT_HEAD_BYTES>() else { return bytes.len() as u64 };
     count_wrong([number, u64::from_le_bytes(*head)], body)

@@ -1,4 +1,5 @@
-//! When everybody has gone: is all there, is all free, is every byte right?
+//! Final inspection, when all processes have ended: all blocks are there, all space is accounted
+//! for, every byte is right.
 
 use super::child::{keys, namespaces};
 use super::content;
@@ -8,17 +9,18 @@ use cenote_console::failure::Failure;
 use cenote_console::region::HostPool;
 use cenote_pool::{PoolError, ReadOutcome};
 
-/// Attaches once for each host, which recovers what its dead left, and walks everything.
+/// Attaches once for each host, which recovers its dead workers, and checks everything.
 pub fn inspect(region: &RegionArgs, watch: &WatchArgs, hosts: u8, report: &mut Report) -> Result<(), Failure> {
-    // All hosts first: pins of a host's dead go when somebody of that host looks after them.
+    // All hosts first: pins of a host's dead workers are cleared when a worker of that host
+    // recovers them.
     let attach = |host_slot| RegionArgs { host_slot, ..region.clone() }.attach_watching("inspection", watch);
     let pools: Vec<HostPool> = (0..hosts).map(attach).collect::<Result<_, _>>()?;
-    // All hosts' memory is on this machine, so one look from outside sees all there is.
+    // All hosts' memory is on this machine, so one check from outside covers everything.
     let inspector = region.inspect()?;
     let found = inspector.check(true);
     report.leaked_bytes = found.leaked_bytes;
     report.damaged = found.damage.len() as u64;
-    // After everybody's dead were cleaned up after, nothing may wait for that.
+    // After all recoveries, nothing may be pending.
     report.left_reserved = found.reserved + found.pending.len() as u64;
     report.left_pinned = found.pinned;
     for finding in found.leaks.iter().chain(&found.damage).chain(&found.pending) {
@@ -29,7 +31,7 @@ pub fn inspect(region: &RegionArgs, watch: &WatchArgs, hosts: u8, report: &mut R
     verify(&pools[0], info.data_bytes, report).map_err(|error| region.explain(&error))
 }
 
-/// Reads every block that can be found.
+/// Reads every block that lookups find.
 fn verify(pool: &HostPool, data_bytes: u64, report: &mut Report) -> Result<(), PoolError> {
     for namespace in namespaces(pool)? {
         let mut payload = vec![0; namespace.block_bytes as usize];

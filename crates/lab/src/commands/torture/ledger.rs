@@ -1,9 +1,9 @@
-//! Memory beside the region: what the pool's user locks guard, and how often each child went
-//! through them.
+//! Memory beside the region: counters that the pool's user locks guard, and each child's number of
+//! increments.
 //!
 //! A counter is two words that are equal whenever its lock is free: a holder raises the one, then
-//! the other. A child writes down before it asks for a lock that it will, and afterwards that it
-//! did, so at the end every increment is known but those whose child died on the way.
+//! the other. Before a child asks for a lock, it records the intention, and afterwards the result.
+//! So at the end every increment is known, except those of children that died in between.
 
 use cenote_console::failure::Failure;
 use cenote_mem::{Fabric, Flush, LINE, MapOptions, Mapped, Mapping, Offset, RegionSource};
@@ -11,12 +11,12 @@ use cenote_mem::{Fabric, Flush, LINE, MapOptions, Mapped, Mapping, Offset, Regio
 /// Locks that children contend for.
 pub const LOCKS: u8 = 3;
 
-/// Most children that the ledger has lines for.
+/// Most children of the ledger.
 pub const CHILDREN_MAX: u64 = 256;
 
 const BYTES: u64 = (1 + LOCKS as u64 + CHILDREN_MAX) * LINE;
 
-/// The first line's only word: the run is over.
+/// The first line's only word: 1 when the run is over.
 const STOP: u64 = 0;
 
 // Words of a child's line.
@@ -27,19 +27,19 @@ const UNCERTAIN: u64 = 16;
 /// The ledger as one process maps it.
 pub struct Ledger(Mapped);
 
-/// What a run's increments came to.
+/// The balance of a run's increments.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Increments {
     /// In the counters.
     pub counted: u64,
-    /// That children saw through.
+    /// That children finished.
     pub finished: u64,
-    /// Whose child died on the way: they may be in the counters or not.
+    /// Of children that died in between: they may be in the counters or not.
     pub uncertain: u64,
 }
 
 impl Increments {
-    /// How many increments the counters lack, or have too many.
+    /// Increments that the counters lack, or have too many.
     pub const fn wrong(self) -> u64 {
         self.finished.saturating_sub(self.counted) + self.counted.saturating_sub(self.finished + self.uncertain)
     }
@@ -66,7 +66,7 @@ impl Ledger {
         self.0.publish(&[line]);
     }
 
-    /// Tells the children to end in order.
+    /// Tells the children to end.
     pub fn stop(&self) {
         self.write(STOP, 0, 1);
     }
@@ -79,9 +79,9 @@ impl Ledger {
         (1 + lock as u64) * LINE
     }
 
-    /// Raises a counter whose lock the caller holds; `between` comes when it is half done.
-    /// `repair`: a holder died, so the words may differ. An error says that they differ although
-    /// they must not.
+    /// Raises a counter under its lock, which the caller holds; calls `between` in the middle.
+    /// `repair`: a holder died, so the words may differ. The error reports words that differ
+    /// although they must not.
     pub fn increment(&self, lock: u8, repair: bool, between: impl FnOnce()) -> Result<(), String> {
         let line = Self::counter(lock);
         let (first, second) = (self.read(line, 0), self.read(line, 8));
@@ -95,8 +95,8 @@ impl Ledger {
         (1 + LOCKS as u64 + child) * LINE
     }
 
-    /// A child's new life begins, or its last is over: what the one before began and did not finish
-    /// is uncertain.
+    /// A child's new life begins, or its last is over: an unfinished increment of the one before is
+    /// uncertain.
     pub fn settle(&self, child: u64) {
         let line = Self::child(child);
         let (started, finished) = (self.read(line, STARTED), self.read(line, FINISHED));
@@ -109,7 +109,7 @@ impl Ledger {
         self.write(line, STARTED, self.read(line, STARTED) + 1);
     }
 
-    /// The increment came to its end, or, as the lock was not free in time, never began.
+    /// The increment ended, or did not begin because the lock timed out.
     pub fn finished(&self, child: u64, done: bool) {
         let line = Self::child(child);
         if done {
@@ -119,7 +119,7 @@ impl Ledger {
         }
     }
 
-    /// The balance, when all children have gone and are settled.
+    /// The balance, when all children have ended and are settled.
     pub fn balance(&self, children: u64) -> Increments {
         let sum = |word: u64| (0..children).map(|child| self.read(Self::child(child), word)).sum();
         Increments {

@@ -1,5 +1,5 @@
-//! What a child tells its parent: one line each, written at once, so that a death never leaves half
-//! of one.
+//! Messages of a child to its parent: one line each, written at once, so that a death never leaves
+//! half of one.
 
 use super::operations::Operations;
 use cenote_base::fault::Point;
@@ -10,22 +10,22 @@ use std::io::Write;
 pub enum Message {
     /// It has joined the region.
     Joined,
-    /// What it did since it last said so.
+    /// Its operations since the last report.
     Did(Operations),
     /// Bytes of readable blocks, and bytes for blocks.
     Fill(u64, u64),
-    /// Counters of its host as they stand, in the order of [`super::operations::COUNTERS`].
+    /// Counters of its host, in the order of [`super::operations::COUNTERS`].
     Counters(Vec<u64>),
-    /// Bytes were wrong: how many, and where.
+    /// Bytes were wrong: their number, and where.
     Wrong(u64, String),
-    /// A lock let two in, or did not tell of a death.
+    /// A lock admitted two holders, or did not report a death.
     Lock(String),
     /// It kills itself at this fault point now.
     Fault(Point),
 }
 
 impl Message {
-    /// Says it to the parent. Without a parent there is nothing left to do.
+    /// Sends it to the parent. Without a parent the process ends.
     pub fn send(&self) {
         let line = self.line();
         let mut stdout = std::io::stdout().lock();
@@ -47,7 +47,7 @@ impl Message {
         }
     }
 
-    /// Reads a line; `None` for what no child says.
+    /// Parses a line; `None` if it is no message.
     pub fn parse(line: &str) -> Option<Self> {
         let (word, rest) = line.split_once(' ').unwrap_or((line, ""));
         let numbers = || rest.split(' ').map(|number| number.parse().ok()).collect::<Option<Vec<u64>>>();

@@ -1,9 +1,9 @@
-//! What children do, by kind, and the counters of their hosts that are reported.
+//! The operations of children, and the reported counters of their hosts.
 
 use cenote_pool::Counter;
 use std::collections::BTreeMap;
 
-/// Something that a child did.
+/// An operation of a child.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(usize)]
 pub enum Operation {
@@ -51,7 +51,7 @@ const NAMES: [&str; 19] = [
     "fork",
 ];
 
-/// How often each was done.
+/// Number of each.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Operations(pub [u64; NAMES.len()]);
 
@@ -73,7 +73,7 @@ impl Operations {
     }
 }
 
-/// Counters of hosts that are reported.
+/// Reported counters of hosts.
 pub const COUNTERS: [Counter; 7] = [
     Counter::LockTimeouts,
     Counter::LocksAbandoned,

@@ -1,24 +1,24 @@
-//! What a torture came to: figures, what they must be, and how they are told.
+//! Result of a torture: figures, their goals, and the report.
 
 use super::ledger::Increments;
 use cenote_console::output::{facts, table, wrapped};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
-/// Exit code where bytes were wrong, or anything was lost or damaged.
+/// Exit code if bytes were wrong, or anything was lost or damaged.
 pub const WRONG: u8 = 3;
-/// Exit code where a child hung.
+/// Exit code if a child hung.
 pub const HUNG: u8 = 4;
-/// Exit code where nothing was wrong, but the run did not do what makes it worth something.
+/// Exit code if nothing was wrong, but the run missed its goals.
 pub const TOO_LITTLE: u8 = 5;
 
-/// From so many seconds on a run has goals.
+/// Runs of at least this many seconds have goals.
 const GOALS_FROM_SECONDS: f64 = 60.0;
 const KILLS_GOAL: u64 = 100;
 const CRITICAL_KILLS_GOAL: u64 = 20;
 const FILL_GOAL: f64 = 0.95;
 
-/// What is told at the end.
+/// The report.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Report {
     pub seconds: f64,
@@ -30,34 +30,34 @@ pub struct Report {
     pub region_bytes: u64,
     pub data_bytes: u64,
     pub operations: BTreeMap<&'static str, u64>,
-    /// Children that ended by SIGKILL, wherever they were.
+    /// Children that ended by SIGKILL, at any point.
     pub kills: u64,
     pub kills_in_critical_sections: u64,
-    /// Of kills at fault points, how many at each.
+    /// Kills at each fault point.
     pub kills_by_fault_point: BTreeMap<&'static str, u64>,
-    /// How often a child was stopped for a while and went on.
+    /// Number of times that a child was stopped for a while.
     pub stops: u64,
-    /// How often all children of a host were killed at once.
+    /// Number of times that all children of a host were killed at once.
     pub host_kills: u64,
-    /// Of those, how often the host lost its own memory, too.
+    /// Of those, times that the host lost its own memory, too.
     pub host_reboots: u64,
-    /// Readable bytes over bytes for blocks: nine of ten looks at it found at least this.
+    /// Readable bytes over bytes for blocks: nine of ten checks found at least this.
     pub fill: f64,
     pub fill_median: f64,
     pub fill_looks: usize,
     pub wrong_bytes: u64,
-    /// Slots and chunks that nobody can reach.
+    /// Unreachable slots and chunks.
     pub leaked_bytes: u64,
     pub hangs: u64,
     /// Increments of locked counters that are missing or too many.
     pub increments_wrong: u64,
     pub increments_uncertain: u64,
-    /// Structures or payloads that did not hold at the end.
+    /// Structures or payloads that were corrupt at the end.
     pub damaged: u64,
-    /// Slots still reserved and blocks still pinned when everybody had gone.
+    /// Slots still reserved and blocks still pinned when all processes had ended.
     pub left_reserved: u64,
     pub left_pinned: u64,
-    /// Children that ended in a way of their own.
+    /// Children that ended in any other way.
     pub failed_children: u64,
     pub lock_timeouts: u64,
     pub locks_abandoned: u64,
@@ -65,18 +65,18 @@ pub struct Report {
     pub recovered_reservations: u64,
     pub hosts_declared_dead: u64,
     pub chunks_adopted: u64,
-    /// Structures that did not hold, as children met them.
+    /// Corrupt structures that children found.
     pub damage_met: u64,
-    /// Blocks that were still there at the end, and whose every byte was compared.
+    /// Blocks that were still there at the end, with every byte compared.
     pub blocks_verified: u64,
-    /// What was wrong, the first few.
+    /// The first findings.
     pub findings: Vec<String>,
-    /// What the run did not reach.
+    /// Goals that the run missed.
     pub short_of: Vec<String>,
     pub pass: bool,
 }
 
-/// Findings that are kept word for word.
+/// Findings that are kept verbatim.
 const FINDINGS_MAX: usize = 32;
 
 impl Report {
@@ -94,7 +94,7 @@ impl Report {
         }
     }
 
-    /// From all looks of all children.
+    /// From all checks of all children.
     pub fn set_fill(&mut self, mut looks: Vec<f64>) {
         looks.sort_by(f64::total_cmp);
         let at = |percent: usize| looks.get(looks.len() * percent / 100).copied().unwrap_or(0.0);
@@ -106,7 +106,7 @@ impl Report {
         self.wrong_bytes + lost + self.increments_wrong + self.damaged + self.failed_children
     }
 
-    /// Compares the figures with what they must be; returns the exit code.
+    /// Checks the figures against their goals; returns the exit code.
     pub fn judge(&mut self) -> u8 {
         if self.seconds >= GOALS_FROM_SECONDS {
             if self.kills < KILLS_GOAL {
@@ -133,7 +133,7 @@ impl Report {
         code
     }
 
-    /// One line on what failed.
+    /// One line on the failure.
     pub fn failure(&self) -> String {
         if self.wrong() > 0 {
             return format!(

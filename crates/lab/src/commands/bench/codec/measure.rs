@@ -1,5 +1,5 @@
-//! One core encodes pages and decodes them, beside copies of as many bytes of pages, pass by pass
-//! in turn.
+//! Times encoding and decoding of pages on one core, alternating with copies of as many bytes of
+//! pages.
 
 use cenote_base::prng::Prng;
 use cenote_codec::profile::curve_of;
@@ -14,24 +14,24 @@ use std::time::Instant;
 const HEADS: u16 = 8;
 const DIM: u16 = 128;
 const PROFILE: u32 = 1;
-/// Steps of QPack in standard deviations of a channel: what takes about four bits a value.
+/// Steps of QPack in standard deviations of a channel; they give about four bits per value.
 const QPACK_STEP: f32 = 0.37;
 
-/// Pages that differ; larger sets repeat them.
+/// Different pages; larger sets repeat them.
 pub struct Sample {
-    /// K and V in turn, as the reference engine has them.
+    /// Alternating K and V, as in the reference engine.
     pages: Vec<(PageKind, Vec<u8>)>,
     channels: [Channels; 2],
 }
 
-/// Nearly a normal distribution: mean 0, deviation 1.
+/// Approximately normal: mean 0, deviation 1.
 fn bell(prng: &mut Prng) -> f32 {
     let sum: f64 = (0..6).map(|_| prng.next_f64()).sum();
     ((sum - 3.0) * std::f64::consts::SQRT_2) as f32
 }
 
 impl Sample {
-    /// Pages of one layer: each channel has a scale of its own, and some channels of K are far from
+    /// Pages of one layer: each channel has its own scale, and some channels of K are far from
     /// zero.
     pub fn new(element: Element, tokens: u16, count: usize) -> Self {
         let shape = Shape { heads: HEADS, tokens, dim: DIM };
@@ -65,7 +65,7 @@ impl Sample {
         self.pages[0].1.len()
     }
 
-    /// What page follows page, over and over.
+    /// The order of pages, repeated.
     fn kinds(&self) -> impl Iterator<Item = PageKind> {
         self.pages.iter().map(|(kind, _)| *kind).cycle()
     }
@@ -83,7 +83,7 @@ impl Sample {
         all
     }
 
-    /// What a profile would say of these pages, as far as QPack's entropy coding asks.
+    /// The profile of these pages, as far as QPack's entropy coding needs it.
     fn profile(&self) -> Profile {
         let mut prng = Prng::new(0x9f0f_11e5);
         let normal = curve_of((0..200_000).map(|_| bell(&mut prng)).collect());
@@ -114,29 +114,29 @@ impl Sample {
     }
 }
 
-/// What one codec took for a slice of a working set: medians, in seconds.
+/// Times of one codec for a slice of a working set: medians, in seconds.
 pub struct Times {
-    /// Bytes of pages that these times are of.
+    /// Bytes of pages of these times.
     pub bytes: usize,
-    /// Bits of a value in frames, with all that is around it.
+    /// Bits per value in frames, headers included.
     pub bits: f64,
     pub encode: f64,
     pub decode: f64,
     /// Of checking the frames' sums alone.
     pub checksum: f64,
-    /// Of the copies between the passes that encode, and those that decode.
+    /// Of copies between the encoding passes, and between the decoding passes.
     pub copy: [f64; 2],
 }
 
-/// How much is measured.
+/// Size of a measurement.
 #[derive(Clone, Copy, Debug)]
 pub struct Extent {
     /// Bytes of all pages.
     pub bytes: usize,
-    /// Bytes of pages that are timed together: so few that the machine's other work falls between
+    /// Bytes of pages that are timed together: few, so that other load of the machine falls between
     /// most of them.
     pub slice_bytes: usize,
-    /// How often everything is gone through.
+    /// Number of passes over everything.
     pub passes: usize,
 }
 
@@ -148,7 +148,7 @@ struct Watch {
 }
 
 impl Watch {
-    /// Calls `each` with page after page.
+    /// Calls `each` with the pages in order.
     fn pass<T>(&mut self, pages: impl Iterator<Item = T>, mut each: impl FnMut(T)) {
         let mut pages = pages.peekable();
         while pages.peek().is_some() {
@@ -164,8 +164,8 @@ impl Watch {
     }
 }
 
-/// Bytes that begin so far behind a page boundary: copies between places that are the same in their
-/// memory pages are several times slower on some machines, and are no limit.
+/// Offset from a page boundary: on some machines, copies between equal page offsets are several
+/// times slower, and so no limit.
 struct Bytes {
     all: Vec<u8>,
     start: usize,
@@ -188,7 +188,7 @@ impl Bytes {
     }
 }
 
-/// Pages of a working set, one behind the other, and room for as many.
+/// Pages of a working set in order, and space for as many.
 pub struct WorkingSet<'a> {
     sample: &'a Sample,
     extent: Extent,
@@ -237,7 +237,7 @@ impl<'a> WorkingSet<'a> {
         watch.pass(pages, |(page, kind)| _ = encode(codec, &Page::new(kind, page), black_box(&mut self.frames)));
     }
 
-    /// Pages that do not decode stay as they are, which [`Self::check`] sees.
+    /// Pages that do not decode keep their content, which [`Self::check`] detects.
     fn decode(&mut self, codecs: &Codecs, watch: &mut Watch) {
         let mut rest = &self.frames[..];
         let pages =
@@ -262,11 +262,11 @@ impl<'a> WorkingSet<'a> {
     /// Measures one codec.
     ///
     /// # Errors
-    /// Frames or pages are not what plain code makes of the same.
+    /// Frames or pages differ from those of the scalar code.
     pub fn measure(&mut self, codec: &Arc<dyn PageCodec>) -> Result<Times, String> {
         let mut codecs = Codecs::default();
         codecs.add(Arc::clone(codec));
-        // The first pass of all is not counted: memory is touched for the first time.
+        // The first pass is not counted: it touches memory for the first time.
         let mut first = self.watch();
         self.encode(codec.as_ref(), &mut first);
         self.decode(&codecs, &mut first);
@@ -294,13 +294,13 @@ impl<'a> WorkingSet<'a> {
         })
     }
 
-    /// Whether the last frames and pages are bit for bit what plain code makes.
+    /// Whether the last frames and pages equal those of the scalar code, bit for bit.
     fn check(&self, codec: &Arc<dyn PageCodec>, codecs: &Codecs) -> Result<(), String> {
         let plain: Result<Vec<_>, String> = at_level(Level::Scalar, || {
             let both = |(kind, bytes): &(PageKind, Vec<u8>)| {
                 let mut frame = Vec::new();
                 encode(codec.as_ref(), &Page::new(*kind, bytes), &mut frame);
-                // Padding stays as it was.
+                // Padding did not change.
                 let mut page = vec![0xff; bytes.len()];
                 let decoded = codecs.decode(&frame, &mut PageMut::new(*kind, &mut page));
                 decoded.map(|()| (frame, page)).map_err(|error| format!("a frame does not decode: {error}"))
