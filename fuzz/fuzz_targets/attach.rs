@@ -1,4 +1,4 @@
-//! Opens regions whose superblock and control areas are hostile.
+//! Opens regions with hostile superblocks and control areas.
 #![no_main]
 
 use cenote_fuzz::{Flushing, Kind, World, attach};

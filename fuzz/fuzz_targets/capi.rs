@@ -1,4 +1,5 @@
-//! A C program's calls, by two threads, with hostile sizes, offsets, pointers and keys, on one region.
+//! A C program's calls, by two threads, with hostile sizes, offsets, pointers and keys, on one
+//! region.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

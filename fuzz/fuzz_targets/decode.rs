@@ -1,4 +1,4 @@
-//! Decodes frames and payloads that nobody encoded.
+//! Decodes arbitrary bytes as frames and payloads.
 #![no_main]
 
 use cenote_codec::{

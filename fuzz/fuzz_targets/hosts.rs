@@ -1,4 +1,5 @@
-//! Three hosts on one flushed region that turns hostile, under either lock between hosts and in the plain design.
+//! Three hosts on one flushed region that turns hostile, with either lock between hosts and in the
+//! plain design.
 #![no_main]
 
 use cenote_fuzz::{Flushing, Kind, World};
@@ -6,7 +7,7 @@ use libfuzzer_sys::fuzz_target;
 use std::cell::RefCell;
 
 thread_local! {
-    /// Without flushes, with them; under the bakery, under the manager, in the plain design.
+    /// Without flushes and with them; with the bakery, with the manager, in the plain design.
     static WORLDS: RefCell<Vec<World>> = RefCell::new(
         [Flushing::Pretended, Flushing::Real]
             .into_iter()
@@ -18,7 +19,7 @@ thread_local! {
 
 fuzz_target!(|input: &[u8]| {
     let Some((&first, rest)) = input.split_first() else { return };
-    // Most inputs go without: flush instructions take most of the time of those that have them.
+    // Most inputs use no flushes: flush instructions take most of the time of those that do.
     let flushing = usize::from(first >= 240);
     WORLDS.with_borrow_mut(|worlds| {
         // A processor without flush instructions has no such regions.

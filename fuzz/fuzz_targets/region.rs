@@ -1,4 +1,4 @@
-//! A pool on one host whose region turns hostile before and between its calls, and within them.
+//! A pool on one host with a region that turns hostile before, between and during its calls.
 #![no_main]
 
 use cenote_fuzz::{Flushing, Kind, World};

@@ -1,16 +1,16 @@
-//! What an input does to a region's bytes.
+//! Changes of a region's bytes by an input.
 
 use super::format::{Area, LINE, Map, SUPERBLOCK_LINES, check_word, superblock_check};
 use super::input::Input;
 use cenote_mem::{Fabric, Offset};
 
-/// One line that changes.
+/// One line to change.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Change {
     /// Offset of the line.
     at: u64,
     what: What,
-    /// Make its check word hold again, so that what comes behind the check is reached.
+    /// Whether to make its check word right, so that code after the check is reached.
     sealed: bool,
 }
 
@@ -24,21 +24,21 @@ enum What {
         word: usize,
         value: u64,
     },
-    /// Every word, from this seed.
+    /// All words, from this seed.
     Noise(u64),
     Zero,
-    /// As another line, which may lie anywhere.
+    /// A copy of another line, of any kind.
     CopyOf(u64),
-    /// The object row names another block, whose descriptor says the same.
+    /// The object row names another block, with a matching descriptor.
     Rename(u64),
 }
 
-/// Where an input's changes fall.
+/// The areas that an input changes.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Aim {
-    /// Everywhere but in the superblock, small areas as often as large ones.
+    /// All but the superblock, small areas as often as large ones.
     Control,
-    /// As often in the superblock as in everything else.
+    /// The superblock as often as all other areas together.
     Superblock,
 }
 
@@ -57,7 +57,7 @@ impl Change {
             5 => What::Noise(input.word()),
             6 => What::Zero,
             _ => {
-                // Mostly a line of the same kind: such a line makes sense, in another place.
+                // Mostly a line of the same kind, which is valid in another place.
                 let source = if input.chance(200) {
                     area
                 } else {
@@ -70,7 +70,7 @@ impl Change {
         Self { at, what, sealed: kind < 192 }
     }
 
-    /// A line with another word, sealed.
+    /// A line with another word and a right check word.
     #[cfg(test)]
     pub const fn field(at: u64, word: usize, value: u64) -> Self {
         Self { at, what: What::Set { word, value }, sealed: true }
@@ -115,7 +115,7 @@ impl Change {
     }
 }
 
-/// Makes the superblock's check word hold.
+/// Makes the superblock's check word right.
 pub(crate) fn seal_superblock<F: Fabric>(fabric: &F) {
     fabric.store(Offset::new(23 * 8), superblock_check(&superblock_words(fabric)));
     fabric.publish(&[128]);
@@ -128,12 +128,12 @@ pub(crate) fn superblock_words<F: Fabric>(fabric: &F) -> [u64; 24] {
 fn draw_line(input: &mut Input<'_>, map: &Map, area: Area) -> u64 {
     let (start, lines) = map.area(area);
     let lines = if area == Area::Superblock { SUPERBLOCK_LINES } else { lines };
-    // What is in use lies at the start of most areas.
+    // The used part is at the start of most areas.
     let line = if input.chance(160) { u64::from(input.byte()) % lines } else { input.below(lines) };
     start + line * LINE
 }
 
-/// A field of the area's lines, with a number that it might have.
+/// A field of the area's lines, with a plausible number.
 fn draw_field(input: &mut Input<'_>, map: &Map, area: Area) -> What {
     let block = |input: &mut Input<'_>| input.below(map.descriptors);
     let (word, value) = match (area, input.byte() % 4) {
@@ -171,7 +171,7 @@ fn draw_field(input: &mut Input<'_>, map: &Map, area: Area) -> What {
     What::Set { word, value }
 }
 
-/// Numbers at which code goes wrong, more often than chance would have them.
+/// Numbers that often break code, more often than chance would draw them.
 fn draw_value(input: &mut Input<'_>, map: &Map) -> u64 {
     let (data, data_lines) = map.area(Area::Data);
     match input.byte() % 16 {
@@ -179,9 +179,9 @@ fn draw_value(input: &mut Input<'_>, map: &Map) -> u64 {
         1 => u64::MAX - u64::from(input.byte()),
         2 => 1 << (input.byte() % 64),
         3 => (1_u64 << (input.byte() % 64)).wrapping_sub(1),
-        // A block plus one, with or without something above: an entry, a pin, an object's block.
+        // A block plus one, with or without high bits: an entry, a pin, an object's block.
         4 => input.below(map.descriptors + 3) | u64::from(input.byte()) << 40,
-        // A length and an offset as descriptors have them.
+        // A length and an offset, as in descriptors.
         5 => u64::from(input.byte()) | (data / LINE + input.below(data_lines + 2)) << 24,
         6 => 0xff_ffff | (input.below(data_lines + 2)) << 24,
         // Slot sizes.

@@ -1,13 +1,13 @@
-//! A second implementation of `docs/internals/format.md`: where things lie and how lines are
-//! sealed. Written from the document and not from the pool's code, so that a test of the one is a
-//! test of the other.
+//! A second implementation of `docs/internals/format.md`: offsets of areas and check words of
+//! lines. Written from the document and not from the pool's code, so that a test of one tests the
+//! other.
 
 /// Bytes of a line.
 pub(crate) const LINE: u64 = 64;
-/// Lines of the superblock that mean something.
+/// Lines of the superblock with content.
 pub(crate) const SUPERBLOCK_LINES: u64 = 3;
 
-/// The areas of a region, in the order in which they lie in it.
+/// The areas of a region, in the order of their offsets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Area {
     Superblock,
@@ -66,7 +66,7 @@ impl Area {
     }
 }
 
-/// What a superblock says about where things lie.
+/// Facts of a superblock that determine offsets.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Map {
     /// First byte and number of lines of each area.
@@ -78,7 +78,7 @@ pub(crate) struct Map {
 }
 
 impl Map {
-    /// `words` are those of a sound superblock.
+    /// `words` are those of a valid superblock.
     pub fn of(words: &[u64; 24]) -> Self {
         let (region_bytes, chunk_bytes, block_bytes_min) = (words[3], words[4], words[5]);
         let mut chunks = region_bytes / chunk_bytes;
@@ -133,12 +133,12 @@ impl Map {
         self.areas[area as usize]
     }
 
-    /// The areas that have lines, in order.
+    /// The areas that consist of lines, in order.
     pub fn existing(&self) -> Vec<Area> {
         Area::ALL.into_iter().filter(|&area| self.area(area).1 > 0).collect()
     }
 
-    /// The area in which the line at `at` lies; `None`: between two of them.
+    /// The area of the line at `at`; `None`: it is between two areas.
     pub fn area_at(&self, at: u64) -> Option<Area> {
         Area::ALL.into_iter().find(|&area| {
             let (start, lines) = self.area(area);

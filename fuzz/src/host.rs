@@ -1,5 +1,5 @@
-//! A host's own memory for one thread: time stands still but while somebody waits, so that a wait of ten seconds
-//! costs nothing and is seen.
+//! A host's memory for one thread. Time advances only while a call waits, so that a wait of ten
+//! seconds costs nothing and is measured.
 
 use cenote_mem::HostLocal;
 use cenote_mem::host::{HeldLock, HostError, HostSpec, LockTimeout};
@@ -24,7 +24,7 @@ impl Clock {
         Duration::from_nanos(self.0.now.load(Relaxed))
     }
 
-    /// How much of all time went by because somebody waited.
+    /// The part of all time that passed in waits.
     pub fn waited(&self) -> Duration {
         Duration::from_nanos(self.0.waited.load(Relaxed))
     }
@@ -57,7 +57,7 @@ const HELD: u8 = 1;
 /// Its last holder died.
 const ABANDONED: u8 = 2;
 
-/// How long a look at a word takes that is not what one waits for, once looks have stopped to be busy.
+/// Time of a load of a word after the first busy ones, if it is not the awaited one.
 const PAUSE: Duration = Duration::from_millis(20);
 const BUSY_LOOKS: u32 = 16;
 
@@ -78,7 +78,7 @@ impl ThreadHost {
         self.0.spec
     }
 
-    /// Lets the next holder of a lock believe that the last one died with it.
+    /// Makes the next holder of a lock believe that the last one died with it.
     pub fn abandon(&self, index: u64) {
         let lock = &self.0.locks[index as usize % self.0.locks.len()];
         let _ = lock.compare_exchange(FREE, ABANDONED, Relaxed, Relaxed);
@@ -140,7 +140,7 @@ impl HostLocal for ThreadHost {
         let lock = &self.0.locks[index as usize];
         let before = lock.swap(HELD, Relaxed);
         if before == HELD {
-            // There is one thread: whoever holds it is waiting for us.
+            // There is one thread, so the holder waits for this call: fail at once.
             self.0.clock.wait(timeout);
             return Err(LockTimeout::Passed { index });
         }

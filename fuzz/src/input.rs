@@ -1,6 +1,6 @@
 //! A byte string as a source of decisions.
 
-/// What is left of an input. At its end it gives zeros for ever, so that every prefix is an input too.
+/// The rest of an input. At its end it yields zeros, so that every prefix is an input too.
 pub(crate) struct Input<'a>(&'a [u8]);
 
 impl<'a> Input<'a> {

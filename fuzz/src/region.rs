@@ -1,4 +1,4 @@
-//! A fabric whose bytes change between two looks at them, as another process would change them.
+//! A fabric with bytes that change between two loads, as another process would change them.
 
 use super::change::Change;
 use super::format::Map;
@@ -8,18 +8,18 @@ use std::sync::Mutex;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 
-/// Unit in which changes are remembered, so that only they are undone.
+/// Unit in which changes are recorded, so that only they are undone.
 const PAGE: u64 = 4096;
 
 #[derive(Debug)]
 pub(crate) struct Region {
     mapped: Mapped,
-    /// What `mapped` passes for.
+    /// The flush instruction that `mapped` reports.
     flush: Flush,
     map: Option<Map>,
     /// Pages written since the last image.
     dirty: Vec<AtomicBool>,
-    /// How many loads there were.
+    /// Number of loads.
     loads: AtomicU64,
     /// Loads until the change in `pending`.
     loads_left: AtomicU64,
@@ -27,7 +27,7 @@ pub(crate) struct Region {
 }
 
 impl Region {
-    /// Memory that is to be formatted, and the flush instruction that it passes for.
+    /// Memory to be formatted, and the flush instruction that it reports.
     pub fn new(mapped: Mapped, flush: Flush) -> Self {
         let dirty = (0..mapped.len().div_ceil(PAGE)).map(|_| AtomicBool::new(true)).collect();
         Self {
@@ -41,7 +41,7 @@ impl Region {
         }
     }
 
-    /// Tells where things lie, once the superblock is there.
+    /// Sets the offsets, once the superblock is there.
     pub const fn set_map(&mut self, map: Map) {
         self.map = Some(map);
     }
@@ -55,13 +55,13 @@ impl Region {
         change.apply(self, self.map());
     }
 
-    /// Changes a line after so many loads.
+    /// Changes a line after this many loads.
     pub fn change_after(&self, loads: u64, change: Change) {
         *self.pending.lock().expect("no load panics with it") = Some(change);
         self.loads_left.store(loads, Relaxed);
     }
 
-    /// Forgets a change to come.
+    /// Cancels a pending change.
     pub fn calm(&self) {
         self.loads_left.store(u64::MAX, Relaxed);
     }
@@ -70,7 +70,8 @@ impl Region {
         (0..self.mapped.len()).step_by(64).map(|at| self.mapped.load_line(at)).collect()
     }
 
-    /// Makes the bytes those of an image; `all`: also where nothing was written since the last restoration.
+    /// Restores the bytes of an image; `all`: also pages that were not written since the last
+    /// restoration.
     pub fn restore(&self, image: &[[u64; 8]], all: bool) {
         self.calm();
         let pages = (0..).step_by(PAGE as usize).zip(image.chunks(PAGE as usize / 64));

@@ -1,4 +1,4 @@
-//! What was found, each with its story.
+//! Findings of the fuzzer, each with its cause.
 
 use super::change::{Change, superblock_words};
 use super::format::{Area, LINE, check_word, superblock_check};
@@ -7,9 +7,9 @@ use cenote_base::HostId;
 use cenote_pool::Counter;
 use std::time::Duration;
 
-/// A row of the object table that names a slot which its chunk does not have. Giving the object back put the slot
-/// into the free list, and the next object was written behind the chunk: over other blocks, or past the region's
-/// end, where the fabric panics.
+/// An object row that names a slot which its chunk does not have. Freeing the object put the slot
+/// into the free list, and the next object was written after the chunk: over other blocks, or past
+/// the region's end, where the fabric panics.
 #[test]
 fn an_object_outside_of_its_chunks_slots_is_not_reused() {
     let world = World::new(Kind::OneHost, Flushing::Real).expect("every processor can be one host");
@@ -37,8 +37,8 @@ fn an_object_outside_of_its_chunks_slots_is_not_reused() {
     run.finish(true);
 }
 
-/// A live host that stands in a lock and never leaves. Every eviction waited for the lock of its block's shard in
-/// turn, half a second each, with the heap locked: minutes for one publication.
+/// A living host that holds a lock and never releases it. Every eviction waited for its block's
+/// shard in turn, half a second each, with the heap locked: minutes for one publication.
 #[test]
 fn many_evictions_wait_for_stuck_shards_only_once() {
     let Some(world) = World::new(Kind::Bakery, Flushing::Real) else { return };
@@ -48,19 +48,20 @@ fn many_evictions_wait_for_stuck_shards_only_once() {
     let map = *run.region.map();
     let (locks, _) = map.area(Area::Locks);
     for shard in 0..64 {
-        // Host 2 holds it: a ticket that is lower than any later one, of a life that nobody declared dead.
+        // Host 2 holds it: a ticket that is lower than any later one, of a life that no host
+        // declared dead.
         run.region.change(&Change::field(locks + (shard * 3 + 2) * 2 * LINE, 0, 2));
     }
     let pool = run.pool(0).expect("it attached");
     run.timed_within("evict", Duration::from_secs(2), |_| pool.evict(60));
     run.timed_within("put", Duration::from_secs(30), |run| run.put(0, 3, 60_000, 1));
     drop(pool);
-    // It lets go, so that the others can leave.
+    // It releases the lock, so that the others can leave.
     world.restore(0);
 }
 
-/// A crash that left every lock taken, and another host that stands in all of them: whoever attached waited ten
-/// seconds for each lock, twelve minutes in all, with the membership locked.
+/// A crash that left every lock taken, and another host that holds all of them: each attach waited
+/// ten seconds for each lock, twelve minutes in all, with the membership locked.
 #[test]
 fn a_new_life_settles_all_locks_within_one_deadline() {
     let Some(world) = World::new(Kind::Bakery, Flushing::Real) else { return };
@@ -76,8 +77,9 @@ fn a_new_life_settles_all_locks_within_one_deadline() {
     world.restore(0);
 }
 
-/// A chunk line without an incarnation passed for one of a dead life whenever any other host was dead: chunks of
-/// hosts that live were adopted, and this host's own ones again, with their slots listed twice.
+/// A chunk line without an incarnation counted as one of a dead life whenever any other host was
+/// dead. Chunks of living hosts were adopted, and this host's own ones again, with their slots
+/// listed twice.
 #[test]
 fn only_chunks_of_the_dead_are_adopted() {
     let Some(world) = World::new(Kind::Bakery, Flushing::Real) else { return };
@@ -101,11 +103,11 @@ fn only_chunks_of_the_dead_are_adopted() {
     assert!(adopted(3), "the dead host's chunks serve the living: {before:?}, {after:?}");
     assert!(!adopted(2), "a living host lost a chunk: {before:?}, {after:?}");
     assert_eq!(pool.counter(Counter::ChunksAdopted), before.iter().filter(|&&owner| owner == 3).count() as u64);
-    assert!(pool.check(false).expect("nobody else holds a lock").damage.is_empty());
+    assert!(pool.check(false).expect("no other lock is held").damage.is_empty());
 }
 
-/// Every descriptor says that it holds an object. `check` and `gc` went over the whole object table for each of
-/// them, with the heap locked: minutes in a region of a million blocks.
+/// Every descriptor says that it holds an object. `check` and `gc` walked the whole object table
+/// for each of them, with the heap locked: minutes in a region of a million blocks.
 #[test]
 fn objects_without_names_cost_a_check_one_more_look() {
     let world = World::new(Kind::OneHost, Flushing::Real).expect("every processor can be one host");
@@ -119,7 +121,7 @@ fn objects_without_names_cost_a_check_one_more_look() {
         run.region.change(&Change::field(at, 3, 16 | (map.area(Area::Data).0 / LINE) << 24));
         run.region.change(&Change::field(at, 0, 3 | 1 << 16));
     }
-    // Whoever takes the heap lock next believes the descriptors.
+    // The next holder of the heap lock trusts the descriptors.
     run.abandon_lock(0, 1);
     let pool = run.pool(0).expect("it attached");
     let report = run.timed("check", |_| pool.check(true)).expect("one host");
@@ -127,18 +129,18 @@ fn objects_without_names_cost_a_check_one_more_look() {
     run.finish(true);
 }
 
-/// Attaches while pins of earlier attachments keep their workers alive, each with its slot. The world took the fifth refusal
-/// for hostile bytes that keep processes out; slots are not in the region at all.
+/// Attaches while pins of earlier attachments keep their workers alive, each with its slot. The
+/// checks took the fifth refusal for hostile bytes that keep processes out; slots are not in the
+/// region at all.
 #[test]
 fn workers_that_live_by_their_pins_keep_their_slots() {
     let mut world = World::new(Kind::OneHost, Flushing::Real).expect("every processor can be one host");
     world.run(include_bytes!("../inputs/slots-kept-by-pins"));
 }
 
-/// The second implementation of the format is worth something as long as it finds in a region what the first one
-/// wrote.
+/// The second implementation of the format must find in a region what the first one wrote.
 #[test]
-fn the_document_describes_what_the_pool_writes() {
+fn the_format_document_matches_the_pool() {
     for kind in [Kind::OneHost, Kind::Bakery, Kind::Plain] {
         let Some(world) = World::new(kind, Flushing::Pretended) else { continue };
         world.restore(0);

@@ -1,4 +1,4 @@
-//! One region, its images, and what an input makes of them.
+//! One region, its images, and the run of an input.
 
 use super::change::{Aim, Change, seal_superblock, superblock_words};
 use super::format::{LINE, Map, SUPERBLOCK_LINES};
@@ -17,15 +17,16 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Calls of one input.
+/// Most calls of one input.
 const STEPS_MAX: u32 = 96;
-/// Calls among them that walk the whole region.
+/// Most calls among them that walk the whole region.
 const WALKS_MAX: u32 = 10;
-/// Longest time that one call may spend waiting. An administrator's call waits ten seconds for a lock; one that
-/// waits for several of them in turn must give up at the first or share one deadline.
+/// Longest time that one call may wait. An administrator's call waits ten seconds for a lock; a
+/// call that waits for several in turn must give up at the first or share one deadline.
 const WAIT_MAX: Duration = Duration::from_secs(45);
-/// Most words, lines and payloads that one call may look at. The worlds have about 4,000 lines outside of their
-/// payload; a walk that looks at each a few times is far below, one that goes over a table for every block far above.
+/// Most words, lines and payloads that one call may load. The worlds have about 4,000 lines outside
+/// of their payload; a walk that loads each a few times is far below, one that walks a table for
+/// every block far above.
 const LOADS_MAX: u64 = 50_000;
 /// Payload bytes of the namespaces' blocks.
 const BLOCK_BYTES: [u64; 3] = [1 << 10, 65 * LINE, 16 << 10];
@@ -35,25 +36,25 @@ const HOSTS_MAX: u8 = 3;
 
 type TestPool<H = ThreadHost> = Pool<Arc<Region>, H>;
 
-/// What a region is made for.
+/// Kind of a region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// One host, coherent.
     OneHost,
     /// Three hosts with a flush instruction, and the bakery.
     Bakery,
-    /// The same with TraCT's lock manager.
+    /// Three hosts with TraCT's lock manager.
     Manager,
     /// Three hosts with the bakery, in TraCT's plain design.
     Plain,
 }
 
-/// Whether lines are flushed as the superblock says.
+/// The flush instruction in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Flushing {
-    /// By the instruction that the processor has.
+    /// The processor's.
     Real,
-    /// Not at all: all hosts of a world are one process, which needs none, and instructions are slow.
+    /// None: all hosts of a world are one process, which needs none, and instructions are slow.
     Pretended,
 }
 
@@ -62,12 +63,12 @@ pub struct World {
     kind: Kind,
     region: Arc<Region>,
     images: Vec<Vec<[u64; 8]>>,
-    /// Which image the region began as.
+    /// The image that the region began with.
     current: Cell<Option<u8>>,
 }
 
 thread_local! {
-    /// The manager that grants locks while somebody waits: there is one thread.
+    /// The manager that grants locks while a call waits, because there is one thread.
     static MANAGER: RefCell<Option<LockManager<Arc<Region>, ThreadHost>>> = const { RefCell::new(None) };
 }
 
@@ -88,10 +89,10 @@ fn appoint_manager(manager: Option<LockManager<Arc<Region>, ThreadHost>>) {
 }
 
 impl World {
-    /// A world of this kind; `None` where the processor has no flush instruction that it needs.
+    /// A world of this kind; `None` if the processor lacks a flush instruction that it needs.
     ///
     /// # Panics
-    /// There is no memory, or a sound region does not work.
+    /// There is no memory, or an intact region does not work.
     #[must_use]
     pub fn new(kind: Kind, flushing: Flushing) -> Option<Self> {
         let flush = if kind == Kind::OneHost { Flush::None } else { Flush::best()? };
@@ -120,7 +121,7 @@ impl World {
         Some(world)
     }
 
-    /// Makes the images: as if all processes had died in the middle, and as they leave in order.
+    /// Makes the images: after all processes died in the middle, and after they left.
     fn populate(&mut self) {
         let mut run = Run::new(self);
         let hosts = run.hosts.len();
@@ -147,16 +148,16 @@ impl World {
         self.images = vec![crashed, self.region.image()];
     }
 
-    /// Whatever has been put into the region gives way to the image of a crash (0) or of an orderly end (1).
+    /// Replaces the region by the image of a crash (0) or of an orderly end (1).
     pub(crate) fn restore(&self, image: u8) {
         let last = self.current.replace(Some(image));
         self.region.restore(&self.images[usize::from(image)], last != Some(image));
     }
 
-    /// Spends an input.
+    /// Runs an input.
     ///
     /// # Panics
-    /// The pool does what it must not.
+    /// The pool broke a rule.
     pub fn run(&mut self, input: &[u8]) {
         let mut input = Input::new(input);
         let choices = input.byte();
@@ -179,10 +180,10 @@ impl World {
     }
 }
 
-/// Opens what an input makes of a region: of the superblock first of all.
+/// Opens a region with an input's changes, the superblock's first.
 ///
 /// # Panics
-/// The pool does what it must not.
+/// The pool broke a rule.
 pub fn attach(world: &World, input: &[u8]) {
     let mut input = Input::new(input);
     let choices = input.byte();
@@ -193,7 +194,7 @@ pub fn attach(world: &World, input: &[u8]) {
             region.change(&Change::draw(&mut input, region.map(), Aim::Superblock));
         }
     } else {
-        // The superblock and what follows, as the input has it.
+        // The superblock and the following areas, as the input changed them.
         let changed = input.rest();
         for (at, bytes) in (0..region.len()).step_by(8).zip(changed.chunks(8)) {
             let mut word = [0; 8];
@@ -207,7 +208,7 @@ pub fn attach(world: &World, input: &[u8]) {
     let Ok(superblock) = Superblock::read(&**region).inspect_err(show) else { return };
     let options = AttachOptions { private: true, host: HostId(choices >> 3 & 3), ..AttachOptions::named("opened") };
     if superblock.flush.is_coherent() {
-        // With the host-local memory that production has.
+        // With the host-local memory of production.
         if let Ok(pool) = Pool::attach(Arc::clone(region), &options).inspect_err(show) {
             use_once(&pool);
         }
@@ -221,7 +222,7 @@ pub fn attach(world: &World, input: &[u8]) {
     }
 }
 
-/// A little of everything.
+/// Calls of all kinds.
 fn use_once<H: HostLocal>(pool: &TestPool<H>) {
     if let Ok(namespace) = pool.namespace(&record(0, 0)).inspect_err(show) {
         let hashes = chain(&namespace, 1, 2);
@@ -242,7 +243,7 @@ fn use_once<H: HostLocal>(pool: &TestPool<H>) {
     let _ = (pool.check(true).inspect_err(show), pool.gc().inspect_err(show), pool.tick(), pool.info());
 }
 
-/// An error must be able to say what it is.
+/// An error must have a text.
 fn show(error: &PoolError) {
     let _ = error.to_string();
 }
@@ -262,7 +263,7 @@ fn chain(namespace: &Namespace, prompt: u32, blocks: u32) -> Vec<BlockHash> {
     namespace.hasher.chain(&tokens, 16)
 }
 
-/// The bytes that a seed stands for.
+/// The bytes for a seed.
 fn bytes_of(seed: u64, length: u64) -> Vec<u8> {
     let mut prng = Prng::new(seed);
     let mut bytes = vec![0; length as usize];
@@ -270,12 +271,12 @@ fn bytes_of(seed: u64, length: u64) -> Vec<u8> {
     bytes
 }
 
-/// The payload that belongs to a hash.
+/// The payload for a hash.
 fn payload(hash: BlockHash, length: u64) -> Vec<u8> {
     bytes_of(hash.words()[0], length)
 }
 
-/// The object of a key: its first byte tells its version, so that each tells by itself whether it is one.
+/// The object of a key. Its first byte is its version, so that each identifies itself.
 fn object(key: usize, length: u64, version: u8) -> Vec<u8> {
     let mut bytes = bytes_of(key as u64 | length << 8 | u64::from(version) << 40, length);
     if let Some(first) = bytes.first_mut() {
@@ -284,7 +285,7 @@ fn object(key: usize, length: u64, version: u8) -> Vec<u8> {
     bytes
 }
 
-/// Reads a block and insists that whole means right.
+/// Reads a block and asserts that a whole one is right.
 fn read<H: HostLocal>(pool: &TestPool<H>, hit: &Hit) -> ReadOutcome {
     let mut bytes = vec![0; hit.length as usize];
     let (left, right) = bytes.split_at_mut(hit.length as usize / 128 * 64);
@@ -296,22 +297,23 @@ fn read<H: HostLocal>(pool: &TestPool<H>, hit: &Hit) -> ReadOutcome {
 }
 
 struct Host {
-    /// Its own memory, once there is some.
+    /// The host's memory, once there is some.
     area: Option<ThreadHost>,
     pool: Option<TestPool>,
     worker: Worker,
 }
 
-/// Which attachment a pool or a pin is of. A worker lives, and keeps its slot, as long as a pin of it does.
+/// Attachment of a pool or a pin. A worker lives, and keeps its slot, as long as one of its pins
+/// does.
 #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 struct Worker {
-    /// Which host-local memory, counted over all hosts.
+    /// Number of its host memory, over all hosts.
     memory: u64,
-    /// Which attachment, likewise.
+    /// Number of its attachment, over all hosts.
     number: u64,
 }
 
-/// One input at work.
+/// The run of one input.
 pub(crate) struct Run {
     kind: Kind,
     pub region: Arc<Region>,
@@ -366,7 +368,7 @@ impl Run {
     pub fn attach_named(&mut self, host: usize, fresh: bool) {
         let attached = self.timed("attach", |run| run.attach(host, fresh));
         if let Err(PoolError::WorkersFull { slots, .. }) = attached {
-            // No bytes of a region may keep a process out: only workers that live have slots.
+            // No bytes of a region may keep a process out: only living workers have slots.
             let memory = self.hosts[host].worker.memory;
             let living: BTreeSet<Worker> =
                 self.pins.iter().map(|(worker, _)| *worker).filter(|worker| worker.memory == memory).collect();
@@ -376,8 +378,8 @@ impl Run {
         self.permit("attach", attached);
     }
 
-    /// On one host nothing that stands in a region is a reason to fail: there is nobody to wait for. Between hosts
-    /// a lock may seem taken.
+    /// On one host, no content of a region may make a call fail, because no other host can hold a
+    /// lock. Between hosts a lock may seem taken.
     fn permit<T>(&self, what: &str, result: Result<T, PoolError>) -> Option<T> {
         match result {
             Ok(value) => Some(value),
@@ -386,7 +388,7 @@ impl Run {
         }
     }
 
-    /// Insists that a call does not wait for long.
+    /// Asserts that a call does not wait for long.
     pub fn timed<T>(&mut self, what: &str, call: impl FnOnce(&mut Self) -> T) -> T {
         self.timed_within(what, WAIT_MAX, call)
     }
@@ -396,7 +398,7 @@ impl Run {
         let value = call(self);
         let (waited, loads) = (self.clock.waited().saturating_sub(start), self.region.loads() - loads);
         assert!(waited <= wait_max, "{what} waited for {waited:?}");
-        // Whoever waits looks again and again.
+        // A waiter loads repeatedly.
         assert!(loads <= LOADS_MAX || waited > Duration::from_secs(1), "{what} looked at {loads} words and lines");
         value
     }
@@ -416,7 +418,7 @@ impl Run {
 
     fn namespace(&self, host: usize, fingerprint: u8, class: usize) -> Option<(TestPool, Namespace)> {
         let pool = self.pool(host)?;
-        // A row of another block size, or a table that is full, is a region that cannot be used for this model.
+        // A row of another block size, or a full table, makes the region unusable for this model.
         let namespace = pool.namespace(&record(fingerprint, class)).inspect_err(show).ok()?;
         Some((pool, namespace))
     }
@@ -429,7 +431,7 @@ impl Run {
         let _ = pool.publish(&NewBlock::new(&namespace, hash, depth), &[left, right]);
     }
 
-    /// The next holder of one of a host's own locks believes that its last one died.
+    /// Makes the next holder of one of a host's own locks believe that its last one died.
     #[cfg(test)]
     pub fn abandon_lock(&self, host: usize, index: u64) {
         self.hosts[host].area.as_ref().expect("it attached").abandon(index);
@@ -540,7 +542,7 @@ impl Run {
         }
     }
 
-    /// Calls that go over the whole region.
+    /// Calls that walk the whole region.
     fn walk(&mut self, what: u8, host: usize, input: &mut Input<'_>) {
         if self.walks_left == 0 {
             return;
@@ -560,25 +562,25 @@ impl Run {
             32 => drop(pool.follow(&mut self.follower).inspect_err(show)),
             _ => {
                 pool.tick();
-                // Once everybody's heart has stood still, everybody looks again.
+                // After all heartbeats have stood still, every host looks again.
                 self.clock.advance(Duration::from_secs(11));
                 pool.tick();
             }
         }
     }
 
-    /// Looks at the region from outside, as `cenote pool check` does.
+    /// Checks the region from outside, as `cenote pool check` does.
     fn inspect(&self, host: usize, payloads: bool) {
         let options = AttachOptions { private: true, host: HostId(host as u8), ..AttachOptions::named("inspector") };
         let Ok(inspector) = Inspector::open(&self.region, &options).inspect_err(show) else { return };
         drop((inspector.info(), inspector.namespaces()));
-        // Of several hosts it would wait for those that may live, in real time.
+        // With several hosts it would wait in real time for those that may live.
         if self.region.flush().is_coherent() {
             drop(inspector.check(payloads));
         }
     }
 
-    /// Whatever was done to the region, it can be cleaned up (if `clean`) and left.
+    /// After any change, the region can be repaired (if `clean`) and left.
     pub fn finish(mut self, clean: bool) {
         self.region.calm();
         self.pins.clear();
@@ -591,7 +593,7 @@ impl Run {
             let checked = self.timed("check", |_| pool.check(true));
             let checked = self.permit("check", checked);
             if let Some(report) = checked.filter(|_| collected && self.kind == Kind::OneHost) {
-                // A block that is pinned stays, whoever says so.
+                // A pinned block stays.
                 assert!(report.leaks.is_empty() || report.pinned > 0, "gc leaves leaks: {report:?}");
             }
             self.timed("publish", |run| run.publish(host, 0, 900, 0));

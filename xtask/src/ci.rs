@@ -1,4 +1,4 @@
-//! All checks, in the order in which they are cheap to fail.
+//! All checks, the cheapest first.
 
 use crate::{python, tidy};
 use std::path::Path;
@@ -40,7 +40,7 @@ pub fn run(root: &Path) -> Result<(), String> {
         )
     })?;
     println!("\nci: all passed in {:.1} s", steps.start.elapsed().as_secs_f64());
-    // Once more, because the first time is far above by now.
+    // Repeated, because the first message is far above by now.
     if let Some(notice) = &skipped {
         println!("{notice}");
     }
@@ -53,7 +53,7 @@ struct Steps {
 }
 
 impl Steps {
-    /// Runs one step under a heading, and tells how long it took.
+    /// Runs one step under a heading, and prints its time.
     fn run<T>(&mut self, name: &str, step: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
         const COUNT: usize = 8;
         self.done += 1;
@@ -66,7 +66,7 @@ impl Steps {
     }
 }
 
-/// The cargo that started this task, with its output passed through.
+/// The cargo that started this task; its output is passed through.
 fn cargo(root: &Path, arguments: &[&str], variables: &[(&str, String)]) -> Result<(), String> {
     let program = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let status = Command::new(program)

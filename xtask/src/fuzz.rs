@@ -1,7 +1,9 @@
-//! Coverage-guided fuzzing of hostile regions: each target of `fuzz/` for a while, one after the other.
+//! Coverage-guided fuzzing of hostile regions: runs each target of `fuzz/` for a while, one after
+//! the other.
 //!
-//! On a stable compiler cargo-fuzz works without a sanitizer: the coverage instrumentation is a stable flag of
-//! the compiler. Bounds are checked by the pool's fabric, overflow and assertions by the build profile.
+//! On a stable compiler cargo-fuzz works without a sanitizer: the coverage instrumentation is a
+//! stable flag of the compiler. The pool's fabric checks bounds, the build profile checks overflow
+//! and assertions.
 
 use std::fs;
 use std::path::Path;
@@ -11,7 +13,7 @@ use std::time::Instant;
 const SECONDS: u64 = 300;
 /// An input that takes longer is a finding. Inputs take milliseconds.
 const INPUT_SECONDS_MAX: u64 = 10;
-/// More bytes than the longest sequence of calls spends are never looked at.
+/// Longest input. The longest sequence of calls needs fewer bytes.
 const INPUT_BYTES_MAX: u64 = 768;
 const USAGE: &str = "usage: cargo xtask fuzz [--seconds N] [target…]";
 
@@ -62,7 +64,7 @@ fn fuzz(root: &Path, target: &str, seconds: u64) -> Result<bool, String> {
     Ok(status.success())
 }
 
-/// Every file of `fuzz/fuzz_targets` is a target.
+/// The targets: every file of `fuzz/fuzz_targets`.
 fn targets(root: &Path) -> Result<Vec<String>, String> {
     let folder = root.join("fuzz/fuzz_targets");
     let entries = fs::read_dir(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;

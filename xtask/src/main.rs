@@ -77,7 +77,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// The repository's root: this package lies directly in it.
+/// The repository's root, the parent folder of this package.
 fn repository() -> PathBuf {
     let package = Path::new(env!("CARGO_MANIFEST_DIR"));
     package.parent().expect("the package lies in the repository").to_owned()

@@ -1,5 +1,6 @@
-//! Cenote beside its rivals. Their packages lie in folders of their own, beside the environment with vLLM: none can break
-//! another's, and who cannot be installed is left out by name.
+//! Measures Cenote beside its rivals. Their packages are in separate folders, beside the
+//! environment with vLLM, so that none can break another's. A rival that cannot be installed is
+//! left out by name.
 
 use crate::{python, vllm};
 use std::fs;
@@ -9,12 +10,12 @@ use std::process::Command;
 const FOLDER: &str = "target/peers";
 
 struct Peer {
-    /// As the table calls it.
+    /// Its name in the table.
     name: &'static str,
     folder: &'static str,
-    /// Exact, and all of them: what a rival would want of vLLM's packages, vLLM's environment has.
+    /// Exact versions of all packages, except those that vLLM's environment has.
     packages: &'static [&'static str],
-    /// Packages of Debian with libraries that its wheels want of the system, and one of those libraries.
+    /// Debian packages with libraries that its wheels need, and one of those libraries.
     system: Option<(&'static [&'static str], &'static str)>,
 }
 
@@ -35,7 +36,7 @@ const MOONCAKE: Peer = Peer {
 const LMCACHE: Peer = Peer {
     name: "LMCache",
     folder: "lmcache",
-    // With those of its requirements that it uses without a GPU.
+    // With the requirements that it uses without a GPU.
     packages: &[
         "lmcache==0.5.6",
         "aiofile==3.12.3",
@@ -50,7 +51,7 @@ const LMCACHE: Peer = Peer {
     system: None,
 };
 
-/// Installs what can be, and measures. `arguments` go to `bench/peers`.
+/// Installs the rivals, and measures. `arguments` go to `bench/peers`.
 ///
 /// # Errors
 /// vLLM's environment cannot be made, or the measurement failed; its own output is above.
@@ -65,12 +66,12 @@ pub fn run(root: &Path, arguments: &[&str]) -> Result<(), String> {
             measure.arg("--missing").arg(format!("{}={reason}", peer.name));
         }
     }
-    // Where it was called, so that names of files mean what they say.
+    // In the caller's directory, so that relative file names are right.
     measure.args(arguments).env("PYTHONPATH", root.join("bench/peers")).env("PYTHONDONTWRITEBYTECODE", "1");
     python::shown(&mut measure, "bench/peers")
 }
 
-/// Installs LMCache; returns the folder that it is in.
+/// Installs LMCache; returns its folder.
 ///
 /// # Errors
 /// It cannot be installed.
@@ -82,7 +83,7 @@ pub fn lmcache(root: &Path, environment: &Path) -> Result<PathBuf, String> {
 
 fn install(environment: &Path, folder: &Path, peer: &Peer) -> Result<(), String> {
     let wanted = peer.packages.join("\n") + &peer.system.map_or(String::new(), |(packages, _)| packages.join("\n"));
-    // Written last, so that a folder half made is made anew.
+    // Written last, so that an incomplete folder is made again.
     let stamp = folder.join("requirements-installed.txt");
     if fs::read_to_string(&stamp).is_ok_and(|installed| installed == wanted) {
         return Ok(());
@@ -109,7 +110,7 @@ fn system_has(library: &str) -> bool {
     known.is_ok_and(|known| String::from_utf8_lossy(&known.stdout).contains(library))
 }
 
-/// Unpacks packages of the distribution into a folder, because the system itself is not ours.
+/// Unpacks packages of the distribution into a folder, because installing needs root.
 fn unpack(folder: &Path, packages: &[&str]) -> Result<(), String> {
     fs::create_dir_all(folder).map_err(|error| format!("{}: {error}", folder.display()))?;
     let mut download = Command::new("apt-get");

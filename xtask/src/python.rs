@@ -1,4 +1,5 @@
-//! A Python environment in `target/venv` with exactly the packages of `xtask/python-requirements.txt`.
+//! A Python environment in `target/venv` with exactly the packages of
+//! `xtask/python-requirements.txt`.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -7,20 +8,21 @@ use std::process::Command;
 
 const REQUIREMENTS: &str = "xtask/python-requirements.txt";
 
-/// maturin puts the folder of this name into the wheel, if it is there: what is in `scripts` is installed as a command.
+/// maturin puts the folder of this name into the wheel, if it exists, and installs the content of
+/// `scripts` as commands.
 const DATA: &str = "crates/py/cenote._native.data";
 
-/// What builds a wheel for older machines.
+/// Builds wheels for older C libraries.
 const PORTABLE: [&str; 2] = ["maturin==1.16.0", "ziglang==0.17.1"];
 
-/// Makes the environment, or finds it as it should be. Returns its interpreter as an absolute path.
+/// Makes the environment, or finds it up to date. Returns its interpreter as an absolute path.
 ///
 /// # Errors
 /// Python or its `venv` is missing, or the package index cannot be reached; the message says which.
 pub fn prepare(root: &Path) -> Result<PathBuf, String> {
     let environment = root.join("target/venv");
     let python = environment.join("bin/python");
-    // Written last, so that an environment half made is made anew.
+    // Written last, so that an incomplete environment is made again.
     let stamp = environment.join("requirements-installed.txt");
     let requirements = root.join(REQUIREMENTS);
     let wanted = fs::read_to_string(&requirements).map_err(|error| format!("{REQUIREMENTS}: {error}"))?;
@@ -45,10 +47,11 @@ pub fn prepare(root: &Path) -> Result<PathBuf, String> {
     Ok(python)
 }
 
-/// Builds the package `cenote` as its users get it, installs it, and runs its tests and those of its stubs.
+/// Builds the package `cenote` as its users get it, installs it, and runs its tests and those of
+/// its stubs.
 ///
 /// # Errors
-/// Names what failed; its own output is above.
+/// Names the failed step; its own output is above.
 pub fn test_package(root: &Path, python: &Path) -> Result<(), String> {
     test_wheel(root, python, &build_wheel(root, python, "dev")?)
 }
@@ -64,7 +67,7 @@ fn test_wheel(root: &Path, python: &Path, wheel: &Path) -> Result<(), String> {
     shown(Command::new(python).args(tests).args(engines).current_dir(&folder), "pytest")?;
     let stubs = ["-m", "mypy.stubtest", "--concise", "--allowlist"];
     let allowed = folder.join("tests/stubtest-allowed.txt");
-    // Elsewhere: the folder of the package holds no compiled part.
+    // In another folder: that of the package holds no compiled part.
     let stubs = Command::new(python).args(stubs).arg(allowed).arg("cenote._native").current_dir(wheels).status();
     match stubs {
         Ok(status) if status.success() => Ok(()),
@@ -72,10 +75,12 @@ fn test_wheel(root: &Path, python: &Path, wheel: &Path) -> Result<(), String> {
     }
 }
 
-/// Builds a wheel for machines with an older C library than this one's, and tests it here. Returns it.
+/// Builds a wheel for machines with an older C library than this one's, and tests it here. Returns
+/// it.
 ///
 /// # Errors
-/// Names what failed; its own output is above. maturin refuses what needs a newer library than the wheel's name says.
+/// Names the failed step; its own output is above. maturin refuses a binary that needs a newer
+/// library than the wheel's name says.
 pub fn portable_wheel(root: &Path) -> Result<PathBuf, String> {
     let python = prepare(root)?;
     let environment = root.join("target/wheel");
@@ -119,8 +124,8 @@ fn build(
     maturin(root, builder, python, "crates/py", profile, flags, &wheels)
 }
 
-/// The folder of which maturin puts everything beside the interpreter; gone when the wheel is made, so that a later wheel does not
-/// carry an old command.
+/// The folder whose content maturin puts beside the interpreter; removed when the wheel is made, so
+/// that a later wheel has no old command.
 struct Scripts(PathBuf);
 
 impl Scripts {
@@ -161,7 +166,8 @@ fn unpack_command(python: &Path, wheel: &Path, folder: &Path, target: &Path) -> 
         .map_err(|error| format!("{}: {error}", target.display()))
 }
 
-/// Makes a wheel of a package of the workspace in a folder that is empty or not there; returns it.
+/// Makes a wheel of a package of the workspace in a folder that is empty or does not exist; returns
+/// it.
 fn maturin(
     root: &Path,
     builder: &Path,
@@ -175,7 +181,7 @@ fn maturin(
         fs::remove_dir_all(wheels).map_err(|error| format!("{}: {error}", wheels.display()))?;
     }
     let mut build = Command::new(builder);
-    // maturin looks for a linker that is a Python package with the interpreter that the path leads to.
+    // maturin searches the path of its interpreter for a linker that is a Python package.
     let path = std::env::var_os("PATH").unwrap_or_default();
     let folders = builder.parent().map(Path::to_owned).into_iter().chain(std::env::split_paths(&path));
     build.env("PATH", std::env::join_paths(folders).map_err(|error| format!("PATH: {error}"))?);
@@ -186,7 +192,7 @@ fn maturin(
     Ok(wheel.ok_or("maturin made no wheel")?.path())
 }
 
-/// Runs a command whose output is seen.
+/// Runs a command with visible output.
 ///
 /// # Errors
 /// It cannot be run, or it failed.
@@ -207,7 +213,8 @@ fn succeed(command: &mut Command, what: &str) -> Result<(), String> {
     if output.status.success() {
         return Ok(());
     }
-    // Both streams, because venv complains on one and pip on the other; the last line says the most.
+    // Both streams, because venv reports errors on one and pip on the other; the last line says the
+    // most.
     let said = [output.stdout, output.stderr].concat();
     let said = String::from_utf8_lossy(&said);
     let last = said.lines().map(str::trim).rfind(|line| !line.is_empty()).unwrap_or("it said nothing");

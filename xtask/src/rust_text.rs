@@ -1,9 +1,9 @@
-//! Rust source as far as tidiness needs it: text without comments and literals, words, test modules.
+//! Rust source as tidiness checks need it: text without comments and literals, words, test modules.
 
 use std::ops::Range;
 
-/// The same text with comments, strings and character literals replaced by blanks, byte for byte, so that
-/// positions and lines stay. Unfinished literals reach to the end.
+/// The same text with comments, strings and character literals replaced by blanks, byte for byte,
+/// so that positions and lines stay. Unfinished literals extend to the end.
 pub fn blank_out(text: &str) -> String {
     let bytes = text.as_bytes();
     let mut kept = bytes.to_vec();
@@ -89,7 +89,7 @@ fn end_of_character(bytes: &[u8], start: usize) -> usize {
     }
 }
 
-/// `r"…"` and `r#"…"#`; `start` itself where neither begins.
+/// `r"…"` and `r#"…"#`; `start` itself if neither begins.
 fn end_of_raw_string(bytes: &[u8], start: usize) -> usize {
     let hashes = bytes[start + 1..].iter().take_while(|byte| **byte == b'#').count();
     if bytes.get(start + 1 + hashes) != Some(&b'"') {
@@ -100,7 +100,7 @@ fn end_of_raw_string(bytes: &[u8], start: usize) -> usize {
     (find(bytes, start + 2 + hashes, &closing) + closing.len()).min(bytes.len())
 }
 
-/// Positions where `word` stands alone.
+/// Positions of `word` as a whole word.
 pub fn words<'a>(text: &'a str, word: &'a str) -> impl Iterator<Item = usize> + 'a {
     text.match_indices(word).map(|(at, _)| at).filter(move |at| {
         let bytes = text.as_bytes();
@@ -113,8 +113,8 @@ pub fn line_of(text: &str, at: usize) -> usize {
     1 + text.as_bytes()[..at].iter().filter(|byte| **byte == b'\n').count()
 }
 
-/// The bodies of `mod x { … }` under an attribute `#[cfg(test)]` or `#[cfg(all(test, …))]`. `blanked` is
-/// what [`blank_out`] gave.
+/// The bodies of `mod x { … }` under an attribute `#[cfg(test)]` or `#[cfg(all(test, …))]`.
+/// `blanked` is what [`blank_out`] gave.
 pub fn test_modules(blanked: &str) -> Vec<Range<usize>> {
     let mut modules = Vec::new();
     for (at, _) in blanked.match_indices("#[cfg(") {
@@ -123,7 +123,7 @@ pub fn test_modules(blanked: &str) -> Vec<Range<usize>> {
         if words(&condition, "test").next().is_none() || condition.contains("not(test") {
             continue;
         }
-        // Other attributes and a visibility may stand between.
+        // Other attributes and a visibility may be between.
         let rest = &blanked[at + length..];
         let Some(open) = rest.find('{') else { continue };
         let is_module = words(&rest[..open], "mod").next().is_some() && !rest[..open].contains(';');

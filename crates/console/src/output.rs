@@ -152,7 +152,7 @@ mod tests {
     use super::utc;
 
     #[test]
-    fn times_are_told_by_the_calendar() {
+    fn times_are_printed_by_the_calendar() {
         for (seconds, text) in [
             (0, "1970-01-01 00:00:00.000001"),
             (951_782_399, "2000-02-28 23:59:59.000001"),

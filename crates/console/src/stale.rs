@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn an_orphan_goes_and_what_may_have_an_owner_stays() {
+    fn orphans_are_removed_and_possibly_owned_files_stay() {
         // Process numbers end far below this one.
         let gone = 4_000_000_000_u32 - std::process::id();
         let here = pid_namespace().expect("this machine has /proc");

@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flag_that_is_there_is_told_by_the_parser() {
+    fn a_flag_on_the_command_line_is_reported_by_the_parser() {
         assert_eq!(told("serve --port many", None), None);
         assert_eq!(told("serve --port=many", None), None);
         assert_eq!(told("serve --prot 1", None), None);

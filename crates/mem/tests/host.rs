@@ -256,7 +256,7 @@ fn a_host_area_conforms() {
 }
 
 #[test]
-fn openers_share_words_and_know_who_was_first() {
+fn openers_share_words_and_the_first_is_told() {
     let name = Name::new("words");
     let (first, created) = name.open();
     assert!(created);
@@ -387,7 +387,7 @@ fn a_killed_process_gives_back_its_lock_and_its_slot() {
 }
 
 #[test]
-fn a_waiter_gets_the_lock_of_one_who_is_killed() {
+fn a_waiter_gets_the_lock_of_a_killed_holder() {
     let name = Name::new("waiter");
     let area = name.open().0;
     let mut helper = Helper::start("hold", &name, "");
@@ -473,7 +473,7 @@ fn counts_stay_right_while_processes_are_killed() {
 }
 
 #[test]
-fn who_looks_sees_words_and_the_living_and_changes_nothing() {
+fn a_view_shows_words_and_claims_and_changes_nothing() {
     let name = Name::new("view");
     assert!(HostArea::view(&name.0, SPEC, None).expect("a name").is_none(), "it does not exist");
     let (area, _) = name.open();
@@ -525,7 +525,7 @@ fn sweep_once_closed(name: &Name, is_orphan: bool) -> usize {
 }
 
 #[test]
-fn an_area_is_swept_when_it_is_an_orphan_and_nobody_has_it_open() {
+fn an_unused_orphaned_area_is_swept() {
     let name = Name::new("sweep");
     let open = || HostArea::open_for(&name.0, SPEC, Some(&gone_region())).expect("it opens");
     let (area, _) = open();
@@ -570,7 +570,7 @@ fn the_killed_hold_no_area() {
 /// Sweepers, openers and removers at once: an area that a process has open is never swept, so that
 /// later openers of the name share it.
 #[test]
-fn sweepers_and_openers_do_not_part_those_who_share() {
+fn sweeping_never_separates_openers() {
     let name = Name::new("sweep-race");
     let opened = AtomicU64::new(0);
     let swept = AtomicU64::new(0);
@@ -675,7 +675,7 @@ fn the_number_of_a_dead_opener_is_free_of_its_locks() {
 }
 
 #[test]
-fn an_abandoned_lock_tells_the_next_holder() {
+fn the_next_holder_learns_of_an_abandoned_lock() {
     let name = Name::new("abandon");
     let area = name.open().0;
     area.lock(0, soon()).expect("free").abandon();

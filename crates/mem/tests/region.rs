@@ -49,7 +49,7 @@ fn a_name_is_created_once_and_opened_when_there() {
 
 /// As if its creator had died before it was complete: none of its bytes exists under any name.
 #[test]
-fn what_is_not_published_leaves_nothing() {
+fn unpublished_blocks_leave_nothing() {
     let directory = tempfile::tempdir().expect("a temporary directory");
     let source = RegionSource::File(directory.path().join("region"));
     let (mapping, fresh) = Mapping::prepare(&source, MIB, 0o600, &MapOptions::default()).expect("prepared");
@@ -63,7 +63,7 @@ fn what_is_not_published_leaves_nothing() {
 
 /// Many workers of a machine start at once, and the region's size is all that the machine has.
 #[test]
-fn of_many_who_want_one_region_one_takes_its_space() {
+fn one_of_many_creators_allocates_the_region() {
     let directory = tempfile::tempdir().expect("a temporary directory");
     let source = RegionSource::File(directory.path().join("region"));
     let prepare = || Mapping::prepare(&source, MIB, 0o600, &MapOptions::default());
@@ -105,7 +105,7 @@ fn too_much_is_an_error_and_leaves_nothing() {
 }
 
 #[test]
-fn what_is_no_region_is_not_mapped() {
+fn files_that_are_no_regions_are_not_mapped() {
     let directory = tempfile::tempdir().expect("a temporary directory");
     let file = |name: &str, len: usize| {
         let path = directory.path().join(name);
@@ -148,7 +148,7 @@ fn a_new_file_in_a_missing_folder_names_the_folder_and_the_next_step() {
 }
 
 #[test]
-fn a_file_that_was_cut_is_noticed() {
+fn a_truncated_file_is_detected() {
     let name = shm("cut");
     let mapping = create(&name.0, 2 * MIB).expect("created");
     assert!(mapping.still_whole());

@@ -1,14 +1,16 @@
-//! Two hosts share one pool without coherence between them: its locks, its blocks, and the death of one of them.
+//! Two hosts share one pool without coherence between them: its locks, its blocks, and the death of
+//! one host.
 //!
-//! `two_hosts REGION a|b TEST[=HOW]…` runs one host; the other one runs the same tests as `b`. The region is all zero
-//! at the start. `cargo xtask two-host` runs both in two virtual machines that share a CXL memory device; on one
-//! machine two processes and a tmpfs file do: `truncate -s 256M /dev/shm/two_hosts`, then
-//! `two_hosts shm:two_hosts a …` beside `two_hosts shm:two_hosts b …`, then `rm /dev/shm/two_hosts`.
+//! `two_hosts REGION a|b TEST[=HOW]…` runs one host; the other one runs the same tests as `b`. The
+//! region is all zero at the start. `cargo xtask two-host` runs both in two virtual machines that
+//! share a CXL memory device. On one machine, two processes and a tmpfs file suffice: `truncate -s
+//! 256M /dev/shm/two_hosts`, then `two_hosts shm:two_hosts a …` beside `two_hosts shm:two_hosts b
+//! …`, then `rm /dev/shm/two_hosts`.
 //!
-//! Tests: `lock=N` (a counter under a lock of the pool, N times each), `blocks=N` (each publishes N blocks and reads
-//! the other's), `churn=N` (N rounds of publishing, evicting, reading and pinning at the same time), `takeover=POINT`
-//! (`a` is killed at that fault point of a publish while another thread of it holds a lock; `b` notices, repairs, and
-//! uses what `a` had).
+//! Tests: `lock=N` (a counter under a lock of the pool, N times each), `blocks=N` (each publishes N
+//! blocks and reads the other's), `churn=N` (N rounds of publishing, evicting, reading and pinning
+//! at the same time), `takeover=POINT` (`a` is killed at that fault point of a publish while
+//! another thread of it holds a lock; `b` detects it, repairs, and uses `a`'s blocks and space).
 #![allow(clippy::print_stdout, reason = "a command line tool talks")]
 
 use cenote_base::fault::{self, Plan, Point};
@@ -29,54 +31,56 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 type Pool = cenote_pool::Pool<Flushed>;
 
-/// Nobody waits longer than this for the other host to do its next step. The guests' clocks may run fast.
+/// Longest wait for the other host's next step. Guests' clocks may run fast.
 const PATIENCE: Duration = Duration::from_secs(120);
-/// A heart that stands still for so long is of a dead host. Long enough for a guest that waits for a processor.
+/// Time without a heartbeat after which a host counts as dead. Long enough for a guest that waits
+/// for a processor.
 const HOST_TIMEOUT: Duration = Duration::from_secs(5);
 const QUARANTINE: Duration = Duration::from_secs(1);
 const TICK: Duration = Duration::from_millis(250);
-/// No lock of the living is taken for so long, so a wait in vain is a fault.
+/// Longest wait for a lock of a living host; a timeout is a failure.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(10);
 
 const BLOCK_BYTES: usize = 4096;
 const CHUNK_BYTES: u64 = 4 << 20;
-/// Few blocks in a chunk, much smaller than they could be: a device of any size is soon full.
+/// Few blocks per chunk, much smaller than their slots, so that a device of any size is soon full.
 const SLOTS_PER_CHUNK: u64 = 16;
 
-/// The lock that both count under, and the one that a host dies with.
+/// The lock of the counter, and the one that a host dies with.
 const COUNT_LOCK: u8 = 0;
 const DEATH_LOCK: u8 = 1;
 
-/// Lines at the end of the superblock's page, which nothing of the pool uses.
+/// Lines at the end of the superblock's page, which the pool does not use.
 const fn spare(line: u64) -> u64 {
     4096 - 64 * (line + 1)
 }
-/// Written under a lock, and the same a moment later: who dies between leaves them different.
+/// Two words that are equal except during an update under the lock. A death in between leaves them
+/// different.
 const fn counter(lock: u8) -> u64 {
     spare(2 * lock as u64)
 }
 const fn mirror(lock: u8) -> u64 {
     spare(2 * lock as u64 + 1)
 }
-/// Lines that host `side` alone writes.
+/// Lines that only host `side` writes.
 const fn phase(side: u64) -> u64 {
     spare(8 + side)
 }
 const fn pulse(side: u64) -> u64 {
     spare(10 + side)
 }
-/// How many blocks are finished that the other host may ask for.
+/// Number of finished blocks that the other host may request.
 const fn finished(side: u64) -> u64 {
     spare(12 + side)
 }
 
-/// Block `number` of a set of a host's.
+/// Block `number` of a host's set.
 fn hash(side: u64, set: u64, number: u64) -> BlockHash {
     let mut prng = Prng::at(set << 1 | side, number);
     BlockHash::from_words([prng.next_u64(), prng.next_u64()])
 }
 
-/// The only bytes that this block may ever have.
+/// The only valid payload of this block.
 fn content(hash: BlockHash) -> Vec<u8> {
     let [low, high] = hash.words();
     let mut prng = Prng::at(low, high);
@@ -111,7 +115,7 @@ fn run(arguments: &[String]) -> Result<(), String> {
     println!("two_hosts {side}: {region} has {} MiB, flushed by {}", fabric.len() >> 20, fabric.flush());
     let superblock = if me == 0 { format(&fabric)? } else { wait_for_format(&fabric)? };
     let outcome = Host::attach(fabric, me).and_then(|mut host| host.run(side, tests));
-    // Two hosts on one machine would leave two files behind. Who still has them open keeps them.
+    // Two hosts on one machine would leave two files. Processes that have them open keep them.
     cenote_pool::remove_host_memory(&superblock).map_err(|error| error.to_string())?;
     outcome
 }
@@ -130,7 +134,7 @@ fn format(fabric: &Flushed) -> Result<Superblock, String> {
         Err(PoolError::Unfinished) => {}
         _ => return Err("the region is not fresh: it is not zero".to_owned()),
     }
-    // A name of its own for the host-local memory: two hosts on one machine may run beside others.
+    // A unique name of host-local memory: other runs may be active on this machine.
     let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |elapsed| elapsed.as_nanos());
     let uuid = (now << 32 | u128::from(std::process::id())).to_le_bytes();
     let config = PoolConfig {
@@ -155,7 +159,7 @@ fn wait_for_format(fabric: &Flushed) -> Result<Superblock, String> {
     }
 }
 
-/// What reads came to.
+/// Results of reads.
 #[derive(Default)]
 struct Tally {
     whole: u64,
@@ -163,7 +167,7 @@ struct Tally {
     missing: u64,
 }
 
-/// The thread that keeps this host alive for the other one.
+/// The thread that sends this host's heartbeats.
 struct Ticker {
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
@@ -190,7 +194,7 @@ impl Ticker {
 impl Drop for Ticker {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
-        // A heart that panicked has said so.
+        // A panic of the thread was printed already.
         let _ = self.thread.take().map(JoinHandle::join);
     }
 }
@@ -204,7 +208,8 @@ fn asked(fabric: &Flushed, line: u64) -> u64 {
     fabric.load(Offset::new(line))
 }
 
-/// A line under a lock: the value, its last writer, and words that are wrong if another got in between.
+/// A line under a lock: the value, its last writer, and words that are inconsistent if the other
+/// host was inside as well.
 fn guarded_words(value: u64, writer: u64) -> [u64; 8] {
     std::array::from_fn(|word| match word {
         1 => writer,
@@ -222,7 +227,7 @@ fn guarded(fabric: &Flushed, line: u64) -> Result<(u64, u64), String> {
     }
 }
 
-/// One of the two hosts. The heart stops before the pool is left.
+/// One of the two hosts. The ticker stops before the pool is left.
 struct Host {
     _ticker: Ticker,
     pool: Pool,
@@ -285,7 +290,7 @@ impl Host {
         self.pool.fabric()
     }
 
-    /// What the pool counted beside reads and writes.
+    /// The pool's counters, except reads and writes.
     fn counters(&self) -> Vec<(&'static str, u64)> {
         let told = [
             Counter::LockTimeouts,
@@ -299,7 +304,7 @@ impl Host {
         told.into_iter().map(|counter| (counter.name(), self.pool.counter(counter))).collect()
     }
 
-    /// Both hosts get here before one goes on.
+    /// Both hosts reach this point before either continues.
     fn meet(&mut self, what: &str) -> Result<(), String> {
         self.step += 1;
         tell(self.fabric(), phase(self.me), self.step);
@@ -314,7 +319,7 @@ impl Host {
                 return Err(format!("waited {} s for {what}", PATIENCE.as_secs()));
             }
             looks += 1;
-            // At first they meet closely; later the other host may need this processor.
+            // Spin first, for a close meeting; later the other host may need this processor.
             if looks > 1000 {
                 thread::sleep(Duration::from_millis(1));
             }
@@ -322,14 +327,14 @@ impl Host {
         Ok(())
     }
 
-    /// While both live, nobody was taken for dead and no lock was waited for in vain.
+    /// While both live, no host was declared dead and no lock timed out.
     fn expect_peace(&self) -> Result<(), String> {
         let dead = self.pool.counter(Counter::HostsDeclaredDead);
         let late = self.pool.counter(Counter::LockTimeouts);
         if (dead, late) == (0, 0) { Ok(()) } else { Err(format!("{dead} hosts taken for dead, {late} locks late")) }
     }
 
-    /// Nothing lost, nothing damaged in this host's part of the region.
+    /// No leak and no damage in this host's part of the region.
     fn check(&self) -> Result<String, String> {
         let report = self.pool.check(true).map_err(|error| format!("check: {error}"))?;
         if !report.is_clean() || report.reserved > 0 {
@@ -381,7 +386,8 @@ impl Host {
         self.pool.lookup(&[hash]).pop()
     }
 
-    /// Reads what a lookup found, now or earlier. What is whole has the right bytes, and nothing is damaged.
+    /// Reads a hit of this or an earlier lookup. A whole block must have the right bytes, and no
+    /// block may be damaged.
     fn read(&self, hit: Option<&Hit>, tally: &mut Tally) -> Result<(), String> {
         let Some(hit) = hit else {
             tally.missing += 1;
@@ -437,7 +443,7 @@ impl Host {
         }
         self.meet("the other host's evictions")?;
         let mut tally = Tally::default();
-        // What was found before it left is no more to be had than what is looked for now.
+        // An old hit of an evicted block is as unreadable as a new one.
         for hit in &hits {
             self.read(Some(hit), &mut tally)?;
             self.read(self.look_up(hit.hash).as_ref(), &mut tally)?;
@@ -450,20 +456,21 @@ impl Host {
         Ok(format!("{count} each way whole, after eviction {} stale and {} missing", tally.stale, tally.missing))
     }
 
-    /// Publishes, evicts, reads and pins while the other host does the same: slots are reused under its eyes.
+    /// Publishes, evicts, reads and pins while the other host does the same, so slots are reused
+    /// while it reads.
     fn churn(&mut self, rounds: u64) -> Result<String, String> {
         const SET: u64 = 2;
         const UNIVERSE: u64 = 512;
         const FRESH: u64 = 24;
         const LOOKS: u64 = 32;
-        /// Rounds for which hits are kept, and pins.
+        /// Rounds for which hits and pins are kept.
         const KEPT: usize = 6;
         let mut prng = Prng::new(self.me);
         let (mut tally, mut pins_held, mut published) = (Tally::default(), 0_u64, 0_u64);
         let mut kept: VecDeque<(Vec<Hit>, Option<Pin<Flushed>>)> = VecDeque::new();
         let put_off = self.pool.counter(Counter::EvictionsPinned);
         for round in 0..rounds {
-            // Nobody runs so far ahead that the other is alone.
+            // No host runs so far ahead that the other is alone.
             if round % 16 == 0 {
                 self.meet("the other host's next rounds")?;
             }
@@ -514,7 +521,7 @@ impl Host {
         ))
     }
 
-    /// What is pinned may be used in place: its bytes are right without any check.
+    /// A pinned block may be used in place: its bytes are right without any check.
     fn use_in_place(&self, pin: &Pin<Flushed>) -> Result<(), String> {
         let mut bytes = vec![0; BLOCK_BYTES];
         self.fabric().read_payload(pin.extent().0, &mut [&mut bytes], 0);
@@ -523,18 +530,19 @@ impl Host {
     }
 }
 
-/// The death of host a. Its blocks before it and in the moment, and those of b that it pins.
+/// The death of host a: its blocks before and at the death, and those of b that it pins.
 const DEATH_SET: u64 = 3;
 const DEATH_BLOCKS: u64 = 200;
 const PINNED_SET: u64 = 4;
 const PINNED_BLOCKS: u64 = 8;
-/// Blocks that a publishes while b waits for the lock; it dies in the last one.
+/// Blocks that a publishes while b waits for the lock; a dies in the last one.
 const LAST_WORDS: u64 = 6;
-/// What b publishes afterwards.
+/// Blocks that b publishes afterwards.
 const AFTER_SET: u64 = 5;
 
 impl Host {
-    /// Dies in the middle of a publish with a lock held, which guards half an update, and with blocks pinned.
+    /// Dies in the middle of a publish with a lock held, which guards half an update, and with
+    /// blocks pinned.
     fn die_in_a_publish(&mut self, point: Point) -> Result<String, String> {
         self.publish_all(DEATH_SET, DEATH_BLOCKS)?;
         tell(self.fabric(), finished(self.me), DEATH_BLOCKS);
@@ -563,7 +571,7 @@ impl Host {
         fault::arm(Plan { point, pass: LAST_WORDS }, |_| {
             println!("two_hosts a: holds the lock mid-publish");
             thread::sleep(PATIENCE);
-            println!("two_hosts a: FAILED: nobody killed this host");
+            println!("two_hosts a: FAILED: this host was not killed");
             std::process::exit(1);
         });
         for number in DEATH_BLOCKS..DEATH_BLOCKS + LAST_WORDS {
@@ -616,7 +624,7 @@ impl Host {
         self.inherit(point)
     }
 
-    /// Finishes what the dead host began under the lock, which the caller holds.
+    /// Finishes the update that the dead host began under the lock, which the caller holds.
     fn mend_update(&self) -> Result<(), String> {
         let (value, writer) = guarded(self.fabric(), counter(DEATH_LOCK))?;
         let (mirrored, _) = guarded(self.fabric(), mirror(DEATH_LOCK))?;
@@ -627,7 +635,7 @@ impl Host {
         Ok(())
     }
 
-    /// Everything that host a finished can still be read, and what it had is used again.
+    /// Every block that host a finished can still be read, and its space is used again.
     fn inherit(&self, point: Point) -> Result<String, String> {
         let late = self.pool.counter(Counter::LockTimeouts);
         let dead = self.other();
@@ -636,7 +644,8 @@ impl Host {
             return Err(format!("the dead host had finished {done} blocks"));
         }
         self.read_all(dead, DEATH_SET, done).map_err(|reason| format!("after the death {reason}"))?;
-        // A block is readable once its descriptor stands; the index leads to it then, or once its chunk is adopted.
+        // A block is readable when its descriptor is written; the index leads to it then, or once
+        // its chunk is adopted.
         let half_done = hash(dead, DEATH_SET, done);
         let is_there = |there: bool, when: &str| match (self.look_up(half_done), there) {
             (Some(hit), true) => self.read(Some(&hit), &mut Tally::default()),
@@ -647,7 +656,7 @@ impl Host {
         let chunk = |hit: &Hit| hit.block.0 / SLOTS_PER_CHUNK;
         let hits = (0..done).filter_map(|number| self.look_up(hash(dead, DEATH_SET, number)));
         let chunks: BTreeSet<u64> = hits.map(|hit| chunk(&hit)).collect();
-        // Pins of the dead hold nothing.
+        // Pins of a dead host hold nothing.
         let evicted = self.pool.evict(PINNED_BLOCKS as usize);
         if evicted as u64 != PINNED_BLOCKS {
             return Err(format!("{evicted} of {PINNED_BLOCKS} blocks that the dead host pinned could leave"));
@@ -670,7 +679,7 @@ impl Host {
             publish()?;
             alone += 1;
         }
-        // The adopted chunks have a free slot or two, so nothing had to leave yet.
+        // The adopted chunks have a free slot or two, so no block had to leave yet.
         let becomes_readable = [Point::PublishReady, Point::IndexCounted, Point::PublishIndexed].contains(&point);
         is_there(becomes_readable, "after the adoption")?;
         self.read_all(dead, DEATH_SET, done).map_err(|reason| format!("after the adoption {reason}"))?;

@@ -1,5 +1,5 @@
-//! A region that is damaged while it is in use: whatever is written over it, no read is wrong, no call takes long, and the
-//! pool works again when the damage ends.
+//! A region that is corrupted while it is in use. Whatever is overwritten, no read is wrong, no
+//! call takes long, and the pool works again when the corruption ends.
 
 mod support;
 
@@ -28,7 +28,7 @@ fn make(source: &RegionSource, flush: Flush, seed: u8) -> (Arc<Mapped>, MappedPo
     (fabric, pool)
 }
 
-/// Ticks until the pool is as it should be.
+/// Ticks until the pool is healthy.
 fn tick_until(pool: &MappedPool, what: &str, so: impl Fn(&Health) -> bool) -> Health {
     let deadline = Instant::now() + Duration::from_secs(60);
     loop {
@@ -46,7 +46,8 @@ fn is_ok(health: &Health) -> bool {
     !health.is_degraded()
 }
 
-/// One prompt: what is there is read, what is not is published. Returns how many blocks were read whole.
+/// One prompt: reads the blocks that are there and publishes the others. Returns the number of
+/// blocks read whole.
 fn serve(pool: &MappedPool, ns: &Namespace, prompt: u32) -> usize {
     let hashes = chain(ns, prompt, 4);
     let hits = pool.lookup(&hashes);
@@ -57,7 +58,7 @@ fn serve(pool: &MappedPool, ns: &Namespace, prompt: u32) -> usize {
     whole
 }
 
-/// Words at random places while four threads work: `read` insists that what is whole is right.
+/// Words at random places while four threads work: `read` asserts that whole blocks are right.
 #[test]
 fn writes_at_random_cost_hits_for_as_long_as_they_last() {
     for flush in flushes() {
@@ -84,22 +85,23 @@ fn writes_at_random_cost_hits_for_as_long_as_they_last() {
                 let before = prompts.load(Ordering::Relaxed);
                 let deadline = Instant::now() + Duration::from_secs(20);
                 while prompts.load(Ordering::Relaxed) < before + 4 {
-                    assert!(Instant::now() < deadline, "{flush:?}, round {round}: nobody goes on");
+                    assert!(Instant::now() < deadline, "{flush:?}, round {round}: no thread makes progress");
                     std::thread::yield_now();
                 }
             }
             tick_until(&pool, "after the last write", is_ok);
             stop.store(true, Ordering::Relaxed);
         });
-        // Damaged payloads are found by reading them, the first block of a prompt before the next.
+        // Reading detects corrupt payloads, from the first block of a prompt on.
         let rounds = (0..10).map(|_| (0..20).map(|prompt| serve(&pool, &ns, prompt)).sum::<usize>());
         let whole: Vec<usize> = rounds.collect();
-        // A bucket full of garbage, or a pin that garbage stands for, may cost a block or two until the next mending.
+        // A bucket of garbage, or garbage that looks like a pin, may cost a block or two until the
+        // next repair.
         assert!(whole[9] >= 76, "{flush:?}: all 80 blocks fit the region and are found again: {whole:?}");
     }
 }
 
-/// Readers found a damaged block again and again, and publishers took it for a duplicate.
+/// Earlier, readers found a corrupt block repeatedly, and publishers took it for a duplicate.
 #[test]
 fn a_damaged_block_is_published_anew() {
     for flush in flushes() {
@@ -115,17 +117,17 @@ fn a_damaged_block_is_published_anew() {
     }
 }
 
-/// A lock whose line says that a living host holds it: each call would wait for its timeout.
+/// A lock with a line that says that a living host holds it: each call would wait for its timeout.
 #[test]
-fn a_worker_that_waits_for_locks_in_vain_goes_on_without_the_region() {
+fn a_worker_with_lock_timeouts_leaves_the_region() {
     let (fabric, pool) = make(&RegionSource::Anon, flushes()[1], 53);
     let ns = namespace(&pool, 1, BLOCK_BYTES);
     let words = || -> Vec<[u64; 8]> { (0..fabric.len() / 64).map(|line| fabric.load_line(line * 64)).collect() };
     let before = words();
-    std::mem::forget(pool.lock_user(0, Duration::from_millis(20)).expect("nobody has it"));
+    std::mem::forget(pool.lock_user(0, Duration::from_millis(20)).expect("it is free"));
     let user = (0..).zip(words()).find(|(line, now)| before[*line as usize] != *now).expect("a line says so").0 * 64;
-    // Each lock has two lines for each of two hosts; users' locks come after 64 shards, chunks and tables. Host 1's line of
-    // each lock now says that it is inside, in a life that is not over.
+    // Each lock has two lines for each of two hosts; user locks come after 64 shards, chunks and
+    // tables. Host 1's line of each lock now says that it is inside, in a living life.
     let first = user - 66 * 4 * 64;
     for lock in 0..66 {
         let line = first + lock * 4 * 64 + 2 * 64;
@@ -165,7 +167,7 @@ fn a_scribbled_superblock_is_mended_and_another_one_is_left_alone() {
     std::mem::forget(pool);
 }
 
-/// A file that is cut raised SIGBUS in every process.
+/// Earlier, a truncated file raised SIGBUS in every process.
 #[test]
 fn a_region_that_is_cut_costs_hits_and_no_process() {
     for flush in flushes() {

@@ -1,4 +1,4 @@
-//! Workers die by SIGKILL, at every named point and at random instants; survivors must lose nothing but
+//! Workers die by SIGKILL, at every fault point and at random instants. Survivors must lose only
 //! what the dead were writing.
 
 mod support;
@@ -20,10 +20,11 @@ use support::*;
 const SIGKILL: i32 = 9;
 const REGION: &str = "CENOTE_TEST_REGION";
 const FAULT: &str = "CENOTE_TEST_FAULT";
-/// What a worker writes when it has joined and worked a round. The test harness writes text before it.
+/// A worker writes this byte when it has joined and worked a round. The test harness writes text
+/// before it.
 const ROUND: u8 = 1;
 
-/// A region in shared memory that goes with the test.
+/// A region in shared memory, removed after the test.
 struct Region {
     source: RegionSource,
     superblock: Superblock,
@@ -35,7 +36,8 @@ impl Region {
         let source = RegionSource::Shm(name);
         let mapping = Mapping::create(&source, 2 << 20, 0o600, &MapOptions::default()).expect("shared memory");
         let mut config = small_config(identity);
-        // Another run of this test may be going on: host-local memory is named by the region's identity.
+        // Another run of this test may be active: host-local memory is named by the region's
+        // identity.
         config.uuid[..4].copy_from_slice(&std::process::id().to_le_bytes());
         let superblock = Superblock::format(&Coherent::new(mapping), &config).expect("the configuration fits");
         Self { source, superblock }
@@ -45,14 +47,14 @@ impl Region {
         attach(&self.source)
     }
 
-    /// A look from outside, which takes no part.
+    /// A view from outside, which does not join.
     fn inspector(&self) -> Inspector<Arc<ReadOnly>> {
         let mapping = ReadMapping::open(&self.source).expect("the region is there");
         let fabric = Arc::new(ReadOnly::new(mapping, Flush::None).expect("no instruction is needed"));
         Inspector::open(&fabric, &AttachOptions::named("")).expect("it is a region")
     }
 
-    /// The host's memory, whoever holds it.
+    /// The host's memory, whether it is locked or not.
     fn host_file(&self) -> String {
         let hex: String = self.superblock.config.uuid.iter().map(|byte| format!("{byte:02x}")).collect();
         format!("/dev/shm/cenote-{hex}-h0")
@@ -86,7 +88,8 @@ fn attach(source: &RegionSource) -> TestPool {
     Pool::attach(Arc::new(Coherent::new(mapping)), &AttachOptions::named("test")).expect("it attaches")
 }
 
-/// The process that the tests start and kill. It works until it is killed and writes a byte per round.
+/// The process that the tests start and kill. It works until it is killed and writes a byte per
+/// round.
 #[test]
 #[ignore = "the process that other tests start"]
 fn worker() {
@@ -144,8 +147,9 @@ fn expect_clean(pool: &TestPool, when: &str) {
     assert_eq!((report.reserved, report.pinned), (0, 0), "{when}");
 }
 
-/// Points that the worker does not pass: those of other crates, of several hosts (their stale lines and locks), of an older region
-/// that is overwritten, of the plain design, of repacking and of memory that users hold.
+/// Points that the worker does not pass: those of other crates, of several hosts (their stale lines
+/// and locks), of an older region that is overwritten, of the plain design, of repacking and of
+/// memory that users hold.
 const ELSEWHERE: &[Point] = &[
     Point::ChunkAdopted,
     Point::EngineBlockSaved,
@@ -217,7 +221,7 @@ fn a_death_at_any_point_leaves_nothing_that_survivors_cannot_use() {
     assert!(pool.counter(Counter::WorkersRecovered) > 10 && pool.counter(Counter::LocksAbandoned) > 3);
 }
 
-/// Whoever follows the event log has heard of every block that is there, and of no other.
+/// A follower of the event log knows exactly the blocks that are there.
 fn expect_told(pool: &TestPool, follower: &mut Follower, when: &str) {
     let since = std::time::Instant::now();
     loop {
@@ -244,9 +248,10 @@ fn kill_at(region: &Region, plan: Plan) {
     assert_eq!(status.signal(), Some(SIGKILL), "{plan} was never reached: {status}");
 }
 
-/// Who died, where, and who found it out can be read when nobody lives and the hosts' memory is gone too.
+/// Each death, its place and its detection can be read when no process lives and the hosts' memory
+/// is gone too.
 #[test]
-fn history_outlives_everybody() {
+fn history_outlives_all_processes() {
     let region = Region::new("history", 25);
     let pool = region.attach();
     let mut child = region.worker(None);
@@ -256,10 +261,10 @@ fn history_outlives_everybody() {
     child.wait().expect("it ran");
     assert_eq!(pool.tick().workers, 1);
     kill_at(&region, Plan { point: Point::IndexCounted, pass: 2 });
-    // The next to take a lock of the shard finds that its holder died inside.
-    pool.gc().expect("nobody holds a lock");
+    // The next holder of a lock of the shard learns that the last one died inside.
+    pool.gc().expect("no lock is held");
     drop(pool);
-    cenote_pool::remove_host_memory(&region.superblock).expect("nobody uses it");
+    cenote_pool::remove_host_memory(&region.superblock).expect("it is unused");
 
     let mapping = Mapping::open(&region.source, &MapOptions::default()).expect("the region is there");
     let records = history(&Coherent::new(mapping)).expect("it is a region");
@@ -277,7 +282,8 @@ fn history_outlives_everybody() {
     assert_eq!(records.last().map(|record| (record.event, record.pid)), Some((Event::Left, std::process::id())));
 }
 
-/// A region that was removed by hand left its host's memory behind for ever: only `destroy` knew its name.
+/// Earlier, a region that was removed by hand left its host's memory forever: only `destroy` knew
+/// its name.
 #[test]
 fn memory_of_regions_that_are_gone_is_swept() {
     let region = Region::new("swept", 29);
@@ -292,11 +298,11 @@ fn memory_of_regions_that_are_gone_is_swept() {
     worker.kill().expect("it can be killed");
     worker.wait().expect("it ran");
     drop(other.attach());
-    assert!(!exists(), "nobody can use it any more");
+    assert!(!exists(), "no process can use it any more");
     assert!(std::path::Path::new(&other.host_file()).exists(), "the region of this one is there");
 }
 
-/// Whoever dies with a reservation had its bytes charged.
+/// A reservation of a dead worker was charged.
 #[test]
 fn quotas_hold_while_workers_die() {
     let region = Region::new("quotas", 28);
@@ -324,9 +330,9 @@ fn quotas_hold_while_workers_die() {
     assert_eq!(pool.counter(Counter::QuotaRefused), 0);
 }
 
-/// A check used to join the region, and so changed what it was to tell of.
+/// Earlier, a check joined the region, and so changed what it reported.
 #[test]
-fn a_check_changes_nothing_and_needs_nobody() {
+fn a_check_changes_nothing_and_needs_no_process() {
     let region = Region::new("check", 26);
     for point in ["publish.payload:9", "evict.marked:2", "index.counted:3", "object.named:1", "evict.unlinked:3"] {
         kill_at(&region, point.parse().expect("a plan"));
@@ -343,14 +349,14 @@ fn a_check_changes_nothing_and_needs_nobody() {
         assert_eq!((info.hosts.len(), info.hosts[0].alive, info.hosts[0].workers), (1, Some(false), 1), "{point}");
         assert!(region.bytes() == before, "{point}: a look changed something");
 
-        // The machine was started anew: the region is all there is.
-        std::fs::remove_file(region.host_file()).expect("nobody needs it");
+        // As after a reboot: only the region is left.
+        std::fs::remove_file(region.host_file()).expect("it is unused");
         let alone = region.inspector().check(true);
         assert!(alone.is_clean() && alone.pinned == 0, "{point}: {alone:#?}");
         assert!(alone.pending.iter().any(|finding| finding.what == dead.what), "{point}: {alone:#?}");
         assert!(alone.slots == report.slots && alone.ready.abs_diff(report.ready) <= 1, "{report:?}, {alone:?}");
         assert_eq!(region.bytes(), [before[0].clone(), Vec::new()], "{point}: a look changed something");
-        // Whoever attaches clears up what was pending.
+        // The next worker that attaches recovers what was pending.
         let pool = region.attach();
         let settled = region.inspector().check(true);
         assert!(settled.is_clean() && settled.pending.is_empty(), "{point}: {settled:#?}");
@@ -384,13 +390,15 @@ fn a_check_is_clean_while_others_work_and_die() {
     }
 }
 
-/// A recoverer that died took the dead worker's line with it: nobody ever saw what both had left.
+/// Earlier, a recoverer that died had already cleared the dead worker's line, so what both had left
+/// was never recovered.
 #[test]
 fn a_recoverer_may_die_too() {
     let region = Region::new("recoverer", 24);
     let pool = region.attach();
     for point in [Point::RecoverScanned, Point::RecoverFreed] {
-        // Once for its own slot when it joins, once for the first dead worker that it meets.
+        // The first pass is for its own slot when it joins, the second for the first dead worker
+        // that it meets.
         let mut recoverer = region.worker(Some(Plan { point, pass: 2 }));
         await_rounds(&mut recoverer, 1);
         kill_at(&region, Plan { point: Point::PublishPayload, pass: 3 });

@@ -1,4 +1,4 @@
-//! Either design, with two hosts that share a region without coherence.
+//! Both designs, with two hosts that share a region without coherence.
 
 mod support;
 
@@ -19,7 +19,7 @@ fn two_hosts(config: &PoolConfig) -> [HostPool; 2] {
     let fabric = Arc::new(Flushed::new(mapping, flush).expect("it is available"));
     Superblock::format(&fabric, config).expect("the configuration fits");
     [0, 1].map(|host| {
-        // On a busy machine a thread may have to wait for its turn at a lock for long, and misses are not asked for.
+        // On a busy machine a thread may wait long for a lock, and timeouts would be misses.
         let lock_timeout = Duration::from_secs(60);
         let named = AttachOptions::named("test");
         let options = AttachOptions { private: true, host: HostId(host), lock_timeout, ..named };
@@ -28,7 +28,7 @@ fn two_hosts(config: &PoolConfig) -> [HostPool; 2] {
 }
 
 #[test]
-fn what_one_host_publishes_the_other_reads() {
+fn one_host_reads_blocks_of_another() {
     for config in each_design(22) {
         let pools = two_hosts(&config);
         let ns = pools.each_ref().map(|pool| namespace(pool, 1, BLOCK_BYTES));
@@ -42,7 +42,7 @@ fn what_one_host_publishes_the_other_reads() {
             assert!(hits.iter().all(|hit| read(pool, hit) == ReadOutcome::Whole));
             assert_eq!(publish(pool, &ns[0], hashes[0], 0), Publish::Duplicate);
         }
-        // Each host evicts what lies in its own chunks.
+        // Each host evicts from its own chunks.
         assert_eq!(pools.each_ref().map(|pool| pool.evict(10)), [3, 3]);
         assert_eq!(pools[1].lookup(&hashes[..1]), []);
         for pool in &pools {
@@ -52,9 +52,9 @@ fn what_one_host_publishes_the_other_reads() {
     }
 }
 
-/// Whatever keeps a block, keeps it from the other host too, and until the last has let go.
+/// A pinned or counted block is kept from the other host too, until the last pin or count ends.
 #[test]
-fn a_block_stays_until_its_last_pin_goes() {
+fn a_block_stays_until_its_last_pin_ends() {
     for config in each_design(23) {
         let [owner, other] = two_hosts(&config);
         let ns = namespace(&owner, 1, BLOCK_BYTES);
@@ -93,7 +93,8 @@ fn hosts_at_work_together_leave_no_count_and_no_pin() {
                             publish(&pool, &ns, hash, depth as u32);
                         }
                         if let Some(pin) = pin {
-                            // Reading it may miss while an eviction finds the pin, but its bytes stay.
+                            // Reading it may miss while an eviction finds the pin, but its bytes
+                            // stay.
                             let (offset, length) = pin.extent();
                             let mut bytes = vec![0; length as usize];
                             pool.fabric().read_payload(offset, &mut [&mut bytes], 0);
@@ -115,16 +116,16 @@ fn hosts_at_work_together_leave_no_count_and_no_pin() {
     }
 }
 
-/// Nobody knows which counts of the plain design were those of a dead reader. Who joins and finds nobody alive knows:
-/// all.
+/// In the plain design it is unknown which counts a dead reader raised. A worker that joins and
+/// finds no other alive clears all.
 #[test]
-fn counts_of_the_dead_go_when_nobody_else_lives() {
+fn counts_of_dead_workers_are_cleared_when_no_other_lives() {
     let config = PoolConfig { design: cenote_pool::Design::Plain, ..small_config(25) };
     let [first, second] = two_hosts(&config);
     let ns = namespace(&first, 1, BLOCK_BYTES);
     let hash = chain(&ns, 1, 1)[0];
     publish(&first, &ns, hash, 0);
-    // A process that is gone lowers nothing.
+    // A process that has ended lowers no count.
     std::mem::forget(second.pin(&second.lookup(&[hash])[0]).expect("it is there"));
     assert_eq!(first.evict(1), 0);
     second.fence_host(HostId(0)).expect("it attached");

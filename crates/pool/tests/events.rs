@@ -1,4 +1,5 @@
-//! Who follows the event log knows what is there: whoever stored or evicted it, whatever was lost of the log.
+//! A follower of the event log knows which blocks are there, whichever process stored or evicted
+//! them, and whatever part of the log was lost.
 
 mod support;
 
@@ -21,7 +22,7 @@ fn names(number: u64) -> Names {
     Names { name: 1000 + number, parent: 999 + number }
 }
 
-/// Publishes blocks that others know by names of their own.
+/// Publishes blocks with names of an engine.
 fn publish_named<F: Fabric>(pool: &Pool<F>, ns: &Namespace, hashes: &[BlockHash]) {
     for (number, &hash) in (0..).zip(hashes) {
         let bytes = payload(hash, BLOCK_BYTES);
@@ -32,7 +33,7 @@ fn publish_named<F: Fabric>(pool: &Pool<F>, ns: &Namespace, hashes: &[BlockHash]
     }
 }
 
-/// What a look tells, by name: those that came and those that left.
+/// Result of a poll, by name: blocks that came and blocks that left.
 fn look<F: Fabric>(pool: &Pool<F>, follower: &mut Follower) -> Look {
     let followed = pool.follow(follower).expect("the region keeps events");
     let (mut stored, mut removed) = (Vec::new(), Vec::new());
@@ -51,7 +52,7 @@ fn all(follower: &Follower) -> Vec<u64> {
     all
 }
 
-/// What a lookup finds is what a follower was told of.
+/// A lookup's hits are the blocks that a follower knows.
 fn assert_right<F: Fabric>(pool: &Pool<F>, ns: &Namespace, follower: &Follower, hashes: &[BlockHash]) {
     for &hash in hashes {
         assert_eq!(follower.told(ns.id, hash).is_some(), !pool.peek(&[hash]).is_empty(), "{hash}");
@@ -59,7 +60,7 @@ fn assert_right<F: Fabric>(pool: &Pool<F>, ns: &Namespace, follower: &Follower, 
 }
 
 #[test]
-fn a_follower_is_told_what_came_and_what_left() {
+fn a_follower_sees_stores_and_removals() {
     for config in each_design(51) {
         let (_fabric, pool) = anonymous(2 << 20, &config);
         let ns = namespace(&pool, 1, BLOCK_BYTES);
@@ -73,7 +74,7 @@ fn a_follower_is_told_what_came_and_what_left() {
         let (stored, removed, resync) = look(&pool, &mut follower);
         assert_eq!((stored.len(), removed.len(), resync), (0, 2, None), "{:?}", config.design);
         assert_right(&pool, &ns, &follower, &hashes);
-        // Who comes later learns from the blocks themselves what they are called.
+        // A later follower learns the names from the blocks themselves.
         let mut late = Follower::default();
         let (stored, _, resync) = look(&pool, &mut late);
         assert_eq!((stored.len(), resync), (4, Some(Resync::Begun)));
@@ -83,7 +84,7 @@ fn a_follower_is_told_what_came_and_what_left() {
 }
 
 #[test]
-fn a_forgotten_model_is_told_of() {
+fn a_forgotten_model_is_reported() {
     let (_fabric, pool) = anonymous(2 << 20, &small_config(52));
     let (ns, other) = (namespace(&pool, 1, BLOCK_BYTES), namespace(&pool, 2, BLOCK_BYTES));
     let hashes = chain(&ns, 1, 4);
@@ -91,7 +92,7 @@ fn a_forgotten_model_is_told_of() {
     publish(&pool, &other, chain(&other, 1, 1)[0], 0);
     let mut follower = Follower::default();
     look(&pool, &mut follower);
-    // Pinned: it can be found by nobody, and its memory is not free.
+    // Pinned: lookups do not find it, and its slot is not free.
     let pin = pool.pin(&pool.lookup(&hashes)[0]).expect("it is there");
     assert_eq!(pool.forget(&ns), 3);
     assert_eq!(look(&pool, &mut follower).1, [1000, 1001, 1002, 1003]);
@@ -104,12 +105,13 @@ fn a_forgotten_model_is_told_of() {
 type Look = (Vec<u64>, Vec<u64>, Option<Resync>);
 
 thread_local! {
-    /// Who begins to follow when this thread has marked victims.
+    /// The follower that begins when this thread has marked victims.
     static LOOKER: RefCell<Option<TestPool>> = const { RefCell::new(None) };
     static SEEN: RefCell<Option<(Look, Follower)>> = const { RefCell::new(None) };
 }
 
-/// A pinned victim is marked as leaving and kept. A follower that began in between must not take it for gone.
+/// A victim that is pinned is marked as evicting and restored. A follower that began in between
+/// must not take it for gone.
 #[test]
 fn a_block_that_was_to_leave_and_is_pinned_stays() {
     let (_fabric, pool) = anonymous(2 << 20, &small_config(53));
@@ -139,7 +141,7 @@ fn a_block_that_was_to_leave_and_is_pinned_stays() {
 }
 
 #[test]
-fn who_is_overtaken_misses_nothing() {
+fn an_overtaken_follower_misses_nothing() {
     let config = PoolConfig { events_per_host: 16, ..small_config(54) };
     let (_fabric, pool) = anonymous(2 << 20, &config);
     let ns = namespace(&pool, 1, BLOCK_BYTES);
@@ -156,10 +158,10 @@ fn who_is_overtaken_misses_nothing() {
     assert_eq!(look(&pool, &mut follower), (vec![], vec![], None));
 }
 
-/// Whoever dies at an event leaves a line that does not hold: nothing behind it is held up, and what it may have told is
-/// found out.
+/// A death at an event leaves a line that is missing or corrupt. It delays no later event, and the
+/// follower finds out what it may have logged.
 #[test]
-fn a_line_that_does_not_hold_is_noticed() {
+fn a_corrupt_event_line_is_detected() {
     let (fabric, pool) = anonymous(2 << 20, &small_config(55));
     let ns = namespace(&pool, 1, BLOCK_BYTES);
     let hashes = chain(&ns, 1, 3);
@@ -176,7 +178,7 @@ fn a_line_that_does_not_hold_is_noticed() {
     let report = Inspector::open(&fabric, &options).expect("it is a region").check(true);
     assert!(report.is_clean() && report.events == 3, "two blocks, and that the host began a life: {report:?}");
     assert!(report.pending.iter().any(|finding| finding.what == "event log of host 0"), "{report:?}");
-    // A deadline of the follower's own, which passes by itself.
+    // The follower's own deadline; it passes without further events.
     let since = std::time::Instant::now();
     let found = loop {
         let found = look(&pool, &mut follower);
@@ -192,7 +194,7 @@ fn a_line_that_does_not_hold_is_noticed() {
     assert_eq!(look(&pool, &mut follower), (vec![], vec![], None), "what comes late is known");
 }
 
-/// Where the event of a block lies.
+/// Offset of a block's event.
 fn line_of<F: Fabric>(fabric: &F, name: u64, hash: BlockHash) -> u64 {
     let holds = |at: &u64| {
         let words = fabric.load_line(*at);
@@ -217,7 +219,7 @@ fn a_region_without_a_log_says_so() {
     }
 }
 
-/// One host's eviction reaches who follows on another, and so does a host's death.
+/// A follower on another host sees a host's evictions, and its death.
 #[test]
 fn hosts_tell_each_other() {
     let mapping = Mapping::create(&RegionSource::Anon, 4 << 20, 0o600, &MapOptions::default()).expect("memory");
@@ -243,7 +245,7 @@ fn hosts_tell_each_other() {
     let inspector = Inspector::open(&fabric, &options).expect("it is a region");
     let mut outside = Follower::default();
     inspector.follow(&mut outside).expect("the region keeps events");
-    assert_eq!(all(&outside), all(&follower), "who follows need not join");
+    assert_eq!(all(&outside), all(&follower), "a follower need not join");
     first.fence_host(HostId(1)).expect("it attached");
     let (stored, removed, resync) = look(&first, &mut follower);
     assert_eq!((stored, removed, resync), (vec![], vec![], Some(Resync::Gap)), "its blocks stay readable");

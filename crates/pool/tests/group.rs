@@ -1,6 +1,8 @@
-//! Users of one group on one region. These tests change users, so they take root; elsewhere they say that they are skipped.
+//! Users of one group on one region. These tests change users, so they need root; without it they
+//! print that they are skipped, and under `CI=1` they fail.
 //!
-//! Children are this test binary again, as another user. They do what they are told line by line, and answer each.
+//! Children are this test binary, as another user. They execute commands line by line, and answer
+//! each.
 
 mod support;
 
@@ -22,14 +24,15 @@ const REGION: &str = "CENOTE_TEST_REGION";
 const USER: &str = "CENOTE_TEST_USER";
 const GROUPS: &str = "CENOTE_TEST_GROUPS";
 
-/// Numbers that no account of this machine need have: the kernel asks for none.
+/// Numbers without accounts on this machine; the kernel needs none.
 const FIRST: u32 = 61_001;
 const SECOND: u32 = 61_002;
 const OUTSIDER: u32 = 61_003;
 const GROUP: u32 = 61_100;
 const OTHER_GROUP: u32 = 61_101;
 
-/// For a test that becomes other users; `None`: this process may not. Past the harness's capture, because a skip should be seen.
+/// Guard of a test that becomes other users; `None`: this process may not. Printed past the
+/// harness's capture, so that a skip is visible.
 ///
 /// One test at a time: root sweeps the files of all users whenever it attaches to any region.
 fn as_root() -> Option<MutexGuard<'static, ()>> {
@@ -47,7 +50,7 @@ struct Region {
 }
 
 impl Region {
-    /// A region of the first user's.
+    /// A region of the first user.
     fn new(test: &str, identity: u8, mode: u32) -> Self {
         let source = RegionSource::Shm(format!("cenote-test-group-{test}-{}", std::process::id()));
         let mapping = Mapping::create(&source, 2 << 20, mode, &MapOptions::default()).expect("shared memory");
@@ -70,7 +73,7 @@ impl Region {
 
     /// Owner, group and mode of the host's memory.
     fn host_file_is(&self) -> (u32, u32, u32) {
-        let status = self.host_file().symlink_metadata().expect("somebody has attached");
+        let status = self.host_file().symlink_metadata().expect("a worker has attached");
         (status.uid(), status.gid(), status.mode() & 0o7777)
     }
 
@@ -106,7 +109,7 @@ impl Worker {
         let groups: Vec<String> = groups.iter().map(u32::to_string).collect();
         let mut child = this_binary()
             .envs([(REGION, region.to_string()), (USER, user.to_string()), (GROUPS, groups.join(","))])
-            // Root is in no group here, and believes users whom it was told to believe.
+            // Root is in no group here, and trusts the users that it was told to trust.
             .envs((user == 0).then(|| (TRUSTED_OWNERS, FIRST.to_string())))
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -120,7 +123,7 @@ impl Worker {
         writeln!(self.told, "{what}").expect("it listens");
     }
 
-    /// Its answer to what it is told.
+    /// Its answer to a command.
     fn ask(&mut self, what: &str) -> String {
         self.tell(what);
         let mut line = String::new();
@@ -133,14 +136,14 @@ impl Worker {
         }
     }
 
-    /// The answer is an error that names `file` and says `fact`.
+    /// The answer is an error that names `file` and contains `fact`.
     fn fails(&mut self, what: &str, file: &Path, fact: &str) {
         let answer = self.ask(what);
         let named = answer.contains(file.to_str().expect("UTF-8"));
         assert!(answer.starts_with("error") && named && answer.contains(fact), "{what}: {answer}");
     }
 
-    /// SIGKILL, and then the kernel has done all that it does for the dead.
+    /// Kills it and waits until the kernel has released its resources.
     fn kill(&mut self) {
         self.child.kill().expect("it can be killed");
         self.child.wait().expect("it was a child");
@@ -154,7 +157,7 @@ impl Drop for Worker {
     }
 }
 
-/// This binary whatever the folders that it lies in let another user see.
+/// This binary, even if another user cannot access its folders.
 fn this_binary() -> Command {
     let mut command = Command::new("/proc/self/exe");
     command.args(["--exact", "worker", "--ignored", "--nocapture", "--test-threads=1"]);
@@ -167,7 +170,7 @@ fn this_binary() -> Command {
 fn worker() {
     let region = std::env::var(REGION).expect("other tests start this one");
     if let Ok(user) = std::env::var(USER) {
-        // Users are changed thread by thread, and by a new program for all of it.
+        // Users are changed per thread, so a new program starts with all of it changed.
         let user: u32 = user.parse().expect("a number");
         let groups = std::env::var(GROUPS).expect("told");
         let groups: Vec<Gid> = groups.split(',').filter_map(|group| group.parse().ok()).map(Gid::from_raw).collect();
@@ -177,7 +180,7 @@ fn worker() {
         rustix::thread::set_thread_res_uid(user, user, user).expect("root may");
         panic!("the program does not start: {}", this_binary().env_remove(USER).exec());
     }
-    // What is shared is so whatever the umask.
+    // Sharing does not depend on the umask.
     rustix::process::umask(Mode::from_raw_mode(0o077));
     let source: RegionSource = region.parse().expect("a region");
     let mut pool = None;
@@ -253,7 +256,7 @@ fn users_of_a_group_share_a_region_and_clean_up_after_each_other() {
     let region = Region::new("share", 31, 0o660);
     let mut second = region.as_user(SECOND, &[GROUP]);
     assert_eq!(second.ask("attach"), "attached");
-    assert_eq!(region.host_file_is(), (SECOND, GROUP, 0o660), "whoever comes first makes it, for all");
+    assert_eq!(region.host_file_is(), (SECOND, GROUP, 0o660), "the first worker creates it, for all");
     let mut first = region.as_user(FIRST, &[GROUP]);
     assert_eq!(first.ask("attach"), "attached");
     assert_eq!(first.ask("publish 1"), "4");
@@ -261,7 +264,8 @@ fn users_of_a_group_share_a_region_and_clean_up_after_each_other() {
     assert_eq!(second.ask("evict 4"), "4", "and evicts");
     assert_eq!(first.ask("read 1"), "0");
 
-    // A worker of another user is seen to live; dead, it is seen to be dead, and what it had in hand comes back.
+    // A worker of another user is seen to live, then to be dead, and its reservations are
+    // recovered.
     for (point, in_hand) in [("publish.payload", "1 dead, 1 reserved"), ("index.counted", "1 dead, 0 reserved")] {
         assert_eq!(second.ask("look"), "2 alive, 0 leaks");
         first.ask(&format!("die {point}"));
@@ -277,7 +281,7 @@ fn users_of_a_group_share_a_region_and_clean_up_after_each_other() {
         second.ask("evict 8");
     }
     assert_ne!(second.ask("abandoned"), "0", "the other one died with a lock held, which its successor was told");
-    // Also the maker of the memory may die, and whoever comes then is of the same users.
+    // The creator of the memory may die too; the next worker is of the same group.
     second.kill();
     assert!(first.ask("tick").starts_with("1 dead"));
     assert_eq!(region.as_user(SECOND, &[GROUP]).ask("attach"), "attached");
@@ -286,7 +290,8 @@ fn users_of_a_group_share_a_region_and_clean_up_after_each_other() {
     outsider.fails("attach", &region.path(), "permission denied");
     outsider.fails("look", &region.path(), "permission denied");
 
-    // In a directory with the sticky bit only its owner removes a file. That is told, and is no error.
+    // In a directory with the sticky bit only its owner may remove a file. The result reports that,
+    // without an error.
     assert_eq!(first.ask("sweep"), "0");
     let left = first.ask("remove");
     assert!(left.contains(region.host_file().to_str().expect("UTF-8")), "{left}");
@@ -294,7 +299,7 @@ fn users_of_a_group_share_a_region_and_clean_up_after_each_other() {
     assert!(!region.host_file().exists());
 }
 
-/// Memory whose region is gone goes with its own user's next sweep, and with nobody else's but root's.
+/// Memory of a removed region is swept by its owner or by root.
 #[test]
 fn members_sweep_their_own_files() {
     let Some(_alone) = as_root() else { return };
@@ -330,7 +335,7 @@ fn an_outsiders_file_is_refused() {
     region.plant(&bytes, OUTSIDER, OTHER_GROUP, 0o660);
     worker.fails("attach", &region.host_file(), "it may have been planted");
     worker.fails("look", &region.host_file(), "it may have been planted");
-    // A member's file is as good as the region, which he can write as well.
+    // A member's file is as trustworthy as the region, which the member can write too.
     region.plant(&bytes, OUTSIDER, GROUP, 0o660);
     assert_eq!(worker.ask("attach"), "attached");
 }
@@ -347,7 +352,7 @@ fn a_private_region_is_its_owners() {
     region.plant(&bytes, OUTSIDER, GROUP, 0o660);
     region.as_user(FIRST, &[GROUP]).fails("attach", &region.host_file(), "it may have been planted");
     region.as_user(0, &[]).fails("attach", &region.host_file(), "it may have been planted");
-    // Root's look at a region does not keep its user out.
+    // An inspection by root does not exclude the region's user.
     std::fs::remove_file(region.host_file()).expect("root may");
     assert_eq!(region.as_user(0, &[]).ask("attach"), "attached");
     assert_eq!(region.as_user(FIRST, &[]).ask("attach"), "attached");
@@ -372,7 +377,7 @@ fn a_region_may_be_shared_later_and_change_its_group() {
     chown(region.path(), None, Some(OTHER_GROUP)).expect("root may");
     let mut again = region.as_user(FIRST, &[GROUP, OTHER_GROUP]);
     again.fails("attach", &region.host_file(), "permissions were changed");
-    assert_eq!(second.ask("read 1"), "4", "who has it open goes on");
+    assert_eq!(second.ask("read 1"), "4", "a process that has it open continues");
     second.kill();
     first.kill();
     assert_eq!(again.ask("attach"), "attached");

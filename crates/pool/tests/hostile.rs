@@ -1,5 +1,5 @@
-//! Hostile bytes: thousands of inputs of the fuzzer, drawn from seeds. `cargo xtask fuzz` searches on, guided by
-//! coverage (docs/evidence/testing.md).
+//! Hostile bytes: thousands of the fuzzer's inputs, drawn from seeds. `cargo xtask fuzz` searches
+//! further, guided by coverage (docs/evidence/testing.md).
 
 #[path = "../../../fuzz/src/lib.rs"]
 #[allow(dead_code, reason = "the fuzzer's targets use the rest")]

@@ -1,4 +1,4 @@
-//! Two hosts that share a region without coherence, as one process sees them.
+//! Two hosts that share a region without coherence, in one process.
 
 mod support;
 
@@ -17,11 +17,11 @@ use support::{BLOCK_BYTES, chain, payload, small_config};
 
 const REGION: &str = "CENOTE_TEST_REGION";
 
-/// Nobody else is at the lock, or nobody will ever leave it.
+/// Timeout of locks that are free, or never released.
 const SOON: Duration = Duration::from_millis(20);
 
 #[test]
-fn a_dead_host_is_told_of_once() {
+fn a_dead_host_is_reported_once() {
     let mapping = Mapping::create(&RegionSource::Anon, 2 << 20, 0o600, &MapOptions::default()).expect("memory");
     let flush = Flush::available()[0];
     let fabric = Arc::new(Flushed::new(mapping, flush).expect("it is available"));
@@ -31,19 +31,19 @@ fn a_dead_host_is_told_of_once() {
         Pool::attach(Arc::clone(&fabric), &options).expect("each host has its slot")
     };
     let (first, second) = (attach(0), attach(1));
-    // A host that is gone never gives its lock back.
-    std::mem::forget(first.lock_user(0, SOON).expect("nobody has it"));
+    // A dead host never releases its lock.
+    std::mem::forget(first.lock_user(0, SOON).expect("it is free"));
     assert!(second.lock_user(0, SOON).is_err(), "a living host has it");
     second.fence_host(HostId(0)).expect("it attached");
     let told: Vec<bool> =
         (0..3).map(|_| second.lock_user(0, SOON).expect("the dead hold nothing").abandoned()).collect();
     assert_eq!(told, [true, false, false], "only the first is to repair");
-    assert!(!second.lock_user(1, SOON).expect("nobody had it").abandoned());
+    assert!(!second.lock_user(1, SOON).expect("it is free").abandoned());
 }
 
-/// Of three hosts the first dies with a lock, the second waits for it and does nothing else, the third watches.
+/// Of three hosts, the first dies with a lock, the second only waits for it, the third watches.
 #[test]
-fn who_waits_for_the_dead_is_not_taken_for_dead() {
+fn a_waiter_for_a_dead_host_is_not_declared_dead() {
     let mapping = Mapping::create(&RegionSource::Anon, 2 << 20, 0o600, &MapOptions::default()).expect("memory");
     let fabric = Arc::new(Flushed::new(mapping, Flush::available()[0]).expect("it is available"));
     let config = PoolConfig { max_hosts: 3, ..small_config(24) };
@@ -54,7 +54,7 @@ fn who_waits_for_the_dead_is_not_taken_for_dead() {
         Pool::attach(Arc::clone(&fabric), &options).expect("each host has its slot")
     };
     let [first, second, third] = [0, 1, 2].map(attach);
-    std::mem::forget(first.lock_user(0, SOON).expect("nobody has it"));
+    std::mem::forget(first.lock_user(0, SOON).expect("it is free"));
     std::thread::scope(|scope| {
         let waits = scope.spawn(|| second.lock_user(0, 20 * host_timeout).map(|lock| lock.abandoned()));
         while !waits.is_finished() {
@@ -80,17 +80,18 @@ fn two_hosts(seed: u8) -> (Arc<Flushed>, [Pool<Arc<Flushed>>; 2]) {
 }
 
 #[test]
-fn who_died_before_all_of_his_announcement_was_there_is_not_waited_for() {
+fn a_host_with_a_partial_announcement_is_not_waited_for() {
     let (fabric, [first, second]) = two_hosts(23);
     let words = || -> Vec<[u64; 8]> { (0..fabric.len() / 64).map(|line| fabric.load_line(line * 64)).collect() };
     let before = words();
-    std::mem::forget(first.lock_user(0, SOON).expect("nobody has it"));
+    std::mem::forget(first.lock_user(0, SOON).expect("it is free"));
     let changed: Vec<u64> =
         (0..).zip(words()).filter(|(line, now)| before[*line as usize] != *now).map(|(line, _)| line * 64).collect();
-    let [line] = changed[..] else { panic!("one line says who has it: {changed:x?}") };
+    let [line] = changed[..] else { panic!("one line names the holder: {changed:x?}") };
     let life = fabric.load_line(line)[1];
     assert_ne!(life, 0);
-    // He chooses: first in no life that is known, which is what half a line that was written back says, then in his own.
+    // The first host is choosing: first without a known life, as after half of a line was written
+    // back, then in its own.
     for (ticket, life, waits) in [(1, 0, false), (1, life, true)] {
         fabric.write_word(Offset::new(line), ticket);
         fabric.write_word(Offset::new(line + 8), life);
@@ -98,7 +99,7 @@ fn who_died_before_all_of_his_announcement_was_there_is_not_waited_for() {
     }
 }
 
-/// A host that begins a new life notes that in the lines of its chunks, and may die at it.
+/// A host that begins a new life records it in the lines of its chunks, and may die meanwhile.
 #[test]
 fn blocks_outlive_the_death_of_their_host_at_noting_whose_they_are() {
     let (fabric, [first, second]) = two_hosts(24);
@@ -111,10 +112,10 @@ fn blocks_outlive_the_death_of_their_host_at_noting_whose_they_are() {
     let lines = changed_by(&|| first.put_object("root", b"bytes").expect("there is room"));
     let is_chunk = |&line: &u64| matches!(fabric.load_line(line), [1, _, slot, 1, 0, 0, 0, _] if slot >= 64);
     let chunk = lines.into_iter().find(is_chunk).expect("host 0 took a chunk");
-    let [user] = changed_by(&|| std::mem::forget(first.lock_user(0, SOON).expect("nobody has it")))[..] else {
-        panic!("one line says who has it")
+    let [user] = changed_by(&|| std::mem::forget(first.lock_user(0, SOON).expect("it is free")))[..] else {
+        panic!("one line names the holder")
     };
-    // The lock of chunks stands two before it: each lock has two lines for each host.
+    // The lock of chunks is two before it: each lock has two lines for each host.
     let lock = user - 2 * 2 * 64 * u64::from(small_config(24).max_hosts);
     for (at, word) in [(0, 2), (8, fabric.load_line(user)[1]), (16, 1)] {
         fabric.write_word(Offset::new(lock + at), word);
@@ -122,7 +123,7 @@ fn blocks_outlive_the_death_of_their_host_at_noting_whose_they_are() {
     let whole = fabric.load_line(chunk);
     fabric.write_word(Offset::new(chunk + 8), whole[1] + 1);
     second.fence_host(HostId(0)).expect("it attached");
-    // It needs a chunk of its own, so it takes the lock and mends what the dead left.
+    // It needs a chunk of its own, so it takes the lock and repairs what the dead host left.
     second.put_object("leaf", b"others").expect("there is room");
     assert_eq!(fabric.load_line(chunk), whole);
     assert_eq!(second.get_object("root").expect("a key").as_deref(), Some(&b"bytes"[..]));
@@ -132,7 +133,7 @@ fn blocks_outlive_the_death_of_their_host_at_noting_whose_they_are() {
 }
 
 #[test]
-fn hosts_are_told_of_with_what_they_own() {
+fn hosts_are_listed_with_their_chunks() {
     let mapping = Mapping::create(&RegionSource::Anon, 2 << 20, 0o600, &MapOptions::default()).expect("memory");
     let fabric = Arc::new(Flushed::new(mapping, Flush::available()[0]).expect("it is available"));
     Superblock::format(&fabric, &small_config(22)).expect("the configuration fits");
@@ -144,7 +145,7 @@ fn hosts_are_told_of_with_what_they_own() {
         let hosts = pool.info().hosts;
         hosts.iter().map(|host| (host.host, host.alive, host.marked_dead, host.workers, host.chunks)).collect()
     };
-    assert_eq!(rows(&second), [(0, None, false, 1, 1), (1, Some(true), false, 1, 0)], "nobody has listened yet");
+    assert_eq!(rows(&second), [(0, None, false, 1, 1), (1, Some(true), false, 1, 0)], "no heartbeat was read yet");
     second.tick();
     assert_eq!(rows(&second)[0], (0, Some(true), false, 1, 1), "its heart was heard");
     second.fence_host(HostId(0)).expect("it attached");
@@ -198,8 +199,8 @@ fn publish_on(pool: &FlushedPool, ns: &Namespace, prompt: u32) -> Publish {
     pool.publish(&NewBlock::new(ns, hash, 0), &[&payload(hash, BLOCK_BYTES)])
 }
 
-/// The sum over hosts is what a quota limits; a host makes room among its own blocks only, and what a worker had
-/// reserved when it was killed is charged until somebody cleans up.
+/// A quota limits the sum over hosts. A host evicts only its own blocks for it. Reservations of a
+/// killed worker count until they are recovered.
 #[test]
 fn hosts_share_a_quota() {
     let source = RegionSource::Shm(format!("cenote-test-quota-{}", std::process::id()));
@@ -218,16 +219,17 @@ fn hosts_share_a_quota() {
         outcomes.filter(|outcome| *outcome == Publish::Published).count()
     };
     assert_eq!((published(&first, 0..4), published(&second, 10..12), used()), (4, 2, 6));
-    // Each goes on within what the other leaves it, at the cost of its own blocks.
+    // Each continues within the rest that the other leaves it, by evicting its own blocks.
     assert_eq!((published(&second, 12..20), used(), second.counter(Counter::Evicted)), (8, 6, 8));
     assert_eq!((published(&first, 4..8), used(), first.counter(Counter::Evicted)), (4, 6, 4));
     assert_eq!(second.lookup(&chain(&same, 7, 1)).len(), 1, "the newest of the other host is there");
-    // Whoever has nothing to give is refused as long as the other has it all.
+    // A host without blocks of the namespace is refused as long as the other uses the whole quota.
     assert_eq!(second.evict(100), 2);
     assert_eq!((published(&first, 20..22), used()), (2, 6));
     assert_eq!((publish_on(&second, &same, 30), second.counter(Counter::QuotaRefused)), (Publish::OverQuota, 1));
 
-    // A worker of the second host dies with a slot reserved: charged until its host cleans up.
+    // A worker of the second host dies with a slot reserved, which counts until its host recovers
+    // it.
     first.evict(3);
     let mut child = Command::new(std::env::current_exe().expect("this test"));
     child
@@ -242,21 +244,22 @@ fn hosts_share_a_quota() {
     assert_eq!(second.tick().reservations, 1);
     assert_eq!(used(), 5);
     for pool in [&first, &second] {
-        let report = pool.check(true).expect("nobody holds a lock");
+        let report = pool.check(true).expect("no lock is held");
         assert!(report.is_clean(), "{report:#?}");
     }
 
-    // The dead are charged nothing; who adopts their blocks is, and returns to the quota with its next publish.
+    // A dead host's blocks do not count. Adopted, they count for their new owner, which returns to
+    // the quota with its next publish.
     drop(first.lookup(&chain(&ns, 44, 1)));
     first.fence_host(HostId(1)).expect("it attached");
     assert_eq!(used(), 3);
     assert_eq!((published(&first, 50..60), used()), (10, 6));
-    assert!(first.gc().expect("nobody holds a lock").chunks_adopted > 0);
+    assert!(first.gc().expect("no lock is held").chunks_adopted > 0);
     assert_eq!(used(), 8, "two blocks came with the chunks");
     assert_eq!((published(&first, 60..61), used()), (1, 6));
-    // Its memory still speaks of chunks that are another's now; the next life counts anew.
+    // Its memory still lists chunks that another host has adopted; the next life recounts.
     second.tick();
-    let report = second.check(true).expect("nobody holds a lock");
+    let report = second.check(true).expect("no lock is held");
     assert!(report.is_clean(), "{report:#?}");
     assert_eq!((publish_on(&second, &same, 70), used()), (Publish::OverQuota, 6));
     let _ = Mapping::remove(&source);
@@ -283,7 +286,7 @@ fn model(pool: &Pool<Arc<Flushed>>) -> Namespace {
     pool.namespace(&record).expect("the table has room")
 }
 
-/// Publishes blocks until one lies at `offset`, and returns its hash and a pin that keeps it there.
+/// Publishes blocks until one is at `offset`, and returns its hash and a pin that keeps it there.
 fn publish_at(pool: &Pool<Arc<Flushed>>, ns: &Namespace, offset: u64) -> (BlockHash, Pin<Arc<Flushed>>) {
     for prompt in 100..1000 {
         let hash = chain(ns, prompt, 1)[0];
@@ -299,8 +302,9 @@ fn publish_at(pool: &Pool<Arc<Flushed>>, ns: &Namespace, offset: u64) -> (BlockH
     panic!("no block came to lie at {offset:#x}");
 }
 
-/// A host is held up with a block filled in place (SIGSTOP, a paused machine), declared dead, and resumes. By then another
-/// host has published a block in the slot: summing the slot would vouch for that block's bytes under the first one's name.
+/// A host is stopped with a block filled in place (SIGSTOP, a paused machine), declared dead, and
+/// continued. By then another host has published a block in the slot. A checksum of the slot would
+/// cover that block's bytes under the first one's name.
 #[test]
 fn a_resumed_host_does_not_vouch_for_bytes_of_others() {
     let (fabric, [first, second]) = two_hosts(31);
@@ -319,8 +323,9 @@ fn a_resumed_host_does_not_vouch_for_bytes_of_others() {
     assert!(bytes == payload(other, BLOCK_BYTES));
 }
 
-/// What a host wrote in place may stay dirty in its caches after it was declared dead, and may be written back at any time
-/// later. So its chunks take copies only, whoever has them, until it has no worker of the time before and one joins.
+/// A host that was declared dead may have dirty lines of in-place writes in its caches, and may
+/// write them back at any later time. So its chunks take copies only, in any host's hands, until it
+/// has no worker of an earlier life and one joins.
 #[test]
 fn chunks_of_a_dead_host_take_copies_only() {
     let (fabric, [first, second]) = two_hosts(36);
@@ -369,7 +374,8 @@ fn chunks_of_a_dead_host_take_copies_only() {
     assert!(second.allocate(BLOCK_BYTES).is_ok());
 }
 
-/// The same host gives up what it was filling, before and after it has noticed that it leads a new life.
+/// The same host drops its unfinished blocks, before and after it learns that it has begun a new
+/// life.
 #[test]
 fn a_resumed_host_frees_no_block_of_others() {
     for notices in [false, true] {
@@ -393,8 +399,9 @@ fn a_resumed_host_frees_no_block_of_others() {
     }
 }
 
-/// A host that was declared dead while it waited for a lock must not enter: others pass over what it holds. No clock is
-/// asked, because clocks stand still while a machine is suspended or paused.
+/// A host that was declared dead while it waited for a lock must not enter, because others ignore
+/// what it holds. No clock decides this, because clocks stop while a machine is suspended or
+/// paused.
 #[test]
 fn a_host_that_was_declared_dead_while_it_waited_does_not_enter() {
     let mapping = Mapping::create(&RegionSource::Anon, 2 << 20, 0o600, &MapOptions::default()).expect("memory");
@@ -405,12 +412,12 @@ fn a_host_that_was_declared_dead_while_it_waited_does_not_enter() {
         Pool::attach(Arc::clone(&fabric), &options).expect("each host has its slot")
     };
     let [first, second, third] = [0, 1, 2].map(attach);
-    let held = first.lock_user(0, SOON).expect("nobody has it");
+    let held = first.lock_user(0, SOON).expect("it is free");
     let words = || -> Vec<[u64; 8]> { (0..fabric.len() / 64).map(|line| fabric.load_line(line * 64)).collect() };
     let before = words();
     std::thread::scope(|scope| {
         let waits = scope.spawn(|| second.lock_user(0, Duration::from_secs(20)).is_ok());
-        // Until it has said that it wants the lock.
+        // Until it has announced that it wants the lock.
         while words() == before {
             std::thread::yield_now();
         }
@@ -418,12 +425,12 @@ fn a_host_that_was_declared_dead_while_it_waited_does_not_enter() {
         drop(held);
         assert!(!waits.join().expect("no panic"), "it entered in a life that is over");
     });
-    // In its next life it is welcome.
+    // In its next life it may enter.
     second.tick();
     assert!(second.lock_user(0, Duration::from_secs(20)).is_ok());
 }
 
-/// A user in place asks after the use whether the bytes were protected all the time.
+/// A user in place checks after the use whether the bytes were protected all the time.
 #[test]
 fn a_pin_of_a_host_that_was_declared_dead_protects_nothing() {
     let (_, [first, second]) = two_hosts(35);

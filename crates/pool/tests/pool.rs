@@ -1,4 +1,4 @@
-//! The pool as one process uses it.
+//! The pool, used by one process.
 
 mod support;
 
@@ -13,7 +13,7 @@ use std::sync::Arc;
 use support::*;
 
 #[test]
-fn what_was_published_is_found_and_whole() {
+fn published_blocks_are_found_and_whole() {
     for config in each_design(1) {
         let (_, pool) = anonymous(4 << 20, &config);
         let ns = namespace(&pool, 1, BLOCK_BYTES);
@@ -68,10 +68,10 @@ fn the_least_recent_prompt_leaves_first_and_from_its_end() {
     assert!(pool.check(true).unwrap().is_clean());
 }
 
-/// A scheduler asks for the blocks of a request each time it considers it. Were that a hit, S3-FIFO and SIEVE would keep
-/// what nobody used.
+/// A scheduler looks a request's blocks up each time it considers it. If that counted as a hit,
+/// S3-FIFO and SIEVE would keep unused blocks.
 #[test]
-fn who_only_asks_keeps_nothing() {
+fn peeking_keeps_no_block_alive() {
     for eviction in Eviction::ALL {
         let (_, pool) = anonymous(4 << 20, &PoolConfig { eviction, ..small_config(6) });
         let ns = namespace(&pool, 1, BLOCK_BYTES);
@@ -115,14 +115,14 @@ fn a_pinned_block_survives_any_pressure() {
 }
 
 #[test]
-fn another_model_gets_room_from_the_idle_one() {
+fn a_busy_model_takes_space_from_an_idle_one() {
     for config in each_design(5) {
         let (_, pool) = anonymous(2 << 20, &config);
         let (small, large) = (namespace(&pool, 1, BLOCK_BYTES), namespace(&pool, 2, 48 << 10));
         for prompt in 0..300 {
             publish(&pool, &small, chain(&small, prompt, 1)[0], 0);
         }
-        // A pinned block, older than anything the other model has, must not stop that model.
+        // A pinned block, older than all blocks of the other model, must not block that model.
         let oldest =
             (0..300).find_map(|prompt| pool.lookup(&chain(&small, prompt, 1)).first().copied()).expect("it is full");
         let pin = pool.pin(&oldest).expect("it is there");
@@ -140,7 +140,7 @@ fn another_model_gets_room_from_the_idle_one() {
     }
 }
 
-/// Fills a region, and lets half of what is in its coldest chunk become a quarter as long.
+/// Fills a region, and repacks half of its coldest chunk to a quarter of the length.
 #[test]
 fn cold_blocks_become_shorter_before_any_leaves() {
     let (_, pool) = anonymous(2 << 20, &small_config(40));
@@ -161,7 +161,7 @@ fn cold_blocks_become_shorter_before_any_leaves() {
     let bytes: Vec<Vec<u8>> = cold.iter().map(|block| payload(block.hit.hash, 4096)).collect();
     let shorter: Vec<Shorter<'_>> =
         cold.iter().zip(&bytes).map(|(of, bytes)| Shorter { of, encoding: 7, payload: bytes }).collect();
-    // One of them is in use: it stays, and so does its chunk; the others find no slot that is free.
+    // One of them is pinned: it stays, and so does its chunk; the others find no free slot.
     let pin = pool.pin(&cold[0].hit).expect("it is there");
     assert_eq!(pool.repack(&ns, &shorter[..2]), 0);
     assert_eq!(pool.counter(Counter::Evicted), 1);
@@ -173,7 +173,8 @@ fn cold_blocks_become_shorter_before_any_leaves() {
     for hit in names.iter().map(|&at| pool.peek(&[hash(at)])[0]) {
         assert_eq!(read(&pool, &hit), ReadOutcome::Whole);
     }
-    // Room for thirteen more of their size, and they are as old as they were: the next to leave for others.
+    // There is room for thirteen more of their size, and they keep their age, so they are the next
+    // to be evicted.
     assert!(!pool.has_room(&ns, BLOCK_BYTES) && pool.has_room(&ns, 4096));
     let again = pool.coldest(&ns, 1, &|hit| hit.encoding == 0).concat();
     assert!(again.iter().all(|block| (8..12).any(|at| block.hit.hash == hash(at))), "{again:?}");
@@ -208,8 +209,8 @@ fn warm_chunks_and_those_of_others_are_left_alone() {
     assert!(pool.coldest(&ns, 9, &newest).is_empty(), "the newest quarter of four chunks is warm");
 }
 
-/// The plain design's list knows blocks, not prompts: what is published first leaves first, and finding moves all of
-/// a prompt's blocks, its head last.
+/// The plain design's list holds blocks, not prompts: the first published is the first evicted, and
+/// a lookup moves all of a prompt's blocks, its head last.
 #[test]
 fn the_plain_list_is_in_the_order_of_use() {
     let (_, pool) = anonymous(4 << 20, &PoolConfig { design: Design::Plain, ..small_config(14) });
@@ -229,7 +230,7 @@ fn the_plain_list_is_in_the_order_of_use() {
     assert_eq!(there(0), [1, 0], "the tail leaves before the head");
 }
 
-/// A host line that is torn, because its writer is at it or died at it, used to hide every pin of the host.
+/// Earlier, a torn host line, whose writer is active or died, hid every pin of the host.
 #[test]
 fn a_torn_host_line_frees_no_pinned_block() {
     let (fabric, pool) = anonymous(2 << 20, &small_config(12));
@@ -237,7 +238,7 @@ fn a_torn_host_line_frees_no_pinned_block() {
     let kept = chain(&ns, 999, 1)[0];
     publish(&pool, &ns, kept, 0);
     let pin = pool.pin(&pool.lookup(&[kept])[0]).expect("it is there");
-    // The first line behind the superblock is host 0's; its fourth word is the heartbeat.
+    // The first line after the superblock is host 0's; its fourth word is the heartbeat.
     let heartbeat = Offset::new(4096 + 24);
     fabric.store(heartbeat, fabric.load(heartbeat) ^ 0xff);
     for prompt in 0..200 {
@@ -248,7 +249,7 @@ fn a_torn_host_line_frees_no_pinned_block() {
 }
 
 #[test]
-fn what_this_version_cannot_share_is_refused() {
+fn unshareable_settings_are_refused() {
     let (fabric, pool) = anonymous(2 << 20, &small_config(13));
     let other = AttachOptions { private: true, host: HostId(1), ..AttachOptions::named("x") };
     assert!(matches!(Pool::attach(fabric, &other), Err(PoolError::Config(_))));
@@ -263,7 +264,7 @@ fn what_this_version_cannot_share_is_refused() {
 }
 
 #[test]
-fn attaching_refuses_what_is_not_ours() {
+fn attaching_refuses_foreign_regions() {
     let config = small_config(6);
     let (fabric, pool) = anonymous(2 << 20, &config);
     drop(pool);
@@ -401,7 +402,7 @@ fn a_flipped_byte_is_a_miss_and_its_reader_or_gc_takes_it_out() {
 }
 
 #[test]
-fn what_is_lost_is_counted_to_the_byte_and_explained() {
+fn leaks_are_counted_to_the_byte_and_explained() {
     let (fabric, pool) = anonymous(2 << 20, &small_config(16));
     let ns = namespace(&pool, 1, BLOCK_BYTES);
     for prompt in 0..20 {
@@ -422,7 +423,8 @@ fn what_is_lost_is_counted_to_the_byte_and_explained() {
     assert_eq!(pool.gc().unwrap().blocks_freed, 3);
     assert!(pool.check(true).unwrap().is_clean());
 
-    // Two chunk lines rot: one of a chunk that is in use, which its host knows, and one that was never taken.
+    // Two chunk lines become corrupt: one of a chunk in use, which its host's memory lists, and one
+    // of a free chunk.
     let chunk_bytes = pool.superblock().config.chunk_bytes;
     let lines: Vec<u64> = (0..fabric.len())
         .step_by(64)
@@ -463,7 +465,7 @@ fn a_namespace_keeps_within_its_quota() {
     assert_eq!((used(), pool.counter(Counter::Evicted)), (vec![6, 20], 24));
     assert_eq!(pool.lookup(&chain(&other, 0, 1)).len(), 1, "nothing of another namespace left");
 
-    // What is pinned cannot make way; that is no error, but it is counted.
+    // Pinned blocks cannot be evicted; that is counted, and no error.
     let pins: Vec<_> = (0..30).filter_map(|prompt| pool.pin(pool.lookup(&chain(&ours, prompt, 1)).first()?)).collect();
     assert_eq!(pins.len(), 6);
     let new = chain(&ours, 77, 1)[0];
@@ -513,7 +515,7 @@ fn accounts_are_checked_and_counted_anew() {
     drop(pool);
     let outside = Inspector::open(&fabric, &private()).unwrap().check(true);
     assert!(outside.is_clean() && outside.pending.iter().any(|finding| finding.what == "namespace 0"), "{outside:?}");
-    // A host that has lost its memory counts.
+    // A host without its memory recounts.
     let pool = Pool::attach(Arc::clone(&fabric), &private()).unwrap();
     assert_eq!(pool.info().namespaces[0].used_bytes, 9 * BLOCK_BYTES);
     let report = pool.check(true).unwrap();
@@ -526,7 +528,7 @@ fn private() -> AttachOptions {
 }
 
 #[test]
-fn the_flight_recorder_is_a_ring_that_goes_on_where_it_ended() {
+fn the_flight_recorder_continues_after_a_restart() {
     let config = PoolConfig { records_per_host: 8, ..small_config(14) };
     let (fabric, pool) = anonymous(2 << 20, &config);
     let events = || -> Vec<Event> { history(&fabric).unwrap().iter().map(|record| record.event).collect() };
@@ -543,7 +545,7 @@ fn the_flight_recorder_is_a_ring_that_goes_on_where_it_ended() {
     assert_eq!((taken.event, taken.operands[1]), (Event::ChunkTaken, BLOCK_BYTES));
     assert_eq!(taken.operands[0] + 1, taken.times, "one line for all chunks");
     drop(pool);
-    // Each worker's host has forgotten everything: its memory is the worker's own.
+    // Each worker's host has lost its memory, which is the worker's own.
     for _ in 0..10 {
         let options = AttachOptions { private: true, ..AttachOptions::named("test") };
         drop(Pool::attach(Arc::clone(&fabric), &options).unwrap());
@@ -555,12 +557,12 @@ fn the_flight_recorder_is_a_ring_that_goes_on_where_it_ended() {
 }
 
 #[test]
-fn records_that_do_not_hold_are_not_told() {
+fn corrupt_records_are_not_reported() {
     let (fabric, pool) = anonymous(2 << 20, &small_config(15));
     drop(pool);
     let records = history(&fabric).unwrap();
     assert_eq!(records.len(), 3, "{records:?}");
-    // Records are found by their times, which nothing else in the region has.
+    // Records are found by their times, which no other words have.
     let line = |time_us| (0..fabric.len()).step_by(64).find(|&at| fabric.load(Offset::new(at + 8)) == time_us).unwrap();
     let first = line(records[0].time_us);
     fabric.store(Offset::new(first + 32), 77);
@@ -570,7 +572,7 @@ fn records_that_do_not_hold_are_not_told() {
     assert_eq!(history(&fabric).unwrap(), records[1..], "and so is one in another's place");
 }
 
-/// A hostile or rotten image may cost hits; it must not crash, hang or give wrong bytes.
+/// A hostile or corrupt image may cost hits; it must not crash, hang or return wrong bytes.
 #[test]
 fn a_rotten_region_costs_hits_and_nothing_else() {
     for (seed, config) in (0..60).zip(each_design(11).collect::<Vec<_>>().into_iter().cycle()) {
@@ -581,7 +583,8 @@ fn a_rotten_region_costs_hits_and_nothing_else() {
             publish(&pool, &ns, chain(&ns, prompt, 1)[0], 0);
         }
         pool.put_object("root", b"bytes").unwrap();
-        // Behind the superblock: hosts, workers, hazards, tables, chunks, descriptors, buckets, payload.
+        // After the superblock: hosts, workers, hazards, tables, chunks, descriptors, buckets,
+        // payload.
         for _ in 0..2000 {
             let at = 4096 + prng.below((fabric.len() - 4096) / 8) * 8;
             let value = match prng.below(3) {
@@ -617,7 +620,7 @@ fn pieces_make_the_block_that_they_are_of() {
         while filling.missing() > 0 {
             let done = whole.len() - filling.missing() as usize;
             let piece = (1 + prng.below(40) as usize) * LINE as usize;
-            assert_eq!(pool.peek(&hashes).len(), 0, "nobody finds it before it is whole");
+            assert_eq!(pool.peek(&hashes).len(), 0, "lookups miss it before it is whole");
             filling.append(&whole[done..(done + piece).min(whole.len())]);
         }
         assert_eq!(filling.publish(), Publish::Published);
@@ -633,14 +636,14 @@ fn pieces_make_the_block_that_they_are_of() {
         half.copy(&mut copy[..64]);
         assert_eq!(half.finish(), ReadOutcome::Damaged, "half a block is none");
 
-        // What somebody else writes into its memory.
+        // Bytes that another program writes into its memory.
         let filling = pool.begin_in_place(&NewBlock::new(&ns, hashes[1], 1)).expect("there is room");
         let (offset, _) = filling.extent();
         fabric.copy_plain_in(offset, &payload(hashes[1], BLOCK_BYTES));
         assert_eq!(filling.publish(), Publish::Published);
         assert_eq!(read(&pool, &pool.lookup(&hashes)[1]), ReadOutcome::Whole);
 
-        // What is not finished leaves nothing behind.
+        // An unfinished block leaves nothing behind.
         let mut dropped = pool.begin(&NewBlock::new(&ns, hashes[2], 2)).expect("there is room");
         dropped.append(&whole[..64]);
         drop(dropped);
@@ -651,7 +654,7 @@ fn pieces_make_the_block_that_they_are_of() {
 }
 
 #[test]
-fn a_namespace_that_is_forgotten_is_found_by_nobody() {
+fn a_forgotten_namespace_has_no_blocks() {
     let (_, pool) = anonymous(4 << 20, &small_config(32));
     let (left, right) = (namespace(&pool, 1, BLOCK_BYTES), namespace(&pool, 2, BLOCK_BYTES));
     let prompts = [&left, &right].map(|ns| (ns.clone(), chain(ns, 1, 6)));
@@ -672,7 +675,8 @@ fn a_namespace_that_is_forgotten_is_found_by_nobody() {
     assert!(pool.check(true).unwrap().is_clean());
 }
 
-/// A block on its way out whose mark somebody takes back: it was counted as readable, and nothing led to it.
+/// Earlier, a block that was restored during its eviction counted as readable, but was not in the
+/// index.
 #[test]
 fn a_mark_that_is_taken_back_brings_no_block_back() {
     let (fabric, pool) = anonymous(4 << 20, &small_config(34));
@@ -706,7 +710,7 @@ fn memory_with_a_name_outlives_its_worker() {
         pool.name_memory("table", offset).unwrap();
         let (found, length) = pool.find_memory("table").unwrap().expect("it was named");
         assert!(found == offset && length >= 5000);
-        // It changes in place, and nobody minds.
+        // It changes in place, without effect on the pool.
         fabric.copy_plain_in(offset, &[8; 64]);
         assert_eq!(pool.find_memory("table").unwrap(), Some((offset, length)));
         assert_eq!(pool.get_object("table").unwrap(), None, "what changes in place is no value");
@@ -720,7 +724,7 @@ fn memory_with_a_name_outlives_its_worker() {
         assert!(error(pool.free(8)).contains("outside"));
         assert!(error(pool.name_memory("", offset)).contains("key"));
 
-        // A name that is given again takes the old memory along.
+        // A reused name frees the old memory.
         let other = pool.allocate(1).unwrap();
         pool.name_memory("table", other).unwrap();
         assert_eq!(pool.find_memory("table").unwrap().map(|found| found.0), Some(other));
@@ -736,7 +740,7 @@ fn memory_with_a_name_outlives_its_worker() {
     }
 }
 
-/// Sizes near 2^64 were rounded up to 0: slots of no bytes, one on the other.
+/// Earlier, sizes near 2^64 were rounded up to 0: slots of no bytes, one on the other.
 #[test]
 fn sizes_of_all_kinds_are_refused_with_the_limit() {
     for config in each_design(34) {
@@ -749,7 +753,7 @@ fn sizes_of_all_kinds_are_refused_with_the_limit() {
         assert!(matches!(pool.put_object("key", &vec![0; chunk as usize + 1]), Err(PoolError::BlockTooLarge { .. })));
         let ns = namespace(&pool, 1, BLOCK_BYTES);
         for length in [0, 1, chunk, chunk + 1, (1 << 63) + 1, u64::MAX] {
-            // A hint, whatever is asked for.
+            // A hint, for any size.
             let _ = pool.has_room(&ns, length);
         }
         pool.set_quota(ns.id, u64::MAX).unwrap();
@@ -765,7 +769,8 @@ fn sizes_of_all_kinds_are_refused_with_the_limit() {
     }
 }
 
-/// A slot that is reserved for a block, not allocated as memory, could be freed under its writer.
+/// Earlier, a slot that was reserved for a block, not allocated as memory, could be freed under its
+/// writer.
 #[test]
 fn only_memory_that_was_allocated_is_freed_or_named() {
     let (_, pool) = anonymous(4 << 20, &small_config(35));

@@ -1,4 +1,4 @@
-//! Blocks that one worker keeps for itself: they come back as they went, or not at all, and are nobody else's.
+//! Swapped-out blocks: they come back unchanged or not at all, and only their worker has them.
 
 mod support;
 
@@ -19,7 +19,7 @@ fn read_back<F: Fabric>(kept: &SwapSlot<F>) -> (ReadOutcome, Vec<u8>) {
 }
 
 #[test]
-fn what_was_kept_comes_back_and_is_given_back() {
+fn swapped_blocks_come_back_and_their_slots_are_freed() {
     for config in each_design(61) {
         let (_, pool) = anonymous(2 << 20, &config);
         let ns = namespace(&pool, 1, BLOCK_BYTES);
@@ -29,7 +29,7 @@ fn what_was_kept_comes_back_and_is_given_back() {
             })
             .collect();
         assert_eq!(pool.check(true).expect("it checks").reserved, 3);
-        // Others' traffic evicts what it published, and nothing that is kept.
+        // Other traffic evicts published blocks, and no swapped-out ones.
         for prompt in 0..100 {
             for (depth, hash) in (0..).zip(chain(&ns, prompt, 4)) {
                 publish(&pool, &ns, hash, depth);
@@ -46,7 +46,7 @@ fn what_was_kept_comes_back_and_is_given_back() {
 }
 
 #[test]
-fn a_full_region_takes_nothing_and_takes_again_what_was_given_back() {
+fn a_full_region_reuses_freed_memory() {
     let (_, pool) = anonymous(2 << 20, &small_config(62));
     let ns = namespace(&pool, 1, BLOCK_BYTES);
     for (depth, hash) in (0..).zip(chain(&ns, 1, 4)) {
@@ -70,7 +70,7 @@ fn a_full_region_takes_nothing_and_takes_again_what_was_given_back() {
 }
 
 #[test]
-fn a_damaged_block_is_told() {
+fn a_corrupt_swap_slot_is_reported() {
     let (fabric, pool) = anonymous(2 << 20, &small_config(63));
     let ns = namespace(&pool, 1, BLOCK_BYTES);
     let kept = pool.swap_out(&ns, &[&bytes(7)]).unwrap_or_else(|refused| panic!("there is room: {refused:?}"));

@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn time_never_goes_back() {
+    fn time_never_decreases() {
         let (mut calendar, mut prng) = (Calendar::default(), Prng::new(1));
         (0..100).for_each(|_| calendar.schedule(prng.below(50), ()));
         let mut before = 0;

@@ -93,7 +93,7 @@ fn a_saved_block_loads_in_another_store() {
 }
 
 #[test]
-fn a_swapped_block_is_private_and_comes_back_byte_for_byte() {
+fn a_swapped_block_is_private_and_unchanged() {
     let pool = pool();
     // A lossy codec must not affect swapped blocks.
     let mut store = RegionStore::new(pool.clone(), &spec("")).unwrap().with_codec(block_codec("int8"), &spec(""));

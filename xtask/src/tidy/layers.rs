@@ -1,9 +1,9 @@
 //! Imports go down only, between crates and between modules of a crate.
 //!
-//! Each manifest declares its own place in `[package.metadata.cenote]`: `floor` is a number, `roof` or
-//! `yard`; `modules` lists a crate's top-level modules from the lowest to the highest. A crate depends on
-//! lower floors only. A module imports only modules before it in the list. ARCHITECTURE.md shows both
-//! graphs, drawn from the imports by `cargo xtask diagrams`.
+//! Each manifest declares its own place in `[package.metadata.cenote]`: `floor` is a number, `roof`
+//! or `yard`; `modules` lists a crate's top-level modules from the lowest to the highest. A crate
+//! depends on lower floors only. A module imports only modules before it in the list.
+//! ARCHITECTURE.md shows both graphs, drawn from the imports by `cargo xtask diagrams`.
 
 use super::{Finding, SourceFile, Tree};
 use crate::rust_text::line_of;
@@ -121,7 +121,7 @@ fn problem(own: Floor, other: Floor, for_tests: bool) -> Option<String> {
     match (own, other) {
         (Floor::Yard, _) => None,
         (_, Floor::Yard) => Some("a tool of the yard, on which nothing may depend".to_owned()),
-        // A test may combine siblings, as the pool and the memory model that it is tested on.
+        // A test may combine siblings, as the pool's tests use the memory model.
         (own, other) if other < own || (other == own && for_tests) => None,
         (own, other) if other == own => Some("a sibling on its own floor".to_owned()),
         _ => Some("which is on a higher floor".to_owned()),
@@ -256,7 +256,7 @@ fn opening(name: &str) -> String {
     format!("<!-- generated: {name} -->")
 }
 
-/// Where a generated section lies, between its markers.
+/// Place of a generated section, between its markers.
 fn section(text: &str, name: &str) -> Option<(usize, usize)> {
     let start = text.find(&opening(name))? + opening(name).len();
     let end = start + text[start..].find("<!-- end -->")?;

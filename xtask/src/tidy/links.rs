@@ -1,5 +1,5 @@
-//! Documents that are pointed at exist: relative links of Markdown files, and every document below the
-//! documentation folder that any text names.
+//! Documents that texts refer to exist: relative links of Markdown files, and every document below
+//! the documentation folder that any text names.
 
 use super::{Finding, SourceFile, Tree};
 use crate::rust_text::{is_word, line_of};
@@ -26,7 +26,7 @@ fn named_documents(text: &str) -> Vec<(usize, &str)> {
     let is_path = |byte: u8| byte.is_ascii_alphanumeric() || b"_-/.".contains(&byte);
     let mut found = Vec::new();
     for (at, _) in text.match_indices(folder) {
-        // Below another folder or on another host it is not ours.
+        // A path below another folder or on another host is none of this tree.
         if text[..at].bytes().next_back().is_some_and(|byte| is_word(byte) || b"/.-".contains(&byte)) {
             continue;
         }

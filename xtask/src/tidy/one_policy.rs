@@ -1,8 +1,9 @@
-//! One policy code, two worlds: what is simulated decides with the functions that serve.
+//! One policy code, two worlds: the simulator decides with the functions that serve.
 //!
-//! Three things are checked. The simulator implements and names nothing that is a policy's: no copy can hide behind
-//! another's name or trait. Every decision listed here is called both in the product and in the simulator. And policies depend on
-//! the ground floor only, so they reach no clock or thread through a dependency either.
+//! Three rules are checked. The simulator implements and names nothing that is a policy's, so no
+//! copy hides behind another name or trait. Every decision listed here is called both in the
+//! product and in the simulator. Policies depend on the ground floor only, so they reach no clock
+//! or thread through a dependency either.
 
 use super::{Finding, SourceFile, Tree};
 use crate::rust_text::{is_word, test_modules, words};
@@ -11,7 +12,7 @@ use std::collections::BTreeSet;
 const POLICY: &str = "crates/policy/src/";
 const SIMULATOR: &str = "crates/serving-sim/src/";
 
-/// A decision: how it is called, and where the product calls it.
+/// A decision: its function, and its call in the product.
 const DECISIONS: [(&str, &str); 6] = [
     ("Scheduler::new(", "crates/engine/src/"),
     ("PrefixSource for ", "crates/engine/src/"),
@@ -32,7 +33,7 @@ fn product<'a>(tree: &'a Tree, folder: &'a str) -> impl Iterator<Item = (&'a Sou
     files.filter_map(|file| Some((file, file.blanked.as_deref()?)))
 }
 
-/// Names of types and traits that a file declares for others, or at all.
+/// Names of types and traits that a file declares or implements.
 fn declared(blanked: &str, for_others: bool) -> Vec<(usize, &str)> {
     let modules = test_modules(blanked);
     let mut found = Vec::new();
@@ -82,7 +83,7 @@ fn uncalled(tree: &Tree) -> Vec<Finding> {
     for (call, folder) in DECISIONS {
         for place in [folder, SIMULATOR] {
             let is_called = product(tree, place).any(|(_, text)| text.contains(call));
-            // `Watermark` goes through a setup in the simulator, which names its type.
+            // In the simulator, `Watermark` comes from a setup, which names its type.
             let is_named = call == "Watermark::"
                 && product(tree, place).any(|(_, text)| words(text, "Watermark").next().is_some());
             if !is_called && !is_named {

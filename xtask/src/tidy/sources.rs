@@ -1,12 +1,13 @@
-//! Rules for Rust files: where `unsafe` may be, no sleeping in tests, no clock in policies, no endless files.
+//! Rules for Rust files: places of `unsafe`, no sleeping in tests, no clock in policies, no
+//! overlong files.
 
 use super::{Finding, SourceFile, Tree};
 use crate::rust_text::{test_modules, words};
 
-/// Crates whose business is raw memory, foreign callers or vector instructions (DESIGN.md, the house).
+/// Crates that handle raw memory, foreign callers or vector instructions (ARCHITECTURE.md).
 const UNSAFE_PLACES: [&str; 5] =
     ["crates/mem/", "crates/codec/", "crates/capi/", "crates/py/", "crates/predict/src/simd"];
-/// A crate with one such corner cannot forbid, only deny.
+/// A crate with one such module cannot forbid `unsafe`, only deny it.
 const UNSAFE_CORNERS: [&str; 1] = ["crates/predict/"];
 const LINES_MAX: usize = 1000;
 
@@ -34,7 +35,8 @@ fn unsafe_words(file: &SourceFile, blanked: &str) -> Vec<Finding> {
     words(blanked, "unsafe").map(|at| file.finding_at(at, advice)).collect()
 }
 
-/// `src/lib.rs`, `src/main.rs` and `src/bin/*.rs` are where a crate says what it forbids.
+/// Root files of crates, which declare what they forbid: `src/lib.rs`, `src/main.rs` and
+/// `src/bin/*.rs`.
 fn crate_root(file: &SourceFile, blanked: &str) -> Vec<Finding> {
     let is_root =
         file.path.ends_with("src/lib.rs") || file.path.ends_with("src/main.rs") || file.path.contains("src/bin/");
@@ -76,7 +78,7 @@ fn length(file: &SourceFile) -> Vec<Finding> {
     vec![file.finding(LINES_MAX + 1, format!("{lines} lines are more than one thought; split the file"))]
 }
 
-/// Policies get time, chance and state handed in, so that a simulator runs the same code.
+/// Policies get time, chance and state as arguments, so that a simulator runs the same code.
 fn purity(file: &SourceFile, blanked: &str) -> Vec<Finding> {
     if !file.path.starts_with("crates/policy/src/") || is_test_file(&file.path) {
         return Vec::new();
@@ -114,7 +116,7 @@ fn purity(file: &SourceFile, blanked: &str) -> Vec<Finding> {
     findings
 }
 
-/// Whether the word at `at` is `std::word` or stands in a `use std::{…}`.
+/// Whether the word at `at` is `std::word` or part of a `use std::{…}`.
 fn is_std_path(blanked: &str, at: usize) -> bool {
     let before = blanked[..at].trim_end();
     if before.ends_with("std::") {

@@ -1,11 +1,11 @@
-//! Rules for all text: no paths of somebody's machine, nothing left unfinished.
+//! Rules for all text: no paths of a particular machine, no unfinished parts.
 //!
-//! The needles are put together from halves, so that this file does not find itself.
+//! The needles are assembled from halves, so that this file does not match itself.
 
 use super::{Finding, SourceFile, Tree};
 use crate::rust_text::{is_word, words};
 
-/// Tables and vocabularies hold any word; they are data, not writing.
+/// Tables and vocabularies may hold any word; they are data.
 const DATA: [&str; 5] = [".json", ".jsonl", ".csv", ".lock", ".snap"];
 
 pub fn check(tree: &Tree) -> Vec<Finding> {
@@ -19,11 +19,11 @@ fn machine_paths(file: &SourceFile) -> Vec<Finding> {
     let mut findings = Vec::new();
     for needle in needles {
         for (at, _) in text.match_indices(&needle) {
-            // `a/b/c` and `https://host/b/c` are paths of something else.
+            // `a/b/c` and `https://host/b/c` are other paths.
             let continues =
                 text[..at].bytes().next_back().is_some_and(|byte| is_word(byte) || b".-~}/".contains(&byte));
             let rest = &text[at + needle.len()..];
-            // A home directory has a name and something in it.
+            // A home directory has a name and content.
             let names_nobody = needle == home && !starts_with_name_and_slash(rest);
             if !continues && !names_nobody {
                 let shown: String = text[at..].chars().take_while(|c| !c.is_whitespace()).take(40).collect();

@@ -1,5 +1,5 @@
-//! Programs and a kernel from Debian packages, unpacked into a folder. Neither root nor the machine's own packages are
-//! touched: apt gets a state of its own, and `dpkg-deb` only unpacks.
+//! Programs and a kernel from Debian packages, unpacked into a folder. It needs no root and leaves
+//! the machine's own packages alone: apt gets its own state, and `dpkg-deb` only unpacks.
 
 use super::process::{make_empty, make_folder, names_in, output, read_lossy, run, write};
 use std::fs;
@@ -7,9 +7,10 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-/// The release that the programs are from, whatever the machine itself runs.
+/// The release of the programs, whatever the machine itself runs.
 const SUITE: &str = "trixie";
-/// The first QEMU that maps a CXL memory device as memory; older ones emulate every access, and not atomically.
+/// The first QEMU that maps a CXL memory device as memory; older ones emulate every access, and not
+/// atomically.
 const QEMU_MIN: u32 = 11;
 const PACKAGES: [&str; 5] = ["qemu-system-x86", "cxl", "busybox-static", "zstd", "xz-utils"];
 const KERNEL: &str = "linux-image-cloud-amd64";
@@ -28,17 +29,18 @@ pub struct Debian {
 }
 
 impl Debian {
-    /// Fetches and unpacks what is not there yet.
+    /// Fetches and unpacks missing packages.
     ///
     /// # Errors
-    /// Says which thing is missing: apt, a Debian mirror in its sources, the network, a package, room on the disk.
+    /// Names the missing thing: apt, a Debian mirror in its sources, the network, a package, room
+    /// on the disk.
     pub fn prepare(cache: &Path) -> Result<Self, String> {
         if std::env::consts::ARCH != "x86_64" {
             return Err(format!("QEMU for the guests is an x86-64 program; this is {}", std::env::consts::ARCH));
         }
         let folder = cache.join("debian");
         let debian = Self { tools: folder.join("tools"), kernel: folder.join("kernel"), log: cache.join("last.log") };
-        // Written last, so that a tree half made is made anew.
+        // Written last, so that an incomplete tree is made again.
         let stamp = folder.join("packages.txt");
         let recipe = format!("{SUITE}: {} {KERNEL}\n", PACKAGES.join(" "));
         if !read_lossy(&stamp).is_ok_and(|text| text.starts_with(&recipe)) {
@@ -61,14 +63,14 @@ impl Debian {
         apt.run("apt-get", &[&install[..], &PACKAGES].concat(), FETCH_LIMIT)?;
         let archives = folder.join("apt/cache/archives");
         let mut packages = self.unpack(&archives, &self.tools)?;
-        // The kernel alone, without the programs that would install it.
+        // Only the kernel, without the programs that would install it.
         let kernel = dependency(&apt.run("apt-cache", &["depends", KERNEL], SHORT_LIMIT)?)
             .ok_or_else(|| format!("apt tells no kernel on which {KERNEL} depends"))?;
         let place = folder.join("apt/kernel");
         make_empty(&place)?;
         apt.run_in(&place, "apt-get", &["download", &kernel], FETCH_LIMIT)?;
         packages.extend(self.unpack(&place, &self.kernel)?);
-        // 80 MB that nobody needs any more.
+        // 80 MB that are not needed any more.
         fs::remove_dir_all(folder.join("apt")).map_err(|error| format!("removing the archives: {error}"))?;
         Ok(packages)
     }
@@ -114,7 +116,7 @@ impl Debian {
         run(command.args(arguments).arg(from), name, to, SHORT_LIMIT)
     }
 
-    /// The libraries of a program of the tree, the loader among them.
+    /// The libraries of a program of the tree, with the loader.
     pub fn libraries_of(&self, name: &str) -> Result<Vec<PathBuf>, String> {
         let libraries = self.tools.join(LIBRARIES);
         let mut command = Command::new(libraries.join("ld-linux-x86-64.so.2"));
@@ -129,7 +131,7 @@ impl Debian {
     }
 }
 
-/// apt with sources, lists and archives of its own.
+/// apt with its own sources, lists and archives.
 struct Apt {
     options: Vec<String>,
     folder: PathBuf,
@@ -151,7 +153,8 @@ impl Apt {
         }
         let source = |suite: &str| format!("deb [signed-by={KEYRING}] {mirror} {suite} main\n");
         write(&folder.join("sources.list"), source(SUITE) + &source(&format!("{SUITE}-backports")))?;
-        // An empty status: nothing counts as installed, so that every library is fetched as well.
+        // An empty status: no package counts as installed, so that every library is fetched as
+        // well.
         write(&folder.join("status"), "")?;
         let place = |option: &str, part: &str| format!("{option}={}", folder.join(part).display());
         let options = vec![
@@ -187,13 +190,13 @@ impl Apt {
     }
 }
 
-/// The place where this machine gets Debian itself from, out of lines of a place and a suite.
+/// This machine's mirror of Debian itself, from lines of a place and a suite.
 fn mirror(listed: &str) -> Option<&str> {
     const SUITES: [&str; 9] =
         ["bullseye", "bookworm", "trixie", "forky", "duke", "oldstable", "stable", "testing", "sid"];
     listed.lines().find_map(|line| {
         let (place, suite) = line.trim().split_once(' ')?;
-        // Security updates are at a place of their own.
+        // Security updates have their own place.
         SUITES.contains(&suite).then_some(place)
     })
 }

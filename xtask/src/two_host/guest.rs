@@ -9,11 +9,12 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 use std::time::Instant;
 
-/// How the guests boot fast, and keep time on a busy machine: calibrating a clock there makes it run fast.
+/// Options for fast boots and for right clocks on a busy machine, where calibrating a clock makes
+/// it run fast.
 const KERNEL_WORDS: &str = "console=ttyS0 panic=-1 quiet mitigations=off audit=0 cryptomgr.notests=1 \
      random.trust_cpu=1 tsc=unstable clocksource=hpet no_timer_check";
 
-/// Memory that both guests see as a CXL device. It has no name, so nothing of it can stay behind.
+/// Memory that both guests see as a CXL device. It has no name, so it leaves nothing behind.
 pub struct Pool {
     file: File,
     mib: u32,
@@ -61,7 +62,7 @@ impl Guest {
         // The kernel flushes no caches for a CXL region if it knows that it is a guest.
         command.args(["-accel", "tcg", "-machine", "q35,cxl=on", "-cpu", "max,-hypervisor", "-m", "512M"]);
         command.args(["-smp", &cpus.to_string(), "-nodefaults", "-display", "none", "-no-reboot"]);
-        // Should this task be killed, no QEMU goes on.
+        // If this task is killed, QEMU ends too.
         command.args(["-run-with", "exit-with-parent=on"]);
         command.arg("-serial").arg(format!("file:{}", log.display()));
         command.arg("-kernel").arg(&images.kernel).arg("-initrd").arg(initramfs);
@@ -87,13 +88,13 @@ impl Guest {
         self.child.try_wait().map(|status| status.is_some()).map_err(|error| format!("waiting for QEMU: {error}"))
     }
 
-    /// SIGKILL: the host is gone between two instructions.
+    /// SIGKILL: the host stops between two instructions.
     pub fn kill(&mut self) -> Result<(), String> {
         self.child.kill().map_err(|error| format!("killing QEMU: {error}"))?;
         self.child.wait().map(drop).map_err(|error| format!("waiting for QEMU: {error}"))
     }
 
-    /// What the host and its QEMU have said so far.
+    /// Output of the host and its QEMU so far.
     pub fn said(&self) -> Result<String, String> {
         Ok(read_lossy(&self.log)? + &read_lossy(&self.complaints)?)
     }

@@ -1,11 +1,12 @@
-//! What a guest boots: the kernel as an ELF file, and an initramfs with modules, tools and the program to run.
+//! A guest's boot image: the kernel as an ELF file, and an initramfs with modules, tools and the
+//! program to run.
 
 use super::debian::Debian;
 use super::process::{make_empty, make_folder, names_in, read, write};
 use std::path::{Path, PathBuf};
 
 const INIT: &str = include_str!("init.sh");
-/// What makes a CXL memory device a DAX device. Some may be built into the kernel.
+/// Modules that turn a CXL memory device into a DAX device. Some may be built into the kernel.
 const MODULES: [&str; 6] = ["cxl_port", "cxl_acpi", "cxl_pci", "cxl_mem", "dax_cxl", "device_dax"];
 
 /// The parts of every image.
@@ -75,7 +76,7 @@ fn kernel(debian: &Debian, folder: &Path) -> Result<PathBuf, String> {
     if read(&elf)?.starts_with(b"\x7fELF") { Ok(elf) } else { Err(format!("{name} holds no ELF file")) }
 }
 
-/// The packed kernel in a bzImage, without the length that follows it.
+/// The compressed kernel in a bzImage, without the length after it.
 fn payload(image: &[u8]) -> Option<&[u8]> {
     let number = |at: usize| Some(u32::from_le_bytes(image.get(at..at + 4)?.try_into().ok()?) as usize);
     if image.get(0x202..0x206)? != b"HdrS" {
@@ -90,7 +91,7 @@ fn payload(image: &[u8]) -> Option<&[u8]> {
     image.get(start..start + number(0x24c)?.checked_sub(4)?)
 }
 
-/// The modules in the order in which they can be loaded, dependencies first.
+/// The modules in loading order, dependencies first.
 fn modules(debian: &Debian, folder: &Path) -> Result<Vec<(String, Vec<u8>)>, String> {
     make_empty(folder)?;
     let versions = debian.kernel.join("usr/lib/modules");
@@ -140,13 +141,14 @@ fn unpacked_module(debian: &Debian, tree: &Path, line: &str, to: &Path) -> Resul
     Err(format!("module {line} is not in the kernel's package"))
 }
 
-/// `kernel/drivers/dax/device_dax.ko` is `device_dax`; a dash in a file's name is an underscore in a module's.
+/// `kernel/drivers/dax/device_dax.ko` is `device_dax`; a dash in a file's name is an underscore in
+/// a module's.
 fn module_name(line: &str) -> String {
     let file = line.rsplit('/').next().unwrap_or_default();
     file.split(".ko").next().unwrap_or_default().replace('-', "_")
 }
 
-/// Modules that a module needs, as it says itself.
+/// Modules that a module declares as its dependencies.
 fn depends(module: &[u8]) -> Vec<String> {
     const KEY: &[u8] = b"\0depends=";
     let Some(at) = module.windows(KEY.len()).position(|window| window == KEY) else { return Vec::new() };
@@ -155,7 +157,7 @@ fn depends(module: &[u8]) -> Vec<String> {
     list.split(',').filter(|name| !name.is_empty()).map(|name| name.replace('-', "_")).collect()
 }
 
-/// Something in an initramfs.
+/// An entry of an initramfs.
 struct Entry {
     path: String,
     mode: u32,
@@ -177,13 +179,14 @@ impl Entry {
         Self { path: path.to_owned(), mode: 0o020_600, device: (5, 1), bytes: Vec::new() }
     }
 
-    /// What an archive ends with.
+    /// The end of an archive.
     fn end() -> Self {
         Self { path: "TRAILER!!!".to_owned(), mode: 0, device: (0, 0), bytes: Vec::new() }
     }
 }
 
-/// A cpio archive of the kind that a kernel reads ("newc"). It is not compressed, because an emulator unpacks slowly.
+/// A cpio archive in the kernel's format ("newc"). It is not compressed, because an emulator
+/// unpacks slowly.
 fn archive<'a>(entries: impl Iterator<Item = &'a Entry>) -> Vec<u8> {
     let mut archive = Vec::new();
     for (index, entry) in entries.enumerate() {
@@ -223,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kernel_image_tells_where_its_payload_is() {
+    fn a_kernel_image_names_its_payload() {
         let mut image = vec![0; 4096];
         image[0x1f1] = 1;
         image[0x202..0x206].copy_from_slice(b"HdrS");

@@ -1,4 +1,4 @@
-//! Programs that must end in time.
+//! Programs with time limits.
 
 use std::fs::{self, File};
 use std::path::Path;
@@ -6,10 +6,10 @@ use std::process::{Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-/// How long a loop rests that looks whether something has happened.
+/// Pause of a polling loop.
 pub const GLANCE: Duration = Duration::from_millis(20);
 
-/// Runs a program to its end and returns what it wrote on its standard output.
+/// Runs a program to its end and returns its standard output.
 ///
 /// # Errors
 /// As [`run`].
@@ -21,7 +21,8 @@ pub fn output(command: &mut Command, what: &str, log: &Path, limit: Duration) ->
 /// Runs a program to its end, with its standard output into the file `to`.
 ///
 /// # Errors
-/// It cannot be started, does not end within `limit`, or fails; then the message ends with its last words.
+/// It cannot be started, does not end within `limit`, or fails; then the message ends with its last
+/// output.
 pub fn run(command: &mut Command, what: &str, to: &Path, limit: Duration) -> Result<(), String> {
     let complaints = to.with_extension("err");
     let (out, err) = (create(to)?, create(&complaints)?);
@@ -37,7 +38,7 @@ pub fn run(command: &mut Command, what: &str, to: &Path, limit: Duration) -> Res
             Ok(Some(status)) => break status,
             Ok(None) if start.elapsed() < limit => sleep(GLANCE),
             other => {
-                // It may have ended by itself just now.
+                // It may have just ended by itself.
                 let _ = child.kill();
                 let _ = child.wait();
                 return Err(match other {
@@ -61,7 +62,7 @@ pub fn create(path: &Path) -> Result<File, String> {
     File::create(path).map_err(|error| format!("{}: {error}", path.display()))
 }
 
-/// A text file of another program; carriage returns of a serial line are dropped.
+/// A text file of another program, without the carriage returns of a serial line.
 pub fn read_lossy(path: &Path) -> Result<String, String> {
     Ok(String::from_utf8_lossy(&read(path)?).replace('\r', ""))
 }
@@ -78,7 +79,7 @@ pub fn make_folder(path: &Path) -> Result<(), String> {
     fs::create_dir_all(path).map_err(|error| format!("{}: {error}", path.display()))
 }
 
-/// Makes a folder that is empty.
+/// Makes an empty folder.
 pub fn make_empty(path: &Path) -> Result<(), String> {
     if path.exists() {
         fs::remove_dir_all(path).map_err(|error| format!("{}: {error}", path.display()))?;

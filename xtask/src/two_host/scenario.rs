@@ -1,4 +1,4 @@
-//! A scenario: what two hosts run, who is killed when, and what must come of it.
+//! A scenario: the programs of two hosts, the death of one, and the expected results.
 
 use super::debian::Debian;
 use super::guest::{Guest, Pool};
@@ -10,9 +10,9 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 const TARGET: &str = "x86_64-unknown-linux-gnu";
-/// A first build compiles everything that the program depends on.
+/// A first build compiles all dependencies of the program.
 const BUILD_LIMIT: Duration = Duration::from_secs(1200);
-/// A guest that has told its result powers off at once.
+/// A guest powers off at once after its result.
 const POWER_OFF_LIMIT: Duration = Duration::from_secs(10);
 const TAIL_LINES: usize = 30;
 
@@ -22,29 +22,30 @@ pub struct Program {
     pub name: &'static str,
 }
 
-/// All waits in it end: the guests' own, and the whole by `limit`.
+/// Limit of all waits in it: the guests' own, and the whole.
 pub struct Scenario {
     /// Also the folder of its logs.
     pub name: &'static str,
-    /// What it shows, for the table.
+    /// Its claim, for the table.
     pub shows: &'static str,
     pub program: Program,
-    /// The arguments of the program on host A and on host B, with blanks between.
+    /// The program's arguments on host A and on host B, separated by blanks.
     pub arguments: [&'static str; 2],
-    /// Virtual processors of each host. With one, locked instructions are atomic in their own host only.
+    /// Virtual processors per host. With one, locked instructions are atomic in their own host
+    /// only.
     pub cpus: u32,
     /// MiB of shared memory, a multiple of 256.
     pub pool_mib: u32,
-    /// When host A's log has this, A's QEMU gets SIGKILL. `None`: nobody is killed.
+    /// When host A's log contains this, A's QEMU gets SIGKILL. `None`: no host is killed.
     pub kill_a_at: Option<&'static str>,
-    /// What the logs of host A and host B must have.
+    /// Texts that the logs of host A and host B must contain.
     pub wanted: [&'static [&'static str]; 2],
-    /// What the log of host B has if the run shows anything at all; without it the scenario is inconclusive.
+    /// Text in host B's log without which the scenario is inconclusive.
     pub hoped_of_b: Option<&'static str>,
     pub limit: Duration,
 }
 
-/// What came of a scenario.
+/// Result of a scenario.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Verdict {
     Passed,
@@ -104,7 +105,7 @@ struct Run<'a> {
 }
 
 impl Run<'_> {
-    /// Waits until both hosts have ended, and kills host A in the middle if it is to be killed.
+    /// Waits until both hosts have ended, and kills host A in the middle if requested.
     fn follow(&mut self, hosts: &mut [Guest; 2]) -> Result<(), String> {
         let start = Instant::now();
         let mut told: [Option<Instant>; 2] = [None; 2];
@@ -118,7 +119,7 @@ impl Run<'_> {
                     continue;
                 }
                 let name = ["A", "B"][index];
-                // Asked first, so that everything has been said when it has ended.
+                // Ask first, so that all output is there when it has ended.
                 ended[index] = host.has_ended()?;
                 let said = host.said()?;
                 if index == 0
@@ -173,7 +174,7 @@ fn result_code(said: &str) -> Option<i32> {
     rest.split_once('\n')?.0.trim().parse().ok()
 }
 
-/// Time-outs in the guests mean little if their clocks do not go with this machine's.
+/// Timeouts in the guests mean little if their clocks differ from this machine's.
 fn tell_clock(name: &str, said: &str, seconds: f64) {
     let uptime = said.split_once("### UPTIME ").and_then(|(_, rest)| rest.lines().next()?.trim().parse::<f64>().ok());
     if let Some(uptime) = uptime {

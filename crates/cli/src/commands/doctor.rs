@@ -168,7 +168,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_machine_with_everything_is_told_to_share_the_device() {
+    fn a_machine_with_a_device_is_advised_to_share_it() {
         let mut machine = cpu::probe(Path::new("/nonexistent"));
         assert_eq!(advise(&machine), [], "nothing there, nothing advised");
         machine.shm = Some(cpu::Space { total_bytes: 1 << 30, free_bytes: 1 << 30 });

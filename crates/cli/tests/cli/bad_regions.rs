@@ -66,7 +66,7 @@ async fn regions_that_do_not_hold_are_refused() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_made_leaves_nothing_behind() {
+async fn a_failed_creation_leaves_nothing_behind() {
     let region = Region::name_only();
     for (flags, fact) in [
         (&["--size", "1MiB"][..], "1 MiB"),
@@ -91,7 +91,7 @@ async fn what_cannot_be_made_leaves_nothing_behind() {
 }
 
 #[tokio::test]
-async fn a_size_that_an_existing_region_does_not_have_is_told() {
+async fn an_ineffective_size_is_reported() {
     let region = Region::create("64MiB").await;
     for (size, is_told) in [("32MiB", true), ("64MiB", false)] {
         let server = Server::start(&["--region", &region.name, "--region-size", size]).await;
@@ -102,7 +102,7 @@ async fn a_size_that_an_existing_region_does_not_have_is_told() {
 }
 
 #[tokio::test]
-async fn a_block_that_fits_into_no_chunk_is_told() {
+async fn a_block_larger_than_a_chunk_is_refused() {
     let region = Region::name_only();
     let create = ["pool", "create", "--region", &region.name, "--size", "16MiB", "--chunk-size", "64KiB"];
     cenote(create).ok().await;

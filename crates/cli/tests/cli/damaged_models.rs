@@ -42,7 +42,7 @@ fn generate(model: &Path) -> super::support::process::Cenote {
 }
 
 #[tokio::test]
-async fn a_missing_model_is_told_by_every_command_that_needs_one() {
+async fn every_command_reports_a_missing_model() {
     let missing = ["--model", "no-such-model"];
     for command in [&["generate", "--prompt", "x"][..], &["serve", "--port", "0", "--no-pool"], &["demo"]] {
         cenote(command.iter().copied().chain(missing)).fails(&["no-such-model"]).await;
@@ -54,7 +54,7 @@ async fn a_missing_model_is_told_by_every_command_that_needs_one() {
 }
 
 #[tokio::test]
-async fn damaged_weights_are_told() {
+async fn damaged_weights_are_reported() {
     for part in [|_| 0, |_| 5, |_| 100, |whole| whole / 2, |whole| whole - 1] {
         let copy = Copy::new();
         copy.cut("model.safetensors", part);
@@ -68,7 +68,7 @@ async fn damaged_weights_are_told() {
 }
 
 #[tokio::test]
-async fn damaged_texts_are_told() {
+async fn damaged_texts_are_reported() {
     let half = |whole| whole / 2;
     for name in ["config.json", "tokenizer.json", "tokenizer_config.json", "generation_config.json"] {
         let copy = Copy::new();
@@ -90,7 +90,7 @@ async fn damaged_texts_are_told() {
 
 /// Weights that contradict the configuration.
 #[tokio::test]
-async fn a_configuration_that_does_not_fit_is_told() {
+async fn a_configuration_that_does_not_fit_is_reported() {
     for (from, to, fact) in [
         ("\"num_hidden_layers\": 4", "\"num_hidden_layers\": 5", "layers.4"),
         ("\"hidden_size\": 256", "\"hidden_size\": 0", "hidden_size"),

@@ -8,7 +8,7 @@ use std::collections::HashSet;
 use std::path::Path;
 
 #[tokio::test]
-async fn the_demo_tells_what_it_promises() {
+async fn the_demo_keeps_its_promises() {
     let dir = tempfile::tempdir().expect("a directory");
     let file = dir.path().join("demo.json");
     let file = file.to_str().expect("the name is UTF-8");

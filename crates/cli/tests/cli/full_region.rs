@@ -33,7 +33,7 @@ async fn a_full_region_evicts_and_every_prompt_is_answered() {
 /// L1 holds one prompt of the longest kind: the requests must take turns, and one that can never
 /// fit is refused before it waits.
 #[tokio::test]
-async fn an_engine_with_little_memory_takes_turns_and_refuses_what_never_fits() {
+async fn an_engine_with_little_memory_queues_and_refuses_impossible_requests() {
     let region = Region::create("128MiB").await;
     for flags in [&[][..], &["--prefill", "1", "--decode", "1"]] {
         let server = Server::start(&[&["--region", &region.name, "--kv-size", "2MiB"], flags].concat()).await;

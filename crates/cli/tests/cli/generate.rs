@@ -5,7 +5,7 @@ use super::support::region::Region;
 use super::support::repository;
 
 #[tokio::test]
-async fn the_second_time_the_prompt_comes_from_the_region() {
+async fn the_second_run_loads_the_prompt_from_the_region() {
     let region = Region::create("64MiB").await;
     let text = std::fs::read_to_string(repository("models/demo/demo.txt")).expect("the demo's text");
     let prompt: String = text.chars().take(1200).collect();
@@ -30,7 +30,7 @@ async fn the_second_time_the_prompt_comes_from_the_region() {
 /// Earlier, the README's prompt was shorter than a block, so it never came from the region, without
 /// a message.
 #[tokio::test]
-async fn the_prompt_of_the_readme_comes_from_the_region() {
+async fn the_readmes_prompt_is_loaded_from_the_region() {
     let region = Region::create("64MiB").await;
     let guide = std::fs::read_to_string(repository("docs/guides/start.md")).expect("the guide");
     let (_, example) = guide.split_once("cenote generate ").expect("an example");
@@ -64,7 +64,7 @@ async fn a_file_for_json_leaves_stdout_to_people() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_generated_is_refused_with_the_field() {
+async fn ungeneratable_requests_are_refused_with_the_field() {
     cenote(["generate", "--prompt", ""]).fails(&["prompt: is empty"]).await;
     cenote(["generate", "--prompt", "x", "--max-tokens", "5000"]).fails(&["max_tokens: is 5000"]).await;
     cenote(["generate", "--prompt", "x", "--temperature", "9"]).fails(&["temperature: is 9"]).await;

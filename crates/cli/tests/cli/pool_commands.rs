@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use std::os::unix::fs::PermissionsExt;
 
 #[tokio::test]
-async fn a_region_is_made_told_of_and_removed() {
+async fn a_region_is_created_listed_and_removed() {
     let region = Region::name_only();
     let create = ["pool", "create", "--region", &region.name, "--size", "32MiB"];
     let created = cenote(create.into_iter().chain(["--json", "--max-hosts", "4"])).ok().await.json();
@@ -86,7 +86,7 @@ async fn every_report_can_go_to_a_file() {
 }
 
 #[tokio::test]
-async fn a_region_with_blocks_tells_of_them_and_force_makes_it_new() {
+async fn a_region_with_blocks_is_kept_without_force() {
     let region = Region::create("64MiB").await;
     let server = Server::start(&["--region", &region.name]).await;
     server.client.complete(&greedy(&tokens(1, 200), 2)).await;
@@ -158,7 +158,7 @@ async fn blocks_are_followed() {
 }
 
 #[tokio::test]
-async fn what_a_region_removed_by_hand_leaves_goes_with_the_next_one() {
+async fn host_memory_of_a_removed_region_is_swept() {
     let region = Region::create("8MiB").await;
     region.run("gc").await.json();
     let uuid = region.info().await["uuid"].as_str().expect("a text").to_owned();
@@ -171,7 +171,7 @@ async fn what_a_region_removed_by_hand_leaves_goes_with_the_next_one() {
 }
 
 #[tokio::test]
-async fn a_model_gets_a_quota_and_serves_on_over_it() {
+async fn a_model_over_its_quota_keeps_serving() {
     let region = Region::create("64MiB").await;
     let server = Server::start(&["--region", &region.name]).await;
     server.client.complete(&greedy(&tokens(1, 200), 2)).await;
@@ -236,7 +236,7 @@ async fn a_rotten_payload_is_found_and_taken_out() {
 /// A killed server leaves its region and its host memory. Both are shown as orphans, and the next
 /// command removes them.
 #[tokio::test]
-async fn what_a_killed_server_leaves_is_shown_and_removed() {
+async fn orphans_of_a_killed_server_are_listed_and_removed() {
     let server = Server::start(&["--region-size", "64MiB"]).await;
     let name = own_region("serve", server.pid);
     let listed = async || -> Option<Value> {

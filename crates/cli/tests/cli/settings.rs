@@ -33,7 +33,7 @@ async fn a_flag_beats_a_variable_and_a_variable_beats_the_file() {
 }
 
 #[tokio::test]
-async fn a_wrong_settings_file_is_told_with_its_name() {
+async fn a_wrong_settings_file_is_named() {
     let dir = tempfile::tempdir().expect("a directory");
     let file = dir.path().join("cenote.toml");
     for (text, fact) in [
@@ -73,7 +73,7 @@ async fn a_wrong_variable_or_setting_is_named_instead_of_the_flag() {
 }
 
 #[tokio::test]
-async fn a_port_in_use_says_what_to_do() {
+async fn a_port_in_use_names_the_next_step() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
     let port = taken.local_addr().expect("an address").port().to_string();
     let serve = ["serve", "--no-pool", "--port", &port];

@@ -21,7 +21,7 @@ async fn shared(flags: &[&str]) -> Option<(Region, Flush)> {
 }
 
 #[tokio::test]
-async fn what_one_host_has_computed_another_one_finds() {
+async fn one_host_finds_blocks_of_another() {
     let Some((region, flush)) = shared(&[]).await else { return };
     let prompt = "A cenote is a natural pit, or sinkhole, that exposes the groundwater below. ".repeat(4);
     let generate = ["generate", "--prompt", &prompt, "--max-tokens", "2", "--json", "--region", &region.name];

@@ -51,13 +51,13 @@ async fn errors_name_the_thing_and_the_fact() {
 }
 
 #[tokio::test]
-async fn the_version_is_told() {
+async fn the_version_is_printed() {
     assert_eq!(bare(["--version"]).ok().await.out, concat!("cenote ", env!("CARGO_PKG_VERSION"), "\n"));
 }
 
 /// Earlier, `cenote doctor | head -1` ended with a panic and a backtrace.
 #[test]
-fn a_reader_that_goes_away_is_no_failure() {
+fn a_closed_output_is_no_failure() {
     let (reader, writer) = std::io::pipe().expect("a pipe");
     drop(reader);
     let outcome = std::process::Command::new(env!("CARGO_BIN_EXE_cenote"))

@@ -4,7 +4,7 @@
 use super::support::process::bare_lab;
 
 #[tokio::test]
-async fn a_row_says_what_was_measured_on_which_design_and_with_which_tails() {
+async fn a_row_names_measurement_design_and_percentiles() {
     let report = bare_lab(["bench", "all", "--quick", "--only", "pins,lines", "--json"]).ok().await.json();
     let rows = report["rows"].as_array().expect("rows");
     let of = |design: &str| rows.iter().filter(|row| row["design"] == design).count();

@@ -139,7 +139,7 @@ async fn profiles_of_two_texts_are_compared() {
 }
 
 #[tokio::test]
-async fn what_does_not_fit_is_refused() {
+async fn oversized_requests_are_refused() {
     let (text, dir) = (text(), tempfile::tempdir().expect("a directory"));
     lab(["eval", "--text", &text, "--codec", "qpack", "--context", "64", "--windows", "2"]).ok().await;
     cenote(["generate", "--prompt", "x", "--region", "shm:cenote-test-no-such", "--codec", "qpack"])

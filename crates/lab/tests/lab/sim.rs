@@ -9,7 +9,7 @@ fn trace() -> String {
 }
 
 #[tokio::test]
-async fn hit_rates_are_told_for_programs_and_people() {
+async fn hit_rates_are_printed_as_table_and_json() {
     let trace = trace();
     let hits = ["sim", "--trace", &trace, "--hit-rate-only", "--eviction", "lru"];
     let infinite = bare_lab(hits.iter().copied().chain(["--json"])).ok().await.json();
@@ -78,7 +78,7 @@ async fn bad_lines_are_named_and_strict_ends_it() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_is_refused_with_its_reason() {
+async fn impossible_settings_are_refused_with_a_reason() {
     let trace = trace();
     for (flags, facts) in [
         (
@@ -138,7 +138,7 @@ async fn this_machine_can_be_calibrated_and_simulated() {
 }
 
 #[tokio::test]
-async fn studies_say_what_holds() {
+async fn studies_report_which_claims_hold() {
     let swap = bare_lab(["study", "swap", "--repeats", "1", "--json"]).ok().await.json();
     assert_eq!(swap["queue_head"].as_f64(), Some(1.0));
     let dir = tempfile::tempdir().expect("a directory");

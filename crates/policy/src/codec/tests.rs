@@ -99,7 +99,7 @@ fn the_first_of_equals_is_taken_and_none_before_all() {
 }
 
 #[test]
-fn what_is_dense_and_slow_is_for_pressure() {
+fn dense_slow_codecs_are_chosen_under_pressure() {
     let (fast, dense) = (measured(3.9, 1e-4, 20.0), measured(4.4, 1e-4, 200.0));
     let at = |pressure| choose(Weights::default().under(pressure), 1e-3, &[fast, dense]);
     assert_eq!((at(0.0), at(1.0)), (Some(0), Some(1)));
@@ -110,7 +110,7 @@ fn what_is_dense_and_slow_is_for_pressure() {
 }
 
 #[test]
-fn what_is_no_measurement_is_refused() {
+fn invalid_measurements_are_refused() {
     let no_numbers = [f64::NAN, f64::INFINITY, f64::NEG_INFINITY, -1.0];
     for wrong in no_numbers {
         assert_eq!(Measured::new(wrong, 0.0, 1.0), None);

@@ -100,7 +100,7 @@ fn a_failed_load_is_computed_in_the_next_step() {
 }
 
 #[test]
-fn the_newest_is_preempted_and_comes_back_first() {
+fn the_newest_is_preempted_and_resumed_first() {
     let mut scheduler = Scheduler::new(SchedulerConfig { num_blocks: 5, ..config() });
     scheduler.add(request(1, 8, 8)).unwrap();
     scheduler.add(request(2, 8, 8)).unwrap();
@@ -120,7 +120,7 @@ fn the_newest_is_preempted_and_comes_back_first() {
 }
 
 #[test]
-fn what_can_never_fit_is_refused_at_once() {
+fn impossible_requests_are_refused_at_once() {
     let mut scheduler = Scheduler::new(SchedulerConfig { num_blocks: 4, max_waiting: 1, ..config() });
     assert_eq!(scheduler.add(request(1, 16, 1)), Err(AddError::NeverFits { needed: 5, num_blocks: 4 }));
     scheduler.add(request(2, 15, 1)).unwrap();
@@ -128,7 +128,7 @@ fn what_can_never_fit_is_refused_at_once() {
 }
 
 #[test]
-fn deadlines_are_told_in_order() {
+fn deadlines_expire_in_order() {
     let mut scheduler = Scheduler::new(config());
     for (id, deadline_ns) in [(1, 50), (2, 20), (3, 90)] {
         scheduler.add(NewRequest { deadline_ns, ..request(id, 4, 4) }).unwrap();
@@ -140,7 +140,7 @@ fn deadlines_are_told_in_order() {
 }
 
 #[test]
-fn the_tail_is_swapped_out_and_comes_back_when_nobody_presses() {
+fn the_tail_is_swapped_out_and_in_again_without_pressure() {
     // Two requests of two blocks fit; with a third block each they do not.
     let mut scheduler = Scheduler::new(SchedulerConfig { num_blocks: 5, swap: swap_of(8), ..config() });
     scheduler.add(request(1, 8, 4)).unwrap();
@@ -173,7 +173,7 @@ fn the_tail_is_swapped_out_and_comes_back_when_nobody_presses() {
 }
 
 #[test]
-fn what_found_no_room_outside_starts_again_before_others() {
+fn a_request_without_swap_space_restarts_first() {
     let mut scheduler = Scheduler::new(SchedulerConfig { num_blocks: 5, swap: swap_of(8), ..config() });
     for id in 1..=3 {
         scheduler.add(request(id, 8, 4)).unwrap();
@@ -191,7 +191,7 @@ fn what_found_no_room_outside_starts_again_before_others() {
 }
 
 #[test]
-fn what_is_quicker_computed_than_carried_is_computed() {
+fn short_swaps_are_recomputed() {
     let swap = SwapConfig { num_blocks: 8, block_ns: 100, recompute_token_ns: 49 };
     for (recompute_token_ns, swaps) in [(49, false), (50, true)] {
         let swap = SwapConfig { recompute_token_ns, ..swap };
@@ -223,7 +223,7 @@ fn the_urgent_come_first_and_make_room_last() {
 }
 
 #[test]
-fn a_watermark_that_lets_nobody_in_still_lets_one_run() {
+fn a_watermark_that_admits_none_still_runs_one() {
     let watermark = Watermark::AverageLength { threshold_thousandths: 1_000_000, stop_below: true };
     let mut scheduler = Scheduler::new(SchedulerConfig { watermark, ..config() });
     scheduler.add(request(1, 4, 1)).unwrap();

@@ -23,7 +23,7 @@ fn reserve(text: &str, load: &Load) -> Option<u32> {
 }
 
 #[test]
-fn each_kind_does_what_the_paper_says() {
+fn each_controller_matches_the_paper() {
     assert_eq!(reserve("fixed:0.01", &load()), Some(4));
     assert_eq!(reserve("fixed:1", &load()), Some(400));
     // a·N/16 of 50 requests.
@@ -49,7 +49,7 @@ fn the_learned_one_keeps_more_for_the_young_than_for_the_old() {
 }
 
 #[test]
-fn the_learned_one_counts_what_prompts_in_the_middle_still_need() {
+fn the_learned_watermark_counts_blocks_of_unfinished_prompts() {
     let learned =
         |load: &Load| Watermark::Learned([0, 0, 0, 0, 0, 0, 16 * ONE as i32, 0]).controller().reserve_blocks(load);
     assert_eq!(learned(&Load { pending_tokens: 50 * 32, ..load() }), Some(100));

@@ -221,7 +221,8 @@ impl<F: Fabric, H: HostLocal> Index<F, H> {
         }
     }
 
-    /// As [`Index::find_all_now`] for one hash, after its home bucket and descriptors were refreshed.
+    /// As [`Index::find_all_now`] for one hash, after its home bucket and descriptors were
+    /// refreshed.
     fn find_now(&self, hash: BlockHash, home: [u64; 8]) -> Option<(BlockIndex, Descriptor)> {
         let probe = self.probe(hash);
         for step in 0..probe.steps() {

@@ -112,7 +112,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_lower_number_goes_first_and_hosts_break_ties() {
+    fn the_lower_ticket_enters_first_and_hosts_break_ties() {
         assert!(goes_before(5, 1, 0, 0), "no other ticket");
         assert!(!goes_before(5, 1, CHOOSING, 0), "it may take a lower one");
         assert!(goes_before(5, 1, ticket(6), 0) && !goes_before(5, 1, ticket(4), 2));

@@ -1,15 +1,17 @@
-//! What processes of one host share beside the region, in every order in which they may see it: free lists and the
-//! owners of slots, recency, counters, and the generations whose payload was swept. The pool's own code runs, over
-//! loom's atomics and locks, with a small region of plain memory (`world.rs`).
+//! Memory that processes of one host share beside the region, explored in every order in which they
+//! may see it: free lists and the owners of slots, recency, counters, and the generations with
+//! dropped stale lines. The pool's own code runs over loom's atomics and locks, with a small region
+//! of plain memory (`world.rs`).
 //!
-//! Exploring is bounded: two preemptions, or one where a process dies
-//! (docs/evidence/testing.md#loom). Deaths are not drawn but tried out: a process lives for one
-//! step, then for two, and so on, until it comes to its end. A step is a use of a word or a store
-//! to the region.
+//! Exploration is bounded: two preemptions, or one if a process dies
+//! (docs/evidence/testing.md#loom). Deaths are not drawn but enumerated: a process lives for one
+//! step, then for two, and so on, until it ends by itself. A step is a use of a word or a store to
+//! the region.
 //!
-//! Each test names the mistakes that were made to see whether it notices. One was not noticed and is none: generations
-//! seen may be stored relaxed, because the fence of the sweep stands before the store. What processes share of the
-//! region itself (words of lines, payload) is not tried here but on the cache-line model.
+//! Each test lists the mistakes that it detects. One mistake is undetected and harmless: seen
+//! generations may be stored relaxed, because the fence of the drop precedes the store. Shared
+//! state in the region itself (words of lines, payload) is explored on the cache-line model
+//! instead.
 
 mod world;
 
@@ -29,14 +31,14 @@ type LoomPool = Pool<LoomFabric, LoomHost>;
 const BLOCK_BYTES: u64 = 64;
 const CHUNK_BYTES: u64 = 64 << 10;
 
-/// A region and the hosts that have it open.
+/// A region and its hosts.
 struct Region {
     fabric: LoomFabric,
     hosts: Vec<(LoomFabric, LoomHost)>,
 }
 
 impl Region {
-    /// Of one chunk, or, with a second for objects, two; each has two slots.
+    /// A region of one chunk, or, with a second for objects, two; each has two slots.
     fn new(chunks: u64, flush: Flush) -> Self {
         let config = PoolConfig {
             chunk_bytes: CHUNK_BYTES,
@@ -44,7 +46,7 @@ impl Region {
             max_hosts: 2,
             workers_per_host: 3,
             hazard_lines_per_worker: 1,
-            // What is recorded changes nothing, and each record doubles the orders to try.
+            // Records change nothing here, and each doubles the orders to explore.
             records_per_host: 0,
             events_per_host: 0,
             ..PoolConfig::new(HashSeed([7; 32]), [9; 16])
@@ -54,7 +56,7 @@ impl Region {
         Self { fabric, hosts: Vec::new() }
     }
 
-    /// One more worker of a host that is there, or of the next.
+    /// One more worker of an existing host, or of the next.
     fn attach(&mut self, host: usize, life: &Arc<Life>) -> LoomPool {
         let options = AttachOptions { host: HostId(host as u8), ..AttachOptions::named("loom") };
         let known = self.hosts.get(host).map(|(fabric, _)| fabric.clone());
@@ -71,7 +73,7 @@ impl Region {
     }
 }
 
-/// Control areas of the regions here take less than that, and almost as much.
+/// Control areas of these regions take less than this, and almost as much.
 const CONTROL_BYTES: u64 = 256 << 10;
 
 fn namespace(pool: &LoomPool) -> Namespace {
@@ -98,7 +100,7 @@ fn publish(pool: &LoomPool, namespace: &Namespace, number: u64) -> Publish {
     pool.publish(&NewBlock::new(namespace, hash(number), 0), &[&payload(number)])
 }
 
-/// `None`: it is not there.
+/// `None`: the block is not there.
 fn read(pool: &LoomPool, number: u64) -> Option<ReadOutcome> {
     let hits = pool.lookup(&[hash(number)]);
     let mut bytes = [0; BLOCK_BYTES as usize];
@@ -111,16 +113,16 @@ fn is_there(pool: &LoomPool, number: u64) -> bool {
     read(pool, number) == Some(ReadOutcome::Whole)
 }
 
-/// A sound region in which nobody is at work.
+/// Checks a region that no process uses.
 fn check(pool: &LoomPool) -> CheckReport {
-    let report = pool.check(true).expect("nobody holds the heap");
+    let report = pool.check(true).expect("the heap is free");
     assert!(report.is_clean(), "{report:?}");
     assert_eq!((report.reserved, report.pinned, report.draining), (0, 0, 0), "{report:?}");
     assert_eq!(report.slots, report.free + report.ready + report.objects, "{report:?}");
     report
 }
 
-/// Runs a model in all orders of at most so many preemptions; returns in how many.
+/// Runs a model in all orders with at most this many preemptions; returns the number of runs.
 fn explore(preemptions: usize, model: impl Fn() + Send + Sync + 'static) -> u64 {
     let runs = Arc::new(AtomicU64::new(0));
     let counted = Arc::clone(&runs);
@@ -135,7 +137,7 @@ fn explore(preemptions: usize, model: impl Fn() + Send + Sync + 'static) -> u64 
     runs.load(Ordering::Relaxed)
 }
 
-/// Runs both at once.
+/// Runs both at the same time.
 fn race(region: &LoomFabric, left: impl FnOnce() + 'static, right: impl FnOnce() + 'static) {
     region.watch_uses(true);
     loom::explore();
@@ -157,7 +159,8 @@ fn publisher(pool: &LoomPool, life: Arc<Life>, namespace: &Namespace, number: u6
     }
 }
 
-/// A full region of one host, with so many workers: blocks 1 and 2 are there, and older than what comes next.
+/// A full region of one host, with this many workers: blocks 1 and 2 are there, and older than what
+/// comes next.
 fn full(workers: usize, lives: &[Arc<Life>]) -> (Vec<LoomPool>, Namespace) {
     let mut region = Region::new(1, Flush::None);
     let lives = lives.iter().cloned().chain(std::iter::repeat_with(Life::long)).take(workers);
@@ -171,7 +174,7 @@ fn full(workers: usize, lives: &[Arc<Life>]) -> (Vec<LoomPool>, Namespace) {
     (pools, namespace)
 }
 
-/// Noticed: a reservation without the heap lock; counters that are loaded and stored.
+/// Detects: a reservation without the heap lock; counters that are loaded and stored.
 #[test]
 fn two_publishers_get_two_slots() {
     let runs = explore(2, || {
@@ -191,7 +194,7 @@ fn two_publishers_get_two_slots() {
     assert!(runs > 20, "{runs} orders");
 }
 
-/// Noticed: an entry made beside another with its hash.
+/// Detects: an entry inserted beside another with its hash.
 #[test]
 fn of_one_block_that_two_publish_one_stays() {
     let runs = explore(2, || {
@@ -210,10 +213,10 @@ fn of_one_block_that_two_publish_one_stays() {
     assert!(runs > 20, "{runs} orders");
 }
 
-/// Noticed: `PUBLISHED` stored relaxed by its publisher, or loaded relaxed by who evicts, or stored before the word of
-/// recency: then a new block is taken for what lay in its slot before.
+/// Detects: `PUBLISHED` stored relaxed by its publisher, or loaded relaxed by an evictor, or stored
+/// before the word of recency: then a new block is taken for the slot's earlier one.
 #[test]
-fn what_was_just_published_is_not_the_oldest() {
+fn a_new_block_is_not_the_oldest() {
     let runs = explore(2, || {
         let (pools, namespace) = full(2, &[]);
         race(
@@ -228,9 +231,9 @@ fn what_was_just_published_is_not_the_oldest() {
     assert!(runs > 20, "{runs} orders");
 }
 
-/// Noticed: a reservation that is marked only after the heap lock was let go.
+/// Detects: a reservation that is marked only after the heap lock was released.
 #[test]
-fn what_is_being_written_is_not_collected() {
+fn blocks_being_written_are_not_collected() {
     let runs = explore(2, || {
         let mut region = Region::new(1, Flush::None);
         let pools = [(); 2].map(|()| region.attach(0, &Life::long()));
@@ -247,9 +250,9 @@ fn what_is_being_written_is_not_collected() {
     assert!(runs > 20, "{runs} orders");
 }
 
-/// Noticed: a read that does not look at the descriptor again.
+/// Detects: a read that does not look at the descriptor again.
 #[test]
-fn a_hit_meanwhile_keeps_its_block_or_comes_too_late() {
+fn a_concurrent_hit_keeps_its_block_or_misses() {
     let runs = explore(2, || {
         let (pools, namespace) = full(2, &[]);
         let reader = pools[1].clone();
@@ -265,12 +268,12 @@ fn a_hit_meanwhile_keeps_its_block_or_comes_too_late() {
     assert!(runs > 20, "{runs} orders");
 }
 
-/// Noticed: generations seen loaded relaxed (which is how they were loaded until this test was there), or stored before
-/// the sweep.
+/// Detects: seen generations loaded relaxed, or stored before the drop of stale lines.
 ///
-/// Two processes of a host meet a block that another host has published where their caches still hold something older.
+/// Two processes of a host read a block that another host has published, while their caches hold
+/// older lines.
 #[test]
-fn nobody_reads_what_was_not_swept() {
+fn no_process_reads_stale_payload_lines() {
     let runs = explore(2, || {
         let mut region = Region::new(1, Flush::ClflushOpt);
         let owner = region.attach(0, &Life::long());
@@ -287,7 +290,8 @@ fn nobody_reads_what_was_not_swept() {
     assert!(runs > 20, "{runs} orders");
 }
 
-/// The same while the slot is used again, so that what one of them swept is old when the other comes.
+/// The same while the slot is reused, so that lines that one process dropped are stale when the
+/// other reads.
 #[test]
 fn a_sweep_is_for_one_use_of_a_slot() {
     let runs = explore(2, || {
@@ -316,7 +320,7 @@ fn a_sweep_is_for_one_use_of_a_slot() {
     assert!(runs > 20, "{runs} orders");
 }
 
-/// Noticed: an object freed without a second look at its descriptor under the heap lock.
+/// Detects: an object freed without a second look at its descriptor under the heap lock.
 #[test]
 fn an_object_that_loses_its_name_is_freed_once() {
     let runs = explore(1, || {
@@ -327,12 +331,12 @@ fn an_object_that_loses_its_name_is_freed_once() {
         race(
             first.fabric(),
             move || putting.put_object("key", b"new").expect("there is room"),
-            // Who leaves frees objects that no row names.
+            // A worker that leaves frees objects that no row names.
             move || drop(second),
         );
         assert_eq!(first.get_object("key").expect("a key").as_deref(), Some(b"new".as_slice()));
         assert_eq!(check(&first).objects, 1);
-        // One that was freed twice would be in the free list twice.
+        // An object that was freed twice would be in the free list twice.
         for key in ["one", "two", "three"] {
             first.put_object(key, key.as_bytes()).expect("three slots of four are free");
         }
@@ -341,8 +345,8 @@ fn an_object_that_loses_its_name_is_freed_once() {
     assert!(runs > 20, "{runs} orders");
 }
 
-/// Runs a victim that lives for `first` steps, then for `stride` more, and so on, until it comes to its end; returns
-/// after how many steps that was, and how many runs it took.
+/// Runs a victim that lives for `first` steps, then for `stride` more, and so on, until it ends by
+/// itself; returns the number of steps, and the number of runs.
 fn kill_everywhere(first: i64, stride: usize, model: impl Fn(&Arc<Life>) + Copy + Send + Sync + 'static) -> (u64, u64) {
     let mut runs = 0;
     for steps in (first..).step_by(stride) {
@@ -360,7 +364,7 @@ fn kill_everywhere(first: i64, stride: usize, model: impl Fn(&Arc<Life>) + Copy 
     unreachable!("a victim comes to its end")
 }
 
-/// Runs something as a process of this life.
+/// Runs a function as a process of this life.
 fn process(life: &Arc<Life>, work: impl FnOnce() + 'static) -> impl FnOnce() + 'static {
     let life = Arc::clone(life);
     move || {
@@ -373,7 +377,7 @@ fn process(life: &Arc<Life>, work: impl FnOnce() + 'static) -> impl FnOnce() + '
     }
 }
 
-/// After deaths: all is found that must be, and no slot is lost.
+/// After deaths: every published block is found, and no slot is lost.
 fn expect_all_slots(pool: &LoomPool, namespace: &Namespace, victims: u64) {
     assert!(pool.tick().workers <= victims);
     check(pool);
@@ -385,7 +389,8 @@ fn expect_all_slots(pool: &LoomPool, namespace: &Namespace, victims: u64) {
     assert!(is_there(pool, 10) && is_there(pool, 11));
 }
 
-/// Noticed: a heap that is not made anew after its holder died; what the tests without deaths notice.
+/// Detects: a heap that is not rebuilt after its holder died; and what the tests without deaths
+/// detect.
 #[test]
 fn a_publisher_may_die_at_any_step_beside_another() {
     let (steps, runs) = kill_everywhere(1, 1, |life| {
@@ -413,9 +418,9 @@ fn the_dead_may_be_recovered_while_they_die() {
     assert!(steps > 20 && runs > steps, "{runs} orders of {steps} steps");
 }
 
-/// Noticed: a heap that is not made anew after its holder died.
+/// Detects: a heap that is not rebuilt after its holder died.
 #[test]
-fn who_evicts_may_die_at_any_step() {
+fn an_evictor_may_die_at_any_step() {
     let (steps, runs) = kill_everywhere(1, 1, |life| {
         let (pools, ns) = full(2, &[Arc::clone(life)]);
         let victim = pools[0].clone();
@@ -425,12 +430,12 @@ fn who_evicts_may_die_at_any_step() {
     assert!(steps > 20 && runs > steps, "{runs} orders of {steps} steps");
 }
 
-/// Noticed: the line of a dead worker cleared before all that it held was given back; a heap made anew with the slots
-/// that are reserved.
+/// Detects: the line of a dead worker cleared before all that it held was freed; a heap rebuilt
+/// with reserved slots.
 #[test]
 fn a_recoverer_may_die_at_any_step() {
     let mut all = 0;
-    // A publisher dies in the middle of reserving, of writing, of entering.
+    // A publisher dies while reserving, writing, or indexing.
     for steps in (1..60).step_by(7) {
         let (_, runs) = kill_everywhere(1, 1, move |life| {
             let first = Life::of_steps(steps);

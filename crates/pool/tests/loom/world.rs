@@ -1,7 +1,7 @@
-//! A host as loom has it: its words and locks are loom's, so that every order is tried in which its processes may see
-//! them. The region's bytes are plain memory here, seen by all as they are, and loom only knows who came to which line
-//! before whom; what else may go wrong with those the cache-line model tries (crates/memmodel). A process is a loom
-//! thread with a [`Life`].
+//! A host for loom: its words and locks are loom's, so that loom explores every order in which
+//! processes may see them. The region's bytes are plain memory, visible to all at once; loom only
+//! orders the uses of lines. Other faults of the region are explored on the cache-line model
+//! (crates/memmodel). A process is a loom thread with a [`Life`].
 
 use cenote_mem::LINE;
 use cenote_mem::checksum::PayloadSum;
@@ -14,24 +14,26 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-/// How long a process lives: so many steps, of which each use of a word and each store to the region is one. What the
-/// dead do has no effect. Their code runs on, but gets no lock any more, and lets go of those that it holds.
+/// Length of a process's life in steps. Each use of a word and each store to the region is a step.
+/// Operations of the dead have no effect: their code runs on, but takes no lock, and its locks are
+/// abandoned.
 #[derive(Debug)]
 pub struct Life {
     steps: i64,
     steps_left: AtomicI64,
-    /// What the kernel tells of a process that is gone; who is told sees all that it did.
+    /// The kernel's report that a process has ended; its reader sees everything that the process
+    /// did.
     gone: model::AtomicBool,
 }
 
 impl Life {
-    /// One that ends so many steps after [`Life::count`] is called.
+    /// A life that ends this many steps after [`Life::count`] is called.
     pub fn of_steps(steps: i64) -> Arc<Self> {
         let steps_left = AtomicI64::new(i64::MAX);
         Arc::new(Self { steps, steps_left, gone: model::AtomicBool::new(false) })
     }
 
-    /// For ever.
+    /// A life without end.
     pub fn long() -> Arc<Self> {
         Self::of_steps(i64::MAX)
     }
@@ -53,7 +55,7 @@ impl Life {
         lives
     }
 
-    /// The process is gone: the kernel lets go of what it held.
+    /// Ends the process: the kernel releases its resources.
     pub fn end(&self) {
         self.steps_left.store(0, Ordering::Relaxed);
         self.gone.store(true, Ordering::Release);
@@ -68,7 +70,7 @@ loom::thread_local! {
     static LIFE: RefCell<Option<Arc<Life>>> = RefCell::new(None);
 }
 
-/// The calling thread is this process from now on.
+/// Makes the calling thread this process from now on.
 pub fn live(life: &Arc<Life>) {
     LIFE.with(|mine| *mine.borrow_mut() = Some(Arc::clone(life)));
 }
@@ -82,7 +84,7 @@ fn is_dead() -> bool {
     LIFE.with(|life| life.borrow().as_ref().is_some_and(|life| life.is_over()))
 }
 
-/// One of loom's atomics, out of reach of the dead.
+/// One of loom's atomics, without effect for the dead.
 #[derive(Debug, Default)]
 pub struct Modelled<A>(A);
 
@@ -130,7 +132,7 @@ macro_rules! modelled {
 modelled!(model::AtomicU32, u32);
 modelled!(model::AtomicU64, u64);
 
-/// What the processes of a host share.
+/// Memory that the processes of a host share.
 #[derive(Clone, Debug)]
 pub struct LoomHost(Arc<Shared>);
 
@@ -139,7 +141,7 @@ struct Shared {
     words32: Vec<Modelled<model::AtomicU32>>,
     words64: Vec<Modelled<model::AtomicU64>>,
     mutexes: Vec<loom::sync::Mutex<()>>,
-    /// Mutexes whose holder died with them.
+    /// Mutexes left by a dead holder.
     abandoned: Vec<AtomicBool>,
     slots: Mutex<Vec<Option<Arc<Life>>>>,
 }
@@ -160,7 +162,7 @@ impl LoomHost {
     }
 }
 
-/// A held lock; given up as abandoned by who is dead.
+/// A held lock; a dead holder abandons it.
 pub struct LoomLock<'a> {
     host: &'a Shared,
     index: usize,
@@ -211,12 +213,12 @@ impl HostLocal for LoomHost {
         &self.0.words64
     }
 
-    /// None: the policy here is LRU, which keeps no state of its own.
+    /// Empty: the policy here is LRU, which has no shared state.
     fn bare_words64(&self, _: usize) -> &[AtomicU64] {
         &[]
     }
 
-    /// Waits for as long as it takes: time stands still here.
+    /// Waits without limit, because time stands still here.
     fn lock(&self, index: u32, timeout: Duration) -> Result<LoomLock<'_>, LockTimeout> {
         let late = LockTimeout::Passed { index };
         if is_dead() {
@@ -260,19 +262,20 @@ impl HostLocal for LoomHost {
 }
 
 thread_local! {
-    /// A test's region is formatted anew for each of its thousands of runs, in the same memory: to map some costs more
-    /// than the run.
+    /// A test's region is formatted again for each of its thousands of runs, in the same memory,
+    /// because mapping takes longer than a run.
     static MEMORY: RefCell<Option<Arc<Coherent>>> = const { RefCell::new(None) };
 }
 
-/// One block's payload as the caches of one host hold it: which writing of it their lines are from.
+/// One block's payload in one host's caches: the number of the write that its lines are from.
 #[derive(Debug)]
 struct Cached {
     lines_from: model::AtomicU64,
 }
 
-/// What loom knows of the uses of a region's lines: that each comes before or after each other of the same line. It
-/// makes no order among uses of other words. Many lines share one, which only makes loom try more.
+/// Uses of a region's lines: loom orders each before or after every other use of the same line. It
+/// adds no order among uses of other words. Many lines share one of these, which only makes loom
+/// explore more.
 type Uses = Arc<[model::AtomicU64; USES]>;
 
 const USES: usize = 127;
@@ -281,9 +284,9 @@ const USES: usize = 127;
 #[derive(Clone)]
 pub struct LoomFabric {
     memory: Arc<Coherent>,
-    /// `None`: only one process is at work, and there is nothing to try.
+    /// `None`: only one process is active, so there is nothing to explore.
     uses: Arc<Mutex<Option<Uses>>>,
-    /// How often payload was written; all payloads count as one.
+    /// Number of payload writes; all payloads count as one.
     written: Arc<AtomicU64>,
     cached: Option<Arc<Cached>>,
     flush: Flush,
@@ -304,7 +307,7 @@ impl LoomFabric {
         Self { memory, uses: Arc::default(), written: Arc::default(), cached: None, flush }
     }
 
-    /// From now on, or no longer, other orders of uses of the region's lines are tried.
+    /// Starts or stops exploring other orders of uses of the region's lines.
     pub fn watch_uses(&self, watch: bool) {
         let uses = watch.then(|| Arc::new(std::array::from_fn(|_| model::AtomicU64::new(0))));
         *self.uses.lock().unwrap_or_else(PoisonError::into_inner) = uses;
@@ -317,8 +320,8 @@ impl LoomFabric {
         }
     }
 
-    /// The region as a host sees it. Host 0 alone writes payload, and others keep what they had of it in their caches
-    /// until they drop it.
+    /// The region as a host sees it. Only host 0 writes payload, and the others keep cached copies
+    /// until they drop them.
     pub fn as_of_host(&self, host: usize) -> Self {
         let cached = (host > 0).then(|| Arc::new(Cached { lines_from: model::AtomicU64::new(0) }));
         Self { cached, ..self.clone() }
@@ -380,7 +383,7 @@ impl Fabric for LoomFabric {
 
     fn publish_payload(&self) {}
 
-    /// What caches hold of an earlier writing has another sum.
+    /// Cached payload of an earlier write has another sum.
     fn read_payload_part(&self, at: u64, part: &mut [u8], whole: u64, sum: &mut PayloadSum) {
         self.uses_line(at);
         self.memory.read_payload_part(at, part, whole, sum);
@@ -396,7 +399,7 @@ impl Fabric for LoomFabric {
 
     fn refresh_payload(&self, _: u64, _: u64) {
         if let Some(cached) = &self.cached {
-            // Dropped lines come back as they are by then, never older than they were.
+            // Dropped lines come back with their current content, never older.
             cached.lines_from.fetch_max(self.written.load(Ordering::Relaxed), Ordering::Relaxed);
             model::fence(Ordering::SeqCst);
         }

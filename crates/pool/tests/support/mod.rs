@@ -1,4 +1,4 @@
-//! What the pool's tests share: regions, namespaces, and payloads that name themselves.
+//! Common parts of the pool's tests: regions, namespaces, and payloads that identify themselves.
 #![allow(dead_code, reason = "each test file uses its part")]
 
 use cenote_base::{BlockHash, HashSeed};
@@ -13,7 +13,7 @@ pub type TestPool = Pool<Arc<Coherent>>;
 
 pub const BLOCK_BYTES: u64 = 16 << 10;
 
-/// Small chunks and few slots, so that every limit is met soon.
+/// Small chunks and few slots, so that every limit is soon reached.
 pub fn small_config(identity: u8) -> PoolConfig {
     PoolConfig {
         chunk_bytes: 64 << 10,
@@ -26,7 +26,7 @@ pub fn small_config(identity: u8) -> PoolConfig {
     }
 }
 
-/// The same for each design.
+/// As [`small_config`], for each design.
 pub fn each_design(identity: u8) -> impl Iterator<Item = PoolConfig> {
     Design::ALL.into_iter().map(move |design| PoolConfig { design, ..small_config(identity) })
 }
@@ -57,7 +57,7 @@ pub fn chain(namespace: &Namespace, prompt: u32, blocks: usize) -> Vec<BlockHash
     namespace.hasher.chain(&tokens, 16)
 }
 
-/// The payload that belongs to a hash: any other block's bytes would be noticed.
+/// The payload for a hash; another block's bytes are recognised.
 pub fn payload(hash: BlockHash, bytes: u64) -> Vec<u8> {
     let mut prng = cenote_base::prng::Prng::new(hash.words()[0]);
     let mut bytes = vec![0; bytes as usize];
@@ -71,7 +71,7 @@ pub fn publish<F: Fabric>(pool: &Pool<F>, namespace: &Namespace, hash: BlockHash
     pool.publish(&NewBlock::new(namespace, hash, depth), &[left, right])
 }
 
-/// Reads a block and insists that whole means right.
+/// Reads a block and asserts that a whole one is right.
 pub fn read<F: Fabric>(pool: &Pool<F>, hit: &Hit) -> ReadOutcome {
     let mut bytes = vec![0; hit.length as usize];
     let outcome = pool.read(hit, &mut [&mut bytes]);

@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn what_asks_for_nothing_is_allowed() {
+    fn values_that_request_nothing_are_allowed() {
         assert_eq!(
             refused(json!({
                 "best_of": 1, "prompt_logprobs": null, "echo": false, "suffix": "", "min_p": 0.0,
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn what_asks_for_something_is_refused_by_name() {
+    fn unsupported_features_are_refused_by_name() {
         for (name, value) in [
             ("best_of", json!(3)),
             ("best_of", json!(0)),

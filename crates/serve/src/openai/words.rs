@@ -68,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn types_are_told_in_words() {
+    fn types_have_names_in_the_clients_words() {
         for (parser, told) in [
             (
                 "invalid type: string \"x\", expected u32 at line 1 column 9",

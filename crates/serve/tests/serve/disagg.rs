@@ -161,7 +161,7 @@ async fn two_hundred_requests_at_once_get_their_own_answers() {
 }
 
 #[tokio::test]
-async fn without_decode_workers_the_prefill_worker_goes_on() {
+async fn without_decode_workers_the_prefill_worker_decodes() {
     let (prefill, decode) = (FakeEngine::new(), FakeEngine::new());
     decode.die_after(4);
     let router = router(&[(Role::Prefill, &prefill), (Role::Decode, &decode)]);
@@ -208,7 +208,7 @@ async fn a_replacement_that_disagrees_ends_the_stream_instead_of_changing_it() {
 }
 
 #[tokio::test]
-async fn when_nobody_can_go_on_there_is_one_failure() {
+async fn without_usable_workers_there_is_one_failure() {
     let (first, second) = (FakeEngine::new(), FakeEngine::new());
     first.die_after(4);
     second.die_after(4);
@@ -232,7 +232,7 @@ async fn without_any_worker_a_request_waits_for_one_within_its_deadline() {
 }
 
 #[tokio::test]
-async fn all_full_before_the_first_token_is_told_at_once() {
+async fn full_workers_before_the_first_token_are_reported_at_once() {
     let (first, second) = (FakeEngine::new(), FakeEngine::new());
     let router = router(&[(Role::Whole, &first), (Role::Whole, &second)]);
     let events = answer_of(&router, request(1, Prompt::Text("!overloaded".into()), 5)).await;
@@ -298,7 +298,7 @@ async fn a_drain_finishes_what_was_taken_even_the_second_half() {
 }
 
 #[tokio::test]
-async fn what_the_router_did_is_counted() {
+async fn the_router_counts_its_work() {
     let (prefill, first, second) = (FakeEngine::new(), FakeEngine::new(), FakeEngine::new());
     first.die_after(2);
     let router = router(&[(Role::Prefill, &prefill), (Role::Decode, &first), (Role::Decode, &second)]);

@@ -31,7 +31,7 @@ async fn gauge(server: &TestServer) -> String {
 }
 
 #[tokio::test]
-async fn a_degraded_engine_is_told_with_200_and_serves_on() {
+async fn a_degraded_engine_reports_200_and_keeps_serving() {
     let engine = FakeEngine::new();
     let server = TestServer::start(engine.shared(), HttpConfig::default()).await;
     assert_eq!(health(&server).await, (200, json!("ok"), json!([])));

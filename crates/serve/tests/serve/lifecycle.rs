@@ -65,7 +65,7 @@ async fn an_engine_that_says_nothing_costs_a_deadline() {
 }
 
 #[tokio::test]
-async fn too_many_requests_are_told_to_come_again() {
+async fn too_many_requests_get_retry_after() {
     let engine = FakeEngine::gated();
     let config = HttpConfig { requests_max: 1, ..HttpConfig::default() };
     let server = TestServer::start(engine.shared(), config).await;

@@ -71,7 +71,7 @@ async fn a_listener_that_leaves_ends_the_request() {
 }
 
 #[tokio::test]
-async fn a_worker_that_dies_is_unavailable_after_what_it_said() {
+async fn a_dead_worker_is_unavailable_after_its_last_event() {
     let engine = FakeEngine::new();
     let remote = connected(&engine).await;
     engine.die_after(3);
@@ -113,7 +113,7 @@ async fn a_silent_worker_is_unavailable_and_a_slow_one_is_not() {
 }
 
 #[tokio::test]
-async fn a_worker_answers_only_who_knows_the_secret() {
+async fn a_worker_answers_only_callers_with_the_secret() {
     let (token, other) = (WorkerToken::draw().expect("random"), WorkerToken::draw().expect("random"));
     let address = start_worker(FakeEngine::new().shared(), &token, WorkerConfig::default()).await;
     assert!(RemoteEngine::connect(address, &other, RemoteConfig::default()).await.is_err());

@@ -167,7 +167,7 @@ async fn a_stopped_worker_is_found_out_and_replaced() {
 }
 
 #[tokio::test]
-async fn workers_that_cannot_start_are_told_and_tried_again() {
+async fn workers_that_cannot_start_are_reported_and_retried() {
     let (tries, mut tried) = tokio::sync::watch::channel(0);
     let command = move |_, _| {
         tries.send_modify(|tries| *tries += 1);

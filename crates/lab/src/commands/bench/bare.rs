@@ -189,7 +189,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tables_find_what_is_in_them_up_to_the_first_that_is_not() {
+    fn tables_find_entries_up_to_the_first_miss() {
         let tables: [Box<dyn Table>; 2] =
             [Box::new(TwoLevels::new(256, 1000).expect("memory")), Box::new(Flat::new(1000).expect("memory"))];
         for table in tables {

@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_said_is_understood() {
+    fn messages_parse_as_written() {
         let mut operations = Operations::default();
         operations.0[2] = 7;
         for message in [
