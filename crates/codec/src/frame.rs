@@ -24,7 +24,7 @@ pub const HEADER_BYTES: usize = 24;
 
 const V_BIT: u8 = 16;
 
-/// A frame whose checksum holds.
+/// A frame with a verified checksum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Frame<'a> {
     /// The codec.

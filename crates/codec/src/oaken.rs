@@ -191,8 +191,8 @@ impl FromStr for Groups {
     }
 }
 
-/// Nested intervals around zero, outermost first. A value belongs to the first group whose interval
-/// does not contain it, or to the last group.
+/// Nested intervals around zero, outermost first, one for each group but the last. A value belongs
+/// to the group of the first interval without it, or to the last group.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Thresholds(Vec<(f32, f32)>);
 

@@ -1,10 +1,8 @@
 //! SpecKV's compression (SpecKV §3.5, Algorithm 2): INT8 with one scale a page, then differences
 //! between adjacent channels, then run lengths.
 //!
-//! The printed algorithm divides by `s = max
-//! X
-//! / 127` and multiplies by 127 again, which gives numbers up to 16,129 for eight bits; and it
-//! rounds down. Here a code is `round(x / s)`, to nearest. Run lengths count zeros only: `0, n`
+//! The printed algorithm divides by `s = max|X| / 127` and multiplies by 127 again, which gives
+//! numbers up to 16,129 for eight bits; and it rounds down. Here a code is `round(x / s)`, to nearest. Run lengths count zeros only: `0, n`
 //! stands for `n + 1` zeros. Differences wrap at eight bits, so they need no ninth. If the last
 //! step does not shorten a payload, it is left out.
 //!
@@ -212,7 +210,7 @@ fn quantize_tiles(page: &Page<'_>, inverse: f32, payload: &mut Vec<u8>) {
     }
 }
 
-/// Stores the values of codes by tiles, whose rows are of `axis`.
+/// Stores the values of codes by tiles with rows of `axis`.
 fn restore_tiles(codes: &[u8], axis: Axis, scale: f32, page: &mut PageMut<'_>) {
     let (mut tile, mut rest) = (Tile::ZERO, codes);
     for span in Span::all(page.kind().shape) {

@@ -110,8 +110,7 @@ impl PageRows {
         Self { axis, place, stride, count, len }
     }
 
-    /// Calls `each` with the place of each value in the page and in a tile whose rows are of
-    /// `axis`.
+    /// Calls `each` with the place of each value in the page and in a tile with rows of `axis`.
     pub fn places(&self, axis: Axis, mut each: impl FnMut(usize, usize)) {
         for row in 0..self.count {
             for at in 0..self.len {

@@ -258,7 +258,7 @@ const fn has_halves(nibbles: u64) -> bool {
     both & (both >> 2) & 0x1111_1111_1111_1111 != 0
 }
 
-/// Values of a channel, split, whose upper 16 bits are the rounded bfloats.
+/// Values of a channel, split. Their upper 16 bits are the rounded bfloats.
 #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
 #[inline]
 fn plain_values(window: &[u8; WINDOW], lanes: &Lanes, mean: f32, step: f32) -> [__m256i; 2] {

@@ -214,8 +214,8 @@ fn transpose(rows: &mut [__m256i; EDGE]) {
     *rows = halves;
 }
 
-/// Transposes rows whose left halves lie together, row i beside row i + 8, followed by the right
-/// halves: all moves are within 128 bits.
+/// Transposes sixteen rows. `rows` has their left halves, row i beside row i + 8, and then their
+/// right halves, so all moves are within 128 bits.
 #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
 #[inline]
 fn columns(rows: &mut [__m256i; EDGE]) {

@@ -185,7 +185,7 @@ fn padded(codes: &[u8]) -> [u8; EDGE] {
     })
 }
 
-/// Stores the values of codes by tiles, whose rows are of `axis`.
+/// Stores the values of codes by tiles with rows of `axis`.
 #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
 pub fn restore_tiles(codes: &[u8], axis: Axis, scale: f32, page: &mut PageMut<'_>) {
     with_element!(page.kind().element, E, restore_tiles_as::<E>(codes, axis, scale, page));

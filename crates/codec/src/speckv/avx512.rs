@@ -1,4 +1,4 @@
-//! INT8 on AVX-512: pages whose tiles lie in a row. AVX2 does all others.
+//! INT8 on AVX-512, for pages with all tiles in a row. AVX2 serves all others.
 
 use super::avx2::{self, magnitude};
 use super::rows;
