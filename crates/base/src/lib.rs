@@ -13,6 +13,8 @@ pub mod health;
 pub mod ids;
 pub mod prng;
 pub mod sampling;
+#[cfg(feature = "testing")]
+pub mod testing;
 pub mod time;
 pub mod units;
 

@@ -5,6 +5,7 @@
 
 use cenote_base::Deadline;
 use cenote_base::fault::{self, Point};
+use cenote_base::testing::skip;
 use cenote_mem::host::{HostError, LockTimeout};
 use cenote_mem::region::RegionFile;
 use cenote_mem::{AreaFile, HostArea, HostSpec, conformance};
@@ -117,11 +118,6 @@ impl Drop for Helper {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
-}
-
-/// Past the harness's capture, so that a skip is visible.
-fn skipped(what: &str) {
-    let _ = writeln!(std::io::stderr().lock(), "SKIPPED: {what}");
 }
 
 fn say(word: &str) {
@@ -639,7 +635,7 @@ fn a_waiter_of_another_pid_namespace_dies_without_harm() {
     let area = name.open().0;
     let mut holder = match Helper::start_apart("hold", &name) {
         Ok(holder) => holder,
-        Err(reason) => return skipped(&format!("a_waiter_of_another_pid_namespace_dies_without_harm: {reason}")),
+        Err(reason) => return skip(&format!("a_waiter_of_another_pid_namespace_dies_without_harm: {reason}")),
     };
     holder.wait_for("holding");
     for _ in 0..20 {

@@ -1,5 +1,6 @@
 //! Regions on the machine's real memory and file systems.
 
+use cenote_base::testing::skip;
 use cenote_mem::{Coherent, Fabric, MapError, MapOptions, Mapping, Offset, RegionSource};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -18,12 +19,6 @@ impl Drop for Removed {
         // `Mapping::remove` leaves files that are no regions, such as a planted link.
         let _ = self.0.path().map(fs::remove_file);
     }
-}
-
-/// Past the harness's capture, so that a skip is visible.
-fn skipped(what: &str) {
-    use std::io::Write;
-    let _ = writeln!(std::io::stderr().lock(), "SKIPPED: {what}");
 }
 
 fn create(source: &RegionSource, len: u64) -> Result<Mapping, MapError> {
@@ -205,7 +200,7 @@ fn a_planted_region_is_refused() {
     assert!(error.contains("symbolic link"), "{error}");
     assert!(Mapping::is_there(&link.0, 0o600).is_err());
     if !rustix::process::geteuid().is_root() {
-        return skipped("a_planted_region_is_refused, another user's file: it takes root to make one");
+        return skip("a_planted_region_is_refused, another user's file: it takes root to make one");
     }
     const OUTSIDER: u32 = 61_003;
     std::os::unix::fs::chown(&path, Some(OUTSIDER), Some(OUTSIDER)).expect("root may");

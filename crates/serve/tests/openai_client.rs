@@ -8,7 +8,6 @@ mod support;
 
 use cenote_base::Engine;
 use cenote_serve::{ApiKeys, Disaggregated, DisaggregatedConfig, Fleet, HttpConfig, Role};
-use std::io::Write;
 use std::sync::Arc;
 use support::fake::{FakeEngine, FakePool};
 use support::{TestServer, script, soon};
@@ -16,9 +15,7 @@ use tokio::process::Command;
 
 async fn run_script(engine: Arc<dyn Engine>) {
     let Ok(python) = std::env::var("CENOTE_TEST_PYTHON") else {
-        // Past the test harness's capture, so that a skip is visible.
-        let _ = writeln!(std::io::stderr(), "skipped: CENOTE_TEST_PYTHON is not set");
-        return;
+        return cenote_base::testing::skip("the openai client, because CENOTE_TEST_PYTHON is not set");
     };
     let config = HttpConfig { api_keys: ApiKeys::default().with("sesame"), ..HttpConfig::default() };
     let server = TestServer::start(engine, config).await;

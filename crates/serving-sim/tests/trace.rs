@@ -1,6 +1,7 @@
 //! Tests with a small synthetic trace in Mooncake's format, and with the public trace if it lies
 //! beside the repository.
 
+use cenote_base::testing::skip;
 use cenote_policy::{Eviction, Watermark};
 use cenote_serving_sim::hits::Instants;
 use cenote_serving_sim::model::{CXL, CostModel, Device, ModelShape};
@@ -8,13 +9,8 @@ use cenote_serving_sim::serving::Pool;
 use cenote_serving_sim::workload::read_mooncake;
 use cenote_serving_sim::{Setup, Workload, hit_rate, simulate};
 use std::collections::VecDeque;
-use std::io::{BufReader, Write};
+use std::io::BufReader;
 use std::path::{Path, PathBuf};
-
-/// Prints past the test harness's capture, so that a skip is visible.
-fn say(line: &str) {
-    let _ = writeln!(std::io::stderr().lock(), "{line}");
-}
 
 fn read(path: &Path) -> Workload {
     let file = BufReader::new(std::fs::File::open(path).expect("the trace"));
@@ -99,8 +95,7 @@ fn shared() -> PathBuf {
 fn the_mooncake_trace_has_its_known_hit_rate() {
     let path = shared().join("data/mooncake_conversation.jsonl");
     if !path.exists() {
-        say(&format!("SKIPPED: the Mooncake trace is not at {}", path.display()));
-        return;
+        return skip(&format!("the Mooncake trace is not at {}", path.display()));
     }
     let workload = read(&path);
     let found = hit_rate(&workload, Eviction::Lru, None, Instants::Block);

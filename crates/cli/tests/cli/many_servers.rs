@@ -4,9 +4,10 @@
 use super::support::client::{Answer, greedy, without_pool};
 use super::support::process::Server;
 use super::support::region::Region;
-use super::support::{repository, say, tokens};
+use super::support::{repository, tokens};
 use cenote_base::TokenId;
 use cenote_base::prng::Prng;
+use cenote_base::testing::skip;
 use futures::future::{join, join_all};
 use serde_json::Value;
 use std::cell::Cell;
@@ -49,7 +50,7 @@ fn prompts() -> Vec<Vec<TokenId>> {
     match std::fs::read_to_string(repository("../shared/data/mooncake_conversation.jsonl")) {
         Ok(trace) => from_trace(&trace),
         Err(error) => {
-            say(&format!("the Mooncake trace is not here ({error}); synthetic prefix groups are used"));
+            skip(&format!("the Mooncake trace, for synthetic prefix groups: {error}"));
             synthetic(7)
         }
     }

@@ -4,12 +4,13 @@
 //! Needs a Python with the package; `CENOTE_TEST_PYTHON` names it.
 
 use super::support::process::Server;
-use super::support::{MODEL, repository, say, soon};
+use super::support::{MODEL, repository, soon};
+use cenote_base::testing::skip;
 use tokio::process::Command;
 
 async fn run_script(flags: &[&str]) {
     let Ok(python) = std::env::var("CENOTE_TEST_PYTHON") else {
-        return say("skipped: the openai client against cenote serve, because CENOTE_TEST_PYTHON is not set");
+        return skip("the openai client against cenote serve, because CENOTE_TEST_PYTHON is not set");
     };
     let server = Server::start(&[flags, &["--region-size", "256MiB", "--api-key", "sesame"]].concat()).await;
     let mut command = Command::new(python);
