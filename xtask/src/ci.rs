@@ -42,6 +42,12 @@ pub fn run(root: &Path) -> Result<(), String> {
             &[],
         )
     })?;
+    let key = commit(root);
+    println!("\nmutations of commit {key}:");
+    steps.run("ten mutations of the pool", || {
+        let simulate = ["run", "--quiet", "--release", "--package", "cenote-memcheck", "--"];
+        cargo(root, &[&simulate[..], &["--mutate", "--sample", "10", "--key", &key]].concat(), &[])
+    })?;
     println!("\nci: all passed in {:.1} s", steps.start.elapsed().as_secs_f64());
     // Repeated, because the first message is far above by now.
     if let Some(notice) = &skipped {
@@ -58,7 +64,7 @@ struct Steps {
 impl Steps {
     /// Runs one step under a heading, and prints its time.
     fn run<T>(&mut self, name: &str, step: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
-        const COUNT: usize = 8;
+        const COUNT: usize = 9;
         self.done += 1;
         println!("\n== {}/{COUNT} {name}", self.done);
         let start = Instant::now();
@@ -67,6 +73,13 @@ impl Steps {
         println!("== {}/{COUNT} {name}: {word} in {:.1} s", self.done, start.elapsed().as_secs_f64());
         result.map_err(|reason| format!("step `{name}`: {reason}"))
     }
+}
+
+/// The hash of the checked-out commit; without Git, the same key for all runs.
+fn commit(root: &Path) -> String {
+    let output = Command::new("git").args(["rev-parse", "HEAD"]).current_dir(root).output();
+    let hash = output.ok().filter(|output| output.status.success()).map(|output| output.stdout);
+    hash.and_then(|hash| String::from_utf8(hash).ok()).map_or_else(|| "none".to_owned(), |hash| hash.trim().to_owned())
 }
 
 /// The cargo that started this task; its output is passed through.

@@ -8,6 +8,7 @@ mod follow;
 mod limits;
 mod oracle;
 mod run;
+mod sample;
 mod scenario;
 
 use cenote_base::fault::{Mistake, Point};
@@ -55,6 +56,12 @@ pub struct Args {
     /// With --mutate: try only mutations with this text in their description. May be repeated.
     #[arg(long)]
     only: Vec<String>,
+    /// With --mutate: try this many mutations; --key chooses them. Eight of ten must be detected.
+    #[arg(long, requires = "mutate")]
+    sample: Option<usize>,
+    /// Text that chooses the mutations of --sample, such as a commit's hash.
+    #[arg(long, default_value = "")]
+    key: String,
 }
 
 fn parse_design(text: &str) -> Result<Design, String> {
