@@ -38,7 +38,7 @@ const fn reason(resync: Resync) -> &'static str {
         Resync::Begun => "begun",
         Resync::Overtaken => "overtaken",
         Resync::Lost => "lost",
-        Resync::Gap => "told",
+        Resync::Gap => "gap",
     }
 }
 

@@ -71,6 +71,18 @@ mod _native {
         Ok(())
     }
 
+    /// Makes every n-th block of later loads of this process fail; 0: none. For tests.
+    #[pyfunction]
+    fn _fail_loads(every: usize) {
+        crate::load::fail_loads(every);
+    }
+
+    /// The number given to `_fail_loads`.
+    #[pyfunction]
+    fn _failing_loads() -> usize {
+        crate::load::failing_loads()
+    }
+
     fn plan(point: &str, pass: u64) -> PyResult<Plan> {
         let point = point.parse().map_err(|error: UnknownName| PyValueError::new_err(error.to_string()))?;
         Ok(Plan { point, pass })
@@ -78,6 +90,9 @@ mod _native {
 
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
+        if let Some(every) = std::env::var("CENOTE_TEST_FAIL_LOADS").ok().and_then(|every| every.parse().ok()) {
+            crate::load::fail_loads(every);
+        }
         module.add("__version__", env!("CARGO_PKG_VERSION"))?;
         module.add("FORMAT_VERSION", cenote_pool::FORMAT_VERSION)
     }

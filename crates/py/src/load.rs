@@ -13,7 +13,7 @@ use cenote_store::PageFrame;
 use pyo3::prelude::*;
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{SendError, Sender};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -61,13 +61,25 @@ impl Progress {
     }
 }
 
+/// Every n-th block of a load fails and is corrupted; 0: none. Tests set it.
+static FAILING_LOADS: AtomicUsize = AtomicUsize::new(0);
+
+/// Makes every n-th block of later loads of this process fail; 0: none.
+pub fn fail_loads(every: usize) {
+    FAILING_LOADS.store(every, Ordering::Relaxed);
+}
+
+/// The number given to [`fail_loads`].
+pub fn failing_loads() -> usize {
+    FAILING_LOADS.load(Ordering::Relaxed)
+}
+
 /// Some blocks of a load, for one thread.
 pub struct Task {
     pages: Arc<Pages>,
     coding: Option<Arc<Coding>>,
     progress: Arc<Progress>,
     blocks: Vec<(usize, Arc<Pin>, usize)>,
-    fail_every: usize,
 }
 
 /// An encoded block after its frames were copied out of the region and checked.
@@ -109,8 +121,9 @@ impl Task {
 
     /// Counts the copied layers in `copied`. Returns the indices of failed blocks.
     fn copy(self, copied: &Cell<usize>) -> Vec<usize> {
-        let Self { pages, coding, progress, blocks, fail_every } = self;
-        let is_refused = |number: usize| fail_every != 0 && number.is_multiple_of(fail_every);
+        let Self { pages, coding, progress, blocks } = self;
+        let every = failing_loads();
+        let is_refused = |number: usize| every != 0 && number.is_multiple_of(every);
         let refused: Vec<usize> = blocks.iter().filter(|of| is_refused(of.0)).map(|of| of.2).collect();
         let mut failed = Vec::new();
         let mut encoded = Vec::new();
@@ -182,7 +195,6 @@ impl Load {
         coding: Option<&Arc<Coding>>,
         pins: Vec<Arc<Pin>>,
         blocks: &[usize],
-        fail_every: usize,
         tasks: &Sender<Task>,
     ) -> Self {
         let all: Vec<(usize, Arc<Pin>, usize)> =
@@ -196,7 +208,7 @@ impl Load {
         for _ in 0..count {
             let blocks = rest.by_ref().take(TASK_BLOCKS).collect();
             let (pages, progress) = (Arc::clone(&pages), Arc::clone(&progress));
-            let task = Task { pages, coding: coding.cloned(), progress, blocks, fail_every };
+            let task = Task { pages, coding: coding.cloned(), progress, blocks };
             // Threads end only after `close` has dropped the sender. If they ended for another
             // reason, run the task here.
             if let Err(SendError(task)) = tasks.send(task) {

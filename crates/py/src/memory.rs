@@ -198,8 +198,7 @@ impl KvMemory {
     /// Begins to copy the blocks of a lease into these blocks, layer by layer, in own threads.
     ///
     /// The call consumes the lease.
-    #[pyo3(signature = (lease, blocks, *, fail_every=0))]
-    fn load(&self, lease: &Lease, blocks: Items<usize>, fail_every: usize) -> PyResult<Load> {
+    fn load(&self, lease: &Lease, blocks: Items<usize>) -> PyResult<Load> {
         let blocks = blocks.0;
         self.pages.blocks(&blocks)?;
         let pins = lease.take();
@@ -218,7 +217,7 @@ impl KvMemory {
         }
         let tasks = self.tasks.lock().unwrap_or_else(PoisonError::into_inner);
         let tasks = tasks.as_ref().ok_or_else(|| wrong("the memory was closed"))?;
-        guarded(|| Ok(Load::begin(Arc::clone(&self.pages), lease.coding.as_ref(), pins, &blocks, fail_every, tasks)))
+        guarded(|| Ok(Load::begin(Arc::clone(&self.pages), lease.coding.as_ref(), pins, &blocks, tasks)))
     }
 
     /// Ends the threads after the loads in progress.

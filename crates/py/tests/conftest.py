@@ -2,13 +2,14 @@
 
 import os
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import cenote
+from cenote import _native
 
 
 @pytest.fixture
@@ -32,3 +33,10 @@ def region(name: str) -> Iterator[cenote.Region]:
     cenote.Region.create(name, "8MiB", **SMALL)
     with cenote.Region.open(name, worker="test") as region:
         yield region
+
+
+@pytest.fixture
+def fail_loads() -> Iterator[Callable[[int], None]]:
+    """Makes every n-th block of later loads fail, until the end of the test."""
+    yield _native._fail_loads
+    _native._fail_loads(0)

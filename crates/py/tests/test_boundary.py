@@ -321,7 +321,7 @@ def callables(name: str, seed: int) -> Iterator[tuple[str, Callable[[random.Rand
     yield "KvMemory.save", lambda chance: engine.memory.save(
         blocks, hashes(chance), numbers(chance), numbers(chance), names=any_of(chance, None, numbers(chance)), parent=number(chance)
     ).finish()
-    yield "KvMemory.load", lambda chance: engine.memory.load(blocks.lookup(names), numbers(chance), fail_every=number(chance)).wait(10)
+    yield "KvMemory.load", lambda chance: engine.memory.load(blocks.lookup(names), numbers(chance)).wait(10)
     yield "KvMemory.close", lambda chance: Engine().memory.close()
     yield "Save.layer", lambda chance: save(chance, lambda one: (one.layer(number(chance)), one.finish(), one.layer(0)))
     yield "Save.finish", lambda chance: save(chance, lambda one: (one.finish(), one.finish()))

@@ -370,10 +370,13 @@ def test_full_staging_memory_saves_the_first_blocks(region: cenote.Region, block
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_fail_every_fails_each_nth_block(region: cenote.Region, blocks: cenote.Namespace, way: str) -> None:
+def test_failed_blocks_are_reported(
+    region: cenote.Region, blocks: cenote.Namespace, way: str, fail_loads: Callable[[int], None]
+) -> None:
     names = save_all(region, blocks, 40)
     engine = Engine(region, 7, way)
-    load = engine.memory.load(blocks.lookup(names), list(range(40)), fail_every=16)
+    fail_loads(16)
+    load = engine.memory.load(blocks.lookup(names), list(range(40)))
     assert load.wait(10)
     assert load.failed() == [0, 16, 32]
     engine.close()

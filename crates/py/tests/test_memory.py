@@ -2,6 +2,7 @@
 
 import ctypes
 import random
+from collections.abc import Callable
 
 import pytest
 
@@ -72,9 +73,10 @@ def test_an_engine_loads_the_blocks_that_another_saved(blocks: cenote.Namespace)
             assert engine.page(layer, place) == content(layer, number)
 
 
-def test_failed_blocks_are_reported(blocks: cenote.Namespace) -> None:
+def test_failed_blocks_are_reported(blocks: cenote.Namespace, fail_loads: Callable[[int], None]) -> None:
     names, engine = save_all(blocks, 10), Engine()
-    load = engine.memory.load(blocks.lookup(names), list(range(10)), fail_every=4)
+    fail_loads(4)
+    load = engine.memory.load(blocks.lookup(names), list(range(10)))
     assert load.wait(10)
     assert load.failed() == [0, 4, 8]
     for layer in range(LAYERS):

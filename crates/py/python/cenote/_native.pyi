@@ -26,7 +26,7 @@ _Difference: TypeAlias = tuple[str, str, str]
 
 # Kind, namespace id, hash, name, name of the parent (0: none), depth in the sequence.
 _Event: TypeAlias = tuple[Literal["stored", "removed"], int, bytes, int, int, int]
-_Resync: TypeAlias = Literal["begun", "overtaken", "lost", "told"]
+_Resync: TypeAlias = Literal["begun", "overtaken", "lost", "gap"]
 
 def _kill_at(point: str, count: int) -> None:
     """Kills this process when it reaches a fault point for the `count`-th time. For tests."""
@@ -45,6 +45,12 @@ def file_digests(paths: Sequence[_Path]) -> list[tuple[_Stamp, bytes]]:
 
     Raises CenoteError if a file changes while it is hashed.
     """
+
+def _fail_loads(every: int) -> None:
+    """Makes every n-th block of later loads of this process fail; 0: none. For tests."""
+
+def _failing_loads() -> int:
+    """The number given to `_fail_loads`, or in `CENOTE_TEST_FAIL_LOADS`."""
 
 def _panic_at(point: str, count: int) -> None:
     """Panics when the process reaches a fault point for the `count`-th time. For tests."""
@@ -362,11 +368,10 @@ class KvMemory:
         `names` are the names that other programs give to the blocks. Each block follows its
         predecessor in `names`; the first block follows `parent`.
         """
-    def load(self, lease: Lease, blocks: Sequence[int], *, fail_every: int = 0) -> Load:
+    def load(self, lease: Lease, blocks: Sequence[int]) -> Load:
         """Begins to copy the blocks of a lease into `blocks`, layer by layer, in own threads.
 
         The call consumes the lease. The caller must not use the blocks before the load has ended.
-        `fail_every=n` fails and corrupts every n-th block, for tests.
         """
     def close(self) -> None:
         """Ends the threads after the loads in progress."""

@@ -137,14 +137,17 @@ def test_wrong_kv_changes_the_tokens(tiny: str, region: str) -> None:
 
 
 @pytest.mark.parametrize("load", ["async", "layers"])
-def test_failed_loads_change_no_token(tiny: str, region: str, load: str) -> None:
+def test_failed_loads_change_no_token(
+    tiny: str, region: str, load: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     prompts = [models.prompt(PROMPT, number) for number in (5, 6)]
     alone = in_child(ask_all, Job(tiny, None, prompts))
     in_child(ask_all, Job(tiny, region, prompts))
     for every in (2, 1):
-        failing = {"load": load, "fail_loads_every": every}
-        answers = in_child(ask_all, Job(tiny, region, prompts, connector=failing))
+        monkeypatch.setenv("CENOTE_TEST_FAIL_LOADS", str(every))
+        answers = in_child(ask_all, Job(tiny, region, prompts, connector={"load": load}))
         assert [answer.tokens for answer in answers] == [answer.tokens for answer in alone]
+    monkeypatch.delenv("CENOTE_TEST_FAIL_LOADS")
     assert [answer.tokens for answer in in_child(ask_all, Job(tiny, region, prompts))] == [
         answer.tokens for answer in alone
     ]

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import models
+import pytest
 from engines import BLOCK, Answer, Child, Engine, in_child
 from models import WINDOW
 from router import Router
@@ -101,12 +102,16 @@ def test_a_group_without_its_blocks_shortens_the_hit(windows: str, region: str) 
     clean(region)
 
 
-def test_blocks_of_a_failed_load_are_computed(windows: str, region: str) -> None:
+def test_blocks_of_a_failed_load_are_computed(
+    windows: str, region: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     prompts = [models.prompt(PROMPT, number) for number in (34, 35)]
     alone = in_child(ask, windows, None, prompts)
     in_child(ask, windows, region, prompts)
     # Fails each third index of a load, which includes the first block of a window.
-    failing = in_child(lambda _: ask(_, windows, region, prompts, connector={"fail_loads_every": 3}))
+    monkeypatch.setenv("CENOTE_TEST_FAIL_LOADS", "3")
+    failing = in_child(ask, windows, region, prompts)
+    monkeypatch.delenv("CENOTE_TEST_FAIL_LOADS")
     assert tokens(failing) == tokens(alone)
     again = in_child(ask, windows, region, prompts)
     assert tokens(again) == tokens(alone)

@@ -17,6 +17,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from cenote import _native
 from cenote.device.interface import Stream
 
 if TYPE_CHECKING:
@@ -27,8 +28,8 @@ if TYPE_CHECKING:
 class DeviceLoad:
     """A load in progress, with the interface of `cenote.Load`, for the engine's thread."""
 
-    def __init__(self, memory: DeviceMemory, blocks: Sequence[int], fail_every: int) -> None:
-        self.memory, self.blocks, self.fail_every = memory, list(blocks), fail_every
+    def __init__(self, memory: DeviceMemory, blocks: Sequence[int]) -> None:
+        self.memory, self.blocks = memory, list(blocks)
         self.bell = threading.Condition()
         # Copies begin after the work on these blocks that the engine has queued so far.
         self.ready = memory.device.record(Stream.ENGINE)
@@ -174,7 +175,7 @@ class _Part:
     def _end(self, failed: list[int]) -> None:
         if not self.ended:
             self.ended = True
-            every = self.load.fail_every
+            every = _native._failing_loads()
             refused = [number for number in self.numbers if every and number % every == 0 and number not in failed]
             self.load.end_part(failed + refused)
 

@@ -211,14 +211,14 @@ class DeviceMemory:
         self.copier.start(save)
         return save
 
-    def load(self, lease: cenote.Lease, blocks: Sequence[int], *, fail_every: int = 0) -> DeviceLoad:
+    def load(self, lease: cenote.Lease, blocks: Sequence[int]) -> DeviceLoad:
         """Begins to load the blocks of a lease into `blocks`. The call consumes the lease.
 
         Only the engine's stream may use the blocks before the load has ended."""
         self._check(blocks)
         if len(lease) != len(blocks):
             raise ValueError(f"a lease of {len(lease)} blocks cannot be loaded into {len(blocks)} blocks")
-        load = DeviceLoad(self, blocks, fail_every)
+        load = DeviceLoad(self, blocks)
         parts: list[RegionPart | StagedPart] = []
         if self.staging is None:
             views = [lease.view(number) for number in range(len(lease))]

@@ -60,8 +60,6 @@ class Settings:
     layout: dict[str, Any] = field(default_factory=dict)
     """Page layout for codecs, if it differs from vLLM's: `order` (`NHD`, `HND`) and `kv` (`joint`,
     `split`)."""
-    fail_loads_every: int = 0
-    """Fails every n-th block of a load. For tests."""
 
     @classmethod
     def of(cls, given: dict[str, Any]) -> Settings:

@@ -138,7 +138,7 @@ class WorkerSide:
         self.stats.add("loads")
         if count == 0:
             return
-        load = memory.load(lease, part.block_ids[:count], fail_every=self.settings.fail_loads_every)
+        load = memory.load(lease, part.block_ids[:count])
         loading = _Loading(load, order, part, time.monotonic())
         (self.waiting[order.request_id] if order.waits else self.now).append(loading)
 
