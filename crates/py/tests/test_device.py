@@ -378,7 +378,9 @@ def test_failed_blocks_are_reported(
     fail_loads(16)
     load = engine.memory.load(blocks.lookup(names), list(range(40)))
     assert load.wait(10)
-    assert load.failed() == [0, 16, 32]
+    # A load through the staging memory is made of loads of 12 blocks, half of that memory.
+    part = 12 if engine.memory.staging else 40
+    assert load.failed() == [number for number in range(40) if number % part % 16 == 0]
     engine.close()
 
 

@@ -175,9 +175,7 @@ class _Part:
     def _end(self, failed: list[int]) -> None:
         if not self.ended:
             self.ended = True
-            every = _native._failing_loads()
-            refused = [number for number in self.numbers if every and number % every == 0 and number not in failed]
-            self.load.end_part(failed + refused)
+            self.load.end_part(failed)
 
 
 class RegionPart(_Part):
@@ -192,10 +190,11 @@ class RegionPart(_Part):
         places = [(view.extent[0], block) for view, block in zip(self.views, self.blocks, strict=True)]
         yield from self._copy(places)
         failed = []
+        every = _native._failing_loads()
         for number, view in zip(self.numbers, self.views, strict=True):
             if self.load.stopped or self.ended:
                 break
-            if not view.verify():
+            if not view.verify() or (every and number % every == 0):
                 failed.append(number)
             yield True
         self.views.clear()
