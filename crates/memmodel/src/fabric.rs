@@ -10,11 +10,13 @@ use std::panic::Location;
 /// The region as seen by one simulated process.
 pub struct SimFabric {
     process: Process,
+    bytes: u64,
 }
 
 impl SimFabric {
-    pub(crate) const fn new(process: Process) -> Self {
-        Self { process }
+    pub(crate) fn new(process: Process) -> Self {
+        let bytes = process.shared.state().machine.bytes();
+        Self { process, bytes }
     }
 
     fn check(&self, at: u64, len: u64, unit: u64) {
@@ -29,7 +31,7 @@ impl SimFabric {
         lines: impl Iterator<Item = u64>,
         method: &'static str,
         effect: Effect,
-        place: &Location<'_>,
+        place: &'static Location<'static>,
     ) {
         let process = self.process.number;
         let kind = if method.starts_with("refresh") { Kind::Look } else { Kind::Act };
@@ -50,7 +52,7 @@ impl SimFabric {
     }
 
     /// Stores words around the cache, or through it if the mutation leaves out the flush.
-    fn stream(&self, line: u64, words: [u64; 8], mask: u8, method: &'static str, place: &Location<'_>) {
+    fn stream(&self, line: u64, words: [u64; 8], mask: u8, method: &'static str, place: &'static Location<'static>) {
         let process = self.process.number;
         let Ok(mut state) = self.process.shared.step(process, Kind::Act) else { return };
         state.call(method, place);
@@ -67,7 +69,7 @@ impl SimFabric {
     }
 
     /// Ends a call on these lines. Perturbs the run here if the place is in focus.
-    fn end_call(&self, place: &Location<'_>, lines: &[u64]) {
+    fn end_call(&self, place: &'static Location<'static>, lines: &[u64]) {
         self.process.shared.state().strike(self.process.number, place, lines);
     }
 
@@ -79,7 +81,7 @@ impl SimFabric {
         }
     }
 
-    fn wait(&self, method: &'static str, place: &Location<'_>) {
+    fn wait(&self, method: &'static str, place: &'static Location<'static>) {
         let process = self.process.number;
         let Ok(mut state) = self.process.shared.step(process, Kind::Look) else { return };
         state.call(method, place);
@@ -105,7 +107,7 @@ impl SimFabric {
 
 impl Fabric for SimFabric {
     fn len(&self) -> u64 {
-        self.process.shared.state().machine.bytes()
+        self.bytes
     }
 
     #[track_caller]

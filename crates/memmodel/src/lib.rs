@@ -20,6 +20,7 @@
 
 mod cache;
 mod fabric;
+mod flushes;
 mod host;
 mod machine;
 mod mutation;

@@ -3,6 +3,7 @@
 //! hardware is free to choose, one seeded generator does.
 
 use crate::cache::{Cache, CachedLine};
+use crate::flushes::Flushes;
 use cenote_base::prng::Prng;
 use std::collections::VecDeque;
 
@@ -24,8 +25,7 @@ struct Buffers {
     /// The store buffer, oldest first: (number, offset, value).
     stores: VecDeque<(u64, u64, u64)>,
     stored: u64,
-    /// Pending flushes: (line, number of the last store before the flush).
-    flushes: Vec<(u64, u64)>,
+    flushes: Flushes,
     /// Pending streamed stores: (line, words, mask of the words that are stored).
     streams: Vec<(u64, Words, u8)>,
     /// Lines with deferred flushes and streams: they wait for a fence, or until `drift` clears this
@@ -144,7 +144,7 @@ impl Machine {
             self.caches[buffers.host].has(line) || buffers.stores.iter().any(|store| line_of(store.1) == line);
         let buffers = &mut self.processes[process];
         if has_work {
-            buffers.flushes.push((line, buffers.stored));
+            buffers.flushes.push(line, buffers.stored);
         }
     }
 
@@ -185,7 +185,7 @@ impl Machine {
     pub fn change_thread(&mut self, process: usize) {
         self.drain_stores(process);
         let buffers = &mut self.processes[process];
-        let flushes = buffers.flushes.drain(..).map(|(line, _)| Elsewhere::Flush(line));
+        let flushes = buffers.flushes.take_lines().into_iter().map(Elsewhere::Flush);
         let streams = buffers.streams.drain(..).map(|(line, words, mask)| Elsewhere::Stream(line, words, mask));
         buffers.elsewhere.extend(flushes.chain(streams));
         buffers.slow.clear();
@@ -217,7 +217,7 @@ impl Machine {
     pub fn under_way(&self, process: usize) -> Vec<u64> {
         let buffers = &self.processes[process];
         let streamed = buffers.streams.iter().map(|stream| stream.0);
-        streamed.chain(buffers.flushes.iter().map(|flush| flush.0)).collect()
+        streamed.chain(buffers.flushes.lines()).collect()
     }
 
     /// Makes these lines hot, until `HOT_MAX` lines are.
@@ -357,7 +357,7 @@ impl Machine {
             return false;
         }
         let chosen = self.prng.below(count as u64) as usize;
-        if self.processes[process].slow.contains(&self.processes[process].flushes[chosen].0) {
+        if self.processes[process].slow.contains(&self.processes[process].flushes.line(chosen)) {
             return false;
         }
         self.run_flush(process, chosen);
@@ -366,7 +366,7 @@ impl Machine {
 
     /// Completes the first pending flush of the line, if there is one.
     pub fn run_flush_of(&mut self, process: usize, line: u64) {
-        if let Some(chosen) = self.processes[process].flushes.iter().position(|flush| flush.0 == line) {
+        if let Some(chosen) = self.processes[process].flushes.place_of(line) {
             self.run_flush(process, chosen);
         }
     }
@@ -484,7 +484,7 @@ impl Machine {
             while self.prng.below(3) > 0 && self.run_a_stream(process) {}
             self.processes[process].streams.clear();
             self.processes[process].stores.clear();
-            self.processes[process].flushes.clear();
+            self.processes[process].flushes.take_lines();
             self.processes[process].elsewhere.clear();
         }
         let dirty: Vec<u64> =

@@ -118,6 +118,13 @@ pub struct RunReport {
     pub trace: VecDeque<String>,
 }
 
+/// Calls of one method of the fabric at one place.
+struct Calls {
+    method: &'static str,
+    location: &'static Location<'static>,
+    count: u64,
+}
+
 /// The effect of an operation on other processes.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
@@ -182,6 +189,8 @@ pub(crate) struct State {
     hasty: Option<usize>,
     tracing: bool,
     pub report: RunReport,
+    /// Calls of the fabric, by the addresses of location and method, which are cheap to compare.
+    calls: BTreeMap<(usize, usize), Calls>,
     prng: Prng,
     rates: Rates,
     operations_max: u64,
@@ -561,6 +570,7 @@ impl World {
             hasty: None,
             tracing: false,
             report: RunReport::default(),
+            calls: BTreeMap::new(),
             prng: Prng::at(seed, 3),
             rates,
             operations_max,
@@ -693,7 +703,12 @@ impl World {
     /// The report of all runs so far.
     #[must_use]
     pub fn report(&self) -> RunReport {
-        let mut report = self.shared.state().report.clone();
+        let state = self.shared.state();
+        let mut report = state.report.clone();
+        for calls in state.calls.values() {
+            *report.sites.entry(Site::new(calls.method, calls.location)).or_default() += calls.count;
+        }
+        drop(state);
         report.panics = self.panics.lock().expect("plain pushes").clone();
         report
     }
@@ -729,9 +744,10 @@ fn describe(payload: &(dyn Any + Send)) -> String {
 
 impl State {
     /// Counts a call of the fabric at this place.
-    pub fn call(&mut self, method: &'static str, location: &Location<'_>) {
+    pub fn call(&mut self, method: &'static str, location: &'static Location<'static>) {
         if !self.scripted {
-            *self.report.sites.entry(Site::new(method, location)).or_default() += 1;
+            let key = (std::ptr::from_ref(location).addr(), method.as_ptr().addr());
+            self.calls.entry(key).or_insert(Calls { method, location, count: 0 }).count += 1;
         }
     }
 
