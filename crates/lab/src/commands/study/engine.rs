@@ -83,8 +83,7 @@ async fn compare(args: &StudyEngineArgs, live: &mut Live, seed: u64) -> Result<V
     let capacity = simulated(&setup_of(live, &before), &crowd)?.throughput_requests_per_s;
     let rate = args.rate.unwrap_or(args.share * capacity);
     let mut served = Vec::new();
-    for (name, load) in [(format!("{rate:.2} a second"), workload(args, rate, seed)), ("all at once".to_owned(), crowd)]
-    {
+    for (name, load) in [(format!("{rate:.2}/s"), workload(args, rate, seed)), ("all at once".to_owned(), crowd)] {
         let bar = output::progress("serving", u64::from(args.requests));
         let answers = live.replay(&load, &|| bar.inc(1)).await?;
         bar.finish_and_clear();
@@ -136,7 +135,7 @@ fn load_average() -> f64 {
 
 fn table(report: &Report) -> String {
     let mut rows = output::table(&[
-        "requests come",
+        "arrivals",
         "TTFT mean",
         "TTFT simulated",
         "TTFT deviation",
