@@ -138,6 +138,14 @@ fn workers_that_live_by_their_pins_keep_their_slots() {
     world.run(include_bytes!("../inputs/slots-kept-by-pins"));
 }
 
+/// A readable descriptor in a slot that counted as free. Garbage collection listed the block again
+/// and did not enter it in the index, so lookups missed it until the next collection.
+#[test]
+fn a_readable_block_in_a_free_slot_is_entered_or_freed() {
+    let mut world = World::new(Kind::OneHost, Flushing::Real).expect("every processor can be one host");
+    world.run(include_bytes!("../inputs/readable-block-in-a-free-slot"));
+}
+
 /// The second implementation of the format must find in a region what the first one wrote.
 #[test]
 fn the_format_document_matches_the_pool() {

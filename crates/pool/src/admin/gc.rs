@@ -59,6 +59,8 @@ impl<F: Fabric, H: HostLocal> Member<F, H> {
         let unsound: Vec<BlockIndex> = unsound.into_iter().filter(|&block| !is_reserved(block)).collect();
         report.blocks_freed += blocks.retract(&heap, &unsound, |block| blocks.drain(&heap, block)) as u64;
         blocks.rebuild_heap(&heap);
+        // A readable block in a slot that counted as free is listed again, but not in the index.
+        blocks.enter_unindexed(&heap);
         blocks.retry_draining(&heap);
         for chunk in 0..region.layout.num_chunks {
             if space.is_empty(chunk) {
