@@ -138,12 +138,20 @@ fn workers_that_live_by_their_pins_keep_their_slots() {
     world.run(include_bytes!("../inputs/slots-kept-by-pins"));
 }
 
-/// A readable descriptor in a slot that counted as free. Garbage collection listed the block again
-/// and did not enter it in the index, so lookups missed it until the next collection.
+/// A readable descriptor in a slot that counted as free. Garbage collection listed the block and
+/// left it without an index entry until the next collection.
 #[test]
-fn a_readable_block_in_a_free_slot_is_entered_or_freed() {
+fn gc_frees_a_readable_block_in_a_slot_that_counted_as_free() {
     let mut world = World::new(Kind::OneHost, Flushing::Real).expect("every processor can be one host");
     world.run(include_bytes!("../inputs/readable-block-in-a-free-slot"));
+}
+
+/// An object's descriptor in a slot that counted as free. Garbage collection listed the object and
+/// left it without a key until the next collection.
+#[test]
+fn gc_frees_an_object_in_a_slot_that_counted_as_free() {
+    let mut world = World::new(Kind::OneHost, Flushing::Real).expect("every processor can be one host");
+    world.run(include_bytes!("../inputs/object-in-a-free-slot"));
 }
 
 /// The second implementation of the format must find in a region what the first one wrote.

@@ -49,6 +49,8 @@ impl<F: Fabric, H: HostLocal> Member<F, H> {
         let unlinked = orphans.into_iter().filter(|&(hash, block)| index.unlink(hash, block, &mut patience));
         report.index_dropped += unlinked.count() as u64;
         index.refresh_index();
+        // Before the check: a slot that counted as free may hold a block or an object.
+        blocks.rebuild_heap(&heap);
         let mut checked = CheckReport::default();
         let objects: BTreeSet<BlockIndex> = self.tables.object_blocks().into_iter().collect();
         let lines = self.check_chunk_lines(&mut checked);
@@ -58,9 +60,6 @@ impl<F: Fabric, H: HostLocal> Member<F, H> {
         let is_reserved = |block| workers.contains(&u64::from(region.slot_owner(block).load(Acquire)));
         let unsound: Vec<BlockIndex> = unsound.into_iter().filter(|&block| !is_reserved(block)).collect();
         report.blocks_freed += blocks.retract(&heap, &unsound, |block| blocks.drain(&heap, block)) as u64;
-        blocks.rebuild_heap(&heap);
-        // A readable block in a slot that counted as free is listed again, but not in the index.
-        blocks.enter_unindexed(&heap);
         blocks.retry_draining(&heap);
         for chunk in 0..region.layout.num_chunks {
             if space.is_empty(chunk) {
