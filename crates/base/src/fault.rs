@@ -66,6 +66,10 @@ named! {
     ChunkAdopted = "chunk.adopted",
     /// A chunk has its owner and size class; its slots are not listed yet.
     ChunkClaimed = "chunk.claimed",
+    /// A chunk that another host offered has its new owner; its blocks are not taken over yet.
+    ChunkMoved = "chunk.moved",
+    /// A chunk is offered to all hosts, and its line says so.
+    ChunkOffered = "chunk.offered",
     /// The engine has saved one block of a request.
     EngineBlockSaved = "engine.block_saved",
     /// A prefill engine has placed its hold and has not answered yet.

@@ -9,6 +9,7 @@ pub mod codec;
 pub mod eviction;
 pub mod kv_blocks;
 pub mod scheduler;
+pub mod sharing;
 pub mod watermark;
 
 pub use eviction::{

@@ -2,6 +2,7 @@
 //! repair of what a death leaves half done ([`rebuild`]).
 
 pub mod life;
+pub mod offers;
 mod rebuild;
 
 pub(crate) use life::Label;

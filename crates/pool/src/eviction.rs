@@ -4,8 +4,10 @@ mod plain;
 mod quota;
 pub mod repack;
 mod room;
+mod sharing;
 
 use crate::blocks::Blocks;
+use crate::hosts::Hosts;
 use crate::index::Index;
 use crate::log::Log;
 use crate::region::Region;
@@ -20,6 +22,7 @@ use std::sync::atomic::Ordering::Relaxed;
 pub(crate) struct Evictor<F: Fabric, H: HostLocal> {
     region: Arc<Region<F, H>>,
     log: Arc<Log<F, H>>,
+    hosts: Arc<Hosts<F, H>>,
     index: Arc<Index<F, H>>,
     space: Arc<Space<F, H>>,
     blocks: Arc<Blocks<F, H>>,
@@ -41,11 +44,12 @@ impl<F: Fabric, H: HostLocal> Evictor<F, H> {
     pub const fn new(
         region: Arc<Region<F, H>>,
         log: Arc<Log<F, H>>,
+        hosts: Arc<Hosts<F, H>>,
         index: Arc<Index<F, H>>,
         space: Arc<Space<F, H>>,
         blocks: Arc<Blocks<F, H>>,
     ) -> Self {
-        Self { region, log, index, space, blocks }
+        Self { region, log, hosts, index, space, blocks }
     }
 
     /// Reserves a slot of `slot_bytes`, or a little more, for this worker and charges it to a
@@ -72,7 +76,7 @@ impl<F: Fabric, H: HostLocal> Evictor<F, H> {
                 return slot;
             }
             if self.make_room(heap, self.space.class_of(heap, slot_bytes)?, fill) == Room::None {
-                // The next heartbeat asks hosts with more chunks for one.
+                // In the plain design, the next heartbeat asks hosts with more chunks for one.
                 self.region.wants_chunk().store(1, Relaxed);
                 return None;
             }

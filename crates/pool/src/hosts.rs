@@ -1,7 +1,9 @@
 //! Lines that this host and its workers write: the host's line, worker lines, marks of dead hosts,
 //! and hazard lines (pins).
 
+pub mod demand;
 pub mod hazards;
+pub mod hits;
 mod lines;
 
 use crate::log::Log;

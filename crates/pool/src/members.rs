@@ -69,6 +69,7 @@ impl<F: Fabric, H: HostLocal> Member<F, H> {
         let evictor = Evictor::new(
             Arc::clone(&region),
             Arc::clone(&log),
+            Arc::clone(&hosts),
             Arc::clone(&index),
             Arc::clone(&space),
             Arc::clone(&blocks),

@@ -16,13 +16,12 @@ use crate::error::PoolError;
 use area::host_area_name;
 use cenote_base::{BlockIndex, Generation};
 use cenote_mem::host::HostError;
-use cenote_mem::{Fabric, HostLocal, HostSpec, LINE, Word};
+use cenote_mem::{Fabric, HostLocal, HostSpec, LINE};
 use config::{AttachOptions, Design};
 use host_layout::HostLayout;
 use layout::{Layout, OBJECTS};
 use lines::{BlockState, ChunkLine, Descriptor, Line};
 use std::sync::OnceLock;
-use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 use superblock::Superblock;
 
@@ -220,7 +219,7 @@ impl<F: Fabric, H: HostLocal> Region<F, H> {
 
     /// The chunks in this host's free lists and owner words.
     pub fn listed_chunks(&self) -> impl Iterator<Item = u64> + '_ {
-        (0..self.layout.num_chunks).filter(|&chunk| self.chunk_class(chunk).load(Relaxed) != 0)
+        (0..self.layout.num_chunks).filter(|&chunk| self.class_of_chunk(chunk).is_some())
     }
 
     /// The blocks of a chunk; none where its line is corrupt.

@@ -416,8 +416,10 @@ impl<F: Fabric, H: HostLocal> Member<F, H> {
         let mut charged = BTreeMap::<u64, u64>::new();
         for block in (0..self.region.layout.num_descriptors()).map(BlockIndex) {
             let Some(namespace) = self.region.slot_namespace(block).load(Relaxed).checked_sub(1) else { continue };
-            let class = self.region.chunk_class(self.region.layout.chunk_of(block)).load(Relaxed).checked_sub(1);
-            let bytes = class.map_or(0, |class| self.region.class_bytes(class as usize).load(Relaxed));
+            let chunk = self.region.layout.chunk_of(block);
+            // A chunk that another host took stays charged until this host notices.
+            let class = self.region.class_of_chunk(chunk).or_else(|| self.region.class_of_offered(chunk));
+            let bytes = class.map_or(0, |class| self.region.class_bytes(class).load(Relaxed));
             *charged.entry(namespace.into()).or_default() += bytes;
         }
         for (namespace, shown) in (0..).zip(self.space.shown_by(self.region.host)) {

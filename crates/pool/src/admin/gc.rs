@@ -39,6 +39,7 @@ impl<F: Fabric, H: HostLocal> Member<F, H> {
         let Self { region, index, space, blocks, .. } = self;
         let mut report = GcReport { recovered: self.recover_dead()?, ..GcReport::default() };
         let heap = blocks.lock_heap_within(timeout).map_err(PoolError::lock("heap"))?;
+        blocks.take_back_all(&heap);
         report.chunks_adopted = blocks.adopt_chunks(&heap);
         let orphans = {
             let chunks = space.lock_chunks(timeout).map_err(PoolError::lock("chunk"))?;
@@ -94,11 +95,11 @@ impl<F: Fabric, H: HostLocal> Member<F, H> {
             let words = region.fabric.load_line(at);
             let owner = ChunkLine::open(words, at, region.salt).map(|line| line.owner);
             let strays = ChunkLine::strays_of(words);
-            if let Some(class) = region.chunk_class(chunk).load(Relaxed).checked_sub(1) {
+            if let Some(class) = region.class_of_chunk(chunk) {
                 let ours = ChunkLine {
                     owner: region.host + 1,
                     incarnation: region.incarnation(),
-                    slot_bytes: region.class_bytes(class as usize).load(Relaxed),
+                    slot_bytes: region.class_bytes(class).load(Relaxed),
                     strays,
                     ..ChunkLine::default()
                 };
@@ -117,7 +118,7 @@ impl<F: Fabric, H: HostLocal> Member<F, H> {
         let region = &self.region;
         let mut orphans = Vec::new();
         for chunk in 0..region.layout.num_chunks {
-            if region.chunk_class(chunk).load(Relaxed) != 0 || region.free_chunk(chunk).is_none() {
+            if region.class_of_chunk(chunk).is_some() || region.free_chunk(chunk).is_none() {
                 continue;
             }
             let first = chunk * region.layout.descriptors_per_chunk;

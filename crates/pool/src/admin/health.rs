@@ -15,9 +15,8 @@ use crate::members::Member;
 use crate::region::lines::{HostLine, WorkerLine};
 use crate::region::superblock::Superblock;
 use crate::sync::Timeout;
-use cenote_mem::{Fabric, HostLocal, Word};
+use cenote_mem::{Fabric, HostLocal};
 use std::collections::BTreeSet;
-use std::sync::atomic::Ordering::Relaxed;
 
 /// Chunk lines that one tick checks.
 const CHUNKS_A_TICK: u64 = 256;
@@ -69,7 +68,7 @@ impl<F: Fabric, H: HostLocal> Member<F, H> {
 
     /// Whether this host lists a chunk that, by its line, it does not own.
     fn is_lost(&self, chunk: u64) -> bool {
-        self.region.chunk_class(chunk).load(Relaxed) != 0
+        self.region.class_of_chunk(chunk).is_some()
             && self.region.own_chunk(chunk).is_none()
             && !self.region.is_dead(self.region.host, self.region.incarnation())
     }

@@ -182,10 +182,45 @@ impl<F: Fabric, H: HostLocal> Blocks<F, H> {
     /// Marks blocks as used at an instant. Only lookups advance the recency clock: the blocks that
     /// a prompt finds and those published for it share one instant, and of equal blocks eviction
     /// takes the deepest first.
-    fn touch(&self, now: u64, blocks: impl IntoIterator<Item = BlockIndex>) {
+    fn touch(&self, now: u64, blocks: impl IntoIterator<Item = BlockIndex> + Clone) {
+        if self.hosts.shares() {
+            self.report(now, blocks.clone());
+        }
+        self.mark(now, blocks);
+    }
+
+    fn mark(&self, now: u64, blocks: impl IntoIterator<Item = BlockIndex>) {
         let words = blocks.into_iter().map(|block| self.region.policy_word(block));
         let (load, store) = (|word: &&H::Word64| word.load(Relaxed), |word: &&H::Word64, now| word.store(now, Relaxed));
         self.region.superblock.config.eviction.touch(now, words, load, store);
+    }
+}
+
+impl<F: Fabric, H: HostLocal> Blocks<F, H> {
+    /// Tells other hosts that this one used blocks of theirs, before it marks them.
+    fn report(&self, now: u64, blocks: impl IntoIterator<Item = BlockIndex>) {
+        let region = &self.region;
+        let pace = region.report_pace().load(Relaxed).max(1);
+        let policy = self.policy();
+        let is_due = |block: &BlockIndex| {
+            region.class_of_chunk(region.layout.chunk_of(*block)).is_none()
+                && policy.idle(region.policy_word(*block).load(Relaxed), now) >= pace
+        };
+        let due: Vec<BlockIndex> = blocks.into_iter().filter(is_due).collect();
+        if !due.is_empty() {
+            self.hosts.report_hits(&due);
+        }
+    }
+
+    /// Marks the blocks that other hosts have reported as used. Words of other hosts' blocks are
+    /// marked too: this host may take their chunks.
+    pub fn hear_hits(&self, heap: &Holds<Heap>, peers: &[u64]) {
+        let now = self.region.access_clock().load(Relaxed);
+        for &peer in peers {
+            let mut used = Vec::new();
+            self.hosts.hear_hits(heap, peer, |block| used.push(block));
+            self.mark(now, used);
+        }
     }
 }
 
@@ -257,7 +292,7 @@ impl<F: Fabric, H: HostLocal> Blocks<F, H> {
         if region.is_plain() {
             return;
         }
-        if region.chunk_class(region.layout.chunk_of(hit.block)).load(Relaxed) == 0 {
+        if region.class_of_chunk(region.layout.chunk_of(hit.block)).is_none() {
             region.refresh_descriptors(hit.block.0..hit.block.0 + 1);
             let is_there = region.hit(hit.block).is_some_and(|now| now == *hit);
             region.fabric.refresh_payload(hit.offset, hit.length);
@@ -271,7 +306,8 @@ impl<F: Fabric, H: HostLocal> Blocks<F, H> {
         }
         // If the lock is busy, the next reader discards the block.
         let Ok(heap) = self.lock_heap_within(Timeout::TRY) else { return };
-        let is_published = region.slot_owner(hit.block).load(Acquire) == PUBLISHED;
+        let is_published = region.slot_owner(hit.block).load(Acquire) == PUBLISHED
+            && region.class_of_chunk(region.layout.chunk_of(hit.block)).is_some();
         let Some(now) = region.hit(hit.block).filter(|now| is_published && now == hit) else { return };
         region.fabric.refresh_payload(now.offset, now.length);
         if !region.verify(&now) {
@@ -294,10 +330,13 @@ impl<F: Fabric, H: HostLocal> Blocks<F, H> {
     /// Retracts readable blocks of this host: marks them, then frees those without pins and calls
     /// `if_pinned` for the others. Returns the number of slots that became free.
     pub fn retract(&self, heap: &Holds<Heap>, blocks: &[BlockIndex], mut if_pinned: impl FnMut(BlockIndex)) -> usize {
+        // A chunk that was offered since is another host's to change.
+        let is_listed = |block: &BlockIndex| self.region.class_of_chunk(self.region.layout.chunk_of(*block)).is_some();
+        let blocks: Vec<BlockIndex> = blocks.iter().copied().filter(is_listed).collect();
         if blocks.is_empty() {
             return 0;
         }
-        for &block in blocks {
+        for &block in &blocks {
             // A corrupt descriptor needs no mark: readers miss it already.
             if let Some(descriptor) = self.region.read_descriptor(block) {
                 self.region.write(self.region.layout.descriptor(block), descriptor.with_state(BlockState::Evicting));
@@ -308,7 +347,7 @@ impl<F: Fabric, H: HostLocal> Blocks<F, H> {
         let pinned = self.pinned();
         let mut freed = 0;
         let mut patience = self.region.lock_timeout;
-        for &block in blocks {
+        for &block in &blocks {
             if pinned.contains(&block) {
                 if_pinned(block);
             } else if self.finish_eviction(heap, block, &mut patience) {

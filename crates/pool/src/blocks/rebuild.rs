@@ -54,8 +54,10 @@ impl<F: Fabric, H: HostLocal> Blocks<F, H> {
         self.space.clear_usage(heap);
         let pinned = self.pinned();
         for chunk in 0..region.layout.num_chunks {
-            let known = region.chunk_class(chunk).swap(0, Relaxed) != 0;
-            let Some(line) = region.own_chunk(chunk) else {
+            let was_dirty = region.is_dirty(chunk);
+            let known = region.unlist_chunk(chunk).is_some();
+            // An offered chunk is any host's to take, this one's too.
+            let Some(line) = region.own_chunk(chunk).filter(|line| line.offered == 0) else {
                 self.forget_slots(chunk);
                 continue;
             };
@@ -64,7 +66,7 @@ impl<F: Fabric, H: HostLocal> Blocks<F, H> {
             if !known {
                 self.refresh_taken(slots.clone());
             }
-            region.chunk_class(chunk).store(class as u32 + 1, Relaxed);
+            region.list_chunk(chunk, class, was_dirty || !known);
             for block in slots.rev().map(BlockIndex) {
                 self.rebuild_slot(heap, block, line.slot_bytes, &pinned);
             }
@@ -165,6 +167,7 @@ impl<F: Fabric, H: HostLocal> Blocks<F, H> {
                 owner: region.host + 1,
                 incarnation: region.incarnation(),
                 generation: line.generation.wrapping_add(1),
+                offered: 0,
                 ..line
             };
             // Before the change of owner: after a death from here on, the next holder of the heap
@@ -183,11 +186,11 @@ impl<F: Fabric, H: HostLocal> Blocks<F, H> {
     }
 
     /// Rebuilds the host memory of a chunk that another host owned.
-    fn take_over(&self, heap: &Holds<Heap>, chunk: u64, class: usize, line: &ChunkLine, pinned: &BTreeSet<BlockIndex>) {
+    pub(super) fn take_over(&self, heap: &Holds<Heap>, chunk: u64, class: usize, line: &ChunkLine, pinned: &BTreeSet<BlockIndex>) {
         let region = &self.region;
         let slots = region.layout.blocks_of(chunk, line.slot_bytes);
         self.refresh_taken(slots.clone());
-        region.chunk_class(chunk).store(class as u32 + 1, Relaxed);
+        region.list_chunk(chunk, class, false);
         for block in slots.rev().map(BlockIndex) {
             region.slot_owner(block).store(FREE, Relaxed);
             region.slot_namespace(block).store(0, Relaxed);

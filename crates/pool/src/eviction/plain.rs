@@ -10,7 +10,7 @@ use cenote_base::BlockIndex;
 use cenote_base::fault::{self, Point};
 use cenote_mem::{Fabric, HostLocal, Word};
 use std::collections::BTreeMap;
-use std::sync::atomic::Ordering::{Acquire, Relaxed};
+use std::sync::atomic::Ordering::Acquire;
 
 impl<F: Fabric, H: HostLocal> Evictor<F, H> {
     /// Evicts up to `want` blocks of this host, the oldest first. Returns their number.
@@ -33,12 +33,9 @@ impl<F: Fabric, H: HostLocal> Evictor<F, H> {
     /// Makes room for a class: evicts its oldest block, or all blocks of another class's chunk if
     /// they are older. Without a class, empties any chunk.
     pub(super) fn make_plain_room(&self, heap: &Holds<Heap>, class: Option<usize>) -> Room {
-        let wanted = class.map(|class| class as u32 + 1);
-        let of_others =
-            |chunk: &u64| ![0, wanted.unwrap_or(0)].contains(&self.region.chunk_class(*chunk).load(Relaxed));
-        if let Some(chunk) =
-            (0..self.region.layout.num_chunks).filter(of_others).find(|&chunk| self.space.is_empty(chunk))
-        {
+        let of_others = |chunk: &u64| self.region.class_of_chunk(*chunk).is_some_and(|is| class != Some(is));
+        let mut others = self.region.listed_chunks().filter(of_others);
+        if let Some(chunk) = others.find(|&chunk| self.space.is_empty(chunk)) {
             self.space.release_chunk(heap, chunk);
             return Room::Made;
         }
@@ -71,7 +68,7 @@ impl<F: Fabric, H: HostLocal> Evictor<F, H> {
 
     /// Whether a block is published in a chunk of this host. Owner words of other chunks are stale.
     fn is_ours(&self, block: BlockIndex) -> bool {
-        self.region.chunk_class(self.region.layout.chunk_of(block)).load(Relaxed) != 0
+        self.region.class_of_chunk(self.region.layout.chunk_of(block)).is_some()
             && self.region.slot_owner(block).load(Acquire) == PUBLISHED
     }
 

@@ -23,6 +23,7 @@ impl<F: Fabric, H: HostLocal> Evictor<F, H> {
         let used = || region.usage(namespace.into()).load(Relaxed);
         let over = || used().saturating_add(slot_bytes).saturating_sub(room);
         if over() > 0 && slot_bytes <= room {
+            self.blocks.take_back_all(heap);
             self.blocks.retry_draining(heap);
             self.evict_namespace(heap, namespace, slot_bytes, &over);
         }

@@ -9,7 +9,7 @@ use crate::space::Fill;
 use crate::sync::{Heap, Holds};
 use cenote_base::BlockIndex;
 use cenote_mem::{Fabric, HostLocal, Word};
-use cenote_policy::{Candidate, eviction::batch};
+use cenote_policy::{Candidate, eviction::batch, sharing::report_pace};
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 
@@ -39,21 +39,25 @@ impl<F: Fabric, H: HostLocal> Evictor<F, H> {
             };
         }
         let pinned = self.blocks.pinned();
-        let mut own = Vec::new();
-        let mut idlest_chunk: Option<(u64, u64)> = None;
-        for chunk in 0..region.layout.num_chunks {
-            let Some(chunk_class) = region.chunk_class(chunk).load(Relaxed).checked_sub(1) else { continue };
-            if !self.space.takes(chunk, fill) {
-                continue;
+        if self.hosts.shares() {
+            self.blocks.hear_hits(heap, &self.hosts.living_peers());
+            if region.offers_all().swap(0, Relaxed) == 1 {
+                self.blocks.take_back_all(heap);
+                if self.space.has_free_in(heap, class, fill) {
+                    return Room::Made;
+                }
             }
-            if chunk_class as usize == class {
-                own.extend(self.candidates(chunk));
-            } else if let Some(idle) = self.chunk_idle(chunk, &pinned) {
-                idlest_chunk = idlest_chunk.max(Some((idle, chunk)));
+        }
+        let (mut own, mut idlest_chunk) = self.of_class(class, fill, &pinned);
+        if self.hosts.shares() && self.take_offers(heap, &own) {
+            if self.space.has_free_in(heap, class, fill) {
+                return Room::Made;
             }
+            (own, idlest_chunk) = self.of_class(class, fill, &pinned);
         }
         let victims = self.victims(&own, batch(own.len()));
         let own_idle = victims.first().map(|&block| self.idle(block));
+        region.report_pace().store(report_pace(own_idle.unwrap_or(0)), Relaxed);
         if let Some((idle, chunk)) = idlest_chunk
             && own_idle.is_none_or(|own| idle > own)
             && self.evict_chunk(heap, chunk)
@@ -61,6 +65,31 @@ impl<F: Fabric, H: HostLocal> Evictor<F, H> {
             return Room::Made;
         }
         if self.evict_blocks(heap, &victims) > 0 { Room::Made } else { self.evict_unpinned(heap, &own) }
+    }
+
+    /// The blocks of a class in chunks that may be written by `fill`, and of the chunks of other
+    /// classes the one that has been idle longest, with its idle time.
+    fn of_class(
+        &self,
+        class: usize,
+        fill: Fill,
+        pinned: &BTreeSet<BlockIndex>,
+    ) -> (Vec<Candidate>, Option<(u64, u64)>) {
+        let region = &self.region;
+        let mut own = Vec::new();
+        let mut idlest_chunk: Option<(u64, u64)> = None;
+        for chunk in 0..region.layout.num_chunks {
+            let Some(chunk_class) = region.class_of_chunk(chunk) else { continue };
+            if !self.space.takes(chunk, fill) {
+                continue;
+            }
+            if chunk_class == class {
+                own.extend(self.candidates(chunk));
+            } else if let Some(idle) = self.chunk_idle(chunk, pinned) {
+                idlest_chunk = idlest_chunk.max(Some((idle, chunk)));
+            }
+        }
+        (own, idlest_chunk)
     }
 
     /// Evicts all blocks of a chunk and returns it to the region. `false`: a block was pinned
@@ -74,27 +103,17 @@ impl<F: Fabric, H: HostLocal> Evictor<F, H> {
         is_empty
     }
 
-    /// Returns the chunk that has been idle longest to the region, if a host that wants one has at
-    /// least two fewer than this host.
-    pub fn share_chunks(&self, wanting: &[u64]) {
+    /// Returns a chunk to the region, if a host that wants one has at least two fewer than this
+    /// host. In the plain design no host offers chunks.
+    pub fn share_plain_chunks(&self, wanting: &[u64]) {
         let Ok(heap) = self.blocks.lock_heap() else { return };
         // A host that wants a chunk takes a free one if there is any.
         let Some(owned) = self.space.owned_if_all_taken() else { return };
         let ours = owned[self.region.host as usize];
-        if wanting.iter().any(|&host| owned[host as usize] + 2 <= ours) && self.yield_chunk(&heap) {
+        let is_wanted = wanting.iter().any(|&host| owned[host as usize] + 2 <= ours);
+        if is_wanted && self.make_plain_room(&heap, None) == Room::Made {
             self.region.counters().add(Counter::ChunksShared, 1);
         }
-    }
-
-    fn yield_chunk(&self, heap: &Holds<Heap>) -> bool {
-        if self.region.is_plain() {
-            return self.make_plain_room(heap, None) == Room::Made;
-        }
-        self.blocks.retry_draining(heap);
-        let pinned = self.blocks.pinned();
-        let chunks = self.region.listed_chunks();
-        let idlest = chunks.filter_map(|chunk| Some((self.chunk_idle(chunk, &pinned)?, chunk))).max();
-        idlest.is_some_and(|(_, chunk)| self.evict_chunk(heap, chunk))
     }
 
     /// Evicts any block that is not pinned, because the policy's victims were.
@@ -110,7 +129,7 @@ impl<F: Fabric, H: HostLocal> Evictor<F, H> {
         self.region.listed_chunks().flat_map(|chunk| self.candidates(chunk))
     }
 
-    fn candidates(&self, chunk: u64) -> impl Iterator<Item = Candidate> + '_ {
+    pub(super) fn candidates(&self, chunk: u64) -> impl Iterator<Item = Candidate> + '_ {
         let region = &self.region;
         let is_published = |block: &BlockIndex| region.slot_owner(*block).load(Acquire) == PUBLISHED;
         region.slots_of(chunk).filter(is_published).map(|block| {
@@ -138,7 +157,7 @@ impl<F: Fabric, H: HostLocal> Evictor<F, H> {
     }
 
     /// Lookups since a block was last touched.
-    fn idle(&self, block: BlockIndex) -> u64 {
+    pub(super) fn idle(&self, block: BlockIndex) -> u64 {
         let (word, clock) = (self.region.policy_word(block), self.region.access_clock());
         self.blocks.policy().idle(word.load(Relaxed), clock.load(Relaxed))
     }
@@ -180,6 +199,7 @@ impl<F: Fabric, H: HostLocal> Evictor<F, H> {
         if self.region.is_plain() {
             return self.evict_oldest(&heap, count);
         }
+        self.blocks.take_back_all(&heap);
         let all: Vec<Candidate> = self.all_candidates().collect();
         self.evict_blocks(&heap, &self.victims(&all, count))
     }
@@ -192,6 +212,7 @@ impl<F: Fabric, H: HostLocal> Evictor<F, H> {
         if region.is_plain() {
             return 0;
         }
+        self.blocks.take_back_all(&heap);
         let all: Vec<BlockIndex> = region
             .listed_chunks()
             .flat_map(|chunk| region.slots_of(chunk))

@@ -37,7 +37,7 @@ use cenote_mem::host::LockTimeout;
 use cenote_mem::{Fabric, HostLocal, Word};
 use std::collections::BTreeSet;
 use std::sync::MutexGuard;
-use std::sync::atomic::Ordering::{Acquire, Relaxed};
+use std::sync::atomic::Ordering::Acquire;
 use std::time::Duration;
 
 /// Time for which an unread hit keeps its count.
@@ -186,8 +186,8 @@ impl<F: Fabric, H: HostLocal> Index<F, H> {
             region.block_state(block) != Some(BlockState::Ready)
         };
         let unready = listed.iter().copied().filter(is_unready).collect();
-        let unlisted = (0..region.layout.num_chunks)
-            .filter(|&chunk| region.chunk_class(chunk).load(Relaxed) != 0)
+        let unlisted = region
+            .listed_chunks()
             .flat_map(|chunk| region.slots_of(chunk))
             .filter(|&block| region.slot_owner(block).load(Acquire) == PUBLISHED && !listed.contains(&block))
             .collect();

@@ -50,10 +50,12 @@ pub enum Event {
     ReadDamaged = 13,
     /// A publish exceeded its namespace's quota: namespace, bytes of the block.
     QuotaRefused = 14,
+    /// A chunk that another host offered was taken: its number, the host.
+    ChunkMoved = 15,
 }
 
 impl Event {
-    const ALL: [Self; 14] = [
+    const ALL: [Self; 15] = [
         Self::Attached,
         Self::Left,
         Self::WorkerDead,
@@ -68,6 +70,7 @@ impl Event {
         Self::Evicted,
         Self::ReadDamaged,
         Self::QuotaRefused,
+        Self::ChunkMoved,
     ];
 
     fn from_number(number: u64) -> Option<Self> {
@@ -78,7 +81,7 @@ impl Event {
     fn again(self, last: [u64; 2], now: [u64; 2]) -> Option<[u64; 2]> {
         match self {
             Self::Evicted => Some([last[0].saturating_add(now[0]), last[1].saturating_add(now[1])]),
-            Self::ChunkTaken | Self::ChunkAdopted | Self::ChunkGivenBack if last[1] == now[1] => Some(now),
+            Self::ChunkTaken | Self::ChunkAdopted | Self::ChunkMoved | Self::ChunkGivenBack if last[1] == now[1] => Some(now),
             Self::QuotaRefused if last[0] == now[0] => Some(now),
             Self::ReadDamaged if last == now => Some(now),
             _ => None,
@@ -180,7 +183,8 @@ fn words(event: Event, [first, second]: [u64; 2], times: u64) -> String {
         Event::LifeBegun if second > 0 => format!("began life {first} of the host; life {second} was declared dead"),
         Event::LifeBegun => format!("began life {first} of the host"),
         Event::ChunkTaken => format!("took chunk {first} for slots of {second} bytes{}", before()),
-        Event::ChunkAdopted => format!("took chunk {first} over from host {second}{}", before()),
+        Event::ChunkAdopted => format!("took chunk {first} over from dead host {second}{}", before()),
+        Event::ChunkMoved => format!("took chunk {first} that host {second} offered{}", before()),
         Event::ChunkGivenBack => format!("gave chunk {first} with slots of {second} bytes back{}", before()),
         Event::LockRepaired => lock_words(first, second),
         Event::Collected => format!("collected garbage: {first} blocks freed, {second} chunks given back"),

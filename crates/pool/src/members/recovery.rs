@@ -16,7 +16,7 @@ use cenote_base::BlockIndex;
 use cenote_base::fault::{self, Point};
 use cenote_mem::{Fabric, HostLocal, Word};
 use serde::Serialize;
-use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::Ordering::{Acquire, Release};
 use std::time::Duration;
 
 /// What recovery found.
@@ -121,7 +121,7 @@ impl<F: Fabric, H: HostLocal> Member<F, H> {
         if region.slot_owner(block).load(Acquire) != owner {
             return Ok(());
         }
-        if region.chunk_class(region.layout.chunk_of(block)).load(Relaxed) == 0 {
+        if region.class_of_chunk(region.layout.chunk_of(block)).is_none() {
             // Another host has adopted the chunk and owns its slots.
             region.slot_owner(block).store(FREE, Release);
             return Ok(());

@@ -56,9 +56,10 @@ impl<F: Fabric, H: HostLocal> Member<F, H> {
         // Other hosts may have returned chunks, and destroyed objects of this host.
         region.chunk_hint().store(0, Relaxed);
         self.tables.free_unnamed_objects();
-        if !wanting.is_empty() {
-            self.evictor.share_chunks(&wanting);
+        if region.is_plain() && !wanting.is_empty() {
+            self.evictor.share_plain_chunks(&wanting);
         }
+        self.evictor.share(&membership);
         Ok(())
     }
 
@@ -91,6 +92,9 @@ impl<F: Fabric, H: HostLocal> Member<F, H> {
         self.log.tell_gap();
         self.settle_locks();
         self.space.reclaim_chunks();
+        if self.region.rebuilt().load(Relaxed) == 0 {
+            self.hosts.continue_demand(&heap);
+        }
         self.blocks.rebuild_heap(&heap);
         Ok(())
     }

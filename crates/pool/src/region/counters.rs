@@ -62,7 +62,7 @@ counters! {
     ReservationsRecovered = "pool_reservations_recovered_total",
     /// Hosts that this host declared dead.
     HostsDeclaredDead = "pool_hosts_declared_dead_total",
-    /// Chunks released because another host had too few.
+    /// Chunks that this host took from living hosts, or released for them (the plain design).
     ChunksShared = "pool_chunks_shared_total",
     /// Chunks adopted from dead hosts.
     ChunksAdopted = "pool_chunks_adopted_total",

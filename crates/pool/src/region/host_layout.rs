@@ -18,6 +18,11 @@ pub(crate) const FREE: u32 = 0;
 pub(crate) const PUBLISHED: u32 = u32::MAX;
 /// Owner word of a retracted block that is still pinned.
 pub(crate) const DRAINING: u32 = u32::MAX - 1;
+/// Bit of a chunk's class word: other hosts may take the chunk, so this host leaves it alone.
+const OFFERED: u32 = 1 << 31;
+/// Bit of a chunk's class word: caches of this host may have dirty lines of the chunk's payload,
+/// because memory in it was written in place.
+const DIRTY: u32 = 1 << 30;
 /// Owner word of an object.
 pub(crate) const OBJECT: u32 = u32::MAX - 2;
 
@@ -47,9 +52,26 @@ enum Single {
     Namespaces,
     /// Number of this host's next event; 0: unknown.
     NextEvent = 2 * LINE_WORDS as isize,
+    /// Hits that this host has written to its ring.
+    NextHit = 3 * LINE_WORDS as isize,
+    /// A block's hits are reported once in this many lookups.
+    ReportPace,
+    /// Instant plus one of the oldest chunk that another host offers, when this host last looked;
+    /// 0: none.
+    BestOffer,
+    /// Slots that this host has reserved.
+    Reserved,
+    /// [`Single::Reserved`] at the last tick.
+    ReservedBefore,
+    /// Ticks since this host has last reserved a slot.
+    QuietTicks,
+    /// Lookups of other hosts that the recency clock has counted.
+    Heard,
+    /// 1: this host offers all of its chunks, because it was idle.
+    OffersAll,
 }
 
-const WORDS: usize = 3 * LINE_WORDS;
+const WORDS: usize = 4 * LINE_WORDS;
 
 /// Number of sets of counters. Workers of different sets do not contend.
 const COUNTER_SETS: usize = 16;
@@ -104,7 +126,8 @@ impl HostLayout {
     }
 
     // 64-bit: policy words, seen generations, class sizes, counters, heartbeats, repairs, locks
-    // heeded, namespaces' usage and quotas, single words, the policy's state.
+    // heeded, namespaces' usage and quotas, what other hosts told, single words, the policy's
+    // state.
     const fn seen(&self) -> usize {
         self.descriptors
     }
@@ -129,10 +152,26 @@ impl HostLayout {
     const fn quotas(&self) -> usize {
         self.usage() + NAMESPACES as usize
     }
+    const fn peers(&self) -> usize {
+        self.quotas() + NAMESPACES as usize
+    }
     const fn single(&self) -> usize {
-        (self.quotas() + NAMESPACES as usize).next_multiple_of(LINE_WORDS)
+        (self.peers() + PEER_WORDS * self.hosts).next_multiple_of(LINE_WORDS)
     }
 }
+
+/// What this host has heard of another host's use of space.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Peer {
+    /// Its lookups that this host's recency clock has counted.
+    pub lookups: u64,
+    /// Blocks that it had evicted.
+    pub evicted: u64,
+    /// Entries of its ring of hits that this host has read or skipped.
+    pub hits: u64,
+}
+
+const PEER_WORDS: usize = 3;
 
 /// Last heartbeat that this host saw of another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -161,9 +200,73 @@ impl<F: Fabric, H: HostLocal> Region<F, H> {
         &self.area.words32()[self.host_layout.links() + block.0 as usize]
     }
 
-    /// Class plus one of each chunk this host owns; 0: not owned.
-    pub fn chunk_class(&self, chunk: u64) -> &H::Word32 {
+    /// Class plus one of a chunk in this host's lists, with [`OFFERED`] and [`DIRTY`]; 0: another
+    /// host's. Changed under the heap lock.
+    fn class_word(&self, chunk: u64) -> &H::Word32 {
         &self.area.words32()[self.host_layout.chunk_classes() + chunk as usize]
+    }
+
+    /// The class of a chunk in this host's lists. `None`: another host's, or offered to others.
+    #[inline]
+    pub fn class_of_chunk(&self, chunk: u64) -> Option<usize> {
+        let word = self.class_word(chunk).load(Relaxed);
+        let class = (word & !DIRTY).checked_sub(1).filter(|_| word & OFFERED == 0);
+        class.map(|class| class as usize)
+    }
+
+    /// The class of a chunk that this host offers, or offered until another took it.
+    pub fn class_of_offered(&self, chunk: u64) -> Option<usize> {
+        let word = self.class_word(chunk).load(Relaxed);
+        let class = (word & !(DIRTY | OFFERED)).checked_sub(1).filter(|_| word & OFFERED != 0);
+        class.map(|class| class as usize)
+    }
+
+    /// Enters a chunk in this host's lists. `dirty`: its payload may be dirty in this host's caches.
+    pub fn list_chunk(&self, chunk: u64, class: usize, dirty: bool) {
+        self.class_word(chunk).store((class as u32 + 1) | if dirty { DIRTY } else { 0 }, Relaxed);
+    }
+
+    /// Removes a chunk from this host's lists. Returns its class if it was there, offered or not.
+    pub fn unlist_chunk(&self, chunk: u64) -> Option<usize> {
+        let word = self.class_word(chunk).swap(0, Relaxed);
+        (word & !(DIRTY | OFFERED)).checked_sub(1).map(|class| class as usize)
+    }
+
+    /// Records whether a listed chunk is offered to other hosts.
+    pub fn set_offered(&self, chunk: u64, offered: bool) {
+        let word = self.class_word(chunk);
+        let known = word.load(Relaxed);
+        word.store(if offered { known | OFFERED } else { known & !OFFERED }, Relaxed);
+    }
+
+    /// Whether payload of a listed chunk may be dirty in this host's caches.
+    pub fn is_dirty(&self, chunk: u64) -> bool {
+        self.class_word(chunk).load(Relaxed) & DIRTY != 0
+    }
+
+    /// Records whether payload of a listed chunk may be dirty in this host's caches.
+    pub fn set_dirty(&self, chunk: u64, dirty: bool) {
+        let word = self.class_word(chunk);
+        let known = word.load(Relaxed);
+        word.store(if dirty { known | DIRTY } else { known & !DIRTY }, Relaxed);
+    }
+
+    /// What this host has heard of another one. Changed under the heap lock.
+    pub fn peer(&self, host: u64) -> Peer {
+        let words = self.peer_words(host);
+        Peer { lookups: words[0].load(Relaxed), evicted: words[1].load(Relaxed), hits: words[2].load(Relaxed) }
+    }
+
+    pub fn set_peer(&self, host: u64, peer: Peer) {
+        let words = self.peer_words(host);
+        words[0].store(peer.lookups, Relaxed);
+        words[1].store(peer.evicted, Relaxed);
+        words[2].store(peer.hits, Relaxed);
+    }
+
+    fn peer_words(&self, host: u64) -> &[H::Word64] {
+        let start = self.host_layout.peers() + PEER_WORDS * host as usize;
+        &self.area.words64()[start..start + PEER_WORDS]
     }
 
     /// First free block plus one of a class.
@@ -248,6 +351,47 @@ impl<F: Fabric, H: HostLocal> Region<F, H> {
     /// The number of this host's next event: see `crate::log::events`.
     pub fn next_event(&self) -> &H::Word64 {
         self.word(Single::NextEvent)
+    }
+
+    /// Hits that this host has written to its ring.
+    pub fn next_hit(&self) -> &H::Word64 {
+        self.word(Single::NextHit)
+    }
+
+    /// A block's hits are reported to other hosts once in this many lookups.
+    pub fn report_pace(&self) -> &H::Word64 {
+        self.word(Single::ReportPace)
+    }
+
+    /// Instant plus one of the oldest chunk that another host offers, when this host last looked;
+    /// 0: none.
+    pub fn best_offer(&self) -> &H::Word64 {
+        self.word(Single::BestOffer)
+    }
+
+    /// Slots that this host has reserved.
+    pub fn reserved(&self) -> &H::Word64 {
+        self.word(Single::Reserved)
+    }
+
+    /// [`Region::reserved`] at the last tick.
+    pub fn reserved_before(&self) -> &H::Word64 {
+        self.word(Single::ReservedBefore)
+    }
+
+    /// Ticks since this host has last reserved a slot.
+    pub fn quiet_ticks(&self) -> &H::Word64 {
+        self.word(Single::QuietTicks)
+    }
+
+    /// Lookups of other hosts that the recency clock has counted.
+    pub fn heard(&self) -> &H::Word64 {
+        self.word(Single::Heard)
+    }
+
+    /// Whether this host offers all of its chunks, because it was idle.
+    pub fn offers_all(&self) -> &H::Word64 {
+        self.word(Single::OffersAll)
     }
 
     pub fn set_incarnation(&self, incarnation: u64) {

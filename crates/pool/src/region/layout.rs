@@ -21,6 +21,14 @@ pub const PINS_PER_LINE: u32 = 7;
 pub const NAMESPACES: u64 = 256;
 /// Rows of the object table.
 pub const OBJECTS: u64 = 1024;
+/// Words of a line.
+pub const LINE_WORDS: u64 = LINE / 8;
+/// Bounds of the lines in a host's ring of hits. Between them one line for 64 descriptors: eight
+/// hits.
+const HIT_LINES_MIN: u64 = 16;
+const HIT_LINES_MAX: u64 = 8192;
+/// Most chunks that a host offers at once.
+pub const OFFERS_MAX: u64 = 1024;
 /// Longest region: descriptors have 40 bits for a payload's line. Up to it no sum of the layout
 /// overflows.
 pub const REGION_BYTES_MAX: u64 = 1 << 46;
@@ -45,6 +53,10 @@ pub struct Layout {
     pub hazard_lines_per_worker: u64,
     pub records_per_host: u64,
     pub events_per_host: u64,
+    /// Lines of each host's ring of hits; 0: the region's hosts share nothing to evict.
+    pub hit_lines_per_host: u64,
+    /// Lines of each host's offer board.
+    pub offer_lines_per_host: u64,
     hosts: u64,
     marks: u64,
     workers: u64,
@@ -55,8 +67,12 @@ pub struct Layout {
     namespaces: u64,
     usage: u64,
     objects: u64,
+    demands: u64,
+    hits: u64,
+    offers: u64,
     chunks: u64,
     descriptors: u64,
+    recency: u64,
     names: u64,
     buckets: u64,
     plain: u64,
@@ -109,6 +125,11 @@ impl Layout {
         let num_descriptors = num_chunks * descriptors_per_chunk;
         // At most half of the entries are used, so a lookup rarely leaves its home bucket.
         let num_buckets = (num_descriptors * 2).div_ceil(7).next_power_of_two().max(SHARDS);
+        let shares = max_hosts > 1 && config.design == Design::Cenote;
+        let hit_lines_per_host =
+            if shares { (num_descriptors / 64).clamp(HIT_LINES_MIN, HIT_LINES_MAX) } else { 0 };
+        let offer_lines_per_host = if shares { num_chunks.min(OFFERS_MAX).div_ceil(LINE_WORDS) } else { 0 };
+        let recency_bytes = if shares { num_chunks * Self::recency_bytes(descriptors_per_chunk) } else { 0 };
         let plain_lines = if config.design == Design::Plain { num_descriptors + 1 } else { 0 };
         let mut end = SUPERBLOCK_BYTES;
         let mut area = |bytes: u64| {
@@ -127,6 +148,8 @@ impl Layout {
             hazard_lines_per_worker,
             records_per_host,
             events_per_host,
+            hit_lines_per_host,
+            offer_lines_per_host,
             hosts: area(max_hosts * LINE),
             marks: area(max_hosts * 8 * LINE),
             workers: area(max_hosts * workers_per_host * LINE),
@@ -139,8 +162,12 @@ impl Layout {
             namespaces: area(NAMESPACES * 3 * LINE),
             usage: area(max_hosts * NAMESPACES * 8),
             objects: area(OBJECTS * 2 * LINE),
+            demands: area(max_hosts * LINE),
+            hits: area(max_hosts * hit_lines_per_host * LINE),
+            offers: area(max_hosts * offer_lines_per_host * LINE),
             chunks: area(num_chunks * LINE),
             descriptors: area(num_descriptors * LINE),
+            recency: area(recency_bytes),
             names: area(if events_per_host > 0 { num_chunks * Self::names_bytes(descriptors_per_chunk) } else { 0 }),
             buckets: area(num_buckets * LINE),
             plain: area(plain_lines * LINE),
@@ -169,7 +196,7 @@ impl Layout {
     }
 
     /// Areas that only `host` writes, as (start, end). Refreshes of other hosts' lines skip them.
-    pub const fn written_by(&self, host: u64) -> [(u64, u64); 8] {
+    pub const fn written_by(&self, host: u64) -> [(u64, u64); 11] {
         [
             (self.host(host), self.host(host + 1)),
             (self.mark(host, 0), self.mark(host + 1, 0)),
@@ -179,6 +206,9 @@ impl Layout {
             (self.record(host, 0), self.record(host + 1, 0)),
             (self.event(host, 0), self.event(host + 1, 0)),
             (self.usage(host, 0), self.usage(host + 1, 0)),
+            (self.demand(host), self.demand(host + 1)),
+            (self.hit_line(host, 0), self.hit_line(host + 1, 0)),
+            (self.offer_line(host, 0), self.offer_line(host + 1, 0)),
         ]
     }
 
@@ -216,6 +246,44 @@ impl Layout {
 
     pub const fn object(&self, row: u64) -> u64 {
         self.objects + row * 2 * LINE
+    }
+
+    /// The line in which a host tells the others about its use of space.
+    pub const fn demand(&self, host: u64) -> u64 {
+        self.demands + host * LINE
+    }
+
+    /// A line of a host's ring of hits.
+    pub const fn hit_line(&self, host: u64, line: u64) -> u64 {
+        self.hits + (host * self.hit_lines_per_host + line) * LINE
+    }
+
+    /// A line of a host's offer board.
+    pub const fn offer_line(&self, host: u64, line: u64) -> u64 {
+        self.offers + (host * self.offer_lines_per_host + line) * LINE
+    }
+
+    /// Most chunks that a host offers at once.
+    pub const fn offers_max(&self) -> u64 {
+        self.offer_lines_per_host * LINE_WORDS
+    }
+
+    /// Whether the region's hosts share space and recency.
+    #[inline]
+    pub const fn is_shared(&self) -> bool {
+        self.hit_lines_per_host > 0
+    }
+
+    /// Bytes of the recency words of a chunk's blocks: whole lines, because hosts own whole chunks.
+    const fn recency_bytes(descriptors_per_chunk: u64) -> u64 {
+        (descriptors_per_chunk * 8).next_multiple_of(LINE)
+    }
+
+    /// The lines with the eviction policy's words of a chunk's blocks, as (start, end). The owner
+    /// writes them when it offers the chunk.
+    pub const fn recency(&self, chunk: u64) -> (u64, u64) {
+        let bytes = Self::recency_bytes(self.descriptors_per_chunk);
+        (self.recency + chunk * bytes, self.recency + (chunk + 1) * bytes)
     }
 
     pub const fn chunk(&self, chunk: u64) -> u64 {
@@ -322,8 +390,12 @@ mod tests {
                 layout.namespaces,
                 layout.usage,
                 layout.objects,
+                layout.demands,
+                layout.hits,
+                layout.offers,
                 layout.chunks,
                 layout.descriptors,
+                layout.recency,
                 layout.names,
                 layout.buckets,
                 layout.plain,

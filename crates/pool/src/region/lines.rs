@@ -95,7 +95,9 @@ line!(
         /// Bytes of each block slot.
         slot_bytes: u64 = 16,
         /// Number of owners so far.
-        generation: u64 = 24,
+        generation: u32 = 24,
+        /// 1: any host may take the chunk with its blocks; the owner leaves it alone meanwhile.
+        offered: u32 = 28,
         /// Hosts that lost the chunk by death and may still write to it: host plus one:8 | life:56.
         strays: [u64; 3] = 32,
         check: u64 = 56,
@@ -109,6 +111,24 @@ impl ChunkLine {
         [first, second, third]
     }
 }
+
+line!(
+    /// What a host tells the others about its use of space. Only that host writes it.
+    DemandLine {
+        /// Lookups of this host so far: its part of the rack's recency clock.
+        lookups: u64 = 0,
+        /// Blocks that this host has evicted so far, and reservations that found no room.
+        evicted: u64 = 8,
+        /// Instant plus one of the oldest blocks of this host's own chunks; 0: it has none.
+        oldest: u64 = 16,
+        /// Instant plus one of the first chunk on this host's offer board; 0: it offers none.
+        offered: u64 = 24,
+        /// Hits in this host's ring so far.
+        hits: u64 = 32,
+        reserved: [u64; 2] = 40,
+        check: u64 = 56,
+    }
+);
 
 line!(
     /// A block descriptor, which decides the state of a block. Only the owner of its chunk writes

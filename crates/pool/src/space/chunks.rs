@@ -33,6 +33,17 @@ impl<F: Fabric, H: HostLocal> Space<F, H> {
         (first..self.region.layout.num_chunks).any(|chunk| self.region.free_chunk(chunk).is_some())
     }
 
+    /// Whether the region has a chunk without owner, by the device's lines of those that seem to
+    /// have none.
+    pub fn finds_free_chunk(&self) -> bool {
+        let region = &self.region;
+        let mut seem = (0..region.layout.num_chunks).filter(|&chunk| region.free_chunk(chunk).is_some());
+        seem.any(|chunk| {
+            region.fabric.refresh(&[region.layout.chunk(chunk)]);
+            region.free_chunk(chunk).is_some()
+        })
+    }
+
     /// Takes a chunk without owner that may be written by `fill`, for slots of `class`.
     pub(super) fn claim_chunk(&self, heap: &Holds<Heap>, class: usize, fill: Fill) -> bool {
         let region = &self.region;
@@ -72,7 +83,7 @@ impl<F: Fabric, H: HostLocal> Space<F, H> {
     fn list_slots(&self, heap: &Holds<Heap>, chunk: u64, class: usize, line: &ChunkLine) {
         let slots = self.region.layout.blocks_of(chunk, line.slot_bytes);
         self.region.refresh_descriptors(slots.clone());
-        self.region.chunk_class(chunk).store(class as u32 + 1, Relaxed);
+        self.region.list_chunk(chunk, class, false);
         for block in slots.rev().map(BlockIndex) {
             self.write_free(block);
             self.push_free(heap, block);
@@ -85,8 +96,8 @@ impl<F: Fabric, H: HostLocal> Space<F, H> {
         let Ok(chunks) = self.lock_chunks(self.locks.serving()) else { return };
         let Some(line) = region.read_chunk(chunk) else { return };
         let slots = region.layout.blocks_of(chunk, line.slot_bytes);
-        if let Some(class) = region.chunk_class(chunk).swap(0, Relaxed).checked_sub(1) {
-            self.unlist(heap, class as usize, |block| slots.contains(&block.0));
+        if let Some(class) = region.unlist_chunk(chunk) {
+            self.unlist(heap, class, |block| slots.contains(&block.0));
         }
         if !region.is_coherent() {
             // Lines written in place may be dirty in this host's caches and would later overwrite
@@ -137,6 +148,7 @@ impl<F: Fabric, H: HostLocal> Space<F, H> {
                 !is_free && descriptor.extent().1 == region.layout.payload(block, slot_bytes)
             })
         };
+        let generation = generation as u32;
         // The last known life of the owner: a new life reclaims the chunk, and other hosts may
         // adopt it if that life is over.
         let life = region.read_host(host).map_or(0, |line| line.incarnation);

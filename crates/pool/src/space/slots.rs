@@ -34,6 +34,10 @@ impl<F: Fabric, H: HostLocal> Space<F, H> {
         let exact = exact.map(|block| Slot { block, bytes: slot_bytes });
         let slot = exact.or_else(|| self.pop_larger(heap, slot_bytes, fill))?;
         self.region.slot_owner(slot.block).store(self.region.owner_word(), Release);
+        self.region.reserved().fetch_add(1, Relaxed);
+        if fill == Fill::InPlace {
+            self.region.set_dirty(self.region.layout.chunk_of(slot.block), true);
+        }
         Some(slot)
     }
 
@@ -46,6 +50,13 @@ impl<F: Fabric, H: HostLocal> Space<F, H> {
         let sizes = (0..CLASSES).map(|class| (region.class_bytes(class).load(Relaxed), class));
         let (bytes, class) = sizes.filter(fits).min().filter(|_| !region.is_plain())?;
         self.pop_free_for(heap, class, fill).map(|block| Slot { block, bytes })
+    }
+
+    /// Whether a slot of this class that may be written by `fill` is free.
+    pub fn has_free_in(&self, heap: &Holds<Heap>, class: usize, fill: Fill) -> bool {
+        let block = self.pop_free_for(heap, class, fill);
+        block.into_iter().for_each(|block| self.push_free(heap, block));
+        block.is_some()
     }
 
     /// Whether a free slot for so many bytes seems to exist.
@@ -71,9 +82,8 @@ impl<F: Fabric, H: HostLocal> Space<F, H> {
     /// Puts a slot with a free descriptor into its free list.
     pub fn push_free(&self, heap: &Holds<Heap>, block: BlockIndex) {
         let region = &self.region;
-        let class = region.chunk_class(region.layout.chunk_of(block)).load(Relaxed);
-        let Some(class) = class.checked_sub(1) else { return };
-        let slot_bytes = region.class_bytes(class as usize).load(Relaxed);
+        let Some(class) = region.class_of_chunk(region.layout.chunk_of(block)) else { return };
+        let slot_bytes = region.class_bytes(class).load(Relaxed);
         if block.0 % region.layout.descriptors_per_chunk >= region.layout.slots(slot_bytes) {
             // Only a corrupt region names a slot that the chunk does not have. Its payload would
             // lie behind the chunk.
@@ -82,7 +92,7 @@ impl<F: Fabric, H: HostLocal> Space<F, H> {
             return;
         }
         self.discharge(heap, block, slot_bytes);
-        let head = region.class_head(class as usize);
+        let head = region.class_head(class);
         region.free_link(block).store(head.load(Relaxed), Relaxed);
         region.slot_owner(block).store(FREE, Release);
         head.store(u32::try_from(block.0 + 1).expect("blocks fit 32 bits on a host"), Release);
@@ -146,7 +156,7 @@ impl<F: Fabric, H: HostLocal> Space<F, H> {
     }
 
     /// Removes blocks from a class's free list.
-    pub(super) fn unlist(&self, heap: &Holds<Heap>, class: usize, leaves: impl Fn(BlockIndex) -> bool) {
+    pub fn unlist(&self, heap: &Holds<Heap>, class: usize, leaves: impl Fn(BlockIndex) -> bool) {
         let mut kept = Vec::new();
         // A list longer than the number of blocks is a cycle.
         for _ in 0..self.region.layout.num_descriptors() {

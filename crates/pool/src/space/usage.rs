@@ -9,7 +9,7 @@
 
 use super::Space;
 use crate::region::host_layout::{FREE, OBJECT};
-use crate::region::layout::NAMESPACES;
+use crate::region::layout::{LINE_WORDS, NAMESPACES};
 use crate::region::lines::{NamespaceLine, QuotaLine};
 use crate::sync::{Heap, Holds};
 use cenote_base::BlockIndex;
@@ -130,9 +130,6 @@ impl<F: Fabric, H: HostLocal> Space<F, H> {
         sum
     }
 }
-
-/// Words of a line.
-const LINE_WORDS: u64 = LINE / 8;
 
 impl<F: Fabric, H: HostLocal> Space<F, H> {
     /// The sums that a host publishes, by namespace, as this host's caches have them.

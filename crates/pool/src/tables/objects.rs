@@ -9,7 +9,7 @@ use crate::sync::{Holds, Tables};
 use cenote_base::fault::{self, Point};
 use cenote_base::{BlockHash, BlockIndex, Generation};
 use cenote_mem::{Fabric, HostLocal, LINE, Word};
-use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::Ordering::{Acquire, Release};
 
 /// Smallest extent of an object; larger ones are powers of two, so that few slot sizes arise.
 const OBJECT_BYTES_MIN: u64 = 4096;
@@ -177,7 +177,7 @@ impl<F: Fabric, H: HostLocal> super::Tables<F, H> {
             return false;
         }
         // Another host frees its own blocks: its tick looks for objects without a name.
-        if self.region.chunk_class(self.region.layout.chunk_of(block)).load(Relaxed) == 0 {
+        if self.region.class_of_chunk(self.region.layout.chunk_of(block)).is_none() {
             return false;
         }
         // Without the lock the block stays until the next recovery.

@@ -1,0 +1,127 @@
+//! How the hosts of a rack share the space of one pool: which chunks a host offers to the others,
+//! and when a host takes an offered chunk instead of evicting from its own.
+//!
+//! Every host evicts its own blocks in the order of the eviction policy. If a host's oldest blocks
+//! are younger than those of another host, the other one's space is worth more in its hands: one
+//! pool with one order would evict the other one's blocks first. So chunks move, with the blocks in
+//! them, until the ages agree within [`MARGIN`]. Ages count lookups of the whole rack.
+
+/// A chunk is as old as this part of its blocks, the oldest: these would leave first.
+const OLDEST_PART: usize = 8;
+
+/// A host takes an offered chunk only if it is older than its own by more than one in so many
+/// lookups.
+const MARGIN: u64 = 8;
+
+/// A busy host offers chunks only if they are older than another host's by more than one in so many
+/// lookups. Ages of busy hosts differ by chance, and they would pass chunks back and forth.
+const BUSY_MARGIN: u64 = 2;
+
+/// A host is idle when it has reserved nothing for so many ticks. Between two requests that need
+/// space may lie some that find all.
+pub const IDLE_TICKS: u64 = 8;
+
+/// A busy host offers one in so many chunks, at least one, while another host has none: that one
+/// gets some at once when it needs them.
+const BUSY_PART: usize = 64;
+
+/// Age of a chunk, from the idle times of its blocks; `None`: it has no block. Reorders them.
+#[must_use]
+pub fn chunk_age(idle: &mut [u64]) -> Option<u64> {
+    let oldest = idle.len().div_ceil(OLDEST_PART).checked_sub(1)?;
+    let (_, age, _) = idle.select_nth_unstable_by(oldest, |left, right| right.cmp(left));
+    Some(*age)
+}
+
+/// Whether a host takes a chunk of this age. `own` is the age of its own oldest chunk; `None`: it
+/// has none.
+#[must_use]
+pub fn is_worth_taking(offered: u64, own: Option<u64>) -> bool {
+    own.is_none_or(|own| is_older(offered, own, MARGIN))
+}
+
+/// Whether an age is higher than another by more than one part in `margin`.
+const fn is_older(age: u64, other: u64, margin: u64) -> bool {
+    age > other.saturating_add(other / margin)
+}
+
+/// Number of chunks that a host takes at once. Ages grow with the space that a host has, so `owned`
+/// chunks of age `own` become as old as the offered ones with that part more of them; the other host
+/// loses as much, so half suffices. A host without blocks takes `most`.
+#[must_use]
+pub fn taken_at_once(owned: usize, offered: u64, own: Option<u64>, most: usize) -> usize {
+    let Some(own) = own.filter(|&own| own > 0) else { return most };
+    let part = owned as u128 * u128::from(offered.saturating_sub(own)) / (2 * u128::from(own));
+    usize::try_from(part).unwrap_or(most).clamp(1, most)
+}
+
+/// Number of chunks that a host offers, the oldest ones. `ages` are those of its chunks, the oldest
+/// first.
+///
+/// An idle host offers all. A busy one offers those that a host under pressure needs more. `rival` is the age of the oldest chunk of the host under pressure
+/// whose chunks are youngest: 0 if it has none, `None` if no other host evicts. `has_newcomer`:
+/// another host has no chunk.
+#[must_use]
+pub fn offers(ages: &[u64], is_busy: bool, rival: Option<u64>, has_newcomer: bool) -> usize {
+    if !is_busy {
+        return ages.len();
+    }
+    let wanted = rival.map_or(0, |rival| ages.partition_point(|&age| is_older(age, rival, BUSY_MARGIN)));
+    wanted.max(if has_newcomer { ages.len().div_ceil(BUSY_PART) } else { 0 })
+}
+
+/// A block's hits on other hosts reach its owner once in this many lookups, so that a hot block
+/// does not fill the ring of hits. `idle` is the time since the last use of the blocks that leave
+/// now: a block that was hit in a small part of it is far from leaving.
+#[must_use]
+pub const fn report_pace(idle: u64) -> u64 {
+    idle / 32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_chunk_is_as_old_as_its_oldest_eighth() {
+        assert_eq!(chunk_age(&mut []), None);
+        assert_eq!(chunk_age(&mut [3]), Some(3));
+        assert_eq!(chunk_age(&mut [1, 9, 2, 3, 4, 5, 6, 7]), Some(9));
+        let mut mixed: Vec<u64> = (0..64).collect();
+        assert_eq!(chunk_age(&mut mixed), Some(56));
+    }
+
+    #[test]
+    fn a_host_takes_what_is_older_than_its_own() {
+        assert!(is_worth_taking(0, None) && is_worth_taking(1, Some(0)));
+        assert!(!is_worth_taking(0, Some(0)) && !is_worth_taking(112, Some(100)) && is_worth_taking(113, Some(100)));
+        assert!(!is_worth_taking(u64::MAX, Some(u64::MAX)));
+    }
+
+    #[test]
+    fn a_host_takes_half_the_difference() {
+        assert_eq!(taken_at_once(32, 120, Some(100), 8), 3);
+        assert_eq!(taken_at_once(32, 101, Some(100), 8), 1, "at least one");
+        assert_eq!(taken_at_once(32, 1000, Some(100), 8), 8, "at most eight");
+        assert_eq!(taken_at_once(32, u64::MAX, Some(1), 8), 8);
+        assert_eq!([None, Some(0)].map(|own| taken_at_once(32, 100, own, 8)), [8, 8]);
+    }
+
+    #[test]
+    fn an_idle_host_offers_all_and_a_busy_one_what_others_would_take() {
+        let ages: Vec<u64> = (1..=100).rev().collect();
+        assert_eq!(offers(&ages, false, None, false), 100);
+        assert_eq!([false, true].map(|newcomer| offers(&ages, true, None, newcomer)), [0, 2]);
+        assert_eq!(offers(&ages, true, Some(100), false), 0, "ages agree");
+        assert_eq!(offers(&ages, true, Some(40), false), 40);
+        assert_eq!(offers(&ages, true, Some(0), false), 100);
+        assert_eq!(offers(&[], true, Some(0), true), 0);
+    }
+
+    #[test]
+    fn two_busy_hosts_never_pass_a_chunk_back_and_forth() {
+        for (age, own) in (0..300_u64).flat_map(|age| (0..300).map(move |own| (age, own))) {
+            assert!(!(is_worth_taking(age, Some(own)) && is_worth_taking(own, Some(age))));
+        }
+    }
+}

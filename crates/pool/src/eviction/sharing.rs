@@ -1,0 +1,113 @@
+//! One pool for all hosts: which chunks this host offers, and which it takes from others
+//! (docs/internals/protocol.md#offers). The decisions are `cenote_policy::sharing`.
+
+use super::Evictor;
+use crate::hosts::demand::Offer;
+use crate::region::counters::Counter;
+use crate::sync::{Heap, Holds, Membership, Timeout};
+use cenote_mem::{Fabric, HostLocal, Word};
+use cenote_policy::eviction::batch;
+use cenote_policy::sharing::{IDLE_TICKS, chunk_age, is_worth_taking, offers, taken_at_once};
+use cenote_policy::Candidate;
+use std::sync::atomic::Ordering::Relaxed;
+
+/// Chunks taken in one go, so that the chunk lock is soon free.
+const TAKEN_AT_ONCE: usize = 8;
+
+impl<F: Fabric, H: HostLocal> Evictor<F, H> {
+    /// Hears what the other hosts use and want, offers them chunks, and tells them about this host.
+    /// Every tick calls it.
+    pub fn share(&self, membership: &Holds<Membership>) {
+        if !self.hosts.shares() {
+            return;
+        }
+        // If the lock is busy, the next tick does it.
+        let Ok(heap) = self.blocks.lock_heap_within(Timeout::TRY) else { return };
+        let region = &self.region;
+        let peers = self.hosts.living_peers();
+        let news: Vec<_> = peers.iter().filter_map(|&peer| self.hosts.hear_demand(&heap, peer)).collect();
+        self.blocks.hear_hits(&heap, &peers);
+        self.blocks.settle_offers(&heap);
+        let reserved = region.reserved().load(Relaxed);
+        let quiet_ticks = region.quiet_ticks();
+        if region.reserved_before().swap(reserved, Relaxed) == reserved {
+            quiet_ticks.fetch_add(1, Relaxed);
+        } else {
+            quiet_ticks.store(0, Relaxed);
+        }
+        let is_busy = quiet_ticks.load(Relaxed) < IDLE_TICKS;
+        if is_busy {
+            // It may have to evict from them, and offers those that are the oldest now.
+            self.blocks.take_back_all(&heap);
+        }
+        let candidates: Vec<Candidate> = self.all_candidates().collect();
+        let oldest = self.leaving_age(&candidates);
+        if !peers.is_empty() && !self.space.finds_free_chunk() {
+            let own = self.ages(region.listed_chunks());
+            let pressed = news.iter().filter(|news| news.is_pressed);
+            let rival = pressed.map(|news| news.oldest.unwrap_or(0)).min();
+            let has_newcomer = news.iter().any(|news| news.oldest.is_none());
+            let ages: Vec<u64> = own.iter().map(|offer| offer.age).collect();
+            let room = (region.layout.offers_max() as usize).saturating_sub(self.blocks.offered_chunks().count());
+            let chosen = own.iter().take(offers(&ages, is_busy, rival, has_newcomer).min(room)).map(|offer| offer.chunk);
+            self.blocks.offer(&heap, &chosen.collect::<Vec<_>>());
+            region.offers_all().store(u64::from(!is_busy), Relaxed);
+        }
+        let board = self.ages(self.blocks.offered_chunks());
+        let evicted = region.counters().get(Counter::Evicted) + region.counters().get(Counter::NoRoom);
+        self.hosts.tell_demand(membership, evicted, oldest, &board);
+        let best = peers.iter().filter_map(|&peer| self.hosts.oldest_offer(peer));
+        self.note_best_offer(best.chain(board.first().map(|offer| offer.age)).max());
+    }
+
+    fn note_best_offer(&self, age: Option<u64>) {
+        let clock = self.region.access_clock().load(Relaxed);
+        let word = age.map_or(0, |age| clock.saturating_sub(age).saturating_add(1));
+        self.region.best_offer().store(word, Relaxed);
+    }
+
+    /// The ages of chunks whose slots are all published or free, the oldest first.
+    fn ages(&self, chunks: impl Iterator<Item = u64>) -> Vec<Offer> {
+        let age = |chunk| {
+            let blocks = self.blocks.published_alone(chunk)?;
+            let mut idle: Vec<u64> = blocks.into_iter().map(|block| self.idle(block)).collect();
+            Some(Offer { chunk, age: chunk_age(&mut idle)? })
+        };
+        let mut ages: Vec<Offer> = chunks.filter_map(age).collect();
+        ages.sort_unstable_by_key(|offer| (std::cmp::Reverse(offer.age), offer.chunk));
+        ages
+    }
+
+    /// Age to which this host's next eviction would reach.
+    fn leaving_age(&self, own: &[Candidate]) -> Option<u64> {
+        let mut idle: Vec<u64> = own.iter().map(|candidate| self.idle(candidate.block)).collect();
+        let last = batch(idle.len()).min(idle.len()).checked_sub(1)?;
+        let (_, age, _) = idle.select_nth_unstable_by(last, |left, right| right.cmp(left));
+        Some(*age)
+    }
+
+    /// Takes chunks that hosts offer, this one too, if they are older than the blocks that this host
+    /// would evict next. Returns whether it took any.
+    pub(super) fn take_offers(&self, heap: &Holds<Heap>, own: &[Candidate]) -> bool {
+        let region = &self.region;
+        let Some(best) = region.best_offer().load(Relaxed).checked_sub(1) else { return false };
+        let own = self.leaving_age(own);
+        let best = region.access_clock().load(Relaxed).saturating_sub(best);
+        if !is_worth_taking(best, own) {
+            return false;
+        }
+        let is_open = |offer: &Offer| {
+            region.class_of_chunk(offer.chunk).is_none()
+                && region.read_chunk(offer.chunk).is_none_or(|line| line.offered == 1)
+        };
+        let hosts = 0..region.layout.max_hosts;
+        let boards = hosts.flat_map(|host| self.hosts.board(host).filter(is_open).take(2 * TAKEN_AT_ONCE));
+        let mut open: Vec<Offer> = boards.collect();
+        open.sort_unstable_by_key(|offer| (std::cmp::Reverse(offer.age), offer.chunk));
+        self.note_best_offer(open.get(TAKEN_AT_ONCE).map(|offer| offer.age));
+        let most = taken_at_once(region.listed_chunks().count(), best, own, TAKEN_AT_ONCE);
+        let worth = open.into_iter().filter(|offer| is_worth_taking(offer.age, own)).map(|offer| offer.chunk);
+        let worth: Vec<u64> = worth.collect();
+        !worth.is_empty() && self.blocks.take_offered(heap, worth, most) > 0
+    }
+}
