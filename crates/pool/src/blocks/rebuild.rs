@@ -186,7 +186,14 @@ impl<F: Fabric, H: HostLocal> Blocks<F, H> {
     }
 
     /// Rebuilds the host memory of a chunk that another host owned.
-    pub(super) fn take_over(&self, heap: &Holds<Heap>, chunk: u64, class: usize, line: &ChunkLine, pinned: &BTreeSet<BlockIndex>) {
+    pub(super) fn take_over(
+        &self,
+        heap: &Holds<Heap>,
+        chunk: u64,
+        class: usize,
+        line: &ChunkLine,
+        pinned: &BTreeSet<BlockIndex>,
+    ) {
         let region = &self.region;
         let slots = region.layout.blocks_of(chunk, line.slot_bytes);
         self.refresh_taken(slots.clone());

@@ -6,9 +6,9 @@ use crate::hosts::demand::Offer;
 use crate::region::counters::Counter;
 use crate::sync::{Heap, Holds, Membership, Timeout};
 use cenote_mem::{Fabric, HostLocal, Word};
+use cenote_policy::Candidate;
 use cenote_policy::eviction::batch;
 use cenote_policy::sharing::{IDLE_TICKS, chunk_age, is_worth_taking, offers, taken_at_once};
-use cenote_policy::Candidate;
 use std::sync::atomic::Ordering::Relaxed;
 
 /// Chunks taken in one go, so that the chunk lock is soon free.
@@ -49,7 +49,8 @@ impl<F: Fabric, H: HostLocal> Evictor<F, H> {
             let has_newcomer = news.iter().any(|news| news.oldest.is_none());
             let ages: Vec<u64> = own.iter().map(|offer| offer.age).collect();
             let room = (region.layout.offers_max() as usize).saturating_sub(self.blocks.offered_chunks().count());
-            let chosen = own.iter().take(offers(&ages, is_busy, rival, has_newcomer).min(room)).map(|offer| offer.chunk);
+            let chosen =
+                own.iter().take(offers(&ages, is_busy, rival, has_newcomer).min(room)).map(|offer| offer.chunk);
             self.blocks.offer(&heap, &chosen.collect::<Vec<_>>());
             region.offers_all().store(u64::from(!is_busy), Relaxed);
         }
@@ -70,8 +71,8 @@ impl<F: Fabric, H: HostLocal> Evictor<F, H> {
     fn ages(&self, chunks: impl Iterator<Item = u64>) -> Vec<Offer> {
         let age = |chunk| {
             let blocks = self.blocks.published_alone(chunk)?;
-            let mut idle: Vec<u64> = blocks.into_iter().map(|block| self.idle(block)).collect();
-            Some(Offer { chunk, age: chunk_age(&mut idle)? })
+            let mut ages: Vec<u64> = blocks.into_iter().map(|block| self.age(block)).collect();
+            Some(Offer { chunk, age: chunk_age(&mut ages)? })
         };
         let mut ages: Vec<Offer> = chunks.filter_map(age).collect();
         ages.sort_unstable_by_key(|offer| (std::cmp::Reverse(offer.age), offer.chunk));
@@ -80,9 +81,9 @@ impl<F: Fabric, H: HostLocal> Evictor<F, H> {
 
     /// Age to which this host's next eviction would reach.
     fn leaving_age(&self, own: &[Candidate]) -> Option<u64> {
-        let mut idle: Vec<u64> = own.iter().map(|candidate| self.idle(candidate.block)).collect();
-        let last = batch(idle.len()).min(idle.len()).checked_sub(1)?;
-        let (_, age, _) = idle.select_nth_unstable_by(last, |left, right| right.cmp(left));
+        let mut ages: Vec<u64> = own.iter().map(|candidate| self.age(candidate.block)).collect();
+        let last = batch(ages.len()).min(ages.len()).checked_sub(1)?;
+        let (_, age, _) = ages.select_nth_unstable_by(last, |left, right| right.cmp(left));
         Some(*age)
     }
 
