@@ -67,12 +67,14 @@ impl<F: Fabric, H: HostLocal> Evictor<F, H> {
         self.region.best_offer().store(word, Relaxed);
     }
 
-    /// The ages of chunks whose slots are all published or free, the oldest first.
+    /// The ages of chunks whose slots are all published or free, the oldest first. A chunk without
+    /// blocks is as old as the clock.
     fn ages(&self, chunks: impl Iterator<Item = u64>) -> Vec<Offer> {
+        let clock = self.region.access_clock().load(Relaxed);
         let age = |chunk| {
             let blocks = self.blocks.published_alone(chunk)?;
             let mut ages: Vec<u64> = blocks.into_iter().map(|block| self.age(block)).collect();
-            Some(Offer { chunk, age: chunk_age(&mut ages)? })
+            Some(Offer { chunk, age: chunk_age(&mut ages).unwrap_or(clock) })
         };
         let mut ages: Vec<Offer> = chunks.filter_map(age).collect();
         ages.sort_unstable_by_key(|offer| (std::cmp::Reverse(offer.age), offer.chunk));
