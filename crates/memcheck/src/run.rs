@@ -33,6 +33,9 @@ pub static POINTS: LazyLock<Vec<Point>> =
 /// The fault points of formatting a region.
 const FORMATTING: [Point; 2] = [Point::FormatCleared, Point::FormatWritten];
 
+/// The fault points of chunks that change hands between living hosts.
+const SHARING: [Point; 2] = [Point::ChunkMoved, Point::ChunkOffered];
+
 /// Parses the name of a fault point of [`POINTS`].
 pub fn parse_point(name: &str) -> Result<Point, String> {
     let point = name.parse().map_err(|error: UnknownName| error.to_string())?;
@@ -114,6 +117,11 @@ pub fn run(seed: u64, setting: &Setting) -> Outcome {
         POINTS[(seed / 4) as usize % POINTS.len()]
     };
     rates.deadly = setting.deadly.or(seed.is_multiple_of(2).then_some(at_random)).filter(|_| mortal);
+    if rates.deadly.is_some_and(|point| SHARING.contains(&point)) {
+        // Chunks move between hosts only if both live for a while.
+        shape = shape.with_idle_hosts();
+        (rates.process_crash, rates.host_crash) = (0, 0);
+    }
     let world = World::new(seed, shape.hosts, shape.region_bytes(), rates, OPERATIONS_MAX);
     if sleepers {
         world.stall(STALL_RATE);

@@ -97,7 +97,7 @@ impl Shape {
             rounds: 8 + prng.below(24),
             weights: [12, 12, 6, 4, 2, 3, 2, 1, 1, 1, 2],
         };
-        match prng.below(8) {
+        match prng.below(9) {
             // Few blocks and slots, so that pins and reads race with reuse.
             0 | 1 => Self {
                 universe: 2 + prng.below(2) as usize,
@@ -129,6 +129,7 @@ impl Shape {
             },
             // Mostly table operations, and workers that attach and detach.
             5 => Self { rounds: 16 + prng.below(20), weights: [3, 2, 0, 1, 1, 0, 12, 1, 3, 8, 1], ..common },
+            6 => common.with_idle_hosts(),
             // A swarm: random kinds of operations are left out or more frequent.
             _ => {
                 let mut weights = common.weights;
@@ -137,6 +138,18 @@ impl Shape {
                 }
                 Self { weights, ..common }
             }
+        }
+    }
+
+    /// This shape with hosts that are busy and idle by turns, so that chunks move with their blocks.
+    pub fn with_idle_hosts(self) -> Self {
+        Self {
+            universe: 16,
+            chunks: self.hosts as u64 + self.rounds % 2,
+            rounds: 40 + self.rounds,
+            crowded: false,
+            weights: [16, 8, 2, 1, 6, 0, 1, 1, 0, 1, 1],
+            ..self
         }
     }
 
@@ -377,9 +390,11 @@ impl Actor {
                 2 => self.use_in_place(open, prng.below(self.shape.universe as u64) as usize),
                 3 if prng.below(20) == 0 => self.notes_evicted(open.forget(&namespace)),
                 3 => self.notes_evicted(open.evict(1 + prng.below(3) as usize)),
-                // A host that ticks often without a request is idle, and offers its chunks.
-                4 if prng.below(2) == 0 => (0..[1, 1, 12][prng.below(3) as usize]).for_each(|_| { open.tick(); }),
-                4 => self.rest(open),
+                4 => match prng.below(4) {
+                    0 | 1 => drop(open.tick()),
+                    2 => self.idle(open),
+                    _ => self.rest(open),
+                },
                 5 => self.count(open, prng.below(2) as u8),
                 6 => self.object(open, prng.below(2) as u8, &mut prng),
                 7 => drop(open.gc()),
@@ -409,6 +424,16 @@ impl Actor {
             pool.tick();
         }
         drop(pool.gc());
+    }
+
+    /// Sleeps and ticks for so long that this host offers its chunks to the others.
+    fn idle(&self, pool: &SimPool) {
+        for _ in 0..12 {
+            if !self.process.sleep(TICK_NS) {
+                return;
+            }
+            pool.tick();
+        }
     }
 
     fn notes_evicted(&self, count: usize) {
