@@ -163,8 +163,9 @@ pub fn run(seed: u64, setting: &Setting) -> Outcome {
         let notes_lost = notes.events_lost;
         drop(notes);
         if duplicates > 0 {
-            oracle
-                .report(Checker::Index, format!("{duplicates} blocks are readable twice after a run without crashes"));
+            // A damaged block of another host leaves the index only.
+            let fact = format!("{duplicates} blocks are readable twice after a run without crashes");
+            oracle.report_unless_lossy(Checker::Index, fact);
         }
         if stale > 0 && timeouts == 0 {
             oracle.report(Checker::Index, format!("{stale} index entries are stale after a run without crashes"));

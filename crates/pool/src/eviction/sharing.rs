@@ -8,7 +8,7 @@ use crate::sync::{Heap, Holds, Membership, Timeout};
 use cenote_mem::{Fabric, HostLocal, Word};
 use cenote_policy::Candidate;
 use cenote_policy::eviction::batch;
-use cenote_policy::sharing::{IDLE_TICKS, chunk_age, is_worth_taking, offers, taken_at_once};
+use cenote_policy::sharing::{IDLE_TICKS, chunk_age, is_worth_taking, offers, report_pace, taken_at_once};
 use std::sync::atomic::Ordering::Relaxed;
 
 /// Chunks taken in one go, so that the chunk lock is soon free.
@@ -42,6 +42,8 @@ impl<F: Fabric, H: HostLocal> Evictor<F, H> {
         }
         let candidates: Vec<Candidate> = self.all_candidates().collect();
         let oldest = self.leaving_age(&candidates);
+        let first_to_leave = news.iter().filter_map(|news| news.oldest).chain(oldest).min();
+        region.report_pace().store(report_pace(first_to_leave.unwrap_or(0)), Relaxed);
         if !peers.is_empty() && !self.space.finds_free_chunk() {
             let own = self.ages(region.listed_chunks());
             let pressed = news.iter().filter(|news| news.is_pressed);
