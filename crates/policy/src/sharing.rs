@@ -6,6 +6,8 @@
 //! pool with one order would evict the other one's blocks first. So chunks move, with the blocks in
 //! them, until the ages agree within [`MARGIN`]. Ages count lookups of the whole rack.
 
+use crate::eviction::{EvictionPolicy, batch};
+
 /// A chunk is as old as this part of its blocks, the oldest: these would leave first.
 const OLDEST_PART: usize = 8;
 
@@ -24,6 +26,9 @@ pub const IDLE_TICKS: u64 = 8;
 /// A busy host offers one in so many chunks, at least one, while another host has none: that one
 /// gets some at once when it needs them.
 const BUSY_PART: usize = 64;
+
+/// Most chunks that a host takes at once, so that the chunk lock is soon free.
+pub const TAKEN_AT_ONCE: usize = 8;
 
 /// Age of a chunk, from the idle times of its blocks; `None`: it has no block. Reorders them.
 #[must_use]
@@ -68,6 +73,29 @@ pub fn offers(ages: &[u64], is_busy: bool, rival: Option<u64>, has_newcomer: boo
     }
     let wanted = rival.map_or(0, |rival| ages.partition_point(|&age| is_older(age, rival, BUSY_MARGIN)));
     wanted.max(if has_newcomer { ages.len().div_ceil(BUSY_PART) } else { 0 })
+}
+
+/// Age to which a host's next eviction would reach, from the idle times of its blocks; `None`: it
+/// has none. Reorders them.
+#[must_use]
+pub fn leaving_age(idle: &mut [u64]) -> Option<u64> {
+    let last = batch(idle.len()).min(idle.len()).checked_sub(1)?;
+    let (_, age, _) = idle.select_nth_unstable_by(last, |left, right| right.cmp(left));
+    Some(*age)
+}
+
+/// The word of a block whose chunk moved. `told` is its last owner's word, `known` that of its new
+/// owner, which may know of later hits.
+#[must_use]
+pub fn moved_word(policy: &dyn EvictionPolicy, told: u64, known: u64, clock: u64) -> u64 {
+    let idle = policy.idle(known, clock);
+    if idle < policy.idle(told, clock) { policy.accessed(told, clock.wrapping_sub(idle)) } else { told }
+}
+
+/// Whether a hit in another host's block is reported, by the time since this host's last hit in it.
+#[must_use]
+pub const fn is_due(idle: u64, pace: u64) -> bool {
+    idle >= if pace == 0 { 1 } else { pace }
 }
 
 /// A block's hits on other hosts reach its owner once in this many lookups, so that a hot block

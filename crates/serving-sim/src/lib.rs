@@ -14,6 +14,7 @@ pub mod hits;
 pub mod kernel;
 pub mod model;
 pub mod quantiles;
+pub mod rack;
 pub mod serving;
 pub mod workload;
 
