@@ -377,7 +377,10 @@ impl Actor {
                 2 => self.use_in_place(open, prng.below(self.shape.universe as u64) as usize),
                 3 if prng.below(20) == 0 => self.notes_evicted(open.forget(&namespace)),
                 3 => self.notes_evicted(open.evict(1 + prng.below(3) as usize)),
-                4 if prng.below(2) == 0 => drop(open.tick()),
+                // A host that ticks often without a request is idle, and offers its chunks.
+                4 if prng.below(2) == 0 => (0..[1, 1, 12][prng.below(3) as usize]).for_each(|_| {
+                    open.tick();
+                }),
                 4 => self.rest(open),
                 5 => self.count(open, prng.below(2) as u8),
                 6 => self.object(open, prng.below(2) as u8, &mut prng),
@@ -916,6 +919,7 @@ impl Actor {
             Ok(checked) => checked,
             Err(error) => return report(Checker::Liveness, format!("check failed: {error}")),
         };
+        self.process.note(&format!("checked {:?} {:?}", checked.damage, checked.leaks));
         for finding in &checked.damage {
             report(Checker::Blocks, format!("{}: {}", finding.what, finding.fact));
         }

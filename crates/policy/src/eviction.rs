@@ -125,6 +125,12 @@ pub trait EvictionPolicy: Send + Sync {
     /// Number of lookups since the last touch of the block.
     fn idle(&self, word: u64, clock: u64) -> u64;
 
+    /// Age of the block, in lookups: of blocks on different hosts or in chunks of different classes,
+    /// the oldest leave first. A policy that keeps some blocks for longer counts them younger.
+    fn age(&self, word: u64, clock: u64) -> u64 {
+        self.idle(word, clock)
+    }
+
     /// Picks `want` of `candidates`, or all if there are fewer. Calls must not overlap. Callers
     /// should read `clock` after the words: words from its future count as new.
     ///

@@ -16,8 +16,9 @@ const OLDEST_PART: usize = 8;
 const MARGIN: u64 = 8;
 
 /// A busy host offers chunks only if they are older than another host's by more than one in so many
-/// lookups. Ages of busy hosts differ by chance, and they would pass chunks back and forth.
-const BUSY_MARGIN: u64 = 2;
+/// lookups, that is twice as old. Ages of busy hosts differ by chance, and with a smaller margin
+/// they would pass chunks back and forth.
+const BUSY_MARGIN: u64 = 1;
 
 /// A host is idle when it has reserved nothing for so many ticks. Between two requests that need
 /// space may lie some that find all.
@@ -30,11 +31,11 @@ const BUSY_PART: usize = 64;
 /// Most chunks that a host takes at once, so that the chunk lock is soon free.
 pub const TAKEN_AT_ONCE: usize = 8;
 
-/// Age of a chunk, from the idle times of its blocks; `None`: it has no block. Reorders them.
+/// Age of a chunk, from the ages of its blocks; `None`: it has no block. Reorders them.
 #[must_use]
-pub fn chunk_age(idle: &mut [u64]) -> Option<u64> {
-    let oldest = idle.len().div_ceil(OLDEST_PART).checked_sub(1)?;
-    let (_, age, _) = idle.select_nth_unstable_by(oldest, |left, right| right.cmp(left));
+pub fn chunk_age(ages: &mut [u64]) -> Option<u64> {
+    let oldest = ages.len().div_ceil(OLDEST_PART).checked_sub(1)?;
+    let (_, age, _) = ages.select_nth_unstable_by(oldest, |left, right| right.cmp(left));
     Some(*age)
 }
 
@@ -63,9 +64,9 @@ pub fn taken_at_once(owned: usize, offered: u64, own: Option<u64>, most: usize) 
 /// Number of chunks that a host offers, the oldest ones. `ages` are those of its chunks, the oldest
 /// first.
 ///
-/// An idle host offers all. A busy one offers those that a host under pressure needs more. `rival` is the age of the oldest chunk of the host under pressure
-/// whose chunks are youngest: 0 if it has none, `None` if no other host evicts. `has_newcomer`:
-/// another host has no chunk.
+/// An idle host offers all. A busy one offers those that a host under pressure needs more. `rival`
+/// is the age of the oldest chunk of the host under pressure with the youngest chunks: 0 if it has
+/// none, `None` if no other host evicts. `has_newcomer`: another host has no chunk.
 #[must_use]
 pub fn offers(ages: &[u64], is_busy: bool, rival: Option<u64>, has_newcomer: bool) -> usize {
     if !is_busy {
@@ -75,27 +76,28 @@ pub fn offers(ages: &[u64], is_busy: bool, rival: Option<u64>, has_newcomer: boo
     wanted.max(if has_newcomer { ages.len().div_ceil(BUSY_PART) } else { 0 })
 }
 
-/// Age to which a host's next eviction would reach, from the idle times of its blocks; `None`: it
-/// has none. Reorders them.
+/// Age to which a host's next eviction would reach, from the ages of its blocks; `None`: it has no
+/// block. Reorders them.
 #[must_use]
-pub fn leaving_age(idle: &mut [u64]) -> Option<u64> {
-    let last = batch(idle.len()).min(idle.len()).checked_sub(1)?;
-    let (_, age, _) = idle.select_nth_unstable_by(last, |left, right| right.cmp(left));
+pub fn leaving_age(ages: &mut [u64]) -> Option<u64> {
+    let last = batch(ages.len()).min(ages.len()).checked_sub(1)?;
+    let (_, age, _) = ages.select_nth_unstable_by(last, |left, right| right.cmp(left));
     Some(*age)
 }
 
-/// The word of a block whose chunk moved. `told` is its last owner's word, `known` that of its new
-/// owner, which may know of later hits.
+/// The word of a block whose chunk moved. `told` is its last owner's word; `known` is its new
+/// owner's, which may know of later hits.
 #[must_use]
 pub fn moved_word(policy: &dyn EvictionPolicy, told: u64, known: u64, clock: u64) -> u64 {
     let idle = policy.idle(known, clock);
     if idle < policy.idle(told, clock) { policy.accessed(told, clock.wrapping_sub(idle)) } else { told }
 }
 
-/// Whether a hit in another host's block is reported, by the time since this host's last hit in it.
+/// Whether a hit of another host's block is reported. `idle` is the time since the last hit that
+/// this host knows of, `pace` the time between two reports ([`report_pace`]).
 #[must_use]
 pub const fn is_due(idle: u64, pace: u64) -> bool {
-    idle >= if pace == 0 { 1 } else { pace }
+    idle >= if pace > 1 { pace } else { 1 }
 }
 
 /// A block's hits on other hosts reach its owner once in this many lookups, so that a hot block
@@ -141,7 +143,7 @@ mod tests {
         assert_eq!(offers(&ages, false, None, false), 100);
         assert_eq!([false, true].map(|newcomer| offers(&ages, true, None, newcomer)), [0, 2]);
         assert_eq!(offers(&ages, true, Some(100), false), 0, "ages agree");
-        assert_eq!(offers(&ages, true, Some(40), false), 40);
+        assert_eq!(offers(&ages, true, Some(40), false), 20);
         assert_eq!(offers(&ages, true, Some(0), false), 100);
         assert_eq!(offers(&[], true, Some(0), true), 0);
     }

@@ -190,6 +190,12 @@ impl<F: Fabric, H: HostLocal> Region<F, H> {
         self.refresh_range(self.layout.chunk(0), self.layout.chunk(self.layout.num_chunks));
     }
 
+    /// Drops the cached copy of a chunk line.
+    #[track_caller]
+    pub fn refresh_chunk(&self, chunk: u64) {
+        self.fabric.refresh(&[self.layout.chunk(chunk)]);
+    }
+
     /// Drops cached copies of a range of descriptors.
     #[track_caller]
     pub fn refresh_descriptors(&self, blocks: std::ops::Range<u64>) {

@@ -152,6 +152,8 @@ fn expect_clean(pool: &TestPool, when: &str) {
 /// memory that users hold.
 const ELSEWHERE: &[Point] = &[
     Point::ChunkAdopted,
+    Point::ChunkMoved,
+    Point::ChunkOffered,
     Point::EngineBlockSaved,
     Point::EngineHandOver,
     Point::EngineStep,

@@ -109,7 +109,8 @@ pub fn hit_rate_on_hosts(workload: &Workload, eviction: Eviction, capacity: Opti
     let shape = RackShape { hosts: hosts.count, chunks, chunk_blocks: hosts.chunk_blocks, eviction };
     let mut rack = Rack::new(shape, workload.num_blocks());
     let mut ticks = Ticks::new(hosts);
-    let mut router = Router { routing: hosts.routing, hosts: hosts.count, turn: 0, last: vec![0; workload.num_blocks()] };
+    let mut router =
+        Router { routing: hosts.routing, hosts: hosts.count, turn: 0, last: vec![0; workload.num_blocks()] };
     let (mut blocks, mut hit_blocks) = (0, 0);
     for request in workload.requests() {
         ticks.until(request.arrival, |host| rack.tick(host));

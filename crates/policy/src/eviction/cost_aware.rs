@@ -59,6 +59,11 @@ impl EvictionPolicy for CostAware {
         Word(word).idle(clock)
     }
 
+    fn age(&self, word: u64, clock: u64) -> u64 {
+        let word = Word(word);
+        word.idle(clock) / (1 + word.flags().min(HITS_MAX))
+    }
+
     /// A linear selection, then a sort of the chosen; 32 bytes of memory per candidate.
     fn victims(&self, clock: u64, _: &State, candidates: &[Candidate], want: usize) -> Choice {
         let want = want.min(candidates.len());

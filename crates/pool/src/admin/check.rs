@@ -124,7 +124,7 @@ impl<F: Fabric, H: HostLocal> Member<F, H> {
         (report.index_entries, report.index_stale) = self.index.look_at_index();
         let lines = {
             let patient = self.locks.patient();
-            let _chunks = self.space.lock_chunks(patient).map_err(PoolError::lock("chunk"))?;
+            let _chunks = self.space.lock_all_chunks(patient).map_err(PoolError::lock("chunk"))?;
             self.check_chunk_lines(&mut report)
         };
         self.check_own(&lines, &objects, &|_| payloads, true, &mut report);
@@ -182,8 +182,13 @@ impl<F: Fabric, H: HostLocal> Member<F, H> {
         report: &mut CheckReport,
     ) -> BTreeSet<BlockIndex> {
         let walk = Walk { listed: self.check_free_lists(report), objects, is_locked, payloads };
-        let own = lines.iter().filter(|(_, line)| line.owner == self.region.host + 1);
-        let unsound = own.flat_map(|(chunk, line)| self.check_chunk(*chunk, line, &walk, report)).collect();
+        let own = lines.iter().copied().filter(|(_, line)| line.owner == self.region.host + 1);
+        let is_offered =
+            |(chunk, line): &(u64, ChunkLine)| line.offered == 1 || self.region.class_of_offered(*chunk).is_some();
+        let (offered, kept): (Vec<_>, Vec<_>) = own.partition(is_offered);
+        offered.into_iter().for_each(|(chunk, line)| self.check_offered(chunk, &line, &walk, report));
+        let unsound =
+            kept.into_iter().flat_map(|(chunk, line)| self.check_chunk(chunk, &line, &walk, report)).collect();
         self.check_usage(report);
         unsound
     }
@@ -229,6 +234,26 @@ impl<F: Fabric, H: HostLocal> Member<F, H> {
             }
         }
         unsound
+    }
+
+    /// Checks a chunk that this host offers. Another host may have taken it meanwhile, so only this
+    /// host's memory says something.
+    fn check_offered(&self, chunk: u64, line: &ChunkLine, walk: &Walk<'_>, report: &mut CheckReport) {
+        report.chunks += 1;
+        if walk.is_locked && self.region.class_of_offered(chunk).is_none() {
+            let fact = "it is offered to other hosts, and this host's memory does not say so";
+            report.leaks.push(finding(format!("chunk {chunk}"), fact, SPACE, GC).costs(self.region.layout.chunk_bytes));
+        }
+        for block in self.region.layout.blocks_of(chunk, line.slot_bytes).map(BlockIndex) {
+            report.slots += 1;
+            let owner = self.region.slot_owner(block).load(Acquire);
+            report.free += u64::from(owner == FREE);
+            report.ready += u64::from(owner == PUBLISHED);
+            if walk.listed.contains(&block) {
+                let fact = "it is in a free list, and its chunk is offered to other hosts";
+                report.damage.push(finding(format!("block {block}"), fact, RISK, GC));
+            }
+        }
     }
 
     fn check_slot(

@@ -42,7 +42,7 @@ impl<F: Fabric, H: HostLocal> Member<F, H> {
         blocks.take_back_all(&heap);
         report.chunks_adopted = blocks.adopt_chunks(&heap);
         let orphans = {
-            let chunks = space.lock_chunks(timeout).map_err(PoolError::lock("chunk"))?;
+            let chunks = space.lock_all_chunks(timeout).map_err(PoolError::lock("chunk"))?;
             self.mend_chunks(&heap, &chunks);
             self.orphans(&chunks)
         };
@@ -95,7 +95,9 @@ impl<F: Fabric, H: HostLocal> Member<F, H> {
             let words = region.fabric.load_line(at);
             let owner = ChunkLine::open(words, at, region.salt).map(|line| line.owner);
             let strays = ChunkLine::strays_of(words);
-            if let Some(class) = region.class_of_chunk(chunk) {
+            // Of a chunk that this host offered, the line's first word decides.
+            let offered = region.class_of_offered(chunk).filter(|_| words[0] == region.host + 1);
+            if let Some(class) = region.class_of_chunk(chunk).or(offered) {
                 let ours = ChunkLine {
                     owner: region.host + 1,
                     incarnation: region.incarnation(),

@@ -19,6 +19,7 @@ use cenote_base::fault::{self, Mistake, Point};
 use cenote_base::{BlockHash, BlockIndex, Generation};
 use cenote_mem::{Fabric, HostLocal, Word};
 use cenote_policy::EvictionPolicy;
+use cenote_policy::sharing::is_due;
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::time::Duration;
@@ -200,11 +201,11 @@ impl<F: Fabric, H: HostLocal> Blocks<F, H> {
     /// Tells other hosts that this one used blocks of theirs, before it marks them.
     fn report(&self, now: u64, blocks: impl IntoIterator<Item = BlockIndex>) {
         let region = &self.region;
-        let pace = region.report_pace().load(Relaxed).max(1);
+        let pace = region.report_pace().load(Relaxed);
         let policy = self.policy();
         let is_due = |block: &BlockIndex| {
             region.class_of_chunk(region.layout.chunk_of(*block)).is_none()
-                && policy.idle(region.policy_word(*block).load(Relaxed), now) >= pace
+                && is_due(policy.idle(region.policy_word(*block).load(Relaxed), now), pace)
         };
         let due: Vec<BlockIndex> = blocks.into_iter().filter(is_due).collect();
         if !due.is_empty() {

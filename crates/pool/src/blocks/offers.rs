@@ -16,6 +16,7 @@ use crate::sync::{Chunks, Heap, Holds};
 use cenote_base::BlockIndex;
 use cenote_base::fault::{self, Point};
 use cenote_mem::{Fabric, HostLocal, LINE, Offset, Word};
+use cenote_policy::sharing::moved_word;
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
@@ -45,7 +46,11 @@ impl<F: Fabric, H: HostLocal> Blocks<F, H> {
             return;
         }
         let Ok(held) = self.space.lock_chunks(self.locks.serving()) else { return };
-        let chunks: BTreeSet<u64> = chunks.iter().copied().filter(|&chunk| self.may_be_offered(chunk)).collect();
+        let may = |chunk: &u64| {
+            self.region.refresh_chunk(*chunk);
+            self.may_be_offered(*chunk)
+        };
+        let chunks: BTreeSet<u64> = chunks.iter().copied().filter(may).collect();
         let classes: BTreeSet<usize> = chunks.iter().filter_map(|&chunk| self.region.class_of_chunk(chunk)).collect();
         for class in classes {
             self.space.unlist(heap, class, |block| chunks.contains(&self.region.layout.chunk_of(block)));
@@ -105,9 +110,7 @@ impl<F: Fabric, H: HostLocal> Blocks<F, H> {
             let at = start + block.0 % region.layout.descriptors_per_chunk * 8;
             let told = region.fabric.load(Offset::new(at));
             let word = region.policy_word(block);
-            let known = policy.idle(word.load(Relaxed), clock);
-            let newer = known < policy.idle(told, clock);
-            word.store(if newer { policy.accessed(told, clock.wrapping_sub(known)) } else { told }, Relaxed);
+            word.store(moved_word(policy, told, word.load(Relaxed), clock), Relaxed);
         }
     }
 
@@ -121,11 +124,12 @@ impl<F: Fabric, H: HostLocal> Blocks<F, H> {
             if taken == most {
                 break;
             }
+            region.refresh_chunk(chunk);
             let Some(line) = region.read_chunk(chunk).filter(|line| line.offered == 1) else { continue };
             let is_own = line.owner == region.host + 1;
             if is_own && region.class_of_offered(chunk).is_some() {
                 self.space.put_chunk(&held, chunk, ChunkLine { offered: 0, ..line });
-                self.take_back(heap, chunk);
+                self.take_back(heap, chunk, line.slot_bytes);
                 taken += 1;
                 continue;
             }
@@ -148,10 +152,11 @@ impl<F: Fabric, H: HostLocal> Blocks<F, H> {
         taken
     }
 
-    /// Lists a chunk again that this host had offered. Its line says so already.
-    fn take_back(&self, heap: &Holds<Heap>, chunk: u64) {
+    /// Lists a chunk again that this host had offered. Its line says so already, or will when the
+    /// store arrives.
+    fn take_back(&self, heap: &Holds<Heap>, chunk: u64, slot_bytes: u64) {
         self.region.set_offered(chunk, false);
-        for block in self.region.slots_of(chunk) {
+        for block in self.region.layout.blocks_of(chunk, slot_bytes).map(BlockIndex) {
             if self.region.slot_owner(block).load(Acquire) == FREE {
                 self.space.push_free(heap, block);
             }
@@ -179,15 +184,15 @@ impl<F: Fabric, H: HostLocal> Blocks<F, H> {
                 Some(line) if line.owner != region.host + 1 => self.lose(heap, chunk),
                 // A process died while it took the chunk, and the next holder of the chunk lock
                 // mended its line.
-                Some(line) if line.offered == 0 => self.take_back(heap, chunk),
+                Some(line) if line.offered == 0 => self.take_back(heap, chunk, line.slot_bytes),
                 // A torn line is being written.
                 Some(_) | None => {}
             }
         }
     }
 
-    /// Removes a chunk that another host has taken from this host's memory.
-    fn lose(&self, heap: &Holds<Heap>, chunk: u64) {
+    /// Removes a chunk that another host has taken from this host's memory, if it is there.
+    pub(super) fn lose(&self, heap: &Holds<Heap>, chunk: u64) {
         let region = &self.region;
         let Some(class) = region.unlist_chunk(chunk) else { return };
         let slot_bytes = region.class_bytes(class).load(Relaxed);

@@ -56,8 +56,7 @@ impl<F: Fabric, H: HostLocal> Blocks<F, H> {
         for chunk in 0..region.layout.num_chunks {
             let was_dirty = region.is_dirty(chunk);
             let known = region.unlist_chunk(chunk).is_some();
-            // An offered chunk is any host's to take, this one's too.
-            let Some(line) = region.own_chunk(chunk).filter(|line| line.offered == 0) else {
+            let Some(line) = region.own_chunk(chunk) else {
                 self.forget_slots(chunk);
                 continue;
             };
@@ -67,6 +66,10 @@ impl<F: Fabric, H: HostLocal> Blocks<F, H> {
                 self.refresh_taken(slots.clone());
             }
             region.list_chunk(chunk, class, was_dirty || !known);
+            if line.offered == 1 {
+                self.rebuild_offered(heap, chunk, line.slot_bytes);
+                continue;
+            }
             for block in slots.rev().map(BlockIndex) {
                 self.rebuild_slot(heap, block, line.slot_bytes, &pinned);
             }
@@ -102,6 +105,22 @@ impl<F: Fabric, H: HostLocal> Blocks<F, H> {
                 owner.store(FREE, Release);
             }
         }
+    }
+
+    /// Rebuilds the owner words and charges of a chunk that this host offers. Another host may have
+    /// taken it, so it changes no descriptor.
+    fn rebuild_offered(&self, heap: &Holds<Heap>, chunk: u64, slot_bytes: u64) {
+        let region = &self.region;
+        for block in region.layout.blocks_of(chunk, slot_bytes).map(BlockIndex) {
+            region.slot_owner(block).store(FREE, Release);
+            region.slot_namespace(block).store(0, Relaxed);
+            let ready = region.read_descriptor(block).filter(|it| it.block_state() == Some(BlockState::Ready));
+            if let Some(ready) = ready {
+                self.space.charge(heap, block, ready.namespace(), slot_bytes);
+                region.slot_owner(block).store(PUBLISHED, Release);
+            }
+        }
+        region.set_offered(chunk, true);
     }
 
     fn rebuild_slot(&self, heap: &Holds<Heap>, block: BlockIndex, slot_bytes: u64, pinned: &BTreeSet<BlockIndex>) {
@@ -148,7 +167,7 @@ impl<F: Fabric, H: HostLocal> Blocks<F, H> {
         if gone.iter().all(|&incarnation| incarnation == 0) {
             return 0;
         }
-        let Ok(chunks) = self.space.lock_chunks(self.locks.serving()) else { return 0 };
+        let Ok(chunks) = self.space.lock_all_chunks(self.locks.serving()) else { return 0 };
         let pinned = self.pinned();
         let mut adopted = 0;
         for chunk in 0..region.layout.num_chunks {
@@ -186,9 +205,18 @@ impl<F: Fabric, H: HostLocal> Blocks<F, H> {
     }
 
     /// Rebuilds the host memory of a chunk that another host owned.
-    pub(super) fn take_over(&self, heap: &Holds<Heap>, chunk: u64, class: usize, line: &ChunkLine, pinned: &BTreeSet<BlockIndex>) {
+    pub(super) fn take_over(
+        &self,
+        heap: &Holds<Heap>,
+        chunk: u64,
+        class: usize,
+        line: &ChunkLine,
+        pinned: &BTreeSet<BlockIndex>,
+    ) {
         let region = &self.region;
         let slots = region.layout.blocks_of(chunk, line.slot_bytes);
+        // This host may have offered the chunk before, and not noticed yet that another took it.
+        self.lose(heap, chunk);
         self.refresh_taken(slots.clone());
         region.list_chunk(chunk, class, false);
         for block in slots.rev().map(BlockIndex) {
@@ -214,6 +242,10 @@ impl<F: Fabric, H: HostLocal> Blocks<F, H> {
         self.index.refresh_index();
         let owners = (0_u64..).zip(self.region.slot_owners());
         for (block, _) in owners.filter(|(_, owner)| owner.load(Acquire) == PUBLISHED) {
+            if self.region.class_of_chunk(self.region.layout.chunk_of(BlockIndex(block))).is_none() {
+                // Another host may have taken its chunk.
+                continue;
+            }
             let Some(hit) = self.region.hit(BlockIndex(block)) else { continue };
             if self.index.find(hit.hash).is_none_or(|(found, _)| found != hit.block) {
                 self.enter_recovered(heap, hit.block, hit.hash);

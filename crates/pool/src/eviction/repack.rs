@@ -119,16 +119,16 @@ impl<F: Fabric, H: HostLocal> Evictor<F, H> {
         left.into_iter().map(|at| (at, payload(at).and_then(slot))).collect()
     }
 
-    /// Blocks of this host's cold chunks, the chunk that was idle longest first.
+    /// Blocks of this host's cold chunks, the oldest chunk first.
     pub fn coldest(&self, namespace: u16, most: usize, wanted: &dyn Fn(&Hit) -> bool) -> Vec<Vec<ColdBlock>> {
         if self.region.is_plain() {
             return Vec::new();
         }
         let Ok(_heap) = self.blocks.lock_heap() else { return Vec::new() };
         let pinned = self.blocks.pinned();
-        let idle = |chunk| (self.chunk_idle(chunk, &pinned).unwrap_or(0), chunk);
-        let mut chunks: Vec<(u64, u64)> = self.region.listed_chunks().map(idle).collect();
-        chunks.sort_unstable_by_key(|&(idle, chunk)| (std::cmp::Reverse(idle), chunk));
+        let aged = |chunk| (self.youngest_age(chunk, &pinned).unwrap_or(0), chunk);
+        let mut chunks: Vec<(u64, u64)> = self.region.listed_chunks().map(aged).collect();
+        chunks.sort_unstable_by_key(|&(age, chunk)| (std::cmp::Reverse(age), chunk));
         chunks.truncate(chunks.len() - chunks.len() / WARM_SHARE);
         let of_chunk = |(_, chunk)| {
             let cold = self.cold_blocks(chunk, namespace, wanted)?;

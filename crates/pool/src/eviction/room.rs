@@ -24,7 +24,7 @@ pub(super) enum Room {
 
 impl<F: Fabric, H: HostLocal> Evictor<F, H> {
     /// Evicts for a class, in chunks that may be written by `fill`: blocks of the class itself, or
-    /// all blocks of another class's chunk that has been idle for longer.
+    /// all blocks of another class's chunk that is older.
     pub(super) fn make_room(&self, heap: &Holds<Heap>, class: usize, fill: Fill) -> Room {
         let region = &self.region;
         // The plain design evicts one by one, and must not look at every slot each time.
@@ -48,18 +48,18 @@ impl<F: Fabric, H: HostLocal> Evictor<F, H> {
                 }
             }
         }
-        let (mut own, mut idlest_chunk) = self.of_class(class, fill, &pinned);
+        let (mut own, mut oldest_chunk) = self.of_class(class, fill, &pinned);
         if self.hosts.shares() && self.take_offers(heap, &own) {
             if self.space.has_free_in(heap, class, fill) {
                 return Room::Made;
             }
-            (own, idlest_chunk) = self.of_class(class, fill, &pinned);
+            (own, oldest_chunk) = self.of_class(class, fill, &pinned);
         }
         let victims = self.victims(&own, batch(own.len()));
-        let own_idle = victims.first().map(|&block| self.idle(block));
-        region.report_pace().store(report_pace(own_idle.unwrap_or(0)), Relaxed);
-        if let Some((idle, chunk)) = idlest_chunk
-            && own_idle.is_none_or(|own| idle > own)
+        let own_age = victims.first().map(|&block| self.age(block));
+        region.report_pace().store(report_pace(own_age.unwrap_or(0)), Relaxed);
+        if let Some((age, chunk)) = oldest_chunk
+            && own_age.is_none_or(|own| age > own)
             && self.evict_chunk(heap, chunk)
         {
             return Room::Made;
@@ -68,7 +68,7 @@ impl<F: Fabric, H: HostLocal> Evictor<F, H> {
     }
 
     /// The blocks of a class in chunks that may be written by `fill`, and of the chunks of other
-    /// classes the one that has been idle longest, with its idle time.
+    /// classes the one with the oldest blocks, with the age of its youngest.
     fn of_class(
         &self,
         class: usize,
@@ -77,7 +77,7 @@ impl<F: Fabric, H: HostLocal> Evictor<F, H> {
     ) -> (Vec<Candidate>, Option<(u64, u64)>) {
         let region = &self.region;
         let mut own = Vec::new();
-        let mut idlest_chunk: Option<(u64, u64)> = None;
+        let mut oldest_chunk: Option<(u64, u64)> = None;
         for chunk in 0..region.layout.num_chunks {
             let Some(chunk_class) = region.class_of_chunk(chunk) else { continue };
             if !self.space.takes(chunk, fill) {
@@ -85,11 +85,11 @@ impl<F: Fabric, H: HostLocal> Evictor<F, H> {
             }
             if chunk_class == class {
                 own.extend(self.candidates(chunk));
-            } else if let Some(idle) = self.chunk_idle(chunk, pinned) {
-                idlest_chunk = idlest_chunk.max(Some((idle, chunk)));
+            } else if let Some(age) = self.youngest_age(chunk, pinned) {
+                oldest_chunk = oldest_chunk.max(Some((age, chunk)));
             }
         }
-        (own, idlest_chunk)
+        (own, oldest_chunk)
     }
 
     /// Evicts all blocks of a chunk and returns it to the region. `false`: a block was pinned
@@ -156,25 +156,25 @@ impl<F: Fabric, H: HostLocal> Evictor<F, H> {
         choice.victims
     }
 
-    /// Lookups since a block was last touched.
-    pub(super) fn idle(&self, block: BlockIndex) -> u64 {
+    /// Age of a block, by the eviction policy.
+    pub(super) fn age(&self, block: BlockIndex) -> u64 {
         let (word, clock) = (self.region.policy_word(block), self.region.access_clock());
-        self.blocks.policy().idle(word.load(Relaxed), clock.load(Relaxed))
+        self.blocks.policy().age(word.load(Relaxed), clock.load(Relaxed))
     }
 
-    /// Lookups since a block of a chunk was last touched; `None`: not all of its blocks may leave.
-    pub(super) fn chunk_idle(&self, chunk: u64, pinned: &BTreeSet<BlockIndex>) -> Option<u64> {
+    /// Age of the youngest block of a chunk; `None`: not all of its blocks may leave.
+    pub(super) fn youngest_age(&self, chunk: u64, pinned: &BTreeSet<BlockIndex>) -> Option<u64> {
         self.region.read_chunk(chunk)?;
-        let mut idle = u64::MAX;
+        let mut age = u64::MAX;
         for block in self.region.slots_of(chunk) {
             match self.region.slot_owner(block).load(Acquire) {
                 PUBLISHED if pinned.contains(&block) => return None,
-                PUBLISHED => idle = idle.min(self.idle(block)),
+                PUBLISHED => age = age.min(self.age(block)),
                 FREE => {}
                 _ => return None,
             }
         }
-        Some(idle)
+        Some(age)
     }
 
     /// Evicts published blocks of this host that are not pinned. Returns the number of slots that

@@ -6,13 +6,9 @@ use crate::hosts::demand::Offer;
 use crate::region::counters::Counter;
 use crate::sync::{Heap, Holds, Membership, Timeout};
 use cenote_mem::{Fabric, HostLocal, Word};
-use cenote_policy::eviction::batch;
-use cenote_policy::sharing::{IDLE_TICKS, chunk_age, is_worth_taking, offers, taken_at_once};
 use cenote_policy::Candidate;
+use cenote_policy::sharing::{self, IDLE_TICKS, TAKEN_AT_ONCE, chunk_age, is_worth_taking, offers, taken_at_once};
 use std::sync::atomic::Ordering::Relaxed;
-
-/// Chunks taken in one go, so that the chunk lock is soon free.
-const TAKEN_AT_ONCE: usize = 8;
 
 impl<F: Fabric, H: HostLocal> Evictor<F, H> {
     /// Hears what the other hosts use and want, offers them chunks, and tells them about this host.
@@ -49,7 +45,8 @@ impl<F: Fabric, H: HostLocal> Evictor<F, H> {
             let has_newcomer = news.iter().any(|news| news.oldest.is_none());
             let ages: Vec<u64> = own.iter().map(|offer| offer.age).collect();
             let room = (region.layout.offers_max() as usize).saturating_sub(self.blocks.offered_chunks().count());
-            let chosen = own.iter().take(offers(&ages, is_busy, rival, has_newcomer).min(room)).map(|offer| offer.chunk);
+            let chosen =
+                own.iter().take(offers(&ages, is_busy, rival, has_newcomer).min(room)).map(|offer| offer.chunk);
             self.blocks.offer(&heap, &chosen.collect::<Vec<_>>());
             region.offers_all().store(u64::from(!is_busy), Relaxed);
         }
@@ -66,12 +63,14 @@ impl<F: Fabric, H: HostLocal> Evictor<F, H> {
         self.region.best_offer().store(word, Relaxed);
     }
 
-    /// The ages of chunks whose slots are all published or free, the oldest first.
+    /// The ages of chunks whose slots are all published or free, the oldest first. A chunk without
+    /// blocks is as old as the clock.
     fn ages(&self, chunks: impl Iterator<Item = u64>) -> Vec<Offer> {
+        let clock = self.region.access_clock().load(Relaxed);
         let age = |chunk| {
             let blocks = self.blocks.published_alone(chunk)?;
-            let mut idle: Vec<u64> = blocks.into_iter().map(|block| self.idle(block)).collect();
-            Some(Offer { chunk, age: chunk_age(&mut idle)? })
+            let mut ages: Vec<u64> = blocks.into_iter().map(|block| self.age(block)).collect();
+            Some(Offer { chunk, age: chunk_age(&mut ages).unwrap_or(clock) })
         };
         let mut ages: Vec<Offer> = chunks.filter_map(age).collect();
         ages.sort_unstable_by_key(|offer| (std::cmp::Reverse(offer.age), offer.chunk));
@@ -80,10 +79,7 @@ impl<F: Fabric, H: HostLocal> Evictor<F, H> {
 
     /// Age to which this host's next eviction would reach.
     fn leaving_age(&self, own: &[Candidate]) -> Option<u64> {
-        let mut idle: Vec<u64> = own.iter().map(|candidate| self.idle(candidate.block)).collect();
-        let last = batch(idle.len()).min(idle.len()).checked_sub(1)?;
-        let (_, age, _) = idle.select_nth_unstable_by(last, |left, right| right.cmp(left));
-        Some(*age)
+        sharing::leaving_age(&mut own.iter().map(|candidate| self.age(candidate.block)).collect::<Vec<u64>>())
     }
 
     /// Takes chunks that hosts offer, this one too, if they are older than the blocks that this host

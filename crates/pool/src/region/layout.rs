@@ -126,8 +126,7 @@ impl Layout {
         // At most half of the entries are used, so a lookup rarely leaves its home bucket.
         let num_buckets = (num_descriptors * 2).div_ceil(7).next_power_of_two().max(SHARDS);
         let shares = max_hosts > 1 && config.design == Design::Cenote;
-        let hit_lines_per_host =
-            if shares { (num_descriptors / 64).clamp(HIT_LINES_MIN, HIT_LINES_MAX) } else { 0 };
+        let hit_lines_per_host = if shares { (num_descriptors / 64).clamp(HIT_LINES_MIN, HIT_LINES_MAX) } else { 0 };
         let offer_lines_per_host = if shares { num_chunks.min(OFFERS_MAX).div_ceil(LINE_WORDS) } else { 0 };
         let recency_bytes = if shares { num_chunks * Self::recency_bytes(descriptors_per_chunk) } else { 0 };
         let plain_lines = if config.design == Design::Plain { num_descriptors + 1 } else { 0 };

@@ -12,9 +12,17 @@ use cenote_mem::{Fabric, HostLocal, Word};
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 
 impl<F: Fabric, H: HostLocal> Space<F, H> {
-    /// Takes the chunk lock, and mends chunk lines if its last holder died.
+    /// Takes the chunk lock, and mends chunk lines if its last holder died. The caller refreshes the
+    /// lines that it reads.
     pub fn lock_chunks(&self, timeout: Timeout) -> Result<Guard<'_, Chunks, F, H>, LockTimeout> {
         self.locks.acquire(Chunks, Intent::ALL, timeout, |chunks, _| self.repair_lines(chunks))
+    }
+
+    /// Takes the chunk lock, and refreshes all chunk lines.
+    pub fn lock_all_chunks(&self, timeout: Timeout) -> Result<Guard<'_, Chunks, F, H>, LockTimeout> {
+        let chunks = self.lock_chunks(timeout)?;
+        self.region.refresh_chunks();
+        Ok(chunks)
     }
 
     /// Writes a chunk's line.
@@ -36,12 +44,14 @@ impl<F: Fabric, H: HostLocal> Space<F, H> {
     /// Whether the region has a chunk without owner, by the device's lines of those that seem to
     /// have none.
     pub fn finds_free_chunk(&self) -> bool {
-        let region = &self.region;
-        let mut seem = (0..region.layout.num_chunks).filter(|&chunk| region.free_chunk(chunk).is_some());
-        seem.any(|chunk| {
-            region.fabric.refresh(&[region.layout.chunk(chunk)]);
-            region.free_chunk(chunk).is_some()
-        })
+        (0..self.region.layout.num_chunks).any(|chunk| self.fresh_free_chunk(chunk).is_some())
+    }
+
+    /// The line of a chunk that seems to have no owner, if it has none on the device either.
+    fn fresh_free_chunk(&self, chunk: u64) -> Option<ChunkLine> {
+        self.region.free_chunk(chunk)?;
+        self.region.refresh_chunk(chunk);
+        self.region.free_chunk(chunk)
     }
 
     /// Takes a chunk without owner that may be written by `fill`, for slots of `class`.
@@ -55,28 +65,38 @@ impl<F: Fabric, H: HostLocal> Space<F, H> {
         }
         let Ok(chunks) = self.lock_chunks(self.locks.serving()) else { return false };
         let mut passed = None;
-        for chunk in known()..region.layout.num_chunks {
-            let Some(free) = region.free_chunk(chunk) else { continue };
-            if fill == Fill::InPlace && self.has_strays(&free) {
-                passed.get_or_insert(chunk);
-                continue;
-            }
-            let line = ChunkLine {
-                owner: region.host + 1,
-                incarnation: region.incarnation(),
-                slot_bytes: region.class_bytes(class).load(Relaxed),
-                generation: free.generation.wrapping_add(1),
-                ..free
-            };
-            self.put_chunk(&chunks, chunk, line);
-            fault::point(Point::ChunkClaimed);
-            self.list_slots(heap, chunk, class, &line);
-            self.log.record(Event::ChunkTaken, chunk, line.slot_bytes);
-            learn(passed.unwrap_or(chunk + 1));
-            return true;
-        }
-        learn(passed.unwrap_or(region.layout.num_chunks));
-        false
+        let mut find = || {
+            (known()..region.layout.num_chunks).find_map(|chunk| {
+                let free = self.fresh_free_chunk(chunk)?;
+                let takes = fill == Fill::Copied || !self.has_strays(&free);
+                if !takes {
+                    passed.get_or_insert(chunk);
+                }
+                takes.then_some((chunk, free))
+            })
+        };
+        // A cached copy may name an owner that has given the chunk back.
+        let found = find().or_else(|| {
+            region.refresh_chunks();
+            find()
+        });
+        let Some((chunk, free)) = found else {
+            learn(passed.unwrap_or(region.layout.num_chunks));
+            return false;
+        };
+        let line = ChunkLine {
+            owner: region.host + 1,
+            incarnation: region.incarnation(),
+            slot_bytes: region.class_bytes(class).load(Relaxed),
+            generation: free.generation.wrapping_add(1),
+            ..free
+        };
+        self.put_chunk(&chunks, chunk, line);
+        fault::point(Point::ChunkClaimed);
+        self.list_slots(heap, chunk, class, &line);
+        self.log.record(Event::ChunkTaken, chunk, line.slot_bytes);
+        learn(passed.unwrap_or(chunk + 1));
+        true
     }
 
     /// Puts every slot of a chunk that was just taken into the free list.
@@ -94,6 +114,7 @@ impl<F: Fabric, H: HostLocal> Space<F, H> {
     pub fn release_chunk(&self, heap: &Holds<Heap>, chunk: u64) {
         let region = &self.region;
         let Ok(chunks) = self.lock_chunks(self.locks.serving()) else { return };
+        region.refresh_chunk(chunk);
         let Some(line) = region.read_chunk(chunk) else { return };
         let slots = region.layout.blocks_of(chunk, line.slot_bytes);
         if let Some(class) = region.unlist_chunk(chunk) {
@@ -125,6 +146,7 @@ impl<F: Fabric, H: HostLocal> Space<F, H> {
     /// hands.
     fn repair_lines(&self, chunks: &Holds<Chunks>) {
         let region = &self.region;
+        region.refresh_chunks();
         for chunk in 0..region.layout.num_chunks {
             let at = region.layout.chunk(chunk);
             let words = region.fabric.load_line(at);
@@ -160,7 +182,7 @@ impl<F: Fabric, H: HostLocal> Space<F, H> {
     /// Writes this life's number into chunks that an earlier life of this host owned, unless other
     /// hosts have adopted them.
     pub fn reclaim_chunks(&self) {
-        let Ok(chunks) = self.lock_chunks(self.locks.patient()) else { return };
+        let Ok(chunks) = self.lock_all_chunks(self.locks.patient()) else { return };
         let incarnation = self.region.incarnation();
         for chunk in 0..self.region.layout.num_chunks {
             let Some(line) = self.region.own_chunk(chunk) else { continue };
@@ -173,7 +195,7 @@ impl<F: Fabric, H: HostLocal> Space<F, H> {
     /// Number of chunks that each host owns; `None`: a chunk is free, or the lock is busy.
     pub fn owned_if_all_taken(&self) -> Option<Vec<u64>> {
         let mut owned = vec![0_u64; self.region.layout.max_hosts as usize];
-        let _chunks = self.lock_chunks(self.locks.serving()).ok()?;
+        let _chunks = self.lock_all_chunks(self.locks.serving()).ok()?;
         for chunk in 0..self.region.layout.num_chunks {
             let line = self.region.read_chunk(chunk)?;
             owned.get_mut((line.owner - 1) as usize).into_iter().for_each(|count| *count += 1);

@@ -126,7 +126,7 @@ impl<F: Fabric, H: HostLocal> Space<F, H> {
         let region = &self.region;
         let is_own = |word: &u64| Stray::parse(*word).is_some_and(|stray| stray.host == region.host);
         let chunks: Vec<u64> = {
-            let Ok(_chunks) = self.lock_chunks(self.locks.serving()) else { return false };
+            let Ok(_chunks) = self.lock_all_chunks(self.locks.serving()) else { return false };
             // A repair of a torn line keeps its list.
             let list = |chunk| ChunkLine::strays_of(region.fabric.load_line(region.layout.chunk(chunk)));
             (0..region.layout.num_chunks).filter(|&chunk| list(chunk).iter().any(is_own)).collect()

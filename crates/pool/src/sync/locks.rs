@@ -270,13 +270,12 @@ impl<F: Fabric, H: HostLocal> Locks<F, H> {
         }
     }
 
-    /// Drops cached copies of small tables that a lock guards. Buckets of a shard are refreshed one
-    /// by one.
+    /// Drops cached copies of small tables that a lock guards. Chunk lines and buckets of a shard
+    /// are refreshed one by one.
     fn refresh_guarded(&self, name: Name) {
         match name {
             Name::Tables => self.region.refresh_tables(),
-            Name::Chunks => self.region.refresh_chunks(),
-            Name::Membership | Name::Heap | Name::Shard(_) | Name::User(_) => {}
+            Name::Membership | Name::Heap | Name::Chunks | Name::Shard(_) | Name::User(_) => {}
         }
     }
 

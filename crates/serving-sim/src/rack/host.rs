@@ -112,7 +112,7 @@ impl Host {
         self.seen(Seen::Offered)
     }
 
-    fn seen(&self, wanted: Seen) -> impl Iterator<Item = usize> + '_ {
+    pub fn seen(&self, wanted: Seen) -> impl Iterator<Item = usize> + '_ {
         self.chunks.iter().enumerate().filter(move |(_, seen)| **seen == wanted).map(|(chunk, _)| chunk)
     }
 
@@ -178,7 +178,7 @@ impl Rack {
         for rewrite in choice.rewrites {
             one.words[rewrite.block.0 as usize] = rewrite.to;
         }
-        let oldest = choice.victims.first().map(|block| self.policy.idle(one.words[block.0 as usize], one.clock));
+        let oldest = choice.victims.first().map(|block| self.policy.age(one.words[block.0 as usize], one.clock));
         one.report_pace = report_pace(oldest.unwrap_or(0));
         for victim in &choice.victims {
             let slot = &mut self.slots[victim.0 as usize];

@@ -90,23 +90,23 @@ impl Rack {
         };
     }
 
-    /// Ages of chunks with blocks, the oldest first, by what the host thinks of them.
+    /// Ages of the chunks that the host sees so, the oldest first. A chunk without blocks is as old
+    /// as the clock.
     fn ages(&self, host: usize, wanted: Seen) -> Vec<(u64, usize)> {
         let one = &self.hosts[host];
         let age = |chunk: usize| {
             let slots = self.slots_of(chunk).filter(|&slot| self.slots[slot].block != NONE);
-            let mut idle: Vec<u64> = slots.map(|slot| self.policy.idle(one.words[slot], one.clock)).collect();
-            Some((chunk_age(&mut idle)?, chunk))
+            let mut ages: Vec<u64> = slots.map(|slot| self.policy.age(one.words[slot], one.clock)).collect();
+            (chunk_age(&mut ages).unwrap_or(one.clock), chunk)
         };
-        let chunks = one.chunks.iter().enumerate().filter(|(_, seen)| **seen == wanted);
-        let mut ages: Vec<(u64, usize)> = chunks.filter_map(|(chunk, _)| age(chunk)).collect();
+        let mut ages: Vec<(u64, usize)> = one.seen(wanted).map(age).collect();
         ages.sort_unstable_by_key(|&(age, chunk)| (Reverse(age), chunk));
         ages
     }
 
     fn leaving_age(&self, host: usize, own: &[Candidate]) -> Option<u64> {
         let clock = self.hosts[host].clock;
-        leaving_age(&mut own.iter().map(|candidate| self.policy.idle(candidate.word, clock)).collect::<Vec<u64>>())
+        leaving_age(&mut own.iter().map(|candidate| self.policy.age(candidate.word, clock)).collect::<Vec<u64>>())
     }
 
     /// Takes chunks that are offered and older than the blocks that the host would evict next.
@@ -120,9 +120,10 @@ impl Rack {
             return false;
         }
         let is_open = |chunk: usize| one.chunks[chunk] != Seen::Listed && self.chunks[chunk].is_offered;
-        let boards = self.hosts.iter().flat_map(|owner| {
-            owner.board.iter().filter(|&&(chunk, _)| is_open(chunk)).take(2 * TAKEN_AT_ONCE)
-        });
+        let boards = self
+            .hosts
+            .iter()
+            .flat_map(|owner| owner.board.iter().filter(|&&(chunk, _)| is_open(chunk)).take(2 * TAKEN_AT_ONCE));
         let mut open: Vec<(u64, usize)> = boards.map(|&(chunk, instant)| (one.age_of(instant), chunk)).collect();
         open.sort_unstable_by_key(|&(age, chunk)| (Reverse(age), chunk));
         let most = taken_at_once(one.listed().count(), best, own, TAKEN_AT_ONCE);

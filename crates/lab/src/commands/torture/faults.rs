@@ -44,6 +44,8 @@ const fn spot(point: Point) -> Option<Spot> {
         // The locks of the heap and of the chunks.
         Point::ChunkAdopted => of_hosts(When::HostAway),
         Point::ChunkClaimed => locked(2),
+        // The same locks; passed where chunks move between hosts.
+        Point::ChunkMoved | Point::ChunkOffered => locked(8),
         // A shard's lock.
         Point::IndexCounted => locked(300),
         // The locks of a shard and of the heap.
@@ -74,7 +76,7 @@ const fn spot(point: Point) -> Option<Spot> {
         // Passed once per region or per namespace of a region.
         Point::FormatCleared | Point::FormatWritten | Point::NamespaceNamed => None,
         // Passed only where the region is shared by several hosts.
-        Point::ChunkMoved | Point::ChunkOffered | Point::LockLeft | Point::ReadUnseen => None,
+        Point::LockLeft | Point::ReadUnseen => None,
         // No child swaps, repacks, or allocates memory of its own.
         Point::MemoryAllocated
         | Point::RepackEmptied
