@@ -7,8 +7,7 @@
 //! ([`Instants::Request`]).
 
 use crate::cache::BlockCache;
-use crate::kernel::Time;
-use crate::rack::{Rack, RackShape};
+use crate::rack::{Hosts, Rack};
 use crate::workload::{BlockNumber, Workload};
 use cenote_policy::Eviction;
 use serde::Serialize;
@@ -76,52 +75,35 @@ pub enum Routing {
     /// By turns.
     #[default]
     RoundRobin,
-    /// To the host that last served the deepest block of the prompt; new prompts by turns.
+    /// A prompt of which half is found goes to the host that last served the deepest block found.
+    /// Other prompts go by turns.
     Sticky,
     /// All to the first host. The others idle.
     One,
 }
 
-/// The hosts of a pool.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Hosts {
-    /// Number of hosts, at least 1.
-    pub count: usize,
-    /// Blocks of a chunk, at least 1.
-    pub chunk_blocks: usize,
-    /// Time between two ticks of a host.
-    pub tick: Time,
-    /// Which host serves a request.
-    pub routing: Routing,
-}
-
-/// As [`hit_rate`], on a pool of several hosts as the product implements it. The pool has the
-/// chunks that hold `capacity` blocks; the last one may be partly beyond.
-///
-/// # Panics
-/// Panics if `hosts` has no hosts, chunks without blocks, or no time between ticks.
+/// As [`hit_rate`] with [`Instants::Request`], on a pool of several hosts as the product implements
+/// it.
 #[must_use]
-pub fn hit_rate_on_hosts(workload: &Workload, eviction: Eviction, capacity: Option<usize>, hosts: &Hosts) -> HitRate {
-    let chunks = match capacity {
-        Some(capacity) => capacity.div_ceil(hosts.chunk_blocks),
-        None => workload.num_blocks().div_ceil(hosts.chunk_blocks) + hosts.count,
-    };
-    let shape = RackShape { hosts: hosts.count, chunks, chunk_blocks: hosts.chunk_blocks, eviction };
-    let mut rack = Rack::new(shape, workload.num_blocks());
-    let mut ticks = Ticks::new(hosts);
-    let mut router =
-        Router { routing: hosts.routing, hosts: hosts.count, turn: 0, last: vec![0; workload.num_blocks()] };
-    let (mut blocks, mut hit_blocks) = (0, 0);
+pub fn hit_rate_on_hosts(
+    workload: &Workload,
+    eviction: Eviction,
+    capacity: Option<usize>,
+    hosts: Hosts,
+    routing: Routing,
+) -> HitRate {
+    let mut rack = Rack::new(eviction, capacity, workload.num_blocks(), hosts);
+    let mut router = Router { routing, hosts: hosts.count, turn: 0, last: vec![0; workload.num_blocks()] };
+    let (mut blocks, mut hit_blocks, mut ticks) = (0, 0, 0);
     for request in workload.requests() {
-        ticks.until(request.arrival, |host| rack.tick(host));
-        let asked = workload.blocks(request);
-        let host = router.host(asked, |block| rack.contains(block));
-        blocks += asked.len() as u64;
-        let found = rack.lookup(host, asked);
-        hit_blocks += found as u64;
-        for (depth, &block) in (0..).zip(asked).skip(found) {
-            rack.publish(host, block, depth);
+        while hosts.tick_at(ticks) <= request.arrival {
+            rack.tick(hosts.ticks(ticks));
+            ticks += 1;
         }
+        let asked = workload.blocks(request);
+        let host = router.host(asked, rack.num_found(asked));
+        blocks += asked.len() as u64;
+        hit_blocks += rack.serve(host, asked) as u64;
     }
     HitRate {
         requests: workload.requests().len() as u64,
@@ -134,49 +116,25 @@ pub fn hit_rate_on_hosts(workload: &Workload, eviction: Eviction, capacity: Opti
     }
 }
 
-/// The ticks of hosts, which are spread evenly over the time between two ticks of one.
-struct Ticks {
-    hosts: u64,
-    interval: Time,
-    done: u64,
-}
-
-impl Ticks {
-    fn new(hosts: &Hosts) -> Self {
-        assert!(hosts.tick > 0, "there is time between two ticks");
-        Self { hosts: hosts.count as u64, interval: hosts.tick, done: 0 }
-    }
-
-    /// Calls `tick` for each host whose tick is due by `now`, in order of time.
-    fn until(&mut self, now: Time, mut tick: impl FnMut(usize)) {
-        while (self.done + 1) * self.interval / self.hosts <= now {
-            tick((self.done % self.hosts) as usize);
-            self.done += 1;
-        }
-    }
-}
-
 struct Router {
     routing: Routing,
     hosts: usize,
     turn: usize,
     /// Host that last served a block.
-    last: Vec<u32>,
+    last: Vec<usize>,
 }
 
 impl Router {
-    fn host(&mut self, blocks: &[BlockNumber], is_there: impl Fn(BlockNumber) -> bool) -> usize {
+    fn host(&mut self, blocks: &[BlockNumber], found: usize) -> usize {
         let turn = self.turn % self.hosts;
         let host = match self.routing {
-            Routing::RoundRobin => turn,
             Routing::One => 0,
-            Routing::Sticky => {
-                let known = blocks.iter().rev().find(|&&block| is_there(block));
-                known.map_or(turn, |&block| self.last[block as usize] as usize)
-            }
+            // Prompts of all conversations may begin alike.
+            Routing::Sticky if found > 0 && 2 * found >= blocks.len() => self.last[blocks[found - 1] as usize],
+            Routing::RoundRobin | Routing::Sticky => turn,
         };
         self.turn += 1;
-        blocks.iter().for_each(|&block| self.last[block as usize] = host as u32);
+        blocks.iter().for_each(|&block| self.last[block as usize] = host);
         host
     }
 }

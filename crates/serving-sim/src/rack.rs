@@ -10,12 +10,16 @@ mod host;
 mod share;
 
 use crate::cache::key;
+use crate::kernel::Time;
 use crate::workload::BlockNumber;
 use cenote_policy::eviction::{Eviction, EvictionPolicy};
 use host::Host;
 
 /// Blocks of a chunk where the connectors make the region: a chunk is four blocks.
 pub const CHUNK_BLOCKS: usize = 4;
+
+/// Time between two ticks of a host, as `cenote serve` has it.
+pub const TICK: Time = 1_000_000_000;
 
 /// Most chunks that a host offers at once, as the region's format limits them.
 const OFFERS_MAX: usize = 1024;
@@ -26,23 +30,40 @@ const RING_MAX: usize = 8192 * 8;
 /// No slot, or no host.
 const NONE: u32 = u32::MAX;
 
-/// The shape of a pool on several hosts.
+/// The hosts of a region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RackShape {
+pub struct Hosts {
     /// Number of hosts, at least 1.
-    pub hosts: usize,
-    /// Number of chunks of the region.
-    pub chunks: usize,
+    pub count: usize,
     /// Blocks of a chunk, at least 1.
     pub chunk_blocks: usize,
-    /// The region's eviction policy.
-    pub eviction: Eviction,
+    /// Time between two ticks of a host, at least 1 ns.
+    pub tick: Time,
+}
+
+impl Hosts {
+    /// So many hosts of a region that the connectors made.
+    #[must_use]
+    pub const fn new(count: usize) -> Self {
+        Self { count, chunk_blocks: CHUNK_BLOCKS, tick: TICK }
+    }
+
+    /// The time of a tick of the rack, counted from 0. The hosts tick by turns, evenly spread over
+    /// the time between two ticks of one.
+    pub(crate) const fn tick_at(&self, number: u64) -> Time {
+        (number + 1) * self.tick / self.count as u64
+    }
+
+    /// The host of a tick of the rack.
+    pub(crate) const fn ticks(&self, number: u64) -> usize {
+        number as usize % self.count
+    }
 }
 
 /// A region and its hosts.
 pub struct Rack {
     policy: &'static dyn EvictionPolicy,
-    shape: RackShape,
+    shape: Hosts,
     /// Slot by block number, or [`NONE`]: the region's index.
     slot_of: Vec<u32>,
     /// Descriptors by slot.
@@ -70,22 +91,27 @@ struct Chunk {
 }
 
 impl Rack {
-    /// A region without blocks, for blocks numbered below `num_blocks`.
+    /// An empty region of the chunks that hold `capacity` blocks; the last chunk may reach beyond.
+    /// `None`: no eviction. Blocks are numbered below `num_blocks`.
     ///
     /// # Panics
-    /// Panics if `shape` is without hosts, or a chunk without blocks.
+    /// Panics if a number of `hosts` is 0.
     #[must_use]
-    pub fn new(shape: RackShape, num_blocks: usize) -> Self {
-        assert!(shape.hosts > 0 && shape.chunk_blocks > 0, "a rack has hosts, and a chunk has blocks");
-        let slots = shape.chunks * shape.chunk_blocks;
+    pub fn new(eviction: Eviction, capacity: Option<usize>, num_blocks: usize, hosts: Hosts) -> Self {
+        let Hosts { count, chunk_blocks, tick } = hosts;
+        assert!(count > 0 && chunk_blocks > 0 && tick > 0, "hosts, blocks of a chunk, and time between ticks");
+        // Each host may have one chunk that is not full.
+        let unlimited = num_blocks.div_ceil(chunk_blocks) + count;
+        let chunks = capacity.map_or(unlimited, |capacity| capacity.div_ceil(chunk_blocks).min(unlimited));
+        let slots = chunks * chunk_blocks;
         Self {
-            policy: shape.eviction.policy(),
-            shape,
+            policy: eviction.policy(),
+            shape: hosts,
             slot_of: vec![NONE; num_blocks],
             slots: vec![Slot { block: NONE, depth: 0 }; slots],
-            chunks: vec![Chunk { owner: NONE, is_offered: false }; shape.chunks],
+            chunks: vec![Chunk { owner: NONE, is_offered: false }; chunks],
             recency: vec![0; slots],
-            hosts: (0..shape.hosts).map(|_| Host::new(&shape)).collect(),
+            hosts: (0..count).map(|_| Host::new(eviction, chunks, &hosts)).collect(),
         }
     }
 
@@ -127,6 +153,16 @@ impl Rack {
         let host = &mut self.hosts[host];
         host.words[slot as usize] = self.policy.inserted(host.clock, key(block), &host.state);
         true
+    }
+
+    /// A host looks a prompt up and publishes the blocks that it did not find. Returns the number of
+    /// blocks found.
+    pub fn serve(&mut self, host: usize, blocks: &[BlockNumber]) -> usize {
+        let found = self.lookup(host, blocks);
+        for (depth, &block) in (0..).zip(blocks).skip(found) {
+            self.publish(host, block, depth);
+        }
+        found
     }
 
     /// Number of evicted blocks.

@@ -73,6 +73,7 @@ fn engines_with_a_pool_reach_nearly_the_hit_rate_of_the_trace() {
         always_swap: false,
         private: None,
         shared: Some(Pool { bytes: None, link: CXL }),
+        hosts: None,
         eviction: Eviction::Lru,
     };
     let run = |setup: &Setup| simulate(setup, &workload, &mut |_| ()).expect("it can be served");

@@ -1,9 +1,9 @@
 //! A host's memory, and how it makes room (`eviction/room.rs` of the pool).
 
-use super::{Chunk, NONE, Rack, RackShape, Slot};
+use super::{Chunk, Hosts, NONE, Rack, Slot};
 use crate::cache::key;
 use cenote_base::BlockIndex;
-use cenote_policy::eviction::{Candidate, EvictionPolicy, batch};
+use cenote_policy::eviction::{Candidate, Eviction, EvictionPolicy, batch};
 use cenote_policy::sharing::{is_due, report_pace};
 use std::sync::atomic::AtomicU64;
 
@@ -66,17 +66,17 @@ pub(super) struct Host {
 }
 
 impl Host {
-    pub fn new(shape: &RackShape) -> Self {
-        let slots = shape.chunks * shape.chunk_blocks;
-        let state = 0..shape.eviction.policy().state_words(slots as u64);
+    pub fn new(eviction: Eviction, chunks: usize, hosts: &Hosts) -> Self {
+        let slots = chunks * hosts.chunk_blocks;
+        let state = 0..eviction.policy().state_words(slots as u64);
         Self {
             words: vec![0; slots],
             state: state.map(|_| AtomicU64::new(0)).collect(),
-            chunks: vec![Seen::Elsewhere; shape.chunks],
+            chunks: vec![Seen::Elsewhere; chunks],
             free: Vec::new(),
             clock: 0,
             heard: 0,
-            peers: vec![Peer::default(); shape.hosts],
+            peers: vec![Peer::default(); hosts.count],
             demand: Demand::default(),
             board: Vec::new(),
             hits: Vec::new(),
@@ -157,7 +157,7 @@ impl Rack {
 
     /// Makes slots free. `false`: no block may leave.
     fn make_room(&mut self, host: usize) -> bool {
-        if self.shape.hosts > 1 {
+        if self.shape.count > 1 {
             self.hear_hits(host);
             if std::mem::take(&mut self.hosts[host].offers_all) {
                 self.take_back_all(host);
@@ -167,7 +167,7 @@ impl Rack {
             }
         }
         let mut own = self.candidates(host);
-        if self.shape.hosts > 1 && self.take_offers(host, &own) {
+        if self.shape.count > 1 && self.take_offers(host, &own) {
             if !self.hosts[host].free.is_empty() {
                 return true;
             }

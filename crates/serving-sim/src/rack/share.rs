@@ -12,7 +12,7 @@ use std::cmp::Reverse;
 impl Rack {
     /// A host's tick: it hears the others, offers chunks, and tells about itself.
     pub fn tick(&mut self, host: usize) {
-        if self.shape.hosts == 1 {
+        if self.shape.count == 1 {
             return;
         }
         let heard: Vec<Heard> = self.peers(host).map(|peer| self.hear_demand(host, peer)).collect();
@@ -45,7 +45,7 @@ impl Rack {
     }
 
     fn peers(&self, host: usize) -> impl Iterator<Item = usize> + use<> {
-        (0..self.shape.hosts).filter(move |&peer| peer != host)
+        (0..self.shape.count).filter(move |&peer| peer != host)
     }
 
     fn note_best_offer(&mut self, host: usize, age: Option<u64>) {
