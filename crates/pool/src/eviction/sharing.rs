@@ -7,7 +7,9 @@ use crate::region::counters::Counter;
 use crate::sync::{Heap, Holds, Membership, Timeout};
 use cenote_mem::{Fabric, HostLocal, Word};
 use cenote_policy::Candidate;
-use cenote_policy::sharing::{self, IDLE_TICKS, TAKEN_AT_ONCE, chunk_age, is_worth_taking, offers, taken_at_once};
+use cenote_policy::sharing::{
+    self, IDLE_TICKS, Need, PRESSED_TICKS, TAKEN_AT_ONCE, chunk_age, is_worth_taking, offers, taken_at_once,
+};
 use std::sync::atomic::Ordering::Relaxed;
 
 impl<F: Fabric, H: HostLocal> Evictor<F, H> {
@@ -40,13 +42,15 @@ impl<F: Fabric, H: HostLocal> Evictor<F, H> {
         let oldest = self.leaving_age(&candidates);
         if !peers.is_empty() && !self.space.finds_free_chunk() {
             let own = self.ages(region.listed_chunks());
-            let pressed = news.iter().filter(|news| news.is_pressed);
-            let rival = pressed.map(|news| news.oldest.unwrap_or(0)).min();
-            let has_newcomer = news.iter().any(|news| news.oldest.is_none());
+            let evicted = news.iter().filter(|news| news.calm_ticks == 0);
+            let need = Need {
+                rival: evicted.map(|news| news.oldest.unwrap_or(0)).min(),
+                has_newcomer: news.iter().any(|news| news.oldest.is_none()),
+                by_age: self.blocks.policy().evicts_by_age() && news.iter().any(|news| news.calm_ticks < PRESSED_TICKS),
+            };
             let ages: Vec<u64> = own.iter().map(|offer| offer.age).collect();
             let room = (region.layout.offers_max() as usize).saturating_sub(self.blocks.offered_chunks().count());
-            let chosen =
-                own.iter().take(offers(&ages, is_busy, rival, has_newcomer).min(room)).map(|offer| offer.chunk);
+            let chosen = own.iter().take(offers(&ages, is_busy, need).min(room)).map(|offer| offer.chunk);
             self.blocks.offer(&heap, &chosen.collect::<Vec<_>>());
             region.offers_all().store(u64::from(!is_busy), Relaxed);
         }
@@ -89,7 +93,7 @@ impl<F: Fabric, H: HostLocal> Evictor<F, H> {
         let Some(best) = region.best_offer().load(Relaxed).checked_sub(1) else { return false };
         let own = self.leaving_age(own);
         let best = region.access_clock().load(Relaxed).saturating_sub(best);
-        if !is_worth_taking(best, own) {
+        if !is_worth_taking(best, own, true) {
             return false;
         }
         let is_open = |offer: &Offer| {
@@ -102,7 +106,9 @@ impl<F: Fabric, H: HostLocal> Evictor<F, H> {
         open.sort_unstable_by_key(|offer| (std::cmp::Reverse(offer.age), offer.chunk));
         self.note_best_offer(open.get(TAKEN_AT_ONCE).map(|offer| offer.age));
         let most = taken_at_once(region.listed_chunks().count(), best, own, TAKEN_AT_ONCE);
-        let worth = open.into_iter().filter(|offer| is_worth_taking(offer.age, own)).map(|offer| offer.chunk);
+        let is_own = |offer: &Offer| region.own_chunk(offer.chunk).is_some();
+        let worth = open.into_iter().filter(|offer| is_worth_taking(offer.age, own, is_own(offer)));
+        let worth = worth.map(|offer| offer.chunk);
         let worth: Vec<u64> = worth.collect();
         !worth.is_empty() && self.blocks.take_offered(heap, worth, most) > 0
     }

@@ -24,6 +24,8 @@ pub(super) struct Peer {
     pub lookups: u64,
     pub evicted: u64,
     pub hits: usize,
+    /// Ticks since it has last evicted.
+    pub calm_ticks: u64,
 }
 
 /// A host's demand line: what it has told the others at its last tick.

@@ -5,7 +5,8 @@ use super::host::{Demand, Peer, Seen};
 use super::{NONE, OFFERS_MAX, Rack};
 use cenote_policy::Candidate;
 use cenote_policy::sharing::{
-    IDLE_TICKS, TAKEN_AT_ONCE, chunk_age, is_worth_taking, leaving_age, moved_word, offers, taken_at_once,
+    IDLE_TICKS, Need, PRESSED_TICKS, TAKEN_AT_ONCE, chunk_age, is_worth_taking, leaving_age, moved_word, offers,
+    taken_at_once,
 };
 use std::cmp::Reverse;
 
@@ -28,11 +29,15 @@ impl Rack {
         let oldest = self.leaving_age(host, &self.candidates(host));
         if self.chunks.iter().all(|chunk| chunk.owner != NONE) {
             let own = self.ages(host, Seen::Listed);
-            let rival = heard.iter().filter(|heard| heard.is_pressed).map(|heard| heard.oldest.unwrap_or(0)).min();
-            let has_newcomer = heard.iter().any(|heard| heard.oldest.is_none());
+            let evicted = heard.iter().filter(|heard| heard.calm_ticks == 0);
+            let need = Need {
+                rival: evicted.map(|heard| heard.oldest.unwrap_or(0)).min(),
+                has_newcomer: heard.iter().any(|heard| heard.oldest.is_none()),
+                by_age: self.policy.evicts_by_age() && heard.iter().any(|heard| heard.calm_ticks < PRESSED_TICKS),
+            };
             let ages: Vec<u64> = own.iter().map(|&(age, _)| age).collect();
             let room = OFFERS_MAX.min(self.chunks.len()).next_multiple_of(8) - self.hosts[host].offered().count();
-            let count = offers(&ages, is_busy, rival, has_newcomer).min(room);
+            let count = offers(&ages, is_busy, need).min(room);
             self.offer(host, own.into_iter().take(count).map(|(_, chunk)| chunk).collect());
             self.hosts[host].offers_all = !is_busy;
         }
@@ -61,8 +66,9 @@ impl Rack {
         let more = told.lookups - known.lookups;
         one.heard += more;
         one.clock += more;
-        one.peers[peer] = Peer { lookups: told.lookups, evicted: told.evicted, ..known };
-        Heard { oldest: told.oldest.map(|instant| one.age_of(instant)), is_pressed: told.evicted != known.evicted }
+        let calm_ticks = if told.evicted == known.evicted { known.calm_ticks + 1 } else { 0 };
+        one.peers[peer] = Peer { lookups: told.lookups, evicted: told.evicted, calm_ticks, ..known };
+        Heard { oldest: told.oldest.map(|instant| one.age_of(instant)), calm_ticks }
     }
 
     /// Marks blocks that other hosts have reported.
@@ -116,7 +122,7 @@ impl Rack {
         let own = self.leaving_age(host, own);
         let one = &self.hosts[host];
         let best = one.age_of(best);
-        if !is_worth_taking(best, own) {
+        if !is_worth_taking(best, own, true) {
             return false;
         }
         let is_open = |chunk: usize| one.chunks[chunk] != Seen::Listed && self.chunks[chunk].is_offered;
@@ -128,7 +134,9 @@ impl Rack {
         open.sort_unstable_by_key(|&(age, chunk)| (Reverse(age), chunk));
         let most = taken_at_once(one.listed().count(), best, own, TAKEN_AT_ONCE);
         self.note_best_offer(host, open.get(TAKEN_AT_ONCE).map(|&(age, _)| age));
-        let worth = open.into_iter().filter(|&(age, _)| is_worth_taking(age, own)).map(|(_, chunk)| chunk);
+        let is_own = |chunk: usize| self.chunks[chunk].owner == host as u32;
+        let worth = open.into_iter().filter(|&(age, chunk)| is_worth_taking(age, own, is_own(chunk)));
+        let worth: Vec<usize> = worth.map(|(_, chunk)| chunk).collect();
         self.take_offered(host, worth, most) > 0
     }
 
@@ -201,6 +209,6 @@ impl Rack {
 struct Heard {
     /// Age of the blocks that it would evict next; `None`: it has none.
     oldest: Option<u64>,
-    /// Whether it evicted since the last tick.
-    is_pressed: bool,
+    /// Ticks since it has last evicted.
+    calm_ticks: u64,
 }
