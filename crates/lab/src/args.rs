@@ -10,7 +10,7 @@ pub use bench::{
     BenchChildArgs, BenchCodecArgs, BenchCommands, BenchCoreArgs, BenchTraceArgs, BenchTtftArgs, PageElementArg,
     RivalArg,
 };
-pub use sim::{CapacityArg, InstantArg, LoadArg, SimArgs, TraceFormatArg};
+pub use sim::{CapacityArg, InstantArg, LoadArg, RoutingArg, SimArgs, TraceFormatArg, pool_name};
 pub use study::{StudyCommands, StudyEngineArgs, StudySwapArgs, StudyWatermarkArgs};
 pub use torture::{TortureArgs, TortureChildArgs};
 

@@ -51,6 +51,7 @@ pub fn cpen_setup(model: &str, l1_blocks: u32) -> Setup {
         always_swap: true,
         private: None,
         shared: None,
+        hosts: None,
         eviction: Eviction::Lru,
     }
 }

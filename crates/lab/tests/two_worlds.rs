@@ -190,6 +190,7 @@ fn simulated_swaps(watermark: &Watermark, load: &Workload) -> Vec<Swap> {
         always_swap: true,
         private: None,
         shared: None,
+        hosts: None,
         eviction: Eviction::Lru,
     };
     swap_trace(&setup, load).unwrap().1

@@ -131,6 +131,12 @@ pub trait EvictionPolicy: Send + Sync {
         self.idle(word, clock)
     }
 
+    /// Whether blocks leave in the order of their ages. Then hosts whose oldest blocks are equally old
+    /// evict like one.
+    fn evicts_by_age(&self) -> bool {
+        false
+    }
+
     /// Picks `want` of `candidates`, or all if there are fewer. Calls must not overlap. Callers
     /// should read `clock` after the words: words from its future count as new.
     ///

@@ -6,6 +6,8 @@
 //! pool with one order would evict the other one's blocks first. So chunks move, with the blocks in
 //! them, until the ages agree within [`MARGIN`]. Ages count lookups of the whole rack.
 
+use crate::eviction::{EvictionPolicy, batch};
+
 /// A chunk is as old as this part of its blocks, the oldest: these would leave first.
 const OLDEST_PART: usize = 8;
 
@@ -26,6 +28,18 @@ pub const IDLE_TICKS: u64 = 8;
 /// gets some at once when it needs them.
 const BUSY_PART: usize = 64;
 
+/// While another host evicts by age, a busy host offers one in so many chunks, the oldest: a host
+/// that needs space between two ticks then finds the oldest blocks of the rack. With an eighth,
+/// hosts evict their younger blocks before they take their offers back.
+const STOCK_PART: usize = 16;
+
+/// A host is under pressure for so many ticks after it has evicted: it evicts many blocks at once,
+/// and then none for some ticks.
+pub const PRESSED_TICKS: u64 = 8;
+
+/// Most chunks that a host takes at once, so that the chunk lock is soon free.
+pub const TAKEN_AT_ONCE: usize = 8;
+
 /// Age of a chunk, from the ages of its blocks; `None`: it has no block. Reorders them.
 #[must_use]
 pub fn chunk_age(ages: &mut [u64]) -> Option<u64> {
@@ -34,11 +48,12 @@ pub fn chunk_age(ages: &mut [u64]) -> Option<u64> {
     Some(*age)
 }
 
-/// Whether a host takes a chunk of this age. `own` is the age of its own oldest chunk; `None`: it
-/// has none.
+/// Whether a host takes a chunk of this age. `own` is the age to which its next eviction would reach
+/// ([`leaving_age`]); `None`: it has no block. A host takes its own offers back (`is_own`) as soon as
+/// they are older.
 #[must_use]
-pub fn is_worth_taking(offered: u64, own: Option<u64>) -> bool {
-    own.is_none_or(|own| is_older(offered, own, MARGIN))
+pub fn is_worth_taking(offered: u64, own: Option<u64>, is_own: bool) -> bool {
+    own.is_none_or(|own| if is_own { offered > own } else { is_older(offered, own, MARGIN) })
 }
 
 /// Whether an age is higher than another by more than one part in `margin`.
@@ -56,19 +71,56 @@ pub fn taken_at_once(owned: usize, offered: u64, own: Option<u64>, most: usize) 
     usize::try_from(part).unwrap_or(most).clamp(1, most)
 }
 
+/// What the other hosts need.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Need {
+    /// Age of the oldest chunk of the host that evicted since the last tick and has the youngest
+    /// chunks: 0 if it has none. `None`: none evicted.
+    pub rival: Option<u64>,
+    /// Another host has no chunk.
+    pub has_newcomer: bool,
+    /// Another host is under pressure ([`PRESSED_TICKS`]) and evicts by age
+    /// ([`EvictionPolicy::evicts_by_age`]).
+    pub by_age: bool,
+}
+
 /// Number of chunks that a host offers, the oldest ones. `ages` are those of its chunks, the oldest
 /// first.
 ///
-/// An idle host offers all. A busy one offers those that a host under pressure needs more. `rival`
-/// is the age of the oldest chunk of the host under pressure with the youngest chunks: 0 if it has
-/// none, `None` if no other host evicts. `has_newcomer`: another host has no chunk.
+/// An idle host offers all. A busy one offers those that a host under pressure needs more, and a
+/// stock for needs that arise before the next tick.
 #[must_use]
-pub fn offers(ages: &[u64], is_busy: bool, rival: Option<u64>, has_newcomer: bool) -> usize {
+pub fn offers(ages: &[u64], is_busy: bool, need: Need) -> usize {
     if !is_busy {
         return ages.len();
     }
-    let wanted = rival.map_or(0, |rival| ages.partition_point(|&age| is_older(age, rival, BUSY_MARGIN)));
-    wanted.max(if has_newcomer { ages.len().div_ceil(BUSY_PART) } else { 0 })
+    let wanted = need.rival.map_or(0, |rival| ages.partition_point(|&age| is_older(age, rival, BUSY_MARGIN)));
+    let stock = if need.by_age { ages.len().div_ceil(STOCK_PART) } else { 0 };
+    wanted.max(stock).max(if need.has_newcomer { ages.len().div_ceil(BUSY_PART) } else { 0 })
+}
+
+/// Age to which a host's next eviction would reach, from the ages of its blocks; `None`: it has no
+/// block. Reorders them.
+#[must_use]
+pub fn leaving_age(ages: &mut [u64]) -> Option<u64> {
+    let last = batch(ages.len()).min(ages.len()).checked_sub(1)?;
+    let (_, age, _) = ages.select_nth_unstable_by(last, |left, right| right.cmp(left));
+    Some(*age)
+}
+
+/// The word of a block whose chunk moved. `told` is its last owner's word; `known` is its new
+/// owner's, which may know of later hits.
+#[must_use]
+pub fn moved_word(policy: &dyn EvictionPolicy, told: u64, known: u64, clock: u64) -> u64 {
+    let idle = policy.idle(known, clock);
+    if idle < policy.idle(told, clock) { policy.accessed(told, clock.wrapping_sub(idle)) } else { told }
+}
+
+/// Whether a hit of another host's block is reported. `idle` is the time since the last hit that
+/// this host knows of, `pace` the time between two reports ([`report_pace`]).
+#[must_use]
+pub const fn is_due(idle: u64, pace: u64) -> bool {
+    idle >= if pace > 1 { pace } else { 1 }
 }
 
 /// A block's hits on other hosts reach its owner once in this many lookups, so that a hot block
@@ -94,9 +146,11 @@ mod tests {
 
     #[test]
     fn a_host_takes_what_is_older_than_its_own() {
-        assert!(is_worth_taking(0, None) && is_worth_taking(1, Some(0)));
-        assert!(!is_worth_taking(0, Some(0)) && !is_worth_taking(112, Some(100)) && is_worth_taking(113, Some(100)));
-        assert!(!is_worth_taking(u64::MAX, Some(u64::MAX)));
+        let takes = |offered, own| is_worth_taking(offered, own, false);
+        assert!(takes(0, None) && takes(1, Some(0)));
+        assert!(!takes(0, Some(0)) && !takes(112, Some(100)) && takes(113, Some(100)));
+        assert!(!takes(u64::MAX, Some(u64::MAX)));
+        assert!(is_worth_taking(101, Some(100), true) && !is_worth_taking(100, Some(100), true), "its own offers");
     }
 
     #[test]
@@ -111,18 +165,20 @@ mod tests {
     #[test]
     fn an_idle_host_offers_all_and_a_busy_one_what_others_would_take() {
         let ages: Vec<u64> = (1..=100).rev().collect();
-        assert_eq!(offers(&ages, false, None, false), 100);
-        assert_eq!([false, true].map(|newcomer| offers(&ages, true, None, newcomer)), [0, 2]);
-        assert_eq!(offers(&ages, true, Some(100), false), 0, "ages agree");
-        assert_eq!(offers(&ages, true, Some(40), false), 20);
-        assert_eq!(offers(&ages, true, Some(0), false), 100);
-        assert_eq!(offers(&[], true, Some(0), true), 0);
+        let busy = |rival, has_newcomer, by_age| offers(&ages, true, Need { rival, has_newcomer, by_age });
+        assert_eq!(offers(&ages, false, Need::default()), 100);
+        assert_eq!([false, true].map(|newcomer| busy(None, newcomer, false)), [0, 2]);
+        assert_eq!(busy(Some(100), false, false), 0, "ages agree");
+        assert_eq!(busy(Some(100), false, true), 7, "a stock");
+        assert_eq!([false, true].map(|by_age| busy(Some(40), false, by_age)), [20; 2]);
+        assert_eq!(busy(Some(0), false, false), 100);
+        assert_eq!(offers(&[], true, Need { rival: Some(0), has_newcomer: true, by_age: true }), 0);
     }
 
     #[test]
     fn two_busy_hosts_never_pass_a_chunk_back_and_forth() {
         for (age, own) in (0..300_u64).flat_map(|age| (0..300).map(move |own| (age, own))) {
-            assert!(!(is_worth_taking(age, Some(own)) && is_worth_taking(own, Some(age))));
+            assert!(!(is_worth_taking(age, Some(own), false) && is_worth_taking(own, Some(age), false)));
         }
     }
 }

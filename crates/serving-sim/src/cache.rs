@@ -128,6 +128,6 @@ impl BlockCache {
 }
 
 /// Stand-in for the block's hash: uniform bits.
-fn key(block: BlockNumber) -> u64 {
+pub(crate) fn key(block: BlockNumber) -> u64 {
     Prng::new(u64::from(block)).next_u64()
 }

@@ -7,7 +7,8 @@
 //! ([`Instants::Request`]).
 
 use crate::cache::BlockCache;
-use crate::workload::Workload;
+use crate::rack::{Hosts, Rack};
+use crate::workload::{BlockNumber, Workload};
 use cenote_policy::Eviction;
 use serde::Serialize;
 
@@ -37,6 +38,8 @@ pub struct HitRate {
     pub hit_rate: f64,
     /// Number of evicted blocks.
     pub evicted_blocks: u64,
+    /// Number of chunks that went from host to host.
+    pub moved_chunks: u64,
 }
 
 /// Replays a trace in order through one cache of `capacity` blocks. `None`: unlimited.
@@ -61,6 +64,78 @@ pub fn hit_rate(workload: &Workload, eviction: Eviction, capacity: Option<usize>
         hit_blocks,
         hit_rate: if blocks == 0 { 0.0 } else { hit_blocks as f64 / blocks as f64 },
         evicted_blocks: cache.evicted(),
+        moved_chunks: 0,
+    }
+}
+
+/// How requests are spread over hosts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Routing {
+    /// By turns.
+    #[default]
+    RoundRobin,
+    /// A prompt of which half is found goes to the host that last served the deepest block found.
+    /// Other prompts go by turns.
+    Sticky,
+    /// All to the first host. The others idle.
+    One,
+}
+
+/// As [`hit_rate`] with [`Instants::Request`], on a pool of several hosts as the product implements
+/// it.
+#[must_use]
+pub fn hit_rate_on_hosts(
+    workload: &Workload,
+    eviction: Eviction,
+    capacity: Option<usize>,
+    hosts: Hosts,
+    routing: Routing,
+) -> HitRate {
+    let mut rack = Rack::new(eviction, capacity, workload.num_blocks(), hosts);
+    let mut router = Router { routing, hosts: hosts.count, turn: 0, last: vec![0; workload.num_blocks()] };
+    let (mut blocks, mut hit_blocks, mut ticks) = (0, 0, 0);
+    for request in workload.requests() {
+        while hosts.tick_at(ticks) <= request.arrival {
+            rack.tick(hosts.ticks(ticks));
+            ticks += 1;
+        }
+        let asked = workload.blocks(request);
+        let host = router.host(asked, rack.num_found(asked));
+        blocks += asked.len() as u64;
+        hit_blocks += rack.serve(host, asked) as u64;
+    }
+    HitRate {
+        requests: workload.requests().len() as u64,
+        blocks,
+        unique_blocks: workload.num_blocks() as u64,
+        hit_blocks,
+        hit_rate: if blocks == 0 { 0.0 } else { hit_blocks as f64 / blocks as f64 },
+        evicted_blocks: rack.evicted(),
+        moved_chunks: rack.moved_chunks(),
+    }
+}
+
+struct Router {
+    routing: Routing,
+    hosts: usize,
+    turn: usize,
+    /// Host that last served a block.
+    last: Vec<usize>,
+}
+
+impl Router {
+    fn host(&mut self, blocks: &[BlockNumber], found: usize) -> usize {
+        let turn = self.turn % self.hosts;
+        let host = match self.routing {
+            Routing::One => 0,
+            // Prompts of all conversations may begin alike.
+            Routing::Sticky if found > 0 && 2 * found >= blocks.len() => self.last[blocks[found - 1] as usize],
+            Routing::RoundRobin | Routing::Sticky => turn,
+        };
+        self.turn += 1;
+        blocks.iter().for_each(|&block| self.last[block as usize] = host);
+        host
     }
 }
 

@@ -14,11 +14,13 @@ pub mod hits;
 pub mod kernel;
 pub mod model;
 pub mod quantiles;
+pub mod rack;
 pub mod serving;
 pub mod workload;
 
 pub use cache::BlockCache;
-pub use hits::{HitRate, hit_rate};
+pub use hits::{HitRate, hit_rate, hit_rate_on_hosts};
 pub use model::{CostModel, Device, Link, ModelShape};
+pub use rack::{Hosts, Rack};
 pub use serving::{ConfigError, Outcome, Setup, simulate};
 pub use workload::{Request, Workload};

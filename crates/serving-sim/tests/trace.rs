@@ -3,11 +3,11 @@
 
 use cenote_base::testing::skip;
 use cenote_policy::{Eviction, Watermark};
-use cenote_serving_sim::hits::Instants;
+use cenote_serving_sim::hits::{Instants, Routing};
 use cenote_serving_sim::model::{CXL, CostModel, Device, ModelShape};
 use cenote_serving_sim::serving::Pool;
 use cenote_serving_sim::workload::read_mooncake;
-use cenote_serving_sim::{Setup, Workload, hit_rate, simulate};
+use cenote_serving_sim::{Hosts, Setup, Workload, hit_rate, hit_rate_on_hosts, simulate};
 use std::collections::VecDeque;
 use std::io::BufReader;
 use std::path::{Path, PathBuf};
@@ -55,10 +55,64 @@ fn hit_rates_follow_the_counting_rule() {
 }
 
 #[test]
+fn a_pool_on_hosts_without_limit_loses_nothing() {
+    let workload = small();
+    for (count, eviction) in [1, 3, 16].into_iter().flat_map(|count| Eviction::ALL.map(|eviction| (count, eviction))) {
+        for routing in [Routing::RoundRobin, Routing::Sticky, Routing::One] {
+            let found = hit_rate_on_hosts(&workload, eviction, None, Hosts::new(count), routing);
+            assert_eq!((found.hit_blocks, found.evicted_blocks), (2_283, 0), "{eviction}, {count} hosts, {routing:?}");
+        }
+    }
+}
+
+#[test]
+fn space_moves_to_the_host_that_serves() {
+    let workload = small();
+    let one = |count| hit_rate_on_hosts(&workload, Eviction::Lru, Some(400), Hosts::new(count), Routing::One);
+    let by_turns = hit_rate_on_hosts(&workload, Eviction::Lru, Some(400), Hosts::new(4), Routing::RoundRobin);
+    assert_eq!(one(1).hit_blocks, one(4).hit_blocks, "the idle hosts have no chunk");
+    assert!(by_turns.moved_chunks > 0, "{by_turns:?}");
+    assert!(by_turns.hit_rate > one(1).hit_rate - 0.03, "{by_turns:?}, one host {:?}", one(1));
+}
+
+#[test]
+fn engines_on_hosts_share_one_pool() {
+    let workload = small();
+    let setup = Setup { shared: Some(Pool { bytes: Some(24 << 30), link: CXL }), ..engines() };
+    let run = |hosts| simulate(&Setup { hosts, ..setup.clone() }, &workload, &mut |_| ()).expect("it can be served");
+    let ideal = run(None);
+    for count in [1, 2, 4] {
+        let on_hosts = run(Some(Hosts { chunk_blocks: 1, ..Hosts::new(count) }));
+        assert_eq!((on_hosts.requests, on_hosts.generated_tokens), (240, ideal.generated_tokens));
+        assert!(
+            (on_hosts.hit_rate - ideal.hit_rate).abs() < 0.05,
+            "{count}: {} of {}",
+            on_hosts.hit_rate,
+            ideal.hit_rate
+        );
+    }
+    let none = simulate(&Setup { hosts: Some(Hosts::new(0)), ..setup }, &workload, &mut |_| ());
+    assert!(none.unwrap_err().to_string().contains("without hosts"));
+}
+
+#[test]
 fn engines_with_a_pool_reach_nearly_the_hit_rate_of_the_trace() {
     let workload = small();
+    let setup = engines();
+    let run = |setup: &Setup| simulate(setup, &workload, &mut |_| ()).expect("it can be served");
+    let with = run(&setup);
+    let without = run(&Setup { shared: None, ..setup });
+    let offered = hit_rate(&workload, Eviction::Lru, None, Instants::Block).hit_rate;
+    // A request that arrives while the previous one computes hits less than in a sequential replay.
+    assert!(with.hit_rate <= offered && with.hit_rate > offered - 0.1, "{} of {offered}", with.hit_rate);
+    assert_eq!((with.requests, without.requests, without.hit_rate), (240, 240, 0.0));
+    assert!(with.ttft_mean_ms < without.ttft_mean_ms);
+}
+
+/// Four engines and an unlimited pool.
+fn engines() -> Setup {
     let (device, shape) = (Device::named("a100").expect("a preset"), ModelShape::named("llama-8b").expect("a preset"));
-    let setup = Setup {
+    Setup {
         instances: 4,
         cost: CostModel::roofline(device, shape),
         front_ns: 0,
@@ -73,16 +127,9 @@ fn engines_with_a_pool_reach_nearly_the_hit_rate_of_the_trace() {
         always_swap: false,
         private: None,
         shared: Some(Pool { bytes: None, link: CXL }),
+        hosts: None,
         eviction: Eviction::Lru,
-    };
-    let run = |setup: &Setup| simulate(setup, &workload, &mut |_| ()).expect("it can be served");
-    let with = run(&setup);
-    let without = run(&Setup { shared: None, ..setup });
-    let offered = hit_rate(&workload, Eviction::Lru, None, Instants::Block).hit_rate;
-    // A request that arrives while the previous one computes hits less than in a sequential replay.
-    assert!(with.hit_rate <= offered && with.hit_rate > offered - 0.1, "{} of {offered}", with.hit_rate);
-    assert_eq!((with.requests, without.requests, without.hit_rate), (240, 240, 0.0));
-    assert!(with.ttft_mean_ms < without.ttft_mean_ms);
+    }
 }
 
 /// The directory of the data: `CENOTE_SHARED`, or `shared` beside the repository.
@@ -104,4 +151,19 @@ fn the_mooncake_trace_has_its_known_hit_rate() {
     let capacity = 1_000;
     let small = hit_rate(&workload, Eviction::Lru, Some(capacity), Instants::Block);
     assert_eq!(small.hit_blocks, naive(&workload, capacity));
+}
+
+#[test]
+fn hosts_stay_within_a_point_of_one_lru() {
+    let path = shared().join("data/mooncake_conversation.jsonl");
+    if !path.exists() {
+        return skip(&format!("the Mooncake trace is not at {}", path.display()));
+    }
+    let workload = read(&path);
+    let capacity = Some(10_000);
+    let ideal = hit_rate(&workload, Eviction::Lru, capacity, Instants::Block).hit_rate;
+    for count in [1, 2, 4, 8, 16] {
+        let found = hit_rate_on_hosts(&workload, Eviction::Lru, capacity, Hosts::new(count), Routing::RoundRobin);
+        assert!(found.hit_rate > ideal - 0.01, "{count} hosts find {:.4}, one LRU {ideal:.4}", found.hit_rate);
+    }
 }

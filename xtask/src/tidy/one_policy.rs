@@ -13,13 +13,21 @@ const POLICY: &str = "crates/policy/src/";
 const SIMULATOR: &str = "crates/serving-sim/src/";
 
 /// A decision: its function, and its call in the product.
-const DECISIONS: [(&str, &str); 6] = [
+const DECISIONS: [(&str, &str); 14] = [
     ("Scheduler::new(", "crates/engine/src/"),
     ("PrefixSource for ", "crates/engine/src/"),
     (".victims(", "crates/pool/src/"),
     (".inserted(", "crates/pool/src/"),
     ("Watermark::", "crates/engine/src/"),
     ("SwapConfig {", "crates/engine/src/"),
+    ("chunk_age(", "crates/pool/src/"),
+    ("leaving_age(", "crates/pool/src/"),
+    ("offers(", "crates/pool/src/"),
+    ("is_worth_taking(", "crates/pool/src/"),
+    ("taken_at_once(", "crates/pool/src/"),
+    ("moved_word(", "crates/pool/src/"),
+    ("report_pace(", "crates/pool/src/"),
+    ("is_due(", "crates/pool/src/"),
 ];
 
 pub fn check(tree: &Tree) -> Vec<Finding> {

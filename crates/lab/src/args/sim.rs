@@ -5,6 +5,7 @@ use cenote_console::args::positive;
 use cenote_console::output::OutputArgs;
 use cenote_policy::{Eviction, Watermark};
 use cenote_serving_sim::model::{CXL, Link, NIAGARA, PCIE_5, RDMA_100G};
+use cenote_serving_sim::rack::{CHUNK_BLOCKS, Hosts};
 use clap::{Args, ValueEnum};
 use std::fmt;
 use std::path::PathBuf;
@@ -42,6 +43,26 @@ pub enum InstantArg {
     Block,
     /// All blocks of a request share an instant, as in the pool
     Request,
+}
+
+/// Model of the shared pool.
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PoolModelArg {
+    /// One pool with one order of eviction
+    Ideal,
+    /// A pool on several hosts, as the product implements it
+    Hosts,
+}
+
+/// Host that serves a request.
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RoutingArg {
+    /// By turns
+    RoundRobin,
+    /// The host that last served most of the prompt, else by turns
+    Sticky,
+    /// The first host; the others idle
+    One,
 }
 
 /// Capacity of a pool.
@@ -158,6 +179,27 @@ pub struct SimArgs {
     )]
     pub instant: InstantArg,
 
+    /// Host that serves a request
+    #[arg(
+        long,
+        value_enum,
+        value_name = "HOW",
+        default_value = "round-robin",
+        requires_all = ["hit_rate_only", "hosts"],
+        help_heading = "Hit rate only"
+    )]
+    pub routing: RoutingArg,
+
+    /// Hosts of the shared pool; several values make a sweep
+    #[arg(long, value_name = "N,N", value_delimiter = ',', value_parser = positive, help_heading = "Pool")]
+    pub hosts: Vec<usize>,
+    /// Model of the shared pool; several values make a sweep [default: hosts if --hosts is given,
+    /// else ideal]
+    #[arg(long, value_enum, value_name = "MODEL,MODEL", value_delimiter = ',', help_heading = "Pool")]
+    pub pool_model: Vec<PoolModelArg>,
+    /// Blocks of a chunk of a pool on hosts: the connectors make chunks of four blocks
+    #[arg(long, value_name = "N", default_value_t = CHUNK_BLOCKS, value_parser = positive, help_heading = "Pool")]
+    pub chunk_blocks: usize,
     /// Bytes of the shared pool, none or infinite; several values make a sweep
     #[arg(long, value_name = "SIZE,SIZE", value_delimiter = ',', default_value = "none", help_heading = "Pool")]
     pub pool: Vec<CapacityArg>,
@@ -222,6 +264,32 @@ pub struct SimArgs {
     pub html: Option<PathBuf>,
     #[command(flatten)]
     pub output: OutputArgs,
+}
+
+impl SimArgs {
+    /// The models of the shared pool: the hosts of each, or `None` for an ideal one.
+    pub fn pools(&self) -> Vec<Option<Hosts>> {
+        let models = match self.pool_model.as_slice() {
+            [] if self.hosts.is_empty() => &[PoolModelArg::Ideal],
+            [] => &[PoolModelArg::Hosts],
+            some => some,
+        };
+        let counts: &[usize] = if self.hosts.is_empty() { &[1] } else { &self.hosts };
+        let hosts = |&count: &usize| Some(Hosts { chunk_blocks: self.chunk_blocks, ..Hosts::new(count) });
+        let pools = models.iter().flat_map(|model| match model {
+            PoolModelArg::Ideal => vec![None],
+            PoolModelArg::Hosts => counts.iter().map(hosts).collect(),
+        });
+        pools.collect()
+    }
+}
+
+/// Name of a model of the shared pool in results.
+pub fn pool_name(hosts: Option<Hosts>) -> String {
+    match hosts {
+        None => "ideal".to_owned(),
+        Some(hosts) => format!("{} host{}", hosts.count, if hosts.count == 1 { "" } else { "s" }),
+    }
 }
 
 #[cfg(test)]

@@ -7,14 +7,14 @@ mod hits;
 mod load;
 mod show;
 
-use crate::args::{CapacityArg, SimArgs};
+use crate::args::{CapacityArg, SimArgs, pool_name};
 use cenote_base::units::ByteSize;
 use cenote_console::failure::Failure;
 use cenote_console::output;
 use cenote_policy::{Eviction, Watermark};
 use cenote_serving_sim::model::{Calibration, CostModel, DEVICES, Device, MODELS, Machine, ModelShape};
 use cenote_serving_sim::serving::{ConfigError, Pool};
-use cenote_serving_sim::{Outcome, Setup, Workload, simulate};
+use cenote_serving_sim::{Hosts, Outcome, Setup, Workload, simulate};
 use serde::Serialize;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -33,6 +33,8 @@ struct Run {
     pool_bytes: Option<u64>,
     /// `none`, a size, or `infinite`.
     pool: String,
+    /// `ideal`, or the number of hosts.
+    pool_model: String,
     eviction: String,
     watermark: String,
     #[serde(flatten)]
@@ -54,17 +56,19 @@ pub fn run(args: &SimArgs) -> Result<(), Failure> {
         return hits::run(args, &load);
     }
     let engine = engine(args)?;
-    let configurations: Vec<(CapacityArg, Eviction, Watermark)> = (args.pool.iter())
-        .flat_map(|&pool| args.eviction.iter().map(move |&eviction| (pool, eviction)))
-        .flat_map(|(pool, eviction)| args.watermark.iter().map(move |mark| (pool, eviction, mark.clone())))
+    let models = args.pools();
+    let configurations: Vec<(CapacityArg, Option<Hosts>, Eviction, Watermark)> = (args.pool.iter())
+        .flat_map(|&pool| models.iter().map(move |&hosts| (pool, hosts)))
+        .flat_map(|(pool, hosts)| args.eviction.iter().map(move |&eviction| (pool, hosts, eviction)))
+        .flat_map(|(pool, hosts, evict)| args.watermark.iter().map(move |mark| (pool, hosts, evict, mark.clone())))
         .collect();
     let total = configurations.len() * load.workload.requests().len();
     let bar = output::progress("simulating", total as u64);
     let begin = Begin::now();
     let mut runs = Vec::new();
-    for (index, (capacity, eviction, watermark)) in configurations.into_iter().enumerate() {
+    for (index, (capacity, hosts, eviction, watermark)) in configurations.into_iter().enumerate() {
         let shared = pool(capacity, args);
-        let setup = Setup { shared, eviction, watermark: watermark.clone(), ..engine.setup.clone() };
+        let setup = Setup { shared, hosts, eviction, watermark: watermark.clone(), ..engine.setup.clone() };
         let done = (index * load.workload.requests().len()) as u64;
         let outcome =
             simulate(&setup, &load.workload, &mut |answered| bar.set_position(done + answered)).map_err(|error| {
@@ -78,6 +82,7 @@ pub fn run(args: &SimArgs) -> Result<(), Failure> {
             l1_blocks: setup.l1_blocks,
             pool_bytes: shared.and_then(|pool| pool.bytes),
             pool: capacity.to_string(),
+            pool_model: pool_name(hosts),
             eviction: eviction.to_string(),
             watermark: watermark.to_string(),
             outcome,
@@ -99,6 +104,7 @@ pub fn run(args: &SimArgs) -> Result<(), Failure> {
 /// Advice for an impossible configuration.
 fn hint(error: &ConfigError, args: &SimArgs) -> &'static str {
     match error {
+        ConfigError::NoHosts => "--hosts and --chunk-blocks must be 1 or more",
         ConfigError::NoInstances => "give one or more --instances",
         ConfigError::NoBandwidth(_) => "a link is gigabytes a second and nanoseconds, as in --pool-link 25:640",
         ConfigError::Nothing(_) => {
@@ -177,6 +183,7 @@ fn engine(args: &SimArgs) -> Result<Engine, Failure> {
         always_swap: args.always_swap,
         private: store(args.private, host),
         shared: None,
+        hosts: None,
         eviction: Eviction::Lru,
     };
     Ok(Engine { name, setup })

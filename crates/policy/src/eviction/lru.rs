@@ -32,6 +32,10 @@ impl EvictionPolicy for Lru {
         clock.saturating_sub(word)
     }
 
+    fn evicts_by_age(&self) -> bool {
+        true
+    }
+
     /// A linear selection, then a sort of the chosen; 24 bytes of memory per candidate.
     fn victims(&self, _: u64, _: &State, candidates: &[Candidate], want: usize) -> Choice {
         let want = want.min(candidates.len());

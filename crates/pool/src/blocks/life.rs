@@ -19,6 +19,7 @@ use cenote_base::fault::{self, Mistake, Point};
 use cenote_base::{BlockHash, BlockIndex, Generation};
 use cenote_mem::{Fabric, HostLocal, Word};
 use cenote_policy::EvictionPolicy;
+use cenote_policy::sharing::is_due;
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::time::Duration;
@@ -190,13 +191,13 @@ impl<F: Fabric, H: HostLocal> Blocks<F, H> {
         if !self.hosts.shares() {
             return self.mark(now, blocks);
         }
-        let (pace, policy) = (region.report_pace().load(Relaxed).max(1), self.policy());
+        let (pace, policy) = (region.report_pace().load(Relaxed), self.policy());
         let mut told = Vec::new();
         let is_marked = |block: &BlockIndex| {
             if region.class_of_chunk(region.layout.chunk_of(*block)).is_some() {
                 return true;
             }
-            let is_due = policy.idle(region.policy_word(*block).load(Relaxed), now) >= pace;
+            let is_due = is_due(policy.idle(region.policy_word(*block).load(Relaxed), now), pace);
             told.extend(is_due.then_some(*block));
             is_due
         };

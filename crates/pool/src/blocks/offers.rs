@@ -16,6 +16,7 @@ use crate::sync::{Chunks, Heap, Holds};
 use cenote_base::BlockIndex;
 use cenote_base::fault::{self, Point};
 use cenote_mem::{Fabric, HostLocal, LINE, Offset, Word};
+use cenote_policy::sharing::moved_word;
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
@@ -109,9 +110,7 @@ impl<F: Fabric, H: HostLocal> Blocks<F, H> {
             let at = start + block.0 % region.layout.descriptors_per_chunk * 8;
             let told = region.fabric.load(Offset::new(at));
             let word = region.policy_word(block);
-            let known = policy.idle(word.load(Relaxed), clock);
-            let newer = known < policy.idle(told, clock);
-            word.store(if newer { policy.accessed(told, clock.wrapping_sub(known)) } else { told }, Relaxed);
+            word.store(moved_word(policy, told, word.load(Relaxed), clock), Relaxed);
         }
     }
 

@@ -7,12 +7,11 @@ use crate::region::counters::Counter;
 use crate::sync::{Heap, Holds, Membership, Timeout};
 use cenote_mem::{Fabric, HostLocal, Word};
 use cenote_policy::Candidate;
-use cenote_policy::eviction::batch;
-use cenote_policy::sharing::{IDLE_TICKS, chunk_age, is_worth_taking, offers, report_pace, taken_at_once};
+use cenote_policy::sharing::{
+    self, IDLE_TICKS, Need, PRESSED_TICKS, TAKEN_AT_ONCE, chunk_age, is_worth_taking, offers, report_pace,
+    taken_at_once,
+};
 use std::sync::atomic::Ordering::Relaxed;
-
-/// Chunks taken in one go, so that the chunk lock is soon free.
-const TAKEN_AT_ONCE: usize = 8;
 
 impl<F: Fabric, H: HostLocal> Evictor<F, H> {
     /// Hears what the other hosts use and want, offers them chunks, and tells them about this host.
@@ -46,13 +45,15 @@ impl<F: Fabric, H: HostLocal> Evictor<F, H> {
         region.report_pace().store(report_pace(first_to_leave.unwrap_or(0)), Relaxed);
         if !peers.is_empty() && !self.space.finds_free_chunk() {
             let own = self.ages(region.listed_chunks());
-            let pressed = news.iter().filter(|news| news.is_pressed);
-            let rival = pressed.map(|news| news.oldest.unwrap_or(0)).min();
-            let has_newcomer = news.iter().any(|news| news.oldest.is_none());
+            let evicted = news.iter().filter(|news| news.calm_ticks == 0);
+            let need = Need {
+                rival: evicted.map(|news| news.oldest.unwrap_or(0)).min(),
+                has_newcomer: news.iter().any(|news| news.oldest.is_none()),
+                by_age: self.blocks.policy().evicts_by_age() && news.iter().any(|news| news.calm_ticks < PRESSED_TICKS),
+            };
             let ages: Vec<u64> = own.iter().map(|offer| offer.age).collect();
             let room = (region.layout.offers_max() as usize).saturating_sub(self.blocks.offered_chunks().count());
-            let chosen =
-                own.iter().take(offers(&ages, is_busy, rival, has_newcomer).min(room)).map(|offer| offer.chunk);
+            let chosen = own.iter().take(offers(&ages, is_busy, need).min(room)).map(|offer| offer.chunk);
             self.blocks.offer(&heap, &chosen.collect::<Vec<_>>());
             region.offers_all().store(u64::from(!is_busy), Relaxed);
         }
@@ -85,10 +86,7 @@ impl<F: Fabric, H: HostLocal> Evictor<F, H> {
 
     /// Age to which this host's next eviction would reach.
     fn leaving_age(&self, own: &[Candidate]) -> Option<u64> {
-        let mut ages: Vec<u64> = own.iter().map(|candidate| self.age(candidate.block)).collect();
-        let last = batch(ages.len()).min(ages.len()).checked_sub(1)?;
-        let (_, age, _) = ages.select_nth_unstable_by(last, |left, right| right.cmp(left));
-        Some(*age)
+        sharing::leaving_age(&mut own.iter().map(|candidate| self.age(candidate.block)).collect::<Vec<u64>>())
     }
 
     /// Takes chunks that hosts offer, this one too, if they are older than the blocks that this host
@@ -98,7 +96,7 @@ impl<F: Fabric, H: HostLocal> Evictor<F, H> {
         let Some(best) = region.best_offer().load(Relaxed).checked_sub(1) else { return false };
         let own = self.leaving_age(own);
         let best = region.access_clock().load(Relaxed).saturating_sub(best);
-        if !is_worth_taking(best, own) {
+        if !is_worth_taking(best, own, true) {
             return false;
         }
         let is_open = |offer: &Offer| {
@@ -111,7 +109,9 @@ impl<F: Fabric, H: HostLocal> Evictor<F, H> {
         open.sort_unstable_by_key(|offer| (std::cmp::Reverse(offer.age), offer.chunk));
         self.note_best_offer(open.get(TAKEN_AT_ONCE).map(|offer| offer.age));
         let most = taken_at_once(region.listed_chunks().count(), best, own, TAKEN_AT_ONCE);
-        let worth = open.into_iter().filter(|offer| is_worth_taking(offer.age, own)).map(|offer| offer.chunk);
+        let is_own = |offer: &Offer| region.own_chunk(offer.chunk).is_some();
+        let worth = open.into_iter().filter(|offer| is_worth_taking(offer.age, own, is_own(offer)));
+        let worth = worth.map(|offer| offer.chunk);
         let worth: Vec<u64> = worth.collect();
         !worth.is_empty() && self.blocks.take_offered(heap, worth, most) > 0
     }

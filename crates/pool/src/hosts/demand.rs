@@ -24,8 +24,8 @@ pub(crate) struct Offer {
 pub(crate) struct News {
     /// Age of its oldest own chunk; `None`: it has none that may leave.
     pub oldest: Option<u64>,
-    /// Whether it had to evict.
-    pub is_pressed: bool,
+    /// Ticks of this host since the other one has last evicted.
+    pub calm_ticks: u64,
 }
 
 /// The word of an offer: chunk plus one in the low half, instant in the high half.
@@ -72,10 +72,11 @@ impl<F: Fabric, H: HostLocal> Hosts<F, H> {
         let more = told.lookups.saturating_sub(known.lookups);
         region.heard().fetch_add(more, Relaxed);
         let clock = region.access_clock().fetch_add(more, Relaxed).wrapping_add(more);
-        let peer = Peer { lookups: told.lookups.max(known.lookups), evicted: told.evicted, ..known };
+        let calm_ticks = if told.evicted == known.evicted { known.calm_ticks.saturating_add(1) } else { 0 };
+        let peer = Peer { lookups: told.lookups.max(known.lookups), evicted: told.evicted, calm_ticks, ..known };
         region.set_peer(host, peer);
         let oldest = told.oldest.checked_sub(1).map(|instant| clock.saturating_sub(instant));
-        Some(News { oldest, is_pressed: told.evicted != known.evicted })
+        Some(News { oldest, calm_ticks })
     }
 
     /// The age of the oldest chunk that a host offers.

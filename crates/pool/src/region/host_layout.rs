@@ -169,9 +169,11 @@ pub(crate) struct Peer {
     pub evicted: u64,
     /// Entries of its ring of hits that this host has read or skipped.
     pub hits: u64,
+    /// Ticks of this host since the other one has last evicted.
+    pub calm_ticks: u64,
 }
 
-const PEER_WORDS: usize = 3;
+const PEER_WORDS: usize = 4;
 
 /// Last heartbeat that this host saw of another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -254,7 +256,12 @@ impl<F: Fabric, H: HostLocal> Region<F, H> {
     /// What this host has heard of another one. Changed under the heap lock.
     pub fn peer(&self, host: u64) -> Peer {
         let words = self.peer_words(host);
-        Peer { lookups: words[0].load(Relaxed), evicted: words[1].load(Relaxed), hits: words[2].load(Relaxed) }
+        Peer {
+            lookups: words[0].load(Relaxed),
+            evicted: words[1].load(Relaxed),
+            hits: words[2].load(Relaxed),
+            calm_ticks: words[3].load(Relaxed),
+        }
     }
 
     pub fn set_peer(&self, host: u64, peer: Peer) {
@@ -262,6 +269,7 @@ impl<F: Fabric, H: HostLocal> Region<F, H> {
         words[0].store(peer.lookups, Relaxed);
         words[1].store(peer.evicted, Relaxed);
         words[2].store(peer.hits, Relaxed);
+        words[3].store(peer.calm_ticks, Relaxed);
     }
 
     fn peer_words(&self, host: u64) -> &[H::Word64] {

@@ -2,6 +2,7 @@
 
 use crate::kernel::Time;
 use crate::model::{CostModel, Link};
+use crate::rack::Hosts;
 use crate::workload::Workload;
 use cenote_policy::scheduler::SchedulerConfig;
 use cenote_policy::{Eviction, SwapConfig, Watermark};
@@ -47,6 +48,9 @@ pub struct Setup {
     pub private: Option<Pool>,
     /// The pool that all instances share, if any.
     pub shared: Option<Pool>,
+    /// The hosts of that pool, as the product implements it; instances are on them by turns.
+    /// `None`: an ideal pool with one order of eviction.
+    pub hosts: Option<Hosts>,
     /// Eviction policy of the caches and the pool.
     pub eviction: Eviction,
 }
@@ -57,6 +61,8 @@ pub struct Setup {
 pub enum ConfigError {
     #[error("no instances: no request would be answered")]
     NoInstances,
+    #[error("a pool without hosts, with chunks without blocks, or without time between ticks")]
+    NoHosts,
     #[error("{0} has no bandwidth: no transfer would complete")]
     NoBandwidth(&'static str),
     #[error("{0} is without blocks or tokens: no step could compute anything")]
@@ -91,6 +97,9 @@ impl Setup {
     pub(super) fn check(&self, workload: &Workload) -> Result<(), ConfigError> {
         if self.instances == 0 {
             return Err(ConfigError::NoInstances);
+        }
+        if self.hosts.is_some_and(|hosts| hosts.count == 0 || hosts.chunk_blocks == 0 || hosts.tick == 0) {
+            return Err(ConfigError::NoHosts);
         }
         if self.l1_blocks == 0 || self.l1_block_tokens == 0 {
             return Err(ConfigError::Nothing("an engine's own memory"));

@@ -22,6 +22,7 @@ fn setup() -> Setup {
         always_swap: false,
         private: None,
         shared: None,
+        hosts: None,
         eviction: Eviction::Lru,
     }
 }

@@ -5,7 +5,8 @@ use crate::cache::BlockCache;
 use crate::kernel::{Calendar, Time};
 use crate::model::{Link, StepWork};
 use crate::quantiles::Histogram;
-use crate::workload::Workload;
+use crate::rack::{Hosts, Rack};
+use crate::workload::{BlockNumber, Workload};
 use cenote_base::RequestId;
 use cenote_policy::scheduler::{NewRequest, PrefixSource, Scheduler, SchedulerOutput};
 
@@ -18,6 +19,8 @@ enum Event {
     Arrival,
     /// An instance's step ends.
     Step { instance: usize },
+    /// A host of the pool ticks; ticks of the rack count from 0.
+    Tick { number: u64 },
 }
 
 /// The state of a request.
@@ -60,6 +63,63 @@ struct Store {
     busy: Busy,
 }
 
+/// The pool that all instances share.
+enum SharedPool {
+    Ideal(BlockCache),
+    Hosts { rack: Rack, hosts: Hosts },
+}
+
+impl SharedPool {
+    fn contains(&self, block: BlockNumber) -> bool {
+        match self {
+            Self::Ideal(cache) => cache.contains(block),
+            Self::Hosts { rack, .. } => rack.contains(block),
+        }
+    }
+
+    fn num_found(&self, blocks: &[BlockNumber]) -> usize {
+        blocks.iter().take_while(|&&block| self.contains(block)).count()
+    }
+
+    /// An instance looks up blocks, and some are in its own cache only.
+    fn lookup(&mut self, instance: usize, blocks: &[BlockNumber], instant: u64) {
+        match self {
+            Self::Ideal(cache) => {
+                for (depth, &block) in (0..).zip(blocks) {
+                    if cache.contains(block) {
+                        cache.touch(block, depth, instant);
+                    }
+                }
+            }
+            Self::Hosts { rack, hosts } => {
+                rack.lookup(instance % hosts.count, blocks);
+            }
+        }
+    }
+
+    /// An instance publishes a prompt's blocks. Returns the number of new ones.
+    fn publish(&mut self, instance: usize, blocks: &[BlockNumber], instant: u64) -> u64 {
+        let is_new = |(depth, &block): (u32, &BlockNumber)| match self {
+            Self::Ideal(cache) => !cache.touch(block, depth, instant),
+            Self::Hosts { rack, hosts } => rack.publish(instance % hosts.count, block, depth),
+        };
+        (0..).zip(blocks).map(is_new).map(u64::from).sum()
+    }
+
+    fn evicted(&self) -> u64 {
+        match self {
+            Self::Ideal(cache) => cache.evicted(),
+            Self::Hosts { rack, .. } => rack.evicted(),
+        }
+    }
+}
+
+/// The shared pool and the link to it.
+struct Shared {
+    pool: SharedPool,
+    busy: Busy,
+}
+
 struct Instance {
     scheduler: Scheduler,
     output: SchedulerOutput,
@@ -90,7 +150,7 @@ pub(super) struct World<'a> {
     calendar: Calendar<Event>,
     next_arrival: usize,
     instances: Vec<Instance>,
-    shared: Option<Store>,
+    shared: Option<Shared>,
     requests: Vec<Progress>,
     /// Number of lookups: the eviction policy's clock, as in the pool.
     lookups: u64,
@@ -104,7 +164,7 @@ pub(super) struct World<'a> {
 struct Prefix<'a> {
     workload: &'a Workload,
     private: Option<&'a BlockCache>,
-    shared: Option<&'a BlockCache>,
+    shared: Option<&'a SharedPool>,
     lookups: u64,
 }
 
@@ -113,7 +173,8 @@ impl Prefix<'_> {
         let blocks = self.workload.blocks(&self.workload.requests()[request]);
         match (self.private, self.shared) {
             (None, None) => 0,
-            (Some(one), None) | (None, Some(one)) => one.num_found(blocks),
+            (Some(private), None) => private.num_found(blocks),
+            (None, Some(shared)) => shared.num_found(blocks),
             (Some(private), Some(shared)) => {
                 blocks.iter().take_while(|&&block| private.contains(block) || shared.contains(block)).count()
             }
@@ -133,12 +194,19 @@ impl PrefixSource for Prefix<'_> {
 impl<'a> World<'a> {
     pub(super) fn new(setup: &'a Setup, workload: &'a Workload) -> Self {
         let block_bytes = setup.block_bytes(workload);
-        let store = |pool: &super::Pool| {
-            let capacity = pool.bytes.map(|bytes| usize::try_from(bytes / block_bytes).unwrap_or(usize::MAX));
-            Store {
-                cache: BlockCache::new(setup.eviction, capacity, workload.num_blocks()),
-                busy: Busy::new(pool.link),
-            }
+        let capacity =
+            |pool: &super::Pool| pool.bytes.map(|bytes| usize::try_from(bytes / block_bytes).unwrap_or(usize::MAX));
+        let cache = |pool: &super::Pool| BlockCache::new(setup.eviction, capacity(pool), workload.num_blocks());
+        let store = |pool: &super::Pool| Store { cache: cache(pool), busy: Busy::new(pool.link) };
+        let shared = |pool: &super::Pool| Shared {
+            pool: match setup.hosts {
+                None => SharedPool::Ideal(cache(pool)),
+                Some(hosts) => {
+                    let rack = Rack::new(setup.eviction, capacity(pool), workload.num_blocks(), hosts);
+                    SharedPool::Hosts { rack, hosts }
+                }
+            },
+            busy: Busy::new(pool.link),
         };
         let instance = |_| Instance {
             scheduler: Scheduler::new(setup.scheduler()),
@@ -150,6 +218,9 @@ impl<'a> World<'a> {
         let mut calendar = Calendar::default();
         if let Some(first) = workload.requests().first() {
             calendar.schedule(first.arrival + setup.front_ns, Event::Arrival);
+            if let Some(hosts) = setup.hosts.filter(|_| setup.shared.is_some()) {
+                calendar.schedule(hosts.tick_at(0), Event::Tick { number: 0 });
+            }
         }
         Self {
             setup,
@@ -158,7 +229,7 @@ impl<'a> World<'a> {
             calendar,
             next_arrival: 0,
             instances: (0..setup.instances).map(instance).collect(),
-            shared: setup.shared.as_ref().map(store),
+            shared: setup.shared.as_ref().map(shared),
             requests: vec![Progress::default(); workload.requests().len()],
             lookups: 0,
             ttft: Histogram::default(),
@@ -179,8 +250,9 @@ impl<'a> World<'a> {
     pub(super) fn run(&mut self, progress: &mut dyn FnMut(u64)) -> Outcome {
         let mut told = 0;
         while let Some(event) = self.calendar.next_event() {
-            self.totals.events += 1;
+            self.totals.events += u64::from(!matches!(event, Event::Tick { .. }));
             match event {
+                Event::Tick { number } => self.tick(number),
                 Event::Arrival => self.arrive(),
                 Event::Step { instance } => {
                     self.end_step(instance);
@@ -193,6 +265,14 @@ impl<'a> World<'a> {
             }
         }
         self.outcome()
+    }
+
+    fn tick(&mut self, number: u64) {
+        let Some(Shared { pool: SharedPool::Hosts { rack, hosts }, .. }) = &mut self.shared else { return };
+        rack.tick(hosts.ticks(number));
+        if self.totals.finished < self.workload.requests().len() as u64 {
+            self.calendar.schedule(hosts.tick_at(number + 1), Event::Tick { number: number + 1 });
+        }
     }
 
     fn arrive(&mut self) {
@@ -234,7 +314,7 @@ impl<'a> World<'a> {
             let mut prefix = Prefix {
                 workload: self.workload,
                 private: instance.private.as_ref().map(|store| &store.cache),
-                shared: self.shared.as_ref().map(|store| &store.cache),
+                shared: self.shared.as_ref().map(|shared| &shared.pool),
                 lookups: 0,
             };
             instance.scheduler.schedule_into(&mut prefix, &mut instance.output);
@@ -294,7 +374,7 @@ impl<'a> World<'a> {
             let prefix = Prefix {
                 workload: self.workload,
                 private: instance.private.as_ref().map(|store| &store.cache),
-                shared: self.shared.as_ref().map(|store| &store.cache),
+                shared: self.shared.as_ref().map(|shared| &shared.pool),
                 lookups: 0,
             };
             let found = prefix.num_found(index);
@@ -315,9 +395,6 @@ impl<'a> World<'a> {
                     .private
                     .as_mut()
                     .is_some_and(|own| own.cache.contains(block) && own.cache.touch(block, depth as u32, self.lookups));
-                if let Some(shared) = self.shared.as_mut().filter(|shared| shared.cache.contains(block)) {
-                    shared.cache.touch(block, depth as u32, self.lookups);
-                }
                 if depth < loaded {
                     *(if is_near { &mut near } else { &mut far }) += self.block_bytes;
                 }
@@ -327,6 +404,7 @@ impl<'a> World<'a> {
                 ready = ready.max(own.busy.carry(now, near));
             }
             if let Some(shared) = &mut self.shared {
+                shared.pool.lookup(at, &blocks[..found], self.lookups);
                 shared.busy.read += far;
                 ready = ready.max(shared.busy.carry(now, far));
             }
@@ -378,14 +456,19 @@ impl<'a> World<'a> {
         let now = self.calendar.now();
         let blocks = self.workload.blocks(&self.workload.requests()[index]);
         let instant = self.requests[index].instant;
-        for store in [self.instances[at].private.as_mut(), self.shared.as_mut()].into_iter().flatten() {
-            let mut new = 0;
-            for (depth, &block) in (0..).zip(blocks) {
-                new += u64::from(!store.cache.touch(block, depth, instant));
-            }
+        let mut write = |busy: &mut Busy, new: u64| {
             self.totals.events += blocks.len() as u64;
-            store.busy.written += new * self.block_bytes;
-            store.busy.carry(now, new * self.block_bytes);
+            busy.written += new * self.block_bytes;
+            busy.carry(now, new * self.block_bytes);
+        };
+        if let Some(own) = &mut self.instances[at].private {
+            let touched = (0..).zip(blocks).map(|(depth, &block)| own.cache.touch(block, depth, instant));
+            let new = touched.filter(|was_there| !was_there).count() as u64;
+            write(&mut own.busy, new);
+        }
+        if let Some(shared) = &mut self.shared {
+            let new = shared.pool.publish(at, blocks, instant);
+            write(&mut shared.busy, new);
         }
     }
 
@@ -417,7 +500,8 @@ impl<'a> World<'a> {
             pool_written_bytes: shared().map(|store| store.busy.written).sum(),
             private_read_bytes: private().map(|store| store.busy.read).sum(),
             private_written_bytes: private().map(|store| store.busy.written).sum(),
-            evicted_blocks: private().chain(shared()).map(|store| store.cache.evicted()).sum(),
+            evicted_blocks: private().map(|own| own.cache.evicted()).sum::<u64>()
+                + shared().map(|shared| shared.pool.evicted()).sum::<u64>(),
             swaps: totals.swaps,
             swapped_out_blocks: totals.swapped_out,
             swapped_in_blocks: totals.swapped_in,

@@ -1,11 +1,11 @@
 //! `cenote-lab sim --hit-rate-only`: hit rates of a trace by the number of blocks.
 
 use super::{Begin, Load};
-use crate::args::{InstantArg, SimArgs};
+use crate::args::{InstantArg, RoutingArg, SimArgs, pool_name};
 use cenote_console::failure::Failure;
 use cenote_console::output;
-use cenote_serving_sim::hits::Instants;
-use cenote_serving_sim::{HitRate, hit_rate};
+use cenote_serving_sim::hits::{Instants, Routing};
+use cenote_serving_sim::{HitRate, hit_rate, hit_rate_on_hosts};
 use serde::Serialize;
 
 #[derive(Serialize)]
@@ -14,6 +14,8 @@ struct Run {
     eviction: String,
     /// None: unlimited.
     pool_blocks: Option<usize>,
+    /// `ideal`, or the number of hosts.
+    pool_model: String,
     #[serde(flatten)]
     found: HitRate,
 }
@@ -35,12 +37,23 @@ pub fn run(args: &SimArgs, load: &Load) -> Result<(), Failure> {
         InstantArg::Block => Instants::Block,
         InstantArg::Request => Instants::Request,
     };
+    let routing = match args.routing {
+        RoutingArg::RoundRobin => Routing::RoundRobin,
+        RoutingArg::Sticky => Routing::Sticky,
+        RoutingArg::One => Routing::One,
+    };
     let begin = Begin::now();
     let mut runs = Vec::new();
     for &pool_blocks in &capacities {
         for &eviction in &args.eviction {
-            let found = hit_rate(&load.workload, eviction, pool_blocks, instants);
-            runs.push(Run { load: load.name.clone(), eviction: eviction.to_string(), pool_blocks, found });
+            for hosts in args.pools() {
+                let found = match hosts {
+                    None => hit_rate(&load.workload, eviction, pool_blocks, instants),
+                    Some(hosts) => hit_rate_on_hosts(&load.workload, eviction, pool_blocks, hosts, routing),
+                };
+                let (load, eviction, pool_model) = (load.name.clone(), eviction.to_string(), pool_name(hosts));
+                runs.push(Run { load, eviction, pool_blocks, pool_model, found });
+            }
         }
     }
     let requests = runs.iter().map(|run| run.found.requests).sum();
@@ -52,17 +65,20 @@ pub fn run(args: &SimArgs, load: &Load) -> Result<(), Failure> {
 }
 
 fn table(runs: &[Run]) -> String {
-    let mut rows =
-        output::table(&["pool", "eviction", "hit rate", "blocks found", "of", "different", "evicted"]).keys(2);
+    let header =
+        ["pool", "eviction", "model", "hit rate", "blocks found", "of", "different", "evicted", "chunks moved"];
+    let mut rows = output::table(&header).keys(3);
     for run in runs {
         rows.add_row([
             run.pool_blocks.map_or_else(|| "infinite".to_owned(), |blocks| format!("{blocks} blocks")),
             run.eviction.clone(),
+            run.pool_model.clone(),
             format!("{:.3} %", 100.0 * run.found.hit_rate),
             run.found.hit_blocks.to_string(),
             run.found.blocks.to_string(),
             run.found.unique_blocks.to_string(),
             run.found.evicted_blocks.to_string(),
+            run.found.moved_chunks.to_string(),
         ]);
     }
     rows.to_string()

@@ -7,11 +7,11 @@ use cenote_lab::plot::{self, Axis, Scale, Series};
 use cenote_serving_sim::Outcome;
 
 pub fn facts(run: &Run) -> String {
-    let Run { load, engine, instances, l1_blocks, pool, eviction, watermark, outcome, .. } = run;
+    let Run { load, engine, instances, l1_blocks, pool, pool_model, eviction, watermark, outcome, .. } = run;
     output::facts(&[
         ("load", format!("{load}: {} requests, {} prompt tokens", outcome.requests, outcome.prompt_tokens)),
         ("engines", format!("{instances} × {engine}, {l1_blocks} blocks each, watermark {watermark}")),
-        ("pool", format!("{pool}, {eviction}")),
+        ("pool", format!("{pool}, {pool_model}, {eviction}")),
         ("hit rate", format!("{:.2} %", 100.0 * outcome.hit_rate)),
         ("time to first token", spread(outcome.ttft_mean_ms, outcome.ttft_p50_ms, outcome.ttft_p99_ms)),
         ("time of a token", spread(outcome.token_mean_ms, outcome.token_p50_ms, outcome.token_p99_ms)),
@@ -58,8 +58,9 @@ fn moved(outcome: &Outcome) -> String {
     text
 }
 
-const HEADER: [&str; 13] = [
+const HEADER: [&str; 14] = [
     "pool",
+    "model",
     "eviction",
     "watermark",
     "hit rate",
@@ -78,6 +79,7 @@ fn cells(run: &Run) -> Vec<String> {
     let Outcome { hit_rate, ttft_p50_ms, ttft_p99_ms, token_p50_ms, token_p99_ms, .. } = run.outcome;
     vec![
         run.pool.clone(),
+        run.pool_model.clone(),
         run.eviction.clone(),
         run.watermark.clone(),
         format!("{:.2} %", 100.0 * hit_rate),
@@ -94,14 +96,14 @@ fn cells(run: &Run) -> Vec<String> {
 }
 
 pub fn table(runs: &[Run]) -> String {
-    let mut rows = output::table(&HEADER).keys(3);
+    let mut rows = output::table(&HEADER).keys(4);
     for run in runs {
         rows.add_row(cells(run));
     }
     rows.to_string()
 }
 
-/// The table, and plots over the pool's size: a line for each policy and watermark.
+/// The table, and plots over the pool's size: a line for each model, policy and watermark.
 pub fn html(runs: &[Run]) -> String {
     let (load, engine, instances) =
         runs.first().map_or(("", "", 0), |run| (run.load.as_str(), run.engine.as_str(), run.instances));
@@ -154,5 +156,5 @@ pub fn html(runs: &[Run]) -> String {
 }
 
 fn name(run: &Run) -> String {
-    format!("{}, {}", run.eviction, run.watermark)
+    format!("{}, {}, {}", run.pool_model, run.eviction, run.watermark)
 }

@@ -59,6 +59,7 @@ pub fn setup_of(live: &Live, fitted: &Calibration) -> Setup {
         always_swap: config.always_swap,
         private: None,
         shared: None,
+        hosts: None,
         eviction: cenote_policy::Eviction::Lru,
     }
 }

@@ -1,0 +1,216 @@
+//! What hosts tell each other, and chunks that move (`eviction/sharing.rs` and `blocks/offers.rs`
+//! of the pool).
+
+use super::host::{Demand, Peer, Seen};
+use super::{NONE, OFFERS_MAX, Rack};
+use cenote_policy::Candidate;
+use cenote_policy::sharing::{
+    IDLE_TICKS, Need, PRESSED_TICKS, TAKEN_AT_ONCE, chunk_age, is_worth_taking, leaving_age, moved_word, offers,
+    report_pace, taken_at_once,
+};
+use std::cmp::Reverse;
+
+impl Rack {
+    /// A host's tick: it hears the others, offers chunks, and tells about itself.
+    pub fn tick(&mut self, host: usize) {
+        if self.shape.count == 1 {
+            return;
+        }
+        let heard: Vec<Heard> = self.peers(host).map(|peer| self.hear_demand(host, peer)).collect();
+        self.hear_hits(host);
+        self.settle_offers(host);
+        let one = &mut self.hosts[host];
+        one.quiet_ticks = if one.reserved == one.reserved_before { one.quiet_ticks + 1 } else { 0 };
+        one.reserved_before = one.reserved;
+        let is_busy = one.quiet_ticks < IDLE_TICKS;
+        if is_busy {
+            self.take_back_all(host);
+        }
+        let oldest = self.leaving_age(host, &self.candidates(host));
+        let first_to_leave = heard.iter().filter_map(|heard| heard.oldest).chain(oldest).min();
+        self.hosts[host].report_pace = report_pace(first_to_leave.unwrap_or(0));
+        if self.chunks.iter().all(|chunk| chunk.owner != NONE) {
+            let own = self.ages(host, Seen::Listed);
+            let evicted = heard.iter().filter(|heard| heard.calm_ticks == 0);
+            let need = Need {
+                rival: evicted.map(|heard| heard.oldest.unwrap_or(0)).min(),
+                has_newcomer: heard.iter().any(|heard| heard.oldest.is_none()),
+                by_age: self.policy.evicts_by_age() && heard.iter().any(|heard| heard.calm_ticks < PRESSED_TICKS),
+            };
+            let ages: Vec<u64> = own.iter().map(|&(age, _)| age).collect();
+            let room = OFFERS_MAX.min(self.chunks.len()).next_multiple_of(8) - self.hosts[host].offered().count();
+            let count = offers(&ages, is_busy, need).min(room);
+            self.offer(host, own.into_iter().take(count).map(|(_, chunk)| chunk).collect());
+            self.hosts[host].offers_all = !is_busy;
+        }
+        let board = self.ages(host, Seen::Offered);
+        self.tell(host, oldest, &board);
+        let others = self.peers(host).filter_map(|peer| self.hosts[peer].demand.offered);
+        let others = others.map(|instant| self.hosts[host].age_of(instant));
+        let best = others.chain(board.first().map(|&(age, _)| age)).max();
+        self.note_best_offer(host, best);
+    }
+
+    fn peers(&self, host: usize) -> impl Iterator<Item = usize> + use<> {
+        (0..self.shape.count).filter(move |&peer| peer != host)
+    }
+
+    fn note_best_offer(&mut self, host: usize, age: Option<u64>) {
+        let one = &mut self.hosts[host];
+        one.best_offer = age.map(|age| one.age_of(age));
+    }
+
+    /// Counts another host's lookups.
+    fn hear_demand(&mut self, host: usize, peer: usize) -> Heard {
+        let told = self.hosts[peer].demand;
+        let one = &mut self.hosts[host];
+        let known = one.peers[peer];
+        let more = told.lookups - known.lookups;
+        one.heard += more;
+        one.clock += more;
+        let calm_ticks = if told.evicted == known.evicted { known.calm_ticks + 1 } else { 0 };
+        one.peers[peer] = Peer { lookups: told.lookups, evicted: told.evicted, calm_ticks, ..known };
+        Heard { oldest: told.oldest.map(|instant| one.age_of(instant)), calm_ticks }
+    }
+
+    /// Marks blocks that other hosts have reported.
+    pub(super) fn hear_hits(&mut self, host: usize) {
+        for peer in self.peers(host) {
+            let told = self.hosts[peer].hits.len();
+            let known = self.hosts[host].peers[peer].hits;
+            self.hosts[host].peers[peer].hits = told;
+            for position in known.max(told.saturating_sub(self.ring()))..told {
+                let slot = self.hosts[peer].hits[position] as usize;
+                let one = &mut self.hosts[host];
+                one.words[slot] = self.policy.accessed(one.words[slot], one.clock);
+            }
+        }
+    }
+
+    fn tell(&mut self, host: usize, oldest: Option<u64>, board: &[(u64, usize)]) {
+        let one = &mut self.hosts[host];
+        one.board = board.iter().map(|&(age, chunk)| (chunk, one.age_of(age))).collect();
+        one.demand = Demand {
+            lookups: one.clock - one.heard,
+            evicted: one.evicted + one.no_room,
+            oldest: oldest.map(|age| one.age_of(age)),
+            offered: board.first().map(|&(age, _)| one.age_of(age)),
+        };
+    }
+
+    /// Ages of the chunks that the host sees so, the oldest first. A chunk without blocks is as old
+    /// as the clock.
+    fn ages(&self, host: usize, wanted: Seen) -> Vec<(u64, usize)> {
+        let one = &self.hosts[host];
+        let age = |chunk: usize| {
+            let slots = self.slots_of(chunk).filter(|&slot| self.slots[slot].block != NONE);
+            let mut ages: Vec<u64> = slots.map(|slot| self.policy.age(one.words[slot], one.clock)).collect();
+            (chunk_age(&mut ages).unwrap_or(one.clock), chunk)
+        };
+        let mut ages: Vec<(u64, usize)> = one.seen(wanted).map(age).collect();
+        ages.sort_unstable_by_key(|&(age, chunk)| (Reverse(age), chunk));
+        ages
+    }
+
+    fn leaving_age(&self, host: usize, own: &[Candidate]) -> Option<u64> {
+        let clock = self.hosts[host].clock;
+        leaving_age(&mut own.iter().map(|candidate| self.policy.age(candidate.word, clock)).collect::<Vec<u64>>())
+    }
+
+    /// Takes chunks that are offered and older than the blocks that the host would evict next.
+    /// Returns whether it took any.
+    pub(super) fn take_offers(&mut self, host: usize, own: &[Candidate]) -> bool {
+        let Some(best) = self.hosts[host].best_offer else { return false };
+        let own = self.leaving_age(host, own);
+        let one = &self.hosts[host];
+        let best = one.age_of(best);
+        if !is_worth_taking(best, own, true) {
+            return false;
+        }
+        let is_open = |chunk: usize| one.chunks[chunk] != Seen::Listed && self.chunks[chunk].is_offered;
+        let boards = self
+            .hosts
+            .iter()
+            .flat_map(|owner| owner.board.iter().filter(|&&(chunk, _)| is_open(chunk)).take(2 * TAKEN_AT_ONCE));
+        let mut open: Vec<(u64, usize)> = boards.map(|&(chunk, instant)| (one.age_of(instant), chunk)).collect();
+        open.sort_unstable_by_key(|&(age, chunk)| (Reverse(age), chunk));
+        let most = taken_at_once(one.listed().count(), best, own, TAKEN_AT_ONCE);
+        self.note_best_offer(host, open.get(TAKEN_AT_ONCE).map(|&(age, _)| age));
+        let is_own = |chunk: usize| self.chunks[chunk].owner == host as u32;
+        let worth = open.into_iter().filter(|&(age, chunk)| is_worth_taking(age, own, is_own(chunk)));
+        let worth: Vec<usize> = worth.map(|(_, chunk)| chunk).collect();
+        self.take_offered(host, worth, most) > 0
+    }
+
+    fn offer(&mut self, host: usize, mut chunks: Vec<usize>) {
+        chunks.sort_unstable();
+        let chunk_blocks = self.shape.chunk_blocks;
+        if !chunks.is_empty() {
+            let free = &mut self.hosts[host].free;
+            free.retain(|&slot| chunks.binary_search(&(slot as usize / chunk_blocks)).is_err());
+        }
+        for chunk in chunks {
+            for slot in self.slots_of(chunk) {
+                self.recency[slot] = self.hosts[host].words[slot];
+            }
+            self.chunks[chunk].is_offered = true;
+            self.hosts[host].chunks[chunk] = Seen::Offered;
+        }
+    }
+
+    /// Takes offered chunks, in this order, until `most` are taken. Returns their number.
+    fn take_offered(&mut self, host: usize, chunks: impl IntoIterator<Item = usize>, most: usize) -> usize {
+        let mut taken = 0;
+        for chunk in chunks {
+            if taken == most {
+                break;
+            }
+            if !self.chunks[chunk].is_offered {
+                continue;
+            }
+            self.chunks[chunk].is_offered = false;
+            if self.chunks[chunk].owner != host as u32 {
+                self.chunks[chunk].owner = host as u32;
+                self.read_recency(host, chunk);
+                self.hosts[host].moved += 1;
+            }
+            self.list(host, chunk);
+            taken += 1;
+        }
+        taken
+    }
+
+    fn read_recency(&mut self, host: usize, chunk: usize) {
+        for slot in self.slots_of(chunk) {
+            let one = &mut self.hosts[host];
+            one.words[slot] = moved_word(self.policy, self.recency[slot], one.words[slot], one.clock);
+        }
+    }
+
+    /// Takes back the chunks that the host offers, all that no other host has taken.
+    pub(super) fn take_back_all(&mut self, host: usize) {
+        let offered: Vec<usize> = self.hosts[host].offered().collect();
+        if !offered.is_empty() {
+            self.take_offered(host, offered, usize::MAX);
+            self.settle_offers(host);
+        }
+    }
+
+    /// Forgets chunks that the host offered and another one has taken.
+    fn settle_offers(&mut self, host: usize) {
+        let offered: Vec<usize> = self.hosts[host].offered().collect();
+        for chunk in offered {
+            if self.chunks[chunk].owner != host as u32 {
+                self.hosts[host].chunks[chunk] = Seen::Elsewhere;
+            }
+        }
+    }
+}
+
+/// What a host hears of another one.
+struct Heard {
+    /// Age of the blocks that it would evict next; `None`: it has none.
+    oldest: Option<u64>,
+    /// Ticks since it has last evicted.
+    calm_ticks: u64,
+}
