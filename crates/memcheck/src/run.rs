@@ -1,7 +1,8 @@
 //! One seed: its world, the phases of its run and their checks.
 
 use crate::oracle::{Checker, Oracle, Violation};
-use crate::scenario::{Actor, RECOVERED, Shape};
+use crate::scenario::{Actor, RECOVERED};
+use crate::shape::Shape;
 use cenote_base::fault::{Point, UnknownName};
 use cenote_mem::Fabric;
 use cenote_memmodel::{Focus, Mutation, Place, Process, Rates, RunReport, World};
