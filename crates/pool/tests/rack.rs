@@ -1,6 +1,7 @@
 //! Several hosts share one region as one pool: space moves to the hosts that need it, and a hit on
 //! any host keeps a block. Hit rates are compared with one host that serves the same requests with
 //! the same region.
+#![allow(clippy::print_stdout, reason = "the figures are stated in docs/internals/protocol.md")]
 
 mod support;
 
