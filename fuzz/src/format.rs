@@ -21,8 +21,12 @@ pub(crate) enum Area {
     Namespaces,
     Usage,
     Objects,
+    Demands,
+    Hits,
+    Offers,
     Chunks,
     Descriptors,
+    Recency,
     Names,
     Buckets,
     Plain,
@@ -30,7 +34,7 @@ pub(crate) enum Area {
 }
 
 impl Area {
-    pub const ALL: [Self; 17] = [
+    pub const ALL: [Self; 21] = [
         Self::Superblock,
         Self::Hosts,
         Self::Marks,
@@ -42,8 +46,12 @@ impl Area {
         Self::Namespaces,
         Self::Usage,
         Self::Objects,
+        Self::Demands,
+        Self::Hits,
+        Self::Offers,
         Self::Chunks,
         Self::Descriptors,
+        Self::Recency,
         Self::Names,
         Self::Buckets,
         Self::Plain,
@@ -58,6 +66,7 @@ impl Area {
                 | Self::Workers
                 | Self::Records
                 | Self::Events
+                | Self::Demands
                 | Self::Namespaces
                 | Self::Objects
                 | Self::Chunks
@@ -99,6 +108,9 @@ impl Map {
         let buckets = (2 * descriptors).div_ceil(7).next_power_of_two().max(64);
         let (records, events) = (words[6] >> 40 & 0xffff, words[16]);
         let names = if events > 0 { chunks * (16 * (descriptors / chunks.max(1))).div_ceil(LINE) } else { 0 };
+        let shares = hosts > 1 && words[11] >> 24 == 0;
+        let if_shared = |lines: u64| if shares { lines } else { 0 };
+        let per_chunk = descriptors / chunks.max(1);
         let lines = [
             64,
             hosts,
@@ -111,8 +123,12 @@ impl Map {
             256 * 3,
             hosts * 256 / 8,
             1024 * 2,
+            hosts,
+            if_shared(hosts * (descriptors / 64).clamp(16, 8192)),
+            if_shared(hosts * chunks.min(1024).div_ceil(8)),
             chunks,
             descriptors,
+            if_shared(chunks * (8 * per_chunk).div_ceil(LINE)),
             names,
             buckets,
             if words[11] >> 24 == 1 { descriptors + 1 } else { 0 },

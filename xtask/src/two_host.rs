@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 const LITMUS: Program = Program { package: "cenote-mem", name: "litmus" };
 const TWO_HOSTS: Program = Program { package: "cenote-pool", name: "two_hosts" };
 
-const SCENARIOS: [Scenario; 6] = [
+const SCENARIOS: [Scenario; 8] = [
     Scenario {
         name: "litmus",
         shows: "messages, a lock of plain words and locked instructions between two hosts",
@@ -101,6 +101,33 @@ const SCENARIOS: [Scenario; 6] = [
             &["counter 40000 exact", " 0 damaged", "two_hosts a: all passed"],
             &["counter 40000 exact", " 0 damaged", "two_hosts b: all passed"],
         ],
+        hoped_of_b: None,
+        limit: Duration::from_secs(300),
+    },
+    Scenario {
+        name: "pool-capacity",
+        shows: "a host that works gets the space of a host that is idle, with the blocks in it",
+        program: TWO_HOSTS,
+        arguments: ["/dev/dax0.0 a capacity=90", "/dev/dax0.0 b capacity=90"],
+        cpus: 2,
+        pool_mib: 256,
+        kill_a_at: None,
+        wanted: [
+            &["check clean", "two_hosts a: all passed"],
+            &["chunks moved", "check clean", "two_hosts b: all passed"],
+        ],
+        hoped_of_b: None,
+        limit: Duration::from_secs(300),
+    },
+    Scenario {
+        name: "pool-recency",
+        shows: "a block that one host uses stays while another host evicts",
+        program: TWO_HOSTS,
+        arguments: ["/dev/dax0.0 a recency=2", "/dev/dax0.0 b recency=2"],
+        cpus: 2,
+        pool_mib: 256,
+        kill_a_at: None,
+        wanted: [&["blocks evicted", "two_hosts a: all passed"], &["found the hot block", "two_hosts b: all passed"]],
         hoped_of_b: None,
         limit: Duration::from_secs(300),
     },

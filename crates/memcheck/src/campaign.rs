@@ -201,7 +201,7 @@ pub fn explore(args: &Args) -> ExitCode {
         println!("seed {seed}: {}", violations[0]);
         if args.verbose {
             violations.iter().skip(1).for_each(|violation| println!("    {violation}"));
-            println!("    {:?}", crate::scenario::Shape::of_seed(*seed).of_design(args.design));
+            println!("    {:?}", crate::shape::Shape::of_seed(*seed).of_design(args.design));
         }
         println!("  repeat: {}", repeat_command(*seed, args));
     }
@@ -261,7 +261,7 @@ pub fn repeat(seed: u64, args: &Args) -> ExitCode {
     println!(
         "seed {seed}: {} operations, {:?}",
         outcome.report.operations,
-        crate::scenario::Shape::of_seed(seed).of_design(args.design)
+        crate::shape::Shape::of_seed(seed).of_design(args.design)
     );
     outcome.violations.iter().for_each(|violation| println!("{violation}"));
     match outcome.violations.first() {

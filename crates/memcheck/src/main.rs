@@ -10,6 +10,7 @@ mod oracle;
 mod run;
 mod sample;
 mod scenario;
+mod shape;
 
 use cenote_base::fault::{Mistake, Point};
 use cenote_pool::Design;

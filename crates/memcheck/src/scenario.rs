@@ -2,13 +2,14 @@
 //! and detach. The checks of the pool's state run in them too.
 
 use crate::oracle::{Checker, Oracle};
+use crate::shape::Shape;
+use cenote_base::HostId;
 use cenote_base::prng::Prng;
-use cenote_base::{BlockHash, HashSeed, HostId};
 use cenote_mem::{Fabric, Offset};
 use cenote_memmodel::{Process, SimFabric, SimHost};
 use cenote_pool::{
-    AttachOptions, CheckReport, ColdBlock, Counter, Design, Event, Eviction, Hit, HostsLock, LockManager, Names,
-    Namespace, NamespaceRecord, NewBlock, Pool, PoolConfig, PoolError, Publish, ReadOutcome, Shorter, Strays,
+    AttachOptions, CheckReport, ColdBlock, Counter, Design, Event, Hit, LockManager, Names, Namespace, NamespaceRecord,
+    NewBlock, Pool, PoolError, Publish, ReadOutcome, Shorter, Strays,
 };
 use std::sync::Arc;
 use std::time::Duration;
@@ -35,176 +36,6 @@ const SHORT: u8 = 1;
 const LATE_ROUNDS: u64 = 12;
 /// Nanoseconds between two ticks, well below the host timeout.
 const TICK_NS: u64 = 100_000_000;
-
-/// The parameters of a run, drawn from its seed.
-#[derive(Clone, Debug)]
-pub struct Shape {
-    pub hosts: usize,
-    pub processes_per_host: usize,
-    /// Number of different blocks that the processes publish and read.
-    pub universe: usize,
-    pub block_bytes: u64,
-    min_block_bytes: u64,
-    chunks: u64,
-    /// Whether all hashes share a home bucket, so that probes overflow.
-    crowded: bool,
-    hosts_lock: HostsLock,
-    eviction: Eviction,
-    /// Quota of the namespace in blocks; 0: none.
-    quota_blocks: u64,
-    pub design: Design,
-    /// A host that stays idle after recovery. The leftovers of its crashed workers must be
-    /// recovered although it requests nothing.
-    idle_host: Option<usize>,
-    /// A host that attaches again only long after its crashed workers were declared dead.
-    late_host: Option<usize>,
-    /// Lines of each host's event ring. Few lines are soon overwritten.
-    events_per_host: u32,
-    /// Number of operations of each process.
-    pub rounds: u64,
-    /// Weight of each kind of operation; 0 leaves it out (swarm testing).
-    weights: [u64; 11],
-}
-
-impl Shape {
-    pub fn of_seed(seed: u64) -> Self {
-        let mut prng = Prng::at(seed, 11);
-        let hosts = 2 + prng.below(2) as usize;
-        let processes_per_host = 1 + prng.below(2) as usize;
-        let block_bytes = [128, 192, 320][prng.below(3) as usize];
-        let late_host = (seed / 5).is_multiple_of(3).then_some((seed / 15) as usize % hosts);
-        // A late host may find that others have taken over all its chunks, so it may be idle too.
-        let idle_host = match seed / 8 % 4 {
-            0 => late_host.or(Some((seed / 16) as usize % hosts)),
-            2 => Some((seed / 16) as usize % hosts),
-            _ => None,
-        };
-        let common = Self {
-            hosts,
-            processes_per_host,
-            universe: 4 + prng.below(10) as usize,
-            block_bytes,
-            min_block_bytes: 32 << 10,
-            chunks: hosts as u64 + prng.below(3),
-            crowded: false,
-            hosts_lock: if prng.below(6) == 0 { HostsLock::Manager } else { HostsLock::Bakery },
-            eviction: Eviction::ALL[prng.below(3) as usize],
-            quota_blocks: [0, 0, 2 + seed % 5][(seed / 7 % 3) as usize],
-            design: Design::Cenote,
-            idle_host,
-            late_host,
-            events_per_host: [16, 32, 128][(seed / 3 % 3) as usize],
-            rounds: 8 + prng.below(24),
-            weights: [12, 12, 6, 4, 2, 3, 2, 1, 1, 1, 2],
-        };
-        match prng.below(8) {
-            // Few blocks and slots, so that pins and reads race with reuse.
-            0 | 1 => Self {
-                universe: 2 + prng.below(2) as usize,
-                chunks: hosts as u64,
-                rounds: 30 + prng.below(40),
-                weights: [12, 6, 10, 12, 1, 0, 0, 0, 0, 0, 4],
-                ..common
-            },
-            // Contention on few locks.
-            2 => Self { rounds: 20 + prng.below(30), weights: [2, 1, 0, 1, 1, 20, 0, 0, 0, 0, 0], ..common },
-            // One home bucket for all hashes, so that probes overflow.
-            3 => Self {
-                universe: 20,
-                min_block_bytes: 1 << 10,
-                chunks: 8,
-                crowded: true,
-                rounds: 20 + prng.below(30),
-                weights: [16, 8, 2, 6, 1, 0, 1, 1, 0, 0, 2],
-                ..common
-            },
-            // Few chunks that change hosts often: they are emptied and released early.
-            4 => Self {
-                universe: 4 + prng.below(6) as usize,
-                min_block_bytes: 1 << 10,
-                chunks: hosts as u64,
-                rounds: 20 + prng.below(20),
-                weights: [10, 6, 2, 6, 3, 0, 2, 6, 1, 1, 4],
-                ..common
-            },
-            // Mostly table operations, and workers that attach and detach.
-            5 => Self { rounds: 16 + prng.below(20), weights: [3, 2, 0, 1, 1, 0, 12, 1, 3, 8, 1], ..common },
-            // A swarm: random kinds of operations are left out or more frequent.
-            _ => {
-                let mut weights = common.weights;
-                for weight in &mut weights[2..] {
-                    *weight *= [0, 1, 1, 4][prng.below(4) as usize];
-                }
-                Self { weights, ..common }
-            }
-        }
-    }
-
-    /// This shape for runs in which hosts stall until they are declared dead. Workers rest more
-    /// often, so that the declaration happens.
-    pub fn with_sleepers(mut self) -> Self {
-        self.weights[4] *= 4;
-        self
-    }
-
-    /// Whether a host attaches late. Not with TraCT's manager, where the host timeout is too long.
-    pub fn has_late_host(&self) -> bool {
-        self.late_host.is_some() && !self.has_manager()
-    }
-
-    /// This shape for another design. The plain design always evicts by LRU.
-    pub fn of_design(self, design: Design) -> Self {
-        let eviction = if design == Design::Plain { Eviction::Lru } else { self.eviction };
-        Self { design, eviction, ..self }
-    }
-
-    pub fn config(&self) -> PoolConfig {
-        PoolConfig {
-            chunk_bytes: 64 << 10,
-            min_block_bytes: self.min_block_bytes,
-            max_hosts: 3,
-            workers_per_host: 4,
-            hazard_lines_per_worker: 1,
-            records_per_host: 32,
-            events_per_host: self.events_per_host,
-            hosts_lock: self.hosts_lock,
-            eviction: self.eviction,
-            design: self.design,
-            ..PoolConfig::new(HashSeed([7; 32]), [9; 16])
-        }
-    }
-
-    /// Bytes of a region with exactly this many chunks. Control areas take less than 512 KiB.
-    pub const fn region_bytes(&self) -> u64 {
-        (448 << 10) + self.chunks * (64 << 10)
-    }
-
-    pub fn has_manager(&self) -> bool {
-        self.hosts_lock == HostsLock::Manager
-    }
-
-    /// The timeout of locks. Long with TraCT's manager: a waiter that times out just when the
-    /// manager grants the lock leaves it taken until it retries.
-    fn lock_timeout(&self) -> Duration {
-        if self.has_manager() { 100 * LOCK_TIMEOUT } else { LOCK_TIMEOUT }
-    }
-
-    /// The hash of block `number`. It is no chain hash: the pool does not check that, and the test
-    /// must choose home buckets.
-    pub fn hash(&self, number: usize) -> BlockHash {
-        let mut prng = Prng::new(number as u64 + 1);
-        let low = if self.crowded { 64 * 5 + 3 } else { prng.next_u64() % 128 };
-        BlockHash::from_words([low | (number as u64 + 1) << 32, prng.next_u64()])
-    }
-
-    /// The payload of block `number`, which is the same in every run.
-    pub fn payload(&self, number: usize) -> Vec<u8> {
-        let mut prng = Prng::new(1000 + number as u64);
-        let mut bytes = vec![0; self.block_bytes as usize];
-        bytes.chunks_mut(8).for_each(|part| part.copy_from_slice(&prng.next_u64().to_le_bytes()[..part.len()]));
-        bytes
-    }
-}
 
 pub struct Actor {
     pub shape: Shape,
@@ -377,11 +208,11 @@ impl Actor {
                 2 => self.use_in_place(open, prng.below(self.shape.universe as u64) as usize),
                 3 if prng.below(20) == 0 => self.notes_evicted(open.forget(&namespace)),
                 3 => self.notes_evicted(open.evict(1 + prng.below(3) as usize)),
-                // A host that ticks often without a request is idle, and offers its chunks.
-                4 if prng.below(2) == 0 => (0..[1, 1, 12][prng.below(3) as usize]).for_each(|_| {
-                    open.tick();
-                }),
-                4 => self.rest(open),
+                4 => match prng.below(4) {
+                    0 | 1 => drop(open.tick()),
+                    2 => self.idle(open),
+                    _ => self.rest(open),
+                },
                 5 => self.count(open, prng.below(2) as u8),
                 6 => self.object(open, prng.below(2) as u8, &mut prng),
                 7 => drop(open.gc()),
@@ -411,6 +242,16 @@ impl Actor {
             pool.tick();
         }
         drop(pool.gc());
+    }
+
+    /// Sleeps and ticks for so long that this host offers its chunks to the others.
+    fn idle(&self, pool: &SimPool) {
+        for _ in 0..12 {
+            if !self.process.sleep(TICK_NS) {
+                return;
+            }
+            pool.tick();
+        }
     }
 
     fn notes_evicted(&self, count: usize) {

@@ -124,11 +124,11 @@ pub const fn is_due(idle: u64, pace: u64) -> bool {
 }
 
 /// A block's hits on other hosts reach its owner once in this many lookups, so that a hot block
-/// does not fill the ring of hits. `idle` is the time since the last use of the blocks that leave
-/// now: a block that was hit in a small part of it is far from leaving.
+/// does not fill the ring of hits. `age` is that of the blocks that leave first, on any host: a
+/// block that was hit in a small part of it is far from leaving.
 #[must_use]
-pub const fn report_pace(idle: u64) -> u64 {
-    idle / 32
+pub const fn report_pace(age: u64) -> u64 {
+    age / 32
 }
 
 #[cfg(test)]

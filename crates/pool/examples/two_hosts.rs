@@ -9,7 +9,9 @@
 //!
 //! Tests: `lock=N` (a counter under a lock of the pool, N times each), `blocks=N` (each publishes N
 //! blocks and reads the other's), `churn=N` (N rounds of publishing, evicting, reading and pinning
-//! at the same time), `takeover=POINT` (`a` is killed at that fault point of a publish while
+//! at the same time), `capacity=PERCENT` (`a` fills the region and goes idle, then `b` publishes as
+//! many blocks as that part of the region holds and finds them), `recency=N` (`a` publishes N times
+//! what the region holds while `b` uses one block, which stays), `takeover=POINT` (`a` is killed at that fault point of a publish while
 //! another thread of it holds a lock; `b` detects it, repairs, and uses `a`'s blocks and space).
 #![allow(clippy::print_stdout, reason = "a command line tool talks")]
 
@@ -272,6 +274,8 @@ impl Host {
                 "lock" => self.lock(count()?),
                 "blocks" => self.blocks(count()?),
                 "churn" => self.churn(count()?),
+                "capacity" => self.capacity(count()?),
+                "recency" => self.recency(count()?),
                 "takeover" if self.me == 0 => self.die_in_a_publish(parse_point(how)?),
                 "takeover" => self.take_over(parse_point(how)?),
                 other => Err(format!("there is no test `{other}`")),
@@ -527,6 +531,99 @@ impl Host {
         self.fabric().read_payload(pin.extent().0, &mut [&mut bytes], 0);
         let hit = pin.hit();
         if bytes == content(hit.hash) { Ok(()) } else { Err(format!("it CHANGED WHILE PINNED: {hit:?}")) }
+    }
+}
+
+/// One pool: space and recency that hosts share.
+impl Host {
+    /// Blocks that the region holds.
+    fn room(&self) -> u64 {
+        self.pool.info().num_chunks * SLOTS_PER_CHUNK
+    }
+
+    /// Looks for a block of a set and publishes it if it is not there.
+    fn request(&self, set: u64, number: u64) -> Result<(), String> {
+        let hash = hash(self.me, set, number);
+        if self.look_up(hash).is_some() {
+            return Ok(());
+        }
+        match self.publish(hash) {
+            Publish::Published => Ok(()),
+            refused => Err(format!("block {number}: {refused:?}")),
+        }
+    }
+
+    /// Waits until a host has ticked so often since now.
+    fn wait_for_ticks(&self, side: u64, ticks: u64) -> Result<(), String> {
+        let goal = asked(self.fabric(), pulse(side)) + ticks;
+        let deadline = Deadline::after(PATIENCE);
+        while asked(self.fabric(), pulse(side)) < goal {
+            if deadline.passed() {
+                return Err(format!("host {side} did not tick {ticks} times in {} s", PATIENCE.as_secs()));
+            }
+            thread::sleep(Duration::from_millis(1));
+        }
+        Ok(())
+    }
+
+    fn capacity(&mut self, percent: u64) -> Result<String, String> {
+        const SET: u64 = 6;
+        let (fill, fit) = (self.room() * 6 / 5, self.room() * percent / 100);
+        if self.me == 0 {
+            (0..fill).try_for_each(|number| self.request(SET, number))?;
+        }
+        self.meet("a full region")?;
+        let mut outcome = format!("filled with {fill} blocks");
+        if self.me == 1 {
+            // Host a becomes idle and offers its chunks; then this host hears of them.
+            self.wait_for_ticks(self.other(), 16)?;
+            self.wait_for_ticks(self.me, 2)?;
+            (0..fit).try_for_each(|number| self.request(SET, number))?;
+            let found = (0..fit).filter(|&number| self.look_up(hash(self.me, SET, number)).is_some()).count() as u64;
+            let moved = self.pool.counter(Counter::ChunksShared);
+            if found * 100 < fit * 95 {
+                return Err(format!("it finds {found} of {fit} blocks, {moved} chunks moved"));
+            }
+            outcome = format!("found {found} of {fit} blocks; {moved} chunks moved");
+        }
+        self.meet("the end of the capacity test")?;
+        let checked = self.check()?;
+        self.meet("the other host's check")?;
+        self.expect_peace()?;
+        Ok(format!("{outcome}; {checked}"))
+    }
+
+    fn recency(&mut self, times: u64) -> Result<String, String> {
+        const SET: u64 = 7;
+        const COLD_AT_ONCE: u64 = 20;
+        if self.me == 0 {
+            self.request(SET, 0)?;
+        }
+        let rounds = times * self.room() / COLD_AT_ONCE;
+        let hot = hash(0, SET, 0);
+        let mut found = 0;
+        for round in 0..rounds {
+            // Hosts hear of each other's lookups at ticks. In use, many ticks pass while a host evicts
+            // as much as a region holds.
+            if round % 2 == 0 {
+                self.wait_for_ticks(self.me, 1)?;
+            }
+            self.meet("the other host's cold blocks")?;
+            if self.me == 0 {
+                (0..COLD_AT_ONCE).try_for_each(|cold| self.request(SET, 1 + round * COLD_AT_ONCE + cold))?;
+            } else {
+                found += u64::from(self.look_up(hot).is_some());
+            }
+        }
+        self.meet("the end of the recency test")?;
+        self.expect_peace()?;
+        let evicted = self.pool.counter(Counter::Evicted);
+        if self.me == 0 {
+            return Ok(format!("{evicted} blocks evicted"));
+        }
+        let often = found * 100 >= rounds * 95;
+        let outcome = format!("found the hot block {found} of {rounds} times");
+        if often { Ok(outcome) } else { Err(outcome) }
     }
 }
 

@@ -183,11 +183,28 @@ impl<F: Fabric, H: HostLocal> Blocks<F, H> {
     /// Marks blocks as used at an instant. Only lookups advance the recency clock: the blocks that
     /// a prompt finds and those published for it share one instant, and of equal blocks eviction
     /// takes the deepest first.
-    fn touch(&self, now: u64, blocks: impl IntoIterator<Item = BlockIndex> + Clone) {
-        if self.hosts.shares() {
-            self.report(now, blocks.clone());
+    ///
+    /// A block of another host is marked when its owner is told, which is once in a while. So the
+    /// word of such a block says when this host last told of it, or heard of it from a third host.
+    fn touch(&self, now: u64, blocks: impl IntoIterator<Item = BlockIndex>) {
+        let region = &self.region;
+        if !self.hosts.shares() {
+            return self.mark(now, blocks);
         }
-        self.mark(now, blocks);
+        let (pace, policy) = (region.report_pace().load(Relaxed), self.policy());
+        let mut told = Vec::new();
+        let is_marked = |block: &BlockIndex| {
+            if region.class_of_chunk(region.layout.chunk_of(*block)).is_some() {
+                return true;
+            }
+            let is_due = is_due(policy.idle(region.policy_word(*block).load(Relaxed), now), pace);
+            told.extend(is_due.then_some(*block));
+            is_due
+        };
+        self.mark(now, blocks.into_iter().filter(is_marked));
+        if !told.is_empty() {
+            self.hosts.report_hits(&told);
+        }
     }
 
     fn mark(&self, now: u64, blocks: impl IntoIterator<Item = BlockIndex>) {
@@ -198,21 +215,6 @@ impl<F: Fabric, H: HostLocal> Blocks<F, H> {
 }
 
 impl<F: Fabric, H: HostLocal> Blocks<F, H> {
-    /// Tells other hosts that this one used blocks of theirs, before it marks them.
-    fn report(&self, now: u64, blocks: impl IntoIterator<Item = BlockIndex>) {
-        let region = &self.region;
-        let pace = region.report_pace().load(Relaxed);
-        let policy = self.policy();
-        let is_due = |block: &BlockIndex| {
-            region.class_of_chunk(region.layout.chunk_of(*block)).is_none()
-                && is_due(policy.idle(region.policy_word(*block).load(Relaxed), now), pace)
-        };
-        let due: Vec<BlockIndex> = blocks.into_iter().filter(is_due).collect();
-        if !due.is_empty() {
-            self.hosts.report_hits(&due);
-        }
-    }
-
     /// Marks the blocks that other hosts have reported as used. Words of other hosts' blocks are
     /// marked too: this host may take their chunks.
     pub fn hear_hits(&self, heap: &Holds<Heap>, peers: &[u64]) {

@@ -9,7 +9,7 @@ use crate::space::Fill;
 use crate::sync::{Heap, Holds};
 use cenote_base::BlockIndex;
 use cenote_mem::{Fabric, HostLocal, Word};
-use cenote_policy::{Candidate, eviction::batch, sharing::report_pace};
+use cenote_policy::{Candidate, eviction::batch};
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 
@@ -57,7 +57,6 @@ impl<F: Fabric, H: HostLocal> Evictor<F, H> {
         }
         let victims = self.victims(&own, batch(own.len()));
         let own_age = victims.first().map(|&block| self.age(block));
-        region.report_pace().store(report_pace(own_age.unwrap_or(0)), Relaxed);
         if let Some((age, chunk)) = oldest_chunk
             && own_age.is_none_or(|own| age > own)
             && self.evict_chunk(heap, chunk)

@@ -8,7 +8,8 @@ use crate::sync::{Heap, Holds, Membership, Timeout};
 use cenote_mem::{Fabric, HostLocal, Word};
 use cenote_policy::Candidate;
 use cenote_policy::sharing::{
-    self, IDLE_TICKS, Need, PRESSED_TICKS, TAKEN_AT_ONCE, chunk_age, is_worth_taking, offers, taken_at_once,
+    self, IDLE_TICKS, Need, PRESSED_TICKS, TAKEN_AT_ONCE, chunk_age, is_worth_taking, offers, report_pace,
+    taken_at_once,
 };
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -40,6 +41,8 @@ impl<F: Fabric, H: HostLocal> Evictor<F, H> {
         }
         let candidates: Vec<Candidate> = self.all_candidates().collect();
         let oldest = self.leaving_age(&candidates);
+        let first_to_leave = news.iter().filter_map(|news| news.oldest).chain(oldest).min();
+        region.report_pace().store(report_pace(first_to_leave.unwrap_or(0)), Relaxed);
         if !peers.is_empty() && !self.space.finds_free_chunk() {
             let own = self.ages(region.listed_chunks());
             let evicted = news.iter().filter(|news| news.calm_ticks == 0);

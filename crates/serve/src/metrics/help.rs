@@ -8,7 +8,10 @@ const HELP: &[(&str, &str)] = &[
     ("kv_blocks", "KV blocks of the engine's own memory"),
     ("kv_blocks_free", "KV blocks of the engine's own memory that no request has"),
     ("pool_chunks_adopted_total", "Chunks that this host has taken over from dead hosts"),
-    ("pool_chunks_shared_total", "Chunks that this host has given back because another host had too few"),
+    (
+        "pool_chunks_shared_total",
+        "Chunks that this host has taken from hosts that live, or in the plain design given back for them",
+    ),
     ("pool_damaged_total", "Structures and payloads of the region found damaged"),
     ("pool_duplicates_total", "Blocks that were published already when this host published them"),
     ("pool_evicted_total", "Blocks evicted"),

@@ -4,7 +4,7 @@ use super::{Chunk, Hosts, NONE, Rack, Slot};
 use crate::cache::key;
 use cenote_base::BlockIndex;
 use cenote_policy::eviction::{Candidate, Eviction, EvictionPolicy, batch};
-use cenote_policy::sharing::{is_due, report_pace};
+use cenote_policy::sharing::is_due;
 use std::sync::atomic::AtomicU64;
 
 /// How a host sees a chunk.
@@ -94,12 +94,15 @@ impl Host {
         }
     }
 
-    /// Marks blocks as used now, and reports those of other hosts.
+    /// Marks blocks as used now. A block of another host is marked when it is reported.
     pub fn touch(&mut self, policy: &dyn EvictionPolicy, chunk_blocks: usize, slots: &[u32]) {
         for &slot in slots {
             let word = &mut self.words[slot as usize];
             let is_listed = self.chunks[slot as usize / chunk_blocks] == Seen::Listed;
-            if !is_listed && is_due(policy.idle(*word, self.clock), self.report_pace) {
+            if !is_listed {
+                if !is_due(policy.idle(*word, self.clock), self.report_pace) {
+                    continue;
+                }
                 self.hits.push(slot);
             }
             *word = policy.accessed(*word, self.clock);
@@ -180,8 +183,6 @@ impl Rack {
         for rewrite in choice.rewrites {
             one.words[rewrite.block.0 as usize] = rewrite.to;
         }
-        let oldest = choice.victims.first().map(|block| self.policy.age(one.words[block.0 as usize], one.clock));
-        one.report_pace = report_pace(oldest.unwrap_or(0));
         for victim in &choice.victims {
             let slot = &mut self.slots[victim.0 as usize];
             self.slot_of[slot.block as usize] = NONE;

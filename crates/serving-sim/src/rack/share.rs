@@ -6,7 +6,7 @@ use super::{NONE, OFFERS_MAX, Rack};
 use cenote_policy::Candidate;
 use cenote_policy::sharing::{
     IDLE_TICKS, Need, PRESSED_TICKS, TAKEN_AT_ONCE, chunk_age, is_worth_taking, leaving_age, moved_word, offers,
-    taken_at_once,
+    report_pace, taken_at_once,
 };
 use std::cmp::Reverse;
 
@@ -27,6 +27,8 @@ impl Rack {
             self.take_back_all(host);
         }
         let oldest = self.leaving_age(host, &self.candidates(host));
+        let first_to_leave = heard.iter().filter_map(|heard| heard.oldest).chain(oldest).min();
+        self.hosts[host].report_pace = report_pace(first_to_leave.unwrap_or(0));
         if self.chunks.iter().all(|chunk| chunk.owner != NONE) {
             let own = self.ages(host, Seen::Listed);
             let evicted = heard.iter().filter(|heard| heard.calm_ticks == 0);
