@@ -21,8 +21,14 @@ pub(crate) enum Area {
     Namespaces,
     Usage,
     Objects,
+    GivenLocks,
+    Demands,
+    Hits,
+    Offers,
     Chunks,
     Descriptors,
+    Pieces,
+    Recency,
     Names,
     Buckets,
     Plain,
@@ -30,7 +36,7 @@ pub(crate) enum Area {
 }
 
 impl Area {
-    pub const ALL: [Self; 17] = [
+    pub const ALL: [Self; 23] = [
         Self::Superblock,
         Self::Hosts,
         Self::Marks,
@@ -42,8 +48,14 @@ impl Area {
         Self::Namespaces,
         Self::Usage,
         Self::Objects,
+        Self::GivenLocks,
+        Self::Demands,
+        Self::Hits,
+        Self::Offers,
         Self::Chunks,
         Self::Descriptors,
+        Self::Pieces,
+        Self::Recency,
         Self::Names,
         Self::Buckets,
         Self::Plain,
@@ -99,23 +111,35 @@ impl Map {
         let buckets = (2 * descriptors).div_ceil(7).next_power_of_two().max(64);
         let (records, events) = (words[6] >> 40 & 0xffff, words[16]);
         let names = if events > 0 { chunks * (16 * (descriptors / chunks.max(1))).div_ceil(LINE) } else { 0 };
+        let is_plain = words[11] >> 24 & 0xff == 1;
+        let is_shared = hosts > 1 && !is_plain;
+        let hits = if is_shared { (descriptors / 64).clamp(16, 8192) } else { 0 };
+        let offers = if is_shared { chunks.min(1024).div_ceil(8) } else { 0 };
+        let recency = if is_shared { chunks * (8 * (descriptors / chunks.max(1))).div_ceil(LINE) } else { 0 };
+        let lines_of_lock = if words[11] >> 8 & 0xff == 1 { 2 } else { 1 };
         let lines = [
             64,
             hosts,
             8 * hosts,
             hosts * workers,
             hosts * workers * hazards,
-            72 * hosts * 2,
+            hosts * 1098 * lines_of_lock,
             hosts * records,
             hosts * events,
             256 * 3,
             hosts * 256 / 8,
             1024 * 2,
+            1024 / 512,
+            hosts,
+            hosts * hits,
+            hosts * offers,
             chunks,
             descriptors,
+            (8 * descriptors).div_ceil(LINE),
+            recency,
             names,
             buckets,
-            if words[11] >> 24 == 1 { descriptors + 1 } else { 0 },
+            if is_plain { descriptors + 1 } else { 0 },
             chunks * chunk_bytes / LINE,
         ];
         let mut end = 0_u64;

@@ -524,7 +524,7 @@ impl Actor {
 
     /// Increments a counter under a user lock.
     fn count(&self, pool: &SimPool, lock: u8) {
-        let Ok(guard) = pool.lock_user(lock, self.shape.lock_timeout()) else { return };
+        let Ok(guard) = pool.lock_user(lock.into(), self.shape.lock_timeout()) else { return };
         let number = self.process.number();
         self.process.note(&format!("inside lock {lock}"));
         {

@@ -81,7 +81,9 @@ impl Event {
     fn again(self, last: [u64; 2], now: [u64; 2]) -> Option<[u64; 2]> {
         match self {
             Self::Evicted => Some([last[0].saturating_add(now[0]), last[1].saturating_add(now[1])]),
-            Self::ChunkTaken | Self::ChunkAdopted | Self::ChunkMoved | Self::ChunkGivenBack if last[1] == now[1] => Some(now),
+            Self::ChunkTaken | Self::ChunkAdopted | Self::ChunkMoved | Self::ChunkGivenBack if last[1] == now[1] => {
+                Some(now)
+            }
             Self::QuotaRefused if last[0] == now[0] => Some(now),
             Self::ReadDamaged if last == now => Some(now),
             _ => None,

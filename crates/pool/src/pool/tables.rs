@@ -33,7 +33,7 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
                 record.block_bytes
             )));
         }
-        let tables = member.locks.lock_tables(member.locks.patient()).map_err(PoolError::lock("table"))?;
+        let tables = member.tables.lock(member.locks.patient()).map_err(PoolError::lock("table"))?;
         let row = member.tables.namespace_row(&tables, record)?;
         member.space.know_quota(row, member.space.read_quota(row));
         Ok(Namespace {
@@ -52,7 +52,8 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
     pub fn set_quota(&self, namespace: NamespaceId, bytes: u64) -> Result<(), PoolError> {
         let member = &*self.0;
         let row = u64::from(namespace.0);
-        let _tables = member.locks.lock_tables(member.locks.patient()).map_err(PoolError::lock("table"))?;
+        let _tables = member.tables.lock(member.locks.patient()).map_err(PoolError::lock("table"))?;
+        member.region.refresh_namespaces();
         if row >= NAMESPACES || member.space.namespace_line(row).is_none() {
             return Err(PoolError::Config(format!("the region has no namespace {row}")));
         }
@@ -78,7 +79,7 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
         let label = Label { hash, state: BlockState::Object, kind: 0, names: Names::default() };
         let generation = member.blocks.write(slot, &label, &[bytes]);
         fault::point(Point::ObjectWritten);
-        let tables = member.locks.lock_tables(member.locks.patient()).map_err(|_| PoolError::Lock { lock: "table" });
+        let tables = member.tables.lock(member.locks.patient()).map_err(|_| PoolError::Lock { lock: "table" });
         let entered =
             tables.and_then(|tables| member.tables.enter_object(&tables, key, hash, slot.block, length, generation));
         let replaced = entered.inspect_err(|_| member.blocks.unreserve(slot.block))?;
@@ -125,9 +126,7 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
     #[must_use]
     pub fn object_keys(&self) -> Vec<String> {
         let member = &*self.0;
-        member.region.refresh_objects();
-        let rows = (0..OBJECTS).filter(|&row| member.tables.object_line(row).is_some());
-        let keys = rows.filter_map(|row| {
+        let keys = member.tables.all_rows().filter_map(|(row, _)| {
             let at = member.region.layout.object(row) + LINE;
             Some(member.region.read::<NameLine>(at)?.text())
         });
@@ -135,18 +134,19 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
         keys.into_iter().collect()
     }
 
-    /// Removes the object under `key`; returns whether there was one.
+    /// Removes the object under `key`, and frees it; returns whether there was one.
     ///
     /// # Errors
     /// The key is empty or too long, or the table was busy for too long.
     pub fn destroy_object(&self, key: &str) -> Result<bool, PoolError> {
         let member = &*self.0;
         let hash = member.tables.object_hash(key)?;
-        let removed = {
-            let tables = member.locks.lock_tables(member.locks.patient()).map_err(PoolError::lock("table"))?;
-            member.tables.clear_rows(&tables, member.tables.rows_of(hash))
-        };
-        member.tables.free_objects(&removed);
-        Ok(!removed.is_empty())
+        let tables = member.tables.lock(member.locks.patient()).map_err(PoolError::lock("table"))?;
+        let rows = member.tables.rows_of(hash);
+        let existed = !rows.is_empty();
+        let unused = member.tables.forget_rows(&tables, rows);
+        drop(tables);
+        member.tables.free_objects(&unused);
+        Ok(existed)
     }
 }
