@@ -60,4 +60,3 @@ pub use region::superblock::{FORMAT_VERSION, Superblock};
 pub use space::strays::Strays;
 pub use sync::manager::{GrantReport, LockManager};
 pub use tables::namespaces::{Namespace, NamespaceRecord};
-pub use tables::objects::ObjectMark;

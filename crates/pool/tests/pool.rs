@@ -805,23 +805,6 @@ fn only_memory_that_was_allocated_is_freed_or_named() {
 }
 
 #[test]
-fn a_mark_of_an_object_holds_until_the_object_changes() {
-    let (_, pool) = anonymous(4 << 20, &small_config(36));
-    assert_eq!(pool.get_object_marked("key").unwrap(), None);
-    pool.put_object("key", b"old").unwrap();
-    let (bytes, old) = pool.get_object_marked("key").unwrap().expect("it was put");
-    assert_eq!(bytes, b"old");
-    pool.put_object("other", b"old").unwrap();
-    assert!(pool.is_current(&old));
-    // The same bytes, and another publication.
-    pool.put_object("key", b"old").unwrap();
-    assert!(!pool.is_current(&old));
-    let (_, new) = pool.get_object_marked("key").unwrap().expect("it was put");
-    assert!(pool.is_current(&new) && pool.destroy_object("key").unwrap());
-    assert!(!pool.is_current(&new));
-}
-
-#[test]
 fn times_that_no_clock_can_wait_for_are_refused() {
     let (fabric, _pool) = anonymous(4 << 20, &small_config(37));
     let options = AttachOptions { private: true, ..AttachOptions::named("late") };

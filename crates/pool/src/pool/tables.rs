@@ -4,11 +4,11 @@ use super::Pool;
 use crate::blocks::Label;
 use crate::error::PoolError;
 use crate::log::events::Names;
-use crate::region::layout::{NAMESPACES, OBJECTS};
+use crate::region::layout::NAMESPACES;
 use crate::region::lines::{BlockState, NameLine, QuotaLine};
 use crate::space::Fill;
 use crate::tables::namespaces::{Namespace, NamespaceRecord};
-use crate::tables::objects::{ObjectMark, READ_ATTEMPTS};
+use crate::tables::objects::READ_ATTEMPTS;
 use cenote_base::fault::{self, Point};
 use cenote_base::{ChainHasher, NamespaceId};
 use cenote_mem::{Fabric, HostLocal, LINE};
@@ -97,29 +97,7 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
         let hash = member.tables.object_hash(key)?;
         // During a replacement neither row may be visible, and caches may hold an older descriptor
         // and an older payload.
-        Ok((0..READ_ATTEMPTS).find_map(|_| member.tables.read_object(hash)).map(|(bytes, _)| bytes))
-    }
-
-    /// As [`Pool::get_object`], with the mark for [`Pool::is_current`].
-    ///
-    /// # Errors
-    /// As for [`Pool::get_object`].
-    pub fn get_object_marked(&self, key: &str) -> Result<Option<(Vec<u8>, ObjectMark)>, PoolError> {
-        let member = &*self.0;
-        let hash = member.tables.object_hash(key)?;
         Ok((0..READ_ATTEMPTS).find_map(|_| member.tables.read_object(hash)))
-    }
-
-    /// Whether an object has neither been replaced nor destroyed since it was read. Looks at one
-    /// line of the region.
-    #[must_use]
-    pub fn is_current(&self, mark: &ObjectMark) -> bool {
-        let member = &*self.0;
-        if mark.row >= OBJECTS {
-            return false;
-        }
-        member.region.fabric.refresh(&[member.region.layout.object(mark.row)]);
-        member.tables.object_line(mark.row).is_some_and(|line| ObjectMark::of(mark.row, &line) == *mark)
     }
 
     /// The keys of all objects.

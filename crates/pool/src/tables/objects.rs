@@ -20,21 +20,6 @@ pub(crate) const READ_ATTEMPTS: u32 = 4;
 /// Longest key in bytes.
 const KEY_BYTES_MAX: usize = 56;
 
-/// A publication of an object. Generations are never reused, so an unchanged row is an unchanged
-/// object.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ObjectMark {
-    pub(crate) row: u64,
-    block: u64,
-    generation: u64,
-}
-
-impl ObjectMark {
-    pub(crate) const fn of(row: u64, line: &ObjectLine) -> Self {
-        Self { row, block: line.block, generation: line.generation }
-    }
-}
-
 impl<F: Fabric, H: HostLocal> super::Tables<F, H> {
     /// Slot size of an object. Chunk sizes are powers of two, so rounding up never exceeds a chunk.
     pub fn slot_of_object(&self, length: u64) -> Result<u64, PoolError> {
@@ -101,9 +86,9 @@ impl<F: Fabric, H: HostLocal> super::Tables<F, H> {
     }
 
     /// The row and the descriptor of a key, as the device has them.
-    fn find_object(&self, hash: BlockHash) -> Option<(ObjectMark, ObjectLine, Descriptor)> {
+    fn find_object(&self, hash: BlockHash) -> Option<(ObjectLine, Descriptor)> {
         let mut rows = self.rows_of(hash).into_iter().filter(|(_, line)| line.memory == 0);
-        rows.find_map(|(row, line)| Some((ObjectMark::of(row, &line), line, self.descriptor_of(&line)?)))
+        rows.find_map(|(_, line)| Some((line, self.descriptor_of(&line)?)))
     }
 
     /// The descriptor that an object's row names.
@@ -122,8 +107,8 @@ impl<F: Fabric, H: HostLocal> super::Tables<F, H> {
     }
 
     /// Reads an object once; `None` also if a copy was stale.
-    pub fn read_object(&self, hash: BlockHash) -> Option<(Vec<u8>, ObjectMark)> {
-        let (mark, line, descriptor) = self.find_object(hash)?;
+    pub fn read_object(&self, hash: BlockHash) -> Option<Vec<u8>> {
+        let (line, descriptor) = self.find_object(hash)?;
         let (padded, offset) = descriptor.extent();
         let mut bytes = vec![0; usize::try_from(line.length).ok()?];
         for at in (offset..offset + padded).step_by(LINE as usize) {
@@ -131,7 +116,7 @@ impl<F: Fabric, H: HostLocal> super::Tables<F, H> {
         }
         let key = checksum_key(hash, descriptor.generation());
         let checksum = self.region.fabric.read_payload(offset, &mut [&mut bytes], key);
-        (checksum == descriptor.checksum).then_some((bytes, mark))
+        (checksum == descriptor.checksum).then_some(bytes)
     }
 
     /// Whether a row names the object in a slot, or a word says that the slot holds memory. The
