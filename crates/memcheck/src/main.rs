@@ -6,6 +6,7 @@ mod campaign;
 mod fills;
 mod follow;
 mod limits;
+mod memory;
 mod oracle;
 mod run;
 mod sample;

@@ -24,7 +24,6 @@ const RARELY_DETECTED: &[(&str, &str)] = &[
     ("sync/bakery.rs", "enter"),
     ("sync/locks.rs", "show_left"),
     ("tables/namespaces.rs", "namespace_row"),
-    ("tables/objects.rs", "object_blocks"),
 ];
 
 /// Least share of a sample that some seed must detect, in tenths. The rest allows for mutations that

@@ -63,7 +63,7 @@ pub struct Shape {
     /// Number of operations of each process.
     pub rounds: u64,
     /// Weight of each kind of operation; 0 leaves it out (swarm testing).
-    weights: [u64; 11],
+    weights: [u64; 12],
 }
 
 impl Shape {
@@ -95,7 +95,7 @@ impl Shape {
             late_host,
             events_per_host: [16, 32, 128][(seed / 3 % 3) as usize],
             rounds: 8 + prng.below(24),
-            weights: [12, 12, 6, 4, 2, 3, 2, 1, 1, 1, 2],
+            weights: [12, 12, 6, 4, 2, 3, 2, 1, 1, 1, 2, 3],
         };
         match prng.below(8) {
             // Few blocks and slots, so that pins and reads race with reuse.
@@ -103,11 +103,11 @@ impl Shape {
                 universe: 2 + prng.below(2) as usize,
                 chunks: hosts as u64,
                 rounds: 30 + prng.below(40),
-                weights: [12, 6, 10, 12, 1, 0, 0, 0, 0, 0, 4],
+                weights: [12, 6, 10, 12, 1, 0, 0, 0, 0, 0, 4, 0],
                 ..common
             },
             // Contention on few locks.
-            2 => Self { rounds: 20 + prng.below(30), weights: [2, 1, 0, 1, 1, 20, 0, 0, 0, 0, 0], ..common },
+            2 => Self { rounds: 20 + prng.below(30), weights: [2, 1, 0, 1, 1, 20, 0, 0, 0, 0, 0, 3], ..common },
             // One home bucket for all hashes, so that probes overflow.
             3 => Self {
                 universe: 20,
@@ -115,7 +115,7 @@ impl Shape {
                 chunks: 8,
                 crowded: true,
                 rounds: 20 + prng.below(30),
-                weights: [16, 8, 2, 6, 1, 0, 1, 1, 0, 0, 2],
+                weights: [16, 8, 2, 6, 1, 0, 1, 1, 0, 0, 2, 4],
                 ..common
             },
             // Few chunks that change hosts often: they are emptied and released early.
@@ -124,11 +124,11 @@ impl Shape {
                 min_block_bytes: 1 << 10,
                 chunks: hosts as u64,
                 rounds: 20 + prng.below(20),
-                weights: [10, 6, 2, 6, 3, 0, 2, 6, 1, 1, 4],
+                weights: [10, 6, 2, 6, 3, 0, 2, 6, 1, 1, 4, 2],
                 ..common
             },
             // Mostly table operations, and workers that attach and detach.
-            5 => Self { rounds: 16 + prng.below(20), weights: [3, 2, 0, 1, 1, 0, 12, 1, 3, 8, 1], ..common },
+            5 => Self { rounds: 16 + prng.below(20), weights: [3, 2, 0, 1, 1, 0, 12, 1, 3, 8, 1, 12], ..common },
             // A swarm: random kinds of operations are left out or more frequent.
             _ => {
                 let mut weights = common.weights;
@@ -174,9 +174,9 @@ impl Shape {
         }
     }
 
-    /// Bytes of a region with exactly this many chunks. Control areas take less than 512 KiB.
-    pub const fn region_bytes(&self) -> u64 {
-        (448 << 10) + self.chunks * (64 << 10)
+    /// Bytes of a region with exactly this many chunks.
+    pub fn region_bytes(&self) -> u64 {
+        self.config().region_bytes(self.chunks)
     }
 
     pub fn has_manager(&self) -> bool {
@@ -385,6 +385,7 @@ impl Actor {
                 8 if prng.below(2) == 0 => drop(open.info()),
                 8 => self.limit(open, &mut prng),
                 10 => self.shorten(open, &namespace, prng.below(4) == 0),
+                11 => self.use_memory(open, &mut prng),
                 _ => {
                     pool = None;
                     if self.open(&mut pool).is_none() {
@@ -655,6 +656,10 @@ impl Actor {
         if self.oracle.sleepers {
             self.oversleep(&pool);
         }
+        if self.meet(54, true, &pool) && self.process.host() == 0 {
+            self.free_all(&pool);
+        }
+        self.meet(55, true, &pool);
         if self.shape.idle_host != Some(self.process.host()) {
             self.use_everything(&pool, &namespace);
             // Evict a block without publishing another.
@@ -712,7 +717,8 @@ impl Actor {
             // Objects are not evicted. If each chunk of a host holds an object, it gets another
             // chunk only from a host with at least two more. With few chunks no host may have that
             // many.
-            let (others, objects) = (self.shape.hosts as u64 - 1, pool.info().objects);
+            let info = pool.info();
+            let (others, objects) = (self.shape.hosts as u64 - 1, info.objects + info.memory_slots);
             let may_starve = objects > 0 && self.shape.chunks <= objects + (objects + 1) * others;
             if !published && !may_starve {
                 let fact = format!("no room for block {number} after recovery");
@@ -977,7 +983,7 @@ fn picture(pool: &SimPool) -> String {
         info.hosts.iter().map(|host| (host.host, host.incarnation, host.workers, host.chunks)).collect();
     let workers: Vec<_> = info.workers.iter().map(|worker| (worker.host, worker.slot, worker.joined)).collect();
     format!(
-        "{} chunks, {} blocks, {} objects, hosts {hosts:?}, workers {workers:?}, {:?}",
-        info.chunks_taken, info.blocks_ready, info.objects, info.namespaces
+        "{} chunks, {} blocks, {} objects, {} slots of memory, hosts {hosts:?}, workers {workers:?}, {:?}",
+        info.chunks_taken, info.blocks_ready, info.objects, info.memory_slots, info.namespaces
     )
 }
