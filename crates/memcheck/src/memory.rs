@@ -1,7 +1,7 @@
 //! Operations on memory of users and on the locks that they allocate.
 
 use crate::oracle::Checker;
-use crate::scenario::{Actor, SimPool};
+use crate::scenario::{Actor, KEYS, SimPool};
 use cenote_base::prng::Prng;
 use cenote_mem::Fabric;
 use cenote_pool::PoolError;
@@ -9,8 +9,6 @@ use std::time::Duration;
 
 /// Most pieces that the processes of a run keep, so that blocks have room, too.
 const PIECES_MAX: usize = 12;
-/// Key of named memory.
-const KEY: &str = "memory";
 
 /// A piece of memory that some process has allocated and that no process is freeing.
 #[derive(Clone, Copy, Debug)]
@@ -28,14 +26,14 @@ impl Actor {
 
     /// Allocates, frees, names or reads memory, or allocates, frees or takes a lock.
     pub fn use_memory(&self, pool: &SimPool, prng: &mut Prng) {
-        match prng.below(10) {
+        match prng.below(12) {
             0..4 => self.allocate(pool, prng),
             4..6 => self.free_any(pool, prng),
             6 => self.read_any(pool, prng),
             7 => self.name_any(pool, prng),
-            8 if prng.below(2) == 0 => drop(pool.destroy_object(KEY)),
+            8 if prng.below(2) == 0 => drop(pool.destroy_object(&KEYS[2])),
             8 => self.read_named(pool),
-            _ => self.use_lock(pool),
+            _ => self.use_lock(pool, prng),
         }
     }
 
@@ -143,7 +141,7 @@ impl Actor {
     /// Names a piece. It goes with the next one that gets the name.
     fn name_any(&self, pool: &SimPool, prng: &mut Prng) {
         let Some(piece) = self.take_known(prng) else { return };
-        match pool.name_memory(KEY, piece.offset) {
+        match pool.name_memory(&KEYS[2], piece.offset) {
             Ok(()) if self.is_alive() => self.oracle.notes().pieces_unsure -= 1,
             Err(PoolError::Lock { .. } | PoolError::DeclaredDead | PoolError::TableFull { .. }) => {
                 self.give_back(piece);
@@ -159,7 +157,7 @@ impl Actor {
     /// Follows the name. Its memory may be freed and taken again at once, so its content says
     /// nothing.
     fn read_named(&self, pool: &SimPool) {
-        if let Ok(Some((offset, bytes))) = pool.find_memory(KEY) {
+        if let Ok(Some((offset, bytes))) = pool.find_memory(&KEYS[2]) {
             let space = pool.space();
             if !space.contains(&offset) || offset + bytes > space.end {
                 self.oracle.report(Checker::Blocks, format!("{bytes} bytes at {offset:#x} are no memory"));
@@ -167,8 +165,12 @@ impl Actor {
         }
     }
 
-    /// Allocates a lock, takes it, and frees it. No other process may have it meanwhile.
-    fn use_lock(&self, pool: &SimPool) {
+    /// Allocates a lock and takes it. No other process may have it meanwhile.
+    fn use_lock(&self, pool: &SimPool, prng: &mut Prng) {
+        let kept = if prng.below(2) == 0 { self.oracle.notes().locks_kept.pop() } else { None };
+        if let Some(lock) = kept {
+            return self.free_lock(pool, lock);
+        }
         let Ok(lock) = pool.allocate_lock() else { return };
         if !self.is_alive() {
             return;
@@ -189,12 +191,30 @@ impl Actor {
             }
             Err(_) => {}
         }
-        // Before it is free: another process may allocate it at once.
-        if self.is_alive() {
-            self.oracle.notes().locks.remove(&lock);
+        if prng.below(2) == 0 {
+            self.free_lock(pool, lock);
+        } else if self.is_alive() {
+            self.oracle.notes().locks_kept.push(lock);
         }
-        if pool.free_lock(lock).is_err() && self.is_alive() {
-            self.oracle.notes().locks.insert(lock);
+    }
+
+    /// Takes and frees a lock that any process of any host has allocated.
+    fn free_lock(&self, pool: &SimPool, lock: u16) {
+        // Before it is free: another process may allocate it at once.
+        if !self.is_alive() || !self.oracle.notes().locks.remove(&lock) {
+            return;
+        }
+        match pool.free_lock(lock) {
+            Err(PoolError::Config(error)) if self.is_alive() => {
+                let fact = format!("lock {lock} is allocated and cannot be freed: {error}");
+                self.oracle.report_unless_lossy(Checker::Locks, fact);
+            }
+            Err(_) if self.is_alive() => {
+                let mut notes = self.oracle.notes();
+                notes.locks.insert(lock);
+                notes.locks_kept.push(lock);
+            }
+            _ => {}
         }
     }
 
@@ -229,6 +249,6 @@ impl Actor {
             let fact = format!("{} pieces of dead workers were left, and at most {unsure} could be", freed.pieces);
             self.oracle.report_unless_lossy(Checker::Allocator, fact);
         }
-        let _ = pool.destroy_object(KEY);
+        let _ = pool.destroy_object(&KEYS[2]);
     }
 }

@@ -89,6 +89,8 @@ pub struct Notes {
     pub pieces_unsure: u64,
     /// Locks that a process has allocated and not freed.
     pub locks: BTreeSet<u16>,
+    /// Those of them that any process may free.
+    pub locks_kept: Vec<u16>,
     /// Index entries at a meeting, by host: (all, stale).
     pub entries: Vec<(usize, (u64, u64))>,
     /// Largest number of stale index entries of any check.

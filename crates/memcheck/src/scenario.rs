@@ -3,14 +3,14 @@
 
 use crate::oracle::{Checker, Oracle};
 use cenote_base::prng::Prng;
-use cenote_base::{BlockHash, HashSeed, HostId};
+use cenote_base::{BlockHash, ChainHasher, HashSeed, HostId};
 use cenote_mem::{Fabric, Offset};
 use cenote_memmodel::{Process, SimFabric, SimHost};
 use cenote_pool::{
     AttachOptions, CheckReport, ColdBlock, Counter, Design, Event, Eviction, Hit, HostsLock, LockManager, Names,
     Namespace, NamespaceRecord, NewBlock, Pool, PoolConfig, PoolError, Publish, ReadOutcome, Shorter, Strays,
 };
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 pub type SimPool = Pool<SimFabric, SimHost>;
@@ -29,6 +29,8 @@ const QUARANTINE: Duration = Duration::from_millis(100);
 pub const RECOVERED: usize = 3;
 /// First block number outside the universe, for blocks that the random work never publishes.
 pub const UNLIKE: usize = 1000;
+/// Seed of all hashes.
+const SEED: HashSeed = HashSeed([7; 32]);
 /// Encoding byte of blocks that were repacked to one line less.
 const SHORT: u8 = 1;
 /// Number of operations of a late worker.
@@ -170,7 +172,7 @@ impl Shape {
             hosts_lock: self.hosts_lock,
             eviction: self.eviction,
             design: self.design,
-            ..PoolConfig::new(HashSeed([7; 32]), [9; 16])
+            ..PoolConfig::new(SEED, [9; 16])
         }
     }
 
@@ -205,6 +207,19 @@ impl Shape {
         bytes
     }
 }
+
+/// Keys of two objects and of named memory. Their probes begin at one row or at the row before it, so
+/// that they pass each other's rows.
+pub static KEYS: LazyLock<[String; 3]> = LazyLock::new(|| {
+    let hasher = ChainHasher::new(&SEED, &[0xff; 32]);
+    let home = |key: &String| {
+        let tokens: Vec<u32> = key.bytes().map(u32::from).collect();
+        hasher.block(None, &tokens).words()[0] % 1024
+    };
+    let first = "object 0".to_owned();
+    let at = |row| (1..).map(|number| format!("object {number}")).find(|key| home(key) == row).expect("endless");
+    [first.clone(), at(home(&first) - 1), at(home(&first))]
+});
 
 pub struct Actor {
     pub shape: Shape,
@@ -566,7 +581,7 @@ impl Actor {
     }
 
     fn object(&self, pool: &SimPool, key: u8, prng: &mut Prng) {
-        let name = format!("object {key}");
+        let name = KEYS[usize::from(key)].clone();
         let value = prng.next_u64();
         match prng.below(8) {
             0..3 => {
@@ -660,6 +675,8 @@ impl Actor {
             self.free_all(&pool);
         }
         self.meet(55, true, &pool);
+        // It frees this host's slots of the memory that host 0 has freed.
+        pool.tick();
         if self.shape.idle_host != Some(self.process.host()) {
             self.use_everything(&pool, &namespace);
             // Evict a block without publishing another.
@@ -874,7 +891,7 @@ impl Actor {
         notes.kept += pool.counter(Counter::EvictionsPinned);
         drop(notes);
         let keys = pool.object_keys();
-        for key in ["object 0", "object 1"] {
+        for key in KEYS[..2].iter().map(String::as_str) {
             self.get_object(pool, key, true);
             if pool.get_object(key).is_ok_and(|bytes| bytes.is_some()) && !keys.iter().any(|known| known == key) {
                 self.oracle

@@ -19,7 +19,7 @@ impl<F: Fabric, H: HostLocal> Tables<F, H> {
         })?;
         let bit = word.trailing_ones();
         let at = region.layout.given_locks().nth(index).expect("as many as were read");
-        region.fabric.publish_word(Offset::new(at), word | 1 << bit);
+        region.fabric.write_word(Offset::new(at), word | 1 << bit);
         fault::point(Point::LockGiven);
         Ok(FIXED_LOCKS + 64 * index as u64 + u64::from(bit))
     }
@@ -31,7 +31,7 @@ impl<F: Fabric, H: HostLocal> Tables<F, H> {
         let (index, bit) = ((number / 64) as usize, number % 64);
         let word = self.locks.given_words()[index];
         let at = region.layout.given_locks().nth(index).expect("users have this lock");
-        region.fabric.publish_word(Offset::new(at), word & !(1 << bit));
+        region.fabric.write_word(Offset::new(at), word & !(1 << bit));
         fault::point(Point::LockTakenBack);
     }
 }

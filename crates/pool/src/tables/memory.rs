@@ -181,7 +181,6 @@ impl<F: Fabric, H: HostLocal> Tables<F, H> {
         let region = &self.region;
         let size = if is_arena { 1 } else { generation.0 & Piece::SIZE_MAX };
         let at = region.layout.piece(slot.block);
-        region.fabric.refresh(&[at / LINE * LINE]);
         self.put_piece(tables, at, Piece { size, named: false, maker: self.maker() });
         // Before the owner word sends others to look for the word.
         region.fabric.fence();
