@@ -1,7 +1,8 @@
 //! Operations on memory of users and on the locks that they allocate.
 
+use crate::objects::KEYS;
 use crate::oracle::Checker;
-use crate::scenario::{Actor, KEYS, SimPool};
+use crate::scenario::{Actor, SimPool};
 use cenote_base::prng::Prng;
 use cenote_mem::Fabric;
 use cenote_pool::PoolError;

@@ -1,16 +1,17 @@
 //! The programs of the simulated processes: publish, read, pin, evict, count under locks, attach
 //! and detach. The checks of the pool's state run in them too.
 
+use crate::objects::KEYS;
 use crate::oracle::{Checker, Oracle};
 use cenote_base::prng::Prng;
-use cenote_base::{BlockHash, ChainHasher, HashSeed, HostId};
+use cenote_base::{BlockHash, HashSeed, HostId};
 use cenote_mem::{Fabric, Offset};
 use cenote_memmodel::{Process, SimFabric, SimHost};
 use cenote_pool::{
     AttachOptions, CheckReport, ColdBlock, Counter, Design, Event, Eviction, Hit, HostsLock, LockManager, Names,
     Namespace, NamespaceRecord, NewBlock, Pool, PoolConfig, PoolError, Publish, ReadOutcome, Shorter, Strays,
 };
-use std::sync::{Arc, LazyLock};
+use std::sync::Arc;
 use std::time::Duration;
 
 pub type SimPool = Pool<SimFabric, SimHost>;
@@ -30,7 +31,7 @@ pub const RECOVERED: usize = 3;
 /// First block number outside the universe, for blocks that the random work never publishes.
 pub const UNLIKE: usize = 1000;
 /// Seed of all hashes.
-const SEED: HashSeed = HashSeed([7; 32]);
+pub const SEED: HashSeed = HashSeed([7; 32]);
 /// Encoding byte of blocks that were repacked to one line less.
 const SHORT: u8 = 1;
 /// Number of operations of a late worker.
@@ -207,19 +208,6 @@ impl Shape {
         bytes
     }
 }
-
-/// Keys of two objects and of named memory. Their probes begin at one row or at the row before it, so
-/// that they pass each other's rows.
-pub static KEYS: LazyLock<[String; 3]> = LazyLock::new(|| {
-    let hasher = ChainHasher::new(&SEED, &[0xff; 32]);
-    let home = |key: &String| {
-        let tokens: Vec<u32> = key.bytes().map(u32::from).collect();
-        hasher.block(None, &tokens).words()[0] % 1024
-    };
-    let first = "object 0".to_owned();
-    let at = |row| (1..).map(|number| format!("object {number}")).find(|key| home(key) == row).expect("endless");
-    [first.clone(), at(home(&first) - 1), at(home(&first))]
-});
 
 pub struct Actor {
     pub shape: Shape,
@@ -578,47 +566,6 @@ impl Actor {
             }
         }
         drop(guard);
-    }
-
-    fn object(&self, pool: &SimPool, key: u8, prng: &mut Prng) {
-        let name = KEYS[usize::from(key)].clone();
-        let value = prng.next_u64();
-        match prng.below(8) {
-            0..3 => {
-                let write = self.oracle.notes().begin_write(&name, Some(value));
-                let put = pool.put_object(&name, &value.to_le_bytes().repeat(12));
-                if put.is_ok() && self.process.lives(self.process.number()) {
-                    self.oracle.notes().end_write(&name, write);
-                }
-            }
-            3 => {
-                let write = self.oracle.notes().begin_write(&name, None);
-                if pool.destroy_object(&name).is_ok() && self.process.lives(self.process.number()) {
-                    self.oracle.notes().end_write(&name, write);
-                }
-            }
-            _ => self.get_object(pool, &name, false),
-        }
-    }
-
-    /// Reads an object, which must have the last value put. `strict`: no process writes objects
-    /// now.
-    fn get_object(&self, pool: &SimPool, name: &str, strict: bool) {
-        let from = self.oracle.notes().now();
-        let Ok(bytes) = pool.get_object(name) else { return };
-        let value = bytes.as_ref().and_then(|bytes| bytes.first_chunk()).map(|bytes| u64::from_le_bytes(*bytes));
-        if !self.process.lives(self.process.number()) {
-            return;
-        }
-        if bytes != value.map(|value| value.to_le_bytes().repeat(12)) {
-            self.oracle.report(Checker::Blocks, format!("{name} has bytes that no process put"));
-        } else if !self.oracle.notes().may_be(name, value, from, strict) {
-            // A damaged object may be missing if a chunk was lost.
-            if value.is_some() || pool.info().chunks_lost == 0 {
-                let fact = format!("{name} has value {value:x?}, which is not the last one put");
-                self.oracle.report_unless_lossy(Checker::Index, fact);
-            }
-        }
     }
 
     /// Runs TraCT's lock manager until the other processes have ended.

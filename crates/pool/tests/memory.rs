@@ -10,7 +10,7 @@ use cenote_pool::{
     AttachOptions, HostPool, Inspector, Maker, Pool, PoolConfig, PoolError, Publish, Superblock, open_region,
 };
 use std::collections::BTreeMap;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, Command, Stdio};
 
 use std::time::Duration;
@@ -92,7 +92,7 @@ fn maker() {
     // Nothing leads to it.
     pool.allocate(1000).expect("there is room");
     pool.allocate(50_000).expect("there is room");
-    println!("\n@built");
+    std::io::stdout().write_all(b"\n@built\n").expect("the test listens");
     std::io::stdin().read_line(&mut String::new()).expect("the test kills it before");
 }
 

@@ -14,9 +14,9 @@ impl<F: Fabric, H: HostLocal> Tables<F, H> {
     pub fn give_lock(&self, _: &Holds<Lock>) -> Result<u64, PoolError> {
         let region = &self.region;
         let given = self.locks.given_words();
-        let (index, word) = given.iter().enumerate().find(|(_, word)| **word != u64::MAX).ok_or_else(|| {
-            PoolError::TableFull { table: "lock", rows: GIVEN_LOCKS, fact: ": free a lock that no program uses" }
-        })?;
+        let fact = ": free a lock that no program uses";
+        let full = PoolError::TableFull { table: "lock", rows: GIVEN_LOCKS, fact };
+        let (index, word) = given.iter().enumerate().find(|(_, word)| **word != u64::MAX).ok_or(full)?;
         let bit = word.trailing_ones();
         let at = region.layout.given_locks().nth(index).expect("as many as were read");
         region.fabric.write_word(Offset::new(at), word | 1 << bit);
