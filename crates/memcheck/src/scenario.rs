@@ -179,7 +179,7 @@ impl Shape {
 
     /// Bytes of a region with exactly this many chunks.
     pub fn region_bytes(&self) -> u64 {
-        self.config().region_bytes(self.chunks)
+        self.config().region_bytes(self.chunks).expect("the shape fits")
     }
 
     pub fn has_manager(&self) -> bool {
@@ -950,4 +950,24 @@ fn picture(pool: &SimPool) -> String {
         "{} chunks, {} blocks, {} objects, {} slots of memory, hosts {hosts:?}, workers {workers:?}, {:?}",
         info.chunks_taken, info.blocks_ready, info.objects, info.memory_slots, info.namespaces
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use cenote_mem::{Coherent, MapOptions, Mapping, RegionSource};
+    use cenote_pool::Superblock;
+
+    #[test]
+    fn a_region_has_the_chunks_of_its_shape() {
+        for seed in 0..100 {
+            let shape = Shape::of_seed(seed);
+            let mapping = Mapping::create(&RegionSource::Anon, shape.region_bytes(), 0o600, &MapOptions::default());
+            let fabric = Arc::new(Coherent::new(mapping.expect("anonymous memory")));
+            Superblock::format(&fabric, &shape.config()).expect("the shape fits");
+            let options = AttachOptions { private: true, ..AttachOptions::named("test") };
+            let pool = Pool::attach(fabric, &options).expect("a fresh region attaches");
+            assert_eq!(pool.info().num_chunks, shape.chunks, "seed {seed}: {shape:?}");
+        }
+    }
 }
