@@ -4,7 +4,7 @@ use crate::objects::KEYS;
 use crate::oracle::Checker;
 use crate::scenario::{Actor, SimPool};
 use cenote_base::prng::Prng;
-use cenote_mem::Fabric;
+use cenote_mem::{Fabric, Offset};
 use cenote_pool::PoolError;
 use std::time::Duration;
 
@@ -110,9 +110,15 @@ impl Actor {
     fn free_any(&self, pool: &SimPool, prng: &mut Prng) {
         let Some(piece) = self.take_known(prng) else { return };
         self.expect_content(pool, &piece);
+        // A program writes through its caches. The line must not arrive after the memory has another
+        // user.
+        pool.fabric().store(Offset::new(piece.offset), 0);
         match pool.free(piece.offset) {
             Ok(()) if self.is_alive() => self.oracle.notes().pieces_unsure -= 1,
-            Err(PoolError::Lock { .. } | PoolError::DeclaredDead) => self.give_back(piece),
+            Err(PoolError::Lock { .. } | PoolError::DeclaredDead) => {
+                self.mark(pool, &piece);
+                self.give_back(piece);
+            }
             Err(error) if self.is_alive() => {
                 let fact = format!("memory that was allocated cannot be freed: {piece:x?}: {error}");
                 self.oracle.report_unless_lossy(Checker::Allocator, fact);
