@@ -41,6 +41,8 @@ const fn of_hosts(when: When) -> Option<Spot> {
 /// `None`: no child passes the point, or none often enough.
 const fn spot(point: Point) -> Option<Spot> {
     match point {
+        // The heap's lock.
+        Point::SlotTaken => locked(300),
         // The locks of the heap and of the chunks.
         Point::ChunkAdopted => of_hosts(When::HostAway),
         Point::ChunkClaimed => locked(2),
@@ -66,6 +68,7 @@ const fn spot(point: Point) -> Option<Spot> {
         Point::HostReborn => of_hosts(When::HostReturns),
         Point::EventNumbered
         | Point::EventTold
+        | Point::PublishCopied
         | Point::PublishIndexed
         | Point::PublishPayload
         | Point::PublishReady
@@ -76,7 +79,7 @@ const fn spot(point: Point) -> Option<Spot> {
         // Passed once per region or per namespace of a region.
         Point::FormatCleared | Point::FormatWritten | Point::NamespaceNamed => None,
         // Passed only where the region is shared by several hosts.
-        Point::LockLeft | Point::ReadUnseen => None,
+        Point::ChunkMoved | Point::ChunkOffered | Point::LockLeft | Point::ReadUnseen => None,
         // No child swaps, repacks, or allocates memory of its own.
         Point::MemoryAllocated
         | Point::RepackEmptied
