@@ -348,13 +348,14 @@ impl<F: Fabric, H: HostLocal> Index<F, H> {
         let locks = groups.iter().map(|group| Inserting::lock(group)).map(|(shard, intent)| (Shard(shard), intent));
         let guards = self.locks.take_free(locks);
         let held = || groups.iter().zip(&guards).filter(|(_, guard)| guard.is_some());
-        let homes = held().flat_map(|(group, _)| group.iter().map(|one| self.home(one.probe)));
-        let homes: Vec<u64> = homes.collect();
+        let homes: Vec<u64> = held().map(|(group, _)| self.home(group[0].probe)).collect();
         self.region.fabric.refresh(&homes);
         homes.iter().for_each(|&home| self.region.fabric.prefetch(home));
         for (group, guard) in groups.iter_mut().zip(&guards) {
-            if let Some(shard) = guard {
-                group.iter_mut().for_each(|one| one.outcome = self.insert_refreshed(shard, one.hash, one.block));
+            if let (Some(shard), [first, others @ ..]) = (guard, &mut **group) {
+                first.outcome = self.insert_refreshed(shard, first.hash, first.block);
+                // They may share the first one's bucket, which has changed.
+                self.insert_group(shard, others);
             }
         }
         self.locks.release_all(guards);
