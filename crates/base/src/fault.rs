@@ -147,7 +147,7 @@ named! {
     RepackEmptied = "repack.emptied",
     /// Repacked blocks have new slots and are not written yet.
     RepackReserved = "repack.reserved",
-    /// A save has copied one page out of an engine.
+    /// A save has copied a layer of its blocks out of an engine; passed once for each page.
     SavePage = "save.page",
     /// A slot is reserved and charged; the heap's lock is still held, for later slots of the call.
     SlotTaken = "slot.taken",
