@@ -106,9 +106,14 @@ impl Drop for KvMemory {
 }
 
 fn work(tasks: &Mutex<Receiver<Task>>) {
+    let mut is_placed = false;
     loop {
         let task = tasks.lock().unwrap_or_else(PoisonError::into_inner).recv();
         let Ok(task) = task else { return };
+        if !is_placed {
+            task.place_thread();
+            is_placed = true;
+        }
         task.run();
     }
 }
@@ -210,7 +215,7 @@ impl KvMemory {
         }
         let tasks = self.tasks.lock().unwrap_or_else(PoisonError::into_inner);
         let tasks = tasks.as_ref().ok_or_else(|| wrong("the memory was closed"))?;
-        guarded(|| Ok(Load::begin(Arc::clone(&self.pages), lease.coding.as_ref(), pins, &blocks, tasks)))
+        guarded(|| Ok(Load::begin(Arc::clone(&self.pages), lease, pins, &blocks, tasks)))
     }
 
     /// Ends the threads after the loads in progress.

@@ -300,6 +300,7 @@ def callables(name: str, seed: int) -> Iterator[tuple[str, Callable[[random.Rand
         any_of(chance, *TEXTS, "int8+delta", "oaken:1/1/1", "oaken:4/90/6:5", "qpackz:1"),
         **{**codec, **{key: chance.choice(ANYTHING) for key in chance.sample([*codec, "profile"], 2)}},
     )
+    yield "Region.bind_thread", lambda chance: region.bind_thread()
     yield "Namespace.hash_tokens", lambda chance: blocks.hash_tokens(numbers(chance), number(chance))
     yield "Namespace.alias", lambda chance: blocks.alias(any_of(chance, BYTES))
     yield "Namespace.count", lambda chance: blocks.count(hashes(chance))

@@ -149,6 +149,13 @@ class Region:
     @property
     def degraded(self) -> str | None:
         """Reason why this process does not use the region; None if it uses the region."""
+    def bind_thread(self) -> int | None:
+        """Binds the calling thread to the NUMA node nearest to the region's memory.
+
+        The thread keeps to processors that it may use already. Returns the node, or None if the
+        thread stays where it was: there is no choice, the kernel refuses, or the environment has
+        CENOTE_NUMA_BIND=off. The threads of `KvMemory` do this by themselves.
+        """
     def counters(self) -> dict[str, int]:
         """Counters of this host's workers, by name."""
     def info(self) -> dict[str, Any]:

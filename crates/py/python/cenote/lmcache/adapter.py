@@ -23,7 +23,7 @@ from cenote.facts import record
 from cenote.health import HealthLog
 from cenote.model_files import weights_name
 from cenote.serving import serving
-from cenote.start import given_of_new, log_ignored
+from cenote.start import given_of_new, log_ignored, place_thread
 
 if TYPE_CHECKING:
     from lmcache.v1.distributed.api import MemoryLayoutDesc, ObjectKey
@@ -76,8 +76,8 @@ class CenoteL2Adapter(L2AdapterInterface):
         self._found: dict[int, Bitmap] = {}
         self._loaded: dict[int, Bitmap] = {}
         self._store_event, self._lookup_event, self._load_event = (create_event_notifier() for _ in range(3))
-        self._storing = ThreadPoolExecutor(1, "cenote-store")
-        self._loading = ThreadPoolExecutor(1, "cenote-load")
+        self._storing = ThreadPoolExecutor(1, "cenote-store", initializer=place_thread, initargs=(self.region,))
+        self._loading = ThreadPoolExecutor(1, "cenote-load", initializer=place_thread, initargs=(self.region,))
         self._running: set[Future[None]] = set()
         self._closed = False
 
