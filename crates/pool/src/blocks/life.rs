@@ -155,8 +155,7 @@ impl<F: Fabric, H: HostLocal> Blocks<F, H> {
     /// eviction policy's word of a block that was repacked.
     pub fn enter(&self, drafts: &[Draft], word: impl Fn(&Draft) -> Option<u64>, mut told: impl FnMut(&Draft, Publish)) {
         let mut refused = Vec::new();
-        let named = |(index, draft): (usize, &Draft)| (index, draft.label.hash, draft.slot.block);
-        self.index.insert_all(drafts.iter().enumerate().map(named), |index, inserted| {
+        let mut told_of = |index: usize, inserted: Inserted| {
             let draft = &drafts[index];
             let Draft { slot: Slot { block, .. }, label, .. } = *draft;
             if inserted == Inserted::New {
@@ -170,7 +169,13 @@ impl<F: Fabric, H: HostLocal> Blocks<F, H> {
                 refused.push(block);
             }
             told(draft, Publish::of(inserted));
-        });
+        };
+        if let [one] = drafts {
+            told_of(0, self.index.insert(one.label.hash, one.slot.block));
+        } else {
+            let named = |(index, draft): (usize, &Draft)| (index, draft.label.hash, draft.slot.block);
+            self.index.insert_all(drafts.iter().enumerate().map(named), told_of);
+        }
         // Retract instead of freeing: a stale index entry may have led a reader here, which may
         // have pinned the block. Without the lock the slot stays reserved until this worker leaves.
         if !refused.is_empty()
@@ -213,25 +218,30 @@ impl<F: Fabric, H: HostLocal> Blocks<F, H> {
         hits
     }
 
-    /// Calls `there` with the number of each hash of which the pool has a readable block, which is
-    /// then marked as used.
+    /// Whether the pool has a readable block of this hash, which is then marked as used.
+    pub fn touch_if_there(&self, hash: BlockHash) -> bool {
+        if self.region.is_plain() {
+            return self.index.use_if_there(hash);
+        }
+        let found = self.index.find(hash);
+        self.touch(self.region.access_clock().load(Relaxed), found.map(|(block, _)| block));
+        found.is_some()
+    }
+
+    /// As [`Blocks::touch_if_there`] for several hashes, which wait together for memory. Calls
+    /// `there` with the number of each hash that is there.
     pub fn touch_those_there(&self, hashes: &[BlockHash], mut there: impl FnMut(usize)) {
         if self.region.is_plain() {
             return (0..hashes.len()).filter(|&at| self.index.use_if_there(hashes[at])).for_each(there);
         }
         let now = self.region.access_clock().load(Relaxed);
-        let mut touch = |at: usize, found: Option<(BlockIndex, Descriptor)>| {
+        self.index.find_each_now(hashes, |at, found| {
             if let Some((block, _)) = found {
                 self.touch(now, Some(block));
                 there(at);
             }
             true
-        };
-        match hashes {
-            // The cached copies of one block are fetched faster than they are dropped.
-            [hash] => _ = touch(0, self.index.find(*hash)),
-            _ => self.index.find_each_now(hashes, touch),
-        }
+        });
     }
 
     /// Marks blocks as used at an instant. Only lookups advance the recency clock: the blocks that

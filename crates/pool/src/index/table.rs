@@ -302,24 +302,31 @@ impl<F: Fabric, H: HostLocal> Index<F, H> {
 
     /// Indexes a readable block, unless its hash is indexed already.
     pub fn insert(&self, hash: BlockHash, block: BlockIndex) -> Inserted {
-        let mut outcome = Inserted::Busy;
-        self.insert_all([(0, hash, block)], |_, inserted| outcome = inserted);
-        outcome
+        if self.region.is_plain() {
+            let mut one = [self.inserting((0, hash, block))];
+            self.insert_all_plain(&mut one);
+            return one[0].outcome;
+        }
+        let shard = self.lock_probe(self.probe(hash), self.locks.serving());
+        shard.map_or(Inserted::Busy, |shard| self.insert_locked(&shard, hash, block))
+    }
+
+    fn inserting(&self, (at, hash, block): (usize, BlockHash, BlockIndex)) -> Inserting {
+        Inserting { probe: self.probe(hash), at, hash, block, outcome: Inserted::Busy }
     }
 
     /// Indexes readable blocks, each unless its hash is indexed already, and calls `told` with the
     /// caller's number of each block. `told` may take locks.
     ///
     /// Takes the lock of each shard once: first all locks that are free together, then the others
-    /// one by one. The blocks share one patience: after a timeout the rest are indexed only if no lock is busy.
+    /// one by one. The blocks share one patience: after a timeout the rest are indexed only if no
+    /// lock is busy.
     pub fn insert_all(
         &self,
         blocks: impl IntoIterator<Item = (usize, BlockHash, BlockIndex)>,
         mut told: impl FnMut(usize, Inserted),
     ) {
-        let of_shard =
-            |(at, hash, block)| Inserting { probe: self.probe(hash), at, hash, block, outcome: Inserted::Busy };
-        let mut all: Vec<Inserting> = blocks.into_iter().map(of_shard).collect();
+        let mut all: Vec<Inserting> = blocks.into_iter().map(|block| self.inserting(block)).collect();
         if self.region.is_plain() {
             self.insert_all_plain(&mut all);
             return all.iter().for_each(|one| told(one.at, one.outcome));

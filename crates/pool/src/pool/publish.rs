@@ -121,9 +121,19 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
     /// The length of the payload does not suit the namespace and the encoding
     /// ([`NewBlock::encoding`]): a bug of the caller.
     pub fn publish(&self, new: &NewBlock<'_>, parts: &[&[u8]]) -> Publish {
-        let mut one = [Wish::of_payload(new, parts)];
-        self.0.publish_together(&mut one, |_| parts);
-        one[0].outcome()
+        // Without the memory that several blocks need.
+        let (member, mut one) = (&*self.0, [Wish::of_payload(new, parts)]);
+        member.reserve_new(&mut one, Fill::Copied);
+        let [Wish { slot, .. }] = one;
+        slot.map_or_else(
+            |outcome| outcome,
+            |slot| {
+                let mut outcome = Publish::NoRoom;
+                let draft = member.blocks.copy_in(slot, &member.label(new), parts);
+                member.enter_new(&[draft], |_, entered| outcome = entered);
+                outcome
+            },
+        )
     }
 
     /// Publishes blocks with their payloads, as [`Pool::publish`] would one after the other.
@@ -229,11 +239,18 @@ impl<F: Fabric, H: HostLocal> Member<F, H> {
         if self.is_out() {
             return;
         }
-        let hashes: Vec<BlockHash> = wishes.iter().map(|wish| wish.new.hash).collect();
-        self.blocks.touch_those_there(&hashes, |at| {
-            wishes[at].slot = Err(Publish::Duplicate);
+        let mut there = |wish: &mut Wish<'_>| {
+            wish.slot = Err(Publish::Duplicate);
             self.region.counters().add(Counter::Duplicates, 1);
-        });
+        };
+        if let [one] = wishes {
+            if self.blocks.touch_if_there(one.new.hash) {
+                there(one);
+            }
+        } else {
+            let hashes: Vec<BlockHash> = wishes.iter().map(|wish| wish.new.hash).collect();
+            self.blocks.touch_those_there(&hashes, |at| there(&mut wishes[at]));
+        }
         let mut wanted = wishes.iter_mut().filter(|wish| !matches!(wish.slot, Err(Publish::Duplicate))).peekable();
         if wanted.peek().is_none() {
             return;
