@@ -1,5 +1,6 @@
 //! The model of a pool on several hosts finds what the pool finds: the same requests on both, with
 //! ticks at the same moments.
+#![allow(clippy::print_stdout, reason = "the rows are shown with --nocapture")]
 
 use cenote_base::prng::Prng;
 use cenote_base::{BlockHash, HashSeed, HostId};
