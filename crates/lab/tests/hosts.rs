@@ -131,7 +131,6 @@ fn expect_alike(
         rate(modelled),
         model.moved_chunks()
     );
-    println!("{row}");
     assert!(rate(found) > 0.1 && region.sum(Counter::Evicted) > capacity as u64, "{row}");
     assert!((rate(found) - rate(modelled)).abs() <= BOUND, "{row}");
     let (moved, modelled) = (region.sum(Counter::ChunksShared) as f64, model.moved_chunks() as f64);

@@ -4,7 +4,7 @@
 //! Every host evicts its own blocks in the order of the eviction policy. If a host's oldest blocks
 //! are younger than those of another host, the other one's space is worth more in its hands: one
 //! pool with one order would evict the other one's blocks first. So chunks move, with the blocks in
-//! them, until the ages agree within [`MARGIN`]. Ages count lookups of the whole rack.
+//! them, until the ages agree within `MARGIN`. Ages count lookups of the whole rack.
 
 use crate::eviction::{EvictionPolicy, batch};
 

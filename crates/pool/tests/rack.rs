@@ -227,7 +227,6 @@ fn expect_one_pool(eviction: Eviction, requests_per_tick: usize, most_moves: f64
         for (split, host_of) in SPLITS {
             let Served { rate, moves } = served(hosts, eviction, requests_per_tick, host_of);
             let row = format!("{eviction}, {hosts} hosts, {split}: {:.3} of one host, {moves:.3} moves", rate / one);
-            println!("{row}");
             if rate < least_part(eviction, split) * one || split == EVEN && moves > most_moves {
                 missed.push(row);
             }
