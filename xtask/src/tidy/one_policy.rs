@@ -145,7 +145,9 @@ mod tests {
     #[test]
     fn a_decision_that_only_one_world_asks_for_is_found() {
         let engine = "fn f() { Scheduler::new(c); Watermark::share(1); SwapConfig { x } } impl PrefixSource for M {}";
-        let pool = "fn f() { p.victims(c); p.inserted(c) }";
+        let calls = DECISIONS.iter().filter(|(_, folder)| *folder == "crates/pool/src/");
+        let calls: String = calls.map(|(call, _)| format!("p{call}c); ")).collect();
+        let pool = &format!("fn f() {{ {calls} }}");
         let sim = format!("{engine} {pool}");
         let tree = |sim: &str| {
             findings(&[
