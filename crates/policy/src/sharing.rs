@@ -16,8 +16,8 @@ const OLDEST_PART: usize = 8;
 const MARGIN: u64 = 8;
 
 /// A busy host offers chunks only if they are older than another host's by more than one in so many
-/// lookups, that is twice as old. Ages of busy hosts differ by chance, and with a smaller margin
-/// they would pass chunks back and forth.
+/// lookups, that is twice as old, and its stock. Ages of busy hosts differ by chance, and with a
+/// smaller margin they would pass more chunks back and forth.
 const BUSY_MARGIN: u64 = 1;
 
 /// A host is idle when it has reserved nothing for so many ticks. Between two requests that need
@@ -74,8 +74,8 @@ pub fn taken_at_once(owned: usize, offered: u64, own: Option<u64>, most: usize) 
 /// What the other hosts need.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Need {
-    /// Age of the oldest chunk of the host that evicted since the last tick and has the youngest
-    /// chunks: 0 if it has none. `None`: none evicted.
+    /// Of the hosts that evicted since the last tick, the lowest age to which a next eviction would
+    /// reach: 0 if a host has no block. `None`: none evicted.
     pub rival: Option<u64>,
     /// Another host has no chunk.
     pub has_newcomer: bool,

@@ -209,6 +209,12 @@ impl<F: Fabric, H: HostLocal> Region<F, H> {
         (line.owner != 0 && self.layout.is_slot(line.slot_bytes)).then_some(line)
     }
 
+    /// The line of a chunk when this host has taken it.
+    pub fn taken(&self, line: ChunkLine) -> ChunkLine {
+        let generation = line.generation.wrapping_add(1);
+        ChunkLine { owner: self.host + 1, incarnation: self.incarnation(), generation, offered: 0, ..line }
+    }
+
     /// The line of a chunk that this host owns.
     pub fn own_chunk(&self, chunk: u64) -> Option<ChunkLine> {
         self.read_chunk(chunk).filter(|line| line.owner == self.host + 1)

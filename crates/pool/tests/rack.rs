@@ -159,7 +159,8 @@ const SPLITS: [(&str, Split); 6] = [
 
 /// Lowest part of one host's hit rate that several hosts reach. If requests for one prompt go to
 /// several hosts, its blocks lie in several queues. SIEVE and S3-FIFO then evict some heads before
-/// their tails, because only blocks in one queue leave in the order of their depth.
+/// their tails, because only blocks in one queue leave in the order of their depth. Each host has
+/// its own ghosts of S3-FIFO.
 fn least_part(eviction: Eviction, split: &str) -> f64 {
     let is_whole = [ALL_ON_ONE, BY_PROMPT].contains(&split);
     match eviction {

@@ -194,7 +194,7 @@ impl<F: Fabric, H: HostLocal> Blocks<F, H> {
         let (pace, policy) = (region.report_pace().load(Relaxed), self.policy());
         let mut told = Vec::new();
         let is_marked = |block: &BlockIndex| {
-            if region.class_of_chunk(region.layout.chunk_of(*block)).is_some() {
+            if region.lists(*block) {
                 return true;
             }
             let is_due = is_due(policy.idle(region.policy_word(*block).load(Relaxed), now), pace);
@@ -295,7 +295,7 @@ impl<F: Fabric, H: HostLocal> Blocks<F, H> {
         if region.is_plain() {
             return;
         }
-        if region.class_of_chunk(region.layout.chunk_of(hit.block)).is_none() {
+        if !region.lists(hit.block) {
             region.refresh_descriptors(hit.block.0..hit.block.0 + 1);
             let is_there = region.hit(hit.block).is_some_and(|now| now == *hit);
             region.fabric.refresh_payload(hit.offset, hit.length);
@@ -309,8 +309,7 @@ impl<F: Fabric, H: HostLocal> Blocks<F, H> {
         }
         // If the lock is busy, the next reader discards the block.
         let Ok(heap) = self.lock_heap_within(Timeout::TRY) else { return };
-        let is_published = region.slot_owner(hit.block).load(Acquire) == PUBLISHED
-            && region.class_of_chunk(region.layout.chunk_of(hit.block)).is_some();
+        let is_published = region.slot_owner(hit.block).load(Acquire) == PUBLISHED && region.lists(hit.block);
         let Some(now) = region.hit(hit.block).filter(|now| is_published && now == hit) else { return };
         region.fabric.refresh_payload(now.offset, now.length);
         if !region.verify(&now) {
@@ -334,8 +333,7 @@ impl<F: Fabric, H: HostLocal> Blocks<F, H> {
     /// `if_pinned` for the others. Returns the number of slots that became free.
     pub fn retract(&self, heap: &Holds<Heap>, blocks: &[BlockIndex], mut if_pinned: impl FnMut(BlockIndex)) -> usize {
         // A chunk that was offered since is another host's to change.
-        let is_listed = |block: &BlockIndex| self.region.class_of_chunk(self.region.layout.chunk_of(*block)).is_some();
-        let blocks: Vec<BlockIndex> = blocks.iter().copied().filter(is_listed).collect();
+        let blocks: Vec<BlockIndex> = blocks.iter().copied().filter(|&block| self.region.lists(block)).collect();
         if blocks.is_empty() {
             return 0;
         }

@@ -134,13 +134,7 @@ impl<F: Fabric, H: HostLocal> Blocks<F, H> {
                 continue;
             }
             let Some(class) = self.space.class_of(heap, line.slot_bytes) else { continue };
-            let ours = ChunkLine {
-                owner: region.host + 1,
-                incarnation: region.incarnation(),
-                generation: line.generation.wrapping_add(1),
-                offered: 0,
-                ..line
-            };
+            let ours = region.taken(line);
             self.space.put_chunk(&held, chunk, ours);
             fault::point(Point::ChunkMoved);
             self.take_over(heap, chunk, class, &ours, &pinned);

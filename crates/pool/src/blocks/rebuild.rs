@@ -182,13 +182,7 @@ impl<F: Fabric, H: HostLocal> Blocks<F, H> {
             // owner.
             let line = self.space.with_stray_owner(&chunks, line);
             self.space.put_chunk(&chunks, chunk, line);
-            let ours = ChunkLine {
-                owner: region.host + 1,
-                incarnation: region.incarnation(),
-                generation: line.generation.wrapping_add(1),
-                offered: 0,
-                ..line
-            };
+            let ours = region.taken(line);
             // Before the change of owner: after a death from here on, the next holder of the heap
             // lock finishes the adoption.
             region.adopting().store(1, Relaxed);
@@ -242,7 +236,7 @@ impl<F: Fabric, H: HostLocal> Blocks<F, H> {
         self.index.refresh_index();
         let owners = (0_u64..).zip(self.region.slot_owners());
         for (block, _) in owners.filter(|(_, owner)| owner.load(Acquire) == PUBLISHED) {
-            if self.region.class_of_chunk(self.region.layout.chunk_of(BlockIndex(block))).is_none() {
+            if !self.region.lists(BlockIndex(block)) {
                 // Another host may have taken its chunk.
                 continue;
             }

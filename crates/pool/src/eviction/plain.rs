@@ -68,8 +68,7 @@ impl<F: Fabric, H: HostLocal> Evictor<F, H> {
 
     /// Whether a block is published in a chunk of this host. Owner words of other chunks are stale.
     fn is_ours(&self, block: BlockIndex) -> bool {
-        self.region.class_of_chunk(self.region.layout.chunk_of(block)).is_some()
-            && self.region.slot_owner(block).load(Acquire) == PUBLISHED
+        self.region.lists(block) && self.region.slot_owner(block).load(Acquire) == PUBLISHED
     }
 
     fn may_leave(&self, list: &mut ListGuard<'_, F, H>, block: BlockIndex) -> bool {

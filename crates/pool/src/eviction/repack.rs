@@ -81,7 +81,7 @@ impl<F: Fabric, H: HostLocal> Evictor<F, H> {
     fn still_holds(&self, cold: &ColdBlock) -> bool {
         let same = |descriptor: Descriptor| Hit::of(cold.hit.block, &descriptor) == cold.hit;
         self.region.slot_owner(cold.hit.block).load(Acquire) == PUBLISHED
-            && self.region.class_of_chunk(self.region.layout.chunk_of(cold.hit.block)).is_some()
+            && self.region.lists(cold.hit.block)
             && self.region.read_descriptor(cold.hit.block).is_some_and(same)
     }
 

@@ -128,10 +128,14 @@ impl<F: Fabric, H: HostLocal> Evictor<F, H> {
         self.region.listed_chunks().flat_map(|chunk| self.candidates(chunk))
     }
 
+    pub(super) fn published(&self, chunk: u64) -> impl Iterator<Item = BlockIndex> + '_ {
+        let is_published = |block: &BlockIndex| self.region.slot_owner(*block).load(Acquire) == PUBLISHED;
+        self.region.slots_of(chunk).filter(is_published)
+    }
+
     pub(super) fn candidates(&self, chunk: u64) -> impl Iterator<Item = Candidate> + '_ {
         let region = &self.region;
-        let is_published = |block: &BlockIndex| region.slot_owner(*block).load(Acquire) == PUBLISHED;
-        region.slots_of(chunk).filter(is_published).map(|block| {
+        self.published(chunk).map(|block| {
             let descriptor = region.read_descriptor(block);
             Candidate {
                 block,

@@ -8,7 +8,7 @@ use crate::sync::{Heap, Holds, Membership, Timeout};
 use cenote_mem::{Fabric, HostLocal, Word};
 use cenote_policy::Candidate;
 use cenote_policy::sharing::{
-    self, IDLE_TICKS, Need, PRESSED_TICKS, TAKEN_AT_ONCE, chunk_age, is_worth_taking, offers, report_pace,
+    IDLE_TICKS, Need, PRESSED_TICKS, TAKEN_AT_ONCE, chunk_age, is_worth_taking, leaving_age, offers, report_pace,
     taken_at_once,
 };
 use std::sync::atomic::Ordering::Relaxed;
@@ -27,6 +27,13 @@ impl<F: Fabric, H: HostLocal> Evictor<F, H> {
         let news: Vec<_> = peers.iter().filter_map(|&peer| self.hosts.hear_demand(&heap, peer)).collect();
         self.blocks.hear_hits(&heap, &peers);
         self.blocks.settle_offers(&heap);
+        let evicted = region.counters().get(Counter::Evicted) + region.counters().get(Counter::NoRoom);
+        if peers.is_empty() {
+            // No host needs to know the age of these blocks.
+            self.blocks.take_back_all(&heap);
+            self.hosts.tell_demand(membership, evicted, None, &[]);
+            return self.note_best_offer(None);
+        }
         let reserved = region.reserved().load(Relaxed);
         let quiet_ticks = region.quiet_ticks();
         if region.reserved_before().swap(reserved, Relaxed) == reserved {
@@ -39,15 +46,15 @@ impl<F: Fabric, H: HostLocal> Evictor<F, H> {
             // It may have to evict from them, and offers those that are the oldest now.
             self.blocks.take_back_all(&heap);
         }
-        let candidates: Vec<Candidate> = self.all_candidates().collect();
-        let oldest = self.leaving_age(&candidates);
+        let blocks = region.listed_chunks().flat_map(|chunk| self.published(chunk));
+        let oldest = leaving_age(&mut blocks.map(|block| self.age(block)).collect::<Vec<u64>>());
         let first_to_leave = news.iter().filter_map(|news| news.oldest).chain(oldest).min();
         region.report_pace().store(report_pace(first_to_leave.unwrap_or(0)), Relaxed);
-        if !peers.is_empty() && !self.space.finds_free_chunk() {
+        if !self.space.finds_free_chunk() {
             let own = self.ages(region.listed_chunks());
-            let evicted = news.iter().filter(|news| news.calm_ticks == 0);
+            let rivals = news.iter().filter(|news| news.calm_ticks == 0);
             let need = Need {
-                rival: evicted.map(|news| news.oldest.unwrap_or(0)).min(),
+                rival: rivals.map(|news| news.oldest.unwrap_or(0)).min(),
                 has_newcomer: news.iter().any(|news| news.oldest.is_none()),
                 by_age: self.blocks.policy().evicts_by_age() && news.iter().any(|news| news.calm_ticks < PRESSED_TICKS),
             };
@@ -58,7 +65,6 @@ impl<F: Fabric, H: HostLocal> Evictor<F, H> {
             region.offers_all().store(u64::from(!is_busy), Relaxed);
         }
         let board = self.ages(self.blocks.offered_chunks());
-        let evicted = region.counters().get(Counter::Evicted) + region.counters().get(Counter::NoRoom);
         self.hosts.tell_demand(membership, evicted, oldest, &board);
         let best = peers.iter().filter_map(|&peer| self.hosts.oldest_offer(peer));
         self.note_best_offer(best.chain(board.first().map(|offer| offer.age)).max());
@@ -84,17 +90,12 @@ impl<F: Fabric, H: HostLocal> Evictor<F, H> {
         ages
     }
 
-    /// Age to which this host's next eviction would reach.
-    fn leaving_age(&self, own: &[Candidate]) -> Option<u64> {
-        sharing::leaving_age(&mut own.iter().map(|candidate| self.age(candidate.block)).collect::<Vec<u64>>())
-    }
-
     /// Takes chunks that hosts offer, this one too, if they are older than the blocks that this host
     /// would evict next. Returns whether it took any.
     pub(super) fn take_offers(&self, heap: &Holds<Heap>, own: &[Candidate]) -> bool {
         let region = &self.region;
         let Some(best) = region.best_offer().load(Relaxed).checked_sub(1) else { return false };
-        let own = self.leaving_age(own);
+        let own = leaving_age(&mut own.iter().map(|candidate| self.age(candidate.block)).collect::<Vec<u64>>());
         let best = region.access_clock().load(Relaxed).saturating_sub(best);
         if !is_worth_taking(best, own, true) {
             return false;

@@ -22,7 +22,7 @@ pub(crate) struct Offer {
 /// What another host has told since the last tick.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct News {
-    /// Age of its oldest own chunk; `None`: it has none that may leave.
+    /// Age to which its next eviction would reach; `None`: it has no block.
     pub oldest: Option<u64>,
     /// Ticks of this host since the other one has last evicted.
     pub calm_ticks: u64,

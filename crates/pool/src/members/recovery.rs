@@ -121,7 +121,7 @@ impl<F: Fabric, H: HostLocal> Member<F, H> {
         if region.slot_owner(block).load(Acquire) != owner {
             return Ok(());
         }
-        if region.class_of_chunk(region.layout.chunk_of(block)).is_none() {
+        if !region.lists(block) {
             // Another host has adopted the chunk and owns its slots.
             region.slot_owner(block).store(FREE, Release);
             return Ok(());

@@ -216,6 +216,12 @@ impl<F: Fabric, H: HostLocal> Region<F, H> {
         class.map(|class| class as usize)
     }
 
+    /// Whether a block's chunk is in this host's lists.
+    #[inline]
+    pub fn lists(&self, block: BlockIndex) -> bool {
+        self.class_of_chunk(self.layout.chunk_of(block)).is_some()
+    }
+
     /// The class of a chunk that this host offers, or offered until another took it.
     pub fn class_of_offered(&self, chunk: u64) -> Option<usize> {
         let word = self.class_word(chunk).load(Relaxed);

@@ -84,13 +84,7 @@ impl<F: Fabric, H: HostLocal> Space<F, H> {
             learn(passed.unwrap_or(region.layout.num_chunks));
             return false;
         };
-        let line = ChunkLine {
-            owner: region.host + 1,
-            incarnation: region.incarnation(),
-            slot_bytes: region.class_bytes(class).load(Relaxed),
-            generation: free.generation.wrapping_add(1),
-            ..free
-        };
+        let line = ChunkLine { slot_bytes: region.class_bytes(class).load(Relaxed), ..region.taken(free) };
         self.put_chunk(&chunks, chunk, line);
         fault::point(Point::ChunkClaimed);
         self.list_slots(heap, chunk, class, &line);

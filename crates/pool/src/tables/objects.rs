@@ -177,7 +177,7 @@ impl<F: Fabric, H: HostLocal> super::Tables<F, H> {
             return false;
         }
         // Another host frees its own blocks: its tick looks for objects without a name.
-        if self.region.class_of_chunk(self.region.layout.chunk_of(block)).is_none() {
+        if !self.region.lists(block) {
             return false;
         }
         // Without the lock the block stays until the next recovery.
