@@ -124,13 +124,16 @@ named! {
     ObjectNamed = "object.named",
     /// An object has its bytes and descriptor and no row yet.
     ObjectWritten = "object.written",
+    /// A payload is copied and not fenced; later ones of the same call are not copied yet.
+    PublishCopied = "publish.copied",
     /// A block is in the index; the policy does not know it yet.
     PublishIndexed = "publish.indexed",
-    /// A block's payload and names are written; its descriptor is not.
+    /// Payloads and names of a call's blocks are written; their descriptors are not.
     PublishPayload = "publish.payload",
-    /// A block's descriptor is ready; the block is not in the index yet.
+    /// A block's descriptor is ready; the block is not in the index yet, and descriptors of later
+    /// blocks of the call are not written.
     PublishReady = "publish.ready",
-    /// A publisher holds a slot and has written nothing.
+    /// A publisher holds the slots of a call and has written nothing.
     PublishReserved = "publish.reserved",
     /// A reader has copied a payload and not confirmed the generation yet.
     ReadCopied = "read.copied",
@@ -144,8 +147,10 @@ named! {
     RepackEmptied = "repack.emptied",
     /// Repacked blocks have new slots and are not written yet.
     RepackReserved = "repack.reserved",
-    /// A save has copied one page out of an engine.
+    /// A save has copied a layer of its blocks out of an engine; passed once for each page.
     SavePage = "save.page",
+    /// A slot is reserved and charged; the heap's lock is still held, for later slots of the call.
+    SlotTaken = "slot.taken",
     /// A swapped-out block has a slot and no bytes.
     SwapReserved = "swap.reserved",
     /// A swapped-out block's bytes are in its slot.

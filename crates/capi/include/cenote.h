@@ -17,6 +17,35 @@
 #define CXL_HINT_RANDOM 2
 
 /*
+ Blocks of one model shard, by number. It is valid in this process until `cenote_close`.
+ */
+typedef uint32_t CenoteNamespace;
+
+/*
+ A block to publish.
+ */
+typedef struct {
+  /*
+   Name of the content, not all zeros.
+   */
+  uint8_t hash[16];
+  /*
+   The payload: as many bytes as a block of the namespace has. Nothing may write it meanwhile.
+   */
+  const void *payload;
+  /*
+   Number of the block in its sequence, from 0.
+   */
+  uint32_t depth;
+  /*
+   Set by `cenote_publish`. 0: readers find the block now. -EEXIST: the region had it already.
+   -ENOMEM: there is no room, or a lock was busy for too long. -EDQUOT: the namespace has used
+   its quota.
+   */
+  int outcome;
+} CenoteBlock;
+
+/*
  A lock of the region, by number. The number is the same in all processes, so it can be stored in
  the region.
  */
@@ -25,6 +54,32 @@ typedef uint32_t CenoteLock;
 #ifdef __cplusplus
 extern "C" {
 #endif // __cplusplus
+
+/*
+ Opens the namespace of blocks that have this fingerprint, or registers it. `fingerprint` has 32
+ bytes and must cover all facts that two programs must share to exchange a block: weights, element
+ type, layout, shard, tenant. `label` is for display. `block_size` is the bytes of a block.
+ -EINVAL: the fingerprint has blocks of another size. -ENOMEM: a block is larger than a chunk of
+ the region. -ENOSPC: all namespaces of the region are taken.
+
+ # Safety
+ `fingerprint` must point to 32 bytes, `label` must end with a zero, and `space` must point to a
+ `CenoteNamespace`.
+ */
+int cenote_namespace(const uint8_t *fingerprint,
+                     const char *label,
+                     uint64_t block_size,
+                     CenoteNamespace *space);
+
+/*
+ Publishes blocks, and sets the outcome of each. They share fences and locks, so a call of many
+ blocks is faster than many calls. A block that is not published does not keep others from it.
+ -EINVAL, and nothing is published: the namespace is not open, or a hash or payload is missing.
+
+ # Safety
+ `blocks` must point to `count` blocks, and the payload of each must be a block's bytes.
+ */
+int cenote_publish(CenoteNamespace space, CenoteBlock *blocks, uintptr_t count);
 
 /*
  Text of this thread's last error; empty if there was none. It stays until the thread's next

@@ -5,6 +5,7 @@
 //! return 0, or a negative error number of errno.h; those that return pointers, NULL.
 //! [`cenote_last_error`] returns the text of a thread's last error.
 
+mod blocks;
 mod errors;
 mod locks;
 mod memory;
@@ -12,6 +13,7 @@ mod objects;
 mod region;
 mod speckv;
 
+pub use blocks::{CenoteBlock, CenoteNamespace, cenote_namespace, cenote_publish};
 pub use errors::cenote_last_error;
 pub use locks::{
     CenoteLock, cxl_shm_acquire_lock, cxl_shm_acquire_lock_within, cxl_shm_allocate_lock, cxl_shm_free_lock,

@@ -1,5 +1,6 @@
 //! The region of this process.
 
+use crate::blocks::Namespaces;
 use crate::errors::{Fault, status, text};
 use crate::locks::Given;
 use cenote_base::{HashSeed, HostId};
@@ -17,6 +18,7 @@ pub struct Region {
     pub pool: HostPool,
     /// The registry of locks.
     pub given: Given,
+    pub namespaces: Namespaces,
     /// Stamp of the process that opened it. A forked child has its memory but is no worker of the
     /// region.
     stamp: ProcessStamp,
@@ -142,7 +144,14 @@ pub unsafe extern "C" fn cenote_open(region: *const c_char, name: *const c_char,
         };
         let ticker = Ticker::start(pace, beat).map_err(|error| Fault::new(libc::EAGAIN, error.to_string()))?;
         let (stamp, busy) = (ProcessStamp::current(), AtomicUsize::new(0));
-        *place = Some(Arc::new(Region { pool, given: Given::default(), stamp, busy, _ticker: ticker }));
+        *place = Some(Arc::new(Region {
+            pool,
+            given: Given::default(),
+            namespaces: Namespaces::default(),
+            stamp,
+            busy,
+            _ticker: ticker,
+        }));
         Ok(0)
     })
 }

@@ -109,6 +109,25 @@ fn two_processes_share_memory_locks_and_names() {
     }
 }
 
+#[test]
+fn blocks_from_c_are_found_by_others() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (program, region) = (compile(folder.path(), "publish"), Region::new("publish"));
+    let name = format!("shm:{}", region.0);
+    let run = Command::new(&program).arg(&name).output().expect("it starts");
+    assert!(run.status.success(), "{}: {}", run.status, String::from_utf8_lossy(&run.stderr));
+    let source = name.parse().expect("a region");
+    let fabric = cenote_pool::open_region(&source, &cenote_mem::MapOptions::default()).expect("it is there");
+    let options = cenote_pool::AttachOptions { private: true, ..cenote_pool::AttachOptions::named("test") };
+    let pool = cenote_pool::Pool::attach(fabric, &options).expect("it attaches");
+    for block in 0..16_u8 {
+        let hits = pool.lookup(&[cenote_base::BlockHash([block + 1; 16])]);
+        let mut bytes = vec![0; 4096];
+        assert_eq!(pool.read(&hits[0], &mut [&mut bytes]), cenote_pool::ReadOutcome::Whole, "block {block}");
+        assert!(bytes.iter().all(|&byte| byte == block), "block {block}");
+    }
+}
+
 /// Earlier, a child's `exit` released its parent's lock, and the next holder did not learn that a
 /// thread or a process had ended with the lock.
 #[test]

@@ -6,11 +6,10 @@ use crate::facts;
 use crate::failure::Failure;
 use crate::output;
 use crate::profile;
-use crate::region::HostPool;
+use crate::region::{self, HostPool};
 use cenote_codec::{LayerSpecs, PageCodec, Profile, Raw, Side, SpecError};
 use cenote_engine::config::ModelConfig;
 use cenote_engine::{EngineConfig, LlmEngine, LoadedModel, Observer, SwapRecord};
-use cenote_mem::numa;
 use cenote_pool::Ticker;
 use cenote_store::{BlockCodec, RegionStore};
 use std::fs::File;
@@ -58,7 +57,8 @@ pub fn start_observed(
     }
     let pool = region.map(|region| region.attach_watching(worker_name, watch)).transpose()?;
     if let Some(pool) = &pool {
-        stay_near(pool);
+        // Every thread of the engine and of its store starts from this one.
+        region::stay_near(pool.fabric());
     }
     let spinner = output::spinner("loading the model");
     let model = load(args, region)?;
@@ -166,32 +166,6 @@ pub fn check_codec(args: &EngineArgs, model_dir: &Path) -> Result<(), Failure> {
     codecs(args, None, ModelConfig::load(model_dir)?.num_layers, profile.as_ref()).map(drop)
 }
 
-/// Binds this thread, and with it every thread of the engine, to the region's NUMA node (TraCT
-/// §4.4), if there are several nodes.
-fn stay_near(pool: &HostPool) {
-    let nodes = numa::nodes(Path::new("/"));
-    if nodes.iter().filter(|node| !node.cpus.is_empty()).count() < 2 {
-        return;
-    }
-    let Some(node) = pool.fabric().mapping().obtained().numa_node.and_then(|node| nearest(&nodes, node)) else {
-        return;
-    };
-    match numa::bind_thread_to_node(node) {
-        Ok(()) => tracing::info!(node, "threads are bound to the region's NUMA node"),
-        Err(error) => tracing::warn!(node, %error, "threads are not bound to the region's NUMA node"),
-    }
-}
-
-/// The nearest node with processors: `node` itself, or for a CXL expander, which has none, the node
-/// of its socket.
-fn nearest(nodes: &[numa::Node], node: u32) -> Option<u32> {
-    let distances = &nodes.iter().find(|other| other.id == node)?.distances;
-    let near = |at: usize| distances.get(at).copied().unwrap_or(u32::MAX);
-    let (_, nearest) =
-        nodes.iter().enumerate().filter(|(_, other)| !other.cpus.is_empty()).min_by_key(|(at, _)| near(*at))?;
-    Some(nearest.id)
-}
-
 /// Loads the model that the arguments name.
 pub fn load(args: &EngineArgs, region: Option<&RegionArgs>) -> Result<LoadedModel, Failure> {
     Ok(LoadedModel::load(&config(args, region)?)?)
@@ -266,22 +240,4 @@ fn beat(pool: HostPool, pace: Duration, expire: impl Fn() + Send + 'static) -> R
         true
     };
     Ticker::start(pace, beat).map_err(|error| Failure::new(format!("no thread for the worker's heart: {error}")))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_expander_is_served_by_the_socket_it_hangs_on() {
-        let node = |id, cpus: &[u32], distances: &[u32]| numa::Node {
-            id,
-            cpus: cpus.to_vec(),
-            memory_total_bytes: 0,
-            memory_free_bytes: 0,
-            distances: distances.to_vec(),
-        };
-        let nodes = [node(0, &[0], &[10, 21, 24]), node(1, &[1], &[21, 10, 14]), node(2, &[], &[24, 14, 10])];
-        assert_eq!((nearest(&nodes, 0), nearest(&nodes, 2), nearest(&nodes, 7)), (Some(0), Some(1), None));
-    }
 }

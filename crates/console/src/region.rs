@@ -5,6 +5,7 @@ use crate::failure::Failure;
 use crate::signals::EndSignals;
 use cenote_base::units::ByteSize;
 use cenote_base::{HashSeed, HostId};
+use cenote_mem::numa::{self, Place};
 use cenote_mem::{Flush, MapError, MapOptions, Mapped, Mapping, ReadMapping, ReadOnly, RegionSource, UnsupportedFlush};
 pub use cenote_pool::HostPool;
 use cenote_pool::{
@@ -23,6 +24,17 @@ const OWN_REGION_BYTES: u64 = 2 << 30;
 
 /// Smallest slot in a region for encoded blocks.
 pub const ENCODED_MIN_BLOCK: ByteSize = ByteSize(4 << 10);
+
+/// Binds this thread, and the threads that it starts later, to the region's NUMA node (TraCT §4.4).
+pub fn stay_near(fabric: &Mapped) {
+    match numa::stay_near(fabric.mapping()) {
+        Place::Bound(node) => tracing::info!(node, "threads are bound to the region's NUMA node"),
+        Place::Unchanged => tracing::debug!("threads are not bound to a NUMA node: there is no choice"),
+        Place::Refused(node, error) => {
+            tracing::info!(node, %error, "threads are not bound to the region's NUMA node");
+        }
+    }
+}
 
 impl RegionArgs {
     /// The named region.

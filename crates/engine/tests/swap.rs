@@ -8,7 +8,7 @@ use cenote_engine::{EngineConfig, LlmEngine, LoadedModel, Observer, SwapRecord};
 use cenote_mem::{Coherent, Fabric, MapOptions, Mapping, Offset, RegionSource};
 use cenote_policy::Watermark;
 use cenote_pool::{AttachOptions, Pool, PoolConfig, Superblock};
-use cenote_store::{Loaded, PrefixMatch, PrefixStore, RegionStore, SwappedBlock};
+use cenote_store::{Computed, Loaded, PrefixMatch, PrefixStore, RegionStore, SwappedBlock};
 use common::{MemoryStore, collect, config, greedy, model_dir, prompt, request, run, start, submit};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -180,8 +180,8 @@ impl PrefixStore for Leaky {
         self.store.load(hash, pages)
     }
 
-    fn save(&mut self, hash: BlockHash, depth: u32, pages: &[&[u8]]) -> bool {
-        self.store.save(hash, depth, pages)
+    fn save_all(&mut self, blocks: &[Computed<'_>]) -> usize {
+        self.store.save_all(blocks)
     }
 
     fn swap_out(&mut self, pages: &[&[u8]]) -> Option<Box<dyn SwappedBlock>> {

@@ -17,7 +17,7 @@ use cenote_serving_sim::model::{CostModel, Link};
 use cenote_serving_sim::serving::{Swap, swap_trace};
 use cenote_serving_sim::workload::cpen;
 use cenote_serving_sim::{Setup, Workload};
-use cenote_store::{Loaded, PrefixMatch, PrefixStore, SwappedBlock};
+use cenote_store::{Computed, Loaded, PrefixMatch, PrefixStore, SwappedBlock};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::mpsc::channel;
@@ -57,8 +57,8 @@ impl PrefixStore for Space {
         unreachable!("nothing matches")
     }
 
-    fn save(&mut self, _: BlockHash, _: u32, _: &[&[u8]]) -> bool {
-        true
+    fn save_all(&mut self, blocks: &[Computed<'_>]) -> usize {
+        blocks.len()
     }
 
     fn swap_out(&mut self, pages: &[&[u8]]) -> Option<Box<dyn SwappedBlock>> {

@@ -3,6 +3,7 @@
 //! A CXL memory expander appears as a node without processors, so a node with memory and no CPUs is
 //! a candidate for a region.
 
+use crate::region::Mapping;
 use serde::{Deserialize, Serialize};
 use std::fs;
 use std::io;
@@ -70,19 +71,60 @@ fn parse_list(text: &str) -> Vec<u32> {
     text.split(',').filter_map(range).flatten().collect()
 }
 
-/// Restricts this thread to the processors of `node`.
-///
-/// # Errors
-/// The node does not exist, has no processors, or this thread may use none of them.
-pub fn bind_thread_to_node(node: u32) -> io::Result<()> {
-    let nodes = nodes(Path::new("/"));
-    let cpus = &nodes.iter().find(|candidate| candidate.id == node).ok_or_else(|| missing(node))?.cpus;
-    if cpus.is_empty() {
-        return Err(io::Error::new(io::ErrorKind::Unsupported, format!("NUMA node {node} has no processors")));
+/// The environment variable that turns [`stay_near`] off, with the value `off`.
+pub const BIND_SETTING: &str = "CENOTE_NUMA_BIND";
+
+/// The place of a thread after [`stay_near`].
+#[derive(Debug)]
+pub enum Place {
+    /// On the processors of this node.
+    Bound(u32),
+    /// Where it was: there is no choice, the memory's node is not known, or [`BIND_SETTING`] is off.
+    Unchanged,
+    /// Where it was: the kernel did not bind it to this node.
+    Refused(u32, io::Error),
+}
+
+/// Binds this thread, and the threads that it starts later, to the node nearest to a mapping's
+/// memory (TraCT §4.4). It keeps to processors that the thread may use already.
+pub fn stay_near(mapping: &Mapping) -> Place {
+    let is_off = std::env::var_os(BIND_SETTING).is_some_and(|value| value == "off");
+    let Some(memory) = mapping.obtained().numa_node.filter(|_| !is_off) else { return Place::Unchanged };
+    match usable_cpus().map(|usable| near(&nodes(Path::new("/")), memory, &usable)) {
+        Ok(None) => Place::Unchanged,
+        Ok(Some((node, cpus))) => {
+            bind_thread(&cpus).map_or_else(|error| Place::Refused(node, error), |()| Place::Bound(node))
+        }
+        Err(error) => Place::Refused(memory, error),
     }
+}
+
+/// The node nearest to memory on node `memory`, and its processors among `usable`. `None`: binding
+/// changes nothing, or would leave no processor.
+fn near(nodes: &[Node], memory: u32, usable: &[u32]) -> Option<(u32, Vec<u32>)> {
+    let node = nearest(nodes, memory)?;
+    let cpus: Vec<u32> = node.cpus.iter().copied().filter(|cpu| usable.contains(cpu)).collect();
+    (!cpus.is_empty() && cpus.len() < usable.len()).then_some((node.id, cpus))
+}
+
+/// The nearest node with processors: `memory` itself, or for a CXL expander, which has none, the
+/// node of its socket.
+fn nearest(nodes: &[Node], memory: u32) -> Option<&Node> {
+    let distances = &nodes.iter().find(|other| other.id == memory)?.distances;
+    let distance = |at: usize| distances.get(at).copied().unwrap_or(u32::MAX);
+    let with_cpus = nodes.iter().enumerate().filter(|(_, other)| !other.cpus.is_empty());
+    with_cpus.min_by_key(|(at, _)| distance(*at)).map(|(_, nearest)| nearest)
+}
+
+/// The processors that this thread may use.
+fn usable_cpus() -> io::Result<Vec<u32>> {
+    let set = rustix::thread::sched_getaffinity(None)?;
+    Ok((0..rustix::thread::CpuSet::MAX_CPU).filter(|&cpu| set.is_set(cpu)).map(|cpu| cpu as u32).collect())
+}
+
+fn bind_thread(cpus: &[u32]) -> io::Result<()> {
     let mut set = rustix::thread::CpuSet::new();
-    let fitting = cpus.iter().filter(|cpu| (**cpu as usize) < rustix::thread::CpuSet::MAX_CPU);
-    fitting.for_each(|cpu| set.set(*cpu as usize));
+    cpus.iter().for_each(|cpu| set.set(*cpu as usize));
     Ok(rustix::thread::sched_setaffinity(None, &set)?)
 }
 
@@ -157,20 +199,40 @@ mod tests {
         assert!(parse_list("3-1,x,4294967295").is_empty());
     }
 
+    fn node(id: u32, cpus: &[u32], distances: &[u32]) -> Node {
+        Node { id, cpus: cpus.to_vec(), memory_total_bytes: 0, memory_free_bytes: 0, distances: distances.to_vec() }
+    }
+
     #[test]
-    fn a_thread_can_be_bound_where_there_are_processors() {
-        let Some(node) = nodes(Path::new("/")).into_iter().find(|node| !node.cpus.is_empty()) else { return };
+    fn threads_stay_on_the_socket_of_the_memory() {
+        // Two sockets, and an expander at the second one.
+        let nodes = [node(0, &[0, 1], &[10, 21, 24]), node(1, &[2, 3], &[21, 10, 14]), node(2, &[], &[24, 14, 10])];
+        let all = [0, 1, 2, 3];
+        assert_eq!(near(&nodes, 0, &all), Some((0, vec![0, 1])));
+        assert_eq!(near(&nodes, 2, &all), Some((1, vec![2, 3])), "an expander has no processors");
+        assert_eq!(near(&nodes, 1, &[1, 2]), Some((1, vec![2])), "the thread was confined before");
+        assert_eq!(near(&nodes, 1, &[0, 1]), None, "no processor would be left");
+        assert_eq!(near(&nodes, 1, &[2, 3]), None, "the thread is there already");
+        assert_eq!(near(&nodes, 7, &all), None, "there is no such node");
+        assert_eq!(near(&[], 0, &all), None, "the kernel reports no nodes");
+    }
+
+    #[test]
+    fn a_machine_of_one_node_changes_nothing() {
+        let nodes = [node(0, &[0, 1], &[10]), node(1, &[], &[14, 10])];
+        assert_eq!(near(&nodes, 0, &[0, 1]), None);
+        assert_eq!(near(&nodes, 1, &[0, 1]), None, "an expander of the one socket");
+    }
+
+    #[test]
+    fn a_thread_can_be_bound_to_some_of_its_processors() {
         // In a thread of its own, so that parallel tests keep all processors.
-        std::thread::spawn(move || {
-            // A container may be denied the node's processors; then the kernel reports it.
-            if bind_thread_to_node(node.id).is_ok() {
-                let set = rustix::thread::sched_getaffinity(None).expect("readable");
-                assert!(
-                    (0..rustix::thread::CpuSet::MAX_CPU)
-                        .all(|cpu| !set.is_set(cpu) || node.cpus.contains(&(cpu as u32)))
-                );
-            }
-            assert!(bind_thread_to_node(9999).is_err());
+        std::thread::spawn(|| {
+            let usable = usable_cpus().expect("readable");
+            bind_thread(&usable[..1]).expect("it may use it already");
+            assert_eq!(usable_cpus().expect("readable"), usable[..1]);
+            assert!(bind_thread(&[]).is_err(), "a thread needs a processor");
+            assert_eq!(usable_cpus().expect("readable"), usable[..1]);
         })
         .join()
         .expect("the thread ends well");

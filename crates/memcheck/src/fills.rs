@@ -3,8 +3,12 @@
 
 use crate::oracle::Checker;
 use crate::scenario::{Actor, LOCK_TIMEOUT, SimPool, UNLIKE, names_of};
+use cenote_base::prng::Prng;
 use cenote_mem::{Fabric, Offset};
-use cenote_pool::{Namespace, NewBlock, Publish, ReadOutcome};
+use cenote_pool::{Filling, Namespace, NewBlock, Publish, ReadOutcome};
+
+/// Most blocks of one call.
+pub const SEVERAL_MAX: u64 = 5;
 
 impl Actor {
     /// Publishes a block with a payload written in place through the host's caches, as a program
@@ -67,6 +71,54 @@ impl Actor {
             self.oracle.report(Checker::Allocator, fact);
         }
         self.process.note("forked");
+    }
+
+    /// Publishes several blocks in one call: copied whole, copied in pieces, or written in place. A
+    /// hash may be repeated, and some blocks are there already.
+    pub fn publish_several(&self, pool: &SimPool, namespace: &Namespace, prng: &mut Prng) {
+        let count = 2 + prng.below(SEVERAL_MAX - 1);
+        let numbers: Vec<usize> = (0..count).map(|_| prng.below(self.shape.universe as u64) as usize).collect();
+        let payloads: Vec<Vec<u8>> = numbers.iter().map(|&number| self.shape.payload(number)).collect();
+        let new = |&number: &usize| NewBlock {
+            names: names_of(number),
+            ..NewBlock::new(namespace, self.shape.hash(number), number as u32)
+        };
+        let new: Vec<NewBlock<'_>> = numbers.iter().map(new).collect();
+        let outcomes = match prng.below(4) {
+            0 => {
+                let begun = pool.begin_all(&new).into_iter().zip(&payloads);
+                let (mut fillings, payloads): (Vec<_>, Vec<&Vec<u8>>) =
+                    begun.filter_map(|(filling, payload)| Some((filling.ok()?, payload))).unzip();
+                for piece in [0..64, 64..self.shape.block_bytes as usize] {
+                    Filling::append_all(
+                        fillings.iter_mut().zip(payloads.iter().map(|payload| &payload[piece.clone()])),
+                    );
+                }
+                // One thread may write the pieces and another publish them.
+                self.process.change_thread();
+                pool.publish_filled(fillings)
+            }
+            1 => {
+                let begun = pool.begin_all_in_place(&new).into_iter().zip(&payloads);
+                let begun = begun.filter_map(|(filling, payload)| Some((filling.ok()?, payload)));
+                let written = begun.map(|(filling, payload)| {
+                    for (word, bytes) in (0..).zip(payload.chunks_exact(8)) {
+                        let value = u64::from_le_bytes(bytes.try_into().expect("eight bytes"));
+                        pool.fabric().store(Offset::new(filling.extent().0 + 8 * word), value);
+                    }
+                    filling
+                });
+                pool.publish_in_place(written.collect())
+            }
+            _ => {
+                let parts: Vec<[&[u8]; 2]> =
+                    payloads.iter().map(|payload| payload.split_at(64)).map(|(left, right)| [left, right]).collect();
+                let blocks: Vec<(NewBlock<'_>, &[&[u8]])> =
+                    new.iter().zip(&parts).map(|(new, parts)| (*new, parts.as_slice())).collect();
+                pool.publish_all(&blocks)
+            }
+        };
+        self.process.note(&format!("publish {numbers:?}: {outcomes:?}"));
     }
 
     fn publish_plainly(&self, pool: &SimPool, namespace: &Namespace, number: usize) -> Publish {

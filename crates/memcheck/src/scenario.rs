@@ -203,6 +203,7 @@ impl Actor {
                 here
             });
             match kind.expect("the draw is below the sum") {
+                0 if prng.below(3) == 0 => self.publish_several(open, &namespace, &mut prng),
                 0 => drop(self.publish(open, &namespace, prng.below(self.shape.universe as u64) as usize)),
                 1 => drop(self.read(open, prng.below(self.shape.universe as u64) as usize)),
                 2 => self.use_in_place(open, prng.below(self.shape.universe as u64) as usize),

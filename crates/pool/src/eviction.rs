@@ -13,6 +13,7 @@ use crate::log::Log;
 use crate::region::Region;
 use crate::space::{Fill, Slot, Space};
 use crate::sync::{Heap, Holds};
+use cenote_base::fault::{self, Point};
 use cenote_mem::{Fabric, HostLocal, Word};
 use room::Room;
 use std::sync::Arc;
@@ -55,17 +56,29 @@ impl<F: Fabric, H: HostLocal> Evictor<F, H> {
     /// Reserves a slot of `slot_bytes`, or a little more, for this worker and charges it to a
     /// namespace. Evicts blocks if it must.
     pub fn reserve(&self, slot_bytes: u64, namespace: Option<u16>, fill: Fill) -> Result<Slot, Refusal> {
+        let heap = self.blocks.lock_heap().map_err(|_| Refusal::NoRoom)?;
+        self.reserve_under(&heap, slot_bytes, namespace, fill)
+    }
+
+    /// As [`Evictor::reserve`].
+    pub fn reserve_under(
+        &self,
+        heap: &Holds<Heap>,
+        slot_bytes: u64,
+        namespace: Option<u16>,
+        fill: Fill,
+    ) -> Result<Slot, Refusal> {
         if !self.region.layout.is_slot(slot_bytes) {
             return Err(Refusal::NoRoom);
         }
-        let heap = self.blocks.lock_heap().map_err(|_| Refusal::NoRoom)?;
-        if !namespace.is_none_or(|namespace| self.evict_over_quota(&heap, namespace, slot_bytes)) {
+        if !namespace.is_none_or(|namespace| self.evict_over_quota(heap, namespace, slot_bytes)) {
             return Err(Refusal::OverQuota);
         }
-        let slot = self.take_slot(&heap, slot_bytes, fill).ok_or(Refusal::NoRoom)?;
+        let slot = self.take_slot(heap, slot_bytes, fill).ok_or(Refusal::NoRoom)?;
         if let Some(namespace) = namespace {
-            self.space.charge(&heap, slot.block, namespace, slot.bytes);
+            self.space.charge(heap, slot.block, namespace, slot.bytes);
         }
+        fault::point(Point::SlotTaken);
         Ok(slot)
     }
 

@@ -57,6 +57,12 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
         Ok(Self(Arc::new(member.join(&options.worker_name)?)))
     }
 
+    /// Whether both are of one worker.
+    #[must_use]
+    pub fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+
     /// The settings that the region's creator chose.
     #[must_use]
     pub fn superblock(&self) -> &Superblock {

@@ -8,7 +8,8 @@ use cenote_base::fault::{self, Plan, Point};
 use cenote_base::prng::Prng;
 use cenote_mem::{Coherent, Flush, MapOptions, Mapping, ReadMapping, ReadOnly, RegionSource};
 use cenote_pool::{
-    AttachOptions, Counter, Event, Follower, Inspector, Pool, Publish, ReadOutcome, Record, Superblock, history,
+    AttachOptions, Counter, Event, Follower, Inspector, NewBlock, Pool, Publish, ReadOutcome, Record, Superblock,
+    history,
 };
 use std::io::{Read, Write};
 use std::os::unix::process::ExitStatusExt;
@@ -108,8 +109,16 @@ fn worker() {
         let hits = pool.lookup(&hashes);
         let _pin = hits.first().and_then(|hit| pool.pin(hit));
         hits.iter().for_each(|hit| assert_ne!(read(&pool, hit), ReadOutcome::Damaged));
-        for (depth, &hash) in hashes.iter().enumerate().skip(hits.len()) {
-            publish(&pool, &ns, hash, depth as u32);
+        if round % 2 == 0 {
+            for (depth, &hash) in hashes.iter().enumerate().skip(hits.len()) {
+                publish(&pool, &ns, hash, depth as u32);
+            }
+        } else {
+            let payloads: Vec<Vec<u8>> = hashes.iter().map(|&hash| payload(hash, BLOCK_BYTES)).collect();
+            let parts: Vec<[&[u8]; 1]> = payloads.iter().map(|payload| [payload.as_slice()]).collect();
+            let new = |(depth, &hash)| NewBlock::new(&ns, hash, depth);
+            let blocks = (0..).zip(&hashes).map(new).zip(parts.iter().map(|parts| parts.as_slice()));
+            pool.publish_all(&blocks.collect::<Vec<_>>());
         }
         let kept_bytes = vec![round as u8; BLOCK_BYTES as usize];
         if let Ok(kept) = pool.swap_out(&ns, &[&kept_bytes]) {
@@ -343,7 +352,7 @@ fn a_check_changes_nothing_and_needs_no_process() {
         let report = region.inspector().check(true);
         assert!(report.is_clean() && report.leaked_bytes == 0, "{point}: {report:#?}");
         assert_eq!((report.reserved, report.pinned), (0, 0), "{point}: the dead hold nothing");
-        assert!(report.payloads_verified > 10 || report.ready < 10, "{point}: {report:?}");
+        assert!(report.payloads_verified >= report.ready, "{point}: {report:?}");
         let dead = report.pending.iter().find(|finding| finding.what == "worker slot 0 of host 0").expect("it is told");
         assert!(dead.fact.contains("is dead") && dead.repair.contains("next worker that attaches"), "{dead:?}");
         let info = region.inspector().info();
@@ -356,7 +365,8 @@ fn a_check_changes_nothing_and_needs_no_process() {
         let alone = region.inspector().check(true);
         assert!(alone.is_clean() && alone.pinned == 0, "{point}: {alone:#?}");
         assert!(alone.pending.iter().any(|finding| finding.what == dead.what), "{point}: {alone:#?}");
-        assert!(alone.slots == report.slots && alone.ready.abs_diff(report.ready) <= 1, "{report:?}, {alone:?}");
+        // The blocks of the call in which the worker died.
+        assert!(alone.slots == report.slots && alone.ready.abs_diff(report.ready) <= 4, "{report:?}, {alone:?}");
         assert_eq!(region.bytes(), [before[0].clone(), Vec::new()], "{point}: a look changed something");
         // The next worker that attaches recovers what was pending.
         let pool = region.attach();

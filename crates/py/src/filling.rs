@@ -37,6 +37,28 @@ impl Filling {
         filling.take().ok_or_else(|| wrong("the block was published or aborted"))
     }
 
+    /// Takes blocks of this pool to publish them: all, or on an error none.
+    pub fn take_all<'a>(pool: &HostPool, fillings: impl Iterator<Item = &'a Self>) -> PyResult<Vec<Inner>> {
+        let mut taken: Vec<(&Self, Box<Inner>)> = Vec::new();
+        for filling in fillings {
+            let one = if filling.pool.is_same(pool) {
+                filling.take()
+            } else {
+                Err(wrong("the block is of another region, or of an earlier use of it"))
+            };
+            match one {
+                Ok(inner) => taken.push((filling, inner)),
+                Err(error) => {
+                    for (filling, inner) in taken {
+                        *filling.filling.lock().unwrap_or_else(PoisonError::into_inner) = Some(inner);
+                    }
+                    return Err(error);
+                }
+            }
+        }
+        Ok(taken.into_iter().map(|(_, inner)| *inner).collect())
+    }
+
     fn place(&self) -> PyResult<(*mut u8, u64)> {
         let filling = self.filling.lock().unwrap_or_else(PoisonError::into_inner);
         let (at, len) = filling.as_ref().ok_or_else(|| wrong("the block was published or aborted"))?.extent();

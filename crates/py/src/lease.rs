@@ -25,6 +25,11 @@ pub struct Lease {
 }
 
 impl Lease {
+    /// The region, if it is open.
+    pub fn fabric(&self) -> Option<Arc<Mapped>> {
+        self.open.pool().ok().map(|pool| Arc::clone(pool.fabric()))
+    }
+
     pub fn new(open: Arc<Open>, coding: Option<Arc<Coding>>, pins: Vec<Pin>) -> Self {
         Self { open, coding, pins: Mutex::new(pins.into_iter().map(Arc::new).collect()) }
     }

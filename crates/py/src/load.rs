@@ -4,10 +4,10 @@
 
 use crate::codec::Coding;
 use crate::errors::wrong;
-use crate::lease::Pin;
+use crate::lease::{Lease, Pin};
 use crate::memory::Pages;
 use cenote_base::fault::{self, Point};
-use cenote_mem::Mapped;
+use cenote_mem::{Mapped, numa};
 use cenote_pool::{ReadOutcome, Reading};
 use cenote_store::PageFrame;
 use pyo3::prelude::*;
@@ -76,6 +76,8 @@ pub fn failing_loads() -> usize {
 
 /// Some blocks of a load, for one thread.
 pub struct Task {
+    /// The region of the blocks, if it is open.
+    region: Option<Arc<Mapped>>,
     pages: Arc<Pages>,
     coding: Option<Arc<Coding>>,
     progress: Arc<Progress>,
@@ -105,6 +107,14 @@ impl Frames {
 }
 
 impl Task {
+    /// Binds this thread near the blocks (TraCT §4.4). It copies as well from elsewhere, only more
+    /// slowly.
+    pub fn place_thread(&self) {
+        if let Some(region) = &self.region {
+            let _ = numa::stay_near(region.mapping());
+        }
+    }
+
     /// Copies the blocks layer by layer and records the failed ones in the progress.
     ///
     /// After a panic all blocks count as failed and all layers as copied, so that waits end.
@@ -121,7 +131,7 @@ impl Task {
 
     /// Counts the copied layers in `copied`. Returns the indices of failed blocks.
     fn copy(self, copied: &Cell<usize>) -> Vec<usize> {
-        let Self { pages, coding, progress, blocks } = self;
+        let Self { pages, coding, progress, blocks, .. } = self;
         let every = failing_loads();
         let is_refused = |number: usize| every != 0 && number.is_multiple_of(every);
         let refused: Vec<usize> = blocks.iter().filter(|of| is_refused(of.0)).map(|of| of.2).collect();
@@ -192,7 +202,7 @@ pub struct Load {
 impl Load {
     pub fn begin(
         pages: Arc<Pages>,
-        coding: Option<&Arc<Coding>>,
+        lease: &Lease,
         pins: Vec<Arc<Pin>>,
         blocks: &[usize],
         tasks: &Sender<Task>,
@@ -204,11 +214,11 @@ impl Load {
         let progress =
             Arc::new(Progress { state: Mutex::new(done), bell: Condvar::new(), cancelled: AtomicBool::new(false) });
         let load = Self { progress: Arc::clone(&progress), blocks: all.len(), num_layers };
-        let mut rest = all.into_iter();
+        let (mut rest, region) = (all.into_iter(), lease.fabric());
         for _ in 0..count {
             let blocks = rest.by_ref().take(TASK_BLOCKS).collect();
             let (pages, progress) = (Arc::clone(&pages), Arc::clone(&progress));
-            let task = Task { pages, coding: coding.cloned(), progress, blocks };
+            let task = Task { region: region.clone(), pages, coding: lease.coding.clone(), progress, blocks };
             // Threads end only after `close` has dropped the sender. If they ended for another
             // reason, run the task here.
             if let Err(SendError(task)) = tasks.send(task) {

@@ -5,11 +5,10 @@ use crate::errors::{guarded, wrong};
 use crate::hashes::AnyHashes;
 use crate::lease::Lease;
 use crate::load::{Load, Task};
-use crate::namespace::Namespace;
+use crate::namespace::{Namespace, chain_names};
 use crate::numbers::Items;
 use crate::save::{Save, Target};
 use cenote_mem::fork::ProcessStamp;
-use cenote_pool::Names;
 use pyo3::prelude::*;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -107,9 +106,14 @@ impl Drop for KvMemory {
 }
 
 fn work(tasks: &Mutex<Receiver<Task>>) {
+    let mut is_placed = false;
     loop {
         let task = tasks.lock().unwrap_or_else(PoisonError::into_inner).recv();
         let Ok(task) = task else { return };
+        if !is_placed {
+            task.place_thread();
+            is_placed = true;
+        }
         task.run();
     }
 }
@@ -177,13 +181,7 @@ impl KvMemory {
             let counts = format!("{count} hashes, {} depths, {} blocks", depths.len(), blocks.len());
             return Err(wrong(format!("{counts}: give one of each per block")));
         }
-        let names = names.unwrap_or_else(|| vec![0; count]);
-        if names.len() != count {
-            return Err(wrong(format!("{} names of {count} blocks", names.len())));
-        }
-        // The parent of each block is its predecessor.
-        let parents = std::iter::once(parent).chain(names.iter().copied());
-        let names: Vec<Names> = names.iter().zip(parents).map(|(&name, parent)| Names { name, parent }).collect();
+        let names = chain_names(names, count, parent)?;
         self.same_size(&namespace)?;
         self.pages.blocks(&blocks)?;
         self.fits(namespace.coding.as_deref())?;
@@ -217,7 +215,7 @@ impl KvMemory {
         }
         let tasks = self.tasks.lock().unwrap_or_else(PoisonError::into_inner);
         let tasks = tasks.as_ref().ok_or_else(|| wrong("the memory was closed"))?;
-        guarded(|| Ok(Load::begin(Arc::clone(&self.pages), lease.coding.as_ref(), pins, &blocks, tasks)))
+        guarded(|| Ok(Load::begin(Arc::clone(&self.pages), lease, pins, &blocks, tasks)))
     }
 
     /// Ends the threads after the loads in progress.

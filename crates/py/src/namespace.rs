@@ -8,6 +8,7 @@ use crate::hashes::{AnyHashes, Hashes, one};
 use crate::lease::Lease;
 use crate::numbers::{Items, collect};
 use crate::region::Open;
+use cenote_base::BlockHash;
 use cenote_pool::{Hit, Names, NewBlock, Publish};
 use cenote_store::FRAMES;
 use pyo3::prelude::*;
@@ -33,9 +34,36 @@ pub const fn outcome(outcome: Publish) -> &'static str {
     }
 }
 
+/// The names of `count` blocks of a sequence. The parent of each is its predecessor, of the first
+/// one `parent`.
+pub fn chain_names(names: Option<Vec<u64>>, count: usize, parent: u64) -> PyResult<Vec<Names>> {
+    let names = names.unwrap_or_else(|| vec![0; count]);
+    if names.len() != count {
+        return Err(wrong(format!("{} names of {count} blocks", names.len())));
+    }
+    let parents = std::iter::once(parent).chain(names.iter().copied());
+    Ok(names.iter().zip(parents).map(|(&name, parent)| Names { name, parent }).collect())
+}
+
 impl Namespace {
     pub const fn new(open: Arc<Open>, namespace: cenote_pool::Namespace, coding: Option<Arc<Coding>>) -> Self {
         Self { open, namespace, coding }
+    }
+
+    /// Blocks of a sequence with their names; the parent of each is its predecessor.
+    fn new_blocks(
+        &self,
+        hashes: &[BlockHash],
+        depths: &[u32],
+        names: Option<Vec<u64>>,
+        parent: u64,
+    ) -> PyResult<Vec<NewBlock<'_>>> {
+        if depths.len() != hashes.len() {
+            return Err(wrong(format!("{} hashes, {} depths: give one of each per block", hashes.len(), depths.len())));
+        }
+        let names = chain_names(names, hashes.len(), parent)?;
+        let new = |((&hash, &depth), names)| NewBlock { names, ..NewBlock::new(&self.namespace, hash, depth) };
+        Ok(hashes.iter().zip(depths).zip(names).map(new).collect())
     }
 
     /// True if this user can read the block.
@@ -115,6 +143,57 @@ impl Namespace {
         let parts = lent.parts();
         let publish = || pool.publish(&NewBlock { names, ..NewBlock::new(&self.namespace, hash, depth) }, &parts);
         guarded(|| Ok(outcome(py.detach(publish))))
+    }
+
+    /// Publishes blocks, each from the concatenation of its buffers.
+    #[pyo3(signature = (hashes, depths, parts, *, names=None, parent=0))]
+    fn publish_all(
+        &self,
+        py: Python<'_>,
+        hashes: AnyHashes<'_>,
+        depths: Items<u32>,
+        parts: &Bound<'_, PyAny>,
+        names: Option<Items<u64>>,
+        parent: u64,
+    ) -> PyResult<Vec<&'static str>> {
+        let pool = self.open.pool()?;
+        let new = self.new_blocks(hashes.get(), &depths.0, names.map(|names| names.0), parent)?;
+        let lent = collect(parts, |parts| {
+            let lent = Lent::take(parts, false)?;
+            lent.fit(self.namespace.block_bytes)?;
+            Ok(lent)
+        })?;
+        if lent.len() != new.len() {
+            return Err(wrong(format!("{} payloads of {} blocks", lent.len(), new.len())));
+        }
+        let parts: Vec<Vec<&[u8]>> = lent.iter().map(Lent::parts).collect();
+        let blocks: Vec<(NewBlock<'_>, &[&[u8]])> = new.into_iter().zip(parts.iter().map(Vec::as_slice)).collect();
+        guarded(|| Ok(py.detach(|| pool.publish_all(&blocks)).into_iter().map(outcome).collect()))
+    }
+
+    /// Reserves memory for blocks, for writes in place. None: a block is present, or there is no
+    /// room for it.
+    #[pyo3(signature = (hashes, depths, *, names=None, parent=0))]
+    fn begin_all(
+        &self,
+        py: Python<'_>,
+        hashes: AnyHashes<'_>,
+        depths: Items<u32>,
+        names: Option<Items<u64>>,
+        parent: u64,
+    ) -> PyResult<Vec<Option<Filling>>> {
+        let pool = self.open.pool()?;
+        let new = self.new_blocks(hashes.get(), &depths.0, names.map(|names| names.0), parent)?;
+        let begun = guarded(|| Ok(py.detach(|| pool.begin_all_in_place(&new))))?;
+        Ok(begun.into_iter().map(|begun| begun.ok().map(|filling| Filling::new(pool.clone(), filling))).collect())
+    }
+
+    /// Computes the checksums of written blocks and publishes them.
+    fn publish_filled(&self, py: Python<'_>, fillings: &Bound<'_, PyAny>) -> PyResult<Vec<&'static str>> {
+        let pool = self.open.pool()?;
+        let fillings = collect(fillings, |filling| Ok(filling.cast::<Filling>()?.clone().unbind()))?;
+        let taken = Filling::take_all(&pool, fillings.iter().map(Py::get))?;
+        guarded(|| Ok(py.detach(|| pool.publish_in_place(taken)).into_iter().map(outcome).collect()))
     }
 
     /// Reserves memory for a block, for writes in place. None: it is present, or there is no room.

@@ -2,11 +2,12 @@
 
 use crate::codec::Codec;
 use crate::creation::{Difference, Size, Wanted};
-use crate::errors::{CenoteError, of_opening, of_pool, wrong};
+use crate::errors::{CenoteError, guarded, of_opening, of_pool, wrong};
 use crate::events::Follower;
 use crate::namespace::Namespace;
 use cenote_base::{HashSeed, HostId};
 use cenote_mem::fork::ProcessStamp;
+use cenote_mem::numa::{self, Place};
 use cenote_mem::{MapOptions, RegionSource};
 use cenote_pool::{AttachOptions, Counter, HostPool, NamespaceRecord, Pool, Ticker, open_region};
 use pyo3::prelude::*;
@@ -187,6 +188,17 @@ impl Region {
     fn degraded(&self) -> Option<String> {
         let pool = self.open.pool().ok()?;
         pool.health().reasons().first().cloned()
+    }
+
+    /// Binds the calling thread to the NUMA node nearest to the region's memory (TraCT §4.4).
+    ///
+    /// Returns the node; `None` if the thread stays where it was, also if the region is closed.
+    fn bind_thread(&self) -> PyResult<Option<u32>> {
+        let Ok(pool) = self.open.pool() else { return Ok(None) };
+        guarded(|| match numa::stay_near(pool.fabric().mapping()) {
+            Place::Bound(node) => Ok(Some(node)),
+            Place::Unchanged | Place::Refused(..) => Ok(None),
+        })
     }
 
     /// Counters of this host's workers, by name.

@@ -28,17 +28,24 @@ pub struct Target {
     pub coding: Option<Arc<Coding>>,
 }
 
-/// A block of a save.
-enum Block {
+/// The blocks of a save, with their numbers in the engine's memory.
+enum Blocks {
     /// Unencoded, in reserved memory of the region.
-    Raw(Box<Filling<Arc<Mapped>>>),
-    /// Encoded, in private memory until its length is known.
-    Frames { hash: BlockHash, depth: u32, names: Names, frames: Vec<u8> },
+    Raw(Vec<(Filling<Arc<Mapped>>, usize)>),
+    /// Encoded, in private memory until their lengths are known.
+    Encoded(Vec<Encoded>),
+}
+
+struct Encoded {
+    hash: BlockHash,
+    depth: u32,
+    names: Names,
+    frames: Vec<u8>,
+    number: usize,
 }
 
 struct State {
-    /// Blocks with their numbers in the engine's memory.
-    blocks: Vec<(Block, usize)>,
+    blocks: Blocks,
     /// Number of the next layer to copy.
     next: usize,
     outcomes: BTreeMap<&'static str, u64>,
@@ -53,73 +60,95 @@ impl Save {
         blocks: &[usize],
         names: &[Names],
     ) -> Self {
-        let mut state = State { blocks: Vec::with_capacity(blocks.len()), next: 0, outcomes: BTreeMap::new() };
-        for (((&hash, &depth), &block), &names) in hashes.iter().zip(depths).zip(blocks).zip(names) {
-            match to.begin(hash, depth, names) {
-                Ok(begun) => state.blocks.push((begun, block)),
-                Err(outcome) => state.count(outcome),
-            }
-        }
-        Self { to, pages, state: Mutex::new(state) }
+        let mut outcomes = BTreeMap::new();
+        let all = hashes.iter().zip(depths).zip(names).zip(blocks);
+        let all = all.map(|(((&hash, &depth), &names), &number)| (hash, depth, names, number));
+        let blocks = if to.coding.is_none() {
+            let new = |(hash, depth, names, _)| NewBlock { names, ..NewBlock::new(&to.namespace, hash, depth) };
+            let begun = to.pool.begin_all(&all.map(new).collect::<Vec<_>>()).into_iter().zip(blocks);
+            let begun = begun.filter_map(|(begun, &number)| match begun {
+                Ok(filling) => Some((filling, number)),
+                Err(outcome) => {
+                    count(&mut outcomes, outcome);
+                    None
+                }
+            });
+            Blocks::Raw(begun.collect())
+        } else {
+            // Look up first, to avoid encoding a duplicate.
+            let is_new = |&(hash, ..): &(BlockHash, u32, Names, usize)| {
+                let is_new = to.pool.peek(&[hash]).is_empty();
+                if !is_new {
+                    count(&mut outcomes, Publish::Duplicate);
+                }
+                is_new
+            };
+            let encoded = |(hash, depth, names, number)| Encoded { hash, depth, names, frames: Vec::new(), number };
+            Blocks::Encoded(all.filter(is_new).map(encoded).collect())
+        };
+        Self { to, pages, state: Mutex::new(State { blocks, next: 0, outcomes }) }
     }
 }
 
-impl Target {
-    fn begin(&self, hash: BlockHash, depth: u32, names: Names) -> Result<Block, Publish> {
-        if self.coding.is_none() {
-            let begun = self.pool.begin(&NewBlock { names, ..NewBlock::new(&self.namespace, hash, depth) });
-            return begun.map(|filling| Block::Raw(Box::new(filling)));
-        }
-        // Look up first, to avoid encoding a duplicate.
-        if self.pool.peek(&[hash]).is_empty() {
-            Ok(Block::Frames { hash, depth, names, frames: Vec::new() })
-        } else {
-            Err(Publish::Duplicate)
-        }
-    }
+fn count(outcomes: &mut BTreeMap<&'static str, u64>, outcome: Publish) {
+    *outcomes.entry(outcome_name(outcome)).or_default() += 1;
+}
 
-    fn publish(&self, block: Block, pages: &Pages, number: usize) -> Publish {
-        let (hash, depth, names, mut frames) = match block {
-            Block::Raw(filling) => return filling.publish(),
-            Block::Frames { hash, depth, names, frames } => (hash, depth, names, frames),
+impl Target {
+    fn publish(&self, blocks: Blocks, pages: &Pages) -> Vec<Publish> {
+        let mut encoded = match blocks {
+            Blocks::Raw(fillings) => {
+                return self.pool.publish_filled(fillings.into_iter().map(|(filling, _)| filling).collect());
+            }
+            Blocks::Encoded(encoded) => encoded,
         };
-        BlockCodec::seal(&mut frames);
-        // Store a block raw if its encoding is not smaller.
-        if (frames.len() as u64) < self.namespace.block_bytes {
-            return self.pool.publish(
-                &NewBlock { encoding: FRAMES, names, ..NewBlock::new(&self.namespace, hash, depth) },
-                &[&frames],
-            );
-        }
-        // SAFETY: nothing writes the pages: callers of `Save.layer` guarantee that the engine does
-        // not write a block's pages until the save has ended.
-        let parts: Vec<&[u8]> = (0..pages.num_layers()).map(|layer| unsafe { pages.page(layer, number) }).collect();
-        self.pool.publish(&NewBlock { names, ..NewBlock::new(&self.namespace, hash, depth) }, &parts)
+        encoded.iter_mut().for_each(|block| BlockCodec::seal(&mut block.frames));
+        let payloads = encoded.iter().map(|block| {
+            // Store a block raw if its encoding is not smaller.
+            if (block.frames.len() as u64) < self.namespace.block_bytes {
+                return (FRAMES, vec![block.frames.as_slice()]);
+            }
+            // SAFETY: nothing writes the pages: callers of `Save.layer` guarantee that the engine
+            // does not write a block's pages until the save has ended.
+            let page = |layer| unsafe { pages.page(layer, block.number) };
+            (0, (0..pages.num_layers()).map(page).collect())
+        });
+        let payloads: Vec<(u8, Vec<&[u8]>)> = payloads.collect();
+        let blocks = encoded.iter().zip(&payloads).map(|(block, (encoding, parts))| {
+            let new = NewBlock::new(&self.namespace, block.hash, block.depth);
+            (NewBlock { encoding: *encoding, names: block.names, ..new }, parts.as_slice())
+        });
+        self.pool.publish_all(&blocks.collect::<Vec<_>>())
     }
 }
 
 impl State {
-    fn count(&mut self, outcome: Publish) {
-        *self.outcomes.entry(outcome_name(outcome)).or_default() += 1;
+    /// Takes the blocks out, and leaves none.
+    fn take(&mut self) -> Blocks {
+        std::mem::replace(&mut self.blocks, Blocks::Raw(Vec::new()))
     }
 
     /// Copies the uncopied layers up to this one.
     fn copy_to(&mut self, to: &Target, pages: &Pages, layer: usize) {
         // Put the blocks back only after all copies: a panic drops them, because then some blocks
         // have a page that others lack.
-        let mut blocks = std::mem::take(&mut self.blocks);
+        let mut blocks = self.take();
         for now in self.next..=layer {
-            for (block, number) in &mut blocks {
-                // SAFETY: nothing writes the page: callers of `Save.layer` guarantee that the
-                // engine has written the layer and does not write it until the save has ended.
-                let page = unsafe { pages.page(now, *number) };
-                match (block, &to.coding) {
-                    (Block::Raw(filling), _) => filling.append(page),
-                    (Block::Frames { frames, .. }, Some(coding)) => coding.encode(now, page, frames),
-                    (Block::Frames { .. }, None) => unreachable!("only a save with a codec encodes blocks"),
+            // SAFETY: nothing writes the page: callers of `Save.layer` guarantee that the engine has
+            // written the layer and does not write it until the save has ended.
+            let page = |number: usize| unsafe { pages.page(now, number) };
+            let copied = match (&mut blocks, &to.coding) {
+                (Blocks::Raw(fillings), _) => {
+                    Filling::append_all(fillings.iter_mut().map(|(filling, number)| (filling, page(*number))));
+                    fillings.len()
                 }
-                fault::point(Point::SavePage);
-            }
+                (Blocks::Encoded(encoded), Some(coding)) => {
+                    encoded.iter_mut().for_each(|block| coding.encode(now, page(block.number), &mut block.frames));
+                    encoded.len()
+                }
+                (Blocks::Encoded(_), None) => unreachable!("only a save with a codec encodes blocks"),
+            };
+            (0..copied).for_each(|_| fault::point(Point::SavePage));
         }
         self.blocks = blocks;
         self.next = self.next.max(layer + 1);
@@ -145,10 +174,9 @@ impl Save {
         let finish = || {
             let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
             state.copy_to(&self.to, &self.pages, self.pages.num_layers() - 1);
-            for (block, number) in std::mem::take(&mut state.blocks) {
-                let outcome = self.to.publish(block, &self.pages, number);
-                state.count(outcome);
-            }
+            let blocks = state.take();
+            let outcomes = self.to.publish(blocks, &self.pages);
+            outcomes.into_iter().for_each(|outcome| count(&mut state.outcomes, outcome));
             state.outcomes.clone()
         };
         guarded(|| Ok(py.detach(finish)))
@@ -156,11 +184,14 @@ impl Save {
 
     /// Drops all blocks of the save.
     fn abort(&self, py: Python<'_>) {
-        py.detach(|| self.state.lock().unwrap_or_else(PoisonError::into_inner).blocks.clear());
+        py.detach(|| drop(self.state.lock().unwrap_or_else(PoisonError::into_inner).take()));
     }
 
     /// Number of blocks in progress.
     fn __len__(&self) -> usize {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner).blocks.len()
+        match &self.state.lock().unwrap_or_else(PoisonError::into_inner).blocks {
+            Blocks::Raw(fillings) => fillings.len(),
+            Blocks::Encoded(encoded) => encoded.len(),
+        }
     }
 }

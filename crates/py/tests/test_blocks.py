@@ -193,3 +193,44 @@ def test_a_quota_limits_the_published_blocks(blocks: cenote.Namespace) -> None:
     for depth in range(3):
         blocks.publish(names[depth], depth, bytes(PAGE))
     assert sum(blocks.count([names[depth]]) for depth in range(3)) == 2
+
+
+def test_blocks_of_one_call_have_an_outcome_each(blocks: cenote.Namespace) -> None:
+    names = names_of(blocks, 4)
+    assert blocks.publish(names[1], 1, bytes([1]) * PAGE) == "published"
+    parts = [bytes([number]) * PAGE for number in range(4)]
+    order = [0, 1, 2, 0, 3]
+    outcomes = blocks.publish_all([names[at] for at in order], order, [parts[at] for at in order])
+    assert outcomes == ["published", "duplicate", "published", "duplicate", "published"]
+    assert blocks.publish_all([], [], []) == []
+    with blocks.lookup(names) as lease:
+        assert [bytes(memoryview(lease.view(number))) for number in range(4)] == parts
+    # A wrong payload publishes none.
+    later = names_of(blocks, 2, prompt=1)
+    for wrong in ([bytes(PAGE)], [bytes(PAGE), bytes(64)]):
+        with pytest.raises(ValueError, match="payload|bytes"):
+            blocks.publish_all(later, [0, 1], wrong)
+    with pytest.raises(ValueError, match="2 hashes, 1 depths"):
+        blocks.publish_all(later, [0], [bytes(PAGE)] * 2)
+    assert blocks.count(later) == 0
+
+
+def test_blocks_written_in_place_are_published_together(blocks: cenote.Namespace) -> None:
+    names = names_of(blocks, 3)
+    assert blocks.publish(names[1], 1, bytes(PAGE)) == "published"
+    first, there, last = blocks.begin_all(names, range(3))
+    assert there is None
+    assert first is not None
+    assert last is not None
+    for filling in (first, last):
+        memoryview(filling)[:] = b"x" * PAGE
+    view = memoryview(last)
+    with pytest.raises(BufferError):
+        blocks.publish_filled([first, last])
+    view.release()
+    assert blocks.count(names) == 0
+    assert blocks.publish_filled([first, last]) == ["published", "published"]
+    with blocks.lookup(names) as lease:
+        assert bytes(memoryview(lease.view(2))) == b"x" * PAGE
+    with pytest.raises(ValueError, match="published or aborted"):
+        blocks.publish_filled([first])

@@ -258,6 +258,11 @@ def callables(name: str, seed: int) -> Iterator[tuple[str, Callable[[random.Rand
         begun = blocks.begin(chance.randbytes(16), 0)
         return begun and call(begun)
 
+    def abort_all(begun: list[cenote.Filling | None]) -> None:
+        for one in begun:
+            if one is not None:
+                one.abort()
+
     def save(chance: random.Random, call: Callable[[Any], object]) -> object:
         return call(engine.memory.save(blocks, [chance.randbytes(16)], [0], [chance.randrange(BLOCKS)]))
 
@@ -295,6 +300,7 @@ def callables(name: str, seed: int) -> Iterator[tuple[str, Callable[[random.Rand
         any_of(chance, *TEXTS, "int8+delta", "oaken:1/1/1", "oaken:4/90/6:5", "qpackz:1"),
         **{**codec, **{key: chance.choice(ANYTHING) for key in chance.sample([*codec, "profile"], 2)}},
     )
+    yield "Region.bind_thread", lambda chance: region.bind_thread()
     yield "Namespace.hash_tokens", lambda chance: blocks.hash_tokens(numbers(chance), number(chance))
     yield "Namespace.alias", lambda chance: blocks.alias(any_of(chance, BYTES))
     yield "Namespace.count", lambda chance: blocks.count(hashes(chance))
@@ -303,6 +309,11 @@ def callables(name: str, seed: int) -> Iterator[tuple[str, Callable[[random.Rand
     yield "Namespace.publish", lambda chance: blocks.publish(
         hash_of(chance), number(chance), memory(chance), name=number(chance), parent=number(chance)
     )
+    yield "Namespace.publish_all", lambda chance: blocks.publish_all(
+        hashes(chance), numbers(chance), any_of(chance, [memory(chance), memory(chance)], []), names=numbers(chance)
+    )
+    yield "Namespace.begin_all", lambda chance: abort_all(blocks.begin_all(hashes(chance), numbers(chance)))
+    yield "Namespace.publish_filled", lambda chance: blocks.publish_filled(any_of(chance, [blocks.begin(hash_of(chance), 0)], []))
     yield "Namespace.begin", lambda chance: blocks.begin(hash_of(chance), number(chance), name=number(chance))
     yield "Namespace.set_quota", lambda chance: blocks.set_quota(any_of(chance, 0, 1 << 40, (1 << 64) - 1))
     yield "Follower.poll", lambda chance: follower.poll()

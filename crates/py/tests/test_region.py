@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -169,3 +170,19 @@ os.kill(os.getpid(), signal.SIGKILL)
     report = region.check(payloads=True)
     assert report["is_clean"], report
     assert (report["reserved"], report["pinned"]) == (0, 0)
+
+
+def test_a_thread_stays_on_processors_that_it_may_use(region: cenote.Region) -> None:
+    usable, placed = os.sched_getaffinity(0), []
+
+    def place() -> None:
+        node = region.bind_thread()
+        placed.append((node, os.sched_getaffinity(0)))
+
+    thread = threading.Thread(target=place)
+    thread.start()
+    thread.join()
+    [(node, now)] = placed
+    assert now < usable if node is not None else now == usable
+    region.close()
+    assert region.bind_thread() is None

@@ -100,6 +100,17 @@ pub struct PrefixMatch {
     pub num_matched: usize,
 }
 
+/// A block that an engine has computed.
+#[derive(Clone, Copy)]
+pub struct Computed<'a> {
+    /// Its name.
+    pub hash: BlockHash,
+    /// Its index in the sequence.
+    pub depth: u32,
+    /// Its pages, as in [`PrefixStore::load`].
+    pub pages: &'a [&'a [u8]],
+}
+
 /// A block copied whole out of the region, but not decoded yet. Threads may decode different pages
 /// at the same time. Dropping it releases its memory.
 pub trait PendingBlock: Send + Sync {
@@ -152,9 +163,15 @@ pub trait PrefixStore: Send {
     /// `page_bytes` each. An encoded block is only copied out and checked; the caller decodes it.
     fn load(&mut self, hash: BlockHash, pages: &mut [&mut [u8]]) -> Loaded;
 
-    /// Publishes a block unless it is in the store already. `depth` is its index in the sequence.
-    /// Returns `false` if there is no space; the engine continues without sharing the block.
-    fn save(&mut self, hash: BlockHash, depth: u32, pages: &[&[u8]]) -> bool;
+    /// Publishes blocks of one sequence, in order, unless they are in the store already. Returns how
+    /// many of the first blocks are in the store now. Fewer than all: there is no space for the next
+    /// one, and the engine continues without sharing it.
+    fn save_all(&mut self, blocks: &[Computed<'_>]) -> usize;
+
+    /// As [`PrefixStore::save_all`] for one block.
+    fn save(&mut self, hash: BlockHash, depth: u32, pages: &[&[u8]]) -> bool {
+        self.save_all(&[Computed { hash, depth, pages }]) == 1
+    }
 
     /// Copies a full or partial block out, byte for byte, for this engine only. `None`: no space.
     fn swap_out(&mut self, pages: &[&[u8]]) -> Option<Box<dyn SwappedBlock>>;

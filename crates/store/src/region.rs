@@ -1,7 +1,7 @@
 //! [`PrefixStore`] over a pool in a region.
 
 use crate::pending::{DecodeState, PendingFrames};
-use crate::{BlockCodec, Loaded, NamespaceSpec, PrefixMatch, PrefixStore, SwappedBlock};
+use crate::{BlockCodec, Computed, Loaded, NamespaceSpec, PrefixMatch, PrefixStore, SwappedBlock};
 use cenote_base::{BlockHash, CacheSalt, Deadline, Health, TokenId};
 use cenote_mem::Fabric;
 use cenote_pool::{
@@ -135,6 +135,34 @@ impl<F: Fabric> RegionStore<F> {
         }
     }
 
+    /// Saves a block with the codec. Encoding takes far longer than the fences that blocks could
+    /// share, and squeezing needs the length of each block.
+    fn encode_and_save(&mut self, block: &Computed<'_>) -> Publish {
+        let Computed { hash, depth, pages } = *block;
+        // A block that is in the pool is neither encoded nor worth squeezing others for.
+        let is_new = self.pool.peek(&[hash]).is_empty();
+        if let Some(codec) = self.codec.clone().filter(|codec| is_new && !codec.saves_raw()) {
+            codec.encode(pages, &mut self.frames);
+            // A block that encoding does not shorten is saved raw.
+            if (self.frames.len() as u64) < self.namespace.block_bytes {
+                self.squeeze(self.frames.len() as u64);
+                let published = self.pool.publish(
+                    &NewBlock { encoding: FRAMES, ..NewBlock::new(&self.namespace, hash, depth) },
+                    &[&self.frames],
+                );
+                if published == Publish::Published {
+                    self.encoded.bytes += self.frames.len() as u64;
+                    self.encoded.from_bytes += self.namespace.block_bytes;
+                }
+                return published;
+            }
+        }
+        if is_new {
+            self.squeeze(self.namespace.block_bytes);
+        }
+        self.pool.publish(&NewBlock::new(&self.namespace, hash, depth), pages)
+    }
+
     /// If a payload of `length` bytes has no space, shortens cold blocks, so that none must be
     /// evicted.
     fn squeeze(&mut self, length: u64) {
@@ -248,33 +276,14 @@ impl<F: Fabric> PrefixStore for RegionStore<F> {
         hits.first().filter(|hit| Some(**hit) != remembered).map_or(Loaded::Miss, |hit| self.read(hit, pages))
     }
 
-    fn save(&mut self, hash: BlockHash, depth: u32, pages: &[&[u8]]) -> bool {
-        let mut outcome = None;
-        // A block that is in the pool is neither encoded nor worth squeezing others for.
-        let is_new = self.codec.is_some() && self.pool.peek(&[hash]).is_empty();
-        if let Some(codec) = self.codec.clone().filter(|codec| is_new && !codec.saves_raw()) {
-            codec.encode(pages, &mut self.frames);
-            // A block that encoding does not shorten is saved raw.
-            if (self.frames.len() as u64) < self.namespace.block_bytes {
-                self.squeeze(self.frames.len() as u64);
-                let published = self.pool.publish(
-                    &NewBlock { encoding: FRAMES, ..NewBlock::new(&self.namespace, hash, depth) },
-                    &[&self.frames],
-                );
-                if published == Publish::Published {
-                    self.encoded.bytes += self.frames.len() as u64;
-                    self.encoded.from_bytes += self.namespace.block_bytes;
-                }
-                outcome = Some(published);
-            }
+    fn save_all(&mut self, blocks: &[Computed<'_>]) -> usize {
+        let is_saved = |outcome: &Publish| matches!(outcome, Publish::Published | Publish::Duplicate);
+        if self.codec.is_some() {
+            return blocks.iter().take_while(|block| is_saved(&self.encode_and_save(block))).count();
         }
-        let outcome = outcome.unwrap_or_else(|| {
-            if is_new {
-                self.squeeze(self.namespace.block_bytes);
-            }
-            self.pool.publish(&NewBlock::new(&self.namespace, hash, depth), pages)
-        });
-        matches!(outcome, Publish::Published | Publish::Duplicate)
+        let new = |block: &Computed<'_>| NewBlock::new(&self.namespace, block.hash, block.depth);
+        let outcomes = self.pool.publish_all(&blocks.iter().map(|block| (new(block), block.pages)).collect::<Vec<_>>());
+        outcomes.iter().take_while(|outcome| is_saved(outcome)).count()
     }
 
     fn swap_out(&mut self, pages: &[&[u8]]) -> Option<Box<dyn SwappedBlock>> {

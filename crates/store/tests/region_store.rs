@@ -7,7 +7,7 @@ use cenote_codec::{
 };
 use cenote_mem::{Coherent, MapOptions, Mapping, RegionSource};
 use cenote_pool::{AttachOptions, Design, Pool, PoolConfig, Superblock};
-use cenote_store::{BlockCodec, Loaded, NamespaceSpec, PrefixStore, RegionStore};
+use cenote_store::{BlockCodec, Computed, Loaded, NamespaceSpec, PrefixStore, RegionStore};
 use std::sync::Arc;
 
 const PAGE: usize = 1024;
@@ -56,10 +56,12 @@ fn pages(fill: u8) -> Vec<Vec<u8>> {
 
 fn save(store: &mut RegionStore<Arc<Coherent>>, tokens: &[TokenId], blocks: usize) {
     let hashes = store.match_prefix(None, tokens).hashes;
-    for (depth, &hash) in hashes.iter().enumerate().take(blocks) {
-        let pages = pages(depth as u8 + 1);
-        assert!(store.save(hash, depth as u32, &pages.iter().map(Vec::as_slice).collect::<Vec<_>>()));
-    }
+    let all: Vec<Vec<Vec<u8>>> = (1..=blocks as u8).map(pages).collect();
+    let all: Vec<Vec<&[u8]>> = all.iter().map(|pages| pages.iter().map(Vec::as_slice).collect()).collect();
+    let computed = |(depth, (&hash, pages))| Computed { hash, depth, pages };
+    let computed: Vec<Computed<'_>> =
+        (0..).zip(hashes.iter().zip(all.iter().map(Vec::as_slice))).map(computed).collect();
+    assert_eq!(store.save_all(&computed), blocks);
 }
 
 /// Loads a block and decodes it if it is pending.
@@ -297,4 +299,23 @@ fn an_invalid_payload_is_a_miss_when_decoded_and_at_once_afterwards() {
     assert!(matches!(reader.load(hashes[0], &mut []), Loaded::Miss), "it is not tried again");
     assert_eq!(unreadable(&reader), 2);
     assert!(load(&mut reader, hashes[1], &mut pages), "the next block still loads");
+}
+
+/// A region without room for all of a prompt keeps its first blocks.
+#[test]
+fn a_store_says_how_many_of_the_first_blocks_it_has() {
+    let small = PoolConfig { chunk_bytes: 64 << 10, min_block_bytes: 4 << 10, ..config() };
+    let mut store = RegionStore::new(pool_in(1 << 20, &small), &spec("a")).unwrap();
+    let tokens: Vec<TokenId> = (0..16 * 1000).collect();
+    let hashes = store.match_prefix(None, &tokens).hashes;
+    let pages = pages(1);
+    let pages: Vec<&[u8]> = pages.iter().map(Vec::as_slice).collect();
+    let computed: Vec<Computed<'_>> =
+        (0..).zip(&hashes).map(|(depth, &hash)| Computed { hash, depth, pages: &pages }).collect();
+    assert_eq!(store.save_all(&computed[..64]), 64);
+    // Later blocks evict earlier ones only from the end of the prompt.
+    let saved = store.save_all(&computed);
+    assert!((64..1000).contains(&saved), "{saved}");
+    let found = store.match_prefix(None, &tokens).num_matched;
+    assert!(found >= 64, "{found} of {saved}");
 }

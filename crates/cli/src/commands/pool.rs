@@ -354,6 +354,7 @@ fn manage(args: &PoolManageArgs) -> Result<ExitCode, Failure> {
     if superblock.flush.is_coherent() || superblock.config.hosts_lock != HostsLock::Manager {
         return Err(Failure::new(format!("{}: the locks of this region need no manager", args.region.source()?)));
     }
+    region::stay_near(&fabric);
     let options = args.region.attach_options("manage", &WatchArgs::default());
     let mut manager = LockManager::open(fabric, &options).map_err(|error| args.region.explain(&error))?;
     output::say(&format!("{}: granting locks", args.region.source()?));

@@ -24,7 +24,7 @@ use cenote_policy::kv_blocks::BlockId;
 use cenote_policy::scheduler::{
     AddError, NewRequest, PrefixSource, ScheduledRequest, Scheduler, SchedulerConfig, SchedulerOutput,
 };
-use cenote_store::{Loaded, PrefixStore};
+use cenote_store::{Computed, Loaded, PrefixStore};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError};
@@ -52,6 +52,8 @@ pub(super) struct Counters {
 
 /// Period in which the store's counters are read while requests run.
 const STATS_PERIOD_NS: u64 = 50_000_000;
+/// Blocks that are saved in one call. The lists of their pages are short-lived memory.
+const SAVED_TOGETHER: usize = 64;
 /// Period in which an idle engine reads its store's health: a region may be damaged while no
 /// request runs.
 const IDLE_PERIOD: Duration = Duration::from_secs(1);
@@ -426,19 +428,27 @@ impl Core {
         let full = self.scheduler.num_computed_tokens(id) as usize / block_tokens;
         let table = self.scheduler.block_table(id);
         while request.published < full {
-            let at = request.published;
-            if request.hashes.len() == at {
+            let now = request.published..full.min(request.published + SAVED_TOGETHER);
+            while request.hashes.len() < now.end {
+                let at = request.hashes.len();
                 let tokens = &request.tokens[at * block_tokens..(at + 1) * block_tokens];
                 request.hashes.push(store.block_hash(request.hashes.last().copied().or(request.root), tokens));
             }
-            let depth = u32::try_from(at).expect("contexts are shorter");
-            if !store.save(request.hashes[at], depth, &self.kv.pages(table[at])) {
+            let pages: Vec<Vec<&[u8]>> = now.clone().map(|at| self.kv.pages(table[at])).collect();
+            let computed = |(at, pages)| Computed {
+                hash: request.hashes[at],
+                depth: u32::try_from(at).expect("contexts are shorter"),
+                pages,
+            };
+            let blocks: Vec<Computed<'_>> = now.clone().zip(pages.iter().map(Vec::as_slice)).map(computed).collect();
+            let saved = store.save_all(&blocks);
+            request.published += saved;
+            (0..saved).for_each(|_| fault::point(Point::EngineBlockSaved));
+            if saved < now.len() {
                 // No space. A later block is unreachable without this one, so retry it with the
                 // next full block.
                 return;
             }
-            request.published += 1;
-            fault::point(Point::EngineBlockSaved);
         }
     }
 

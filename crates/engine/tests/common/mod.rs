@@ -6,7 +6,7 @@ use cenote_base::{
     BlockHash, CacheSalt, ChainHasher, Engine, EngineError, Health, Request, RequestId, SamplingParams, TokenId,
 };
 use cenote_engine::{EngineConfig, LlmEngine, LoadedModel};
-use cenote_store::{Loaded, PendingBlock, PrefixMatch, PrefixStore, SwappedBlock};
+use cenote_store::{Computed, Loaded, PendingBlock, PrefixMatch, PrefixStore, SwappedBlock};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -141,12 +141,14 @@ impl PrefixStore for MemoryStore {
         Loaded::Whole
     }
 
-    fn save(&mut self, hash: BlockHash, _depth: u32, pages: &[&[u8]]) -> bool {
+    fn save_all(&mut self, blocks: &[Computed<'_>]) -> usize {
         let mut shared = self.shared.lock().unwrap();
         assert!(!shared.explode, "`explode` is set");
-        shared.saved.push(hash);
-        shared.blocks.insert(hash, pages.concat());
-        true
+        for Computed { hash, pages, .. } in blocks {
+            shared.saved.push(*hash);
+            shared.blocks.insert(*hash, pages.concat());
+        }
+        blocks.len()
     }
 
     fn swap_out(&mut self, pages: &[&[u8]]) -> Option<Box<dyn SwappedBlock>> {

@@ -1,13 +1,15 @@
 //! The life of a block, in the order of this file (docs/internals/protocol.md#publish):
 //!
 //! 1. `crate::eviction` reserves a slot: private to this worker, invisible in the region.
-//! 2. [`Blocks::write`] copies and sums the payload, fences, and writes the descriptor.
+//! 2. [`Blocks::copy_in`] copies and sums the payload; [`Blocks::describe`] fences and writes the
+//!    descriptor.
 //! 3. [`Blocks::enter`] leads the index to it.
 //! 4. [`Blocks::lookup`] finds it by hash.
 //! 5. [`Blocks::read`] copies it out, then checks descriptor and checksum.
 //! 6. [`Blocks::retract`] marks it, fences, looks for pins, unlinks it and frees the slot.
 
 use super::Blocks;
+use crate::index::Inserted;
 use crate::log::events::Names;
 use crate::region::counters::Counter;
 use crate::region::hit::Hit;
@@ -37,6 +39,16 @@ pub enum Publish {
     OverQuota,
 }
 
+impl Publish {
+    const fn of(inserted: Inserted) -> Self {
+        match inserted {
+            Inserted::New => Self::Published,
+            Inserted::Duplicate => Self::Duplicate,
+            Inserted::Full | Inserted::Busy => Self::NoRoom,
+        }
+    }
+}
+
 /// Result of a read. Only [`ReadOutcome::Whole`] leaves usable bytes in the buffers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReadOutcome {
@@ -58,17 +70,37 @@ pub(crate) struct Label {
     pub names: Names,
 }
 
+/// A block whose payload lies in its slot, before readers accept it.
+#[derive(Clone, Copy)]
+pub(crate) struct Draft {
+    /// The caller's number.
+    pub at: usize,
+    pub slot: Slot,
+    pub label: Label,
+    pub generation: Generation,
+    /// Bytes of the payload.
+    pub length: u64,
+    pub checksum: u64,
+}
+
 /// Write.
 impl<F: Fabric, H: HostLocal> Blocks<F, H> {
     /// Writes payload and descriptor into a reserved slot. From then on a reader that has the
     /// block's number can read it. Returns its generation.
     pub fn write(&self, slot: Slot, label: &Label, parts: &[&[u8]]) -> Generation {
+        let draft = self.copy_in(slot, label, parts);
+        self.describe(&[draft]);
+        draft.generation
+    }
+
+    /// Copies and sums a payload, without a fence.
+    pub fn copy_in(&self, slot: Slot, label: &Label, parts: &[&[u8]]) -> Draft {
         let generation = self.next_generation(slot.block);
         let offset = self.region.layout.payload(slot.block, slot.bytes);
         let length: u64 = parts.iter().map(|part| part.len() as u64).sum();
         let checksum = self.region.fabric.write_payload(offset, parts, checksum_key(label.hash, generation));
-        self.describe(slot, label, generation, length, checksum);
-        generation
+        fault::point(Point::PublishCopied);
+        Draft { at: 0, slot, label: *label, generation, length, checksum }
     }
 
     /// The generation of the next block in a reserved slot.
@@ -77,64 +109,80 @@ impl<F: Fabric, H: HostLocal> Blocks<F, H> {
         if fault::makes(Mistake::PublishGenerationKept) { last } else { last.next() }
     }
 
-    /// Writes the descriptor of a payload that lies in its slot.
-    pub fn describe(&self, slot: Slot, label: &Label, generation: Generation, length: u64, checksum: u64) {
+    /// Writes the descriptors of payloads that lie in their slots.
+    pub fn describe(&self, drafts: &[Draft]) {
         let region = &self.region;
-        if label.state == BlockState::Ready {
-            self.log.put_names(slot.block, label.names);
+        let is_block = |draft: &&Draft| draft.label.state == BlockState::Ready;
+        for draft in drafts.iter().filter(is_block) {
+            self.log.put_names(draft.slot.block, draft.label.names);
         }
         let early = fault::makes(Mistake::PublishReadyEarly);
         if !early {
-            // Names and payload before the descriptor.
+            // Names and payloads before the descriptors.
             region.fabric.publish_payload();
         }
         fault::point(Point::PublishPayload);
-        let descriptor = Descriptor {
-            state: Descriptor::state_word(label.state, generation),
-            hash: label.hash.words(),
-            place: Descriptor::pack_place(length, region.layout.payload(slot.block, slot.bytes)),
-            checksum,
-            kind: label.kind,
-            stamp: (region.area.unix_seconds() & 0xffff_ffff) | (region.incarnation() << 32),
-            check: 0,
-        };
-        // No fence: taking the shard lock before indexing fences this store.
-        region.write(region.layout.descriptor(slot.block), descriptor);
+        let stamp = (region.area.unix_seconds() & 0xffff_ffff) | (region.incarnation() << 32);
+        for draft in drafts {
+            // No fence: taking the shard lock before indexing fences this store.
+            region.write(region.layout.descriptor(draft.slot.block), self.descriptor(draft, stamp));
+            // This host wrote the payload around its caches, so they hold no stale line of it.
+            region.set_seen(draft.slot.block, draft.generation);
+            fault::point(Point::PublishReady);
+        }
         if early {
             region.fabric.publish_payload();
         }
-        // This host wrote the payload around its caches, so they hold no stale line of it.
-        region.set_seen(slot.block, generation);
-        fault::point(Point::PublishReady);
         // Log before indexing, so that a crash cannot leave an unlogged block.
-        if label.state == BlockState::Ready {
-            self.log.tell_stored(slot.block, &descriptor, label.names);
+        let stored = |draft: &Draft| (draft.slot.block, self.descriptor(draft, stamp), draft.label.names);
+        self.log.tell_all_stored(drafts.iter().filter(is_block).map(stored));
+    }
+
+    fn descriptor(&self, draft: &Draft, stamp: u64) -> Descriptor {
+        let Draft { slot, label, generation, length, checksum, .. } = *draft;
+        Descriptor {
+            state: Descriptor::state_word(label.state, generation),
+            hash: label.hash.words(),
+            place: Descriptor::pack_place(length, self.region.layout.payload(slot.block, slot.bytes)),
+            checksum,
+            kind: label.kind,
+            stamp,
+            check: 0,
         }
     }
 
-    /// Leads the index to a readable block of this worker, or retracts the block. `word` is the
+    /// Leads the index to readable blocks of this worker, or retracts them. `word` returns the
     /// eviction policy's word of a block that was repacked.
-    pub fn enter(&self, block: BlockIndex, hash: BlockHash, word: Option<u64>) -> Publish {
-        use crate::index::Inserted;
-        let outcome = match self.index.insert(hash, block) {
-            Ok(Inserted::New) => {
+    pub fn enter(&self, drafts: &[Draft], word: impl Fn(&Draft) -> Option<u64>, mut told: impl FnMut(&Draft, Publish)) {
+        let mut refused = Vec::new();
+        let mut told_of = |index: usize, inserted: Inserted| {
+            let draft = &drafts[index];
+            let Draft { slot: Slot { block, .. }, label, .. } = *draft;
+            if inserted == Inserted::New {
                 fault::point(Point::PublishIndexed);
-                match word {
+                match word(draft) {
                     Some(word) => self.region.policy_word(block).store(word, Relaxed),
-                    None => self.place(block, hash),
+                    None => self.place(block, label.hash),
                 }
                 self.region.slot_owner(block).store(PUBLISHED, Release);
-                return Publish::Published;
+            } else {
+                refused.push(block);
             }
-            Ok(Inserted::Duplicate) => Publish::Duplicate,
-            Ok(Inserted::Full) | Err(_) => Publish::NoRoom,
+            told(draft, Publish::of(inserted));
         };
+        if let [one] = drafts {
+            told_of(0, self.index.insert(one.label.hash, one.slot.block));
+        } else {
+            let named = |(index, draft): (usize, &Draft)| (index, draft.label.hash, draft.slot.block);
+            self.index.insert_all(drafts.iter().enumerate().map(named), told_of);
+        }
         // Retract instead of freeing: a stale index entry may have led a reader here, which may
         // have pinned the block. Without the lock the slot stays reserved until this worker leaves.
-        if let Ok(heap) = self.lock_heap() {
-            self.withdraw(&heap, block);
+        if !refused.is_empty()
+            && let Ok(heap) = self.lock_heap()
+        {
+            self.retract(&heap, &refused, |block| self.drain(&heap, block));
         }
-        outcome
     }
 
     /// Gives a block that was just published its word of the eviction policy.
@@ -178,6 +226,22 @@ impl<F: Fabric, H: HostLocal> Blocks<F, H> {
         let found = self.index.find(hash);
         self.touch(self.region.access_clock().load(Relaxed), found.map(|(block, _)| block));
         found.is_some()
+    }
+
+    /// As [`Blocks::touch_if_there`] for several hashes, which wait together for memory. Calls
+    /// `there` with the number of each hash that is there.
+    pub fn touch_those_there(&self, hashes: &[BlockHash], mut there: impl FnMut(usize)) {
+        if self.region.is_plain() {
+            return (0..hashes.len()).filter(|&at| self.index.use_if_there(hashes[at])).for_each(there);
+        }
+        let now = self.region.access_clock().load(Relaxed);
+        self.index.find_each_now(hashes, |at, found| {
+            if let Some((block, _)) = found {
+                self.touch(now, Some(block));
+                there(at);
+            }
+            true
+        });
     }
 
     /// Marks blocks as used at an instant. Only lookups advance the recency clock: the blocks that

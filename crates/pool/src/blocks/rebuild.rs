@@ -252,7 +252,7 @@ impl<F: Fabric, H: HostLocal> Blocks<F, H> {
     pub fn enter_recovered(&self, heap: &Holds<Heap>, block: BlockIndex, hash: BlockHash) -> bool {
         // If the shard is busy, another host may have died with its lock. Only workers that have
         // joined notice that, so joining must not wait for it.
-        if !matches!(self.index.insert(hash, block), Ok(Inserted::New)) {
+        if self.index.insert(hash, block) != Inserted::New {
             self.withdraw(heap, block);
             return false;
         }

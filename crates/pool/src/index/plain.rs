@@ -26,6 +26,7 @@
 //!   The next worker that joins clears them if no other worker lives.
 
 use crate::index::list::{ListGuard, member_of, stored_count};
+use crate::index::table::Inserting;
 use crate::index::{Index, Inserted};
 use crate::region::hit::Hit;
 use crate::region::host_layout::PUBLISHED;
@@ -125,14 +126,15 @@ impl<F: Fabric, H: HostLocal> Index<F, H> {
         self.give_owed_counts();
     }
 
-    /// Indexes and lists a readable block, unless its hash is indexed already.
-    pub fn insert_plain(&self, hash: BlockHash, block: BlockIndex) -> Result<Inserted, LockTimeout> {
-        let mut list = self.lock_list()?;
-        let outcome = self.insert_locked(list.shard(), hash, block);
-        if outcome == Inserted::New {
-            list.set_newest(block);
+    /// Indexes and lists readable blocks, as [`Index::insert_all`] does.
+    pub(super) fn insert_all_plain(&self, all: &mut [Inserting]) {
+        let Ok(mut list) = self.lock_list() else { return };
+        for one in all {
+            one.outcome = self.insert_locked(list.shard(), one.hash, one.block);
+            if one.outcome == Inserted::New {
+                list.set_newest(one.block);
+            }
         }
-        Ok(outcome)
     }
 
     /// Removes a block from index and list. `false`: the block has a count, or the lock is busy.

@@ -46,6 +46,27 @@ pub(crate) enum Inserted {
     Duplicate,
     /// All buckets of the probe are full.
     Full,
+    /// The shard's lock timed out.
+    Busy,
+}
+
+/// A block on its way into the index.
+pub(super) struct Inserting {
+    probe: Probe,
+    /// The caller's number.
+    at: usize,
+    pub hash: BlockHash,
+    pub block: BlockIndex,
+    pub outcome: Inserted,
+}
+
+impl Inserting {
+    /// Shard and intent of a group that shares a lock.
+    fn lock(group: &[Self]) -> (u64, Intent) {
+        let Probe { shard, home, .. } = group[0].probe;
+        // A death between two entries must leave an intent for both.
+        (shard, if group.len() == 1 { Intent::probe(home) } else { Intent::ALL })
+    }
 }
 
 /// Changes of a shard's repair.
@@ -206,7 +227,18 @@ impl<F: Fabric, H: HostLocal> Index<F, H> {
     /// As [`Index::find_all`], from the device's current copies, for a caller whose lock keeps them
     /// current.
     pub fn find_all_now(&self, hashes: &[BlockHash], mut found: impl FnMut(BlockIndex, &Descriptor)) {
-        for group in hashes.chunks(GROUP) {
+        self.find_each_now(hashes, |_, there| there.inspect(|(block, descriptor)| found(*block, descriptor)).is_some());
+    }
+
+    /// Finds the readable block of each hash by the device's current copies, and calls `found` with
+    /// the number of the hash. The blocks of a group wait together for memory. Stops when `found`
+    /// returns `false`.
+    pub fn find_each_now(
+        &self,
+        hashes: &[BlockHash],
+        mut found: impl FnMut(usize, Option<(BlockIndex, Descriptor)>) -> bool,
+    ) {
+        for (first, group) in (0..).step_by(GROUP).zip(hashes.chunks(GROUP)) {
             let places: Vec<u64> = group.iter().map(|&hash| self.home(self.probe(hash))).collect();
             self.region.fabric.refresh(&places);
             let homes: Vec<[u64; 8]> = places.into_iter().map(|at| self.region.fabric.load_line(at)).collect();
@@ -214,9 +246,10 @@ impl<F: Fabric, H: HostLocal> Index<F, H> {
                 home[..7].iter().filter_map(move |&entry| Some(self.region.layout.descriptor(self.named(entry, hash)?)))
             });
             self.region.fabric.refresh(&named.collect::<Vec<_>>());
-            for (&hash, home) in group.iter().zip(&homes) {
-                let Some((block, descriptor)) = self.find_now(hash, *home) else { return };
-                found(block, &descriptor);
+            for (at, (&hash, home)) in (first..).zip(group.iter().zip(&homes)) {
+                if !found(at, self.find_now(hash, *home)) {
+                    return;
+                }
             }
         }
     }
@@ -268,16 +301,85 @@ impl<F: Fabric, H: HostLocal> Index<F, H> {
     }
 
     /// Indexes a readable block, unless its hash is indexed already.
-    pub fn insert(&self, hash: BlockHash, block: BlockIndex) -> Result<Inserted, LockTimeout> {
+    pub fn insert(&self, hash: BlockHash, block: BlockIndex) -> Inserted {
         if self.region.is_plain() {
-            return self.insert_plain(hash, block);
+            let mut one = [self.inserting((0, hash, block))];
+            self.insert_all_plain(&mut one);
+            return one[0].outcome;
         }
-        let shard = self.lock_probe(self.probe(hash), self.locks.serving())?;
-        Ok(self.insert_locked(&shard, hash, block))
+        let shard = self.lock_probe(self.probe(hash), self.locks.serving());
+        shard.map_or(Inserted::Busy, |shard| self.insert_locked(&shard, hash, block))
+    }
+
+    fn inserting(&self, (at, hash, block): (usize, BlockHash, BlockIndex)) -> Inserting {
+        Inserting { probe: self.probe(hash), at, hash, block, outcome: Inserted::Busy }
+    }
+
+    /// Indexes readable blocks, each unless its hash is indexed already, and calls `told` with the
+    /// caller's number of each block. `told` may take locks.
+    ///
+    /// Takes the lock of each shard once: first all locks that are free together, then the others
+    /// one by one. The blocks share one patience: after a timeout the rest are indexed only if no
+    /// lock is busy.
+    pub fn insert_all(
+        &self,
+        blocks: impl IntoIterator<Item = (usize, BlockHash, BlockIndex)>,
+        mut told: impl FnMut(usize, Inserted),
+    ) {
+        let mut all: Vec<Inserting> = blocks.into_iter().map(|block| self.inserting(block)).collect();
+        if self.region.is_plain() {
+            self.insert_all_plain(&mut all);
+            return all.iter().for_each(|one| told(one.at, one.outcome));
+        }
+        all.sort_unstable_by_key(|one| (one.probe.shard, one.at));
+        let mut groups: Vec<&mut [Inserting]> =
+            all.chunk_by_mut(|one, next| one.probe.shard == next.probe.shard).collect();
+        if groups.len() > 1 {
+            self.insert_where_free(&mut groups);
+        }
+        let mut patience = self.region.lock_timeout;
+        for group in groups {
+            if group[0].outcome == Inserted::Busy {
+                let (shard, intent) = Inserting::lock(group);
+                match self.lock_shard(shard, intent, patience.into()) {
+                    Ok(shard) => self.insert_group(&shard, group),
+                    Err(_) => patience = Duration::ZERO,
+                }
+            }
+            group.iter().for_each(|one| told(one.at, one.outcome));
+        }
+    }
+
+    /// Indexes the groups of shards whose locks are free.
+    fn insert_where_free(&self, groups: &mut [&mut [Inserting]]) {
+        let locks = groups.iter().map(|group| Inserting::lock(group)).map(|(shard, intent)| (Shard(shard), intent));
+        let guards = self.locks.take_free(locks);
+        let held = || groups.iter().zip(&guards).filter(|(_, guard)| guard.is_some());
+        let homes: Vec<u64> = held().map(|(group, _)| self.home(group[0].probe)).collect();
+        self.region.fabric.refresh(&homes);
+        homes.iter().for_each(|&home| self.region.fabric.prefetch(home));
+        for (group, guard) in groups.iter_mut().zip(&guards) {
+            if let (Some(shard), [first, others @ ..]) = (guard, &mut **group) {
+                first.outcome = self.insert_refreshed(shard, first.hash, first.block);
+                // They may share the first one's bucket, which has changed.
+                self.insert_group(shard, others);
+            }
+        }
+        self.locks.release_all(guards);
+    }
+
+    fn insert_group(&self, shard: &Holds<Shard>, group: &mut [Inserting]) {
+        group.iter_mut().for_each(|one| one.outcome = self.insert_locked(shard, one.hash, one.block));
     }
 
     /// As [`Index::insert`].
     pub(super) fn insert_locked(&self, shard: &Holds<Shard>, hash: BlockHash, block: BlockIndex) -> Inserted {
+        self.region.fabric.refresh(&[self.home(self.probe(hash))]);
+        self.insert_refreshed(shard, hash, block)
+    }
+
+    /// As [`Index::insert`]. The home bucket was refreshed under the lock.
+    fn insert_refreshed(&self, shard: &Holds<Shard>, hash: BlockHash, block: BlockIndex) -> Inserted {
         let probe = self.probe(hash);
         let outcome = self.insert_once(shard, hash, block, probe);
         if outcome == Inserted::Full && self.repair_shard(shard, probe.shard).entries_dropped > 0 {
@@ -291,7 +393,10 @@ impl<F: Fabric, H: HostLocal> Index<F, H> {
         let mut entered = false;
         for step in 0..probe.steps() {
             let bucket = probe.bucket(step);
-            let words = self.bucket_now(shard, bucket);
+            let words = match step {
+                0 => self.region.fabric.load_line(self.region.layout.bucket(bucket)),
+                _ => self.bucket_now(shard, bucket),
+            };
             for (entry, &word) in words[..7].iter().enumerate() {
                 match self.follow(word, hash, View::Device) {
                     // The entry is left over from an earlier use, or a worker that died wrote it.

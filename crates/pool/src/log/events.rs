@@ -91,10 +91,19 @@ impl<F: Fabric, H: HostLocal> Log<F, H> {
     /// Logs that a block is readable. Its descriptor is written.
     #[inline]
     pub(crate) fn tell_stored(&self, block: BlockIndex, descriptor: &Descriptor, names: Names) {
-        if self.region.has_events() && !fault::makes(Mistake::EventStoredUntold) {
-            // A dying host may lose unfenced stores. If it lost the descriptor and not the event,
-            // the log would hold a generation that never ends.
-            self.region.fabric.fence();
+        self.tell_all_stored(std::iter::once((block, *descriptor, names)));
+    }
+
+    /// As [`Log::tell_stored`], for several blocks after one fence.
+    #[inline]
+    pub(crate) fn tell_all_stored(&self, blocks: impl Iterator<Item = (BlockIndex, Descriptor, Names)>) {
+        if !self.region.has_events() || fault::makes(Mistake::EventStoredUntold) {
+            return;
+        }
+        // A dying host may lose unfenced stores. If it lost a descriptor and not its event, the log
+        // would hold a generation that never ends.
+        self.region.fabric.fence();
+        for (block, descriptor, names) in blocks {
             let line = EventLine::new(Kind::Stored, block, descriptor.generation());
             self.tell(EventLine {
                 hash: descriptor.hash,

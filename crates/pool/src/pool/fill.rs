@@ -2,9 +2,9 @@
 //! keep them.
 
 use super::Pool;
-use super::publish::NewBlock;
+use super::publish::{NewBlock, TOGETHER_MAX, Wish, groups};
 use crate::blocks::Label;
-use crate::blocks::life::Publish;
+use crate::blocks::life::{Draft, Publish};
 use crate::members::Member;
 use crate::region::counters::Counter;
 use crate::region::lines::checksum_key;
@@ -35,6 +35,12 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
     /// # Errors
     /// What [`Pool::publish`] would return: the block is a duplicate, or there is no room.
     pub fn begin(&self, new: &NewBlock<'_>) -> Result<Filling<F, H>, Publish> {
+        self.begin_all(std::slice::from_ref(new)).remove(0)
+    }
+
+    /// As [`Pool::begin`] for several blocks, which share locks. A repeated hash gets a slot of its
+    /// own; the first one published stays.
+    pub fn begin_all(&self, new: &[NewBlock<'_>]) -> Vec<Result<Filling<F, H>, Publish>> {
         self.begin_filling(new, Fill::Copied)
     }
 
@@ -46,19 +52,86 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
     /// caches may still write there: they take copies only, until that host has no worker of the
     /// time before and one of it has joined again.
     pub fn begin_in_place(&self, new: &NewBlock<'_>) -> Result<InPlace<F, H>, Publish> {
-        self.begin_filling(new, Fill::InPlace).map(InPlace)
+        self.begin_all_in_place(std::slice::from_ref(new)).remove(0)
     }
 
-    fn begin_filling(&self, new: &NewBlock<'_>, fill: Fill) -> Result<Filling<F, H>, Publish> {
-        assert_eq!(new.encoding, 0, "an encoded block is published whole");
-        let member = Arc::clone(&self.0);
+    /// As [`Pool::begin_in_place`] for several blocks, which share locks, as [`Pool::begin_all`].
+    pub fn begin_all_in_place(&self, new: &[NewBlock<'_>]) -> Vec<Result<InPlace<F, H>, Publish>> {
+        self.begin_filling(new, Fill::InPlace).into_iter().map(|filling| filling.map(InPlace)).collect()
+    }
+
+    fn begin_filling(&self, new: &[NewBlock<'_>], fill: Fill) -> Vec<Result<Filling<F, H>, Publish>> {
+        assert!(new.iter().all(|new| new.encoding == 0), "an encoded block is published whole");
         // Before the reservation, which a later life may not keep.
-        let life = member.region.incarnation();
-        let slot = member.reserve_new(new, new.namespace.slot_bytes(), fill)?;
-        let generation = member.blocks.next_generation(slot.block);
-        let sum = PayloadSum::new(checksum_key(new.hash, generation));
-        let (label, length) = (member.label(new), new.namespace.block_bytes);
-        Ok(Filling { member, label, slot, life, generation, length, written: 0, sum, published: false })
+        let life = self.0.region.incarnation();
+        let mut wishes: Vec<Wish<'_>> = new.iter().map(Wish::of_pages).collect();
+        wishes.chunks_mut(TOGETHER_MAX).for_each(|wishes| self.0.reserve_new(wishes, fill));
+        let begun = |wish: Wish<'_>| {
+            let (member, slot, hash) = (Arc::clone(&self.0), wish.slot?, wish.new.hash);
+            let generation = member.blocks.next_generation(slot.block);
+            let sum = PayloadSum::new(checksum_key(hash, generation));
+            let (label, length) = (member.label(wish.new), wish.new.namespace.block_bytes);
+            Ok(Filling { member, label, slot, life, generation, length, written: 0, sum, published: false })
+        };
+        wishes.into_iter().map(begun).collect()
+    }
+
+    /// Publishes blocks of this pool, as [`Filling::publish`] does. They share fences and locks.
+    /// Returns one outcome per block.
+    ///
+    /// # Panics
+    /// Pieces are missing, or a block is of another pool: bugs of the caller.
+    pub fn publish_filled(&self, fillings: Vec<Filling<F, H>>) -> Vec<Publish> {
+        assert!(fillings.iter().all(|filling| filling.missing() == 0), "bytes of a block are missing");
+        self.publish_summed(fillings, |filling| std::mem::replace(&mut filling.sum, PayloadSum::new(0)).finish())
+    }
+
+    /// Publishes blocks of this pool, as [`InPlace::publish`] does. They share fences and locks.
+    /// Returns one outcome per block.
+    ///
+    /// # Panics
+    /// A block is of another pool: a bug of the caller.
+    pub fn publish_in_place(&self, fillings: Vec<InPlace<F, H>>) -> Vec<Publish> {
+        let fillings = fillings.into_iter().map(|InPlace(filling)| filling).collect();
+        self.publish_summed(fillings, |filling| {
+            let (fabric, (offset, length)) = (&filling.member.region.fabric, filling.extent());
+            // Bytes that went through this processor's caches are not on the device yet.
+            fabric.refresh_payload(offset, length);
+            fabric.checksum_payload(offset, length, checksum_key(filling.label.hash, filling.generation))
+        })
+    }
+
+    fn publish_summed(
+        &self,
+        mut fillings: Vec<Filling<F, H>>,
+        sum: impl Fn(&mut Filling<F, H>) -> u64,
+    ) -> Vec<Publish> {
+        let member = &self.0;
+        assert!(fillings.iter().all(|filling| Arc::ptr_eq(&filling.member, member)), "a block of another pool");
+        let mut outcomes = vec![Publish::NoRoom; fillings.len()];
+        if member.region.area.is_inherited() {
+            return outcomes;
+        }
+        let lengths = fillings.iter().map(|filling| (filling.label.hash, filling.length));
+        for group in groups(lengths) {
+            let mut drafts = Vec::with_capacity(group.len());
+            for at in group {
+                let filling = &mut fillings[at];
+                let checksum = sum(filling);
+                // The checksum must cover only bytes that were written and summed in one life. If
+                // another host adopts the slot after this check, its bytes do not have this
+                // checksum. (docs/internals/protocol.md#publish)
+                if !member.space.still_reserved(filling.slot.block, filling.life) {
+                    member.region.counters().add(Counter::NoRoom, 1);
+                    continue;
+                }
+                filling.published = true;
+                let Filling { slot, label, generation, length, .. } = *filling;
+                drafts.push(Draft { at, slot, label, generation, length, checksum });
+            }
+            member.enter_new(&drafts, |at, outcome| outcomes[at] = outcome);
+        }
+        outcomes
     }
 }
 
@@ -69,16 +142,34 @@ impl<F: Fabric, H: HostLocal> Filling<F, H> {
     /// The piece is longer than the rest, or an earlier piece was not of whole lines (64 bytes):
     /// bugs of the caller.
     pub fn append(&mut self, piece: &[u8]) {
-        let missing = self.missing();
-        assert!(piece.len() as u64 <= missing, "{} bytes, where {missing} are missing", piece.len());
-        let region = &self.member.region;
-        if !region.area.is_inherited() {
-            let at = self.extent().0 + self.written;
-            region.fabric.write_payload_part(at, piece, self.length, &mut self.sum);
-            // A fence completes only the flushes of its own thread, and another thread may publish.
-            region.fabric.publish_payload();
+        Self::append_all([(self, piece)]);
+    }
+
+    /// Writes the next piece of each block, as [`Filling::append`] does, and fences once.
+    ///
+    /// # Panics
+    /// As [`Filling::append`].
+    pub fn append_all<'a>(pieces: impl IntoIterator<Item = (&'a mut Self, &'a [u8])>)
+    where
+        F: 'a,
+        H: 'a,
+    {
+        let mut fence_by = None;
+        for (filling, piece) in pieces {
+            let missing = filling.missing();
+            assert!(piece.len() as u64 <= missing, "{} bytes, where {missing} are missing", piece.len());
+            let region = &filling.member.region;
+            if !region.area.is_inherited() {
+                let at = filling.extent().0 + filling.written;
+                region.fabric.write_payload_part(at, piece, filling.length, &mut filling.sum);
+            }
+            filling.written += piece.len() as u64;
+            fence_by = Some(&filling.member);
         }
-        self.written += piece.len() as u64;
+        // A fence completes only the flushes of its own thread, and another thread may publish.
+        if let Some(member) = fence_by.filter(|member| !member.region.area.is_inherited()) {
+            member.region.fabric.publish_payload();
+        }
     }
 
     /// Bytes that are not written yet.
@@ -95,27 +186,9 @@ impl<F: Fabric, H: HostLocal> Filling<F, H> {
     ///
     /// # Panics
     /// Pieces are missing: a bug of the caller.
-    pub fn publish(mut self) -> Publish {
-        assert_eq!(self.missing(), 0, "bytes of the block are missing");
-        if self.member.region.area.is_inherited() {
-            return Publish::NoRoom;
-        }
-        let sum = std::mem::replace(&mut self.sum, PayloadSum::new(0));
-        self.describe(sum.finish())
-    }
-
-    fn describe(mut self, checksum: u64) -> Publish {
-        let member = Arc::clone(&self.member);
-        // The checksum must cover only bytes that were written and summed in one life. If another
-        // host adopts the slot after this check, its bytes do not have this checksum.
-        // (docs/internals/protocol.md#publish)
-        if !member.space.still_reserved(self.slot.block, self.life) {
-            member.region.counters().add(Counter::NoRoom, 1);
-            return Publish::NoRoom;
-        }
-        member.blocks.describe(self.slot, &self.label, self.generation, self.length, checksum);
-        self.published = true;
-        member.enter_new(self.slot.block, self.label.hash, self.length)
+    pub fn publish(self) -> Publish {
+        let pool = Pool(Arc::clone(&self.member));
+        pool.publish_filled(vec![self]).remove(0)
     }
 }
 
@@ -143,16 +216,7 @@ impl<F: Fabric, H: HostLocal> InPlace<F, H> {
     /// Publishes nothing if this host was declared dead since [`Pool::begin_in_place`]: another
     /// host may have adopted the slot, and the bytes in it may be another block's.
     pub fn publish(self) -> Publish {
-        let Self(filling) = self;
-        let region = &filling.member.region;
-        if region.area.is_inherited() {
-            return Publish::NoRoom;
-        }
-        let (offset, length) = filling.extent();
-        // Bytes that went through this processor's caches are not on the device yet.
-        region.fabric.refresh_payload(offset, length);
-        let key = checksum_key(filling.label.hash, filling.generation);
-        let sum = region.fabric.checksum_payload(offset, length, key);
-        filling.describe(sum)
+        let pool = Pool(Arc::clone(&self.0.member));
+        pool.publish_in_place(vec![self]).remove(0)
     }
 }

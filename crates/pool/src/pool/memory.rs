@@ -7,6 +7,7 @@
 
 use super::Pool;
 use crate::blocks::Label;
+use crate::blocks::life::Draft;
 use crate::error::PoolError;
 use crate::log::events::Names;
 use crate::members::{Allocation, Member};
@@ -121,7 +122,7 @@ impl<F: Fabric, H: HostLocal> Member<F, H> {
         let generation = self.blocks.next_generation(slot.block);
         let kind = Descriptor::pack_kind(0, MUTABLE, region.slot() as u16, 0);
         let label = Label { hash, state: BlockState::Object, kind, names: Names::default() };
-        self.blocks.describe(slot, &label, generation, slot.bytes, 0);
+        self.blocks.describe(&[Draft { at: 0, slot, label, generation, length: slot.bytes, checksum: 0 }]);
         fault::point(Point::ObjectWritten);
         let tables = self.locks.lock_tables(self.locks.patient()).map_err(PoolError::lock("table"))?;
         self.tables.enter_object(&tables, key, hash, slot.block, slot.bytes, generation)

@@ -2,7 +2,7 @@
 
 use super::Pool;
 use crate::blocks::Label;
-use crate::blocks::life::Publish;
+use crate::blocks::life::{Draft, Publish};
 use crate::eviction::Refusal;
 use crate::eviction::repack::{ColdBlock, Shorter, slot_for};
 use crate::log::events::Names;
@@ -12,10 +12,13 @@ use crate::region::counters::Counter;
 use crate::region::hit::Hit;
 use crate::region::lines::{BlockState, Descriptor};
 use crate::space::{Fill, Slot};
+use crate::sync::{Guard, Heap};
 use crate::tables::namespaces::Namespace;
+use cenote_base::BlockHash;
 use cenote_base::fault::{self, Point};
-use cenote_base::{BlockHash, BlockIndex};
 use cenote_mem::{Fabric, HostLocal, LINE};
+use std::collections::BTreeSet;
+use std::ops::Range;
 
 /// A block to be published.
 #[derive(Clone, Copy)]
@@ -53,6 +56,64 @@ impl<'a> NewBlock<'a> {
     }
 }
 
+/// A new block that wants a slot.
+pub(super) struct Wish<'a> {
+    pub new: &'a NewBlock<'a>,
+    slot_bytes: u64,
+    /// Its slot, or the outcome.
+    pub slot: Result<Slot, Publish>,
+}
+
+impl<'a> Wish<'a> {
+    /// For a block of the engine's pages.
+    pub const fn of_pages(new: &'a NewBlock<'a>) -> Self {
+        Self { new, slot_bytes: new.namespace.slot_bytes(), slot: Err(Publish::NoRoom) }
+    }
+
+    fn of_payload(new: &'a NewBlock<'a>, parts: &[&[u8]]) -> Self {
+        let length = length_of(parts);
+        new.assert_length(length);
+        let whole = Self::of_pages(new);
+        if new.encoding == 0 { whole } else { Self { slot_bytes: slot_for(length).min(whole.slot_bytes), ..whole } }
+    }
+
+    fn outcome(&self) -> Publish {
+        self.slot.map_or_else(|outcome| outcome, |_| Publish::Published)
+    }
+}
+
+fn length_of(parts: &[&[u8]]) -> u64 {
+    parts.iter().map(|part| part.len() as u64).sum()
+}
+
+/// Most blocks that share fences and locks.
+pub(super) const TOGETHER_MAX: usize = 64;
+
+/// Most bytes of payload that share fences and locks, unless one block has more. Copying them takes
+/// a thousand times as long as a fence, and no reader finds the first block before the last is
+/// copied.
+const TOGETHER_BYTES: u64 = 8 << 20;
+
+/// Divides the blocks of a call, by hash and length, into groups that share fences and locks. The
+/// hashes of a group differ, so that a repeated hash meets the first block's outcome.
+pub(super) fn groups(blocks: impl IntoIterator<Item = (BlockHash, u64)>) -> Vec<Range<usize>> {
+    let mut groups: Vec<Range<usize>> = Vec::new();
+    let (mut hashes, mut bytes) = (BTreeSet::new(), 0);
+    for (at, (hash, length)) in blocks.into_iter().enumerate() {
+        bytes += length;
+        match groups.last_mut() {
+            Some(group) if group.len() < TOGETHER_MAX && bytes <= TOGETHER_BYTES && hashes.insert(hash) => {
+                group.end = at + 1;
+            }
+            _ => {
+                groups.push(at..at + 1);
+                (hashes, bytes) = (BTreeSet::from([hash]), length);
+            }
+        }
+    }
+    groups
+}
+
 impl<F: Fabric, H: HostLocal> Pool<F, H> {
     /// Publishes a block. `parts`, one after the other, are its payload.
     ///
@@ -60,17 +121,37 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
     /// The length of the payload does not suit the namespace and the encoding
     /// ([`NewBlock::encoding`]): a bug of the caller.
     pub fn publish(&self, new: &NewBlock<'_>, parts: &[&[u8]]) -> Publish {
-        let member = &*self.0;
-        let length: u64 = parts.iter().map(|part| part.len() as u64).sum();
-        new.assert_length(length);
-        let whole = new.namespace.slot_bytes();
-        let slot_bytes = if new.encoding == 0 { whole } else { slot_for(length).min(whole) };
-        let slot = match member.reserve_new(new, slot_bytes, Fill::Copied) {
-            Ok(slot) => slot,
-            Err(outcome) => return outcome,
-        };
-        member.blocks.write(slot, &member.label(new), parts);
-        member.enter_new(slot.block, new.hash, length)
+        // Without the memory that several blocks need.
+        let (member, mut one) = (&*self.0, [Wish::of_payload(new, parts)]);
+        member.reserve_new(&mut one, Fill::Copied);
+        let [Wish { slot, .. }] = one;
+        slot.map_or_else(
+            |outcome| outcome,
+            |slot| {
+                let mut outcome = Publish::NoRoom;
+                let draft = member.blocks.copy_in(slot, &member.label(new), parts);
+                member.enter_new(&[draft], |_, entered| outcome = entered);
+                outcome
+            },
+        )
+    }
+
+    /// Publishes blocks with their payloads, as [`Pool::publish`] would one after the other.
+    /// Returns one outcome per block; a block that is not published does not keep others from it.
+    ///
+    /// Neighbours share fences and locks, up to 64 blocks or 8 MiB of payload. Readers find them
+    /// when the payloads of all of them are written. Their slots are reserved together, so none of
+    /// them is evicted for another: if they do not fit, the later ones find no room.
+    ///
+    /// # Panics
+    /// As [`Pool::publish`], before any block is published.
+    pub fn publish_all(&self, blocks: &[(NewBlock<'_>, &[&[u8]])]) -> Vec<Publish> {
+        let mut wishes: Vec<Wish<'_>> = blocks.iter().map(|(new, parts)| Wish::of_payload(new, parts)).collect();
+        for group in groups(blocks.iter().map(|(new, parts)| (new.hash, length_of(parts)))) {
+            let first = group.start;
+            self.0.publish_together(&mut wishes[group], |at| blocks[first + at].1);
+        }
+        wishes.iter().map(Wish::outcome).collect()
     }
 
     /// Whether a payload of so many bytes could be published without eviction. A hint: other
@@ -114,16 +195,18 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
             _ => return 0,
         };
         fault::point(Point::RepackReserved);
-        let (mut published, count) = (0, left.len());
-        for (at, slot) in left {
-            let (Shorter { of, encoding, payload }, Some(slot)) = (shorter[at], slot) else { continue };
-            let ColdBlock { hit, names, depth, word } = *of;
-            let new = NewBlock { namespace, hash: hit.hash, depth, encoding, names };
-            member.blocks.write(slot, &member.label(&new), &[payload]);
-            published += usize::from(member.blocks.enter(slot.block, hit.hash, Some(word)) == Publish::Published);
-        }
+        let drafted = left.iter().filter_map(|&(at, slot)| {
+            let Shorter { of: ColdBlock { hit, names, depth, .. }, encoding, payload } = shorter[at];
+            let new = NewBlock { namespace, hash: hit.hash, depth: *depth, encoding, names: *names };
+            Some(Draft { at, ..member.blocks.copy_in(slot?, &member.label(&new), &[payload]) })
+        });
+        let drafts: Vec<Draft> = drafted.collect();
+        member.blocks.describe(&drafts);
+        let mut published = 0;
+        let word = |draft: &Draft| Some(shorter[draft.at].of.word);
+        member.blocks.enter(&drafts, word, |_, outcome| published += usize::from(outcome == Publish::Published));
         member.region.counters().add(Counter::Repacked, published as u64);
-        member.region.counters().add(Counter::Evicted, (count - published) as u64);
+        member.region.counters().add(Counter::Evicted, (left.len() - published) as u64);
         published
     }
 }
@@ -136,18 +219,52 @@ impl<F: Fabric, H: HostLocal> Member<F, H> {
         Label { hash: new.hash, state: BlockState::Ready, kind, names: new.names }
     }
 
-    /// Reserves a slot for a block, unless the pool has one of its hash.
-    pub(super) fn reserve_new(&self, new: &NewBlock<'_>, slot_bytes: u64, fill: Fill) -> Result<Slot, Publish> {
+    /// Publishes a group of blocks. `parts` returns the payload of each.
+    fn publish_together<'a>(&self, wishes: &mut [Wish<'_>], parts: impl Fn(usize) -> &'a [&'a [u8]]) {
+        self.reserve_new(wishes, Fill::Copied);
+        let copied = wishes.iter().enumerate().filter_map(|(at, wish)| {
+            let slot = wish.slot.ok()?;
+            Some(Draft { at, ..self.blocks.copy_in(slot, &self.label(wish.new), parts(at)) })
+        });
+        let drafts: Vec<Draft> = copied.collect();
+        self.enter_new(&drafts, |at, outcome| {
+            if outcome != Publish::Published {
+                wishes[at].slot = Err(outcome);
+            }
+        });
+    }
+
+    /// Reserves slots for the blocks of which the pool has none of the same hash.
+    pub(super) fn reserve_new(&self, wishes: &mut [Wish<'_>], fill: Fill) {
         if self.is_out() {
-            return Err(Publish::NoRoom);
+            return;
         }
-        if self.blocks.touch_if_there(new.hash) {
+        let mut there = |wish: &mut Wish<'_>| {
+            wish.slot = Err(Publish::Duplicate);
             self.region.counters().add(Counter::Duplicates, 1);
-            return Err(Publish::Duplicate);
+        };
+        if let [one] = wishes {
+            if self.blocks.touch_if_there(one.new.hash) {
+                there(one);
+            }
+        } else {
+            let hashes: Vec<BlockHash> = wishes.iter().map(|wish| wish.new.hash).collect();
+            self.blocks.touch_those_there(&hashes, |at| there(&mut wishes[at]));
         }
-        let slot = self.reserve_charged(new.namespace, slot_bytes, fill)?;
+        let mut wanted = wishes.iter_mut().filter(|wish| !matches!(wish.slot, Err(Publish::Duplicate))).peekable();
+        if wanted.peek().is_none() {
+            return;
+        }
+        let heap = self.blocks.lock_heap().map_err(|_| Refusal::NoRoom);
+        for wish in wanted {
+            let Wish { new: NewBlock { namespace, .. }, slot_bytes, .. } = *wish;
+            let reserve =
+                |heap: &Guard<'_, Heap, F, H>| self.evictor.reserve_under(heap, slot_bytes, Some(namespace.id.0), fill);
+            let reserved = heap.as_ref().map_err(|refusal| *refusal).and_then(reserve);
+            wish.slot = reserved.map_err(|refusal| self.refused(refusal, namespace, slot_bytes));
+        }
+        drop(heap);
         fault::point(Point::PublishReserved);
-        Ok(slot)
     }
 
     /// Reserves a slot that counts towards a namespace's quota.
@@ -155,7 +272,13 @@ impl<F: Fabric, H: HostLocal> Member<F, H> {
         if self.is_out() {
             return Err(Publish::NoRoom);
         }
-        self.evictor.reserve(slot_bytes, Some(namespace.id.0), fill).map_err(|refusal| match refusal {
+        let slot = self.evictor.reserve(slot_bytes, Some(namespace.id.0), fill);
+        slot.map_err(|refusal| self.refused(refusal, namespace, slot_bytes))
+    }
+
+    /// Counts a refusal.
+    fn refused(&self, refusal: Refusal, namespace: &Namespace, slot_bytes: u64) -> Publish {
+        match refusal {
             Refusal::NoRoom => {
                 self.region.counters().add(Counter::NoRoom, 1);
                 Publish::NoRoom
@@ -165,21 +288,31 @@ impl<F: Fabric, H: HostLocal> Member<F, H> {
                 self.log.record(Event::QuotaRefused, namespace.id.0.into(), slot_bytes);
                 Publish::OverQuota
             }
-        })
+        }
     }
 
-    /// Leads the index to a block that was just written, and counts the outcome.
-    pub(super) fn enter_new(&self, block: BlockIndex, hash: BlockHash, length: u64) -> Publish {
-        let outcome = self.blocks.enter(block, hash, None);
-        let counters = self.region.counters();
-        match outcome {
-            Publish::Published => {
-                counters.add(Counter::Published, 1);
-                counters.add(Counter::PublishedBytes, length);
-            }
-            Publish::Duplicate => counters.add(Counter::Duplicates, 1),
-            Publish::NoRoom | Publish::OverQuota => counters.add(Counter::NoRoom, 1),
+    /// Makes blocks readable whose payloads lie in their slots, leads the index to them, and counts
+    /// the outcomes.
+    pub(super) fn enter_new(&self, drafts: &[Draft], mut told: impl FnMut(usize, Publish)) {
+        if drafts.is_empty() {
+            return;
         }
-        outcome
+        self.blocks.describe(drafts);
+        let counters = self.region.counters();
+        self.blocks.enter(
+            drafts,
+            |_| None,
+            |draft, outcome| {
+                match outcome {
+                    Publish::Published => {
+                        counters.add(Counter::Published, 1);
+                        counters.add(Counter::PublishedBytes, draft.length);
+                    }
+                    Publish::Duplicate => counters.add(Counter::Duplicates, 1),
+                    Publish::NoRoom | Publish::OverQuota => counters.add(Counter::NoRoom, 1),
+                }
+                told(draft.at, outcome);
+            },
+        );
     }
 }

@@ -40,6 +40,28 @@ fn goes_before(number: u64, host: u64, other_ticket: u64, other: u64) -> bool {
         || (other_ticket & CHOOSING == 0 && (other_number > number || (other_number == number && other > host)))
 }
 
+impl Bakery {
+    /// Enters those of these locks that no other host wants, and leaves the others. This host has
+    /// stored its intents.
+    pub fn enter_free<F: Fabric, H: HostLocal>(self, locks: &Locks<F, H>, numbers: &[u64]) -> Vec<bool> {
+        let region = &locks.region;
+        let others = || (0..region.layout.max_hosts).filter(|&host| host != region.host);
+        locks.announce_all(numbers, CHOOSING);
+        let lines = numbers.iter().flat_map(|&lock| others().map(move |host| region.layout.lock(lock, host)));
+        let lines: Vec<u64> = lines.collect();
+        region.fabric.refresh(&lines);
+        lines.iter().for_each(|&line| region.fabric.prefetch(line));
+        let enter = |&lock: &u64| {
+            let is_free = others().all(|host| locks.ticket(lock, host) == 0);
+            if is_free && !fault::makes(Mistake::BakeryAloneUnsaid) {
+                locks.set_ticket(lock, ticket(ALONE));
+            }
+            is_free
+        };
+        numbers.iter().map(enter).collect()
+    }
+}
+
 impl Tier for Bakery {
     fn enter<F: Fabric, H: HostLocal>(
         &self,

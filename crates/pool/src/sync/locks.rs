@@ -107,6 +107,8 @@ pub(crate) struct Guard<'a, L, F: Fabric, H: HostLocal> {
     is_membership: bool,
     /// Whether drop abandons the lock, as if its holder had died.
     pub gives_up: bool,
+    /// Whether the holder has fenced its changes.
+    is_fenced: bool,
     /// `None` only while this is dropped.
     mutex: Option<H::Lock<'a>>,
 }
@@ -127,24 +129,32 @@ impl<L, F: Fabric, H: HostLocal> Drop for Guard<'_, L, F, H> {
             return;
         }
         // Changes must be visible before the next holder enters, on this host too.
-        region.fabric.fence();
+        if !self.is_fenced {
+            region.fabric.fence();
+        }
         if self.is_membership {
             locks.pulse.set_holder(false);
         }
-        if let Some(lock) = self.between {
-            let line = region.layout.lock(lock, region.host);
-            if self.gives_up {
-                locks.count_left(line);
-            }
-            // From here on nothing needs repair: the change is complete, or users know that it is
-            // not.
-            region.fabric.store(Offset::new(line + INTENT), Intent::NONE.word());
-            if !region.is_coherent() {
-                locks.leave_tier(lock);
-            }
-        }
+        self.leave();
         if let (true, Some(mutex)) = (self.gives_up, self.mutex.take()) {
             mutex.abandon();
+        }
+    }
+}
+
+impl<L, F: Fabric, H: HostLocal> Guard<'_, L, F, H> {
+    /// Releases tier 2. The changes are fenced.
+    fn leave(&mut self) {
+        let Some(lock) = self.between.take() else { return };
+        let region = &self.locks.region;
+        let line = region.layout.lock(lock, region.host);
+        if self.gives_up {
+            self.locks.count_left(line);
+        }
+        // From here on nothing needs repair: the change is complete, or users know that it is not.
+        region.fabric.store(Offset::new(line + INTENT), Intent::NONE.word());
+        if !region.is_coherent() {
+            self.locks.leave_tier(lock);
         }
     }
 }
@@ -206,6 +216,7 @@ impl<F: Fabric, H: HostLocal> Locks<F, H> {
             abandoned,
             is_membership,
             gives_up: false,
+            is_fenced: false,
             mutex: Some(mutex),
         };
         let mut repair = |holds: &Holds<L>, left: Intent, host: u64| {
@@ -257,6 +268,70 @@ impl<F: Fabric, H: HostLocal> Locks<F, H> {
             guard.abandoned |= self.heed_left_locks(user, number);
         }
         Ok(guard)
+    }
+
+    /// Takes those of these locks that are free and need no repair, and holds all of them. The locks
+    /// share fences. It waits for none, so holders of several locks cannot wait for one another.
+    pub fn take_free<L: Lock>(&self, wanted: impl IntoIterator<Item = (L, Intent)>) -> Vec<Option<Guard<'_, L, F, H>>> {
+        let region = &*self.region;
+        let wanted: Vec<(L, Intent)> = wanted.into_iter().collect();
+        for number in wanted.iter().filter_map(|(lock, _)| lock.name().between_hosts()) {
+            region.fabric.prefetch(region.layout.lock(number, region.host));
+        }
+        let take = |(lock, intent): (L, Intent)| {
+            let name = lock.name();
+            let number = name.between_hosts()?;
+            let mutex = region.area.lock(name.mutex(), Duration::ZERO).ok()?;
+            let intent_word = Offset::new(region.layout.lock(number, region.host) + INTENT);
+            if mutex.abandoned() {
+                mutex.abandon();
+                return None;
+            }
+            if Intent::from_word(region.fabric.load(intent_word)) != Intent::NONE {
+                return None;
+            }
+            region.fabric.store(intent_word, intent.word());
+            Some(Guard {
+                locks: self,
+                holds: Holds::new(lock),
+                between: Some(number),
+                abandoned: false,
+                is_membership: false,
+                gives_up: false,
+                is_fenced: true,
+                mutex: Some(mutex),
+            })
+        };
+        let mut guards: Vec<_> = wanted.into_iter().map(take).collect();
+        if !region.is_coherent() {
+            let numbers: Vec<u64> = guards.iter().flatten().filter_map(|guard| guard.between).collect();
+            let mut entered = match region.superblock.config.hosts_lock {
+                HostsLock::Bakery => Bakery.enter_free(self, &numbers),
+                // The manager grants one lock at a time.
+                HostsLock::Manager => vec![false; numbers.len()],
+            }
+            .into_iter();
+            for guard in &mut guards {
+                if guard.is_some() && entered.next() != Some(true) {
+                    *guard = None;
+                }
+            }
+        }
+        guards.iter_mut().flatten().for_each(|guard| guard.is_fenced = false);
+        guards
+    }
+
+    /// Releases locks after one fence.
+    pub fn release_all<L>(&self, mut guards: Vec<Option<Guard<'_, L, F, H>>>) {
+        if self.region.area.is_inherited() {
+            return;
+        }
+        self.region.fabric.fence();
+        for guard in guards.iter_mut().flatten() {
+            guard.is_fenced = true;
+            // All tickets before all mutexes: an exchange waits for the flushes before it.
+            guard.leave();
+        }
     }
 
     /// Counts a lock that was not free in time. `try_lock` failures are not counted as timeouts.
@@ -347,9 +422,19 @@ impl<F: Fabric, H: HostLocal> Locks<F, H> {
         let region = &self.region;
         let line = region.layout.lock(lock, region.host);
         region.fabric.store(Offset::new(line + INTENT), intent.word());
-        region.fabric.store(Offset::new(line + INCARNATION), region.incarnation());
-        self.set_ticket(lock, ticket);
-        region.fabric.publish(&[line]);
+        self.announce_all(&[lock], ticket);
+    }
+
+    /// Publishes this host's tickets for locks, with the intents that it has stored.
+    pub(super) fn announce_all(&self, locks: &[u64], ticket: u64) {
+        let region = &self.region;
+        for &lock in locks {
+            let life = Offset::new(region.layout.lock(lock, region.host) + INCARNATION);
+            region.fabric.store(life, region.incarnation());
+            self.set_ticket(lock, ticket);
+        }
+        let lines: Vec<u64> = locks.iter().map(|&lock| region.layout.lock(lock, region.host)).collect();
+        region.fabric.publish(&lines);
     }
 
     pub(super) fn set_ticket(&self, lock: u64, ticket: u64) {

@@ -149,6 +149,13 @@ class Region:
     @property
     def degraded(self) -> str | None:
         """Reason why this process does not use the region; None if it uses the region."""
+    def bind_thread(self) -> int | None:
+        """Binds the calling thread to the NUMA node nearest to the region's memory.
+
+        The thread keeps to processors that it may use already. Returns the node, or None if the
+        thread stays where it was: there is no choice, the kernel refuses, or the environment has
+        CENOTE_NUMA_BIND=off. The threads of `KvMemory` do this by themselves.
+        """
     def counters(self) -> dict[str, int]:
         """Counters of this host's workers, by name."""
     def info(self) -> dict[str, Any]:
@@ -254,11 +261,36 @@ class Namespace:
         the call. `name` and `parent` are 64-bit names that other programs give to the block and to
         its predecessor (0: none). Followers receive them.
         """
+    def publish_all(
+        self,
+        hashes: _Hashes,
+        depths: Sequence[int],
+        parts: Sequence[_Parts],
+        *,
+        names: Sequence[int] | None = None,
+        parent: int = 0,
+    ) -> list[_Outcome]:
+        """Publishes blocks, each as `publish` does. Returns one outcome per block.
+
+        The blocks share fences and locks. A block that is not published does not keep others from
+        it. If the blocks do not fit into the region, the later ones get "no_room". Each block
+        follows its predecessor in `names`; the first block follows `parent`.
+        """
     def begin(self, hash: bytes, depth: int, *, name: int = 0, parent: int = 0) -> Filling | None:
         """Reserves memory for a block that the caller writes in place.
 
         Returns None if the block is present or the region has no room. A chunk that a host
         declared dead may still write does not count as room.
+        """
+    def begin_all(
+        self, hashes: _Hashes, depths: Sequence[int], *, names: Sequence[int] | None = None, parent: int = 0
+    ) -> list[Filling | None]:
+        """Reserves memory for blocks, for each as `begin` does. The blocks share locks."""
+    def publish_filled(self, fillings: Iterable[Filling]) -> list[_Outcome]:
+        """Publishes blocks of this region, each as `Filling.publish` does.
+
+        The blocks share fences and locks. Raises if a block was published or aborted before, if a
+        view of it exists, or if it is of another region. Then it publishes none.
         """
     def forget(self) -> int:
         """Removes all blocks of this host, for changed weights.

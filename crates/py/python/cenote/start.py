@@ -1,10 +1,15 @@
-"""Log lines of a connector about its region at start."""
+"""What a connector does with its region at start: log lines, and the place of its threads."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import cenote
+
+_logger = logging.getLogger(__name__)
 
 # Digits of a fingerprint, as `cenote pool info` prints it.
 _DIGITS = 12
@@ -66,3 +71,19 @@ def _bytes(count: int) -> str:
             break
         value, unit = value / 1024, larger
     return f"{value:.1f} {unit}" if value % 1 else f"{value:.0f} {unit}"
+
+
+# Nodes of the threads so far; None: a thread stayed where it was.
+_nodes: set[int | None] = set()
+
+
+def place_thread(region: cenote.Region) -> None:
+    """Binds the calling thread near the region's memory. Logs each node once."""
+    node = region.bind_thread()
+    if node in _nodes:
+        return
+    _nodes.add(node)
+    if node is None:
+        _logger.debug("Cenote: threads are not bound to a NUMA node")
+    else:
+        _logger.info("Cenote: threads are bound to the region's NUMA node %d", node)

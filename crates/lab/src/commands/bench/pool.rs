@@ -15,6 +15,9 @@ use std::time::Instant;
 const COPY_GOAL: f64 = 0.90;
 /// Goal for a block that this host has read before, or writes, if lines are flushed.
 const FLUSHED_GOAL: f64 = 0.85;
+/// Blocks of one call, and the goal for them if lines are flushed.
+const TOGETHER: u64 = 16;
+const TOGETHER_GOAL: f64 = 0.92;
 /// Goal with the drop of stale lines of an older use in the reader's caches.
 const SWEPT_GOAL: f64 = 0.70;
 const LINE_GOAL_NS: f64 = 150.0;
@@ -23,6 +26,7 @@ const ATTACH_GOAL_MS: f64 = 100.0;
 
 pub const PARTS: &[Part] = &[
     Part { name: "copies", measure: all_copies },
+    Part { name: "together", measure: all_together },
     Part { name: "pins", measure: pins },
     Part { name: "lines", measure: lines },
     Part { name: "attach", measure: attaching },
@@ -38,6 +42,14 @@ fn all_copies(setting: &Setting) -> Result<Vec<Row>, Failure> {
     Ok(rows)
 }
 
+fn all_together(setting: &Setting) -> Result<Vec<Row>, Failure> {
+    let mut rows = Vec::new();
+    for (fabric, flush) in fabrics() {
+        rows.extend(together(setting, fabric, flush, 256 << 10)?);
+    }
+    Ok(rows)
+}
+
 /// A row of block operations, and one of the faster of the two plain copies: the limit.
 fn beside(name: &str, times: &[Times], goal: f64) -> [Row; 2] {
     let (limit, way) =
@@ -48,18 +60,37 @@ fn beside(name: &str, times: &[Times], goal: f64) -> [Row; 2] {
     ]
 }
 
-fn copies(setting: &Setting, fabric: &str, flush: Flush, block_bytes: u64) -> Result<Vec<Row>, Failure> {
+/// A region for copies, and the `ahead` and `count` of its blocks.
+fn room_for_copies(setting: &Setting, flush: Flush, block_bytes: u64) -> (Shape, u64, u64) {
     let bytes = setting.choose(384 << 20, 192 << 20);
     let shape = Shape { chunk_bytes: 16 << 20, min_block_bytes: 64 << 10, ..Shape::of(flush, bytes) };
-    let region = setting.regions.make(&shape)?;
-    let (mut writer, mut reader) = (Child::start(&region, 0)?, Child::start(&region, other_host(flush))?);
     // Between two uses of a place, this many other bytes pass through the caches, so that nothing
     // of the first use is left in them.
     let ahead = 2 * shape.chunk_bytes;
     // Leave a chunk's worth to control structures.
-    let count = (bytes - shape.chunk_bytes - 2 * ahead) / block_bytes;
+    (shape, ahead, (bytes - shape.chunk_bytes - 2 * ahead) / block_bytes)
+}
+
+/// Several blocks in one call, per block.
+fn together(setting: &Setting, fabric: &str, flush: Flush, block_bytes: u64) -> Result<[Row; 2], Failure> {
+    let (shape, ahead, count) = room_for_copies(setting, flush, block_bytes);
+    let mut times = vec![Times::new(); 3];
+    // A region has room for few calls.
+    for _ in 0..setting.choose(8, 4) {
+        let region = setting.regions.make(&shape)?;
+        let put = Child::start(&region, 0)?.perform(&Job::Put { block_bytes, together: TOGETHER, count, ahead })?;
+        times.iter_mut().zip(put).for_each(|(all, more)| all.extend(more));
+    }
+    let goal = if flush.is_coherent() { COPY_GOAL } else { TOGETHER_GOAL };
+    Ok(beside(&format!("{fabric}: put {}, {TOGETHER} per call", ByteSize(block_bytes)), &times, goal))
+}
+
+fn copies(setting: &Setting, fabric: &str, flush: Flush, block_bytes: u64) -> Result<Vec<Row>, Failure> {
+    let (shape, ahead, count) = room_for_copies(setting, flush, block_bytes);
+    let region = setting.regions.make(&shape)?;
+    let (mut writer, mut reader) = (Child::start(&region, 0)?, Child::start(&region, other_host(flush))?);
     let size = ByteSize(block_bytes);
-    let put = writer.perform(&Job::Put { block_bytes, first: 0, count, ahead })?;
+    let put = writer.perform(&Job::Put { block_bytes, together: 1, count, ahead })?;
     let mut get = |pass| reader.perform(&Job::Get { block_bytes, first: 0, count, pass });
     let first = get(0)?;
     // Every block once by every method.

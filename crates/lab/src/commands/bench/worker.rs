@@ -32,9 +32,10 @@ const TABLE_ROUNDS: u64 = 500;
 /// A job of a worker. Blocks have numbers, which determine their hashes and first bytes.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum Job {
-    /// Publishes blocks: publishing, `memcpy` in, copy around the cache in. Copies go `ahead` and
-    /// twice `ahead` bytes after the block, which must be within the region.
-    Put { block_bytes: u64, first: u64, count: u64, ahead: u64 },
+    /// Publishes `count` blocks, `together` in one call: publishing, `memcpy` in, copy around the
+    /// cache in, per block. Copies go `ahead` and twice `ahead` bytes after the block, which must be
+    /// within the region.
+    Put { block_bytes: u64, together: u64, count: u64, ahead: u64 },
     /// Reads blocks by three methods: reading, `memcpy`, copy around the cache. Each block uses one
     /// method, and another one in another `pass`.
     Get { block_bytes: u64, first: u64, count: u64, pass: u64 },
@@ -86,7 +87,7 @@ impl Worker {
 
     pub fn perform(&self, job: &Job, begin: &mut Begin<'_>) -> Result<Vec<Times>, Failure> {
         match *job {
-            Job::Put { block_bytes, first, count, ahead } => self.put(block_bytes, first, count, ahead, begin),
+            Job::Put { block_bytes, together, count, ahead } => self.put(block_bytes, together, count, ahead, begin),
             Job::Get { block_bytes, first, count, pass } => self.get(block_bytes, first, count, pass, begin),
             Job::Publish { block_bytes, first, count } => Ok(vec![self.publish(block_bytes, first, count, begin)?]),
             Job::Fill { block_bytes, first, count } => {
@@ -116,14 +117,30 @@ impl Worker {
 
     fn publish_one(&self, namespace: &Namespace, block: u64, bytes: &mut [u8]) -> Result<f64, Failure> {
         bytes[..8].copy_from_slice(&block.to_le_bytes());
-        let hash = hash_of(block);
+        let new = NewBlock::new(namespace, hash_of(block), (block % PROMPT) as u32);
         let start = Instant::now();
-        let outcome = self.pool.publish(&NewBlock::new(namespace, hash, (block % PROMPT) as u32), &[bytes]);
+        let outcome = self.pool.publish(&new, &[bytes]);
         let time = nanoseconds(start);
-        match outcome {
-            Publish::Published => Ok(time),
-            other => Err(Failure::new(format!("block {block} could not be published: {other:?}"))),
+        published(block, outcome)?;
+        Ok(time)
+    }
+
+    /// Publishes blocks from `first` on in one call; `bytes` are their payloads. Returns the time of
+    /// the call.
+    fn publish_together(&self, namespace: &Namespace, first: u64, bytes: &mut [u8]) -> Result<f64, Failure> {
+        let block_bytes = namespace.block_bytes as usize;
+        for (block, bytes) in (first..).zip(bytes.chunks_exact_mut(block_bytes)) {
+            bytes[..8].copy_from_slice(&block.to_le_bytes());
         }
+        let parts: Vec<[&[u8]; 1]> = bytes.chunks_exact(block_bytes).map(|bytes| [bytes]).collect();
+        let new = |block: u64| NewBlock::new(namespace, hash_of(block), (block % PROMPT) as u32);
+        let blocks: Vec<(NewBlock<'_>, &[&[u8]])> =
+            (first..).map(new).zip(&parts).map(|(new, parts)| (new, parts.as_slice())).collect();
+        let start = Instant::now();
+        let outcomes = self.pool.publish_all(&blocks);
+        let time = nanoseconds(start);
+        (first..).zip(outcomes).try_for_each(|(block, outcome)| published(block, outcome))?;
+        Ok(time)
     }
 
     /// Publishing and plain copies alternate, so that load from other programs affects all. All
@@ -132,7 +149,7 @@ impl Worker {
     fn put(
         &self,
         block_bytes: u64,
-        first: u64,
+        together: u64,
         count: u64,
         ahead: u64,
         begin: &mut Begin<'_>,
@@ -140,32 +157,35 @@ impl Worker {
         let (namespace, fabric) = (self.namespace(block_bytes)?, self.pool.fabric());
         self.touch_region();
         self.touch_data();
-        let mut private = Private::new(block_bytes);
-        self.publish_one(&namespace, first, private.next())?;
-        let base = self.place_of(first)?;
+        let mut private = Private::new(block_bytes * together);
+        self.publish_one(&namespace, 0, &mut private.next()[..block_bytes as usize])?;
+        let base = self.place_of(0)?;
         let mut times = vec![Times::new(); 3];
-        let mut prng = Prng::new(first);
+        let mut prng = Prng::new(together);
+        let calls = (count - 1) / together;
         begin()?;
-        for turn in 1..count {
+        for call in 0..calls {
             // Write-backs of one method slow the next, so their order is random.
             for way in shuffled(&mut prng) {
-                let bytes = private.next();
-                times[way].push(if way == 0 {
-                    self.publish_one(&namespace, first + turn, bytes)?
-                } else {
-                    let at = base + turn * block_bytes + way as u64 * ahead;
-                    let start = Instant::now();
-                    if way == 1 {
-                        fabric.copy_plain_in(at, bytes)
-                    } else {
-                        fabric.copy_around_in(at, bytes)
+                let (bytes, first) = (private.next(), 1 + call * together);
+                let time = match way {
+                    0 if together == 1 => self.publish_one(&namespace, first, bytes)?,
+                    0 => self.publish_together(&namespace, first, bytes)?,
+                    _ => {
+                        let at = base + first * block_bytes + way as u64 * ahead;
+                        let start = Instant::now();
+                        for (at, bytes) in (at..).step_by(block_bytes as usize).zip(bytes.chunks(block_bytes as usize))
+                        {
+                            if way == 1 { fabric.copy_plain_in(at, bytes) } else { fabric.copy_around_in(at, bytes) }
+                        }
+                        nanoseconds(start)
                     }
-                    nanoseconds(start)
-                });
+                };
+                times[way].push(time / together as f64);
             }
         }
         // A fresh region assigns its places in order; otherwise the copies went elsewhere.
-        let (last, wanted) = (self.place_of(first + count - 1)?, base + (count - 1) * block_bytes);
+        let (last, wanted) = (self.place_of(calls * together)?, base + calls * together * block_bytes);
         if last != wanted {
             return Err(Failure::new(format!("the last block is at {last} instead of {wanted}")));
         }
@@ -354,6 +374,14 @@ impl Worker {
         let start = Instant::now();
         let turns: Result<Times, Failure> = (0..rounds).map(turn).collect();
         Ok(vec![turns?, vec![nanoseconds(start)]])
+    }
+}
+
+/// Fails unless a block was published.
+fn published(block: u64, outcome: Publish) -> Result<(), Failure> {
+    match outcome {
+        Publish::Published => Ok(()),
+        other => Err(Failure::new(format!("block {block} could not be published: {other:?}"))),
     }
 }
 

@@ -41,6 +41,8 @@ const fn of_hosts(when: When) -> Option<Spot> {
 /// `None`: no child passes the point, or none often enough.
 const fn spot(point: Point) -> Option<Spot> {
     match point {
+        // The heap's lock.
+        Point::SlotTaken => locked(300),
         // The locks of the heap and of the chunks.
         Point::ChunkAdopted => of_hosts(When::HostAway),
         Point::ChunkClaimed => locked(2),
@@ -66,6 +68,7 @@ const fn spot(point: Point) -> Option<Spot> {
         Point::HostReborn => of_hosts(When::HostReturns),
         Point::EventNumbered
         | Point::EventTold
+        | Point::PublishCopied
         | Point::PublishIndexed
         | Point::PublishPayload
         | Point::PublishReady

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Protocol
 
 # A device has no wait with a deadline, so the threads poll it with this period.
@@ -27,7 +27,9 @@ class Job(Protocol):
 class Copier:
     """Runs jobs in threads. One thread owns each job and advances its jobs step by step."""
 
-    def __init__(self, threads: int) -> None:
+    def __init__(self, threads: int, place: Callable[[], object] = lambda: None) -> None:
+        """`place` is called in each thread when it starts."""
+        self._place = place
         self._bell = threading.Condition()
         self._new: deque[Job] = deque()
         self._under_way = 0
@@ -61,6 +63,7 @@ class Copier:
             return self._under_way == 0 and not self.lost
 
     def _work(self) -> None:
+        self._place()
         mine: list[tuple[Job, Iterator[bool]]] = []
         while (begun := self._next(_IDLE_SECONDS if not mine else 0)) is not None:
             mine += [(job, job.run()) for job in begun]

@@ -12,6 +12,7 @@ from cenote.device.copier import Copier
 from cenote.device.interface import Copy, Device, Stream
 from cenote.device.loads import DeviceLoad, RegionPart, StagedPart
 from cenote.device.saves import DeviceSave
+from cenote.start import place_thread
 
 if TYPE_CHECKING:
     from cenote.device.layout import PageLayout
@@ -187,7 +188,7 @@ class DeviceMemory:
                 self.why_staged = f"the region cannot be page-locked: {error}"
         if self.registered is None:
             self.staging = Staging(device, page_bytes, staging_bytes, threads)
-        self.copier = Copier(threads)
+        self.copier = Copier(threads, lambda: place_thread(region))
         self._closed = False
 
     def save(

@@ -10,7 +10,7 @@ waits for the copies, so the engine may reuse the blocks when the step is over.
 from __future__ import annotations
 
 import threading
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
 # Seconds that the engine waits at the end of a step until all copies are queued on the device.
 _ISSUE_SECONDS = 5.0
+
+# Blocks that are summed and published in one turn of the copier thread.
+_PUBLISHED_TOGETHER = 8
 
 
 class DeviceSave:
@@ -132,17 +135,15 @@ class DeviceSave:
             self.slots = staging.take_most(len(self.blocks))
             self.memory.add_outcomes({"no_room": len(self.blocks) - len(self.slots)})
             return [(staging.address(slot), block) for slot, block in zip(self.slots, self.blocks, strict=False)]
-        places, parent = [], self.parent
-        for number, block in enumerate(self.blocks):
-            hash, name = self.hashes[number], self.names[number]
-            filling = self.namespace.begin(hash, self.depths[number], name=name, parent=parent)
-            parent = name
+        places = []
+        begun = self.namespace.begin_all(self.hashes, self.depths, names=self.names, parent=self.parent)
+        for number, filling in enumerate(begun):
             if filling is None:
-                there = self.namespace.count([hash]) == 1
+                there = self.namespace.count([self.hashes[number]]) == 1
                 self.memory.add_outcomes({"duplicate" if there else "no_room": 1})
                 continue
             self.fillings.append(filling)
-            places.append((filling.extent[0], block))
+            places.append((filling.extent[0], self.blocks[number]))
         return places
 
     def _issue(self, places: Sequence[tuple[int, int]]) -> bool:
@@ -159,10 +160,11 @@ class DeviceSave:
 
     def _publish(self) -> Iterator[bool]:
         while self.fillings:
-            # Publish in order: a block is useless without its predecessors.
-            outcome = self.fillings[0].publish()
-            del self.fillings[0]
-            self.memory.add_outcomes({outcome: 1})
+            # In order, because a block is useless without its predecessors, and a few at a time,
+            # because other work of this thread waits meanwhile.
+            first = self.fillings[:_PUBLISHED_TOGETHER]
+            del self.fillings[: len(first)]
+            self.memory.add_outcomes(Counter(self.namespace.publish_filled(first)))
             yield True
         staging, count = self.memory.staging, len(self.slots)
         if staging is not None and count > 0:

@@ -23,7 +23,7 @@ from cenote.facts import record
 from cenote.health import HealthLog
 from cenote.model_files import weights_name
 from cenote.serving import serving
-from cenote.start import given_of_new, log_ignored
+from cenote.start import given_of_new, log_ignored, place_thread
 
 if TYPE_CHECKING:
     from lmcache.v1.distributed.api import MemoryLayoutDesc, ObjectKey
@@ -76,8 +76,8 @@ class CenoteL2Adapter(L2AdapterInterface):
         self._found: dict[int, Bitmap] = {}
         self._loaded: dict[int, Bitmap] = {}
         self._store_event, self._lookup_event, self._load_event = (create_event_notifier() for _ in range(3))
-        self._storing = ThreadPoolExecutor(1, "cenote-store")
-        self._loading = ThreadPoolExecutor(1, "cenote-load")
+        self._storing = ThreadPoolExecutor(1, "cenote-store", initializer=place_thread, initargs=(self.region,))
+        self._loading = ThreadPoolExecutor(1, "cenote-load", initializer=place_thread, initargs=(self.region,))
         self._running: set[Future[None]] = set()
         self._closed = False
 
@@ -107,22 +107,23 @@ class CenoteL2Adapter(L2AdapterInterface):
     @serving(lambda: None)
     def _store(self, keys: list[ObjectKey], objects: list[MemoryObj]) -> int | None:
         """Returns the number of bytes written; None if an object is missing from the region."""
-        depths: dict[int, int] = {}
-        stored, sizes, whole = [], [], True
+        spaces: dict[int, tuple[cenote.Namespace, list[tuple[ObjectKey, MemoryObj]]]] = {}
         for key, item in zip(keys, objects, strict=True):
             space = self._space_of(key, item)
+            spaces.setdefault(space.id, (space, []))[1].append((key, item))
+        sizes: dict[ObjectKey, int] = {}
+        for space, items in spaces.values():
+            names = [_name(space, key) for key, _ in items]
             # LMCache does not pass an object's position in the prompt. The objects of one task are
             # of one prompt, in order.
-            depth = depths[space.id] = depths.get(space.id, -1) + 1
-            outcome = space.publish(_name(space, key), depth, item.byte_array)
-            if outcome in ("published", "duplicate"):
-                stored.append(key)
-                sizes.append(item.get_size() if outcome == "published" else 0)
-            else:
-                whole = False
+            outcomes = space.publish_all(names, range(len(items)), [item.byte_array for _, item in items])
+            for (key, item), outcome in zip(items, outcomes, strict=True):
+                if outcome in ("published", "duplicate"):
+                    sizes[key] = item.get_size() if outcome == "published" else 0
+        stored = [key for key in keys if key in sizes]
         if stored:
-            self._notify_keys_stored(stored, sizes)
-        return sum(sizes) if whole else None
+            self._notify_keys_stored(stored, [sizes[key] for key in stored])
+        return sum(sizes.values()) if len(stored) == len(keys) else None
 
     def pop_completed_store_tasks(self) -> dict[int, L2StoreResult]:
         with self._lock:
