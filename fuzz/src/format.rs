@@ -21,11 +21,13 @@ pub(crate) enum Area {
     Namespaces,
     Usage,
     Objects,
+    GivenLocks,
     Demands,
     Hits,
     Offers,
     Chunks,
     Descriptors,
+    Pieces,
     Recency,
     Names,
     Buckets,
@@ -34,7 +36,7 @@ pub(crate) enum Area {
 }
 
 impl Area {
-    pub const ALL: [Self; 21] = [
+    pub const ALL: [Self; 23] = [
         Self::Superblock,
         Self::Hosts,
         Self::Marks,
@@ -46,11 +48,13 @@ impl Area {
         Self::Namespaces,
         Self::Usage,
         Self::Objects,
+        Self::GivenLocks,
         Self::Demands,
         Self::Hits,
         Self::Offers,
         Self::Chunks,
         Self::Descriptors,
+        Self::Pieces,
         Self::Recency,
         Self::Names,
         Self::Buckets,
@@ -108,30 +112,33 @@ impl Map {
         let buckets = (2 * descriptors).div_ceil(7).next_power_of_two().max(64);
         let (records, events) = (words[6] >> 40 & 0xffff, words[16]);
         let names = if events > 0 { chunks * (16 * (descriptors / chunks.max(1))).div_ceil(LINE) } else { 0 };
-        let shares = hosts > 1 && words[11] >> 24 == 0;
-        let if_shared = |lines: u64| if shares { lines } else { 0 };
+        let is_plain = words[11] >> 24 & 0xff == 1;
+        let if_shared = |lines: u64| if hosts > 1 && !is_plain { lines } else { 0 };
         let per_chunk = descriptors / chunks.max(1);
+        let lines_of_lock = if words[11] >> 8 & 0xff == 1 { 2 } else { 1 };
         let lines = [
             64,
             hosts,
             8 * hosts,
             hosts * workers,
             hosts * workers * hazards,
-            72 * hosts * 2,
+            hosts * 1098 * lines_of_lock,
             hosts * records,
             hosts * events,
             256 * 3,
             hosts * 256 / 8,
             1024 * 2,
+            1024 / 512,
             hosts,
             if_shared(hosts * (descriptors / 64).clamp(16, 8192)),
             if_shared(hosts * chunks.min(1024).div_ceil(8)),
             chunks,
             descriptors,
+            (8 * descriptors).div_ceil(LINE),
             if_shared(chunks * (8 * per_chunk).div_ceil(LINE)),
             names,
             buckets,
-            if words[11] >> 24 == 1 { descriptors + 1 } else { 0 },
+            if is_plain { descriptors + 1 } else { 0 },
             chunks * chunk_bytes / LINE,
         ];
         let mut end = 0_u64;

@@ -24,10 +24,10 @@ const WALKS_MAX: u32 = 10;
 /// Longest time that one call may wait. An administrator's call waits ten seconds for a lock; a
 /// call that waits for several in turn must give up at the first or share one deadline.
 const WAIT_MAX: Duration = Duration::from_secs(45);
-/// Most words, lines and payloads that one call may load. The worlds have about 4,000 lines outside
+/// Most words, lines and payloads that one call may load. The worlds have about 10,000 lines outside
 /// of their payload; a walk that loads each a few times is far below, one that walks a table for
 /// every block far above.
-const LOADS_MAX: u64 = 50_000;
+const LOADS_MAX: u64 = 80_000;
 /// Payload bytes of the namespaces' blocks.
 const BLOCK_BYTES: [u64; 3] = [1 << 10, 65 * LINE, 16 << 10];
 const KEYS: [&str; 4] =
@@ -108,7 +108,7 @@ impl World {
             design: if kind == Kind::Plain { Design::Plain } else { Design::Cenote },
             ..PoolConfig::new(HashSeed([7; 32]), *b"a region to hurt")
         };
-        let bytes = if kind == Kind::OneHost { 768 << 10 } else { 1 << 20 };
+        let bytes = if kind == Kind::OneHost { 896 << 10 } else { 1472 << 10 };
         let mapping =
             Mapping::create(&RegionSource::Anon, bytes, 0o600, &MapOptions::default()).expect("anonymous memory");
         let instruction = if flushing == Flushing::Real { flush } else { Flush::None };
@@ -521,7 +521,7 @@ impl Run {
             }
             36 => {
                 if let Some(pool) = self.pool(host) {
-                    let _ = pool.lock_user(input.byte() % 8, Duration::from_secs(1)).inspect_err(show);
+                    let _ = pool.lock_user(u16::from(input.byte() % 8), Duration::from_secs(1)).inspect_err(show);
                 }
             }
             37 => {

@@ -1,11 +1,13 @@
 //! Tasks of this repository: `cargo xtask tidy`, `cargo xtask ci`, `cargo xtask python-env`,
 //! `cargo xtask python`, `cargo xtask wheel`, `cargo xtask vllm`, `cargo xtask sglang`,
-//! `cargo xtask peers`, `cargo xtask simulate`, `cargo xtask two-host`, `cargo xtask fuzz`.
+//! `cargo xtask peers`, `cargo xtask install-c`, `cargo xtask simulate`, `cargo xtask two-host`,
+//! `cargo xtask fuzz`.
 #![forbid(unsafe_code)]
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a command line tool talks")]
 
 mod ci;
 mod fuzz;
+mod install_c;
 mod peers;
 mod python;
 mod rust_text;
@@ -30,6 +32,7 @@ const USAGE: &str = "usage: cargo xtask <task>
   vllm        the tests with vLLM, in an environment of some 5 GB that it makes; arguments go to pytest
   sglang      the tests with SGLang's own classes, on the processor, in such an environment; arguments go to pytest
   peers       beside rivals: vLLM's connectors, Redis, Mooncake Store; --help tells its flags (docs/evidence/peers.md)
+  install-c   libcenote for C programs, with a file for pkg-config: --prefix FOLDER (docs/guides/c.md)
   simulate    the pool on a model of hosts with private caches; --help tells its flags
   two-host    two emulated hosts that share one CXL memory device; names of scenarios may follow
   fuzz        hostile regions under cargo-fuzz; --seconds N and names of targets may follow";
@@ -61,6 +64,7 @@ fn main() -> ExitCode {
             Err(reason) => Err(reason),
         },
         ["two-host", scenarios @ ..] => two_host::run(&root, scenarios),
+        ["install-c", arguments @ ..] => install_c::run(&root, arguments),
         ["fuzz", arguments @ ..] => fuzz::run(&root, arguments),
         [] | ["help" | "--help" | "-h"] => {
             println!("{USAGE}");

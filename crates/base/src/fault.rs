@@ -112,10 +112,22 @@ named! {
     JoinRegistered = "join.registered",
     /// A load has copied one layer into an engine's pages.
     LoadLayer = "load.layer",
+    /// A user lock is allocated; its caller does not know it yet.
+    LockGiven = "lock.given",
     /// A lock's ticket is withdrawn in this host's memory and not flushed yet.
     LockLeft = "lock.left",
-    /// A user holds pool memory that no name shows yet.
+    /// A user lock is freed, and its caller still holds it.
+    LockTakenBack = "lock.taken_back",
+    /// Memory is allocated; its caller does not know it yet.
     MemoryAllocated = "memory.allocated",
+    /// An arena counts a piece that is not taken yet.
+    MemoryCounted = "memory.counted",
+    /// A slot is described as memory and not in use yet.
+    MemoryDescribed = "memory.described",
+    /// A piece of memory is free; its slot does not know it yet.
+    MemoryFreed = "memory.freed",
+    /// A row shows memory that does not bear a name yet.
+    MemoryNamed = "memory.named",
     /// A namespace row has its name and no record yet.
     NamespaceNamed = "namespace.named",
     /// An object has its row; the object that it replaces is not freed yet.

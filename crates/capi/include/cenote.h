@@ -88,7 +88,8 @@ int cenote_publish(CenoteNamespace space, CenoteBlock *blocks, uintptr_t count);
 const char *cenote_last_error(void);
 
 /*
- Allocates a lock. -ENOSPC: all are allocated. -ENOMEM: the region has no room to record it.
+ Allocates one of 1,024 locks. It needs no memory of the region, and stays allocated until a
+ process of any host frees it. -ENOSPC: all are allocated.
 
  # Safety
  `lock` must point to a lock.
@@ -97,8 +98,7 @@ int cxl_shm_allocate_lock(CenoteLock *lock);
 
 /*
  Frees an allocated lock. -EBUSY: a thread of some process holds it. -EINVAL: it is not
- allocated. -ENOMEM: the region is full, and the lock stays allocated. A thread that waits for
- the lock is refused when it gets it.
+ allocated. A thread that waits for the lock is refused when it gets it.
  */
 int cxl_shm_free_lock(CenoteLock lock);
 
@@ -120,15 +120,16 @@ int cxl_shm_acquire_lock_within(CenoteLock lock, uint32_t milliseconds);
 int cxl_shm_release_lock(CenoteLock lock);
 
 /*
- Allocates memory of the region, aligned to 64 bytes. It belongs to this process, and is freed
- with it, until `cxl_shm_put` names it. 0 bytes get the smallest piece. NULL: there is no room,
- or `size` exceeds the region's chunk size.
+ Allocates memory of the region, in lines of 64 bytes and aligned to them. It belongs to the region:
+ it outlives this process until a process of any host frees it. 0 bytes get a line. NULL: there is
+ no room, or `size` exceeds the region's chunk size.
  */
 void *shmalloc(uintptr_t size);
 
 /*
- Frees memory that `shmalloc` returned to this process and that has no name. NULL is ignored.
- -EINVAL: any other pointer, or one that was freed before.
+ Frees memory that `shmalloc` returned to any process of any host and that has no name. Hosts that
+ wrote to it must have flushed that before. NULL is ignored. -EINVAL: any other pointer, or one that
+ was freed before.
  */
 int shfree(void *pointer);
 
@@ -158,10 +159,10 @@ int cenote_flush(const void *address, uintptr_t size);
 void clflush(void *address, uintptr_t size);
 
 /*
- Names memory that `shmalloc` returned to this process. It replaces the memory that had the name,
- which is freed. `key` has 1 to 56 bytes of UTF-8 and does not begin with `cenote/`. From then on
- the memory belongs to the region and outlives this process. This process's stores to it are
- flushed. -EINVAL: another key, or another pointer.
+ Names memory that `shmalloc` returned to any process. It replaces the memory that had the name,
+ which is freed. `key` has 1 to 56 bytes of UTF-8 and does not begin with `cenote/`. Other
+ processes find the memory by its name. This host's stores to it are flushed. -EINVAL: another key,
+ or another pointer. -ENOSPC: 1,023 keys have names.
 
  # Safety
  `key` must end with a zero.
@@ -208,8 +209,7 @@ int cenote_create(const char *region, uint64_t size, uint64_t chunk_size, uint8_
 int cenote_open(const char *region, const char *name, uint8_t host);
 
 /*
- Leaves the region. Memory without a name is freed; pointers into the region are invalid from
- then on. -EBUSY: a thread holds a lock or waits for one.
+ Leaves the region. Memory stays allocated; pointers into the region are invalid from then on. -EBUSY: a thread holds a lock or waits for one.
  */
 int cenote_close(void);
 
@@ -227,7 +227,7 @@ uint64_t cxl_malloc(uintptr_t size, uint32_t hint);
 void *cxl_access(uint64_t handle, uint64_t offset, uintptr_t size);
 
 /*
- Frees memory. -EINVAL: the handle is none of this process, or was freed before.
+ Frees memory. -EINVAL: the handle is none, or was freed before.
  */
 int cxl_free(uint64_t handle);
 

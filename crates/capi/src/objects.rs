@@ -5,7 +5,7 @@ use crate::memory::{offset_of, pointer_to};
 use crate::region::region;
 use std::ffi::{c_char, c_int, c_void};
 
-/// Prefix of the library's own names. A program that used one could allocate locks twice.
+/// Prefix of the names that the project's own programs use.
 const RESERVED: &str = "cenote/";
 
 /// A name from C.
@@ -21,10 +21,10 @@ unsafe fn key<'a>(given: *const c_char) -> Result<&'a str, Fault> {
     Ok(key)
 }
 
-/// Names memory that `shmalloc` returned to this process. It replaces the memory that had the name,
-/// which is freed. `key` has 1 to 56 bytes of UTF-8 and does not begin with `cenote/`. From then on
-/// the memory belongs to the region and outlives this process. This process's stores to it are
-/// flushed. -EINVAL: another key, or another pointer.
+/// Names memory that `shmalloc` returned to any process. It replaces the memory that had the name,
+/// which is freed. `key` has 1 to 56 bytes of UTF-8 and does not begin with `cenote/`. Other
+/// processes find the memory by its name. This host's stores to it are flushed. -EINVAL: another key,
+/// or another pointer. -ENOSPC: 1,023 keys have names.
 ///
 /// # Safety
 /// `key` must end with a zero.

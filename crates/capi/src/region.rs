@@ -2,7 +2,6 @@
 
 use crate::blocks::Namespaces;
 use crate::errors::{Fault, status, text};
-use crate::locks::Given;
 use cenote_base::{HashSeed, HostId};
 use cenote_mem::fork::ProcessStamp;
 use cenote_mem::{Flush, MapOptions, Mapped, RegionSource};
@@ -16,8 +15,6 @@ use std::time::Duration;
 /// An open region.
 pub struct Region {
     pub pool: HostPool,
-    /// The registry of locks.
-    pub given: Given,
     pub namespaces: Namespaces,
     /// Stamp of the process that opened it. A forked child has its memory but is no worker of the
     /// region.
@@ -144,20 +141,12 @@ pub unsafe extern "C" fn cenote_open(region: *const c_char, name: *const c_char,
         };
         let ticker = Ticker::start(pace, beat).map_err(|error| Fault::new(libc::EAGAIN, error.to_string()))?;
         let (stamp, busy) = (ProcessStamp::current(), AtomicUsize::new(0));
-        *place = Some(Arc::new(Region {
-            pool,
-            given: Given::default(),
-            namespaces: Namespaces::default(),
-            stamp,
-            busy,
-            _ticker: ticker,
-        }));
+        *place = Some(Arc::new(Region { pool, namespaces: Namespaces::default(), stamp, busy, _ticker: ticker }));
         Ok(0)
     })
 }
 
-/// Leaves the region. Memory without a name is freed; pointers into the region are invalid from
-/// then on. -EBUSY: a thread holds a lock or waits for one.
+/// Leaves the region. Memory stays allocated; pointers into the region are invalid from then on. -EBUSY: a thread holds a lock or waits for one.
 #[unsafe(no_mangle)]
 pub extern "C" fn cenote_close() -> c_int {
     status(|| {

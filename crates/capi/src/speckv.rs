@@ -65,7 +65,7 @@ pub extern "C" fn cxl_access(handle: u64, offset: u64, size: usize) -> *mut c_vo
     })
 }
 
-/// Frees memory. -EINVAL: the handle is none of this process, or was freed before.
+/// Frees memory. -EINVAL: the handle is none, or was freed before.
 #[unsafe(no_mangle)]
 pub extern "C" fn cxl_free(handle: u64) -> c_int {
     status(|| {

@@ -1,5 +1,8 @@
 //! The checked-in header matches the code, and a C program of two processes works with it.
 
+#[path = "../install.rs"]
+mod install;
+
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -31,9 +34,17 @@ fn library() -> PathBuf {
     found.expect("cargo builds the library before its tests")
 }
 
+/// Installs the library below a folder, and returns the prefix.
+fn installed(folder: &Path) -> PathBuf {
+    let (prefix, library) = (folder.join("prefix"), library());
+    let built = library.parent().expect("it lies in a folder");
+    install::install(built, package(), env!("CARGO_PKG_VERSION"), &prefix).expect("the folder is writable");
+    prefix
+}
+
 fn compile(folder: &Path, name: &str) -> PathBuf {
-    let (program, library) = (folder.join(name), library());
-    let place = library.parent().expect("it lies in a folder").display().to_string();
+    let program = folder.join(name);
+    let place = installed(folder).join("lib").display().to_string();
     let compiled = Command::new("cc")
         .args(["-std=c11", "-Wall", "-Wextra", "-Werror", "-O1", "-g", "-o"])
         .arg(&program)
@@ -158,4 +169,75 @@ fn locks_outlive_children_and_tell_of_ended_threads() {
         }
     }
     assert_eq!(says("asks"), "0\n");
+}
+
+/// Flags of the installed library; `None` without pkg-config.
+fn flags(prefix: &Path, query: &[&str]) -> Option<Vec<String>> {
+    let mut command = Command::new("pkg-config");
+    command.env("PKG_CONFIG_PATH", prefix.join("lib/pkgconfig")).args(query).arg("cenote");
+    let Ok(said) = command.output() else {
+        cenote_base::testing::skip("the compile lines of docs/guides/c.md: pkg-config is not installed");
+        return None;
+    };
+    assert!(said.status.success(), "pkg-config {query:?}: {}", String::from_utf8_lossy(&said.stderr));
+    let said = String::from_utf8(said.stdout).expect("text");
+    Some(said.split_whitespace().map(str::to_owned).collect())
+}
+
+/// The example of the guide, built by the guide's lines as C and as C++, with the shared and the
+/// static library. One process builds a list and ends; another one, on another host in half of the
+/// cases, reads and frees it.
+#[test]
+fn the_example_is_c_and_cplusplus_and_links_both_libraries() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let prefix = installed(folder.path());
+    let source = package().join("examples/list.c").display().to_string();
+    let place = prefix.join("lib").display().to_string();
+    let Some(include) = flags(&prefix, &["--cflags"]) else { return };
+    let shared = flags(&prefix, &["--libs"]).expect("it was there before");
+    let carried = flags(&prefix, &["--variable=static_libs"]).expect("it was there before");
+    let languages: [(&str, &[&str]); 2] = [("cc", &["-std=c99"]), ("c++", &["-x", "c++", "-std=c++11"])];
+    for (compiler, language) in languages {
+        if Command::new(compiler).arg("--version").output().is_err() {
+            cenote_base::testing::skip(&format!("the example of the guide: {compiler} is not installed"));
+            continue;
+        }
+        for (kind, libraries) in [("shared", &shared), ("static", &carried)] {
+            let program = folder.path().join(format!("list-{compiler}-{kind}"));
+            let compiled = Command::new(compiler)
+                .args(["-Wall", "-Wextra", "-pedantic", "-Werror"])
+                .args(language)
+                .arg(&source)
+                .args(["-x", "none", "-o"])
+                .arg(&program)
+                .args(&include)
+                .args(libraries)
+                .output()
+                .expect("it was there before");
+            assert!(compiled.status.success(), "{}", String::from_utf8_lossy(&compiled.stderr));
+            for hosts in ["1", "2"] {
+                let region = Region::new(&format!("list-{compiler}-{kind}-{hosts}"));
+                // The static program needs no path of the library.
+                let path = if kind == "shared" { place.as_str() } else { "" };
+                let run = |role: &str, host: &str, input: &str| {
+                    let mut child = Command::new(&program)
+                        .args([role, &format!("shm:{}", region.0), host, hosts])
+                        .env("LD_LIBRARY_PATH", path)
+                        .stdin(Stdio::piped())
+                        .stdout(Stdio::piped())
+                        .stderr(Stdio::piped())
+                        .spawn()
+                        .expect("it was compiled");
+                    child.stdin.take().expect("piped").write_all(input.as_bytes()).expect("it reads");
+                    ended(child)
+                };
+                let other = if hosts == "2" { "1" } else { "0" };
+                run("build", "0", "one\ntwo\nthree\n");
+                assert_eq!(run("read", other, ""), "three\ntwo\none\n", "{compiler} {kind}, {hosts} hosts");
+                run("free", other, "");
+                run("build", "0", "four\n");
+                assert_eq!(run("read", other, ""), "four\n");
+            }
+        }
+    }
 }

@@ -1,7 +1,7 @@
 /* A process that forks, threads that end, and a main thread that exits, each with a lock of the region held.
  *
- * fork.c ROLE REGION: `holds` makes the region, takes lock 1 in its main thread, forks children that exit in every way, and
- * then waits for a line; `exits`, `returns` and `thread` end with a lock held; `asks` prints what taking lock 1 returns. */
+ * fork.c ROLE REGION: `holds` makes the region, takes its first lock in its main thread, forks children that exit in every way, and
+ * then waits for a line; `exits`, `returns` and `thread` end with a lock held; `asks` prints what taking that lock returns. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <pthread.h>
@@ -58,7 +58,7 @@ int main(int count, char **arguments) {
     if (strcmp(role, "holds") == 0) {
         MUST(cenote_create(region, 16 << 20, 0, 1) == 0);
         MUST(cenote_open(region, role, 0) == 0);
-        MUST(cxl_shm_allocate_lock(&held) == 0 && held == 1);
+        MUST(cxl_shm_allocate_lock(&held) == 0 && held == 8);
         MUST(cxl_shm_acquire_lock(held) == 0);
         memory = shmalloc(64);
         MUST(memory != NULL);
@@ -78,7 +78,7 @@ int main(int count, char **arguments) {
         MUST(cenote_close() == 0);
         return 0;
     }
-    held = 1;
+    held = 8;
     MUST(cenote_open(region, role, 0) == 0);
     if (strcmp(role, "asks") == 0) {
         printf("%d\n", cxl_shm_acquire_lock_within(held, 100));

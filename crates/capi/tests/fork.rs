@@ -25,7 +25,7 @@ const ROLE: &str = "CENOTE_TEST_ROLE";
 /// Lock timeout of a child: the parent holds the lock all the time.
 const SOON: Duration = Duration::from_millis(20);
 /// The user lock that the parent holds.
-const LOCK: u8 = 3;
+const LOCK: u16 = 3;
 
 /// A region in shared memory, removed after the test.
 struct Region {

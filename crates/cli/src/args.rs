@@ -5,7 +5,7 @@ mod pool;
 
 pub use pool::{
     PoolArgs, PoolCheckArgs, PoolCommands, PoolCreateArgs, PoolDestroyArgs, PoolDiffArgs, PoolEventsArgs,
-    PoolFenceArgs, PoolHistoryArgs, PoolListArgs, PoolManageArgs, PoolQuotaArgs,
+    PoolFenceArgs, PoolGcArgs, PoolHistoryArgs, PoolListArgs, PoolManageArgs, PoolQuotaArgs, Whose,
 };
 
 use cenote_base::units::ByteSize;

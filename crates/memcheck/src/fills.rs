@@ -46,7 +46,7 @@ impl Actor {
         let reading = pool.lookup(&[hash]).first().and_then(|hit| pool.pin(hit)).map(cenote_pool::Pin::read);
         let kept = pool.swap_out(namespace, &[&payload]).ok();
         let filling = pool.begin_in_place(&NewBlock { names, ..NewBlock::new(namespace, unlike, depth) }).ok();
-        let memory = pool.allocate(64).ok();
+        let memory = self.oracle.notes().pieces.first().map(|piece| piece.offset);
         let (outcomes, operations) = self.process.in_child(|| {
             let hit = pin.as_ref().map(|pin| *pin.hit());
             let mut bytes = payload.clone();

@@ -6,6 +6,8 @@ mod campaign;
 mod fills;
 mod follow;
 mod limits;
+mod memory;
+mod objects;
 mod oracle;
 mod run;
 mod sample;

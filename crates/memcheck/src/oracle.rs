@@ -1,5 +1,6 @@
 //! The checkers and the violations that they found. The oracle's state lies outside the model.
 
+use crate::memory::Known;
 use cenote_pool::Follower;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -82,6 +83,14 @@ pub struct Notes {
     clock: u64,
     /// Each host's summary of the region at a meeting.
     pub pictures: Vec<(usize, String)>,
+    /// Memory of users that some process has allocated and that no process is changing.
+    pub pieces: Vec<Known>,
+    /// Most pieces of memory that processes may have died with.
+    pub pieces_unsure: u64,
+    /// Locks that a process has allocated and not freed.
+    pub locks: BTreeSet<u16>,
+    /// Those of them that any process may free.
+    pub locks_kept: Vec<u16>,
     /// Index entries at a meeting, by host: (all, stale).
     pub entries: Vec<(usize, (u64, u64))>,
     /// Largest number of stale index entries of any check.

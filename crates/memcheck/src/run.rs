@@ -21,7 +21,6 @@ const OUTSIDE: &[Point] = &[
     Point::HostAreaHeader,
     Point::HostAreaSweeping,
     Point::LoadLayer,
-    Point::MemoryAllocated,
     Point::SavePage,
     Point::SwapReserved,
     Point::SwapWritten,

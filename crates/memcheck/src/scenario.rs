@@ -1,6 +1,7 @@
 //! The programs of the simulated processes: publish, read, pin, evict, count under locks, attach
 //! and detach. The checks of the pool's state run in them too.
 
+use crate::objects::KEYS;
 use crate::oracle::{Checker, Oracle};
 use crate::shape::Shape;
 use cenote_base::HostId;
@@ -220,6 +221,7 @@ impl Actor {
                 8 if prng.below(2) == 0 => drop(open.info()),
                 8 => self.limit(open, &mut prng),
                 10 => self.shorten(open, &namespace, prng.below(4) == 0),
+                11 => self.use_memory(open, &mut prng),
                 _ => {
                     pool = None;
                     if self.open(&mut pool).is_none() {
@@ -369,7 +371,7 @@ impl Actor {
 
     /// Increments a counter under a user lock.
     fn count(&self, pool: &SimPool, lock: u8) {
-        let Ok(guard) = pool.lock_user(lock, self.shape.lock_timeout()) else { return };
+        let Ok(guard) = pool.lock_user(lock.into(), self.shape.lock_timeout()) else { return };
         let number = self.process.number();
         self.process.note(&format!("inside lock {lock}"));
         {
@@ -407,47 +409,6 @@ impl Actor {
             }
         }
         drop(guard);
-    }
-
-    fn object(&self, pool: &SimPool, key: u8, prng: &mut Prng) {
-        let name = format!("object {key}");
-        let value = prng.next_u64();
-        match prng.below(8) {
-            0..3 => {
-                let write = self.oracle.notes().begin_write(&name, Some(value));
-                let put = pool.put_object(&name, &value.to_le_bytes().repeat(12));
-                if put.is_ok() && self.process.lives(self.process.number()) {
-                    self.oracle.notes().end_write(&name, write);
-                }
-            }
-            3 => {
-                let write = self.oracle.notes().begin_write(&name, None);
-                if pool.destroy_object(&name).is_ok() && self.process.lives(self.process.number()) {
-                    self.oracle.notes().end_write(&name, write);
-                }
-            }
-            _ => self.get_object(pool, &name, false),
-        }
-    }
-
-    /// Reads an object, which must have the last value put. `strict`: no process writes objects
-    /// now.
-    fn get_object(&self, pool: &SimPool, name: &str, strict: bool) {
-        let from = self.oracle.notes().now();
-        let Ok(bytes) = pool.get_object(name) else { return };
-        let value = bytes.as_ref().and_then(|bytes| bytes.first_chunk()).map(|bytes| u64::from_le_bytes(*bytes));
-        if !self.process.lives(self.process.number()) {
-            return;
-        }
-        if bytes != value.map(|value| value.to_le_bytes().repeat(12)) {
-            self.oracle.report(Checker::Blocks, format!("{name} has bytes that no process put"));
-        } else if !self.oracle.notes().may_be(name, value, from, strict) {
-            // A damaged object may be missing if a chunk was lost.
-            if value.is_some() || pool.info().chunks_lost == 0 {
-                let fact = format!("{name} has value {value:x?}, which is not the last one put");
-                self.oracle.report_unless_lossy(Checker::Index, fact);
-            }
-        }
     }
 
     /// Runs TraCT's lock manager until the other processes have ended.
@@ -500,6 +461,12 @@ impl Actor {
         if self.oracle.sleepers {
             self.oversleep(&pool);
         }
+        if self.meet(54, true, &pool) && self.process.host() == 0 {
+            self.free_all(&pool);
+        }
+        self.meet(55, true, &pool);
+        // It frees this host's slots of the memory that host 0 has freed.
+        pool.tick();
         if self.shape.idle_host != Some(self.process.host()) {
             self.use_everything(&pool, &namespace);
             // Evict a block without publishing another.
@@ -557,7 +524,8 @@ impl Actor {
             // Objects are not evicted. If each chunk of a host holds an object, it gets another
             // chunk only from a host with at least two more. With few chunks no host may have that
             // many.
-            let (others, objects) = (self.shape.hosts as u64 - 1, pool.info().objects);
+            let info = pool.info();
+            let (others, objects) = (self.shape.hosts as u64 - 1, info.objects + info.memory_slots);
             let may_starve = objects > 0 && self.shape.chunks <= objects + (objects + 1) * others;
             if !published && !may_starve {
                 let fact = format!("no room for block {number} after recovery");
@@ -713,7 +681,7 @@ impl Actor {
         notes.kept += pool.counter(Counter::EvictionsPinned);
         drop(notes);
         let keys = pool.object_keys();
-        for key in ["object 0", "object 1"] {
+        for key in KEYS[..2].iter().map(String::as_str) {
             self.get_object(pool, key, true);
             if pool.get_object(key).is_ok_and(|bytes| bytes.is_some()) && !keys.iter().any(|known| known == key) {
                 self.oracle
@@ -823,7 +791,27 @@ fn picture(pool: &SimPool) -> String {
         info.hosts.iter().map(|host| (host.host, host.incarnation, host.workers, host.chunks)).collect();
     let workers: Vec<_> = info.workers.iter().map(|worker| (worker.host, worker.slot, worker.joined)).collect();
     format!(
-        "{} chunks, {} blocks, {} objects, hosts {hosts:?}, workers {workers:?}, {:?}",
-        info.chunks_taken, info.blocks_ready, info.objects, info.namespaces
+        "{} chunks, {} blocks, {} objects, {} slots of memory, hosts {hosts:?}, workers {workers:?}, {:?}",
+        info.chunks_taken, info.blocks_ready, info.objects, info.memory_slots, info.namespaces
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use cenote_mem::{Coherent, MapOptions, Mapping, RegionSource};
+    use cenote_pool::Superblock;
+
+    #[test]
+    fn a_region_has_the_chunks_of_its_shape() {
+        for seed in 0..100 {
+            let shape = Shape::of_seed(seed);
+            let mapping = Mapping::create(&RegionSource::Anon, shape.region_bytes(), 0o600, &MapOptions::default());
+            let fabric = Arc::new(Coherent::new(mapping.expect("anonymous memory")));
+            Superblock::format(&fabric, &shape.config()).expect("the shape fits");
+            let options = AttachOptions { private: true, ..AttachOptions::named("test") };
+            let pool = Pool::attach(fabric, &options).expect("a fresh region attaches");
+            assert_eq!(pool.info().num_chunks, shape.chunks, "seed {seed}: {shape:?}");
+        }
+    }
 }

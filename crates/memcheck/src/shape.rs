@@ -1,11 +1,13 @@
 //! The parameters of a run: its hosts, its region, and how often its processes do what.
 
 use crate::scenario::LOCK_TIMEOUT;
-use cenote_base::BlockHash;
-use cenote_base::HashSeed;
 use cenote_base::prng::Prng;
+use cenote_base::{BlockHash, HashSeed};
 use cenote_pool::{Design, Eviction, HostsLock, PoolConfig};
 use std::time::Duration;
+
+/// Seed of all hashes.
+pub const SEED: HashSeed = HashSeed([7; 32]);
 
 /// The parameters of a run, drawn from its seed.
 #[derive(Clone, Debug)]
@@ -34,7 +36,7 @@ pub struct Shape {
     /// Number of operations of each process.
     pub rounds: u64,
     /// Weight of each kind of operation; 0 leaves it out (swarm testing).
-    pub weights: [u64; 11],
+    pub weights: [u64; 12],
 }
 
 impl Shape {
@@ -66,7 +68,7 @@ impl Shape {
             late_host,
             events_per_host: [16, 32, 128][(seed / 3 % 3) as usize],
             rounds: 8 + prng.below(24),
-            weights: [12, 12, 6, 4, 2, 3, 2, 1, 1, 1, 2],
+            weights: [12, 12, 6, 4, 2, 3, 2, 1, 1, 1, 2, 3],
         };
         match prng.below(9) {
             // Few blocks and slots, so that pins and reads race with reuse.
@@ -74,11 +76,11 @@ impl Shape {
                 universe: 2 + prng.below(2) as usize,
                 chunks: hosts as u64,
                 rounds: 30 + prng.below(40),
-                weights: [12, 6, 10, 12, 1, 0, 0, 0, 0, 0, 4],
+                weights: [12, 6, 10, 12, 1, 0, 0, 0, 0, 0, 4, 0],
                 ..common
             },
             // Contention on few locks.
-            2 => Self { rounds: 20 + prng.below(30), weights: [2, 1, 0, 1, 1, 20, 0, 0, 0, 0, 0], ..common },
+            2 => Self { rounds: 20 + prng.below(30), weights: [2, 1, 0, 1, 1, 20, 0, 0, 0, 0, 0, 3], ..common },
             // One home bucket for all hashes, so that probes overflow.
             3 => Self {
                 universe: 20,
@@ -86,7 +88,7 @@ impl Shape {
                 chunks: 8,
                 crowded: true,
                 rounds: 20 + prng.below(30),
-                weights: [16, 8, 2, 6, 1, 0, 1, 1, 0, 0, 2],
+                weights: [16, 8, 2, 6, 1, 0, 1, 1, 0, 0, 2, 4],
                 ..common
             },
             // Few chunks that change hosts often: they are emptied and released early.
@@ -95,11 +97,11 @@ impl Shape {
                 min_block_bytes: 1 << 10,
                 chunks: hosts as u64,
                 rounds: 20 + prng.below(20),
-                weights: [10, 6, 2, 6, 3, 0, 2, 6, 1, 1, 4],
+                weights: [10, 6, 2, 6, 3, 0, 2, 6, 1, 1, 4, 2],
                 ..common
             },
             // Mostly table operations, and workers that attach and detach.
-            5 => Self { rounds: 16 + prng.below(20), weights: [3, 2, 0, 1, 1, 0, 12, 1, 3, 8, 1], ..common },
+            5 => Self { rounds: 16 + prng.below(20), weights: [3, 2, 0, 1, 1, 0, 12, 1, 3, 8, 1, 12], ..common },
             6 => common.with_idle_hosts(),
             // A swarm: random kinds of operations are left out or more frequent.
             _ => {
@@ -119,7 +121,7 @@ impl Shape {
             chunks: self.hosts as u64 + self.rounds % 2,
             rounds: 40 + self.rounds,
             crowded: false,
-            weights: [16, 8, 2, 1, 6, 0, 1, 1, 0, 1, 1],
+            weights: [16, 8, 2, 1, 6, 0, 1, 1, 0, 1, 1, 1],
             ..self
         }
     }
@@ -154,13 +156,13 @@ impl Shape {
             hosts_lock: self.hosts_lock,
             eviction: self.eviction,
             design: self.design,
-            ..PoolConfig::new(HashSeed([7; 32]), [9; 16])
+            ..PoolConfig::new(SEED, [9; 16])
         }
     }
 
-    /// Bytes of a region with exactly this many chunks. Control areas take less than 512 KiB.
-    pub const fn region_bytes(&self) -> u64 {
-        (448 << 10) + self.chunks * (64 << 10)
+    /// Bytes of a region with exactly this many chunks.
+    pub fn region_bytes(&self) -> u64 {
+        self.config().region_bytes(self.chunks).expect("the shape fits")
     }
 
     pub fn has_manager(&self) -> bool {

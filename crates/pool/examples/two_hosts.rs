@@ -49,8 +49,8 @@ const CHUNK_BYTES: u64 = 4 << 20;
 const SLOTS_PER_CHUNK: u64 = 16;
 
 /// The lock of the counter, and the one that a host dies with.
-const COUNT_LOCK: u8 = 0;
-const DEATH_LOCK: u8 = 1;
+const COUNT_LOCK: u16 = 0;
+const DEATH_LOCK: u16 = 1;
 
 /// Lines at the end of the superblock's page, which the pool does not use.
 const fn spare(line: u64) -> u64 {
@@ -58,10 +58,10 @@ const fn spare(line: u64) -> u64 {
 }
 /// Two words that are equal except during an update under the lock. A death in between leaves them
 /// different.
-const fn counter(lock: u8) -> u64 {
+const fn counter(lock: u16) -> u64 {
     spare(2 * lock as u64)
 }
-const fn mirror(lock: u8) -> u64 {
+const fn mirror(lock: u16) -> u64 {
     spare(2 * lock as u64 + 1)
 }
 /// Lines that only host `side` writes.

@@ -6,3 +6,4 @@ pub mod gc;
 mod health;
 pub mod info;
 pub mod inspect;
+pub mod memory;

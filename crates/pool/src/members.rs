@@ -15,12 +15,11 @@ use crate::hosts::Hosts;
 use crate::index::Index;
 use crate::log::Log;
 use crate::region::{NO_SLOT, Region};
-use crate::space::{Slot, Space};
+use crate::space::Space;
 use crate::sync::Locks;
 use crate::tables::Tables;
 use cenote_mem::{Fabric, HostLocal};
-use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 /// All parts of one participant: a worker once it has joined, an observer before.
 pub(crate) struct Member<F: Fabric, H: HostLocal> {
@@ -33,20 +32,9 @@ pub(crate) struct Member<F: Fabric, H: HostLocal> {
     pub blocks: Arc<Blocks<F, H>>,
     pub evictor: Evictor<F, H>,
     pub tables: Tables<F, H>,
-    /// Memory that this worker has allocated and not named, by offset. Freeing and naming remove
-    /// the entry first, so that of several threads one succeeds.
-    allocated: Mutex<BTreeMap<u64, Allocation>>,
     name: String,
     /// Held while the worker lives.
     _claim: Option<H::Claim>,
-}
-
-/// Memory that a worker has allocated.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Allocation {
-    pub slot: Slot,
-    /// Life of the host at allocation.
-    pub life: u64,
 }
 
 impl<F: Fabric, H: HostLocal> Member<F, H> {
@@ -74,10 +62,9 @@ impl<F: Fabric, H: HostLocal> Member<F, H> {
             Arc::clone(&space),
             Arc::clone(&blocks),
         );
-        let tables = Tables::new(Arc::clone(&region), Arc::clone(&space), Arc::clone(&blocks));
-        let allocated = Mutex::default();
+        let tables = Tables::new(Arc::clone(&region), Arc::clone(&locks), Arc::clone(&space), Arc::clone(&blocks));
         let name = String::new();
-        Self { region, log, locks, hosts, index, space, blocks, evictor, tables, allocated, name, _claim: None }
+        Self { region, log, locks, hosts, index, space, blocks, evictor, tables, name, _claim: None }
     }
 
     /// Whether calls of the serving path must leave the region alone: this process was forked by
@@ -87,14 +74,14 @@ impl<F: Fabric, H: HostLocal> Member<F, H> {
         self.locks.breaker.is_out() || self.region.area.is_inherited()
     }
 
+    /// Whether the worker of a slot lives; `None`: another host's is not visible.
+    pub fn slot_alive(&self, host: u64, slot: u32) -> Option<bool> {
+        (host == self.region.host).then(|| self.region.area.slot_alive(slot))
+    }
+
     /// The name under which this worker has joined.
     pub fn name(&self) -> &str {
         &self.name
-    }
-
-    /// Memory that this worker has allocated and not named.
-    pub fn allocated(&self) -> MutexGuard<'_, BTreeMap<u64, Allocation>> {
-        self.allocated.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn has_joined(&self) -> bool {

@@ -10,6 +10,7 @@ pub mod hosts;
 pub mod layout;
 pub mod lines;
 pub mod make;
+pub mod piece;
 pub mod superblock;
 
 use crate::error::PoolError;
@@ -172,10 +173,10 @@ impl<F: Fabric, H: HostLocal> Region<F, H> {
         }
     }
 
-    /// Drops cached copies of the namespace and object tables, and of the usage words between them.
+    /// Drops cached copies of the namespace table and of the usage words behind it.
     #[track_caller]
-    pub fn refresh_tables(&self) {
-        self.refresh_range(self.layout.namespace(0), self.layout.object(OBJECTS));
+    pub fn refresh_namespaces(&self) {
+        self.refresh_range(self.layout.namespace(0), self.layout.object(0));
     }
 
     /// Drops cached copies of the object table.

@@ -1,23 +1,43 @@
-//! The tables of a region: namespaces (models that share it) and objects (named bytes).
+//! The tables of a region: namespaces (models that share it), objects (named bytes), memory of users
+//! and the locks that they allocate. The table lock guards all of them.
 
+pub mod locks;
+pub mod memory;
 pub mod namespaces;
 pub mod objects;
+mod rows;
 
 use crate::blocks::Blocks;
 use crate::region::Region;
 use crate::space::Space;
+use crate::sync::{Guard, Intent, Locks, Timeout};
+use cenote_mem::host::LockTimeout;
 use cenote_mem::{Fabric, HostLocal};
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
-/// Reads and changes the tables, and frees objects that no row names.
+/// Reads and changes the tables, and frees slots that no row and no word names.
 pub(crate) struct Tables<F: Fabric, H: HostLocal> {
     region: Arc<Region<F, H>>,
+    locks: Arc<Locks<F, H>>,
     space: Arc<Space<F, H>>,
     blocks: Arc<Blocks<F, H>>,
+    /// Chunk of the arena that had room last.
+    last_arena: AtomicU64,
 }
 
 impl<F: Fabric, H: HostLocal> Tables<F, H> {
-    pub const fn new(region: Arc<Region<F, H>>, space: Arc<Space<F, H>>, blocks: Arc<Blocks<F, H>>) -> Self {
-        Self { region, space, blocks }
+    pub const fn new(
+        region: Arc<Region<F, H>>,
+        locks: Arc<Locks<F, H>>,
+        space: Arc<Space<F, H>>,
+        blocks: Arc<Blocks<F, H>>,
+    ) -> Self {
+        Self { region, locks, space, blocks, last_arena: AtomicU64::new(0) }
+    }
+
+    /// Takes the table lock, and mends the rows of objects if its last holder died.
+    pub fn lock(&self, timeout: Timeout) -> Result<Guard<'_, crate::sync::Tables, F, H>, LockTimeout> {
+        self.locks.acquire(crate::sync::Tables, Intent::ALL, timeout, |tables, _| self.repair_rows(tables))
     }
 }

@@ -126,11 +126,11 @@ fn a_worker_with_lock_timeouts_leaves_the_region() {
     let before = words();
     std::mem::forget(pool.lock_user(0, Duration::from_millis(20)).expect("it is free"));
     let user = (0..).zip(words()).find(|(line, now)| before[*line as usize] != *now).expect("a line says so").0 * 64;
-    // Each lock has two lines for each of two hosts; user locks come after 64 shards, chunks and
+    // Each host has a line for each of 1,098 locks; user locks come after 64 shards, chunks and
     // tables. Host 1's line of each lock now says that it is inside, in a living life.
-    let first = user - 66 * 4 * 64;
+    let first = user - 66 * 64 + 1098 * 64;
     for lock in 0..66 {
-        let line = first + lock * 4 * 64 + 2 * 64;
+        let line = first + lock * 64;
         fabric.write_word(Offset::new(line + 8), 1 << 50);
         fabric.write_word(Offset::new(line), 2);
     }
@@ -142,7 +142,7 @@ fn a_worker_with_lock_timeouts_leaves_the_region() {
     assert_eq!((0..1000).map(|prompt| serve(&pool, &ns, prompt)).sum::<usize>(), 0);
     assert!(start.elapsed() < Duration::from_secs(5), "no call waits for a lock any more: {:?}", start.elapsed());
     for lock in 0..66 {
-        fabric.write_word(Offset::new(first + lock * 4 * 64 + 2 * 64), 0);
+        fabric.write_word(Offset::new(first + lock * 64), 0);
     }
     tick_until(&pool, "the locks are free", is_ok);
     serve(&pool, &ns, 1);

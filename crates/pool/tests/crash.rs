@@ -8,8 +8,8 @@ use cenote_base::fault::{self, Plan, Point};
 use cenote_base::prng::Prng;
 use cenote_mem::{Coherent, Flush, MapOptions, Mapping, ReadMapping, ReadOnly, RegionSource};
 use cenote_pool::{
-    AttachOptions, Counter, Event, Follower, Inspector, NewBlock, Pool, Publish, ReadOutcome, Record, Superblock,
-    history,
+    AttachOptions, Counter, Event, Follower, Inspector, MemoryInfo, NewBlock, Pool, Publish, ReadOutcome, Record,
+    Superblock, history,
 };
 use std::io::{Read, Write};
 use std::os::unix::process::ExitStatusExt;
@@ -127,14 +127,30 @@ fn worker() {
             assert!(back == kept_bytes);
         }
         if round % 8 == 0 {
-            drop(pool.lock_user(round as u8 / 8 % 4, Duration::from_secs(10)));
+            drop(pool.lock_user((round / 8 % 4) as u16, Duration::from_secs(10)));
             let _ = pool.put_object(&format!("object {}", prng.below(4)), &round.to_le_bytes());
+        }
+        if round % 8 == 4 {
+            use_memory(&pool, &mut prng);
+            if let Ok(lock) = pool.allocate_lock() {
+                pool.free_lock(lock).expect("this worker alone knows it");
+            }
         }
         if round % 32 == 0 {
             pool.tick();
         }
         if out.write_all(&[ROUND]).and_then(|()| out.flush()).is_err() {
             return;
+        }
+    }
+}
+
+/// Allocates memory in an arena and in a slot, names some of it, and frees the rest.
+fn use_memory(pool: &TestPool, prng: &mut Prng) {
+    for bytes in [1 + prng.below(500), 5000] {
+        let Ok(memory) = pool.allocate(bytes) else { continue };
+        if prng.below(2) > 0 || pool.name_memory("memory", memory).is_err() {
+            pool.free(memory).expect("this worker alone knows it");
         }
     }
 }
@@ -157,8 +173,7 @@ fn expect_clean(pool: &TestPool, when: &str) {
 }
 
 /// Points that the worker does not pass: those of other crates, of several hosts (their stale lines
-/// and locks), of an older region that is overwritten, of the plain design, of repacking and of
-/// memory that users hold.
+/// and locks), of an older region that is overwritten, of the plain design and of repacking.
 const ELSEWHERE: &[Point] = &[
     Point::ChunkAdopted,
     Point::ChunkMoved,
@@ -176,7 +191,6 @@ const ELSEWHERE: &[Point] = &[
     Point::HostReborn,
     Point::LoadLayer,
     Point::LockLeft,
-    Point::MemoryAllocated,
     Point::ReadUnseen,
     Point::RepackEmptied,
     Point::RepackReserved,
@@ -216,6 +230,7 @@ fn a_death_at_any_point_leaves_nothing_that_survivors_cannot_use() {
             }
             kill_at(&region, Plan { point, pass: count });
             let recovered = pool.tick();
+            expect_own_memory_freed(&pool, point);
             assert!(recovered.workers <= 1, "{point}: {recovered:?}");
             expect_clean(&pool, &format!("{point}:{count}"));
             for prompt in 100..110 {
@@ -230,6 +245,20 @@ fn a_death_at_any_point_leaves_nothing_that_survivors_cannot_use() {
         }
     }
     assert!(pool.counter(Counter::WorkersRecovered) > 10 && pool.counter(Counter::LocksAbandoned) > 3);
+}
+
+/// At most the piece that a dead worker was taking is left, and it can be listed and freed.
+fn expect_own_memory_freed(pool: &TestPool, point: Point) {
+    let left = pool.info().memory;
+    assert!(left.pieces <= 1 && left.makers.iter().all(|of| of.alive == Some(false)), "{point}: {left:?}");
+    assert_eq!(pool.free_memory_of(None).expect("the table is free").pieces, left.pieces, "{point}");
+    let _ = pool.destroy_object("memory").expect("a key");
+    assert_eq!(pool.info().memory, MemoryInfo::default(), "{point}");
+    // An arena may wait for the next collection.
+    if point == Point::MemoryCounted || point == Point::MemoryFreed {
+        pool.gc().expect("the locks are free");
+    }
+    assert_eq!(pool.check(false).expect("the locks are free").memory, 0, "{point}: slots are left");
 }
 
 /// A follower of the event log knows exactly the blocks that are there.

@@ -18,7 +18,7 @@ use cenote::*;
 use cenote_mem::{MapOptions, RegionSource};
 use cenote_pool::{AttachOptions, Pool, Superblock, open_region};
 use input::Input;
-use libc::{EBUSY, EDEADLK, EEXIST, EINVAL, ENOENT, ENOMEM, ENOSPC, ENXIO, EPERM, ETIMEDOUT};
+use libc::{EBUSY, EDEADLK, EEXIST, EINVAL, ENOENT, ENOSPC, ENXIO, EPERM, ETIMEDOUT};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{CStr, CString, c_int, c_void};
 use std::path::Path;
@@ -31,8 +31,8 @@ use std::sync::{Arc, Barrier, OnceLock};
 const STEPS_MAX: u32 = 64;
 const REGION_BYTES: u64 = 1 << 20;
 const CHUNK_BYTES: u64 = 64 << 10;
-/// Locks 1 to 5 can be allocated.
-const LOCKS: u32 = 6;
+/// The locks that can be allocated.
+const LOCKS: std::ops::Range<u32> = 8..1032;
 /// Valid keys, from the shortest to the longest.
 const KEYS: [&[u8]; 4] = [b"a", "köy".as_bytes(), b"table/of contents", &[b'k'; 56]];
 const WRONG_KEYS: [&[u8]; 5] = [b"", &[b'k'; 57], &[0xff, 0xfe], b"cenote/locks given out", b"cenote/"];
@@ -109,8 +109,6 @@ struct Program {
     named: BTreeMap<Vec<u8>, Piece>,
     given: BTreeSet<u32>,
     held: [BTreeSet<u32>; 2],
-    /// Whether a lock was ever allocated, so that the region has a record of them.
-    recorded: bool,
     fills: u8,
 }
 
@@ -166,7 +164,6 @@ pub fn play(input: &[u8]) {
         named: BTreeMap::new(),
         given: BTreeSet::new(),
         held: Default::default(),
-        recorded: false,
         fills: 0,
     };
     program.open();
@@ -183,8 +180,10 @@ pub fn play(input: &[u8]) {
     let pool = Pool::attach(fabric, &AttachOptions::named("check")).expect("there is a slot");
     let report = pool.check(true).expect("no lock is held");
     assert!(report.is_clean(), "{report:?}");
-    let objects = program.named.len() + usize::from(program.recorded);
-    assert_eq!((report.objects, report.reserved), (objects as u64, 0), "{report:?}");
+    let memory = &report.memory_of_users;
+    let pieces = [program.own.len() as u64, program.named.len() as u64];
+    assert_eq!([memory.pieces, memory.named_pieces], pieces, "{report:?}");
+    assert_eq!((report.objects, report.reserved), (0, 0), "{report:?}");
     drop(pool);
     std::fs::remove_file(Path::new("/dev/shm").join(shm)).expect("it is there");
     cenote_pool::remove_host_memory(&superblock).expect("it can be removed");
@@ -396,18 +395,10 @@ impl Program {
         clflush(at(any), size as usize);
     }
 
-    /// Recording a lock needs a piece of memory for a moment. A full region has none: every chunk
-    /// holds a piece, except the chunk of the record.
-    fn is_full(&self) {
-        let chunks = (0..REGION_BYTES / CHUNK_BYTES).filter(|chunk| pointer(chunk * CHUNK_BYTES) != 0).count();
-        let pieces = self.own.len() + self.named.len();
-        assert!(pieces + 1 >= chunks, "{pieces} pieces fill {chunks} chunks: {}", words());
-    }
-
     fn lock(&mut self, input: &mut Input<'_>) {
         let thread = input.below(2) as usize;
-        let lock = if input.chance(32) { input.word() as u32 } else { input.below(u64::from(LOCKS) + 1) as u32 };
-        let is_lock = (1..LOCKS).contains(&lock);
+        let lock = if input.chance(32) { input.word() as u32 } else { 6 + input.below(8) as u32 };
+        let is_lock = LOCKS.contains(&lock);
         let is_held = self.held.iter().any(|held| held.contains(&lock));
         let is_given = self.given.contains(&lock);
         match input.below(5) {
@@ -415,14 +406,12 @@ impl Program {
                 let mut place = 0;
                 // SAFETY: there is a place for the lock.
                 let found = unsafe { cxl_shm_allocate_lock(&raw mut place) };
-                let free = (1..LOCKS).find(|lock| !self.given.contains(lock));
+                let free = LOCKS.into_iter().find(|lock| !self.given.contains(lock));
                 match free.filter(|_| self.open) {
-                    Some(_) if found == -ENOMEM => self.is_full(),
                     Some(free) => {
                         must(found, 0);
                         assert_eq!(place, free);
                         self.given.insert(free);
-                        self.recorded = true;
                     }
                     None => must(found, if self.open { -ENOSPC } else { -ENXIO }),
                 }
@@ -436,7 +425,6 @@ impl Program {
                     (true, false) => must(found, -ENXIO),
                     (true, true) if !is_given => must(found, -EINVAL),
                     (true, true) if is_held => must(found, -EBUSY),
-                    (true, true) if found == -ENOMEM => self.is_full(),
                     (true, true) => {
                         must(found, 0);
                         self.given.remove(&lock);
@@ -508,7 +496,6 @@ impl Program {
         }
         must(found, 0);
         self.open = false;
-        self.own.clear();
     }
 
     fn access(&self, input: &mut Input<'_>) {

@@ -3,6 +3,7 @@
 use cenote_base::units::ByteSize;
 use cenote_console::args::{NewRegionArgs, RegionArgs, host_slot, parse_seconds};
 use cenote_console::output::OutputArgs;
+use cenote_pool::Maker;
 use clap::{Args, Subcommand};
 use std::time::Duration;
 
@@ -26,8 +27,10 @@ pub enum PoolCommands {
     /// Covers all hosts, without attaching. Routers use it to send a prompt to a worker that has
     /// its prefix: docs/guides/events.md.
     Events(PoolEventsArgs),
-    /// Free memory that dead processes left and blocks that no lookup can find
-    Gc(PoolArgs),
+    /// Free what dead processes left half done and blocks that no lookup can find
+    ///
+    /// Memory that programs allocated outlives them on purpose; `pool info` lists it by worker.
+    Gc(PoolGcArgs),
     /// Limit the bytes of a model's blocks in a region, over all hosts
     ///
     /// A publisher over the limit first evicts blocks of the same model on its own host. If that
@@ -63,6 +66,29 @@ pub struct PoolArgs {
     pub region: RegionArgs,
     #[command(flatten)]
     pub output: OutputArgs,
+}
+
+#[derive(Args, Debug)]
+pub struct PoolGcArgs {
+    #[command(flatten)]
+    pub region: RegionArgs,
+    /// Also free memory without a name that this dead worker allocated, or `dead` for all of them;
+    /// living processes may use it
+    #[arg(long, value_name = "WORKER", value_parser = whose)]
+    pub free_memory: Option<Whose>,
+    #[command(flatten)]
+    pub output: OutputArgs,
+}
+
+/// Workers whose memory is freed.
+#[derive(Clone, Copy, Debug)]
+pub enum Whose {
+    AllDead,
+    Worker(Maker),
+}
+
+fn whose(text: &str) -> Result<Whose, String> {
+    if text == "dead" { Ok(Whose::AllDead) } else { text.parse().map(Whose::Worker) }
 }
 
 #[derive(Args, Debug)]

@@ -1,8 +1,8 @@
 //! `cenote pool`: regions from outside.
 
 use crate::args::{
-    PoolArgs, PoolCheckArgs, PoolCommands, PoolCreateArgs, PoolDestroyArgs, PoolFenceArgs, PoolHistoryArgs,
-    PoolManageArgs, PoolQuotaArgs,
+    PoolArgs, PoolCheckArgs, PoolCommands, PoolCreateArgs, PoolDestroyArgs, PoolFenceArgs, PoolGcArgs, PoolHistoryArgs,
+    PoolManageArgs, PoolQuotaArgs, Whose,
 };
 use cenote_base::HostId;
 use cenote_base::units::ByteSize;
@@ -12,7 +12,9 @@ use cenote_console::output::{self, facts, table, wrapped};
 use cenote_console::region;
 use cenote_console::signals::EndSignals;
 use cenote_mem::{Fabric, Flush, MapError, Mapping, RegionSource};
-use cenote_pool::{CheckReport, HostsLock, LockManager, NamespaceInfo, PoolInfo, Superblock};
+use cenote_pool::{
+    CheckReport, Freed, GcReport, HostsLock, LockManager, MemoryInfo, NamespaceInfo, PoolInfo, Superblock,
+};
 use serde::Serialize;
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -155,6 +157,8 @@ fn info_text(info: &Info, flush: Flush) -> String {
         ("chunks", chunks),
         ("blocks", format!("{} ({})", info.blocks_ready, ByteSize(info.bytes_ready))),
         ("objects", info.objects.to_string()),
+        ("memory", memory_text(&info.memory)),
+        ("locks given out", info.locks_given.to_string()),
         ("fabric", info.fabric.to_owned()),
         ("design", info.design.to_owned()),
         ("eviction", info.eviction.to_owned()),
@@ -198,6 +202,11 @@ fn info_text(info: &Info, flush: Flush) -> String {
             known(worker.alive).to_owned(),
         ]);
     }
+    let mut memory = table(&["allocated by", "alive", "pieces", "bytes"]);
+    for of in &info.memory.makers {
+        let bytes = ByteSize(of.bytes).to_string();
+        memory.add_row([of.maker.to_string(), known(of.alive).to_owned(), of.pieces.to_string(), bytes]);
+    }
     let mut counters = table(&["counter", "value"]);
     for (name, value) in info.counters.iter().filter(|(_, value)| **value > 0) {
         counters.add_row([(*name).to_owned(), value.to_string()]);
@@ -206,6 +215,7 @@ fn info_text(info: &Info, flush: Flush) -> String {
         ("models", models, info.namespaces.is_empty()),
         ("hosts", hosts, info.hosts.is_empty()),
         ("workers", workers, info.workers.is_empty()),
+        ("memory without a name, by host.slot.epoch of its worker", memory, info.memory.makers.is_empty()),
         ("counters of this host", counters, info.counters.values().all(|value| *value == 0)),
     ] {
         if !empty {
@@ -213,6 +223,11 @@ fn info_text(info: &Info, flush: Flush) -> String {
         }
     }
     text
+}
+
+fn memory_text(memory: &MemoryInfo) -> String {
+    let unnamed = format!("{} pieces without a name ({})", memory.pieces, ByteSize(memory.bytes));
+    format!("{unnamed}, {} with one ({})", memory.named_pieces, ByteSize(memory.named_bytes))
 }
 
 fn known(alive: Option<bool>) -> &'static str {
@@ -250,6 +265,7 @@ fn check_text(report: &CheckReport) -> String {
         ),
         ("pinned", format!("{}, {} waiting to leave", report.pinned, report.draining)),
         ("objects", report.objects.to_string()),
+        ("memory", memory_text(&report.memory_of_users)),
         ("index", format!("{} entries, {} stale", report.index_entries, report.index_stale)),
         ("left by the dead", report.pending.len().to_string()),
         ("leaks", format!("{} ({})", report.leaks.len(), ByteSize(report.leaked_bytes))),
@@ -290,12 +306,28 @@ fn history(args: &PoolHistoryArgs) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn gc(args: &PoolArgs) -> Result<ExitCode, Failure> {
+#[derive(Serialize)]
+struct Collected {
+    #[serde(flatten)]
+    report: GcReport,
+    /// Memory of dead workers, freed on request.
+    memory_freed: Freed,
+}
+
+fn gc(args: &PoolGcArgs) -> Result<ExitCode, Failure> {
     let spinner = output::spinner("collecting");
-    let report = args.region.attach("gc")?.gc().map_err(|error| args.region.explain(&error))?;
+    let pool = args.region.attach("gc")?;
+    let explain = |error| args.region.explain(&error);
+    let memory_freed = match args.free_memory {
+        Some(Whose::AllDead) => pool.free_memory_of(None).map_err(explain)?,
+        Some(Whose::Worker(maker)) => pool.free_memory_of(Some(maker)).map_err(explain)?,
+        None => Freed::default(),
+    };
+    let report = pool.gc().map_err(explain)?;
     spinner.finish_and_clear();
-    args.output.show(&report, || {
+    args.output.show(&Collected { report, memory_freed }, || {
         facts(&[
+            ("memory freed", format!("{} pieces ({})", memory_freed.pieces, ByteSize(memory_freed.bytes))),
             ("dead workers", report.recovered.workers.to_string()),
             ("reservations given back", report.recovered.reservations.to_string()),
             ("blocks freed", report.blocks_freed.to_string()),

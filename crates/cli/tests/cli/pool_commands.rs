@@ -4,6 +4,8 @@ use super::support::client::greedy;
 use super::support::process::{Server, bare, cenote, own_region};
 use super::support::region::Region;
 use super::support::tokens;
+use cenote_mem::MapOptions;
+use cenote_pool::{AttachOptions, Pool, open_region};
 use serde_json::{Value, json};
 use std::os::unix::fs::PermissionsExt;
 
@@ -266,4 +268,40 @@ async fn orphans_of_a_killed_server_are_listed_and_removed() {
     let region = Region::create("16MiB").await;
     assert_eq!(left(), 0, "making a region removes what was left");
     region.expect_clean_and_idle().await;
+}
+
+/// Memory outlives the process that allocated it, so what nothing leads to is listed by its maker
+/// and freed on request only.
+#[tokio::test]
+async fn memory_of_a_dead_program_is_listed_and_freed_on_request() {
+    let region = Region::create("16MiB").await;
+    {
+        let source = region.name.parse().expect("a region");
+        let fabric = open_region(&source, &MapOptions::default()).expect("it is there");
+        let pool = Pool::attach(fabric, &AttachOptions::named("program")).expect("a slot is free");
+        for bytes in [100, 5_000, 100_000] {
+            pool.allocate(bytes).expect("there is room");
+        }
+        let named = pool.allocate(64).expect("there is room");
+        pool.name_memory("root", named).expect("the table has room");
+        pool.allocate_lock().expect("one is free");
+    }
+    region.run("gc").await.json();
+    let info = region.info().await;
+    let memory = &info["memory"];
+    assert_eq!((&memory["pieces"], &memory["named_pieces"], &info["locks_given"]), (&json!(3), &json!(1), &json!(1)));
+    assert_eq!(memory["makers"][0]["alive"], false, "{info}");
+    let maker = memory["makers"][0]["maker"].as_str().expect("a text").to_owned();
+    let shown = cenote(["pool", "info", "--region", &region.name]).ok().await;
+    assert!(shown.out.contains("3 pieces without a name") && shown.out.contains(&maker), "{}", shown.out);
+    let report = region.run("check").await.json();
+    assert_eq!(report["memory_of_users"], *memory, "{report}");
+
+    let gc = ["pool", "gc", "--region", &region.name, "--json", "--free-memory"];
+    cenote(gc.into_iter().chain(["worker 3"])).fails(&["host.slot.epoch"]).await;
+    let freed = cenote(gc.into_iter().chain([maker.as_str()])).ok().await.json();
+    assert_eq!(freed["memory_freed"]["pieces"], 3, "{freed}");
+    assert_eq!(cenote(gc.into_iter().chain(["dead"])).ok().await.json()["memory_freed"]["pieces"], 0);
+    let info = region.info().await;
+    assert_eq!((&info["memory"]["pieces"], &info["memory"]["named_pieces"]), (&json!(0), &json!(1)), "{info}");
 }

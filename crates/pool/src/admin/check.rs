@@ -1,5 +1,6 @@
 //! `check` walks a region and reports structures and payloads that are corrupt, leaked or pending.
 
+use super::memory::MemoryInfo;
 use crate::error::PoolError;
 use crate::members::Member;
 use crate::members::recovery::Recovered;
@@ -8,6 +9,7 @@ use crate::region::hit::Hit;
 use crate::region::host_layout::{CLASSES, DRAINING, FREE, OBJECT, PUBLISHED};
 use crate::region::layout::NAMESPACES;
 use crate::region::lines::{BlockState, ChunkLine, Descriptor, Line};
+use crate::region::piece::Kind;
 use crate::sync::{Heap, Holds};
 use cenote_base::BlockIndex;
 use cenote_mem::host::LockTimeout;
@@ -46,12 +48,16 @@ pub struct CheckReport {
     pub reserved: u64,
     /// Slots with objects.
     pub objects: u64,
+    /// Slots with memory of users: pieces, or arenas of pieces.
+    pub memory: u64,
     /// Slots of retracted blocks that are still pinned.
     pub draining: u64,
     /// Pinned blocks.
     pub pinned: u64,
     /// Payloads with a verified checksum.
     pub payloads_verified: u64,
+    /// Memory of users in the whole region.
+    pub memory_of_users: MemoryInfo,
     /// Index entries.
     pub index_entries: u64,
     /// Index entries without a readable block: harmless, dropped by `gc`.
@@ -97,6 +103,7 @@ const PAYLOAD_FACT: &str = "its payload does not match its checksum";
 
 const UNSETTLED: &str = "its space is not free yet; nothing else is wrong";
 const BY_THE_NEXT: &str = "the next worker that attaches, or the next tick of that host; `cenote pool gc` does it now";
+const UNUSED: &str = "it holds an object or memory that nothing leads to";
 const SPACE: &str = "its space is lost";
 const MISS: &str = "reads of it are misses, and its space is unusable";
 const UNFOUND: &str = "lookups miss it, and its space is unusable";
@@ -107,8 +114,6 @@ const GC: &str = "cenote pool gc";
 pub(crate) struct Walk<'a> {
     /// Slots in this host's free lists.
     pub listed: BTreeSet<BlockIndex>,
-    /// Blocks that rows of the object table name.
-    pub objects: &'a BTreeSet<BlockIndex>,
     /// Whether the heap lock is held, so that no block is being evicted.
     pub is_locked: bool,
     /// Whether to verify a block's payload.
@@ -120,14 +125,18 @@ impl<F: Fabric, H: HostLocal> Member<F, H> {
     pub fn check(&self, payloads: bool) -> Result<CheckReport, PoolError> {
         let mut report = CheckReport { recovered: self.recover_dead()?, ..CheckReport::default() };
         let heap = self.blocks.lock_heap_patiently().map_err(PoolError::lock("heap"))?;
-        let objects: BTreeSet<BlockIndex> = self.tables.object_blocks().into_iter().collect();
         (report.index_entries, report.index_stale) = self.index.look_at_index();
         let lines = {
             let patient = self.locks.patient();
             let _chunks = self.space.lock_all_chunks(patient).map_err(PoolError::lock("chunk"))?;
             self.check_chunk_lines(&mut report)
         };
-        self.check_own(&lines, &objects, &|_| payloads, true, &mut report);
+        self.check_own(&lines, &|_| payloads, true, &mut report);
+        {
+            let _tables = self.tables.lock(self.locks.patient()).map_err(PoolError::lock("table"))?;
+            self.check_arenas(&mut report);
+            report.memory_of_users = self.memory(|host, slot| self.slot_alive(host, slot));
+        }
         if self.region.is_plain() {
             self.check_list(&heap, &mut report).map_err(PoolError::lock("index"))?;
         }
@@ -176,12 +185,11 @@ impl<F: Fabric, H: HostLocal> Member<F, H> {
     pub(crate) fn check_own(
         &self,
         lines: &[(u64, ChunkLine)],
-        objects: &BTreeSet<BlockIndex>,
         payloads: &dyn Fn(BlockIndex) -> bool,
         is_locked: bool,
         report: &mut CheckReport,
     ) -> BTreeSet<BlockIndex> {
-        let walk = Walk { listed: self.check_free_lists(report), objects, is_locked, payloads };
+        let walk = Walk { listed: self.check_free_lists(report), is_locked, payloads };
         let own = lines.iter().copied().filter(|(_, line)| line.owner == self.region.host + 1);
         let is_offered =
             |(chunk, line): &(u64, ChunkLine)| line.offered == 1 || self.region.class_of_offered(*chunk).is_some();
@@ -224,11 +232,9 @@ impl<F: Fabric, H: HostLocal> Member<F, H> {
             }
         }
         if !unnamed.is_empty() {
-            // The rows may have been written after they were read. Read them once more for the
-            // whole chunk, because a corrupt region may be full of unnamed objects.
-            let named = self.tables.object_blocks();
-            for block in unnamed.into_iter().filter(|block| !named.contains(block)) {
-                let nameless = finding(format!("block {block}"), "it holds an object that no key names", SPACE, GC);
+            // A row may have been replaced while it was looked for.
+            for block in unnamed.into_iter().filter(|&block| !self.tables.is_used(block)) {
+                let nameless = finding(format!("block {block}"), UNUSED, SPACE, GC);
                 report.leaks.push(nameless.costs(line.slot_bytes));
                 unsound.push(block);
             }
@@ -305,8 +311,8 @@ impl<F: Fabric, H: HostLocal> Member<F, H> {
             }
             DRAINING => report.draining += 1,
             OBJECT => {
-                report.objects += 1;
-                if !walk.objects.contains(&block) {
+                self.count_object(block, report);
+                if !self.tables.is_used(block) {
                     unnamed.push(block);
                 }
             }
@@ -320,6 +326,11 @@ impl<F: Fabric, H: HostLocal> Member<F, H> {
                 report.pending.push(finding(what(), &fact, UNSETTLED, BY_THE_NEXT));
             }
         }
+    }
+
+    fn count_object(&self, block: BlockIndex, report: &mut CheckReport) {
+        let kind = self.region.read_descriptor(block).map_or(Kind::Other, |found| Kind::of(&found));
+        *(if kind.is_memory() { &mut report.memory } else { &mut report.objects }) += 1;
     }
 
     /// Verifies a block's payload, unless the block leaves meanwhile. `own`: this host writes its
@@ -378,10 +389,10 @@ impl<F: Fabric, H: HostLocal> Member<F, H> {
                     report.draining += 1;
                 }
                 Some(Some(BlockState::Object)) => {
-                    if !walk.objects.contains(&block) {
-                        pend("it holds an object that no key names");
+                    if !self.tables.is_used(block) {
+                        pend(UNUSED);
                     }
-                    report.objects += 1;
+                    self.count_object(block, report);
                 }
                 Some(Some(BlockState::Free)) => report.free += 1,
                 Some(None) | None if words == [0; 8] => report.free += 1,

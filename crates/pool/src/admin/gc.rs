@@ -11,7 +11,6 @@ use crate::sync::{Chunks, Heap, Holds, Intent, Timeout};
 use cenote_base::{BlockHash, BlockIndex};
 use cenote_mem::{Fabric, HostLocal, Word};
 use serde::Serialize;
-use std::collections::BTreeSet;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 
 /// Result of a garbage collection.
@@ -50,12 +49,15 @@ impl<F: Fabric, H: HostLocal> Member<F, H> {
         let unlinked = orphans.into_iter().filter(|&(hash, block)| index.unlink(hash, block, &mut patience));
         report.index_dropped += unlinked.count() as u64;
         index.refresh_index();
+        {
+            let tables = self.tables.lock(timeout).map_err(PoolError::lock("table"))?;
+            self.tables.recount_arenas(&tables);
+        }
         // Before the check: a slot that counted as free may hold a block or an object.
         blocks.rebuild_heap(&heap);
         let mut checked = CheckReport::default();
-        let objects: BTreeSet<BlockIndex> = self.tables.object_blocks().into_iter().collect();
         let lines = self.check_chunk_lines(&mut checked);
-        let unsound = self.check_own(&lines, &objects, &|_| payloads, true, &mut checked);
+        let unsound = self.check_own(&lines, &|_| payloads, true, &mut checked);
         // A reserved slot belongs to its worker, or to the recovery of that worker.
         let workers = 1..=region.layout.workers_per_host;
         let is_reserved = |block| workers.contains(&u64::from(region.slot_owner(block).load(Acquire)));

@@ -16,7 +16,6 @@ use crate::region::lines::{HostLine, WorkerLine};
 use crate::region::superblock::Superblock;
 use crate::sync::Timeout;
 use cenote_mem::{Fabric, HostLocal};
-use std::collections::BTreeSet;
 
 /// Chunk lines that one tick checks.
 const CHUNKS_A_TICK: u64 = 256;
@@ -106,10 +105,9 @@ impl<F: Fabric, H: HostLocal> Member<F, H> {
             if let Some(chunk) = (0..self.region.layout.num_chunks).find(|&chunk| self.is_lost(chunk)) {
                 return Err(format!("the line of chunk {chunk} is corrupt"));
             }
-            let objects: BTreeSet<_> = self.tables.object_blocks().into_iter().collect();
             // Other hosts repair their own lines.
             let lines = self.check_chunk_lines(&mut CheckReport::default());
-            self.check_own(&lines, &objects, &|_| false, true, &mut report);
+            self.check_own(&lines, &|_| false, true, &mut report);
         }
         match report.damage.first() {
             None => Ok(()),

@@ -1,10 +1,12 @@
 //! A summary of a region, for reports and metrics.
 
+use super::memory::MemoryInfo;
 use crate::members::Member;
 use crate::region::area::hex;
 use crate::region::counters::Counter;
 use crate::region::layout::{NAMESPACES, PINS_PER_LINE};
 use crate::region::lines::{BlockState, NameLine, NamespaceLine, WorkerLine, unpack_text};
+use crate::region::piece::Kind;
 use crate::space::strays::Strays;
 use cenote_base::{BlockIndex, NamespaceId};
 use cenote_mem::{Fabric, HostLocal, LINE};
@@ -15,7 +17,7 @@ use std::time::Duration;
 impl<F: Fabric, H: HostLocal> Member<F, H> {
     /// `alive` tells whether the worker of a host's slot lives, if that is known.
     pub(crate) fn info(&self, alive: impl Fn(u64, u32) -> Option<bool>) -> PoolInfo {
-        self.region.refresh_tables();
+        self.region.refresh_namespaces();
         let mut namespaces = self.namespace_rows();
         let mut hosts: Vec<HostInfo> = (0..self.region.layout.max_hosts).map(|host| self.host_info(host)).collect();
         let mut info = PoolInfo {
@@ -53,7 +55,8 @@ impl<F: Fabric, H: HostLocal> Member<F, H> {
                             row.bytes += descriptor.extent().0;
                         }
                     }
-                    Some(BlockState::Object) => info.objects += 1,
+                    Some(BlockState::Object) if !Kind::of(&descriptor).is_memory() => info.objects += 1,
+                    Some(BlockState::Object) => info.memory_slots += 1,
                     _ => {}
                 }
             }
@@ -85,6 +88,8 @@ impl<F: Fabric, H: HostLocal> Member<F, H> {
                 row.alive = Some(seen.contains(&true));
             }
         }
+        info.memory = self.memory(&alive);
+        info.locks_given = self.locks.given_words().into_iter().map(|word| u64::from(word.count_ones())).sum();
         info.hosts = hosts.into_iter().filter(|host| host.incarnation > 0 || host.chunks > 0).collect();
         info.namespaces = namespaces;
         info.counters = Counter::ALL.iter().map(|&c| (c.name(), self.region.counters().get(c))).collect();
@@ -163,8 +168,14 @@ pub struct PoolInfo {
     pub blocks_ready: u64,
     /// Their payload bytes.
     pub bytes_ready: u64,
-    /// Objects.
+    /// Objects, without named memory.
     pub objects: u64,
+    /// Slots with memory of users: pieces, or arenas of pieces.
+    pub memory_slots: u64,
+    /// Memory of users.
+    pub memory: MemoryInfo,
+    /// Locks that users have allocated.
+    pub locks_given: u64,
     /// Name of the fabric.
     pub fabric: &'static str,
     /// Name of the design.

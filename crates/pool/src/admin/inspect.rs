@@ -69,7 +69,7 @@ impl<F: Fabric + Clone> Inspector<F> {
     /// The models that share the region, without counts of their blocks.
     #[must_use]
     pub fn namespaces(&self) -> Vec<NamespaceInfo> {
-        self.own.region.refresh_tables();
+        self.own.region.refresh_namespaces();
         self.own.namespace_rows()
     }
 
@@ -133,7 +133,6 @@ impl<F: Fabric + Clone> Inspector<F> {
     fn walk(&self, payloads: &dyn Fn(BlockIndex) -> bool) -> CheckReport {
         let mut report = CheckReport::default();
         let own = &self.own;
-        let objects: BTreeSet<BlockIndex> = own.tables.object_blocks().into_iter().collect();
         let (entries, stale) = own.index.look_at_index();
         let mut lines = Vec::new();
         // A line that another host is writing is whole at the next attempt.
@@ -149,13 +148,13 @@ impl<F: Fabric + Clone> Inspector<F> {
             let left = self.left_workers(host);
             let (leaks, damage) = (report.leaks.len(), report.damage.len());
             if let Some(inner) = self.current(host) {
-                inner.check_own(&lines, &objects, payloads, false, &mut report);
+                inner.check_own(&lines, payloads, false, &mut report);
                 if !left.is_empty() {
                     report.blame_the_dead(leaks, damage);
                 }
             } else {
                 let lives = self.may_live(host);
-                let walk = Walk { listed: BTreeSet::new(), objects: &objects, is_locked: false, payloads };
+                let walk = Walk { listed: BTreeSet::new(), is_locked: false, payloads };
                 for (chunk, line) in lines.iter().filter(|(_, line)| line.owner == host + 1) {
                     own.check_from_outside(*chunk, line, lives, &walk, &mut report);
                 }
@@ -169,6 +168,8 @@ impl<F: Fabric + Clone> Inspector<F> {
             report.pending.extend(self.left_chunks(host, &lines));
             report.leaks.extend(self.ownerless_chunks(host, &lines));
         }
+        own.check_arenas(&mut report);
+        report.memory_of_users = own.memory(|host, slot| self.slot_alive(host, slot));
         report.pinned = self.pinned_by_the_living().len() as u64;
         (report.index_entries, report.index_stale) = (entries, stale);
         report

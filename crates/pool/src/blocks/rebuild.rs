@@ -8,6 +8,7 @@ use crate::log::recorder::Event;
 use crate::region::counters::Counter;
 use crate::region::host_layout::{CLASSES, DRAINING, FREE, OBJECT, PUBLISHED};
 use crate::region::lines::{BlockState, ChunkLine, Descriptor};
+use crate::region::piece::{Arena, Kind};
 use crate::sync::{Guard, Heap, Holds, Intent, Timeout};
 use cenote_base::fault::{self, Mistake, Point};
 use cenote_base::{BlockHash, BlockIndex};
@@ -77,7 +78,8 @@ impl<F: Fabric, H: HostLocal> Blocks<F, H> {
         self.space.show_all_usage(heap);
     }
 
-    /// Drops cached copies of the descriptors and names of a chunk that another host owned. Only
+    /// Drops cached copies of the descriptors, names and arenas' words of a chunk that another host
+    /// owned. Only
     /// then does this host list the chunk; after a death in between the next rebuild refreshes
     /// them.
     fn refresh_taken(&self, blocks: Range<u64>) {
@@ -91,6 +93,14 @@ impl<F: Fabric, H: HostLocal> Blocks<F, H> {
             lines.extend((names(blocks.start)..=names(blocks.end - 1)).step_by(LINE as usize));
         }
         region.fabric.refresh(&lines);
+        // Only the owner of a chunk takes memory from its arenas, so it relies on its cached words.
+        for block in blocks.map(BlockIndex) {
+            if let Some(arena) = region.read_descriptor(block).filter(|found| Kind::of(found) == Kind::Arena) {
+                let (length, offset) = arena.extent();
+                let (table, bytes) = Arena::new(offset, length).table();
+                region.fabric.refresh_payload(table, bytes);
+            }
+        }
     }
 
     /// Clears owner words and charges of a chunk that another host owns now. Reservations are left

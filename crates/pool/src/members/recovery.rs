@@ -107,7 +107,7 @@ impl<F: Fabric, H: HostLocal> Member<F, H> {
         for block in left {
             self.recover_block(block, owner, &mut recovered)?;
         }
-        recovered.reservations += self.tables.free_unnamed_objects();
+        recovered.reservations += self.tables.free_unused();
         fault::point(Point::RecoverFreed);
         self.hosts.clear_worker_line(membership, slot);
         self.region.counters().add(Counter::ReservationsRecovered, recovered.reservations);
@@ -135,7 +135,7 @@ impl<F: Fabric, H: HostLocal> Member<F, H> {
                     recovered.reservations += 1;
                 }
             }
-            Some((BlockState::Object, _)) if self.tables.object_blocks().contains(&block) => {
+            Some((BlockState::Object, _)) if self.tables.is_used(block) => {
                 region.slot_owner(block).store(OBJECT, Release);
             }
             _ => {

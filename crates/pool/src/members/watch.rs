@@ -55,7 +55,7 @@ impl<F: Fabric, H: HostLocal> Member<F, H> {
         self.repair_after_dead();
         // Other hosts may have returned chunks, and destroyed objects of this host.
         region.chunk_hint().store(0, Relaxed);
-        self.tables.free_unnamed_objects();
+        self.tables.free_unused();
         if region.is_plain() && !wanting.is_empty() {
             self.evictor.share_plain_chunks(&wanting);
         }
@@ -78,7 +78,7 @@ impl<F: Fabric, H: HostLocal> Member<F, H> {
         match name {
             Name::Shard(shard) => drop(self.index.lock_shard(shard, Intent::ALL, timeout)),
             Name::Chunks => drop(self.space.lock_chunks(timeout)),
-            Name::Tables => drop(self.locks.lock_tables(timeout)),
+            Name::Tables => drop(self.tables.lock(timeout)),
             Name::Membership | Name::Heap | Name::User(_) => {}
         }
     }

@@ -239,7 +239,7 @@ impl<F: Fabric, H: HostLocal> Member<F, H> {
         if self.is_out() {
             return;
         }
-        let mut there = |wish: &mut Wish<'_>| {
+        let there = |wish: &mut Wish<'_>| {
             wish.slot = Err(Publish::Duplicate);
             self.region.counters().add(Counter::Duplicates, 1);
         };

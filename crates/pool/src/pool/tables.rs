@@ -4,11 +4,11 @@ use super::Pool;
 use crate::blocks::Label;
 use crate::error::PoolError;
 use crate::log::events::Names;
-use crate::region::layout::{NAMESPACES, OBJECTS};
+use crate::region::layout::NAMESPACES;
 use crate::region::lines::{BlockState, NameLine, QuotaLine};
 use crate::space::Fill;
 use crate::tables::namespaces::{Namespace, NamespaceRecord};
-use crate::tables::objects::{ObjectMark, READ_ATTEMPTS};
+use crate::tables::objects::READ_ATTEMPTS;
 use cenote_base::fault::{self, Point};
 use cenote_base::{ChainHasher, NamespaceId};
 use cenote_mem::{Fabric, HostLocal, LINE};
@@ -33,7 +33,7 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
                 record.block_bytes
             )));
         }
-        let tables = member.locks.lock_tables(member.locks.patient()).map_err(PoolError::lock("table"))?;
+        let tables = member.tables.lock(member.locks.patient()).map_err(PoolError::lock("table"))?;
         let row = member.tables.namespace_row(&tables, record)?;
         member.space.know_quota(row, member.space.read_quota(row));
         Ok(Namespace {
@@ -52,7 +52,8 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
     pub fn set_quota(&self, namespace: NamespaceId, bytes: u64) -> Result<(), PoolError> {
         let member = &*self.0;
         let row = u64::from(namespace.0);
-        let _tables = member.locks.lock_tables(member.locks.patient()).map_err(PoolError::lock("table"))?;
+        let _tables = member.tables.lock(member.locks.patient()).map_err(PoolError::lock("table"))?;
+        member.region.refresh_namespaces();
         if row >= NAMESPACES || member.space.namespace_line(row).is_none() {
             return Err(PoolError::Config(format!("the region has no namespace {row}")));
         }
@@ -78,7 +79,7 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
         let label = Label { hash, state: BlockState::Object, kind: 0, names: Names::default() };
         let generation = member.blocks.write(slot, &label, &[bytes]);
         fault::point(Point::ObjectWritten);
-        let tables = member.locks.lock_tables(member.locks.patient()).map_err(|_| PoolError::Lock { lock: "table" });
+        let tables = member.tables.lock(member.locks.patient()).map_err(|_| PoolError::Lock { lock: "table" });
         let entered =
             tables.and_then(|tables| member.tables.enter_object(&tables, key, hash, slot.block, length, generation));
         let replaced = entered.inspect_err(|_| member.blocks.unreserve(slot.block))?;
@@ -96,38 +97,14 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
         let hash = member.tables.object_hash(key)?;
         // During a replacement neither row may be visible, and caches may hold an older descriptor
         // and an older payload.
-        Ok((0..READ_ATTEMPTS).find_map(|_| member.tables.read_object(hash)).map(|(bytes, _)| bytes))
-    }
-
-    /// As [`Pool::get_object`], with the mark for [`Pool::is_current`].
-    ///
-    /// # Errors
-    /// As for [`Pool::get_object`].
-    pub fn get_object_marked(&self, key: &str) -> Result<Option<(Vec<u8>, ObjectMark)>, PoolError> {
-        let member = &*self.0;
-        let hash = member.tables.object_hash(key)?;
         Ok((0..READ_ATTEMPTS).find_map(|_| member.tables.read_object(hash)))
-    }
-
-    /// Whether an object has neither been replaced nor destroyed since it was read. Looks at one
-    /// line of the region.
-    #[must_use]
-    pub fn is_current(&self, mark: &ObjectMark) -> bool {
-        let member = &*self.0;
-        if mark.row >= OBJECTS {
-            return false;
-        }
-        member.region.fabric.refresh(&[member.region.layout.object(mark.row)]);
-        member.tables.object_line(mark.row).is_some_and(|line| ObjectMark::of(mark.row, &line) == *mark)
     }
 
     /// The keys of all objects.
     #[must_use]
     pub fn object_keys(&self) -> Vec<String> {
         let member = &*self.0;
-        member.region.refresh_objects();
-        let rows = (0..OBJECTS).filter(|&row| member.tables.object_line(row).is_some());
-        let keys = rows.filter_map(|row| {
+        let keys = member.tables.all_rows().filter_map(|(row, _)| {
             let at = member.region.layout.object(row) + LINE;
             Some(member.region.read::<NameLine>(at)?.text())
         });
@@ -135,18 +112,19 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
         keys.into_iter().collect()
     }
 
-    /// Removes the object under `key`; returns whether there was one.
+    /// Removes the object under `key`, and frees it; returns whether there was one.
     ///
     /// # Errors
     /// The key is empty or too long, or the table was busy for too long.
     pub fn destroy_object(&self, key: &str) -> Result<bool, PoolError> {
         let member = &*self.0;
         let hash = member.tables.object_hash(key)?;
-        let removed = {
-            let tables = member.locks.lock_tables(member.locks.patient()).map_err(PoolError::lock("table"))?;
-            member.tables.clear_rows(&tables, member.tables.rows_of(hash))
-        };
-        member.tables.free_objects(&removed);
-        Ok(!removed.is_empty())
+        let tables = member.tables.lock(member.locks.patient()).map_err(PoolError::lock("table"))?;
+        let rows = member.tables.rows_of(hash);
+        let existed = !rows.is_empty();
+        let unused = member.tables.forget_rows(&tables, rows);
+        drop(tables);
+        member.tables.free_objects(&unused);
+        Ok(existed)
     }
 }

@@ -1,19 +1,17 @@
-//! Calls beside serving: ticks, health, fencing of hosts, eviction on demand, users' locks.
+//! Calls beside serving: ticks, health, fencing of hosts, eviction on demand.
 
 use super::Pool;
 use crate::admin::check::CheckReport;
 use crate::admin::gc::GcReport;
 use crate::admin::info::PoolInfo;
+use crate::admin::memory::Freed;
 use crate::error::PoolError;
 use crate::log::follow::{Followed, Follower};
 use crate::members::recovery::Recovered;
-use crate::region::layout::USER_LOCKS;
-use crate::sync::{Guard, User};
+use crate::region::piece::Maker;
 use crate::tables::namespaces::Namespace;
-use cenote_base::fault::{self, Point};
 use cenote_base::{Health, HostId};
-use cenote_mem::{Fabric, HostArea, HostLocal};
-use std::time::Duration;
+use cenote_mem::{Fabric, HostLocal};
 
 impl<F: Fabric, H: HostLocal> Pool<F, H> {
     /// Advances this host's heartbeat, recovers dead workers of this host, and declares hosts dead
@@ -69,7 +67,7 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
     #[must_use]
     pub fn info(&self) -> PoolInfo {
         let member = &*self.0;
-        member.info(|host, slot| (host == member.region.host).then(|| member.region.area.slot_alive(slot)))
+        member.info(|host, slot| member.slot_alive(host, slot))
     }
 
     /// Walks chunks, descriptors, free lists and index of this host, and with `payloads` every
@@ -90,6 +88,16 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
         self.0.collect_garbage(true, self.0.locks.patient())
     }
 
+    /// Frees memory without a name that a dead worker has allocated; without `whose`, that of all
+    /// workers known to be dead. Memory outlives its maker on purpose, and other processes may use
+    /// it: this is for leaks. [`PoolInfo::memory`] lists them.
+    ///
+    /// # Errors
+    /// The worker is not known to be dead, or the table was busy for too long.
+    pub fn free_memory_of(&self, whose: Option<Maker>) -> Result<Freed, PoolError> {
+        self.0.free_memory_of(whose, |host, slot| self.0.slot_alive(host, slot))
+    }
+
     /// Blocks that were stored and removed in the whole region since this follower last looked.
     /// Reads memory and takes no lock. A follower that polls rarely only has more to read.
     ///
@@ -97,40 +105,5 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
     /// The region keeps no events.
     pub fn follow(&self, follower: &mut Follower) -> Result<Followed, PoolError> {
         self.0.log.read_log(follower)
-    }
-
-    /// How many locks users have.
-    pub const USER_LOCKS: u8 = USER_LOCKS as u8;
-
-    /// Takes a lock that all processes of all hosts share, for data that the caller keeps in the
-    /// region. After taking it, refresh that data; before releasing it, publish changes by calls of
-    /// the fabric that leave no line dirty ([`Fabric::publish_lines`], [`Fabric::publish_word`]).
-    ///
-    /// # Errors
-    /// The lock was not free within `timeout`, or it does not exist.
-    pub fn lock_user(&self, number: u8, timeout: Duration) -> Result<UserLock<'_, F, H>, PoolError> {
-        if number >= Self::USER_LOCKS {
-            return Err(PoolError::Config(format!("there is no lock {number}; users have {}", Self::USER_LOCKS)));
-        }
-        let guard = self.0.locks.lock_user(number.into(), timeout.into()).map_err(PoolError::lock("user"))?;
-        fault::point(Point::UserLocked);
-        Ok(UserLock(guard))
-    }
-}
-
-/// A held lock of users; see [`Pool::lock_user`].
-pub struct UserLock<'a, F: Fabric, H: HostLocal = HostArea>(Guard<'a, User, F, H>);
-
-impl<F: Fabric, H: HostLocal> UserLock<'_, F, H> {
-    /// Whether a holder died with it, so that the data may be half changed. The next holder learns
-    /// it, and so does one of each other host.
-    #[must_use]
-    pub const fn abandoned(&self) -> bool {
-        self.0.abandoned
-    }
-
-    /// Releases it with the data half changed: the next holder learns it, as if this one had died.
-    pub fn abandon(mut self) {
-        self.0.gives_up = true;
     }
 }

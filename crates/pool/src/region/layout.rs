@@ -2,17 +2,24 @@
 //! from the configuration, so that two processes cannot disagree.
 
 use crate::error::PoolError;
-use crate::region::config::{Design, PoolConfig};
+use crate::region::config::{Design, HostsLock, PoolConfig};
 use cenote_base::BlockIndex;
 use cenote_base::units::ByteSize;
 use cenote_mem::offset::LINE;
 
-/// Inter-host locks: [`SHARDS`] index shards, then the chunk lock and the table lock.
+/// Index shards. Locks between hosts have numbers: those of the shards, then the chunk lock and the
+/// table lock, then those of users.
 pub const SHARDS: u64 = 64;
-/// Lock lines are reserved for shards, chunks and tables; the rest are spare.
-pub const LOCKS: u64 = SHARDS + 8;
+/// Locks that the pool itself uses between hosts.
+pub const POOL_LOCKS: u64 = SHARDS + 2;
+/// The first locks of users. They need no allocation: programs agree on their numbers.
+pub const FIXED_LOCKS: u64 = 8;
+/// Locks that users allocate and free.
+pub const GIVEN_LOCKS: u64 = 1024;
 /// Locks for users of the region.
-pub const USER_LOCKS: u64 = LOCKS - SHARDS - 2;
+pub const USER_LOCKS: u64 = FIXED_LOCKS + GIVEN_LOCKS;
+/// Locks between hosts.
+pub const LOCKS: u64 = POOL_LOCKS + USER_LOCKS;
 /// Mutexes of a host: membership, heap, tables, chunks, and one for each shard and user lock.
 pub const MUTEXES: u32 = 4 + (SHARDS + USER_LOCKS) as u32;
 /// Pins in a hazard line; its last word is the worker's epoch.
@@ -57,6 +64,8 @@ pub struct Layout {
     pub hit_lines_per_host: u64,
     /// Lines of each host's offer board.
     pub offer_lines_per_host: u64,
+    /// Bytes of a host's lines for one lock.
+    lock_bytes: u64,
     hosts: u64,
     marks: u64,
     workers: u64,
@@ -67,11 +76,13 @@ pub struct Layout {
     namespaces: u64,
     usage: u64,
     objects: u64,
+    given_locks: u64,
     demands: u64,
     hits: u64,
     offers: u64,
     chunks: u64,
     descriptors: u64,
+    pieces: u64,
     recency: u64,
     names: u64,
     buckets: u64,
@@ -129,6 +140,8 @@ impl Layout {
         let hit_lines_per_host = if shares { (num_descriptors / 64).clamp(HIT_LINES_MIN, HIT_LINES_MAX) } else { 0 };
         let offer_lines_per_host = if shares { num_chunks.min(OFFERS_MAX).div_ceil(LINE_WORDS) } else { 0 };
         let recency_bytes = if shares { num_chunks * Self::recency_bytes(descriptors_per_chunk) } else { 0 };
+        // The bakery's line, and the grant line of TraCT's manager.
+        let lock_bytes = if config.hosts_lock == HostsLock::Manager { 2 * LINE } else { LINE };
         let plain_lines = if config.design == Design::Plain { num_descriptors + 1 } else { 0 };
         let mut end = SUPERBLOCK_BYTES;
         let mut area = |bytes: u64| {
@@ -149,23 +162,24 @@ impl Layout {
             events_per_host,
             hit_lines_per_host,
             offer_lines_per_host,
+            lock_bytes,
             hosts: area(max_hosts * LINE),
             marks: area(max_hosts * 8 * LINE),
             workers: area(max_hosts * workers_per_host * LINE),
             hazards: area(max_hosts * workers_per_host * hazard_lines_per_worker * LINE),
-            // Two lines for each lock and host: the bakery's, written by the host, and the grant
-            // line of TraCT's manager.
-            locks: area(LOCKS * max_hosts * 2 * LINE),
+            locks: area(max_hosts * LOCKS * lock_bytes),
             records: area(max_hosts * records_per_host * LINE),
             events: area(max_hosts * events_per_host * LINE),
             namespaces: area(NAMESPACES * 3 * LINE),
             usage: area(max_hosts * NAMESPACES * 8),
             objects: area(OBJECTS * 2 * LINE),
+            given_locks: area(GIVEN_LOCKS / 8),
             demands: area(max_hosts * LINE),
             hits: area(max_hosts * hit_lines_per_host * LINE),
             offers: area(max_hosts * offer_lines_per_host * LINE),
             chunks: area(num_chunks * LINE),
             descriptors: area(num_descriptors * LINE),
+            pieces: area((num_descriptors * 8).next_multiple_of(LINE)),
             recency: area(recency_bytes),
             names: area(if events_per_host > 0 { num_chunks * Self::names_bytes(descriptors_per_chunk) } else { 0 }),
             buckets: area(num_buckets * LINE),
@@ -188,10 +202,16 @@ impl Layout {
         self.marks + observer * 8 * LINE + host * 8
     }
 
-    /// The line that `host` writes for a lock between hosts; the manager's slot is in the next
-    /// line.
+    /// The line that `host` writes for a lock between hosts; if there is a manager, its slot is in
+    /// the next line.
     pub const fn lock(&self, lock: u64, host: u64) -> u64 {
-        self.locks + (lock * self.max_hosts + host) * 2 * LINE
+        self.locks + (host * LOCKS + lock) * self.lock_bytes
+    }
+
+    /// Words with a bit for each lock that users allocate.
+    pub fn given_locks(&self) -> impl Iterator<Item = u64> + use<> {
+        let start = self.given_locks;
+        (0..GIVEN_LOCKS / 64).map(move |word| start + word * 8)
     }
 
     /// Areas that only `host` writes, as (start, end). Refreshes of other hosts' lines skip them.
@@ -201,7 +221,7 @@ impl Layout {
             (self.mark(host, 0), self.mark(host + 1, 0)),
             (self.worker(host, 0), self.worker(host + 1, 0)),
             (self.hazard(host, 0, 0), self.hazard(host + 1, 0, 0)),
-            (self.locks, self.lock(LOCKS, 0)),
+            (self.lock(0, host), self.lock(0, host + 1)),
             (self.record(host, 0), self.record(host + 1, 0)),
             (self.event(host, 0), self.event(host + 1, 0)),
             (self.usage(host, 0), self.usage(host + 1, 0)),
@@ -294,6 +314,11 @@ impl Layout {
         self.descriptors + block.0 * LINE
     }
 
+    /// The word that says whether a slot holds memory of users, and whose.
+    pub const fn piece(&self, block: BlockIndex) -> u64 {
+        self.pieces + block.0 * 8
+    }
+
     /// Bytes of the names of a chunk's blocks: whole lines, because hosts own whole chunks.
     const fn names_bytes(descriptors_per_chunk: u64) -> u64 {
         (descriptors_per_chunk * 16).next_multiple_of(LINE)
@@ -365,6 +390,22 @@ impl Layout {
     }
 }
 
+impl PoolConfig {
+    /// Bytes of a short region that has so many chunks.
+    ///
+    /// # Errors
+    /// The configuration is invalid, or a region has no room for so many.
+    pub fn region_bytes(&self, num_chunks: u64) -> Result<u64, PoolError> {
+        self.validate()?;
+        let mut bytes = Layout::with_chunks(self, 0, num_chunks).data + num_chunks * self.chunk_bytes;
+        // A layout may leave a chunk unused.
+        while Layout::new(self, bytes)?.num_chunks < num_chunks {
+            bytes += self.chunk_bytes;
+        }
+        Ok(bytes)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -389,11 +430,13 @@ mod tests {
                 layout.namespaces,
                 layout.usage,
                 layout.objects,
+                layout.given_locks,
                 layout.demands,
                 layout.hits,
                 layout.offers,
                 layout.chunks,
                 layout.descriptors,
+                layout.pieces,
                 layout.recency,
                 layout.names,
                 layout.buckets,

@@ -214,13 +214,15 @@ line!(
     /// Row of the object table, first line. Written under the table lock.
     ObjectLine {
         key_hash: [u64; 2] = 0,
-        /// Descriptor plus one; 0: row free.
+        /// Descriptor plus one; 0: the row was used and is free.
         block: u64 = 16,
         /// Payload bytes.
         length: u64 = 24,
         /// The descriptor's generation.
         generation: u64 = 32,
-        reserved: [u64; 2] = 40,
+        /// Offset of the piece of memory that the key names; 0: the block's payload.
+        memory: u64 = 40,
+        reserved: u64 = 48,
         check: u64 = 56,
     }
 );

@@ -14,16 +14,16 @@ use super::bakery::Bakery;
 use super::breaker::Breaker;
 use super::heartbeat::Pulse;
 use super::manager::Managed;
-use super::{Holds, Intent, Lock, Membership, Name, Tables, User};
+use super::{Holds, Intent, Lock, Membership, Name, User};
 use crate::log::Log;
 use crate::log::recorder::Event;
 use crate::region::Region;
 use crate::region::config::HostsLock;
 use crate::region::counters::Counter;
-use crate::region::layout::LOCKS;
+use crate::region::layout::{FIXED_LOCKS, POOL_LOCKS};
 use cenote_base::fault::{self, Mistake, Point};
 use cenote_mem::host::{HeldLock, LockTimeout};
-use cenote_mem::{Fabric, HostLocal, Offset, Word};
+use cenote_mem::{Fabric, HostLocal, LINE, Offset, Word};
 use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -179,12 +179,6 @@ impl<F: Fabric, H: HostLocal> Locks<F, H> {
         self.acquire(Membership, Intent::ALL, timeout, |_, _| ())
     }
 
-    /// Takes the table lock. A torn row is no row, and publishing an object clears all other rows
-    /// of its key, so the tables need no repair.
-    pub fn lock_tables(&self, timeout: Timeout) -> Result<Guard<'_, Tables, F, H>, LockTimeout> {
-        self.acquire(Tables, Intent::ALL, timeout, |_, _| ())
-    }
-
     /// Takes a user's lock. Users repair what it guards.
     pub fn lock_user(&self, number: u64, timeout: Timeout) -> Result<Guard<'_, User, F, H>, LockTimeout> {
         self.acquire(User(number), Intent::ALL, timeout, |_, _| ())
@@ -255,7 +249,6 @@ impl<F: Fabric, H: HostLocal> Locks<F, H> {
                 return Err(LockTimeout::Passed { index: name.mutex() });
             };
             guard.between = Some(number);
-            self.refresh_guarded(name);
             for host in dead {
                 let repaired = self.repair_once(number, host, |left| repair(&guard.holds, left, host));
                 guard.abandoned |= repaired;
@@ -345,13 +338,33 @@ impl<F: Fabric, H: HostLocal> Locks<F, H> {
         }
     }
 
-    /// Drops cached copies of small tables that a lock guards. Chunk lines and buckets of a shard
-    /// are refreshed one by one.
-    fn refresh_guarded(&self, name: Name) {
-        match name {
-            Name::Tables => self.region.refresh_tables(),
-            Name::Membership | Name::Heap | Name::Chunks | Name::Shard(_) | Name::User(_) => {}
-        }
+    /// Words with a bit for each lock that users have allocated, as the device has them.
+    pub fn given_words(&self) -> Vec<u64> {
+        let region = &self.region;
+        let words: Vec<u64> = region.layout.given_locks().collect();
+        let lines: Vec<u64> = words.iter().copied().filter(|at| at % LINE == 0).collect();
+        region.fabric.refresh(&lines);
+        words.into_iter().map(|at| region.fabric.load(Offset::new(at))).collect()
+    }
+
+    /// Whether users may take a lock: it needs no allocation, or is allocated.
+    pub fn is_given(&self, user: u64) -> bool {
+        user.checked_sub(FIXED_LOCKS).is_none_or(|bit| {
+            let at = self.region.layout.given_locks().nth((bit / 64) as usize);
+            at.is_some_and(|at| {
+                self.region.fabric.refresh(&[at / LINE * LINE]);
+                self.region.fabric.load(Offset::new(at)) >> (bit % 64) & 1 == 1
+            })
+        })
+    }
+
+    /// Numbers of the locks between hosts that processes may hold: the pool's, and those that users
+    /// need not allocate or have allocated.
+    pub fn in_use(&self) -> impl Iterator<Item = u64> + use<F, H> {
+        let given = (0_u64..).zip(self.given_words());
+        let bits = given
+            .flat_map(|(index, word)| (0..64).filter(move |bit| word >> bit & 1 == 1).map(move |bit| 64 * index + bit));
+        (0..POOL_LOCKS + FIXED_LOCKS).chain(bits.map(|bit| POOL_LOCKS + FIXED_LOCKS + bit))
     }
 
     /// Whether any host has reported a dead holder of a user's lock since this host last held it.
@@ -487,10 +500,10 @@ impl<F: Fabric, H: HostLocal> Locks<F, H> {
         [ticket & TICKET_MASK, incarnation, intent]
     }
 
-    /// Locks that a dead life of another host held and that this host has not repaired.
+    /// The pool's locks that a dead life of another host held and that this host has not repaired.
     pub fn locks_left_by(&self, host: u64) -> impl Iterator<Item = Name> + '_ {
         let region = &self.region;
-        (0..LOCKS).filter_map(move |lock| {
+        (0..POOL_LOCKS).filter_map(move |lock| {
             let [ticket, incarnation, left] = self.lock_words(lock, host);
             let held = ticket != 0 || region.superblock.config.hosts_lock == HostsLock::Manager;
             let unrepaired = left != Intent::NONE.word() && region.repaired(lock, host).load(Relaxed) != incarnation;
@@ -501,7 +514,7 @@ impl<F: Fabric, H: HostLocal> Locks<F, H> {
     /// Locks between hosts that a process of this host holds, living or dead.
     pub fn locks_held_here(&self) -> impl Iterator<Item = Name> + '_ {
         let region = &self.region;
-        (0..LOCKS).filter_map(move |lock| {
+        self.in_use().filter_map(move |lock| {
             let words = region.fabric.load_line(region.layout.lock(lock, region.host));
             let (ticket, left) = (self.ticket(lock, region.host), words[(INTENT / 8) as usize]);
             if ticket == 0 && left == 0 {

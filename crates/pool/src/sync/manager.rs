@@ -138,10 +138,10 @@ impl<F: Fabric, H: HostLocal> LockManager<F, H> {
         Ok(Self { locks: Locks::new(region, log), last: vec![0; LOCKS as usize] })
     }
 
-    /// Looks at every lock once and grants those that are wanted and free.
+    /// Looks at every lock in use once (TraCT §3.3) and grants those that are wanted and free.
     pub fn round(&mut self) -> GrantReport {
         let mut report = GrantReport::default();
-        for lock in 0..LOCKS {
+        for lock in self.locks.in_use() {
             self.visit(lock, &mut report);
         }
         report

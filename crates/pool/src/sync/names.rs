@@ -138,6 +138,13 @@ impl<L> Deref for Holds<L> {
     }
 }
 
+impl Holds<User> {
+    /// The lock's number among those of users.
+    pub const fn number(&self) -> u64 {
+        self.lock.0
+    }
+}
+
 /// What a holder is about to change, in one word, so that no reader sees half of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Intent(u64);

@@ -44,6 +44,7 @@ impl Namespace {
 impl<F: Fabric, H: HostLocal> super::Tables<F, H> {
     /// The row of a fingerprint, which is entered if there is none.
     pub fn namespace_row(&self, _: &Holds<Tables>, record: &NamespaceRecord) -> Result<u64, PoolError> {
+        self.region.refresh_namespaces();
         let fingerprint: [u64; 4] = zerocopy::transmute!(record.fingerprint);
         let mut free = None;
         for row in 0..NAMESPACES {

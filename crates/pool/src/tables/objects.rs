@@ -3,9 +3,9 @@
 
 use crate::error::PoolError;
 use crate::region::host_layout::OBJECT;
-use crate::region::layout::OBJECTS;
-use crate::region::lines::{BlockState, Descriptor, NameLine, ObjectLine, checksum_key};
-use crate::sync::{Holds, Tables};
+use crate::region::lines::{BlockState, Descriptor, ObjectLine, checksum_key};
+use crate::region::piece::Kind;
+use crate::sync::{Holds, Tables as Lock};
 use cenote_base::fault::{self, Point};
 use cenote_base::{BlockHash, BlockIndex, Generation};
 use cenote_mem::{Fabric, HostLocal, LINE, Word};
@@ -19,21 +19,6 @@ pub(crate) const READ_ATTEMPTS: u32 = 4;
 
 /// Longest key in bytes.
 const KEY_BYTES_MAX: usize = 56;
-
-/// A publication of an object. Generations are never reused, so an unchanged row is an unchanged
-/// object.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ObjectMark {
-    pub(crate) row: u64,
-    block: u64,
-    generation: u64,
-}
-
-impl ObjectMark {
-    pub(crate) const fn of(row: u64, line: &ObjectLine) -> Self {
-        Self { row, block: line.block, generation: line.generation }
-    }
-}
 
 impl<F: Fabric, H: HostLocal> super::Tables<F, H> {
     /// Slot size of an object. Chunk sizes are powers of two, so rounding up never exceeds a chunk.
@@ -58,33 +43,11 @@ impl<F: Fabric, H: HostLocal> super::Tables<F, H> {
         Ok(cenote_base::ChainHasher::new(&self.region.superblock.config.seed, &[0xff; 32]).block(None, &tokens))
     }
 
-    /// A row of the object table.
-    pub fn object_line(&self, row: u64) -> Option<ObjectLine> {
-        let at = self.region.layout.object(row);
-        self.region.read::<ObjectLine>(at).filter(|line| line.block != 0)
-    }
-
-    /// Rows of this key: one, or two after a death in the middle of a replacement; either is valid.
-    pub fn rows_of(&self, hash: BlockHash) -> Vec<(u64, ObjectLine)> {
-        let rows = (0..OBJECTS).filter_map(|row| Some((row, self.object_line(row)?)));
-        rows.filter(|(_, line)| line.key_hash == hash.words()).collect()
-    }
-
-    /// Clears rows. Returns the blocks that they named.
-    pub fn clear_rows(&self, _: &Holds<Tables>, rows: Vec<(u64, ObjectLine)>) -> Vec<(BlockIndex, Generation)> {
-        rows.into_iter()
-            .map(|(row, line)| {
-                self.region.clear(self.region.layout.object(row));
-                (BlockIndex(line.block - 1), Generation(line.generation))
-            })
-            .collect()
-    }
-
-    /// Names `block` by `key`. Returns the blocks that the key named before. The new row is
-    /// complete before the old one is cleared, so a death in between loses neither.
+    /// Names a block by `key`. Returns the slots that the key's last value leaves without use. The
+    /// new row is complete before the old one is cleared, so a death in between loses neither.
     pub fn enter_object(
         &self,
-        tables: &Holds<Tables>,
+        tables: &Holds<Lock>,
         key: &str,
         hash: BlockHash,
         block: BlockIndex,
@@ -92,30 +55,44 @@ impl<F: Fabric, H: HostLocal> super::Tables<F, H> {
         generation: Generation,
     ) -> Result<Vec<(BlockIndex, Generation)>, PoolError> {
         let old = self.rows_of(hash);
-        let full = PoolError::TableFull { table: "object", rows: OBJECTS, fact: "" };
-        let row = (0..OBJECTS).find(|&row| self.object_line(row).is_none()).ok_or(full)?;
-        let at = self.region.layout.object(row);
-        let line = ObjectLine {
-            key_hash: hash.words(),
-            block: block.0 + 1,
-            length,
-            generation: generation.0,
-            ..ObjectLine::default()
-        };
-        self.region.write(at + LINE, NameLine::new(key));
-        self.region.write(at, line);
-        // Before the old row is cleared, and before the owner word sends others to look for the
-        // row.
-        self.region.fabric.fence();
+        let (key_hash, generation) = (hash.words(), generation.0);
+        let line = ObjectLine { key_hash, block: block.0 + 1, length, generation, ..ObjectLine::default() };
+        self.write_row(tables, key, line, &old)?;
         self.region.slot_owner(block).store(OBJECT, Release);
         fault::point(Point::ObjectNamed);
-        Ok(self.clear_rows(tables, old))
+        Ok(self.forget_rows(tables, old))
+    }
+
+    /// Clears rows, and frees the memory that they name. Returns the slots that are without use
+    /// then.
+    pub fn forget_rows(&self, tables: &Holds<Lock>, rows: Vec<(u64, ObjectLine)>) -> Vec<(BlockIndex, Generation)> {
+        rows.into_iter().filter_map(|(row, line)| self.forget_row(tables, row, &line)).collect()
+    }
+
+    /// As [`Tables::forget_rows`], for one row. Memory goes first: if this process dies in between,
+    /// the next holder of the lock clears the row.
+    pub(super) fn forget_row(
+        &self,
+        tables: &Holds<Lock>,
+        row: u64,
+        line: &ObjectLine,
+    ) -> Option<(BlockIndex, Generation)> {
+        let unused = match line.memory {
+            0 => Some((BlockIndex(line.block - 1), Generation(line.generation))),
+            _ => self.named_memory(line).and_then(|memory| self.release(tables, &memory)),
+        };
+        self.clear_row(tables, row);
+        unused
     }
 
     /// The row and the descriptor of a key, as the device has them.
-    pub fn find_object(&self, hash: BlockHash) -> Option<(ObjectMark, ObjectLine, Descriptor)> {
-        self.region.refresh_objects();
-        let (row, line) = self.rows_of(hash).into_iter().next()?;
+    fn find_object(&self, hash: BlockHash) -> Option<(ObjectLine, Descriptor)> {
+        let mut rows = self.rows_of(hash).into_iter().filter(|(_, line)| line.memory == 0);
+        rows.find_map(|(_, line)| Some((line, self.descriptor_of(&line)?)))
+    }
+
+    /// The descriptor that an object's row names.
+    fn descriptor_of(&self, line: &ObjectLine) -> Option<Descriptor> {
         let block = BlockIndex(line.block.checked_sub(1).filter(|&b| b < self.region.layout.num_descriptors())?);
         // No fence: a stale descriptor does not have the row's generation, a stale payload does not
         // have its checksum, and callers look again.
@@ -126,12 +103,12 @@ impl<F: Fabric, H: HostLocal> super::Tables<F, H> {
         // Only a corrupt descriptor leads out of the block's chunk.
         let chunk = self.region.layout.chunk_data(self.region.layout.chunk_of(block));
         let lies_within = offset >= chunk && offset + length <= chunk + self.region.layout.chunk_bytes;
-        (whole && lies_within && line.length <= length).then_some((ObjectMark::of(row, &line), line, descriptor))
+        (whole && lies_within && line.length <= length).then_some(descriptor)
     }
 
     /// Reads an object once; `None` also if a copy was stale.
-    pub fn read_object(&self, hash: BlockHash) -> Option<(Vec<u8>, ObjectMark)> {
-        let (mark, line, descriptor) = self.find_object(hash)?;
+    pub fn read_object(&self, hash: BlockHash) -> Option<Vec<u8>> {
+        let (line, descriptor) = self.find_object(hash)?;
         let (padded, offset) = descriptor.extent();
         let mut bytes = vec![0; usize::try_from(line.length).ok()?];
         for at in (offset..offset + padded).step_by(LINE as usize) {
@@ -139,39 +116,40 @@ impl<F: Fabric, H: HostLocal> super::Tables<F, H> {
         }
         let key = checksum_key(hash, descriptor.generation());
         let checksum = self.region.fabric.read_payload(offset, &mut [&mut bytes], key);
-        (checksum == descriptor.checksum).then_some((bytes, mark))
+        (checksum == descriptor.checksum).then_some(bytes)
     }
 
-    /// Blocks that rows of the object table name.
-    pub fn object_blocks(&self) -> Vec<BlockIndex> {
-        self.region.refresh_objects();
-        (0..OBJECTS).filter_map(|row| self.object_line(row)).map(|line| BlockIndex(line.block - 1)).collect()
+    /// Whether a row names the object in a slot, or a word says that the slot holds memory. The
+    /// caller has a fresh descriptor of an object.
+    pub fn is_used(&self, block: BlockIndex) -> bool {
+        let Some(descriptor) = self.region.read_descriptor(block) else { return false };
+        if Kind::of(&descriptor).is_memory() {
+            return self.memory_word(block).is_some();
+        }
+        let names = |line: &ObjectLine| line.block == block.0 + 1 && line.generation == descriptor.generation().0;
+        self.rows_of(descriptor.block_hash()).iter().any(|(_, line)| line.memory == 0 && names(line))
     }
 
-    /// Frees objects that no row names: their worker died before it freed them, or another host
-    /// destroyed them. Returns their number.
-    pub fn free_unnamed_objects(&self) -> u64 {
-        // A row is written before the owner word of its block, so reading owner words first and
-        // rows second finds no block that is about to be named.
+    /// Frees slots of objects and memory that are without use: their worker died before it freed
+    /// them, or another host destroyed them. Returns their number.
+    pub fn free_unused(&self) -> u64 {
+        // A row or a word is written before the owner word of its block, so reading owner words
+        // first finds no block that is about to be used.
         let marked: Vec<(BlockIndex, Generation)> = (0_u64..)
             .zip(self.region.slot_owners())
             .filter(|(_, owner)| owner.load(Acquire) == OBJECT)
             .map(|(block, _)| (BlockIndex(block), self.region.raw_generation(BlockIndex(block))))
             .collect();
-        if marked.is_empty() {
-            return 0;
-        }
-        let named = self.object_blocks();
-        let unnamed: Vec<_> = marked.into_iter().filter(|(block, _)| !named.contains(block)).collect();
-        self.free_objects(&unnamed)
+        let unused: Vec<_> = marked.into_iter().filter(|&(block, _)| !self.is_used(block)).collect();
+        self.free_objects(&unused)
     }
 
-    /// Frees the blocks of objects that no row names. Returns their number.
+    /// Frees slots that are without use. Returns their number.
     pub fn free_objects(&self, objects: &[(BlockIndex, Generation)]) -> u64 {
         objects.iter().map(|&(block, generation)| u64::from(self.free_object(block, generation))).sum()
     }
 
-    /// Frees the block of an object that no row names, unless it is free already.
+    /// Frees a slot that is without use, unless it is free already.
     fn free_object(&self, block: BlockIndex, generation: Generation) -> bool {
         if block.0 >= self.region.layout.num_descriptors() {
             return false;

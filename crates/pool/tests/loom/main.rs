@@ -74,7 +74,7 @@ impl Region {
 }
 
 /// Control areas of these regions take less than this, and almost as much.
-const CONTROL_BYTES: u64 = 256 << 10;
+const CONTROL_BYTES: u64 = 384 << 10;
 
 fn namespace(pool: &LoomPool) -> Namespace {
     let record = NamespaceRecord {

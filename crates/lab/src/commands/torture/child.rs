@@ -352,7 +352,7 @@ impl Child {
     fn increment(&mut self) {
         let lock = self.prng.below(LOCKS.into()) as u8;
         self.ledger.started(self.index);
-        let Ok(held) = self.pool.lock_user(lock, USER_LOCK_TIMEOUT) else {
+        let Ok(held) = self.pool.lock_user(lock.into(), USER_LOCK_TIMEOUT) else {
             self.ledger.finished(self.index, false);
             return self.did.add(Operation::IncrementLate, 1);
         };

@@ -79,9 +79,15 @@ const fn spot(point: Point) -> Option<Spot> {
         // Passed once per region or per namespace of a region.
         Point::FormatCleared | Point::FormatWritten | Point::NamespaceNamed => None,
         // Passed only where the region is shared by several hosts.
-        Point::LockLeft | Point::ReadUnseen => None,
-        // No child swaps, repacks, or allocates memory of its own.
-        Point::MemoryAllocated
+        Point::ChunkMoved | Point::ChunkOffered | Point::LockLeft | Point::ReadUnseen => None,
+        // No child swaps, repacks, or allocates memory and locks of its own.
+        Point::LockGiven
+        | Point::LockTakenBack
+        | Point::MemoryAllocated
+        | Point::MemoryCounted
+        | Point::MemoryDescribed
+        | Point::MemoryFreed
+        | Point::MemoryNamed
         | Point::RepackEmptied
         | Point::RepackReserved
         | Point::SwapReserved

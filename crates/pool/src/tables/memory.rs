@@ -1,0 +1,388 @@
+//! Memory of users (TraCT §3.5; docs/internals/protocol.md#memory): pieces of whole lines that stay
+//! until a process of any host frees them.
+//!
+//! A slot with the state *object* is one piece, or an arena of pieces. The word of a slot says that
+//! it is in use, and each piece of an arena has a word of its own. Storing a word takes or frees a
+//! piece in one step, under the table lock. Only the owner of an arena's chunk takes pieces from it,
+//! so its cached words may show a piece that another host has freed, and never show a piece as free
+//! that is taken.
+
+use super::Tables;
+use crate::blocks::Label;
+use crate::blocks::life::Draft;
+use crate::error::PoolError;
+use crate::log::events::Names;
+use crate::region::host_layout::OBJECT;
+use crate::region::lines::{BlockState, Descriptor, ObjectLine};
+use crate::region::piece::{Arena, Kind, Maker, Piece};
+use crate::space::{Fill, Slot};
+use crate::sync::{Holds, Tables as Lock};
+use cenote_base::fault::{self, Point};
+use cenote_base::{BlockHash, BlockIndex, Generation};
+use cenote_mem::{Fabric, HostLocal, LINE, Offset, Word};
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+
+/// Arenas that an allocation looks through before it makes a new one.
+const ARENAS_SEARCHED: usize = 8;
+
+/// A piece of memory and its place.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Memory {
+    /// Offset of its first byte.
+    pub offset: u64,
+    pub bytes: u64,
+    pub piece: Piece,
+    /// Offset of its word.
+    word: u64,
+    block: BlockIndex,
+    generation: Generation,
+    is_arena: bool,
+}
+
+impl<F: Fabric, H: HostLocal> Tables<F, H> {
+    /// A word of memory, as this host's caches have it.
+    fn open_piece(&self, at: u64) -> Option<Piece> {
+        Piece::open(self.region.fabric.load(Offset::new(at)), at, self.region.salt)
+    }
+
+    fn put_piece(&self, _: &Holds<Lock>, at: u64, piece: Piece) {
+        self.region.fabric.write_word(Offset::new(at), piece.word(at, self.region.salt));
+    }
+
+    fn clear_piece(&self, _: &Holds<Lock>, at: u64) {
+        self.region.fabric.write_word(Offset::new(at), 0);
+    }
+
+    /// The word of a slot, as the device has it.
+    pub fn memory_word(&self, block: BlockIndex) -> Option<Piece> {
+        let at = self.region.layout.piece(block);
+        self.region.fabric.refresh(&[at / LINE * LINE]);
+        self.open_piece(at)
+    }
+
+    /// This worker.
+    fn maker(&self) -> Maker {
+        let region = &self.region;
+        let line = region.layout.worker(region.host, region.slot());
+        Maker::of(region.host, region.slot(), region.fabric.load(Offset::new(line)))
+    }
+
+    /// Takes a piece of an arena of this host, if one has room. Returns its offset.
+    pub fn take_piece(&self, tables: &Holds<Lock>, lines: u64) -> Option<u64> {
+        let region = &self.region;
+        let last = BlockIndex(self.last_arena.load(Relaxed));
+        let first = region.layout.chunk_of(last);
+        let chunks = (first + 1..region.layout.num_chunks).chain(0..first);
+        let others = chunks.filter(|&chunk| self.may_have_arenas(chunk)).flat_map(|chunk| region.slots_of(chunk));
+        // From the arena that had room last to the end of its chunk, then through the other chunks.
+        let (before, from): (Vec<_>, Vec<_>) =
+            region.slots_of(first).filter(|_| self.may_have_arenas(first)).partition(|block| block.0 < last.0);
+        let arenas = from.into_iter().chain(others).chain(before).filter_map(|block| self.own_arena(block));
+        for (block, arena) in arenas.take(ARENAS_SEARCHED) {
+            if let Some(offset) = self.take_from(tables, block, arena, lines) {
+                self.last_arena.store(block.0, Relaxed);
+                return Some(offset);
+            }
+        }
+        None
+    }
+
+    /// Whether this host may take memory of a chunk that has slots for arenas.
+    fn may_have_arenas(&self, chunk: u64) -> bool {
+        let region = &self.region;
+        let Some(class) = region.class_of_chunk(chunk) else { return false };
+        let slot_bytes = Arena::slot_bytes(region.layout.chunk_bytes);
+        (slot_bytes..=slot_bytes / 4 * 5).contains(&region.class_bytes(class).load(Relaxed))
+            && self.space.takes(chunk, Fill::InPlace)
+    }
+
+    /// An arena in a slot of this host. One that has lost its word is about to be freed.
+    fn own_arena(&self, block: BlockIndex) -> Option<(BlockIndex, Arena)> {
+        let region = &self.region;
+        if region.slot_owner(block).load(Acquire) != OBJECT {
+            return None;
+        }
+        let descriptor = region.read_descriptor(block).filter(|found| Kind::of(found) == Kind::Arena)?;
+        self.memory_word(block)?;
+        let (length, offset) = descriptor.extent();
+        Some((block, Arena::new(offset, length)))
+    }
+
+    fn take_from(&self, tables: &Holds<Lock>, block: BlockIndex, arena: Arena, lines: u64) -> Option<u64> {
+        let room = || self.free_lines(arena).find(|&(_, free)| free >= lines).map(|(line, _)| line);
+        let line = room().or_else(|| {
+            let (start, bytes) = arena.table();
+            self.region.refresh_range(start, start + bytes);
+            room()
+        })?;
+        let at = self.region.layout.piece(block);
+        let counted = self.open_piece(at)?;
+        // The count first: if this process dies in between, the arena only stays too long.
+        self.put_piece(tables, at, Piece { size: (counted.size + 1).min(Piece::SIZE_MAX), ..counted });
+        self.region.fabric.fence();
+        fault::point(Point::MemoryCounted);
+        self.put_piece(tables, arena.word(line), Piece { size: lines, named: false, maker: self.maker() });
+        Some(arena.line(line))
+    }
+
+    /// The piece that begins at a line of an arena, as this host's caches have its word.
+    fn piece_of(&self, arena: Arena, line: u64) -> Option<Piece> {
+        let fits = |piece: &Piece| piece.size > 0 && line + piece.size <= arena.lines;
+        self.open_piece(arena.word(line)).filter(fits)
+    }
+
+    /// Runs of free lines of an arena, with their lengths. A corrupt word ends them: the lines behind
+    /// it may be in use.
+    fn free_lines(&self, arena: Arena) -> impl Iterator<Item = (u64, u64)> + '_ {
+        let mut line = 0;
+        std::iter::from_fn(move || {
+            let mut free = 0;
+            while line < arena.lines {
+                let at = arena.word(line);
+                let word = self.region.fabric.load(Offset::new(at));
+                if word == 0 {
+                    (free, line) = (free + 1, line + 1);
+                    continue;
+                }
+                let end = line;
+                line = self.piece_of(arena, line).map_or(arena.lines, |piece| line + piece.size);
+                if free > 0 {
+                    return Some((end - free, free));
+                }
+            }
+            (free > 0).then(|| (arena.lines - free, free))
+        })
+    }
+
+    /// Makes a reserved slot one piece, or an arena with its first piece, of so many lines. Nothing
+    /// shows it yet.
+    pub fn prepare_memory(&self, slot: Slot, first: Option<u64>) -> Generation {
+        let region = &self.region;
+        let start = region.layout.payload(slot.block, slot.bytes);
+        let kind = if first.is_some() { Kind::Arena } else { Kind::Piece };
+        if let Some(lines) = first {
+            let arena = Arena::new(start, slot.bytes);
+            let (table, bytes) = arena.table();
+            let at = arena.word(0);
+            let piece = Piece { size: lines, named: false, maker: self.maker() }.word(at, region.salt);
+            for line in (table..table + bytes).step_by(LINE as usize) {
+                region.fabric.write_line(line, &[if line == table { piece } else { 0 }, 0, 0, 0, 0, 0, 0, 0]);
+            }
+        }
+        let generation = self.blocks.next_generation(slot.block);
+        let kind = Descriptor::pack_kind(0, kind.encoding(), region.slot() as u16, 0);
+        let label = Label { hash: BlockHash([0; 16]), state: BlockState::Object, kind, names: Names::default() };
+        self.blocks.describe(&[Draft { at: 0, slot, label, generation, length: slot.bytes, checksum: 0 }]);
+        fault::point(Point::MemoryDescribed);
+        generation
+    }
+
+    /// Shows that a prepared slot is in use. Returns the offset of its piece.
+    pub fn show_memory(&self, tables: &Holds<Lock>, slot: Slot, generation: Generation, is_arena: bool) -> u64 {
+        let region = &self.region;
+        let size = if is_arena { 1 } else { generation.0 & Piece::SIZE_MAX };
+        let at = region.layout.piece(slot.block);
+        self.put_piece(tables, at, Piece { size, named: false, maker: self.maker() });
+        // Before the owner word sends others to look for the word.
+        region.fabric.fence();
+        region.slot_owner(slot.block).store(OBJECT, Release);
+        let start = region.layout.payload(slot.block, slot.bytes);
+        if is_arena {
+            self.last_arena.store(slot.block.0, Relaxed);
+            Arena::new(start, slot.bytes).line(0)
+        } else {
+            start
+        }
+    }
+
+    /// The piece of memory that begins at an offset, as the device has it.
+    pub fn memory_at(&self, offset: u64) -> Result<Memory, PoolError> {
+        let layout = &self.region.layout;
+        let wrong = |fact: &str| PoolError::Config(format!("the memory at offset {offset:#x} {fact}"));
+        let within = |&into: &u64| into < layout.data_bytes();
+        let into = offset.checked_sub(layout.data()).filter(within);
+        let into = into.ok_or_else(|| wrong("lies outside the region's space"))?;
+        self.find_memory(into / layout.chunk_bytes, offset)
+            .ok_or_else(|| wrong("is not allocated: it was freed, or nothing begins there"))
+    }
+
+    /// As [`Tables::memory_at`], for memory that may be freed or named.
+    pub fn unnamed_memory_at(&self, offset: u64) -> Result<Memory, PoolError> {
+        let memory = self.memory_at(offset)?;
+        if memory.piece.named {
+            return Err(PoolError::Config(format!("the memory at offset {offset:#x} has a name, and goes with it")));
+        }
+        Ok(memory)
+    }
+
+    fn find_memory(&self, chunk: u64, offset: u64) -> Option<Memory> {
+        let region = &self.region;
+        region.fabric.refresh(&[region.layout.chunk(chunk)]);
+        let line = region.read_chunk(chunk)?;
+        let slot = (offset - region.layout.chunk_data(chunk)) / line.slot_bytes;
+        let block = BlockIndex(chunk * region.layout.descriptors_per_chunk + slot);
+        if slot >= region.layout.slots(line.slot_bytes) {
+            return None;
+        }
+        let (generation, kind, _) = self.slot_of_memory(block)?;
+        let of_slot = region.layout.piece(block);
+        let start = region.layout.payload(block, line.slot_bytes);
+        let is_arena = kind == Kind::Arena;
+        if !is_arena {
+            let piece = self.open_piece(of_slot).filter(|piece| piece.size == generation.0 & Piece::SIZE_MAX)?;
+            let memory = Memory { offset, bytes: line.slot_bytes, piece, word: of_slot, block, generation, is_arena };
+            return (offset == start).then_some(memory);
+        }
+        let arena = Arena::new(start, line.slot_bytes);
+        let line = arena.line_at(offset)?;
+        let word = arena.word(line);
+        region.fabric.refresh(&[word / LINE * LINE]);
+        let piece = self.piece_of(arena, line)?;
+        Some(Memory { offset, bytes: piece.size * LINE, piece, word, block, generation, is_arena })
+    }
+
+    /// Generation, kind and extent of a slot with memory, as the device has them. Its word is fresh
+    /// then.
+    fn slot_of_memory(&self, block: BlockIndex) -> Option<(Generation, Kind, (u64, u64))> {
+        let region = &self.region;
+        region.fabric.refresh(&[region.layout.descriptor(block), region.layout.piece(block) / LINE * LINE]);
+        let descriptor = region.read_descriptor(block)?;
+        let kind = Kind::of(&descriptor);
+        let in_use = kind.is_memory() && self.open_piece(region.layout.piece(block)).is_some();
+        in_use.then(|| (descriptor.generation(), kind, descriptor.extent()))
+    }
+
+    /// The memory that a row names, if it bears a name.
+    pub fn named_memory(&self, line: &ObjectLine) -> Option<Memory> {
+        let memory = self.memory_at(line.memory).ok()?;
+        let is_it = memory.block.0 + 1 == line.block && memory.generation.0 == line.generation;
+        (is_it && memory.piece.named).then_some(memory)
+    }
+
+    /// Offset and bytes of the memory that a key names.
+    pub fn memory_of_key(&self, hash: BlockHash) -> Option<(u64, u64)> {
+        let mut rows = self.rows_of(hash).into_iter().filter(|(_, line)| line.memory != 0);
+        rows.find_map(|(_, line)| Some((self.named_memory(&line)?.offset, line.length)))
+    }
+
+    /// Names memory by `key`. Returns the slots that the key's last value leaves without use.
+    pub fn enter_memory(
+        &self,
+        tables: &Holds<Lock>,
+        key: &str,
+        hash: BlockHash,
+        memory: &Memory,
+    ) -> Result<Vec<(BlockIndex, Generation)>, PoolError> {
+        let old = self.rows_of(hash);
+        let line = ObjectLine {
+            key_hash: hash.words(),
+            block: memory.block.0 + 1,
+            length: memory.bytes,
+            generation: memory.generation.0,
+            memory: memory.offset,
+            ..ObjectLine::default()
+        };
+        self.write_row(tables, key, line, &old)?;
+        // If this process dies here, the memory has no name, and the next holder of the lock clears
+        // the row.
+        fault::point(Point::MemoryNamed);
+        self.put_piece(tables, memory.word, Piece { named: true, ..memory.piece });
+        self.region.fabric.fence();
+        fault::point(Point::ObjectNamed);
+        Ok(self.forget_rows(tables, old))
+    }
+
+    /// Frees a piece. Returns its slot if that is without use then. This host's stores to the piece
+    /// must not arrive after it is taken again.
+    pub fn release(&self, tables: &Holds<Lock>, memory: &Memory) -> Option<(BlockIndex, Generation)> {
+        let region = &self.region;
+        region.refresh_range(memory.offset, memory.offset + memory.bytes);
+        self.clear_piece(tables, memory.word);
+        region.fabric.fence();
+        fault::point(Point::MemoryFreed);
+        if memory.is_arena {
+            let at = region.layout.piece(memory.block);
+            let counted = self.open_piece(at)?;
+            if counted.size > 1 {
+                self.put_piece(tables, at, Piece { size: counted.size - 1, ..counted });
+                return None;
+            }
+            self.clear_piece(tables, at);
+        }
+        Some((memory.block, memory.generation))
+    }
+
+    /// All pieces of memory in a chunk, as the device has them.
+    pub fn memory_in(&self, chunk: u64) -> Vec<Memory> {
+        self.slots_with_memory(chunk).into_iter().flat_map(|block| self.memory_in_slot(block)).collect()
+    }
+
+    /// Slots of a chunk that seem to hold memory.
+    fn slots_with_memory(&self, chunk: u64) -> Vec<BlockIndex> {
+        let region = &self.region;
+        region.fabric.refresh(&[region.layout.chunk(chunk)]);
+        let Some(line) = region.read_chunk(chunk) else { return Vec::new() };
+        let blocks = region.layout.blocks_of(chunk, line.slot_bytes);
+        region.refresh_descriptors(blocks.clone());
+        let seems =
+            |block: &BlockIndex| region.read_descriptor(*block).is_some_and(|found| Kind::of(&found).is_memory());
+        blocks.map(BlockIndex).filter(seems).collect()
+    }
+
+    fn memory_in_slot(&self, block: BlockIndex) -> Vec<Memory> {
+        let region = &self.region;
+        let Some((generation, kind, (length, start))) = self.slot_of_memory(block) else { return Vec::new() };
+        let chunk = region.layout.chunk_of(block);
+        if kind == Kind::Piece {
+            return self.find_memory(chunk, start).into_iter().collect();
+        }
+        let arena = Arena::new(start, length);
+        let (table, bytes) = arena.table();
+        region.refresh_range(table, table + bytes);
+        let is_arena = true;
+        let pieces = (0..arena.lines).filter_map(|line| {
+            let (word, offset) = (arena.word(line), arena.line(line));
+            let piece = self.piece_of(arena, line)?;
+            Some(Memory { offset, bytes: piece.size * LINE, piece, word, block, generation, is_arena })
+        });
+        pieces.collect()
+    }
+
+    /// Counts the pieces of this host's arenas anew, and lets arenas without a piece go: a process
+    /// died between two steps. The next free of unused slots frees them.
+    pub fn recount_arenas(&self, tables: &Holds<Lock>) {
+        let region = &self.region;
+        let own = region.listed_chunks().flat_map(|chunk| region.slots_of(chunk));
+        for (block, _) in own.filter_map(|block| self.own_arena(block)) {
+            let at = region.layout.piece(block);
+            let Some(counted) = self.open_piece(at) else { continue };
+            match self.memory_in_slot(block).len() as u64 {
+                0 => self.clear_piece(tables, at),
+                size if size != counted.size => self.put_piece(tables, at, Piece { size, ..counted }),
+                _ => {}
+            }
+        }
+    }
+
+    /// All pieces of memory in the region, as the device has them.
+    pub fn all_memory(&self) -> impl Iterator<Item = Memory> + '_ {
+        (0..self.region.layout.num_chunks).flat_map(|chunk| self.memory_in(chunk))
+    }
+
+    /// The arenas of the region: slot, number of pieces, and whether each of its words is a piece's
+    /// or zero.
+    pub fn arenas(&self) -> impl Iterator<Item = (BlockIndex, u64, bool)> + '_ {
+        let chunks = 0..self.region.layout.num_chunks;
+        let slots = chunks.flat_map(|chunk| self.slots_with_memory(chunk));
+        slots.filter_map(|block| {
+            let (_, kind, (length, start)) = self.slot_of_memory(block)?;
+            let arena = Arena::new(start, length);
+            let pieces = self.memory_in_slot(block);
+            let words = (0..arena.lines).filter(|&line| self.region.fabric.load(Offset::new(arena.word(line))) != 0);
+            let ends = pieces.iter().map(|memory| memory.offset + memory.bytes).chain([u64::MAX]);
+            let starts = pieces.iter().map(|memory| memory.offset).skip(1).chain([u64::MAX]);
+            let apart = ends.zip(starts).all(|(end, start)| end <= start);
+            (kind == Kind::Arena).then(|| (block, pieces.len() as u64, apart && words.count() == pieces.len()))
+        })
+    }
+}
