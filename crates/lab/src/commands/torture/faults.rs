@@ -79,7 +79,7 @@ const fn spot(point: Point) -> Option<Spot> {
         // Passed once per region or per namespace of a region.
         Point::FormatCleared | Point::FormatWritten | Point::NamespaceNamed => None,
         // Passed only where the region is shared by several hosts.
-        Point::ChunkMoved | Point::ChunkOffered | Point::LockLeft | Point::ReadUnseen => None,
+        Point::LockLeft | Point::ReadUnseen => None,
         // No child swaps, repacks, or allocates memory and locks of its own.
         Point::LockGiven
         | Point::LockTakenBack
