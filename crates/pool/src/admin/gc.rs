@@ -5,6 +5,7 @@ use crate::error::PoolError;
 use crate::log::recorder::Event;
 use crate::members::Member;
 use crate::members::recovery::Recovered;
+use crate::region::host_layout::Peer;
 use crate::region::layout::SHARDS;
 use crate::region::lines::{ChunkLine, Line};
 use crate::sync::{Chunks, Heap, Holds, Intent, Timeout};
@@ -39,6 +40,10 @@ impl<F: Fabric, H: HostLocal> Member<F, H> {
         let mut report = GcReport { recovered: self.recover_dead()?, ..GcReport::default() };
         let heap = blocks.lock_heap_within(timeout).map_err(PoolError::lock("heap"))?;
         blocks.take_back_all(&heap);
+        for host in 0..region.layout.max_hosts {
+            // A line that an earlier garbage collection mended may name it as the owner.
+            region.set_peer(host, Peer { emptied: 0, ..region.peer(host) });
+        }
         report.chunks_adopted = blocks.adopt_chunks(&heap);
         let orphans = {
             let chunks = space.lock_all_chunks(timeout).map_err(PoolError::lock("chunk"))?;

@@ -6,7 +6,7 @@ use super::Blocks;
 use crate::index::Inserted;
 use crate::log::recorder::Event;
 use crate::region::counters::Counter;
-use crate::region::host_layout::{CLASSES, DRAINING, FREE, OBJECT, PUBLISHED};
+use crate::region::host_layout::{CLASSES, DRAINING, FREE, OBJECT, PUBLISHED, Peer};
 use crate::region::lines::{BlockState, ChunkLine, Descriptor};
 use crate::region::piece::{Arena, Kind};
 use crate::sync::{Guard, Heap, Holds, Intent, Timeout};
@@ -171,15 +171,17 @@ impl<F: Fabric, H: HostLocal> Blocks<F, H> {
         if region.is_coherent() {
             return 0;
         }
-        let gone: Vec<u64> = (0..region.layout.max_hosts)
-            .map(|host| if self.hosts.is_past_quarantine(host) { region.highest_mark(host) } else { 0 })
-            .collect();
+        let gone_life = |host| {
+            let life = if self.hosts.is_past_quarantine(host) { region.highest_mark(host) } else { 0 };
+            if life > region.peer(host).emptied { life } else { 0 }
+        };
+        let gone: Vec<u64> = (0..region.layout.max_hosts).map(gone_life).collect();
         if gone.iter().all(|&incarnation| incarnation == 0) {
             return 0;
         }
         let Ok(chunks) = self.space.lock_all_chunks(self.locks.serving()) else { return 0 };
         let pinned = self.pinned();
-        let mut adopted = 0;
+        let (mut adopted, mut left) = (0, false);
         for chunk in 0..region.layout.num_chunks {
             let Some(line) = region.read_chunk(chunk) else { continue };
             let owner = line.owner - 1;
@@ -187,7 +189,10 @@ impl<F: Fabric, H: HostLocal> Blocks<F, H> {
             if gone.get(owner as usize).is_none_or(|&dead| dead == 0 || line.incarnation > dead) {
                 continue;
             }
-            let Some(class) = self.space.class_of(heap, line.slot_bytes) else { continue };
+            let Some(class) = self.space.class_of(heap, line.slot_bytes) else {
+                left = true;
+                continue;
+            };
             // A write of its own: the list must be complete in a line that is torn at the change of
             // owner.
             let line = self.space.with_stray_owner(&chunks, line);
@@ -203,6 +208,10 @@ impl<F: Fabric, H: HostLocal> Blocks<F, H> {
             adopted += 1;
         }
         drop(chunks);
+        // An ended life claims no chunks. Without this, each eviction would look for them again.
+        for (host, &life) in (0..).zip(&gone).filter(|(_, life)| **life > 0 && !left) {
+            region.set_peer(host, Peer { emptied: life, ..region.peer(host) });
+        }
         region.counters().add(Counter::ChunksAdopted, adopted);
         self.finish_adoption(heap);
         adopted

@@ -171,9 +171,11 @@ pub(crate) struct Peer {
     pub hits: u64,
     /// Ticks of this host since the other one has last evicted.
     pub calm_ticks: u64,
+    /// Its last life of which no chunk is left.
+    pub emptied: u64,
 }
 
-const PEER_WORDS: usize = 4;
+const PEER_WORDS: usize = 5;
 
 /// Last heartbeat that this host saw of another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -267,6 +269,7 @@ impl<F: Fabric, H: HostLocal> Region<F, H> {
             evicted: words[1].load(Relaxed),
             hits: words[2].load(Relaxed),
             calm_ticks: words[3].load(Relaxed),
+            emptied: words[4].load(Relaxed),
         }
     }
 
@@ -276,6 +279,7 @@ impl<F: Fabric, H: HostLocal> Region<F, H> {
         words[1].store(peer.evicted, Relaxed);
         words[2].store(peer.hits, Relaxed);
         words[3].store(peer.calm_ticks, Relaxed);
+        words[4].store(peer.emptied, Relaxed);
     }
 
     fn peer_words(&self, host: u64) -> &[H::Word64] {
