@@ -57,10 +57,15 @@ impl<F: Fabric, H: HostLocal> Evictor<F, H> {
     /// namespace. Evicts blocks if it must.
     pub fn reserve(&self, slot_bytes: u64, namespace: Option<u16>, fill: Fill) -> Result<Slot, Refusal> {
         let heap = self.blocks.lock_heap().map_err(|_| Refusal::NoRoom)?;
-        self.reserve_under(&heap, slot_bytes, namespace, fill)
+        let slot = self.reserve_under(&heap, slot_bytes, namespace, fill)?;
+        if let Some(namespace) = namespace {
+            self.space.show_usage(&heap, namespace);
+        }
+        Ok(slot)
     }
 
-    /// As [`Evictor::reserve`].
+    /// As [`Evictor::reserve`], for a caller that reserves several slots and then publishes the use of
+    /// their namespaces ([`Space::show_usage`]).
     pub fn reserve_under(
         &self,
         heap: &Holds<Heap>,
@@ -76,7 +81,7 @@ impl<F: Fabric, H: HostLocal> Evictor<F, H> {
         }
         let slot = self.take_slot(heap, slot_bytes, fill).ok_or(Refusal::NoRoom)?;
         if let Some(namespace) = namespace {
-            self.space.charge(heap, slot.block, namespace, slot.bytes);
+            self.space.charge_here(heap, slot.block, namespace, slot.bytes);
         }
         fault::point(Point::SlotTaken);
         Ok(slot)

@@ -256,14 +256,19 @@ impl<F: Fabric, H: HostLocal> Member<F, H> {
             return;
         }
         let heap = self.blocks.lock_heap().map_err(|_| Refusal::NoRoom);
+        let mut charged = BTreeSet::new();
         for wish in wanted {
             let Wish { new: NewBlock { namespace, .. }, slot_bytes, .. } = *wish;
             let reserve =
                 |heap: &Guard<'_, Heap, F, H>| self.evictor.reserve_under(heap, slot_bytes, Some(namespace.id.0), fill);
             let reserved = heap.as_ref().map_err(|refusal| *refusal).and_then(reserve);
             wish.slot = reserved.map_err(|refusal| self.refused(refusal, namespace, slot_bytes));
+            charged.insert(namespace.id.0);
         }
-        drop(heap);
+        if let Ok(heap) = heap {
+            // Once for all blocks. The fence before their descriptors makes it visible.
+            charged.into_iter().for_each(|namespace| self.space.show_usage(&heap, namespace));
+        }
         fault::point(Point::PublishReserved);
     }
 
@@ -298,21 +303,25 @@ impl<F: Fabric, H: HostLocal> Member<F, H> {
             return;
         }
         self.blocks.describe(drafts);
-        let counters = self.region.counters();
+        let (mut published, mut bytes, mut duplicates) = (0, 0, 0);
         self.blocks.enter(
             drafts,
             |_| None,
             |draft, outcome| {
                 match outcome {
-                    Publish::Published => {
-                        counters.add(Counter::Published, 1);
-                        counters.add(Counter::PublishedBytes, draft.length);
-                    }
-                    Publish::Duplicate => counters.add(Counter::Duplicates, 1),
-                    Publish::NoRoom | Publish::OverQuota => counters.add(Counter::NoRoom, 1),
+                    Publish::Published => (published, bytes) = (published + 1, bytes + draft.length),
+                    Publish::Duplicate => duplicates += 1,
+                    Publish::NoRoom | Publish::OverQuota => {}
                 }
                 told(draft.at, outcome);
             },
         );
+        let counters = self.region.counters();
+        counters.add(Counter::Published, published);
+        counters.add(Counter::PublishedBytes, bytes);
+        if published < drafts.len() as u64 {
+            counters.add(Counter::Duplicates, duplicates);
+            counters.add(Counter::NoRoom, drafts.len() as u64 - published - duplicates);
+        }
     }
 }

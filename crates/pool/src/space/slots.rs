@@ -34,7 +34,9 @@ impl<F: Fabric, H: HostLocal> Space<F, H> {
         let exact = exact.map(|block| Slot { block, bytes: slot_bytes });
         let slot = exact.or_else(|| self.pop_larger(heap, slot_bytes, fill))?;
         self.region.slot_owner(slot.block).store(self.region.owner_word(), Release);
-        self.region.reserved().fetch_add(1, Relaxed);
+        // The lock guards it. An atomic addition would wait for the store before it.
+        let reserved = self.region.reserved();
+        reserved.store(reserved.load(Relaxed).wrapping_add(1), Relaxed);
         if fill == Fill::InPlace {
             self.region.set_dirty(self.region.layout.chunk_of(slot.block), true);
         }

@@ -52,8 +52,15 @@ impl<F: Fabric, H: HostLocal> Space<F, H> {
         }
     }
 
-    /// Charges a slot that is no longer free.
-    pub fn charge(&self, _: &Holds<Heap>, block: BlockIndex, namespace: u16, slot_bytes: u64) {
+    /// Charges a slot that is no longer free, and publishes the sum.
+    pub fn charge(&self, heap: &Holds<Heap>, block: BlockIndex, namespace: u16, slot_bytes: u64) {
+        self.charge_here(heap, block, namespace, slot_bytes);
+        self.show_usage(heap, namespace);
+    }
+
+    /// As [`Space::charge`], for a caller that charges several slots and then publishes the sum
+    /// ([`Space::show_usage`]) before it releases the lock.
+    pub fn charge_here(&self, _: &Holds<Heap>, block: BlockIndex, namespace: u16, slot_bytes: u64) {
         if u64::from(namespace) >= NAMESPACES {
             return;
         }
@@ -64,21 +71,22 @@ impl<F: Fabric, H: HostLocal> Space<F, H> {
         self.region.slot_namespace(block).store(u32::from(namespace) + 1, Relaxed);
         let usage = self.region.usage(namespace.into());
         usage.store(usage.load(Relaxed).saturating_add(slot_bytes), Relaxed);
-        self.show_usage(namespace.into());
     }
 
     /// Removes the charge of a slot, if it has one.
-    pub fn discharge(&self, _: &Holds<Heap>, block: BlockIndex, slot_bytes: u64) {
+    pub fn discharge(&self, heap: &Holds<Heap>, block: BlockIndex, slot_bytes: u64) {
         let Some(namespace) = self.region.slot_namespace(block).swap(0, Relaxed).checked_sub(1) else { return };
         let usage = self.region.usage(namespace.into());
         usage.store(usage.load(Relaxed).saturating_sub(slot_bytes), Relaxed);
-        self.show_usage(namespace.into());
+        self.show_usage(heap, namespace as u16);
     }
 
     /// Publishes this host's use of a namespace without a fence: publishing the block fences.
-    fn show_usage(&self, namespace: u64) {
-        self.show_line_of(namespace, self.known());
-        fault::point(Point::UsageStored);
+    pub fn show_usage(&self, _: &Holds<Heap>, namespace: u16) {
+        if u64::from(namespace) < NAMESPACES {
+            self.show_line_of(namespace.into(), self.known());
+            fault::point(Point::UsageStored);
+        }
     }
 
     /// Writes around the caches, so that a death at this point leaves no line that only this host
