@@ -66,7 +66,7 @@ def _blocks(packages: Path, rounds: int, missing: dict[str, str]) -> dict[str, A
     print(f"\nBlocks of 1 MiB between two processes, {stores.BLOCKS} a round, medians of {rounds} rounds; contents compared.\n")
     headings = [
         "store", "put us", "put CPU us", "get us", "get CPU us", f"get, {stores.BLOCKS} in one call us", "its CPU us",
-        "get, of a copy", "get in place us",
+        "get, of a copy", "in place, not verified, us",
     ]  # fmt: skip
     rows = []
     for key, get in taken["get"].items():

@@ -5,7 +5,7 @@ mod figures;
 mod train;
 
 pub use figures::{Curve, FACTORS, Figures, Point, figures, thresholds};
-pub use train::{Training, train, weights_source};
+pub use train::{Training, reward_of, train, weights_source};
 
 use cenote_policy::{Eviction, Watermark};
 use cenote_serving_sim::model::{CostModel, Device, Link, ModelShape};

@@ -5,9 +5,9 @@ mod support;
 use cenote_base::HostId;
 use cenote_base::prng::Prng;
 use cenote_mem::{Fabric, Flush, Flushed, MapOptions, Mapping, RegionSource};
-use cenote_pool::{AttachOptions, Counter, Pool, PoolConfig, Publish, ReadOutcome, Superblock};
+use cenote_pool::{AttachOptions, Counter, Design, Pool, PoolConfig, Publish, ReadOutcome, Superblock};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use support::{BLOCK_BYTES, chain, each_design, namespace, payload, publish, read, small_config};
 
 type HostPool = Pool<Arc<Flushed>>;
@@ -66,7 +66,10 @@ fn a_block_stays_until_its_last_pin_ends() {
             assert_eq!(owner.check(false).unwrap().pinned, 1);
             assert_eq!(owner.evict(1), 0, "{} more pins", pins.len());
             drop(pin);
+            // In the plain design a worker lowers ended counts in its next turn, or here.
+            other.tick();
         }
+        owner.tick();
         assert_eq!(owner.check(false).unwrap().pinned, 0);
         assert_eq!(owner.evict(1), 1);
     }
@@ -107,6 +110,10 @@ fn hosts_at_work_together_leave_no_count_and_no_pin() {
         // One host may have got most of the space.
         let sum = |counter| pools.iter().map(|pool| pool.counter(counter)).sum::<u64>();
         assert!(sum(Counter::Evicted) > 20 && sum(Counter::Reads) > 200);
+        // Lowers the counts of the last reads.
+        for pool in &pools {
+            pool.tick();
+        }
         for pool in &pools {
             assert_eq!(pool.counter(Counter::LockTimeouts), 0);
             let report = pool.check(true).unwrap();
@@ -116,11 +123,57 @@ fn hosts_at_work_together_leave_no_count_and_no_pin() {
     }
 }
 
+/// An access of the plain design is the read of a prompt. If its blocks moved one by one, the head
+/// would leave first and the rest would be of no use.
+#[test]
+fn the_first_read_of_a_lookup_keeps_and_moves_all_its_blocks() {
+    let config = PoolConfig { design: Design::Plain, ..small_config(26) };
+    let [pool, _] = two_hosts(&config);
+    let ns = namespace(&pool, 1, BLOCK_BYTES);
+    let [older, newer] = [1, 2].map(|prompt| chain(&ns, prompt, 3));
+    for (depth, &hash) in (0..3).chain(0..3).zip(older.iter().chain(&newer)) {
+        publish(&pool, &ns, hash, depth);
+    }
+    let [read_last, read_first] = [&older, &newer].map(|hashes| pool.lookup(hashes));
+    for hits in [&read_first, &read_last] {
+        assert_eq!(read(&pool, &hits[0]), ReadOutcome::Whole);
+    }
+    assert_eq!(pool.check(false).unwrap().pinned, 4, "all but the two whose reads have ended");
+    // An unread hit loses its count after a while.
+    let start = Instant::now();
+    while pool.check(false).unwrap().pinned > 0 {
+        assert!(start.elapsed() < Duration::from_secs(60), "unread hits keep their counts");
+    }
+    assert_eq!(pool.evict(4), 4);
+    assert!(newer.iter().all(|&hash| pool.peek(&[hash]).is_empty()), "it was read first");
+    assert_eq!(pool.peek(&older).len(), 2, "a prompt leaves from its end");
+    assert!(pool.check(true).unwrap().is_clean());
+}
+
+/// Nothing keeps a block between its lookup and its read.
+#[test]
+fn a_hit_that_left_before_its_read_is_a_miss_and_leaves_no_count() {
+    for config in each_design(27) {
+        let [owner, other] = two_hosts(&config);
+        let ns = namespace(&owner, 1, BLOCK_BYTES);
+        let hashes = chain(&ns, 1, 3);
+        (0..).zip(&hashes).for_each(|(depth, &hash)| assert_eq!(publish(&owner, &ns, hash, depth), Publish::Published));
+        let hits = other.lookup(&hashes);
+        assert_eq!((hits.len(), owner.evict(3)), (3, 3));
+        // Two of the slots have other blocks now.
+        let later = chain(&ns, 2, 2);
+        (0..).zip(&later).for_each(|(depth, &hash)| assert_eq!(publish(&owner, &ns, hash, depth), Publish::Published));
+        assert!(hits.iter().all(|hit| read(&other, hit) == ReadOutcome::Stale && other.pin(hit).is_none()));
+        assert_eq!(owner.check(true).unwrap().pinned, 0);
+        assert_eq!(owner.evict(3), 2);
+    }
+}
+
 /// In the plain design it is unknown which counts a dead reader raised. A worker that joins and
 /// finds no other alive clears all.
 #[test]
 fn counts_of_dead_workers_are_cleared_when_no_other_lives() {
-    let config = PoolConfig { design: cenote_pool::Design::Plain, ..small_config(25) };
+    let config = PoolConfig { design: Design::Plain, ..small_config(25) };
     let [first, second] = two_hosts(&config);
     let ns = namespace(&first, 1, BLOCK_BYTES);
     let hash = chain(&ns, 1, 1)[0];

@@ -210,7 +210,7 @@ fn warm_chunks_and_those_of_others_are_left_alone() {
 }
 
 /// The plain design's list holds blocks, not prompts: the first published is the first evicted, and
-/// a lookup moves all of a prompt's blocks, its head last.
+/// the first access of a lookup moves all of a prompt's blocks, its head last.
 #[test]
 fn the_plain_list_is_in_the_order_of_use() {
     let (_, pool) = anonymous(4 << 20, &PoolConfig { design: Design::Plain, ..small_config(14) });
@@ -221,9 +221,11 @@ fn the_plain_list_is_in_the_order_of_use() {
         }
     }
     let first = pool.lookup(&chain(&ns, 0, 2));
-    assert_eq!(pool.evict(10), 4, "what was found has counts");
+    let pin = pool.pin(&first[0]).expect("it is there");
+    assert_eq!(pool.evict(10), 4, "what was accessed has counts");
     assert!(pool.counter(Counter::EvictionsPinned) >= 2);
     assert!(first.iter().all(|hit| read(&pool, hit) == ReadOutcome::Whole));
+    drop(pin);
     let there = |prompt| chain(&ns, prompt, 2).iter().map(|&hash| pool.lookup(&[hash]).len()).collect::<Vec<_>>();
     assert_eq!((there(1), there(2)), (vec![0; 2], vec![0; 2]));
     assert_eq!(pool.evict(1), 1, "what was read has none");

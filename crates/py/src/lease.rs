@@ -65,9 +65,14 @@ impl Lease {
         guarded(|| Ok(py.detach(&mut read)))
     }
 
-    /// A view of a block in the region. The view and its buffers keep the block pinned.
-    fn view(&self, index: usize) -> PyResult<BlockView> {
-        Ok(BlockView { pool: self.open.pool()?, pin: self.pin(index)? })
+    /// A view of a block in the region. The view and its buffers keep the block pinned. None: the
+    /// block is damaged or the pin does not protect its bytes, a miss. `verify=False` checks neither.
+    #[pyo3(signature = (index, *, verify=true))]
+    fn view(&self, py: Python<'_>, index: usize, verify: bool) -> PyResult<Option<BlockView>> {
+        let view = BlockView { pool: self.open.pool()?, pin: self.pin(index)? };
+        // In this order, so that bytes that changed before the sum or during it are a miss.
+        let usable = !verify || view.verify(py)? && view.pin.protects();
+        Ok(usable.then_some(view))
     }
 
     /// Names of the blocks.

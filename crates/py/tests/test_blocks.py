@@ -147,6 +147,25 @@ def test_a_pinned_block_is_not_evicted(region: cenote.Region, blocks: cenote.Nam
     assert report["pinned"] == 0
 
 
+def test_a_damaged_block_has_no_view(blocks: cenote.Namespace) -> None:
+    names = names_of(blocks, 2)
+    for depth in range(2):
+        assert blocks.publish(names[depth], depth, bytes([depth + 1]) * PAGE) == "published"
+    with blocks.lookup(names) as lease:
+        unchecked = lease.view(1, verify=False)
+        ctypes.c_uint8.from_address(unchecked.extent[0] + PAGE - 1).value ^= 1
+        assert lease.view(1) is None
+        assert lease.view(1, verify=True) is None
+        assert not unchecked.verify()
+        assert bytes(unchecked) != bytes([2]) * PAGE, "an unchecked view shows what is there"
+        whole = lease.view(0)
+        assert whole is not None
+        assert bytes(whole) == bytes([1]) * PAGE
+        del unchecked
+    # The reader that found the damage removed the block.
+    assert blocks.count(names) == 1
+
+
 def test_a_block_is_written_in_place(region: cenote.Region, blocks: cenote.Namespace) -> None:
     name = names_of(blocks, 2)
     filling = blocks.begin(name[0], 0)
@@ -161,7 +180,7 @@ def test_a_block_is_written_in_place(region: cenote.Region, blocks: cenote.Names
     with pytest.raises(ValueError, match="published"):
         memoryview(filling)
     with blocks.lookup(name) as lease:
-        assert lease.view(0).verify()
+        assert lease.view(0, verify=False).verify()
         assert bytes(lease.view(0)) == bytes([9]) * PAGE
     given_up = blocks.begin(name[1], 1)
     assert given_up is not None

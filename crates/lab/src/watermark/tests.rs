@@ -41,6 +41,28 @@ fn training_is_deterministic_and_finds_weights() {
     assert_eq!(read, one.weights);
 }
 
+/// The shipped file, as the command would write it with the shipped weights.
+const SHIPPED_FILE: &str = include_str!("../../../policy/src/watermark/weights.rs");
+
+/// Generations and seed of the shipped training: the command's defaults.
+const SHIPPED_TRAINING: (usize, u64) = (20, 3);
+
+/// Checks all but the search, which takes a minute.
+#[test]
+fn the_shipped_weights_are_in_the_file_that_the_command_writes() {
+    let (generations, seed) = SHIPPED_TRAINING;
+    let shipped = Training { weights: SHIPPED, reward: reward_of(&training_cases(), &SHIPPED) };
+    assert_eq!(SHIPPED_FILE, weights_source(&shipped, generations, seed));
+}
+
+#[test]
+#[ignore = "trains for a minute in a release build"]
+fn the_command_finds_the_shipped_weights() {
+    let (generations, seed) = SHIPPED_TRAINING;
+    let training = train(&training_cases(), generations, seed, &mut |_, _| ());
+    assert_eq!(SHIPPED_FILE, weights_source(&training, generations, seed));
+}
+
 #[test]
 fn figures_have_the_points_of_the_paper() {
     assert_eq!(FACTORS.count(), 61);

@@ -10,7 +10,6 @@ use super::Case;
 use cenote_base::prng::Prng;
 use cenote_policy::Watermark;
 use cenote_policy::watermark::{FEATURES, ONE, Weights};
-use std::fmt::Write;
 
 /// Weights per generation, and the number of best ones that the next generation is drawn around.
 const POPULATION: usize = 40;
@@ -34,7 +33,7 @@ pub struct Training {
 /// far.
 #[must_use]
 pub fn train(cases: &[Case], generations: usize, seed: u64, progress: &mut dyn FnMut(usize, f64)) -> Training {
-    let fixed: Vec<(f64, f64)> = cases.iter().map(|case| measured(case, &Watermark::DEFAULT)).collect();
+    let fixed = of_fixed(cases);
     let mut prng = Prng::new(seed);
     // Initial mean: keep 1/32 of all blocks free, plus the blocks that prompts still need. All
     // other weights are 0.
@@ -83,6 +82,16 @@ fn measured(case: &Case, watermark: &Watermark) -> (f64, f64) {
     (outcome.swapped_out_blocks as f64, outcome.throughput_tokens_per_s)
 }
 
+/// The reward of weights on `cases`.
+#[must_use]
+pub fn reward_of(cases: &[Case], weights: &Weights) -> f64 {
+    reward(cases, &of_fixed(cases), weights)
+}
+
+fn of_fixed(cases: &[Case]) -> Vec<(f64, f64)> {
+    cases.iter().map(|case| measured(case, &Watermark::DEFAULT)).collect()
+}
+
 fn reward(cases: &[Case], fixed: &[(f64, f64)], weights: &Weights) -> f64 {
     let watermark = Watermark::Learned(*weights);
     let of_case = |(case, fixed): (&Case, &(f64, f64))| {
@@ -96,20 +105,21 @@ fn reward(cases: &[Case], fixed: &[(f64, f64)], weights: &Weights) -> f64 {
     0.5 * (mean + worst)
 }
 
-/// Source code of the file with the shipped weights.
+/// Source code of the file with the shipped weights, `crates/policy/src/watermark/weights.rs`.
 #[must_use]
 pub fn weights_source(training: &Training, generations: usize, seed: u64) -> String {
-    let mut out = String::from(
-        "//! Weights of the learned watermark, as `cenote-lab study watermark --train FILE` writes them: this file is its output.\n",
-    );
     let weights: Vec<String> = training.weights.iter().map(ToString::to_string).collect();
-    let _ = write!(
-        out,
-        "//!\n//! {generations} generations, seed {seed}: reward {:.4}, where fixed 1 % has -1.\n\nuse super::Weights;\n\n/// In 1024ths: \
-         constant, length now, length in the end, length to come, blocks in all, losses lately, prompts in the middle, deviation.\npub const SHIPPED: \
-         Weights = [{}];\n",
+    format!(
+        "//! Weights of the learned watermark: the output of `cenote-lab study watermark --train FILE`.\n\
+         //!\n\
+         //! {generations} generations, seed {seed}: reward {:.4}; fixed 1 % has -1.\n\
+         \n\
+         use super::Weights;\n\
+         \n\
+         /// In 1024ths: constant, length now, final length, length to come, blocks in all, recent losses,\n\
+         /// pending prompts, deviation.\n\
+         pub const SHIPPED: Weights = [{}];\n",
         training.reward,
         weights.join(", ")
-    );
-    out
+    )
 }

@@ -76,8 +76,7 @@ impl<F: Fabric, H: HostLocal> Member<F, H> {
             }
         }
         for shard in 0..SHARDS {
-            let lock = if region.is_plain() { 0 } else { shard };
-            let held = index.lock_shard(lock, Intent::ALL, timeout).map_err(PoolError::lock("index"))?;
+            let held = index.lock_shard(shard, Intent::ALL, timeout).map_err(PoolError::lock("index"))?;
             let repaired = index.repair_shard(&held, shard);
             report.index_dropped += repaired.entries_dropped;
             report.counts_mended += repaired.counts_mended;

@@ -203,7 +203,7 @@ impl<F: Fabric, H: HostLocal> Blocks<F, H> {
     /// Finds the blocks of a prompt, in order, up to the first miss, and marks them as used.
     pub fn lookup(&self, hashes: &[BlockHash]) -> Vec<Hit> {
         if self.region.is_plain() {
-            return self.index.lookup_counted(hashes);
+            return self.index.lookup_plainly(hashes);
         }
         let hits = self.peek(hashes);
         let now = self.region.access_clock().fetch_add(1, Relaxed).wrapping_add(1);
@@ -221,7 +221,9 @@ impl<F: Fabric, H: HostLocal> Blocks<F, H> {
     /// Whether the pool has a readable block of this hash, which is then marked as used.
     pub fn touch_if_there(&self, hash: BlockHash) -> bool {
         if self.region.is_plain() {
-            return self.index.use_if_there(hash);
+            let mut is_there = false;
+            self.index.use_those_there(&[hash], |_| is_there = true);
+            return is_there;
         }
         let found = self.index.find(hash);
         self.touch(self.region.access_clock().load(Relaxed), found.map(|(block, _)| block));
@@ -232,7 +234,7 @@ impl<F: Fabric, H: HostLocal> Blocks<F, H> {
     /// `there` with the number of each hash that is there.
     pub fn touch_those_there(&self, hashes: &[BlockHash], mut there: impl FnMut(usize)) {
         if self.region.is_plain() {
-            return (0..hashes.len()).filter(|&at| self.index.use_if_there(hashes[at])).for_each(there);
+            return self.index.use_those_there(hashes, there);
         }
         let now = self.region.access_clock().load(Relaxed);
         self.index.find_each_now(hashes, |at, found| {

@@ -1,19 +1,35 @@
-//! Reference counts that a worker raised by lookups and has not lowered. They are in its own
-//! memory, as in TraCT.
+//! What a worker of the plain design remembers of lookups and reference counts. It is in the
+//! worker's own memory, as in TraCT.
 
 use crate::region::hit::Hit;
 use cenote_base::{BlockIndex, Generation};
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
 
-type Use = (BlockIndex, Generation);
+/// One publication of a block.
+pub(super) type Use = (BlockIndex, Generation);
 
-/// Counts of hits that were not read yet.
+pub(super) const fn use_of(hit: &Hit) -> Use {
+    (hit.block, hit.generation)
+}
+
+/// Lookups that a worker remembers until their blocks are accessed: one for each thread between its
+/// lookup and its first read, and some that are never read. Each access searches all of them.
+const FOUND_MAX: usize = 32;
+
+/// Ended counts that a worker collects before it takes a turn for nothing else: a prompt of them.
+const OWED_MAX: usize = 64;
+
 #[derive(Debug, Default)]
 pub(crate) struct Held {
+    /// Hits of the last lookups of which none was accessed.
+    found: VecDeque<Vec<Use>>,
+    /// Counts of hits that were not read yet.
     unread: HashMap<Use, Unread>,
     /// One notice per count, by the time until which it is held.
     notices: VecDeque<(Duration, Use)>,
+    /// Counts whose use has ended.
+    ended: Vec<BlockIndex>,
 }
 
 /// Unread counts of a hit. A read takes the oldest count and leaves its notice, so there may be
@@ -25,10 +41,35 @@ struct Unread {
 }
 
 impl Held {
-    /// Adds one count for each hit, held until `until`.
-    pub fn add(&mut self, hits: &[Hit], until: Duration) {
-        for hit in hits {
-            let key = (hit.block, hit.generation);
+    /// Remembers the hits of a lookup.
+    pub fn find(&mut self, hits: &[Hit]) {
+        if hits.is_empty() {
+            return;
+        }
+        if self.found.len() == FOUND_MAX {
+            self.found.pop_front();
+        }
+        self.found.push_back(hits.iter().map(use_of).collect());
+    }
+
+    fn lookup_of(&self, hit: &Hit) -> Option<usize> {
+        self.found.iter().rposition(|uses| uses.contains(&use_of(hit)))
+    }
+
+    /// Whether a lookup found this hit and nothing of it was accessed, so that its blocks must move
+    /// in the list.
+    pub fn is_found(&self, hit: &Hit) -> bool {
+        self.lookup_of(hit).is_some()
+    }
+
+    /// Removes the latest such lookup.
+    pub fn take_found(&mut self, hit: &Hit) -> Option<Vec<Use>> {
+        self.found.remove(self.lookup_of(hit)?)
+    }
+
+    /// Adds one count for each use, held until `until`.
+    pub fn add(&mut self, uses: &[Use], until: Duration) {
+        for &key in uses {
             let unread = self.unread.entry(key).or_default();
             unread.counts += 1;
             unread.notices += 1;
@@ -36,15 +77,9 @@ impl Held {
         }
     }
 
-    /// Adds a count that could not be lowered.
-    pub fn owe(&mut self, hit: &Hit) {
-        self.add(&[*hit], Duration::ZERO);
-        self.notices.rotate_right(1);
-    }
-
     /// Takes the count of a hit for its reader. `false`: there is none.
     pub fn take(&mut self, hit: &Hit) -> bool {
-        match self.unread.get_mut(&(hit.block, hit.generation)) {
+        match self.unread.get_mut(&use_of(hit)) {
             Some(unread) if unread.counts > 0 => {
                 unread.counts -= 1;
                 true
@@ -53,8 +88,19 @@ impl Held {
         }
     }
 
+    /// Adds a count whose use has ended. Returns whether there are so many that the worker should
+    /// lower them now.
+    pub fn owe(&mut self, hit: &Hit) -> bool {
+        self.ended.push(hit.block);
+        self.ended.len().is_multiple_of(OWED_MAX)
+    }
+
     /// Whether some counts are due to be lowered.
     pub fn owes(&mut self, now: Duration) -> bool {
+        !self.ended.is_empty() || self.has_overdue(now)
+    }
+
+    fn has_overdue(&mut self, now: Duration) -> bool {
         while let Some(&(until, key)) = self.notices.front()
             && until <= now
         {
@@ -69,8 +115,8 @@ impl Held {
 
     /// Removes the due counts; the caller lowers them.
     pub fn owed(&mut self, now: Duration) -> Vec<BlockIndex> {
-        let mut owed = Vec::new();
-        while self.owes(now) {
+        let mut owed = std::mem::take(&mut self.ended);
+        while self.has_overdue(now) {
             let (block, _) = self.end_notice();
             owed.push(block);
         }
@@ -91,6 +137,7 @@ impl Held {
 
     /// Makes all counts due.
     pub fn end(&mut self) {
+        self.found.clear();
         self.notices.iter_mut().for_each(|(until, _)| *until = Duration::ZERO);
     }
 }
@@ -113,20 +160,41 @@ mod tests {
         }
     }
 
+    fn uses<const N: usize>(blocks: [u64; N]) -> [Use; N] {
+        blocks.map(|block| use_of(&hit(block)))
+    }
+
     #[test]
     fn each_count_is_read_once_or_owed_once() {
         let mut held = Held::default();
         let [first, second, third] = [1, 2, 3].map(Duration::from_secs);
-        held.add(&[hit(1), hit(2)], first);
-        held.add(&[hit(1)], second);
+        held.add(&uses([1, 2]), first);
+        held.add(&uses([1]), second);
         assert!(held.take(&hit(1)) && !held.owes(Duration::ZERO));
         assert_eq!(held.owed(first), [BlockIndex(2)], "the older of two was read");
         assert!(!held.take(&hit(2)) && !held.owes(first));
-        held.owe(&hit(7));
-        held.add(&[hit(3)], third);
+        assert!(!held.owe(&hit(7)) && held.owes(Duration::ZERO));
+        held.add(&uses([3]), third);
         assert_eq!(held.owed(Duration::ZERO), [BlockIndex(7)]);
         held.end();
         assert_eq!(held.owed(Duration::ZERO), [BlockIndex(1), BlockIndex(3)]);
         assert!(!held.take(&hit(1)) && held.unread.is_empty() && held.notices.is_empty());
+        let many = (0..OWED_MAX as u64).filter(|&block| held.owe(&hit(block))).count();
+        assert_eq!(many, 1, "a worker owes a bounded number of counts");
+    }
+
+    #[test]
+    fn the_first_access_takes_the_latest_lookup_that_found_the_hit() {
+        let mut held = Held::default();
+        held.find(&[hit(1), hit(2)]);
+        held.find(&[hit(2), hit(3)]);
+        held.find(&[]);
+        assert!(held.is_found(&hit(2)) && !held.is_found(&hit(4)));
+        assert_eq!(held.take_found(&hit(2)), Some(uses([2, 3]).to_vec()));
+        assert_eq!(held.take_found(&hit(2)), Some(uses([1, 2]).to_vec()));
+        assert_eq!(held.take_found(&hit(2)), None);
+        (0..=FOUND_MAX as u64).for_each(|block| held.find(&[hit(block)]));
+        assert_eq!(held.take_found(&hit(0)), None, "old lookups are forgotten");
+        assert!(held.take_found(&hit(1)).is_some());
     }
 }

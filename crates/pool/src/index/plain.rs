@@ -2,20 +2,26 @@
 //! docs/internals/protocol.md#plain-design).
 //!
 //! One lock between hosts guards all shared state: index entries, a reference count for each block,
-//! and one list of all blocks in the order of their last use. A lookup takes the lock, finds the
-//! blocks, raises their counts and moves them to the new end of the list. A finished read takes the
-//! lock again and lowers the count. A block may be evicted while its count is zero, the oldest
-//! first. Cached lines are never trusted: the guarded state is refreshed after the lock is taken
-//! and published before it is released ([`super::list`]).
+//! and one list of all blocks in the order of their last use. A lookup changes none of it, so it
+//! takes no lock. The first read of its blocks does: it raises their counts and moves them to the
+//! new end of the list. A block may be evicted while its count is zero, the oldest first. Cached
+//! lines are never trusted: a lookup refreshes what it reads, and the guarded state is refreshed
+//! after the lock is taken and published before it is released ([`super::list`]).
 //!
 //! Everything else is shared with our design: chunks, free lists, descriptors, payloads and their
-//! checksums, the index's table, objects, the locks themselves. So this file and [`super::list`]
-//! are all that differs between the two in a measurement.
+//! checksums, the index's table, objects, the locks themselves. So this file, [`super::held`] and
+//! [`super::list`] are all that differs between the two in a measurement.
 //!
-//! Decisions where the paper is silent:
-//! - *Counts of hits.* A lookup raises one per hit; [`crate::Pool::read`] or a dropped pin lowers
-//!   it. A hit that is not read within [`HELD_FOR`] loses its count when its worker next takes the
-//!   lock ([`super::held`]); reading it then takes the lock once more.
+//! Decisions where the paper is silent, in favour of its design:
+//! - *Accesses.* "On every access" an entry moves, and a count protects it while it is in use. An
+//!   access is the read of a prompt, so its blocks share one turn: the first read or pin of a
+//!   lookup's hits counts and moves all that are still there. A hit that is not read within
+//!   [`HELD_FOR`] loses its count when its worker next takes the lock ([`super::held`]); reading it
+//!   then takes the lock once more.
+//! - *Ends of reads.* They take no turn of their own: the worker lowers these counts when it next
+//!   takes the lock, at its tick, or when it owes many.
+//! - *Publishing.* It looks for a block of the same hash without the lock too, and takes the lock
+//!   to index the new one, or to move one that is there.
 //! - *Victims.* Space belongs to the host that owns the chunk, so a host skips other hosts' blocks
 //!   in the list. If its own blocks have other sizes, a whole chunk leaves when all its blocks are
 //!   older.
@@ -25,6 +31,7 @@
 //!   from the readable blocks. Counts of a dead reader stay raised, because their owner is unknown.
 //!   The next worker that joins clears them if no other worker lives.
 
+use crate::index::held::{Use, use_of};
 use crate::index::list::{ListGuard, member_of, stored_count};
 use crate::index::table::Inserting;
 use crate::index::{Index, Inserted};
@@ -62,52 +69,93 @@ impl<F: Fabric, H: HostLocal> Index<F, H> {
         Ok(list)
     }
 
-    /// Finds the blocks of a prompt, in order, up to the first miss. Each hit has a count.
-    pub fn lookup_counted(&self, hashes: &[BlockHash]) -> Vec<Hit> {
+    /// Finds the blocks of a prompt, in order, up to the first miss. Takes no lock and changes
+    /// nothing in the region.
+    pub fn lookup_plainly(&self, hashes: &[BlockHash]) -> Vec<Hit> {
         let mut hits = Vec::with_capacity(hashes.len());
-        let Ok(mut list) = self.lock_list() else { return hits };
-        self.find_all_now(hashes, |block, descriptor| hits.push(Hit::of(block, descriptor)));
-        list.fetch_around(hits.iter().map(|hit| member_of(hit.block)));
-        // In reverse, so that the head of a prompt is evicted after its tail.
-        for hit in hits.iter().rev() {
-            list.raise(hit.block);
-            list.set_newest(hit.block);
+        let found = |block, descriptor: &_| hits.push(Hit::of(block, descriptor));
+        if self.region.is_coherent() {
+            self.find_all(hashes, found)
+        } else {
+            self.find_all_now(hashes, found)
         }
-        drop(list);
-        let until = self.region.area.now() + HELD_FOR;
-        self.held().add(&hits, until);
+        self.held().find(&hits);
         hits
     }
 
-    /// Whether a readable block of this hash exists. If so, the call marks it as used.
-    pub fn use_if_there(&self, hash: BlockHash) -> bool {
-        let Ok(mut list) = self.lock_list() else { return false };
-        let mut found = None;
-        self.find_all_now(&[hash], |block, _| found = Some(block));
-        found.into_iter().for_each(|block| list.set_newest(block));
-        found.is_some()
+    /// Removes the uses that have ended: blocks that left since they were found. The lock keeps the
+    /// others.
+    fn retain_current(&self, _: &Holds<Shard>, uses: &mut Vec<Use>) {
+        let descriptors: Vec<u64> = uses.iter().map(|&(block, _)| self.region.layout.descriptor(block)).collect();
+        self.region.fabric.refresh(&descriptors);
+        uses.retain(|&(block, generation)| self.region.hit(block).is_some_and(|now| now.generation == generation));
     }
 
-    /// Gives the caller a count of the hit's block: the one that its lookup raised, or a new one if
-    /// the block is still there.
+    /// Calls `there` with the number of each hash of which a readable block exists, and marks these
+    /// blocks as used.
+    pub fn use_those_there(&self, hashes: &[BlockHash], mut there: impl FnMut(usize)) {
+        let mut found = Vec::new();
+        self.find_each_now(hashes, |at, one| {
+            found.extend(one.map(|(block, descriptor)| (at, (block, descriptor.generation()))));
+            true
+        });
+        if found.is_empty() {
+            return;
+        }
+        let Ok(mut list) = self.lock_list() else { return };
+        let mut uses = found.iter().map(|&(_, one)| one).collect();
+        self.retain_current(list.shard(), &mut uses);
+        list.fetch_around(uses.iter().map(|&(block, _)| member_of(block)));
+        uses.iter().rev().for_each(|&(block, _)| list.set_newest(block));
+        drop(list);
+        found.iter().filter(|(_, one)| uses.contains(one)).for_each(|&(at, _)| there(at));
+    }
+
+    /// Gives the caller a count of the hit's block, if the block is still there. The first access of
+    /// a lookup's hits counts all of them and moves them in the list.
     pub fn take_count(&self, hit: &Hit) -> bool {
-        if self.held().take(hit) {
+        {
+            let mut held = self.held();
+            if !held.is_found(hit) && held.take(hit) {
+                return true;
+            }
+        }
+        let Ok(mut list) = self.lock_list() else { return false };
+        let found = self.held().take_found(hit);
+        // Another thread may have counted the lookup's hits meanwhile.
+        if found.is_none() && self.held().take(hit) {
             return true;
         }
-        let Ok(mut list) = self.lock_list() else { return false };
-        self.region.fabric.refresh(&[self.region.layout.descriptor(hit.block)]);
-        let same = self.region.hit(hit.block).is_some_and(|now| now == *hit);
-        if same {
-            list.raise(hit.block);
+        let moves = found.is_some();
+        let mut uses = found.unwrap_or_else(|| vec![use_of(hit)]);
+        self.retain_current(list.shard(), &mut uses);
+        if moves {
+            list.fetch_around(uses.iter().map(|&(block, _)| member_of(block)));
         }
-        same
+        // In reverse, so that the head of a prompt is evicted after its tail.
+        for &(block, _) in uses.iter().rev() {
+            list.raise(block);
+            if moves {
+                list.set_newest(block);
+            }
+        }
+        drop(list);
+        let own = uses.iter().position(|&one| one == use_of(hit));
+        if let Some(at) = own {
+            uses.swap_remove(at);
+        }
+        if !uses.is_empty() {
+            let until = self.region.area.now() + HELD_FOR;
+            self.held().add(&uses, until);
+        }
+        own.is_some()
     }
 
-    /// Lowers a count. If the lock is busy, the worker lowers it when it next takes the lock.
+    /// Ends a use of a block. The worker lowers the count when it next takes the lock.
     pub fn give_count(&self, hit: &Hit) {
-        match self.lock_list() {
-            Ok(mut list) => list.lower(hit.block, 1),
-            Err(_) => self.held().owe(hit),
+        let many = self.held().owe(hit);
+        if many {
+            self.give_owed_counts();
         }
     }
 
@@ -216,4 +264,66 @@ pub(crate) struct ListFaults {
     pub unready: Vec<BlockIndex>,
     /// Published blocks of this host that are not in the list.
     pub unlisted: Vec<BlockIndex>,
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::region::config::{AttachOptions, Design, PoolConfig};
+    use crate::region::superblock::Superblock;
+    use crate::{NamespaceRecord, NewBlock, Pool, Publish, ReadOutcome};
+    use cenote_base::{HashSeed, HostId};
+    use cenote_mem::{Fabric, Flush, Flushed, MapOptions, Mapping, Offset, RegionSource};
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    const BLOCK_BYTES: u64 = 4 << 10;
+
+    /// Hosts 0 and 1, which soon give up on a busy lock.
+    fn two_hosts() -> [Pool<Arc<Flushed>>; 2] {
+        let config = PoolConfig {
+            chunk_bytes: 64 << 10,
+            min_block_bytes: BLOCK_BYTES,
+            max_hosts: 2,
+            design: Design::Plain,
+            ..PoolConfig::new(HashSeed([2; 32]), [2; 16])
+        };
+        let mapping = Mapping::create(&RegionSource::Anon, 2 << 20, 0o600, &MapOptions::default()).expect("memory");
+        let fabric = Arc::new(Flushed::new(mapping, Flush::available()[0]).expect("it is available"));
+        Superblock::format(&fabric, &config).expect("the configuration fits");
+        [0, 1].map(|host| {
+            let named = AttachOptions::named("test");
+            let lock_timeout = Duration::from_millis(50);
+            let options = AttachOptions { private: true, host: HostId(host), lock_timeout, ..named };
+            Pool::attach(Arc::clone(&fabric), &options).expect("each host has its slot")
+        })
+    }
+
+    #[test]
+    fn a_lookup_needs_no_lock_and_changes_nothing_in_the_region() {
+        let [owner, other] = two_hosts();
+        let record = NamespaceRecord {
+            fingerprint: [1; 32],
+            label: "model".to_owned(),
+            block_bytes: BLOCK_BYTES,
+            block_tokens: 16,
+            num_layers: 1,
+        };
+        let ns = owner.namespace(&record).expect("the table has room");
+        let hashes = ns.hasher.chain(&(0..48).collect::<Vec<u32>>(), 16);
+        let mut bytes = vec![7; BLOCK_BYTES as usize];
+        for (depth, &hash) in (0..).zip(&hashes) {
+            assert_eq!(owner.publish(&NewBlock::new(&ns, hash, depth), &[&bytes]), Publish::Published);
+        }
+        let turn = owner.0.index.lock_list().expect("it is free");
+        let fabric = owner.fabric();
+        let words = || (0..fabric.len()).step_by(8).map(|at| fabric.load(Offset::new(at))).collect::<Vec<u64>>();
+        let before = words();
+        let hits = other.lookup(&hashes);
+        assert_eq!(hits.len(), 3, "the lookup waited for the lock");
+        assert!(words() == before, "the lookup changed the region");
+        assert_eq!(other.read(&hits[0], &mut [&mut bytes]), ReadOutcome::Stale, "a count needs the lock");
+        drop(turn);
+        assert_eq!(other.read(&hits[0], &mut [&mut bytes]), ReadOutcome::Whole);
+        assert_eq!(owner.check(false).expect("it checks").pinned, 3, "the first read counts all hits");
+    }
 }

@@ -289,6 +289,7 @@ impl<F: Fabric, H: HostLocal> Index<F, H> {
         intent: Intent,
         timeout: Timeout,
     ) -> Result<Guard<'_, Shard, F, H>, LockTimeout> {
+        let shard = if self.region.is_plain() { 0 } else { shard };
         self.locks.acquire(Shard(shard), intent, timeout, |shard, left| match left.home() {
             _ if self.region.is_plain() => self.repair_plain(shard),
             Some(home) => drop(self.repair_probe(shard, home)),

@@ -15,8 +15,7 @@ use std::sync::Arc;
 
 impl<F: Fabric, H: HostLocal> Pool<F, H> {
     /// Finds the blocks of a prompt, in order, up to the first miss, and marks them as used. Takes
-    /// no lock. ([`crate::Design::Plain`] takes its lock, and finds nothing if that is busy for too
-    /// long.)
+    /// no lock. ([`crate::Design::Plain`] marks them when the first of them is read or pinned.)
     #[must_use]
     pub fn lookup(&self, hashes: &[BlockHash]) -> Vec<Hit> {
         let member = &*self.0;

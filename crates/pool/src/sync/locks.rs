@@ -20,7 +20,7 @@ use crate::log::recorder::Event;
 use crate::region::Region;
 use crate::region::config::HostsLock;
 use crate::region::counters::Counter;
-use crate::region::layout::{FIXED_LOCKS, POOL_LOCKS};
+use crate::region::layout::{FIXED_LOCKS, POOL_LOCKS, SHARDS};
 use cenote_base::fault::{self, Mistake, Point};
 use cenote_mem::host::{HeldLock, LockTimeout};
 use cenote_mem::{Fabric, HostLocal, LINE, Offset, Word};
@@ -364,7 +364,9 @@ impl<F: Fabric, H: HostLocal> Locks<F, H> {
         let given = (0_u64..).zip(self.given_words());
         let bits = given
             .flat_map(|(index, word)| (0..64).filter(move |bit| word >> bit & 1 == 1).map(move |bit| 64 * index + bit));
-        (0..POOL_LOCKS + FIXED_LOCKS).chain(bits.map(|bit| POOL_LOCKS + FIXED_LOCKS + bit))
+        // The plain design has one lock for all shards, the first one's.
+        let shards = if self.region.is_plain() { 1 } else { SHARDS };
+        (0..shards).chain(SHARDS..POOL_LOCKS + FIXED_LOCKS).chain(bits.map(|bit| POOL_LOCKS + FIXED_LOCKS + bit))
     }
 
     /// Whether any host has reported a dead holder of a user's lock since this host last held it.

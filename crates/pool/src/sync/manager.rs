@@ -38,11 +38,15 @@ impl<F: Fabric, H: HostLocal> Locks<F, H> {
         self.region.layout.lock(lock, host) + LINE
     }
 
-    /// A slot as the device had it at this look or the last one, never older than this host's last
-    /// write.
+    /// A slot as the device had it when its line was dropped or at the drop before, never older than
+    /// this host's last write.
+    fn grant(&self, slot: u64) -> u64 {
+        self.region.fabric.load(Offset::new(slot))
+    }
+
     fn fresh_grant(&self, slot: u64) -> u64 {
         self.region.fabric.refresh_unfenced(slot);
-        self.region.fabric.load(Offset::new(slot))
+        self.grant(slot)
     }
 
     fn set_grant(&self, slot: u64, state: u64) {
@@ -96,7 +100,7 @@ impl Tier for Managed {
     }
 }
 
-/// Result of a manager's round over all locks.
+/// Result of a manager's round over the locks that it scans.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct GrantReport {
     /// Locks granted.
@@ -138,20 +142,29 @@ impl<F: Fabric, H: HostLocal> LockManager<F, H> {
         Ok(Self { locks: Locks::new(region, log), last: vec![0; LOCKS as usize] })
     }
 
-    /// Looks at every lock in use once (TraCT §3.3) and grants those that are wanted and free.
+    /// Looks once at each lock that a process may take, and grants those that are wanted and free.
+    /// TraCT's manager scans "each allocated global lock entry" (§3.3).
     pub fn round(&mut self) -> GrantReport {
         let mut report = GrantReport::default();
-        for lock in self.locks.in_use() {
+        let scanned: Vec<u64> = self.locks.in_use().collect();
+        // All lines are dropped before the first is read, so that their loads wait together.
+        for &lock in &scanned {
+            for host in 0..self.locks.region.layout.max_hosts {
+                self.locks.region.fabric.refresh_unfenced(self.locks.grant_slot(lock, host));
+            }
+        }
+        for lock in scanned {
             self.visit(lock, &mut report);
         }
         report
     }
 
+    /// Frees a dead host's slot of a lock, or grants the lock. The slots' lines were dropped.
     fn visit(&mut self, lock: u64, report: &mut GrantReport) {
         let locks = &self.locks;
         let hosts = locks.region.layout.max_hosts;
         let slots: Vec<u64> = (0..hosts).map(|host| locks.grant_slot(lock, host)).collect();
-        let states: Vec<u64> = slots.iter().map(|&slot| locks.fresh_grant(slot)).collect();
+        let states: Vec<u64> = slots.iter().map(|&slot| locks.grant(slot)).collect();
         for (host, &slot) in (0..hosts).zip(&slots).filter(|(host, _)| states[*host as usize] != IDLE) {
             if locks.region.is_dead(host, states[host as usize] >> STATE_BITS) {
                 locks.set_grant(slot, IDLE);
@@ -169,6 +182,59 @@ impl<F: Fabric, H: HostLocal> LockManager<F, H> {
             locks.set_grant(slots[host as usize], LOCKED | life << STATE_BITS);
             *last = host;
             report.granted += 1;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::region::config::{Design, HostsLock, PoolConfig};
+    use crate::region::layout::{FIXED_LOCKS, SHARDS};
+    use crate::region::superblock::Superblock;
+    use crate::sync::names::Name;
+    use cenote_base::HashSeed;
+    use cenote_mem::{Flush, Flushed, MapOptions, Mapping, RegionSource};
+
+    fn manager(design: Design) -> LockManager<Arc<Flushed>> {
+        let config = PoolConfig {
+            chunk_bytes: 64 << 10,
+            min_block_bytes: 4 << 10,
+            max_hosts: 2,
+            hosts_lock: HostsLock::Manager,
+            design,
+            ..PoolConfig::new(HashSeed([1; 32]), [1; 16])
+        };
+        let mapping = Mapping::create(&RegionSource::Anon, 2 << 20, 0o600, &MapOptions::default()).expect("memory");
+        let fabric = Arc::new(Flushed::new(mapping, Flush::available()[0]).expect("it is available"));
+        Superblock::format(&fabric, &config).expect("the configuration fits");
+        let options = AttachOptions { private: true, ..AttachOptions::named("test") };
+        LockManager::open(fabric, &options).expect("it opens")
+    }
+
+    /// A host whose lock is not scanned waits forever; a lock that no process takes delays the
+    /// others.
+    #[test]
+    fn the_manager_scans_the_locks_that_a_region_has_and_no_others() {
+        for (design, shards) in [(Design::Cenote, SHARDS), (Design::Plain, 1)] {
+            let mut manager = manager(design);
+            let region = Arc::clone(&manager.locks.region);
+            let given = FIXED_LOCKS + 70;
+            region.fabric.write_word(Offset::new(region.layout.given_locks().nth(1).expect("a word")), 1 << 6);
+            // Host 0 wants every lock that the region has room for.
+            for lock in 0..LOCKS {
+                manager.locks.set_grant(manager.locks.grant_slot(lock, 0), WAITING);
+            }
+            let granted = shards + 2 + FIXED_LOCKS + 1;
+            assert_eq!(manager.round(), GrantReport { granted, freed: 0 }, "{design:?}");
+            let is_granted = |name: Name| {
+                let lock = name.between_hosts().expect("hosts contend for it");
+                state(manager.locks.fresh_grant(manager.locks.grant_slot(lock, 0))) == LOCKED
+            };
+            assert!([Name::Shard(0), Name::Chunks, Name::Tables].into_iter().all(is_granted), "{design:?}");
+            assert!((0..FIXED_LOCKS).chain([given]).map(Name::User).all(is_granted), "{design:?}");
+            assert!(!is_granted(Name::User(given - 1)));
+            assert_eq!(is_granted(Name::Shard(1)), design == Design::Cenote);
         }
     }
 }

@@ -326,8 +326,16 @@ class Lease:
         Nothing else may access the parts during the call. Returns False if the block is damaged.
         Then the read is a miss, and the content of the parts is invalid.
         """
-    def view(self, index: int) -> BlockView:
-        """The block in place. It stays pinned as long as the view or a memoryview of it exists."""
+    @overload
+    def view(self, index: int, *, verify: Literal[False]) -> BlockView: ...
+    @overload
+    def view(self, index: int, *, verify: bool = True) -> BlockView | None:
+        """The block in place. It stays pinned as long as the view or a memoryview of it exists.
+
+        Returns None if the block is damaged, which is a miss, or if a host that was declared dead
+        may still write into its memory; `read_into` can read such a block. With `verify=False`
+        nothing is checked: use this if you call `BlockView.verify` after the bytes were used.
+        """
     def hashes(self) -> Hashes: ...
     def split(self, count: int) -> Lease:
         """Moves the first `count` blocks into a new lease."""

@@ -222,7 +222,8 @@ class DeviceMemory:
         load = DeviceLoad(self, blocks)
         parts: list[RegionPart | StagedPart] = []
         if self.staging is None:
-            views = [lease.view(number) for number in range(len(lease))]
+            # The copies are verified when they have ended.
+            views = [lease.view(number, verify=False) for number in range(len(lease))]
             lease.release()
             for view in views:
                 if view.extent[1] != self.block_bytes:
