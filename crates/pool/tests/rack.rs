@@ -167,7 +167,7 @@ fn least_part(eviction: Eviction, split: &str) -> f64 {
         Eviction::Lru => 0.97,
         _ if is_whole => 0.97,
         Eviction::CostAware => 0.96,
-        Eviction::Sieve => 0.93,
+        Eviction::Sieve => 0.92,
         Eviction::S3Fifo => 0.91,
     }
 }
