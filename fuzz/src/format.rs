@@ -94,16 +94,16 @@ impl Map {
     /// `words` are those of a valid superblock.
     pub fn of(words: &[u64; 24]) -> Self {
         let (region_bytes, chunk_bytes, block_bytes_min) = (words[3], words[4], words[5]);
-        let mut chunks = region_bytes / chunk_bytes;
-        loop {
-            let map = Self::with_chunks(words, chunks, chunks * (chunk_bytes / block_bytes_min));
-            let (data, lines) = map.area(Area::Data);
-            let excess = (data + lines * LINE).saturating_sub(region_bytes);
-            if excess == 0 {
-                return map;
-            }
-            chunks = chunks.checked_sub(excess.div_ceil(chunk_bytes)).expect("a sound superblock leaves room");
-        }
+        let with = |chunks| Self::with_chunks(words, chunks, chunks * (chunk_bytes / block_bytes_min));
+        let fits = |chunks| {
+            let (data, lines) = with(chunks).area(Area::Data);
+            data + lines * LINE <= region_bytes
+        };
+        // Steps of halved length, up from zero chunks.
+        let steps = (0..u64::BITS).rev().map(|bit| 1 << bit).filter(|step| *step <= region_bytes / chunk_bytes);
+        let chunks = steps.fold(0, |chunks, step| if fits(chunks + step) { chunks + step } else { chunks });
+        assert!(chunks > 0, "a sound superblock leaves room");
+        with(chunks)
     }
 
     fn with_chunks(words: &[u64; 24], chunks: u64, descriptors: u64) -> Self {

@@ -27,7 +27,7 @@ const WAIT_MAX: Duration = Duration::from_secs(45);
 /// Most words, lines and payloads that one call may load. The worlds have about 10,000 lines outside
 /// of their payload; a walk that loads each a few times is far below, one that walks a table for
 /// every block far above.
-const LOADS_MAX: u64 = 80_000;
+const LOADS_MAX: u64 = 100_000;
 /// Payload bytes of the namespaces' blocks.
 const BLOCK_BYTES: [u64; 3] = [1 << 10, 65 * LINE, 16 << 10];
 const KEYS: [&str; 4] =

@@ -97,33 +97,35 @@ impl Layout {
         if region_bytes > REGION_BYTES_MAX {
             return Err(PoolError::Config(too_long(region_bytes)));
         }
-        let too_small = || {
-            PoolError::Config(format!(
+        let layout = |num_chunks| Self::with_chunks(config, region_bytes, num_chunks);
+        // No area shrinks when a chunk is added, so the counts that fit are those up to the largest.
+        let (mut fits, mut exceeds) = (0, region_bytes / config.chunk_bytes + 1);
+        while fits + 1 < exceeds {
+            let middle = fits.midpoint(exceeds);
+            let there = layout(middle).end() <= region_bytes;
+            *(if there { &mut fits } else { &mut exceeds }) = middle;
+        }
+        if fits == 0 {
+            return Err(PoolError::Config(format!(
                 "{} is too small for a region with {} chunks; give it at least {}",
                 ByteSize(region_bytes),
                 ByteSize(config.chunk_bytes),
-                ByteSize(Self::with_chunks(config, region_bytes, 1).data + config.chunk_bytes)
-            ))
-        };
-        let mut num_chunks = region_bytes / config.chunk_bytes;
-        // Control areas shrink with the number of chunks, so a few steps down find the largest that
-        // fits.
-        while num_chunks > 0 {
-            let layout = Self::with_chunks(config, region_bytes, num_chunks);
-            let end = layout.data + num_chunks * config.chunk_bytes;
-            if end <= region_bytes {
-                // Host-local memory links blocks by 32-bit words; the format itself has room for
-                // 2^40.
-                if layout.num_descriptors() >= u64::from(u32::MAX) - 8 {
-                    return Err(PoolError::Config(
-                        "the region would have over four billion blocks; raise the smallest block".to_owned(),
-                    ));
-                }
-                return Ok(layout);
-            }
-            num_chunks -= (end - region_bytes).div_ceil(config.chunk_bytes).min(num_chunks);
+                ByteSize(layout(1).end())
+            )));
         }
-        Err(too_small())
+        let layout = layout(fits);
+        // Host-local memory links blocks by 32-bit words; the format itself has room for 2^40.
+        if layout.num_descriptors() >= u64::from(u32::MAX) - 8 {
+            return Err(PoolError::Config(
+                "the region would have over four billion blocks; raise the smallest block".to_owned(),
+            ));
+        }
+        Ok(layout)
+    }
+
+    /// First byte behind the last chunk.
+    const fn end(&self) -> u64 {
+        self.data + self.data_bytes()
     }
 
     fn with_chunks(config: &PoolConfig, region_bytes: u64, num_chunks: u64) -> Self {
@@ -391,16 +393,16 @@ impl Layout {
 }
 
 impl PoolConfig {
-    /// Bytes of a short region that has so many chunks.
+    /// Bytes of the shortest region that has so many chunks.
     ///
     /// # Errors
     /// The configuration is invalid, or a region has no room for so many.
     pub fn region_bytes(&self, num_chunks: u64) -> Result<u64, PoolError> {
         self.validate()?;
-        let mut bytes = Layout::with_chunks(self, 0, num_chunks).data + num_chunks * self.chunk_bytes;
-        // A layout may leave a chunk unused.
-        while Layout::new(self, bytes)?.num_chunks < num_chunks {
-            bytes += self.chunk_bytes;
+        let most = REGION_BYTES_MAX / self.chunk_bytes;
+        let bytes = Layout::with_chunks(self, 0, num_chunks.min(most)).end();
+        if num_chunks > most || bytes > REGION_BYTES_MAX {
+            return Err(PoolError::Config(too_long(num_chunks.saturating_mul(self.chunk_bytes).max(bytes))));
         }
         Ok(bytes)
     }
@@ -416,9 +418,6 @@ mod tests {
         let config = PoolConfig::new(HashSeed([1; 32]), [2; 16]);
         for mib in [16_u64, 64, 256, 4096, 65536] {
             let layout = Layout::new(&config, mib << 20).unwrap();
-            let end = layout.data + layout.data_bytes();
-            assert!(end <= mib << 20);
-            assert!((mib << 20) - end < 2 * config.chunk_bytes, "{mib} MiB leave a chunk unused");
             let areas = [
                 layout.hosts,
                 layout.marks,
@@ -446,6 +445,43 @@ mod tests {
             assert!(areas.is_sorted() && areas.iter().all(|at| at % 4096 == 0));
             assert!(layout.hazard(15, 63, 63) + LINE <= layout.locks);
             assert!(layout.bucket(layout.num_buckets) <= layout.data);
+        }
+    }
+
+    /// Small blocks make control areas that grow by a large part of a chunk with each chunk.
+    #[test]
+    fn one_more_chunk_never_fits() {
+        let common = PoolConfig::new(HashSeed([1; 32]), [2; 16]);
+        for chunk_exponent in [16, 18, 21, 25] {
+            for block_exponent in (6..=chunk_exponent).filter(|block| chunk_exponent - block <= 16) {
+                for (max_hosts, events_per_host, design) in
+                    [(1, 0, Design::Cenote), (2, 64, Design::Cenote), (1, 16, Design::Plain)]
+                {
+                    let (chunk_bytes, min_block_bytes) = (1 << chunk_exponent, 1 << block_exponent);
+                    let config = PoolConfig {
+                        chunk_bytes,
+                        min_block_bytes,
+                        max_hosts,
+                        events_per_host,
+                        design,
+                        ..common.clone()
+                    };
+                    for region_bytes in
+                        (20..33).flat_map(|exponent| [1 << exponent, 3 << exponent, (5 << exponent) + 4032])
+                    {
+                        let Ok(layout) = Layout::new(&config, region_bytes) else {
+                            assert!(Layout::with_chunks(&config, region_bytes, 1).end() > region_bytes, "{config:?}");
+                            continue;
+                        };
+                        let more = Layout::with_chunks(&config, region_bytes, layout.num_chunks + 1);
+                        assert!(layout.end() <= region_bytes, "{region_bytes} bytes: {config:?}");
+                        assert!(more.end() > region_bytes, "{region_bytes} bytes hold one more chunk: {config:?}");
+                        let shortest = config.region_bytes(layout.num_chunks).expect("it exists");
+                        assert_eq!(Layout::new(&config, shortest).expect("it fits").num_chunks, layout.num_chunks);
+                        assert!(shortest <= region_bytes);
+                    }
+                }
+            }
         }
     }
 
