@@ -53,14 +53,13 @@ impl<F: Fabric, H: HostLocal> Evictor<F, H> {
         Self { region, log, hosts, index, space, blocks }
     }
 
-    /// Reserves a slot of `slot_bytes`, or a little more, for this worker and charges it to a
-    /// namespace. Evicts blocks if it must.
-    pub fn reserve(&self, slot_bytes: u64, namespace: Option<u16>, fill: Fill) -> Result<Slot, Refusal> {
+    /// Reserves a slot of `slot_bytes`, or a little more, for this worker. Evicts blocks if it must.
+    pub fn reserve(&self, slot_bytes: u64, fill: Fill) -> Result<Slot, Refusal> {
         let heap = self.blocks.lock_heap().map_err(|_| Refusal::NoRoom)?;
-        self.reserve_under(&heap, slot_bytes, namespace, fill)
+        self.reserve_under(&heap, slot_bytes, None, fill)
     }
 
-    /// As [`Evictor::reserve`].
+    /// As [`Evictor::reserve`], and charges the slot to a namespace, which this worker has open.
     pub fn reserve_under(
         &self,
         heap: &Holds<Heap>,
