@@ -155,6 +155,8 @@ fn draw_field(input: &mut Input<'_>, map: &Map, area: Area) -> What {
         (Area::Objects, 1) => (4, input.below(8)),
         (Area::Objects, 2) => (5, map.area(Area::Data).0 + LINE * input.below(1 << 12)),
         (Area::Objects, _) => return What::Rename(block(input)),
+        (Area::Opened, 0) => (4, input.below(5)),
+        (Area::Opened, choice) => (usize::from(choice), input.word()),
         (Area::Demands, choice) => (usize::from(choice), input.below(1 << 12)),
         (Area::Hits, _) => (input.below(8) as usize, block(input) | input.below(4) << 40),
         (Area::Offers, _) => (input.below(8) as usize, input.below(map.chunks + 2) | input.below(1 << 12) << 32),

@@ -22,6 +22,7 @@ pub(crate) enum Area {
     Usage,
     Objects,
     GivenLocks,
+    Opened,
     Demands,
     Hits,
     Offers,
@@ -36,7 +37,7 @@ pub(crate) enum Area {
 }
 
 impl Area {
-    pub const ALL: [Self; 23] = [
+    pub const ALL: [Self; 24] = [
         Self::Superblock,
         Self::Hosts,
         Self::Marks,
@@ -49,6 +50,7 @@ impl Area {
         Self::Usage,
         Self::Objects,
         Self::GivenLocks,
+        Self::Opened,
         Self::Demands,
         Self::Hits,
         Self::Offers,
@@ -70,6 +72,7 @@ impl Area {
                 | Self::Workers
                 | Self::Records
                 | Self::Events
+                | Self::Opened
                 | Self::Demands
                 | Self::Namespaces
                 | Self::Objects
@@ -125,10 +128,11 @@ impl Map {
             hosts * 1098 * lines_of_lock,
             hosts * records,
             hosts * events,
-            256 * 3,
+            3 * (words[7] >> 16 & 0xffff),
             hosts * 256 / 8,
             1024 * 2,
             1024 / 512,
+            hosts * workers,
             hosts,
             if_shared(hosts * (descriptors / 64).clamp(16, 8192)),
             if_shared(hosts * chunks.min(1024).div_ceil(8)),

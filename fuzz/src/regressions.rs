@@ -164,6 +164,8 @@ fn the_format_document_matches_the_pool() {
         world.restore(0);
         let mut run = Run::new(&world);
         run.attach_named(0, true);
+        // Its worker has a namespace open then.
+        run.publish(0, 0, 0, 0);
         run.pool(0).expect("it attached").tick();
         let (map, image) = (*run.region.map(), run.region.image());
         assert_eq!(image[2][7], superblock_check(&superblock_words(&*run.region)));

@@ -130,6 +130,8 @@ named! {
     MemoryNamed = "memory.named",
     /// A namespace row has its name and no record yet.
     NamespaceNamed = "namespace.named",
+    /// A namespace row is free again; its next namespace is not written yet.
+    NamespaceReclaimed = "namespace.reclaimed",
     /// An object has its row; the object that it replaces is not freed yet.
     ObjectEntered = "object.entered",
     /// A row shows an object; the row that it replaces is not cleared yet.
@@ -193,6 +195,8 @@ named! {
     IndexOverflowUncounted = "index.overflow-uncounted",
     /// The next holder of a lock does not repair what a dead holder left.
     LockRepairSkipped = "lock.repair-skipped",
+    /// A namespace row is reclaimed although a worker has it open.
+    NamespaceTakenInUse = "namespace.taken-in-use",
     /// A pin does not confirm that its block is still there.
     PinRecheckSkipped = "pin.recheck-skipped",
     /// A reused slot keeps its generation.

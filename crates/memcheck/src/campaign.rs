@@ -47,6 +47,7 @@ fn harm(mistake: Mistake) -> Hurts {
         | Mistake::EventStoredUntold
         | Mistake::IndexOverflowUncounted
         | Mistake::LockRepairSkipped
+        | Mistake::NamespaceTakenInUse
         | Mistake::PublishGenerationKept
         | Mistake::ReadRecheckSkipped => Hurts::Anywhere,
     }

@@ -7,6 +7,7 @@ mod fills;
 mod follow;
 mod limits;
 mod memory;
+mod namespaces;
 mod objects;
 mod oracle;
 mod run;

@@ -79,6 +79,8 @@ pub struct Notes {
     pub registers: BTreeMap<String, Register>,
     /// The row of each namespace, by label.
     pub namespaces: BTreeMap<String, u16>,
+    /// Namespaces that processes have open, by row: process and label.
+    pub holders: BTreeMap<u16, BTreeMap<usize, String>>,
     /// Logical clock that orders the calls of the oracle.
     clock: u64,
     /// Each host's summary of the region at a meeting.

@@ -123,6 +123,9 @@ pub fn run(seed: u64, setting: &Setting) -> Outcome {
         shape = shape.with_idle_hosts();
         (rates.process_crash, rates.host_crash) = (0, 0);
     }
+    if rates.deadly == Some(Point::NamespaceReclaimed) {
+        shape = shape.with_few_rows();
+    }
     let world = World::new(seed, shape.hosts, shape.region_bytes(), rates, OPERATIONS_MAX);
     if sleepers {
         world.stall(STALL_RATE);

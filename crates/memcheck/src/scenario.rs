@@ -9,8 +9,8 @@ use cenote_base::prng::Prng;
 use cenote_mem::{Fabric, Offset};
 use cenote_memmodel::{Process, SimFabric, SimHost};
 use cenote_pool::{
-    AttachOptions, CheckReport, ColdBlock, Counter, Design, Event, Hit, LockManager, Names, Namespace, NamespaceRecord,
-    NewBlock, Pool, PoolError, Publish, ReadOutcome, Shorter, Strays,
+    AttachOptions, CheckReport, ColdBlock, Counter, Design, Event, Hit, LockManager, Names, Namespace, NewBlock, Pool,
+    PoolError, Publish, ReadOutcome, Shorter, Strays,
 };
 use std::sync::Arc;
 use std::time::Duration;
@@ -80,27 +80,6 @@ impl Actor {
         Some(namespace)
     }
 
-    /// Opens a namespace. Its row must be the one that other processes got.
-    pub fn named(&self, pool: &SimPool, label: &str) -> Option<Namespace> {
-        let record = NamespaceRecord {
-            fingerprint: [label.len() as u8; 32],
-            label: label.to_owned(),
-            block_bytes: self.shape.block_bytes,
-            block_tokens: 16,
-            num_layers: 1,
-        };
-        let namespace = pool.namespace(&record).ok()?;
-        if self.process.lives(self.process.number()) {
-            let id = namespace.id.0;
-            let known = *self.oracle.notes().namespaces.entry(label.to_owned()).or_insert(id);
-            if known != id {
-                let fact = format!("namespace `{label}` has row {id} and had row {known}");
-                self.oracle.report_unless_lossy(Checker::Index, fact);
-            }
-        }
-        Some(namespace)
-    }
-
     /// Opens one of several namespaces and sets its quota.
     fn limit(&self, pool: &SimPool, prng: &mut Prng) {
         let label = "other".repeat(1 + prng.below(3) as usize);
@@ -135,6 +114,13 @@ impl Actor {
         None
     }
 
+    /// Detaches, and attaches as a new worker.
+    fn open_again(&self, pool: &mut Option<SimPool>) -> Option<Namespace> {
+        drop(self.held_rows());
+        *pool = None;
+        self.open(pool)
+    }
+
     /// The program of a worker.
     pub fn work(&self, seed: u64) {
         let mut prng = Prng::at(seed, 100 + self.process.number() as u64);
@@ -155,19 +141,24 @@ impl Actor {
             }
             return;
         }
-        let mut pool = None;
-        if self.open(&mut pool).is_none() {
-            return;
-        }
-        if let Some(pool) = pool {
-            self.rest(&pool);
+        {
+            let mut pool = None;
+            let _rows = self.held_rows();
+            if self.open(&mut pool).is_none() {
+                return;
+            }
+            if let Some(pool) = &pool {
+                self.rest(pool);
+            }
         }
         self.work_on(prng, LATE_ROUNDS);
     }
 
     fn work_on(&self, mut prng: Prng, rounds: u64) {
         let mut pool = None;
-        let Some(namespace) = self.open(&mut pool) else { return };
+        // Dropped before the pool, which frees the rows.
+        let _rows = self.held_rows();
+        let Some(mut namespace) = self.open(&mut pool) else { return };
         // In shapes with many pins, a new worker pins at once, before other hosts have seen its
         // slot.
         if self.shape.weights[2] >= 10 {
@@ -184,10 +175,8 @@ impl Actor {
             // Not in the plain design: the fork loses handles, and their counts would stay raised.
             if self.shape.design == Design::Cenote && self.process.time().is_multiple_of(29) {
                 self.fork(open, &namespace, prng.below(self.shape.universe as u64) as usize);
-                pool = None;
-                if self.open(&mut pool).is_none() {
-                    return;
-                }
+                let Some(again) = self.open_again(&mut pool) else { return };
+                namespace = again;
                 continue;
             }
             if self.process.time() - last_tick > TICK_NS {
@@ -218,20 +207,24 @@ impl Actor {
                 5 => self.count(open, prng.below(2) as u8),
                 6 => self.object(open, prng.below(2) as u8, &mut prng),
                 7 => drop(open.gc()),
+                8 if self.shape.has_few_rows() && prng.below(3) > 0 => {
+                    // A worker of another model comes.
+                    let Some(again) = self.open_again(&mut pool) else { return };
+                    namespace = again;
+                    self.use_other_model(pool.as_ref().expect("open"), &mut prng);
+                }
                 8 if prng.below(2) == 0 => drop(open.info()),
                 8 => self.limit(open, &mut prng),
                 10 => self.shorten(open, &namespace, prng.below(4) == 0),
                 11 => self.use_memory(open, &mut prng),
                 _ => {
-                    pool = None;
-                    if self.open(&mut pool).is_none() {
-                        return;
-                    }
+                    let Some(again) = self.open_again(&mut pool) else { return };
+                    namespace = again;
                 }
             }
         }
-        if let Some(pool) = pool {
-            self.look_at_counters(&pool);
+        if let Some(pool) = &pool {
+            self.look_at_counters(pool);
         }
     }
 
@@ -257,7 +250,7 @@ impl Actor {
         }
     }
 
-    fn notes_evicted(&self, count: usize) {
+    pub fn notes_evicted(&self, count: usize) {
         self.oracle.notes().evicted += count as u64;
     }
 
@@ -441,44 +434,45 @@ impl Actor {
             return;
         }
         let mut pool = None;
+        let _rows = self.held_rows();
         let now = self.now_us();
         self.oracle.notes().attached.push((self.process.host(), now));
         let Some(namespace) = self.open(&mut pool) else { return };
-        let Some(pool) = pool else { return };
+        let Some(pool) = &pool else { return };
         for _ in 0..10 {
             pool.tick();
             // Restarted hosts log their new incarnation. Later events appear only once.
-            self.follow(&pool);
+            self.follow(pool);
             if !self.process.sleep(TICK_NS) {
                 return;
             }
         }
         if self.process.is_cut() {
-            self.look_around(&pool, 0);
+            self.look_around(pool, 0);
             // The blocks found here may be evicted for the blocks published next.
             self.oracle.notes().found.clear();
         }
         if self.oracle.sleepers {
-            self.oversleep(&pool);
+            self.oversleep(pool);
         }
-        if self.meet(54, true, &pool) && self.process.host() == 0 {
-            self.free_all(&pool);
+        if self.meet(54, true, pool) && self.process.host() == 0 {
+            self.free_all(pool);
         }
-        self.meet(55, true, &pool);
+        self.meet(55, true, pool);
         // It frees this host's slots of the memory that host 0 has freed.
         pool.tick();
         if self.shape.idle_host != Some(self.process.host()) {
-            self.use_everything(&pool, &namespace);
+            self.use_everything(pool, &namespace);
             // Evict a block without publishing another.
-            self.follow(&pool);
+            self.follow(pool);
             self.notes_evicted(pool.evict(1));
         }
-        self.look_around(&pool, 10);
+        self.look_around(pool, 10);
         let evicted = pool.counter(Counter::Evicted);
-        self.obey(&pool);
-        self.share_a_limit(&pool);
+        self.obey(pool);
+        self.share_a_limit(pool);
         if self.oracle.sleepers {
-            self.mend(&pool);
+            self.mend(pool);
         }
         // Evictions since `look_around` made room for another host.
         self.oracle.notes().left += pool.counter(Counter::Evicted) - evicted;
@@ -556,11 +550,12 @@ impl Actor {
     pub fn inspect(&self) {
         self.check_history();
         let mut pool = None;
+        let _rows = self.held_rows();
         if self.open(&mut pool).is_none() {
             return;
         }
-        if let Some(pool) = pool {
-            self.look_around(&pool, 20);
+        if let Some(pool) = &pool {
+            self.look_around(pool, 20);
             // The host's counters are new, so these evictions came after the power cut. They made
             // room for another host.
             self.oracle.notes().left += pool.counter(Counter::Evicted);
@@ -695,30 +690,6 @@ impl Actor {
         }
         self.look_at_namespaces(pool);
         self.expect_living(pool);
-    }
-
-    /// Checks the rows, labels and quotas of all namespaces that a process opened.
-    fn look_at_namespaces(&self, pool: &SimPool) {
-        let from = self.oracle.notes().now();
-        let rows = pool.info().namespaces;
-        let known = self.oracle.notes().namespaces.clone();
-        for (label, id) in known {
-            let Some(row) = rows.iter().find(|row| row.id.0 == id && row.label == label) else {
-                let fact = format!("no row {id} with the label `{label}`: {rows:?}");
-                self.oracle.report_unless_lossy(Checker::Index, fact);
-                continue;
-            };
-            if label == "sim" && self.shape.quota_blocks > 0 {
-                let over = row.used_bytes.saturating_sub(self.shape.quota_blocks * self.shape.block_bytes);
-                let mut notes = self.oracle.notes();
-                notes.overshoot = notes.overshoot.max(over);
-            }
-            let limit = Some(row.quota_bytes).filter(|&bytes| bytes > 0);
-            if label != "sim" && !self.oracle.notes().may_be(&label, limit, from, true) {
-                let fact = format!("namespace `{label}` has the quota {limit:?}, which is not the last one set");
-                self.oracle.report_unless_lossy(Checker::Index, fact);
-            }
-        }
     }
 
     /// Runs the pool's check. If `settled`, its findings are violations: no live host was declared

@@ -33,6 +33,8 @@ pub struct Shape {
     pub late_host: Option<usize>,
     /// Lines of each host's event ring. Few lines are soon overwritten.
     pub events_per_host: u32,
+    /// Rows of the namespace table. Few rows are reclaimed for the processes' namespaces.
+    pub namespaces: u16,
     /// Number of operations of each process.
     pub rounds: u64,
     /// Weight of each kind of operation; 0 leaves it out (swarm testing).
@@ -67,10 +69,11 @@ impl Shape {
             idle_host,
             late_host,
             events_per_host: [16, 32, 128][(seed / 3 % 3) as usize],
+            namespaces: 256,
             rounds: 8 + prng.below(24),
             weights: [12, 12, 6, 4, 2, 3, 2, 1, 1, 1, 2, 3],
         };
-        match prng.below(9) {
+        let shape = match prng.below(9) {
             // Few blocks and slots, so that pins and reads race with reuse.
             0 | 1 => Self {
                 universe: 2 + prng.below(2) as usize,
@@ -111,7 +114,18 @@ impl Shape {
                 }
                 Self { weights, ..common }
             }
-        }
+        };
+        if (seed / 9).is_multiple_of(3) { shape.with_few_rows() } else { shape }
+    }
+
+    /// This shape with more namespaces than rows.
+    pub fn with_few_rows(mut self) -> Self {
+        self.weights[8] = 6;
+        Self { namespaces: 7, rounds: self.rounds + 16, ..self }
+    }
+
+    pub fn has_few_rows(&self) -> bool {
+        self.namespaces < 256
     }
 
     /// This shape with hosts that are busy and idle by turns, so that chunks move with their blocks.
@@ -153,6 +167,7 @@ impl Shape {
             hazard_lines_per_worker: 1,
             records_per_host: 32,
             events_per_host: self.events_per_host,
+            namespaces: self.namespaces,
             hosts_lock: self.hosts_lock,
             eviction: self.eviction,
             design: self.design,

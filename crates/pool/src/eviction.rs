@@ -53,19 +53,14 @@ impl<F: Fabric, H: HostLocal> Evictor<F, H> {
         Self { region, log, hosts, index, space, blocks }
     }
 
-    /// Reserves a slot of `slot_bytes`, or a little more, for this worker and charges it to a
-    /// namespace. Evicts blocks if it must.
-    pub fn reserve(&self, slot_bytes: u64, namespace: Option<u16>, fill: Fill) -> Result<Slot, Refusal> {
+    /// Reserves a slot of `slot_bytes`, or a little more, for this worker. Evicts blocks if it must.
+    pub fn reserve(&self, slot_bytes: u64, fill: Fill) -> Result<Slot, Refusal> {
         let heap = self.blocks.lock_heap().map_err(|_| Refusal::NoRoom)?;
-        let slot = self.reserve_under(&heap, slot_bytes, namespace, fill)?;
-        if let Some(namespace) = namespace {
-            self.space.show_usage(&heap, namespace);
-        }
-        Ok(slot)
+        self.reserve_under(&heap, slot_bytes, None, fill)
     }
 
-    /// As [`Evictor::reserve`], for a caller that reserves several slots and then publishes the use of
-    /// their namespaces ([`Space::show_usage`]).
+    /// As [`Evictor::reserve`], and charges the slot to a namespace, which this worker has open. The
+    /// caller then publishes the use of the namespace ([`Space::show_usage`]).
     pub fn reserve_under(
         &self,
         heap: &Holds<Heap>,

@@ -62,7 +62,13 @@ impl<F: Fabric, H: HostLocal> Member<F, H> {
             Arc::clone(&space),
             Arc::clone(&blocks),
         );
-        let tables = Tables::new(Arc::clone(&region), Arc::clone(&locks), Arc::clone(&space), Arc::clone(&blocks));
+        let tables = Tables::new(
+            Arc::clone(&region),
+            Arc::clone(&locks),
+            Arc::clone(&hosts),
+            Arc::clone(&space),
+            Arc::clone(&blocks),
+        );
         let name = String::new();
         Self { region, log, locks, hosts, index, space, blocks, evictor, tables, name, _claim: None }
     }

@@ -5,35 +5,42 @@ pub mod locks;
 pub mod memory;
 pub mod namespaces;
 pub mod objects;
+pub mod opened;
 mod rows;
 
 use crate::blocks::Blocks;
+use crate::hosts::Hosts;
 use crate::region::Region;
 use crate::space::Space;
 use crate::sync::{Guard, Intent, Locks, Timeout};
 use cenote_mem::host::LockTimeout;
 use cenote_mem::{Fabric, HostLocal};
-use std::sync::Arc;
+use opened::Opened;
 use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Mutex};
 
 /// Reads and changes the tables, and frees slots that no row and no word names.
 pub(crate) struct Tables<F: Fabric, H: HostLocal> {
     region: Arc<Region<F, H>>,
     locks: Arc<Locks<F, H>>,
+    hosts: Arc<Hosts<F, H>>,
     space: Arc<Space<F, H>>,
     blocks: Arc<Blocks<F, H>>,
+    /// Namespaces that this worker has open.
+    opened: Mutex<Opened>,
     /// Chunk of the arena that had room last.
     last_arena: AtomicU64,
 }
 
 impl<F: Fabric, H: HostLocal> Tables<F, H> {
-    pub const fn new(
+    pub fn new(
         region: Arc<Region<F, H>>,
         locks: Arc<Locks<F, H>>,
+        hosts: Arc<Hosts<F, H>>,
         space: Arc<Space<F, H>>,
         blocks: Arc<Blocks<F, H>>,
     ) -> Self {
-        Self { region, locks, space, blocks, last_arena: AtomicU64::new(0) }
+        Self { region, locks, hosts, space, blocks, opened: Mutex::default(), last_arena: AtomicU64::new(0) }
     }
 
     /// Takes the table lock, and mends the rows of objects if its last holder died.

@@ -173,7 +173,8 @@ fn expect_clean(pool: &TestPool, when: &str) {
 }
 
 /// Points that the worker does not pass: those of other crates, of several hosts (their stale lines
-/// and locks), of an older region that is overwritten, of the plain design and of repacking.
+/// and locks), of an older region that is overwritten, of a full table of namespaces, of the plain
+/// design and of repacking.
 const ELSEWHERE: &[Point] = &[
     Point::ChunkAdopted,
     Point::ChunkMoved,
@@ -191,6 +192,7 @@ const ELSEWHERE: &[Point] = &[
     Point::HostReborn,
     Point::LoadLayer,
     Point::LockLeft,
+    Point::NamespaceReclaimed,
     Point::ReadUnseen,
     Point::RepackEmptied,
     Point::RepackReserved,

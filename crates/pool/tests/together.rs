@@ -114,6 +114,8 @@ fn a_block_over_its_quota_does_not_keep_others_from_the_pool() {
 fn blocks_that_are_filled_together_are_published_together() {
     let [first, second] = two_hosts(&small_config(45));
     let ns = namespace(&first, 1, BLOCK_BYTES);
+    // Workers publish only in namespaces that they have opened.
+    namespace(&second, 1, BLOCK_BYTES);
     let hashes = chain(&ns, 1, 5);
     let new: Vec<NewBlock<'_>> = (0..).zip(&hashes).map(|(depth, &hash)| NewBlock::new(&ns, hash, depth)).collect();
     let payloads: Vec<Vec<u8>> = hashes.iter().map(|&hash| payload(hash, BLOCK_BYTES)).collect();

@@ -48,7 +48,8 @@ pub fn run(args: &PoolEventsArgs) -> Result<ExitCode, Failure> {
     loop {
         let followed = inspector.follow(&mut follower).map_err(|error| args.region.explain(&error))?;
         let of = |event: &BlockEvent| event.told().namespace.0;
-        if followed.events.iter().any(|event| !models.contains_key(&of(event))) {
+        // A row may have been reclaimed for another model.
+        if !followed.events.is_empty() {
             models = inspector.namespaces().into_iter().map(|row| (row.id.0, row)).collect();
         }
         let resync = followed.resync.map(|reason| What::Resync { event: "resync", reason });

@@ -166,7 +166,7 @@ fn info_text(info: &Info, flush: Flush) -> String {
         ("hosts", hosts),
     ]);
     let mut models =
-        table(&["id", "model", "blocks", "bytes", "takes", "quota", "block size", "tokens", "fingerprint"]);
+        table(&["id", "model", "blocks", "bytes", "takes", "quota", "workers", "block size", "tokens", "fingerprint"]);
     for row in &info.namespaces {
         models.add_row([
             row.id.0.to_string(),
@@ -175,6 +175,7 @@ fn info_text(info: &Info, flush: Flush) -> String {
             ByteSize(row.bytes).to_string(),
             ByteSize(row.used_bytes).to_string(),
             if row.quota_bytes > 0 { ByteSize(row.quota_bytes).to_string() } else { "none".to_owned() },
+            row.workers.to_string(),
             ByteSize(row.block_bytes).to_string(),
             row.block_tokens.to_string(),
             row.fingerprint.chars().take(12).collect(),

@@ -141,6 +141,7 @@ impl<F: Fabric, H: HostLocal> Member<F, H> {
             self.check_list(&heap, &mut report).map_err(PoolError::lock("index"))?;
         }
         self.check_events(self.region.host, &mut report);
+        self.check_opened(self.region.host, &mut report);
         report.pinned = self.blocks.pinned().len() as u64;
         report.sum_leaked_bytes();
         self.region.counters().add(Counter::Damaged, report.damage.len() as u64);
@@ -421,6 +422,19 @@ impl<F: Fabric, H: HostLocal> Member<F, H> {
                 &format!("{broken} of its lines are corrupt: their writers died, or are still writing"),
                 "followers of the log detect it and walk the descriptors once",
                 "later events overwrite them",
+            ));
+        }
+    }
+
+    /// Checks the lines with the namespaces that a host's workers have open, from this host's caches.
+    pub(crate) fn check_opened(&self, host: u64, report: &mut CheckReport) {
+        let torn = self.tables.torn_opened(host);
+        if torn > 0 {
+            report.pending.push(finding(
+                format!("namespaces of host {host}'s workers"),
+                &format!("{torn} lines are corrupt: their writers died, or are still writing"),
+                "each counts as a worker that has every namespace open, so no row of the table is reclaimed",
+                "living workers repair theirs at their next tick; `cenote pool gc` on that host clears the others",
             ));
         }
     }

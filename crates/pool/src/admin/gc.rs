@@ -38,6 +38,10 @@ impl<F: Fabric, H: HostLocal> Member<F, H> {
     pub fn collect_garbage(&self, payloads: bool, timeout: Timeout) -> Result<GcReport, PoolError> {
         let Self { region, index, space, blocks, .. } = self;
         let mut report = GcReport { recovered: self.recover_dead()?, ..GcReport::default() };
+        {
+            let membership = self.locks.lock_membership(timeout).map_err(PoolError::lock("membership"))?;
+            self.hosts.clear_opened_of_none(&membership);
+        }
         let heap = blocks.lock_heap_within(timeout).map_err(PoolError::lock("heap"))?;
         blocks.take_back_all(&heap);
         for host in 0..region.layout.max_hosts {

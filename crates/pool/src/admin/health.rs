@@ -55,6 +55,13 @@ impl<F: Fabric, H: HostLocal> Member<F, H> {
                 return Some("this host's line is corrupt".to_owned());
             }
         }
+        if !self.tables.shows_opened() {
+            // Another thread may be opening a namespace.
+            let _tables = self.tables.lock(Timeout::TRY).ok()?;
+            if !self.tables.shows_opened() {
+                return Some("the line with this worker's open namespaces is corrupt".to_owned());
+            }
+        }
         let first = self.locks.breaker.next_chunk(CHUNKS_A_TICK);
         let count = CHUNKS_A_TICK.min(self.region.layout.num_chunks);
         let torn = (0..count)
@@ -97,6 +104,10 @@ impl<F: Fabric, H: HostLocal> Member<F, H> {
             let membership = self.locks.lock_membership(self.locks.serving());
             let membership = membership.map_err(PoolError::lock("membership")).map_err(busy)?;
             self.hosts.rewrite_own_lines(&membership, self.name());
+        }
+        {
+            let tables = self.tables.lock(self.locks.serving()).map_err(PoolError::lock("table")).map_err(busy)?;
+            self.tables.show_opened(&tables);
         }
         self.collect_garbage(false, self.locks.serving()).map_err(busy)?;
         let mut report = CheckReport::default();

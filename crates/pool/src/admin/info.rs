@@ -4,7 +4,7 @@ use super::memory::MemoryInfo;
 use crate::members::Member;
 use crate::region::area::hex;
 use crate::region::counters::Counter;
-use crate::region::layout::{NAMESPACES, PINS_PER_LINE};
+use crate::region::layout::PINS_PER_LINE;
 use crate::region::lines::{BlockState, NameLine, NamespaceLine, WorkerLine, unpack_text};
 use crate::region::piece::Kind;
 use crate::space::strays::Strays;
@@ -120,7 +120,8 @@ impl<F: Fabric, H: HostLocal> Member<F, H> {
     }
 
     pub(crate) fn namespace_rows(&self) -> Vec<NamespaceInfo> {
-        (0..NAMESPACES)
+        let workers = self.tables.workers_by_row();
+        (0..self.region.layout.num_namespaces)
             .filter_map(|row| {
                 let at = self.region.layout.namespace(row);
                 let line = self.region.read::<NamespaceLine>(at)?;
@@ -140,6 +141,7 @@ impl<F: Fabric, H: HostLocal> Member<F, H> {
                     bytes: 0,
                     used_bytes: self.space.used_bytes(row),
                     quota_bytes: self.space.read_quota(row),
+                    workers: workers[row as usize],
                 })
             })
             .collect()
@@ -219,6 +221,9 @@ pub struct NamespaceInfo {
     pub used_bytes: u64,
     /// Limit of those bytes; 0: none.
     pub quota_bytes: u64,
+    /// Workers that have it open. Without any, and without bytes, its row may be given to another
+    /// namespace.
+    pub workers: u64,
 }
 
 /// A host that has attached.

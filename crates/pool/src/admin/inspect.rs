@@ -164,6 +164,8 @@ impl<F: Fabric + Clone> Inspector<F> {
             }
             own.region.refresh_range(own.region.layout.event(host, 0), own.region.layout.event(host + 1, 0));
             own.check_events(host, &mut report);
+            own.region.refresh_range(own.region.layout.opened(host, 0), own.region.layout.opened(host + 1, 0));
+            own.check_opened(host, &mut report);
             report.pending.extend(left);
             report.pending.extend(self.left_chunks(host, &lines));
             report.leaks.extend(self.ownerless_chunks(host, &lines));

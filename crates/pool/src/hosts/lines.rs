@@ -117,6 +117,26 @@ impl<F: Fabric, H: HostLocal> Hosts<F, H> {
         self.put_worker(membership, slot, line);
     }
 
+    /// Records that the last worker of a slot of this host has no namespace open. The caller has
+    /// settled all that the worker had reserved.
+    pub fn clear_opened(&self, _: &Holds<Membership>, slot: u64) {
+        let region = &self.region;
+        let at = region.layout.opened(region.host, slot);
+        if region.fabric.load_line(at) != [0; 8] {
+            region.clear(at);
+            // The next worker of the slot writes the line from another process.
+            region.fabric.fence();
+        }
+    }
+
+    /// Clears the lines of slots that no worker has: only damage leaves content there.
+    pub fn clear_opened_of_none(&self, membership: &Holds<Membership>) {
+        let region = &self.region;
+        let has_worker = |slot: u64| region.joined(region.host, slot) || region.area.slot_alive(slot as u32);
+        let free = (0..region.layout.workers_per_host).filter(|&slot| !has_worker(slot));
+        free.for_each(|slot| self.clear_opened(membership, slot));
+    }
+
     /// Whether a worker slot of this host was joined by a process that is dead now.
     pub fn died(&self, slot: u64) -> bool {
         self.region.joined(self.region.host, slot) && !self.region.area.slot_alive(slot as u32)

@@ -44,6 +44,7 @@ impl<F: Fabric, H: HostLocal> Member<F, H> {
             let heap = self.blocks.lock_heap_patiently().map_err(PoolError::lock("heap"))?;
             for other in 0..region.layout.workers_per_host {
                 self.hosts.clear_hazards(&membership, other);
+                self.hosts.clear_opened(&membership, other);
                 self.hosts.clear_worker_line(&membership, other);
             }
             // Again, because pins of dead workers no longer hold blocks.

@@ -109,6 +109,7 @@ impl<F: Fabric, H: HostLocal> Member<F, H> {
         }
         recovered.reservations += self.tables.free_unused();
         fault::point(Point::RecoverFreed);
+        self.hosts.clear_opened(membership, slot);
         self.hosts.clear_worker_line(membership, slot);
         self.region.counters().add(Counter::ReservationsRecovered, recovered.reservations);
         Ok(recovered)

@@ -53,7 +53,7 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
         }
         // Reserving may evict and takes the heap lock, so it comes before the table lock.
         let slot_bytes = if small.is_some() { arena_bytes } else { slot_bytes };
-        let slot = member.evictor.reserve(slot_bytes, None, Fill::InPlace).map_err(|_| PoolError::NoRoom(bytes))?;
+        let slot = member.evictor.reserve(slot_bytes, Fill::InPlace).map_err(|_| PoolError::NoRoom(bytes))?;
         let generation = tables.prepare_memory(slot, small);
         let shown = lock().and_then(|held| match member.space.still_reserved(slot.block, life) {
             true => Ok(tables.show_memory(&held, slot, generation, small.is_some())),

@@ -12,7 +12,7 @@ use crate::region::counters::Counter;
 use crate::region::hit::Hit;
 use crate::region::lines::{BlockState, Descriptor};
 use crate::space::{Fill, Slot};
-use crate::sync::{Guard, Heap};
+use crate::sync::{Guard, Heap, Holds};
 use crate::tables::namespaces::Namespace;
 use cenote_base::BlockHash;
 use cenote_base::fault::{self, Point};
@@ -191,7 +191,9 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
         assert!(shorter.iter().all(fits), "not payloads, or longer than what they replace");
         let member = &*self.0;
         let left = match member.blocks.lock_heap() {
-            Ok(heap) if !member.region.is_plain() => member.evictor.reserve_shorter(&heap, namespace.id.0, shorter),
+            Ok(heap) if !member.region.is_plain() && member.tables.has_open(namespace) => {
+                member.evictor.reserve_shorter(&heap, namespace.id.0, shorter)
+            }
             _ => return 0,
         };
         fault::point(Point::RepackReserved);
@@ -255,12 +257,12 @@ impl<F: Fabric, H: HostLocal> Member<F, H> {
         if wanted.peek().is_none() {
             return;
         }
+        self.renew_rows();
         let heap = self.blocks.lock_heap().map_err(|_| Refusal::NoRoom);
         let mut charged = BTreeSet::new();
         for wish in wanted {
             let Wish { new: NewBlock { namespace, .. }, slot_bytes, .. } = *wish;
-            let reserve =
-                |heap: &Guard<'_, Heap, F, H>| self.evictor.reserve_under(heap, slot_bytes, Some(namespace.id.0), fill);
+            let reserve = |heap: &Guard<'_, Heap, F, H>| self.reserve_open(heap, namespace, slot_bytes, fill);
             let reserved = heap.as_ref().map_err(|refusal| *refusal).and_then(reserve);
             wish.slot = reserved.map_err(|refusal| self.refused(refusal, namespace, slot_bytes));
             charged.insert(namespace.id.0);
@@ -277,8 +279,36 @@ impl<F: Fabric, H: HostLocal> Member<F, H> {
         if self.is_out() {
             return Err(Publish::NoRoom);
         }
-        let slot = self.evictor.reserve(slot_bytes, Some(namespace.id.0), fill);
+        self.renew_rows();
+        let heap = self.blocks.lock_heap().map_err(|_| Refusal::NoRoom);
+        let slot = heap.and_then(|heap| {
+            let slot = self.reserve_open(&heap, namespace, slot_bytes, fill);
+            self.space.show_usage(&heap, namespace.id.0);
+            slot
+        });
         slot.map_err(|refusal| self.refused(refusal, namespace, slot_bytes))
+    }
+
+    /// Reserves a slot for a namespace that this worker has open. Its row cannot be another's then.
+    fn reserve_open(
+        &self,
+        heap: &Holds<Heap>,
+        namespace: &Namespace,
+        slot_bytes: u64,
+        fill: Fill,
+    ) -> Result<Slot, Refusal> {
+        if !self.tables.has_open(namespace) {
+            return Err(Refusal::NoRoom);
+        }
+        self.evictor.reserve_under(heap, slot_bytes, Some(namespace.id.0), fill)
+    }
+
+    /// After a new life of the host began: gives up rows that others reclaimed, and withdraws blocks
+    /// that this worker published under them before it noticed.
+    pub(super) fn renew_rows(&self) {
+        for row in self.tables.renew_rows(self.locks.serving()) {
+            self.evictor.forget(row as u16);
+        }
     }
 
     /// Counts a refusal.

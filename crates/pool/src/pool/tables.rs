@@ -4,21 +4,25 @@ use super::Pool;
 use crate::blocks::Label;
 use crate::error::PoolError;
 use crate::log::events::Names;
-use crate::region::layout::NAMESPACES;
 use crate::region::lines::{BlockState, NameLine, QuotaLine};
 use crate::space::Fill;
 use crate::tables::namespaces::{Namespace, NamespaceRecord};
 use crate::tables::objects::READ_ATTEMPTS;
+use cenote_base::NamespaceId;
 use cenote_base::fault::{self, Point};
-use cenote_base::{ChainHasher, NamespaceId};
 use cenote_mem::{Fabric, HostLocal, LINE};
 use std::collections::BTreeSet;
 
 impl<F: Fabric, H: HostLocal> Pool<F, H> {
-    /// Finds the namespace of this fingerprint, or enters a new one.
+    /// Opens the namespace of this fingerprint, or enters a new one. It stays open until this worker
+    /// leaves the region. If no row is free, a row is reclaimed that no worker has open and that has
+    /// no block; an earlier namespace with the same number is gone then.
+    ///
+    /// The handle is good for workers that have opened the namespace. Others publish nothing with it.
     ///
     /// # Errors
-    /// Its blocks do not fit into a chunk, the table is full, or the row says another block size.
+    /// Its blocks do not fit into a chunk, no row can be reclaimed, or the row says another block
+    /// size.
     pub fn namespace(&self, record: &NamespaceRecord) -> Result<Namespace, PoolError> {
         let member = &*self.0;
         if record.block_bytes == 0 || record.block_bytes > member.region.layout.chunk_bytes {
@@ -33,14 +37,16 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
                 record.block_bytes
             )));
         }
-        let tables = member.tables.lock(member.locks.patient()).map_err(PoolError::lock("table"))?;
-        let row = member.tables.namespace_row(&tables, record)?;
-        member.space.know_quota(row, member.space.read_quota(row));
-        Ok(Namespace {
-            id: NamespaceId(row as u16),
-            block_bytes: record.block_bytes,
-            hasher: ChainHasher::new(&member.region.superblock.config.seed, &record.fingerprint),
-        })
+        member.renew_rows();
+        let open = || {
+            let tables = member.tables.lock(member.locks.patient()).map_err(PoolError::lock("table"))?;
+            member.tables.open_namespace(&tables, record)
+        };
+        match open() {
+            // Dead workers of this host may have the last rows open.
+            Err(PoolError::TableFull { .. }) if member.recover_dead().is_ok_and(|dead| dead.workers > 0) => open(),
+            opened => opened,
+        }
     }
 
     /// Limits the bytes that a namespace's blocks may take in the region, over all hosts; 0 removes
@@ -54,7 +60,7 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
         let row = u64::from(namespace.0);
         let _tables = member.tables.lock(member.locks.patient()).map_err(PoolError::lock("table"))?;
         member.region.refresh_namespaces();
-        if row >= NAMESPACES || member.space.namespace_line(row).is_none() {
+        if row >= member.region.layout.num_namespaces || member.space.namespace_line(row).is_none() {
             return Err(PoolError::Config(format!("the region has no namespace {row}")));
         }
         let at = member.region.layout.quota(row);
@@ -75,7 +81,7 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
         let length = bytes.len() as u64;
         let slot_bytes = member.tables.slot_of_object(length)?;
         // Reserving may evict and takes the heap lock, so it comes before the table lock.
-        let slot = member.evictor.reserve(slot_bytes, None, Fill::Copied).map_err(|_| PoolError::NoRoom(length))?;
+        let slot = member.evictor.reserve(slot_bytes, Fill::Copied).map_err(|_| PoolError::NoRoom(length))?;
         let label = Label { hash, state: BlockState::Object, kind: 0, names: Names::default() };
         let generation = member.blocks.write(slot, &label, &[bytes]);
         fault::point(Point::ObjectWritten);

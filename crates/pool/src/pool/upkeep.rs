@@ -27,6 +27,7 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
         }
         // Work behind a busy lock is left to the next tick.
         let _ = member.watch_hosts();
+        member.renew_rows();
         let recovered = member.recover_dead().unwrap_or_default();
         member.look_after_health();
         recovered
@@ -57,9 +58,10 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
 
     /// Withdraws all blocks of a namespace that this host owns, because they no longer match its
     /// model. Lookups miss them from then on; pinned ones free their slots with the last pin.
-    /// Returns the number of slots that became free. ([`crate::Design::Plain`] does nothing.)
+    /// Returns the number of slots that became free. Does nothing if this worker has not opened the
+    /// namespace, and in [`crate::Design::Plain`].
     pub fn forget(&self, namespace: &Namespace) -> usize {
-        self.0.evictor.forget(namespace.id.0)
+        if self.0.tables.has_open(namespace) { self.0.evictor.forget(namespace.id.0) } else { 0 }
     }
 
     /// A summary of the region. Counts are of one pass over the descriptors and may disagree a

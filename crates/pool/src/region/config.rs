@@ -1,6 +1,7 @@
 //! Settings: of a region, by its creator, and of a process that attaches.
 
 use crate::error::PoolError;
+use crate::region::layout::NAMESPACES;
 use cenote_base::{HashSeed, HostId};
 use cenote_policy::Eviction;
 use std::time::Duration;
@@ -78,6 +79,8 @@ pub struct PoolConfig {
     /// Lines of each host's event log: 0 (no log) or [`EVENTS_MIN`] to [`EVENTS_MAX`] (see
     /// [`crate::Follower`]).
     pub events_per_host: u32,
+    /// Rows of the namespace table, 1 to 256: models that workers have open or that have blocks.
+    pub namespaces: u16,
     /// How hosts without shared caches exclude each other.
     pub hosts_lock: HostsLock,
     /// How blocks are found and evicted.
@@ -102,6 +105,7 @@ impl PoolConfig {
             hazard_lines_per_worker: 64,
             records_per_host: 256,
             events_per_host: 0,
+            namespaces: NAMESPACES as u16,
             hosts_lock: HostsLock::Bakery,
             design: Design::Cenote,
             eviction: Eviction::Lru,
@@ -151,6 +155,9 @@ impl PoolConfig {
                 "{} events per host; 0, or {EVENTS_MIN} to {EVENTS_MAX} are possible",
                 self.events_per_host
             ));
+        }
+        if !(1..=NAMESPACES).contains(&self.namespaces.into()) {
+            return wrong(format!("{} namespaces; a region has 1 to {NAMESPACES}", self.namespaces));
         }
         if self.design == Design::Plain && self.eviction != Eviction::Lru {
             return wrong(format!("the plain design evicts by its own list, not by {}", self.eviction));

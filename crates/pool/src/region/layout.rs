@@ -24,7 +24,7 @@ pub const LOCKS: u64 = POOL_LOCKS + USER_LOCKS;
 pub const MUTEXES: u32 = 4 + (SHARDS + USER_LOCKS) as u32;
 /// Pins in a hazard line; its last word is the worker's epoch.
 pub const PINS_PER_LINE: u32 = 7;
-/// Rows of the namespace table.
+/// Most rows of the namespace table. Words and bits by namespace exist for so many.
 pub const NAMESPACES: u64 = 256;
 /// Rows of the object table.
 pub const OBJECTS: u64 = 1024;
@@ -60,6 +60,8 @@ pub struct Layout {
     pub hazard_lines_per_worker: u64,
     pub records_per_host: u64,
     pub events_per_host: u64,
+    /// Rows of the namespace table.
+    pub num_namespaces: u64,
     /// Lines of each host's ring of hits; 0: the region's hosts share nothing to evict.
     pub hit_lines_per_host: u64,
     /// Lines of each host's offer board.
@@ -77,6 +79,7 @@ pub struct Layout {
     usage: u64,
     objects: u64,
     given_locks: u64,
+    opened: u64,
     demands: u64,
     hits: u64,
     offers: u64,
@@ -134,6 +137,7 @@ impl Layout {
         let hazard_lines_per_worker = u64::from(config.hazard_lines_per_worker);
         let records_per_host = u64::from(config.records_per_host);
         let events_per_host = u64::from(config.events_per_host);
+        let num_namespaces = u64::from(config.namespaces);
         let descriptors_per_chunk = config.chunk_bytes / config.min_block_bytes;
         let num_descriptors = num_chunks * descriptors_per_chunk;
         // At most half of the entries are used, so a lookup rarely leaves its home bucket.
@@ -162,6 +166,7 @@ impl Layout {
             hazard_lines_per_worker,
             records_per_host,
             events_per_host,
+            num_namespaces,
             hit_lines_per_host,
             offer_lines_per_host,
             lock_bytes,
@@ -172,10 +177,11 @@ impl Layout {
             locks: area(max_hosts * LOCKS * lock_bytes),
             records: area(max_hosts * records_per_host * LINE),
             events: area(max_hosts * events_per_host * LINE),
-            namespaces: area(NAMESPACES * 3 * LINE),
+            namespaces: area(num_namespaces * 3 * LINE),
             usage: area(max_hosts * NAMESPACES * 8),
             objects: area(OBJECTS * 2 * LINE),
             given_locks: area(GIVEN_LOCKS / 8),
+            opened: area(max_hosts * workers_per_host * LINE),
             demands: area(max_hosts * LINE),
             hits: area(max_hosts * hit_lines_per_host * LINE),
             offers: area(max_hosts * offer_lines_per_host * LINE),
@@ -217,7 +223,7 @@ impl Layout {
     }
 
     /// Areas that only `host` writes, as (start, end). Refreshes of other hosts' lines skip them.
-    pub const fn written_by(&self, host: u64) -> [(u64, u64); 11] {
+    pub const fn written_by(&self, host: u64) -> [(u64, u64); 12] {
         [
             (self.host(host), self.host(host + 1)),
             (self.mark(host, 0), self.mark(host + 1, 0)),
@@ -227,6 +233,7 @@ impl Layout {
             (self.record(host, 0), self.record(host + 1, 0)),
             (self.event(host, 0), self.event(host + 1, 0)),
             (self.usage(host, 0), self.usage(host + 1, 0)),
+            (self.opened(host, 0), self.opened(host + 1, 0)),
             (self.demand(host), self.demand(host + 1)),
             (self.hit_line(host, 0), self.hit_line(host + 1, 0)),
             (self.offer_line(host, 0), self.offer_line(host + 1, 0)),
@@ -267,6 +274,11 @@ impl Layout {
 
     pub const fn object(&self, row: u64) -> u64 {
         self.objects + row * 2 * LINE
+    }
+
+    /// The line with the namespaces that a worker has open.
+    pub const fn opened(&self, host: u64, slot: u64) -> u64 {
+        self.opened + (host * self.workers_per_host + slot) * LINE
     }
 
     /// The line in which a host tells the others about its use of space.
@@ -430,6 +442,7 @@ mod tests {
                 layout.usage,
                 layout.objects,
                 layout.given_locks,
+                layout.opened,
                 layout.demands,
                 layout.hits,
                 layout.offers,

@@ -211,6 +211,19 @@ line!(
 );
 
 line!(
+    /// Namespaces that a worker has open. Its worker writes it, under the table lock; recovery
+    /// clears it.
+    OpenedLine {
+        /// Bit `n`: row `n` of the namespace table.
+        rows: [u64; 4] = 0,
+        /// Life of the host in which the worker found its rows.
+        life: u64 = 32,
+        reserved: [u64; 2] = 40,
+        check: u64 = 56,
+    }
+);
+
+line!(
     /// Row of the object table, first line. Written under the table lock.
     ObjectLine {
         key_hash: [u64; 2] = 0,

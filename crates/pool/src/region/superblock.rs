@@ -3,7 +3,7 @@
 
 use crate::error::PoolError;
 use crate::region::config::{Design, HostsLock, PoolConfig};
-use crate::region::layout::{LOCKS, Layout, NAMESPACES, OBJECTS, SUPERBLOCK_BYTES};
+use crate::region::layout::{LOCKS, Layout, OBJECTS, SUPERBLOCK_BYTES};
 use cenote_base::HashSeed;
 use cenote_base::fault::{self, Point};
 use cenote_mem::{Fabric, Flush, LINE, Offset, assert_layout};
@@ -22,7 +22,7 @@ const MAGIC: u64 = u64::from_le_bytes(*b"CENOTE\x1a\0");
 const STRUCTURES: &str = "line64 le; host:inc,boot2,beat,high,wants,0,check; worker:epoch,pid,joined,name4,check; \
     chunk:owner,inc,slot,gen32.offered32,strays3,check; demand:lookups,evicted,oldest,offered,hits,0x2,check; hits:8x(block40.lap24); offers:8x(chunk32.instant32); recency:64; desc:state8.flags8.gen48,hash2,len24.off40,sum,ns16.codec8.0.worker16.depth16,\
     time32.inc32,check; bucket:7x(block40.tag24),overflow; hazard:7x(block40.gen24),epoch; ns:fp4,bytes,shape,created,check+\
-    name7,check+quota,0x6,check; usage:256; object:key2,block,len,gen,memory,0,check+name7,check, open addressing; given:64; piece:size12.named1.host7.slot12.epoch24.check8; arena:pieces,lines; lock:ticket40(1 choosing or alone, 2 alone).left24,inc,intent+state8.life56; record:seq,micros,host16.slot16.pid32,kind8.life56,a,b,times,check; names:2x64; event:seq,hash2,name,parent,kind8.ns16.block40,gen48.depth16,check; mark:64; flush8.lock8.evict8.design8; \
+    name7,check+quota,0x6,check; usage:256; opened:rows4,life,0x2,check; object:key2,block,len,gen,memory,0,check+name7,check, open addressing; given:64; piece:size12.named1.host7.slot12.epoch24.check8; arena:pieces,lines; lock:ticket40(1 choosing or alone, 2 alone).left24,inc,intent+state8.life56; record:seq,micros,host16.slot16.pid32,kind8.life56,a,b,times,check; names:2x64; event:seq,hash2,name,parent,kind8.ns16.block40,gen48.depth16,check; mark:64; flush8.lock8.evict8.design8; \
     plain:count,newer,older; chunks:most that fit; checksum v1; hash v1";
 
 const fn text_hash(text: &str) -> u64 {
@@ -145,7 +145,7 @@ impl Superblock {
                 | u64::from(config.workers_per_host) << 8
                 | u64::from(config.hazard_lines_per_worker) << 24
                 | u64::from(config.records_per_host) << 40,
-            tables: LOCKS | NAMESPACES << 16 | OBJECTS << 32,
+            tables: tables_word(config.namespaces),
             uuid: zerocopy::transmute!(config.uuid),
             created: self.created,
             flush: self.flush as u64
@@ -211,12 +211,13 @@ impl Superblock {
         if words.region_bytes > fabric.len() {
             return Err(PoolError::Truncated { mapped: fabric.len(), recorded: words.region_bytes });
         }
+        let namespaces = (words.tables >> 16) as u16;
         let flush = Flush::from_number(words.flush & 0xff);
         let hosts_lock = HostsLock::from_number(words.flush >> 8 & 0xff);
         let eviction = Eviction::ALL.into_iter().find(|eviction| *eviction as u64 == words.flush >> 16 & 0xff);
         let design = Design::ALL.into_iter().find(|design| *design as u64 == words.flush >> 24);
         let (Some(flush), Some(hosts_lock), Some(eviction), Some(design), true) =
-            (flush, hosts_lock, eviction, design, words.tables == LOCKS | NAMESPACES << 16 | OBJECTS << 32)
+            (flush, hosts_lock, eviction, design, words.tables == tables_word(namespaces))
         else {
             return Err(PoolError::Damaged(
                 "the superblock names tables, a flush instruction, a lock, a policy or a design of another program"
@@ -231,6 +232,7 @@ impl Superblock {
             hazard_lines_per_worker: (words.limits >> 24) as u16,
             records_per_host: (words.limits >> 40) as u16,
             events_per_host: u32::try_from(words.events).unwrap_or(u32::MAX),
+            namespaces,
             hosts_lock,
             design,
             eviction,
@@ -240,6 +242,11 @@ impl Superblock {
         config.validate()?;
         Ok(Self { config, region_bytes: words.region_bytes, created: words.created, flush })
     }
+}
+
+/// The superblock's word with the sizes of tables.
+fn tables_word(namespaces: u16) -> u64 {
+    LOCKS | u64::from(namespaces) << 16 | OBJECTS << 32
 }
 
 /// Wall-clock seconds, for reports and recency. Safety never depends on them.

@@ -45,7 +45,7 @@ impl<F: Fabric, H: HostLocal> Space<F, H> {
 
     /// Reads the limits that other hosts may have changed.
     pub fn refresh_quotas(&self) {
-        let known = self.known();
+        let known = self.known().min(self.region.layout.num_namespaces);
         self.region.refresh_range(self.region.layout.namespace(0), self.region.layout.namespace(known));
         for row in 0..known {
             self.region.quota(row).store(self.read_quota(row), Relaxed);

@@ -1,8 +1,8 @@
 //! Namespaces: engines with the same fingerprint share blocks. A row binds a fingerprint to a block
 //! size.
 
+use super::opened::Fingerprint;
 use crate::error::PoolError;
-use crate::region::layout::NAMESPACES;
 use crate::region::lines::{NameLine, NamespaceLine};
 use crate::sync::{Holds, Tables};
 use cenote_base::fault::{self, Point};
@@ -33,6 +33,8 @@ pub struct Namespace {
     pub block_bytes: u64,
     /// Computes the hashes of its blocks.
     pub hasher: ChainHasher,
+    /// The row may belong to another namespace when this worker is gone.
+    pub(crate) fingerprint: Fingerprint,
 }
 
 impl Namespace {
@@ -42,34 +44,42 @@ impl Namespace {
 }
 
 impl<F: Fabric, H: HostLocal> super::Tables<F, H> {
-    /// The row of a fingerprint, which is entered if there is none.
-    pub fn namespace_row(&self, _: &Holds<Tables>, record: &NamespaceRecord) -> Result<u64, PoolError> {
+    /// Opens the row of a fingerprint for this worker. Enters the fingerprint if there is none.
+    pub fn open_namespace(&self, tables: &Holds<Tables>, record: &NamespaceRecord) -> Result<Namespace, PoolError> {
         self.region.refresh_namespaces();
-        let fingerprint: [u64; 4] = zerocopy::transmute!(record.fingerprint);
-        let mut free = None;
-        for row in 0..NAMESPACES {
-            let at = self.region.layout.namespace(row);
-            match self.region.read::<NamespaceLine>(at) {
-                Some(line) if line.fingerprint == fingerprint => {
-                    return if line.block_bytes == record.block_bytes {
-                        Ok(row)
-                    } else {
-                        Err(PoolError::Damaged(format!(
-                            "namespace {row} has blocks of {} bytes, this model's are {}",
-                            line.block_bytes, record.block_bytes
-                        )))
-                    };
-                }
-                Some(_) => {}
-                None if free.is_none() => free = Some(row),
-                None => {}
+        let fingerprint: Fingerprint = zerocopy::transmute!(record.fingerprint);
+        let mut rows =
+            (0..self.region.layout.num_namespaces).filter_map(|row| Some((row, self.space.namespace_line(row)?)));
+        let row = match rows.find(|(_, line)| line.fingerprint == fingerprint) {
+            Some((row, line)) if line.block_bytes != record.block_bytes => {
+                return Err(PoolError::Damaged(format!(
+                    "namespace {row} has blocks of {} bytes, this model's are {}",
+                    line.block_bytes, record.block_bytes
+                )));
             }
-        }
-        let fact = "; models and versions that are gone keep theirs until a new region is made";
-        let row = free.ok_or(PoolError::TableFull { table: "namespace", rows: NAMESPACES, fact })?;
+            Some((row, _)) => row,
+            None => self.enter_namespace(tables, record)?,
+        };
+        self.open_row(tables, row, fingerprint);
+        self.space.know_quota(row, self.space.read_quota(row));
+        Ok(Namespace {
+            id: NamespaceId(row as u16),
+            block_bytes: record.block_bytes,
+            hasher: ChainHasher::new(&self.region.superblock.config.seed, &record.fingerprint),
+            fingerprint,
+        })
+    }
+
+    fn enter_namespace(&self, tables: &Holds<Tables>, record: &NamespaceRecord) -> Result<u64, PoolError> {
+        let row = self.row_for_new(tables)?;
         let at = self.region.layout.namespace(row);
-        let name = NameLine::new(&record.label);
-        self.region.write(at + LINE, name);
+        if self.region.fabric.load_line(at) != [0; 8] {
+            self.region.clear(at);
+            // A host that loses power must not leave the earlier namespace with another one's name.
+            self.region.fabric.fence();
+            fault::point(Point::NamespaceReclaimed);
+        }
+        self.region.write(at + LINE, NameLine::new(&record.label));
         fault::point(Point::NamespaceNamed);
         // An earlier namespace of this row may have had a limit.
         if self.space.read_quota(row) != 0 {
@@ -79,7 +89,7 @@ impl<F: Fabric, H: HostLocal> super::Tables<F, H> {
         // name.
         self.region.fabric.fence();
         let line = NamespaceLine {
-            fingerprint,
+            fingerprint: zerocopy::transmute!(record.fingerprint),
             block_bytes: record.block_bytes,
             shape: u64::from(record.block_tokens) | u64::from(record.num_layers) << 32,
             created: self.region.area.unix_seconds(),

@@ -69,7 +69,10 @@ impl Region {
             Ok(self.hosts[host].1.clone())
         });
         live(&Life::long());
-        pool.expect("it attaches")
+        let pool = pool.expect("it attaches");
+        // Workers publish only in namespaces that they have opened.
+        namespace(&pool);
+        pool
     }
 }
 

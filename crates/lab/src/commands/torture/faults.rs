@@ -77,7 +77,7 @@ const fn spot(point: Point) -> Option<Spot> {
         | Point::UsageStored => free(300),
         Point::ObjectEntered | Point::ObjectWritten => free(10),
         // Passed once per region or per namespace of a region.
-        Point::FormatCleared | Point::FormatWritten | Point::NamespaceNamed => None,
+        Point::FormatCleared | Point::FormatWritten | Point::NamespaceNamed | Point::NamespaceReclaimed => None,
         // Passed only where the region is shared by several hosts.
         Point::LockLeft | Point::ReadUnseen => None,
         // No child swaps, repacks, or allocates memory and locks of its own.
