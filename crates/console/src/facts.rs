@@ -5,6 +5,7 @@ use crate::region::HostPool;
 use cenote_mem::Fabric;
 use cenote_pool::PoolError;
 use cenote_store::NamespaceSpec;
+use cenote_store::facts::{drop_old, key};
 use std::collections::BTreeMap;
 
 /// Facts by name.
@@ -13,15 +14,8 @@ pub type Facts = BTreeMap<String, String>;
 /// Fewest chunks of a region that stores facts, which take one chunk.
 pub const CHUNKS_MIN: u64 = 16;
 
-/// Digits of a fingerprint in the key; a key has at most 56 bytes.
-const KEY_DIGITS: usize = 32;
-
-fn key(fingerprint: &str) -> String {
-    format!("cenote/facts/{fingerprint:.KEY_DIGITS$}")
-}
-
-/// Records the facts of a namespace, unless they are there. A region without room stores none,
-/// which is no error.
+/// Records the facts of a namespace, unless they are there, and removes those of namespaces that are
+/// gone. A region without room stores none, which is no error.
 pub fn record(pool: &HostPool, spec: &NamespaceSpec) {
     if pool.fabric().len() / pool.chunk_bytes() < CHUNKS_MIN {
         return;
@@ -31,7 +25,7 @@ pub fn record(pool: &HostPool, spec: &NamespaceSpec) {
     let text = serde_json::to_vec(&spec.facts()).expect("plain data");
     let recorded = pool.get_object(&key).and_then(|found| match found {
         Some(_) => Ok(()),
-        None => pool.put_object(&key, &text),
+        None => drop_old(pool).and_then(|_| pool.put_object(&key, &text)),
     });
     if let Err(error) = recorded {
         tracing::info!(%error, "the facts behind the fingerprint are not recorded, so `pool diff` cannot compare it");

@@ -217,6 +217,19 @@ impl Region {
         parse(py, &text.map_err(|error| CenoteError::new_err(error.to_string()))?)
     }
 
+    /// The models that share the region: the rows of `info` without counts of their blocks.
+    fn namespaces(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
+        let pool = self.open.pool()?;
+        let text = py.detach(|| serde_json::to_string(&pool.namespaces()));
+        parse(py, &text.map_err(|error| CenoteError::new_err(error.to_string()))?)
+    }
+
+    /// Removes the recorded facts of models that have no namespace any more; returns their number.
+    fn drop_old_facts(&self, py: Python<'_>) -> PyResult<usize> {
+        let pool = self.open.pool()?;
+        py.detach(|| cenote_store::facts::drop_old(&pool)).map_err(|error| of_pool(&self.open.name, &error))
+    }
+
     /// Checks all structures of this host, and with `payloads` every payload byte.
     ///
     /// The result has the form of `cenote pool check --json`.

@@ -32,6 +32,30 @@ def received(socket: Any) -> list[bytes]:
     return socket.recv_multipart()  # type: ignore[no-any-return]
 
 
+def test_a_reclaimed_row_has_the_name_of_its_new_model(region: cenote.Region, name: str) -> None:
+    """A publisher that kept the names of rows reported the block size of a model that was gone."""
+    from cenote.events import Events
+
+    events = Events(region)
+    with cenote.Region.open(name, worker="first") as other:
+        blocks = other.namespace(b"first", PAGE, label="first", block_tokens=16)
+        publish(blocks, blocks.hash_tokens(list(range(16)), 16), range(1))
+        assert [event.get("block_size") for event in events.take()] == [None, 16]
+        blocks.forget()
+        assert [event["type"] for event in events.take()] == ["BlockRemoved"]
+    first = region.namespaces()[0]
+    number = 0
+    while region.namespaces()[0]["fingerprint"] == first["fingerprint"]:
+        assert number < 600, "the table has 256 rows"
+        with cenote.Region.open(name, worker="next") as other:
+            other.namespace(b"next %d" % number, PAGE, label="next", block_tokens=32)
+        number += 1
+    with cenote.Region.open(name, worker="last") as other:
+        blocks = other.namespace(b"next %d" % (number - 1), PAGE, label="next", block_tokens=32)
+        publish(blocks, blocks.hash_tokens(list(range(32)), 32), range(1))
+        assert [event["block_size"] for event in events.take()] == [32]
+
+
 def test_a_subscriber_gets_batches_in_vllms_format(region: cenote.Region) -> None:
     from cenote.events import END, Events, Publisher
 

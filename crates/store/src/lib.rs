@@ -7,6 +7,7 @@
 
 pub mod content;
 mod encoding;
+pub mod facts;
 mod pending;
 mod region;
 

@@ -3,7 +3,7 @@
 use super::Pool;
 use crate::admin::check::CheckReport;
 use crate::admin::gc::GcReport;
-use crate::admin::info::PoolInfo;
+use crate::admin::info::{NamespaceInfo, PoolInfo};
 use crate::admin::memory::Freed;
 use crate::error::PoolError;
 use crate::log::follow::{Followed, Follower};
@@ -70,6 +70,13 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
     pub fn info(&self) -> PoolInfo {
         let member = &*self.0;
         member.info(|host, slot| member.slot_alive(host, slot))
+    }
+
+    /// The models that share the region, without counts of their blocks.
+    #[must_use]
+    pub fn namespaces(&self) -> Vec<NamespaceInfo> {
+        self.0.region.refresh_namespaces();
+        self.0.namespace_rows()
     }
 
     /// Walks chunks, descriptors, free lists and index of this host, and with `payloads` every

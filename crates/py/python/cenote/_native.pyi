@@ -160,6 +160,10 @@ class Region:
         """Counters of this host's workers, by name."""
     def info(self) -> dict[str, Any]:
         """Content and users of the region, in the form of `cenote pool info --json`."""
+    def namespaces(self) -> list[dict[str, Any]]:
+        """The models that share the region: the rows of `info` without counts of their blocks."""
+    def drop_old_facts(self) -> int:
+        """Removes the recorded facts of models that have no namespace any more; returns their number."""
     def check(self, payloads: bool = False) -> dict[str, Any]:
         """Checks all structures of this host, and with `payloads` every payload byte.
 

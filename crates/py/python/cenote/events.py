@@ -65,9 +65,10 @@ class Events:
     def __init__(self, region: cenote.Region, namespaces: Collection[str] = ()) -> None:
         self.region, self.follower = region, region.follow()
         self.chosen = set(namespaces)
-        # By namespace: bit number among the followed namespaces and tokens per block; None if the
-        # namespace is not followed.
-        self.rows: dict[int, tuple[int, int] | None] = {}
+        # By namespace: fingerprint, and bit number among the followed namespaces with tokens per block;
+        # None if the namespace is not followed.
+        self.rows: dict[int, tuple[str, tuple[int, int] | None]] = {}
+        self.followed = 0
         self.there: dict[int, int] = {}
         self.begun = False
 
@@ -79,8 +80,10 @@ class Events:
             # A subscriber may still hold state from an earlier publisher.
             self.begun = True
             events.append({"type": "AllBlocksCleared"})
+        if polled:
+            self._read_rows()
         for kind, namespace, digest, name, parent, _ in polled:
-            row = self._row(namespace)
+            _, row = self.rows.get(namespace, ("", None))
             if row is None:
                 continue
             place, tokens = row
@@ -99,15 +102,14 @@ class Events:
     def _counts(self, have: int) -> bool:
         return have.bit_count() == len(self.chosen) if self.chosen else have != 0
 
-    def _row(self, namespace: int) -> tuple[int, int] | None:
-        if namespace not in self.rows:
-            for row in self.region.info()["namespaces"]:
-                names = {row["label"], str(row["id"])}
-                taken = [known for known in self.rows.values() if known is not None]
-                follows = not self.chosen or names & self.chosen
-                self.rows.setdefault(row["id"], (len(taken), row["block_tokens"]) if follows else None)
-            self.rows.setdefault(namespace, None)
-        return self.rows[namespace]
+    def _read_rows(self) -> None:
+        """Reads the rows again, because one may have been reclaimed for another model."""
+        for row in self.region.namespaces():
+            if row["id"] in self.rows and self.rows[row["id"]][0] == row["fingerprint"]:
+                continue
+            follows = not self.chosen or bool({row["label"], str(row["id"])} & self.chosen)
+            self.rows[row["id"]] = (row["fingerprint"], (self.followed, row["block_tokens"]) if follows else None)
+            self.followed += follows
 
 
 def _stored(name: int, parent: int, tokens: int) -> dict[str, Any]:

@@ -40,6 +40,8 @@ def key_of(fingerprint: str) -> str:
 def record(region: cenote.Region, info: Mapping[str, Any], identities: Mapping[int, bytes], logger: logging.Logger) -> None:
     """Stores the facts of namespaces in the region, unless they are present.
 
+    Facts of models that have no namespace any more are removed.
+
     `info` is `Region.info`. `identities` are by namespace id. A region without room stores no
     facts; that is not an error."""
     if info["region_bytes"] // info["chunk_bytes"] < _CHUNKS_MIN:
@@ -48,6 +50,7 @@ def record(region: cenote.Region, info: Mapping[str, Any], identities: Mapping[i
         for row in info["namespaces"]:
             key = key_of(row["fingerprint"])
             if row["id"] in identities and region.get_object(key) is None:
+                region.drop_old_facts()
                 region.put_object(key, json.dumps(facts_of(identities[row["id"]]), sort_keys=True).encode())
     except cenote.CenoteError as error:
         logger.info("Cenote: cannot record the facts of the fingerprint, so `cenote pool diff` cannot compare it: %s", error)
