@@ -27,7 +27,7 @@ const RARELY_DETECTED: &[(&str, &str)] = &[
     ("tables/memory.rs", "release"),
     ("tables/memory.rs", "slots_with_memory"),
     ("tables/memory.rs", "take_from"),
-    ("tables/namespaces.rs", "namespace_row"),
+    ("tables/namespaces.rs", "enter_namespace"),
 ];
 
 /// Least share of a sample that some seed must detect, in tenths. The rest allows for mutations that

@@ -73,7 +73,7 @@ impl Region {
         if let Some(fault) = fault {
             command.env(FAULT, fault.to_string());
         }
-        command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("the test starts itself")
+        command.stdout(Stdio::piped()).stderr(Stdio::inherit()).spawn().expect("the test starts itself")
     }
 }
 
