@@ -4,6 +4,7 @@
 mod support;
 
 use cenote_base::HostId;
+use cenote_base::fault::{self, Plan, Point};
 use cenote_base::prng::Prng;
 use cenote_mem::{Fabric, Flush, MapOptions, Mapped, Mapping, Offset, RegionSource};
 use cenote_pool::{
@@ -12,7 +13,6 @@ use cenote_pool::{
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, Command, Stdio};
-
 use std::time::Duration;
 use support::*;
 
@@ -264,6 +264,41 @@ fn corrupt_words_of_memory_are_found_and_not_believed() {
     assert!(pool.check(true).expect("the locks are free").is_clean());
     assert_eq!("0.3.17".parse(), Ok(Maker { host: 0, slot: 3, epoch: 17 }));
     assert!("0.3".parse::<Maker>().is_err());
+}
+
+/// The process that the next test starts: it frees a lock and dies while it holds it.
+#[test]
+#[ignore = "the process that another test starts"]
+fn freer() {
+    let region = std::env::var(REGION).expect("another test starts this one");
+    let pool = attach(&region.parse().expect("a region"), 0);
+    let lock = pool.allocate_lock().expect("there are locks");
+    fault::arm(Plan::first(Point::LockTakenBack), |_| {
+        rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL).expect("it can");
+    });
+    let _ = pool.free_lock(lock);
+}
+
+/// Earlier, the next user of the lock waited for the dead process, because survivors released locks
+/// only while they were allocated.
+#[test]
+fn a_lock_is_free_after_its_holder_died_at_freeing_it() {
+    let Some(flush) = Flush::available().first().copied() else {
+        return cenote_base::testing::skip("this processor has no flush instruction");
+    };
+    let region = Region::new("freer", flush);
+    let (survivor, other) = (region.attach(0), region.attach(1));
+    let died = Command::new(std::env::current_exe().expect("this test"))
+        .args(["--exact", "freer", "--ignored", "--nocapture"])
+        .env(REGION, region.source.to_string())
+        .stdout(Stdio::null())
+        .status()
+        .expect("the test starts itself");
+    assert!(!died.success(), "it was killed");
+    survivor.tick();
+    let lock = other.allocate_lock().expect("there are locks");
+    drop(other.lock_user(lock, Duration::from_millis(300)).expect("the dead hold nothing"));
+    drop(survivor.lock_user(lock, Duration::from_millis(300)).expect("it is free"));
 }
 
 /// Earlier, there were six locks, and allocating one needed memory of the region.
