@@ -4,7 +4,6 @@
 use crate::error::PoolError;
 use crate::region::host_layout::OBJECT;
 use crate::region::lines::{BlockState, Descriptor, ObjectLine, checksum_key};
-use crate::region::piece::Kind;
 use crate::sync::{Holds, Tables as Lock};
 use cenote_base::fault::{self, Point};
 use cenote_base::{BlockHash, BlockIndex, Generation};
@@ -123,8 +122,8 @@ impl<F: Fabric, H: HostLocal> super::Tables<F, H> {
     /// caller has a fresh descriptor of an object.
     pub fn is_used(&self, block: BlockIndex) -> bool {
         let Some(descriptor) = self.region.read_descriptor(block) else { return false };
-        if Kind::of(&descriptor).is_memory() {
-            return self.memory_word(block).is_some();
+        if self.region.memory_slot(block).is_some() {
+            return self.holds_memory(block);
         }
         let names = |line: &ObjectLine| line.block == block.0 + 1 && line.generation == descriptor.generation().0;
         self.rows_of(descriptor.block_hash()).iter().any(|(_, line)| line.memory == 0 && names(line))
