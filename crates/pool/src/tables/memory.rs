@@ -26,6 +26,9 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 /// Arenas that an allocation looks through before it makes a new one.
 const ARENAS_SEARCHED: usize = 8;
 
+/// Chunks in which an allocation looks for arenas.
+const CHUNKS_SEARCHED: u64 = 64;
+
 /// A piece of memory and its place.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Memory {
@@ -84,20 +87,28 @@ impl<F: Fabric, H: HostLocal> Tables<F, H> {
     }
 
     /// Takes a piece of an arena of this host, if one has room. Returns its offset.
+    ///
+    /// The search begins at the arena that had room last, then goes on where the last search ended. It
+    /// is short, because the table lock is held: an arena that it does not reach has its turn later.
     pub fn take_piece(&self, tables: &Holds<Lock>, lines: u64) -> Option<u64> {
         let region = &self.region;
         let last = BlockIndex(self.last_arena.load(Relaxed));
-        let first = region.layout.chunk_of(last);
-        let chunks = (first + 1..region.layout.num_chunks).chain(0..first);
-        let others = chunks.filter(|&chunk| self.may_have_arenas(chunk)).flat_map(|chunk| region.slots_of(chunk));
-        // From the arena that had room last to the end of its chunk, then through the other chunks.
-        let (before, from): (Vec<_>, Vec<_>) =
-            region.slots_of(first).filter(|_| self.may_have_arenas(first)).partition(|block| block.0 < last.0);
-        let arenas = from.into_iter().chain(others).chain(before).filter_map(|block| self.own_arena(block));
-        for (block, arena) in arenas.take(ARENAS_SEARCHED) {
+        let (from, chunks) = (self.next_search.load(Relaxed), region.layout.num_chunks);
+        let others = (from..from + chunks.min(CHUNKS_SEARCHED)).map(|chunk| chunk % chunks);
+        let others = others.inspect(|&chunk| self.next_search.store((chunk + 1) % chunks, Relaxed));
+        let of_last = region.layout.chunk_of(last);
+        let slots = |chunk| region.slots_of(chunk).filter(move |_| self.may_have_arenas(chunk));
+        let from_last = slots(of_last).skip_while(|block| block.0 < last.0);
+        let mut searched = 0;
+        for block in from_last.chain(others.flat_map(slots)) {
+            let Some((block, arena)) = self.own_arena(block) else { continue };
             if let Some(offset) = self.take_from(tables, block, arena, lines) {
                 self.last_arena.store(block.0, Relaxed);
                 return Some(offset);
+            }
+            searched += 1;
+            if searched == ARENAS_SEARCHED {
+                break;
             }
         }
         None

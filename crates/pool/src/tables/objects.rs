@@ -8,6 +8,7 @@ use crate::sync::{Holds, Tables as Lock};
 use cenote_base::fault::{self, Point};
 use cenote_base::{BlockHash, BlockIndex, Generation};
 use cenote_mem::{Fabric, HostLocal, LINE, Word};
+use std::collections::BTreeSet;
 use std::sync::atomic::Ordering::{Acquire, Release};
 
 /// Smallest extent of an object; larger ones are powers of two, so that few slot sizes arise.
@@ -15,6 +16,9 @@ const OBJECT_BYTES_MIN: u64 = 4096;
 
 /// Reads of an object before it counts as missing: one for each copy that may be stale.
 pub(crate) const READ_ATTEMPTS: u32 = 4;
+
+/// Objects that a tick looks for one by one, a fence or more each. For more, it reads all rows.
+const PROBES_MAX: usize = 16;
 
 /// Longest key in bytes.
 const KEY_BYTES_MAX: usize = 56;
@@ -139,8 +143,18 @@ impl<F: Fabric, H: HostLocal> super::Tables<F, H> {
             .filter(|(_, owner)| owner.load(Acquire) == OBJECT)
             .map(|(block, _)| (BlockIndex(block), self.region.raw_generation(BlockIndex(block))))
             .collect();
-        let unused: Vec<_> = marked.into_iter().filter(|&(block, _)| !self.is_used(block)).collect();
-        self.free_objects(&unused)
+        let is_memory = |&(block, _): &(BlockIndex, Generation)| self.region.memory_slot(block).is_some();
+        let (memory, objects): (Vec<_>, Vec<_>) = marked.into_iter().partition(is_memory);
+        let named: BTreeSet<(u64, u64)> = match objects.len() {
+            // A probe of each is cheaper than the table.
+            0..PROBES_MAX => BTreeSet::new(),
+            _ => self.all_rows().map(|(_, line)| (line.block, line.generation)).collect(),
+        };
+        let is_named = |block: BlockIndex, generation: Generation| {
+            named.contains(&(block.0 + 1, generation.0)) || self.is_used(block)
+        };
+        let unused: Vec<_> = objects.into_iter().filter(|&(block, of)| !is_named(block, of)).collect();
+        self.free_objects(&unused) + self.free_objects(&self.without_memory(memory))
     }
 
     /// Frees slots that are without use. Returns their number.
