@@ -69,6 +69,8 @@ static void print_or_free(int freeing) {
     lock = root->lock;
     /* 1: the last holder died with it. This list changes only as a whole, so it is right all the same. */
     must(cxl_shm_acquire_lock(lock) >= 0, "cxl_shm_acquire_lock");
+    /* The last holder may have changed it since `cxl_shm_get`. */
+    must(cenote_flush(root, sizeof *root) == 0, "cenote_flush");
     offset = root->first;
     while (offset != 0) {
         struct word *word = word_at(offset);

@@ -15,7 +15,7 @@ const REGION: u64 = 16 << 20;
 const REQUESTS: usize = 3_000;
 
 /// Most that hit rates may differ, as a share of all blocks.
-const BOUND: f64 = 0.002;
+const BOUND: f64 = 0.004;
 
 /// Prompts by their blocks: conversations that come back longer, and prompts that come once.
 fn prompts(blocks_per_region: usize) -> Vec<Vec<u32>> {

@@ -28,8 +28,10 @@ pub(crate) struct Tables<F: Fabric, H: HostLocal> {
     blocks: Arc<Blocks<F, H>>,
     /// Namespaces that this worker has open.
     opened: Mutex<Opened>,
-    /// Chunk of the arena that had room last.
+    /// Slot of the arena that had room last.
     last_arena: AtomicU64,
+    /// Chunk in which the next search for an arena begins.
+    next_search: AtomicU64,
 }
 
 impl<F: Fabric, H: HostLocal> Tables<F, H> {
@@ -40,7 +42,16 @@ impl<F: Fabric, H: HostLocal> Tables<F, H> {
         space: Arc<Space<F, H>>,
         blocks: Arc<Blocks<F, H>>,
     ) -> Self {
-        Self { region, locks, hosts, space, blocks, opened: Mutex::default(), last_arena: AtomicU64::new(0) }
+        Self {
+            region,
+            locks,
+            hosts,
+            space,
+            blocks,
+            opened: Mutex::default(),
+            last_arena: AtomicU64::new(0),
+            next_search: AtomicU64::new(0),
+        }
     }
 
     /// Takes the table lock, and mends the rows of objects if its last holder died.

@@ -4,15 +4,16 @@
 mod support;
 
 use cenote_base::HostId;
+use cenote_base::fault::{self, Plan, Point};
 use cenote_base::prng::Prng;
-use cenote_mem::{Fabric, Flush, MapOptions, Mapped, Mapping, Offset, RegionSource};
+use cenote_mem::{Fabric, Flush, Flushed, MapOptions, Mapped, Mapping, Offset, RegionSource};
 use cenote_pool::{
     AttachOptions, HostPool, Inspector, Maker, Pool, PoolConfig, PoolError, Publish, Superblock, open_region,
 };
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, Command, Stdio};
-
+use std::sync::Arc;
 use std::time::Duration;
 use support::*;
 
@@ -264,6 +265,171 @@ fn corrupt_words_of_memory_are_found_and_not_believed() {
     assert!(pool.check(true).expect("the locks are free").is_clean());
     assert_eq!("0.3.17".parse(), Ok(Maker { host: 0, slot: 3, epoch: 17 }));
     assert!("0.3".parse::<Maker>().is_err());
+}
+
+/// A region of two hosts that do not share their caches, in one process.
+fn two_hosts(identity: u8) -> (Arc<Flushed>, [Pool<Arc<Flushed>>; 2]) {
+    let mapping = Mapping::create(&RegionSource::Anon, 4 << 20, 0o600, &MapOptions::default()).expect("memory");
+    let fabric = Arc::new(Flushed::new(mapping, Flush::available()[0]).expect("it is available"));
+    Superblock::format(&fabric, &small_config(identity)).expect("the configuration fits");
+    let pools = [0, 1].map(|host| {
+        let options = AttachOptions { private: true, host: HostId(host), ..AttachOptions::named("test") };
+        Pool::attach(Arc::clone(&fabric), &options).expect("each host has its slot")
+    });
+    (fabric, pools)
+}
+
+/// The only line of the region that `is_it` holds for.
+fn line_of<F: Fabric>(fabric: &F, is_it: impl Fn(&[u64; 8]) -> bool) -> u64 {
+    let lines: Vec<u64> = (0..fabric.len()).step_by(64).filter(|&at| is_it(&fabric.load_line(at))).collect();
+    let [line] = lines[..] else { panic!("one line: {lines:x?}") };
+    line
+}
+
+/// Writes a line with the check word of its place, in a region of `small_config(identity)`.
+fn forge<F: Fabric>(fabric: &F, at: u64, mut words: [u64; 8], identity: u8) {
+    let half = u64::from_le_bytes([identity; 8]);
+    let mut sum = (half ^ half.rotate_left(17)) ^ at.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    for word in &words[..7] {
+        sum = (sum ^ word).wrapping_mul(0xd6e8_feb8_6659_fd93);
+        sum ^= sum >> 32;
+    }
+    sum = sum.wrapping_mul(0xd6e8_feb8_6659_fd93);
+    words[7] = (sum ^ sum >> 29) | 1;
+    fabric.write_line(at, &words);
+    fabric.fence();
+}
+
+/// Earlier, the name of memory was removed and its memory stayed, with a name that no key leads to.
+#[test]
+fn a_name_takes_its_memory_with_it_while_its_chunks_line_is_written() {
+    let (fabric, [first, second]) = two_hosts(65);
+    let piece = first.allocate(64).expect("there is room");
+    let other = first.allocate(64).expect("there is room");
+    first.name_memory("root", piece).expect("the table has room");
+    let chunk = line_of(&fabric, |words| matches!(words, [1, 1, slot, 1, 0, 0, 0, _] if *slot >= 64));
+    let whole = fabric.load_line(chunk);
+    fabric.write_word(Offset::new(chunk + 8), whole[1] + 1);
+    let error = second.free(other).expect_err("its slot is not known").to_string();
+    assert!(error.contains("corrupt"), "{error}");
+    assert!(second.find_memory("root").expect("a key").is_some(), "the row leads to its memory");
+    assert!(second.destroy_object("root").expect("a key"));
+    fabric.write_word(Offset::new(chunk + 8), whole[1]);
+    let memory = second.info().memory;
+    assert_eq!((memory.named_pieces, memory.pieces), (0, 1), "{memory:?}");
+    second.free(other).expect("it is allocated");
+}
+
+/// Earlier, callers were told the length that a row says, and stored behind the memory.
+#[test]
+fn a_row_that_exceeds_its_memory_leads_to_none() {
+    let (fabric, pool) = anonymous(4 << 20, &small_config(66));
+    let piece = pool.allocate(64).expect("there is room");
+    pool.name_memory("root", piece).expect("the table has room");
+    let row = line_of(&fabric, |words| words[5] == piece && words[3] == 64);
+    let right = fabric.load_line(row);
+    for length in [65, 4 << 20, u64::MAX] {
+        let mut words = right;
+        words[3] = length;
+        forge(&fabric, row, words, 66);
+        assert_eq!(pool.find_memory("root").expect("a key"), None, "{length:#x}");
+    }
+    forge(&fabric, row, right, 66);
+    assert_eq!(fabric.load_line(row), right, "the check word is the library's");
+    assert_eq!(pool.find_memory("root").expect("a key"), Some((piece, 64)));
+}
+
+/// Earlier, lines of other slots were allocated.
+#[test]
+fn a_descriptor_that_exceeds_its_slot_is_no_arena() {
+    let (fabric, pool) = anonymous(4 << 20, &small_config(67));
+    let piece = pool.allocate(64).expect("there is room");
+    let space = pool.space();
+    let slot = space.start + (piece - space.start) / 4096 * 4096;
+    let descriptor = line_of(&fabric, |words| words[3] == 64 | (slot / 64) << 24);
+    let mut words = fabric.load_line(descriptor);
+    for (lines, start) in [(128, slot), (64, slot + 4096), (1 << 14, slot), (0, slot)] {
+        words[3] = lines | (start / 64) << 24;
+        forge(&fabric, descriptor, words, 67);
+        let more: Vec<u64> = (0..200).map_while(|_| pool.allocate(64).ok()).collect();
+        assert_eq!(more.len(), 200, "other slots have room");
+        assert!(more.iter().all(|at| !(slot..slot + 4096).contains(at)), "{lines} lines at {start:#x}");
+        assert!(pool.free(piece).is_err(), "{lines} lines at {start:#x}");
+        more.into_iter().for_each(|piece| pool.free(piece).expect("it is allocated"));
+    }
+    words[3] = 64 | (slot / 64) << 24;
+    forge(&fabric, descriptor, words, 67);
+    pool.free(piece).expect("it is allocated");
+    assert!(pool.check(true).expect("the locks are free").is_clean());
+}
+
+/// Earlier, the slot was free and its memory was given to others.
+#[test]
+fn a_slot_with_a_corrupt_word_keeps_its_memory() {
+    let (fabric, pool) = anonymous(4 << 20, &small_config(68));
+    let small = pool.allocate(64).expect("there is room");
+    let before: Vec<u64> = (0..fabric.len()).step_by(8).map(|at| fabric.load(Offset::new(at))).collect();
+    let large = pool.allocate(16 << 10).expect("there is room");
+    // The words of both slots lie in one area, which ends before the buckets.
+    let maker = pool.info().memory.makers[0].maker;
+    let of_maker = |word: u64| word >> 13 & 0x7f == 1 && (word >> 32 & 0xff_ffff) as u32 == maker.epoch;
+    let words: Vec<u64> = (0..pool.space().start)
+        .step_by(8)
+        .filter(|&at| of_maker(fabric.load(Offset::new(at))) && fabric.load(Offset::new(at)) >> 56 != 0)
+        .collect();
+    let [of_small, of_large] = words[..] else { panic!("two words: {words:x?}") };
+    assert_ne!(before[of_large as usize / 8], fabric.load(Offset::new(of_large)));
+    for word in [of_small, of_large] {
+        fabric.write_word(Offset::new(word), fabric.load(Offset::new(word)) ^ 1 << 60);
+    }
+    pool.tick();
+    let report = pool.check(true).expect("the locks are free");
+    assert_eq!((report.memory, report.damage.len()), (2, 2), "{report:?}");
+    assert!(pool.free(large).is_err() && pool.free(small).is_err(), "their words are corrupt");
+    let others: Vec<u64> = std::iter::from_fn(|| pool.allocate(4096).ok()).collect();
+    let taken = |at: &u64| (large..large + (16 << 10)).contains(at);
+    assert!(!others.iter().any(taken), "memory was given to others");
+    pool.gc().expect("the locks are free");
+    assert!(pool.check(true).expect("the locks are free").is_clean(), "gc has written the words anew");
+    for piece in others.into_iter().chain([small, large]) {
+        pool.free(piece).expect("it is allocated");
+    }
+    assert_eq!(pool.check(true).expect("the locks are free").memory, 0);
+}
+
+/// The process that the next test starts: it frees a lock and dies while it holds it.
+#[test]
+#[ignore = "the process that another test starts"]
+fn freer() {
+    let region = std::env::var(REGION).expect("another test starts this one");
+    let pool = attach(&region.parse().expect("a region"), 0);
+    let lock = pool.allocate_lock().expect("there are locks");
+    fault::arm(Plan::first(Point::LockTakenBack), |_| {
+        rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL).expect("it can");
+    });
+    let _ = pool.free_lock(lock);
+}
+
+/// Earlier, the next user of the lock waited for the dead process, because survivors released locks
+/// only while they were allocated.
+#[test]
+fn a_lock_is_free_after_its_holder_died_at_freeing_it() {
+    let Some(flush) = Flush::available().first().copied() else {
+        return cenote_base::testing::skip("this processor has no flush instruction");
+    };
+    let region = Region::new("freer", flush);
+    let (survivor, other) = (region.attach(0), region.attach(1));
+    let died = Command::new(std::env::current_exe().expect("this test"))
+        .args(["--exact", "freer", "--ignored", "--nocapture"])
+        .env(REGION, region.source.to_string())
+        .stdout(Stdio::null())
+        .status()
+        .expect("the test starts itself");
+    assert!(!died.success(), "it was killed");
+    survivor.tick();
+    let lock = other.allocate_lock().expect("there are locks");
+    drop(other.lock_user(lock, Duration::from_millis(300)).expect("the dead hold nothing"));
+    drop(survivor.lock_user(lock, Duration::from_millis(300)).expect("it is free"));
 }
 
 /// Earlier, there were six locks, and allocating one needed memory of the region.

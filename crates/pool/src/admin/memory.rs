@@ -123,19 +123,27 @@ impl<F: Fabric, H: HostLocal> Member<F, H> {
 
     /// Reports arenas without a piece, and arenas with corrupt words.
     pub(super) fn check_arenas(&self, report: &mut CheckReport) {
-        for (block, pieces, is_whole) in self.tables.arenas() {
+        for (block, arena) in self.tables.arenas() {
             let what = format!("block {block}");
-            if !is_whole {
-                report.damage.push(finding(
+            match arena {
+                None => report.damage.push(finding(
+                    what,
+                    "it holds memory, and its word is corrupt",
+                    "its memory cannot be freed or named",
+                    "cenote pool gc, on the host that owns it",
+                )),
+                Some((_, false)) => report.damage.push(finding(
                     what,
                     "it is an arena of memory with a corrupt word",
                     "memory behind the word is not allocated, and memory at it cannot be freed",
                     "cenote pool gc, when the rest of the arena is free",
-                ));
-            } else if pieces == 0 {
-                let fact = "it is an arena without a piece: a process died while it took or freed one";
-                let means = "its space is not free yet";
-                report.pending.push(finding(what, fact, means, "cenote pool gc, on the host that owns it"));
+                )),
+                Some((0, true)) => {
+                    let fact = "it is an arena without a piece: a process died while it took or freed one";
+                    let means = "its space is not free yet";
+                    report.pending.push(finding(what, fact, means, "cenote pool gc, on the host that owns it"));
+                }
+                Some((_, true)) => {}
             }
         }
     }

@@ -8,7 +8,7 @@ use crate::log::recorder::Event;
 use crate::region::counters::Counter;
 use crate::region::host_layout::{CLASSES, DRAINING, FREE, OBJECT, PUBLISHED, Peer};
 use crate::region::lines::{BlockState, ChunkLine, Descriptor};
-use crate::region::piece::{Arena, Kind};
+use crate::region::piece::MemorySlot;
 use crate::sync::{Guard, Heap, Holds, Intent, Timeout};
 use cenote_base::fault::{self, Mistake, Point};
 use cenote_base::{BlockHash, BlockIndex};
@@ -79,9 +79,8 @@ impl<F: Fabric, H: HostLocal> Blocks<F, H> {
     }
 
     /// Drops cached copies of the descriptors, names and arenas' words of a chunk that another host
-    /// owned. Only
-    /// then does this host list the chunk; after a death in between the next rebuild refreshes
-    /// them.
+    /// owned. Only then does this host list the chunk; after a death in between the next rebuild
+    /// refreshes them.
     fn refresh_taken(&self, blocks: Range<u64>) {
         let region = &self.region;
         if region.is_coherent() || blocks.is_empty() {
@@ -95,9 +94,8 @@ impl<F: Fabric, H: HostLocal> Blocks<F, H> {
         region.fabric.refresh(&lines);
         // Only the owner of a chunk takes memory from its arenas, so it relies on its cached words.
         for block in blocks.map(BlockIndex) {
-            if let Some(arena) = region.read_descriptor(block).filter(|found| Kind::of(found) == Kind::Arena) {
-                let (length, offset) = arena.extent();
-                let (table, bytes) = Arena::new(offset, length).table();
+            if let Some(arena) = region.memory_slot(block).and_then(MemorySlot::arena) {
+                let (table, bytes) = arena.table();
                 region.fabric.refresh_payload(table, bytes);
             }
         }

@@ -1,8 +1,10 @@
 //! Words for memory of users (docs/internals/format.md#memory). A word is believed alone: zero is
 //! free memory, and any other word bears a check.
 
+use crate::region::Region;
 use crate::region::lines::{BlockState, Descriptor};
-use cenote_mem::LINE;
+use cenote_base::{BlockIndex, Generation};
+use cenote_mem::{Fabric, HostLocal, LINE};
 use serde::{Serialize, Serializer};
 use std::fmt;
 use std::str::FromStr;
@@ -193,6 +195,37 @@ impl Arena {
     /// Offset and bytes of the words.
     pub const fn table(self) -> (u64, u64) {
         (self.start, self.table_lines * LINE)
+    }
+}
+
+/// A slot that holds memory of users.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct MemorySlot {
+    pub generation: Generation,
+    pub start: u64,
+    pub bytes: u64,
+    kind: Kind,
+}
+
+impl MemorySlot {
+    /// Its arena, if it is one.
+    pub fn arena(self) -> Option<Arena> {
+        (self.kind == Kind::Arena).then(|| Arena::new(self.start, self.bytes))
+    }
+}
+
+impl<F: Fabric, H: HostLocal> Region<F, H> {
+    /// The memory in a slot, as this host's caches have its descriptor. A corrupt descriptor may lead
+    /// to another slot: then there is none.
+    pub fn memory_slot(&self, block: BlockIndex) -> Option<MemorySlot> {
+        let descriptor = self.read_descriptor(block)?;
+        let (kind, (bytes, start)) = (Kind::of(&descriptor), descriptor.extent());
+        let layout = &self.layout;
+        let fits = kind.is_memory()
+            && layout.is_slot(bytes)
+            && block.0 % layout.descriptors_per_chunk < layout.slots(bytes)
+            && start == layout.payload(block, bytes);
+        fits.then(|| MemorySlot { generation: descriptor.generation(), start, bytes, kind })
     }
 }
 

@@ -20,7 +20,7 @@ use crate::log::recorder::Event;
 use crate::region::Region;
 use crate::region::config::HostsLock;
 use crate::region::counters::Counter;
-use crate::region::layout::{FIXED_LOCKS, POOL_LOCKS, SHARDS};
+use crate::region::layout::{FIXED_LOCKS, LOCKS, POOL_LOCKS, SHARDS};
 use cenote_base::fault::{self, Mistake, Point};
 use cenote_mem::host::{HeldLock, LockTimeout};
 use cenote_mem::{Fabric, HostLocal, LINE, Offset, Word};
@@ -513,10 +513,11 @@ impl<F: Fabric, H: HostLocal> Locks<F, H> {
         })
     }
 
-    /// Locks between hosts that a process of this host holds, living or dead.
+    /// Locks between hosts that a process of this host holds, living or dead. A process may have died
+    /// with a lock that was freed: its next user, on another host, would wait for this host.
     pub fn locks_held_here(&self) -> impl Iterator<Item = Name> + '_ {
         let region = &self.region;
-        self.in_use().filter_map(move |lock| {
+        (0..LOCKS).filter_map(move |lock| {
             let words = region.fabric.load_line(region.layout.lock(lock, region.host));
             let (ticket, left) = (self.ticket(lock, region.host), words[(INTENT / 8) as usize]);
             if ticket == 0 && left == 0 {

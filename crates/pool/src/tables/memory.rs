@@ -8,13 +8,14 @@
 //! that is taken.
 
 use super::Tables;
+use super::objects::READ_ATTEMPTS;
 use crate::blocks::Label;
 use crate::blocks::life::Draft;
 use crate::error::PoolError;
 use crate::log::events::Names;
 use crate::region::host_layout::OBJECT;
 use crate::region::lines::{BlockState, Descriptor, ObjectLine};
-use crate::region::piece::{Arena, Kind, Maker, Piece};
+use crate::region::piece::{Arena, Kind, Maker, MemorySlot, Piece};
 use crate::space::{Fill, Slot};
 use crate::sync::{Holds, Tables as Lock};
 use cenote_base::fault::{self, Point};
@@ -24,6 +25,9 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 /// Arenas that an allocation looks through before it makes a new one.
 const ARENAS_SEARCHED: usize = 8;
+
+/// Chunks in which an allocation looks for arenas.
+const CHUNKS_SEARCHED: u64 = 64;
 
 /// A piece of memory and its place.
 #[derive(Clone, Copy, Debug)]
@@ -60,6 +64,21 @@ impl<F: Fabric, H: HostLocal> Tables<F, H> {
         self.open_piece(at)
     }
 
+    /// Whether a slot is in use. Also if its word is corrupt: users may go on with memory that cannot be
+    /// freed, until `gc` mends the word.
+    pub fn holds_memory(&self, block: BlockIndex) -> bool {
+        self.without_memory(vec![(block, Generation(0))]).is_empty()
+    }
+
+    /// The slots that hold no memory. They share a fence: a tick looks at all slots of the host.
+    pub fn without_memory(&self, slots: Vec<(BlockIndex, Generation)>) -> Vec<(BlockIndex, Generation)> {
+        let place = |block| self.region.layout.piece(block);
+        let mut lines: Vec<u64> = slots.iter().map(|&(block, _)| place(block) / LINE * LINE).collect();
+        lines.dedup();
+        self.region.fabric.refresh(&lines);
+        slots.into_iter().filter(|&(block, _)| self.region.fabric.load(Offset::new(place(block))) == 0).collect()
+    }
+
     /// This worker.
     fn maker(&self) -> Maker {
         let region = &self.region;
@@ -68,20 +87,28 @@ impl<F: Fabric, H: HostLocal> Tables<F, H> {
     }
 
     /// Takes a piece of an arena of this host, if one has room. Returns its offset.
+    ///
+    /// The search begins at the arena that had room last, then goes on where the last search ended. It
+    /// is short, because the table lock is held: an arena that it does not reach has its turn later.
     pub fn take_piece(&self, tables: &Holds<Lock>, lines: u64) -> Option<u64> {
         let region = &self.region;
         let last = BlockIndex(self.last_arena.load(Relaxed));
-        let first = region.layout.chunk_of(last);
-        let chunks = (first + 1..region.layout.num_chunks).chain(0..first);
-        let others = chunks.filter(|&chunk| self.may_have_arenas(chunk)).flat_map(|chunk| region.slots_of(chunk));
-        // From the arena that had room last to the end of its chunk, then through the other chunks.
-        let (before, from): (Vec<_>, Vec<_>) =
-            region.slots_of(first).filter(|_| self.may_have_arenas(first)).partition(|block| block.0 < last.0);
-        let arenas = from.into_iter().chain(others).chain(before).filter_map(|block| self.own_arena(block));
-        for (block, arena) in arenas.take(ARENAS_SEARCHED) {
+        let (from, chunks) = (self.next_search.load(Relaxed), region.layout.num_chunks);
+        let others = (from..from + chunks.min(CHUNKS_SEARCHED)).map(|chunk| chunk % chunks);
+        let others = others.inspect(|&chunk| self.next_search.store((chunk + 1) % chunks, Relaxed));
+        let of_last = region.layout.chunk_of(last);
+        let slots = |chunk| region.slots_of(chunk).filter(move |_| self.may_have_arenas(chunk));
+        let from_last = slots(of_last).skip_while(|block| block.0 < last.0);
+        let mut searched = 0;
+        for block in from_last.chain(others.flat_map(slots)) {
+            let Some((block, arena)) = self.own_arena(block) else { continue };
             if let Some(offset) = self.take_from(tables, block, arena, lines) {
                 self.last_arena.store(block.0, Relaxed);
                 return Some(offset);
+            }
+            searched += 1;
+            if searched == ARENAS_SEARCHED {
+                break;
             }
         }
         None
@@ -102,10 +129,10 @@ impl<F: Fabric, H: HostLocal> Tables<F, H> {
         if region.slot_owner(block).load(Acquire) != OBJECT {
             return None;
         }
-        let descriptor = region.read_descriptor(block).filter(|found| Kind::of(found) == Kind::Arena)?;
+        let line = region.own_chunk(region.layout.chunk_of(block))?;
+        let arena = region.memory_slot(block).filter(|slot| slot.bytes == line.slot_bytes)?.arena()?;
         self.memory_word(block)?;
-        let (length, offset) = descriptor.extent();
-        Some((block, Arena::new(offset, length)))
+        Some((block, arena))
     }
 
     fn take_from(&self, tables: &Holds<Lock>, block: BlockIndex, arena: Arena, lines: u64) -> Option<u64> {
@@ -202,7 +229,9 @@ impl<F: Fabric, H: HostLocal> Tables<F, H> {
         let within = |&into: &u64| into < layout.data_bytes();
         let into = offset.checked_sub(layout.data()).filter(within);
         let into = into.ok_or_else(|| wrong("lies outside the region's space"))?;
-        self.find_memory(into / layout.chunk_bytes, offset)
+        let block = self.block_at(into / layout.chunk_bytes, offset)?;
+        block
+            .and_then(|block| self.find_memory(block, offset))
             .ok_or_else(|| wrong("is not allocated: it was freed, or nothing begins there"))
     }
 
@@ -215,47 +244,57 @@ impl<F: Fabric, H: HostLocal> Tables<F, H> {
         Ok(memory)
     }
 
-    fn find_memory(&self, chunk: u64, offset: u64) -> Option<Memory> {
+    /// The memory that begins at an offset in a slot, as the device has it.
+    fn find_memory(&self, block: BlockIndex, offset: u64) -> Option<Memory> {
         let region = &self.region;
-        region.fabric.refresh(&[region.layout.chunk(chunk)]);
-        let line = region.read_chunk(chunk)?;
-        let slot = (offset - region.layout.chunk_data(chunk)) / line.slot_bytes;
-        let block = BlockIndex(chunk * region.layout.descriptors_per_chunk + slot);
-        if slot >= region.layout.slots(line.slot_bytes) {
-            return None;
-        }
-        let (generation, kind, _) = self.slot_of_memory(block)?;
-        let of_slot = region.layout.piece(block);
-        let start = region.layout.payload(block, line.slot_bytes);
-        let is_arena = kind == Kind::Arena;
-        if !is_arena {
-            let piece = self.open_piece(of_slot).filter(|piece| piece.size == generation.0 & Piece::SIZE_MAX)?;
-            let memory = Memory { offset, bytes: line.slot_bytes, piece, word: of_slot, block, generation, is_arena };
-            return (offset == start).then_some(memory);
-        }
-        let arena = Arena::new(start, line.slot_bytes);
+        let slot = self.slot_in_use(block)?;
+        let generation = slot.generation;
+        let Some(arena) = slot.arena() else {
+            let word = region.layout.piece(block);
+            let piece = self.open_piece(word).filter(|piece| piece.size == generation.0 & Piece::SIZE_MAX)?;
+            let memory = Memory { offset, bytes: slot.bytes, piece, word, block, generation, is_arena: false };
+            return (offset == slot.start).then_some(memory);
+        };
         let line = arena.line_at(offset)?;
         let word = arena.word(line);
         region.fabric.refresh(&[word / LINE * LINE]);
         let piece = self.piece_of(arena, line)?;
-        Some(Memory { offset, bytes: piece.size * LINE, piece, word, block, generation, is_arena })
+        Some(Memory { offset, bytes: piece.size * LINE, piece, word, block, generation, is_arena: true })
     }
 
-    /// Generation, kind and extent of a slot with memory, as the device has them. Its word is fresh
-    /// then.
-    fn slot_of_memory(&self, block: BlockIndex) -> Option<(Generation, Kind, (u64, u64))> {
+    /// The slot of an offset in a chunk, by the chunk's line as the device has it.
+    fn block_at(&self, chunk: u64, offset: u64) -> Result<Option<BlockIndex>, PoolError> {
+        let layout = &self.region.layout;
+        let look = |_| {
+            self.region.refresh_chunk(chunk);
+            let is_free = || self.region.free_chunk(chunk).is_some();
+            self.region.read_chunk(chunk).map(Some).or_else(|| is_free().then_some(None))
+        };
+        // Another host may be writing the line.
+        let line = (0..READ_ATTEMPTS).find_map(look);
+        let torn = || {
+            let fact = format!("the line of chunk {chunk}, with offset {offset:#x}, is corrupt: ");
+            PoolError::Config(fact + "`cenote pool gc` mends it")
+        };
+        let Some(line) = line.ok_or_else(torn)? else { return Ok(None) };
+        let slot = (offset - layout.chunk_data(chunk)) / line.slot_bytes;
+        let block = BlockIndex(chunk * layout.descriptors_per_chunk + slot);
+        Ok((slot < layout.slots(line.slot_bytes)).then_some(block))
+    }
+
+    /// A slot with memory, as the device has its descriptor and its word.
+    fn slot_in_use(&self, block: BlockIndex) -> Option<MemorySlot> {
         let region = &self.region;
         region.fabric.refresh(&[region.layout.descriptor(block), region.layout.piece(block) / LINE * LINE]);
-        let descriptor = region.read_descriptor(block)?;
-        let kind = Kind::of(&descriptor);
-        let in_use = kind.is_memory() && self.open_piece(region.layout.piece(block)).is_some();
-        in_use.then(|| (descriptor.generation(), kind, descriptor.extent()))
+        region.memory_slot(block).filter(|_| self.open_piece(region.layout.piece(block)).is_some())
     }
 
-    /// The memory that a row names, if it bears a name.
+    /// The memory that a row names, if it bears a name. The chunk's line does not count: another host
+    /// may be writing it, and memory without a row would be lost.
     pub fn named_memory(&self, line: &ObjectLine) -> Option<Memory> {
-        let memory = self.memory_at(line.memory).ok()?;
-        let is_it = memory.block.0 + 1 == line.block && memory.generation.0 == line.generation;
+        let block = line.block.checked_sub(1).filter(|&block| block < self.region.layout.num_descriptors())?;
+        let memory = self.find_memory(BlockIndex(block), line.memory)?;
+        let is_it = memory.generation.0 == line.generation && line.length <= memory.bytes;
         (is_it && memory.piece.named).then_some(memory)
     }
 
@@ -324,21 +363,20 @@ impl<F: Fabric, H: HostLocal> Tables<F, H> {
         let Some(line) = region.read_chunk(chunk) else { return Vec::new() };
         let blocks = region.layout.blocks_of(chunk, line.slot_bytes);
         region.refresh_descriptors(blocks.clone());
-        let seems =
-            |block: &BlockIndex| region.read_descriptor(*block).is_some_and(|found| Kind::of(&found).is_memory());
-        blocks.map(BlockIndex).filter(seems).collect()
+        blocks.map(BlockIndex).filter(|&block| region.memory_slot(block).is_some()).collect()
     }
 
     fn memory_in_slot(&self, block: BlockIndex) -> Vec<Memory> {
-        let region = &self.region;
-        let Some((generation, kind, (length, start))) = self.slot_of_memory(block) else { return Vec::new() };
-        let chunk = region.layout.chunk_of(block);
-        if kind == Kind::Piece {
-            return self.find_memory(chunk, start).into_iter().collect();
+        let Some(slot) = self.slot_in_use(block) else { return Vec::new() };
+        match slot.arena() {
+            Some(arena) => self.pieces_of(block, slot.generation, arena),
+            None => self.find_memory(block, slot.start).into_iter().collect(),
         }
-        let arena = Arena::new(start, length);
+    }
+
+    fn pieces_of(&self, block: BlockIndex, generation: Generation, arena: Arena) -> Vec<Memory> {
         let (table, bytes) = arena.table();
-        region.refresh_range(table, table + bytes);
+        self.region.refresh_range(table, table + bytes);
         let is_arena = true;
         let pieces = (0..arena.lines).filter_map(|line| {
             let (word, offset) = (arena.word(line), arena.line(line));
@@ -349,19 +387,39 @@ impl<F: Fabric, H: HostLocal> Tables<F, H> {
     }
 
     /// Counts the pieces of this host's arenas anew, and lets arenas without a piece go: a process
-    /// died between two steps. The next free of unused slots frees them.
+    /// died between two steps. The next free of unused slots frees them. Writes corrupt words of slots
+    /// anew.
     pub fn recount_arenas(&self, tables: &Holds<Lock>) {
         let region = &self.region;
         let own = region.listed_chunks().flat_map(|chunk| region.slots_of(chunk));
-        for (block, _) in own.filter_map(|block| self.own_arena(block)) {
+        for block in own.filter(|&block| region.slot_owner(block).load(Acquire) == OBJECT) {
+            let Some(slot) = region.memory_slot(block) else { continue };
             let at = region.layout.piece(block);
-            let Some(counted) = self.open_piece(at) else { continue };
-            match self.memory_in_slot(block).len() as u64 {
-                0 => self.clear_piece(tables, at),
-                size if size != counted.size => self.put_piece(tables, at, Piece { size, ..counted }),
-                _ => {}
+            let (is_used, counted) = (self.holds_memory(block), self.open_piece(at));
+            let Some(arena) = slot.arena() else {
+                if is_used && counted.is_none() {
+                    self.put_piece(tables, at, self.lost_piece(block, slot));
+                }
+                continue;
+            };
+            let pieces = if is_used { self.pieces_of(block, slot.generation, arena) } else { continue };
+            let size = pieces.len() as u64;
+            match (pieces.first(), counted) {
+                (None, _) => self.clear_piece(tables, at),
+                (Some(_), Some(counted)) if size == counted.size => {}
+                (Some(first), _) => self.put_piece(tables, at, Piece { size, named: false, ..first.piece }),
             }
         }
+    }
+
+    /// The word of a slot that is one piece. Its allocator is not known any more, so it counts as this
+    /// worker's.
+    fn lost_piece(&self, block: BlockIndex, slot: MemorySlot) -> Piece {
+        let generation = slot.generation.0;
+        let names = |(_, line): (u64, ObjectLine)| {
+            (line.block, line.generation, line.memory) == (block.0 + 1, generation, slot.start)
+        };
+        Piece { size: generation & Piece::SIZE_MAX, named: self.all_rows().any(names), maker: self.maker() }
     }
 
     /// All pieces of memory in the region, as the device has them.
@@ -370,19 +428,21 @@ impl<F: Fabric, H: HostLocal> Tables<F, H> {
     }
 
     /// The arenas of the region: slot, number of pieces, and whether each of its words is a piece's
-    /// or zero.
-    pub fn arenas(&self) -> impl Iterator<Item = (BlockIndex, u64, bool)> + '_ {
+    /// or zero. Also slots of memory with corrupt words (`None`).
+    pub fn arenas(&self) -> impl Iterator<Item = (BlockIndex, Option<(u64, bool)>)> + '_ {
         let chunks = 0..self.region.layout.num_chunks;
         let slots = chunks.flat_map(|chunk| self.slots_with_memory(chunk));
         slots.filter_map(|block| {
-            let (_, kind, (length, start)) = self.slot_of_memory(block)?;
-            let arena = Arena::new(start, length);
-            let pieces = self.memory_in_slot(block);
+            let Some(slot) = self.slot_in_use(block) else {
+                return self.holds_memory(block).then_some((block, None));
+            };
+            let arena = slot.arena()?;
+            let pieces = self.pieces_of(block, slot.generation, arena);
             let words = (0..arena.lines).filter(|&line| self.region.fabric.load(Offset::new(arena.word(line))) != 0);
             let ends = pieces.iter().map(|memory| memory.offset + memory.bytes).chain([u64::MAX]);
             let starts = pieces.iter().map(|memory| memory.offset).skip(1).chain([u64::MAX]);
             let apart = ends.zip(starts).all(|(end, start)| end <= start);
-            (kind == Kind::Arena).then(|| (block, pieces.len() as u64, apart && words.count() == pieces.len()))
+            Some((block, Some((pieces.len() as u64, apart && words.count() == pieces.len()))))
         })
     }
 }

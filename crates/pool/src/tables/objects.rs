@@ -4,11 +4,11 @@
 use crate::error::PoolError;
 use crate::region::host_layout::OBJECT;
 use crate::region::lines::{BlockState, Descriptor, ObjectLine, checksum_key};
-use crate::region::piece::Kind;
 use crate::sync::{Holds, Tables as Lock};
 use cenote_base::fault::{self, Point};
 use cenote_base::{BlockHash, BlockIndex, Generation};
 use cenote_mem::{Fabric, HostLocal, LINE, Word};
+use std::collections::BTreeSet;
 use std::sync::atomic::Ordering::{Acquire, Release};
 
 /// Smallest extent of an object; larger ones are powers of two, so that few slot sizes arise.
@@ -16,6 +16,9 @@ const OBJECT_BYTES_MIN: u64 = 4096;
 
 /// Reads of an object before it counts as missing: one for each copy that may be stale.
 pub(crate) const READ_ATTEMPTS: u32 = 4;
+
+/// Objects that a tick looks for one by one, a fence or more each. For more, it reads all rows.
+const PROBES_MAX: usize = 16;
 
 /// Longest key in bytes.
 const KEY_BYTES_MAX: usize = 56;
@@ -123,8 +126,8 @@ impl<F: Fabric, H: HostLocal> super::Tables<F, H> {
     /// caller has a fresh descriptor of an object.
     pub fn is_used(&self, block: BlockIndex) -> bool {
         let Some(descriptor) = self.region.read_descriptor(block) else { return false };
-        if Kind::of(&descriptor).is_memory() {
-            return self.memory_word(block).is_some();
+        if self.region.memory_slot(block).is_some() {
+            return self.holds_memory(block);
         }
         let names = |line: &ObjectLine| line.block == block.0 + 1 && line.generation == descriptor.generation().0;
         self.rows_of(descriptor.block_hash()).iter().any(|(_, line)| line.memory == 0 && names(line))
@@ -140,8 +143,18 @@ impl<F: Fabric, H: HostLocal> super::Tables<F, H> {
             .filter(|(_, owner)| owner.load(Acquire) == OBJECT)
             .map(|(block, _)| (BlockIndex(block), self.region.raw_generation(BlockIndex(block))))
             .collect();
-        let unused: Vec<_> = marked.into_iter().filter(|&(block, _)| !self.is_used(block)).collect();
-        self.free_objects(&unused)
+        let is_memory = |&(block, _): &(BlockIndex, Generation)| self.region.memory_slot(block).is_some();
+        let (memory, objects): (Vec<_>, Vec<_>) = marked.into_iter().partition(is_memory);
+        let named: BTreeSet<(u64, u64)> = match objects.len() {
+            // A probe of each is cheaper than the table.
+            0..PROBES_MAX => BTreeSet::new(),
+            _ => self.all_rows().map(|(_, line)| (line.block, line.generation)).collect(),
+        };
+        let is_named = |block: BlockIndex, generation: Generation| {
+            named.contains(&(block.0 + 1, generation.0)) || self.is_used(block)
+        };
+        let unused: Vec<_> = objects.into_iter().filter(|&(block, of)| !is_named(block, of)).collect();
+        self.free_objects(&unused) + self.free_objects(&self.without_memory(memory))
     }
 
     /// Frees slots that are without use. Returns their number.
@@ -160,6 +173,10 @@ impl<F: Fabric, H: HostLocal> super::Tables<F, H> {
         }
         // Without the lock the block stays until the next recovery.
         let Ok(heap) = self.blocks.lock_heap_patiently() else { return false };
+        // A worker may have freed it, reserved it again and described memory that no word shows yet.
+        if self.region.slot_owner(block).load(Acquire) != OBJECT {
+            return false;
+        }
         let object = Descriptor::state_word(BlockState::Object, generation);
         if self.region.read_descriptor(block).is_none_or(|descriptor| descriptor.state != object) {
             return false;

@@ -127,11 +127,17 @@ fn check(pool: &LoomPool) -> CheckReport {
 
 /// Runs a model in all orders with at most this many preemptions; returns the number of runs.
 fn explore(preemptions: usize, model: impl Fn() + Send + Sync + 'static) -> u64 {
+    explore_some(preemptions, usize::MAX, model)
+}
+
+/// As [`explore`], in the first orders only.
+fn explore_some(preemptions: usize, orders: usize, model: impl Fn() + Send + Sync + 'static) -> u64 {
     let runs = Arc::new(AtomicU64::new(0));
     let counted = Arc::clone(&runs);
     let mut builder = loom::model::Builder::new();
     builder.max_branches = 1_000_000;
     builder.preemption_bound = Some(preemptions);
+    builder.max_permutations = Some(orders);
     builder.expect_explicit_explore = true;
     builder.check(move || {
         counted.fetch_add(1, Ordering::Relaxed);
@@ -344,6 +350,34 @@ fn an_object_that_loses_its_name_is_freed_once() {
             first.put_object(key, key.as_bytes()).expect("three slots of four are free");
         }
         assert_eq!((check(&first).objects, first.counter(Counter::Damaged)), (4, 0));
+    });
+    assert!(runs > 20, "{runs} orders");
+}
+
+/// Detects: a slot freed for its descriptor alone, which a worker has described again meanwhile.
+///
+/// A worker frees memory and allocates in its slot anew, while another one looks for unused slots.
+#[test]
+fn memory_that_is_being_allocated_is_not_unused() {
+    const HALF: u64 = CHUNK_BYTES / 2;
+    // The mistake shows among these.
+    let runs = explore_some(2, 1_000, || {
+        let mut region = Region::new(1, Flush::None);
+        let [first, second] = [(); 2].map(|()| region.attach(0, &Life::long()));
+        let old = first.allocate(HALF).expect("there is room");
+        let other = first.allocate(HALF).expect("there is room");
+        let allocating = first.clone();
+        race(
+            first.fabric(),
+            move || {
+                allocating.free(old).expect("it is allocated");
+                assert_eq!(allocating.allocate(HALF).expect("its slot is free"), old);
+            },
+            move || drop(second),
+        );
+        first.free(old).expect("it is allocated");
+        first.free(other).expect("it is allocated");
+        check(&first);
     });
     assert!(runs > 20, "{runs} orders");
 }
