@@ -209,7 +209,8 @@ int cenote_create(const char *region, uint64_t size, uint64_t chunk_size, uint8_
 int cenote_open(const char *region, const char *name, uint8_t host);
 
 /*
- Leaves the region. Memory stays allocated; pointers into the region are invalid from then on. -EBUSY: a thread holds a lock or waits for one.
+ Leaves the region. Memory stays allocated; pointers into the region are invalid from then on.
+ -EBUSY: a thread holds a lock or waits for one.
  */
 int cenote_close(void);
 

@@ -50,6 +50,7 @@ impl From<PoolError> for Fault {
             PoolError::NoRoom(_) | PoolError::BlockTooLarge { .. } => libc::ENOMEM,
             PoolError::TableFull { .. } | PoolError::WorkersFull { .. } => libc::ENOSPC,
             PoolError::Lock { .. } => libc::ETIMEDOUT,
+            PoolError::DeclaredDead => libc::EAGAIN,
             PoolError::Host(_) => libc::EIO,
             _ => libc::EINVAL,
         };

@@ -146,7 +146,8 @@ pub unsafe extern "C" fn cenote_open(region: *const c_char, name: *const c_char,
     })
 }
 
-/// Leaves the region. Memory stays allocated; pointers into the region are invalid from then on. -EBUSY: a thread holds a lock or waits for one.
+/// Leaves the region. Memory stays allocated; pointers into the region are invalid from then on.
+/// -EBUSY: a thread holds a lock or waits for one.
 #[unsafe(no_mangle)]
 pub extern "C" fn cenote_close() -> c_int {
     status(|| {

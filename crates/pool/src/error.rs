@@ -98,8 +98,8 @@ pub enum PoolError {
         /// Name of the lock.
         lock: &'static str,
     },
-    /// Another host declared this one dead and may have adopted its chunks.
-    #[error("this host was declared dead, and what it had allocated may be another host's; allocate it again")]
+    /// Another host declared this one dead. The next tick begins a new life.
+    #[error("another host declared this one dead; try again after the next tick, which begins a new life")]
     DeclaredDead,
     /// This process is a forked child of the one that attached.
     #[error("this process inherited the region through fork, and is no member of it; open the region here")]

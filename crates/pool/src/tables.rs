@@ -9,6 +9,7 @@ pub mod opened;
 mod rows;
 
 use crate::blocks::Blocks;
+use crate::error::PoolError;
 use crate::hosts::Hosts;
 use crate::region::Region;
 use crate::space::Space;
@@ -57,5 +58,14 @@ impl<F: Fabric, H: HostLocal> Tables<F, H> {
     /// Takes the table lock, and mends the rows of objects if its last holder died.
     pub fn lock(&self, timeout: Timeout) -> Result<Guard<'_, crate::sync::Tables, F, H>, LockTimeout> {
         self.locks.acquire(crate::sync::Tables, Intent::ALL, timeout, |tables, _| self.repair_rows(tables))
+    }
+
+    /// As [`Tables::lock`], with the wait of administration, for memory and locks of users: nothing
+    /// finds out later that two hosts changed them at once. So a host that others hold dead does not,
+    /// although they pass over what it holds.
+    pub fn lock_alive(&self) -> Result<Guard<'_, crate::sync::Tables, F, H>, PoolError> {
+        let (region, life) = (&self.region, self.region.incarnation());
+        let held = self.lock(self.locks.patient()).map_err(PoolError::lock("table"))?;
+        if region.is_dead(region.host, life) { Err(PoolError::DeclaredDead) } else { Ok(held) }
     }
 }

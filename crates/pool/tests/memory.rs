@@ -320,6 +320,29 @@ fn a_name_takes_its_memory_with_it_while_its_chunks_line_is_written() {
     second.free(other).expect("it is allocated");
 }
 
+/// Earlier, a host that others held dead counted pieces at the same time as they.
+#[test]
+fn a_host_that_is_declared_dead_frees_and_gives_out_nothing() {
+    let (_, [first, second]) = two_hosts(69);
+    let piece = first.allocate(64).expect("there is room");
+    let lock = first.allocate_lock().expect("there are locks");
+    second.fence_host(HostId(0)).expect("it attached");
+    let refused = [
+        first.free(piece).err(),
+        first.name_memory("root", piece).err(),
+        first.destroy_object("root").err(),
+        first.allocate(64).err(),
+        first.allocate(8192).err(),
+        first.allocate_lock().err(),
+        first.free_lock(lock).err(),
+    ];
+    assert!(refused.iter().all(|error| matches!(error, Some(PoolError::DeclaredDead))), "{refused:?}");
+    assert_eq!(second.info().memory.pieces, 1);
+    first.tick();
+    first.free(piece).expect("it has a new life");
+    first.free_lock(lock).expect("it is allocated");
+}
+
 /// Earlier, callers were told the length that a row says, and stored behind the memory.
 #[test]
 fn a_row_that_exceeds_its_memory_leads_to_none() {

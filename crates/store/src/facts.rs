@@ -38,7 +38,7 @@ mod tests {
 
     #[test]
     fn a_record_goes_after_its_namespace() {
-        let mapping = Mapping::create(&RegionSource::Anon, 4 << 20, 0o600, &MapOptions::default()).expect("memory");
+        let mapping = Mapping::create(&RegionSource::Anon, 16 << 20, 0o600, &MapOptions::default()).expect("memory");
         let fabric = Arc::new(Coherent::new(mapping));
         let config = PoolConfig {
             chunk_bytes: 64 << 10,

@@ -54,7 +54,7 @@ impl<F: Fabric, H: HostLocal> Member<F, H> {
             fault::point(Point::JoinRebuilt);
             region.rebuilt().store(1, Release);
             drop(heap);
-            // A worker that died while it published an object may have left it without a row, and one that allocated memory, without a word.
+            // A worker that died may have left an object without a row, or memory without a word.
             self.tables.free_unused();
         } else {
             if new_life {

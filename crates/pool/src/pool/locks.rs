@@ -21,7 +21,7 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
     /// All locks are allocated, or the table was busy for too long.
     pub fn allocate_lock(&self) -> Result<u16, PoolError> {
         let member = &*self.0;
-        let tables = member.tables.lock(member.locks.patient()).map_err(PoolError::lock("table"))?;
+        let tables = member.tables.lock_alive()?;
         Ok(member.tables.give_lock(&tables)? as u16)
     }
 
@@ -38,7 +38,7 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
         }
         // Held meanwhile, so that a holder finds its lock allocated for as long as it holds it.
         let held = self.lock_user(number, Duration::ZERO)?;
-        let tables = member.tables.lock(member.locks.patient()).map_err(PoolError::lock("table"))?;
+        let tables = member.tables.lock_alive()?;
         member.tables.take_lock_back(&tables, &held.0);
         Ok(())
     }

@@ -38,13 +38,8 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
         let arena_bytes = Arena::slot_bytes(region.layout.chunk_bytes);
         let lines = bytes.div_ceil(LINE).max(1);
         let small = (lines <= Arena::new(0, arena_bytes).longest()).then_some(lines);
-        let lock = || tables.lock(member.locks.patient()).map_err(PoolError::lock("table"));
         if let Some(lines) = small {
-            let held = lock()?;
-            // Another host may have adopted this host's arenas.
-            if region.is_dead(region.host, life) {
-                return Err(PoolError::DeclaredDead);
-            }
+            let held = tables.lock_alive()?;
             if let Some(offset) = tables.take_piece(&held, lines) {
                 drop(held);
                 fault::point(Point::MemoryAllocated);
@@ -55,7 +50,7 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
         let slot_bytes = if small.is_some() { arena_bytes } else { slot_bytes };
         let slot = member.evictor.reserve(slot_bytes, Fill::InPlace).map_err(|_| PoolError::NoRoom(bytes))?;
         let generation = tables.prepare_memory(slot, small);
-        let shown = lock().and_then(|held| match member.space.still_reserved(slot.block, life) {
+        let shown = tables.lock_alive().and_then(|held| match member.space.still_reserved(slot.block, life) {
             true => Ok(tables.show_memory(&held, slot, generation, small.is_some())),
             false => Err(PoolError::DeclaredDead),
         });
@@ -73,7 +68,7 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
     /// lock was busy for too long.
     pub fn free(&self, offset: u64) -> Result<(), PoolError> {
         let member = &*self.0;
-        let tables = member.tables.lock(member.locks.patient()).map_err(PoolError::lock("table"))?;
+        let tables = member.tables.lock_alive()?;
         let memory = member.tables.unnamed_memory_at(offset)?;
         let unused = member.tables.release(&tables, &memory);
         drop(tables);
@@ -101,7 +96,7 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
     pub fn name_memory(&self, key: &str, offset: u64) -> Result<(), PoolError> {
         let member = &*self.0;
         let hash = member.tables.object_hash(key)?;
-        let tables = member.tables.lock(member.locks.patient()).map_err(PoolError::lock("table"))?;
+        let tables = member.tables.lock_alive()?;
         let memory = member.tables.unnamed_memory_at(offset)?;
         member.region.refresh_range(offset, offset + memory.bytes);
         let unused = member.tables.enter_memory(&tables, key, hash, &memory)?;

@@ -125,7 +125,7 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
     pub fn destroy_object(&self, key: &str) -> Result<bool, PoolError> {
         let member = &*self.0;
         let hash = member.tables.object_hash(key)?;
-        let tables = member.tables.lock(member.locks.patient()).map_err(PoolError::lock("table"))?;
+        let tables = member.tables.lock_alive()?;
         let rows = member.tables.rows_of(hash);
         let existed = !rows.is_empty();
         let unused = member.tables.forget_rows(&tables, rows);

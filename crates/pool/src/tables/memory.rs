@@ -64,8 +64,8 @@ impl<F: Fabric, H: HostLocal> Tables<F, H> {
         self.open_piece(at)
     }
 
-    /// Whether a slot is in use. Also if its word is corrupt: users may go on with memory that cannot be
-    /// freed, until `gc` mends the word.
+    /// Whether a slot is in use. Also if its word is corrupt: users may go on with memory that cannot
+    /// be freed, until `gc` mends the word.
     pub fn holds_memory(&self, block: BlockIndex) -> bool {
         self.without_memory(vec![(block, Generation(0))]).is_empty()
     }
@@ -88,8 +88,8 @@ impl<F: Fabric, H: HostLocal> Tables<F, H> {
 
     /// Takes a piece of an arena of this host, if one has room. Returns its offset.
     ///
-    /// The search begins at the arena that had room last, then goes on where the last search ended. It
-    /// is short, because the table lock is held: an arena that it does not reach has its turn later.
+    /// The search begins at the arena that had room last, then goes on where the last search ended.
+    /// It is short, because the table lock is held: an arena out of its reach has its turn later.
     pub fn take_piece(&self, tables: &Holds<Lock>, lines: u64) -> Option<u64> {
         let region = &self.region;
         let last = BlockIndex(self.last_arena.load(Relaxed));
@@ -387,8 +387,8 @@ impl<F: Fabric, H: HostLocal> Tables<F, H> {
     }
 
     /// Counts the pieces of this host's arenas anew, and lets arenas without a piece go: a process
-    /// died between two steps. The next free of unused slots frees them. Writes corrupt words of slots
-    /// anew.
+    /// died between two steps. The next free of unused slots frees them. Writes corrupt words of
+    /// slots anew.
     pub fn recount_arenas(&self, tables: &Holds<Lock>) {
         let region = &self.region;
         let own = region.listed_chunks().flat_map(|chunk| region.slots_of(chunk));
@@ -412,8 +412,8 @@ impl<F: Fabric, H: HostLocal> Tables<F, H> {
         }
     }
 
-    /// The word of a slot that is one piece. Its allocator is not known any more, so it counts as this
-    /// worker's.
+    /// The word of a slot that is one piece. Its allocator is not known any more, so it counts as
+    /// this worker's.
     fn lost_piece(&self, block: BlockIndex, slot: MemorySlot) -> Piece {
         let generation = slot.generation.0;
         let names = |(_, line): (u64, ObjectLine)| {
