@@ -289,6 +289,8 @@ def callables(name: str, seed: int) -> Iterator[tuple[str, Callable[[random.Rand
     yield "Region.follow", lambda chance: region.follow()
     yield "Region.counters", lambda chance: region.counters()
     yield "Region.info", lambda chance: region.info()
+    yield "Region.namespaces", lambda chance: region.namespaces()
+    yield "Region.drop_old_facts", lambda chance: region.drop_old_facts()
     yield "Region.check", lambda chance: region.check(any_of(chance, True))
     yield "Region.gc", lambda chance: region.gc()
     yield "Region.put_object", lambda chance: region.put_object(any_of(chance, *TEXTS), any_of(chance, *BYTES))
