@@ -56,8 +56,9 @@ impl Kind {
 /// The worker that allocated memory. Written as `host.slot.epoch`, such as 0.3.17.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Maker {
-    /// Its host.
-    pub host: u8,
+    /// Its host. 16 bits leave no padding: valgrind takes a word for undefined that was made from a
+    /// copy with padding.
+    pub host: u16,
     /// Its slot there.
     pub slot: u16,
     /// How often the slot had been taken, modulo 2²⁴.
@@ -67,7 +68,7 @@ pub struct Maker {
 impl Maker {
     /// The worker that joined in a slot under this epoch of its line.
     pub const fn of(host: u64, slot: u64, line_epoch: u64) -> Self {
-        Self { host: host as u8, slot: slot as u16, epoch: (line_epoch >> 1 & EPOCH_MASK) as u32 }
+        Self { host: host as u16, slot: slot as u16, epoch: (line_epoch >> 1 & EPOCH_MASK) as u32 }
     }
 }
 
@@ -131,7 +132,7 @@ impl Piece {
         }
         let host = (content >> HOST_AT & 0x7f).checked_sub(1)?;
         let maker = Maker {
-            host: host as u8,
+            host: host as u16,
             slot: (content >> SLOT_AT & 0xfff) as u16,
             epoch: (content >> EPOCH_AT & EPOCH_MASK) as u32,
         };
