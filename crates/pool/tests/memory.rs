@@ -369,10 +369,10 @@ fn a_descriptor_that_exceeds_its_slot_is_no_arena() {
     let piece = pool.allocate(64).expect("there is room");
     let space = pool.space();
     let slot = space.start + (piece - space.start) / 4096 * 4096;
-    let descriptor = line_of(&fabric, |words| words[3] == 64 | slot / 64 << 24);
+    let descriptor = line_of(&fabric, |words| words[3] == 64 | (slot / 64) << 24);
     let mut words = fabric.load_line(descriptor);
     for (lines, start) in [(128, slot), (64, slot + 4096), (1 << 14, slot), (0, slot)] {
-        words[3] = lines | start / 64 << 24;
+        words[3] = lines | (start / 64) << 24;
         forge(&fabric, descriptor, words, 67);
         let more: Vec<u64> = (0..200).map_while(|_| pool.allocate(64).ok()).collect();
         assert_eq!(more.len(), 200, "other slots have room");
@@ -380,7 +380,7 @@ fn a_descriptor_that_exceeds_its_slot_is_no_arena() {
         assert!(pool.free(piece).is_err(), "{lines} lines at {start:#x}");
         more.into_iter().for_each(|piece| pool.free(piece).expect("it is allocated"));
     }
-    words[3] = 64 | slot / 64 << 24;
+    words[3] = 64 | (slot / 64) << 24;
     forge(&fabric, descriptor, words, 67);
     pool.free(piece).expect("it is allocated");
     assert!(pool.check(true).expect("the locks are free").is_clean());
