@@ -37,6 +37,10 @@ const FORMATTING: [Point; 2] = [Point::FormatCleared, Point::FormatWritten];
 /// The fault points of chunks that change hands between living hosts.
 const SHARING: [Point; 2] = [Point::ChunkMoved, Point::ChunkOffered];
 
+/// The fault points of memory of users, which most shapes pass too rarely to die there.
+const MEMORY: [Point; 5] =
+    [Point::MemoryAllocated, Point::MemoryCounted, Point::MemoryDescribed, Point::MemoryFreed, Point::MemoryNamed];
+
 /// Parses the name of a fault point of [`POINTS`].
 pub fn parse_point(name: &str) -> Result<Point, String> {
     let point = name.parse().map_err(|error: UnknownName| error.to_string())?;
@@ -121,6 +125,10 @@ pub fn run(seed: u64, setting: &Setting) -> Outcome {
     if rates.deadly.is_some_and(|point| SHARING.contains(&point)) {
         // Chunks move between hosts only if both live for a while.
         shape = shape.with_idle_hosts();
+        (rates.process_crash, rates.host_crash) = (0, 0);
+    }
+    if rates.deadly.is_some_and(|point| MEMORY.contains(&point)) {
+        shape = shape.with_much_memory();
         (rates.process_crash, rates.host_crash) = (0, 0);
     }
     if rates.deadly == Some(Point::NamespaceReclaimed) {

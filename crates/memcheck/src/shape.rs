@@ -124,6 +124,11 @@ impl Shape {
         Self { namespaces: 7, rounds: self.rounds + 16, ..self }
     }
 
+    /// This shape with processes that mostly allocate, name and free memory.
+    pub fn with_much_memory(self) -> Self {
+        Self { rounds: 40 + self.rounds, weights: [4, 2, 0, 1, 1, 0, 4, 1, 1, 2, 1, 40], ..self }
+    }
+
     pub fn has_few_rows(&self) -> bool {
         self.namespaces < 256
     }

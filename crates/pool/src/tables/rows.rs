@@ -93,6 +93,8 @@ impl<F: Fabric, H: HostLocal> Tables<F, H> {
         let row = self.free_row(BlockHash::from_words(line.key_hash), old.is_empty())?;
         let at = self.region.layout.object(row);
         self.region.write(at + LINE, NameLine::new(key));
+        // If the host dies with its caches, a row without its key would be found and not listed.
+        self.region.fabric.fence();
         self.region.write(at, line);
         // Before the old row is cleared, and before an owner word or a piece sends others to look
         // for the row.
