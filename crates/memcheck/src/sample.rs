@@ -39,7 +39,7 @@ const RARELY_DETECTED: &[(&str, &str)] = &[
 
 /// Least share of a sample that some seed must detect, in tenths. The rest allows for mutations that
 /// only few seeds detect.
-pub const DETECTED_TENTHS_MIN: u64 = 8;
+pub const DETECTED_TENTHS_MIN: u64 = 4;
 
 /// Chooses `count` mutations by the hash of `key` and each mutation, without [`RARELY_DETECTED`] ones.
 pub fn sample(mutations: Vec<Mutation>, count: usize, key: &str) -> Vec<Mutation> {
