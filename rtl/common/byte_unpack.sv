@@ -2,7 +2,7 @@
 //
 // Interface: beats with a byte count in, of which the last of a page is marked; a window of the
 // next 64 bytes out. `avail` bytes of the window are valid (0 to 64, more may follow); `ends` says
-// that the page has no byte behind them. `take` bytes leave at the end of the cycle. `drop` forgets
+// that the page has no byte behind them, and `more` that it has some. `take` bytes leave at the end of the cycle. `drop` forgets
 // the page's rest, which includes beats that did not arrive yet. A page with `ends` and `avail` 0
 // is over, and `drop` goes on to the next.
 // Latency 1 cycle, initiation interval 1.
@@ -17,6 +17,7 @@ module byte_unpack (
     output logic [511:0] window,
     output logic [6:0]   avail,
     output logic         ends,
+    output logic         more,
     input  logic [6:0]   take,
     input  logic         drop
 );
@@ -26,6 +27,7 @@ module byte_unpack (
 
   assign window = bytes[511:0];
   assign avail = (dropping || held > 8'd64) ? (dropping ? 7'd0 : 7'd64) : held[6:0];
+  assign more = !dropping && held > 8'd64;
   assign ends = !dropping && last && held <= 8'd64;
 
   assign kept = held - {1'b0, take};

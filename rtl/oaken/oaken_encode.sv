@@ -7,8 +7,8 @@
 // outlier entries (place, group, fifth bit), a byte each, and their number; the token's bounds,
 // least and greatest half of each group; marks of the first and last beat of a token. `m_bad`
 // stays for a token: it has values that are not finite or too large, and no codes.
-// Latency from a token's last beat to its first: 68 cycles. Initiation interval 1 if a token has
-// 40 beats or more; shorter ones wait for their grids.
+// Latency from a token's last beat to its first: 60 cycles. Initiation interval 1 if a token has 37
+// beats or more; shorter ones wait 37 cycles for their grids.
 module oaken_encode #(
     parameter int DEPTH = 128
 ) (

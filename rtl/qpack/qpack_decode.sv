@@ -7,7 +7,7 @@
 // length that its widths demand, and the page is undefined; then the second stream may have words
 // of the page left. `dim`, even and at most 128, and `groups`, the heads times sixteens of tokens,
 // stay while pages are inside.
-// Latency 15 cycles from the beat with a group's indices. Initiation interval 1; a group takes its
+// Latency 14 cycles from the beat with a group's indices. Initiation interval 1; a group takes its
 // beats and one cycle.
 module qpack_decode (
     input  logic         clk,
@@ -33,7 +33,7 @@ module qpack_decode (
 
   logic [511:0] window;
   logic [6:0] avail, take;
-  logic ends, drop;
+  logic ends, more, drop;
   byte_unpack unpack (
       .clk,
       .rst,
@@ -45,6 +45,7 @@ module qpack_decode (
       .window,
       .avail,
       .ends,
+      .more,
       .take,
       .drop
   );
@@ -82,7 +83,7 @@ module qpack_decode (
   // Too few bytes, or bytes behind the last code. The page's end must be known with its last pair.
   logic enough, known, too_few, too_many;
   assign enough = avail >= need;
-  assign known = !(is_last_pair && is_last_group) || ends || avail > need;
+  assign known = !(is_last_pair && is_last_group) || ends || more || avail > need;
   assign too_few = ends && !enough;
   assign too_many = is_last_pair && is_last_group && (!ends || avail > need);
   assign fails = too_few || (enough && known && too_many);

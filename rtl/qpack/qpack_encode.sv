@@ -9,7 +9,7 @@
 // the page; means and inverse steps of the beat's two channels as singles in a second stream.
 // Beats of 64 bytes with a count out. `m_bad` in the last beat: the page has values that are not
 // finite, and its bytes mean nothing. A head has an even number of channels, at most 128.
-// Latency 17 cycles and one for each beat of the first group. Initiation interval 1; a group takes
+// Latency 19 cycles and one for each beat of the first group. Initiation interval 1; a group takes
 // its beats and one cycle.
 module qpack_encode (
     input  logic         clk,

@@ -4,7 +4,7 @@
 // Interface: beats of 64 bytes with a count in, the last of a page marked; beats of 32 halves with
 // a count out, `[head][token][channel]`. `m_error` in the last beat: the payload is invalid, and
 // the page undefined. `dim`, 32 or more, and `values`, 1 or more, stay while pages are inside.
-// Latency 15 cycles from a beat to the first halves that it completes. Initiation interval: that
+// Latency 13 cycles from a beat to the first halves that it completes. Initiation interval: that
 // of run_expand.sv; a page takes one cycle for its header.
 module speckv_decode (
     input  logic         clk,
@@ -25,7 +25,7 @@ module speckv_decode (
 );
   logic [511:0] window;
   logic [6:0] avail, take;
-  logic ends, drop;
+  logic ends, drop, unused_more;
 
   byte_unpack unpack (
       .clk,
@@ -38,6 +38,7 @@ module speckv_decode (
       .window,
       .avail,
       .ends,
+      .more(unused_more),
       .take,
       .drop
   );

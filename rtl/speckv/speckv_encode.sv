@@ -8,7 +8,7 @@
 // Interface: beats of 32 halves with a count in, `[head][token][channel]`, the last of a page
 // marked; beats of 64 bytes with a count out. `m_bad` in the last beat: the page has values that
 // are not finite, and no payload. `dim` is 32 or more and stays while pages are inside.
-// Latency from a page's last beat to its first: 61 cycles and one for each beat of halves.
+// Latency from a page's first beat to its first: 57 cycles and two for each beat of halves.
 // Initiation interval 1 within a page of at most DEPTH beats; a page takes its beats and one cycle.
 module speckv_encode #(
     parameter int DEPTH = 1024

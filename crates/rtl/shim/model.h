@@ -6,6 +6,9 @@
 #include <vector>
 #include "verilated.h"
 
+// The number of the active fault; RTL with faults compiled in reads it.
+uint32_t rtl_fault();
+
 struct Pin {
     const char* name;
     void* at;

@@ -12,7 +12,6 @@ int bytes_of(int bits) {
 }
 }  // namespace
 
-// Read by RTL with faults compiled in.
 uint32_t rtl_fault() { return active_fault; }
 
 extern "C" {

@@ -18,7 +18,7 @@ const fn fault(check: &'static str, file: &'static str, right: &'static str, wro
 
 /// All faults; the number of one is its index and 1.
 pub const FAULTS: &[Fault] = &[
-    fault("compact", "compact.sv", "keep[k][i] && !gap[k][i*L+k]", "keep[k][i]"),
+    fault("compact", "compact.sv", "comes ? data[k][(i+(1<<k))*W+:W] : data[k][i*W+:W]", "data[k][i*W+:W]"),
     fault("compact", "compact.sv", "C'(N) - first_drops", "C'(N) - first_drops - 1'b1"),
     fault("byte_pack", "byte_pack.sv", "b_valid && b_last && b_total > 7'd64", "b_valid && b_last && b_total >= 7'd64"),
     fault("byte_pack", "byte_pack.sv", "(b_total >= 7'd64) ? joined[1023:512] : joined[511:0]", "joined[511:0]"),
@@ -64,7 +64,7 @@ pub const FAULTS: &[Fault] = &[
     fault("atu", "atu.sv", "!r_entry[0] || level == 2'd2", "level == 2'd2"),
     fault("dma_read", "dma_read.sv", "used != 5'd16", "1'b1"),
     fault("dma_read", "dma_read.sv", "last && left == 16'd1", "left == 16'd1"),
-    fault("dma_write", "dma_write.sv", "- {4'd0, b_valid}", "- 5'd0"),
+    fault("dma_write", "dma_write.sv", "open + {4'd0, moves} - {4'd0, b_valid}", "open + {4'd0, moves}"),
     fault("wrr_weights", "wrr_weights.sv", "9'd256 - alpha", "9'd255 - alpha"),
     fault("channel_front", "wrr_pick.sv", "renew ? weights : credits", "weights"),
     fault("channel_front", "channel_front.sv", "line[3:0] ^ line[7:4] ^ line[11:8]", "line[3:0]"),

@@ -53,3 +53,15 @@ checks! {
     wrr_weights
     channel_front
 }
+
+/// A change of a latency must change the file that models of the hardware read.
+#[test]
+fn measured_cycles_are_those_of_the_file() {
+    if !is_available() {
+        cenote_base::testing::skip("Verilator is not installed, so no cycles are measured");
+        return;
+    }
+    let measured = cenote_rtl::cycles::measure().unwrap_or_else(|failure| panic!("{failure}"));
+    let advice = "`cargo run -p cenote-rtl -- cycles > rtl/cycles.json` writes the file again";
+    assert_eq!(cenote_rtl::cycles::json(&measured), include_str!("../../../rtl/cycles.json"), "{advice}");
+}

@@ -153,11 +153,16 @@ pub fn atu(seed: u64, rounds: u64) -> Result<(), Failure> {
         let mut unit = Translator::new(seed + round);
         unit.bench.pace = Pace::any(&mut prng);
         unit.latency = 1 + prng.below(6);
-        let pages: Vec<u64> = (0..40).map(|_| prng.below(1 << 27) << 12).collect();
+        // Half of the pages lie side by side.
+        let mut pages: Vec<u64> = (0..20).map(|_| prng.below(1 << 27) << 12).collect();
+        pages.extend(pages.clone().iter().map(|page| page ^ 0x1000));
         for page in pages.iter().step_by(2) {
             let frame = prng.below(1 << 52);
             unit.table.map(*page, frame);
         }
+        // A table that is not valid still has entries behind it.
+        let hidden = Table::ROOT << 12 | Table::index(pages[0], 0) << 3;
+        unit.table.entries.entry(hidden).and_modify(|entry| *entry &= !1);
         let mut known: VecDeque<u64> = VecDeque::new();
         let (mut asked, mut misses) = (Vec::new(), 0);
         for flush in 0..2 {

@@ -268,6 +268,11 @@ pub fn decode(seed: u64, rounds: u64) -> Result<(), Failure> {
                 payload[at] = prng.next_u64() as u8;
             }
             1 => payload.truncate(prng.below(payload.len() as u64) as usize),
+            // NaN in halves.
+            3 => {
+                let at = payload.len() - payload.len() / 4;
+                payload[at..].fill(0x7d);
+            }
             2 => payload.extend((0..1 + prng.below(130)).map(|_| prng.next_u64() as u8)),
             _ => {}
         }

@@ -87,7 +87,9 @@ pub fn byte_pack(seed: u64, rounds: u64) -> Result<(), Failure> {
         let (mut all, mut last_count) = (Vec::new(), 0);
         for chunk in 0..chunks {
             let bytes = random_bytes(&mut prng, 64);
-            let count = prng.below(most + 1) as usize;
+            let fills = chunk == chunks - 1 && prng.below(3) == 0;
+            // Some pages end with a full beat.
+            let count = if fills { 64 - all.len() % 64 } else { prng.below(most + 1) as usize };
             all.extend_from_slice(&bytes[..count]);
             last_count = count;
             let mut beat = words_of(&bytes, 16);
