@@ -1,5 +1,6 @@
 //! Checks of modules, by name.
 
+pub mod engine;
 pub mod float;
 pub mod memory;
 pub mod oaken;
@@ -32,6 +33,7 @@ pub const CHECKS: &[(&str, Check)] = &[
     ("dma_write", memory::dma_write),
     ("wrr_weights", memory::wrr_weights),
     ("channel_front", memory::channel_front),
+    ("speckv_engine", engine::speckv),
 ];
 
 /// The check of a name.

@@ -88,4 +88,7 @@ pub const FAULTS: &[Fault] = &[
     fault("oaken_encode", "oaken_bounds.sv", "next_least > next_most", "1'b0"),
     fault("oaken_decode", "oaken_insert.sv", "7'(i) < count", "7'(i) <= count"),
     fault("oaken_decode", "oaken_decode.sv", "page_ends && (!ends || avail > count)", "1'b0"),
+    fault("speckv_engine", "keep_count.sv", "7'(i + 1)", "7'(i)"),
+    fault("speckv_engine", "axi_lite_regs.sv", "aw_valid && w_valid && !b_valid", "aw_valid && !b_valid"),
+    fault("speckv_engine", "slice.sv", "spare_valid ? spare : s_data", "s_data"),
 ];

@@ -30,4 +30,5 @@ pub const TOPS: &[Top] = &[
     top("dma_write"),
     top("wrr_weights"),
     top("channel_front"),
+    Top { name: "speckv_engine", module: "speckv_engine", parameters: &["DEPTH=256"] },
 ];

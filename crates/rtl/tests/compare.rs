@@ -52,6 +52,7 @@ checks! {
     dma_write
     wrr_weights
     channel_front
+    speckv_engine
 }
 
 /// A change of a latency must change the file that models of the hardware read.
