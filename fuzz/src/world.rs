@@ -24,12 +24,12 @@ const WALKS_MAX: u32 = 10;
 /// Longest time that one call may wait. An administrator's call waits ten seconds for a lock; a
 /// call that waits for several in turn must give up at the first or share one deadline.
 const WAIT_MAX: Duration = Duration::from_secs(45);
-/// Most words, lines and payloads that one call may load. The worlds have about 10,000 lines outside
-/// of their payload; a walk that loads each a few times is far below, one that walks a table for
-/// every block far above.
+/// Most words, lines and payloads that one call may load. The worlds have about 10,000 lines
+/// outside of their payload; a walk that loads each a few times is far below, one that walks a
+/// table for every block far above.
 const LOADS_MAX: u64 = 80_000;
-/// As [`LOADS_MAX`], with TraCT's manager. Each round visits every lock that is given out, and damage
-/// may give out a thousand.
+/// As [`LOADS_MAX`], with TraCT's manager. Each round visits every lock that is given out, and
+/// damage may give out a thousand.
 const LOADS_MAX_MANAGED: u64 = 10 * LOADS_MAX;
 /// Payload bytes of the namespaces' blocks.
 const BLOCK_BYTES: [u64; 3] = [1 << 10, 65 * LINE, 16 << 10];

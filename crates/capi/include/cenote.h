@@ -57,8 +57,9 @@ extern "C" {
 
 /*
  Opens the namespace of blocks that have this fingerprint, or registers it. `fingerprint` has 32
- bytes and must cover all facts that two programs must share to exchange a block: weights, element
- type, layout, shard, tenant. `label` is for display. `block_size` is the bytes of a block.
+ bytes and must cover all facts that two programs must share to exchange a block: weights,
+ element type, layout, shard, tenant. `label` is for display. `block_size` is the bytes of a
+ block.
  -EINVAL: the fingerprint has blocks of another size. -ENOMEM: a block is larger than a chunk of
  the region. -ENOSPC: all namespaces of the region are taken.
 
@@ -120,16 +121,16 @@ int cxl_shm_acquire_lock_within(CenoteLock lock, uint32_t milliseconds);
 int cxl_shm_release_lock(CenoteLock lock);
 
 /*
- Allocates memory of the region, in lines of 64 bytes and aligned to them. It belongs to the region:
- it outlives this process until a process of any host frees it. 0 bytes get a line. NULL: there is
- no room, or `size` exceeds the region's chunk size.
+ Allocates memory of the region, in lines of 64 bytes and aligned to them. It belongs to the
+ region: it outlives this process until a process of any host frees it. 0 bytes get a line. NULL:
+ there is no room, or `size` exceeds the region's chunk size.
  */
 void *shmalloc(uintptr_t size);
 
 /*
- Frees memory that `shmalloc` returned to any process of any host and that has no name. Hosts that
- wrote to it must have flushed that before. NULL is ignored. -EINVAL: any other pointer, or one that
- was freed before.
+ Frees memory that `shmalloc` returned to any process of any host and that has no name. Hosts
+ that wrote to it must have flushed that before. NULL is ignored. -EINVAL: any other pointer, or
+ one that was freed before.
  */
 int shfree(void *pointer);
 
@@ -161,8 +162,8 @@ void clflush(void *address, uintptr_t size);
 /*
  Names memory that `shmalloc` returned to any process. It replaces the memory that had the name,
  which is freed. `key` has 1 to 56 bytes of UTF-8 and does not begin with `cenote/`. Other
- processes find the memory by its name. This host's stores to it are flushed. -EINVAL: another key,
- or another pointer. -ENOSPC: 1,023 keys have names.
+ processes find the memory by its name. This host's stores to it are flushed. -EINVAL: another
+ key, or another pointer. -ENOSPC: 1,023 keys have names.
 
  # Safety
  `key` must end with a zero.

@@ -31,8 +31,9 @@ pub struct CenoteBlock {
 pub struct Namespaces(Mutex<BTreeMap<CenoteNamespace, Namespace>>);
 
 /// Opens the namespace of blocks that have this fingerprint, or registers it. `fingerprint` has 32
-/// bytes and must cover all facts that two programs must share to exchange a block: weights, element
-/// type, layout, shard, tenant. `label` is for display. `block_size` is the bytes of a block.
+/// bytes and must cover all facts that two programs must share to exchange a block: weights,
+/// element type, layout, shard, tenant. `label` is for display. `block_size` is the bytes of a
+/// block.
 /// -EINVAL: the fingerprint has blocks of another size. -ENOMEM: a block is larger than a chunk of
 /// the region. -ENOSPC: all namespaces of the region are taken.
 ///

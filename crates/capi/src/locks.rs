@@ -1,5 +1,5 @@
-//! Locks that all processes of all hosts contend for (TraCT §4.1 (1)). The pool records which of them
-//! are allocated; this module records which thread holds which.
+//! Locks that all processes of all hosts contend for (TraCT §4.1 (1)). The pool records which of
+//! them are allocated; this module records which thread holds which.
 
 use crate::errors::{Fault, status};
 use crate::region::{Busy, busy_region, region};
@@ -51,8 +51,8 @@ thread_local! {
     static HELD: HeldHere = HeldHere::default();
 }
 
-/// The pool's number of a lock that `cxl_shm_allocate_lock` can return. Numbers below are for programs
-/// that agree on them, and 0 is none.
+/// The pool's number of a lock that `cxl_shm_allocate_lock` can return. Numbers below are for
+/// programs that agree on them, and 0 is none.
 fn number(lock: CenoteLock) -> Result<u16, Fault> {
     let given = HostPool::FIXED_LOCKS..HostPool::USER_LOCKS;
     let number = u16::try_from(lock).ok().filter(|number| given.contains(number));

@@ -36,9 +36,9 @@ pub fn pointer_to(region: &Region, offset: u64) -> Result<*mut c_void, Fault> {
     Ok(region.fabric().address(line, LINE).wrapping_add(into as usize).cast())
 }
 
-/// Allocates memory of the region, in lines of 64 bytes and aligned to them. It belongs to the region:
-/// it outlives this process until a process of any host frees it. 0 bytes get a line. NULL: there is
-/// no room, or `size` exceeds the region's chunk size.
+/// Allocates memory of the region, in lines of 64 bytes and aligned to them. It belongs to the
+/// region: it outlives this process until a process of any host frees it. 0 bytes get a line. NULL:
+/// there is no room, or `size` exceeds the region's chunk size.
 #[unsafe(no_mangle)]
 pub extern "C" fn shmalloc(size: usize) -> *mut c_void {
     or(null_mut(), || {
@@ -48,9 +48,9 @@ pub extern "C" fn shmalloc(size: usize) -> *mut c_void {
     })
 }
 
-/// Frees memory that `shmalloc` returned to any process of any host and that has no name. Hosts that
-/// wrote to it must have flushed that before. NULL is ignored. -EINVAL: any other pointer, or one that
-/// was freed before.
+/// Frees memory that `shmalloc` returned to any process of any host and that has no name. Hosts
+/// that wrote to it must have flushed that before. NULL is ignored. -EINVAL: any other pointer, or
+/// one that was freed before.
 #[unsafe(no_mangle)]
 pub extern "C" fn shfree(pointer: *mut c_void) -> c_int {
     if pointer.is_null() {

@@ -23,8 +23,8 @@ unsafe fn key<'a>(given: *const c_char) -> Result<&'a str, Fault> {
 
 /// Names memory that `shmalloc` returned to any process. It replaces the memory that had the name,
 /// which is freed. `key` has 1 to 56 bytes of UTF-8 and does not begin with `cenote/`. Other
-/// processes find the memory by its name. This host's stores to it are flushed. -EINVAL: another key,
-/// or another pointer. -ENOSPC: 1,023 keys have names.
+/// processes find the memory by its name. This host's stores to it are flushed. -EINVAL: another
+/// key, or another pointer. -ENOSPC: 1,023 keys have names.
 ///
 /// # Safety
 /// `key` must end with a zero.

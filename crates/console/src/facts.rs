@@ -14,8 +14,8 @@ pub type Facts = BTreeMap<String, String>;
 /// Fewest chunks of a region that stores facts, which take one chunk.
 pub const CHUNKS_MIN: u64 = 16;
 
-/// Records the facts of a namespace, unless they are there, and removes those of namespaces that are
-/// gone. A region without room stores none, which is no error.
+/// Records the facts of a namespace, unless they are there, and removes those of namespaces that
+/// are gone. A region without room stores none, which is no error.
 pub fn record(pool: &HostPool, spec: &NamespaceSpec) {
     if pool.fabric().len() / pool.chunk_bytes() < CHUNKS_MIN {
         return;

@@ -76,8 +76,8 @@ pub trait Fabric: Send + Sync + 'static {
     #[track_caller]
     fn write_line(&self, at: u64, words: &[u64; 8]);
 
-    /// As [`Fabric::write_line`], for one word. `at` is a multiple of 8. The other words of the line stay
-    /// as the device has them, also if this host's caches have older ones.
+    /// As [`Fabric::write_line`], for one word. `at` is a multiple of 8. The other words of the
+    /// line stay as the device has them, also if this host's caches have older ones.
     #[track_caller]
     fn write_word(&self, at: Offset<u64>, value: u64);
 

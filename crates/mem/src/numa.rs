@@ -79,7 +79,8 @@ pub const BIND_SETTING: &str = "CENOTE_NUMA_BIND";
 pub enum Place {
     /// On the processors of this node.
     Bound(u32),
-    /// Where it was: there is no choice, the memory's node is not known, or [`BIND_SETTING`] is off.
+    /// Where it was: there is no choice, the memory's node is not known, or [`BIND_SETTING`] is
+    /// off.
     Unchanged,
     /// Where it was: the kernel did not bind it to this node.
     Refused(u32, io::Error),

@@ -110,8 +110,8 @@ impl Actor {
     fn free_any(&self, pool: &SimPool, prng: &mut Prng) {
         let Some(piece) = self.take_known(prng) else { return };
         self.expect_content(pool, &piece);
-        // A program writes through its caches. The line must not arrive after the memory has another
-        // user.
+        // A program writes through its caches. The line must not arrive after the memory has
+        // another user.
         pool.fabric().store(Offset::new(piece.offset), 0);
         match pool.free(piece.offset) {
             Ok(()) if self.is_alive() => self.oracle.notes().pieces_unsure -= 1,
@@ -225,8 +225,8 @@ impl Actor {
         }
     }
 
-    /// Checks, while no process works, that exactly the known memory is allocated, apart from pieces
-    /// that processes died with, and frees all of it.
+    /// Checks, while no process works, that exactly the known memory is allocated, apart from
+    /// pieces that processes died with, and frees all of it.
     pub fn free_all(&self, pool: &SimPool) {
         let report = match pool.check(false) {
             Ok(report) => report.memory_of_users,

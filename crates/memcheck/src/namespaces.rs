@@ -10,8 +10,8 @@ const MODELS: u64 = 16;
 /// Models of these that publish blocks, which may stay when their worker is gone.
 const STAYING: u64 = 2;
 
-/// The rows that a process has open, as the oracle knows them. Drop it before the pool: from then on
-/// another process may reclaim them.
+/// The rows that a process has open, as the oracle knows them. Drop it before the pool: from then
+/// on another process may reclaim them.
 pub struct HeldRows<'a> {
     oracle: &'a Oracle,
     process: usize,

@@ -7,8 +7,8 @@ use cenote_base::ChainHasher;
 use cenote_base::prng::Prng;
 use std::sync::LazyLock;
 
-/// Keys of two objects and of named memory. Their probes begin at one row or at the row before it, so
-/// that they pass each other's rows.
+/// Keys of two objects and of named memory. Their probes begin at one row or at the row before it,
+/// so that they pass each other's rows.
 pub static KEYS: LazyLock<[String; 3]> = LazyLock::new(|| {
     let hasher = ChainHasher::new(&SEED, &[0xff; 32]);
     let home = |key: &String| {

@@ -53,14 +53,15 @@ impl<F: Fabric, H: HostLocal> Evictor<F, H> {
         Self { region, log, hosts, index, space, blocks }
     }
 
-    /// Reserves a slot of `slot_bytes`, or a little more, for this worker. Evicts blocks if it must.
+    /// Reserves a slot of `slot_bytes`, or a little more, for this worker. Evicts blocks if it
+    /// must.
     pub fn reserve(&self, slot_bytes: u64, fill: Fill) -> Result<Slot, Refusal> {
         let heap = self.blocks.lock_heap().map_err(|_| Refusal::NoRoom)?;
         self.reserve_under(&heap, slot_bytes, None, fill)
     }
 
-    /// As [`Evictor::reserve`], and charges the slot to a namespace, which this worker has open. The
-    /// caller then publishes the use of the namespace ([`Space::show_usage`]).
+    /// As [`Evictor::reserve`], and charges the slot to a namespace, which this worker has open.
+    /// The caller then publishes the use of the namespace ([`Space::show_usage`]).
     pub fn reserve_under(
         &self,
         heap: &Holds<Heap>,

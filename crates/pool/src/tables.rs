@@ -1,5 +1,5 @@
-//! The tables of a region: namespaces (models that share it), objects (named bytes), memory of users
-//! and the locks that they allocate. The table lock guards all of them.
+//! The tables of a region: namespaces (models that share it), objects (named bytes), memory of
+//! users and the locks that they allocate. The table lock guards all of them.
 
 pub mod locks;
 pub mod memory;
@@ -61,8 +61,8 @@ impl<F: Fabric, H: HostLocal> Tables<F, H> {
     }
 
     /// As [`Tables::lock`], with the wait of administration, for memory and locks of users: nothing
-    /// finds out later that two hosts changed them at once. So a host that others hold dead does not,
-    /// although they pass over what it holds.
+    /// finds out later that two hosts changed them at once. So a host that others hold dead does
+    /// not, although they pass over what it holds.
     pub fn lock_alive(&self) -> Result<Guard<'_, crate::sync::Tables, F, H>, PoolError> {
         let (region, life) = (&self.region, self.region.incarnation());
         let held = self.lock(self.locks.patient()).map_err(PoolError::lock("table"))?;

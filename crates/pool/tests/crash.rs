@@ -4,89 +4,60 @@
 mod support;
 
 use cenote_base::BlockHash;
-use cenote_base::fault::{self, Plan, Point};
+use cenote_base::fault::{Plan, Point};
 use cenote_base::prng::Prng;
-use cenote_mem::{Coherent, Flush, MapOptions, Mapping, ReadMapping, ReadOnly, RegionSource};
+use cenote_mem::{Coherent, Flush, MapOptions, Mapping, ReadMapping, ReadOnly};
 use cenote_pool::{
-    AttachOptions, Counter, Event, Follower, Inspector, MemoryInfo, NewBlock, Pool, Publish, ReadOutcome, Record,
-    Superblock, history,
+    AttachOptions, Counter, Event, Follower, Inspector, MemoryInfo, NewBlock, Publish, ReadOutcome, Record, history,
 };
 use std::io::{Read, Write};
 use std::os::unix::process::ExitStatusExt;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
+use support::shared::{Shared, attach, region_of_process};
 use support::*;
 
 const SIGKILL: i32 = 9;
-const REGION: &str = "CENOTE_TEST_REGION";
-const FAULT: &str = "CENOTE_TEST_FAULT";
 /// A worker writes this byte when it has joined and worked a round. The test harness writes text
 /// before it.
 const ROUND: u8 = 1;
 
 /// A region in shared memory, removed after the test.
-struct Region {
-    source: RegionSource,
-    superblock: Superblock,
-}
+struct Region(Shared);
 
 impl Region {
     fn new(test: &str, identity: u8) -> Self {
-        let name = format!("cenote-test-{test}-{}", std::process::id());
-        let source = RegionSource::Shm(name);
-        let mapping = Mapping::create(&source, 2 << 20, 0o600, &MapOptions::default()).expect("shared memory");
-        let mut config = small_config(identity);
-        // Another run of this test may be active: host-local memory is named by the region's
-        // identity.
-        config.uuid[..4].copy_from_slice(&std::process::id().to_le_bytes());
-        let superblock = Superblock::format(&Coherent::new(mapping), &config).expect("the configuration fits");
-        Self { source, superblock }
+        Self(Shared::make(test, 2 << 20, small_config(identity), Flush::None))
     }
 
     fn attach(&self) -> TestPool {
-        attach(&self.source)
+        self.0.attach()
     }
 
     /// A view from outside, which does not join.
     fn inspector(&self) -> Inspector<Arc<ReadOnly>> {
-        let mapping = ReadMapping::open(&self.source).expect("the region is there");
+        let mapping = ReadMapping::open(&self.0.source).expect("the region is there");
         let fabric = Arc::new(ReadOnly::new(mapping, Flush::None).expect("no instruction is needed"));
         Inspector::open(&fabric, &AttachOptions::named("")).expect("it is a region")
     }
 
     /// The host's memory, whether it is locked or not.
     fn host_file(&self) -> String {
-        let hex: String = self.superblock.config.uuid.iter().map(|byte| format!("{byte:02x}")).collect();
+        let hex: String = self.0.superblock.config.uuid.iter().map(|byte| format!("{byte:02x}")).collect();
         format!("/dev/shm/cenote-{hex}-h0")
     }
 
     /// All bytes of the region and of its host's memory.
     fn bytes(&self) -> [Vec<u8>; 2] {
-        let region = self.source.path().expect("shared memory has a path").into_os_string().into_string();
+        let region = self.0.source.path().expect("shared memory has a path").into_os_string().into_string();
         [region.expect("UTF-8"), self.host_file()].map(|file| std::fs::read(file).unwrap_or_default())
     }
 
     fn worker(&self, fault: Option<Plan>) -> Child {
-        let mut command = Command::new(std::env::current_exe().expect("this test"));
-        command.args(["--exact", "worker", "--ignored", "--nocapture"]).env(REGION, self.source.to_string());
-        if let Some(fault) = fault {
-            command.env(FAULT, fault.to_string());
-        }
+        let mut command = self.0.process("worker", fault);
         command.stdout(Stdio::piped()).stderr(Stdio::inherit()).spawn().expect("the test starts itself")
     }
-}
-
-impl Drop for Region {
-    fn drop(&mut self) {
-        let _ = Mapping::remove(&self.source);
-        let _ = cenote_pool::remove_host_memory(&self.superblock);
-    }
-}
-
-fn attach(source: &RegionSource) -> TestPool {
-    let mapping = Mapping::open(source, &MapOptions::default()).expect("the region is there");
-    Pool::attach(Arc::new(Coherent::new(mapping)), &AttachOptions::named("test")).expect("it attaches")
 }
 
 /// The process that the tests start and kill. It works until it is killed and writes a byte per
@@ -94,13 +65,7 @@ fn attach(source: &RegionSource) -> TestPool {
 #[test]
 #[ignore = "the process that other tests start"]
 fn worker() {
-    let region = std::env::var(REGION).expect("other tests start this one");
-    if let Ok(fault) = std::env::var(FAULT) {
-        fault::arm(fault.parse().expect("name:count"), |_| {
-            rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL).expect("it can");
-        });
-    }
-    let pool = attach(&region.parse().expect("a region"));
+    let pool = attach(&region_of_process());
     let mut prng = Prng::new(u64::from(std::process::id()));
     let mut out = std::io::stdout();
     for round in 0_u64..100_000 {
@@ -306,9 +271,9 @@ fn history_outlives_all_processes() {
     // The next holder of a lock of the shard learns that the last one died inside.
     pool.gc().expect("no lock is held");
     drop(pool);
-    cenote_pool::remove_host_memory(&region.superblock).expect("it is unused");
+    cenote_pool::remove_host_memory(&region.0.superblock).expect("it is unused");
 
-    let mapping = Mapping::open(&region.source, &MapOptions::default()).expect("the region is there");
+    let mapping = Mapping::open(&region.0.source, &MapOptions::default()).expect("the region is there");
     let records = history(&Coherent::new(mapping)).expect("it is a region");
     assert!(records.is_sorted_by_key(|record| record.time_us));
     let of = |event| records.iter().filter(move |record| record.event == event);
@@ -333,7 +298,7 @@ fn memory_of_regions_that_are_gone_is_swept() {
     let exists = || std::path::Path::new(&region.host_file()).exists();
     let mut worker = region.worker(None);
     await_rounds(&mut worker, 2);
-    Mapping::remove(&region.source).expect("it is ours");
+    Mapping::remove(&region.0.source).expect("it is ours");
     drop(other.attach());
     assert!(exists(), "a process works with it");
     await_rounds(&mut worker, 1);

@@ -138,7 +138,7 @@ fn the_first_read_of_a_lookup_keeps_and_moves_all_its_blocks() {
     for hits in [&read_first, &read_last] {
         assert_eq!(read(&pool, &hits[0]), ReadOutcome::Whole);
     }
-    assert_eq!(pool.check(false).unwrap().pinned, 4, "all but the two whose reads have ended");
+    assert_eq!(pool.check(false).unwrap().pinned, 4, "all but the two with ended reads");
     // An unread hit loses its count after a while.
     let start = Instant::now();
     while pool.check(false).unwrap().pinned > 0 {

@@ -4,49 +4,33 @@
 mod support;
 
 use cenote_base::HostId;
-use cenote_base::fault::{self, Plan, Point};
+use cenote_base::fault::{Plan, Point};
 use cenote_base::prng::Prng;
-use cenote_mem::{Fabric, Flush, Flushed, MapOptions, Mapped, Mapping, Offset, RegionSource};
+use cenote_mem::{Fabric, Flush, Flushed, MapOptions, Mapping, Offset, RegionSource};
 use cenote_pool::{
     AttachOptions, HostPool, Inspector, Maker, Pool, PoolConfig, PoolError, Publish, Superblock, open_region,
 };
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
+use support::shared::{Shared, region_of_process};
 use support::*;
 
-const REGION: &str = "CENOTE_TEST_REGION";
 const NODES: u64 = 500;
 
 /// A region in shared memory, removed after the test.
-struct Region {
-    source: RegionSource,
-    superblock: Superblock,
-}
+struct Region(Shared);
 
 impl Region {
     fn new(test: &str, flush: Flush) -> Self {
-        let source = RegionSource::Shm(format!("cenote-test-{test}-{}-{}", flush.name(), std::process::id()));
-        let mapping = Mapping::create(&source, 4 << 20, 0o600, &MapOptions::default()).expect("shared memory");
-        let mut config = PoolConfig { events_per_host: 0, ..small_config(flush as u8) };
-        config.uuid[..4].copy_from_slice(&std::process::id().to_le_bytes());
-        config.uuid[4] = test.len() as u8;
-        let fabric = Mapped::new(mapping, flush).expect("this processor has it");
-        let superblock = Superblock::format(&fabric, &config).expect("the configuration fits");
-        Self { source, superblock }
+        let config = PoolConfig { events_per_host: 0, ..small_config(flush as u8) };
+        Self(Shared::make(&format!("{test}-{}", flush.name()), 4 << 20, config, flush))
     }
 
     fn attach(&self, host: u8) -> HostPool {
-        attach(&self.source, host)
-    }
-}
-
-impl Drop for Region {
-    fn drop(&mut self) {
-        let _ = Mapping::remove(&self.source);
-        let _ = cenote_pool::remove_host_memory(&self.superblock);
+        attach(&self.0.source, host)
     }
 }
 
@@ -78,8 +62,7 @@ fn load(pool: &HostPool, offset: u64) -> [u64; 8] {
 #[test]
 #[ignore = "the process that another test starts"]
 fn maker() {
-    let region = std::env::var(REGION).expect("another test starts this one");
-    let pool = attach(&region.parse().expect("a region"), 0);
+    let pool = attach(&region_of_process(), 0);
     let root = pool.allocate(64).expect("there is room");
     let mut next = 0;
     for number in (0..NODES).rev() {
@@ -98,9 +81,9 @@ fn maker() {
 }
 
 fn build_and_die(region: &Region) {
-    let mut maker: Child = Command::new(std::env::current_exe().expect("this test"))
-        .args(["--exact", "maker", "--ignored", "--nocapture"])
-        .env(REGION, region.source.to_string())
+    let mut maker: Child = region
+        .0
+        .process("maker", None)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn()
@@ -171,7 +154,7 @@ fn a_list_outlives_the_process_that_built_it() {
 #[test]
 fn pieces_never_overlap_and_keep_their_content() {
     let region = Region::new("random", Flush::available().first().copied().unwrap_or(Flush::None));
-    let hosts = if region.superblock.flush.is_coherent() { [0, 0] } else { [0, 1] };
+    let hosts = if region.0.superblock.flush.is_coherent() { [0, 0] } else { [0, 1] };
     let pools = hosts.map(|host| region.attach(host));
     let mut prng = Prng::new(5);
     let mut pieces = BTreeMap::<u64, (u64, u64)>::new();
@@ -424,12 +407,8 @@ fn a_slot_with_a_corrupt_word_keeps_its_memory() {
 #[test]
 #[ignore = "the process that another test starts"]
 fn freer() {
-    let region = std::env::var(REGION).expect("another test starts this one");
-    let pool = attach(&region.parse().expect("a region"), 0);
+    let pool = attach(&region_of_process(), 0);
     let lock = pool.allocate_lock().expect("there are locks");
-    fault::arm(Plan::first(Point::LockTakenBack), |_| {
-        rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL).expect("it can");
-    });
     let _ = pool.free_lock(lock);
 }
 
@@ -442,12 +421,9 @@ fn a_lock_is_free_after_its_holder_died_at_freeing_it() {
     };
     let region = Region::new("freer", flush);
     let (survivor, other) = (region.attach(0), region.attach(1));
-    let died = Command::new(std::env::current_exe().expect("this test"))
-        .args(["--exact", "freer", "--ignored", "--nocapture"])
-        .env(REGION, region.source.to_string())
-        .stdout(Stdio::null())
-        .status()
-        .expect("the test starts itself");
+    let death = Plan::first(Point::LockTakenBack);
+    let mut freer = region.0.process("freer", Some(death));
+    let died = freer.stdout(Stdio::null()).status().expect("the test starts itself");
     assert!(!died.success(), "it was killed");
     survivor.tick();
     let lock = other.allocate_lock().expect("there are locks");

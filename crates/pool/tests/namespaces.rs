@@ -1,89 +1,53 @@
-//! Rows of the namespace table: they are reclaimed when no worker has them open and no block is left.
+//! Rows of the namespace table: they are reclaimed when no worker has them open and no block is
+//! left.
 
 mod support;
 
-use cenote_base::fault::{self, Plan, Point};
+use cenote_base::fault::{Plan, Point};
 use cenote_base::{Health, HostId};
-use cenote_mem::{Coherent, Fabric, Flush, Flushed, MapOptions, Mapping, Offset, RegionSource};
+use cenote_mem::{Fabric, Flush, Flushed, MapOptions, Mapping, Offset, RegionSource};
 use cenote_pool::{
     AttachOptions, Namespace, NamespaceRecord, NewBlock, Pool, PoolConfig, PoolError, Publish, ReadOutcome, Superblock,
 };
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::ExitStatusExt;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use support::shared::{Shared, attach, region_of_process};
 use support::*;
 
-const REGION: &str = "CENOTE_TEST_REGION";
-const FAULT: &str = "CENOTE_TEST_FAULT";
 const MODEL: &str = "CENOTE_TEST_MODEL";
 /// The line with which a worker says that its model is open.
 const OPEN: &str = "the model is open";
 
 /// A region in shared memory with few rows, removed after the test.
-struct Region {
-    source: RegionSource,
-    superblock: Superblock,
-}
+struct Region(Shared);
 
 impl Region {
     fn new(test: &str, namespaces: u16) -> Self {
-        let source = RegionSource::Shm(format!("cenote-test-rows-{test}-{}", std::process::id()));
-        let mapping = Mapping::create(&source, 2 << 20, 0o600, &MapOptions::default()).expect("shared memory");
-        let mut config = PoolConfig { namespaces, ..small_config(81) };
-        // Host memory is named by the region's identity.
-        config.uuid[..4].copy_from_slice(&std::process::id().to_le_bytes());
-        config.uuid[4] = test.bytes().fold(0, |sum: u8, byte| sum.wrapping_mul(31).wrapping_add(byte));
-        let superblock = Superblock::format(&Coherent::new(mapping), &config).expect("the configuration fits");
-        Self { source, superblock }
+        let config = PoolConfig { namespaces, ..small_config(81) };
+        Self(Shared::make(&format!("rows-{test}"), 2 << 20, config, Flush::None))
     }
 
     fn attach(&self) -> TestPool {
-        attach(&self.source)
+        self.0.attach()
     }
 
     /// A process that opens a model and waits to be killed.
     fn worker(&self, model: u32, fault: Option<Plan>) -> Child {
-        let mut command = Command::new(std::env::current_exe().expect("this test"));
-        command.args(["--exact", "worker", "--ignored", "--nocapture"]);
-        command.env(REGION, self.source.to_string()).env(MODEL, model.to_string());
-        if let Some(fault) = fault {
-            command.env(FAULT, fault.to_string());
-        }
-        command
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .spawn()
-            .expect("the test starts itself")
+        let mut command = self.0.process("worker", fault);
+        command.env(MODEL, model.to_string()).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+        command.spawn().expect("the test starts itself")
     }
-}
-
-impl Drop for Region {
-    fn drop(&mut self) {
-        let _ = Mapping::remove(&self.source);
-        let _ = cenote_pool::remove_host_memory(&self.superblock);
-    }
-}
-
-fn attach(source: &RegionSource) -> TestPool {
-    let mapping = Mapping::open(source, &MapOptions::default()).expect("the region is there");
-    Pool::attach(Arc::new(Coherent::new(mapping)), &AttachOptions::named("test")).expect("it attaches")
 }
 
 /// The process that tests start and kill.
 #[test]
 #[ignore = "the process that other tests start"]
 fn worker() {
-    let region = std::env::var(REGION).expect("other tests start this one");
     let model = std::env::var(MODEL).expect("a model").parse().expect("a number");
-    if let Ok(fault) = std::env::var(FAULT) {
-        fault::arm(fault.parse().expect("name:count"), |_| {
-            rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL).expect("it can");
-        });
-    }
-    let pool = attach(&region.parse().expect("a region"));
+    let pool = attach(&region_of_process());
     let _model = open(&pool, model).expect("a row is free");
     writeln!(std::io::stdout(), "{OPEN}").expect("the test reads");
     // Until the test ends.

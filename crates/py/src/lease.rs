@@ -66,7 +66,8 @@ impl Lease {
     }
 
     /// A view of a block in the region. The view and its buffers keep the block pinned. None: the
-    /// block is damaged or the pin does not protect its bytes, a miss. `verify=False` checks neither.
+    /// block is damaged or the pin does not protect its bytes, a miss. `verify=False` checks
+    /// neither.
     #[pyo3(signature = (index, *, verify=true))]
     fn view(&self, py: Python<'_>, index: usize, verify: bool) -> PyResult<Option<BlockView>> {
         let view = BlockView { pool: self.open.pool()?, pin: self.pin(index)? };

@@ -134,8 +134,8 @@ impl State {
         // have a page that others lack.
         let mut blocks = self.take();
         for now in self.next..=layer {
-            // SAFETY: nothing writes the page: callers of `Save.layer` guarantee that the engine has
-            // written the layer and does not write it until the save has ended.
+            // SAFETY: nothing writes the page: callers of `Save.layer` guarantee that the engine
+            // has written the layer and does not write it until the save has ended.
             let page = |number: usize| unsafe { pages.page(now, number) };
             let copied = match (&mut blocks, &to.coding) {
                 (Blocks::Raw(fillings), _) => {

@@ -1,5 +1,5 @@
-//! Records of the facts behind fingerprints: objects of the region by fingerprint, for comparing two
-//! namespaces (docs/internals/format.md#object-row).
+//! Records of the facts behind fingerprints: objects of the region by fingerprint, for comparing
+//! two namespaces (docs/internals/format.md#object-row).
 
 use cenote_mem::Fabric;
 use cenote_pool::{Pool, PoolError};

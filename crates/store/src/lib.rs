@@ -164,9 +164,9 @@ pub trait PrefixStore: Send {
     /// `page_bytes` each. An encoded block is only copied out and checked; the caller decodes it.
     fn load(&mut self, hash: BlockHash, pages: &mut [&mut [u8]]) -> Loaded;
 
-    /// Publishes blocks of one sequence, in order, unless they are in the store already. Returns how
-    /// many of the first blocks are in the store now. Fewer than all: there is no space for the next
-    /// one, and the engine continues without sharing it.
+    /// Publishes blocks of one sequence, in order, unless they are in the store already. Returns
+    /// how many of the first blocks are in the store now. Fewer than all: there is no space for the
+    /// next one, and the engine continues without sharing it.
     fn save_all(&mut self, blocks: &[Computed<'_>]) -> usize;
 
     /// As [`PrefixStore::save_all`] for one block.

@@ -74,21 +74,21 @@ pub struct PoolGcArgs {
     pub region: RegionArgs,
     /// Also free memory without a name that this dead worker allocated, or `dead` for all of them;
     /// living processes may use it
-    #[arg(long, value_name = "WORKER", value_parser = whose)]
-    pub free_memory: Option<Whose>,
+    #[arg(long, value_name = "WORKER", value_parser = memory_of)]
+    pub free_memory: Option<MemoryOf>,
     #[command(flatten)]
     pub output: OutputArgs,
 }
 
-/// Workers whose memory is freed.
+/// The workers that allocated the memory to free.
 #[derive(Clone, Copy, Debug)]
-pub enum Whose {
+pub enum MemoryOf {
     AllDead,
     Worker(Maker),
 }
 
-fn whose(text: &str) -> Result<Whose, String> {
-    if text == "dead" { Ok(Whose::AllDead) } else { text.parse().map(Whose::Worker) }
+fn memory_of(text: &str) -> Result<MemoryOf, String> {
+    if text == "dead" { Ok(MemoryOf::AllDead) } else { text.parse().map(MemoryOf::Worker) }
 }
 
 #[derive(Args, Debug)]

@@ -1,8 +1,8 @@
 //! `cenote pool`: regions from outside.
 
 use crate::args::{
-    PoolArgs, PoolCheckArgs, PoolCommands, PoolCreateArgs, PoolDestroyArgs, PoolFenceArgs, PoolGcArgs, PoolHistoryArgs,
-    PoolManageArgs, PoolQuotaArgs, Whose,
+    MemoryOf, PoolArgs, PoolCheckArgs, PoolCommands, PoolCreateArgs, PoolDestroyArgs, PoolFenceArgs, PoolGcArgs,
+    PoolHistoryArgs, PoolManageArgs, PoolQuotaArgs,
 };
 use cenote_base::HostId;
 use cenote_base::units::ByteSize;
@@ -320,8 +320,8 @@ fn gc(args: &PoolGcArgs) -> Result<ExitCode, Failure> {
     let pool = args.region.attach("gc")?;
     let explain = |error| args.region.explain(&error);
     let memory_freed = match args.free_memory {
-        Some(Whose::AllDead) => pool.free_memory_of(None).map_err(explain)?,
-        Some(Whose::Worker(maker)) => pool.free_memory_of(Some(maker)).map_err(explain)?,
+        Some(MemoryOf::AllDead) => pool.free_memory_of(None).map_err(explain)?,
+        Some(MemoryOf::Worker(maker)) => pool.free_memory_of(Some(maker)).map_err(explain)?,
         None => Freed::default(),
     };
     let report = pool.gc().map_err(explain)?;

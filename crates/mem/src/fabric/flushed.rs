@@ -128,8 +128,8 @@ impl Fabric for Flushed {
     fn write_word(&self, at: Offset<u64>, value: u64) {
         let at = at.raw();
         if self.whole_line == WholeLine::No {
-            // The line goes back whole. A stale copy would undo what other hosts stored in its other
-            // words.
+            // The line goes back whole. A stale copy would undo what other hosts stored in its
+            // other words.
             self.refresh(&[at / LINE * LINE]);
             self.bytes.store(at, value);
             return self.write_back(at / LINE * LINE);

@@ -426,7 +426,8 @@ impl<F: Fabric, H: HostLocal> Member<F, H> {
         }
     }
 
-    /// Checks the lines with the namespaces that a host's workers have open, from this host's caches.
+    /// Checks the lines with the namespaces that a host's workers have open, from this host's
+    /// caches.
     pub(crate) fn check_opened(&self, host: u64, report: &mut CheckReport) {
         let torn = self.tables.torn_opened(host);
         if torn > 0 {

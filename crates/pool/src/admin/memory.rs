@@ -87,10 +87,10 @@ impl<F: Fabric, H: HostLocal> Member<F, H> {
     /// See [`crate::Pool::free_memory_of`].
     pub(crate) fn free_memory_of(
         &self,
-        whose: Option<Maker>,
+        maker: Option<Maker>,
         alive: impl Fn(u64, u32) -> Option<bool>,
     ) -> Result<Freed, PoolError> {
-        let makers: Vec<Maker> = match whose {
+        let makers: Vec<Maker> = match maker {
             Some(maker) if self.maker_alive(maker, &alive) != Some(false) => {
                 return Err(PoolError::Config(format!(
                     "worker {maker} is not known to be dead, and may use its memory; declare its host dead first, or \

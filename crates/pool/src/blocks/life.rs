@@ -70,7 +70,7 @@ pub(crate) struct Label {
     pub names: Names,
 }
 
-/// A block whose payload lies in its slot, before readers accept it.
+/// A block with its payload in its slot, before readers accept it.
 #[derive(Clone, Copy)]
 pub(crate) struct Draft {
     /// The caller's number.

@@ -28,7 +28,7 @@ pub(crate) struct Held {
     unread: HashMap<Use, Unread>,
     /// One notice per count, by the time until which it is held.
     notices: VecDeque<(Duration, Use)>,
-    /// Counts whose use has ended.
+    /// Counts of uses that have ended.
     ended: Vec<BlockIndex>,
 }
 
@@ -88,8 +88,8 @@ impl Held {
         }
     }
 
-    /// Adds a count whose use has ended. Returns whether there are so many that the worker should
-    /// lower them now.
+    /// Adds a count of a use that has ended. Returns whether there are so many that the worker
+    /// should lower them now.
     pub fn owe(&mut self, hit: &Hit) -> bool {
         self.ended.push(hit.block);
         self.ended.len().is_multiple_of(OWED_MAX)

@@ -111,8 +111,8 @@ impl<F: Fabric, H: HostLocal> Index<F, H> {
         found.iter().filter(|(_, one)| uses.contains(one)).for_each(|&(at, _)| there(at));
     }
 
-    /// Gives the caller a count of the hit's block, if the block is still there. The first access of
-    /// a lookup's hits counts all of them and moves them in the list.
+    /// Gives the caller a count of the hit's block, if the block is still there. The first access
+    /// of a lookup's hits counts all of them and moves them in the list.
     pub fn take_count(&self, hit: &Hit) -> bool {
         {
             let mut held = self.held();

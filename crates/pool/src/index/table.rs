@@ -351,7 +351,7 @@ impl<F: Fabric, H: HostLocal> Index<F, H> {
         }
     }
 
-    /// Indexes the groups of shards whose locks are free.
+    /// Indexes the groups of shards with free locks.
     fn insert_where_free(&self, groups: &mut [&mut [Inserting]]) {
         let locks = groups.iter().map(|group| Inserting::lock(group)).map(|(shard, intent)| (Shard(shard), intent));
         let guards = self.locks.take_free(locks);

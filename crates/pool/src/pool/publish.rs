@@ -303,8 +303,8 @@ impl<F: Fabric, H: HostLocal> Member<F, H> {
         self.evictor.reserve_under(heap, slot_bytes, Some(namespace.id.0), fill)
     }
 
-    /// After a new life of the host began: gives up rows that others reclaimed, and withdraws blocks
-    /// that this worker published under them before it noticed.
+    /// After a new life of the host began: gives up rows that others reclaimed, and withdraws
+    /// blocks that this worker published under them before it noticed.
     pub(super) fn renew_rows(&self) {
         for row in self.tables.renew_rows(self.locks.serving()) {
             self.evictor.forget(row as u16);
@@ -326,7 +326,7 @@ impl<F: Fabric, H: HostLocal> Member<F, H> {
         }
     }
 
-    /// Makes blocks readable whose payloads lie in their slots, leads the index to them, and counts
+    /// Makes blocks with payloads in their slots readable, leads the index to them, and counts
     /// the outcomes.
     pub(super) fn enter_new(&self, drafts: &[Draft], mut told: impl FnMut(usize, Publish)) {
         if drafts.is_empty() {

@@ -14,11 +14,12 @@ use cenote_mem::{Fabric, HostLocal, LINE};
 use std::collections::BTreeSet;
 
 impl<F: Fabric, H: HostLocal> Pool<F, H> {
-    /// Opens the namespace of this fingerprint, or enters a new one. It stays open until this worker
-    /// leaves the region. If no row is free, a row is reclaimed that no worker has open and that has
-    /// no block; an earlier namespace with the same number is gone then.
+    /// Opens the namespace of this fingerprint, or enters a new one. It stays open until this
+    /// worker leaves the region. If no row is free, a row is reclaimed that no worker has open and
+    /// that has no block; an earlier namespace with the same number is gone then.
     ///
-    /// The handle is good for workers that have opened the namespace. Others publish nothing with it.
+    /// The handle is good for workers that have opened the namespace. Others publish nothing with
+    /// it.
     ///
     /// # Errors
     /// Its blocks do not fit into a chunk, no row can be reclaimed, or the row says another block

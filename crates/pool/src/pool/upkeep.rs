@@ -97,14 +97,14 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
         self.0.collect_garbage(true, self.0.locks.patient())
     }
 
-    /// Frees memory without a name that a dead worker has allocated; without `whose`, that of all
+    /// Frees memory without a name that a dead worker has allocated; without `maker`, that of all
     /// workers known to be dead. Memory outlives its maker on purpose, and other processes may use
     /// it: this is for leaks. [`PoolInfo::memory`] lists them.
     ///
     /// # Errors
     /// The worker is not known to be dead, or the table was busy for too long.
-    pub fn free_memory_of(&self, whose: Option<Maker>) -> Result<Freed, PoolError> {
-        self.0.free_memory_of(whose, |host, slot| self.0.slot_alive(host, slot))
+    pub fn free_memory_of(&self, maker: Option<Maker>) -> Result<Freed, PoolError> {
+        self.0.free_memory_of(maker, |host, slot| self.0.slot_alive(host, slot))
     }
 
     /// Blocks that were stored and removed in the whole region since this follower last looked.

@@ -101,7 +101,8 @@ impl Layout {
             return Err(PoolError::Config(too_long(region_bytes)));
         }
         let layout = |num_chunks| Self::with_chunks(config, region_bytes, num_chunks);
-        // No area shrinks when a chunk is added, so the counts that fit are those up to the largest.
+        // No area shrinks when a chunk is added, so the counts that fit are those up to the
+        // largest.
         let (mut fits, mut exceeds) = (0, region_bytes / config.chunk_bytes + 1);
         while fits + 1 < exceeds {
             let middle = fits.midpoint(exceeds);
@@ -328,7 +329,7 @@ impl Layout {
         self.descriptors + block.0 * LINE
     }
 
-    /// The word that says whether a slot holds memory of users, and whose.
+    /// The word that says whether a slot holds memory of users, and of which maker.
     pub const fn piece(&self, block: BlockIndex) -> u64 {
         self.pieces + block.0 * 8
     }

@@ -215,8 +215,8 @@ impl MemorySlot {
 }
 
 impl<F: Fabric, H: HostLocal> Region<F, H> {
-    /// The memory in a slot, as this host's caches have its descriptor. A corrupt descriptor may lead
-    /// to another slot: then there is none.
+    /// The memory in a slot, as this host's caches have its descriptor. A corrupt descriptor may
+    /// lead to another slot: then there is none.
     pub fn memory_slot(&self, block: BlockIndex) -> Option<MemorySlot> {
         let descriptor = self.read_descriptor(block)?;
         let (kind, (bytes, start)) = (Kind::of(&descriptor), descriptor.extent());

@@ -263,8 +263,9 @@ impl<F: Fabric, H: HostLocal> Locks<F, H> {
         Ok(guard)
     }
 
-    /// Takes those of these locks that are free and need no repair, and holds all of them. The locks
-    /// share fences. It waits for none, so holders of several locks cannot wait for one another.
+    /// Takes those of these locks that are free and need no repair, and holds all of them. The
+    /// locks share fences. It waits for none, so holders of several locks cannot wait for one
+    /// another.
     pub fn take_free<L: Lock>(&self, wanted: impl IntoIterator<Item = (L, Intent)>) -> Vec<Option<Guard<'_, L, F, H>>> {
         let region = &*self.region;
         let wanted: Vec<(L, Intent)> = wanted.into_iter().collect();
@@ -513,8 +514,8 @@ impl<F: Fabric, H: HostLocal> Locks<F, H> {
         })
     }
 
-    /// Locks between hosts that a process of this host holds, living or dead. A process may have died
-    /// with a lock that was freed: its next user, on another host, would wait for this host.
+    /// Locks between hosts that a process of this host holds, living or dead. A process may have
+    /// died with a lock that was freed: its next user, on another host, would wait for this host.
     pub fn locks_held_here(&self) -> impl Iterator<Item = Name> + '_ {
         let region = &self.region;
         (0..LOCKS).filter_map(move |lock| {

@@ -38,8 +38,8 @@ impl<F: Fabric, H: HostLocal> Locks<F, H> {
         self.region.layout.lock(lock, host) + LINE
     }
 
-    /// A slot as the device had it when its line was dropped or at the drop before, never older than
-    /// this host's last write.
+    /// A slot as the device had it when its line was dropped or at the drop before, never older
+    /// than this host's last write.
     fn grant(&self, slot: u64) -> u64 {
         self.region.fabric.load(Offset::new(slot))
     }
@@ -212,7 +212,7 @@ mod tests {
         LockManager::open(fabric, &options).expect("it opens")
     }
 
-    /// A host whose lock is not scanned waits forever; a lock that no process takes delays the
+    /// A host waits forever for a lock that is not scanned; a lock that no process takes delays the
     /// others.
     #[test]
     fn the_manager_scans_the_locks_that_a_region_has_and_no_others() {

@@ -3,9 +3,9 @@
 //!
 //! A slot with the state *object* is one piece, or an arena of pieces. The word of a slot says that
 //! it is in use, and each piece of an arena has a word of its own. Storing a word takes or frees a
-//! piece in one step, under the table lock. Only the owner of an arena's chunk takes pieces from it,
-//! so its cached words may show a piece that another host has freed, and never show a piece as free
-//! that is taken.
+//! piece in one step, under the table lock. Only the owner of an arena's chunk takes pieces from
+//! it, so its cached words may show a piece that another host has freed, and never show a piece as
+//! free that is taken.
 
 use super::Tables;
 use super::objects::READ_ATTEMPTS;
@@ -64,8 +64,8 @@ impl<F: Fabric, H: HostLocal> Tables<F, H> {
         self.open_piece(at)
     }
 
-    /// Whether a slot is in use. Also if its word is corrupt: users may go on with memory that cannot
-    /// be freed, until `gc` mends the word.
+    /// Whether a slot is in use. Also if its word is corrupt: users may go on with memory that
+    /// cannot be freed, until `gc` mends the word.
     pub fn holds_memory(&self, block: BlockIndex) -> bool {
         self.without_memory(vec![(block, Generation(0))]).is_empty()
     }
@@ -158,8 +158,8 @@ impl<F: Fabric, H: HostLocal> Tables<F, H> {
         self.open_piece(arena.word(line)).filter(fits)
     }
 
-    /// Runs of free lines of an arena, with their lengths. A corrupt word ends them: the lines behind
-    /// it may be in use.
+    /// Runs of free lines of an arena, with their lengths. A corrupt word ends them: the lines
+    /// behind it may be in use.
     fn free_lines(&self, arena: Arena) -> impl Iterator<Item = (u64, u64)> + '_ {
         let mut line = 0;
         std::iter::from_fn(move || {
@@ -289,8 +289,8 @@ impl<F: Fabric, H: HostLocal> Tables<F, H> {
         region.memory_slot(block).filter(|_| self.open_piece(region.layout.piece(block)).is_some())
     }
 
-    /// The memory that a row names, if it bears a name. The chunk's line does not count: another host
-    /// may be writing it, and memory without a row would be lost.
+    /// The memory that a row names, if it bears a name. The chunk's line does not count: another
+    /// host may be writing it, and memory without a row would be lost.
     pub fn named_memory(&self, line: &ObjectLine) -> Option<Memory> {
         let block = line.block.checked_sub(1).filter(|&block| block < self.region.layout.num_descriptors())?;
         let memory = self.find_memory(BlockIndex(block), line.memory)?;

@@ -173,7 +173,8 @@ impl<F: Fabric, H: HostLocal> super::Tables<F, H> {
         }
         // Without the lock the block stays until the next recovery.
         let Ok(heap) = self.blocks.lock_heap_patiently() else { return false };
-        // A worker may have freed it, reserved it again and described memory that no word shows yet.
+        // A worker may have freed it, reserved it again and described memory that no word shows
+        // yet.
         if self.region.slot_owner(block).load(Acquire) != OBJECT {
             return false;
         }

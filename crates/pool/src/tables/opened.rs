@@ -67,8 +67,8 @@ impl<F: Fabric, H: HostLocal> Tables<F, H> {
         self.opened.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether this worker has opened this namespace, in this life of its host. Takes no lock of the
-    /// region.
+    /// Whether this worker has opened this namespace, in this life of its host. Takes no lock of
+    /// the region.
     pub fn has_open(&self, namespace: &Namespace) -> bool {
         let (row, life) = (u64::from(namespace.id.0), self.region.incarnation());
         let opened = self.opened();
@@ -141,7 +141,7 @@ impl<F: Fabric, H: HostLocal> Tables<F, H> {
         lost
     }
 
-    /// Hosts whose workers may have namespaces open, with the last of their lives that does not
+    /// Hosts with workers that may have namespaces open, with the last of their lives that does not
     /// count: it was declared dead, and the quarantine is over.
     fn hosts_with_workers(&self) -> Vec<(u64, u64)> {
         if self.region.is_coherent() {
@@ -151,7 +151,8 @@ impl<F: Fabric, H: HostLocal> Tables<F, H> {
         (0..self.region.layout.max_hosts).map(|host| (host, gone(host))).collect()
     }
 
-    /// The words of lines of workers that have had namespaces open in a life after `gone` of `host`.
+    /// The words of lines of workers that have had namespaces open in a life after `gone` of
+    /// `host`.
     fn lines_of(&self, host: u64, gone: u64) -> impl Iterator<Item = Shown> + '_ {
         let places = (0..self.region.layout.workers_per_host).map(move |slot| self.region.layout.opened(host, slot));
         let lines = places.map(|at| (at, self.region.fabric.load_line(at)));

@@ -102,8 +102,8 @@ impl<F: Fabric, H: HostLocal> Tables<F, H> {
         Ok(())
     }
 
-    /// Clears a row that a probe has just found, or with fresh rows. Rows behind which no probe goes on
-    /// become unused.
+    /// Clears a row that a probe has just found, or with fresh rows. Rows behind which no probe
+    /// goes on become unused.
     pub(super) fn clear_row(&self, _: &Holds<Lock>, row: u64) {
         let place = |row: u64| self.region.layout.object(row);
         let (next, before) = ((row + 1) % OBJECTS, |row: u64| (row + OBJECTS - 1) % OBJECTS);

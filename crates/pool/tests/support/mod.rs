@@ -1,6 +1,8 @@
 //! Common parts of the pool's tests: regions, namespaces, and payloads that identify themselves.
 #![allow(dead_code, reason = "each test file uses its part")]
 
+pub mod shared;
+
 use cenote_base::{BlockHash, HashSeed};
 use cenote_mem::{Coherent, Fabric, MapOptions, Mapping, RegionSource};
 use cenote_pool::{

@@ -33,8 +33,8 @@ const TABLE_ROUNDS: u64 = 500;
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum Job {
     /// Publishes `count` blocks, `together` in one call: publishing, `memcpy` in, copy around the
-    /// cache in, per block. Copies go `ahead` and twice `ahead` bytes after the block, which must be
-    /// within the region.
+    /// cache in, per block. Copies go `ahead` and twice `ahead` bytes after the block, which must
+    /// be within the region.
     Put { block_bytes: u64, together: u64, count: u64, ahead: u64 },
     /// Reads blocks by three methods: reading, `memcpy`, copy around the cache. Each block uses one
     /// method, and another one in another `pass`.
@@ -125,8 +125,8 @@ impl Worker {
         Ok(time)
     }
 
-    /// Publishes blocks from `first` on in one call; `bytes` are their payloads. Returns the time of
-    /// the call.
+    /// Publishes blocks from `first` on in one call; `bytes` are their payloads. Returns the time
+    /// of the call.
     fn publish_together(&self, namespace: &Namespace, first: u64, bytes: &mut [u8]) -> Result<f64, Failure> {
         let block_bytes = namespace.block_bytes as usize;
         for (block, bytes) in (first..).zip(bytes.chunks_exact_mut(block_bytes)) {
