@@ -6,7 +6,7 @@ use cenote_base::fault::{self, Plan, Point};
 use cenote_base::{BlockHash, HostId};
 use cenote_mem::{Fabric, Flush, Flushed, MapOptions, Mapping, Offset, RegionSource};
 use cenote_pool::{
-    AttachOptions, Counter, Inspector, Namespace, NamespaceRecord, NewBlock, Pin, Pool, PoolConfig, Publish,
+    AttachOptions, Counter, Inspector, Namespace, NamespaceRecord, NewBlock, Pin, Pool, PoolConfig, PoolError, Publish,
     ReadOutcome, Strays, Superblock,
 };
 use std::os::unix::process::ExitStatusExt;
@@ -396,6 +396,30 @@ fn a_resumed_host_frees_no_block_of_others() {
         second.free(memory).expect("any host frees it");
         assert!(second.free(memory).is_err() && first.free(memory).is_err());
     }
+}
+
+/// A worker that finds no free slot changes nothing of its host. If it began the host's new life,
+/// the other workers would go on with a heap of the life before.
+#[test]
+fn a_worker_that_finds_no_slot_begins_no_life() {
+    let source = RegionSource::Shm(format!("cenote-test-full-{}", std::process::id()));
+    let mapping = Mapping::create(&source, 2 << 20, 0o600, &MapOptions::default()).expect("memory");
+    let fabric = Arc::new(Flushed::new(mapping, Flush::available()[0]).expect("it is available"));
+    let mut config = PoolConfig { workers_per_host: 1, ..small_config(37) };
+    config.uuid[..4].copy_from_slice(&std::process::id().to_le_bytes());
+    let superblock = Superblock::format(&fabric, &config).expect("the configuration fits");
+    let (first, second) = (attach_host(&source, 0), attach_host(&source, 1));
+    let life = || second.info().hosts.first().map(|host| (host.incarnation, host.marked_dead));
+    second.fence_host(HostId(0)).expect("it attached");
+    assert_eq!(life(), Some((1, true)));
+    let refused =
+        Pool::attach(Arc::clone(&fabric), &AttachOptions { host: HostId(0), ..AttachOptions::named("third") });
+    assert!(matches!(refused.err(), Some(PoolError::WorkersFull { .. })));
+    assert_eq!(life(), Some((1, true)));
+    first.tick();
+    assert_eq!(life(), Some((2, false)));
+    let _ = Mapping::remove(&source);
+    cenote_pool::remove_host_memory(&superblock).expect("it is ours");
 }
 
 /// A host that was declared dead while it waited for a lock must not enter, because others ignore

@@ -24,24 +24,25 @@ impl<F: Fabric, H: HostLocal> Member<F, H> {
         // Without a worker there was no heartbeat, and another host may be about to declare this
         // life dead.
         let was_silent = !region.is_coherent() && !(0..slots).any(|slot| region.area.slot_alive(slot));
+        let claimed = (0..slots).find_map(|slot| match region.area.claim_slot(slot) {
+            Ok(claim) => claim.map(|claim| Ok((u64::from(slot), claim))),
+            Err(error) => Some(Err(error)),
+        });
+        let Some((slot, claim)) = claimed.transpose()? else {
+            return Err(PoolError::WorkersFull { slots: region.layout.workers_per_host, host: region.host as u8 });
+        };
+        // With the heap lock, because other threads of this host must not reserve slots in the new
+        // life before the heap is of that life.
+        let heap = self.blocks.lock_heap_patiently().map_err(PoolError::lock("heap"))?;
         let new_life = self.hosts.register_host(&membership, area_is_new || was_silent);
         if was_silent && self.space.sweep_strays(&membership) {
             self.hosts.note_swept(&membership);
         }
-        let mut claimed = None;
-        for slot in 0..slots {
-            if let Some(claim) = region.area.claim_slot(slot)? {
-                claimed = Some((u64::from(slot), claim));
-                break;
-            }
+        if new_life {
+            self.begin_life(&membership, &heap);
         }
-        let Some((slot, claim)) = claimed else {
-            return Err(PoolError::WorkersFull { slots: region.layout.workers_per_host, host: region.host as u8 });
-        };
         if area_is_new {
             // No process of this host has the region open: its lines describe dead processes.
-            self.begin_life(&membership)?;
-            let heap = self.blocks.lock_heap_patiently().map_err(PoolError::lock("heap"))?;
             for other in 0..region.layout.workers_per_host {
                 self.hosts.clear_hazards(&membership, other);
                 self.hosts.clear_opened(&membership, other);
@@ -57,9 +58,7 @@ impl<F: Fabric, H: HostLocal> Member<F, H> {
             // A worker that died may have left an object without a row, or memory without a word.
             self.tables.free_unused();
         } else {
-            if new_life {
-                self.begin_life(&membership)?;
-            }
+            drop(heap);
             // The slot's last holder may have died.
             self.recover_last_worker(&membership, slot, slot)?;
         }

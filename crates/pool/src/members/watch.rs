@@ -14,7 +14,7 @@
 use super::Member;
 use crate::error::PoolError;
 use crate::region::host_layout::Beat;
-use crate::sync::{Holds, Intent, Membership, Name, Timeout};
+use crate::sync::{Heap, Holds, Intent, Membership, Name, Timeout};
 use cenote_base::HostId;
 use cenote_base::fault::{self, Point};
 use cenote_mem::{Fabric, HostLocal, Word};
@@ -31,8 +31,12 @@ impl<F: Fabric, H: HostLocal> Member<F, H> {
         // If the lock is busy, another worker of this host watches.
         let Ok(membership) = self.locks.lock_membership(Timeout::TRY) else { return Ok(()) };
         if region.is_dead(region.host, region.incarnation()) {
+            // With the heap lock, because other threads must not reserve slots in the new life
+            // before the heap is of that life. Without it the host stays dead until its next tick.
+            let heap = self.blocks.lock_heap_patiently().map_err(PoolError::lock("heap"))?;
             self.hosts.register_host(&membership, true);
-            return self.begin_life(&membership);
+            self.begin_life(&membership, &heap);
+            return Ok(());
         }
         self.locks.beat(&membership);
         self.space.refresh_quotas();
@@ -85,18 +89,16 @@ impl<F: Fabric, H: HostLocal> Member<F, H> {
 
     /// Begins a new life of this host, which is registered: host memory of the earlier life is
     /// stale.
-    pub(super) fn begin_life(&self, _: &Holds<Membership>) -> Result<(), PoolError> {
-        let heap = self.blocks.lock_heap_patiently().map_err(PoolError::lock("heap"))?;
+    pub(super) fn begin_life(&self, _: &Holds<Membership>, heap: &Holds<Heap>) {
         self.region.forget_region();
         fault::point(Point::HostReborn);
         self.log.tell_gap();
         self.settle_locks();
         self.space.reclaim_chunks();
         if self.region.rebuilt().load(Relaxed) == 0 {
-            self.hosts.continue_demand(&heap);
+            self.hosts.continue_demand(heap);
         }
-        self.blocks.rebuild_heap(&heap);
-        Ok(())
+        self.blocks.rebuild_heap(heap);
     }
 
     /// See [`crate::Pool::fence_host`].
