@@ -3,7 +3,7 @@
 use crate::fills::SEVERAL_MAX;
 use crate::oracle::{Checker, Oracle, Violation};
 use crate::scenario::{Actor, RECOVERED};
-use crate::shape::Shape;
+use crate::shape::{Shape, Subject};
 use cenote_base::fault::{Point, UnknownName};
 use cenote_mem::Fabric;
 use cenote_memmodel::{Focus, Mutation, Place, Process, Rates, RunReport, World};
@@ -34,13 +34,6 @@ pub static POINTS: LazyLock<Vec<Point>> =
 /// The fault points of formatting a region.
 const FORMATTING: [Point; 2] = [Point::FormatCleared, Point::FormatWritten];
 
-/// The fault points of chunks that change hands between living hosts.
-const SHARING: [Point; 2] = [Point::ChunkMoved, Point::ChunkOffered];
-
-/// The fault points of memory of users, which most shapes pass too rarely to die there.
-const MEMORY: [Point; 5] =
-    [Point::MemoryAllocated, Point::MemoryCounted, Point::MemoryDescribed, Point::MemoryFreed, Point::MemoryNamed];
-
 /// Parses the name of a fault point of [`POINTS`].
 pub fn parse_point(name: &str) -> Result<Point, String> {
     let point = name.parse().map_err(|error: UnknownName| error.to_string())?;
@@ -66,6 +59,10 @@ const LINE: u64 = 64;
 const FORMATS_MAX: u64 = 32;
 /// Rate of stalls, in 1/2^20 per operation.
 const STALL_RATE: u64 = 100;
+
+/// Rate of host crashes in runs about the chunks of dead hosts, in 1/2^20 per operation: few, so
+/// that some host lives to adopt them.
+const ADOPTION_CRASHES: u64 = 20;
 
 pub struct Outcome {
     pub violations: Vec<Violation>,
@@ -115,24 +112,25 @@ pub fn run(seed: u64, setting: &Setting) -> Outcome {
     let oracle = Arc::new(Oracle::new(sleepers));
     let mut rates = Rates::of_seed(seed, deaths);
     // Each fault point has its own seeds, because some are passed too rarely for random crashes.
-    let is_about_formatting = setting.focus.as_ref().is_some_and(|place| place.file.ends_with("superblock.rs"));
+    let of_focus = setting.focus.as_ref().and_then(|place| Subject::of_file(&place.file));
+    let is_about_formatting = of_focus == Some(Subject::Formatting);
     let at_random = if is_about_formatting {
         FORMATTING[(seed / 4) as usize % 2]
     } else {
         POINTS[(seed / 4) as usize % POINTS.len()]
     };
     rates.deadly = setting.deadly.or(seed.is_multiple_of(2).then_some(at_random)).filter(|_| mortal);
-    if rates.deadly.is_some_and(|point| SHARING.contains(&point)) {
-        // Chunks move between hosts only if both live for a while.
-        shape = shape.with_idle_hosts();
+    let of_point = rates.deadly.and_then(Subject::of_point);
+    if let Some(Subject::Sharing | Subject::Memory) = of_point {
+        // The point is passed often only if the processes live for a while.
         (rates.process_crash, rates.host_crash) = (0, 0);
     }
-    if rates.deadly.is_some_and(|point| MEMORY.contains(&point)) {
-        shape = shape.with_much_memory();
-        (rates.process_crash, rates.host_crash) = (0, 0);
+    if of_point == Some(Subject::Adoption) && deaths {
+        // The point is passed only after the death of another host.
+        rates.host_crash = ADOPTION_CRASHES;
     }
-    if rates.deadly == Some(Point::NamespaceReclaimed) {
-        shape = shape.with_few_rows();
+    if let Some(subject) = of_point.or(of_focus) {
+        shape = shape.about(subject);
     }
     let world = World::new(seed, shape.hosts, shape.region_bytes(), rates, OPERATIONS_MAX);
     if sleepers {

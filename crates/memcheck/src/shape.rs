@@ -1,6 +1,7 @@
 //! The parameters of a run: its hosts, its region, and how often its processes do what.
 
 use crate::scenario::LOCK_TIMEOUT;
+use cenote_base::fault::Point;
 use cenote_base::prng::Prng;
 use cenote_base::{BlockHash, HashSeed};
 use cenote_pool::{Design, Eviction, HostsLock, PoolConfig};
@@ -41,6 +42,54 @@ pub struct Shape {
     pub weights: [u64; 12],
 }
 
+/// Code that most shapes run rarely. A run about it has a shape that runs it often.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Subject {
+    /// Making a region.
+    Formatting,
+    /// Chunks that change hands between living hosts.
+    Sharing,
+    /// Chunks of dead hosts.
+    Adoption,
+    /// Memory of users, and the locks that they allocate.
+    Memory,
+    /// Namespaces whose rows are reclaimed.
+    Namespaces,
+}
+
+impl Subject {
+    pub const fn of_point(point: Point) -> Option<Self> {
+        match point {
+            Point::FormatCleared | Point::FormatWritten => Some(Self::Formatting),
+            Point::ChunkMoved | Point::ChunkOffered => Some(Self::Sharing),
+            Point::ChunkAdopted | Point::HostMarked => Some(Self::Adoption),
+            Point::MemoryAllocated
+            | Point::MemoryCounted
+            | Point::MemoryDescribed
+            | Point::MemoryFreed
+            | Point::MemoryNamed => Some(Self::Memory),
+            Point::NamespaceReclaimed => Some(Self::Namespaces),
+            _ => None,
+        }
+    }
+
+    /// The subject of a source file of the pool.
+    pub fn of_file(file: &str) -> Option<Self> {
+        const FILES: &[(&str, Subject)] = &[
+            ("region/superblock.rs", Subject::Formatting),
+            ("blocks/offers.rs", Subject::Sharing),
+            ("hosts/demand.rs", Subject::Sharing),
+            ("pool/memory.rs", Subject::Memory),
+            ("region/piece.rs", Subject::Memory),
+            ("tables/locks.rs", Subject::Memory),
+            ("tables/memory.rs", Subject::Memory),
+            ("tables/namespaces.rs", Subject::Namespaces),
+            ("tables/opened.rs", Subject::Namespaces),
+        ];
+        FILES.iter().find(|(end, _)| file.ends_with(end)).map(|&(_, subject)| subject)
+    }
+}
+
 impl Shape {
     pub fn of_seed(seed: u64) -> Self {
         let mut prng = Prng::at(seed, 11);
@@ -73,7 +122,7 @@ impl Shape {
             rounds: 8 + prng.below(24),
             weights: [12, 12, 6, 4, 2, 3, 2, 1, 1, 1, 2, 3],
         };
-        let shape = match prng.below(9) {
+        match prng.below(9) {
             // Few blocks and slots, so that pins and reads race with reuse.
             0 | 1 => Self {
                 universe: 2 + prng.below(2) as usize,
@@ -104,8 +153,12 @@ impl Shape {
                 ..common
             },
             // Mostly table operations, and workers that attach and detach.
-            5 => Self { rounds: 16 + prng.below(20), weights: [3, 2, 0, 1, 1, 0, 12, 1, 3, 8, 1, 12], ..common },
-            6 => common.with_idle_hosts(),
+            5 => {
+                let shape =
+                    Self { rounds: 16 + prng.below(20), weights: [3, 2, 0, 1, 1, 0, 12, 1, 3, 8, 1, 12], ..common };
+                if prng.below(2) == 0 { shape.about(Subject::Namespaces) } else { shape }
+            }
+            6 => common.about(Subject::Sharing),
             // A swarm: random kinds of operations are left out or more frequent.
             _ => {
                 let mut weights = common.weights;
@@ -114,35 +167,40 @@ impl Shape {
                 }
                 Self { weights, ..common }
             }
-        };
-        if (seed / 9).is_multiple_of(3) { shape.with_few_rows() } else { shape }
+        }
     }
 
-    /// This shape with more namespaces than rows.
-    pub fn with_few_rows(mut self) -> Self {
-        self.weights[8] = 6;
-        Self { namespaces: 7, rounds: self.rounds + 16, ..self }
-    }
-
-    /// This shape with processes that mostly allocate, name and free memory.
-    pub fn with_much_memory(self) -> Self {
-        Self { rounds: 40 + self.rounds, weights: [4, 2, 0, 1, 1, 0, 4, 1, 1, 2, 1, 40], ..self }
+    /// This shape for a run about `subject`.
+    pub fn about(self, subject: Subject) -> Self {
+        let Self { hosts, rounds, mut weights, .. } = self;
+        match subject {
+            Subject::Formatting => self,
+            // Hosts are busy and idle by turns, so that chunks move with their blocks.
+            Subject::Sharing => Self {
+                universe: 16,
+                chunks: hosts as u64 + rounds % 2,
+                rounds: 40 + rounds,
+                crowded: false,
+                weights: [16, 8, 2, 1, 6, 0, 1, 1, 0, 1, 1, 1],
+                ..self
+            },
+            // Workers rest often, so that hosts are declared dead.
+            Subject::Adoption => {
+                weights[4] = 12;
+                Self { rounds: 40 + rounds, weights, ..self }
+            }
+            // Processes mostly allocate, name and free memory.
+            Subject::Memory => Self { rounds: 40 + rounds, weights: [4, 2, 0, 1, 1, 0, 4, 1, 1, 2, 1, 40], ..self },
+            // More namespaces than rows.
+            Subject::Namespaces => {
+                weights[8] = 6;
+                Self { namespaces: 7, rounds: rounds + 16, weights, ..self }
+            }
+        }
     }
 
     pub fn has_few_rows(&self) -> bool {
         self.namespaces < 256
-    }
-
-    /// This shape with hosts that are busy and idle by turns, so that chunks move with their blocks.
-    pub fn with_idle_hosts(self) -> Self {
-        Self {
-            universe: 16,
-            chunks: self.hosts as u64 + self.rounds % 2,
-            rounds: 40 + self.rounds,
-            crowded: false,
-            weights: [16, 8, 2, 1, 6, 0, 1, 1, 0, 1, 1, 1],
-            ..self
-        }
     }
 
     /// This shape for runs in which hosts stall until they are declared dead. Workers rest more
