@@ -10,6 +10,8 @@ pub mod eviction;
 pub mod kv_blocks;
 pub mod scheduler;
 pub mod sharing;
+pub mod staging;
+pub mod transfer;
 pub mod watermark;
 
 pub use eviction::{
