@@ -19,6 +19,6 @@ pub use eviction::{
 };
 pub use scheduler::{
     NewRequest, NoSwap, Preemption, PrefixSource, ScheduledRequest, Scheduler, SchedulerConfig, SchedulerOutput,
-    SwapConfig,
+    SpillTransfer, SwapConfig,
 };
 pub use watermark::{Watermark, WatermarkController};

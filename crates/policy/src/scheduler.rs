@@ -15,22 +15,28 @@
 //! out first. Only when none is swapped does it admit waiting requests. Both keep the blocks free
 //! that the [watermark](crate::watermark) demands.
 //!
+//! With spill space, blocks of running requests leave L1 first, and their requests keep running
+//! ([`SpillTransfer`]). A request makes room only when the spill space is full, too.
+//!
 //! Difference to Algorithm 1 as printed: new requests are admitted after the running and the
 //! swapped ones instead of before them (as in vLLM). Otherwise a swapped request would make room
 //! for its own successor.
 //!
 //! One step of its driver:
 //! 1. `schedule`.
-//! 2. Copy `swapped_out`; call `lose_swapped` for each failure.
-//! 3. Copy `swapped_in` and matched blocks; call `rollback` for each failure.
+//! 2. Drop what lies in `take_freed_spill`. Copy `swapped_out` and `spilled`; call `lose_swapped` or
+//!    `rollback` for each failure.
+//! 3. Copy `swapped_in`, `promoted` and matched blocks; call `rollback` for each failure.
 //! 4. Forward.
 //! 5. `computed` for each scheduled request.
 //! 6. `append_token` for each request that chose a token.
 //! 7. `finish` for each request that ended.
 
 mod requests;
+mod spill;
 mod swap;
 
+pub use spill::SpillTransfer;
 pub use swap::{NoSwap, Preemption, SwapConfig, SwapTransfer};
 
 use crate::kv_blocks::{BlockId, KvBlocks};
@@ -50,8 +56,11 @@ pub struct SchedulerConfig {
     pub long_prefill_token_threshold: u32,
     /// Tokens per block.
     pub block_size: u32,
-    /// Number of L1 blocks.
+    /// Number of L1 blocks: at least one for each of `max_num_seqs` and those of a step's tokens, if
+    /// there is spill space.
     pub num_blocks: u32,
+    /// Blocks of running requests that may lie outside L1; 0: none. Their ids follow those of L1.
+    pub spill_blocks: u32,
     /// Blocks that admission leaves free, so that running requests can grow before one must make
     /// room.
     pub watermark: Watermark,
@@ -81,11 +90,11 @@ pub struct NewRequest {
 pub enum AddError {
     /// `max_waiting` requests are waiting already.
     QueueFull,
-    /// The request does not fit into L1 even alone: it needs `needed` of `num_blocks` blocks.
+    /// The request does not fit even alone: it needs `needed` of `num_blocks` blocks.
     NeverFits {
         /// Blocks needed.
         needed: u32,
-        /// Number of L1 blocks.
+        /// Number of blocks in L1 and in the spill space.
         num_blocks: u32,
     },
 }
@@ -132,6 +141,10 @@ pub struct SchedulerOutput {
     pub swapped_out: Vec<SwapTransfer>,
     /// Blocks to copy back before the step computes. Their swap slots are free from here on.
     pub swapped_in: Vec<SwapTransfer>,
+    /// Blocks to copy out before the first write to L1: other requests own them from here on.
+    pub spilled: Vec<SpillTransfer>,
+    /// Spilled blocks of scheduled requests to copy back into L1 before the step reads them.
+    pub promoted: Vec<SpillTransfer>,
 }
 
 impl SchedulerOutput {
@@ -146,6 +159,8 @@ impl SchedulerOutput {
         self.preempted.clear();
         self.swapped_out.clear();
         self.swapped_in.clear();
+        self.spilled.clear();
+        self.promoted.clear();
     }
 
     /// Whether a request had to make room.
@@ -160,6 +175,12 @@ pub struct Scheduler {
     config: SchedulerConfig,
     watermark: Box<dyn WatermarkController>,
     blocks: KvBlocks,
+    /// Ids of the spill space, from 0.
+    spill: KvBlocks,
+    /// Blocks of the spill space that no table names any more.
+    freed_spill: Vec<BlockId>,
+    /// Whether the driver found no place for a spilled block, and none was freed since.
+    is_spill_full: bool,
     swap: KvBlocks,
     requests: Requests,
     /// By urgency, then in order of arrival; a preempted request comes before its equals.
@@ -195,6 +216,9 @@ impl Scheduler {
         Self {
             watermark: config.watermark.controller(),
             blocks: KvBlocks::new(config.num_blocks),
+            spill: KvBlocks::new(config.spill_blocks),
+            freed_spill: Vec::new(),
+            is_spill_full: false,
             swap: KvBlocks::new(config.swap.num_blocks),
             config,
             requests: Requests::default(),
@@ -216,8 +240,9 @@ impl Scheduler {
         assert!(new.num_tokens > 0 && new.num_tokens <= new.max_num_tokens, "a request starts with a token");
         // The last token is never computed, but its block may have been allocated for a chunk.
         let needed = self.blocks_for(new.max_num_tokens);
-        if needed > self.config.num_blocks {
-            return Err(AddError::NeverFits { needed, num_blocks: self.config.num_blocks });
+        let num_blocks = self.num_blocks();
+        if needed > num_blocks {
+            return Err(AddError::NeverFits { needed, num_blocks });
         }
         if self.waiting.len() >= self.config.max_waiting {
             return Err(AddError::QueueFull);
@@ -248,6 +273,7 @@ impl Scheduler {
             if self.swapped.is_empty() {
                 self.admit_waiting(&mut budget, output, prefix);
             }
+            self.promote(output);
         }
     }
 
@@ -262,7 +288,7 @@ impl Scheduler {
             }
             let until = self.requests[slot].num_computed_tokens + num_new_tokens;
             let mut made_room_itself = false;
-            while !self.grow(slot, until, 0) {
+            while !self.grow(slot, until, output) {
                 let victim = self.make_room(output);
                 if victim == slot {
                     made_room_itself = true;
@@ -288,7 +314,7 @@ impl Scheduler {
             self.requests[slot].num_computed_tokens = matched;
             let num_new_tokens = self.chunk(slot, *budget);
             let reserve = self.reserve(slot, num_new_tokens);
-            if !reserve.is_some_and(|reserve| self.grow(slot, matched + num_new_tokens, reserve)) {
+            if !reserve.is_some_and(|reserve| self.allocate(slot, num_new_tokens, reserve, output)) {
                 self.requests[slot].num_computed_tokens = 0;
                 break;
             }
@@ -317,8 +343,8 @@ impl Scheduler {
     pub fn load(&self) -> Load {
         let count = |length: usize| u32::try_from(length).unwrap_or(u32::MAX);
         Load {
-            num_blocks: self.config.num_blocks,
-            free_blocks: self.blocks.free(),
+            num_blocks: self.num_blocks(),
+            free_blocks: self.num_free_blocks(),
             block_size: self.config.block_size,
             num_running: count(self.running.len()),
             num_waiting: count(self.waiting.len()),
@@ -343,6 +369,8 @@ impl Scheduler {
         assert!(num_computed_tokens <= state.num_computed_tokens, "a rollback goes back");
         self.totals.running_tokens -= u64::from(state.num_computed_tokens - num_computed_tokens);
         state.num_computed_tokens = num_computed_tokens;
+        state.is_fresh = false;
+        self.unspill_from(slot, num_computed_tokens);
     }
 
     /// Reports that `num_new_tokens` more tokens of `id` have KV.
@@ -353,6 +381,7 @@ impl Scheduler {
         let slot = self.requests.slot(id);
         let state = &mut self.requests[slot];
         state.num_computed_tokens += num_new_tokens;
+        state.is_fresh = false;
         assert!(state.num_computed_tokens <= state.num_tokens, "request {id} computed tokens it does not have");
         self.totals.running_tokens += u64::from(num_new_tokens);
     }
@@ -373,7 +402,7 @@ impl Scheduler {
         let Some((slot, mut state)) = self.requests.remove(id) else { return false };
         match state.place {
             Place::Running => {
-                self.blocks.release(&mut state.block_table);
+                self.free(&mut state.block_table);
                 self.running.retain(|&other| other != slot);
                 self.totals.running_tokens -= u64::from(state.num_computed_tokens);
                 self.totals.known_tokens -= u64::from(state.num_tokens);
@@ -402,7 +431,8 @@ impl Scheduler {
         self.requests.iter().map(|state| state.deadline_ns).min()
     }
 
-    /// L1 blocks of a running request, in token order; empty for a swapped one.
+    /// Blocks of a running request, in token order; empty for a swapped one. Ids from
+    /// [`SchedulerConfig::num_blocks`] on are spilled, and come before those of L1.
     ///
     /// # Panics
     /// The request is unknown.
@@ -445,10 +475,16 @@ impl Scheduler {
         self.requests.is_empty()
     }
 
-    /// Number of free L1 blocks.
+    /// Number of free blocks in L1 and in the spill space.
     #[must_use]
     pub fn num_free_blocks(&self) -> u32 {
-        self.blocks.free()
+        self.blocks.free() + self.spill.free()
+    }
+
+    /// Number of blocks in L1 and in the spill space.
+    #[must_use]
+    pub const fn num_blocks(&self) -> u32 {
+        self.config.num_blocks + self.config.spill_blocks
     }
 
     /// Number of preemptions since the start.
@@ -482,24 +518,41 @@ impl Scheduler {
         }
     }
 
-    /// Allocates blocks for the first `num_tokens` tokens of `slot` if `reserve` blocks stay free.
-    fn grow(&mut self, slot: Slot, num_tokens: u32, reserve: u32) -> bool {
+    /// Allocates L1 blocks for the first `num_tokens` tokens of a running request.
+    fn grow(&mut self, slot: Slot, num_tokens: u32, output: &mut SchedulerOutput) -> bool {
         let wanted = self.blocks_for(num_tokens);
-        let state = &mut self.requests[slot];
-        let held = u32::try_from(state.block_table.len()).expect("tables are shorter than the arena");
-        let more = wanted.saturating_sub(held);
-        if more == 0 {
-            return true;
-        }
-        if self.blocks.free() < more.saturating_add(reserve) {
+        let more = wanted.saturating_sub(self.held(slot));
+        if more > self.blocks.free() && !self.spill(more - self.blocks.free(), output) {
             return false;
         }
-        self.blocks.allocate(more, &mut state.block_table)
+        self.blocks.allocate(more, &mut self.requests[slot].block_table)
+    }
+
+    /// Allocates blocks for the computed and the next `num_new_tokens` tokens of a waiting request,
+    /// if `reserve` blocks stay free. Matched blocks for which L1 has no room are spilled from the
+    /// beginning.
+    fn allocate(&mut self, slot: Slot, num_new_tokens: u32, reserve: u32, output: &mut SchedulerOutput) -> bool {
+        let computed = self.requests[slot].num_computed_tokens;
+        let (matched, wanted) = (computed / self.config.block_size, self.blocks_for(computed + num_new_tokens));
+        let new = wanted - matched;
+        let spilled = matched.saturating_sub(self.blocks.free().saturating_sub(new));
+        let enough = self.num_free_blocks() >= wanted.saturating_add(reserve) && spilled <= self.spill.free();
+        let lacking = (wanted - spilled.min(wanted)).saturating_sub(self.blocks.free());
+        if !enough || lacking > 0 && !self.spill(lacking, output) {
+            return false;
+        }
+        self.spill_matched(slot, spilled)
+            && self.blocks.allocate(wanted - spilled, &mut self.requests[slot].block_table)
+    }
+
+    fn held(&self, slot: Slot) -> u32 {
+        u32::try_from(self.requests[slot].block_table.len()).expect("tables are shorter than the arena")
     }
 
     fn enter_running(&mut self, slot: Slot) {
         let state = &mut self.requests[slot];
         state.place = Place::Running;
+        state.is_fresh = true;
         self.totals.running_tokens += u64::from(state.num_computed_tokens);
         self.totals.known_tokens += u64::from(state.num_tokens);
         let priority = state.priority;
@@ -518,8 +571,10 @@ impl Scheduler {
             Ok(()) => self.swap_out(slot, output),
             Err(why) => {
                 let state = &mut self.requests[slot];
-                self.blocks.release(&mut state.block_table);
                 let (id, tokens) = (state.id, state.num_computed_tokens);
+                let mut table = std::mem::take(&mut state.block_table);
+                self.free(&mut table);
+                output.spilled.retain(|spilled| spilled.id != id);
                 self.start_again(slot);
                 output.preempted.push(Preemption { id, blocks: self.blocks_for(tokens), why });
             }
@@ -531,6 +586,7 @@ impl Scheduler {
     fn start_again(&mut self, slot: Slot) {
         let state = &mut self.requests[slot];
         state.num_computed_tokens = 0;
+        state.num_spilled = 0;
         state.place = Place::Waiting;
         let priority = state.priority;
         let before = self.waiting.partition_point(|&other| self.requests[other].priority < priority);

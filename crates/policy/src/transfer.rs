@@ -302,9 +302,8 @@ impl<T> Transfers<T> {
 
     /// Withdraws a copy.
     pub fn cancel(&mut self, ticket: Ticket) -> Cancelled<T> {
-        if let Some((class, queued)) = self.remove_queued(ticket) {
-            self.counts.cancelled[class as usize] += 1;
-            return Cancelled::Queued(queued.item);
+        if let Some(item) = self.take(ticket) {
+            return Cancelled::Queued(item);
         }
         match self.outstanding.get_mut(&ticket) {
             Some(started) if !started.is_cancelled => {
@@ -317,6 +316,14 @@ impl<T> Transfers<T> {
             }
             _ => Cancelled::Unknown,
         }
+    }
+
+    /// Takes a copy back that has not started, because the caller makes it itself. It counts as
+    /// cancelled. `None`: it has started, or is not known.
+    pub fn take(&mut self, ticket: Ticket) -> Option<T> {
+        let (class, queued) = self.remove_queued(ticket)?;
+        self.counts.cancelled[class as usize] += 1;
+        Some(queued.item)
     }
 
     /// Raises the urgency of a copy, for example because the step that needs it begins.

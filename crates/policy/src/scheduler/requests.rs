@@ -27,7 +27,13 @@ pub(super) struct State {
     pub priority: u32,
     pub deadline_ns: u64,
     pub place: Place,
+    /// Spilled blocks first, then those of L1.
     pub block_table: Vec<BlockId>,
+    /// Number of spilled blocks.
+    pub num_spilled: u32,
+    /// Whether the step that made it running has not been reported as computed. Its blocks may be
+    /// without content until then.
+    pub is_fresh: bool,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -49,6 +55,8 @@ impl Requests {
             deadline_ns: new.deadline_ns,
             place: Place::Waiting,
             block_table: Vec::new(),
+            num_spilled: 0,
+            is_fresh: false,
         };
         let slot = self.vacant.pop().unwrap_or_else(|| {
             self.states.push(None);

@@ -30,6 +30,8 @@ pub enum NoSwap {
     Full,
     /// Recomputing its tokens takes less time than moving its blocks there and back.
     Quicker,
+    /// Some of its blocks are spilled.
+    Spilled,
 }
 
 /// A request that gave up its blocks and restarts.
@@ -65,6 +67,7 @@ impl Scheduler {
         let carrying = 2 * u128::from(blocks) * u128::from(swap.block_ns);
         match blocks {
             0 => Err(NoSwap::Empty),
+            _ if self.requests[slot].num_spilled > 0 => Err(NoSwap::Spilled),
             _ if blocks > self.swap.free() => Err(NoSwap::Full),
             _ if carrying > u128::from(tokens) * u128::from(swap.recompute_token_ns) => Err(NoSwap::Quicker),
             _ => Ok(()),

@@ -13,20 +13,21 @@ fn swap_of(num_blocks: u32) -> SwapConfig {
     SwapConfig { num_blocks, block_ns: 1, recompute_token_ns: u64::MAX }
 }
 
-fn config() -> SchedulerConfig {
+pub(super) fn config() -> SchedulerConfig {
     SchedulerConfig {
         max_num_seqs: 4,
         max_num_batched_tokens: 32,
         long_prefill_token_threshold: 0,
         block_size: 4,
         num_blocks: 64,
+        spill_blocks: 0,
         watermark: fixed(0),
         max_waiting: 100,
         swap: SwapConfig::OFF,
     }
 }
 
-fn request(id: u64, num_tokens: u32, output: u32) -> NewRequest {
+pub(super) fn request(id: u64, num_tokens: u32, output: u32) -> NewRequest {
     NewRequest {
         id: RequestId(id),
         num_tokens,
