@@ -46,6 +46,7 @@ pub use members::recovery::Recovered;
 pub use members::ticker::Ticker;
 pub use pool::fill::{Filling, InPlace};
 pub use pool::locks::UserLock;
+pub use pool::parts::PartReader;
 pub use pool::publish::NewBlock;
 pub use pool::read::{Pin, Reading};
 pub use pool::swap::SwapSlot;

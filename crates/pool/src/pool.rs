@@ -3,6 +3,7 @@
 pub mod fill;
 pub mod locks;
 pub mod memory;
+pub mod parts;
 pub mod publish;
 pub mod read;
 pub mod swap;

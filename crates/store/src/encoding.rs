@@ -148,3 +148,15 @@ pub struct PageFrame {
     frame: Frame<'static>,
     payload: Range<usize>,
 }
+
+impl PageFrame {
+    /// The range of its payload in the block.
+    pub(crate) fn payload(&self) -> Range<usize> {
+        self.payload.clone()
+    }
+
+    /// The same frame in the bytes from `start` of the block on.
+    pub(crate) fn moved_back(self, start: usize) -> Self {
+        Self { payload: self.payload.start - start..self.payload.end - start, ..self }
+    }
+}

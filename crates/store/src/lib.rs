@@ -8,6 +8,8 @@
 pub mod content;
 mod encoding;
 pub mod facts;
+mod far;
+pub mod mover;
 mod pending;
 mod region;
 
@@ -142,13 +144,18 @@ impl Loaded {
     }
 }
 
-/// A block that an engine has swapped out. No other engine can find it. Dropping it frees its
-/// memory in the region.
-pub trait SwappedBlock: Send {
-    /// Copies the block back into pages of the same sizes as given to [`PrefixStore::swap_out`].
-    /// Returns `false` if the block is damaged. The pages' content is then undefined, and the
-    /// engine recomputes the block.
-    fn swap_in(&self, pages: &mut [&mut [u8]]) -> bool;
+/// A block outside L1 that an engine reads page by page, perhaps in each step anew. Threads may read
+/// at the same time. Dropping it releases what it holds of the region.
+pub trait FarBlock: Send + Sync {
+    /// Copies or decodes page `page`, numbered as in [`PrefixStore::load`], into `bytes`. Returns
+    /// `false` if it is damaged or gone. The content of `bytes` is then undefined, and the engine
+    /// recomputes the block.
+    fn read(&self, page: usize, bytes: &mut [u8]) -> bool;
+
+    /// Copies all pages. Returns `false` as [`Self::read`] does.
+    fn read_all(&self, pages: &mut [&mut [u8]]) -> bool {
+        pages.iter_mut().enumerate().all(|(index, page)| self.read(index, page))
+    }
 }
 
 /// Shared KV as an engine uses it. Each engine thread has its own store.
@@ -174,8 +181,20 @@ pub trait PrefixStore: Send {
         self.save_all(&[Computed { hash, depth, pages }]) == 1
     }
 
-    /// Copies a full or partial block out, byte for byte, for this engine only. `None`: no space.
-    fn swap_out(&mut self, pages: &[&[u8]]) -> Option<Box<dyn SwappedBlock>>;
+    /// Copies a full or partial block out, byte for byte, for this engine only. No other engine can
+    /// find it. `None`: no space.
+    fn swap_out(&mut self, pages: &[&[u8]]) -> Option<Box<dyn FarBlock>>;
+
+    /// Block `hash` for reading page by page. Its pages are those that [`Self::load`] would fill.
+    /// It is protected from eviction if the store can. `None`: a miss.
+    fn open(&mut self, _hash: BlockHash) -> Option<Box<dyn FarBlock>> {
+        None
+    }
+
+    /// Whether a saved block returns byte for byte.
+    fn is_exact(&self) -> bool {
+        false
+    }
 
     /// Hash of the full block `tokens` after `parent`: a block's hash, or the root of a salt.
     fn block_hash(&self, parent: Option<BlockHash>, tokens: &[TokenId]) -> BlockHash;

@@ -68,7 +68,7 @@ impl DecodeState {
     }
 
     /// Remembers a bad block. Counts it once, even if several of its pages fail to decode.
-    fn remember_bad(&self, hit: &Hit) {
+    pub fn remember_bad(&self, hit: &Hit) {
         let mut state = self.state();
         if state.bad.len() >= BAD_MAX {
             state.bad.clear();

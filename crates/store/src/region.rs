@@ -1,12 +1,12 @@
 //! [`PrefixStore`] over a pool in a region.
 
+use crate::far::{FarFrames, FarPages, Swapped};
 use crate::pending::{DecodeState, PendingFrames};
-use crate::{BlockCodec, Computed, Loaded, NamespaceSpec, PrefixMatch, PrefixStore, SwappedBlock};
+use crate::{BlockCodec, Computed, FarBlock, Loaded, NamespaceSpec, PrefixMatch, PrefixStore};
 use cenote_base::{BlockHash, CacheSalt, Deadline, Health, TokenId};
 use cenote_mem::Fabric;
 use cenote_pool::{
     ColdBlock, Counter, Hit, Namespace, NamespaceRecord, NewBlock, Pin, Pool, PoolError, Publish, ReadOutcome, Shorter,
-    SwapSlot,
 };
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -17,6 +17,7 @@ pub struct RegionStore<F: Fabric> {
     pool: Pool<F>,
     namespace: Namespace,
     block_tokens: usize,
+    page_bytes: usize,
     /// Codec for saved blocks; `None`: blocks are saved raw.
     codec: Option<Arc<BlockCodec>>,
     /// Buffer for the frames of a block to save.
@@ -83,6 +84,7 @@ impl<F: Fabric> RegionStore<F> {
             pool,
             namespace,
             block_tokens: spec.block_tokens as usize,
+            page_bytes: spec.page_bytes as usize,
             codec: None,
             frames: Vec::new(),
             encoded: Encoded::default(),
@@ -110,29 +112,46 @@ impl<F: Fabric> RegionStore<F> {
         if hit.encoding == 0 {
             return if self.pool.read(hit, pages) == ReadOutcome::Whole { Loaded::Whole } else { Loaded::Miss };
         }
+        self.read_frames(hit).map_or(Loaded::Miss, |frames| Loaded::Pending(Box::new(frames)))
+    }
+
+    /// Copies the frames of an encoded block out and splits them.
+    fn read_frames(&self, hit: &Hit) -> Option<PendingFrames> {
         // A length above the block size is corrupt; do not allocate for it.
         let known = matches!(hit.encoding, FRAMES | COLD_FRAMES) && hit.length <= self.namespace.block_bytes;
         let known = known && !self.decoding.is_bad(hit);
         let Some(codec) = self.codec.as_ref().filter(|_| known) else {
             self.decoding.count_unreadable();
-            return Loaded::Miss;
+            return None;
         };
         let mut frames = self.decoding.buffer(usize::try_from(hit.length).unwrap_or(0));
         if self.pool.read(hit, &mut [&mut frames]) != ReadOutcome::Whole {
             self.decoding.give_back(frames);
-            return Loaded::Miss;
+            return None;
         }
-        match codec.split(&frames) {
-            Ok(pages) => {
-                let (codec, decoding) = (Arc::clone(codec), Arc::clone(&self.decoding));
-                Loaded::Pending(Box::new(PendingFrames { hit: *hit, frames, pages, codec, decoding }))
-            }
-            Err(_) => {
-                self.decoding.count_unreadable();
-                self.decoding.give_back(frames);
-                Loaded::Miss
-            }
+        let Ok(pages) = codec.split(&frames) else {
+            self.decoding.count_unreadable();
+            self.decoding.give_back(frames);
+            return None;
+        };
+        let (codec, decoding) = (Arc::clone(codec), Arc::clone(&self.decoding));
+        Some(PendingFrames { hit: *hit, frames, pages, codec, decoding })
+    }
+
+    /// Reads a block once, to check it, and prepares to read its pages again.
+    fn open_hit(&self, hit: &Hit) -> Option<Box<dyn FarBlock>> {
+        if hit.encoding != 0 {
+            let frames = self.read_frames(hit)?;
+            return Some(Box::new(FarFrames::new(&self.pool, frames)));
         }
+        if hit.length != self.namespace.block_bytes {
+            return None;
+        }
+        let mut payload = self.decoding.buffer(usize::try_from(hit.length).unwrap_or(0));
+        let whole = self.pool.read(hit, &mut [&mut payload]) == ReadOutcome::Whole;
+        let far = whole.then(|| FarPages::new(&self.pool, hit, &payload, self.page_bytes));
+        self.decoding.give_back(payload);
+        Some(Box::new(far?))
     }
 
     /// Saves a block with the codec. Encoding takes far longer than the fences that blocks could
@@ -229,14 +248,6 @@ impl<F: Fabric> RegionStore<F> {
     }
 }
 
-struct RegionSwap<F: Fabric>(SwapSlot<F>);
-
-impl<F: Fabric> SwappedBlock for RegionSwap<F> {
-    fn swap_in(&self, pages: &mut [&mut [u8]]) -> bool {
-        self.0.read(pages) == ReadOutcome::Whole
-    }
-}
-
 /// A panic elsewhere leaves the map consistent, because its entries are independent.
 fn lock<F: Fabric>(holds: &Holds<F>) -> MutexGuard<'_, BTreeMap<u64, Hold<F>>> {
     holds.lock().unwrap_or_else(PoisonError::into_inner)
@@ -286,10 +297,23 @@ impl<F: Fabric> PrefixStore for RegionStore<F> {
         outcomes.iter().take_while(|outcome| is_saved(outcome)).count()
     }
 
-    fn swap_out(&mut self, pages: &[&[u8]]) -> Option<Box<dyn SwappedBlock>> {
+    fn swap_out(&mut self, pages: &[&[u8]]) -> Option<Box<dyn FarBlock>> {
         // Never encoded: the request must continue with exactly the same values.
         let kept = self.pool.swap_out(&self.namespace, pages).ok()?;
-        Some(Box::new(RegionSwap(kept)))
+        Some(Box::new(Swapped(kept)))
+    }
+
+    fn open(&mut self, hash: BlockHash) -> Option<Box<dyn FarBlock>> {
+        let remembered = self.found.remove(&hash);
+        let opened = remembered.and_then(|hit| self.open_hit(&hit));
+        opened.or_else(|| {
+            let hits = self.pool.peek(&[hash]);
+            hits.first().filter(|hit| Some(**hit) != remembered).and_then(|hit| self.open_hit(hit))
+        })
+    }
+
+    fn is_exact(&self) -> bool {
+        self.codec.as_ref().is_none_or(|codec| codec.saves_raw())
     }
 
     fn block_hash(&self, parent: Option<BlockHash>, tokens: &[TokenId]) -> BlockHash {

@@ -103,7 +103,7 @@ fn a_swapped_block_is_private_and_unchanged() {
     let swapped = store.swap_out(&pages.iter().map(Vec::as_slice).collect::<Vec<_>>()).expect("there is room");
     assert_eq!((pool.check(true).unwrap().reserved, pool.info().blocks_ready), (1, 0));
     let mut back = vec![vec![0; PAGE]; 4];
-    assert!(swapped.swap_in(&mut back.iter_mut().map(Vec::as_mut_slice).collect::<Vec<_>>()));
+    assert!(swapped.read_all(&mut back.iter_mut().map(Vec::as_mut_slice).collect::<Vec<_>>()));
     assert!(back == pages);
     drop(swapped);
     assert_eq!(pool.check(true).unwrap().reserved, 0);

@@ -3,12 +3,14 @@
 //! it when its worker dies.
 
 use super::Pool;
+use super::parts::Part;
 use crate::blocks::life::{Publish, ReadOutcome};
 use crate::members::Member;
 use crate::region::counters::Counter;
 use crate::space::{Fill, Slot};
 use crate::tables::namespaces::Namespace;
 use cenote_base::fault::{self, Point};
+use cenote_mem::checksum::PayloadSum;
 use cenote_mem::{Fabric, HostArea, HostLocal};
 use std::sync::Arc;
 
@@ -16,11 +18,7 @@ use std::sync::Arc;
 pub struct SwapSlot<F: Fabric, H: HostLocal = HostArea> {
     member: Arc<Member<F, H>>,
     slot: Slot,
-    length: u64,
-    key: u64,
-    /// Of the written bytes. It stays in this process, so nothing in the region can match other
-    /// bytes.
-    checksum: u64,
+    parts: Box<[Part]>,
     /// Life of the host when it was written.
     life: u64,
 }
@@ -33,7 +31,8 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
     /// There is no room, or the namespace has used its quota.
     ///
     /// # Panics
-    /// The parts do not make up a block of this namespace: a bug of the caller.
+    /// The parts do not make up a block of this namespace, or one but the last is not of whole lines
+    /// (64 bytes): bugs of the caller.
     pub fn swap_out(&self, namespace: &Namespace, parts: &[&[u8]]) -> Result<SwapSlot<F, H>, Publish> {
         let length: u64 = parts.iter().map(|part| part.len() as u64).sum();
         assert_eq!(length, namespace.block_bytes, "a block of this namespace has another size");
@@ -42,34 +41,53 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
         fault::point(Point::SwapReserved);
         let offset = member.region.layout.payload(slot.block, slot.bytes);
         let key = member.region.salt ^ offset ^ member.blocks.next_generation(slot.block).0.rotate_left(32);
-        let checksum = member.region.fabric.write_payload(offset, parts, key);
+        let mut at = 0;
+        let parts = parts.iter().map(|part| {
+            let key = Part::key(key, at);
+            let mut sum = PayloadSum::new(key);
+            member.region.fabric.write_payload_part(offset + at, part, length, &mut sum);
+            at += part.len() as u64;
+            Part { at: at - part.len() as u64, length: part.len() as u64, key, checksum: sum.finish() }
+        });
+        let parts = parts.collect();
         // Another thread may read it back.
         member.region.fabric.publish_payload();
         fault::point(Point::SwapWritten);
         let life = member.region.incarnation();
-        Ok(SwapSlot { member, slot, length, key, checksum, life })
+        Ok(SwapSlot { member, slot, parts, life })
     }
 }
 
 impl<F: Fabric, H: HostLocal> SwapSlot<F, H> {
-    /// Copies it back into parts of the same total length, and checks it. It is damaged if this
-    /// host was declared dead and the slot adopted, or if the memory is bad.
+    /// Copies it back into parts of the same lengths, and checks it. It is damaged if this host was
+    /// declared dead and the slot adopted, or if the memory is bad.
     ///
     /// # Panics
-    /// The parts have another length: a bug of the caller.
+    /// The parts have other lengths: a bug of the caller.
     #[must_use]
     pub fn read(&self, parts: &mut [&mut [u8]]) -> ReadOutcome {
-        let wanted: u64 = parts.iter().map(|part| part.len() as u64).sum();
-        assert_eq!(wanted, self.length, "a kept block is read whole");
-        let offset = self.member.region.layout.payload(self.slot.block, self.slot.bytes);
-        if self.member.region.area.is_inherited() {
-            return ReadOutcome::Stale;
+        assert_eq!(parts.len(), self.parts.len(), "a kept block is read whole");
+        for (index, bytes) in parts.iter_mut().enumerate() {
+            let outcome = self.read_part(index, bytes);
+            if outcome != ReadOutcome::Whole {
+                return outcome;
+            }
         }
-        if self.member.region.fabric.read_payload(offset, parts, self.key) == self.checksum {
-            return ReadOutcome::Whole;
+        ReadOutcome::Whole
+    }
+
+    /// Copies one part back, and checks it. Threads may read at the same time.
+    ///
+    /// # Panics
+    /// There is no such part, or it has another length: bugs of the caller.
+    #[must_use]
+    pub fn read_part(&self, index: usize, bytes: &mut [u8]) -> ReadOutcome {
+        let region = &self.member.region;
+        let outcome = self.parts[index].read(region, region.layout.payload(self.slot.block, self.slot.bytes), bytes);
+        if outcome == ReadOutcome::Damaged {
+            region.counters().add(Counter::ReadsDamaged, 1);
         }
-        self.member.region.counters().add(Counter::ReadsDamaged, 1);
-        ReadOutcome::Damaged
+        outcome
     }
 }
 

@@ -1,0 +1,94 @@
+//! Parts of a payload that are read again and again, each checked by itself. The checksums stay in
+//! this process, so nothing in the region can match other bytes.
+
+use super::Pool;
+use super::read::Pin;
+use crate::blocks::life::ReadOutcome;
+use crate::members::Member;
+use crate::region::Region;
+use crate::region::counters::Counter;
+use crate::region::hit::Hit;
+use crate::region::lines::checksum_key;
+use cenote_mem::checksum::{PayloadSum, checksum};
+use cenote_mem::{Fabric, HostArea, HostLocal};
+use std::ops::Range;
+use std::sync::Arc;
+
+/// A part of a payload.
+pub(super) struct Part {
+    /// Offset in the payload, a multiple of 64, and length in bytes.
+    pub at: u64,
+    pub length: u64,
+    pub key: u64,
+    pub checksum: u64,
+}
+
+impl Part {
+    /// Key of the part at `at`, so that parts of equal bytes do not match each other.
+    pub const fn key(key: u64, at: u64) -> u64 {
+        key.wrapping_add((at + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15))
+    }
+
+    /// Copies the part out of the payload at `payload`, and checks it.
+    ///
+    /// # Panics
+    /// `bytes` has another length: a bug of the caller.
+    pub fn read<F: Fabric, H: HostLocal>(&self, region: &Region<F, H>, payload: u64, bytes: &mut [u8]) -> ReadOutcome {
+        assert_eq!(bytes.len() as u64, self.length, "a part is read whole");
+        if region.area.is_inherited() {
+            return ReadOutcome::Stale;
+        }
+        let mut sum = PayloadSum::new(self.key);
+        region.fabric.read_payload_part(payload + self.at, bytes, self.length, &mut sum);
+        if sum.finish() == self.checksum { ReadOutcome::Whole } else { ReadOutcome::Damaged }
+    }
+}
+
+/// Reads parts of a published block, from any thread.
+///
+/// The block is pinned if this worker had a pin left. Without one it may be evicted: then its parts
+/// are misses, because the slot's next bytes have other checksums.
+pub struct PartReader<F: Fabric, H: HostLocal = HostArea> {
+    member: Arc<Member<F, H>>,
+    hit: Hit,
+    parts: Box<[Part]>,
+    _pin: Option<Pin<F, H>>,
+}
+
+impl<F: Fabric, H: HostLocal> Pool<F, H> {
+    /// Prepares to read parts of `hit`, of which the caller has read `payload`, the
+    /// [whole](ReadOutcome::Whole) payload. Parts are ranges of it, and may overlap.
+    ///
+    /// # Panics
+    /// A part begins within a line (64 bytes), or is not within the payload: bugs of the caller.
+    #[must_use]
+    pub fn part_reader(&self, hit: &Hit, payload: &[u8], parts: &[Range<usize>]) -> PartReader<F, H> {
+        let pin = self.pin(hit);
+        let parts = parts.iter().map(|range| {
+            assert!(range.start.is_multiple_of(64), "the part {range:?} begins within a line");
+            let (at, bytes) = (range.start as u64, &payload[range.clone()]);
+            let key = Part::key(checksum_key(hit.hash, hit.generation), at);
+            Part { at, length: bytes.len() as u64, key, checksum: checksum(bytes, key) }
+        });
+        PartReader { member: Arc::clone(&self.0), hit: *hit, parts: parts.collect(), _pin: pin }
+    }
+}
+
+impl<F: Fabric, H: HostLocal> PartReader<F, H> {
+    /// Copies part `index` out, and checks it.
+    ///
+    /// # Panics
+    /// There is no such part, or it has another length: bugs of the caller.
+    #[must_use]
+    pub fn read(&self, index: usize, bytes: &mut [u8]) -> ReadOutcome {
+        let region = &self.member.region;
+        let outcome = self.parts[index].read(region, self.hit.offset, bytes);
+        let counters = region.counters();
+        match outcome {
+            ReadOutcome::Whole => counters.add(Counter::ReadBytes, bytes.len() as u64),
+            // Most likely the block was evicted.
+            _ => counters.add(Counter::ReadsStale, 1),
+        }
+        outcome
+    }
+}

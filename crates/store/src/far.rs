@@ -1,0 +1,81 @@
+//! Blocks of a region that an engine reads page by page.
+
+use crate::encoding::PageFrame;
+use crate::pending::{DecodeState, PendingFrames};
+use crate::{BlockCodec, FarBlock};
+use cenote_mem::Fabric;
+use cenote_pool::{Hit, PartReader, Pool, ReadOutcome, SwapSlot};
+use std::ops::Range;
+use std::sync::Arc;
+
+/// Bytes of a line of the region.
+const LINE: usize = 64;
+
+/// A block that only this engine knows.
+pub(crate) struct Swapped<F: Fabric>(pub SwapSlot<F>);
+
+impl<F: Fabric> FarBlock for Swapped<F> {
+    fn read(&self, page: usize, bytes: &mut [u8]) -> bool {
+        self.0.read_part(page, bytes) == ReadOutcome::Whole
+    }
+}
+
+/// A published block without a codec.
+pub(crate) struct FarPages<F: Fabric>(PartReader<F>);
+
+impl<F: Fabric> FarPages<F> {
+    /// `payload` is the block's whole payload.
+    pub fn new(pool: &Pool<F>, hit: &Hit, payload: &[u8], page_bytes: usize) -> Self {
+        let pages = (0..payload.len()).step_by(page_bytes).map(|at| at..at + page_bytes);
+        Self(pool.part_reader(hit, payload, &pages.collect::<Vec<_>>()))
+    }
+}
+
+impl<F: Fabric> FarBlock for FarPages<F> {
+    fn read(&self, page: usize, bytes: &mut [u8]) -> bool {
+        self.0.read(page, bytes) == ReadOutcome::Whole
+    }
+}
+
+/// A published block of frames, each decoded when its page is read.
+pub(crate) struct FarFrames<F: Fabric> {
+    reader: PartReader<F>,
+    hit: Hit,
+    /// The lines that contain each page's frame.
+    lines: Vec<Range<usize>>,
+    pages: Vec<PageFrame>,
+    codec: Arc<BlockCodec>,
+    decoding: Arc<DecodeState>,
+}
+
+impl<F: Fabric> FarFrames<F> {
+    pub fn new(pool: &Pool<F>, mut frames: PendingFrames) -> Self {
+        let pages = std::mem::take(&mut frames.pages);
+        let lines: Vec<Range<usize>> = pages.iter().map(PageFrame::lines).collect();
+        let reader = pool.part_reader(&frames.hit, &frames.frames, &lines);
+        let pages = pages.into_iter().zip(&lines).map(|(page, lines)| page.moved_back(lines.start)).collect();
+        let (codec, decoding) = (Arc::clone(&frames.codec), Arc::clone(&frames.decoding));
+        Self { reader, hit: frames.hit, lines, pages, codec, decoding }
+    }
+}
+
+impl<F: Fabric> FarBlock for FarFrames<F> {
+    fn read(&self, page: usize, bytes: &mut [u8]) -> bool {
+        let mut lines = self.decoding.buffer(self.lines[page].len());
+        let is_whole = self.reader.read(page, &mut lines) == ReadOutcome::Whole;
+        let is_read = is_whole && self.codec.decode(page, &self.pages[page], &lines, bytes).is_ok();
+        if is_whole && !is_read {
+            self.decoding.remember_bad(&self.hit);
+        }
+        self.decoding.give_back(lines);
+        is_read
+    }
+}
+
+impl PageFrame {
+    /// The whole lines around the frame's payload, within its block.
+    fn lines(&self) -> Range<usize> {
+        let payload = self.payload();
+        payload.start / LINE * LINE..payload.end.next_multiple_of(LINE)
+    }
+}
