@@ -69,6 +69,25 @@ pub struct KvLayer {
     data: AlignedBuffer,
 }
 
+/// One layer's pages as attention reads them: those in L1, and those of spilled blocks, staged for
+/// this layer.
+#[derive(Clone, Copy)]
+pub struct LayerView<'a> {
+    layer: &'a KvLayer,
+    staged: Staged<'a>,
+}
+
+/// Staged pages of one layer.
+#[derive(Clone, Copy, Default)]
+pub struct Staged<'a> {
+    /// Id of the first spilled block: the number of blocks in L1.
+    pub first: usize,
+    /// For each spilled block from `first` on, its slot in `pages`.
+    pub slots: &'a [u32],
+    /// K then V page of a block. `None`: free.
+    pub pages: &'a [Option<AlignedBuffer>],
+}
+
 impl KvArena {
     /// Creates an arena of `num_blocks` zeroed blocks.
     ///
@@ -162,47 +181,16 @@ impl KvLayer {
         }
     }
 
-    /// Keys `16 · key_panel ..` of a sequence for one head, as `[dim][16]`. `scratch` receives
-    /// widened bf16 values.
-    #[inline(always)]
-    pub(crate) fn k_panel<'a>(
-        &'a self,
-        block_table: &[BlockId],
-        kv_head: usize,
-        key_panel: usize,
-        scratch: &'a mut [f32],
-    ) -> &'a [f32] {
-        let layout = &self.layout;
-        let panels = layout.block_tokens / PANEL;
-        let page = self.page(block_table[key_panel / panels]);
-        let length = layout.head_dim * PANEL;
-        let at = page + kv_head * layout.head_dim * layout.block_tokens + key_panel % panels * length;
-        self.view(at, length, scratch)
+    /// This layer without staged pages.
+    #[must_use]
+    pub const fn view(&self) -> LayerView<'_> {
+        self.view_with(Staged { first: usize::MAX, slots: &[], pages: &[] })
     }
 
-    /// Values of the same 16 tokens, dimensions `16 · strip ..`, as `[token][16]`.
-    #[inline(always)]
-    pub(crate) fn v_panel<'a>(
-        &'a self,
-        block_table: &[BlockId],
-        kv_head: usize,
-        key_panel: usize,
-        strip: usize,
-        scratch: &'a mut [f32],
-    ) -> &'a [f32] {
-        let layout = &self.layout;
-        let panels = layout.block_tokens / PANEL;
-        let page = self.page(block_table[key_panel / panels]) + layout.page_elements();
-        let at = page + (kv_head * layout.padded_head_dim() + strip * PANEL) * layout.block_tokens;
-        self.view(at + key_panel % panels * PANEL * PANEL, PANEL * PANEL, scratch)
-    }
-
-    #[inline(always)]
-    fn view<'a>(&'a self, at: usize, length: usize, scratch: &'a mut [f32]) -> &'a [f32] {
-        match self.layout.element {
-            ElementType::F32 => &self.data.as_f32()[at..at + length],
-            ElementType::Bf16 => widen_into(&self.data.as_bf16()[at..at + length], scratch),
-        }
+    /// This layer and staged pages.
+    #[must_use]
+    pub const fn view_with<'a>(&'a self, staged: Staged<'a>) -> LayerView<'a> {
+        LayerView { layer: self, staged }
     }
 
     /// Index of the first element of the block's K page.
@@ -215,5 +203,67 @@ impl KvLayer {
     #[cfg(test)]
     pub(crate) fn poison(&mut self) {
         self.data.as_bytes_mut().fill(0xff);
+    }
+}
+
+impl<'a> LayerView<'a> {
+    /// The shape of the blocks.
+    #[must_use]
+    pub const fn layout(&self) -> &'a KvLayout {
+        &self.layer.layout
+    }
+
+    /// Keys `16 · key_panel ..` of a sequence for one head, as `[dim][16]`. `scratch` receives
+    /// widened bf16 values.
+    #[inline(always)]
+    pub(crate) fn k_panel(
+        &self,
+        block_table: &[BlockId],
+        kv_head: usize,
+        key_panel: usize,
+        scratch: &'a mut [f32],
+    ) -> &'a [f32] {
+        let layout = &self.layer.layout;
+        let panels = layout.block_tokens / PANEL;
+        let (data, page) = self.page(block_table[key_panel / panels]);
+        let length = layout.head_dim * PANEL;
+        let at = page + kv_head * layout.head_dim * layout.block_tokens + key_panel % panels * length;
+        self.values(data, at, length, scratch)
+    }
+
+    /// Values of the same 16 tokens, dimensions `16 · strip ..`, as `[token][16]`.
+    #[inline(always)]
+    pub(crate) fn v_panel(
+        &self,
+        block_table: &[BlockId],
+        kv_head: usize,
+        key_panel: usize,
+        strip: usize,
+        scratch: &'a mut [f32],
+    ) -> &'a [f32] {
+        let layout = &self.layer.layout;
+        let panels = layout.block_tokens / PANEL;
+        let (data, page) = self.page(block_table[key_panel / panels]);
+        let at =
+            page + layout.page_elements() + (kv_head * layout.padded_head_dim() + strip * PANEL) * layout.block_tokens;
+        self.values(data, at + key_panel % panels * PANEL * PANEL, PANEL * PANEL, scratch)
+    }
+
+    #[inline(always)]
+    fn values(&self, data: &'a AlignedBuffer, at: usize, length: usize, scratch: &'a mut [f32]) -> &'a [f32] {
+        match self.layer.layout.element {
+            ElementType::F32 => &data.as_f32()[at..at + length],
+            ElementType::Bf16 => widen_into(&data.as_bf16()[at..at + length], scratch),
+        }
+    }
+
+    /// The memory of the block's pages, and the index of the first element of its K page.
+    #[inline(always)]
+    fn page(&self, block: BlockId) -> (&'a AlignedBuffer, usize) {
+        let Some(spilled) = (block as usize).checked_sub(self.staged.first) else {
+            return (&self.layer.data, self.layer.page(block));
+        };
+        let pages = self.staged.pages[self.staged.slots[spilled] as usize].as_ref();
+        (pages.expect("a layer is computed when its pages are staged"), 0)
     }
 }

@@ -7,8 +7,9 @@
 
 use crate::kv::KvLayer;
 use cenote_policy::kv_blocks::BlockId;
-use cenote_store::PendingBlock;
+use cenote_store::{FarBlock, PendingBlock};
 use rayon::Scope;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Bytes of pages that one task decodes; a task takes at least one block. The task outweighs its
@@ -22,11 +23,26 @@ pub struct LazyBlock {
     failed: AtomicBool,
 }
 
+/// A spilled block that returns to L1.
+struct Promoted(Arc<dyn FarBlock>);
+
+impl PendingBlock for Promoted {
+    fn decode(&self, page: usize, bytes: &mut [u8]) -> bool {
+        self.0.read(page, bytes)
+    }
+}
+
 impl LazyBlock {
     /// Creates a lazy block that decodes `pages` into block `block` of the arena.
     #[must_use]
     pub const fn new(block: BlockId, pages: Box<dyn PendingBlock>) -> Self {
         Self { block, pages, failed: AtomicBool::new(false) }
+    }
+
+    /// Creates a lazy block that copies a spilled block into block `block` of the arena.
+    #[must_use]
+    pub fn promoted(block: BlockId, far: Arc<dyn FarBlock>) -> Self {
+        Self::new(block, Box::new(Promoted(far)))
     }
 
     /// The arena block to fill.

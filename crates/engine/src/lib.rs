@@ -25,6 +25,7 @@ pub mod llama;
 pub mod model;
 pub mod runtime;
 pub mod sampler;
+pub mod stream;
 pub mod tokenizer;
 
 pub use error::LoadError;

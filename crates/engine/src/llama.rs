@@ -17,6 +17,7 @@ use crate::kernels::elementwise::{add, rms_norm, rotate, swiglu};
 use crate::kernels::gemm::{PackedMatrix, matmul};
 use crate::kv::{KvArena, KvLayout};
 use crate::lazy::{LazyBlock, decode_layer};
+use crate::stream::Streamer;
 use cenote_base::TokenId;
 use cenote_policy::kv_blocks::BlockId;
 
@@ -254,17 +255,18 @@ impl Llama {
         kv: &mut KvArena,
         observe: &mut dyn FnMut(Observed<'_>),
     ) -> Vec<f32> {
-        self.forward_lazy(batch, kv, &[], observe)
+        self.forward_beyond(batch, kv, &[], &mut Streamer::off(), observe)
     }
 
-    /// As [`Self::forward_observed`], while the blocks in `lazy` are decoded, each layer before
-    /// its attention. If a block has failed afterwards, the results of its sequence are
-    /// invalid; other sequences are unaffected.
-    pub fn forward_lazy(
+    /// As [`Self::forward_observed`], while the blocks in `lazy` are decoded and the pages of spilled
+    /// blocks arrive in `streamer`, each layer before its attention. If a block has failed
+    /// afterwards, the results of its sequence are invalid; other sequences are unaffected.
+    pub fn forward_beyond(
         &self,
         batch: &[SeqChunk<'_>],
         kv: &mut KvArena,
         lazy: &[LazyBlock],
+        streamer: &mut Streamer,
         observe: &mut dyn FnMut(Observed<'_>),
     ) -> Vec<f32> {
         let config = &self.config;
@@ -294,6 +296,7 @@ impl Llama {
         // A scope spans from one layer's attention to the next's. It decodes the next
         // layer's blocks.
         let layers = kv.layers_mut();
+        streamer.begin(batch.iter().flat_map(|chunk| chunk.block_table.iter().copied()));
         rayon::in_place_scope(|scope| {
             decode_layer(scope, lazy, 0, &mut layers[0]);
             let tokens = batch.iter().flat_map(|chunk| chunk.tokens);
@@ -314,7 +317,9 @@ impl Llama {
                         kv.write(chunk.block_table, chunk.start_position + row, k, v);
                     }
                 }
-                attend(kv, &qkv, qkv_size, config.num_heads, &chunks, &mut attended);
+                streamer.arrive(index);
+                let pages = kv.view_with(streamer.staged());
+                attend(pages, &qkv, qkv_size, config.num_heads, &chunks, &mut attended);
                 layer.attention_output.forward(&attended, rows, &mut projected);
                 add(&projected, &mut x, hidden);
 

@@ -8,11 +8,13 @@ use crate::kv::{KvArena, KvLayout};
 use crate::lazy::LazyBlock;
 use crate::llama::{Llama, Observed, SeqChunk};
 use crate::sampler;
+use crate::stream::Streamer;
 use crate::tokenizer::Tokenizer;
 use cenote_base::TokenId;
 use cenote_base::engine::{TokenLogprob, TokenLogprobs};
 use cenote_policy::Watermark;
 use cenote_store::NamespaceSpec;
+use cenote_store::mover::LinkSpeed;
 use std::path::PathBuf;
 
 /// Settings of an engine. [`EngineConfig::new`] fills in defaults for all but the directory.
@@ -48,6 +50,13 @@ pub struct EngineConfig {
     pub swap_bytes: u64,
     /// Swap out even if recomputing would be quicker.
     pub always_swap: bool,
+    /// Bytes of the region for blocks of running requests that L1 has no room for. Each step streams
+    /// them through a staging area. 0: none. Without a store there is no such space.
+    pub spill_bytes: u64,
+    /// Threads that copy spilled blocks beside the computation.
+    pub mover_threads: usize,
+    /// Holds these copies back to the speed of a link. For measurements.
+    pub link: Option<LinkSpeed>,
     /// Time for which a prefill worker protects handed-over blocks from eviction, in milliseconds.
     pub hand_over_hold_ms: u64,
     /// Decode blocks from the store before a step instead of during it. For measurements of the
@@ -76,6 +85,9 @@ impl EngineConfig {
             watermark: Watermark::DEFAULT,
             swap_bytes: 0,
             always_swap: false,
+            spill_bytes: 0,
+            mover_threads: 1,
+            link: None,
             hand_over_hold_ms: 10_000,
             decode_first: false,
             region: None,
@@ -92,6 +104,7 @@ pub struct LoadedModel {
     fingerprint: [u8; 32],
     layout: KvLayout,
     kv_blocks: usize,
+    spill_blocks: usize,
     max_model_len: usize,
     threads: rayon::ThreadPool,
 }
@@ -143,7 +156,17 @@ impl LoadedModel {
         // `max_num_seqs` sequences of full context cannot fill more blocks than this.
         let context = config.max_model_len.unwrap_or(llama.config().max_position_embeddings);
         kv_blocks = kv_blocks.min(config.max_num_seqs.saturating_mul(context.div_ceil(config.block_tokens)).max(1));
-        let max_model_len = max_model_len(config, llama.config(), kv_blocks)?;
+        let spill_blocks = usize::try_from(config.spill_bytes).unwrap_or(usize::MAX) / layout.block_bytes();
+        let spill_blocks = spill_blocks.min(u32::MAX as usize / 2);
+        let least = config.max_num_seqs.saturating_add(config.max_num_batched_tokens.div_ceil(config.block_tokens));
+        if spill_blocks > 0 && kv_blocks < least {
+            let fact = format!(
+                "{kv_blocks} blocks are too few to spill others: {least} hold a block of each of max_num_seqs requests \
+                 and the max_num_batched_tokens tokens of a step"
+            );
+            return Err(LoadError::setting("kv_bytes", fact));
+        }
+        let max_model_len = max_model_len(config, llama.config(), kv_blocks.saturating_add(spill_blocks))?;
         let name = config.model_name.clone().unwrap_or_else(|| {
             let canonical = dir.canonicalize().unwrap_or_else(|_| dir.clone());
             canonical.file_name().map_or_else(|| "model".to_owned(), |name| name.to_string_lossy().into_owned())
@@ -157,6 +180,7 @@ impl LoadedModel {
             fingerprint,
             layout,
             kv_blocks,
+            spill_blocks,
             max_model_len,
             threads,
         })
@@ -208,6 +232,12 @@ impl LoadedModel {
         self.kv_blocks
     }
 
+    /// KV blocks of running requests that may lie in the region.
+    #[must_use]
+    pub const fn spill_blocks(&self) -> usize {
+        self.spill_blocks
+    }
+
     /// Most tokens of prompt and output together.
     #[must_use]
     pub const fn max_model_len(&self) -> usize {
@@ -249,9 +279,16 @@ impl LoadedModel {
         self.threads.install(|| self.llama.forward(batch, kv))
     }
 
-    /// Computes a batch while the blocks in `lazy` are decoded; see [`Llama::forward_lazy`].
-    pub fn forward_lazy(&self, batch: &[SeqChunk<'_>], kv: &mut KvArena, lazy: &[LazyBlock]) -> Vec<f32> {
-        self.threads.install(|| self.llama.forward_lazy(batch, kv, lazy, &mut |_| {}))
+    /// Computes a batch while the blocks in `lazy` are decoded and spilled blocks arrive; see
+    /// [`Llama::forward_beyond`].
+    pub fn forward_beyond(
+        &self,
+        batch: &[SeqChunk<'_>],
+        kv: &mut KvArena,
+        lazy: &[LazyBlock],
+        streamer: &mut Streamer,
+    ) -> Vec<f32> {
+        self.threads.install(|| self.llama.forward_beyond(batch, kv, lazy, streamer, &mut |_| {}))
     }
 
     /// Computes a batch and passes each layer's attention inputs to `observe`; see

@@ -9,6 +9,7 @@ mod core;
 mod front;
 mod observe;
 mod request;
+mod spill;
 mod swap;
 
 pub use observe::{Direction, Observer, StepRecord, SwapRecord, TakenRecord, Why};

@@ -11,6 +11,7 @@ use cenote_codec::{
 use cenote_engine::kv::{KvArena, KvLayout};
 use cenote_engine::lazy::LazyBlock;
 use cenote_engine::llama::{LogitsOf, SeqChunk};
+use cenote_engine::stream::Streamer;
 use cenote_engine::{ElementType, EngineConfig, LlmEngine, LoadedModel};
 use cenote_mem::{Coherent, MapOptions, Mapping, RegionSource};
 use cenote_pool::{AttachOptions, Pool, PoolConfig, Superblock};
@@ -113,8 +114,11 @@ fn logits_equal_those_of_blocks_decoded_first() {
                 };
                 let batch = [chunk(&cold[..], 0, &tables[1][..]), chunk(&warm[start..], start, &tables[0])];
                 assert_eq!(lazy.len(), if first { 0 } else { hashes.len() });
-                let logits: Vec<u32> =
-                    model.forward_lazy(&batch, &mut kv, &lazy).into_iter().map(f32::to_bits).collect();
+                let logits: Vec<u32> = model
+                    .forward_beyond(&batch, &mut kv, &lazy, &mut Streamer::off())
+                    .into_iter()
+                    .map(f32::to_bits)
+                    .collect();
                 assert!(!lazy.iter().any(LazyBlock::has_failed));
                 let blocks: Vec<Vec<u8>> = (0..20).map(|block| kv.pages(block).concat()).collect();
                 (logits, blocks)
@@ -226,7 +230,7 @@ fn a_forged_block_does_not_affect_other_requests_of_the_step() {
         let pages = || Box::new(Script { forged: Some(forged), ..Script::default() });
         let lazy = [0, 2].map(|block| LazyBlock::new(block, pages()));
         let batch = [chunk(&warm[32..], 32, &tables[0][..]), chunk(&cold, 0, &tables[1])];
-        let logits = model.forward_lazy(&batch, &mut KvArena::new(*model.layout(), 6), &lazy);
+        let logits = model.forward_beyond(&batch, &mut KvArena::new(*model.layout(), 6), &lazy, &mut Streamer::off());
         assert!(lazy.iter().all(LazyBlock::has_failed));
         assert!(logits[logits.len() - want.len()..] == want, "page {forged}");
     }
@@ -326,7 +330,7 @@ fn compute_late(model: &LoadedModel, threads: usize) -> Vec<Event> {
     let chunk = SeqChunk { tokens: &tokens, start_position: 32, block_table: &table, logits: LogitsOf::Last };
     let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
     pool.install(|| {
-        model.forward_lazy(&[chunk], &mut kv, &lazy, &mut |seen| {
+        model.forward_beyond(&[chunk], &mut kv, &lazy, &mut Streamer::off(), &mut |seen| {
             events.tell(Event::Attend(seen.layer));
             if waits && seen.layer + 1 < num_layers {
                 events.await_event(Event::Decode(2 * seen.layer + 2));

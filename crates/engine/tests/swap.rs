@@ -8,7 +8,7 @@ use cenote_engine::{EngineConfig, LlmEngine, LoadedModel, Observer, SwapRecord};
 use cenote_mem::{Coherent, Fabric, MapOptions, Mapping, Offset, RegionSource};
 use cenote_policy::Watermark;
 use cenote_pool::{AttachOptions, Pool, PoolConfig, Superblock};
-use cenote_store::{Computed, Loaded, PrefixMatch, PrefixStore, RegionStore, SwappedBlock};
+use cenote_store::{Computed, FarBlock, Loaded, PrefixMatch, PrefixStore, RegionStore};
 use common::{MemoryStore, collect, config, greedy, model_dir, prompt, request, run, start, submit};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -184,7 +184,7 @@ impl PrefixStore for Leaky {
         self.store.save_all(blocks)
     }
 
-    fn swap_out(&mut self, pages: &[&[u8]]) -> Option<Box<dyn SwappedBlock>> {
+    fn swap_out(&mut self, pages: &[&[u8]]) -> Option<Box<dyn FarBlock>> {
         let swapped = self.store.swap_out(pages)?;
         self.swapped += 1;
         if self.swapped.is_multiple_of(3) {

@@ -17,7 +17,7 @@ use cenote_serving_sim::model::{CostModel, Link};
 use cenote_serving_sim::serving::{Swap, swap_trace};
 use cenote_serving_sim::workload::cpen;
 use cenote_serving_sim::{Setup, Workload};
-use cenote_store::{Computed, Loaded, PrefixMatch, PrefixStore, SwappedBlock};
+use cenote_store::{Computed, FarBlock, Loaded, PrefixMatch, PrefixStore};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::mpsc::channel;
@@ -36,10 +36,9 @@ struct Space(ChainHasher);
 
 struct Copy(Vec<u8>);
 
-impl SwappedBlock for Copy {
-    fn swap_in(&self, pages: &mut [&mut [u8]]) -> bool {
-        let bytes = self.0.len() / pages.len();
-        pages.iter_mut().zip(self.0.chunks_exact(bytes)).for_each(|(page, from)| page.copy_from_slice(from));
+impl FarBlock for Copy {
+    fn read(&self, page: usize, bytes: &mut [u8]) -> bool {
+        bytes.copy_from_slice(&self.0[page * bytes.len()..][..bytes.len()]);
         true
     }
 }
@@ -61,7 +60,7 @@ impl PrefixStore for Space {
         blocks.len()
     }
 
-    fn swap_out(&mut self, pages: &[&[u8]]) -> Option<Box<dyn SwappedBlock>> {
+    fn swap_out(&mut self, pages: &[&[u8]]) -> Option<Box<dyn FarBlock>> {
         Some(Box::new(Copy(pages.concat())))
     }
 

@@ -11,7 +11,7 @@ use super::PANEL;
 use super::buffer::{ElementType, widen};
 use super::elementwise::softmax_terms;
 use super::micro::{Tile, fma_chain, panel, panel_mut, with_vectors_per_panel, zero};
-use crate::kv::{KvLayer, KvLayout};
+use crate::kv::{KvLayout, LayerView};
 use cenote_policy::kv_blocks::BlockId;
 use pulp::{Arch, Simd, WithSimd};
 use rayon::prelude::*;
@@ -39,7 +39,7 @@ pub struct QueryChunk<'a> {
 
 /// Computes attention for a whole ragged batch. `q` has `q_stride` values per row; the first
 /// `heads · head_dim` are the rotated queries. `out` is `[row][heads · head_dim]`.
-pub fn attend(kv: &KvLayer, q: &[f32], q_stride: usize, heads: usize, chunks: &[QueryChunk<'_>], out: &mut [f32]) {
+pub fn attend(kv: LayerView<'_>, q: &[f32], q_stride: usize, heads: usize, chunks: &[QueryChunk<'_>], out: &mut [f32]) {
     let layout = kv.layout();
     let (kv_heads, head_dim) = (layout.num_kv_heads, layout.head_dim);
     let group = heads / kv_heads;
@@ -81,7 +81,7 @@ pub fn attend(kv: &KvLayer, q: &[f32], q_stride: usize, heads: usize, chunks: &[
 }
 
 struct HeadTask<'a> {
-    kv: &'a KvLayer,
+    kv: LayerView<'a>,
     kv_head: usize,
     group: usize,
     q: &'a [f32],

@@ -11,6 +11,7 @@
 use super::Shared;
 use super::observe::{Observer, StepRecord, TakenRecord};
 use super::request::{Admission, Running};
+use super::spill::Spills;
 use super::swap::{self, Swapper};
 use crate::kv::KvArena;
 use crate::lazy::LazyBlock;
@@ -25,7 +26,7 @@ use cenote_policy::scheduler::{
     AddError, NewRequest, PrefixSource, ScheduledRequest, Scheduler, SchedulerConfig, SchedulerOutput,
 };
 use cenote_store::{Computed, Loaded, PrefixStore};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError};
 use std::time::Duration;
@@ -66,6 +67,7 @@ pub(super) struct Core {
     scheduler: Scheduler,
     requests: BTreeMap<RequestId, Running>,
     swapper: Swapper,
+    spills: Spills,
     clock: SystemClock,
     shared: Arc<Shared>,
     counters: Counters,
@@ -111,7 +113,10 @@ impl Core {
         let blocks = model.kv_blocks();
         let mut kv = KvArena::new(*model.layout(), blocks);
         let small = |value: usize| u32::try_from(value).unwrap_or(u32::MAX);
+        let spill_blocks = if store.is_some() { model.spill_blocks() } else { 0 };
+        let spills = Spills::start(&model, spill_blocks);
         let scheduler = Scheduler::new(SchedulerConfig {
+            spill_blocks: small(spills.capacity()),
             max_num_seqs: config.max_num_seqs,
             max_num_batched_tokens: small(config.max_num_batched_tokens),
             long_prefill_token_threshold: 0,
@@ -128,6 +133,7 @@ impl Core {
             scheduler,
             requests: BTreeMap::new(),
             swapper: Swapper::new(observer),
+            spills,
             clock,
             shared,
             counters: Counters::default(),
@@ -259,9 +265,10 @@ impl Core {
         let mut matcher = Matcher { store: &mut self.store, requests: &mut self.requests, block_tokens };
         let output = self.scheduler.schedule(&mut matcher);
         let mut progressed = !(output.preempted.is_empty() && output.swapped_out.is_empty());
-        let damaged = self.swap(&output);
-        let mut scheduled = output.scheduled;
+        let mut damaged = self.swap(&output);
         let mut lazy = Vec::new();
+        damaged.extend(self.spill(&output, &mut lazy));
+        let mut scheduled = output.scheduled;
         scheduled.retain(|part| {
             progressed = true;
             !damaged.contains(&part.id) && (part.num_loaded_tokens == 0 || self.load(part, &mut lazy))
@@ -273,11 +280,11 @@ impl Core {
         self.counters.steps += 1;
         let mut record = work(&scheduled);
         let logits = self.compute(&scheduled, &lazy);
-        lazy.retain(LazyBlock::has_failed);
+        let failed = self.failed(&lazy);
         let mut rows = logits.chunks_exact(self.model.llama().config().vocab_size);
         scheduled.retain(|part| {
             let row = part.samples.then(|| rows.next().expect("one row of logits for each request that samples"));
-            if let Some(blocks) = self.first_of(part.id, &lazy) {
+            if let Some(blocks) = self.first_of(part.id, &failed) {
                 self.fall_back(part.id, blocks);
                 return false;
             }
@@ -328,8 +335,37 @@ impl Core {
         damaged
     }
 
+    /// Copies the blocks out that the scheduler has spilled, and adds those that return to L1 to
+    /// `lazy`. Returns the requests with blocks that found no place; they recompute these blocks.
+    fn spill(&mut self, output: &SchedulerOutput, lazy: &mut Vec<LazyBlock>) -> Vec<RequestId> {
+        self.spills.drop_all(&self.scheduler.take_freed_spill());
+        let mut lost = Vec::new();
+        for moved in &output.spilled {
+            let request = &self.requests[&moved.id];
+            let store = self.store.as_deref_mut().filter(|_| request.use_pool);
+            let published =
+                request.hashes.get(moved.index as usize).filter(|_| (moved.index as usize) < request.published);
+            if !self.spills.copy_out(moved, published.copied(), &self.kv, store) && !lost.contains(&moved.id) {
+                lost.push(moved.id);
+                let tokens = moved.index as usize * self.model.config().block_tokens;
+                self.scheduler.lose_spilled(moved.id, u32::try_from(tokens).expect("less than was computed"));
+            }
+        }
+        for moved in &output.promoted {
+            match self.spills.promote(moved) {
+                Some(block) => lazy.push(block),
+                None => {
+                    lost.push(moved.id);
+                    let tokens = moved.index as usize * self.model.config().block_tokens;
+                    self.scheduler.rollback(moved.id, u32::try_from(tokens).expect("less than was computed"));
+                }
+            }
+        }
+        lost
+    }
+
     /// Copies matched blocks into the request's own blocks, or adds them to `lazy` for decoding
-    /// during the step. Returns `false` if some were missing; the request then continues from the
+    /// during the step. Blocks for which L1 has no room stay where they are. Returns `false` if some were missing; the request then continues from the
     /// loaded blocks in the next step.
     fn load(&mut self, part: &ScheduledRequest, lazy: &mut Vec<LazyBlock>) -> bool {
         let store = self.store.as_mut().expect("only a store matches");
@@ -340,6 +376,9 @@ impl Core {
         let own = lazy.len();
         let loaded = (0..blocks)
             .take_while(|&at| {
+                if self.spills.is_spilled(table[at]) {
+                    return self.spills.open(table[at], hashes[at], store.as_mut());
+                }
                 let mut pages = self.kv.pages_mut(table[at]);
                 match store.load(hashes[at], &mut pages) {
                     Loaded::Pending(block) if !config.decode_first => {
@@ -354,17 +393,26 @@ impl Core {
             return true;
         }
         // The request leaves this step, so decode its pending blocks here.
-        let mut own = lazy.split_off(own);
+        let own = lazy.split_off(own);
         own.iter().for_each(|block| block.decode_all(self.kv.pages_mut(block.block())));
-        own.retain(LazyBlock::has_failed);
-        self.fall_back(part.id, self.first_of(part.id, &own).unwrap_or(loaded));
+        let failed = own.iter().filter(|block| block.has_failed()).map(LazyBlock::block).collect();
+        self.fall_back(part.id, self.first_of(part.id, &failed).unwrap_or(loaded));
         false
     }
 
+    /// Blocks of the last step that were damaged or gone.
+    fn failed(&mut self, lazy: &[LazyBlock]) -> BTreeSet<BlockId> {
+        let mut failed = self.spills.take_failed();
+        failed.extend(lazy.iter().filter(|block| block.has_failed()).map(LazyBlock::block));
+        failed
+    }
+
     /// Index of the first of a request's blocks that is in `blocks`.
-    fn first_of(&self, id: RequestId, blocks: &[LazyBlock]) -> Option<usize> {
-        let is_one = |own: &BlockId| blocks.iter().any(|block| block.block() == *own);
-        if blocks.is_empty() { None } else { self.scheduler.block_table(id).iter().position(is_one) }
+    fn first_of(&self, id: RequestId, blocks: &BTreeSet<BlockId>) -> Option<usize> {
+        if blocks.is_empty() {
+            return None;
+        }
+        self.scheduler.block_table(id).iter().position(|own| blocks.contains(own))
     }
 
     /// Keeps only the first `blocks` of a request's matched blocks; the next steps compute the
@@ -401,7 +449,7 @@ impl Core {
                 }
             })
             .collect();
-        self.model.forward_lazy(&batch, &mut self.kv, lazy)
+        self.model.forward_beyond(&batch, &mut self.kv, lazy, self.spills.streamer())
     }
 
     /// Samples the next token and sends it.
@@ -434,7 +482,14 @@ impl Core {
                 let tokens = &request.tokens[at * block_tokens..(at + 1) * block_tokens];
                 request.hashes.push(store.block_hash(request.hashes.last().copied().or(request.root), tokens));
             }
-            let pages: Vec<Vec<&[u8]>> = now.clone().map(|at| self.kv.pages(table[at])).collect();
+            let far: Vec<Option<Vec<u8>>> = now.clone().map(|at| self.spills.bytes(table[at])).collect();
+            let page_bytes = self.model.layout().page_bytes();
+            let pages = now.clone().zip(&far).map_while(|(at, far)| match far {
+                None if self.spills.is_spilled(table[at]) => None,
+                None => Some(self.kv.pages(table[at])),
+                Some(bytes) => Some(bytes.chunks_exact(page_bytes).collect()),
+            });
+            let pages: Vec<Vec<&[u8]>> = pages.collect();
             let computed = |(at, pages)| Computed {
                 hash: request.hashes[at],
                 depth: u32::try_from(at).expect("contexts are shorter"),
@@ -529,7 +584,7 @@ impl Core {
         let own = [
             ("requests_waiting", self.scheduler.num_waiting() as f64),
             ("requests_running", self.scheduler.num_running() as f64),
-            ("kv_blocks", self.model.kv_blocks() as f64),
+            ("kv_blocks", f64::from(self.scheduler.num_blocks())),
             ("kv_blocks_free", f64::from(self.scheduler.num_free_blocks())),
             ("requests_swapped", self.scheduler.num_swapped() as f64),
             ("preemptions_total", self.scheduler.num_preemptions() as f64),
@@ -546,6 +601,7 @@ impl Core {
             ("engine_steps_total", counters.steps as f64),
         ];
         let mut values: BTreeMap<String, f64> = own.map(|(name, value)| (name.to_owned(), value)).into();
+        values.extend(self.spills.stats());
         let mut health = Health::Ok;
         if let Some(store) = &self.store {
             values.extend(store.stats());

@@ -28,6 +28,8 @@ pub enum Why {
     SwapFull,
     /// Dropped: recomputing is quicker than copying out and back.
     Quicker,
+    /// Dropped: some of its blocks are spilled.
+    Spilled,
     /// Dropped: the region had no space.
     Refused,
     /// Dropped: the client keeps the request's KV out of the region.

@@ -11,7 +11,7 @@ use crate::llama::{LogitsOf, SeqChunk};
 use crate::model::LoadedModel;
 use cenote_base::{RequestId, TokenId};
 use cenote_policy::scheduler::{NoSwap, Preemption, SwapConfig, SwapTransfer};
-use cenote_store::{PrefixStore, SwappedBlock};
+use cenote_store::{FarBlock, PrefixStore};
 use std::collections::BTreeMap;
 use std::time::Instant;
 
@@ -39,7 +39,7 @@ pub(super) struct Swapper {
 
 struct Out {
     sequence: u64,
-    blocks: Vec<Box<dyn SwappedBlock>>,
+    blocks: Vec<Box<dyn FarBlock>>,
 }
 
 impl Swapper {
@@ -58,6 +58,7 @@ impl Swapper {
             NoSwap::Empty => Why::Empty,
             NoSwap::Full => Why::SwapFull,
             NoSwap::Quicker => Why::Quicker,
+            NoSwap::Spilled => Why::Spilled,
         };
         self.tell(step, sequence, preempted.blocks as usize, Direction::Dropped, why);
     }
@@ -95,7 +96,7 @@ impl Swapper {
     pub fn swap_in(&mut self, step: u64, transfer: &SwapTransfer, kv: &mut KvArena) -> usize {
         let out = self.out.remove(&transfer.id).expect("a request that swaps in has swapped out");
         let pairs = out.blocks.iter().zip(&transfer.blocks);
-        let whole = pairs.take_while(|(swapped, block)| swapped.swap_in(&mut kv.pages_mut(**block))).count();
+        let whole = pairs.take_while(|(swapped, block)| swapped.read_all(&mut kv.pages_mut(**block))).count();
         self.totals.in_blocks += whole as u64;
         self.tell(step, out.sequence, whole, Direction::In, Why::Room);
         let lost = out.blocks.len() - whole;
@@ -144,7 +145,7 @@ fn block_ns(kv: &mut KvArena, store: &mut dyn PrefixStore) -> u64 {
     let both = best(|| match store.swap_out(&kv.pages(0)) {
         Some(swapped) => {
             // The pages are unused at this time, so the result of the copy does not matter.
-            swapped.swap_in(&mut kv.pages_mut(0));
+            swapped.read_all(&mut kv.pages_mut(0));
         }
         // The region may have no space now but some later: measure a plain copy instead.
         None => {

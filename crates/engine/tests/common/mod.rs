@@ -6,7 +6,7 @@ use cenote_base::{
     BlockHash, CacheSalt, ChainHasher, Engine, EngineError, Health, Request, RequestId, SamplingParams, TokenId,
 };
 use cenote_engine::{EngineConfig, LlmEngine, LoadedModel};
-use cenote_store::{Computed, Loaded, PendingBlock, PrefixMatch, PrefixStore, SwappedBlock};
+use cenote_store::{Computed, FarBlock, Loaded, PendingBlock, PrefixMatch, PrefixStore};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -72,12 +72,12 @@ struct Swapped {
     damaged: bool,
 }
 
-impl SwappedBlock for Swapped {
-    fn swap_in(&self, pages: &mut [&mut [u8]]) -> bool {
+impl FarBlock for Swapped {
+    fn read(&self, page: usize, bytes: &mut [u8]) -> bool {
         // NaN changes the result if it is read.
-        pages.iter_mut().for_each(|page| page.fill(0xff));
+        bytes.fill(0xff);
         if !self.damaged {
-            pages.iter_mut().zip(&self.pages).for_each(|(page, kept)| page.copy_from_slice(kept));
+            bytes.copy_from_slice(&self.pages[page]);
         }
         !self.damaged
     }
@@ -151,7 +151,7 @@ impl PrefixStore for MemoryStore {
         blocks.len()
     }
 
-    fn swap_out(&mut self, pages: &[&[u8]]) -> Option<Box<dyn SwappedBlock>> {
+    fn swap_out(&mut self, pages: &[&[u8]]) -> Option<Box<dyn FarBlock>> {
         let mut shared = self.shared.lock().unwrap();
         shared.swap_room = shared.swap_room.checked_sub(1)?;
         shared.swapped_out += 1;

@@ -162,6 +162,7 @@ impl Setup {
             recompute_token_ns: if self.always_swap { u64::MAX } else { self.cost.recompute_token_ns() },
         };
         SchedulerConfig {
+            spill_blocks: 0,
             max_num_seqs: self.max_num_seqs,
             max_num_batched_tokens: self.max_num_batched_tokens,
             long_prefill_token_threshold: 0,

@@ -1,0 +1,400 @@
+//! Spilled blocks, streamed through a staging area (L2) beside L1, layer by layer (CXL-SpecKV
+//! §3.3.1, eq. 2).
+//!
+//! While layer *l* computes, a mover fetches the pages of *l* + 1 and *l* + 2 into two of three
+//! buffers; `policy::staging` gives the order. The next step's first layers arrive while this one
+//! ends, because a running request reads the same blocks again. A page that has not arrived in time
+//! is copied by the compute thread itself, if the mover has not begun with it. A damaged or missing
+//! page makes the results of its sequence invalid, and its request recomputes the block.
+//!
+//! A buffer's memory belongs to the job that fills it, so attention cannot see a half-written page.
+
+use crate::kernels::AlignedBuffer;
+use crate::kv::{KvLayout, Staged};
+use cenote_policy::kv_blocks::BlockId;
+use cenote_policy::staging::{Place, Staging, StagingAction, StagingConfig, StagingCounts, StagingEvent};
+use cenote_policy::transfer::{Class, Ticket, TransferConfig, TransferCounts};
+use cenote_store::FarBlock;
+use cenote_store::mover::{Job, LinkSpeed, Moved, Mover, ThreadMover};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+
+/// Buffers of the staging area: one that computes, and those of the next two layers.
+const BUFFERS: u32 = 3;
+/// Longest wait for a copy that has begun. Then the compute thread reads the page itself.
+const PATIENCE_NS: u64 = 1_000_000_000;
+
+/// One layer's pages of a spilled block. The serial number tells blocks apart that have the same id
+/// in turn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct PagePair {
+    block: BlockId,
+    serial: u64,
+    layer: u32,
+}
+
+/// A set of spilled blocks: id and serial number of each, by id.
+type Blocks = Vec<(BlockId, u64)>;
+
+/// Copies the K and V page of one layer.
+struct PageJob {
+    from: Arc<dyn FarBlock>,
+    layer: usize,
+    pages: AlignedBuffer,
+    is_whole: bool,
+}
+
+impl Job for PageJob {
+    fn bytes(&self) -> u64 {
+        self.pages.as_bytes().len() as u64
+    }
+
+    fn run(&mut self) {
+        let bytes = self.pages.as_bytes_mut();
+        let (k, v) = bytes.split_at_mut(bytes.len() / 2);
+        self.is_whole = self.from.read(2 * self.layer, k) && self.from.read(2 * self.layer + 1, v);
+    }
+}
+
+/// Counters of a [`Streamer`]. Pages are pairs of K and V.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct StreamCounts {
+    /// Of the staging area.
+    pub staging: StagingCounts,
+    /// Of its mover.
+    pub mover: TransferCounts,
+    /// Pages that the compute thread copied itself, because the mover had not begun with them.
+    pub taken: u64,
+    /// Bytes of a pair of pages.
+    pub page_bytes: u64,
+}
+
+/// The spilled blocks of an engine and their way into the computation.
+pub struct Streamer(Option<Box<Inner>>);
+
+struct Inner {
+    layout: KvLayout,
+    /// Id of the first spilled block.
+    first: usize,
+    mover: Box<dyn Mover<PageJob>>,
+    staging: Staging<PagePair>,
+    /// Blocks by id, with their serial numbers.
+    blocks: BTreeMap<BlockId, (u64, Arc<dyn FarBlock>)>,
+    next_serial: u64,
+    /// Steps whose tiles are pushed, the current or next one first.
+    steps: VecDeque<(u64, Blocks)>,
+    /// Pages by buffer and slot. `None`: unused, or with a job.
+    buffers: Vec<Vec<Option<AlignedBuffer>>>,
+    spare: Vec<AlignedBuffer>,
+    /// Jobs that the mover has, by ticket.
+    under_way: BTreeMap<Ticket, Place>,
+    /// Those that are still wanted. The first are of the layer that is next.
+    tickets: BTreeMap<Place, Ticket>,
+    /// Whether the pages of the next layer are staged: the layer.
+    ready: Option<usize>,
+    /// Pages that the compute thread copied because the mover was behind.
+    taken: u64,
+    /// The layer that computes: its buffer, and the slot of each spilled block.
+    buffer: usize,
+    slots: Vec<u32>,
+    /// Blocks of this step with a page that was damaged or gone.
+    failed: BTreeSet<BlockId>,
+}
+
+impl Streamer {
+    /// For an engine without spill space.
+    #[must_use]
+    pub const fn off() -> Self {
+        Self(None)
+    }
+
+    /// A streamer for `spill_blocks` blocks with ids from `first` on. Its mover has `threads` threads
+    /// over a link of this speed; `None`: of memory's own.
+    ///
+    /// # Errors
+    /// The operating system cannot create a thread.
+    pub fn start(
+        layout: KvLayout,
+        first: usize,
+        spill_blocks: usize,
+        threads: usize,
+        link: Option<LinkSpeed>,
+    ) -> std::io::Result<Self> {
+        if spill_blocks == 0 {
+            return Ok(Self::off());
+        }
+        let buffer_pages = u32::try_from(spill_blocks).unwrap_or(u32::MAX);
+        Ok(Self(Some(Box::new(Inner {
+            layout,
+            first,
+            mover: Box::new(ThreadMover::start(threads, TransferConfig::default(), link)?),
+            staging: Staging::new(StagingConfig { buffers: BUFFERS, buffer_pages, tiles: false }),
+            blocks: BTreeMap::new(),
+            next_serial: 0,
+            steps: VecDeque::new(),
+            buffers: (0..BUFFERS).map(|_| Vec::new()).collect(),
+            spare: Vec::new(),
+            under_way: BTreeMap::new(),
+            tickets: BTreeMap::new(),
+            ready: None,
+            taken: 0,
+            buffer: 0,
+            slots: vec![0; spill_blocks],
+            failed: BTreeSet::new(),
+        }))))
+    }
+
+    /// Adds a spilled block.
+    pub fn insert(&mut self, block: BlockId, far: Box<dyn FarBlock>) {
+        let Some(inner) = &mut self.0 else { return };
+        inner.blocks.insert(block, (inner.next_serial, Arc::from(far)));
+        inner.next_serial += 1;
+    }
+
+    /// Removes a block.
+    pub fn remove(&mut self, block: BlockId) -> Option<Arc<dyn FarBlock>> {
+        self.0.as_mut()?.blocks.remove(&block).map(|(_, far)| far)
+    }
+
+    /// A spilled block, to read all of it.
+    #[must_use]
+    pub fn get(&self, block: BlockId) -> Option<&dyn FarBlock> {
+        self.0.as_ref()?.blocks.get(&block).map(|(_, far)| &**far)
+    }
+
+    /// Whether the id is one of a spilled block.
+    #[must_use]
+    pub fn is_spilled(&self, block: BlockId) -> bool {
+        self.0.as_ref().is_some_and(|inner| block as usize >= inner.first)
+    }
+
+    /// Blocks of the last step with a page that was damaged or gone. Results of sequences with them
+    /// are invalid.
+    pub fn take_failed(&mut self) -> BTreeSet<BlockId> {
+        self.0.as_mut().map(|inner| std::mem::take(&mut inner.failed)).unwrap_or_default()
+    }
+
+    /// Number of spilled blocks.
+    #[must_use]
+    pub fn num_blocks(&self) -> usize {
+        self.0.as_ref().map_or(0, |inner| inner.blocks.len())
+    }
+
+    /// Counters since the start; all zero without spill space.
+    #[must_use]
+    pub fn counts(&self) -> StreamCounts {
+        let counts = |inner: &Inner| StreamCounts {
+            staging: *inner.staging.counts(),
+            mover: inner.mover.counts(),
+            taken: inner.taken,
+            page_bytes: 2 * inner.layout.page_bytes() as u64,
+        };
+        self.0.as_deref().map(counts).unwrap_or_default()
+    }
+
+    /// Begins a step that reads `blocks`, of L1 and spilled.
+    pub(crate) fn begin(&mut self, blocks: impl Iterator<Item = BlockId>) {
+        let Some(inner) = &mut self.0 else { return };
+        let first = inner.first;
+        let spilled: BTreeSet<BlockId> = blocks.filter(|block| *block as usize >= first).collect();
+        inner.begin(&spilled);
+    }
+
+    /// Waits until the pages of `layer` are staged.
+    pub(crate) fn arrive(&mut self, layer: usize) {
+        if let Some(inner) = &mut self.0 {
+            inner.arrive(layer);
+        }
+    }
+
+    /// The pages of the layer that arrived last.
+    pub(crate) fn staged(&self) -> Staged<'_> {
+        match &self.0 {
+            None => Staged { first: usize::MAX, ..Staged::default() },
+            Some(inner) => Staged { first: inner.first, slots: &inner.slots, pages: &inner.buffers[inner.buffer] },
+        }
+    }
+}
+
+impl Inner {
+    fn begin(&mut self, spilled: &BTreeSet<BlockId>) {
+        // The last layer of the step before.
+        self.staging.handle(self.mover.now_ns(), StagingEvent::Computed);
+        self.failed.clear();
+        let serial = |block: &BlockId| self.blocks.get(block).map_or(u64::MAX, |(serial, _)| *serial);
+        let blocks: Blocks = spilled.iter().map(|block| (*block, serial(block))).collect();
+        if self.steps.front().is_some_and(|(_, expected)| *expected != blocks) {
+            self.staging.abandon_from(self.steps[0].0);
+            self.steps.clear();
+        }
+        // The next step probably reads the same blocks.
+        while self.steps.len() < 2 {
+            let pairs = |layer: u32| blocks.iter().map(move |&(block, serial)| PagePair { block, serial, layer });
+            let layers = (0..self.layout.num_layers).map(|layer| pairs(layer as u32).collect()).collect();
+            let step = self.staging.push_step(layers).expect("a buffer has room for all spilled blocks");
+            self.steps.push_back((step, blocks.clone()));
+        }
+        self.collect();
+        self.act();
+    }
+
+    fn arrive(&mut self, layer: usize) {
+        let begin = self.mover.now_ns();
+        if layer > 0 {
+            self.staging.handle(begin, StagingEvent::Computed);
+        }
+        loop {
+            self.collect();
+            self.act();
+            if let Some(found) = self.ready.take() {
+                assert_eq!(found, layer, "layers compute in their order");
+                if layer + 1 == self.layout.num_layers {
+                    self.steps.pop_front();
+                }
+                return;
+            }
+            if !self.take_one() {
+                if self.mover.now_ns() - begin > PATIENCE_NS {
+                    self.give_up();
+                }
+                std::hint::spin_loop();
+            }
+        }
+    }
+
+    /// Does what the policy wants.
+    fn act(&mut self) {
+        let now = self.mover.now_ns();
+        let (mut fetches, mut urgent) = (Vec::new(), Vec::new());
+        while let Some(action) = self.staging.poll_action(now) {
+            match action {
+                StagingAction::Fetch { place, page, is_urgent, .. } => {
+                    let jobs = if is_urgent { &mut urgent } else { &mut fetches };
+                    jobs.extend(self.job(place, page).map(|job| (place, job)));
+                }
+                // `arrive` takes the copies that have not begun.
+                StagingAction::Urge(_) => {}
+                StagingAction::Cancel(place) => self.cancel(place),
+                StagingAction::ReadNow(place, page) => {
+                    if let Some(job) = self.job(place, page) {
+                        self.run_now(place, job);
+                    }
+                }
+                StagingAction::Recompute(place, page) => {
+                    self.failed.insert(page.block);
+                    self.staging.handle(now, StagingEvent::Arrived(place));
+                }
+                StagingAction::Compute { layer, buffer, pages, .. } => {
+                    self.buffer = buffer as usize;
+                    for (slot, page) in (0..).zip(&pages) {
+                        self.slots[page.block as usize - self.first] = slot;
+                    }
+                    self.ready = Some(layer as usize);
+                }
+            }
+        }
+        self.submit(Class::Demand, urgent);
+        self.submit(Class::Exact, fetches);
+    }
+
+    /// A job that fills `place`. `None`: the block is unknown, which was reported.
+    fn job(&mut self, place: Place, page: PagePair) -> Option<PageJob> {
+        let buffer = &mut self.buffers[place.buffer as usize];
+        if buffer.len() <= place.slot as usize {
+            buffer.resize_with(place.slot as usize + 1, || None);
+        }
+        let pages = buffer[place.slot as usize].take().or_else(|| self.spare.pop());
+        let pages = pages.unwrap_or_else(|| AlignedBuffer::zeroed(2 * self.layout.page_bytes()));
+        match self.blocks.get(&page.block) {
+            Some((serial, from)) if *serial == page.serial => {
+                Some(PageJob { from: Arc::clone(from), layer: page.layer as usize, pages, is_whole: false })
+            }
+            _ => {
+                self.buffers[place.buffer as usize][place.slot as usize] = Some(pages);
+                self.staging.handle(self.mover.now_ns(), StagingEvent::Damaged(place));
+                None
+            }
+        }
+    }
+
+    fn submit(&mut self, class: Class, jobs: Vec<(Place, PageJob)>) {
+        if jobs.is_empty() {
+            return;
+        }
+        let (places, jobs): (Vec<Place>, Vec<PageJob>) = jobs.into_iter().unzip();
+        for (ticket, place) in self.mover.submit(class, None, jobs).into_iter().zip(places) {
+            self.under_way.insert(ticket, place);
+            self.tickets.insert(place, ticket);
+        }
+    }
+
+    /// Takes over the jobs that have ended.
+    fn collect(&mut self) {
+        while let Some((ticket, moved)) = self.mover.poll() {
+            let Some(place) = self.under_way.remove(&ticket) else { continue };
+            let is_wanted = self.tickets.get(&place) == Some(&ticket);
+            match moved {
+                Moved::Done(job) if is_wanted => self.arrived(place, job),
+                other => {
+                    self.spare.push(other.into_job().pages);
+                    let event = if is_wanted { StagingEvent::GivenUp(place) } else { StagingEvent::Cancelled(place) };
+                    self.staging.handle(self.mover.now_ns(), event);
+                }
+            }
+        }
+    }
+
+    fn arrived(&mut self, place: Place, job: PageJob) {
+        self.tickets.remove(&place);
+        self.buffers[place.buffer as usize][place.slot as usize] = Some(job.pages);
+        let event = if job.is_whole { StagingEvent::Arrived(place) } else { StagingEvent::Damaged(place) };
+        self.staging.handle(self.mover.now_ns(), event);
+    }
+
+    fn run_now(&mut self, place: Place, mut job: PageJob) {
+        self.mover.run_now(&mut job);
+        self.arrived(place, job);
+    }
+
+    /// Copies a page of the next layer that the mover has not begun with. The mover works from the
+    /// first to the last, so this takes the last. Returns whether there was one.
+    fn take_one(&mut self) -> bool {
+        let Some((&Place { tile, .. }, _)) = self.tickets.first_key_value() else { return false };
+        let behind = Place { tile: tile + 1, buffer: 0, slot: 0 };
+        let Some((&place, &ticket)) = self.tickets.range(..behind).next_back() else { return false };
+        let Some(job) = self.mover.take(ticket) else { return false };
+        self.under_way.remove(&ticket);
+        self.taken += 1;
+        self.run_now(place, job);
+        true
+    }
+
+    /// Stops waiting for the copies of the next layer. Their memory returns when they end.
+    fn give_up(&mut self) {
+        let Some((&Place { tile, .. }, _)) = self.tickets.first_key_value() else { return };
+        let behind = Place { tile: tile + 1, buffer: 0, slot: 0 };
+        let places: Vec<Place> = self.tickets.range(..behind).map(|(place, _)| *place).collect();
+        for place in places {
+            self.tickets.remove(&place);
+            self.staging.handle(self.mover.now_ns(), StagingEvent::GivenUp(place));
+        }
+    }
+
+    /// Withdraws the copy to `place`, and reports when none can write there any more.
+    fn cancel(&mut self, place: Place) {
+        let job = match self.tickets.remove(&place) {
+            // It has arrived already.
+            None => None,
+            Some(ticket) => match self.mover.cancel(ticket) {
+                // `collect` reports its end.
+                None => return,
+                job => {
+                    self.under_way.remove(&ticket);
+                    job
+                }
+            },
+        };
+        self.spare.extend(job.map(|job| job.pages));
+        self.staging.handle(self.mover.now_ns(), StagingEvent::Cancelled(place));
+    }
+}

@@ -1,0 +1,166 @@
+//! Requests whose KV exceeds L1 give the same tokens as requests that fit.
+
+mod common;
+
+use cenote_base::{Deadline, Engine, HashSeed, Request, TokenId};
+use cenote_engine::{EngineConfig, LlmEngine, LoadedModel};
+use cenote_mem::{Coherent, Fabric, MapOptions, Mapping, Offset, RegionSource};
+use cenote_pool::{AttachOptions, Pool, PoolConfig, Superblock};
+use cenote_store::mover::LinkSpeed;
+use cenote_store::{PrefixStore, RegionStore};
+use common::{MemoryStore, collect, config, greedy, model_dir, prompt, request, run, start, submit};
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+type RegionPool = Pool<Arc<Coherent>>;
+
+fn pool(bytes: u64) -> (Arc<Coherent>, RegionPool) {
+    let mapping = Mapping::create(&RegionSource::Anon, bytes, 0o600, &MapOptions::default()).unwrap();
+    let fabric = Arc::new(Coherent::new(mapping));
+    let config = PoolConfig {
+        chunk_bytes: 256 << 10,
+        max_hosts: 1,
+        workers_per_host: 4,
+        hazard_lines_per_worker: 2,
+        ..PoolConfig::new(HashSeed([3; 32]), [4; 16])
+    };
+    Superblock::format(&fabric, &config).unwrap();
+    let options = AttachOptions { private: true, ..AttachOptions::named("test") };
+    (Arc::clone(&fabric), Pool::attach(fabric, &options).unwrap())
+}
+
+fn open(dir: &Path, pool: &RegionPool) -> Box<RegionStore<Arc<Coherent>>> {
+    let model = LoadedModel::load(&config(dir)).unwrap();
+    Box::new(RegionStore::new(pool.clone(), &model.namespace_spec("")).unwrap())
+}
+
+/// Eight blocks of L1, and `spill_blocks` in the region.
+fn small(dir: &Path, spill_blocks: usize) -> EngineConfig {
+    let block_bytes = LoadedModel::load(&config(dir)).unwrap().layout().block_bytes();
+    EngineConfig {
+        max_num_batched_tokens: 32,
+        max_num_seqs: 4,
+        kv_blocks: Some(8),
+        spill_bytes: (spill_blocks * block_bytes) as u64,
+        ..config(dir)
+    }
+}
+
+/// Prompts of 1 to 177 tokens.
+fn requests() -> Vec<Request> {
+    (0..12).map(|seed| request(prompt(seed, 16 * seed as usize + 1), greedy(30))).collect()
+}
+
+fn start_with(config: &EngineConfig, store: Box<dyn PrefixStore>) -> LlmEngine {
+    LlmEngine::start(LoadedModel::load(config).unwrap(), Some(store)).unwrap()
+}
+
+/// Runs all requests at once. Returns their tokens, and the stats once nothing runs.
+fn crowd(engine: &LlmEngine, requests: &[Request]) -> (Vec<Vec<TokenId>>, BTreeMap<String, f64>) {
+    let before = engine.stats().values["requests_finished_total"];
+    let events: Vec<_> = requests.iter().map(|request| submit(engine, request.clone()).unwrap()).collect();
+    let tokens: Vec<Vec<TokenId>> = events.iter().map(|events| collect(events).unwrap().tokens).collect();
+    let deadline = Deadline::after(Duration::from_secs(60));
+    loop {
+        let stats = engine.stats().values;
+        let is_idle = stats["kv_blocks_free"] == stats["kv_blocks"] && stats["requests_running"] == 0.0;
+        if is_idle && stats["requests_finished_total"] >= before + requests.len() as f64 {
+            return (tokens, stats);
+        }
+        assert!(!deadline.passed(), "blocks are still held: {stats:?}");
+        std::thread::yield_now();
+    }
+}
+
+fn alone(dir: &Path, requests: &[Request]) -> Vec<Vec<TokenId>> {
+    let ample = start(&config(dir), None);
+    requests.iter().map(|request| run(&ample, request.clone()).unwrap().tokens).collect()
+}
+
+#[test]
+fn a_working_set_beyond_l1_gives_the_same_tokens() {
+    for case in ["gqa-untied-llama3", "gqa-tied"] {
+        let dir = model_dir(case);
+        let requests = requests();
+        let expected = alone(dir.path(), &requests);
+        for link in [None, Some(LinkSpeed::NIAGARA), Some(LinkSpeed { bytes_per_s: 1e7, ..LinkSpeed::NIAGARA })] {
+            let (_, pool) = pool(8 << 20);
+            let config = EngineConfig { link, ..small(dir.path(), 64) };
+            let engine = start_with(&config, open(dir.path(), &pool));
+            let (tokens, stats) = crowd(&engine, &requests);
+            assert!(tokens == expected, "{case} {link:?}");
+            assert_eq!((stats["preemptions_total"], stats["spill_lost_blocks_total"]), (0.0, 0.0), "{stats:?}");
+            assert!(stats["staged_pages_total"] > 1000.0 && stats["spill_promoted_blocks_total"] > 0.0, "{stats:?}");
+            // A second time the prompts are in the region, and longer than L1.
+            let (tokens, again) = crowd(&engine, &requests);
+            assert!(tokens == expected, "{case} {link:?}: from the region");
+            assert!(again["spill_opened_blocks_total"] > stats["spill_opened_blocks_total"]);
+            drop(engine);
+            assert_eq!(pool.check(true).unwrap().reserved, 0, "no reservation is left");
+        }
+    }
+}
+
+/// Half of the region's bytes change while requests run: in the copies that only the engine knows,
+/// and in published blocks.
+#[test]
+fn damaged_pages_are_recomputed() {
+    let dir = model_dir("gqa-untied-llama3");
+    let requests = requests();
+    let expected = alone(dir.path(), &requests);
+    let (fabric, pool) = pool(8 << 20);
+    let engine = start_with(&small(dir.path(), 64), open(dir.path(), &pool));
+    let done = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut prng = cenote_base::prng::Prng::new(7);
+            // Only payload: chunks lie behind the control areas.
+            let first = fabric.len() / 2;
+            while !done.load(std::sync::atomic::Ordering::Relaxed) {
+                let at = Offset::<u64>::new(first + prng.below((fabric.len() - first) / 8) * 8);
+                fabric.store(at, fabric.load(at) ^ 1);
+                std::thread::yield_now();
+            }
+        });
+        let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| crowd(&engine, &requests)));
+        done.store(true, std::sync::atomic::Ordering::Relaxed);
+        let (tokens, _) = result.unwrap();
+        assert!(tokens == expected);
+    });
+}
+
+/// Every third block that leaves L1 does not come back.
+#[test]
+fn lost_blocks_are_recomputed() {
+    let dir = model_dir("gqa-untied-llama3");
+    let requests = requests();
+    let store = MemoryStore::default();
+    store.shared.lock().unwrap().swap_room = usize::MAX;
+    store.shared.lock().unwrap().swap_damage = Some(37);
+    let engine = start_with(&small(dir.path(), 64), Box::new(store));
+    let (tokens, stats) = crowd(&engine, &requests);
+    assert!(tokens == alone(dir.path(), &requests));
+    assert!(stats["spill_lost_blocks_total"] > 0.0, "{stats:?}");
+}
+
+/// The store takes few blocks. The requests that fit run by preemption.
+#[test]
+fn a_full_region_preempts() {
+    let dir = model_dir("gqa-untied-llama3");
+    let requests: Vec<Request> = (0..8).map(|seed| request(prompt(seed, 60), greedy(30))).collect();
+    let store = MemoryStore::default();
+    store.shared.lock().unwrap().swap_room = 5;
+    let engine = start_with(&small(dir.path(), 64), Box::new(store));
+    let (tokens, stats) = crowd(&engine, &requests);
+    assert!(tokens == alone(dir.path(), &requests));
+    assert!(stats["spill_refused_blocks_total"] > 0.0 && stats["preemptions_total"] > 0.0, "{stats:?}");
+}
+
+#[test]
+fn too_little_l1_for_a_step_is_refused() {
+    let dir = model_dir("gqa-tied");
+    let error = LoadedModel::load(&EngineConfig { kv_blocks: Some(5), ..small(dir.path(), 8) }).err().unwrap();
+    assert!(error.to_string().contains("kv_bytes"), "{error}");
+}
