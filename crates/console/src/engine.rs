@@ -55,6 +55,9 @@ pub fn start_observed(
     if region.is_none() && args.swap.0 > 0 {
         return Err(Failure::new(format!("--swap {}: without a region there is nothing to swap to", args.swap)));
     }
+    if region.is_none() && args.spill.0 > 0 {
+        return Err(Failure::new(format!("--spill {}: without a region there is nothing to spill to", args.spill)));
+    }
     let pool = region.map(|region| region.attach_watching(worker_name, watch)).transpose()?;
     if let Some(pool) = &pool {
         // Every thread of the engine and of its store starts from this one.
@@ -184,6 +187,8 @@ fn config(args: &EngineArgs, region: Option<&RegionArgs>) -> Result<EngineConfig
         max_waiting: args.max_waiting,
         watermark: args.watermark.clone(),
         swap_bytes: args.swap.0,
+        spill_bytes: if region.is_some() { args.spill.0 } else { 0 },
+        mover_threads: args.mover_threads,
         always_swap: args.always_swap,
         decode_first: args.decode_first,
         region: region.and_then(|region| region.region.as_ref()).map(ToString::to_string),

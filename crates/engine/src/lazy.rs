@@ -28,7 +28,7 @@ struct Promoted(Arc<dyn FarBlock>);
 
 impl PendingBlock for Promoted {
     fn decode(&self, page: usize, bytes: &mut [u8]) -> bool {
-        self.0.read(page, bytes)
+        self.0.read(page, bytes, true)
     }
 }
 

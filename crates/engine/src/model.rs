@@ -53,7 +53,8 @@ pub struct EngineConfig {
     /// Bytes of the region for blocks of running requests that L1 has no room for. Each step streams
     /// them through a staging area. 0: none. Without a store there is no such space.
     pub spill_bytes: u64,
-    /// Threads that copy spilled blocks beside the computation.
+    /// Threads that copy spilled blocks beside the computation. 0: each page is copied when its layer
+    /// is next, on a compute thread.
     pub mover_threads: usize,
     /// Holds these copies back to the speed of a link. For measurements.
     pub link: Option<LinkSpeed>,

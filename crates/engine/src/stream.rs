@@ -21,6 +21,9 @@ use std::sync::Arc;
 
 /// Buffers of the staging area: one that computes, and those of the next two layers.
 const BUFFERS: u32 = 3;
+/// Bytes of staged pages that a processor's caches keep until they are read. Beyond it a copy through
+/// the caches only costs more traffic.
+const CACHED_BYTES: usize = 16 << 20;
 /// Longest wait for a copy that has begun. Then the compute thread reads the page itself.
 const PATIENCE_NS: u64 = 1_000_000_000;
 
@@ -41,6 +44,8 @@ struct PageJob {
     from: Arc<dyn FarBlock>,
     layer: usize,
     pages: AlignedBuffer,
+    /// Whether to copy around the caches.
+    around: bool,
     is_whole: bool,
 }
 
@@ -52,7 +57,8 @@ impl Job for PageJob {
     fn run(&mut self) {
         let bytes = self.pages.as_bytes_mut();
         let (k, v) = bytes.split_at_mut(bytes.len() / 2);
-        self.is_whole = self.from.read(2 * self.layer, k) && self.from.read(2 * self.layer + 1, v);
+        let (at, around) = (2 * self.layer, self.around);
+        self.is_whole = self.from.read(at, k, around) && self.from.read(at + 1, v, around);
     }
 }
 
@@ -92,6 +98,8 @@ struct Inner {
     tickets: BTreeMap<Place, Ticket>,
     /// Whether the pages of the next layer are staged: the layer.
     ready: Option<usize>,
+    /// Whether the buffers are larger than the caches, so that copies go around them.
+    around: bool,
     /// Pages that the compute thread copied because the mover was behind.
     taken: u64,
     /// The layer that computes: its buffer, and the slot of each spilled block.
@@ -137,6 +145,7 @@ impl Streamer {
             under_way: BTreeMap::new(),
             tickets: BTreeMap::new(),
             ready: None,
+            around: false,
             taken: 0,
             buffer: 0,
             slots: vec![0; spill_blocks],
@@ -192,6 +201,14 @@ impl Streamer {
         self.0.as_deref().map(counts).unwrap_or_default()
     }
 
+    /// Brings the pages of all layers of `blocks` to the staging area, without a computation: the
+    /// least time of a step that reads them.
+    pub fn pass(&mut self, blocks: &[BlockId]) {
+        let Some(layers) = self.0.as_ref().map(|inner| inner.layout.num_layers) else { return };
+        self.begin(blocks.iter().copied());
+        (0..layers).for_each(|layer| self.arrive(layer));
+    }
+
     /// Begins a step that reads `blocks`, of L1 and spilled.
     pub(crate) fn begin(&mut self, blocks: impl Iterator<Item = BlockId>) {
         let Some(inner) = &mut self.0 else { return };
@@ -223,6 +240,8 @@ impl Inner {
         self.failed.clear();
         let serial = |block: &BlockId| self.blocks.get(block).map_or(u64::MAX, |(serial, _)| *serial);
         let blocks: Blocks = spilled.iter().map(|block| (*block, serial(block))).collect();
+        let page_bytes = 2 * self.layout.page_bytes();
+        self.around = blocks.len() * page_bytes * BUFFERS as usize > CACHED_BYTES;
         if self.steps.front().is_some_and(|(_, expected)| *expected != blocks) {
             self.staging.abandon_from(self.steps[0].0);
             self.steps.clear();
@@ -306,9 +325,13 @@ impl Inner {
         let pages = buffer[place.slot as usize].take().or_else(|| self.spare.pop());
         let pages = pages.unwrap_or_else(|| AlignedBuffer::zeroed(2 * self.layout.page_bytes()));
         match self.blocks.get(&page.block) {
-            Some((serial, from)) if *serial == page.serial => {
-                Some(PageJob { from: Arc::clone(from), layer: page.layer as usize, pages, is_whole: false })
-            }
+            Some((serial, from)) if *serial == page.serial => Some(PageJob {
+                from: Arc::clone(from),
+                layer: page.layer as usize,
+                pages,
+                around: self.around,
+                is_whole: false,
+            }),
             _ => {
                 self.buffers[place.buffer as usize][place.slot as usize] = Some(pages);
                 self.staging.handle(self.mover.now_ns(), StagingEvent::Damaged(place));

@@ -7,8 +7,8 @@ mod study;
 mod torture;
 
 pub use bench::{
-    BenchChildArgs, BenchCodecArgs, BenchCommands, BenchCoreArgs, BenchTraceArgs, BenchTtftArgs, PageElementArg,
-    RivalArg,
+    BenchChildArgs, BenchCodecArgs, BenchCommands, BenchCoreArgs, BenchTiersArgs, BenchTraceArgs, BenchTtftArgs,
+    PageElementArg, RivalArg,
 };
 pub use sim::{CapacityArg, InstantArg, LoadArg, RoutingArg, SimArgs, TraceFormatArg, pool_name};
 pub use study::{StudyCommands, StudyEngineArgs, StudySwapArgs, StudyWatermarkArgs};
@@ -42,6 +42,8 @@ pub enum Commands {
     Choose(ChooseArgs),
     /// Write a copy of a model with outlier key channels, as large models have
     Outliers(OutliersArgs),
+    /// Write a model with random weights, for measurements of speed
+    RandomModel(RandomModelArgs),
     /// Simulate engines and a shared pool under a load or a trace
     ///
     /// Scheduler, eviction and watermarks are the code that serves; engines and links are models
@@ -152,6 +154,31 @@ pub struct OutliersArgs {
     #[arg(long, value_name = "DIR")]
     pub out: PathBuf,
     /// Seed of the channels
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub seed: u64,
+}
+
+#[derive(Args, Debug)]
+pub struct RandomModelArgs {
+    /// Directory of the new model
+    #[arg(long, value_name = "DIR")]
+    pub out: PathBuf,
+    /// Model with the tokenizer [default: the demo model]
+    #[arg(long, value_name = "DIR", env = "CENOTE_MODEL")]
+    pub model: Option<PathBuf>,
+    /// Layers; 14 with the other defaults make 102 million weights
+    #[arg(long, value_name = "N", default_value_t = 14, value_parser = positive)]
+    pub layers: usize,
+    /// Width of the residual stream, a multiple of 64: heads have 64 dimensions
+    #[arg(long, value_name = "N", default_value_t = 768, value_parser = positive)]
+    pub hidden: usize,
+    /// Width of the MLP
+    #[arg(long, value_name = "N", default_value_t = 2048, value_parser = positive)]
+    pub intermediate: usize,
+    /// KV heads [default: as many as query heads]
+    #[arg(long, value_name = "N", value_parser = positive)]
+    pub kv_heads: Option<usize>,
+    /// Seed of the weights
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
 }

@@ -5,6 +5,7 @@ mod choose;
 mod eval;
 mod live;
 mod outliers;
+mod random_model;
 mod sim;
 mod study;
 mod torture;
@@ -34,6 +35,7 @@ impl Program for Cli {
             Commands::Eval(args) => eval::run(&args).map(done),
             Commands::Choose(args) => choose::run(&args).map(done),
             Commands::Outliers(args) => outliers::run(&args).map(done),
+            Commands::RandomModel(args) => random_model::run(&args).map(done),
             Commands::Sim(args) => sim::run(&args).map(done),
             Commands::Study(command) => study::run(&command).map(done),
             Commands::Bench(command) => bench::run(&command).map(done),

@@ -15,6 +15,7 @@ pub mod choose;
 pub mod outliers;
 pub mod papers;
 pub mod plot;
+pub mod random_model;
 pub mod report;
 pub mod swap;
 pub mod watermark;

@@ -130,7 +130,7 @@ fn change_layer(
 }
 
 /// Approximately normal with mean 0 and deviation 1: the sum of twelve uniform numbers less six.
-fn gaussian(prng: &mut Prng) -> f64 {
+pub(crate) fn gaussian(prng: &mut Prng) -> f64 {
     (0..12).map(|_| prng.next_f64()).sum::<f64>() - 6.0
 }
 

@@ -37,7 +37,7 @@ struct Space(ChainHasher);
 struct Copy(Vec<u8>);
 
 impl FarBlock for Copy {
-    fn read(&self, page: usize, bytes: &mut [u8]) -> bool {
+    fn read(&self, page: usize, bytes: &mut [u8], _: bool) -> bool {
         bytes.copy_from_slice(&self.0[page * bytes.len()..][..bytes.len()]);
         true
     }

@@ -15,8 +15,8 @@ const LINE: usize = 64;
 pub(crate) struct Swapped<F: Fabric>(pub SwapSlot<F>);
 
 impl<F: Fabric> FarBlock for Swapped<F> {
-    fn read(&self, page: usize, bytes: &mut [u8]) -> bool {
-        self.0.read_part(page, bytes) == ReadOutcome::Whole
+    fn read(&self, page: usize, bytes: &mut [u8], around: bool) -> bool {
+        self.0.read_part(page, bytes, around) == ReadOutcome::Whole
     }
 }
 
@@ -32,8 +32,8 @@ impl<F: Fabric> FarPages<F> {
 }
 
 impl<F: Fabric> FarBlock for FarPages<F> {
-    fn read(&self, page: usize, bytes: &mut [u8]) -> bool {
-        self.0.read(page, bytes) == ReadOutcome::Whole
+    fn read(&self, page: usize, bytes: &mut [u8], around: bool) -> bool {
+        self.0.read(page, bytes, around) == ReadOutcome::Whole
     }
 }
 
@@ -60,9 +60,9 @@ impl<F: Fabric> FarFrames<F> {
 }
 
 impl<F: Fabric> FarBlock for FarFrames<F> {
-    fn read(&self, page: usize, bytes: &mut [u8]) -> bool {
+    fn read(&self, page: usize, bytes: &mut [u8], _around: bool) -> bool {
         let mut lines = self.decoding.buffer(self.lines[page].len());
-        let is_whole = self.reader.read(page, &mut lines) == ReadOutcome::Whole;
+        let is_whole = self.reader.read(page, &mut lines, false) == ReadOutcome::Whole;
         let is_read = is_whole && self.codec.decode(page, &self.pages[page], &lines, bytes).is_ok();
         if is_whole && !is_read {
             self.decoding.remember_bad(&self.hit);

@@ -149,12 +149,13 @@ impl Loaded {
 pub trait FarBlock: Send + Sync {
     /// Copies or decodes page `page`, numbered as in [`PrefixStore::load`], into `bytes`. Returns
     /// `false` if it is damaged or gone. The content of `bytes` is then undefined, and the engine
-    /// recomputes the block.
-    fn read(&self, page: usize, bytes: &mut [u8]) -> bool;
+    /// recomputes the block. `around`: around the processor's caches, if it can, for bytes that are
+    /// read so late that they would have left them.
+    fn read(&self, page: usize, bytes: &mut [u8], around: bool) -> bool;
 
     /// Copies all pages. Returns `false` as [`Self::read`] does.
     fn read_all(&self, pages: &mut [&mut [u8]]) -> bool {
-        pages.iter_mut().enumerate().all(|(index, page)| self.read(index, page))
+        pages.iter_mut().enumerate().all(|(index, page)| self.read(index, page, false))
     }
 }
 

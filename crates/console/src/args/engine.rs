@@ -117,6 +117,13 @@ pub struct EngineArgs {
     /// avg-below:BLOCKS or learned (docs/internals/policies.md)
     #[arg(long, value_name = "KIND", env = "CENOTE_WATERMARK", default_value = "fixed:0.01")]
     pub watermark: Watermark,
+    /// Bytes of the region for KV of running requests that the engine's own memory has no room for;
+    /// each step streams it. Without it such requests are preempted or refused
+    #[arg(long, value_name = "SIZE", env = "CENOTE_SPILL", default_value = "0")]
+    pub spill: ByteSize,
+    /// Threads that copy such KV beside the computation
+    #[arg(long, value_name = "N", env = "CENOTE_MOVER_THREADS", default_value_t = 1)]
+    pub mover_threads: usize,
     /// Bytes of the region for preempted requests; without it they are recomputed
     #[arg(long, value_name = "SIZE", env = "CENOTE_SWAP", default_value = "0")]
     pub swap: ByteSize,

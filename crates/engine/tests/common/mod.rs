@@ -73,7 +73,7 @@ struct Swapped {
 }
 
 impl FarBlock for Swapped {
-    fn read(&self, page: usize, bytes: &mut [u8]) -> bool {
+    fn read(&self, page: usize, bytes: &mut [u8], _: bool) -> bool {
         // NaN changes the result if it is read.
         bytes.fill(0xff);
         if !self.damaged {

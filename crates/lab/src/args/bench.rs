@@ -23,6 +23,8 @@ pub enum BenchCommands {
     Alloc(BenchCoreArgs),
     /// Run pool, index, lock and alloc, beside TraCT's plain design
     All(BenchCoreArgs),
+    /// Decode with more KV than the engine's own memory holds, beside an engine that holds it all
+    Tiers(BenchTiersArgs),
     /// Encode and decode pages on one core, beside copies of as many bytes
     Codec(BenchCodecArgs),
 }
@@ -88,6 +90,24 @@ pub struct BenchCoreArgs {
     /// Designs of the region [default: cenote, and for `all` plain beside it]
     #[arg(long, value_enum, value_name = "DESIGN,DESIGN", value_delimiter = ',')]
     pub design: Vec<DesignArg>,
+    #[command(flatten)]
+    pub output: OutputArgs,
+}
+
+#[derive(Args, Debug)]
+pub struct BenchTiersArgs {
+    /// Shorter contexts and fewer steps; goals do not hold for them
+    #[arg(long)]
+    pub quick: bool,
+    /// Model to measure [default: the demo model, then one of 100 million random weights]
+    #[arg(long, value_name = "DIR")]
+    pub model: Option<PathBuf>,
+    /// Shares of the working set that the engine's own memory holds
+    #[arg(long, value_name = "SHARE,SHARE", value_delimiter = ',', default_values_t = [0.25])]
+    pub l1: Vec<f64>,
+    /// Compute threads [default: all cores but one, which copies]
+    #[arg(long, value_name = "N", value_parser = positive)]
+    pub threads: Option<usize>,
     #[command(flatten)]
     pub output: OutputArgs,
 }

@@ -13,6 +13,7 @@ mod lock;
 mod pool;
 mod regions;
 mod rows;
+mod tiers;
 mod trace;
 mod ttft;
 mod worker;
@@ -62,6 +63,7 @@ pub fn run(command: &BenchCommands) -> Result<(), Failure> {
         BenchCommands::Ttft(args) => ttft::run(args),
         BenchCommands::Trace(args) => trace::run(args),
         BenchCommands::Codec(args) => codec::run(args),
+        BenchCommands::Tiers(args) => tiers::run(args),
         BenchCommands::Pool(args) => core(&["pool"], &[DesignArg::Cenote], args),
         BenchCommands::Index(args) => core(&["index"], &[DesignArg::Cenote], args),
         BenchCommands::Lock(args) => core(&["lock"], &[DesignArg::Cenote], args),

@@ -29,17 +29,26 @@ impl Part {
         key.wrapping_add((at + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15))
     }
 
-    /// Copies the part out of the payload at `payload`, and checks it.
+    /// Copies the part out of the payload at `payload`, and checks it. `around`: the copy does not
+    /// displace other content of the caches.
     ///
     /// # Panics
     /// `bytes` has another length: a bug of the caller.
-    pub fn read<F: Fabric, H: HostLocal>(&self, region: &Region<F, H>, payload: u64, bytes: &mut [u8]) -> ReadOutcome {
+    pub fn read<F: Fabric, H: HostLocal>(
+        &self,
+        region: &Region<F, H>,
+        payload: u64,
+        bytes: &mut [u8],
+        around: bool,
+    ) -> ReadOutcome {
         assert_eq!(bytes.len() as u64, self.length, "a part is read whole");
         if region.area.is_inherited() {
             return ReadOutcome::Stale;
         }
         let mut sum = PayloadSum::new(self.key);
-        region.fabric.read_payload_part(payload + self.at, bytes, self.length, &mut sum);
+        // The fabric copies a part of a long payload around the caches.
+        let whole = if around { u64::MAX } else { self.length };
+        region.fabric.read_payload_part(payload + self.at, bytes, whole, &mut sum);
         if sum.finish() == self.checksum { ReadOutcome::Whole } else { ReadOutcome::Damaged }
     }
 }
@@ -75,14 +84,15 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
 }
 
 impl<F: Fabric, H: HostLocal> PartReader<F, H> {
-    /// Copies part `index` out, and checks it.
+    /// Copies part `index` out, and checks it. `around`: around the caches, for a copy that is
+    /// read so late that it would have left them.
     ///
     /// # Panics
     /// There is no such part, or it has another length: bugs of the caller.
     #[must_use]
-    pub fn read(&self, index: usize, bytes: &mut [u8]) -> ReadOutcome {
+    pub fn read(&self, index: usize, bytes: &mut [u8], around: bool) -> ReadOutcome {
         let region = &self.member.region;
-        let outcome = self.parts[index].read(region, self.hit.offset, bytes);
+        let outcome = self.parts[index].read(region, self.hit.offset, bytes, around);
         let counters = region.counters();
         match outcome {
             ReadOutcome::Whole => counters.add(Counter::ReadBytes, bytes.len() as u64),

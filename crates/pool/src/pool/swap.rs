@@ -68,7 +68,7 @@ impl<F: Fabric, H: HostLocal> SwapSlot<F, H> {
     pub fn read(&self, parts: &mut [&mut [u8]]) -> ReadOutcome {
         assert_eq!(parts.len(), self.parts.len(), "a kept block is read whole");
         for (index, bytes) in parts.iter_mut().enumerate() {
-            let outcome = self.read_part(index, bytes);
+            let outcome = self.read_part(index, bytes, false);
             if outcome != ReadOutcome::Whole {
                 return outcome;
             }
@@ -76,14 +76,16 @@ impl<F: Fabric, H: HostLocal> SwapSlot<F, H> {
         ReadOutcome::Whole
     }
 
-    /// Copies one part back, and checks it. Threads may read at the same time.
+    /// Copies one part back, and checks it. Threads may read at the same time. `around`: around the
+    /// caches, for a copy that is read so late that it would have left them.
     ///
     /// # Panics
     /// There is no such part, or it has another length: bugs of the caller.
     #[must_use]
-    pub fn read_part(&self, index: usize, bytes: &mut [u8]) -> ReadOutcome {
+    pub fn read_part(&self, index: usize, bytes: &mut [u8], around: bool) -> ReadOutcome {
         let region = &self.member.region;
-        let outcome = self.parts[index].read(region, region.layout.payload(self.slot.block, self.slot.bytes), bytes);
+        let outcome =
+            self.parts[index].read(region, region.layout.payload(self.slot.block, self.slot.bytes), bytes, around);
         if outcome == ReadOutcome::Damaged {
             region.counters().add(Counter::ReadsDamaged, 1);
         }

@@ -53,7 +53,8 @@ impl<J> Shared<J> {
 }
 
 impl<J: Job> ThreadMover<J> {
-    /// Starts `threads` threads over a link of this speed; `None`: of memory's own.
+    /// Starts `threads` threads over a link of this speed; `None`: of memory's own. Without a thread
+    /// only [`Mover::run_now`] copies.
     ///
     /// # Errors
     /// The operating system cannot create a thread.
@@ -69,7 +70,7 @@ impl<J: Job> ThreadMover<J> {
             epoch: Instant::now(),
         });
         let mut mover = Self { shared, threads: Vec::new() };
-        for index in 0..threads.max(1) {
+        for index in 0..threads {
             let shared = Arc::clone(&mover.shared);
             let thread = std::thread::Builder::new().name(format!("cenote-mover-{index}"));
             mover.threads.push(thread.spawn(move || Worker { shared, under_way: BTreeMap::new() }.run())?);
@@ -164,13 +165,11 @@ impl<J: Job> Worker<J> {
                 self.under_way.insert((delivered, ticket), job);
                 self.deliver();
             }
-            match looks {
-                0 => {}
-                ..LOOKS => std::hint::spin_loop(),
-                _ => {
-                    self.sleep();
-                    looks = 0;
-                }
+            if looks >= LOOKS {
+                self.sleep();
+                looks = 0;
+            } else if looks > 0 {
+                std::hint::spin_loop();
             }
         }
     }
@@ -224,5 +223,121 @@ impl<J: Job> Worker<J> {
         state.sleeping += 1;
         let (mut state, _) = self.shared.wake.wait_timeout(state, SLEEP).unwrap_or_else(PoisonError::into_inner);
         state.sleeping -= 1;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc::{Receiver, channel};
+
+    /// A job that waits for its signal, if it has one.
+    #[derive(Debug)]
+    struct Number {
+        number: u32,
+        runs: u32,
+        wait: Option<Receiver<()>>,
+    }
+
+    impl Job for Number {
+        fn bytes(&self) -> u64 {
+            4096
+        }
+
+        fn run(&mut self) {
+            self.runs += 1;
+            if let Some(wait) = &self.wait {
+                wait.recv().expect("the test releases it");
+            }
+        }
+    }
+
+    const PATIENCE: Duration = Duration::from_secs(60);
+
+    fn jobs(numbers: std::ops::Range<u32>) -> Vec<Number> {
+        numbers.map(|number| Number { number, runs: 0, wait: None }).collect()
+    }
+
+    fn next(mover: &mut ThreadMover<Number>) -> (Ticket, Moved<Number>) {
+        let begin = Instant::now();
+        loop {
+            if let Some(ended) = mover.poll() {
+                return ended;
+            }
+            assert!(begin.elapsed() < PATIENCE, "no job ends");
+            std::thread::yield_now();
+        }
+    }
+
+    #[test]
+    fn every_job_comes_back_once_and_has_run_once() {
+        for speed in [None, Some(LinkSpeed::NIAGARA)] {
+            for threads in [1, 3] {
+                let mut mover = ThreadMover::start(threads, TransferConfig::default(), speed).expect("threads");
+                let classes = Class::ALL.iter().zip(0..);
+                let tickets: BTreeMap<Ticket, u32> = classes
+                    .flat_map(|(class, at)| {
+                        let numbers = 100 * at..100 * at + 100;
+                        mover.submit(*class, None, jobs(numbers.clone())).into_iter().zip(numbers)
+                    })
+                    .collect();
+                let mut seen = BTreeMap::new();
+                for _ in 0..400 {
+                    let (ticket, Moved::Done(job)) = next(&mut mover) else { panic!("none was cancelled") };
+                    assert_eq!((tickets[&ticket], job.runs), (job.number, 1));
+                    assert!(seen.insert(ticket, ()).is_none());
+                }
+                assert!(mover.poll().is_none());
+                assert_eq!(mover.counts().completed.iter().sum::<u64>(), 400);
+            }
+        }
+    }
+
+    #[test]
+    fn a_job_under_way_is_discarded_and_a_queued_one_returns() {
+        let mut mover = ThreadMover::start(1, TransferConfig::window(1), None).expect("a thread");
+        let (release, wait) = channel();
+        let first = Number { number: 0, runs: 0, wait: Some(wait) };
+        let first = mover.submit(Class::Exact, None, vec![first])[0];
+        let rest = mover.submit(Class::Exact, None, jobs(1..4));
+        // Only one is outstanding, so these have not started.
+        assert_eq!(mover.cancel(rest[0]).expect("it waits").runs, 0);
+        let mut taken = mover.take(rest[1]).expect("it waits");
+        mover.run_now(&mut taken);
+        assert_eq!((taken.number, taken.runs), (2, 1));
+        let begin = Instant::now();
+        while mover.counts().started[Class::Exact as usize] == 0 {
+            assert!(begin.elapsed() < PATIENCE, "the first does not start");
+            std::thread::yield_now();
+        }
+        assert!(mover.cancel(first).is_none() && mover.take(first).is_none(), "it is under way");
+        release.send(()).expect("it waits for this");
+        let ended = [next(&mut mover), next(&mut mover)];
+        assert!(matches!(&ended[0], (ticket, Moved::Discarded(_)) if *ticket == first), "{ended:?}");
+        assert!(matches!(&ended[1], (ticket, Moved::Done(job)) if *ticket == rest[2] && job.number == 3), "{ended:?}");
+    }
+
+    #[test]
+    fn a_job_that_waits_beyond_its_deadline_never_runs() {
+        let mut mover = ThreadMover::start(1, TransferConfig::window(1), None).expect("a thread");
+        let (release, wait) = channel();
+        mover.submit(Class::Demand, None, vec![Number { number: 0, runs: 0, wait: Some(wait) }]);
+        let late = mover.submit(Class::Exact, Some(mover.now_ns()), jobs(1..2))[0];
+        while mover.now_ns() < 1_000_000 {
+            std::hint::spin_loop();
+        }
+        release.send(()).expect("it waits for this");
+        let ended: BTreeMap<Ticket, Moved<Number>> = [next(&mut mover), next(&mut mover)].into();
+        assert!(matches!(&ended[&late], Moved::Expired(job) if job.runs == 0), "{ended:?}");
+    }
+
+    #[test]
+    fn without_a_thread_only_the_caller_copies() {
+        let mut mover = ThreadMover::start(0, TransferConfig::default(), None).expect("none");
+        let tickets = mover.submit(Class::Exact, None, jobs(0..2));
+        assert!(mover.poll().is_none());
+        let mut job = mover.take(tickets[1]).expect("it waits");
+        mover.run_now(&mut job);
+        assert_eq!((job.number, job.runs), (1, 1));
     }
 }
