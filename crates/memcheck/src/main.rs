@@ -60,7 +60,7 @@ pub struct Args {
     /// With --mutate: try only mutations with this text in their description. May be repeated.
     #[arg(long)]
     only: Vec<String>,
-    /// With --mutate: try this many mutations; --key chooses them. Four of ten must be detected.
+    /// With --mutate: try this many mutations; --key chooses them. Eight of ten must be detected.
     #[arg(long, requires = "mutate")]
     sample: Option<usize>,
     /// Text that chooses the mutations of --sample, such as a commit's hash.

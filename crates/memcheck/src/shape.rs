@@ -47,6 +47,8 @@ pub struct Shape {
 pub enum Subject {
     /// Making a region.
     Formatting,
+    /// Shards of the index that several hosts change at once.
+    Index,
     /// Chunks that change hands between living hosts.
     Sharing,
     /// Chunks of dead hosts.
@@ -77,6 +79,8 @@ impl Subject {
     pub fn of_file(file: &str) -> Option<Self> {
         const FILES: &[(&str, Subject)] = &[
             ("region/superblock.rs", Subject::Formatting),
+            ("index/table.rs", Subject::Index),
+            ("sync/bakery.rs", Subject::Index),
             ("blocks/offers.rs", Subject::Sharing),
             ("hosts/demand.rs", Subject::Sharing),
             ("pool/memory.rs", Subject::Memory),
@@ -175,6 +179,17 @@ impl Shape {
         let Self { hosts, rounds, mut weights, .. } = self;
         match subject {
             Subject::Formatting => self,
+            // One home bucket for all hashes, and mostly publishing.
+            Subject::Index => Self {
+                universe: 20,
+                min_block_bytes: 1 << 10,
+                chunks: 8,
+                crowded: true,
+                quota_blocks: 0,
+                rounds: 20 + rounds,
+                weights: [40, 8, 1, 12, 1, 8, 0, 0, 0, 0, 1, 1],
+                ..self
+            },
             // Hosts are busy and idle by turns, so that chunks move with their blocks.
             Subject::Sharing => Self {
                 universe: 16,
