@@ -5,6 +5,7 @@ pub mod locks;
 pub mod memory;
 pub mod publish;
 pub mod read;
+pub mod rows;
 pub mod swap;
 mod tables;
 pub mod upkeep;

@@ -128,6 +128,11 @@ impl<F: Fabric, H: HostLocal> Pin<F, H> {
         &self.hit
     }
 
+    /// Life of the host when the block was pinned.
+    pub(super) const fn life(&self) -> u64 {
+        self.life
+    }
+
     /// Whether the pin has kept the block until now, so that bytes used in place are the verified
     /// ones. It has not if this host was suspended for longer than the host timeout and declared
     /// dead, or if the chunk was adopted from a dead host whose caches may still write there. A
