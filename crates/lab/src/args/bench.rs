@@ -21,7 +21,9 @@ pub enum BenchCommands {
     Lock(BenchCoreArgs),
     /// Publish small blocks into free and full regions, and claim chunks
     Alloc(BenchCoreArgs),
-    /// Run pool, index, lock and alloc, beside TraCT's plain design
+    /// Gather random rows of pinned blocks, beside the same gather from private memory
+    Gather(BenchCoreArgs),
+    /// Run pool, index, lock, alloc and gather, beside TraCT's plain design
     All(BenchCoreArgs),
     /// Encode and decode pages on one core, beside copies of as many bytes
     Codec(BenchCodecArgs),

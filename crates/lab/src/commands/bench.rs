@@ -8,6 +8,7 @@ mod alloc;
 mod bare;
 mod child;
 mod codec;
+mod gather;
 mod index;
 mod lock;
 mod pool;
@@ -54,8 +55,13 @@ struct Part {
     measure: fn(&Setting) -> Result<Vec<Row>, Failure>,
 }
 
-const BENCHES: [(&str, &[Part]); 4] =
-    [("pool", pool::PARTS), ("index", index::PARTS), ("lock", lock::PARTS), ("alloc", alloc::PARTS)];
+const BENCHES: [(&str, &[Part]); 5] = [
+    ("pool", pool::PARTS),
+    ("index", index::PARTS),
+    ("lock", lock::PARTS),
+    ("alloc", alloc::PARTS),
+    ("gather", gather::PARTS),
+];
 
 pub fn run(command: &BenchCommands) -> Result<(), Failure> {
     match command {
@@ -66,6 +72,7 @@ pub fn run(command: &BenchCommands) -> Result<(), Failure> {
         BenchCommands::Index(args) => core(&["index"], &[DesignArg::Cenote], args),
         BenchCommands::Lock(args) => core(&["lock"], &[DesignArg::Cenote], args),
         BenchCommands::Alloc(args) => core(&["alloc"], &[DesignArg::Cenote], args),
+        BenchCommands::Gather(args) => core(&["gather"], &[DesignArg::Cenote], args),
         BenchCommands::All(args) => core(&BENCHES.map(|(name, _)| name), &[DesignArg::Cenote, DesignArg::Plain], args),
     }
 }
