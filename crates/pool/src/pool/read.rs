@@ -128,9 +128,9 @@ impl<F: Fabric, H: HostLocal> Pin<F, H> {
         &self.hit
     }
 
-    /// Life of the host when the block was pinned.
-    pub(super) const fn life(&self) -> u64 {
-        self.life
+    /// Whether this worker made the pin in this life of its host.
+    pub(super) fn is_of(&self, member: &Arc<Member<F, H>>, life: u64) -> bool {
+        Arc::ptr_eq(&self.member, member) && self.life == life
     }
 
     /// Whether the pin has kept the block until now, so that bytes used in place are the verified

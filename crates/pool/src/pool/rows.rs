@@ -215,8 +215,30 @@ impl<F: Fabric, H: HostLocal> PinnedRows<F, H> {
     /// # Panics
     /// The set has 2³² blocks.
     pub fn push(&mut self, hit: &Hit) -> u32 {
-        let number = u32::try_from(self.places.len()).expect("at most 2³² blocks");
         let (place, pin) = self.pinned(hit);
+        self.add(place, pin)
+    }
+
+    /// Adds a block that was not found, so that later blocks have the numbers of the caller's list,
+    /// and returns its number. It is a miss, and has rows of each shape.
+    ///
+    /// # Panics
+    /// As [`PinnedRows::push`].
+    pub fn push_missing(&mut self) -> u32 {
+        self.add(Place { offset: 0, length: u32::MAX, state: AtomicU8::new(GONE) }, None)
+    }
+
+    /// Adds a block that is pinned already; otherwise as [`PinnedRows::push`].
+    ///
+    /// # Panics
+    /// As [`PinnedRows::push`].
+    pub fn push_pin(&mut self, pin: Pin<F, H>) -> u32 {
+        let (place, pin) = self.place(*pin.hit(), Some(pin));
+        self.add(place, pin)
+    }
+
+    fn add(&mut self, place: Place, pin: Option<Pin<F, H>>) -> u32 {
+        let number = u32::try_from(self.places.len()).expect("at most 2³² blocks");
         self.places.push(place);
         self.pins.push(pin);
         number
@@ -238,9 +260,13 @@ impl<F: Fabric, H: HostLocal> PinnedRows<F, H> {
     }
 
     fn pinned(&self, hit: &Hit) -> (Place, Option<Pin<F, H>>) {
-        let pool = Pool(Arc::clone(&self.member));
+        self.place(*hit, Pool(Arc::clone(&self.member)).pin(hit))
+    }
+
+    /// A block and its pin, without it if it is of another life or of another pool.
+    fn place(&self, hit: Hit, pin: Option<Pin<F, H>>) -> (Place, Option<Pin<F, H>>) {
         let length = u32::try_from(hit.length).unwrap_or(0);
-        let pin = pool.pin(hit).filter(|pin| pin.life() == self.life && length > 0);
+        let pin = pin.filter(|pin| pin.is_of(&self.member, self.life) && length > 0);
         let state = if pin.is_some() { PINNED } else { GONE };
         (Place { offset: hit.offset, length, state: AtomicU8::new(state) }, pin)
     }
@@ -302,6 +328,7 @@ impl<F: Fabric, H: HostLocal> PinnedRows<F, H> {
         if bytes as u64 != wanted {
             return Err(RowError::Buffer { got: bytes, wanted, rows: rows.len() });
         }
+        let mut is_verified = true;
         for (at, &RowRef { block, row }) in rows.iter().enumerate() {
             let Some(place) = self.places.get(block as usize) else {
                 return Err(RowError::Block { at, block, blocks: self.places.len() });
@@ -310,12 +337,15 @@ impl<F: Fabric, H: HostLocal> PinnedRows<F, H> {
             if shape.offset + u64::from(row) * shape.stride + span > place.length.into() {
                 return Err(RowError::Row { at, block, row, rows: shape.rows_in(place.length.into()) });
             }
+            is_verified &= place.state.load(Acquire) == VERIFIED;
+        }
+        if is_verified {
+            return Ok(Vec::new());
         }
         // Only now, so that a wrong list costs no read.
         Ok(blocks_of(rows, |block| !self.is_verified(block as usize)))
     }
 
-    #[inline]
     fn is_verified(&self, at: usize) -> bool {
         match self.places[at].state.load(Acquire) {
             VERIFIED => true,
@@ -325,7 +355,6 @@ impl<F: Fabric, H: HostLocal> PinnedRows<F, H> {
     }
 
     /// Sums a pinned block. Afterwards its rows need no checksum.
-    #[cold]
     fn verify_block(&self, at: usize) -> bool {
         let Some(pin) = &self.pins[at] else { return false };
         // Before the sum. A host that loses the chunk later holds no reservation in a slot whose
@@ -360,8 +389,7 @@ impl<F: Fabric, H: HostLocal> PinnedRows<F, H> {
     }
 }
 
-/// The blocks of a list that `wanted` accepts, in ascending order. Asks for each row, so that the
-/// usual answer, none, needs no memory.
+/// The blocks of a list that `wanted` accepts, in ascending order.
 fn blocks_of(rows: &[RowRef], wanted: impl Fn(u32) -> bool) -> Vec<u32> {
     let mut blocks: Vec<u32> = rows.iter().map(|row| row.block).filter(|&block| wanted(block)).collect();
     blocks.sort_unstable();
