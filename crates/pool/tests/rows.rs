@@ -155,6 +155,10 @@ fn a_list_that_cannot_be_is_an_error_and_copies_nothing() {
         assert_eq!(refused(&[good], &shape, 512), RowError::Shape(shape));
         assert_eq!(shape.rows_in(BLOCK_BYTES), 0, "{shape:?}");
     }
+    // The rows behind those of a page are of the next page.
+    let page = shape.first(7);
+    assert_eq!(refused(&[RowRef { row: 7, ..good }], &page, 512), RowError::Row { at: 0, block: 0, row: 7, rows: 7 });
+    assert_eq!(set.gather(&[RowRef { row: 6, ..good }], &page, &mut [0; 512]), whole());
     // A shape of another model: it is possible, and no row of it is in the block.
     let long = RowShape::packed(BLOCK_BYTES - 511, 512);
     assert!(matches!(refused(&[good], &long, 512), RowError::Row { rows: 0, .. }));

@@ -39,11 +39,11 @@ pub struct RowRef {
 /// ```
 /// use cenote_pool::RowShape;
 /// // A page of 16 tokens × 8 heads × 128 values of 2 bytes, token after token.
-/// let tokens = RowShape::packed(0, 8 * 128 * 2);
+/// let tokens = RowShape::packed(0, 8 * 128 * 2).first(16);
 /// // The same page, head after head: a token has a piece in each head.
-/// let heads = RowShape::strided(0, 128 * 2, 128 * 2).in_pieces(8, 16 * 128 * 2);
+/// let heads = RowShape::strided(0, 128 * 2, 128 * 2).in_pieces(8, 16 * 128 * 2).first(16);
 /// assert_eq!((tokens.row_bytes(), heads.row_bytes()), (2048, 2048));
-/// assert_eq!((tokens.rows_in(32_768), heads.rows_in(32_768)), (16, 16));
+/// assert_eq!((tokens.rows_in(1 << 20), heads.rows_in(1 << 20)), (16, 16));
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RowShape {
@@ -57,6 +57,9 @@ pub struct RowShape {
     pub pieces: u64,
     /// Distance between the starts of neighbouring pieces of a row, in bytes.
     pub piece_stride: u64,
+    /// Most rows of a block: the tokens of a page, so that a row behind them is an error and none
+    /// of the next page.
+    pub rows: u64,
 }
 
 impl RowShape {
@@ -69,13 +72,19 @@ impl RowShape {
     /// Rows of `bytes` bytes that start every `stride` bytes, from `offset` on.
     #[must_use]
     pub const fn strided(offset: u64, stride: u64, bytes: u64) -> Self {
-        Self { offset, stride, bytes, pieces: 1, piece_stride: 0 }
+        Self { offset, stride, bytes, pieces: 1, piece_stride: 0, rows: u64::MAX }
     }
 
     /// Rows of several such pieces each, `stride` bytes apart.
     #[must_use]
     pub const fn in_pieces(self, pieces: u64, stride: u64) -> Self {
         Self { pieces, piece_stride: stride, ..self }
+    }
+
+    /// Only the first `rows` rows of a block.
+    #[must_use]
+    pub const fn first(self, rows: u64) -> Self {
+        Self { rows, ..self }
     }
 
     /// Bytes of a row in the buffer.
@@ -95,7 +104,8 @@ impl RowShape {
     #[must_use]
     pub fn rows_in(&self, length: u64) -> u64 {
         let room = self.span().and_then(|span| length.checked_sub(self.offset)?.checked_sub(span));
-        room.map_or(0, |room| room.checked_div(self.stride).map_or(1 << 32, |last| (last + 1).min(1 << 32)))
+        let fitting = room.map_or(0, |room| room.checked_div(self.stride).map_or(1 << 32, |last| last + 1));
+        fitting.min(self.rows).min(1 << 32)
     }
 }
 
@@ -163,6 +173,9 @@ const VERIFIED: u8 = 1;
 /// Never pinned, or its bytes did not have their checksum.
 const GONE: u8 = 2;
 
+/// Length of a block that was not found: beyond the largest block.
+const UNKNOWN: u32 = u32::MAX;
+
 /// What a gather reads of a block. Small, because each row of a list reads it.
 struct Place {
     offset: u64,
@@ -220,12 +233,12 @@ impl<F: Fabric, H: HostLocal> PinnedRows<F, H> {
     }
 
     /// Adds a block that was not found, so that later blocks have the numbers of the caller's list,
-    /// and returns its number. It is a miss, and has rows of each shape.
+    /// and returns its number. It is a miss, and has any row.
     ///
     /// # Panics
     /// As [`PinnedRows::push`].
     pub fn push_missing(&mut self) -> u32 {
-        self.add(Place { offset: 0, length: u32::MAX, state: AtomicU8::new(GONE) }, None)
+        self.add(Place { offset: 0, length: UNKNOWN, state: AtomicU8::new(GONE) }, None)
     }
 
     /// Adds a block that is pinned already; otherwise as [`PinnedRows::push`].
@@ -334,7 +347,9 @@ impl<F: Fabric, H: HostLocal> PinnedRows<F, H> {
                 return Err(RowError::Block { at, block, blocks: self.places.len() });
             };
             // No overflow: each factor and summand was checked to be at most 2³².
-            if shape.offset + u64::from(row) * shape.stride + span > place.length.into() {
+            let end = shape.offset + u64::from(row) * shape.stride + span;
+            let is_in = end <= place.length.into() || place.length == UNKNOWN;
+            if !is_in || u64::from(row) >= shape.rows {
                 return Err(RowError::Row { at, block, row, rows: shape.rows_in(place.length.into()) });
             }
             is_verified &= place.state.load(Acquire) == VERIFIED;
