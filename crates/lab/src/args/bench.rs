@@ -23,7 +23,9 @@ pub enum BenchCommands {
     Alloc(BenchCoreArgs),
     /// Gather random rows of pinned blocks, beside the same gather from private memory
     Gather(BenchCoreArgs),
-    /// Run pool, index, lock, alloc and gather, beside TraCT's plain design
+    /// Memory by handle, requests in batches, polling, NUMA binding and huge pages
+    Memory(BenchCoreArgs),
+    /// Run pool, index, lock and alloc, beside TraCT's plain design
     All(BenchCoreArgs),
     /// Encode and decode pages on one core, beside copies of as many bytes
     Codec(BenchCodecArgs),

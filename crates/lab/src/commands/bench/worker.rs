@@ -2,8 +2,8 @@
 //! block that does not come back whole ends the bench.
 
 use super::bare::{Flat, Table, TwoLevels};
-use super::gather;
 use super::rows::Times;
+use super::{gather, memory};
 use cenote_base::BlockHash;
 use cenote_base::prng::Prng;
 use cenote_console::args::{RegionArgs, WatchArgs};
@@ -56,6 +56,10 @@ pub enum Job {
     Lock { rounds: u64 },
     /// Publishes blocks whose rows name themselves, untimed.
     Stamp { block_bytes: u64, count: u64 },
+    /// Allocates, accesses and frees memory, beside what the machine needs for its parts.
+    Memory { rounds: u64 },
+    /// Publishes, looks up and gathers in calls of 1 to 64 requests: nanoseconds of each request.
+    Batches { rounds: u64 },
     /// Gathers random rows of all blocks, and as many from private memory of two kinds of pages:
     /// nanoseconds per row by each way.
     Gather { block_bytes: u64, blocks: u64, row_bytes: u64, calls: u64 },
@@ -110,6 +114,8 @@ impl Worker {
                 gather::publish_stamped(self, block_bytes, count)?;
                 Ok(Vec::new())
             }
+            Job::Memory { rounds } => memory::measure_calls(self, rounds, begin),
+            Job::Batches { rounds } => memory::measure_batches(self, rounds, begin),
             Job::Gather { block_bytes, blocks, row_bytes, calls } => {
                 gather::measure_job(self, [block_bytes, blocks, row_bytes, calls], begin)
             }
