@@ -26,8 +26,8 @@ def blocks(region: cenote.Region) -> cenote.Namespace:
 @pytest.fixture
 def names(blocks: cenote.Namespace) -> cenote.Hashes:
     names = blocks.hash_tokens(list(range(TOKENS * COUNT)), TOKENS)
-    for depth, name in enumerate(names):
-        assert blocks.publish(name, depth, payload(depth)) == "published"
+    for depth in range(COUNT):
+        assert blocks.publish(names[depth], depth, payload(depth)) == "published"
     return names
 
 
@@ -80,8 +80,8 @@ def press(blocks: cenote.Namespace, prompt: int) -> None:
     """Publishes more blocks than the region has room for, which are younger than all others."""
     others = blocks.hash_tokens(list(range(prompt << 20, (prompt << 20) + 1500 * TOKENS)), TOKENS)
     blocks.lookup(others).release()
-    for depth, name in enumerate(others):
-        assert blocks.publish(name, depth, bytes(BLOCK)) != "no_room"
+    for depth in range(len(others)):
+        assert blocks.publish(others[depth], depth, bytes(BLOCK)) != "no_room"
 
 
 def test_a_set_keeps_its_blocks_until_it_is_released(blocks: cenote.Namespace, names: cenote.Hashes) -> None:
