@@ -96,6 +96,10 @@ typedef struct {
    Distance between the starts of neighbouring pieces.
    */
   uint64_t piece_stride;
+  /*
+   Rows of a block, such as the tokens of a page; 0: as many as fit.
+   */
+  uint64_t rows;
 } CenoteRowShape;
 
 #ifdef __cplusplus
