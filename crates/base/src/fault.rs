@@ -191,8 +191,6 @@ named! {
     EventStoredUntold = "event.stored-untold",
     /// Eviction does not look at pins.
     EvictScanSkipped = "evict.scan-skipped",
-    /// A gather of rows does not look whether its host was declared dead meanwhile.
-    GatherLifeUnchecked = "gather.life-unchecked",
     /// An insertion does not raise overflow counts.
     IndexOverflowUncounted = "index.overflow-uncounted",
     /// The next holder of a lock does not repair what a dead holder left.

@@ -45,7 +45,6 @@ fn harm(mistake: Mistake) -> Hurts {
         Mistake::BakeryAloneUnsaid
         | Mistake::EventRemovedUntold
         | Mistake::EventStoredUntold
-        | Mistake::GatherLifeUnchecked
         | Mistake::IndexOverflowUncounted
         | Mistake::LockRepairSkipped
         | Mistake::NamespaceTakenInUse

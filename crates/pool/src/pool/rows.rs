@@ -11,7 +11,6 @@ use crate::blocks::life::ReadOutcome;
 use crate::members::Member;
 use crate::region::counters::Counter;
 use crate::region::hit::Hit;
-use cenote_base::fault::{self, Mistake};
 use cenote_mem::{Fabric, HostArea, HostLocal};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU8;
@@ -300,9 +299,6 @@ impl<F: Fabric, H: HostLocal> PinnedRows<F, H> {
     /// declared dead: make another set.
     #[must_use]
     pub fn protects(&self) -> bool {
-        if fault::makes(Mistake::GatherLifeUnchecked) {
-            return true;
-        }
         let region = &self.member.region;
         // A fence between the copies and the words that say whether the pins counted until then.
         region.fabric.fence();
