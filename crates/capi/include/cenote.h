@@ -51,6 +51,57 @@ typedef struct {
  */
 typedef uint32_t CenoteLock;
 
+/*
+ A set of pinned blocks. It is valid in this process until `cenote_unpin_rows` or
+ `cenote_close`.
+ */
+typedef uint32_t CenoteRows;
+
+/*
+ One row: the number of its block in the set, and its number in the block.
+ */
+typedef struct {
+  /*
+   Number of the block in the set, from 0.
+   */
+  uint32_t block;
+  /*
+   Number of the row in the block, from 0.
+   */
+  uint32_t row;
+} CenoteRow;
+
+/*
+ Where rows lie in the payload of a block, in bytes. Row `r` has `pieces` pieces of `size` bytes;
+ piece `p` begins at `offset + r * stride + p * piece_stride`.
+ */
+typedef struct {
+  /*
+   Start of row 0 in the payload.
+   */
+  uint64_t offset;
+  /*
+   Distance between the starts of neighbouring rows.
+   */
+  uint64_t stride;
+  /*
+   Bytes of a piece.
+   */
+  uint64_t size;
+  /*
+   Pieces of a row, at least 1.
+   */
+  uint64_t pieces;
+  /*
+   Distance between the starts of neighbouring pieces.
+   */
+  uint64_t piece_stride;
+  /*
+   Rows of a block, such as the tokens of a page; 0: as many as fit.
+   */
+  uint64_t rows;
+} CenoteRowShape;
+
 #ifdef __cplusplus
 extern "C" {
 #endif // __cplusplus
@@ -214,6 +265,48 @@ int cenote_open(const char *region, const char *name, uint8_t host);
  -EBUSY: a thread holds a lock or waits for one.
  */
 int cenote_close(void);
+
+/*
+ Looks blocks up by their hashes, of 16 bytes each, and pins them, so that their rows can be
+ gathered. Sets `rows`. A block keeps its place in `hashes` as its number. Returns the number of
+ blocks that are misses: not in the region, encoded by a codec, or beyond the pins of a process
+ (448 unless the region was made with another number). Their rows are misses of each gather.
+ -EINVAL: no hashes or no place were given.
+
+ # Safety
+ `hashes` must point to `count` times 16 bytes, and `rows` to a `CenoteRows`.
+ */
+int cenote_pin_rows(const uint8_t *hashes, uintptr_t count, CenoteRows *rows);
+
+/*
+ Copies rows into `buffer`, in the order of `list` and without gaps. `size` is the bytes of the
+ buffer: `count` rows of `shape->pieces * shape->size` bytes. Returns 0 if all rows are there, or
+ the number of blocks of the list that are misses, and stores their numbers, in ascending order,
+ in `missed`, which has room for `count` numbers or is NULL. The buffer's bytes for rows of
+ missed blocks are meaningless. The bytes of all other rows are those that were published.
+
+ The first gather that reaches a block reads it as a whole, to verify it. Threads may gather from
+ one set at once.
+ -EINVAL, and nothing is copied: there is no such set, no row has this shape, a block or a row of
+ the list does not exist, or the buffer has another size.
+
+ # Safety
+ `list` must point to `count` rows, `shape` to a shape, and `buffer` to `size` bytes that nothing
+ else uses meanwhile. `missed` must be NULL or point to `count` numbers.
+ */
+int cenote_gather(CenoteRows rows,
+                  const CenoteRow *list,
+                  uintptr_t count,
+                  const CenoteRowShape *shape,
+                  void *buffer,
+                  uintptr_t size,
+                  uint32_t *missed);
+
+/*
+ Unpins the blocks of a set. A gather of another thread that is under way ends first.
+ -EINVAL: there is no such set.
+ */
+int cenote_unpin_rows(CenoteRows rows);
 
 /*
  Allocates memory of the region and returns its handle; 0: there is no room, as for `shmalloc`.

@@ -11,6 +11,7 @@ mod locks;
 mod memory;
 mod objects;
 mod region;
+mod rows;
 mod speckv;
 
 pub use blocks::{CenoteBlock, CenoteNamespace, cenote_namespace, cenote_publish};
@@ -22,4 +23,5 @@ pub use locks::{
 pub use memory::{cenote_flush, clflush, cxl_shm_get_offset, cxl_shm_get_ptr, shfree, shmalloc};
 pub use objects::{cxl_shm_destroy, cxl_shm_get, cxl_shm_put};
 pub use region::{cenote_close, cenote_create, cenote_open};
+pub use rows::{CenoteRow, CenoteRowShape, CenoteRows, cenote_gather, cenote_pin_rows, cenote_unpin_rows};
 pub use speckv::{cxl_access, cxl_free, cxl_malloc};

@@ -2,6 +2,7 @@
 
 use crate::blocks::Namespaces;
 use crate::errors::{Fault, status, text};
+use crate::rows::RowSets;
 use cenote_base::{HashSeed, HostId};
 use cenote_mem::fork::ProcessStamp;
 use cenote_mem::{Flush, MapOptions, Mapped, RegionSource};
@@ -16,6 +17,7 @@ use std::time::Duration;
 pub struct Region {
     pub pool: HostPool,
     pub namespaces: Namespaces,
+    pub rows: RowSets,
     /// Stamp of the process that opened it. A forked child has its memory but is no worker of the
     /// region.
     stamp: ProcessStamp,
@@ -141,7 +143,14 @@ pub unsafe extern "C" fn cenote_open(region: *const c_char, name: *const c_char,
         };
         let ticker = Ticker::start(pace, beat).map_err(|error| Fault::new(libc::EAGAIN, error.to_string()))?;
         let (stamp, busy) = (ProcessStamp::current(), AtomicUsize::new(0));
-        *place = Some(Arc::new(Region { pool, namespaces: Namespaces::default(), stamp, busy, _ticker: ticker }));
+        *place = Some(Arc::new(Region {
+            pool,
+            namespaces: Namespaces::default(),
+            rows: RowSets::default(),
+            stamp,
+            busy,
+            _ticker: ticker,
+        }));
         Ok(0)
     })
 }

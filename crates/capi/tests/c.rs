@@ -139,6 +139,14 @@ fn blocks_from_c_are_found_by_others() {
     }
 }
 
+#[test]
+fn rows_of_pinned_blocks_are_gathered_in_c() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (program, region) = (compile(folder.path(), "gather"), Region::new("gather"));
+    let run = Command::new(&program).arg(format!("shm:{}", region.0)).output().expect("it starts");
+    assert!(run.status.success(), "{}: {}", run.status, String::from_utf8_lossy(&run.stderr));
+}
+
 /// Earlier, a child's `exit` released its parent's lock, and the next holder did not learn that a
 /// thread or a process had ended with the lock.
 #[test]

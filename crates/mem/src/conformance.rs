@@ -88,12 +88,20 @@ fn payload_is_shared(writer: &impl Fabric, reader: &impl Fabric) {
     assert_eq!(reader.read_payload(at, &mut [left, right], 5), sum);
     assert_eq!((back == payload, sum), (true, checksum(&payload, 5)));
     assert_eq!(reader.load_line(384), [0; 8], "payload stays in its place");
+    // Rows of any length from any place, in the order of the call.
+    for bytes in [0, 1, 8, 63, 64, 100, 256] {
+        let starts = [700, 0, 64, 2743, 700, 1].map(|start| at + start);
+        let mut rows = vec![0; starts.len() * bytes];
+        reader.copy_rows(&starts, bytes, &mut rows);
+        let expected = starts.iter().flat_map(|start| &payload[(start - at) as usize..][..bytes]);
+        assert!(expected.eq(&rows), "rows of {bytes} bytes");
+    }
 }
 
 /// Checks that misaligned offsets and offsets outside the region panic.
 pub fn bad_offsets_panic(fabric: &impl Fabric) {
     let end = fabric.len();
-    let calls: [(&str, &dyn Fn()); 18] = [
+    let calls: [(&str, &dyn Fn()); 21] = [
         ("a word after the end", &|| _ = fabric.load(Offset::new(end))),
         ("an unaligned word", &|| fabric.store(Offset::new(4), 0)),
         ("a word at the end of all offsets", &|| _ = fabric.load(Offset::new(u64::MAX - 7))),
@@ -112,6 +120,9 @@ pub fn bad_offsets_panic(fabric: &impl Fabric) {
         ("refreshing payload at half a line", &|| fabric.refresh_payload(32, 1)),
         ("writing a part after a partial line", &|| _ = fabric.write_payload(0, &[&[0; 8], &[0; 8]], 0)),
         ("reading a part after a partial line", &|| _ = fabric.read_payload(0, &mut [&mut [0; 8], &mut [0; 8]], 0)),
+        ("a row over the end", &|| fabric.copy_rows(&[end - 63], 64, &mut [0; 64])),
+        ("a row whose end overflows", &|| fabric.copy_rows(&[u64::MAX - 7], 64, &mut [0; 64])),
+        ("rows into a buffer of another size", &|| fabric.copy_rows(&[0, 64], 64, &mut [0; 64])),
     ];
     for (name, call) in calls {
         assert!(catch_unwind(AssertUnwindSafe(call)).is_err(), "{name} is accepted");

@@ -24,8 +24,10 @@ pub use flushed::Flushed;
 pub use mapped::Mapped;
 pub use read_only::ReadOnly;
 
+pub(crate) use flush::prefetch;
+
 use crate::checksum::PayloadSum;
-use crate::offset::Offset;
+use crate::offset::{LINE, Offset};
 use crate::region::RegionFile;
 use std::sync::Arc;
 
@@ -186,6 +188,25 @@ pub trait Fabric: Send + Sync + 'static {
     #[track_caller]
     fn checksum_payload(&self, at: u64, len: u64, key: u64) -> u64;
 
+    /// Copies `bytes` bytes from each of `starts`, of any alignment, into `to`, one after the
+    /// other and without a checksum. `to` has the size of all rows. If a row changes meanwhile, its
+    /// copy is some mix of old and new bytes.
+    #[track_caller]
+    fn copy_rows(&self, starts: &[u64], bytes: usize, to: &mut [u8]) {
+        assert_eq!(to.len(), starts.len() * bytes, "the buffer does not have the size of {} rows", starts.len());
+        for (&start, row) in starts.iter().zip(to.chunks_exact_mut(bytes.max(1))) {
+            let mut copied = 0;
+            while copied < bytes {
+                let at = start + copied as u64;
+                let line = self.load_line(at / LINE * LINE).map(u64::to_le_bytes);
+                let part = &line.as_flattened()[(at % LINE) as usize..];
+                let part = &part[..part.len().min(bytes - copied)];
+                row[copied..copied + part.len()].copy_from_slice(part);
+                copied += part.len();
+            }
+        }
+    }
+
     /// The instruction that moves lines to and from the device.
     fn flush(&self) -> Flush;
 
@@ -270,6 +291,9 @@ impl<F: Fabric + ?Sized> Fabric for Arc<F> {
     }
     fn checksum_payload(&self, at: u64, len: u64, key: u64) -> u64 {
         (**self).checksum_payload(at, len, key)
+    }
+    fn copy_rows(&self, starts: &[u64], bytes: usize, to: &mut [u8]) {
+        (**self).copy_rows(starts, bytes, to);
     }
     #[inline]
     fn flush(&self) -> Flush {

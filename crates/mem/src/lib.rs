@@ -23,6 +23,7 @@ pub mod numa;
 pub mod offset;
 pub mod region;
 mod registry;
+pub mod rows;
 
 pub use fabric::{Coherent, Fabric, Flush, Flushed, Mapped, ReadOnly, UnsupportedFlush};
 pub use host::{AreaFile, HostArea, HostLocal, HostSpec, Word};

@@ -196,6 +196,7 @@ impl Actor {
                 0 if prng.below(3) == 0 => self.publish_several(open, &namespace, &mut prng),
                 0 => drop(self.publish(open, &namespace, prng.below(self.shape.universe as u64) as usize)),
                 1 => drop(self.read(open, prng.below(self.shape.universe as u64) as usize)),
+                2 if prng.below(3) == 0 => self.gather_rows(open, &mut prng),
                 2 => self.use_in_place(open, prng.below(self.shape.universe as u64) as usize),
                 3 if prng.below(20) == 0 => self.notes_evicted(open.forget(&namespace)),
                 3 => self.notes_evicted(open.evict(1 + prng.below(3) as usize)),

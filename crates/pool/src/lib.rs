@@ -49,6 +49,7 @@ pub use pool::locks::UserLock;
 pub use pool::parts::PartReader;
 pub use pool::publish::NewBlock;
 pub use pool::read::{Pin, Reading};
+pub use pool::rows::{Gathered, PinnedRows, RowError, RowRef, RowShape};
 pub use pool::swap::SwapSlot;
 pub use pool::{HostPool, Pool};
 pub use region::area::{area_identity, remove_host_memory, sweep_host_memory};

@@ -6,6 +6,7 @@ pub mod memory;
 pub mod parts;
 pub mod publish;
 pub mod read;
+pub mod rows;
 pub mod swap;
 mod tables;
 pub mod upkeep;

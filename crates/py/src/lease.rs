@@ -5,6 +5,7 @@ use crate::codec::Coding;
 use crate::errors::guarded;
 use crate::hashes::Hashes;
 use crate::region::Open;
+use crate::rows::Rows;
 use cenote_mem::Mapped;
 use cenote_pool::{Hit, HostPool, ReadOutcome};
 use pyo3::exceptions::{PyBufferError, PyIndexError};
@@ -88,6 +89,11 @@ impl Lease {
         let count = count.min(pins.len());
         let first = pins.drain(..count).collect();
         Self { open: Arc::clone(&self.open), coding: self.coding.clone(), pins: Mutex::new(first) }
+    }
+
+    /// Moves the blocks into a set whose rows can be gathered. They keep their numbers.
+    fn rows(&self) -> PyResult<Rows> {
+        Rows::new(Arc::clone(&self.open), self.take())
     }
 
     /// Keeps only the first `count` blocks.

@@ -20,6 +20,7 @@ mod memory;
 mod namespace;
 mod numbers;
 mod region;
+mod rows;
 mod save;
 
 use pyo3::prelude::*;
@@ -48,6 +49,8 @@ mod _native {
     use super::namespace::Namespace;
     #[pymodule_export]
     use super::region::Region;
+    #[pymodule_export]
+    use super::rows::Rows;
     #[pymodule_export]
     use super::save::Save;
 

@@ -13,6 +13,7 @@
 #[path = "../../../../fuzz/src/input.rs"]
 #[allow(dead_code, reason = "the fuzzer's other targets use the rest")]
 mod input;
+mod rows;
 
 use cenote::*;
 use cenote_mem::{MapOptions, RegionSource};
@@ -197,7 +198,7 @@ impl Program {
     }
 
     fn step(&mut self, input: &mut Input<'_>) {
-        match input.below(16) {
+        match input.below(17) {
             0..=2 => self.allocate(input),
             3..=4 => self.free(input),
             5 => self.name(input),
@@ -209,6 +210,7 @@ impl Program {
             12 => self.access(input),
             13 => self.write(input),
             14 => self.race(input),
+            15 => self.rows(input),
             _ => self.verify(),
         }
     }

@@ -21,6 +21,10 @@ pub enum BenchCommands {
     Lock(BenchCoreArgs),
     /// Publish small blocks into free and full regions, and claim chunks
     Alloc(BenchCoreArgs),
+    /// Gather random rows of pinned blocks, beside the same gather from private memory
+    Gather(BenchCoreArgs),
+    /// Memory by handle, requests in batches, polling, NUMA binding and huge pages
+    Memory(BenchCoreArgs),
     /// Run pool, index, lock and alloc, beside TraCT's plain design
     All(BenchCoreArgs),
     /// Decode with more KV than the engine's own memory holds, beside an engine that holds it all

@@ -8,14 +8,17 @@ mod alloc;
 mod bare;
 mod child;
 mod codec;
+mod gather;
 mod index;
 mod lock;
+mod memory;
 mod pool;
 mod regions;
 mod rows;
 mod tiers;
 mod trace;
 mod ttft;
+mod waking;
 mod worker;
 
 pub use child::run as run_child;
@@ -55,8 +58,14 @@ struct Part {
     measure: fn(&Setting) -> Result<Vec<Row>, Failure>,
 }
 
-const BENCHES: [(&str, &[Part]); 4] =
-    [("pool", pool::PARTS), ("index", index::PARTS), ("lock", lock::PARTS), ("alloc", alloc::PARTS)];
+const BENCHES: [(&str, &[Part]); 6] = [
+    ("pool", pool::PARTS),
+    ("index", index::PARTS),
+    ("lock", lock::PARTS),
+    ("alloc", alloc::PARTS),
+    ("gather", gather::PARTS),
+    ("memory", memory::PARTS),
+];
 
 pub fn run(command: &BenchCommands) -> Result<(), Failure> {
     match command {
@@ -68,7 +77,11 @@ pub fn run(command: &BenchCommands) -> Result<(), Failure> {
         BenchCommands::Index(args) => core(&["index"], &[DesignArg::Cenote], args),
         BenchCommands::Lock(args) => core(&["lock"], &[DesignArg::Cenote], args),
         BenchCommands::Alloc(args) => core(&["alloc"], &[DesignArg::Cenote], args),
-        BenchCommands::All(args) => core(&BENCHES.map(|(name, _)| name), &[DesignArg::Cenote, DesignArg::Plain], args),
+        BenchCommands::Gather(args) => core(&["gather"], &[DesignArg::Cenote], args),
+        BenchCommands::Memory(args) => core(&["memory"], &[DesignArg::Cenote], args),
+        BenchCommands::All(args) => {
+            core(&["pool", "index", "lock", "alloc"], &[DesignArg::Cenote, DesignArg::Plain], args)
+        }
     }
 }
 

@@ -5,6 +5,7 @@ use super::{around, flush};
 use crate::checksum::{Checksummer, PayloadSum};
 use crate::offset::LINE;
 use crate::region::Mapping;
+use crate::rows;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Reads of at least this size write their destination around the cache: it is most likely not
@@ -85,6 +86,17 @@ impl Bytes {
         let streams = (whole >= READ_STREAM_BYTES_MIN).then_some(DrainStreams);
         // SAFETY: as in `write`, for reading; the value `streams` executes the fence.
         unsafe { sum.0.copy_out(from, part, streams.is_some()) };
+    }
+
+    /// Copies rows out, of any alignment.
+    #[track_caller]
+    pub(super) fn copy_rows(&self, starts: &[u64], bytes: usize, to: &mut [u8]) {
+        for &start in starts {
+            let _ = self.address(start, bytes as u64);
+        }
+        // SAFETY: `address` checked that each row lies inside the mapping; `to` is private memory
+        // outside of it.
+        unsafe { rows::copy_from(self.mapping.base().cast_const(), starts, bytes, to) };
     }
 
     #[track_caller]

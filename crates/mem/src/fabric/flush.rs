@@ -4,7 +4,8 @@
 mod instructions;
 mod whole_line;
 
-pub(super) use instructions::{STREAMS, drain, drain_streams, loads_first, prefetch};
+pub(crate) use instructions::prefetch;
+pub(super) use instructions::{STREAMS, drain, drain_streams, loads_first};
 pub(super) use whole_line::WholeLine;
 
 use std::fmt;

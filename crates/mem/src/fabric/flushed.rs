@@ -209,6 +209,10 @@ impl Fabric for Flushed {
         self.bytes.checksum(at, len, key)
     }
 
+    fn copy_rows(&self, starts: &[u64], bytes: usize, to: &mut [u8]) {
+        self.bytes.copy_rows(starts, bytes, to);
+    }
+
     fn flush(&self) -> Flush {
         self.flush
     }

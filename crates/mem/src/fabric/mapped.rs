@@ -156,6 +156,9 @@ impl Fabric for Mapped {
     fn checksum_payload(&self, at: u64, len: u64, key: u64) -> u64 {
         either!(self, fabric => fabric.checksum_payload(at, len, key))
     }
+    fn copy_rows(&self, starts: &[u64], bytes: usize, to: &mut [u8]) {
+        self.bytes().copy_rows(starts, bytes, to);
+    }
     fn flush(&self) -> Flush {
         either!(self, fabric => fabric.flush())
     }

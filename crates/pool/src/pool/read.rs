@@ -128,6 +128,11 @@ impl<F: Fabric, H: HostLocal> Pin<F, H> {
         &self.hit
     }
 
+    /// Whether this worker made the pin in this life of its host.
+    pub(super) fn is_of(&self, member: &Arc<Member<F, H>>, life: u64) -> bool {
+        Arc::ptr_eq(&self.member, member) && self.life == life
+    }
+
     /// Whether the pin has kept the block until now, so that bytes used in place are the verified
     /// ones. It has not if this host was suspended for longer than the host timeout and declared
     /// dead, or if the chunk was adopted from a dead host whose caches may still write there. A

@@ -36,6 +36,10 @@ counters! {
     ReadsStale = "pool_reads_stale_total",
     /// Reads with a wrong checksum.
     ReadsDamaged = "pool_reads_damaged_total",
+    /// Rows copied by gathers.
+    RowsGathered = "pool_rows_gathered_total",
+    /// Rows that gathers reported as misses.
+    RowsMissed = "pool_rows_missed_total",
     /// Blocks published.
     Published = "pool_published_total",
     /// Bytes published.

@@ -34,6 +34,7 @@ from cenote._native import (
     RegionFull,
     RegionMismatch,
     RegionMissing,
+    Rows,
     Save,
     __version__,
 )
@@ -54,6 +55,7 @@ __all__ = [
     "RegionFull",
     "RegionMismatch",
     "RegionMissing",
+    "Rows",
     "Save",
     "__version__",
 ]

@@ -343,8 +343,53 @@ class Lease:
     def hashes(self) -> Hashes: ...
     def split(self, count: int) -> Lease:
         """Moves the first `count` blocks into a new lease."""
+    def rows(self) -> Rows:
+        """Moves the blocks into a set whose rows can be gathered. They keep their numbers."""
     def truncate(self, count: int) -> None:
         """Keeps only the first `count` blocks."""
+    def release(self) -> None: ...
+    def __enter__(self) -> Self: ...
+    def __exit__(
+        self, _kind: type[BaseException] | None, _value: BaseException | None, _trace: TracebackType | None
+    ) -> None: ...
+
+@final
+class Rows:
+    """Blocks that stay pinned so that rows of them can be gathered, a few tokens of each.
+
+    Encoded blocks have no rows, and are misses.
+    """
+
+    def __len__(self) -> int: ...
+    def verify(self) -> list[int]:
+        """Verifies all blocks now, which reads each of them once.
+
+        Otherwise the first gather that has a row of a block verifies it. Returns the numbers of the
+        blocks that are misses.
+        """
+    def gather(
+        self,
+        rows: _Parts,
+        into: _Parts,
+        *,
+        size: int,
+        offset: int = 0,
+        stride: int | None = None,
+        pieces: int = 1,
+        piece_stride: int = 0,
+        count: int | None = None,
+    ) -> list[int]:
+        """Copies rows into one piece of writable memory, in the order of the list, without gaps.
+
+        `rows` is memory of pairs of 32-bit numbers, block and row: a `uint32` array of shape
+        `(n, 2)`. Row `r` begins `offset + r * stride` bytes into its block and has `size` bytes, or
+        `pieces` pieces of `size` bytes that begin every `piece_stride` bytes. `stride` is `size` by
+        default. `count` is the rows of a block, such as the tokens of a page. Releases the interpreter lock; nothing else may access the memory meanwhile.
+
+        Returns the numbers of the blocks that are misses, in ascending order. The bytes of their
+        rows are invalid. All other rows have the published bytes. Raises `ValueError`, and copies
+        nothing, if a block or a row does not exist or `into` has another size.
+        """
     def release(self) -> None: ...
     def __enter__(self) -> Self: ...
     def __exit__(

@@ -31,6 +31,8 @@ const HELP: &[(&str, &str)] = &[
     ("pool_reads_total", "Blocks read whole"),
     ("pool_repacked_total", "Cold blocks published anew in fewer bytes"),
     ("pool_reservations_recovered_total", "Reservations of dead workers given back"),
+    ("pool_rows_gathered_total", "Rows of pinned blocks copied by gathers"),
+    ("pool_rows_missed_total", "Rows of pinned blocks that gathers could not vouch for"),
     ("pool_workers_recovered_total", "Dead workers recovered"),
     ("preemptions_total", "Requests preempted for lack of KV blocks"),
     ("prompt_tokens_total", "Prompt tokens of accepted requests"),

@@ -56,6 +56,13 @@ impl Row {
         Self::scaled(name, times, "ms", 1e6)
     }
 
+    /// Rate of one operation that moves `bytes` bytes in these times.
+    pub fn rate(name: impl Into<String>, bytes: u64, times: &Times) -> Self {
+        let per_second = |share| bytes as f64 / percentile(times, share);
+        let (p50, p99, p999) = (per_second(0.5), per_second(0.99), per_second(0.999));
+        Self { p50, p99, p999, unit: "GB/s", ..Self::scaled(name, times, "", 1.0) }
+    }
+
     fn scaled(name: impl Into<String>, times: &Times, unit: &'static str, scale: f64) -> Self {
         let at = |share| percentile(times, share) / scale;
         let (p50, p99, p999) = (at(0.5), at(0.99), at(0.999));

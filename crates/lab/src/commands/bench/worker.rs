@@ -3,6 +3,7 @@
 
 use super::bare::{Flat, Table, TwoLevels};
 use super::rows::Times;
+use super::{gather, memory};
 use cenote_base::BlockHash;
 use cenote_base::prng::Prng;
 use cenote_console::args::{RegionArgs, WatchArgs};
@@ -53,13 +54,22 @@ pub enum Job {
     Line { rounds: u64 },
     /// Takes and releases a user lock: the time of each turn, and of all together.
     Lock { rounds: u64 },
+    /// Publishes blocks whose rows name themselves, untimed.
+    Stamp { block_bytes: u64, count: u64 },
+    /// Allocates, accesses and frees memory, beside what the machine needs for its parts.
+    Memory { rounds: u64 },
+    /// Publishes, looks up and gathers in calls of 1 to 64 requests: nanoseconds of each request.
+    Batches { rounds: u64 },
+    /// Gathers random rows of all blocks, and as many from private memory of two kinds of pages:
+    /// nanoseconds per row by each way.
+    Gather { block_bytes: u64, blocks: u64, row_bytes: u64, calls: u64 },
 }
 
 /// Called when the measurement is prepared; returns when it must start.
 pub type Begin<'a> = dyn FnMut() -> Result<(), Failure> + 'a;
 
 pub struct Worker {
-    pool: HostPool,
+    pub pool: HostPool,
 }
 
 /// The hash of a block. Its words are mixed like those of a chain hash.
@@ -68,12 +78,12 @@ pub fn hash_of(block: u64) -> BlockHash {
     BlockHash::from_words([prng.next_u64(), prng.next_u64()])
 }
 
-fn nanoseconds(since: Instant) -> f64 {
+pub fn nanoseconds(since: Instant) -> f64 {
     since.elapsed().as_nanos() as f64
 }
 
 /// Cost of reading the clock.
-fn clock() -> f64 {
+pub fn clock() -> f64 {
     let times = (0..1000).map(|_| nanoseconds(Instant::now())).collect();
     super::rows::median(&times)
 }
@@ -99,10 +109,20 @@ impl Worker {
             Job::Pin { blocks, rounds } => Ok(vec![self.pin(blocks, rounds, begin)?]),
             Job::Line { rounds } => Ok(vec![self.line(rounds, begin)?]),
             Job::Lock { rounds } => self.lock(rounds, begin),
+            Job::Stamp { block_bytes, count } => {
+                begin()?;
+                gather::publish_stamped(self, block_bytes, count)?;
+                Ok(Vec::new())
+            }
+            Job::Memory { rounds } => memory::measure_calls(self, rounds, begin),
+            Job::Batches { rounds } => memory::measure_batches(self, rounds, begin),
+            Job::Gather { block_bytes, blocks, row_bytes, calls } => {
+                gather::measure_job(self, [block_bytes, blocks, row_bytes, calls], begin)
+            }
         }
     }
 
-    fn namespace(&self, block_bytes: u64) -> Result<Namespace, Failure> {
+    pub fn namespace(&self, block_bytes: u64) -> Result<Namespace, Failure> {
         let mut fingerprint = [0; 32];
         fingerprint[..8].copy_from_slice(&block_bytes.to_le_bytes());
         let label = format!("bench {block_bytes}");
@@ -110,7 +130,7 @@ impl Worker {
         Ok(self.pool.namespace(&record)?)
     }
 
-    fn find(&self, block: u64) -> Result<Hit, Failure> {
+    pub fn find(&self, block: u64) -> Result<Hit, Failure> {
         let hit = self.pool.lookup(&[hash_of(block)]).pop();
         hit.ok_or_else(|| Failure::new(format!("block {block} is not to be found")))
     }
@@ -378,7 +398,7 @@ impl Worker {
 }
 
 /// Fails unless a block was published.
-fn published(block: u64, outcome: Publish) -> Result<(), Failure> {
+pub fn published(block: u64, outcome: Publish) -> Result<(), Failure> {
     match outcome {
         Publish::Published => Ok(()),
         other => Err(Failure::new(format!("block {block} could not be published: {other:?}"))),
@@ -393,8 +413,8 @@ fn whole(block: u64, outcome: ReadOutcome, bytes: &[u8]) -> Result<(), Failure> 
     Ok(())
 }
 
-/// The three methods to move a block, in random order.
-fn shuffled(prng: &mut Prng) -> [usize; 3] {
+/// Three methods in random order.
+pub fn shuffled(prng: &mut Prng) -> [usize; 3] {
     let mut ways = [0, 1, 2];
     ways.swap(0, prng.below(3) as usize);
     ways.swap(1, 1 + prng.below(2) as usize);

@@ -98,7 +98,7 @@ pub(in crate::fabric) fn drain_streams() {
 
 /// Prefetches a line that will be loaded soon.
 #[inline(always)]
-pub(in crate::fabric) fn prefetch(line: *const u8) {
+pub(crate) fn prefetch(line: *const u8) {
     #[cfg(target_arch = "x86_64")]
     // SAFETY: a prefetch changes nothing that a program sees, at any address.
     unsafe {
