@@ -5,6 +5,7 @@
 //! tidy` checks it.
 #![forbid(unsafe_code)]
 
+pub mod choice;
 pub mod codec;
 pub mod eviction;
 pub mod kv_blocks;
