@@ -31,6 +31,7 @@ pub use averaged::{AVERAGE_WEIGHT, Averaged};
 pub use last::Last;
 pub use neighbor::Neighbor;
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::str::FromStr;
 
@@ -237,17 +238,24 @@ impl PageChoice {
         pages
     }
 
-    /// Records the choice, and counts the prediction made for it.
+    /// Records the choice, and counts the prediction made for it. Returns the predicted pages that were
+    /// not chosen.
     ///
     /// # Panics
     /// Panics if `of` is outside the shape.
-    pub fn observe(&mut self, of: Chooser, scores: &[f32], chosen: &[PageNumber]) {
+    pub fn observe(&mut self, of: Chooser, scores: &[f32], chosen: &[PageNumber]) -> Vec<PageNumber> {
+        let mut mispredicted = Vec::new();
         if let Some(predicted) = self.pending[self.shape.index(of)].take() {
-            let hits = chosen.iter().filter(|page| predicted.contains(page)).count() as u64;
-            let tally = ChoiceTally { chosen: chosen.len() as u64, predicted: predicted.len() as u64, hits };
+            let is_chosen: BTreeSet<PageNumber> = chosen.iter().copied().collect();
+            let num_predicted = predicted.len() as u64;
+            mispredicted = predicted;
+            mispredicted.retain(|page| !is_chosen.contains(page));
+            let hits = num_predicted - mispredicted.len() as u64;
+            let tally = ChoiceTally { chosen: chosen.len() as u64, predicted: num_predicted, hits };
             self.tallies[of.layer as usize].add(&tally);
         }
         self.predictor.observe(of, scores, chosen);
+        mispredicted
     }
 
     /// What the predictions of a layer were worth.

@@ -22,7 +22,8 @@
 //!    offer speculatively.
 //! 2. [`Planner::poll_action`] until `None`. [`PrefetchAction::Fetch`]: submit the copy to
 //!    [`crate::transfer::Transfers`] with the class and deadline given.
-//! 3. [`Planner::handle`] with what happened to copies and pages.
+//! 3. [`Planner::handle`] with what happened to copies and pages. Report each page that
+//!    [`crate::choice::PageChoice::observe`] returns as [`PrefetchEvent::Mispredicted`].
 //! 4. [`Planner::end_step`] per request and step, and [`Planner::observe_link`] now and then.
 
 pub mod depth;

@@ -134,6 +134,9 @@ pub enum PrefetchEvent<K> {
     Failed(K),
     /// A computation read the page. If it is not in the buffer, this is a miss.
     Used(K),
+    /// The step for which a predictor expected the page did not read it. Pages from exact sources
+    /// stay.
+    Mispredicted(K),
     /// A writer published the page in this generation.
     Written(K, u64),
     /// The request ended: its pages are not needed.
@@ -275,16 +278,12 @@ impl<K: Clone + Ord> Planner<K> {
         depth
     }
 
-    /// Records what the step's speculation was worth, and invalidates the request's speculative pages
-    /// that the step did not read.
+    /// Records what a step's speculation was worth, for the depth of the next steps.
     pub fn end_step(&mut self, request: RequestId, result: &StepResult) {
-        let utilization = self.utilization;
-        if let Some(speculator) = self.speculators.get_mut(&request) {
-            if let Some(depth) = speculator.depth.take() {
-                speculator.bandit.observe(depth, result, utilization, &mut self.shared);
-            }
+        let Some(speculator) = self.speculators.get_mut(&request) else { return };
+        if let Some(depth) = speculator.depth.take() {
+            speculator.bandit.observe(depth, result, self.utilization, &mut self.shared);
         }
-        self.invalidate(request, |entry| entry.source.is_speculative() && !entry.was_used);
     }
 
     /// Records the utilization of the link since the last call, 0 to 1.
@@ -451,13 +450,19 @@ impl<K: Clone + Ord> Planner<K> {
                 }
             }
             PrefetchEvent::Used(key) => self.used(&key),
+            PrefetchEvent::Mispredicted(key) => {
+                let is_unused = |entry: &Entry| entry.source.is_speculative() && entry.is_valid && !entry.was_used;
+                if self.entries.get(&key).is_some_and(is_unused) {
+                    self.invalidate_one(key);
+                }
+            }
             PrefetchEvent::Written(key, generation) => {
                 if self.entries.get(&key).is_some_and(|entry| entry.generation != generation) {
                     self.stale(&key);
                 }
             }
             PrefetchEvent::Ended(request) => {
-                self.invalidate(request, |_| true);
+                self.invalidate(request);
                 self.speculators.remove(&request);
             }
         }
@@ -499,15 +504,13 @@ impl<K: Clone + Ord> Planner<K> {
         self.attach(key.clone(), entry);
     }
 
-    /// Invalidates pages of a request, lazily: copied ones stay until their bytes are needed.
-    fn invalidate(&mut self, request: RequestId, which: impl Fn(&Entry) -> bool) {
-        let keys = self.by_request.get(&request).into_iter().flatten();
-        let keys: Vec<K> = keys.filter(|key| which(&self.entries[key])).cloned().collect();
-        for key in keys {
-            self.invalidate_one(key);
-        }
+    /// Invalidates the pages of a request.
+    fn invalidate(&mut self, request: RequestId) {
+        let keys: Vec<K> = self.by_request.get(&request).into_iter().flatten().cloned().collect();
+        keys.into_iter().for_each(|key| self.invalidate_one(key));
     }
 
+    /// Lazily: a copied page stays until its bytes are needed.
     fn invalidate_one(&mut self, key: K) {
         let mut entry = self.detach(&key);
         match &mut entry.state {

@@ -50,7 +50,7 @@ fn an_invalid_page_revives_until_its_bytes_are_needed() {
     });
     fetched(&mut planner);
     [1, 2].into_iter().for_each(|key| planner.handle(PrefetchEvent::Arrived(key, 1)));
-    planner.end_step(RequestId(1), &StepResult::default());
+    [1, 2].into_iter().for_each(|key| planner.handle(PrefetchEvent::Mispredicted(key)));
     assert!(!planner.is_ready(&1));
     assert_eq!(planner.offer(offer(1, Source::Speculative(0))), Offered::Revived);
     assert!(planner.is_ready(&1));
@@ -161,7 +161,8 @@ enum Step {
     Fail(usize),
     Use(u32),
     Write(u32, u64),
-    EndStep(u64),
+    Mispredict(u32),
+    Next(u64),
     End(u64),
     Link(f64),
 }
@@ -176,7 +177,8 @@ fn step() -> impl Strategy<Value = Step> {
         1 => any::<usize>().prop_map(Step::Fail),
         3 => (0_u32..20).prop_map(Step::Use),
         1 => (0_u32..20, generation()).prop_map(|(key, generation)| Step::Write(key, generation)),
-        1 => (0_u64..3).prop_map(Step::EndStep),
+        1 => (0_u32..20).prop_map(Step::Mispredict),
+        1 => (0_u64..3).prop_map(Step::Next),
         1 => (0_u64..3).prop_map(Step::End),
         1 => (0_f64..1.0).prop_map(Step::Link),
     ]
@@ -224,7 +226,8 @@ proptest! {
                 }
                 Step::Use(key) => planner.handle(PrefetchEvent::Used(key)),
                 Step::Write(key, generation) => planner.handle(PrefetchEvent::Written(key, generation)),
-                Step::EndStep(request) => {
+                Step::Mispredict(key) => planner.handle(PrefetchEvent::Mispredicted(key)),
+                Step::Next(request) => {
                     let depth = planner.depth(RequestId(request));
                     prop_assert!((1..=16).contains(&depth));
                     planner.end_step(RequestId(request), &StepResult { needed: 4, hits: 1, wasted: 2 });
