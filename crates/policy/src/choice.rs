@@ -267,6 +267,11 @@ impl PageChoice {
         &self.tallies[layer as usize]
     }
 
+    /// Starts all tallies from 0, for example after a warm-up.
+    pub fn forget_tallies(&mut self) {
+        self.tallies.fill(ChoiceTally::default());
+    }
+
     /// Sum over all layers.
     #[must_use]
     pub fn total(&self) -> ChoiceTally {

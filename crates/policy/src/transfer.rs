@@ -90,16 +90,17 @@ pub struct TransferConfig {
 }
 
 impl TransferConfig {
-    /// Limits for a window of `outstanding_max`: all of it for demand, three quarters for exact
-    /// copies, half for speculation, a quarter for write-back; each at least 1.
+    /// Limits for a window of `outstanding_max`: all of it for demand, all but an eighth for exact
+    /// copies, half for speculation, a quarter for write-back; each at least 1. What a class may not
+    /// use costs it bandwidth, so the reserve for demand is small.
     ///
     /// # Panics
     /// Panics if `outstanding_max` is 0.
     #[must_use]
     pub fn window(outstanding_max: u32) -> Self {
         assert!(outstanding_max > 0, "a mover without a window never starts a copy");
-        let part = |quarters: u32| (outstanding_max * quarters / 4).max(1);
-        Self { limits: [outstanding_max, part(3), part(2), part(1)], batch_copies_max: 4, batch_bytes_max: 1 << 20 }
+        let part = |eighths: u32| (outstanding_max * eighths / 8).max(1);
+        Self { limits: [outstanding_max, part(7), part(4), part(2)], batch_copies_max: 4, batch_bytes_max: 1 << 20 }
     }
 
     /// *Ω*.

@@ -16,6 +16,7 @@ pub mod model;
 pub mod quantiles;
 pub mod rack;
 pub mod serving;
+pub mod tiers;
 pub mod workload;
 
 pub use cache::BlockCache;
