@@ -18,7 +18,9 @@ pub struct PageFacts {
     pub recompute_ns: u64,
 }
 
-/// Times of the rungs, in nanoseconds. Those of L4 are for the whole page, queues included.
+/// Times of the rungs, in nanoseconds: what other work is delayed by them. A write-behind on an idle
+/// disk delays nothing and costs 0. Its whole time at every load would stop demotion, and then no
+/// block is ever found in L4, which is the reason to stop: the loop never recovers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LadderCosts {
     /// Encoding a page.
