@@ -99,8 +99,7 @@ pub fn study(seed: u64, progress: &mut dyn FnMut()) -> Study {
     let at = |depth: u32| SparseSetup { depth: Depth::Fixed(depth), ..base };
     let mut sparse_depths = vec![sparse("no prefetch".to_owned(), &SparseSetup { depth: Depth::None, ..base })];
     sparse_depths.extend(DEPTHS.map(|depth| sparse(format!("k = {depth}"), &at(depth))));
-    let predictors =
-        ChoiceKind::ALL.map(|kind| sparse(kind.to_string(), &SparseSetup { kind, ..at(4) })).to_vec();
+    let predictors = ChoiceKind::ALL.map(|kind| sparse(kind.to_string(), &SparseSetup { kind, ..at(4) })).to_vec();
     let learned = [("eq. 7 as printed", ThrottleConfig::AS_PRINTED), ("with recovery", ThrottleConfig::default())]
         .map(|(name, config)| sparse(name.to_owned(), &SparseSetup { depth: Depth::Learned(config), ..base }))
         .to_vec();

@@ -148,7 +148,12 @@ fn table_3(study: &Study) -> Vec<Row> {
         row("Table 3: precision, %", "dense", &[87.2], vec![100.0 * staged.precision]),
         row("Table 3: prefetch latency, ns", "sparse", &[285.0], vec![four.prefetch_ns as f64]),
         row("Table 3: synchronous latency, ns", "sparse", &[1_850.0], vec![four.demand_ns as f64]),
-        row("Table 3: effective latency over synchronous", "sparse", &[383.0 / 1_850.0], vec![effective / four.demand_ns.max(1) as f64]),
+        row(
+            "Table 3: effective latency over synchronous",
+            "sparse",
+            &[383.0 / 1_850.0],
+            vec![effective / four.demand_ns.max(1) as f64],
+        ),
         row("Table 3: use of the link, %", "sparse", &[72.4], vec![100.0 * four.utilization]),
         row("Table 3: use of the link, %", "dense", &[72.4], vec![100.0 * staged.utilization]),
     ]
@@ -159,19 +164,36 @@ fn figure_3(study: &Study) -> Vec<Row> {
     let sparse = |name: &str| study.sparse_depths.iter().find(|row| row.name == name).map(|row| row.outcome);
     let mut rows = Vec::new();
     if let (Some(demand), Some(staged)) = (dense("on demand"), dense("three buffers")) {
-        let share = |of: &cenote_serving_sim::tiers::dense::DenseOutcome| 100.0 * of.stall_ns as f64 / of.step_ns as f64;
-        rows.push(row("Figure 3: waiting, without and with prefetch, %", "dense", &[37.0, 10.6], vec![share(&demand), share(&staged)]));
+        let share =
+            |of: &cenote_serving_sim::tiers::dense::DenseOutcome| 100.0 * of.stall_ns as f64 / of.step_ns as f64;
+        rows.push(row(
+            "Figure 3: waiting, without and with prefetch, %",
+            "dense",
+            &[37.0, 10.6],
+            vec![share(&demand), share(&staged)],
+        ));
         let hidden = 100.0 * (1.0 - staged.stall_ns as f64 / demand.stall_ns.max(1) as f64);
         rows.push(row("Figure 3: latency hidden by prefetch, %", "dense", &[76.0], vec![hidden]));
         let gain = staged.tokens_per_s / demand.tokens_per_s;
         rows.push(row("§4.2: throughput over no speculation", "dense", &[1.85], vec![gain]));
     }
     if let (Some(none), Some(four)) = (sparse("no prefetch"), sparse("k = 4")) {
-        let share = |of: &cenote_serving_sim::tiers::sparse::SparseOutcome| 100.0 * of.stall_ns as f64 / of.step_ns as f64;
-        rows.push(row("Figure 3: waiting, without and with prefetch, %", "sparse", &[37.0, 10.6], vec![share(&none), share(&four)]));
+        let share =
+            |of: &cenote_serving_sim::tiers::sparse::SparseOutcome| 100.0 * of.stall_ns as f64 / of.step_ns as f64;
+        rows.push(row(
+            "Figure 3: waiting, without and with prefetch, %",
+            "sparse",
+            &[37.0, 10.6],
+            vec![share(&none), share(&four)],
+        ));
         let hidden = 100.0 * (1.0 - four.stall_ns as f64 / none.stall_ns.max(1) as f64);
         rows.push(row("Figure 3: latency hidden by prefetch, %", "sparse", &[76.0], vec![hidden]));
-        rows.push(row("§4.2: throughput over no speculation", "sparse", &[1.85], vec![four.tokens_per_s / none.tokens_per_s]));
+        rows.push(row(
+            "§4.2: throughput over no speculation",
+            "sparse",
+            &[1.85],
+            vec![four.tokens_per_s / none.tokens_per_s],
+        ));
     }
     rows
 }
@@ -186,9 +208,12 @@ fn arithmetic() -> Vec<Row> {
     let batches: Vec<f64> = THROUGHPUT.iter().zip(LATENCY_MS).map(|(tokens, ms)| tokens * ms / 1e3).collect();
     vec![
         row("§3.1: KV of LLaMA-2 70B, GB, by its formula", "arithmetic", &[640.0], vec![formula]),
-        row("§3.3.1: KV of the chatbot beyond an L1 of 8 GB a GPU, GB", "arithmetic", &[1.0], vec![
-            (scale::chatbot_kv_bytes() as f64 / GB - 64.0).max(0.0),
-        ]),
+        row(
+            "§3.3.1: KV of the chatbot beyond an L1 of 8 GB a GPU, GB",
+            "arithmetic",
+            &[1.0],
+            vec![(scale::chatbot_kv_bytes() as f64 / GB - 64.0).max(0.0)],
+        ),
         row("§3.4.1: thousands of LSTM parameters", "arithmetic", &[128.0], vec![lstm]),
         row("Table 3: effective latency, ns, by its hit rate", "arithmetic", &[383.0], vec![effective]),
         row("Table 8: batch = throughput × latency, of 64", "arithmetic", &[64.0; 5], batches),
