@@ -6,7 +6,7 @@
 //!
 //! **The paper's own L1 leaves nothing to prefetch.** Its chatbot (128 + 256 tokens, 32 requests) has
 //! [`chatbot_kv_bytes`] of KV over all GPUs, and its L1 has 8 to 16 GB on each. So a quarter of the
-//! working set is in L1 here, which is an assumption, and a sixteenth fits into the buffer.
+//! working set is in L1 here, which is an assumption.
 
 use cenote_policy::choice::{ChoiceKind, ChoiceShape};
 use cenote_policy::staging::{FetchOrder, Placement};
@@ -102,7 +102,7 @@ pub fn token_predictor(setup: &DenseSetup, depth: u32) -> (u64, u64) {
 }
 
 /// Requests of 2,048 tokens with sparse attention, an eighth of the pages chosen. L1 has a quarter of
-/// the pages that a layer chooses, and the buffer a sixteenth of all pages.
+/// the pages that a layer chooses, and the buffer a quarter of all pages: two choices of a whole step.
 #[must_use]
 pub fn sparse() -> SparseSetup {
     let layers = shape().layers as u32;
@@ -117,7 +117,7 @@ pub fn sparse() -> SparseSetup {
         layer_ns: layer_ns(u64::from(BATCH * CHOSEN) * page_bytes()),
         step_ns: step_ns(),
         l1_pages: (CHOSEN / 4) as usize,
-        buffer_pages: u64::from(layers * SPARSE_BATCH * CONTEXT_PAGES / 16),
+        buffer_pages: u64::from(layers * SPARSE_BATCH * CONTEXT_PAGES / 4),
         kind: ChoiceKind::Averaged,
         depth: Depth::Fixed(4),
         tier,
