@@ -144,7 +144,7 @@ fn table_3(study: &Study) -> Vec<Row> {
         row("Table 3: prefetch hit rate, %", "sparse", &[94.7], vec![100.0 * four.hit_rate]),
         row("Table 3: prefetch hit rate, %", "dense", &[94.7], vec![100.0 * staged.hit_rate]),
         row("Table 3: coverage, %", "sparse", &[96.3], vec![100.0 * four.coverage]),
-        row("Table 3: precision, %", "sparse", &[87.2], vec![100.0 * four.precision]),
+        row("Table 3: precision, %", "sparse", &[87.2], vec![100.0 * four.predictor_precision]),
         row("Table 3: precision, %", "dense", &[87.2], vec![100.0 * staged.precision]),
         row("Table 3: prefetch latency, ns", "sparse", &[285.0], vec![four.prefetch_ns as f64]),
         row("Table 3: synchronous latency, ns", "sparse", &[1_850.0], vec![four.demand_ns as f64]),

@@ -27,7 +27,7 @@ fn the_paper_s_chatbot_fits_into_its_own_l1() {
 }
 
 #[test]
-#[ignore = "runs the whole study, half a minute in a release build"]
+#[ignore = "runs the whole study, some minutes"]
 fn every_figure_has_a_verdict() {
     let study = study(1, &mut || ());
     let rows = rows(&study);
