@@ -27,13 +27,13 @@
 //! 4. [`Planner::end_step`] per request and step, and [`Planner::observe_link`] now and then.
 
 pub mod depth;
+mod offer;
 mod planner;
 pub mod throttle;
 
 pub use depth::{DEPTHS, DepthBandit, DepthConfig, SharedDepth, StepResult};
-pub use planner::{
-    Offer, Offered, Planner, PlannerConfig, PrefetchAction, PrefetchCounts, PrefetchEvent, SOURCES, Source,
-};
+pub use offer::{Offer, Offered, PlannerConfig, PrefetchAction, PrefetchCounts, PrefetchEvent, SOURCES, Source};
+pub use planner::Planner;
 pub use throttle::{Throttle, ThrottleConfig, ThrottleLearner};
 
 #[cfg(test)]

@@ -4,7 +4,7 @@ use super::{run_sparse, scale};
 use cenote_policy::codec::{Measured, Reward};
 use cenote_policy::prefetch::{ThrottleConfig, ThrottleLearner};
 use cenote_serving_sim::tiers::sparse::{Depth, SparseSetup};
-use cenote_serving_sim::tiers::weights::{EncodedEngine, Learned, learn};
+use cenote_serving_sim::tiers::weights::{EncodedEngine, LearnedWeights, learn};
 use serde::Serialize;
 
 /// Throughput under eq. 7 on a link that is too slow for the load.
@@ -69,7 +69,7 @@ pub struct WeightGain {
     /// Processors' part of a codec's cost on the path of a step.
     pub decode: f64,
     /// The result.
-    pub learned: Learned,
+    pub learned: LearnedWeights,
 }
 
 /// (ratio, harm in nats per thousand tokens) of qpack at 0.5, 0.9, 1.2 and 1.7, and of qpackz, for the

@@ -420,7 +420,7 @@ impl World<'_> {
             hit_rate: share(tally.l1 + tally.ready, tally.chosen),
             l1_rate: share(tally.l1, tally.chosen),
             coverage: share(tally.l1 + tally.ready + tally.late, tally.chosen),
-            precision: (fetched > 0).then(|| 1.0 - share(wasted, fetched).min(1.0)).unwrap_or(0.0),
+            precision: if fetched == 0 { 0.0 } else { 1.0 - share(wasted, fetched).min(1.0) },
             predictor_hit_rate: tally.predicted.hit_rate(),
             predictor_precision: tally.predicted.precision(),
             prefetch_ns: mean(tally.prefetch_ns, tally.arrived),

@@ -49,7 +49,7 @@ impl EncodedEngine {
 
 /// What learning gained.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct Learned {
+pub struct LearnedWeights {
     /// Throughput with equal weights, relative to raw pages.
     pub fixed: f64,
     /// Throughput with the learned weights, relative to raw pages.
@@ -64,7 +64,7 @@ pub struct Learned {
 
 /// Learns for `periods` periods.
 #[must_use]
-pub fn learn(engine: &EncodedEngine, reward: Reward, periods: u32, seed: u64) -> Learned {
+pub fn learn(engine: &EncodedEngine, reward: Reward, periods: u32, seed: u64) -> LearnedWeights {
     let raw = 1.0 / engine.compute.max(engine.copies);
     let of = |weights: Weights| engine.run(weights).0 / raw;
     let mut learner = WeightLearner::new(Weights::default(), reward, seed);
@@ -78,7 +78,7 @@ pub fn learn(engine: &EncodedEngine, reward: Reward, periods: u32, seed: u64) ->
     }
     let grid = (0..=20).flat_map(|a| (0..=20 - a).map(move |b| (a, b, 20 - a - b)));
     let weights = grid.filter_map(|(a, b, c)| Weights::new(f64::from(a), f64::from(b), f64::from(c)));
-    Learned {
+    LearnedWeights {
         fixed: of(Weights::default()),
         learned: of(learner.learned()),
         best: weights.map(of).fold(0.0, f64::max),
