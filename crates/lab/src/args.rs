@@ -11,7 +11,7 @@ pub use bench::{
     PageElementArg, RivalArg,
 };
 pub use sim::{CapacityArg, InstantArg, LoadArg, RoutingArg, SimArgs, TraceFormatArg, pool_name};
-pub use study::{StudyCommands, StudyEngineArgs, StudySwapArgs, StudyWatermarkArgs};
+pub use study::{StudyCommands, StudyEngineArgs, StudyPrefetchArgs, StudySwapArgs, StudyWatermarkArgs};
 pub use torture::{TortureArgs, TortureChildArgs};
 
 use cenote_console::args::{CompletionsArgs, ManArgs, StudiedModelArgs, positive};

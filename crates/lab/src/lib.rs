@@ -6,7 +6,7 @@
 //! channels, which large models have. [`papers`] holds the figures of two papers about their
 //! codecs. [`report`] renders an evaluation with [`plot`].
 //!
-//! [`watermark`] and [`swap`] study the scheduler in the simulator.
+//! [`watermark`] and [`swap`] study the scheduler in the simulator, [`prefetch`] KV beyond L1.
 #![forbid(unsafe_code)]
 
 pub mod agreement;
@@ -15,6 +15,7 @@ pub mod choose;
 pub mod outliers;
 pub mod papers;
 pub mod plot;
+pub mod prefetch;
 pub mod random_model;
 pub mod report;
 pub mod swap;

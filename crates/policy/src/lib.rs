@@ -5,12 +5,16 @@
 //! tidy` checks it.
 #![forbid(unsafe_code)]
 
+mod ascent;
+pub mod choice;
 pub mod codec;
 pub mod eviction;
 pub mod kv_blocks;
+pub mod prefetch;
 pub mod scheduler;
 pub mod sharing;
 pub mod staging;
+pub mod temperature;
 pub mod transfer;
 pub mod watermark;
 

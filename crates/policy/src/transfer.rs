@@ -20,8 +20,9 @@
 //!
 //! **Batches.** Starting *m* copies with one request costs one doorbell: *σ(m) ≈ m* while the
 //! doorbell dominates (§3.6.2, [`batch_gain`]). A batch has one class, so no copy waits for the
-//! completion of a less urgent one. A saturated mover frees its slots one by one. So a class other
-//! than demand waits for the slots of a whole batch, but only while a completion is still to come.
+//! completion of a less urgent one. A saturated mover frees its slots one by one. So a class waits
+//! for the slots of a whole batch, but only while a completion is still to come. Demand waits so only
+//! while a whole batch of demand copies is outstanding, which keeps the device busy.
 //!
 //! **Deadlines.** A copy that has not started at its deadline never starts: [`Action::Expired`]
 //! returns it, and the caller reads synchronously or drops it. A copy that has started is reported
@@ -90,16 +91,17 @@ pub struct TransferConfig {
 }
 
 impl TransferConfig {
-    /// Limits for a window of `outstanding_max`: all of it for demand, three quarters for exact
-    /// copies, half for speculation, a quarter for write-back; each at least 1.
+    /// Limits for a window of `outstanding_max`: all of it for demand, all but an eighth for exact
+    /// copies, half for speculation, a quarter for write-back; each at least 1. What a class may not
+    /// use costs it bandwidth, so the reserve for demand is small.
     ///
     /// # Panics
     /// Panics if `outstanding_max` is 0.
     #[must_use]
     pub fn window(outstanding_max: u32) -> Self {
         assert!(outstanding_max > 0, "a mover without a window never starts a copy");
-        let part = |quarters: u32| (outstanding_max * quarters / 4).max(1);
-        Self { limits: [outstanding_max, part(3), part(2), part(1)], batch_copies_max: 4, batch_bytes_max: 1 << 20 }
+        let part = |eighths: u32| (outstanding_max * eighths / 8).max(1);
+        Self { limits: [outstanding_max, part(7), part(4), part(2)], batch_copies_max: 4, batch_bytes_max: 1 << 20 }
     }
 
     /// *Ω*.
@@ -229,6 +231,8 @@ pub struct Transfers<T> {
     /// Class and deadline of each waiting copy.
     places: BTreeMap<Ticket, (Class, u64)>,
     outstanding: BTreeMap<Ticket, Started>,
+    /// Outstanding copies that started as demand.
+    num_demand: u32,
     /// Deadlines of waiting and of outstanding copies that were not reported.
     deadlines: BTreeSet<(u64, Ticket)>,
     /// Deadline of each outstanding copy in `deadlines`.
@@ -253,6 +257,7 @@ impl<T> Transfers<T> {
             queues: std::array::from_fn(|_| BTreeMap::new()),
             places: BTreeMap::new(),
             outstanding: BTreeMap::new(),
+            num_demand: 0,
             deadlines: BTreeSet::new(),
             started_deadlines: BTreeMap::new(),
             counts: TransferCounts::default(),
@@ -290,6 +295,7 @@ impl<T> Transfers<T> {
     /// Reports that a started copy finished, whether or not it succeeded. Its slot is free.
     pub fn completed(&mut self, ticket: Ticket) -> Completed {
         let Some(started) = self.outstanding.remove(&ticket) else { return Completed::Unknown };
+        self.num_demand -= u32::from(started.class == Class::Demand);
         if let Some(deadline) = self.started_deadlines.remove(&ticket) {
             self.deadlines.remove(&(deadline, ticket));
         }
@@ -396,7 +402,11 @@ impl<T> Transfers<T> {
             let room = self.config.limits[class as usize].saturating_sub(self.num_outstanding());
             let queued = u32::try_from(self.num_queued(class)).unwrap_or(u32::MAX);
             let whole = self.config.batch_copies_max.min(queued).min(self.config.limits[class as usize]);
-            let waits = class != Class::Demand && room < whole && !self.outstanding.is_empty();
+            let is_busy = match class {
+                Class::Demand => self.num_demand >= self.config.batch_copies_max,
+                _ => !self.outstanding.is_empty(),
+            };
+            let waits = is_busy && room < whole;
             (room > 0 && queued > 0 && !waits).then(|| self.batch(class, room))
         })
     }
@@ -414,6 +424,7 @@ impl<T> Transfers<T> {
                 self.started_deadlines.insert(ticket, deadline);
             }
             self.outstanding.insert(ticket, Started { class, is_cancelled: false });
+            self.num_demand += u32::from(class == Class::Demand);
             batch.bytes += queued.bytes;
             batch.copies.push((ticket, queued.item));
         }

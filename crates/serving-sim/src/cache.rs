@@ -26,6 +26,8 @@ pub struct BlockCache {
     numbers: Vec<BlockNumber>,
     plan: Plan,
     evicted: u64,
+    /// The last evicted block, until the caller takes it.
+    last_evicted: Option<BlockNumber>,
 }
 
 impl BlockCache {
@@ -45,6 +47,7 @@ impl BlockCache {
             numbers: Vec::new(),
             plan: Plan::default(),
             evicted: 0,
+            last_evicted: None,
         }
     }
 
@@ -100,7 +103,13 @@ impl BlockCache {
         });
         self.slot_of[self.numbers[at] as usize] = NOWHERE;
         self.evicted += 1;
+        self.last_evicted = Some(self.numbers[at]);
         at
+    }
+
+    /// The block that the last [`Self::touch`] evicted, if any.
+    pub const fn take_evicted(&mut self) -> Option<BlockNumber> {
+        self.last_evicted.take()
     }
 
     fn planned(&mut self) -> Option<usize> {

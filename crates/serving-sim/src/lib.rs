@@ -16,11 +16,12 @@ pub mod model;
 pub mod quantiles;
 pub mod rack;
 pub mod serving;
+pub mod tiers;
 pub mod workload;
 
 pub use cache::BlockCache;
 pub use hits::{HitRate, hit_rate, hit_rate_on_hosts};
 pub use model::{CostModel, Device, Link, ModelShape};
 pub use rack::{Hosts, Rack};
-pub use serving::{ConfigError, Outcome, Setup, simulate};
+pub use serving::{Cold, ColdOutcome, ConfigError, Outcome, Setup, simulate, simulate_with_cold_tier};
 pub use workload::{Request, Workload};

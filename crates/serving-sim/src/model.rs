@@ -8,7 +8,10 @@ mod calibration;
 mod devices;
 
 pub use calibration::{Calibration, CalibrationError, Machine, Sample};
-pub use devices::{CXL, DEVICES, Device, MODELS, ModelShape, NIAGARA, PCIE_5, RDMA_100G};
+pub use devices::{
+    CXL, DEVICES, Device, MODELS, ModelShape, NIAGARA, NIAGARA_L3, NVME_L4, NVME_L4_WRITE, PCIE_5, RDMA_100G,
+    SPECKV_L3, TierLink,
+};
 
 use crate::kernel::Time;
 use serde::Serialize;

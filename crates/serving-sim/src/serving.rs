@@ -11,9 +11,11 @@
 //! number of requests of each instance and chooses the smallest. Loading does not overlap
 //! computing.
 
+mod cold;
 mod setup;
 mod world;
 
+pub use cold::{Cold, ColdOutcome};
 pub use setup::{ConfigError, Pool, Setup};
 
 use crate::workload::Workload;
@@ -84,6 +86,26 @@ pub struct Outcome {
 pub fn simulate(setup: &Setup, workload: &Workload, progress: &mut dyn FnMut(u64)) -> Result<Outcome, ConfigError> {
     setup.check(workload)?;
     Ok(World::new(setup, workload).run(progress))
+}
+
+/// As [`simulate`], with a cold tier (L4) below the shared pool: blocks that the pool evicts may go to
+/// it, and blocks found there are loaded and shared again. Loading waits in the step that admits the
+/// request, or happens ahead if [`Cold::prefetch`] is set.
+///
+/// # Errors
+/// As [`simulate`]. There must be a shared pool, without hosts.
+pub fn simulate_with_cold_tier(
+    setup: &Setup,
+    cold: &Cold,
+    workload: &Workload,
+    progress: &mut dyn FnMut(u64),
+) -> Result<(Outcome, ColdOutcome), ConfigError> {
+    setup.check(workload)?;
+    let (Some(pool), None) = (setup.shared, setup.hosts) else { return Err(ConfigError::NoPoolAbove) };
+    let mut world = World::new(setup, workload);
+    world.add_cold_tier(cold::ColdTier::new(cold, setup, pool, workload));
+    let outcome = world.run(progress);
+    Ok((outcome, world.cold_outcome()))
 }
 
 /// A swap of a request's blocks.

@@ -4,10 +4,12 @@
 use cenote_base::testing::skip;
 use cenote_policy::{Eviction, Watermark};
 use cenote_serving_sim::hits::{Instants, Routing};
-use cenote_serving_sim::model::{CXL, CostModel, Device, ModelShape};
+use cenote_serving_sim::model::{CXL, CostModel, Device, ModelShape, NVME_L4, NVME_L4_WRITE};
 use cenote_serving_sim::serving::Pool;
 use cenote_serving_sim::workload::read_mooncake;
-use cenote_serving_sim::{Hosts, Setup, Workload, hit_rate, hit_rate_on_hosts, simulate};
+use cenote_serving_sim::{
+    Cold, Hosts, Setup, Workload, hit_rate, hit_rate_on_hosts, simulate, simulate_with_cold_tier,
+};
 use std::collections::VecDeque;
 use std::io::BufReader;
 use std::path::{Path, PathBuf};
@@ -151,6 +153,24 @@ fn the_mooncake_trace_has_its_known_hit_rate() {
     let capacity = 1_000;
     let small = hit_rate(&workload, Eviction::Lru, Some(capacity), Instants::Block);
     assert_eq!(small.hit_blocks, naive(&workload, capacity));
+}
+
+#[test]
+fn a_cold_tier_brings_back_what_a_tenth_of_the_working_set_loses() {
+    let path = shared().join("data/mooncake_conversation.jsonl");
+    if !path.exists() {
+        return skip(&format!("the Mooncake trace is not at {}", path.display()));
+    }
+    let workload = read(&path);
+    let shape = ModelShape::named("llama-8b").expect("a preset");
+    let block_bytes = shape.kv_bytes_per_token() * 512;
+    let tenth = Pool { bytes: Some(workload.num_blocks() as u64 / 10 * block_bytes), link: CXL };
+    let setup = Setup { instances: 8, shared: Some(tenth), ..engines() };
+    let cold = Cold { bytes: None, tier: NVME_L4, write_bytes_per_s: NVME_L4_WRITE, writes_max: 4_096, prefetch: true };
+    let alone = simulate(&setup, &workload, &mut |_| ()).expect("it can be served");
+    let (with, told) = simulate_with_cold_tier(&setup, &cold, &workload, &mut |_| ()).expect("it can be served");
+    assert!(with.hit_rate > alone.hit_rate + 0.05, "{} instead of {}: {told:?}", with.hit_rate, alone.hit_rate);
+    assert_eq!((with.requests, with.generated_tokens), (alone.requests, alone.generated_tokens));
 }
 
 #[test]

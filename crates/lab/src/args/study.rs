@@ -1,4 +1,4 @@
-//! Flags of the studies of the scheduler.
+//! Flags of the studies of the scheduler and of prefetching.
 
 use cenote_console::args::{EngineArgs, positive};
 use cenote_console::output::OutputArgs;
@@ -20,6 +20,23 @@ pub enum StudyCommands {
     /// load arrive one after the other, those of the other all at once. Exits with 0 whatever the
     /// deviation; `goal` states whether it is within 15 %.
     Engine(Box<StudyEngineArgs>),
+    /// Prefetch KV beyond the engine's memory: CXL-SpecKV's Tables 3 and 8 and Figure 3
+    ///
+    /// Dense and sparse attention at the paper's scale, simulated by the product's policies. Each figure
+    /// of the paper gets a verdict. With a trace, also a cold tier below a small pool.
+    Prefetch(StudyPrefetchArgs),
+}
+
+#[derive(Args, Debug)]
+pub struct StudyPrefetchArgs {
+    /// A trace in Mooncake's format, to serve with a cold tier
+    #[arg(long, value_name = "FILE")]
+    pub mooncake: Option<PathBuf>,
+    /// Seed of the drawn scores
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub seed: u64,
+    #[command(flatten)]
+    pub output: OutputArgs,
 }
 
 #[derive(Args, Debug)]

@@ -105,6 +105,7 @@ pub fn run(args: &SimArgs) -> Result<(), Failure> {
 fn hint(error: &ConfigError, args: &SimArgs) -> &'static str {
     match error {
         ConfigError::NoHosts => "--hosts and --chunk-blocks must be 1 or more",
+        ConfigError::NoPoolAbove => "give a --pool, without --hosts",
         ConfigError::NoInstances => "give one or more --instances",
         ConfigError::NoBandwidth(_) => "a link is gigabytes a second and nanoseconds, as in --pool-link 25:640",
         ConfigError::Nothing(_) => {

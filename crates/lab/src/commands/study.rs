@@ -1,6 +1,7 @@
-//! `cenote-lab study`: the scheduler under pressure, in simulated time and in an engine.
+//! `cenote-lab study`: the scheduler under pressure and prefetching, in simulated time and in an engine.
 
 mod engine;
+mod prefetch;
 mod real;
 mod swap;
 mod watermark;
@@ -15,6 +16,7 @@ pub fn run(command: &StudyCommands) -> Result<(), Failure> {
         StudyCommands::Watermark(args) => watermark::run(args),
         StudyCommands::Swap(args) => swap::run(args),
         StudyCommands::Engine(args) => engine::run(args),
+        StudyCommands::Prefetch(args) => prefetch::run(args),
     }
 }
 

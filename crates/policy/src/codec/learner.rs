@@ -7,14 +7,22 @@
 //! random directions, first forward, then backward. The difference of the two rewards moves the
 //! weights.
 //!
+//! A choice among codecs is a step function of the weights, so near trials often get equal rewards.
+//! Then the next trials are farther apart, until they find an edge.
+//!
 //! The learner moves the weights' logarithms, so weights stay positive and sum to 1 for all
 //! observations. A step changes no logarithm by more than [`STEP_MAX`], for any reward.
 
 use super::Weights;
 use cenote_base::prng::Prng;
 
-/// Distance of a trial from the weights, in logarithms.
+/// Least and largest distance of a trial from the weights, in logarithms.
 const TRIAL: f64 = 0.1;
+const TRIAL_MAX: f64 = 2.0;
+/// Difference of two rewards that may be noise.
+const FLAT: f64 = 0.05;
+/// Factor by which the distance grows after rewards that differ by less, and shrinks after others.
+const REACH: f64 = 1.5;
 /// Initial factor of the gradient; it decreases with the steps.
 const RATE: f64 = 0.3;
 /// Number of steps after which the factor is halved.
@@ -50,6 +58,8 @@ pub struct WeightLearner {
     direction: [f64; 3],
     /// Reward of the forward trial while the backward one runs.
     first: Option<f64>,
+    /// Distance of the current trial.
+    reach: f64,
     steps: u32,
 }
 
@@ -60,7 +70,7 @@ impl WeightLearner {
         let logarithms = bounded(from.as_array().map(|weight| weight.max(f64::MIN_POSITIVE).ln()));
         let mut prng = Prng::new(seed);
         let direction = draw(&mut prng);
-        Self { reward, logarithms, prng, direction, first: None, steps: 0 }
+        Self { reward, logarithms, prng, direction, first: None, reach: TRIAL, steps: 0 }
     }
 
     /// The weights learned so far.
@@ -72,7 +82,7 @@ impl WeightLearner {
     /// The weights to use until the next observation.
     #[must_use]
     pub fn trial(&self) -> Weights {
-        let way = if self.first.is_none() { TRIAL } else { -TRIAL };
+        let way = if self.first.is_none() { self.reach } else { -self.reach };
         normal(std::array::from_fn(|at| self.logarithms[at] + way * self.direction[at]))
     }
 
@@ -87,11 +97,13 @@ impl WeightLearner {
             self.first = Some(reward);
             return;
         };
-        let slope = (first - reward) / (2.0 * TRIAL);
+        let slope = (first - reward) / (2.0 * self.reach);
         let rate = RATE / (1.0 + f64::from(self.steps) / COOLING);
         let step = (rate * slope).clamp(-STEP_MAX, STEP_MAX);
         self.logarithms = bounded(std::array::from_fn(|at| self.logarithms[at] + step * self.direction[at]));
         self.steps = self.steps.saturating_add(1);
+        let is_flat = (first - reward).abs() < FLAT;
+        self.reach = if is_flat { self.reach * REACH } else { self.reach / REACH }.clamp(TRIAL, TRIAL_MAX);
         self.direction = draw(&mut self.prng);
     }
 }

@@ -44,6 +44,48 @@ pub const NIAGARA: Link = Link { bytes_per_s: 10_100_000_000, latency_ns: 640 };
 /// A 100 Gb/s card after TraCT §5.1, which is 12.5 GB/s. Our assumption: 5 µs end to end.
 pub const RDMA_100G: Link = Link { bytes_per_s: 12_500_000_000, latency_ns: 5_000 };
 
+/// A tier below L1 as a mover sees it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct TierLink {
+    /// Name in tables.
+    pub name: &'static str,
+    /// Bandwidth of all channels together, and the latency of one copy.
+    pub link: Link,
+    /// *Ω*: the most copies that it takes at once.
+    pub outstanding_max: u32,
+    /// Nanoseconds of the mover to start a batch of copies.
+    pub doorbell_ns: u64,
+    /// Parts of the tier that carry one copy at a time each, and share the bandwidth equally.
+    pub channels: u32,
+}
+
+/// SpecKV's own tiers: one x16 link of 64 GB/s (§4.1.1) for two GPUs (§4.5.1), 16 outstanding copies
+/// (§3.4.2), 500 ns to start a request (§3.6.1). Each of its memory channels (1.6 TB/s over 16,
+/// §3.5.1) is faster than the link, so the link is one channel.
+pub const SPECKV_L3: TierLink = TierLink {
+    name: "speckv-l3",
+    link: Link { bytes_per_s: 32 * GB, latency_ns: 400 },
+    outstanding_max: 16,
+    doorbell_ns: 500,
+    channels: 1,
+};
+/// The region on TraCT's Niagara 2.0, [`NIAGARA`]. Our assumption: 100 ns for a processor to start a
+/// batch of copies.
+pub const NIAGARA_L3: TierLink =
+    TierLink { name: "niagara-l3", link: NIAGARA, outstanding_max: 16, doorbell_ns: 100, channels: 1 };
+/// A data-centre NVMe disk as L4: Samsung PM9A3 of 7.68 TB reads 6.9 GB/s and writes 4.1 GB/s (data
+/// sheet). The bandwidth here is that of reads. Our assumptions: 80 µs for a read, 5 µs to submit one,
+/// and one channel: the copies of an NVMe disk are whole blocks, which spread over all its dies.
+pub const NVME_L4: TierLink = TierLink {
+    name: "nvme-l4",
+    link: Link { bytes_per_s: 6_900_000_000, latency_ns: 80_000 },
+    outstanding_max: 16,
+    doorbell_ns: 5_000,
+    channels: 1,
+};
+/// Write bandwidth of the disk of [`NVME_L4`], in bytes per second (data sheet).
+pub const NVME_L4_WRITE: u64 = 4_100_000_000;
+
 const fn gpu(name: &'static str, tenths_of_tflops: u64, gigabytes: u64, gb_per_s: u64, host: Link) -> Device {
     Device {
         name,

@@ -63,6 +63,8 @@ pub enum ConfigError {
     NoInstances,
     #[error("a pool without hosts, with chunks without blocks, or without time between ticks")]
     NoHosts,
+    #[error("a cold tier lies below one shared pool without hosts; name a pool")]
+    NoPoolAbove,
     #[error("{0} has no bandwidth: no transfer would complete")]
     NoBandwidth(&'static str),
     #[error("{0} is without blocks or tokens: no step could compute anything")]

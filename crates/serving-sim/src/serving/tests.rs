@@ -1,5 +1,5 @@
 use super::*;
-use crate::model::{CostModel, Device, Link, ModelShape, PCIE_5};
+use crate::model::{CostModel, Device, Link, ModelShape, NVME_L4, NVME_L4_WRITE, PCIE_5};
 use crate::workload::{Length, Synthetic, cpen};
 use cenote_policy::{Eviction, Watermark};
 
@@ -164,4 +164,40 @@ fn an_impossible_setup_is_refused_with_its_reason() {
         let said = refused(&setup);
         assert!(said.contains(words), "{said}");
     }
+}
+
+/// A disk that is fast enough for the load.
+const DISK: Cold =
+    Cold { bytes: None, tier: NVME_L4, write_bytes_per_s: NVME_L4_WRITE, writes_max: 1_000, prefetch: true };
+
+fn run_cold(setup: &Setup, cold: &Cold, workload: &Workload) -> (Outcome, ColdOutcome) {
+    simulate_with_cold_tier(setup, cold, workload, &mut |_| ()).expect("it can be served")
+}
+
+#[test]
+fn a_cold_tier_keeps_what_a_small_pool_evicts() {
+    let (small, workload) = (Setup { shared: pool(Some(3 * GIB)), ..setup() }, load());
+    let alone = run(&small, &workload);
+    let unlimited = run(&Setup { shared: pool(None), ..setup() }, &workload);
+    for prefetch in [false, true] {
+        let (outcome, cold) = run_cold(&small, &Cold { prefetch, ..DISK }, &workload);
+        let rates = (alone.hit_rate, outcome.hit_rate, unlimited.hit_rate);
+        assert!(rates.0 < rates.1 && rates.1 <= rates.2 + 0.05, "{rates:?}");
+        assert!(cold.demoted > 0 && cold.read_on_demand + cold.prefetch_hits > 0, "{cold:?}");
+        assert_eq!(cold.prefetched > 0, prefetch, "{cold:?}");
+        assert_eq!((outcome.requests, outcome.generated_tokens), (alone.requests, alone.generated_tokens));
+    }
+}
+
+#[test]
+fn a_disk_that_cannot_keep_up_with_writes_is_left_out() {
+    let small = Setup { shared: pool(Some(3 * GIB)), ..setup() };
+    let (_, cold) = run_cold(&small, &Cold { write_bytes_per_s: 1_000_000, writes_max: 2, ..DISK }, &load());
+    assert!(cold.evicted > 0, "{cold:?}");
+}
+
+#[test]
+fn a_cold_tier_needs_a_pool_above() {
+    let error = simulate_with_cold_tier(&setup(), &DISK, &load(), &mut |_| ()).expect_err("there is no pool");
+    assert_eq!(error, ConfigError::NoPoolAbove);
 }

@@ -1,5 +1,6 @@
 //! The state and events of a run.
 
+use super::cold::{ColdOutcome, ColdTier};
 use super::{Outcome, Setup, Swap};
 use crate::cache::BlockCache;
 use crate::kernel::{Calendar, Time};
@@ -9,6 +10,7 @@ use crate::rack::{Hosts, Rack};
 use crate::workload::{BlockNumber, Workload};
 use cenote_base::RequestId;
 use cenote_policy::scheduler::{NewRequest, PrefixSource, Scheduler, SchedulerOutput};
+use cenote_policy::transfer::Ticket;
 
 /// Finished requests between two calls of `progress`.
 const PROGRESS_EVERY: u64 = 256;
@@ -21,6 +23,8 @@ enum Event {
     Step { instance: usize },
     /// A host of the pool ticks; ticks of the rack count from 0.
     Tick { number: u64 },
+    /// A copy to or from the cold tier ends.
+    Cold { ticket: Ticket },
 }
 
 /// The state of a request.
@@ -97,10 +101,25 @@ impl SharedPool {
         }
     }
 
-    /// An instance publishes a prompt's blocks. Returns the number of new ones.
-    fn publish(&mut self, instance: usize, blocks: &[BlockNumber], instant: u64) -> u64 {
+    /// Inserts a block that came from the cold tier. Calls `evicted` with the block that made room.
+    fn insert(&mut self, block: BlockNumber, depth: u32, instant: u64, evicted: &mut dyn FnMut(BlockNumber)) -> bool {
+        let Self::Ideal(cache) = self else { return false };
+        let is_new = !cache.touch(block, depth, instant);
+        cache.take_evicted().into_iter().for_each(evicted);
+        is_new
+    }
+
+    /// An instance publishes a prompt's blocks. Returns the number of new ones. Calls `evicted` with
+    /// each block that an ideal pool evicted.
+    fn publish(
+        &mut self,
+        instance: usize,
+        blocks: &[BlockNumber],
+        instant: u64,
+        evicted: &mut dyn FnMut(BlockNumber),
+    ) -> u64 {
         let is_new = |(depth, &block): (u32, &BlockNumber)| match self {
-            Self::Ideal(cache) => !cache.touch(block, depth, instant),
+            Self::Ideal(_) => self.insert(block, depth, instant, evicted),
             Self::Hosts { rack, hosts } => rack.publish(instance % hosts.count, block, depth),
         };
         (0..).zip(blocks).map(is_new).map(u64::from).sum()
@@ -158,6 +177,7 @@ pub(super) struct World<'a> {
     gaps: Histogram,
     totals: Totals,
     swap_trace: Option<Vec<Swap>>,
+    cold: Option<ColdTier>,
 }
 
 /// Prefix source of an instance: its own cache and the shared pool.
@@ -165,6 +185,7 @@ struct Prefix<'a> {
     workload: &'a Workload,
     private: Option<&'a BlockCache>,
     shared: Option<&'a SharedPool>,
+    cold: Option<&'a ColdTier>,
     lookups: u64,
 }
 
@@ -172,6 +193,10 @@ impl Prefix<'_> {
     fn num_found(&self, request: usize) -> usize {
         let blocks = self.workload.blocks(&self.workload.requests()[request]);
         match (self.private, self.shared) {
+            (None, Some(shared)) if self.cold.is_some() => {
+                let is_cold = |block| self.cold.is_some_and(|cold| cold.contains(block));
+                blocks.iter().take_while(|&&block| shared.contains(block) || is_cold(block)).count()
+            }
             (None, None) => 0,
             (Some(private), None) => private.num_found(blocks),
             (None, Some(shared)) => shared.num_found(blocks),
@@ -236,7 +261,17 @@ impl<'a> World<'a> {
             gaps: Histogram::default(),
             totals: Totals::default(),
             swap_trace: None,
+            cold: None,
         }
+    }
+
+    /// Adds a cold tier below the shared pool.
+    pub(super) fn add_cold_tier(&mut self, cold: ColdTier) {
+        self.cold = Some(cold);
+    }
+
+    pub(super) fn cold_outcome(&self) -> ColdOutcome {
+        self.cold.as_ref().map_or_else(ColdOutcome::default, ColdTier::outcome)
     }
 
     pub(super) fn record_swaps(&mut self) {
@@ -254,6 +289,7 @@ impl<'a> World<'a> {
             match event {
                 Event::Tick { number } => self.tick(number),
                 Event::Arrival => self.arrive(),
+                Event::Cold { ticket } => self.end_cold_copy(ticket),
                 Event::Step { instance } => {
                     self.end_step(instance);
                     self.begin_step(instance);
@@ -294,12 +330,40 @@ impl<'a> World<'a> {
         };
         instance.scheduler.add(new).expect("`Setup::check` refuses requests that never fit");
         instance.unfinished += 1;
+        let position = instance.unfinished;
         self.totals.prompt_tokens += u64::from(request.input_tokens);
         if !instance.is_busy {
             // Schedule the step behind other arrivals at this instant, so that it admits them too.
             instance.is_busy = true;
             self.calendar.schedule(self.calendar.now(), Event::Step { instance: at });
         }
+        self.prefetch(index, position);
+    }
+
+    /// A request waits: the planner may fetch its blocks that only the cold tier has.
+    fn prefetch(&mut self, index: usize, position: u32) {
+        let (Some(cold), Some(shared)) = (&mut self.cold, &self.shared) else { return };
+        let blocks = self.workload.blocks(&self.workload.requests()[index]);
+        let found = (0..).zip(blocks).take_while(|(_, block)| shared.pool.contains(**block) || cold.contains(**block));
+        let absent: Vec<(u32, BlockNumber)> =
+            found.filter(|(_, block)| !shared.pool.contains(**block)).map(|(depth, block)| (depth, *block)).collect();
+        cold.wait(index, &absent, position);
+        self.pump_cold();
+    }
+
+    fn pump_cold(&mut self) {
+        let (Some(cold), now) = (&mut self.cold, self.calendar.now()) else { return };
+        let calendar = &mut self.calendar;
+        cold.pump(now, |end, ticket| calendar.schedule(end.max(now), Event::Cold { ticket }));
+    }
+
+    /// A prefetched block enters the pool, or a demoted one is in the cold tier.
+    fn end_cold_copy(&mut self, ticket: Ticket) {
+        let (Some(cold), Some(shared)) = (&mut self.cold, &mut self.shared) else { return };
+        if let Some((block, depth)) = cold.completed(ticket, self.lookups) {
+            shared.pool.insert(block, depth, self.lookups, &mut |evicted| cold.evicted(evicted, self.lookups));
+        }
+        self.pump_cold();
     }
 
     /// Chooses an instance's next step and schedules its end.
@@ -315,6 +379,7 @@ impl<'a> World<'a> {
                 workload: self.workload,
                 private: instance.private.as_ref().map(|store| &store.cache),
                 shared: self.shared.as_ref().map(|shared| &shared.pool),
+                cold: self.cold.as_ref(),
                 lookups: 0,
             };
             instance.scheduler.schedule_into(&mut prefix, &mut instance.output);
@@ -375,6 +440,7 @@ impl<'a> World<'a> {
                 workload: self.workload,
                 private: instance.private.as_ref().map(|store| &store.cache),
                 shared: self.shared.as_ref().map(|shared| &shared.pool),
+                cold: self.cold.as_ref(),
                 lookups: 0,
             };
             let found = prefix.num_found(index);
@@ -386,6 +452,22 @@ impl<'a> World<'a> {
                 self.totals.hit_blocks += found as u64;
             }
             self.totals.events += found as u64;
+            if let (Some(cold), Some(shared)) = (&mut self.cold, &mut self.shared) {
+                // Blocks that only the cold tier has are read while the step waits, and are shared from
+                // then on.
+                let absent: Vec<(u32, BlockNumber)> = (0..)
+                    .zip(&blocks[..found])
+                    .filter(|(_, block)| !shared.pool.contains(**block))
+                    .map(|(depth, block)| (depth, *block))
+                    .collect();
+                let numbers: Vec<BlockNumber> = absent.iter().map(|(_, block)| *block).collect();
+                ready = ready.max(cold.read_now(now, &numbers, self.lookups));
+                for (depth, block) in absent {
+                    let mut evicted = |evicted| cold.evicted(evicted, self.lookups);
+                    shared.pool.insert(block, depth, self.lookups, &mut evicted);
+                }
+                cold.admitted(index, &blocks[..found]);
+            }
             // All found blocks are touched. Only the blocks that hold the matched tokens are
             // loaded.
             let loaded = part.num_loaded_tokens.div_ceil(self.workload.block_tokens()) as usize;
@@ -409,6 +491,7 @@ impl<'a> World<'a> {
                 ready = ready.max(shared.busy.carry(now, far));
             }
         }
+        self.pump_cold();
         ready
     }
 
@@ -467,9 +550,12 @@ impl<'a> World<'a> {
             write(&mut own.busy, new);
         }
         if let Some(shared) = &mut self.shared {
-            let new = shared.pool.publish(at, blocks, instant);
+            let cold = &mut self.cold;
+            let mut evicted = |block| cold.iter_mut().for_each(|cold| cold.evicted(block, instant));
+            let new = shared.pool.publish(at, blocks, instant, &mut evicted);
             write(&mut shared.busy, new);
         }
+        self.pump_cold();
     }
 
     fn outcome(&self) -> Outcome {
