@@ -63,6 +63,8 @@ const STALL_RATE: u64 = 100;
 /// Rate of host crashes in runs about the chunks of dead hosts, in 1/2^20 per operation: few, so
 /// that some host lives to adopt them.
 const ADOPTION_CRASHES: u64 = 20;
+/// Rate of deaths at the points of such runs, in 1/1024 per passing.
+const ADOPTION_DEATHS: u64 = 1000;
 
 pub struct Outcome {
     pub violations: Vec<Violation>,
@@ -126,8 +128,9 @@ pub fn run(seed: u64, setting: &Setting) -> Outcome {
         (rates.process_crash, rates.host_crash) = (0, 0);
     }
     if of_point == Some(Subject::Adoption) && deaths {
-        // The point is passed only after the death of another host.
-        rates.host_crash = ADOPTION_CRASHES;
+        // The point is passed only after the death of another host, so rarely that a process should
+        // die there.
+        (rates.host_crash, rates.deadly_rate) = (ADOPTION_CRASHES, ADOPTION_DEATHS);
     }
     if let Some(subject) = of_point.or(of_focus) {
         shape = shape.about(subject);

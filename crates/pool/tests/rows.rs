@@ -213,7 +213,7 @@ fn a_block_that_was_evicted_and_published_again_is_found_by_its_new_hit_only() {
         while pool.evict(usize::MAX) > 0 {}
         let gone = pool.pin_rows(&old);
         assert_eq!((gone.is_there(0), gone.is_there(1), gone.is_there(2)), (false, false, false));
-        hashes.iter().zip(0..).for_each(|(&hash, depth)| drop(publish(&pool, &ns, hash, depth)));
+        hashes.iter().zip(0..).for_each(|(&hash, depth)| _ = publish(&pool, &ns, hash, depth));
         let mut set = pool.pin_rows(&[old[0], pool.lookup(&hashes)[1]]);
         let shape = RowShape::packed(0, 512);
         let rows = list(&mut Prng::new(5), 2, &shape, 100);
