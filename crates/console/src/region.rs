@@ -169,14 +169,23 @@ impl NewRegionArgs {
             mode: 0o600,
             prefault: false,
             hash_seed: None,
+            cold: None,
         }
     }
 
     fn config(&self) -> Result<PoolConfig, Failure> {
-        let seed = HashSeed(match self.hash_seed {
+        let mut seed = HashSeed(match self.hash_seed {
             Some(seed) => seed,
             None => random_bytes()?,
         });
+        if let Some(settings) = &self.cold {
+            let found = crate::cold::seed(&settings.place, &seed)?;
+            if self.hash_seed.is_some() && found != seed {
+                return Err(Failure::new(format!("--cold {}: its regions have another hash seed", settings.place))
+                    .hint("leave --hash-seed out, or name another place"));
+            }
+            seed = found;
+        }
         Ok(PoolConfig {
             chunk_bytes: self.chunk_size.0,
             min_block_bytes: self.min_block.0,

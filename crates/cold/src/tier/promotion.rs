@@ -133,14 +133,16 @@ impl Reads {
         }
     }
 
-    /// Ends a read. Returns whether a request still waited for it.
-    pub fn done(&self, read: &Read) -> bool {
+    /// Ends a read. `count` learns whether a request still waits for it, before the request
+    /// continues.
+    pub fn done(&self, read: &Read, count: impl FnOnce(bool)) {
         let mut state = self.state();
         state.running.remove(&read.started);
         let waiters = state.waiters.remove(&read.name);
         let in_time = waiters.iter().flatten().any(|waiter| !waiter.0.until.passed());
+        drop(state);
+        count(in_time);
         release(waiters);
-        in_time
     }
 
     /// Whether a read has taken longer than requests wait. Then no request should wait for further

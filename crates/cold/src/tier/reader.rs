@@ -9,15 +9,14 @@ pub fn run(shared: &Shared) {
     let mut memory = Aligned::default();
     while let Some(read) = shared.reads.take(&shared.counters.late) {
         let bytes = promote(shared, &read.name, &mut memory);
-        let in_time = shared.reads.done(&read);
         let counters = &shared.counters;
-        match bytes {
+        shared.reads.done(&read, |in_time| match bytes {
             Some(bytes) => {
                 add(&counters.bytes_in, bytes);
                 add(if in_time { &counters.hits } else { &counters.late }, 1);
             }
             None => add(&counters.misses, 1),
-        }
+        });
     }
 }
 

@@ -107,7 +107,9 @@ impl State {
             Self::failed(shared, &error);
         }
         if shared.config.write == WriteBehind::Cold {
-            shared.offer(shared.upper.coldest());
+            // The same blocks are listed until they are evicted; only new ones count.
+            let listed = shared.upper.coldest();
+            shared.offer(listed.into_iter().filter(|name| shared.backend.length(name).is_none()));
         }
     }
 
