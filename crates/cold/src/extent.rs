@@ -80,12 +80,7 @@ impl Backend for Extents {
         let directory = &self.config.directory;
         let found = identity::of_directory(&*self.disk, directory, seed)?;
         if found != *seed {
-            return Err(ColdError::Io {
-                at: directory.display().to_string(),
-                error: "it keeps blocks of regions with another hash seed; create the region with --cold, \
-                        or use another directory"
-                    .to_owned(),
-            });
+            return Err(identity::of_others(&directory.display().to_string()));
         }
         Ok(())
     }

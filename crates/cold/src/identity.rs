@@ -101,6 +101,15 @@ pub fn of_directory(disk: &dyn Disk, directory: &Path, own: &HashSeed) -> Result
     Err(ColdError::Gone(path.display().to_string()))
 }
 
+/// The error of a place whose regions have another seed.
+pub(crate) fn of_others(at: &str) -> ColdError {
+    ColdError::Io {
+        at: at.to_owned(),
+        error: "it keeps blocks of regions with another hash seed; create the region with --cold, or use another place"
+            .to_owned(),
+    }
+}
+
 /// An unpredictable number.
 pub(crate) fn unique() -> Result<u64, ColdError> {
     use std::io::Read;

@@ -16,13 +16,17 @@ pub mod disk;
 mod error;
 mod extent;
 pub mod identity;
+#[cfg(feature = "objects")]
+mod objects;
 pub mod record;
 mod settings;
 mod tier;
 
-pub use backend::Backend;
+pub use backend::{Backend, Refreshed, Sealed};
 pub use counters::{Counters, ErrorKind};
 pub use error::ColdError;
 pub use extent::{Extents, ExtentsConfig};
+#[cfg(feature = "objects")]
+pub use objects::Objects;
 pub use settings::{DEFAULT_BYTES, ParseSettingsError, Place, Settings, WriteBehind};
 pub use tier::{Promotion, Tier, TierConfig, Upper};

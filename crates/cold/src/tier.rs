@@ -14,6 +14,7 @@ use crate::error::ColdError;
 use crate::record::{Head, Name};
 use crate::settings::WriteBehind;
 use cenote_base::{Deadline, HashSeed};
+use cenote_mem::fork::ProcessStamp;
 pub use promotion::Promotion;
 use promotion::Reads;
 use queue::Queue;
@@ -70,6 +71,8 @@ struct Shared {
 /// L4 below a region, for one process. Dropping it writes what is waiting, within a deadline.
 pub struct Tier {
     shared: Arc<Shared>,
+    /// A forked child has the memory of a tier, but none of its threads, and locks that they held.
+    stamp: ProcessStamp,
 }
 
 impl Tier {
@@ -88,7 +91,7 @@ impl Tier {
             threads: Mutex::new(0),
             ended: Condvar::new(),
         });
-        let tier = Self { shared };
+        let tier = Self { shared, stamp: ProcessStamp::current() };
         tier.spawn("cold-write", writer::run);
         (0..READERS).for_each(|_| tier.spawn("cold-read", reader::run));
         tier
@@ -111,7 +114,7 @@ impl Tier {
     /// Queues published blocks for writing. Never waits: blocks that do not fit into the queue are
     /// dropped and counted. Does nothing if only cold blocks are written.
     pub fn offer(&self, names: impl IntoIterator<Item = Name>) {
-        if self.shared.config.write == WriteBehind::Published {
+        if self.shared.config.write == WriteBehind::Published && !self.stamp.is_inherited() {
             self.shared.offer(names);
         }
     }
@@ -120,7 +123,7 @@ impl Tier {
     #[must_use]
     pub fn count(&self, names: &[Name]) -> usize {
         let deadline = self.shared.config.deadline;
-        if names.is_empty() || !self.is_open() || self.shared.backend.length(&names[0]).is_none() {
+        if names.is_empty() || self.stamp.is_inherited() || !self.is_open() || self.shared.backend.length(&names[0]).is_none() {
             return 0;
         }
         if self.shared.reads.is_stuck(deadline) {
@@ -213,6 +216,9 @@ impl Drop for Ended<'_> {
 
 impl Drop for Tier {
     fn drop(&mut self) {
+        if self.stamp.is_inherited() {
+            return;
+        }
         self.shared.queue.close();
         self.shared.reads.close();
         let threads = self.shared.count();

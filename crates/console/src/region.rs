@@ -12,6 +12,7 @@ use cenote_pool::{
     AttachOptions, Eviction, Inspector, OpenError, Pool, PoolConfig, PoolError, Superblock, make_region, open_region,
     peek, random_bytes,
 };
+use cenote_store::snapshot::SnapshotSettings;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -270,6 +271,18 @@ pub fn create(region: &RegionArgs, new: &NewRegionArgs, force: bool) -> Result<(
         spinner.finish_and_clear();
     }
     made
+}
+
+/// Creates the region that a snapshot describes, with a new identity.
+pub fn create_again(
+    region: &RegionArgs,
+    settings: &SnapshotSettings,
+    size: Option<ByteSize>,
+) -> Result<(Arc<Mapped>, Superblock), Failure> {
+    let size = size.map_or(settings.region_bytes, |size| size.0);
+    let config = PoolConfig { uuid: random_bytes()?, ..settings.config.clone() };
+    make_region(region.source()?, size, 0o600, settings.flush, &config, &region.map_options())
+        .map_err(|error| region.explain_open(error))
 }
 
 /// Reports host memory that only other users of the group may remove.

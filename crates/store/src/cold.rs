@@ -6,11 +6,12 @@ use cenote_cold::record::{Head, Name};
 pub use cenote_cold::{
     ColdError, Counters, DEFAULT_BYTES, ErrorKind, ParseSettingsError, Place, Promotion, Settings, Tier, WriteBehind,
 };
-use cenote_cold::{Backend, Extents, ExtentsConfig, TierConfig, Upper, identity};
+use cenote_cold::{Backend, Extents, ExtentsConfig, Objects, TierConfig, Upper, identity};
 use cenote_mem::{Fabric, LINE};
 use cenote_pool::{Hit, Names, Namespace, NewBlock, Pool, Publish, ReadOutcome};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
 
 /// Most chunks with blocks that are written down before they are evicted.
 const DEMOTED_CHUNKS_MAX: usize = 32;
@@ -48,12 +49,8 @@ pub struct ColdTier {
 pub fn seed_of(place: &Place, own: &HashSeed) -> Result<HashSeed, ColdError> {
     match place {
         Place::Directory(path) => identity::of_directory(&LocalDisk, path, own),
-        Place::Objects(url) => Err(no_objects(url)),
+        Place::Objects(url) => Objects::new(url, 0, Duration::ZERO)?.seed(own),
     }
-}
-
-fn no_objects(url: &str) -> ColdError {
-    ColdError::Io { at: url.to_owned(), error: "object stores are not built in".to_owned() }
 }
 
 fn backend_of(settings: &Settings) -> Result<Box<dyn Backend>, ColdError> {
@@ -62,7 +59,7 @@ fn backend_of(settings: &Settings) -> Result<Box<dyn Backend>, ColdError> {
             let config = ExtentsConfig::new(path.clone(), settings.bytes);
             Ok(Box::new(Extents::new(config, Arc::new(LocalDisk))))
         }
-        Place::Objects(url) => Err(no_objects(url)),
+        Place::Objects(url) => Ok(Box::new(Objects::new(url, settings.bytes, settings.deadline)?)),
     }
 }
 
@@ -111,6 +108,14 @@ impl ColdTier {
         let names = names(namespace, missing);
         let count = worth_promoting(self.tier.count(&names));
         (count > 0).then(|| self.tier.promote(&names[..count]))
+    }
+
+    /// As [`ColdTier::promote`], for blocks in any order: all that L4 lists.
+    #[must_use]
+    pub fn promote_any(&self, namespace: &Namespace, missing: &[BlockHash]) -> Option<Promotion> {
+        let listed: Vec<Name> = names(namespace, missing).into_iter().filter(|name| self.tier.has(name)).collect();
+        let count = worth_promoting(listed.len());
+        (count > 0).then(|| self.tier.promote(&listed[..count]))
     }
 
     /// Waits until L4 is open and its list is complete.

@@ -12,6 +12,7 @@ mod encoding;
 pub mod facts;
 mod pending;
 mod region;
+pub mod snapshot;
 
 pub use cenote_cold::Promotion;
 pub use encoding::{BlockCodec, PageFrame};
