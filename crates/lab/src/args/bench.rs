@@ -21,6 +21,8 @@ pub enum BenchCommands {
     Lock(BenchCoreArgs),
     /// Publish small blocks into free and full regions, and claim chunks
     Alloc(BenchCoreArgs),
+    /// Write to a disk and read from it, beside plain files; first tokens from there
+    Cold(BenchCoreArgs),
     /// Run pool, index, lock and alloc, beside TraCT's plain design
     All(BenchCoreArgs),
     /// Encode and decode pages on one core, beside copies of as many bytes

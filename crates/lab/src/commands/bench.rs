@@ -8,6 +8,7 @@ mod alloc;
 mod bare;
 mod child;
 mod codec;
+mod cold;
 mod index;
 mod lock;
 mod pool;
@@ -54,8 +55,16 @@ struct Part {
     measure: fn(&Setting) -> Result<Vec<Row>, Failure>,
 }
 
-const BENCHES: [(&str, &[Part]); 4] =
-    [("pool", pool::PARTS), ("index", index::PARTS), ("lock", lock::PARTS), ("alloc", alloc::PARTS)];
+/// Those of `bench all`: they need memory only.
+const IN_MEMORY: [&str; 4] = ["pool", "index", "lock", "alloc"];
+
+const BENCHES: [(&str, &[Part]); 5] = [
+    ("pool", pool::PARTS),
+    ("index", index::PARTS),
+    ("lock", lock::PARTS),
+    ("alloc", alloc::PARTS),
+    ("cold", cold::PARTS),
+];
 
 pub fn run(command: &BenchCommands) -> Result<(), Failure> {
     match command {
@@ -66,7 +75,8 @@ pub fn run(command: &BenchCommands) -> Result<(), Failure> {
         BenchCommands::Index(args) => core(&["index"], &[DesignArg::Cenote], args),
         BenchCommands::Lock(args) => core(&["lock"], &[DesignArg::Cenote], args),
         BenchCommands::Alloc(args) => core(&["alloc"], &[DesignArg::Cenote], args),
-        BenchCommands::All(args) => core(&BENCHES.map(|(name, _)| name), &[DesignArg::Cenote, DesignArg::Plain], args),
+        BenchCommands::Cold(args) => core(&["cold"], &[DesignArg::Cenote], args),
+        BenchCommands::All(args) => core(&IN_MEMORY, &[DesignArg::Cenote, DesignArg::Plain], args),
     }
 }
 
