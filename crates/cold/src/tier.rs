@@ -123,7 +123,11 @@ impl Tier {
     #[must_use]
     pub fn count(&self, names: &[Name]) -> usize {
         let deadline = self.shared.config.deadline;
-        if names.is_empty() || self.stamp.is_inherited() || !self.is_open() || self.shared.backend.length(&names[0]).is_none() {
+        if names.is_empty()
+            || self.stamp.is_inherited()
+            || !self.is_open()
+            || self.shared.backend.length(&names[0]).is_none()
+        {
             return 0;
         }
         if self.shared.reads.is_stuck(deadline) {

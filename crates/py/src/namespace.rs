@@ -60,7 +60,8 @@ impl Namespace {
     fn offer(&self, hashes: impl IntoIterator<Item = BlockHash>, outcomes: &[Publish]) {
         if let Some(below) = self.below() {
             let is_there = |outcome: &Publish| matches!(outcome, Publish::Published | Publish::Duplicate);
-            below.offer(hashes.into_iter().zip(outcomes).filter(|(_, outcome)| is_there(outcome)).map(|(hash, _)| hash));
+            below
+                .offer(hashes.into_iter().zip(outcomes).filter(|(_, outcome)| is_there(outcome)).map(|(hash, _)| hash));
         }
     }
 

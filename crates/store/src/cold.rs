@@ -3,10 +3,10 @@
 use cenote_base::{BlockHash, Deadline, HashSeed};
 use cenote_cold::disk::LocalDisk;
 use cenote_cold::record::{Head, Name};
+use cenote_cold::{Backend, Extents, ExtentsConfig, Objects, TierConfig, Upper, identity};
 pub use cenote_cold::{
     ColdError, Counters, DEFAULT_BYTES, ErrorKind, ParseSettingsError, Place, Promotion, Settings, Tier, WriteBehind,
 };
-use cenote_cold::{Backend, Extents, ExtentsConfig, Objects, TierConfig, Upper, identity};
 use cenote_mem::{Fabric, LINE};
 use cenote_pool::{Hit, Names, Namespace, NewBlock, Pool, Publish, ReadOutcome};
 use std::collections::{BTreeMap, HashMap};
@@ -76,11 +76,8 @@ impl ColdTier {
     #[must_use]
     pub fn over<F: Fabric + 'static>(pool: Pool<F>, backend: Box<dyn Backend>, settings: &Settings) -> Arc<Self> {
         let opened = Arc::<Opened>::default();
-        let config = TierConfig {
-            seed: pool.superblock().config.seed,
-            write: settings.write,
-            deadline: settings.deadline,
-        };
+        let config =
+            TierConfig { seed: pool.superblock().config.seed, write: settings.write, deadline: settings.deadline };
         let upper = Region { pool, opened: Arc::clone(&opened) };
         Arc::new(Self { tier: Tier::start(Box::new(upper), backend, config), opened, settings: settings.clone() })
     }

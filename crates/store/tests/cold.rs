@@ -43,7 +43,8 @@ impl World {
         let seed = seed_of(&settings.place, &HashSeed([model; 32])).expect("a directory");
         let mapping = Mapping::create(&RegionSource::Anon, bytes, 0o600, &MapOptions::default()).expect("memory");
         let fabric = Arc::new(Coherent::new(mapping));
-        let config = PoolConfig { chunk_bytes: 256 << 10, max_hosts: 1, workers_per_host: 4, ..PoolConfig::new(seed, [4; 16]) };
+        let config =
+            PoolConfig { chunk_bytes: 256 << 10, max_hosts: 1, workers_per_host: 4, ..PoolConfig::new(seed, [4; 16]) };
         Superblock::format(&fabric, &config).expect("it fits");
         let options = AttachOptions { private: true, ..AttachOptions::named("test") };
         let pool = Pool::attach(fabric, &options).expect("it attaches");

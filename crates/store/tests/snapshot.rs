@@ -150,7 +150,9 @@ fn a_torn_snapshot_gives_what_it_has() {
                 assert!(blocks >= most && !restored.is_whole(), "cut at {cut}: {restored:?}");
                 most = blocks;
             }
-            Err(error) => assert!(matches!(error, SnapshotError::NotASnapshot(_)) && cut < 4096, "cut at {cut}: {error}"),
+            Err(error) => {
+                assert!(matches!(error, SnapshotError::NotASnapshot(_)) && cut < 4096, "cut at {cut}: {error}")
+            }
         }
     }
     assert!(most >= 19, "{most}");

@@ -33,7 +33,9 @@ pub enum SnapshotError {
     #[error("{0}: it is no snapshot, or both copies of its settings are damaged")]
     NotASnapshot(String),
     /// The file is of another version.
-    #[error("{path}: it has version {found}, this program reads version {VERSION}; restore it with the program that wrote it")]
+    #[error(
+        "{path}: it has version {found}, this program reads version {VERSION}; restore it with the program that wrote it"
+    )]
     Version {
         /// The file.
         path: String,

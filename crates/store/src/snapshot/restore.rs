@@ -217,7 +217,8 @@ impl<F: Fabric> Target<'_, F> {
             };
             let [name, parent] = head.names;
             let names = Names { name, parent };
-            let new = NewBlock { encoding: head.encoding, names, ..NewBlock::new(namespace, head.name.hash, head.depth) };
+            let new =
+                NewBlock { encoding: head.encoding, names, ..NewBlock::new(namespace, head.name.hash, head.depth) };
             suits.then(|| self.pool.publish(&new, &[payload]))
         });
         match outcome {

@@ -75,8 +75,7 @@ fn write<F: Fabric>(pool: &Pool<F>, draft: &Path) -> io::Result<Saved> {
         }
     }
     let Saved { namespaces, objects, blocks, .. } = saved;
-    let end =
-        format!("{settings}saved_namespaces={namespaces}\nsaved_objects={objects}\nsaved_blocks={blocks}\n");
+    let end = format!("{settings}saved_namespaces={namespaces}\nsaved_objects={objects}\nsaved_blocks={blocks}\n");
     out.write_all(&encode(Kind::End, end.as_bytes()))?;
     out.into_inner().map_err(io::IntoInnerError::into_error)?.sync_all()?;
     Ok(saved)

@@ -18,10 +18,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-pub const PARTS: &[Part] = &[
-    Part { name: "cold-copies", measure: copies },
-    Part { name: "cold-ttft", measure: first_tokens },
-];
+pub const PARTS: &[Part] =
+    &[Part { name: "cold-copies", measure: copies }, Part { name: "cold-ttft", measure: first_tokens }];
 
 const BLOCK_BYTES: u64 = 512 << 10;
 const PATIENCE: Duration = Duration::from_secs(60);
