@@ -1,6 +1,6 @@
 //! Counters of one process, and its log lines about failures.
 
-use crate::error::ColdError;
+use crate::error::{ColdError, ErrorKind};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
@@ -62,42 +62,6 @@ counters! {
     bytes_out = "cold_written_bytes_total",
     /// Extents or objects removed to keep the limit.
     reclaimed = "cold_reclaimed_total",
-}
-
-/// Kinds of failures, each with a counter.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-pub enum ErrorKind {
-    /// A file or object vanished.
-    Gone,
-    /// A wrong checksum or a short file.
-    Damaged,
-    /// Another format version.
-    Version,
-    /// No space.
-    Full,
-    /// A passed deadline.
-    Slow,
-    /// Any other failure.
-    Io,
-}
-
-impl ErrorKind {
-    /// All kinds.
-    pub const ALL: [Self; 6] = [Self::Gone, Self::Damaged, Self::Version, Self::Full, Self::Slow, Self::Io];
-
-    /// The kind in a counter's name.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Gone => "gone",
-            Self::Damaged => "damaged",
-            Self::Version => "version",
-            Self::Full => "full",
-            Self::Slow => "slow",
-            Self::Io => "io",
-        }
-    }
 }
 
 /// The last log line of a kind, and the errors since.

@@ -1,6 +1,5 @@
 //! Errors of L4. They end in counters and log lines, never in an engine.
 
-use crate::counters::ErrorKind;
 use std::io;
 use thiserror::Error;
 
@@ -80,6 +79,42 @@ impl ColdError {
             Self::Full { .. } => ErrorKind::Full,
             Self::Slow { .. } => ErrorKind::Slow,
             Self::Io { .. } => ErrorKind::Io,
+        }
+    }
+}
+
+/// Kinds of failures, each with a counter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum ErrorKind {
+    /// A file or object vanished.
+    Gone,
+    /// A wrong checksum or a short file.
+    Damaged,
+    /// Another format version.
+    Version,
+    /// No space.
+    Full,
+    /// A passed deadline.
+    Slow,
+    /// Any other failure.
+    Io,
+}
+
+impl ErrorKind {
+    /// All kinds.
+    pub const ALL: [Self; 6] = [Self::Gone, Self::Damaged, Self::Version, Self::Full, Self::Slow, Self::Io];
+
+    /// The kind in a counter's name.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Gone => "gone",
+            Self::Damaged => "damaged",
+            Self::Version => "version",
+            Self::Full => "full",
+            Self::Slow => "slow",
+            Self::Io => "io",
         }
     }
 }

@@ -23,8 +23,8 @@ mod settings;
 mod tier;
 
 pub use backend::{Backend, Refreshed, Sealed};
-pub use counters::{Counters, ErrorKind};
-pub use error::ColdError;
+pub use counters::Counters;
+pub use error::{ColdError, ErrorKind};
 pub use extent::{Extents, ExtentsConfig};
 #[cfg(feature = "objects")]
 pub use objects::Objects;

@@ -21,6 +21,7 @@ use queue::Queue;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 /// Threads that read. A disk answers several requests at once.
@@ -73,6 +74,7 @@ pub struct Tier {
     shared: Arc<Shared>,
     /// A forked child has the memory of a tier, but none of its threads, and locks that they held.
     stamp: ProcessStamp,
+    handles: Vec<JoinHandle<()>>,
 }
 
 impl Tier {
@@ -91,23 +93,26 @@ impl Tier {
             threads: Mutex::new(0),
             ended: Condvar::new(),
         });
-        let tier = Self { shared, stamp: ProcessStamp::current() };
+        let mut tier = Self { shared, stamp: ProcessStamp::current(), handles: Vec::new() };
         tier.spawn("cold-write", writer::run);
         (0..READERS).for_each(|_| tier.spawn("cold-read", reader::run));
         tier
     }
 
     /// A thread that cannot be started leaves a tier that does less, and nothing else.
-    fn spawn(&self, name: &str, run: fn(&Shared)) {
+    fn spawn(&mut self, name: &str, run: fn(&Shared)) {
         let shared = Arc::clone(&self.shared);
         *shared.count() += 1;
         let body = move || {
             let _ended = Ended(&shared);
             run(&shared);
         };
-        if let Err(error) = std::thread::Builder::new().name(name.to_owned()).spawn(body) {
-            *self.shared.count() -= 1;
-            tracing::warn!(%error, name, "no thread for the cold tier");
+        match std::thread::Builder::new().name(name.to_owned()).spawn(body) {
+            Ok(handle) => self.handles.push(handle),
+            Err(error) => {
+                *self.shared.count() -= 1;
+                tracing::warn!(%error, name, "no thread for the cold tier");
+            }
         }
     }
 
@@ -226,7 +231,12 @@ impl Drop for Tier {
         self.shared.queue.close();
         self.shared.reads.close();
         let threads = self.shared.count();
-        drop(self.shared.ended.wait_timeout_while(threads, JOIN_TIMEOUT, |threads| *threads > 0));
+        let waited = self.shared.ended.wait_timeout_while(threads, JOIN_TIMEOUT, |threads| *threads > 0);
+        let all_ended = *waited.unwrap_or_else(PoisonError::into_inner).0 == 0;
+        if all_ended {
+            // They let go of the memory above, so that its worker leaves with the tier.
+            self.handles.drain(..).for_each(|handle| drop(handle.join()));
+        }
     }
 }
 
