@@ -56,6 +56,9 @@ pub enum ParseSettingsError {
     /// There is no place.
     #[error("the place is missing; write a directory or a URL, as in /var/cache/cenote,size=200GiB")]
     NoPlace,
+    /// A word may be a typing error, and must not make a directory.
+    #[error("`{0}` is no place; write ./{0} for a directory here, or a URL")]
+    Bare(String),
     /// The URL names no object store that is known.
     #[error("`{0}` is no object store; write a directory, or a URL that begins with s3:, gs:, az: or file:")]
     Scheme(String),
@@ -109,7 +112,8 @@ impl FromStr for Settings {
 fn place(text: &str) -> Result<Place, ParseSettingsError> {
     match text.split_once("://") {
         _ if text.is_empty() => Err(ParseSettingsError::NoPlace),
-        None => Ok(Place::Directory(text.into())),
+        None if text.contains('/') => Ok(Place::Directory(text.into())),
+        None => Err(ParseSettingsError::Bare(text.to_owned())),
         Some((scheme, _)) if SCHEMES.contains(&scheme) => Ok(Place::Objects(text.trim_end_matches('/').to_owned())),
         Some(_) => Err(ParseSettingsError::Scheme(text.to_owned())),
     }
@@ -141,13 +145,13 @@ mod tests {
 
     #[test]
     fn a_setting_reads_as_it_is_shown() {
-        for text in ["/var/cache/cenote", "kv,size=2GiB", "s3://bucket/kv,write=cold", "file:///tmp/kv,deadline=0.25"] {
+        for text in ["/var/cache/cenote", "./kv,size=2GiB", "s3://bucket/kv,write=cold", "file:///tmp/kv,deadline=0.25"] {
             let settings: Settings = text.parse().expect("a setting");
             assert_eq!(settings.to_string().parse(), Ok(settings), "{text}");
         }
-        let settings: Settings = "kv,size=2GiB,write=cold,deadline=0.5".parse().expect("a setting");
+        let settings: Settings = "./kv,size=2GiB,write=cold,deadline=0.5".parse().expect("a setting");
         assert_eq!((settings.bytes, settings.write), (2 << 30, WriteBehind::Cold));
-        assert_eq!((settings.place, settings.deadline.as_millis()), (Place::Directory("kv".into()), 500));
+        assert_eq!((settings.place, settings.deadline.as_millis()), (Place::Directory("./kv".into()), 500));
     }
 
     #[test]
@@ -155,11 +159,12 @@ mod tests {
         for (text, part) in [
             ("", "missing"),
             ("ftp://host/kv", "ftp://host/kv"),
-            ("kv,size=many", "size=many"),
-            ("kv,write=all", "write=all"),
-            ("kv,deadline=-1", "deadline=-1"),
-            ("kv,fast", "fast"),
-            ("kv,size=4KiB", "4 KiB"),
+            ("kv", "./kv"),
+            ("/kv,size=many", "size=many"),
+            ("/kv,write=all", "write=all"),
+            ("/kv,deadline=-1", "deadline=-1"),
+            ("/kv,fast", "fast"),
+            ("/kv,size=4KiB", "4 KiB"),
         ] {
             let error = text.parse::<Settings>().expect_err("it is wrong").to_string();
             assert!(error.contains(part), "{text}: {error}");

@@ -206,9 +206,10 @@ impl Namespace {
         }
         let parts: Vec<Vec<&[u8]>> = lent.iter().map(Lent::parts).collect();
         let blocks: Vec<(NewBlock<'_>, &[&[u8]])> = new.into_iter().zip(parts.iter().map(Vec::as_slice)).collect();
+        let named = hashes.get();
         let publish = || {
             let outcomes = pool.publish_all(&blocks);
-            self.offer(hashes.get().iter().copied(), &outcomes);
+            self.offer(named.iter().copied(), &outcomes);
             outcomes
         };
         guarded(|| Ok(py.detach(publish).into_iter().map(outcome).collect()))

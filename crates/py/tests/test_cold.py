@@ -88,7 +88,7 @@ def test_a_region_with_another_seed_has_no_hits_and_an_error(name: str, tmp_path
 def test_a_wrong_setting_is_named(name: str) -> None:
     cenote.Region.create(name, "16MiB", chunk_size="256KiB", max_hosts=1, pins_per_worker=112)
     with pytest.raises(ValueError, match="speed=high"):
-        cenote.Region.open(name, cold="kv,speed=high")
+        cenote.Region.open(name, cold="/kv,speed=high")
 
 
 def test_a_forked_child_ends_without_its_parents_threads(name: str, tmp_path: Path) -> None:
