@@ -83,7 +83,8 @@ fn seconds(text: &str, value: f64) -> PyResult<Duration> {
 impl Region {
     #[staticmethod]
     #[pyo3(signature = (region, size, *, chunk_size=None, min_block=None, max_hosts=None, pins_per_worker=None,
-                        flush=None, mode=None, hash_seed=None, prefault=false, exist_ok=false, events=None, eviction=None))]
+                        flush=None, mode=None, hash_seed=None, prefault=false, exist_ok=false, events=None, eviction=None,
+                        cold=None))]
     fn create(
         py: Python<'_>,
         region: &str,
