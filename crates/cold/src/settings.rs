@@ -145,7 +145,8 @@ mod tests {
 
     #[test]
     fn a_setting_reads_as_it_is_shown() {
-        for text in ["/var/cache/cenote", "./kv,size=2GiB", "s3://bucket/kv,write=cold", "file:///tmp/kv,deadline=0.25"] {
+        for text in ["/var/cache/cenote", "./kv,size=2GiB", "s3://bucket/kv,write=cold", "file:///tmp/kv,deadline=0.25"]
+        {
             let settings: Settings = text.parse().expect("a setting");
             assert_eq!(settings.to_string().parse(), Ok(settings), "{text}");
         }

@@ -147,7 +147,10 @@ fn a_torn_snapshot_gives_what_it_has() {
         match back(&path) {
             Ok((again, restored)) => {
                 let blocks = right(&again);
-                assert!(blocks >= most && (!restored.is_whole() || cut + 4096 > good.len()), "cut at {cut}: {restored:?}");
+                assert!(
+                    blocks >= most && (!restored.is_whole() || cut + 4096 > good.len()),
+                    "cut at {cut}: {restored:?}"
+                );
                 most = blocks;
             }
             Err(error) => {
