@@ -5,7 +5,8 @@ mod pool;
 
 pub use pool::{
     MemoryOf, PoolArgs, PoolCheckArgs, PoolCommands, PoolCreateArgs, PoolDestroyArgs, PoolDiffArgs, PoolEventsArgs,
-    PoolFenceArgs, PoolGcArgs, PoolHistoryArgs, PoolListArgs, PoolManageArgs, PoolQuotaArgs,
+    PoolFenceArgs, PoolGcArgs, PoolHistoryArgs, PoolListArgs, PoolManageArgs, PoolQuotaArgs, PoolRestoreArgs,
+    PoolSnapshotArgs,
 };
 
 use cenote_base::units::ByteSize;

@@ -9,6 +9,7 @@ mod list;
 mod pool;
 mod profile;
 mod serve;
+mod snapshot;
 mod worker;
 
 use crate::args::{Cli, Commands, PoolCommands};

@@ -2,6 +2,7 @@
 
 use crate::args::{CodecArg, EngineArgs, RegionArgs, StudiedModelArgs, WatchArgs};
 use crate::codec_table;
+use crate::cold;
 use crate::facts;
 use crate::failure::Failure;
 use crate::output;
@@ -52,6 +53,9 @@ pub fn start_observed(
     worker_name: &str,
     observer: Box<dyn Observer>,
 ) -> Result<Running, Failure> {
+    if let (None, Some(settings)) = (region, &args.cold) {
+        return Err(Failure::new(format!("--cold {}: without a region there is nothing below it", settings.place)));
+    }
     if region.is_none() && args.swap.0 > 0 {
         return Err(Failure::new(format!("--swap {}: without a region there is nothing to swap to", args.swap)));
     }
@@ -74,6 +78,9 @@ pub fn start_observed(
     facts::record(&pool, &spec);
     if let Some(codec) = block_codec(args, &model)? {
         store = store.with_codec(codec, &spec);
+    }
+    if let Some(settings) = &args.cold {
+        store = store.with_cold(cold::start(&pool, settings)?);
     }
     let ticker = beat(pool, watch.tick(), store.expirer())?;
     let engine = LlmEngine::start_observed(model, Some(Box::new(store)), observer)?;

@@ -4,6 +4,7 @@
 
 pub mod args;
 pub mod codec_table;
+pub mod cold;
 pub mod engine;
 pub mod facts;
 pub mod failure;

@@ -12,6 +12,7 @@ use cenote_pool::{
     AttachOptions, Eviction, Inspector, OpenError, Pool, PoolConfig, PoolError, Superblock, make_region, open_region,
     peek, random_bytes,
 };
+use cenote_store::snapshot::SnapshotSettings;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -169,14 +170,23 @@ impl NewRegionArgs {
             mode: 0o600,
             prefault: false,
             hash_seed: None,
+            cold: None,
         }
     }
 
     fn config(&self) -> Result<PoolConfig, Failure> {
-        let seed = HashSeed(match self.hash_seed {
+        let mut seed = HashSeed(match self.hash_seed {
             Some(seed) => seed,
             None => random_bytes()?,
         });
+        if let Some(settings) = &self.cold {
+            let found = crate::cold::seed(&settings.place, &seed)?;
+            if self.hash_seed.is_some() && found != seed {
+                return Err(Failure::new(format!("--cold {}: its regions have another hash seed", settings.place))
+                    .hint("leave --hash-seed out, or name another place"));
+            }
+            seed = found;
+        }
         Ok(PoolConfig {
             chunk_bytes: self.chunk_size.0,
             min_block_bytes: self.min_block.0,
@@ -261,6 +271,18 @@ pub fn create(region: &RegionArgs, new: &NewRegionArgs, force: bool) -> Result<(
         spinner.finish_and_clear();
     }
     made
+}
+
+/// Creates the region that a snapshot describes, with a new identity.
+pub fn create_again(
+    region: &RegionArgs,
+    settings: &SnapshotSettings,
+    size: Option<ByteSize>,
+) -> Result<(Arc<Mapped>, Superblock), Failure> {
+    let size = size.map_or(settings.region_bytes, |size| size.0);
+    let config = PoolConfig { uuid: random_bytes()?, ..settings.config.clone() };
+    make_region(region.source()?, size, 0o600, settings.flush, &config, &region.map_options())
+        .map_err(|error| region.explain_open(error))
 }
 
 /// Reports host memory that only other users of the group may remove.

@@ -8,6 +8,7 @@
 mod core;
 mod front;
 mod observe;
+mod promoting;
 mod request;
 mod spill;
 mod swap;

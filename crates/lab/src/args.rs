@@ -12,7 +12,7 @@ pub use bench::{
 };
 pub use sim::{CapacityArg, InstantArg, LoadArg, RoutingArg, SimArgs, TraceFormatArg, pool_name};
 pub use study::{StudyCommands, StudyEngineArgs, StudyPrefetchArgs, StudySwapArgs, StudyWatermarkArgs};
-pub use torture::{TortureArgs, TortureChildArgs};
+pub use torture::{ColdChildArgs, TortureArgs, TortureChildArgs};
 
 use cenote_console::args::{CompletionsArgs, ManArgs, StudiedModelArgs, positive};
 use cenote_console::output::OutputArgs;
@@ -67,6 +67,9 @@ pub enum Commands {
     /// Child process of `torture`
     #[command(hide = true)]
     TortureChild(TortureChildArgs),
+    /// Child process of `torture --cold`
+    #[command(hide = true)]
+    ColdChild(ColdChildArgs),
     /// Child process of `bench`
     #[command(hide = true)]
     BenchChild(BenchChildArgs),

@@ -45,6 +45,7 @@ pub use log::view::{BlockEvent, LoggedBlock};
 pub use members::recovery::Recovered;
 pub use members::ticker::Ticker;
 pub use pool::fill::{Filling, InPlace};
+pub use pool::listing::Listed;
 pub use pool::locks::UserLock;
 pub use pool::parts::PartReader;
 pub use pool::publish::NewBlock;

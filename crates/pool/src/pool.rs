@@ -1,6 +1,7 @@
 //! The API: a [`Pool`] is one worker's view of a region, with the handles that it gives out.
 
 pub mod fill;
+pub mod listing;
 pub mod locks;
 pub mod memory;
 pub mod parts;

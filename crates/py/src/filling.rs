@@ -1,10 +1,12 @@
 //! A block that a device, or Python through a buffer, writes in place.
 
 use crate::buffers::lend;
+use crate::cold::Below;
 use crate::errors::{guarded, wrong};
 use crate::namespace::outcome;
+use cenote_base::BlockHash;
 use cenote_mem::Mapped;
-use cenote_pool::HostPool;
+use cenote_pool::{HostPool, Publish};
 use pyo3::exceptions::PyBufferError;
 use pyo3::ffi;
 use pyo3::prelude::*;
@@ -22,11 +24,14 @@ pub struct Filling {
     filling: Mutex<Option<Box<Inner>>>,
     /// Number of buffers lent to Python.
     lent: AtomicUsize,
+    /// L4, which gets the block when it is published.
+    below: Option<Below>,
+    pub hash: BlockHash,
 }
 
 impl Filling {
-    pub fn new(pool: HostPool, filling: Inner) -> Self {
-        Self { pool, filling: Mutex::new(Some(Box::new(filling))), lent: AtomicUsize::new(0) }
+    pub fn new(pool: HostPool, filling: Inner, below: Option<Below>, hash: BlockHash) -> Self {
+        Self { pool, filling: Mutex::new(Some(Box::new(filling))), lent: AtomicUsize::new(0), below, hash }
     }
 
     fn take(&self) -> PyResult<Box<Inner>> {
@@ -79,7 +84,14 @@ impl Filling {
     /// Computes the checksum and publishes the block.
     fn publish(&self, py: Python<'_>) -> PyResult<&'static str> {
         let filling = self.take()?;
-        guarded(|| Ok(outcome(py.detach(|| filling.publish()))))
+        let publish = || {
+            let published = filling.publish();
+            if let (Some(below), Publish::Published) = (&self.below, published) {
+                below.offer([self.hash]);
+            }
+            published
+        };
+        guarded(|| Ok(outcome(py.detach(publish))))
     }
 
     /// Frees the memory.

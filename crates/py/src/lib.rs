@@ -7,6 +7,7 @@
 
 mod buffers;
 mod codec;
+mod cold;
 mod content;
 mod creation;
 mod dlpack;
@@ -29,6 +30,8 @@ use pyo3::prelude::*;
 mod _native {
     #[pymodule_export]
     use super::codec::Codec;
+    #[pymodule_export]
+    use super::cold::Promotion;
     #[pymodule_export]
     use super::content::{file_digests, file_stamps};
     #[pymodule_export]

@@ -189,6 +189,7 @@ impl KvMemory {
             pool: namespace.open.pool()?,
             namespace: namespace.namespace.clone(),
             coding: namespace.coding.clone(),
+            below: namespace.below(),
         };
         guarded(|| Ok(py.detach(|| Save::begin(to, Arc::clone(&self.pages), hashes, &depths, &blocks, &names))))
     }

@@ -2,6 +2,7 @@
 
 use crate::buffers::Lent;
 use crate::codec::Coding;
+use crate::cold::{Below, Promotion};
 use crate::errors::{guarded, wrong};
 use crate::filling::Filling;
 use crate::hashes::{AnyHashes, Hashes, one};
@@ -48,6 +49,20 @@ pub fn chain_names(names: Option<Vec<u64>>, count: usize, parent: u64) -> PyResu
 impl Namespace {
     pub const fn new(open: Arc<Open>, namespace: cenote_pool::Namespace, coding: Option<Arc<Coding>>) -> Self {
         Self { open, namespace, coding }
+    }
+
+    /// L4 for the blocks of this namespace.
+    pub fn below(&self) -> Option<Below> {
+        self.open.below(&self.namespace)
+    }
+
+    /// Offers the blocks to L4 that the region has now.
+    fn offer(&self, hashes: impl IntoIterator<Item = BlockHash>, outcomes: &[Publish]) {
+        if let Some(below) = self.below() {
+            let is_there = |outcome: &Publish| matches!(outcome, Publish::Published | Publish::Duplicate);
+            below
+                .offer(hashes.into_iter().zip(outcomes).filter(|(_, outcome)| is_there(outcome)).map(|(hash, _)| hash));
+        }
     }
 
     /// Blocks of a sequence with their names; the parent of each is its predecessor.
@@ -109,6 +124,25 @@ impl Namespace {
         Ok(PyBytes::new(py, &guarded(all)?))
     }
 
+    /// Begins to copy blocks from L4 into the region: those that the region lacks, in order up to
+    /// the first that L4 lacks too, or with `all` whichever L4 has. None: L4 has none of them.
+    #[pyo3(signature = (hashes, *, all=false))]
+    fn promote(&self, hashes: AnyHashes<'_>, all: bool) -> PyResult<Option<Promotion>> {
+        let (pool, Some(below)) = (self.open.pool()?, self.below()) else { return Ok(None) };
+        guarded(|| {
+            let hashes = hashes.get();
+            let begun = if all {
+                let missing = |hash: &BlockHash| pool.peek(std::slice::from_ref(hash)).is_empty();
+                let missing: Vec<BlockHash> = hashes.iter().copied().filter(missing).collect();
+                below.tier.promote_any(&self.namespace, &missing)
+            } else {
+                let there = pool.peek(hashes).len();
+                below.tier.promote(&self.namespace, &hashes[there..])
+            };
+            Ok(begun.map(Promotion))
+        })
+    }
+
     /// Looks blocks up in order, up to the first missing one, and pins those found.
     fn lookup(&self, hashes: AnyHashes<'_>) -> PyResult<Lease> {
         let pool = self.open.pool()?;
@@ -141,7 +175,11 @@ impl Namespace {
         let lent = Lent::take(parts, false)?;
         lent.fit(self.namespace.block_bytes)?;
         let parts = lent.parts();
-        let publish = || pool.publish(&NewBlock { names, ..NewBlock::new(&self.namespace, hash, depth) }, &parts);
+        let publish = || {
+            let published = pool.publish(&NewBlock { names, ..NewBlock::new(&self.namespace, hash, depth) }, &parts);
+            self.offer([hash], &[published]);
+            published
+        };
         guarded(|| Ok(outcome(py.detach(publish))))
     }
 
@@ -168,7 +206,13 @@ impl Namespace {
         }
         let parts: Vec<Vec<&[u8]>> = lent.iter().map(Lent::parts).collect();
         let blocks: Vec<(NewBlock<'_>, &[&[u8]])> = new.into_iter().zip(parts.iter().map(Vec::as_slice)).collect();
-        guarded(|| Ok(py.detach(|| pool.publish_all(&blocks)).into_iter().map(outcome).collect()))
+        let named = hashes.get();
+        let publish = || {
+            let outcomes = pool.publish_all(&blocks);
+            self.offer(named.iter().copied(), &outcomes);
+            outcomes
+        };
+        guarded(|| Ok(py.detach(publish).into_iter().map(outcome).collect()))
     }
 
     /// Reserves memory for blocks, for writes in place. None: a block is present, or there is no
@@ -185,7 +229,11 @@ impl Namespace {
         let pool = self.open.pool()?;
         let new = self.new_blocks(hashes.get(), &depths.0, names.map(|names| names.0), parent)?;
         let begun = guarded(|| Ok(py.detach(|| pool.begin_all_in_place(&new))))?;
-        Ok(begun.into_iter().map(|begun| begun.ok().map(|filling| Filling::new(pool.clone(), filling))).collect())
+        let below = self.below();
+        let filling = |(begun, &hash): (Result<_, Publish>, &BlockHash)| {
+            begun.ok().map(|filling| Filling::new(pool.clone(), filling, below.clone(), hash))
+        };
+        Ok(begun.into_iter().zip(hashes.get()).map(filling).collect())
     }
 
     /// Computes the checksums of written blocks and publishes them.
@@ -193,7 +241,13 @@ impl Namespace {
         let pool = self.open.pool()?;
         let fillings = collect(fillings, |filling| Ok(filling.cast::<Filling>()?.clone().unbind()))?;
         let taken = Filling::take_all(&pool, fillings.iter().map(Py::get))?;
-        guarded(|| Ok(py.detach(|| pool.publish_in_place(taken)).into_iter().map(outcome).collect()))
+        let hashes: Vec<BlockHash> = fillings.iter().map(|filling| filling.get().hash).collect();
+        let publish = || {
+            let outcomes = pool.publish_in_place(taken);
+            self.offer(hashes, &outcomes);
+            outcomes
+        };
+        guarded(|| Ok(py.detach(publish).into_iter().map(outcome).collect()))
     }
 
     /// Reserves memory for a block, for writes in place. None: it is present, or there is no room.
@@ -211,7 +265,7 @@ impl Namespace {
         let begun = guarded(|| {
             Ok(py.detach(|| pool.begin_in_place(&NewBlock { names, ..NewBlock::new(&self.namespace, hash, depth) })))
         })?;
-        Ok(begun.ok().map(|filling| Filling::new(pool, filling)))
+        Ok(begun.ok().map(|filling| Filling::new(pool, filling, self.below(), hash)))
     }
 
     /// Removes all blocks of this host. Returns the number of slots freed now.

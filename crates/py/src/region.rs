@@ -1,15 +1,17 @@
 //! A region that a Python process has joined.
 
 use crate::codec::Codec;
+use crate::cold;
 use crate::creation::{Difference, Size, Wanted};
 use crate::errors::{CenoteError, guarded, of_opening, of_pool, wrong};
 use crate::events::Follower;
 use crate::namespace::Namespace;
-use cenote_base::{HashSeed, HostId};
+use cenote_base::{Deadline, HashSeed, HostId};
 use cenote_mem::fork::ProcessStamp;
 use cenote_mem::numa::{self, Place};
-use cenote_mem::{MapOptions, RegionSource};
+use cenote_mem::{MapOptions, Mapping, RegionSource};
 use cenote_pool::{AttachOptions, Counter, HostPool, NamespaceRecord, Pool, Ticker, open_region};
+use cenote_store::cold::ColdTier;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
@@ -24,9 +26,24 @@ pub struct Open {
     /// Detects forked children: they inherit the memory but not the worker slot.
     stamp: ProcessStamp,
     pool: RwLock<Option<HostPool>>,
+    /// L4, until `close`.
+    cold: RwLock<Option<Arc<ColdTier>>>,
 }
 
 impl Open {
+    /// L4, if the region has one. None in a forked child and after `close`.
+    pub fn cold(&self) -> Option<Arc<ColdTier>> {
+        if self.is_inherited() {
+            return None;
+        }
+        self.cold.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// L4 for the blocks of a namespace.
+    pub fn below(&self, namespace: &cenote_pool::Namespace) -> Option<cold::Below> {
+        self.cold().map(|tier| cold::Below { tier, namespace: namespace.clone() })
+    }
+
     /// True in a forked child of the process that opened the region.
     pub fn is_inherited(&self) -> bool {
         self.stamp.is_inherited()
@@ -66,7 +83,8 @@ fn seconds(text: &str, value: f64) -> PyResult<Duration> {
 impl Region {
     #[staticmethod]
     #[pyo3(signature = (region, size, *, chunk_size=None, min_block=None, max_hosts=None, pins_per_worker=None,
-                        flush=None, mode=None, hash_seed=None, prefault=false, exist_ok=false, events=None, eviction=None))]
+                        flush=None, mode=None, hash_seed=None, prefault=false, exist_ok=false, events=None, eviction=None,
+                        cold=None))]
     fn create(
         py: Python<'_>,
         region: &str,
@@ -82,7 +100,14 @@ impl Region {
         exist_ok: bool,
         events: Option<u32>,
         eviction: Option<String>,
+        cold: Option<&str>,
     ) -> PyResult<Vec<Difference>> {
+        // An existing region has its seed already.
+        let exists = exist_ok && Mapping::open(&source(region)?, &MapOptions::default()).is_ok();
+        let hash_seed = match cold.filter(|_| !exists) {
+            Some(cold) => Some(py.detach(|| cold::seed(cold, hash_seed))?),
+            None => hash_seed,
+        };
         let wanted = Wanted {
             size,
             chunk_size,
@@ -102,7 +127,7 @@ impl Region {
 
     #[staticmethod]
     #[pyo3(signature = (region, *, worker="python", host_slot=0, lock_timeout=0.5, host_timeout=10.0, quarantine=30.0,
-                        hash_seed=None, numa_node=None, huge_pages=true))]
+                        hash_seed=None, numa_node=None, huge_pages=true, cold=None))]
     fn open(
         py: Python<'_>,
         region: &str,
@@ -114,7 +139,9 @@ impl Region {
         hash_seed: Option<[u8; 32]>,
         numa_node: Option<u32>,
         huge_pages: bool,
+        cold: Option<&str>,
     ) -> PyResult<Self> {
+        let settings = cold.map(cold::settings).transpose()?;
         let source = source(region)?;
         let map = MapOptions { numa_node, huge_pages, prefault: false };
         let options = AttachOptions {
@@ -127,11 +154,15 @@ impl Region {
         };
         let fabric = py.detach(|| open_region(&source, &map)).map_err(|error| of_opening(region, &error))?;
         let pool = py.detach(|| Pool::attach(fabric, &options)).map_err(|error| of_pool(region, &error))?;
+        let start = |settings: &_| py.detach(|| ColdTier::start(pool.clone(), settings));
+        let tier = settings.as_ref().map(start).transpose();
+        let tier = tier.map_err(|error| CenoteError::new_err(format!("cold: {error}")))?;
         let open = Open {
             name: region.to_owned(),
             process: std::process::id(),
             stamp: ProcessStamp::current(),
             pool: RwLock::new(Some(pool)),
+            cold: RwLock::new(tier),
         };
         let open = Arc::new(open);
         let every = Duration::from_secs(1).min(options.host_timeout / 4).max(Duration::from_millis(1));
@@ -172,6 +203,9 @@ impl Region {
             num_layers,
         };
         let namespace = py.detach(|| pool.namespace(&record)).map_err(|error| of_pool(&self.open.name, &error))?;
+        if let Some(cold) = self.open.cold() {
+            cold.open(&namespace);
+        }
         Ok(Namespace::new(Arc::clone(&self.open), namespace, coding))
     }
 
@@ -208,6 +242,33 @@ impl Region {
             all.set_item(counter.name(), pool.counter(counter))?;
         }
         Ok(all)
+    }
+
+    /// Counters and gauges of L4 in this process, by name; `None`: the region has no L4.
+    #[getter]
+    fn cold<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyDict>>> {
+        let Some(cold) = self.open.cold() else { return Ok(None) };
+        let all = PyDict::new(py);
+        for (name, value) in cold.stats() {
+            all.set_item(name, value as u64)?;
+        }
+        Ok(Some(all))
+    }
+
+    /// The last error of L4 in this process; `None`: there was none.
+    #[getter]
+    fn cold_error(&self) -> Option<String> {
+        self.open.cold()?.last_error()
+    }
+
+    /// Waits until L4 is open and all published blocks are written or dropped.
+    ///
+    /// Returns false after `timeout` seconds.
+    #[pyo3(signature = (timeout))]
+    fn settle_cold(&self, py: Python<'_>, timeout: f64) -> PyResult<bool> {
+        let deadline = Deadline::after(seconds("a timeout", timeout)?);
+        let Some(cold) = self.open.cold() else { return Ok(true) };
+        Ok(py.detach(|| cold.wait_open(deadline) && cold.settle(deadline)))
     }
 
     /// Content and users of the region, in the form of `cenote pool info --json`.
@@ -297,6 +358,8 @@ impl Region {
         py.detach(|| {
             let ticker = self.ticker.lock().unwrap_or_else(PoisonError::into_inner).take();
             drop(ticker);
+            // First: its threads use the pool.
+            drop(self.open.cold.write().unwrap_or_else(PoisonError::into_inner).take());
             drop(self.open.pool.write().unwrap_or_else(PoisonError::into_inner).take());
         });
     }

@@ -1,6 +1,7 @@
 //! Saves from an engine's memory to the region, layer by layer as the engine computes them.
 
 use crate::codec::Coding;
+use crate::cold::Below;
 use crate::errors::{guarded, wrong};
 use crate::memory::Pages;
 use crate::namespace::outcome as outcome_name;
@@ -19,6 +20,8 @@ pub struct Save {
     to: Target,
     pages: Arc<Pages>,
     state: Mutex<State>,
+    /// Blocks of the save that L4 gets when it has ended.
+    hashes: Vec<BlockHash>,
 }
 
 /// Destination of a save: pool, namespace and encoding.
@@ -26,6 +29,8 @@ pub struct Target {
     pub pool: HostPool,
     pub namespace: Namespace,
     pub coding: Option<Arc<Coding>>,
+    /// L4, which gets the saved blocks.
+    pub below: Option<Below>,
 }
 
 /// The blocks of a save, with their numbers in the engine's memory.
@@ -86,7 +91,7 @@ impl Save {
             let encoded = |(hash, depth, names, number)| Encoded { hash, depth, names, frames: Vec::new(), number };
             Blocks::Encoded(all.filter(is_new).map(encoded).collect())
         };
-        Self { to, pages, state: Mutex::new(State { blocks, next: 0, outcomes }) }
+        Self { to, pages, state: Mutex::new(State { blocks, next: 0, outcomes }), hashes: hashes.to_vec() }
     }
 }
 
@@ -177,6 +182,8 @@ impl Save {
             let blocks = state.take();
             let outcomes = self.to.publish(blocks, &self.pages);
             outcomes.into_iter().for_each(|outcome| count(&mut state.outcomes, outcome));
+            // Blocks that found no room are not in the region, and the writer leaves them out.
+            self.to.below.iter().for_each(|below| below.offer(self.hashes.iter().copied()));
             state.outcomes.clone()
         };
         guarded(|| Ok(py.detach(finish)))

@@ -1,10 +1,12 @@
-//! Floor 3: moves KV blocks between an engine's own memory (L1) and a shared region (L3).
+//! Floor 3: moves KV blocks between an engine's own memory (L1), a shared region (L3), and a cold
+//! tier that outlives the region (L4, [`cold`]).
 //!
 //! The engine uses only [`PrefixStore`]: match a prompt's prefix, load blocks into its pages, save
 //! the blocks that it computed. Nothing here fails an engine: a block that is missing or damaged is
 //! a miss.
 #![forbid(unsafe_code)]
 
+pub mod cold;
 pub mod content;
 mod encoding;
 pub mod facts;
@@ -12,7 +14,9 @@ mod far;
 pub mod mover;
 mod pending;
 mod region;
+pub mod snapshot;
 
+pub use cenote_cold::Promotion;
 pub use encoding::{BlockCodec, PageFrame};
 pub use region::{FRAMES, RegionStore};
 
@@ -167,6 +171,13 @@ pub trait PrefixStore: Send {
     /// Hashes the full blocks of `tokens` and looks all of them up. `root` is the
     /// [`root`](Self::root) of the request's salt, if it has one.
     fn match_prefix(&mut self, root: Option<BlockHash>, tokens: &[TokenId]) -> PrefixMatch;
+
+    /// Begins to copy the prompt's blocks that only a slower tier has into the store, where
+    /// [`PrefixStore::match_prefix`] finds them. `None`: there is nothing to wait for. Never waits;
+    /// the engine asks the promotion, and does not admit the request before it is over.
+    fn promote(&mut self, _root: Option<BlockHash>, _tokens: &[TokenId]) -> Option<Promotion> {
+        None
+    }
 
     /// Copies block `hash` into `pages`: K then V of layer 0, K then V of layer 1, and so on,
     /// `page_bytes` each. An encoded block is only copied out and checked; the caller decodes it.

@@ -1,8 +1,9 @@
 //! [`PrefixStore`] over a pool in a region.
 
+use crate::cold::ColdTier;
 use crate::far::{FarFrames, FarPages, Swapped};
 use crate::pending::{DecodeState, PendingFrames};
-use crate::{BlockCodec, Computed, FarBlock, Loaded, NamespaceSpec, PrefixMatch, PrefixStore};
+use crate::{BlockCodec, Computed, FarBlock, Loaded, NamespaceSpec, PrefixMatch, PrefixStore, Promotion};
 use cenote_base::{BlockHash, CacheSalt, Deadline, Health, TokenId};
 use cenote_mem::Fabric;
 use cenote_pool::{
@@ -30,6 +31,8 @@ pub struct RegionStore<F: Fabric> {
     found: HashMap<BlockHash, Hit>,
     holds: Holds<F>,
     next_ticket: u64,
+    /// L4: gets what is saved, and has blocks that the region lacks.
+    cold: Option<Arc<ColdTier>>,
 }
 
 /// Totals of published encoded blocks.
@@ -93,6 +96,7 @@ impl<F: Fabric> RegionStore<F> {
             found: HashMap::new(),
             holds: Holds::default(),
             next_ticket: 1,
+            cold: None,
         })
     }
 
@@ -104,6 +108,14 @@ impl<F: Fabric> RegionStore<F> {
     pub fn with_codec(mut self, codec: BlockCodec, spec: &NamespaceSpec) -> Self {
         assert!(codec.fits(2 * spec.num_layers as usize, spec.page_bytes as usize), "a codec for other pages");
         self.codec = Some(Arc::new(codec));
+        self
+    }
+
+    /// Sets the tier below the region.
+    #[must_use]
+    pub fn with_cold(mut self, cold: Arc<ColdTier>) -> Self {
+        cold.open(&self.namespace);
+        self.cold = Some(cold);
         self
     }
 
@@ -273,6 +285,13 @@ impl<F: Fabric> PrefixStore for RegionStore<F> {
         PrefixMatch { hashes, num_matched }
     }
 
+    fn promote(&mut self, root: Option<BlockHash>, tokens: &[TokenId]) -> Option<Promotion> {
+        let cold = self.cold.as_ref()?;
+        let hashes = self.namespace.hasher.chain_from(root, tokens, self.block_tokens);
+        let there = self.pool.peek(&hashes).len();
+        cold.promote(&self.namespace, &hashes[there..])
+    }
+
     fn load(&mut self, hash: BlockHash, pages: &mut [&mut [u8]]) -> Loaded {
         let remembered = self.found.remove(&hash);
         if let Some(hit) = remembered {
@@ -289,12 +308,18 @@ impl<F: Fabric> PrefixStore for RegionStore<F> {
 
     fn save_all(&mut self, blocks: &[Computed<'_>]) -> usize {
         let is_saved = |outcome: &Publish| matches!(outcome, Publish::Published | Publish::Duplicate);
-        if self.codec.is_some() {
-            return blocks.iter().take_while(|block| is_saved(&self.encode_and_save(block))).count();
+        let saved = if self.codec.is_some() {
+            blocks.iter().take_while(|block| is_saved(&self.encode_and_save(block))).count()
+        } else {
+            let new = |block: &Computed<'_>| NewBlock::new(&self.namespace, block.hash, block.depth);
+            let new: Vec<_> = blocks.iter().map(|block| (new(block), block.pages)).collect();
+            let outcomes = self.pool.publish_all(&new);
+            outcomes.iter().take_while(|outcome| is_saved(outcome)).count()
+        };
+        if let Some(cold) = &self.cold {
+            cold.offer(&self.namespace, blocks[..saved].iter().map(|block| block.hash));
         }
-        let new = |block: &Computed<'_>| NewBlock::new(&self.namespace, block.hash, block.depth);
-        let outcomes = self.pool.publish_all(&blocks.iter().map(|block| (new(block), block.pages)).collect::<Vec<_>>());
-        outcomes.iter().take_while(|outcome| is_saved(outcome)).count()
+        saved
     }
 
     fn swap_out(&mut self, pages: &[&[u8]]) -> Option<Box<dyn FarBlock>> {
@@ -343,6 +368,7 @@ impl<F: Fabric> PrefixStore for RegionStore<F> {
         ] {
             stats.insert(name.to_owned(), value as f64);
         }
+        stats.extend(self.cold.iter().flat_map(|cold| cold.stats()));
         stats
     }
 }

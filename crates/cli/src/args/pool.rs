@@ -5,6 +5,7 @@ use cenote_console::args::{NewRegionArgs, RegionArgs, host_slot, parse_seconds};
 use cenote_console::output::OutputArgs;
 use cenote_pool::Maker;
 use clap::{Args, Subcommand};
+use std::path::PathBuf;
 use std::time::Duration;
 
 #[derive(Subcommand, Debug)]
@@ -43,6 +44,16 @@ pub enum PoolCommands {
     Fence(PoolFenceArgs),
     /// Grant locks between hosts, for a region created with `--hosts-lock manager`
     Manage(PoolManageArgs),
+    /// Save a region's blocks, models and objects to a file
+    ///
+    /// The region may be in use. `cenote pool restore` brings it back, also on another machine:
+    /// docs/guides/cold.md.
+    Snapshot(PoolSnapshotArgs),
+    /// Create a region from a file that `cenote pool snapshot` wrote
+    ///
+    /// The new region has the settings and the hash seed of the old one, so engines find its blocks
+    /// under the same names. Damaged parts of the file are left out and counted.
+    Restore(PoolRestoreArgs),
     /// Remove a region
     Destroy(PoolDestroyArgs),
 }
@@ -172,6 +183,31 @@ pub struct PoolFenceArgs {
 pub struct PoolManageArgs {
     #[command(flatten)]
     pub region: RegionArgs,
+}
+
+#[derive(Args, Debug)]
+pub struct PoolSnapshotArgs {
+    #[command(flatten)]
+    pub region: RegionArgs,
+    /// The file to write
+    #[arg(value_name = "PATH")]
+    pub path: PathBuf,
+    #[command(flatten)]
+    pub output: OutputArgs,
+}
+
+#[derive(Args, Debug)]
+pub struct PoolRestoreArgs {
+    #[command(flatten)]
+    pub region: RegionArgs,
+    /// The file to read
+    #[arg(value_name = "PATH")]
+    pub path: PathBuf,
+    /// Bytes of the region [default: as before]
+    #[arg(long, value_name = "SIZE")]
+    pub size: Option<ByteSize>,
+    #[command(flatten)]
+    pub output: OutputArgs,
 }
 
 #[derive(Args, Debug)]

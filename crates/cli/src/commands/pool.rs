@@ -44,6 +44,8 @@ pub fn run(command: PoolCommands) -> Result<ExitCode, Failure> {
         PoolCommands::Diff(args) => super::diff::run(&args),
         PoolCommands::Fence(args) => fence(&args),
         PoolCommands::Manage(args) => manage(&args),
+        PoolCommands::Snapshot(args) => super::snapshot::save(&args),
+        PoolCommands::Restore(args) => super::snapshot::restore(&args),
         PoolCommands::Destroy(args) => destroy(&args),
     }
 }

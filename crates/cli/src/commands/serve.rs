@@ -202,6 +202,7 @@ fn pass_on(command: &mut Command, engine: &EngineArgs, region: &RegionArgs, watc
     set("CENOTE_PROFILE", engine.profile.as_ref().map(|path| path.display().to_string()));
     set("CENOTE_CODEC_TABLE", engine.codec_table.as_ref().map(|path| path.display().to_string()));
     set("CENOTE_KL_MAX", engine.kl_max.map(|kl| kl.to_string()));
+    set("CENOTE_COLD", engine.cold.as_ref().map(ToString::to_string));
     set("CENOTE_TENANT_SALT", Some(engine.tenant_salt.clone()));
     set("CENOTE_REGION", region.region.as_ref().map(ToString::to_string));
     set("CENOTE_NUMA_NODE", region.numa_node.map(|n| n.to_string()));
@@ -220,7 +221,7 @@ enum ServedRegion {
 impl ServedRegion {
     fn open(args: &ServeArgs) -> Result<Self, Failure> {
         let new = |size: u64| {
-            let new = NewRegionArgs::of_size(size);
+            let new = NewRegionArgs { cold: args.engine.cold.clone(), ..NewRegionArgs::of_size(size) };
             // Encoded blocks have a fraction of the default block size.
             if args.engine.encodes() { NewRegionArgs { min_block: ENCODED_MIN_BLOCK, ..new } } else { new }
         };

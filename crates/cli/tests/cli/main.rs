@@ -6,6 +6,7 @@
 mod bad_http;
 mod bad_regions;
 mod codecs;
+mod cold;
 mod damaged_models;
 mod demo;
 mod diff;

@@ -6,6 +6,7 @@ use cenote_base::units::ByteSize;
 use cenote_codec::{LayerSpecs, SpecError};
 use cenote_engine::ElementType;
 use cenote_policy::Watermark;
+use cenote_store::cold;
 use clap::{Args, FromArgMatches, ValueEnum};
 use std::fmt;
 use std::path::PathBuf;
@@ -152,6 +153,10 @@ pub struct EngineArgs {
     /// [default and maximum: the table's limit]
     #[arg(long, value_name = "KL", env = "CENOTE_KL_MAX")]
     pub kl_max: Option<f64>,
+    /// Disk directory or object store (s3:, gs:, az:) for blocks that outlive the region, with
+    /// options as in DIR,size=64GiB,write=published,deadline=2 (docs/guides/cold.md)
+    #[arg(long, value_name = "PLACE", env = "CENOTE_COLD")]
+    pub cold: Option<cold::Settings>,
     /// Salt of the tenant; different salts never share a block
     #[arg(long, value_name = "TEXT", env = "CENOTE_TENANT_SALT", hide_env_values = true, default_value = "")]
     pub tenant_salt: String,

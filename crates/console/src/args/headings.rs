@@ -55,6 +55,7 @@ const HEADINGS: [(&str, &[&str]); 9] = [
             "region",
             "host_slot",
             "region_size",
+            "cold",
             "no_pool",
             "numa_node",
             "no_huge_pages",

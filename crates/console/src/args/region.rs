@@ -3,6 +3,7 @@
 use cenote_base::units::ByteSize;
 use cenote_mem::{Flush, RegionSource};
 use cenote_pool::{Design, Eviction, HostsLock};
+use cenote_store::cold::Settings;
 use clap::{Args, ValueEnum};
 use std::time::Duration;
 
@@ -169,6 +170,10 @@ pub struct NewRegionArgs {
     /// Secret key of block hashes, 64 hex digits [default: random]
     #[arg(long, value_name = "HEX", env = "CENOTE_HASH_SEED", hide_env_values = true, value_parser = parse_seed)]
     pub hash_seed: Option<[u8; 32]>,
+    /// Take the hash seed of this disk directory or object store, so that servers with the same
+    /// --cold find its blocks (docs/guides/cold.md)
+    #[arg(long, value_name = "PLACE", env = "CENOTE_COLD")]
+    pub cold: Option<Settings>,
 }
 
 fn parse_mode(text: &str) -> Result<u32, String> {

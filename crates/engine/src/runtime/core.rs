@@ -10,6 +10,7 @@
 
 use super::Shared;
 use super::observe::{Observer, StepRecord, TakenRecord};
+use super::promoting::{self, Promoting};
 use super::request::{Admission, Running};
 use super::spill::Spills;
 use super::swap::{self, Swapper};
@@ -66,6 +67,7 @@ pub(super) struct Core {
     kv: KvArena,
     scheduler: Scheduler,
     requests: BTreeMap<RequestId, Running>,
+    promoting: Promoting,
     swapper: Swapper,
     spills: Spills,
     clock: SystemClock,
@@ -132,6 +134,7 @@ impl Core {
             store,
             scheduler,
             requests: BTreeMap::new(),
+            promoting: Promoting::default(),
             swapper: Swapper::new(observer),
             spills,
             clock,
@@ -149,14 +152,17 @@ impl Core {
         loop {
             if self.scheduler.is_idle() {
                 // Publish the idle state before blocking on the next message.
-                self.publish_stats(true);
+                self.publish_stats(self.promoting.is_empty());
                 match self.sleep(inbox) {
                     Ok(message) => {
                         if !self.take(message) {
                             return;
                         }
                     }
-                    Err(RecvTimeoutError::Timeout) => continue,
+                    Err(RecvTimeoutError::Timeout) => {
+                        self.admit_promoted();
+                        continue;
+                    }
                     Err(RecvTimeoutError::Disconnected) => return,
                 }
             }
@@ -171,6 +177,7 @@ impl Core {
                     Err(TryRecvError::Disconnected) => return,
                 }
             }
+            self.admit_promoted();
             self.expire();
             if !self.step() && !self.scheduler.is_idle() && !self.wait(inbox) {
                 return;
@@ -180,9 +187,10 @@ impl Core {
     }
 
     /// Waits for a message. With a store the wait ends after `IDLE_PERIOD`, to read the store's
-    /// health.
+    /// health, and sooner while blocks are promoted.
     fn sleep(&self, inbox: &Receiver<Message>) -> Result<Message, RecvTimeoutError> {
         match self.store {
+            Some(_) if !self.promoting.is_empty() => inbox.recv_timeout(promoting::POLL),
             Some(_) => inbox.recv_timeout(IDLE_PERIOD),
             None => inbox.recv().map_err(|_| RecvTimeoutError::Disconnected),
         }
@@ -193,7 +201,11 @@ impl Core {
     fn wait(&mut self, inbox: &Receiver<Message>) -> bool {
         let now = self.clock.now_ns();
         let until = self.scheduler.poll_timeout().unwrap_or(now);
-        match inbox.recv_timeout(Duration::from_nanos(until.saturating_sub(now))) {
+        let mut patience = Duration::from_nanos(until.saturating_sub(now));
+        if !self.promoting.is_empty() {
+            patience = patience.min(promoting::POLL);
+        }
+        match inbox.recv_timeout(patience) {
             Ok(message) => self.take(message),
             Err(RecvTimeoutError::Timeout) => true,
             Err(RecvTimeoutError::Disconnected) => false,
@@ -202,12 +214,24 @@ impl Core {
 
     fn take(&mut self, message: Message) -> bool {
         match message {
-            Message::Admit(admission) => self.admit(admission),
+            Message::Admit(admission) => {
+                let (store, most) = (self.store.as_deref_mut(), self.model.config().max_waiting);
+                if let Some(admission) = self.promoting.keep(store, admission, most) {
+                    self.admit(admission);
+                }
+            }
             Message::Abort(id) => self.fail(id, EngineError::new(ErrorKind::Aborted, "the request was aborted")),
             Message::Release(id) => self.release(id),
             Message::Stop => return false,
         }
         true
+    }
+
+    /// Admits the requests that wait for no blocks any more.
+    fn admit_promoted(&mut self) {
+        for admission in self.promoting.take_over() {
+            self.admit(admission);
+        }
     }
 
     fn admit(&mut self, mut admission: Box<Admission>) {
@@ -536,6 +560,10 @@ impl Core {
             self.counters.errors += 1;
             (request.sink)(Event::Failed(error));
             self.forget(id);
+        } else if let Some(mut admission) = self.promoting.take(id) {
+            self.counters.errors += 1;
+            (admission.sink)(Event::Failed(error));
+            self.shared.request_ended();
         }
     }
 
@@ -561,6 +589,10 @@ impl Core {
             (request.sink)(Event::Failed(error.clone()));
             self.shared.request_ended();
         }
+        for mut admission in self.promoting.take_all() {
+            (admission.sink)(Event::Failed(error.clone()));
+            self.shared.request_ended();
+        }
         let next = || if stopped { inbox.try_recv().ok() } else { inbox.recv().ok() };
         while let Some(message) = next() {
             match message {
@@ -582,7 +614,7 @@ impl Core {
         self.stats_due_ns = now_ns + STATS_PERIOD_NS;
         let (counters, swaps) = (&self.counters, &self.swapper.totals);
         let own = [
-            ("requests_waiting", self.scheduler.num_waiting() as f64),
+            ("requests_waiting", (self.scheduler.num_waiting() + self.promoting.len()) as f64),
             ("requests_running", self.scheduler.num_running() as f64),
             ("kv_blocks", f64::from(self.scheduler.num_blocks())),
             ("kv_blocks_free", f64::from(self.scheduler.num_free_blocks())),

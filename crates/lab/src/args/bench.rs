@@ -25,6 +25,8 @@ pub enum BenchCommands {
     Gather(BenchCoreArgs),
     /// Memory by handle, requests in batches, polling, NUMA binding and huge pages
     Memory(BenchCoreArgs),
+    /// Write to a disk and read from it, beside plain files; first tokens from there
+    Cold(BenchCoreArgs),
     /// Run pool, index, lock and alloc, beside TraCT's plain design
     All(BenchCoreArgs),
     /// Decode with more KV than the engine's own memory holds, beside an engine that holds it all

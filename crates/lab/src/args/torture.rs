@@ -6,6 +6,7 @@ use cenote_console::args::{FlushArg, RegionArgs, WatchArgs, parse_flush, parse_s
 use cenote_console::output::OutputArgs;
 use cenote_mem::RegionSource;
 use clap::Args;
+use std::path::PathBuf;
 
 #[derive(Args, Debug)]
 pub struct TortureArgs {
@@ -27,8 +28,21 @@ pub struct TortureArgs {
     /// Flush instruction as in `pool create` [default: none for one host, auto for several]
     #[arg(long, value_name = "INSTRUCTION", value_parser = parse_flush)]
     pub flush: Option<FlushArg>,
+    /// Instead, kill writers of a cold tier so many times, and check every block that they left
+    #[arg(long, value_name = "KILLS", value_parser = clap::value_parser!(u64).range(1..), conflicts_with_all = ["processes", "seconds", "size", "hosts", "flush"])]
+    pub cold: Option<u64>,
     #[command(flatten)]
     pub output: OutputArgs,
+}
+
+#[derive(Args, Debug)]
+pub struct ColdChildArgs {
+    #[arg(long)]
+    pub directory: PathBuf,
+    #[arg(long)]
+    pub seed: u64,
+    #[arg(long)]
+    pub life: u64,
 }
 
 fn parse_run(text: &str) -> Result<f64, String> {

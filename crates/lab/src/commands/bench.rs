@@ -8,6 +8,7 @@ mod alloc;
 mod bare;
 mod child;
 mod codec;
+mod cold;
 mod gather;
 mod index;
 mod lock;
@@ -58,13 +59,17 @@ struct Part {
     measure: fn(&Setting) -> Result<Vec<Row>, Failure>,
 }
 
-const BENCHES: [(&str, &[Part]); 6] = [
+/// Those of `bench all`: they need memory only.
+const IN_MEMORY: [&str; 4] = ["pool", "index", "lock", "alloc"];
+
+const BENCHES: [(&str, &[Part]); 7] = [
     ("pool", pool::PARTS),
     ("index", index::PARTS),
     ("lock", lock::PARTS),
     ("alloc", alloc::PARTS),
     ("gather", gather::PARTS),
     ("memory", memory::PARTS),
+    ("cold", cold::PARTS),
 ];
 
 pub fn run(command: &BenchCommands) -> Result<(), Failure> {
@@ -79,9 +84,8 @@ pub fn run(command: &BenchCommands) -> Result<(), Failure> {
         BenchCommands::Alloc(args) => core(&["alloc"], &[DesignArg::Cenote], args),
         BenchCommands::Gather(args) => core(&["gather"], &[DesignArg::Cenote], args),
         BenchCommands::Memory(args) => core(&["memory"], &[DesignArg::Cenote], args),
-        BenchCommands::All(args) => {
-            core(&["pool", "index", "lock", "alloc"], &[DesignArg::Cenote, DesignArg::Plain], args)
-        }
+        BenchCommands::Cold(args) => core(&["cold"], &[DesignArg::Cenote], args),
+        BenchCommands::All(args) => core(&IN_MEMORY, &[DesignArg::Cenote, DesignArg::Plain], args),
     }
 }
 

@@ -9,6 +9,7 @@
 
 mod child;
 mod children;
+mod cold;
 mod content;
 mod faults;
 mod inspection;
@@ -18,6 +19,7 @@ mod operations;
 mod report;
 
 pub use child::run as run_child;
+pub use cold::run_child as run_cold_child;
 
 use crate::args::TortureArgs;
 use cenote_base::prng::Prng;
@@ -58,6 +60,9 @@ const LOOK: Duration = Duration::from_millis(200);
 const CHUNKS: u64 = 256;
 
 pub fn run(args: &TortureArgs) -> Result<ExitCode, Failure> {
+    if let Some(kills) = args.cold {
+        return cold::run(args, kills);
+    }
     if args.processes < u64::from(args.hosts) || args.processes > ledger::CHILDREN_MAX {
         let most = ledger::CHILDREN_MAX;
         return Err(Failure::new(format!("--processes {}: at least one per host, at most {most}", args.processes)));

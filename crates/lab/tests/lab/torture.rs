@@ -54,6 +54,16 @@ async fn nor_between_two_hosts() {
     assert_eq!(report["flush"], best.name(), "{report}");
 }
 
+/// The command with 1,000 kills is the long version: docs/evidence/testing.md.
+#[cfg(not(feature = "canary"))]
+#[tokio::test]
+async fn killed_writers_of_a_cold_tier_leave_no_wrong_byte() {
+    let outcome = torture("--cold 25 --seed 3").await;
+    let report = outcome.json();
+    assert_eq!((outcome.code, report["pass"].as_bool(), report["kills"].as_u64()), (Some(0), Some(true), Some(25)));
+    assert!(!Path::new(report["directory"].as_str().expect("a path")).exists(), "{report}");
+}
+
 /// Eviction that ignores pins evicts blocks in use.
 #[cfg(feature = "canary")]
 #[tokio::test]

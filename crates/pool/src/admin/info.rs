@@ -137,6 +137,7 @@ impl<F: Fabric, H: HostLocal> Member<F, H> {
                         .collect(),
                     block_bytes: line.block_bytes,
                     block_tokens: line.shape as u32,
+                    num_layers: (line.shape >> 32) as u32,
                     blocks: 0,
                     bytes: 0,
                     used_bytes: self.space.used_bytes(row),
@@ -213,6 +214,8 @@ pub struct NamespaceInfo {
     pub block_bytes: u64,
     /// Tokens of a block.
     pub block_tokens: u32,
+    /// Layers of a block.
+    pub num_layers: u32,
     /// Readable blocks.
     pub blocks: u64,
     /// Their payload bytes.

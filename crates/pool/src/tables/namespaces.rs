@@ -38,6 +38,12 @@ pub struct Namespace {
 }
 
 impl Namespace {
+    /// Covers every fact that two users must share before they may share a block.
+    #[must_use]
+    pub fn fingerprint(&self) -> [u8; 32] {
+        zerocopy::transmute!(self.fingerprint)
+    }
+
     pub(crate) const fn slot_bytes(&self) -> u64 {
         self.block_bytes.next_multiple_of(LINE)
     }

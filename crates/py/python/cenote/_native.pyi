@@ -71,6 +71,16 @@ class RegionFull(CenoteError):
     """The region has no free space, or no free table row, for the new entry."""
 
 @final
+class Promotion:
+    """Blocks that are on their way from the cold tier into the region."""
+
+    @property
+    def over(self) -> bool:
+        """True if no block is on its way any more, or the tier's deadline has passed."""
+    def wait(self) -> bool:
+        """Waits until `over`. Returns False if blocks are late; they become present later."""
+
+@final
 class Region:
     """A shared region that this process has joined as a worker.
 
@@ -93,6 +103,7 @@ class Region:
         exist_ok: bool = False,
         events: int | None = None,
         eviction: str | None = None,
+        cold: str | None = None,
     ) -> list[_Difference]:
         """Creates a region: `shm:NAME`, a file, or a hugetlbfs path.
 
@@ -103,6 +114,7 @@ class Region:
         - `flush` is `none`; `auto` is for a device that several hosts share without coherence.
         - `events` is the number of lines in each host's event log (0: no log).
         - `eviction` is `lru` (default), `sieve`, `s3-fifo` or `cost-aware`.
+        - `cold` takes the hash seed from this disk directory or object store, as `open` needs it.
 
         With `exist_ok`, an existing region stays unchanged. The return value lists the given
         settings that differ from those of the existing region.
@@ -119,11 +131,17 @@ class Region:
         hash_seed: Sequence[int] | bytes | None = None,
         numa_node: int | None = None,
         huge_pages: bool = True,
+        cold: str | None = None,
     ) -> Region:
         """Joins a region.
 
         `cenote pool info` shows `worker`. `host_slot` is the number of this machine among the
         machines that share the region. `hash_seed`, if given, must equal the seed of the region.
+
+        `cold` keeps published blocks on disk or in an object store, where they outlive the region:
+        `DIR`, or a URL (`s3:`, `gs:`, `az:`), with options as in
+        `/var/cache/cenote,size=64GiB,write=published,deadline=2`. While the place cannot be used,
+        its blocks are misses.
         """
     def namespace(
         self,
@@ -156,6 +174,16 @@ class Region:
         thread stays where it was: there is no choice, the kernel refuses, or the environment has
         CENOTE_NUMA_BIND=off. The threads of `KvMemory` do this by themselves.
         """
+    @property
+    def cold(self) -> dict[str, int] | None:
+        """Counters of the cold tier in this process, by name; None without `cold`."""
+    @property
+    def cold_error(self) -> str | None:
+        """The last error of the cold tier in this process; each counts as a miss."""
+    def settle_cold(self, timeout: float) -> bool:
+        """Waits until the cold tier has written or dropped all published blocks.
+
+        Returns False after `timeout` seconds."""
     def counters(self) -> dict[str, int]:
         """Counters of this host's workers, by name."""
     def info(self) -> dict[str, Any]:
@@ -253,6 +281,12 @@ class Namespace:
         """Number of consecutive blocks present, from the first. Neither touches nor pins them."""
     def present(self, hashes: _Hashes) -> bytes:
         """One byte per block: 1 if the block is present, 0 if not. Neither touches nor pins."""
+    def promote(self, hashes: _Hashes, *, all: bool = False) -> Promotion | None:
+        """Begins to copy blocks from the cold tier into the region. Never waits.
+
+        Copies the blocks after the last consecutive present one, up to the first that the cold tier
+        lacks. With `all`, copies every missing block that it has. None: it has none of them.
+        """
     def lookup(self, hashes: _Hashes) -> Lease:
         """Looks blocks up in order, up to the first missing one, and pins those found.
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _SETTINGS = {
-    "region", "create_size", "chunk_size", "mode", "host_slot", "tenant_salt", "lease_timeout", "close_timeout", "model_folder",
+    "region", "create_size", "chunk_size", "mode", "cold", "host_slot", "tenant_salt", "lease_timeout", "close_timeout", "model_folder",
     "model_fingerprint",
 }  # fmt: skip
 # The lease of a lookup, and the index of a block in it.
@@ -57,9 +57,10 @@ class CenoteL2Adapter(L2AdapterInterface):
         self.close_timeout = _seconds(params, "close_timeout", 30.0)
         if (size := params.get("create_size")) is not None:
             chunk, mode = params.get("chunk_size", "64MiB"), int(str(params.get("mode", "0600")), 8)
-            differences = cenote.Region.create(self.name, size, chunk_size=chunk, mode=mode, exist_ok=True)
+            differences = cenote.Region.create(self.name, size, chunk_size=chunk, mode=mode, exist_ok=True, cold=params.get("cold"))
             log_ignored(self.name, differences, given_of_new(params), logger)
-        self.region = cenote.Region.open(self.name, worker="lmcache", host_slot=int(params.get("host_slot", 0)))
+        slot = int(params.get("host_slot", 0))
+        self.region = cenote.Region.open(self.name, worker="lmcache", host_slot=slot, cold=params.get("cold"))
         self._health = HealthLog(self.region, logger)
         self.errors = 0
         self._told: set[str] = set()
@@ -78,6 +79,8 @@ class CenoteL2Adapter(L2AdapterInterface):
         self._store_event, self._lookup_event, self._load_event = (create_event_notifier() for _ in range(3))
         self._storing = ThreadPoolExecutor(1, "cenote-store", initializer=place_thread, initargs=(self.region,))
         self._loading = ThreadPoolExecutor(1, "cenote-load", initializer=place_thread, initargs=(self.region,))
+        # Lookups that wait for blocks from the cold tier, each at most for the tier's deadline.
+        self._promoting = ThreadPoolExecutor(4, "cenote-promote") if params.get("cold") else None
         self._running: set[Future[None]] = set()
         self._closed = False
 
@@ -135,22 +138,58 @@ class CenoteL2Adapter(L2AdapterInterface):
     def submit_lookup_and_lock_task(
         self, keys: list[ObjectKey], group_layout_descs: dict[int, MemoryLayoutDesc] | None = None
     ) -> int:
-        task = self._next_task()
-        found = self._look_up(keys, group_layout_descs or {})
-        with self._lock:
-            self._found[task] = _bitmap(len(keys), found)
-        self._lookup_event.notify()
+        task, layouts = self._next_task(), group_layout_descs or {}
+
+        def look_up() -> None:
+            found = self._look_up(keys, layouts)
+            with self._lock:
+                self._found[task] = _bitmap(len(keys), found)
+            self._lookup_event.notify()
+
+        promotions = self._promote(keys, layouts)
+        if promotions and self._promoting is not None:
+
+            def wait_and_look_up() -> None:
+                for promotion in promotions:
+                    promotion.wait()
+                look_up()
+
+            self._start(self._promoting, wait_and_look_up)
+        else:
+            look_up()
         return task
+
+    @serving(list)
+    def _promote(self, keys: list[ObjectKey], layouts: dict[int, MemoryLayoutDesc]) -> list[cenote.Promotion]:
+        """Begins to copy missing objects from the cold tier into the region."""
+        if self._promoting is None:
+            return []
+        begun = []
+        for space, places in self._shards_of(keys, layouts):
+            promotion = space.promote([_name(space, keys[place]) for place in places], all=True)
+            begun += [promotion] if promotion is not None else []
+        return begun
 
     @serving(list)
     def _look_up(self, keys: list[ObjectKey], layouts: dict[int, MemoryLayoutDesc]) -> list[int]:
         """Indices of the present keys. Pins their blocks until unlock or `lease_timeout`."""
         self._health.look()
         self._end_leases()
+        found: list[int] = []
+        for space, places in self._shards_of(keys, layouts):
+            for first, lease in _runs(space, [keys[place] for place in places]):
+                run = places[first : first + len(lease)]
+                self._keep([keys[place] for place in run], lease)
+                found += run
+        return found
+
+    def _shards_of(
+        self, keys: list[ObjectKey], layouts: dict[int, MemoryLayoutDesc]
+    ) -> Iterator[tuple[cenote.Namespace, list[int]]]:
+        """The namespaces of these keys, each with its keys' indices. Skips shards of unknown layout."""
         shards: dict[_Shard, list[int]] = {}
         for place, key in enumerate(keys):
             shards.setdefault(_shard(key), []).append(place)
-        found: list[int] = []
         for shard, places in shards.items():
             # LMCache's layout is a hint and may be empty.
             described = layouts.get(shard[2])
@@ -159,12 +198,7 @@ class CenoteL2Adapter(L2AdapterInterface):
                 layout = self._layouts.get(shard, [])
                 if not layout:
                     continue
-            space = self._space(keys[places[0]], layout)
-            for first, lease in _runs(space, [keys[place] for place in places]):
-                run = places[first : first + len(lease)]
-                self._keep([keys[place] for place in run], lease)
-                found += run
-        return found
+            yield self._space(keys[places[0]], layout), places
 
     def _keep(self, keys: list[ObjectKey], lease: cenote.Lease) -> None:
         with self._lock:
@@ -267,7 +301,7 @@ class CenoteL2Adapter(L2AdapterInterface):
             locked = len(self._kept)
         return {
             "is_healthy": not self.region.closed and self.region.degraded is None, "type": "CenoteL2Adapter", "region": self.name, "errors": self.errors,
-            "locked_keys": locked,
+            "locked_keys": locked, "cold": self.region.cold if not self.region.closed else None,
         }  # fmt: skip
 
     def close(self) -> None:
@@ -277,7 +311,7 @@ class CenoteL2Adapter(L2AdapterInterface):
         with self._lock:
             self._closed = True
             running = list(self._running)
-        for pool in (self._storing, self._loading):
+        for pool in filter(None, (self._storing, self._loading, self._promoting)):
             pool.shutdown(wait=False, cancel_futures=True)
         deadline = time.monotonic() + self.close_timeout
         for future in running:

@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 
 # Keys of the extra configuration that SGLang itself reads or adds.
 _SGLANGS = {"backend_name", "module_path", "class_name", "interface_v1", "allocator", "file_storage_path"}
-_SETTINGS = {"region", "create_size", "chunk_size", "mode", "host_slot", "tenant_salt", "model_folder", "model_fingerprint"}
+_SETTINGS = {"region", "create_size", "chunk_size", "mode", "cold", "host_slot", "tenant_salt", "model_folder", "model_fingerprint"}
 _LAYOUTS = ("layer_first", "page_first", "page_first_direct", "page_head")
 
 # SGLang's threads time out after ten seconds. A batch skips its remaining pages after this time.
@@ -89,9 +89,10 @@ class CenoteStorage(HiCacheStorage):
             # Four pages to a chunk.
             chunk = self.extra.get("chunk_size") or max(2 << 20, 1 << math.ceil(math.log2(4 * page_bytes)))
             mode = int(str(self.extra.get("mode", "0600")), 8)
-            differences = cenote.Region.create(name, size, chunk_size=chunk, mode=mode, exist_ok=True)
+            differences = cenote.Region.create(name, size, chunk_size=chunk, mode=mode, exist_ok=True, cold=self.extra.get("cold"))
             log_ignored(name, differences, given_of_new(self.extra), logger)
-        region = cenote.Region.open(name, worker="sglang", host_slot=int(self.extra.get("host_slot", 0)))
+        slot = int(self.extra.get("host_slot", 0))
+        region = cenote.Region.open(name, worker="sglang", host_slot=slot, cold=self.extra.get("cold"))
         try:
             self._weights = naming.weight_version()
             identity = naming.fingerprint(self.config, self.extra, self.model, mem_pool_host, page_bytes)
@@ -221,7 +222,11 @@ class CenoteStorage(HiCacheStorage):
         blocks = self._blocks()
         if self._health is not None:
             self._health.look()
-        return blocks.count(_names(blocks, keys))
+        names = _names(blocks, keys)
+        # SGLang's prefetching thread calls this, so it may wait for the cold tier's deadline.
+        if (promotion := blocks.promote(names)) is not None:
+            promotion.wait()
+        return blocks.count(names)
 
     @serving(lambda: None)
     def clear(self) -> None:

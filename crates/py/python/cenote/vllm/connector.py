@@ -60,6 +60,8 @@ class CenoteConnector(KVConnectorBase_V1, SupportsHMA):
             logger.info("Cenote: kv_load_failure_policy is set to recompute, so vLLM recomputes blocks that cannot be loaded")
             transfer.kv_load_failure_policy = "recompute"
         self.stats = CenoteStats()
+        # The cold tier's counters at the last report.
+        self._cold: dict[str, int] = {}
         self._told: set[tuple[str, str]] = set()
         self._scheduler: SchedulerSide | None = None
         self._worker: WorkerSide | None = None
@@ -235,6 +237,9 @@ class CenoteConnector(KVConnectorBase_V1, SupportsHMA):
     @serving(lambda: None)
     def get_kv_connector_stats(self) -> KVConnectorStats | None:
         self._health.look()
+        if (cold := self._shards.region.cold) is not None:
+            self.stats.add_cold(cold, self._cold)
+            self._cold = cold
         return self.stats.take()
 
     @classmethod

@@ -65,6 +65,15 @@ class Lookup:
                     each.release()
         return Found(start, end, [lease for each in held for lease in each.leases])
 
+    def promote(self, request: Request, start: int, end: int) -> list[cenote.Promotion]:
+        """Begins to copy blocks between these tokens from the cold tiers of all ranks."""
+        begun: list[cenote.Promotion | None] = []
+        for group, ranks in zip(self.groups, self.ranks, strict=True):
+            keys = group.keys(request, start // group.block_tokens, end // group.block_tokens)
+            # A layer with a window needs the last blocks of a hit, and its end is not known yet.
+            begun += [rank.promote(rank.alias(keys), all=group.reach.window is not None) for rank in ranks]
+        return [promotion for promotion in begun if promotion is not None]
+
     def _pin(self, held: list[_Held], start: int, end: int) -> int:
         """Pins the longest hit, and returns its end."""
         whole = [each for each in held if each.group.reach.window is None]

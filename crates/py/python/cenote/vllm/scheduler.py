@@ -1,6 +1,6 @@
 """The scheduler side: finds blocks of a request in the region and selects the blocks to save.
 
-It reads memory and never waits."""
+It reads memory and never waits. For blocks on their way from the cold tier, vLLM asks again."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from vllm.v1.outputs import KVConnectorOutput
     from vllm.v1.request import Request
 
+    import cenote
     from cenote.vllm.groups import Group
     from cenote.vllm.shards import Shards
     from cenote.vllm.stats import CenoteStats
@@ -44,6 +45,8 @@ class SchedulerSide:
         # Start times of requests that wait for the name of their adapter, and requests without one.
         self.waiting_for_name: dict[str, float] = {}
         self.unnamed: set[str] = set()
+        # Promotions from the cold tier by request; an empty list: over.
+        self.promotions: dict[str, list[cenote.Promotion]] = {}
         self.found: dict[str, Found] = {}
         self.orders: list[LoadOrder] = []
         # Requests with a failed load. Their lookups return no hit, so vLLM computes the rest.
@@ -64,8 +67,11 @@ class SchedulerSide:
         start, end, unit = num_computed_tokens, self.lookup.limit(request), self.lookup.alignment
         if end <= start:
             return 0, False
-        self.stats.add("lookup_blocks", (end - start) // unit)
         found = self.lookup.find(request, start, end)
+        if found.end < end and self._is_promoting(request, start, end):
+            found.release()
+            return None, False
+        self.stats.add("lookup_blocks", (end - start) // unit)
         count = (found.end - start) // unit
         if count < max(self.settings.min_blocks, 1):
             found.release()
@@ -73,6 +79,21 @@ class SchedulerSide:
         self.stats.add("hit_blocks", count)
         self.found[request.request_id] = found
         return found.end - start, self.waits
+
+    def _is_promoting(self, request: Request, start: int, end: int) -> bool:
+        """True while blocks are on their way from the cold tier and their deadline has not passed.
+
+        A request is promoted once: blocks that cannot be read are computed."""
+        if self.settings.cold is None:
+            return False
+        begun = self.promotions.get(request.request_id)
+        if begun is None:
+            begun = self.lookup.promote(request, start, end)
+            if begun:
+                self.stats.add("cold_requests")
+        waiting = [promotion for promotion in begun if not promotion.over]
+        self.promotions[request.request_id] = waiting
+        return bool(waiting)
 
     def _is_named(self, request: Request) -> bool | None:
         """True if a request may share. None: its name is pending and has not timed out."""
@@ -226,6 +247,7 @@ class SchedulerSide:
         self.given_up.discard(request_id)
         self.stale.discard(request_id)
         self.waiting_for_name.pop(request_id, None)
+        self.promotions.pop(request_id, None)
         self.unnamed.discard(request_id)
 
     def _let_go(self, request_id: str) -> None:

@@ -29,6 +29,9 @@ class Settings:
     """Permissions of a new region, in octal; by default 0600."""
     eviction: str | None = None
     """Eviction policy of a new region: `lru` (default), `sieve`, `s3-fifo`, `cost-aware`."""
+    cold: str | None = None
+    """Disk directory or object store for blocks that outlive the region, such as
+    `/var/cache/cenote,size=64GiB` or `s3://bucket/kv`."""
     host_slot: int = 0
     """Number of this machine among the machines that share the region."""
     load: LoadMode = "async"

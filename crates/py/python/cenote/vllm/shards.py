@@ -71,7 +71,7 @@ class Shards:
         try:
             if settings.create_size is not None:
                 self.ignored = self._make_region(settings.create_size)
-            self.region = cenote.Region.open(settings.region, worker=worker, host_slot=settings.host_slot)
+            self.region = cenote.Region.open(settings.region, worker=worker, host_slot=settings.host_slot, cold=settings.cold)
         except cenote.RegionMissing as error:
             raise cenote.RegionMissing(f"kv_connector_extra_config: region: {error}; give create_size, or run `cenote pool create`") from error
         except cenote.CenoteError as error:
@@ -90,6 +90,7 @@ class Shards:
                 pins_per_worker=self._pins(),
                 exist_ok=True,
                 events=_EVENTS if tells_events(self.config) else None,
+                cold=settings.cold,
             )
         except ValueError as error:
             text = str(error)

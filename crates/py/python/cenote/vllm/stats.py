@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +21,29 @@ COUNTERS = {
     "refused_blocks": "Blocks without room, over their quota, or with failed copies.",
     "unnamed_requests": "Requests that shared nothing, because an adapter or an image has no name by its content.",
     "unnamed_blocks": "Blocks not saved or loaded, because vLLM loaded another adapter under that number, or its files changed.",
+    "cold_requests": "Requests that waited for blocks from the cold tier.",
+    "cold_hits": "Blocks that the cold tier brought into the region in time.",
+    "cold_misses": "Blocks that the cold tier listed and could not read.",
+    "cold_late": "Blocks that the cold tier brought after their deadline.",
+    "cold_read_bytes": "Bytes read from the cold tier.",
+    "cold_written": "Blocks written to the cold tier.",
+    "cold_written_bytes": "Bytes written to the cold tier.",
+    "cold_dropped": "Blocks not written to the cold tier, because it was busy or failed, or the region had evicted them.",
+    "cold_errors": "Errors of the cold tier, each counted as a miss.",
     "errors": "Faults of the connector, each counted as a miss.",
+}
+
+
+# Counters of `Region.cold` behind each counter of the cold tier.
+_COLD = {
+    "cold_hits": ("cold_hits_total",),
+    "cold_misses": ("cold_misses_total", "cold_reads_refused_total"),
+    "cold_late": ("cold_late_total",),
+    "cold_read_bytes": ("cold_read_bytes_total",),
+    "cold_written": ("cold_written_total",),
+    "cold_written_bytes": ("cold_written_bytes_total",),
+    "cold_dropped": ("cold_dropped_busy_total", "cold_dropped_gone_total", "cold_dropped_failed_total"),
+    "cold_errors": tuple(f"cold_errors_{kind}_total" for kind in ("gone", "damaged", "version", "full", "slow", "io")),
 }
 
 
@@ -34,6 +57,12 @@ class CenoteStats(KVConnectorStats):
     def add(self, name: str, count: float = 1) -> None:
         assert name in COUNTERS, name
         self.data[name] = self.data.get(name, 0) + count
+
+    def add_cold(self, now: Mapping[str, int], before: Mapping[str, int]) -> None:
+        """Adds what the cold tier of this process did between two states of `Region.cold`."""
+        for name, parts in _COLD.items():
+            if (count := sum(now[part] - before.get(part, 0) for part in parts)) > 0:
+                self.add(name, count)
 
     def aggregate(self, other: KVConnectorStats) -> KVConnectorStats:
         for name, count in other.data.items():

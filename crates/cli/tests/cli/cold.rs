@@ -1,0 +1,128 @@
+//! Blocks that outlive the region: a server is killed, its region removed, and the next server finds
+//! its blocks on disk. Snapshots.
+
+use super::support::client::greedy;
+use super::support::process::{Server, cenote};
+use super::support::region::{Region, remove};
+use super::support::{tokens, until};
+use std::path::Path;
+
+const PROMPTS: u64 = 6;
+const LENGTH: usize = 400;
+
+fn flags<'a>(region: &'a str, cold: &'a str, workers: &[&'a str]) -> Vec<&'a str> {
+    [&["--region", region, "--region-size", "256MiB", "--cold", cold], workers].concat()
+}
+
+async fn restarted(workers: &[&str]) {
+    let directory = tempfile::tempdir().expect("a directory");
+    let cold = format!("{},size=256MiB,deadline=60", directory.path().display());
+    let region = Region::name_only();
+    let server = Server::start(&flags(&region.name, &cold, workers)).await;
+    let mut texts = Vec::new();
+    for prompt in 0..PROMPTS {
+        let answer = server.client.complete(&greedy(&tokens(prompt, LENGTH), 4)).await;
+        assert_eq!(answer.cached_tokens, 0);
+        texts.push(answer.text);
+    }
+    let info = region.info().await;
+    let published = info["blocks_ready"].as_u64().expect("a number");
+    assert!(published >= PROMPTS * LENGTH as u64 / 16, "{info}");
+    // A few milliseconds of work may be in the queue when a process dies.
+    until("the blocks are written", async || {
+        let written = size_of(directory.path());
+        (written >= published * block_bytes(&info)).then_some(())
+    })
+    .await;
+    server.kill().await;
+    remove(&region.name);
+    let server = Server::start(&flags(&region.name, &cold, workers)).await;
+    let (mut cached, mut asked) = (0, 0);
+    for prompt in 0..PROMPTS {
+        let answer = server.client.complete(&greedy(&tokens(prompt, LENGTH), 4)).await;
+        assert_eq!(answer.text, texts[prompt as usize], "prompt {prompt}");
+        cached += answer.cached_tokens;
+        asked += LENGTH as u64 / 16 * 16;
+    }
+    assert!(cached as f64 >= 0.95 * asked as f64, "{cached} of {asked} tokens came from the disk");
+    assert!(server.client.metric("cenote_cold_hits_total").await > 0.0);
+    server.stop().await;
+}
+
+/// Bytes of one block, from the only model of the region.
+fn block_bytes(info: &serde_json::Value) -> u64 {
+    info["namespaces"][0]["block_bytes"].as_u64().expect("a number")
+}
+
+/// Bytes of the extents in a directory.
+fn size_of(directory: &Path) -> u64 {
+    let files = std::fs::read_dir(directory).expect("a directory").map(|entry| entry.expect("an entry"));
+    let extents = files.filter(|file| file.path().extension().is_some_and(|end| end == "extent"));
+    extents.map(|file| file.metadata().map_or(0, |data| data.len())).sum()
+}
+
+#[tokio::test]
+async fn a_killed_servers_blocks_are_on_disk() {
+    restarted(&[]).await;
+}
+
+#[tokio::test]
+async fn and_those_of_killed_workers() {
+    restarted(&["--prefill", "1", "--decode", "1"]).await;
+}
+
+#[tokio::test]
+async fn a_disk_that_cannot_be_used_does_not_end_serving() {
+    let file = tempfile::NamedTempFile::new().expect("a file");
+    let region = Region::create("256MiB").await;
+    // A file is no directory, and stays none.
+    let cold = file.path().display().to_string();
+    let server = Server::start(&["--region", &region.name, "--cold", &cold]).await;
+    assert!(server.words().contains("serving starts without it"), "{}", server.words());
+    let body = greedy(&tokens(1, 100), 3);
+    let first = server.client.complete(&body).await;
+    assert_eq!(server.client.complete(&body).await.text, first.text);
+    assert_eq!(server.client.metric("cenote_cold_open").await as u64, 0);
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_snapshot_brings_a_region_back() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("kv.snapshot");
+    let path = path.to_str().expect("its path is text");
+    let region = Region::name_only();
+    let own = ["--region", &region.name, "--region-size", "256MiB"];
+    let server = Server::start(&own).await;
+    let body = greedy(&tokens(3, LENGTH), 3);
+    let first = server.client.complete(&body).await;
+    let saved = cenote(["pool", "snapshot", "--json", "--region", &region.name, path]).ok().await.json();
+    assert!(saved["blocks"].as_u64() >= Some(LENGTH as u64 / 16), "{saved}");
+    cenote(["pool", "restore", "--region", &region.name, path]).fails(&[&region.name]).await;
+    server.stop().await;
+    remove(&region.name);
+    let restored = cenote(["pool", "restore", "--json", "--region", &region.name, path]).ok().await.json();
+    assert_eq!((&restored["blocks"], &restored["damaged"]), (&saved["blocks"], &0.into()), "{restored}");
+    region.expect_clean().await;
+    let server = Server::start(&own[..2]).await;
+    let again = server.client.complete(&body).await;
+    assert_eq!((again.text, again.cached_tokens), (first.text, LENGTH as u64 / 16 * 16));
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_damaged_snapshot_is_restored_in_part() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("kv.snapshot");
+    let text = path.to_str().expect("its path is text");
+    let region = Region::create("64MiB").await;
+    cenote(["pool", "snapshot", "--region", &region.name, text]).ok().await;
+    let bytes = std::fs::read(&path).expect("it is there");
+    std::fs::write(&path, &bytes[..bytes.len() - 4096]).expect("it is written");
+    remove(&region.name);
+    let outcome = cenote(["pool", "restore", "--region", &region.name, text]).run().await;
+    assert_eq!(outcome.code, Some(2), "{outcome:?}");
+    std::fs::write(&path, b"no snapshot").expect("it is written");
+    remove(&region.name);
+    cenote(["pool", "restore", "--region", &region.name, text]).fails(&["no snapshot"]).await;
+}

@@ -1,0 +1,65 @@
+//! What a tier needs of a place.
+
+use crate::error::ColdError;
+use crate::record::{Aligned, Head, Name};
+use cenote_base::HashSeed;
+
+/// A record to be written: its head, and its sealed bytes with padding.
+pub struct Sealed<'a> {
+    /// The block.
+    pub head: Head,
+    /// Header, payload and padding.
+    pub bytes: &'a [u8],
+}
+
+/// What a look for other processes' changes found.
+#[derive(Debug, Default)]
+pub struct Refreshed {
+    /// Files or objects that this process has removed since the last look, to keep the limit.
+    pub removed: u64,
+    /// Files that are damaged, or of another version. Each is told once.
+    pub damage: Vec<ColdError>,
+    /// The next look will find more.
+    pub has_more: bool,
+}
+
+/// Records in a place. The tier's writer thread calls [`Backend::write`], [`Backend::refresh`] and
+/// [`Backend::sync`]; any thread calls the others.
+pub trait Backend: Send + Sync {
+    /// Opens the place for regions with this seed. [`Backend::refresh`] then lists what it holds.
+    /// Called again after a failure.
+    ///
+    /// # Errors
+    /// The place cannot be opened, or belongs to regions with another seed.
+    fn open(&self, seed: &HashSeed) -> Result<(), ColdError>;
+
+    /// Bytes of a block's payload, by the list in memory; `None`: the list lacks it.
+    fn length(&self, name: &Name) -> Option<u64>;
+
+    /// Number of listed blocks, and bytes of the place in use.
+    fn used(&self) -> (u64, u64);
+
+    /// Reads a record into `record` and checks it. A record that fails leaves the list.
+    ///
+    /// # Errors
+    /// The record is gone, damaged, or cannot be read.
+    fn read(&self, name: &Name, record: &mut Aligned) -> Result<Head, ColdError>;
+
+    /// Appends records. `bytes` is their concatenation in aligned memory.
+    ///
+    /// # Errors
+    /// There is no space, or the place cannot be written. Then none of them is listed.
+    fn write(&self, records: &[Sealed<'_>], bytes: &[u8]) -> Result<(), ColdError>;
+
+    /// Learns what other processes wrote and removed.
+    ///
+    /// # Errors
+    /// The place cannot be read.
+    fn refresh(&self) -> Result<Refreshed, ColdError>;
+
+    /// Makes written records survive a loss of power.
+    ///
+    /// # Errors
+    /// The place cannot be written.
+    fn sync(&self) -> Result<(), ColdError>;
+}

@@ -1,0 +1,120 @@
+//! Errors of L4. They end in counters and log lines, never in an engine.
+
+use std::io;
+use thiserror::Error;
+
+/// Reasons for which L4 does not read, write or open something.
+#[derive(Debug, Error)]
+pub enum ColdError {
+    /// The record is not there any more.
+    #[error("{0}: it is gone")]
+    Gone(String),
+    /// Bytes have a wrong checksum, or end too early.
+    #[error("{at}: {what}")]
+    Damaged {
+        /// The file or object.
+        at: String,
+        /// The check that failed.
+        what: &'static str,
+    },
+    /// The bytes are of another version of the format.
+    #[error("{at}: it has format version {found}, this program has version {known}; use another directory")]
+    Version {
+        /// The file or object.
+        at: String,
+        /// Its version.
+        found: u32,
+        /// This program's version.
+        known: u32,
+    },
+    /// No space, or the limit is reached and nothing can be reclaimed.
+    #[error("{at}: no space: {what}")]
+    Full {
+        /// The file or directory.
+        at: String,
+        /// The reason.
+        what: String,
+    },
+    /// An operation passed its deadline.
+    #[error("{at}: no answer within {ms} ms")]
+    Slow {
+        /// The file or object.
+        at: String,
+        /// The deadline.
+        ms: u64,
+    },
+    /// Another failure of the disk or the service.
+    #[error("{at}: {error}")]
+    Io {
+        /// The file or object.
+        at: String,
+        /// The system's or the service's words.
+        error: String,
+    },
+}
+
+impl ColdError {
+    /// The error of a system call on `at`.
+    #[must_use]
+    pub fn of(at: impl ToString, error: &io::Error) -> Self {
+        let at = at.to_string();
+        match error.kind() {
+            io::ErrorKind::NotFound => Self::Gone(at),
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::FileTooLarge => {
+                Self::Full { at, what: error.to_string() }
+            }
+            io::ErrorKind::UnexpectedEof => Self::Damaged { at, what: "it ends before its record does" },
+            io::ErrorKind::TimedOut => Self::Slow { at, ms: 0 },
+            _ => Self::Io { at, error: error.to_string() },
+        }
+    }
+
+    /// The counter of this error.
+    #[must_use]
+    pub const fn kind(&self) -> ErrorKind {
+        match self {
+            Self::Gone(_) => ErrorKind::Gone,
+            Self::Damaged { .. } => ErrorKind::Damaged,
+            Self::Version { .. } => ErrorKind::Version,
+            Self::Full { .. } => ErrorKind::Full,
+            Self::Slow { .. } => ErrorKind::Slow,
+            Self::Io { .. } => ErrorKind::Io,
+        }
+    }
+}
+
+/// Kinds of failures, each with a counter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum ErrorKind {
+    /// A file or object vanished.
+    Gone,
+    /// A wrong checksum or a short file.
+    Damaged,
+    /// Another format version.
+    Version,
+    /// No space.
+    Full,
+    /// A passed deadline.
+    Slow,
+    /// Any other failure.
+    Io,
+}
+
+impl ErrorKind {
+    /// All kinds.
+    pub const ALL: [Self; 6] = [Self::Gone, Self::Damaged, Self::Version, Self::Full, Self::Slow, Self::Io];
+
+    /// The kind in a counter's name.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Gone => "gone",
+            Self::Damaged => "damaged",
+            Self::Version => "version",
+            Self::Full => "full",
+            Self::Slow => "slow",
+            Self::Io => "io",
+        }
+    }
+}

@@ -1,0 +1,132 @@
+//! Bytes of extents and index files (docs/internals/cold-format.md#extents).
+
+use crate::error::ColdError;
+use crate::record::{Head, Name, PAYLOAD_MAX, SECTOR, VERSION, digest};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+/// Ends of the names of an extent and of its index.
+pub const EXTENT: &str = ".extent";
+pub const INDEX: &str = ".index";
+/// Bytes of an index line, and of the index's head.
+pub const LINE_BYTES: usize = 64;
+/// Bytes of an extent's head.
+pub const HEAD_BYTES: u64 = SECTOR as u64;
+
+const EXTENT_MAGIC: [u8; 8] = *b"CNTEXTNT";
+const INDEX_MAGIC: [u8; 8] = *b"CNTINDEX";
+
+/// The first line of both files. `id` binds an index to its extent.
+#[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable)]
+#[repr(C)]
+struct FileHead {
+    magic: [u8; 8],
+    version: u32,
+    reserved: u32,
+    id: u64,
+    reserved_too: [u64; 4],
+    check: u64,
+}
+
+/// A line of an index: a record of the extent.
+#[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable)]
+#[repr(C)]
+struct Line {
+    hash: [u8; 16],
+    /// First bytes of the namespace's fingerprint. The record has all of it.
+    namespace: [u8; 16],
+    offset: u64,
+    length: u64,
+    reserved: u64,
+    check: u64,
+}
+
+const _: () = assert!(size_of::<FileHead>() == LINE_BYTES && size_of::<Line>() == LINE_BYTES);
+
+/// A record's place, as an index line says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Entry {
+    pub key: Key,
+    pub offset: u64,
+    pub length: u64,
+}
+
+/// A name, cut to what the list in memory keeps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Key {
+    hash: [u8; 16],
+    namespace: [u8; 16],
+}
+
+impl Key {
+    pub fn of(name: &Name) -> Self {
+        Self { hash: name.hash.0, namespace: name.namespace[..16].try_into().expect("half of it") }
+    }
+}
+
+fn file_head(magic: [u8; 8], id: u64) -> [u8; LINE_BYTES] {
+    let mut head = FileHead { magic, version: VERSION, reserved: 0, id, reserved_too: [0; 4], check: 0 };
+    head.check = digest(b"cenote extent head v1", &head.as_bytes()[..LINE_BYTES - 8]);
+    head.as_bytes().try_into().expect("its size")
+}
+
+/// The head of an extent.
+pub fn extent_head(id: u64) -> Vec<u8> {
+    let mut head = file_head(EXTENT_MAGIC, id).to_vec();
+    head.resize(SECTOR, 0);
+    head
+}
+
+/// The head of an index.
+pub fn index_head(id: u64) -> [u8; LINE_BYTES] {
+    file_head(INDEX_MAGIC, id)
+}
+
+/// The id in an index's head.
+pub fn open_index(bytes: &[u8], at: &str) -> Result<u64, ColdError> {
+    let damaged = |what| ColdError::Damaged { at: at.to_owned(), what };
+    let (head, _) = FileHead::read_from_prefix(bytes).map_err(|_| damaged("it ends within its head"))?;
+    if head.magic != INDEX_MAGIC {
+        return Err(damaged("it is no index of an extent"));
+    }
+    if head.version != VERSION {
+        return Err(ColdError::Version { at: at.to_owned(), found: head.version, known: VERSION });
+    }
+    if head.check != digest(b"cenote extent head v1", &head.as_bytes()[..LINE_BYTES - 8]) {
+        return Err(damaged("its head has a wrong checksum"));
+    }
+    Ok(head.id)
+}
+
+/// Check of a line. The id keeps a line of another file from counting.
+fn line_check(line: &Line, id: u64) -> u64 {
+    let mut bytes = id.to_le_bytes().to_vec();
+    bytes.extend_from_slice(&line.as_bytes()[..LINE_BYTES - 8]);
+    digest(b"cenote index line v1", &bytes)
+}
+
+/// The line of a record at `offset`.
+pub fn line(head: &Head, offset: u64, id: u64) -> [u8; LINE_BYTES] {
+    let Key { hash, namespace } = Key::of(&head.name);
+    let mut line = Line { hash, namespace, offset, length: head.length, reserved: 0, check: 0 };
+    line.check = line_check(&line, id);
+    line.as_bytes().try_into().expect("its size")
+}
+
+/// The entry of a line; `None`: it is torn or damaged.
+pub fn entry(bytes: &[u8], id: u64) -> Option<Entry> {
+    let line = Line::read_from_bytes(bytes).ok()?;
+    let is_sound = line.check == line_check(&line, id)
+        && line.length <= PAYLOAD_MAX
+        && line.offset >= HEAD_BYTES
+        && line.offset.is_multiple_of(SECTOR as u64);
+    is_sound.then_some(Entry {
+        key: Key { hash: line.hash, namespace: line.namespace },
+        offset: line.offset,
+        length: line.length,
+    })
+}
+
+/// Name of an extent without its end. Names sort by age.
+pub fn stem(created_ns: u128, id: u64) -> String {
+    format!("{created_ns:020}-{id:016x}")
+}

@@ -1,0 +1,32 @@
+//! Floor 2: L4, KV blocks that outlive the region, on a local disk or in an object store.
+//!
+//! A [`Tier`] sits below an [`Upper`] (the region). It writes blocks behind the publisher, keeps a
+//! list of what it holds in memory, and promotes blocks that a lookup misses above. Everything that
+//! fails here is a counted miss: no call of a serving thread touches the disk, waits without a
+//! deadline, or returns an error.
+//!
+//! **Stored is not trusted.** A record ([`record`], docs/internals/cold-format.md) carries its full
+//! name and a keyed checksum. A reader compares both with what it asked for, so a torn, damaged,
+//! reused or foreign record is a miss.
+#![forbid(unsafe_code)]
+
+mod backend;
+mod counters;
+pub mod disk;
+mod error;
+mod extent;
+pub mod identity;
+#[cfg(feature = "objects")]
+mod objects;
+pub mod record;
+mod settings;
+mod tier;
+
+pub use backend::{Backend, Refreshed, Sealed};
+pub use counters::Counters;
+pub use error::{ColdError, ErrorKind};
+pub use extent::{Extents, ExtentsConfig};
+#[cfg(feature = "objects")]
+pub use objects::Objects;
+pub use settings::{DEFAULT_BYTES, ParseSettingsError, Place, Settings, WriteBehind};
+pub use tier::{Promotion, Tier, TierConfig, Upper};

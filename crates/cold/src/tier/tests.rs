@@ -1,0 +1,206 @@
+use super::*;
+use crate::disk::{Fault, Faults, FaultyDisk};
+use crate::extent::{Extents, ExtentsConfig};
+use cenote_base::BlockHash;
+use std::collections::HashMap;
+use std::path::Path;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Instant;
+
+const LENGTH: usize = 4096;
+
+/// A region that is a map.
+#[derive(Default)]
+struct Map(Arc<Mutex<HashMap<Name, Vec<u8>>>>);
+
+fn head(name: &Name) -> Head {
+    Head { name: *name, length: LENGTH as u64, depth: 1, encoding: 0, names: [3, 4] }
+}
+
+impl Upper for Map {
+    fn describe(&self, name: &Name) -> Option<Head> {
+        self.0.lock().expect("no panic").contains_key(name).then(|| head(name))
+    }
+
+    fn copy(&self, head: &Head, payload: &mut [u8]) -> bool {
+        let map = self.0.lock().expect("no panic");
+        map.get(&head.name).map(|bytes| payload.copy_from_slice(bytes)).is_some()
+    }
+
+    fn publish(&self, found: &Head, payload: &[u8]) -> bool {
+        assert_eq!(*found, head(&found.name));
+        self.0.lock().expect("no panic").insert(found.name, payload.to_vec());
+        true
+    }
+
+    fn coldest(&self) -> Vec<Name> {
+        self.0.lock().expect("no panic").keys().copied().collect()
+    }
+}
+
+fn name(number: u64) -> Name {
+    let mut hash = [1; 16];
+    hash[..8].copy_from_slice(&number.to_le_bytes());
+    Name { namespace: [2; 32], hash: BlockHash(hash) }
+}
+
+fn payload(number: u64) -> Vec<u8> {
+    (0..LENGTH as u64).map(|at| (number * 7 + at * 3) as u8).collect()
+}
+
+struct World {
+    map: Arc<Mutex<HashMap<Name, Vec<u8>>>>,
+    faults: Arc<Faults>,
+    tier: Tier,
+}
+
+fn world(directory: &Path, write: WriteBehind, deadline: Duration) -> World {
+    let (map, faults) = (Map::default(), Arc::new(Faults::default()));
+    let disk = Arc::new(FaultyDisk::new(Arc::clone(&faults)));
+    let extents = Extents::new(ExtentsConfig::new(directory.to_owned(), 64 << 20), disk);
+    let config = TierConfig { seed: HashSeed([9; 32]), write, deadline };
+    let entries = Arc::clone(&map.0);
+    let tier = Tier::start(Box::new(map), Box::new(extents), config);
+    assert!(tier.wait_open(soon()), "it opens");
+    World { map: entries, faults, tier }
+}
+
+fn soon() -> Deadline {
+    Deadline::after(Duration::from_secs(20))
+}
+
+impl World {
+    fn put(&self, numbers: std::ops::Range<u64>) {
+        self.map.lock().expect("no panic").extend(numbers.clone().map(|number| (name(number), payload(number))));
+        self.tier.offer(numbers.map(name));
+    }
+
+    fn count(&self, numbers: std::ops::Range<u64>) -> usize {
+        self.tier.count(&numbers.map(name).collect::<Vec<_>>())
+    }
+
+    fn value(&self, counter: &str) -> u64 {
+        self.tier.stats()[counter] as u64
+    }
+}
+
+#[test]
+fn offered_blocks_return_after_a_restart() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let first = world(directory.path(), WriteBehind::Published, Duration::from_secs(20));
+    first.put(0..200);
+    // The drop writes what is waiting.
+    drop(first);
+    let second = world(directory.path(), WriteBehind::Published, Duration::from_secs(20));
+    let names: Vec<Name> = (0..200).map(name).collect();
+    assert_eq!(second.tier.count(&names), 200);
+    assert!(second.tier.promote(&names).wait(), "all are read");
+    let map = second.map.lock().expect("no panic");
+    assert!((0..200).all(|number| map[&name(number)] == payload(number)));
+    drop(map);
+    assert_eq!((second.value("cold_hits_total"), second.value("cold_misses_total")), (200, 0));
+    assert_eq!(second.value("cold_read_bytes_total"), 200 * LENGTH as u64);
+    second.tier.offer(names);
+    assert_eq!(second.value("cold_duplicates_total"), 200);
+}
+
+#[test]
+fn cold_blocks_are_written_without_an_offer() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let world = world(directory.path(), WriteBehind::Cold, Duration::from_secs(20));
+    world.put(0..20);
+    let end = Instant::now() + Duration::from_secs(20);
+    while world.value("cold_written_total") < 20 {
+        assert!(Instant::now() < end, "nothing is written");
+        world.tier.settle(Deadline::after(Duration::from_millis(50)));
+        std::thread::yield_now();
+    }
+    assert_eq!(world.count(0..20), 20);
+}
+
+#[test]
+fn a_full_disk_costs_blocks_and_no_time() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let world = world(directory.path(), WriteBehind::Published, Duration::from_secs(20));
+    world.put(0..10);
+    assert!(world.tier.settle(soon()));
+    world.faults.set(Fault::Full);
+    let begin = Instant::now();
+    for batch in 1..1000 {
+        world.put(batch * 100..batch * 100 + 100);
+    }
+    assert!(begin.elapsed() < Duration::from_secs(10), "offers took {:?}", begin.elapsed());
+    assert_eq!(world.count(0..10), 10, "what is written stays readable");
+    let end = Instant::now() + Duration::from_secs(20);
+    while world.value("cold_dropped_failed_total") == 0 || world.value("cold_dropped_busy_total") == 0 {
+        assert!(Instant::now() < end, "the drops are not counted: {:?}", world.tier.stats());
+        std::thread::yield_now();
+    }
+    assert!(world.value("cold_errors_full_total") > 0);
+    assert!(world.tier.counters().last_error().is_some_and(|error| error.contains("no space")));
+    world.faults.heal();
+    assert!(world.tier.settle(soon()), "the queue drains when the disk has space");
+}
+
+#[test]
+fn a_stuck_disk_passes_the_deadline_and_refuses_the_next() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let deadline = Duration::from_millis(100);
+    let world = world(directory.path(), WriteBehind::Published, deadline);
+    world.put(0..50);
+    assert!(world.tier.settle(soon()));
+    world.faults.set(Fault::Stuck);
+    let begin = Instant::now();
+    let promotion = world.tier.promote(&(0..50).map(name).collect::<Vec<_>>());
+    assert!(!promotion.wait() && promotion.is_over());
+    assert!(begin.elapsed() >= deadline && begin.elapsed() < Duration::from_secs(10));
+    // Reads that hang keep later requests from waiting.
+    let end = Instant::now() + Duration::from_secs(20);
+    while world.count(0..50) != 0 {
+        assert!(Instant::now() < end, "requests wait for a disk that hangs");
+        std::thread::yield_now();
+    }
+    world.faults.heal();
+    while world.value("cold_late_total") < 50 {
+        assert!(Instant::now() < end, "late blocks are not counted: {:?}", world.tier.stats());
+        std::thread::yield_now();
+    }
+    assert_eq!(world.count(0..50), 50, "the disk is used again");
+}
+
+#[test]
+fn a_damaged_block_is_a_counted_miss_and_leaves_the_list() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let first = world(directory.path(), WriteBehind::Published, Duration::from_secs(20));
+    first.put(0..3);
+    drop(first);
+    for entry in std::fs::read_dir(directory.path()).expect("a directory") {
+        let path = entry.expect("a file").path();
+        if path.extension().is_some_and(|end| end == "extent") {
+            let mut bytes = std::fs::read(&path).expect("it is there");
+            let last = bytes.len() - 4096;
+            bytes[last] ^= 1;
+            std::fs::write(&path, bytes).expect("it is written");
+        }
+    }
+    let second = world(directory.path(), WriteBehind::Published, Duration::from_secs(20));
+    assert!(second.tier.promote(&(0..3).map(name).collect::<Vec<_>>()).wait());
+    assert_eq!((second.value("cold_hits_total"), second.value("cold_misses_total")), (2, 1));
+    assert_eq!(second.tier.counters().errors(crate::ErrorKind::Damaged), 1);
+    assert_eq!(second.count(0..3), 2);
+    assert_eq!(second.tier.counters().hits.load(Relaxed), 2);
+}
+
+#[test]
+fn two_requests_for_a_block_read_it_once() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let world = world(directory.path(), WriteBehind::Published, Duration::from_secs(20));
+    world.put(0..1);
+    assert!(world.tier.settle(soon()));
+    world.faults.set(Fault::Stuck);
+    let first = world.tier.promote(&[name(0)]);
+    let second = world.tier.promote(&[name(0)]);
+    world.faults.heal();
+    assert!(first.wait() && second.wait());
+    assert_eq!(world.value("cold_hits_total"), 1);
+}

@@ -1,0 +1,189 @@
+//! The thread that writes blocks, follows other processes, and opens the place.
+
+use super::Shared;
+use super::queue::Turn;
+use crate::backend::Sealed;
+use crate::counters::add;
+use crate::error::ColdError;
+use crate::record::{Aligned, HEADER_BYTES, Head, Name, record_bytes, seal};
+use crate::settings::WriteBehind;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+/// Most blocks and bytes of one write.
+const BATCH: usize = 64;
+const BATCH_BYTES: u64 = 8 << 20;
+/// Time between two looks for other processes' records.
+const LOOK_EVERY: Duration = Duration::from_millis(200);
+/// Time until a place that failed is tried again.
+const RETRY_AFTER: Duration = Duration::from_secs(1);
+/// Longest time for which written records may be lost with the machine's power.
+const SYNC_EVERY: Duration = Duration::from_secs(1);
+/// Longest time for waiting blocks when the tier ends.
+const FAREWELL: Duration = Duration::from_secs(2);
+
+/// Writes until the tier ends.
+pub fn run(shared: &Shared) {
+    let mut state = State {
+        memory: Aligned::default(),
+        next_look: Instant::now(),
+        next_sync: Instant::now() + SYNC_EVERY,
+        unsynced: false,
+        end: None,
+    };
+    while state.turn(shared) {}
+    state.sync(shared);
+}
+
+struct State {
+    memory: Aligned,
+    next_look: Instant,
+    next_sync: Instant,
+    unsynced: bool,
+    /// When a tier that ends stops writing.
+    end: Option<Instant>,
+}
+
+impl State {
+    /// Does what is due. Returns false when the tier ends.
+    fn turn(&mut self, shared: &Shared) -> bool {
+        if shared.queue.is_closed() && Instant::now() > *self.end.get_or_insert_with(|| Instant::now() + FAREWELL) {
+            add(&shared.counters.dropped_busy, shared.queue.clear());
+        }
+        if !shared.is_open.load(Ordering::Acquire) && !Self::open(shared) {
+            // Blocks wait in the queue meanwhile; those that do not fit are dropped.
+            if shared.queue.is_closed() {
+                add(&shared.counters.dropped_failed, shared.queue.clear());
+                return false;
+            }
+            shared.queue.pause(RETRY_AFTER);
+            return true;
+        }
+        if Instant::now() >= self.next_look {
+            self.look(shared);
+        }
+        if self.unsynced && Instant::now() >= self.next_sync {
+            self.sync(shared);
+        }
+        match shared.queue.take(BATCH, self.next_look.saturating_duration_since(Instant::now())) {
+            Turn::Write(names) => {
+                self.write(shared, &names);
+                shared.queue.done();
+                true
+            }
+            Turn::Idle => true,
+            Turn::End => false,
+        }
+    }
+
+    /// Opens the place, and lists all that it holds before lookups use the list.
+    fn open(shared: &Shared) -> bool {
+        let list = || {
+            shared.backend.open(&shared.config.seed)?;
+            while Self::refresh(shared)? {}
+            Ok::<_, ColdError>(())
+        };
+        if let Err(error) = list() {
+            shared.counters.fail(&error);
+            return false;
+        }
+        shared.is_open.store(true, Ordering::Release);
+        shared.queue.notify();
+        true
+    }
+
+    /// Updates the list. Returns whether there is more to look at.
+    fn refresh(shared: &Shared) -> Result<bool, ColdError> {
+        let refreshed = shared.backend.refresh()?;
+        add(&shared.counters.reclaimed, refreshed.removed);
+        refreshed.damage.iter().for_each(|error| shared.counters.fail(error));
+        Ok(refreshed.has_more)
+    }
+
+    /// Learns what others did, and queues cold blocks if they are what is written.
+    fn look(&mut self, shared: &Shared) {
+        self.next_look = Instant::now() + LOOK_EVERY;
+        if let Err(error) = Self::refresh(shared) {
+            Self::failed(shared, &error);
+        }
+        if shared.config.write == WriteBehind::Cold {
+            // The same blocks are listed until they are evicted; only new ones count.
+            let listed = shared.upper.coldest();
+            shared.offer(listed.into_iter().filter(|name| shared.backend.length(name).is_none()));
+        }
+    }
+
+    /// Counts a failure. A place that is gone is opened again, which makes it anew.
+    fn failed(shared: &Shared, error: &ColdError) {
+        shared.counters.fail(error);
+        if matches!(error, ColdError::Gone(_)) {
+            shared.is_open.store(false, Ordering::Release);
+        }
+    }
+
+    fn sync(&mut self, shared: &Shared) {
+        self.unsynced = false;
+        if let Err(error) = shared.backend.sync() {
+            shared.counters.fail(&error);
+        }
+    }
+
+    /// Copies blocks out of the region and writes them, in batches of bounded memory.
+    fn write(&mut self, shared: &Shared, names: &[Name]) {
+        let mut heads: Vec<Head> = Vec::with_capacity(names.len());
+        let mut bytes = 0;
+        for name in names {
+            let head = shared.upper.describe(name);
+            add(&shared.counters.dropped_gone, u64::from(head.is_none()));
+            let Some(head) = head else { continue };
+            if bytes + record_bytes(head.length) > BATCH_BYTES && !heads.is_empty() {
+                self.write_batch(shared, &heads);
+                heads.clear();
+                bytes = 0;
+            }
+            bytes += record_bytes(head.length);
+            heads.push(head);
+        }
+        if !heads.is_empty() {
+            self.write_batch(shared, &heads);
+        }
+    }
+
+    fn write_batch(&mut self, shared: &Shared, heads: &[Head]) {
+        let size = |head: &Head| usize::try_from(record_bytes(head.length)).expect("a block in memory");
+        self.memory.resize(heads.iter().map(size).sum());
+        // Blocks that are gone leave no gap: the next one takes their place.
+        let (mut kept, mut end) = (Vec::with_capacity(heads.len()), 0);
+        for head in heads {
+            let record = &mut self.memory.bytes_mut()[end..end + size(head)];
+            let payload = HEADER_BYTES..HEADER_BYTES + usize::try_from(head.length).expect("a block in memory");
+            if shared.upper.copy(head, &mut record[payload]) {
+                seal(head, record);
+                kept.push((*head, end..end + size(head)));
+                end += size(head);
+            } else {
+                add(&shared.counters.dropped_gone, 1);
+            }
+        }
+        if kept.is_empty() {
+            return;
+        }
+        let bytes = &self.memory.bytes()[..end];
+        let records: Vec<Sealed<'_>> =
+            kept.iter().map(|(head, range)| Sealed { head: *head, bytes: &bytes[range.clone()] }).collect();
+        match shared.backend.write(&records, bytes) {
+            Ok(()) => {
+                add(&shared.counters.written, kept.len() as u64);
+                add(&shared.counters.bytes_out, kept.iter().map(|(head, _)| head.length).sum());
+                if !self.unsynced {
+                    (self.unsynced, self.next_sync) = (true, Instant::now() + SYNC_EVERY);
+                }
+            }
+            Err(error) => {
+                add(&shared.counters.dropped_failed, kept.len() as u64);
+                Self::failed(shared, &error);
+                shared.queue.pause(RETRY_AFTER);
+            }
+        }
+    }
+}

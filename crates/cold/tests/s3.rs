@@ -1,0 +1,168 @@
+//! Objects on a real S3 server, which runs in this process, and in a local directory.
+
+use cenote_base::{BlockHash, HashSeed};
+use cenote_cold::record::{Aligned, HEADER_BYTES, Head, Name, record_bytes, seal};
+use cenote_cold::{Backend, ColdError, Objects, Sealed};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use s3s::auth::SimpleAuth;
+use s3s::service::S3ServiceBuilder;
+use s3s_fs::FileSystem;
+use std::path::Path;
+use std::time::Duration;
+use tokio::net::TcpListener;
+use tokio::runtime::Runtime;
+
+const SEED: HashSeed = HashSeed([9; 32]);
+const LENGTH: usize = 100_032;
+const DEADLINE: Duration = Duration::from_secs(20);
+
+/// An S3 server over a directory, on a port of this machine.
+struct Server {
+    runtime: Runtime,
+    port: u16,
+}
+
+impl Server {
+    fn start(root: &Path) -> Self {
+        let runtime = Runtime::new().expect("threads");
+        let listener = runtime.block_on(TcpListener::bind(("127.0.0.1", 0))).expect("a port");
+        let port = listener.local_addr().expect("an address").port();
+        let mut builder = S3ServiceBuilder::new(FileSystem::new(root).expect("a directory"));
+        builder.set_auth(SimpleAuth::from_single("key", "secret"));
+        let service = builder.build();
+        runtime.spawn(async move {
+            let http = hyper_util::server::conn::auto::Builder::new(TokioExecutor::new());
+            while let Ok((socket, _)) = listener.accept().await {
+                let connection = http.serve_connection(TokioIo::new(socket), service.clone()).into_owned();
+                tokio::spawn(connection);
+            }
+        });
+        Self { runtime, port }
+    }
+
+    fn variables(&self, secret: &str) -> Vec<(String, String)> {
+        [
+            ("AWS_ENDPOINT", format!("http://127.0.0.1:{}", self.port)),
+            ("AWS_ALLOW_HTTP", "true".to_owned()),
+            ("AWS_ACCESS_KEY_ID", "key".to_owned()),
+            ("AWS_SECRET_ACCESS_KEY", secret.to_owned()),
+            ("AWS_REGION", "us-east-1".to_owned()),
+        ]
+        .map(|(name, value)| (name.to_owned(), value))
+        .into()
+    }
+
+    fn objects(&self, bytes: u64) -> Objects {
+        let objects = Objects::with_options("s3://bucket/some/prefix", bytes, DEADLINE, self.variables("secret"));
+        let objects = objects.expect("a URL");
+        objects.open(&SEED).expect("the server answers");
+        objects.refresh().expect("it lists");
+        objects
+    }
+}
+
+fn name(number: u8) -> Name {
+    Name { namespace: [2; 32], hash: BlockHash([number; 16]) }
+}
+
+fn byte(number: u8, at: usize) -> u8 {
+    (usize::from(number) * 31 + at) as u8
+}
+
+fn write(objects: &Objects, numbers: std::ops::Range<u8>) -> Result<(), ColdError> {
+    let records: Vec<(Head, Vec<u8>)> = numbers
+        .map(|number| {
+            let head = Head { name: name(number), length: LENGTH as u64, depth: 3, encoding: 1, names: [5, 6] };
+            let mut record = vec![0; record_bytes(LENGTH as u64) as usize];
+            let payload = &mut record[HEADER_BYTES..HEADER_BYTES + LENGTH];
+            payload.iter_mut().enumerate().for_each(|(at, value)| *value = byte(number, at));
+            seal(&head, &mut record);
+            (head, record)
+        })
+        .collect();
+    let sealed: Vec<Sealed<'_>> = records.iter().map(|(head, bytes)| Sealed { head: *head, bytes }).collect();
+    objects.write(&sealed, &[])
+}
+
+fn read(objects: &Objects, number: u8) -> Result<(), ColdError> {
+    let mut memory = Aligned::default();
+    let head = objects.read(&name(number), &mut memory)?;
+    assert_eq!((head.depth, head.encoding, head.names), (3, 1, [5, 6]));
+    let payload = &memory.bytes()[HEADER_BYTES..HEADER_BYTES + LENGTH];
+    assert!(payload.iter().enumerate().all(|(at, &found)| found == byte(number, at)), "wrong bytes of {number}");
+    Ok(())
+}
+
+fn found(objects: &Objects, numbers: std::ops::Range<u8>) -> usize {
+    numbers.filter(|&number| read(objects, number).is_ok()).count()
+}
+
+/// The files below a directory.
+fn files(directory: &Path) -> Vec<std::path::PathBuf> {
+    let mut all = Vec::new();
+    for entry in std::fs::read_dir(directory).expect("a directory") {
+        let path = entry.expect("an entry").path();
+        if path.is_dir() { all.extend(files(&path)) } else { all.push(path) }
+    }
+    all
+}
+
+#[test]
+fn an_s3_server_keeps_blocks_for_the_next_process() {
+    let root = tempfile::tempdir().expect("a directory");
+    std::fs::create_dir(root.path().join("bucket")).expect("a bucket");
+    let server = Server::start(root.path());
+    let objects = server.objects(64 << 20);
+    write(&objects, 0..40).expect("the server takes them");
+    let next = server.objects(64 << 20);
+    assert_eq!((found(&objects, 0..41), found(&next, 0..41), next.used().0), (40, 40, 40));
+    let other = Objects::with_options("s3://bucket/some/prefix", 1 << 20, DEADLINE, server.variables("secret"));
+    let error = other.expect("a URL").open(&HashSeed([1; 32])).expect_err("another seed").to_string();
+    assert!(error.contains("another hash seed"), "{error}");
+    let wrong = Objects::with_options("s3://bucket/some/prefix", 1 << 20, DEADLINE, server.variables("wrong"));
+    assert!(wrong.expect("a URL").open(&SEED).is_err(), "a wrong key");
+}
+
+#[test]
+fn damaged_removed_and_unreachable_objects_are_misses() {
+    let root = tempfile::tempdir().expect("a directory");
+    std::fs::create_dir(root.path().join("bucket")).expect("a bucket");
+    let server = Server::start(root.path());
+    let objects = server.objects(64 << 20);
+    write(&objects, 0..10).expect("the server takes them");
+    let of = |number: u8| {
+        let hash = format!("{number:02x}").repeat(16);
+        files(root.path()).into_iter().find(|path| path.ends_with(&hash)).expect("its file")
+    };
+    let (damaged, cut, gone) = (of(0), of(1), of(2));
+    let mut bytes = std::fs::read(&damaged).expect("it is there");
+    bytes[5000] ^= 1;
+    std::fs::write(&damaged, &bytes).expect("it is written");
+    std::fs::write(&cut, &bytes[..4096]).expect("it is written");
+    std::fs::remove_file(&gone).expect("it is there");
+    // Two blocks under each other's name.
+    let (three, four) = (of(3), of(4));
+    std::fs::copy(&three, &four).expect("it is written");
+    assert_eq!(found(&objects, 0..10), 6);
+    assert_eq!(objects.used().0, 6, "what failed left the list");
+    server.runtime.shutdown_background();
+    assert!(matches!(read(&objects, 5), Err(ColdError::Io { .. } | ColdError::Slow { .. })));
+    assert!(write(&objects, 20..21).is_err());
+}
+
+#[test]
+fn the_oldest_objects_leave_at_the_limit() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let url = format!("file://{}", directory.path().display());
+    let objects = Objects::new(&url, 1 << 20, DEADLINE).expect("a URL");
+    objects.open(&SEED).expect("it opens");
+    objects.refresh().expect("it lists");
+    (0..40).for_each(|number| write(&objects, number..number + 1).expect("old ones leave"));
+    let (blocks, bytes) = objects.used();
+    assert!((5..=10).contains(&blocks) && bytes <= 1 << 20, "{blocks} blocks of {bytes} bytes");
+    assert_eq!(found(&objects, 36..40), 4, "the latest stay");
+    let next = Objects::new(&url, 1 << 20, DEADLINE).expect("a URL");
+    next.open(&SEED).expect("it opens");
+    next.refresh().expect("it lists");
+    assert_eq!(next.used().0, blocks);
+}

@@ -1,0 +1,100 @@
+"""The cold tier: blocks that outlive their region, on a disk."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+import cenote
+
+PAGE = 64 << 10
+COUNT = 20
+
+
+def payload(number: int) -> bytes:
+    return bytes((number * 7 + at) % 251 for at in range(256)) * (PAGE // 256)
+
+
+def created(name: str, cold: str) -> cenote.Region:
+    cenote.Region.create(name, "16MiB", chunk_size="256KiB", max_hosts=1, pins_per_worker=112, exist_ok=True, cold=cold)
+    return cenote.Region.open(name, worker="test", cold=cold)
+
+
+def removed(name: str) -> None:
+    Path("/dev/shm", name.removeprefix("shm:")).unlink()
+
+
+def test_blocks_outlive_their_region(name: str, tmp_path: Path) -> None:
+    cold = f"{tmp_path}/cold,size=64MiB,deadline=30"
+    with created(name, cold) as region:
+        blocks = region.namespace(b"model", PAGE)
+        names = blocks.hash_tokens(range(16 * COUNT), 16)
+        for number in range(COUNT):
+            assert blocks.publish(names[number], number, payload(number)) == "published"
+        assert region.settle_cold(30)
+        assert region.cold is not None
+        assert region.cold["cold_written_total"] == COUNT
+    removed(name)
+    with created(name, cold) as region:
+        blocks = region.namespace(b"model", PAGE)
+        assert region.settle_cold(30)
+        names = blocks.hash_tokens(range(16 * COUNT), 16)
+        assert blocks.count(names) == 0
+        promotion = blocks.promote(names)
+        assert promotion is not None
+        assert promotion.wait()
+        assert promotion.over
+        page = bytearray(PAGE)
+        with blocks.lookup(names) as lease:
+            assert len(lease) == COUNT
+            for number in range(COUNT):
+                assert lease.read_into(number, page)
+                assert page == payload(number)
+        assert blocks.promote(names) is None
+        assert region.namespace(b"other model", PAGE).promote(names) is None
+
+
+def test_every_way_to_publish_writes_behind(name: str, tmp_path: Path) -> None:
+    cold = f"{tmp_path}/cold,size=64MiB"
+    with created(name, cold) as region:
+        blocks = region.namespace(b"model", PAGE)
+        names = blocks.hash_tokens(range(16 * 6), 16)
+        blocks.publish(names[0], 0, payload(0))
+        blocks.publish_all(names[1:3], [1, 2], [payload(1), payload(2)])
+        filling = blocks.begin(names[3], 3)
+        assert filling is not None
+        memoryview(filling)[:] = payload(3)
+        assert filling.publish() == "published"
+        fillings = [one for one in blocks.begin_all(names[4:6], [4, 5]) if one is not None]
+        assert blocks.publish_filled(fillings) == ["published", "published"]
+        assert region.settle_cold(30)
+        assert region.cold is not None
+        assert region.cold["cold_written_total"] == 6
+
+
+def test_a_region_with_another_seed_has_no_hits_and_an_error(name: str, tmp_path: Path) -> None:
+    cold = f"{tmp_path}/cold,size=64MiB"
+    created(name, cold).close()
+    removed(name)
+    cenote.Region.create(name, "16MiB", chunk_size="256KiB", max_hosts=1, pins_per_worker=112)
+    with cenote.Region.open(name, cold=cold) as region:
+        assert not region.settle_cold(0.5)
+        assert region.cold_error is not None
+        assert "another hash seed" in region.cold_error
+        blocks = region.namespace(b"model", PAGE)
+        assert blocks.publish(blocks.hash_tokens(range(16), 16)[0], 0, payload(0)) == "published"
+
+
+def test_a_wrong_setting_is_named(name: str) -> None:
+    cenote.Region.create(name, "16MiB", chunk_size="256KiB", max_hosts=1, pins_per_worker=112)
+    with pytest.raises(ValueError, match="speed=high"):
+        cenote.Region.open(name, cold="/kv,speed=high")
+
+
+def test_a_forked_child_ends_without_its_parents_threads(name: str, tmp_path: Path) -> None:
+    with created(name, f"{tmp_path}/cold,size=64MiB") as region:
+        child = os.fork()
+        if child == 0:
+            region.close()
+            os._exit(0 if region.cold is None else 1)
+        assert os.waitpid(child, 0)[1] == 0

@@ -1,0 +1,229 @@
+//! L4 below a region: which blocks go down and which come back (docs/guides/cold.md).
+
+use cenote_base::{BlockHash, Deadline, HashSeed};
+use cenote_cold::disk::LocalDisk;
+use cenote_cold::record::{Head, Name};
+use cenote_cold::{Backend, Extents, ExtentsConfig, Objects, TierConfig, Upper, identity};
+pub use cenote_cold::{
+    ColdError, Counters, DEFAULT_BYTES, ErrorKind, ParseSettingsError, Place, Promotion, Settings, Tier, WriteBehind,
+};
+use cenote_mem::{Fabric, LINE};
+use cenote_pool::{Hit, Names, Namespace, NewBlock, Pool, Publish, ReadOutcome};
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
+
+/// Most chunks with blocks that are written down before they are evicted.
+const DEMOTED_CHUNKS_MAX: usize = 32;
+
+/// The namespaces that this process has open, by fingerprint. Blocks of others stay below.
+#[derive(Default)]
+struct Opened(RwLock<HashMap<[u8; 32], Namespace>>);
+
+impl Opened {
+    fn get(&self, fingerprint: &[u8; 32]) -> Option<Namespace> {
+        self.0.read().unwrap_or_else(PoisonError::into_inner).get(fingerprint).cloned()
+    }
+
+    fn all(&self) -> Vec<Namespace> {
+        self.0.read().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
+    }
+
+    fn add(&self, namespace: &Namespace) {
+        let mut all = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        all.insert(namespace.fingerprint(), namespace.clone());
+    }
+}
+
+/// L4 below one region, for one process. All its stores and connectors share it.
+pub struct ColdTier {
+    tier: Tier,
+    opened: Arc<Opened>,
+    settings: Settings,
+}
+
+/// The hash seed of the regions that share a place; `None`: the place is new.
+///
+/// # Errors
+/// The place cannot be read or made, or is of another version.
+pub fn seed_of(place: &Place, own: &HashSeed) -> Result<HashSeed, ColdError> {
+    match place {
+        Place::Directory(path) => identity::of_directory(&LocalDisk, path, own),
+        Place::Objects(url) => Objects::new(url, 0, Duration::ZERO)?.seed(own),
+    }
+}
+
+fn backend_of(settings: &Settings) -> Result<Box<dyn Backend>, ColdError> {
+    match &settings.place {
+        Place::Directory(path) => {
+            let config = ExtentsConfig::new(path.clone(), settings.bytes);
+            Ok(Box::new(Extents::new(config, Arc::new(LocalDisk))))
+        }
+        Place::Objects(url) => Ok(Box::new(Objects::new(url, settings.bytes, settings.deadline)?)),
+    }
+}
+
+impl ColdTier {
+    /// Starts L4 below the pool's region. It is opened in the background; until then lookups miss.
+    ///
+    /// # Errors
+    /// The settings name a place that this program cannot use.
+    pub fn start<F: Fabric + 'static>(pool: Pool<F>, settings: &Settings) -> Result<Arc<Self>, ColdError> {
+        Ok(Self::over(pool, backend_of(settings)?, settings))
+    }
+
+    /// As [`ColdTier::start`], over any backend.
+    #[must_use]
+    pub fn over<F: Fabric + 'static>(pool: Pool<F>, backend: Box<dyn Backend>, settings: &Settings) -> Arc<Self> {
+        let opened = Arc::<Opened>::default();
+        let config =
+            TierConfig { seed: pool.superblock().config.seed, write: settings.write, deadline: settings.deadline };
+        let upper = Region { pool, opened: Arc::clone(&opened) };
+        Arc::new(Self { tier: Tier::start(Box::new(upper), backend, config), opened, settings: settings.clone() })
+    }
+
+    /// Blocks of this namespace go down and come back from now on.
+    pub fn open(&self, namespace: &Namespace) {
+        self.opened.add(namespace);
+    }
+
+    /// Queues blocks that the region has for writing. Never waits.
+    pub fn offer(&self, namespace: &Namespace, hashes: impl IntoIterator<Item = BlockHash>) {
+        let fingerprint = namespace.fingerprint();
+        self.tier.offer(hashes.into_iter().map(|hash| Name { namespace: fingerprint, hash }));
+    }
+
+    /// Number of leading blocks that L4 lists.
+    #[must_use]
+    pub fn count(&self, namespace: &Namespace, hashes: &[BlockHash]) -> usize {
+        self.tier.count(&names(namespace, hashes))
+    }
+
+    /// Begins to promote the leading blocks that L4 lists, as far as it pays. `None`: nothing does.
+    #[must_use]
+    pub fn promote(&self, namespace: &Namespace, missing: &[BlockHash]) -> Option<Promotion> {
+        let names = names(namespace, missing);
+        let count = worth_promoting(self.tier.count(&names));
+        (count > 0).then(|| self.tier.promote(&names[..count]))
+    }
+
+    /// As [`ColdTier::promote`], for blocks in any order: all that L4 lists.
+    #[must_use]
+    pub fn promote_any(&self, namespace: &Namespace, missing: &[BlockHash]) -> Option<Promotion> {
+        let listed: Vec<Name> = names(namespace, missing).into_iter().filter(|name| self.tier.has(name)).collect();
+        let count = worth_promoting(listed.len());
+        (count > 0).then(|| self.tier.promote(&listed[..count]))
+    }
+
+    /// Waits until L4 is open and its list is complete.
+    pub fn wait_open(&self, deadline: Deadline) -> bool {
+        self.tier.wait_open(deadline)
+    }
+
+    /// Waits until all offered blocks are written or dropped.
+    pub fn settle(&self, deadline: Deadline) -> bool {
+        self.tier.settle(deadline)
+    }
+
+    /// Counters and gauges by Prometheus name, without prefix.
+    #[must_use]
+    pub fn stats(&self) -> BTreeMap<String, f64> {
+        self.tier.stats()
+    }
+
+    /// The most recent error of this process.
+    #[must_use]
+    pub fn last_error(&self) -> Option<String> {
+        self.tier.counters().last_error()
+    }
+
+    /// The settings that it was started with.
+    #[must_use]
+    pub const fn settings(&self) -> &Settings {
+        &self.settings
+    }
+}
+
+fn names(namespace: &Namespace, hashes: &[BlockHash]) -> Vec<Name> {
+    let fingerprint = namespace.fingerprint();
+    hashes.iter().map(|&hash| Name { namespace: fingerprint, hash }).collect()
+}
+
+/// How many of the listed blocks are promoted. All of them: a read is faster than computing a block
+/// on every device that this project has measured.
+const fn worth_promoting(listed: usize) -> usize {
+    listed
+}
+
+/// Whether the region is so full that its coldest blocks are written down.
+fn must_demote<F: Fabric>(pool: &Pool<F>, namespace: &Namespace) -> bool {
+    !pool.has_room(namespace, namespace.block_bytes)
+}
+
+/// The region, as L4 sees it.
+struct Region<F: Fabric> {
+    pool: Pool<F>,
+    opened: Arc<Opened>,
+}
+
+impl<F: Fabric> Region<F> {
+    fn hit(&self, name: &Name) -> Option<Hit> {
+        self.pool.peek(&[name.hash]).first().copied()
+    }
+}
+
+/// Whether a payload suits its namespace, so that publishing it is no mistake.
+fn suits(namespace: &Namespace, head: &Head) -> bool {
+    match head.encoding {
+        0 => head.length == namespace.block_bytes,
+        _ => head.length > 0 && head.length <= namespace.block_bytes && head.length.is_multiple_of(LINE),
+    }
+}
+
+impl<F: Fabric + 'static> Upper for Region<F> {
+    fn describe(&self, name: &Name) -> Option<Head> {
+        let namespace = self.opened.get(&name.namespace)?;
+        let listed = self.pool.describe(&self.hit(name)?)?;
+        let head = Head {
+            name: *name,
+            length: listed.hit.length,
+            depth: listed.depth,
+            encoding: listed.hit.encoding,
+            names: [listed.names.name, listed.names.parent],
+        };
+        // A block of another namespace under this name is damage; it would be stored misnamed.
+        (listed.namespace == namespace.id && suits(&namespace, &head)).then_some(head)
+    }
+
+    fn copy(&self, head: &Head, payload: &mut [u8]) -> bool {
+        let same = |hit: &Hit| hit.length == head.length && hit.encoding == head.encoding;
+        let hit = self.hit(&head.name).filter(same);
+        hit.is_some_and(|hit| self.pool.read(&hit, &mut [payload]) == ReadOutcome::Whole)
+    }
+
+    fn publish(&self, head: &Head, payload: &[u8]) -> bool {
+        let Some(namespace) = self.opened.get(&head.name.namespace) else { return false };
+        if !suits(&namespace, head) || payload.len() as u64 != head.length {
+            return false;
+        }
+        let [name, parent] = head.names;
+        let new = NewBlock {
+            encoding: head.encoding,
+            names: Names { name, parent },
+            ..NewBlock::new(&namespace, head.name.hash, head.depth)
+        };
+        matches!(self.pool.publish(&new, &[payload]), Publish::Published | Publish::Duplicate)
+    }
+
+    fn coldest(&self) -> Vec<Name> {
+        let mut names = Vec::new();
+        for namespace in self.opened.all() {
+            if must_demote(&self.pool, &namespace) {
+                let chunks = self.pool.coldest(&namespace, DEMOTED_CHUNKS_MAX, &|_| true);
+                let fingerprint = namespace.fingerprint();
+                names.extend(chunks.concat().iter().map(|cold| Name { namespace: fingerprint, hash: cold.hit.hash }));
+            }
+        }
+        names
+    }
+}

@@ -1,0 +1,239 @@
+//! Reads a snapshot.
+
+use super::format::{
+    Found, Head, Kind, SavedNamespace, SnapshotError, SnapshotSettings, counts, decode_head, decode_object,
+    decode_payload, part_bytes,
+};
+use cenote_cold::ColdError;
+use cenote_cold::record::{self, Aligned, SECTOR, record_bytes};
+use cenote_mem::{Fabric, LINE};
+use cenote_pool::{Names, Namespace, NewBlock, Pool, Publish};
+use std::collections::HashMap;
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+/// What became of a snapshot's parts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Restored {
+    /// Namespaces.
+    pub namespaces: u64,
+    /// Objects.
+    pub objects: u64,
+    /// Blocks.
+    pub blocks: u64,
+    /// Blocks and objects for which the region has no room.
+    pub no_room: u64,
+    /// Damaged parts: they are missing in the region. Stretches of the file that are no part count
+    /// as one each.
+    pub damaged: u64,
+    /// Parts that the snapshot had; `None`: its end is missing.
+    pub expected: Option<u64>,
+}
+
+impl Restored {
+    /// Whether every part of the snapshot was read whole.
+    #[must_use]
+    pub fn is_whole(&self) -> bool {
+        let read = self.namespaces + self.objects + self.blocks + self.no_room;
+        self.damaged == 0 && self.expected == Some(read)
+    }
+}
+
+/// The settings of a snapshot, from its beginning or its end.
+///
+/// # Errors
+/// The file cannot be read, is no snapshot, or is of another version.
+pub fn open(path: &Path) -> Result<SnapshotSettings, SnapshotError> {
+    let mut source = Source::open(path)?;
+    let mut other_version = None;
+    // The end has few sectors.
+    let last = source.length.saturating_sub(1) / SECTOR as u64;
+    for sector in std::iter::once(0).chain((0..=last).rev().take(16)) {
+        match source.next(sector * SECTOR as u64)? {
+            Step::Part(head) if matches!(head.kind, Kind::Settings | Kind::End) => {
+                let settings = source.payload(&head).and_then(SnapshotSettings::decode);
+                if let Some(settings) = settings {
+                    return Ok(settings);
+                }
+            }
+            Step::OtherVersion(found) => other_version = Some(found),
+            _ => {}
+        }
+    }
+    let path = path.display().to_string();
+    Err(match other_version {
+        Some(found) => SnapshotError::Version { path, found },
+        None => SnapshotError::NotASnapshot(path),
+    })
+}
+
+/// Publishes a snapshot's content into the region of `pool`, which has the snapshot's hash seed.
+///
+/// # Errors
+/// The file cannot be read at all. Damaged parts are counted.
+pub fn restore<F: Fabric>(pool: &Pool<F>, path: &Path) -> Result<Restored, SnapshotError> {
+    let mut source = Source::open(path)?;
+    let mut target = Target { pool, opened: HashMap::new(), quotas: Vec::new(), restored: Restored::default() };
+    let (mut at, mut was_nothing) = (0, false);
+    while at < source.length {
+        let step = source.next(at)?;
+        let is_nothing = matches!(step, Step::Nothing | Step::OtherVersion(_));
+        at += match step {
+            Step::Part(head) => {
+                target.enter(&head, source.payload(&head));
+                part_bytes(head.length)
+            }
+            Step::Block(length) => {
+                target.publish(source.memory.bytes());
+                record_bytes(length)
+            }
+            Step::Nothing | Step::OtherVersion(_) => {
+                target.restored.damaged += u64::from(!was_nothing);
+                SECTOR as u64
+            }
+        };
+        was_nothing = is_nothing;
+    }
+    target.set_quotas();
+    Ok(target.restored)
+}
+
+/// What stands at a place of the file.
+enum Step {
+    Part(Head),
+    /// A record with a payload of so many bytes.
+    Block(u64),
+    OtherVersion(u32),
+    Nothing,
+}
+
+struct Source {
+    file: File,
+    path: String,
+    length: u64,
+    /// The bytes of the last step: the whole part or record, as far as the file has it.
+    memory: Aligned,
+}
+
+impl Source {
+    fn open(path: &Path) -> Result<Self, SnapshotError> {
+        let failed = |error| SnapshotError::File { path: path.display().to_string(), error };
+        let file = File::open(path).map_err(failed)?;
+        let length = file.metadata().map_err(failed)?.len();
+        Ok(Self { file, path: path.display().to_string(), length, memory: Aligned::default() })
+    }
+
+    /// Reads up to `bytes` bytes; the file may end earlier.
+    fn read(&mut self, at: u64, bytes: u64) -> Result<(), SnapshotError> {
+        let bytes = usize::try_from(bytes.min(self.length.saturating_sub(at))).unwrap_or(0);
+        self.memory.resize(bytes);
+        match self.file.read_exact_at(self.memory.bytes_mut(), at) {
+            // A file that became shorter meanwhile, or a bad sector: damage of this part.
+            Err(error) if error.kind() != io::ErrorKind::UnexpectedEof && error.raw_os_error() != Some(5) => {
+                Err(SnapshotError::File { path: self.path.clone(), error })
+            }
+            Err(_) => {
+                self.memory.bytes_mut().fill(0);
+                Ok(())
+            }
+            Ok(()) => Ok(()),
+        }
+    }
+
+    fn next(&mut self, at: u64) -> Result<Step, SnapshotError> {
+        self.read(at, SECTOR as u64)?;
+        match decode_head(self.memory.bytes()) {
+            Found::Part(head) => {
+                self.read(at, part_bytes(head.length))?;
+                return Ok(Step::Part(head));
+            }
+            Found::OtherVersion(found) => return Ok(Step::OtherVersion(found)),
+            Found::Nothing => {}
+        }
+        match record::open_head(self.memory.bytes(), &self.path) {
+            Ok(head) => {
+                self.read(at, record_bytes(head.length))?;
+                Ok(Step::Block(head.length))
+            }
+            Err(ColdError::Version { found, .. }) => Ok(Step::OtherVersion(found)),
+            Err(_) => Ok(Step::Nothing),
+        }
+    }
+
+    fn payload(&self, head: &Head) -> Option<&[u8]> {
+        decode_payload(head, self.memory.bytes())
+    }
+}
+
+struct Target<'a, F: Fabric> {
+    pool: &'a Pool<F>,
+    opened: HashMap<[u8; 32], Namespace>,
+    quotas: Vec<(Namespace, u64)>,
+    restored: Restored,
+}
+
+impl<F: Fabric> Target<'_, F> {
+    /// Enters a part that is no block; `None`: its payload is damaged.
+    fn enter(&mut self, head: &Head, payload: Option<&[u8]>) {
+        let entered = payload.and_then(|payload| match head.kind {
+            Kind::Settings => Some(()),
+            Kind::Namespace => self.open(payload),
+            Kind::Object => {
+                let (key, bytes) = decode_object(payload)?;
+                match self.pool.put_object(key, bytes) {
+                    Ok(()) => self.restored.objects += 1,
+                    Err(_) => self.restored.no_room += 1,
+                }
+                Some(())
+            }
+            Kind::End => {
+                let (namespaces, objects, blocks) = counts(payload)?;
+                self.restored.expected = Some(namespaces + objects + blocks);
+                Some(())
+            }
+        });
+        self.restored.damaged += u64::from(entered.is_none());
+    }
+
+    fn open(&mut self, payload: &[u8]) -> Option<()> {
+        let saved = SavedNamespace::decode(payload)?;
+        let namespace = self.pool.namespace(&saved.record).ok()?;
+        if saved.quota_bytes > 0 {
+            self.quotas.push((namespace.clone(), saved.quota_bytes));
+        }
+        self.opened.insert(saved.record.fingerprint, namespace);
+        self.restored.namespaces += 1;
+        Some(())
+    }
+
+    fn publish(&mut self, record: &[u8]) {
+        let outcome = record::open(record, None, "snapshot").ok().and_then(|(head, payload)| {
+            let namespace = self.opened.get(&head.name.namespace)?;
+            let suits = match head.encoding {
+                0 => head.length == namespace.block_bytes,
+                _ => head.length > 0 && head.length <= namespace.block_bytes && head.length.is_multiple_of(LINE),
+            };
+            let [name, parent] = head.names;
+            let names = Names { name, parent };
+            let new =
+                NewBlock { encoding: head.encoding, names, ..NewBlock::new(namespace, head.name.hash, head.depth) };
+            suits.then(|| self.pool.publish(&new, &[payload]))
+        });
+        match outcome {
+            Some(Publish::Published | Publish::Duplicate) => self.restored.blocks += 1,
+            Some(Publish::NoRoom | Publish::OverQuota) => self.restored.no_room += 1,
+            None => self.restored.damaged += 1,
+        }
+    }
+
+    /// Last: blocks over a quota that was lowered after they were published come back as well.
+    fn set_quotas(&self) {
+        for (namespace, bytes) in &self.quotas {
+            if let Err(error) = self.pool.set_quota(namespace.id, *bytes) {
+                tracing::warn!(%error, namespace = namespace.id.0, "the snapshot's quota is not set");
+            }
+        }
+    }
+}

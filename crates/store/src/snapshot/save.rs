@@ -1,0 +1,101 @@
+//! Writes a snapshot.
+
+use super::format::{Kind, SavedNamespace, SnapshotError, SnapshotSettings, encode, encode_object};
+use cenote_cold::record::{HEADER_BYTES, Head, Name, record_bytes, seal};
+use cenote_mem::Fabric;
+use cenote_pool::{Listed, Pool, ReadOutcome};
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::{self, BufWriter, Write};
+use std::path::{Path, PathBuf};
+
+/// What a snapshot has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Saved {
+    /// Namespaces.
+    pub namespaces: u64,
+    /// Objects.
+    pub objects: u64,
+    /// Blocks.
+    pub blocks: u64,
+    /// Bytes of the blocks' payloads.
+    pub block_bytes: u64,
+    /// Blocks that left or were damaged before they were copied.
+    pub missed: u64,
+}
+
+/// Writes the region of `pool` to `path`, which gets its name when it is complete. The region may be
+/// in use: blocks that leave meanwhile are not saved.
+///
+/// # Errors
+/// The file cannot be written.
+pub fn save<F: Fabric>(pool: &Pool<F>, path: &Path) -> Result<Saved, SnapshotError> {
+    let mut draft = path.as_os_str().to_owned();
+    draft.push(format!(".draft-{}", std::process::id()));
+    let draft = PathBuf::from(draft);
+    let failed = |error| SnapshotError::File { path: path.display().to_string(), error };
+    let written = write(pool, &draft);
+    let named = written.and_then(|saved| std::fs::rename(&draft, path).map(|()| saved));
+    named.map_err(|error| {
+        let _ = std::fs::remove_file(&draft);
+        failed(error)
+    })
+}
+
+fn write<F: Fabric>(pool: &Pool<F>, draft: &Path) -> io::Result<Saved> {
+    use std::os::unix::fs::OpenOptionsExt;
+    let file = File::options().write(true).create(true).truncate(true).mode(0o600).open(draft)?;
+    let mut out = BufWriter::with_capacity(1 << 20, file);
+    let mut saved = Saved::default();
+    let settings = SnapshotSettings::of(pool.superblock()).encode();
+    out.write_all(&encode(Kind::Settings, settings.as_bytes()))?;
+    let mut fingerprints = HashMap::new();
+    for info in pool.namespaces() {
+        let Some(namespace) = SavedNamespace::of(&info) else { continue };
+        fingerprints.insert(info.id, namespace.record.fingerprint);
+        out.write_all(&encode(Kind::Namespace, namespace.encode().as_bytes()))?;
+        saved.namespaces += 1;
+    }
+    for key in pool.object_keys() {
+        // Keys of memory have no bytes here: the memory is its programs', not content.
+        if let Ok(Some(bytes)) = pool.get_object(&key) {
+            out.write_all(&encode(Kind::Object, &encode_object(&key, &bytes)))?;
+            saved.objects += 1;
+        }
+    }
+    let mut record = Vec::new();
+    for listed in pool.blocks() {
+        match fingerprints.get(&listed.namespace) {
+            Some(fingerprint) if copy(pool, &listed, *fingerprint, &mut record) => {
+                out.write_all(&record)?;
+                saved.blocks += 1;
+                saved.block_bytes += listed.hit.length;
+            }
+            _ => saved.missed += 1,
+        }
+    }
+    let Saved { namespaces, objects, blocks, .. } = saved;
+    let end = format!("{settings}saved_namespaces={namespaces}\nsaved_objects={objects}\nsaved_blocks={blocks}\n");
+    out.write_all(&encode(Kind::End, end.as_bytes()))?;
+    out.into_inner().map_err(io::IntoInnerError::into_error)?.sync_all()?;
+    Ok(saved)
+}
+
+/// Makes the record of a block. False: the block has left or is damaged.
+fn copy<F: Fabric>(pool: &Pool<F>, listed: &Listed, namespace: [u8; 32], record: &mut Vec<u8>) -> bool {
+    let length = listed.hit.length;
+    record.resize(record_bytes(length) as usize, 0);
+    let payload = &mut record[HEADER_BYTES..HEADER_BYTES + length as usize];
+    if pool.read(&listed.hit, &mut [payload]) != ReadOutcome::Whole {
+        return false;
+    }
+    let head = Head {
+        name: Name { namespace, hash: listed.hit.hash },
+        length,
+        depth: listed.depth,
+        encoding: listed.hit.encoding,
+        names: [listed.names.name, listed.names.parent],
+    };
+    seal(&head, record);
+    true
+}

@@ -1,0 +1,144 @@
+//! L4 below real regions: what one region published, the next one finds on disk.
+
+use cenote_base::{Deadline, HashSeed, TokenId};
+use cenote_mem::{Coherent, MapOptions, Mapping, RegionSource};
+use cenote_pool::{AttachOptions, Pool, PoolConfig, Superblock};
+use cenote_store::cold::{ColdTier, Settings, seed_of};
+use cenote_store::{Computed, NamespaceSpec, PrefixStore, RegionStore};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+const PAGE: usize = 4096;
+const BLOCKS: usize = 40;
+
+fn spec(model: u8) -> NamespaceSpec {
+    NamespaceSpec {
+        model_fingerprint: [model; 32],
+        label: "tiny".to_owned(),
+        dtype: "f32".to_owned(),
+        block_tokens: 16,
+        num_layers: 2,
+        page_bytes: PAGE as u32,
+        page_layout: "test".to_owned(),
+        shard: "0/1".to_owned(),
+        tenant_salt: String::new(),
+    }
+}
+
+fn soon() -> Deadline {
+    Deadline::after(Duration::from_secs(20))
+}
+
+/// A region of this process, with L4 in a directory.
+struct World {
+    store: RegionStore<Arc<Coherent>>,
+    pool: Pool<Arc<Coherent>>,
+    cold: Arc<ColdTier>,
+}
+
+impl World {
+    fn new(directory: &Path, bytes: u64, model: u8, options: &str) -> Self {
+        let settings: Settings = format!("{},{options}", directory.display()).parse().expect("a setting");
+        let seed = seed_of(&settings.place, &HashSeed([model; 32])).expect("a directory");
+        let mapping = Mapping::create(&RegionSource::Anon, bytes, 0o600, &MapOptions::default()).expect("memory");
+        let fabric = Arc::new(Coherent::new(mapping));
+        let config =
+            PoolConfig { chunk_bytes: 256 << 10, max_hosts: 1, workers_per_host: 4, ..PoolConfig::new(seed, [4; 16]) };
+        Superblock::format(&fabric, &config).expect("it fits");
+        let options = AttachOptions { private: true, ..AttachOptions::named("test") };
+        let pool = Pool::attach(fabric, &options).expect("it attaches");
+        let cold = ColdTier::start(pool.clone(), &settings).expect("a directory");
+        let store = RegionStore::new(pool.clone(), &spec(model)).expect("room").with_cold(Arc::clone(&cold));
+        assert!(cold.wait_open(soon()), "{:?}", cold.last_error());
+        Self { store, pool, cold }
+    }
+
+    fn save(&mut self, tokens: &[TokenId]) {
+        let hashes = self.store.match_prefix(None, tokens).hashes;
+        for (depth, &hash) in (0..).zip(&hashes) {
+            let pages: Vec<Vec<u8>> = (0..4).map(|page| page_bytes(tokens[depth as usize * 16], page)).collect();
+            let pages: Vec<&[u8]> = pages.iter().map(Vec::as_slice).collect();
+            assert_eq!(self.store.save_all(&[Computed { hash, depth, pages: &pages }]), 1);
+        }
+    }
+
+    /// Number of leading blocks found with the right bytes.
+    fn load(&mut self, tokens: &[TokenId]) -> usize {
+        let found = self.store.match_prefix(None, tokens);
+        for (depth, &hash) in found.hashes[..found.num_matched].iter().enumerate() {
+            let mut pages = vec![vec![0; PAGE]; 4];
+            let mut parts: Vec<&mut [u8]> = pages.iter_mut().map(Vec::as_mut_slice).collect();
+            assert!(self.store.load(hash, &mut parts).finish(&mut []), "block {depth}");
+            let right = (0..4).map(|page| page_bytes(tokens[depth * 16], page));
+            assert!(right.eq(pages), "block {depth} has wrong bytes");
+        }
+        found.num_matched
+    }
+
+    fn promote(&mut self, tokens: &[TokenId]) -> bool {
+        self.store.promote(None, tokens).is_some_and(|promotion| promotion.wait())
+    }
+}
+
+fn page_bytes(first: TokenId, page: u8) -> Vec<u8> {
+    (0..PAGE).map(|at| (first as usize * 7 + page as usize * 3 + at) as u8).collect()
+}
+
+fn prompt(number: u32) -> Vec<TokenId> {
+    (number * 100_000..number * 100_000 + 16 * BLOCKS as u32).collect()
+}
+
+#[test]
+fn a_new_region_finds_what_an_earlier_one_published() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let mut first = World::new(directory.path(), 32 << 20, 1, "size=64MiB");
+    first.save(&prompt(1));
+    assert!(first.cold.settle(soon()));
+    drop(first);
+    let mut second = World::new(directory.path(), 32 << 20, 1, "size=64MiB");
+    assert_eq!(second.load(&prompt(1)), 0);
+    assert!(second.promote(&prompt(1)));
+    assert_eq!(second.load(&prompt(1)), BLOCKS);
+    assert!(!second.promote(&prompt(1)), "everything is in the region");
+    assert!(!second.promote(&prompt(2)), "L4 has none of these");
+    let stats = second.store.stats();
+    assert_eq!((stats["cold_hits_total"], stats["cold_misses_total"], stats["cold_blocks"]), (40.0, 0.0, 40.0));
+}
+
+#[test]
+fn another_model_or_seed_finds_nothing() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let mut first = World::new(directory.path(), 32 << 20, 1, "size=64MiB");
+    first.save(&prompt(1));
+    assert!(first.cold.settle(soon()));
+    drop(first);
+    let mut other = World::new(directory.path(), 32 << 20, 2, "size=64MiB");
+    assert!(!other.promote(&prompt(1)));
+}
+
+#[test]
+fn blocks_evicted_from_a_small_region_return() {
+    let directory = tempfile::tempdir().expect("a directory");
+    for options in ["size=64MiB,write=published", "size=64MiB,write=cold"] {
+        let mut world = World::new(directory.path(), 8 << 20, 1, options);
+        // Each prompt has 640 KiB of the region's blocks.
+        for number in 1..=40 {
+            world.save(&prompt(number));
+            assert!(world.cold.settle(soon()));
+        }
+        assert!(world.pool.peek(&world.store.match_prefix(None, &prompt(1)).hashes).is_empty(), "it was evicted");
+        // Cold blocks of a full region are looked for every 200 ms.
+        let deadline = soon();
+        while world.store.stats()["cold_written_total"] == 0.0 {
+            assert!(!deadline.passed(), "{options}: {:?}", world.store.stats());
+            std::thread::yield_now();
+        }
+        if options.ends_with("published") {
+            assert!(world.promote(&prompt(1)));
+            assert_eq!(world.load(&prompt(1)), BLOCKS);
+        }
+        drop(world);
+        std::fs::remove_dir_all(directory.path()).expect("it is there");
+    }
+}
