@@ -1,6 +1,6 @@
 //! Errors of L4. They end in counters and log lines, never in an engine.
 
-use std::io;
+use std::{fmt, io};
 use thiserror::Error;
 
 /// Reasons for which L4 does not read, write or open something.
@@ -56,8 +56,9 @@ pub enum ColdError {
 impl ColdError {
     /// The error of a system call on `at`.
     #[must_use]
-    pub fn of(at: impl ToString, error: &io::Error) -> Self {
-        let at = at.to_string();
+    #[expect(clippy::needless_pass_by_value, reason = "paths give temporary values")]
+    pub fn of(at: impl fmt::Display, error: &io::Error) -> Self {
+        let at = format!("{at}");
         match error.kind() {
             io::ErrorKind::NotFound => Self::Gone(at),
             io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::FileTooLarge => {

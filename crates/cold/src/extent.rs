@@ -120,7 +120,7 @@ impl Backend for Extents {
     fn refresh(&self) -> Result<Refreshed, ColdError> {
         // Read without the lock: the list's readers are serving threads.
         let known = self.list().known();
-        let news = list::look(&*self.disk, &self.config.directory, known)?;
+        let news = list::look(&*self.disk, &self.config.directory, &known)?;
         let (damage, has_more) = self.list_mut().learn(news);
         // A directory that was removed takes its open extent with it.
         self.writer().leave_unless(|stem| self.list().has_file(stem));

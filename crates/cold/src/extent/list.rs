@@ -169,7 +169,7 @@ impl List {
 }
 
 /// Reads what is new in a directory. Takes no lock of the list.
-pub fn look(disk: &dyn Disk, directory: &Path, known: Files) -> Result<News, ColdError> {
+pub fn look(disk: &dyn Disk, directory: &Path, known: &Files) -> Result<News, ColdError> {
     let listed = disk.list(directory).map_err(|error| ColdError::of(directory.display(), &error))?;
     let lengths: HashMap<&str, u64> = listed.iter().map(|(name, length)| (name.as_str(), *length)).collect();
     let mut news = News { files: Files::default(), entries: Vec::new(), damage: Vec::new(), has_more: false };

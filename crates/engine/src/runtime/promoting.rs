@@ -35,8 +35,9 @@ impl Promoting {
     }
 
     /// Takes the requests that wait no longer.
-    pub fn take_over(&mut self) -> Vec<Box<Admission>> {
-        self.0.extract_if(.., |(_, promotion)| promotion.is_over()).map(|(admission, _)| admission).collect()
+    pub fn take_over(&mut self) -> impl Iterator<Item = Box<Admission>> + use<> {
+        let over: Vec<_> = self.0.extract_if(.., |(_, promotion)| promotion.is_over()).collect();
+        over.into_iter().map(|(admission, _)| admission)
     }
 
     /// Takes a request out.

@@ -85,7 +85,7 @@ impl World {
 fn copies(setting: &Setting) -> Result<Vec<Row>, Failure> {
     let count = setting.choose(512, 64);
     let bytes = count * BLOCK_BYTES;
-    let payload: Vec<u8> = (0..BLOCK_BYTES).map(|at| (at * 31 >> 3) as u8).collect();
+    let payload: Vec<u8> = (0..BLOCK_BYTES).map(|at| ((at * 31) >> 3) as u8).collect();
     let (mut plain_write, mut plain_read, mut write, mut read) = (vec![], vec![], vec![], vec![]);
     for _ in 0..3 {
         let directory = Directory::new()?;
