@@ -220,22 +220,22 @@ impl Case {
             }
             let in_l1: Times = [before.steps.clone(), after.steps.clone()].concat();
             let place = if link.is_some() { "10.1 GB/s, 640 ns" } else { "memory" };
-            rows.push(self.row("everything in L1".to_owned(), &in_l1, &before, None));
-            rows.push(self.row(format!("copies of a step, {place}"), &copies, &before, None));
+            rows.push(self.row("everything in L1", &in_l1, &before, None));
+            rows.push(self.row(&format!("copies of a step, {place}"), &copies, &before, None));
             let limit = median(&in_l1).max(median(&copies));
             for (prefetch, ran) in &ways {
                 let how = if *prefetch { "" } else { ", no prefetch" };
                 let name = format!("{l1} in L1, {place}{how}");
                 let ratio = limit / median(&ran.steps);
                 let goal = (*prefetch && !args.quick).then_some(GOAL);
-                rows.push(self.row(name, &ran.steps, ran, Some((ratio, goal))));
+                rows.push(self.row(&name, &ran.steps, ran, Some((ratio, goal))));
             }
         }
         progress.finish_and_clear();
         Ok(rows)
     }
 
-    fn row(&self, name: String, times: &Times, ran: &Ran, ratio: Option<(f64, Option<f64>)>) -> TierRow {
+    fn row(&self, name: &str, times: &Times, ran: &Ran, ratio: Option<(f64, Option<f64>)>) -> TierRow {
         let row = Row::milliseconds(format!("{}: {name}", self.name), times);
         let row = match ratio {
             Some((ratio, Some(goal))) => row.ratio_at_least(ratio, goal),
