@@ -56,7 +56,6 @@ pub enum ColdError {
 impl ColdError {
     /// The error of a system call on `at`.
     #[must_use]
-    #[expect(clippy::needless_pass_by_value, reason = "paths give temporary values")]
     pub fn of(at: impl fmt::Display, error: &io::Error) -> Self {
         let at = format!("{at}");
         match error.kind() {
