@@ -1,8 +1,8 @@
 //! Movers: copies between tiers that run beside a computation (CXL-SpecKV §3.4.2, §3.6.2).
 //!
-//! A [`Mover`] takes jobs and returns them when they have run. [`Transfers`] decides their order and
-//! bounds the outstanding ones. [`ThreadMover`] runs them on threads of its own; a device with a
-//! copy engine would be another mover.
+//! A [`Mover`] takes jobs and returns them when they have run. [`cenote_policy::transfer::Transfers`]
+//! decides their order and bounds the outstanding ones. [`ThreadMover`] runs them on threads of its
+//! own; a device with a copy engine would be another mover.
 
 mod link;
 mod threads;
