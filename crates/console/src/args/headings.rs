@@ -42,6 +42,8 @@ const HEADINGS: [(&str, &[&str]); 9] = [
             "max_num_batched_tokens",
             "max_waiting",
             "watermark",
+            "spill",
+            "mover_threads",
             "swap",
             "always_swap",
             "swap_trace",

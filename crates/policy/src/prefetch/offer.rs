@@ -63,7 +63,7 @@ pub struct Offer<K> {
     pub needed_at_ns: Option<u64>,
 }
 
-/// Result of [`Planner::offer`].
+/// Result of [`super::Planner::offer`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Offered {
     /// It waits for its fetch.
