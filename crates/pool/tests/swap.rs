@@ -11,6 +11,12 @@ fn bytes(fill: u8) -> Vec<u8> {
     (0..BLOCK_BYTES).map(|at| fill ^ (at % 251) as u8).collect()
 }
 
+/// A block in two parts of different lengths.
+fn parts(bytes: &[u8]) -> [&[u8]; 2] {
+    let (left, right) = bytes.split_at(4096);
+    [left, right]
+}
+
 fn read_back<F: Fabric>(kept: &SwapSlot<F>) -> (ReadOutcome, Vec<u8>) {
     let mut back = vec![0; BLOCK_BYTES as usize];
     let (left, right) = back.split_at_mut(4096);
@@ -25,7 +31,7 @@ fn swapped_blocks_come_back_and_their_slots_are_freed() {
         let ns = namespace(&pool, 1, BLOCK_BYTES);
         let kept: Vec<_> = (1..4)
             .map(|fill| {
-                pool.swap_out(&ns, &[&bytes(fill)]).unwrap_or_else(|refused| panic!("there is room: {refused:?}"))
+                pool.swap_out(&ns, &parts(&bytes(fill))).unwrap_or_else(|refused| panic!("there is room: {refused:?}"))
             })
             .collect();
         assert_eq!(pool.check(true).expect("it checks").reserved, 3);
@@ -54,7 +60,7 @@ fn a_full_region_reuses_freed_memory() {
     }
     let mut kept = Vec::new();
     let refusal = loop {
-        match pool.swap_out(&ns, &[&bytes(kept.len() as u8)]) {
+        match pool.swap_out(&ns, &parts(&bytes(kept.len() as u8))) {
             Ok(more) => kept.push(more),
             Err(refusal) => break refusal,
         }
@@ -66,14 +72,14 @@ fn a_full_region_reuses_freed_memory() {
         assert!(read_back(kept) == (ReadOutcome::Whole, bytes(fill as u8)));
     }
     kept.pop();
-    assert!(pool.swap_out(&ns, &[&bytes(9)]).is_ok());
+    assert!(pool.swap_out(&ns, &parts(&bytes(9))).is_ok());
 }
 
 #[test]
 fn a_corrupt_swap_slot_is_reported() {
     let (fabric, pool) = anonymous(2 << 20, &small_config(63));
     let ns = namespace(&pool, 1, BLOCK_BYTES);
-    let kept = pool.swap_out(&ns, &[&bytes(7)]).unwrap_or_else(|refused| panic!("there is room: {refused:?}"));
+    let kept = pool.swap_out(&ns, &parts(&bytes(7))).unwrap_or_else(|refused| panic!("there is room: {refused:?}"));
     let first = u64::from_le_bytes(bytes(7)[..8].try_into().expect("eight bytes"));
     let places = (0..fabric.len()).step_by(64).map(Offset::<u64>::new);
     let at = places.into_iter().find(|&at| fabric.load(at) == first).expect("it is somewhere");
