@@ -94,7 +94,7 @@ impl Lent {
     }
 
     /// Bytes of all pieces; `None` on overflow.
-    fn len(&self) -> Option<u64> {
+    pub fn len(&self) -> Option<u64> {
         self.0.iter().try_fold(0_u64, |sum, piece| sum.checked_add(piece.len as u64))
     }
 

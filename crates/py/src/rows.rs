@@ -73,8 +73,9 @@ impl Rows {
     ) -> PyResult<Vec<u32>> {
         let (stride, count) = (stride.unwrap_or(size), count.unwrap_or(u64::MAX));
         let shape = RowShape { offset, stride, bytes: size, pieces, piece_stride, rows: count };
-        let list = list_of(&Lent::take(rows, false)?)?;
+        let list = Lent::take(rows, false)?;
         let mut lent = Lent::take(into, true)?;
+        let list = list_of(&list, lent.len().unwrap_or(u64::MAX), &shape)?;
         let mut parts = lent.parts_mut();
         let to: &mut [u8] = match &mut parts[..] {
             [] => &mut [],
@@ -108,15 +109,20 @@ impl Rows {
     }
 }
 
-/// The rows of a list in memory: pairs of block and row, each a native number of 32 bits.
-fn list_of(lent: &Lent) -> PyResult<Vec<RowRef>> {
-    let bytes = lent.parts().concat();
-    if !bytes.len().is_multiple_of(REF_BYTES) {
+/// The rows of a list in memory: pairs of block and row, each a native number of 32 bits. The buffer
+/// of `buffer_bytes` determines its length, so a list of any other is not read.
+fn list_of(lent: &Lent, buffer_bytes: u64, shape: &RowShape) -> PyResult<Vec<RowRef>> {
+    let wanted = buffer_bytes.checked_div(shape.row_bytes()).and_then(|rows| rows.checked_mul(REF_BYTES as u64));
+    if wanted.is_none() || lent.len() != wanted {
         return Err(wrong(format!(
-            "{} bytes are no list of rows; give pairs of 32-bit numbers, such as a uint32 array of shape (n, 2)",
-            bytes.len()
+            "the list has {} bytes, but {buffer_bytes} bytes for rows of {} need {}; give pairs of 32-bit numbers, such \
+             as a uint32 array of shape (n, 2)",
+            lent.len().unwrap_or(u64::MAX),
+            shape.row_bytes(),
+            wanted.unwrap_or(0),
         )));
     }
+    let bytes = lent.parts().concat();
     let number = |bytes: &[u8]| u32::from_ne_bytes(bytes.try_into().expect("four bytes"));
     Ok(bytes.chunks_exact(REF_BYTES).map(|row| RowRef { block: number(&row[..4]), row: number(&row[4..]) }).collect())
 }

@@ -6,6 +6,7 @@ Excluded are addresses of unmapped memory: callers guarantee the validity of add
 import ctypes
 import itertools
 import random
+from array import array
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -236,7 +237,7 @@ def callables(name: str, seed: int) -> Iterator[tuple[str, Callable[[random.Rand
     for depth in range(6):
         blocks.publish(names[depth], depth, bytes([depth]) * BLOCK)
     lease, follower = blocks.lookup(names), region.follow()
-    view = lease.view(0, verify=False)
+    view, rows = lease.view(0, verify=False), blocks.lookup(names).rows()
     codec = {"num_layers": 1, "num_heads": 1, "head_dim": 16, "block_tokens": 16, "dtype": "f16", "order": "NHD", "kv": "split"}
 
     def any_of(chance: random.Random, *sound: object) -> Any:
@@ -295,6 +296,7 @@ def callables(name: str, seed: int) -> Iterator[tuple[str, Callable[[random.Rand
     yield "Region.gc", lambda chance: region.gc()
     yield "Region.put_object", lambda chance: region.put_object(any_of(chance, *TEXTS), any_of(chance, *BYTES))
     yield "Region.get_object", lambda chance: region.get_object(any_of(chance, *TEXTS))
+    yield "Region.settle_cold", lambda chance: region.settle_cold(any_of(chance, 0, -1.0, float("nan")))
     yield "Region.close", lambda chance: open_and_close(chance)
     yield "Hashes.frombytes", lambda chance: cenote.Hashes.frombytes(any_of(chance, *BYTES))
     yield "Hashes.tobytes", lambda chance: names[any_of(chance, slice(number(chance), number(chance), number(chance)))].tobytes()
@@ -325,6 +327,14 @@ def callables(name: str, seed: int) -> Iterator[tuple[str, Callable[[random.Rand
     yield "Lease.split", lambda chance: blocks.lookup(names).split(number(chance))
     yield "Lease.truncate", lambda chance: blocks.lookup(names).truncate(number(chance))
     yield "Lease.release", lambda chance: blocks.lookup(names).release()
+    yield "Lease.rows", lambda chance: blocks.lookup(names).rows().verify()
+    yield "Rows.verify", lambda chance: rows.verify()
+    yield "Rows.gather", lambda chance: rows.gather(
+        any_of(chance, array("I", [chance.randrange(8) for _ in range(8)]), memory(chance)), memory(chance), size=number(chance),
+        offset=number(chance), stride=number(chance), pieces=number(chance), piece_stride=number(chance), count=number(chance),
+    )  # fmt: skip
+    yield "Rows.release", lambda chance: blocks.lookup(names).rows().release()
+    yield "Namespace.promote", lambda chance: blocks.promote(hashes(chance), all=any_of(chance, True))
     yield "BlockView.verify", lambda chance: view.verify()
     yield "Filling.publish", lambda chance: filling(chance, lambda one: (one.publish(), one.publish()))
     yield "Filling.abort", lambda chance: filling(chance, lambda one: (one.abort(), one.abort()))
@@ -370,7 +380,8 @@ def test_any_argument_returns_or_raises_an_exception(
 
 def public_callables() -> Iterator[str]:
     for kind in vars(_native).values():
-        if not isinstance(kind, type) or issubclass(kind, BaseException):
+        # A promotion needs a cold tier: tests/test_cold.py.
+        if not isinstance(kind, type) or issubclass(kind, BaseException) or kind is _native.Promotion:
             continue
         if kind in (cenote.Codec, cenote.KvMemory):
             yield kind.__name__

@@ -228,6 +228,7 @@ def test_a_server_loads_the_objects_of_another(backend: Any, region: Any) -> Non
     for adapter in (left, right):
         assert adapter.report_status() == {
             "is_healthy": True, "type": "CenoteL2Adapter", "region": region.name, "errors": 0, "locked_keys": 0,
+            "cold": None,
         }  # fmt: skip
         adapter.close()
     assert region.check(payloads=True)["is_clean"]
