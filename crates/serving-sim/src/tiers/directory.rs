@@ -120,7 +120,7 @@ impl Coherence {
         self.directory.control += 2 + 2 * others;
         self.directory.write_waits += 2 + 2 * others;
         self.directory.data += 1;
-        // The descriptor, which nobody answers.
+        // The descriptor. No side answers it.
         self.generations.control += 1;
         self.generations.data += 1;
     }
