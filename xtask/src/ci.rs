@@ -27,18 +27,20 @@ pub fn run(root: &Path) -> Result<(), String> {
     if let (Some(notice), Ok("1" | "true")) = (&skipped, std::env::var("CI").as_deref()) {
         return Err(format!("{notice}; CI forbids skips"));
     }
-    if let Ok(python) = &python {
-        steps.run("Python package", || python::test_package(root, python))?;
-    }
     if let Some(notice) = &skipped {
         println!("{notice}");
     }
-    let variable = python.ok().map(|path| ("CENOTE_TEST_PYTHON", path.display().to_string()));
+    let variable = python.as_ref().ok().map(|path| ("CENOTE_TEST_PYTHON", path.display().to_string()));
     steps.run("tests", || cargo(root, &["test", "--workspace"], variable.as_slice()))?;
+    // After the tests, whose build of the command goes into the package.
+    if let Ok(python) = &python {
+        steps.run("Python package", || python::test_package(root, python))?;
+    }
     steps.run("tests of a pool with a mistake", || {
         cargo(
             root,
-            &["test", "--package", "cenote-lab", "--features", "canary", "--test", "lab", "--", "torture::"],
+            // Of the whole workspace, so that dependencies keep the features that they are built with.
+            &["test", "--workspace", "--features", "cenote-lab/canary", "--test", "lab", "--", "torture::"],
             &[],
         )
     })?;

@@ -51,7 +51,7 @@ fn main() -> ExitCode {
         ["python"] => python::prepare(&root).and_then(|python| python::test_package(&root, &python)),
         ["wheel"] => python::portable_wheel(&root).map(|wheel| println!("{}", wheel.display())),
         ["wheel", "native"] => python::prepare(&root)
-            .and_then(|python| python::build_wheel(&root, &python, "release"))
+            .and_then(|python| python::build_wheel(&root, &python))
             .map(|wheel| println!("{}", wheel.display())),
         ["vllm", tests @ ..] => vllm::run(&root, tests),
         ["sglang", tests @ ..] => sglang::run(&root, tests),

@@ -47,13 +47,29 @@ pub fn prepare(root: &Path) -> Result<PathBuf, String> {
     Ok(python)
 }
 
-/// Builds the package `cenote` as its users get it, installs it, and runs its tests and those of
-/// its stubs.
+/// Builds the package `cenote` in the development profile, installs it, and runs its tests and those
+/// of its stubs.
 ///
 /// # Errors
 /// Names the failed step; its own output is above.
 pub fn test_package(root: &Path, python: &Path) -> Result<(), String> {
-    test_wheel(root, python, &build_wheel(root, python, "dev")?)
+    let wheel = build(root, python, python, "dev", &[], "dev", tested_command)?;
+    test_wheel(root, python, &wheel)
+}
+
+/// Puts the command that the tests use at `target`, without debug symbols. It is built as they
+/// build it, because another selection of packages gives dependencies other features, and all of
+/// them would be built again.
+fn tested_command(root: &Path, target: &Path) -> Result<(), String> {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let build = ["test", "--no-run", "--quiet", "--workspace", "--test", "cli"];
+    shown(Command::new(cargo).args(build).current_dir(root), "cargo test --no-run")?;
+    let strip = Command::new("strip").arg("-o").arg(target).arg(root.join("target/debug/cenote")).output();
+    match strip {
+        Ok(said) if said.status.success() => Ok(()),
+        Ok(said) => Err(format!("strip: {}", String::from_utf8_lossy(&said.stderr))),
+        Err(error) => Err(format!("strip (from binutils) cannot be run: {error}")),
+    }
 }
 
 fn test_wheel(root: &Path, python: &Path, wheel: &Path) -> Result<(), String> {
@@ -93,17 +109,19 @@ pub fn portable_wheel(root: &Path) -> Result<PathBuf, String> {
         succeed(Command::new(&builder).args(install).args(PORTABLE), "pip install (is the package index reachable?)")?;
     }
     let flags = ["--zig", "--compatibility", "manylinux_2_31"];
-    let wheel = build(root, &builder, &python, "release", &flags, "portable")?;
+    let command = |root: &Path, target: &Path| packed_command(root, &builder, &python, &flags, target);
+    let wheel = build(root, &builder, &python, "release", &flags, "portable", command)?;
     test_wheel(root, &python, &wheel)?;
     Ok(wheel)
 }
 
-/// Builds the package with this cargo profile, with the command `cenote` in it; returns the wheel.
+/// Builds the package as its users get it, with the command `cenote` in it; returns the wheel.
 ///
 /// # Errors
 /// maturin failed; its own output is above.
-pub fn build_wheel(root: &Path, python: &Path, profile: &str) -> Result<PathBuf, String> {
-    build(root, python, python, profile, &[], profile)
+pub fn build_wheel(root: &Path, python: &Path) -> Result<PathBuf, String> {
+    let command = |root: &Path, target: &Path| packed_command(root, python, python, &[], target);
+    build(root, python, python, "release", &[], "release", command)
 }
 
 fn build(
@@ -113,15 +131,20 @@ fn build(
     profile: &str,
     flags: &[&str],
     folder: &str,
+    command: impl FnOnce(&Path, &Path) -> Result<(), String>,
 ) -> Result<PathBuf, String> {
     let wheels = root.join("target/wheels").join(folder);
     let scripts = Scripts::make(root)?;
-    let command = root.join("target/wheels").join(format!("{folder}-command"));
-    // The command is built as maturin builds a wheel, so that it runs on the same machines.
-    let flags_of_command = [&["--bindings", "bin", "--strip"], flags].concat();
-    let wheel = maturin(root, builder, python, "crates/cli", profile, &flags_of_command, &command)?;
-    unpack_command(python, &wheel, &command, &scripts.0.join("cenote"))?;
+    command(root, &scripts.0.join("cenote"))?;
     maturin(root, builder, python, "crates/py", profile, flags, &wheels)
+}
+
+/// Builds the command as maturin builds a wheel, so that it runs on the same machines.
+fn packed_command(root: &Path, builder: &Path, python: &Path, flags: &[&str], target: &Path) -> Result<(), String> {
+    let folder = root.join("target/wheels/command");
+    let flags = [&["--bindings", "bin", "--strip"], flags].concat();
+    let wheel = maturin(root, builder, python, "crates/cli", "release", &flags, &folder)?;
+    unpack_command(python, &wheel, &folder, target)
 }
 
 /// The folder whose content maturin puts beside the interpreter; removed when the wheel is made, so

@@ -49,7 +49,7 @@ fn environment(root: &Path) -> Result<PathBuf, String> {
         python::shown(&mut install, "installing SGLang")?;
         fs::write(&stamp, wanted).map_err(|error| format!("{}: {error}", stamp.display()))?;
     }
-    let wheel = python::build_wheel(root, &builder, "release")?;
+    let wheel = python::build_wheel(root, &builder)?;
     python::shown(vllm::uv(&environment).args(["--reinstall", "--no-deps"]).arg(wheel), "installing the package")?;
     Ok(environment)
 }

@@ -1,7 +1,7 @@
 //! Short runs of `cenote-lab torture`; long runs are started by hand. The feature `canary` puts a
 //! mistake into the pool, which torture must detect.
 
-use super::support::process::{Outcome, cenote, lab, own_region, signal};
+use super::support::process::{Outcome, cenote, cenote_program, lab, own_region, signal};
 use super::support::{soon, until};
 use rustix::process::Signal;
 use std::path::{Path, PathBuf};
@@ -78,6 +78,8 @@ async fn a_mistake_is_found() {
 
 #[tokio::test]
 async fn an_interrupted_torture_leaves_nothing() {
+    // It may have to be built, which takes longer than a torture.
+    cenote_program();
     let mut child = lab(["torture", "--processes", "2", "--seconds", "60", "--size", "8MiB"]).spawn();
     let pid = child.id().expect("it was just started");
     let region = own_region("torture", pid);

@@ -44,6 +44,9 @@ pub fn bare_lab<'a>(arguments: impl IntoIterator<Item = &'a str>) -> Cenote {
 }
 
 /// The path of a binary: of this package, as Cargo built it, or of the other package, built now.
+///
+/// The other one is built as `cargo test --workspace` builds it, with the same features of all
+/// dependencies, so that after such a run nothing is left to build.
 fn program(name: &str, of_this_package: Option<&str>) -> PathBuf {
     if let Some(path) = of_this_package {
         return PathBuf::from(path);
@@ -54,10 +57,9 @@ fn program(name: &str, of_this_package: Option<&str>) -> PathBuf {
     let profile = folder.file_name().and_then(|name| name.to_str()).expect("a profile");
     let profile = if profile == "debug" { "dev" } else { profile };
     let built = std::process::Command::new(env!("CARGO"))
-        .args(["build", "--quiet", "--manifest-path"])
+        .args(["test", "--no-run", "--quiet", "--workspace", "--manifest-path"])
         .arg(repository("Cargo.toml"))
-        .args(["--bin", name, "--profile", profile, "--package"])
-        .arg(if name == "cenote" { "cenote-cli" } else { name })
+        .args(["--test", if name == "cenote" { "cli" } else { "lab" }, "--profile", profile])
         .arg("--target-dir")
         .arg(folder.parent().expect("the target folder"))
         .status();
