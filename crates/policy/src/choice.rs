@@ -11,6 +11,7 @@
 //! |---|---|---|
 //! | [`ChoiceKind::Last`] | the last step's choice of the same layer | a step ahead |
 //! | [`ChoiceKind::Averaged`] | the best exponentially averaged scores (PRR, arXiv 2606.30389; AttentionPredictor, 2502.04077) | a step ahead |
+//! | [`ChoiceKind::Lstm`] | a small recurrent network beside each page | a step ahead |
 //! | [`ChoiceKind::Neighbor`] | the same step's choice of an earlier layer (IndexShare) | some layers ahead |
 //!
 //! PRR and AttentionPredictor have more parts; only the averaging is taken from them.
@@ -25,10 +26,12 @@
 
 mod averaged;
 mod last;
+pub mod lstm;
 mod neighbor;
 
 pub use averaged::{AVERAGE_WEIGHT, Averaged};
 pub use last::Last;
+pub use lstm::Lstm;
 pub use neighbor::Neighbor;
 
 use std::collections::BTreeSet;
@@ -95,6 +98,8 @@ pub enum ChoiceKind {
     /// The best averaged scores.
     #[default]
     Averaged,
+    /// The most probable pages by a recurrent network.
+    Lstm,
     /// The choice of an earlier layer.
     Neighbor {
         /// Number of layers in between, at least 1.
@@ -104,7 +109,7 @@ pub enum ChoiceKind {
 
 impl ChoiceKind {
     /// One of each kind.
-    pub const ALL: [Self; 3] = [Self::Last, Self::Averaged, Self::Neighbor { distance: 1 }];
+    pub const ALL: [Self; 4] = [Self::Last, Self::Averaged, Self::Lstm, Self::Neighbor { distance: 1 }];
 
     /// A predictor without observations.
     #[must_use]
@@ -112,6 +117,7 @@ impl ChoiceKind {
         match self {
             Self::Last => Box::new(Last::new(shape)),
             Self::Averaged => Box::new(Averaged::new(shape)),
+            Self::Lstm => Box::new(Lstm::new(shape)),
             Self::Neighbor { distance } => Box::new(Neighbor::new(shape, distance)),
         }
     }
@@ -120,8 +126,20 @@ impl ChoiceKind {
     #[must_use]
     pub const fn horizon(self) -> Horizon {
         match self {
-            Self::Last | Self::Averaged => Horizon::Step,
+            Self::Last | Self::Averaged | Self::Lstm => Horizon::Step,
             Self::Neighbor { distance } => Horizon::Layers(distance),
+        }
+    }
+}
+
+impl ChoiceKind {
+    /// The next choice that can be predicted once `of` has been made.
+    #[must_use]
+    pub const fn target(self, of: Chooser, shape: ChoiceShape) -> Chooser {
+        match self.horizon() {
+            Horizon::Step => of,
+            // The first layers of the next step follow the last ones of this step.
+            Horizon::Layers(distance) => Chooser { layer: (of.layer + distance) % shape.layers, ..of },
         }
     }
 }
@@ -131,6 +149,7 @@ impl fmt::Display for ChoiceKind {
         match self {
             Self::Last => f.write_str("last"),
             Self::Averaged => f.write_str("averaged"),
+            Self::Lstm => f.write_str("lstm"),
             Self::Neighbor { distance } => write!(f, "neighbor:{distance}"),
         }
     }
@@ -142,7 +161,7 @@ pub struct UnknownChoice(String);
 
 impl fmt::Display for UnknownChoice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "no page predictor is called `{}`; there are last, averaged and neighbor:LAYERS", self.0)
+        write!(f, "no page predictor is called `{}`; there are last, averaged, lstm and neighbor:LAYERS", self.0)
     }
 }
 
@@ -156,6 +175,7 @@ impl FromStr for ChoiceKind {
         match text {
             "last" => Ok(Self::Last),
             "averaged" => Ok(Self::Averaged),
+            "lstm" => Ok(Self::Lstm),
             _ => {
                 let distance = text.strip_prefix("neighbor:").and_then(|number| number.parse().ok());
                 distance

@@ -5,10 +5,12 @@
 //! Between them a page stays, so that pages do not move to and fro. Both thresholds follow memory
 //! pressure and miss rate.
 //!
-//! [`cheapest_rung`] decides what makes room: compress the page, demote it to L4, or evict it.
+//! A [`HotSet`] is what L1 keeps for one reader. [`cheapest_rung`] decides what makes room: compress the page, demote it to L4, or evict it.
 
+mod hot_set;
 mod ladder;
 
+pub use hot_set::{HotRead, HotSet};
 pub use ladder::{LadderCosts, PageFacts, Rung, cheapest_rung};
 
 /// *N*: the largest number of tokens that a history covers.

@@ -1,8 +1,9 @@
 //! Prefetch depth of each request, as a bandit (CXL-SpecKV §3.4.3, eq. 9).
 //!
 //! *k\* = argmax μ_k + β_UCB·√(2·ln T / N_k)* over the arms [`DEPTHS`]. The paper names no reward.
-//! Here it is the hit rate minus the wasted part of the prefetches, which costs as much as the link is
-//! busy: waste on an idle link is free.
+//! Here it is the hit rate minus the wasted part of the prefetches. Waste costs as much as the link is
+//! busy, and at least [`DepthConfig::planning`]: a page that was planned and copied in vain costs time
+//! of the processor even on an idle link.
 //!
 //! A request lives for some hundred steps and its accuracy changes. So each request has arms of its
 //! own that forget (discounted UCB, Garivier and Moulines 2011), and starts with a weak prior from all
@@ -18,13 +19,15 @@ pub struct DepthConfig {
     pub exploration: f64,
     /// Factor by which a step's weight decreases with each later step, above 0 and at most 1.
     pub memory: f64,
+    /// Least price of a wasted page, 0 to 1, relative to the gain of one that was needed.
+    pub planning: f64,
     /// Most observations that the prior from other requests counts as, per arm.
     pub prior: f64,
 }
 
 impl Default for DepthConfig {
     fn default() -> Self {
-        Self { exploration: 0.1, memory: 0.98, prior: 2.0 }
+        Self { exploration: 0.1, memory: 0.98, planning: 0.25, prior: 2.0 }
     }
 }
 
@@ -40,10 +43,11 @@ pub struct StepResult {
 }
 
 impl StepResult {
-    /// Reward, -1 to 1. `utilization` of the link, 0 to 1, is the price of waste.
+    /// Reward, -1 to 1. The price of waste is the `utilization` of the link, 0 to 1, and at least
+    /// `planning`.
     #[must_use]
-    pub fn reward(&self, utilization: f64) -> f64 {
-        let price = if utilization.is_finite() { utilization.clamp(0.0, 1.0) } else { 1.0 };
+    pub fn reward(&self, utilization: f64, planning: f64) -> f64 {
+        let price = if utilization.is_finite() { utilization.clamp(planning, 1.0) } else { 1.0 };
         let needed = f64::from(self.needed.max(1));
         (f64::from(self.hits) / needed - price * f64::from(self.wasted) / needed).clamp(-1.0, 1.0)
     }
@@ -77,10 +81,11 @@ impl SharedDepth {
     pub fn new(config: DepthConfig) -> Self {
         let usual = DepthConfig::default();
         let sound = |value: f64, is_sound: bool, usual: f64| if value.is_finite() && is_sound { value } else { usual };
-        let DepthConfig { exploration, memory, prior } = config;
+        let DepthConfig { exploration, memory, planning, prior } = config;
         let config = DepthConfig {
             exploration: sound(exploration, exploration >= 0.0, usual.exploration),
             memory: sound(memory, memory > 0.0 && memory <= 1.0, usual.memory),
+            planning: sound(planning, (0.0..=1.0).contains(&planning), usual.planning),
             prior: sound(prior, prior >= 0.0, usual.prior),
         };
         Self { config, arms: Arms::default() }
@@ -133,7 +138,7 @@ impl DepthBandit {
             return;
         }
         let arm = DEPTHS.iter().rposition(|arm| *arm <= depth).unwrap_or(0);
-        let reward = result.reward(utilization);
+        let reward = result.reward(utilization, self.config.planning);
         self.arms.add(arm, reward, self.config.memory);
         shared.arms.add(arm, reward, self.config.memory);
     }

@@ -163,6 +163,10 @@ impl<K: Clone + Ord> Planner<K> {
             self.actions.push_back(PrefetchAction::Promote(offer.key.clone(), offer.source.class()));
         }
         if !was_valid || is_more_urgent || entry.was_used {
+            if entry.request != offer.request {
+                self.disown(entry.request, &offer.key);
+                self.by_request.entry(offer.request).or_default().insert(offer.key.clone());
+            }
             (entry.source, entry.request, entry.needed_at_ns) = (offer.source, offer.request, offer.needed_at_ns);
             entry.is_charged &= entry.source.is_speculative();
             entry.was_used = false;
@@ -194,6 +198,7 @@ impl<K: Clone + Ord> Planner<K> {
             order: self.next_order,
         };
         self.next_order += 1;
+        self.by_request.entry(offer.request).or_default().insert(offer.key.clone());
         self.attach(offer.key, entry);
     }
 
@@ -229,7 +234,7 @@ impl<K: Clone + Ord> Planner<K> {
             let key = key.clone();
             let entry = &self.entries[&key];
             if entry.needed_at_ns.is_some_and(|needed| needed < now) {
-                self.detach(&key);
+                self.forget(&key);
                 self.counts.expired += 1;
                 continue;
             }
@@ -283,7 +288,7 @@ impl<K: Clone + Ord> Planner<K> {
             PrefetchEvent::Arrived(key, generation) => self.arrived(key, generation),
             PrefetchEvent::Failed(key) => {
                 if self.is_copied(&key) {
-                    let entry = self.detach(&key);
+                    let entry = self.forget(&key);
                     self.counts.failed += u64::from(entry.state == State::InFlight { is_cancelled: false });
                 }
             }
@@ -335,6 +340,7 @@ impl<K: Clone + Ord> Planner<K> {
             State::Queued => {
                 // The caller reads it itself.
                 self.counts.misses += 1;
+                self.disown(entry.request, key);
                 return;
             }
         }
@@ -352,7 +358,10 @@ impl<K: Clone + Ord> Planner<K> {
     fn invalidate_one(&mut self, key: K) {
         let mut entry = self.detach(&key);
         match &mut entry.state {
-            State::Queued => return,
+            State::Queued => {
+                self.disown(entry.request, &key);
+                return;
+            }
             State::InFlight { is_cancelled } if !*is_cancelled => {
                 *is_cancelled = true;
                 self.actions.push_back(PrefetchAction::Cancel(key.clone()));
@@ -371,41 +380,51 @@ impl<K: Clone + Ord> Planner<K> {
     }
 
     fn discard(&mut self, key: &K) {
-        let entry = self.detach(key);
+        let entry = self.forget(key);
         self.counts.wasted[entry.source.index()] += u64::from(!entry.was_ever_used);
         self.actions.push_back(PrefetchAction::Discard(key.clone()));
     }
 
-    /// Takes an entry out of all indexes.
+    /// Takes an entry out of the indexes that its state decides.
     fn detach(&mut self, key: &K) -> Entry {
         let entry = self.entries.remove(key).expect("callers name a known page");
-        self.queue.remove(&(entry.source, entry.order));
-        if let Some(rank) = entry.rank_to_leave() {
+        if entry.state == State::Queued {
+            self.queue.remove(&(entry.source, entry.order));
+        } else if let Some(rank) = entry.rank_to_leave() {
             self.leaving.remove(&(rank, entry.order));
-        }
-        if let Some(keys) = self.by_request.get_mut(&entry.request) {
-            keys.remove(key);
-            if keys.is_empty() {
-                self.by_request.remove(&entry.request);
-            }
         }
         self.used_bytes -= if entry.occupies() { entry.bytes } else { 0 };
         self.speculative_bytes -= if entry.is_charged { entry.bytes } else { 0 };
         entry
     }
 
-    /// Puts an entry into all indexes.
+    /// Puts an entry into these indexes.
     fn attach(&mut self, key: K, entry: Entry) {
         if entry.state == State::Queued {
             self.queue.insert((entry.source, entry.order), key.clone());
-        }
-        if let Some(rank) = entry.rank_to_leave() {
+        } else if let Some(rank) = entry.rank_to_leave() {
             self.leaving.insert((rank, entry.order), key.clone());
         }
-        self.by_request.entry(entry.request).or_default().insert(key.clone());
         self.used_bytes += if entry.occupies() { entry.bytes } else { 0 };
         self.speculative_bytes += if entry.is_charged { entry.bytes } else { 0 };
         self.entries.insert(key, entry);
+    }
+
+    /// Takes an entry out for good.
+    fn forget(&mut self, key: &K) -> Entry {
+        let entry = self.detach(key);
+        self.disown(entry.request, key);
+        entry
+    }
+
+    /// A request's page is no longer its own.
+    fn disown(&mut self, request: RequestId, key: &K) {
+        if let Some(keys) = self.by_request.get_mut(&request) {
+            keys.remove(key);
+            if keys.is_empty() {
+                self.by_request.remove(&request);
+            }
+        }
     }
 
     /// Whether a copy is under way, also an invalid one.
@@ -417,6 +436,12 @@ impl<K: Clone + Ord> Planner<K> {
     #[must_use]
     pub fn is_ready(&self, key: &K) -> bool {
         self.entries.get(key).is_some_and(|entry| entry.is_valid && entry.state == State::Ready)
+    }
+
+    /// Whether a copy is in the buffer, valid or not.
+    #[must_use]
+    pub fn is_buffered(&self, key: &K) -> bool {
+        self.entries.get(key).is_some_and(|entry| entry.state == State::Ready)
     }
 
     /// Whether a valid copy is on its way.

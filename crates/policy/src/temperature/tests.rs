@@ -76,3 +76,49 @@ proptest! {
         }
     }
 }
+
+proptest! {
+    #[test]
+    fn a_hot_set_keeps_what_is_read_and_never_exceeds_its_room(
+        reads in prop::collection::vec((0_u32..12, 0_u64..3), 1..200),
+        room in 0_usize..6,
+    ) {
+        let thresholds = Thresholds::new(ThresholdConfig::default());
+        let (mut set, mut kept, mut token) = (HotSet::default(), std::collections::BTreeSet::new(), 0);
+        for (page, pause) in reads {
+            token += pause;
+            let had_room = kept.len() < room;
+            let replaced = match set.read(page, token, room, &thresholds) {
+                HotRead::Kept => {
+                    prop_assert!(kept.contains(&page));
+                    continue;
+                }
+                HotRead::Passed => {
+                    prop_assert!(!had_room, "a free place is used");
+                    prop_assert!(!set.contains(page));
+                    continue;
+                }
+                HotRead::Admitted(replaced) => replaced,
+            };
+            prop_assert_eq!(replaced.is_none(), had_room);
+            if let Some(replaced) = replaced {
+                prop_assert!(kept.remove(&replaced), "only a kept page is replaced");
+            }
+            prop_assert!(kept.insert(page));
+            prop_assert!(kept.len() <= room && kept.len() == set.len());
+            prop_assert!(kept.iter().all(|page| set.contains(*page)));
+        }
+        set.truncate(6);
+        prop_assert_eq!(set.len(), kept.range(..6).count());
+    }
+}
+
+#[test]
+fn a_page_that_is_read_often_replaces_one_that_is_not() {
+    let thresholds = Thresholds::new(ThresholdConfig::default());
+    let mut set = HotSet::default();
+    assert_eq!(set.read(1, 1, 1, &thresholds), HotRead::Admitted(None));
+    let replaced = (2..20).map(|token| set.read(2, token, 1, &thresholds)).find(|read| *read != HotRead::Passed);
+    assert_eq!(replaced, Some(HotRead::Admitted(Some(1))));
+    assert_eq!(set.read(1, 20, 1, &thresholds), HotRead::Passed);
+}

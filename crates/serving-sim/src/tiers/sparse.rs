@@ -16,7 +16,7 @@ use cenote_policy::choice::{ChoiceKind, ChoiceShape, ChoiceTally, Chooser, Horiz
 use cenote_policy::prefetch::{
     Offer, Planner, PlannerConfig, PrefetchAction, PrefetchCounts, PrefetchEvent, Source, StepResult, ThrottleConfig,
 };
-use cenote_policy::temperature::{Heat, Temperature, ThresholdConfig, Thresholds};
+use cenote_policy::temperature::{HotSet, ThresholdConfig, Thresholds};
 use cenote_policy::transfer::{Cancelled, Class, Ticket};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
@@ -133,9 +133,7 @@ struct World<'a> {
     /// Copies under way: ticket, time of submission, and whether the planner wants it.
     flying: BTreeMap<Key, (Ticket, Time, bool)>,
     /// L1, per request and chooser.
-    hot: BTreeMap<(u32, Chooser), BTreeMap<u32, Heat>>,
-    /// Reads of pages that are not in L1.
-    heat: BTreeMap<Key, Heat>,
+    hot: BTreeMap<(u32, Chooser), HotSet>,
     thresholds: Thresholds,
     /// Pages that the current layer waits for.
     awaited: BTreeSet<Key>,
@@ -163,7 +161,6 @@ pub fn simulate(setup: &SparseSetup, source: &mut dyn ScoreSource) -> SparseOutc
         calendar: Calendar::default(),
         flying: BTreeMap::new(),
         hot: BTreeMap::new(),
-        heat: BTreeMap::new(),
         thresholds: Thresholds::new(ThresholdConfig::default()),
         awaited: BTreeSet::new(),
         depth: vec![0; setup.requests as usize],
@@ -217,7 +214,7 @@ impl World<'_> {
             })
             .sum();
         let chosen = self.setup.requests * self.setup.shape.layers * self.setup.shape.groups * self.setup.chosen;
-        let resident: usize = self.hot.values().map(BTreeMap::len).sum();
+        let resident: usize = self.hot.values().map(HotSet::len).sum();
         let room = self.setup.l1_pages * self.hot.len();
         self.thresholds.observe(resident as f64 / room.max(1) as f64, f64::from(needed) / f64::from(chosen.max(1)));
         if matches!(self.setup.depth, Depth::Learned(_)) {
@@ -259,7 +256,7 @@ impl World<'_> {
     fn need(&mut self, key: Key) {
         let (request, of, page) = key;
         self.tally.chosen += 1;
-        if self.hot.get(&(request, of)).is_some_and(|pages| pages.contains_key(&page)) {
+        if self.hot.get(&(request, of)).is_some_and(|pages| pages.contains(page)) {
             self.tally.l1 += 1;
             return;
         }
@@ -291,28 +288,7 @@ impl World<'_> {
     fn warm(&mut self, step: u64, key: Key) {
         let (request, of, page) = key;
         let hot = self.hot.entry((request, of)).or_default();
-        if let Some(heat) = hot.get_mut(&page) {
-            heat.read(step);
-            return;
-        }
-        let heat = self.heat.entry(key).or_insert_with(|| Heat::new(step));
-        heat.read(step);
-        let (heat, window) = (*heat, self.thresholds.window());
-        let has_room = hot.len() < self.setup.l1_pages;
-        if self.setup.l1_pages == 0 || (!has_room && self.thresholds.temperature(&heat, step) == Temperature::Cold) {
-            return;
-        }
-        if !has_room {
-            let coldest = hot.iter().min_by_key(|(page, heat)| (heat.reads(step, window), **page));
-            let Some((&coldest, reads)) = coldest.map(|(page, heat)| (page, heat.reads(step, window))) else { return };
-            if reads >= heat.reads(step, window) {
-                return;
-            }
-            let cold = hot.remove(&coldest).expect("the coldest page is there");
-            self.heat.insert((request, of, coldest), cold);
-        }
-        self.heat.remove(&key);
-        hot.insert(page, heat);
+        let _ = hot.read(page, step, self.setup.l1_pages, &self.thresholds);
     }
 
     /// Offers what the predictor expects, as early as it can know.
@@ -328,7 +304,7 @@ impl World<'_> {
         let count = (depth * self.setup.chosen).div_ceil(4) as usize;
         for (rank, page) in (0..).zip(self.choices[request as usize].predict(target, num_pages, count)) {
             let key = (request, target, page);
-            if self.hot.get(&(request, target)).is_some_and(|pages| pages.contains_key(&page)) {
+            if self.hot.get(&(request, target)).is_some_and(|pages| pages.contains(page)) {
                 continue;
             }
             self.planner.offer(Offer {
