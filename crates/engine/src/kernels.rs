@@ -16,6 +16,7 @@ pub mod buffer;
 pub mod elementwise;
 pub mod gemm;
 mod micro;
+pub mod summary;
 
 pub use buffer::{AlignedBuffer, ElementType};
 

@@ -88,6 +88,15 @@ pub struct Staged<'a> {
     pub pages: &'a [Option<AlignedBuffer>],
 }
 
+/// One KV head's part of a block's K and V page.
+#[derive(Clone, Copy)]
+pub struct HeadPage<'a> {
+    data: &'a AlignedBuffer,
+    /// Indexes of the first elements.
+    k: usize,
+    v: usize,
+}
+
 impl KvArena {
     /// Creates an arena of `num_blocks` zeroed blocks.
     ///
@@ -110,12 +119,24 @@ impl KvArena {
         &mut self.layers
     }
 
+    /// One layer.
+    pub(crate) fn view(&self, layer: usize) -> LayerView<'_> {
+        self.layers[layer].view()
+    }
+
     /// The pages of a block: K then V of each layer, `page_bytes` each.
     #[must_use]
     pub fn pages(&self, block: BlockId) -> Vec<&[u8]> {
         let bytes = self.layout.page_bytes();
         let at = block as usize * 2 * bytes;
         self.layers.iter().flat_map(|layer| layer.data.as_bytes()[at..at + 2 * bytes].chunks_exact(bytes)).collect()
+    }
+
+    /// As [`Self::pages`], each page in `parts` equal parts.
+    #[must_use]
+    pub fn parts(&self, block: BlockId, parts: usize) -> Vec<&[u8]> {
+        let bytes = self.layout.page_bytes() / parts;
+        self.pages(block).into_iter().flat_map(|page| page.chunks_exact(bytes)).collect()
     }
 
     /// As [`Self::pages`], writable.
@@ -136,6 +157,10 @@ impl KvLayer {
     #[must_use]
     pub const fn layout(&self) -> &KvLayout {
         &self.layout
+    }
+
+    fn num_blocks(&self) -> usize {
+        self.data.as_bytes().len() / (2 * self.layout.page_bytes())
     }
 
     /// The K and V pages of each of `blocks` as one slice per block. Block numbers must ascend.
@@ -213,57 +238,62 @@ impl<'a> LayerView<'a> {
         &self.layer.layout
     }
 
-    /// Keys `16 · key_panel ..` of a sequence for one head, as `[dim][16]`. `scratch` receives
-    /// widened bf16 values.
-    #[inline(always)]
-    pub(crate) fn k_panel(
-        &self,
-        block_table: &[BlockId],
-        kv_head: usize,
-        key_panel: usize,
-        scratch: &'a mut [f32],
-    ) -> &'a [f32] {
-        let layout = &self.layer.layout;
-        let panels = layout.block_tokens / PANEL;
-        let (data, page) = self.page(block_table[key_panel / panels]);
-        let length = layout.head_dim * PANEL;
-        let at = page + kv_head * layout.head_dim * layout.block_tokens + key_panel % panels * length;
-        self.values(data, at, length, scratch)
+    /// Whether a block lies in L1.
+    pub(crate) fn holds(&self, block: BlockId) -> bool {
+        (block as usize) < self.layer.num_blocks()
     }
 
-    /// Values of the same 16 tokens, dimensions `16 · strip ..`, as `[token][16]`.
-    #[inline(always)]
-    pub(crate) fn v_panel(
-        &self,
-        block_table: &[BlockId],
-        kv_head: usize,
-        key_panel: usize,
-        strip: usize,
-        scratch: &'a mut [f32],
-    ) -> &'a [f32] {
+    /// One head's part of a block's pages.
+    pub(crate) fn head_page(&self, block: BlockId, kv_head: usize) -> HeadPage<'a> {
         let layout = &self.layer.layout;
-        let panels = layout.block_tokens / PANEL;
-        let (data, page) = self.page(block_table[key_panel / panels]);
-        let at =
-            page + layout.page_elements() + (kv_head * layout.padded_head_dim() + strip * PANEL) * layout.block_tokens;
-        self.values(data, at + key_panel % panels * PANEL * PANEL, PANEL * PANEL, scratch)
-    }
-
-    #[inline(always)]
-    fn values(&self, data: &'a AlignedBuffer, at: usize, length: usize, scratch: &'a mut [f32]) -> &'a [f32] {
-        match self.layer.layout.element {
-            ElementType::F32 => &data.as_f32()[at..at + length],
-            ElementType::Bf16 => widen_into(&data.as_bf16()[at..at + length], scratch),
-        }
+        let (data, page) = self.page(block);
+        let k = page + kv_head * layout.head_dim * layout.block_tokens;
+        let v = page + layout.page_elements() + kv_head * layout.padded_head_dim() * layout.block_tokens;
+        HeadPage { data, k, v }
     }
 
     /// The memory of the block's pages, and the index of the first element of its K page.
-    #[inline(always)]
     fn page(&self, block: BlockId) -> (&'a AlignedBuffer, usize) {
         let Some(spilled) = (block as usize).checked_sub(self.staged.first) else {
             return (&self.layer.data, self.layer.page(block));
         };
         let pages = self.staged.pages[self.staged.slots[spilled] as usize].as_ref();
         (pages.expect("a layer is computed when its pages are staged"), 0)
+    }
+}
+
+impl<'a> HeadPage<'a> {
+    /// A copy of one head's part: the K part, then the V part.
+    pub(crate) fn alone(data: &'a AlignedBuffer, layout: &KvLayout) -> Self {
+        Self { data, k: 0, v: layout.head_dim * layout.block_tokens }
+    }
+
+    /// Keys `16 · panel ..` as `[dim][16]`. `scratch` receives widened bf16 values.
+    #[inline(always)]
+    pub(crate) fn k_panel(&self, layout: &KvLayout, panel: usize, scratch: &'a mut [f32]) -> &'a [f32] {
+        let length = layout.head_dim * PANEL;
+        values(self.data, layout.element, self.k + panel * length, length, scratch)
+    }
+
+    /// Values of the same 16 tokens, dimensions `16 · strip ..`, as `[token][16]`.
+    #[inline(always)]
+    pub(crate) fn v_panel(&self, layout: &KvLayout, panel: usize, strip: usize, scratch: &'a mut [f32]) -> &'a [f32] {
+        let at = self.v + (strip * layout.block_tokens + panel * PANEL) * PANEL;
+        values(self.data, layout.element, at, PANEL * PANEL, scratch)
+    }
+}
+
+/// `length` elements from `at` on. `scratch` receives widened bf16 values.
+#[inline(always)]
+pub(crate) fn values<'a>(
+    data: &'a AlignedBuffer,
+    element: ElementType,
+    at: usize,
+    length: usize,
+    scratch: &'a mut [f32],
+) -> &'a [f32] {
+    match element {
+        ElementType::F32 => &data.as_f32()[at..at + length],
+        ElementType::Bf16 => widen_into(&data.as_bf16()[at..at + length], scratch),
     }
 }

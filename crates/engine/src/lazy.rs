@@ -23,12 +23,14 @@ pub struct LazyBlock {
     failed: AtomicBool,
 }
 
-/// A spilled block that returns to L1.
-struct Promoted(Arc<dyn FarBlock>);
+/// A spilled block that returns to L1, and the number of its parts of a page.
+struct Promoted(Arc<dyn FarBlock>, usize);
 
 impl PendingBlock for Promoted {
     fn decode(&self, page: usize, bytes: &mut [u8]) -> bool {
-        self.0.read(page, bytes, true)
+        let part_bytes = bytes.len() / self.1;
+        let mut parts = (page * self.1..).zip(bytes.chunks_exact_mut(part_bytes));
+        parts.all(|(part, bytes)| self.0.read(part, bytes, true))
     }
 }
 
@@ -39,10 +41,11 @@ impl LazyBlock {
         Self { block, pages, failed: AtomicBool::new(false) }
     }
 
-    /// Creates a lazy block that copies a spilled block into block `block` of the arena.
+    /// Creates a lazy block that copies a spilled block, whose pages have `parts` parts, into block
+    /// `block` of the arena.
     #[must_use]
-    pub fn promoted(block: BlockId, far: Arc<dyn FarBlock>) -> Self {
-        Self::new(block, Box::new(Promoted(far)))
+    pub fn promoted(block: BlockId, far: Arc<dyn FarBlock>, parts: usize) -> Self {
+        Self::new(block, Box::new(Promoted(far, parts)))
     }
 
     /// The arena block to fill.

@@ -25,6 +25,7 @@ pub mod llama;
 pub mod model;
 pub mod runtime;
 pub mod sampler;
+pub mod sparse;
 pub mod stream;
 pub mod tokenizer;
 
@@ -32,3 +33,4 @@ pub use error::LoadError;
 pub use kernels::ElementType;
 pub use model::{EngineConfig, LoadedModel};
 pub use runtime::{LlmEngine, Observer, StepRecord, SwapRecord, TakenRecord};
+pub use sparse::{PrefetchDepth, SparseConfig};

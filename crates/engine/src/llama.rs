@@ -12,13 +12,14 @@ use crate::checkpoint::Checkpoint;
 use crate::config::ModelConfig;
 use crate::error::LoadError;
 use crate::kernels::ElementType;
-use crate::kernels::attention::{QueryChunk, attend};
+use crate::kernels::attention::{ChunkPages, QueryChunk, attend};
 use crate::kernels::elementwise::{add, rms_norm, rotate, swiglu};
 use crate::kernels::gemm::{PackedMatrix, matmul};
 use crate::kv::{KvArena, KvLayout};
 use crate::lazy::{LazyBlock, decode_layer};
+use crate::sparse::{SparseDecode, SparseQuery};
 use crate::stream::Streamer;
-use cenote_base::TokenId;
+use cenote_base::{RequestId, TokenId};
 use cenote_policy::kv_blocks::BlockId;
 
 /// The weights and the configuration of a model.
@@ -61,6 +62,19 @@ pub struct SeqChunk<'a> {
     pub block_table: &'a [BlockId],
     /// Selects the tokens that need logits.
     pub logits: LogitsOf,
+}
+
+/// KV that is not in L1 when a step begins.
+pub struct Beyond<'a> {
+    /// Blocks that are decoded while the step computes.
+    pub lazy: &'a [LazyBlock],
+    /// Spilled blocks.
+    pub streamer: &'a mut Streamer,
+    /// Pages that decode steps choose.
+    pub sparse: &'a mut SparseDecode,
+    /// The chunks of one token that read only the pages that they choose, as indexes into the batch,
+    /// and their requests.
+    pub choosing: &'a [(usize, RequestId)],
 }
 
 /// Inputs of one layer's attention, passed to the observer of [`Llama::forward_observed`].
@@ -255,20 +269,21 @@ impl Llama {
         kv: &mut KvArena,
         observe: &mut dyn FnMut(Observed<'_>),
     ) -> Vec<f32> {
-        self.forward_beyond(batch, kv, &[], &mut Streamer::off(), observe)
+        let (streamer, sparse) = (&mut Streamer::off(), &mut SparseDecode::off());
+        self.forward_beyond(batch, kv, Beyond { lazy: &[], streamer, sparse, choosing: &[] }, observe)
     }
 
-    /// As [`Self::forward_observed`], while the blocks in `lazy` are decoded and the pages of spilled
-    /// blocks arrive in `streamer`, each layer before its attention. If a block has failed
-    /// afterwards, the results of its sequence are invalid; other sequences are unaffected.
+    /// As [`Self::forward_observed`], while lazy blocks are decoded, and the pages of spilled blocks
+    /// and those that sparse chunks choose arrive, each layer before its attention. If a block has
+    /// failed afterwards, the results of its sequence are invalid; other sequences are unaffected.
     pub fn forward_beyond(
         &self,
         batch: &[SeqChunk<'_>],
         kv: &mut KvArena,
-        lazy: &[LazyBlock],
-        streamer: &mut Streamer,
+        beyond: Beyond<'_>,
         observe: &mut dyn FnMut(Observed<'_>),
     ) -> Vec<f32> {
+        let Beyond { lazy, streamer, sparse, choosing } = beyond;
         let config = &self.config;
         let (hidden, head_dim) = (config.hidden_size, config.head_dim);
         let (q_size, kv_size) = (config.num_heads * head_dim, config.num_kv_heads * head_dim);
@@ -296,7 +311,10 @@ impl Llama {
         // A scope spans from one layer's attention to the next's. It decodes the next
         // layer's blocks.
         let layers = kv.layers_mut();
-        streamer.begin(batch.iter().flat_map(|chunk| chunk.block_table.iter().copied()));
+        let reads_all = |at: &usize| choosing.iter().all(|(choosing, _)| choosing != at);
+        let dense = batch.iter().enumerate().filter(|(at, _)| reads_all(at));
+        streamer.begin(dense.flat_map(|(_, chunk)| chunk.block_table.iter().copied()));
+        sparse.begin(choosing.iter().map(|(_, request)| *request));
         rayon::in_place_scope(|scope| {
             decode_layer(scope, lazy, 0, &mut layers[0]);
             let tokens = batch.iter().flat_map(|chunk| chunk.tokens);
@@ -310,16 +328,32 @@ impl Llama {
                     decode_layer(scope, lazy, index + 1, next);
                 }
                 observe(Observed { layer: index, qkv: &qkv, q_size, kv_size });
-                for chunk in &chunks {
+                for (chunk, SeqChunk { block_table, .. }) in chunks.iter().zip(batch) {
                     for row in 0..chunk.rows {
                         let (_, kv_row) = qkv[(chunk.first_row + row) * qkv_size..][..qkv_size].split_at(q_size);
                         let (k, v) = kv_row.split_at(kv_size);
-                        kv.write(chunk.block_table, chunk.start_position + row, k, v);
+                        kv.write(block_table, chunk.start_position + row, k, v);
                     }
                 }
                 streamer.arrive(index);
-                let pages = kv.view_with(streamer.staged());
-                attend(pages, &qkv, qkv_size, config.num_heads, &chunks, &mut attended);
+                let queries: Vec<SparseQuery<'_>> = choosing
+                    .iter()
+                    .map(|&(at, request)| SparseQuery {
+                        request,
+                        q: &qkv[chunks[at].first_row * qkv_size..][..q_size],
+                        block_table: batch[at].block_table,
+                        position: batch[at].start_position,
+                    })
+                    .collect();
+                sparse.choose(index, &queries, streamer);
+                let view = kv.view_with(streamer.staged());
+                let chosen: Vec<_> = queries.iter().map(|query| sparse.chosen(index, query, view)).collect();
+                let mut reading = chunks.clone();
+                for ((at, _), (read, pages)) in choosing.iter().zip(&chosen) {
+                    (reading[*at].start_position, reading[*at].pages) = (*read, ChunkPages::Chosen(pages));
+                }
+                attend(view, &qkv, qkv_size, config.num_heads, &reading, &mut attended);
+                sparse.computed(index, &queries, streamer);
                 layer.attention_output.forward(&attended, rows, &mut projected);
                 add(&projected, &mut x, hidden);
 
@@ -334,6 +368,7 @@ impl Llama {
             });
         }
 
+        sparse.end(choosing.iter().map(|(_, request)| *request));
         let wanted = logit_rows(batch);
         let mut last: Vec<f32> = wanted.iter().flat_map(|row| &x[row * hidden..(row + 1) * hidden]).copied().collect();
         let normed = &mut normed[..last.len()];
@@ -366,8 +401,8 @@ fn query_chunks<'a>(batch: &[SeqChunk<'a>]) -> Vec<QueryChunk<'a>> {
         .map(|chunk| {
             let rows = chunk.tokens.len();
             first_row += rows;
-            let (start_position, block_table) = (chunk.start_position, chunk.block_table);
-            QueryChunk { first_row: first_row - rows, rows, start_position, block_table }
+            let (start_position, pages) = (chunk.start_position, ChunkPages::All(chunk.block_table));
+            QueryChunk { first_row: first_row - rows, rows, start_position, pages }
         })
         .collect()
 }

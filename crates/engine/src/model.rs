@@ -5,10 +5,9 @@ use crate::config::ModelConfig;
 use crate::error::LoadError;
 use crate::kernels::ElementType;
 use crate::kv::{KvArena, KvLayout};
-use crate::lazy::LazyBlock;
-use crate::llama::{Llama, Observed, SeqChunk};
+use crate::llama::{Beyond, Llama, Observed, SeqChunk};
 use crate::sampler;
-use crate::stream::Streamer;
+use crate::sparse::SparseConfig;
 use crate::tokenizer::Tokenizer;
 use cenote_base::TokenId;
 use cenote_base::engine::{TokenLogprob, TokenLogprobs};
@@ -58,6 +57,8 @@ pub struct EngineConfig {
     pub mover_threads: usize,
     /// Holds these copies back to the speed of a link. For measurements.
     pub link: Option<LinkSpeed>,
+    /// Decode steps read only the pages that their queries choose. `None`: all pages.
+    pub sparse: Option<SparseConfig>,
     /// Time for which a prefill worker protects handed-over blocks from eviction, in milliseconds.
     pub hand_over_hold_ms: u64,
     /// Decode blocks from the store before a step instead of during it. For measurements of the
@@ -89,6 +90,7 @@ impl EngineConfig {
             spill_bytes: 0,
             mover_threads: 1,
             link: None,
+            sparse: None,
             hand_over_hold_ms: 10_000,
             decode_first: false,
             region: None,
@@ -148,6 +150,15 @@ impl LoadedModel {
             }
         }
         let layout = llama.kv_layout(config.block_tokens, config.dtype);
+        if let Some(sparse) = config.sparse {
+            if sparse.pages == 0 {
+                return Err(LoadError::setting("sparse_pages", "0 pages leave only the newest tokens"));
+            }
+            if layout.head_dim != layout.padded_head_dim() {
+                let fact = format!("heads of {} values; sparse decode needs a multiple of 16", layout.head_dim);
+                return Err(LoadError::setting("sparse_pages", fact));
+            }
+        }
         let in_bytes = || usize::try_from(config.kv_bytes).unwrap_or(usize::MAX) / layout.block_bytes();
         let mut kv_blocks = config.kv_blocks.unwrap_or_else(in_bytes);
         if kv_blocks == 0 {
@@ -239,6 +250,12 @@ impl LoadedModel {
         self.spill_blocks
     }
 
+    /// Parts of a page that are read by themselves: the groups of heads that choose pages.
+    #[must_use]
+    pub const fn page_parts(&self) -> usize {
+        if self.config.sparse.is_some() { self.layout.num_kv_heads } else { 1 }
+    }
+
     /// Most tokens of prompt and output together.
     #[must_use]
     pub const fn max_model_len(&self) -> usize {
@@ -280,16 +297,9 @@ impl LoadedModel {
         self.threads.install(|| self.llama.forward(batch, kv))
     }
 
-    /// Computes a batch while the blocks in `lazy` are decoded and spilled blocks arrive; see
-    /// [`Llama::forward_beyond`].
-    pub fn forward_beyond(
-        &self,
-        batch: &[SeqChunk<'_>],
-        kv: &mut KvArena,
-        lazy: &[LazyBlock],
-        streamer: &mut Streamer,
-    ) -> Vec<f32> {
-        self.threads.install(|| self.llama.forward_beyond(batch, kv, lazy, streamer, &mut |_| {}))
+    /// Computes a batch with KV that is not all in L1; see [`Llama::forward_beyond`].
+    pub fn forward_beyond(&self, batch: &[SeqChunk<'_>], kv: &mut KvArena, beyond: Beyond<'_>) -> Vec<f32> {
+        self.threads.install(|| self.llama.forward_beyond(batch, kv, beyond, &mut |_| {}))
     }
 
     /// Computes a batch and passes each layer's attention inputs to `observe`; see

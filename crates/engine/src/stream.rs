@@ -39,10 +39,19 @@ struct PagePair {
 /// A set of spilled blocks: id and serial number of each, by id.
 type Blocks = Vec<(BlockId, u64)>;
 
+/// A spilled block, and the number that tells it apart from others with the same id.
+#[derive(Clone)]
+pub(crate) struct Far {
+    pub serial: u64,
+    pub block: Arc<dyn FarBlock>,
+}
+
 /// Copies the K and V page of one layer.
 struct PageJob {
     from: Arc<dyn FarBlock>,
     layer: usize,
+    /// Parts of a page.
+    parts: usize,
     pages: AlignedBuffer,
     /// Whether to copy around the caches.
     around: bool,
@@ -55,10 +64,11 @@ impl Job for PageJob {
     }
 
     fn run(&mut self) {
+        let (first, around) = (2 * self.layer * self.parts, self.around);
         let bytes = self.pages.as_bytes_mut();
-        let (k, v) = bytes.split_at_mut(bytes.len() / 2);
-        let (at, around) = (2 * self.layer, self.around);
-        self.is_whole = self.from.read(at, k, around) && self.from.read(at + 1, v, around);
+        let part_bytes = bytes.len() / (2 * self.parts);
+        let mut parts = (first..).zip(bytes.chunks_exact_mut(part_bytes));
+        self.is_whole = parts.all(|(part, bytes)| self.from.read(part, bytes, around));
     }
 }
 
@@ -80,6 +90,10 @@ pub struct Streamer(Option<Box<Inner>>);
 
 struct Inner {
     layout: KvLayout,
+    /// Parts of a page that are read by themselves.
+    parts: usize,
+    /// Steps whose pages are fetched: the current one, and the next if it probably reads the same.
+    ahead: usize,
     /// Id of the first spilled block.
     first: usize,
     mover: Box<dyn Mover<PageJob>>,
@@ -116,13 +130,14 @@ impl Streamer {
         Self(None)
     }
 
-    /// A streamer for `spill_blocks` blocks with ids from `first` on. Its mover has `threads` threads
+    /// A streamer for `spill_blocks` blocks with ids from `first` on, whose pages have `parts` parts. Its mover has `threads` threads
     /// over a link of this speed; `None`: of memory's own.
     ///
     /// # Errors
     /// The operating system cannot create a thread.
     pub fn start(
         layout: KvLayout,
+        parts: usize,
         first: usize,
         spill_blocks: usize,
         threads: usize,
@@ -134,6 +149,9 @@ impl Streamer {
         let buffer_pages = u32::try_from(spill_blocks).unwrap_or(u32::MAX);
         Ok(Self(Some(Box::new(Inner {
             layout,
+            parts,
+            // Parts are for sparse decode, and then only prompts are streamed.
+            ahead: if parts == 1 { 2 } else { 1 },
             first,
             mover: Box::new(ThreadMover::start(threads, TransferConfig::default(), link)?),
             staging: Staging::new(StagingConfig { buffers: BUFFERS, buffer_pages, tiles: false }),
@@ -169,6 +187,12 @@ impl Streamer {
     #[must_use]
     pub fn get(&self, block: BlockId) -> Option<&dyn FarBlock> {
         self.0.as_ref()?.blocks.get(&block).map(|(_, far)| &**far)
+    }
+
+    /// As [`Self::get`], to keep.
+    pub(crate) fn far(&self, block: BlockId) -> Option<Far> {
+        let (serial, block) = self.0.as_ref()?.blocks.get(&block)?;
+        Some(Far { serial: *serial, block: Arc::clone(block) })
     }
 
     /// Whether the id is one of a spilled block.
@@ -246,8 +270,7 @@ impl Inner {
             self.staging.abandon_from(self.steps[0].0);
             self.steps.clear();
         }
-        // The next step probably reads the same blocks.
-        while self.steps.len() < 2 {
+        while self.steps.len() < self.ahead {
             let pairs = |layer: u32| blocks.iter().map(move |&(block, serial)| PagePair { block, serial, layer });
             let layers = (0..self.layout.num_layers).map(|layer| pairs(layer as u32).collect()).collect();
             let step = self.staging.push_step(layers).expect("a buffer has room for all spilled blocks");
@@ -328,6 +351,7 @@ impl Inner {
             Some((serial, from)) if *serial == page.serial => Some(PageJob {
                 from: Arc::clone(from),
                 layer: page.layer as usize,
+                parts: self.parts,
                 pages,
                 around: self.around,
                 is_whole: false,

@@ -10,7 +10,8 @@ use cenote_codec::{
 };
 use cenote_engine::kv::{KvArena, KvLayout};
 use cenote_engine::lazy::LazyBlock;
-use cenote_engine::llama::{LogitsOf, SeqChunk};
+use cenote_engine::llama::{Beyond, LogitsOf, SeqChunk};
+use cenote_engine::sparse::SparseDecode;
 use cenote_engine::stream::Streamer;
 use cenote_engine::{ElementType, EngineConfig, LlmEngine, LoadedModel};
 use cenote_mem::{Coherent, MapOptions, Mapping, RegionSource};
@@ -24,6 +25,10 @@ use std::time::Duration;
 const BLOCK: usize = 16;
 
 type Store = RegionStore<Arc<Coherent>>;
+
+fn beyond<'a>(lazy: &'a [LazyBlock], streamer: &'a mut Streamer, sparse: &'a mut SparseDecode) -> Beyond<'a> {
+    Beyond { lazy, streamer, sparse, choosing: &[] }
+}
 
 fn pool() -> Pool<Arc<Coherent>> {
     let mapping = Mapping::create(&RegionSource::Anon, 16 << 20, 0o600, &MapOptions::default()).unwrap();
@@ -115,7 +120,7 @@ fn logits_equal_those_of_blocks_decoded_first() {
                 let batch = [chunk(&cold[..], 0, &tables[1][..]), chunk(&warm[start..], start, &tables[0])];
                 assert_eq!(lazy.len(), if first { 0 } else { hashes.len() });
                 let logits: Vec<u32> = model
-                    .forward_beyond(&batch, &mut kv, &lazy, &mut Streamer::off())
+                    .forward_beyond(&batch, &mut kv, beyond(&lazy, &mut Streamer::off(), &mut SparseDecode::off()))
                     .into_iter()
                     .map(f32::to_bits)
                     .collect();
@@ -230,7 +235,11 @@ fn a_forged_block_does_not_affect_other_requests_of_the_step() {
         let pages = || Box::new(Script { forged: Some(forged), ..Script::default() });
         let lazy = [0, 2].map(|block| LazyBlock::new(block, pages()));
         let batch = [chunk(&warm[32..], 32, &tables[0][..]), chunk(&cold, 0, &tables[1])];
-        let logits = model.forward_beyond(&batch, &mut KvArena::new(*model.layout(), 6), &lazy, &mut Streamer::off());
+        let logits = model.forward_beyond(
+            &batch,
+            &mut KvArena::new(*model.layout(), 6),
+            beyond(&lazy, &mut Streamer::off(), &mut SparseDecode::off()),
+        );
         assert!(lazy.iter().all(LazyBlock::has_failed));
         assert!(logits[logits.len() - want.len()..] == want, "page {forged}");
     }
@@ -330,7 +339,8 @@ fn compute_late(model: &LoadedModel, threads: usize) -> Vec<Event> {
     let chunk = SeqChunk { tokens: &tokens, start_position: 32, block_table: &table, logits: LogitsOf::Last };
     let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
     pool.install(|| {
-        model.forward_beyond(&[chunk], &mut kv, &lazy, &mut Streamer::off(), &mut |seen| {
+        let (streamer, sparse) = (&mut Streamer::off(), &mut SparseDecode::off());
+        model.forward_beyond(&[chunk], &mut kv, beyond(&lazy, streamer, sparse), &mut |seen| {
             events.tell(Event::Attend(seen.layer));
             if waits && seen.layer + 1 < num_layers {
                 events.await_event(Event::Decode(2 * seen.layer + 2));

@@ -2,39 +2,13 @@
 
 mod common;
 
-use cenote_base::{Deadline, Engine, HashSeed, Request, TokenId};
-use cenote_engine::{EngineConfig, LlmEngine, LoadedModel};
-use cenote_mem::{Coherent, Fabric, MapOptions, Mapping, Offset, RegionSource};
-use cenote_pool::{AttachOptions, Pool, PoolConfig, Superblock};
+use cenote_base::Request;
+use cenote_engine::{EngineConfig, LoadedModel};
+use cenote_mem::{Fabric, Offset};
 use cenote_store::mover::LinkSpeed;
-use cenote_store::{PrefixStore, RegionStore};
-use common::{MemoryStore, collect, config, greedy, model_dir, prompt, request, run, start, submit};
-use std::collections::BTreeMap;
+use common::region::{open, pool};
+use common::{MemoryStore, alone, config, crowd, greedy, model_dir, prompt, request, start_with};
 use std::path::Path;
-use std::sync::Arc;
-use std::time::Duration;
-
-type RegionPool = Pool<Arc<Coherent>>;
-
-fn pool(bytes: u64) -> (Arc<Coherent>, RegionPool) {
-    let mapping = Mapping::create(&RegionSource::Anon, bytes, 0o600, &MapOptions::default()).unwrap();
-    let fabric = Arc::new(Coherent::new(mapping));
-    let config = PoolConfig {
-        chunk_bytes: 256 << 10,
-        max_hosts: 1,
-        workers_per_host: 4,
-        hazard_lines_per_worker: 2,
-        ..PoolConfig::new(HashSeed([3; 32]), [4; 16])
-    };
-    Superblock::format(&fabric, &config).unwrap();
-    let options = AttachOptions { private: true, ..AttachOptions::named("test") };
-    (Arc::clone(&fabric), Pool::attach(fabric, &options).unwrap())
-}
-
-fn open(dir: &Path, pool: &RegionPool) -> Box<RegionStore<Arc<Coherent>>> {
-    let model = LoadedModel::load(&config(dir)).unwrap();
-    Box::new(RegionStore::new(pool.clone(), &model.namespace_spec("")).unwrap())
-}
 
 /// Eight blocks of L1, and `spill_blocks` in the region.
 fn small(dir: &Path, spill_blocks: usize) -> EngineConfig {
@@ -53,38 +27,12 @@ fn requests() -> Vec<Request> {
     (0..12).map(|seed| request(prompt(seed, 16 * seed as usize + 1), greedy(30))).collect()
 }
 
-fn start_with(config: &EngineConfig, store: Box<dyn PrefixStore>) -> LlmEngine {
-    LlmEngine::start(LoadedModel::load(config).unwrap(), Some(store)).unwrap()
-}
-
-/// Runs all requests at once. Returns their tokens, and the stats once nothing runs.
-fn crowd(engine: &LlmEngine, requests: &[Request]) -> (Vec<Vec<TokenId>>, BTreeMap<String, f64>) {
-    let before = engine.stats().values["requests_finished_total"];
-    let events: Vec<_> = requests.iter().map(|request| submit(engine, request.clone()).unwrap()).collect();
-    let tokens: Vec<Vec<TokenId>> = events.iter().map(|events| collect(events).unwrap().tokens).collect();
-    let deadline = Deadline::after(Duration::from_secs(60));
-    loop {
-        let stats = engine.stats().values;
-        let is_idle = stats["kv_blocks_free"] == stats["kv_blocks"] && stats["requests_running"] == 0.0;
-        if is_idle && stats["requests_finished_total"] >= before + requests.len() as f64 {
-            return (tokens, stats);
-        }
-        assert!(!deadline.passed(), "blocks are still held: {stats:?}");
-        std::thread::yield_now();
-    }
-}
-
-fn alone(dir: &Path, requests: &[Request]) -> Vec<Vec<TokenId>> {
-    let ample = start(&config(dir), None);
-    requests.iter().map(|request| run(&ample, request.clone()).unwrap().tokens).collect()
-}
-
 #[test]
 fn a_working_set_beyond_l1_gives_the_same_tokens() {
     for case in ["gqa-untied-llama3", "gqa-tied"] {
         let dir = model_dir(case);
         let requests = requests();
-        let expected = alone(dir.path(), &requests);
+        let expected = alone(&config(dir.path()), &requests);
         for link in [None, Some(LinkSpeed::NIAGARA), Some(LinkSpeed { bytes_per_s: 1e7, ..LinkSpeed::NIAGARA })] {
             let (_, pool) = pool(8 << 20);
             let config = EngineConfig { link, ..small(dir.path(), 64) };
@@ -109,7 +57,7 @@ fn a_working_set_beyond_l1_gives_the_same_tokens() {
 fn damaged_pages_are_recomputed() {
     let dir = model_dir("gqa-untied-llama3");
     let requests = requests();
-    let expected = alone(dir.path(), &requests);
+    let expected = alone(&config(dir.path()), &requests);
     let (fabric, pool) = pool(8 << 20);
     let engine = start_with(&small(dir.path(), 64), open(dir.path(), &pool));
     let done = std::sync::atomic::AtomicBool::new(false);
@@ -141,7 +89,7 @@ fn lost_blocks_are_recomputed() {
     store.shared.lock().unwrap().swap_damage = Some(37);
     let engine = start_with(&small(dir.path(), 64), Box::new(store));
     let (tokens, stats) = crowd(&engine, &requests);
-    assert!(tokens == alone(dir.path(), &requests));
+    assert!(tokens == alone(&config(dir.path()), &requests));
     assert!(stats["spill_lost_blocks_total"] > 0.0, "{stats:?}");
 }
 
@@ -154,7 +102,7 @@ fn a_full_region_preempts() {
     store.shared.lock().unwrap().swap_room = 5;
     let engine = start_with(&small(dir.path(), 64), Box::new(store));
     let (tokens, stats) = crowd(&engine, &requests);
-    assert!(tokens == alone(dir.path(), &requests));
+    assert!(tokens == alone(&config(dir.path()), &requests));
     assert!(stats["spill_refused_blocks_total"] > 0.0 && stats["preemptions_total"] > 0.0, "{stats:?}");
 }
 

@@ -2,35 +2,18 @@
 
 mod common;
 
-use cenote_base::{BlockHash, CacheSalt, Deadline, Engine, HashSeed, Request, TokenId};
+use cenote_base::{BlockHash, CacheSalt, Deadline, Engine, Request, TokenId};
 use cenote_engine::runtime::{Direction, Why};
 use cenote_engine::{EngineConfig, LlmEngine, LoadedModel, Observer, SwapRecord};
-use cenote_mem::{Coherent, Fabric, MapOptions, Mapping, Offset, RegionSource};
+use cenote_mem::{Coherent, Fabric, Offset};
 use cenote_policy::Watermark;
-use cenote_pool::{AttachOptions, Pool, PoolConfig, Superblock};
 use cenote_store::{Computed, FarBlock, Loaded, PrefixMatch, PrefixStore, RegionStore};
-use common::{MemoryStore, collect, config, greedy, model_dir, prompt, request, run, start, submit};
+use common::region::{open, pool};
+use common::{MemoryStore, alone, collect, config, crowd, greedy, model_dir, prompt, request, submit};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-
-type RegionPool = Pool<Arc<Coherent>>;
-
-fn pool() -> (Arc<Coherent>, RegionPool) {
-    let mapping = Mapping::create(&RegionSource::Anon, 8 << 20, 0o600, &MapOptions::default()).unwrap();
-    let fabric = Arc::new(Coherent::new(mapping));
-    let config = PoolConfig {
-        chunk_bytes: 256 << 10,
-        max_hosts: 1,
-        workers_per_host: 4,
-        hazard_lines_per_worker: 2,
-        ..PoolConfig::new(HashSeed([3; 32]), [4; 16])
-    };
-    Superblock::format(&fabric, &config).unwrap();
-    let options = AttachOptions { private: true, ..AttachOptions::named("test") };
-    (Arc::clone(&fabric), Pool::attach(fabric, &options).unwrap())
-}
 
 /// Fourteen KV blocks, which two or three of the requests fill.
 fn crowded(dir: &Path) -> EngineConfig {
@@ -66,44 +49,15 @@ fn start_traced(config: &EngineConfig, store: Box<dyn PrefixStore>) -> (LlmEngin
     (engine, trace)
 }
 
-fn open(dir: &Path, pool: &RegionPool) -> RegionStore<Arc<Coherent>> {
-    let model = LoadedModel::load(&config(dir)).unwrap();
-    RegionStore::new(pool.clone(), &model.namespace_spec("")).unwrap()
-}
-
-/// Runs all requests at once. Returns their tokens, and the engine's stats once nothing runs.
-fn crowd(engine: &LlmEngine, requests: &[Request]) -> (Vec<Vec<TokenId>>, BTreeMap<String, f64>) {
-    let events: Vec<_> = requests.iter().map(|request| submit(engine, request.clone()).unwrap()).collect();
-    let tokens: Vec<Vec<TokenId>> = events.iter().map(|events| collect(events).unwrap().tokens).collect();
-    let told = tokens.iter().map(Vec::len).sum::<usize>() as f64;
-    assert!(engine.drain(Deadline::after(Duration::from_secs(60))));
-    // The engine publishes its stats when it becomes idle.
-    let deadline = Deadline::after(Duration::from_secs(60));
-    loop {
-        let stats = engine.stats().values;
-        let is_idle = stats["kv_blocks_free"] == stats["kv_blocks"] && stats["requests_swapped"] == 0.0;
-        if is_idle && stats["generation_tokens_total"] >= told {
-            return (tokens, stats);
-        }
-        assert!(!deadline.passed(), "blocks are still held: {stats:?}");
-        std::thread::yield_now();
-    }
-}
-
-fn alone(dir: &Path, requests: &[Request]) -> Vec<Vec<TokenId>> {
-    let ample = start(&config(dir), None);
-    requests.iter().map(|request| run(&ample, request.clone()).unwrap().tokens).collect()
-}
-
 #[test]
 fn swapping_does_not_change_tokens() {
     let dir = model_dir("gqa-untied-llama3");
     let requests = requests();
-    let expected = alone(dir.path(), &requests);
+    let expected = alone(&config(dir.path()), &requests);
     let watermarks = ["fixed:0.01", "opt:3", "avg-below:2", "learned"].map(|name| name.parse::<Watermark>().unwrap());
     for watermark in watermarks {
-        let (_, pool) = pool();
-        let store = Box::new(open(dir.path(), &pool));
+        let (_, pool) = pool(8 << 20);
+        let store = open(dir.path(), &pool);
         let config = EngineConfig { watermark: watermark.clone(), ..crowded(dir.path()) };
         let (engine, trace) = start_traced(&config, store);
         let (tokens, stats) = crowd(&engine, &requests);
@@ -131,11 +85,11 @@ fn count(trace: &[SwapRecord], direction: Direction, why: Option<Why>) -> (usize
 fn measured_costs_choose_between_swapping_and_recomputing() {
     let dir = model_dir("gqa-tied");
     let requests = requests();
-    let (_, pool) = pool();
-    let config = EngineConfig { always_swap: false, ..crowded(dir.path()) };
-    let (engine, trace) = start_traced(&config, Box::new(open(dir.path(), &pool)));
+    let (_, pool) = pool(8 << 20);
+    let undecided = EngineConfig { always_swap: false, ..crowded(dir.path()) };
+    let (engine, trace) = start_traced(&undecided, open(dir.path(), &pool));
     let (tokens, stats) = crowd(&engine, &requests);
-    assert!(tokens == alone(dir.path(), &requests));
+    assert!(tokens == alone(&config(dir.path()), &requests));
     assert!(stats["swaps_total"] + stats["preemptions_total"] > 0.0, "{stats:?}");
     let explained =
         [Why::Quicker, Why::Empty].map(|why| count(&trace.lock().unwrap(), Direction::Dropped, Some(why)).0);
@@ -146,13 +100,13 @@ fn measured_costs_choose_between_swapping_and_recomputing() {
 fn a_full_region_makes_requests_recompute() {
     let dir = model_dir("gqa-tied");
     let requests = requests();
-    let (_, pool) = pool();
+    let (_, pool) = pool(8 << 20);
     let store = open(dir.path(), &pool);
     let taken = std::iter::from_fn(|| pool.allocate(256 << 10).ok()).count();
     assert!(taken > 16, "the region is full");
-    let (engine, trace) = start_traced(&crowded(dir.path()), Box::new(store));
+    let (engine, trace) = start_traced(&crowded(dir.path()), store);
     let (tokens, stats) = crowd(&engine, &requests);
-    assert!(tokens == alone(dir.path(), &requests));
+    assert!(tokens == alone(&config(dir.path()), &requests));
     assert!(stats["swaps_refused_total"] > 0.0 && stats["swaps_total"] == 0.0, "{stats:?}");
     assert_eq!(
         count(&trace.lock().unwrap(), Direction::Dropped, Some(Why::Refused)).0 as f64,
@@ -220,11 +174,11 @@ impl PrefixStore for Leaky {
 fn damaged_swapped_blocks_are_recomputed() {
     let dir = model_dir("gqa-tied");
     let requests = requests();
-    let (fabric, pool) = pool();
-    let store = Leaky { store: open(dir.path(), &pool), fabric, swapped: 0 };
+    let (fabric, pool) = pool(8 << 20);
+    let store = Leaky { store: *open(dir.path(), &pool), fabric, swapped: 0 };
     let (engine, trace) = start_traced(&crowded(dir.path()), Box::new(store));
     let (tokens, stats) = crowd(&engine, &requests);
-    assert!(tokens == alone(dir.path(), &requests));
+    assert!(tokens == alone(&config(dir.path()), &requests));
     let (_, lost) = count(&trace.lock().unwrap(), Direction::Dropped, Some(Why::Damaged));
     assert!(lost > 0 && stats["pool_reads_damaged_total"] > 0.0, "{stats:?}");
     assert_eq!(stats["swap_damaged_blocks_total"], lost as f64);
@@ -237,7 +191,7 @@ fn tokens_survive_all_swap_failures_together() {
     let dir = model_dir("gqa-untied-llama3");
     let mut requests = requests();
     requests[7].use_pool = false;
-    let expected = alone(dir.path(), &requests);
+    let expected = alone(&config(dir.path()), &requests);
     let block_bytes = LoadedModel::load(&config(dir.path())).unwrap().layout().block_bytes() as u64;
     let wanted = [Why::Pressure, Why::Room, Why::SwapFull, Why::Damaged, Why::Refused];
     let mut seen = Vec::new();
@@ -263,8 +217,8 @@ fn tokens_survive_all_swap_failures_together() {
 #[test]
 fn a_request_that_ends_while_swapped_out_leaves_no_reservation() {
     let dir = model_dir("gqa-tied");
-    let (_, pool) = pool();
-    let (engine, trace) = start_traced(&crowded(dir.path()), Box::new(open(dir.path(), &pool)));
+    let (_, pool) = pool(8 << 20);
+    let (engine, trace) = start_traced(&crowded(dir.path()), open(dir.path(), &pool));
     let requests: Vec<_> = (0..8).map(|seed| request(prompt(seed, 60), greedy(90))).collect();
     let events: Vec<_> = requests.iter().map(|request| submit(&engine, request.clone()).unwrap()).collect();
     let deadline = Deadline::after(Duration::from_secs(60));

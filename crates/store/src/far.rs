@@ -1,4 +1,4 @@
-//! Blocks of a region that an engine reads page by page.
+//! Blocks of a region that an engine reads part by part.
 
 use crate::encoding::PageFrame;
 use crate::pending::{DecodeState, PendingFrames};
@@ -15,8 +15,8 @@ const LINE: usize = 64;
 pub(crate) struct Swapped<F: Fabric>(pub SwapSlot<F>);
 
 impl<F: Fabric> FarBlock for Swapped<F> {
-    fn read(&self, page: usize, bytes: &mut [u8], around: bool) -> bool {
-        self.0.read_part(page, bytes, around) == ReadOutcome::Whole
+    fn read(&self, part: usize, bytes: &mut [u8], around: bool) -> bool {
+        self.0.read_part(part, bytes, around) == ReadOutcome::Whole
     }
 }
 
@@ -25,15 +25,15 @@ pub(crate) struct FarPages<F: Fabric>(PartReader<F>);
 
 impl<F: Fabric> FarPages<F> {
     /// `payload` is the block's whole payload.
-    pub fn new(pool: &Pool<F>, hit: &Hit, payload: &[u8], page_bytes: usize) -> Self {
-        let pages = (0..payload.len()).step_by(page_bytes).map(|at| at..at + page_bytes);
-        Self(pool.part_reader(hit, payload, &pages.collect::<Vec<_>>()))
+    pub fn new(pool: &Pool<F>, hit: &Hit, payload: &[u8], part_bytes: usize) -> Self {
+        let parts = (0..payload.len()).step_by(part_bytes).map(|at| at..at + part_bytes);
+        Self(pool.part_reader(hit, payload, &parts.collect::<Vec<_>>()))
     }
 }
 
 impl<F: Fabric> FarBlock for FarPages<F> {
-    fn read(&self, page: usize, bytes: &mut [u8], around: bool) -> bool {
-        self.0.read(page, bytes, around) == ReadOutcome::Whole
+    fn read(&self, part: usize, bytes: &mut [u8], around: bool) -> bool {
+        self.0.read(part, bytes, around) == ReadOutcome::Whole
     }
 }
 
@@ -44,23 +44,23 @@ pub(crate) struct FarFrames<F: Fabric> {
     /// The lines that contain each page's frame.
     lines: Vec<Range<usize>>,
     pages: Vec<PageFrame>,
+    /// Parts of a page. A frame is one, so a part is read by decoding its page.
+    parts: usize,
     codec: Arc<BlockCodec>,
     decoding: Arc<DecodeState>,
 }
 
 impl<F: Fabric> FarFrames<F> {
-    pub fn new(pool: &Pool<F>, mut frames: PendingFrames) -> Self {
+    pub fn new(pool: &Pool<F>, mut frames: PendingFrames, parts: usize) -> Self {
         let pages = std::mem::take(&mut frames.pages);
         let lines: Vec<Range<usize>> = pages.iter().map(PageFrame::lines).collect();
         let reader = pool.part_reader(&frames.hit, &frames.frames, &lines);
         let pages = pages.into_iter().zip(&lines).map(|(page, lines)| page.moved_back(lines.start)).collect();
         let (codec, decoding) = (Arc::clone(&frames.codec), Arc::clone(&frames.decoding));
-        Self { reader, hit: frames.hit, lines, pages, codec, decoding }
+        Self { reader, hit: frames.hit, lines, pages, parts, codec, decoding }
     }
-}
 
-impl<F: Fabric> FarBlock for FarFrames<F> {
-    fn read(&self, page: usize, bytes: &mut [u8], _around: bool) -> bool {
+    fn read_page(&self, page: usize, bytes: &mut [u8]) -> bool {
         let mut lines = self.decoding.buffer(self.lines[page].len());
         let is_whole = self.reader.read(page, &mut lines, false) == ReadOutcome::Whole;
         let is_read = is_whole && self.codec.decode(page, &self.pages[page], &lines, bytes).is_ok();
@@ -68,6 +68,19 @@ impl<F: Fabric> FarBlock for FarFrames<F> {
             self.decoding.remember_bad(&self.hit);
         }
         self.decoding.give_back(lines);
+        is_read
+    }
+}
+
+impl<F: Fabric> FarBlock for FarFrames<F> {
+    fn read(&self, part: usize, bytes: &mut [u8], _around: bool) -> bool {
+        if self.parts == 1 {
+            return self.read_page(part, bytes);
+        }
+        let mut page = self.decoding.buffer(bytes.len() * self.parts);
+        let is_read = self.read_page(part / self.parts, &mut page);
+        bytes.copy_from_slice(&page[part % self.parts * bytes.len()..][..bytes.len()]);
+        self.decoding.give_back(page);
         is_read
     }
 }

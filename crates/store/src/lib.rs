@@ -148,18 +148,19 @@ impl Loaded {
     }
 }
 
-/// A block outside L1 that an engine reads page by page, perhaps in each step anew. Threads may read
+/// A block outside L1 that an engine reads part by part, perhaps in each step anew. Threads may read
 /// at the same time. Dropping it releases what it holds of the region.
 pub trait FarBlock: Send + Sync {
-    /// Copies or decodes page `page`, numbered as in [`PrefixStore::load`], into `bytes`. Returns
+    /// Copies or decodes part `part` into `bytes`. Parts are numbered as the pages in
+    /// [`PrefixStore::load`], or as the parts of pages that the engine asked for. Returns
     /// `false` if it is damaged or gone. The content of `bytes` is then undefined, and the engine
     /// recomputes the block. `around`: around the processor's caches, if it can, for bytes that are
     /// read so late that they would have left them.
-    fn read(&self, page: usize, bytes: &mut [u8], around: bool) -> bool;
+    fn read(&self, part: usize, bytes: &mut [u8], around: bool) -> bool;
 
-    /// Copies all pages. Returns `false` as [`Self::read`] does.
-    fn read_all(&self, pages: &mut [&mut [u8]]) -> bool {
-        pages.iter_mut().enumerate().all(|(index, page)| self.read(index, page, false))
+    /// Copies all parts. Returns `false` as [`Self::read`] does.
+    fn read_all(&self, parts: &mut [&mut [u8]]) -> bool {
+        parts.iter_mut().enumerate().all(|(index, part)| self.read(index, part, false))
     }
 }
 
@@ -195,11 +196,12 @@ pub trait PrefixStore: Send {
 
     /// Copies a full or partial block out, byte for byte, for this engine only. No other engine can
     /// find it. `None`: no space.
-    fn swap_out(&mut self, pages: &[&[u8]]) -> Option<Box<dyn FarBlock>>;
+    fn swap_out(&mut self, parts: &[&[u8]]) -> Option<Box<dyn FarBlock>>;
 
-    /// Block `hash` for reading page by page. Its pages are those that [`Self::load`] would fill.
-    /// It is protected from eviction if the store can. `None`: a miss.
-    fn open(&mut self, _hash: BlockHash) -> Option<Box<dyn FarBlock>> {
+    /// Block `hash` for reading part by part: the pages that [`Self::load`] would fill, each in
+    /// `parts` equal parts of whole lines (64 bytes). It is protected from eviction if the store can.
+    /// `None`: a miss.
+    fn open(&mut self, _hash: BlockHash, _parts: usize) -> Option<Box<dyn FarBlock>> {
         None
     }
 

@@ -151,17 +151,17 @@ impl<F: Fabric> RegionStore<F> {
     }
 
     /// Reads a block once, to check it, and prepares to read its pages again.
-    fn open_hit(&self, hit: &Hit) -> Option<Box<dyn FarBlock>> {
+    fn open_hit(&self, hit: &Hit, parts: usize) -> Option<Box<dyn FarBlock>> {
         if hit.encoding != 0 {
             let frames = self.read_frames(hit)?;
-            return Some(Box::new(FarFrames::new(&self.pool, frames)));
+            return Some(Box::new(FarFrames::new(&self.pool, frames, parts)));
         }
         if hit.length != self.namespace.block_bytes {
             return None;
         }
         let mut payload = self.decoding.buffer(usize::try_from(hit.length).unwrap_or(0));
         let whole = self.pool.read(hit, &mut [&mut payload]) == ReadOutcome::Whole;
-        let far = whole.then(|| FarPages::new(&self.pool, hit, &payload, self.page_bytes));
+        let far = whole.then(|| FarPages::new(&self.pool, hit, &payload, self.page_bytes / parts));
         self.decoding.give_back(payload);
         Some(Box::new(far?))
     }
@@ -322,18 +322,18 @@ impl<F: Fabric> PrefixStore for RegionStore<F> {
         saved
     }
 
-    fn swap_out(&mut self, pages: &[&[u8]]) -> Option<Box<dyn FarBlock>> {
+    fn swap_out(&mut self, parts: &[&[u8]]) -> Option<Box<dyn FarBlock>> {
         // Never encoded: the request must continue with exactly the same values.
-        let kept = self.pool.swap_out(&self.namespace, pages).ok()?;
+        let kept = self.pool.swap_out(&self.namespace, parts).ok()?;
         Some(Box::new(Swapped(kept)))
     }
 
-    fn open(&mut self, hash: BlockHash) -> Option<Box<dyn FarBlock>> {
+    fn open(&mut self, hash: BlockHash, parts: usize) -> Option<Box<dyn FarBlock>> {
         let remembered = self.found.remove(&hash);
-        let opened = remembered.and_then(|hit| self.open_hit(&hit));
+        let opened = remembered.and_then(|hit| self.open_hit(&hit, parts));
         opened.or_else(|| {
             let hits = self.pool.peek(&[hash]);
-            hits.first().filter(|hit| Some(**hit) != remembered).and_then(|hit| self.open_hit(hit))
+            hits.first().filter(|hit| Some(**hit) != remembered).and_then(|hit| self.open_hit(hit, parts))
         })
     }
 

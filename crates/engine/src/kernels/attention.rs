@@ -11,10 +11,11 @@ use super::PANEL;
 use super::buffer::{ElementType, widen};
 use super::elementwise::softmax_terms;
 use super::micro::{Tile, fma_chain, panel, panel_mut, with_vectors_per_panel, zero};
-use crate::kv::{KvLayout, LayerView};
+use crate::kv::{HeadPage, KvLayout, LayerView};
 use cenote_policy::kv_blocks::BlockId;
 use pulp::{Arch, Simd, WithSimd};
 use rayon::prelude::*;
+use std::borrow::Cow;
 use std::ops::Range;
 
 /// Rows per task. Enough rows use a key panel several times while it is in the L1 cache (or
@@ -24,17 +25,25 @@ const ROWS_PER_TASK: usize = 24;
 const SUPERBLOCK: usize = 8;
 
 /// Consecutive tokens of one sequence within a batch.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy)]
 pub struct QueryChunk<'a> {
     /// First row of the chunk in the batch.
     pub first_row: usize,
     /// Number of rows, one per token.
     pub rows: usize,
-    /// Position of the first token in the sequence. The layer must hold the KV of all positions up
-    /// to the last row's.
+    /// Number of tokens before the first one. The layer must hold their KV, and the rows' own.
     pub start_position: usize,
-    /// The sequence's blocks.
-    pub block_table: &'a [BlockId],
+    /// The pages of all these tokens.
+    pub pages: ChunkPages<'a>,
+}
+
+/// Where the KV of a chunk lies.
+#[derive(Clone, Copy)]
+pub enum ChunkPages<'a> {
+    /// In these blocks of a layer: all tokens of the sequence.
+    All(&'a [BlockId]),
+    /// In these pages of each KV head: the tokens that sparse attention reads.
+    Chosen(&'a [Vec<HeadPage<'a>>]),
 }
 
 /// Computes attention for a whole ragged batch. `q` has `q_stride` values per row; the first
@@ -44,23 +53,25 @@ pub fn attend(kv: LayerView<'_>, q: &[f32], q_stride: usize, heads: usize, chunk
     let (kv_heads, head_dim) = (layout.num_kv_heads, layout.head_dim);
     let group = heads / kv_heads;
     let tokens_per_task = (ROWS_PER_TASK / group).max(1);
+    // Per chunk and KV head.
+    let pages: Vec<Cow<'_, [Vec<HeadPage<'_>>]>> = chunks.iter().map(|chunk| head_pages(kv, chunk)).collect();
     let mut rows = out.chunks_exact_mut(heads * head_dim);
     let mut tasks = Vec::new();
     let mut work = 0;
-    for chunk in chunks {
+    for (chunk, pages) in chunks.iter().zip(&pages) {
         work += chunk.rows * (chunk.start_position + chunk.rows) * heads * head_dim;
         for first in (0..chunk.rows).step_by(tokens_per_task) {
             let tokens = tokens_per_task.min(chunk.rows - first);
             let begin = tasks.len();
             tasks.extend((0..kv_heads).map(|kv_head| HeadTask {
-                kv,
+                layout,
                 kv_head,
                 group,
                 q,
                 q_stride,
                 first_row: chunk.first_row + first,
                 start_position: chunk.start_position + first,
-                block_table: chunk.block_table,
+                pages: &pages[kv_head],
                 out: Vec::with_capacity(tokens),
             }));
             for row in rows.by_ref().take(tokens) {
@@ -80,15 +91,27 @@ pub fn attend(kv: LayerView<'_>, q: &[f32], q_stride: usize, heads: usize, chunk
     }
 }
 
+/// The pages of each KV head that a chunk reads.
+fn head_pages<'a>(kv: LayerView<'a>, chunk: &QueryChunk<'a>) -> Cow<'a, [Vec<HeadPage<'a>>]> {
+    let layout = kv.layout();
+    let table = match chunk.pages {
+        ChunkPages::Chosen(pages) => return Cow::Borrowed(pages),
+        ChunkPages::All(table) => table,
+    };
+    let table = &table[..(chunk.start_position + chunk.rows).div_ceil(layout.block_tokens)];
+    let of_head = |kv_head: usize| table.iter().map(|block| kv.head_page(*block, kv_head)).collect();
+    Cow::Owned((0..layout.num_kv_heads).map(of_head).collect())
+}
+
 struct HeadTask<'a> {
-    kv: LayerView<'a>,
+    layout: &'a KvLayout,
     kv_head: usize,
     group: usize,
     q: &'a [f32],
     q_stride: usize,
     first_row: usize,
     start_position: usize,
-    block_table: &'a [BlockId],
+    pages: &'a [HeadPage<'a>],
     /// Per token, the outputs of this task's heads.
     out: Vec<&'a mut [f32]>,
 }
@@ -135,7 +158,8 @@ fn tiles(rows: usize, vectors_per_panel: usize) -> Vec<Range<usize>> {
 impl HeadTask<'_> {
     #[inline(always)]
     fn run<S: Simd, const V: usize>(&mut self, simd: S) {
-        let layout = *self.kv.layout();
+        let layout = *self.layout;
+        let panels_of_page = layout.block_tokens / PANEL;
         let (dim, padded_dim) = (layout.head_dim, layout.padded_head_dim());
         let tokens = self.out.len();
         let rows = tokens * self.group;
@@ -162,7 +186,8 @@ impl HeadTask<'_> {
         let mut scores = vec![0.0; rows * stride];
         let mut scratch = Scratch::new(&layout);
         for key_panel in 0..key_panels {
-            let keys = self.kv.k_panel(self.block_table, self.kv_head, key_panel, &mut scratch.k);
+            let page = &self.pages[key_panel / panels_of_page];
+            let keys = page.k_panel(&layout, key_panel % panels_of_page, &mut scratch.k);
             let keys = panel::<S, V>(keys);
             for tile in &tiles {
                 let (first, count) = (tile.start, tile.len());
@@ -193,7 +218,8 @@ impl HeadTask<'_> {
                 let mut values: [&[[S::f32s; V]]; SUPERBLOCK] = [&[]; SUPERBLOCK];
                 for (slot, key_panel) in values.iter_mut().zip(panels.clone()) {
                     let part = parts.next().unwrap_or_default();
-                    let v = self.kv.v_panel(self.block_table, self.kv_head, key_panel, strip, part);
+                    let page = &self.pages[key_panel / panels_of_page];
+                    let v = page.v_panel(&layout, key_panel % panels_of_page, strip, part);
                     *slot = panel::<S, V>(v);
                 }
                 for tile in &tiles {
@@ -246,7 +272,7 @@ impl Scratch {
 
 /// Scores of `MR` rows against 16 keys.
 #[inline(always)]
-fn score_tile<S: Simd, const MR: usize, const V: usize>(
+pub(super) fn score_tile<S: Simd, const MR: usize, const V: usize>(
     simd: S,
     queries: &[f32],
     dim: usize,

@@ -16,9 +16,10 @@ use super::spill::Spills;
 use super::swap::{self, Swapper};
 use crate::kv::KvArena;
 use crate::lazy::LazyBlock;
-use crate::llama::{LogitsOf, SeqChunk};
+use crate::llama::{Beyond, LogitsOf, SeqChunk};
 use crate::model::LoadedModel;
 use crate::sampler::{adjusted, sample};
+use crate::sparse::SparseDecode;
 use cenote_base::engine::{ErrorKind, FinishReason};
 use cenote_base::fault::{self, Point};
 use cenote_base::{Clock, EngineError, Event, Health, RequestId, SystemClock};
@@ -70,6 +71,7 @@ pub(super) struct Core {
     promoting: Promoting,
     swapper: Swapper,
     spills: Spills,
+    sparse: SparseDecode,
     clock: SystemClock,
     shared: Arc<Shared>,
     counters: Counters,
@@ -117,6 +119,7 @@ impl Core {
         let small = |value: usize| u32::try_from(value).unwrap_or(u32::MAX);
         let spill_blocks = if store.is_some() { model.spill_blocks() } else { 0 };
         let spills = Spills::start(&model, spill_blocks);
+        let sparse = start_sparse(&model);
         let scheduler = Scheduler::new(SchedulerConfig {
             spill_blocks: small(spills.capacity()),
             max_num_seqs: config.max_num_seqs,
@@ -137,6 +140,7 @@ impl Core {
             promoting: Promoting::default(),
             swapper: Swapper::new(observer),
             spills,
+            sparse,
             clock,
             shared,
             counters: Counters::default(),
@@ -320,6 +324,7 @@ impl Core {
             true
         });
         for part in &scheduled {
+            self.summarize(part.id);
             // Save a prompt's blocks only after its first token is sent (TraCT §3.2: step 11 after
             // step 5), so that sharing adds nothing to the time to first token. A request preempted
             // within its prompt recomputes the unsaved part.
@@ -339,12 +344,16 @@ impl Core {
         let step = self.counters.steps + 1;
         for preempted in &output.preempted {
             self.swapper.preempted(step, self.requests[&preempted.id].sequence, preempted);
+            if output.swapped_out.iter().all(|transfer| transfer.id != preempted.id) {
+                self.forget_from(preempted.id, 0);
+            }
         }
         for transfer in &output.swapped_out {
             let request = &self.requests[&transfer.id];
             let store = self.store.as_deref_mut().filter(|_| request.use_pool);
             if !self.swapper.swap_out(step, request.sequence, transfer, &self.kv, store) {
                 self.scheduler.lose_swapped(transfer.id);
+                self.forget_from(transfer.id, 0);
             }
         }
         let mut damaged = Vec::new();
@@ -353,6 +362,7 @@ impl Core {
             if whole < transfer.blocks.len() {
                 let tokens = whole * self.model.config().block_tokens;
                 self.scheduler.rollback(transfer.id, u32::try_from(tokens).expect("less than went out"));
+                self.forget_from(transfer.id, tokens);
                 damaged.push(transfer.id);
             }
         }
@@ -373,6 +383,7 @@ impl Core {
                 lost.push(moved.id);
                 let tokens = moved.index as usize * self.model.config().block_tokens;
                 self.scheduler.lose_spilled(moved.id, u32::try_from(tokens).expect("less than was computed"));
+                self.forget_from(moved.id, tokens);
             }
         }
         for moved in &output.promoted {
@@ -382,6 +393,7 @@ impl Core {
                     lost.push(moved.id);
                     let tokens = moved.index as usize * self.model.config().block_tokens;
                     self.scheduler.rollback(moved.id, u32::try_from(tokens).expect("less than was computed"));
+                    self.forget_from(moved.id, tokens);
                 }
             }
         }
@@ -427,6 +439,7 @@ impl Core {
     /// Blocks of the last step that were damaged or gone.
     fn failed(&mut self, lazy: &[LazyBlock]) -> BTreeSet<BlockId> {
         let mut failed = self.spills.take_failed();
+        failed.extend(self.sparse.take_failed());
         failed.extend(lazy.iter().filter(|block| block.has_failed()).map(LazyBlock::block));
         failed
     }
@@ -447,7 +460,16 @@ impl Core {
         // The computed blocks are saved in place of the missing ones.
         request.published = request.published.min(blocks);
         self.scheduler.rollback(id, tokens);
+        self.forget_from(id, tokens as usize);
         self.note_cached(id, tokens);
+    }
+
+    /// Forgets what is known about a request's KV beyond its first `tokens` tokens: it is computed
+    /// anew, and not by sparse steps.
+    fn forget_from(&mut self, id: RequestId, tokens: usize) {
+        self.sparse.truncate(id, tokens / self.model.config().block_tokens);
+        let request = self.requests.get_mut(&id).expect("only known requests are rolled back");
+        request.sparse_from = request.sparse_from.filter(|first| *first < tokens);
     }
 
     /// Records how many prompt tokens came from the pool, when the request runs for the first time.
@@ -461,6 +483,16 @@ impl Core {
     }
 
     fn compute(&mut self, scheduled: &[ScheduledRequest], lazy: &[LazyBlock]) -> Vec<f32> {
+        let mut choosing = Vec::new();
+        for (at, part) in scheduled.iter().enumerate() {
+            let request = self.requests.get_mut(&part.id).expect("scheduled requests are known");
+            let start = part.num_computed_tokens as usize;
+            let is_decode = part.num_new_tokens == 1 && start >= request.prompt_len;
+            if is_decode && self.sparse.knows(part.id, start) {
+                request.sparse_from.get_or_insert(start);
+                choosing.push((at, part.id));
+            }
+        }
         let batch: Vec<SeqChunk<'_>> = scheduled
             .iter()
             .map(|part| {
@@ -473,7 +505,17 @@ impl Core {
                 }
             })
             .collect();
-        self.model.forward_beyond(&batch, &mut self.kv, lazy, self.spills.streamer())
+        let (streamer, sparse) = (self.spills.streamer(), &mut self.sparse);
+        self.model.forward_beyond(&batch, &mut self.kv, Beyond { lazy, streamer, sparse, choosing: &choosing })
+    }
+
+    /// Adds what the step computed to what later steps choose from.
+    fn summarize(&mut self, id: RequestId) {
+        if self.sparse.is_on() && self.requests.contains_key(&id) {
+            let tokens = self.scheduler.num_computed_tokens(id) as usize;
+            let table = self.scheduler.block_table(id);
+            self.sparse.extend(id, table, tokens, &self.kv, self.spills.streamer());
+        }
     }
 
     /// Samples the next token and sends it.
@@ -497,7 +539,9 @@ impl Core {
         let Some(request) = self.requests.get_mut(&id) else { return };
         let Some(store) = self.store.as_mut().filter(|_| request.use_pool) else { return };
         let block_tokens = self.model.config().block_tokens;
-        let full = self.scheduler.num_computed_tokens(id) as usize / block_tokens;
+        // What sparse steps computed has no name.
+        let computed = self.scheduler.num_computed_tokens(id) as usize;
+        let full = request.sparse_from.map_or(computed, |first| first.min(computed)) / block_tokens;
         let table = self.scheduler.block_table(id);
         while request.published < full {
             let now = request.published..full.min(request.published + SAVED_TOGETHER);
@@ -576,6 +620,7 @@ impl Core {
 
     fn forget(&mut self, id: RequestId) {
         self.scheduler.finish(id);
+        self.sparse.forget(id);
         self.swapper.forget(self.counters.steps + 1, id);
         if self.requests.remove(&id).is_some() {
             self.shared.request_ended();
@@ -634,6 +679,7 @@ impl Core {
         ];
         let mut values: BTreeMap<String, f64> = own.map(|(name, value)| (name.to_owned(), value)).into();
         values.extend(self.spills.stats());
+        values.extend(self.sparse.stats());
         let mut health = Health::Ok;
         if let Some(store) = &self.store {
             values.extend(store.stats());
@@ -641,6 +687,19 @@ impl Core {
         }
         self.shared.set_stats(values, health);
     }
+}
+
+/// Sparse decode as configured.
+fn start_sparse(model: &LoadedModel) -> SparseDecode {
+    let config = model.config();
+    let Some(sparse) = config.sparse else { return SparseDecode::off() };
+    let heads = model.llama().config().num_heads;
+    let started =
+        SparseDecode::start(*model.layout(), heads, sparse, config.max_num_seqs, config.mover_threads, config.link);
+    started.unwrap_or_else(|error| {
+        tracing::error!(%error, "no thread for the mover: decode steps read all pages");
+        SparseDecode::off()
+    })
 }
 
 /// The work of a step, with a duration of 0 until it is known.

@@ -45,6 +45,8 @@ pub(super) struct Running {
     pub hashes: Vec<BlockHash>,
     /// Number of leading blocks that are in the store: matched or saved.
     pub published: usize,
+    /// Position of the first token whose KV a sparse step computed.
+    pub sparse_from: Option<usize>,
     /// Prompt tokens loaded at the first admission; `None` until then.
     pub cached_tokens: Option<u32>,
     /// The finish reason; `None` while the request runs.
@@ -82,6 +84,7 @@ impl Running {
             text,
             hashes: Vec::new(),
             published: 0,
+            sparse_from: None,
             cached_tokens: admission.cached_tokens,
             finish,
         }

@@ -21,6 +21,8 @@ pub(super) struct Spills {
     capacity: usize,
     block_bytes: usize,
     page_bytes: usize,
+    /// Parts of a page that are read by themselves.
+    parts: usize,
     totals: Totals,
 }
 
@@ -38,13 +40,14 @@ impl Spills {
     /// Space for `capacity` blocks.
     pub fn start(model: &LoadedModel, capacity: usize) -> Self {
         let (config, layout) = (model.config(), *model.layout());
-        let streamer = Streamer::start(layout, model.kv_blocks(), capacity, config.mover_threads, config.link);
+        let parts = model.page_parts();
+        let streamer = Streamer::start(layout, parts, model.kv_blocks(), capacity, config.mover_threads, config.link);
         let (streamer, capacity) = streamer.map(|streamer| (streamer, capacity)).unwrap_or_else(|error| {
             tracing::error!(%error, "no thread for the mover: requests that exceed the KV memory are preempted");
             (Streamer::off(), 0)
         });
         let (block_bytes, page_bytes) = (layout.block_bytes(), layout.page_bytes());
-        Self { streamer, capacity, block_bytes, page_bytes, totals: Totals::default() }
+        Self { streamer, capacity, block_bytes, page_bytes, parts, totals: Totals::default() }
     }
 
     pub const fn capacity(&self) -> usize {
@@ -69,10 +72,10 @@ impl Spills {
         store: Option<&mut (dyn PrefixStore + '_)>,
     ) -> bool {
         let far = store.and_then(|store| {
-            let opened = published.filter(|_| store.is_exact()).and_then(|hash| store.open(hash));
+            let opened = published.filter(|_| store.is_exact()).and_then(|hash| store.open(hash, self.parts));
             self.totals.opened_blocks += u64::from(opened.is_some());
             opened.or_else(|| {
-                let copied = store.swap_out(&kv.pages(moved.block));
+                let copied = store.swap_out(&kv.parts(moved.block, self.parts));
                 self.totals.copied_blocks += u64::from(copied.is_some());
                 copied
             })
@@ -87,7 +90,7 @@ impl Spills {
 
     /// Reads a matched block of the store where it lies. Returns `false` if it is gone.
     pub fn open(&mut self, block: BlockId, hash: BlockHash, store: &mut dyn PrefixStore) -> bool {
-        let Some(far) = store.open(hash) else { return false };
+        let Some(far) = store.open(hash, self.parts) else { return false };
         self.totals.opened_blocks += 1;
         self.streamer.insert(block, far);
         true
@@ -97,7 +100,7 @@ impl Spills {
     pub fn promote(&mut self, moved: &SpillTransfer) -> Option<LazyBlock> {
         let far = self.streamer.remove(moved.spilled)?;
         self.totals.promoted_blocks += 1;
-        Some(LazyBlock::promoted(moved.block, far))
+        Some(LazyBlock::promoted(moved.block, far, self.parts))
     }
 
     /// Drops blocks that no request owns.
@@ -109,7 +112,7 @@ impl Spills {
     pub fn bytes(&self, block: BlockId) -> Option<Vec<u8>> {
         let far = self.streamer.get(block)?;
         let mut bytes = vec![0; self.block_bytes];
-        far.read_all(&mut bytes.chunks_exact_mut(self.page_bytes).collect::<Vec<_>>()).then_some(bytes)
+        far.read_all(&mut bytes.chunks_exact_mut(self.page_bytes / self.parts).collect::<Vec<_>>()).then_some(bytes)
     }
 
     /// Blocks of the last step that were damaged or gone.

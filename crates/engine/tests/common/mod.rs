@@ -1,9 +1,13 @@
 //! A small engine with an in-memory store, for tests of the serving loop.
+#![allow(dead_code, reason = "several test binaries share it")]
+
+pub mod region;
 
 use cenote_base::engine::{Event, FinishReason, HandOver, Phase, Prompt, Usage};
 use cenote_base::hash::HashSeed;
 use cenote_base::{
-    BlockHash, CacheSalt, ChainHasher, Engine, EngineError, Health, Request, RequestId, SamplingParams, TokenId,
+    BlockHash, CacheSalt, ChainHasher, Deadline, Engine, EngineError, Health, Request, RequestId, SamplingParams,
+    TokenId,
 };
 use cenote_engine::{EngineConfig, LlmEngine, LoadedModel};
 use cenote_store::{Computed, FarBlock, Loaded, PendingBlock, PrefixMatch, PrefixStore};
@@ -12,6 +16,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 /// A directory with the weights of fixture `case` and the fixture tokenizer.
 pub fn model_dir(case: &str) -> tempfile::TempDir {
@@ -35,6 +40,35 @@ pub fn config(dir: &Path) -> EngineConfig {
 pub fn start(config: &EngineConfig, store: Option<MemoryStore>) -> LlmEngine {
     let store = store.map(|store| Box::new(store) as Box<dyn PrefixStore>);
     LlmEngine::start(LoadedModel::load(config).unwrap(), store).unwrap()
+}
+
+pub fn start_with(config: &EngineConfig, store: Box<dyn PrefixStore>) -> LlmEngine {
+    LlmEngine::start(LoadedModel::load(config).unwrap(), Some(store)).unwrap()
+}
+
+/// Runs all requests at once. Returns their tokens, and the stats once nothing runs.
+pub fn crowd(engine: &LlmEngine, requests: &[Request]) -> (Vec<Vec<TokenId>>, BTreeMap<String, f64>) {
+    let before = engine.stats().values["requests_finished_total"];
+    let events: Vec<_> = requests.iter().map(|request| submit(engine, request.clone()).unwrap()).collect();
+    let tokens: Vec<Vec<TokenId>> = events.iter().map(|events| collect(events).unwrap().tokens).collect();
+    // The engine publishes its stats when it becomes idle.
+    let deadline = Deadline::after(Duration::from_secs(60));
+    loop {
+        let stats = engine.stats().values;
+        let runs = stats["requests_running"] + stats["requests_swapped"];
+        let is_idle = stats["kv_blocks_free"] == stats["kv_blocks"] && runs == 0.0;
+        if is_idle && stats["requests_finished_total"] >= before + requests.len() as f64 {
+            return (tokens, stats);
+        }
+        assert!(!deadline.passed(), "blocks are still held: {stats:?}");
+        std::thread::yield_now();
+    }
+}
+
+/// Runs the requests one by one, without a store. Returns their tokens.
+pub fn alone(config: &EngineConfig, requests: &[Request]) -> Vec<Vec<TokenId>> {
+    let ample = start(config, None);
+    requests.iter().map(|request| run(&ample, request.clone()).unwrap().tokens).collect()
 }
 
 /// A store in a map that several engines share.

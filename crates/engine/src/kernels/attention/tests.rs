@@ -33,7 +33,7 @@ fn attention_is_softmax_of_scores_times_values() {
             let width = heads * head_dim;
             let q = random(tokens * width, &mut prng);
             let mut out = vec![f32::NAN; tokens * width];
-            let chunk = QueryChunk { first_row: 0, rows: tokens, start_position: 0, block_table: &table };
+            let chunk = QueryChunk { first_row: 0, rows: tokens, start_position: 0, pages: ChunkPages::All(&table) };
             attend(layer.view(), &q, width, heads, &[chunk], &mut out);
             let tolerance = if element == ElementType::F32 { 1e-5 } else { 2e-2 };
             for (token, head) in (0..tokens).flat_map(|token| (0..heads).map(move |head| (token, head))) {
@@ -74,7 +74,7 @@ fn results_do_not_depend_on_chunks_or_neighbours() {
             let mut first_row = 0;
             for &until in cuts.iter().chain([&tokens]) {
                 let rows = until - first_row;
-                chunks.push(QueryChunk { first_row, rows, start_position: first_row, block_table: &table });
+                chunks.push(QueryChunk { first_row, rows, start_position: first_row, pages: ChunkPages::All(&table) });
                 first_row = until;
             }
             attend(layer.view(), &q, width, heads, &chunks, &mut out);
